@@ -1,0 +1,63 @@
+package dialect
+
+import (
+	"context"
+	"errors"
+
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/jsonrpc"
+)
+
+// The specification's error codes beside those of JSON-RPC.
+const (
+	CodeTaskNotFound         = -32001
+	CodeTaskNotCancelable    = -32002
+	CodeAgentNotFound        = -32003
+	CodeAgentUnavailable     = -32004
+	CodeUnsupportedOperation = -32005
+	CodeAuthenticationError  = -32006
+	CodeTimeoutError         = -32007
+	CodeContextNotFound      = -32008
+)
+
+type wireCode struct {
+	number int
+	name   string
+}
+
+var wireCodes = map[hub.Code]wireCode{
+	hub.CodeInvalid:         {jsonrpc.CodeInvalidParams, "INVALID_PARAMS"},
+	hub.CodeTaskNotFound:    {CodeTaskNotFound, "TASK_NOT_FOUND"},
+	hub.CodeNotCancelable:   {CodeTaskNotCancelable, "TASK_NOT_CANCELABLE"},
+	hub.CodeAgentNotFound:   {CodeAgentNotFound, "AGENT_NOT_FOUND"},
+	hub.CodeUnavailable:     {CodeAgentUnavailable, "AGENT_UNAVAILABLE"},
+	hub.CodeUnsupported:     {CodeUnsupportedOperation, "UNSUPPORTED_OPERATION"},
+	hub.CodeAuth:            {CodeAuthenticationError, "AUTHENTICATION_ERROR"},
+	hub.CodeTimeout:         {CodeTimeoutError, "TIMEOUT_ERROR"},
+	hub.CodeContextNotFound: {CodeContextNotFound, "CONTEXT_NOT_FOUND"},
+}
+
+// rpcError translates an error of the hub. Errors that are the hub's own fault
+// stay as they are, for the log.
+func rpcError(err error) error {
+	var he *hub.Error
+	switch {
+	case errors.As(err, &he):
+		code, ok := wireCodes[he.Code]
+		if !ok {
+			return err
+		}
+		return jsonrpc.NewError(code.number, he.Message,
+			jsonrpc.Details{Code: code.name, Field: he.Field, Remedy: he.Remedy})
+	case errors.Is(err, context.DeadlineExceeded):
+		return jsonrpc.NewError(CodeTimeoutError, "The request took too long",
+			jsonrpc.Details{Code: "TIMEOUT_ERROR", Remedy: "ask for the task with tasks/get; it goes on"})
+	default:
+		return err
+	}
+}
+
+func unsupported(message, remedy string) error {
+	return jsonrpc.NewError(CodeUnsupportedOperation, message,
+		jsonrpc.Details{Code: "UNSUPPORTED_OPERATION", Remedy: remedy})
+}

@@ -1,0 +1,212 @@
+package dialect
+
+import "encoding/json"
+
+// Method names.
+const (
+	MethodStatus       = "hub/status"
+	MethodAgentsList   = "hub/agents/list"
+	MethodAgentsGet    = "hub/agents/get"
+	MethodAgentsHealth = "hub/agents/health"
+	MethodTasksList    = "hub/tasks/list"
+	MethodTasksPage    = "hub/tasks/page"
+	MethodContextsList = "hub/contexts/list"
+	MethodShutdown     = "hub/shutdown"
+	MethodSend         = "message/send"
+	MethodStream       = "message/stream"
+	MethodTaskGet      = "tasks/get"
+	MethodTaskCancel   = "tasks/cancel"
+	MethodTaskFollow   = "tasks/resubscribe"
+)
+
+// NotifyEvent is the method of the notifications that carry the events of a
+// stream on the socket; their params are a StreamEvent.
+const NotifyEvent = "stream/event"
+
+// StreamEvent is an event of the stream that the request with this id began.
+type StreamEvent struct {
+	ID    json.RawMessage `json:"id"`
+	Event Event           `json:"event"`
+}
+
+// Status is the result of hub/status.
+type Status struct {
+	Version     string        `json:"version"`
+	Uptime      int64         `json:"uptime"` // milliseconds
+	StartedAt   Time          `json:"startedAt"`
+	Agents      []AgentStatus `json:"agents"`
+	ActiveTasks int           `json:"activeTasks"` // neither ended nor waiting for somebody
+	TotalTasks  int           `json:"totalTasks"`
+	// Total and the four behind it count agents.
+	Total     int        `json:"total"`
+	Healthy   int        `json:"healthy"`
+	Degraded  int        `json:"degraded"`
+	Unhealthy int        `json:"unhealthy"`
+	Unknown   int        `json:"unknown"`
+	Bus       *BusStatus `json:"bus,omitempty"`
+	PID       int        `json:"pid,omitempty"`
+}
+
+// BusStatus says where the hub keeps its data.
+type BusStatus struct {
+	Mode     string `json:"mode"`     // durability: commit, always or fast
+	Embedded bool   `json:"embedded"` // in the hub's process, or an external server
+	URL      string `json:"url,omitempty"`
+	Error    string `json:"error,omitempty"` // why it does not answer
+}
+
+// AgentStatus is an agent at a glance.
+type AgentStatus struct {
+	ID      string `json:"id"`
+	Name    string `json:"name"`
+	Status  string `json:"status"` // healthy, degraded, unhealthy or unknown
+	Running int    `json:"running"`
+	Queued  int    `json:"queued"`
+}
+
+// Agent is one element of the result of hub/agents/list, and the result of
+// hub/agents/get.
+type Agent struct {
+	ID           string    `json:"id"`
+	Name         string    `json:"name"`
+	Description  string    `json:"description,omitempty"`
+	Driver       string    `json:"driver,omitempty"`
+	Card         AgentCard `json:"card"`
+	Health       *Health   `json:"health,omitempty"` // with includeHealth
+	RegisteredAt Time      `json:"registeredAt"`
+	Running      int       `json:"running"`
+	Queued       int       `json:"queued"`
+}
+
+// Health is the result of hub/agents/health.
+type Health struct {
+	Status       string `json:"status"`    // healthy, degraded, unhealthy or unknown
+	LastCheck    Time   `json:"lastCheck"` // null before the first check
+	LatencyMs    *int64 `json:"latencyMs,omitempty"`
+	ErrorMessage string `json:"errorMessage,omitempty"` // with the remedy
+	Stage        string `json:"stage,omitempty"`        // missing, installed, authenticated or unknown
+	Version      string `json:"version,omitempty"`      // of the agent's program
+	Circuit      string `json:"circuit,omitempty"`      // closed, open or half-open
+}
+
+// AgentCard describes an agent, or the hub, in the specification's shape.
+type AgentCard struct {
+	ProtocolVersion    string                    `json:"protocolVersion"`
+	Name               string                    `json:"name"`
+	Description        string                    `json:"description"`
+	URL                string                    `json:"url"`
+	Version            string                    `json:"version"`
+	Provider           Provider                  `json:"provider"`
+	Skills             []Skill                   `json:"skills"`
+	Capabilities       Capabilities              `json:"capabilities"`
+	DefaultInputModes  []string                  `json:"defaultInputModes"`
+	DefaultOutputModes []string                  `json:"defaultOutputModes"`
+	SecuritySchemes    map[string]SecurityScheme `json:"securitySchemes,omitempty"`
+	Security           []map[string][]string     `json:"security,omitempty"`
+}
+
+// Provider is who offers an agent.
+type Provider struct {
+	Name string `json:"name"`
+	URL  string `json:"url,omitempty"`
+}
+
+// Skill is one thing that an agent is good at.
+type Skill struct {
+	ID          string   `json:"id"`
+	Name        string   `json:"name"`
+	Description string   `json:"description"`
+	Tags        []string `json:"tags"`
+	InputModes  []string `json:"inputModes,omitempty"`
+	OutputModes []string `json:"outputModes,omitempty"`
+}
+
+// Capabilities are the optional abilities of an agent.
+type Capabilities struct {
+	Streaming              bool `json:"streaming"`
+	PushNotifications      bool `json:"pushNotifications"`
+	StateTransitionHistory bool `json:"stateTransitionHistory"`
+}
+
+// SecurityScheme is a way to authenticate.
+type SecurityScheme struct {
+	Type   string `json:"type"`
+	Scheme string `json:"scheme"`
+}
+
+// Context is one element of the result of hub/contexts/list.
+type Context struct {
+	ID         string   `json:"id"`
+	AgentIDs   []string `json:"agentIds"`
+	TaskIDs    []string `json:"taskIds"`
+	CreatedAt  Time     `json:"createdAt"`
+	LastUsedAt Time     `json:"lastUsedAt"`
+	ExpiresAt  Time     `json:"expiresAt"`
+}
+
+// TaskPage is the result of hub/tasks/page.
+type TaskPage struct {
+	Tasks      []Task `json:"tasks"`
+	Total      int    `json:"total"`                // that match, on all pages
+	NextCursor string `json:"nextCursor,omitempty"` // not there on the last page
+}
+
+// AgentsListParams are the parameters of hub/agents/list.
+type AgentsListParams struct {
+	IncludeHealth bool `json:"includeHealth,omitempty"`
+}
+
+// AgentParams are the parameters of hub/agents/get and hub/agents/health.
+type AgentParams struct {
+	AgentID string `json:"agentId"`
+}
+
+// TasksListParams are the parameters of hub/tasks/list and hub/tasks/page,
+// newest tasks first.
+type TasksListParams struct {
+	ContextID string    `json:"contextId,omitempty"`
+	AgentID   string    `json:"agentId,omitempty"`
+	State     TaskState `json:"state,omitempty"`
+	Limit     int       `json:"limit,omitempty"` // 1..1000, default 50
+	Offset    int       `json:"offset,omitempty"`
+	Cursor    string    `json:"cursor,omitempty"` // hub/tasks/page only; Offset is then ignored
+	// HistoryLength is how many messages of each task come along; default 0.
+	HistoryLength    *int `json:"historyLength,omitempty"`
+	IncludeArtifacts bool `json:"includeArtifacts,omitempty"`
+}
+
+// ContextsListParams are the parameters of hub/contexts/list.
+type ContextsListParams struct {
+	Limit int `json:"limit,omitempty"` // 1..1000, default 50
+}
+
+// SendParams are the parameters of message/send and message/stream.
+type SendParams struct {
+	Message       Message        `json:"message"`
+	Configuration *SendConfig    `json:"configuration,omitempty"`
+	Metadata      map[string]any `json:"metadata,omitempty"` // kept in a new task
+}
+
+// SendConfig says how a message is answered.
+type SendConfig struct {
+	// HistoryLength bounds the history in the answer: nil all, 0 none.
+	HistoryLength *int `json:"historyLength,omitempty"`
+	// Blocking waits until the task has ended or waits for somebody; default true.
+	Blocking *bool `json:"blocking,omitempty"`
+	// Timeout bounds the agent's run, in milliseconds; 0 means the agent's limit.
+	Timeout int64 `json:"timeout,omitempty"`
+	// AcceptedOutputModes are MIME types, a hint that agents may ignore.
+	AcceptedOutputModes []string `json:"acceptedOutputModes,omitempty"`
+}
+
+// TaskParams are the parameters of tasks/get, tasks/cancel and
+// tasks/resubscribe.
+type TaskParams struct {
+	ID            string `json:"id"`
+	HistoryLength *int   `json:"historyLength,omitempty"` // tasks/get, and the snapshots of tasks/resubscribe
+}
+
+// ShutdownResult is the result of hub/shutdown.
+type ShutdownResult struct {
+	Status string `json:"status"` // "stopping"
+}

@@ -1,0 +1,11 @@
+package dialect
+
+import (
+	"encoding/json"
+
+	"github.com/parleyhub/parley/internal/rawjson"
+)
+
+func marshal(v any) ([]byte, error) { return rawjson.Append(nil, v) }
+
+func unmarshal(data []byte, v any) error { return json.Unmarshal(data, v) }

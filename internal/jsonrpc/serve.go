@@ -1,0 +1,186 @@
+package jsonrpc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/debug"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/parleyhub/parley/internal/rawjson"
+)
+
+// Emit sends one event of a request that is still being answered. It blocks
+// while the peer is slow and returns an error once the peer is gone.
+type Emit func(event any) error
+
+// Handler answers requests. It is called from many goroutines at once.
+type Handler interface {
+	// Handle returns the result, or an error: an *Error goes to the peer as it
+	// is, any other is logged and becomes an internal error. emit is nil where
+	// the transport cannot send events for this request. ctx ends with the
+	// peer's connection.
+	Handle(ctx context.Context, req Request, emit Emit) (result any, err error)
+}
+
+// HandlerFunc makes a function a Handler.
+type HandlerFunc func(ctx context.Context, req Request, emit Emit) (any, error)
+
+// Handle calls f.
+func (f HandlerFunc) Handle(ctx context.Context, req Request, emit Emit) (any, error) {
+	return f(ctx, req, emit)
+}
+
+// Dispatcher calls a handler for decoded messages and encodes the answers. It
+// has no state of its own and is safe for concurrent use.
+type Dispatcher struct {
+	Handler Handler
+	Log     *slog.Logger // nil means slog.Default
+	// Parallel is how many requests of a batch run at once; 0 means 8.
+	Parallel int
+}
+
+// Serve answers a message: nil means that there is nothing to answer. It blocks
+// until every call has been answered. emit serves a single request; the
+// requests of a batch cannot stream.
+func (d *Dispatcher) Serve(ctx context.Context, msg Message, emit Emit) []byte {
+	if !msg.Batch {
+		return d.ServeCall(ctx, nil, msg.Calls[0], emit)
+	}
+	answers := make([][]byte, len(msg.Calls))
+	var group errgroup.Group
+	group.SetLimit(d.parallel())
+	for i, call := range msg.Calls {
+		group.Go(func() error {
+			answers[i] = d.ServeCall(ctx, nil, call, nil)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil // no call returns one
+	}
+	return joinBatch(answers)
+}
+
+func (d *Dispatcher) parallel() int {
+	if d.Parallel > 0 {
+		return d.Parallel
+	}
+	return 8
+}
+
+func joinBatch(answers [][]byte) []byte {
+	batch := []byte{'['}
+	for _, answer := range answers {
+		if answer == nil {
+			continue
+		}
+		if len(batch) > 1 {
+			batch = append(batch, ',')
+		}
+		batch = append(batch, answer...)
+	}
+	if len(batch) == 1 {
+		return nil // only notifications
+	}
+	return append(batch, ']')
+}
+
+// ServeCall appends the answer to one call to dst. The answer to a
+// notification is nil.
+func (d *Dispatcher) ServeCall(ctx context.Context, dst []byte, call Call, emit Emit) []byte {
+	if call.Err != nil {
+		return AppendError(dst, call.Request.ID, call.Err)
+	}
+	result, err := d.Call(ctx, call.Request, emit)
+	if call.Request.IsNotification() {
+		return nil
+	}
+	if err != nil {
+		return AppendError(dst, call.Request.ID, err)
+	}
+	answer, encodeErr := AppendResult(dst, call.Request.ID, result)
+	if encodeErr != nil {
+		d.log().ErrorContext(ctx, "cannot encode a result", "method", call.Request.Method, "error", encodeErr)
+		return AppendError(dst, call.Request.ID, InternalError())
+	}
+	return answer
+}
+
+// Call runs the handler and returns its result or the error for the peer. A
+// panic of the handler is logged and becomes an internal error.
+func (d *Dispatcher) Call(ctx context.Context, req Request, emit Emit) (result any, rpcErr *Error) {
+	defer func() {
+		if p := recover(); p != nil {
+			d.log().ErrorContext(ctx, "a handler panicked", "method", req.Method, "panic", p, "stack", string(debug.Stack()))
+			result, rpcErr = nil, InternalError()
+		}
+	}()
+	result, err := d.Handler.Handle(ctx, req, emit)
+	if err == nil {
+		return result, nil
+	}
+	if errors.As(err, &rpcErr) {
+		return nil, rpcErr
+	}
+	if ctx.Err() == nil { // otherwise the peer has gone, and nobody is at fault
+		d.log().ErrorContext(ctx, "a request failed", "method", req.Method, "error", err)
+	}
+	return nil, InternalError()
+}
+
+func (d *Dispatcher) log() *slog.Logger {
+	if d.Log != nil {
+		return d.Log
+	}
+	return slog.Default()
+}
+
+// AppendResult appends a response with a result to dst. On an error of the
+// encoding dst is returned as it was.
+func AppendResult(dst []byte, id ID, result any) ([]byte, error) {
+	start := len(dst)
+	dst = append(dst, `{"jsonrpc":"2.0","result":`...)
+	dst, err := rawjson.Append(dst, result)
+	if err != nil {
+		return dst[:start], err
+	}
+	return appendID(dst, id), nil
+}
+
+// AppendError appends a response with an error to dst.
+func AppendError(dst []byte, id ID, e *Error) []byte {
+	start := len(dst)
+	dst = append(dst, `{"jsonrpc":"2.0","error":`...)
+	dst, err := rawjson.Append(dst, e)
+	if err != nil { // only data of a foreign make can do that
+		return AppendError(dst[:start], id, InternalError())
+	}
+	return appendID(dst, id)
+}
+
+// AppendNotification appends a notification to dst. On an error of the encoding
+// dst is returned as it was.
+func AppendNotification(dst []byte, method string, params any) ([]byte, error) {
+	start := len(dst)
+	dst = append(dst, `{"jsonrpc":"2.0","method":`...)
+	dst, err := rawjson.Append(dst, method)
+	if err != nil {
+		return dst[:start], err
+	}
+	dst = append(dst, `,"params":`...)
+	if dst, err = rawjson.Append(dst, params); err != nil {
+		return dst[:start], err
+	}
+	return append(dst, '}'), nil
+}
+
+func appendID(dst []byte, id ID) []byte {
+	if id.IsZero() {
+		id = NullID
+	}
+	dst = append(dst, `,"id":`...)
+	dst = append(dst, id.raw...)
+	return append(dst, '}')
+}
