@@ -1,0 +1,161 @@
+package bus
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const (
+	busDir = "bus" // below the data directory
+
+	maxMemoryStore = 256 << 20 // for streams that somebody keeps in memory
+	fastSync       = 10 * time.Second
+	startTimeout   = 10 * time.Second // to listen; recovery of the store is not counted
+)
+
+// embedded is a NATS server in this process.
+type embedded struct {
+	server *server.Server
+	users  *users
+}
+
+// startServer starts a server on a store. It returns once the store is
+// recovered and the server listens.
+func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
+	e := &embedded{users: newUsers()}
+	opts := &server.Options{
+		ServerName:             "parley",
+		Host:                   "127.0.0.1",
+		Port:                   server.RANDOM_PORT,
+		NoSigs:                 true, // the signals are the process's
+		NoLog:                  true, // until SetLogger
+		MaxPayload:             MaxPayload,
+		JetStream:              true,
+		StoreDir:               dir,
+		JetStreamMaxStore:      cfg.MaxStore,
+		JetStreamMaxMemory:     maxMemoryStore,
+		SyncAlways:             mode == DurabilityAlways,
+		DisableJetStreamBanner: true,
+		// One durable consumer for every reader of a stream: no limit.
+		JetStreamLimits:            server.JSLimitOpts{DefaultMaxConsumers: -1},
+		CustomClientAuthentication: e.users,
+	}
+	if mode == DurabilityFast {
+		opts.SyncInterval = fastSync
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return nil, &Error{Code: CodeStorage, Message: "cannot set up the embedded NATS server", Err: err}
+	}
+	log := &serverLogger{log: cfg.Logger.With("component", "nats")}
+	srv.SetLogger(log, false, false)
+	e.server = srv
+
+	srv.Start()
+	if why := log.fatal.Load(); why != nil || !srv.ReadyForConnections(startTimeout) {
+		e.stop()
+		cause := errors.New("it does not listen")
+		if why != nil {
+			cause = errors.New(*why)
+		}
+		return nil, &Error{
+			Code:    CodeStorage,
+			Message: "the embedded NATS server did not start: " + cause.Error(),
+			Remedy:  "check that the data directory can be written and the disk has room",
+			Err:     cause,
+		}
+	}
+	return e, nil
+}
+
+// address is where the server listens.
+func (e *embedded) address() string { return e.server.Addr().(*net.TCPAddr).String() }
+
+// stop returns when the store is closed.
+func (e *embedded) stop() {
+	e.server.Shutdown()
+	e.server.WaitForShutdown()
+}
+
+// users is who may connect to an embedded server. It can change while the
+// server runs: a user of one namespace is an entry with that namespace's
+// account and permissions.
+type users struct {
+	mu     sync.RWMutex
+	byName map[string]user
+}
+
+type user struct {
+	password string
+	server.User
+}
+
+func newUsers() *users { return &users{byName: make(map[string]user)} }
+
+// add makes a user with a new random password and returns it. u says what the
+// user may do: a nil Account is the hub's own, nil Permissions are all.
+func (us *users) add(u server.User) (password string) {
+	password = rand.Text() + rand.Text() // 256 bits
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	us.byName[u.Username] = user{password: password, User: u}
+	return password
+}
+
+// Check implements server.Authentication.
+func (us *users) Check(c server.ClientAuthentication) bool {
+	opts := c.GetOpts()
+	us.mu.RLock()
+	u, ok := us.byName[opts.Username]
+	us.mu.RUnlock()
+	if !ok || subtle.ConstantTimeCompare([]byte(u.password), []byte(opts.Password)) != 1 {
+		return false
+	}
+	c.RegisterUser(&u.User)
+	return true
+}
+
+// makeDir makes the bus directory and returns it. Nobody else can look into
+// it, whatever the mode of the data directory.
+func makeDir(dataDir string) (string, error) {
+	dir := filepath.Join(dataDir, busDir)
+	fail := func(err error) (string, error) {
+		if e := (*Error)(nil); errors.As(err, &e) {
+			return "", e
+		}
+		return "", &Error{
+			Code:    CodeStorage,
+			Message: fmt.Sprintf("cannot use the data directory %s", dataDir),
+			Remedy:  "check that it is a directory that you own and can write to",
+			Err:     err,
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fail(err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fail(err)
+	}
+	if !info.IsDir() {
+		return fail(fmt.Errorf("%s is not a directory", dir))
+	}
+	if err := checkOwner(dir, info); err != nil {
+		return fail(err)
+	}
+	if info.Mode().Perm() != 0o700 {
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return fail(err)
+		}
+	}
+	return dir, nil
+}

@@ -1,0 +1,48 @@
+package bus
+
+import (
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync/atomic"
+)
+
+// userinfo matches the credentials in a URL.
+var userinfo = regexp.MustCompile(`(://)[^/@\s]+@`)
+
+// redact blanks the credentials of every URL in s, and the given secrets.
+func redact(s string, secrets ...string) string {
+	s = userinfo.ReplaceAllString(s, "${1}[redacted]@")
+	for _, secret := range secrets {
+		if secret != "" {
+			s = strings.ReplaceAll(s, secret, "[redacted]")
+		}
+	}
+	return s
+}
+
+// serverLogger is the embedded server's logger. The server's notices are
+// details of a part to whoever reads the hub's log, so they are debug messages.
+type serverLogger struct {
+	log     *slog.Logger
+	secrets []string
+	fatal   atomic.Pointer[string] // why the server could not start
+}
+
+func (l *serverLogger) text(format string, v []any) string {
+	return redact(fmt.Sprintf(format, v...), l.secrets...)
+}
+
+func (l *serverLogger) Noticef(format string, v ...any) { l.log.Debug(l.text(format, v)) }
+func (l *serverLogger) Warnf(format string, v ...any)   { l.log.Warn(l.text(format, v)) }
+func (l *serverLogger) Errorf(format string, v ...any)  { l.log.Error(l.text(format, v)) }
+func (l *serverLogger) Debugf(format string, v ...any)  { l.log.Debug(l.text(format, v)) }
+func (l *serverLogger) Tracef(format string, v ...any)  { l.log.Debug(l.text(format, v)) }
+
+// Fatalf keeps the text for the error that the start returns: a library does
+// not end the process.
+func (l *serverLogger) Fatalf(format string, v ...any) {
+	s := l.text(format, v)
+	l.fatal.CompareAndSwap(nil, &s)
+}
