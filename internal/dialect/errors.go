@@ -52,6 +52,9 @@ func rpcError(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return jsonrpc.NewError(CodeTimeoutError, "The request took too long",
 			jsonrpc.Details{Code: "TIMEOUT_ERROR", Remedy: "ask for the task with tasks/get; it goes on"})
+	case errors.Is(err, context.Canceled):
+		return jsonrpc.NewError(CodeAgentUnavailable, "The request was cut off as the hub stops",
+			jsonrpc.Details{Code: "AGENT_UNAVAILABLE", Remedy: "start the hub again and ask for the task with tasks/get"})
 	default:
 		return err
 	}

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -233,14 +234,22 @@ func (e *Event) UnmarshalJSON(data []byte) error {
 
 // MarshalJSON writes the event that is set.
 func (e Event) MarshalJSON() ([]byte, error) {
+	p := e.payload()
+	if p == nil {
+		return nil, errors.New("an event with nothing in it")
+	}
+	return marshal(p)
+}
+
+func (e Event) payload() any {
 	switch {
 	case e.Task != nil:
-		return marshal(e.Task)
+		return e.Task
 	case e.Status != nil:
-		return marshal(e.Status)
+		return e.Status
 	case e.Artifact != nil:
-		return marshal(e.Artifact)
+		return e.Artifact
 	default:
-		return nil, fmt.Errorf("an event with nothing in it")
+		return nil
 	}
 }

@@ -1,0 +1,127 @@
+package dialect
+
+import (
+	"strings"
+
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// AgentLister is where the cards' agents come from: package hub's Hub.
+type AgentLister interface {
+	Agents() []hub.AgentInfo
+	Agent(id string) (hub.AgentInfo, error)
+}
+
+// Directory makes the agent cards in the specification's shape.
+type Directory struct {
+	Agents AgentLister
+	// Version is the hub's.
+	Version string
+	// BaseURL returns where the hub's HTTP server is reached, without a slash at
+	// its end: "http://127.0.0.1:8080". It may change while the hub starts.
+	BaseURL func() string
+	// Token says that requests need a bearer token.
+	Token bool
+}
+
+const protocolVersion = "1.0"
+
+var provider = Provider{Name: "Parley", URL: "https://github.com/parleyhub/parley"}
+
+var (
+	inputModes  = []string{"text/plain", "application/json", "application/octet-stream"}
+	outputModes = []string{"text/plain", "application/json"}
+)
+
+// HubCard returns the card of the hub itself: each agent is one of its skills.
+func (d *Directory) HubCard() AgentCard {
+	card := d.card("Parley", "A hub of coding agents. A message names its agent in metadata.targetAgent.")
+	card.URL = d.BaseURL() + "/"
+	card.Version = d.Version
+	for _, a := range d.Agents.Agents() {
+		card.Skills = append(card.Skills, Skill{
+			ID:          a.Definition.ID,
+			Name:        displayName(a),
+			Description: description(a),
+			Tags:        []string{"agent"},
+			InputModes:  inputModes,
+			OutputModes: outputModes,
+		})
+	}
+	return card
+}
+
+// AgentCards returns the cards of all agents.
+func (d *Directory) AgentCards() []AgentCard {
+	agents := d.Agents.Agents()
+	cards := make([]AgentCard, 0, len(agents))
+	for _, a := range agents {
+		cards = append(cards, d.agentCard(a))
+	}
+	return cards
+}
+
+// AgentCard returns the card of one agent, or the hub's error.
+func (d *Directory) AgentCard(id string) (AgentCard, error) {
+	a, err := d.Agents.Agent(id)
+	if err != nil {
+		return AgentCard{}, err
+	}
+	return d.agentCard(a), nil
+}
+
+func (d *Directory) agentCard(a hub.AgentInfo) AgentCard {
+	card := d.card(displayName(a), description(a))
+	card.URL = d.BaseURL() + "/agents/" + a.Definition.ID + "/a2a"
+	card.Version = a.Health.Version
+	if card.Version == "" {
+		card.Version = d.Version
+	}
+	for _, s := range a.Definition.Skills {
+		card.Skills = append(card.Skills, skill(s))
+	}
+	if len(card.Skills) == 0 {
+		card.Skills = append(card.Skills, Skill{
+			ID: "prompt", Name: "Prompt", Description: "Works on a prompt in natural language.",
+			Tags: []string{"prompt"}, InputModes: inputModes, OutputModes: outputModes,
+		})
+	}
+	return card
+}
+
+func skill(s runner.Skill) Skill {
+	return Skill{
+		ID:          s.ID,
+		Name:        s.Name,
+		Description: s.Description,
+		Tags:        append([]string{}, s.Tags...),
+		InputModes:  inputModes,
+		OutputModes: outputModes,
+	}
+}
+
+func description(a hub.AgentInfo) string {
+	if a.Definition.Description != "" {
+		return a.Definition.Description
+	}
+	return displayName(a) + ", run by the Parley hub."
+}
+
+func (d *Directory) card(name, about string) AgentCard {
+	card := AgentCard{
+		ProtocolVersion:    protocolVersion,
+		Name:               name,
+		Description:        strings.TrimSpace(about),
+		Provider:           provider,
+		Skills:             []Skill{},
+		Capabilities:       Capabilities{Streaming: true},
+		DefaultInputModes:  inputModes,
+		DefaultOutputModes: outputModes,
+	}
+	if d.Token {
+		card.SecuritySchemes = map[string]SecurityScheme{"bearer": {Type: "http", Scheme: "bearer"}}
+		card.Security = []map[string][]string{{"bearer": {}}}
+	}
+	return card
+}
