@@ -1,0 +1,223 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// The values of the enumerated keys.
+var (
+	logLevels    = []string{"debug", "info", "warn", "error"}
+	durabilities = []string{"commit", "always", "fast"}
+	drivers      = []string{"exec", "claude-stdio", "codex-appserver", "acp", "echo"}
+	parsers      = []string{"text", "claude-stream", "gemini-stream", "codex-jsonl", "vibe-stream", "jsonl"}
+	prompts      = []string{"stdin", "arg"}
+	policies     = []string{"context", "fixed", "worktree"}
+	permissions  = []string{"ask", "allow", "deny"}
+	stopSignals  = []string{"INT", "TERM", "HUP", "QUIT"}
+)
+
+// minToken is the shortest bearer token: 16 characters are out of reach for
+// guessing over the network.
+const minToken = 16
+
+var agentID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// check reports values that are of the right type but cannot work.
+func (l *Loaded) check(d *decoder) {
+	if l.Version != 1 {
+		d.at("version", fmt.Sprintf("this hub reads version 1, not %d", l.Version))
+	}
+	l.checkServers(d)
+	d.oneOf("logging.level", l.Logging.Level, logLevels)
+	l.checkBus(d)
+	d.duration("contexts.expiry", l.Contexts.Expiry, time.Minute)
+	d.duration("tasks.retention", l.Tasks.Retention, time.Minute)
+	for _, id := range slices.Sorted(maps.Keys(l.Agents)) {
+		l.checkAgent(d, "agents."+id, l.Agents[id])
+	}
+}
+
+func (l *Loaded) checkServers(d *decoder) {
+	if !l.Socket.Enabled && !l.HTTP.Enabled {
+		d.at("socket.enabled", "socket and http are both off; nobody could reach the hub")
+	}
+	if l.Socket.Enabled && l.Socket.Path == "" {
+		d.at("socket.path", "must not be empty")
+	}
+	d.port("http.port", l.HTTP.Port)
+	d.port("grpc.port", l.GRPC.Port)
+	if l.GRPC.Port != 0 && l.GRPC.Port == l.HTTP.Port {
+		d.at("grpc.port", "http.port is the same; gRPC needs a port of its own")
+	}
+	if l.HTTP.Host == "" {
+		d.at("http.host", "must not be empty; 0.0.0.0 listens on every address")
+	}
+	if l.HTTP.Enabled && !loopback(l.HTTP.Host) && l.HTTP.Token == "" {
+		d.at("http.host", fmt.Sprintf("%s is not loopback: set PARLEY_HTTP_TOKEN or http.tokenFile first, so that only holders of the token get in", l.HTTP.Host))
+	}
+	if t := l.HTTP.Token; t != "" && (len(t) < minToken || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' })) {
+		d.at("http.token", fmt.Sprintf("must have at least %d visible ASCII characters, without spaces", minToken))
+	}
+	for i, origin := range l.HTTP.AllowedOrigins {
+		u, err := url.Parse(origin)
+		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.Path != "" {
+			d.at(fmt.Sprintf("http.allowedOrigins[%d]", i), "expected an origin such as https://example.org, without a path")
+		}
+	}
+}
+
+// loopback says whether only this machine can reach host.
+func loopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return ip != nil && ip.IsLoopback()
+}
+
+func (l *Loaded) checkBus(d *decoder) {
+	d.oneOf("bus.durability", l.Bus.Durability, durabilities)
+	if l.Bus.MaxStore < 0 {
+		d.at("bus.maxStore", "must not be negative")
+	}
+	for _, part := range strings.Split(l.Bus.URL, ",") {
+		if part = strings.TrimSpace(part); part == "" && l.Bus.URL == "" {
+			break
+		}
+		u, err := url.Parse(part)
+		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			d.at("bus.url", "expected URLs such as nats://host:4222, separated by commas")
+			break
+		}
+		if u.User != nil {
+			d.at("bus.url", "holds credentials; use bus.user with bus.passwordFile, or bus.credentialsFile")
+			break
+		}
+	}
+	if l.Bus.URL == "" {
+		for _, k := range []struct{ key, value string }{
+			{"bus.credentialsFile", l.Bus.CredentialsFile}, {"bus.user", l.Bus.User}, {"bus.password", l.Bus.Password},
+		} {
+			if k.value != "" {
+				d.at(k.key, "needs bus.url; the hub's own bus makes its own credentials")
+			}
+		}
+	}
+}
+
+func (l *Loaded) checkAgent(d *decoder, key string, def runner.Definition) {
+	if !agentID.MatchString(def.ID) {
+		d.at(key, "an agent's id has 1 to 64 of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit")
+	}
+	if def.Disabled {
+		return
+	}
+	if def.Driver == "" {
+		d.at(key+".driver", "a new agent needs a driver: "+strings.Join(drivers, ", "))
+	} else {
+		d.oneOf(key+".driver", def.Driver, drivers)
+	}
+	if def.Command == "" && def.Driver != "echo" {
+		d.at(key+".command", "a new agent needs a command")
+	}
+	d.oneOf(key+".parser", def.Parser, parsers)
+	d.oneOf(key+".prompt", def.Prompt, prompts)
+	d.oneOf(key+".permissions", def.Permissions, permissions)
+	d.oneOf(key+".workdir.policy", def.WorkDir.Policy, policies)
+	for i, s := range def.Stop.Signals {
+		d.oneOf(fmt.Sprintf("%s.stop.signals[%d]", key, i), strings.TrimPrefix(s, "SIG"), stopSignals)
+	}
+	if def.Prompt == "arg" && !slices.ContainsFunc(def.PromptArgs, func(a string) bool { return strings.Contains(a, "{prompt}") }) {
+		d.at(key+".promptArgs", "prompt: arg needs an argument with {prompt}")
+	}
+	l.checkLimits(d, key+".limits", def.Limits)
+	d.duration(key+".stop.grace", def.Stop.Grace, 0)
+	l.checkWorkDir(d, key+".workdir.path", def.WorkDir)
+}
+
+func (l *Loaded) checkLimits(d *decoder, key string, lim runner.Limits) {
+	d.atLeastZero(key+".concurrency", lim.Concurrency)
+	d.atLeastZero(key+".queue", lim.Queue)
+	d.atLeastZero(key+".maxPrompt", lim.MaxPrompt)
+	d.atLeastZero(key+".maxLine", lim.MaxLine)
+	d.atLeastZero(key+".maxOutput", lim.MaxOutput)
+	d.atLeastZero(key+".stderrTail", lim.StderrTail)
+	d.duration(key+".run", lim.Run, 0)
+	d.duration(key+".idle", lim.Idle, 0)
+	d.duration(key+".sessionIdle", lim.SessionIdle, 0)
+}
+
+// checkWorkDir confines a directory to the roots, with symbolic links followed.
+func (l *Loaded) checkWorkDir(d *decoder, key string, w runner.WorkDirSpec) {
+	if w.Policy == "" || w.Policy == "context" {
+		if w.Path != "" {
+			d.at(key, "needs policy: fixed or worktree; a context's own directory has no path")
+		}
+		return
+	}
+	if w.Path == "" {
+		d.at(key, "policy "+w.Policy+" needs a path")
+		return
+	}
+	roots := append(slices.Clone(l.WorkDirs.Roots), l.DataDir)
+	if !slices.ContainsFunc(roots, func(root string) bool { return within(w.Path, root) }) {
+		d.at(key, fmt.Sprintf("%s is not below workdirs.roots (%s)", w.Path, strings.Join(l.WorkDirs.Roots, ", ")))
+	}
+}
+
+func within(path, root string) bool {
+	rel, err := filepath.Rel(realPath(root), realPath(path))
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// realPath follows symbolic links as far as path exists.
+func realPath(path string) string {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		return resolved
+	}
+	dir := filepath.Dir(path)
+	if dir == path {
+		return path
+	}
+	return filepath.Join(realPath(dir), filepath.Base(path))
+}
+
+// oneOf accepts the empty value: it means the default.
+func (d *decoder) oneOf(key, value string, allowed []string) {
+	if value == "" || slices.Contains(allowed, value) {
+		return
+	}
+	message := fmt.Sprintf("%q is not one of %s", value, strings.Join(allowed, ", "))
+	if near := nearest(value, allowed); near != "" {
+		message += "; did you mean " + near + "?"
+	}
+	d.at(key, message)
+}
+
+func (d *decoder) port(key string, port int) {
+	if port < 0 || port > 65535 {
+		d.at(key, fmt.Sprintf("%d is not a port; expected 0 to 65535", port))
+	}
+}
+
+func (d *decoder) atLeastZero(key string, n int) {
+	if n < 0 {
+		d.at(key, "must not be negative; leave it out for the default")
+	}
+}
+
+func (d *decoder) duration(key string, dur, least time.Duration) {
+	if dur < least {
+		d.at(key, fmt.Sprintf("%s is too short; expected at least %s", dur, least))
+	}
+}

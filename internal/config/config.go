@@ -1,0 +1,161 @@
+// Package config reads the hub's configuration: built-in defaults, then
+// config.yaml, then the environment, then the command line. It is strict:
+// an unknown key, a wrong type, a value out of range or a key given twice is an
+// error that names file, line, column and what would be right, and every value
+// remembers where it came from.
+//
+// Without any file every setting has a default that works.
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// Config is the whole configuration of a hub, as it is in force. Paths are
+// absolute after [Load].
+type Config struct {
+	// Version is the version of this format: 1.
+	Version int `yaml:"version"`
+	// DataDir holds tasks, logs, the run file and the agents' working directories.
+	DataDir string `yaml:"dataDir"`
+	// Socket is the Unix socket, the way in for everything on this machine.
+	Socket Socket `yaml:"socket"`
+	// HTTP is the HTTP interface: the hub's dialect, A2A and the agent cards.
+	HTTP HTTP `yaml:"http"`
+	// GRPC is A2A over gRPC.
+	GRPC GRPC `yaml:"grpc"`
+	// Logging is what the hub writes about itself.
+	Logging Logging `yaml:"logging"`
+	// Bus is where tasks and messages are stored.
+	Bus Bus `yaml:"bus"`
+	// Push is the delivery of push notifications.
+	Push Push `yaml:"push"`
+	// Contexts are conversations.
+	Contexts Contexts `yaml:"contexts"`
+	// Tasks is how long tasks are kept.
+	Tasks Tasks `yaml:"tasks"`
+	// WorkDirs is where agents may work.
+	WorkDirs WorkDirs `yaml:"workdirs"`
+	// Agents are the agents by id. A built-in agent keeps what is not set here.
+	Agents map[string]runner.Definition `yaml:"agents"`
+}
+
+// Socket is the Unix socket interface.
+type Socket struct {
+	// Enabled turns the socket on.
+	Enabled bool `yaml:"enabled"`
+	// Path is where the socket lies; only the user may open it.
+	Path string `yaml:"path"`
+}
+
+// HTTP is the HTTP interface.
+type HTTP struct {
+	// Enabled turns HTTP on.
+	Enabled bool `yaml:"enabled"`
+	// Host is the address to listen on. Anything but loopback needs a token.
+	Host string `yaml:"host"`
+	// Port is the port to listen on; 0 lets the system choose.
+	Port int `yaml:"port"`
+	// Token is the bearer token that clients must present. Prefer tokenFile or the environment.
+	Token string `yaml:"token"`
+	// TokenFile is a file that holds the bearer token.
+	TokenFile string `yaml:"tokenFile"`
+	// AllowedHosts are names that clients may use in the Host header besides the address itself.
+	AllowedHosts []string `yaml:"allowedHosts"`
+	// AllowedOrigins are web origins whose pages may call the hub.
+	AllowedOrigins []string `yaml:"allowedOrigins"`
+}
+
+// GRPC is A2A over gRPC.
+type GRPC struct {
+	// Port is the port for A2A over gRPC on http.host; 0 turns it off.
+	Port int `yaml:"port"`
+}
+
+// Logging is what the hub writes about itself.
+type Logging struct {
+	// Level is the least important level that is written.
+	Level string `yaml:"level"`
+	// Pretty writes lines for people instead of JSON. Unset, it is so where the log goes to a terminal.
+	Pretty *bool `yaml:"pretty"`
+}
+
+// Bus is where tasks and messages are stored.
+type Bus struct {
+	// URL is an external NATS server; several are separated by commas. Empty runs one inside the hub.
+	URL string `yaml:"url"`
+	// Durability says when the embedded bus acknowledges: commit (on disk, shared sync), always (on disk, own sync) or fast (not yet on disk).
+	Durability string `yaml:"durability"`
+	// CredentialsFile is a NATS credentials file for url.
+	CredentialsFile string `yaml:"credentialsFile"`
+	// User and Password log in at url.
+	User string `yaml:"user"`
+	// Password is the password of user. Prefer passwordFile or the environment.
+	Password string `yaml:"password"`
+	// PasswordFile is a file that holds the password of user.
+	PasswordFile string `yaml:"passwordFile"`
+	// MaxStore bounds the embedded bus's files, in bytes; 0 leaves it to the disk.
+	MaxStore int64 `yaml:"maxStore"`
+}
+
+// Push is the delivery of push notifications.
+type Push struct {
+	// AllowPrivate lets notifications go to loopback and private addresses.
+	AllowPrivate bool `yaml:"allowPrivate"`
+}
+
+// Contexts are conversations.
+type Contexts struct {
+	// Expiry is how long an unused conversation is kept.
+	Expiry time.Duration `yaml:"expiry"`
+}
+
+// Tasks is how long tasks are kept.
+type Tasks struct {
+	// Retention is how long a task is kept after it ended.
+	Retention time.Duration `yaml:"retention"`
+}
+
+// WorkDirs is where agents may work.
+type WorkDirs struct {
+	// Roots are directories that an agent's workdir.path may lie in, besides the data directory.
+	Roots []string `yaml:"roots"`
+}
+
+// Default returns the configuration that is in force where nothing is set, with
+// home as the user's home directory and no agents but those given.
+func Default(home string, agents map[string]runner.Definition) *Config {
+	return &Config{
+		Version:  1,
+		DataDir:  filepath.Join(home, ".a2a-hub"),
+		Socket:   Socket{Enabled: true, Path: defaultSocket()},
+		HTTP:     HTTP{Enabled: true, Host: "127.0.0.1", Port: 8080},
+		Logging:  Logging{Level: "info"},
+		Bus:      Bus{Durability: "commit"},
+		Contexts: Contexts{Expiry: 30 * 24 * time.Hour},
+		Tasks:    Tasks{Retention: 90 * 24 * time.Hour},
+		Agents:   cloneAgents(agents),
+	}
+}
+
+func defaultSocket() string {
+	if runtime.GOOS == "windows" { // there is no /tmp
+		return filepath.Join(os.TempDir(), "a2a-hub.sock")
+	}
+	return "/tmp/a2a-hub.sock"
+}
+
+// cloneAgents copies the map; the definitions' slices are only ever replaced,
+// and their maps are copied before a key is set.
+func cloneAgents(agents map[string]runner.Definition) map[string]runner.Definition {
+	out := make(map[string]runner.Definition, len(agents))
+	for id, def := range agents {
+		out[id] = def
+	}
+	return out
+}

@@ -1,0 +1,349 @@
+package config_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var builtin = map[string]runner.Definition{
+	"claude-code": {
+		Name: "Claude Code CLI", Driver: "claude-stdio", Command: "claude",
+		Args: []string{"-p"}, Limits: runner.Limits{Concurrency: 4, Queue: 32},
+		Env: runner.EnvSpec{Allow: []string{"ANTHROPIC_*"}, Set: map[string]string{"A": "1"}},
+	},
+	"echo": {Name: "Echo", Driver: "echo"},
+}
+
+// load writes text as config.yaml in a fresh home and loads it.
+func load(t *testing.T, text string, env map[string]string, flags ...config.Override) (*config.Loaded, error) {
+	t.Helper()
+	home := t.TempDir()
+	if text != "" {
+		write(t, filepath.Join(home, ".a2a-hub", "config.yaml"), text, 0o600)
+	}
+	return config.Load(config.Options{Home: home, Overrides: flags, Agents: builtin, LookupEnv: lookup(env)})
+}
+
+func lookup(env map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+}
+
+func write(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// HUB-CONFIG: the defaults are the specification's, and work without a file.
+func TestDefaultsNeedNoFile(t *testing.T) {
+	l, err := load(t, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Found {
+		t.Error("Found is true without a file")
+	}
+	got := []any{l.Socket, l.HTTP.Enabled, l.HTTP.Host, l.HTTP.Port, filepath.Base(l.DataDir), l.Logging.Level, l.Bus.Durability}
+	want := []any{config.Socket{Enabled: true, Path: "/tmp/a2a-hub.sock"}, true, "127.0.0.1", 8080, ".a2a-hub", "info", "commit"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if len(l.Warnings) > 0 {
+		t.Errorf("warnings: %q", l.Warnings)
+	}
+}
+
+func TestFileIsLaidOverTheDefaults(t *testing.T) {
+	l, err := load(t, `
+version: 1
+http:
+  port: 9000
+logging: {level: debug, pretty: true}
+contexts:
+  expiry: 7d
+agents:
+  claude-code:
+    model: opus
+    limits:
+      run: 10m
+    env:
+      set: {B: "2"}
+  mine:
+    driver: exec
+    command: ./my-agent
+    parser: jsonl
+    jsonl: {text: message.text, doneTypes: [end]}
+`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.HTTP.Port != 9000 || l.HTTP.Host != "127.0.0.1" || !*l.Logging.Pretty || l.Contexts.Expiry != 7*24*time.Hour {
+		t.Errorf("got %+v %+v %+v", l.HTTP, l.Logging, l.Contexts)
+	}
+	claude := builtin["claude-code"]
+	claude.ID, claude.Model, claude.Limits.Run = "claude-code", "opus", 10*time.Minute
+	claude.Env.Set = map[string]string{"A": "1", "B": "2"}
+	if diff := cmp.Diff(claude, l.Agents["claude-code"]); diff != "" {
+		t.Errorf("a built-in agent keeps what is not set: %s", diff)
+	}
+	if mine := l.Agents["mine"]; mine.JSONL.Text != "message.text" || mine.ID != "mine" {
+		t.Errorf("mine = %+v", mine)
+	}
+	if len(builtin["claude-code"].Env.Set) != 1 {
+		t.Error("loading changed the built-in definition")
+	}
+}
+
+func TestLayersOverrideOneAnother(t *testing.T) {
+	env := map[string]string{"PARLEY_HTTP_PORT": "9001", "PARLEY_LOG_LEVEL": "warn"}
+	l, err := load(t, "http:\n  port: 9000\n  host: 127.0.0.2\nlogging:\n  level: debug\n", env,
+		config.Override{Key: "http.port", Value: "9002", Flag: "--http-port"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.HTTP.Port != 9002 || l.Logging.Level != "warn" || l.HTTP.Host != "127.0.0.2" {
+		t.Errorf("got %+v %+v", l.HTTP, l.Logging)
+	}
+	for key, want := range map[string]string{
+		"http.port": "--http-port", "logging.level": "PARLEY_LOG_LEVEL", "http.host": l.File + ":3", "socket.path": "default",
+	} {
+		if got := l.Origin(key).String(); got != want {
+			t.Errorf("Origin(%s) = %s, want %s", key, got, want)
+		}
+	}
+}
+
+func TestPathsBecomeAbsolute(t *testing.T) {
+	home := t.TempDir()
+	file := filepath.Join(home, "etc", "hub.yaml")
+	write(t, file, "dataDir: ~/data\nsocket: {path: run/hub.sock}\nworkdirs: {roots: [../src]}\n", 0o600)
+	l, err := config.Load(config.Options{Home: home, File: file, Agents: builtin, LookupEnv: lookup(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{l.DataDir, l.Socket.Path, l.WorkDirs.Roots[0]}
+	want := []string{filepath.Join(home, "data"), filepath.Join(home, "etc/run/hub.sock"), filepath.Join(home, "src")}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestDataDirFlagMovesTheFile(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "config.yaml"), "http: {port: 9000}\n", 0o600)
+	l, err := load(t, "", nil, config.Override{Key: "dataDir", Value: dir, Flag: "--data-dir"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.HTTP.Port != 9000 || l.DataDir != dir {
+		t.Errorf("port %d, data dir %s", l.HTTP.Port, l.DataDir)
+	}
+}
+
+func TestProblemsNamePlaceAndRemedy(t *testing.T) {
+	tests := []struct{ name, text, want string }{
+		{"unknown key", "http:\n  prot: 1\n", ":2:3: http.prot: unknown key; did you mean port?"},
+		{"unknown key without a near one", "zzzzzzzz: 1\n", ":1:1: zzzzzzzz: unknown key; allowed are agents, bus,"},
+		{"unknown key of an agent", "agents:\n  echo:\n    limits: {rnu: 1s}\n", ":3:14: agents.echo.limits.rnu: unknown key; did you mean run?"},
+		{"text for a number", "http:\n  port: high\n", ":2:9: http.port: expected a whole number, found text"},
+		{"a quoted number", "http: {port: \"80\"}\n", "http.port: expected a whole number, found text"},
+		{"number for text", "http: {host: 5}\n", "http.host: expected text (write it in quotes), found a whole number"},
+		{"number for a duration", "contexts: {expiry: 30}\n", "contexts.expiry: expected a duration such as 30s, 5m or 7d, found a whole number"},
+		{"bad duration", "contexts: {expiry: soon}\n", `expected a duration such as 30s, 5m or 7d, found "soon"`},
+		{"huge days", "contexts: {expiry: 99999999d}\n", "expected between 0d and 36500d"},
+		{"text for a boolean", "socket: {enabled: maybe}\n", "socket.enabled: expected true or false, found text"},
+		{"list for a section", "http: [1]\n", ":1:7: http: expected a section with keys, found a list"},
+		{"section for a list", "workdirs: {roots: {a: b}}\n", "workdirs.roots: expected a list, found a section"},
+		{"scalar document", "hello\n", ":1:1: expected a section with keys, found text"},
+		{"duplicate key", "http:\n  port: 1\n  port: 2\n", `:3:3: mapping key "port" already defined at [2:3]`},
+		{"syntax", "http: [1\n", ":1:7: "},
+		{"second document", "version: 1\n---\nversion: 1\n", "a second document"},
+		{"alias", "http: &a {port: 1}\n", "anchors, aliases and tags are not supported"},
+		{"version", "version: 2\n", ":1:10: version: this hub reads version 1, not 2"},
+		{"port out of range", "http: {port: 70000}\n", "http.port: 70000 is not a port; expected 0 to 65535"},
+		{"unknown level", "logging: {level: wran}\n", `logging.level: "wran" is not one of debug, info, warn, error; did you mean warn?`},
+		{"unknown driver", "agents: {x: {driver: exce, command: y}}\n", `"exce" is not one of exec, claude-stdio, codex-appserver, acp, echo; did you mean exec?`},
+		{"new agent without driver", "agents:\n  x:\n    command: y\n", ":3:12: agents.x.driver: a new agent needs a driver"},
+		{"new agent without command", "agents: {x: {driver: exec}}\n", "agents.x.command: a new agent needs a command"},
+		{"bad agent id", "agents: {Has Space: {driver: echo}}\n", "an agent's id has 1 to 64 of"},
+		{"negative limit", "agents: {echo: {limits: {queue: -1}}}\n", "agents.echo.limits.queue: must not be negative"},
+		{"bad signal", "agents: {echo: {stop: {signals: [INT, KILLL]}}}\n", "agents.echo.stop.signals[1]:"},
+		{"prompt argument", "agents: {x: {driver: exec, command: y, prompt: arg}}\n", "promptArgs: prompt: arg needs an argument with {prompt}"},
+		{"nobody could reach it", "socket: {enabled: false}\nhttp: {enabled: false}\n", "nobody could reach the hub"},
+		{"all addresses without a token", "http: {host: 0.0.0.0}\n", "http.host: 0.0.0.0 is not loopback: set PARLEY_HTTP_TOKEN"},
+		{"short token", "http: {token: abc}\n", "http.token: must have at least 16"},
+		{"origin with a path", "http: {allowedOrigins: [\"https://a.b/c\"]}\n", "http.allowedOrigins[0]: expected an origin"},
+		{"one port for two", "http: {port: 9}\ngrpc: {port: 9}\n", "grpc.port: http.port is the same"},
+		{"bus URL", "bus: {url: \"http://x\"}\n", "bus.url: expected URLs such as nats://host:4222"},
+		{"bus URL with credentials", "bus: {url: \"nats://u:hunter22@x\"}\n", "bus.url: holds credentials"},
+		{"credentials without URL", "bus: {user: u}\n", "bus.user: needs bus.url"},
+		{"path without policy", "agents: {echo: {workdir: {path: x}}}\n", "needs policy: fixed or worktree"},
+		{"policy without path", "agents: {echo: {workdir: {policy: fixed}}}\n", "policy fixed needs a path"},
+		{"work outside the roots", "agents: {echo: {workdir: {policy: fixed, path: /etc}}}\n", "/etc is not below workdirs.roots"},
+		{"missing token file", "http: {tokenFile: nowhere}\n", "http.tokenFile: cannot be read"},
+		{"deep nesting", strings.Repeat("[", 1000), "more than 64 nested brackets"},
+		{"huge file", "#" + strings.Repeat("x", 300<<10), "more than the 262144 allowed"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := load(t, tt.text, nil)
+			var invalid *config.Invalid
+			if !errors.As(err, &invalid) {
+				t.Fatalf("got %v, want an *Invalid", err)
+			}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got\n%v\nwant it to contain\n%s", err, tt.want)
+			}
+			if strings.Contains(err.Error(), "hunter22") {
+				t.Error("the message shows a secret")
+			}
+		})
+	}
+}
+
+func TestEveryProblemIsReportedInOrder(t *testing.T) {
+	_, err := load(t, "htpp: 1\nlogging:\n  levle: x\n  pretty: 3\n", map[string]string{"PARLEY_HTTP_PORT": "x"})
+	var invalid *config.Invalid
+	if !errors.As(err, &invalid) || len(invalid.Problems) != 4 {
+		t.Fatalf("got %v", err)
+	}
+	if got := invalid.Problems[0].Error(); got != `PARLEY_HTTP_PORT: http.port: expected a whole number, found "x"` {
+		t.Errorf("got %s", got)
+	}
+	if p := invalid.Problems[3]; p.Line != 4 || p.Key != "logging.pretty" {
+		t.Errorf("got %+v", p)
+	}
+}
+
+func TestNamedFileMustExist(t *testing.T) {
+	_, err := load(t, "", map[string]string{"PARLEY_CONFIG": filepath.Join(t.TempDir(), "none.yaml")})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTokenComesFromItsFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	write(t, file, "0123456789abcdef\n", 0o600)
+	l, err := load(t, "http: {host: 0.0.0.0}\n", map[string]string{"PARLEY_HTTP_TOKEN_FILE": file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.HTTP.Token != "0123456789abcdef" {
+		t.Errorf("token %q", l.HTTP.Token)
+	}
+	for name, text := range map[string]string{"empty": "\n", "two lines": "a\nb\n", "large": strings.Repeat("x", 5000)} {
+		write(t, file, text, 0o600)
+		if _, err := load(t, "", map[string]string{"PARLEY_HTTP_TOKEN_FILE": file}); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestTokenAndTokenFileExcludeEachOther(t *testing.T) {
+	_, err := load(t, "", map[string]string{"PARLEY_HTTP_TOKEN": "0123456789abcdef", "PARLEY_HTTP_TOKEN_FILE": "x"})
+	if err == nil || !strings.Contains(err.Error(), "both http.token and http.tokenFile") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSecretsThatOthersMayReadAreWarnedOf(t *testing.T) {
+	home := t.TempDir()
+	file := filepath.Join(home, ".a2a-hub", "config.yaml")
+	write(t, file, "http: {token: 0123456789abcdef}\nagents: {echo: {env: {set: {KEY: v}}}}\n", 0o600)
+	opts := config.Options{Home: home, Agents: builtin, LookupEnv: lookup(nil)}
+	l, err := config.Load(opts)
+	if err != nil || len(l.Warnings) != 0 {
+		t.Fatalf("0600: %v, warnings %q", err, l.Warnings)
+	}
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = config.Load(opts); err != nil {
+		t.Fatal(err)
+	}
+	if len(l.Warnings) != 2 || !strings.Contains(l.Warnings[0], "run: chmod 600 "+file) {
+		t.Errorf("0644: warnings %q", l.Warnings)
+	}
+}
+
+func TestSymbolicLinkDoesNotLeaveTheRoots(t *testing.T) {
+	home := t.TempDir()
+	if err := os.Symlink("/etc", filepath.Join(home, "innocent")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(home, ".a2a-hub", "config.yaml"),
+		"agents: {echo: {workdir: {policy: fixed, path: ~/innocent/new}}}\n", 0o600)
+	_, err := config.Load(config.Options{Home: home, Agents: builtin, LookupEnv: lookup(nil)})
+	if err == nil || !strings.Contains(err.Error(), "is not below workdirs.roots") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestValuesHideSecrets(t *testing.T) {
+	l, err := load(t, "http: {token: hunter2hunter2hunter2}\ncontexts: {expiry: 90m}\nagents: {echo: {env: {set: {KEY: hunter2}}}}\n",
+		map[string]string{"PARLEY_HTTP_PORT": "9001"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]any{}
+	for _, v := range l.Values() {
+		got[v.Key] = v.Value
+		if s, ok := v.Value.(string); ok && strings.Contains(s, "hunter2") {
+			t.Errorf("%s shows a secret", v.Key)
+		}
+	}
+	for key, want := range map[string]any{
+		"http.token": config.Secret, "agents.echo.env.set.KEY": config.Secret, "http.port": 9001,
+		"contexts.expiry": "1h30m", "tasks.retention": "90d", "agents.claude-code.command": "claude",
+	} {
+		if got[key] != want {
+			t.Errorf("%s = %v, want %v", key, got[key], want)
+		}
+	}
+	if _, ok := got["agents.echo.model"]; ok {
+		t.Error("an empty value of an agent is listed")
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	for _, seed := range []string{
+		"", "version: 1\n", "http: {port: 9000, host: localhost}\n", "agents:\n  x:\n    driver: exec\n    command: y\n    args: [a, \"b\"]\n",
+		"a: &b c\nd: *b\n", "? x\n: y\n", "- 1\n- 2\n", "http: !!map {port: 1}\n", "<<: {a: b}\n", "x: |\n  text\n", "\xff\xfe", "---\n---\n",
+		"logging: {pretty: ~}\n", "contexts: {expiry: 9223372036s}\n", "http: {port: 0x1F}\n", "http: {port: 99999999999999999999}\n", "{{{{", "agents: {x: }",
+	} {
+		f.Add(seed)
+	}
+	home := f.TempDir()
+	file := filepath.Join(home, "config.yaml")
+	f.Fuzz(func(t *testing.T, text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, err := config.Load(config.Options{Home: home, File: file, Agents: builtin, LookupEnv: lookup(nil)})
+		if err == nil {
+			l.Values()
+			return
+		}
+		var invalid *config.Invalid
+		if !errors.As(err, &invalid) || len(invalid.Problems) == 0 || err.Error() == "" {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}

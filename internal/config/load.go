@@ -1,0 +1,340 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// Variable is an environment variable that sets one key.
+type Variable struct{ Name, Key string }
+
+// Variables are the variables that override config.yaml, in the order of the
+// documentation. PARLEY_CONFIG, which names the file itself, is not among them.
+var Variables = []Variable{
+	{"PARLEY_DATA_DIR", "dataDir"},
+	{"PARLEY_SOCKET", "socket.path"},
+	{"PARLEY_HTTP_HOST", "http.host"},
+	{"PARLEY_HTTP_PORT", "http.port"},
+	{"PARLEY_HTTP_TOKEN", "http.token"},
+	{"PARLEY_HTTP_TOKEN_FILE", "http.tokenFile"},
+	{"PARLEY_GRPC_PORT", "grpc.port"},
+	{"PARLEY_LOG_LEVEL", "logging.level"},
+	{"PARLEY_BUS_URL", "bus.url"},
+	{"PARLEY_BUS_DURABILITY", "bus.durability"},
+	{"PARLEY_BUS_CREDENTIALS_FILE", "bus.credentialsFile"},
+	{"PARLEY_BUS_USER", "bus.user"},
+	{"PARLEY_BUS_PASSWORD", "bus.password"},
+	{"PARLEY_BUS_PASSWORD_FILE", "bus.passwordFile"},
+}
+
+// FileVariable names the configuration file.
+const FileVariable = "PARLEY_CONFIG"
+
+// Override sets one key from a command-line flag.
+type Override struct{ Key, Value, Flag string }
+
+// Options are what [Load] reads besides the defaults.
+type Options struct {
+	// File is the configuration file, "" for config.yaml in the data directory.
+	// A file named here or by PARLEY_CONFIG must exist.
+	File string
+	// Overrides come from the command line.
+	Overrides []Override
+	// LookupEnv reads the environment; nil means os.LookupEnv.
+	LookupEnv func(string) (string, bool)
+	// Home is the user's home directory; "" means os.UserHomeDir.
+	Home string
+	// Agents are the built-in agents.
+	Agents map[string]runner.Definition
+}
+
+// Loaded is a configuration together with what is known about it.
+type Loaded struct {
+	*Config
+	// File is the configuration file, Found whether it is there.
+	File  string
+	Found bool
+	// Warnings are things that work but should be mended.
+	Warnings []string
+
+	origins map[string]Origin
+}
+
+// Load reads the configuration. A configuration that cannot be used gives an
+// *[Invalid] with every problem; another error means that the file could not be
+// read. It starts nothing and writes nothing.
+func Load(opts Options) (*Loaded, error) {
+	if opts.LookupEnv == nil {
+		opts.LookupEnv = os.LookupEnv
+	}
+	if opts.Home == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return nil, fmt.Errorf("find the home directory: %w; set HOME", err)
+		}
+		opts.Home = home
+	}
+	l := &Loaded{Config: Default(opts.Home, opts.Agents), origins: map[string]Origin{}}
+	d := &decoder{origins: l.origins}
+
+	named := l.locate(opts)
+	data, err := l.read(named)
+	if err != nil {
+		return nil, err
+	}
+	d.file = l.File
+	d.document(data, l.Config)
+	for _, o := range overrides(opts) {
+		d.override(l.Config, o)
+	}
+	if len(d.problems) == 0 {
+		l.resolve(opts.Home, filepath.Dir(l.File))
+		l.secrets(d)
+		l.check(d)
+	}
+	if len(d.problems) > 0 {
+		slices.SortStableFunc(d.problems, func(a, b *Problem) int {
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		})
+		return nil, &Invalid{Problems: d.problems}
+	}
+	return l, nil
+}
+
+// locate finds the file's path and says whether the user named it.
+func (l *Loaded) locate(opts Options) (named bool) {
+	if opts.File != "" {
+		l.File = absolute(opts.File, opts.Home, "")
+		return true
+	}
+	if file, ok := opts.LookupEnv(FileVariable); ok && file != "" {
+		l.File = absolute(file, opts.Home, "")
+		return true
+	}
+	dir := l.DataDir
+	for _, o := range overrides(opts) {
+		if o.Key == "dataDir" {
+			dir = absolute(o.Value, opts.Home, "")
+		}
+	}
+	l.File = filepath.Join(dir, "config.yaml")
+	return false
+}
+
+func (l *Loaded) read(named bool) ([]byte, error) {
+	f, err := os.Open(l.File)
+	if errors.Is(err, fs.ErrNotExist) && !named {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	l.Found = true
+	return data, nil
+}
+
+// layered is an override together with where it stands.
+type layered struct {
+	Key, Value string
+	Origin     Origin
+}
+
+// overrides returns what the environment and then the flags set.
+func overrides(opts Options) []layered {
+	var all []layered
+	for _, v := range Variables {
+		if value, ok := opts.LookupEnv(v.Name); ok && value != "" {
+			all = append(all, layered{v.Key, value, Origin{Kind: FromEnvironment, Name: v.Name}})
+		}
+	}
+	for _, o := range opts.Overrides {
+		all = append(all, layered{o.Key, o.Value, Origin{Kind: FromFlag, Name: o.Flag}})
+	}
+	return all
+}
+
+func (d *decoder) override(c *Config, o layered) {
+	v := reflect.ValueOf(c).Elem()
+	for _, name := range strings.Split(o.Key, ".") {
+		index, ok := structFields(v.Type())[name]
+		if !ok {
+			d.problems = append(d.problems, &Problem{Source: o.Origin.Name, Key: o.Key, Message: "no such key"})
+			return
+		}
+		v = v.Field(index)
+	}
+	if err := setScalar(v, o.Value); err != nil {
+		d.problems = append(d.problems, &Problem{Source: o.Origin.Name, Key: o.Key, Message: err.Error()})
+		return
+	}
+	d.origins[o.Key] = o.Origin
+}
+
+// resolve makes every path absolute: those of the file are relative to its
+// directory, those of the environment and the flags to the working directory.
+func (l *Loaded) resolve(home, fileDir string) {
+	fix := func(key string, path *string) {
+		base := ""
+		if l.Origin(key).Kind == FromFile {
+			base = fileDir
+		}
+		*path = absolute(*path, home, base)
+	}
+	fix("dataDir", &l.DataDir)
+	fix("socket.path", &l.Socket.Path)
+	fix("http.tokenFile", &l.HTTP.TokenFile)
+	fix("bus.credentialsFile", &l.Bus.CredentialsFile)
+	fix("bus.passwordFile", &l.Bus.PasswordFile)
+	if len(l.WorkDirs.Roots) == 0 {
+		l.WorkDirs.Roots = []string{home}
+	}
+	for i := range l.WorkDirs.Roots {
+		fix(fmt.Sprintf("workdirs.roots[%d]", i), &l.WorkDirs.Roots[i])
+	}
+	for id, def := range l.Agents {
+		def.ID = id
+		fix("agents."+id+".workdir.path", &def.WorkDir.Path)
+		l.Agents[id] = def
+	}
+}
+
+// absolute expands ~ and makes path absolute below base, or below the working
+// directory where base is "". An empty path stays empty.
+func absolute(path, home, base string) string {
+	if path == "" {
+		return ""
+	}
+	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || rest[0] == '/' || rest[0] == filepath.Separator) {
+		return filepath.Join(home, rest)
+	}
+	if !filepath.IsAbs(path) && base != "" {
+		return filepath.Join(base, path)
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil { // the working directory is gone; the path then fails where it is used
+		return path
+	}
+	return abs
+}
+
+// maxSecret bounds a file that holds one secret.
+const maxSecret = 4 << 10
+
+// secrets reads the files that hold secrets, and warns where others may read
+// one.
+func (l *Loaded) secrets(d *decoder) {
+	for _, s := range []struct {
+		key, fileKey string
+		value, file  *string
+	}{
+		{"http.token", "http.tokenFile", &l.HTTP.Token, &l.HTTP.TokenFile},
+		{"bus.password", "bus.passwordFile", &l.Bus.Password, &l.Bus.PasswordFile},
+	} {
+		if l.Origin(s.key).Kind == FromFile && *s.value != "" {
+			l.warnReadable(l.File, s.key)
+		}
+		if *s.file == "" {
+			continue
+		}
+		if *s.value != "" {
+			d.at(s.fileKey, fmt.Sprintf("both %s and %s are set; remove one", s.key, s.fileKey))
+			continue
+		}
+		secret, err := readSecret(*s.file)
+		if err != nil {
+			d.at(s.fileKey, err.Error())
+			continue
+		}
+		*s.value = secret
+		l.warnReadable(*s.file, "")
+	}
+	if l.Bus.CredentialsFile != "" {
+		l.warnReadable(l.Bus.CredentialsFile, "")
+	}
+	for id, def := range l.Agents {
+		if len(def.Env.Set) > 0 && l.Origin("agents."+id+".env.set").Kind == FromFile {
+			l.warnReadable(l.File, "agents."+id+".env.set")
+		}
+	}
+}
+
+func readSecret(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("cannot be read: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err != nil {
+		return "", fmt.Errorf("cannot be read: %w", err)
+	}
+	secret := strings.TrimSpace(string(data))
+	switch {
+	case len(data) > maxSecret:
+		return "", fmt.Errorf("%s has more than the %d bytes allowed for a secret", path, maxSecret)
+	case secret == "":
+		return "", fmt.Errorf("%s is empty", path)
+	case strings.ContainsAny(secret, "\r\n"):
+		return "", fmt.Errorf("%s has more than one line", path)
+	}
+	return secret, nil
+}
+
+// warnReadable warns when another user may read a file that holds a secret.
+// Windows has no such bits: its files take the rights of the user's profile.
+func (l *Loaded) warnReadable(path, key string) {
+	info, err := os.Stat(path)
+	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o077 == 0 {
+		return
+	}
+	holds := "a secret"
+	if key != "" {
+		holds = key
+	}
+	warning := fmt.Sprintf("%s holds %s and others may read it (mode %04o); run: chmod 600 %s", path, holds, info.Mode().Perm(), path)
+	if !slices.Contains(l.Warnings, warning) {
+		l.Warnings = append(l.Warnings, warning)
+	}
+}
+
+// Origin says where the value of a dotted key came from.
+func (l *Loaded) Origin(key string) Origin {
+	if o, ok := l.origins[key]; ok {
+		return o
+	}
+	return Origin{Kind: FromDefault}
+}
+
+// at reports a problem with a value that was already decoded, where it stands.
+func (d *decoder) at(key, message string) {
+	p := &Problem{Key: key, Message: message}
+	switch o := d.origins[key]; o.Kind {
+	case FromFile:
+		p.File, p.Line, p.Column = o.Name, o.Line, o.Column
+	case FromEnvironment, FromFlag:
+		p.Source = o.Name
+	default: // a default, or a key that is missing: point at its section
+		if i := strings.LastIndexByte(key, '.'); i > 0 {
+			if o := d.origins[key[:i]]; o.Kind == FromFile {
+				p.File, p.Line, p.Column = o.Name, o.Line, o.Column
+			}
+		}
+	}
+	d.problems = append(d.problems, p)
+}

@@ -1,0 +1,119 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Problem is one thing that is wrong with a configuration. Its text holds no
+// value of a secret.
+type Problem struct {
+	File    string // "" where the value does not come from a file
+	Line    int    // from 1, 0 where unknown
+	Column  int    // from 1
+	Source  string // the variable or flag, where there is no file
+	Key     string // the dotted key, e.g. http.port; "" for the document
+	Message string // what is wrong and what would be right
+}
+
+// Error renders the problem as FILE:LINE:COLUMN: KEY: MESSAGE.
+func (p *Problem) Error() string {
+	var b strings.Builder
+	switch {
+	case p.File != "" && p.Line > 0:
+		fmt.Fprintf(&b, "%s:%d:%d: ", p.File, p.Line, p.Column)
+	case p.File != "":
+		fmt.Fprintf(&b, "%s: ", p.File)
+	case p.Source != "":
+		fmt.Fprintf(&b, "%s: ", p.Source)
+	}
+	if p.Key != "" {
+		fmt.Fprintf(&b, "%s: ", p.Key)
+	}
+	b.WriteString(p.Message)
+	return b.String()
+}
+
+// Invalid is the error of a configuration that cannot be used. It lists
+// everything that is wrong, in the order of the file.
+type Invalid struct{ Problems []*Problem }
+
+// Error renders one problem a line.
+func (e *Invalid) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = p.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns the problems.
+func (e *Invalid) Unwrap() []error {
+	errs := make([]error, len(e.Problems))
+	for i, p := range e.Problems {
+		errs[i] = p
+	}
+	return errs
+}
+
+// Origin is where a value came from.
+type Origin struct {
+	Kind   OriginKind
+	Name   string // the variable, the flag or the file
+	Line   int    // in the file
+	Column int
+}
+
+// OriginKind is a layer of the configuration.
+type OriginKind string
+
+// The layers, the later ones win.
+const (
+	FromDefault     OriginKind = "default"
+	FromFile        OriginKind = "file"
+	FromEnvironment OriginKind = "environment"
+	FromFlag        OriginKind = "flag"
+)
+
+// String renders the origin for people.
+func (o Origin) String() string {
+	switch o.Kind {
+	case FromFile:
+		return fmt.Sprintf("%s:%d", o.Name, o.Line)
+	case FromEnvironment, FromFlag:
+		return o.Name
+	}
+	return string(FromDefault)
+}
+
+// nearest returns the candidate that a mistyped word most likely meant, or "".
+func nearest(word string, candidates []string) string {
+	best, bestDistance := "", max(len(word)/2, 2)+1
+	for _, c := range candidates {
+		if d := distance(strings.ToLower(word), strings.ToLower(c)); d < bestDistance {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance of two short words.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			next := min(row[j]+1, row[j+1]+1, diagonal+cost)
+			diagonal, row[j+1] = row[j+1], next
+		}
+	}
+	return row[len(b)]
+}

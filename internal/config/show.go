@@ -1,0 +1,91 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Value is one value in force.
+type Value struct {
+	Key    string
+	Value  any // a plain JSON value; "(secret)" where it is one
+	Origin Origin
+}
+
+// secretKey matches the keys whose values are never shown.
+var secretKey = regexp.MustCompile(`^(http\.token|bus\.password|agents\..+\.env\.set\..+)$`)
+
+// Secret stands for a value that is not shown.
+const Secret = "(secret)"
+
+// Values lists what is in force, sorted by key, without empty values that come
+// from the defaults. Secrets are replaced by [Secret].
+func (l *Loaded) Values() []Value {
+	var all []Value
+	l.collect(&all, "", reflect.ValueOf(l.Config).Elem())
+	slices.SortFunc(all, func(a, b Value) int { return cmp.Compare(a.Key, b.Key) })
+	return all
+}
+
+func (l *Loaded) collect(all *[]Value, key string, v reflect.Value) {
+	switch {
+	case v.Kind() == reflect.Pointer:
+		if !v.IsNil() {
+			l.collect(all, key, v.Elem())
+		}
+		return
+	case v.Kind() == reflect.Struct:
+		for name, index := range structFields(v.Type()) {
+			l.collect(all, join(key, name), v.Field(index))
+		}
+		return
+	case v.Kind() == reflect.Map:
+		for iter := v.MapRange(); iter.Next(); {
+			l.collect(all, join(key, iter.Key().String()), iter.Value())
+		}
+		return
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
+		for i := range v.Len() {
+			l.collect(all, fmt.Sprintf("%s[%d]", key, i), v.Index(i))
+		}
+		return
+	}
+	origin := l.Origin(key)
+	if v.IsZero() && origin.Kind == FromDefault && strings.HasPrefix(key, "agents.") {
+		return
+	}
+	*all = append(*all, Value{Key: key, Value: shown(key, v), Origin: origin})
+}
+
+func shown(key string, v reflect.Value) any {
+	switch {
+	case secretKey.MatchString(key) && !v.IsZero():
+		return Secret
+	case v.Type() == durationType:
+		return formatDuration(time.Duration(v.Int()))
+	case v.Kind() == reflect.Slice && v.IsNil():
+		return []string{}
+	}
+	return v.Interface()
+}
+
+// formatDuration is the inverse of parseDuration.
+func formatDuration(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= day && d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	s := d.String() // e.g. 30m0s, 2h0m0s
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
