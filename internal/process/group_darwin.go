@@ -1,0 +1,74 @@
+package process
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// processes lists this user's processes. Group and parent come from the list;
+// the session has no place in it, so the group stands for it.
+func processes() ([]proc, error) {
+	list, err := unix.SysctlKinfoProcSlice("kern.proc.uid", os.Getuid())
+	if err != nil {
+		return nil, err
+	}
+	procs := make([]proc, 0, len(list))
+	for i := range list {
+		const zombie = 5 // SZOMB
+		if list[i].Proc.P_stat == zombie {
+			continue
+		}
+		pid := int(list[i].Proc.P_pid)
+		procs = append(procs, proc{
+			pid:     pid,
+			parent:  int(list[i].Eproc.Ppid),
+			group:   int(list[i].Eproc.Pgid),
+			session: int(list[i].Eproc.Pgid),
+			start:   list[i].Proc.P_starttime.Nano(),
+			marker:  markerOf(pid),
+		})
+	}
+	return procs, nil
+}
+
+// markerOf reads the environment behind the arguments: a count, the program,
+// NULs, the arguments, the variables. Programs that the system protects hide it.
+func markerOf(pid int) string {
+	b, err := unix.SysctlRaw("kern.procargs2", pid)
+	if err != nil || len(b) < 4 {
+		return ""
+	}
+	argc := int(int32(binary.NativeEndian.Uint32(b)))
+	b = b[4:]
+	i := bytes.IndexByte(b, 0)
+	if i < 0 {
+		return ""
+	}
+	b = bytes.TrimLeft(b[i:], "\x00")
+	for range argc {
+		if i = bytes.IndexByte(b, 0); i < 0 {
+			return ""
+		}
+		b = b[i+1:]
+	}
+	value := ""
+	for kv := range bytes.SplitSeq(b, []byte{0}) {
+		if v, ok := bytes.CutPrefix(kv, []byte(MarkerEnv+"=")); ok {
+			value = string(v)
+		}
+	}
+	return value
+}
+
+// killSame kills p unless its id has become another process's. There are no
+// process descriptors here: a moment remains in which it could.
+func killSame(p proc) bool {
+	now, err := unix.SysctlKinfoProc("kern.proc.pid", p.pid)
+	if err != nil || now.Proc.P_starttime.Nano() != p.start {
+		return false
+	}
+	return unix.Kill(p.pid, unix.SIGKILL) == nil
+}

@@ -1,0 +1,101 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+)
+
+// gentleSignals is false: a console event reaches only programs of the same
+// console, which a hub in the background does not have.
+const gentleSignals = false
+
+func prepare(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		CreationFlags: windows.CREATE_NEW_PROCESS_GROUP | windows.CREATE_NO_WINDOW,
+	}
+}
+
+// group is a job object. Whatever the process starts is in it, and all of it
+// ends with the job, also when the hub itself is killed. What a program starts
+// in the moment before it is put into the job is not held.
+type group struct {
+	job     windows.Handle
+	process windows.Handle
+}
+
+func newGroup(p *os.Process) (group, error) {
+	job, err := windows.CreateJobObject(nil, nil)
+	if err != nil {
+		return group{}, fmt.Errorf("create a job object: %w", err)
+	}
+	info := windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION{
+		BasicLimitInformation: windows.JOBOBJECT_BASIC_LIMIT_INFORMATION{
+			LimitFlags: windows.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE,
+		},
+	}
+	_, err = windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
+		uintptr(unsafe.Pointer(&info)), uint32(unsafe.Sizeof(info)))
+	if err != nil {
+		windows.CloseHandle(job)
+		return group{}, fmt.Errorf("set up a job object: %w", err)
+	}
+	const access = windows.PROCESS_SET_QUOTA | windows.PROCESS_TERMINATE | windows.SYNCHRONIZE
+	h, err := windows.OpenProcess(access, false, uint32(p.Pid))
+	if err != nil {
+		windows.CloseHandle(job)
+		return group{}, fmt.Errorf("open the process: %w", err)
+	}
+	if err := windows.AssignProcessToJobObject(job, h); err != nil {
+		windows.CloseHandle(h)
+		windows.CloseHandle(job)
+		return group{}, fmt.Errorf("put the process into the job: %w", err)
+	}
+	return group{job: job, process: h}, nil
+}
+
+func (g group) close() {
+	windows.CloseHandle(g.process)
+	windows.CloseHandle(g.job)
+}
+
+func (g group) signal(os.Signal) { _ = windows.TerminateJobObject(g.job, 1) }
+
+func (g group) awaitEnd(*os.Process) bool {
+	ev, err := windows.WaitForSingleObject(g.process, windows.INFINITE)
+	return err == nil && ev == windows.WAIT_OBJECT_0
+}
+
+func (g group) sweep(Marker) (int, error) {
+	if err := windows.TerminateJobObject(g.job, 1); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrNotGone, err)
+	}
+	return 0, nil
+}
+
+// sweepOrphans does nothing: a job does not tell orphans from others.
+func (g group) sweepOrphans(Marker) (int, error) { return 0, nil }
+
+// sweepMarked does nothing: jobs end with the hub that held them.
+func sweepMarked(func(string) bool) (int, error) { return 0, nil }
+
+// ParseSignal accepts the names that other platforms know; here Stop ends the
+// job whatever they are.
+func ParseSignal(name string) (os.Signal, error) {
+	switch strings.TrimPrefix(strings.ToUpper(name), "SIG") {
+	case "INT":
+		return os.Interrupt, nil
+	case "TERM":
+		return syscall.SIGTERM, nil
+	case "HUP", "QUIT", "USR1", "USR2", "KILL":
+		return os.Kill, nil
+	}
+	return nil, fmt.Errorf("signal %q is not one of INT, TERM, HUP, QUIT, USR1, USR2, KILL", name)
+}
+
+func signalOf(*os.ProcessState) string { return "" }

@@ -1,0 +1,64 @@
+package process
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// keepBuffer is how much buffer a Lines keeps after a longer line.
+const keepBuffer = 64 << 10
+
+// Lines reads lines of a bounded length. It is not safe for concurrent use.
+type Lines struct {
+	r   *bufio.Reader
+	max int
+	buf []byte
+}
+
+// NewLines reads lines of at most max bytes, the line end not counted. Memory
+// stays within about max, however long a line is.
+func NewLines(r io.Reader, max int) *Lines {
+	return &Lines{r: bufio.NewReaderSize(r, 32<<10), max: max}
+}
+
+// Next returns the next line without its end (\n or \r\n); it is valid until the
+// next call. The last line needs no end. A line that is too long is read to its
+// end and thrown away, and reported once with an error that is ErrLineTooLong:
+// the caller may go on. At the end the error is io.EOF.
+func (l *Lines) Next() ([]byte, error) {
+	if cap(l.buf) > keepBuffer {
+		l.buf = nil
+	}
+	l.buf = l.buf[:0]
+	size := 0
+	for {
+		frag, err := l.r.ReadSlice('\n')
+		size += len(frag)
+		// Two more bytes than allowed are kept: they may be the line's end.
+		if room := l.max + 2 - len(l.buf); room > 0 {
+			l.buf = append(l.buf, frag[:min(len(frag), room)]...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil && size == 0:
+			return nil, err
+		case err != nil && !errors.Is(err, io.EOF):
+			return nil, err
+		}
+		return l.line(size)
+	}
+}
+
+func (l *Lines) line(size int) ([]byte, error) {
+	if size <= len(l.buf) {
+		line := bytes.TrimSuffix(bytes.TrimSuffix(l.buf, []byte{'\n'}), []byte{'\r'})
+		if len(line) <= l.max {
+			return line, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %d bytes, the most is %d", ErrLineTooLong, size, l.max)
+}

@@ -1,0 +1,96 @@
+package process
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+type pipe struct{ r, w *os.File }
+
+// pipes are the three standard streams. Plain pipes instead of exec's own keep
+// Wait from closing an end that is still read.
+type pipes struct{ stdin, stdout, stderr pipe }
+
+func (ps *pipes) open() (err error) {
+	for _, p := range []*pipe{&ps.stdin, &ps.stdout, &ps.stderr} {
+		if p.r, p.w, err = os.Pipe(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (ps *pipes) close() {
+	closeFiles(ps.stdin.r, ps.stdin.w, ps.stdout.r, ps.stdout.w, ps.stderr.r, ps.stderr.w)
+}
+
+func (ps *pipes) closeChildEnds() {
+	closeFiles(ps.stdin.r, ps.stdout.w, ps.stderr.w)
+}
+
+func closeFiles(fs ...*os.File) {
+	for _, f := range fs {
+		if f != nil {
+			_ = f.Close() // our copy of an end; the other side has its own
+		}
+	}
+}
+
+// stdinPipe can be closed twice, and while a write blocks.
+type stdinPipe struct {
+	f    *os.File
+	once sync.Once
+	err  error
+}
+
+func (s *stdinPipe) Write(b []byte) (int, error) { return s.f.Write(b) }
+
+func (s *stdinPipe) Close() error {
+	s.once.Do(func() { s.err = s.f.Close() })
+	return s.err
+}
+
+// stdoutPipe reports io.EOF also when the process is gone and a stranger that
+// could not be swept holds the other end open: no read then blocks longer than
+// delay. A slow reader loses nothing: the delay counts only while it reads and
+// there is nothing.
+type stdoutPipe struct {
+	f     *os.File
+	delay time.Duration
+	ended atomic.Bool
+}
+
+func (s *stdoutPipe) processEnded() {
+	s.ended.Store(true)
+	boundReads(s.f, s.delay)
+}
+
+func (s *stdoutPipe) Read(b []byte) (int, error) {
+	for {
+		bounded := s.ended.Load()
+		if bounded {
+			boundReads(s.f, s.delay)
+		}
+		n, err := s.f.Read(b)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && !bounded:
+			// The bound was set for an earlier read: this one had no time yet.
+			continue
+		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
+			return n, io.EOF
+		}
+		return n, err
+	}
+}
+
+func (s *stdoutPipe) Close() error { return s.f.Close() }
+
+// boundReads lets reads of f end after d. Windows knows no deadlines for pipes:
+// there the job's end has closed the other end already.
+func boundReads(f *os.File, d time.Duration) {
+	_ = f.SetReadDeadline(time.Now().Add(d))
+}

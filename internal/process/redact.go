@@ -1,0 +1,137 @@
+package process
+
+import (
+	"cmp"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+const redacted = "[redacted]"
+
+// minSecret is the shortest value of a secret-looking variable that is hidden:
+// shorter ones ("1", "true") would blot out innocent text.
+const minSecret = 6
+
+var secretName = regexp.MustCompile(`(?i)(key|token|secret|pass(word|wd|phrase)?|credential|auth|cookie|private|session_id|dsn)`)
+
+// secretText matches secrets by their own look. The first group, where there is
+// one, is kept.
+var secretText = []*regexp.Regexp{
+	// URLs with a user or a password in them.
+	regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@"'<>]+@`),
+	regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
+	regexp.MustCompile(`(?i)(\b(?:x-api-key|x-goog-api-key|api[_-]?key|access[_-]?token|refresh[_-]?token|auth[_-]?token|id[_-]?token|client[_-]?secret|secret|password|passwd|authorization)\b\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{4,}`),
+	regexp.MustCompile(`(?i)([?&](?:key|token|access_token|api_key|sig|signature)=)[^\s"'&]+`),
+	// Vendors' keys: Anthropic and OpenAI, Google, GitHub, Slack, AWS, GitLab.
+	regexp.MustCompile(`\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}`),
+	regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{20,}`),
+	regexp.MustCompile(`\bya29\.[A-Za-z0-9_-]{10,}`),
+	regexp.MustCompile(`\b(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}`),
+	regexp.MustCompile(`\bxox[a-z]-[A-Za-z0-9-]{8,}`),
+	regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{12,}`),
+	regexp.MustCompile(`\bglpat-[A-Za-z0-9_-]{10,}`),
+	// JSON web tokens.
+	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`),
+}
+
+// Redactor takes secrets out of text that people or logs will see. It is safe
+// for concurrent use; the nil Redactor knows secrets only by their look.
+type Redactor struct{ values *strings.Replacer }
+
+// NewRedactor knows the values of those variables of env whose names look like
+// those of secrets.
+func NewRedactor(env []string) *Redactor {
+	var values []string
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		if name != MarkerEnv && len(value) >= minSecret && secretName.MatchString(name) {
+			values = append(values, value)
+		}
+	}
+	if len(values) == 0 {
+		return nil
+	}
+	// The longest first, so that a value within another leaves no rest.
+	slices.SortFunc(values, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	pairs := make([]string, 0, 2*len(values))
+	for _, v := range values {
+		pairs = append(pairs, v, redacted)
+	}
+	return &Redactor{values: strings.NewReplacer(pairs...)}
+}
+
+// Redact returns s without its secrets, and as valid UTF-8.
+func (r *Redactor) Redact(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if r != nil {
+		s = r.values.Replace(s)
+	}
+	for _, re := range secretText {
+		if re.NumSubexp() > 0 {
+			s = re.ReplaceAllString(s, "${1}"+redacted)
+		} else {
+			s = re.ReplaceAllString(s, redacted)
+		}
+	}
+	return s
+}
+
+// tail keeps the end of a stream. It holds twice the size that it shows, so that
+// a secret that was cut in half at the front falls into the part not shown.
+type tail struct {
+	size   int
+	redact *Redactor
+
+	mu  sync.Mutex
+	buf []byte // at most 4*size, the last 2*size count
+	cut bool
+}
+
+func newTail(size int, r *Redactor) *tail { return &tail{size: size, redact: r} }
+
+func (t *tail) drain(r io.Reader) {
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := r.Read(buf)
+		t.write(buf[:n])
+		if err != nil {
+			return // the end, or a deadline after the end
+		}
+	}
+}
+
+func (t *tail) write(b []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b...)
+	if len(t.buf) > 4*t.size {
+		t.cut = true
+		t.buf = append(t.buf[:0], t.buf[len(t.buf)-2*t.size:]...)
+	}
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	raw, cut := t.buf, t.cut
+	if len(raw) > 2*t.size {
+		raw, cut = raw[len(raw)-2*t.size:], true
+	}
+	s := string(raw)
+	t.mu.Unlock()
+
+	s = t.redact.Redact(s)
+	if len(s) > t.size {
+		s, cut = strings.ToValidUTF8(s[len(s)-t.size:], ""), true
+	}
+	if !cut {
+		return s
+	}
+	// Begin with a whole line where there is one.
+	if _, rest, ok := strings.Cut(s, "\n"); ok && rest != "" {
+		s = rest
+	}
+	return s
+}
