@@ -72,6 +72,9 @@ type Turn struct {
 	Parts []*a2a.Part
 	// TaskID marks the processes of this turn, for the sweep.
 	TaskID string
+	// MessageID is that of the message that Parts come from, as the client chose
+	// it: not unique, and never part of a command.
+	MessageID string
 }
 
 // Event is one thing that happened during a turn: TextDelta, Thought, ToolCall,
