@@ -18,28 +18,36 @@ import (
 // Bus is a connection to NATS with JetStream, and in the hub's process the
 // server behind it. All methods are safe for concurrent use.
 type Bus struct {
-	log    *slog.Logger
-	conn   *nats.Conn
-	js     jetstream.JetStream
-	closed chan struct{} // closed by the connection's handler: nothing runs any more
+	log  *slog.Logger
+	kind Kind
+	url  string // without secrets
+	link *link
+	conn *nats.Conn
+	js   jetstream.JetStream
 
-	commits *committer // nil where Commit has nothing to do
-	asked   Durability
-	mode    Durability // effective; "" for an external server
-	why     error      // why mode is not what was asked
+	// commits syncs the store; nil where that is not possible or not ours to do.
+	commits  *committer
+	asked    Durability // "" unless embedded
+	mode     Durability // effective, of an embedded server: see durability
+	degraded error      // why mode is not what was asked
 
-	// Of an embedded server only.
-	dir      string
-	lock     *flock.Flock
-	embedded *embedded
+	dir      string       // of the store; "" if external
+	lock     *flock.Flock // embedded
+	embedded *embedded    // embedded
+	hub      *hubDialer   // joined
 
 	mu       sync.Mutex
 	closing  bool
-	inFlight sync.WaitGroup // calls that publish
+	inFlight sync.WaitGroup // calls that Close waits for
 }
 
-// Open starts a server below cfg.DataDir and connects to it in process. A hub
-// that was killed leaves nothing behind that hinders.
+func newBus(cfg Config, kind Kind) *Bus { return &Bus{log: cfg.Logger, kind: kind} }
+
+// Open starts a server below cfg.DataDir and connects to it in process; a hub
+// that was killed leaves nothing behind that hinders. With a cfg.URL it
+// connects there instead. It tries once: a server that cannot be used is an
+// [Error] with the way in which it cannot, see [Code]. A connection that stood
+// is restored for ever, at most [MaxDelay] apart.
 //
 // Recovery of the store cannot be interrupted; the end of ctx is noticed after it.
 func Open(ctx context.Context, cfg Config) (*Bus, error) {
@@ -47,9 +55,19 @@ func Open(ctx context.Context, cfg Config) (*Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bus{log: cfg.Logger, asked: cfg.Durability, closed: make(chan struct{})}
-	if err := b.openEmbedded(ctx, cfg); err != nil {
-		return nil, errors.Join(err, b.release())
+	if (cfg.DataDir == "") == (cfg.URL == "") {
+		return nil, &Error{
+			Code:    CodeConfig,
+			Message: "the bus needs either a data directory or a URL",
+			Remedy:  "configure one of them",
+		}
+	}
+	b, open := newBus(cfg, KindEmbedded), (*Bus).openEmbedded
+	if cfg.URL != "" {
+		b, open = newBus(cfg, KindExternal), (*Bus).openExternal
+	}
+	if err := open(b, ctx, cfg); err != nil {
+		return nil, b.abandon(err)
 	}
 	return b, nil
 }
@@ -70,11 +88,18 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	if b.embedded, err = startServer(cfg, b.dir, b.mode); err != nil {
 		return err
 	}
+	b.url = "nats://" + b.embedded.address()
+	b.link = newLink(b.log, maxLocalDelay)
 	hub := server.User{Username: "hub"}
-	if err := b.connect(cfg,
+	if err := b.connect(cfg, "",
 		nats.InProcessServer(b.embedded.server),
 		nats.UserInfo(hub.Username, b.embedded.users.add(hub)),
 	); err != nil {
+		return connectError(err, "the embedded NATS server", nil)
+	}
+	// What the server made of the store at its start is on disk before the
+	// first stream is.
+	if err := b.sync(ctx); err != nil {
 		return err
 	}
 	peer := server.User{Username: "peer"}
@@ -88,49 +113,39 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	}); err != nil {
 		return &Error{Code: CodeStorage, Message: "cannot write the run file", Err: err}
 	}
-	// What the server made of the store at the start is on disk too.
-	if err := b.sync(ctx); err != nil {
-		return err
-	}
 	if err := ctx.Err(); err != nil {
 		return contextError(err, "opening the bus")
 	}
-	b.log.Info("bus started", "durability", b.mode, "asked", b.asked, "address", b.embedded.address(), "store", b.dir)
+	b.log.Info("bus started", "durability", b.mode, "address", b.embedded.address(), "store", b.dir)
 	return nil
 }
 
 // openCommitter decides the effective mode. The committer is there in the fast
 // mode too: new streams and the shutdown are synced in every mode.
 func (b *Bus) openCommitter(cfg Config) {
-	b.mode = cfg.Durability
+	b.asked, b.mode = cfg.Durability, cfg.Durability
 	s, err := cfg.openSyncer(b.dir)
 	if err == nil {
 		b.commits = newCommitter(s)
 		return
 	}
-	b.why = err
 	if b.mode != DurabilityCommit {
 		return
 	}
-	b.mode = DurabilityAlways
-	b.log.Warn("the filesystem cannot be synced as a whole: the bus syncs every write instead, which is slower",
-		"asked", DurabilityCommit, "durability", DurabilityAlways, "error", err)
+	b.mode, b.degraded = DurabilityAlways, err
+	b.log.Warn("the store's filesystem cannot be synced at once: the server syncs every write instead, which is slower",
+		"asked", b.asked, "durability", b.mode, "reason", err)
 }
 
-func (b *Bus) connect(cfg Config, opts ...nats.Option) error {
-	opts = append([]nats.Option{
-		nats.Name(cfg.Name),
-		nats.MaxReconnects(-1),
-		nats.ReconnectBufSize(-1),
-		nats.Timeout(connectTimeout),
-		nats.ClosedHandler(func(*nats.Conn) { close(b.closed) }),
-	}, opts...)
-	conn, err := nats.Connect("", opts...)
+func (b *Bus) connect(cfg Config, urls string, opts ...nats.Option) error {
+	conn, err := b.link.dial(cfg, urls, opts...)
 	if err != nil {
-		return &Error{Code: CodeNetwork, Message: "cannot connect to the embedded NATS server", Err: err}
+		return err
 	}
 	b.conn = conn
-	b.js, err = jetstream.New(conn, jetstream.WithDefaultTimeout(requestTimeout))
+	b.js, err = jetstream.New(conn,
+		jetstream.WithDefaultTimeout(requestTimeout),
+		jetstream.WithPublishAsyncTimeout(requestTimeout))
 	return err
 }
 
@@ -146,40 +161,71 @@ func (b *Bus) JetStream() jetstream.JetStream { return b.js }
 // on disk, in every mode: a power cut soon after would lose a new stream with
 // all its messages.
 func (b *Bus) EnsureStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	return ensure(ctx, b, "make the stream "+cfg.Name, func() (jetstream.Stream, error) {
+		return b.js.CreateOrUpdateStream(ctx, cfg)
+	})
+}
+
+// EnsureKeyValue is EnsureStream for a key-value bucket. What is put there is
+// durable after the next Commit.
+func (b *Bus) EnsureKeyValue(ctx context.Context, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+	return ensure(ctx, b, "make the bucket "+cfg.Bucket, func() (jetstream.KeyValue, error) {
+		return b.js.CreateOrUpdateKeyValue(ctx, cfg)
+	})
+}
+
+func ensure[T any](ctx context.Context, b *Bus, doing string, create func() (T, error)) (made T, err error) {
 	if err := b.begin(); err != nil {
-		return nil, err
+		return made, err
 	}
 	defer b.inFlight.Done()
-	stream, err := b.js.CreateOrUpdateStream(ctx, cfg)
+	made, err = create()
 	if err != nil {
-		return nil, requestError(err, fmt.Sprintf("make the stream %s", cfg.Name))
+		return made, requestError(err, doing)
 	}
-	return stream, b.sync(ctx)
+	return made, b.sync(ctx)
 }
 
 // Publish stores a message in the stream of its subject and returns when it is
-// durable as the mode says. After an error it may be stored all the same: set a
-// message id (jetstream.WithMsgID) to try again without a duplicate.
+// durable as the mode says. After an error it may be stored all the same: give
+// it a message id (jetstream.WithMsgID) to try again without a duplicate. When
+// the connection is lost it fails at once.
 func (b *Bus) Publish(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	if err := b.begin(); err != nil {
 		return nil, err
 	}
 	defer b.inFlight.Done()
-	ack, err := b.js.PublishMsg(ctx, msg, opts...)
+	ctx, cancel := withRequestTimeout(ctx)
+	defer cancel()
+	future, err := b.send(ctx, msg, opts)
 	if err != nil {
-		return nil, requestError(err, "store a message")
+		return nil, err
+	}
+	ack, err := await(ctx, future)
+	if err != nil {
+		return nil, requestError(err, fmt.Sprintf("store a message on %s", msg.Subject))
 	}
 	return ack, b.Commit(ctx)
 }
 
 // Commit returns when everything that JetStream acknowledged before the call,
 // to anybody, is durable as the mode says: in DurabilityCommit after a sync
-// that all who wait share, otherwise at once.
+// that all who wait share, otherwise at once. After a failure of the disk every
+// Commit fails.
 func (b *Bus) Commit(ctx context.Context) error {
-	if b.mode != DurabilityCommit {
+	if b.durability() != DurabilityCommit {
 		return nil
 	}
 	return b.sync(ctx)
+}
+
+// durability is the mode in effect; a joined Bus has that of the hub it is
+// connected to.
+func (b *Bus) durability() Durability {
+	if b.hub != nil {
+		return b.hub.current().Durability
+	}
+	return b.mode
 }
 
 // sync syncs in any mode, where it is possible.
@@ -207,8 +253,9 @@ func (b *Bus) begin() error {
 
 // Close ends the Bus in an order that loses nothing: no more publishes, those
 // in flight are finished, subscriptions drained, the server shut down, its
-// store synced, and only then the lock released. The end of ctx cuts the
-// waiting for messages short, not the rest. A second call does nothing.
+// store synced, and only then the lock released. Consumers are their owners' to
+// stop before. The end of ctx cuts the waiting for messages short, not the
+// rest. A second call does nothing.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	if b.closing {
@@ -219,50 +266,62 @@ func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Unlock()
 
 	err := b.drain(ctx)
-	return errors.Join(err, b.release())
-}
-
-// drain waits for the messages in flight.
-func (b *Bus) drain(ctx context.Context) error {
-	published := make(chan struct{})
-	go func() {
-		defer close(published)
-		b.inFlight.Wait()
-	}()
-	for _, wait := range []func() <-chan struct{}{
-		func() <-chan struct{} { return published },
-		b.js.PublishAsyncComplete,
-		func() <-chan struct{} {
-			if err := b.conn.Drain(); err != nil {
-				b.conn.Close()
-			}
-			return b.closed
-		},
-	} {
-		select {
-		case <-wait():
-		case <-ctx.Done():
-			return contextError(ctx.Err(), "waiting for messages in flight")
-		}
+	if err = errors.Join(err, b.release()); err != nil {
+		return err
 	}
+	b.log.Info("bus closed", "kind", b.kind)
 	return nil
 }
 
-// release frees what Open took, as far as it got.
+// drain waits for what is in flight.
+func (b *Bus) drain(ctx context.Context) error {
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		b.inFlight.Wait() // at the latest when release has closed the connection
+	}()
+	if err := wait(ctx, returned); err != nil {
+		return err
+	}
+	if err := wait(ctx, b.js.PublishAsyncComplete()); err != nil {
+		return err
+	}
+	if err := b.conn.Drain(); err != nil {
+		return nil // without a connection there is nothing to drain
+	}
+	return wait(ctx, b.link.closed)
+}
+
+func wait(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return contextError(ctx.Err(), "waiting for messages in flight")
+	}
+}
+
+// abandon releases a Bus that could not be opened and returns why.
+func (b *Bus) abandon(why error) error {
+	if err := b.release(); err != nil {
+		return errors.Join(why, err)
+	}
+	return why
+}
+
+// release frees what the Bus holds, as far as opening it got.
 func (b *Bus) release() error {
 	var errs []error
 	if b.conn != nil {
 		b.conn.Close()
-		<-b.closed
+		<-b.link.closed
 	}
 	if b.embedded != nil {
 		errs = append(errs, removeRunFile(b.dir))
 		b.embedded.stop()
+		errs = append(errs, b.sync(context.Background()))
 	}
 	if b.commits != nil {
-		if b.embedded != nil {
-			errs = append(errs, b.sync(context.Background()))
-		}
 		errs = append(errs, b.commits.close())
 	}
 	if b.lock != nil {

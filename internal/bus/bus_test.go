@@ -58,3 +58,14 @@ func TestMessagesSurviveReopening(t *testing.T) {
 		t.Fatalf("GetMsg: %v, %v", msg, err)
 	}
 }
+
+// join joins the bus on cfg's data directory; the test closes it.
+func join(t testing.TB, cfg bus.Config) *bus.Bus {
+	t.Helper()
+	b, err := bus.Join(t.Context(), cfg)
+	if err != nil {
+		t.Fatalf("Join: %v", err)
+	}
+	t.Cleanup(func() { shut(t, b) })
+	return b
+}

@@ -3,7 +3,6 @@ package bus
 import (
 	"fmt"
 	"log/slog"
-	"time"
 )
 
 // Durability says when an embedded bus acknowledges a message.
@@ -44,9 +43,7 @@ const (
 	// headers included.
 	MaxPayload = 8 << 20
 
-	defaultName    = "parley"
-	connectTimeout = 5 * time.Second
-	requestTimeout = 10 * time.Second // for a request whose context has no deadline
+	defaultName = "parley"
 )
 
 // Config says which bus to open. The zero value with a DataDir is the hub's.
@@ -59,6 +56,13 @@ type Config struct {
 	// MaxStore bounds the embedded store, in bytes; 0 means DefaultMaxStore.
 	// The MaxBytes of all streams together cannot exceed it.
 	MaxStore int64
+
+	// URL of an external server instead of an embedded one; several of a
+	// cluster with commas between them. Schemes nats, tls, ws and wss.
+	URL Secret
+	// Credentials for the URL.
+	Credentials Credentials
+
 	// Name of the connection, for the server's logs; "" is "parley".
 	Name string
 	// Logger for the bus's and the embedded server's messages; nil discards.
@@ -68,13 +72,39 @@ type Config struct {
 	openSyncer func(dir string) (syncer, error)
 }
 
+// Credentials are one way to authenticate at an external server, and the files
+// of a TLS connection. The credentials file, the NKey file and the client
+// certificate are read again at every connection, so they can be renewed.
+type Credentials struct {
+	User     string
+	Password Secret
+	Token    Secret
+	NKeyFile string // seed of a user NKey
+	File     string // JWT and seed, as nsc writes them
+
+	CAFile   string // certificates to trust instead of the system's
+	CertFile string // client certificate, with KeyFile
+	KeyFile  string
+	// ServerName to expect in the certificate, if not the URL's host.
+	ServerName string
+	// TLS demands a TLS connection even if no file is named and the server
+	// does not ask for it.
+	TLS bool
+	// InsecureSkipVerify trusts any certificate. The bus warns.
+	InsecureSkipVerify bool
+}
+
+// withDefaults checks what all buses have in common.
 func (c Config) withDefaults() (Config, error) {
 	mode, err := ParseDurability(string(c.Durability))
 	if err != nil {
 		return c, err
 	}
 	c.Durability = mode
-	if c.MaxStore <= 0 {
+	if c.MaxStore < 0 {
+		return c, &Error{Code: CodeConfig, Message: "the bus's store cannot be smaller than 0 bytes"}
+	}
+	if c.MaxStore == 0 {
 		c.MaxStore = DefaultMaxStore
 	}
 	if c.Name == "" {
@@ -85,9 +115,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.openSyncer == nil {
 		c.openSyncer = openSyncer
-	}
-	if c.DataDir == "" {
-		return c, &Error{Code: CodeConfig, Message: "the bus needs a data directory or a URL"}
 	}
 	return c, nil
 }

@@ -24,14 +24,15 @@ const (
 
 // embedded is a NATS server in this process.
 type embedded struct {
-	server *server.Server
-	users  *users
+	maxStore int64
+	server   *server.Server
+	users    *users
 }
 
 // startServer starts a server on a store. It returns once the store is
 // recovered and the server listens.
 func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
-	e := &embedded{users: newUsers()}
+	e := &embedded{users: newUsers(), maxStore: cfg.MaxStore}
 	opts := &server.Options{
 		ServerName:             "parley",
 		Host:                   "127.0.0.1",

@@ -1,0 +1,102 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A Batch stores many messages with one wait: Add sends without waiting, Wait
+// returns when all are durable. The zero value is not usable: see Bus.NewBatch.
+// A Batch serves one goroutine; it may be used again after Wait.
+type Batch struct {
+	bus     *Bus
+	futures []jetstream.PubAckFuture
+}
+
+// NewBatch returns an empty batch.
+func (b *Bus) NewBatch() *Batch { return &Batch{bus: b} }
+
+// Add sends a message. Messages of one Batch are stored in the order of their
+// Adds. It blocks only while 4000 messages of the Bus wait for their
+// acknowledgement. Do not change msg before Wait has returned.
+func (x *Batch) Add(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) error {
+	if err := x.bus.begin(); err != nil {
+		return err
+	}
+	defer x.bus.inFlight.Done()
+	future, err := x.bus.send(ctx, msg, opts)
+	if err != nil {
+		return err
+	}
+	x.futures = append(x.futures, future)
+	return nil
+}
+
+// Wait waits for every message that was added and returns their
+// acknowledgements in that order, with nil for one that failed, and the first
+// error. Without an error all messages are durable as the mode says.
+func (x *Batch) Wait(ctx context.Context) ([]*jetstream.PubAck, error) {
+	futures := x.futures
+	x.futures = nil
+	if err := x.bus.begin(); err != nil {
+		return nil, err
+	}
+	defer x.bus.inFlight.Done()
+
+	ctx, cancel := withRequestTimeout(ctx)
+	defer cancel()
+	acks := make([]*jetstream.PubAck, len(futures))
+	var first error
+	for i, f := range futures {
+		ack, err := await(ctx, f)
+		if err != nil && first == nil {
+			first = requestError(err, fmt.Sprintf("store message %d of %d", i+1, len(futures)))
+		}
+		acks[i] = ack
+	}
+	if first != nil {
+		return acks, first
+	}
+	return acks, x.bus.Commit(ctx)
+}
+
+// send publishes without waiting for the acknowledgement. Unlike a request's,
+// such a message's wait ends at once when the connection is lost.
+func (b *Bus) send(ctx context.Context, msg *nats.Msg, opts []jetstream.PublishOpt) (jetstream.PubAckFuture, error) {
+	patience := requestTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = time.Until(deadline)
+	}
+	if err := ctx.Err(); err != nil || patience <= 0 {
+		return nil, contextError(err, "storing a message")
+	}
+	opts = append(opts[:len(opts):len(opts)], jetstream.WithStallWait(patience))
+	future, err := b.js.PublishMsgAsync(msg, opts...)
+	if err != nil {
+		return nil, requestError(err, "store a message")
+	}
+	return future, nil
+}
+
+// await waits for one acknowledgement.
+func await(ctx context.Context, f jetstream.PubAckFuture) (*jetstream.PubAck, error) {
+	select {
+	case ack := <-f.Ok():
+		return ack, nil
+	case err := <-f.Err():
+		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func withRequestTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, requestTimeout)
+}

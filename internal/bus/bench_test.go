@@ -1,0 +1,109 @@
+package bus_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+var payload = make([]byte, 200)
+
+// BenchmarkOpen is the start of a hub's bus and its end.
+func BenchmarkOpen(b *testing.B) {
+	dir := b.TempDir()
+	for b.Loop() {
+		opened, err := bus.Open(b.Context(), bus.Config{DataDir: dir})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		shut(b, opened)
+		b.StartTimer()
+	}
+}
+
+// BenchmarkPublish is one publish, durable as the mode says, with as many
+// publishers at once.
+func BenchmarkPublish(b *testing.B) {
+	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityAlways, bus.DurabilityFast} {
+		for _, publishers := range []int{1, 16, 100} {
+			b.Run(fmt.Sprintf("%s/%d", mode, publishers), func(b *testing.B) {
+				opened := open(b, bus.Config{DataDir: b.TempDir(), Durability: mode})
+				ensureStream(b, opened, "S", "s.>")
+				publishAll(b, func(ctx context.Context, msg *nats.Msg) error {
+					_, err := opened.Publish(ctx, msg)
+					return err
+				}, publishers)
+			})
+		}
+	}
+}
+
+// BenchmarkPublishJoined is the same from another process's Bus, over TCP.
+func BenchmarkPublishJoined(b *testing.B) {
+	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
+		for _, publishers := range []int{1, 16, 100} {
+			b.Run(fmt.Sprintf("%s/%d", mode, publishers), func(b *testing.B) {
+				cfg := bus.Config{DataDir: b.TempDir(), Durability: mode}
+				opened := open(b, cfg)
+				ensureStream(b, opened, "S", "s.>")
+				buses := make([]*bus.Bus, publishers)
+				for i := range buses {
+					buses[i] = join(b, cfg)
+				}
+				var next atomic.Int64
+				publishAll(b, func(ctx context.Context, msg *nats.Msg) error {
+					_, err := buses[next.Add(1)%int64(publishers)].Publish(ctx, msg)
+					return err
+				}, publishers)
+			})
+		}
+	}
+}
+
+// BenchmarkBatch is one message of a batch of 100.
+func BenchmarkBatch(b *testing.B) {
+	opened := open(b, bus.Config{DataDir: b.TempDir()})
+	ensureStream(b, opened, "S", "s.>")
+	batch := opened.NewBatch()
+	n := 0
+	for b.Loop() {
+		if err := batch.Add(b.Context(), &nats.Msg{Subject: "s.1", Data: payload}); err != nil {
+			b.Fatal(err)
+		}
+		if n++; n%100 == 0 {
+			if _, err := batch.Wait(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	if _, err := batch.Wait(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func publishAll(b *testing.B, publish func(context.Context, *nats.Msg) error, publishers int) {
+	b.Helper()
+	jobs := make(chan struct{})
+	var wg sync.WaitGroup
+	for range publishers {
+		wg.Go(func() {
+			for range jobs {
+				if err := publish(b.Context(), &nats.Msg{Subject: "s.1", Data: payload}); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	for b.Loop() {
+		jobs <- struct{}{}
+	}
+	close(jobs)
+	wg.Wait()
+}

@@ -1,0 +1,259 @@
+package bus
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// remote is an external server or cluster as the configuration names it.
+type remote struct {
+	urls    []string // as nats.go wants them, with credentials
+	shown   string   // without
+	secrets []string // that must not be printed
+	options []nats.Option
+}
+
+// newRemote checks the URL and the credentials. No error of it shows a secret.
+func newRemote(cfg Config) (*remote, error) {
+	r := &remote{}
+	inURL := false
+	var shown []string
+	for i, raw := range strings.Split(string(cfg.URL), ",") {
+		u, err := parseURL(strings.TrimSpace(raw))
+		if err != nil {
+			return nil, &Error{
+				Code:    CodeConfig,
+				Message: fmt.Sprintf("URL %d of the NATS server: %v", i+1, err),
+				Remedy:  "write it as nats://host:4222 or tls://host:4222",
+			}
+		}
+		if u.User != nil {
+			inURL = true
+			r.secrets = append(r.secrets, userinfoSecrets(u.User)...)
+		}
+		r.urls = append(r.urls, u.String())
+		shown = append(shown, u.Scheme+"://"+u.Host)
+	}
+	r.shown = strings.Join(shown, ",")
+	r.secrets = append(r.secrets, string(cfg.Credentials.Password), string(cfg.Credentials.Token))
+
+	auth, err := cfg.Credentials.authOption(inURL)
+	if err != nil {
+		return nil, err
+	}
+	if auth != nil {
+		r.options = append(r.options, auth)
+	}
+	tlsOption, err := cfg.Credentials.tlsOption()
+	if err != nil {
+		return nil, err
+	}
+	if tlsOption != nil {
+		r.options = append(r.options, tlsOption)
+	}
+	return r, nil
+}
+
+// parseURL reads one URL. Its errors do not repeat the text, for there may be
+// a password in it.
+func parseURL(raw string) (*url.URL, error) {
+	if raw == "" {
+		return nil, errors.New("it is empty")
+	}
+	if !strings.Contains(raw, "://") {
+		raw = "nats://" + raw
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, errors.New("it is not a URL")
+	}
+	if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+		return nil, fmt.Errorf("scheme %q is none of nats, tls, ws, wss", u.Scheme)
+	}
+	if u.Hostname() == "" {
+		return nil, errors.New("it has no host")
+	}
+	return u, nil
+}
+
+// userinfoSecrets returns a URL's secrets: the password, or the token that
+// stands alone in the user's place.
+func userinfoSecrets(ui *url.Userinfo) []string {
+	if p, ok := ui.Password(); ok {
+		return []string{p, url.QueryEscape(p)}
+	}
+	return []string{ui.Username()}
+}
+
+// authOption returns nil where there is nothing to authenticate with.
+func (c Credentials) authOption(inURL bool) (nats.Option, error) {
+	ways := 0
+	for _, given := range []bool{inURL, c.User != "" || c.Password != "", c.Token != "", c.NKeyFile != "", c.File != ""} {
+		if given {
+			ways++
+		}
+	}
+	if ways > 1 {
+		return nil, &Error{
+			Code:    CodeConfig,
+			Message: "the bus has more than one way to authenticate",
+			Remedy:  "keep one of: credentials in the URL, user and password, token, NKey file, credentials file",
+		}
+	}
+	switch {
+	case c.User != "" || c.Password != "":
+		return nats.UserInfo(c.User, string(c.Password)), nil
+	case c.Token != "":
+		return nats.Token(string(c.Token)), nil
+	case c.NKeyFile != "":
+		option, err := nats.NkeyOptionFromSeed(c.NKeyFile)
+		if err != nil {
+			return nil, fileError("the NKey file", c.NKeyFile, err)
+		}
+		return option, nil
+	case c.File != "":
+		if _, err := os.Stat(c.File); err != nil {
+			return nil, fileError("the credentials file", c.File, err)
+		}
+		return nats.UserCredentials(c.File), nil
+	}
+	return nil, nil
+}
+
+// tlsOption returns nil where TLS is the server's choice alone.
+func (c Credentials) tlsOption() (nats.Option, error) {
+	if !c.TLS && !c.InsecureSkipVerify && c.CAFile == "" && c.CertFile == "" && c.KeyFile == "" && c.ServerName == "" {
+		return nil, nil
+	}
+	conf := &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		ServerName:         c.ServerName,
+		InsecureSkipVerify: c.InsecureSkipVerify, //nolint:gosec // the user's explicit choice, and the bus warns
+	}
+	if c.CAFile != "" {
+		pem, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fileError("the CA file", c.CAFile, err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fileError("the CA file", c.CAFile, errors.New("no certificate in it"))
+		}
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return nil, &Error{
+			Code:    CodeConfig,
+			Message: "a client certificate needs both its file and its key's",
+			Remedy:  "configure both or none",
+		}
+	}
+	if c.CertFile != "" {
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+			return &pair, err
+		}
+		if _, err := load(); err != nil {
+			return nil, fileError("the client certificate", c.CertFile, err)
+		}
+		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	return nats.Secure(conf), nil
+}
+
+// openExternal connects to the server that the configuration names, and makes
+// sure that it has JetStream.
+func (b *Bus) openExternal(ctx context.Context, cfg Config) error {
+	r, err := newRemote(cfg)
+	if err != nil {
+		return err
+	}
+	if cfg.Credentials.InsecureSkipVerify {
+		b.log.Warn("the NATS server's certificate is not verified: anyone on the way can read and change messages", "url", r.shown)
+	}
+	b.kind = KindExternal
+	b.url = r.shown
+	b.link = newLink(b.log, MaxDelay, r.secrets...)
+	if err := b.connect(cfg, strings.Join(r.urls, ","), r.options...); err != nil {
+		return connectError(tellingError(cfg, r, err), r.shown, r.secrets)
+	}
+	if err := b.checkJetStream(ctx); err != nil {
+		return jetStreamError(err, r.shown)
+	}
+	b.log.Info("bus connected", "url", r.shown, "server", b.conn.ConnectedServerName(), "version", b.conn.ConnectedServerVersion())
+	return nil
+}
+
+// tellingError finds the reason that tells most when there are several
+// servers: nats.go returns that of the last one it tried.
+func tellingError(cfg Config, r *remote, err error) error {
+	if len(r.urls) == 1 {
+		return err
+	}
+	rank := map[Code]int{CodeNotRunning: 0, CodeNetwork: 1, CodeAuth: 2}
+	best := rank[connectError(err, "", nil).Code]
+	for _, u := range r.urls {
+		opts := append([]nats.Option{nats.Name(cfg.Name), nats.Timeout(connectTimeout), nats.NoReconnect()}, r.options...)
+		conn, oneErr := nats.Connect(u, opts...)
+		if oneErr == nil {
+			conn.Close() // up since; the caller's next attempt will find it
+			continue
+		}
+		if n := rank[connectError(oneErr, "", nil).Code]; n > best {
+			best, err = n, oneErr
+		}
+	}
+	return err
+}
+
+// checkJetStream asks for the account: a publish would only say that nobody
+// answers.
+func (b *Bus) checkJetStream(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, connectTimeout)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	b.link.onDenied(cancel)
+	defer b.link.onDenied(nil)
+
+	_, err := b.js.AccountInfo(ctx)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, nats.ErrPermissionViolation) {
+		return cause
+	}
+	return err
+}
+
+// Usage is how much of its account's JetStream is in use, of any kind of bus.
+type Usage struct {
+	StoreBytes uint64 `json:"storeBytes"`
+	// StoreLimit is the most, in bytes; -1 for none.
+	StoreLimit int64 `json:"storeLimit"`
+	Streams    int   `json:"streams"`
+	Consumers  int   `json:"consumers"`
+}
+
+// Usage asks the server.
+func (b *Bus) Usage(ctx context.Context) (Usage, error) {
+	info, err := b.js.AccountInfo(ctx)
+	if err != nil {
+		return Usage{}, requestError(err, "ask for the use of the store")
+	}
+	u := Usage{
+		StoreBytes: info.Store,
+		StoreLimit: info.Limits.MaxStore,
+		Streams:    info.Streams,
+		Consumers:  info.Consumers,
+	}
+	if b.embedded != nil {
+		u.StoreLimit = b.embedded.maxStore
+	}
+	return u, nil
+}

@@ -1,0 +1,74 @@
+package bus
+
+import "time"
+
+// Kind says where a Bus's server is.
+type Kind string
+
+// The kinds of a Bus.
+const (
+	KindEmbedded Kind = "embedded" // in this process
+	KindJoined   Kind = "joined"   // in the hub's process
+	KindExternal Kind = "external" // somewhere else
+)
+
+// Info describes a Bus, for status and doctor. It holds no secrets.
+type Info struct {
+	Kind          Kind   `json:"kind"`
+	URL           string `json:"url"` // several with commas between them
+	ServerName    string `json:"serverName,omitempty"`
+	ServerVersion string `json:"serverVersion,omitempty"`
+
+	State      State     `json:"state"`
+	Since      time.Time `json:"since"` // of the state
+	Reconnects int       `json:"reconnects"`
+	// LastError is why the connection is not back yet.
+	LastError string `json:"lastError,omitempty"`
+
+	// Durability is the mode in effect; empty of an external server, whose
+	// configuration decides.
+	Durability Durability `json:"durability,omitempty"`
+	// DurabilityAsked is the mode of the configuration; it differs where the
+	// filesystem cannot do it, for DurabilityReason.
+	DurabilityAsked  Durability `json:"durabilityAsked,omitempty"`
+	DurabilityReason string     `json:"durabilityReason,omitempty"`
+	// StorageError is why nothing more can be stored until the hub restarts.
+	StorageError string `json:"storageError,omitempty"`
+
+	StoreDir string `json:"storeDir,omitempty"`
+	// HubPID is the process with the server of a joined Bus.
+	HubPID int `json:"hubPid,omitempty"`
+}
+
+// Info asks nobody and does not block.
+func (b *Bus) Info() Info {
+	st := b.link.status()
+	i := Info{
+		Kind:            b.kind,
+		URL:             b.url,
+		ServerName:      b.conn.ConnectedServerName(),
+		ServerVersion:   b.conn.ConnectedServerVersion(),
+		State:           st.state,
+		Since:           st.since,
+		Reconnects:      st.reconnects,
+		Durability:      b.durability(),
+		DurabilityAsked: b.asked,
+		StoreDir:        b.dir,
+	}
+	if st.lastErr != nil {
+		i.LastError = st.lastErr.Error()
+	}
+	if b.degraded != nil {
+		i.DurabilityReason = b.degraded.Error()
+	}
+	if b.commits != nil {
+		if err := b.commits.err(); err != nil {
+			i.StorageError = err.Error()
+		}
+	}
+	if b.hub != nil {
+		r := b.hub.current()
+		i.URL, i.HubPID = "nats://"+r.Address, r.PID
+	}
+	return i
+}

@@ -1,0 +1,206 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	connectTimeout = 5 * time.Second
+	requestTimeout = 10 * time.Second // for a request whose context has no deadline
+	drainTimeout   = 10 * time.Second
+	pingInterval   = 20 * time.Second // a silent peer is given up after three
+
+	firstDelay = 50 * time.Millisecond
+	// MaxDelay is the longest wait between two attempts to reconnect.
+	MaxDelay = 60 * time.Second
+	// A hub on the same machine costs nothing to look for.
+	maxLocalDelay = 2 * time.Second
+)
+
+// State is a connection's.
+type State string
+
+// The states of a connection.
+const (
+	StateConnected    State = "connected"
+	StateReconnecting State = "reconnecting"
+	StateClosed       State = "closed"
+)
+
+// Backoff returns how long to wait before an attempt, counted from 1: twice as
+// long each time from 50 ms up to max, give or take a tenth.
+func Backoff(attempt int, most time.Duration) time.Duration {
+	d := most
+	if shift := max(attempt, 1) - 1; shift < 32 {
+		d = min(most, firstDelay<<shift)
+	}
+	return min(most, d*9/10+rand.N(d/5+1))
+}
+
+// A link watches one connection: what state it is in, and why. It logs each
+// change once.
+type link struct {
+	log      *slog.Logger
+	maxDelay time.Duration
+	secrets  []string
+	closed   chan struct{} // closed with the connection; nothing of it runs any more
+
+	mu         sync.Mutex
+	conn       *nats.Conn
+	state      State
+	since      time.Time
+	attempts   int // since the connection was lost
+	reconnects int
+	lastErr    *Error
+	denied     context.CancelCauseFunc // told of permission errors, may be nil
+}
+
+func newLink(log *slog.Logger, maxDelay time.Duration, secrets ...string) *link {
+	return &link{log: log, maxDelay: maxDelay, secrets: secrets, closed: make(chan struct{})}
+}
+
+// dial connects once, and from then on for ever.
+func (l *link) dial(cfg Config, urls string, opts ...nats.Option) (*nats.Conn, error) {
+	opts = append([]nats.Option{
+		nats.Name(cfg.Name),
+		nats.Timeout(connectTimeout),
+		nats.DrainTimeout(drainTimeout),
+		nats.PingInterval(pingInterval),
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), // the credential may be good again
+		// A publish that the caller saw fail must not be sent later.
+		nats.ReconnectBufSize(-1),
+		nats.CustomReconnectDelay(l.delay),
+		nats.DisconnectErrHandler(l.disconnected),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.failed(err) }),
+		nats.ReconnectHandler(l.reconnected),
+		nats.ErrorHandler(l.asyncError),
+		nats.ClosedHandler(l.closedHandler),
+	}, opts...)
+	conn, err := nats.Connect(urls, opts...)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conn = conn
+	if l.state == "" {
+		l.set(StateConnected)
+	}
+	return conn, nil
+}
+
+// set changes the state. l.mu is held.
+func (l *link) set(s State) {
+	l.state = s
+	l.since = time.Now()
+}
+
+// delay is asked before each round of attempts.
+func (l *link) delay(attempt int) time.Duration {
+	l.mu.Lock()
+	conn := l.conn
+	l.mu.Unlock()
+	if conn != nil && attempt > 1 {
+		// A handshake that failed is told nowhere else.
+		if err := conn.LastError(); err != nil {
+			l.failed(err)
+		}
+	}
+	l.mu.Lock()
+	l.attempts = attempt
+	l.mu.Unlock()
+	return Backoff(attempt, l.maxDelay)
+}
+
+func (l *link) disconnected(conn *nats.Conn, err error) {
+	if conn.IsClosed() || conn.IsDraining() {
+		return
+	}
+	l.mu.Lock()
+	l.set(StateReconnecting)
+	l.mu.Unlock()
+	l.log.Warn("bus connection lost, reconnecting", "error", redactErr(err, l.secrets))
+}
+
+// failed notes why an attempt failed, and logs it when the reason is new.
+func (l *link) failed(err error) {
+	e := connectError(err, "the bus", l.secrets)
+	l.mu.Lock()
+	known := l.lastErr != nil && l.lastErr.Message == e.Message
+	l.lastErr = e
+	attempts := l.attempts
+	l.mu.Unlock()
+	level := slog.LevelWarn
+	if known {
+		level = slog.LevelDebug
+	}
+	l.log.Log(context.Background(), level, "cannot reconnect to the bus, trying again",
+		"error", e, "code", e.Code, "attempt", attempts)
+}
+
+func (l *link) reconnected(conn *nats.Conn) {
+	l.mu.Lock()
+	attempts := l.attempts
+	l.set(StateConnected)
+	l.lastErr = nil
+	l.attempts = 0
+	l.reconnects++
+	l.mu.Unlock()
+	l.log.Info("bus connection is back", "server", conn.ConnectedServerName(), "attempts", attempts)
+}
+
+// asyncError takes what the server says outside any request.
+func (l *link) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
+	if isAuthError(err) {
+		l.failed(err)
+		return
+	}
+	l.mu.Lock()
+	denied := l.denied
+	l.mu.Unlock()
+	if denied != nil && errors.Is(err, nats.ErrPermissionViolation) {
+		denied(err)
+		return
+	}
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	l.log.Warn("bus connection", "error", redactErr(err, l.secrets), "subject", subject)
+}
+
+func (l *link) closedHandler(*nats.Conn) {
+	l.mu.Lock()
+	l.set(StateClosed)
+	l.mu.Unlock()
+	close(l.closed)
+}
+
+// onDenied has permission errors told to cancel until it is called with nil.
+func (l *link) onDenied(cancel context.CancelCauseFunc) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.denied = cancel
+}
+
+// status is what Info shows of a connection.
+type status struct {
+	state      State
+	since      time.Time
+	reconnects int
+	lastErr    *Error
+}
+
+func (l *link) status() status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return status{l.state, l.since, l.reconnects, l.lastErr}
+}
