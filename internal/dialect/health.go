@@ -1,0 +1,51 @@
+package dialect
+
+import "time"
+
+// The values of HealthReport.Status.
+const (
+	HubHealthy   = "healthy"
+	HubUnhealthy = "unhealthy"
+)
+
+// HealthReport is the body of GET /health. The figures are left out for callers
+// without the token.
+type HealthReport struct {
+	Status      string       `json:"status"`           // healthy, or unhealthy with HTTP 503
+	Reason      string       `json:"reason,omitempty"` // why the hub is unhealthy
+	Version     string       `json:"version,omitempty"`
+	Uptime      int64        `json:"uptime,omitempty"` // milliseconds
+	ActiveTasks *int         `json:"activeTasks,omitempty"`
+	Agents      *AgentCounts `json:"agents,omitempty"`
+}
+
+// AgentCounts counts agents by their health.
+type AgentCounts struct {
+	Total     int `json:"total"`
+	Healthy   int `json:"healthy"`
+	Degraded  int `json:"degraded"`
+	Unhealthy int `json:"unhealthy"`
+	Unknown   int `json:"unknown"`
+}
+
+// Health tells whether the hub works: it does while its store answers, whatever
+// its agents do.
+func (s *Service) Health() HealthReport {
+	status := fromStatusInfo(s.cfg.Hub.Status(), time.Now())
+	report := HealthReport{
+		Status:      HubHealthy,
+		Version:     status.Version,
+		Uptime:      status.Uptime,
+		ActiveTasks: &status.ActiveTasks,
+		Agents: &AgentCounts{
+			Total: status.Total, Healthy: status.Healthy, Degraded: status.Degraded,
+			Unhealthy: status.Unhealthy, Unknown: status.Unknown,
+		},
+	}
+	if s.cfg.Bus != nil {
+		if bus := s.cfg.Bus(); bus.Error != "" {
+			report.Status, report.Reason = HubUnhealthy, "the hub's store does not answer: "+bus.Error
+		}
+	}
+	return report
+}

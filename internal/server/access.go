@@ -1,0 +1,120 @@
+package server
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// minToken is the least length of a token that guards an open network address.
+const minToken = 16
+
+// access decides who may call the HTTP server.
+type access struct {
+	token   [sha256.Size]byte
+	guarded bool // a token is needed
+	anyIP   bool // the server listens on all addresses: any of its IPs is its name
+	hosts   []string
+	origins []string
+}
+
+func newAccess(cfg Config) (access, error) {
+	host, _, err := net.SplitHostPort(cfg.HTTP)
+	if err != nil {
+		return access{}, &Error{Code: CodeConfig, Message: "the HTTP address " + cfg.HTTP + " is not host:port", Err: err}
+	}
+	a := access{hosts: trimmed(cfg.Hosts), origins: trimmed(cfg.Origins)}
+	ip := net.ParseIP(host)
+	a.anyIP = host == "" || (ip != nil && ip.IsUnspecified())
+	if !a.anyIP {
+		a.hosts = append(a.hosts, strings.ToLower(host))
+	}
+	for _, origin := range a.origins {
+		if u, err := url.Parse(origin); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {
+			return access{}, &Error{Code: CodeConfig, Message: "the allowed origin " + origin + " is not scheme://host[:port]", Err: err}
+		}
+	}
+	local := isLoopback(host)
+	switch {
+	case cfg.Token == "" && !local:
+		return access{}, errNeedsToken(cfg.HTTP)
+	case cfg.Token != "" && !isToken(cfg.Token):
+		return access{}, &Error{Code: CodeConfig, Message: "the token has characters other than letters, digits and -._~+/="}
+	case cfg.Token != "" && !local && len(cfg.Token) < minToken:
+		return access{}, &Error{Code: CodeConfig, Message: "the token is too short for an open network address", Remedy: "use at least 16 random characters"}
+	}
+	a.guarded = cfg.Token != ""
+	a.token = sha256.Sum256([]byte(cfg.Token))
+	return a, nil
+}
+
+func errNeedsToken(address string) error {
+	return &Error{
+		Code:    CodeConfig,
+		Message: "listening on " + address + " would open the hub to other machines, and no token is configured",
+		Remedy:  "configure a token, or listen on 127.0.0.1",
+	}
+}
+
+// isToken tells whether a text can be sent as a bearer token.
+func isToken(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		alnum := r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		return !alnum && !strings.ContainsRune("-._~+/=", r)
+	})
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
+}
+
+// hostAllowed tells whether a request names the server by a name of its own. A
+// browser that was lured here by DNS rebinding names the lure.
+func (a *access) hostAllowed(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+	if isLoopback(host) || slices.Contains(a.hosts, host) {
+		return true
+	}
+	return a.anyIP && net.ParseIP(host) != nil // an IP address cannot be rebound
+}
+
+// originAllowed tells whether a browser's page may call: one of the server's
+// own, or of an allowed origin. Programs send no Origin. foreign is set for the
+// latter, which need CORS headers.
+func (a *access) originAllowed(r *http.Request) (ok, foreign bool) {
+	origins := r.Header.Values("Origin")
+	if len(origins) == 0 {
+		return true, false
+	}
+	origin := strings.ToLower(origins[0])
+	if len(origins) > 1 {
+		return false, false
+	}
+	if slices.Contains(a.origins, origin) {
+		return true, true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host == strings.ToLower(r.Host), false
+}
+
+// tokenValid tells whether the request carries the token, or none is needed.
+func (a *access) tokenValid(r *http.Request) bool {
+	if !a.guarded {
+		return true
+	}
+	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return false
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(given)))
+	return subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1
+}

@@ -1,0 +1,65 @@
+//go:build unix
+
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+func isAddressInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+
+// isRefused tells whether nobody listens on a socket.
+func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+func isSocket(file os.FileInfo) bool { return file.Mode()&os.ModeSocket != 0 }
+
+func isOurs(file os.FileInfo) bool {
+	stat, ok := file.Sys().(*syscall.Stat_t)
+	return ok && int64(stat.Uid) == int64(os.Geteuid())
+}
+
+// binding serialises changes of the umask, which is the whole process's.
+var binding sync.Mutex
+
+// bindPrivate makes the socket with no moment in which others could connect. A
+// file that another goroutine makes meanwhile is at worst more private.
+func bindPrivate(ctx context.Context, path string) (net.Listener, error) {
+	binding.Lock()
+	old := syscall.Umask(0o077)
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	syscall.Umask(old)
+	binding.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
+	return ln, nil
+}
+
+// peerGone tells whether the other end has closed both directions.
+func peerGone(nc net.Conn) bool {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: 0}}
+		n, pollErr := unix.Poll(fds, 0)
+		gone = pollErr == nil && n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return gone || err != nil
+}
