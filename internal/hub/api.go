@@ -114,7 +114,7 @@ const (
 	MetaError       = "parley.error"  // in a status message: {code, remedy}
 	MetaNotices     = "parley.notices"
 	MetaTool        = "parley.tool"       // in a working status message: a tool call
-	MetaPermission  = "parley.permission" // in a data part: the question, see PermissionData
+	MetaPermission  = "parley.permission" // true in the metadata of the data part that is a question, see PermissionData
 )
 
 // PermissionData is the data part of an input-required status: what the agent
@@ -131,16 +131,19 @@ type PermissionData struct {
 
 // The methods of *Hub, all safe for concurrent use:
 //
+//	New(ctx, Config) (*Hub, error)                       reads the store, begins to probe
 //	Send(ctx, SendRequest) (*a2a.Task, error)            stored and started; returns at once
 //	SendAndWait(ctx, SendRequest) (*a2a.Task, error)     until it ended or was interrupted; ctx's end leaves it running
 //	SendAndStream(ctx, SendRequest) (*Subscription, error)
 //	Subscribe(ctx, a2a.TaskID) (*Subscription, error)
+//	OnTurn(func(a2a.TaskID))                             told of every task that begins or goes on
 //	Task(ctx, a2a.TaskID, historyLength *int) (*a2a.Task, error)
 //	Tasks(ctx, TaskQuery) (TaskPage, error)
 //	Cancel(ctx, a2a.TaskID) (*a2a.Task, error)           returns when no process is left
 //	Contexts(ctx, limit int) ([]ContextInfo, error)      most recently used first
 //	Agents() []AgentInfo
 //	Agent(id string) (AgentInfo, error)
+//	Register(Agent) error, Deregister(ctx, id string) error
 //	CheckHealth(ctx, id string) (Health, error)          probes now
 //	Status() Status
 //	Close(ctx) error                                     ends turns, stores what they were
@@ -152,3 +155,7 @@ type PermissionData struct {
 // Events are *a2a.TaskStatusUpdateEvent, *a2a.TaskArtifactUpdateEvent and, where
 // a slow subscriber had to be dropped behind, a *a2a.Task to start anew from.
 // Tasks and events handed out are never changed afterwards: do not change them.
+//
+// Where an answer is: in the message of the task's last status, always, and in
+// its history. It is the artifact "answer" besides where somebody watched it
+// come; see turn.

@@ -1,0 +1,269 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// agent is one agent of the hub: its definition, its queue and its health.
+type agent struct {
+	hub        *Hub
+	def        runner.Definition
+	run        runner.Agent
+	registered time.Time
+	health     *health
+	cancel     context.CancelFunc // ends its probes
+
+	mu      sync.Mutex
+	queue   queue
+	removed bool
+}
+
+// agents is the registry, in order of registration.
+type agents struct {
+	mu   sync.RWMutex
+	byID map[string]*agent
+	list []*agent
+}
+
+func (r *agents) get(id string) *agent {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.byID[id]
+}
+
+func (r *agents) all() []*agent {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Clone(r.list)
+}
+
+func (r *agents) add(a *agent) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byID == nil {
+		r.byID = map[string]*agent{}
+	}
+	if r.byID[a.def.ID] != nil {
+		return false
+	}
+	r.byID[a.def.ID] = a
+	r.list = append(r.list, a)
+	return true
+}
+
+func (r *agents) remove(id string) *agent {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.byID[id]
+	delete(r.byID, id)
+	r.list = slices.DeleteFunc(r.list, func(x *agent) bool { return x == a })
+	return a
+}
+
+var agentID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// Register adds an agent to a running hub. The error is CodeInvalid where its
+// ID is malformed or taken.
+func (h *Hub) Register(a Agent) error {
+	if err := h.begin(); err != nil {
+		return err
+	}
+	defer h.wg.Done()
+	return h.register(a)
+}
+
+func (h *Hub) register(a Agent) error {
+	if !agentID.MatchString(a.Definition.ID) {
+		return &Error{Code: CodeInvalid, Field: "id",
+			Message: fmt.Sprintf("%q cannot be an agent's id: use a to z, 0 to 9, '.', '_' and '-', at most 64", clip(a.Definition.ID, 80))}
+	}
+	if a.Runner == nil {
+		return &Error{Code: CodeInvalid, Field: "driver", Message: fmt.Sprintf("agent %s has nothing that runs it", a.Definition.ID)}
+	}
+	limits := a.Definition.Limits
+	ctx, cancel := context.WithCancel(h.background)
+	ag := &agent{
+		hub: h, def: a.Definition, run: a.Runner,
+		registered: time.Now().UTC(),
+		cancel:     cancel,
+		queue: queue{
+			concurrency: orDefault(limits.Concurrency, 4),
+			limit:       orDefault(limits.Queue, 32),
+			lanes:       map[string]*lane{},
+		},
+	}
+	ag.health = newHealth(ag)
+	if !h.agents.add(ag) {
+		cancel()
+		return &Error{Code: CodeInvalid, Field: "id", Message: fmt.Sprintf("there is an agent %s already", a.Definition.ID)}
+	}
+	h.wg.Go(func() { ag.health.watch(ctx) })
+	return nil
+}
+
+// Deregister takes an agent out: its tasks fail with the reason, its sessions
+// are closed. It returns when no process of it is left, or ctx ends.
+func (h *Hub) Deregister(ctx context.Context, id string) error {
+	a := h.agents.remove(id)
+	if a == nil {
+		return agentNotFound(id)
+	}
+	a.cancel()
+	a.mu.Lock()
+	a.removed = true
+	a.mu.Unlock()
+	a.failWaiting(errRemoved)
+	for _, t := range h.liveTasks() {
+		if t.agent == a {
+			t.cancelTurn(errRemoved)
+			if err := t.waitIdle(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return h.pool.closeAgent(ctx, id)
+}
+
+// liveTasks returns the tasks in memory. No reference is taken: they may end.
+func (h *Hub) liveTasks() []*task {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ts := make([]*task, 0, len(h.live))
+	for _, t := range h.live {
+		ts = append(ts, t)
+	}
+	return ts
+}
+
+// Agents returns all agents in the order of their registration.
+func (h *Hub) Agents() []AgentInfo {
+	all := h.agents.all()
+	infos := make([]AgentInfo, len(all))
+	for i, a := range all {
+		infos[i] = a.info()
+	}
+	return infos
+}
+
+// Agent returns one agent; the error is CodeAgentNotFound.
+func (h *Hub) Agent(id string) (AgentInfo, error) {
+	a := h.agents.get(id)
+	if a == nil {
+		return AgentInfo{}, agentNotFound(id)
+	}
+	return a.info(), nil
+}
+
+func (a *agent) info() AgentInfo {
+	a.mu.Lock()
+	running, waiting := a.queue.running, a.queue.waiting
+	a.mu.Unlock()
+	return AgentInfo{
+		Definition:   a.def,
+		RegisteredAt: a.registered,
+		Health:       a.health.current(),
+		Running:      running,
+		Queued:       waiting,
+	}
+}
+
+func agentNotFound(id string) *Error {
+	return &Error{Code: CodeAgentNotFound, Message: fmt.Sprintf("there is no agent %q", clip(id, 64)),
+		Remedy: "the list of agents names those there are"}
+}
+
+// enqueue lets a task have its next turn, now or when its time has come. The
+// caller has a reference to the task that passes to its runner.
+func (a *agent) enqueue(t *task) error {
+	a.mu.Lock()
+	if a.removed {
+		a.mu.Unlock()
+		return agentNotFound(a.def.ID)
+	}
+	start, err := a.queue.push(t)
+	a.mu.Unlock()
+	if err != nil {
+		return a.queueFull(err)
+	}
+	if start {
+		a.start(t)
+	}
+	return nil
+}
+
+func (a *agent) queueFull(err error) *Error {
+	return &Error{
+		Code:    CodeUnavailable,
+		Message: fmt.Sprintf("agent %s is busy: its queue is full", a.def.ID),
+		Remedy:  "try again when some of its tasks have ended, or raise the agent's limits.queue",
+		Err:     err,
+	}
+}
+
+// start runs a task that has its place.
+func (a *agent) start(t *task) {
+	a.hub.wg.Go(func() {
+		defer a.hub.release(t)
+		t.run()
+	})
+}
+
+// turnsDone gives a task's place to the next.
+func (a *agent) turnsDone(t *task) {
+	a.mu.Lock()
+	next := a.queue.done(t.contextID)
+	a.mu.Unlock()
+	for _, t := range next {
+		a.start(t)
+	}
+}
+
+// reserve counts a message that waits for its task's running turn; unreserve
+// takes n of them back.
+func (a *agent) reserve() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.queue.reserve(); err != nil {
+		return a.queueFull(err)
+	}
+	return nil
+}
+
+func (a *agent) unreserve(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue.waiting -= n
+}
+
+// dequeue takes a waiting task out of the queue; false where it does not wait.
+func (a *agent) dequeue(t *task) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.queue.remove(t)
+}
+
+// failWaiting ends every task that waits for its turn.
+func (a *agent) failWaiting(cause error) {
+	a.mu.Lock()
+	waiting := a.queue.drain()
+	a.mu.Unlock()
+	for _, t := range waiting {
+		t.endWaiting(cause)
+		a.hub.release(t)
+	}
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}

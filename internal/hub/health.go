@@ -1,0 +1,263 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// health is what is known of one agent: by probes in the background, by the
+// runs it had, and by the circuit that these opened. Safe for concurrent use;
+// asking never waits for a probe.
+type health struct {
+	agent   *agent
+	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
+	kick    chan struct{} // asks for a probe now
+
+	mu      sync.Mutex
+	probe   runner.Probe
+	at      time.Time     // of the last probe's end; zero before the first
+	next    chan struct{} // closed when the probe that begins next has ended
+	lastRun error         // what the last run failed with
+}
+
+func newHealth(a *agent) *health {
+	cfg := a.hub.cfg
+	return &health{
+		agent: a,
+		kick:  make(chan struct{}, 1),
+		next:  make(chan struct{}),
+		circuit: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+			Name:        a.def.ID,
+			MaxRequests: 1,
+			Timeout:     cfg.BreakerPause,
+			ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(cfg.BreakerFailures) },
+			IsExcluded:  func(err error) bool { return errors.Is(err, errNeutral) },
+			OnStateChange: func(id string, from, to gobreaker.State) {
+				cfg.Logger.Warn("circuit", "agent", id, "from", from.String(), "to", to.String())
+			},
+		}),
+	}
+}
+
+// watch probes the agent at once, then every interval and whenever it is asked
+// to, until ctx ends.
+func (h *health) watch(ctx context.Context) {
+	cfg := h.agent.hub.cfg
+	timer := time.NewTimer(cfg.ProbeInterval)
+	defer timer.Stop()
+	for {
+		h.probeNow(ctx, cfg.ProbeTimeout)
+		if ctx.Err() != nil {
+			return
+		}
+		timer.Reset(cfg.ProbeInterval)
+		select {
+		case <-timer.C:
+		case <-h.kick:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (h *health) probeNow(ctx context.Context, timeout time.Duration) {
+	h.mu.Lock()
+	done := h.next
+	h.next = make(chan struct{})
+	h.mu.Unlock()
+	defer close(done)
+
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	began := time.Now()
+	p := h.safeProbe(ctx)
+	if p.Latency == 0 {
+		p.Latency = time.Since(began)
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return // the hub stops: this says nothing about the agent
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.probe, h.at = p, time.Now().UTC()
+}
+
+// safeProbe probes; a driver that panics has told nothing.
+func (h *health) safeProbe(ctx context.Context) (p runner.Probe) {
+	defer func() {
+		if r := recover(); r != nil {
+			h.agent.hub.log.Error("an agent's probe panicked", "agent", h.agent.def.ID, "panic", r)
+			p = runner.Probe{Stage: runner.StageUnknown, Err: &runner.Error{Code: runner.CodeInternal, Message: "the probe crashed", Remedy: "see the hub's log"}}
+		}
+	}()
+	return h.agent.run.Probe(ctx)
+}
+
+// check probes now and returns the result; a probe under way does not count, it
+// may be older than what the caller has changed.
+func (h *health) check(ctx context.Context) (Health, error) {
+	h.mu.Lock()
+	done := h.next
+	h.mu.Unlock()
+	select {
+	case h.kick <- struct{}{}:
+	default: // one is asked for already
+	}
+	select {
+	case <-done:
+		return h.current(), nil
+	case <-ctx.Done():
+		return h.current(), contextError(ctx.Err())
+	case <-h.agent.hub.closed:
+		return h.current(), &Error{Code: CodeUnavailable, Message: "the hub has stopped"}
+	}
+}
+
+// CheckHealth probes an agent now. When ctx ends first it returns what was known
+// before, with an error of CodeTimeout.
+func (h *Hub) CheckHealth(ctx context.Context, id string) (Health, error) {
+	a := h.agents.get(id)
+	if a == nil {
+		return Health{}, agentNotFound(id)
+	}
+	if err := h.begin(); err != nil {
+		return a.health.current(), err
+	}
+	h.wg.Done() // it need not be waited for
+	return a.health.check(ctx)
+}
+
+// current maps what is known to the specification's health.
+func (h *health) current() Health {
+	circuit := h.circuit.State()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := Health{
+		Status: Unknown, Stage: orDefault(h.probe.Stage, runner.StageUnknown), LastCheck: h.at,
+		Latency: h.probe.Latency, Version: h.probe.Version, Circuit: circuit.String(),
+	}
+	if h.probe.Err != nil {
+		out.Message = h.probe.Err.Error()
+	}
+	switch h.probe.Stage {
+	case runner.StageAuthenticated:
+		out.Status = Healthy
+	case runner.StageInstalled:
+		out.Status = Degraded
+		if !h.probe.AuthKnown && h.lastRun == nil {
+			out.Status = Healthy
+		}
+	case runner.StageMissing:
+		out.Status = Unhealthy
+	}
+	switch {
+	case circuit == gobreaker.StateOpen:
+		out.Status = Unhealthy
+	case circuit == gobreaker.StateHalfOpen && out.Status == Healthy:
+		out.Status = Degraded
+	}
+	h.explain(&out)
+	return out
+}
+
+// explain says why the agent is not healthy. mu is held.
+func (h *health) explain(out *Health) {
+	if out.Status == Healthy {
+		out.Message = ""
+		return
+	}
+	login := h.agent.def.Probe.Login
+	switch {
+	case out.Circuit != gobreaker.StateClosed.String() && h.lastRun != nil:
+		out.Message = fmt.Sprintf("its last runs failed: %v", h.lastRun)
+	case out.Message != "":
+	case h.lastRun != nil:
+		out.Message = fmt.Sprintf("its last run failed: %v", h.lastRun)
+	case out.Stage == runner.StageInstalled:
+		out.Message = "it has no credentials"
+		if login != "" {
+			out.Message += "; " + login
+		}
+	case out.Stage == runner.StageMissing:
+		out.Message = "it is not installed"
+		if i := h.agent.def.Probe.Install; i != "" {
+			out.Message += "; " + i
+		}
+	}
+}
+
+// admit lets a turn in, or says why not. The turn's end is told to done.
+func (h *health) admit() (done func(error), err error) {
+	h.mu.Lock()
+	stage, last := h.probe.Stage, h.lastRun
+	var why string
+	if h.probe.Err != nil {
+		why = h.probe.Err.Message
+	}
+	h.mu.Unlock()
+	def := h.agent.def
+	if stage == runner.StageMissing {
+		select {
+		case h.kick <- struct{}{}: // perhaps it has been installed since
+		default:
+		}
+		return nil, &Error{
+			Code:    CodeUnavailable,
+			Message: orDefault(why, fmt.Sprintf("agent %s is not installed", def.ID)),
+			Remedy:  orDefault(def.Probe.Install, fmt.Sprintf("install %s, or set the agent's command in config.yaml", orDefault(def.Command, def.ID))),
+		}
+	}
+	done, err = h.circuit.Allow()
+	if err == nil {
+		return done, nil
+	}
+	msg := fmt.Sprintf("agent %s is taking a pause after failed runs", def.ID)
+	remedy := fmt.Sprintf("try again in %s at most; its health tells more", h.agent.hub.cfg.BreakerPause)
+	if errors.Is(err, gobreaker.ErrTooManyRequests) {
+		remedy = "try again when the trial run that is under way has ended"
+	}
+	if last != nil {
+		msg += fmt.Sprintf("; the last: %v", last)
+	}
+	return nil, &Error{Code: CodeUnavailable, Message: msg, Remedy: remedy, Err: err}
+}
+
+// ran notes how a run ended: nil is well, errNeutral tells nothing.
+func (h *health) ran(fault error) {
+	if errors.Is(fault, errNeutral) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lastRun = fault
+}
+
+// agentFault tells what a run's end says about its agent: nil where it ended
+// well, errNeutral where the user, the prompt or the hub ended it, else the
+// error. short is set where the user allowed less time than the agent's limit.
+func agentFault(out runner.Outcome, err, cause error, short bool) error {
+	switch {
+	case out.Status == runner.OutcomeCompleted, out.Status == runner.OutcomeInputRequired:
+		return nil
+	case errors.Is(cause, errTimeout) && !short:
+		return &runner.Error{Code: runner.CodeTimeout, Message: "the run took longer than the agent's limits.run"}
+	case cause != nil, out.Status == runner.OutcomeCanceled, out.Status == runner.OutcomeRejected:
+		return errNeutral
+	}
+	re, ok := errors.AsType[*runner.Error](err)
+	if !ok {
+		return errNeutral // the hub's own trouble
+	}
+	switch re.Code {
+	case runner.CodeLimit, runner.CodeBusy:
+		return errNeutral
+	}
+	return re
+}

@@ -1,0 +1,387 @@
+package hub
+
+import (
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+)
+
+// index knows of every task what listings ask for, in memory: which agent and
+// context it belongs to, its state and when it last changed. Bodies stay in the
+// store. Safe for concurrent use; its lock is a leaf.
+type index struct {
+	mu       sync.RWMutex
+	tasks    map[a2a.TaskID]*entry
+	contexts map[string]*conversation
+	order    order
+	counts   map[stateKey]int
+	names    map[string]string // one copy of each agent's id and state
+	last     int64             // newest stamp given out
+}
+
+type stateKey struct {
+	agent string
+	state a2a.TaskState
+}
+
+// entry is one task. Its fields belong to the index's lock, but for id,
+// contextID, agent and created, which never change.
+type entry struct {
+	id      a2a.TaskID
+	context *conversation
+	agent   string
+	created int64 // Unix nanoseconds
+	updated int64 // Unix nanoseconds, unique in the index
+	state   a2a.TaskState
+}
+
+// conversation is what the index knows of one context.
+type conversation struct {
+	id       string
+	created  int64
+	lastUsed int64
+	order    order
+	active   int // tasks that are submitted or working
+}
+
+func newIndex() *index {
+	return &index{
+		tasks:    map[a2a.TaskID]*entry{},
+		contexts: map[string]*conversation{},
+		counts:   map[stateKey]int{},
+		names:    map[string]string{},
+	}
+}
+
+// stamp returns the time of a change: now, but later than every stamp before,
+// so that a stamp names one change and cursors are exact.
+func (x *index) stamp() time.Time {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.last = max(x.last+1, time.Now().UnixNano())
+	return time.Unix(0, x.last).UTC()
+}
+
+// add enters a task; one that is there already is left alone.
+func (x *index) add(h head) *entry {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if e := x.tasks[h.ID]; e != nil {
+		return e
+	}
+	c := x.contexts[h.Context]
+	if c == nil {
+		c = &conversation{id: h.Context, created: h.Created}
+		x.contexts[h.Context] = c
+	}
+	c.created = min(c.created, h.Created)
+	c.lastUsed = max(c.lastUsed, h.Updated)
+	e := &entry{id: h.ID, context: c, agent: x.name(h.Agent), created: h.Created, updated: h.Updated, state: a2a.TaskState(x.name(string(h.State)))}
+	x.last = max(x.last, h.Updated)
+	x.tasks[h.ID] = e
+	x.order.insert(e)
+	c.order.insert(e)
+	x.count(e, 1)
+	return e
+}
+
+func (x *index) name(s string) string {
+	n, ok := x.names[s]
+	if !ok {
+		n = strings.Clone(s)
+		x.names[n] = n
+	}
+	return n
+}
+
+// update records a change of state at a stamp.
+func (x *index) update(e *entry, state a2a.TaskState, at time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.tasks[e.id] != e {
+		return // removed meanwhile
+	}
+	x.count(e, -1)
+	x.order.remove(e)
+	e.context.order.remove(e)
+	e.state, e.updated = state, at.UnixNano()
+	e.context.lastUsed = max(e.context.lastUsed, e.updated)
+	x.order.insert(e)
+	e.context.order.insert(e)
+	x.count(e, 1)
+}
+
+// remove forgets a task, and its context with the last one.
+func (x *index) remove(id a2a.TaskID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.tasks[id]
+	if e == nil {
+		return
+	}
+	delete(x.tasks, id)
+	x.count(e, -1)
+	x.order.remove(e)
+	e.context.order.remove(e)
+	if e.context.order.live == 0 {
+		delete(x.contexts, e.context.id)
+	}
+}
+
+func (x *index) count(e *entry, n int) {
+	x.counts[stateKey{e.agent, e.state}] += n
+	if isActive(e.state) {
+		e.context.active += n
+	}
+}
+
+func isActive(s a2a.TaskState) bool {
+	return s == a2a.TaskStateSubmitted || s == a2a.TaskStateWorking
+}
+
+// get returns what is known of a task now.
+func (x *index) get(id a2a.TaskID) (head, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	e := x.tasks[id]
+	if e == nil {
+		return head{}, false
+	}
+	return e.head(), true
+}
+
+// entry returns a task's entry.
+func (x *index) entry(id a2a.TaskID) (*entry, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	e, ok := x.tasks[id]
+	return e, ok
+}
+
+// unchanged tells whether a task's last change was at a time.
+func (x *index) unchanged(e *entry, at time.Time) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return e.updated == at.UnixNano()
+}
+
+func (e *entry) head() head {
+	return head{ID: e.id, Agent: e.agent, Context: e.context.id, State: e.state, Created: e.created, Updated: e.updated}
+}
+
+// totals returns how many tasks are active, and how many there are.
+func (x *index) totals() (active, total int) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for k, n := range x.counts {
+		if isActive(k.state) {
+			active += n
+		}
+	}
+	return active, len(x.tasks)
+}
+
+// selection is the part of a TaskQuery that the index answers.
+type selection struct {
+	context, agent string
+	state          a2a.TaskState
+	after          int64 // Unix nanoseconds, inclusive; 0 is any
+	before         int64 // exclusive; 0 is any: the cursor
+	offset, limit  int
+}
+
+func (s *selection) matches(e *entry) bool {
+	return (s.agent == "" || e.agent == s.agent) && (s.state == "" || e.state == s.state)
+}
+
+// find returns the selected page, newest first, the number of all that match
+// and whether more follow. It costs time linear in the tasks it passes over.
+func (x *index) find(s selection) (page []head, total int, more bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	o := &x.order
+	if s.context != "" {
+		c := x.contexts[s.context]
+		if c == nil {
+			return nil, 0, false
+		}
+		o = &c.order
+	}
+	total = x.total(o, s)
+	top := len(o.slots)
+	if s.before != 0 {
+		top = o.search(s.before)
+	}
+	page = make([]head, 0, min(s.limit, total))
+	for i := top - 1; i >= 0; i-- {
+		e := o.slots[i].e
+		if e == nil {
+			continue
+		}
+		if e.updated < s.after {
+			break
+		}
+		if !s.matches(e) {
+			continue
+		}
+		if s.offset > 0 {
+			s.offset--
+			continue
+		}
+		if len(page) == s.limit {
+			return page, total, true
+		}
+		page = append(page, e.head())
+		if s.before == 0 && s.offset == 0 && len(page) == total {
+			break // all there are: the rest need not be looked at
+		}
+	}
+	return page, total, false
+}
+
+// total counts what matches, from the counters where they suffice.
+func (x *index) total(o *order, s selection) int {
+	if s.after == 0 && s.context == "" {
+		n := 0
+		for k, c := range x.counts {
+			if (s.agent == "" || k.agent == s.agent) && (s.state == "" || k.state == s.state) {
+				n += c
+			}
+		}
+		return n
+	}
+	n := 0
+	for _, sl := range o.slots[o.search(s.after):] {
+		if sl.e != nil && s.matches(sl.e) {
+			n++
+		}
+	}
+	return n
+}
+
+// oldest calls f with tasks, the longest unchanged first, until it returns false.
+func (x *index) oldest(f func(head) bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, sl := range x.order.slots {
+		if sl.e != nil && !f(sl.e.head()) {
+			return
+		}
+	}
+}
+
+// recentContexts returns up to limit contexts, most recently used first.
+func (x *index) recentContexts(limit int) []ContextInfo {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var infos []ContextInfo
+	for i := len(x.order.slots) - 1; i >= 0 && len(infos) < limit; i-- {
+		e := x.order.slots[i].e
+		// A context stands where its most recently changed task does.
+		if e == nil || e.context.order.newest() != e {
+			continue
+		}
+		infos = append(infos, e.context.info())
+	}
+	return infos
+}
+
+// context returns what is known of one context.
+func (x *index) context(id string) (ContextInfo, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	c := x.contexts[id]
+	if c == nil {
+		return ContextInfo{}, false
+	}
+	return c.info(), true
+}
+
+// idleContexts returns the contexts that were last used before a time and have
+// no task under way.
+func (x *index) idleContexts(before time.Time) []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var ids []string
+	for id, c := range x.contexts {
+		if c.active == 0 && c.lastUsed < before.UnixNano() {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (c *conversation) info() ContextInfo {
+	info := ContextInfo{
+		ID:         c.id,
+		TaskIDs:    make([]a2a.TaskID, 0, c.order.live),
+		CreatedAt:  time.Unix(0, c.created).UTC(),
+		LastUsedAt: time.Unix(0, c.lastUsed).UTC(),
+	}
+	entries := make([]*entry, 0, c.order.live)
+	for _, sl := range c.order.slots {
+		if sl.e != nil {
+			entries = append(entries, sl.e)
+		}
+	}
+	slices.SortFunc(entries, func(a, b *entry) int { return int(min(max(a.created-b.created, -1), 1)) })
+	for _, e := range entries {
+		info.TaskIDs = append(info.TaskIDs, e.id)
+		if !slices.Contains(info.AgentIDs, e.agent) {
+			info.AgentIDs = append(info.AgentIDs, e.agent)
+		}
+	}
+	return info
+}
+
+// order keeps entries sorted by their last change. A change nearly always goes
+// to the end; the slot left behind is a hole until the next compaction.
+type order struct {
+	slots []slot
+	live  int
+}
+
+type slot struct {
+	at int64
+	e  *entry // nil is a hole
+}
+
+// search returns the first slot at or after a stamp.
+func (o *order) search(at int64) int {
+	return sort.Search(len(o.slots), func(i int) bool { return o.slots[i].at >= at })
+}
+
+func (o *order) insert(e *entry) {
+	o.slots = append(o.slots, slot{e.updated, e})
+	o.live++
+	for i := len(o.slots) - 1; i > 0 && o.slots[i-1].at > o.slots[i].at; i-- {
+		o.slots[i-1], o.slots[i] = o.slots[i], o.slots[i-1]
+	}
+}
+
+func (o *order) remove(e *entry) {
+	// Stamps read from a store of another clock may coincide: look on.
+	for i := o.search(e.updated); i < len(o.slots) && o.slots[i].at == e.updated; i++ {
+		if o.slots[i].e == e {
+			o.slots[i].e = nil
+			o.live--
+			break
+		}
+	}
+	if len(o.slots) > 2*o.live+64 {
+		o.slots = slices.DeleteFunc(o.slots, func(s slot) bool { return s.e == nil })
+	}
+}
+
+func (o *order) newest() *entry {
+	for i := len(o.slots) - 1; i >= 0; i-- {
+		if o.slots[i].e != nil {
+			return o.slots[i].e
+		}
+	}
+	return nil
+}

@@ -1,0 +1,322 @@
+package hub
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// jetStream keeps a hub in two streams, below parley.hub.<name>:
+//
+//	task.<id>              the head and body of a task: the last message counts
+//	part.<id>.<rev>.<n>    the body's pieces where it is too large for one message
+//	record.<kind>.<key>    a small record; the key is base64
+//	output.<id>            what a running task puts out (the second stream)
+//
+// The first stream keeps one message a subject. What the index needs travels in
+// the header "Parley-Task", so that a start reads headers only.
+type jetStream struct {
+	bus    *bus.Bus
+	prefix string
+	state  jetstream.Stream
+	output jetstream.Stream
+	piece  int // bytes of a body in one message
+
+	mu   sync.Mutex
+	revs map[a2a.TaskID]int64 // of the bodies that are in pieces
+}
+
+const (
+	taskHeader   = "Parley-Task"
+	headerFormat = "1"
+	maxPiece     = 4 << 20
+)
+
+func openJetStream(ctx context.Context, b *bus.Bus, name string) (*jetStream, error) {
+	s := &jetStream{bus: b, prefix: "parley.hub." + name + ".", revs: map[a2a.TaskID]int64{}}
+	meta := map[string]string{"parley": "hub", "hub": name}
+	var err error
+	s.state, err = b.EnsureStream(ctx, jetstream.StreamConfig{
+		Name:              "PARLEY_HUB_" + name,
+		Description:       "tasks, sessions and contexts of a hub",
+		Subjects:          []string{s.prefix + "task.*", s.prefix + "part.*.*.*", s.prefix + "record.*.*"},
+		Storage:           jetstream.FileStorage,
+		MaxMsgsPerSubject: 1,
+		AllowDirect:       true,
+		Metadata:          meta,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.output, err = b.EnsureStream(ctx, jetstream.StreamConfig{
+		Name:        "PARLEY_HUB_" + name + "_OUTPUT",
+		Description: "output of a hub's running tasks",
+		Subjects:    []string{s.prefix + "output.*"},
+		Storage:     jetstream.FileStorage,
+		AllowDirect: true,
+		Metadata:    meta,
+	})
+	if err != nil {
+		return nil, err
+	}
+	const headroom = 64 << 10 // for headers, of a server with a small limit
+	s.piece = int(min(maxPiece, max(b.Conn().MaxPayload()-headroom, 16<<10)))
+	return s, nil
+}
+
+func (s *jetStream) load(ctx context.Context, task func(head), record func(kind, key string, value []byte)) error {
+	var bad []error
+	err := s.read(ctx, s.state, s.prefix+"task.*", true, func(m jetstream.Msg) {
+		h, rev, err := decodeHead(m.Headers().Get(taskHeader))
+		if err != nil {
+			bad = append(bad, err)
+			return
+		}
+		h.ID = a2a.TaskID(lastToken(m.Subject()))
+		if rev != 0 {
+			s.revs[h.ID] = rev
+		}
+		task(h)
+	})
+	if err != nil {
+		return err
+	}
+	err = s.read(ctx, s.state, s.prefix+"record.>", false, func(m jetstream.Msg) {
+		tokens := strings.Split(strings.TrimPrefix(m.Subject(), s.prefix), ".")
+		key, err := base64.RawURLEncoding.DecodeString(tokens[len(tokens)-1])
+		if err != nil || len(tokens) != 3 {
+			bad = append(bad, fmt.Errorf("a record has the unknown subject %s", m.Subject()))
+			return
+		}
+		record(tokens[1], string(key), m.Data())
+	})
+	return errors.Join(append(bad, err)...)
+}
+
+func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
+
+// read visits the messages of a subject, oldest first.
+func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject string, headersOnly bool, visit func(jetstream.Msg)) error {
+	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		FilterSubject: subject,
+		HeadersOnly:   headersOnly,
+		AckPolicy:     jetstream.AckNonePolicy,
+		MemoryStorage: true,
+		Replicas:      1,
+	})
+	if err != nil {
+		return fmt.Errorf("read %s: %w", subject, err)
+	}
+	info := c.CachedInfo()
+	defer func() {
+		// One that is left goes by itself after its inactivity.
+		_ = stream.DeleteConsumer(context.WithoutCancel(ctx), info.Name)
+	}()
+	left := info.NumPending
+	for left > 0 {
+		batch, err := c.Fetch(int(min(left, 2000)), jetstream.FetchContext(ctx))
+		if err != nil {
+			return fmt.Errorf("read %s: %w", subject, err)
+		}
+		got := uint64(0)
+		for m := range batch.Messages() {
+			visit(m)
+			got++
+		}
+		if err := batch.Error(); err != nil {
+			return fmt.Errorf("read %s: %w", subject, err)
+		}
+		if got == 0 {
+			return fmt.Errorf("read %s: %d messages are missing", subject, left)
+		}
+		left -= min(got, left)
+	}
+	return nil
+}
+
+// encodeHead writes "format state created updated live rev pieces agent context".
+func encodeHead(h head, rev int64, pieces int) string {
+	b := make([]byte, 0, 160)
+	b = append(b, headerFormat...)
+	b = append(append(b, ' '), h.State...)
+	b = strconv.AppendInt(append(b, ' '), h.Created, 10)
+	b = strconv.AppendInt(append(b, ' '), h.Updated, 10)
+	b = strconv.AppendBool(append(b, ' '), h.Live)
+	b = strconv.AppendInt(append(b, ' '), rev, 10)
+	b = strconv.AppendInt(append(b, ' '), int64(pieces), 10)
+	b = append(append(b, ' '), h.Agent...)
+	b = base64.RawURLEncoding.AppendEncode(append(b, ' '), []byte(h.Context))
+	return string(b)
+}
+
+func decodeHead(s string) (h head, rev int64, err error) {
+	f := strings.Split(s, " ")
+	if len(f) != 9 || f[0] != headerFormat {
+		return head{}, 0, fmt.Errorf("a task is stored in the unknown form %q", clip(s, 60))
+	}
+	created, err1 := strconv.ParseInt(f[2], 10, 64)
+	updated, err2 := strconv.ParseInt(f[3], 10, 64)
+	live, err3 := strconv.ParseBool(f[4])
+	rev, err4 := strconv.ParseInt(f[5], 10, 64)
+	_, err5 := strconv.Atoi(f[6])
+	contextID, err6 := base64.RawURLEncoding.DecodeString(f[8])
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+		return head{}, 0, fmt.Errorf("a stored task's header cannot be read: %w", err)
+	}
+	state := a2a.TaskState(f[1])
+	if !knownState(state) {
+		return head{}, 0, fmt.Errorf("a stored task has the unknown state %q", clip(f[1], 40))
+	}
+	return head{State: state, Created: created, Updated: updated, Live: live, Agent: f[7], Context: string(contextID)}, rev, nil
+}
+
+// pieces returns how many messages a stored task's body is in besides its head.
+func pieces(header string) (rev int64, n int, err error) {
+	if _, rev, err = decodeHead(header); err != nil {
+		return 0, 0, err
+	}
+	n, err = strconv.Atoi(strings.Split(header, " ")[6])
+	return rev, n, err
+}
+
+func (s *jetStream) putTask(ctx context.Context, h head, body []byte) error {
+	var rev int64
+	n := 0
+	if len(body) > s.piece {
+		rev = h.Updated
+		for ; len(body) > 0; n++ {
+			k := min(s.piece, len(body))
+			if _, err := s.bus.JetStream().Publish(ctx, s.pieceSubject(h.ID, rev, n), body[:k]); err != nil {
+				return fmt.Errorf("store a piece of task %s: %w", h.ID, err)
+			}
+			body = body[k:]
+		}
+	}
+	msg := &nats.Msg{
+		Subject: s.prefix + "task." + string(h.ID),
+		Header:  nats.Header{taskHeader: []string{encodeHead(h, rev, n)}},
+		Data:    body,
+	}
+	if _, err := s.bus.Publish(ctx, msg); err != nil {
+		return err
+	}
+	return s.dropPieces(ctx, h.ID, rev)
+}
+
+func (s *jetStream) pieceSubject(id a2a.TaskID, rev int64, n int) string {
+	return fmt.Sprintf("%spart.%s.%d.%d", s.prefix, id, rev, n)
+}
+
+// dropPieces removes the pieces of a former body, if there are any.
+func (s *jetStream) dropPieces(ctx context.Context, id a2a.TaskID, rev int64) error {
+	s.mu.Lock()
+	old := s.revs[id]
+	if rev == 0 {
+		delete(s.revs, id)
+	} else {
+		s.revs[id] = rev
+	}
+	s.mu.Unlock()
+	if old == 0 || old == rev {
+		return nil
+	}
+	return s.state.Purge(ctx, jetstream.WithPurgeSubject(fmt.Sprintf("%spart.%s.%d.*", s.prefix, id, old)))
+}
+
+func (s *jetStream) task(ctx context.Context, id a2a.TaskID) ([]byte, error) {
+	for {
+		m, err := s.last(ctx, s.prefix+"task."+string(id))
+		if err != nil {
+			return nil, err
+		}
+		rev, n, err := pieces(m.Header.Get(taskHeader))
+		if err != nil || n == 0 {
+			return m.Data, err
+		}
+		body, err := s.join(ctx, id, rev, n)
+		if !errors.Is(err, errNotStored) {
+			return body, err
+		}
+		// A newer body has taken its place meanwhile, or the pieces are lost.
+		again, err := s.last(ctx, s.prefix+"task."+string(id))
+		if err != nil {
+			return nil, err
+		}
+		if again.Sequence == m.Sequence {
+			return nil, fmt.Errorf("pieces of task %s are missing", id)
+		}
+	}
+}
+
+func (s *jetStream) join(ctx context.Context, id a2a.TaskID, rev int64, n int) ([]byte, error) {
+	var body []byte
+	for i := range n {
+		m, err := s.last(ctx, s.pieceSubject(id, rev, i))
+		if err != nil {
+			return nil, err
+		}
+		body = append(body, m.Data...)
+	}
+	return body, nil
+}
+
+func (s *jetStream) last(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
+	m, err := s.state.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, errNotStored
+	}
+	return m, err
+}
+
+func (s *jetStream) deleteTask(ctx context.Context, id a2a.TaskID) error {
+	if err := s.state.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+"task."+string(id))); err != nil {
+		return err
+	}
+	return s.dropPieces(ctx, id, 0)
+}
+
+func (s *jetStream) appendDelta(ctx context.Context, id a2a.TaskID, data []byte) error {
+	for len(data) > 0 {
+		k := min(s.piece, len(data))
+		if _, err := s.bus.JetStream().Publish(ctx, s.prefix+"output."+string(id), data[:k]); err != nil {
+			return err
+		}
+		data = data[k:]
+	}
+	return nil
+}
+
+func (s *jetStream) deltas(ctx context.Context, id a2a.TaskID) ([]byte, error) {
+	var data []byte
+	err := s.read(ctx, s.output, s.prefix+"output."+string(id), false, func(m jetstream.Msg) {
+		data = append(data, m.Data()...)
+	})
+	return data, err
+}
+
+func (s *jetStream) dropDeltas(ctx context.Context, id a2a.TaskID) error {
+	return s.output.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+"output."+string(id)))
+}
+
+func (s *jetStream) recordSubject(kind, key string) string {
+	return s.prefix + "record." + kind + "." + base64.RawURLEncoding.EncodeToString([]byte(key))
+}
+
+func (s *jetStream) putRecord(ctx context.Context, kind, key string, value []byte) error {
+	_, err := s.bus.Publish(ctx, &nats.Msg{Subject: s.recordSubject(kind, key), Data: value})
+	return err
+}
+
+func (s *jetStream) deleteRecord(ctx context.Context, kind, key string) error {
+	return s.state.Purge(ctx, jetstream.WithPurgeSubject(s.recordSubject(kind, key)))
+}

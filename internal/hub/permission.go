@@ -1,0 +1,263 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// question is a permission that the agent of a running turn asks for.
+type question struct {
+	req    runner.PermissionRequest
+	asked  bool          // it stands in the status
+	answer chan decision // takes one
+}
+
+type decision struct {
+	answer runner.PermissionAnswer
+	err    error // the driver denies
+}
+
+const maxQuestions = 100 // of one turn at a time
+
+var (
+	errDenied     = errors.New("denied by the user, and the agent offers no option that says so")
+	errNoOptions  = errors.New("the agent offers no options")
+	errTurnOver   = errors.New("the turn is over")
+	errTooMany    = errors.New("too many questions at a time")
+	errNotAskable = errors.New("the question could not be stored")
+)
+
+// Permission asks the user, and waits for the answer on the task: the first of
+// several questions stands in the status, the others wait behind it.
+func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error) {
+	tn := (*turn)(h)
+	t := tn.task
+	if len(req.Options) == 0 {
+		return runner.PermissionAnswer{}, errNoOptions
+	}
+	switch t.agent.def.Permissions {
+	case "allow":
+		return decide(req, true, "").unpack()
+	case "deny":
+		return decide(req, false, "the configuration of this agent denies it").unpack()
+	}
+	q := &question{req: req, answer: make(chan decision, 1)}
+	if err := tn.addQuestion(q); err != nil {
+		return runner.PermissionAnswer{}, err
+	}
+	t.ask()
+	select {
+	case d := <-q.answer:
+		return d.unpack()
+	case <-ctx.Done():
+	case <-tn.ctx.Done():
+	}
+	if t.withdraw(q) {
+		t.ask()
+	}
+	select {
+	case d := <-q.answer: // in the last moment
+		return d.unpack()
+	default:
+		return runner.PermissionAnswer{}, orDefault(ctx.Err(), context.Cause(tn.ctx))
+	}
+}
+
+func (d decision) unpack() (runner.PermissionAnswer, error) { return d.answer, d.err }
+
+func (tn *turn) addQuestion(q *question) error {
+	t := tn.task
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case tn.over:
+		return errTurnOver
+	case len(t.questions) >= maxQuestions:
+		return errTooMany
+	}
+	tn.start()
+	if len(t.questions) == 0 {
+		tn.clock.pause()
+	}
+	t.questions = append(t.questions, q)
+	return nil
+}
+
+// ask puts the first question into the status, unless it stands there.
+func (t *task) ask() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.whileSettling(context.Background()); err != nil {
+		panic(err) // Background never ends
+	}
+	if len(t.questions) == 0 || t.questions[0].asked || t.turn == nil || t.turn.over {
+		return
+	}
+	q := t.questions[0]
+	q.asked = true
+	part := a2a.NewDataPart(plain(permissionData(q.req)))
+	part.Metadata = map[string]any{MetaPermission: true}
+	msg := t.agentMessage(a2a.NewTextPart(questionText(q.req)), part)
+	err := t.settle(ending{state: a2a.TaskStateInputRequired, message: msg, history: true, live: true})
+	if err != nil {
+		t.hub.log.Error("an agent's question could not be asked", "task", t.id, "error", err)
+		t.dropQuestion(q)
+		q.answer <- decision{err: errors.Join(errNotAskable, err)}
+		return
+	}
+	if !slices.Contains(t.questions, q) {
+		t.resume() // withdrawn meanwhile
+	}
+}
+
+func permissionData(req runner.PermissionRequest) PermissionData {
+	return PermissionData{
+		RequestID: req.ID, Title: questionText(req), Tool: orDefault(req.Tool.Name, req.Tool.Title),
+		Input: rawData(req.Tool.Input), Options: req.Options,
+	}
+}
+
+func questionText(req runner.PermissionRequest) string {
+	title := orDefault(req.Title, orDefault(req.Tool.Title, req.Tool.Name))
+	if title == "" {
+		title = "The agent asks for permission."
+	}
+	return strings.ToValidUTF8(title, "\uFFFD")
+}
+
+// resume makes the task working again after a question. mu is held.
+func (t *task) resume() {
+	if t.status.State != a2a.TaskStateInputRequired || t.turn == nil {
+		return
+	}
+	t.reopen()
+	t.show(t.newStatus(a2a.TaskStateWorking, nil))
+	t.startPulse()
+}
+
+// dropQuestion takes a question out. mu is held.
+func (t *task) dropQuestion(q *question) bool {
+	i := slices.Index(t.questions, q)
+	if i < 0 {
+		return false
+	}
+	t.questions = slices.Delete(t.questions, i, i+1)
+	if len(t.questions) == 0 && t.turn != nil && !t.turn.over {
+		t.turn.clock.resume()
+	}
+	return true
+}
+
+// withdraw takes back a question that needs no answer any more. It returns true
+// where another one may be asked.
+func (t *task) withdraw(q *question) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.dropQuestion(q) {
+		return false
+	}
+	if q.asked && !t.settling {
+		t.resume()
+	}
+	return true
+}
+
+// reply answers the question that stands in the status. mu is held, a question
+// stands there.
+func (t *task) reply(msg *a2a.Message) error {
+	q := t.questions[0]
+	d, err := parseReply(q.req, msg)
+	if err != nil {
+		return err
+	}
+	t.dropQuestion(q)
+	t.addHistory(msg)
+	t.resume()
+	q.answer <- d
+	return nil
+}
+
+// parseReply reads the user's decision out of a message, see PermissionData.
+func parseReply(req runner.PermissionRequest, msg *a2a.Message) (decision, error) {
+	var text []string
+	for i, p := range msg.Parts {
+		switch c := p.Content.(type) {
+		case a2a.Text:
+			text = append(text, string(c))
+		case a2a.Data:
+			m, ok := c.Value.(map[string]any)
+			if !ok {
+				continue
+			}
+			id, ok := m["optionId"].(string)
+			if !ok {
+				continue
+			}
+			if rid, ok := m["requestId"].(string); ok && rid != req.ID {
+				return decision{}, &Error{Code: CodeInvalid, Field: fmt.Sprintf("message.parts[%d].data.requestId", i),
+					Message: fmt.Sprintf("the question that stands is %q, not %q", req.ID, clip(rid, 64))}
+			}
+			if !slices.ContainsFunc(req.Options, func(o runner.PermissionOption) bool { return o.ID == id }) {
+				return decision{}, &Error{Code: CodeInvalid, Field: fmt.Sprintf("message.parts[%d].data.optionId", i),
+					Message: fmt.Sprintf("the question has no option %q", clip(id, 64)), Remedy: "use the id of one of its options: " + optionIDs(req)}
+			}
+			note, _ := m["message"].(string) // optional: a word to the agent
+			return decision{answer: runner.PermissionAnswer{OptionID: id, Message: note}}, nil
+		}
+	}
+	return parseWords(req, strings.TrimSpace(strings.Join(text, "\n"))), nil
+}
+
+// parseWords reads a decision out of text: an option's id, name or kind, a plain
+// yes or no, or else a refusal with the text as its reason.
+func parseWords(req runner.PermissionRequest, text string) decision {
+	for _, field := range []func(runner.PermissionOption) string{
+		func(o runner.PermissionOption) string { return o.ID },
+		func(o runner.PermissionOption) string { return o.Name },
+		func(o runner.PermissionOption) string { return string(o.Kind) },
+	} {
+		for _, o := range req.Options {
+			if v := field(o); v != "" && strings.EqualFold(v, text) {
+				return decision{answer: runner.PermissionAnswer{OptionID: o.ID}}
+			}
+		}
+	}
+	switch strings.ToLower(strings.Trim(text, " .!")) {
+	case "yes", "y", "allow", "ok", "okay":
+		return decide(req, true, "")
+	case "no", "n", "deny", "":
+		return decide(req, false, "")
+	}
+	return decide(req, false, text)
+}
+
+// decide chooses the option that allows or denies, this once where it can be.
+func decide(req runner.PermissionRequest, allow bool, reason string) decision {
+	kinds := []runner.PermissionKind{runner.RejectOnce, runner.RejectAlways}
+	if allow {
+		kinds = []runner.PermissionKind{runner.AllowOnce, runner.AllowAlways}
+	}
+	for _, k := range kinds {
+		for _, o := range req.Options {
+			if o.Kind == k {
+				return decision{answer: runner.PermissionAnswer{OptionID: o.ID, Message: reason}}
+			}
+		}
+	}
+	return decision{err: errDenied}
+}
+
+func optionIDs(req runner.PermissionRequest) string {
+	ids := make([]string, len(req.Options))
+	for i, o := range req.Options {
+		ids[i] = o.ID
+	}
+	return strings.Join(ids, ", ")
+}

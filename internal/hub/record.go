@@ -1,0 +1,95 @@
+package hub
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+)
+
+// record is the stored body of a task. A text that the task shows in several
+// places (the last message, the status, the artifact it was streamed as) is
+// stored once.
+type record struct {
+	*a2a.Task
+	// StatusInHistory says that the status's message is the history's last.
+	StatusInHistory bool `json:"statusInHistory,omitempty"`
+	// AnswerInHistory is the index (from 1) of an artifact whose one text part is
+	// that of the history's last message.
+	AnswerInHistory int `json:"answerInHistory,omitempty"`
+	// Turn counts the task's turns; Waiting are the messages of turns to come.
+	Turn    int            `json:"turn,omitempty"`
+	Waiting []*a2a.Message `json:"waiting,omitempty"`
+}
+
+func encodeRecord(r record) ([]byte, error) {
+	t := *r.Task
+	if n := len(t.History); n > 0 {
+		last := t.History[n-1]
+		if t.Status.Message == last {
+			r.StatusInHistory, t.Status.Message = true, nil
+		}
+		for i, a := range t.Artifacts {
+			if len(last.Parts) == 1 && sameText(a.Parts, last.Parts) {
+				slim := *a
+				slim.Parts = a2a.ContentParts{}
+				t.Artifacts = append([]*a2a.Artifact(nil), t.Artifacts...)
+				t.Artifacts[i], r.AnswerInHistory = &slim, i+1
+				break
+			}
+		}
+	}
+	r.Task = &t
+	return json.Marshal(r)
+}
+
+func sameText(a, b a2a.ContentParts) bool {
+	if len(a) != 1 || len(b) != 1 {
+		return false
+	}
+	x, ok := a[0].Content.(a2a.Text)
+	y, ok2 := b[0].Content.(a2a.Text)
+	return ok && ok2 && x == y
+}
+
+func decodeRecord(body []byte) (record, error) {
+	r := record{Task: new(a2a.Task)}
+	if err := json.Unmarshal(body, &r); err != nil {
+		return record{}, fmt.Errorf("decode a stored task: %w", err)
+	}
+	n := len(r.History)
+	if (r.StatusInHistory || r.AnswerInHistory > 0) && n == 0 || r.AnswerInHistory > len(r.Artifacts) {
+		return record{}, fmt.Errorf("decode stored task %s: it refers to a message that is not there", r.ID)
+	}
+	if r.StatusInHistory {
+		r.Status.Message = r.History[n-1]
+	}
+	if i := r.AnswerInHistory; i > 0 {
+		r.Artifacts[i-1].Parts = r.History[n-1].Parts
+	}
+	return r, nil
+}
+
+// delta is one line of what a running turn has put out since it began.
+type delta struct {
+	Turn     int                          `json:"turn"`
+	Text     string                       `json:"text,omitempty"`
+	Artifact *a2a.TaskArtifactUpdateEvent `json:"artifact,omitempty"`
+}
+
+// decodeDeltas reads the lines of one turn. A cut last line, or one that cannot
+// be read, ends it: what came before is kept.
+func decodeDeltas(data []byte, turn int) []delta {
+	var ds []delta
+	for line := range bytes.Lines(data) {
+		var d delta
+		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &d) != nil {
+			break
+		}
+		if d.Turn == turn {
+			ds = append(ds, d)
+		}
+	}
+	return ds
+}

@@ -1,0 +1,126 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+)
+
+// restore reads the index, the sessions and the expired contexts out of the
+// store, and ends the tasks that a crash cut off.
+func (h *Hub) restore(ctx context.Context) error {
+	var cut []head
+	var errs []error
+	err := h.store.load(ctx,
+		func(hd head) {
+			h.index.add(hd)
+			if hd.Live {
+				cut = append(cut, hd)
+			}
+		},
+		func(kind, _ string, value []byte) {
+			switch kind {
+			case kindSession:
+				errs = append(errs, h.pool.restore(value))
+			case kindExpired:
+				var rec expiredRecord
+				if err := json.Unmarshal(value, &rec); err != nil {
+					errs = append(errs, fmt.Errorf("decode an expired context: %w", err))
+					return
+				}
+				h.expired.add(rec.Context, rec.At)
+			}
+		})
+	if err != nil {
+		return &Error{Code: CodeInternal, Message: "cannot read the hub's store", Err: err}
+	}
+	if err := errors.Join(errs...); err != nil {
+		h.log.Warn("some stored records cannot be read and are left out", "error", err)
+	}
+	for _, hd := range cut {
+		if err := h.endCutOff(ctx, hd); err != nil {
+			return &Error{Code: CodeInternal, Message: fmt.Sprintf("cannot end task %s, which a crash cut off", hd.ID), Err: err}
+		}
+	}
+	if len(cut) > 0 {
+		h.log.Warn("tasks that were under way when the hub stopped have failed", "tasks", len(cut))
+	}
+	return nil
+}
+
+// endCutOff makes a task failed whose turn was under way when the process died,
+// and keeps what the turn had put out.
+func (h *Hub) endCutOff(ctx context.Context, hd head) error {
+	body, err := h.store.task(ctx, hd.ID)
+	if err != nil {
+		return err
+	}
+	rec, err := decodeRecord(body)
+	if err != nil {
+		return err
+	}
+	data, err := h.store.deltas(ctx, hd.ID)
+	if err != nil {
+		return err
+	}
+	e, _ := h.index.entry(hd.ID)
+	t := newTask(h, e, rec)
+	for _, m := range rec.Waiting {
+		t.addHistory(m)
+	}
+	output := t.replay(data)
+	steps, err := path(t.status.State, a2a.TaskStateFailed)
+	if err != nil {
+		return err
+	}
+	for range steps[:len(steps)-1] {
+		h.index.stamp() // the state it passed through
+	}
+	msg := t.errorMessage(codeStopped, fmt.Sprintf("the hub stopped while the task was %s", stateName(hd.State)), "send the message again")
+	status := t.newStatus(a2a.TaskStateFailed, msg)
+	end := ending{state: a2a.TaskStateFailed, message: msg, history: true, output: output}
+	if body, err = t.body(status, end); err != nil {
+		return err
+	}
+	if err := h.store.putTask(ctx, t.head(status, false), body); err != nil {
+		return err
+	}
+	h.index.update(e, status.State, *status.Timestamp)
+	if len(data) > 0 {
+		return h.store.dropDeltas(ctx, hd.ID)
+	}
+	return nil
+}
+
+// replay makes artifacts of what a turn had put out.
+func (t *task) replay(data []byte) []*a2a.Artifact {
+	tn := &turn{task: t, n: t.turns, seen: true}
+	for _, d := range decodeDeltas(data, t.turns) {
+		tn.text.WriteString(d.Text)
+		if up := d.Artifact; up != nil && up.Artifact != nil {
+			tn.restoreArtifact(up)
+		}
+	}
+	tn.over = true
+	return tn.artifacts()
+}
+
+func (tn *turn) restoreArtifact(up *a2a.TaskArtifactUpdateEvent) {
+	for i, a := range tn.others {
+		if a.ID != up.Artifact.ID {
+			continue
+		}
+		if up.Append {
+			whole := *a
+			whole.Parts = append(whole.Parts, up.Artifact.Parts...)
+			tn.replace(i, &whole)
+		} else {
+			tn.replace(i, up.Artifact)
+		}
+		return
+	}
+	tn.others = append(tn.others, up.Artifact)
+}

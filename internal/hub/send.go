@@ -1,0 +1,430 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+)
+
+// Limits of a message, in what they name. The bytes of text are bounded by the
+// agent's limits.maxPrompt too.
+const (
+	maxIDLength     = 128
+	maxParts        = 1000
+	maxMessageBytes = 24 << 20
+	maxMetadata     = 64 << 10
+)
+
+// Send stores a message and starts or queues its turn. It returns at once, when
+// the task is stored. For the errors see Code.
+func (h *Hub) Send(ctx context.Context, req SendRequest) (*a2a.Task, error) {
+	t, err := h.accept(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer h.release(t)
+	snap := t.currentSnapshot()
+	if err := t.ensureStored(ctx); err != nil {
+		return nil, err
+	}
+	return snap, nil
+}
+
+// SendAndWait sends a message and waits until its task has ended or is
+// interrupted: then the task is stored. When ctx ends first, the task goes on;
+// it is returned as it is then, with an error of CodeTimeout.
+func (h *Hub) SendAndWait(ctx context.Context, req SendRequest) (*a2a.Task, error) {
+	t, err := h.accept(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer h.release(t)
+	t.mu.Lock()
+	ended := t.settled
+	t.mu.Unlock()
+	select {
+	case <-ended:
+		return t.currentSnapshot(), nil
+	case <-ctx.Done():
+		return t.currentSnapshot(), &Error{
+			Code:    CodeTimeout,
+			Message: fmt.Sprintf("the answer did not come in time; task %s goes on", t.id),
+			Remedy:  "get the task later, follow it, or cancel it",
+			Err:     ctx.Err(),
+		}
+	}
+}
+
+// SendAndStream sends a message and follows its task. The caller closes the
+// subscription; the end of ctx does not.
+func (h *Hub) SendAndStream(ctx context.Context, req SendRequest) (*Subscription, error) {
+	var sub *Subscription
+	t, err := h.acceptWith(ctx, req, func(t *task) { sub = t.subscribe() })
+	if err != nil {
+		if sub != nil {
+			sub.Close()
+		}
+		return nil, err
+	}
+	defer h.release(t)
+	if err := t.ensureStored(ctx); err != nil {
+		sub.Close()
+		return nil, err
+	}
+	return sub, nil
+}
+
+// ensureStored returns when the task, as it was before the call, is durable.
+func (t *task) ensureStored(ctx context.Context) error {
+	if err := t.store(ctx); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	if err := t.whileSettling(ctx); err != nil {
+		return err
+	}
+	t.mu.Unlock()
+	return nil
+}
+
+func (h *Hub) accept(ctx context.Context, req SendRequest) (*task, error) {
+	return h.acceptWith(ctx, req, nil)
+}
+
+// acceptWith takes a message and returns its task with a reference. It calls
+// seen with the task locked, after the message is part of it and before
+// anything follows from it.
+func (h *Hub) acceptWith(ctx context.Context, req SendRequest, seen func(*task)) (*task, error) {
+	if err := h.begin(); err != nil {
+		return nil, err
+	}
+	defer h.wg.Done()
+	if err := ctx.Err(); err != nil {
+		return nil, contextError(err)
+	}
+	if err := validateMessage(req.Message, req.Metadata); err != nil {
+		return nil, err
+	}
+	msg := *req.Message
+	var t *task
+	var err error
+	if msg.TaskID == "" {
+		t, err = h.newTask(req, &msg, seen)
+	} else {
+		t, err = h.continueTask(ctx, req, &msg, seen)
+	}
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	onTurn := h.onTurn
+	h.mu.Unlock()
+	if onTurn != nil {
+		onTurn(t.id)
+	}
+	return t, nil
+}
+
+// begin registers work that Close waits for; wg.Done ends it.
+func (h *Hub) begin() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closing {
+		return &Error{Code: CodeUnavailable, Message: "the hub is stopping", Remedy: "start it again, then send the message"}
+	}
+	h.wg.Add(1)
+	return nil
+}
+
+// newTask makes a task for a message and queues it.
+func (h *Hub) newTask(req SendRequest, msg *a2a.Message, seen func(*task)) (*task, error) {
+	id, err := targetAgent(req)
+	if err != nil {
+		return nil, err
+	}
+	a := h.agents.get(id)
+	if a == nil {
+		return nil, agentNotFound(id)
+	}
+	if err := a.checkPrompt(msg); err != nil {
+		return nil, err
+	}
+	if msg.ContextID == "" {
+		msg.ContextID = a2a.NewContextID()
+	} else if err := h.expired.check(msg.ContextID); err != nil {
+		return nil, err
+	}
+	done, err := a.health.admit()
+	if err != nil {
+		return nil, err
+	}
+	msg.TaskID = a2a.NewTaskID()
+	now := h.index.stamp()
+	rec := record{Task: &a2a.Task{
+		History:  []*a2a.Message{msg},
+		Metadata: taskMetadata(req.Metadata, id),
+		Status:   a2a.TaskStatus{State: a2a.TaskStateSubmitted, Timestamp: &now},
+	}}
+	e := h.index.add(head{ID: msg.TaskID, Agent: id, Context: msg.ContextID, State: a2a.TaskStateSubmitted, Created: now.UnixNano(), Updated: now.UnixNano()})
+	t := newTask(h, e, rec)
+	t.agent, t.stored = a, false
+	t.refs = 2 // the caller's and the turn's
+	t.waiting = []pending{{msg: msg, listed: true, timeout: a.timeout(req.Timeout), done: done}}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h.mu.Lock()
+	h.live[t.id] = t
+	h.mu.Unlock()
+	if seen != nil {
+		seen(t)
+	}
+	if err := a.enqueue(t); err != nil {
+		done(errNeutral)
+		h.index.remove(t.id)
+		h.mu.Lock()
+		delete(h.live, t.id)
+		h.mu.Unlock()
+		return nil, err
+	}
+	t.startPulse()
+	return t, nil
+}
+
+// continueTask adds a message to a task that is there.
+func (h *Hub) continueTask(ctx context.Context, req SendRequest, msg *a2a.Message, seen func(*task)) (*task, error) {
+	t, err := h.acquire(ctx, msg.TaskID)
+	if err != nil {
+		return nil, err
+	}
+	ask, err := t.take(ctx, req, msg, seen)
+	if err != nil {
+		h.release(t)
+		return nil, err
+	}
+	if ask {
+		t.ask() // the next question, if there is one
+	}
+	return t, nil
+}
+
+// take makes a message part of the task: the answer to a question, the next
+// turn of one that runs, or what an interrupted one waited for. It returns true
+// where it was an answer.
+func (t *task) take(ctx context.Context, req SendRequest, msg *a2a.Message, seen func(*task)) (answer bool, err error) {
+	if err := t.checkAddress(req, msg); err != nil {
+		return false, err
+	}
+	msg.ContextID = t.contextID
+	t.mu.Lock()
+	if err := t.whileSettling(ctx); err != nil {
+		return false, err
+	}
+	defer t.mu.Unlock()
+	if s := t.status.State; s.Terminal() {
+		return false, &Error{Code: CodeUnsupported, Message: fmt.Sprintf("task %s has ended (%s) and takes no more messages", t.id, stateName(s)),
+			Remedy: "send the message without a taskId; the contextId continues the conversation"}
+	}
+	if t.agent == nil {
+		return false, agentNotFound(t.agentID)
+	}
+	if err := t.hub.expired.check(t.contextID); err != nil {
+		return false, err
+	}
+	if len(t.questions) > 0 && t.questions[0].asked {
+		if err := t.reply(msg); err != nil {
+			return false, err
+		}
+		if seen != nil {
+			seen(t)
+		}
+		return true, nil
+	}
+	if err := t.agent.checkPrompt(msg); err != nil {
+		return false, err
+	}
+	return false, t.takeTurn(req, msg, seen)
+}
+
+// takeTurn queues another turn of the task. mu is held.
+func (t *task) takeTurn(req SendRequest, msg *a2a.Message, seen func(*task)) error {
+	done, err := t.agent.health.admit()
+	if err != nil {
+		return err
+	}
+	p := pending{msg: msg, timeout: t.agent.timeout(req.Timeout), done: done}
+	if t.turn != nil || len(t.waiting) > 0 { // it runs, or waits in the queue
+		if err := t.agent.reserve(); err != nil {
+			done(errNeutral)
+			return err
+		}
+		p.reserve = true
+		t.waiting = append(t.waiting, p)
+		if seen != nil {
+			seen(t)
+		}
+		return nil
+	}
+	p.listed = true
+	history, size, meta := t.history, t.bytes, t.metadata
+	t.waiting = append(t.waiting, p)
+	t.addHistory(msg)
+	t.reopen()
+	if seen != nil {
+		seen(t)
+	}
+	t.hub.retain(t) // the turn's
+	if err := t.agent.enqueue(t); err != nil {
+		t.hub.dropRef(t)
+		t.waiting, t.history, t.bytes, t.metadata, t.snap = nil, history, size, meta, nil
+		close(t.settled)
+		done(errNeutral)
+		return err
+	}
+	t.stored = false // until the message is in the store too
+	t.startPulse()
+	return nil
+}
+
+// dropRef gives a reference back that is not the last.
+func (h *Hub) dropRef(t *task) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t.refs--
+}
+
+// checkAddress refuses a message that names another context or agent than its
+// task's.
+func (t *task) checkAddress(req SendRequest, msg *a2a.Message) error {
+	if msg.ContextID != "" && msg.ContextID != t.contextID {
+		return &Error{Code: CodeInvalid, Field: "message.contextId", Message: fmt.Sprintf("task %s belongs to another context", t.id),
+			Remedy: "leave the contextId out, or send the task's own"}
+	}
+	want, field := req.AgentID, "agentId"
+	if want == "" {
+		want, _ = msg.Metadata[MetaTargetAgent].(string)
+		field = "message.metadata." + MetaTargetAgent
+	}
+	if want != "" && want != t.agentID {
+		return &Error{Code: CodeInvalid, Field: field, Message: fmt.Sprintf("task %s belongs to agent %s, not to %q", t.id, t.agentID, clip(want, 64)),
+			Remedy: "leave the agent out, or send a message without a taskId"}
+	}
+	return nil
+}
+
+func targetAgent(req SendRequest) (string, error) {
+	if req.AgentID != "" {
+		return req.AgentID, nil
+	}
+	const field = "message.metadata." + MetaTargetAgent
+	v, ok := req.Message.Metadata[MetaTargetAgent]
+	if !ok {
+		return "", &Error{Code: CodeInvalid, Field: field, Message: "the message names no agent", Remedy: "set " + field + " to the id of an agent"}
+	}
+	id, ok := v.(string)
+	if !ok || id == "" {
+		return "", &Error{Code: CodeInvalid, Field: field, Message: field + " must be the id of an agent"}
+	}
+	return id, nil
+}
+
+// taskMetadata is what a new task carries: the caller's, but nothing under the
+// hub's own prefix.
+func taskMetadata(given map[string]any, agent string) map[string]any {
+	m := make(map[string]any, len(given)+1)
+	for k, v := range given {
+		if !strings.HasPrefix(k, "parley.") {
+			m[k] = v
+		}
+	}
+	m[MetaAgent] = agent
+	return m
+}
+
+// checkPrompt refuses a prompt that is larger than the agent takes.
+func (a *agent) checkPrompt(msg *a2a.Message) error {
+	limit := orDefault(a.def.Limits.MaxPrompt, 1<<20)
+	n := 0
+	for _, p := range msg.Parts {
+		n += len(p.Text())
+	}
+	if n <= limit {
+		return nil
+	}
+	return &Error{Code: CodeInvalid, Field: "message.parts", Message: fmt.Sprintf("the text has %d bytes; agent %s takes %d", n, a.def.ID, limit),
+		Remedy: "shorten it, or raise the agent's limits.maxPrompt"}
+}
+
+func (a *agent) runLimit() time.Duration { return orDefault(a.def.Limits.Run, 30*time.Minute) }
+
+// timeout bounds what was asked for by the agent's limit.
+func (a *agent) timeout(asked time.Duration) time.Duration {
+	if asked <= 0 {
+		return a.runLimit()
+	}
+	return min(asked, a.runLimit())
+}
+
+// validateMessage checks what the hub itself relies on, and the sizes of the rest.
+func validateMessage(m *a2a.Message, meta map[string]any) error {
+	switch {
+	case m == nil:
+		return invalid("message", "there is no message")
+	case m.ID == "" || len(m.ID) > 2*maxIDLength || !utf8.ValidString(m.ID):
+		return invalid("message.messageId", "message.messageId must be 1 to %d bytes of text", 2*maxIDLength)
+	case m.Role != a2a.MessageRoleUser:
+		return invalid("message.role", "message.role must be user")
+	case len(m.Parts) == 0:
+		return invalid("message.parts", "message.parts must have at least one part")
+	case len(m.Parts) > maxParts:
+		return invalid("message.parts", "message.parts has more than %d parts", maxParts)
+	case m.ContextID != "" && !validID(m.ContextID):
+		return invalid("message.contextId", "message.contextId must be 1 to %d printable characters", maxIDLength)
+	case m.TaskID != "" && !validID(string(m.TaskID)):
+		return invalid("message.taskId", "message.taskId must be 1 to %d printable characters", maxIDLength)
+	case dataSize(m.Metadata) > maxMetadata:
+		return invalid("message.metadata", "message.metadata has more than %d bytes", maxMetadata)
+	case dataSize(meta) > maxMetadata:
+		return invalid("metadata", "metadata has more than %d bytes", maxMetadata)
+	}
+	size := 0
+	for i, p := range m.Parts {
+		if p == nil || p.Content == nil {
+			return invalid(fmt.Sprintf("message.parts[%d]", i), "message.parts[%d] is empty", i)
+		}
+		if s, ok := p.Content.(a2a.Text); ok && !utf8.ValidString(string(s)) {
+			return invalid(fmt.Sprintf("message.parts[%d].text", i), "message.parts[%d].text is not UTF-8", i)
+		}
+		size += partSize(p)
+	}
+	if size > maxMessageBytes {
+		return invalid("message.parts", "message.parts has %d bytes, more than %d", size, maxMessageBytes)
+	}
+	return nil
+}
+
+func invalid(field, format string, args ...any) *Error {
+	return &Error{Code: CodeInvalid, Field: field, Message: fmt.Sprintf(format, args...)}
+}
+
+// validID tells whether a user's id may be kept: it is printable and short. It
+// is never used as a path or subject as it is.
+func validID(s string) bool {
+	if len(s) == 0 || len(s) > maxIDLength || !utf8.ValidString(s) {
+		return false
+	}
+	for _, r := range s {
+		if !unicode.IsPrint(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// errNeutral says of a turn that it tells nothing about its agent.
+var errNeutral = errors.New("not the agent's doing")

@@ -1,0 +1,255 @@
+package hub
+
+import (
+	"container/list"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// sessions are the conversations of agents: one of each agent in each context.
+// Those without a turn stay open for a while, a bounded number of them; any
+// other is resumed from its record when it is needed.
+type sessions struct {
+	hub  *Hub
+	dirs workDirs
+
+	mu      sync.Mutex
+	open_   map[sessionKey]*session
+	idle    list.List // of *session, the longest unused first
+	records map[sessionKey]sessionRecord
+}
+
+type sessionKey struct{ agent, context string }
+
+// session is one that is open. Its fields belong to the pool's lock, but for
+// key, agent and session, which never change.
+type session struct {
+	key     sessionKey
+	agent   *agent
+	session runner.Session
+	used    time.Time
+	place   *list.Element // in idle; nil while a turn runs, or it closes
+	closed  chan struct{} // closed when a close that began is done; nil before
+}
+
+// sessionRecord is what is stored of a session.
+type sessionRecord struct {
+	Agent     string    `json:"agent"`
+	Context   string    `json:"context"`
+	SessionID string    `json:"sessionId"`
+	WorkDir   string    `json:"workDir,omitempty"`
+	Version   string    `json:"version,omitempty"` // of the agent
+	At        time.Time `json:"at"`
+}
+
+func (k sessionKey) String() string { return k.agent + "/" + k.context }
+
+func newSessions(h *Hub) *sessions {
+	return &sessions{
+		hub: h, dirs: workDirs{base: h.cfg.DataDir},
+		open_: map[sessionKey]*session{}, records: map[sessionKey]sessionRecord{},
+	}
+}
+
+// open returns the session of an agent in a context for one turn; done gives it
+// back. There is one turn at a time for each key.
+func (p *sessions) open(ctx context.Context, a *agent, contextID string) (*session, error) {
+	key := sessionKey{a.def.ID, contextID}
+	p.mu.Lock()
+	for {
+		s := p.open_[key]
+		if s == nil {
+			break
+		}
+		if s.closed == nil {
+			p.idle.Remove(s.place)
+			s.place = nil
+			p.mu.Unlock()
+			return s, nil
+		}
+		p.mu.Unlock()
+		select {
+		case <-s.closed:
+		case <-ctx.Done():
+			return nil, &runner.Error{Code: runner.CodeTimeout, Message: "the agent's former session is still ending", Err: ctx.Err()}
+		}
+		p.mu.Lock()
+	}
+	rec := p.records[key]
+	p.mu.Unlock()
+
+	dir, err := p.dirs.prepare(ctx, a.def, contextID)
+	if err != nil {
+		return nil, err
+	}
+	rs, err := a.run.Open(runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: dir})
+	if err != nil {
+		return nil, err
+	}
+	s := &session{key: key, agent: a, session: rs}
+	p.mu.Lock()
+	p.open_[key] = s
+	p.mu.Unlock()
+	return s, nil
+}
+
+// done gives a session back after its turn.
+func (p *sessions) done(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.used = time.Now()
+	s.place = p.idle.PushBack(s)
+	for p.idle.Len() > p.hub.cfg.MaxIdleSessions {
+		p.close(p.idle.Front().Value.(*session))
+	}
+}
+
+// close closes an idle session in the background. mu is held.
+func (p *sessions) close(s *session) {
+	p.idle.Remove(s.place)
+	s.place = nil
+	s.closed = make(chan struct{})
+	p.hub.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		if err := s.session.Close(ctx); err != nil {
+			p.hub.log.Warn("an agent's session did not close", "agent", s.key.agent, "error", err)
+		}
+		p.mu.Lock()
+		delete(p.open_, s.key)
+		p.mu.Unlock()
+		close(s.closed)
+	})
+}
+
+// closeTimeout bounds the end of one session's processes.
+const closeTimeout = 30 * time.Second
+
+// closeWhere closes the idle sessions that match, and waits for all that match
+// and close. One with a running turn is closed by whoever ends that.
+func (p *sessions) closeWhere(ctx context.Context, match func(*session) bool) error {
+	var closing []chan struct{}
+	p.mu.Lock()
+	for _, s := range p.open_ {
+		if !match(s) {
+			continue
+		}
+		if s.place != nil {
+			p.close(s)
+		}
+		if s.closed != nil {
+			closing = append(closing, s.closed)
+		}
+	}
+	p.mu.Unlock()
+	for _, c := range closing {
+		select {
+		case <-c:
+		case <-ctx.Done():
+			return contextError(ctx.Err())
+		}
+	}
+	return nil
+}
+
+// closeIdle closes the sessions that were not used for their agent's time.
+func (p *sessions) closeIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var next *list.Element
+	for e := p.idle.Front(); e != nil; e = next {
+		next = e.Next()
+		s := e.Value.(*session)
+		if time.Since(s.used) >= orDefault(s.agent.def.Limits.SessionIdle, 5*time.Minute) {
+			p.close(s)
+		}
+	}
+}
+
+// closeAgent closes an agent's sessions.
+func (p *sessions) closeAgent(ctx context.Context, id string) error {
+	return p.closeWhere(ctx, func(s *session) bool { return s.key.agent == id })
+}
+
+// closeAll closes every session, when no turn runs any more.
+func (p *sessions) closeAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*closeTimeout)
+	defer cancel()
+	if err := p.closeWhere(ctx, func(*session) bool { return true }); err != nil {
+		p.hub.log.Error("agents' sessions are left open", "error", err)
+	}
+	p.hub.wg.Wait()
+}
+
+// started notes the id that an agent gave its session, durably.
+func (p *sessions) started(a *agent, contextID, id string) {
+	key := sessionKey{a.def.ID, contextID}
+	version := a.health.current().Version
+	p.mu.Lock()
+	rec := p.records[key]
+	p.mu.Unlock()
+	if rec.SessionID == id && rec.Version == version {
+		return
+	}
+	dir, err := p.dirs.path(a.def, contextID)
+	if err != nil {
+		dir = "" // the session is open, so it cannot be
+	}
+	rec = sessionRecord{
+		Agent: key.agent, Context: contextID, SessionID: id, Version: version,
+		WorkDir: dir, At: time.Now().UTC(),
+	}
+	value, err := json.Marshal(rec)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+		defer cancel()
+		err = p.hub.store.putRecord(ctx, kindSession, key.String(), value)
+	}
+	if err != nil {
+		p.hub.log.Warn("a session could not be stored: it will not be resumed after a restart", "agent", key.agent, "error", err)
+	}
+	p.mu.Lock()
+	p.records[key] = rec
+	p.mu.Unlock()
+}
+
+// restore takes a stored record.
+func (p *sessions) restore(value []byte) error {
+	var rec sessionRecord
+	if err := json.Unmarshal(value, &rec); err != nil {
+		return fmt.Errorf("decode a stored session: %w", err)
+	}
+	p.records[sessionKey{rec.Agent, rec.Context}] = rec
+	return nil
+}
+
+// release closes a context's sessions, forgets them and removes its working
+// directory.
+func (p *sessions) release(ctx context.Context, contextID string) error {
+	if err := p.closeWhere(ctx, func(s *session) bool { return s.key.context == contextID }); err != nil {
+		return err
+	}
+	var keys []sessionKey
+	p.mu.Lock()
+	for k := range p.records {
+		if k.context == contextID {
+			keys = append(keys, k)
+			delete(p.records, k)
+		}
+	}
+	p.mu.Unlock()
+	var errs []error
+	for _, k := range keys {
+		errs = append(errs, p.hub.store.deleteRecord(ctx, kindSession, k.String()))
+	}
+	for _, a := range p.hub.agents.all() {
+		errs = append(errs, p.dirs.remove(ctx, a.def, contextID))
+	}
+	return errors.Join(errs...)
+}

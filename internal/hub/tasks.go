@@ -1,0 +1,298 @@
+package hub
+
+import (
+	"container/list"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+)
+
+// Limits of a TaskQuery.
+const (
+	defaultPage = 50
+	maxPage     = 1000
+)
+
+// Task returns a task as it is, with at most historyLength messages, the latest;
+// nil is all of them.
+func (h *Hub) Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a.Task, error) {
+	if err := checkHistoryLength(historyLength); err != nil {
+		return nil, err
+	}
+	t, err := h.present(ctx, id, true)
+	if err != nil {
+		return nil, err
+	}
+	return WithHistory(t, historyLength), nil
+}
+
+// present returns a task from memory or the store. A listing that shows no
+// artifacts does not count as having seen a running answer.
+func (h *Hub) present(ctx context.Context, id a2a.TaskID, artifacts bool) (*a2a.Task, error) {
+	h.mu.Lock()
+	t := h.live[id]
+	if t != nil {
+		t.refs++
+	}
+	h.mu.Unlock()
+	if t != nil {
+		defer h.release(t)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if artifacts || t.turn == nil {
+			return t.snapshot(), nil
+		}
+		return &a2a.Task{ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.metadata, History: t.history}, nil
+	}
+	rec, err := h.read(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Status.State.Terminal() {
+		h.cache.put(rec, taskSize(rec.Task))
+	}
+	return rec.Task, nil
+}
+
+// WithHistory returns a task with at most n messages of its history, the latest;
+// nil is all of them. It shares everything else.
+func WithHistory(t *a2a.Task, n *int) *a2a.Task {
+	if n == nil || *n >= len(t.History) {
+		return t
+	}
+	short := *t
+	short.History = nil
+	if *n > 0 {
+		short.History = t.History[len(t.History)-*n:]
+	}
+	return &short
+}
+
+func checkHistoryLength(n *int) error {
+	if n != nil && *n < 0 {
+		return invalid("historyLength", "historyLength must not be negative")
+	}
+	return nil
+}
+
+// Tasks returns a page of the tasks that a query selects, the most recently
+// changed first. A cursor goes on exactly where its page ended: tasks that come
+// in or change meanwhile are newer than it, so none is shown twice.
+func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
+	s, err := q.selection()
+	if err != nil {
+		return TaskPage{}, err
+	}
+	heads, total, more := h.index.find(s)
+	page := TaskPage{Tasks: make([]*a2a.Task, 0, len(heads)), Total: total}
+	for _, hd := range heads {
+		t, err := h.present(ctx, hd.ID, q.WithArtifacts)
+		if he, ok := errors.AsType[*Error](err); ok && he.Code == CodeTaskNotFound {
+			continue // removed since
+		}
+		if err != nil {
+			return TaskPage{}, err
+		}
+		page.Tasks = append(page.Tasks, q.trim(t))
+	}
+	if more {
+		page.NextCursor = encodeCursor(heads[len(heads)-1].Updated)
+	}
+	return page, nil
+}
+
+func (q TaskQuery) trim(t *a2a.Task) *a2a.Task {
+	t = WithHistory(t, q.HistoryLength)
+	if q.WithArtifacts || len(t.Artifacts) == 0 {
+		return t
+	}
+	slim := *t
+	slim.Artifacts = nil
+	return &slim
+}
+
+func (q TaskQuery) selection() (selection, error) {
+	s := selection{context: q.ContextID, agent: q.AgentID, state: q.State, offset: q.Offset, limit: q.Limit}
+	switch {
+	case q.Limit < 0 || q.Limit > maxPage:
+		return s, invalid("limit", "limit must be 1 to %d", maxPage)
+	case q.Offset < 0:
+		return s, invalid("offset", "offset must not be negative")
+	case q.State != "" && !knownState(q.State):
+		return s, invalid("state", "there is no task state %q", clip(stateName(q.State), 40))
+	}
+	if err := checkHistoryLength(q.HistoryLength); err != nil {
+		return s, err
+	}
+	if s.limit == 0 {
+		s.limit = defaultPage
+	}
+	if !q.After.IsZero() {
+		s.after = q.After.UnixNano()
+	}
+	if q.Cursor != "" {
+		at, err := decodeCursor(q.Cursor)
+		if err != nil {
+			return s, invalid("cursor", "the cursor is none of this hub's")
+		}
+		s.before, s.offset = at, 0
+	}
+	return s, nil
+}
+
+func knownState(s a2a.TaskState) bool {
+	_, ok := transitions[s]
+	return ok || s.Terminal()
+}
+
+// A cursor is the stamp of the last task of its page.
+func encodeCursor(at int64) string {
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(at)))
+}
+
+func decodeCursor(s string) (int64, error) {
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err != nil || len(b) != 8 {
+		return 0, fmt.Errorf("malformed cursor %q", clip(s, 40))
+	}
+	at := int64(binary.BigEndian.Uint64(b))
+	if at <= 0 {
+		return 0, fmt.Errorf("malformed cursor %q", clip(s, 40))
+	}
+	return at, nil
+}
+
+// Cancel ends a task and returns it when none of its processes is left. The
+// error is CodeNotCancelable where it has ended already, also where it ended by
+// itself while it was being canceled.
+func (h *Hub) Cancel(ctx context.Context, id a2a.TaskID) (*a2a.Task, error) {
+	if err := h.begin(); err != nil {
+		return nil, err
+	}
+	defer h.wg.Done()
+	t, err := h.acquire(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer h.release(t)
+	return t.cancel(ctx)
+}
+
+func (t *task) cancel(ctx context.Context) (*a2a.Task, error) {
+	t.mu.Lock()
+	if err := t.whileSettling(ctx); err != nil {
+		return nil, err
+	}
+	if s := t.status.State; s.Terminal() {
+		t.mu.Unlock()
+		return nil, t.notCancelable(s)
+	}
+	for t.turn != nil || len(t.waiting) > 0 {
+		if t.turn == nil && t.agent.dequeue(t) {
+			t.mu.Unlock()
+			t.endWaiting(errCanceled)
+			t.hub.release(t) // the turn's reference
+			return t.currentSnapshot(), nil
+		}
+		if t.turn != nil {
+			t.turn.cancel(errCanceled)
+		}
+		if err := t.waitChange(ctx); err != nil {
+			return nil, err
+		}
+		if s := t.status.State; s.Terminal() {
+			snap := t.snapshot()
+			t.mu.Unlock()
+			if s != a2a.TaskStateCanceled {
+				return nil, t.notCancelable(s)
+			}
+			return snap, nil
+		}
+	}
+	defer t.mu.Unlock()
+	t.reopen()
+	if err := t.settle(ending{state: a2a.TaskStateCanceled}); err != nil {
+		return nil, &Error{Code: CodeInternal, Message: "the task could not be canceled", Err: err}
+	}
+	return t.snapshot(), nil
+}
+
+func (t *task) notCancelable(s a2a.TaskState) *Error {
+	return &Error{Code: CodeNotCancelable, Message: fmt.Sprintf("task %s has ended already (%s)", t.id, stateName(s))}
+}
+
+// taskCache keeps the tasks that ended or were asked for last, bounded in number
+// and bytes.
+type taskCache struct {
+	mu       sync.Mutex
+	max      int
+	maxBytes int
+	bytes    int
+	recent   list.List // of cached, the latest first
+	byID     map[a2a.TaskID]*list.Element
+}
+
+type cached struct {
+	rec   record
+	bytes int
+}
+
+func newTaskCache(n, bytes int) *taskCache {
+	return &taskCache{max: n, maxBytes: bytes, byID: map[a2a.TaskID]*list.Element{}}
+}
+
+func (c *taskCache) get(id a2a.TaskID) (record, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.byID[id]
+	if e == nil {
+		return record{}, false
+	}
+	c.recent.MoveToFront(e)
+	return e.Value.(cached).rec, true
+}
+
+func (c *taskCache) put(rec record, bytes int) {
+	bytes += 1 << 10 // what a small task takes by itself
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(rec.ID)
+	if bytes > c.maxBytes/4 {
+		return
+	}
+	c.byID[rec.ID] = c.recent.PushFront(cached{rec, bytes})
+	c.bytes += bytes
+	for c.bytes > c.maxBytes || c.recent.Len() > c.max {
+		c.drop(c.recent.Back().Value.(cached).rec.ID)
+	}
+}
+
+func (c *taskCache) remove(id a2a.TaskID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop(id)
+}
+
+func (c *taskCache) drop(id a2a.TaskID) {
+	if e := c.byID[id]; e != nil {
+		c.bytes -= e.Value.(cached).bytes
+		c.recent.Remove(e)
+		delete(c.byID, id)
+	}
+}
+
+func taskSize(t *a2a.Task) int {
+	n := 0
+	for _, m := range t.History {
+		n += partsSize(m.Parts)
+	}
+	for _, a := range t.Artifacts {
+		n += partsSize(a.Parts)
+	}
+	return n
+}

@@ -1,0 +1,610 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// turn is one prompt of a task on its way through the agent. It is the
+// runner's handler. Its fields belong to the task's lock.
+//
+// How an answer is shown: while the turn runs, its text grows as the artifact
+// "answer" ("answer-2" in the task's second turn and so on), but only for those
+// who look: the artifact is part of the task from the moment that somebody has
+// seen it. When the turn ends, the whole text is the status's message, and the
+// last one of the history. So a plain send is answered by a status message and
+// no artifact, and what was streamed is never taken back. A turn that does not
+// end well keeps what it had put out as the artifact in any case.
+type turn struct {
+	task   *task
+	n      int
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	clock  *runClock
+
+	text    strings.Builder
+	shown   int  // bytes of text that were emitted
+	seen    bool // somebody saw the text as an artifact
+	others  []*a2a.Artifact
+	bytes   int // of others
+	usage   runner.Usage
+	tools   map[string]runner.ToolCall
+	session chan struct{} // closed when the session's record is stored; nil if there is none to store
+	over    bool
+
+	unsaved   []byte // lines for the store: artifacts
+	written   int    // bytes of text in the store
+	storedAny bool   // something is
+}
+
+const (
+	chunkSize    = 8 << 10 // text is shown without waiting for the pulse
+	maxArtifacts = 1000    // of one turn
+	maxTools     = 1000    // whose states are followed
+)
+
+// run has the task's turns run, as long as messages wait. It holds the task's
+// place at the agent.
+func (t *task) run() {
+	began := time.Now()
+	for more := true; more; {
+		t.mu.Lock()
+		if cause := context.Cause(t.hub.base); cause != nil {
+			t.mu.Unlock()
+			t.agent.turnsDone(t)
+			t.endWaiting(cause)
+			return
+		}
+		p := t.waiting[0]
+		t.waiting = slices.Clone(t.waiting[1:])
+		if p.reserve {
+			t.agent.unreserve(1)
+		}
+		if !p.listed {
+			t.addHistory(p.msg)
+		}
+		t.turns++
+		tn := &turn{task: t, n: t.turns}
+		tn.ctx, tn.cancel = context.WithCancelCause(t.hub.base)
+		tn.clock = newRunClock(p.timeout, func() { tn.cancel(errTimeout) })
+		t.turn = tn
+		t.change()
+		t.startPulse()
+		t.mu.Unlock()
+
+		out, err := tn.do(p.msg)
+		more = t.endTurn(tn, p, out, err)
+		tn.cancel(nil)
+	}
+	t.mu.Lock()
+	status := t.status
+	t.mu.Unlock()
+	t.logEnd(began, status)
+}
+
+// do runs the turn at the agent. A driver that panics has failed.
+func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
+	t := tn.task
+	defer func() {
+		tn.clock.stop()
+		if r := recover(); r != nil {
+			t.hub.log.Error("an agent's driver panicked", "agent", t.agentID, "task", t.id, "panic", r, "stack", string(debug.Stack()))
+			out = runner.Outcome{Status: runner.OutcomeFailed}
+			err = &runner.Error{Code: runner.CodeInternal, Message: "the agent's driver crashed", Remedy: "see the hub's log"}
+		}
+	}()
+	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID)
+	if err != nil {
+		return runner.Outcome{Status: runner.OutcomeFailed}, err
+	}
+	defer t.hub.pool.done(s)
+	out, err = s.session.Turn(tn.ctx, runner.Turn{Parts: msg.Parts, TaskID: string(t.id), MessageID: msg.ID}, (*handler)(tn))
+	t.mu.Lock()
+	saved := tn.session
+	t.mu.Unlock()
+	if saved != nil {
+		<-saved
+	}
+	return out, err
+}
+
+// endTurn takes the turn's outcome. It returns true where the task goes on with
+// another turn at once.
+func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more bool) {
+	cause := context.Cause(tn.ctx)
+	fault := agentFault(out, err, cause, p.timeout < t.agent.runLimit())
+	p.done(fault)
+	t.agent.health.ran(fault)
+
+	t.mu.Lock()
+	tn.over = true
+	if lerr := t.whileSettling(context.Background()); lerr != nil {
+		panic(lerr) // Background never ends
+	}
+	tn.showText(true)
+	t.outcomeMeta(tn, out)
+	e := t.ending(tn, out, err, cause)
+	if len(t.waiting) > 0 && (out.Status == runner.OutcomeCompleted || out.Status == runner.OutcomeInputRequired) && cause == nil {
+		t.carryOn(tn, e)
+		t.mu.Unlock()
+		if err := t.store(context.Background()); err != nil {
+			t.hub.log.Warn("a task could not be stored between two turns", "task", t.id, "error", err)
+		} else if tn.storedAny {
+			t.dropDeltas()
+		}
+		return true
+	}
+	waiting := t.takeWaiting()
+	t.agent.turnsDone(t)
+	if err := t.settle(e); err != nil {
+		t.hub.log.Error("a turn ended in a way that its task cannot", "task", t.id, "error", err)
+		e = ending{state: a2a.TaskStateFailed, output: e.output, message: t.errorMessage(string(CodeInternal), err.Error(), "")}
+		if err := t.settle(e); err != nil {
+			t.hub.log.Error("a task could not be ended", "task", t.id, "error", err)
+		}
+	}
+	t.mu.Unlock()
+	report(waiting, errNeutral)
+	return false
+}
+
+// carryOn makes the turn's result part of a task that has another turn to come.
+// mu is held.
+func (t *task) carryOn(tn *turn, e ending) {
+	if t.status.State != a2a.TaskStateWorking {
+		t.show(t.newStatus(a2a.TaskStateWorking, nil))
+	}
+	if e.message != nil {
+		t.addHistory(e.message)
+		t.show(t.newStatus(a2a.TaskStateWorking, e.message))
+	}
+	t.addArtifacts(e.output)
+	t.turn = nil
+	t.snap = nil
+}
+
+// outcomeMeta writes what the turn cost and was denied into the metadata. mu is
+// held.
+func (t *task) outcomeMeta(tn *turn, out runner.Outcome) {
+	if u := out.Usage; u != (runner.Usage{}) {
+		tn.usage = u
+	}
+	if tn.usage != (runner.Usage{}) {
+		t.setMeta(MetaUsage, plain(tn.usage))
+	}
+	if len(out.Denials) > 0 {
+		denied := make([]any, len(out.Denials))
+		for i, d := range out.Denials {
+			denied[i] = toolData(d)
+		}
+		t.setMeta(MetaDenials, denied)
+	}
+	if out.Truncated {
+		t.notice("the answer was cut: it is longer than the agent's limits.maxOutput")
+	}
+}
+
+// ending maps the turn's outcome to the task's. mu is held.
+func (t *task) ending(tn *turn, out runner.Outcome, err error, cause error) ending {
+	text := strings.ToValidUTF8(out.Text, "\uFFFD")
+	if text == "" {
+		text = tn.answer()
+	}
+	if cause != nil && out.Status != runner.OutcomeCompleted {
+		tn.seen = true
+		e := t.cutOff(cause)
+		if errors.Is(cause, errTimeout) {
+			e.message = t.errorMessage(string(CodeTimeout),
+				fmt.Sprintf("the agent did not end within %s", tn.clock.limit), "send the message with a longer timeout, or raise the agent's limits.run")
+		}
+		e.output = tn.artifacts()
+		return e
+	}
+	e := ending{history: true}
+	switch out.Status {
+	case runner.OutcomeCompleted, runner.OutcomeInputRequired:
+		e.state = a2a.TaskStateCompleted
+		if out.Status == runner.OutcomeInputRequired {
+			e.state = a2a.TaskStateInputRequired
+		}
+		if text != "" {
+			e.message = t.agentMessage(a2a.NewTextPart(text))
+		}
+	case runner.OutcomeCanceled:
+		tn.seen = true
+		e.state = a2a.TaskStateCanceled
+	case runner.OutcomeRejected:
+		e.state = a2a.TaskStateRejected
+		if t.status.State != a2a.TaskStateSubmitted {
+			e.state = a2a.TaskStateFailed // the diagram knows no refusal of work that has begun
+		}
+		if err == nil && text != "" {
+			e.message = t.agentMessage(a2a.NewTextPart(text))
+			e.message.Metadata = errorMeta("rejected", "")
+			break
+		}
+		e.message = t.outcomeError(err, "rejected", "the agent refused the task")
+	case runner.OutcomeAuthRequired:
+		e.state = a2a.TaskStateAuthRequired
+		e.message = t.outcomeError(err, string(runner.CodeAuth), "the agent has no credentials")
+	default:
+		tn.seen = true
+		e.state = a2a.TaskStateFailed
+		e.message = t.outcomeError(err, string(runner.CodeAgent), "the agent failed")
+	}
+	e.output = tn.artifacts()
+	return e
+}
+
+// outcomeError is the message of a turn that did not end well.
+func (t *task) outcomeError(err error, code, text string) *a2a.Message {
+	if re, ok := errors.AsType[*runner.Error](err); ok {
+		return t.errorMessage(string(re.Code), re.Message, re.Remedy)
+	}
+	if he, ok := errors.AsType[*Error](err); ok {
+		return t.errorMessage(string(he.Code), he.Message, he.Remedy)
+	}
+	if err != nil {
+		t.hub.log.Error("a turn failed", "task", t.id, "agent", t.agentID, "error", err)
+	}
+	return t.errorMessage(code, text, "")
+}
+
+// addArtifacts makes artifacts part of the task; one with a known ID replaces
+// that. mu is held.
+func (t *task) addArtifacts(as []*a2a.Artifact) {
+	if len(as) == 0 {
+		return
+	}
+	t.artifacts = mergeArtifacts(t.artifacts, as)
+	for _, a := range as {
+		t.bytes += partsSize(a.Parts)
+	}
+	t.snap = nil
+}
+
+func mergeArtifacts(old, add []*a2a.Artifact) []*a2a.Artifact {
+	if len(add) == 0 {
+		return slices.Clip(old)
+	}
+	all := slices.Clone(old)
+	for _, a := range add {
+		if i := slices.IndexFunc(all, func(o *a2a.Artifact) bool { return o.ID == a.ID }); i >= 0 {
+			all[i] = a
+		} else {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// answer returns the text so far, without the beginning of a character whose
+// rest has not come yet. mu is held.
+func (tn *turn) answer() string {
+	s := tn.text.String()
+	if tn.over {
+		return strings.ToValidUTF8(s, "\uFFFD")
+	}
+	return s[:wholeRunes(s)]
+}
+
+// wholeRunes returns the length of s without an incomplete character at its end.
+func wholeRunes(s string) int {
+	for i := len(s) - 1; i >= 0 && i >= len(s)-utf8.UTFMax; i-- {
+		if utf8.RuneStart(s[i]) {
+			if !utf8.FullRuneInString(s[i:]) {
+				return i
+			}
+			break
+		}
+	}
+	return len(s)
+}
+
+func (tn *turn) answerID() a2a.ArtifactID {
+	if tn.n == 1 {
+		return "answer"
+	}
+	return a2a.ArtifactID(fmt.Sprintf("answer-%d", tn.n))
+}
+
+// artifacts returns what the turn has put out so far, as those who look see it.
+// mu is held.
+func (tn *turn) artifacts() []*a2a.Artifact {
+	text := tn.answer()
+	if !tn.seen || text == "" {
+		return slices.Clip(tn.others)
+	}
+	return append([]*a2a.Artifact{tn.answerArtifact(text)}, tn.others...)
+}
+
+func (tn *turn) answerArtifact(text string) *a2a.Artifact {
+	return &a2a.Artifact{ID: tn.answerID(), Name: "answer", Parts: a2a.ContentParts{a2a.NewTextPart(text)}}
+}
+
+// reveal shows all the text there is, and makes it an artifact. mu is held.
+func (tn *turn) reveal() {
+	if tn.text.Len() == 0 {
+		return
+	}
+	tn.seen = true
+	tn.emitText(tn.over)
+}
+
+// showText emits the text that was not, where somebody watches. mu is held.
+func (tn *turn) showText(last bool) {
+	if tn.task.log.watched() || tn.shown > 0 {
+		tn.emitText(last)
+	}
+}
+
+func (tn *turn) emitText(last bool) {
+	s := tn.text.String()
+	end := len(s)
+	if !last {
+		end = wholeRunes(s)
+	}
+	if end <= tn.shown {
+		return
+	}
+	chunk := strings.ToValidUTF8(s[tn.shown:end], "\uFFFD")
+	tn.task.emit(&a2a.TaskArtifactUpdateEvent{
+		TaskID: tn.task.id, ContextID: tn.task.contextID,
+		Artifact: tn.answerArtifact(chunk), Append: tn.shown > 0, LastChunk: last,
+	})
+	tn.shown = end
+	tn.seen = true
+}
+
+// beat is the pulse's. mu is held.
+func (tn *turn) beat() {
+	tn.start()
+	tn.showText(false)
+}
+
+// start makes the task working with the first sign of work: until then the
+// agent may still reject it. mu is held.
+func (tn *turn) start() {
+	t := tn.task
+	if s := t.status.State; s == a2a.TaskStateWorking || t.settling || len(t.questions) > 0 || s.Terminal() {
+		return
+	}
+	if err := t.advance(a2a.TaskStateWorking, nil); err != nil {
+		t.hub.log.Error("a turn runs in a task that cannot work", "task", t.id, "error", err)
+	}
+}
+
+// handler is the runner's view of a turn.
+type handler turn
+
+// Event takes one event of the agent's.
+func (h *handler) Event(ev runner.Event) {
+	tn := (*turn)(h)
+	t := tn.task
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if tn.over {
+		return // a driver that goes on after its turn
+	}
+	tn.start()
+	switch ev := ev.(type) {
+	case runner.TextDelta:
+		tn.addText(ev.Text)
+	case runner.Artifact:
+		tn.addArtifact(ev)
+	case runner.ToolCall:
+		tn.addTool(ev)
+	case runner.Usage:
+		tn.usage = ev
+	case runner.SessionStarted:
+		tn.sessionStarted(ev)
+	case runner.Notice:
+		t.notice(clip(strings.ToValidUTF8(ev.Text, "\uFFFD"), 2000))
+	case runner.Thought:
+		// Reasoning is not part of what the hub keeps or shows.
+	}
+}
+
+func (tn *turn) addText(text string) {
+	if text == "" {
+		return
+	}
+	tn.text.WriteString(text)
+	tn.task.snap = nil
+	if tn.task.log.watched() && (tn.shown == 0 || tn.text.Len()-tn.shown >= chunkSize) {
+		tn.emitText(false)
+	}
+	tn.task.startPulse()
+}
+
+func (tn *turn) addArtifact(ev runner.Artifact) {
+	t := tn.task
+	size := partsSize(ev.Parts)
+	if len(ev.Parts) == 0 || ev.ID == "" {
+		return
+	}
+	i := slices.IndexFunc(tn.others, func(a *a2a.Artifact) bool { return string(a.ID) == ev.ID })
+	if t.bytes+tn.bytes+size > t.hub.cfg.MaxTaskBytes || i < 0 && len(tn.others) >= maxArtifacts {
+		t.notice(fmt.Sprintf("artifact %s was left out or cut: the task is too large", clip(ev.ID, 64)))
+		return
+	}
+	tn.bytes += size
+	a := &a2a.Artifact{ID: a2a.ArtifactID(ev.ID), Name: ev.Name, Description: ev.Description, Parts: ev.Parts}
+	up := &a2a.TaskArtifactUpdateEvent{TaskID: t.id, ContextID: t.contextID, Artifact: a, LastChunk: ev.Last}
+	switch {
+	case i < 0:
+		tn.others = append(slices.Clip(tn.others), a)
+	case ev.Append:
+		up.Append = true
+		whole := *tn.others[i]
+		whole.Parts = append(whole.Parts, ev.Parts...) // snapshots see their own length
+		tn.replace(i, &whole)
+	default:
+		tn.bytes -= partsSize(tn.others[i].Parts)
+		tn.replace(i, a)
+	}
+	t.snap = nil
+	t.emit(up)
+	if line, err := json.Marshal(delta{Turn: tn.n, Artifact: up}); err == nil { // what cannot be encoded is in memory all the same
+		tn.unsaved = append(append(tn.unsaved, line...), '\n')
+	}
+	t.startPulse()
+}
+
+// replace changes one artifact in a list that snapshots share.
+func (tn *turn) replace(i int, a *a2a.Artifact) {
+	tn.others = slices.Clone(tn.others)
+	tn.others[i] = a
+}
+
+func (tn *turn) addTool(ev runner.ToolCall) {
+	if tn.tools == nil {
+		tn.tools = map[string]runner.ToolCall{}
+	}
+	call := mergeTool(tn.tools[ev.ID], ev)
+	if _, ok := tn.tools[ev.ID]; ok || len(tn.tools) < maxTools {
+		tn.tools[ev.ID] = call
+	}
+	t := tn.task
+	if t.status.State != a2a.TaskStateWorking || t.settling {
+		return // a question stands in the status
+	}
+	title := orDefault(call.Title, orDefault(call.Name, "a tool"))
+	m := t.agentMessage(a2a.NewTextPart(title))
+	m.Metadata = map[string]any{MetaTool: toolData(call)}
+	t.show(t.newStatus(a2a.TaskStateWorking, m))
+}
+
+func mergeTool(old, ev runner.ToolCall) runner.ToolCall {
+	old.ID = ev.ID
+	old.Name = orDefault(ev.Name, old.Name)
+	old.Title = orDefault(ev.Title, old.Title)
+	old.Status = orDefault(ev.Status, old.Status)
+	old.Output = orDefault(ev.Output, old.Output)
+	if len(ev.Input) > 0 {
+		old.Input = ev.Input
+	}
+	return old
+}
+
+// toolData is a tool call as metadata show it.
+func toolData(c runner.ToolCall) map[string]any {
+	m := map[string]any{}
+	for k, v := range map[string]string{
+		"id": c.ID, "name": c.Name, "title": c.Title, "status": string(c.Status), "output": c.Output,
+	} {
+		if v != "" {
+			m[k] = strings.ToValidUTF8(v, "\uFFFD")
+		}
+	}
+	if v := rawData(c.Input); v != nil {
+		m["input"] = v
+	}
+	return m
+}
+
+// rawData decodes JSON of an agent's; what is none is shown as text.
+func rawData(raw json.RawMessage) any {
+	if len(raw) == 0 {
+		return nil
+	}
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return strings.ToValidUTF8(string(raw), "\uFFFD")
+	}
+	return v
+}
+
+// plain turns a value into what its JSON decodes to, so that a task looks the
+// same before and after a restart.
+func plain(v any) any {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil
+	}
+	return rawData(b)
+}
+
+func (tn *turn) sessionStarted(ev runner.SessionStarted) {
+	prev := tn.session
+	saved := make(chan struct{})
+	tn.session = saved
+	t := tn.task
+	t.hub.wg.Go(func() {
+		defer close(saved)
+		if prev != nil {
+			<-prev
+		}
+		t.hub.pool.started(t.agent, t.contextID, ev.ID)
+	})
+}
+
+// storeOutput adds what the running turn has put out to the store.
+func (t *task) storeOutput() {
+	t.save.Lock()
+	defer t.save.Unlock()
+	t.mu.Lock()
+	tn := t.turn
+	if tn == nil || t.settling || !t.stored {
+		t.mu.Unlock()
+		return
+	}
+	data := tn.unsaved
+	tn.unsaved = nil
+	text := tn.text.String()
+	if end := wholeRunes(text); end > tn.written {
+		if line, err := json.Marshal(delta{Turn: tn.n, Text: text[tn.written:end]}); err == nil { // a string always encodes
+			data = append(append(data, line...), '\n')
+		}
+		tn.written = end
+	}
+	if len(data) > 0 {
+		tn.storedAny = true
+	}
+	t.mu.Unlock()
+	if len(data) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	if err := t.hub.store.appendDelta(ctx, t.id, data); err != nil {
+		t.hub.log.Warn("output of a running task could not be stored", "task", t.id, "error", err)
+	}
+}
+
+// runClock ends a turn that takes too long. Time in which the agent waits for
+// its user does not count.
+type runClock struct {
+	limit time.Duration
+	left  time.Duration
+	since time.Time
+	timer *time.Timer
+}
+
+func newRunClock(limit time.Duration, end func()) *runClock {
+	return &runClock{limit: limit, left: limit, since: time.Now(), timer: time.AfterFunc(limit, end)}
+}
+
+func (c *runClock) pause() {
+	if c.timer.Stop() {
+		c.left -= time.Since(c.since)
+	}
+}
+
+func (c *runClock) resume() {
+	c.since = time.Now()
+	c.timer.Reset(max(c.left, 0))
+}
+
+func (c *runClock) stop() { c.timer.Stop() }
