@@ -1,0 +1,104 @@
+// Package agenttest generates agent cards for property tests.
+package agenttest
+
+import (
+	"encoding/json"
+
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/agent"
+)
+
+// ID generates a valid agent id.
+func ID() *rapid.Generator[string] {
+	return rapid.StringMatching(`[a-z][a-z0-9._-]{0,12}`)
+}
+
+// Tier generates one of the four tiers.
+func Tier() *rapid.Generator[agent.Tier] { return rapid.SampledFrom(agent.Tiers()) }
+
+// JSON generates the text of a JSON value, spacing and escapes included.
+func JSON() *rapid.Generator[json.RawMessage] {
+	return rapid.Custom(func(t *rapid.T) json.RawMessage {
+		return rapid.OneOf(
+			rapid.Just(json.RawMessage("null")),
+			rapid.Just(json.RawMessage("{}")),
+			rapid.SampledFrom([]json.RawMessage{
+				json.RawMessage(`{ "type" : "object" }`),
+				json.RawMessage(`{"b":1,"a":2,"b":3}`),
+				json.RawMessage("[1, 2.50, 1e400, -0,\n\t12345678901234567890]"),
+				json.RawMessage(`"<&> \u00e9 \ud83d\ude00 \/"`),
+				json.RawMessage("\"\u2028\""),
+				json.RawMessage(`true`),
+			}),
+			rapid.Map(rapid.String(), mustMarshal),
+			rapid.Map(rapid.MapOfN(rapid.String(), rapid.Int64(), 0, 4), func(m map[string]int64) json.RawMessage { return marshal(m) }),
+		).Draw(t, "json")
+	})
+}
+
+func mustMarshal(s string) json.RawMessage { return marshal(s) }
+
+func marshal(v any) json.RawMessage {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings and maps of integers always marshal
+	}
+	return data
+}
+
+// Capability generates a capability.
+func Capability() *rapid.Generator[agent.Capability] {
+	return rapid.Custom(func(t *rapid.T) agent.Capability {
+		c := agent.Capability{
+			ID:          rapid.StringMatching(`[a-z]{1,6}\.[a-z]{1,6}`).Draw(t, "capability"),
+			Name:        rapid.StringN(0, 20, 60).Draw(t, "name"),
+			Description: rapid.StringN(0, 40, 120).Draw(t, "description"),
+		}
+		if rapid.Bool().Draw(t, "schemas") {
+			c.InputSchema = JSON().Draw(t, "inputSchema")
+			c.OutputSchema = JSON().Draw(t, "outputSchema")
+		}
+		return c
+	})
+}
+
+// Card generates a valid card, local and outside of any sandbox as often as not.
+func Card() *rapid.Generator[agent.Card] {
+	return rapid.Custom(func(t *rapid.T) agent.Card {
+		c := agent.Card{
+			ID:           ID().Draw(t, "id"),
+			Name:         rapid.StringMatching(`[A-Za-zäλ][A-Za-z λ]{0,12}`).Draw(t, "name"),
+			Version:      rapid.StringMatching(`[0-9]\.[0-9]\.[0-9](-rc\.[0-9])?`).Draw(t, "version"),
+			Description:  rapid.StringN(0, 40, 120).Draw(t, "description"),
+			Tier:         Tier().Draw(t, "tier"),
+			Protocols:    rapid.SliceOfN(rapid.SampledFrom([]string{"a2a/1.0", "mcp/2024-11-05"}), 0, 2).Draw(t, "protocols"),
+			Endpoints:    rapid.SliceOfN(Endpoint(), 0, 3).Draw(t, "endpoints"),
+			Capabilities: rapid.SliceOfNDistinct(Capability(), 0, 4, func(c agent.Capability) string { return c.ID }).Draw(t, "capabilities"),
+			Revision:     rapid.Uint64Range(0, 1<<50).Draw(t, "revision"),
+			Origin:       rapid.SampledFrom([]agent.Origin{agent.Local, agent.Remote}).Draw(t, "origin"),
+			LastSeenAt:   rapid.Int64Range(1, 1<<50).Draw(t, "lastSeenAt"),
+		}
+		if rapid.Bool().Draw(t, "sandboxed") {
+			c.SandboxID = rapid.StringMatching(`box-[a-d]`).Draw(t, "sandbox")
+		}
+		return c
+	})
+}
+
+// Cards generates n to m valid cards with distinct ids.
+func Cards(n, m int) *rapid.Generator[[]agent.Card] {
+	return rapid.SliceOfNDistinct(Card(), n, m, func(c agent.Card) string { return c.ID })
+}
+
+// Endpoint generates an endpoint.
+func Endpoint() *rapid.Generator[agent.Endpoint] {
+	return rapid.Custom(func(t *rapid.T) agent.Endpoint {
+		return agent.Endpoint{
+			Transport: rapid.SampledFrom([]agent.Transport{
+				agent.TransportLocal, agent.TransportHyperswarm, agent.TransportWebSocket,
+			}).Draw(t, "transport"),
+			Address: rapid.StringN(0, 20, 60).Draw(t, "address"),
+		}
+	})
+}

@@ -1,0 +1,199 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Origin tells where a card came from.
+type Origin string
+
+// The two origins (Req 1.8).
+const (
+	Local  Origin = "local"  // registered in this process
+	Remote Origin = "remote" // discovered elsewhere
+)
+
+// Transport names the way to reach an agent.
+type Transport string
+
+// The transports. The specification has the first three; NATS is Parley's own.
+const (
+	TransportLocal      Transport = "local"
+	TransportHyperswarm Transport = "hyperswarm"
+	TransportWebSocket  Transport = "websocket"
+	TransportNATS       Transport = "nats"
+)
+
+// Endpoint is one place where an agent can be reached.
+type Endpoint struct {
+	Transport Transport `json:"transport"`
+	// Address is a URL or a topic key, as the transport wants it. Local needs none.
+	Address string `json:"address,omitempty"`
+}
+
+// Capability is one thing that an agent can do.
+type Capability struct {
+	ID          string `json:"id"` // e.g. "codegen.react"
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	// InputSchema and OutputSchema are JSON Schemas; empty means not stated.
+	InputSchema  json.RawMessage `json:"inputSchema,omitempty"`
+	OutputSchema json.RawMessage `json:"outputSchema,omitempty"`
+}
+
+// Card describes an agent to others (Req 1.1). ID, Name, Version, Tier and
+// Capabilities are required (Req 1.4); Capabilities may be empty but not nil, so
+// that an agent without any says so.
+type Card struct {
+	ID          string `json:"id"`      // unique, e.g. "sun"; see [CheckID]
+	Name        string `json:"name"`    // for people, e.g. "SUN"
+	Version     string `json:"version"` // of the agent; semantic versioning by convention
+	Description string `json:"description"`
+
+	Tier         Tier         `json:"tier"`
+	Protocols    []string     `json:"protocols"` // e.g. "a2a/1.0", "mcp/2024-11-05"
+	Endpoints    []Endpoint   `json:"endpoints"`
+	Capabilities []Capability `json:"capabilities"`
+	// Revision counts the changes of this card. The registry raises it.
+	Revision uint64 `json:"revision"`
+
+	// SandboxID names the sandbox that the agent runs in; empty means none.
+	SandboxID string `json:"sandboxId,omitempty"`
+	Origin    Origin `json:"origin"`
+	// LastSeenAt is Unix time in milliseconds; 0 means not stated.
+	LastSeenAt int64 `json:"lastSeenAt"`
+}
+
+// Identity is the part of a card that policy asks for. It is small and holds no
+// reference to the card, so it can be handed around freely.
+type Identity struct {
+	ID        string
+	Tier      Tier
+	SandboxID string
+	Origin    Origin
+}
+
+// Identity returns what policy asks for of the card.
+func (c *Card) Identity() Identity {
+	return Identity{ID: c.ID, Tier: c.Tier, SandboxID: c.SandboxID, Origin: c.Origin}
+}
+
+// Has reports whether the card declares the capability with this id.
+func (c *Card) Has(capabilityID string) bool {
+	return slices.ContainsFunc(c.Capabilities, func(have Capability) bool { return have.ID == capabilityID })
+}
+
+// Endpoint returns the card's first endpoint of a transport.
+func (c *Card) Endpoint(t Transport) (Endpoint, bool) {
+	i := slices.IndexFunc(c.Endpoints, func(e Endpoint) bool { return e.Transport == t })
+	if i < 0 {
+		return Endpoint{}, false
+	}
+	return c.Endpoints[i], true
+}
+
+// Clone returns a copy that shares no memory with c.
+func (c Card) Clone() Card {
+	c.Protocols = slices.Clone(c.Protocols)
+	c.Endpoints = slices.Clone(c.Endpoints)
+	c.Capabilities = slices.Clone(c.Capabilities)
+	for i := range c.Capabilities {
+		have := &c.Capabilities[i]
+		have.InputSchema = bytes.Clone(have.InputSchema)
+		have.OutputSchema = bytes.Clone(have.OutputSchema)
+	}
+	return c
+}
+
+// Equal reports whether two cards say the same. Absent and empty lists of
+// protocols and endpoints are the same, and schemas are compared as JSON values,
+// not as text.
+func (c Card) Equal(d Card) bool {
+	if !slices.Equal(c.Protocols, d.Protocols) || !slices.Equal(c.Endpoints, d.Endpoints) {
+		return false
+	}
+	if (c.Capabilities == nil) != (d.Capabilities == nil) {
+		return false
+	}
+	if !slices.EqualFunc(c.Capabilities, d.Capabilities, Capability.Equal) {
+		return false
+	}
+	return c.ID == d.ID && c.Name == d.Name && c.Version == d.Version && c.Description == d.Description &&
+		c.Identity() == d.Identity() && c.Revision == d.Revision && c.LastSeenAt == d.LastSeenAt
+}
+
+// Equal reports whether two capabilities say the same.
+func (c Capability) Equal(d Capability) bool {
+	return c.ID == d.ID && c.Name == d.Name && c.Description == d.Description &&
+		sameJSON(c.InputSchema, d.InputSchema) && sameJSON(c.OutputSchema, d.OutputSchema)
+}
+
+func sameJSON(a, b json.RawMessage) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	va, errA := decodeNumber(a)
+	vb, errB := decodeNumber(b)
+	return errA == nil && errB == nil && reflect.DeepEqual(va, vb)
+}
+
+// decodeNumber keeps numbers as text, so that large ones do not become equal by
+// rounding.
+func decodeNumber(data []byte) (v any, err error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	err = dec.Decode(&v)
+	return v, err
+}
+
+// MarshalJSON writes absent lists of protocols and endpoints as empty ones, as
+// the schema wants it. Absent capabilities stay null: that card is not valid.
+func (c Card) MarshalJSON() ([]byte, error) {
+	type plain Card // without this method
+	if c.Protocols == nil {
+		c.Protocols = []string{}
+	}
+	if c.Endpoints == nil {
+		c.Endpoints = []Endpoint{}
+	}
+	return json.Marshal(plain(c))
+}
+
+// MaxCardSize bounds the JSON of one card, in bytes.
+const MaxCardSize = 256 << 10
+
+// Encode validates the card and returns its JSON (Req 1.6). Errors are
+// [*Error]s. The result is at most MaxCardSize long.
+func Encode(c Card) ([]byte, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(c)
+	if err != nil {
+		return nil, &Error{Code: CodeInvalidCard, CardID: c.ID, Message: "the card cannot be written as JSON", Err: err}
+	}
+	if len(data) > MaxCardSize {
+		return nil, tooLarge(c.ID, len(data))
+	}
+	return data, nil
+}
+
+// Decode reads and validates the JSON of one card. Unknown fields are ignored:
+// they belong to later versions. Errors are [*Error]s.
+func Decode(data []byte) (Card, error) {
+	if len(data) > MaxCardSize {
+		return Card{}, tooLarge("", len(data))
+	}
+	var c Card
+	if err := json.Unmarshal(data, &c); err != nil {
+		return Card{}, &Error{Code: CodeInvalidCard, Message: "not the JSON of an agent card: " + strings.TrimPrefix(err.Error(), "json: "), Err: err}
+	}
+	if err := c.Validate(); err != nil {
+		return Card{}, err
+	}
+	return c, nil
+}

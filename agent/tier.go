@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// Tier is an agent's level in the hierarchy, L0 (orchestrator) to L3
+// (specialist). The zero value is [NoTier], not L0: a card that forgets its tier
+// must not become the orchestrator. In JSON a tier is the number 0, 1, 2 or 3.
+type Tier uint8
+
+// The tiers (Req 11.1).
+const (
+	NoTier Tier = iota // not stated; no valid card has it
+	L0                 // orchestrator
+	L1                 // strategic
+	L2                 // operational
+	L3                 // specialist
+)
+
+// Tiers lists the valid tiers from L0 to L3.
+func Tiers() []Tier { return []Tier{L0, L1, L2, L3} }
+
+// TierOf returns the tier of a level 0 to 3, and NoTier for any other number.
+func TierOf(level int) Tier {
+	if level < 0 || level > 3 {
+		return NoTier
+	}
+	return Tier(level + 1)
+}
+
+// Valid reports whether t is one of L0 to L3.
+func (t Tier) Valid() bool { return t >= L0 && t <= L3 }
+
+// Level returns 0 to 3, the number of the specification, or -1 for NoTier.
+func (t Tier) Level() int {
+	if !t.Valid() {
+		return -1
+	}
+	return int(t) - 1
+}
+
+// String returns "L0" to "L3", or "no tier".
+func (t Tier) String() string {
+	if !t.Valid() {
+		return "no tier"
+	}
+	return "L" + strconv.Itoa(t.Level())
+}
+
+// MarshalJSON writes the level, or null for NoTier.
+func (t Tier) MarshalJSON() ([]byte, error) {
+	if !t.Valid() {
+		return []byte("null"), nil
+	}
+	return strconv.AppendInt(nil, int64(t.Level()), 10), nil
+}
+
+// UnmarshalJSON reads a level, 0 to 3, or null.
+func (t *Tier) UnmarshalJSON(data []byte) error {
+	if string(data) == "null" {
+		*t = NoTier
+		return nil
+	}
+	var level int
+	if err := json.Unmarshal(data, &level); err != nil {
+		return fmt.Errorf("tier %.20s is not a number from 0 to 3", data)
+	}
+	tier := TierOf(level)
+	if !tier.Valid() {
+		return fmt.Errorf("tier %d is not one of 0, 1, 2, 3", level)
+	}
+	*t = tier
+	return nil
+}

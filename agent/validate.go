@@ -1,0 +1,231 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Code says what kind of thing is wrong with a card.
+type Code string
+
+// CodeInvalidCard marks a card with missing or wrong fields, or JSON that is none.
+const CodeInvalidCard Code = "INVALID_CARD"
+
+// Problem is one thing that is wrong with a card.
+type Problem struct {
+	Field   string // as in JSON, e.g. "capabilities[2].id"
+	Reason  string // e.g. "is missing"
+	Missing bool   // the field is absent, rather than wrong
+}
+
+// Error is what the package returns. It names every problem of the card.
+type Error struct {
+	Code     Code
+	CardID   string // empty if the card has none
+	Message  string
+	Problems []Problem
+	Err      error // the cause, may be nil
+}
+
+// Error returns the message with every problem.
+func (e *Error) Error() string {
+	if len(e.Problems) == 0 {
+		return e.Message
+	}
+	parts := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		parts[i] = p.Field + " " + p.Reason
+	}
+	return e.Message + ": " + strings.Join(parts, "; ")
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Missing returns the fields that are absent.
+func (e *Error) Missing() []string {
+	var fields []string
+	for _, p := range e.Problems {
+		if p.Missing {
+			fields = append(fields, p.Field)
+		}
+	}
+	return fields
+}
+
+func tooLarge(id string, size int) *Error {
+	return &Error{Code: CodeInvalidCard, CardID: id,
+		Message: fmt.Sprintf("the card has %d bytes; at most %d are allowed", size, MaxCardSize)}
+}
+
+// Limits of a valid card.
+const (
+	MaxIDLength     = 256       // bytes of an id, name, version, sandbox id or protocol
+	MaxTextLength   = 16 << 10  // bytes of a description or an address
+	MaxSchemaLength = 128 << 10 // bytes of one JSON Schema
+	MaxListLength   = 1024      // entries of a list
+)
+
+// Broadcast is the recipient that means every agent. No agent has this id.
+const Broadcast = "*"
+
+// CheckID returns nil if id can be an agent's: 1 to MaxIDLength bytes of UTF-8
+// without control characters or spaces, and not "*".
+func CheckID(id string) error {
+	switch {
+	case id == "":
+		return fmt.Errorf("is missing")
+	case len(id) > MaxIDLength:
+		return fmt.Errorf("has %d bytes; at most %d are allowed", len(id), MaxIDLength)
+	case isGraphicASCII(id) && id != Broadcast: // nearly every id, and every delivery asks
+		return nil
+	case id == Broadcast:
+		return fmt.Errorf("must not be %q, which means every agent", Broadcast)
+	case !utf8.ValidString(id):
+		return fmt.Errorf("is not UTF-8")
+	case strings.ContainsFunc(id, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }):
+		return fmt.Errorf("must not contain spaces or control characters")
+	}
+	return nil
+}
+
+func isGraphicASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// Validate returns nil for a card that a registry may hold, and otherwise an
+// [*Error] with [CodeInvalidCard] that names every field that is missing or
+// wrong (Req 1.4, Property 2).
+func (c *Card) Validate() error {
+	var v validation
+	v.id("id", c.ID)
+	v.name("name", c.Name)
+	v.name("version", c.Version)
+	v.text("description", c.Description, MaxTextLength)
+	switch {
+	case c.Tier == NoTier:
+		v.missing("tier")
+	case !c.Tier.Valid():
+		v.wrong("tier", "is not one of 0, 1, 2, 3")
+	}
+	if c.Capabilities == nil {
+		v.missing("capabilities")
+	}
+	v.capabilities(c.Capabilities)
+	v.endpoints(c.Endpoints)
+	v.length("protocols", len(c.Protocols))
+	for i, p := range c.Protocols {
+		v.name(fmt.Sprintf("protocols[%d]", i), p)
+	}
+	if c.SandboxID != "" {
+		v.id("sandboxId", c.SandboxID)
+	}
+	if c.Origin != "" && c.Origin != Local && c.Origin != Remote {
+		v.wrong("origin", "is neither local nor remote")
+	}
+	if c.LastSeenAt < 0 {
+		v.wrong("lastSeenAt", "is negative")
+	}
+	if len(v.problems) == 0 {
+		return nil
+	}
+	return &Error{Code: CodeInvalidCard, CardID: c.ID, Message: "the agent card is not valid", Problems: v.problems}
+}
+
+// validation gathers problems. It stops recording after a hundred: a hostile
+// card of thousands of bad entries must not become an error of megabytes.
+type validation struct{ problems []Problem }
+
+func (v *validation) add(p Problem) {
+	if len(v.problems) < 100 {
+		v.problems = append(v.problems, p)
+	}
+}
+
+func (v *validation) missing(field string) {
+	v.add(Problem{Field: field, Reason: "is missing", Missing: true})
+}
+func (v *validation) wrong(field, reason string) { v.add(Problem{Field: field, Reason: reason}) }
+
+func (v *validation) id(field, id string) {
+	if id == "" {
+		v.missing(field)
+		return
+	}
+	if err := CheckID(id); err != nil {
+		v.wrong(field, err.Error())
+	}
+}
+
+func (v *validation) name(field, s string) {
+	if strings.TrimSpace(s) == "" {
+		v.missing(field)
+		return
+	}
+	v.text(field, s, MaxIDLength)
+}
+
+func (v *validation) text(field, s string, limit int) {
+	if len(s) > limit {
+		v.wrong(field, fmt.Sprintf("has %d bytes; at most %d are allowed", len(s), limit))
+	}
+	if !utf8.ValidString(s) {
+		v.wrong(field, "is not UTF-8")
+	}
+}
+
+func (v *validation) length(field string, n int) {
+	if n > MaxListLength {
+		v.wrong(field, fmt.Sprintf("has %d entries; at most %d are allowed", n, MaxListLength))
+	}
+}
+
+func (v *validation) capabilities(list []Capability) {
+	v.length("capabilities", len(list))
+	seen := make(map[string]bool, len(list))
+	for i, c := range list {
+		field := fmt.Sprintf("capabilities[%d]", i)
+		v.id(field+".id", c.ID)
+		if c.ID != "" && seen[c.ID] {
+			v.wrong(field+".id", fmt.Sprintf("repeats %q", c.ID))
+		}
+		seen[c.ID] = true
+		v.text(field+".name", c.Name, MaxIDLength)
+		v.text(field+".description", c.Description, MaxTextLength)
+		v.schema(field+".inputSchema", c.InputSchema)
+		v.schema(field+".outputSchema", c.OutputSchema)
+	}
+}
+
+func (v *validation) schema(field string, s json.RawMessage) {
+	switch {
+	case len(s) == 0:
+	case len(s) > MaxSchemaLength:
+		v.wrong(field, fmt.Sprintf("has %d bytes; at most %d are allowed", len(s), MaxSchemaLength))
+	case !utf8.Valid(s) || !json.Valid(s):
+		v.wrong(field, "is not JSON")
+	}
+}
+
+func (v *validation) endpoints(list []Endpoint) {
+	v.length("endpoints", len(list))
+	for i, e := range list {
+		field := fmt.Sprintf("endpoints[%d]", i)
+		switch e.Transport {
+		case TransportLocal, TransportHyperswarm, TransportWebSocket, TransportNATS:
+		case "":
+			v.missing(field + ".transport")
+		default:
+			v.wrong(field+".transport", "is not one of local, hyperswarm, websocket, nats")
+		}
+		v.text(field+".address", e.Address, MaxTextLength)
+	}
+}
