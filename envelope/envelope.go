@@ -1,0 +1,274 @@
+// Package envelope defines the one message that agents exchange: who sends what
+// to whom, in which thread, and when (requirements 2 and 13).
+//
+// An envelope comes from [New] or from a [Factory], which assign its id and
+// timestamp, or from [Decode]. From the moment it is sent an envelope belongs to
+// all who hold it: the memory transport and the router hand on the pointer, not
+// a copy. So never change one that was sent; [Envelope.With] makes a changed copy.
+//
+// The payload is kept as JSON text. [Encode] and [Decode] leave it byte for byte
+// as it is, spacing and number formats included.
+package envelope
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+	"unicode/utf8"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope/internal/jsonscan"
+)
+
+// SchemaVersion is the version of the format that this package writes (Req 13.6).
+const SchemaVersion = 1
+
+// Broadcast as recipient addresses every agent.
+const Broadcast = agent.Broadcast
+
+// Type is what kind of message an envelope is (Req 2.5).
+type Type string
+
+// The ten types.
+const (
+	Request      Type = "request"
+	Response     Type = "response"
+	Notification Type = "notification"
+	TaskProposal Type = "task-proposal"
+	TaskAccept   Type = "task-accept"
+	TaskReject   Type = "task-reject"
+	StreamStart  Type = "stream-start"
+	StreamData   Type = "stream-data"
+	StreamEnd    Type = "stream-end"
+	ErrorMessage Type = "error"
+)
+
+// Types lists the ten types.
+func Types() []Type {
+	return []Type{Request, Response, Notification, TaskProposal, TaskAccept, TaskReject,
+		StreamStart, StreamData, StreamEnd, ErrorMessage}
+}
+
+// Valid reports whether t is one of the ten types (Property 9).
+func (t Type) Valid() bool {
+	switch t {
+	case Request, Response, Notification, TaskProposal, TaskAccept, TaskReject,
+		StreamStart, StreamData, StreamEnd, ErrorMessage:
+		return true
+	}
+	return false
+}
+
+// RoutingHint tells the router how to read the recipient.
+type RoutingHint string
+
+// ByCapability says that the recipient is the id of a capability (Req 4.3).
+const ByCapability RoutingHint = "capability"
+
+// Metadata is what the sender says about itself and the delivery. The router
+// holds it against the sender's registered card and refuses a lie.
+type Metadata struct {
+	Tier        agent.Tier  `json:"tier"` // the sender's; required
+	SandboxID   string      `json:"sandboxId,omitempty"`
+	RoutingHint RoutingHint `json:"routingHint,omitempty"`
+	// TraceParent and TraceState are the W3C trace context, by which spans follow
+	// an envelope. They are Parley's addition; readers of the specified schema
+	// ignore them.
+	TraceParent string `json:"traceparent,omitempty"`
+	TraceState  string `json:"tracestate,omitempty"`
+}
+
+// Envelope is one message (Req 2.1). All fields but CorrelationID and Metadata
+// are required.
+type Envelope struct {
+	ID            string          `json:"id"`
+	SchemaVersion int             `json:"schemaVersion"`
+	Sender        string          `json:"sender"`    // agent id
+	Recipient     string          `json:"recipient"` // agent id, capability id (see RoutingHint) or "*"
+	CorrelationID string          `json:"correlationId,omitempty"`
+	Type          Type            `json:"type"`
+	Timestamp     int64           `json:"timestamp"` // Unix time in milliseconds
+	Payload       json.RawMessage `json:"payload"`   // any JSON value; null if there is none
+	Metadata      *Metadata       `json:"metadata,omitempty"`
+}
+
+// Time returns the timestamp as a time.
+func (e *Envelope) Time() time.Time { return time.UnixMilli(e.Timestamp) }
+
+// ToCapability reports whether the recipient is the id of a capability.
+func (e *Envelope) ToCapability() bool {
+	return e.Metadata != nil && e.Metadata.RoutingHint == ByCapability
+}
+
+// With returns a copy that change has changed. The payload's bytes and the
+// metadata are copied too, so the change cannot reach the original.
+func (e *Envelope) With(change func(*Envelope)) *Envelope {
+	c := *e
+	c.Payload = bytes.Clone(e.Payload)
+	if e.Metadata != nil {
+		m := *e.Metadata
+		c.Metadata = &m
+	}
+	change(&c)
+	return &c
+}
+
+// Equal reports whether two envelopes say the same, payloads byte for byte.
+func (e *Envelope) Equal(f *Envelope) bool {
+	if e == nil || f == nil {
+		return e == f
+	}
+	if (e.Metadata == nil) != (f.Metadata == nil) || e.Metadata != nil && *e.Metadata != *f.Metadata {
+		return false
+	}
+	return e.ID == f.ID && e.SchemaVersion == f.SchemaVersion && e.Sender == f.Sender && e.Recipient == f.Recipient &&
+		e.CorrelationID == f.CorrelationID && e.Type == f.Type && e.Timestamp == f.Timestamp && bytes.Equal(e.Payload, f.Payload)
+}
+
+// Size returns about how many bytes the envelope has as JSON. Strings that need
+// escapes make it longer.
+func (e *Envelope) Size() int {
+	n := 128 + len(e.ID) + len(e.Sender) + len(e.Recipient) + len(e.CorrelationID) + len(e.Type) + len(e.Payload)
+	if m := e.Metadata; m != nil {
+		n += 96 + len(m.SandboxID) + len(m.TraceParent) + len(m.TraceState)
+	}
+	return n
+}
+
+// Unmarshal reads the payload into v, a pointer as for json.Unmarshal.
+func (e *Envelope) Unmarshal(v any) error {
+	if err := json.Unmarshal(e.Payload, v); err != nil {
+		return &Error{Code: CodeInvalidEnvelope, EnvelopeID: e.ID, Message: fmt.Sprintf("the payload of a %q is not what was expected", e.Type), Err: err}
+	}
+	return nil
+}
+
+// New makes an envelope with a new id and the current time (Req 2.2). The
+// payload may be a json.RawMessage, which is kept as it is and not copied, or
+// any value that json.Marshal takes; nil becomes null. Errors are [*Error]s.
+func New(sender, recipient string, t Type, payload any) (*Envelope, error) {
+	return build(time.Now(), sender, recipient, t, payload, "", nil)
+}
+
+// Reply makes an envelope from e's recipient to its sender in the same thread:
+// e's correlation id, or e's id if it has none. from is who replies, since e may
+// have been sent to all or to a capability.
+func (e *Envelope) Reply(from string, t Type, payload any) (*Envelope, error) {
+	thread := e.CorrelationID
+	if thread == "" {
+		thread = e.ID
+	}
+	return build(time.Now(), from, e.Sender, t, payload, thread, nil)
+}
+
+func build(now time.Time, sender, recipient string, t Type, payload any, correlationID string, m *Metadata) (*Envelope, error) {
+	raw, err := rawPayload(payload)
+	if err != nil {
+		return nil, err
+	}
+	e := &Envelope{
+		ID: newID(now), SchemaVersion: SchemaVersion, Sender: sender, Recipient: recipient, CorrelationID: correlationID,
+		Type: t, Timestamp: now.UnixMilli(), Payload: raw, Metadata: m,
+	}
+	if err := e.Validate(); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+var null = json.RawMessage("null")
+
+func rawPayload(payload any) (json.RawMessage, error) {
+	switch p := payload.(type) {
+	case nil:
+		return null, nil
+	case json.RawMessage:
+		if p == nil {
+			return null, nil
+		}
+		return p, nil
+	}
+	raw, err := json.Marshal(payload)
+	if err != nil {
+		return nil, &Error{Code: CodeInvalidEnvelope, Message: "the payload cannot be written as JSON", Err: err}
+	}
+	return raw, nil
+}
+
+// newID returns a UUID of version 7. Ids need to be unique, not secret, so the
+// runtime's generator does; it takes no lock and no system call.
+func newID(now time.Time) string {
+	var id [36]byte
+	hi := uint64(now.UnixMilli())<<16 | 0x7000 | rand.Uint64()&0x0fff
+	lo := rand.Uint64()&(1<<62-1) | 1<<63
+	putHex(id[0:8], hi>>32)
+	putHex(id[9:13], hi>>16)
+	putHex(id[14:18], hi)
+	putHex(id[19:23], lo>>48)
+	putHex(id[24:36], lo)
+	id[8], id[13], id[18], id[23] = '-', '-', '-', '-'
+	return string(id[:])
+}
+
+// putHex writes the lowest digits of v.
+func putHex(dst []byte, v uint64) {
+	for i := len(dst) - 1; i >= 0; i-- {
+		dst[i] = "0123456789abcdef"[v&15]
+		v >>= 4
+	}
+}
+
+// Validate returns nil for an envelope that may travel, and otherwise an
+// [*Error] with [CodeInvalidEnvelope] that names every field that is missing or
+// wrong. It does not allocate for a valid one.
+func (e *Envelope) Validate() error {
+	if e.valid() {
+		return nil
+	}
+	return e.explain()
+}
+
+// valid is the quick answer; explain finds the words. A test holds them together.
+func (e *Envelope) valid() bool { return e.validHeader() && jsonscan.Valid(e.Payload) }
+
+func (e *Envelope) validHeader() bool {
+	return e.SchemaVersion == SchemaVersion && e.Type.Valid() && e.Timestamp > 0 &&
+		e.ID != "" && opaque(e.ID) && opaque(e.CorrelationID) &&
+		agent.CheckID(e.Sender) == nil && (e.Recipient == Broadcast || agent.CheckID(e.Recipient) == nil) &&
+		(e.Metadata == nil || e.Metadata.valid())
+}
+
+// maxTrace bounds each half of a trace context; W3C asks for 512 bytes of state.
+const maxTrace = 512
+
+func (m *Metadata) valid() bool {
+	return m.Tier.Valid() && (m.SandboxID == "" || agent.CheckID(m.SandboxID) == nil) &&
+		(m.RoutingHint == "" || m.RoutingHint == ByCapability) &&
+		printable(m.TraceParent) && printable(m.TraceState)
+}
+
+// maxOpaque bounds the ids that only need to be told apart, in bytes.
+const maxOpaque = 256
+
+// opaque reports whether s can be an envelope's id or correlation id: any text
+// without control characters.
+func opaque(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] == 0x7f {
+			return false
+		}
+	}
+	return len(s) <= maxOpaque && utf8.ValidString(s)
+}
+
+// printable reports whether s is text as HTTP headers allow it.
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return len(s) <= maxTrace
+}

@@ -1,0 +1,131 @@
+package envelope
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope/internal/jsonscan"
+)
+
+// Code says what kind of thing is wrong with an envelope.
+type Code string
+
+// The codes of an [Error].
+const (
+	CodeInvalidEnvelope Code = "INVALID_ENVELOPE"        // missing or wrong fields, or no JSON
+	CodeSchemaVersion   Code = "SCHEMA_VERSION_MISMATCH" // a version that this program cannot read
+	CodeTooLarge        Code = "ENVELOPE_TOO_LARGE"      // more bytes than the codec allows
+)
+
+// Error is what the package returns.
+type Error struct {
+	Code       Code
+	EnvelopeID string // empty if it is not known
+	Message    string
+	Problems   []agent.Problem // for CodeInvalidEnvelope: every field that is missing or wrong
+	Want, Got  int             // for CodeSchemaVersion: the versions
+	Err        error           // the cause, may be nil
+}
+
+// Error returns the message with every problem.
+func (e *Error) Error() string {
+	if len(e.Problems) == 0 {
+		return e.Message
+	}
+	parts := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		parts[i] = p.Field + " " + p.Reason
+	}
+	return e.Message + ": " + strings.Join(parts, "; ")
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+func invalid(id, message string) *Error {
+	return &Error{Code: CodeInvalidEnvelope, EnvelopeID: id, Message: message}
+}
+
+func tooLarge(id string, size, limit int) *Error {
+	return &Error{Code: CodeTooLarge, EnvelopeID: id,
+		Message: fmt.Sprintf("the envelope has %d bytes; at most %d are allowed", size, limit)}
+}
+
+func versionMismatch(got, want int) *Error {
+	return &Error{Code: CodeSchemaVersion, Want: want, Got: got,
+		Message: fmt.Sprintf("the envelope has schema version %d; this program reads version %d", got, want)}
+}
+
+var notOpaque = fmt.Sprintf("is longer than %d bytes, has control characters or is not UTF-8", maxOpaque)
+
+// explain names what valid found wrong.
+func (e *Envelope) explain() error {
+	var problems []agent.Problem
+	add := func(field, reason string, missing bool) {
+		problems = append(problems, agent.Problem{Field: field, Reason: reason, Missing: missing})
+	}
+	checkID := func(field, id string) {
+		if err := agent.CheckID(id); err != nil {
+			add(field, err.Error(), id == "")
+		}
+	}
+	switch {
+	case e.ID == "":
+		add("id", "is missing", true)
+	case !opaque(e.ID):
+		add("id", notOpaque, false)
+	}
+	switch {
+	case e.SchemaVersion == 0:
+		add("schemaVersion", "is missing", true)
+	case e.SchemaVersion != SchemaVersion:
+		add("schemaVersion", fmt.Sprintf("is %d, not %d", e.SchemaVersion, SchemaVersion), false)
+	}
+	checkID("sender", e.Sender)
+	if e.Recipient != Broadcast {
+		checkID("recipient", e.Recipient)
+	}
+	if !opaque(e.CorrelationID) {
+		add("correlationId", notOpaque, false)
+	}
+	switch {
+	case e.Type == "":
+		add("type", "is missing", true)
+	case !e.Type.Valid():
+		add("type", fmt.Sprintf("%.40q is not one of the ten message types", string(e.Type)), false)
+	}
+	switch {
+	case e.Timestamp == 0:
+		add("timestamp", "is missing", true)
+	case e.Timestamp < 0:
+		add("timestamp", "is negative", false)
+	}
+	switch {
+	case len(e.Payload) == 0:
+		add("payload", "is missing", true)
+	case !jsonscan.Valid(e.Payload):
+		add("payload", fmt.Sprintf("is not JSON, or nests more than %d deep", jsonscan.MaxDepth), false)
+	}
+	if m := e.Metadata; m != nil {
+		switch {
+		case m.Tier == agent.NoTier:
+			add("metadata.tier", "is missing", true)
+		case !m.Tier.Valid():
+			add("metadata.tier", "is not one of 0, 1, 2, 3", false)
+		}
+		if m.SandboxID != "" {
+			checkID("metadata.sandboxId", m.SandboxID)
+		}
+		if m.RoutingHint != "" && m.RoutingHint != ByCapability {
+			add("metadata.routingHint", "is not \"capability\"", false)
+		}
+		if !printable(m.TraceParent) {
+			add("metadata.traceparent", "is not a trace context", false)
+		}
+		if !printable(m.TraceState) {
+			add("metadata.tracestate", "is not a trace state", false)
+		}
+	}
+	return &Error{Code: CodeInvalidEnvelope, EnvelopeID: e.ID, Message: "the envelope is not valid", Problems: problems}
+}

@@ -1,0 +1,56 @@
+package envelope
+
+import (
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+)
+
+// Factory makes the envelopes of one sender and states its tier and sandbox in
+// each. It is safe for concurrent use.
+type Factory struct {
+	sender string
+	now    func() time.Time
+	// Envelopes never change, so all of a factory can share their metadata.
+	plain, byCapability *Metadata
+}
+
+// NewFactory returns a factory for the agent with this identity.
+func NewFactory(sender agent.Identity) *Factory {
+	m := Metadata{Tier: sender.Tier, SandboxID: sender.SandboxID}
+	hinted := m
+	hinted.RoutingHint = ByCapability
+	return &Factory{sender: sender.ID, now: time.Now, plain: &m, byCapability: &hinted}
+}
+
+// WithClock returns a factory that takes the time from now.
+func (f *Factory) WithClock(now func() time.Time) *Factory {
+	g := *f
+	g.now = now
+	return &g
+}
+
+// New makes an envelope for one agent, or for all with [Broadcast]. See the
+// function [New] for the payload.
+func (f *Factory) New(recipient string, t Type, payload any) (*Envelope, error) {
+	return build(f.now(), f.sender, recipient, t, payload, "", f.plain)
+}
+
+// NewInThread is New with a correlation id (Req 2.4).
+func (f *Factory) NewInThread(correlationID, recipient string, t Type, payload any) (*Envelope, error) {
+	return build(f.now(), f.sender, recipient, t, payload, correlationID, f.plain)
+}
+
+// NewForCapability makes an envelope for an agent that has a capability.
+func (f *Factory) NewForCapability(capabilityID string, t Type, payload any) (*Envelope, error) {
+	return build(f.now(), f.sender, capabilityID, t, payload, "", f.byCapability)
+}
+
+// Reply makes an answer to e, in e's thread.
+func (f *Factory) Reply(e *Envelope, t Type, payload any) (*Envelope, error) {
+	thread := e.CorrelationID
+	if thread == "" {
+		thread = e.ID
+	}
+	return f.NewInThread(thread, e.Sender, t, payload)
+}

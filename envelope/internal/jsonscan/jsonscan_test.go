@@ -1,0 +1,66 @@
+package jsonscan_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/envelope/internal/jsonscan"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var seeds = []string{
+	"", " ", "null", "nul", "true ", "falsey", "0", "-0", "-", "01", "1.", "1.5e", "1.5E+10", "1e-5", ".5", "+1",
+	`""`, `"a`, `"\n\u00e9\/"`, `"\x"`, `"\u00g0"`, `"\`, `"\u12"`, "\"\n\"", "\"\x01\"",
+	"[]", "[ ]", "[1,2]", "[1,]", "[,1]", "[1 2]", "[1", "[", "{}", "{ }", `{"a":1}`, `{"a":1,}`, `{"a"}`, `{"a":}`,
+	`{"a" : [ { "b" : null } ] }`, `{1:2}`, `{"a":1 "b":2}`, `{"a":1`, `{`, "1 1", "\ufeff1", "\"\xff\"",
+}
+
+func TestValidAgreesWithEncodingJSON(t *testing.T) {
+	for _, s := range seeds {
+		want := json.Valid([]byte(s)) && utf8.ValidString(s)
+		if got := jsonscan.Valid([]byte(s)); got != want {
+			t.Errorf("Valid(%q) = %v, want %v", s, got, want)
+		}
+	}
+}
+
+func TestDepthIsBounded(t *testing.T) {
+	deep := func(n int) []byte { return []byte(strings.Repeat("[", n) + strings.Repeat("]", n)) }
+	if !jsonscan.Valid(deep(jsonscan.MaxDepth)) {
+		t.Error("MaxDepth is refused")
+	}
+	if jsonscan.Valid(deep(jsonscan.MaxDepth+2)) || jsonscan.Valid([]byte(strings.Repeat(`{"a":`, 1<<20))) {
+		t.Error("deeper nesting is taken")
+	}
+}
+
+func TestAppendStringIsReadBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := strings.ToValidUTF8(rapid.String().Draw(t, "s"), "")
+		var back string
+		if err := json.Unmarshal(jsonscan.AppendString(nil, s), &back); err != nil || back != s {
+			t.Fatalf("%q came back as %q, %v", s, back, err)
+		}
+	})
+}
+
+func FuzzValid(f *testing.F) {
+	for _, s := range seeds {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		want := json.Valid(data) && utf8.Valid(data)
+		if got := jsonscan.Valid(data); got != want {
+			if want && strings.Count(string(data), "[")+strings.Count(string(data), "{") > jsonscan.MaxDepth {
+				return // too deep for us, not for encoding/json
+			}
+			t.Fatalf("Valid(%q) = %v, want %v", data, got, want)
+		}
+	})
+}

@@ -1,0 +1,16 @@
+// Package schema ships the JSON Schemas (draft 2020-12) of the agent card and
+// the envelope, for programs in other languages. Tests hold them and the Go
+// types together: both accept and both refuse the same documents.
+package schema
+
+import _ "embed"
+
+// AgentCard is the schema of an agent card's JSON.
+//
+//go:embed agent-card.schema.json
+var AgentCard []byte
+
+// Envelope is the schema of an envelope's JSON.
+//
+//go:embed envelope.schema.json
+var Envelope []byte

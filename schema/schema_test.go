@@ -1,0 +1,107 @@
+package schema_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/agent/agenttest"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/envelope/envelopetest"
+	"github.com/parleyhub/parley/schema"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func compile(t testing.TB, text []byte) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("it", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("it")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func accepts(s *jsonschema.Schema, data []byte) bool {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
+	return err == nil && s.Validate(doc) == nil
+}
+
+// hurt draws a document and removes or replaces one of its fields.
+func hurt(t *rapid.T, data []byte, wrong ...any) []byte {
+	var doc map[string]json.RawMessage
+	if err := json.Unmarshal(data, &doc); err != nil {
+		t.Fatal(err)
+	}
+	keys := make([]string, 0, len(doc))
+	for key := range doc {
+		keys = append(keys, key)
+	}
+	key := rapid.SampledFrom(keys).Draw(t, "key")
+	if rapid.Bool().Draw(t, "remove") {
+		delete(doc, key)
+	} else {
+		text, err := json.Marshal(rapid.SampledFrom(wrong).Draw(t, "value"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc[key] = text
+	}
+	out, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestCardSchemaAgreesWithTheType(t *testing.T) {
+	s := compile(t, schema.AgentCard)
+	rapid.Check(t, func(t *rapid.T) {
+		data, err := agent.Encode(agenttest.Card().Draw(t, "card"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !accepts(s, data) {
+			t.Fatalf("the schema refuses %s", data)
+		}
+		bad := hurt(t, data, "", " ", "*", "a b", "x\n", 7, -1, 1.5, true, []int{1}, []any{}, map[string]int{}, "local")
+		_, err = agent.Decode(bad)
+		if (err == nil) != accepts(s, bad) {
+			t.Fatalf("the schema accepts: %v, the type says %v: %s", accepts(s, bad), err, bad)
+		}
+	})
+}
+
+func TestEnvelopeSchemaAgreesWithTheType(t *testing.T) {
+	s := compile(t, schema.Envelope)
+	rapid.Check(t, func(t *rapid.T) {
+		e := envelopetest.Envelope().Draw(t, "envelope")
+		e.Payload = json.RawMessage(`{"n":1}`) // the validator cannot read 1e400
+		data, err := envelope.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !accepts(s, data) {
+			t.Fatalf("the schema refuses %s", data)
+		}
+		bad := hurt(t, data, "", " ", "*", "a b", "x\n", 7, 1, 0, -1, 1.5, true, []int{1}, nil, map[string]int{"tier": 3},
+			map[string]int{}, map[string]any{"tier": 1, "routingHint": "x"}, map[string]any{"tier": 1, "traceparent": "é"}, "error")
+		_, err = envelope.Decode(bad)
+		if (err == nil) != accepts(s, bad) {
+			t.Fatalf("the schema accepts: %v, the type says %v: %s", accepts(s, bad), err, bad)
+		}
+	})
+}
