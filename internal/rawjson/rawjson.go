@@ -199,12 +199,12 @@ func plainNumbers(v any) any {
 }
 
 func plainNumber(n json.Number) any {
-	const exact = 1 << 53 // every integer up to here is a float64
+	const exact = 1 << 53 // every integer below is a float64, and none above rounds to below
 	f, err := strconv.ParseFloat(string(n), 64)
 	if err != nil {
 		return n
 	}
-	if !strings.ContainsAny(string(n), ".eE") && (f > exact || f < -exact) {
+	if !strings.ContainsAny(string(n), ".eE") && (f >= exact || f <= -exact) {
 		return n
 	}
 	return f
