@@ -25,7 +25,7 @@ func (h *Hub) Contexts(ctx context.Context, limit int) ([]ContextInfo, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, contextError(err)
 	}
-	infos := h.index.recentContexts(orDefault(limit, defaultPage))
+	infos := h.index.recentContexts(orDefault(limit, defaultPage), func(id string) bool { return h.expired.check(id) == nil })
 	for i := range infos {
 		infos[i].ExpiresAt = infos[i].LastUsedAt.Add(h.cfg.ContextTTL)
 	}
@@ -190,7 +190,13 @@ func (h *Hub) removeOldTasks(ctx context.Context) {
 			h.log.Warn("an old task could not be removed", "task", id, "error", err)
 			return
 		}
-		h.index.remove(id)
 		h.cache.remove(id)
+		contextID, gone := h.index.remove(id)
+		if !gone {
+			continue
+		}
+		if err := h.pool.release(ctx, contextID); err != nil {
+			h.log.Warn("a context without tasks could not be released", "error", err)
+		}
 	}
 }

@@ -27,7 +27,8 @@ type Config struct {
 	// DataDir holds the working directories of contexts, in "contexts". It is
 	// needed where an agent's working directory policy is not fixed.
 	DataDir string
-	Agents  []Agent
+	// Agents are registered at the start, but for those that are disabled.
+	Agents []Agent
 	// Logger for starts and ends of tasks and for what goes wrong in the
 	// background; never for the text of messages. Nil discards.
 	Logger *slog.Logger
@@ -172,6 +173,9 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 		return nil, err
 	}
 	for _, a := range cfg.Agents {
+		if a.Definition.Disabled {
+			continue
+		}
 		if err := h.register(a); err != nil {
 			h.quiet()
 			h.wg.Wait()

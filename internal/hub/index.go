@@ -115,13 +115,14 @@ func (x *index) update(e *entry, state a2a.TaskState, at time.Time) {
 	x.count(e, 1)
 }
 
-// remove forgets a task, and its context with the last one.
-func (x *index) remove(id a2a.TaskID) {
+// remove forgets a task, and with the last one of a context that too: it is
+// returned then.
+func (x *index) remove(id a2a.TaskID) (contextID string, gone bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	e := x.tasks[id]
 	if e == nil {
-		return
+		return "", false
 	}
 	delete(x.tasks, id)
 	x.count(e, -1)
@@ -129,7 +130,9 @@ func (x *index) remove(id a2a.TaskID) {
 	e.context.order.remove(e)
 	if e.context.order.live == 0 {
 		delete(x.contexts, e.context.id)
+		return e.context.id, true
 	}
+	return e.context.id, false
 }
 
 func (x *index) count(e *entry, n int) {
@@ -274,15 +277,16 @@ func (x *index) oldest(f func(head) bool) {
 	}
 }
 
-// recentContexts returns up to limit contexts, most recently used first.
-func (x *index) recentContexts(limit int) []ContextInfo {
+// recentContexts returns up to limit contexts that are wanted, most recently
+// used first.
+func (x *index) recentContexts(limit int, wanted func(id string) bool) []ContextInfo {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var infos []ContextInfo
 	for i := len(x.order.slots) - 1; i >= 0 && len(infos) < limit; i-- {
 		e := x.order.slots[i].e
 		// A context stands where its most recently changed task does.
-		if e == nil || e.context.order.newest() != e {
+		if e == nil || e.context.order.newest() != e || !wanted(e.context.id) {
 			continue
 		}
 		infos = append(infos, e.context.info())

@@ -308,6 +308,13 @@ func (s *jetStream) dropDeltas(ctx context.Context, id a2a.TaskID) error {
 	return s.output.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+"output."+string(id)))
 }
 
+func (s *jetStream) dropAllDeltas(ctx context.Context) error {
+	if s.output.CachedInfo().State.Msgs == 0 {
+		return nil
+	}
+	return s.output.Purge(ctx)
+}
+
 func (s *jetStream) recordSubject(kind, key string) string {
 	return s.prefix + "record." + kind + "." + base64.RawURLEncoding.EncodeToString([]byte(key))
 }

@@ -18,8 +18,9 @@ type record struct {
 	// AnswerInHistory is the index (from 1) of an artifact whose one text part is
 	// that of the history's last message.
 	AnswerInHistory int `json:"answerInHistory,omitempty"`
-	// Turn counts the task's turns; Waiting are the messages of turns to come.
-	Turn    int            `json:"turn,omitempty"`
+	// Turns counts the turns whose output is in the task: output of a later one
+	// is in the deltas. Waiting are the messages of turns to come.
+	Turns   int            `json:"turns,omitempty"`
 	Waiting []*a2a.Message `json:"waiting,omitempty"`
 }
 
@@ -48,9 +49,15 @@ func sameText(a, b a2a.ContentParts) bool {
 	if len(a) != 1 || len(b) != 1 {
 		return false
 	}
-	x, ok := a[0].Content.(a2a.Text)
-	y, ok2 := b[0].Content.(a2a.Text)
+	x, ok := plainText(a[0])
+	y, ok2 := plainText(b[0])
 	return ok && ok2 && x == y
+}
+
+// plainText returns the text of a part that is nothing else.
+func plainText(p *a2a.Part) (a2a.Text, bool) {
+	s, ok := p.Content.(a2a.Text)
+	return s, ok && p.Filename == "" && p.MediaType == "" && len(p.Metadata) == 0
 }
 
 func decodeRecord(body []byte) (record, error) {
@@ -78,16 +85,16 @@ type delta struct {
 	Artifact *a2a.TaskArtifactUpdateEvent `json:"artifact,omitempty"`
 }
 
-// decodeDeltas reads the lines of one turn. A cut last line, or one that cannot
-// be read, ends it: what came before is kept.
-func decodeDeltas(data []byte, turn int) []delta {
+// decodeDeltas reads the lines of the turns after a number of them. A cut last
+// line, or one that cannot be read, ends it: what came before is kept.
+func decodeDeltas(data []byte, turns int) []delta {
 	var ds []delta
 	for line := range bytes.Lines(data) {
 		var d delta
 		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &d) != nil {
 			break
 		}
-		if d.Turn == turn {
+		if d.Turn > turns {
 			ds = append(ds, d)
 		}
 	}

@@ -45,6 +45,9 @@ func (h *Hub) restore(ctx context.Context) error {
 			return &Error{Code: CodeInternal, Message: fmt.Sprintf("cannot end task %s, which a crash cut off", hd.ID), Err: err}
 		}
 	}
+	if err := h.store.dropAllDeltas(ctx); err != nil {
+		return &Error{Code: CodeInternal, Message: "cannot clear the hub's store of output", Err: err}
+	}
 	if len(cut) > 0 {
 		h.log.Warn("tasks that were under way when the hub stopped have failed", "tasks", len(cut))
 	}
@@ -89,15 +92,12 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 		return err
 	}
 	h.index.update(e, status.State, *status.Timestamp)
-	if len(data) > 0 {
-		return h.store.dropDeltas(ctx, hd.ID)
-	}
 	return nil
 }
 
 // replay makes artifacts of what a turn had put out.
 func (t *task) replay(data []byte) []*a2a.Artifact {
-	tn := &turn{task: t, n: t.turns, seen: true}
+	tn := &turn{task: t, n: t.turns + 1, seen: true}
 	for _, d := range decodeDeltas(data, t.turns) {
 		tn.text.WriteString(d.Text)
 		if up := d.Artifact; up != nil && up.Artifact != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 	"unicode"
@@ -125,6 +126,7 @@ func (h *Hub) acceptWith(ctx context.Context, req SendRequest, seen func(*task))
 	h.mu.Lock()
 	onTurn := h.onTurn
 	h.mu.Unlock()
+	h.log.LogAttrs(ctx, slog.LevelDebug, "message taken", slog.String("task", string(t.id)), slog.String("agent", t.agentID))
 	if onTurn != nil {
 		onTurn(t.id)
 	}

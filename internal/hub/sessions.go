@@ -99,12 +99,15 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID string) (*sessi
 	return s, nil
 }
 
-// done gives a session back after its turn.
-func (p *sessions) done(s *session) {
+// done gives a session back after its turn; a broken one is closed.
+func (p *sessions) done(s *session, broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.used = time.Now()
 	s.place = p.idle.PushBack(s)
+	if broken {
+		p.close(s)
+	}
 	for p.idle.Len() > p.hub.cfg.MaxIdleSessions {
 		p.close(p.idle.Front().Value.(*session))
 	}

@@ -45,6 +45,7 @@ type store interface {
 	// deltas returns all of it.
 	deltas(ctx context.Context, id a2a.TaskID) ([]byte, error)
 	dropDeltas(ctx context.Context, id a2a.TaskID) error
+	dropAllDeltas(ctx context.Context) error
 
 	// putRecord replaces a small record and returns when that is durable.
 	putRecord(ctx context.Context, kind, key string, value []byte) error
@@ -136,6 +137,13 @@ func (m *memory) dropDeltas(_ context.Context, id a2a.TaskID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.output, id)
+	return nil
+}
+
+func (m *memory) dropAllDeltas(context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.output)
 	return nil
 }
 

@@ -66,7 +66,7 @@ type pending struct {
 func newTask(h *Hub, e *entry, r record) *task {
 	t := &task{
 		hub: h, id: e.id, contextID: e.context.id, agent: h.agents.get(e.agent), agentID: e.agent, entry: e,
-		status: r.Status, history: r.History, artifacts: r.Artifacts, metadata: r.Metadata, turns: r.Turn,
+		status: r.Status, history: r.History, artifacts: r.Artifacts, metadata: r.Metadata, turns: r.Turns,
 		stored: true, settled: make(chan struct{}),
 	}
 	for _, m := range t.history {
@@ -197,7 +197,10 @@ func (t *task) body(status a2a.TaskStatus, e ending) ([]byte, error) {
 			ID: t.id, ContextID: t.contextID, Status: status, Metadata: t.metadata,
 			History: t.history, Artifacts: mergeArtifacts(t.artifacts, e.output),
 		},
-		Turn: t.turns,
+		Turns: t.turns,
+	}
+	if t.turn != nil && (e.state == "" || e.live) {
+		r.Turns--
 	}
 	if e.history && e.message != nil {
 		r.History = append(slices.Clip(t.history), e.message)
@@ -288,9 +291,11 @@ func (t *task) settle(e ending) error {
 	}
 	t.stored = err == nil
 	t.show(final)
-	close(t.settled)
+	if !isClosed(t.settled) {
+		close(t.settled)
+	}
 	if final.State.Terminal() {
-		t.hub.cache.put(record{Task: t.snapshot(), Turn: t.turns}, t.bytes)
+		t.hub.cache.put(record{Task: t.snapshot(), Turns: t.turns}, t.bytes)
 	}
 	if hadOutput && !e.live {
 		t.dropDeltas()
@@ -326,9 +331,18 @@ func (t *task) write(h head, body []byte) error {
 	return err
 }
 
-// dropDeltas removes what the head holds by now. It matters to nobody when.
+// dropDeltas removes output that the head holds by now. It matters to nobody
+// when; output of a later turn must stay, and the older one with it.
 func (t *task) dropDeltas() {
 	t.hub.wg.Go(func() {
+		t.save.Lock()
+		defer t.save.Unlock()
+		t.mu.Lock()
+		needed := t.turn != nil && t.turn.storedAny
+		t.mu.Unlock()
+		if needed {
+			return
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 		defer cancel()
 		if err := t.hub.store.dropDeltas(ctx, t.id); err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -47,7 +48,7 @@ func (h *Hub) present(ctx context.Context, id a2a.TaskID, artifacts bool) (*a2a.
 		if artifacts || t.turn == nil {
 			return t.snapshot(), nil
 		}
-		return &a2a.Task{ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.metadata, History: t.history}, nil
+		return &a2a.Task{ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.metadata, History: slices.Clip(t.history)}, nil
 	}
 	rec, err := h.read(ctx, id)
 	if err != nil {

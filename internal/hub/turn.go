@@ -108,7 +108,8 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	if err != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed}, err
 	}
-	defer t.hub.pool.done(s)
+	defer func() { t.hub.pool.done(s, broken(err)) }()
+	err = errPanicked
 	out, err = s.session.Turn(tn.ctx, runner.Turn{Parts: msg.Parts, TaskID: string(t.id), MessageID: msg.ID}, (*handler)(tn))
 	t.mu.Lock()
 	saved := tn.session
@@ -117,6 +118,15 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 		<-saved
 	}
 	return out, err
+}
+
+var errPanicked = errors.New("the driver panicked")
+
+// broken tells whether a session is not to be trusted with another turn: the
+// next one opens a new session, which resumes the conversation.
+func broken(err error) bool {
+	re, ok := errors.AsType[*runner.Error](err)
+	return err != nil && (!ok || re.Code != runner.CodeLimit && re.Code != runner.CodeAuth)
 }
 
 // endTurn takes the turn's outcome. It returns true where the task goes on with
@@ -132,6 +142,8 @@ func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more
 	if lerr := t.whileSettling(context.Background()); lerr != nil {
 		panic(lerr) // Background never ends
 	}
+	t.questions = nil // a driver that asked must not end before the answer; if it did, nobody waits for one
+	t.resume()
 	tn.showText(true)
 	t.outcomeMeta(tn, out)
 	e := t.ending(tn, out, err, cause)

@@ -1,0 +1,158 @@
+package hub_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+func BenchmarkSendAndWait(b *testing.B) {
+	for _, mode := range []bus.Durability{bus.DurabilityFast, bus.DurabilityCommit} {
+		b.Run(string(mode), func(b *testing.B) {
+			h := newHub(b, hub.Config{Bus: openBus(b, b.TempDir(), mode)}, map[string]*fakeAgent{"echo": echo()})
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := h.SendAndWait(context.Background(), request("echo", "hello")); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("fast-parallel", func(b *testing.B) {
+		a := hub.Agent{Definition: definition("echo"), Runner: echo()}
+		a.Definition.Limits = runner.Limits{Concurrency: 64, Queue: 1000}
+		h := newHub(b, hub.Config{Bus: openBus(b, b.TempDir(), bus.DurabilityFast), Agents: []hub.Agent{a}}, nil)
+		b.ReportAllocs()
+		b.SetParallelism(16)
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				if _, err := h.SendAndWait(context.Background(), request("echo", "hello")); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	})
+}
+
+// BenchmarkStream shows that a stream costs time linear in its chunks: ns/chunk
+// stays the same.
+func BenchmarkStream(b *testing.B) {
+	for _, chunks := range []int{500, 2000, 8000} {
+		b.Run(fmt.Sprint(chunks), func(b *testing.B) {
+			agent := &fakeAgent{turn: func(_ context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+				for range chunks {
+					h.Event(runner.TextDelta{Text: "0123456789012345678901234567890123456789"})
+				}
+				return runner.Outcome{Status: runner.OutcomeCompleted}, nil
+			}}
+			h := newHub(b, hub.Config{Bus: openBus(b, b.TempDir(), bus.DurabilityFast)}, map[string]*fakeAgent{"a": agent})
+			for b.Loop() {
+				sub, err := h.SendAndStream(context.Background(), request("a", "go"))
+				if err != nil {
+					b.Fatal(err)
+				}
+				drain(b, sub)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(chunks), "ns/chunk")
+		})
+	}
+}
+
+func drain(t testing.TB, sub *hub.Subscription) {
+	t.Helper()
+	defer sub.Close()
+	for {
+		if _, err := sub.Next(context.Background()); err == io.EOF {
+			return
+		} else if err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+// BenchmarkSubscribers has 1,000 subscribers follow one task of 100 chunks.
+func BenchmarkSubscribers(b *testing.B) {
+	const subscribers = 1000
+	begin := make(chan struct{})
+	agent := &fakeAgent{turn: func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		<-begin
+		for range 100 {
+			h.Event(runner.ToolCall{ID: "t", Title: "tool"})
+		}
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: "done"}, nil
+	}}
+	h := newHub(b, hub.Config{}, map[string]*fakeAgent{"a": agent})
+	for b.Loop() {
+		task, err := h.Send(context.Background(), request("a", "go"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range subscribers {
+			sub, err := h.Subscribe(context.Background(), task.ID)
+			if err != nil {
+				b.Fatal(err)
+			}
+			wg.Go(func() { drain(b, sub) })
+		}
+		begin <- struct{}{}
+		wg.Wait()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/subscribers/100, "ns/event/subscriber")
+}
+
+// BenchmarkTasks lists among 100,000 stored tasks, and tells what the index of
+// one costs and how long a start takes.
+func BenchmarkTasks(b *testing.B) {
+	const tasks, contexts = 100_000, 10_000
+	dir := b.TempDir()
+	bs := openBus(b, dir, bus.DurabilityFast)
+	if err := hub.Seed(b.Context(), bs, tasks, contexts); err != nil {
+		b.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var h *hub.Hub
+	b.Run("start", func(b *testing.B) {
+		for b.Loop() {
+			var err error
+			if h, err = hub.New(context.Background(), hub.Config{Bus: bs}); err != nil {
+				b.Fatal(err)
+			}
+			b.StopTimer()
+			if err := h.Close(context.Background()); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+	h = newHub(b, hub.Config{Bus: bs}, nil)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	b.Logf("index: %d bytes a task", (after.HeapAlloc-before.HeapAlloc)/tasks)
+	for name, q := range map[string]hub.TaskQuery{
+		"first-page": {Limit: 50},
+		"state":      {Limit: 50, State: "TASK_STATE_WORKING"},
+		"context":    {Limit: 50, ContextID: "context-17"},
+		"deep":       {Limit: 50, Offset: 90_000},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := h.Tasks(context.Background(), q); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

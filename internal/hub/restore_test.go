@@ -1,0 +1,282 @@
+package hub_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+const childDir = "PARLEY_HUB_TEST_DIR"
+
+// TestMain runs the child of TestAKilledHubLosesNoFinishedTask where it is asked
+// for.
+func runChild(dir string) error {
+	b, err := bus.Open(context.Background(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast})
+	if err != nil {
+		return err
+	}
+	def := definition("a")
+	def.Limits = runner.Limits{Concurrency: 16, Queue: 1000}
+	h, err := hub.New(context.Background(), hub.Config{Bus: b, Agents: []hub.Agent{{Definition: def, Runner: actor()}}})
+	if err != nil {
+		return err
+	}
+	// Tasks that never end, with output that is stored while they run.
+	for range 3 {
+		task, err := h.Send(context.Background(), request("a", "session:s1 say:half artifact:log wait"))
+		if err != nil {
+			return err
+		}
+		fmt.Println("running", task.ID)
+	}
+	asks, err := h.SendAndWait(context.Background(), request("a", "say:half ask"))
+	if err != nil {
+		return err
+	}
+	fmt.Println("asking", asks.ID)
+	input, err := h.SendAndWait(context.Background(), request("a", "say:which? input"))
+	if err != nil {
+		return err
+	}
+	fmt.Println("input", input.ID)
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				task, err := h.SendAndWait(context.Background(), request("a", fmt.Sprintf("say:%d-%d", w, i)))
+				if err != nil {
+					fmt.Println("error", err)
+					return
+				}
+				fmt.Println("done", task.ID, text(task.Status.Message))
+			}
+		})
+	}
+	wg.Wait()
+	return nil
+}
+
+// TestAKilledHubLosesNoFinishedTask kills a hub at moments of chance: every task
+// that was answered is there after a restart, and what was under way has failed
+// with the reason and the output it had.
+func TestAKilledHubLosesNoFinishedTask(t *testing.T) {
+	runs := 6
+	if testing.Short() {
+		runs = 2
+	}
+	for run := range runs {
+		t.Run(fmt.Sprint(run), func(t *testing.T) {
+			dir := t.TempDir()
+			answered := killAt(t, dir, 1+rand.IntN(400))
+			h := newHub(t, hub.Config{Bus: openBus(t, dir, bus.DurabilityFast)}, map[string]*fakeAgent{"a": actor()})
+			kinds := map[string]int{}
+			for _, line := range answered {
+				f := strings.Fields(line)
+				if len(f) < 2 {
+					continue
+				}
+				kinds[f[0]]++
+				task, err := h.Task(t.Context(), a2a.TaskID(f[1]), nil)
+				if err != nil {
+					t.Errorf("%s: %v", line, err)
+					continue
+				}
+				checkAfterKill(t, f, task)
+			}
+			if kinds["running"] != 3 || kinds["input"] != 1 || kinds["done"] == 0 || kinds["error"] != 0 {
+				t.Errorf("the child told %v", kinds)
+			}
+			for _, s := range []a2a.TaskState{a2a.TaskStateSubmitted, a2a.TaskStateWorking} {
+				if page, err := h.Tasks(t.Context(), hub.TaskQuery{State: s}); err != nil || page.Total != 0 {
+					t.Errorf("%d tasks are %s, %v", page.Total, s, err)
+				}
+			}
+			for _, line := range answered {
+				if f := strings.Fields(line); f[0] == "input" {
+					m := message("say:thanks")
+					m.TaskID = a2a.TaskID(f[1])
+					if end := send(t, h, hub.SendRequest{Message: m}); end.Status.State != a2a.TaskStateCompleted {
+						t.Errorf("a task that waited for input: %+v", end)
+					}
+				}
+			}
+		})
+	}
+}
+
+func checkAfterKill(t *testing.T, f []string, task *a2a.Task) {
+	t.Helper()
+	state := map[string]a2a.TaskState{
+		"done": a2a.TaskStateCompleted, "input": a2a.TaskStateInputRequired, "running": a2a.TaskStateFailed, "asking": a2a.TaskStateFailed,
+	}[f[0]]
+	if task.Status.State != state {
+		t.Errorf("%v is %s", f, task.Status.State)
+	}
+	switch f[0] {
+	case "done":
+		if text(task.Status.Message) != f[2] {
+			t.Errorf("%v has the answer %q", f, text(task.Status.Message))
+		}
+	case "running":
+		if errorCode(t, task) != "hub-stopped" || !strings.Contains(text(task.Status.Message), "the hub stopped while") {
+			t.Errorf("%v has the reason %q", f, text(task.Status.Message))
+		}
+	}
+}
+
+// killAt runs a hub in a child, kills it after some lines of answers and
+// returns what it had told.
+func killAt(t *testing.T, dir string, lines int) []string {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), childDir+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	scan := bufio.NewScanner(out)
+	for scan.Scan() {
+		told = append(told, scan.Text())
+		if len(told) == lines+5 {
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Fatal("the child ended by itself")
+	}
+	return told
+}
+
+// TestPartialOutputSurvivesAKill opens a copy of the store as a kill would have
+// left it: the output of a running task is in it, and is not the whole task
+// rewritten.
+func TestPartialOutputSurvivesAKill(t *testing.T) {
+	dir := t.TempDir()
+	b := openBus(t, dir, bus.DurabilityFast)
+	agent := &fakeAgent{turn: func(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		if prompt(turn) == "first" {
+			h.Event(runner.TextDelta{Text: "the first turn"})
+			return runner.Outcome{Status: runner.OutcomeInputRequired, Text: "the first turn"}, nil
+		}
+		h.Event(runner.TextDelta{Text: "half an ans"})
+		h.Event(runner.Artifact{ID: "log", Name: "log", Parts: []*a2a.Part{a2a.NewTextPart("a")}})
+		h.Event(runner.Artifact{ID: "log", Append: true, Parts: []*a2a.Part{a2a.NewTextPart("b")}})
+		<-ctx.Done()
+		return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+	}}
+	h := newHub(t, hub.Config{Bus: b}, map[string]*fakeAgent{"a": agent})
+	task := send(t, h, request("a", "first"))
+	if _, err := h.Send(t.Context(), follow(task, "second")); err != nil {
+		t.Fatal(err)
+	}
+	if err := hub.AwaitOutput(t.Context(), b, task.ID); err != nil {
+		t.Fatal(err)
+	}
+	// Another hub on the same store finds what a kill would have left.
+	h2 := newHub(t, hub.Config{Bus: b}, map[string]*fakeAgent{"a": actor()})
+	cut, err := h2.Task(t.Context(), task.ID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := newReplica(cut)
+	if got.state != a2a.TaskStateFailed || got.artifacts["answer-2"] != "half an ans" || got.artifacts["log"] != "ab" || len(got.artifacts) != 2 {
+		t.Errorf("after the kill: %+v", got)
+	}
+	if n := len(cut.History); n != 4 || text(cut.History[2]) != "second" {
+		t.Errorf("history of %d", n)
+	}
+}
+
+func TestALargeTaskIsStoredInPieces(t *testing.T) {
+	big := strings.Repeat("0123456789abcdef", 20<<16) // 20 MiB
+	dir := t.TempDir()
+	agent := &fakeAgent{turn: func(_ context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		if prompt(turn) == "small" {
+			return runner.Outcome{Status: runner.OutcomeCompleted, Text: "small"}, nil
+		}
+		h.Event(runner.Artifact{ID: "big", Parts: []*a2a.Part{a2a.NewTextPart(big)}})
+		return runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which?"}, nil
+	}}
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := hub.New(t.Context(), hub.Config{Bus: b, Agents: []hub.Agent{{Definition: definition("a"), Runner: agent}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := send(t, h, request("a", "big"))
+	if err := errors.Join(h.Close(t.Context()), b.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	h = newHub(t, hub.Config{Bus: openBus(t, dir, bus.DurabilityFast)}, map[string]*fakeAgent{"a": agent})
+	for _, next := range []string{"big", "small"} {
+		got, err := h.Task(t.Context(), task.ID, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Artifacts) != 1 || got.Artifacts[0].Parts[0].Text() != big {
+			t.Fatal("the large artifact is not what it was")
+		}
+		send(t, h, follow(task, next))
+	}
+}
+
+func TestAStoreOfAnotherFormIsToldAndLeftOut(t *testing.T) {
+	b := openBus(t, t.TempDir(), bus.DurabilityFast)
+	for what, store := range map[string]func() error{
+		"header": func() error { return hub.StoreRaw(b, "task.x", "2 what is this", "{}") },
+		"state":  func() error { return hub.StoreRaw(b, "task.x", "1 DREAMING 1 1 false 0 0 a YQ", "{}") },
+		"record": func() error { return hub.StoreRaw(b, "record.session.!", "", "{}") },
+	} {
+		if err := errors.Join(hub.Clear(b), store()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hub.New(t.Context(), hub.Config{Bus: b}); code(err) != hub.CodeInternal {
+			t.Errorf("%s: New = %v", what, err)
+		}
+	}
+	if err := errors.Join(hub.Clear(b), hub.StoreRaw(b, "task.x", "1 TASK_STATE_COMPLETED 1 1 false 0 0 a YQ", "no JSON")); err != nil {
+		t.Fatal(err)
+	}
+	h := newHub(t, hub.Config{Bus: b}, nil)
+	if _, err := h.Task(t.Context(), "x", nil); code(err) != hub.CodeInternal {
+		t.Errorf("Task = %v", err)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := hub.New(t.Context(), hub.Config{Name: "a.b"}); code(err) != hub.CodeInvalid {
+		t.Errorf("a name that is no subject's: %v", err)
+	}
+	bad := []hub.Agent{{Definition: definition("a"), Runner: actor()}, {Definition: definition("b")}}
+	if _, err := hub.New(t.Context(), hub.Config{Agents: bad}); code(err) != hub.CodeInvalid {
+		t.Errorf("an agent without a runner: %v", err)
+	}
+	off := definition("a")
+	off.Disabled = true
+	h := newHub(t, hub.Config{Agents: []hub.Agent{{Definition: off}}}, nil)
+	if n := len(h.Agents()); n != 0 {
+		t.Errorf("%d agents, though the one is disabled", n)
+	}
+}
