@@ -1,0 +1,112 @@
+package push
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// key names one configuration.
+type key struct {
+	task a2a.TaskID
+	id   string
+}
+
+// store keeps records. put and delete return when the change is durable.
+type store interface {
+	load(ctx context.Context, visit func(key, record)) error
+	put(ctx context.Context, k key, r record) error
+	delete(ctx context.Context, k key) error
+}
+
+// noStore is the store of a service without a bus: nothing outlives the process.
+type noStore struct{}
+
+func (noStore) load(context.Context, func(key, record)) error { return nil }
+func (noStore) put(context.Context, key, record) error        { return nil }
+func (noStore) delete(context.Context, key) error             { return nil }
+
+// kvStore keeps records in a bucket, one key each.
+type kvStore struct {
+	bus *bus.Bus
+	kv  jetstream.KeyValue
+}
+
+// retention is how long a configuration is kept after its last change. It is
+// long for a task's life and bounds what forgotten ones take.
+const retention = 30 * 24 * time.Hour
+
+func openStore(ctx context.Context, b *bus.Bus, name string) (*kvStore, error) {
+	kv, err := b.JetStream().CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket:       "parley-push-" + name,
+		Description:  "A2A push notification configurations",
+		History:      1,
+		TTL:          retention,
+		MaxValueSize: 32 << 10,
+		Storage:      jetstream.FileStorage,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the bucket of push configurations: %w", err)
+	}
+	return &kvStore{bus: b, kv: kv}, b.Commit(ctx)
+}
+
+func (s *kvStore) load(ctx context.Context, visit func(key, record)) error {
+	watcher, err := s.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return err
+	}
+	for entry := range watcher.Updates() {
+		if entry == nil { // all that is stored has come
+			return watcher.Stop()
+		}
+		k, ok := decodeKey(entry.Key())
+		var r record
+		if !ok || json.Unmarshal(entry.Value(), &r) != nil {
+			continue // not written by this version of the hub: it ages away
+		}
+		visit(k, r)
+	}
+	return errors.Join(errors.New("the bucket's contents did not come to their end"), ctx.Err())
+}
+
+func (s *kvStore) put(ctx context.Context, k key, r record) error {
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := s.kv.Put(ctx, encodeKey(k), value); err != nil {
+		return err
+	}
+	return s.bus.Commit(ctx)
+}
+
+func (s *kvStore) delete(ctx context.Context, k key) error {
+	err := s.kv.Delete(ctx, encodeKey(k))
+	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
+		return err
+	}
+	return s.bus.Commit(ctx)
+}
+
+// Ids come from clients and may hold what a subject may not.
+func encodeKey(k key) string {
+	e := base64.RawURLEncoding
+	return e.EncodeToString([]byte(k.task)) + "." + e.EncodeToString([]byte(k.id))
+}
+
+func decodeKey(s string) (key, bool) {
+	task, id, ok := strings.Cut(s, ".")
+	t, err1 := base64.RawURLEncoding.DecodeString(task)
+	i, err2 := base64.RawURLEncoding.DecodeString(id)
+	return key{a2a.TaskID(t), string(i)}, ok && err1 == nil && err2 == nil
+}
