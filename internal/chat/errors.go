@@ -1,0 +1,70 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// Category says what kind of thing went wrong, in the specification's words
+// (REQ-ERROR-001).
+type Category string
+
+// The categories of an [Error].
+const (
+	ValidationError Category = "ValidationError" // the caller's argument is wrong
+	NotFoundError   Category = "NotFoundError"   // no such channel
+	ConnectionError Category = "ConnectionError" // the bus cannot be used
+	ConflictError   Category = "ConflictError"   // the channel's place on the bus is taken
+	InternalError   Category = "InternalError"
+)
+
+// Error is what the package returns. Message and Remedy are fit for agents and
+// people and hold no secrets; Err is the cause, for logs.
+type Error struct {
+	Category Category
+	Message  string
+	Remedy   string // what to do next
+	Err      error
+}
+
+// Error returns the message and the remedy.
+func (e *Error) Error() string {
+	if e.Remedy == "" {
+		return e.Message
+	}
+	return fmt.Sprintf("%s %s", e.Message, e.Remedy)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+var errClosed = &Error{Category: ConnectionError, Message: "The connection to the channels is closed.",
+	Remedy: "Restart the MCP server."}
+
+// connectionError puts a failure of the bus into words for agents.
+func connectionError(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[*bus.Error](err); ok {
+		return &Error{Category: ConnectionError, Message: sentence(e.Message), Remedy: sentence(e.Remedy), Err: err}
+	}
+	return &Error{Category: ConnectionError, Message: "The messages' server did not answer as it should.",
+		Remedy: "Try again; if it stays so, run `parley doctor`.", Err: err}
+}
+
+// sentence begins text with a capital and ends it with a stop.
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	if first := text[0]; first >= 'a' && first <= 'z' {
+		text = string(first-'a'+'A') + text[1:]
+	}
+	if last := text[len(text)-1]; last != '.' && last != '!' && last != '?' {
+		text += "."
+	}
+	return text
+}

@@ -1,0 +1,4 @@
+package chat
+
+// Decode is the decoder of messages, for its fuzz test.
+var Decode = decode

@@ -1,0 +1,144 @@
+package chat
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// maxWaitMessages bounds what one wait returns.
+const maxWaitMessages = 100
+
+// Cursor is how far somebody has read: the sequence of the last message, by
+// channel.
+type Cursor map[string]uint64
+
+// News is what came after a cursor.
+type News struct {
+	// Messages by channel, oldest first.
+	Messages map[string][]Message
+	// Cursor is behind the messages.
+	Cursor Cursor
+}
+
+// Tips returns the cursor behind everything that the channels hold now.
+func (s *Space) Tips(ctx context.Context, channels []string) (Cursor, error) {
+	b, err := s.connected()
+	if err != nil {
+		return nil, err
+	}
+	cursor := Cursor{}
+	for _, name := range channels {
+		c, err := s.channel(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.ensure(ctx, b, c); err != nil {
+			return nil, connectionError(err)
+		}
+		if cursor[name], err = s.last(ctx, b, c); err != nil {
+			return nil, connectionError(err)
+		}
+	}
+	return cursor, nil
+}
+
+// Wait blocks until a channel of the cursor has messages behind it, and returns
+// them. It also waits through an outage. When ctx ends first it returns no
+// messages, and an error only where the bus cannot be reached.
+func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
+	for name := range cursor {
+		if _, err := s.channel(name); err != nil {
+			return News{}, err
+		}
+	}
+	for {
+		changed := s.news.wait()
+		b, err := s.connected()
+		if errors.Is(err, errClosed) {
+			return News{}, err
+		}
+		if err == nil {
+			var news News
+			if news, err = s.after(ctx, b, cursor); err == nil && len(news.Messages) > 0 {
+				return news, nil
+			}
+			if err != nil && ctx.Err() == nil { // perhaps lost in an outage: look again
+				pause(ctx, requestTimeout/10)
+				continue
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			if err != nil && !errors.Is(err, ctx.Err()) {
+				return News{}, connectionError(err)
+			}
+			return News{Cursor: cursor}, nil
+		}
+	}
+}
+
+// Changed returns a channel that is closed when there may be something new in
+// any of the channels.
+func (s *Space) Changed() <-chan struct{} { return s.news.wait() }
+
+func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	news := News{Messages: map[string][]Message{}, Cursor: Cursor{}}
+	for _, c := range s.cfg.Channels {
+		seq, ok := cursor[c.Name]
+		if !ok {
+			continue
+		}
+		messages, last, err := s.messagesAfter(ctx, b, c, seq)
+		if err != nil {
+			return News{}, err
+		}
+		news.Cursor[c.Name] = last
+		if len(messages) > 0 {
+			news.Messages[c.Name] = messages
+		}
+	}
+	return news, nil
+}
+
+// messagesAfter returns the next messages behind seq and the sequence of the
+// last that it looked at.
+func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq uint64) ([]Message, uint64, error) {
+	stream, err := b.JetStream().Stream(ctx, s.streamName(c.Name))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, seq, nil
+	}
+	if err != nil {
+		return nil, seq, err
+	}
+	if stream.CachedInfo().State.LastSeq < seq {
+		// The stream was made anew: its numbers begin again.
+		seq = 0
+	}
+	var messages []Message
+	for len(messages) < maxWaitMessages && seq < stream.CachedInfo().State.LastSeq {
+		raw, err := stream.GetMsg(ctx, seq+1, jetstream.WithGetMsgSubject(s.subject(c.Name)))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			break
+		}
+		if err != nil {
+			return nil, seq, err
+		}
+		seq = raw.Sequence
+		message, err := decode(raw.Data)
+		if err != nil {
+			s.log.Error("a message is skipped: it is not of the channel's format", "channel", c.Name, "error", err)
+			continue
+		}
+		message.Sequence = seq
+		messages = append(messages, message)
+	}
+	return slices.Clip(messages), seq, nil
+}
