@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -120,24 +121,29 @@ func (h *Hub) Deregister(ctx context.Context, id string) error {
 	a.removed = true
 	a.mu.Unlock()
 	a.failWaiting(errRemoved)
-	for _, t := range h.liveTasks() {
-		if t.agent == a {
-			t.cancelTurn(errRemoved)
-			if err := t.waitIdle(ctx); err != nil {
-				return err
-			}
+	var errs []error
+	for _, t := range h.liveTasks(a) {
+		t.mu.Lock()
+		err := t.endTurns(ctx, errRemoved)
+		if err == nil {
+			t.mu.Unlock()
 		}
+		errs = append(errs, err)
+		h.release(t)
 	}
-	return h.pool.closeAgent(ctx, id)
+	return errors.Join(append(errs, h.pool.closeAgent(ctx, id))...)
 }
 
-// liveTasks returns the tasks in memory. No reference is taken: they may end.
-func (h *Hub) liveTasks() []*task {
+// liveTasks returns an agent's tasks in memory, with a reference to each.
+func (h *Hub) liveTasks(a *agent) []*task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ts := make([]*task, 0, len(h.live))
+	var ts []*task
 	for _, t := range h.live {
-		ts = append(ts, t)
+		if t.agent == a {
+			t.refs++
+			ts = append(ts, t)
+		}
 	}
 	return ts
 }

@@ -44,8 +44,8 @@ type expiredRecord struct {
 	At      time.Time `json:"at"`
 }
 
-// maxExpired bounds how many expired contexts are remembered; the oldest are
-// forgotten first.
+// maxExpired bounds how many expired contexts are remembered of which there is
+// no task any more; the oldest are forgotten first.
 const maxExpired = 10_000
 
 func newExpiredContexts() *expiredContexts {
@@ -73,13 +73,15 @@ func (x *expiredContexts) add(id string, at time.Time) {
 }
 
 // forget removes and returns those that expired before a time, and the oldest
-// beyond the bound.
-func (x *expiredContexts) forget(before time.Time) []string {
+// beyond the bound; but none that is needed.
+func (x *expiredContexts) forget(before time.Time, needed func(id string) bool) []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	ids := make([]string, 0, len(x.at))
 	for id := range x.at {
-		ids = append(ids, id)
+		if !needed(id) {
+			ids = append(ids, id)
+		}
 	}
 	slices.SortFunc(ids, func(a, b string) int { return x.at[a].Compare(x.at[b]) })
 	n := max(len(ids)-maxExpired, 0)
@@ -123,7 +125,7 @@ func (h *Hub) expireContexts(ctx context.Context) {
 			h.log.Warn("a context could not be released", "error", err)
 		}
 	}
-	for _, id := range h.expired.forget(now.Add(-2 * h.cfg.ContextTTL)) {
+	for _, id := range h.expired.forget(now.Add(-2*h.cfg.ContextTTL), h.index.hasContext) {
 		if err := h.store.deleteRecord(ctx, kindExpired, id); err != nil {
 			h.log.Warn("an expired context could not be forgotten", "error", err)
 		}

@@ -84,3 +84,8 @@ func Clear(b *bus.Bus) error {
 	}
 	return s.state.Purge(context.Background())
 }
+
+// ExpireNow expires a context before its time.
+func ExpireNow(h *Hub, id string) error {
+	return h.expireContext(context.Background(), id, time.Now().UTC())
+}

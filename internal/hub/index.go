@@ -305,6 +305,12 @@ func (x *index) context(id string) (ContextInfo, bool) {
 	return c.info(), true
 }
 
+func (x *index) hasContext(id string) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.contexts[id] != nil
+}
+
 // idleContexts returns the contexts that were last used before a time and have
 // no task under way.
 func (x *index) idleContexts(before time.Time) []string {

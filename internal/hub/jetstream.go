@@ -74,12 +74,11 @@ func openJetStream(ctx context.Context, b *bus.Bus, name string) (*jetStream, er
 	return s, nil
 }
 
-func (s *jetStream) load(ctx context.Context, task func(head), record func(kind, key string, value []byte)) error {
-	var bad []error
+func (s *jetStream) load(ctx context.Context, task func(head), record func(kind, key string, value []byte), bad func(error)) error {
 	err := s.read(ctx, s.state, s.prefix+"task.*", true, func(m jetstream.Msg) {
 		h, rev, err := decodeHead(m.Headers().Get(taskHeader))
 		if err != nil {
-			bad = append(bad, err)
+			bad(fmt.Errorf("%s: %w", m.Subject(), err))
 			return
 		}
 		h.ID = a2a.TaskID(lastToken(m.Subject()))
@@ -91,16 +90,15 @@ func (s *jetStream) load(ctx context.Context, task func(head), record func(kind,
 	if err != nil {
 		return err
 	}
-	err = s.read(ctx, s.state, s.prefix+"record.>", false, func(m jetstream.Msg) {
+	return s.read(ctx, s.state, s.prefix+"record.>", false, func(m jetstream.Msg) {
 		tokens := strings.Split(strings.TrimPrefix(m.Subject(), s.prefix), ".")
 		key, err := base64.RawURLEncoding.DecodeString(tokens[len(tokens)-1])
 		if err != nil || len(tokens) != 3 {
-			bad = append(bad, fmt.Errorf("a record has the unknown subject %s", m.Subject()))
+			bad(fmt.Errorf("a record has the unknown subject %s", m.Subject()))
 			return
 		}
 		record(tokens[1], string(key), m.Data())
 	})
-	return errors.Join(append(bad, err)...)
 }
 
 func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }

@@ -3,7 +3,9 @@ package hub
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
@@ -60,14 +62,19 @@ func plainText(p *a2a.Part) (a2a.Text, bool) {
 	return s, ok && p.Filename == "" && p.MediaType == "" && len(p.Metadata) == 0
 }
 
+var errUnreadable = errors.New("a stored task cannot be decoded")
+
 func decodeRecord(body []byte) (record, error) {
 	r := record{Task: new(a2a.Task)}
 	if err := json.Unmarshal(body, &r); err != nil {
-		return record{}, fmt.Errorf("decode a stored task: %w", err)
+		return record{}, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	if r.Task == nil || slices.Contains(r.History, nil) || slices.Contains(r.Artifacts, nil) {
+		return record{}, fmt.Errorf("%w: something in it is null", errUnreadable)
 	}
 	n := len(r.History)
 	if (r.StatusInHistory || r.AnswerInHistory > 0) && n == 0 || r.AnswerInHistory > len(r.Artifacts) {
-		return record{}, fmt.Errorf("decode stored task %s: it refers to a message that is not there", r.ID)
+		return record{}, fmt.Errorf("%w: it refers to a message that is not there", errUnreadable)
 	}
 	if r.StatusInHistory {
 		r.Status.Message = r.History[n-1]

@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -13,7 +12,7 @@ import (
 // store, and ends the tasks that a crash cut off.
 func (h *Hub) restore(ctx context.Context) error {
 	var cut []head
-	var errs []error
+	bad := func(err error) { h.log.Warn("something stored cannot be read and is left out", "error", err) }
 	err := h.store.load(ctx,
 		func(hd head) {
 			h.index.add(hd)
@@ -24,21 +23,20 @@ func (h *Hub) restore(ctx context.Context) error {
 		func(kind, _ string, value []byte) {
 			switch kind {
 			case kindSession:
-				errs = append(errs, h.pool.restore(value))
+				if err := h.pool.restore(value); err != nil {
+					bad(err)
+				}
 			case kindExpired:
 				var rec expiredRecord
 				if err := json.Unmarshal(value, &rec); err != nil {
-					errs = append(errs, fmt.Errorf("decode an expired context: %w", err))
+					bad(fmt.Errorf("decode an expired context: %w", err))
 					return
 				}
 				h.expired.add(rec.Context, rec.At)
 			}
-		})
+		}, bad)
 	if err != nil {
 		return &Error{Code: CodeInternal, Message: "cannot read the hub's store", Err: err}
-	}
-	if err := errors.Join(errs...); err != nil {
-		h.log.Warn("some stored records cannot be read and are left out", "error", err)
 	}
 	for _, hd := range cut {
 		if err := h.endCutOff(ctx, hd); err != nil {
@@ -61,15 +59,17 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	if err != nil {
 		return err
 	}
+	e, _ := h.index.entry(hd.ID)
 	rec, err := decodeRecord(body)
 	if err != nil {
-		return err
+		h.log.Error("a task that was cut off cannot be read", "task", hd.ID, "error", err)
+		h.index.update(e, a2a.TaskStateFailed, h.index.stamp())
+		return nil
 	}
 	data, err := h.store.deltas(ctx, hd.ID)
 	if err != nil {
 		return err
 	}
-	e, _ := h.index.entry(hd.ID)
 	t := newTask(h, e, rec)
 	for _, m := range rec.Waiting {
 		t.addHistory(m)

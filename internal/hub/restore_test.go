@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -208,7 +209,7 @@ func TestPartialOutputSurvivesAKill(t *testing.T) {
 }
 
 func TestALargeTaskIsStoredInPieces(t *testing.T) {
-	big := strings.Repeat("0123456789abcdef", 20<<16) // 20 MiB
+	big := strings.Repeat("0123456789abcdef", 9<<16) // 9 MiB
 	dir := t.TempDir()
 	agent := &fakeAgent{turn: func(_ context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		if prompt(turn) == "small" {
@@ -252,16 +253,27 @@ func TestAStoreOfAnotherFormIsToldAndLeftOut(t *testing.T) {
 		if err := errors.Join(hub.Clear(b), store()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := hub.New(t.Context(), hub.Config{Bus: b}); code(err) != hub.CodeInternal {
-			t.Errorf("%s: New = %v", what, err)
+		var told strings.Builder
+		h := newHub(t, hub.Config{Bus: b, Logger: slog.New(slog.NewTextHandler(&told, nil))}, nil)
+		if page, err := h.Tasks(t.Context(), hub.TaskQuery{}); err != nil || page.Total != 0 || !strings.Contains(told.String(), "cannot be read") {
+			t.Errorf("%s: %d tasks, %v, told %s", what, page.Total, err, told.String())
 		}
 	}
-	if err := errors.Join(hub.Clear(b), hub.StoreRaw(b, "task.x", "1 TASK_STATE_COMPLETED 1 1 false 0 0 a YQ", "no JSON")); err != nil {
+	cut := hub.StoreRaw(b, "task.y", "1 TASK_STATE_WORKING 1 1 true 0 0 a YQ", "no JSON")
+	if err := errors.Join(cut, hub.StoreRaw(b, "task.x", "1 TASK_STATE_COMPLETED 1 1 false 0 0 a YQ", "no JSON")); err != nil {
 		t.Fatal(err)
 	}
 	h := newHub(t, hub.Config{Bus: b}, nil)
-	if _, err := h.Task(t.Context(), "x", nil); code(err) != hub.CodeInternal {
-		t.Errorf("Task = %v", err)
+	for _, id := range []a2a.TaskID{"x", "y"} {
+		if _, err := h.Task(t.Context(), id, nil); code(err) != hub.CodeInternal {
+			t.Errorf("Task %s: %v", id, err)
+		}
+	}
+	if page, err := h.Tasks(t.Context(), hub.TaskQuery{}); err != nil || len(page.Tasks) != 2 || page.Tasks[1].ContextID != "a" {
+		t.Errorf("Tasks = %+v, %v", page, err)
+	}
+	if s := h.Status(); s.ActiveTasks != 0 || s.TotalTasks != 2 {
+		t.Errorf("status %+v", s)
 	}
 }
 

@@ -30,8 +30,8 @@ type head struct {
 // use; the writes of one task come from one goroutine at a time.
 type store interface {
 	// load visits everything that is stored, tasks in the order of their last
-	// write.
-	load(ctx context.Context, task func(head), record func(kind, key string, value []byte)) error
+	// write. What cannot be read is told to bad and left out.
+	load(ctx context.Context, task func(head), record func(kind, key string, value []byte), bad func(error)) error
 
 	// putTask replaces a task and returns when that is durable.
 	putTask(ctx context.Context, h head, body []byte) error
@@ -81,7 +81,7 @@ func newMemory() *memory {
 	}
 }
 
-func (m *memory) load(_ context.Context, task func(head), record func(kind, key string, value []byte)) error {
+func (m *memory) load(_ context.Context, task func(head), record func(kind, key string, value []byte), _ func(error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	heads := slices.SortedFunc(maps.Values(m.heads), func(a, b head) int { return int(min(max(a.Updated-b.Updated, -1), 1)) })

@@ -403,27 +403,6 @@ func (t *task) change() {
 	}
 }
 
-// waitIdle returns when no turn of the task runs or is queued.
-func (t *task) waitIdle(ctx context.Context) error {
-	t.mu.Lock()
-	for t.turn != nil || t.settling {
-		if err := t.waitChange(ctx); err != nil {
-			return err
-		}
-	}
-	t.mu.Unlock()
-	return nil
-}
-
-// cancelTurn asks the running turn to end, for a reason.
-func (t *task) cancelTurn(cause error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.turn != nil {
-		t.turn.cancel(cause)
-	}
-}
-
 // endWaiting ends a task whose turn was taken out of the queue.
 func (t *task) endWaiting(cause error) {
 	t.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
@@ -96,6 +97,10 @@ func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 		if he, ok := errors.AsType[*Error](err); ok && he.Code == CodeTaskNotFound {
 			continue // removed since
 		}
+		if errors.Is(err, errUnreadable) {
+			h.log.Error("a listed task cannot be read", "task", hd.ID, "error", err)
+			t, err = hd.bare(), nil
+		}
 		if err != nil {
 			return TaskPage{}, err
 		}
@@ -105,6 +110,16 @@ func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 		page.NextCursor = encodeCursor(heads[len(heads)-1].Updated)
 	}
 	return page, nil
+}
+
+// bare is a task of which only the head is known: its body cannot be read, and
+// must not keep the others from being listed.
+func (h head) bare() *a2a.Task {
+	at := time.Unix(0, h.Updated).UTC()
+	return &a2a.Task{
+		ID: h.ID, ContextID: h.Context, Status: a2a.TaskStatus{State: h.State, Timestamp: &at},
+		Metadata: map[string]any{MetaAgent: h.Agent, MetaNotices: []any{"the task is stored in a form that cannot be read"}},
+	}
 }
 
 func (q TaskQuery) trim(t *a2a.Task) *a2a.Task {
@@ -193,34 +208,43 @@ func (t *task) cancel(ctx context.Context) (*a2a.Task, error) {
 		t.mu.Unlock()
 		return nil, t.notCancelable(s)
 	}
-	for t.turn != nil || len(t.waiting) > 0 {
-		if t.turn == nil && t.agent.dequeue(t) {
-			t.mu.Unlock()
-			t.endWaiting(errCanceled)
-			t.hub.release(t) // the turn's reference
-			return t.currentSnapshot(), nil
-		}
-		if t.turn != nil {
-			t.turn.cancel(errCanceled)
-		}
-		if err := t.waitChange(ctx); err != nil {
-			return nil, err
-		}
-		if s := t.status.State; s.Terminal() {
-			snap := t.snapshot()
-			t.mu.Unlock()
-			if s != a2a.TaskStateCanceled {
-				return nil, t.notCancelable(s)
-			}
-			return snap, nil
-		}
+	if err := t.endTurns(ctx, errCanceled); err != nil {
+		return nil, err
 	}
 	defer t.mu.Unlock()
+	switch s := t.status.State; {
+	case s == a2a.TaskStateCanceled:
+		return t.snapshot(), nil
+	case s.Terminal():
+		return nil, t.notCancelable(s)
+	}
 	t.reopen()
 	if err := t.settle(ending{state: a2a.TaskStateCanceled}); err != nil {
 		return nil, &Error{Code: CodeInternal, Message: "the task could not be canceled", Err: err}
 	}
 	return t.snapshot(), nil
+}
+
+// endTurns ends the turn that runs and those that wait, for a reason, and
+// returns when none is left. mu is held before and after, unless an error is
+// returned.
+func (t *task) endTurns(ctx context.Context, cause error) error {
+	for t.turn != nil || len(t.waiting) > 0 {
+		if t.turn == nil && t.agent.dequeue(t) {
+			t.mu.Unlock()
+			t.endWaiting(cause)
+			t.hub.release(t) // the turn's reference
+			t.mu.Lock()
+			continue
+		}
+		if t.turn != nil {
+			t.turn.cancel(cause)
+		}
+		if err := t.waitChange(ctx); err != nil {
+			return err
+		}
+	}
+	return t.whileSettling(ctx)
 }
 
 func (t *task) notCancelable(s a2a.TaskState) *Error {
