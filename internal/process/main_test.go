@@ -149,6 +149,6 @@ func helperCommand(name string, args ...string) process.Command {
 	return process.Command{
 		Path: self,
 		Args: args,
-		Env:  process.Environ(os.Environ(), []string{"GOCOVERDIR"}, map[string]string{helperEnv: name}),
+		Env:  process.Environ(os.Environ(), []string{"GOCOVERDIR"}, map[string]string{helperEnv: name, "GORACE": "atexit_sleep_ms=0"}),
 	}
 }

@@ -24,6 +24,7 @@ var secretText = []*regexp.Regexp{
 	regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@"'<>]+@`),
 	regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
 	regexp.MustCompile(`(?i)(\b(?:x-api-key|x-goog-api-key|api[_-]?key|access[_-]?token|refresh[_-]?token|auth[_-]?token|id[_-]?token|client[_-]?secret|secret|password|passwd|authorization)\b\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{4,}`),
+	regexp.MustCompile(`(?i)(\btoken\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{8,}`),
 	regexp.MustCompile(`(?i)([?&](?:key|token|access_token|api_key|sig|signature)=)[^\s"'&]+`),
 	// Vendors' keys: Anthropic and OpenAI, Google, GitHub, Slack, AWS, GitLab.
 	regexp.MustCompile(`\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}`),

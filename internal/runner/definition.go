@@ -4,10 +4,15 @@ import "time"
 
 // Definition is an agent as data. The zero value of every field but ID, Driver
 // and Command means the documented default. Users write it in config.yaml under
-// agents.<id>; the built-in agents are such definitions too.
+// agents.<id>; the built-in agents are such definitions too ([Builtin]).
+// [Definition.Complete] fills in the defaults and checks.
 type Definition struct {
 	// ID names the agent in every API: [a-z0-9][a-z0-9._-]{0,63}.
-	ID          string `yaml:"-" json:"id"`
+	ID string `yaml:"-" json:"id"`
+	// Extends is the id of a built-in agent that this one is a kind of: what is
+	// not set here is as there. It makes a second agent of the same program, with
+	// another role or model, a matter of three lines.
+	Extends     string `yaml:"extends,omitempty" json:"extends,omitempty"`
 	Name        string `yaml:"name,omitempty" json:"name,omitempty"`
 	Description string `yaml:"description,omitempty" json:"description,omitempty"`
 	// Disabled takes a built-in agent out.
@@ -40,6 +45,10 @@ type Definition struct {
 	// Permissions is the answer to permission requests: ask (default), allow or
 	// deny. ask makes the task input-required.
 	Permissions string `yaml:"permissions,omitempty" json:"permissions,omitempty"`
+	// PermissionArgs are added to Args by the value of Permissions. They are for
+	// driver exec: a program that is run once a turn cannot ask, so that ask means
+	// what the program does by itself, mostly denying.
+	PermissionArgs map[string][]string `yaml:"permissionArgs,omitempty" json:"permissionArgs,omitempty"`
 	// Skills are shown in the agent's card.
 	Skills []Skill `yaml:"skills,omitempty" json:"skills,omitempty"`
 }
@@ -82,6 +91,9 @@ type SessionFlags struct {
 type ProbeSpec struct {
 	// Version are the arguments that print a version (default --version).
 	Version []string `yaml:"version,omitempty" json:"version,omitempty"`
+	// MinVersion is the oldest version that is known to work, e.g. 2.1.0; an
+	// older one is reported with the remedy Install.
+	MinVersion string `yaml:"minVersion,omitempty" json:"minVersion,omitempty"`
 	// Auth are arguments that exit with 0 when there are credentials; empty
 	// where the agent has no such command.
 	Auth []string `yaml:"auth,omitempty" json:"auth,omitempty"`

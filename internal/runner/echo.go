@@ -1,0 +1,89 @@
+package runner
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+)
+
+// echo is the agent that is always there. It answers with the message's text,
+// in this process, at once: to try a hub and to measure it. With the argument
+// "words" it streams the text word by word.
+type echo struct {
+	def   Definition
+	words bool
+}
+
+func openEcho(def Definition, _ Options) (Agent, error) {
+	return &echo{def: def, words: slices.Contains(def.Args, "words")}, nil
+}
+
+// Probe never fails.
+func (e *echo) Probe(context.Context) Probe {
+	return Probe{Stage: StageAuthenticated, AuthKnown: true}
+}
+
+// Open never fails.
+func (e *echo) Open(SessionSpec) (Session, error) { return &echoSession{agent: e}, nil }
+
+type echoSession struct {
+	agent *echo
+	busy  atomic.Bool
+}
+
+func (s *echoSession) Turn(ctx context.Context, turn Turn, h Handler) (Outcome, error) {
+	if !s.busy.CompareAndSwap(false, true) {
+		return failed(Outcome{ExitCode: -1}, errBusy(s.agent.def))
+	}
+	defer s.busy.Store(false)
+	began := time.Now()
+	text, err := s.agent.answer(turn.Parts)
+	if err != nil {
+		return failed(Outcome{ExitCode: -1}, err)
+	}
+	out := Outcome{Status: OutcomeCompleted, Text: text, ExitCode: -1}
+	if len(text) > s.agent.def.Limits.MaxOutput {
+		out.Text, out.Truncated = cutUTF8(text, s.agent.def.Limits.MaxOutput), true
+	}
+	if !s.agent.emit(ctx, out.Text, h) {
+		out.Status = OutcomeCanceled
+	}
+	out.Duration = time.Since(began)
+	return out, nil
+}
+
+// emit reports false when ctx ended before all was said.
+func (e *echo) emit(ctx context.Context, text string, h Handler) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	if !e.words {
+		h.Event(TextDelta{Text: text})
+		return true
+	}
+	for word := range strings.SplitAfterSeq(text, " ") {
+		if ctx.Err() != nil {
+			return false
+		}
+		h.Event(TextDelta{Text: word})
+	}
+	return true
+}
+
+// answer is the message's text; a message of one text part, the common one, is
+// not copied.
+func (e *echo) answer(parts []*a2a.Part) (string, *Error) {
+	if len(parts) == 1 && parts[0] != nil {
+		if t, ok := parts[0].Content.(a2a.Text); ok && len(t) <= e.def.Limits.MaxPrompt {
+			return string(t), nil
+		}
+	}
+	return PromptText(parts, e.def.Limits.MaxPrompt)
+}
+
+// Close has nothing to end.
+func (s *echoSession) Close(context.Context) error { return nil }
