@@ -1,0 +1,610 @@
+// Package audit keeps an append-only log of what agents did, as lines of JSON,
+// and reads and replays it.
+//
+// A [Log] is a directory of numbered files. Each record has a sequence number,
+// so a reader notices what is missing. A record is written to the file before
+// Append returns and so outlives the process; when it reaches the disk is a
+// matter of the [SyncPolicy]. The log is bounded: a full file is followed by a
+// new one, and the oldest file goes when there are too many.
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/telemetry"
+)
+
+// SyncPolicy says when records are forced to the disk.
+type SyncPolicy int
+
+// The policies.
+const (
+	// SyncInterval forces once in each Options.Interval in which something was
+	// written. A crash of the machine loses at most that much, a crash of the
+	// process nothing.
+	SyncInterval SyncPolicy = iota
+	// SyncAlways forces each record before Append returns.
+	SyncAlways
+	// SyncNever leaves it to the operating system.
+	SyncNever
+)
+
+// Options set up a Log. The zero Options are good.
+type Options struct {
+	MaxFileSize int64         // bytes before a new file is begun; 0 means 64 MiB
+	MaxFiles    int           // files to keep; 0 means 16
+	Sync        SyncPolicy    //
+	Interval    time.Duration // of SyncInterval; 0 means one second
+	// Keep selects events; nil keeps all. The router offers each routing decision
+	// with its envelope, each cross-tier delivery and each refusal.
+	Keep func(telemetry.Event) bool
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxFileSize <= 0 {
+		o.MaxFileSize = 64 << 20
+	}
+	if o.MaxFiles <= 0 {
+		o.MaxFiles = 16
+	}
+	if o.Interval <= 0 {
+		o.Interval = time.Second
+	}
+	if o.Keep == nil {
+		o.Keep = func(telemetry.Event) bool { return true }
+	}
+	return o
+}
+
+// Record is one line of the log.
+type Record struct {
+	Seq   uint64          `json:"seq"`
+	Event telemetry.Event `json:"event"`
+	// Envelope is what the event is about, if it was recorded along. Line breaks
+	// between the tokens of its payload have become spaces.
+	Envelope *envelope.Envelope `json:"envelope,omitempty"`
+}
+
+// Code says what kind of thing went wrong with a log.
+type Code string
+
+// The codes of an [Error].
+const (
+	CodeLocked  Code = "AUDIT_LOCKED"  // another process writes this log
+	CodeClosed  Code = "AUDIT_CLOSED"  //
+	CodeIO      Code = "AUDIT_IO"      // the file system refused
+	CodeCorrupt Code = "AUDIT_CORRUPT" // a line that is no record
+	CodeGap     Code = "AUDIT_GAP"     // records are missing
+)
+
+// Error is what the package returns.
+type Error struct {
+	Code    Code
+	Message string
+	Err     error // the cause, may be nil
+}
+
+// Error returns the message and the cause.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Message
+	}
+	return e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Log is an audit log that is open for writing. It is safe for concurrent use.
+type Log struct {
+	dir  string
+	opts Options
+	lock *flock.Flock
+	stop chan struct{} // closed by Close
+	done chan struct{} // closed when the syncing goroutine has ended
+
+	mu     sync.Mutex
+	file   *os.File
+	number int // of file
+	size   int64
+	seq    uint64
+	dirty  bool  // written since the last sync
+	err    error // the latest write or sync that failed
+	closed bool
+	buf    []byte
+}
+
+// Open opens the log in dir, creates it if need be (0700, files 0600), and goes
+// on after the last whole record; a record that a crash cut off is removed. One
+// process can have it open at a time ([CodeLocked]). Close it to end the
+// goroutine that syncs.
+func Open(dir string, opts Options) (*Log, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, ioError("create the audit log", err)
+	}
+	lock := flock.New(filepath.Join(dir, ".lock"))
+	held, err := lock.TryLock()
+	if err != nil {
+		return nil, ioError("lock the audit log", err)
+	}
+	if !held {
+		return nil, &Error{Code: CodeLocked, Message: "another process writes this audit log"}
+	}
+	l := &Log{dir: dir, opts: opts.withDefaults(), lock: lock, stop: make(chan struct{}), done: make(chan struct{})}
+	if err := l.resume(); err != nil {
+		return nil, errors.Join(err, lock.Unlock())
+	}
+	go l.syncNowAndThen()
+	return l, nil
+}
+
+func ioError(what string, err error) *Error {
+	return &Error{Code: CodeIO, Message: "cannot " + what, Err: err}
+}
+
+func fileName(number int) string { return fmt.Sprintf("audit-%08d.jsonl", number) }
+
+// numbers returns the numbers of the log's files in order.
+func numbers(dir string) ([]int, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, ioError("read the audit log", err)
+	}
+	var list []int
+	for _, e := range entries {
+		var n int
+		if _, err := fmt.Sscanf(e.Name(), "audit-%d.jsonl", &n); err == nil && e.Name() == fileName(n) && e.Type().IsRegular() {
+			list = append(list, n)
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// resume opens the last file and finds where to go on.
+func (l *Log) resume() error {
+	list, err := numbers(l.dir)
+	if err != nil {
+		return err
+	}
+	l.number = 1
+	if len(list) > 0 {
+		l.number = list[len(list)-1]
+	}
+	for _, n := range slices.Backward(list) { // the last file may be empty
+		seq, end, err := lastRecord(filepath.Join(l.dir, fileName(n)))
+		if err != nil {
+			return err
+		}
+		if n == l.number {
+			l.size = end
+		}
+		if l.seq = seq; seq > 0 {
+			break
+		}
+	}
+	return l.openFile()
+}
+
+// openFile opens file l.number and cuts it to l.size.
+func (l *Log) openFile() error {
+	f, err := os.OpenFile(filepath.Join(l.dir, fileName(l.number)), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return ioError("open the audit log", err)
+	}
+	if err := f.Truncate(l.size); err != nil {
+		return ioError("repair the audit log", errors.Join(err, f.Close()))
+	}
+	if _, err := f.Seek(l.size, io.SeekStart); err != nil {
+		return ioError("open the audit log", errors.Join(err, f.Close()))
+	}
+	l.file = f
+	return nil
+}
+
+// lastRecord returns the sequence number of the last whole record of a file and
+// the end of the last whole line.
+func lastRecord(path string) (seq uint64, end int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, 0, ioError("read the audit log", err)
+	}
+	defer f.Close() // only read
+	r := bufio.NewReaderSize(f, 64<<10)
+	for {
+		line, err := readLine(r)
+		if err == io.EOF { // what was cut off has no line break
+			return seq, end, nil
+		}
+		if err != nil && !errors.Is(err, errLong) {
+			return 0, 0, ioError("read the audit log", err)
+		}
+		end += int64(line.length)
+		var head struct {
+			Seq uint64 `json:"seq"`
+		}
+		if json.Unmarshal(line.text, &head) == nil {
+			seq = max(seq, head.Seq)
+		}
+	}
+}
+
+// Emit appends an event. It makes a Log a [telemetry.Sink]; errors show in
+// [Log.Err].
+func (l *Log) Emit(e telemetry.Event) {
+	_ = l.Append(e, nil) // kept in l.err: a sink has nobody to return it to
+}
+
+// Append appends one record unless Options.Keep refuses the event; e may be nil.
+// Errors are [*Error]s. A record that could only be written in part is removed
+// again.
+func (l *Log) Append(event telemetry.Event, e *envelope.Envelope) error {
+	if !l.opts.Keep(event) {
+		return nil
+	}
+	if event.Timestamp == 0 {
+		event.Timestamp = time.Now().UnixMilli()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return &Error{Code: CodeClosed, Message: "the audit log is closed"}
+	}
+	err := l.append(event, e)
+	if err != nil {
+		l.err = err
+	}
+	return err
+}
+
+func (l *Log) append(event telemetry.Event, e *envelope.Envelope) error {
+	line, err := l.line(event, e)
+	if err != nil {
+		return &Error{Code: CodeCorrupt, Message: "the record cannot be written as JSON", Err: err}
+	}
+	if l.size > 0 && l.size+int64(len(line)) > l.opts.MaxFileSize {
+		if err := l.rotate(); err != nil {
+			return err
+		}
+	}
+	if _, err := l.file.Write(line); err != nil {
+		// Without this the next record would continue the broken line.
+		_, seekErr := l.file.Seek(l.size, io.SeekStart)
+		return ioError("write the audit log", errors.Join(err, l.file.Truncate(l.size), seekErr))
+	}
+	l.seq++
+	l.size += int64(len(line))
+	l.dirty = true
+	if l.opts.Sync == SyncAlways {
+		return l.sync()
+	}
+	return nil
+}
+
+// line builds the next record in l.buf.
+func (l *Log) line(event telemetry.Event, e *envelope.Envelope) ([]byte, error) {
+	data, err := json.Marshal(event)
+	if err != nil {
+		return nil, err
+	}
+	buf := fmt.Appendf(l.buf[:0], `{"seq":%d,"event":%s`, l.seq+1, data)
+	if e != nil {
+		from := len(buf)
+		codec := envelope.Codec{MaxSize: maxEnvelope}
+		if buf, err = codec.Append(append(buf, `,"envelope":`...), e); err != nil {
+			return nil, err
+		}
+		for i := from; i < len(buf); i++ {
+			if buf[i] == '\n' || buf[i] == '\r' { // between tokens: strings have them escaped
+				buf[i] = ' '
+			}
+		}
+	}
+	l.buf = append(buf, '}', '\n')
+	return l.buf, nil
+}
+
+// maxEnvelope bounds a recorded envelope; it leaves a line below maxLine.
+const (
+	maxEnvelope = 64 << 20
+	maxLine     = maxEnvelope + 1<<20
+)
+
+// rotate begins a new file and removes the oldest.
+func (l *Log) rotate() error {
+	if err := l.sync(); err != nil {
+		return err
+	}
+	old := l.file
+	l.number++
+	l.size = 0
+	if err := l.openFile(); err != nil {
+		l.number--
+		return err
+	}
+	if err := old.Close(); err != nil {
+		return ioError("close a full audit file", err)
+	}
+	list, err := numbers(l.dir)
+	if err != nil {
+		return err
+	}
+	for len(list) > l.opts.MaxFiles {
+		if err := os.Remove(filepath.Join(l.dir, fileName(list[0]))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return ioError("remove the oldest audit file", err)
+		}
+		list = list[1:]
+	}
+	return nil
+}
+
+func (l *Log) sync() error {
+	if !l.dirty {
+		return nil
+	}
+	if err := l.file.Sync(); err != nil {
+		return ioError("sync the audit log", err)
+	}
+	l.dirty = false
+	return nil
+}
+
+// Sync forces everything that was appended to the disk.
+func (l *Log) Sync() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return &Error{Code: CodeClosed, Message: "the audit log is closed"}
+	}
+	return l.sync()
+}
+
+func (l *Log) syncNowAndThen() {
+	defer close(l.done)
+	if l.opts.Sync != SyncInterval {
+		return
+	}
+	tick := time.NewTicker(l.opts.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-tick.C:
+			l.mu.Lock()
+			if err := l.sync(); err != nil {
+				l.err = err
+			}
+			l.mu.Unlock()
+		}
+	}
+}
+
+// Err returns the latest error of writing or syncing, nil if there was none.
+func (l *Log) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// Close syncs and closes the log. It is safe to call more than once.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	err := errors.Join(l.sync(), l.file.Close(), l.lock.Unlock())
+	close(l.stop)
+	l.mu.Unlock()
+	<-l.done
+	return err
+}
+
+// line is one line of a file; text is empty if it was too long to keep.
+type line struct {
+	text   []byte
+	length int // with its line break
+}
+
+var errLong = errors.New("the line is too long")
+
+// readLine reads up to the next line break. It returns io.EOF for a rest
+// without one, and errLong after having skipped a line longer than maxLine.
+func readLine(r *bufio.Reader) (line, error) {
+	var l line
+	for {
+		part, err := r.ReadSlice('\n')
+		l.length += len(part)
+		if l.length <= maxLine {
+			l.text = append(l.text, part...)
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+		case err != nil:
+			return l, err
+		case l.length > maxLine:
+			return line{length: l.length}, errLong
+		default:
+			return l, nil
+		}
+	}
+}
+
+// Read returns the records of the log in dir, oldest first. It may be called
+// while another process writes the log: it then ends with the last whole record.
+// Along the way it yields an [*Error] for each line that is no record
+// ([CodeCorrupt]) and each jump of the sequence ([CodeGap]) and goes on;
+// [CodeIO] ends it.
+func Read(dir string) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		list, err := numbers(dir)
+		if err != nil {
+			yield(Record{}, err)
+			return
+		}
+		var last uint64
+		for _, n := range list {
+			if !readFile(filepath.Join(dir, fileName(n)), &last, yield) {
+				return
+			}
+		}
+	}
+}
+
+// readFile yields the records of one file and reports whether to go on.
+func readFile(path string, last *uint64, yield func(Record, error) bool) bool {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true // rotated away meanwhile; the sequence will tell
+	}
+	if err != nil {
+		yield(Record{}, ioError("read the audit log", err))
+		return false
+	}
+	defer f.Close() // only read
+	r := bufio.NewReaderSize(f, 64<<10)
+	for number := 1; ; number++ {
+		line, err := readLine(r)
+		if err == io.EOF {
+			return true
+		}
+		var rec Record
+		if err == nil {
+			rec, err = decode(line.text)
+		}
+		if err != nil {
+			bad := &Error{Code: CodeCorrupt, Message: fmt.Sprintf("%s:%d is no record", filepath.Base(path), number), Err: err}
+			if !errors.Is(err, errLong) && !errors.As(err, new(*decodeError)) {
+				yield(Record{}, ioError("read the audit log", err))
+				return false
+			}
+			if !yield(Record{}, bad) {
+				return false
+			}
+			continue
+		}
+		if *last != 0 && rec.Seq != *last+1 {
+			gap := &Error{Code: CodeGap, Message: fmt.Sprintf("record %d follows record %d", rec.Seq, *last)}
+			if !yield(Record{}, gap) {
+				return false
+			}
+		}
+		*last = rec.Seq
+		if !yield(rec, nil) {
+			return false
+		}
+	}
+}
+
+type decodeError struct{ err error }
+
+func (e *decodeError) Error() string { return strings.TrimPrefix(e.err.Error(), "json: ") }
+func (e *decodeError) Unwrap() error { return e.err }
+
+// decode reads one line. The envelope is decoded by its own codec, so that its
+// payload stays as it is.
+func decode(text []byte) (Record, error) {
+	var raw struct {
+		Seq      uint64          `json:"seq"`
+		Event    telemetry.Event `json:"event"`
+		Envelope json.RawMessage `json:"envelope"`
+	}
+	if err := json.Unmarshal(bytes.TrimRight(text, "\r\n"), &raw); err != nil {
+		return Record{}, &decodeError{err}
+	}
+	if raw.Seq == 0 {
+		return Record{}, &decodeError{errors.New("seq is missing")}
+	}
+	rec := Record{Seq: raw.Seq, Event: raw.Event}
+	if len(raw.Envelope) == 0 {
+		return rec, nil
+	}
+	codec := envelope.Codec{MaxSize: maxEnvelope}
+	e, err := codec.Decode(raw.Envelope)
+	if err != nil {
+		return Record{}, &decodeError{err}
+	}
+	rec.Envelope = e
+	return rec, nil
+}
+
+// ReplayOptions say what is replayed and how fast.
+type ReplayOptions struct {
+	// Keep selects records; nil selects those with an envelope.
+	Keep func(Record) bool
+	// Speed 1 keeps the original distances in time, 2 halves them; 0 does not wait.
+	Speed float64
+	// OnError is told of corrupt lines and gaps. It returns nil to go on; if
+	// OnError is nil the first one ends the replay.
+	OnError func(error) error
+}
+
+// Replay calls do for the selected records of the log in dir, in order, until
+// one of them or ctx fails. It returns how many were replayed. The log is not
+// changed.
+func Replay(ctx context.Context, dir string, opts ReplayOptions, do func(context.Context, Record) error) (int, error) {
+	n := 0
+	var before int64
+	for rec, err := range Read(dir) {
+		if err != nil {
+			if opts.OnError != nil {
+				err = opts.OnError(err)
+			}
+			if err != nil {
+				return n, err
+			}
+			continue
+		}
+		if opts.Keep == nil && rec.Envelope == nil || opts.Keep != nil && !opts.Keep(rec) {
+			continue
+		}
+		if opts.Speed > 0 && before > 0 {
+			if err := wait(ctx, float64(rec.Event.Timestamp-before)/opts.Speed); err != nil {
+				return n, err
+			}
+		}
+		before = rec.Event.Timestamp
+		if err := ctx.Err(); err != nil {
+			return n, err
+		}
+		if err := do(ctx, rec); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// wait waits for some milliseconds.
+func wait(ctx context.Context, ms float64) error {
+	if ms <= 0 {
+		return nil
+	}
+	t := time.NewTimer(time.Duration(ms * float64(time.Millisecond)))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,180 @@
+// Package telemetry observes what agents do: structured events, counters drawn
+// from them and the latest events for a look back (requirement 12).
+//
+// A [Recorder] takes events from the router, the channels and the tools, counts
+// them and hands them on to [Sink]s: [Logger] writes to a slog.Logger, package
+// telemetry/prom serves the counters to Prometheus, package telemetry/audit
+// keeps an append-only log that can be replayed, and package telemetry/tracing
+// follows envelopes as OpenTelemetry spans.
+package telemetry
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+)
+
+// EventType is what kind of thing happened.
+type EventType string
+
+// The event types. The first five are the specification's; the others are
+// Parley's and tell apart what it also wants recorded.
+const (
+	MessageSent     EventType = "message-sent"     // Req 12.1: an envelope was taken for delivery
+	MessageReceived EventType = "message-received" // Req 12.1: an envelope reached a handler
+	RoutingDecision EventType = "routing-decision" // Req 4.6, 12.3: one for each envelope, refused ones too
+	ToolInvocation  EventType = "tool-invocation"  // Req 12.2
+	ErrorEvent      EventType = "error"
+
+	Security        EventType = "security"         // Req 10.2: a delivery was refused by policy
+	CrossTier       EventType = "cross-tier"       // Req 11.4: a message between tiers
+	DeliveryFailure EventType = "delivery-failure" // Req 3.5: a channel gave an envelope up
+	ChannelState    EventType = "channel-state"    // Req 3: a channel changed its state; Detail has the new one
+)
+
+// Path is the way that an envelope took.
+type Path string
+
+// The paths.
+const (
+	PathLocal     Path = "local"
+	PathRemote    Path = "remote"
+	PathBroadcast Path = "broadcast"
+)
+
+// Outcome tells whether something succeeded. In JSON it is true or false, and
+// absent where the question does not arise.
+type Outcome uint8
+
+// The outcomes.
+const (
+	NoOutcome Outcome = iota
+	Success
+	Failure
+)
+
+// OutcomeOf returns Success for nil and Failure for an error.
+func OutcomeOf(err error) Outcome {
+	if err != nil {
+		return Failure
+	}
+	return Success
+}
+
+// MarshalJSON writes true, false or null.
+func (o Outcome) MarshalJSON() ([]byte, error) {
+	switch o {
+	case Success:
+		return []byte("true"), nil
+	case Failure:
+		return []byte("false"), nil
+	}
+	return []byte("null"), nil
+}
+
+// UnmarshalJSON reads true, false or null.
+func (o *Outcome) UnmarshalJSON(data []byte) error {
+	switch string(data) {
+	case "true":
+		*o = Success
+	case "false":
+		*o = Failure
+	case "null":
+		*o = NoOutcome
+	default:
+		return fmt.Errorf("success is %.20s, not true or false", data)
+	}
+	return nil
+}
+
+// Event is one thing that happened. Fields that do not apply are empty.
+type Event struct {
+	Type        EventType     `json:"type"`
+	EnvelopeID  string        `json:"envelopeId,omitempty"`
+	Sender      string        `json:"sender,omitempty"`
+	Recipient   string        `json:"recipient,omitempty"` // as the envelope has it
+	MessageType envelope.Type `json:"messageType,omitempty"`
+	RoutingPath Path          `json:"routingPath,omitempty"`
+	ToolName    string        `json:"toolName,omitempty"`
+	Duration    float64       `json:"duration,omitempty"` // milliseconds
+	Success     Outcome       `json:"success,omitzero"`
+	Timestamp   int64         `json:"timestamp"` // Unix time in milliseconds
+
+	Target     string     `json:"targetAgentId,omitempty"` // the agent it went to; "*" for all
+	SourceTier agent.Tier `json:"sourceTier,omitzero"`
+	TargetTier agent.Tier `json:"targetTier,omitzero"`
+	ChannelID  string     `json:"channelId,omitempty"`
+	Code       string     `json:"code,omitempty"`   // of the error
+	Detail     string     `json:"detail,omitempty"` // for people
+}
+
+// Of returns an event about an envelope.
+func Of(t EventType, e *envelope.Envelope) Event {
+	return Event{Type: t, EnvelopeID: e.ID, Sender: e.Sender, Recipient: e.Recipient, MessageType: e.Type}
+}
+
+// Sink takes events. Emit is called from many goroutines, on the path of a
+// delivery: it must be quick and must not call back. Wrap what is slow in
+// [NewAsync].
+type Sink interface {
+	Emit(Event)
+}
+
+// SinkFunc is a function as a Sink.
+type SinkFunc func(Event)
+
+// Emit calls f.
+func (f SinkFunc) Emit(e Event) { f(e) }
+
+// Invocation is the record of one tool call (Req 13.4). Arguments and Result
+// are JSON; empty means there were none.
+type Invocation struct {
+	ToolName    string          `json:"toolName"` // "agent.tool"
+	SourceAgent string          `json:"sourceAgent,omitempty"`
+	Arguments   json.RawMessage `json:"arguments,omitempty"`
+	Result      json.RawMessage `json:"result,omitempty"`
+	Duration    float64         `json:"duration"` // milliseconds
+	Success     bool            `json:"success"`
+	ErrorCode   string          `json:"errorCode,omitempty"`
+	Error       string          `json:"error,omitempty"`
+	Timestamp   int64           `json:"timestamp,omitempty"` // Unix time in milliseconds
+}
+
+// Event returns the event of the call (Req 12.2).
+func (i *Invocation) Event() Event {
+	outcome := Failure
+	if i.Success {
+		outcome = Success
+	}
+	return Event{Type: ToolInvocation, ToolName: i.ToolName, Sender: i.SourceAgent, Duration: i.Duration,
+		Success: outcome, Timestamp: i.Timestamp, Code: i.ErrorCode, Detail: i.Error}
+}
+
+// MaxInvocationSize bounds the JSON of an Invocation in bytes.
+const MaxInvocationSize = 16 << 20
+
+// EncodeInvocation returns the record's JSON.
+func EncodeInvocation(i Invocation) ([]byte, error) {
+	data, err := json.Marshal(i)
+	if err != nil {
+		return nil, fmt.Errorf("the invocation of %q cannot be written as JSON: %w", i.ToolName, err)
+	}
+	return data, nil
+}
+
+// DecodeInvocation reads a record's JSON (Req 13.5, Property 34).
+func DecodeInvocation(data []byte) (Invocation, error) {
+	var i Invocation
+	if len(data) > MaxInvocationSize {
+		return i, fmt.Errorf("the invocation record has %d bytes; at most %d are allowed", len(data), MaxInvocationSize)
+	}
+	if err := json.Unmarshal(data, &i); err != nil {
+		return Invocation{}, fmt.Errorf("not the JSON of an invocation record: %w", err)
+	}
+	if i.ToolName == "" {
+		return Invocation{}, fmt.Errorf("the invocation record has no toolName")
+	}
+	return i, nil
+}

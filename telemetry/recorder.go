@@ -1,0 +1,264 @@
+package telemetry
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+)
+
+// DefaultRecent is how many events a Recorder keeps unless told otherwise.
+const DefaultRecent = 1024
+
+// maxTools bounds the tools that are counted by name; others count as "other".
+const maxTools = 1000
+
+// Options set up a Recorder. The zero Options are good.
+type Options struct {
+	Recent int    // events to keep; 0 means DefaultRecent
+	Sinks  []Sink // get every event, in this order
+	Now    func() time.Time
+}
+
+// Recorder counts events, keeps the latest and hands them to its sinks. The zero
+// Recorder is ready, a nil *Recorder takes events and forgets them. It is safe
+// for concurrent use.
+type Recorder struct {
+	sinks []Sink
+	now   func() time.Time
+	size  int
+
+	mu     sync.Mutex
+	ring   []Event
+	next   int // where the next event goes, once the ring is full
+	counts counts
+	tools  map[string]uint64
+}
+
+// counts is everything that is a plain number.
+type counts struct {
+	sent, received             uint64
+	sentByType, receivedByType [10]uint64
+	routed                     uint64
+	routingMs                  float64
+	errors, security, failures uint64
+	toolCalls, toolErrors      uint64
+	toolMs                     float64
+}
+
+// New returns a Recorder.
+func New(o Options) *Recorder {
+	return &Recorder{sinks: o.Sinks, now: o.Now, size: o.Recent}
+}
+
+// Emit counts and keeps the event, then hands it to the sinks. An event without
+// a timestamp gets the current time.
+func (r *Recorder) Emit(e Event) {
+	if r == nil {
+		return
+	}
+	if e.Timestamp == 0 {
+		e.Timestamp = r.time().UnixMilli()
+	}
+	r.mu.Lock()
+	r.count(&e)
+	r.keep(&e)
+	r.mu.Unlock()
+	for _, s := range r.sinks {
+		s.Emit(e)
+	}
+}
+
+func (r *Recorder) time() time.Time {
+	if r.now != nil {
+		return r.now()
+	}
+	return time.Now()
+}
+
+func (r *Recorder) keep(e *Event) {
+	if r.size <= 0 {
+		r.size = DefaultRecent
+	}
+	if len(r.ring) < r.size {
+		r.ring = append(r.ring, *e)
+		return
+	}
+	r.ring[r.next] = *e
+	if r.next++; r.next == r.size {
+		r.next = 0
+	}
+}
+
+func (r *Recorder) count(e *Event) {
+	c := &r.counts
+	switch e.Type {
+	case MessageSent:
+		c.sent++
+		countType(&c.sentByType, e.MessageType)
+	case MessageReceived:
+		c.received++
+		countType(&c.receivedByType, e.MessageType)
+	case RoutingDecision:
+		c.routed++
+		c.routingMs += e.Duration
+		if e.Success == Failure {
+			c.errors++
+		}
+	case ToolInvocation:
+		c.toolCalls++
+		c.toolMs += e.Duration
+		if e.Success == Failure {
+			c.toolErrors++
+		}
+		r.countTool(e.ToolName)
+	case DeliveryFailure:
+		c.failures++
+		c.errors++
+	case ErrorEvent:
+		c.errors++
+	case Security:
+		c.security++
+	}
+}
+
+func countType(counts *[10]uint64, t envelope.Type) {
+	if i := typeIndex(t); i >= 0 {
+		counts[i]++
+	}
+}
+
+func typeIndex(t envelope.Type) int {
+	switch t {
+	case envelope.Request:
+		return 0
+	case envelope.Response:
+		return 1
+	case envelope.Notification:
+		return 2
+	case envelope.TaskProposal:
+		return 3
+	case envelope.TaskAccept:
+		return 4
+	case envelope.TaskReject:
+		return 5
+	case envelope.StreamStart:
+		return 6
+	case envelope.StreamData:
+		return 7
+	case envelope.StreamEnd:
+		return 8
+	case envelope.ErrorMessage:
+		return 9
+	}
+	return -1
+}
+
+func (r *Recorder) countTool(name string) {
+	if r.tools == nil {
+		r.tools = make(map[string]uint64)
+	}
+	if _, known := r.tools[name]; !known && len(r.tools) >= maxTools {
+		name = "other"
+	}
+	r.tools[name]++
+}
+
+// Metrics is what the events add up to (Req 12.4, 12.5). Averages are 0 before
+// the first event.
+type Metrics struct {
+	TotalMessagesSent     uint64 `json:"totalMessagesSent"`
+	TotalMessagesReceived uint64 `json:"totalMessagesReceived"`
+	// MessagesByType counts sent and received ones together: a message that
+	// passes through one process counts twice. The next two tell them apart.
+	MessagesByType          map[envelope.Type]uint64 `json:"messagesByType"`
+	SentByType              map[envelope.Type]uint64 `json:"sentByType"`
+	ReceivedByType          map[envelope.Type]uint64 `json:"receivedByType"`
+	AverageRoutingLatencyMs float64                  `json:"averageRoutingLatencyMs"`
+	RoutingDecisions        uint64                   `json:"routingDecisions"`
+	// ErrorCount counts errors, delivery failures and envelopes that could not be
+	// routed, refused ones included.
+	ErrorCount       uint64 `json:"errorCount"`
+	SecurityEvents   uint64 `json:"securityEvents"`
+	DeliveryFailures uint64 `json:"deliveryFailures"`
+
+	TotalToolInvocations  uint64            `json:"totalToolInvocations"`
+	ToolInvocationsByTool map[string]uint64 `json:"toolInvocationsByTool"` // at most 1000 names, then "other"
+	AverageToolDurationMs float64           `json:"averageToolDurationMs"`
+	ToolErrorCount        uint64            `json:"toolErrorCount"`
+}
+
+// Metrics returns the counters. The three maps by type have all ten types.
+func (r *Recorder) Metrics() Metrics {
+	if r == nil {
+		r = new(Recorder)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := &r.counts
+	m := Metrics{
+		TotalMessagesSent: c.sent, TotalMessagesReceived: c.received,
+		MessagesByType:          make(map[envelope.Type]uint64, 10),
+		SentByType:              make(map[envelope.Type]uint64, 10),
+		ReceivedByType:          make(map[envelope.Type]uint64, 10),
+		AverageRoutingLatencyMs: average(c.routingMs, c.routed), RoutingDecisions: c.routed,
+		ErrorCount: c.errors, SecurityEvents: c.security, DeliveryFailures: c.failures,
+		TotalToolInvocations: c.toolCalls, ToolInvocationsByTool: make(map[string]uint64, len(r.tools)),
+		AverageToolDurationMs: average(c.toolMs, c.toolCalls), ToolErrorCount: c.toolErrors,
+	}
+	for i, t := range envelope.Types() {
+		m.SentByType[t], m.ReceivedByType[t] = c.sentByType[i], c.receivedByType[i]
+		m.MessagesByType[t] = c.sentByType[i] + c.receivedByType[i]
+	}
+	for name, n := range r.tools {
+		m.ToolInvocationsByTool[name] = n
+	}
+	return m
+}
+
+func average(sum float64, n uint64) float64 {
+	if n == 0 {
+		return 0
+	}
+	return sum / float64(n)
+}
+
+// Recent returns the latest events, oldest first, at most limit of them; a limit
+// of 0 or less means all that are kept.
+func (r *Recorder) Recent(limit int) []Event {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := append(append(make([]Event, 0, len(r.ring)), r.ring[r.next:]...), r.ring[:r.next]...)
+	if limit > 0 && limit < len(all) {
+		all = all[len(all)-limit:]
+	}
+	return all
+}
+
+// ResetMetrics sets every counter to 0. The recent events stay.
+func (r *Recorder) ResetMetrics() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts = counts{}
+	r.tools = nil
+}
+
+// Tracer follows envelopes from agent to agent. Package telemetry/tracing has
+// the one for OpenTelemetry. It must be safe for concurrent use.
+type Tracer interface {
+	// Send begins the span of a delivery. It returns the envelope to deliver, a
+	// copy of e that carries the trace context and states the sender's tier and
+	// sandbox, and the function that ends the span.
+	Send(ctx context.Context, sender agent.Identity, e *envelope.Envelope) (*envelope.Envelope, func(error))
+	// Receive begins the span in which agentID handles e. The context that it
+	// returns is the handler's: what is sent with it belongs to the trace.
+	Receive(ctx context.Context, agentID string, e *envelope.Envelope) (context.Context, func(error))
+}
