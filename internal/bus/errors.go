@@ -169,13 +169,16 @@ func isAuthError(err error) bool {
 	return false
 }
 
-// wantsCertificate finds the alerts of a server that verifies clients. Package
-// tls has no type for them.
+// wantsCertificate finds the alerts of a server that verifies clients, for
+// which package tls has no type. In TLS 1.3 the client's handshake is over
+// before the server has seen its certificate, so the alert may come too late
+// and the connection is just closed.
 func wantsCertificate(err error) bool {
 	s := err.Error()
 	return strings.Contains(s, "tls: certificate required") ||
 		strings.Contains(s, "tls: bad certificate") ||
-		strings.Contains(s, "tls: unknown certificate authority")
+		strings.Contains(s, "tls: unknown certificate authority") ||
+		errors.Is(err, nats.ErrTLS) && strings.Contains(s, "closed by remote after TLS handshake")
 }
 
 func isRefused(err error) bool {

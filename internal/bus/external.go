@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 )
 
 // remote is an external server or cluster as the configuration names it.
@@ -121,12 +122,30 @@ func (c Credentials) authOption(inURL bool) (nats.Option, error) {
 		}
 		return option, nil
 	case c.File != "":
-		if _, err := os.Stat(c.File); err != nil {
+		if err := checkCredentialsFile(c.File); err != nil {
 			return nil, fileError("the credentials file", c.File, err)
 		}
 		return nats.UserCredentials(c.File), nil
 	}
 	return nil, nil
+}
+
+// checkCredentialsFile makes sure of a JWT and a seed, which nats.go would miss
+// only when the server asks.
+func checkCredentialsFile(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if _, err := nkeys.ParseDecoratedJWT(data); err != nil {
+		return err
+	}
+	key, err := nkeys.ParseDecoratedUserNKey(data)
+	if err != nil {
+		return err
+	}
+	key.Wipe()
+	return nil
 }
 
 // tlsOption returns nil where TLS is the server's choice alone.

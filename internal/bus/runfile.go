@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -83,8 +84,9 @@ func readRunFile(dir string) (runFile, error) {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return r, fmt.Errorf("%s: %w", path, err)
 	}
-	if r.Address == "" || r.Password == "" {
-		return r, fmt.Errorf("%s has no address or no credential", path)
+	addr, err := netip.ParseAddrPort(r.Address)
+	if err != nil || !addr.Addr().IsLoopback() || addr.Port() == 0 || r.Password == "" {
+		return runFile{}, fmt.Errorf("%s has no credential or no address on this machine", path)
 	}
 	return r, nil
 }

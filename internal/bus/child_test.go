@@ -1,0 +1,262 @@
+package bus_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// With childEnv the test binary is a process that publishes for ever. Its value
+// is the role, the mode and the data directory.
+const childEnv = "PARLEY_BUS_TEST_CHILD"
+
+// runChild publishes from several goroutines and prints what was acknowledged.
+func runChild() int {
+	args := strings.SplitN(os.Getenv(childEnv), ",", 3)
+	role, mode, dir := args[0], bus.Durability(args[1]), args[2]
+	ctx := context.Background()
+	cfg := bus.Config{DataDir: dir, Durability: mode}
+	start := bus.Open
+	if role == "joined" {
+		start = bus.Join
+	}
+	b, err := start(ctx, cfg)
+	if err == nil {
+		_, err = b.EnsureStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println("ready")
+	if role == "idle" {
+		select {}
+	}
+	var out sync.Mutex
+	for p := range 8 {
+		go func() {
+			for i := 0; ; i++ {
+				text := fmt.Sprintf("%d/%d/%d", os.Getpid(), p, i)
+				if _, err := b.Publish(ctx, &nats.Msg{Subject: "s.1", Data: []byte(text)}); err != nil {
+					continue // the hub is gone
+				}
+				out.Lock()
+				fmt.Println(text)
+				out.Unlock()
+			}
+		}()
+	}
+	select {}
+}
+
+// child is a process of runChild's.
+type child struct {
+	cmd   *exec.Cmd
+	lines *bufio.Scanner
+	acked []string
+}
+
+func startChild(t *testing.T, role string, mode bus.Durability, dir string) *child {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s,%s,%s", childEnv, role, mode, dir))
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd: cmd, lines: bufio.NewScanner(stdout)}
+	t.Cleanup(func() { c.kill() })
+	if !c.lines.Scan() || c.lines.Text() != "ready" {
+		t.Fatalf("the child said %q", c.lines.Text())
+	}
+	return c
+}
+
+// read reads acknowledgements until there are n, and tells whether there were.
+func (c *child) read(n int) bool {
+	for len(c.acked) < n {
+		if !c.lines.Scan() {
+			return false
+		}
+		c.acked = append(c.acked, c.lines.Text())
+	}
+	return true
+}
+
+// kill kills the process and reads what it said before.
+func (c *child) kill() {
+	if c.cmd.ProcessState != nil {
+		return
+	}
+	_ = c.cmd.Process.Kill() // it may be gone
+	for c.lines.Scan() {
+		c.acked = append(c.acked, c.lines.Text())
+	}
+	_ = c.cmd.Wait() // killed
+}
+
+// missing returns the acknowledged messages that were not found. The last line
+// may be cut off by the kill.
+func (c *child) missing(found map[string]int) []string {
+	var missing []string
+	for i, text := range c.acked {
+		cut := i == len(c.acked)-1 && strings.Count(text, "/") < 2
+		if found[text] == 0 && !cut {
+			missing = append(missing, text)
+		}
+	}
+	return missing
+}
+
+func TestKilledHubLosesNoAcknowledgedMessage(t *testing.T) {
+	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityAlways, bus.DurabilityFast} {
+		t.Run(string(mode), func(t *testing.T) {
+			cfg := bus.Config{DataDir: t.TempDir(), Durability: mode}
+			for round := 1; round <= 3; round++ {
+				c := startChild(t, "hub", mode, cfg.DataDir)
+				if !c.read(300) {
+					t.Fatal("the child ended")
+				}
+				if _, err := bus.Open(t.Context(), cfg); code(err) != bus.CodeLocked ||
+					!strings.Contains(err.Error(), fmt.Sprintf("process %d", c.cmd.Process.Pid)) {
+					t.Errorf("Open beside a running hub: %v", err)
+				}
+				c.kill()
+				if _, err := bus.Join(t.Context(), cfg); code(err) != bus.CodeNotRunning {
+					t.Errorf("Join after the kill: %v", err)
+				}
+				b := open(t, cfg)
+				if missing := c.missing(stored(t, b, "S")); len(missing) > 0 {
+					t.Errorf("round %d: %d of %d acknowledged messages are lost: %v", round, len(missing), len(c.acked), missing)
+				}
+				shut(t, b)
+			}
+		})
+	}
+}
+
+func TestKilledJoinerLosesNoAcknowledgedMessage(t *testing.T) {
+	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
+		t.Run(string(mode), func(t *testing.T) {
+			b := open(t, bus.Config{DataDir: t.TempDir(), Durability: mode})
+			c := startChild(t, "joined", mode, b.Info().StoreDir[:len(b.Info().StoreDir)-len("/bus")])
+			if !c.read(300) {
+				t.Fatal("the child ended")
+			}
+			c.kill()
+			if missing := c.missing(stored(t, b, "S")); len(missing) > 0 {
+				t.Errorf("%d of %d acknowledged messages are lost", len(missing), len(c.acked))
+			}
+		})
+	}
+}
+
+// A joined process goes on when the hub is killed and another starts, on a new
+// port with a new credential.
+func TestJoinerSurvivesKilledHub(t *testing.T) {
+	cfg := bus.Config{DataDir: t.TempDir()}
+	hub := startChild(t, "idle", bus.DurabilityCommit, cfg.DataDir)
+	joiner := startChild(t, "joined", bus.DurabilityCommit, cfg.DataDir)
+	var b *bus.Bus
+	for round := 1; round <= 2; round++ {
+		if !joiner.read(len(joiner.acked) + 200) {
+			t.Fatal("the joiner ended")
+		}
+		if b != nil {
+			shut(t, b)
+		}
+		hub.kill()
+		b = open(t, cfg)
+	}
+	if !joiner.read(len(joiner.acked) + 200) {
+		t.Fatal("the joiner ended")
+	}
+	joiner.kill()
+	if missing := joiner.missing(stored(t, b, "S")); len(missing) > 0 {
+		t.Errorf("%d of %d acknowledged messages are lost", len(missing), len(joiner.acked))
+	}
+}
+
+func TestJoinedBusFollowsTheHub(t *testing.T) {
+	cfg := bus.Config{DataDir: t.TempDir()}
+	if _, err := bus.Join(t.Context(), cfg); code(err) != bus.CodeNotRunning {
+		t.Fatalf("Join without a hub: %v", err)
+	}
+	hub := open(t, cfg)
+	ensureStream(t, hub, "S", "s.>")
+	var log logBuffer
+	joined := join(t, bus.Config{DataDir: cfg.DataDir, Logger: log.logger()})
+	first := joined.Info()
+	if first.Kind != bus.KindJoined || first.HubPID != os.Getpid() || first.Durability != bus.DurabilityCommit ||
+		first.URL != hub.Info().URL || first.State != bus.StateConnected {
+		t.Errorf("Info = %+v", first)
+	}
+	if _, err := joined.Publish(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte("1")}); err != nil {
+		t.Fatalf("Publish: %v", err)
+	}
+	sub, err := joined.Conn().SubscribeSync("live")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	changes := joined.Conn().StatusChanged(nats.RECONNECTING, nats.CONNECTED)
+	shut(t, hub)
+	awaitStatus(t, changes, nats.RECONNECTING)
+	if _, err := joined.Publish(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte("lost")}); code(err) != bus.CodeNotRunning {
+		t.Errorf("Publish without a hub: %v", err)
+	}
+
+	cfg.Durability = bus.DurabilityFast
+	hub = open(t, cfg)
+	awaitStatus(t, changes, nats.CONNECTED)
+	if _, err := joined.Publish(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte("2")}); err != nil {
+		t.Fatalf("Publish after the restart: %v", err)
+	}
+	if err := hub.Conn().Publish("live", []byte("again")); err != nil {
+		t.Fatal(err)
+	}
+	if msg, err := sub.NextMsg(10 * time.Second); err != nil || string(msg.Data) != "again" {
+		t.Errorf("the subscription did not follow: %v, %v", msg, err)
+	}
+	last := joined.Info()
+	if last.URL == first.URL || last.URL != hub.Info().URL || last.Durability != bus.DurabilityFast {
+		t.Errorf("Info after the restart = %+v", last)
+	}
+	got := stored(t, hub, "S")
+	if got["1"] != 1 || got["2"] != 1 || got["lost"] != 0 {
+		t.Errorf("stored %v", got)
+	}
+}
+
+func awaitStatus(t *testing.T, changes <-chan nats.Status, want nats.Status) {
+	t.Helper()
+	for {
+		select {
+		case got := <-changes:
+			if got == want {
+				return
+			}
+		case <-t.Context().Done():
+			t.Fatalf("the connection is not %v", want)
+		}
+	}
+}
