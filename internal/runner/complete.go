@@ -58,6 +58,9 @@ var (
 
 var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
+// ValidID tells whether id may name an agent, see [Definition].
+func ValidID(id string) bool { return idPattern.MatchString(id) }
+
 // Complete returns the definition with everything filled in that was left out:
 // from the built-in agent that it extends or is, then from the documented
 // defaults. The error is an *Error with CodeConfig that names the field. A
@@ -75,7 +78,7 @@ func (d Definition) Complete() (Definition, error) {
 	d.Permissions = cmp.Or(d.Permissions, PermissionsAsk)
 	d.WorkDir.Policy = cmp.Or(d.WorkDir.Policy, WorkDirContext)
 	d.Probe.Version = orSlice(d.Probe.Version, []string{"--version"})
-	d.Limits = d.Limits.over(defaultLimits)
+	d.Limits = d.Limits.WithDefaults()
 	d.Stop = d.Stop.over(defaultStop)
 	if err := d.check(); err != nil {
 		return Definition{}, err
@@ -152,6 +155,10 @@ func (e EnvSpec) over(base EnvSpec) EnvSpec {
 	return EnvSpec{Allow: allow, Set: joinMaps(base.Set, e.Set)}
 }
 
+// WithDefaults returns the limits with the documented defaults for those that
+// are zero.
+func (l Limits) WithDefaults() Limits { return l.over(defaultLimits) }
+
 func (l Limits) over(base Limits) Limits {
 	return Limits{
 		Concurrency: cmp.Or(l.Concurrency, base.Concurrency),
@@ -204,7 +211,7 @@ func (d Definition) check() error {
 }
 
 func checkNames(d Definition) error {
-	if !idPattern.MatchString(d.ID) {
+	if !ValidID(d.ID) {
 		return configError("id", "%q must be 1 to 64 of a-z, 0-9, '.', '_', '-', and begin with a letter or digit", d.ID)
 	}
 	if d.Driver == "" {
