@@ -99,18 +99,19 @@ func (c cards) card(name, description, address, tenant string) *a2a.AgentCard {
 		Capabilities: a2a.AgentCapabilities{
 			Streaming:         true,
 			PushNotifications: c.opts.Push != nil,
-			ExtendedAgentCard: true,
+			ExtendedAgentCard: c.opts.TokenRequired,
 		},
 		Skills: []a2a.AgentSkill{},
 	}
-	for _, version := range []a2a.ProtocolVersion{v10, v03} {
-		card.SupportedInterfaces = append(card.SupportedInterfaces, c.interfaces(address, "", version)...)
-		if c.opts.GRPCAddress != "" {
-			card.SupportedInterfaces = append(card.SupportedInterfaces, &a2a.AgentInterface{
-				URL: c.opts.GRPCAddress, ProtocolBinding: a2a.TransportProtocolGRPC, ProtocolVersion: version, Tenant: tenant,
-			})
-		}
+	card.SupportedInterfaces = c.interfaces(address, "", v10)
+	if c.opts.GRPCAddress != "" {
+		// Not for 0.3, though it is served: there an interface's address must be
+		// an http URL, which no client of gRPC could dial.
+		card.SupportedInterfaces = append(card.SupportedInterfaces, &a2a.AgentInterface{
+			URL: c.opts.GRPCAddress, ProtocolBinding: a2a.TransportProtocolGRPC, ProtocolVersion: v10, Tenant: tenant,
+		})
 	}
+	card.SupportedInterfaces = append(card.SupportedInterfaces, c.interfaces(address, "", v03)...)
 	if c.opts.TokenRequired {
 		card.SecuritySchemes = a2a.NamedSecuritySchemes{
 			"bearer": a2a.HTTPAuthSecurityScheme{Scheme: "bearer", Description: "The hub's token."},
@@ -217,7 +218,7 @@ func (s *Server) card(r *http.Request, agent string) (card *a2a.AgentCard, chang
 	}
 	info, err := s.opts.Hub.Agent(agent)
 	if err != nil { // it was there a moment ago
-		return nil, changed, a2a.NewError(errAgentNotFound, "there is no agent "+quote(agent))
+		return nil, changed, fault(errAgentNotFound, "there is no agent "+quote(agent))
 	}
 	return s.cards.agent(info, base), info.RegisteredAt, nil
 }
@@ -243,7 +244,7 @@ func (s *Server) writeCard(w http.ResponseWriter, r *http.Request, body []byte, 
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		writeRESTError(w, a2a.NewError(errMethodNotAllowed, "a card can only be read"))
+		writeRESTError(w, fault(errMethodNotAllowed, "a card can only be read"))
 		return
 	}
 	sum := sha256.Sum256(body)

@@ -103,7 +103,7 @@ func fromHubError(log *slog.Logger, he *hub.Error) error {
 	if he.Err != nil {
 		log.Warn("call failed", "code", he.Code, "message", he.Message, "error", he.Err)
 	}
-	out := a2a.NewError(kind, he.Error())
+	out := fault(kind, he.Error())
 	if he.Field != "" {
 		out = out.WithTypedDetails(badField(he.Field, he.Message))
 	}
@@ -123,12 +123,18 @@ func fromPushError(log *slog.Logger, pe *push.Error) error {
 	if pe.Err != nil {
 		log.Warn("push configuration failed", "code", pe.Code, "error", pe.Err)
 	}
-	return a2a.NewError(kind, pe.Message)
+	return fault(kind, pe.Message)
+}
+
+// fault is an error of a kind with its details. The kind's own words come first:
+// clients, and the kits, look for them.
+func fault(kind error, details string) *a2a.Error {
+	return a2a.NewError(kind, kind.Error()+": "+details)
 }
 
 // invalid is an error for a parameter that is wrong.
 func invalid(field, message string) error {
-	return a2a.NewError(a2a.ErrInvalidParams, field+": "+message).WithTypedDetails(badField(field, message))
+	return fault(a2a.ErrInvalidParams, field+": "+message).WithTypedDetails(badField(field, message))
 }
 
 const badRequestType = "type.googleapis.com/google.rpc.BadRequest"

@@ -80,7 +80,7 @@ func (g grpcGuard) admit(ctx context.Context, method string) (context.Context, e
 	}
 	requested, err := parseVersion(asked)
 	if err == nil && requested != "" && requested != version {
-		err = a2a.NewError(a2a.ErrVersionNotSupported, "this gRPC service is that of A2A "+string(version))
+		err = fault(a2a.ErrVersionNotSupported, "this gRPC service is that of A2A "+string(version))
 	}
 	if err != nil {
 		return nil, grpcError(err)

@@ -213,7 +213,7 @@ func (h *Handler) CreateTaskPushConfig(ctx context.Context, req *a2a.PushConfig)
 	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
 		return nil, err
 	}
-	stored, err := h.push.Create(ctx, push.Config{PushConfig: *req, Version: scopeFrom(ctx).version})
+	stored, err := h.push.Create(ctx, newConfig(ctx, req.TaskID, req))
 	if err != nil {
 		return nil, fromHub(ctx, h.log, err)
 	}
@@ -277,9 +277,17 @@ func (h *Handler) DeleteTaskPushConfig(ctx context.Context, req *a2a.DeleteTaskP
 }
 
 // GetExtendedAgentCard returns the card of the agent, or of the hub, with what is
-// only for callers who may use it.
+// only for callers who have shown a token; a hub without one has no such card.
 func (h *Handler) GetExtendedAgentCard(ctx context.Context, req *a2a.GetExtendedAgentCardRequest) (*a2a.AgentCard, error) {
 	scope := scopeFrom(ctx)
+	if !h.cards.opts.TokenRequired {
+		// 1.0 tells a card that is not offered from one that is missing.
+		kind := a2a.ErrUnsupportedOperation
+		if scope.version == v03 {
+			kind = a2a.ErrExtendedCardNotConfigured
+		}
+		return nil, fault(kind, "there is no extended card: the hub asks nobody for a token")
+	}
 	id := scope.agent
 	if id == "" {
 		id = req.Tenant
@@ -377,7 +385,7 @@ func (h *Handler) task(ctx context.Context, tenant string, id a2a.TaskID, histor
 		return nil, fromHub(ctx, h.log, err)
 	}
 	if agent := h.agentOf(ctx, tenant); agent != "" && task.Metadata[hub.MetaAgent] != agent {
-		return nil, a2a.NewError(a2a.ErrTaskNotFound, "there is no task "+quote(string(id))+" of this agent")
+		return nil, fault(a2a.ErrTaskNotFound, "there is no task "+quote(string(id))+" of this agent")
 	}
 	return task, nil
 }
@@ -391,25 +399,34 @@ func (h *Handler) pushTask(ctx context.Context, tenant string, id a2a.TaskID) er
 	return err
 }
 
+// newConfig is a task's configuration as the call's version means it: one of 0.3
+// without an id is the task's default one, which a further one replaces.
+func newConfig(ctx context.Context, task a2a.TaskID, config *a2a.PushConfig) push.Config {
+	out := push.Config{PushConfig: *config, Version: scopeFrom(ctx).version}
+	out.TaskID = task
+	if out.ID == "" && out.Version == v03 {
+		out.ID = "default"
+	}
+	return out
+}
+
 // createConfig stores the configuration that came with a message whose task now
 // runs: an error has to say so, lest the client send the message again.
 func (h *Handler) createConfig(ctx context.Context, id a2a.TaskID, config *a2a.PushConfig) error {
-	stored := push.Config{PushConfig: *config, Version: scopeFrom(ctx).version}
-	stored.TaskID = id
-	_, err := h.push.Create(ctx, stored)
+	_, err := h.push.Create(ctx, newConfig(ctx, id, config))
 	if err == nil {
 		return nil
 	}
 	var pe *push.Error
 	if !errors.As(err, &pe) || pe.Code == push.CodeInternal {
 		h.log.Error("push configuration not stored", "task", id, "error", err)
-		return a2a.NewError(a2a.ErrInternalError, fmt.Sprintf("task %s was started, but its push configuration could not be stored", id))
+		return fault(a2a.ErrInternalError, fmt.Sprintf("task %s was started, but its push configuration could not be stored", id))
 	}
-	return a2a.NewError(wireCodeOf(fromHub(ctx, h.log, err)).err, fmt.Sprintf("task %s was started without push notifications: %s", id, pe.Message))
+	return fault(wireCodeOf(fromHub(ctx, h.log, err)).err, fmt.Sprintf("task %s was started without push notifications: %s", id, pe.Message))
 }
 
 func ended(task *a2a.Task) error {
-	return a2a.NewError(a2a.ErrUnsupportedOperation, fmt.Sprintf("task %s has ended (%s): there is nothing to subscribe to", task.ID, task.Status.State))
+	return fault(a2a.ErrUnsupportedOperation, fmt.Sprintf("task %s has ended (%s): there is nothing to subscribe to", task.ID, task.Status.State))
 }
 
 // trimHistory shortens a task's history to its last n messages; nil keeps all.

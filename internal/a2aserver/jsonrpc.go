@@ -46,6 +46,9 @@ type rpcMethods struct {
 	unary  map[string]unaryMethod
 	stream map[string]streamMethod
 	event  func(a2a.Event) (any, error)
+	// errorEvents makes an error of a streaming method an event even where it is
+	// all of the answer: clients of 0.3 refuse any other media type.
+	errorEvents bool
 }
 
 type (
@@ -107,7 +110,7 @@ func deletePushConfig10(h a2asrv.RequestHandler, ctx context.Context, req *a2a.D
 func (s *Server) serveJSONRPC(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		writeRPCError(w, http.StatusMethodNotAllowed, jsonrpc.NullID, a2a.NewError(errMethodNotAllowed, "JSON-RPC requests are POSTs"))
+		writeRPCError(w, http.StatusMethodNotAllowed, jsonrpc.NullID, fault(errMethodNotAllowed, "JSON-RPC requests are POSTs"))
 		return
 	}
 	body, err := readBody(w, r, s.opts.MaxBody)
@@ -142,7 +145,7 @@ func (s *Server) serveJSONRPC(w http.ResponseWriter, r *http.Request) {
 func parseRPC(body []byte) (jsonrpc.Request, error) {
 	message := jsonrpc.Decode(body, jsonrpc.Limits{})
 	if message.Batch {
-		return jsonrpc.Request{}, a2a.NewError(a2a.ErrInvalidRequest, "A2A has no batches: send one request at a time")
+		return jsonrpc.Request{}, fault(a2a.ErrInvalidRequest, "A2A has no batches: send one request at a time")
 	}
 	call := message.Calls[0]
 	if call.Err == nil {
@@ -167,17 +170,14 @@ func (b jsonrpcBinding) dispatch(ctx context.Context, w http.ResponseWriter, req
 	}
 	call, ok := m.stream[req.Method]
 	if !ok {
-		writeRPCError(w, http.StatusOK, req.ID, a2a.NewError(a2a.ErrMethodNotFound, "there is no method "+quote(req.Method)+" in this version of A2A"))
+		writeRPCError(w, http.StatusOK, req.ID, fault(a2a.ErrMethodNotFound, "there is no method "+quote(req.Method)+" in this version of A2A"))
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	events, err := call(ctx, b.handler, req.Params)
 	if err != nil {
-		writeRPCError(w, http.StatusOK, req.ID, err)
-		return
+		events = func(yield func(a2a.Event, error) bool) { yield(nil, err) }
 	}
-	b.stream(ctx, w, req.ID, events, m.event)
+	b.stream(ctx, w, req.ID, events, m)
 }
 
 func (b jsonrpcBinding) writeResult(w http.ResponseWriter, id jsonrpc.ID, result any) {
@@ -191,19 +191,19 @@ func (b jsonrpcBinding) writeResult(w http.ResponseWriter, id jsonrpc.ID, result
 }
 
 // stream sends events as server-sent events, each a JSON-RPC response. A stream
-// that begins with an error is no stream: the error is the response.
-func (b jsonrpcBinding) stream(ctx context.Context, w http.ResponseWriter, id jsonrpc.ID, events iter.Seq2[a2a.Event, error], shape func(a2a.Event) (any, error)) {
+// that begins with an error is no stream in 1.0: the error is the response.
+func (b jsonrpcBinding) stream(ctx context.Context, w http.ResponseWriter, id jsonrpc.ID, events iter.Seq2[a2a.Event, error], m rpcMethods) {
 	out := newEventStream(w, b.writeTimeout)
 	err := out.run(ctx, b.keepAlive, events, func(event a2a.Event, err error) ([]byte, error) {
 		if err == nil {
 			var result any
-			if result, err = shape(event); err == nil {
+			if result, err = m.event(event); err == nil {
 				return rawjson.Append(nil, rpcResponse{JSONRPC: jsonrpc.Version, ID: id, Result: result})
 			}
 			b.log.Error("event cannot be converted", "error", err)
 			err = a2a.ErrInternalError
 		}
-		if !out.begun {
+		if !out.begun && !m.errorEvents {
 			return nil, err
 		}
 		return rawjson.Append(nil, rpcFailure{JSONRPC: jsonrpc.Version, ID: id, Error: newRPCError(err)})
@@ -225,10 +225,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	_, err := io.Copy(&buf, http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return nil, a2a.NewError(errTooLarge, "the request is larger than "+strconv.FormatInt(limit, 10)+" bytes")
+		return nil, fault(errTooLarge, "the request is larger than "+strconv.FormatInt(limit, 10)+" bytes")
 	}
 	if err != nil {
-		return nil, a2a.NewError(a2a.ErrParseError, "the request could not be read to its end")
+		return nil, fault(a2a.ErrParseError, "the request could not be read to its end")
 	}
 	return buf.Bytes(), nil
 }
@@ -239,7 +239,7 @@ func checkMediaType(contentType string) error {
 	if err == nil && (media == "application/json" || media == "application/a2a+json") {
 		return nil
 	}
-	return a2a.NewError(a2a.ErrUnsupportedContentType, "Content-Type must be application/json, not "+quote(contentType))
+	return fault(a2a.ErrUnsupportedContentType, "Content-Type must be application/json, not "+quote(contentType))
 }
 
 func writeRPCError(w http.ResponseWriter, status int, id jsonrpc.ID, err error) {

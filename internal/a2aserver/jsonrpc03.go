@@ -33,7 +33,8 @@ var methods03 = rpcMethods{
 		"message/stream":    stream03(sendRequest03, a2asrv.RequestHandler.SendStreamingMessage),
 		"tasks/resubscribe": stream03(infallible(a2av0.ToV1SubscribeToTaskRequest), a2asrv.RequestHandler.SubscribeToTask),
 	},
-	event: event03,
+	event:       event03,
+	errorEvents: true,
 }
 
 func infallible[P, V any](convert func(*P) *V) func(*P) (*V, error) {
@@ -71,7 +72,7 @@ func decode03[P, V any](raw json.RawMessage, to func(*P) (*V, error)) (*V, error
 	}
 	params, err := to(old)
 	if err != nil {
-		return nil, a2a.NewError(a2a.ErrInvalidParams, fmt.Sprintf("params: %v", err))
+		return nil, fault(a2a.ErrInvalidParams, fmt.Sprintf("params: %v", err))
 	}
 	return params, nil
 }

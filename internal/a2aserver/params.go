@@ -30,7 +30,7 @@ func decodeParams[P any](raw json.RawMessage) (*P, error) {
 	if errors.As(err, &te) && te.Field != "" {
 		return nil, invalid(te.Field, "must not be a "+te.Value)
 	}
-	return nil, a2a.NewError(a2a.ErrInvalidParams, fmt.Sprintf("params: %v", err))
+	return nil, fault(a2a.ErrInvalidParams, fmt.Sprintf("params: %v", err))
 }
 
 // structural lists the members, by their camelCase name, below which names are

@@ -25,7 +25,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request, below string)
 	}
 	asked, err := requestedVersion(r.Header, r.URL.Query())
 	if err == nil && asked != "" && asked != version {
-		err = a2a.NewError(a2a.ErrVersionNotSupported, "A2A 0.3 is served below /v1, 1.0 beside it")
+		err = fault(a2a.ErrVersionNotSupported, "A2A 0.3 is served below /v1, 1.0 beside it")
 	}
 	if err != nil {
 		writeRESTError(w, err)
@@ -80,7 +80,7 @@ func (s *Server) restRequest(w http.ResponseWriter, r *http.Request, below strin
 		return nil, err
 	}
 	if err := rawjson.Check(body, maxDepth); err != nil {
-		return nil, a2a.NewError(a2a.ErrParseError, err.Error())
+		return nil, fault(a2a.ErrParseError, err.Error())
 	}
 	body = camelKeys(body)
 	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
@@ -149,9 +149,9 @@ func (g *restGate) WriteHeader(status int) {
 // for an unclean path is not an error and passes.)
 func muxError(status int) error {
 	if status == http.StatusMethodNotAllowed {
-		return a2a.NewError(errMethodNotAllowed, "this path does not take the request's method")
+		return fault(errMethodNotAllowed, "this path does not take the request's method")
 	}
-	return a2a.NewError(a2a.ErrMethodNotFound, "there is no such path in A2A's REST binding")
+	return fault(a2a.ErrMethodNotFound, "there is no such path in A2A's REST binding")
 }
 
 func (g *restGate) Write(p []byte) (int, error) {

@@ -131,7 +131,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if agent != "" {
 		if _, err := s.opts.Hub.Agent(agent); err != nil {
-			writeHTTPError(w, below, a2a.NewError(errAgentNotFound, "there is no agent "+quote(agent)))
+			writeHTTPError(w, below, fault(errAgentNotFound, "there is no agent "+quote(agent)))
 			return
 		}
 	}

@@ -41,7 +41,7 @@ func parseVersion(asked string) (a2a.ProtocolVersion, error) {
 			return version, nil
 		}
 	}
-	return "", a2a.NewError(a2a.ErrVersionNotSupported,
+	return "", fault(a2a.ErrVersionNotSupported,
 		fmt.Sprintf("A2A version %s is not supported; use %s or %s", quote(asked), v10, v03))
 }
 
