@@ -148,7 +148,10 @@ func preset(id, driver string) Definition {
 				New:    []string{"--session-id", sessionPlace},
 				Resume: []string{"--resume", sessionPlace},
 			},
-			PermissionArgs: map[string][]string{PermissionsAllow: {"--permission-mode", "bypassPermissions"}},
+			// Not bypassPermissions, which claude refuses to root, in containers too.
+			PermissionArgs: map[string][]string{PermissionsAllow: {
+				"--allowedTools=Bash,Edit,NotebookEdit,WebFetch,WebSearch,Write,mcp__*",
+			}},
 		}
 	case "gemini/exec":
 		return Definition{

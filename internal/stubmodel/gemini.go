@@ -1,0 +1,126 @@
+package stubmodel
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+type geminiRequest struct {
+	Contents []struct {
+		Role  string `json:"role"`
+		Parts []struct {
+			Text             string `json:"text"`
+			FunctionResponse *struct {
+				Response json.RawMessage `json:"response"`
+			} `json:"functionResponse"`
+		} `json:"parts"`
+	} `json:"contents"`
+	GenerationConfig struct {
+		MimeType string          `json:"responseMimeType"`
+		Schema   json.RawMessage `json:"responseJsonSchema"`
+	} `json:"generationConfig"`
+}
+
+func (q geminiRequest) talk() talk {
+	var t talk
+	for _, c := range q.Contents {
+		if c.Role != "user" && c.Role != "" {
+			continue
+		}
+		text, isResult := "", false
+		for _, p := range c.Parts {
+			text += p.Text
+			if p.FunctionResponse != nil {
+				isResult = true
+				t.result = string(p.FunctionResponse.Response)
+			}
+		}
+		if !isResult {
+			t.says(text)
+		}
+	}
+	return t
+}
+
+// sideAnswer fits every question that gemini asks for itself in JSON: which model
+// to take, who speaks next.
+const sideAnswer = `{"reasoning":"stub","model_choice":"flash","next_speaker":"user","complexity_reasoning":"stub","complexity_score":1}`
+
+func (q geminiRequest) reply() reply {
+	if q.GenerationConfig.MimeType == "application/json" || len(q.GenerationConfig.Schema) > 0 {
+		if r := q.talk().reply(); r.status != 0 {
+			return r
+		}
+		return reply{pieces: []string{sideAnswer}, delay: pieceDelay}
+	}
+	return q.talk().reply()
+}
+
+func (h *Handler) geminiOnce(w http.ResponseWriter, _ *http.Request, q geminiRequest) {
+	reply := q.reply()
+	if geminiFails(w, reply) {
+		return
+	}
+	part := geminiTool(reply)
+	if part == nil {
+		part = object{"text": reply.text()}
+	}
+	writeJSON(w, http.StatusOK, h.geminiChunk(part, true))
+}
+
+func (h *Handler) geminiStream(w http.ResponseWriter, r *http.Request, q geminiRequest) {
+	reply := q.reply()
+	if geminiFails(w, reply) {
+		return
+	}
+	e := newEvents(w, r)
+	if tool := geminiTool(reply); tool != nil {
+		e.send("", h.geminiChunk(tool, true))
+		return
+	}
+	e.each(reply, func(i int, piece string) {
+		e.send("", h.geminiChunk(object{"text": piece}, i == len(reply.pieces)-1))
+	})
+}
+
+func geminiFails(w http.ResponseWriter, reply reply) bool {
+	if reply.status == 0 {
+		return false
+	}
+	status, known := map[int]string{
+		http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED",
+		http.StatusForbidden: "PERMISSION_DENIED", http.StatusTooManyRequests: "RESOURCE_EXHAUSTED",
+	}[reply.status]
+	if !known {
+		status = "INTERNAL"
+	}
+	writeJSON(w, reply.status, object{"error": object{
+		"code": reply.status, "message": "the stub model says " + http.StatusText(reply.status), "status": status,
+	}})
+	return true
+}
+
+func geminiTool(reply reply) object {
+	switch {
+	case reply.shell != "":
+		return object{"functionCall": object{
+			"name": "run_shell_command", "args": object{"command": reply.shell, "description": "stub"},
+		}}
+	case reply.write != "":
+		return object{"functionCall": object{
+			"name": "write_file", "args": object{"file_path": reply.write, "content": Hello},
+		}}
+	}
+	return nil
+}
+
+func (h *Handler) geminiChunk(part object, last bool) object {
+	candidate := object{"index": 0, "content": object{"role": "model", "parts": []any{part}}}
+	if last {
+		candidate["finishReason"] = "STOP"
+	}
+	return object{
+		"candidates": []any{candidate}, "modelVersion": "stub", "responseId": h.id("resp"),
+		"usageMetadata": object{"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15},
+	}
+}

@@ -1,0 +1,153 @@
+package stubmodel
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+)
+
+type openaiRequest struct {
+	Model string          `json:"model"`
+	Input json.RawMessage `json:"input"` // a string, or items
+	Tools []struct {
+		Name string `json:"name"`
+	} `json:"tools"`
+}
+
+type openaiItem struct {
+	Type    string          `json:"type"`
+	Role    string          `json:"role"`
+	Output  json.RawMessage `json:"output"`
+	Content []struct {
+		Text string `json:"text"`
+	} `json:"content"`
+}
+
+// openaiContext begins what codex puts into the user's mouth.
+var openaiContext = []string{"<environment_context>", "# AGENTS.md", "<user_instructions>"}
+
+func (q openaiRequest) talk() talk {
+	var t talk
+	var s string
+	if json.Unmarshal(q.Input, &s) == nil {
+		t.says(s)
+		return t
+	}
+	var items []json.RawMessage
+	_ = json.Unmarshal(q.Input, &items) // nothing said: the plain answer
+	for _, raw := range items {
+		var item openaiItem
+		if json.Unmarshal(raw, &item) != nil {
+			continue
+		}
+		switch {
+		case strings.HasSuffix(item.Type, "_call_output"):
+			t.result = string(item.Output)
+		case (item.Type == "message" || item.Type == "") && item.Role == "user":
+			for _, c := range item.Content {
+				if !beginsWithAny(c.Text, openaiContext) {
+					t.says(c.Text)
+				}
+			}
+		}
+	}
+	return t
+}
+
+func beginsWithAny(s string, prefixes []string) bool {
+	for _, p := range prefixes {
+		if strings.HasPrefix(s, p) {
+			return true
+		}
+	}
+	return false
+}
+
+func (q openaiRequest) hasTool(name string) bool {
+	for _, t := range q.Tools {
+		if t.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *Handler) openai(w http.ResponseWriter, r *http.Request, q openaiRequest) {
+	reply := q.talk().reply()
+	if reply.status != 0 {
+		writeJSON(w, reply.status, object{"error": object{
+			"message": "the stub model says " + http.StatusText(reply.status), "type": "invalid_request_error", "code": "stub",
+		}})
+		return
+	}
+	e := newEvents(w, r)
+	response := object{
+		"id": h.id("resp"), "object": "response", "status": "in_progress", "model": q.Model, "output": []any{},
+		"usage": object{
+			"input_tokens": 10, "input_tokens_details": object{"cached_tokens": 0},
+			"output_tokens": 5, "output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": 15,
+		},
+	}
+	e.send("response.created", object{"response": response})
+	item := h.openaiTool(reply, q)
+	if item != nil {
+		e.send("response.output_item.added", object{"output_index": 0, "item": item})
+	} else if item = h.openaiText(e, reply); item == nil {
+		return
+	}
+	e.send("response.output_item.done", object{"output_index": 0, "item": item})
+	response["status"], response["output"] = "completed", []any{item}
+	e.send("response.completed", object{"response": response})
+}
+
+// openaiText streams the text and returns the finished item, nil if the client
+// has gone.
+func (h *Handler) openaiText(e events, reply reply) object {
+	id := h.id("msg")
+	e.send("response.output_item.added", object{"output_index": 0, "item": object{
+		"type": "message", "id": id, "role": "assistant", "status": "in_progress", "content": []any{},
+	}})
+	place := func(more object) object {
+		more["item_id"], more["output_index"], more["content_index"] = id, 0, 0
+		return more
+	}
+	e.send("response.content_part.added", place(object{"part": object{"type": "output_text", "text": ""}}))
+	if !e.each(reply, func(_ int, piece string) {
+		e.send("response.output_text.delta", place(object{"delta": piece}))
+	}) {
+		return nil
+	}
+	return object{
+		"type": "message", "id": id, "role": "assistant", "status": "completed",
+		"content": []any{object{"type": "output_text", "text": reply.text(), "annotations": []any{}}},
+	}
+}
+
+// openaiTool is the call of whichever shell tool this codex offers. It writes files
+// with the shell too.
+func (h *Handler) openaiTool(reply reply, q openaiRequest) object {
+	command := reply.shell
+	if reply.write != "" {
+		command = "printf '%s' " + quote(Hello) + " > " + quote(reply.write)
+	}
+	if command == "" {
+		return nil
+	}
+	name, args := "shell", object{"command": []string{"bash", "-lc", command}}
+	switch {
+	case q.hasTool("exec_command"):
+		name, args = "exec_command", object{"cmd": command}
+		if reply.escalate {
+			args["sandbox_permissions"], args["justification"] = "require_escalated", "the stub wants out"
+		}
+	case q.hasTool("shell_command"):
+		name, args = "shell_command", object{"command": command}
+	}
+	return object{
+		"type": "function_call", "id": h.id("fc"), "call_id": h.id("call"), "name": name,
+		"arguments": mustJSON(args), "status": "completed",
+	}
+}
+
+// quote makes s one word of a shell line.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

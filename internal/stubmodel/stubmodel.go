@@ -1,0 +1,216 @@
+// Package stubmodel is a model server without a model: it lets real coding CLIs
+// run in tests, offline and always the same. It speaks enough of the APIs of
+// Anthropic (Messages), Google (generateContent) and OpenAI (Responses) for the
+// CLIs of these vendors.
+//
+// The last thing that the user said decides the answer:
+//
+//	TOOL:cmd    use the shell tool with cmd, then repeat what it said
+//	ESC:cmd     the same, asking to leave codex's sandbox
+//	WRITE:path  use the tool that writes files, then repeat what it said
+//	SLOW        200 pieces, 100 ms apart
+//	HTTPnnn     fail with that HTTP status
+//	REMEMBER    tell how many times the user has spoken in this conversation
+//
+// and otherwise it is [Hello], in pieces.
+package stubmodel
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Hello is the answer to everything that is not a directive.
+const Hello = "def hello():\n    print(\"Hello from the stub model\")\n"
+
+// The pace of the answers.
+const (
+	pieceDelay = 2 * time.Millisecond
+	slowDelay  = 100 * time.Millisecond
+	slowPieces = 200
+)
+
+// maxBody bounds a request; the CLIs send tens of kilobytes.
+const maxBody = 32 << 20
+
+// maxToolEcho is how much of a tool's result is repeated.
+const maxToolEcho = 300
+
+// Handler serves all three APIs. It is for loopback: it checks no credentials.
+// The zero value is ready and safe for concurrent use.
+type Handler struct {
+	ids atomic.Int64
+}
+
+// ServeHTTP implements [http.Handler].
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		return
+	}
+	switch path := r.URL.Path; {
+	case strings.HasSuffix(path, "/messages/count_tokens"):
+		writeJSON(w, http.StatusOK, object{"input_tokens": 10})
+	case strings.HasSuffix(path, "/messages"):
+		serve(h.anthropic, w, r, raw)
+	case strings.HasSuffix(path, ":streamGenerateContent"):
+		serve(h.geminiStream, w, r, raw)
+	case strings.HasSuffix(path, ":generateContent"):
+		serve(h.geminiOnce, w, r, raw)
+	case strings.HasSuffix(path, ":countTokens"):
+		writeJSON(w, http.StatusOK, object{"totalTokens": 10})
+	case strings.HasSuffix(path, "/responses") && r.Method == http.MethodPost:
+		serve(h.openai, w, r, raw)
+	case strings.HasSuffix(path, "/models"):
+		writeJSON(w, http.StatusOK, object{"object": "list", "data": []any{}, "models": []any{}})
+	case path == "/" || r.Method == http.MethodHead: // "are you there?"
+	default:
+		writeJSON(w, http.StatusNotFound, object{"error": object{"message": "the stub model has no " + path}})
+	}
+}
+
+// serve decodes a request of one of the APIs.
+func serve[Request any](answer func(http.ResponseWriter, *http.Request, Request), w http.ResponseWriter, r *http.Request, raw []byte) {
+	var req Request
+	if err := json.Unmarshal(raw, &req); err != nil {
+		writeJSON(w, http.StatusBadRequest, object{"error": object{"message": err.Error()}})
+		return
+	}
+	answer(w, r, req)
+}
+
+// object is a JSON object of an answer.
+type object = map[string]any
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the client has gone
+}
+
+func (h *Handler) id(prefix string) string {
+	return fmt.Sprintf("%s_stub%06d", prefix, h.ids.Add(1))
+}
+
+// talk is what matters of a conversation.
+type talk struct {
+	last   string // what the user said last
+	result string // what a tool said after that
+	turns  int    // how often the user has spoken
+}
+
+// says adds something that the user said.
+func (t *talk) says(text string) {
+	if text != "" {
+		t.last, t.result = text, ""
+		t.turns++
+	}
+}
+
+// reply is what the model does: fail, use a tool, or speak.
+type reply struct {
+	status   int
+	shell    string
+	escalate bool
+	write    string
+	pieces   []string
+	delay    time.Duration
+}
+
+func (r reply) text() string { return strings.Join(r.pieces, "") }
+
+var statusDirective = regexp.MustCompile(`HTTP([45]\d\d)`)
+
+func (t talk) reply() reply {
+	if m := statusDirective.FindStringSubmatch(t.last); m != nil {
+		status, _ := strconv.Atoi(m[1]) // three digits
+		return reply{status: status}
+	}
+	if t.result != "" {
+		return reply{pieces: []string{"tool ", "said: ", t.result[:min(len(t.result), maxToolEcho)]}, delay: pieceDelay}
+	}
+	if cmd, ok := directive(t.last, "TOOL:"); ok {
+		return reply{shell: cmd}
+	}
+	if cmd, ok := directive(t.last, "ESC:"); ok {
+		return reply{shell: cmd, escalate: true}
+	}
+	if path, ok := directive(t.last, "WRITE:"); ok {
+		return reply{write: path}
+	}
+	switch {
+	case strings.Contains(t.last, "SLOW"):
+		r := reply{delay: slowDelay}
+		for i := range slowPieces {
+			r.pieces = append(r.pieces, fmt.Sprintf("tick %d\n", i))
+		}
+		return r
+	case strings.Contains(t.last, "REMEMBER"):
+		return reply{pieces: []string{fmt.Sprintf("user turns seen: %d", t.turns)}, delay: pieceDelay}
+	}
+	return reply{pieces: inPieces(Hello, 8), delay: pieceDelay}
+}
+
+// directive is the rest of the line behind name.
+func directive(text, name string) (string, bool) {
+	_, rest, found := strings.Cut(text, name)
+	line, _, _ := strings.Cut(rest, "\n")
+	line = strings.TrimSpace(line)
+	return line, found && line != ""
+}
+
+func inPieces(s string, size int) []string {
+	var pieces []string
+	for len(s) > size {
+		pieces = append(pieces, s[:size])
+		s = s[size:]
+	}
+	return append(pieces, s)
+}
+
+// events is a stream of server-sent events.
+type events struct {
+	w http.ResponseWriter
+	r *http.Request
+}
+
+func newEvents(w http.ResponseWriter, r *http.Request) events {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+	return events{w, r}
+}
+
+// send writes one event; its name, where there is one, is its type too.
+func (e events) send(name string, v object) {
+	if name != "" {
+		v["type"] = name
+		fmt.Fprintf(e.w, "event: %s\n", name)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // maps of strings and numbers
+	}
+	fmt.Fprintf(e.w, "data: %s\n\n", b)
+	_ = http.NewResponseController(e.w).Flush() // the client has gone
+}
+
+// each sends every piece at the reply's pace, until the client goes.
+func (e events) each(r reply, send func(i int, piece string)) bool {
+	for i, piece := range r.pieces {
+		send(i, piece)
+		select {
+		case <-e.r.Context().Done():
+			return false
+		case <-time.After(r.delay):
+		}
+	}
+	return true
+}

@@ -1,0 +1,149 @@
+package stubmodel_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/stubmodel"
+)
+
+// post sends a request and returns status and body.
+func post(t *testing.T, path, body string) (int, string) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
+	w := httptest.NewRecorder()
+	new(stubmodel.Handler).ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+const (
+	anthropicPath = "/v1/messages"
+	geminiPath    = "/v1beta/models/m:streamGenerateContent"
+	openaiPath    = "/v1/responses"
+)
+
+// asks are requests of each API with turns of the user.
+func asks(turns ...string) map[string]string {
+	var anthropic, gemini, openai []string
+	for _, text := range turns {
+		anthropic = append(anthropic, fmt.Sprintf(`{"role":"user","content":[{"type":"text","text":%q}]}`, text))
+		gemini = append(gemini, fmt.Sprintf(`{"role":"user","parts":[{"text":%q}]}`, text))
+		openai = append(openai, fmt.Sprintf(`{"type":"message","role":"user","content":[{"type":"input_text","text":%q}]}`, text))
+	}
+	return map[string]string{
+		anthropicPath: `{"model":"m","stream":true,"tools":[{"name":"Bash"},{"name":"Write"}],"messages":[` + strings.Join(anthropic, ",") + `]}`,
+		geminiPath:    `{"contents":[` + strings.Join(gemini, ",") + `]}`,
+		openaiPath:    `{"model":"m","stream":true,"tools":[{"name":"exec_command"}],"input":[` + strings.Join(openai, ",") + `]}`,
+	}
+}
+
+func TestEveryAPIFollowsTheDirectives(t *testing.T) {
+	for name, tc := range map[string]struct {
+		turns []string
+		code  int
+		want  map[string]string
+	}{
+		"plain": {[]string{"hi"}, 200, map[string]string{
+			anthropicPath: `"text":"def hell"`, geminiPath: `"text":"def hell"`, openaiPath: `"delta":"def hell"`,
+		}},
+		"remember": {[]string{"a", "b", "REMEMBER"}, 200, map[string]string{
+			anthropicPath: "user turns seen: 3", geminiPath: "user turns seen: 3", openaiPath: "user turns seen: 3",
+		}},
+		"shell": {[]string{"TOOL: ls -l \nmore"}, 200, map[string]string{
+			anthropicPath: `{\"command\":\"ls -l\"`, geminiPath: `"command":"ls -l"`, openaiPath: `{\"cmd\":\"ls -l\"}`,
+		}},
+		"escalation": {[]string{"ESC:id"}, 200, map[string]string{
+			anthropicPath: `\"command\":\"id\"`, geminiPath: `"command":"id"`, openaiPath: `require_escalated`,
+		}},
+		"write": {[]string{"WRITE:/tmp/it's"}, 200, map[string]string{
+			anthropicPath: `\"file_path\":\"/tmp/it's\"`, geminiPath: `"file_path":"/tmp/it's"`, openaiPath: `/tmp/it'\\\\''s`,
+		}},
+		"unauthorized": {[]string{"HTTP401"}, 401, map[string]string{
+			anthropicPath: "authentication_error", geminiPath: "UNAUTHENTICATED", openaiPath: "Unauthorized",
+		}},
+		"too many": {[]string{"HTTP429"}, 429, map[string]string{
+			anthropicPath: "rate_limit_error", geminiPath: "RESOURCE_EXHAUSTED", openaiPath: "Too Many Requests",
+		}},
+		"broken": {[]string{"HTTP500"}, 500, map[string]string{
+			anthropicPath: "api_error", geminiPath: "INTERNAL", openaiPath: "Internal Server Error",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for path, body := range asks(tc.turns...) {
+				code, got := post(t, path, body)
+				if code != tc.code || !strings.Contains(got, tc.want[path]) {
+					t.Errorf("%s: %d %s, want %s", path, code, got, tc.want[path])
+				}
+			}
+		})
+	}
+}
+
+func TestAToolsResultIsRepeated(t *testing.T) {
+	for path, body := range map[string]string{
+		anthropicPath: `{"stream":true,"tools":[{"name":"Bash"}],"messages":[{"role":"user","content":"TOOL:ls"},{"role":"assistant","content":"x"},
+			{"role":"user","content":[{"type":"tool_result","content":"files"},{"type":"text","text":"<system-reminder>x"}]}]}`,
+		geminiPath: `{"contents":[{"role":"user","parts":[{"text":"TOOL:ls"}]},{"role":"model","parts":[]},{"role":"user","parts":[{"functionResponse":{"response":"files"}}]}]}`,
+		openaiPath: `{"tools":[{"name":"shell_command"}],"input":[{"type":"message","role":"user","content":[{"text":"<environment_context>"},{"text":"TOOL:ls"}]},
+			{"type":"function_call_output","output":"files"}]}`,
+	} {
+		if _, got := post(t, path, body); !strings.Contains(got, "said: ") || !strings.Contains(got, "files") {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+}
+
+func TestRequestsWithoutAStreamAreAnsweredAtOnce(t *testing.T) {
+	for path, tc := range map[string]struct{ body, want string }{
+		"/v1/messages":              {`{"messages":[{"role":"user","content":"hi"}]}`, `def hello`},
+		"/v1/messages ":             {`{"tools":[{"name":"Bash"}],"messages":[{"role":"user","content":"TOOL:ls"}]}`, `"tool_use"`},
+		"/v1/messages  ":            {`{"messages":[{"role":"user","content":"TOOL:ls"}]}`, `"ok"`},
+		"/m:generateContent":        {`{"contents":[{"parts":[{"text":"hi"}]}]}`, `def hello`},
+		"/m:generateContent ":       {`{"contents":[{"parts":[{"text":"TOOL:ls"}]}]}`, `run_shell_command`},
+		"/m:generateContent  ":      {`{"generationConfig":{"responseMimeType":"application/json"}}`, `next_speaker`},
+		"/m:generateContent   ":     {`{"contents":[{"parts":[{"text":"HTTP403"}]}]}`, `PERMISSION_DENIED`},
+		"/v1/responses":             {`{"input":"TOOL:ls"}`, `\"bash\"`},
+		"/v1/messages/count_tokens": {`{}`, `input_tokens`},
+		"/m:countTokens":            {`{}`, `totalTokens`},
+		"/v1/models":                {``, `"list"`},
+		"/unknown":                  {``, `has no /unknown`},
+		"/v1/messages   ":           {`[`, `unexpected end`},
+	} {
+		if _, got := post(t, strings.TrimSpace(path), tc.body); !strings.Contains(got, tc.want) {
+			t.Errorf("%s %s: %s", path, tc.body, got)
+		}
+	}
+}
+
+func TestASlowAnswerEndsWhenTheClientGoes(t *testing.T) {
+	server := httptest.NewServer(new(stubmodel.Handler))
+	defer server.Close() // blocks until every request has ended
+	for path, body := range asks("SLOW") {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seen strings.Builder
+		buf := make([]byte, 1024)
+		for !strings.Contains(seen.String(), "tick 0") {
+			n, err := resp.Body.Read(buf)
+			seen.Write(buf[:n])
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		cancel()
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+}

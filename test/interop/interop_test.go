@@ -1,0 +1,369 @@
+//go:build interop && linux
+
+// Package interop_test runs the real claude, gemini and codex through the hub's
+// drivers against the stub model, each with a home directory of its own:
+//
+//	npm install -g @anthropic-ai/claude-code @google/gemini-cli @openai/codex
+//	go test -tags interop ./test/interop
+//
+// A program that is not in PATH is skipped, unless it is named in
+// PARLEY_INTEROP_REQUIRE (claude,gemini,codex), as CI does.
+package interop_test
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/stubmodel"
+)
+
+// agents are the built-in agents by each of their drivers.
+var agents = []struct {
+	id, driver string
+	streams    bool // the answer comes in pieces
+}{
+	{"claude-code", runner.DriverExec, true},
+	{"gemini", runner.DriverExec, true},
+	{"codex", runner.DriverExec, false},
+}
+
+// each runs a test for every agent whose program is there.
+func each(t *testing.T, test func(t *testing.T, def runner.Definition, streams bool)) {
+	for _, a := range agents {
+		t.Run(a.id+"/"+a.driver, func(t *testing.T) {
+			t.Parallel()
+			def := runner.Builtin()[a.id]
+			def.Driver = a.driver
+			need(t, def.Command)
+			test(t, atStub(t, def), a.streams)
+		})
+	}
+}
+
+func need(t *testing.T, command string) {
+	t.Helper()
+	if _, err := exec.LookPath(command); err == nil {
+		return
+	}
+	if slices.Contains(strings.Split(os.Getenv("PARLEY_INTEROP_REQUIRE"), ","), command) {
+		t.Fatalf("%s is required and not in PATH", command)
+	}
+	t.Skipf("%s is not in PATH", command)
+}
+
+// atStub points an agent at a stub model of its own, with a home directory of its
+// own.
+func atStub(t *testing.T, def runner.Definition) runner.Definition {
+	t.Helper()
+	server := httptest.NewServer(&stubmodel.Handler{})
+	t.Cleanup(server.Close)
+	home := t.TempDir()
+	set := map[string]string{"HOME": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config")}
+	switch def.ID {
+	case "claude-code":
+		set["ANTHROPIC_BASE_URL"], set["ANTHROPIC_API_KEY"] = server.URL, "sk-ant-stub"
+	case "gemini":
+		set["GOOGLE_GEMINI_BASE_URL"], set["GEMINI_API_KEY"] = server.URL, "stub"
+		write(t, filepath.Join(home, ".gemini", "settings.json"), `{"security":{"auth":{"selectedType":"gemini-api-key"}}}`)
+		def.Model = "gemini-2.5-flash" // no question to a router first
+	case "codex":
+		set["STUB_KEY"] = "stub"
+		write(t, filepath.Join(home, ".codex", "config.toml"), `model = "stub-model"
+model_provider = "stub"
+[model_providers.stub]
+name = "stub"
+base_url = "`+server.URL+`/v1"
+env_key = "STUB_KEY"
+wire_api = "responses"
+`)
+	}
+	def.Env.Set = merge(def.Env.Set, set)
+	return def
+}
+
+func merge(a, b map[string]string) map[string]string {
+	all := make(map[string]string)
+	for _, m := range []map[string]string{a, b} {
+		for k, v := range m {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+func write(t *testing.T, file, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// conversation is a session of an agent in a directory that it keeps.
+type conversation struct {
+	def   runner.Definition
+	dir   string
+	owner string
+	s     runner.Session
+}
+
+func converse(t *testing.T, def runner.Definition, dir, resume string) *conversation {
+	t.Helper()
+	owner := string(process.NewMarker(""))[1:]
+	agent, err := runner.Open(def, runner.Options{Owner: owner})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := agent.Open(runner.SessionSpec{ContextID: "context", WorkDir: dir, Resume: resume})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &conversation{def: def, dir: dir, owner: owner, s: s}
+	t.Cleanup(func() { c.close(t) })
+	return c
+}
+
+// close ends the conversation, after which nothing of it may run.
+func (c *conversation) close(t *testing.T) {
+	t.Helper()
+	if err := c.s.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	c.nothingLeft(t)
+}
+
+func (c *conversation) nothingLeft(t *testing.T) {
+	t.Helper()
+	if n, err := process.SweepOwner(c.owner); n != 0 || err != nil {
+		t.Errorf("%d processes were left behind (%v)", n, err)
+	}
+}
+
+func (c *conversation) say(t *testing.T, ctx context.Context, text string, h runner.Handler) (runner.Outcome, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	return c.s.Turn(ctx, runner.Turn{TaskID: "task", Parts: []*a2a.Part{a2a.NewTextPart(text)}}, h)
+}
+
+// ok is say where nothing may go wrong.
+func (c *conversation) ok(t *testing.T, text string) (runner.Outcome, *record) {
+	t.Helper()
+	h := &record{}
+	out, err := c.say(t, t.Context(), text, h)
+	if err != nil || out.Status != runner.OutcomeCompleted {
+		t.Fatalf("%s: %v\n%+v", out.Status, err, h.events)
+	}
+	return out, h
+}
+
+// record keeps events, and answers permission requests with an option of kind.
+type record struct {
+	kind runner.PermissionKind
+	seen func(runner.Event)
+
+	mu     sync.Mutex
+	events []runner.Event
+	asked  []runner.PermissionRequest
+}
+
+func (r *record) Event(e runner.Event) {
+	r.mu.Lock()
+	r.events = append(r.events, e)
+	r.mu.Unlock()
+	if r.seen != nil {
+		r.seen(e)
+	}
+}
+
+func (r *record) Permission(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error) {
+	r.mu.Lock()
+	r.asked = append(r.asked, req)
+	r.mu.Unlock()
+	for _, o := range req.Options {
+		if o.Kind == r.kind {
+			return runner.PermissionAnswer{OptionID: o.ID}, nil
+		}
+	}
+	<-ctx.Done()
+	return runner.PermissionAnswer{}, ctx.Err()
+}
+
+func eventsOf[E runner.Event](r *record) []E {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var es []E
+	for _, e := range r.events {
+		if e, ok := e.(E); ok {
+			es = append(es, e)
+		}
+	}
+	return es
+}
+
+func TestItAnswers(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, streams bool) {
+		c := converse(t, def, t.TempDir(), "")
+		out, h := c.ok(t, "--write hello") // a dash first: never a flag
+		if strings.TrimSpace(out.Text) != strings.TrimSpace(stubmodel.Hello) {
+			t.Errorf("answer %q", out.Text)
+		}
+		if n := len(eventsOf[runner.TextDelta](h)); streams && n < 3 {
+			t.Errorf("the answer came in %d pieces", n)
+		}
+		if out.Usage.OutputTokens == 0 {
+			t.Errorf("usage %+v", out.Usage)
+		}
+		c.nothingLeftOfTurn(t)
+	})
+}
+
+// nothingLeftOfTurn: a program that is run once a turn is gone after it.
+func (c *conversation) nothingLeftOfTurn(t *testing.T) {
+	t.Helper()
+	if c.def.Driver == runner.DriverExec {
+		c.nothingLeft(t)
+	}
+}
+
+func TestItRemembersAlsoAfterARestart(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		dir := t.TempDir()
+		c := converse(t, def, dir, "")
+		_, h := c.ok(t, "REMEMBER one")
+		if out, _ := c.ok(t, "REMEMBER two"); out.Text != "user turns seen: 2" {
+			t.Errorf("second turn: %q", out.Text)
+		}
+		started := eventsOf[runner.SessionStarted](h)
+		if len(started) != 1 {
+			t.Fatalf("%d session ids", len(started))
+		}
+		c.close(t)
+		c = converse(t, def, dir, started[0].ID)
+		if out, _ := c.ok(t, "REMEMBER three"); out.Text != "user turns seen: 3" {
+			t.Errorf("after a restart: %q", out.Text)
+		}
+	})
+}
+
+func TestALostSessionBeginsAnew(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		c := converse(t, def, t.TempDir(), "5669d031-1378-4b72-901e-f93ec44dde03")
+		out, h := c.ok(t, "REMEMBER one")
+		if out.Text != "user turns seen: 1" || len(eventsOf[runner.Notice](h)) == 0 {
+			t.Errorf("%q, %+v", out.Text, h.events)
+		}
+	})
+}
+
+func TestCancellingLeavesNothingBehind(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, streams bool) {
+		c := converse(t, def, t.TempDir(), "")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		out, err := c.say(t, ctx, "SLOW", &record{seen: func(e runner.Event) {
+			_, text := e.(runner.TextDelta)
+			_, begun := e.(runner.SessionStarted)
+			if text || begun && !streams {
+				cancel()
+			}
+		}})
+		if out.Status != runner.OutcomeCanceled || err != nil {
+			t.Errorf("%s, %v", out.Status, err)
+		}
+		c.nothingLeftOfTurn(t)
+	})
+}
+
+// What a tool puts into a session of its own survives the program, and its
+// process group's end.
+func TestABackgroundProcessOfAToolIsSwept(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		def.Permissions = runner.PermissionsAllow
+		c := converse(t, def, t.TempDir(), "")
+		_, h := c.ok(t, "TOOL:setsid sleep 3600 >/dev/null 2>&1 </dev/null & echo started")
+		if tools := eventsOf[runner.ToolCall](h); len(tools) == 0 {
+			t.Errorf("no tool was used: %+v", h.events)
+		}
+		c.nothingLeftOfTurn(t)
+	})
+}
+
+func TestRefusedCredentialsAreRecognised(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		c := converse(t, def, t.TempDir(), "")
+		h := &record{}
+		out, err := c.say(t, t.Context(), "HTTP401", h)
+		var re *runner.Error
+		if out.Status != runner.OutcomeAuthRequired || !errors.As(err, &re) || re.Code != runner.CodeAuth || re.Remedy == "" {
+			t.Errorf("%s, %v, %+v", out.Status, err, h.events)
+		}
+	})
+}
+
+func TestMissingCredentialsAreRecognised(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		if def.ID == "codex" {
+			t.Skip("codex goes to the network for its login")
+		}
+		for _, name := range []string{"ANTHROPIC_API_KEY", "GEMINI_API_KEY"} {
+			delete(def.Env.Set, name)
+		}
+		c := converse(t, def, t.TempDir(), "")
+		out, err := c.say(t, t.Context(), "hello", &record{})
+		if out.Status != runner.OutcomeAuthRequired {
+			t.Errorf("%s, %v", out.Status, err)
+		}
+		agent, err := runner.Open(def, runner.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := agent.Probe(t.Context()); p.Stage != runner.StageInstalled || !p.AuthKnown || p.Version == "" {
+			t.Errorf("probe %+v", p)
+		}
+	})
+}
+
+func TestTheModelsErrorsAreReported(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		c := converse(t, def, t.TempDir(), "")
+		out, err := c.say(t, t.Context(), "HTTP400", &record{})
+		var re *runner.Error
+		if out.Status != runner.OutcomeFailed || !errors.As(err, &re) || re.Code != runner.CodeAgent {
+			t.Errorf("%s, %v", out.Status, err)
+		}
+	})
+}
+
+func TestProbesFindVersionAndCredentials(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		agent, err := runner.Open(def, runner.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := agent.Probe(t.Context())
+		t.Logf("%+v", p)
+		want := runner.StageAuthenticated
+		if def.ID == "codex" { // its login is not that of the stub
+			want = runner.StageInstalled
+		}
+		if p.Stage != want || p.Version == "" || !p.AuthKnown {
+			t.Errorf("%+v", p)
+		}
+	})
+}
