@@ -39,9 +39,12 @@ type Bus struct {
 	mu       sync.Mutex
 	closing  bool
 	inFlight sync.WaitGroup // calls that Close waits for
+	closed   chan struct{}  // closed at the end of Close
 }
 
-func newBus(cfg Config, kind Kind) *Bus { return &Bus{log: cfg.Logger, kind: kind} }
+func newBus(cfg Config, kind Kind) *Bus {
+	return &Bus{log: cfg.Logger, kind: kind, closed: make(chan struct{})}
+}
 
 // Open starts a server below cfg.DataDir and connects to it in process; a hub
 // that was killed leaves nothing behind that hinders. With a cfg.URL it
@@ -49,7 +52,8 @@ func newBus(cfg Config, kind Kind) *Bus { return &Bus{log: cfg.Logger, kind: kin
 // [Error] with the way in which it cannot, see [Code]. A connection that stood
 // is restored for ever, at most [MaxDelay] apart.
 //
-// Recovery of the store cannot be interrupted; the end of ctx is noticed after it.
+// Neither the recovery of the store nor an attempt to connect (at most 5 s a
+// server) can be interrupted; the end of ctx is noticed after it.
 func Open(ctx context.Context, cfg Config) (*Bus, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -89,7 +93,7 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 		return err
 	}
 	b.url = "nats://" + b.embedded.address()
-	b.link = newLink(b.log, maxLocalDelay)
+	b.link = newLink(b.log, "the embedded NATS server", maxLocalDelay)
 	hub := server.User{Username: "hub"}
 	if err := b.connect(cfg, "",
 		nats.InProcessServer(b.embedded.server),
@@ -255,15 +259,16 @@ func (b *Bus) begin() error {
 // in flight are finished, subscriptions drained, the server shut down, its
 // store synced, and only then the lock released. Consumers are their owners' to
 // stop before. The end of ctx cuts the waiting for messages short, not the
-// rest. A second call does nothing.
+// rest. A second call waits for the first.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	if b.closing {
 		b.mu.Unlock()
-		return nil
+		return wait(ctx, b.closed, "for the bus to close")
 	}
 	b.closing = true
 	b.mu.Unlock()
+	defer close(b.closed)
 
 	err := b.drain(ctx)
 	if err = errors.Join(err, b.release()); err != nil {
@@ -275,29 +280,30 @@ func (b *Bus) Close(ctx context.Context) error {
 
 // drain waits for what is in flight.
 func (b *Bus) drain(ctx context.Context) error {
+	const inFlight = "for messages in flight"
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
 		b.inFlight.Wait() // at the latest when release has closed the connection
 	}()
-	if err := wait(ctx, returned); err != nil {
+	if err := wait(ctx, returned, inFlight); err != nil {
 		return err
 	}
-	if err := wait(ctx, b.js.PublishAsyncComplete()); err != nil {
+	if err := wait(ctx, b.js.PublishAsyncComplete(), inFlight); err != nil {
 		return err
 	}
 	if err := b.conn.Drain(); err != nil {
 		return nil // without a connection there is nothing to drain
 	}
-	return wait(ctx, b.link.closed)
+	return wait(ctx, b.link.closed, inFlight)
 }
 
-func wait(ctx context.Context, done <-chan struct{}) error {
+func wait(ctx context.Context, done <-chan struct{}, what string) error {
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return contextError(ctx.Err(), "waiting for messages in flight")
+		return contextError(ctx.Err(), "waiting "+what)
 	}
 }
 

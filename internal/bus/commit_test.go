@@ -254,3 +254,25 @@ func TestFilesystemThatRefusesMakesCommitAlways(t *testing.T) {
 		t.Errorf("a joined bus is %q", joined.Info().Durability)
 	}
 }
+
+// A joined process that cannot sync must not pretend to.
+func TestJoinerThatCannotSyncIsRefused(t *testing.T) {
+	refuse := func(string) (bus.Syncer, error) { return nil, errors.New("not permitted") }
+	for mode, want := range map[bus.Durability]bus.Code{
+		bus.DurabilityCommit: bus.CodeStorage,
+		bus.DurabilityAlways: "",
+		bus.DurabilityFast:   "",
+	} {
+		t.Run(string(mode), func(t *testing.T) {
+			cfg := bus.Config{DataDir: t.TempDir(), Durability: mode}
+			open(t, cfg)
+			b, err := bus.Join(t.Context(), bus.WithSyncer(cfg, refuse))
+			if code(err) != want {
+				t.Errorf("Join: %v, want %q", err, want)
+			}
+			if err == nil {
+				shut(t, b)
+			}
+		})
+	}
+}

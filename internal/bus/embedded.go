@@ -87,9 +87,9 @@ func (e *embedded) stop() {
 	e.server.WaitForShutdown()
 }
 
-// users is who may connect to an embedded server. It can change while the
-// server runs: a user of one namespace is an entry with that namespace's
-// account and permissions.
+// users is who may connect to an embedded server: the hub, and the processes
+// that read the run file. It can change while the server runs; a user with an
+// account or permissions of its own is one more add.
 type users struct {
 	mu     sync.RWMutex
 	byName map[string]user

@@ -200,7 +200,7 @@ func (b *Bus) openExternal(ctx context.Context, cfg Config) error {
 	}
 	b.kind = KindExternal
 	b.url = r.shown
-	b.link = newLink(b.log, MaxDelay, r.secrets...)
+	b.link = newLink(b.log, r.shown, MaxDelay, r.secrets...)
 	if err := b.connect(cfg, strings.Join(r.urls, ","), r.options...); err != nil {
 		return connectError(tellingError(cfg, r, err), r.shown, r.secrets)
 	}

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
@@ -452,4 +453,59 @@ func writeFile(t *testing.T, name string, data []byte) string {
 	path := filepath.Join(t.TempDir(), name)
 	must(t, os.WriteFile(path, data, 0o600))
 	return path
+}
+
+// JWT credentials, as an operator and nsc hand them out.
+func TestCredentialsFile(t *testing.T) {
+	operator, operatorPub := newKey(t, nkeys.CreateOperator)
+	account, accountPub := newKey(t, nkeys.CreateAccount)
+	user, userPub := newKey(t, nkeys.CreateUser)
+	_, systemPub := newKey(t, nkeys.CreateAccount)
+	operatorClaims := jwt.NewOperatorClaims(operatorPub)
+	operatorClaims.SystemAccount = systemPub
+	operatorJWT, err := operatorClaims.Encode(operator)
+	must(t, err)
+	systemJWT, err := jwt.NewAccountClaims(systemPub).Encode(operator)
+	must(t, err)
+	accountClaims := jwt.NewAccountClaims(accountPub)
+	accountClaims.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	accountJWT, err := accountClaims.Encode(operator)
+	must(t, err)
+	seed, err := user.Seed()
+	must(t, err)
+	credentials := func(expires time.Time) string {
+		claims := jwt.NewUserClaims(userPub)
+		claims.Expires = expires.Unix()
+		userJWT, err := claims.Encode(account)
+		must(t, err)
+		file, err := jwt.FormatUserConfig(userJWT, seed)
+		must(t, err)
+		return writeFile(t, "user.creds", file)
+	}
+
+	address := closedPort(t)
+	startStock(t, address, fmt.Sprintf("%s\noperator: %s\nresolver: MEMORY\nresolver_preload {\n%s: %s\n%s: %s\n}",
+		withJetStream, operatorJWT, accountPub, accountJWT, systemPub, systemJWT))
+	b := open(t, bus.Config{
+		URL:         bus.Secret(address),
+		Credentials: bus.Credentials{File: credentials(time.Now().Add(time.Hour))},
+	})
+	ensureStream(t, b, "S", "s.>")
+
+	_, err = bus.Open(t.Context(), bus.Config{
+		URL:         bus.Secret(address),
+		Credentials: bus.Credentials{File: credentials(time.Now().Add(-time.Hour))},
+	})
+	if code(err) != bus.CodeAuth {
+		t.Errorf("expired credentials: %v (code %s)", err, code(err))
+	}
+}
+
+func newKey(t *testing.T, create func() (nkeys.KeyPair, error)) (key nkeys.KeyPair, public string) {
+	t.Helper()
+	key, err := create()
+	must(t, err)
+	public, err = key.PublicKey()
+	must(t, err)
+	return key, public
 }

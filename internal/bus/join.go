@@ -43,7 +43,7 @@ func Join(ctx context.Context, cfg Config) (*Bus, error) {
 func (b *Bus) join(ctx context.Context, cfg Config) error {
 	b.dir = filepath.Join(cfg.DataDir, busDir)
 	b.hub = &hubDialer{dir: b.dir}
-	b.link = newLink(b.log, maxLocalDelay)
+	b.link = newLink(b.log, "the hub", maxLocalDelay)
 	// The URL only has to be one: the dialer knows the address.
 	err := b.connect(cfg, "nats://hub",
 		nats.SetCustomDialer(b.hub),
@@ -52,7 +52,7 @@ func (b *Bus) join(ctx context.Context, cfg Config) error {
 		nats.UserInfoHandler(b.hub.credential),
 	)
 	if err != nil {
-		return connectError(err, "the hub", nil)
+		return hubError(err)
 	}
 	s, err := cfg.openSyncer(b.dir)
 	switch {
@@ -72,6 +72,17 @@ func (b *Bus) join(ctx context.Context, cfg Config) error {
 	r := b.hub.current()
 	b.log.Info("bus joined", "address", r.Address, "hub", r.PID, "durability", r.Durability)
 	return nil
+}
+
+// hubError is connectError for a server whose URL and credentials no user
+// configures.
+func hubError(err error) error {
+	known := asError(err) != nil
+	e := connectError(err, "the hub", nil)
+	if !known {
+		e.Remedy = "try again in case it is restarting, otherwise restart it: parley stop, parley start"
+	}
+	return e
 }
 
 // A hubDialer connects to whichever hub runs on a data directory at the time.

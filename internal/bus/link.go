@@ -48,6 +48,7 @@ func Backoff(attempt int, most time.Duration) time.Duration {
 // change once.
 type link struct {
 	log      *slog.Logger
+	where    string // the server's name in messages
 	maxDelay time.Duration
 	secrets  []string
 	closed   chan struct{} // closed with the connection; nothing of it runs any more
@@ -62,8 +63,8 @@ type link struct {
 	denied     context.CancelCauseFunc // told of permission errors, may be nil
 }
 
-func newLink(log *slog.Logger, maxDelay time.Duration, secrets ...string) *link {
-	return &link{log: log, maxDelay: maxDelay, secrets: secrets, closed: make(chan struct{})}
+func newLink(log *slog.Logger, where string, maxDelay time.Duration, secrets ...string) *link {
+	return &link{log: log, where: where, maxDelay: maxDelay, secrets: secrets, closed: make(chan struct{})}
 }
 
 // dial connects once, and from then on for ever.
@@ -132,7 +133,7 @@ func (l *link) disconnected(conn *nats.Conn, err error) {
 
 // failed notes why an attempt failed, and logs it when the reason is new.
 func (l *link) failed(err error) {
-	e := connectError(err, "the bus", l.secrets)
+	e := connectError(err, l.where, l.secrets)
 	l.mu.Lock()
 	known := l.lastErr != nil && l.lastErr.Message == e.Message
 	l.lastErr = e

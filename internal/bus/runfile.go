@@ -27,34 +27,35 @@ type runFile struct {
 	Durability Durability `json:"durability"` // effective
 }
 
-// writeRunFile replaces the run file as a whole: a reader sees the old one or
-// the new one.
+// writeRunFile makes the run file appear as a whole. The caller holds the lock.
 func writeRunFile(dir string, r runFile) error {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	// CreateTemp makes the file with mode 0600.
-	f, err := os.CreateTemp(dir, runFileName+".*.tmp")
+	temporary := filepath.Join(dir, runFileName+".tmp")
+	if err := remove(temporary); err != nil { // of a hub that was killed here
+		return err
+	}
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, runFileName))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return os.Rename(temporary, filepath.Join(dir, runFileName))
 }
 
-func removeRunFile(dir string) error {
-	err := os.Remove(filepath.Join(dir, runFileName))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+func removeRunFile(dir string) error { return remove(filepath.Join(dir, runFileName)) }
+
+// remove removes a file that may be missing.
+func remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // readRunFile refuses a file that another user owns or could have read or
