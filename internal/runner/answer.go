@@ -145,6 +145,10 @@ func (a *answer) started(id, model string) {
 	a.h.Event(a.session)
 }
 
+// ValidSessionID reports whether an agent's session id may be used to resume: one
+// that could be taken for a flag, or is empty, may not.
+func ValidSessionID(id string) bool { return sessionPattern.MatchString(id) }
+
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}$`)
 
 func (a *answer) notice(s string) {
@@ -191,6 +195,10 @@ var authText = regexp.MustCompile(`(?i)not logged in|please run /login|\b401\b.{
 	`(?:run|use) .?(?:codex login|claude auth login|vibe --setup)|not authenticated|log ?in required|credentials? (?:not found|missing|expired)|missing credentials?`)
 
 func isAuthText(s string) bool { return authText.MatchString(s) }
+
+// IsAuthText reports whether an agent's error is about its credentials, where it
+// has only words for it.
+func IsAuthText(s string) bool { return isAuthText(s) }
 
 // rawOr is b where it is JSON that may be passed on, else nil.
 func rawOr(b json.RawMessage) json.RawMessage {

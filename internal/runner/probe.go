@@ -41,16 +41,36 @@ func ProbeCommand(ctx context.Context, def Definition, opts Options) Probe {
 	}
 	p.Stage = StageInstalled
 	p.Version = versionPattern.FindString(out)
-	if older(p.Version, def.Probe.MinVersion) {
-		p.Err = &Error{
-			Code:    CodeConfig,
-			Message: fmt.Sprintf("%s %s is too old: %s or newer is needed", def.Name, p.Version, def.Probe.MinVersion),
-			Remedy:  def.Probe.Install,
-		}
+	if p.Err = def.tooOld(p.Version); p.Err != nil {
 		return p
 	}
 	p.authenticate(ctx, def, opts)
 	return p
+}
+
+// CheckVersion runs the agent's program to see whether it is new enough for the
+// definition. The error is an *Error. A version that cannot be read is let pass.
+func CheckVersion(ctx context.Context, def Definition, opts Options) error {
+	out, err := runProbe(ctx, def, opts, def.Probe.Version)
+	if err != nil {
+		return err
+	}
+	if err := def.tooOld(versionPattern.FindString(out)); err != nil {
+		return err
+	}
+	return nil
+}
+
+// tooOld returns nil for a version that the definition takes.
+func (d Definition) tooOld(version string) *Error {
+	if !older(version, d.Probe.MinVersion) {
+		return nil
+	}
+	return &Error{
+		Code:    CodeConfig,
+		Message: fmt.Sprintf("%s %s is too old: %s or newer is needed", d.Name, version, d.Probe.MinVersion),
+		Remedy:  d.Probe.Install,
+	}
 }
 
 func (p *Probe) authenticate(ctx context.Context, def Definition, opts Options) {

@@ -1,0 +1,57 @@
+package duplex
+
+import (
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+)
+
+// clip cuts s to at most n bytes, at the boundary of a character, and says so
+// with an ellipsis where there is room for one.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	const mark = "…"
+	if n <= len(mark) {
+		return cut(s, n)
+	}
+	return cut(s, n-len(mark)) + mark
+}
+
+// cut returns the longest prefix of s that has at most n bytes and does not end
+// within a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// OneLine makes a label of a text: its first line that is not empty.
+func OneLine(s string) string {
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" {
+			return clip(line, maxLabel)
+		}
+	}
+	return ""
+}
+
+// ErrorText is the readable part of an agent's error: agents pass on the JSON of
+// their model's server.
+func ErrorText(s string) string {
+	s = strings.TrimSpace(s)
+	var nested struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal([]byte(s), &nested) == nil && nested.Error.Message != "" {
+		return nested.Error.Message
+	}
+	return s
+}
