@@ -1,0 +1,279 @@
+package claudestdio
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/runner/duplex"
+)
+
+// peer speaks with one claude process.
+type peer struct {
+	conn duplex.Conn
+	out  *duplex.Outbox
+	done chan struct{} // closed when the reading goroutine has ended
+
+	mu     sync.Mutex
+	err    error // why reading ended
+	next   int
+	calls  map[string]chan controlLine
+	asks   map[string]context.CancelFunc
+	asking sync.WaitGroup
+	// replays is set once claude has echoed a prompt: from then on a result
+	// counts only behind the echo of its prompt.
+	replays bool
+	prompt  *prompt
+	cost    float64 // of the turns so far
+}
+
+// prompt is the running one.
+type prompt struct {
+	id      string
+	turn    *duplex.Turn
+	started bool // claude has echoed it
+	ended   chan resultLine
+	// message is the id of the message that is streamed.
+	message  string
+	streamed map[string]bool // messages whose text came in pieces
+	word     string          // the error that claude put into a message
+	refusals int             // of the credentials
+}
+
+// maxAsks bounds the goroutines that wait for decisions. The turn's own bound,
+// which says so to the user, is lower. maxMessages bounds what is remembered of
+// a turn's messages.
+const (
+	maxAsks     = 64
+	maxMessages = 4096
+)
+
+// Open greets the agent; the conversation was chosen by the arguments, and its
+// id comes with the first prompt.
+func (p *peer) Open(ctx context.Context, resume string, t *duplex.Turn) (duplex.Opened, error) {
+	answer, err := p.call(ctx, "initialize")
+	if err != nil {
+		return duplex.Opened{}, err
+	}
+	if answer.Response.Subtype != "success" {
+		return duplex.Opened{}, &runner.Error{Code: runner.CodeProtocol, Message: "claude refuses the stdio protocol: " + answer.Response.Error}
+	}
+	return duplex.Opened{}, nil
+}
+
+// call sends a control request and blocks until its answer.
+func (p *peer) call(ctx context.Context, subtype string) (controlLine, error) {
+	answer := make(chan controlLine, 1)
+	id := p.id()
+	p.mu.Lock()
+	p.calls[id] = answer
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.calls, id)
+		p.mu.Unlock()
+	}()
+	err := p.out.Send(controlRequest{Type: "control_request", RequestID: id, Request: controlSubtype{Subtype: subtype}})
+	if err != nil {
+		return controlLine{}, err
+	}
+	return await(ctx, p, answer)
+}
+
+func (p *peer) id() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next++
+	return "parley-" + strconv.Itoa(p.next)
+}
+
+// await prefers what came to the end of the connection behind it.
+func await[T any](ctx context.Context, p *peer, ch <-chan T) (T, error) {
+	var zero T
+	select {
+	case v := <-ch:
+		return v, nil
+	case <-ctx.Done():
+		return zero, ctx.Err()
+	case <-p.done:
+	}
+	select {
+	case v := <-ch:
+		return v, nil
+	default:
+		return zero, p.cause()
+	}
+}
+
+// Prompt implements duplex.Peer.
+func (p *peer) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.Result, error) {
+	pr := &prompt{
+		id:       uuid.NewString(),
+		turn:     t,
+		ended:    make(chan resultLine, 1),
+		streamed: make(map[string]bool),
+	}
+	p.mu.Lock()
+	p.prompt = pr
+	p.mu.Unlock()
+	defer p.detach()
+	err := p.out.Send(userLine{
+		Type:    "user",
+		UUID:    pr.id,
+		Message: userMessage{Role: "user", Content: []textBlock{{Type: "text", Text: text}}},
+	})
+	if err != nil {
+		return duplex.Result{}, err
+	}
+	r, err := await(ctx, p, pr.ended)
+	if err != nil {
+		return duplex.Result{}, err
+	}
+	for _, d := range r.PermissionDenials {
+		t.Deny(runner.ToolCall{ID: d.ToolUseID, Name: d.ToolName, Title: runner.ToolTitle(d.ToolName, d.ToolInput), Input: d.ToolInput})
+	}
+	t.Usage(runner.Usage{
+		InputTokens:  r.Usage.Input + r.Usage.CacheCreate,
+		CachedTokens: r.Usage.CacheRead,
+		OutputTokens: r.Usage.Output,
+		CostUSD:      p.spent(r.TotalCostUSD),
+	})
+	switch {
+	case !r.IsError:
+		return duplex.Result{Text: r.Result}, nil
+	case r.TerminalReason == "aborted_streaming" || r.TerminalReason == "aborted_tools":
+		return duplex.Result{Canceled: true}, nil
+	default:
+		return duplex.Result{Err: failure(r, pr.word)}, nil
+	}
+}
+
+// spent is the cost of the turn: claude counts for the whole process.
+func (p *peer) spent(total float64) float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cost := max(total-p.cost, 0)
+	p.cost = total
+	return cost
+}
+
+// detach ends the prompt: what is asked for is let go.
+func (p *peer) detach() {
+	p.mu.Lock()
+	p.prompt = nil
+	for _, cancel := range p.asks {
+		cancel()
+	}
+	p.mu.Unlock()
+	p.asking.Wait()
+}
+
+// Interrupt implements duplex.Peer.
+func (p *peer) Interrupt() error {
+	return p.out.Send(controlRequest{
+		Type: "control_request", RequestID: p.id(), Request: controlSubtype{Subtype: "interrupt"},
+	})
+}
+
+// Resumable implements duplex.Peer: claude keeps conversations on disk.
+func (p *peer) Resumable() bool { return true }
+
+// Close implements duplex.Peer.
+func (p *peer) Close() {
+	<-p.done
+	p.out.Close()
+	p.detach()
+}
+
+func (p *peer) cause() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// read takes lines until the end, or until one is too long: what it said cannot
+// be guessed.
+func (p *peer) read() {
+	defer close(p.done)
+	lines := process.NewLines(p.conn.Stdout, p.conn.MaxLine)
+	for {
+		line, err := lines.Next()
+		if err != nil {
+			p.mu.Lock()
+			p.err = readError(err)
+			p.mu.Unlock()
+			return
+		}
+		p.take(line)
+	}
+}
+
+func readError(err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		return duplex.ErrClosed
+	case errors.Is(err, process.ErrLineTooLong):
+		return &runner.Error{Code: runner.CodeLimit, Message: "the agent sent a message that is too long", Err: err}
+	default:
+		return fmt.Errorf("%w: %w", duplex.ErrClosed, err)
+	}
+}
+
+// take handles one line. What is not JSON, or of an unknown type, is passed over.
+func (p *peer) take(b []byte) {
+	var h header
+	if json.Unmarshal(b, &h) != nil {
+		return
+	}
+	switch h.Type {
+	case "control_request":
+		p.requested(b)
+		return
+	case "control_cancel_request":
+		p.withdrawn(b)
+		return
+	case "control_response":
+		p.answered(b)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pr := p.prompt
+	if pr == nil {
+		return // of a turn that is over
+	}
+	switch h.Type {
+	case "system":
+		p.system(pr, h, b)
+	case "stream_event":
+		pr.stream(h, b)
+	case "assistant":
+		pr.assistant(h, b)
+	case "user":
+		p.user(pr, h, b)
+	case "result":
+		p.result(pr, b)
+	}
+}
+
+func (p *peer) answered(b []byte) {
+	var l controlLine
+	if json.Unmarshal(b, &l) != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	call := p.calls[l.Response.RequestID]
+	delete(p.calls, l.Response.RequestID) // a second answer finds nobody
+	if call != nil {
+		call <- l
+	}
+}
