@@ -1,0 +1,171 @@
+package codexappserver
+
+import "encoding/json"
+
+// The app-server speaks JSON-RPC 2.0, one message a line, without the jsonrpc
+// field. The types hold what this driver reads; the rest is ignored.
+
+// message is any line of either side.
+type message struct {
+	ID     json.RawMessage `json:"id,omitempty"`
+	Method string          `json:"method,omitempty"`
+	Params json.RawMessage `json:"params,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  *wireError      `json:"error,omitempty"`
+}
+
+type wireError struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+// Error codes of JSON-RPC.
+const (
+	codeInvalidRequest = -32600
+	codeMethodNotFound = -32601
+	codeInvalidParams  = -32602
+)
+
+// outgoing is a request or a notification of ours.
+type outgoing struct {
+	ID     int64  `json:"id,omitempty"`
+	Method string `json:"method"`
+	Params any    `json:"params,omitempty"`
+}
+
+// reply answers a request of the server.
+type reply struct {
+	ID     json.RawMessage `json:"id"`
+	Result any             `json:"result,omitempty"`
+	Error  *wireError      `json:"error,omitempty"`
+}
+
+type initializeParams struct {
+	ClientInfo clientInfo `json:"clientInfo"`
+}
+
+type clientInfo struct {
+	Name    string `json:"name"`
+	Title   string `json:"title"`
+	Version string `json:"version"`
+}
+
+type initializeResult struct {
+	// UserAgent is NAME/VERSION (SYSTEM) …, where NAME is the client's and
+	// VERSION the server's.
+	UserAgent string `json:"userAgent"`
+}
+
+type threadParams struct {
+	ThreadID       string `json:"threadId,omitempty"` // of thread/resume
+	Cwd            string `json:"cwd,omitempty"`
+	Model          string `json:"model,omitempty"`
+	ApprovalPolicy string `json:"approvalPolicy,omitempty"`
+	Sandbox        string `json:"sandbox,omitempty"`
+	ExcludeTurns   bool   `json:"excludeTurns,omitempty"` // of thread/resume
+}
+
+type threadResult struct {
+	Thread struct {
+		ID         string `json:"id"`
+		CLIVersion string `json:"cliVersion"`
+	} `json:"thread"`
+	Model string `json:"model"`
+}
+
+type turnStartParams struct {
+	ThreadID string      `json:"threadId"`
+	Input    []userInput `json:"input"`
+}
+
+type userInput struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+type turnResult struct {
+	Turn turnInfo `json:"turn"`
+}
+
+type turnInfo struct {
+	ID     string     `json:"id"`
+	Status string     `json:"status"` // inProgress, completed, interrupted, failed
+	Error  *turnError `json:"error"`
+}
+
+type turnError struct {
+	Message           string          `json:"message"`
+	CodexErrorInfo    json.RawMessage `json:"codexErrorInfo"` // a word, or an object with one key
+	AdditionalDetails string          `json:"additionalDetails"`
+}
+
+type interruptParams struct {
+	ThreadID string `json:"threadId"`
+	TurnID   string `json:"turnId"`
+}
+
+// note is the union of the notifications' parameters.
+type note struct {
+	ThreadID   string          `json:"threadId"`
+	TurnID     string          `json:"turnId"`
+	ItemID     string          `json:"itemId"`
+	Delta      string          `json:"delta"`
+	Message    string          `json:"message"`
+	WillRetry  bool            `json:"willRetry"`
+	RequestID  json.RawMessage `json:"requestId"`
+	Turn       *turnInfo       `json:"turn"`
+	Item       *item           `json:"item"`
+	Error      *turnError      `json:"error"`
+	TokenUsage *struct {
+		Total tokens `json:"total"`
+		Last  tokens `json:"last"`
+	} `json:"tokenUsage"`
+}
+
+type tokens struct {
+	Input  int64 `json:"inputTokens"`
+	Cached int64 `json:"cachedInputTokens"`
+	Output int64 `json:"outputTokens"`
+}
+
+// item is a step of a turn: the union of the kinds that are read.
+type item struct {
+	Type   string `json:"type"`
+	ID     string `json:"id"`
+	Status string `json:"status"` // inProgress, completed, failed, declined
+
+	Text  string `json:"text"`  // agentMessage, plan
+	Phase string `json:"phase"` // agentMessage
+
+	Command string   `json:"command"` // commandExecution
+	Actions []action `json:"commandActions"`
+	Cwd     string   `json:"cwd"`
+	Output  *string  `json:"aggregatedOutput"`
+
+	Changes json.RawMessage `json:"changes"` // fileChange
+
+	Server    string          `json:"server"` // mcpToolCall
+	Tool      string          `json:"tool"`   // mcpToolCall, dynamicToolCall, collabAgentToolCall
+	Arguments json.RawMessage `json:"arguments"`
+
+	Query string `json:"query"` // webSearch
+}
+
+type action struct {
+	Command string `json:"command"`
+}
+
+// approval is the union of the approval requests' parameters.
+type approval struct {
+	ThreadID           string            `json:"threadId"`
+	ItemID             string            `json:"itemId"`
+	CallID             string            `json:"callId"` // of the requests of older servers
+	Reason             string            `json:"reason"`
+	Command            json.RawMessage   `json:"command"` // a string, of older servers a list
+	CommandActions     []action          `json:"commandActions"`
+	Cwd                string            `json:"cwd"`
+	GrantRoot          string            `json:"grantRoot"`
+	AvailableDecisions []json.RawMessage `json:"availableDecisions"`
+	Permissions        json.RawMessage   `json:"permissions"`
+	FileChanges        json.RawMessage   `json:"fileChanges"`
+}
