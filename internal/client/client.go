@@ -1,0 +1,322 @@
+// Package client speaks to a running hub over its Unix socket. It is what the
+// command line, the MCP server and the tests use; there is no second way in.
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/jsonrpc"
+)
+
+// maxLine bounds one line from the hub, which itself bounds a task at 32 MiB.
+const maxLine = 128 << 20
+
+// Errors that tell why there is no connection. Both come wrapped.
+var (
+	// ErrNotRunning means that nothing listens on the socket.
+	ErrNotRunning = errors.New("no hub is running")
+	// ErrForeignSocket means that the socket belongs to another user.
+	ErrForeignSocket = errors.New("the socket belongs to another user")
+	// ErrLost means that the hub closed the connection before it answered.
+	ErrLost = errors.New("the hub closed the connection")
+)
+
+// Client is a connection to a hub. Its methods may be called concurrently; the
+// requests share the connection, except streams, which have one of their own so
+// that a slow reader holds nothing up.
+type Client struct {
+	socket string
+	conn   *connection
+}
+
+// Dial connects to the hub that listens on socket.
+func Dial(ctx context.Context, socket string) (*Client, error) {
+	conn, err := dial(ctx, socket)
+	if err != nil {
+		return nil, err
+	}
+	go conn.read()
+	return &Client{socket: socket, conn: conn}, nil
+}
+
+// Close ends the connection. Calls under way fail with [ErrLost].
+func (c *Client) Close() error {
+	err := c.conn.nc.Close()
+	<-c.conn.done
+	return err
+}
+
+// Call sends one request and decodes the answer into result, a pointer, or nil
+// to discard it. An error of the hub is a *[jsonrpc.Error]. When ctx ends, Call
+// returns its error; the hub then still finishes what it began.
+func (c *Client) Call(ctx context.Context, method string, params, result any) error {
+	raw, err := c.conn.call(ctx, method, params)
+	if err != nil || result == nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, result); err != nil {
+		return fmt.Errorf("read the hub's answer to %s: %w", method, err)
+	}
+	return nil
+}
+
+// Status returns the hub's state and figures.
+func (c *Client) Status(ctx context.Context) (*dialect.Status, error) {
+	return get[dialect.Status](ctx, c, dialect.MethodStatus, struct{}{})
+}
+
+// Agents lists the agents, with their health where health is set.
+func (c *Client) Agents(ctx context.Context, health bool) ([]dialect.Agent, error) {
+	agents, err := get[[]dialect.Agent](ctx, c, dialect.MethodAgentsList, dialect.AgentsListParams{IncludeHealth: health})
+	if err != nil {
+		return nil, err
+	}
+	return *agents, nil
+}
+
+// CheckHealth probes one agent now.
+func (c *Client) CheckHealth(ctx context.Context, agentID string) (*dialect.Health, error) {
+	return get[dialect.Health](ctx, c, dialect.MethodAgentsHealth, dialect.AgentParams{AgentID: agentID})
+}
+
+// Tasks returns one page of the tasks that match.
+func (c *Client) Tasks(ctx context.Context, p dialect.TasksListParams) (*dialect.TaskPage, error) {
+	return get[dialect.TaskPage](ctx, c, dialect.MethodTasksPage, p)
+}
+
+// Task returns one task with its whole history.
+func (c *Client) Task(ctx context.Context, id string) (*dialect.Task, error) {
+	return get[dialect.Task](ctx, c, dialect.MethodTaskGet, dialect.TaskParams{ID: id})
+}
+
+// Cancel stops a task and returns when no process of it is left.
+func (c *Client) Cancel(ctx context.Context, id string) (*dialect.Task, error) {
+	return get[dialect.Task](ctx, c, dialect.MethodTaskCancel, dialect.TaskParams{ID: id})
+}
+
+// Contexts lists the conversations, most recently used first.
+func (c *Client) Contexts(ctx context.Context, limit int) ([]dialect.Context, error) {
+	contexts, err := get[[]dialect.Context](ctx, c, dialect.MethodContextsList, dialect.ContextsListParams{Limit: limit})
+	if err != nil {
+		return nil, err
+	}
+	return *contexts, nil
+}
+
+// Send sends a message. Unless the parameters say otherwise it blocks until the
+// task has ended or waits for somebody.
+func (c *Client) Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error) {
+	return get[dialect.Task](ctx, c, dialect.MethodSend, p)
+}
+
+// Shutdown asks the hub to stop. It returns before the hub is gone.
+func (c *Client) Shutdown(ctx context.Context) error {
+	return c.Call(ctx, dialect.MethodShutdown, struct{}{}, nil)
+}
+
+func get[T any](ctx context.Context, c *Client, method string, params any) (*T, error) {
+	result := new(T)
+	if err := c.Call(ctx, method, params, result); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// Stream sends a message and returns the events of its task.
+func (c *Client) Stream(ctx context.Context, p dialect.SendParams) (*Stream, error) {
+	return c.stream(ctx, dialect.MethodStream, p)
+}
+
+// Follow returns the events of a task that exists.
+func (c *Client) Follow(ctx context.Context, id string) (*Stream, error) {
+	return c.stream(ctx, dialect.MethodTaskFollow, dialect.TaskParams{ID: id})
+}
+
+// connection is one connection: writes are serialised, one goroutine reads and
+// hands each response to the call that waits for its id.
+type connection struct {
+	nc   net.Conn
+	r    *bufio.Reader
+	done chan struct{} // closed when read returned
+	err  error         // why, set before done is closed
+
+	writing sync.Mutex
+
+	mu      sync.Mutex
+	next    int64
+	waiting map[string]chan jsonrpc.Response
+}
+
+func dial(ctx context.Context, socket string) (*connection, error) {
+	if err := checkOwner(socket); err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		if notListening(err) {
+			return nil, fmt.Errorf("%w on %s", ErrNotRunning, socket)
+		}
+		return nil, fmt.Errorf("connect to the hub: %w", err)
+	}
+	return &connection{
+		nc: nc, r: bufio.NewReaderSize(nc, 64<<10), done: make(chan struct{}),
+		waiting: map[string]chan jsonrpc.Response{},
+	}, nil
+}
+
+func checkOwner(socket string) error {
+	info, err := os.Stat(socket)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%w on %s", ErrNotRunning, socket)
+	}
+	if err != nil {
+		return fmt.Errorf("look at the socket: %w", err)
+	}
+	if info.Mode()&os.ModeSocket == 0 && !socketLooksLikeFile(info) {
+		return fmt.Errorf("%w on %s: it is not a socket", ErrNotRunning, socket)
+	}
+	if !ownedByUser(info) {
+		return fmt.Errorf("%w: %s; use --socket for one of your own", ErrForeignSocket, socket)
+	}
+	return nil
+}
+
+func (c *connection) call(ctx context.Context, method string, params any) (json.RawMessage, error) {
+	id, answer := c.expect()
+	defer c.forget(id)
+	if err := c.send(ctx, method, params, id); err != nil {
+		return nil, err
+	}
+	select {
+	case resp := <-answer:
+		return outcome(resp)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-c.done:
+		select { // the answer may have come last
+		case resp := <-answer:
+			return outcome(resp)
+		default:
+			return nil, c.err
+		}
+	}
+}
+
+func outcome(resp jsonrpc.Response) (json.RawMessage, error) {
+	if resp.Error != nil {
+		return nil, resp.Error
+	}
+	return resp.Result, nil
+}
+
+func (c *connection) expect() (jsonrpc.ID, <-chan jsonrpc.Response) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next++
+	id := jsonrpc.NumberID(c.next)
+	answer := make(chan jsonrpc.Response, 1)
+	c.waiting[id.String()] = answer
+	return id, answer
+}
+
+func (c *connection) forget(id jsonrpc.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, id.String())
+}
+
+// send writes one request. A write that ctx cuts off ends the connection: half
+// a line would spoil the next one.
+func (c *connection) send(ctx context.Context, method string, params any, id jsonrpc.ID) error {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return fmt.Errorf("encode the parameters of %s: %w", method, err)
+	}
+	line, err := json.Marshal(jsonrpc.Request{ID: id, Method: method, Params: raw})
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", method, err)
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		// The error would be that the connection is closed already.
+		_ = c.nc.SetWriteDeadline(time.Unix(1, 0))
+	})
+	_, err = c.nc.Write(append(line, '\n'))
+	if !stop() {
+		c.nc.Close()
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return nil
+}
+
+// read hands out responses until the connection ends.
+func (c *connection) read() {
+	defer close(c.done)
+	defer c.nc.Close()
+	for {
+		line, err := readLine(c.r)
+		if err != nil {
+			c.err = lost(err)
+			return
+		}
+		var resp jsonrpc.Response
+		if err := json.Unmarshal(line, &resp); err != nil {
+			c.err = fmt.Errorf("%w: it sent what is no JSON-RPC: %w", ErrLost, err)
+			return
+		}
+		c.mu.Lock()
+		answer := c.waiting[resp.ID.String()]
+		delete(c.waiting, resp.ID.String())
+		c.mu.Unlock()
+		if answer != nil {
+			answer <- resp // has room: each id is answered once
+		}
+	}
+}
+
+func lost(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		return ErrLost
+	}
+	return fmt.Errorf("%w: %w", ErrLost, err)
+}
+
+// readLine reads up to a newline, at most maxLine bytes.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		piece, err := r.ReadSlice('\n')
+		if len(line)+len(piece) > maxLine {
+			return nil, fmt.Errorf("a line longer than %d bytes", maxLine)
+		}
+		switch {
+		case err == nil && line == nil:
+			return bytes.Clone(piece), nil
+		case err == nil:
+			return append(line, piece...), nil
+		case errors.Is(err, bufio.ErrBufferFull):
+			line = append(line, piece...)
+		default:
+			return nil, err
+		}
+	}
+}
