@@ -320,3 +320,14 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 		}
 	}
 }
+
+// Wait blocks until the hub has closed the connection, which it does when it
+// stops, or until ctx ends.
+func (c *Client) Wait(ctx context.Context) error {
+	select {
+	case <-c.conn.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

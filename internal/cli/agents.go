@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/dialect"
+)
+
+func (a *app) agentsCommand() *cobra.Command {
+	var health bool
+	cmd := &cobra.Command{
+		Use:   "agents",
+		Short: "List the agents, with --health also whether they can work",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				agents, err := c.Agents(ctx, health)
+				if err != nil {
+					return err
+				}
+				if a.json() {
+					writeJSON(a.stdout, agents)
+					return nil
+				}
+				a.printAgents(agents, health)
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&health, "health", false, "show each agent's health, its version and what it lacks")
+	return cmd
+}
+
+func (a *app) printAgents(agents []dialect.Agent, health bool) {
+	if len(agents) == 0 {
+		fmt.Fprintln(a.stdout, "There are no agents: all are disabled in the configuration.")
+		return
+	}
+	if !health {
+		t := table{headings: []string{"AGENT", "NAME", "DRIVER", "DESCRIPTION"}, paint: a.paintFirst}
+		for _, agent := range agents {
+			t.add(agent.ID, agent.Name, agent.Driver, agent.Description)
+		}
+		t.write(a.stdout, a.style)
+		return
+	}
+	t := table{headings: []string{"AGENT", "HEALTH", "VERSION", "LATENCY", "CHECKED", "REMARK"}, paint: a.paintHealth}
+	for _, agent := range agents {
+		h := agent.Health
+		if h == nil {
+			h = &dialect.Health{Status: "unknown"}
+		}
+		latency := ""
+		if h.LatencyMs != nil {
+			latency = fmt.Sprintf("%d ms", *h.LatencyMs)
+		}
+		remark := h.ErrorMessage
+		if remark == "" && h.Circuit == "open" {
+			remark = "paused after repeated failures"
+		}
+		t.add(agent.ID, h.Status, firstField(h.Version), latency, ago(time.Now(), h.LastCheck.Time), remark)
+	}
+	t.write(a.stdout, a.style)
+}
+
+// firstField shortens "2.1.3 (Claude Code)" to the version itself.
+func firstField(s string) string {
+	for i, r := range s {
+		if r == ' ' || r == '\n' {
+			return s[:i]
+		}
+	}
+	return s
+}
+
+func (a *app) paintFirst(column int, text string) string {
+	if column == 0 {
+		return a.style.bold(text)
+	}
+	return text
+}
+
+func (a *app) paintHealth(column int, text string) string {
+	if column != 1 {
+		return a.paintFirst(column, text)
+	}
+	switch text {
+	case "healthy":
+		return a.style.green(text)
+	case "degraded":
+		return a.style.yellow(text)
+	case "unhealthy":
+		return a.style.red(text)
+	}
+	return a.style.dim(text)
+}

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/jsonrpc"
+)
+
+// The exit codes. They are a contract: docs/json.md.
+const (
+	exitOK            = 0
+	exitFailure       = 1
+	exitUsage         = 2
+	exitNotRunning    = 3
+	exitNotFound      = 4
+	exitTaskFailed    = 5
+	exitInputRequired = 6
+	exitAuthRequired  = 7
+	exitTimeout       = 8
+	exitUnavailable   = 9
+	exitInterrupted   = 130
+)
+
+// failure is an error as the user sees it.
+type failure struct {
+	Exit    int    `json:"exitCode"`
+	Kind    string `json:"code"`
+	Message string `json:"message"`
+	Remedy  string `json:"remedy,omitempty"`
+	// quiet is set where the output says all there is to say, as with a task
+	// that failed.
+	quiet bool
+}
+
+func (f *failure) Error() string { return f.Message }
+
+// errInterrupted is the cause of a context that a signal ended.
+var errInterrupted = errors.New("interrupted")
+
+func usage(format string, args ...any) error {
+	return &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf(format, args...)}
+}
+
+// explain turns any error into what the user is told.
+func (a *app) explain(err error) *failure {
+	var f *failure
+	var rpc *jsonrpc.Error
+	var invalid *config.Invalid
+	var de *daemon.Error
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
+		return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: "interrupted"}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &failure{Exit: exitTimeout, Kind: "timeout", Message: "the hub took too long to answer", Remedy: "look with: " + a.name + " status"}
+	case errors.Is(err, client.ErrNotRunning):
+		return &failure{Exit: exitNotRunning, Kind: "hub-not-running", Message: err.Error(), Remedy: "start it with: " + a.name + " start"}
+	case errors.Is(err, client.ErrForeignSocket), errors.Is(err, os.ErrPermission):
+		return &failure{Exit: exitFailure, Kind: "forbidden", Message: err.Error(), Remedy: "find out more with: " + a.name + " doctor"}
+	case errors.Is(err, client.ErrLost):
+		return &failure{Exit: exitFailure, Kind: "connection-lost", Message: err.Error(), Remedy: "look with: " + a.name + " status; the hub's log says why"}
+	case errors.As(err, &rpc):
+		return explainRPC(rpc)
+	case errors.As(err, &invalid):
+		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "mend it, then check with: " + a.name + " config validate"}
+	case errors.As(err, &de):
+		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
+	}
+	return &failure{Exit: exitFailure, Kind: "failure", Message: err.Error()}
+}
+
+var rpcFailures = map[int]struct {
+	exit int
+	kind string
+}{
+	jsonrpc.CodeInvalidParams:        {exitUsage, "invalid-params"},
+	dialect.CodeTaskNotFound:         {exitNotFound, "task-not-found"},
+	dialect.CodeAgentNotFound:        {exitNotFound, "agent-not-found"},
+	dialect.CodeContextNotFound:      {exitNotFound, "context-not-found"},
+	dialect.CodeTaskNotCancelable:    {exitFailure, "task-not-cancelable"},
+	dialect.CodeAgentUnavailable:     {exitUnavailable, "agent-unavailable"},
+	dialect.CodeUnsupportedOperation: {exitFailure, "unsupported-operation"},
+	dialect.CodeAuthenticationError:  {exitAuthRequired, "auth-required"},
+	dialect.CodeTimeoutError:         {exitTimeout, "timeout"},
+}
+
+func explainRPC(rpc *jsonrpc.Error) *failure {
+	f := &failure{Exit: exitFailure, Kind: "hub-error", Message: plain(rpc.Message), Remedy: plain(rpc.Details().Remedy)}
+	if known, ok := rpcFailures[rpc.Code]; ok {
+		f.Exit, f.Kind = known.exit, known.kind
+	}
+	return f
+}
+
+// stateExit is the exit code of a task that a command waited for.
+func stateExit(state dialect.TaskState) int {
+	switch state {
+	case dialect.StateCompleted:
+		return exitOK
+	case dialect.StateInputRequired:
+		return exitInputRequired
+	case dialect.StateAuthRequired:
+		return exitAuthRequired
+	case dialect.StateFailed, dialect.StateRejected, dialect.StateCanceled:
+		return exitTaskFailed
+	}
+	return exitFailure
+}
+
+// tell prints a failure to stderr.
+func (a *app) tell(f *failure) {
+	if f.quiet {
+		return
+	}
+	if a.json() {
+		writeJSON(a.stderr, map[string]*failure{"error": f})
+		return
+	}
+	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red("error:"), f.Message)
+	if f.Remedy != "" {
+		fmt.Fprintf(a.stderr, "  %s\n", f.Remedy)
+	}
+}
+
+// writeJSON writes one value and a newline. The commands' values always
+// encode; a reader that has gone is nobody to tell.
+func writeJSON(w io.Writer, v any) {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // see above
+}

@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/dialect"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show whether the hub runs, where, and what it does",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				status, err := c.Status(ctx)
+				if err != nil {
+					return err
+				}
+				if a.json() {
+					writeJSON(a.stdout, status)
+					return nil
+				}
+				a.printStatus(status)
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) printStatus(s *dialect.Status) {
+	fmt.Fprintf(a.stdout, "%s %s, process %d, up %s\n", a.style.green("The hub runs:"), plain(s.Version), s.PID, short(time.Duration(s.Uptime)*time.Millisecond))
+	fmt.Fprintf(a.stdout, "  tasks   %d active, %d in all\n", s.ActiveTasks, s.TotalTasks)
+	fmt.Fprintf(a.stdout, "  agents  %d healthy, %d degraded, %d unhealthy, %d not yet checked\n", s.Healthy, s.Degraded, s.Unhealthy, s.Unknown)
+	if b := s.Bus; b != nil {
+		fmt.Fprintf(a.stdout, "  bus     %s\n", describeBus(b))
+		if b.Error != "" {
+			fmt.Fprintf(a.stdout, "          %s %s\n", a.style.red("error:"), plain(b.Error))
+		}
+	}
+	fmt.Fprintln(a.stdout)
+	t := table{headings: []string{"AGENT", "HEALTH", "RUNNING", "QUEUED", "NAME"}, paint: a.paintHealth}
+	for _, agent := range s.Agents {
+		t.add(agent.ID, agent.Status, fmt.Sprint(agent.Running), fmt.Sprint(agent.Queued), agent.Name)
+	}
+	t.write(a.stdout, a.style)
+}
+
+func describeBus(b *dialect.BusStatus) string {
+	if !b.Embedded {
+		return "external, " + plain(b.URL)
+	}
+	switch b.Mode {
+	case "fast":
+		return "embedded, durability fast: a power cut can lose the last seconds"
+	case "always":
+		return "embedded, durability always: each write is on disk before it is acknowledged"
+	}
+	return "embedded, durability " + plain(b.Mode) + ": what is acknowledged is on disk"
+}

@@ -1,0 +1,275 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"golang.org/x/term"
+	"golang.org/x/text/width"
+)
+
+// isTerminal tells whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// columns is the width of the terminal, 0 where w is none.
+func columns(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	cols, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return cols
+}
+
+// style colours text where its stream is a terminal that wants it.
+type style struct{ on bool }
+
+func styleOf(stream any, env func(string) string) style {
+	return style{on: isTerminal(stream) && env("NO_COLOR") == "" && env("TERM") != "dumb"}
+}
+
+func (s style) paint(code, text string) string {
+	if !s.on || text == "" {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+func (s style) bold(text string) string   { return s.paint("1", text) }
+func (s style) dim(text string) string    { return s.paint("2", text) }
+func (s style) red(text string) string    { return s.paint("31", text) }
+func (s style) green(text string) string  { return s.paint("32", text) }
+func (s style) yellow(text string) string { return s.paint("33", text) }
+func (s style) cyan(text string) string   { return s.paint("36", text) }
+
+// cleaner takes terminal control sequences out of text that comes in pieces.
+// What agents and other peers write is data: it must not move the cursor,
+// retitle the window, write the clipboard or reorder what the user reads.
+type cleaner struct{ state cleanState }
+
+type cleanState int
+
+const (
+	cleanText   cleanState = iota
+	cleanEscape            // after ESC
+	cleanCSI               // ESC [ … final byte
+	cleanString            // ESC ] P X ^ _ … ended by BEL or ESC \
+	cleanStringEscape
+)
+
+// clean returns the part of text that may be shown.
+func (c *cleaner) clean(text string) string {
+	var b strings.Builder
+	b.Grow(len(text))
+	for _, r := range text {
+		if c.keep(r) {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func (c *cleaner) keep(r rune) bool {
+	switch c.state {
+	case cleanEscape:
+		c.state = afterEscape(r)
+		return false
+	case cleanCSI:
+		if r >= 0x40 && r <= 0x7e || r == '\n' {
+			c.state = cleanText
+		}
+		return r == '\n'
+	case cleanString:
+		switch r {
+		case 0x07, 0x9c:
+			c.state = cleanText
+		case 0x1b:
+			c.state = cleanStringEscape
+		case '\n': // no such sequence spans lines: do not swallow the rest
+			c.state = cleanText
+			return true
+		}
+		return false
+	case cleanStringEscape:
+		c.state = afterEscape(r)
+		return false
+	}
+	switch {
+	case r == 0x1b:
+		c.state = cleanEscape
+	case r == 0x9b:
+		c.state = cleanCSI
+	case r == 0x90 || r == 0x98 || r == 0x9d || r == 0x9e || r == 0x9f:
+		c.state = cleanString
+	case r == '\n' || r == '\t':
+		return true
+	default:
+		return !unicode.IsControl(r) && !reorders(r)
+	}
+	return false
+}
+
+func afterEscape(r rune) cleanState {
+	switch r {
+	case '[':
+		return cleanCSI
+	case ']', 'P', 'X', '^', '_':
+		return cleanString
+	case 0x1b:
+		return cleanEscape
+	case ' ', '#', '%', '(', ')', '*', '+', '-', '.', '/': // one more byte follows
+		return cleanEscape
+	}
+	return cleanText
+}
+
+// reorders tells the characters that change the order in which text is shown.
+func reorders(r rune) bool {
+	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f
+}
+
+// plain cleans a whole text.
+func plain(text string) string {
+	var c cleaner
+	return c.clean(text)
+}
+
+// oneLine cleans text and puts it on one line.
+func oneLine(text string) string { return strings.Join(strings.Fields(plain(text)), " ") }
+
+// cells is how many columns text takes.
+func cells(text string) int {
+	n := 0
+	for _, r := range text {
+		n += runeCells(r)
+	}
+	return n
+}
+
+func runeCells(r rune) int {
+	if unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf) {
+		return 0
+	}
+	switch width.LookupRune(r).Kind() {
+	case width.EastAsianWide, width.EastAsianFullwidth:
+		return 2
+	}
+	return 1
+}
+
+// fit cuts text to at most n columns.
+func fit(text string, n int) string {
+	if cells(text) <= n {
+		return text
+	}
+	var b strings.Builder
+	used := 0
+	for _, r := range text {
+		w := runeCells(r)
+		if used+w > n-1 {
+			break
+		}
+		used += w
+		b.WriteRune(r)
+	}
+	return b.String() + "…"
+}
+
+// spinnerDelay is how long a wait is quiet before the spinner shows.
+const spinnerDelay = 300 * time.Millisecond
+
+var spinnerFrames = []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
+
+// spinner shows on a terminal that something is waited for. The nil spinner
+// does nothing.
+type spinner struct {
+	w     io.Writer
+	style style
+	stop  chan struct{}
+	done  chan struct{}
+
+	mu    sync.Mutex
+	label string
+	shown bool
+}
+
+// spin starts a spinner on stderr, where that is a terminal.
+func (a *app) spin(label string) *spinner {
+	if a.json() || !isTerminal(a.stderr) || a.getenv("TERM") == "dumb" {
+		return nil
+	}
+	s := &spinner{w: a.stderr, style: a.errStyle, stop: make(chan struct{}), done: make(chan struct{}), label: label}
+	go s.run()
+	return s
+}
+
+func (s *spinner) run() {
+	defer close(s.done)
+	began := time.Now()
+	timer := time.NewTimer(spinnerDelay)
+	defer timer.Stop()
+	for frame := 0; ; frame++ {
+		select {
+		case <-s.stop:
+			s.erase()
+			return
+		case <-timer.C:
+			timer.Reset(100 * time.Millisecond)
+			s.draw(spinnerFrames[frame%len(spinnerFrames)], time.Since(began))
+		}
+	}
+}
+
+func (s *spinner) draw(frame rune, waited time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	line := fmt.Sprintf("%c %s %s", frame, s.label, waited.Truncate(time.Second))
+	if cols := columns(s.w); cols > 1 {
+		line = fit(line, cols-1)
+	}
+	fmt.Fprintf(s.w, "\r\x1b[K%s", s.style.dim(line))
+	s.shown = true
+}
+
+func (s *spinner) erase() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shown {
+		fmt.Fprint(s.w, "\r\x1b[K")
+	}
+	s.shown = false
+}
+
+// say changes what is waited for.
+func (s *spinner) say(label string) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.label = label
+}
+
+// end takes the spinner away; it may be called more than once.
+func (s *spinner) end() {
+	if s == nil {
+		return
+	}
+	select {
+	case <-s.stop:
+	default:
+		close(s.stop)
+	}
+	<-s.done
+}

@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// report is the one line that a hub in the background writes to its standard
+// output: that it serves, or why it does not.
+type report struct {
+	Ready *Info  `json:"ready,omitempty"`
+	Error *Error `json:"error,omitempty"`
+}
+
+// startPatience is how long a hub may take to serve: reading back the store
+// of a hub with a long history takes seconds.
+const startPatience = 60 * time.Second
+
+// Start runs command, which runs a hub with Options.Report set to its standard
+// output, detached from this process and its terminal, and waits until the hub
+// serves. Where another hub has the data directory, Start waits for that one
+// and returns it with an *Error of CodeRunning.
+func Start(ctx context.Context, dataDir string, command []string) (Info, error) {
+	if info, running, err := Running(dataDir); err != nil {
+		return Info{}, &Error{Code: CodeStart, Message: err.Error(), Err: err}
+	} else if running {
+		return alreadyRunning(ctx, dataDir, info)
+	}
+	info, err := launch(ctx, command)
+	var de *Error
+	if errors.As(err, &de) && de.Code == CodeRunning { // lost a race
+		return alreadyRunning(ctx, dataDir, Info{})
+	}
+	return info, err
+}
+
+// alreadyRunning waits until the hub that has the data directory serves.
+func alreadyRunning(ctx context.Context, dataDir string, info Info) (Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	for info.PID == 0 {
+		if err := wait(ctx, pollInterval); err != nil {
+			return info, &Error{
+				Code: CodeStart, Message: "another process has locked the data directory " + dataDir + " but does not serve",
+				Remedy: "look into " + LogPath(dataDir), Err: err,
+			}
+		}
+		var running bool
+		var err error
+		if info, running, err = Running(dataDir); err != nil || !running {
+			return info, &Error{Code: CodeStart, Message: "the hub that was starting has ended", Remedy: "look into " + LogPath(dataDir), Err: err}
+		}
+	}
+	return info, &Error{Code: CodeRunning, Message: fmt.Sprintf("the hub runs already (process %d)", info.PID)}
+}
+
+// maxReport bounds the report line and what is kept of standard error.
+const maxReport = 64 << 10
+
+func launch(ctx context.Context, command []string) (Info, error) {
+	cmd := exec.Command(command[0], command[1:]...)
+	detach(cmd)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return Info{}, &Error{Code: CodeStart, Message: "cannot start the hub: " + err.Error(), Err: err}
+	}
+	if err := cmd.Start(); err != nil {
+		return Info{}, &Error{Code: CodeStart, Message: "cannot start the hub: " + err.Error(), Err: err}
+	}
+	lines := make(chan report, 1)
+	go func() { // ends with the line, or when out is closed below
+		lines <- readReport(out)
+	}()
+	timer := time.NewTimer(startPatience)
+	defer timer.Stop()
+	var r report
+	select {
+	case r = <-lines:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-timer.C:
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		// Killed before it served, it has nothing to lose but what it stored.
+		killErr := errors.Join(cmd.Process.Kill(), ignoreExit(cmd.Wait()))
+		<-lines
+		return Info{}, &Error{Code: CodeStart, Message: "the hub did not begin to serve in time", Remedy: "look into its log, or run it with --foreground", Err: errors.Join(err, killErr)}
+	}
+	if r.Ready != nil {
+		return *r.Ready, errors.Join(out.Close(), cmd.Process.Release())
+	}
+	waitErr := cmd.Wait()
+	if r.Error == nil {
+		r.Error = &Error{Code: CodeStart, Message: fmt.Sprintf("the hub ended before it served (%v)", waitErr), Remedy: "run it with --foreground to see why"}
+	}
+	return Info{}, r.Error
+}
+
+func ignoreExit(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil
+	}
+	return err
+}
+
+func readReport(r io.Reader) report {
+	var rep report
+	line, err := bufio.NewReader(io.LimitReader(r, maxReport)).ReadBytes('\n')
+	if err != nil || json.Unmarshal(bytes.TrimSpace(line), &rep) != nil {
+		return report{}
+	}
+	return rep
+}
+
+// send writes the report and closes the pipe. A parent that has gone does not
+// keep the hub from serving.
+func (r report) send(w io.WriteCloser) error {
+	line, err := json.Marshal(r)
+	if err == nil {
+		_, err = w.Write(append(line, '\n'))
+	}
+	return errors.Join(err, w.Close())
+}
+
+const pollInterval = 20 * time.Millisecond
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Executable returns the path of this program, for running it once more.
+func Executable() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", &Error{Code: CodeStart, Message: "cannot find this program's own file", Err: err}
+	}
+	return path, nil
+}

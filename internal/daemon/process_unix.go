@@ -1,0 +1,27 @@
+//go:build unix
+
+package daemon
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+)
+
+// detach puts the process into a session of its own: the terminal's signals and
+// its end do not reach it.
+func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+
+// terminate asks a process to end.
+func terminate(pid int) error { return syscall.Kill(pid, syscall.SIGTERM) }
+
+func ownedByUser(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
+}
+
+// surviveParent lets writes to a pipe that nobody reads any more fail instead
+// of killing the process.
+func surviveParent() { signal.Ignore(syscall.SIGPIPE) }
