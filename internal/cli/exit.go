@@ -70,7 +70,7 @@ func (a *app) explain(err error) *failure {
 	case errors.Is(err, client.ErrLost):
 		return &failure{Exit: exitFailure, Kind: "connection-lost", Message: err.Error(), Remedy: "look with: " + a.name + " status; the hub's log says why"}
 	case errors.As(err, &rpc):
-		return explainRPC(rpc)
+		return a.explainRPC(rpc)
 	case errors.As(err, &invalid):
 		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "mend it, then check with: " + a.name + " config validate"}
 	case errors.As(err, &de):
@@ -94,10 +94,16 @@ var rpcFailures = map[int]struct {
 	dialect.CodeTimeoutError:         {exitTimeout, "timeout"},
 }
 
-func explainRPC(rpc *jsonrpc.Error) *failure {
+func (a *app) explainRPC(rpc *jsonrpc.Error) *failure {
 	f := &failure{Exit: exitFailure, Kind: "hub-error", Message: plain(rpc.Message), Remedy: plain(rpc.Details().Remedy)}
 	if known, ok := rpcFailures[rpc.Code]; ok {
 		f.Exit, f.Kind = known.exit, known.kind
+	}
+	switch rpc.Code { // the hub speaks of its methods, people know commands
+	case dialect.CodeAgentNotFound:
+		f.Remedy = "list them with: " + a.name + " agents"
+	case dialect.CodeTaskNotFound:
+		f.Remedy = "list them with: " + a.name + " tasks"
 	}
 	return f
 }

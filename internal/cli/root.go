@@ -136,7 +136,7 @@ func (a *app) command() *cobra.Command {
 		return &failure{Exit: exitUsage, Kind: "usage", Message: err.Error(), Remedy: "see: " + cmd.CommandPath() + " --help"}
 	})
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", "", "the hub's Unix socket (default "+config.Default("~", nil).Socket.Path+")")
+	flags.StringVar(&a.socket, "socket", "", "the hub's Unix socket (default "+config.Default("~").Socket.Path+")")
 	flags.StringVar(&a.dataDir, "data-dir", "", "the hub's data directory (default ~/.a2a-hub)")
 	flags.StringVar(&a.configFile, "config", "", "the hub's configuration (default config.yaml in the data directory)")
 	flags.StringVar(&a.format, "format", formatPretty, "output format: json, pretty")
@@ -154,7 +154,7 @@ func (a *app) command() *cobra.Command {
 	}
 	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.agentsCommand())
 	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand())
-	add(groupSetup, a.doctorCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
+	add(groupSetup, a.configCommand(), a.manCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)
@@ -189,7 +189,7 @@ func (a *app) load(extra ...config.Override) (*config.Loaded, error) {
 	if a.verbose {
 		overrides = append(overrides, config.Override{Key: "logging.level", Value: "debug", Flag: "--verbose"})
 	}
-	return config.Load(config.Options{File: a.configFile, Overrides: overrides, Agents: builtinAgents()})
+	return config.Load(config.Options{File: a.configFile, Overrides: overrides})
 }
 
 // connect connects to the hub that the configuration names.

@@ -177,7 +177,6 @@ func (a *app) serve(ctx context.Context, cfg *config.Loaded) error {
 	return daemon.Run(ctx, cfg, daemon.Options{
 		Version: version.String(),
 		Logger:  daemon.NewLogger(a.stderr, cfg.Logging, isTerminal(a.stderr)),
-		Agents:  cfg.Agents,
 		Ready: func(info daemon.Info) {
 			if a.json() {
 				writeJSON(a.stdout, started{Info: info})

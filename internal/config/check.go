@@ -1,36 +1,29 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/runner"
 )
 
 // The values of the enumerated keys.
 var (
 	logLevels    = []string{"debug", "info", "warn", "error"}
-	durabilities = []string{"commit", "always", "fast"}
-	drivers      = []string{"exec", "claude-stdio", "codex-appserver", "acp", "echo"}
-	parsers      = []string{"text", "claude-stream", "gemini-stream", "codex-jsonl", "vibe-stream", "jsonl"}
-	prompts      = []string{"stdin", "arg"}
-	policies     = []string{"context", "fixed", "worktree"}
-	permissions  = []string{"ask", "allow", "deny"}
-	stopSignals  = []string{"INT", "TERM", "HUP", "QUIT"}
+	durabilities = []string{string(bus.DurabilityCommit), string(bus.DurabilityAlways), string(bus.DurabilityFast)}
 )
 
 // minToken is the shortest bearer token: 16 characters are out of reach for
 // guessing over the network.
 const minToken = 16
-
-var agentID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // check reports values that are of the right type but cannot work.
 func (l *Loaded) check(d *decoder) {
@@ -43,7 +36,7 @@ func (l *Loaded) check(d *decoder) {
 	d.duration("contexts.expiry", l.Contexts.Expiry, time.Minute)
 	d.duration("tasks.retention", l.Tasks.Retention, time.Minute)
 	for _, id := range slices.Sorted(maps.Keys(l.Agents)) {
-		l.checkAgent(d, "agents."+id, l.Agents[id])
+		l.completeAgent(d, id)
 	}
 }
 
@@ -106,7 +99,9 @@ func (l *Loaded) checkBus(d *decoder) {
 	}
 	if l.Bus.URL == "" {
 		for _, k := range []struct{ key, value string }{
-			{"bus.credentialsFile", l.Bus.CredentialsFile}, {"bus.user", l.Bus.User}, {"bus.password", l.Bus.Password},
+			{"bus.credentialsFile", l.Bus.CredentialsFile}, {"bus.nkeyFile", l.Bus.NKeyFile},
+			{"bus.user", l.Bus.User}, {"bus.password", l.Bus.Password}, {"bus.tls.caFile", l.Bus.TLS.CAFile},
+			{"bus.tls.certFile", l.Bus.TLS.CertFile}, {"bus.tls.keyFile", l.Bus.TLS.KeyFile},
 		} {
 			if k.value != "" {
 				d.at(k.key, "needs bus.url; the hub's own bus makes its own credentials")
@@ -115,64 +110,36 @@ func (l *Loaded) checkBus(d *decoder) {
 	}
 }
 
-func (l *Loaded) checkAgent(d *decoder, key string, def runner.Definition) {
-	if !agentID.MatchString(def.ID) {
-		d.at(key, "an agent's id has 1 to 64 of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit")
-	}
+// completeAgent checks one agent and fills in what is left out.
+func (l *Loaded) completeAgent(d *decoder, id string) {
+	key, def := "agents."+id, l.Agents[id]
 	if def.Disabled {
 		return
 	}
-	if def.Driver == "" {
-		d.at(key+".driver", "a new agent needs a driver: "+strings.Join(drivers, ", "))
-	} else {
-		d.oneOf(key+".driver", def.Driver, drivers)
-	}
-	if def.Command == "" && def.Driver != "echo" {
-		d.at(key+".command", "a new agent needs a command")
-	}
-	d.oneOf(key+".parser", def.Parser, parsers)
-	d.oneOf(key+".prompt", def.Prompt, prompts)
-	d.oneOf(key+".permissions", def.Permissions, permissions)
-	d.oneOf(key+".workdir.policy", def.WorkDir.Policy, policies)
-	for i, s := range def.Stop.Signals {
-		d.oneOf(fmt.Sprintf("%s.stop.signals[%d]", key, i), strings.TrimPrefix(s, "SIG"), stopSignals)
-	}
-	if def.Prompt == "arg" && !slices.ContainsFunc(def.PromptArgs, func(a string) bool { return strings.Contains(a, "{prompt}") }) {
-		d.at(key+".promptArgs", "prompt: arg needs an argument with {prompt}")
-	}
-	l.checkLimits(d, key+".limits", def.Limits)
-	d.duration(key+".stop.grace", def.Stop.Grace, 0)
-	l.checkWorkDir(d, key+".workdir.path", def.WorkDir)
-}
-
-func (l *Loaded) checkLimits(d *decoder, key string, lim runner.Limits) {
-	d.atLeastZero(key+".concurrency", lim.Concurrency)
-	d.atLeastZero(key+".queue", lim.Queue)
-	d.atLeastZero(key+".maxPrompt", lim.MaxPrompt)
-	d.atLeastZero(key+".maxLine", lim.MaxLine)
-	d.atLeastZero(key+".maxOutput", lim.MaxOutput)
-	d.atLeastZero(key+".stderrTail", lim.StderrTail)
-	d.duration(key+".run", lim.Run, 0)
-	d.duration(key+".idle", lim.Idle, 0)
-	d.duration(key+".sessionIdle", lim.SessionIdle, 0)
-}
-
-// checkWorkDir confines a directory to the roots, with symbolic links followed.
-func (l *Loaded) checkWorkDir(d *decoder, key string, w runner.WorkDirSpec) {
-	if w.Policy == "" || w.Policy == "context" {
-		if w.Path != "" {
-			d.at(key, "needs policy: fixed or worktree; a context's own directory has no path")
+	whole, err := def.Complete()
+	var re *runner.Error
+	if errors.As(err, &re) && re.Field != "" {
+		field := key + "." + re.Field
+		if re.Field == "id" {
+			field = key
 		}
+		d.at(field, strings.TrimPrefix(re.Error(), re.Field+": "))
 		return
 	}
-	if w.Path == "" {
-		d.at(key, "policy "+w.Policy+" needs a path")
+	if err != nil {
+		d.at(key, err.Error())
 		return
 	}
+	l.Agents[id] = whole
+	if w := whole.WorkDir; w.Path != "" && !l.allowed(w.Path) {
+		d.at(key+".workdir.path", fmt.Sprintf("%s is not below workdirs.roots (%s)", w.Path, strings.Join(l.WorkDirs.Roots, ", ")))
+	}
+}
+
+// allowed confines a directory to the roots, with symbolic links followed.
+func (l *Loaded) allowed(path string) bool {
 	roots := append(slices.Clone(l.WorkDirs.Roots), l.DataDir)
-	if !slices.ContainsFunc(roots, func(root string) bool { return within(w.Path, root) }) {
-		d.at(key, fmt.Sprintf("%s is not below workdirs.roots (%s)", w.Path, strings.Join(l.WorkDirs.Roots, ", ")))
-	}
+	return slices.ContainsFunc(roots, func(root string) bool { return within(path, root) })
 }
 
 func within(path, root string) bool {
@@ -207,12 +174,6 @@ func (d *decoder) oneOf(key, value string, allowed []string) {
 func (d *decoder) port(key string, port int) {
 	if port < 0 || port > 65535 {
 		d.at(key, fmt.Sprintf("%d is not a port; expected 0 to 65535", port))
-	}
-}
-
-func (d *decoder) atLeastZero(key string, n int) {
-	if n < 0 {
-		d.at(key, "must not be negative; leave it out for the default")
 	}
 }
 

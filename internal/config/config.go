@@ -99,8 +99,22 @@ type Bus struct {
 	Password string `yaml:"password"`
 	// PasswordFile is a file that holds the password of user.
 	PasswordFile string `yaml:"passwordFile"`
+	// NKeyFile is the seed of a NATS user key for url.
+	NKeyFile string `yaml:"nkeyFile"`
+	// TLS are the files of a TLS connection to url.
+	TLS BusTLS `yaml:"tls"`
 	// MaxStore bounds the embedded bus's files, in bytes; 0 leaves it to the disk.
 	MaxStore int64 `yaml:"maxStore"`
+}
+
+// BusTLS are the files of a TLS connection to an external NATS server.
+type BusTLS struct {
+	// CAFile holds certificates to trust instead of the system's.
+	CAFile string `yaml:"caFile"`
+	// CertFile is the client's certificate, with keyFile.
+	CertFile string `yaml:"certFile"`
+	// KeyFile is the key of certFile.
+	KeyFile string `yaml:"keyFile"`
 }
 
 // Push is the delivery of push notifications.
@@ -128,9 +142,9 @@ type WorkDirs struct {
 }
 
 // Default returns the configuration that is in force where nothing is set, with
-// home as the user's home directory and no agents but those given.
-func Default(home string, agents map[string]runner.Definition) *Config {
-	return &Config{
+// home as the user's home directory and the built-in agents as they are.
+func Default(home string) *Config {
+	c := &Config{
 		Version:  1,
 		DataDir:  filepath.Join(home, ".a2a-hub"),
 		Socket:   Socket{Enabled: true, Path: defaultSocket()},
@@ -139,8 +153,12 @@ func Default(home string, agents map[string]runner.Definition) *Config {
 		Bus:      Bus{Durability: "commit"},
 		Contexts: Contexts{Expiry: 30 * 24 * time.Hour},
 		Tasks:    Tasks{Retention: 90 * 24 * time.Hour},
-		Agents:   cloneAgents(agents),
+		Agents:   map[string]runner.Definition{},
 	}
+	for id := range runner.Builtin() {
+		c.Agents[id] = runner.Definition{} // completed by Load
+	}
+	return c
 }
 
 func defaultSocket() string {
@@ -148,14 +166,4 @@ func defaultSocket() string {
 		return filepath.Join(os.TempDir(), "a2a-hub.sock")
 	}
 	return "/tmp/a2a-hub.sock"
-}
-
-// cloneAgents copies the map; the definitions' slices are only ever replaced,
-// and their maps are copied before a key is set.
-func cloneAgents(agents map[string]runner.Definition) map[string]runner.Definition {
-	out := make(map[string]runner.Definition, len(agents))
-	for id, def := range agents {
-		out[id] = def
-	}
-	return out
 }

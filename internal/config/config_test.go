@@ -17,15 +17,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var builtin = map[string]runner.Definition{
-	"claude-code": {
-		Name: "Claude Code CLI", Driver: "claude-stdio", Command: "claude",
-		Args: []string{"-p"}, Limits: runner.Limits{Concurrency: 4, Queue: 32},
-		Env: runner.EnvSpec{Allow: []string{"ANTHROPIC_*"}, Set: map[string]string{"A": "1"}},
-	},
-	"echo": {Name: "Echo", Driver: "echo"},
-}
-
 // load writes text as config.yaml in a fresh home and loads it.
 func load(t *testing.T, text string, env map[string]string, flags ...config.Override) (*config.Loaded, error) {
 	t.Helper()
@@ -33,7 +24,7 @@ func load(t *testing.T, text string, env map[string]string, flags ...config.Over
 	if text != "" {
 		write(t, filepath.Join(home, ".a2a-hub", "config.yaml"), text, 0o600)
 	}
-	return config.Load(config.Options{Home: home, Overrides: flags, Agents: builtin, LookupEnv: lookup(env)})
+	return config.Load(config.Options{Home: home, Overrides: flags, LookupEnv: lookup(env)})
 }
 
 func lookup(env map[string]string) func(string) (string, bool) {
@@ -88,7 +79,7 @@ agents:
     driver: exec
     command: ./my-agent
     parser: jsonl
-    jsonl: {text: message.text, doneTypes: [end]}
+    jsonl: {type: kind, text: message.text, doneTypes: [end]}
 `, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -96,17 +87,16 @@ agents:
 	if l.HTTP.Port != 9000 || l.HTTP.Host != "127.0.0.1" || !*l.Logging.Pretty || l.Contexts.Expiry != 7*24*time.Hour {
 		t.Errorf("got %+v %+v %+v", l.HTTP, l.Logging, l.Contexts)
 	}
-	claude := builtin["claude-code"]
-	claude.ID, claude.Model, claude.Limits.Run = "claude-code", "opus", 10*time.Minute
-	claude.Env.Set = map[string]string{"A": "1", "B": "2"}
-	if diff := cmp.Diff(claude, l.Agents["claude-code"]); diff != "" {
-		t.Errorf("a built-in agent keeps what is not set: %s", diff)
+	builtin := runner.Builtin()["claude-code"]
+	claude := l.Agents["claude-code"]
+	if claude.Model != "opus" || claude.Limits.Run != 10*time.Minute || claude.Env.Set["B"] != "2" {
+		t.Errorf("claude-code = %+v", claude)
+	}
+	if claude.Command != builtin.Command || claude.Driver != builtin.Driver || !cmp.Equal(claude.Probe.Auth, builtin.Probe.Auth) || len(claude.Env.Set) != len(builtin.Env.Set)+1 {
+		t.Errorf("a built-in agent lost what was not set: %+v", claude)
 	}
 	if mine := l.Agents["mine"]; mine.JSONL.Text != "message.text" || mine.ID != "mine" {
 		t.Errorf("mine = %+v", mine)
-	}
-	if len(builtin["claude-code"].Env.Set) != 1 {
-		t.Error("loading changed the built-in definition")
 	}
 }
 
@@ -133,7 +123,7 @@ func TestPathsBecomeAbsolute(t *testing.T) {
 	home := t.TempDir()
 	file := filepath.Join(home, "etc", "hub.yaml")
 	write(t, file, "dataDir: ~/data\nsocket: {path: run/hub.sock}\nworkdirs: {roots: [../src]}\n", 0o600)
-	l, err := config.Load(config.Options{Home: home, File: file, Agents: builtin, LookupEnv: lookup(nil)})
+	l, err := config.Load(config.Options{Home: home, File: file, LookupEnv: lookup(nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,13 +168,13 @@ func TestProblemsNamePlaceAndRemedy(t *testing.T) {
 		{"version", "version: 2\n", ":1:10: version: this hub reads version 1, not 2"},
 		{"port out of range", "http: {port: 70000}\n", "http.port: 70000 is not a port; expected 0 to 65535"},
 		{"unknown level", "logging: {level: wran}\n", `logging.level: "wran" is not one of debug, info, warn, error; did you mean warn?`},
-		{"unknown driver", "agents: {x: {driver: exce, command: y}}\n", `"exce" is not one of exec, claude-stdio, codex-appserver, acp, echo; did you mean exec?`},
-		{"new agent without driver", "agents:\n  x:\n    command: y\n", ":3:12: agents.x.driver: a new agent needs a driver"},
-		{"new agent without command", "agents: {x: {driver: exec}}\n", "agents.x.command: a new agent needs a command"},
-		{"bad agent id", "agents: {Has Space: {driver: echo}}\n", "an agent's id has 1 to 64 of"},
+		{"unknown parser", "agents:\n  x: {driver: exec, command: y, parser: xml}\n", `:2:41: agents.x.parser: "xml" is not one of`},
+		{"new agent without driver", "agents:\n  x:\n    command: y\n", ":3:12: agents.x.driver: is missing"},
+		{"new agent without command", "agents: {x: {driver: exec}}\n", "agents.x.command: is missing"},
+		{"bad agent id", "agents: {Has Space: {driver: echo}}\n", "agents.Has Space: \"Has Space\" must be 1 to 64 of"},
 		{"negative limit", "agents: {echo: {limits: {queue: -1}}}\n", "agents.echo.limits.queue: must not be negative"},
-		{"bad signal", "agents: {echo: {stop: {signals: [INT, KILLL]}}}\n", "agents.echo.stop.signals[1]:"},
-		{"prompt argument", "agents: {x: {driver: exec, command: y, prompt: arg}}\n", "promptArgs: prompt: arg needs an argument with {prompt}"},
+		{"bad signal", "agents: {echo: {stop: {signals: [INT, KILLL]}}}\n", "agents.echo.stop.signals: "},
+		{"prompt argument", "agents: {x: {driver: exec, command: y, prompt: arg}}\n", "agents.x.promptArgs: needs {prompt} once"},
 		{"nobody could reach it", "socket: {enabled: false}\nhttp: {enabled: false}\n", "nobody could reach the hub"},
 		{"all addresses without a token", "http: {host: 0.0.0.0}\n", "http.host: 0.0.0.0 is not loopback: set PARLEY_HTTP_TOKEN"},
 		{"short token", "http: {token: abc}\n", "http.token: must have at least 16"},
@@ -193,8 +183,8 @@ func TestProblemsNamePlaceAndRemedy(t *testing.T) {
 		{"bus URL", "bus: {url: \"http://x\"}\n", "bus.url: expected URLs such as nats://host:4222"},
 		{"bus URL with credentials", "bus: {url: \"nats://u:hunter22@x\"}\n", "bus.url: holds credentials"},
 		{"credentials without URL", "bus: {user: u}\n", "bus.user: needs bus.url"},
-		{"path without policy", "agents: {echo: {workdir: {path: x}}}\n", "needs policy: fixed or worktree"},
-		{"policy without path", "agents: {echo: {workdir: {policy: fixed}}}\n", "policy fixed needs a path"},
+		{"path without policy", "agents: {echo: {workdir: {path: x}}}\n", "goes with policy fixed or worktree"},
+		{"policy without path", "agents: {echo: {workdir: {policy: fixed}}}\n", "policy fixed needs an absolute path"},
 		{"work outside the roots", "agents: {echo: {workdir: {policy: fixed, path: /etc}}}\n", "/etc is not below workdirs.roots"},
 		{"missing token file", "http: {tokenFile: nowhere}\n", "http.tokenFile: cannot be read"},
 		{"deep nesting", strings.Repeat("[", 1000), "more than 64 nested brackets"},
@@ -267,7 +257,7 @@ func TestSecretsThatOthersMayReadAreWarnedOf(t *testing.T) {
 	home := t.TempDir()
 	file := filepath.Join(home, ".a2a-hub", "config.yaml")
 	write(t, file, "http: {token: 0123456789abcdef}\nagents: {echo: {env: {set: {KEY: v}}}}\n", 0o600)
-	opts := config.Options{Home: home, Agents: builtin, LookupEnv: lookup(nil)}
+	opts := config.Options{Home: home, LookupEnv: lookup(nil)}
 	l, err := config.Load(opts)
 	if err != nil || len(l.Warnings) != 0 {
 		t.Fatalf("0600: %v, warnings %q", err, l.Warnings)
@@ -290,7 +280,7 @@ func TestSymbolicLinkDoesNotLeaveTheRoots(t *testing.T) {
 	}
 	write(t, filepath.Join(home, ".a2a-hub", "config.yaml"),
 		"agents: {echo: {workdir: {policy: fixed, path: ~/innocent/new}}}\n", 0o600)
-	_, err := config.Load(config.Options{Home: home, Agents: builtin, LookupEnv: lookup(nil)})
+	_, err := config.Load(config.Options{Home: home, LookupEnv: lookup(nil)})
 	if err == nil || !strings.Contains(err.Error(), "is not below workdirs.roots") {
 		t.Errorf("got %v", err)
 	}
@@ -317,7 +307,7 @@ func TestValuesHideSecrets(t *testing.T) {
 			t.Errorf("%s = %v, want %v", key, got[key], want)
 		}
 	}
-	if _, ok := got["agents.echo.model"]; ok {
+	if _, ok := got["agents.gemini.model"]; ok {
 		t.Error("an empty value of an agent is listed")
 	}
 }
@@ -336,7 +326,7 @@ func FuzzLoad(f *testing.F) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, err := config.Load(config.Options{Home: home, File: file, Agents: builtin, LookupEnv: lookup(nil)})
+		l, err := config.Load(config.Options{Home: home, File: file, LookupEnv: lookup(nil)})
 		if err == nil {
 			l.Values()
 			return

@@ -12,8 +12,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-
-	"github.com/parleyhub/parley/internal/runner"
 )
 
 // Variable is an environment variable that sets one key.
@@ -55,8 +53,6 @@ type Options struct {
 	LookupEnv func(string) (string, bool)
 	// Home is the user's home directory; "" means os.UserHomeDir.
 	Home string
-	// Agents are the built-in agents.
-	Agents map[string]runner.Definition
 }
 
 // Loaded is a configuration together with what is known about it.
@@ -85,7 +81,7 @@ func Load(opts Options) (*Loaded, error) {
 		}
 		opts.Home = home
 	}
-	l := &Loaded{Config: Default(opts.Home, opts.Agents), origins: map[string]Origin{}}
+	l := &Loaded{Config: Default(opts.Home), origins: map[string]Origin{}}
 	d := &decoder{origins: l.origins}
 
 	named := l.locate(opts)
@@ -201,6 +197,10 @@ func (l *Loaded) resolve(home, fileDir string) {
 	fix("http.tokenFile", &l.HTTP.TokenFile)
 	fix("bus.credentialsFile", &l.Bus.CredentialsFile)
 	fix("bus.passwordFile", &l.Bus.PasswordFile)
+	fix("bus.nkeyFile", &l.Bus.NKeyFile)
+	fix("bus.tls.caFile", &l.Bus.TLS.CAFile)
+	fix("bus.tls.certFile", &l.Bus.TLS.CertFile)
+	fix("bus.tls.keyFile", &l.Bus.TLS.KeyFile)
 	if len(l.WorkDirs.Roots) == 0 {
 		l.WorkDirs.Roots = []string{home}
 	}
@@ -264,8 +264,10 @@ func (l *Loaded) secrets(d *decoder) {
 		*s.value = secret
 		l.warnReadable(*s.file, "")
 	}
-	if l.Bus.CredentialsFile != "" {
-		l.warnReadable(l.Bus.CredentialsFile, "")
+	for _, file := range []string{l.Bus.CredentialsFile, l.Bus.NKeyFile, l.Bus.TLS.KeyFile} {
+		if file != "" {
+			l.warnReadable(file, "")
+		}
 	}
 	for id, def := range l.Agents {
 		if len(def.Env.Set) > 0 && l.Origin("agents."+id+".env.set").Kind == FromFile {
@@ -330,11 +332,19 @@ func (d *decoder) at(key, message string) {
 	case FromEnvironment, FromFlag:
 		p.Source = o.Name
 	default: // a default, or a key that is missing: point at its section
-		if i := strings.LastIndexByte(key, '.'); i > 0 {
-			if o := d.origins[key[:i]]; o.Kind == FromFile {
-				p.File, p.Line, p.Column = o.Name, o.Line, o.Column
-			}
+		if o, ok := d.section(key); ok {
+			p.File, p.Line, p.Column = o.Name, o.Line, o.Column
 		}
 	}
 	d.problems = append(d.problems, p)
+}
+
+// section finds where the innermost section around a key stands in the file.
+func (d *decoder) section(key string) (Origin, bool) {
+	for i := strings.LastIndexByte(key, '.'); i > 0; i = strings.LastIndexByte(key[:i], '.') {
+		if o := d.origins[key[:i]]; o.Kind == FromFile {
+			return o, true
+		}
+	}
+	return Origin{}, false
 }

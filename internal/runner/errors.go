@@ -24,6 +24,7 @@ type Error struct {
 	Code    Code
 	Message string
 	Remedy  string // what to do next, may be empty
+	Field   string // for CodeConfig: the offending field, e.g. "workdir.path"; Message begins with it
 	Err     error
 }
 

@@ -1,0 +1,10 @@
+// Parley is the meeting place for coding agents.
+package main
+
+import (
+	"os"
+
+	"github.com/parleyhub/parley/internal/cli"
+)
+
+func main() { os.Exit(cli.Main("parley", os.Args[1:])) }

@@ -1,0 +1,44 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"github.com/parleyhub/parley/internal/version"
+)
+
+func (a *app) manCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "man DIRECTORY",
+		Short: "Write the manual pages into a directory",
+		Args:  exactly("DIRECTORY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir := args[0]
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return fmt.Errorf("make the directory of the manual pages: %w", err)
+			}
+			root := cmd.Root()
+			root.DisableAutoGenTag = true
+			date := time.Unix(0, 0) // of no day: the pages of one version are the same everywhere
+			header := &doc.GenManHeader{Section: "1", Source: "Parley " + version.String(), Manual: "Parley", Date: &date}
+			if err := doc.GenManTree(root, header, dir); err != nil {
+				return fmt.Errorf("write the manual pages: %w", err)
+			}
+			pages, err := filepath.Glob(filepath.Join(dir, a.name+"*.1"))
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				writeJSON(a.stdout, map[string]any{"pages": pages})
+				return nil
+			}
+			fmt.Fprintf(a.stdout, "Wrote %d pages; read one with: man -l %s\n", len(pages), filepath.Join(dir, a.name+".1"))
+			return nil
+		},
+	}
+}

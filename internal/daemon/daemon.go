@@ -1,0 +1,390 @@
+// Package daemon is the hub as one process: it puts the bus, the agents, the
+// hub and the servers together in the order in which they need each other, and
+// takes them apart in the order in which nothing is lost. It also starts and
+// stops that process in the background.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/parleyhub/parley/internal/a2aserver"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/internal/push"
+	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/server"
+)
+
+// Options are what Run needs besides the configuration.
+type Options struct {
+	Version string
+	Logger  *slog.Logger
+	// Log is where Logger writes, for the run file; "" for a terminal.
+	Log string
+	// Ready is called once the hub serves; nil for nothing. It must not block.
+	Ready func(Info)
+}
+
+// How long the parts may take to end. Agents get the most: a turn is asked to
+// stop, then told, then killed.
+const (
+	hubPatience    = 20 * time.Second
+	serverPatience = 5 * time.Second
+	busPatience    = 20 * time.Second
+)
+
+// Run runs a hub until ctx ends, a listener breaks, or a client asks it to stop.
+// It returns nil after a stop that was asked for. Where another hub has the data
+// directory it returns an *Error of CodeRunning.
+func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, stop: func() { stop(errStopRequested) }}
+	defer func() { err = errors.Join(err, d.close()) }()
+	if err := d.open(ctx); err != nil {
+		if ctx.Err() != nil && errors.Is(context.Cause(ctx), errStopRequested) {
+			return nil
+		}
+		return err
+	}
+	d.log.Info("the hub serves", "version", opts.Version, "pid", d.info.PID, "data", cfg.DataDir, "durability", d.info.Durability)
+	if opts.Ready != nil {
+		opts.Ready(d.info)
+	}
+	select {
+	case <-ctx.Done():
+		d.log.Info("the hub stops", "reason", context.Cause(ctx))
+		return nil
+	case err := <-d.server.Failed():
+		d.log.Error("a listener broke; the hub stops", "error", err)
+		return fmt.Errorf("a listener broke: %w", err)
+	}
+}
+
+var errStopRequested = errors.New("a client asked for it")
+
+// daemon is a hub that runs. Its parts are set as they start; what follows
+// is on the stack of ends.
+type daemon struct {
+	cfg  *config.Loaded
+	opts Options
+	log  *slog.Logger
+	stop func()
+
+	bus    *bus.Bus
+	hub    *hub.Hub
+	push   *push.Service
+	server *server.Server
+	info   Info
+	ends   []func() error // in the order of the starts; run backwards
+}
+
+// atEnd adds what ends a part that has just started.
+func (d *daemon) atEnd(end func() error) { d.ends = append(d.ends, end) }
+
+func (d *daemon) open(ctx context.Context) error {
+	for _, start := range []func(context.Context) error{
+		d.lock, d.openBus, d.openHub, d.openPush, d.openServer, d.openGRPC, d.announce,
+	} {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if err := start(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close ends the parts, the last one first, but for the hub: it ends before the
+// servers, so that those who wait hear how their tasks ended.
+func (d *daemon) close() error {
+	var errs []error
+	if d.hub != nil {
+		errs = append(errs, within(hubPatience, d.hub.Close))
+	}
+	for _, end := range slices.Backward(d.ends) {
+		errs = append(errs, end())
+	}
+	err := errors.Join(errs...)
+	if err != nil {
+		d.log.Error("the hub did not stop cleanly", "error", err)
+	}
+	return err
+}
+
+func within(patience time.Duration, end func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return end(ctx)
+}
+
+func (d *daemon) lock(ctx context.Context) error {
+	lock, err := prepare(ctx, d.cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	d.atEnd(lock.Unlock)
+	return nil
+}
+
+func (d *daemon) openBus(ctx context.Context) error {
+	c := d.cfg.Bus
+	b, err := bus.Open(ctx, bus.Config{
+		DataDir: d.cfg.DataDir, Durability: bus.Durability(c.Durability), MaxStore: c.MaxStore,
+		URL: bus.Secret(c.URL), Name: "parley-hub", Logger: d.log,
+		Credentials: bus.Credentials{
+			User: c.User, Password: bus.Secret(c.Password), File: c.CredentialsFile, NKeyFile: c.NKeyFile,
+			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	d.bus = b
+	d.atEnd(func() error { return within(busPatience, b.Close) })
+	info := b.Info()
+	if info.DurabilityReason != "" {
+		d.log.Warn("the bus runs in another durability mode than asked for", "mode", info.Durability, "asked", info.DurabilityAsked, "reason", info.DurabilityReason)
+	}
+	d.log.Info("the bus is open", "kind", info.Kind, "durability", info.Durability, "url", info.URL)
+	return nil
+}
+
+func (d *daemon) openHub(ctx context.Context) error {
+	owner := ownerOf(d.cfg.DataDir)
+	if n, err := process.SweepOwner(owner); err != nil {
+		d.log.Warn("cannot look for processes of an earlier run", "error", err)
+	} else if n > 0 {
+		d.log.Warn("ended processes that an earlier run left behind", "processes", n)
+	}
+	agents, err := openAgents(d.cfg.Agents, owner)
+	if err != nil {
+		return err
+	}
+	h, err := hub.New(ctx, hub.Config{
+		Bus: d.bus, Version: d.opts.Version, DataDir: d.cfg.DataDir, Agents: agents, Logger: d.log,
+		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention,
+	})
+	if err != nil {
+		return err
+	}
+	d.hub = h
+	return nil
+}
+
+// openAgents makes the agents that are not disabled, in the order of their ids.
+func openAgents(defs map[string]runner.Definition, owner string) ([]hub.Agent, error) {
+	var agents []hub.Agent
+	for _, id := range slices.Sorted(maps.Keys(defs)) {
+		def := defs[id]
+		if def.Disabled || def.Driver != "exec" && def.Driver != "echo" {
+			continue
+		}
+		agent, err := runner.Open(def, runner.Options{Drivers: drivers(), Owner: owner})
+		if err != nil {
+			return nil, fmt.Errorf("agent %s: %w", id, err)
+		}
+		agents = append(agents, hub.Agent{Definition: def, Runner: agent})
+	}
+	return agents, nil
+}
+
+func (d *daemon) openPush(ctx context.Context) error {
+	p, err := push.Open(ctx, push.Options{Tasks: d.hub, Bus: d.bus, AllowPrivate: d.cfg.Push.AllowPrivate, Logger: d.log})
+	if err != nil {
+		return err
+	}
+	d.push = p
+	d.atEnd(func() error { p.Close(); return nil })
+	d.hub.OnTurn(p.TurnStarted)
+	return nil
+}
+
+func (d *daemon) openServer(ctx context.Context) error {
+	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
+	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus}
+	overHTTP := dialect.New(rpc)
+	rpc.Shutdown = d.stop // only who may open the socket may stop the hub
+	overSocket := dialect.New(rpc)
+
+	sc := server.Config{
+		SocketHandler: overSocket, HTTPHandler: overHTTP, Cards: cards, Health: overHTTP.Health,
+		Token: d.cfg.HTTP.Token, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
+	}
+	if d.cfg.Socket.Enabled {
+		sc.Socket = d.cfg.Socket.Path
+	}
+	if d.cfg.HTTP.Enabled {
+		sc.HTTP = net.JoinHostPort(d.cfg.HTTP.Host, strconv.Itoa(d.cfg.HTTP.Port))
+	}
+	s, err := server.New(sc)
+	if err != nil {
+		return err
+	}
+	if d.cfg.HTTP.Enabled {
+		d.a2a().Mount(s.Mount)
+	}
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	d.server = s
+	d.atEnd(func() error { return within(serverPatience, s.Shutdown) })
+	return nil
+}
+
+// a2a makes the A2A bindings over the hub. They keep nothing: HTTP and gRPC may
+// each have their own.
+func (d *daemon) a2a() *a2aserver.Server {
+	opts := a2aserver.Options{
+		Hub: d.hub, Push: d.push, Version: d.opts.Version, TokenRequired: d.cfg.HTTP.Token != "", Logger: d.log,
+	}
+	if d.cfg.GRPC.Port != 0 {
+		opts.GRPCAddress = d.grpcAddress()
+	}
+	return a2aserver.New(opts)
+}
+
+func (d *daemon) grpcAddress() string {
+	return net.JoinHostPort(d.cfg.HTTP.Host, strconv.Itoa(d.cfg.GRPC.Port))
+}
+
+func (d *daemon) openGRPC(ctx context.Context) error {
+	if d.cfg.GRPC.Port == 0 {
+		return nil
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.grpcAddress())
+	if err != nil {
+		return &Error{Code: CodeStart, Message: "cannot listen for gRPC: " + err.Error(), Remedy: "choose another grpc.port", Err: err}
+	}
+	s := d.a2a().NewGRPC(a2aserver.GRPCOptions{Authorize: d.authorize})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ln) }()
+	d.atEnd(func() error {
+		stopGRPC(s)
+		return <-served
+	})
+	d.log.Info("listening for gRPC", "address", ln.Addr().String())
+	return nil
+}
+
+// stopGRPC lets calls finish for a while, then cuts them off.
+func stopGRPC(s *grpc.Server) {
+	timer := time.AfterFunc(serverPatience, s.Stop)
+	defer timer.Stop()
+	s.GracefulStop()
+}
+
+func (d *daemon) authorize(token string) bool { return sameToken(token, d.cfg.HTTP.Token) }
+
+// announce writes the run file, the last thing before the hub is ready.
+func (d *daemon) announce(context.Context) error {
+	d.info = Info{
+		PID: os.Getpid(), Version: d.opts.Version, StartedAt: time.Now().Truncate(time.Millisecond), DataDir: d.cfg.DataDir,
+		HTTP: d.baseURL(), Durability: string(d.bus.Info().Durability), Log: d.opts.Log,
+	}
+	if d.cfg.Socket.Enabled {
+		d.info.Socket = d.cfg.Socket.Path
+	}
+	if d.cfg.GRPC.Port != 0 {
+		d.info.GRPC = d.grpcAddress()
+	}
+	if err := d.info.write(); err != nil {
+		return &Error{Code: CodeDataDir, Message: "cannot write the run file: " + err.Error(), Err: err}
+	}
+	path := filepath.Join(d.cfg.DataDir, infoName)
+	d.atEnd(func() error { return os.Remove(path) })
+	return nil
+}
+
+// baseURL is where the HTTP server is reached, "" without one.
+func (d *daemon) baseURL() string {
+	if d.server == nil || d.server.Addr() == nil {
+		return ""
+	}
+	addr, ok := d.server.Addr().(*net.TCPAddr)
+	if !ok || !addr.IP.IsUnspecified() {
+		return "http://" + d.server.Addr().String()
+	}
+	return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port)) // listens on every address, this one too
+}
+
+func (d *daemon) busStatus() dialect.BusStatus {
+	info := d.bus.Info()
+	status := dialect.BusStatus{Mode: string(info.Durability), Embedded: info.Kind == bus.KindEmbedded}
+	if !status.Embedded {
+		status.URL = info.URL
+	}
+	switch {
+	case info.StorageError != "":
+		status.Error = info.StorageError
+	case info.State != bus.StateConnected:
+		status.Error = info.LastError
+		if status.Error == "" {
+			status.Error = "the connection is " + string(info.State)
+		}
+	}
+	return status
+}
+
+// RunInBackground is Run in the process that Start has made: the log goes to
+// the data directory, and report gets the one line that Start waits for.
+// loadErr is the error of reading the configuration, for the report.
+func RunInBackground(ctx context.Context, cfg *config.Loaded, loadErr error, reportTo io.WriteCloser, opts Options) error {
+	surviveParent()
+	fail := func(err error) error {
+		e := &Error{Code: CodeStart, Message: err.Error(), Err: err}
+		var de *Error
+		if errors.As(err, &de) {
+			e = de
+		}
+		return errors.Join(err, report{Error: e}.send(reportTo))
+	}
+	if loadErr != nil {
+		return fail(loadErr)
+	}
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return fail(err)
+	}
+	if err := os.Chdir(cfg.DataDir); err != nil { // hold no other directory
+		return fail(err)
+	}
+	opts.Log = LogPath(cfg.DataDir)
+	logFile, err := OpenLog(opts.Log)
+	if err != nil {
+		return fail(err)
+	}
+	opts.Logger = NewLogger(logFile, cfg.Logging, false)
+	ready := false
+	opts.Ready = func(info Info) {
+		ready = true
+		if err := (report{Ready: &info}).send(reportTo); err != nil {
+			opts.Logger.Warn("the process that started the hub has gone", "error", err)
+		}
+	}
+	err = Run(ctx, cfg, opts)
+	if err != nil {
+		opts.Logger.Error("the hub ended", "error", err)
+	}
+	err = errors.Join(err, logFile.Close())
+	if err != nil && !ready {
+		return fail(err)
+	}
+	return err
+}
