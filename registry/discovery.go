@@ -1,0 +1,304 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+)
+
+// Source finds the cards of agents elsewhere: on a DHT, a bus, a local network
+// (Req 1.7). A source may also be an [Announcer] and a [Finder].
+type Source interface {
+	// Discover tells sink of the cards that it finds and loses, and of each found
+	// one again from time to time as long as it is there, until ctx ends. If it
+	// returns earlier it is called again after a while.
+	Discover(ctx context.Context, sink Sink) error
+}
+
+// Sink is where a source reports. It is safe for concurrent use.
+type Sink struct {
+	r      *Registry
+	source string
+}
+
+// Found merges a card; see [Registry.Merge].
+func (s Sink) Found(card agent.Card) error {
+	_, err := s.r.Merge(card, s.source)
+	return err
+}
+
+// Lost removes a card that this source had found.
+func (s Sink) Lost(id string) { s.r.Lost(id, s.source) }
+
+// Announcer is a Source that makes local cards known elsewhere.
+type Announcer interface {
+	// Announce publishes a card or, again, what has become of it. The registry
+	// calls it for each local card at the start and at each change, and for all
+	// of them every third of Options.RemoteTTL, so that they do not expire.
+	Announce(ctx context.Context, card agent.Card) error
+	// Withdraw takes it back.
+	Withdraw(ctx context.Context, id string) error
+}
+
+// Query asks for the agent with an id or for agents with a capability; one of
+// the two is set.
+type Query struct {
+	ID         string
+	Capability string
+}
+
+// Finder is a Source that can be asked.
+type Finder interface {
+	Find(ctx context.Context, q Query) ([]agent.Card, error)
+}
+
+// withdrawTime bounds what a source may take to withdraw cards at the end.
+const withdrawTime = 2 * time.Second
+
+// discovery holds the enabled sources.
+type discovery struct {
+	mu      sync.Mutex
+	sources map[string]*running
+	closed  bool
+}
+
+type running struct {
+	source Source
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// EnableDiscovery starts a source under a name, by which its cards are told
+// apart from those of others. It does not wait for the first card.
+func (r *Registry) EnableDiscovery(name string, s Source) error {
+	d := &r.discovery
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return errClosed
+	}
+	if d.sources[name] != nil {
+		return &Error{Code: CodeDiscovery, Message: "discovery source " + name + " is enabled already"}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	run := &running{source: s, cancel: cancel}
+	if d.sources == nil {
+		d.sources = make(map[string]*running)
+	}
+	d.sources[name] = run
+	run.wg.Go(func() { r.discover(ctx, name, s) })
+	if a, ok := s.(Announcer); ok {
+		w := r.Watch() // before the goroutine: no change from here on is missed
+		run.wg.Go(func() { r.announce(ctx, name, a, w) })
+	}
+	return nil
+}
+
+// DisableDiscovery stops a source, withdraws what it announced and removes the
+// cards that it found. It waits for the source to end, and reports whether there
+// was one of this name.
+func (r *Registry) DisableDiscovery(name string) bool {
+	d := &r.discovery
+	d.mu.Lock()
+	run := d.sources[name]
+	delete(d.sources, name)
+	d.mu.Unlock()
+	if run == nil {
+		return false
+	}
+	run.cancel()
+	run.wg.Wait()
+	r.LostAll(name)
+	return true
+}
+
+func (d *discovery) close(r *Registry) {
+	d.mu.Lock()
+	d.closed = true
+	all := d.sources
+	d.sources = nil
+	d.mu.Unlock()
+	for _, run := range all {
+		run.cancel()
+	}
+	for _, run := range all {
+		run.wg.Wait()
+	}
+}
+
+// discover keeps a source running.
+func (r *Registry) discover(ctx context.Context, name string, s Source) {
+	const longest = time.Minute
+	for delay := time.Second; ; delay = min(2*delay, longest) {
+		began := time.Now()
+		err := s.Discover(ctx, Sink{r, name})
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			r.onError(name, err)
+		}
+		if time.Since(began) > longest {
+			delay = time.Second // it was well for a while
+		}
+		if !pause(ctx, delay) {
+			return
+		}
+	}
+}
+
+// pause waits and reports false if ctx ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// announce keeps what a announces in step with the local cards.
+func (r *Registry) announce(ctx context.Context, name string, a Announcer, w *Watcher) {
+	defer w.Close()
+	announced := make(map[string]bool)
+	publish := func(card agent.Card) {
+		if err := a.Announce(ctx, card); err != nil {
+			r.report(ctx, name, err)
+			return // the next round tries again
+		}
+		announced[card.ID] = true
+	}
+	withdraw := func(ctx context.Context, id string) {
+		if err := a.Withdraw(ctx, id); err != nil {
+			r.report(ctx, name, err)
+		}
+		delete(announced, id)
+	}
+	round := func() {
+		here := make(map[string]bool)
+		for _, card := range r.Local() {
+			here[card.ID] = true
+			publish(card)
+		}
+		for id := range announced {
+			if !here[id] {
+				withdraw(ctx, id)
+			}
+		}
+	}
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
+		defer cancel()
+		for id := range announced {
+			withdraw(last, id)
+		}
+	}()
+
+	every := r.ttl / 3
+	if every <= 0 {
+		every = DefaultRemoteTTL / 3
+	}
+	for round(); ctx.Err() == nil; {
+		turn, cancel := context.WithTimeout(ctx, every)
+		err := follow(turn, w, func(c Change) {
+			switch {
+			case c.Kind == Resync:
+				round()
+			case c.Kind == Removed || c.Card.Origin != agent.Local:
+				if announced[c.Card.ID] {
+					withdraw(ctx, c.Card.ID)
+				}
+			default:
+				publish(c.Card)
+			}
+		})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return // the registry or the source ends
+		}
+		round()
+	}
+}
+
+// follow hands changes to do until ctx or the watcher ends.
+func follow(ctx context.Context, w *Watcher, do func(Change)) error {
+	for {
+		c, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		do(c)
+	}
+}
+
+// report tells of a source's error, unless it only ends.
+func (r *Registry) report(ctx context.Context, name string, err error) {
+	if ctx.Err() == nil {
+		r.onError(name, err)
+	}
+}
+
+// Resolve returns the cards that answer q. If none is known it asks the sources
+// that are Finders, merges what they find and looks again (Req 4.4). It blocks
+// for as long as they do, at most until ctx ends, and returns
+// [CodeAgentNotFound] when nobody knows.
+func (r *Registry) Resolve(ctx context.Context, q Query) ([]agent.Card, error) {
+	if cards := r.lookup(q); len(cards) > 0 {
+		return cards, nil
+	}
+	var wg sync.WaitGroup
+	for name, f := range r.finders() {
+		wg.Go(func() {
+			found, err := f.Find(ctx, q)
+			if err != nil {
+				r.report(ctx, name, err)
+			}
+			for _, card := range found {
+				if _, err := r.Merge(card, name); err != nil {
+					r.report(ctx, name, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if cards := r.lookup(q); len(cards) > 0 {
+		return cards, nil
+	}
+	if q.ID == "" {
+		return nil, &Error{Code: CodeAgentNotFound, Message: "no agent with capability " + q.Capability + " is known"}
+	}
+	return nil, notFound(q.ID)
+}
+
+func (r *Registry) lookup(q Query) []agent.Card {
+	if q.ID == "" {
+		return r.FindByCapability(q.Capability)
+	}
+	card, err := r.Get(q.ID)
+	if err != nil {
+		return nil
+	}
+	return []agent.Card{card}
+}
+
+func (r *Registry) finders() map[string]Finder {
+	d := &r.discovery
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	finders := make(map[string]Finder)
+	for name, run := range d.sources {
+		if f, ok := run.source.(Finder); ok {
+			finders[name] = f
+		}
+	}
+	return finders
+}
+
+// CanFind reports whether an enabled source can be asked for agents, so that a
+// Resolve of an unknown one takes time.
+func (r *Registry) CanFind() bool { return len(r.finders()) > 0 }

@@ -1,0 +1,247 @@
+package registry_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/agent/agenttest"
+	"github.com/parleyhub/parley/registry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newRegistry returns a registry that is closed with the test or the case.
+func newRegistry(t interface {
+	Cleanup(func())
+	Errorf(string, ...any)
+}, o registry.Options) *registry.Registry {
+	r := registry.New(o)
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return r
+}
+
+func contains(cards []agent.Card, want agent.Card) bool {
+	return slices.ContainsFunc(cards, want.Equal)
+}
+
+// Feature: a2a-mcp-protocols, Property 1: Agent Card registration and retrieval.
+func TestProperty01RegistrationAndRetrieval(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRegistry(t, registry.Options{})
+		cards := agenttest.Cards(1, 12).Draw(t, "cards")
+		for _, card := range cards {
+			if _, err := r.Register(card); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r.Len() != len(cards) || len(r.All()) != len(cards) || len(r.Local())+len(r.Remote()) != len(cards) {
+			t.Fatalf("%d cards, want %d", r.Len(), len(cards))
+		}
+		for _, card := range cards {
+			got, err := r.Get(card.ID)
+			if err != nil || !got.Equal(card) {
+				t.Fatalf("got %+v, %v\nwant %+v", got, err, card)
+			}
+			for _, c := range card.Capabilities {
+				found := r.FindByCapability(c.ID)
+				if !contains(found, card) {
+					t.Fatalf("%s is not found by %s", card.ID, c.ID)
+				}
+				if i := slices.IndexFunc(found, func(f agent.Card) bool { return !f.Has(c.ID) }); i >= 0 {
+					t.Fatalf("%s is found by %s, which it does not declare", found[i].ID, c.ID)
+				}
+			}
+			if !contains(r.FindByTier(card.Tier), card) {
+				t.Fatalf("%s is not found by its tier", card.ID)
+			}
+		}
+		unknown := agenttest.ID().Filter(func(id string) bool {
+			return !slices.ContainsFunc(cards, func(c agent.Card) bool { return c.ID == id })
+		}).Draw(t, "unknown")
+		if _, err := r.Get(unknown); code(err) != registry.CodeAgentNotFound {
+			t.Fatalf("Get of an unknown agent: %v", err)
+		}
+	})
+}
+
+// Feature: a2a-mcp-protocols, Property 2: Agent Card validation rejects incomplete cards.
+func TestProperty02IncompleteCardsAreRejected(t *testing.T) {
+	remove := map[string]func(*agent.Card){
+		"id":           func(c *agent.Card) { c.ID = "" },
+		"name":         func(c *agent.Card) { c.Name = "" },
+		"version":      func(c *agent.Card) { c.Version = "" },
+		"tier":         func(c *agent.Card) { c.Tier = agent.NoTier },
+		"capabilities": func(c *agent.Card) { c.Capabilities = nil },
+	}
+	required := []string{"id", "name", "version", "tier", "capabilities"}
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRegistry(t, registry.Options{})
+		card := agenttest.Card().Draw(t, "card")
+		missing := rapid.SliceOfNDistinct(rapid.SampledFrom(required), 1, len(required), rapid.ID).Draw(t, "missing")
+		for _, field := range missing {
+			remove[field](&card)
+		}
+		for name, err := range map[string]error{
+			"Register": second(r.Register(card)),
+			"Merge":    second(r.Merge(card, "peers")),
+		} {
+			var invalid *agent.Error
+			if code(err) != registry.CodeInvalidCard || !errors.As(err, &invalid) {
+				t.Fatalf("%s without %v: %v", name, missing, err)
+			}
+			slices.Sort(missing)
+			if got := invalid.Missing(); !slices.Equal(slices.Sorted(slices.Values(got)), missing) {
+				t.Fatalf("%s names %v, want %v", name, got, missing)
+			}
+			for _, field := range missing {
+				if !strings.Contains(err.Error(), field) {
+					t.Fatalf("%q does not name %s", err, field)
+				}
+			}
+		}
+		if r.Len() != 0 {
+			t.Fatal("the card was kept")
+		}
+	})
+}
+
+func second(_ agent.Card, err error) error { return err }
+
+// Feature: a2a-mcp-protocols, Property 3: Duplicate Agent Card updates revision.
+func TestProperty03DuplicateUpdatesRevision(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRegistry(t, registry.Options{})
+		first := agenttest.Card().Draw(t, "first")
+		second := agenttest.Card().Draw(t, "second")
+		second.ID = first.ID
+		if _, err := r.Register(first); err != nil {
+			t.Fatal(err)
+		}
+		stored, err := r.Register(second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := second
+		want.Revision = first.Revision + 1
+		got, err := r.Get(first.ID)
+		if err != nil || !got.Equal(want) || !stored.Equal(want) {
+			t.Fatalf("got %+v, %v\nwant %+v", got, err, want)
+		}
+		if r.Len() != 1 || len(r.All()) != 1 {
+			t.Fatalf("%d cards", r.Len())
+		}
+		for _, c := range first.Capabilities {
+			if found := r.FindByCapability(c.ID); len(found) > 0 && !second.Has(c.ID) {
+				t.Fatalf("%s is still found by %s", first.ID, c.ID)
+			}
+		}
+		if first.Tier != second.Tier && len(r.FindByTier(first.Tier)) > 0 {
+			t.Fatal("it is still found by its former tier")
+		}
+	})
+}
+
+// Feature: a2a-mcp-protocols, Property 5: Remote Agent Card merge preserves origin.
+func TestProperty05RemoteMergePreservesOrigin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRegistry(t, registry.Options{})
+		card := agenttest.Card().Draw(t, "card")
+		if _, err := r.Merge(card, "peers"); err != nil {
+			t.Fatal(err)
+		}
+		want := card
+		want.Origin = agent.Remote
+		got, err := r.Get(card.ID)
+		if err != nil || !got.Equal(want) {
+			t.Fatalf("got %+v, %v\nwant %+v", got, err, want)
+		}
+		if !contains(r.Remote(), want) || len(r.Local()) != 0 {
+			t.Fatal("it is not among the remote cards, or among the local ones")
+		}
+	})
+}
+
+func TestRegistryRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRegistry(t, registry.Options{})
+		for _, card := range agenttest.Cards(0, 8).Draw(t, "cards") {
+			if _, err := r.Register(card); err != nil {
+				t.Fatal(err)
+			}
+		}
+		data, err := r.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := registry.Decode(data, registry.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer back.Close()
+		if !slices.EqualFunc(r.All(), back.All(), agent.Card.Equal) {
+			t.Fatalf("read back %+v\nwrote     %+v", back.All(), r.All())
+		}
+	})
+}
+
+// The indexes hold what a scan of all cards finds, whatever happened.
+func TestIndexesAgreeWithAScan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRegistry(t, registry.Options{})
+		id := rapid.StringMatching(`[a-f]`)
+		capability := rapid.SampledFrom([]string{"x.a", "x.b", "x.c"})
+		card := rapid.Custom(func(t *rapid.T) agent.Card {
+			c := agent.Card{ID: id.Draw(t, "id"), Name: "n", Version: "1", Tier: agenttest.Tier().Draw(t, "tier"), Capabilities: []agent.Capability{}}
+			for _, have := range rapid.SliceOfNDistinct(capability, 0, 3, rapid.ID).Draw(t, "capabilities") {
+				c.Capabilities = append(c.Capabilities, agent.Capability{ID: have})
+			}
+			return c
+		})
+		t.Repeat(map[string]func(*rapid.T){
+			"register": func(t *rapid.T) { r.Register(card.Draw(t, "card")) },
+			"merge": func(t *rapid.T) {
+				r.Merge(card.Draw(t, "card"), rapid.SampledFrom([]string{"s1", "s2"}).Draw(t, "source"))
+			},
+			"remove": func(t *rapid.T) { r.Unregister(id.Draw(t, "id")) },
+			"lose":   func(t *rapid.T) { r.Lost(id.Draw(t, "id"), "s1") },
+			"": func(t *rapid.T) {
+				all := r.All()
+				for _, x := range []string{"x.a", "x.b", "x.c"} {
+					var want []agent.Identity
+					for _, c := range all {
+						if c.Has(x) {
+							want = append(want, c.Identity())
+						}
+					}
+					if got := r.Capable(x); !slices.Equal(got, want) {
+						t.Fatalf("capable of %s: %v, want %v", x, got, want)
+					}
+				}
+				for _, tier := range agent.Tiers() {
+					n := 0
+					for _, c := range all {
+						if c.Tier == tier {
+							n++
+						}
+					}
+					if got := len(r.FindByTier(tier)); got != n {
+						t.Fatalf("%d of %v, want %d", got, tier, n)
+					}
+				}
+				if got := r.Identities(); len(got) != len(all) || len(all) != r.Len() {
+					t.Fatalf("%d identities, %d cards, Len %d", len(got), len(all), r.Len())
+				}
+			},
+		})
+	})
+}

@@ -1,0 +1,480 @@
+// Package registry keeps the cards of the agents that are known here: local
+// ones, which register, and remote ones, which discovery sources find
+// (requirement 1, and 10.3).
+//
+// Lookups by id and by capability take constant time however many cards there
+// are. Cards are copied on the way in and out, so nobody can change what the
+// registry holds. Remote cards expire unless their source sees them again.
+// [Registry.Watch] tells of changes; [Registry.EnableDiscovery] plugs in a
+// [Source].
+package registry
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+)
+
+// Defaults of [Options].
+const (
+	DefaultRemoteTTL = 2 * time.Minute
+	DefaultMaxCards  = 1_000_000
+)
+
+// Options set up a Registry. The zero Options are good.
+type Options struct {
+	// RemoteTTL is how long a remote card stays after it was last seen; 0 means
+	// DefaultRemoteTTL, less than 0 for ever. It goes at most a quarter later.
+	RemoteTTL time.Duration
+	// MaxCards bounds the cards, local and remote together; 0 means DefaultMaxCards.
+	MaxCards int
+	// OnError is told when a discovery source fails; the registry tries again by
+	// itself. It is called from the source's goroutine and must not block.
+	OnError func(source string, err error)
+}
+
+// Registry keeps cards. Make one with [New] and [Registry.Close] it in the end.
+// It is safe for concurrent use, and no method but Resolve, DisableDiscovery and
+// Close blocks.
+type Registry struct {
+	ttl     time.Duration
+	max     int
+	onError func(string, error)
+
+	mu       sync.RWMutex
+	byID     map[string]*entry
+	byCap    map[string]*index
+	byTier   [4]index
+	all      index
+	lastSeq  uint64
+	remote   int         // entries that can expire
+	expiry   *time.Timer // runs while there are any
+	watchers map[*Watcher]struct{}
+	closed   bool
+
+	discovery discovery
+}
+
+// entry is one card. The card is never changed, only replaced.
+type entry struct {
+	card   agent.Card
+	seq    uint64 // order of registration; an update keeps it
+	source string // of a remote card; "" means nobody's
+	seen   time.Time
+}
+
+// index is a set of entries with a sorted summary, rebuilt when somebody asks.
+type index struct {
+	members map[string]*entry
+	sorted  []agent.Identity // nil: stale
+}
+
+func (x *index) put(e *entry) {
+	if x.members == nil {
+		x.members = make(map[string]*entry)
+	}
+	old := x.members[e.card.ID]
+	x.members[e.card.ID] = e
+	if old == nil || old.card.Identity() != e.card.Identity() {
+		x.sorted = nil
+	}
+}
+
+func (x *index) remove(id string) {
+	delete(x.members, id)
+	x.sorted = nil
+}
+
+func (x *index) entries() []*entry {
+	list := make([]*entry, 0, len(x.members))
+	for _, e := range x.members {
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b *entry) int { return cmp.Compare(a.seq, b.seq) })
+	return list
+}
+
+func (x *index) identities() []agent.Identity {
+	if x.sorted == nil {
+		list := make([]agent.Identity, 0, len(x.members))
+		for _, e := range x.entries() {
+			list = append(list, e.card.Identity())
+		}
+		x.sorted = list
+	}
+	return x.sorted
+}
+
+// New returns an empty registry.
+func New(o Options) *Registry {
+	r := &Registry{ttl: o.RemoteTTL, max: o.MaxCards, onError: o.OnError}
+	if r.ttl == 0 {
+		r.ttl = DefaultRemoteTTL
+	}
+	if r.max <= 0 {
+		r.max = DefaultMaxCards
+	}
+	if r.onError == nil {
+		r.onError = func(string, error) {}
+	}
+	r.byID = make(map[string]*entry)
+	r.byCap = make(map[string]*index)
+	r.watchers = make(map[*Watcher]struct{})
+	return r
+}
+
+// Register stores a card and returns it as stored (Req 1.1). A card that is not
+// valid is refused with [CodeInvalidCard]; the error wraps the [*agent.Error]
+// that names each missing field (Req 1.4). A card whose id is known replaces
+// that card and gets its revision plus one (Req 1.5), a new one keeps its own.
+// No origin means local, no LastSeenAt means now.
+func (r *Registry) Register(card agent.Card) (agent.Card, error) {
+	return r.store(card, func(old *entry) (*entry, error) {
+		if card.Origin == "" {
+			card.Origin = agent.Local
+		}
+		if old != nil {
+			card.Revision = old.card.Revision + 1
+		}
+		return &entry{card: card}, nil
+	})
+}
+
+// RegisterSandboxed is Register for an agent that runs in a sandbox: its card is
+// tagged with sandboxID, whatever it says itself (Req 10.3).
+func (r *Registry) RegisterSandboxed(card agent.Card, sandboxID string) (agent.Card, error) {
+	card.SandboxID = sandboxID
+	return r.Register(card)
+}
+
+// Merge stores a card that source found elsewhere. Its origin becomes remote;
+// all else, the revision too, stays as the agent's home has it (Req 1.8). Merge
+// refuses with [CodeConflict] what would let a peer take an agent over: the id
+// of a local agent, and one that another source holds and still sees. Merging
+// the same card again keeps it from expiring.
+func (r *Registry) Merge(card agent.Card, source string) (agent.Card, error) {
+	return r.store(card, func(old *entry) (*entry, error) {
+		switch {
+		case old == nil:
+		case old.card.Origin == agent.Local:
+			return nil, conflict(card.ID, "a local agent has this id")
+		case old.source != "" && old.source != source:
+			return nil, conflict(card.ID, "discovery source "+old.source+" holds this agent")
+		}
+		card.Origin = agent.Remote
+		return &entry{card: card, source: source}, nil
+	})
+}
+
+// store validates the card and lets make build its entry under the lock.
+func (r *Registry) store(card agent.Card, build func(old *entry) (*entry, error)) (agent.Card, error) {
+	if err := card.Validate(); err != nil {
+		return agent.Card{}, &Error{Code: CodeInvalidCard, AgentID: card.ID, Message: err.Error(), Err: err}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return agent.Card{}, errClosed
+	}
+	old := r.byID[card.ID]
+	e, err := build(old)
+	if err != nil {
+		return agent.Card{}, err
+	}
+	if old == nil && len(r.byID) >= r.max {
+		return agent.Card{}, full(card.ID, r.max)
+	}
+	e.card = e.card.Clone()
+	e.seen = time.Now()
+	if e.card.LastSeenAt == 0 {
+		e.card.LastSeenAt = e.seen.UnixMilli()
+	}
+	r.put(old, e)
+	return e.card.Clone(), nil
+}
+
+// put replaces old, which may be nil, by e in all indexes and tells watchers.
+func (r *Registry) put(old, e *entry) {
+	kind := Added
+	if old == nil {
+		r.lastSeq++
+		e.seq = r.lastSeq
+	} else {
+		kind = Updated
+		e.seq = old.seq
+		r.unindex(old, &e.card)
+	}
+	r.byID[e.card.ID] = e
+	r.all.put(e)
+	r.byTier[e.card.Tier.Level()].put(e)
+	for _, c := range e.card.Capabilities {
+		x := r.byCap[c.ID]
+		if x == nil {
+			x = new(index)
+			r.byCap[c.ID] = x
+		}
+		x.put(e)
+	}
+	if e.card.Origin == agent.Remote {
+		r.remote++
+		r.watchExpiry()
+	}
+	if old != nil && sameButForTime(old.card, e.card) {
+		return // seen again, nothing new
+	}
+	r.notify(Change{Kind: kind, Card: e.card})
+}
+
+func sameButForTime(a, b agent.Card) bool {
+	a.LastSeenAt = b.LastSeenAt
+	return a.Equal(b)
+}
+
+// unindex takes e out of the indexes in which next, the card that follows it,
+// will not stand. A card that is only seen again leaves them as they are.
+func (r *Registry) unindex(e *entry, next *agent.Card) {
+	id := e.card.ID
+	if next.Tier != e.card.Tier {
+		r.byTier[e.card.Tier.Level()].remove(id)
+	}
+	for _, c := range e.card.Capabilities {
+		if next.Has(c.ID) {
+			continue
+		}
+		x := r.byCap[c.ID]
+		if x.remove(id); len(x.members) == 0 {
+			delete(r.byCap, c.ID)
+		}
+	}
+	if e.card.Origin == agent.Remote {
+		r.remote--
+	}
+}
+
+func (r *Registry) remove(e *entry) {
+	r.unindex(e, &agent.Card{})
+	r.all.remove(e.card.ID)
+	delete(r.byID, e.card.ID)
+	r.notify(Change{Kind: Removed, Card: e.card})
+}
+
+// Unregister removes a card, local or remote, and reports whether it was there.
+func (r *Registry) Unregister(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.byID[id]
+	if e == nil {
+		return false
+	}
+	r.remove(e)
+	return true
+}
+
+// Lost removes a remote card that source merged, and reports whether it did.
+func (r *Registry) Lost(id, source string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.byID[id]
+	if e == nil || e.card.Origin != agent.Remote || e.source != source {
+		return false
+	}
+	r.remove(e)
+	return true
+}
+
+// LostAll removes every card that source merged.
+func (r *Registry) LostAll(source string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.all.entries() {
+		if e.card.Origin == agent.Remote && e.source == source {
+			r.remove(e)
+		}
+	}
+}
+
+// watchExpiry starts the timer of remote cards if it does not run yet.
+func (r *Registry) watchExpiry() {
+	if r.ttl > 0 && r.expiry == nil {
+		r.expiry = time.AfterFunc(max(r.ttl/4, time.Millisecond), r.expire)
+	}
+}
+
+// expire removes remote cards that were not seen for too long.
+func (r *Registry) expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expiry = nil
+	if r.closed {
+		return
+	}
+	for _, e := range r.byID {
+		if e.card.Origin == agent.Remote && time.Since(e.seen) >= r.ttl {
+			r.remove(e)
+		}
+	}
+	if r.remote > 0 {
+		r.watchExpiry()
+	}
+}
+
+// Get returns the card of an agent, or [CodeAgentNotFound] (Req 1.3).
+func (r *Registry) Get(id string) (agent.Card, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	e := r.byID[id]
+	if e == nil {
+		return agent.Card{}, notFound(id)
+	}
+	return e.card.Clone(), nil
+}
+
+// Identity returns what policy asks for of an agent's card. It does not allocate.
+func (r *Registry) Identity(id string) (agent.Identity, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	e := r.byID[id]
+	if e == nil {
+		return agent.Identity{}, false
+	}
+	return e.card.Identity(), true
+}
+
+// FindByCapability returns the cards that declare a capability, in order of
+// registration (Req 1.2).
+func (r *Registry) FindByCapability(id string) []agent.Card {
+	return r.cards(func() *index { return r.byCap[id] }, nil)
+}
+
+// FindByTier returns the cards of a tier, in order of registration.
+func (r *Registry) FindByTier(t agent.Tier) []agent.Card {
+	return r.cards(func() *index {
+		if !t.Valid() {
+			return nil
+		}
+		return &r.byTier[t.Level()]
+	}, nil)
+}
+
+// All returns every card, in order of registration.
+func (r *Registry) All() []agent.Card { return r.cards(r.every, nil) }
+
+// Local returns the cards that were registered here.
+func (r *Registry) Local() []agent.Card { return r.cards(r.every, fromHere) }
+
+// Remote returns the cards that were discovered elsewhere.
+func (r *Registry) Remote() []agent.Card { return r.cards(r.every, fromElsewhere) }
+
+func (r *Registry) every() *index { return &r.all }
+
+func fromHere(id agent.Identity) bool      { return id.Origin == agent.Local }
+func fromElsewhere(id agent.Identity) bool { return id.Origin == agent.Remote }
+
+// cards copies the cards of an index that keep, if any, selects.
+func (r *Registry) cards(of func() *index, keep func(agent.Identity) bool) []agent.Card {
+	r.mu.RLock()
+	var entries []*entry
+	if x := of(); x != nil {
+		entries = x.entries()
+	}
+	r.mu.RUnlock() // entries do not change: copying them needs no lock
+	var cards []agent.Card
+	for _, e := range entries {
+		if keep == nil || keep(e.card.Identity()) {
+			cards = append(cards, e.card.Clone())
+		}
+	}
+	return cards
+}
+
+// Capable returns the identities of the agents with a capability, in order of
+// registration. The slice is shared: do not change it. Unless cards of the
+// capability changed since the last call it is there already.
+func (r *Registry) Capable(capabilityID string) []agent.Identity {
+	return r.identities(func() *index { return r.byCap[capabilityID] })
+}
+
+// Identities returns the identities of all agents like [Registry.Capable].
+func (r *Registry) Identities() []agent.Identity { return r.identities(r.every) }
+
+func (r *Registry) identities(of func() *index) []agent.Identity {
+	r.mu.RLock()
+	x := of()
+	if x == nil {
+		r.mu.RUnlock()
+		return nil
+	}
+	sorted := x.sorted
+	r.mu.RUnlock()
+	if sorted != nil {
+		return sorted
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if x = of(); x == nil {
+		return nil
+	}
+	return x.identities()
+}
+
+// Len returns the number of cards.
+func (r *Registry) Len() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.byID)
+}
+
+// Close ends discovery, the expiry of cards and every watcher. The cards can
+// still be read. It is safe to call more than once.
+func (r *Registry) Close() error {
+	r.discovery.close(r)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	if r.expiry != nil {
+		r.expiry.Stop()
+		r.expiry = nil
+	}
+	for w := range r.watchers {
+		w.end()
+	}
+	clear(r.watchers)
+	return nil
+}
+
+// View is the part of a registry that one agent may see (Req 10.4). Make one
+// with [Registry.View].
+type View struct {
+	r     *Registry
+	allow func(agent.Identity) bool
+}
+
+// View returns a view of the cards that allow admits. allow is called without a
+// lock and may be called from many goroutines.
+func (r *Registry) View(allow func(agent.Identity) bool) *View { return &View{r, allow} }
+
+// Get returns a card, or [CodeAgentNotFound] for one that is not there or must
+// not be seen: the two look the same.
+func (v *View) Get(id string) (agent.Card, error) {
+	card, err := v.r.Get(id)
+	if err != nil || !v.allow(card.Identity()) {
+		return agent.Card{}, notFound(id)
+	}
+	return card, nil
+}
+
+// FindByCapability is [Registry.FindByCapability] within the view.
+func (v *View) FindByCapability(id string) []agent.Card {
+	return v.r.cards(func() *index { return v.r.byCap[id] }, v.allow)
+}
+
+// FindByTier is [Registry.FindByTier] within the view.
+func (v *View) FindByTier(t agent.Tier) []agent.Card {
+	return slices.DeleteFunc(v.r.FindByTier(t), func(c agent.Card) bool { return !v.allow(c.Identity()) })
+}
+
+// All is [Registry.All] within the view.
+func (v *View) All() []agent.Card { return v.r.cards(v.r.every, v.allow) }
