@@ -154,7 +154,7 @@ func (a *app) command() *cobra.Command {
 	}
 	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.agentsCommand())
 	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand())
-	add(groupSetup, a.configCommand(), a.manCommand(), a.versionCommand())
+	add(groupSetup, a.doctorCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)

@@ -59,12 +59,13 @@ func (l *Loaded) collect(all *[]Value, key string, v reflect.Value) {
 	if v.IsZero() && origin.Kind == FromDefault && strings.HasPrefix(key, "agents.") {
 		return
 	}
-	*all = append(*all, Value{Key: key, Value: shown(key, v), Origin: origin})
+	*all = append(*all, Value{Key: key, Value: shown(key, v, origin), Origin: origin})
 }
 
-func shown(key string, v reflect.Value) any {
+// shown hides secrets; what a built-in agent sets in its environment is none.
+func shown(key string, v reflect.Value, origin Origin) any {
 	switch {
-	case secretKey.MatchString(key) && !v.IsZero():
+	case secretKey.MatchString(key) && !v.IsZero() && (origin.Kind != FromDefault || !strings.HasPrefix(key, "agents.")):
 		return Secret
 	case v.Type() == durationType:
 		return formatDuration(time.Duration(v.Int()))

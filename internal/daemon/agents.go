@@ -4,12 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-
-	"github.com/parleyhub/parley/internal/runner"
 )
-
-// drivers are the drivers besides those that package runner has itself.
-func drivers() map[string]runner.Driver { return nil }
 
 // ownerOf names the processes of a data directory's hub, so that the next hub
 // finds what a killed one left behind and touches no other's.

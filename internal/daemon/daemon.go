@@ -28,6 +28,7 @@ import (
 	"github.com/parleyhub/parley/internal/process"
 	"github.com/parleyhub/parley/internal/push"
 	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/runner/drivers"
 	"github.com/parleyhub/parley/internal/server"
 )
 
@@ -144,16 +145,21 @@ func (d *daemon) lock(ctx context.Context) error {
 	return nil
 }
 
-func (d *daemon) openBus(ctx context.Context) error {
-	c := d.cfg.Bus
-	b, err := bus.Open(ctx, bus.Config{
-		DataDir: d.cfg.DataDir, Durability: bus.Durability(c.Durability), MaxStore: c.MaxStore,
-		URL: bus.Secret(c.URL), Name: "parley-hub", Logger: d.log,
+// BusConfig is the bus that the configuration asks for; log may be nil.
+func BusConfig(cfg *config.Loaded, log *slog.Logger) bus.Config {
+	c := cfg.Bus
+	return bus.Config{
+		DataDir: cfg.DataDir, Durability: bus.Durability(c.Durability), MaxStore: c.MaxStore,
+		URL: bus.Secret(c.URL), Name: "parley-hub", Logger: log,
 		Credentials: bus.Credentials{
 			User: c.User, Password: bus.Secret(c.Password), File: c.CredentialsFile, NKeyFile: c.NKeyFile,
 			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile,
 		},
-	})
+	}
+}
+
+func (d *daemon) openBus(ctx context.Context) error {
+	b, err := bus.Open(ctx, BusConfig(d.cfg, d.log))
 	if err != nil {
 		return err
 	}
@@ -194,10 +200,10 @@ func openAgents(defs map[string]runner.Definition, owner string) ([]hub.Agent, e
 	var agents []hub.Agent
 	for _, id := range slices.Sorted(maps.Keys(defs)) {
 		def := defs[id]
-		if def.Disabled || def.Driver != "exec" && def.Driver != "echo" {
+		if def.Disabled {
 			continue
 		}
-		agent, err := runner.Open(def, runner.Options{Drivers: drivers(), Owner: owner})
+		agent, err := runner.Open(def, runner.Options{Drivers: drivers.All(), Owner: owner})
 		if err != nil {
 			return nil, fmt.Errorf("agent %s: %w", id, err)
 		}

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/doctor"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what is missing, and say what to do about it",
+		Long: "Examine the configuration, the data directory, the socket, the ports, the bus and\n" +
+			"every agent. It needs no hub. The exit code is 1 where something keeps the hub\n" +
+			"from working; an agent that is not installed is only a warning.",
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := a.interruptible(cmd.Context())
+			defer cancel()
+			cfg, err := a.load()
+			spinner := a.spin("examining the agents")
+			findings := doctor.Patient{Config: cfg, Err: err, Program: a.name}.Examine(ctx)
+			spinner.end()
+			if ctx.Err() != nil {
+				return errInterrupted
+			}
+			worst := doctor.Worst(findings)
+			if a.json() {
+				writeJSON(a.stdout, map[string]any{"level": worst, "findings": findings})
+			} else {
+				a.printFindings(findings)
+			}
+			if worst == doctor.Failure {
+				return &failure{Exit: exitFailure, Kind: "unhealthy", Message: "something keeps the hub from working", quiet: a.json()}
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) printFindings(findings []doctor.Finding) {
+	for _, f := range findings {
+		mark := a.style.green("ok  ")
+		switch f.Level {
+		case doctor.Warning:
+			mark = a.style.yellow("warn")
+		case doctor.Failure:
+			mark = a.style.red("FAIL")
+		}
+		subject := f.Check
+		if f.Agent != "" {
+			subject = f.Agent
+		}
+		fmt.Fprintf(a.stdout, "%s  %s %s\n", mark, a.style.bold(fmt.Sprintf("%-14s", subject)), plain(f.Message))
+		if f.Remedy != "" {
+			fmt.Fprintf(a.stdout, "      %-14s %s\n", "", a.style.dim("→ "+plain(f.Remedy)))
+		}
+	}
+}

@@ -1,0 +1,16 @@
+package doctor
+
+import "golang.org/x/sys/windows"
+
+// freeSpace is what the user may still write in the volume of dir, in bytes.
+func freeSpace(dir string) (uint64, error) {
+	path, err := windows.UTF16PtrFromString(dir)
+	if err != nil {
+		return 0, err
+	}
+	var free uint64
+	if err := windows.GetDiskFreeSpaceEx(path, &free, nil, nil); err != nil {
+		return 0, err
+	}
+	return free, nil
+}
