@@ -125,6 +125,14 @@ func New(cfg Config) (*Server, error) {
 // one of net/http's ServeMux. Without HTTP it does nothing.
 func (s *Server) Mount(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
 
+// Handler is what the HTTP server serves, behind all checks; nil without HTTP.
+func (s *Server) Handler() http.Handler {
+	if s.cfg.HTTP == "" {
+		return nil
+	}
+	return s.guard(s.mux)
+}
+
 // Start binds the listeners and serves them in the background until Shutdown.
 // When it returns, clients can connect; on an error nothing is left behind.
 // ctx bounds only the start.
@@ -174,11 +182,10 @@ func (s *Server) Addr() net.Addr { return s.httpAddr }
 // Shutdown takes no new requests, removes the socket and waits for the requests
 // that are running. When ctx ends first, it cuts them off: waiting requests are
 // then answered with an error, and their tasks go on. Close the hub before, so
-// that those who wait hear how their tasks ended.
+// that those who wait hear how their tasks ended. A second call does nothing.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.draining.Store(true)
-	if s.cancel == nil {
-		return nil // never started
+	if s.draining.Swap(true) || s.cancel == nil {
+		return nil // stopped already, or never started
 	}
 	defer s.cancel()
 	stop := context.AfterFunc(ctx, s.cancel)
@@ -254,7 +261,7 @@ func (s *Server) serveHTTP(ln net.Listener) {
 	s.httpAddr = ln.Addr()
 	limits := s.cfg.Limits
 	s.http = &http.Server{
-		Handler:           s.guard(s.mux),
+		Handler:           s.Handler(),
 		ReadHeaderTimeout: min(10*time.Second, limits.ReadTimeout),
 		IdleTimeout:       min(2*time.Minute, limits.Idle),
 		MaxHeaderBytes:    64 << 10,
