@@ -27,6 +27,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/process"
 	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/runner/drivers"
 	"github.com/parleyhub/parley/internal/stubmodel"
 )
 
@@ -35,8 +36,11 @@ var agents = []struct {
 	id, driver string
 	streams    bool // the answer comes in pieces
 }{
+	{"claude-code", runner.DriverClaudeStdio, true},
 	{"claude-code", runner.DriverExec, true},
+	{"gemini", runner.DriverACP, true},
 	{"gemini", runner.DriverExec, true},
+	{"codex", runner.DriverCodexAppServer, true},
 	{"codex", runner.DriverExec, false},
 }
 
@@ -125,7 +129,7 @@ type conversation struct {
 func converse(t *testing.T, def runner.Definition, dir, resume string) *conversation {
 	t.Helper()
 	owner := string(process.NewMarker(""))[1:]
-	agent, err := runner.Open(def, runner.Options{Owner: owner})
+	agent, err := runner.Open(def, runner.Options{Owner: owner, Drivers: drivers.All()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +259,16 @@ func TestItRemembersAlsoAfterARestart(t *testing.T) {
 		}
 		c.close(t)
 		c = converse(t, def, dir, started[0].ID)
-		if out, _ := c.ok(t, "REMEMBER three"); out.Text != "user turns seen: 3" {
+		out, h := c.ok(t, "REMEMBER three")
+		if def.ID == "gemini" && def.Driver == runner.DriverACP {
+			// Its ACP mode cannot load what another process has said: see
+			// runner.Builtin. The user must be told.
+			if out.Text != "user turns seen: 1" || len(eventsOf[runner.Notice](h)) == 0 {
+				t.Errorf("after a restart: %q, %+v", out.Text, h.events)
+			}
+			return
+		}
+		if out.Text != "user turns seen: 3" {
 			t.Errorf("after a restart: %q", out.Text)
 		}
 	})
@@ -304,6 +317,37 @@ func TestABackgroundProcessOfAToolIsSwept(t *testing.T) {
 	})
 }
 
+func TestAPermissionQuestionIsAskedAndTheAnswerHolds(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		if def.Driver == runner.DriverExec {
+			t.Skip("a program that is run once a turn cannot ask")
+		}
+		directive := "TOOL:"
+		if def.ID == "codex" {
+			directive = "ESC:" // it asks where a command wants out of its sandbox
+		}
+		dir := t.TempDir()
+		c := converse(t, def, dir, "")
+		for kind, made := range map[runner.PermissionKind]bool{runner.AllowOnce: true, runner.RejectOnce: false} {
+			file := filepath.Join(dir, string(kind))
+			h := &record{kind: kind}
+			out, err := c.say(t, t.Context(), directive+"touch "+file, h)
+			if err != nil {
+				t.Fatalf("%s: %v", kind, err)
+			}
+			if len(h.asked) != 1 || !strings.Contains(h.asked[0].Title, "touch") {
+				t.Errorf("%s: asked %+v", kind, h.asked)
+			}
+			if _, err := os.Stat(file); (err == nil) != made {
+				t.Errorf("%s: the command was run: %v", kind, err == nil)
+			}
+			if !made && len(out.Denials) == 0 {
+				t.Errorf("%s: no denial in %+v", kind, out)
+			}
+		}
+	})
+}
+
 func TestRefusedCredentialsAreRecognised(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
 		c := converse(t, def, t.TempDir(), "")
@@ -329,7 +373,7 @@ func TestMissingCredentialsAreRecognised(t *testing.T) {
 		if out.Status != runner.OutcomeAuthRequired {
 			t.Errorf("%s, %v", out.Status, err)
 		}
-		agent, err := runner.Open(def, runner.Options{})
+		agent, err := runner.Open(def, runner.Options{Drivers: drivers.All()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -352,7 +396,7 @@ func TestTheModelsErrorsAreReported(t *testing.T) {
 
 func TestProbesFindVersionAndCredentials(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
-		agent, err := runner.Open(def, runner.Options{})
+		agent, err := runner.Open(def, runner.Options{Drivers: drivers.All()})
 		if err != nil {
 			t.Fatal(err)
 		}
