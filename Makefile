@@ -1,0 +1,45 @@
+# The words a Go engineer expects. Nothing here is needed: each is one command.
+
+.PHONY: build install check quick test race lint bench fuzz soak interop notice docs generate clean
+
+build: ## both programs, into bin/
+	go build -trimpath -o bin/ ./cmd/...
+
+install: ## into GOBIN
+	go install ./cmd/...
+
+check: ## everything, as continuous integration does it
+	go run ./tools/check
+
+quick: ## without the race detector, other platforms and real agents
+	go run ./tools/check -quick
+
+test:
+	go test ./...
+
+race:
+	go test -race ./...
+
+lint:
+	go run ./tools/check -only format,vet,staticcheck
+
+bench: ## what docs/PERFORMANCE.md reports
+	go test -run '^$$' -bench . -benchmem ./...
+
+fuzz: ## each fuzz target for FUZZTIME
+	go run ./tools/fuzz -time $(or $(FUZZTIME),30s)
+
+interop: ## with the real agents and clients; needs npm
+	go run ./tools/check -only interop
+
+notice:
+	go run ./tools/notice
+
+docs:
+	go run ./tools/speccover
+	go run ./tools/docs
+
+generate: notice docs
+
+clean:
+	rm -rf bin dist coverage.*

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// leastCoverage is what each package's own tests must cover of its statements,
+// in percent.
+const leastCoverage = 80
+
+// uncovered are packages whose tests run them as a process of its own, or that
+// are tools of the tests, by what follows the module's path.
+var uncovered = []string{"cmd/", "tools/", "examples/", "test/", "internal/mcpconfig/genschema"}
+
+const module = "github.com/parleyhub/parley/"
+
+// checkCoverage reads a profile of go test.
+func checkCoverage(profile string) error {
+	covered, err := readCoverage(profile)
+	if err != nil {
+		return err
+	}
+	var low []string
+	for _, pkg := range slices.Sorted(maps.Keys(covered)) {
+		percent := covered[pkg].percent()
+		if percent < leastCoverage && !exempt(pkg) {
+			low = append(low, fmt.Sprintf("%s: %.1f %%", pkg, percent))
+		}
+	}
+	if len(low) > 0 {
+		return fmt.Errorf("less than %d %% of the statements are covered in\n  %s", leastCoverage, strings.Join(low, "\n  "))
+	}
+	return nil
+}
+
+func exempt(pkg string) bool {
+	rest := strings.TrimPrefix(pkg, module)
+	return slices.ContainsFunc(uncovered, func(prefix string) bool {
+		return strings.HasPrefix(rest+"/", prefix) || rest == prefix
+	}) || strings.HasSuffix(pkg, "test") // helpers of tests, such as agenttest
+}
+
+// coverage counts statements.
+type coverage struct{ all, run int }
+
+func (c coverage) percent() float64 {
+	if c.all == 0 {
+		return 100
+	}
+	return 100 * float64(c.run) / float64(c.all)
+}
+
+// readCoverage adds a profile up by package. A block may stand there more than
+// once; it is run if one of its lines says so.
+func readCoverage(profile string) (map[string]coverage, error) {
+	f, err := os.Open(profile)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	type block struct {
+		statements int
+		run        bool
+	}
+	blocks := map[string]block{}
+	scanner := bufio.NewScanner(f)
+	for scanner.Scan() {
+		fields := strings.Fields(scanner.Text()) // FILE:FROM,TO STATEMENTS COUNT
+		if len(fields) != 3 {
+			continue // the line with the mode
+		}
+		statements, err := strconv.Atoi(fields[1])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", profile, scanner.Text(), err)
+		}
+		blocks[fields[0]] = block{statements, blocks[fields[0]].run || fields[2] != "0"}
+	}
+	covered := map[string]coverage{}
+	for place, b := range blocks {
+		file, _, _ := strings.Cut(place, ":")
+		c := covered[path.Dir(file)]
+		c.all += b.statements
+		if b.run {
+			c.run += b.statements
+		}
+		covered[path.Dir(file)] = c
+	}
+	return covered, scanner.Err()
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+)
+
+// interopDir holds the tests with real agents and clients, and in package.json
+// the versions of them.
+const interopDir = "test/interop"
+
+// interop installs the agents and clients that other people make, into a cache
+// outside of the tree, and tests with them.
+func (c *check) interop(ctx context.Context) error {
+	if c.quick {
+		return nil
+	}
+	if _, err := exec.LookPath("npm"); err != nil {
+		if c.ci {
+			return errors.New("npm is not installed")
+		}
+		fmt.Println("left out: npm is not installed")
+		return nil
+	}
+	if runtime.GOOS != "linux" {
+		fmt.Println("left out: these tests look into /proc, which only Linux has")
+		return nil
+	}
+	dir, err := install(ctx)
+	if err != nil {
+		return fmt.Errorf("install the agents: %w", err)
+	}
+	env := []string{
+		"PATH=" + filepath.Join(dir, "node_modules", ".bin") + string(os.PathListSeparator) + os.Getenv("PATH"),
+		"PARLEY_INTEROP_NODE_MODULES=" + filepath.Join(dir, "node_modules"),
+		"PARLEY_INTEROP_REQUIRE=claude,gemini,codex",
+	}
+	return c.goTest(ctx, env, "-count=1", "-timeout=20m", "-tags=interop", "./"+interopDir+"/...")
+}
+
+// install installs what package.json names, once for each content of it.
+func install(ctx context.Context) (dir string, err error) {
+	manifest, err := os.ReadFile(filepath.Join(interopDir, "package.json"))
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(manifest)
+	dir = filepath.Join(cache, "parley", "interop-"+hex.EncodeToString(sum[:8]))
+	done := filepath.Join(dir, "installed")
+	if _, err := os.Stat(done); err == nil {
+		return dir, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "package.json"), manifest, 0o600); err != nil {
+		return "", err
+	}
+	if err := command(ctx, nil, "npm", "install", "--prefix", dir, "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"); err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(done, nil, 0o600)
+}

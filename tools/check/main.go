@@ -1,0 +1,169 @@
+// Check builds and tests everything, as continuous integration does:
+//
+//	go run ./tools/check
+//
+// It needs Go and git. What more it can use, it uses and says so: a C compiler
+// for the race detector, npm for the tests with real agents. In continuous
+// integration (CI=true) both must be there, and a test that skips is a failure.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+func main() {
+	var c check
+	flag.BoolVar(&c.quick, "quick", false, "leave out the race detector, the other platforms and the real agents")
+	only := flag.String("only", "", "run only these steps, separated by commas")
+	flag.Parse()
+	c.ci = os.Getenv("CI") == "true"
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := c.run(ctx, *only); err != nil {
+		fmt.Fprintf(os.Stderr, "\ncheck: %v\n", err)
+		os.Exit(1)
+	}
+	fmt.Println("\ncheck: all is well")
+}
+
+type check struct {
+	quick bool
+	ci    bool
+}
+
+type step struct {
+	name string
+	run  func(context.Context) error
+}
+
+func (c *check) steps() []step {
+	return []step{
+		{"format", format},
+		{"build", goCommand("build", "./...")},
+		{"platforms", c.platforms},
+		{"vet", goCommand("vet", "./...")},
+		{"staticcheck", goCommand("tool", "-modfile=tools/lint.mod", "staticcheck", "./...")},
+		{"generated", generated},
+		{"test", c.test},
+		{"interop", c.interop},
+	}
+}
+
+func (c *check) run(ctx context.Context, only string) error {
+	var failed []string
+	for _, s := range c.steps() {
+		if only != "" && !slices.Contains(strings.Split(only, ","), s.name) {
+			continue
+		}
+		fmt.Printf("== %s\n", s.name)
+		began := time.Now()
+		err := s.run(ctx)
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
+		if err != nil {
+			failed = append(failed, s.name)
+			fmt.Printf("FAILED %s: %v\n", s.name, err)
+		}
+		fmt.Printf("-- %s: %s\n", s.name, time.Since(began).Round(100*time.Millisecond))
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// command runs a program with its output shown.
+func command(ctx context.Context, env []string, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), env...)
+	return cmd.Run()
+}
+
+func goCommand(args ...string) func(context.Context) error {
+	return func(ctx context.Context) error { return command(ctx, nil, "go", args...) }
+}
+
+func format(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, "gofmt", "-l", ".").Output()
+	if err != nil {
+		return err
+	}
+	if len(out) > 0 {
+		return fmt.Errorf("gofmt would change:\n%s", out)
+	}
+	return nil
+}
+
+// platforms builds for the other platforms that are supported.
+func (c *check) platforms(ctx context.Context) error {
+	if c.quick {
+		return nil
+	}
+	for _, platform := range []string{"linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"} {
+		system, arch, _ := strings.Cut(platform, "/")
+		fmt.Println(platform)
+		env := []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}
+		if err := command(ctx, env, "go", "build", "./..."); err != nil {
+			return fmt.Errorf("%s: %w", platform, err)
+		}
+	}
+	// Build constraints split tests too: see that they compile.
+	for _, system := range []string{"darwin", "windows"} {
+		if err := command(ctx, []string{"GOOS=" + system, "CGO_ENABLED=0"}, "go", "vet", "./..."); err != nil {
+			return fmt.Errorf("vet for %s: %w", system, err)
+		}
+	}
+	return nil
+}
+
+// generated checks that the committed files which programs write are what they
+// would write now.
+func generated(ctx context.Context) error {
+	return command(ctx, nil, "go", "run", "./tools/notice", "-check")
+}
+
+// test runs all tests, with the race detector where there is a C compiler, and
+// checks the coverage of each package.
+func (c *check) test(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "parley-check-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	profile := filepath.Join(dir, "coverage.out")
+	args := []string{"-coverprofile=" + profile, "-timeout=15m"}
+	switch {
+	case c.quick:
+	case hasRace(ctx):
+		args = append(args, "-race", "-covermode=atomic")
+	case c.ci:
+		return errors.New("the race detector needs a C compiler")
+	default:
+		fmt.Println("without the race detector: there is no C compiler")
+	}
+	if err := c.goTest(ctx, nil, append(args, "./...")...); err != nil {
+		return err
+	}
+	return checkCoverage(profile)
+}
+
+func hasRace(ctx context.Context) bool {
+	out, err := exec.CommandContext(ctx, "go", "env", "CC").Output()
+	if err != nil {
+		return false
+	}
+	_, err = exec.LookPath(strings.TrimSpace(string(out)))
+	return err == nil
+}
