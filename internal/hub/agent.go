@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -68,8 +67,6 @@ func (r *agents) remove(id string) *agent {
 	return a
 }
 
-var agentID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
-
 // Register adds an agent to a running hub. The error is CodeInvalid where its
 // ID is malformed or taken.
 func (h *Hub) Register(a Agent) error {
@@ -81,22 +78,22 @@ func (h *Hub) Register(a Agent) error {
 }
 
 func (h *Hub) register(a Agent) error {
-	if !agentID.MatchString(a.Definition.ID) {
+	if !runner.ValidID(a.Definition.ID) {
 		return &Error{Code: CodeInvalid, Field: "id",
 			Message: fmt.Sprintf("%q cannot be an agent's id: use a to z, 0 to 9, '.', '_' and '-', at most 64", clip(a.Definition.ID, 80))}
 	}
 	if a.Runner == nil {
 		return &Error{Code: CodeInvalid, Field: "driver", Message: fmt.Sprintf("agent %s has nothing that runs it", a.Definition.ID)}
 	}
-	limits := a.Definition.Limits
+	a.Definition.Limits = a.Definition.Limits.WithDefaults()
 	ctx, cancel := context.WithCancel(h.background)
 	ag := &agent{
 		hub: h, def: a.Definition, run: a.Runner,
 		registered: time.Now().UTC(),
 		cancel:     cancel,
 		queue: queue{
-			concurrency: orDefault(limits.Concurrency, 4),
-			limit:       orDefault(limits.Queue, 32),
+			concurrency: a.Definition.Limits.Concurrency,
+			limit:       a.Definition.Limits.Queue,
 			lanes:       map[string]*lane{},
 		},
 	}
@@ -264,12 +261,4 @@ func (a *agent) failWaiting(cause error) {
 		t.endWaiting(cause)
 		a.hub.release(t)
 	}
-}
-
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
 }

@@ -13,10 +13,25 @@ import (
 	"github.com/parleyhub/parley/internal/runner"
 )
 
+// builtinEcho is the agent that every hub has.
+func builtinEcho(b *testing.B, limits runner.Limits) hub.Agent {
+	def := runner.Builtin()["echo"]
+	def.Limits = limits
+	def, err := def.Complete()
+	if err != nil {
+		b.Fatal(err)
+	}
+	a, err := runner.Open(def, runner.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return hub.Agent{Definition: def, Runner: a}
+}
+
 func BenchmarkSendAndWait(b *testing.B) {
 	for _, mode := range []bus.Durability{bus.DurabilityFast, bus.DurabilityCommit} {
 		b.Run(string(mode), func(b *testing.B) {
-			h := newHub(b, hub.Config{Bus: openBus(b, b.TempDir(), mode)}, map[string]*fakeAgent{"echo": echo()})
+			h := newHub(b, hub.Config{Bus: openBus(b, b.TempDir(), mode), Agents: []hub.Agent{builtinEcho(b, runner.Limits{})}}, nil)
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := h.SendAndWait(context.Background(), request("echo", "hello")); err != nil {
@@ -26,8 +41,7 @@ func BenchmarkSendAndWait(b *testing.B) {
 		})
 	}
 	b.Run("fast-parallel", func(b *testing.B) {
-		a := hub.Agent{Definition: definition("echo"), Runner: echo()}
-		a.Definition.Limits = runner.Limits{Concurrency: 64, Queue: 1000}
+		a := builtinEcho(b, runner.Limits{Concurrency: 64, Queue: 1000})
 		h := newHub(b, hub.Config{Bus: openBus(b, b.TempDir(), bus.DurabilityFast), Agents: []hub.Agent{a}}, nil)
 		b.ReportAllocs()
 		b.SetParallelism(16)

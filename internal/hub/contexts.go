@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,7 +26,7 @@ func (h *Hub) Contexts(ctx context.Context, limit int) ([]ContextInfo, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, contextError(err)
 	}
-	infos := h.index.recentContexts(orDefault(limit, defaultPage), func(id string) bool { return h.expired.check(id) == nil })
+	infos := h.index.recentContexts(cmp.Or(limit, defaultPage), func(id string) bool { return h.expired.check(id) == nil })
 	for i := range infos {
 		infos[i].ExpiresAt = infos[i].LastUsedAt.Add(h.cfg.ContextTTL)
 	}

@@ -19,7 +19,7 @@ func TestContextsExpireWithWhatTheyHold(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		def := definition("a")
-		def.WorkDir.Policy = "context"
+		def.Driver = runner.DriverExec
 		a := actor()
 		h, err := hub.New(t.Context(), hub.Config{ContextTTL: time.Hour, TaskTTL: 2 * time.Hour, DataDir: dir, Agents: []hub.Agent{{Definition: def, Runner: a}}})
 		if err != nil {

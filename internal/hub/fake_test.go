@@ -90,7 +90,7 @@ func echo() *fakeAgent {
 }
 
 func definition(id string) runner.Definition {
-	return runner.Definition{ID: id, Driver: "exec", WorkDir: runner.WorkDirSpec{Policy: "none"}}
+	return runner.Definition{ID: id, Driver: runner.DriverEcho}
 }
 
 // openBus opens a bus that is closed with the test.

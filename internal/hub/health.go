@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,7 +141,7 @@ func (h *health) current() Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := Health{
-		Status: Unknown, Stage: orDefault(h.probe.Stage, runner.StageUnknown), LastCheck: h.at,
+		Status: Unknown, Stage: cmp.Or(h.probe.Stage, runner.StageUnknown), LastCheck: h.at,
 		Latency: h.probe.Latency, Version: h.probe.Version, Circuit: circuit.String(),
 	}
 	if h.probe.Err != nil {
@@ -210,8 +211,8 @@ func (h *health) admit() (done func(error), err error) {
 		}
 		return nil, &Error{
 			Code:    CodeUnavailable,
-			Message: orDefault(why, fmt.Sprintf("agent %s is not installed", def.ID)),
-			Remedy:  orDefault(def.Probe.Install, fmt.Sprintf("install %s, or set the agent's command in config.yaml", orDefault(def.Command, def.ID))),
+			Message: cmp.Or(why, fmt.Sprintf("agent %s is not installed", def.ID)),
+			Remedy:  cmp.Or(def.Probe.Install, fmt.Sprintf("install %s, or set the agent's command in config.yaml", cmp.Or(def.Command, def.ID))),
 		}
 	}
 	done, err = h.circuit.Allow()

@@ -227,6 +227,32 @@ func TestFailedRunsOpenTheCircuitAndATrialClosesIt(t *testing.T) {
 	})
 }
 
+// TestTimeInWhichTheUserThinksDoesNotCount: only the agent's time is limited.
+func TestTimeInWhichTheUserThinksDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		def := definition("a")
+		def.Limits.Run = time.Minute
+		h, err := hub.New(t.Context(), hub.Config{Agents: []hub.Agent{{Definition: def, Runner: actor()}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		task := send(t, h, request("a", "ask:1 ask:2 wait"))
+		for range 2 {
+			time.Sleep(10 * time.Minute)
+			if task.Status.State != a2a.TaskStateInputRequired {
+				t.Fatalf("task %+v", task)
+			}
+			task = send(t, h, follow(task, "yes"))
+		}
+		if errorCode(t, task) != string(hub.CodeTimeout) { // and afterwards it does
+			t.Errorf("task %+v", task)
+		}
+		if err := h.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestABrokenAgentSlowsNobody has one agent hang and fail while another works.
 func TestABrokenAgentSlowsNobody(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"bad": actor(), "good": actor()})

@@ -563,6 +563,39 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 	}
 }
 
+func TestEventsAfterATurnAreIgnored(t *testing.T) {
+	late := make(chan struct{})
+	var handler runner.Handler
+	agent := &fakeAgent{turn: func(_ context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		handler = h
+		return runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which?"}, nil
+	}}
+	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": agent})
+	task := send(t, h, request("a", "go"))
+	sub, err := h.Subscribe(t.Context(), task.ID) // keeps the task in memory
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	go func() {
+		defer close(late)
+		handler.Event(runner.TextDelta{Text: "late"})
+		handler.Event(runner.ToolCall{ID: "1"})
+		handler.Event(runner.Notice{Text: "late"})
+		if _, err := handler.Permission(context.Background(), runner.PermissionRequest{Options: []runner.PermissionOption{{ID: "a"}}}); err == nil {
+			t.Error("a question after the turn was answered")
+		}
+	}()
+	<-late
+	got, err := h.Task(t.Context(), task.ID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(task, got); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestAgentsComeAndGo(t *testing.T) {
 	h := newHub(t, hub.Config{}, nil)
 	agent := actor()

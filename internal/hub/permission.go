@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,9 +44,9 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 		return runner.PermissionAnswer{}, errNoOptions
 	}
 	switch t.agent.def.Permissions {
-	case "allow":
+	case runner.PermissionsAllow:
 		return decide(req, true, "").unpack()
-	case "deny":
+	case runner.PermissionsDeny:
 		return decide(req, false, "the configuration of this agent denies it").unpack()
 	}
 	q := &question{req: req, answer: make(chan decision, 1)}
@@ -66,7 +67,7 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	case d := <-q.answer: // in the last moment
 		return d.unpack()
 	default:
-		return runner.PermissionAnswer{}, orDefault(ctx.Err(), context.Cause(tn.ctx))
+		return runner.PermissionAnswer{}, cmp.Or(ctx.Err(), context.Cause(tn.ctx))
 	}
 }
 
@@ -119,13 +120,13 @@ func (t *task) ask() {
 
 func permissionData(req runner.PermissionRequest) PermissionData {
 	return PermissionData{
-		RequestID: req.ID, Title: questionText(req), Tool: orDefault(req.Tool.Name, req.Tool.Title),
+		RequestID: req.ID, Title: questionText(req), Tool: cmp.Or(req.Tool.Name, req.Tool.Title),
 		Input: rawData(req.Tool.Input), Options: req.Options,
 	}
 }
 
 func questionText(req runner.PermissionRequest) string {
-	title := orDefault(req.Title, orDefault(req.Tool.Title, req.Tool.Name))
+	title := cmp.Or(req.Title, cmp.Or(req.Tool.Title, req.Tool.Name))
 	if title == "" {
 		title = "The agent asks for permission."
 	}

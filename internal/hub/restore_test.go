@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -174,6 +175,8 @@ func killAt(t *testing.T, dir string, lines int) []string {
 func TestPartialOutputSurvivesAKill(t *testing.T) {
 	dir := t.TempDir()
 	b := openBus(t, dir, bus.DurabilityFast)
+	sent := make(chan struct{})
+	t.Cleanup(func() { <-sent }) // when the hub is closed
 	agent := &fakeAgent{turn: func(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		if prompt(turn) == "first" {
 			h.Event(runner.TextDelta{Text: "the first turn"})
@@ -190,8 +193,26 @@ func TestPartialOutputSurvivesAKill(t *testing.T) {
 	if _, err := h.Send(t.Context(), follow(task, "second")); err != nil {
 		t.Fatal(err)
 	}
-	if err := hub.AwaitOutput(t.Context(), b, task.ID); err != nil {
-		t.Fatal(err)
+	// Another one's head is first stored in the midst of its turn.
+	go func() {
+		defer close(sent)
+		if _, err := h.SendAndWait(context.Background(), in("c", "a", "unstored")); err != nil {
+			t.Error(err)
+		}
+	}()
+	page := hub.TaskPage{}
+	for len(page.Tasks) == 0 {
+		var err error
+		if page, err = h.Tasks(t.Context(), hub.TaskQuery{ContextID: "c"}); err != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
+	other := page.Tasks[0].ID
+	for _, id := range []a2a.TaskID{task.ID, other} {
+		if err := hub.AwaitOutput(t.Context(), b, id); err != nil {
+			t.Fatal(err)
+		}
 	}
 	// Another hub on the same store finds what a kill would have left.
 	h2 := newHub(t, hub.Config{Bus: b}, map[string]*fakeAgent{"a": actor()})
@@ -202,6 +223,15 @@ func TestPartialOutputSurvivesAKill(t *testing.T) {
 	got := newReplica(cut)
 	if got.state != a2a.TaskStateFailed || got.artifacts["answer-2"] != "half an ans" || got.artifacts["log"] != "ab" || len(got.artifacts) != 2 {
 		t.Errorf("after the kill: %+v", got)
+	}
+	if cut, err = h2.Task(t.Context(), other, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := newReplica(cut); got.artifacts["answer"] != "half an ans" || got.artifacts["log"] != "ab" {
+		t.Errorf("the other after the kill: %+v", got)
+	}
+	if cut, err = h2.Task(t.Context(), task.ID, nil); err != nil {
+		t.Fatal(err)
 	}
 	if n := len(cut.History); n != 4 || text(cut.History[2]) != "second" {
 		t.Errorf("history of %d", n)

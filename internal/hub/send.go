@@ -350,7 +350,7 @@ func taskMetadata(given map[string]any, agent string) map[string]any {
 
 // checkPrompt refuses a prompt that is larger than the agent takes.
 func (a *agent) checkPrompt(msg *a2a.Message) error {
-	limit := orDefault(a.def.Limits.MaxPrompt, 1<<20)
+	limit := a.def.Limits.MaxPrompt
 	n := 0
 	for _, p := range msg.Parts {
 		n += len(p.Text())
@@ -362,14 +362,12 @@ func (a *agent) checkPrompt(msg *a2a.Message) error {
 		Remedy: "shorten it, or raise the agent's limits.maxPrompt"}
 }
 
-func (a *agent) runLimit() time.Duration { return orDefault(a.def.Limits.Run, 30*time.Minute) }
-
 // timeout bounds what was asked for by the agent's limit.
 func (a *agent) timeout(asked time.Duration) time.Duration {
 	if asked <= 0 {
-		return a.runLimit()
+		return a.def.Limits.Run
 	}
-	return min(asked, a.runLimit())
+	return min(asked, a.def.Limits.Run)
 }
 
 // validateMessage checks what the hub itself relies on, and the sizes of the rest.

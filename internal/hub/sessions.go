@@ -169,7 +169,7 @@ func (p *sessions) closeIdle() {
 	for e := p.idle.Front(); e != nil; e = next {
 		next = e.Next()
 		s := e.Value.(*session)
-		if time.Since(s.used) >= orDefault(s.agent.def.Limits.SessionIdle, 5*time.Minute) {
+		if time.Since(s.used) >= s.agent.def.Limits.SessionIdle {
 			p.close(s)
 		}
 	}

@@ -109,15 +109,17 @@ func TestWorkingDirectories(t *testing.T) {
 	agents := map[string]*fakeAgent{}
 	var cfg hub.Config
 	for id, w := range map[string]runner.WorkDirSpec{
-		"own": {}, "own2": {Policy: "context"}, "fixed": {Policy: "fixed", Path: fixed}, "tree": {Policy: "worktree", Path: repo}, "none": {Policy: "none"},
+		"own": {}, "own2": {Policy: "context"}, "fixed": {Policy: "fixed", Path: fixed}, "tree": {Policy: "worktree", Path: repo},
 		"gone": {Policy: "fixed", Path: filepath.Join(fixed, "gone")}, "relative": {Policy: "fixed", Path: "x"}, "odd": {Policy: "odd"},
 		"notree": {Policy: "worktree", Path: fixed}, "reltree": {Policy: "worktree", Path: "x"},
 	} {
 		def := definition(id)
-		def.WorkDir = w
+		def.Driver, def.WorkDir = runner.DriverExec, w
 		agents[id] = actor()
 		cfg.Agents = append(cfg.Agents, hub.Agent{Definition: def, Runner: agents[id]})
 	}
+	agents["none"] = actor()
+	cfg.Agents = append(cfg.Agents, hub.Agent{Definition: definition("none"), Runner: agents["none"]})
 	cfg.DataDir = data
 	h := newHub(t, cfg, nil)
 	hostile := "../../etc/passwd"

@@ -155,10 +155,9 @@ func (s said) Turn(ctx context.Context, _ runner.Turn, h runner.Handler) (runner
 func TestAResultThatCannotBeStoredIsNotShownAsFinished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &failing{store: newMemory()}
-		none := runner.WorkDirSpec{Policy: policyNone}
 		cfg, err := Config{Agents: []Agent{
-			{Definition: runner.Definition{ID: "a", WorkDir: none}, Runner: said{}},
-			{Definition: runner.Definition{ID: "asks", WorkDir: none}, Runner: said{ask: true}},
+			{Definition: runner.Definition{ID: "a", Driver: runner.DriverEcho}, Runner: said{}},
+			{Definition: runner.Definition{ID: "asks", Driver: runner.DriverEcho}, Runner: said{ask: true}},
 		}}.withDefaults()
 		if err != nil {
 			t.Fatal(err)
@@ -275,6 +274,17 @@ func TestAnAnswerIsStoredOnce(t *testing.T) {
 	}})
 	if err != nil || bytes.Count(body, []byte(answer)) != 1 {
 		t.Errorf("%d bytes, %v", len(body), err)
+	}
+}
+
+// TestDeltasOfAFoldedTurnAreLeftOut: a crash may come between the head that
+// holds a turn's output and the removal of its deltas.
+func TestDeltasOfAFoldedTurnAreLeftOut(t *testing.T) {
+	got := decodeDeltas([]byte(`{"turn":1,"text":"old"}
+{"turn":2,"text":"new"}
+{"turn":2,"te`), 1)
+	if d := cmp.Diff([]delta{{Turn: 2, Text: "new"}}, got); d != "" {
+		t.Error(d)
 	}
 }
 

@@ -70,12 +70,22 @@ func TestSubscribersSeeAllWithoutGapOrDuplicate(t *testing.T) {
 		// Texts with characters of several bytes, cut anywhere.
 		whole := strings.Repeat(rapid.StringN(1, 20, -1).Draw(rt, "text"), rapid.IntRange(1, 200).Draw(rt, "times"))
 		step := rapid.IntRange(1, 50).Draw(rt, "step")
+		pause := rapid.IntRange(0, len(whole)).Draw(rt, "pause")
+		paused, resume := make(chan struct{}), make(chan struct{})
 		agent := &fakeAgent{turn: func(_ context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
 			for s := whole; s != ""; {
+				if d := len(whole) - len(s); d <= pause && pause < d+step {
+					close(paused)
+					<-resume
+				}
 				n := min(step, len(s))
 				h.Event(runner.TextDelta{Text: s[:n]})
 				h.Event(runner.Artifact{ID: "log", Append: true, Parts: []*a2a.Part{a2a.NewTextPart("x")}})
 				s = s[n:]
+			}
+			if pause == len(whole) && len(whole)%step == 0 {
+				close(paused)
+				<-resume
 			}
 			return runner.Outcome{Status: runner.OutcomeCompleted, Text: whole}, nil
 		}}
@@ -108,13 +118,20 @@ func TestSubscribersSeeAllWithoutGapOrDuplicate(t *testing.T) {
 			}
 		}
 		wg.Go(func() { watch(first) })
-		for range 8 {
-			sub, err := h.Subscribe(context.Background(), first.Task().ID)
-			if err != nil {
-				rt.Fatal(err)
+		more := func() {
+			for range 4 {
+				sub, err := h.Subscribe(context.Background(), first.Task().ID)
+				if err != nil {
+					rt.Fatal(err)
+				}
+				wg.Go(func() { watch(sub) })
 			}
-			wg.Go(func() { watch(sub) })
 		}
+		more() // at a moment of chance
+		<-paused
+		more() // in the middle
+		close(resume)
+		more() // at another
 		wg.Wait()
 	})
 }

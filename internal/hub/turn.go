@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,7 +134,7 @@ func broken(err error) bool {
 // another turn at once.
 func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more bool) {
 	cause := context.Cause(tn.ctx)
-	fault := agentFault(out, err, cause, p.timeout < t.agent.runLimit())
+	fault := agentFault(out, err, cause, p.timeout < t.agent.def.Limits.Run)
 	p.done(fault)
 	t.agent.health.ran(fault)
 
@@ -492,7 +493,7 @@ func (tn *turn) addTool(ev runner.ToolCall) {
 	if t.status.State != a2a.TaskStateWorking || t.settling {
 		return // a question stands in the status
 	}
-	title := orDefault(call.Title, orDefault(call.Name, "a tool"))
+	title := cmp.Or(call.Title, cmp.Or(call.Name, "a tool"))
 	m := t.agentMessage(a2a.NewTextPart(title))
 	m.Metadata = map[string]any{MetaTool: toolData(call)}
 	t.show(t.newStatus(a2a.TaskStateWorking, m))
@@ -500,10 +501,10 @@ func (tn *turn) addTool(ev runner.ToolCall) {
 
 func mergeTool(old, ev runner.ToolCall) runner.ToolCall {
 	old.ID = ev.ID
-	old.Name = orDefault(ev.Name, old.Name)
-	old.Title = orDefault(ev.Title, old.Title)
-	old.Status = orDefault(ev.Status, old.Status)
-	old.Output = orDefault(ev.Output, old.Output)
+	old.Name = cmp.Or(ev.Name, old.Name)
+	old.Title = cmp.Or(ev.Title, old.Title)
+	old.Status = cmp.Or(ev.Status, old.Status)
+	old.Output = cmp.Or(ev.Output, old.Output)
 	if len(ev.Input) > 0 {
 		old.Input = ev.Input
 	}

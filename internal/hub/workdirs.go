@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -22,20 +23,13 @@ type workDirs struct {
 	base string // the hub's data directory
 }
 
-// Policies of a runner.WorkDirSpec. policyNone is for agents that touch no
-// files: they get no directory.
-const (
-	policyContext  = "context"
-	policyFixed    = "fixed"
-	policyWorktree = "worktree"
-	policyNone     = "none"
-)
-
+// policy returns the policy of an agent's definition; "" for one that touches no
+// files and gets no directory.
 func policy(def runner.Definition) string {
-	if def.WorkDir.Policy == "" && def.Driver == "echo" {
-		return policyNone
+	if def.Driver == runner.DriverEcho {
+		return ""
 	}
-	return orDefault(def.WorkDir.Policy, policyContext)
+	return cmp.Or(def.WorkDir.Policy, runner.WorkDirContext)
 }
 
 // dirName names a context's directory: its id may hold anything.
@@ -47,14 +41,14 @@ func dirName(contextID string) string {
 // path returns the directory of an agent in a context; "" where it has none.
 func (w workDirs) path(def runner.Definition, contextID string) (string, error) {
 	switch p := policy(def); p {
-	case policyNone:
+	case "":
 		return "", nil
-	case policyFixed:
+	case runner.WorkDirFixed:
 		if !filepath.IsAbs(def.WorkDir.Path) {
 			return "", configError(def, "workdir.path must be an absolute directory")
 		}
 		return def.WorkDir.Path, nil
-	case policyContext, policyWorktree:
+	case runner.WorkDirContext, runner.WorkDirWorktree:
 		if w.base == "" {
 			return "", configError(def, "the hub has no data directory, so workdir.policy must be fixed")
 		}
@@ -62,7 +56,7 @@ func (w workDirs) path(def runner.Definition, contextID string) (string, error) 
 		if err != nil {
 			return "", err
 		}
-		if p == policyContext {
+		if p == runner.WorkDirContext {
 			return filepath.Join(base, "contexts", dirName(contextID)), nil
 		}
 		return filepath.Join(base, "worktrees", def.ID, dirName(contextID)), nil
@@ -82,13 +76,13 @@ func (w workDirs) prepare(ctx context.Context, def runner.Definition, contextID 
 		return dir, err
 	}
 	switch policy(def) {
-	case policyFixed:
+	case runner.WorkDirFixed:
 		if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
 			return "", configError(def, fmt.Sprintf("workdir.path %s is not a directory", dir))
 		}
-	case policyContext:
+	case runner.WorkDirContext:
 		err = os.MkdirAll(dir, 0o700)
-	case policyWorktree:
+	case runner.WorkDirWorktree:
 		err = addWorktree(ctx, def, dir)
 	}
 	if err != nil {
@@ -132,7 +126,7 @@ func git(ctx context.Context, repo string, args ...string) error {
 // committed stays: they may be wanted.
 func (w workDirs) remove(ctx context.Context, def runner.Definition, contextID string) error {
 	p := policy(def)
-	if p != policyContext && p != policyWorktree {
+	if p != runner.WorkDirContext && p != runner.WorkDirWorktree {
 		return nil
 	}
 	dir, err := w.path(def, contextID)
@@ -142,7 +136,7 @@ func (w workDirs) remove(ctx context.Context, def runner.Definition, contextID s
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if p == policyWorktree {
+	if p == runner.WorkDirWorktree {
 		return git(ctx, def.WorkDir.Path, "worktree", "remove", "--", dir)
 	}
 	return os.RemoveAll(dir)
