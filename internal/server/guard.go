@@ -47,9 +47,11 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 			"send the header Authorization: Bearer TOKEN with the hub's token")
 		return
 	}
-	if !s.readBody(w, r) {
+	release, ok := s.readBody(w, r)
+	if !ok {
 		return
 	}
+	defer release()
 	if _, pattern := mux.Handler(r); pattern == "" {
 		noRoute(w, r, mux)
 		return
@@ -92,47 +94,27 @@ func corsHeaders(w *response, r *http.Request) bool {
 const smallBody = 64 << 10
 
 // readBody reads the whole body, within the limits of size and time, before any
-// handler runs: a slow or huge body costs one goroutine and bounded memory. It
-// answers by itself where it returns false.
-func (s *Server) readBody(w *response, r *http.Request) bool {
+// handler runs: a slow or huge body costs one goroutine and bounded memory. The
+// caller releases that memory after the handler. readBody answers by itself
+// where ok is false.
+func (s *Server) readBody(w *response, r *http.Request) (release func(), ok bool) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		return true
-	}
-	limit := int64(s.cfg.Limits.Message)
-	if r.ContentLength > limit {
-		s.tooLarge(w)
-		return false
+		return func() {}, true
 	}
 	deadline := time.Now().Add(s.cfg.Limits.ReadTimeout)
-	if err := w.control.SetReadDeadline(deadline); err != nil {
-		s.log.DebugContext(r.Context(), "no read deadline", "error", err) // a writer of a test
-	}
-	body, err := s.readAll(r, limit, deadline)
-	switch {
-	case errors.Is(err, errTooLarge):
-		s.tooLarge(w)
-		return false
-	case errors.Is(err, errBusy):
-		w.Header().Set("Retry-After", "1")
-		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeServerBusy, "SERVER_BUSY", "too many large requests at once", "try again")
-		return false
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		w.Header().Set("Connection", "close")
-		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, "REQUEST_TIMEOUT", "the body came too slowly", "")
-		return false
-	case err != nil:
-		w.Header().Set("Connection", "close")
-		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "INVALID_REQUEST", "the body could not be read", "")
-		return false
+	w.readUntil(deadline)
+	body, held, err := s.readAll(r, deadline)
+	if err != nil {
+		s.bodies.Release(held)
+		s.refuseBody(w, err)
+		return nil, false
 	}
 	// net/http watches for the client's end by reading on: without the reset it
 	// would take the deadline for that end.
-	if err := w.control.SetReadDeadline(time.Time{}); err != nil {
-		s.log.DebugContext(r.Context(), "no read deadline", "error", err)
-	}
+	w.readUntil(time.Time{})
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
-	return true
+	return func() { s.bodies.Release(held) }, true
 }
 
 var (
@@ -140,36 +122,56 @@ var (
 	errBusy     = errors.New("no memory for large bodies is free")
 )
 
-func (s *Server) readAll(r *http.Request, limit int64, deadline time.Time) ([]byte, error) {
-	var body bytes.Buffer
+// readAll returns the body and the share of the memory for bodies that it
+// holds, also on an error: none for a small body, and while a large one is
+// being read as much as it may become.
+func (s *Server) readAll(r *http.Request, deadline time.Time) (body []byte, held int64, err error) {
+	limit := int64(s.cfg.Limits.Message)
+	if r.ContentLength > limit {
+		return nil, 0, errTooLarge
+	}
+	var buf bytes.Buffer
 	if r.ContentLength > 0 && r.ContentLength <= smallBody {
-		body.Grow(int(r.ContentLength) + bytes.MinRead)
+		buf.Grow(int(r.ContentLength) + bytes.MinRead)
 	}
 	first := min(smallBody, limit+1)
-	n, err := io.Copy(&body, io.LimitReader(r.Body, first))
+	n, err := io.Copy(&buf, io.LimitReader(r.Body, first))
 	switch {
 	case err != nil || n < first:
-		return body.Bytes(), err
+		return buf.Bytes(), 0, err
 	case n > limit:
-		return nil, errTooLarge
+		return nil, 0, errTooLarge
 	}
 	ctx, cancel := context.WithDeadline(r.Context(), deadline)
 	defer cancel()
 	if s.bodies.Acquire(ctx, limit) != nil {
-		return nil, errBusy
+		return nil, 0, errBusy
 	}
-	defer s.bodies.Release(limit)
-	n, err = io.Copy(&body, io.LimitReader(r.Body, limit-first+1))
-	if err == nil && n > limit-first {
-		err = errTooLarge
+	_, err = io.Copy(&buf, io.LimitReader(r.Body, limit-first+1))
+	switch {
+	case err != nil:
+		return nil, limit, err
+	case int64(buf.Len()) > limit:
+		return nil, limit, errTooLarge
 	}
-	return body.Bytes(), err
+	s.bodies.Release(limit - int64(buf.Len()))
+	return buf.Bytes(), int64(buf.Len()), nil
 }
 
-func (s *Server) tooLarge(w *response) {
-	w.Header().Set("Connection", "close")
-	refuse(w, http.StatusRequestEntityTooLarge, jsonrpc.CodeInvalidRequest, "REQUEST_TOO_LARGE", "the request is larger than allowed",
-		"send at most "+byteCount(s.cfg.Limits.Message))
+func (s *Server) refuseBody(w *response, err error) {
+	w.Header().Set("Connection", "close") // the rest of the body is not read
+	switch {
+	case errors.Is(err, errTooLarge):
+		refuse(w, http.StatusRequestEntityTooLarge, jsonrpc.CodeInvalidRequest, "REQUEST_TOO_LARGE", "the request is larger than allowed",
+			"send at most "+byteCount(s.cfg.Limits.Message))
+	case errors.Is(err, errBusy):
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeServerBusy, "SERVER_BUSY", "too many large requests at once", "try again")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, "REQUEST_TIMEOUT", "the body came too slowly", "")
+	default:
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "INVALID_REQUEST", "the body could not be read", "")
+	}
 }
 
 // noRoute answers where no handler fits, as the mux would but in JSON.
@@ -242,6 +244,12 @@ func (w *response) FlushError() error {
 func (w *response) Flush() {
 	if err := w.FlushError(); err != nil {
 		return // the next write fails with the cause
+	}
+}
+
+func (w *response) readUntil(deadline time.Time) {
+	if err := w.control.SetReadDeadline(deadline); err != nil {
+		return // only writers of tests have no deadline
 	}
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -76,7 +77,7 @@ func clearStale(ctx context.Context, path string) error {
 // removeStale moves the file aside before it removes it: where another hub has
 // put its own socket there since, that one goes back.
 func removeStale(path string, before os.FileInfo) error {
-	aside := path + ".stale"
+	aside := fmt.Sprintf("%s.%d", path, os.Getpid())
 	if err := os.Rename(path, aside); err != nil {
 		return socketError(path, err)
 	}

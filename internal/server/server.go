@@ -49,7 +49,8 @@ type Limits struct {
 	Message     int           // bytes of a request or line: 10 MiB
 	Conns       int           // connections of each listener: 4096
 	InFlight    int           // requests of one socket connection at once: 1024
-	BodyMemory  int64         // bytes of large HTTP bodies being read at once: 128 MiB
+	BodyMemory  int64         // bytes of all large HTTP bodies at once: 128 MiB
+	LineMemory  int64         // bytes of one socket connection's requests at once: 32 MiB
 	ReadTimeout time.Duration // a request, from its first byte to its last: 30 s
 	// WriteTimeout is how long a client may take nothing of an answer: 30 s.
 	WriteTimeout time.Duration
@@ -75,7 +76,11 @@ func (l Limits) withDefaults() Limits {
 	if l.BodyMemory <= 0 {
 		l.BodyMemory = 128 << 20
 	}
+	if l.LineMemory <= 0 {
+		l.LineMemory = 32 << 20
+	}
 	l.BodyMemory = max(l.BodyMemory, int64(l.Message))
+	l.LineMemory = max(l.LineMemory, int64(l.Message))
 	orTime(&l.ReadTimeout, 30*time.Second)
 	orTime(&l.WriteTimeout, 30*time.Second)
 	orTime(&l.Idle, 15*time.Minute)
@@ -265,7 +270,7 @@ func (s *Server) serveHTTP(ln net.Listener) {
 		ReadHeaderTimeout: min(10*time.Second, limits.ReadTimeout),
 		IdleTimeout:       min(2*time.Minute, limits.Idle),
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return s.base },
 	}
 	s.serving.Go(func() {

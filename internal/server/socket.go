@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 )
@@ -124,7 +126,8 @@ type socketConn struct {
 	ctx    context.Context // ends when the client has gone or is cut off
 	cancel context.CancelFunc
 	out    chan []byte
-	slots  chan struct{} // one for each request that may run
+	slots  chan struct{}       // one for each request that may run
+	memory *semaphore.Weighted // of the lines whose requests run
 	busy   sync.WaitGroup
 }
 
@@ -137,6 +140,7 @@ func newSocketConn(nc net.Conn, s *socketServer) *socketConn {
 		cancel: cancel,
 		out:    make(chan []byte, outgoing),
 		slots:  make(chan struct{}, s.limits.InFlight),
+		memory: semaphore.NewWeighted(s.limits.LineMemory),
 	}
 }
 
@@ -231,8 +235,13 @@ func (c *socketConn) read() {
 		case len(line) == 0:
 			<-c.slots
 		default:
+			held := int64(min(len(line), c.server.limits.Message))
+			if c.memory.Acquire(c.ctx, held) != nil {
+				return // the client has gone
+			}
 			c.busy.Go(func() {
 				c.answer(line)
+				c.memory.Release(held)
 				<-c.slots
 			})
 		}

@@ -226,6 +226,22 @@ func TestSocketReadsNoMoreThanItMayRun(t *testing.T) {
 	}
 }
 
+func TestSocketReadsNoMoreThanItMayHold(t *testing.T) {
+	b := newBlocking()
+	r := start(t, handler(b.handle), limits(server.Limits{Message: 1000, LineMemory: 1500}))
+	c := r.dial(t)
+	big := `{"x":"` + strings.Repeat("y", 600) + `"}`
+	c.write(rpc(1, "block", big), rpc(2, "block", big), rpc(3, "block", big))
+	<-b.began
+	<-b.began
+	other := r.dial(t)
+	other.write(rpc(4, "now", big))
+	want(t, other.read(), "4 ok")
+	if n := len(b.began); n != 0 {
+		t.Errorf("%d more began", n)
+	}
+}
+
 func TestSocketConnectionsAreBounded(t *testing.T) {
 	r := start(t, limits(server.Limits{Conns: 2}))
 	first := r.dial(t)
