@@ -168,6 +168,12 @@ func errorDetails(err error, code wireCode) []*errordetails.Typed {
 	return details
 }
 
+// meant tells an error that was made for clients from an unforeseen one.
+func meant(err error) bool {
+	var ae *a2a.Error
+	return errors.As(err, &ae) || wireCodeOf(err).err != a2a.ErrInternalError
+}
+
 // errorText is the message of an error that goes to a client: that of an
 // *a2a.Error or of the kind, never the text of an unknown cause.
 func errorText(err error, code wireCode) string {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -160,7 +161,7 @@ func parseRPC(body []byte) (jsonrpc.Request, error) {
 
 func (b jsonrpcBinding) dispatch(ctx context.Context, w http.ResponseWriter, req jsonrpc.Request, m rpcMethods) {
 	if call, ok := m.unary[req.Method]; ok {
-		result, err := call(ctx, b.handler, req.Params)
+		result, err := b.safely(ctx, call, req)
 		if err != nil {
 			writeRPCError(w, http.StatusOK, req.ID, err)
 			return
@@ -180,6 +181,17 @@ func (b jsonrpcBinding) dispatch(ctx context.Context, w http.ResponseWriter, req
 	b.stream(ctx, w, req.ID, events, m)
 }
 
+// safely makes a panic an internal error, so that the client has an answer.
+func (b jsonrpcBinding) safely(ctx context.Context, call unaryMethod, req jsonrpc.Request) (result any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.log.Error("request panicked", "method", req.Method, "panic", p, "stack", string(debug.Stack()))
+			err = a2a.ErrInternalError
+		}
+	}()
+	return call(ctx, b.handler, req.Params)
+}
+
 func (b jsonrpcBinding) writeResult(w http.ResponseWriter, id jsonrpc.ID, result any) {
 	body, err := rawjson.Append(nil, rpcResponse{JSONRPC: jsonrpc.Version, ID: id, Result: result})
 	if err != nil {
@@ -195,6 +207,9 @@ func (b jsonrpcBinding) writeResult(w http.ResponseWriter, id jsonrpc.ID, result
 func (b jsonrpcBinding) stream(ctx context.Context, w http.ResponseWriter, id jsonrpc.ID, events iter.Seq2[a2a.Event, error], m rpcMethods) {
 	out := newEventStream(w, b.writeTimeout)
 	err := out.run(ctx, b.keepAlive, events, func(event a2a.Event, err error) ([]byte, error) {
+		if err != nil && !meant(err) {
+			b.log.Error("stream failed", "error", err)
+		}
 		if err == nil {
 			var result any
 			if result, err = m.event(event); err == nil {

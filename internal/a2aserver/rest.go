@@ -103,10 +103,12 @@ func camelQuery(query url.Values) url.Values {
 	return out
 }
 
-// restGate stands between the SDK's REST bindings and the client and mends three
+// restGate stands between the SDK's REST bindings and the client and mends four
 // things. A stream whose first event is an error becomes that error, with its
 // status (the SDK has sent 200 by then). The mux's plain texts, such as for an
-// unknown path, become errors of A2A. An answer without content becomes {}.
+// unknown path, become errors of A2A. An answer without content becomes {}. And
+// errors of 0.3 are JSON, not problem documents (RFC 9457): they are none, and the
+// SDK's own client does not read them.
 type restGate struct {
 	http.ResponseWriter
 	rc      *http.ResponseController
@@ -140,6 +142,9 @@ func (g *restGate) WriteHeader(status int) {
 		g.state = gateDone
 		writeRESTError(g.ResponseWriter, muxError(status))
 	default:
+		if strings.HasPrefix(contentType, "application/problem+json") {
+			g.Header().Set("Content-Type", "application/json")
+		}
 		g.state = gatePlain
 		g.ResponseWriter.WriteHeader(status)
 	}
