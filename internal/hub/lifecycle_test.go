@@ -571,12 +571,16 @@ func TestEventsAfterATurnAreIgnored(t *testing.T) {
 		return runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which?"}, nil
 	}}
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": agent})
-	task := send(t, h, request("a", "go"))
-	sub, err := h.Subscribe(t.Context(), task.ID) // keeps the task in memory
+	sub, err := h.SendAndStream(t.Context(), request("a", "go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sub.Close()
+	defer sub.Close() // until then the task that the handler knows is the hub's
+	newReplica(sub.Task()).follow(t, sub)
+	task, err := h.Task(t.Context(), sub.Task().ID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	go func() {
 		defer close(late)
 		handler.Event(runner.TextDelta{Text: "late"})
