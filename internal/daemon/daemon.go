@@ -185,7 +185,7 @@ func (d *daemon) openHub(ctx context.Context) error {
 		return err
 	}
 	h, err := hub.New(ctx, hub.Config{
-		Bus: d.bus, Version: d.opts.Version, DataDir: d.cfg.DataDir, Agents: agents, Logger: d.log,
+		Bus: d.bus, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention,
 	})
 	if err != nil {

@@ -24,9 +24,13 @@ type Config struct {
 	Name string
 	// Version is shown in Status.
 	Version string
-	// DataDir holds the working directories of contexts, in "contexts". It is
-	// needed where an agent's working directory policy is not fixed.
+	// DataDir holds the working directories of contexts, in "contexts", and
+	// worktrees, in "worktrees". It is needed where an agent's working directory
+	// policy is not fixed.
 	DataDir string
+	// WorkRoots are directories that an agent's working directory, or the
+	// repository of its worktrees, may lie in besides DataDir: none.
+	WorkRoots []string
 	// Agents are registered at the start, but for those that are disabled.
 	Agents []Agent
 	// Logger for starts and ends of tasks and for what goes wrong in the

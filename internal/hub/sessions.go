@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/workdir"
 )
 
 // sessions are the conversations of agents: one of each agent in each context.
@@ -28,10 +29,11 @@ type sessions struct {
 type sessionKey struct{ agent, context string }
 
 // session is one that is open. Its fields belong to the pool's lock, but for
-// key, agent and session, which never change.
+// key, agent, dir and session, which never change.
 type session struct {
 	key     sessionKey
 	agent   *agent
+	dir     string // works there
 	session runner.Session
 	used    time.Time
 	place   *list.Element // in idle; nil while a turn runs, or it closes
@@ -52,7 +54,7 @@ func (k sessionKey) String() string { return k.agent + "/" + k.context }
 
 func newSessions(h *Hub) *sessions {
 	return &sessions{
-		hub: h, dirs: workDirs{base: h.cfg.DataDir},
+		hub: h, dirs: workDirs{workdir.New(h.cfg.DataDir, h.cfg.WorkRoots)},
 		open_: map[sessionKey]*session{}, records: map[sessionKey]sessionRecord{},
 	}
 }
@@ -92,7 +94,7 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID string) (*sessi
 	if err != nil {
 		return nil, err
 	}
-	s := &session{key: key, agent: a, session: rs}
+	s := &session{key: key, agent: a, dir: dir, session: rs}
 	p.mu.Lock()
 	p.open_[key] = s
 	p.mu.Unlock()
@@ -195,14 +197,13 @@ func (p *sessions) started(a *agent, contextID, id string) {
 	key := sessionKey{a.def.ID, contextID}
 	version := a.health.current().Version
 	p.mu.Lock()
-	rec := p.records[key]
+	rec, dir := p.records[key], ""
+	if s := p.open_[key]; s != nil {
+		dir = s.dir
+	}
 	p.mu.Unlock()
 	if rec.SessionID == id && rec.Version == version {
 		return
-	}
-	dir, err := p.dirs.path(a.def, contextID)
-	if err != nil {
-		dir = "" // the session is open, so it cannot be
 	}
 	rec = sessionRecord{
 		Agent: key.agent, Context: contextID, SessionID: id, Version: version,
@@ -252,7 +253,12 @@ func (p *sessions) release(ctx context.Context, contextID string) error {
 		errs = append(errs, p.hub.store.deleteRecord(ctx, kindSession, k.String()))
 	}
 	for _, a := range p.hub.agents.all() {
-		errs = append(errs, p.dirs.remove(ctx, a.def, contextID))
+		err := p.dirs.remove(ctx, a.def, contextID)
+		if errors.Is(err, workdir.ErrKept) {
+			p.hub.log.Warn("a working directory was kept", "agent", a.def.ID, "reason", err)
+			err = nil
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

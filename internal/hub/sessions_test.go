@@ -112,6 +112,7 @@ func TestWorkingDirectories(t *testing.T) {
 		"own": {}, "own2": {Policy: "context"}, "fixed": {Policy: "fixed", Path: fixed}, "tree": {Policy: "worktree", Path: repo},
 		"gone": {Policy: "fixed", Path: filepath.Join(fixed, "gone")}, "relative": {Policy: "fixed", Path: "x"}, "odd": {Policy: "odd"},
 		"notree": {Policy: "worktree", Path: fixed}, "reltree": {Policy: "worktree", Path: "x"},
+		"outside": {Policy: "fixed", Path: t.TempDir()},
 	} {
 		def := definition(id)
 		def.Driver, def.WorkDir = runner.DriverExec, w
@@ -120,7 +121,7 @@ func TestWorkingDirectories(t *testing.T) {
 	}
 	agents["none"] = actor()
 	cfg.Agents = append(cfg.Agents, hub.Agent{Definition: definition("none"), Runner: agents["none"]})
-	cfg.DataDir = data
+	cfg.DataDir, cfg.WorkRoots = data, []string{repo, fixed}
 	h := newHub(t, cfg, nil)
 	hostile := "../../etc/passwd"
 	dir := func(id, context string) string {
@@ -156,7 +157,7 @@ func TestWorkingDirectories(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(kept, "work.txt"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, id := range []string{"gone", "relative", "odd", "notree", "reltree"} {
+	for _, id := range []string{"gone", "relative", "odd", "notree", "reltree", "outside"} {
 		if task := send(t, h, in("c", id, "say:x")); task.Status.State != a2a.TaskStateFailed || errorCode(t, task) != "config" {
 			t.Errorf("%s: %+v", id, task.Status)
 		}

@@ -109,6 +109,9 @@ func (d *Dirs) within(do func(*os.Root) error) error {
 	if d.data == "" {
 		return fmt.Errorf("%w: the hub has no data directory, so the policy must be %s", ErrConfig, Fixed)
 	}
+	if err := os.MkdirAll(d.data, 0o700); err != nil {
+		return err
+	}
 	root, err := os.OpenRoot(d.data)
 	if err != nil {
 		return err
