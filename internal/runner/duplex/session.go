@@ -404,7 +404,7 @@ func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) end
 func (s *Session) ended(l *link, r Result, err error, t *Turn) ending {
 	if err != nil {
 		exit := s.stop(context.Background(), l)
-		e := failed(s.explain(err, l, exit, "in the middle of its answer"))
+		e := failed(s.presentable(s.explain(err, l, exit, "in the middle of its answer")))
 		e.drop, e.exitCode = true, exit.Code
 		return e
 	}
@@ -461,10 +461,10 @@ func (s *Session) gaveUp(ctx context.Context, err error) ending {
 	return failed(s.o.Definition.StartError(err))
 }
 
-// explain makes a user's error of what ended a process or a connection.
+// explain says what ended a process or a connection.
 func (s *Session) explain(err error, l *link, exit process.Exit, when string) *runner.Error {
 	if e, ok := errors.AsType[*runner.Error](err); ok {
-		return s.presentable(e)
+		return e
 	}
 	how := fmt.Sprintf("exit code %d", exit.Code)
 	if exit.Signal != "" {
