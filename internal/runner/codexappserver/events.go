@@ -229,13 +229,13 @@ func toolStatus(s string) runner.ToolStatus {
 	}
 }
 
-// changeTitle names the files of a patch.
+// changeTitle names the files of a patch, if it says which.
 func changeTitle(changes json.RawMessage) string {
 	var list []struct {
 		Path string `json:"path"`
 	}
 	if json.Unmarshal(changes, &list) != nil || len(list) == 0 {
-		return "Change files"
+		return ""
 	}
 	names := make([]string, 0, 3)
 	for _, c := range list[:min(len(list), 3)] {

@@ -140,9 +140,9 @@ func (realClock) AfterFunc(d time.Duration, f func()) func() bool {
 type Session struct {
 	o Options
 
-	running   atomic.Bool   // a turn runs
-	closing   chan struct{} // closed by Close
-	closeOnce sync.Once
+	running atomic.Bool // a turn runs
+	life    context.Context
+	endLife context.CancelFunc // by Close
 
 	// slot is held by whoever uses what follows. It is a channel so that
 	// waiting can end.
@@ -163,13 +163,14 @@ func New(o Options) *Session {
 	if o.Redact == nil {
 		o.Redact = func(s string) string { return s }
 	}
-	return &Session{
+	s := &Session{
 		o:       o,
-		closing: make(chan struct{}),
 		slot:    make(chan struct{}, 1),
 		resume:  o.Spec.Resume,
 		briefed: o.Spec.Resume != "",
 	}
+	s.life, s.endLife = context.WithCancel(context.Background())
+	return s
 }
 
 // ending is how a turn ended.
@@ -213,11 +214,9 @@ func (s *Session) Turn(ctx context.Context, in runner.Turn, h runner.Handler) (r
 }
 
 func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) (runner.Outcome, ending) {
-	select {
-	case <-s.closing:
+	if s.life.Err() != nil {
 		e := failed(&runner.Error{Code: runner.CodeInternal, Message: "the conversation with " + s.name() + " is closed"})
 		return runner.Outcome{Status: e.status, ExitCode: -1}, e
-	default:
 	}
 	prompt, bad := runner.BuildPrompt(in, s.o.Spec.WorkDir, s.o.Definition.Limits.MaxPrompt)
 	if bad != nil {
@@ -226,13 +225,7 @@ func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) (r
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() {
-		select {
-		case <-s.closing:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	defer context.AfterFunc(s.life, cancel)()
 	if s.acquire(ctx) != nil {
 		return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1}, canceled()
 	}
@@ -284,8 +277,7 @@ func (s *Session) answer(ctx context.Context, prompt string, t *Turn, watch *pro
 func (s *Session) open(ctx context.Context, t *Turn, watch *process.Watch) (*link, error) {
 	l, opened, err := s.start(ctx, s.resume, t, watch)
 	if err != nil && s.resume != "" && ctx.Err() == nil && mayBeTheSession(err) {
-		opened.Lost = err.Error()
-		lost := opened.Lost
+		lost := words(err)
 		l, opened, err = s.start(ctx, "", t, watch)
 		opened.Lost = lost
 	}
@@ -298,6 +290,14 @@ func (s *Session) open(ctx context.Context, t *Turn, watch *process.Watch) (*lin
 	}
 	t.Session(opened.Session)
 	return l, nil
+}
+
+// words are an error's without the remedy, which is for the end of a turn.
+func words(err error) string {
+	if e, ok := errors.AsType[*runner.Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
 }
 
 // mayBeTheSession tells the errors that a new conversation may cure.
@@ -508,7 +508,7 @@ func (s *Session) presentable(e *runner.Error) *runner.Error {
 
 // Close implements runner.Session. A running turn is cancelled.
 func (s *Session) Close(ctx context.Context) error {
-	s.closeOnce.Do(func() { close(s.closing) })
+	s.endLife()
 	if err := s.acquire(ctx); err != nil {
 		return err
 	}

@@ -304,3 +304,32 @@ func (h hostile) sameRequest(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 }
+
+// Fuzz feeds lines to a turn, whose agent then ends, and checks that the turn ends
+// in an outcome that agrees with its events.
+func Fuzz(t *testing.T, def runner.Definition, d duplex.Dialect, sp Speaker, lines string) {
+	t.Helper()
+	s := Session(t, def, d, func(a *Agent) {
+		if !sp.Greet(a) {
+			return
+		}
+		if _, ok := sp.Prompt(a); !ok {
+			return
+		}
+		go func() {
+			for a.In.Scan() {
+				continue // reads what it is told
+			}
+		}()
+		_ = a.Send(lines + "\n") // the host may have ended the process
+	}, nil)
+	h := &Handler{Answer: Choose(runner.AllowAlways, "")}
+	out, err := s.Turn(t.Context(), Prompt("x"), h)
+	failed := out.Status == runner.OutcomeFailed || out.Status == runner.OutcomeAuthRequired
+	if (err != nil) != failed || out.Status == "" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	if h.Text() != out.Text {
+		t.Fatalf("text %q, streamed %q", out.Text, h.Text())
+	}
+}
