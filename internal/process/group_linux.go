@@ -2,10 +2,14 @@ package process
 
 import (
 	"bytes"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
+	"hash/fnv"
 	"io"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,6 +69,7 @@ func readProc(pid int, buf *bytes.Buffer) (proc, bool) {
 	if readFile(path+"/environ", buf) == nil {
 		p.marker = markerIn(buf.Bytes())
 	}
+	p.tag = tagOf(pid)
 	return p, true
 }
 
@@ -129,4 +134,56 @@ func killSame(p proc) bool {
 		return false
 	}
 	return h.Signal(os.Kill) == nil
+}
+
+// The tag is for those that have cleared their environment, left the session and
+// lost their parents: nothing of the marker, the group or the tree leads to them
+// (env -i setsid prog &). It is a number in the limit on file locks, which the
+// kernel has not enforced since 2.4.25 but still hands down, and which a process
+// without privileges can only lower.
+//
+// From the top: one bit that is always set, 29 of the owner's hash, 32 at random.
+const (
+	tagBit    = 1 << 61
+	ownerBits = 29
+)
+
+// setTag tags pid and reports the tag. It reports 0 where the limit is set already
+// (in a hub that an agent of another hub has started): the marker has to do then.
+func setTag(pid int, m Marker) uint64 {
+	if limit, ok := lockLimit(pid); !ok || limit != unix.RLIM_INFINITY {
+		return 0
+	}
+	owner, _, _ := strings.Cut(string(m), ".")
+	var b [4]byte
+	rand.Read(b[:]) // never fails: see crypto/rand
+	tag := tagBit | hashOwner(owner)<<32 | uint64(binary.NativeEndian.Uint32(b[:]))
+	if unix.Prlimit(pid, unix.RLIMIT_LOCKS, &unix.Rlimit{Cur: tag, Max: tag}, nil) != nil {
+		return 0
+	}
+	return tag
+}
+
+// tagOf is the tag of pid, 0 if it has none.
+func tagOf(pid int) uint64 {
+	if limit, ok := lockLimit(pid); ok && limit&^(tagBit-1) == tagBit {
+		return limit
+	}
+	return 0
+}
+
+func lockLimit(pid int) (uint64, bool) {
+	var limit unix.Rlimit
+	err := unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &limit)
+	return limit.Max, err == nil
+}
+
+func tagOwnedBy(tag uint64, owner string) bool {
+	return tag != 0 && tag>>32&(1<<ownerBits-1) == hashOwner(owner)
+}
+
+func hashOwner(owner string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(owner)) // never fails
+	return h.Sum64() & (1<<ownerBits - 1)
 }

@@ -22,10 +22,16 @@ func prepare(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 }
 
-// group is the session of a process, by the id of its leader.
-type group struct{ leader int }
+// group is the session of a process, by the id of its leader, and a tag that its
+// descendants inherit beside the marker, 0 where there is none.
+type group struct {
+	leader int
+	tag    uint64
+}
 
-func newGroup(p *os.Process) (group, error) { return group{leader: p.Pid}, nil }
+func newGroup(p *os.Process, m Marker) (group, error) {
+	return group{leader: p.Pid, tag: setTag(p.Pid, m)}, nil
+}
 
 func (g group) close() {}
 
@@ -52,12 +58,12 @@ func (g group) sweepOrphans(m Marker) (int, error) {
 	return sweepUntilGone(func(procs []proc) []proc { return g.orphans(procs, m) })
 }
 
-func sweepMarked(match func(value string) bool) (int, error) {
+func sweepOwner(owner string) (int, error) {
 	self := os.Getpid()
 	return sweepUntilGone(func(procs []proc) []proc {
 		var found []proc
 		for _, p := range procs {
-			if p.pid != self && match(p.marker) {
+			if p.pid != self && (ownedBy(p.marker, owner) || tagOwnedBy(p.tag, owner)) {
 				found = append(found, p)
 			}
 		}
@@ -71,14 +77,16 @@ type proc struct {
 
 	start  int64  // tells it from a later process with the same id
 	marker string // value of MarkerEnv, if it could be read
+	tag    uint64 // see setTag, 0 if there is none
 }
 
-// members are the processes that belong to the leader: by the marker, by the
-// group or session, or below one that does.
+// members are the processes that belong to the leader: by the marker or the tag, by
+// the group or session, or below one that does.
 func (g group) members(procs []proc, m Marker) []proc {
 	belongs := make(map[int]bool, len(procs))
 	for _, p := range procs {
-		belongs[p.pid] = m.in(p.marker) || p.group == g.leader || p.session == g.leader
+		belongs[p.pid] = m.in(p.marker) || g.tag != 0 && p.tag == g.tag ||
+			p.group == g.leader || p.session == g.leader
 	}
 	// Parents stand in no order, so go on until nothing is added.
 	for more := true; more; {

@@ -29,7 +29,7 @@ type group struct {
 	process windows.Handle
 }
 
-func newGroup(p *os.Process) (group, error) {
+func newGroup(p *os.Process, _ Marker) (group, error) {
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
 		return group{}, fmt.Errorf("create a job object: %w", err)
@@ -81,8 +81,8 @@ func (g group) sweep(Marker) (int, error) {
 // sweepOrphans does nothing: a job does not tell orphans from others.
 func (g group) sweepOrphans(Marker) (int, error) { return 0, nil }
 
-// sweepMarked does nothing: jobs end with the hub that held them.
-func sweepMarked(func(string) bool) (int, error) { return 0, nil }
+// sweepOwner does nothing: jobs end with the hub that held them.
+func sweepOwner(string) (int, error) { return 0, nil }
 
 // ParseSignal accepts the names that other platforms know; here Stop ends the
 // job whatever they are.

@@ -51,12 +51,15 @@ func SweepOwner(owner string) (int, error) {
 	if owner == "" {
 		return 0, nil
 	}
-	return sweepMarked(func(value string) bool {
-		for id := range strings.SplitSeq(value, ":") {
-			if strings.HasPrefix(id, owner+".") {
-				return true
-			}
+	return sweepOwner(owner)
+}
+
+// ownedBy reports whether a value of MarkerEnv names a marker of owner.
+func ownedBy(value, owner string) bool {
+	for id := range strings.SplitSeq(value, ":") {
+		if strings.HasPrefix(id, owner+".") {
+			return true
 		}
-		return false
-	})
+	}
+	return false
 }

@@ -10,9 +10,10 @@
 //
 // What a platform can do:
 //
-//   - Linux: markers are found through /proc. A descendant escapes only by
-//     clearing its environment and leaving the session and losing its parents
-//     before the sweep.
+//   - Linux: markers are found through /proc. A descendant that clears its
+//     environment, leaves the session and loses its parents is known by a second
+//     mark, a resource limit (see setTag). Only one that lowers this limit too
+//     escapes, or one with another user's id.
 //   - macOS: the same through sysctl. The environment of programs protected by
 //     the system is hidden; those are found while they are in the process group
 //     or below a process that was found.
@@ -104,6 +105,7 @@ type Process struct {
 	ended   chan struct{} // closed when the process itself has ended
 	done    chan struct{} // closed when it is reaped, its descendants swept, stderr drained
 	exit    Exit          // set before done is closed
+	finish  sync.Once     // closes done
 	release sync.Once
 
 	mu     sync.Mutex
@@ -155,7 +157,7 @@ func Start(cmd Command) (*Process, error) {
 	pipes.closeChildEnds()
 	p.stdin = &stdinPipe{f: pipes.stdin.w}
 	p.stdout = &stdoutPipe{f: pipes.stdout.r, delay: cmd.WaitDelay}
-	if p.group, err = newGroup(p.cmd.Process); err != nil {
+	if p.group, err = newGroup(p.cmd.Process, p.marker); err != nil {
 		p.abandon(pipes.stderr.r)
 		return nil, fmt.Errorf("hold the processes of %s together: %w", cmd.Path, err)
 	}
@@ -221,7 +223,6 @@ func (p *Process) abandon(stderr *os.File) {
 
 // reap waits for the end of the process, sweeps what it left, drains stderr.
 func (p *Process) reap(stderr *os.File, delay time.Duration) {
-	defer close(p.done)
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
@@ -233,14 +234,23 @@ func (p *Process) reap(stderr *os.File, delay time.Duration) {
 	close(p.ended)
 	swept, err := p.group.sweep(p.marker)
 	p.reapLeader()
-	p.exit = exitOf(p.cmd.ProcessState)
-	p.exit.Swept, p.exit.Err = swept, err
+	exit := exitOf(p.cmd.ProcessState)
+	exit.Swept, exit.Err = swept, err
 	p.group.close()
 	p.stdout.processEnded()
 	// With the descendants gone this returns at once.
 	boundReads(stderr, delay)
 	<-drained
 	_ = stderr.Close() // read end, nothing to lose
+	p.finished(exit)
+}
+
+// finished sets the exit that Wait reports; the first call counts.
+func (p *Process) finished(exit Exit) {
+	p.finish.Do(func() {
+		p.exit = exit
+		close(p.done)
+	})
 }
 
 // reapLeader reaps the process, the first time that it is called.
@@ -283,11 +293,12 @@ func (p *Process) Stderr() string { return p.stderr.String() }
 // there. See Wait.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Done is closed when the process is reaped and its descendants are swept.
+// Done is closed when the process is reaped and its descendants are swept, or Stop
+// has given it up.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait blocks until the process has ended and its descendants are gone. The
-// reader of Stdout goes on on its own.
+// Wait blocks until the process has ended and its descendants are gone, or Stop has
+// given it up. The reader of Stdout goes on on its own.
 func (p *Process) Wait() Exit {
 	<-p.done
 	return p.exit
@@ -326,10 +337,12 @@ func (p *Process) Stop(ctx context.Context, policy StopPolicy) Exit {
 	defer t.Stop()
 	select {
 	case <-p.done:
-		return p.exit
 	case <-t.C:
-		return Exit{Code: -1, Err: ErrNotGone}
+		// Nobody is to wait for the kernel but reap.
+		p.finished(Exit{Code: -1, Err: ErrNotGone})
+		p.releaseFiles()
 	}
+	return p.exit
 }
 
 // signal sends sig to the group while its id is certainly still the group's.

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -341,6 +343,92 @@ func checkTree(t *testing.T, mode string, end func(*process.Process) process.Exi
 	}
 }
 
+// Neither the environment nor the session nor a parent leads to such a process.
+func TestAProcessThatHasClearedItsEnvironmentIsSwept(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has a second mark")
+	}
+	if _, err := exec.LookPath("setsid"); err != nil {
+		t.Skip("there is no setsid command")
+	}
+	run := func(marker process.Marker, then string) (*process.Process, int) {
+		p := start(t, process.Command{
+			Path: "sh", Env: process.Environ(os.Environ(), nil, nil), Marker: marker,
+			Args: []string{"-c", "env -i setsid sleep 3600 >/dev/null 2>&1 </dev/null & echo $!; read go; " + then},
+		})
+		lines := process.NewLines(p.Stdout(), 100)
+		line, err := lines.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := strconv.Atoi(string(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaitSession(t, id)
+		return p, id
+	}
+	p, id := run("", "exit 0")
+	_, _ = io.WriteString(p.Stdin(), "go\n")
+	if e := p.Wait(); e.Code != 0 || e.Swept != 1 || alive(id) {
+		t.Errorf("exit %+v, alive %v", e, alive(id))
+	}
+
+	p, id = run(process.NewMarker("clearedowner"), "exec sleep 3600")
+	n, err := process.SweepOwner("clearedowner")
+	if n < 2 || err != nil || alive(id) {
+		t.Errorf("swept %d, %v, alive %v", n, err, alive(id))
+	}
+	p.Wait()
+}
+
+// What has shed every mark and holds the pipe open may delay the end, not prevent it.
+func TestAStrangerThatHoldsThePipesDoesNotKeepTheReader(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil || runtime.GOOS != "linux" {
+		t.Skip("needs bash on Linux, whose ulimit -x lowers the limit")
+	}
+	p := start(t, process.Command{
+		Path: "bash", Env: process.Environ(os.Environ(), nil, nil), WaitDelay: 50 * time.Millisecond,
+		Args: []string{"-c", "ulimit -x 5; env -i setsid sleep 3600 & echo $!; read go; printf %65536d 1"},
+	})
+	lines := process.NewLines(p.Stdout(), 1<<20)
+	line, err := lines.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := strconv.Atoi(string(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(id, syscall.SIGKILL) }()
+	awaitSession(t, id)
+	_, _ = io.WriteString(p.Stdin(), "go\n")
+	if rest, err := lines.Next(); len(rest) != 65536 || err != nil {
+		t.Errorf("%d bytes, %v", len(rest), err)
+	}
+	if _, err := lines.Next(); err != io.EOF {
+		t.Errorf("%v", err)
+	}
+	if e := p.Wait(); e.Code != 0 || !alive(id) {
+		t.Errorf("exit %+v, the stranger is alive: %v", e, alive(id))
+	}
+}
+
+// awaitSession waits until a process leads a session of its own and sleeps.
+func awaitSession(t *testing.T, pid int) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f := strings.Fields(string(b)); f[1] == "(sleep)" && f[5] == strconv.Itoa(pid) {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
 func TestSweepOrphansLeavesTheProcessAndItsChildren(t *testing.T) {
 	p := start(t, helperCommand("tree", "hang"))
 	ids := pids(t, process.NewLines(p.Stdout(), 100))
@@ -413,6 +501,18 @@ func TestNoDescriptorIsLeaked(t *testing.T) {
 	}
 	if after := count(); after > before {
 		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func BenchmarkStartToSwept(b *testing.B) {
+	cmd := process.Command{Path: "true", Env: process.Environ(os.Environ(), nil, nil)}
+	for b.Loop() {
+		p, err := process.Start(cmd)
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.Wait()
+		_ = p.Close()
 	}
 }
 
