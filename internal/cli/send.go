@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -26,6 +27,7 @@ const maxMessage = 8 << 20
 type sendFlags struct {
 	context string
 	task    string
+	dir     string
 	timeout int64
 	stream  bool
 	detach  bool
@@ -41,9 +43,14 @@ func (a *app) sendCommand() *cobra.Command {
 standard input. Where no hub runs, one is started in the background first.
 
 The first Ctrl-C cancels the task and waits until its processes are gone; the
-second leaves it to itself. --detach does not wait at all.`,
+second leaves it to itself. --detach does not wait at all.
+
+An agent works in a directory of the conversation's own, or where the
+configuration says. --dir chooses another for a new conversation; it must lie
+below workdirs.roots of the configuration.`,
 		Example: "  " + a.name + ` send echo "hello"
   git diff | ` + a.name + ` send claude-code - --context review
+  ` + a.name + ` send codex "fix the failing test" --dir .
   ` + a.name + ` send --task TASK "yes"        # answer a question of a task`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if f.task != "" && len(args) == 1 {
@@ -62,6 +69,7 @@ second leaves it to itself. --detach does not wait at all.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.context, "context", "", "the conversation that the message belongs to; a new id begins one")
 	flags.StringVar(&f.task, "task", "", "the task that the message answers or continues; AGENT may then be left out")
+	flags.StringVar(&f.dir, "dir", "", "the directory that the agent works in, for a new conversation")
 	flags.Int64Var(&f.timeout, "timeout", 0, "the longest run, in milliseconds; 0 is the agent's limit")
 	flags.BoolVar(&f.stream, "stream", false, "print the answer as it comes; with --format json one event a line")
 	flags.BoolVar(&f.detach, "detach", false, "return when the task is stored, without its answer")
@@ -79,6 +87,13 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 	agent, text := "", args[len(args)-1]
 	if len(args) == 2 {
 		agent = args[0]
+	}
+	if f.dir != "" {
+		dir, err := filepath.Abs(f.dir)
+		if err != nil {
+			return usage("--dir: %v", err)
+		}
+		f.dir = dir
 	}
 	fromStdin := text == "-"
 	if fromStdin {
@@ -124,8 +139,12 @@ func (f sendFlags) params(agent string, part dialect.Part) dialect.SendParams {
 		Kind: dialect.KindMessage, MessageID: uuid.NewString(), Role: dialect.RoleUser,
 		Parts: []dialect.Part{part}, ContextID: f.context, TaskID: f.task,
 	}
+	m.Metadata = map[string]any{}
 	if agent != "" {
-		m.Metadata = map[string]any{hub.MetaTargetAgent: agent}
+		m.Metadata[hub.MetaTargetAgent] = agent
+	}
+	if f.dir != "" {
+		m.Metadata[hub.MetaWorkDir] = f.dir
 	}
 	return dialect.SendParams{Message: m, Configuration: &dialect.SendConfig{Timeout: f.timeout}}
 }

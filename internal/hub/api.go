@@ -107,11 +107,12 @@ type Status struct {
 
 // Metadata keys that the hub writes into tasks, messages and parts.
 const (
-	MetaTargetAgent = "targetAgent"   // in a message: the agent it is for
-	MetaAgent       = "parley.agent"  // in a task: the agent that runs it
-	MetaUsage       = "parley.usage"  // in a task: runner.Usage
-	MetaDenials     = "parley.denied" // in a task: tools that were refused
-	MetaError       = "parley.error"  // in a status message: {code, remedy}
+	MetaTargetAgent = "targetAgent"      // in a message: the agent it is for
+	MetaWorkDir     = "workingDirectory" // in a context's first message for an agent: where it works; below the allowed roots
+	MetaAgent       = "parley.agent"     // in a task: the agent that runs it
+	MetaUsage       = "parley.usage"     // in a task: runner.Usage
+	MetaDenials     = "parley.denied"    // in a task: tools that were refused
+	MetaError       = "parley.error"     // in a status message: {code, remedy}
 	MetaNotices     = "parley.notices"
 	MetaTool        = "parley.tool"       // in a working status message: a tool call
 	MetaPermission  = "parley.permission" // true in the metadata of the data part that is a question, see PermissionData

@@ -28,8 +28,8 @@ type Config struct {
 	// worktrees, in "worktrees". It is needed where an agent's working directory
 	// policy is not fixed.
 	DataDir string
-	// WorkRoots are directories that an agent's working directory, or the
-	// repository of its worktrees, may lie in besides DataDir: none.
+	// WorkRoots are directories outside DataDir that agents may work in, by
+	// definition or because a message asks for it: none.
 	WorkRoots []string
 	// Agents are registered at the start, but for those that are disabled.
 	Agents []Agent

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"time"
 	"unicode"
@@ -391,6 +392,11 @@ func validateMessage(m *a2a.Message, meta map[string]any) error {
 		return invalid("message.metadata", "message.metadata has more than %d bytes", maxMetadata)
 	case dataSize(meta) > maxMetadata:
 		return invalid("metadata", "metadata has more than %d bytes", maxMetadata)
+	}
+	if v, given := m.Metadata[MetaWorkDir]; given {
+		if dir, ok := v.(string); !ok || !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) {
+			return invalid("message.metadata."+MetaWorkDir, "message.metadata.%s must be the absolute path of a directory", MetaWorkDir)
+		}
 	}
 	size := 0
 	for i, p := range m.Parts {

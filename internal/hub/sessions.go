@@ -18,10 +18,10 @@ import (
 // other is resumed from its record when it is needed.
 type sessions struct {
 	hub  *Hub
-	dirs workDirs
+	dirs *workdir.Dirs
 
 	mu      sync.Mutex
-	open_   map[sessionKey]*session
+	byKey   map[sessionKey]*session
 	idle    list.List // of *session, the longest unused first
 	records map[sessionKey]sessionRecord
 }
@@ -33,8 +33,8 @@ type sessionKey struct{ agent, context string }
 type session struct {
 	key     sessionKey
 	agent   *agent
-	dir     string // works there
 	session runner.Session
+	asked   string // the directory that its first message asked for
 	used    time.Time
 	place   *list.Element // in idle; nil while a turn runs, or it closes
 	closed  chan struct{} // closed when a close that began is done; nil before
@@ -45,8 +45,8 @@ type sessionRecord struct {
 	Agent     string    `json:"agent"`
 	Context   string    `json:"context"`
 	SessionID string    `json:"sessionId"`
-	WorkDir   string    `json:"workDir,omitempty"`
-	Version   string    `json:"version,omitempty"` // of the agent
+	AskedDir  string    `json:"askedDir,omitempty"` // see MetaWorkDir
+	Version   string    `json:"version,omitempty"`  // of the agent
 	At        time.Time `json:"at"`
 }
 
@@ -54,22 +54,27 @@ func (k sessionKey) String() string { return k.agent + "/" + k.context }
 
 func newSessions(h *Hub) *sessions {
 	return &sessions{
-		hub: h, dirs: workDirs{workdir.New(h.cfg.DataDir, h.cfg.WorkRoots)},
-		open_: map[sessionKey]*session{}, records: map[sessionKey]sessionRecord{},
+		hub: h, dirs: workdir.New(h.cfg.DataDir, h.cfg.WorkRoots),
+		byKey: map[sessionKey]*session{}, records: map[sessionKey]sessionRecord{},
 	}
 }
 
 // open returns the session of an agent in a context for one turn; done gives it
-// back. There is one turn at a time for each key.
-func (p *sessions) open(ctx context.Context, a *agent, contextID string) (*session, error) {
+// back. There is one turn at a time for each key. asked is the directory that the
+// message wants, "" if it does not care: the first message decides for all.
+func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) (*session, error) {
 	key := sessionKey{a.def.ID, contextID}
 	p.mu.Lock()
 	for {
-		s := p.open_[key]
+		s := p.byKey[key]
 		if s == nil {
 			break
 		}
 		if s.closed == nil {
+			if asked != "" && asked != s.asked {
+				p.mu.Unlock()
+				return nil, elsewhere(a)
+			}
 			p.idle.Remove(s.place)
 			s.place = nil
 			p.mu.Unlock()
@@ -83,10 +88,16 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID string) (*sessi
 		}
 		p.mu.Lock()
 	}
-	rec := p.records[key]
+	rec, known := p.records[key]
 	p.mu.Unlock()
 
-	dir, err := p.dirs.prepare(ctx, a.def, contextID)
+	if known && asked != "" && asked != rec.AskedDir {
+		return nil, elsewhere(a)
+	}
+	if known {
+		asked = rec.AskedDir
+	}
+	dir, err := p.prepareDir(ctx, a.def, contextID, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -94,11 +105,20 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID string) (*sessi
 	if err != nil {
 		return nil, err
 	}
-	s := &session{key: key, agent: a, dir: dir, session: rs}
+	s := &session{key: key, agent: a, session: rs, asked: asked}
 	p.mu.Lock()
-	p.open_[key] = s
+	p.byKey[key] = s
 	p.mu.Unlock()
 	return s, nil
+}
+
+// elsewhere refuses to move a conversation.
+func elsewhere(a *agent) *runner.Error {
+	return &runner.Error{
+		Code:    runner.CodeConfig,
+		Message: fmt.Sprintf("the conversation with agent %s works in another directory", a.def.ID),
+		Remedy:  "leave the directory out, or begin another context",
+	}
 }
 
 // done gives a session back after its turn; a broken one is closed.
@@ -127,7 +147,7 @@ func (p *sessions) close(s *session) {
 			p.hub.log.Warn("an agent's session did not close", "agent", s.key.agent, "error", err)
 		}
 		p.mu.Lock()
-		delete(p.open_, s.key)
+		delete(p.byKey, s.key)
 		p.mu.Unlock()
 		close(s.closed)
 	})
@@ -141,7 +161,7 @@ const closeTimeout = 30 * time.Second
 func (p *sessions) closeWhere(ctx context.Context, match func(*session) bool) error {
 	var closing []chan struct{}
 	p.mu.Lock()
-	for _, s := range p.open_ {
+	for _, s := range p.byKey {
 		if !match(s) {
 			continue
 		}
@@ -197,9 +217,10 @@ func (p *sessions) started(a *agent, contextID, id string) {
 	key := sessionKey{a.def.ID, contextID}
 	version := a.health.current().Version
 	p.mu.Lock()
-	rec, dir := p.records[key], ""
-	if s := p.open_[key]; s != nil {
-		dir = s.dir
+	rec := p.records[key]
+	asked := rec.AskedDir
+	if s := p.byKey[key]; s != nil {
+		asked = s.asked
 	}
 	p.mu.Unlock()
 	if rec.SessionID == id && rec.Version == version {
@@ -207,7 +228,7 @@ func (p *sessions) started(a *agent, contextID, id string) {
 	}
 	rec = sessionRecord{
 		Agent: key.agent, Context: contextID, SessionID: id, Version: version,
-		WorkDir: dir, At: time.Now().UTC(),
+		AskedDir: asked, At: time.Now().UTC(),
 	}
 	value, err := json.Marshal(rec)
 	if err == nil {
@@ -253,12 +274,7 @@ func (p *sessions) release(ctx context.Context, contextID string) error {
 		errs = append(errs, p.hub.store.deleteRecord(ctx, kindSession, k.String()))
 	}
 	for _, a := range p.hub.agents.all() {
-		err := p.dirs.remove(ctx, a.def, contextID)
-		if errors.Is(err, workdir.ErrKept) {
-			p.hub.log.Warn("a working directory was kept", "agent", a.def.ID, "reason", err)
-			err = nil
-		}
-		errs = append(errs, err)
+		errs = append(errs, p.removeDir(ctx, a.def, contextID))
 	}
 	return errors.Join(errs...)
 }

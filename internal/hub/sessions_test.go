@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -169,5 +170,54 @@ func TestWorkingDirectories(t *testing.T) {
 	_ = hub.ExpireNow(h, "dirty")
 	if _, err := os.Stat(filepath.Join(kept, "work.txt")); err != nil {
 		t.Errorf("work that is not committed was removed: %v", err)
+	}
+}
+
+// A message may say where its conversation works, within what is allowed.
+func TestAMessageChoosesTheWorkingDirectory(t *testing.T) {
+	root, outside := t.TempDir(), t.TempDir()
+	project := filepath.Join(root, "project")
+	if err := os.Mkdir(project, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(root, "link")); err != nil {
+		t.Fatal(err)
+	}
+	def := definition("a")
+	def.Driver = runner.DriverExec
+	a := actor()
+	cfg := hub.Config{DataDir: t.TempDir(), WorkRoots: []string{root}, Agents: []hub.Agent{{Definition: def, Runner: a}}}
+	h := newHub(t, cfg, nil)
+	ask := func(context string, dir any) hub.SendRequest {
+		req := in(context, "a", "say:x")
+		if dir != nil {
+			req.Message.Metadata = map[string]any{hub.MetaWorkDir: dir}
+		}
+		return req
+	}
+	for _, req := range []hub.SendRequest{ask("c", project), ask("c", nil), ask("c", project)} {
+		if task := send(t, h, req); task.Status.State != a2a.TaskStateCompleted {
+			t.Fatalf("got %+v", task.Status)
+		}
+	}
+	for _, spec := range a.specs() {
+		if spec.WorkDir != project {
+			t.Errorf("it works in %s", spec.WorkDir)
+		}
+	}
+	for name, req := range map[string]hub.SendRequest{
+		"outside": ask("o", outside), "through a link": ask("l", filepath.Join(root, "link")),
+		"with dots": ask("d", root+"/project/../../etc"), "not there": ask("n", filepath.Join(root, "gone")),
+		"in the middle of a conversation": ask("c", root),
+	} {
+		if task := send(t, h, req); task.Status.State != a2a.TaskStateFailed || errorCode(t, task) != "config" {
+			t.Errorf("%s: %+v", name, task.Status)
+		}
+	}
+	for _, dir := range []any{"relative", "", 7, "/a\x00b"} {
+		_, err := h.Send(t.Context(), ask("bad", dir))
+		if e, ok := errors.AsType[*hub.Error](err); !ok || e.Code != hub.CodeInvalid || e.Field != "message.metadata.workingDirectory" {
+			t.Errorf("%q: %v", dir, err)
+		}
 	}
 }

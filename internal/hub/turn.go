@@ -105,7 +105,7 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 			err = &runner.Error{Code: runner.CodeInternal, Message: "the agent's driver crashed", Remedy: "see the hub's log"}
 		}
 	}()
-	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID)
+	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID, workDir(msg))
 	if err != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed}, err
 	}
@@ -119,6 +119,13 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 		<-saved
 	}
 	return out, err
+}
+
+// workDir is the directory that a message asks for, "" if none. It was checked
+// when the message came.
+func workDir(msg *a2a.Message) string {
+	dir, _ := msg.Metadata[MetaWorkDir].(string)
+	return dir
 }
 
 var errPanicked = errors.New("the driver panicked")

@@ -9,38 +9,52 @@ import (
 	"github.com/parleyhub/parley/internal/workdir"
 )
 
-// workDirs are the directories that agents work in, as their definitions say.
-type workDirs struct{ dirs *workdir.Dirs }
-
-// hasWorkDir tells whether an agent gets a directory: echo touches no files.
-func hasWorkDir(def runner.Definition) bool { return def.Driver != runner.DriverEcho }
-
-// prepare returns the directory for a session, which is there then; "" for an
-// agent that has none.
-func (w workDirs) prepare(ctx context.Context, def runner.Definition, contextID string) (string, error) {
-	if !hasWorkDir(def) {
-		return "", nil
+// dirSpec says where an agent works in a context: where its first message there
+// asked for, else as its definition says.
+func dirSpec(def runner.Definition, asked string) workdir.Spec {
+	if asked != "" {
+		return workdir.Spec{Policy: workdir.Fixed, Path: asked}
 	}
-	dir, err := w.dirs.Prepare(ctx, def.ID, contextID, workdir.Spec(def.WorkDir))
-	switch {
-	case err == nil:
-		return dir, nil
-	case errors.Is(err, workdir.ErrConfig), errors.Is(err, workdir.ErrOutside):
-		return "", &runner.Error{
-			Code: runner.CodeConfig, Message: fmt.Sprintf("agent %s: %v", def.ID, err),
-			Remedy: "correct the agent's workdir, or workdirs.roots, in config.yaml", Err: err,
-		}
-	}
-	return "", &runner.Error{
-		Code: runner.CodeConfig, Message: fmt.Sprintf("the working directory of agent %s cannot be made", def.ID),
-		Remedy: "check the data directory's permissions and free space", Err: err,
-	}
+	return workdir.Spec{Policy: def.WorkDir.Policy, Path: def.WorkDir.Path}
 }
 
-// remove removes a context's directory.
-func (w workDirs) remove(ctx context.Context, def runner.Definition, contextID string) error {
-	if !hasWorkDir(def) {
+// prepareDir returns the directory for a session, which is there then; "" for an
+// agent that touches no files.
+func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contextID, asked string) (string, error) {
+	if def.Driver == runner.DriverEcho {
+		return "", nil
+	}
+	dir, err := p.dirs.Prepare(ctx, def.ID, contextID, dirSpec(def, asked))
+	if err == nil {
+		return dir, nil
+	}
+	e := &runner.Error{
+		Code:    runner.CodeConfig,
+		Message: fmt.Sprintf("agent %s has no working directory", def.ID),
+		Remedy:  "check the data directory's permissions and free space",
+		Err:     err,
+	}
+	switch {
+	case errors.Is(err, workdir.ErrOutside):
+		e.Message, e.Remedy = fmt.Sprintf("agent %s may not work there: %v", def.ID, err), "add the directory, or one above it, to workdirs.roots in config.yaml"
+	case errors.Is(err, workdir.ErrConfig) && asked != "":
+		e.Message, e.Remedy = fmt.Sprintf("agent %s cannot work there: %v", def.ID, err), "name a directory that exists by its absolute path"
+	case errors.Is(err, workdir.ErrConfig):
+		e.Message, e.Remedy = fmt.Sprintf("agent %s: %v", def.ID, err), "correct the agent's workdir in config.yaml"
+	}
+	return "", e
+}
+
+// removeDir removes the directory that an agent had in a context. What holds
+// work that is not committed stays.
+func (p *sessions) removeDir(ctx context.Context, def runner.Definition, contextID string) error {
+	if def.Driver == runner.DriverEcho {
 		return nil
 	}
-	return w.dirs.Remove(ctx, def.ID, contextID, workdir.Spec(def.WorkDir))
+	err := p.dirs.Remove(ctx, def.ID, contextID, dirSpec(def, ""))
+	if errors.Is(err, workdir.ErrKept) {
+		p.hub.log.Warn("a working directory is kept", "agent", def.ID, "reason", err)
+		return nil
+	}
+	return err
 }
