@@ -82,7 +82,7 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	for range steps[:len(steps)-1] {
 		h.index.stamp() // the state it passed through
 	}
-	msg := t.errorMessage(codeStopped, fmt.Sprintf("the hub stopped while the task was %s", stateName(hd.State)), "send the message again")
+	msg := t.errorMessage(codeStopped, "the hub stopped while the task was "+cutOffState(hd.State), "send the message again")
 	status := t.newStatus(a2a.TaskStateFailed, msg)
 	end := ending{state: a2a.TaskStateFailed, message: msg, history: true, output: output}
 	if body, err = t.body(status, end); err != nil {
@@ -93,6 +93,15 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	}
 	h.index.update(e, status.State, *status.Timestamp)
 	return nil
+}
+
+// cutOffState is where a task was when it was cut off, in words. Short tasks are
+// stored once at the end, so that a stored "submitted" may have been working.
+func cutOffState(stored a2a.TaskState) string {
+	if stored == a2a.TaskStateSubmitted || stored == a2a.TaskStateWorking {
+		return "under way"
+	}
+	return stateName(stored)
 }
 
 // replay makes artifacts of what a turn had put out.
