@@ -1,0 +1,31 @@
+// Package channel links two agents: a [Channel] carries envelopes both ways, in
+// order and each once, over any transport (requirement 3).
+//
+// A [Manager] opens channels, takes those that others open, and closes them.
+//
+//	m := channel.NewManager(channel.Options{Dialers: …})
+//	ch, err := m.OpenAt(ctx, "mars", "venus", endpoint)
+//	ch.OnMessage(func(ctx context.Context, e *envelope.Envelope) { … })
+//	err = ch.Send(ctx, e)
+//
+// # Promises
+//
+// Envelopes are numbered. The receiver hands them to the handlers one after the
+// other and acknowledges those that were handled; the sender keeps what is not
+// acknowledged. When the connection breaks, the channel is [Reconnecting]: the
+// end that opened it connects again, both say how far they have got, and the
+// rest is sent again. So across breaks of the connection nothing is lost,
+// repeated or reordered.
+//
+// What a process has in memory goes with it. An end that restarts keeps the
+// promise if it saves its side: [Options.Checkpoints] for the end that receives,
+// [Channel.State] and [Manager.Resume] for the end that opened the channel.
+// Without checkpoints a receiver that crashes may get again what it had handled
+// but not yet acknowledged.
+//
+// # Bounds
+//
+// A sender holds at most Options.Window envelopes and Options.WindowBytes bytes
+// that the receiver has not handled; then Send blocks. A slow handler thus slows
+// its sender down and nobody else.
+package channel

@@ -1,0 +1,313 @@
+package channel
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/transport"
+)
+
+// Manager opens, takes and closes channels. Make one with [NewManager] and Close
+// it in the end. It is safe for concurrent use.
+type Manager struct {
+	opts      Options
+	onChannel func(*Channel)
+	ctx       context.Context // ends with the manager
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup // every goroutine
+
+	mu     sync.Mutex
+	byID   map[string]*Channel
+	byPair map[pair]*Channel // the latest between two agents
+	closed bool
+}
+
+type pair struct{ local, remote string }
+
+// NewManager returns a manager. onChannel, if not nil, is called with each
+// channel that a peer has opened, as soon as it is open; what arrives waits
+// until a handler is added. onChannel must not block.
+func NewManager(o Options, onChannel func(*Channel)) *Manager {
+	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, byID: make(map[string]*Channel), byPair: make(map[pair]*Channel)}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	return m
+}
+
+// Open opens a channel from a local agent to a remote one, at the first of its
+// endpoints (see Options.Resolve) that there is a dialer for. It returns a
+// channel in the state connecting; see [Channel.Ready]. The channel outlives ctx.
+func (m *Manager) Open(ctx context.Context, local, remote string) (*Channel, error) {
+	if m.opts.Resolve == nil {
+		return nil, &Error{Code: CodeNoEndpoint, Message: "nothing tells where agents can be reached"}
+	}
+	endpoints, err := m.opts.Resolve(ctx, remote)
+	if err != nil {
+		return nil, &Error{Code: CodeNoEndpoint, Message: fmt.Sprintf("it is not known where %q can be reached", remote), Err: err}
+	}
+	i := slices.IndexFunc(endpoints, func(e agent.Endpoint) bool { return m.opts.Dialers[e.Transport] != nil })
+	if i < 0 {
+		return nil, &Error{Code: CodeNoEndpoint, Message: fmt.Sprintf("no endpoint of %q can be dialled", remote)}
+	}
+	return m.OpenAt(ctx, local, remote, endpoints[i])
+}
+
+// OpenAt is Open at a known endpoint.
+func (m *Manager) OpenAt(_ context.Context, local, remote string, at agent.Endpoint) (*Channel, error) {
+	for _, id := range []string{local, remote} {
+		if err := agent.CheckID(id); err != nil {
+			return nil, &Error{Code: CodeInvalid, Message: fmt.Sprintf("the agent id %q %v", id, err)}
+		}
+	}
+	c := m.newChannel(uuid.NewString(), local, remote, secret())
+	c.opener, c.endpoint, c.transport = true, at, at.Transport
+	if err := m.add(c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (m *Manager) newChannel(id, local, remote, secret string) *Channel {
+	c := &Channel{m: m, id: id, local: local, remote: remote, secret: secret, status: Connecting}
+	c.ctx, c.cancel = context.WithCancel(m.ctx)
+	c.out.window, c.out.windowBytes = m.opts.Window, m.opts.WindowBytes
+	return c
+}
+
+// add makes a channel known and, at the opener's end, starts it.
+func (m *Manager) add(c *Channel) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		c.cancel()
+		return c.errorf(CodeClosed, nil, "the channel manager is closed")
+	case m.byID[c.id] != nil:
+		c.cancel()
+		return c.errorf(CodeInvalid, nil, "a channel with this id exists")
+	case len(m.byID) >= m.opts.MaxChannels:
+		c.cancel()
+		return c.errorf(CodeTooMany, nil, "there are %d channels, as many as are allowed", len(m.byID))
+	}
+	m.byID[c.id] = c
+	m.byPair[pair{c.local, c.remote}] = c
+	if c.opener {
+		m.wg.Go(c.run)
+	}
+	return nil
+}
+
+// forget drops a closed channel.
+func (m *Manager) forget(c *Channel) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.byID, c.id)
+	if p := (pair{c.local, c.remote}); m.byPair[p] == c {
+		delete(m.byPair, p)
+	}
+}
+
+// Serve takes channels from a listener until ctx ends, the listener is closed or
+// the manager is; it then returns nil, or the error that ended it. It leaves the
+// listener open.
+func (m *Manager) Serve(ctx context.Context, l transport.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(m.ctx, cancel)()
+	for {
+		conn, err := l.Accept(ctx)
+		switch {
+		case ctx.Err() != nil || transport.CodeOf(err) == transport.CodeClosed:
+			if conn != nil {
+				closeConn(conn)
+			}
+			return nil
+		case err != nil:
+			return err
+		}
+		if !m.start(func() { m.accept(conn, l.Endpoint().Transport) }) {
+			closeConn(conn)
+			return nil
+		}
+	}
+}
+
+// start runs f in a goroutine that Close waits for, unless the manager is closed.
+func (m *Manager) start(f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	m.wg.Go(f)
+	return true
+}
+
+// Channel returns the channel with an id, unless it is closed.
+func (m *Manager) Channel(id string) (*Channel, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.byID[id]
+	return c, c != nil
+}
+
+// Between returns the latest channel from a local agent to a remote one,
+// whichever of them opened it, unless it is closed.
+func (m *Manager) Between(local, remote string) (*Channel, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.byPair[pair{local, remote}]
+	return c, c != nil
+}
+
+// Channels returns all channels that are not closed, in order of their ids.
+func (m *Manager) Channels() []*Channel {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]*Channel, 0, len(m.byID))
+	for _, c := range m.byID {
+		list = append(list, c)
+	}
+	slices.SortFunc(list, func(a, b *Channel) int { return cmp.Compare(a.id, b.id) })
+	return list
+}
+
+// Forward sends an envelope of a local agent to a remote one over the channel
+// between them, which it opens if there is none. It blocks as [Channel.Ready]
+// and [Channel.Send] do.
+func (m *Manager) Forward(ctx context.Context, to string, e *envelope.Envelope) error {
+	c, known := m.Between(e.Sender, to)
+	if !known {
+		var err error
+		if c, err = m.Open(ctx, e.Sender, to); err != nil {
+			return err
+		}
+	}
+	return c.Send(ctx, e)
+}
+
+// CloseAll closes all channels.
+func (m *Manager) CloseAll() error {
+	var wg sync.WaitGroup
+	for _, c := range m.Channels() {
+		wg.Go(func() { _ = c.Close() }) // it returns nil
+	}
+	wg.Wait()
+	return nil
+}
+
+// Suspend ends the manager without a word to the other ends, for which the
+// connections break, and returns the states of the channels that were opened
+// here. The next process gives them to [Manager.Resume]; for channels that
+// others opened it needs the same Options.Checkpoints. It waits as Close does.
+func (m *Manager) Suspend(ctx context.Context) ([]State, error) {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	var states []State
+	var errs []error
+	for _, c := range m.Channels() {
+		s, err := c.Suspend(ctx)
+		switch {
+		case err != nil && codeOf(err) != CodeClosed:
+			errs = append(errs, err)
+		case err == nil && c.opener:
+			states = append(states, s)
+		}
+	}
+	return states, errors.Join(append(errs, m.Close())...)
+}
+
+// Close closes all channels, takes no more and waits until every goroutine has
+// ended, handlers that are running included: do not call it from a handler. It
+// is safe to call more than once.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	err := m.CloseAll()
+	m.cancel()
+	m.wg.Wait()
+	return err
+}
+
+func (m *Manager) introduce(agentID string) json.RawMessage {
+	if m.opts.Introduce == nil {
+		return nil
+	}
+	return m.opts.Introduce(agentID)
+}
+
+func (m *Manager) introduced(ctx context.Context, r Request) error {
+	if m.opts.Introduced == nil || len(r.Card) == 0 {
+		return nil
+	}
+	return m.opts.Introduced(ctx, r)
+}
+
+// State is what the opener's end of a channel must remember to go on after a
+// restart of its process. It holds the channel's secret.
+type State struct {
+	ID       string         `json:"id"`
+	Secret   string         `json:"secret"`
+	Local    string         `json:"local"`
+	Remote   string         `json:"remote"`
+	Endpoint agent.Endpoint `json:"endpoint"`
+	Acked    uint64         `json:"acked"`   // envelopes that the peer has handled
+	Handled  uint64         `json:"handled"` // envelopes that were handled here
+	// Unacked follow Acked; null stands for one that was given up.
+	Unacked []*envelope.Envelope `json:"unacked"`
+}
+
+// State returns what [Manager.Resume] needs, as it is now: what is sent or
+// handled afterwards is not in it. [Channel.Suspend] returns the last word.
+func (c *Channel) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state()
+}
+
+func (c *Channel) state() State {
+	s := State{ID: c.id, Secret: c.secret, Local: c.local, Remote: c.remote, Endpoint: c.endpoint, Acked: c.out.acked, Handled: c.in.handled}
+	for _, o := range c.out.queue {
+		s.Unacked = append(s.Unacked, o.e)
+	}
+	return s
+}
+
+// Resume continues a channel that an earlier process had opened. The other end
+// must not have given it up meanwhile (Options.ReconnectTimeout there).
+func (m *Manager) Resume(s State) (*Channel, error) {
+	for _, id := range []string{s.ID, s.Secret, s.Local, s.Remote} {
+		if err := agent.CheckID(id); err != nil {
+			return nil, &Error{Code: CodeInvalid, Message: "the state is of no channel", Err: err}
+		}
+	}
+	c := m.newChannel(s.ID, s.Local, s.Remote, s.Secret)
+	c.opener, c.endpoint, c.transport = true, s.Endpoint, s.Endpoint.Transport
+	c.in.handled, c.in.received = s.Handled, s.Handled
+	c.out.acked, c.out.sent = s.Acked, s.Acked
+	for _, e := range s.Unacked {
+		size := 0
+		if e != nil {
+			if err := e.Validate(); err != nil {
+				c.cancel()
+				return nil, errors.Join(&Error{Code: CodeInvalid, ChannelID: s.ID, Message: "the state has an envelope that is not valid"}, err)
+			}
+			size = e.Size()
+		}
+		c.out.push(e, size)
+	}
+	if err := m.add(c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}

@@ -1,0 +1,286 @@
+package channel
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/transport"
+)
+
+// inbox is what has arrived: queue holds the envelopes numbered handled+1 to
+// received, the one being handled included.
+type inbox struct {
+	queue       []*envelope.Envelope // nil: given up by the sender
+	received    uint64               // everything up to here has arrived
+	handled     uint64
+	ahead       map[uint64]*envelope.Envelope // arrived before its turn
+	dispatching bool                          // a goroutine hands envelopes to the handlers
+	ackTimer    *time.Timer
+	ackWaiting  bool
+	gapTimer    *time.Timer
+	gapWaiting  bool
+	gapAt       uint64
+	gapConn     transport.Conn
+}
+
+// read takes what arrives over conn until it breaks. first has arrived already.
+func (c *Channel) read(conn transport.Conn, first []transport.Frame) {
+	frames := first
+	for {
+		if err := c.arrived(conn, frames); err != nil {
+			return
+		}
+		var err error
+		if frames, err = conn.Receive(c.ctx); err != nil {
+			c.mu.Lock()
+			c.lost(conn)
+			c.mu.Unlock()
+			return
+		}
+	}
+}
+
+// arrived deals with frames. An error means that the connection is done with.
+func (c *Channel) arrived(conn transport.Conn, frames []transport.Frame) error {
+	var reason *transport.Reason
+	err := func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.conn != conn {
+			return errStale
+		}
+		if len(frames) > 0 {
+			c.out.probed = false // it lives
+		}
+		for i := range frames {
+			f := &frames[i]
+			if f.Kind == transport.Close {
+				reason = f.Reason
+				c.startDispatch() // what came before it
+				return errStale
+			}
+			if err := c.take(f); err != nil {
+				c.report(err)
+				c.lost(conn)
+				return err
+			}
+		}
+		c.startDispatch()
+		c.scheduleAck()
+		c.watchGap()
+		return nil
+	}()
+	if reason != nil {
+		c.shut(c.errorf(CodeClosed, nil, "the other end closed the channel: %s", reason.Message), nil)
+	}
+	return err
+}
+
+var errStale = &Error{Code: CodeClosed, Message: "this connection is done with"}
+
+// take deals with one frame; c.mu is held.
+func (c *Channel) take(f *transport.Frame) error {
+	switch f.Kind {
+	case transport.Open, transport.Accept, transport.Ready: // the handshake's, repeated on the way
+		return nil
+	case transport.Ack:
+		if err := c.takeAck(f.Ack); err != nil {
+			return err
+		}
+		if f.Seq > c.out.sent {
+			return c.errorf(CodeInvalid, nil, "the peer has got envelope %d, which was never sent", f.Seq)
+		}
+		c.out.has = max(c.out.has, f.Seq)
+		return nil
+	case transport.Data:
+		if err := c.takeAck(f.Ack); err != nil {
+			return err
+		}
+		return c.takeData(f)
+	}
+	return c.errorf(CodeInvalid, nil, "a frame of kind %d came out of turn", f.Kind)
+}
+
+func (c *Channel) takeAck(upTo uint64) error {
+	if upTo > c.out.sent {
+		return c.errorf(CodeInvalid, nil, "the peer acknowledges envelope %d, which was never sent", upTo)
+	}
+	if upTo <= c.out.acked {
+		return nil // late
+	}
+	c.out.ack(upTo)
+	c.out.has = max(c.out.has, upTo)
+	c.wake()
+	return nil
+}
+
+func (c *Channel) takeData(f *transport.Frame) error {
+	in := &c.in
+	if f.Envelope != nil && f.Envelope.Sender != c.remote {
+		c.refuseSender(f.Envelope)
+		f.Envelope = nil // its number counts, so that the next ones go on
+	}
+	switch {
+	case f.Seq <= in.received:
+		c.out.ackDue = true // again: our acknowledgement may have been lost
+		c.startFlush()
+		return nil
+	case f.Seq > in.handled+uint64(c.m.opts.Window):
+		return c.errorf(CodeInvalid, nil, "envelope %d is outside of the window", f.Seq)
+	case f.Seq > in.received+1:
+		if in.ahead == nil {
+			in.ahead = make(map[uint64]*envelope.Envelope)
+		}
+		in.ahead[f.Seq] = f.Envelope
+		return nil
+	}
+	c.enqueue(f.Envelope)
+	for len(in.ahead) > 0 {
+		e, ok := in.ahead[in.received+1]
+		if !ok {
+			break
+		}
+		delete(in.ahead, in.received+1)
+		c.enqueue(e)
+	}
+	return nil
+}
+
+func (c *Channel) enqueue(e *envelope.Envelope) {
+	c.in.received++
+	c.in.queue = append(c.in.queue, e)
+}
+
+func (c *Channel) refuseSender(e *envelope.Envelope) {
+	event := c.event(telemetry.Security, e)
+	event.Code = string(CodeWrongSender)
+	event.Detail = fmt.Sprintf("an envelope of %q came over the channel of %q", e.Sender, c.remote)
+	event.Timestamp = time.Now().UnixMilli()
+	c.tell(func() { c.m.opts.Telemetry.Emit(event) })
+}
+
+// report tells of an error that ends a connection; c.mu is held.
+func (c *Channel) report(err error) {
+	event := telemetry.Event{Type: telemetry.ErrorEvent, ChannelID: c.id, Sender: c.remote, Recipient: c.local,
+		Code: string(codeOf(err)), Detail: err.Error(), Timestamp: time.Now().UnixMilli()}
+	c.tell(func() { c.m.opts.Telemetry.Emit(event) })
+}
+
+// scheduleAck sees to it that the peer learns what has arrived and was handled,
+// soon, but not for every envelope; c.mu is held.
+func (c *Channel) scheduleAck() {
+	in, out := &c.in, &c.out
+	if in.received == out.saidHas && in.handled == out.saidAck || c.status != Open {
+		return
+	}
+	quarter := uint64(max(c.m.opts.Window/4, 1))
+	if in.received-out.saidHas >= quarter || in.handled-out.saidAck >= quarter {
+		out.ackDue = true
+		c.startFlush()
+		return
+	}
+	if in.ackWaiting {
+		return
+	}
+	in.ackWaiting = true
+	if in.ackTimer == nil {
+		in.ackTimer = time.AfterFunc(c.m.opts.AckDelay, c.ackNow)
+		return
+	}
+	in.ackTimer.Reset(c.m.opts.AckDelay)
+}
+
+func (c *Channel) ackNow() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.in.ackWaiting = false
+	if c.in.received != c.out.saidHas || c.in.handled != c.out.saidAck {
+		c.out.ackDue = true
+		c.startFlush()
+	}
+}
+
+// watchGap looks after GapTimeout whether a missing envelope has come; c.mu is held.
+func (c *Channel) watchGap() {
+	in := &c.in
+	if len(in.ahead) == 0 || in.gapWaiting || c.status != Open {
+		return
+	}
+	in.gapWaiting, in.gapAt, in.gapConn = true, in.received, c.conn
+	if in.gapTimer == nil {
+		in.gapTimer = time.AfterFunc(c.m.opts.GapTimeout, c.lookForGap)
+		return
+	}
+	in.gapTimer.Reset(c.m.opts.GapTimeout)
+}
+
+func (c *Channel) lookForGap() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	in := &c.in
+	in.gapWaiting = false
+	conn := in.gapConn
+	in.gapConn = nil
+	if c.status == Open && c.conn == conn && len(in.ahead) > 0 && in.received == in.gapAt {
+		c.lost(conn) // resuming brings what is missing
+		return
+	}
+	c.watchGap()
+}
+
+// startDispatch makes sure that a goroutine hands on what has arrived; c.mu is held.
+func (c *Channel) startDispatch() {
+	if c.in.dispatching || len(c.in.queue) == 0 || len(c.handlers) == 0 || c.m.ctx.Err() != nil {
+		return
+	}
+	c.in.dispatching = true
+	c.m.wg.Go(c.dispatch)
+}
+
+func (c *Channel) dispatch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.in.queue) > 0 && len(c.handlers) > 0 {
+		e, handlers := c.in.queue[0], c.handlers
+		c.mu.Unlock()
+		if e != nil {
+			c.m.opts.Telemetry.Emit(c.event(telemetry.MessageReceived, e))
+			for _, h := range handlers {
+				c.protect(func() { h.handle(c.m.ctx, e) })
+			}
+		}
+		err := c.checkpoint()
+		c.mu.Lock()
+		if len(c.in.queue) == 0 {
+			break // closed meanwhile
+		}
+		if err != nil {
+			c.mu.Unlock()
+			c.shut(err, &transport.Reason{Code: string(CodeClosed), Message: "the other end cannot go on"})
+			c.mu.Lock()
+			break
+		}
+		c.in.queue[0] = nil
+		if c.in.queue = c.in.queue[1:]; len(c.in.queue) == 0 {
+			c.in.queue = nil
+		}
+		c.in.handled++
+		c.scheduleAck()
+	}
+	c.in.dispatching = false
+	c.wake()
+}
+
+// checkpoint saves that the first envelope of the queue was handled.
+func (c *Channel) checkpoint() error {
+	if c.m.opts.Checkpoints == nil {
+		return nil
+	}
+	// Only this goroutine raises handled.
+	if err := c.m.opts.Checkpoints.Save(c.id, c.in.handled+1); err != nil {
+		return c.errorf(CodeClosed, err, "the channel closed because its checkpoint cannot be saved")
+	}
+	return nil
+}

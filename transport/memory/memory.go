@@ -1,0 +1,286 @@
+// Package memory connects agents of one process. Envelopes are handed over by
+// reference: nothing is copied or written as JSON.
+package memory
+
+import (
+	"context"
+	"sync"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/transport"
+)
+
+// Network is a set of addresses in memory. The zero value is ready; it is safe
+// for concurrent use. It is a [transport.Dialer].
+type Network struct {
+	mu        sync.Mutex
+	listeners map[string]*listener
+}
+
+// backlog is how many connections wait for Accept before Dial blocks.
+const backlog = 64
+
+// Listen takes connections at an address, any text, which must be free.
+func (n *Network) Listen(address string) (transport.Listener, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.listeners[address] != nil {
+		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the memory address " + address + " is in use"}
+	}
+	if n.listeners == nil {
+		n.listeners = make(map[string]*listener)
+	}
+	l := &listener{n: n, address: address, queue: make(chan *conn, backlog), done: make(chan struct{})}
+	n.listeners[address] = l
+	return l, nil
+}
+
+// Dial connects to an address of the network. The endpoint's transport is local.
+func (n *Network) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
+	if to.Transport != agent.TransportLocal {
+		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the memory transport cannot dial " + string(to.Transport)}
+	}
+	n.mu.Lock()
+	l := n.listeners[to.Address]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, unreachable(to.Address)
+	}
+	here, there := Pipe()
+	select {
+	case l.queue <- there.(*conn):
+		return here, nil
+	case <-l.done:
+		return nil, unreachable(to.Address)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func unreachable(address string) *transport.Error {
+	return &transport.Error{Code: transport.CodeUnreachable, Message: "nobody listens at the memory address " + address}
+}
+
+type listener struct {
+	n       *Network
+	address string
+	queue   chan *conn
+	done    chan struct{}
+	once    sync.Once
+}
+
+func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
+	select {
+	case <-l.done:
+		return nil, transport.ErrClosed("the listener", nil)
+	default:
+	}
+	select {
+	case c := <-l.queue:
+		return c, nil
+	case <-l.done:
+		return nil, transport.ErrClosed("the listener", nil)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *listener) Endpoint() agent.Endpoint {
+	return agent.Endpoint{Transport: agent.TransportLocal, Address: l.address}
+}
+
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		l.n.mu.Lock()
+		delete(l.n.listeners, l.address)
+		l.n.mu.Unlock()
+		close(l.done)
+		for {
+			select {
+			case c := <-l.queue: // dialled but never accepted
+				c.close()
+			default:
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// Pipe returns the two ends of a connection.
+func Pipe() (transport.Conn, transport.Conn) {
+	link := &link{done: make(chan struct{})}
+	for i := range link.ways {
+		link.ways[i].wake = make(chan struct{}, 1)
+		link.ways[i].room = make(chan struct{}, 1)
+	}
+	a, b := &link.ends[0], &link.ends[1]
+	*a = conn{link: link, out: &link.ways[0], in: &link.ways[1]}
+	*b = conn{link: link, out: &link.ways[1], in: &link.ways[0]}
+	return a, b
+}
+
+// link is one connection with both its ends, in one allocation.
+type link struct {
+	once sync.Once
+	done chan struct{}
+	ways [2]way
+	ends [2]conn
+}
+
+// maxQueue bounds the frames on the way in one direction.
+const maxQueue = 4096
+
+// maxSpare is how large a batch is kept to be used again.
+const maxSpare = 512
+
+// way is one direction.
+type way struct {
+	mu      sync.Mutex
+	queue   []transport.Frame
+	spare   []transport.Frame // the receiver's last batch, to be used again
+	wake    chan struct{}     // something is in the queue
+	room    chan struct{}     // the queue was emptied
+	push    func([]transport.Frame, error)
+	pushing bool // somebody calls push
+	ended   bool
+}
+
+type conn struct {
+	link    *link
+	out, in *way
+}
+
+func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
+	for {
+		select {
+		case <-c.link.done:
+			return transport.ErrClosed("the connection", nil)
+		default:
+		}
+		if c.out.put(frames) {
+			return nil
+		}
+		select {
+		case <-c.out.room:
+		case <-c.link.done:
+			return transport.ErrClosed("the connection", nil)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (w *way) put(frames []transport.Frame) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queue) > 0 && len(w.queue)+len(frames) > maxQueue {
+		return false
+	}
+	w.queue = append(w.queue, frames...)
+	signal(w.wake)
+	w.pump()
+	return true
+}
+
+// pump hands what is in the queue to push; w.mu is held, and released meanwhile.
+func (w *way) pump() {
+	if w.push == nil || w.pushing {
+		return
+	}
+	w.pushing = true
+	defer func() { w.pushing = false }()
+	for len(w.queue) > 0 {
+		frames := w.swap()
+		w.mu.Unlock()
+		w.push(frames, nil)
+		w.mu.Lock()
+	}
+	if w.ended {
+		push := w.push
+		w.push = nil
+		w.mu.Unlock()
+		push(nil, transport.ErrClosed("the connection", nil))
+		w.mu.Lock()
+	}
+}
+
+// Push makes the connection a [transport.Pusher].
+func (c *conn) Push(f func([]transport.Frame, error)) {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	c.in.push = f
+	c.in.pump()
+}
+
+func (c *conn) Receive(ctx context.Context) ([]transport.Frame, error) {
+	for {
+		if frames := c.in.take(); len(frames) > 0 {
+			return frames, nil
+		}
+		select {
+		case <-c.in.wake:
+		case <-c.link.done:
+			if frames := c.in.take(); len(frames) > 0 { // sent before the end
+				return frames, nil
+			}
+			return nil, transport.ErrClosed("the connection", nil)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// take empties the queue.
+func (w *way) take() []transport.Frame {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queue) == 0 {
+		return nil
+	}
+	return w.swap()
+}
+
+// swap empties the queue. The batch before belongs to the queue again; w.mu is held.
+func (w *way) swap() []transport.Frame {
+	frames := w.queue
+	clear(w.spare)
+	w.queue, w.spare = w.spare[:0], frames
+	if cap(frames) > maxSpare {
+		w.spare = nil // a burst is no reason to hold its memory for ever
+	}
+	signal(w.room)
+	return frames
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (c *conn) Peer() string { return "" }
+
+func (c *conn) Close() error {
+	c.close()
+	return nil
+}
+
+func (c *conn) close() {
+	first := false
+	c.link.once.Do(func() {
+		close(c.link.done)
+		first = true
+	})
+	if !first {
+		return
+	}
+	for i := range c.link.ways { // not inside of once: who is told may close, too
+		w := &c.link.ways[i]
+		w.mu.Lock()
+		w.ended = true
+		w.pump()
+		w.mu.Unlock()
+	}
+}

@@ -1,0 +1,248 @@
+// Package transporttest has the tests that every transport must pass, and the
+// faults to put between two ends.
+package transporttest
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/transport"
+)
+
+// Faults is a dialer whose connections fail on demand. Faults act on what the
+// dialling end sends, cuts on both. It is safe for concurrent use.
+type Faults struct {
+	dialer transport.Dialer
+
+	mu      sync.Mutex
+	conns   map[*faulty]struct{}
+	refuse  bool
+	fail    int // sends to fail
+	failed  []time.Time
+	drop    int // batches to drop
+	chaos   *rand.Rand
+	rewrite func(transport.Frame) transport.Frame
+}
+
+// NewFaults returns a dialer that dials with d.
+func NewFaults(d transport.Dialer) *Faults {
+	return &Faults{dialer: d, conns: make(map[*faulty]struct{})}
+}
+
+// Refuse makes Dial fail, or work again.
+func (f *Faults) Refuse(yes bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse = yes
+}
+
+// Refusing reports whether Dial fails.
+func (f *Faults) Refusing() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.refuse
+}
+
+// Cut ends all connections.
+func (f *Faults) Cut() {
+	for _, c := range f.all() {
+		c.Conn.Close()
+	}
+}
+
+// Freeze makes the present connections half-open: they live, but what is sent
+// goes nowhere and nothing arrives.
+func (f *Faults) Freeze() {
+	for _, c := range f.all() {
+		c.freeze()
+	}
+}
+
+// FailSends makes the next n sends of data fail with CodeNotSent.
+func (f *Faults) FailSends(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = n
+}
+
+// FailedSends returns when sends failed because of FailSends.
+func (f *Faults) FailedSends() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]time.Time(nil), f.failed...)
+}
+
+// Drop loses the next n batches.
+func (f *Faults) Drop(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drop = n
+}
+
+// Chaos repeats and reorders frames at random from now on.
+func (f *Faults) Chaos(seed uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.chaos = rand.New(rand.NewPCG(seed, seed))
+}
+
+// Rewrite changes each frame that is sent from now on.
+func (f *Faults) Rewrite(change func(transport.Frame) transport.Frame) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rewrite = change
+}
+
+// Dial connects, unless it is to fail.
+func (f *Faults) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
+	if f.Refusing() {
+		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "refused by the test"}
+	}
+	conn, err := f.dialer.Dial(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	c := &faulty{Conn: conn, f: f, frozen: make(chan struct{}), closed: make(chan struct{})}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.conns[c] = struct{}{}
+	return c, nil
+}
+
+func (f *Faults) all() []*faulty {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []*faulty
+	for c := range f.conns {
+		all = append(all, c)
+	}
+	return all
+}
+
+type faulty struct {
+	transport.Conn
+	f      *Faults
+	mu     sync.Mutex
+	frozen chan struct{}
+	closed chan struct{}
+	late   []transport.Frame // held back to arrive out of order
+}
+
+func (c *faulty) freeze() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.frozen:
+	default:
+		close(c.frozen)
+	}
+}
+
+func (c *faulty) Close() error {
+	c.f.mu.Lock()
+	delete(c.f.conns, c)
+	c.f.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.closed:
+	default:
+		close(c.closed)
+	}
+	return c.Conn.Close()
+}
+
+func (c *faulty) Receive(ctx context.Context) ([]transport.Frame, error) {
+	type result struct {
+		frames []transport.Frame
+		err    error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	got := make(chan result, 1)
+	go func() {
+		frames, err := c.Conn.Receive(ctx)
+		got <- result{append([]transport.Frame(nil), frames...), err}
+	}()
+	select {
+	case r := <-got:
+		select {
+		case <-c.frozen:
+		default:
+			return r.frames, r.err
+		}
+	case <-c.frozen:
+	}
+	select {
+	case <-c.closed:
+		return nil, transport.ErrClosed("the connection", nil)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (c *faulty) Send(ctx context.Context, frames []transport.Frame) error {
+	select {
+	case <-c.frozen:
+		return nil
+	default:
+	}
+	frames, lost, err := c.spoil(frames)
+	if err != nil || lost || len(frames) == 0 {
+		return err
+	}
+	return c.Conn.Send(ctx, frames)
+}
+
+// spoil applies the faults to a batch.
+func (c *faulty) spoil(frames []transport.Frame) (out []transport.Frame, lost bool, err error) {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	if c.f.fail > 0 && frames[0].Kind == transport.Data {
+		c.f.fail--
+		c.f.failed = append(c.f.failed, time.Now())
+		return nil, false, &transport.Error{Code: transport.CodeNotSent, Message: "failed by the test"}
+	}
+	if c.f.drop > 0 {
+		c.f.drop--
+		return nil, true, nil
+	}
+	out = append([]transport.Frame(nil), frames...)
+	if c.f.rewrite != nil {
+		for i := range out {
+			out[i] = c.f.rewrite(out[i])
+		}
+	}
+	if c.f.chaos != nil {
+		out = c.shuffle(out)
+	}
+	return out, false, nil
+}
+
+// shuffle repeats some frames, swaps some and holds some back until the next batch.
+func (c *faulty) shuffle(frames []transport.Frame) []transport.Frame {
+	r := c.f.chaos
+	out := c.late
+	c.late = nil
+	for _, f := range frames {
+		out = append(out, f)
+		if r.IntN(5) == 0 {
+			out = append(out, f)
+		}
+	}
+	for i := 1; i < len(out); i++ {
+		if r.IntN(3) == 0 && data(out[i]) && data(out[i-1]) {
+			out[i], out[i-1] = out[i-1], out[i]
+		}
+	}
+	if last := out[len(out)-1]; data(last) && r.IntN(10) == 0 {
+		c.late = append(c.late, last)
+		out = out[:len(out)-1]
+	}
+	return out
+}
+
+func data(f transport.Frame) bool { return f.Kind == transport.Data || f.Kind == transport.Ack }

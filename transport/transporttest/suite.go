@@ -1,0 +1,548 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/transport"
+)
+
+// Transport is what the tests run on.
+type Transport struct {
+	Dialer transport.Dialer
+	// Listen returns a listener of its own for each call. The test closes it.
+	Listen func(t testing.TB) transport.Listener
+	// Envelopes is how many go through each fault test; 0 means 2000.
+	Envelopes int
+}
+
+// patience bounds each test; one that hangs fails instead.
+const patience = 2 * time.Minute
+
+// Run runs the tests that every transport must pass: those of a connection, and
+// those of a channel on top of it under cuts, half-open connections, slow
+// readers, repeated and reordered frames and restarts. make is called for each.
+func Run(t *testing.T, make func(t *testing.T) Transport) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Transport)
+	}{
+		{"FramesArriveInOrder", framesArriveInOrder},
+		{"AllKindsOfFrames", allKindsOfFrames},
+		{"LargeEnvelopes", largeEnvelopes},
+		{"TooLargeLeavesTheConnection", tooLarge},
+		{"BothWaysAtOnce", bothWaysAtOnce},
+		{"CloseWakesBothEnds", closeWakesBothEnds},
+		{"ContextEndsReceive", contextEndsReceive},
+		{"ListenerClose", listenerClose},
+		{"DialNobody", dialNobody},
+		{"ChannelBothWays", channelBothWays},
+		{"ChannelCut", channelCut},
+		{"ChannelHalfOpen", channelHalfOpen},
+		{"ChannelSlowReader", channelSlowReader},
+		{"ChannelRepeatedAndReorderedFrames", channelChaos},
+		{"ChannelRestart", channelRestart},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tr := make(t)
+			if tr.Envelopes == 0 {
+				tr.Envelopes = 2000
+			}
+			test.run(t, tr)
+		})
+	}
+}
+
+func deadline(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func listen(t testing.TB, tr Transport) transport.Listener {
+	t.Helper()
+	l := tr.Listen(t)
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("close the listener: %v", err)
+		}
+	})
+	return l
+}
+
+// connect returns the two ends of a connection.
+func connect(t testing.TB, tr Transport) (dialled, accepted transport.Conn) {
+	t.Helper()
+	l := listen(t, tr)
+	type result struct {
+		conn transport.Conn
+		err  error
+	}
+	got := make(chan result, 1)
+	go func() {
+		conn, err := l.Accept(deadline(t))
+		got <- result{conn, err}
+	}()
+	dialled, err := tr.Dialer.Dial(deadline(t), l.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := <-got
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	t.Cleanup(func() { dialled.Close(); r.conn.Close() })
+	return dialled, r.conn
+}
+
+func newEnvelope(t testing.TB, from, to string, payload any) *envelope.Envelope {
+	t.Helper()
+	e, err := envelope.New(from, to, envelope.Notification, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func numbered(t testing.TB, from, to uint64) []transport.Frame {
+	var frames []transport.Frame
+	for n := from; n < to; n++ {
+		frames = append(frames, transport.Frame{Kind: transport.Data, Seq: n, Envelope: newEnvelope(t, "a", "b", n)})
+	}
+	return frames
+}
+
+// receive reads n frames of data and checks their order.
+func receive(t testing.TB, c transport.Conn, n uint64) {
+	t.Helper()
+	for next := uint64(0); next < n; {
+		frames, err := c.Receive(deadline(t))
+		if err != nil {
+			t.Errorf("after %d frames: %v", next, err)
+			return
+		}
+		if len(frames) == 0 {
+			t.Error("Receive returned no frames")
+			return
+		}
+		for _, f := range frames {
+			if f.Seq != next || f.Envelope == nil || string(f.Envelope.Payload) != fmt.Sprint(next) {
+				t.Errorf("got frame %d %+v, want %d", f.Seq, f.Envelope, next)
+				return
+			}
+			next++
+		}
+	}
+}
+
+func framesArriveInOrder(t *testing.T, tr Transport) {
+	a, b := connect(t, tr)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := uint64(0); n < 3000; n += 30 {
+			frames := numbered(t, n, n+30)
+			if err := a.Send(deadline(t), frames); err != nil {
+				t.Error(err)
+				return
+			}
+			clear(frames) // Send keeps nothing of the slice
+		}
+	})
+	receive(t, b, 3000)
+	wg.Wait()
+}
+
+func allKindsOfFrames(t *testing.T, tr Transport) {
+	a, b := connect(t, tr)
+	hello := &transport.Hello{Version: 1, Channel: "c", Secret: "s", From: "a", To: "b", Resume: true, Received: 1, Base: 2, Window: 3, Card: []byte(`{"id":"a"}`)}
+	sent := []transport.Frame{
+		{Kind: transport.Open, Hello: hello},
+		{Kind: transport.Accept, Hello: hello},
+		{Kind: transport.Ready},
+		{Kind: transport.Refuse, Reason: &transport.Reason{Code: "X", Message: "no"}},
+		{Kind: transport.Data, Seq: 1 << 60, Ack: 7},
+		{Kind: transport.Ack, Seq: 8, Ack: 9},
+		{Kind: transport.Close, Reason: &transport.Reason{Code: "Y", Message: "bye"}},
+	}
+	if err := a.Send(deadline(t), sent); err != nil {
+		t.Fatal(err)
+	}
+	var got []transport.Frame
+	for len(got) < len(sent) {
+		frames, err := b.Receive(deadline(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, frames...)
+	}
+	for i := range sent {
+		if describe(got[i]) != describe(sent[i]) {
+			t.Errorf("got %s, want %s", describe(got[i]), describe(sent[i]))
+		}
+	}
+}
+
+func describe(f transport.Frame) string {
+	return fmt.Sprintf("%d %d %d %v %+v %+v", f.Kind, f.Seq, f.Ack, f.Envelope, f.Hello, f.Reason)
+}
+
+func largeEnvelopes(t *testing.T, tr Transport) {
+	a, b := connect(t, tr)
+	text := strings.Repeat("x", envelope.DefaultMaxSize-1000)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 5 {
+			if err := a.Send(deadline(t), []transport.Frame{{Kind: transport.Data, Seq: 1, Envelope: newEnvelope(t, "a", "b", text)}}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for n := 0; n < 5; {
+		frames, err := b.Receive(deadline(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range frames {
+			n++
+			if len(f.Envelope.Payload) != len(text)+2 {
+				t.Errorf("%d bytes arrived of %d", len(f.Envelope.Payload), len(text)+2)
+			}
+		}
+	}
+	wg.Wait()
+}
+
+// A transport that has no limit delivers it; one that has says so and goes on.
+func tooLarge(t *testing.T, tr Transport) {
+	a, b := connect(t, tr)
+	huge := transport.Frame{Kind: transport.Data, Seq: 99, Envelope: newEnvelope(t, "a", "b", strings.Repeat("x", 64<<20))}
+	err := a.Send(deadline(t), []transport.Frame{huge})
+	if err == nil {
+		frames, err := b.Receive(deadline(t))
+		if err != nil || frames[0].Seq != 99 {
+			t.Errorf("it was taken and did not arrive: %v", err)
+		}
+	} else if transport.CodeOf(err) != transport.CodeTooLarge {
+		t.Errorf("got %v", err)
+	}
+	if err := a.Send(deadline(t), numbered(t, 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, b, 1)
+}
+
+func bothWaysAtOnce(t *testing.T, tr Transport) {
+	a, b := connect(t, tr)
+	var wg sync.WaitGroup
+	for _, c := range []transport.Conn{a, b} {
+		wg.Go(func() {
+			for n := uint64(0); n < 500; n++ {
+				if err := c.Send(deadline(t), numbered(t, n, n+1)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+		wg.Go(func() { receive(t, c, 500) })
+	}
+	wg.Wait()
+}
+
+func closeWakesBothEnds(t *testing.T, tr Transport) {
+	a, b := connect(t, tr)
+	var wg sync.WaitGroup
+	for _, c := range []transport.Conn{a, b} {
+		wg.Go(func() {
+			if _, err := c.Receive(deadline(t)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Receive on a closed connection: %v", err)
+			}
+		})
+	}
+	for range 2 { // twice is fine
+		if err := a.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+	wg.Wait()
+	err := a.Send(deadline(t), numbered(t, 0, 1))
+	if c := transport.CodeOf(err); err == nil || c == transport.CodeNotSent || c == transport.CodeTooLarge {
+		t.Errorf("Send on a closed connection: %v", err)
+	}
+}
+
+func contextEndsReceive(t *testing.T, tr Transport) {
+	_, b := connect(t, tr)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := b.Receive(ctx); err == nil {
+		t.Error("Receive with a context that has ended returned frames")
+	}
+}
+
+func listenerClose(t *testing.T, tr Transport) {
+	l := tr.Listen(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.Accept(deadline(t))
+		done <- err
+	}()
+	for range 2 {
+		if err := l.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+	if err := <-done; transport.CodeOf(err) != transport.CodeClosed {
+		t.Errorf("Accept: %v", err)
+	}
+	if _, err := tr.Dialer.Dial(deadline(t), l.Endpoint()); err == nil {
+		t.Error("a closed listener can be dialled")
+	}
+}
+
+func dialNobody(t *testing.T, tr Transport) {
+	if _, err := tr.Dialer.Dial(deadline(t), agent.Endpoint{Transport: "pigeon"}); transport.CodeOf(err) != transport.CodeInvalid {
+		t.Errorf("an endpoint of another transport: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	l := listen(t, tr)
+	if conn, err := tr.Dialer.Dial(ctx, l.Endpoint()); err == nil {
+		conn.Close() // connected before it looked at ctx
+	}
+}
+
+// ends is a channel with a manager at each end.
+type ends struct {
+	t        testing.TB
+	tr       Transport
+	faults   *Faults
+	listener transport.Listener
+	ma, mb   *channel.Manager
+	serving  sync.WaitGroup
+	a        *channel.Channel
+	taken    chan *channel.Channel
+	atA, atB *numbers
+	saved    *checkpoints
+}
+
+// quick are options under which faults are noticed soon.
+func quick() channel.Options {
+	return channel.Options{AckTimeout: 300 * time.Millisecond, GapTimeout: 100 * time.Millisecond,
+		ReconnectDelay: time.Millisecond, AckDelay: time.Millisecond, HandshakeTimeout: 5 * time.Second}
+}
+
+func newEnds(t testing.TB, tr Transport) *ends {
+	t.Helper()
+	e := &ends{t: t, tr: tr, faults: NewFaults(tr.Dialer), listener: listen(t, tr), taken: make(chan *channel.Channel, 1),
+		atA: new(numbers), atB: new(numbers), saved: &checkpoints{at: make(map[string]uint64)}}
+	o := quick()
+	o.Dialers = map[agent.Transport]transport.Dialer{e.listener.Endpoint().Transport: e.faults}
+	e.ma = channel.NewManager(o, nil)
+	e.startB()
+	var err error
+	if e.a, err = e.ma.OpenAt(deadline(t), "a", "b", e.listener.Endpoint()); err != nil {
+		t.Fatal(err)
+	}
+	e.a.OnMessage(e.atA.add)
+	if err := e.a.Ready(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.ma.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := e.mb.Close(); err != nil {
+			t.Error(err)
+		}
+		e.serving.Wait()
+	})
+	return e
+}
+
+// startB starts the accepting end, as a process that starts.
+func (e *ends) startB() {
+	o := quick()
+	o.Checkpoints = e.saved
+	e.mb = channel.NewManager(o, func(c *channel.Channel) {
+		c.OnMessage(e.atB.add)
+		select {
+		case <-e.taken:
+		default:
+		}
+		e.taken <- c
+	})
+	m := e.mb
+	e.serving.Go(func() {
+		if err := m.Serve(context.Background(), e.listener); err != nil {
+			e.t.Errorf("serve: %v", err)
+		}
+	})
+}
+
+func (e *ends) b() *channel.Channel {
+	select {
+	case c := <-e.taken:
+		e.taken <- c
+		return c
+	case <-deadline(e.t).Done():
+		e.t.Fatal("the other end did not open")
+		return nil
+	}
+}
+
+// send sends numbers; every calls do after each so many.
+func send(t testing.TB, c *channel.Channel, from, to, every int, do func()) {
+	ctx := deadline(t)
+	for n := from; n < to; n++ {
+		if err := c.Send(ctx, newEnvelope(t, c.LocalAgent(), c.RemoteAgent(), n)); err != nil {
+			t.Errorf("send %d: %v", n, err)
+			return
+		}
+		if do != nil && n%every == every-1 {
+			do()
+		}
+	}
+}
+
+func (e *ends) flush() {
+	e.t.Helper()
+	for _, c := range []*channel.Channel{e.a, e.b()} {
+		if err := c.Flush(deadline(e.t)); err != nil {
+			e.t.Fatalf("flush: %v", err)
+		}
+	}
+}
+
+// numbers checks that what arrives counts from 0.
+type numbers struct {
+	mu    sync.Mutex
+	n     int
+	wrong []string
+}
+
+func (s *numbers) add(_ context.Context, e *envelope.Envelope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if string(e.Payload) != fmt.Sprint(s.n) && len(s.wrong) < 10 {
+		s.wrong = append(s.wrong, fmt.Sprintf("%s came as number %d", e.Payload, s.n))
+	}
+	s.n++
+}
+
+func (s *numbers) check(t testing.TB, n int) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n != n || len(s.wrong) > 0 {
+		t.Errorf("%d arrived of %d; %v", s.n, n, s.wrong)
+	}
+}
+
+type checkpoints struct {
+	mu sync.Mutex
+	at map[string]uint64
+}
+
+func (c *checkpoints) Load(id string) (uint64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at[id], nil
+}
+
+func (c *checkpoints) Save(id string, handled uint64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at[id] = handled
+	return nil
+}
+
+func channelBothWays(t *testing.T, tr Transport) {
+	e := newEnds(t, tr)
+	var wg sync.WaitGroup
+	for _, c := range []*channel.Channel{e.a, e.b()} {
+		wg.Go(func() { send(t, c, 0, tr.Envelopes, 1, nil) })
+	}
+	wg.Wait()
+	e.flush()
+	e.atA.check(t, tr.Envelopes)
+	e.atB.check(t, tr.Envelopes)
+}
+
+func channelCut(t *testing.T, tr Transport) {
+	e := newEnds(t, tr)
+	b := e.b()
+	var wg sync.WaitGroup
+	wg.Go(func() { send(t, e.a, 0, tr.Envelopes, max(tr.Envelopes/7, 1), e.faults.Cut) })
+	wg.Go(func() { send(t, b, 0, tr.Envelopes, max(tr.Envelopes/5, 1), e.faults.Cut) })
+	wg.Wait()
+	e.flush()
+	e.atA.check(t, tr.Envelopes)
+	e.atB.check(t, tr.Envelopes)
+}
+
+func channelHalfOpen(t *testing.T, tr Transport) {
+	e := newEnds(t, tr)
+	send(t, e.a, 0, tr.Envelopes, max(tr.Envelopes/3, 1), e.faults.Freeze)
+	e.flush()
+	e.atB.check(t, tr.Envelopes)
+}
+
+func channelSlowReader(t *testing.T, tr Transport) {
+	e := newEnds(t, tr)
+	release, held := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	e.b().OnMessage(func(context.Context, *envelope.Envelope) {
+		once.Do(func() { close(held); <-release })
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() { send(t, e.a, 0, tr.Envelopes, 1, nil) })
+	<-held
+	// The sender may get as far as the window, and no further, for longer than it
+	// takes to notice a dead peer: a slow one is not dead.
+	ctx, cancel := context.WithTimeout(deadline(t), 4*quick().AckTimeout)
+	defer cancel()
+	if err := e.a.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("flush while the reader sleeps: %v", err)
+	}
+	close(release)
+	wg.Wait()
+	e.flush()
+	e.atB.check(t, tr.Envelopes)
+}
+
+func channelChaos(t *testing.T, tr Transport) {
+	e := newEnds(t, tr)
+	e.faults.Chaos(uint64(tr.Envelopes))
+	var wg sync.WaitGroup
+	for _, c := range []*channel.Channel{e.a, e.b()} {
+		wg.Go(func() { send(t, c, 0, tr.Envelopes, 1, nil) })
+	}
+	wg.Wait()
+	e.flush()
+	e.atA.check(t, tr.Envelopes)
+	e.atB.check(t, tr.Envelopes)
+}
+
+// The accepting end restarts in the middle, several times.
+func channelRestart(t *testing.T, tr Transport) {
+	e := newEnds(t, tr)
+	send(t, e.a, 0, tr.Envelopes, max(tr.Envelopes/4, 1), func() {
+		if _, err := e.mb.Suspend(deadline(t)); err != nil {
+			t.Errorf("suspend: %v", err)
+		}
+		e.startB()
+	})
+	if err := e.a.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	e.atB.check(t, tr.Envelopes)
+}
