@@ -140,7 +140,8 @@ func killSame(p proc) bool {
 // lost their parents: nothing of the marker, the group or the tree leads to them
 // (env -i setsid prog &). It is a number in the limit on file locks, which the
 // kernel has not enforced since 2.4.25 but still hands down, and which a process
-// without privileges can only lower.
+// without privileges can only lower. It is set a moment after the start: what the
+// program starts within that moment has the marker alone.
 //
 // From the top: one bit that is always set, 29 of the owner's hash, 32 at random.
 const (
