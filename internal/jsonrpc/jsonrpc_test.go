@@ -186,6 +186,24 @@ func TestANotificationRuns(t *testing.T) {
 	}
 }
 
+// Who notifies and leaves has notified.
+func TestANotificationOutlivesItsSender(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var seen, bounded []error
+	d := &jsonrpc.Dispatcher{Handler: jsonrpc.HandlerFunc(func(ctx context.Context, _ jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+		seen = append(seen, ctx.Err())
+		if _, ok := ctx.Deadline(); !ok {
+			bounded = append(bounded, errors.New("no deadline"))
+		}
+		return nil, nil
+	})}
+	d.Serve(ctx, jsonrpc.Decode([]byte(`{"jsonrpc":"2.0","method":"x"}`), jsonrpc.Limits{}), nil)
+	if len(seen) != 1 || seen[0] != nil || bounded != nil {
+		t.Errorf("%v %v", seen, bounded)
+	}
+}
+
 func TestAPanicBecomesAnInternalErrorAndIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	d := &jsonrpc.Dispatcher{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime/debug"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,7 +21,8 @@ type Handler interface {
 	// Handle returns the result, or an error: an *Error goes to the peer as it
 	// is, any other is logged and becomes an internal error. emit is nil where
 	// the transport cannot send events for this request. ctx ends with the
-	// peer's connection.
+	// peer's connection; that of a notification, which nobody waits for and
+	// nobody could repeat, lasts a minute instead.
 	Handle(ctx context.Context, req Request, emit Emit) (result any, err error)
 }
 
@@ -93,10 +95,11 @@ func (d *Dispatcher) ServeCall(ctx context.Context, dst []byte, call Call, emit 
 	if call.Err != nil {
 		return AppendError(dst, call.Request.ID, call.Err)
 	}
-	result, err := d.Call(ctx, call.Request, emit)
 	if call.Request.IsNotification() {
+		d.notify(ctx, call.Request)
 		return nil
 	}
+	result, err := d.Call(ctx, call.Request, emit)
 	if err != nil {
 		return AppendError(dst, call.Request.ID, err)
 	}
@@ -106,6 +109,18 @@ func (d *Dispatcher) ServeCall(ctx context.Context, dst []byte, call Call, emit 
 		return AppendError(dst, call.Request.ID, InternalError())
 	}
 	return answer
+}
+
+// notificationTime bounds the handling of a notification.
+const notificationTime = time.Minute
+
+// notify runs a notification to its end, though its sender may leave at once.
+func (d *Dispatcher) notify(ctx context.Context, req Request) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notificationTime)
+	defer cancel()
+	if _, err := d.Call(ctx, req, nil); err != nil {
+		d.log().DebugContext(ctx, "a notification failed", "method", req.Method, "code", err.Code)
+	}
 }
 
 // Call runs the handler and returns its result or the error for the peer. A

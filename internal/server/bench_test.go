@@ -61,7 +61,7 @@ func hubWithEcho(b testing.TB, mode bus.Durability, args ...string) *rig {
 		cfg.Bus = opened
 	}
 	def, err := runner.Definition{
-		ID: "echo", Driver: runner.DriverEcho, Args: args, WorkDir: runner.WorkDirSpec{Policy: "fixed", Path: b.TempDir()},
+		ID: "echo", Driver: runner.DriverEcho, Args: args,
 		Limits: runner.Limits{Concurrency: 256, Queue: 10_000},
 	}.Complete()
 	if err != nil {
@@ -276,7 +276,7 @@ func startIdle(b *testing.B) *stoppable {
 	r := &rig{agent: newTestAgent()}
 	var err error
 	r.hub, err = hub.New(b.Context(), hub.Config{Agents: []hub.Agent{{
-		Definition: runner.Definition{ID: "echo", WorkDir: runner.WorkDirSpec{Policy: "none"}, Limits: runner.Limits{Concurrency: 1000, Queue: 1000}},
+		Definition: runner.Definition{ID: "echo", Driver: runner.DriverEcho, Limits: runner.Limits{Concurrency: 1000, Queue: 1000}},
 		Runner:     r.agent,
 	}}})
 	if err != nil {

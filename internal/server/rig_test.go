@@ -86,7 +86,7 @@ func start(t testing.TB, change ...func(*server.Config)) *rig {
 	var err error
 	r.hub, err = hub.New(t.Context(), hub.Config{Version: "1.0.0", Agents: []hub.Agent{{
 		Definition: runner.Definition{
-			ID: "echo", Name: "Echo", WorkDir: runner.WorkDirSpec{Policy: "none"},
+			ID: "echo", Name: "Echo", Driver: runner.DriverEcho, // which needs no working directory
 			Limits: runner.Limits{Concurrency: 64, Queue: 20_000},
 		},
 		Runner: r.agent,

@@ -184,12 +184,13 @@ func (c *socketConn) serve() {
 }
 
 // untilAnswered waits for the requests of a client that sends no more. It may
-// have closed only its side and still read the answers; once it has gone
-// altogether, its requests need not wait for anything.
+// have closed only its side and still read the answers. Once it has gone
+// altogether, its requests need not wait for anything; until the next look they
+// may still begin, so that who sends and leaves has sent.
 func (c *socketConn) untilAnswered(answered <-chan struct{}) {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
-	for !peerGone(c.nc) {
+	for {
 		select {
 		case <-answered:
 			return
@@ -197,10 +198,11 @@ func (c *socketConn) untilAnswered(answered <-chan struct{}) {
 			<-answered
 			return
 		case <-look.C:
+			if peerGone(c.nc) {
+				c.cancel()
+			}
 		}
 	}
-	c.cancel()
-	<-answered
 }
 
 // stopReading makes the reader return before its next line.

@@ -183,6 +183,28 @@ func TestAClientThatGoesAwayLeavesItsTaskRunning(t *testing.T) {
 	}
 }
 
+// Who sends and leaves at once has sent.
+func TestAClientThatSendsAndLeavesHasSent(t *testing.T) {
+	r := start(t)
+	const clients = 50
+	for i := range clients {
+		c := r.dial(t)
+		if i%2 == 0 {
+			c.write(rpc(1, "message/send", sendParams("hello")))
+		} else {
+			c.write(`{"jsonrpc":"2.0","method":"message/send","params":` + sendParams("hello") + `}`)
+		}
+		c.close()
+	}
+	for r.hub.Status().TotalTasks < clients || r.hub.Status().ActiveTasks > 0 {
+		select {
+		case <-t.Context().Done():
+			t.Fatalf("%+v", r.hub.Status())
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 // blocking is a handler that blocks until its request is given up, and reports
 // each beginning and end.
 type blocking struct{ began, ended chan jsonrpc.ID }
