@@ -21,7 +21,7 @@ var secretName = regexp.MustCompile(`(?i)(key|token|secret|pass(word|wd|phrase)?
 // one, is kept.
 var secretText = []*regexp.Regexp{
 	// URLs with a user or a password in them.
-	regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@"'<>]+@`),
+	regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#"'<>]+@`),
 	regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
 	regexp.MustCompile(`(?i)(\b(?:x-api-key|x-goog-api-key|api[_-]?key|access[_-]?token|refresh[_-]?token|auth[_-]?token|id[_-]?token|client[_-]?secret|secret|password|passwd|authorization)\b\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{4,}`),
 	regexp.MustCompile(`(?i)(\btoken\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{8,}`),

@@ -30,7 +30,7 @@ func TestSecretsAreRecognisedByWhereTheyStand(t *testing.T) {
 	const s = "qwertyuiop12"
 	for _, text := range []string{
 		"Authorization: Bearer " + s, "authorization: Basic " + s, "x-api-key: " + s, `"api_key": "` + s + `"`,
-		"https://user:" + s + "@example.org/path", "http://" + s + "@proxy:3128", "GET /v1?key=" + s + "&x=1",
+		"https://user:" + s + "@example.org/path", "http://" + s + "@proxy:3128", "https://me:p@" + s + "@example.org", "GET /v1?key=" + s + "&x=1",
 		`{\"access_token\":\"` + s + `\"}`, "password=" + s, "client-secret = " + s, "token: " + s, "refresh_token='" + s + "'",
 	} {
 		if got := (*process.Redactor)(nil).Redact(text); strings.Contains(got, s) {
