@@ -62,8 +62,8 @@ var (
 
 // Command is what to start.
 type Command struct {
-	// Path is a program's name, looked up in Env's PATH, or a path with a
-	// separator in it. Entries of PATH that are not absolute are passed over.
+	// Path is a program's name, looked up in Env's PATH, or an absolute path.
+	// Entries of PATH that are not absolute are passed over.
 	Path string
 	Args []string // without the program's name
 	// Dir is the working directory, empty for the caller's.
@@ -189,6 +189,10 @@ func LookPath(name string, env []string) (string, error) {
 		return "", fmt.Errorf("%w: the command is empty", ErrNotFound)
 	}
 	if filepath.Base(name) != name {
+		if !filepath.IsAbs(name) {
+			// It would be looked up in the working directory, which agents write to.
+			return "", fmt.Errorf("%w: %s is neither a name nor an absolute path", ErrNotFound, name)
+		}
 		path, err := exec.LookPath(name)
 		if err != nil {
 			return "", startError(name, err)

@@ -159,6 +159,7 @@ func TestStartRefuses(t *testing.T) {
 		"no name":                  {process.Command{}, process.ErrNotFound},
 		"unknown name":             {process.Command{Path: "no-such-program-here", Env: os.Environ()}, process.ErrNotFound},
 		"unknown path":             {process.Command{Path: "/no/such/program"}, process.ErrNotFound},
+		"relative path":            {process.Command{Path: "./sh", Dir: "/bin"}, process.ErrNotFound},
 		"not executable":           {process.Command{Path: notExec}, process.ErrNotFound},
 		"NUL in an argument":       {process.Command{Path: ok, Args: []string{"a\x00b"}}, process.ErrArgument},
 		"NUL in the name":          {process.Command{Path: "a\x00b"}, process.ErrArgument},

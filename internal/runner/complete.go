@@ -220,6 +220,9 @@ func checkNames(d Definition) error {
 	if d.Command == "" && d.Driver != DriverEcho {
 		return configError("command", "is missing")
 	}
+	if filepath.Base(d.Command) != d.Command && !filepath.IsAbs(d.Command) && d.Command != "" {
+		return configError("command", "%q must be a name to be found in PATH, or an absolute path", d.Command)
+	}
 	if err := oneOf("prompt", d.Prompt, PromptStdin, PromptArg); err != nil {
 		return err
 	}

@@ -101,6 +101,7 @@ func TestWrongDefinitionsAreRefusedByTheNameOfTheField(t *testing.T) {
 		"driver":        func(d *runner.Definition) { d.Driver = "" },
 		"command":       func(d *runner.Definition) { d.Command = "" },
 		"command ":      func(d *runner.Definition) { d.Command = "a\x00b" },
+		"command  ":     func(d *runner.Definition) { d.Command = "./agent" },
 		"extends":       func(d *runner.Definition) { d.Extends = "nobody" },
 		"args":          func(d *runner.Definition) { d.Args = []string{"a\x00"} },
 		"model":         func(d *runner.Definition) { d.Model = "--yolo" },
