@@ -1,0 +1,250 @@
+// Speccover writes docs/spec-coverage.md: every clause of the specifications
+// and the tests that hold it.
+//
+//	go run ./tools/speccover [-check]
+//
+// A file of docs/spec lists the clauses of one specification, a line each:
+//
+//	- ID: what the clause asks for
+//
+// and says "Status: implemented" or "Status: planned". A test holds a clause
+// by naming its id in its comment, its body or its name ("Req 4.5",
+// "TestProperty16…"). It is an error if a clause of an implemented specification
+// has no test, or if a test names a clause that no list has.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/parleyhub/parley/tools/internal/generated"
+)
+
+func main() {
+	check := flag.Bool("check", false, "only tell whether docs/spec-coverage.md is up to date")
+	flag.Parse()
+	if err := run(*check); err != nil {
+		fmt.Fprintf(os.Stderr, "speccover: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(check bool) error {
+	specs, err := readSpecs("docs/spec/*.md")
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "*_test.go").Output()
+	if err != nil {
+		return fmt.Errorf("list the tests: %w", err)
+	}
+	refs := references{}
+	for _, file := range strings.Fields(string(out)) {
+		source, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted and not committed
+		}
+		if err != nil {
+			return err
+		}
+		refs.scan(filepath.ToSlash(file), string(source))
+	}
+	return errors.Join(
+		generated.Write("docs/spec-coverage.md", render(specs, refs), check, "go run ./tools/speccover"),
+		verify(specs, refs),
+	)
+}
+
+// clause is one demand of a specification.
+type clause struct{ id, text string }
+
+// spec is one specification.
+type spec struct {
+	title       string
+	implemented bool
+	clauses     []clause
+}
+
+var clauseLine = regexp.MustCompile(`^- ([A-Z][A-Za-z0-9.-]*(?: [0-9]+(?:\.[0-9]+)?)?): (.+)$`)
+
+func readSpecs(pattern string) ([]spec, error) {
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, err
+	}
+	var specs []spec
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		s, err := parseSpec(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		specs = append(specs, s)
+	}
+	return specs, nil
+}
+
+func parseSpec(text string) (spec, error) {
+	var s spec
+	seen := map[string]bool{}
+	status := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\r\n")
+		if title, ok := strings.CutPrefix(line, "# "); ok {
+			s.title = title
+		}
+		if value, ok := strings.CutPrefix(line, "Status: "); ok {
+			status = value
+		}
+		m := clauseLine.FindStringSubmatch(line)
+		if m == nil {
+			if strings.HasPrefix(line, "- ") {
+				return s, fmt.Errorf("not a clause: %q", line)
+			}
+			continue
+		}
+		if seen[m[1]] {
+			return s, fmt.Errorf("%s is there twice", m[1])
+		}
+		seen[m[1]] = true
+		s.clauses = append(s.clauses, clause{m[1], m[2]})
+	}
+	if s.title == "" || (status != "implemented" && status != "planned") {
+		return s, errors.New(`needs a title and a line "Status: implemented" or "Status: planned"`)
+	}
+	s.implemented = status == "implemented"
+	return s, nil
+}
+
+// references are the tests by the id that they name.
+type references map[string][]string
+
+var (
+	reference = regexp.MustCompile(`\b(?:(?:HUB|REQ)-[A-Z0-9][A-Z0-9-]*[A-Z0-9]|Req(?:uirement)? ?[0-9]+\.[0-9]+|(?:Test|Fuzz)?Property ?0*[0-9]+)`)
+	testFunc  = regexp.MustCompile(`^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
+	number    = regexp.MustCompile(`^(Req)(?:uirement)? ?([0-9.]+)$|^(?:Test|Fuzz)?(Property) ?0*([0-9]+)$`)
+)
+
+// scan finds the ids in one file. An id in a comment before a test belongs to
+// the test, one within a function to the test before it.
+func (r references) scan(file, source string) {
+	var pending []string // ids of a comment whose function has not come yet
+	current := ""
+	inComment := false
+	for line := range strings.Lines(source) {
+		if m := testFunc.FindStringSubmatch(line); m != nil {
+			current = m[1]
+			for _, id := range pending {
+				r.add(id, file, current)
+			}
+			pending = nil
+		} else if strings.HasPrefix(line, "func ") {
+			pending = nil // of a helper
+		}
+		inComment = strings.HasPrefix(line, "//")
+		for _, id := range reference.FindAllString(line, -1) {
+			id = canonical(id)
+			if inComment {
+				pending = append(pending, id)
+			} else if current != "" {
+				r.add(id, file, current)
+			}
+		}
+	}
+}
+
+func (r references) add(id, file, test string) {
+	ref := test + " in " + file
+	if !slices.Contains(r[id], ref) {
+		r[id] = append(r[id], ref)
+	}
+}
+
+// canonical writes an id as the lists do: "Req 4.5", "Property 16".
+func canonical(id string) string {
+	m := number.FindStringSubmatch(id)
+	switch {
+	case m == nil:
+		return id
+	case m[1] != "":
+		return "Req " + m[2]
+	}
+	return "Property " + m[4]
+}
+
+func render(specs []spec, refs references) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Specification coverage\n\nWritten by `go run ./tools/speccover` from the lists in [spec](spec) and the ids that tests name.\n")
+	for _, s := range specs {
+		held := 0
+		for _, c := range s.clauses {
+			if len(refs[c.id]) > 0 {
+				held++
+			}
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n%d of %d clauses are held by tests.\n\n| Clause | | Tests |\n|---|---|---|\n", s.title, held, len(s.clauses))
+		for _, c := range s.clauses {
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", c.id, c.text, tests(refs[c.id]))
+		}
+	}
+	return b.Bytes()
+}
+
+// maxShown keeps a row readable where many tests hold one clause.
+const maxShown = 4
+
+func tests(refs []string) string {
+	slices.Sort(refs)
+	var shown []string
+	for i, ref := range refs {
+		if i == maxShown {
+			shown = append(shown, fmt.Sprintf("and %d more", len(refs)-maxShown))
+			break
+		}
+		test, file, _ := strings.Cut(ref, " in ")
+		shown = append(shown, fmt.Sprintf("[%s](../%s)", test, file))
+	}
+	return strings.Join(shown, ", ")
+}
+
+// verify reports clauses without a test, and tests with an unknown clause where
+// their specification has a list.
+func verify(specs []spec, refs references) error {
+	var errs []error
+	known := map[string]bool{}
+	families := map[string]bool{} // HUB, REQ, Req, Property: those that have a list
+	for _, s := range specs {
+		for _, c := range s.clauses {
+			known[c.id] = true
+			families[family(c.id)] = true
+			if s.implemented && len(refs[c.id]) == 0 {
+				errs = append(errs, fmt.Errorf("%s has no test: %s", c.id, c.text))
+			}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(refs)) {
+		if !known[id] && families[family(id)] {
+			errs = append(errs, fmt.Errorf("no list has %s, which %s names", id, refs[id][0]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func family(id string) string {
+	if i := strings.IndexAny(id, "- "); i > 0 {
+		return id[:i]
+	}
+	return id
+}
