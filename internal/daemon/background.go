@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/parleyhub/parley/internal/client"
 )
 
 // report is the one line that a hub in the background writes to its standard
@@ -24,42 +26,57 @@ type report struct {
 // of a hub with a long history takes seconds.
 const startPatience = 60 * time.Second
 
-// Start runs command, which runs a hub with Options.Report set to its standard
-// output, detached from this process and its terminal, and waits until the hub
-// serves. Where another hub has the data directory, Start waits for that one
-// and returns it with an *Error of CodeRunning.
+// Start runs command, which runs a hub with RunInBackground, detached from this
+// process and its terminal, and waits until the hub serves. Where another hub
+// has the data directory and serves, Start returns that one with an *Error of
+// CodeRunning; where it is still starting or ending, Start waits for it.
 func Start(ctx context.Context, dataDir string, command []string) (Info, error) {
-	if info, running, err := Running(dataDir); err != nil {
-		return Info{}, &Error{Code: CodeStart, Message: err.Error(), Err: err}
-	} else if running {
-		return alreadyRunning(ctx, dataDir, info)
-	}
-	info, err := launch(ctx, command)
-	var de *Error
-	if errors.As(err, &de) && de.Code == CodeRunning { // lost a race
-		return alreadyRunning(ctx, dataDir, Info{})
-	}
-	return info, err
-}
-
-// alreadyRunning waits until the hub that has the data directory serves.
-func alreadyRunning(ctx context.Context, dataDir string, info Info) (Info, error) {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errPatience)
 	defer cancel()
-	for info.PID == 0 {
+	for {
+		info, running, err := Running(dataDir)
+		if err != nil {
+			return Info{}, &Error{Code: CodeStart, Message: err.Error(), Err: err}
+		}
+		if running && info.serves(ctx) {
+			return info, &Error{Code: CodeRunning, Message: fmt.Sprintf("the hub runs already (process %d)", info.PID)}
+		}
+		if !running {
+			info, err := launch(ctx, command)
+			var de *Error
+			if !errors.As(err, &de) || de.Code != CodeRunning {
+				return info, err
+			}
+		} // else, or when the race was lost: see what becomes of the other
 		if err := wait(ctx, pollInterval); err != nil {
-			return info, &Error{
+			return Info{}, &Error{
 				Code: CodeStart, Message: "another process has locked the data directory " + dataDir + " but does not serve",
 				Remedy: "look into " + LogPath(dataDir), Err: err,
 			}
 		}
-		var running bool
-		var err error
-		if info, running, err = Running(dataDir); err != nil || !running {
-			return info, &Error{Code: CodeStart, Message: "the hub that was starting has ended", Remedy: "look into " + LogPath(dataDir), Err: err}
-		}
 	}
-	return info, &Error{Code: CodeRunning, Message: fmt.Sprintf("the hub runs already (process %d)", info.PID)}
+}
+
+var errPatience = errors.New("the hub did not serve in time")
+
+// serves tells whether the hub answers. One that was killed has its lock for
+// another moment, and its run file for good.
+func (i Info) serves(ctx context.Context) bool {
+	if i.PID == 0 {
+		return false
+	}
+	if i.Socket == "" {
+		return true // it cannot be asked by this way
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c, err := client.Dial(ctx, i.Socket)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	status, err := c.Status(ctx)
+	return err == nil && status.PID == i.PID
 }
 
 // maxReport bounds the report line and what is kept of standard error.
@@ -79,15 +96,11 @@ func launch(ctx context.Context, command []string) (Info, error) {
 	go func() { // ends with the line, or when out is closed below
 		lines <- readReport(out)
 	}()
-	timer := time.NewTimer(startPatience)
-	defer timer.Stop()
 	var r report
 	select {
 	case r = <-lines:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
-	case <-timer.C:
-		err = context.DeadlineExceeded
 	}
 	if err != nil {
 		// Killed before it served, it has nothing to lose but what it stored.

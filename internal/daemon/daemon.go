@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gofrs/flock"
 	"google.golang.org/grpc"
 
 	"github.com/parleyhub/parley/internal/a2aserver"
@@ -38,6 +39,9 @@ type Options struct {
 	Logger  *slog.Logger
 	// Log is where Logger writes, for the run file; "" for a terminal.
 	Log string
+	// KeepLock leaves the lock of the data directory to the end of the process:
+	// who waits for it then waits for the process too.
+	KeepLock bool
 	// Ready is called once the hub serves; nil for nothing. It must not block.
 	Ready func(Info)
 }
@@ -88,6 +92,7 @@ type daemon struct {
 	log  *slog.Logger
 	stop func()
 
+	held   *flock.Flock // of the data directory
 	bus    *bus.Bus
 	hub    *hub.Hub
 	push   *push.Service
@@ -141,7 +146,10 @@ func (d *daemon) lock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.atEnd(lock.Unlock)
+	d.held = lock
+	if !d.opts.KeepLock {
+		d.atEnd(lock.Unlock)
+	}
 	return nil
 }
 
@@ -371,7 +379,7 @@ func RunInBackground(ctx context.Context, cfg *config.Loaded, loadErr error, rep
 	if err := os.Chdir(cfg.DataDir); err != nil { // hold no other directory
 		return fail(err)
 	}
-	opts.Log = LogPath(cfg.DataDir)
+	opts.Log, opts.KeepLock = LogPath(cfg.DataDir), true
 	logFile, err := OpenLog(opts.Log)
 	if err != nil {
 		return fail(err)

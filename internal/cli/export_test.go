@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+)
+
+// Run runs a command line in this process, as Main does.
+func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdout, stderr io.Writer, env map[string]string, signals <-chan os.Signal) int {
+	a := &app{name: name, stdin: stdin, stdout: stdout, stderr: stderr, getenv: func(key string) string { return env[key] }}
+	return a.run(ctx, args, signals)
+}
+
+// Plain, Fit and Cells are tested by themselves.
+var (
+	Plain = plain
+	Fit   = fit
+	Cells = cells
+	Quote = quote
+	Short = short
+)
+
+// Cleaner is tested over pieces.
+type Cleaner = cleaner
+
+// Clean cleans a piece.
+func (c *cleaner) Clean(text string) string { return c.clean(text) }
