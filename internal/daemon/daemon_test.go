@@ -1,0 +1,608 @@
+//go:build unix
+
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/dialect"
+)
+
+// The test binary stands in for the hub's own program: with this variable it is
+// the process in the background.
+const beHub = "PARLEY_TEST_HUB"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(beHub) {
+	case "serve":
+		cfg, err := load(os.Args[1], os.Args[2:]...)
+		err = daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test"})
+		if err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	case "die":
+		os.Exit(3)
+	case "silent":
+		select {}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func newDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// load makes a configuration of a hub in dir: key=value changes it.
+func load(dir string, settings ...string) (*config.Loaded, error) {
+	overrides := []config.Override{
+		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: dir + "/hub.sock"}, {Key: "http.port", Value: "0"},
+	}
+	for _, s := range settings {
+		key, value, _ := strings.Cut(s, "=")
+		overrides = append(overrides, config.Override{Key: key, Value: value, Flag: key})
+	}
+	return config.Load(config.Options{Overrides: overrides, LookupEnv: func(string) (string, bool) { return "", false }})
+}
+
+func mustLoad(t testing.TB, dir string, settings ...string) *config.Loaded {
+	t.Helper()
+	cfg, err := load(dir, settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// running is a hub in this process.
+type running struct {
+	info daemon.Info
+	stop context.CancelFunc
+	done chan error
+}
+
+func run(t testing.TB, cfg *config.Loaded) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{stop: cancel, done: make(chan error, 1)}
+	ready := make(chan daemon.Info, 1)
+	go func() {
+		r.done <- daemon.Run(ctx, cfg, daemon.Options{
+			Version: "test", Logger: slog.New(slog.DiscardHandler), Ready: func(i daemon.Info) { ready <- i },
+		})
+	}()
+	select {
+	case r.info = <-ready:
+	case err := <-r.done:
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *running) end(t testing.TB) {
+	t.Helper()
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Errorf("the hub: %v", err)
+	}
+}
+
+func TestRunServesSocketHTTPAndGRPC(t *testing.T) {
+	dir := newDir(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, grpcPort, err := net.SplitHostPort(ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close()
+	r := run(t, mustLoad(t, dir, "grpc.port="+grpcPort))
+	defer r.end(t)
+
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	status, err := c.Status(t.Context())
+	if err != nil || status.PID != os.Getpid() || !status.Bus.Embedded || status.Bus.Mode != "commit" {
+		t.Errorf("status %+v, %v", status, err)
+	}
+	for path, want := range map[string]string{
+		"/health": `"status":"healthy"`, "/.well-known/agent.json": r.info.HTTP, "/.well-known/agent-card.json": `"supportedInterfaces"`,
+	} {
+		resp, err := http.Get(r.info.HTTP + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != 200 || !bytes.Contains(body, []byte(want)) {
+			t.Errorf("%s: %d %.300s, want %s in it", path, resp.StatusCode, body, want)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	nc, err := net.Dial("tcp", r.info.GRPC)
+	if err != nil {
+		t.Error(err)
+	} else {
+		nc.Close()
+	}
+}
+
+func TestRunFileIsPrivateAndGoesWithTheHub(t *testing.T) {
+	dir := newDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, mustLoad(t, dir, "http.enabled=false"))
+	for path, mode := range map[string]os.FileMode{dir: 0o700, dir + "/hub.json": 0o600, dir + "/hub.sock": 0o600} {
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: mode %v, %v, want %v", path, info.Mode().Perm(), err, mode)
+		}
+	}
+	info, isRunning, err := daemon.Running(dir)
+	if err != nil || !isRunning || info.PID != os.Getpid() || info.HTTP != "" {
+		t.Errorf("Running: %+v, %t, %v", info, isRunning, err)
+	}
+	r.end(t)
+	if _, isRunning, err := daemon.Running(dir); err != nil || isRunning {
+		t.Errorf("after the end: running %t, %v", isRunning, err)
+	}
+	for _, name := range []string{"hub.json", "hub.sock"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", name, err)
+		}
+	}
+}
+
+func TestSecondHubIsRefused(t *testing.T) {
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir))
+	defer r.end(t)
+	err := daemon.Run(t.Context(), mustLoad(t, dir, "socket.path="+dir+"/other.sock"), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+	var de *daemon.Error
+	if !errors.As(err, &de) || de.Code != daemon.CodeRunning {
+		t.Errorf("got %v", err)
+	}
+	// The same socket, but another data directory.
+	other := newDir(t)
+	err = daemon.Run(t.Context(), mustLoad(t, other, "socket.path="+dir+"/hub.sock"), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		t.Error("two hubs on one socket")
+	}
+	if _, isRunning, err := daemon.Running(other); err != nil || isRunning {
+		t.Errorf("the refused hub still has its directory: %t, %v", isRunning, err)
+	}
+}
+
+func TestClientStopsTheHub(t *testing.T) {
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir))
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-r.done; err != nil {
+		t.Errorf("the hub: %v", err)
+	}
+}
+
+func TestHTTPCannotStopTheHub(t *testing.T) {
+	r := run(t, mustLoad(t, newDir(t)))
+	defer r.end(t)
+	resp, err := http.Post(r.info.HTTP+"/", "application/json", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"hub/shutdown"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || !bytes.Contains(body, []byte("-32601")) {
+		t.Errorf("got %s, %v", body, err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func TestUnusableDataDirectory(t *testing.T) {
+	err := daemon.Run(t.Context(), mustLoad(t, "/proc/parley"), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+	var de *daemon.Error
+	if !errors.As(err, &de) || de.Code != daemon.CodeDataDir || de.Remedy == "" {
+		t.Errorf("got %v", err)
+	}
+	if os.Geteuid() != 0 {
+		return // only root can give a directory away
+	}
+	foreign := newDir(t)
+	if err := os.Chown(foreign, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	err = daemon.Run(t.Context(), mustLoad(t, foreign), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+	if !errors.As(err, &de) || !strings.Contains(de.Message, "belongs to another user") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"http.port", "grpc.port"} {
+		dir := newDir(t)
+		err := daemon.Run(t.Context(), mustLoad(t, dir, key+"="+port), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), port) {
+			t.Errorf("%s: got %v", key, err)
+		}
+	}
+}
+
+func TestInterruptedStartEndsCleanly(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("changed my mind")
+	cancel(cause)
+	if err := daemon.Run(ctx, mustLoad(t, newDir(t)), daemon.Options{Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err, cause) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestBrokenRunFileIsNoHub(t *testing.T) {
+	dir := newDir(t)
+	if _, err := daemon.Read(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if err := os.WriteFile(dir+"/hub.json", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := daemon.Read(dir); err == nil {
+		t.Error("half a file was read")
+	}
+	if _, isRunning, err := daemon.Running(dir); err != nil || isRunning {
+		t.Errorf("running %t, %v", isRunning, err)
+	}
+}
+
+// start starts the test binary as the hub in the background.
+func start(t *testing.T, kind, dir string, settings ...string) (daemon.Info, error) {
+	t.Helper()
+	t.Setenv(beHub, kind)
+	t.Setenv("GOCOVERDIR", t.TempDir())
+	exe, err := daemon.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return daemon.Start(t.Context(), dir, append([]string{exe, dir}, settings...))
+}
+
+func shutdown(socket string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		c, err := client.Dial(ctx, socket)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Shutdown(ctx)
+	}
+}
+
+func TestStartAndStop(t *testing.T) {
+	dir := newDir(t)
+	info, err := start(t, "serve", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.PID == os.Getpid() || info.Log != daemon.LogPath(dir) {
+		t.Errorf("info %+v", info)
+	}
+	again, err := start(t, "serve", dir)
+	var de *daemon.Error
+	if !errors.As(err, &de) || de.Code != daemon.CodeRunning || again.PID != info.PID {
+		t.Errorf("a second start: %+v, %v", again, err)
+	}
+	stopped, was, err := daemon.Stop(t.Context(), dir, shutdown(info.Socket))
+	if err != nil || !was || stopped.PID != info.PID {
+		t.Errorf("stop: %+v, %t, %v", stopped, was, err)
+	}
+	if _, was, err := daemon.Stop(t.Context(), dir, shutdown(info.Socket)); err != nil || was {
+		t.Errorf("a second stop: %t, %v", was, err)
+	}
+	log, err := os.ReadFile(daemon.LogPath(dir))
+	if err != nil || !bytes.Contains(log, []byte(`"msg":"the hub stops"`)) {
+		t.Errorf("the log: %s, %v", log, err)
+	}
+}
+
+// A hub that does not answer on its socket gets a signal.
+func TestStopBySignal(t *testing.T) {
+	dir := newDir(t)
+	info, err := start(t, "serve", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, was, err := daemon.Stop(t.Context(), dir, func(context.Context) error { return errors.New("no answer") }); err != nil || !was {
+		t.Errorf("stop: %t, %v", was, err)
+	}
+	if err := shutdown(info.Socket)(t.Context()); !errors.Is(err, client.ErrNotRunning) {
+		t.Errorf("the hub still answers: %v", err)
+	}
+}
+
+func TestKilledHubIsReplaced(t *testing.T) {
+	dir := newDir(t)
+	first, err := start(t, "serve", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(first.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	second, err := start(t, "serve", dir)
+	if err != nil || second.PID == first.PID {
+		t.Fatalf("%+v, %v", second, err)
+	}
+	if _, _, err := daemon.Stop(t.Context(), dir, shutdown(second.Socket)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStartTellsWhyItFailed(t *testing.T) {
+	var de *daemon.Error
+	if _, err := start(t, "serve", newDir(t), "logging.level=loud"); !errors.As(err, &de) || !strings.Contains(de.Message, "debug, info, warn, error") {
+		t.Errorf("a wrong configuration: %v", err)
+	}
+	dir := newDir(t)
+	if err := os.Mkdir(dir+"/hub.sock", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start(t, "serve", dir); !errors.As(err, &de) || !strings.Contains(de.Message, "hub.sock") {
+		t.Errorf("no socket: %v", err)
+	}
+	if _, err := start(t, "die", newDir(t)); !errors.As(err, &de) || !strings.Contains(de.Message, "exit status 3") {
+		t.Errorf("an end without a word: %v", err)
+	}
+	if _, err := daemon.Start(t.Context(), newDir(t), []string{"/no/such/program"}); !errors.As(err, &de) || de.Code != daemon.CodeStart {
+		t.Errorf("no program: %v", err)
+	}
+}
+
+func TestStartIsGivenUp(t *testing.T) {
+	t.Setenv(beHub, "silent")
+	exe, err := daemon.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var de *daemon.Error
+	if _, err := daemon.Start(ctx, newDir(t), []string{exe}); !errors.As(err, &de) || de.Code != daemon.CodeStart {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestManyStartsMakeOneHub(t *testing.T) {
+	t.Setenv(beHub, "serve")
+	t.Setenv("GOCOVERDIR", t.TempDir())
+	dir := newDir(t)
+	exe, err := daemon.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var starts sync.WaitGroup
+	infos := make([]daemon.Info, 4)
+	for i := range infos {
+		starts.Go(func() {
+			var err error
+			infos[i], err = daemon.Start(t.Context(), dir, []string{exe, dir})
+			var de *daemon.Error
+			if err != nil && (!errors.As(err, &de) || de.Code != daemon.CodeRunning) {
+				t.Errorf("start %d: %v", i, err)
+			}
+		})
+	}
+	starts.Wait()
+	for _, info := range infos {
+		if info.PID == 0 || info.PID != infos[0].PID {
+			t.Errorf("process %d, want %d", info.PID, infos[0].PID)
+		}
+	}
+	if _, _, err := daemon.Stop(t.Context(), dir, shutdown(infos[0].Socket)); err != nil {
+		t.Error(err)
+	}
+}
+
+// What TestStartAndStop does with a process, seen from within.
+func TestRunInBackgroundReportsAndLogs(t *testing.T) {
+	dir := newDir(t)
+	t.Chdir(dir) // it changes the directory: have it put back
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	cfg := mustLoad(t, dir)
+	go func() { done <- daemon.RunInBackground(ctx, cfg, nil, w, daemon.Options{Version: "test"}) }()
+	var report struct{ Ready *daemon.Info }
+	if err := json.NewDecoder(r).Decode(&report); err != nil || report.Ready == nil || report.Ready.PID != os.Getpid() {
+		t.Errorf("the report: %+v, %v", report, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if log, err := os.ReadFile(daemon.LogPath(dir)); err != nil || !bytes.Contains(log, []byte("the hub serves")) {
+		t.Errorf("the log: %s, %v", log, err)
+	}
+}
+
+func TestRunInBackgroundReportsFailures(t *testing.T) {
+	dir := newDir(t)
+	t.Chdir(dir)
+	blocked := newDir(t)
+	if err := os.WriteFile(blocked+"/logs", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	busy := run(t, mustLoad(t, dir))
+	defer busy.end(t)
+	for name, tt := range map[string]struct {
+		cfg     *config.Loaded
+		loadErr error
+		want    string
+	}{
+		"configuration":  {nil, errors.New("line 3 is wrong"), "line 3 is wrong"},
+		"data directory": {mustLoad(t, "/proc/parley"), nil, "/proc/parley"},
+		"log":            {mustLoad(t, blocked), nil, "logs"},
+		"another hub":    {mustLoad(t, dir), nil, string(daemon.CodeRunning)},
+	} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := daemon.RunInBackground(t.Context(), tt.cfg, tt.loadErr, w, daemon.Options{}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		report, err := io.ReadAll(r)
+		if err != nil || !strings.Contains(string(report), tt.want) || strings.Count(string(report), "\n") != 1 {
+			t.Errorf("%s: the report %q, %v, want %q in one line", name, report, err, tt.want)
+		}
+		r.Close()
+	}
+}
+
+func TestLogTurnsOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "logs", "hub.log")
+	l, err := daemon.OpenLogWithLimit(path, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if _, err := l.Write([]byte(strings.Repeat("x", 39) + "\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, size := range map[string]int64{path: 40, path + ".1": 80} {
+		info, err := os.Stat(name)
+		if err != nil || info.Size() != size || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	if _, err := daemon.OpenLog(path + "/below/a/file"); err == nil {
+		t.Error("a log below a file")
+	}
+}
+
+func TestLogFormats(t *testing.T) {
+	yes := true
+	for _, tt := range []struct {
+		cfg      config.Logging
+		terminal bool
+		want     string
+	}{
+		{config.Logging{Level: "info"}, false, `"msg":"hello"`},
+		{config.Logging{Level: "info"}, true, `msg=hello`},
+		{config.Logging{Level: "info", Pretty: &yes}, false, `msg=hello`},
+		{config.Logging{Level: "warn"}, true, ``},
+	} {
+		var b bytes.Buffer
+		daemon.NewLogger(&b, tt.cfg, tt.terminal).Info("hello")
+		if got := b.String(); !strings.Contains(got, tt.want) || tt.want == "" && got != "" {
+			t.Errorf("%+v at a terminal %t: %q", tt.cfg, tt.terminal, got)
+		}
+	}
+}
+
+// A token is asked for on gRPC as on HTTP; health stays open, and cards say so.
+func TestTokenIsAskedFor(t *testing.T) {
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir, "http.token=0123456789abcdef0123456789abcdef"))
+	defer r.end(t)
+	call := func(token string) []byte {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", r.info.HTTP+"/", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+dialect.MethodStatus+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
+	}
+	if body := call("wrong"); bytes.Contains(body, []byte("totalTasks")) {
+		t.Errorf("a wrong token: %s", body)
+	}
+	var answer struct{ Result dialect.Status }
+	if body := call("0123456789abcdef0123456789abcdef"); json.Unmarshal(body, &answer) != nil || answer.Result.Version != "test" {
+		t.Errorf("the right token: %s", body)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func BenchmarkStartToServing(b *testing.B) {
+	b.Setenv(beHub, "serve")
+	exe, err := daemon.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	dir := newDir(b)
+	for b.Loop() {
+		info, err := daemon.Start(b.Context(), dir, []string{exe, dir})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if _, _, err := daemon.Stop(b.Context(), dir, shutdown(info.Socket)); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
