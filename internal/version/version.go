@@ -23,29 +23,27 @@ type Info struct {
 // installed by go install, else devel with the revision if it is known.
 func Get() Info {
 	info := Info{Version: release, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
-	build, ok := debug.ReadBuildInfo()
-	if !ok {
-		return info.withDefault()
+	if build, ok := debug.ReadBuildInfo(); ok {
+		info.take(build)
 	}
-	if v := build.Main.Version; info.Version == "" && v != "(devel)" {
-		info.Version = v
+	if info.Version == "" {
+		info.Version = "devel"
+	}
+	return info
+}
+
+func (i *Info) take(build *debug.BuildInfo) {
+	if v := build.Main.Version; i.Version == "" && v != "(devel)" {
+		i.Version = v
 	}
 	for _, s := range build.Settings {
 		switch s.Key {
 		case "vcs.revision":
-			info.Revision = s.Value
+			i.Revision = s.Value
 		case "vcs.modified":
-			info.Modified = s.Value == "true"
+			i.Modified = s.Value == "true"
 		}
 	}
-	return info.withDefault()
-}
-
-func (i Info) withDefault() Info {
-	if i.Version == "" {
-		i.Version = "devel"
-	}
-	return i
 }
 
 // String returns the version alone, e.g. "1.2.3" or "devel".
