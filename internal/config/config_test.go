@@ -41,7 +41,7 @@ func write(t *testing.T, path, text string, mode os.FileMode) {
 	}
 }
 
-// HUB-CONFIG: the defaults are the specification's, and work without a file.
+// HUB-CONFIG-DEFAULTS, HUB-HTTP-ADDRESS, HUB-SOCKET-PATH: the defaults are the specification's, and work without a file.
 func TestDefaultsNeedNoFile(t *testing.T) {
 	l, err := load(t, "", nil)
 	if err != nil {

@@ -69,6 +69,9 @@ func golden(t *testing.T, name, got string) {
 
 // Each method of the specification, asked as its example asks. The golden files
 // hold every member of the specification's answers.
+// HUB-RPC-STATUS, HUB-RPC-AGENTS-LIST, HUB-RPC-AGENTS-GET, HUB-RPC-AGENTS-HEALTH, HUB-RPC-TASKS-LIST,
+// HUB-RPC-CONTEXTS-LIST, HUB-RPC-MESSAGE-SEND, HUB-RPC-TASKS-GET, HUB-RPC-TASKS-CANCEL,
+// HUB-TYPE-HEALTH.
 func TestTheSpecificationsExamples(t *testing.T) {
 	page := hub.TaskPage{Tasks: []*a2a.Task{specTask()}, Total: 41, NextCursor: "next"}
 	tests := []struct{ name, request string }{
@@ -113,6 +116,7 @@ func TestUptimeIsInMilliseconds(t *testing.T) {
 	}
 }
 
+// HUB-RPC-DISPATCH.
 func TestShutdownIsNotThereWithoutLeave(t *testing.T) {
 	answer, _ := call(t, newService(&fakeHub{}), method("hub/shutdown", "{}"))
 	wantError(t, answer, -32601, "METHOD_NOT_FOUND", "")
@@ -133,6 +137,7 @@ func wantError(t testing.TB, answer string, code int, name, field string) {
 
 // Every error of the hub has the specification's number, with its name, field
 // and remedy; the hub's own faults tell nothing.
+// HUB-ERROR-CODES.
 func TestErrorCodes(t *testing.T) {
 	tests := []struct {
 		err   error
@@ -204,6 +209,7 @@ func override(base, change string, wrap func(string) string) string {
 }
 
 // A wrong parameter is named.
+// HUB-RPC-VALIDATION.
 func TestInvalidParametersAreNamed(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	part := func(p string) string { return send(`{"parts":[{"kind":"text","text":"ok"},` + p + `]}`) }
@@ -408,6 +414,7 @@ func TestNoTaskIsInAnUnknownState(t *testing.T) {
 	}
 }
 
+// HUB-TYPE-STATE.
 func TestEveryStateHasItsName(t *testing.T) {
 	for state, want := range map[a2a.TaskState]dialect.TaskState{
 		a2a.TaskStateSubmitted: "submitted", a2a.TaskStateWorking: "working", a2a.TaskStateInputRequired: "input-required",
@@ -557,6 +564,7 @@ func TestAnUnknownEventIsAnError(t *testing.T) {
 	wantError(t, answer, -32603, "INTERNAL_ERROR", "")
 }
 
+// HUB-TYPE-CARD.
 func TestCardsAreInTheSpecificationsShape(t *testing.T) {
 	f := &fakeHub{}
 	d := &dialect.Directory{Agents: f, Version: "1.0.0", BaseURL: func() string { return "http://127.0.0.1:8080" }, Token: true}

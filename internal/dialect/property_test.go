@@ -76,6 +76,7 @@ func message(t *rapid.T) *a2a.Message {
 }
 
 // A message that goes out to a client and comes back in is the same message.
+// HUB-TYPE-MESSAGE, HUB-TYPE-PART.
 func TestMessagesSurviveTheRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := message(rt)
@@ -105,6 +106,7 @@ var equateEmptyMetadata = cmp.FilterPath(
 	}))
 
 // A task that a client reads and writes again is the same text.
+// HUB-TYPE-TASK, HUB-TYPE-ARTIFACT.
 func TestTasksSurviveTheRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		at := time.UnixMilli(rapid.Int64Range(0, 4e12).Draw(rt, "time"))

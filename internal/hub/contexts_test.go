@@ -15,6 +15,7 @@ import (
 	"github.com/parleyhub/parley/internal/runner"
 )
 
+// HUB-CONTEXT-EXPIRY.
 func TestContextsExpireWithWhatTheyHold(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

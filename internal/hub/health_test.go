@@ -78,6 +78,7 @@ func TestStagesBecomeHealth(t *testing.T) {
 	}
 }
 
+// HUB-REGISTRY-HEALTH.
 func TestProbesComeEveryInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newProbed(runner.Probe{Stage: runner.StageInstalled, AuthKnown: true})
@@ -176,6 +177,7 @@ func TestAMissingAgentIsRefusedAndProbedAgain(t *testing.T) {
 	})
 }
 
+// HUB-REGISTRY-BREAKER.
 func TestFailedRunsOpenTheCircuitAndATrialClosesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		def := definition("a")

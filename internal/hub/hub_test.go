@@ -12,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
+// HUB-CONTEXT-CREATE, HUB-TASK-HISTORY.
 func TestSendAndWaitAnswersAndSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast})
@@ -52,6 +53,7 @@ func TestSendAndWaitAnswersAndSurvivesARestart(t *testing.T) {
 	}
 }
 
+// HUB-AGENT-STREAM.
 func TestSendAndStreamShowsTheAnswerGrow(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"echo": echo()})
 	sub, err := h.SendAndStream(t.Context(), request("echo", "hello"))

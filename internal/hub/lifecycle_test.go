@@ -135,6 +135,7 @@ func await(t testing.TB, h *hub.Hub, id a2a.TaskID, want a2a.TaskState) *a2a.Tas
 	return task
 }
 
+// HUB-AGENT-EXECUTE.
 func TestOutcomesBecomeStates(t *testing.T) {
 	h := newHub(t, hub.Config{BreakerFailures: 100}, map[string]*fakeAgent{"a": actor()})
 	for _, tc := range []struct {
@@ -330,6 +331,7 @@ func TestAMessageToARunningTaskIsItsNextTurn(t *testing.T) {
 	}
 }
 
+// HUB-TASK-CONCURRENCY.
 func TestOneTurnAtATimeInAContextAndAFewAtAnAgent(t *testing.T) {
 	var mu sync.Mutex
 	var running, most int
@@ -431,6 +433,7 @@ func TestAFullQueueRefusesWithoutATrace(t *testing.T) {
 	}
 }
 
+// HUB-AGENT-CANCEL.
 func TestCancel(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
 	for name, prompt := range map[string]string{
@@ -473,6 +476,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// HUB-TASK-TIMEOUT.
 func TestTimeoutsEndARun(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
 	req := request("a", "say:half wait")
@@ -600,6 +604,7 @@ func TestEventsAfterATurnAreIgnored(t *testing.T) {
 	}
 }
 
+// HUB-REGISTRY-REGISTER.
 func TestAgentsComeAndGo(t *testing.T) {
 	h := newHub(t, hub.Config{}, nil)
 	agent := actor()
@@ -645,6 +650,7 @@ func TestAgentsComeAndGo(t *testing.T) {
 
 // TestTasksChangeOnlyAlongTheDiagram drives tasks with all that agents and users
 // do, at once, and looks at every change of state that is shown.
+// HUB-TYPE-TRANSITIONS.
 func TestTasksChangeOnlyAlongTheDiagram(t *testing.T) {
 	h := newHub(t, hub.Config{BreakerFailures: 1 << 20}, map[string]*fakeAgent{"a": actor()})
 	legal := arrows()

@@ -51,6 +51,7 @@ func arrows() map[[2]a2a.TaskState]bool {
 	return legal
 }
 
+// HUB-TYPE-TRANSITIONS.
 func TestTransitionsAreThoseOfTheDiagram(t *testing.T) {
 	legal := arrows()
 	if len(legal) != 11 {

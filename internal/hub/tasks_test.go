@@ -147,6 +147,7 @@ func TestTasksRefuses(t *testing.T) {
 	}
 }
 
+// HUB-CONTEXT-TASKS.
 func TestContextsAreListedByLastUse(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor(), "b": actor()})
 	in := func(context, agent string) a2a.TaskID {

@@ -24,6 +24,7 @@ func capture(t *testing.T, name string) string {
 const hello = "def hello():\n    print(\"Hello from the stub model\")\n"
 
 // What the real programs printed, with the exit codes that they had.
+// HUB-AGENT-CLAUDE, HUB-AGENT-GEMINI, HUB-AGENT-CODEX, HUB-AGENT-VIBE.
 func TestRealOutputsBecomeOutcomes(t *testing.T) {
 	const (
 		completed = runner.OutcomeCompleted
@@ -150,6 +151,7 @@ func TestToolCallsArePassedOnWithTheirEnd(t *testing.T) {
 	}
 }
 
+// HUB-AGENT-STDIN.
 func TestAPromptOnStandardInputIsNeverAFlag(t *testing.T) {
 	def := fakeAgent("say", nil)
 	def.Args = []string{"run"}
@@ -400,6 +402,7 @@ func TestNoSecretIsInAnError(t *testing.T) {
 	}
 }
 
+// HUB-AGENT-PROBE.
 func TestAProbeHasThreeStages(t *testing.T) {
 	base := fakeAgent("probe", nil)
 	for name, tc := range map[string]struct {

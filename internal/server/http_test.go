@@ -19,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/internal/server"
 )
 
+// HUB-HTTP-RPC, HUB-RPC-ENVELOPE.
 func TestPostAnswersJSONRPC(t *testing.T) {
 	r := start(t)
 	for _, contentType := range []string{"application/json", "application/json; charset=utf-8", "Application/JSON;charset=UTF-8"} {
@@ -69,6 +70,7 @@ func sse(t *testing.T, body string) []string {
 	return data
 }
 
+// HUB-HTTP-STREAM.
 func TestStreamsAreServerSentEvents(t *testing.T) {
 	r := start(t)
 	first := r.post(t, "/stream", rpc(1, "message/stream", sendParams("hello")))
@@ -451,6 +453,7 @@ func TestTokenGuardsAllButLiveness(t *testing.T) {
 	}
 }
 
+// HUB-HTTP-HEALTH.
 func TestHealth(t *testing.T) {
 	r := start(t)
 	got := r.do(t, "GET", "/health", "")
@@ -500,6 +503,7 @@ func localRequest(path string) *http.Request {
 	return req
 }
 
+// HUB-HTTP-CARD, HUB-HTTP-CARDS, HUB-HTTP-AGENT-CARD.
 func TestCardsAreCacheable(t *testing.T) {
 	r := start(t)
 	for _, path := range []string{"/.well-known/agent.json", "/.well-known/agents", "/.well-known/agents/echo.json"} {

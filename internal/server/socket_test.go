@@ -33,6 +33,7 @@ func TestSocketIsForItsUserAlone(t *testing.T) {
 	}
 }
 
+// HUB-SOCKET-NDJSON.
 func TestSocketAnswersInTheOrderOfReadiness(t *testing.T) {
 	r := start(t)
 	c := r.dial(t)

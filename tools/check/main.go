@@ -131,7 +131,10 @@ func (c *check) platforms(ctx context.Context) error {
 // generated checks that the committed files which programs write are what they
 // would write now.
 func generated(ctx context.Context) error {
-	return command(ctx, nil, "go", "run", "./tools/notice", "-check")
+	return errors.Join(
+		command(ctx, nil, "go", "run", "./tools/notice", "-check"),
+		command(ctx, nil, "go", "run", "./tools/speccover", "-check"),
+	)
 }
 
 // test runs all tests, with the race detector where there is a C compiler, and

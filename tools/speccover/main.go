@@ -5,7 +5,7 @@
 //
 // A file of docs/spec lists the clauses of one specification, a line each:
 //
-//	- ID: what the clause asks for
+//   - ID: what the clause asks for
 //
 // and says "Status: implemented" or "Status: planned". A test holds a clause
 // by naming its id in its comment, its body or its name ("Req 4.5",
