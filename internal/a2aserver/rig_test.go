@@ -77,7 +77,7 @@ func newRig(t testing.TB, change ...func(*a2aserver.Options)) *rig {
 	quiet := slog.New(slog.DiscardHandler)
 	agent := func(id string, skills ...runner.Skill) hub.Agent {
 		return hub.Agent{
-			Definition: runner.Definition{ID: id, Name: "Agent " + id, Description: "For tests.", Driver: "exec", Skills: skills, WorkDir: runner.WorkDirSpec{Policy: "none"}, Limits: runner.Limits{Concurrency: 8, Queue: 8}},
+			Definition: runner.Definition{ID: id, Name: "Agent " + id, Description: "For tests.", Driver: runner.DriverEcho, Skills: skills, Limits: runner.Limits{Concurrency: 8, Queue: 8}},
 			Runner:     scripted{r.gate},
 		}
 	}

@@ -137,7 +137,7 @@ func newRig(t *testing.T, artifacts int, b *bus.Bus, change ...func(*push.Option
 	r := &rig{t: t, next: make(chan runner.OutcomeStatus), log: &bytes.Buffer{}}
 	var err error
 	r.hub, err = hub.New(t.Context(), hub.Config{Bus: b, Agents: []hub.Agent{{
-		Definition: runner.Definition{ID: "a", Driver: "exec", WorkDir: runner.WorkDirSpec{Policy: "none"}},
+		Definition: runner.Definition{ID: "a", Driver: runner.DriverEcho},
 		Runner:     agent{r.next, artifacts},
 	}}})
 	if err != nil {
