@@ -3,11 +3,12 @@
 // Package interop_test runs the real claude, gemini and codex through the hub's
 // drivers against the stub model, each with a home directory of its own:
 //
-//	npm install -g @anthropic-ai/claude-code @google/gemini-cli @openai/codex
+//	npm install -g @anthropic-ai/claude-code @google/gemini-cli @openai/codex \
+//	    @agentclientprotocol/claude-agent-acp @agentclientprotocol/codex-acp
 //	go test -tags interop ./test/interop
 //
 // A program that is not in PATH is skipped, unless it is named in
-// PARLEY_INTEROP_REQUIRE (claude,gemini,codex), as CI does.
+// PARLEY_INTEROP_REQUIRE (claude,gemini,codex,…), as CI does.
 package interop_test
 
 import (
@@ -31,7 +32,8 @@ import (
 	"github.com/parleyhub/parley/internal/stubmodel"
 )
 
-// agents are the built-in agents by each of their drivers.
+// agents are the built-in agents by each of their drivers, and two adapters as a
+// user would configure them.
 var agents = []struct {
 	id, driver string
 	streams    bool // the answer comes in pieces
@@ -42,6 +44,23 @@ var agents = []struct {
 	{"gemini", runner.DriverExec, true},
 	{"codex", runner.DriverCodexAppServer, true},
 	{"codex", runner.DriverExec, false},
+	{"claude-agent-acp", runner.DriverACP, true},
+	{"codex-acp", runner.DriverACP, true},
+}
+
+// definition is a built-in agent, or an adapter whose command is its id.
+func definition(id, driver string) runner.Definition {
+	def, ok := runner.Builtin()[id]
+	if !ok {
+		def = runner.Definition{
+			ID: id, Command: id, Limits: runner.Limits{SessionIdle: time.Minute},
+			Probe: runner.ProbeSpec{Login: "log in to " + id},
+			// As for the built-in claude-code: by default it tries for minutes.
+			Env: runner.EnvSpec{Set: map[string]string{"CLAUDE_CODE_MAX_RETRIES": "1"}},
+		}
+	}
+	def.Driver = driver
+	return def
 }
 
 // each runs a test for every agent whose program is there.
@@ -49,8 +68,7 @@ func each(t *testing.T, test func(t *testing.T, def runner.Definition, streams b
 	for _, a := range agents {
 		t.Run(a.id+"/"+a.driver, func(t *testing.T) {
 			t.Parallel()
-			def := runner.Builtin()[a.id]
-			def.Driver = a.driver
+			def := definition(a.id, a.driver)
 			need(t, def.Command)
 			test(t, atStub(t, def), a.streams)
 		})
@@ -77,13 +95,13 @@ func atStub(t *testing.T, def runner.Definition) runner.Definition {
 	home := t.TempDir()
 	set := map[string]string{"HOME": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config")}
 	switch def.ID {
-	case "claude-code":
+	case "claude-code", "claude-agent-acp":
 		set["ANTHROPIC_BASE_URL"], set["ANTHROPIC_API_KEY"] = server.URL, "sk-ant-stub"
 	case "gemini":
 		set["GOOGLE_GEMINI_BASE_URL"], set["GEMINI_API_KEY"] = server.URL, "stub"
 		write(t, filepath.Join(home, ".gemini", "settings.json"), `{"security":{"auth":{"selectedType":"gemini-api-key"}}}`)
 		def.Model = "gemini-2.5-flash" // no question to a router first
-	case "codex":
+	case "codex", "codex-acp":
 		set["STUB_KEY"] = "stub"
 		write(t, filepath.Join(home, ".codex", "config.toml"), `model = "stub-model"
 model_provider = "stub"
@@ -322,6 +340,7 @@ func TestAPermissionQuestionIsAskedAndTheAnswerHolds(t *testing.T) {
 		if def.Driver == runner.DriverExec {
 			t.Skip("a program that is run once a turn cannot ask")
 		}
+		decidesItself(t, def)
 		directive := "TOOL:"
 		if def.ID == "codex" {
 			directive = "ESC:" // it asks where a command wants out of its sandbox
@@ -362,7 +381,7 @@ func TestRefusedCredentialsAreRecognised(t *testing.T) {
 
 func TestMissingCredentialsAreRecognised(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
-		if def.ID == "codex" {
+		if strings.HasPrefix(def.ID, "codex") {
 			t.Skip("codex goes to the network for its login")
 		}
 		for _, name := range []string{"ANTHROPIC_API_KEY", "GEMINI_API_KEY"} {
@@ -377,7 +396,8 @@ func TestMissingCredentialsAreRecognised(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := agent.Probe(t.Context()); p.Stage != runner.StageInstalled || !p.AuthKnown || p.Version == "" {
+		known := len(def.Probe.AuthEnv) > 0 // not of the adapters, which have no way to tell
+		if p := agent.Probe(t.Context()); p.Stage != runner.StageInstalled || p.AuthKnown != known || p.Version == "" {
 			t.Errorf("probe %+v", p)
 		}
 	})
@@ -402,11 +422,11 @@ func TestProbesFindVersionAndCredentials(t *testing.T) {
 		}
 		p := agent.Probe(t.Context())
 		t.Logf("%+v", p)
-		want := runner.StageAuthenticated
-		if def.ID == "codex" { // its login is not that of the stub
+		want, known := runner.StageAuthenticated, len(def.Probe.AuthEnv) > 0
+		if def.ID == "codex" || !known { // codex's login is not that of the stub
 			want = runner.StageInstalled
 		}
-		if p.Stage != want || p.Version == "" || !p.AuthKnown {
+		if p.Stage != want || p.Version == "" || p.AuthKnown != known {
 			t.Errorf("%+v", p)
 		}
 	})
