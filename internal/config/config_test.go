@@ -77,7 +77,7 @@ agents:
       set: {B: "2"}
   mine:
     driver: exec
-    command: ./my-agent
+    command: my-agent
     parser: jsonl
     jsonl: {type: kind, text: message.text, doneTypes: [end]}
 `, nil)

@@ -369,6 +369,11 @@ func TestAProcessThatHasClearedItsEnvironmentIsSwept(t *testing.T) {
 			t.Fatal(err)
 		}
 		awaitSession(t, id)
+		t.Cleanup(func() {
+			if alive(id) { // the test has failed
+				_ = syscall.Kill(id, syscall.SIGKILL)
+			}
+		})
 		return p, id
 	}
 	p, id := run("", "exit 0")
