@@ -236,7 +236,7 @@ func TestBaseURLOfTheConfigurationIsInTheCards(t *testing.T) {
 
 func TestExtendedCardTellsMoreToWhoHasShownAToken(t *testing.T) {
 	r := newRig(t, func(o *a2aserver.Options) { o.TokenRequired = true })
-	if got := r.call(one, "GetExtendedAgentCard", nil); !strings.Contains(string(got.Result), `"urn:parley:agent"`) || !strings.Contains(string(got.Result), `"driver":"exec"`) {
+	if got := r.call(one, "GetExtendedAgentCard", nil); !strings.Contains(string(got.Result), `"urn:parley:agent"`) || !strings.Contains(string(got.Result), `"driver":"echo"`) {
 		t.Errorf("%s %+v", got.Result, got.Error)
 	}
 	if got := r.call("/a2a", "GetExtendedAgentCard", map[string]any{"tenant": "one"}); !strings.Contains(string(got.Result), `"urn:parley:agent"`) {
