@@ -28,6 +28,22 @@ type Codec struct {
 // maxHello bounds a Hello; it leaves room for an agent card.
 const maxHello = 512 << 10
 
+// MaxFrames bounds the frames of one Decode: the smallest has one byte, and takes
+// much more in memory.
+const MaxFrames = 4096
+
+// maxFrameHeader is a kind and three numbers.
+const maxFrameHeader = 1 + 3*binary.MaxVarintLen64
+
+// MaxFrame returns how many bytes the largest frame may have.
+func (c *Codec) MaxFrame() int {
+	size := c.Envelope.MaxSize
+	if size <= 0 {
+		size = envelope.DefaultMaxSize
+	}
+	return max(size, maxHello) + maxFrameHeader
+}
+
 // Append appends a frame to dst. An envelope that is too large gives
 // CodeTooLarge and leaves dst as it came.
 func (c *Codec) Append(dst []byte, f *Frame) ([]byte, error) {
@@ -85,10 +101,13 @@ func (c *Codec) appendData(dst, out []byte, f *Frame) ([]byte, error) {
 }
 
 // Decode appends the frames in data to dst. Data is the whole of one or more
-// frames; anything else, and any envelope that is not valid, gives CodeInvalid.
+// frames, at most [MaxFrames]; anything else, and any envelope that is not valid, gives CodeInvalid.
 // The frames do not refer to data.
 func (c *Codec) Decode(dst []Frame, data []byte) ([]Frame, error) {
-	for len(data) > 0 {
+	for n := 0; len(data) > 0; n++ {
+		if n == MaxFrames {
+			return dst, &Error{Code: CodeInvalid, Message: fmt.Sprintf("there are more than %d frames", MaxFrames)}
+		}
 		f := Frame{Kind: Kind(data[0])}
 		r := reader{data: data[1:]}
 		switch f.Kind {
