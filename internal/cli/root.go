@@ -30,6 +30,13 @@ func Main(name string, args []string) int {
 	return a.run(context.Background(), args, signals)
 }
 
+// Command returns the commands of a program as they are described: nothing of
+// it is to be run.
+func Command(name string) *cobra.Command {
+	a := &app{name: name, getenv: func(string) string { return "" }}
+	return a.command()
+}
+
 // app is what the commands share.
 type app struct {
 	name           string // parley or a2a-hub

@@ -132,7 +132,7 @@ func (l *Loaded) completeAgent(d *decoder, id string) {
 	}
 	l.Agents[id] = whole
 	if w := whole.WorkDir; w.Path != "" && !l.allowed(w.Path) {
-		d.at(key+".workdir.path", fmt.Sprintf("%s is not below workdirs.roots (%s)", w.Path, strings.Join(l.WorkDirs.Roots, ", ")))
+		d.at(key+".workdir.path", fmt.Sprintf("%s is not below workdirs.roots %q: list there where agents may work", w.Path, l.WorkDirs.Roots))
 	}
 }
 

@@ -93,7 +93,7 @@ type Bus struct {
 	Durability string `yaml:"durability"`
 	// CredentialsFile is a NATS credentials file for url.
 	CredentialsFile string `yaml:"credentialsFile"`
-	// User and Password log in at url.
+	// User logs in at url, with password.
 	User string `yaml:"user"`
 	// Password is the password of user. Prefer passwordFile or the environment.
 	Password string `yaml:"password"`
@@ -137,7 +137,7 @@ type Tasks struct {
 
 // WorkDirs is where agents may work.
 type WorkDirs struct {
-	// Roots are directories that an agent's workdir.path may lie in, besides the data directory.
+	// Roots are directories that agents may work in besides their own in the data directory, by workdir.path or because a message asks for it (send --workdir).
 	Roots []string `yaml:"roots"`
 }
 

@@ -201,9 +201,6 @@ func (l *Loaded) resolve(home, fileDir string) {
 	fix("bus.tls.caFile", &l.Bus.TLS.CAFile)
 	fix("bus.tls.certFile", &l.Bus.TLS.CertFile)
 	fix("bus.tls.keyFile", &l.Bus.TLS.KeyFile)
-	if len(l.WorkDirs.Roots) == 0 {
-		l.WorkDirs.Roots = []string{home}
-	}
 	for i := range l.WorkDirs.Roots {
 		fix(fmt.Sprintf("workdirs.roots[%d]", i), &l.WorkDirs.Roots[i])
 	}

@@ -68,15 +68,15 @@ func shown(key string, v reflect.Value, origin Origin) any {
 	case secretKey.MatchString(key) && !v.IsZero() && (origin.Kind != FromDefault || !strings.HasPrefix(key, "agents.")):
 		return Secret
 	case v.Type() == durationType:
-		return formatDuration(time.Duration(v.Int()))
+		return FormatDuration(time.Duration(v.Int()))
 	case v.Kind() == reflect.Slice && v.IsNil():
 		return []string{}
 	}
 	return v.Interface()
 }
 
-// formatDuration is the inverse of parseDuration.
-func formatDuration(d time.Duration) string {
+// FormatDuration writes a duration as the configuration reads it.
+func FormatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d >= day && d%day == 0 {
 		return fmt.Sprintf("%dd", d/day)

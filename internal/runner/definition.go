@@ -12,7 +12,8 @@ type Definition struct {
 	// Extends is the id of a built-in agent that this one is a kind of: what is
 	// not set here is as there. It makes a second agent of the same program, with
 	// another role or model, a matter of three lines.
-	Extends     string `yaml:"extends,omitempty" json:"extends,omitempty"`
+	Extends string `yaml:"extends,omitempty" json:"extends,omitempty"`
+	// Name and Description are what people read, in lists and on the card.
 	Name        string `yaml:"name,omitempty" json:"name,omitempty"`
 	Description string `yaml:"description,omitempty" json:"description,omitempty"`
 	// Disabled takes a built-in agent out.
@@ -20,8 +21,9 @@ type Definition struct {
 	// Driver is the protocol: exec, claude-stdio, codex-appserver, acp or echo.
 	Driver string `yaml:"driver,omitempty" json:"driver,omitempty"`
 	// Command is the program, looked up in PATH. Never a shell line.
-	Command string   `yaml:"command,omitempty" json:"command,omitempty"`
-	Args    []string `yaml:"args,omitempty" json:"args,omitempty"`
+	Command string `yaml:"command,omitempty" json:"command,omitempty"`
+	// Args are the arguments of every run.
+	Args []string `yaml:"args,omitempty" json:"args,omitempty"`
 	// Model is put into ModelArgs' {model}; empty leaves the agent's default.
 	Model     string   `yaml:"model,omitempty" json:"model,omitempty"`
 	ModelArgs []string `yaml:"modelArgs,omitempty" json:"modelArgs,omitempty"`

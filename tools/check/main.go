@@ -134,6 +134,7 @@ func generated(ctx context.Context) error {
 	return errors.Join(
 		command(ctx, nil, "go", "run", "./tools/notice", "-check"),
 		command(ctx, nil, "go", "run", "./tools/speccover", "-check"),
+		command(ctx, nil, "go", "run", "./tools/docs", "-check"),
 	)
 }
 
