@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
 )
 
@@ -27,6 +28,7 @@ func (a *app) statusCommand() *cobra.Command {
 					return nil
 				}
 				a.printStatus(status)
+				a.printLog(status)
 				return nil
 			})
 		},
@@ -49,6 +51,18 @@ func (a *app) printStatus(s *dialect.Status) {
 		t.add(agent.ID, agent.Status, fmt.Sprint(agent.Running), fmt.Sprint(agent.Queued), agent.Name)
 	}
 	t.write(a.stdout, a.style)
+}
+
+// printLog tells where the hub writes its log, as far as the configured data
+// directory is the hub's.
+func (a *app) printLog(s *dialect.Status) {
+	cfg, err := a.load()
+	if err != nil {
+		return // the hub runs all the same
+	}
+	if info, err := daemon.Read(cfg.DataDir); err == nil && info.PID == s.PID && info.Log != "" {
+		a.note("\nlog: %s", info.Log)
+	}
 }
 
 func describeBus(b *dialect.BusStatus) string {
