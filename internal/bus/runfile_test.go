@@ -50,7 +50,7 @@ func TestRunFileIsPrivateAndGoesWithTheHub(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 
-	b = open(t, cfg)
+	open(t, cfg)
 	again, err := os.ReadFile(path)
 	if err != nil || bytes.Contains(again, []byte(r.Password)) {
 		t.Error("a restarted hub has the same password")

@@ -20,7 +20,7 @@ type document struct {
 	Tags    []string `json:"tags" max:"3" pattern:"^[a-z]+$"`
 	Inner   inner    `json:"inner"`
 	Members []inner  `json:"members" min:"1"`
-	hidden  int
+	Hidden  int      `json:"-"`
 }
 
 type inner struct {
@@ -62,7 +62,7 @@ func TestEveryProblemIsToldWithItsPlace(t *testing.T) {
 			[]string{`2:3: nmae: unknown key; did you mean "name"? allowed: name, level, count, on, tags, inner, members`}},
 		{"unknown key far from any", `{"zzzzzzz": 1}`,
 			[]string{`1:2: zzzzzzz: unknown key; allowed: name, level, count, on, tags, inner, members`}},
-		{"unexported field", `{"hidden": 1}`,
+		{"a field that is not for JSON", `{"hidden": 1}`,
 			[]string{`1:2: hidden: unknown key; allowed: name, level, count, on, tags, inner, members`}},
 		{"duplicate key", "{\"on\": true,\n \"on\": false}", []string{`2:2: on: duplicate key; it stands in line 1 already`}},
 		{"wrong types, all of them", `{"name": 1, "count": "1", "on": null, "tags": {}, "inner": []}`, []string{
@@ -121,7 +121,7 @@ func TestLayersOverlayOneAnother(t *testing.T) {
 		t.Fatal(bad)
 	}
 	want := document{Level: "low", Count: 50, Tags: []string{"a"}, Inner: inner{Key: "k"}}
-	if diff := cmp.Diff(want, d, cmp.AllowUnexported(document{})); diff != "" {
+	if diff := cmp.Diff(want, d); diff != "" {
 		t.Error(diff)
 	}
 	wantSet := map[string]strictjson.Position{"tags": {1, 10}, "inner.key": {2, 18}, "count": {2, 33}}
@@ -153,7 +153,7 @@ func TestDecodeText(t *testing.T) {
 			if tt.problem == "" && len(bad) > 0 || tt.problem != "" && (len(bad) != 1 || !strings.Contains(bad[0], tt.problem)) {
 				t.Fatalf("problems %q, want %q", bad, tt.problem)
 			}
-			if diff := cmp.Diff(tt.want, d, cmp.AllowUnexported(document{})); diff != "" {
+			if diff := cmp.Diff(tt.want, d); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -215,7 +215,7 @@ func TestParseReadsWhatGoWrites(t *testing.T) {
 		if len(bad) > 0 {
 			t.Fatalf("%s: %v", text, bad)
 		}
-		if diff := cmp.Diff(in, out, cmp.AllowUnexported(document{})); diff != "" {
+		if diff := cmp.Diff(in, out); diff != "" {
 			t.Fatal(diff)
 		}
 	})

@@ -122,7 +122,8 @@ func sendToolUse(e events, tool object) {
 // anthropicTool is the tool's use that the reply wants. Side questions that the
 // CLI asks without its tools are answered in words.
 func (h *Handler) anthropicTool(reply *reply, q anthropicRequest) object {
-	name, input := "", object{}
+	var name string
+	var input object
 	switch {
 	case reply.shell != "":
 		name, input = "Bash", object{"command": reply.shell, "description": "stub"}
