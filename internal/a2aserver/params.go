@@ -37,7 +37,7 @@ func decodeParams[P any](raw json.RawMessage) (*P, error) {
 // the protocol's. Elsewhere (metadata, data, params of extensions) they are the
 // user's and stay as they are.
 var structural = map[string]bool{
-	"message": true, "parts": true, "configuration": true, "file": true,
+	"message": true, "parts": true, "content": true, "file": true, "configuration": true, "config": true,
 	"pushNotificationConfig": true, "taskPushNotificationConfig": true, "authentication": true,
 }
 

@@ -83,8 +83,22 @@ func (s *Server) restRequest(w http.ResponseWriter, r *http.Request, below strin
 		return nil, fault(a2a.ErrParseError, err.Error())
 	}
 	body = camelKeys(body)
+	if strings.HasPrefix(below, "/v1/") && strings.HasSuffix(out.URL.Path, "/pushNotificationConfigs") {
+		body = wrapConfig03(body, r.URL.Query().Get("configId"))
+	}
 	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	return out, nil
+}
+
+// wrapConfig03 puts a push configuration of 0.3 into the request message that the
+// SDK expects. By the protocol's HTTP rule the body is the configuration alone,
+// and that is what the JavaScript client sends.
+func wrapConfig03(body []byte, id string) []byte {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(body, &members) != nil || members["pushNotificationConfig"] == nil {
+		return body
+	}
+	return remarshal(map[string]any{"config": json.RawMessage(body), "configId": id}, body)
 }
 
 // hasBody tells whether a call sends a document. Of a POST without one, such as

@@ -109,6 +109,24 @@ func TestRESTOfBothVersionsAndWithTenant(t *testing.T) {
 	}
 }
 
+// The SDK takes the request message only, clients send the configuration.
+func TestRESTPushConfigOf03InBothShapes(t *testing.T) {
+	r := newRig(t)
+	task := r.task("hello")
+	configs := one + "/v1/tasks/" + string(task.ID) + "/pushNotificationConfigs"
+	for id, body := range map[string]string{
+		"a": `{"name":"tasks/x/pushNotificationConfigs/a","pushNotificationConfig":{"id":"a","url":"https://example.com/a"}}`,
+		"b": `{"parent":"tasks/x","config_id":"b","config":{"push_notification_config":{"url":"https://example.com/b"}}}`,
+	} {
+		if a := r.do(http.MethodPost, configs, body); a.status != 200 {
+			t.Errorf("%s: HTTP %d %s", id, a.status, a.body)
+		}
+		if a := r.do(http.MethodGet, configs+"/"+id, ""); !strings.Contains(string(a.body), "https://example.com/"+id) {
+			t.Errorf("%s: HTTP %d %s", id, a.status, a.body)
+		}
+	}
+}
+
 func TestListAtTheHubIsThatOfAllAgents(t *testing.T) {
 	r := newRig(t)
 	r.task("hello")
