@@ -137,7 +137,7 @@ type Tasks struct {
 
 // WorkDirs is where agents may work.
 type WorkDirs struct {
-	// Roots are directories that agents may work in besides their own in the data directory, by workdir.path or because a message asks for it (send --workdir).
+	// Roots are directories that agents may work in besides their own in the data directory, by workdir.path or because a message asks for it (send --dir).
 	Roots []string `yaml:"roots"`
 }
 
