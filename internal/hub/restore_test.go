@@ -239,7 +239,7 @@ func TestPartialOutputSurvivesAKill(t *testing.T) {
 }
 
 func TestALargeTaskIsStoredInPieces(t *testing.T) {
-	big := strings.Repeat("0123456789abcdef", 9<<16) // 9 MiB
+	big := strings.Repeat("0123456789abcdef", 5<<16) // 5 MiB, more than one piece
 	dir := t.TempDir()
 	agent := &fakeAgent{turn: func(_ context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		if prompt(turn) == "small" {
