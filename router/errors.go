@@ -1,0 +1,108 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/telemetry"
+)
+
+// Code says why an envelope was not delivered.
+type Code string
+
+// The codes of an [Error].
+const (
+	CodeAgentNotFound      Code = "AGENT_NOT_FOUND"      // neither here nor elsewhere
+	CodeCapabilityNotFound Code = "CAPABILITY_NOT_FOUND" //
+	CodeInvalidEnvelope    Code = "INVALID_ENVELOPE"     // wraps an *envelope.Error
+	CodeNoReceiver         Code = "NO_RECEIVER"          // the agent has a card, but nobody receives for it
+	CodeMailboxFull        Code = "MAILBOX_FULL"         // the receiver is slow; try again later
+	CodeDeliveryFailed     Code = "DELIVERY_FAILED"      // the agent elsewhere could not be reached
+	CodeClosed             Code = "ROUTER_CLOSED"
+
+	// Refusals by policy: each gives a security event.
+	CodeSenderUnknown      Code = "SENDER_UNKNOWN"    // no card, or not the sender's channel
+	CodeMetadataMismatch   Code = "METADATA_MISMATCH" // tier or sandbox are not those of the card
+	CodeTierViolation      Code = "TIER_VIOLATION"
+	CodeSandboxViolation   Code = "SANDBOX_VIOLATION"
+	CodeEscalationRequired Code = "ESCALATION_REQUIRED"
+)
+
+// refusal reports whether policy is behind the code.
+func (c Code) refusal() bool {
+	return slices.Contains([]Code{CodeSenderUnknown, CodeMetadataMismatch, CodeTierViolation, CodeSandboxViolation, CodeEscalationRequired}, c)
+}
+
+// Error is what the package returns.
+type Error struct {
+	Code    Code
+	AgentID string // the agent, or the capability, that could not be reached
+	Message string
+	Err     error // the cause, may be nil
+}
+
+// Error returns the message and the cause.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Message
+	}
+	return e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+func errorf(code Code, agentID, format string, args ...any) *Error {
+	return &Error{Code: code, AgentID: agentID, Message: fmt.Sprintf(format, args...)}
+}
+
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// Result tells what became of an envelope.
+type Result struct {
+	// Delivered: the envelope is in the mailbox of its receiver; of a broadcast,
+	// of at least one. For an agent elsewhere it is in the mailbox from which it
+	// is forwarded; after [Router.SendWait] its channel has taken it.
+	Delivered bool           `json:"delivered"`
+	Path      telemetry.Path `json:"path"`
+	// TargetAgentID is the agent that it went to: of a capability, the one that
+	// was chosen, of a broadcast "*".
+	TargetAgentID string  `json:"targetAgentId"`
+	LatencyMs     float64 `json:"latencyMs"`
+	Error         string  `json:"error,omitempty"`
+
+	Recipients int       `json:"recipients,omitempty"` // agents that a broadcast was delivered to
+	Skipped    []Skipped `json:"skipped,omitempty"`    // agents that it was not delivered to
+}
+
+// Skipped is an agent that a broadcast left out.
+type Skipped struct {
+	AgentID string `json:"agentId"`
+	Code    Code   `json:"code"`
+	Reason  string `json:"reason"`
+}
+
+func notFound(id string) *Error {
+	return errorf(CodeAgentNotFound, id, "no agent %q is known, here or elsewhere", id)
+}
+
+func noReceiver(id string) *Error {
+	return errorf(CodeNoReceiver, id, "nobody receives for agent %q", id)
+}
+
+func full(id string) *Error {
+	return errorf(CodeMailboxFull, id, "the mailbox of %q is full; try again later", id)
+}
+
+func tierViolation(from, to agent.Identity) *Error {
+	return errorf(CodeTierViolation, to.ID, "%q (%v) may not address %q (%v)", from.ID, from.Tier, to.ID, to.Tier)
+}

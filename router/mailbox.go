@@ -1,0 +1,195 @@
+package router
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/parleyhub/parley/envelope"
+)
+
+// item is one envelope in a mailbox.
+type item struct {
+	e    *envelope.Envelope
+	done chan<- error // told of the outcome of a forwarding; may be nil
+}
+
+// mailbox holds what waits for one agent, and calls handle with each. While
+// there is something in it, it is with the pool.
+type mailbox struct {
+	size   int
+	pool   *pool
+	handle func(item)
+	empty  func() // called when all was handled; may be nil
+
+	mu      sync.Mutex
+	queue   []item // a ring
+	head, n int
+	busy    bool          // with the pool
+	room    chan struct{} // closed when there is room again; nil if nobody waits
+	closed  bool
+}
+
+// put adds an item. It reports false if there is no room, or none any more.
+func (m *mailbox) put(it item) bool {
+	ok, woken := m.add(it)
+	if woken {
+		m.pool.submit(m)
+	}
+	return ok
+}
+
+// add is put that leaves it to the caller to submit the mailbox if it is woken.
+func (m *mailbox) add(it item) (ok, woken bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.n == m.size {
+		return false, false
+	}
+	if m.n == len(m.queue) {
+		m.grow()
+	}
+	m.queue[(m.head+m.n)&(len(m.queue)-1)] = it
+	m.n++
+	woken = !m.busy
+	m.busy = true
+	return true, woken
+}
+
+// grow doubles the ring, whose length is a power of two.
+func (m *mailbox) grow() {
+	next := make([]item, max(2*len(m.queue), 4))
+	for i := range m.n {
+		next[i] = m.queue[(m.head+i)&(len(m.queue)-1)]
+	}
+	m.queue, m.head = next, 0
+}
+
+// wait is put that waits for room until ctx ends.
+func (m *mailbox) wait(ctx context.Context, it item) error {
+	for {
+		if m.put(it) {
+			return nil
+		}
+		m.mu.Lock()
+		if m.closed {
+			m.mu.Unlock()
+			return errClosed
+		}
+		if m.n < m.size {
+			m.mu.Unlock()
+			continue
+		}
+		if m.room == nil {
+			m.room = make(chan struct{})
+		}
+		room := m.room
+		m.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// run handles what is there until nothing is.
+func (m *mailbox) run() {
+	for {
+		m.mu.Lock()
+		if m.n == 0 {
+			m.busy = false
+			if len(m.queue) > keep {
+				m.queue, m.head = nil, 0 // a burst is no reason to hold its memory for ever
+			}
+			m.mu.Unlock()
+			if m.empty != nil {
+				m.empty()
+			}
+			return
+		}
+		it := m.queue[m.head]
+		m.queue[m.head] = item{}
+		m.head = (m.head + 1) & (len(m.queue) - 1)
+		m.n--
+		if m.room != nil {
+			close(m.room)
+			m.room = nil
+		}
+		m.mu.Unlock()
+		m.handle(it)
+	}
+}
+
+// keep is how large the ring of an empty mailbox may be.
+const keep = 64
+
+// load returns how many envelopes wait or are being handled.
+func (m *mailbox) load() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy {
+		return m.n + 1
+	}
+	return m.n
+}
+
+// retire closes a mailbox that nothing is in and nobody works on, and reports
+// whether it was one.
+func (m *mailbox) retire() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.n > 0 || m.busy || m.closed {
+		return false
+	}
+	m.closed = true
+	return true
+}
+
+// close drops what waits and takes no more.
+func (m *mailbox) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	for i := range m.n {
+		it := &m.queue[(m.head+i)&(len(m.queue)-1)]
+		if it.done != nil {
+			it.done <- errClosed
+		}
+		*it = item{}
+	}
+	m.n = 0
+	if m.room != nil {
+		close(m.room)
+		m.room = nil
+	}
+}
+
+// receiver is a local agent's mailbox with its handlers.
+type receiver struct {
+	*mailbox
+	mu       sync.Mutex
+	handlers []*registered // replaced, never changed
+}
+
+type registered struct{ handle Handler }
+
+func (r *receiver) add(h *registered) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handlers = append(slices.Clip(r.handlers), h)
+}
+
+// remove returns how many handlers are left.
+func (r *receiver) remove(h *registered) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handlers = slices.DeleteFunc(slices.Clone(r.handlers), func(have *registered) bool { return have == h })
+	return len(r.handlers)
+}
+
+func (r *receiver) all() []*registered {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.handlers
+}

@@ -1,0 +1,699 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/telemetry"
+)
+
+// Handler takes an envelope for an agent. An agent's handlers are called one
+// envelope after the other; they may block, which delays only this agent. A panic
+// is caught and reported. The context ends when the router closes and carries the
+// trace, so pass it to what the handler sends. The envelope is shared: do not
+// change it.
+type Handler func(ctx context.Context, e *envelope.Envelope)
+
+// Forwarder carries envelopes to agents elsewhere. A channel.Manager is one.
+type Forwarder interface {
+	// Forward returns when the agent's channel has taken the envelope. It may
+	// block, at most until ctx ends.
+	Forward(ctx context.Context, to string, e *envelope.Envelope) error
+}
+
+// Auditor keeps what must be accounted for (Req 11.4). An audit.Log is one. e is
+// nil where the event alone is to be kept. Append is called on the path of each
+// delivery and must not block for long.
+type Auditor interface {
+	Append(event telemetry.Event, e *envelope.Envelope) error
+}
+
+// Options set up a Router. The zero Options are good.
+type Options struct {
+	Tiers   *TierConfig    // nil means DefaultTiers
+	Sandbox *SandboxConfig // nil means DefaultSandbox
+	// Mailbox is how many envelopes wait for each agent; 0 means 1024.
+	Mailbox int
+	// MaxEnvelope bounds an envelope, about, in bytes; 0 means
+	// envelope.DefaultMaxSize.
+	MaxEnvelope int
+	// Telemetry counts and keeps events; nil means a Recorder of its own, see
+	// [Router.Telemetry].
+	Telemetry *telemetry.Recorder
+	Tracer    telemetry.Tracer // nil: no traces
+	Audit     Auditor          // nil: no audit
+	// Threads collects delivered envelopes by correlation id; nil: they are not kept.
+	Threads *envelope.Threads
+	// Forwarder reaches agents elsewhere; nil: nobody does.
+	Forwarder      Forwarder
+	ForwardTimeout time.Duration // for one envelope; 0 means 30 s
+	ResolveTimeout time.Duration // for asking discovery sources; 0 means 2 s
+}
+
+// Router delivers envelopes. Make one with [New] and [Router.Close] it in the
+// end. It is safe for concurrent use.
+type Router struct {
+	reg     *registry.Registry
+	opts    Options
+	tiers   atomic.Pointer[tiers]
+	sandbox atomic.Pointer[sandbox]
+	ctx     context.Context // of the handlers
+	cancel  context.CancelFunc
+	pool    pool // every goroutine
+
+	mu        sync.RWMutex
+	receivers map[string]*receiver
+	outboxes  map[string]*mailbox // of agents elsewhere, while something waits
+	closed    bool
+}
+
+var errClosed = &Error{Code: CodeClosed, Message: "the router is closed"}
+
+// New returns a router for the agents of a registry. It fails only for tier
+// rules that make no sense.
+func New(reg *registry.Registry, o Options) (*Router, error) {
+	if o.Mailbox <= 0 {
+		o.Mailbox = 1024
+	}
+	if o.MaxEnvelope <= 0 {
+		o.MaxEnvelope = envelope.DefaultMaxSize
+	}
+	if o.ForwardTimeout <= 0 {
+		o.ForwardTimeout = 30 * time.Second
+	}
+	if o.ResolveTimeout <= 0 {
+		o.ResolveTimeout = 2 * time.Second
+	}
+	if o.Telemetry == nil {
+		o.Telemetry = telemetry.New(telemetry.Options{})
+	}
+	if o.Tiers == nil {
+		tiers := DefaultTiers()
+		o.Tiers = &tiers
+	}
+	if o.Sandbox == nil {
+		sandbox := DefaultSandbox()
+		o.Sandbox = &sandbox
+	}
+	r := &Router{reg: reg, opts: o, receivers: make(map[string]*receiver), outboxes: make(map[string]*mailbox)}
+	if err := r.SetTierConfig(*o.Tiers); err != nil {
+		return nil, err
+	}
+	r.SetSandboxConfig(*o.Sandbox)
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r, nil
+}
+
+// Registry returns the registry whose agents the router serves.
+func (r *Router) Registry() *registry.Registry { return r.reg }
+
+// Telemetry returns where the router's events go.
+func (r *Router) Telemetry() *telemetry.Recorder { return r.opts.Telemetry }
+
+// OnReceive has h called with every envelope for an agent and returns the
+// function that ends that. With several handlers each gets every envelope. The
+// agent can be addressed once its card is registered, before or after this.
+func (r *Router) OnReceive(agentID string, h Handler) (stop func()) {
+	reg := &registered{h}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.receivers[agentID]
+	if rec == nil {
+		rec = &receiver{}
+		rec.mailbox = &mailbox{size: r.opts.Mailbox, pool: &r.pool, handle: func(it item) { r.receive(agentID, rec, it.e) }}
+		r.receivers[agentID] = rec
+	}
+	rec.add(reg)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if rec.remove(reg) == 0 && r.receivers[agentID] == rec {
+			delete(r.receivers, agentID)
+			rec.close()
+		}
+	}
+}
+
+// receive calls an agent's handlers.
+func (r *Router) receive(agentID string, rec *receiver, e *envelope.Envelope) {
+	if r.ctx.Err() != nil {
+		return
+	}
+	ctx := r.ctx
+	end := func(error) {}
+	if r.opts.Tracer != nil {
+		ctx, end = r.opts.Tracer.Receive(ctx, agentID, e)
+	}
+	event := telemetry.Of(telemetry.MessageReceived, e)
+	event.Target = agentID
+	r.opts.Telemetry.Emit(event)
+	var failed error
+	for _, h := range rec.all() {
+		if err := r.call(ctx, h.handle, agentID, e); err != nil {
+			failed = err
+		}
+	}
+	end(failed)
+}
+
+// call calls one handler and turns its panic into an error.
+func (r *Router) call(ctx context.Context, h Handler, agentID string, e *envelope.Envelope) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the receiver of %q panicked: %v", agentID, p)
+			event := telemetry.Of(telemetry.ErrorEvent, e)
+			event.Target, event.Code = agentID, "PANIC"
+			event.Detail = fmt.Sprintf("%v\n%s", err, debug.Stack())
+			r.opts.Telemetry.Emit(event)
+		}
+	}()
+	h(ctx, e)
+	return nil
+}
+
+// Send routes an envelope. It does not wait for receivers: a mailbox that is full
+// gives CodeMailboxFull. It blocks only where an unknown recipient has to be
+// looked up by a discovery source, for Options.ResolveTimeout at most.
+//
+// The result says what happened in any case; the error, an [*Error], is nil if
+// the envelope was delivered, or broadcast to whoever may and can get it.
+func (r *Router) Send(ctx context.Context, e *envelope.Envelope) (Result, error) {
+	return r.send(ctx, e, false)
+}
+
+// SendWait is Send that waits, until ctx ends: for room in the mailbox of a local
+// agent, and for the channel to an agent elsewhere to have taken the envelope.
+// Broadcasts do not wait.
+func (r *Router) SendWait(ctx context.Context, e *envelope.Envelope) (Result, error) {
+	return r.send(ctx, e, true)
+}
+
+// delivery is the routing of one envelope.
+type delivery struct {
+	r      *Router
+	ctx    context.Context
+	e      *envelope.Envelope
+	wait   bool
+	began  time.Time
+	policy policy
+	target agent.Identity
+	result Result
+}
+
+func (r *Router) send(ctx context.Context, e *envelope.Envelope, wait bool) (Result, error) {
+	d := delivery{r: r, ctx: ctx, e: e, wait: wait, began: time.Now(), result: Result{Path: telemetry.PathLocal, TargetAgentID: e.Recipient}}
+	if err := d.open(); err != nil {
+		return d.finish(err)
+	}
+	if r.opts.Tracer != nil {
+		traced, end := r.opts.Tracer.Send(ctx, d.policy.from, e)
+		d.e, d.policy.e = traced, traced
+		result, err := d.finish(d.route())
+		end(err)
+		return result, err
+	}
+	return d.finish(d.route())
+}
+
+// open checks what holds for every recipient.
+func (d *delivery) open() *Error {
+	if d.e.Recipient == envelope.Broadcast {
+		d.result.Path = telemetry.PathBroadcast
+	}
+	if err := d.e.Validate(); err != nil {
+		return &Error{Code: CodeInvalidEnvelope, Message: err.Error(), Err: err}
+	}
+	if size := d.e.Size(); size > d.r.opts.MaxEnvelope {
+		return errorf(CodeInvalidEnvelope, "", "the envelope has about %d bytes; at most %d are allowed", size, d.r.opts.MaxEnvelope)
+	}
+	from, known := d.r.reg.Identity(d.e.Sender)
+	if !known {
+		return errorf(CodeSenderUnknown, d.e.Sender, "the sender %q has no registered card", d.e.Sender)
+	}
+	d.policy = policy{tiers: d.r.tiers.Load(), sandbox: d.r.sandbox.Load(), from: from, e: d.e}
+	return checkMetadata(from, d.e)
+}
+
+func (d *delivery) route() *Error {
+	switch {
+	case d.e.Recipient == envelope.Broadcast:
+		return d.broadcast()
+	case d.e.ToCapability():
+		return d.toCapability()
+	}
+	return d.toAgent()
+}
+
+// toAgent delivers to the agent that the envelope names (Req 4.1, 4.4).
+func (d *delivery) toAgent() *Error {
+	to, known := d.r.reg.Identity(d.e.Recipient)
+	if !known {
+		if !d.resolve(registry.Query{ID: d.e.Recipient}) {
+			return notFound(d.e.Recipient)
+		}
+		if to, known = d.r.reg.Identity(d.e.Recipient); !known {
+			return notFound(d.e.Recipient)
+		}
+	}
+	if err := d.policy.check(to); err != nil {
+		d.target = to
+		return err
+	}
+	return d.deliver(to)
+}
+
+// resolve asks the discovery sources.
+func (d *delivery) resolve(q registry.Query) bool {
+	if !d.r.reg.CanFind() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, d.r.opts.ResolveTimeout)
+	defer cancel()
+	_, err := d.r.reg.Resolve(ctx, q)
+	return err == nil
+}
+
+// maxCandidates is among how many agents with a capability the load decides.
+const maxCandidates = 8
+
+// toCapability delivers to an agent that has the capability (Req 4.3).
+func (d *delivery) toCapability() *Error {
+	id := d.e.Recipient
+	able := d.r.reg.Capable(id)
+	if len(able) == 0 && d.resolve(registry.Query{Capability: id}) {
+		able = d.r.reg.Capable(id)
+	}
+	if len(able) == 0 {
+		return errorf(CodeCapabilityNotFound, id, "no agent with the capability %q is known", id)
+	}
+	var refused *Error
+	for _, eligible := range []func(agent.Identity) bool{
+		func(to agent.Identity) bool { return to.ID != d.e.Sender && d.r.receives(to.ID) },
+		func(to agent.Identity) bool {
+			return to.ID != d.e.Sender && to.Origin == agent.Remote && d.r.opts.Forwarder != nil && !d.r.receives(to.ID)
+		},
+		func(to agent.Identity) bool { return to.ID == d.e.Sender && d.r.receives(to.ID) },
+	} {
+		to, err := d.choose(able, eligible)
+		if to.ID != "" {
+			return d.deliver(to)
+		}
+		if refused == nil && err != nil {
+			refused = err
+		}
+	}
+	if refused != nil {
+		return refused
+	}
+	return noReceiver(able[0].ID)
+}
+
+// choose returns the least busy of the first eligible agents, or why none is.
+func (d *delivery) choose(able []agent.Identity, eligible func(agent.Identity) bool) (best agent.Identity, refused *Error) {
+	least, n, more := 0, 0, 64 // agents to look at once there is one
+	for _, to := range able {
+		if best.ID != "" {
+			if more--; more == 0 {
+				break
+			}
+		}
+		if !eligible(to) {
+			continue
+		}
+		if err := d.policy.check(to); err != nil {
+			if refused == nil {
+				refused, d.target = err, to
+			}
+			continue
+		}
+		load := d.r.load(to.ID)
+		if best.ID == "" || load < least {
+			best, least = to, load
+		}
+		if n++; n == maxCandidates || least == 0 {
+			break
+		}
+	}
+	return best, refused
+}
+
+func (r *Router) receives(agentID string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.receivers[agentID] != nil
+}
+
+func (r *Router) load(agentID string) int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if rec := r.receivers[agentID]; rec != nil {
+		return rec.load()
+	}
+	if out := r.outboxes[agentID]; out != nil {
+		return out.load()
+	}
+	return 0
+}
+
+// deliver puts the envelope into one agent's mailbox.
+func (d *delivery) deliver(to agent.Identity) *Error {
+	d.target = to
+	d.result.TargetAgentID = to.ID
+	d.r.mu.RLock()
+	rec, closed := d.r.receivers[to.ID], d.r.closed
+	d.r.mu.RUnlock()
+	switch {
+	case closed:
+		return errClosed
+	case rec != nil:
+		return d.put(rec.mailbox, to)
+	case to.Origin == agent.Remote && d.r.opts.Forwarder != nil:
+		d.result.Path = telemetry.PathRemote
+		return d.forward(to)
+	}
+	return noReceiver(to.ID)
+}
+
+func (d *delivery) put(box *mailbox, to agent.Identity) *Error {
+	if box.put(item{e: d.e}) {
+		return nil
+	}
+	if !d.wait {
+		return full(to.ID)
+	}
+	if err := box.wait(d.ctx, item{e: d.e}); err != nil {
+		return asError(err, to.ID)
+	}
+	return nil
+}
+
+func asError(err error, agentID string) *Error {
+	if e, ok := err.(*Error); ok {
+		return e
+	}
+	return &Error{Code: CodeDeliveryFailed, AgentID: agentID, Message: fmt.Sprintf("%q could not be reached", agentID), Err: err}
+}
+
+// forward puts the envelope into the mailbox from which it goes elsewhere.
+func (d *delivery) forward(to agent.Identity) *Error {
+	if !d.wait {
+		return d.r.enqueue(to.ID, item{e: d.e})
+	}
+	done := make(chan error, 1)
+	if err := d.r.enqueue(to.ID, item{e: d.e, done: done}); err != nil {
+		return err
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			return asError(err, to.ID)
+		}
+		return nil
+	case <-d.ctx.Done():
+		return asError(d.ctx.Err(), to.ID)
+	}
+}
+
+// enqueue adds to the outbox of an agent elsewhere, which it makes if need be.
+func (r *Router) enqueue(agentID string, it item) *Error {
+	for {
+		r.mu.Lock()
+		if r.closed {
+			r.mu.Unlock()
+			return errClosed
+		}
+		out := r.outboxes[agentID]
+		if out == nil {
+			out = &mailbox{size: r.opts.Mailbox, pool: &r.pool, handle: func(it item) { r.forward(agentID, it) }}
+			out.empty = func() { r.retire(agentID, out) }
+			r.outboxes[agentID] = out
+		}
+		r.mu.Unlock()
+		if out.put(it) {
+			return nil
+		}
+		out.mu.Lock()
+		retired := out.closed
+		out.mu.Unlock()
+		if !retired {
+			return full(agentID)
+		}
+	}
+}
+
+// retire drops an outbox that is empty.
+func (r *Router) retire(agentID string, out *mailbox) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if out.retire() && r.outboxes[agentID] == out {
+		delete(r.outboxes, agentID)
+	}
+}
+
+// forward hands one envelope to the forwarder.
+func (r *Router) forward(agentID string, it item) {
+	ctx, cancel := context.WithTimeout(r.ctx, r.opts.ForwardTimeout)
+	defer cancel()
+	err := r.opts.Forwarder.Forward(ctx, agentID, it.e)
+	if it.done != nil {
+		it.done <- err
+	}
+	if err != nil {
+		event := telemetry.Of(telemetry.DeliveryFailure, it.e)
+		event.Target, event.RoutingPath, event.Code, event.Detail = agentID, telemetry.PathRemote, string(CodeDeliveryFailed), err.Error()
+		r.opts.Telemetry.Emit(event)
+	}
+}
+
+// broadcast delivers to everybody that may get it (Req 4.2, 11.3).
+func (d *delivery) broadcast() *Error {
+	skip := func(to agent.Identity, err *Error) {
+		d.result.Skipped = append(d.result.Skipped, Skipped{AgentID: to.ID, Code: err.Code, Reason: err.Message})
+		if err.Code.refusal() {
+			d.refuse(to, err)
+		}
+	}
+	everybody := d.r.reg.Identities()
+	boxes := d.r.boxes(everybody)
+	if boxes == nil {
+		return errClosed
+	}
+	now := time.Now().UnixMilli()
+	var woken []*mailbox
+	wake := func() {
+		if len(woken) > 0 {
+			d.r.pool.submit(woken...)
+			woken = woken[:0]
+		}
+	}
+	defer wake()
+	for i, to := range everybody {
+		if to.ID == d.e.Sender {
+			continue
+		}
+		if err := d.policy.check(to); err != nil {
+			skip(to, err)
+			continue
+		}
+		var err *Error
+		switch {
+		case boxes[i] != nil:
+			ok, idle := boxes[i].add(item{e: d.e})
+			if !ok {
+				err = full(to.ID)
+			}
+			if idle {
+				if woken = append(woken, boxes[i]); len(woken) == maxWoken {
+					wake()
+				}
+			}
+		case to.Origin == agent.Remote && d.r.opts.Forwarder != nil:
+			err = d.r.enqueue(to.ID, item{e: d.e})
+		default:
+			err = noReceiver(to.ID)
+		}
+		if err != nil {
+			skip(to, err)
+			continue
+		}
+		d.result.Recipients++
+		d.crossTier(to, now)
+	}
+	return nil
+}
+
+// maxWoken is how many mailboxes a broadcast fills before they are worked on.
+const maxWoken = 64
+
+// boxes returns the mailboxes of local agents, nil for others, and nil for all
+// if the router is closed.
+func (r *Router) boxes(ids []agent.Identity) []*mailbox {
+	boxes := make([]*mailbox, len(ids))
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.closed {
+		return nil
+	}
+	for i := range ids {
+		if rec := r.receivers[ids[i].ID]; rec != nil {
+			boxes[i] = rec.mailbox
+		}
+	}
+	return boxes
+}
+
+// finish records the outcome and returns it.
+func (d *delivery) finish(err *Error) (Result, error) {
+	now := time.Now()
+	res := &d.result
+	res.LatencyMs = float64(now.Sub(d.began)) / float64(time.Millisecond)
+	event := telemetry.Of(telemetry.RoutingDecision, d.e)
+	event.Timestamp, event.Duration, event.RoutingPath, event.Target = now.UnixMilli(), res.LatencyMs, res.Path, res.TargetAgentID
+	if err != nil {
+		event.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()
+		d.record(event, d.e)
+		if err.Code.refusal() {
+			d.refuse(d.target, err)
+		}
+		res.Error = err.Error()
+		return *res, err
+	}
+	event.Success = telemetry.Success
+	res.Delivered = res.Path != telemetry.PathBroadcast || res.Recipients > 0
+	sent := telemetry.Of(telemetry.MessageSent, d.e)
+	sent.Timestamp = event.Timestamp
+	d.r.opts.Telemetry.Emit(sent)
+	d.record(event, d.e)
+	if res.Path != telemetry.PathBroadcast {
+		d.crossTier(d.target, event.Timestamp)
+	}
+	if d.r.opts.Threads != nil {
+		d.r.opts.Threads.Add(d.e)
+	}
+	return *res, nil
+}
+
+// record emits an event and hands it to the audit.
+func (d *delivery) record(event telemetry.Event, e *envelope.Envelope) {
+	d.r.opts.Telemetry.Emit(event)
+	if d.r.opts.Audit == nil {
+		return
+	}
+	if e != nil && e.Validate() != nil {
+		e = nil // it cannot be written, and was not delivered
+	}
+	if err := d.r.opts.Audit.Append(event, e); err != nil {
+		d.r.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.ErrorEvent, EnvelopeID: event.EnvelopeID, Code: "AUDIT_FAILED", Detail: err.Error()})
+	}
+}
+
+// crossTier records a delivery between tiers (Req 11.4, Property 31).
+func (d *delivery) crossTier(to agent.Identity, now int64) {
+	if to.Tier == d.policy.from.Tier {
+		return
+	}
+	event := telemetry.Of(telemetry.CrossTier, d.e)
+	event.Timestamp, event.Target, event.RoutingPath = now, to.ID, d.result.Path
+	event.SourceTier, event.TargetTier = d.policy.from.Tier, to.Tier
+	d.record(event, nil)
+}
+
+// refuse records a delivery that policy refused (Req 10.2).
+func (d *delivery) refuse(to agent.Identity, err *Error) {
+	event := telemetry.Of(telemetry.Security, d.e)
+	event.Target, event.Code, event.Detail = to.ID, string(err.Code), err.Message
+	event.SourceTier, event.TargetTier = d.policy.from.Tier, to.Tier
+	d.record(event, nil)
+}
+
+// Receive delivers an envelope that came from elsewhere over a channel to a local
+// agent. It goes to that agent and no further, whatever its recipient says, so
+// that nothing circles. The sender must have a remote card here, and every rule
+// holds as for [Router.Send]. Receive waits for room in the mailbox until ctx
+// ends; so a slow receiver slows down the channel, and its sender.
+func (r *Router) Receive(ctx context.Context, agentID string, e *envelope.Envelope) (Result, error) {
+	d := delivery{r: r, ctx: ctx, e: e, wait: true, began: time.Now(), result: Result{Path: telemetry.PathLocal, TargetAgentID: agentID}}
+	return d.finish(d.takeIn(agentID))
+}
+
+func (d *delivery) takeIn(agentID string) *Error {
+	err := d.open()
+	d.result.Path = telemetry.PathLocal
+	if err != nil {
+		return err
+	}
+	if d.policy.from.Origin != agent.Remote {
+		return errorf(CodeSenderUnknown, d.e.Sender, "an envelope from elsewhere claims to be of the local agent %q", d.e.Sender)
+	}
+	card, getErr := d.r.reg.Get(agentID)
+	if getErr != nil {
+		return notFound(agentID)
+	}
+	if d.e.Recipient != envelope.Broadcast && d.e.Recipient != agentID && !(d.e.ToCapability() && card.Has(d.e.Recipient)) {
+		return errorf(CodeAgentNotFound, d.e.Recipient, "the envelope is for %q and came to %q", d.e.Recipient, agentID)
+	}
+	to := card.Identity()
+	if err := d.policy.check(to); err != nil {
+		d.target = to
+		return err
+	}
+	d.target = to
+	d.r.mu.RLock()
+	rec, closed := d.r.receivers[agentID], d.r.closed
+	d.r.mu.RUnlock()
+	switch {
+	case closed:
+		return errClosed
+	case rec == nil:
+		return noReceiver(agentID)
+	}
+	return d.put(rec.mailbox, to)
+}
+
+// Discover returns what an agent may see of the registry: all of it, or for one
+// in a sandbox, itself, those in the same sandbox and those that it is allowed to
+// address (Req 10.4, Property 30). Later changes of the rules take effect on the
+// view.
+func (r *Router) Discover(agentID string) (*registry.View, error) {
+	viewer, known := r.reg.Identity(agentID)
+	if !known {
+		return nil, notFound(agentID)
+	}
+	return r.reg.View(func(to agent.Identity) bool {
+		return to.ID == viewer.ID || r.sandbox.Load().admits(viewer, to)
+	}), nil
+}
+
+// Close takes no more envelopes, drops those that wait, ends the context of the
+// handlers and waits until those that run have returned, at most until ctx ends
+// (its error). It is safe to call more than once.
+func (r *Router) Close(ctx context.Context) error {
+	r.mu.Lock()
+	r.closed = true
+	for _, rec := range r.receivers {
+		rec.close()
+	}
+	for _, out := range r.outboxes {
+		out.close()
+	}
+	r.mu.Unlock()
+	r.cancel()
+	done := make(chan struct{})
+	go func() {
+		r.pool.wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

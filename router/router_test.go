@@ -1,0 +1,686 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/telemetry"
+)
+
+func nothing(context.Context, *envelope.Envelope) {}
+
+func count(r *router.Router, t telemetry.EventType) int {
+	n := 0
+	for _, e := range r.Telemetry().Recent(0) {
+		if e.Type == t {
+			n++
+		}
+	}
+	return n
+}
+
+func TestSenderWithoutCardIsRefused(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	register(t, r, card("venus", agent.L2))
+	r.OnReceive("venus", nothing)
+	_, err := r.Send(t.Context(), newEnvelope(t, "ghost", "venus"))
+	if router.CodeOf(err) != router.CodeSenderUnknown || count(r, telemetry.Security) != 1 {
+		t.Errorf("%v, %d security events", err, count(r, telemetry.Security))
+	}
+}
+
+// Decision 4: the registered card decides, and an envelope that lies is refused.
+func TestLyingMetadataIsRefused(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	sandboxed := card("io", agent.L3)
+	sandboxed.SandboxID = "box"
+	for _, c := range []agent.Card{card("mars", agent.L2), card("venus", agent.L2), sandboxed} {
+		register(t, r, c)
+		r.OnReceive(c.ID, nothing)
+	}
+	for name, tc := range map[string]struct {
+		from string
+		m    envelope.Metadata
+	}{
+		"a higher tier":     {"mars", envelope.Metadata{Tier: agent.L0}},
+		"a lower tier":      {"mars", envelope.Metadata{Tier: agent.L3}},
+		"a foreign sandbox": {"mars", envelope.Metadata{Tier: agent.L2, SandboxID: "box"}},
+		"no sandbox":        {"io", envelope.Metadata{Tier: agent.L3}},
+	} {
+		before := count(r, telemetry.Security)
+		e := newEnvelope(t, tc.from, "venus").With(func(e *envelope.Envelope) { e.Metadata = &tc.m })
+		if _, err := r.Send(t.Context(), e); router.CodeOf(err) != router.CodeMetadataMismatch || count(r, telemetry.Security) != before+1 {
+			t.Errorf("%s: %v, %d security events", name, err, count(r, telemetry.Security)-before)
+		}
+	}
+}
+
+func TestBroadcastListsWhoWasLeftOut(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	for id, tier := range map[string]agent.Tier{"mercury": agent.L1, "earth": agent.L1, "sun": agent.L0, "io": agent.L3} {
+		register(t, r, card(id, tier))
+		r.OnReceive(id, nothing)
+	}
+	register(t, r, card("jupiter", agent.L1)) // nobody receives for it
+	if _, err := r.Registry().Merge(card("far", agent.L1), "elsewhere"); err != nil {
+		t.Fatal(err)
+	}
+	res, err := r.Send(t.Context(), newEnvelope(t, "mercury", "*"))
+	if err != nil || !res.Delivered || res.Recipients != 2 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	var got []string
+	for _, s := range res.Skipped {
+		got = append(got, s.AgentID+" "+string(s.Code))
+		if s.Reason == "" {
+			t.Errorf("%s: no reason", s.AgentID)
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"far NO_RECEIVER", "io TIER_VIOLATION", "jupiter NO_RECEIVER"}; !slices.Equal(got, want) {
+		t.Errorf("skipped %v, want %v", got, want)
+	}
+	data, err := json.Marshal(res)
+	if err != nil || !strings.HasPrefix(string(data), `{"delivered":true,"path":"broadcast","targetAgentId":"*","latencyMs":`) {
+		t.Errorf("%s, %v", data, err)
+	}
+}
+
+func TestSlowReceiverDelaysNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(t, router.Options{Mailbox: 10})
+		release := make(chan struct{})
+		defer close(release)
+		register(t, r, card("sun", agent.L0))
+		fast := 0
+		for i := range 50 {
+			id := fmt.Sprint("agent-", i)
+			register(t, r, card(id, agent.L0))
+			r.OnReceive(id, func(ctx context.Context, _ *envelope.Envelope) {
+				if i%5 == 0 {
+					<-release
+				}
+				if id == "agent-1" {
+					fast++
+				}
+			})
+		}
+		var last router.Result
+		for range 30 {
+			var err error
+			if last, err = r.Send(t.Context(), newEnvelope(t, "sun", "*")); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if fast != 30 || last.Recipients != 40 || len(last.Skipped) != 10 || last.Skipped[0].Code != router.CodeMailboxFull {
+			t.Errorf("the fast one got %d of 30; the last broadcast: %+v", fast, last)
+		}
+		if _, err := r.Send(t.Context(), newEnvelope(t, "sun", "agent-0")); router.CodeOf(err) != router.CodeMailboxFull {
+			t.Errorf("to a full mailbox: %v", err)
+		}
+	})
+}
+
+func TestSendWaitWaitsForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(t, router.Options{Mailbox: 1})
+		release := make(chan struct{})
+		register(t, r, card("mars", agent.L2))
+		var got []string
+		stop := r.OnReceive("mars", func(_ context.Context, e *envelope.Envelope) { <-release; got = append(got, e.ID) })
+		var want []string
+		go func() {
+			for range 5 {
+				e := newEnvelope(t, "mars", "mars")
+				want = append(want, e.ID)
+				if _, err := r.SendWait(t.Context(), e); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := r.SendWait(ctx, newEnvelope(t, "mars", "mars")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with a deadline: %v", err)
+		}
+		close(release)
+		synctest.Wait()
+		if !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		stop()
+		if _, err := r.SendWait(t.Context(), newEnvelope(t, "mars", "mars")); router.CodeOf(err) != router.CodeNoReceiver {
+			t.Errorf("after stop: %v", err)
+		}
+	})
+}
+
+func TestPanicAndGoexitStopNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(t, router.Options{})
+		register(t, r, card("mars", agent.L2))
+		n := 0
+		r.OnReceive("mars", func(context.Context, *envelope.Envelope) { n++; panic("boom") })
+		r.OnReceive("mars", func(context.Context, *envelope.Envelope) {
+			if n == 2 {
+				runtime.Goexit()
+			}
+		})
+		for range 5 {
+			if _, err := r.Send(t.Context(), newEnvelope(t, "mars", "mars")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if n != 5 {
+			t.Errorf("%d of 5 were handled", n)
+		}
+		found := false
+		for _, e := range r.Telemetry().Recent(0) {
+			found = found || e.Type == telemetry.ErrorEvent && e.Code == "PANIC" && strings.Contains(e.Detail, "boom") && e.Target == "mars"
+		}
+		if !found {
+			t.Error("the panic was not reported")
+		}
+	})
+}
+
+func TestOneSendersEnvelopesStayInOrder(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	register(t, r, card("mars", agent.L2))
+	register(t, r, card("venus", agent.L2))
+	var mu sync.Mutex
+	var got []string
+	r.OnReceive("venus", func(_ context.Context, e *envelope.Envelope) { mu.Lock(); got = append(got, e.ID); mu.Unlock() })
+	var want []string
+	for range 5000 {
+		e := newEnvelope(t, "mars", "venus")
+		want = append(want, e.ID)
+		if _, err := r.SendWait(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitUntil(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(got) == len(want) })
+	if !slices.Equal(got, want) {
+		t.Error("they came out of order")
+	}
+}
+
+// Req 4.3: the first that the rules allow; the load breaks ties.
+func TestCapabilityPrefersTheIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(t, router.Options{})
+		release := make(chan struct{})
+		defer close(release)
+		register(t, r, card("mercury", agent.L1))
+		for _, c := range []agent.Card{card("io", agent.L3, "work"), card("earth", agent.L1, "work"), card("jupiter", agent.L1, "work")} {
+			register(t, r, c)
+			r.OnReceive(c.ID, func(context.Context, *envelope.Envelope) { <-release })
+		}
+		f := envelope.NewFactory(agent.Identity{ID: "mercury", Tier: agent.L1})
+		var got []string
+		for range 4 {
+			e, err := f.NewForCapability("work", envelope.Request, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := r.Send(t.Context(), e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			got = append(got, res.TargetAgentID)
+		}
+		if want := []string{"earth", "jupiter", "earth", "jupiter"}; !slices.Equal(got, want) { // io is above its station
+			t.Errorf("went to %v, want %v", got, want)
+		}
+	})
+}
+
+func TestCapabilityThatNobodyMayServe(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	register(t, r, card("mercury", agent.L1))
+	register(t, r, card("io", agent.L3, "work"))
+	f := envelope.NewFactory(agent.Identity{ID: "mercury", Tier: agent.L1})
+	e, err := f.NewForCapability("work", envelope.Request, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Send(t.Context(), e); router.CodeOf(err) != router.CodeNoReceiver {
+		t.Errorf("without a receiver: %v", err)
+	}
+	r.OnReceive("io", nothing)
+	if _, err := r.Send(t.Context(), e); router.CodeOf(err) != router.CodeTierViolation || count(r, telemetry.Security) != 1 {
+		t.Errorf("above its tier: %v", err)
+	}
+}
+
+// Req 4.4: agents elsewhere are looked for before the error.
+func TestRemoteCardsAndSourcesComeBeforeTheError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		r := newRouter(t, router.Options{Forwarder: forwarderFunc(func(_ context.Context, to string, e *envelope.Envelope) error {
+			got = append(got, to)
+			return nil
+		})})
+		register(t, r, card("mars", agent.L0))
+		if _, err := r.Registry().Merge(card("far", agent.L2, "work"), "s"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Registry().EnableDiscovery("dht", finder{card("farther", agent.L2, "other-work")}); err != nil {
+			t.Fatal(err)
+		}
+		f := envelope.NewFactory(agent.Identity{ID: "mars", Tier: agent.L0})
+		for _, to := range []string{"far", "farther", "*"} {
+			e, err := f.New(to, envelope.Request, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res, err := r.Send(t.Context(), e); err != nil || to != "*" && res.Path != telemetry.PathRemote {
+				t.Errorf("to %s: %+v, %v", to, res, err)
+			}
+			synctest.Wait()
+		}
+		r.Registry().Unregister("farther")
+		for _, capability := range []string{"work", "other-work"} {
+			e, err := f.NewForCapability(capability, envelope.Request, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Send(t.Context(), e); err != nil {
+				t.Errorf("%s: %v", capability, err)
+			}
+			synctest.Wait()
+		}
+		broadcast := slices.Sorted(slices.Values(got[2:4])) // in any order
+		if want := []string{"far", "farther"}; !slices.Equal(got[:2], want) || !slices.Equal(broadcast, want) || !slices.Equal(got[4:], want) {
+			t.Errorf("forwarded to %v", got)
+		}
+		_, err := r.Send(t.Context(), newEnvelope(t, "mars", "nobody"))
+		if router.CodeOf(err) != router.CodeAgentNotFound {
+			t.Errorf("to nobody: %v", err)
+		}
+	})
+}
+
+type finder struct{ card agent.Card }
+
+func (finder) Discover(ctx context.Context, _ registry.Sink) error { <-ctx.Done(); return ctx.Err() }
+
+func (f finder) Find(_ context.Context, q registry.Query) ([]agent.Card, error) {
+	if q.ID == f.card.ID || q.ID == "" && f.card.Has(q.Capability) {
+		return []agent.Card{f.card}, nil
+	}
+	return nil, nil
+}
+
+func TestForwarding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("the wire is cut")
+		block := make(chan struct{})
+		r := newRouter(t, router.Options{Mailbox: 2, Forwarder: forwarderFunc(func(ctx context.Context, to string, _ *envelope.Envelope) error {
+			if to == "broken" {
+				return down
+			}
+			if to == "slow" {
+				<-block
+			}
+			return ctx.Err()
+		})})
+		register(t, r, card("mars", agent.L0))
+		for _, id := range []string{"broken", "slow", "well"} {
+			if _, err := r.Registry().Merge(card(id, agent.L2), "s"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.SendWait(t.Context(), newEnvelope(t, "mars", "well")); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.SendWait(t.Context(), newEnvelope(t, "mars", "broken")); router.CodeOf(err) != router.CodeDeliveryFailed || !errors.Is(err, down) {
+			t.Errorf("SendWait: %v", err)
+		}
+		if res, err := r.Send(t.Context(), newEnvelope(t, "mars", "broken")); err != nil || !res.Delivered {
+			t.Errorf("Send: %+v, %v", res, err)
+		}
+		synctest.Wait()
+		if n := count(r, telemetry.DeliveryFailure); n != 2 {
+			t.Errorf("%d delivery failures are recorded, want 2", n)
+		}
+		for i := range 4 {
+			_, err := r.Send(t.Context(), newEnvelope(t, "mars", "slow"))
+			synctest.Wait()
+			if (router.CodeOf(err) == router.CodeMailboxFull) != (i == 3) {
+				t.Errorf("envelope %d to the slow one: %v", i, err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := r.SendWait(ctx, newEnvelope(t, "mars", "well")); err != nil {
+			t.Errorf("the slow one delays another: %v", err)
+		}
+		close(block)
+		synctest.Wait()
+		if _, err := r.SendWait(t.Context(), newEnvelope(t, "mars", "slow")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(t, router.Options{})
+		register(t, r, card("venus", agent.L2, "work"))
+		register(t, r, card("local", agent.L2))
+		for id, tier := range map[string]agent.Tier{"far": agent.L2, "low": agent.L1} {
+			if _, err := r.Registry().Merge(card(id, tier), "s"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := 0
+		r.OnReceive("venus", func(context.Context, *envelope.Envelope) { n++ })
+		byCapability := newEnvelope(t, "far", "work").With(func(e *envelope.Envelope) {
+			e.Metadata = &envelope.Metadata{Tier: agent.L2, RoutingHint: envelope.ByCapability}
+		})
+		for name, tc := range map[string]struct {
+			to   string
+			e    *envelope.Envelope
+			want router.Code
+		}{
+			"to its recipient":         {"venus", newEnvelope(t, "far", "venus"), ""},
+			"a broadcast":              {"venus", newEnvelope(t, "far", "*"), ""},
+			"by capability":            {"venus", byCapability, ""},
+			"to another":               {"venus", newEnvelope(t, "far", "local"), router.CodeAgentNotFound},
+			"of a local agent":         {"venus", newEnvelope(t, "local", "venus"), router.CodeSenderUnknown},
+			"of nobody":                {"venus", newEnvelope(t, "ghost", "venus"), router.CodeSenderUnknown},
+			"against the tiers":        {"venus", newEnvelope(t, "low", "venus"), router.CodeTierViolation},
+			"for nobody":               {"ghost", newEnvelope(t, "far", "ghost"), router.CodeAgentNotFound},
+			"for one without receiver": {"local", newEnvelope(t, "far", "local"), router.CodeNoReceiver},
+			"that is not valid":        {"venus", &envelope.Envelope{}, router.CodeInvalidEnvelope},
+		} {
+			if _, err := r.Receive(t.Context(), tc.to, tc.e); router.CodeOf(err) != tc.want {
+				t.Errorf("%s: %v, want %q", name, err, tc.want)
+			}
+		}
+		synctest.Wait()
+		if n != 3 {
+			t.Errorf("venus got %d, want 3", n)
+		}
+	})
+}
+
+func TestInvalidEnvelopes(t *testing.T) {
+	audit := new(auditLog)
+	r := newRouter(t, router.Options{Audit: audit, MaxEnvelope: 1000})
+	register(t, r, card("mars", agent.L2))
+	_, err := r.Send(t.Context(), &envelope.Envelope{Sender: "mars", Recipient: "mars"})
+	var cause *envelope.Error
+	if router.CodeOf(err) != router.CodeInvalidEnvelope || !errors.As(err, &cause) {
+		t.Errorf("got %v", err)
+	}
+	big := newEnvelope(t, "mars", "mars").With(func(e *envelope.Envelope) { e.Payload = json.RawMessage(`"` + strings.Repeat("x", 1000) + `"`) })
+	if _, err := r.Send(t.Context(), big); router.CodeOf(err) != router.CodeInvalidEnvelope {
+		t.Errorf("got %v", err)
+	}
+	if len(audit.events) != 2 || audit.with[0] != nil {
+		t.Errorf("audit: %+v", audit.events)
+	}
+}
+
+func TestAuditThatFailsIsReported(t *testing.T) {
+	r := newRouter(t, router.Options{Audit: &auditLog{err: errors.New("disk full")}})
+	register(t, r, card("mars", agent.L2))
+	r.OnReceive("mars", nothing)
+	if _, err := r.Send(t.Context(), newEnvelope(t, "mars", "mars")); err != nil {
+		t.Error(err)
+	}
+	found := false
+	for _, e := range r.Telemetry().Recent(0) {
+		found = found || e.Code == "AUDIT_FAILED" && strings.Contains(e.Detail, "disk full")
+	}
+	if !found {
+		t.Error("nobody was told")
+	}
+}
+
+func TestThreadsAreCollected(t *testing.T) {
+	threads := new(envelope.Threads)
+	r := newRouter(t, router.Options{Threads: threads})
+	register(t, r, card("mars", agent.L2))
+	port, err := r.Attach("mars", nothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEnvelope(t, "mars", "mars")
+	if _, err := port.Reply(t.Context(), e, envelope.Response, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := threads.Thread(e.ID); len(got) != 1 || got[0].Type != envelope.Response {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(t, router.Options{})
+		register(t, r, card("mars", agent.L2, "work"))
+		register(t, r, card("venus", agent.L2))
+		if _, err := r.Attach("ghost", nothing); router.CodeOf(err) != router.CodeAgentNotFound {
+			t.Errorf("of nobody: %v", err)
+		}
+		var got []string
+		mars, err := r.Attach("mars", func(_ context.Context, e *envelope.Envelope) { got = append(got, e.Sender+string(e.Payload)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		venus, err := r.Attach("venus", nothing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mars.ID() != "mars" {
+			t.Error(mars.ID())
+		}
+		for _, send := range []func() (router.Result, error){
+			func() (router.Result, error) { return venus.Send(t.Context(), "mars", envelope.Request, 1) },
+			func() (router.Result, error) { return venus.SendToCapability(t.Context(), "work", envelope.Request, 2) },
+			func() (router.Result, error) { return venus.SendEnvelope(t.Context(), newEnvelope(t, "venus", "*")) },
+		} {
+			if _, err := send(); err != nil {
+				t.Error(err)
+			}
+		}
+		synctest.Wait()
+		if want := []string{"venus1", "venus2", `venus"hello"`}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		if _, err := venus.SendEnvelope(t.Context(), newEnvelope(t, "mars", "venus")); router.CodeOf(err) != router.CodeSenderUnknown || count(r, telemetry.Security) != 1 {
+			t.Errorf("in another's name: %v", err)
+		}
+		if _, err := venus.Send(t.Context(), "", envelope.Request, nil); router.CodeOf(err) != router.CodeInvalidEnvelope {
+			t.Errorf("to no name: %v", err)
+		}
+		if view, err := venus.Discover(); err != nil || len(view.All()) != 2 {
+			t.Errorf("Discover: %v", err)
+		}
+		mars.Close()
+		if _, err := venus.Send(t.Context(), "mars", envelope.Request, nil); router.CodeOf(err) != router.CodeNoReceiver {
+			t.Errorf("after Close: %v", err)
+		}
+		r.Registry().Unregister("venus")
+		if _, err := venus.Send(t.Context(), "mars", envelope.Request, nil); router.CodeOf(err) != router.CodeSenderUnknown {
+			t.Errorf("without a card: %v", err)
+		}
+		if _, err := venus.Discover(); router.CodeOf(err) != router.CodeAgentNotFound {
+			t.Errorf("Discover without a card: %v", err)
+		}
+	})
+}
+
+func TestConfigurations(t *testing.T) {
+	reg := registry.New(registry.Options{})
+	defer reg.Close()
+	for _, rules := range [][]router.TierRule{{{SourceTier: 9}}, {{SourceTier: agent.L1, AllowedTargetTiers: []agent.Tier{agent.NoTier}}}} {
+		if _, err := router.New(reg, router.Options{Tiers: &router.TierConfig{Rules: rules}}); err == nil {
+			t.Errorf("%+v was taken", rules)
+		}
+	}
+	r := newRouter(t, router.Options{})
+	register(t, r, card("mars", agent.L2))
+	r.OnReceive("mars", nothing)
+	if err := r.SetTierConfig(router.TierConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Send(t.Context(), newEnvelope(t, "mars", "mars")); router.CodeOf(err) != router.CodeTierViolation {
+		t.Errorf("a tier without a rule: %v", err)
+	}
+}
+
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := registry.New(registry.Options{})
+		defer reg.Close()
+		r, err := router.New(reg, router.Options{Forwarder: forwarderFunc(func(ctx context.Context, _ string, _ *envelope.Envelope) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		register(t, r, card("mars", agent.L2))
+		if _, err := reg.Merge(card("far", agent.L2), "s"); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		release := make(chan struct{})
+		r.OnReceive("mars", func(ctx context.Context, _ *envelope.Envelope) { n++; <-ctx.Done(); <-release })
+		for _, to := range []string{"mars", "mars", "far", "far"} {
+			if _, err := r.Send(t.Context(), newEnvelope(t, "mars", to)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := r.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a receiver hangs: %v", err)
+		}
+		close(release)
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if n != 1 {
+			t.Errorf("%d were handled, want 1", n)
+		}
+		for _, to := range []string{"mars", "far", "*"} {
+			if _, err := r.Send(t.Context(), newEnvelope(t, "mars", to)); router.CodeOf(err) != router.CodeClosed {
+				t.Errorf("to %s after Close: %v", to, err)
+			}
+		}
+		if _, err := r.Receive(t.Context(), "mars", newEnvelope(t, "far", "mars")); router.CodeOf(err) != router.CodeClosed {
+			t.Errorf("Receive after Close: %v", err)
+		}
+	})
+}
+
+// fakeTracer records that envelopes are followed.
+type fakeTracer struct {
+	mu  sync.Mutex
+	log []string
+}
+
+func (f *fakeTracer) add(s string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.log = append(f.log, s)
+}
+
+type spanKey struct{}
+
+func (f *fakeTracer) Send(ctx context.Context, from agent.Identity, e *envelope.Envelope) (*envelope.Envelope, func(error)) {
+	f.add(fmt.Sprintf("send %s %v", e.Sender, ctx.Value(spanKey{})))
+	traced := e.With(func(e *envelope.Envelope) {
+		e.Metadata = &envelope.Metadata{Tier: from.Tier, TraceParent: "here"}
+	})
+	return traced, func(err error) { f.add(fmt.Sprintf("sent %v", err)) }
+}
+
+func (f *fakeTracer) Receive(ctx context.Context, id string, e *envelope.Envelope) (context.Context, func(error)) {
+	f.add(fmt.Sprintf("receive %s %s", id, e.Metadata.TraceParent))
+	return context.WithValue(ctx, spanKey{}, "span of "+id), func(err error) { f.add(fmt.Sprintf("received %v", err)) }
+}
+
+func TestTracing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tracer := new(fakeTracer)
+		r := newRouter(t, router.Options{Tracer: tracer})
+		register(t, r, card("mars", agent.L2))
+		register(t, r, card("venus", agent.L2))
+		r.OnReceive("venus", nothing)
+		r.OnReceive("mars", func(ctx context.Context, _ *envelope.Envelope) {
+			if _, err := r.Send(ctx, newEnvelope(t, "mars", "venus")); err != nil {
+				t.Error(err)
+			}
+			panic("late")
+		})
+		if _, err := r.Send(t.Context(), newEnvelope(t, "venus", "mars")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for _, want := range []string{"send venus <nil>", "receive mars here", "send mars span of mars", "receive venus here", "received <nil>", `received the receiver of "mars" panicked: late`} {
+			if !slices.Contains(tracer.log, want) {
+				t.Errorf("%v lacks %q", tracer.log, want)
+			}
+		}
+	})
+}
+
+func Example() {
+	reg := registry.New(registry.Options{})
+	defer reg.Close()
+	r, err := router.New(reg, router.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx := context.Background()
+	defer r.Close(ctx)
+	for _, id := range []string{"mercury", "earth", "mars"} {
+		if _, err := reg.Register(agent.Card{ID: id, Name: id, Version: "1.0.0", Tier: agent.PlanetaryTier(id), Capabilities: []agent.Capability{}}); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	done := make(chan struct{})
+	r.OnReceive("earth", func(_ context.Context, e *envelope.Envelope) {
+		fmt.Println(e.Sender, "says", string(e.Payload))
+		close(done)
+	})
+	mercury, err := r.Attach("mercury", func(context.Context, *envelope.Envelope) {})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := mercury.Send(ctx, "earth", envelope.Notification, "hello"); err != nil {
+		fmt.Println(err)
+	}
+	<-done
+	_, err = mercury.Send(ctx, "mars", envelope.Notification, "hello")
+	fmt.Println(err)
+	// Output:
+	// mercury says "hello"
+	// "mercury" (L1) may not address "mars" (L2)
+}
