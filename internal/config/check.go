@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/spelling"
 )
 
 // The values of the enumerated keys.
@@ -165,7 +166,7 @@ func (d *decoder) oneOf(key, value string, allowed []string) {
 		return
 	}
 	message := fmt.Sprintf("%q is not one of %s", value, strings.Join(allowed, ", "))
-	if near := nearest(value, allowed); near != "" {
+	if near := spelling.Nearest(value, allowed); near != "" {
 		message += "; did you mean " + near + "?"
 	}
 	d.at(key, message)

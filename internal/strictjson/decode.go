@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/parleyhub/parley/internal/spelling"
 )
 
 // Decode sets the fields of the struct that target points to from node and
@@ -137,7 +139,7 @@ func (d *decoder) unknownKey(path string, m Member, known []field) {
 		names[i] = f.name
 	}
 	hint := ""
-	if near := nearest(m.Key, names); near != "" {
+	if near := spelling.Nearest(m.Key, names); near != "" {
 		hint = fmt.Sprintf("did you mean %q? ", near)
 	}
 	d.problem(m.Position, join(path, m.Key), "unknown key; %sallowed: %s", hint, strings.Join(names, ", "))
@@ -235,35 +237,4 @@ func kindName(value any) string {
 	default:
 		return "an object"
 	}
-}
-
-// nearest is the name that a typing mistake of word could have meant, or "".
-func nearest(word string, names []string) string {
-	best, distance := "", len(word)/3+2
-	for _, name := range names {
-		if n := editDistance(strings.ToLower(word), strings.ToLower(name)); n < distance {
-			best, distance = name, n
-		}
-	}
-	return best
-}
-
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
