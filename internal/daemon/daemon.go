@@ -94,6 +94,7 @@ type daemon struct {
 
 	held   *flock.Flock // of the data directory
 	bus    *bus.Bus
+	name   string // on the bus
 	hub    *hub.Hub
 	push   *push.Service
 	server *server.Server
@@ -192,8 +193,11 @@ func (d *daemon) openHub(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if d.name, err = hubName(d.cfg.DataDir, d.bus.Info().Kind == bus.KindEmbedded); err != nil {
+		return err
+	}
 	h, err := hub.New(ctx, hub.Config{
-		Bus: d.bus, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots, Agents: agents, Logger: d.log,
+		Bus: d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention,
 	})
 	if err != nil {
@@ -221,7 +225,7 @@ func openAgents(defs map[string]runner.Definition, owner string) ([]hub.Agent, e
 }
 
 func (d *daemon) openPush(ctx context.Context) error {
-	p, err := push.Open(ctx, push.Options{Tasks: d.hub, Bus: d.bus, AllowPrivate: d.cfg.Push.AllowPrivate, Logger: d.log})
+	p, err := push.Open(ctx, push.Options{Tasks: d.hub, Bus: d.bus, Name: d.name, AllowPrivate: d.cfg.Push.AllowPrivate, Logger: d.log})
 	if err != nil {
 		return err
 	}

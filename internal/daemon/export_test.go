@@ -8,3 +8,6 @@ func OpenLogWithLimit(path string, limit int64) (*LogFile, error) {
 	}
 	return l, err
 }
+
+// HubName is the hub's name on its bus.
+var HubName = hubName
