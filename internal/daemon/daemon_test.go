@@ -7,12 +7,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -604,5 +606,58 @@ func BenchmarkStartToServing(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
+	}
+}
+
+// probeAll has every agent examined, as the hub does after its start.
+func probeAll(b *testing.B, socket string) {
+	b.Helper()
+	c, err := client.Dial(b.Context(), socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	agents, err := c.Agents(b.Context(), false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, a := range agents {
+		if _, err := c.CheckHealth(b.Context(), a.ID); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkIdleMemory reports the resident memory of a hub that has started,
+// examined its agents and has nothing to do, in MB.
+func BenchmarkIdleMemory(b *testing.B) {
+	b.Setenv(beHub, "serve")
+	exe, err := daemon.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	dir := newDir(b)
+	for b.Loop() {
+		info, err := daemon.Start(b.Context(), dir, []string{exe, dir})
+		if err != nil {
+			b.Fatal(err)
+		}
+		probeAll(b, info.Socket)
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", info.PID))
+		if err != nil {
+			b.Skipf("resident memory is read from /proc: %v", err)
+		}
+		for line := range strings.Lines(string(status)) {
+			if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "VmRSS:" {
+				kib, err := strconv.ParseFloat(fields[1], 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(kib*1024/1e6, "MB-RSS")
+			}
+		}
+		if _, _, err := daemon.Stop(b.Context(), dir, shutdown(info.Socket)); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

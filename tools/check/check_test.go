@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func profile(t *testing.T, lines string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "coverage.out")
+	if err := os.WriteFile(path, []byte("mode: atomic\n"+lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLowCoverageIsAnError(t *testing.T) {
+	const good, bad = module + "internal/good/a.go", module + "internal/bad/a.go"
+	lines := good + ":1.1,2.2 8 1\n" + good + ":3.1,4.2 2 0\n" +
+		bad + ":1.1,2.2 7 1\n" + bad + ":3.1,4.2 3 0\n" +
+		module + "cmd/x/main.go:1.1,2.2 5 0\n" + module + "agent/agenttest/a.go:1.1,2.2 5 0\n"
+	err := checkCoverage(profile(t, lines))
+	if err == nil || !strings.Contains(err.Error(), "internal/bad: 70.0 %") {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range []string{"good", "cmd", "agenttest"} {
+		if strings.Contains(err.Error(), name) {
+			t.Errorf("%s is complained of: %v", name, err)
+		}
+	}
+}
+
+// Tests of several packages may run one block: it counts once.
+func TestABlockCountsOnce(t *testing.T) {
+	const file = module + "internal/x/a.go"
+	covered, err := readCoverage(profile(t, file+":1.1,2.2 10 0\n"+file+":1.1,2.2 10 3\n"))
+	if err != nil || covered[module+"internal/x"] != (coverage{10, 10}) {
+		t.Errorf("got %+v, %v", covered, err)
+	}
+	if _, err := readCoverage(profile(t, "a:1.1,2.2 x 0\n")); err == nil {
+		t.Error("a broken profile was read")
+	}
+}
+
+func TestResultsAreCounted(t *testing.T) {
+	var r results
+	for _, e := range []event{
+		{Action: "pass", Package: "p", Test: "A"}, {Action: "skip", Package: "p", Test: "B"},
+		{Action: "output", Package: "p", Test: "C", Output: ""}, {Action: "fail", Package: "p", Test: "C"}, {Action: "pass", Package: "p"},
+	} {
+		r.take(e)
+	}
+	if r.passed != 1 || r.failed != 1 || len(r.skipped) != 1 || r.skipped[0] != "p.B" {
+		t.Errorf("got %+v", r)
+	}
+}
