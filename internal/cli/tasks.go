@@ -36,7 +36,7 @@ func (a *app) tasksCommand() *cobra.Command {
 			}
 			p.State = dialect.TaskState(state)
 			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				page, err := c.Tasks(ctx, p)
+				page, err := tasksUpTo(ctx, c, p)
 				if err != nil {
 					return err
 				}
@@ -59,6 +59,26 @@ func (a *app) tasksCommand() *cobra.Command {
 	a.complete(cmd, "agent", agentIDs)
 	a.complete(cmd, "context", contextIDs)
 	return cmd
+}
+
+// tasksUpTo returns as many tasks as were asked for, over several pages where
+// long answers made the hub end one early.
+func tasksUpTo(ctx context.Context, c *client.Client, p dialect.TasksListParams) (*dialect.TaskPage, error) {
+	limit := p.Limit
+	all, err := c.Tasks(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	for all.NextCursor != "" && len(all.Tasks) < limit {
+		p.Cursor, p.Limit = all.NextCursor, limit-len(all.Tasks)
+		page, err := c.Tasks(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		all.Tasks = append(all.Tasks, page.Tasks...)
+		all.NextCursor = page.NextCursor
+	}
+	return all, nil
 }
 
 func (a *app) printTasks(page *dialect.TaskPage) {

@@ -144,7 +144,8 @@ type Context struct {
 	ExpiresAt  Time     `json:"expiresAt"`
 }
 
-// TaskPage is the result of hub/tasks/page.
+// TaskPage is the result of hub/tasks/page. It may hold fewer tasks than the
+// limit and not be the last: a page ends after 16 MiB.
 type TaskPage struct {
 	Tasks      []Task `json:"tasks"`
 	Total      int    `json:"total"`                // that match, on all pages
@@ -162,7 +163,8 @@ type AgentParams struct {
 }
 
 // TasksListParams are the parameters of hub/tasks/list and hub/tasks/page,
-// newest tasks first.
+// newest tasks first. Both end early after 16 MiB of tasks; only hub/tasks/page
+// says so, with a cursor.
 type TasksListParams struct {
 	ContextID string    `json:"contextId,omitempty"`
 	AgentID   string    `json:"agentId,omitempty"`

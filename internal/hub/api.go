@@ -45,7 +45,8 @@ type TaskQuery struct {
 	WithArtifacts bool
 }
 
-// TaskPage is a page of tasks.
+// TaskPage is a page of tasks. It ends at the query's limit, or earlier where
+// its tasks pass 16 MiB; NextCursor tells whether more follow.
 type TaskPage struct {
 	Tasks      []*a2a.Task
 	Total      int    // that match, on all pages

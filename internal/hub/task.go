@@ -541,7 +541,7 @@ func partSize(p *a2a.Part) int {
 	if p == nil {
 		return 0
 	}
-	n := len(p.Filename) + len(p.MediaType)
+	n := len(p.Filename) + len(p.MediaType) + dataSize(p.Metadata)
 	switch c := p.Content.(type) {
 	case a2a.Text:
 		n += len(c)

@@ -18,6 +18,9 @@ import (
 const (
 	defaultPage = 50
 	maxPage     = 1000
+	// maxPageBytes is where a page ends early: thousands of long answers are not
+	// held, nor sent, at once. One task is shown however long it is.
+	maxPageBytes = 16 << 20
 )
 
 // Task returns a task as it is, with at most historyLength messages, the latest;
@@ -84,7 +87,8 @@ func checkHistoryLength(n *int) error {
 
 // Tasks returns a page of the tasks that a query selects, the most recently
 // changed first. A cursor goes on exactly where its page ended: tasks that come
-// in or change meanwhile are newer than it, so none is shown twice.
+// in or change meanwhile are newer than it, so none is shown twice. A page of
+// fewer tasks than its limit need not be the last one: it ends after 16 MiB too.
 func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 	s, err := q.selection()
 	if err != nil {
@@ -92,7 +96,9 @@ func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 	}
 	heads, total, more := h.index.find(s)
 	page := TaskPage{Tasks: make([]*a2a.Task, 0, len(heads)), Total: total}
-	for _, hd := range heads {
+	last := len(heads) - 1
+	size := 0
+	for i, hd := range heads {
 		t, err := h.present(ctx, hd.ID, q.WithArtifacts)
 		if he, ok := errors.AsType[*Error](err); ok && he.Code == CodeTaskNotFound {
 			continue // removed since
@@ -104,10 +110,15 @@ func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 		if err != nil {
 			return TaskPage{}, err
 		}
-		page.Tasks = append(page.Tasks, q.trim(t))
+		t = q.trim(t)
+		page.Tasks = append(page.Tasks, t)
+		if size += taskSize(t); size >= maxPageBytes && i < last {
+			last, more = i, true
+			break
+		}
 	}
 	if more {
-		page.NextCursor = encodeCursor(heads[len(heads)-1].Updated)
+		page.NextCursor = encodeCursor(heads[last].Updated)
 	}
 	return page, nil
 }
@@ -311,13 +322,21 @@ func (c *taskCache) drop(id a2a.TaskID) {
 	}
 }
 
+// taskSize estimates the bytes of a task as it is answered.
 func taskSize(t *a2a.Task) int {
-	n := 0
+	n := dataSize(t.Metadata) + messageSize(t.Status.Message)
 	for _, m := range t.History {
-		n += partsSize(m.Parts)
+		n += messageSize(m)
 	}
 	for _, a := range t.Artifacts {
-		n += partsSize(a.Parts)
+		n += partsSize(a.Parts) + dataSize(a.Metadata)
 	}
 	return n
+}
+
+func messageSize(m *a2a.Message) int {
+	if m == nil {
+		return 0
+	}
+	return partsSize(m.Parts) + dataSize(m.Metadata)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +115,45 @@ func TestACursorStaysRightWhileTasksComeIn(t *testing.T) {
 	}
 	if len(seen) != len(old) {
 		t.Errorf("%d of %d tasks seen", len(seen), len(old))
+	}
+}
+
+// A page of long answers ends before its limit, and its cursor goes on there.
+func TestAPageIsBoundedInBytes(t *testing.T) {
+	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": echo()})
+	const tasks, size = 12, 1 << 20
+	long := strings.Repeat("x", size)
+	sent := map[a2a.TaskID]bool{}
+	for range tasks {
+		sent[send(t, h, request("a", long)).ID] = true
+	}
+	q := hub.TaskQuery{Limit: 1000} // each task shows its prompt, its answer and its last status
+	pages := 0
+	for {
+		page, err := h.Tasks(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages++
+		if n := len(page.Tasks); n == 0 || n*2*size > 20<<20 {
+			t.Fatalf("%d tasks of %d bytes on a page", n, 2*size)
+		}
+		if page.Total != tasks {
+			t.Errorf("total %d, want %d", page.Total, tasks)
+		}
+		for _, task := range page.Tasks {
+			if !sent[task.ID] {
+				t.Errorf("task %s twice, or never sent", task.ID)
+			}
+			delete(sent, task.ID)
+		}
+		if page.NextCursor == "" {
+			break
+		}
+		q.Cursor = page.NextCursor
+	}
+	if pages < 2 || len(sent) > 0 {
+		t.Errorf("%d pages, %d tasks not shown", pages, len(sent))
 	}
 }
 
