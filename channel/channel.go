@@ -304,6 +304,8 @@ func (c *Channel) shut(cause error, tell *transport.Reason) {
 // shutting closes the channel and returns what is left to do without the lock;
 // c.mu is held.
 func (c *Channel) shutting(cause error, tell *transport.Reason) (finish func()) {
+	// One that never opened may be tried again, and a suspended one resumed.
+	bury := !c.opener && c.status != Connecting && (tell != nil || cause != nil)
 	if !c.set(Closed) {
 		return func() {}
 	}
@@ -324,6 +326,9 @@ func (c *Channel) shutting(cause error, tell *transport.Reason) (finish func()) 
 		}
 	}
 	return func() {
+		if bury {
+			c.m.bury(c)
+		}
 		if conn != nil {
 			c.leave(conn, tell)
 		}

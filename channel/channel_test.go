@@ -613,6 +613,26 @@ func TestHandlersCanBeRemoved(t *testing.T) {
 	})
 }
 
+// The opener may not hear that the other end has closed the channel. It then
+// comes back, and must not find a new one.
+func TestClosedChannelIsNotResumed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, nil)
+		a, b := l.open()
+		l.faults.Freeze()
+		b.Close()
+		send(t, a, 0, 1)
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if a.Status() != channel.Closed || code(a.Err()) != channel.CodeRefused {
+			t.Errorf("a is %s: %v", a.Status(), a.Err())
+		}
+		if n := len(l.b.Channels()); n != 0 {
+			t.Errorf("b has %d channels", n)
+		}
+	})
+}
+
 // A handler may close its own channel.
 func TestCloseFromAHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -331,6 +331,9 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	if c, known := m.Channel(h.Channel); known {
 		return c, false, c.readmit(conn, h)
 	}
+	if m.buried(h.Channel) {
+		return nil, false, &Error{Code: CodeRefused, ChannelID: h.Channel, Message: "this channel is closed"}
+	}
 	c, err = m.fresh(conn, h, via)
 	return c, true, err
 }

@@ -28,6 +28,8 @@ type Manager struct {
 	mu     sync.Mutex
 	byID   map[string]*Channel
 	byPair map[pair]*Channel // the latest between two agents
+	gone   map[string]bool   // channels that ended for good, so that none is resumed
+	past   []string          // the same, oldest first
 	closed bool
 }
 
@@ -37,7 +39,7 @@ type pair struct{ local, remote string }
 // channel that a peer has opened, as soon as it is open; what arrives waits
 // until a handler is added. onChannel must not block.
 func NewManager(o Options, onChannel func(*Channel)) *Manager {
-	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, byID: make(map[string]*Channel), byPair: make(map[pair]*Channel)}
+	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, byID: make(map[string]*Channel), byPair: make(map[pair]*Channel), gone: make(map[string]bool)}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
 }
@@ -113,6 +115,30 @@ func (m *Manager) forget(c *Channel) {
 	if p := (pair{c.local, c.remote}); m.byPair[p] == c {
 		delete(m.byPair, p)
 	}
+}
+
+// maxGone is how many channels that ended are remembered.
+const maxGone = 4096
+
+// bury remembers that a channel ended for good. Its opener may not have heard of
+// it and come back.
+func (m *Manager) bury(c *Channel) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gone[c.id] {
+		return
+	}
+	m.gone[c.id] = true
+	if m.past = append(m.past, c.id); len(m.past) > maxGone {
+		delete(m.gone, m.past[0])
+		m.past = m.past[1:]
+	}
+}
+
+func (m *Manager) buried(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.gone[id]
 }
 
 // Serve takes channels from a listener until ctx ends, the listener is closed or
