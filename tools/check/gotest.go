@@ -96,7 +96,8 @@ func (r *results) take(e event) {
 // print shows a package's own lines at once and keeps a test's until it fails.
 func (r *results) print(key string, e event) {
 	if e.Test == "" {
-		if e.Output != "PASS\n" && !strings.HasPrefix(e.Output, "coverage: ") && !strings.Contains(e.Output, "[no test files]") {
+		untested := strings.Contains(e.Output, "[no test files]") || strings.HasPrefix(e.Output, "\t") // with its coverage of 0 %
+		if e.Output != "PASS\n" && !strings.HasPrefix(e.Output, "coverage: ") && !untested {
 			fmt.Print(e.Output)
 		}
 		return
