@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,9 @@ func (a *app) agentsCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if health {
+					a.awaitHealth(ctx, c, agents)
+				}
 				if a.json() {
 					writeJSON(a.stdout, agents)
 					return nil
@@ -34,6 +38,25 @@ func (a *app) agentsCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&health, "health", false, "show each agent's health, its version and what it lacks")
 	return cmd
+}
+
+// awaitHealth has the agents examined that the hub has not come to yet, as
+// after its start.
+func (a *app) awaitHealth(ctx context.Context, c *client.Client, agents []dialect.Agent) {
+	spinner := a.spin("examining the agents")
+	defer spinner.end()
+	var wait sync.WaitGroup
+	for i := range agents {
+		if agents[i].Health != nil && !agents[i].Health.LastCheck.IsZero() {
+			continue
+		}
+		wait.Go(func() {
+			if health, err := c.CheckHealth(ctx, agents[i].ID); err == nil {
+				agents[i].Health = health // else it stays unknown
+			}
+		})
+	}
+	wait.Wait()
 }
 
 func (a *app) printAgents(agents []dialect.Agent, health bool) {

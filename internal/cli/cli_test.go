@@ -46,7 +46,12 @@ func (p place) runWith(t *testing.T, stdin io.Reader, signals <-chan os.Signal, 
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	code := cli.Run(context.Background(), "parley", p.args(args...), stdin, &stdout, &stderr, nil, signals)
-	return outcome{code, stdout.String(), stderr.String()}
+	return outcome{code, p.short(stdout.String()), p.short(stderr.String())}
+}
+
+// short leaves out of the commands that the user is told which hub is meant.
+func (p place) short(text string) string {
+	return strings.ReplaceAll(text, "parley --socket "+p.socket+" --data-dir "+p.dir+" ", "parley ")
 }
 
 // hub runs a hub in this process.
@@ -240,6 +245,16 @@ func TestWithoutAHub(t *testing.T) {
 		}
 	}
 	want(t, p.run(t, "stop"), 0, "No hub is running.")
+}
+
+// A command that is told to the user means the same hub.
+func TestRemediesCanBeCopied(t *testing.T) {
+	p := newPlace(t)
+	var stderr bytes.Buffer
+	cli.Run(t.Context(), "parley", []string{"--socket", p.dir + "/it's", "status"}, strings.NewReader(""), io.Discard, &stderr, nil, nil)
+	if want := `parley --socket '` + p.dir + `/it'\''s' start`; !strings.Contains(stderr.String(), want) {
+		t.Errorf("got %q, want %q in it", stderr.String(), want)
+	}
 }
 
 func TestContextIsContinued(t *testing.T) {

@@ -21,7 +21,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			defer cancel()
 			cfg, err := a.load()
 			spinner := a.spin("examining the agents")
-			findings := doctor.Patient{Config: cfg, Err: err, Program: a.name}.Examine(ctx)
+			findings := doctor.Patient{Config: cfg, Err: err, Program: a.self()}.Examine(ctx)
 			spinner.end()
 			if ctx.Err() != nil {
 				return errInterrupted

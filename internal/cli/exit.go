@@ -62,17 +62,17 @@ func (a *app) explain(err error) *failure {
 	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
 		return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: "interrupted"}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &failure{Exit: exitTimeout, Kind: "timeout", Message: "the hub took too long to answer", Remedy: "look with: " + a.name + " status"}
+		return &failure{Exit: exitTimeout, Kind: "timeout", Message: "the hub took too long to answer", Remedy: "look with: " + a.self() + " status"}
 	case errors.Is(err, client.ErrNotRunning):
-		return &failure{Exit: exitNotRunning, Kind: "hub-not-running", Message: err.Error(), Remedy: "start it with: " + a.name + " start"}
+		return &failure{Exit: exitNotRunning, Kind: "hub-not-running", Message: err.Error(), Remedy: "start it with: " + a.self() + " start"}
 	case errors.Is(err, client.ErrForeignSocket), errors.Is(err, os.ErrPermission):
-		return &failure{Exit: exitFailure, Kind: "forbidden", Message: err.Error(), Remedy: "find out more with: " + a.name + " doctor"}
+		return &failure{Exit: exitFailure, Kind: "forbidden", Message: err.Error(), Remedy: "find out more with: " + a.self() + " doctor"}
 	case errors.Is(err, client.ErrLost):
-		return &failure{Exit: exitFailure, Kind: "connection-lost", Message: err.Error(), Remedy: "look with: " + a.name + " status; the hub's log says why"}
+		return &failure{Exit: exitFailure, Kind: "connection-lost", Message: err.Error(), Remedy: "look with: " + a.self() + " status; the hub's log says why"}
 	case errors.As(err, &rpc):
 		return a.explainRPC(rpc)
 	case errors.As(err, &invalid):
-		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "mend it, then check with: " + a.name + " config validate"}
+		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "mend it, then check with: " + a.self() + " config validate"}
 	case errors.As(err, &de):
 		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
 	}
@@ -101,9 +101,9 @@ func (a *app) explainRPC(rpc *jsonrpc.Error) *failure {
 	}
 	switch rpc.Code { // the hub speaks of its methods, people know commands
 	case dialect.CodeAgentNotFound:
-		f.Remedy = "list them with: " + a.name + " agents"
+		f.Remedy = "list them with: " + a.self() + " agents"
 	case dialect.CodeTaskNotFound:
-		f.Remedy = "list them with: " + a.name + " tasks"
+		f.Remedy = "list them with: " + a.self() + " tasks"
 	}
 	return f
 }

@@ -43,13 +43,13 @@ func (a *app) printQuestion(task *dialect.Task) {
 	q := permission(task)
 	if q == nil {
 		fmt.Fprintf(a.stderr, "%s %s\n", s.yellow("The agent asks:"), orText(strings.TrimSpace(plain(task.Status.Message.Text())), "for more input"))
-		fmt.Fprintf(a.stderr, "  answer with: %s send --task %s \"…\"\n", a.name, id)
+		fmt.Fprintf(a.stderr, "  answer with: %s send --task %s \"…\"\n", a.self(), id)
 		return
 	}
 	a.printPermission(q)
 	fmt.Fprintln(a.stderr, "  answer with:")
 	for _, o := range q.Options {
-		fmt.Fprintf(a.stderr, "    %s send --task %s %s   %s\n", a.name, id, quote(plain(o.ID)), s.dim("# "+oneLine(o.Name)))
+		fmt.Fprintf(a.stderr, "    %s send --task %s %s   %s\n", a.self(), id, quote(plain(o.ID)), s.dim("# "+oneLine(o.Name)))
 	}
 }
 

@@ -213,6 +213,18 @@ func (a *app) dial(ctx context.Context, cfg *config.Loaded) (*client.Client, err
 	return client.Dial(ctx, cfg.Socket.Path)
 }
 
+// self is how the user calls the program, for commands to copy: with the flags
+// that say which hub is meant.
+func (a *app) self() string {
+	command := a.name
+	for _, flag := range []struct{ name, value string }{{"socket", a.socket}, {"data-dir", a.dataDir}, {"config", a.configFile}} {
+		if flag.value != "" {
+			command += " --" + flag.name + " " + quote(flag.value)
+		}
+	}
+	return command
+}
+
 // debugf tells what happens, with --verbose.
 func (a *app) debugf(format string, args ...any) {
 	if a.verbose {

@@ -179,7 +179,7 @@ func (a *app) startAndConnect(ctx context.Context, cfg *config.Loaded) (*client.
 		}
 	}
 	if !already {
-		a.note("started the hub in the background (process %d); stop it with: %s stop", info.PID, a.name)
+		a.note("started the hub in the background (process %d); stop it with: %s stop", info.PID, a.self())
 	}
 	return a.dial(ctx, cfg)
 }
@@ -216,7 +216,7 @@ func (r *taskRun) detach(ctx context.Context, p dialect.SendParams) error {
 		return nil
 	}
 	fmt.Fprintln(r.app.stdout, plain(task.ID))
-	r.app.note("follow it with: %s task follow %s", r.app.name, plain(task.ID))
+	r.app.note("follow it with: %s task follow %s", r.app.self(), plain(task.ID))
 	return nil
 }
 
@@ -295,7 +295,7 @@ func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc,
 		return
 	}
 	if r.leave {
-		stop(&failure{Exit: exitInterrupted, Kind: "interrupted", Message: "left the task to itself", Remedy: "follow it again with: " + r.app.name + " task follow " + plain(id)})
+		stop(&failure{Exit: exitInterrupted, Kind: "interrupted", Message: "left the task to itself", Remedy: "follow it again with: " + r.app.self() + " task follow " + plain(id)})
 		return
 	}
 	view.say("canceling; Ctrl-C again leaves the task running")
@@ -306,7 +306,7 @@ func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc,
 		canceled <- err
 	}()
 	if wait(ctx, r.app.interrupts) {
-		stop(&failure{Exit: exitInterrupted, Kind: "interrupted", Message: "left task " + plain(id) + " while it was being canceled", Remedy: "look with: " + r.app.name + " task show " + plain(id)})
+		stop(&failure{Exit: exitInterrupted, Kind: "interrupted", Message: "left task " + plain(id) + " while it was being canceled", Remedy: "look with: " + r.app.self() + " task show " + plain(id)})
 	}
 	<-canceled // the stream tells how the task ended
 }

@@ -121,7 +121,7 @@ func (a *app) start(ctx context.Context, cfg *config.Loaded, args []string) erro
 		fmt.Fprintf(a.stdout, "%s (process %d).\n", a.style.green("The hub runs"), info.PID)
 	}
 	a.printPlaces(info)
-	fmt.Fprintf(a.stdout, "\nNext: %s   %s   %s\n", a.style.bold(a.name+` send echo "hello"`), a.style.bold(a.name+" agents --health"), a.style.bold(a.name+" stop"))
+	fmt.Fprintf(a.stdout, "\nNext: %s   %s   %s\n", a.style.bold(a.self()+` send echo "hello"`), a.style.bold(a.self()+" agents --health"), a.style.bold(a.self()+" stop"))
 	return nil
 }
 

@@ -50,7 +50,7 @@ func (v *view) show(e dialect.Event) {
 // were lost because this side was slow.
 func (v *view) snapshot(t *dialect.Task) {
 	if v.task != nil && v.live && v.printed {
-		v.text("\n[… part of the answer was skipped; the whole is in: " + v.app.name + " task show " + plain(t.ID) + "]\n")
+		v.text("\n[… part of the answer was skipped; the whole is in: " + v.app.self() + " task show " + plain(t.ID) + "]\n")
 	}
 	if v.task == nil && v.live {
 		for _, artifact := range t.Artifacts { // of a task that was under way
@@ -177,7 +177,7 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time) {
 	case dialect.StateAuthRequired:
 		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("The agent needs a login:"), message)
 		a.printRemedy(task)
-		fmt.Fprintf(a.stderr, "  afterwards go on with: %s send --task %s \"go on\"\n", a.name, id)
+		fmt.Fprintf(a.stderr, "  afterwards go on with: %s send --task %s \"go on\"\n", a.self(), id)
 		return
 	case dialect.StateCanceled:
 		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("canceled:"), orText(message, "task "+id))
