@@ -8,6 +8,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	a2agrpc03 "github.com/a2aproject/a2a-go/v2/a2agrpc/v0"
 	a2agrpc10 "github.com/a2aproject/a2a-go/v2/a2agrpc/v1"
+	"github.com/a2aproject/a2a-go/v2/log"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -85,6 +86,7 @@ func (g grpcGuard) admit(ctx context.Context, method string) (context.Context, e
 	if err != nil {
 		return nil, grpcError(err)
 	}
+	ctx = log.AttachLogger(ctx, g.server.log)
 	return withScope(ctx, scope{base: g.server.opts.BaseURL, version: version}), nil
 }
 

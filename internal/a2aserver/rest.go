@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/log"
 
 	"github.com/parleyhub/parley/internal/rawjson"
 )
@@ -33,7 +34,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request, below string)
 	}
 	scope := scopeFrom(r.Context())
 	scope.version = version
-	r = r.WithContext(withScope(r.Context(), scope))
+	r = r.WithContext(log.AttachLogger(withScope(r.Context(), scope), s.log))
 	if r, err = s.restRequest(w, r, below); err != nil {
 		writeRESTError(w, err)
 		return
