@@ -16,10 +16,11 @@ const (
 	maxMessage    = 4 << 10 // bytes of an agent's error message
 )
 
-// answer takes what a parser finds in the output of one turn: it bounds it,
-// passes it on as events, and keeps what decides the outcome.
-type answer struct {
-	h         Handler
+// Answer takes what an agent says and does in one turn: it bounds it, passes it on
+// as events, and keeps what belongs into the outcome. It is for drivers; it is not
+// safe for concurrent use.
+type Answer struct {
+	h         Sink
 	redact    func(string) string
 	maxOutput int
 
@@ -45,15 +46,21 @@ type answer struct {
 	tooLong  error  // a line that was skipped
 }
 
-func newAnswer(h Handler, maxOutput int, redact func(string) string) *answer {
-	return &answer{
-		h: h, maxOutput: maxOutput, redact: redact,
+// Sink takes events, one at a time; a Handler is one.
+type Sink interface{ Event(Event) }
+
+// NewAnswer calls h.Event with what it is told. Of the answer's text at most
+// maxOutput bytes count. redact takes secrets out of notices and errors. known is
+// the agent's session as far as the user has heard of it.
+func NewAnswer(h Sink, maxOutput int, redact func(string) string, known SessionStarted) *Answer {
+	return &Answer{
+		h: h, maxOutput: maxOutput, redact: redact, session: known,
 		tools: make(map[string]ToolCall), denied: make(map[string]int),
 	}
 }
 
-// addText adds a piece to the answer.
-func (a *answer) addText(s string) {
+// Text adds a piece to the answer.
+func (a *Answer) Text(s string) {
 	if s == "" || a.truncated {
 		return
 	}
@@ -72,22 +79,23 @@ func (a *answer) addText(s string) {
 		a.h.Event(TextDelta{Text: s})
 	}
 	if a.truncated {
-		a.notice(fmt.Sprintf("the answer was cut at %d bytes (limits.maxOutput)", a.maxOutput))
+		a.Notice(fmt.Sprintf("the answer was cut at %d bytes (limits.maxOutput)", a.maxOutput))
 	}
 }
 
-// newParagraph parts what comes from what was said before a tool was used.
-func (a *answer) newParagraph() { a.paragraph = true }
+// Paragraph parts what comes from what was said before a tool was used.
+func (a *Answer) Paragraph() { a.paragraph = true }
 
-func (a *answer) thought(s string) {
+// Thought passes a piece of reasoning on, of all as much as of an answer.
+func (a *Answer) Thought(s string) {
 	if a.thoughts += len(s); s != "" && a.thoughts <= a.maxOutput {
 		a.h.Event(Thought{Text: strings.ToValidUTF8(s, "\uFFFD")})
 	}
 }
 
-// tool passes a tool call on, with the name and title that an earlier event of
-// the same call had.
-func (a *answer) tool(t ToolCall) {
+// Tool passes a tool call on, with the name and title that an earlier event of the
+// same call had. One that was denied stays so.
+func (a *Answer) Tool(t ToolCall) {
 	t.Output = cutUTF8(strings.ToValidUTF8(t.Output, "\uFFFD"), maxToolOutput)
 	known := a.tools[t.ID]
 	if t.Name == "" {
@@ -99,6 +107,9 @@ func (a *answer) tool(t ToolCall) {
 	if len(a.tools) < maxTools {
 		a.tools[t.ID] = ToolCall{ID: t.ID, Name: t.Name, Title: t.Title}
 	}
+	if a.wasDenied(t.ID) {
+		t.Status = ToolDenied
+	}
 	if t.Status == ToolDenied {
 		a.deny(t)
 	}
@@ -106,44 +117,52 @@ func (a *answer) tool(t ToolCall) {
 }
 
 // deny keeps a refused tool call; a later event may know its input.
-func (a *answer) deny(t ToolCall) {
+func (a *Answer) deny(t ToolCall) {
 	if i, known := a.denied[t.ID]; known {
 		if len(a.denials[i].Input) == 0 {
 			a.denials[i].Input = t.Input
 		}
 		return
 	}
-	if len(a.denials) < maxDenials {
-		a.denied[t.ID] = len(a.denials)
-		a.denials = append(a.denials, t)
+	if len(a.denials) >= maxDenials {
+		return
 	}
+	if t.ID != "" {
+		a.denied[t.ID] = len(a.denials)
+	}
+	a.denials = append(a.denials, t)
 }
 
-func (a *answer) wasDenied(id string) bool {
+func (a *Answer) wasDenied(id string) bool {
 	_, denied := a.denied[id]
 	return denied
 }
 
-func (a *answer) setUsage(u Usage) {
+// Usage passes on what the turn has cost so far.
+func (a *Answer) Usage(u Usage) {
 	if u != (Usage{}) {
 		a.usage = u
 		a.h.Event(u)
 	}
 }
 
-// started keeps the agent's session id, once. An id that could be taken for a
-// flag later is not kept.
-func (a *answer) started(id, model string) {
-	if id == "" || a.session.ID != "" {
+// Session keeps the agent's session id, and tells it where it is news; so is a
+// model, where it is named. An id that could be taken for a flag later is not kept.
+func (a *Answer) Session(id, model string) {
+	model = oneLine(model, 200)
+	if id == "" || id == a.session.ID && (model == "" || model == a.session.Model) {
 		return
 	}
 	if !sessionPattern.MatchString(id) {
-		a.notice("the agent's session id is not usable: the conversation cannot be continued")
+		a.Notice("the agent's session id is not usable: the conversation cannot be continued")
 		return
 	}
-	a.session = SessionStarted{ID: id, Model: oneLine(model, 200)}
+	a.session = SessionStarted{ID: id, Model: model}
 	a.h.Event(a.session)
 }
+
+// Started is the session as it is known now.
+func (a *Answer) Started() SessionStarted { return a.session }
 
 // ValidSessionID reports whether an agent's session id may be used to resume: one
 // that could be taken for a flag, or is empty, may not.
@@ -151,14 +170,15 @@ func ValidSessionID(id string) bool { return sessionPattern.MatchString(id) }
 
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}$`)
 
-func (a *answer) notice(s string) {
+// Notice tells the user something.
+func (a *Answer) Notice(s string) {
 	if a.notices++; a.notices <= maxNotices {
 		a.h.Event(Notice{Text: a.redact(oneLine(s, maxMessage))})
 	}
 }
 
 // fail raises the error flag; the first words count, unless they were empty.
-func (a *answer) fail(message string) {
+func (a *Answer) fail(message string) {
 	a.failed = true
 	if a.message == "" {
 		a.message = a.redact(cutUTF8(strings.TrimSpace(message), maxMessage))
@@ -170,21 +190,38 @@ func (a *answer) fail(message string) {
 
 // retry is an agent's notice that it tries again. It is no sign of life: agents
 // try for ever. An agent may refresh its credentials after the first refusal.
-func (a *answer) retry(message string, auth bool) {
+func (a *Answer) retry(message string, auth bool) {
 	a.stalled = true
 	if auth || isAuthText(message) {
 		a.authRuns++
 		a.message = a.redact(cutUTF8(strings.TrimSpace(message), maxMessage))
 	}
-	a.notice(message)
+	a.Notice(message)
 }
 
-// hopeless reports that the agent goes on trying although its credentials were
+// Hopeless reports that the agent goes on trying although its credentials were
 // refused more than once.
-func (a *answer) hopeless() bool { return a.authRuns >= 2 }
+func (a *Answer) Hopeless() bool { return a.authRuns >= 2 }
+
+// HasText reports whether there is any answer.
+func (a *Answer) HasText() bool { return a.text.Len() > 0 }
+
+// Failure is the agent's error, if it has flagged one, and whether it is about
+// credentials.
+func (a *Answer) Failure() (message string, auth, failed bool) {
+	return a.message, a.auth, a.failed
+}
+
+// Outcome is what was gathered, with a status and no exit code.
+func (a *Answer) Outcome(status OutcomeStatus) Outcome {
+	return Outcome{
+		Status: status, Text: a.text.String(), Truncated: a.truncated,
+		Denials: a.denials, Usage: a.usage, ExitCode: -1,
+	}
+}
 
 // empty reports that the agent has said and done nothing.
-func (a *answer) empty() bool { return a.text.Len() == 0 && len(a.tools) == 0 }
+func (a *Answer) empty() bool { return a.text.Len() == 0 && len(a.tools) == 0 }
 
 // authText are the words of agents, and of the model servers behind them, for
 // missing or refused credentials. They are looked for in errors only, never in

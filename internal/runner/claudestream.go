@@ -15,7 +15,20 @@ type claudeStream struct {
 	// follows has nothing new.
 	streamed map[string]bool
 	current  string // id of the message that is being streamed
+	// spent is what the process had cost before this turn: claude counts the whole.
+	spent float64
 }
+
+// ClaudeStream reads the events of a claude that answers many prompts, for the
+// driver that speaks with it both ways.
+type ClaudeStream struct{ stream claudeStream }
+
+// Line takes one line of claude's output; it is valid only during the call. What
+// is no event, or of an unknown kind, is skipped.
+func (c *ClaudeStream) Line(b []byte, a *Answer) { c.stream.line(b, a) }
+
+// Next forgets the messages of a turn, before the next.
+func (c *ClaudeStream) Next() { c.stream = claudeStream{spent: c.stream.spent} }
 
 type claudeLine struct {
 	Type      string          `json:"type"`
@@ -91,7 +104,7 @@ type claudeDenial struct {
 	Input json.RawMessage `json:"tool_input"`
 }
 
-func (c *claudeStream) line(b []byte, a *answer) {
+func (c *claudeStream) line(b []byte, a *Answer) {
 	var l claudeLine
 	if !object(b, &l) {
 		return
@@ -112,27 +125,27 @@ func (c *claudeStream) line(b []byte, a *answer) {
 	}
 }
 
-func (c *claudeStream) system(l claudeLine, a *answer) {
+func (c *claudeStream) system(l claudeLine, a *Answer) {
 	switch l.Subtype {
 	case "init":
-		a.started(l.SessionID, l.Model)
+		a.Session(l.SessionID, l.Model)
 	case "api_retry":
 		a.retry(fmt.Sprintf("the model answered with %s (%d); try %d of %d", l.Error, l.ErrorStatus, l.Attempt, l.MaxRetries),
 			l.ErrorStatus == 401)
 	case "permission_denied":
 		var words string
 		_ = json.Unmarshal(l.Message, &words) // the name alone will do
-		a.tool(ToolCall{ID: l.ToolUseID, Name: l.ToolName, Status: ToolDenied, Output: words})
+		a.Tool(ToolCall{ID: l.ToolUseID, Name: l.ToolName, Status: ToolDenied, Output: words})
 	}
 }
 
-func (c *claudeStream) event(e claudeEvent, a *answer) {
+func (c *claudeStream) event(e claudeEvent, a *Answer) {
 	switch e.Type {
 	case "message_start":
 		c.current = e.Message.ID
 	case "content_block_start":
 		if e.ContentBlock.Type == "text" {
-			a.newParagraph()
+			a.Paragraph()
 		}
 	case "content_block_delta":
 		switch e.Delta.Type {
@@ -143,14 +156,14 @@ func (c *claudeStream) event(e claudeEvent, a *answer) {
 			if len(c.streamed) < maxTools {
 				c.streamed[c.current] = true
 			}
-			a.addText(e.Delta.Text)
+			a.Text(e.Delta.Text)
 		case "thinking_delta":
-			a.thought(e.Delta.Thinking)
+			a.Thought(e.Delta.Thinking)
 		}
 	}
 }
 
-func (c *claudeStream) assistant(l claudeLine, a *answer) {
+func (c *claudeStream) assistant(l claudeLine, a *Answer) {
 	var m claudeMessage
 	if !object(l.Message, &m) {
 		return
@@ -160,15 +173,15 @@ func (c *claudeStream) assistant(l claudeLine, a *answer) {
 		case "text":
 			// An error comes as a message too; the result tells it again.
 			if l.Parent == "" && l.Error == "" && !c.streamed[m.ID] {
-				a.newParagraph()
-				a.addText(block.Text)
+				a.Paragraph()
+				a.Text(block.Text)
 			}
 		case "thinking":
 			if l.Parent == "" && !c.streamed[m.ID] {
-				a.thought(block.Thinking)
+				a.Thought(block.Thinking)
 			}
 		case "tool_use":
-			a.tool(ToolCall{
+			a.Tool(ToolCall{
 				ID: block.ID, Name: block.Name, Title: ToolTitle(block.Name, block.Input),
 				Status: ToolRunning, Input: rawOr(block.Input),
 			})
@@ -176,7 +189,7 @@ func (c *claudeStream) assistant(l claudeLine, a *answer) {
 	}
 }
 
-func (c *claudeStream) user(l claudeLine, a *answer) {
+func (c *claudeStream) user(l claudeLine, a *Answer) {
 	var m claudeMessage
 	if !object(l.Message, &m) {
 		return
@@ -186,28 +199,26 @@ func (c *claudeStream) user(l claudeLine, a *answer) {
 			continue
 		}
 		status := ToolCompleted
-		switch {
-		case a.wasDenied(block.ToolUseID):
-			status = ToolDenied
-		case block.IsError:
+		if block.IsError {
 			status = ToolFailed
 		}
-		a.tool(ToolCall{ID: block.ToolUseID, Status: status, Output: claudeText(block.Content)})
+		a.Tool(ToolCall{ID: block.ToolUseID, Status: status, Output: claudeText(block.Content)})
 	}
 }
 
-func (c *claudeStream) result(l claudeLine, a *answer) {
-	a.started(l.SessionID, "")
-	a.setUsage(Usage{
+func (c *claudeStream) result(l claudeLine, a *Answer) {
+	a.Session(l.SessionID, "")
+	a.Usage(Usage{
 		InputTokens:  l.Usage.Input + l.Usage.Creation + l.Usage.Cached,
-		OutputTokens: l.Usage.Output, CachedTokens: l.Usage.Cached, CostUSD: l.Cost,
+		OutputTokens: l.Usage.Output, CachedTokens: l.Usage.Cached, CostUSD: max(l.Cost-c.spent, 0),
 	})
+	c.spent = l.Cost
 	for _, d := range l.Denials {
 		t := ToolCall{ID: d.ID, Name: d.Name, Title: ToolTitle(d.Name, d.Input), Status: ToolDenied, Input: rawOr(d.Input)}
 		if a.wasDenied(d.ID) {
 			a.deny(t)
 		} else {
-			a.tool(t)
+			a.Tool(t)
 		}
 	}
 	a.done = true
@@ -222,12 +233,12 @@ func (c *claudeStream) result(l claudeLine, a *answer) {
 		return
 	}
 	if a.text.Len() == 0 {
-		a.addText(l.Result)
+		a.Text(l.Result)
 	}
 }
 
 // diagnose has nothing to add: claude puts its errors into the result.
-func (c *claudeStream) diagnose(_ process.Exit, _ string, _ *answer) *Error { return nil }
+func (c *claudeStream) diagnose(_ process.Exit, _ string, _ *Answer) *Error { return nil }
 
 func claudeBlocks(content json.RawMessage) []claudeBlock {
 	var blocks []claudeBlock

@@ -48,18 +48,18 @@ type codexItem struct {
 	} `json:"changes"`
 }
 
-func (c *codexJSONL) line(b []byte, a *answer) {
+func (c *codexJSONL) line(b []byte, a *Answer) {
 	var l codexLine
 	if !object(b, &l) {
 		return
 	}
 	switch l.Type {
 	case "thread.started":
-		a.started(l.ThreadID, "")
+		a.Session(l.ThreadID, "")
 	case "item.started", "item.updated", "item.completed":
 		c.item(l.Item, l.Type == "item.completed", a)
 	case "turn.completed":
-		a.setUsage(Usage{InputTokens: l.Usage.Input, OutputTokens: l.Usage.Output, CachedTokens: l.Usage.Cached})
+		a.Usage(Usage{InputTokens: l.Usage.Input, OutputTokens: l.Usage.Output, CachedTokens: l.Usage.Cached})
 		a.done = true
 	case "turn.failed":
 		a.done = true
@@ -69,21 +69,21 @@ func (c *codexJSONL) line(b []byte, a *answer) {
 	}
 }
 
-func (c *codexJSONL) item(i codexItem, completed bool, a *answer) {
+func (c *codexJSONL) item(i codexItem, completed bool, a *Answer) {
 	switch i.Type {
 	case "agent_message":
 		if completed {
-			a.newParagraph()
-			a.addText(i.Text)
+			a.Paragraph()
+			a.Text(i.Text)
 		}
 	case "reasoning":
 		if completed {
-			a.thought(i.Text)
+			a.Thought(i.Text)
 		}
 	case "error":
-		a.notice(i.Message)
+		a.Notice(i.Message)
 	case "command_execution", "mcp_tool_call", "file_change", "web_search":
-		a.tool(codexTool(i, completed))
+		a.Tool(codexTool(i, completed))
 	}
 }
 
@@ -120,7 +120,7 @@ func codexTool(i codexItem, completed bool) ToolCall {
 	return t
 }
 
-func (c *codexJSONL) diagnose(_ process.Exit, stderr string, _ *answer) *Error {
+func (c *codexJSONL) diagnose(_ process.Exit, stderr string, _ *Answer) *Error {
 	if strings.Contains(stderr, "--skip-git-repo-check") {
 		return &Error{
 			Code: CodeConfig, Message: "codex runs only in a git repository that it trusts",

@@ -113,7 +113,9 @@ func (s *execSession) turn(ctx context.Context, turn Turn, h Handler) (Outcome, 
 	}
 	out, err := r.outcome(ctx)
 	if err == nil && out.Status == OutcomeCompleted {
-		r.answer.started(r.newID, "") // where the program does not repeat it
+		if r.answer.Started().ID == "" { // the program does not repeat it
+			r.answer.Session(r.newID, "")
+		}
 	}
 	s.resume = cmp.Or(r.answer.session.ID, s.resume)
 	s.begun = s.begun || !r.answer.empty()
@@ -136,7 +138,7 @@ func (s *execSession) run(ctx context.Context, prompt, resume string, h Handler)
 	}
 	r := &execRun{
 		def: def, parser: newParser(def), newID: newID,
-		answer: newAnswer(h, def.Limits.MaxOutput, process.NewRedactor(cmd.Env).Redact),
+		answer: NewAnswer(h, def.Limits.MaxOutput, process.NewRedactor(cmd.Env).Redact, SessionStarted{}),
 	}
 	if def.Prompt == PromptArg {
 		prompt = ""
@@ -225,7 +227,7 @@ func (s *execSession) Close(ctx context.Context) error {
 type execRun struct {
 	def    Definition
 	parser parser
-	answer *answer
+	answer *Answer
 	newID  string
 
 	exit   process.Exit
@@ -289,7 +291,7 @@ func (r *execRun) readText(stdout io.Reader) {
 		if err == nil {
 			whole = wholeRunes(buf[:n])
 		}
-		r.answer.addText(string(buf[:whole]))
+		r.answer.Text(string(buf[:whole]))
 		n = copy(buf, buf[whole:n])
 		if err != nil {
 			return
@@ -317,7 +319,7 @@ func (r *execRun) readLines(stdout io.Reader, watch *process.Watch, stop context
 		switch {
 		case errors.Is(err, process.ErrLineTooLong):
 			r.answer.tooLong = err
-			r.answer.notice("a line of the agent's output was skipped: " + err.Error())
+			r.answer.Notice("a line of the agent's output was skipped: " + err.Error())
 			continue
 		case err != nil:
 			return
@@ -327,7 +329,7 @@ func (r *execRun) readLines(stdout io.Reader, watch *process.Watch, stop context
 		if !r.answer.stalled {
 			watch.Touch()
 		}
-		if r.answer.hopeless() {
+		if r.answer.Hopeless() {
 			stop(errHopeless)
 		}
 	}
@@ -361,10 +363,8 @@ func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
 	} else {
 		a.done = r.exit.Code == 0
 	}
-	out := Outcome{
-		Status: OutcomeCompleted, Text: a.text.String(), Truncated: a.truncated,
-		Denials: a.denials, Usage: a.usage, ExitCode: r.exit.Code,
-	}
+	out := a.Outcome(OutcomeCompleted)
+	out.ExitCode = r.exit.Code
 	switch {
 	case errors.Is(r.cause, errHopeless):
 		return out, r.def.AuthError(a.message)
@@ -392,7 +392,7 @@ func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
 			Message: fmt.Sprintf("%s ended without saying that it had finished%s%s", r.def.Name, exitText(r.exit), quoteTail(r.stderr)),
 		}
 	case r.exit.Err != nil:
-		a.notice("not every process that the agent started could be ended")
+		a.Notice("not every process that the agent started could be ended")
 	}
 	return out, nil
 }

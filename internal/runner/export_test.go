@@ -16,7 +16,7 @@ func Parse(def Definition, output []byte, stderr string, code int, h Handler) (O
 	}
 	r := &execRun{
 		def: def, parser: newParser(def), exit: process.Exit{Code: code}, stderr: stderr,
-		answer: newAnswer(h, def.Limits.MaxOutput, (*process.Redactor)(nil).Redact),
+		answer: NewAnswer(h, def.Limits.MaxOutput, (*process.Redactor)(nil).Redact, SessionStarted{}),
 	}
 	if r.parser == nil {
 		r.readText(bytes.NewReader(output))

@@ -39,35 +39,35 @@ type geminiError struct {
 	Message string `json:"message"`
 }
 
-func (g *geminiStream) line(b []byte, a *answer) {
+func (g *geminiStream) line(b []byte, a *Answer) {
 	var l geminiLine
 	if !object(b, &l) {
 		return
 	}
 	switch l.Type {
 	case "init":
-		a.started(l.SessionID, l.Model)
+		a.Session(l.SessionID, l.Model)
 	case "message":
 		if l.Role != "assistant" { // the prompt comes back too
 			return
 		}
 		if g.tooled {
-			a.newParagraph()
+			a.Paragraph()
 			g.tooled = false
 		}
-		a.addText(l.Content)
+		a.Text(l.Content)
 	case "tool_use":
 		g.tooled = true
-		a.tool(ToolCall{
+		a.Tool(ToolCall{
 			ID: l.ToolID, Name: l.ToolName, Title: ToolTitle(l.ToolName, l.Parameters),
 			Status: ToolRunning, Input: rawOr(l.Parameters),
 		})
 	case "tool_result":
-		a.tool(ToolCall{ID: l.ToolID, Status: geminiStatus(l), Output: geminiOutput(l)})
+		a.Tool(ToolCall{ID: l.ToolID, Status: geminiStatus(l), Output: geminiOutput(l)})
 	case "error": // a warning, or an error that the result tells again
-		a.notice(l.Message)
+		a.Notice(l.Message)
 	case "result":
-		a.setUsage(Usage{InputTokens: l.Stats.Input, OutputTokens: l.Stats.Output, CachedTokens: l.Stats.Cached})
+		a.Usage(Usage{InputTokens: l.Stats.Input, OutputTokens: l.Stats.Output, CachedTokens: l.Stats.Cached})
 		a.done = true
 		if l.Status != "success" {
 			a.fail(l.Error.Message)
@@ -109,7 +109,7 @@ const (
 	geminiExit401   = 401 % 256
 )
 
-func (g *geminiStream) diagnose(exit process.Exit, stderr string, a *answer) *Error {
+func (g *geminiStream) diagnose(exit process.Exit, stderr string, a *Answer) *Error {
 	switch exit.Code {
 	case geminiExitAuth, geminiExit401:
 		a.auth = true

@@ -34,24 +34,24 @@ func keys(dotted string) []string {
 	return strings.Split(dotted, ".")
 }
 
-func (j *jsonl) line(b []byte, a *answer) {
+func (j *jsonl) line(b []byte, a *Answer) {
 	var l map[string]any
 	if !object(b, &l) {
 		return
 	}
-	a.started(at(l, j.session), "")
+	a.Session(at(l, j.session), "")
 	typ := at(l, j.typ)
 	if message := at(l, j.error); message != "" || slices.Contains(j.fields.ErrorTypes, typ) {
 		a.fail(message)
 	} else if len(j.fields.TextTypes) == 0 || slices.Contains(j.fields.TextTypes, typ) {
-		a.addText(at(l, j.text))
+		a.Text(at(l, j.text))
 	}
 	if slices.Contains(j.fields.DoneTypes, typ) {
 		a.done = true
 	}
 }
 
-func (j *jsonl) diagnose(exit process.Exit, _ string, a *answer) *Error {
+func (j *jsonl) diagnose(exit process.Exit, _ string, a *Answer) *Error {
 	if len(j.fields.DoneTypes) == 0 && exit.Code == 0 {
 		a.done = true
 	}

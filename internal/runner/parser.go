@@ -23,10 +23,10 @@ const (
 type parser interface {
 	// line takes one line; it is valid only during the call. Lines that are not
 	// JSON and events of unknown kinds are skipped.
-	line(b []byte, a *answer)
+	line(b []byte, a *Answer)
 	// diagnose explains an end by what the program is known to mean with it, nil
 	// if it says nothing special. It comes after the last line.
-	diagnose(exit process.Exit, stderr string, a *answer) *Error
+	diagnose(exit process.Exit, stderr string, a *Answer) *Error
 }
 
 // newParser returns nil for text, which has no lines.

@@ -28,30 +28,30 @@ type vibeLine struct {
 	} `json:"tool_calls"`
 }
 
-func (v *vibeStream) line(b []byte, a *answer) {
+func (v *vibeStream) line(b []byte, a *Answer) {
 	var l vibeLine
 	if !object(b, &l) {
 		return
 	}
-	a.started(l.SessionID, "")
+	a.Session(l.SessionID, "")
 	switch l.Role {
 	case "assistant":
-		a.thought(l.Reasoning)
-		a.newParagraph()
-		a.addText(textOf(l.Content))
+		a.Thought(l.Reasoning)
+		a.Paragraph()
+		a.Text(textOf(l.Content))
 		for _, t := range l.ToolCalls {
 			input := json.RawMessage(t.Function.Arguments)
 			if !json.Valid(input) {
 				input = nil
 			}
-			a.tool(ToolCall{
+			a.Tool(ToolCall{
 				ID: t.ID, Name: t.Function.Name, Title: ToolTitle(t.Function.Name, input),
 				Status: ToolRunning, Input: input,
 			})
 		}
 		a.done = len(l.ToolCalls) == 0
 	case "tool":
-		a.tool(ToolCall{ID: l.ToolCallID, Name: l.Name, Status: vibeStatus(textOf(l.Content)), Output: textOf(l.Content)})
+		a.Tool(ToolCall{ID: l.ToolCallID, Name: l.Name, Status: vibeStatus(textOf(l.Content)), Output: textOf(l.Content)})
 	}
 }
 
@@ -68,7 +68,7 @@ func vibeStatus(output string) ToolStatus {
 	return ToolCompleted
 }
 
-func (v *vibeStream) diagnose(process.Exit, string, *answer) *Error { return nil }
+func (v *vibeStream) diagnose(process.Exit, string, *Answer) *Error { return nil }
 
 // textOf is a string, or the joined texts of pieces.
 func textOf(content json.RawMessage) string {

@@ -16,9 +16,9 @@ import (
 func recorded(t *testing.T, agent string, turn int) *duplex.Session {
 	t.Helper()
 	greeting, turns := test.Split(test.Load(t, "testdata/"+agent+".jsonl"), "session/prompt")
-	script := greeting
+	script := untilAnswered(greeting, 2)
 	if turn >= 0 {
-		script = append(script, untilAnswered(turns[turn])...)
+		script = append(greeting, untilAnswered(turns[turn], 1)...)
 	}
 	def := test.Definition(t, runner.DriverACP, nil)
 	return test.Session(t, def, acp.NewDialect(def), func(a *test.Agent) {
@@ -29,14 +29,17 @@ func recorded(t *testing.T, agent string, turn int) *duplex.Session {
 	}, nil)
 }
 
-// untilAnswered cuts off what the recording host did after the end of the turn.
-func untilAnswered(turn []test.Line) []test.Line {
-	for i, l := range turn {
+// untilAnswered cuts off what either side said behind the agent's n-th answer: it
+// may come when the host has ended the program.
+func untilAnswered(script []test.Line, n int) []test.Line {
+	for i, l := range script {
 		if !l.FromHost && l.JSON["method"] == nil {
-			return turn[:i+1]
+			if n--; n == 0 {
+				return script[:i+1]
+			}
 		}
 	}
-	return turn
+	return script
 }
 
 // The turns of the recordings, in order.

@@ -6,7 +6,6 @@ package claudestdio
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/runner/duplex"
@@ -55,23 +54,4 @@ func (d *dialect) Connect(conn duplex.Conn) duplex.Peer {
 	}
 	go p.read()
 	return p
-}
-
-// wordAuth is claude's word for refused credentials.
-const wordAuth = "authentication_failed"
-
-// failure is the error of a result.
-func failure(r resultLine, word string) *runner.Error {
-	text := strings.TrimSpace(r.Result)
-	if text == "" {
-		text = strings.TrimSpace(strings.Join(r.Errors, "; "))
-	}
-	if text == "" {
-		text = "it ended the turn with " + r.Subtype
-	}
-	e := &runner.Error{Code: runner.CodeAgent, Message: text}
-	if r.APIErrorStatus == 401 || word == wordAuth || runner.IsAuthText(text) {
-		e.Code = runner.CodeAuth
-	}
-	return e
 }

@@ -115,15 +115,15 @@ func TestErrors(t *testing.T) {
 		},
 		"a list of errors": {
 			[]string{`{"type":"result","subtype":"error_max_turns","is_error":true,"errors":["too many","turns"]}`},
-			runner.CodeAgent, "Test Agent reported an error: too many; turns",
+			runner.CodeAgent, "Test Agent reported an error: error_max_turns: too many: turns",
 		},
 		"nothing but a subtype": {
 			[]string{`{"type":"result","subtype":"error_max_turns","is_error":true}`},
-			runner.CodeAgent, "Test Agent reported an error: it ended the turn with error_max_turns",
+			runner.CodeAgent, "Test Agent reported an error: error_max_turns",
 		},
 		"an end that cannot be read": {
 			[]string{`{"type":"result","subtype":"success","is_error":"perhaps"}`},
-			runner.CodeAgent, "Test Agent reported an error: the end of the turn could not be understood",
+			runner.CodeProtocol, "the end of claude's turn could not be understood",
 		},
 	}
 	for name, tt := range tests {

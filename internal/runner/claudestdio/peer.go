@@ -32,7 +32,7 @@ type peer struct {
 	// counts only behind the echo of its prompt.
 	replays bool
 	prompt  *prompt
-	cost    float64 // of the turns so far
+	stream  runner.ClaudeStream
 }
 
 // prompt is the running one.
@@ -40,21 +40,12 @@ type prompt struct {
 	id      string
 	turn    *duplex.Turn
 	started bool // claude has echoed it
-	ended   chan resultLine
-	// message is the id of the message that is streamed.
-	message  string
-	streamed map[string]bool // messages whose text came in pieces
-	word     string          // the error that claude put into a message
-	refusals int             // of the credentials
+	ended   chan duplex.Result
 }
 
 // maxAsks bounds the goroutines that wait for decisions. The turn's own bound,
-// which says so to the user, is lower. maxMessages bounds what is remembered of
-// a turn's messages.
-const (
-	maxAsks     = 64
-	maxMessages = 4096
-)
+// which says so to the user, is lower.
+const maxAsks = 64
 
 // Open greets the agent; the conversation was chosen by the arguments, and its
 // id comes with the first prompt.
@@ -116,13 +107,13 @@ func await[T any](ctx context.Context, p *peer, ch <-chan T) (T, error) {
 // Prompt implements duplex.Peer.
 func (p *peer) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.Result, error) {
 	pr := &prompt{
-		id:       uuid.NewString(),
-		turn:     t,
-		ended:    make(chan resultLine, 1),
-		streamed: make(map[string]bool),
+		id:    uuid.NewString(),
+		turn:  t,
+		ended: make(chan duplex.Result, 1),
 	}
 	p.mu.Lock()
 	p.prompt = pr
+	p.stream.Next()
 	p.mu.Unlock()
 	defer p.detach()
 	err := p.out.Send(userLine{
@@ -133,36 +124,7 @@ func (p *peer) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.
 	if err != nil {
 		return duplex.Result{}, err
 	}
-	r, err := await(ctx, p, pr.ended)
-	if err != nil {
-		return duplex.Result{}, err
-	}
-	for _, d := range r.PermissionDenials {
-		t.Deny(runner.ToolCall{ID: d.ToolUseID, Name: d.ToolName, Title: runner.ToolTitle(d.ToolName, d.ToolInput), Input: d.ToolInput})
-	}
-	t.Usage(runner.Usage{
-		InputTokens:  r.Usage.Input + r.Usage.CacheCreate,
-		CachedTokens: r.Usage.CacheRead,
-		OutputTokens: r.Usage.Output,
-		CostUSD:      p.spent(r.TotalCostUSD),
-	})
-	switch {
-	case !r.IsError:
-		return duplex.Result{Text: r.Result}, nil
-	case r.TerminalReason == "aborted_streaming" || r.TerminalReason == "aborted_tools":
-		return duplex.Result{Canceled: true}, nil
-	default:
-		return duplex.Result{Err: failure(r, pr.word)}, nil
-	}
-}
-
-// spent is the cost of the turn: claude counts for the whole process.
-func (p *peer) spent(total float64) float64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	cost := max(total-p.cost, 0)
-	p.cost = total
-	return cost
+	return await(ctx, p, pr.ended)
 }
 
 // detach ends the prompt: what is asked for is let go.
@@ -250,20 +212,58 @@ func (p *peer) take(b []byte) {
 	if pr == nil {
 		return // of a turn that is over
 	}
-	switch h.Type {
-	case "system":
-		p.system(pr, h, b)
-	case "stream_event":
-		pr.stream(h, b)
-	case "assistant":
-		pr.assistant(h, b)
-	case "user":
-		p.user(pr, h, b)
-	case "result":
-		p.result(pr, b)
+	switch {
+	case h.Type == "user" && h.IsReplay:
+		p.replays = true
+		pr.started = pr.started || h.UUID == pr.id
+		return
+	case h.Type == "result" && p.replays && !pr.started:
+		// claude also takes turns of its own, when a task in the background has
+		// ended: their results come before the prompt's echo.
+		return
+	}
+	pr.turn.Tell(func(a *runner.Answer) {
+		p.stream.Line(b, a)
+		switch {
+		case h.Type == "result":
+			pr.end(ending(b, a))
+		case a.Hopeless():
+			// claude would try for minutes.
+			pr.end(duplex.Result{Err: &runner.Error{Code: runner.CodeAuth, Message: "the credentials were refused"}})
+		}
+	})
+}
+
+// end tells the end of the prompt, once.
+func (pr *prompt) end(r duplex.Result) {
+	select {
+	case pr.ended <- r:
+	default: // it said so before
 	}
 }
 
+// ending reads the end of a turn, of which a has been told.
+func ending(b []byte, a *runner.Answer) duplex.Result {
+	var l resultLine
+	if err := json.Unmarshal(b, &l); err != nil {
+		return duplex.Result{Err: &runner.Error{
+			Code: runner.CodeProtocol, Message: "the end of claude's turn could not be understood", Err: err,
+		}}
+	}
+	message, auth, failed := a.Failure()
+	switch {
+	case !failed:
+		return duplex.Result{}
+	case l.TerminalReason == "aborted_streaming" || l.TerminalReason == "aborted_tools":
+		return duplex.Result{Canceled: true}
+	case auth:
+		return duplex.Result{Err: &runner.Error{Code: runner.CodeAuth, Message: message}}
+	default:
+		return duplex.Result{Err: &runner.Error{Code: runner.CodeAgent, Message: message}}
+	}
+}
+
+// answered hands the answer to a control request to whoever waits for it.
 func (p *peer) answered(b []byte) {
 	var l controlLine
 	if json.Unmarshal(b, &l) != nil {

@@ -1,129 +1,21 @@
 package claudestdio
 
-import (
-	"encoding/json"
-	"strings"
-)
+import "encoding/json"
 
-// claude speaks one JSON object a line. The types hold what this driver reads;
-// the rest is ignored.
+// claude speaks one JSON object a line. What it does and says is read by
+// runner.ClaudeStream; the types here hold what is between claude and its host.
 
-// header is what every line has.
+// header is what tells the lines apart.
 type header struct {
-	Type      string `json:"type"`
-	Subtype   string `json:"subtype"`
-	SessionID string `json:"session_id"`
-	// ParentToolUseID is set on what a subagent says.
-	ParentToolUseID string `json:"parent_tool_use_id"`
+	Type     string `json:"type"`
+	UUID     string `json:"uuid"`     // of type user
+	IsReplay bool   `json:"isReplay"` // the host's own line
 }
 
-// systemLine is the union of the lines of type system.
-type systemLine struct {
-	Model       string `json:"model"`   // init
-	Attempt     int    `json:"attempt"` // api_retry
-	MaxRetries  int    `json:"max_retries"`
-	Error       string `json:"error"`
-	ErrorStatus int    `json:"error_status"`
-	ToolName    string `json:"tool_name"` // permission_denied
-	ToolUseID   string `json:"tool_use_id"`
-	Message     string `json:"message"`
-}
-
-// chatLine is a line of type assistant or user.
-type chatLine struct {
-	UUID     string      `json:"uuid"`
-	IsReplay bool        `json:"isReplay"`
-	Error    string      `json:"error"` // of an assistant line that claude made up
-	Message  chatMessage `json:"message"`
-}
-
-type chatMessage struct {
-	ID      string  `json:"id"`
-	Content content `json:"content"`
-}
-
-// content is a list of blocks, or a text.
-type content []block
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (c *content) UnmarshalJSON(b []byte) error {
-	var text string
-	if json.Unmarshal(b, &text) == nil {
-		*c = content{{Type: "text", Text: text}}
-		return nil
-	}
-	var blocks []block
-	if err := json.Unmarshal(b, &blocks); err != nil {
-		return err
-	}
-	*c = blocks
-	return nil
-}
-
-func (c content) text() string {
-	var s strings.Builder
-	for _, b := range c {
-		if b.Type == "text" {
-			s.WriteString(b.Text)
-		}
-	}
-	return s.String()
-}
-
-type block struct {
-	Type     string          `json:"type"`
-	Text     string          `json:"text"`
-	Thinking string          `json:"thinking"`
-	ID       string          `json:"id"` // tool_use
-	Name     string          `json:"name"`
-	Input    json.RawMessage `json:"input"`
-
-	ToolUseID string  `json:"tool_use_id"` // tool_result
-	Content   content `json:"content"`
-	IsError   bool    `json:"is_error"`
-}
-
-// streamLine is a piece of a message as the model's API streams it.
-type streamLine struct {
-	Event struct {
-		Type    string `json:"type"`
-		Message struct {
-			ID string `json:"id"`
-		} `json:"message"` // message_start
-		ContentBlock block `json:"content_block"` // content_block_start
-		Delta        struct {
-			Type     string `json:"type"`
-			Text     string `json:"text"`
-			Thinking string `json:"thinking"`
-		} `json:"delta"` // content_block_delta
-	} `json:"event"`
-}
-
-// resultLine is the end of a turn. Its subtype says success also where is_error
-// is set.
+// resultLine is the end of a turn.
 type resultLine struct {
-	Subtype           string   `json:"subtype"`
-	IsError           bool     `json:"is_error"`
-	Result            string   `json:"result"`
-	Errors            []string `json:"errors"`
-	TerminalReason    string   `json:"terminal_reason"`
-	APIErrorStatus    int      `json:"api_error_status"`
-	TotalCostUSD      float64  `json:"total_cost_usd"`
-	Usage             usage    `json:"usage"`
-	PermissionDenials []denial `json:"permission_denials"`
-}
-
-type usage struct {
-	Input       int64 `json:"input_tokens"`
-	Output      int64 `json:"output_tokens"`
-	CacheRead   int64 `json:"cache_read_input_tokens"`
-	CacheCreate int64 `json:"cache_creation_input_tokens"`
-}
-
-type denial struct {
-	ToolName  string          `json:"tool_name"`
-	ToolUseID string          `json:"tool_use_id"`
-	ToolInput json.RawMessage `json:"tool_input"`
+	IsError        bool   `json:"is_error"`
+	TerminalReason string `json:"terminal_reason"`
 }
 
 // controlLine is a line of type control_request, control_cancel_request or

@@ -14,8 +14,6 @@ const (
 	maxWaiting = 1024
 	// maxTools is how many tool calls of a turn are reported.
 	maxTools = 4096
-	// maxNotices is how many notices of a turn are reported.
-	maxNotices = 256
 )
 
 // mailbox carries events from the goroutines that read an agent to the one that
@@ -25,8 +23,10 @@ const (
 //   - Text and thoughts join a waiting event of their kind; none is lost (the
 //     turn bounds how much there is).
 //   - A tool call replaces the fields of the waiting one with its id.
-//   - Usage replaces waiting usage.
-//   - Tool calls and notices above a number are dropped, and a notice says so.
+//   - Usage replaces waiting usage, and a session's id a waiting one.
+//   - Tool calls above a number are dropped, and a notice says so.
+//
+// How much text and how many notices there are is bounded by runner.Answer.
 type mailbox struct {
 	ready chan struct{} // holds a token while there may be something to take
 
@@ -35,7 +35,6 @@ type mailbox struct {
 	last    map[kind]int   // the youngest waiting entry of a kind that joins
 	tools   map[string]int // the waiting entry of a tool call
 	seen    map[string]bool
-	notices int
 	dropped bool
 	closed  bool
 }
@@ -48,6 +47,7 @@ const (
 	kindText
 	kindThought
 	kindUsage
+	kindSession
 )
 
 // entry is a waiting event; joined text grows in a builder.
@@ -80,8 +80,8 @@ func (m *mailbox) reset() {
 	m.tools = make(map[string]int)
 }
 
-// put adds an event. After close it does nothing.
-func (m *mailbox) put(ev runner.Event) {
+// Event adds an event. After close it does nothing.
+func (m *mailbox) Event(ev runner.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -95,18 +95,9 @@ func (m *mailbox) put(ev runner.Event) {
 	case runner.ToolCall:
 		m.putTool(ev)
 	case runner.Usage:
-		if i, ok := m.last[kindUsage]; ok {
-			m.waiting[i].ev = ev
-			break
-		}
-		m.last[kindUsage] = m.add(entry{kind: kindUsage, ev: ev})
-	case runner.Notice:
-		m.notices++
-		if m.notices > maxNotices {
-			m.drop()
-			break
-		}
-		m.add(entry{ev: ev})
+		m.replace(kindUsage, ev)
+	case runner.SessionStarted:
+		m.replace(kindSession, ev)
 	default:
 		m.add(entry{ev: ev})
 	}
@@ -116,6 +107,14 @@ func (m *mailbox) put(ev runner.Event) {
 func (m *mailbox) add(e entry) int {
 	m.waiting = append(m.waiting, e)
 	return len(m.waiting) - 1
+}
+
+func (m *mailbox) replace(k kind, ev runner.Event) {
+	if i, ok := m.last[k]; ok {
+		m.waiting[i].ev = ev
+		return
+	}
+	m.last[k] = m.add(entry{kind: k, ev: ev})
 }
 
 func (m *mailbox) join(k kind, text string) {
@@ -148,7 +147,7 @@ func (m *mailbox) drop() {
 		return
 	}
 	m.dropped = true
-	m.add(entry{ev: runner.Notice{Text: "the agent reports more than is passed on: some tool calls or notices are left out"}})
+	m.add(entry{ev: runner.Notice{Text: "the agent uses more tools than can be told: some are left out"}})
 }
 
 func (m *mailbox) wake() {

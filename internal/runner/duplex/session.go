@@ -92,8 +92,6 @@ type Result struct {
 	Rejected bool
 	// Err is the agent's error, nil if it succeeded.
 	Err *runner.Error
-	// Unusable is set when the process should not be given another prompt.
-	Unusable bool
 }
 
 // Process is what a session needs of a running program: *process.Process.
@@ -181,8 +179,7 @@ type ending struct {
 	drop     bool // the process is to be ended
 }
 
-func completed() ending { return ending{status: runner.OutcomeCompleted, exitCode: -1} }
-func canceled() ending  { return ending{status: runner.OutcomeCanceled, exitCode: -1} }
+func canceled() ending { return ending{status: runner.OutcomeCanceled, exitCode: -1} }
 
 func failed(err *runner.Error) ending {
 	e := ending{status: runner.OutcomeFailed, err: err, exitCode: -1}
@@ -235,18 +232,19 @@ func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) (r
 	limits := s.o.Definition.Limits
 	ctx, watch := process.NewWatch(ctx, limits.Run, limits.Idle)
 	defer watch.Stop()
-	t := newTurn(s.o.Definition, s.known, h, watch)
+	t := newTurn(s.o, s.known, h, watch)
 	e := s.answer(ctx, prompt, t, watch)
-	t.end()
-	if started := t.started(); started.ID != "" {
-		s.known, s.resume = started, started.ID
-	}
+	t.endAsking()
 	if e.drop {
-		s.drop(context.Background())
+		s.dropAndTell(t)
+	}
+	t.end()
+	out, started := t.result(e.status)
+	if started != s.known {
+		s.known, s.resume = started, started.ID
 	}
 	s.startIdle()
 
-	out := t.outcome(e.status)
 	out.ExitCode = e.exitCode
 	return out, e
 }
@@ -254,7 +252,7 @@ func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) (r
 // answer has the prompt answered, by a new process where there is none.
 func (s *Session) answer(ctx context.Context, prompt string, t *Turn, watch *process.Watch) ending {
 	if s.live != nil && s.live.ended() {
-		s.drop(context.Background())
+		s.dropAndTell(t)
 	}
 	if s.live == nil {
 		l, err := s.open(ctx, t, watch)
@@ -377,9 +375,11 @@ func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) end
 	grace := time.NewTimer(s.o.Definition.Stop.Grace)
 	defer grace.Stop()
 	e := s.gaveUp(ctx, context.Cause(ctx))
+	done := false
 	select {
 	case a := <-answered:
-		e.drop = a.err != nil || a.Unusable || l.peer.Resumable()
+		done = true
+		e.drop = a.err != nil || l.peer.Resumable()
 	case <-grace.C:
 		e.drop = true
 	}
@@ -394,6 +394,9 @@ func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) end
 		s.stop(context.Background(), l)
 		cancel()
 		<-interrupted
+		if !done {
+			<-answered
+		}
 		return e
 	}
 	s.sweep(l, t)
@@ -411,23 +414,18 @@ func (s *Session) ended(l *link, r Result, err error, t *Turn) ending {
 	s.sweep(l, t)
 	switch {
 	case r.Err != nil:
-		e := failed(s.presentable(r.Err))
-		e.drop = e.drop || r.Unusable
-		return e
+		return failed(s.presentable(r.Err))
 	case r.Canceled:
-		e := canceled()
-		e.drop = r.Unusable
-		return e
+		return canceled()
+	case r.Rejected:
+		return ending{status: runner.OutcomeRejected, exitCode: -1}
 	}
-	if r.Rejected {
-		return ending{status: runner.OutcomeRejected, exitCode: -1, drop: r.Unusable}
-	}
-	if !t.HasText() {
-		t.Text(r.Text)
-	}
-	e := completed()
-	e.drop = r.Unusable
-	return e
+	t.Tell(func(a *runner.Answer) {
+		if !a.HasText() {
+			a.Text(r.Text)
+		}
+	})
+	return ending{status: runner.OutcomeCompleted, exitCode: -1}
 }
 
 // sweep ends what the turn's tools have put into the background. What still
@@ -466,6 +464,9 @@ func (s *Session) explain(err error, l *link, exit process.Exit, when string) *r
 	if e, ok := errors.AsType[*runner.Error](err); ok {
 		return e
 	}
+	if tail := tailOf(l.proc.Stderr()); runner.IsAuthText(tail) {
+		return &runner.Error{Code: runner.CodeAuth, Message: tail, Err: err}
+	}
 	how := fmt.Sprintf("exit code %d", exit.Code)
 	if exit.Signal != "" {
 		how = exit.Signal
@@ -481,11 +482,22 @@ func (s *Session) explain(err error, l *link, exit process.Exit, when string) *r
 // stderr is the end of what the process said on standard error, for the end of a
 // message. The process package has redacted it.
 func (s *Session) stderr(l *link) string {
-	tail := strings.TrimSpace(l.proc.Stderr())
+	tail := tailOf(l.proc.Stderr())
 	if tail == "" {
 		return ""
 	}
 	return ": " + tail
+}
+
+// maxStderr is how much of standard error goes into a message.
+const maxStderr = 1000
+
+func tailOf(stderr string) string {
+	stderr = strings.TrimSpace(stderr)
+	if len(stderr) > maxStderr {
+		stderr = "…" + strings.ToValidUTF8(stderr[len(stderr)-maxStderr:], "")
+	}
+	return stderr
 }
 
 // presentable makes of a dialect's error one for users. The words of agents are
@@ -517,7 +529,15 @@ func (s *Session) Close(ctx context.Context) error {
 	return s.drop(ctx)
 }
 
-// drop ends the process, if there is one.
+// dropAndTell is drop within a turn.
+func (s *Session) dropAndTell(t *Turn) {
+	if s.drop(context.Background()) != nil {
+		t.Notice("not every process that " + s.name() + " started could be ended")
+	}
+}
+
+// drop ends the process, if there is one. The error says that something of it is
+// still there.
 func (s *Session) drop(ctx context.Context) error {
 	if s.live == nil {
 		return nil

@@ -63,7 +63,8 @@ func (p *peer) Open(_ context.Context, resume string, t *duplex.Turn) (duplex.Op
 }
 
 func (p *peer) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.Result, error) {
-	if p.d.prompt == nil {
+	play := p.d.prompt
+	if play == nil {
 		t.Text(text)
 		return duplex.Result{}, nil
 	}
@@ -73,7 +74,7 @@ func (p *peer) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.
 	}
 	done := make(chan answer, 1)
 	go func() {
-		r, err := p.d.prompt(p, text, t)
+		r, err := play(p, text, t)
 		done <- answer{r, err}
 	}()
 	select {

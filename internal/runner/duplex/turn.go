@@ -2,14 +2,10 @@ package duplex
 
 import (
 	"context"
-	"strings"
 	"sync"
 
 	"github.com/parleyhub/parley/internal/runner"
 )
-
-// maxToolOutput is how many bytes of a tool's output are passed on.
-const maxToolOutput = 64 << 10
 
 // pauser stops the clocks of a turn while a person is asked.
 type pauser interface {
@@ -17,14 +13,12 @@ type pauser interface {
 	Resume()
 }
 
-// Turn takes what an agent says while it answers one prompt. It bounds it,
-// answers permission requests by the definition's policy or the handler, and
-// passes the rest on in order. Its methods may be called from any goroutine;
-// after the end of the turn they do nothing.
+// Turn takes what an agent says while it answers one prompt: an Answer for many
+// goroutines, whose events reach the handler without holding up the agent, and
+// which also answers permission requests. After the end of the turn its methods do
+// nothing.
 type Turn struct {
 	policy    string
-	maxOutput int
-	maxInput  int
 	handler   runner.Handler
 	clocks    pauser
 	mailbox   *mailbox
@@ -35,31 +29,21 @@ type Turn struct {
 	endAsking context.CancelFunc
 	asks      sync.WaitGroup
 
-	mu        sync.Mutex
-	over      bool
-	pending   int
-	text      strings.Builder
-	thoughts  int
-	truncated bool
-	paragraph bool
-	usage     runner.Usage
-	denials   []runner.ToolCall
-	denied    map[string]bool
-	session   runner.SessionStarted
+	mu      sync.Mutex
+	answer  *runner.Answer
+	over    bool
+	pending int
 }
 
-func newTurn(def runner.Definition, known runner.SessionStarted, h runner.Handler, clocks pauser) *Turn {
+func newTurn(o Options, known runner.SessionStarted, h runner.Handler, clocks pauser) *Turn {
 	t := &Turn{
-		policy:    def.Permissions,
-		maxOutput: def.Limits.MaxOutput,
-		maxInput:  def.Limits.MaxLine,
+		policy:    o.Definition.Permissions,
 		handler:   h,
-		session:   known,
 		clocks:    clocks,
 		mailbox:   newMailbox(),
 		delivered: make(chan struct{}),
-		denied:    make(map[string]bool),
 	}
+	t.answer = runner.NewAnswer(t.mailbox, o.Definition.Limits.MaxOutput, o.Redact, known)
 	t.asking, t.endAsking = context.WithCancel(context.Background())
 	go func() {
 		defer close(t.delivered)
@@ -68,126 +52,56 @@ func newTurn(def runner.Definition, known runner.SessionStarted, h runner.Handle
 	return t
 }
 
-// Text adds a piece to the answer.
-func (t *Turn) Text(s string) {
+// Tell lets f tell the answer something. f must not block.
+func (t *Turn) Tell(f func(a *runner.Answer)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s == "" || t.over {
-		return
+	if !t.over {
+		f(t.answer)
 	}
-	if t.paragraph && t.text.Len() > 0 && !strings.HasSuffix(t.text.String(), "\n") {
-		s = "\n\n" + s
-	}
-	t.paragraph = false
-	room := t.maxOutput - t.text.Len()
-	if len(s) > room {
-		t.truncated = true
-		s = cut(s, room)
-	}
-	if s == "" {
-		return
-	}
-	t.text.WriteString(s)
-	t.mailbox.put(runner.TextDelta{Text: s})
 }
+
+// Text adds a piece to the answer.
+func (t *Turn) Text(s string) { t.Tell(func(a *runner.Answer) { a.Text(s) }) }
 
 // Paragraph says that the next piece begins a new message: agents say something
 // before and after each tool, and the pieces must not run together.
-func (t *Turn) Paragraph() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.paragraph = true
-}
+func (t *Turn) Paragraph() { t.Tell(func(a *runner.Answer) { a.Paragraph() }) }
 
-// HasText reports whether there is any answer yet.
-func (t *Turn) HasText() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.text.Len() > 0
-}
+// Thought adds a piece of reasoning.
+func (t *Turn) Thought(s string) { t.Tell(func(a *runner.Answer) { a.Thought(s) }) }
 
-// Thought adds a piece of reasoning; as much of it is passed on as of an answer.
-func (t *Turn) Thought(s string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s = cut(s, max(t.maxOutput-t.thoughts, 0))
-	if s == "" || t.over {
-		return
-	}
-	t.thoughts += len(s)
-	t.mailbox.put(runner.Thought{Text: s})
+// Usage reports the turn's cost so far.
+func (t *Turn) Usage(u runner.Usage) { t.Tell(func(a *runner.Answer) { a.Usage(u) }) }
+
+// Notice tells the user something that is neither answer nor error.
+func (t *Turn) Notice(s string) { t.Tell(func(a *runner.Answer) { a.Notice(s) }) }
+
+// Session reports the agent's id of the conversation. Saying it again is
+// harmless.
+func (t *Turn) Session(s runner.SessionStarted) {
+	t.Tell(func(a *runner.Answer) { a.Session(s.ID, s.Model) })
 }
 
 // Tool reports a tool call. One that was denied stays so.
 func (t *Turn) Tool(tc runner.ToolCall) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if tc.ID == "" || len(tc.ID) > maxLabel || t.over {
-		return
+	if tc.ID != "" && len(tc.ID) <= maxLabel {
+		t.Tell(func(a *runner.Answer) { a.Tool(labelled(tc)) })
 	}
-	if t.denied[tc.ID] {
-		tc.Status = runner.ToolDenied
-	}
-	t.mailbox.put(t.boundTool(tc))
-}
-
-func (t *Turn) boundTool(tc runner.ToolCall) runner.ToolCall {
-	tc.Name = clip(tc.Name, maxLabel)
-	tc.Title = clip(tc.Title, maxLabel)
-	tc.Output = clip(tc.Output, maxToolOutput)
-	if len(tc.Input) > t.maxInput {
-		tc.Input = nil
-	}
-	return tc
-}
-
-// Usage reports the turn's cost so far.
-func (t *Turn) Usage(u runner.Usage) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over || u == (runner.Usage{}) {
-		return
-	}
-	t.usage = u
-	t.mailbox.put(u)
-}
-
-// Notice tells the user something that is neither answer nor error.
-func (t *Turn) Notice(text string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over || text == "" {
-		return
-	}
-	t.mailbox.put(runner.Notice{Text: clip(text, maxLabel)})
-}
-
-// Session reports the agent's id of the conversation, where it is news. An id
-// that cannot be used to resume is not kept.
-func (t *Turn) Session(s runner.SessionStarted) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over || !runner.ValidSessionID(s.ID) || s == t.session {
-		return
-	}
-	t.session = s
-	t.mailbox.put(s)
 }
 
 // Deny records a tool that was refused, by whomever.
 func (t *Turn) Deny(tc runner.ToolCall) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over || t.denied[tc.ID] || len(t.denials) >= maxTools {
-		return
-	}
-	tc = t.boundTool(tc)
+	tc = labelled(tc)
+	tc.ID = cut(tc.ID, maxLabel)
 	tc.Status = runner.ToolDenied
-	t.denials = append(t.denials, tc)
-	if tc.ID != "" && len(tc.ID) <= maxLabel {
-		t.denied[tc.ID] = true
-		t.mailbox.put(tc)
-	}
+	t.Tell(func(a *runner.Answer) { a.Tool(tc) })
+}
+
+// labelled bounds a tool call's words for people.
+func labelled(tc runner.ToolCall) runner.ToolCall {
+	tc.Name, tc.Title = clip(tc.Name, maxLabel), clip(tc.Title, maxLabel)
+	return tc
 }
 
 // Ask gets a decision on a request and blocks until there is one, ctx ends or
@@ -279,22 +193,8 @@ func (t *Turn) end() {
 	<-t.delivered
 }
 
-func (t *Turn) started() runner.SessionStarted {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.session
-}
-
-// outcome is what the turn has gathered. Call it after end.
-func (t *Turn) outcome(status runner.OutcomeStatus) runner.Outcome {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return runner.Outcome{
-		Status:    status,
-		Text:      t.text.String(),
-		Truncated: t.truncated,
-		Denials:   t.denials,
-		Usage:     t.usage,
-		ExitCode:  -1,
-	}
+// result is what the turn has gathered, and the session as it is known now. Call
+// it after end.
+func (t *Turn) result(status runner.OutcomeStatus) (runner.Outcome, runner.SessionStarted) {
+	return t.answer.Outcome(status), t.answer.Started()
 }

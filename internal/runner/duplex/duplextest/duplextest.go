@@ -34,7 +34,12 @@ type Process struct {
 	exit  process.Exit
 	tail  string
 	ended chan struct{}
-	sweep int
+
+	// Orphans and SweepErr are what SweepOrphans answers, Left what stopping does:
+	// set them before the process is used.
+	Orphans  int
+	SweepErr error
+	Left     error
 }
 
 type pipeEnd struct{ *io.PipeWriter }
@@ -101,7 +106,9 @@ func (p *Process) Ended() <-chan struct{} { return p.ended }
 func (p *Process) Stop(context.Context, process.StopPolicy) process.Exit {
 	_ = p.stdin.Close() // never fails
 	p.end(process.Exit{Code: -1, Signal: "killed"})
-	return p.exit
+	exit := p.exit
+	exit.Err = p.Left
+	return exit
 }
 
 // Close implements duplex.Process.
@@ -112,17 +119,7 @@ func (p *Process) Close() error {
 
 // SweepOrphans implements duplex.Process.
 func (p *Process) SweepOrphans() (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sweep++
-	return 0, nil
-}
-
-// Sweeps is how often SweepOrphans was called.
-func (p *Process) Sweeps() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.sweep
+	return p.Orphans, p.SweepErr
 }
 
 // Send writes raw bytes to the host. It fails when nobody reads any more.
