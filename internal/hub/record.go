@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
@@ -65,12 +64,13 @@ func plainText(p *a2a.Part) (a2a.Text, bool) {
 var errUnreadable = errors.New("a stored task cannot be decoded")
 
 func decodeRecord(body []byte) (record, error) {
-	r := record{Task: new(a2a.Task)}
-	if err := json.Unmarshal(body, &r); err != nil {
+	var stored storedRecord
+	if err := json.Unmarshal(body, &stored); err != nil {
 		return record{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	if r.Task == nil || slices.Contains(r.History, nil) || slices.Contains(r.Artifacts, nil) {
-		return record{}, fmt.Errorf("%w: something in it is null", errUnreadable)
+	r, err := stored.record()
+	if err != nil {
+		return record{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	n := len(r.History)
 	if (r.StatusInHistory || r.AnswerInHistory > 0) && n == 0 || r.AnswerInHistory > len(r.Artifacts) {
@@ -97,8 +97,12 @@ type delta struct {
 func decodeDeltas(data []byte, turns int) []delta {
 	var ds []delta
 	for line := range bytes.Lines(data) {
-		var d delta
-		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &d) != nil {
+		var stored storedDelta
+		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &stored) != nil {
+			break
+		}
+		d, err := stored.delta()
+		if err != nil {
 			break
 		}
 		if d.Turn > turns {

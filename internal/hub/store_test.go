@@ -264,6 +264,50 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	})
 }
 
+// Whatever numbers a task holds, it comes back from the store with them: a
+// number beyond a float64 must not make a finished task unreadable.
+func TestNumbersComeBackFromTheStoreAsTheyWere(t *testing.T) {
+	numbers := func() map[string]any {
+		return map[string]any{"big": json.Number("9007199254740993"), "huge": json.Number("1e400"), "plain": 0.5, "list": []any{json.Number("-18446744073709551615")}}
+	}
+	part := a2a.NewDataPart(numbers())
+	part.Metadata = numbers()
+	bare := a2a.NewDataPart(json.Number("1e999"))
+	null := a2a.NewDataPart(nil)
+	m := a2a.NewMessage(a2a.MessageRoleUser, part, bare, null, a2a.NewTextPart(""), a2a.NewRawPart([]byte{}), a2a.NewFileURLPart("https://x.example", "a/b"))
+	m.Metadata, m.Extensions, m.ReferenceTasks = numbers(), []string{"e"}, []a2a.TaskID{"r"}
+	status := a2a.NewMessage(a2a.MessageRoleAgent, part)
+	artifact := &a2a.Artifact{ID: "a", Name: "n", Description: "d", Extensions: []string{"e"}, Parts: a2a.ContentParts{part}, Metadata: numbers()}
+	now := time.Now().UTC().Round(0)
+	want := record{
+		Task: &a2a.Task{
+			ID: "t", ContextID: "c", History: []*a2a.Message{m}, Artifacts: []*a2a.Artifact{artifact}, Metadata: numbers(),
+			Status: a2a.TaskStatus{State: a2a.TaskStateInputRequired, Message: status, Timestamp: &now},
+		},
+		Turns: 2, Waiting: []*a2a.Message{m},
+	}
+	body, err := encodeRecord(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeRecord(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+
+	out := delta{Turn: 1, Artifact: &a2a.TaskArtifactUpdateEvent{TaskID: "t", ContextID: "c", Append: true, LastChunk: true, Artifact: artifact, Metadata: numbers()}}
+	line, err := json.Marshal(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]delta{out}, decodeDeltas(append(line, '\n'), 0)); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestAnAnswerIsStoredOnce(t *testing.T) {
 	answer := strings.Repeat("x", 1000)
 	m := a2a.NewMessage(a2a.MessageRoleAgent, a2a.NewTextPart(answer))

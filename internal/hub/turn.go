@@ -14,6 +14,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/rawjson"
 	"github.com/parleyhub/parley/internal/runner"
 )
 
@@ -539,11 +540,10 @@ func rawData(raw json.RawMessage) any {
 	if len(raw) == 0 {
 		return nil
 	}
-	var v any
-	if json.Unmarshal(raw, &v) != nil {
+	if !json.Valid(raw) {
 		return strings.ToValidUTF8(string(raw), "\uFFFD")
 	}
-	return v
+	return rawjson.Value(raw)
 }
 
 // plain turns a value into what its JSON decodes to, so that a task looks the
