@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
@@ -23,7 +24,8 @@ type Manager struct {
 	onChannel func(*Channel)
 	ctx       context.Context // ends with the manager
 	cancel    context.CancelFunc
-	wg        sync.WaitGroup // every goroutine
+	wg        sync.WaitGroup     // every goroutine
+	opening   singleflight.Group // by Forward
 
 	mu     sync.Mutex
 	byID   map[string]*Channel
@@ -35,9 +37,10 @@ type Manager struct {
 
 type pair struct{ local, remote string }
 
-// NewManager returns a manager. onChannel, if not nil, is called with each
-// channel that a peer has opened, as soon as it is open; what arrives waits
-// until a handler is added. onChannel must not block.
+// NewManager returns a manager. onChannel, if not nil, is called with each new
+// channel: one that is opened or resumed here, before it is returned, and one
+// that a peer has opened, as soon as it is open. What arrives waits until a
+// handler is added. onChannel must not block.
 func NewManager(o Options, onChannel func(*Channel)) *Manager {
 	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, byID: make(map[string]*Channel), byPair: make(map[pair]*Channel), gone: make(map[string]bool)}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
@@ -71,9 +74,18 @@ func (m *Manager) OpenAt(_ context.Context, local, remote string, at agent.Endpo
 	}
 	c := m.newChannel(uuid.NewString(), local, remote, secret())
 	c.opener, c.endpoint, c.transport = true, at, at.Transport
+	return m.launch(c)
+}
+
+// launch makes a channel of our own known and starts it.
+func (m *Manager) launch(c *Channel) (*Channel, error) {
 	if err := m.add(c); err != nil {
 		return nil, err
 	}
+	if m.onChannel != nil {
+		m.onChannel(c)
+	}
+	m.start(c.run)
 	return c, nil
 }
 
@@ -84,7 +96,7 @@ func (m *Manager) newChannel(id, local, remote, secret string) *Channel {
 	return c
 }
 
-// add makes a channel known and, at the opener's end, starts it.
+// add makes a channel known.
 func (m *Manager) add(c *Channel) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,9 +113,6 @@ func (m *Manager) add(c *Channel) error {
 	}
 	m.byID[c.id] = c
 	m.byPair[pair{c.local, c.remote}] = c
-	if c.opener {
-		m.wg.Go(c.run)
-	}
 	return nil
 }
 
@@ -212,10 +221,16 @@ func (m *Manager) Channels() []*Channel {
 func (m *Manager) Forward(ctx context.Context, to string, e *envelope.Envelope) error {
 	c, known := m.Between(e.Sender, to)
 	if !known {
-		var err error
-		if c, err = m.Open(ctx, e.Sender, to); err != nil {
+		opened, err, _ := m.opening.Do(e.Sender+" "+to, func() (any, error) { // ids have no spaces
+			if c, known := m.Between(e.Sender, to); known {
+				return c, nil
+			}
+			return m.Open(ctx, e.Sender, to)
+		})
+		if err != nil {
 			return err
 		}
+		c = opened.(*Channel)
 	}
 	return c.Send(ctx, e)
 }
@@ -332,8 +347,5 @@ func (m *Manager) Resume(s State) (*Channel, error) {
 		}
 		c.out.push(e, size)
 	}
-	if err := m.add(c); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return m.launch(c)
 }

@@ -64,6 +64,7 @@ type entry struct {
 	seq    uint64 // order of registration; an update keeps it
 	source string // of a remote card; "" means nobody's
 	seen   time.Time
+	held   bool // does not expire
 }
 
 // index is a set of entries with a sorted summary, rebuilt when somebody asks.
@@ -156,6 +157,10 @@ func (r *Registry) RegisterSandboxed(card agent.Card, sandboxID string) (agent.C
 // of a local agent, and one that another source holds and still sees. Merging
 // the same card again keeps it from expiring.
 func (r *Registry) Merge(card agent.Card, source string) (agent.Card, error) {
+	return r.merge(card, source, false)
+}
+
+func (r *Registry) merge(card agent.Card, source string, held bool) (agent.Card, error) {
 	return r.store(card, func(old *entry) (*entry, error) {
 		switch {
 		case old == nil:
@@ -165,8 +170,14 @@ func (r *Registry) Merge(card agent.Card, source string) (agent.Card, error) {
 			return nil, conflict(card.ID, "discovery source "+old.source+" holds this agent")
 		}
 		card.Origin = agent.Remote
-		return &entry{card: card, source: source}, nil
+		return &entry{card: card, source: source, held: held}, nil
 	})
+}
+
+// Hold is Merge for a card whose source notices by itself when the agent goes: it
+// does not expire, and stays until [Registry.Lost].
+func (r *Registry) Hold(card agent.Card, source string) (agent.Card, error) {
+	return r.merge(card, source, true)
 }
 
 // store validates the card and lets make build its entry under the lock.
@@ -312,7 +323,7 @@ func (r *Registry) expire() {
 		return
 	}
 	for _, e := range r.byID {
-		if e.card.Origin == agent.Remote && time.Since(e.seen) >= r.ttl {
+		if e.card.Origin == agent.Remote && !e.held && time.Since(e.seen) >= r.ttl {
 			r.remove(e)
 		}
 	}
@@ -341,6 +352,17 @@ func (r *Registry) Identity(id string) (agent.Identity, bool) {
 		return agent.Identity{}, false
 	}
 	return e.card.Identity(), true
+}
+
+// Source returns the discovery source that holds a remote card, "" for a local
+// one and one that nobody holds.
+func (r *Registry) Source(id string) string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if e := r.byID[id]; e != nil {
+		return e.source
+	}
+	return ""
 }
 
 // FindByCapability returns the cards that declare a capability, in order of

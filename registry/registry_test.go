@@ -167,6 +167,25 @@ func TestRemoteCardsExpire(t *testing.T) {
 	})
 }
 
+func TestHeldCardsStayUntilLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistry(t, registry.Options{})
+		if _, err := r.Hold(card("a"), "peer"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if r.Source("a") != "peer" || r.Source("b") != "" {
+			t.Errorf("held by %q", r.Source("a"))
+		}
+		if _, err := r.Merge(card("a"), "other"); code(err) != registry.CodeConflict {
+			t.Errorf("another source: %v", err)
+		}
+		if !r.Lost("a", "peer") {
+			t.Error("it was not there")
+		}
+	})
+}
+
 func TestRemoteCardsCanStayForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistry(t, registry.Options{RemoteTTL: -1})

@@ -201,6 +201,7 @@ type delivery struct {
 	ctx    context.Context
 	e      *envelope.Envelope
 	wait   bool
+	inward bool // it came from elsewhere: it was sent there
 	began  time.Time
 	policy policy
 	target agent.Identity
@@ -567,9 +568,11 @@ func (d *delivery) finish(err *Error) (Result, error) {
 	}
 	event.Success = telemetry.Success
 	res.Delivered = res.Path != telemetry.PathBroadcast || res.Recipients > 0
-	sent := telemetry.Of(telemetry.MessageSent, d.e)
-	sent.Timestamp = event.Timestamp
-	d.r.opts.Telemetry.Emit(sent)
+	if !d.inward {
+		sent := telemetry.Of(telemetry.MessageSent, d.e)
+		sent.Timestamp = event.Timestamp
+		d.r.opts.Telemetry.Emit(sent)
+	}
 	d.record(event, d.e)
 	if res.Path != telemetry.PathBroadcast {
 		d.crossTier(d.target, event.Timestamp)
@@ -619,7 +622,7 @@ func (d *delivery) refuse(to agent.Identity, err *Error) {
 // holds as for [Router.Send]. Receive waits for room in the mailbox until ctx
 // ends; so a slow receiver slows down the channel, and its sender.
 func (r *Router) Receive(ctx context.Context, agentID string, e *envelope.Envelope) (Result, error) {
-	d := delivery{r: r, ctx: ctx, e: e, wait: true, began: time.Now(), result: Result{Path: telemetry.PathLocal, TargetAgentID: agentID}}
+	d := delivery{r: r, ctx: ctx, e: e, wait: true, inward: true, began: time.Now(), result: Result{Path: telemetry.PathLocal, TargetAgentID: agentID}}
 	return d.finish(d.takeIn(agentID))
 }
 

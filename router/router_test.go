@@ -420,6 +420,9 @@ func TestReceive(t *testing.T) {
 		if n != 3 {
 			t.Errorf("venus got %d, want 3", n)
 		}
+		if m := r.Telemetry().Metrics(); m.TotalMessagesSent != 0 || m.TotalMessagesReceived != 3 {
+			t.Errorf("counted %d sent and %d received", m.TotalMessagesSent, m.TotalMessagesReceived)
+		}
 	})
 }
 

@@ -1,0 +1,320 @@
+package parley_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley"
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func card(id string) agent.Card {
+	c := agent.Card{ID: id, Name: strings.ToUpper(id), Version: "1.0.0", Tier: agent.PlanetaryTier(id), Capabilities: []agent.Capability{{ID: "work." + id}}}
+	if c.Tier == agent.NoTier {
+		c.Tier = agent.L3
+	}
+	return c
+}
+
+type site struct {
+	*parley.Node
+	at agent.Endpoint
+}
+
+// newSite returns a node that listens on a network and can dial it.
+func newSite(t *testing.T, net *memory.Network, name string, change func(*parley.Options)) site {
+	t.Helper()
+	o := parley.Options{Channels: channel.Options{Dialers: map[agent.Transport]transport.Dialer{agent.TransportLocal: net}}}
+	if change != nil {
+		change(&o)
+	}
+	n, err := parley.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 2 {
+			if err := n.Close(context.Background()); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		}
+	})
+	l, err := net.Listen(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Listen(l); err != nil {
+		t.Fatal(err)
+	}
+	return site{n, l.Endpoint()}
+}
+
+func (s site) join(t *testing.T, c agent.Card) (*parley.Agent, chan string) {
+	t.Helper()
+	got := make(chan string, 100)
+	a, err := s.Join(c, func(_ context.Context, e *envelope.Envelope) { got <- e.Sender + string(e.Payload) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, got
+}
+
+func expect(t *testing.T, got chan string, want string) {
+	t.Helper()
+	select {
+	case s := <-got:
+		if s != want {
+			t.Errorf("got %s, want %s", s, want)
+		}
+	case <-time.After(time.Minute):
+		t.Errorf("%s did not arrive", want)
+	}
+}
+
+func TestTwoNodesIntroduceTheirAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net memory.Network
+		here, there := newSite(t, &net, "here", nil), newSite(t, &net, "there", nil)
+		mars, atMars := here.join(t, card("mars"))
+		saturn, _ := here.join(t, card("saturn"))
+		venus, atVenus := there.join(t, card("venus"))
+		c, err := here.Connect(t.Context(), "mars", "venus", there.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := mars.Send(t.Context(), "venus", envelope.Request, 1)
+		if err != nil || res.Path != telemetry.PathRemote {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		expect(t, atVenus, "mars1")
+		if _, err := venus.Send(t.Context(), "mars", envelope.Response, 2); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, atMars, "venus2")
+		if _, err := saturn.SendToCapability(t.Context(), "work.venus", envelope.Request, 3); err != nil { // opens its own channel
+			t.Fatal(err)
+		}
+		expect(t, atVenus, "saturn3")
+		if res, err := venus.Send(t.Context(), "*", envelope.Notification, 4); err != nil || res.Recipients != 2 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		expect(t, atMars, "venus4")
+
+		if got, err := there.Registry().Get("mars"); err != nil || got.Origin != agent.Remote || len(got.Endpoints) != 1 || got.Endpoints[0] != here.at {
+			t.Errorf("there mars is %+v, %v", got, err)
+		}
+		c.Close()
+		synctest.Wait()
+		if _, err := there.Registry().Get("mars"); err == nil {
+			t.Error("mars is known though its channel is closed")
+		}
+		if _, err := here.Registry().Get("venus"); err != nil {
+			t.Error("venus is forgotten though saturn talks with it")
+		}
+		saturn.Leave()
+		synctest.Wait()
+		if n := len(here.Channels().Channels()); n != 0 {
+			t.Errorf("%d channels are left", n)
+		}
+		if _, err := here.Registry().Get("saturn"); err == nil {
+			t.Error("saturn is still known")
+		}
+		if m := here.Telemetry().Metrics(); m.TotalMessagesSent != 2 || m.TotalMessagesReceived != 3 {
+			t.Errorf("here counted %d and %d", m.TotalMessagesSent, m.TotalMessagesReceived)
+		}
+	})
+}
+
+func TestDiscoveredAgentsNeedNoConnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net memory.Network
+		var finding registry.MemoryNetwork
+		here, there := newSite(t, &net, "here", nil), newSite(t, &net, "there", nil)
+		for _, s := range []site{here, there} {
+			if err := s.Registry().EnableDiscovery("memory", finding.Join()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mars, _ := here.join(t, card("mars"))
+		c := card("venus")
+		c.Endpoints = []agent.Endpoint{there.at}
+		_, atVenus := there.join(t, c)
+		synctest.Wait()
+		if _, err := mars.Send(t.Context(), "venus", envelope.Request, 1); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, atVenus, "mars1")
+	})
+}
+
+// intruder opens a channel as whoever it says, at the address of venus's node.
+func intruder(t *testing.T, net *memory.Network, from string, card string) *channel.Channel {
+	t.Helper()
+	m := channel.NewManager(channel.Options{
+		Dialers:   map[agent.Transport]transport.Dialer{agent.TransportLocal: net},
+		Introduce: func(string) json.RawMessage { return json.RawMessage(card) },
+	}, nil)
+	t.Cleanup(func() { m.Close() })
+	c, err := m.OpenAt(t.Context(), from, "venus", agent.Endpoint{Transport: agent.TransportLocal, Address: "there"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestPeersCannotTakeAgentsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net memory.Network
+		there := newSite(t, &net, "there", func(o *parley.Options) {
+			o.Trust = func(_ string, c agent.Card) error {
+				if c.Tier == agent.L0 {
+					return errors.New("we have an orchestrator")
+				}
+				return nil
+			}
+		})
+		there.join(t, card("venus"))
+		there.join(t, card("earth"))
+		mine := func(id string, tier int) string {
+			return fmt.Sprintf(`{"id":%q,"name":"X","version":"1","tier":%d,"capabilities":[]}`, id, tier)
+		}
+		if _, err := there.Registry().Hold(card("mars"), "peer:mars's hub"); err != nil {
+			t.Fatal(err)
+		}
+		for name, tc := range map[string]struct{ from, card, want string }{
+			"a local agent":        {"earth", mine("earth", 1), "agent of this process"},
+			"another peer's agent": {"mars", mine("mars", 2), "another peer"},
+			"another's card":       {"io", mine("europa", 3), "is that of"},
+			"a broken card":        {"io", `{"id":"io"}`, "is missing"},
+			"not trusted":          {"sun", mine("sun", 0), "we have an orchestrator"},
+			"no card":              {"io", ``, "must introduce itself"},
+		} {
+			c := intruder(t, &net, tc.from, tc.card)
+			if err := c.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: %v, want %q", name, err, tc.want)
+			}
+		}
+		c := intruder(t, &net, "io", mine("io", 3))
+		if err := c.Ready(t.Context()); err != nil {
+			t.Errorf("a proper one: %v", err)
+		}
+	})
+}
+
+// What a peer says of its tier in an envelope does not count; its card does.
+func TestRemoteEnvelopesAreHeldAgainstTheCard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net memory.Network
+		there := newSite(t, &net, "there", nil)
+		_, atVenus := there.join(t, card("venus"))
+		c := intruder(t, &net, "mercury", `{"id":"mercury","name":"M","version":"1","tier":1,"capabilities":[]}`)
+		for _, m := range []*envelope.Metadata{nil, {Tier: agent.L0}, {Tier: agent.L1}} {
+			e, err := envelope.New("mercury", "venus", envelope.Request, nil) // L1 may not address L2
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Metadata = m
+			if err := c.Send(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := len(atVenus); n != 0 {
+			t.Errorf("%d envelopes got through", n)
+		}
+		if n := there.Telemetry().Metrics().SecurityEvents; n != 3 {
+			t.Errorf("%d security events, want 3", n)
+		}
+	})
+}
+
+func TestErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net memory.Network
+		if _, err := parley.New(parley.Options{Router: router.Options{Tiers: &router.TierConfig{Rules: []router.TierRule{{}}}}}); err == nil {
+			t.Error("nonsense rules were taken")
+		}
+		here := newSite(t, &net, "here", nil)
+		if _, err := here.Join(agent.Card{ID: "x"}, nil); err == nil {
+			t.Error("half a card was taken")
+		}
+		here.join(t, card("mars"))
+		if _, err := here.Connect(t.Context(), "mars", "*", here.at); err == nil {
+			t.Error("connected to everybody")
+		}
+		if _, err := here.Connect(t.Context(), "mars", "ghost", here.at); err == nil || !strings.Contains(err.Error(), "no agent") {
+			t.Errorf("connected to a ghost: %v", err)
+		}
+		if err := here.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("late")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := here.Listen(l); err == nil {
+			t.Error("a closed node listens")
+		}
+	})
+}
+
+func Example() {
+	ctx := context.Background()
+	node, err := parley.New(parley.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer node.Close(ctx)
+	answered := make(chan struct{})
+	mars, err := node.Join(agent.Card{ID: "mars", Name: "MARS", Version: "1.0.0", Tier: agent.L2, Capabilities: []agent.Capability{}},
+		func(_ context.Context, e *envelope.Envelope) {
+			fmt.Println(e.Sender, "says", string(e.Payload))
+			close(answered)
+		})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var venus *parley.Agent
+	venus, err = node.Join(agent.Card{ID: "venus", Name: "VENUS", Version: "1.0.0", Tier: agent.L2, Capabilities: []agent.Capability{{ID: "codegen.react"}}},
+		func(ctx context.Context, e *envelope.Envelope) {
+			if _, err := venus.Reply(ctx, e, envelope.Response, "on it"); err != nil {
+				fmt.Println(err)
+			}
+		})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	result, err := mars.SendToCapability(ctx, "codegen.react", envelope.Request, "draw a button")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	<-answered
+	fmt.Println(result.TargetAgentID, result.Path)
+	// Output:
+	// venus says "on it"
+	// venus local
+}
