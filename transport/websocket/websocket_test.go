@@ -3,6 +3,7 @@ package websocket_test
 import (
 	"io"
 	"log"
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -12,7 +13,15 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if address := os.Getenv(receiverAddress); address != "" {
+		if err := receive(address, os.Getenv(receiverFile)); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // quiet keeps the HTTP server's remarks on hostile clients out of the tests' output.
 var quiet = log.New(io.Discard, "", 0)

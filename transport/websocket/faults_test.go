@@ -1,0 +1,332 @@
+package websocket_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/websocket"
+)
+
+// messages is how many go through each fault test; the full run has 100,000.
+var messages = flag.Int("messages", 3000, "envelopes in each fault test")
+
+// patience bounds a test that hangs.
+func patience(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// quick are options under which faults are noticed soon.
+func quick() channel.Options {
+	return channel.Options{AckTimeout: 500 * time.Millisecond, GapTimeout: 50 * time.Millisecond, AckDelay: time.Millisecond,
+		ReconnectDelay: time.Millisecond, HandshakeTimeout: 2 * time.Second}
+}
+
+// sequence checks that what arrives counts from 0: each once, in order.
+type sequence struct {
+	mu    sync.Mutex
+	n     int
+	wrong []string
+}
+
+func (s *sequence) handle(_ context.Context, e *envelope.Envelope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if string(e.Payload) != fmt.Sprint(s.n) && len(s.wrong) < 10 {
+		s.wrong = append(s.wrong, fmt.Sprintf("%s came as number %d", e.Payload, s.n))
+	}
+	s.n++
+}
+
+func (s *sequence) check(t testing.TB, n int) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n != n || len(s.wrong) > 0 {
+		t.Errorf("%d arrived of %d; %v", s.n, n, s.wrong)
+	}
+}
+
+// pair is a channel over WebSocket, with something hostile in between.
+type pair struct {
+	a, b     *channel.Channel
+	atA, atB sequence
+}
+
+// newPair opens a channel to a listener through what between returns.
+func newPair(t testing.TB, between func(agent.Endpoint) agent.Endpoint) *pair {
+	t.Helper()
+	settings := websocket.Options{PingInterval: 200 * time.Millisecond, PingTimeout: 300 * time.Millisecond}
+	l := listen(t, websocket.ListenOptions{Options: settings})
+	p := new(pair)
+	taken := make(chan *channel.Channel, 1)
+	o := quick()
+	o.Dialers = map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{Options: settings}}
+	ma := channel.NewManager(o, nil)
+	mb := channel.NewManager(quick(), func(c *channel.Channel) {
+		c.OnMessage(p.atB.handle)
+		taken <- c
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := mb.Serve(context.Background(), l); err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	// Before the cleanups of whatever is in between: it must still be there.
+	at := between(l.Endpoint())
+	t.Cleanup(func() {
+		for _, err := range []error{ma.Close(), mb.Close(), l.Close()} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		wg.Wait()
+	})
+	var err error
+	if p.a, err = ma.OpenAt(t.Context(), "a", "b", at); err != nil {
+		t.Fatal(err)
+	}
+	p.a.OnMessage(p.atA.handle)
+	if err := p.a.Ready(patience(t)); err != nil {
+		t.Fatal(err)
+	}
+	p.b = <-taken
+	return p
+}
+
+func message(t testing.TB, from, to string, payload any) *envelope.Envelope {
+	t.Helper()
+	e, err := envelope.New(from, to, envelope.Notification, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// exchange sends n envelopes each way; now and then it calls fault.
+func (p *pair) exchange(t testing.TB, n, every int, fault func()) {
+	t.Helper()
+	ctx := patience(t)
+	var wg sync.WaitGroup
+	for _, c := range []*channel.Channel{p.a, p.b} {
+		wg.Go(func() {
+			for i := range n {
+				if err := c.Send(ctx, message(t, c.LocalAgent(), c.RemoteAgent(), i)); err != nil {
+					t.Errorf("%s, envelope %d: %v", c.LocalAgent(), i, err)
+					return
+				}
+				if fault != nil && c == p.a && i%every == every-1 {
+					fault()
+				}
+			}
+			if err := c.Flush(ctx); err != nil {
+				t.Errorf("%s: flush: %v", c.LocalAgent(), err)
+			}
+		})
+	}
+	wg.Wait()
+	p.atA.check(t, n)
+	p.atB.check(t, n)
+}
+
+func TestChannelSurvivesCuts(t *testing.T) {
+	var p *proxy
+	c := newPair(t, func(to agent.Endpoint) agent.Endpoint { p = newProxy(t, to); return p.Endpoint() })
+	c.exchange(t, *messages, max(*messages/10, 1), p.Cut)
+}
+
+// TestChannelSurvivesCutsAnywhere cuts every connection after some bytes: in the
+// HTTP headers, in the handshake of the channel, in the middle of a frame.
+func TestChannelSurvivesCutsAnywhere(t *testing.T) {
+	var p *proxy
+	c := newPair(t, func(to agent.Endpoint) agent.Endpoint { p = newProxy(t, to); return p.Endpoint() })
+	r := rand.New(rand.NewPCG(1, 2))
+	p.CutAfter(func() int {
+		if r.IntN(3) == 0 {
+			return 1 + r.IntN(2000) // early
+		}
+		return 1 + r.IntN(100*(*messages))
+	})
+	p.Cut()
+	c.exchange(t, *messages, 1, nil)
+}
+
+func TestChannelSurvivesHalfOpenConnections(t *testing.T) {
+	var p *proxy
+	c := newPair(t, func(to agent.Endpoint) agent.Endpoint { p = newProxy(t, to); return p.Endpoint() })
+	c.exchange(t, *messages, max(*messages/3, 1), p.Silence)
+}
+
+func TestChannelOverASlowNetwork(t *testing.T) {
+	var p *proxy
+	c := newPair(t, func(to agent.Endpoint) agent.Endpoint { p = newProxy(t, to); return p.Endpoint() })
+	p.Slow(time.Millisecond)
+	c.exchange(t, min(*messages, 3000), 1, nil)
+}
+
+func TestChannelSurvivesRepeatedAndReorderedMessages(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			c := newPair(t, func(to agent.Endpoint) agent.Endpoint { return newShuffler(t, to, seed).Endpoint() })
+			c.exchange(t, *messages, 1, nil)
+		})
+	}
+}
+
+// A slow handler slows its sender down: the channel neither breaks nor grows.
+func TestChannelWithASlowHandler(t *testing.T) {
+	c := newPair(t, func(to agent.Endpoint) agent.Endpoint { return to })
+	release := make(chan struct{})
+	var once sync.Once
+	c.b.OnMessage(func(context.Context, *envelope.Envelope) { once.Do(func() { <-release }) })
+	var broke sync.Map
+	c.a.OnStatus(func(s channel.Status) { broke.Store(s, true) })
+	done := make(chan struct{})
+	go func() { defer close(done); c.exchange(t, *messages, 1, nil) }()
+	// Longer than it takes to find a dead peer; the envelopes behind the first wait.
+	ctx, cancel := context.WithTimeout(patience(t), 2*quick().AckTimeout)
+	defer cancel()
+	<-ctx.Done()
+	close(release)
+	<-done
+	if _, ok := broke.Load(channel.Reconnecting); ok {
+		t.Error("a slow handler was taken for a dead peer")
+	}
+}
+
+// TestReceiverIsKilled kills the receiving process, without warning, several times
+// while messages arrive. Each is handled once and in order: the file to which the
+// handler appends is its checkpoint as well.
+func TestReceiverIsKilled(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "handled")
+	r := startReceiver(t, "127.0.0.1:0", file)
+	o := quick()
+	o.Dialers = map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}}
+	m := channel.NewManager(o, nil)
+	defer m.Close()
+	c, err := m.OpenAt(t.Context(), "a", "b", agent.Endpoint{Transport: agent.TransportWebSocket, Address: r.url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := patience(t)
+	every := max(*messages/5, 1)
+	for i := range *messages {
+		if err := c.Send(ctx, message(t, "a", "b", i)); err != nil {
+			t.Fatalf("envelope %d: %v", i, err)
+		}
+		if i%every == every/2 {
+			r.kill(t)
+			r = startReceiver(t, strings.TrimPrefix(r.url, "ws://"), file)
+		}
+	}
+	if err := c.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.kill(t)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+	if len(lines) != *messages {
+		t.Errorf("%d were handled of %d", len(lines), *messages)
+	}
+	for i, line := range lines {
+		if line != fmt.Sprint(i) {
+			t.Fatalf("%s was handled as number %d", line, i)
+		}
+	}
+}
+
+// receiver is a process that takes channels: this test's program again.
+type receiver struct {
+	cmd *exec.Cmd
+	url string
+}
+
+// Environment of a receiver.
+const (
+	receiverAddress = "PARLEY_TEST_RECEIVER_ADDRESS"
+	receiverFile    = "PARLEY_TEST_RECEIVER_FILE"
+)
+
+func startReceiver(t *testing.T, address, file string) *receiver {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), receiverAddress+"="+address, receiverFile+"="+file)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := &receiver{cmd: cmd}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	url, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the receiver does not start: %v", err)
+	}
+	r.url = strings.TrimSpace(url)
+	return r
+}
+
+func (r *receiver) kill(t *testing.T) {
+	t.Helper()
+	if err := r.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r.cmd.Wait() // says that it was killed
+}
+
+// receive is the receiver's main function.
+func receive(address, file string) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	l, err := websocket.Listen(address, websocket.ListenOptions{})
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Endpoint().Address)
+	o := quick()
+	o.Checkpoints = fileCheckpoint(file)
+	m := channel.NewManager(o, func(c *channel.Channel) {
+		c.OnMessage(func(_ context.Context, e *envelope.Envelope) {
+			if _, err := fmt.Fprintf(f, "%s\n", e.Payload); err != nil { // one write: all of it or nothing
+				panic(err)
+			}
+		})
+	})
+	return m.Serve(context.Background(), l)
+}
+
+// fileCheckpoint is the file to which the handler appends a line for each
+// envelope: effect and checkpoint are one.
+type fileCheckpoint string
+
+func (f fileCheckpoint) Load(string) (uint64, error) {
+	data, err := os.ReadFile(string(f))
+	return uint64(bytes.Count(data, []byte("\n"))), err
+}
+
+func (f fileCheckpoint) Save(string, uint64) error { return nil }
