@@ -130,9 +130,9 @@ func (d *Dialer) client() (client *http.Client, release func()) {
 func dialError(u *url.URL, resp *http.Response, err error) error {
 	e := &transport.Error{Code: transport.CodeUnreachable, Message: "no connection to " + u.Redacted(), Err: err}
 	var untrusted *tls.CertificateVerificationError
-	var alert tls.AlertError
+	var op *net.OpError
 	switch {
-	case errors.As(err, &untrusted), errors.As(err, &alert):
+	case errors.As(err, &untrusted), errors.As(err, &op) && op.Op == "remote error": // a TLS alert, e.g. about our certificate
 		e.Code = transport.CodeUnauthorized
 	case resp == nil:
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:

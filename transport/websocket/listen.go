@@ -208,8 +208,14 @@ func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error
 	return newConn(ws, &l.o.Options, peer, limit), nil
 }
 
-// hand queues a connection for Accept, for a while.
+// hand queues a connection for Accept. If the queue is full, it waits a while;
+// otherwise even a connection that has ended is queued, with what it has brought.
 func (l *Listener) hand(c *conn) {
+	select {
+	case l.queue <- c:
+		return
+	default:
+	}
 	t := time.NewTimer(handshakeTimeout)
 	defer t.Stop()
 	select {

@@ -1,0 +1,342 @@
+package websocket_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ws "github.com/coder/websocket"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/websocket"
+)
+
+// connect returns both ends of a connection.
+func connect(t testing.TB, here, there websocket.Options) (dialled, accepted transport.Conn) {
+	t.Helper()
+	l := listenUntilTheEnd(t, websocket.ListenOptions{Options: there})
+	dialled = dial(t, &websocket.Dialer{Options: here}, l.Endpoint())
+	return dialled, accept(t, l)
+}
+
+// raw returns a connection whose dialling end is bare WebSocket.
+func raw(t *testing.T, o websocket.Options) (*ws.Conn, transport.Conn) {
+	t.Helper()
+	l := listenUntilTheEnd(t, websocket.ListenOptions{Options: o})
+	c, _, err := ws.Dial(patience(t), l.Endpoint().Address, &ws.DialOptions{Subprotocols: []string{websocket.Subprotocol}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.CloseNow() })
+	return c, accept(t, l)
+}
+
+func data(t testing.TB, payload any) transport.Frame {
+	t.Helper()
+	return transport.Frame{Kind: transport.Data, Seq: 1, Envelope: message(t, "a", "b", payload)}
+}
+
+// TestWhatWasSentBeforeCloseArrives: closing a socket with unread data would
+// destroy what is still on its way to the peer.
+func TestWhatWasSentBeforeCloseArrives(t *testing.T) {
+	for range 50 {
+		a, b := connect(t, websocket.Options{}, websocket.Options{})
+		if err := b.Send(patience(t), []transport.Frame{data(t, strings.Repeat("never read", 1000))}); err != nil {
+			t.Fatal(err)
+		}
+		sent := []transport.Frame{data(t, strings.Repeat("x", 200_000)), {Kind: transport.Close, Reason: &transport.Reason{Code: "X"}}}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := a.Send(patience(t), sent); err != nil {
+				t.Error(err)
+			}
+			a.Close()
+		})
+		var got []transport.Kind
+		for {
+			frames, err := b.Receive(patience(t))
+			if err != nil {
+				if transport.CodeOf(err) != transport.CodeClosed {
+					t.Errorf("the end: %v", err)
+				}
+				break
+			}
+			for _, f := range frames {
+				got = append(got, f.Kind)
+			}
+		}
+		wg.Wait()
+		if len(got) != 2 || got[1] != transport.Close {
+			t.Fatalf("%v arrived", got)
+		}
+	}
+}
+
+// The peer's end wakes whoever receives, and says whether it was meant.
+func TestReceiveSaysHowItEnded(t *testing.T) {
+	a, b := connect(t, websocket.Options{}, websocket.Options{})
+	a.Close()
+	if _, err := b.Receive(patience(t)); transport.CodeOf(err) != transport.CodeClosed || !strings.Contains(err.Error(), "the peer closed it") {
+		t.Errorf("got %v", err)
+	}
+	if err := b.Send(patience(t), []transport.Frame{{Kind: transport.Ready}}); transport.CodeOf(err) != transport.CodeClosed {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestReceiveWithAContextThatEndsLosesNothing(t *testing.T) {
+	a, b := connect(t, websocket.Options{}, websocket.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Receive(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	if err := a.Send(patience(t), []transport.Frame{data(t, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	if frames, err := b.Receive(patience(t)); err != nil || len(frames) != 1 {
+		t.Errorf("got %v, %v", frames, err)
+	}
+}
+
+// TestHalfOpenConnectionsAreFound: both ends live, nothing passes. Whoever receives
+// or sends is woken.
+func TestHalfOpenConnectionsAreFound(t *testing.T) {
+	o := websocket.Options{PingInterval: 20 * time.Millisecond, PingTimeout: 50 * time.Millisecond}
+	for name, use := range map[string]func(transport.Conn) error{
+		"receiving": func(c transport.Conn) error { _, err := c.Receive(patience(t)); return err },
+		"sending": func(c transport.Conn) error {
+			big := []transport.Frame{data(t, strings.Repeat("x", 500_000))}
+			for { // until the kernel takes no more, and then until the watch finds out
+				if err := c.Send(patience(t), big); err != nil {
+					return err
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listenUntilTheEnd(t, websocket.ListenOptions{Options: o})
+			p := newProxy(t, l.Endpoint())
+			a := dial(t, &websocket.Dialer{Options: o}, p.Endpoint())
+			b := accept(t, l)
+			p.Silence()
+			var wg sync.WaitGroup
+			for _, c := range []transport.Conn{a, b} {
+				wg.Go(func() {
+					if err := use(c); transport.CodeOf(err) != transport.CodeClosed {
+						t.Errorf("got %v", err)
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// A connection that is only idle stays.
+func TestIdleConnectionsStay(t *testing.T) {
+	o := websocket.Options{PingInterval: time.Millisecond, PingTimeout: 10 * time.Second}
+	a, b := connect(t, o, o)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := a.Receive(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("after many pings: %v", err)
+	}
+	if err := a.Send(patience(t), []transport.Frame{{Kind: transport.Ready}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Receive(patience(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whoever does not receive for a while does not take the peer for dead.
+func TestPauseInReceiveIsNoSilence(t *testing.T) {
+	o := websocket.Options{PingInterval: 5 * time.Millisecond, PingTimeout: 5 * time.Millisecond}
+	patient := websocket.Options{PingInterval: time.Hour}
+	a, b := connect(t, patient, o)
+	const n = 5
+	for i := range n {
+		if err := a.Send(patience(t), []transport.Frame{data(t, i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	<-ctx.Done() // many intervals
+	for got := 0; got < n; {
+		frames, err := b.Receive(patience(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += len(frames)
+	}
+}
+
+// TestSendUnblocks: a peer that reads nothing holds up the sender until its
+// context ends or somebody closes the connection.
+func TestSendUnblocks(t *testing.T) {
+	big := []transport.Frame{data(t, strings.Repeat("x", 900_000))}
+	fill := func(ctx context.Context, c transport.Conn) error {
+		for {
+			if err := c.Send(ctx, big); err != nil {
+				return err
+			}
+		}
+	}
+	t.Run("context", func(t *testing.T) {
+		a, _ := connect(t, websocket.Options{}, websocket.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if err := fill(ctx, a); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		if err := a.Send(t.Context(), big); transport.CodeOf(err) != transport.CodeClosed {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
+	t.Run("close", func(t *testing.T) {
+		a, _ := connect(t, websocket.Options{}, websocket.Options{})
+		time.AfterFunc(100*time.Millisecond, func() { a.Close() })
+		if err := fill(patience(t), a); transport.CodeOf(err) != transport.CodeClosed {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestPeersLimitIsKept: what the peer would not take is refused before it is sent,
+// and the connection lives.
+func TestPeersLimitIsKept(t *testing.T) {
+	small := websocket.Options{}
+	small.Codec.Envelope.MaxSize = 600_000
+	large := websocket.Options{}
+	large.Codec.Envelope.MaxSize = 2 << 20
+	for name, ends := range map[string]func() (from, to transport.Conn){
+		"to the listener": func() (from, to transport.Conn) { return connect(t, large, small) },
+		"to the dialer":   func() (from, to transport.Conn) { to, from = connect(t, small, large); return from, to },
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, to := ends()
+			err := from.Send(patience(t), []transport.Frame{data(t, 1), data(t, strings.Repeat("x", 700_000))})
+			if transport.CodeOf(err) != transport.CodeTooLarge {
+				t.Fatalf("got %v", err)
+			}
+			if err := from.Send(patience(t), []transport.Frame{data(t, strings.Repeat("x", 500_000))}); err != nil {
+				t.Fatal(err)
+			}
+			if frames, err := to.Receive(patience(t)); err != nil || len(frames[0].Envelope.Payload) != 500_002 {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// TestHostileMessages: whoever sends what is no frame is shut out, with the reason
+// as a status.
+func TestHostileMessages(t *testing.T) {
+	for name, test := range map[string]struct {
+		kind   ws.MessageType
+		data   string
+		status ws.StatusCode
+	}{
+		"text":             {ws.MessageText, "hello", ws.StatusInvalidFramePayloadData},
+		"no frame":         {ws.MessageBinary, "\xff", ws.StatusInvalidFramePayloadData},
+		"half a frame":     {ws.MessageBinary, "\x05\x01", ws.StatusInvalidFramePayloadData},
+		"no envelope":      {ws.MessageBinary, "\x05\x01\x00\x02{}", ws.StatusInvalidFramePayloadData},
+		"far too many":     {ws.MessageBinary, strings.Repeat("\x03", 100_000), ws.StatusInvalidFramePayloadData},
+		"a length of 2^63": {ws.MessageBinary, "\x01\xff\xff\xff\xff\xff\xff\xff\xff\x7f", ws.StatusInvalidFramePayloadData},
+		"far too large":    {ws.MessageBinary, strings.Repeat("\x03", 3<<20), ws.StatusMessageTooBig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, conn := raw(t, websocket.Options{})
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				frames, err := conn.Receive(patience(t))
+				if code := transport.CodeOf(err); code != transport.CodeInvalid && code != transport.CodeClosed {
+					t.Errorf("got %v, %v", frames, err)
+				}
+			})
+			c.Write(patience(t), test.kind, []byte(test.data)) // may fail in the middle, when it is too large
+			if _, _, err := c.Read(patience(t)); test.status != ws.StatusMessageTooBig && ws.CloseStatus(err) != test.status {
+				t.Errorf("the client learns: %v", err)
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// An empty message and many small ones are nothing special.
+func TestEmptyMessagesAreNothing(t *testing.T) {
+	c, conn := raw(t, websocket.Options{})
+	for _, m := range []string{"", "", "\x03"} {
+		if err := c.Write(patience(t), ws.MessageBinary, []byte(m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if frames, err := conn.Receive(patience(t)); err != nil || len(frames) != 1 || frames[0].Kind != transport.Ready {
+		t.Errorf("got %v, %v", frames, err)
+	}
+}
+
+// TestManySmallFrames: more than one message may hold.
+func TestManySmallFrames(t *testing.T) {
+	a, b := connect(t, websocket.Options{}, websocket.Options{})
+	const n = 3*transport.MaxFrames + 1
+	frames := make([]transport.Frame, n)
+	for i := range frames {
+		frames[i] = transport.Frame{Kind: transport.Ack, Seq: uint64(i)}
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := a.Send(patience(t), frames); err != nil {
+			t.Error(err)
+		}
+	})
+	for next := uint64(0); next < n; {
+		got, err := b.Receive(patience(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range got {
+			if f.Seq != next {
+				t.Fatalf("got %d, want %d", f.Seq, next)
+			}
+			next++
+		}
+	}
+	wg.Wait()
+}
+
+// TestReceivedEnvelopesAreOnesOwn: buffers and slices are used again, what was
+// received stays.
+func TestReceivedEnvelopesAreOnesOwn(t *testing.T) {
+	a, b := connect(t, websocket.Options{}, websocket.Options{})
+	var kept []*envelope.Envelope
+	for i := range 100 {
+		if err := a.Send(patience(t), []transport.Frame{data(t, strings.Repeat(string(rune('a'+i%26)), 1000))}); err != nil {
+			t.Fatal(err)
+		}
+		frames, err := b.Receive(patience(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, frames[0].Envelope)
+	}
+	for i, e := range kept {
+		if want := `"` + strings.Repeat(string(rune('a'+i%26)), 1000) + `"`; string(e.Payload) != want {
+			t.Fatalf("envelope %d has changed", i)
+		}
+	}
+}
+
+func TestEndpointsOfOtherTransports(t *testing.T) {
+	_, err := new(websocket.Dialer).Dial(t.Context(), agent.Endpoint{Transport: agent.TransportNATS, Address: "ws://127.0.0.1:1"})
+	if transport.CodeOf(err) != transport.CodeInvalid {
+		t.Errorf("got %v", err)
+	}
+}
