@@ -30,6 +30,22 @@ func TestValidAgreesWithEncodingJSON(t *testing.T) {
 	}
 }
 
+// TestEveryByteAtEveryPlace: strings are read eight bytes at a time.
+func TestEveryByteAtEveryPlace(t *testing.T) {
+	for length := range 20 {
+		for at := range length {
+			for b := range 256 {
+				text := []byte(`"` + strings.Repeat("a", length) + `"`)
+				text[1+at] = byte(b)
+				want := json.Valid(text) && utf8.Valid(text)
+				if got := jsonscan.Valid(text); got != want {
+					t.Fatalf("Valid(%q) = %v, want %v", text, got, want)
+				}
+			}
+		}
+	}
+}
+
 func TestDepthIsBounded(t *testing.T) {
 	deep := func(n int) []byte { return []byte(strings.Repeat("[", n) + strings.Repeat("]", n)) }
 	if !jsonscan.Valid(deep(jsonscan.MaxDepth)) {
