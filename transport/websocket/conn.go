@@ -17,7 +17,7 @@ import (
 const (
 	batchSize = 64 << 10    // bytes of a message that another frame would make larger
 	chunkSize = 64 << 10    // bytes of a WebSocket frame; pings go between
-	maxBuffer = 256 << 10   // bytes of a buffer that is kept to be used again
+	maxBuffer = 2 << 20     // bytes of a buffer that is kept to be used again
 	maxSpare  = 512         // frames of a slice that is kept to be used again
 	linger    = time.Second // for what is on its way at the end
 )
