@@ -69,20 +69,24 @@ type pair struct {
 	atA, atB sequence
 }
 
-// newPair opens a channel to a listener through what between returns.
+// newPair opens a channel to a listener through what between returns. Faults are
+// noticed soon.
 func newPair(t testing.TB, between func(agent.Endpoint) agent.Endpoint) *pair {
 	t.Helper()
-	settings := websocket.Options{PingInterval: 200 * time.Millisecond, PingTimeout: 300 * time.Millisecond}
+	return newPairWith(t, quick(), websocket.Options{PingInterval: 200 * time.Millisecond, PingTimeout: 300 * time.Millisecond}, between)
+}
+
+func newPairWith(t testing.TB, o channel.Options, settings websocket.Options, between func(agent.Endpoint) agent.Endpoint) *pair {
+	t.Helper()
 	l := listen(t, websocket.ListenOptions{Options: settings})
 	p := new(pair)
 	taken := make(chan *channel.Channel, 1)
-	o := quick()
-	o.Dialers = map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{Options: settings}}
-	ma := channel.NewManager(o, nil)
-	mb := channel.NewManager(quick(), func(c *channel.Channel) {
+	mb := channel.NewManager(o, func(c *channel.Channel) {
 		c.OnMessage(p.atB.handle)
 		taken <- c
 	})
+	o.Dialers = map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{Options: settings}}
+	ma := channel.NewManager(o, nil)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := mb.Serve(context.Background(), l); err != nil {
@@ -192,7 +196,8 @@ func TestChannelSurvivesRepeatedAndReorderedMessages(t *testing.T) {
 
 // A slow handler slows its sender down: the channel neither breaks nor grows.
 func TestChannelWithASlowHandler(t *testing.T) {
-	c := newPair(t, func(to agent.Endpoint) agent.Endpoint { return to })
+	o := channel.Options{AckTimeout: 2 * time.Second}
+	c := newPairWith(t, o, websocket.Options{PingInterval: 100 * time.Millisecond}, func(to agent.Endpoint) agent.Endpoint { return to })
 	release := make(chan struct{})
 	var once sync.Once
 	c.b.OnMessage(func(context.Context, *envelope.Envelope) { once.Do(func() { <-release }) })
@@ -201,7 +206,7 @@ func TestChannelWithASlowHandler(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); c.exchange(t, *messages, 1, nil) }()
 	// Longer than it takes to find a dead peer; the envelopes behind the first wait.
-	ctx, cancel := context.WithTimeout(patience(t), 2*quick().AckTimeout)
+	ctx, cancel := context.WithTimeout(patience(t), 3*o.AckTimeout/2)
 	defer cancel()
 	<-ctx.Done()
 	close(release)
