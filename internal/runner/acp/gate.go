@@ -3,7 +3,6 @@ package acp
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	sdk "github.com/coder/acp-go-sdk"
 
 	"github.com/parleyhub/parley/internal/process"
-	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/runner/duplex"
 )
 
@@ -89,14 +87,7 @@ func (g *gate) end(err error) error {
 	for (g.answered || g.notifications > 0) && !g.closed {
 		g.cond.Wait()
 	}
-	switch {
-	case errors.Is(err, io.EOF):
-		g.err = duplex.ErrClosed
-	case errors.Is(err, process.ErrLineTooLong):
-		g.err = &runner.Error{Code: runner.CodeLimit, Message: "the agent sent a message that is too long", Err: err}
-	default:
-		g.err = fmt.Errorf("%w: %w", duplex.ErrClosed, err)
-	}
+	g.err = duplex.ReadError(err)
 	return io.EOF
 }
 

@@ -4,7 +4,6 @@
 package claudestdio
 
 import (
-	"context"
 	"slices"
 
 	"github.com/parleyhub/parley/internal/runner"
@@ -50,7 +49,6 @@ func (d *dialect) Connect(conn duplex.Conn) duplex.Peer {
 		out:   duplex.NewOutbox(conn.Stdin),
 		done:  make(chan struct{}),
 		calls: make(map[string]chan controlLine),
-		asks:  make(map[string]context.CancelFunc),
 	}
 	go p.read()
 	return p

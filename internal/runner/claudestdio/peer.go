@@ -3,9 +3,6 @@ package claudestdio
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"strconv"
 	"sync"
 
@@ -22,12 +19,12 @@ type peer struct {
 	out  *duplex.Outbox
 	done chan struct{} // closed when the reading goroutine has ended
 
-	mu     sync.Mutex
-	err    error // why reading ended
-	next   int
-	calls  map[string]chan controlLine
-	asks   map[string]context.CancelFunc
-	asking sync.WaitGroup
+	questions duplex.Questions
+
+	mu    sync.Mutex
+	err   error // why reading ended
+	next  int
+	calls map[string]chan controlLine
 	// replays is set once claude has echoed a prompt: from then on a result
 	// counts only behind the echo of its prompt.
 	replays bool
@@ -42,10 +39,6 @@ type prompt struct {
 	started bool // claude has echoed it
 	ended   chan duplex.Result
 }
-
-// maxAsks bounds the goroutines that wait for decisions. The turn's own bound,
-// which says so to the user, is lower.
-const maxAsks = 64
 
 // Open greets the agent; the conversation was chosen by the arguments, and its
 // id comes with the first prompt.
@@ -76,7 +69,7 @@ func (p *peer) call(ctx context.Context, subtype string) (controlLine, error) {
 	if err != nil {
 		return controlLine{}, err
 	}
-	return await(ctx, p, answer)
+	return duplex.Await(ctx, answer, p.done, p.cause)
 }
 
 func (p *peer) id() string {
@@ -84,24 +77,6 @@ func (p *peer) id() string {
 	defer p.mu.Unlock()
 	p.next++
 	return "parley-" + strconv.Itoa(p.next)
-}
-
-// await prefers what came to the end of the connection behind it.
-func await[T any](ctx context.Context, p *peer, ch <-chan T) (T, error) {
-	var zero T
-	select {
-	case v := <-ch:
-		return v, nil
-	case <-ctx.Done():
-		return zero, ctx.Err()
-	case <-p.done:
-	}
-	select {
-	case v := <-ch:
-		return v, nil
-	default:
-		return zero, p.cause()
-	}
 }
 
 // Prompt implements duplex.Peer.
@@ -124,18 +99,15 @@ func (p *peer) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.
 	if err != nil {
 		return duplex.Result{}, err
 	}
-	return await(ctx, p, pr.ended)
+	return duplex.Await(ctx, pr.ended, p.done, p.cause)
 }
 
 // detach ends the prompt: what is asked for is let go.
 func (p *peer) detach() {
 	p.mu.Lock()
 	p.prompt = nil
-	for _, cancel := range p.asks {
-		cancel()
-	}
 	p.mu.Unlock()
-	p.asking.Wait()
+	p.questions.End()
 }
 
 // Interrupt implements duplex.Peer.
@@ -161,8 +133,7 @@ func (p *peer) cause() error {
 	return p.err
 }
 
-// read takes lines until the end, or until one is too long: what it said cannot
-// be guessed.
+// read takes lines until the end, or until one is too long.
 func (p *peer) read() {
 	defer close(p.done)
 	lines := process.NewLines(p.conn.Stdout, p.conn.MaxLine)
@@ -170,22 +141,11 @@ func (p *peer) read() {
 		line, err := lines.Next()
 		if err != nil {
 			p.mu.Lock()
-			p.err = readError(err)
+			p.err = duplex.ReadError(err)
 			p.mu.Unlock()
 			return
 		}
 		p.take(line)
-	}
-}
-
-func readError(err error) error {
-	switch {
-	case errors.Is(err, io.EOF):
-		return duplex.ErrClosed
-	case errors.Is(err, process.ErrLineTooLong):
-		return &runner.Error{Code: runner.CodeLimit, Message: "the agent sent a message that is too long", Err: err}
-	default:
-		return fmt.Errorf("%w: %w", duplex.ErrClosed, err)
 	}
 }
 

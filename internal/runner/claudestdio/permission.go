@@ -1,7 +1,6 @@
 package claudestdio
 
 import (
-	"context"
 	"encoding/json"
 
 	"github.com/parleyhub/parley/internal/runner"
@@ -27,39 +26,19 @@ func (p *peer) requested(b []byte) {
 		return
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, asked := p.asks[l.RequestID]; asked {
-		return // the same request again: one answer is enough
+	defer p.mu.Unlock() // so that the prompt cannot end meanwhile
+	var t *duplex.Turn
+	if p.prompt != nil {
+		t = p.prompt.turn
 	}
-	pr := p.prompt
-	if pr == nil || len(p.asks) >= maxAsks {
-		p.decide(l, duplex.Decision{})
-		return
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	p.asks[l.RequestID] = cancel
-	p.asking.Add(1)
-	go func() {
-		defer p.asking.Done()
-		defer cancel()
-		d := pr.turn.Ask(ctx, question(l))
-		p.mu.Lock()
-		delete(p.asks, l.RequestID)
-		p.mu.Unlock()
-		p.decide(l, d)
-	}()
+	p.questions.Ask(t, l.RequestID, question(l), func(d duplex.Decision) { p.decide(l, d) })
 }
 
 // withdrawn lets go of a request that claude has settled otherwise.
 func (p *peer) withdrawn(b []byte) {
 	var l controlLine
-	if json.Unmarshal(b, &l) != nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if cancel := p.asks[l.RequestID]; cancel != nil {
-		cancel()
+	if json.Unmarshal(b, &l) == nil {
+		p.questions.Withdraw(l.RequestID)
 	}
 }
 

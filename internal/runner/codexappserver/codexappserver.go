@@ -4,7 +4,6 @@
 package codexappserver
 
 import (
-	"context"
 	"slices"
 	"strings"
 
@@ -43,7 +42,7 @@ func (d *dialect) Args(string) []string {
 }
 
 func (d *dialect) Connect(conn duplex.Conn) duplex.Peer {
-	p := &peer{dialect: d, conn: conn, asks: make(map[string]context.CancelFunc)}
+	p := &peer{dialect: d, conn: conn}
 	p.rpc = newRPC(conn.Stdin)
 	p.rpc.start(conn, p)
 	return p

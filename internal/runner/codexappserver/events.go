@@ -1,7 +1,6 @@
 package codexappserver
 
 import (
-	"context"
 	"encoding/json"
 	"path/filepath"
 	"strings"
@@ -18,7 +17,7 @@ func (p *peer) notified(method string, params json.RawMessage) {
 		return
 	}
 	if method == "serverRequest/resolved" {
-		p.withdraw(n.RequestID)
+		p.questions.Withdraw(string(n.RequestID))
 		return
 	}
 	if n.ThreadID == p.threadID() {
@@ -276,42 +275,10 @@ func (p *peer) requested(id json.RawMessage, method string, params json.RawMessa
 		return
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, asked := p.asks[string(id)]; asked {
-		return // the same request again: one answer is enough
-	}
-	t := p.turn
-	if t == nil || len(p.asks) >= maxAsks {
-		p.answer(id, kind.answer(a, duplex.Decision{}))
-		return
-	}
+	defer p.mu.Unlock() // so that the prompt cannot end meanwhile
 	req := kind.request(a, p.items[a.item()])
 	req.ID = string(id)
-	ctx, cancel := context.WithCancel(context.Background())
-	p.asks[string(id)] = cancel
-	p.asking.Add(1)
-	go func() {
-		defer p.asking.Done()
-		defer cancel()
-		d := t.Ask(ctx, req)
-		p.mu.Lock()
-		delete(p.asks, string(id))
-		p.mu.Unlock()
-		p.answer(id, kind.answer(a, d))
-	}()
-}
-
-// maxAsks bounds the goroutines that wait for decisions. The turn's own bound,
-// which says so to the user, is lower.
-const maxAsks = 64
-
-// withdraw lets go of a request that the server has settled otherwise.
-func (p *peer) withdraw(id json.RawMessage) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if cancel := p.asks[string(id)]; cancel != nil {
-		cancel()
-	}
+	p.questions.Ask(p.turn, string(id), req, func(d duplex.Decision) { p.answer(id, kind.answer(a, d)) })
 }
 
 // answer and refuse send; where that fails the connection is over, or the server

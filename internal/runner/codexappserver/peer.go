@@ -18,6 +18,8 @@ type peer struct {
 	conn    duplex.Conn
 	rpc     *rpc
 
+	questions duplex.Questions
+
 	mu      sync.Mutex
 	thread  string
 	turn    *duplex.Turn // of the running prompt
@@ -30,8 +32,6 @@ type peer struct {
 	base    *tokens // total before the running turn
 	refused int     // times that the credentials were refused in the running turn
 	items   map[string]runner.ToolCall
-	asks    map[string]context.CancelFunc
-	asking  sync.WaitGroup
 }
 
 // maxItems is how many tool calls of a turn are kept for approval requests,
@@ -101,27 +101,11 @@ func (p *peer) Prompt(ctx context.Context, prompt string, t *duplex.Turn) (duple
 		return duplex.Result{}, err
 	}
 	p.begun(res.Turn.ID)
-	info, err := p.awaitEnd(ctx, ended)
+	info, err := duplex.Await(ctx, ended, p.rpc.done, p.rpc.cause)
 	if err != nil {
 		return duplex.Result{}, err
 	}
 	return result(info), nil
-}
-
-func (p *peer) awaitEnd(ctx context.Context, ended <-chan turnInfo) (turnInfo, error) {
-	select {
-	case info := <-ended:
-		return info, nil
-	case <-ctx.Done():
-		return turnInfo{}, ctx.Err()
-	case <-p.rpc.done:
-	}
-	select {
-	case info := <-ended: // it came just before the end
-		return info, nil
-	default:
-		return turnInfo{}, p.rpc.cause()
-	}
 }
 
 func result(info turnInfo) duplex.Result {
@@ -159,11 +143,8 @@ func (p *peer) detach() {
 		p.last = p.turnID
 	}
 	p.turn = nil
-	for _, cancel := range p.asks {
-		cancel()
-	}
 	p.mu.Unlock()
-	p.asking.Wait()
+	p.questions.End()
 }
 
 // begun tells the turn's id, from whichever message names it first.

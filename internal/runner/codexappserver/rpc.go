@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"strconv"
 	"sync"
@@ -52,18 +50,12 @@ func (r *rpc) start(conn duplex.Conn, h handler) {
 	}()
 }
 
-// read takes lines until the end, or until one is too long: what it said cannot
-// be guessed.
+// read takes lines until the end, or until one is too long.
 func (r *rpc) read(lines *process.Lines, h handler) error {
 	for {
 		line, err := lines.Next()
-		switch {
-		case errors.Is(err, io.EOF):
-			return duplex.ErrClosed
-		case errors.Is(err, process.ErrLineTooLong):
-			return &runner.Error{Code: runner.CodeLimit, Message: "the agent sent a message that is too long", Err: err}
-		case err != nil:
-			return fmt.Errorf("%w: %w", duplex.ErrClosed, err)
+		if err != nil {
+			return duplex.ReadError(err)
 		}
 		var m message
 		if json.Unmarshal(line, &m) != nil {
@@ -109,7 +101,7 @@ func (r *rpc) call(ctx context.Context, method string, params, result any) error
 	if err := r.out.Send(outgoing{ID: id, Method: method, Params: params}); err != nil {
 		return err
 	}
-	m, err := r.await(ctx, answer)
+	m, err := duplex.Await(ctx, answer, r.done, r.cause)
 	switch {
 	case err != nil:
 		return err
@@ -122,23 +114,6 @@ func (r *rpc) call(ctx context.Context, method string, params, result any) error
 		return &runner.Error{Code: runner.CodeProtocol, Message: "the agent's answer to " + method + " could not be understood", Err: err}
 	}
 	return nil
-}
-
-// await prefers an answer to the end of the connection behind it.
-func (r *rpc) await(ctx context.Context, answer <-chan message) (message, error) {
-	select {
-	case m := <-answer:
-		return m, nil
-	case <-ctx.Done():
-		return message{}, ctx.Err()
-	case <-r.done:
-	}
-	select {
-	case m := <-answer:
-		return m, nil
-	default:
-		return message{}, r.cause()
-	}
 }
 
 // cause is why the connection ended. Call it after done.
