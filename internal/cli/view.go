@@ -184,7 +184,9 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time) {
 		return
 	}
 	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red(string(task.Status.State)+":"), orText(message, "task "+id))
-	a.printRemedy(task)
+	if remedy, _ := taskError(task)["remedy"].(string); !strings.Contains(message, plain(remedy)) {
+		a.printRemedy(task)
+	}
 }
 
 func (a *app) printRemedy(task *dialect.Task) {
