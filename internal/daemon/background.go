@@ -85,6 +85,7 @@ const maxReport = 64 << 10
 func launch(ctx context.Context, command []string) (Info, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	detach(cmd)
+	keepDescriptors()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return Info{}, &Error{Code: CodeStart, Message: "cannot start the hub: " + err.Error(), Err: err}

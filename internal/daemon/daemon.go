@@ -58,6 +58,7 @@ const (
 // It returns nil after a stop that was asked for. Where another hub has the data
 // directory it returns an *Error of CodeRunning.
 func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
+	keepDescriptors()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, stop: func() { stop(errStopRequested) }}

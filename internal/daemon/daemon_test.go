@@ -19,6 +19,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -350,6 +351,42 @@ func TestStartAndStop(t *testing.T) {
 	log, err := os.ReadFile(daemon.LogPath(dir))
 	if err != nil || !bytes.Contains(log, []byte(`"msg":"the hub stops"`)) {
 		t.Errorf("the log: %s, %v", log, err)
+	}
+}
+
+// Whoever reads from a script that started a hub must see the script's end.
+func TestAHubInTheBackgroundHoldsNoPipeOfItsStarter(t *testing.T) {
+	dir := newDir(t)
+	var pipe [2]int
+	if err := syscall.Pipe(pipe[:]); err != nil { // as a shell's: inherited
+		t.Fatal(err)
+	}
+	reader := os.NewFile(uintptr(pipe[0]), "pipe")
+	defer reader.Close()
+	info, err := start(t, "serve", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, _, err := daemon.Stop(context.Background(), dir, shutdown(info.Socket)); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := syscall.Close(pipe[1]); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.ReadAll(reader)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second): // only where it fails
+		t.Error("the hub holds the pipe")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"syscall"
 )
 
@@ -25,3 +26,19 @@ func ownedByUser(info fs.FileInfo) bool {
 // surviveParent lets writes to a pipe that nobody reads any more fail instead
 // of killing the process.
 func surviveParent() { signal.Ignore(syscall.SIGPIPE) }
+
+// keepDescriptors keeps what this process was started with open, beyond the
+// three standard ones, from the processes that it starts: a hub in the
+// background would hold a script's pipe and let its reader wait for ever, and
+// agents would get what is none of theirs.
+func keepDescriptors() {
+	entries, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		return // not a system that shows them
+	}
+	for _, e := range entries {
+		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
+}
