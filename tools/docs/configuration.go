@@ -6,10 +6,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
+	"path/filepath"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -173,30 +172,33 @@ func defaultText(v reflect.Value) string {
 func fieldComments(dirs ...string) (map[string]string, error) {
 	comments := map[string]string{}
 	for _, dir := range dirs {
-		notTest := func(info fs.FileInfo) bool { return !strings.HasSuffix(info.Name(), "_test.go") }
-		packages, err := parser.ParseDir(token.NewFileSet(), dir, notTest, parser.ParseComments)
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil {
 			return nil, err
 		}
-		for name, pkg := range packages {
-			for _, file := range pkg.Files {
-				ast.Inspect(file, func(n ast.Node) bool {
-					decl, ok := n.(*ast.GenDecl)
-					if !ok || decl.Tok != token.TYPE {
-						return true
-					}
-					for _, spec := range decl.Specs {
-						if spec, ok := spec.(*ast.TypeSpec); ok {
-							comments[name+"."+spec.Name.Name] = decl.Doc.Text()
-							structComments(name+"."+spec.Name.Name, spec.Type, comments)
-						}
-					}
-					return true
-				})
+		for _, name := range files {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				return nil, err
 			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if decl, ok := n.(*ast.GenDecl); ok && decl.Tok == token.TYPE {
+					typeComments(file.Name.Name, decl, comments)
+				}
+				return true
+			})
 		}
 	}
 	return comments, nil
+}
+
+func typeComments(pkg string, decl *ast.GenDecl, comments map[string]string) {
+	for _, spec := range decl.Specs {
+		if spec, ok := spec.(*ast.TypeSpec); ok {
+			comments[pkg+"."+spec.Name.Name] = decl.Doc.Text()
+			structComments(pkg+"."+spec.Name.Name, spec.Type, comments)
+		}
+	}
 }
 
 func structComments(prefix string, expr ast.Expr, comments map[string]string) {
@@ -209,7 +211,7 @@ func structComments(prefix string, expr ast.Expr, comments map[string]string) {
 		if text == "" {
 			text = f.Comment.Text()
 		}
-		for _, name := range slices.Clone(f.Names) {
+		for _, name := range f.Names {
 			comments[prefix+"."+name.Name] = text
 		}
 	}
