@@ -245,7 +245,7 @@ func TestItAnswers(t *testing.T) {
 		if strings.TrimSpace(out.Text) != strings.TrimSpace(stubmodel.Hello) {
 			t.Errorf("answer %q", out.Text)
 		}
-		if n := len(eventsOf[runner.TextDelta](h)); streams && n < 3 {
+		if n := len(eventsOf[runner.TextDelta](h)); streams && n < 2 {
 			t.Errorf("the answer came in %d pieces", n)
 		}
 		if out.Usage.OutputTokens == 0 {
