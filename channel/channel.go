@@ -319,7 +319,7 @@ func (c *Channel) shutting(cause error, tell *transport.Reason) (finish func()) 
 	if tell != nil {
 		c.in.queue = nil // closed from here; if the peer closed, what arrived is still handled
 	}
-	clear(c.in.ahead)
+	c.in.dropAhead()
 	for _, t := range []*time.Timer{c.giveUp, c.out.watch, c.in.ackTimer, c.in.gapTimer} {
 		if t != nil {
 			t.Stop()

@@ -126,12 +126,16 @@ type inbox struct {
 
 func collect(c *channel.Channel) *inbox {
 	in := new(inbox)
+	in.collect(c)
+	return in
+}
+
+func (in *inbox) collect(c *channel.Channel) {
 	c.OnMessage(func(_ context.Context, e *envelope.Envelope) {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		in.got = append(in.got, string(e.Payload))
 	})
-	return in
 }
 
 func (in *inbox) check(t tb, n int) {

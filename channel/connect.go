@@ -17,7 +17,7 @@ func (c *Channel) lost(conn transport.Conn) {
 		return
 	}
 	c.conn = nil
-	clear(c.in.ahead) // comes again
+	c.in.dropAhead() // comes again
 	c.set(Reconnecting)
 	if c.opener {
 		c.m.wg.Go(c.run)
@@ -174,7 +174,7 @@ func (c *Channel) hello() *transport.Hello {
 	return &transport.Hello{
 		Version: transport.Version, Channel: c.id, Secret: c.secret, From: c.local, To: c.remote,
 		Resume:   c.status != Connecting || c.out.sent > 0 || c.in.received > 0,
-		Received: c.in.received, Base: c.out.acked, Window: c.m.opts.Window, Card: card,
+		Received: c.in.received, Base: c.out.acked, Window: c.m.opts.Window, WindowBytes: c.m.opts.WindowBytes, Card: card,
 	}
 }
 
@@ -191,7 +191,7 @@ func (c *Channel) fits(h *transport.Hello) error {
 		return c.errorf(CodeInvalid, nil, "the peer has forgotten envelopes that it had handled")
 	case h.Base > c.in.received:
 		return c.errorf(CodeInvalid, nil, "the peer counts on envelopes that never arrived")
-	case h.Window < 1:
+	case h.Window < 1 || h.WindowBytes < 0:
 		return c.errorf(CodeInvalid, nil, "the peer takes no envelopes")
 	}
 	return nil
@@ -210,6 +210,9 @@ func (c *Channel) join(conn transport.Conn, h *transport.Hello) error {
 		c.giveUp.Stop()
 	}
 	c.out.window = min(h.Window, maxWindow)
+	if c.out.windowBytes = c.m.opts.WindowBytes; h.WindowBytes > 0 {
+		c.out.windowBytes = min(h.WindowBytes, c.out.windowBytes)
+	}
 	c.out.has = max(c.out.has, h.Received)
 	c.out.wire = h.Received // what follows is sent again
 	c.out.ackDue, c.out.probe, c.out.probed = true, false, false
@@ -287,7 +290,8 @@ func (c *Channel) agree(ctx context.Context, conn transport.Conn, h *transport.H
 // awaitReady waits for the opener's word and returns what came with it. A
 // network that reorders may bring envelopes first.
 func (c *Channel) awaitReady(ctx context.Context, conn transport.Conn) (early []transport.Frame, err error) {
-	for len(early) <= 2*c.m.opts.Window {
+	size := 0
+	for len(early) <= 2*c.m.opts.Window && size <= c.m.opts.WindowBytes {
 		frames, err := conn.Receive(ctx)
 		if err != nil {
 			return nil, err
@@ -297,20 +301,22 @@ func (c *Channel) awaitReady(ctx context.Context, conn transport.Conn) (early []
 		if i >= 0 {
 			return early, nil
 		}
+		for _, f := range frames {
+			size += sizeOf(f.Envelope)
+		}
 	}
 	return nil, c.errorf(CodeInvalid, nil, "the opener did not finish the handshake")
 }
 
-// part takes back what admit did.
+// part takes back what admit did; the caller still has a word to say on conn.
 func (c *Channel) part(conn transport.Conn, fresh bool, err error) {
-	if fresh {
-		c.shut(err, nil)
-		return
-	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.joining == conn {
 		c.joining = nil
+	}
+	c.mu.Unlock()
+	if fresh {
+		c.shut(err, nil)
 	}
 }
 
@@ -338,6 +344,10 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	return c, true, err
 }
 
+// maxSeq bounds the numbers that a peer may begin with, so that counting on from
+// them does not overflow.
+const maxSeq = 1 << 62
+
 func checkHello(h *transport.Hello) error {
 	if h.Version != transport.Version {
 		return &Error{Code: CodeInvalid, Message: "this end speaks another version of the protocol"}
@@ -349,6 +359,9 @@ func checkHello(h *transport.Hello) error {
 	}
 	if h.Window < 1 {
 		return &Error{Code: CodeInvalid, Message: "the handshake has no window"}
+	}
+	if max(h.Received, h.Base) > maxSeq {
+		return &Error{Code: CodeInvalid, Message: "the handshake counts envelopes that nobody can have sent"}
 	}
 	return nil
 }

@@ -26,6 +26,7 @@
 // # Bounds
 //
 // A sender holds at most Options.Window envelopes and Options.WindowBytes bytes
-// that the receiver has not handled; then Send blocks. A slow handler thus slows
+// that the receiver has not handled, or what the receiver allows if that is less;
+// then Send blocks. A receiver drops the connection of a sender that sends more. A slow handler thus slows
 // its sender down and nobody else.
 package channel

@@ -30,7 +30,7 @@ type Options struct {
 	Introduced func(context.Context, Request) error
 
 	Window      int // envelopes that were sent and not yet handled; 256
-	WindowBytes int // their bytes, about; 16 MiB
+	WindowBytes int // their bytes, about, at either end: what it holds for the other; 16 MiB
 	MaxChannels int // 100,000
 
 	Retries          int           // after a delivery that failed; 3

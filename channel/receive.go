@@ -15,6 +15,7 @@ type inbox struct {
 	queue       []*envelope.Envelope // nil: given up by the sender
 	received    uint64               // everything up to here has arrived
 	handled     uint64
+	bytes       int                           // of queue and ahead
 	ahead       map[uint64]*envelope.Envelope // arrived before its turn
 	dispatching bool                          // a goroutine hands envelopes to the handlers
 	ackTimer    *time.Timer
@@ -112,6 +113,7 @@ func (c *Channel) takeAck(upTo uint64) error {
 	}
 	c.out.ack(upTo)
 	c.out.has = max(c.out.has, upTo)
+	c.startFlush() // the peer may take more now
 	c.wake()
 	return nil
 }
@@ -129,7 +131,17 @@ func (c *Channel) takeData(f *transport.Frame) error {
 		return nil
 	case f.Seq > in.handled+uint64(c.m.opts.Window):
 		return c.errorf(CodeInvalid, nil, "envelope %d is outside of the window", f.Seq)
-	case f.Seq > in.received+1:
+	}
+	if _, again := in.ahead[f.Seq]; again {
+		return nil
+	}
+	size := sizeOf(f.Envelope)
+	// Twice, because a migration may have made them longer than they were sent.
+	if in.bytes > 0 && in.bytes+size > 2*c.m.opts.WindowBytes {
+		return c.errorf(CodeInvalid, nil, "envelope %d is outside of the window of %d bytes", f.Seq, c.m.opts.WindowBytes)
+	}
+	in.bytes += size
+	if f.Seq > in.received+1 {
 		if in.ahead == nil {
 			in.ahead = make(map[uint64]*envelope.Envelope)
 		}
@@ -146,6 +158,14 @@ func (c *Channel) takeData(f *transport.Frame) error {
 		c.enqueue(e)
 	}
 	return nil
+}
+
+// dropAhead forgets what arrived before its turn.
+func (in *inbox) dropAhead() {
+	for _, e := range in.ahead {
+		in.bytes -= sizeOf(e)
+	}
+	clear(in.ahead)
 }
 
 func (c *Channel) enqueue(e *envelope.Envelope) {
@@ -262,6 +282,7 @@ func (c *Channel) dispatch() {
 			c.mu.Lock()
 			break
 		}
+		c.in.bytes -= sizeOf(e)
 		c.in.queue[0] = nil
 		if c.in.queue = c.in.queue[1:]; len(c.in.queue) == 0 {
 			c.in.queue = nil

@@ -66,6 +66,30 @@ func (o *outbox) ack(upTo uint64) {
 // next returns the index of the first envelope that is not on the wire.
 func (o *outbox) next() int { return int(max(o.wire, o.acked) - o.acked) }
 
+// sendable returns how many of the queue the peer takes at present: all, unless
+// its window has become smaller.
+func (o *outbox) sendable() int {
+	if len(o.queue) <= o.window && o.bytes <= o.windowBytes {
+		return len(o.queue)
+	}
+	n, bytes := 0, 0
+	for n < min(len(o.queue), o.window) {
+		if bytes += o.queue[n].size; n > 0 && bytes > o.windowBytes {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// sizeOf is an envelope's part of a window.
+func sizeOf(e *envelope.Envelope) int {
+	if e == nil {
+		return 0
+	}
+	return e.Size()
+}
+
 // Limits of one batch.
 const (
 	maxBatch      = 256
@@ -83,8 +107,8 @@ var batches = sync.Pool{New: func() any { return &batch{frames: make([]transport
 // fill takes what is to be sent next, at most limit envelopes; c.mu is held.
 func (c *Channel) fill(b *batch, limit int) {
 	b.frames, b.last = b.frames[:0], 0
-	size := 0
-	for i := c.out.next(); i < len(c.out.queue) && len(b.frames) < limit && size < maxBatchBytes; i++ {
+	size, sendable := 0, c.out.sendable()
+	for i := c.out.next(); i < sendable && len(b.frames) < limit && size < maxBatchBytes; i++ {
 		o := c.out.queue[i]
 		b.last = c.out.acked + uint64(i) + 1
 		b.frames = append(b.frames, transport.Frame{Kind: transport.Data, Seq: b.last, Ack: c.in.handled, Envelope: o.e})
@@ -105,7 +129,7 @@ func (c *Channel) fill(b *batch, limit int) {
 
 // startFlush makes sure that a goroutine sends what there is; c.mu is held.
 func (c *Channel) startFlush() {
-	if c.out.flushing || c.status != Open || c.out.next() >= len(c.out.queue) && !c.out.ackDue && !c.out.probe {
+	if c.out.flushing || c.status != Open || c.out.next() >= c.out.sendable() && !c.out.ackDue && !c.out.probe {
 		return
 	}
 	c.out.flushing = true

@@ -110,6 +110,9 @@ type Hello struct {
 	// handled all; it can send again what follows.
 	Base   uint64 `json:"base"`
 	Window int    `json:"window"` // unhandled envelopes that this end takes
+	// WindowBytes is how many bytes they may have together, as envelope.Size counts
+	// them; an envelope that is larger goes alone. 0 means not stated.
+	WindowBytes int `json:"windowBytes,omitempty"`
 	// Card is this end's agent card, as JSON, if it introduces itself.
 	Card json.RawMessage `json:"card,omitempty"`
 }

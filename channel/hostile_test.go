@@ -1,0 +1,188 @@
+package channel_test
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/memory"
+)
+
+// peer is the other end of a link, as a test plays it.
+type peer struct {
+	t    *testing.T
+	conn transport.Conn
+}
+
+// dialIn connects to l's taking end as somebody who follows no rules.
+func dialIn(t *testing.T, l *link) *peer {
+	t.Helper()
+	conn, err := l.net.Dial(t.Context(), atB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &peer{t, conn}
+}
+
+func (p *peer) send(frames ...transport.Frame) {
+	p.t.Helper()
+	if err := p.conn.Send(p.t.Context(), frames); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// next returns the next frame of a kind.
+func (p *peer) next(kind transport.Kind) transport.Frame {
+	p.t.Helper()
+	for {
+		frames, err := p.conn.Receive(p.t.Context())
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		for _, f := range frames {
+			if f.Kind == kind {
+				return f
+			}
+		}
+	}
+}
+
+func hello(change func(*transport.Hello)) transport.Frame {
+	h := &transport.Hello{Version: transport.Version, Channel: "c", Secret: "s", From: "mars", To: "venus", Window: 8}
+	if change != nil {
+		change(h)
+	}
+	return transport.Frame{Kind: transport.Open, Hello: h}
+}
+
+// Numbers near the end of their range would wrap round: the sender would never
+// come to the end of what is to be sent.
+func TestHandshakeWithHugeNumbersIsRefused(t *testing.T) {
+	for name, change := range map[string]func(*transport.Hello){
+		"received": func(h *transport.Hello) { h.Resume, h.Received = true, math.MaxUint64 },
+		"base":     func(h *transport.Hello) { h.Resume, h.Base = true, math.MaxUint64 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLink(t, nil)
+				p := dialIn(t, l)
+				p.send(hello(change))
+				if f := p.next(transport.Refuse); f.Reason.Code != string(channel.CodeInvalid) {
+					t.Errorf("got %+v", f.Reason)
+				}
+			})
+		})
+	}
+}
+
+// A receiver that restarts may take less than before; the sender keeps to it,
+// though it has more under way.
+func TestWindowThatShrinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net memory.Network
+		listener, err := net.Listen("b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		got := new(inbox)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		start := func(window int, open func(*channel.Channel)) *channel.Manager {
+			m := channel.NewManager(channel.Options{Window: window}, open)
+			wg.Go(func() { m.Serve(t.Context(), listener) })
+			return m
+		}
+		first := start(100, nil) // handles nothing
+		ma := channel.NewManager(channel.Options{Dialers: map[agent.Transport]transport.Dialer{agent.TransportLocal: &net}}, nil)
+		defer ma.Close()
+		a, err := ma.OpenAt(t.Context(), "mars", "venus", atB)
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(t, a, 0, 100)
+		synctest.Wait()
+		if _, err := first.Suspend(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		second := start(7, func(c *channel.Channel) { got.collect(c) })
+		defer second.Close()
+		if err := a.Flush(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		got.check(t, 100)
+	})
+}
+
+// Envelopes before the handshake is over are taken, since networks reorder, but
+// not without end.
+func TestFloodBeforeTheHandshakeIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, func(_, b *channel.Options) { b.WindowBytes = 10_000 })
+		p := dialIn(t, l)
+		p.send(hello(nil))
+		p.next(transport.Accept)
+		large := message(t, "mars", 0).With(func(e *envelope.Envelope) { e.Payload = []byte(`"` + strings.Repeat("x", 6000) + `"`) })
+		for seq := range uint64(2) {
+			p.send(transport.Frame{Kind: transport.Data, Seq: seq + 1, Envelope: large})
+		}
+		if f := p.next(transport.Refuse); f.Reason.Code != string(channel.CodeInvalid) {
+			t.Errorf("got %+v", f.Reason)
+		}
+	})
+}
+
+// A peer that sends more than the receiver said it takes loses the connection: a
+// slow handler must not fill the memory.
+func TestBytesOverTheReceiversLimitEndTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, func(_, b *channel.Options) { b.WindowBytes = 10_000 })
+		p := dialIn(t, l)
+		p.send(hello(nil))
+		if f := p.next(transport.Accept); f.Hello.WindowBytes != 10_000 {
+			t.Errorf("the receiver says that it takes %d bytes", f.Hello.WindowBytes)
+		}
+		p.send(transport.Frame{Kind: transport.Ready})
+		large := message(t, "mars", 0).With(func(e *envelope.Envelope) { e.Payload = []byte(`"` + strings.Repeat("x", 6000) + `"`) })
+		for seq := range uint64(5) {
+			p.send(transport.Frame{Kind: transport.Data, Seq: seq + 1, Envelope: large})
+		}
+		for {
+			if _, err := p.conn.Receive(t.Context()); err != nil {
+				return // closed: the handler has none of it yet
+			}
+		}
+	})
+}
+
+// The sender keeps to the receiver's bytes, however many it would hold itself.
+func TestSenderKeepsToTheReceiversBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, func(_, b *channel.Options) { b.WindowBytes = 2000 })
+		a, b := l.open()
+		done := make(chan struct{})
+		go func() { defer close(done); send(t, a, 0, 50) }()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Error("the sender sent all, though nobody handles anything")
+		default:
+		}
+		got := collect(b)
+		<-done
+		if err := a.Flush(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		got.check(t, 50)
+		if s := a.Status(); s != channel.Open {
+			t.Errorf("the channel is %s", s)
+		}
+	})
+}
