@@ -256,6 +256,9 @@ func agentFault(out runner.Outcome, err, cause error, short bool) error {
 	if !ok {
 		return errNeutral // the hub's own trouble
 	}
+	if errors.Is(err, errAskedDir) {
+		return errNeutral
+	}
 	switch re.Code {
 	case runner.CodeLimit, runner.CodeBusy:
 		return errNeutral

@@ -214,6 +214,13 @@ func TestAMessageChoosesTheWorkingDirectory(t *testing.T) {
 			t.Errorf("%s: %+v", name, task.Status)
 		}
 	}
+	// Nobody can take the agent from the others with directories that it may not use.
+	for range 10 {
+		send(t, h, ask("", outside))
+	}
+	if task := send(t, h, ask("", project)); task.Status.State != a2a.TaskStateCompleted {
+		t.Errorf("after refused directories: %+v", task.Status)
+	}
 	for _, dir := range []any{"relative", "", 7, "/a\x00b"} {
 		_, err := h.Send(t.Context(), ask("bad", dir))
 		if e, ok := errors.AsType[*hub.Error](err); !ok || e.Code != hub.CodeInvalid || e.Field != "message.metadata.workingDirectory" {

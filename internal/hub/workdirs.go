@@ -9,6 +9,10 @@ import (
 	"github.com/parleyhub/parley/internal/workdir"
 )
 
+// errAskedDir is the cause of a run that could not begin because of the directory
+// that its message asked for: the agent is not to blame.
+var errAskedDir = errors.New("the message asked for a directory that cannot be had")
+
 // dirSpec says where an agent works in a context: where its first message there
 // asked for, else as its definition says.
 func dirSpec(def runner.Definition, asked string) workdir.Spec {
@@ -33,6 +37,9 @@ func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contex
 		Message: fmt.Sprintf("agent %s has no working directory", def.ID),
 		Remedy:  "check the data directory's permissions and free space",
 		Err:     err,
+	}
+	if asked != "" && (errors.Is(err, workdir.ErrOutside) || errors.Is(err, workdir.ErrConfig)) {
+		e.Err = fmt.Errorf("%w: %w", errAskedDir, err)
 	}
 	switch {
 	case errors.Is(err, workdir.ErrOutside):
