@@ -35,9 +35,16 @@ var (
 // Client is a connection to a hub. Its methods may be called concurrently; the
 // requests share the connection, except streams, which have one of their own so
 // that a slow reader holds nothing up.
+//
+// A connection that the hub closed between two calls, as it does with an idle
+// one, is opened anew by the next call. A call that was under way when the
+// connection broke is not repeated: it fails with [ErrLost].
 type Client struct {
 	socket string
+
+	mu     sync.Mutex
 	conn   *connection
+	closed bool
 }
 
 // Dial connects to the hub that listens on socket.
@@ -50,18 +57,51 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return &Client{socket: socket, conn: conn}, nil
 }
 
-// Close ends the connection. Calls under way fail with [ErrLost].
+// Close ends the connection. Calls under way, and later ones, fail with
+// [ErrLost].
 func (c *Client) Close() error {
-	err := c.conn.nc.Close()
-	<-c.conn.done
+	c.mu.Lock()
+	c.closed = true
+	conn := c.conn
+	c.mu.Unlock()
+	err := conn.nc.Close()
+	<-conn.done
+	if errors.Is(err, net.ErrClosed) {
+		return nil // by the hub, before
+	}
 	return err
+}
+
+// connected returns the connection, a new one where the hub closed the last.
+func (c *Client) connected(ctx context.Context) (*connection, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.conn.done:
+	default:
+		return c.conn, nil
+	}
+	if c.closed {
+		return nil, c.conn.err
+	}
+	conn, err := dial(ctx, c.socket) // a local socket: it connects or fails at once
+	if err != nil {
+		return nil, err
+	}
+	go conn.read()
+	c.conn = conn
+	return conn, nil
 }
 
 // Call sends one request and decodes the answer into result, a pointer, or nil
 // to discard it. An error of the hub is a *[jsonrpc.Error]. When ctx ends, Call
 // returns its error; the hub then still finishes what it began.
 func (c *Client) Call(ctx context.Context, method string, params, result any) error {
-	raw, err := c.conn.call(ctx, method, params)
+	conn, err := c.connected(ctx)
+	if err != nil {
+		return err
+	}
+	raw, err := conn.call(ctx, method, params)
 	if err != nil || result == nil {
 		return err
 	}
@@ -324,8 +364,11 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 // Wait blocks until the hub has closed the connection, which it does when it
 // stops, or until ctx ends.
 func (c *Client) Wait(ctx context.Context) error {
+	c.mu.Lock()
+	conn := c.conn
+	c.mu.Unlock()
 	select {
-	case <-c.conn.done:
+	case <-conn.done:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -241,6 +241,27 @@ func TestLostConnection(t *testing.T) {
 	}
 }
 
+// A hub closes connections that are idle; whoever cancels a task after an hour
+// must not hear of that.
+func TestACallAfterAnIdleConnectionWasClosedConnectsAgain(t *testing.T) {
+	answer := `{"jsonrpc":"2.0","id":1,"result":{"version":"x"}}` + "\n"
+	c := dial(t, raw(t, answer)) // closes each connection after its answer
+	for range 3 {
+		if status, err := c.Status(t.Context()); err != nil || status.Version != "x" {
+			t.Fatalf("got %+v, %v", status, err)
+		}
+		if err := c.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Status(t.Context()); !errors.Is(err, client.ErrLost) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
 func TestWrongResultAndParameters(t *testing.T) {
 	c := dial(t, raw(t, `{"jsonrpc":"2.0","id":1,"result":"text"}`+"\n"))
 	if _, err := c.Status(t.Context()); err == nil || errors.Is(err, client.ErrLost) {
