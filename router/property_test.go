@@ -179,38 +179,64 @@ func TestProperty15CapabilityRouting(t *testing.T) {
 // allowed is the table of the specification, by levels.
 var allowed = map[int][]int{0: {0, 1, 2, 3}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 2, 3}}
 
-// Feature: a2a-mcp-protocols, Property 16: Tier-based routing enforcement.
+// Feature: a2a-mcp-protocols, Property 16: Tier-based routing enforcement. Each
+// case tries all sixteen pairs of tiers, with a message of any type and with a
+// task-proposal: so few pairs are no matter for chance.
 func TestProperty16TierEnforcement(t *testing.T) {
 	check(t, func(t *rapid.T) {
-		cards := agenttest.Cards(2, 2).Draw(t, "cards")
+		cards := agenttest.Cards(8, 8).Draw(t, "cards") // a sender and a receiver of each tier
+		for i := range cards {
+			cards[i].Tier = agent.TierOf(i % 4)
+		}
 		w := newWorld(t, router.Options{Sandbox: noSandbox()}, cards)
-		from, to := cards[0], cards[1]
-		e := draw(t, from, to.ID)
-		justification := rapid.SampledFrom([]string{"", "  ", "the schema is on fire"}).Draw(t, "justification")
-		present := rapid.Bool().Draw(t, "present")
-		if present {
-			e.Payload = []byte(fmt.Sprintf(`{"taskDescription":"x","%s":%q}`, router.JustificationField, justification))
-		}
-		ok := slices.Contains(allowed[from.Tier.Level()], to.Tier.Level())
-		var want router.Code
-		switch {
-		case !ok:
-			want = router.CodeTierViolation
-		case e.Type == envelope.TaskProposal && from.Tier >= agent.L2 && to.Tier <= agent.L1 && !(present && strings.TrimSpace(justification) != ""):
-			want = router.CodeEscalationRequired
-		}
-		res, err := w.r.Send(context.Background(), e)
-		if router.CodeOf(err) != want || res.Delivered != (want == "") {
-			t.Fatalf("%s from %v to %v, justified %v %q: %+v, %v, want %q", e.Type, from.Tier, to.Tier, present, justification, res, err, want)
-		}
-		if got := w.received(e.ID); (len(got) == 1) != (want == "") {
-			t.Fatalf("%v received it: %v", got, err)
-		}
-		security := w.events(telemetry.Security)
-		if (len(security) == 1) != (want != "") || want != "" && security[0].Code != string(want) {
-			t.Fatalf("security events %+v, want %q", security, want)
+		refused := 0
+		for _, from := range cards[:4] {
+			for _, to := range cards[4:] {
+				for _, typ := range []envelope.Type{envelopetest.Type().Draw(t, "type"), envelope.TaskProposal} {
+					refused += checkTiers(t, w, from, to, typ, refused)
+				}
+			}
 		}
 	})
+}
+
+// checkTiers sends from one agent to another and returns 1 if it was refused;
+// before is how many were before.
+func checkTiers(t *rapid.T, w *world, from, to agent.Card, typ envelope.Type, before int) int {
+	e, err := envelope.New(from.ID, to.ID, typ, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	justification := rapid.SampledFrom([]string{"none", "", "  ", "the schema is on fire"}).Draw(t, "justification")
+	if justification != "none" {
+		e.Payload = fmt.Appendf(nil, `{"taskDescription":"x","%s":%q}`, router.JustificationField, justification)
+	}
+	justified := justification != "none" && strings.TrimSpace(justification) != ""
+	var want router.Code
+	switch {
+	case !slices.Contains(allowed[from.Tier.Level()], to.Tier.Level()):
+		want = router.CodeTierViolation
+	case typ == envelope.TaskProposal && from.Tier >= agent.L2 && to.Tier <= agent.L1 && !justified:
+		want = router.CodeEscalationRequired
+	}
+	res, err := w.r.Send(context.Background(), e)
+	if router.CodeOf(err) != want || res.Delivered != (want == "") {
+		t.Fatalf("%s from %v to %v, justification %q: %+v, %v, want %q", typ, from.Tier, to.Tier, justification, res, err, want)
+	}
+	if got := w.received(e.ID); (len(got) == 1) != (want == "") {
+		t.Fatalf("%v received it: %v", got, err)
+	}
+	security := w.events(telemetry.Security)
+	if want == "" {
+		if len(security) != before {
+			t.Fatalf("%d security events, want %d", len(security), before)
+		}
+		return 0
+	}
+	if len(security) != before+1 || security[before].Code != string(want) {
+		t.Fatalf("security events %+v, want one more of %q", security, want)
+	}
+	return 1
 }
 
 // Feature: a2a-mcp-protocols, Property 17: Routing event emission.

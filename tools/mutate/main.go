@@ -1,0 +1,161 @@
+// Mutate shows that the property tests can fail. For each entry of its table it
+// breaks one place of the coordination library, in a copy that go test reads
+// instead of the file, and runs the property that must notice. It fails if one
+// does not, if a place is no longer there, or if a property fails unbroken.
+//
+//	go run ./tools/mutate            all
+//	go run ./tools/mutate -only 11   one property
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// packages says where each property is tested.
+var packages = map[string]string{
+	"01": "registry", "02": "registry", "03": "registry", "04": "agent", "05": "registry",
+	"06": "envelope", "07": "envelope", "08": "envelope", "09": "envelope",
+	"10": "channel", "11": "channel", "12": "channel",
+	"13": "router", "14": "router", "15": "router", "16": "router", "17": "router",
+	"29": "router", "30": "router", "31": "router", "32": "telemetry", "34": "telemetry",
+}
+
+// patience bounds one run: a mutation may make a test hang, which is failing, too.
+const patience = 3 * time.Minute
+
+func main() {
+	only := flag.String("only", "", "the `number` of one property, two digits")
+	flag.Parse()
+	survived, err := run(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutate:", err)
+		os.Exit(2)
+	}
+	if survived > 0 {
+		fmt.Fprintf(os.Stderr, "mutate: %d mutations went unnoticed\n", survived)
+		os.Exit(1)
+	}
+}
+
+// run tries the mutations and returns how many went unnoticed.
+func run(only string) (survived int, err error) {
+	if only == "" {
+		if err := complete(); err != nil {
+			return 0, err
+		}
+	}
+	failed, out, err := test(context.Background(), only, "./...")
+	if err != nil {
+		return 0, err
+	}
+	if failed {
+		return 0, fmt.Errorf("the properties must hold before anything is broken:\n%s", out)
+	}
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	for _, m := range mutations {
+		if only != "" && only != m.property {
+			continue
+		}
+		noticed, err := try(dir, m)
+		if err != nil {
+			return survived, fmt.Errorf("property %s, %s (%s): %w", m.property, m.file, m.breaks, err)
+		}
+		verdict := "noticed  "
+		if !noticed {
+			verdict = "UNNOTICED"
+			survived++
+		}
+		fmt.Printf("property %s  %s  %-28s %s\n", m.property, verdict, m.file, m.breaks)
+	}
+	return survived, nil
+}
+
+// complete reports an error unless each property has a mutation.
+func complete() error {
+	for property := range packages {
+		if !slices.ContainsFunc(mutations, func(m mutation) bool { return m.property == property }) {
+			return fmt.Errorf("property %s has no mutation", property)
+		}
+	}
+	return nil
+}
+
+// try runs the property's test on the broken source and reports whether it failed.
+func try(dir string, m mutation) (noticed bool, err error) {
+	overlay, err := write(dir, m)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	noticed, out, err := test(ctx, m.property, "./"+packages[m.property], "-overlay", overlay)
+	switch {
+	case err != nil:
+		return false, err
+	case strings.Contains(out, "no tests to run"):
+		return false, fmt.Errorf("there is no test of this property in %s", packages[m.property])
+	case strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]"):
+		return false, fmt.Errorf("the mutated source does not build:\n%s", out)
+	}
+	return noticed, nil
+}
+
+// test runs a property's test, or all for "", and reports whether it failed.
+func test(ctx context.Context, property, pkg string, flags ...string) (failed bool, out string, err error) {
+	targets := []string{pkg}
+	if pkg == "./..." { // only where there are properties: other tests know no rapid flags
+		targets = nil
+		for number, p := range packages {
+			if target := "./" + p; (property == "" || property == number) && !slices.Contains(targets, target) {
+				targets = append(targets, target)
+			}
+		}
+	}
+	args := append([]string{"test", "-count=1", "-timeout=2m", "-run", "^TestProperty" + property}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(append(args, targets...), "-rapid.nofailfile")...)
+	text, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return true, string(text), nil
+	}
+	return false, string(text), err
+}
+
+// write makes the broken copy and the overlay that puts it in place.
+func write(dir string, m mutation) (overlay string, err error) {
+	source, err := os.ReadFile(m.file)
+	if err != nil {
+		return "", fmt.Errorf("run it at the top of the repository: %w", err)
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return "", fmt.Errorf("the place to break is there %d times", n)
+	}
+	broken := filepath.Join(dir, "broken.go")
+	if err := os.WriteFile(broken, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600); err != nil {
+		return "", err
+	}
+	path, err := filepath.Abs(m.file)
+	if err != nil {
+		return "", err
+	}
+	data, err := json.Marshal(map[string]any{"Replace": map[string]string{path: broken}})
+	if err != nil {
+		return "", err
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, data, 0o600)
+}

@@ -1,0 +1,93 @@
+package main
+
+// mutation is one way to break the library, and the property that must notice.
+type mutation struct {
+	property string // two digits
+	file     string
+	old, new string // old occurs exactly once
+	breaks   string // in words
+}
+
+var mutations = []mutation{
+	{"01", "registry/registry.go", "\t\tx.put(e)\n\t}\n\tif e.card.Origin", "\t\t_ = x\n\t}\n\tif e.card.Origin", "capabilities are not indexed"},
+	{"01", "registry/registry.go", "\tr.byID[e.card.ID] = e\n", "\tr.byID[e.card.Name] = e\n", "cards are stored under their names"},
+	{"01", "registry/registry.go", "\tr.byTier[e.card.Tier.Level()].put(e)\n", "\tr.byTier[0].put(e)\n", "every card counts as L0"},
+
+	{"02", "agent/validate.go", "\tcase c.Tier == NoTier:\n\t\tv.missing(\"tier\")\n", "", "a card without a tier is not named as missing it"},
+	{"02", "agent/validate.go", "if c.Capabilities == nil {", "if false {", "a card without capabilities is taken"},
+	{"02", "registry/registry.go", "if err := card.Validate(); err != nil {", "if err := card.Validate(); err != nil && card.ID == \"\" {", "only the id is required"},
+
+	{"03", "registry/registry.go", "card.Revision = old.card.Revision + 1", "card.Revision = old.card.Revision", "the revision stays"},
+	{"03", "registry/registry.go", "\t\tif next.Has(c.ID) {\n", "\t\tif true {\n", "an update leaves the former capabilities indexed"},
+	{"03", "registry/registry.go", "\tif next.Tier != e.card.Tier {\n", "\tif false {\n", "an update leaves the card in its former tier"},
+
+	{"04", "agent/card.go", "`json:\"sandboxId,omitempty\"`", "`json:\"-\"`", "the sandbox is not written"},
+	{"04", "agent/tier.go", "\ttier := TierOf(level)\n", "\ttier := TierOf(level &^ 1)\n", "odd tiers are read as even ones"},
+
+	{"05", "registry/registry.go", "\t\tcard.Origin = agent.Remote\n", "", "the origin stays what the peer said"},
+	{"05", "registry/registry.go", "\t\tcard.Origin = agent.Remote\n", "\t\tcard.Origin = agent.Remote\n\t\tcard.Revision++\n", "merging changes the revision"},
+
+	{"06", "envelope/envelope.go", "\tlo := rand.Uint64()&(1<<62-1) | 1<<63\n", "\tlo := uint64(1 << 63)\n", "ids have twelve random bits"},
+	{"06", "envelope/envelope.go", "Timestamp: now.UnixMilli(), Payload: raw", "Timestamp: -now.UnixMilli(), Payload: raw", "timestamps are negative"},
+	{"06", "envelope/factory.go", "m := Metadata{Tier: sender.Tier, SandboxID: sender.SandboxID}", "m := Metadata{Tier: agent.L0, SandboxID: sender.SandboxID}", "every sender states tier L0"},
+
+	{"07", "envelope/codec.go", "\tif e.CorrelationID != \"\" {\n", "\tif false {\n", "the correlation id is not written"},
+	{"07", "envelope/codec.go", "\t\t{`,\"tracestate\":`, m.TraceState},\n", "", "the trace state is not written"},
+	{"07", "envelope/internal/jsonscan/jsonscan.go", "\t\tcase '\"', '\\\\':\n\t\t\tdst = append(dst, '\\\\', c)\n", "\t\tcase '\"', '\\\\':\n\t\t\tdst = append(dst, c)\n", "quotes are not escaped"},
+
+	{"08", "envelope/threads.go", "return -1 // after", "return 0 // after", "envelopes of one millisecond are reversed"},
+	{"08", "envelope/threads.go", "t.envelopes = slices.Insert(t.envelopes, at, e)", "_ = at\n\tt.envelopes = append(t.envelopes, e)", "threads are in order of arrival"},
+
+	{"09", "envelope/envelope.go", "\t\tStreamStart, StreamData, StreamEnd, ErrorMessage:\n", "\t\tStreamStart, StreamData, ErrorMessage:\n", "stream-end is no type"},
+	{"09", "envelope/envelope.go", "e.SchemaVersion == SchemaVersion && e.Type.Valid()", "e.SchemaVersion == SchemaVersion && e.Type != \"\"", "any type is taken"},
+
+	{"10", "channel/status.go", "\t\treturn s == Open\n", "\t\treturn s == Open || s == Connecting\n", "a channel that never opened may reconnect"},
+	{"10", "channel/status.go", "\t\treturn s == Connecting || s == Reconnecting\n", "\t\treturn s == Connecting\n", "a broken channel does not open again"},
+	{"10", "channel/channel.go", "\tif !c.set(Closed) {\n", "\tif false {\n", "a closed channel is not marked as closed"},
+
+	{"11", "channel/receive.go", "\tcase f.Seq <= in.received:\n", "\tcase f.Seq < in.received:\n", "a repeated envelope is taken again"},
+	{"11", "channel/connect.go", "\tc.out.wire = h.Received // what follows is sent again\n", "\tc.out.wire = c.out.sent\n", "what was on a broken connection is not sent again"},
+	{"11", "channel/receive.go", "\tcase f.Seq > in.received+1:\n", "\tcase false:\n", "envelopes are handled as they come"},
+
+	{"12", "channel/send.go", "delay := c.m.opts.RetryDelay << (n - 1)", "delay := c.m.opts.RetryDelay", "the delay stays the same"},
+	{"12", "channel/send.go", "if n <= c.m.opts.Retries &&", "if n < c.m.opts.Retries &&", "there are only two retries"},
+	{"12", "channel/send.go", "\tc.fail(o.e, c.errorf(CodeDeliveryFailed, err, \"envelope %s could not be delivered in %d attempts\", o.e.ID, n))\n", "", "nobody is told that an envelope was given up"},
+
+	{"13", "router/router.go", "\t\td.target = to\n\t\treturn err\n\t}\n\treturn d.deliver(to)\n", "\t\td.target = to\n\t\treturn err\n\t}\n\treturn nil\n", "nothing is delivered"},
+	{"13", "router/router.go", "\t\t\treturn notFound(d.e.Recipient)\n\t\t}\n\t\tif to, known", "\t\t\treturn nil\n\t\t}\n\t\tif to, known", "an unknown recipient is no error"},
+
+	{"14", "router/router.go", "\t\tif to.ID == d.e.Sender {\n", "\t\tif to.ID == d.e.Sender || i == 1 {\n", "the second agent is left out"},
+	{"14", "router/router.go", "\t\tif to.ID == d.e.Sender {\n", "\t\tif false {\n", "senders get their own broadcasts"},
+
+	{"15", "router/router.go", "able := d.r.reg.Capable(id)\n", "able := d.r.reg.Identities()\n", "anybody has every capability"},
+	{"15", "router/router.go", "{ return to.ID != d.e.Sender && d.r.receives(to.ID) }", "{ return d.r.receives(to.ID) }", "senders are asked first"},
+	{"15", "router/router.go", "if best.ID == \"\" || load < least {", "if n > 0 || len(able) < 2 {", "the first is passed over"},
+
+	{"16", "router/policy.go", "AllowedTargetTiers: []agent.Tier{agent.L0, agent.L1}},", "AllowedTargetTiers: []agent.Tier{agent.L0, agent.L1, agent.L2}},", "L1 may address L2"},
+	{"16", "router/policy.go", "p.tiers.justify[from] && to.Tier <= agent.L1", "p.tiers.justify[from] && to.Tier <= agent.L0", "proposals to L1 need no justification"},
+	{"16", "router/policy.go", "p.justified = strings.TrimSpace(text) != \"\"", "p.justified = text != \"\" || strings.TrimSpace(text) != \"\"", "a blank is a justification"},
+	{"16", "router/policy.go", "if p.e.Type == envelope.TaskProposal && ", "if ", "every message needs a justification"},
+
+	{"17", "router/router.go", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n\t\td.record(event, d.e)\n", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n", "failures give no routing event"},
+	{"17", "router/router.go", "d.result.Path = telemetry.PathRemote\n", "d.result.Path = telemetry.PathLocal\n", "the remote path is called local"},
+
+	{"29", "router/policy.go", "from.SandboxID == \"\" || from.SandboxID == to.SandboxID ||", "from.SandboxID == \"\" || to.SandboxID != \"\" ||", "all sandboxes are one"},
+	{"29", "router/policy.go", "\t\ts.all[to.ID] || s.allowed[from.SandboxID][to.ID]\n", "\t\ts.all[to.ID]\n", "a sandbox's own list does not count"},
+	{"29", "router/router.go", "\t\tif err.Code.refusal() {\n\t\t\td.refuse(d.target, err)\n", "\t\tif false {\n\t\t\td.refuse(d.target, err)\n", "refusals give no security event"},
+	{"29", "router/router.go", "\t\tif err.Code.refusal() {\n\t\t\td.refuse(to, err)\n", "\t\tif false {\n\t\t\td.refuse(to, err)\n", "a broadcast's refusals give no security event"},
+
+	{"30", "router/router.go", "return to.ID == viewer.ID || r.sandbox.Load().admits(viewer, to)", "return true || to.ID == viewer.ID", "everybody sees everybody"},
+	{"30", "registry/registry.go", "return v.r.cards(func() *index { return v.r.byCap[id] }, v.allow)", "return v.r.FindByCapability(id)", "queries by capability are not filtered"},
+	{"30", "registry/registry.go", "\tif err != nil || !v.allow(card.Identity()) {\n", "\tif err != nil {\n", "queries by id are not filtered"},
+
+	{"31", "router/router.go", "\tif to.Tier == d.policy.from.Tier {\n", "\tif to.Tier >= d.policy.from.Tier {\n", "only messages upwards are logged"},
+	{"31", "router/router.go", "\t\td.crossTier(to, now)\n", "\t\t_ = now\n", "broadcasts are not logged"},
+	{"31", "router/router.go", "\tif d.r.opts.Audit == nil {\n", "\tif event.Type == telemetry.CrossTier {\n\t\treturn\n\t}\n\tif d.r.opts.Audit == nil {\n", "the audit does not get them"},
+
+	{"32", "telemetry/recorder.go", "\t\tcountType(&c.receivedByType, e.MessageType)\n", "\t\tcountType(&c.sentByType, e.MessageType)\n", "received messages count as sent by type"},
+	{"32", "telemetry/recorder.go", "\t\tc.received++\n", "", "received messages are not counted"},
+	{"32", "telemetry/recorder.go", "return sum / float64(n)", "return sum", "the average is a sum"},
+
+	{"34", "telemetry/event.go", "`json:\"result,omitempty\"`", "`json:\"-\"`", "results are not written"},
+	{"34", "telemetry/event.go", "Duration    float64         `json:\"duration\"`", "Duration    float64         `json:\"-\"`", "durations are not written"},
+}
