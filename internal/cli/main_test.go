@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/acp-go-sdk"
 	"go.uber.org/goleak"
@@ -52,7 +51,12 @@ func agent(kind string) int {
 	case "hangs": // until it is killed; the prompt must be read first
 		io.Copy(io.Discard, os.Stdin) //nolint:errcheck // it hangs either way
 		fmt.Print("thinking… ")
-		time.Sleep(time.Hour)
+		r, w, err := os.Pipe()
+		if err != nil {
+			return 1
+		}
+		defer w.Close()
+		io.Copy(io.Discard, r) //nolint:errcheck // nothing ever comes
 	case "fails":
 		fmt.Fprintln(os.Stderr, "the model is on strike")
 		return 3
