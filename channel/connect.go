@@ -214,7 +214,8 @@ func (c *Channel) join(conn transport.Conn, h *transport.Hello) error {
 		c.out.windowBytes = min(h.WindowBytes, c.out.windowBytes)
 	}
 	c.out.has = max(c.out.has, h.Received)
-	c.out.wire = h.Received // what follows is sent again
+	c.out.wire = h.Received                                                                               // what follows is sent again
+	c.out.rejected = slices.DeleteFunc(c.out.rejected, func(r rejection) bool { return r.seq <= h.Base }) // the peer has heard of them
 	c.out.ackDue, c.out.probe, c.out.probed = true, false, false
 	c.startFlush()
 	return nil

@@ -23,10 +23,14 @@
 // Without checkpoints a receiver that crashes may get again what it had handled
 // but not yet acknowledged.
 //
+// An envelope that the receiver cannot read, because it is too large for it or of
+// another schema version, is sent back: its sender is told as of any other
+// delivery that failed, and those behind it go on.
+//
 // # Bounds
 //
 // A sender holds at most Options.Window envelopes and Options.WindowBytes bytes
 // that the receiver has not handled, or what the receiver allows if that is less;
-// then Send blocks. A receiver drops the connection of a sender that sends more. A slow handler thus slows
-// its sender down and nobody else.
+// then Send blocks. A slow handler thus slows its sender down and nobody else. A
+// receiver drops the connection of a sender that sends more.
 package channel

@@ -10,6 +10,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/memory"
 )
@@ -183,6 +184,83 @@ func TestSenderKeepsToTheReceiversBytes(t *testing.T) {
 		got.check(t, 50)
 		if s := a.Status(); s != channel.Open {
 			t.Errorf("the channel is %s", s)
+		}
+	})
+}
+
+// TestUnreadableEnvelopesAreSentBack: an envelope that the receiver cannot read,
+// e.g. of a newer schema, fails alone. Its sender learns of it even if the
+// connection breaks at that moment.
+func TestUnreadableEnvelopesAreSentBack(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var failed []error
+			var rec telemetry.Recorder
+			l := newLink(t, func(a, b *channel.Options) {
+				a.OnDeliveryFailure = func(_ *channel.Channel, e *envelope.Envelope, err error) {
+					if string(e.Payload) != "666" {
+						t.Errorf("envelope %s failed", e.Payload)
+					}
+					failed = append(failed, err)
+				}
+				b.Telemetry = &rec
+			})
+			a, b := l.open()
+			got := collect(b)
+			l.faults.Rewrite(func(f transport.Frame) transport.Frame {
+				if f.Envelope != nil && string(f.Envelope.Payload) == "666" {
+					f.Envelope, f.Err = nil, &envelope.Error{Code: envelope.CodeSchemaVersion, Message: "expected version 1, got 2"}
+				}
+				return f
+			})
+			send(t, a, 0, 5)
+			send(t, a, 666, 667)
+			if cut {
+				l.faults.Drop(1) // the first one to arrive on the new connection
+				l.faults.Cut()
+			}
+			send(t, a, 5, 300)
+			if err := a.Flush(ctx(t)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			got.check(t, 300)
+			if len(failed) != 1 || code(failed[0]) != channel.CodeDeliveryFailed || !strings.Contains(failed[0].Error(), "expected version 1, got 2") {
+				t.Errorf("failed: %v", failed)
+			}
+			if a.Status() != channel.Open {
+				t.Errorf("the channel is %s", a.Status())
+			}
+			if n := rec.Metrics().ErrorCount; n != 1 {
+				t.Errorf("the receiver told of %d errors", n)
+			}
+		})
+	}
+}
+
+// Rejections of what was never sent, or long ago, do nothing.
+func TestNonsensicalRejections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, func(_, b *channel.Options) {
+			b.OnDeliveryFailure = func(*channel.Channel, *envelope.Envelope, error) { t.Error("an envelope failed") }
+		})
+		p := dialIn(t, l)
+		p.send(hello(nil))
+		p.next(transport.Accept)
+		p.send(transport.Frame{Kind: transport.Ready})
+		b := <-l.taken
+		send(t, b, 0, 1)
+		p.next(transport.Data)
+		p.send(
+			transport.Frame{Kind: transport.Reject, Seq: 0, Reason: &transport.Reason{}},
+			transport.Frame{Kind: transport.Reject, Seq: 1}, // without a reason
+			transport.Frame{Kind: transport.Reject, Seq: 2, Reason: &transport.Reason{}},
+			transport.Frame{Kind: transport.Reject, Seq: 1 << 63, Reason: &transport.Reason{}},
+			transport.Frame{Kind: transport.Ack, Ack: 1},
+			transport.Frame{Kind: transport.Reject, Seq: 1, Reason: &transport.Reason{}},
+		)
+		if err := b.Flush(ctx(t)); err != nil {
+			t.Fatal(err)
 		}
 	})
 }

@@ -1,7 +1,9 @@
 package channel
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/parleyhub/parley/envelope"
@@ -12,18 +14,25 @@ import (
 // inbox is what has arrived: queue holds the envelopes numbered handled+1 to
 // received, the one being handled included.
 type inbox struct {
-	queue       []*envelope.Envelope // nil: given up by the sender
-	received    uint64               // everything up to here has arrived
+	queue       []incoming
+	received    uint64 // everything up to here has arrived
 	handled     uint64
-	bytes       int                           // of queue and ahead
-	ahead       map[uint64]*envelope.Envelope // arrived before its turn
-	dispatching bool                          // a goroutine hands envelopes to the handlers
+	bytes       int                 // of queue and ahead
+	ahead       map[uint64]incoming // arrived before its turn
+	dispatching bool                // a goroutine hands envelopes to the handlers
 	ackTimer    *time.Timer
 	ackWaiting  bool
 	gapTimer    *time.Timer
 	gapWaiting  bool
 	gapAt       uint64
 	gapConn     transport.Conn
+}
+
+// incoming is an envelope that arrived; e is nil if the sender has given it up or
+// it is not for the handlers, and bad says why.
+type incoming struct {
+	e   *envelope.Envelope
+	bad *telemetry.Event
 }
 
 // read takes what arrives over conn until it breaks. first has arrived already.
@@ -100,6 +109,9 @@ func (c *Channel) take(f *transport.Frame) error {
 			return err
 		}
 		return c.takeData(f)
+	case transport.Reject:
+		c.takeReject(f)
+		return nil
 	}
 	return c.errorf(CodeInvalid, nil, "a frame of kind %d came out of turn", f.Kind)
 }
@@ -120,10 +132,6 @@ func (c *Channel) takeAck(upTo uint64) error {
 
 func (c *Channel) takeData(f *transport.Frame) error {
 	in := &c.in
-	if f.Envelope != nil && f.Envelope.Sender != c.remote {
-		c.refuseSender(f.Envelope)
-		f.Envelope = nil // its number counts, so that the next ones go on
-	}
 	switch {
 	case f.Seq <= in.received:
 		c.out.ackDue = true // again: our acknowledgement may have been lost
@@ -135,57 +143,121 @@ func (c *Channel) takeData(f *transport.Frame) error {
 	if _, again := in.ahead[f.Seq]; again {
 		return nil
 	}
-	size := sizeOf(f.Envelope)
+	got := c.examine(f)
 	// Twice, because a migration may have made them longer than they were sent.
-	if in.bytes > 0 && in.bytes+size > 2*c.m.opts.WindowBytes {
+	if size := sizeOf(got.e); in.bytes > 0 && in.bytes+size > 2*c.m.opts.WindowBytes {
 		return c.errorf(CodeInvalid, nil, "envelope %d is outside of the window of %d bytes", f.Seq, c.m.opts.WindowBytes)
 	}
-	in.bytes += size
+	in.bytes += sizeOf(got.e)
 	if f.Seq > in.received+1 {
 		if in.ahead == nil {
-			in.ahead = make(map[uint64]*envelope.Envelope)
+			in.ahead = make(map[uint64]incoming)
 		}
-		in.ahead[f.Seq] = f.Envelope
+		in.ahead[f.Seq] = got
 		return nil
 	}
-	c.enqueue(f.Envelope)
+	c.enqueue(got)
 	for len(in.ahead) > 0 {
-		e, ok := in.ahead[in.received+1]
+		next, ok := in.ahead[in.received+1]
 		if !ok {
 			break
 		}
 		delete(in.ahead, in.received+1)
-		c.enqueue(e)
+		c.enqueue(next)
 	}
 	return nil
 }
 
+// examine looks at an envelope that arrived. The number of one that is not for the
+// handlers counts, so that the next ones go on.
+func (c *Channel) examine(f *transport.Frame) incoming {
+	switch {
+	case f.Err != nil:
+		c.reject(f)
+		err := c.errorf(CodeInvalid, f.Err, "envelope %d of %q cannot be read", f.Seq, c.remote)
+		return incoming{bad: c.errorEvent(err)}
+	case f.Envelope != nil && f.Envelope.Sender != c.remote:
+		return incoming{bad: c.forgery(f.Envelope)}
+	}
+	return incoming{e: f.Envelope}
+}
+
+// reject sends word of an envelope that cannot be read.
+func (c *Channel) reject(f *transport.Frame) {
+	out := &c.out
+	if len(out.rejected) == maxRejections {
+		out.rejected = append(out.rejected[:0], out.rejected[1:]...)
+	}
+	reason := &transport.Reason{Code: rejectCode(f.Err), Message: shorten(f.Err.Error())}
+	out.rejected = append(out.rejected, rejection{seq: f.Seq, reason: reason})
+	out.ackDue = true
+	c.startFlush()
+}
+
+// takeReject gives an envelope up that the peer cannot read.
+func (c *Channel) takeReject(f *transport.Frame) {
+	if f.Seq <= c.out.acked || f.Seq > c.out.sent || f.Reason == nil {
+		return // late, or nonsense
+	}
+	o := &c.out.queue[f.Seq-c.out.acked-1]
+	if o.e == nil {
+		return // again
+	}
+	cause := &Error{Code: Code(f.Reason.Code), ChannelID: c.id, Message: f.Reason.Message}
+	c.fail(o.e, c.errorf(CodeDeliveryFailed, cause, "%q cannot read envelope %s", c.remote, o.e.ID))
+	o.e = nil // the number stays until it is acknowledged
+}
+
+// rejectCode returns the envelope's error's code, e.g. SCHEMA_VERSION_MISMATCH.
+func rejectCode(err error) string {
+	var e *envelope.Error
+	if errors.As(err, &e) {
+		return string(e.Code)
+	}
+	return string(CodeInvalid)
+}
+
+// maxReason bounds what is told of an error to the peer, in bytes.
+const maxReason = 1000
+
+func shorten(s string) string {
+	if len(s) > maxReason {
+		s = strings.ToValidUTF8(s[:maxReason], "")
+	}
+	return s
+}
+
 // dropAhead forgets what arrived before its turn.
 func (in *inbox) dropAhead() {
-	for _, e := range in.ahead {
-		in.bytes -= sizeOf(e)
+	for _, early := range in.ahead {
+		in.bytes -= sizeOf(early.e)
 	}
 	clear(in.ahead)
 }
 
-func (c *Channel) enqueue(e *envelope.Envelope) {
+func (c *Channel) enqueue(next incoming) {
 	c.in.received++
-	c.in.queue = append(c.in.queue, e)
+	c.in.queue = append(c.in.queue, next)
 }
 
-func (c *Channel) refuseSender(e *envelope.Envelope) {
+// forgery is the event of an envelope in somebody else's name.
+func (c *Channel) forgery(e *envelope.Envelope) *telemetry.Event {
 	event := c.event(telemetry.Security, e)
 	event.Code = string(CodeWrongSender)
 	event.Detail = fmt.Sprintf("an envelope of %q came over the channel of %q", e.Sender, c.remote)
 	event.Timestamp = time.Now().UnixMilli()
-	c.tell(func() { c.m.opts.Telemetry.Emit(event) })
+	return &event
+}
+
+func (c *Channel) errorEvent(err error) *telemetry.Event {
+	return &telemetry.Event{Type: telemetry.ErrorEvent, ChannelID: c.id, Sender: c.remote, Recipient: c.local,
+		Code: string(codeOf(err)), Detail: err.Error(), Timestamp: time.Now().UnixMilli()}
 }
 
 // report tells of an error that ends a connection; c.mu is held.
 func (c *Channel) report(err error) {
-	event := telemetry.Event{Type: telemetry.ErrorEvent, ChannelID: c.id, Sender: c.remote, Recipient: c.local,
-		Code: string(codeOf(err)), Detail: err.Error(), Timestamp: time.Now().UnixMilli()}
-	c.tell(func() { c.m.opts.Telemetry.Emit(event) })
+	event := c.errorEvent(err)
+	c.tell(func() { c.m.opts.Telemetry.Emit(*event) })
 }
 
 // scheduleAck sees to it that the peer learns what has arrived and was handled,
@@ -263,9 +335,12 @@ func (c *Channel) dispatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.in.queue) > 0 && len(c.handlers) > 0 {
-		e, handlers := c.in.queue[0], c.handlers
+		first, handlers := c.in.queue[0], c.handlers
 		c.mu.Unlock()
-		if e != nil {
+		if first.bad != nil { // told here, where a flood of them is held up
+			c.m.opts.Telemetry.Emit(*first.bad)
+		}
+		if e := first.e; e != nil {
 			c.m.opts.Telemetry.Emit(c.event(telemetry.MessageReceived, e))
 			for _, h := range handlers {
 				c.protect(func() { h.handle(c.m.ctx, e) })
@@ -282,8 +357,8 @@ func (c *Channel) dispatch() {
 			c.mu.Lock()
 			break
 		}
-		c.in.bytes -= sizeOf(e)
-		c.in.queue[0] = nil
+		c.in.bytes -= sizeOf(first.e)
+		c.in.queue[0] = incoming{}
 		if c.in.queue = c.in.queue[1:]; len(c.in.queue) == 0 {
 			c.in.queue = nil
 		}

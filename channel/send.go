@@ -24,6 +24,7 @@ type outbox struct {
 	ackDue      bool
 	saidAck     uint64 // what the peer was last told of the other direction
 	saidHas     uint64
+	rejected    []rejection // what arrived here and could not be read, the latest
 	watch       *time.Timer // looks whether the peer is alive
 	watching    bool
 	watchedHas  uint64
@@ -31,6 +32,16 @@ type outbox struct {
 	probe       bool // a question is due: anything that has arrived, said again
 	probed      bool // one was asked and nothing was heard since
 }
+
+// rejection is word to the peer that one of its envelopes could not be read.
+type rejection struct {
+	seq    uint64
+	reason *transport.Reason
+	said   transport.Conn // on which it was said
+}
+
+// maxRejections is how many are kept until the peer is known to have heard them.
+const maxRejections = 64
 
 type outgoing struct {
 	e    *envelope.Envelope // nil: given up
@@ -99,17 +110,25 @@ const (
 // batch is the frames of one send.
 type batch struct {
 	frames []transport.Frame
-	last   uint64 // number of the last envelope, 0 if there is none
+	data   int    // how many of them are envelopes of the queue
+	last   uint64 // number of the last of these, 0 if there is none
 }
 
 var batches = sync.Pool{New: func() any { return &batch{frames: make([]transport.Frame, 0, maxBatch)} }}
 
 // fill takes what is to be sent next, at most limit envelopes; c.mu is held.
 func (c *Channel) fill(b *batch, limit int) {
-	b.frames, b.last = b.frames[:0], 0
+	b.frames, b.data, b.last = b.frames[:0], 0, 0
+	for i := range c.out.rejected { // before what acknowledges them
+		if r := &c.out.rejected[i]; r.said != c.conn {
+			r.said = c.conn
+			b.frames = append(b.frames, transport.Frame{Kind: transport.Reject, Seq: r.seq, Reason: r.reason})
+		}
+	}
 	size, sendable := 0, c.out.sendable()
-	for i := c.out.next(); i < sendable && len(b.frames) < limit && size < maxBatchBytes; i++ {
+	for i := c.out.next(); i < sendable && b.data < limit && size < maxBatchBytes; i++ {
 		o := c.out.queue[i]
+		b.data++
 		b.last = c.out.acked + uint64(i) + 1
 		b.frames = append(b.frames, transport.Frame{Kind: transport.Data, Seq: b.last, Ack: c.in.handled, Envelope: o.e})
 		size += o.size
@@ -185,7 +204,10 @@ func (c *Channel) sendOn(conn transport.Conn, frames []transport.Frame) error {
 func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {
 	code := transport.CodeOf(err)
 	c.out.ackDue = true // it may have been in the batch
-	if code == transport.CodeTooLarge && len(b.frames) > 1 {
+	for i := range c.out.rejected {
+		c.out.rejected[i].said = nil // so may they
+	}
+	if code == transport.CodeTooLarge && b.data > 1 {
 		return n // one by one, to find which
 	}
 	if code != transport.CodeNotSent && code != transport.CodeTooLarge {

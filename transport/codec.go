@@ -18,6 +18,7 @@ import (
 //	Ready                 nothing
 //	Data                  uvarint Seq, uvarint Ack, uvarint length, Envelope as JSON; length 0: given up
 //	Ack                   uvarint Seq, uvarint Ack
+//	Reject                uvarint Seq, uvarint length, Reason as JSON
 //
 // and frames follow each other without separators.
 type Codec struct {
@@ -57,6 +58,8 @@ func (c *Codec) Append(dst []byte, f *Frame) ([]byte, error) {
 		return appendJSON(dst, out, f.Reason)
 	case Ack:
 		return binary.AppendUvarint(binary.AppendUvarint(out, f.Seq), f.Ack), nil
+	case Reject:
+		return appendJSON(dst, binary.AppendUvarint(out, f.Seq), f.Reason)
 	case Data:
 		return c.appendData(dst, out, f)
 	}
@@ -101,8 +104,9 @@ func (c *Codec) appendData(dst, out []byte, f *Frame) ([]byte, error) {
 }
 
 // Decode appends the frames in data to dst. Data is the whole of one or more
-// frames, at most [MaxFrames]; anything else, and any envelope that is not valid, gives CodeInvalid.
-// The frames do not refer to data.
+// frames, at most [MaxFrames]; anything else gives CodeInvalid. An envelope that
+// is not valid is its own frame's Err and stops no other. The frames do not refer
+// to data.
 func (c *Codec) Decode(dst []Frame, data []byte) ([]Frame, error) {
 	for n := 0; len(data) > 0; n++ {
 		if n == MaxFrames {
@@ -120,10 +124,13 @@ func (c *Codec) Decode(dst []Frame, data []byte) ([]Frame, error) {
 			r.json(f.Reason)
 		case Ack:
 			f.Seq, f.Ack = r.uvarint(), r.uvarint()
+		case Reject:
+			f.Seq, f.Reason = r.uvarint(), new(Reason)
+			r.json(f.Reason)
 		case Data:
 			f.Seq, f.Ack = r.uvarint(), r.uvarint()
 			if text := r.bytes(); len(text) > 0 && r.err == nil {
-				f.Envelope, r.err = c.Envelope.Decode(text)
+				f.Envelope, f.Err = c.Envelope.Decode(text)
 			}
 		default:
 			return dst, &Error{Code: CodeInvalid, Message: fmt.Sprintf("there is no frame of kind %d", data[0])}

@@ -19,12 +19,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func frame() *rapid.Generator[transport.Frame] {
 	return rapid.Custom(func(t *rapid.T) transport.Frame {
-		f := transport.Frame{Kind: transport.Kind(rapid.IntRange(1, 7).Draw(t, "kind"))}
+		f := transport.Frame{Kind: transport.Kind(rapid.IntRange(1, 8).Draw(t, "kind"))}
 		switch f.Kind {
 		case transport.Open, transport.Accept:
 			f.Hello = &transport.Hello{Version: 1, Channel: rapid.StringMatching(`[a-z]{0,9}`).Draw(t, "channel"), From: "a", To: "b",
 				Received: rapid.Uint64().Draw(t, "received"), Card: json.RawMessage(`{"id":"a"}`), Resume: rapid.Bool().Draw(t, "resume")}
-		case transport.Refuse, transport.Close:
+		case transport.Refuse, transport.Close, transport.Reject:
+			if f.Kind == transport.Reject {
+				f.Seq = rapid.Uint64().Draw(t, "seq")
+			}
 			f.Reason = &transport.Reason{Code: "X", Message: rapid.StringMatching(`[a-zé ]{0,9}`).Draw(t, "message")}
 		case transport.Ack:
 			f.Seq, f.Ack = rapid.Uint64().Draw(t, "seq"), rapid.Uint64().Draw(t, "ack")
@@ -86,19 +89,43 @@ func TestAppendRefuses(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	var c transport.Codec
 	for name, data := range map[string]string{
-		"unknown kind":           "\x00",
-		"Open of nothing":        "\x01",
-		"Open of broken JSON":    "\x01\x01{",
-		"Data cut off":           "\x05\x01",
-		"length beyond the end":  "\x05\x01\x00\x7f{}",
-		"length beyond memory":   "\x05\x01\x00\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
-		"number beyond 64 bits":  "\x06\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-		"an envelope of nothing": "\x05\x01\x00\x02{}",
-		"Close of a megabyte":    "\x07\x80\x80\x40" + strings.Repeat(" ", 1<<20),
+		"unknown kind":          "\x00",
+		"Open of nothing":       "\x01",
+		"Open of broken JSON":   "\x01\x01{",
+		"Data cut off":          "\x05\x01",
+		"length beyond the end": "\x05\x01\x00\x7f{}",
+		"length beyond memory":  "\x05\x01\x00\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+		"number beyond 64 bits": "\x06\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+		"Reject of nothing":     "\x08\x01",
+		"Close of a megabyte":   "\x07\x80\x80\x40" + strings.Repeat(" ", 1<<20),
 	} {
 		if _, err := c.Decode(nil, []byte(data)); transport.CodeOf(err) != transport.CodeInvalid || err.Error() == "" {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// An envelope that this end cannot read must not take the others with it.
+func TestDecodeNamesTheEnvelopeThatIsWrong(t *testing.T) {
+	var large transport.Codec
+	small := transport.Codec{Envelope: envelope.Codec{MaxSize: 1000}}
+	var data []byte
+	for i, size := range []int{10, 2000, 10} {
+		e, err := envelope.New("a", "b", envelope.Request, strings.Repeat("x", size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err = large.Append(data, &transport.Frame{Kind: transport.Data, Seq: uint64(i + 1), Ack: 9, Envelope: e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	frames, err := small.Decode(nil, data)
+	if err != nil || len(frames) != 3 || frames[0].Envelope == nil || frames[2].Envelope == nil {
+		t.Fatalf("got %+v, %v", frames, err)
+	}
+	var tooLarge *envelope.Error
+	if f := frames[1]; f.Envelope != nil || f.Seq != 2 || f.Ack != 9 || !errors.As(f.Err, &tooLarge) || tooLarge.Code != envelope.CodeTooLarge {
+		t.Errorf("got %+v", f)
 	}
 }
 
@@ -123,7 +150,7 @@ func FuzzDecode(f *testing.F) {
 	for _, fr := range []transport.Frame{
 		{Kind: transport.Open, Hello: &transport.Hello{Version: 1, Channel: "c"}}, {Kind: transport.Ready},
 		{Kind: transport.Data, Seq: 1, Ack: 7, Envelope: e}, {Kind: transport.Data, Seq: 2}, {Kind: transport.Ack, Seq: 300, Ack: 2},
-		{Kind: transport.Close, Reason: &transport.Reason{Code: "X"}},
+		{Kind: transport.Close, Reason: &transport.Reason{Code: "X"}}, {Kind: transport.Reject, Seq: 3, Reason: &transport.Reason{Code: "X"}},
 	} {
 		if all, err = c.Append(all, &fr); err != nil {
 			f.Fatal(err)

@@ -76,20 +76,25 @@ const (
 	Data                   // one envelope
 	Ack                    // what has arrived
 	Close                  // the channel ends; has Reason
+	Reject                 // an envelope arrived and cannot be read; has Seq and Reason
 )
 
 // Frame is what a connection carries.
 type Frame struct {
 	Kind Kind
-	// Seq of Data numbers the envelopes of one direction of a channel from 1; of
-	// Ack it is the highest number up to which all have arrived.
+	// Seq of Data and Reject numbers the envelopes of one direction of a channel
+	// from 1; of Ack it is the highest number up to which all have arrived.
 	Seq uint64
 	// Ack, of Data and Ack, is the highest number up to which all were handled.
 	Ack uint64
 	// Envelope of Data; nil says that the sender has given this number up.
 	Envelope *envelope.Envelope
-	Hello    *Hello  // of Open and Accept
-	Reason   *Reason // of Refuse and Close
+	// Err, of Data that was received without Envelope, says why that cannot be
+	// read: too large for this end, say, or of another schema version. It does not
+	// travel.
+	Err    error
+	Hello  *Hello  // of Open and Accept
+	Reason *Reason // of Refuse, Close and Reject
 }
 
 // Version is the version of the frames' protocol.

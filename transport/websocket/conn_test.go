@@ -247,7 +247,6 @@ func TestHostileMessages(t *testing.T) {
 		"text":             {ws.MessageText, "hello", ws.StatusInvalidFramePayloadData},
 		"no frame":         {ws.MessageBinary, "\xff", ws.StatusInvalidFramePayloadData},
 		"half a frame":     {ws.MessageBinary, "\x05\x01", ws.StatusInvalidFramePayloadData},
-		"no envelope":      {ws.MessageBinary, "\x05\x01\x00\x02{}", ws.StatusInvalidFramePayloadData},
 		"far too many":     {ws.MessageBinary, strings.Repeat("\x03", 100_000), ws.StatusInvalidFramePayloadData},
 		"a length of 2^63": {ws.MessageBinary, "\x01\xff\xff\xff\xff\xff\xff\xff\xff\x7f", ws.StatusInvalidFramePayloadData},
 		"far too large":    {ws.MessageBinary, strings.Repeat("\x03", 3<<20), ws.StatusMessageTooBig},

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -213,6 +214,63 @@ func TestChannelWithASlowHandler(t *testing.T) {
 	<-done
 	if _, ok := broke.Load(channel.Reconnecting); ok {
 		t.Error("a slow handler was taken for a dead peer")
+	}
+}
+
+// TestEnvelopesThatTheReceiverCannotRead: a receiver with smaller limits gets what
+// it can read, and the sender hears of the rest.
+func TestEnvelopesThatTheReceiverCannotRead(t *testing.T) {
+	small := websocket.Options{}
+	small.Codec.Envelope.MaxSize = 10_000
+	l := listenUntilTheEnd(t, websocket.ListenOptions{Options: small})
+	var got sequence
+	there := channel.NewManager(quick(), func(c *channel.Channel) { c.OnMessage(got.handle) })
+	failed := make(chan error, 10)
+	o := quick()
+	o.Dialers = map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}}
+	o.OnDeliveryFailure = func(_ *channel.Channel, _ *envelope.Envelope, err error) { failed <- err }
+	here := channel.NewManager(o, nil)
+	var wg sync.WaitGroup
+	wg.Go(func() { there.Serve(context.Background(), l) })
+	defer wg.Wait()
+	defer there.Close()
+	defer here.Close()
+	c, err := here.OpenAt(t.Context(), "a", "b", l.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := patience(t)
+	for i := range 100 {
+		if i%20 == 10 { // 20 KB the receiver's codec refuses; 700 KB not even its transport takes
+			size := 20_000
+			if i == 50 {
+				size = 700_000
+			}
+			if err := c.Send(ctx, message(t, "a", "b", strings.Repeat("x", size))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Send(ctx, message(t, "a", "b", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	got.check(t, 100)
+	for range 5 {
+		select {
+		case err := <-failed:
+			var e *channel.Error
+			if !errors.As(err, &e) || e.Code != channel.CodeDeliveryFailed {
+				t.Errorf("got %v", err)
+			}
+		case <-ctx.Done():
+			t.Fatal("the sender did not hear of a failure")
+		}
+	}
+	if s := c.Status(); s != channel.Open {
+		t.Errorf("the channel is %s", s)
 	}
 }
 

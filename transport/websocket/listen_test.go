@@ -276,6 +276,7 @@ func TestSubprotocolIsRequired(t *testing.T) {
 	if _, _, err := c.Read(patience(t)); err == nil {
 		t.Error("a client of another subprotocol was let in")
 	}
+	l.Close() // waits for the handlers
 	if got := refused.all(); len(got) != 1 || !strings.Contains(got[0], websocket.Subprotocol) {
 		t.Errorf("refused: %v", got)
 	}
