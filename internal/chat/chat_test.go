@@ -72,7 +72,11 @@ func (n *natsServer) stop() {
 	}
 }
 
-func (n *natsServer) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", n.port) }
+func (n *natsServer) url() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return fmt.Sprintf("nats://127.0.0.1:%d", n.port)
+}
 
 // foreign is a client that is not ours.
 func (n *natsServer) foreign() jetstream.JetStream {
