@@ -604,7 +604,7 @@ func TestPublicAddresses(t *testing.T) {
 		"8.8.8.8": true, "2606:4700::1111": true, "::ffff:8.8.8.8": true,
 		"127.0.0.1": false, "::1": false, "10.0.0.1": false, "172.16.0.1": false, "192.168.1.1": false, "169.254.169.254": false,
 		"::ffff:10.0.0.1": false, "fe80::1": false, "fc00::1": false, "0.0.0.0": false, "::": false, "224.0.0.1": false, "255.255.255.255": false,
-		"64:ff9b::a00:1": false, "2002:7f00:1::": false, "100.127.0.1": false, "198.18.0.1": false, "2001:db8::1": false,
+		"64:ff9b::a00:1": false, "2002:7f00:1::": false, "::7f00:1": false, "100.127.0.1": false, "198.18.0.1": false, "2001:db8::1": false,
 	} {
 		if got := push.Public(netip.MustParseAddr(ip)); got != want {
 			t.Errorf("%s: %v", ip, got)
