@@ -760,11 +760,7 @@ func TestChannelCannotBeHijacked(t *testing.T) {
 		evil.Secret = "guess"
 		thief := channel.NewManager(channel.Options{Dialers: map[agent.Transport]transport.Dialer{agent.TransportLocal: &l.net}}, nil)
 		defer thief.Close()
-		c, err := thief.Resume(evil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Ready(ctx(t)); code(err) != channel.CodeRefused {
+		if _, err := thief.Resume(evil); code(err) != channel.CodeInvalid {
 			t.Errorf("the thief: %v", err)
 		}
 		got := collect(b)
@@ -900,7 +896,7 @@ func TestRestartOfEitherEnd(t *testing.T) {
 func TestResumeRefusesNonsense(t *testing.T) {
 	m := channel.NewManager(channel.Options{}, nil)
 	defer m.Close()
-	for _, s := range []channel.State{{}, {ID: "c", Secret: "s", Local: "a", Remote: "b", Unacked: []*envelope.Envelope{{}}}} {
+	for _, s := range []channel.State{{}, {ID: channel.IDOf("s"), Secret: "s", Local: "a", Remote: "b", Unacked: []*envelope.Envelope{{}}}} {
 		if _, err := m.Resume(s); code(err) != channel.CodeInvalid {
 			t.Errorf("%+v: %v", s, err)
 		}
@@ -961,7 +957,7 @@ func TestManagerIsBounded(t *testing.T) {
 // impressed.
 func TestBadHandshakes(t *testing.T) {
 	hello := func(change func(*transport.Hello)) transport.Frame {
-		h := &transport.Hello{Version: transport.Version, Channel: "c", Secret: "s", From: "mars", To: "venus", Window: 1}
+		h := &transport.Hello{Version: transport.Version, Channel: channel.IDOf("s"), Secret: "s", From: "mars", To: "venus", Window: 1}
 		change(h)
 		return transport.Frame{Kind: transport.Open, Hello: h}
 	}

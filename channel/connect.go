@@ -3,9 +3,12 @@ package channel
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/subtle"
 	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/transport"
@@ -358,6 +361,9 @@ func checkHello(h *transport.Hello) error {
 			return &Error{Code: CodeInvalid, Message: "the handshake names no channel, agents or secret", Err: err}
 		}
 	}
+	if h.Channel != idOf(h.Secret) {
+		return &Error{Code: CodeInvalid, Message: "the handshake's channel is not that of its secret"}
+	}
 	if h.Window < 1 {
 		return &Error{Code: CodeInvalid, Message: "the handshake has no window"}
 	}
@@ -416,5 +422,15 @@ func (m *Manager) fresh(conn transport.Conn, h *transport.Hello, via agent.Trans
 	return c, m.add(c)
 }
 
-// secret returns 128 random bits as text.
-func secret() string { return rand.Text() }
+// newSecret returns 128 random bits as text.
+func newSecret() string { return rand.Text() }
+
+// idOf draws a channel's id, a UUID, from its secret. Whoever resumes the channel
+// at a process that has restarted, and knows it no more, so proves that it is his.
+func idOf(secret string) string {
+	sum := sha256.Sum256([]byte("a2a.v1 channel " + secret))
+	id := uuid.UUID(sum[:16])
+	id[6] = id[6]&0x0f | 0x80 // version 8: of our own making
+	id[8] = id[8]&0x3f | 0x80 // the variant of RFC 9562
+	return id.String()
+}

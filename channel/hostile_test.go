@@ -56,7 +56,7 @@ func (p *peer) next(kind transport.Kind) transport.Frame {
 }
 
 func hello(change func(*transport.Hello)) transport.Frame {
-	h := &transport.Hello{Version: transport.Version, Channel: "c", Secret: "s", From: "mars", To: "venus", Window: 8}
+	h := &transport.Hello{Version: transport.Version, Channel: channel.IDOf("s"), Secret: "s", From: "mars", To: "venus", Window: 8}
 	if change != nil {
 		change(h)
 	}
@@ -236,6 +236,28 @@ func TestUnreadableEnvelopesAreSentBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whoever knows a channel's id, from a log perhaps, cannot take it over, not even
+// at a receiver that has restarted and knows of no channel.
+func TestIDDoesNotProveTheSecret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, nil)
+		a, _ := l.open()
+		for name, id := range map[string]string{"of an open channel": a.ID(), "of one that is not known": channel.IDOf("secret")} {
+			p := dialIn(t, l)
+			p.send(hello(func(h *transport.Hello) { h.Channel, h.Resume = id, true }))
+			if f := p.next(transport.Refuse); f.Reason.Code != string(channel.CodeInvalid) {
+				t.Errorf("the id %s: %+v", name, f.Reason)
+			}
+		}
+		if s := a.Status(); s != channel.Open {
+			t.Errorf("the channel is %s", s)
+		}
+		p := dialIn(t, l)
+		p.send(hello(func(h *transport.Hello) { h.Resume = true }))
+		p.next(transport.Accept)
+	})
 }
 
 // Rejections of what was never sent, or long ago, do nothing.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/parleyhub/parley/agent"
@@ -72,7 +71,8 @@ func (m *Manager) OpenAt(_ context.Context, local, remote string, at agent.Endpo
 			return nil, &Error{Code: CodeInvalid, Message: fmt.Sprintf("the agent id %q %v", id, err)}
 		}
 	}
-	c := m.newChannel(uuid.NewString(), local, remote, secret())
+	secret := newSecret()
+	c := m.newChannel(idOf(secret), local, remote, secret)
 	c.opener, c.endpoint, c.transport = true, at, at.Transport
 	return m.launch(c)
 }
@@ -331,6 +331,9 @@ func (m *Manager) Resume(s State) (*Channel, error) {
 		if err := agent.CheckID(id); err != nil {
 			return nil, &Error{Code: CodeInvalid, Message: "the state is of no channel", Err: err}
 		}
+	}
+	if s.ID != idOf(s.Secret) {
+		return nil, &Error{Code: CodeInvalid, ChannelID: s.ID, Message: "the state's id is not that of its secret"}
 	}
 	c := m.newChannel(s.ID, s.Local, s.Remote, s.Secret)
 	c.opener, c.endpoint, c.transport = true, s.Endpoint, s.Endpoint.Transport
