@@ -260,6 +260,28 @@ func TestIDDoesNotProveTheSecret(t *testing.T) {
 	})
 }
 
+// A peer that breaks the rules on each new connection ends the channel: connecting
+// again cannot help.
+func TestPeerThatNeverKeepsTheRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, nil)
+		a, b := l.open()
+		l.faults.Rewrite(func(f transport.Frame) transport.Frame {
+			if f.Kind == transport.Data {
+				f.Ack = 99
+			}
+			return f
+		})
+		send(t, a, 0, 1)
+		if err := a.Flush(ctx(t)); code(err) != channel.CodeClosed || !strings.Contains(err.Error(), "acknowledges envelope 99") {
+			t.Errorf("got %v", err)
+		}
+		if err := b.Err(); code(err) != channel.CodeInvalid {
+			t.Errorf("the other end: %v", err)
+		}
+	})
+}
+
 // Rejections of what was never sent, or long ago, do nothing.
 func TestNonsensicalRejections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

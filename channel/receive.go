@@ -18,6 +18,7 @@ type inbox struct {
 	received    uint64 // everything up to here has arrived
 	handled     uint64
 	bytes       int                 // of queue and ahead
+	broken      int                 // times that the peer broke the rules since there was progress
 	ahead       map[uint64]incoming // arrived before its turn
 	dispatching bool                // a goroutine hands envelopes to the handlers
 	ackTimer    *time.Timer
@@ -52,7 +53,8 @@ func (c *Channel) read(conn transport.Conn, first []transport.Frame) {
 	}
 }
 
-// arrived deals with frames. An error means that the connection is done with.
+// arrived deals with frames. An error means that the connection is done with: a
+// peer that breaks the rules gets another one, but not for ever.
 func (c *Channel) arrived(conn transport.Conn, frames []transport.Frame) error {
 	var reason *transport.Reason
 	err := func() error {
@@ -67,13 +69,20 @@ func (c *Channel) arrived(conn transport.Conn, frames []transport.Frame) error {
 		for i := range frames {
 			f := &frames[i]
 			if f.Kind == transport.Close {
-				reason = f.Reason
+				if reason = f.Reason; reason == nil {
+					reason = new(transport.Reason)
+				}
 				c.startDispatch() // what came before it
 				return errStale
 			}
 			if err := c.take(f); err != nil {
 				c.report(err)
-				c.lost(conn)
+				if c.in.broken++; c.in.broken <= c.m.opts.Retries {
+					c.lost(conn)
+					return err
+				}
+				// Not here: this may be the goroutine of the one that sends.
+				c.m.wg.Go(c.shutting(err, &transport.Reason{Code: string(CodeInvalid), Message: shorten(err.Error())}))
 				return err
 			}
 		}
@@ -124,6 +133,7 @@ func (c *Channel) takeAck(upTo uint64) error {
 		return nil // late
 	}
 	c.out.ack(upTo)
+	c.in.broken = 0
 	c.out.has = max(c.out.has, upTo)
 	c.startFlush() // the peer may take more now
 	c.wake()
@@ -237,6 +247,7 @@ func (in *inbox) dropAhead() {
 
 func (c *Channel) enqueue(next incoming) {
 	c.in.received++
+	c.in.broken = 0
 	c.in.queue = append(c.in.queue, next)
 }
 
