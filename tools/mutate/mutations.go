@@ -47,7 +47,7 @@ var mutations = []mutation{
 
 	{"11", "channel/receive.go", "\tcase f.Seq <= in.received:\n", "\tcase f.Seq < in.received:\n", "a repeated envelope is taken again"},
 	{"11", "channel/connect.go", "\tc.out.wire = h.Received // what follows is sent again\n", "\tc.out.wire = c.out.sent\n", "what was on a broken connection is not sent again"},
-	{"11", "channel/receive.go", "\tcase f.Seq > in.received+1:\n", "\tcase false:\n", "envelopes are handled as they come"},
+	{"11", "channel/receive.go", "\tif f.Seq > in.received+1 {\n", "\tif false {\n", "envelopes are handled as they come"},
 
 	{"12", "channel/send.go", "delay := c.m.opts.RetryDelay << (n - 1)", "delay := c.m.opts.RetryDelay", "the delay stays the same"},
 	{"12", "channel/send.go", "if n <= c.m.opts.Retries &&", "if n < c.m.opts.Retries &&", "there are only two retries"},
