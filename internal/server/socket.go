@@ -295,6 +295,10 @@ type streamEvent struct {
 }
 
 func (c *socketConn) emit(id jsonrpc.ID, event any) error {
+	// The room that queue leaves for a last answer is not for events.
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
 	line, err := jsonrpc.AppendNotification(nil, dialect.NotifyEvent, streamEvent{id, event})
 	if err != nil {
 		return err
