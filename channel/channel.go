@@ -39,6 +39,7 @@ type Channel struct {
 	status   Status
 	cause    error          // why it is closed
 	conn     transport.Conn // nil while there is none
+	dying    transport.Conn // it sends no more; what has arrived on it is still read
 	joining  transport.Conn // the acceptor's, until the opener is ready
 	peer     string         // who the transport says is there
 	changed  chan struct{}  // closed at the next change; nil if nobody waits
@@ -314,7 +315,7 @@ func (c *Channel) shutting(cause error, tell *transport.Reason) (finish func()) 
 	if conn == nil {
 		conn = c.joining
 	}
-	c.conn, c.joining = nil, nil
+	c.conn, c.joining, c.dying = nil, nil, nil
 	c.failUnacked(cause)
 	if tell != nil {
 		c.in.queue = nil // closed from here; if the peer closed, what arrived is still handled

@@ -643,8 +643,8 @@ func TestCloseFromAHandler(t *testing.T) {
 		l := newLink(t, nil)
 		a, b := l.open()
 		n := 0
+		send(t, a, 0, 3) // before the handler is there: afterwards the channel may be closed
 		b.OnMessage(func(context.Context, *envelope.Envelope) { n++; b.Close() })
-		send(t, a, 0, 3)
 		synctest.Wait()
 		if n != 1 || a.Status() != channel.Closed {
 			t.Errorf("%d were handled, the other end is %s", n, a.Status())

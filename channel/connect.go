@@ -19,7 +19,7 @@ func (c *Channel) lost(conn transport.Conn) {
 	if c.conn != conn || conn == nil {
 		return
 	}
-	c.conn = nil
+	c.conn, c.dying = nil, nil
 	c.in.dropAhead() // comes again
 	c.set(Reconnecting)
 	if c.opener {

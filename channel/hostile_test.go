@@ -152,9 +152,11 @@ func TestBytesOverTheReceiversLimitEndTheConnection(t *testing.T) {
 		}
 		p.send(transport.Frame{Kind: transport.Ready})
 		large := message(t, "mars", 0).With(func(e *envelope.Envelope) { e.Payload = []byte(`"` + strings.Repeat("x", 6000) + `"`) })
+		var frames []transport.Frame
 		for seq := range uint64(5) {
-			p.send(transport.Frame{Kind: transport.Data, Seq: seq + 1, Envelope: large})
+			frames = append(frames, transport.Frame{Kind: transport.Data, Seq: seq + 1, Envelope: large})
 		}
+		p.send(frames...)
 		for {
 			if _, err := p.conn.Receive(t.Context()); err != nil {
 				return // closed: the handler has none of it yet

@@ -148,7 +148,7 @@ func (c *Channel) fill(b *batch, limit int) {
 
 // startFlush makes sure that a goroutine sends what there is; c.mu is held.
 func (c *Channel) startFlush() {
-	if c.out.flushing || c.status != Open || c.out.next() >= c.out.sendable() && !c.out.ackDue && !c.out.probe {
+	if c.out.flushing || c.status != Open || c.conn == c.dying || c.out.next() >= c.out.sendable() && !c.out.ackDue && !c.out.probe {
 		return
 	}
 	c.out.flushing = true
@@ -165,7 +165,7 @@ func (c *Channel) flush() {
 	failed := 0 // attempts at the first envelope
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.status == Open {
+	for c.status == Open && c.conn != c.dying {
 		limit := maxBatch
 		if failed > 0 {
 			limit = 1
@@ -211,7 +211,7 @@ func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {
 		return n // one by one, to find which
 	}
 	if code != transport.CodeNotSent && code != transport.CodeTooLarge {
-		c.lost(conn)
+		c.expire(conn)
 		return 0
 	}
 	if n <= c.m.opts.Retries && code == transport.CodeNotSent {
@@ -223,13 +223,24 @@ func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {
 	}
 	i := c.out.next()
 	if b.last == 0 || i >= len(c.out.queue) || c.out.queue[i].e == nil {
-		c.lost(conn) // not even a word gets through
+		c.expire(conn) // not even a word gets through
 		return 0
 	}
 	o := &c.out.queue[i]
 	c.fail(o.e, c.errorf(CodeDeliveryFailed, err, "envelope %s could not be delivered in %d attempts", o.e.ID, n))
 	o.e = nil // the number stays, so that those after it keep theirs
 	return 0
+}
+
+// expire ends a connection that sends no more. It counts as lost when all that
+// has arrived on it is read: the peer may have closed the channel, and said so.
+// c.mu is held.
+func (c *Channel) expire(conn transport.Conn) {
+	if c.conn != conn {
+		return
+	}
+	c.dying = conn
+	c.m.wg.Go(func() { closeConn(conn) })
 }
 
 // pause waits and reports false if ctx ended meanwhile.

@@ -23,7 +23,8 @@ type Conn interface {
 	// Send hands frames on in order. It blocks while the connection takes no
 	// more, at most until ctx ends. It does not keep the slice. An [*Error] with
 	// CodeNotSent or CodeTooLarge means that none of the frames was sent and the
-	// connection still lives; after any other error it is of no more use.
+	// connection still lives; after any other error it is of no more use, but for
+	// Receive to return what has arrived.
 	Send(ctx context.Context, frames []Frame) error
 	// Receive returns the next frames, at least one, in order. It blocks until
 	// some arrive, ctx ends or the connection breaks. The slice is the caller's
@@ -32,8 +33,10 @@ type Conn interface {
 	// Peer names who is at the other end, as the transport has authenticated
 	// them; "" means it does not know.
 	Peer() string
-	// Close ends the connection at once and wakes whoever uses it. It is safe to
-	// call more than once.
+	// Close ends the connection and wakes whoever uses it. What was sent before
+	// still arrives, unless the connection breaks: a peer's last word is not lost.
+	// It may wait for that, at most a second or two, and is safe to call more than
+	// once.
 	Close() error
 }
 

@@ -41,6 +41,7 @@ func Run(t *testing.T, make func(t *testing.T) Transport) {
 		{"TooLargeLeavesTheConnection", tooLarge},
 		{"BothWaysAtOnce", bothWaysAtOnce},
 		{"CloseWakesBothEnds", closeWakesBothEnds},
+		{"CloseLosesNothing", closeLosesNothing},
 		{"ContextEndsReceive", contextEndsReceive},
 		{"ListenerClose", listenerClose},
 		{"DialNobody", dialNobody},
@@ -277,6 +278,28 @@ func closeWakesBothEnds(t *testing.T, tr Transport) {
 	if c := transport.CodeOf(err); err == nil || c == transport.CodeNotSent || c == transport.CodeTooLarge {
 		t.Errorf("Send on a closed connection: %v", err)
 	}
+}
+
+// What was sent before Close arrives, though the closing end has something unread.
+func closeLosesNothing(t *testing.T, tr Transport) {
+	a, b := connect(t, tr)
+	if err := b.Send(deadline(t), numbered(t, 0, 10)); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := a.Send(deadline(t), numbered(t, 0, 100)); err != nil {
+			t.Error(err)
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	receive(t, b, 100)
+	if _, err := b.Receive(deadline(t)); transport.CodeOf(err) != transport.CodeClosed {
+		t.Errorf("the end: %v", err)
+	}
+	wg.Wait()
 }
 
 func contextEndsReceive(t *testing.T, tr Transport) {
