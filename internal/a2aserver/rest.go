@@ -242,8 +242,7 @@ func (g *restGate) Flush() {
 	if g.state == gateHeld || g.state == gateDone {
 		return
 	}
-	// The client has gone: the next write says so.
-	_ = g.rc.Flush()
+	_ = g.rc.Flush() // the client has gone: the next write says so
 }
 
 // finish completes an answer in which nothing was written.
@@ -254,7 +253,6 @@ func (g *restGate) finish() {
 		g.ResponseWriter.WriteHeader(http.StatusOK)
 		writeBody(g.ResponseWriter, []byte("{}"))
 	case gateHeld:
-		// A stream that ended before its first event: the client has gone.
-		_ = g.release()
+		_ = g.release() // a stream that ended before its first event: the client has gone
 	}
 }
