@@ -1,0 +1,224 @@
+package mcphttp_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/mcphttp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// endpoint serves a server at a URL until the test ends.
+func endpoint(t *testing.T, server *mcp.Server, opts mcphttp.Options) string {
+	t.Helper()
+	if opts.Server == nil {
+		opts.Server = func(*http.Request) *mcp.Server { return server }
+	}
+	web := httptest.NewServer(mcphttp.New(opts))
+	t.Cleanup(func() {
+		if err := mcphttp.CloseSessions(server); err != nil {
+			t.Error(err)
+		}
+		web.Close()
+		if n := len(collect(server)); n != 0 {
+			t.Errorf("%d sessions were left", n)
+		}
+	})
+	return web.URL
+}
+
+func collect(server *mcp.Server) (all []*mcp.ServerSession) {
+	for s := range server.Sessions() {
+		all = append(all, s)
+	}
+	return all
+}
+
+// newServer has the tools echo, and wait, which says on began that it runs and on
+// ended that its context is over.
+func newServer(began, ended chan struct{}) *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	type in struct {
+		Text string `json:"text,omitempty"`
+	}
+	mcp.AddTool(s, &mcp.Tool{Name: "echo", Description: "Repeats the text."}, func(_ context.Context, req *mcp.CallToolRequest, in in) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: in.Text}, &mcp.TextContent{Text: req.Session.ID()}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "wait", Description: "Waits for the end."}, func(ctx context.Context, _ *mcp.CallToolRequest, _ in) (*mcp.CallToolResult, any, error) {
+		close(began)
+		<-ctx.Done()
+		close(ended)
+		return nil, nil, ctx.Err()
+	})
+	return s
+}
+
+func connect(t *testing.T, url, version string) *mcp.ClientSession {
+	t.Helper()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	c := mcp.NewClient(&mcp.Implementation{Name: "client", Version: "1"}, nil)
+	session, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: transport}},
+		&mcp.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.Close() }) // a second time, mostly
+	return session
+}
+
+// Every revision is served at the same URL: with one session for all calls, or
+// with none.
+func TestAllRevisionsAtOneURL(t *testing.T) {
+	server := newServer(nil, nil)
+	url := endpoint(t, server, mcphttp.Options{})
+	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"} {
+		t.Run(version, func(t *testing.T) {
+			session := connect(t, url, version)
+			for range 2 {
+				result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"text": "hi"}})
+				if err != nil || len(result.Content) != 2 || result.Content[0].(*mcp.TextContent).Text != "hi" {
+					t.Fatalf("%+v %v", result, err)
+				}
+				if id := result.Content[1].(*mcp.TextContent).Text; id != session.ID() || (id == "") != (version >= "2026-07-28") {
+					t.Errorf("session %q, the client's is %q", id, session.ID())
+				}
+			}
+			if err := session.Close(); err != nil {
+				t.Error(err)
+			}
+			if all := collect(server); len(all) != 0 {
+				t.Errorf("%d sessions outlive the client's", len(all))
+			}
+		})
+	}
+}
+
+func post(t *testing.T, url, body string, headers map[string]string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	for k, v := range headers {
+		if k == "Host" {
+			r.Host = v
+		}
+		r.Header.Set(k, v)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(answer)
+}
+
+const (
+	initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
+	list       = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
+		"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
+)
+
+func TestRequestsAreRoutedByTheirHeaders(t *testing.T) {
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{MaxBody: 2000})
+	for name, tc := range map[string]struct {
+		body    string
+		headers map[string]string
+		status  int
+		says    string
+	}{
+		"without sessions":             {list, map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}, 200, `"echo"`},
+		"a method, no version":         {list, map[string]string{"Mcp-Method": "tools/list"}, 400, `-32020`},
+		"a revision to come":           {list, map[string]string{"Mcp-Protocol-Version": "2999-01-01", "Mcp-Method": "tools/list"}, 400, `2026-07-28`},
+		"another's session":            {list, map[string]string{"Mcp-Session-Id": "stolen", "Mcp-Protocol-Version": "2025-11-25"}, 404, `session not found`},
+		"a session in the later era":   {list, map[string]string{"Mcp-Session-Id": "stolen", "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}, 404, `session not found`},
+		"a revision that never was":    {initialize, map[string]string{"Mcp-Protocol-Version": "2025-01-01"}, 400, `Unsupported protocol version`},
+		"another host":                 {initialize, map[string]string{"Host": "evil.example.com"}, 403, `Host`},
+		"another host, later":          {list, map[string]string{"Host": "evil.example.com", "Mcp-Protocol-Version": "2026-07-28"}, 403, `Host`},
+		"a body that is too large":     {strings.Repeat(" ", 2000) + list, map[string]string{"Mcp-Protocol-Version": "2026-07-28"}, 413, ``},
+		"not JSON":                     {`{`, nil, 400, ``},
+		"not JSON, later":              {`{`, map[string]string{"Mcp-Protocol-Version": "2026-07-28"}, 400, ``},
+		"a type that is not JSON":      {initialize, map[string]string{"Content-Type": "text/plain"}, 415, ``},
+		"a call without initialize":    {`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil, 200, `initializ`},
+		"an empty header is no header": {initialize, map[string]string{"Mcp-Protocol-Version": "", "Mcp-Method": ""}, 200, `"protocolVersion":"2025-11-25"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if status, body := post(t, url, tc.body, tc.headers); status != tc.status || !strings.Contains(body, tc.says) {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+}
+
+func TestAHostThatWasCheckedIsNotCheckedAgain(t *testing.T) {
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{HostChecked: true})
+	if status, body := post(t, url, initialize, map[string]string{"Host": "hub.example.com"}); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	server := newServer(nil, nil)
+	url := endpoint(t, server, mcphttp.Options{MaxSessions: 2})
+	first := connect(t, url, "2025-11-25")
+	connect(t, url, "2025-06-18")
+	if status, body := post(t, url, initialize, nil); status != http.StatusServiceUnavailable || !strings.Contains(body, "2 sessions") {
+		t.Errorf("%d %s", status, body)
+	}
+	if _, err := first.ListTools(t.Context(), nil); err != nil {
+		t.Errorf("a session that is there: %v", err)
+	}
+	if _, err := connect(t, url, "2026-07-28").ListTools(t.Context(), nil); err != nil {
+		t.Errorf("without a session: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := post(t, url, initialize, nil); status != http.StatusOK {
+		t.Errorf("after one has ended: %d %s", status, body)
+	}
+}
+
+func TestWithoutAServerThereIsNoAnswer(t *testing.T) {
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{Server: func(*http.Request) *mcp.Server { return nil }})
+	for _, version := range []string{"2025-11-25", "2026-07-28"} {
+		if status, body := post(t, url, initialize, map[string]string{"Mcp-Protocol-Version": version}); status != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", version, status, body)
+		}
+	}
+}
+
+// A tool that waits must not wait for a client that has gone.
+func TestACallEndsWithItsClient(t *testing.T) {
+	began, ended := make(chan struct{}), make(chan struct{})
+	url := endpoint(t, newServer(began, ended), mcphttp.Options{})
+	session := connect(t, url, "2026-07-28")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "wait"})
+		done <- err
+	}()
+	<-began
+	cancel()
+	<-ended
+	if err := <-done; err == nil {
+		t.Error("the call has a result")
+	}
+}
