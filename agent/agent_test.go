@@ -18,6 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Feature: a2a-mcp-protocols, Property 4: Agent Card serialization round trip.
+// Req 1.6
 func TestProperty04CardRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		card := agenttest.Card().Draw(t, "card")

@@ -161,6 +161,7 @@ func code(err error) channel.Code {
 }
 
 // Feature: a2a-mcp-protocols, Property 10: Channel state machine validity.
+// Req 3.1, Req 3.2, Req 3.3, Req 3.7
 func TestProperty10StateMachine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
@@ -255,6 +256,7 @@ func legal(from, to channel.Status) bool {
 
 // Feature: a2a-mcp-protocols, Property 11: Channel message ordering. Breaks of
 // the connection, repeated and reordered frames make no difference.
+// Req 3.2, Req 3.4
 func TestProperty11Ordering(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
@@ -289,6 +291,7 @@ func TestProperty11Ordering(t *testing.T) {
 }
 
 // Feature: a2a-mcp-protocols, Property 12: Channel retry on failure.
+// Req 3.5
 func TestProperty12RetryOnFailure(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
@@ -362,6 +365,51 @@ func TestProperty12RetryOnFailure(t *testing.T) {
 	})
 }
 
+// Req 3.1: while nobody answers, each channel is connecting under an id of its own.
+func TestNewChannelsAreConnectingUnderIDsOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, nil)
+		l.faults.Refuse(true)
+		seen := map[string]bool{}
+		for i := range 100 {
+			c, err := l.a.OpenAt(t.Context(), "mars", fmt.Sprint("agent-", i), atB)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.ID() == "" || seen[c.ID()] || c.Status() != channel.Connecting {
+				t.Errorf("channel %d is %q and %s", i, c.ID(), c.Status())
+			}
+			seen[c.ID()] = true
+		}
+	})
+}
+
+// Req 3.3: what is closed leaves the managers, tells both ends and ends the transport.
+func TestCloseReleasesBothEnds(t *testing.T) {
+	for name, closer := range map[string]func(a, b *channel.Channel) *channel.Channel{
+		"the opener": func(a, _ *channel.Channel) *channel.Channel { return a },
+		"the other":  func(_, b *channel.Channel) *channel.Channel { return b },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLink(t, nil)
+				a, b := l.open()
+				if err := closer(a, b).Close(); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				if a.Status() != channel.Closed || b.Status() != channel.Closed {
+					t.Errorf("the ends are %s and %s", a.Status(), b.Status())
+				}
+				if _, ok := l.a.Channel(a.ID()); ok || len(l.b.Channels()) != 0 {
+					t.Error("a manager keeps the channel")
+				}
+			})
+		})
+	}
+}
+
+// Req 3.2
 func TestOpenIsAcknowledgedByBothEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
@@ -382,6 +430,7 @@ func TestOpenIsAcknowledgedByBothEnds(t *testing.T) {
 	})
 }
 
+// Req 3.3
 func TestSendRefuses(t *testing.T) {
 	l := newLink(t, nil)
 	a, b := l.open()
@@ -524,6 +573,7 @@ func TestBytesAreBounded(t *testing.T) {
 	})
 }
 
+// Req 3.7
 func TestReconnectingGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)

@@ -199,6 +199,7 @@ func TestDecodedEnvelopeDoesNotReferToItsSource(t *testing.T) {
 	}
 }
 
+// Req 2.2
 func TestNew(t *testing.T) {
 	before := time.Now().UnixMilli()
 	e := mustNew(t, map[string]int{"n": 1})
@@ -227,6 +228,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
+// Req 2.4
 func TestRepliesStayInTheThread(t *testing.T) {
 	first := mustNew(t, nil)
 	second, err := first.Reply("mars", envelope.Response, 1)

@@ -17,6 +17,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Feature: a2a-mcp-protocols, Property 6: A2A Envelope structure and uniqueness.
+// Req 2.1, Req 2.2, Req 13.6
 func TestProperty06StructureAndUniqueness(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seen := make(map[string]bool)
@@ -46,6 +47,7 @@ func TestProperty06StructureAndUniqueness(t *testing.T) {
 }
 
 // Feature: a2a-mcp-protocols, Property 7: A2A Envelope serialization round trip.
+// Req 2.3, Req 13.1, Req 13.2, Req 13.3, Req 13.6
 func TestProperty07RoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := envelopetest.Envelope().Draw(t, "envelope")
@@ -64,6 +66,7 @@ func TestProperty07RoundTrip(t *testing.T) {
 }
 
 // Feature: a2a-mcp-protocols, Property 8: Correlation threading.
+// Req 2.4
 func TestProperty08CorrelationThreading(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var store envelope.Threads
@@ -87,6 +90,7 @@ func TestProperty08CorrelationThreading(t *testing.T) {
 }
 
 // Feature: a2a-mcp-protocols, Property 9: Message type validation.
+// Req 2.5
 func TestProperty09TypeValidation(t *testing.T) {
 	specified := []string{"request", "response", "notification", "task-proposal", "task-accept", "task-reject",
 		"stream-start", "stream-data", "stream-end", "error"}

@@ -35,6 +35,7 @@ func contains(cards []agent.Card, want agent.Card) bool {
 }
 
 // Feature: a2a-mcp-protocols, Property 1: Agent Card registration and retrieval.
+// Req 1.1, Req 1.2, Req 1.3
 func TestProperty01RegistrationAndRetrieval(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})
@@ -75,6 +76,7 @@ func TestProperty01RegistrationAndRetrieval(t *testing.T) {
 }
 
 // Feature: a2a-mcp-protocols, Property 2: Agent Card validation rejects incomplete cards.
+// Req 1.4
 func TestProperty02IncompleteCardsAreRejected(t *testing.T) {
 	remove := map[string]func(*agent.Card){
 		"id":           func(c *agent.Card) { c.ID = "" },
@@ -118,6 +120,7 @@ func TestProperty02IncompleteCardsAreRejected(t *testing.T) {
 func second(_ agent.Card, err error) error { return err }
 
 // Feature: a2a-mcp-protocols, Property 3: Duplicate Agent Card updates revision.
+// Req 1.5
 func TestProperty03DuplicateUpdatesRevision(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})
@@ -152,6 +155,7 @@ func TestProperty03DuplicateUpdatesRevision(t *testing.T) {
 }
 
 // Feature: a2a-mcp-protocols, Property 5: Remote Agent Card merge preserves origin.
+// Req 1.8
 func TestProperty05RemoteMergePreservesOrigin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})
@@ -171,6 +175,7 @@ func TestProperty05RemoteMergePreservesOrigin(t *testing.T) {
 	})
 }
 
+// Req 1.6
 func TestRegistryRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})

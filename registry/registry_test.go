@@ -71,6 +71,7 @@ func TestResultsComeInOrderOfRegistration(t *testing.T) {
 	}
 }
 
+// Req 10.3
 func TestRegisterFillsIn(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
 	before := time.Now().UnixMilli()
@@ -362,6 +363,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // Discovery between two registries over the in-memory network.
+// Req 1.7, Req 1.8
 func TestDiscovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var network registry.MemoryNetwork

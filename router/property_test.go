@@ -91,6 +91,7 @@ func check(t *testing.T, prop func(t *rapid.T)) {
 }
 
 // Feature: a2a-mcp-protocols, Property 13: Direct message routing.
+// Req 4.1
 func TestProperty13DirectRouting(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		w := newWorld(t, router.Options{Tiers: openRules(), Sandbox: noSandbox()}, agenttest.Cards(2, 8).Draw(t, "cards"))
@@ -112,6 +113,7 @@ func TestProperty13DirectRouting(t *testing.T) {
 
 // Feature: a2a-mcp-protocols, Property 14: Broadcast delivery. A sender does not
 // receive its own broadcast; with an L0 sender nobody else is left out.
+// Req 4.2, Req 11.3
 func TestProperty14Broadcast(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		cards := agenttest.Cards(1, 10).Draw(t, "cards")
@@ -138,6 +140,7 @@ func TestProperty14Broadcast(t *testing.T) {
 }
 
 // Feature: a2a-mcp-protocols, Property 15: Capability-based routing.
+// Req 4.3
 func TestProperty15CapabilityRouting(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		cards := agenttest.Cards(2, 8).Draw(t, "cards")
@@ -182,6 +185,7 @@ var allowed = map[int][]int{0: {0, 1, 2, 3}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 
 // Feature: a2a-mcp-protocols, Property 16: Tier-based routing enforcement. Each
 // case tries all sixteen pairs of tiers, with a message of any type and with a
 // task-proposal: so few pairs are no matter for chance.
+// Req 4.5, Req 11.2
 func TestProperty16TierEnforcement(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		cards := agenttest.Cards(8, 8).Draw(t, "cards") // a sender and a receiver of each tier
@@ -240,6 +244,7 @@ func checkTiers(t *rapid.T, w *world, from, to agent.Card, typ envelope.Type, be
 }
 
 // Feature: a2a-mcp-protocols, Property 17: Routing event emission.
+// Req 4.6, Req 12.3
 func TestProperty17RoutingEvents(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		forwarded := make(chan string, 100)
@@ -318,6 +323,7 @@ func mayReach(c router.SandboxConfig, from, to agent.Card) bool {
 }
 
 // Feature: a2a-mcp-protocols, Property 29: Sandbox routing enforcement.
+// Req 10.1, Req 10.2
 func TestProperty29SandboxRouting(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		cards, config := sandboxes(t)
@@ -355,6 +361,7 @@ func TestProperty29SandboxRouting(t *testing.T) {
 }
 
 // Feature: a2a-mcp-protocols, Property 30: Sandbox discovery filtering.
+// Req 10.3, Req 10.4
 func TestProperty30SandboxDiscovery(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		cards, config := sandboxes(t)
@@ -410,6 +417,7 @@ func (a *auditLog) Append(ev telemetry.Event, e *envelope.Envelope) error {
 }
 
 // Feature: a2a-mcp-protocols, Property 31: Cross-tier audit logging.
+// Req 11.4
 func TestProperty31CrossTierAudit(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		audit := new(auditLog)
@@ -449,6 +457,7 @@ func TestProperty31CrossTierAudit(t *testing.T) {
 }
 
 // The router's part of Property 32: what it counts is what happened.
+// Req 12.4
 func TestMetricsCountWhatHappened(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		w := newWorld(t, router.Options{}, agenttest.Cards(1, 6).Draw(t, "cards"))

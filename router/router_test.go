@@ -32,6 +32,37 @@ func count(r *router.Router, t telemetry.EventType) int {
 	return n
 }
 
+// Req 12.1: each end of a delivery is an event that says all of the envelope.
+func TestSendingAndReceivingAreEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(t, router.Options{})
+		for _, id := range []string{"mars", "venus", "saturn"} {
+			register(t, r, card(id, agent.L2))
+			r.OnReceive(id, nothing)
+		}
+		for _, to := range []string{"venus", "*"} {
+			e := newEnvelope(t, "mars", to)
+			if _, err := r.Send(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			got := map[telemetry.EventType]int{}
+			for _, ev := range r.Telemetry().Recent(0) {
+				if ev.EnvelopeID != e.ID || ev.Type != telemetry.MessageSent && ev.Type != telemetry.MessageReceived {
+					continue
+				}
+				got[ev.Type]++
+				if ev.Sender != "mars" || ev.Recipient != to || ev.MessageType != envelope.Request || ev.Timestamp == 0 {
+					t.Errorf("to %s: %+v", to, ev)
+				}
+			}
+			if want := map[string]int{"venus": 1, "*": 2}[to]; got[telemetry.MessageSent] != 1 || got[telemetry.MessageReceived] != want {
+				t.Errorf("to %s: %v, want 1 sent and %d received", to, got, want)
+			}
+		}
+	})
+}
+
 func TestSenderWithoutCardIsRefused(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	register(t, r, card("venus", agent.L2))

@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Feature: a2a-mcp-protocols, Property 32: A2A message metrics accuracy.
 // The router's part, that it emits these events, is tested in package router.
+// Req 12.4
 func TestProperty32MetricsAccuracy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r telemetry.Recorder
@@ -91,6 +92,7 @@ func byType() map[envelope.Type]uint64 {
 }
 
 // Feature: a2a-mcp-protocols, Property 34: MCP invocation record serialization round trip.
+// Req 13.4, Req 13.5
 func TestProperty34InvocationRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rec := telemetry.Invocation{
@@ -127,6 +129,22 @@ func compact(raw json.RawMessage) json.RawMessage {
 	return data
 }
 
+// Req 12.2
+func TestInvocationsAreEvents(t *testing.T) {
+	for _, success := range []bool{true, false} {
+		i := telemetry.Invocation{ToolName: "mars.test", SourceAgent: "mars", Duration: 12.5, Success: success, Timestamp: 7, ErrorCode: "E", Error: "no"}
+		want := telemetry.Event{Type: telemetry.ToolInvocation, ToolName: "mars.test", Sender: "mars", Duration: 12.5,
+			Success: telemetry.Failure, Timestamp: 7, Code: "E", Detail: "no"}
+		if success {
+			want.Success = telemetry.Success
+		}
+		if d := cmp.Diff(want, i.Event()); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+// Req 12.5
 func TestToolMetrics(t *testing.T) {
 	var r telemetry.Recorder
 	r.Emit((&telemetry.Invocation{ToolName: "a.x", Duration: 10, Success: true}).Event())

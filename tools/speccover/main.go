@@ -7,10 +7,15 @@
 //
 //   - ID: what the clause asks for
 //
-// and says "Status: implemented" or "Status: planned". A test holds a clause
-// by naming its id in its comment, its body or its name ("Req 4.5",
-// "TestProperty16…"). It is an error if a clause of an implemented specification
-// has no test, or if a test names a clause that no list has.
+// and says "Status: implemented" or "Status: planned", which holds for the
+// clauses below it. A test holds a clause by naming its id in its comment, its
+// body or its name ("Req 4.5", "TestProperty16…"). It is an error if a clause of
+// an implemented specification has no test, or if a test names a clause that no
+// list has. A clause needs no test if its text ends with the reason:
+//
+//   - ID: a TypeScript thing. Counterpart: what meets its purpose in Go
+//   - ID: what cannot be. Not applicable: why
+//   - ID: what is to come. Planned: what is there already
 package main
 
 import (
@@ -65,14 +70,40 @@ func run(check bool) error {
 }
 
 // clause is one demand of a specification.
-type clause struct{ id, text string }
+type clause struct {
+	id, text string
+	needs    need
+}
+
+// need is what a clause must have.
+type need string
+
+const (
+	aTest       need = "a test"
+	counterpart need = "Counterpart"
+	nothing     need = "Not applicable"
+	toCome      need = "Planned"
+)
 
 // spec is one specification.
 type spec struct {
-	title       string
-	implemented bool
-	clauses     []clause
+	title   string
+	clauses []clause
 }
+
+// count returns how many clauses have that need.
+func (s spec) count(n need) int {
+	sum := 0
+	for _, c := range s.clauses {
+		if c.needs == n {
+			sum++
+		}
+	}
+	return sum
+}
+
+// excuse is the end of a clause that needs no test.
+var excuse = regexp.MustCompile(`\. (Counterpart|Not applicable|Planned): \S`)
 
 var clauseLine = regexp.MustCompile(`^- ([A-Z][A-Za-z0-9.-]*(?: [0-9]+(?:\.[0-9]+)?)?): (.+)$`)
 
@@ -106,6 +137,9 @@ func parseSpec(text string) (spec, error) {
 			s.title = title
 		}
 		if value, ok := strings.CutPrefix(line, "Status: "); ok {
+			if value != "implemented" && value != "planned" {
+				return s, fmt.Errorf("unknown status %q", value)
+			}
 			status = value
 		}
 		m := clauseLine.FindStringSubmatch(line)
@@ -119,12 +153,21 @@ func parseSpec(text string) (spec, error) {
 			return s, fmt.Errorf("%s is there twice", m[1])
 		}
 		seen[m[1]] = true
-		s.clauses = append(s.clauses, clause{m[1], m[2]})
+		if s.title == "" || status == "" {
+			return s, errors.New(`needs a title and a line "Status: implemented" or "Status: planned"`)
+		}
+		c := clause{m[1], m[2], aTest}
+		if status == "planned" {
+			c.needs = toCome
+		}
+		if m := excuse.FindStringSubmatch(c.text); m != nil {
+			c.needs = need(m[1])
+		}
+		s.clauses = append(s.clauses, c)
 	}
-	if s.title == "" || (status != "implemented" && status != "planned") {
-		return s, errors.New(`needs a title and a line "Status: implemented" or "Status: planned"`)
+	if len(s.clauses) == 0 {
+		return s, errors.New("no clauses")
 	}
-	s.implemented = status == "implemented"
 	return s, nil
 }
 
@@ -194,12 +237,26 @@ func render(specs []spec, refs references) []byte {
 				held++
 			}
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n%d of %d clauses are held by tests.\n\n| Clause | | Tests |\n|---|---|---|\n", s.title, held, len(s.clauses))
+		fmt.Fprintf(&b, "\n## %s\n\n%d of %d clauses are held by tests%s.\n\n| Clause | | Tests |\n|---|---|---|\n", s.title, held, len(s.clauses), others(s))
 		for _, c := range s.clauses {
 			fmt.Fprintf(&b, "| %s | %s | %s |\n", c.id, c.text, tests(refs[c.id]))
 		}
 	}
 	return b.Bytes()
+}
+
+// others counts the clauses that need no test.
+func others(s spec) string {
+	var b strings.Builder
+	for _, o := range []struct {
+		need need
+		text string
+	}{{counterpart, "%d have a counterpart in Go"}, {nothing, "%d do not apply"}, {toCome, "%d are planned"}} {
+		if n := s.count(o.need); n > 0 {
+			fmt.Fprintf(&b, ", "+o.text, n)
+		}
+	}
+	return b.String()
 }
 
 // maxShown keeps a row readable where many tests hold one clause.
@@ -229,7 +286,7 @@ func verify(specs []spec, refs references) error {
 		for _, c := range s.clauses {
 			known[c.id] = true
 			families[family(c.id)] = true
-			if s.implemented && len(refs[c.id]) == 0 {
+			if c.needs == aTest && len(refs[c.id]) == 0 {
 				errs = append(errs, fmt.Errorf("%s has no test: %s", c.id, c.text))
 			}
 		}

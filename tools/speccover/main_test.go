@@ -66,11 +66,24 @@ func TestClausesWithoutTestsAndUnknownOnesAreErrors(t *testing.T) {
 
 func TestWrongListsAreErrors(t *testing.T) {
 	for name, text := range map[string]string{
-		"no status": "# T\n- A-B: x\n", "twice": list + "- HUB-AA: again\n", "no clause": list + "- nothing\n", "no title": "Status: planned\n",
+		"no status": "# T\n- A-B: x\n", "twice": list + "- HUB-AA: again\n", "no clause": list + "- nothing\n", "no title": "Status: planned\n- A-B: x\n",
+		"no clauses": "# T\nStatus: planned\n", "unknown status": "# T\nStatus: done\n- A-B: x\n",
 	} {
 		if _, err := parseSpec(text); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+}
+
+func TestClausesWithAReasonNeedNoTest(t *testing.T) {
+	text := "# T\n\nStatus: implemented\n\n- A-B: npm. Counterpart: a Go module\n- A-C: a browser. Not applicable: there is none\n" +
+		"- A-D: more. Planned: less is there\n- A-E: counts. Counterpart:\n\nStatus: planned\n\n- A-F: later\n"
+	s := mustParse(t, text)
+	if err := verify([]spec{s}, references{}); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "A-E has no test") {
+		t.Errorf("got %v, want only the clause whose reason is empty", err)
+	}
+	if out := string(render([]spec{s}, references{})); !strings.Contains(out, "0 of 5 clauses are held by tests, 1 have a counterpart in Go, 1 do not apply, 2 are planned.") {
+		t.Error(out)
 	}
 }
 
