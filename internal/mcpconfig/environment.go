@@ -56,6 +56,6 @@ func (l *loader) readEnvironment(only string) {
 		for _, p := range strictjson.DecodeText(v.Path, text, &l.config.Document) {
 			l.problem(v.Name, p.Path, p.Message)
 		}
-		l.config.Origins[v.Path] = Origin{Layer: "environment", Name: v.Name}
+		l.config.Origins[v.Path] = Origin{Layer: LayerEnvironment, Name: v.Name}
 	}
 }

@@ -110,7 +110,7 @@ func (l *loader) load() (*Config, error) {
 	}
 	if l.src.HomeDir != "" {
 		path := filepath.Join(l.src.HomeDir, filepath.FromSlash(UserFile))
-		found, err := l.readFile("user", path)
+		found, err := l.readFile(LayerUser, path)
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +158,7 @@ func (l *loader) readProjectFile() error {
 	dir := l.config.ProjectPath
 	for range l.config.Parents + 1 {
 		path := filepath.Join(dir, ProjectFile)
-		found, err := l.readFile("project", path)
+		found, err := l.readFile(LayerProject, path)
 		if err != nil {
 			return err
 		}
@@ -179,7 +179,7 @@ func (l *loader) readNamedFile(path string) error {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(l.src.WorkDir, path)
 	}
-	found, err := l.readFile("project", path)
+	found, err := l.readFile(LayerProject, path)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (l *loader) readNamedFile(path string) error {
 }
 
 // readFile lays one file over what is known so far.
-func (l *loader) readFile(layer, path string) (found bool, err error) {
+func (l *loader) readFile(layer Layer, path string) (found bool, err error) {
 	data, err := readBounded(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotDir) {
 		return false, nil

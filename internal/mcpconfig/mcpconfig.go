@@ -45,7 +45,7 @@ type Document struct {
 	Version   int64     `json:"version" doc:"The version of this format" min:"1" max:"1" default:"1"`
 	Namespace string    `json:"namespace" doc:"Unique namespace for this project. Auto-generated from path if not specified." pattern:"^[a-z0-9-]+$" max:"64"`
 	Channels  []Channel `json:"channels" doc:"List of communication channels for this project" max:"500"`
-	NATSURL   string    `json:"natsUrl" doc:"NATS server URL, or several with commas. Can be overridden by NATS_URL environment variable. Without it: the bus of the running Parley hub, which is started if need be." format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s]+$" max:"4096"`
+	NATSURL   URL       `json:"natsUrl" doc:"NATS server URL, or several with commas. Can be overridden by NATS_URL environment variable. Without it: the bus of the running Parley hub, which is started if need be." format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s]+$" max:"4096"`
 
 	Credentials Credentials `json:"natsCredentials" doc:"How to log in to the NATS server"`
 	TLS         TLS         `json:"natsTls" doc:"TLS for the connection to the NATS server"`
@@ -119,7 +119,7 @@ func (c Credentials) MarshalJSON() ([]byte, error) {
 		Password string `json:"password,omitempty"`
 	}{Username: c.Username}
 	if c.Password != "" {
-		shown.Password = "(hidden)"
+		shown.Password = hidden
 	}
 	return json.Marshal(shown)
 }
@@ -156,15 +156,29 @@ type Config struct {
 	// File is the project's file that was read, UserFile the user's; empty where
 	// there is none.
 	File, UserFile string
-	// Origins says where each value comes from, by its path in the document.
+	// Origins says where each value that a layer set comes from, by its path in
+	// the document; see [Config.Origin].
 	Origins map[string]Origin
 }
 
+// Layer is one of the places that values come from.
+type Layer string
+
+// The layers, the stronger ones later. A derived value follows from the
+// project's path.
+const (
+	LayerDefault     Layer = "default"
+	LayerDerived     Layer = "derived"
+	LayerUser        Layer = "user"
+	LayerProject     Layer = "project"
+	LayerEnvironment Layer = "environment"
+)
+
 // Origin is where a value comes from.
 type Origin struct {
-	// Layer is default, user, project or environment.
-	Layer string
-	// Name is the file or the environment variable.
+	Layer Layer
+	// Name is the file or the environment variable; of a derived value the path
+	// that it is derived from.
 	Name string
 	// Line is in the file; 0 elsewhere.
 	Line int
@@ -178,7 +192,7 @@ func (o Origin) String() string {
 	case o.Name != "":
 		return fmt.Sprintf("%s (%s)", o.Layer, o.Name)
 	default:
-		return o.Layer
+		return string(o.Layer)
 	}
 }
 

@@ -142,7 +142,7 @@ func TestEveryVariableSetsItsValue(t *testing.T) {
 			}
 			c := m.mustLoad(t)
 			got := map[string]string{
-				"natsUrl": c.NATSURL, "natsCredentials.username": c.Credentials.Username, "natsCredentials.password": c.Credentials.Password,
+				"natsUrl": string(c.NATSURL), "natsCredentials.username": c.Credentials.Username, "natsCredentials.password": c.Credentials.Password,
 				"natsTls.cert": c.TLS.Cert, "natsTls.key": c.TLS.Key, "natsTls.ca": c.TLS.CA, "logging.level": c.Logging.Level,
 				"logging.format": c.Logging.Format, "namespace": c.Namespace, "searchParents": fmt.Sprint(c.Parents),
 				"autostart": map[bool]string{true: "1", false: "0"}[c.Autostart],
@@ -173,6 +173,7 @@ func TestWrongConfigurationsAreRefusedWithThePlace(t *testing.T) {
 		{"few bytes", `{"channels": [{"name": "a", "description": "d", "maxBytes": 1023}]}`, `channels[0].maxBytes: 1023 is too small; the least is 1024`},
 		{"level", `{"logging": {"level": "TRACE"}}`, `logging.level: "TRACE" is not allowed; allowed: DEBUG, INFO, WARN, ERROR`},
 		{"url", `{"natsUrl": "http://x"}`, `natsUrl: "http://x" does not match`},
+		{"url with a password", `{"natsUrl": "http://u:hunter2@x"}`, `natsUrl: "http://(hidden)@x" does not match`},
 		{"namespace", `{"namespace": "a.b"}`, `namespace: "a.b" does not match`},
 		{"reserved namespace", `{"namespace": "global"}`, `namespace: "global" is reserved`},
 		{"future version", `{"version": 2}`, `version: 2 is too large; the most is 1`},
@@ -299,6 +300,65 @@ func TestThePasswordIsNeverShown(t *testing.T) {
 		if strings.Contains(text, "hunter2") {
 			t.Errorf("the password is in %s", text)
 		}
+	}
+}
+
+// REQ-SEC-004, REQ-SEC-TEST-003: a URL can hold a password or a token.
+func TestAURLsCredentialsAreNeverShown(t *testing.T) {
+	for url, want := range map[mcpconfig.URL]string{
+		"":                                      "",
+		"nats://h:4222":                         "nats://h:4222",
+		"tls://u:hunter2@h":                     "tls://(hidden)@h",
+		"nats://hunter2@h:1":                    "nats://(hidden)@h:1",
+		"nats://u:hun@ter2@h":                   "nats://(hidden)@h",
+		"nats://u:hun,ter2@h":                   "nats://(hidden)@h",
+		"nats://u:hun/t?#r2@h":                  "nats://(hidden)@h",
+		"nats://a,wss://u:hunter2@b:1,nats://c": "nats://a,wss://(hidden)@b:1,nats://c",
+		"u:hunter2@h":                           "(hidden)",
+	} {
+		encoded, err := json.Marshal(map[string]any{"url": url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		slog.New(slog.NewTextHandler(&log, nil)).Info("x", "url", url)
+		if got := url.String(); got != want {
+			t.Errorf("%q is shown as %q, want %q", string(url), got, want)
+		}
+		if all := fmt.Sprintf("%v %+v %#v %s %s", url, url, url, encoded, log.String()); strings.Contains(all, "ter2") || strings.Contains(all, "hun") {
+			t.Errorf("the password is in %s", all)
+		}
+	}
+}
+
+// REQ-USE-007
+func TestValuesSayWhereTheyComeFrom(t *testing.T) {
+	m := newMachine(t)
+	path := m.writeProject(t, "{\n\"channels\": [\n{\"name\": \"a\", \"description\": \"d\"}],\n\"natsUrl\": \"nats://u:p@h\", \"autostart\": false}")
+	m.env["NATS_PASSWORD"] = "hunter2"
+	c := m.mustLoad(t)
+	var got []string
+	for _, v := range c.Values() {
+		text, err := json.Marshal(v.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%s %s %s", v.Key, text, v.Origin))
+	}
+	project := func(line int) string { return fmt.Sprintf("project (%s:%d)", path, line) }
+	want := []string{
+		`version 1 default`,
+		fmt.Sprintf(`namespace "%s" derived (%s)`, c.Namespace, m.project),
+		`channels[0] {"name":"a","description":"d","maxMessages":10000,"maxBytes":10485760,"maxAge":"24h"} ` + project(2),
+		`natsUrl "nats://(hidden)@h" ` + project(4),
+		`natsCredentials.password "(hidden)" environment (NATS_PASSWORD)`,
+		`logging.level "INFO" default`,
+		`logging.format "json" default`,
+		`autostart false ` + project(4),
+		`searchParents 5 default`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

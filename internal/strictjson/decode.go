@@ -174,6 +174,9 @@ func (d *decoder) text(path string, node *Node, v reflect.Value, f field) {
 		return
 	}
 	shown := fmt.Sprintf("%q", s)
+	if hides, ok := reflect.ValueOf(s).Convert(v.Type()).Interface().(fmt.Stringer); ok {
+		shown = fmt.Sprintf("%q", hides)
+	}
 	if f.secret {
 		shown = "the value"
 	}

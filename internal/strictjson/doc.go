@@ -17,4 +17,5 @@
 //	secret:"true"  the value must not be shown
 //
 // The kinds of fields are string, bool, int, int64, slices and structs of these.
+// A string type's String method decides what problems show of it.
 package strictjson
