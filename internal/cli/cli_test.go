@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/mcpconfig"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -384,13 +386,86 @@ func TestConfigCommands(t *testing.T) {
 	want(t, p.run(t, "config", "show"), 0, p.dir+"/config.yaml:3")
 	want(t, p.run(t, "--format", "json", "config", "path"), 0, `"found":true`)
 	want(t, p.run(t, "--format", "json", "config", "validate"), 0, `"warnings":[]`)
-	want(t, p.run(t, "--format", "json", "config", "show"), 0, `{"key":"dataDir","value":"`+p.dir+`","origin":"flag","source":"--data-dir"}`)
+	want(t, p.run(t, "--format", "json", "config", "show"), 0, `{"configuration":"hub","key":"dataDir","value":"`+p.dir+`","origin":"flag","source":"--data-dir"}`)
 	want(t, p.run(t, "config"), 0, "Usage:")
+	if o := p.run(t, "config", "show", "hubb"); o.code != 2 || !strings.Contains(o.stderr, `"hubb" is not one of hub, mcp`) {
+		t.Errorf("got %+v", o)
+	}
+	if o := p.run(t, "config", "show", "hub", "mcp"); o.code != 2 || !strings.Contains(o.stderr, `unexpected argument "mcp"`) {
+		t.Errorf("got %+v", o)
+	}
 	if err := os.WriteFile(p.dir+"/config.yaml", []byte("htpp: {}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	o := p.run(t, "config", "validate")
 	if o.code != 2 || !strings.Contains(o.stderr, "config.yaml:1:1: htpp: unknown key; did you mean http?") {
+		t.Errorf("got %+v", o)
+	}
+}
+
+// project makes a directory the current one, with a home and an environment
+// without settings, and returns it.
+func project(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range mcpconfig.Variables() {
+		t.Setenv(v.Name, "")
+	}
+	t.Setenv("MCP_CONFIG_PATH", "")
+	t.Setenv("MCP_PROJECT_PATH", "")
+	t.Setenv("HOME", filepath.Join(dir, "home"))
+	project := filepath.Join(dir, "app")
+	if err := os.Mkdir(project, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(project)
+	return project
+}
+
+func TestConfigOfTheProject(t *testing.T) {
+	p, dir := newPlace(t), project(t)
+	want(t, p.run(t, "config", "validate"), 0, "There is no .mcp-config.json in "+dir+" or above; the default channels are in force.")
+	want(t, p.run(t, "config", "path", "mcp"), 0, dir+"/.mcp-config.json\n")
+	want(t, p.run(t, "--format", "json", "config", "path", "mcp"), 0, `"found":false`)
+	if err := os.WriteFile(dir+"/.mcp-config.json", []byte("{\n \"namespace\": \"my-project\",\n \"natsUrl\": \"nats://u:hunter2@h\"\n}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("LOG_LEVEL", "debug")
+	o := p.run(t, "config", "show")
+	for _, text := range []string{"The hub\n", "config.yaml:3", "The MCP server in " + dir, "nats://(hidden)@h", "environment (LOG_LEVEL)", `"my-project"`} {
+		want(t, o, 0, text)
+	}
+	if o := p.run(t, "config", "show", "mcp"); strings.Contains(o.stdout, "dataDir") || strings.Contains(o.stdout, "hunter2") {
+		t.Errorf("got %+v", o)
+	}
+	o = p.run(t, "--format", "json", "config", "show", "mcp")
+	want(t, o, 0, `{"configuration":"mcp","key":"namespace","value":"my-project","origin":"project","source":"`+dir+`/.mcp-config.json","line":2}`)
+	want(t, o, 0, `{"configuration":"mcp","key":"logging.level","value":"DEBUG","origin":"environment","source":"LOG_LEVEL"}`)
+	want(t, o, 0, `{"configuration":"mcp","key":"channels[2]","value":{"name":"errors","description":"Error reporting and troubleshooting","maxMessages":5000,"maxBytes":10485760,"maxAge":"48h"},"origin":"default"}`)
+	want(t, p.run(t, "config", "validate", "mcp"), 0, "The project is "+dir+", its namespace my-project, its channels roadmap, parallel-work, errors.")
+	want(t, p.run(t, "--format", "json", "config", "validate"), 0, `"mcp":{"projectPath":"`+dir+`","projectId":"`)
+	want(t, p.run(t, "config", "path", "mcp"), 0, dir+"/.mcp-config.json\n")
+}
+
+// REQ-USE-007, REQ-DESIGN-CONFIG-004: the mistakes of both are told at once, with their places.
+func TestConfigValidateTellsEveryMistake(t *testing.T) {
+	p, dir := newPlace(t), project(t)
+	if err := errors.Join(
+		os.WriteFile(p.dir+"/config.yaml", []byte("htpp: {}\n"), 0o600),
+		os.WriteFile(dir+"/.mcp-config.json", []byte("{\n \"chanels\": []\n}"), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"validate", "show"} {
+		o := p.run(t, "config", command)
+		if o.code != 2 || !strings.Contains(o.stderr, "config.yaml:1:1: htpp") || !strings.Contains(o.stderr, dir+`/.mcp-config.json:2:2: chanels: unknown key; did you mean "channels"?`) {
+			t.Errorf("%s: got %+v", command, o)
+		}
+	}
+	if o := p.run(t, "config", "validate", "mcp"); o.code != 2 || strings.Contains(o.stderr, "htpp") || !strings.Contains(o.stderr, "config validate") {
 		t.Errorf("got %+v", o)
 	}
 }

@@ -2,18 +2,33 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/mcpconfig"
+)
+
+// The configurations: the hub's, and that of the MCP server in the project
+// that the current directory belongs to.
+const (
+	configHub = "hub"
+	configMCP = "mcp"
 )
 
 func (a *app) configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Show or check the hub's configuration",
-		Args:  cobra.ArbitraryArgs,
+		Short: "Show or check the configuration of the hub and of the project's MCP server",
+		Long: "Show or check two configurations: hub is the hub's config.yaml, mcp is the channels\n" +
+			"of the project in the current directory: .mcp-config.json, ~/.nats-mcp/config.json\n" +
+			"and the environment.",
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
@@ -22,89 +37,198 @@ func (a *app) configCommand() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(
-		&cobra.Command{
-			Use: "show", Short: "Show what is in force and where each value comes from; secrets stay hidden", Args: exactly(),
-			RunE: func(*cobra.Command, []string) error { return a.configShow() },
-		},
-		&cobra.Command{
-			Use: "validate", Short: "Check the configuration and name every mistake with its line", Args: exactly(),
-			RunE: func(*cobra.Command, []string) error { return a.configValidate() },
-		},
-		&cobra.Command{
-			Use: "path", Short: "Print the path of the configuration file", Args: exactly(),
-			RunE: func(*cobra.Command, []string) error { return a.configPath() },
-		},
+		a.configSubcommand("show", "Show what is in force and where each value comes from; secrets stay hidden", a.configShow),
+		a.configSubcommand("validate", "Check the configuration and name every mistake with its line", a.configValidate),
+		a.configSubcommand("path", "Print the path of the configuration file, the hub's by default", a.configPath),
 	)
 	return cmd
 }
 
-// configValue is one value of config show --format json.
-type configValue struct {
-	Key    string            `json:"key"`
-	Value  any               `json:"value"`
-	Origin config.OriginKind `json:"origin"`
-	Source string            `json:"source,omitempty"` // file, variable or flag
-	Line   int               `json:"line,omitempty"`
+// configSubcommand takes one argument at most: which configuration is meant.
+func (a *app) configSubcommand(name, short string, run func(which string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " [" + configHub + "|" + configMCP + "]", Short: short,
+		ValidArgs: []string{configHub, configMCP},
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && !slices.Contains([]string{configHub, configMCP}, args[0]) {
+				return usage("%q is not one of %s, %s", args[0], configHub, configMCP)
+			}
+			if len(args) > 1 {
+				return usage("unexpected argument %q", args[1])
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error { return run(strings.Join(args, "")) },
+	}
 }
 
-func (a *app) configShow() error {
-	cfg, err := a.load()
+// configurations reads the one that is meant, or both. What is not meant is nil.
+func (a *app) configurations(which string) (hub *config.Loaded, mcp *mcpconfig.Config, err error) {
+	var hubErr, mcpErr error
+	if which != configMCP {
+		hub, hubErr = a.load()
+	}
+	if which != configHub {
+		mcp, mcpErr = mcpconfig.Load(mcpconfig.Sources{})
+	}
+	return hub, mcp, errors.Join(hubErr, mcpErr)
+}
+
+// configValue is one value of config show --format json.
+type configValue struct {
+	Configuration string `json:"configuration"` // hub or mcp
+	Key           string `json:"key"`
+	Value         any    `json:"value"`
+	Origin        string `json:"origin"`
+	Source        string `json:"source,omitempty"` // file, variable or flag
+	Line          int    `json:"line,omitempty"`
+
+	shown string // the origin as people read it
+}
+
+func hubValues(cfg *config.Loaded) []configValue {
+	var all []configValue
+	for _, v := range cfg.Values() {
+		all = append(all, configValue{configHub, v.Key, v.Value, string(v.Origin.Kind), v.Origin.Name, v.Origin.Line, v.Origin.String()})
+	}
+	return all
+}
+
+func mcpValues(cfg *mcpconfig.Config) []configValue {
+	var all []configValue
+	for _, v := range cfg.Values() {
+		all = append(all, configValue{configMCP, v.Key, v.Value, string(v.Origin.Layer), v.Origin.Name, v.Origin.Line, v.Origin.String()})
+	}
+	return all
+}
+
+func (a *app) configShow(which string) error {
+	hub, mcp, err := a.configurations(which)
 	if err != nil {
 		return err
 	}
-	a.warn(cfg)
-	values := cfg.Values()
+	if hub != nil {
+		a.warn(hub)
+	}
 	if a.json() {
-		out := make([]configValue, len(values))
-		for i, v := range values {
-			out[i] = configValue{v.Key, v.Value, v.Origin.Kind, v.Origin.Name, v.Origin.Line}
+		all := []configValue{}
+		if hub != nil {
+			all = append(all, hubValues(hub)...)
 		}
-		writeJSON(a.stdout, out)
+		if mcp != nil {
+			all = append(all, mcpValues(mcp)...)
+		}
+		writeJSON(a.stdout, all)
 		return nil
 	}
+	if hub != nil {
+		fmt.Fprintln(a.stdout, a.style.bold("The hub"))
+		if err := a.printValues(hubValues(hub)); err != nil {
+			return err
+		}
+	}
+	if hub != nil && mcp != nil {
+		fmt.Fprintln(a.stdout)
+	}
+	if mcp != nil {
+		fmt.Fprintf(a.stdout, "%s in %s\n", a.style.bold("The MCP server"), plain(mcp.ProjectPath))
+		return a.printValues(mcpValues(mcp))
+	}
+	return nil
+}
+
+func (a *app) printValues(values []configValue) error {
 	t := table{headings: []string{"KEY", "ORIGIN", "VALUE"}, paint: a.paintFirst}
 	for _, v := range values {
 		text, err := json.Marshal(v.Value)
 		if err != nil {
 			return fmt.Errorf("show %s: %w", v.Key, err)
 		}
-		t.add(v.Key, v.Origin.String(), string(text))
+		t.add(v.Key, v.shown, string(text))
 	}
 	t.write(a.stdout, a.style)
 	return nil
 }
 
-func (a *app) configValidate() error {
-	cfg, err := a.load()
+// mcpSummary is the MCP server's part of config validate --format json.
+type mcpSummary struct {
+	ProjectPath string `json:"projectPath"`
+	ProjectID   string `json:"projectId"`
+	Namespace   string `json:"namespace"`
+	File        string `json:"file,omitempty"`     // missing where there is none
+	UserFile    string `json:"userFile,omitempty"` // likewise
+	Channels    int    `json:"channels"`
+}
+
+func (a *app) configValidate(which string) error {
+	hub, mcp, err := a.configurations(which)
 	if err != nil {
 		return err
 	}
 	if a.json() {
-		warnings := cfg.Warnings
-		if warnings == nil {
-			warnings = []string{}
+		out := map[string]any{}
+		if hub != nil {
+			out["file"], out["found"], out["warnings"] = hub.File, hub.Found, append([]string{}, hub.Warnings...)
 		}
-		writeJSON(a.stdout, map[string]any{"file": cfg.File, "found": cfg.Found, "warnings": warnings})
+		if mcp != nil {
+			out[configMCP] = mcpSummary{mcp.ProjectPath, mcp.ProjectID, mcp.Namespace, mcp.File, mcp.UserFile, len(mcp.Channels)}
+		}
+		writeJSON(a.stdout, out)
 		return nil
 	}
-	a.warn(cfg)
-	if !cfg.Found {
-		fmt.Fprintf(a.stdout, "There is no %s; the defaults are in force.\n", cfg.File)
-		return nil
+	if hub != nil {
+		a.warn(hub)
+		if hub.Found {
+			a.isValid(hub.File)
+		} else {
+			fmt.Fprintf(a.stdout, "There is no %s; the defaults are in force.\n", hub.File)
+		}
 	}
-	fmt.Fprintf(a.stdout, "%s %s\n", cfg.File, a.style.green("is valid."))
+	if mcp != nil {
+		a.mcpIsValid(mcp)
+	}
 	return nil
 }
 
-func (a *app) configPath() error {
-	cfg, err := a.load()
+func (a *app) mcpIsValid(mcp *mcpconfig.Config) {
+	if mcp.UserFile != "" {
+		a.isValid(mcp.UserFile)
+	}
+	if mcp.File != "" {
+		a.isValid(mcp.File)
+	} else {
+		fmt.Fprintf(a.stdout, "There is no %s in %s or above; the default channels are in force.\n", mcpconfig.ProjectFile, plain(mcp.ProjectPath))
+	}
+	var names []string
+	for _, c := range mcp.Channels {
+		names = append(names, c.Name)
+	}
+	fmt.Fprintf(a.stdout, "The project is %s, its namespace %s, its channels %s.\n", plain(mcp.ProjectPath), mcp.Namespace, strings.Join(names, ", "))
+}
+
+func (a *app) isValid(file string) {
+	fmt.Fprintf(a.stdout, "%s %s\n", plain(file), a.style.green("is valid."))
+}
+
+func (a *app) configPath(which string) error {
+	if which == "" {
+		which = configHub
+	}
+	hub, mcp, err := a.configurations(which)
 	if err != nil {
 		return err
 	}
+	var file string
+	var found bool
+	if hub != nil {
+		file, found = hub.File, hub.Found
+	} else if file, found = mcp.File, mcp.File != ""; !found {
+		file = filepath.Join(mcp.ProjectPath, mcpconfig.ProjectFile) // where it would be
+	}
 	if a.json() {
-		writeJSON(a.stdout, map[string]any{"file": cfg.File, "found": cfg.Found})
+		writeJSON(a.stdout, map[string]any{"file": file, "found": found})
 		return nil
 	}
-	fmt.Fprintln(a.stdout, cfg.File)
+	fmt.Fprintln(a.stdout, file)
 	return nil
 }

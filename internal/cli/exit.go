@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/jsonrpc"
+	"github.com/parleyhub/parley/internal/mcpconfig"
 )
 
 // The exit codes. They are a contract: docs/json.md.
@@ -55,6 +56,7 @@ func (a *app) explain(err error) *failure {
 	var f *failure
 	var rpc *jsonrpc.Error
 	var invalid *config.Invalid
+	var invalidMCP *mcpconfig.Error
 	var de *daemon.Error
 	switch {
 	case errors.As(err, &f):
@@ -71,7 +73,7 @@ func (a *app) explain(err error) *failure {
 		return &failure{Exit: exitFailure, Kind: "connection-lost", Message: err.Error(), Remedy: "look with: " + a.self() + " status; the hub's log says why"}
 	case errors.As(err, &rpc):
 		return a.explainRPC(rpc)
-	case errors.As(err, &invalid):
+	case errors.As(err, &invalid), errors.As(err, &invalidMCP):
 		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "mend it, then check with: " + a.self() + " config validate"}
 	case errors.As(err, &de):
 		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
