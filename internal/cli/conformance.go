@@ -18,13 +18,14 @@ import (
 	"github.com/parleyhub/parley/internal/version"
 )
 
-// conformanceCommand runs a hub that the official A2A kits can test. It is
-// hidden: nobody needs it for work.
+// conformanceCommand runs a hub that the official A2A kits can test, and an MCP
+// server for the official MCP suite at /mcp. It is hidden: nobody needs it for
+// work.
 func (a *app) conformanceCommand() *cobra.Command {
 	var httpPort, grpcPort int
 	cmd := &cobra.Command{
 		Use:    "conformance",
-		Short:  "Serve the agent that the official A2A compatibility kits test",
+		Short:  "Serve what the official A2A kits and the MCP suite test",
 		Hidden: true,
 		Args:   exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

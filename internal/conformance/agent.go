@@ -1,6 +1,8 @@
-// Package conformance is the agent that the official A2A compatibility kits want
-// to talk to: it does what the id of a message says. It exists for the hidden
-// command "parley conformance" alone; nothing of it is in a normal hub.
+// Package conformance is what the official test suites want to meet: for the A2A
+// compatibility kits an agent that does what the id of a message says, for the
+// MCP suite a server with the tools, resources and prompts that it calls by name.
+// It exists for the hidden command "parley conformance" alone; nothing of it is
+// in a normal hub.
 package conformance
 
 import (

@@ -11,11 +11,13 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"google.golang.org/grpc"
 
 	"github.com/parleyhub/parley/internal/a2aserver"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/mcphttp"
 	"github.com/parleyhub/parley/internal/push"
 )
 
@@ -35,12 +37,13 @@ type Options struct {
 }
 
 // Suite is a real hub, with its bus and push notifications, whose only agent is
-// the kits'.
+// the A2A kits', and beside it the server of the MCP suite.
 type Suite struct {
 	bus    *bus.Bus
 	hub    *hub.Hub
 	push   *push.Service
 	server *a2aserver.Server
+	mcp    *mcp.Server
 }
 
 // New starts a suite. The caller serves [Suite.Handler], and closes the suite.
@@ -51,7 +54,7 @@ func New(ctx context.Context, opts Options) (_ *Suite, err error) {
 	if opts.StreamingTimeout <= 0 {
 		opts.StreamingTimeout = 2 * time.Second
 	}
-	s := &Suite{}
+	s := &Suite{mcp: newMCP(opts.Version)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close(ctx))
@@ -94,10 +97,14 @@ func New(ctx context.Context, opts Options) (_ *Suite, err error) {
 }
 
 // Handler serves the A2A paths: the agent at /a2a and /agents/tck/a2a, the union
-// card for the kit of 0.3 at the root.
+// card for the kit of 0.3 at the root. The MCP suite's server is at /mcp.
 func (s *Suite) Handler() http.Handler {
 	mux := http.NewServeMux()
 	s.server.Mount(mux.Handle)
+	mux.Handle(mcpPath, mcphttp.New(mcphttp.Options{
+		Server: func(*http.Request) *mcp.Server { return s.mcp },
+		Events: mcp.NewMemoryEventStore(nil), // test_reconnection breaks a stream
+	}))
 	return mux
 }
 
@@ -106,7 +113,7 @@ func (s *Suite) GRPC() *grpc.Server { return s.server.NewGRPC(a2aserver.GRPCOpti
 
 // Close ends everything, in order.
 func (s *Suite) Close(ctx context.Context) error {
-	var errs []error
+	errs := []error{mcphttp.CloseSessions(s.mcp)}
 	if s.hub != nil {
 		errs = append(errs, s.hub.Close(ctx))
 	}

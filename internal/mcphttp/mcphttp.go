@@ -50,7 +50,11 @@ type Options struct {
 	// HostChecked says that the Host header has been checked already. Otherwise
 	// requests to a loopback address must name one, against DNS rebinding.
 	HostChecked bool
-	Logger      *slog.Logger // nil discards
+	// Events keeps what the streams of sessions carry, so that a client whose
+	// connection broke can resume one; nil keeps nothing. The SDK's store in
+	// memory has an entry for every request until its session ends.
+	Events mcp.EventStore
+	Logger *slog.Logger // nil discards
 }
 
 // Handler is the HTTP endpoint. It is safe for concurrent use.
@@ -82,6 +86,7 @@ func New(opts Options) *Handler {
 	}
 	stateless := shared
 	stateless.Stateless = true
+	shared.EventStore = opts.Events
 	return &Handler{
 		opts:      opts,
 		stateful:  mcp.NewStreamableHTTPHandler(opts.Server, &shared),
