@@ -52,11 +52,11 @@ func BenchmarkPublishJoined(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", mode, publishers), func(b *testing.B) {
 				cfg := bus.Config{DataDir: b.TempDir(), Durability: mode}
 				opened := open(b, cfg)
-				ensureStream(b, opened, "S", "s.>")
 				buses := make([]*bus.Bus, publishers)
 				for i := range buses {
-					buses[i] = join(b, cfg)
+					buses[i] = join(b, opened)
 				}
+				ensureStream(b, buses[0], "S", "s.>")
 				var next atomic.Int64
 				publishAll(b, func(ctx context.Context, msg *nats.Msg) error {
 					_, err := buses[next.Add(1)%int64(publishers)].Publish(ctx, msg)

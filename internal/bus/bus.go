@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -84,10 +83,6 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	if b.lock, err = lockDir(ctx, b.dir); err != nil {
 		return err
 	}
-	// With the lock held, a run file is what a killed hub left.
-	if err := removeRunFile(b.dir); err != nil {
-		return &Error{Code: CodeStorage, Message: "cannot remove the run file of a former hub", Err: err}
-	}
 	b.openCommitter(cfg)
 	if b.embedded, err = startServer(cfg, b.dir, b.mode); err != nil {
 		return err
@@ -95,9 +90,10 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	b.url = "nats://" + b.embedded.address()
 	b.link = newLink(b.log, "the embedded NATS server", maxLocalDelay)
 	hub := server.User{Username: "hub"}
+	password, _ := b.embedded.users.add(hub, time.Time{})
 	if err := b.connect(cfg, "",
 		nats.InProcessServer(b.embedded.server),
-		nats.UserInfo(hub.Username, b.embedded.users.add(hub)),
+		nats.UserInfo(hub.Username, password),
 	); err != nil {
 		return connectError(err, "the embedded NATS server", nil)
 	}
@@ -105,17 +101,6 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	// first stream is.
 	if err := b.sync(ctx); err != nil {
 		return err
-	}
-	peer := server.User{Username: "peer"}
-	if err := writeRunFile(b.dir, runFile{
-		PID:        os.Getpid(),
-		StartedAt:  time.Now(),
-		Address:    b.embedded.address(),
-		User:       peer.Username,
-		Password:   b.embedded.users.add(peer),
-		Durability: b.mode,
-	}); err != nil {
-		return &Error{Code: CodeStorage, Message: "cannot write the run file", Err: err}
 	}
 	if err := ctx.Err(); err != nil {
 		return contextError(err, "opening the bus")
@@ -322,8 +307,10 @@ func (b *Bus) release() error {
 		b.conn.Close()
 		<-b.link.closed
 	}
+	if b.hub != nil {
+		b.hub.close()
+	}
 	if b.embedded != nil {
-		errs = append(errs, removeRunFile(b.dir))
 		b.embedded.stop()
 		errs = append(errs, b.sync(context.Background()))
 	}

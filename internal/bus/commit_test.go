@@ -250,7 +250,7 @@ func TestFilesystemThatRefusesMakesCommitAlways(t *testing.T) {
 	if !log.contains(`"level":"WARN"`) || !log.contains("function not implemented") {
 		t.Errorf("the log does not tell: %s", log.String())
 	}
-	if joined := join(t, bus.Config{DataDir: cfg.DataDir}); joined.Info().Durability != bus.DurabilityAlways {
+	if joined := join(t, b); joined.Info().Durability != bus.DurabilityAlways {
 		t.Errorf("a joined bus is %q", joined.Info().Durability)
 	}
 }
@@ -265,8 +265,7 @@ func TestJoinerThatCannotSyncIsRefused(t *testing.T) {
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			cfg := bus.Config{DataDir: t.TempDir(), Durability: mode}
-			open(t, cfg)
-			b, err := bus.Join(t.Context(), bus.WithSyncer(cfg, refuse))
+			b, err := bus.Join(t.Context(), bus.WithSyncer(bus.Config{}, refuse), project(open(t, cfg)))
 			if code(err) != want {
 				t.Errorf("Join: %v, want %q", err, want)
 			}

@@ -6,12 +6,18 @@
 //
 //   - [Open] without a URL starts a server in this process, on a store below
 //     the data directory, which a file lock keeps to one process. The hub does
-//     this. It listens on a free loopback port for the user's other processes
-//     and leaves address and credential in a run file that only the user can
-//     read.
-//   - [Join] is how those other processes find it. A joined Bus survives the
-//     hub's restart: it reads the new address and credential from the run file.
+//     this. It listens on a free loopback port for the user's other processes,
+//     and lets in who has a [Grant].
+//   - [Join] is how those other processes connect. A joined Bus survives the
+//     hub's restart: it asks the new one for a Grant.
 //   - [Open] with a URL connects to a server or cluster somewhere else.
+//
+// # Isolation
+//
+// A [Grant] for a project lets a process into the NATS account of that
+// project's namespace. NATS passes nothing from one account to another, so a
+// project's processes can neither see nor change what is another's or the
+// hub's, whatever they send. No credential lies on the disk.
 //
 // # Durability
 //

@@ -1,14 +1,11 @@
 package bus
 
 import (
-	"crypto/rand"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -20,6 +17,9 @@ const (
 	maxMemoryStore = 256 << 20 // for streams that somebody keeps in memory
 	fastSync       = 10 * time.Second
 	startTimeout   = 10 * time.Second // to listen; recovery of the store is not counted
+
+	maxAllConnections = 8192
+	maxSubscriptions  = 10_000 // of one connection
 )
 
 // embedded is a NATS server in this process.
@@ -27,6 +27,7 @@ type embedded struct {
 	maxStore int64
 	server   *server.Server
 	users    *users
+	accounts *accounts
 }
 
 // startServer starts a server on a store. It returns once the store is
@@ -46,6 +47,8 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		JetStreamMaxMemory:     maxMemoryStore,
 		SyncAlways:             mode == DurabilityAlways,
 		DisableJetStreamBanner: true,
+		MaxConn:                maxAllConnections,
+		MaxSubs:                maxSubscriptions,
 		// One durable consumer for every reader of a stream: no limit.
 		JetStreamLimits:            server.JSLimitOpts{DefaultMaxConsumers: -1},
 		CustomClientAuthentication: e.users,
@@ -59,7 +62,7 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 	}
 	log := &serverLogger{log: cfg.Logger.With("component", "nats")}
 	srv.SetLogger(log, false, false)
-	e.server = srv
+	e.server, e.accounts = srv, newAccounts(srv)
 
 	srv.Start()
 	if why := log.fatal.Load(); why != nil || !srv.ReadyForConnections(startTimeout) {
@@ -85,44 +88,6 @@ func (e *embedded) address() string { return e.server.Addr().(*net.TCPAddr).Stri
 func (e *embedded) stop() {
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
-}
-
-// users is who may connect to an embedded server: the hub, and the processes
-// that read the run file. It can change while the server runs; a user with an
-// account or permissions of its own is one more add.
-type users struct {
-	mu     sync.RWMutex
-	byName map[string]user
-}
-
-type user struct {
-	password string
-	server.User
-}
-
-func newUsers() *users { return &users{byName: make(map[string]user)} }
-
-// add makes a user with a new random password and returns it. u says what the
-// user may do: a nil Account is the hub's own, nil Permissions are all.
-func (us *users) add(u server.User) (password string) {
-	password = rand.Text() + rand.Text() // 256 bits
-	us.mu.Lock()
-	defer us.mu.Unlock()
-	us.byName[u.Username] = user{password: password, User: u}
-	return password
-}
-
-// Check implements server.Authentication.
-func (us *users) Check(c server.ClientAuthentication) bool {
-	opts := c.GetOpts()
-	us.mu.RLock()
-	u, ok := us.byName[opts.Username]
-	us.mu.RUnlock()
-	if !ok || subtle.ConstantTimeCompare([]byte(u.password), []byte(opts.Password)) != 1 {
-		return false
-	}
-	c.RegisterUser(&u.User)
-	return true
 }
 
 // makeDir makes the bus directory and returns it. Nobody else can look into

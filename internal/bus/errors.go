@@ -31,6 +31,8 @@ const (
 	CodeRejected    Code = "rejected"     // the server refused the request; Err says why
 	CodeTimeout     Code = "timeout"      // the caller's limit, or no answer
 	CodeClosed      Code = "closed"       // the Bus is closed
+	CodeLimit       Code = "limit"        // too many processes or namespaces
+	CodeUnsupported Code = "unsupported"  // this kind of Bus cannot do it
 )
 
 // Error is what the package returns. Message and Remedy are fit for users and

@@ -23,12 +23,6 @@ func (c Committer) Commit(ctx context.Context) error { return c.c.commit(ctx) }
 // Close ends the committer.
 func (c Committer) Close() error { return c.c.close() }
 
-// RunFileAddress reads the run file below a data directory as Join does.
-func RunFileAddress(busDir string) (string, error) {
-	r, err := readRunFile(busDir)
-	return r.Address, err
-}
-
 // ShownURL checks a configuration's URL and credentials, and returns the URL
 // as it is shown.
 func ShownURL(c Config) (string, error) {

@@ -2,50 +2,51 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
-// Join connects to the embedded bus of the hub that runs on cfg.DataDir, as
-// another process of the same user. Of cfg it uses DataDir, Name and Logger.
-// If no hub runs, it fails with CodeNotRunning and leaves no trace; it does not
-// wait.
+// Ask asks the running hub for a Grant, over its socket: the bus itself knows no
+// other way to the hub. It may take its time, but ends with ctx.
+type Ask func(ctx context.Context) (Grant, error)
+
+// Join connects to the embedded bus of a hub, as another process of the same
+// user, with the rights of the Grant that ask returns. Of cfg it uses Name and
+// Logger. It tries once.
 //
 // A joined Bus has the hub's durability: this process syncs the filesystem of
 // the store itself. That shares no sync with other processes, but it needs
 // nothing of the hub, so that the promise holds even if the hub dies between
 // its acknowledgement and the sync.
 //
-// When the hub restarts, the Bus finds the new one within about two seconds,
-// with its new address and credential. Until then calls fail with
-// CodeNotRunning.
-func Join(ctx context.Context, cfg Config) (*Bus, error) {
+// When the hub restarts, the Bus asks for a new Grant, about every two seconds
+// until there is one. Until then calls fail with CodeNotRunning.
+func Join(ctx context.Context, cfg Config, ask Ask) (*Bus, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	if cfg.DataDir == "" {
-		return nil, &Error{Code: CodeConfig, Message: "joining a bus needs the hub's data directory"}
-	}
 	b := newBus(cfg, KindJoined)
-	if err := b.join(ctx, cfg); err != nil {
+	if err := b.join(ctx, cfg, ask); err != nil {
 		return nil, b.abandon(err)
 	}
 	return b, nil
 }
 
-func (b *Bus) join(ctx context.Context, cfg Config) error {
-	b.dir = filepath.Join(cfg.DataDir, busDir)
-	b.hub = &hubDialer{dir: b.dir}
+func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
+	grant, err := ask(ctx)
+	if err != nil {
+		return hubError(err)
+	}
+	b.dir = grant.StoreDir
+	b.hub = newHubDialer(ask, grant)
 	b.link = newLink(b.log, "the hub", maxLocalDelay)
 	// The URL only has to be one: the dialer knows the address.
-	err := b.connect(cfg, "nats://hub",
+	err = b.connect(cfg, "nats://hub",
 		nats.SetCustomDialer(b.hub),
 		nats.SkipHostLookup(),
 		nats.IgnoreDiscoveredServers(),
@@ -58,7 +59,7 @@ func (b *Bus) join(ctx context.Context, cfg Config) error {
 	switch {
 	case err == nil:
 		b.commits = newCommitter(s)
-	case b.hub.current().Durability == DurabilityCommit:
+	case grant.Durability == DurabilityCommit:
 		return &Error{
 			Code:    CodeStorage,
 			Message: "this process cannot sync the bus's store: " + err.Error(),
@@ -69,8 +70,7 @@ func (b *Bus) join(ctx context.Context, cfg Config) error {
 	if err := b.checkJetStream(ctx); err != nil {
 		return jetStreamError(err, "the hub")
 	}
-	r := b.hub.current()
-	b.log.Info("bus joined", "address", r.Address, "hub", r.PID, "durability", r.Durability)
+	b.log.Info("bus joined", "address", grant.Address, "hub", grant.PID, "durability", grant.Durability)
 	return nil
 }
 
@@ -85,30 +85,53 @@ func hubError(err error) error {
 	return e
 }
 
-// A hubDialer connects to whichever hub runs on a data directory at the time.
-// nats.go uses it for one attempt after the other, and asks for the credential
-// in the same attempt.
-type hubDialer struct {
-	dir string
+// dialPatience is how long one attempt waits for the hub's Grant. nats.go holds
+// its lock meanwhile, so a longer wait would stall everybody who only wants to
+// know whether the connection is there.
+const dialPatience = time.Second
 
-	mu  sync.Mutex
-	run runFile // of the last attempt
+// A hubDialer connects to whichever hub runs at the time. nats.go uses it for
+// one attempt after the other, and asks for the credential in the same attempt.
+type hubDialer struct {
+	ask    Ask
+	ctx    context.Context // of the asking; ends with close
+	cancel context.CancelFunc
+	asking sync.WaitGroup
+
+	mu     sync.Mutex
+	answer chan answer // of what was asked and not used yet; nil: nothing
+	grant  Grant       // of the last attempt
+}
+
+type answer struct {
+	grant Grant
+	err   error
+}
+
+func newHubDialer(ask Ask, first Grant) *hubDialer {
+	d := &hubDialer{ask: ask, grant: first, answer: make(chan answer, 1)}
+	d.answer <- answer{grant: first}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d
+}
+
+// close ends the asking. The connection is closed before.
+func (d *hubDialer) close() {
+	d.cancel()
+	d.asking.Wait()
 }
 
 // Dial implements nats.CustomDialer. It ignores the address.
 func (d *hubDialer) Dial(string, string) (net.Conn, error) {
-	r, err := findHub(d.dir)
+	g, err := d.next()
 	if err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	d.run = r
-	d.mu.Unlock()
-	conn, err := net.DialTimeout("tcp", r.Address, connectTimeout)
+	conn, err := net.DialTimeout("tcp", g.Address, connectTimeout)
 	if err != nil {
 		return nil, &Error{
 			Code:    CodeNotRunning,
-			Message: fmt.Sprintf("the hub (process %d) does not answer at %s", r.PID, r.Address),
+			Message: fmt.Sprintf("the hub (process %d) does not answer at %s", g.PID, g.Address),
 			Remedy:  "it may be stopping: try again, or see parley status",
 			Err:     err,
 		}
@@ -116,50 +139,62 @@ func (d *hubDialer) Dial(string, string) (net.Conn, error) {
 	return conn, nil
 }
 
-// credential is nats.go's callback.
-func (d *hubDialer) credential() (user, password string) {
-	r := d.current()
-	return r.User, string(r.Password)
-}
-
-func (d *hubDialer) current() runFile {
+// next returns a Grant that was not used yet. What has not come in time is for
+// the next attempt.
+func (d *hubDialer) next() (Grant, error) {
+	a, ok := awaitAnswer(d.asked())
+	if !ok {
+		return Grant{}, &Error{Code: CodeNotRunning, Message: "the hub has not answered yet", Remedy: "it may be starting: try again in a moment"}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.run
+	d.answer = nil
+	if a.err != nil {
+		return Grant{}, a.err
+	}
+	if a.grant.StoreDir != d.grant.StoreDir {
+		return Grant{}, &Error{Code: CodeConfig,
+			Message: fmt.Sprintf("the hub that runs now keeps its data in %s, the one before did in %s", a.grant.StoreDir, d.grant.StoreDir),
+			Remedy:  "restart this process to join the new one, or start the hub on the former data directory"}
+	}
+	d.grant = a.grant
+	return a.grant, nil
 }
 
-// findHub reads the run file of the hub that holds the lock. Without the lock,
-// a run file is what a killed hub left: its port may be another's by now.
-func findHub(dir string) (runFile, error) {
-	running, err := locked(dir)
-	if err != nil {
-		return runFile{}, &Error{
-			Code:    CodeStorage,
-			Message: fmt.Sprintf("cannot look whether a hub runs on %s", filepath.Dir(dir)),
-			Remedy:  "check that the data directory is yours",
-			Err:     err,
-		}
+// asked returns where the answer comes, and asks if nobody did yet.
+func (d *hubDialer) asked() <-chan answer {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.answer == nil {
+		pending := make(chan answer, 1)
+		d.answer = pending
+		d.asking.Go(func() {
+			g, err := d.ask(d.ctx)
+			pending <- answer{g, err}
+		})
 	}
-	if !running {
-		return runFile{}, &Error{
-			Code:    CodeNotRunning,
-			Message: fmt.Sprintf("no hub is running on %s", filepath.Dir(dir)),
-			Remedy:  "start it with: parley start",
-		}
+	return d.answer
+}
+
+func awaitAnswer(pending <-chan answer) (answer, bool) {
+	timer := time.NewTimer(dialPatience)
+	defer timer.Stop()
+	select {
+	case a := <-pending:
+		return a, true
+	case <-timer.C:
+		return answer{}, false
 	}
-	r, err := readRunFile(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return r, &Error{
-			Code:    CodeNotRunning,
-			Message: fmt.Sprintf("the hub on %s is starting or stopping", filepath.Dir(dir)),
-			Remedy:  "try again in a moment",
-		}
-	}
-	if err != nil {
-		if e := asError(err); e != nil {
-			return r, e
-		}
-		return r, &Error{Code: CodeStorage, Message: "cannot read the hub's run file", Remedy: "restart the hub", Err: err}
-	}
-	return r, nil
+}
+
+// credential is nats.go's callback.
+func (d *hubDialer) credential() (user, password string) {
+	g := d.current()
+	return g.User, string(g.Password)
+}
+
+func (d *hubDialer) current() Grant {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.grant
 }

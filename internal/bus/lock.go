@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -44,30 +43,9 @@ func lockDir(ctx context.Context, dir string) (*flock.Flock, error) {
 }
 
 func lockedError(dir string) error {
-	who := "another hub"
-	if r, err := readRunFile(dir); err == nil {
-		who = fmt.Sprintf("another hub (process %d)", r.PID)
-	}
 	return &Error{
 		Code:    CodeLocked,
-		Message: fmt.Sprintf("%s uses the data directory %s", who, filepath.Dir(dir)),
+		Message: fmt.Sprintf("another hub uses the data directory %s", filepath.Dir(dir)),
 		Remedy:  "stop it, or give this one a data directory of its own",
 	}
-}
-
-// locked tells whether some process holds the lock of the bus directory. It
-// does not make the lock file.
-func locked(dir string) (bool, error) {
-	lock := flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_RDONLY))
-	free, err := lock.TryRLock()
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if !free {
-		return true, nil
-	}
-	return false, lock.Unlock()
 }

@@ -165,6 +165,16 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return c.Call(ctx, dialect.MethodShutdown, struct{}{}, nil)
 }
 
+// JoinBus asks for a credential of the hub's bus. Every call gives a new one.
+func (c *Client) JoinBus(ctx context.Context, p dialect.BusJoinParams) (*dialect.BusGrant, error) {
+	return get[dialect.BusGrant](ctx, c, dialect.MethodBusJoin, p)
+}
+
+// LeaveBus withdraws a credential of the hub's bus and cuts its connection.
+func (c *Client) LeaveBus(ctx context.Context, user string) error {
+	return c.Call(ctx, dialect.MethodBusLeave, dialect.BusLeaveParams{User: user}, nil)
+}
+
 func get[T any](ctx context.Context, c *Client, method string, params any) (*T, error) {
 	result := new(T)
 	if err := c.Call(ctx, method, params, result); err != nil {

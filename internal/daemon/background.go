@@ -10,9 +10,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/process"
 )
 
 // report is the one line that a hub in the background writes to its standard
@@ -84,6 +87,7 @@ const maxReport = 64 << 10
 
 func launch(ctx context.Context, command []string) (Info, error) {
 	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = withoutMarker(os.Environ())
 	detach(cmd)
 	keepDescriptors()
 	out, err := cmd.StdoutPipe()
@@ -117,6 +121,14 @@ func launch(ctx context.Context, command []string) (Info, error) {
 		r.Error = &Error{Code: CodeStart, Message: fmt.Sprintf("the hub ended before it served (%v)", waitErr), Remedy: "run it with --foreground to see why"}
 	}
 	return Info{}, r.Error
+}
+
+// withoutMarker takes the mark of an agent's turn out of an environment: with it
+// the hub would be ended with the turn in which it was started.
+func withoutMarker(env []string) []string {
+	return slices.DeleteFunc(env, func(variable string) bool {
+		return strings.HasPrefix(variable, process.MarkerEnv+"=")
+	})
 }
 
 func ignoreExit(err error) error {

@@ -158,8 +158,12 @@ func (d *daemon) lock(ctx context.Context) error {
 // BusConfig is the bus that the configuration asks for; log may be nil.
 func BusConfig(cfg *config.Loaded, log *slog.Logger) bus.Config {
 	c := cfg.Bus
+	dir := cfg.DataDir
+	if c.URL != "" { // the store is elsewhere
+		dir = ""
+	}
 	return bus.Config{
-		DataDir: cfg.DataDir, Durability: bus.Durability(c.Durability), MaxStore: c.MaxStore,
+		DataDir: dir, Durability: bus.Durability(c.Durability), MaxStore: c.MaxStore,
 		URL: bus.Secret(c.URL), Name: "parley-hub", Logger: log,
 		Credentials: bus.Credentials{
 			User: c.User, Password: bus.Secret(c.Password), File: c.CredentialsFile, NKeyFile: c.NKeyFile,
@@ -241,6 +245,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus}
 	overHTTP := dialect.New(rpc)
 	rpc.Shutdown = d.stop // only who may open the socket may stop the hub
+	rpc.Gate = d.bus      // or come near the bus
 	overSocket := dialect.New(rpc)
 
 	sc := server.Config{
@@ -370,8 +375,12 @@ func RunInBackground(ctx context.Context, cfg *config.Loaded, loadErr error, rep
 	fail := func(err error) error {
 		e := &Error{Code: CodeStart, Message: err.Error(), Err: err}
 		var de *Error
-		if errors.As(err, &de) {
+		var se *server.Error
+		switch {
+		case errors.As(err, &de):
 			e = de
+		case errors.As(err, &se) && se.Code == server.CodeInUse:
+			e = &Error{Code: CodeInUse, Message: se.Message, Remedy: se.Remedy, Err: err}
 		}
 		return errors.Join(err, report{Error: e}.send(reportTo))
 	}

@@ -9,6 +9,7 @@ type Code string
 const (
 	CodeRunning  Code = "already-running" // another hub has the data directory
 	CodeStart    Code = "start-failed"
+	CodeInUse    Code = "address-in-use" // another program has the port, or another hub the socket
 	CodeStop     Code = "stop-failed"
 	CodeDataDir  Code = "data-directory"
 	CodeInternal Code = "internal"

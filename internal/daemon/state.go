@@ -15,8 +15,7 @@ import (
 )
 
 // Info is what a running hub tells other processes of its user, in hub.json in
-// the data directory. It holds no secret: the bus's credential is in the bus's
-// own run file.
+// the data directory. It holds no secret.
 type Info struct {
 	PID        int       `json:"pid"`
 	Version    string    `json:"version"`

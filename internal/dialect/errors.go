@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 )
@@ -58,6 +59,25 @@ func rpcError(err error) error {
 	default:
 		return err
 	}
+}
+
+// busError translates an error of the bus that the caller can do something
+// about.
+func busError(err error) error {
+	var be *bus.Error
+	if !errors.As(err, &be) {
+		return err
+	}
+	code, ok := map[bus.Code]wireCode{
+		bus.CodeConfig:      {jsonrpc.CodeInvalidParams, "INVALID_PARAMS"},
+		bus.CodeLimit:       {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
+		bus.CodeClosed:      {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
+		bus.CodeUnsupported: {CodeUnsupportedOperation, "UNSUPPORTED_OPERATION"},
+	}[be.Code]
+	if !ok {
+		return err
+	}
+	return jsonrpc.NewError(code.number, be.Message, jsonrpc.Details{Code: code.name, Remedy: be.Remedy})
 }
 
 func unsupported(message, remedy string) error {

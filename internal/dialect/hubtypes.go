@@ -12,6 +12,8 @@ const (
 	MethodTasksPage    = "hub/tasks/page"
 	MethodContextsList = "hub/contexts/list"
 	MethodShutdown     = "hub/shutdown"
+	MethodBusJoin      = "hub/bus/join"
+	MethodBusLeave     = "hub/bus/leave"
 	MethodSend         = "message/send"
 	MethodStream       = "message/stream"
 	MethodTaskGet      = "tasks/get"
@@ -206,6 +208,34 @@ type SendConfig struct {
 type TaskParams struct {
 	ID            string `json:"id"`
 	HistoryLength *int   `json:"historyLength,omitempty"` // tasks/get, and the snapshots of tasks/resubscribe
+}
+
+// BusJoinParams are the parameters of hub/bus/join.
+type BusJoinParams struct {
+	Access    string `json:"access,omitempty"`    // project, the default
+	Namespace string `json:"namespace,omitempty"` // for the access project
+}
+
+// BusGrant is the result of hub/bus/join: what a process needs to connect to the
+// hub's NATS server, once and before it expires.
+type BusGrant struct {
+	Address    string `json:"address"` // host:port
+	User       string `json:"user"`
+	Password   string `json:"password"`
+	Expires    Time   `json:"expires"`
+	StoreDir   string `json:"storeDir"`   // of the server: what to sync where durability is commit
+	Durability string `json:"durability"` // commit, always or fast
+	PID        int    `json:"pid"`        // of the hub
+}
+
+// BusLeaveParams are the parameters of hub/bus/leave.
+type BusLeaveParams struct {
+	User string `json:"user"`
+}
+
+// BusLeaveResult is the result of hub/bus/leave.
+type BusLeaveResult struct {
+	Status string `json:"status"` // left
 }
 
 // ShutdownResult is the result of hub/shutdown.

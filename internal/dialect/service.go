@@ -9,6 +9,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 )
@@ -35,6 +36,12 @@ type Subscription interface {
 	Close()
 }
 
+// Gate gives and withdraws credentials of the hub's bus; see package bus.
+type Gate interface {
+	Grant(ctx context.Context, req bus.GrantRequest) (bus.Grant, error)
+	Revoke(user string) error
+}
+
 // Config is what a Service works with.
 type Config struct {
 	Hub   Hub        // required
@@ -44,6 +51,9 @@ type Config struct {
 	// Shutdown begins to stop the hub and must not block. Where it is nil, there
 	// is no method hub/shutdown: give it to the service of the socket only.
 	Shutdown func()
+	// Gate lets the user's other processes into the hub's bus. Where it is nil,
+	// there are no methods hub/bus/*: give it to the service of the socket only.
+	Gate Gate
 }
 
 // Service answers the dialect's requests. It is a jsonrpc.Handler and safe for
@@ -75,6 +85,10 @@ func New(cfg Config) *Service {
 	if cfg.Shutdown != nil {
 		s.methods[MethodShutdown] = s.shutdown
 	}
+	if cfg.Gate != nil {
+		s.methods[MethodBusJoin] = s.busJoin
+		s.methods[MethodBusLeave] = s.busLeave
+	}
 	return s
 }
 
@@ -101,8 +115,8 @@ func (s *Service) status(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit)
 	status := fromStatusInfo(s.cfg.Hub.Status(), time.Now())
 	status.PID = os.Getpid()
 	if s.cfg.Bus != nil {
-		bus := s.cfg.Bus()
-		status.Bus = &bus
+		busStatus := s.cfg.Bus()
+		status.Bus = &busStatus
 	}
 	return status, nil
 }
@@ -381,4 +395,32 @@ func taskParams(req jsonrpc.Request) (a2a.TaskID, *int, error) {
 func (s *Service) shutdown(context.Context, jsonrpc.Request, jsonrpc.Emit) (any, error) {
 	s.cfg.Shutdown()
 	return ShutdownResult{Status: "stopping"}, nil
+}
+
+func (s *Service) busJoin(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	access, namespace := params.text("access", maxID), params.text("namespace", maxID)
+	if params.err != nil {
+		return nil, params.err
+	}
+	g, err := s.cfg.Gate.Grant(ctx, bus.GrantRequest{Access: bus.Access(access), Namespace: namespace})
+	if err != nil {
+		return nil, busError(err)
+	}
+	return BusGrant{
+		Address: g.Address, User: g.User, Password: string(g.Password), Expires: Time{g.Expires},
+		StoreDir: g.StoreDir, Durability: string(g.Durability), PID: g.PID,
+	}, nil
+}
+
+func (s *Service) busLeave(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	user := params.requiredText("user", maxID)
+	if params.err != nil {
+		return nil, params.err
+	}
+	if err := s.cfg.Gate.Revoke(user); err != nil {
+		return nil, busError(err)
+	}
+	return BusLeaveResult{Status: "left"}, nil
 }

@@ -1,0 +1,147 @@
+package bus
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// Access says what a process may do on the embedded bus.
+type Access string
+
+// AccessProject is everything within one project's namespace, which NATS itself
+// keeps apart from all others, and nothing outside.
+const AccessProject Access = "project"
+
+// GlobalNamespace belongs to what all projects share. No project may take it
+// (REQ-DIRECT-002).
+const GlobalNamespace = "global"
+
+// namespacePattern is what a namespace looks like.
+var namespacePattern = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+
+// GrantRequest says what for a process wants to join.
+type GrantRequest struct {
+	Access    Access // "" is AccessProject
+	Namespace string // for AccessProject
+}
+
+// A Grant lets one connection in, within half a minute, and none after it. It
+// does not outlive the hub.
+type Grant struct {
+	User     string
+	Password Secret
+	Expires  time.Time // if it is not used before
+
+	Address    string     // host:port on this machine
+	StoreDir   string     // what a joined process syncs, see Join
+	Durability Durability // effective
+	PID        int        // of the hub
+}
+
+// maxConnections bounds the connections of one account.
+const maxConnections = 1024
+
+// Grant gives a new credential for an embedded bus. Only the hub's process can:
+// on any other Bus it fails with CodeUnsupported. A request that is wrong fails
+// with CodeConfig, one too many with CodeLimit.
+func (b *Bus) Grant(_ context.Context, req GrantRequest) (Grant, error) {
+	if err := b.begin(); err != nil {
+		return Grant{}, err
+	}
+	defer b.inFlight.Done()
+	if b.embedded == nil {
+		return Grant{}, &Error{
+			Code:    CodeUnsupported,
+			Message: "the hub has no bus of its own: it uses an external NATS server",
+			Remedy:  "configure that server's URL here too: NATS_URL, or natsUrl in .mcp-config.json",
+		}
+	}
+	user, err := b.embedded.admit(req)
+	if err != nil {
+		return Grant{}, err
+	}
+	expires := time.Now().Add(grantTTL)
+	password, ok := b.embedded.users.add(user, expires)
+	if !ok {
+		return Grant{}, &Error{Code: CodeLimit, Message: "too many processes are joining the bus", Remedy: "try again in a moment"}
+	}
+	return Grant{
+		User: user.Username, Password: Secret(password), Expires: expires,
+		Address: b.embedded.address(), StoreDir: b.dir, Durability: b.mode, PID: os.Getpid(),
+	}, nil
+}
+
+// Revoke withdraws a Grant by its user: it cannot be used any more, and the
+// connection that has used it is cut.
+func (b *Bus) Revoke(user string) error {
+	if err := b.begin(); err != nil {
+		return err
+	}
+	defer b.inFlight.Done()
+	if b.embedded == nil {
+		return &Error{Code: CodeUnsupported, Message: "only the hub's own bus has grants"}
+	}
+	b.embedded.users.remove(user)
+	return b.embedded.disconnect(user)
+}
+
+// admit decides what a request's holder may do. What a further kind of Access
+// is, its account and its permissions, is a case here.
+func (e *embedded) admit(req GrantRequest) (server.User, error) {
+	switch req.Access {
+	case AccessProject, "":
+	default:
+		return server.User{}, &Error{Code: CodeConfig, Message: fmt.Sprintf("unknown access %.80q", req.Access),
+			Remedy: "use " + string(AccessProject)}
+	}
+	if err := CheckNamespace(req.Namespace); err != nil {
+		return server.User{}, err
+	}
+	// The prefix keeps namespaces from the server's own accounts ($G, $SYS) and
+	// from those that are no project's.
+	name := "ns-" + req.Namespace
+	acc, err := e.accounts.open(name)
+	if err != nil {
+		return server.User{}, err
+	}
+	if acc.NumLocalConnections() >= maxConnections {
+		return server.User{}, &Error{Code: CodeLimit,
+			Message: fmt.Sprintf("%d processes have joined the namespace %s already", maxConnections, req.Namespace),
+			Remedy:  "end some of them"}
+	}
+	return server.User{Username: name + "." + strings.ToLower(rand.Text()[:12]), Account: acc}, nil
+}
+
+// disconnect cuts the connections of a user.
+func (e *embedded) disconnect(user string) error {
+	conns, err := e.server.Connz(&server.ConnzOptions{Username: true, User: user})
+	if err != nil {
+		return &Error{Code: CodeRejected, Message: "cannot look for the connections of " + user, Err: err}
+	}
+	var errs []error
+	for _, c := range conns.Conns {
+		errs = append(errs, e.server.DisconnectClientByID(c.Cid))
+	}
+	return errors.Join(errs...)
+}
+
+// CheckNamespace says whether a project may have this namespace.
+func CheckNamespace(namespace string) error {
+	switch {
+	case !namespacePattern.MatchString(namespace):
+		return &Error{Code: CodeConfig, Message: fmt.Sprintf("%.80q cannot be a namespace", namespace),
+			Remedy: "use 1 to 64 lowercase letters, digits and hyphens"}
+	case namespace == GlobalNamespace:
+		return &Error{Code: CodeConfig, Message: "the namespace " + GlobalNamespace + " is reserved for what all projects share",
+			Remedy: "choose another namespace"}
+	}
+	return nil
+}
