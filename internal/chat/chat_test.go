@@ -36,8 +36,10 @@ type natsServer struct {
 	t    *testing.T
 	dir  string
 	port int
-	mu   sync.Mutex
-	srv  *server.Server
+	// users may log in; without any everybody may.
+	users []*server.User
+	mu    sync.Mutex
+	srv   *server.Server
 }
 
 func startServer(t *testing.T) *natsServer {
@@ -48,7 +50,7 @@ func startServer(t *testing.T) *natsServer {
 }
 
 func (n *natsServer) start() {
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, JetStream: true, StoreDir: n.dir, NoSigs: true, NoLog: true})
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, JetStream: true, StoreDir: n.dir, Users: n.users, NoSigs: true, NoLog: true})
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -176,6 +176,7 @@ func streamError(c Channel, err error) error {
 // Codes of JetStream's API that the client library does not name.
 const (
 	errStorageExceeded  jetstream.ErrorCode = 10047
+	errStreamMismatch   jetstream.ErrorCode = 10060
 	errSubjectOverlap   jetstream.ErrorCode = 10065
 	errMaxBytesRequired jetstream.ErrorCode = 10113
 )

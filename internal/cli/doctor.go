@@ -6,22 +6,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/doctor"
+	"github.com/parleyhub/parley/internal/mcpconfig"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what is missing, and say what to do about it",
-		Long: "Examine the configuration, the data directory, the socket, the ports, the bus and\n" +
-			"every agent. It needs no hub. The exit code is 1 where something keeps the hub\n" +
-			"from working; an agent that is not installed is only a warning.",
+		Long: "Examine the configuration, the data directory, the socket, the ports, the bus,\n" +
+			"every agent, and the channels of the project in the current directory. It needs no\n" +
+			"hub and starts none. The exit code is 1 where something keeps the hub or the\n" +
+			"channels from working; an agent that is not installed is only a warning.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := a.interruptible(cmd.Context())
 			defer cancel()
 			cfg, err := a.load()
 			spinner := a.spin("examining the agents")
-			findings := doctor.Patient{Config: cfg, Err: err, Program: a.self()}.Examine(ctx)
+			project, projectErr := mcpconfig.Load(mcpconfig.Sources{})
+			findings := doctor.Patient{Config: cfg, Err: err, Project: project, ProjectErr: projectErr, Program: a.self()}.Examine(ctx)
 			spinner.end()
 			if ctx.Err() != nil {
 				return errInterrupted
@@ -33,7 +36,7 @@ func (a *app) doctorCommand() *cobra.Command {
 				a.printFindings(findings)
 			}
 			if worst == doctor.Failure {
-				return &failure{Exit: exitFailure, Kind: "unhealthy", Message: "something keeps the hub from working", quiet: a.json()}
+				return &failure{Exit: exitFailure, Kind: "unhealthy", Message: "something keeps the hub or the channels from working", quiet: a.json()}
 			}
 			return nil
 		},

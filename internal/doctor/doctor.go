@@ -1,6 +1,6 @@
-// Package doctor finds out what keeps a hub or its agents from working. It
-// needs no hub, starts none, and changes nothing; each finding that is not
-// well says what to do.
+// Package doctor finds out what keeps a hub, its agents or a project's channels
+// from working. It needs no hub, starts none, and changes nothing; each finding
+// that is not well says what to do.
 package doctor
 
 import (
@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/runner/drivers"
 )
@@ -30,8 +31,8 @@ import (
 // Level is how well something is.
 type Level string
 
-// The levels. A failure keeps the hub from working; a warning keeps a part from
-// it, such as one agent, or will do so later.
+// The levels. A failure keeps the hub or the channels from working; a warning
+// keeps a part from it, such as one agent, or will do so later.
 const (
 	OK      Level = "ok"
 	Warning Level = "warning"
@@ -41,7 +42,7 @@ const (
 // Finding is the result of one check.
 type Finding struct {
 	// Check names it: configuration, data-directory, disk, socket, hub, http,
-	// grpc, bus, git or agent.
+	// grpc, bus, git, project, channel-bus, channels or agent.
 	Check   string `json:"check"`
 	Agent   string `json:"agent,omitempty"` // where Check is agent
 	Level   Level  `json:"level"`
@@ -54,6 +55,10 @@ type Patient struct {
 	// Config is the configuration; nil where it could not be read, for Err.
 	Config *config.Loaded
 	Err    error
+	// Project is the configuration of the project's MCP server; nil where it
+	// could not be read, for ProjectErr. With neither nothing of it is examined.
+	Project    *mcpconfig.Config
+	ProjectErr error
 	// Program is the name that remedies call the command line by.
 	Program string
 	// Environ is the environment of the agents; nil is this process's.
@@ -68,12 +73,13 @@ const agentPatience = 30 * time.Second
 func (p Patient) Examine(ctx context.Context) []Finding {
 	findings := p.configuration()
 	if p.Config == nil {
-		return findings
+		return append(findings, p.project(ctx)...)
 	}
 	hub, err := p.hub(ctx)
 	findings = append(findings, p.dataDirectory(), p.disk(), p.describeHub(hub, err), p.socket(hub))
 	findings = append(findings, p.ports(ctx, hub)...)
 	findings = append(findings, p.bus(ctx, hub), p.git())
+	findings = append(findings, p.project(ctx)...)
 	return append(findings, p.agents(ctx)...)
 }
 

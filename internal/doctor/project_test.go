@@ -1,0 +1,195 @@
+//go:build unix
+
+package doctor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/doctor"
+	"github.com/parleyhub/parley/internal/mcpconfig"
+)
+
+// visit examines a project with that .mcp-config.json ("" for none) and
+// environment, on a data directory of its own, and returns what is said of it.
+func visit(t *testing.T, data, file string, env map[string]string) []doctor.Finding {
+	t.Helper()
+	dir := t.TempDir()
+	if file != "" {
+		if err := os.WriteFile(filepath.Join(dir, mcpconfig.ProjectFile), []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	project, err := mcpconfig.Load(mcpconfig.Sources{WorkDir: dir, HomeDir: t.TempDir(), LookupEnv: func(name string) (string, bool) {
+		value, ok := env[name]
+		return value, ok
+	}})
+	cfg, cfgErr := load(data)
+	return doctor.Patient{Config: cfg, Err: cfgErr, Project: project, ProjectErr: err, Program: "parley"}.Examine(t.Context())
+}
+
+// stock starts a NATS server as others run it.
+func stock(t *testing.T, options server.Options) *server.Server {
+	t.Helper()
+	options.Host, options.Port, options.NoSigs, options.NoLog = "127.0.0.1", server.RANDOM_PORT, true, true
+	if options.JetStream {
+		options.StoreDir = t.TempDir()
+	}
+	srv, err := server.NewServer(&options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	if !srv.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	return srv
+}
+
+// foreignListener answers on a port, but is no NATS server.
+func foreignListener(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, "220 mail.example.org ESMTP\r\n")
+			conn.Close()
+		}
+	}()
+	t.Cleanup(func() { ln.Close(); <-done })
+	return ln.Addr().String()
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// REQ-GUIDE-TROUBLE, REQ-ERROR-002, REQ-ERROR-008: the cases of section 15.1,
+// each with its own remedy, the URL, and who named it.
+func TestAServerThatCannotBeUsed(t *testing.T) {
+	data := place(t, "")
+	closed, foreign := freePort(t), foreignListener(t)
+	noJetStream := stock(t, server.Options{}).Addr().String()
+	guarded := stock(t, server.Options{JetStream: true, Username: "u", Password: "right"}).Addr().String()
+	confined := stock(t, server.Options{JetStream: true, Users: []*server.User{{Username: "u", Password: "p",
+		Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{"elsewhere"}}}}}}).Addr().String()
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		want []string
+	}{
+		"not running":        {map[string]string{"NATS_URL": "nats://" + closed}, []string{closed, "no NATS server is running", "nats-server -js", "NATS_URL"}},
+		"no JetStream":       {map[string]string{"NATS_URL": "nats://" + noJetStream}, []string{noJetStream, "without JetStream", "-js"}},
+		"wrong password":     {map[string]string{"NATS_URL": "nats://" + guarded, "NATS_USERNAME": "u", "NATS_PASSWORD": "wr0ng"}, []string{guarded, "refused the credentials", "check user and password"}},
+		"no password":        {map[string]string{"NATS_URL": "nats://" + guarded}, []string{guarded, "refused the credentials"}},
+		"port of another":    {map[string]string{"NATS_URL": "nats://" + foreign}, []string{foreign, "not a NATS server", "check the URL's port"}},
+		"name that is none":  {map[string]string{"NATS_URL": "nats://no-such-host.invalid:4222"}, []string{"no-such-host.invalid", "cannot be resolved"}},
+		"missing permission": {map[string]string{"NATS_URL": "nats://" + confined, "NATS_USERNAME": "u", "NATS_PASSWORD": "p"}, []string{confined, "does not let this user"}},
+		"missing CA file":    {map[string]string{"NATS_URL": "tls://" + closed, "NATS_TLS_CA": "/nonexistent/ca.pem"}, []string{"/nonexistent/ca.pem"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			findings := visit(t, data, "", tc.env)
+			for _, want := range tc.want {
+				expect(t, findings, "channel-bus", doctor.Failure, want)
+			}
+			for _, f := range findings {
+				if strings.Contains(f.Message+f.Remedy, "wr0ng") {
+					t.Errorf("the password is in %+v", f)
+				}
+			}
+		})
+	}
+}
+
+func TestAServerThatCanBeUsed(t *testing.T) {
+	srv := stock(t, server.Options{JetStream: true})
+	env := map[string]string{"NATS_URL": srv.ClientURL()}
+	data := place(t, "")
+	findings := visit(t, data, `{"namespace": "shop"}`, env)
+	expect(t, findings, "project", doctor.OK, "namespace shop (project), channels of ")
+	expect(t, findings, "channel-bus", doctor.OK, "answers, with JetStream")
+	expect(t, findings, "channels", doctor.OK, "0 of 3 channels are in use")
+	nc, err := nats.Connect(srv.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop_ROADMAP", Subjects: []string{"shop.roadmap"}})
+	_, publishErr := js.Publish(t.Context(), "shop.roadmap", []byte("{}"))
+	if err := errors.Join(err, publishErr); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, visit(t, data, `{"namespace": "shop"}`, env), "channels", doctor.OK, "1 of 3 channels are in use, with 1 messages in 1 KiB")
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop_ERRORS", Subjects: []string{"other"}}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, visit(t, data, `{"namespace": "shop"}`, env), "channels", doctor.Failure, "channel errors: ")
+}
+
+// REQ-GUIDE-TROUBLE: without a configured server it is the hub's bus.
+func TestTheHubsBusForChannels(t *testing.T) {
+	data := place(t, "")
+	expect(t, visit(t, data, "", nil), "channel-bus", doctor.OK, "the first agent's MCP server starts it")
+	expect(t, visit(t, data, "", map[string]string{"NATS_MCP_AUTOSTART": "0"}), "channel-bus", doctor.Failure, "parley start")
+	hub(t, data)
+	findings := visit(t, data, "", nil)
+	expect(t, findings, "project", doctor.OK, "(derived), default channels")
+	expect(t, findings, "channel-bus", doctor.OK, "the hub's bus answers")
+	expect(t, findings, "channels", doctor.OK, "0 of 3 channels are in use")
+}
+
+// REQ-GUIDE-TROUBLE, REQ-DESIGN-CONFIG-004
+func TestAProjectsConfigurationThatIsWrong(t *testing.T) {
+	findings := visit(t, place(t, ""), "{\n \"chanels\": []\n}", nil)
+	expect(t, findings, "project", doctor.Failure, `:2:2: chanels: unknown key; did you mean "channels"?`)
+	expect(t, findings, "project", doctor.Failure, "parley config validate mcp")
+	if worst := doctor.Worst(findings); worst != doctor.Failure {
+		t.Errorf("worst is %s", worst)
+	}
+	// The hub's configuration is no reason to leave the project's unexamined.
+	findings = visit(t, place(t, "htpp: {}\n"), "", nil)
+	expect(t, findings, "configuration", doctor.Failure, "htpp")
+	expect(t, findings, "channel-bus", doctor.Failure, "the hub's configuration cannot be used")
+}
+
+func TestWithoutAProjectNothingIsSaidOfOne(t *testing.T) {
+	cfg, err := load(place(t, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range (doctor.Patient{Config: cfg, Program: "parley"}).Examine(context.Background()) {
+		if f.Check == "project" || f.Check == "channel-bus" {
+			t.Errorf("got %+v", f)
+		}
+	}
+}
