@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/chat"
+	"github.com/parleyhub/parley/internal/config"
 )
 
 const (
@@ -41,17 +44,11 @@ func (p Patient) project(ctx context.Context) []Finding {
 
 // channelBus reaches the bus that an MCP server would use, without starting a hub.
 func (p Patient) channelBus(ctx context.Context) (*bus.Bus, error) {
-	c := p.Project
-	if c.NATSURL == "" {
-		if p.Config == nil {
-			return nil, &bus.Error{Code: bus.CodeConfig, Message: "the hub's configuration cannot be used", Remedy: "see above"}
-		}
-		return bus.Join(ctx, bus.Config{DataDir: p.Config.DataDir})
-	}
-	return bus.Open(ctx, bus.Config{URL: bus.Secret(c.NATSURL), Credentials: bus.Credentials{
-		User: c.Credentials.Username, Password: bus.Secret(c.Credentials.Password),
-		CertFile: c.TLS.Cert, KeyFile: c.TLS.Key, CAFile: c.TLS.CA,
-	}})
+	finder := busfinder.ForProject(p.Project)
+	finder.Autostart = false
+	finder.Logger = slog.New(slog.DiscardHandler)
+	finder.Hub = func() (*config.Loaded, error) { return p.Config, p.Err }
+	return busfinder.New(finder).Dial(ctx)
 }
 
 func (p Patient) describeProject() Finding {
