@@ -129,6 +129,14 @@ func (h *Handler) anthropicTool(reply *reply, q anthropicRequest) object {
 		name, input = "Bash", object{"command": reply.shell, "description": "stub"}
 	case reply.write != "":
 		name, input = "Write", object{"file_path": reply.write, "content": Hello}
+	case reply.use.tool != "":
+		for _, t := range q.Tools {
+			if reply.use.serves(t.Name) {
+				return object{"type": "tool_use", "id": h.id("toolu"), "name": t.Name, "input": reply.use.input}
+			}
+		}
+		reply.pieces = noTool(reply.use.tool)
+		return nil
 	default:
 		return nil
 	}

@@ -15,6 +15,11 @@ type geminiRequest struct {
 			} `json:"functionResponse"`
 		} `json:"parts"`
 	} `json:"contents"`
+	Tools []struct {
+		Functions []struct {
+			Name string `json:"name"`
+		} `json:"functionDeclarations"`
+	} `json:"tools"`
 	GenerationConfig struct {
 		MimeType string          `json:"responseMimeType"`
 		Schema   json.RawMessage `json:"responseJsonSchema"`
@@ -61,7 +66,7 @@ func (h *Handler) geminiOnce(w http.ResponseWriter, _ *http.Request, q geminiReq
 	if geminiFails(w, reply) {
 		return
 	}
-	part := geminiTool(reply)
+	part := q.tool(&reply)
 	if part == nil {
 		part = object{"text": reply.text()}
 	}
@@ -74,7 +79,7 @@ func (h *Handler) geminiStream(w http.ResponseWriter, r *http.Request, q geminiR
 		return
 	}
 	e := newEvents(w, r)
-	if tool := geminiTool(reply); tool != nil {
+	if tool := q.tool(&reply); tool != nil {
 		e.send("", h.geminiChunk(tool, true))
 		return
 	}
@@ -100,7 +105,8 @@ func geminiFails(w http.ResponseWriter, reply reply) bool {
 	return true
 }
 
-func geminiTool(reply reply) object {
+// tool is the tool's use that the reply wants.
+func (q geminiRequest) tool(reply *reply) object {
 	switch {
 	case reply.shell != "":
 		return object{"functionCall": object{
@@ -110,6 +116,15 @@ func geminiTool(reply reply) object {
 		return object{"functionCall": object{
 			"name": "write_file", "args": object{"file_path": reply.write, "content": Hello},
 		}}
+	case reply.use.tool != "":
+		for _, t := range q.Tools {
+			for _, f := range t.Functions {
+				if reply.use.serves(f.Name) {
+					return object{"functionCall": object{"name": f.Name, "args": reply.use.input}}
+				}
+			}
+		}
+		reply.pieces = noTool(reply.use.tool)
 	}
 	return nil
 }

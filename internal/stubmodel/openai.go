@@ -9,9 +9,13 @@ import (
 type openaiRequest struct {
 	Model string          `json:"model"`
 	Input json.RawMessage `json:"input"` // a string, or items
-	Tools []struct {
-		Name string `json:"name"`
-	} `json:"tools"`
+	Tools []openaiTool    `json:"tools"`
+}
+
+// openaiTool is a tool, or the namespace of an MCP server with its tools.
+type openaiTool struct {
+	Name  string       `json:"name"`
+	Tools []openaiTool `json:"tools"`
 }
 
 type openaiItem struct {
@@ -89,7 +93,7 @@ func (h *Handler) openai(w http.ResponseWriter, r *http.Request, q openaiRequest
 		},
 	}
 	e.send("response.created", object{"response": response})
-	item := h.openaiTool(reply, q)
+	item := h.openaiCall(&reply, q)
 	if item != nil {
 		e.send("response.output_item.added", object{"output_index": 0, "item": item})
 	} else if item = h.openaiText(e, reply); item == nil {
@@ -123,9 +127,12 @@ func (h *Handler) openaiText(e events, reply reply) object {
 	}
 }
 
-// openaiTool is the call of whichever shell tool this codex offers. It writes files
-// with the shell too.
-func (h *Handler) openaiTool(reply reply, q openaiRequest) object {
+// openaiCall is the tool's call that the reply wants: that of an MCP server, or of
+// whichever shell tool this codex offers. It writes files with the shell too.
+func (h *Handler) openaiCall(reply *reply, q openaiRequest) object {
+	if reply.use.tool != "" {
+		return h.openaiUse(reply, q)
+	}
 	command := reply.shell
 	if reply.write != "" {
 		command = "printf '%s' " + quote(Hello) + " > " + quote(reply.write)
@@ -143,6 +150,26 @@ func (h *Handler) openaiTool(reply reply, q openaiRequest) object {
 	case q.hasTool("shell_command"):
 		name, args = "shell_command", object{"command": command}
 	}
+	return h.functionCall(name, args)
+}
+
+// openaiUse calls the tool of an MCP server, whose tools codex keeps in a namespace
+// with the server's name.
+func (h *Handler) openaiUse(reply *reply, q openaiRequest) object {
+	for _, space := range q.Tools {
+		for _, t := range space.Tools {
+			if reply.use.serves(space.Name + "_" + t.Name) {
+				call := h.functionCall(t.Name, reply.use.input)
+				call["namespace"] = space.Name
+				return call
+			}
+		}
+	}
+	reply.pieces = noTool(reply.use.tool)
+	return nil
+}
+
+func (h *Handler) functionCall(name string, args object) object {
 	return object{
 		"type": "function_call", "id": h.id("fc"), "call_id": h.id("call"), "name": name,
 		"arguments": mustJSON(args), "status": "completed",

@@ -8,6 +8,7 @@
 //	TOOL:cmd    use the shell tool with cmd, then repeat what it said
 //	ESC:cmd     the same, asking to leave codex's sandbox
 //	WRITE:path  use the tool that writes files, then repeat what it said
+//	USE:tool {} use the tool of an MCP server with these arguments, then repeat what it said
 //	SLOW        200 pieces, 100 ms apart
 //	HTTPnnn     fail with that HTTP status
 //	REMEMBER    tell how many times the user has spoken in this conversation
@@ -121,8 +122,21 @@ type reply struct {
 	shell    string
 	escalate bool
 	write    string
+	use      toolUse
 	pieces   []string
 	delay    time.Duration
+}
+
+// toolUse is the use of a tool that an MCP server offers.
+type toolUse struct {
+	tool  string // the server's name for it
+	input object
+}
+
+// serves reports whether the tool that the CLI calls name is the one to use: the
+// CLIs put the name of the server before that of the tool.
+func (u toolUse) serves(name string) bool {
+	return u.tool != "" && strings.HasPrefix(name, "mcp_") && strings.HasSuffix(name, "_"+u.tool)
 }
 
 func (r reply) text() string { return strings.Join(r.pieces, "") }
@@ -146,6 +160,9 @@ func (t talk) reply() reply {
 	if path, ok := directive(t.last, "WRITE:"); ok {
 		return reply{write: path}
 	}
+	if line, ok := directive(t.last, "USE:"); ok {
+		return useReply(line)
+	}
 	switch {
 	case strings.Contains(t.last, "SLOW"):
 		r := reply{delay: slowDelay}
@@ -158,6 +175,21 @@ func (t talk) reply() reply {
 	}
 	return reply{pieces: inPieces(Hello, 8), delay: pieceDelay}
 }
+
+// useReply reads what is behind USE: a tool and its arguments.
+func useReply(line string) reply {
+	tool, args, _ := strings.Cut(line, " ")
+	use := toolUse{tool: tool, input: object{}}
+	if args != "" {
+		if err := json.Unmarshal([]byte(args), &use.input); err != nil {
+			return reply{pieces: []string{"bad arguments: " + err.Error()}}
+		}
+	}
+	return reply{use: use}
+}
+
+// noTool is the answer where the CLI does not offer the tool.
+func noTool(tool string) []string { return []string{"there is no tool " + tool} }
 
 // directive is the rest of the line behind name.
 func directive(text, name string) (string, bool) {

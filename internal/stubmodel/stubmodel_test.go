@@ -147,3 +147,36 @@ func TestASlowAnswerEndsWhenTheClientGoes(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 }
+
+// Each CLI has its own way to name the tools of an MCP server.
+func TestAToolOfAnMCPServerIsUsed(t *testing.T) {
+	const use = `USE:send_message {\"channel\":\"errors\"}`
+	for path, tc := range map[string]struct{ body, want string }{
+		anthropicPath: {
+			`{"stream":true,"tools":[{"name":"send_message"},{"name":"mcp__parley__send_message"}],"messages":[{"role":"user","content":"` + use + `"}]}`,
+			`"name":"mcp__parley__send_message"`,
+		},
+		geminiPath: {
+			`{"tools":[{"functionDeclarations":[{"name":"glob"},{"name":"mcp_parley_send_message"}]}],"contents":[{"parts":[{"text":"` + use + `"}]}]}`,
+			`"functionCall":{"args":{"channel":"errors"},"name":"mcp_parley_send_message"}`,
+		},
+		openaiPath: {
+			`{"tools":[{"name":"exec_command"},{"name":"mcp__parley","tools":[{"name":"read_messages"},{"name":"send_message"}]}],"input":"` + use + `"}`,
+			`"name":"send_message","namespace":"mcp__parley"`,
+		},
+	} {
+		if _, got := post(t, path, tc.body); !strings.Contains(got, tc.want) || !strings.Contains(got, "errors") {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+	for path, body := range asks(`USE:send_message {"channel":"errors"}`) {
+		if _, got := post(t, path, body); !strings.Contains(got, "there is no tool send_message") {
+			t.Errorf("%s without the tool: %s", path, got)
+		}
+	}
+	for path, body := range asks("USE:send_message {") {
+		if _, got := post(t, path, body); !strings.Contains(got, "bad ") {
+			t.Errorf("%s with bad arguments: %s", path, got)
+		}
+	}
+}
