@@ -11,7 +11,6 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"google.golang.org/grpc"
 
 	"github.com/parleyhub/parley/internal/a2aserver"
@@ -43,7 +42,7 @@ type Suite struct {
 	hub    *hub.Hub
 	push   *push.Service
 	server *a2aserver.Server
-	mcp    *mcp.Server
+	mcp    *mcphttp.Handler
 }
 
 // New starts a suite. The caller serves [Suite.Handler], and closes the suite.
@@ -101,10 +100,7 @@ func New(ctx context.Context, opts Options) (_ *Suite, err error) {
 func (s *Suite) Handler() http.Handler {
 	mux := http.NewServeMux()
 	s.server.Mount(mux.Handle)
-	mux.Handle(mcpPath, mcphttp.New(mcphttp.Options{
-		Server: func(*http.Request) *mcp.Server { return s.mcp },
-		Events: mcp.NewMemoryEventStore(nil), // test_reconnection breaks a stream
-	}))
+	mux.Handle(mcpPath, s.mcp)
 	return mux
 }
 
@@ -113,7 +109,7 @@ func (s *Suite) GRPC() *grpc.Server { return s.server.NewGRPC(a2aserver.GRPCOpti
 
 // Close ends everything, in order.
 func (s *Suite) Close(ctx context.Context) error {
-	errs := []error{mcphttp.CloseSessions(s.mcp)}
+	errs := []error{s.mcp.Close()}
 	if s.hub != nil {
 		errs = append(errs, s.hub.Close(ctx))
 	}

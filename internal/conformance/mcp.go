@@ -12,17 +12,30 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"net/http"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/mcphttp"
 )
 
 // mcpPath is where the MCP suite finds its server.
 const mcpPath = "/mcp"
 
-// newMCP returns the server that the official MCP suite wants to meet: the suite
-// names its tools, resources and prompts, and what each of them does.
-func newMCP(version string) *mcp.Server {
+// newMCP returns the endpoint that the official MCP suite wants to meet.
+func newMCP(version string) *mcphttp.Handler {
+	server := newMCPServer(version)
+	all := func(*http.Request) *mcp.Server { return server }
+	return mcphttp.New(mcphttp.Options{
+		Session: all, Request: all,
+		Events: mcp.NewMemoryEventStore(nil), // test_reconnection breaks a stream
+	})
+}
+
+// newMCPServer returns the server: the suite names its tools, resources and
+// prompts, and says what each of them does.
+func newMCPServer(version string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "parley-conformance", Version: version}, &mcp.ServerOptions{
 		CompletionHandler: complete,
 		// The SDK keeps the subscriptions.

@@ -4,10 +4,12 @@
 package mcphttp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -36,16 +38,19 @@ const (
 
 // Options configure a [Handler].
 type Options struct {
-	// Server returns the server for a request, nil to answer 400. It is asked
-	// once or twice for each request, so it must be a look-up. Required.
-	Server func(*http.Request) *mcp.Server
+	// Session returns the server for a session that begins: one of its own, or
+	// one that sessions share. Nil answers 400. Required.
+	Session func(*http.Request) *mcp.Server
+	// Request returns the server for a request without a session. It is asked for
+	// every such request, so it must be a look-up. Nil answers 400. Required.
+	Request func(*http.Request) *mcp.Server
 	// MaxBody bounds a request's body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
 	// SessionTimeout ends a session without requests; 0 means
 	// DefaultSessionTimeout. Clients then get 404 and begin anew.
 	SessionTimeout time.Duration
-	// MaxSessions bounds the sessions of each server; 0 means
-	// DefaultMaxSessions. One more is refused with 503.
+	// MaxSessions bounds the sessions; 0 means DefaultMaxSessions. One more is
+	// refused with 503.
 	MaxSessions int
 	// HostChecked says that the Host header has been checked already. Otherwise
 	// requests to a loopback address must name one, against DNS rebinding.
@@ -57,14 +62,27 @@ type Options struct {
 	Logger *slog.Logger // nil discards
 }
 
-// Handler is the HTTP endpoint. It is safe for concurrent use.
+// Handler is the HTTP endpoint. It is safe for concurrent use. [Handler.Close]
+// ends it.
 type Handler struct {
 	opts                Options
 	stateful, stateless *mcp.StreamableHTTPHandler
+
+	closed context.Context // of every request
+	close  context.CancelFunc
+
+	mu       sync.Mutex
+	opening  int // sessions that are not in the map yet
+	sessions map[string]session
+	watching sync.WaitGroup // one for each session
 }
 
-// New returns the endpoint. Who owns the servers ends their sessions, with
-// [CloseSessions].
+type session struct {
+	*mcp.ServerSession
+	server *mcp.Server
+}
+
+// New returns the endpoint.
 func New(opts Options) *Handler {
 	if opts.MaxBody == 0 {
 		opts.MaxBody = DefaultMaxBody
@@ -87,23 +105,46 @@ func New(opts Options) *Handler {
 	stateless := shared
 	stateless.Stateless = true
 	shared.EventStore = opts.Events
-	return &Handler{
+	h := &Handler{
 		opts:      opts,
-		stateful:  mcp.NewStreamableHTTPHandler(opts.Server, &shared),
-		stateless: mcp.NewStreamableHTTPHandler(opts.Server, &stateless),
+		stateful:  mcp.NewStreamableHTTPHandler(serverOf, &shared),
+		stateless: mcp.NewStreamableHTTPHandler(serverOf, &stateless),
+		sessions:  map[string]session{},
 	}
+	h.closed, h.close = context.WithCancel(context.Background())
+	return h
+}
+
+// serverKey is where a request's context has its server. The SDK asks for the
+// server several times, and each time it must be the same.
+type serverKey struct{}
+
+func serverOf(r *http.Request) *mcp.Server {
+	server, _ := r.Context().Value(serverKey{}).(*mcp.Server)
+	return server
 }
 
 // ServeHTTP implements [http.Handler].
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(h.closed, cancel)()
+	serve := func(handler http.Handler, server *mcp.Server) {
+		handler.ServeHTTP(w, r.WithContext(context.WithValue(ctx, serverKey{}, server)))
+	}
+	id := r.Header.Get(headerSession)
 	switch {
 	case isStateless(r.Header):
-		h.stateless.ServeHTTP(w, r)
-	case r.Method == http.MethodPost && r.Header.Get(headerSession) == "" && h.full(r):
+		serve(h.stateless, h.opts.Request(r))
+	case r.Method != http.MethodPost || id != "":
+		serve(h.stateful, h.serverOf(id))
+	case !h.reserve():
 		w.Header().Set("Retry-After", "60")
-		http.Error(w, fmt.Sprintf("there are %d sessions already: end one, or try again later", h.opts.MaxSessions), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("no more than %d sessions are served: end one, or try again later", h.opts.MaxSessions), http.StatusServiceUnavailable)
 	default:
-		h.stateful.ServeHTTP(w, r)
+		server := h.opts.Session(r)
+		defer func() { h.opened(server, w.Header().Get(headerSession)) }()
+		serve(h.stateful, server)
 	}
 }
 
@@ -117,27 +158,69 @@ func isStateless(h http.Header) bool {
 	return h.Get(headerVersion) >= firstStateless || h.Get(headerMethod) != ""
 }
 
-// full reports whether the request's server has all the sessions it may have.
-func (h *Handler) full(r *http.Request) bool {
-	server := h.opts.Server(r)
-	if server == nil {
-		return false // the SDK refuses it
-	}
-	n := 0
-	for session := range server.Sessions() {
-		if session.ID() != "" { // one for a single request, or not over HTTP
-			n++
-		}
-	}
-	return n >= h.opts.MaxSessions
+// serverOf is the server of a session, nil if there is none: the SDK answers
+// then that it knows no such session.
+func (h *Handler) serverOf(id string) *mcp.Server {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sessions[id].server
 }
 
-// CloseSessions ends all sessions of a server, and with them the requests that
-// hang on them. It waits for the calls that run.
-func CloseSessions(server *mcp.Server) error {
-	var errs []error
-	for session := range server.Sessions() {
-		errs = append(errs, session.Close())
+// reserve takes a place for a session that is about to begin.
+func (h *Handler) reserve() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed.Err() != nil || len(h.sessions)+h.opening >= h.opts.MaxSessions {
+		return false
 	}
+	h.opening++
+	return true
+}
+
+// opened gives the place to the session that the request began, or back if it
+// began none.
+func (h *Handler) opened(server *mcp.Server, id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.opening--
+	if server == nil {
+		return
+	}
+	for begun := range server.Sessions() {
+		if id == "" || begun.ID() != id {
+			continue
+		}
+		if h.closed.Err() != nil {
+			// Close did not see it. Closing waits for what the client asked, of
+			// which there is nothing yet.
+			_ = begun.Close() // it ends in any case
+			return
+		}
+		h.sessions[id] = session{begun, server}
+		h.watching.Go(func() {
+			_ = begun.Wait() // how it ended does not matter
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			delete(h.sessions, id)
+		})
+	}
+}
+
+// Close ends every session, and every request that still runs; new sessions are
+// refused. It waits for the calls of tools in sessions, whose owner should end
+// those that wait for something before.
+func (h *Handler) Close() error {
+	h.mu.Lock()
+	h.close()
+	var open []session
+	for _, s := range h.sessions {
+		open = append(open, s)
+	}
+	h.mu.Unlock()
+	var errs []error
+	for _, s := range open {
+		errs = append(errs, s.Close())
+	}
+	h.watching.Wait()
 	return errors.Join(errs...)
 }

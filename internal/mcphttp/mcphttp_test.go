@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -19,12 +20,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // endpoint serves a server at a URL until the test ends.
 func endpoint(t *testing.T, server *mcp.Server, opts mcphttp.Options) string {
 	t.Helper()
-	if opts.Server == nil {
-		opts.Server = func(*http.Request) *mcp.Server { return server }
+	always := func(*http.Request) *mcp.Server { return server }
+	if opts.Session == nil {
+		opts.Session, opts.Request = always, always
 	}
-	web := httptest.NewServer(mcphttp.New(opts))
+	h := mcphttp.New(opts)
+	web := httptest.NewServer(h)
 	t.Cleanup(func() {
-		if err := mcphttp.CloseSessions(server); err != nil {
+		if err := h.Close(); err != nil {
 			t.Error(err)
 		}
 		web.Close()
@@ -198,11 +201,81 @@ func TestSessionsAreBounded(t *testing.T) {
 }
 
 func TestWithoutAServerThereIsNoAnswer(t *testing.T) {
-	url := endpoint(t, newServer(nil, nil), mcphttp.Options{Server: func(*http.Request) *mcp.Server { return nil }})
-	for _, version := range []string{"2025-11-25", "2026-07-28"} {
-		if status, body := post(t, url, initialize, map[string]string{"Mcp-Protocol-Version": version}); status != http.StatusBadRequest {
-			t.Errorf("%s: %d %s", version, status, body)
+	none := func(*http.Request) *mcp.Server { return nil }
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{Session: none, Request: none, MaxSessions: 1})
+	for range 2 { // nor does it take a session's place
+		for _, version := range []string{"2025-11-25", "2026-07-28"} {
+			if status, body := post(t, url, initialize, map[string]string{"Mcp-Protocol-Version": version}); status != http.StatusBadRequest {
+				t.Errorf("%s: %d %s", version, status, body)
+			}
 		}
+	}
+}
+
+func TestASessionMayHaveAServerOfItsOwn(t *testing.T) {
+	var made atomic.Int32
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{
+		Session: func(*http.Request) *mcp.Server { made.Add(1); return newServer(nil, nil) },
+		Request: func(*http.Request) *mcp.Server { return nil },
+	})
+	for range 2 {
+		session := connect(t, url, "2025-11-25")
+		for range 3 {
+			if _, err := session.ListTools(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := made.Load(); n != 2 {
+		t.Errorf("%d servers for 2 sessions", n)
+	}
+}
+
+func TestARequestThatBeginsNoSessionTakesNoPlace(t *testing.T) {
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{MaxSessions: 1})
+	for range 3 {
+		if status, _ := post(t, url, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil); status != http.StatusOK {
+			t.Errorf("%d", status)
+		}
+	}
+	if status, body := post(t, url, initialize, nil); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestCloseEndsSessionsAndStreams(t *testing.T) {
+	server := newServer(nil, nil)
+	always := func(*http.Request) *mcp.Server { return server }
+	h := mcphttp.New(mcphttp.Options{Session: always, Request: always})
+	web := httptest.NewServer(h)
+	connect(t, web.URL, "2025-11-25") // has a stream open
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL, strings.NewReader(
+		strings.Replace(strings.Replace(list, "tools/list", "subscriptions/listen", 1), `{"_meta"`, `{"notifications":{"toolsListChanged":true},"_meta"`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"} {
+		r.Header.Set(k, v)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(r)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%+v %v", resp, err)
+	}
+	defer resp.Body.Close()
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	if b, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(b), "acknowledged") {
+		t.Errorf("the stream: %s %v", b, err)
+	}
+	if status, _ := post(t, web.URL, initialize, nil); status != http.StatusServiceUnavailable {
+		t.Errorf("after the end: %d", status)
+	}
+	web.Close() // waits for what is still served
+	if n := len(collect(server)); n != 0 {
+		t.Errorf("%d sessions were left", n)
 	}
 }
 
