@@ -333,6 +333,29 @@ func TestEnvelopeInsideOtherJSON(t *testing.T) {
 	}
 }
 
+func TestAnEnvelopeCanBeTakenOutOfItsThread(t *testing.T) {
+	var s envelope.Threads
+	e, err := envelope.New("venus", "mars", envelope.Request, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Remove(e) {
+		t.Fatal("removed from an empty store")
+	}
+	e.CorrelationID = "t"
+	other := e.With(func(x *envelope.Envelope) { x.ID = "other" })
+	s.Add(e)
+	if s.Remove(other) || len(s.Thread("t")) != 1 {
+		t.Fatal("another envelope was removed")
+	}
+	if !s.Remove(e) || s.Len() != 0 {
+		t.Fatal("it is still there")
+	}
+	if !s.Add(e) {
+		t.Fatal("it cannot be added again")
+	}
+}
+
 func TestThreadsAreBounded(t *testing.T) {
 	s := envelope.Threads{MaxThreads: 2, MaxPerThread: 3}
 	add := func(thread, id string, at int64) bool {

@@ -99,6 +99,28 @@ func (s *Threads) Forget(correlationID string) {
 	}
 }
 
+// Remove takes an envelope out of its thread again, one that could not be sent say.
+// It reports whether it was there.
+func (s *Threads) Remove(e *Envelope) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	el := s.byID[e.CorrelationID]
+	if el == nil {
+		return false
+	}
+	t := el.Value.(*thread)
+	if !t.ids[e.ID] {
+		return false
+	}
+	delete(t.ids, e.ID)
+	t.envelopes = slices.DeleteFunc(t.envelopes, func(have *Envelope) bool { return have.ID == e.ID })
+	if len(t.envelopes) == 0 {
+		s.recent.Remove(el)
+		delete(s.byID, t.id)
+	}
+	return true
+}
+
 // Len returns the number of threads.
 func (s *Threads) Len() int {
 	s.mu.Lock()

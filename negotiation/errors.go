@@ -1,0 +1,60 @@
+package negotiation
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Code says what kind of thing went wrong.
+type Code string
+
+// The codes of an [Error].
+const (
+	CodeInvalid  Code = "INVALID_PROPOSAL"   // fields are missing or wrong
+	CodeNotFound Code = "PROPOSAL_NOT_FOUND" // unknown, or settled so long ago that it is forgotten
+	CodeTimeout  Code = "PROPOSAL_TIMEOUT"   // the time for an answer is over
+	CodeSettled  Code = "PROPOSAL_SETTLED"   // it has its answer already
+	CodeForged   Code = "ANSWER_FORGED"      // from somebody who was not asked, or about another thread
+	CodeNotYours Code = "PROPOSAL_NOT_YOURS" // only who was asked can answer
+	CodeFull     Code = "TOO_MANY_PROPOSALS" // Options.MaxPending is reached
+	CodeSend     Code = "PROPOSAL_NOT_SENT"  // wraps the router's error
+	CodeClosed   Code = "NEGOTIATOR_CLOSED"
+)
+
+// Error is what the package returns.
+type Error struct {
+	Code       Code
+	ProposalID string // empty if there is none yet
+	Message    string
+	Err        error // the cause, may be nil
+}
+
+// Error returns the message and the cause.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Message
+	}
+	return e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+func errorf(code Code, id, format string, args ...any) *Error {
+	return &Error{Code: code, ProposalID: id, Message: fmt.Sprintf(format, args...)}
+}
+
+var errClosed = &Error{Code: CodeClosed, Message: "the negotiator is closed"}
+
+func notFound(id string) *Error {
+	return errorf(CodeNotFound, id, "no proposal %q is known", id)
+}
+
+// codeOf returns the code of an error, CodeSend for one of another package.
+func codeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return CodeSend
+}

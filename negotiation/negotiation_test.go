@@ -1,0 +1,595 @@
+package negotiation_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type tb interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+	Errorf(string, ...any)
+	Cleanup(func())
+}
+
+// table is a router with agents that negotiate and remember what arrives.
+type table struct {
+	t tb
+	r *router.Router
+
+	mu  sync.Mutex
+	got map[string][]*envelope.Envelope
+}
+
+func newTable(t tb) *table {
+	t.Helper()
+	reg := registry.New(registry.Options{})
+	r, err := router.New(reg, router.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(r.Close(context.Background()), reg.Close()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return &table{t: t, r: r, got: make(map[string][]*envelope.Envelope)}
+}
+
+func (w *table) sit(id string, tier agent.Tier, o negotiation.Options) *negotiation.Negotiator {
+	w.t.Helper()
+	if _, err := w.r.Registry().Register(agent.Card{ID: id, Name: id, Version: "1.0.0", Tier: tier, Capabilities: []agent.Capability{}}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.r.OnReceive(id, func(_ context.Context, e *envelope.Envelope) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.got[id] = append(w.got[id], e)
+	})
+	n, err := negotiation.New(w.r, id, o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			w.t.Errorf("close: %v", err)
+		}
+	})
+	return n
+}
+
+// arrived returns what an agent received of a type, once all is quiet.
+func (w *table) arrived(id string, t envelope.Type) []*envelope.Envelope {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(w.got[id]), func(e *envelope.Envelope) bool { return e.Type != t })
+}
+
+// send has an agent send something that its negotiator would not.
+func (w *table) send(from, to, thread string, t envelope.Type, payload any) {
+	w.t.Helper()
+	e, err := envelope.New(from, to, t, payload)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	e.CorrelationID = thread
+	if _, err := w.r.Send(context.Background(), e); err != nil {
+		w.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (w *table) events(code negotiation.Code) []telemetry.Event {
+	return slices.DeleteFunc(w.r.Telemetry().Recent(0), func(e telemetry.Event) bool { return e.Code != string(code) })
+}
+
+func fields(t tb, e *envelope.Envelope) map[string]any {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(e.Payload, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func terms() negotiation.Terms {
+	return negotiation.Terms{
+		TaskDescription: "build the login page", RequiredCapabilities: []string{"codegen.react"},
+		EstimatedComplexity: negotiation.Medium, Deadline: time.Minute,
+	}
+}
+
+func codeOf(err error) negotiation.Code {
+	var e *negotiation.Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+func wantCode(t tb, err error, want negotiation.Code) {
+	t.Helper()
+	if codeOf(err) != want {
+		t.Fatalf("error %v, want code %s", err, want)
+	}
+}
+
+func propose(t tb, n *negotiation.Negotiator, to string, terms negotiation.Terms) negotiation.Proposal {
+	t.Helper()
+	p, err := n.Propose(context.Background(), to, terms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func status(t tb, n *negotiation.Negotiator, id string) negotiation.Status {
+	t.Helper()
+	p, err := n.Proposal(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Status
+}
+
+func genTerms() *rapid.Generator[negotiation.Terms] {
+	return rapid.Custom(func(t *rapid.T) negotiation.Terms {
+		return negotiation.Terms{
+			TaskDescription:         rapid.StringMatching(`[a-zé"\\<>]{1,40}`).Draw(t, "description"),
+			RequiredCapabilities:    rapid.SliceOfN(rapid.StringMatching(`[a-z]{1,6}\.[a-z]{1,6}`), 0, 4).Draw(t, "capabilities"),
+			EstimatedComplexity:     rapid.SampledFrom([]negotiation.Complexity{negotiation.Simple, negotiation.Medium, negotiation.Complex}).Draw(t, "complexity"),
+			Deadline:                time.Duration(rapid.Int64Range(1, int64(negotiation.MaxDeadline/time.Millisecond)).Draw(t, "deadline")) * time.Millisecond,
+			EscalationJustification: "the operation is blocked",
+		}
+	})
+}
+
+// check runs a property in a bubble, where synctest.Wait waits for all receivers.
+func check(t *testing.T, prop func(t *rapid.T)) {
+	rapid.Check(t, func(t *rapid.T) { rapid.SyncTest(t, prop) })
+}
+
+// Feature: a2a-mcp-protocols, Property 23: Task negotiation message structure
+// (Req 7.1, 7.2, 7.3).
+func TestProperty23ProposalsAndAnswersSayWhatTheyMust(t *testing.T) {
+	check(t, func(t *rapid.T) {
+		w := newTable(t)
+		tiers := rapid.SampledFrom([]agent.Tier{agent.L0, agent.L3})
+		proposer := w.sit("proposer", tiers.Draw(t, "from"), negotiation.Options{})
+		worker := w.sit("worker", tiers.Draw(t, "to"), negotiation.Options{})
+		want := genTerms().Draw(t, "terms")
+		p := propose(t, proposer, "worker", want)
+
+		sent := fields(t, w.arrived("worker", envelope.TaskProposal)[0])
+		if sent["taskDescription"] != want.TaskDescription || sent["estimatedComplexity"] != string(want.EstimatedComplexity) ||
+			sent["deadlineMs"] != float64(want.Deadline.Milliseconds()) {
+			t.Fatalf("the proposal says %v, want %+v", sent, want)
+		}
+		if got := fmt.Sprint(sent["requiredCapabilities"]); got != fmt.Sprint(want.RequiredCapabilities) {
+			t.Fatalf("requiredCapabilities %v, want %v", got, want.RequiredCapabilities)
+		}
+		if rapid.Bool().Draw(t, "accept") {
+			estimate := rapid.Int64Range(1, 1<<30).Draw(t, "estimate")
+			if err := worker.Accept(context.Background(), p.ID, time.Duration(estimate)*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			a := fields(t, w.arrived("proposer", envelope.TaskAccept)[0])
+			if a["agentId"] != "worker" || a["estimatedCompletionMs"] != float64(estimate) || a["proposalId"] != p.ID {
+				t.Fatalf("the acceptance says %v", a)
+			}
+			return
+		}
+		alternative := rapid.SampledFrom([]string{"", "venus"}).Draw(t, "alternative")
+		if err := worker.Reject(context.Background(), p.ID, negotiation.Busy, alternative); err != nil {
+			t.Fatal(err)
+		}
+		a := fields(t, w.arrived("proposer", envelope.TaskReject)[0])
+		if got, _ := a["alternativeSuggestion"].(string); a["rejectionReason"] != "busy" || got != alternative {
+			t.Fatalf("the rejection says %v", a)
+		}
+	})
+}
+
+// Feature: a2a-mcp-protocols, Property 24: Task acceptance creates correlation
+// thread (Req 7.5).
+func TestProperty24AnAcceptedTaskIsOneThread(t *testing.T) {
+	check(t, func(t *rapid.T) {
+		w := newTable(t)
+		sun := w.sit("sun", agent.L0, negotiation.Options{})
+		venus := w.sit("venus", agent.L2, negotiation.Options{})
+		ask := terms()
+		ask.CorrelationID = rapid.SampledFrom([]string{"", "swarm-1"}).Draw(t, "thread")
+		p := propose(t, sun, "venus", ask)
+		synctest.Wait()
+		if err := venus.Accept(context.Background(), p.ID, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		want := []envelope.Type{envelope.TaskProposal, envelope.TaskAccept}
+		for range rapid.IntRange(0, 5).Draw(t, "messages") {
+			said := rapid.SampledFrom([]envelope.Type{envelope.Notification, envelope.Request, envelope.Response}).Draw(t, "type")
+			who := rapid.SampledFrom([]*negotiation.Negotiator{sun, venus}).Draw(t, "who")
+			if err := who.Send(context.Background(), p.ID, said, "progress"); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			want = append(want, said)
+		}
+		for _, n := range []*negotiation.Negotiator{sun, venus} {
+			var got []envelope.Type
+			for _, e := range n.Thread(p.CorrelationID) {
+				if e.CorrelationID != p.CorrelationID {
+					t.Fatalf("%s is of thread %q, want %q", e.Type, e.CorrelationID, p.CorrelationID)
+				}
+				got = append(got, e.Type)
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("the thread has %v, want %v", got, want)
+			}
+		}
+	})
+}
+
+func TestAnAcceptanceReachesWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		sun, venus := w.sit("sun", agent.L0, negotiation.Options{}), w.sit("venus", agent.L2, negotiation.Options{})
+		venus.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
+			if p.Proposer != "sun" || p.Status != negotiation.Pending {
+				t.Errorf("proposal %+v", p)
+			}
+			if err := venus.Accept(ctx, p.ID, time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+		p := propose(t, sun, "venus", terms())
+		got, err := sun.Wait(context.Background(), p.ID)
+		if err != nil || got.Status != negotiation.Accepted || got.AcceptedBy != "venus" || got.EstimatedCompletionMs != 1000 {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		synctest.Wait() // for the other side, too
+		if n := len(sun.Pending()) + len(venus.Pending()); n != 0 {
+			t.Fatalf("%d proposals are still pending", n)
+		}
+	})
+}
+
+// Req 7.4.
+func TestASilentAgentTimesOutAndTheProposerIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		sun, venus := w.sit("sun", agent.L0, negotiation.Options{}), w.sit("venus", agent.L2, negotiation.Options{})
+		told := make(chan negotiation.Proposal, 2)
+		sun.OnSettled(func(_ context.Context, p negotiation.Proposal) { told <- p })
+		began := time.Now()
+		p := propose(t, sun, "venus", terms())
+		if got := <-told; got.ID != p.ID || got.Status != negotiation.TimedOut || time.Since(began) != time.Minute {
+			t.Fatalf("told of %+v after %v", got, time.Since(began))
+		}
+		synctest.Wait()
+		if got := status(t, venus, p.ID); got != negotiation.TimedOut {
+			t.Fatalf("the other side still thinks it is %s", got)
+		}
+		wantCode(t, venus.Accept(context.Background(), p.ID, time.Second), negotiation.CodeTimeout)
+		if n := len(w.events(negotiation.CodeTimeout)); n != 2 {
+			t.Fatalf("%d events tell of it, want one of each side", n)
+		}
+	})
+}
+
+// frozen is a clock whose timers never run down.
+type frozen struct{}
+
+func (frozen) AfterFunc(time.Duration, func()) func() bool { return func() bool { return true } }
+
+func TestAnAcceptanceThatComesTooLateIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		sun := w.sit("sun", agent.L0, negotiation.Options{})
+		venus := w.sit("venus", agent.L2, negotiation.Options{Clock: frozen{}}) // thinks it has all the time
+		told := make(chan negotiation.Proposal, 1)
+		venus.OnSettled(func(_ context.Context, p negotiation.Proposal) { told <- p })
+		p := propose(t, sun, "venus", terms())
+		if got, err := sun.Wait(context.Background(), p.ID); err != nil || got.Status != negotiation.TimedOut {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		if err := venus.Accept(context.Background(), p.ID, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-told; got.Status != negotiation.TimedOut {
+			t.Fatalf("the late agent is told %+v", got)
+		}
+		if got := status(t, sun, p.ID); got != negotiation.TimedOut {
+			t.Fatalf("the late answer made it %s", got)
+		}
+	})
+}
+
+func TestOnlyTheFirstAnswerCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		sun, venus := w.sit("sun", agent.L0, negotiation.Options{}), w.sit("venus", agent.L2, negotiation.Options{})
+		p := propose(t, sun, "venus", terms())
+		synctest.Wait()
+		if err := venus.Accept(context.Background(), p.ID, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, venus.Reject(context.Background(), p.ID, negotiation.Busy, ""), negotiation.CodeSettled)
+		w.send("venus", "sun", p.CorrelationID, envelope.TaskReject, map[string]any{"proposalId": p.ID, "agentId": "venus", "rejectionReason": "busy"})
+		w.send("venus", "sun", p.CorrelationID, envelope.TaskAccept, map[string]any{"proposalId": p.ID, "agentId": "venus", "estimatedCompletionMs": 5})
+		got, err := sun.Proposal(p.ID)
+		if err != nil || got.Status != negotiation.Accepted || got.EstimatedCompletionMs != 1000 {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		if n := len(w.events(negotiation.CodeSettled)); n != 2 {
+			t.Fatalf("%d events tell of it, want 2", n)
+		}
+		if got := status(t, venus, p.ID); got != negotiation.Accepted {
+			t.Fatalf("saying it twice made it %s", got)
+		}
+	})
+}
+
+func TestAForgedAnswerIsASecurityEvent(t *testing.T) {
+	for name, forge := range map[string]func(w *table, p negotiation.Proposal){
+		"by another agent": func(w *table, p negotiation.Proposal) {
+			w.send("mars", "sun", p.CorrelationID, envelope.TaskAccept, map[string]any{"proposalId": p.ID, "agentId": "mars", "estimatedCompletionMs": 5})
+		},
+		"in the name of the agent asked": func(w *table, p negotiation.Proposal) {
+			w.send("mars", "sun", p.CorrelationID, envelope.TaskAccept, map[string]any{"proposalId": p.ID, "agentId": "venus", "estimatedCompletionMs": 5})
+		},
+		"for another agent": func(w *table, p negotiation.Proposal) {
+			w.send("venus", "sun", p.CorrelationID, envelope.TaskAccept, map[string]any{"proposalId": p.ID, "agentId": "mars", "estimatedCompletionMs": 5})
+		},
+		"in another thread": func(w *table, p negotiation.Proposal) {
+			w.send("venus", "sun", "elsewhere", envelope.TaskReject, map[string]any{"proposalId": p.ID, "agentId": "venus", "rejectionReason": "busy"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTable(t)
+				sun := w.sit("sun", agent.L0, negotiation.Options{})
+				w.sit("venus", agent.L2, negotiation.Options{})
+				w.sit("mars", agent.L2, negotiation.Options{})
+				p := propose(t, sun, "venus", terms())
+				synctest.Wait()
+				forge(w, p)
+				if got := status(t, sun, p.ID); got != negotiation.Pending {
+					t.Fatalf("the forged answer made it %s", got)
+				}
+				events := w.events(negotiation.CodeForged)
+				if len(events) != 1 || events[0].Type != telemetry.Security {
+					t.Fatalf("events %+v, want one security event", events)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsNoProposalIsTurnedDown(t *testing.T) {
+	whole := func(change func(m map[string]any)) map[string]any {
+		m := map[string]any{
+			"proposalId": "p1", "taskDescription": "x", "requiredCapabilities": []string{}, "estimatedComplexity": "simple", "deadlineMs": 1000,
+		}
+		change(m)
+		return m
+	}
+	for name, payload := range map[string]any{
+		"not an object":      []int{1},
+		"no description":     whole(func(m map[string]any) { delete(m, "taskDescription") }),
+		"no capabilities":    whole(func(m map[string]any) { delete(m, "requiredCapabilities") }),
+		"strange capability": whole(func(m map[string]any) { m["requiredCapabilities"] = []string{"a b"} }),
+		"no complexity":      whole(func(m map[string]any) { delete(m, "estimatedComplexity") }),
+		"no deadline":        whole(func(m map[string]any) { delete(m, "deadlineMs") }),
+		"endless deadline":   whole(func(m map[string]any) { m["deadlineMs"] = int64(1) << 62 }),
+		"no id":              whole(func(m map[string]any) { delete(m, "proposalId") }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTable(t)
+				w.sit("sun", agent.L0, negotiation.Options{})
+				venus := w.sit("venus", agent.L2, negotiation.Options{})
+				venus.OnProposal(func(_ context.Context, p negotiation.Proposal) { t.Errorf("the agent is asked %+v", p) })
+				w.send("sun", "venus", "", envelope.TaskProposal, payload)
+				answers := w.arrived("sun", envelope.TaskReject)
+				if len(answers) != 1 || fields(t, answers[0])["rejectionReason"] != "invalid-proposal" {
+					t.Fatalf("answers %v, want one rejection", answers)
+				}
+			})
+		})
+	}
+}
+
+func TestProposeRefusesTermsThatMakeNoSense(t *testing.T) {
+	for name, change := range map[string]func(x *negotiation.Terms){
+		"no description":      func(x *negotiation.Terms) { x.TaskDescription = " " },
+		"bytes, not text":     func(x *negotiation.Terms) { x.TaskDescription = "\xff" },
+		"unknown complexity":  func(x *negotiation.Terms) { x.EstimatedComplexity = "huge" },
+		"no deadline":         func(x *negotiation.Terms) { x.Deadline = 0 },
+		"under a millisecond": func(x *negotiation.Terms) { x.Deadline = time.Microsecond },
+		"too long":            func(x *negotiation.Terms) { x.Deadline = negotiation.MaxDeadline + time.Millisecond },
+		"too many":            func(x *negotiation.Terms) { x.RequiredCapabilities = make([]string, negotiation.MaxCapabilities+1) },
+		"input is not JSON":   func(x *negotiation.Terms) { x.Input = json.RawMessage("{") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTable(t)
+			sun := w.sit("sun", agent.L0, negotiation.Options{})
+			w.sit("venus", agent.L2, negotiation.Options{})
+			x := terms()
+			change(&x)
+			_, err := sun.Propose(context.Background(), "venus", x)
+			wantCode(t, err, negotiation.CodeInvalid)
+		})
+	}
+}
+
+// Req 11.2.
+func TestAProposalUpwardsNeedsAJustification(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		mars := w.sit("mars", agent.L2, negotiation.Options{})
+		w.sit("sun", agent.L0, negotiation.Options{})
+		_, err := mars.Propose(context.Background(), "sun", terms())
+		wantCode(t, err, negotiation.CodeSend)
+		if router.CodeOf(err) != router.CodeEscalationRequired {
+			t.Fatalf("the cause is %v", err)
+		}
+		if n := len(mars.Pending()); n != 0 {
+			t.Fatalf("%d proposals wait that were never sent", n)
+		}
+		x := terms()
+		x.EscalationJustification = "the budget is spent"
+		propose(t, mars, "sun", x)
+	})
+}
+
+func TestAnswersAreOfWhoWasAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		sun, venus := w.sit("sun", agent.L0, negotiation.Options{}), w.sit("venus", agent.L2, negotiation.Options{})
+		p := propose(t, sun, "venus", terms())
+		synctest.Wait()
+		wantCode(t, sun.Accept(context.Background(), p.ID, time.Second), negotiation.CodeNotYours)
+		wantCode(t, venus.Accept(context.Background(), "nothing", time.Second), negotiation.CodeNotFound)
+		wantCode(t, venus.Accept(context.Background(), p.ID, 0), negotiation.CodeInvalid)
+		wantCode(t, venus.Reject(context.Background(), p.ID, "Too busy", ""), negotiation.CodeInvalid)
+		wantCode(t, venus.Reject(context.Background(), p.ID, negotiation.Busy, "a b"), negotiation.CodeInvalid)
+		_, err := sun.Propose(context.Background(), "sun", terms())
+		wantCode(t, err, negotiation.CodeInvalid)
+		_, err = sun.Wait(context.Background(), "nothing")
+		wantCode(t, err, negotiation.CodeNotFound)
+	})
+}
+
+func TestAFloodOfProposalsIsTurnedDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		sun := w.sit("sun", agent.L0, negotiation.Options{})
+		venus := w.sit("venus", agent.L2, negotiation.Options{MaxPendingPerAgent: 3})
+		for range 5 {
+			propose(t, sun, "venus", terms())
+		}
+		turnedDown := w.arrived("sun", envelope.TaskReject)
+		if len(turnedDown) != 2 || fields(t, turnedDown[0])["rejectionReason"] != "overloaded" {
+			t.Fatalf("turned down: %v, want 2", turnedDown)
+		}
+		waiting := venus.Pending()
+		if len(waiting) != 3 {
+			t.Fatalf("%d proposals wait, want 3", len(waiting))
+		}
+		if err := venus.Reject(context.Background(), waiting[0].ID, negotiation.Declined, ""); err != nil {
+			t.Fatal(err)
+		}
+		propose(t, sun, "venus", terms())
+		synctest.Wait()
+		if n := len(venus.Pending()); n != 3 {
+			t.Fatalf("%d proposals wait, want 3", n)
+		}
+	})
+}
+
+func TestAnAgentCannotHaveMoreProposalsOpenThanItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		sun := w.sit("sun", agent.L0, negotiation.Options{MaxPending: 2})
+		w.sit("venus", agent.L2, negotiation.Options{})
+		propose(t, sun, "venus", terms())
+		propose(t, sun, "venus", terms())
+		_, err := sun.Propose(context.Background(), "venus", terms())
+		wantCode(t, err, negotiation.CodeFull)
+	})
+}
+
+func TestOldProposalsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		sun := w.sit("sun", agent.L0, negotiation.Options{MaxSettled: 2})
+		w.sit("venus", agent.L2, negotiation.Options{})
+		var ids []string
+		for range 3 {
+			ids = append(ids, propose(t, sun, "venus", terms()).ID)
+			time.Sleep(2 * time.Minute)
+		}
+		_, err := sun.Proposal(ids[0])
+		wantCode(t, err, negotiation.CodeNotFound)
+		if got := status(t, sun, ids[1]); got != negotiation.TimedOut {
+			t.Fatalf("it is %s", got)
+		}
+	})
+}
+
+func TestCloseWakesWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		sun := w.sit("sun", agent.L0, negotiation.Options{})
+		w.sit("venus", agent.L2, negotiation.Options{})
+		p := propose(t, sun, "venus", terms())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := sun.Wait(context.Background(), p.ID)
+			ended <- err
+		}()
+		synctest.Wait()
+		if err := sun.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, <-ended, negotiation.CodeClosed)
+		_, err := sun.Propose(context.Background(), "venus", terms())
+		wantCode(t, err, negotiation.CodeClosed)
+	})
+}
+
+func TestNewWantsARegisteredAgent(t *testing.T) {
+	w := newTable(t)
+	_, err := negotiation.New(w.r, "nobody", negotiation.Options{})
+	wantCode(t, err, negotiation.CodeSend)
+}
+
+// Whatever an agent sends, the other's negotiator neither fails nor takes an
+// answer that it did not ask for.
+func FuzzPayloads(f *testing.F) {
+	f.Add([]byte(`{"proposalId":"p1","taskDescription":"x","requiredCapabilities":[],"estimatedComplexity":"simple","deadlineMs":1000}`))
+	f.Add([]byte(`{"proposalId":"p1","agentId":"sun","estimatedCompletionMs":1}`))
+	f.Add([]byte(`{"proposalId":"p1","agentId":"sun","rejectionReason":"busy"}`))
+	f.Add([]byte(`[]`))
+	w := newTable(f)
+	w.sit("sun", agent.L0, negotiation.Options{})
+	venus := w.sit("venus", agent.L2, negotiation.Options{})
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		for _, typ := range []envelope.Type{envelope.TaskProposal, envelope.TaskAccept, envelope.TaskReject, envelope.ErrorMessage} {
+			e, err := envelope.New("sun", "venus", typ, json.RawMessage(payload))
+			if err != nil {
+				return // it cannot travel
+			}
+			if _, err := w.r.SendWait(context.Background(), e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, p := range venus.Pending() {
+			if p.TaskDescription == "" || p.DeadlineMs < 1 {
+				t.Fatalf("it took %+v", p)
+			}
+		}
+	})
+}
