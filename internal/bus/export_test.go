@@ -1,6 +1,11 @@
 package bus
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
 
 // Syncer lets tests take the disk's place.
 type Syncer = syncer
@@ -35,3 +40,38 @@ func ShownURL(c Config) (string, error) {
 
 // Redact is what the server's log goes through.
 var Redact = redact
+
+// The limits that the tests reach.
+const (
+	MaxSubscriptions = maxSubscriptions
+	MaxUnused        = maxUnused
+)
+
+// Users is who may connect, without a server.
+type Users struct{ us *users }
+
+// NewUsers returns one without anybody.
+func NewUsers() Users { return Users{newUsers()} }
+
+// Add adds a user.
+func (u Users) Add(name string, expires time.Time) (string, bool) {
+	return u.us.add(server.User{Username: name}, expires)
+}
+
+// Take logs in.
+func (u Users) Take(name, password string) bool { return u.us.take(name, password) != nil }
+
+// Password of a user.
+func (u Users) Password(name string) string {
+	if user := u.us.byName[name]; user != nil {
+		return user.password
+	}
+	return ""
+}
+
+// Accounts is how many namespaces are open.
+func (b *Bus) Accounts() int {
+	b.embedded.accounts.mu.Lock()
+	defer b.embedded.accounts.mu.Unlock()
+	return len(b.embedded.accounts.byName)
+}
