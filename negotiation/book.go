@@ -15,6 +15,7 @@ type entry struct {
 	stop      func()        // of the timer
 	answering bool          // an answer is being sent
 	expired   bool          // meanwhile its time is over
+	refused   bool          // meanwhile the proposer says that it comes too late
 }
 
 // end stops the timer and wakes those who wait.

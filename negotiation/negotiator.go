@@ -244,17 +244,22 @@ func (n *Negotiator) beginAnswer(id string) (Proposal, error) {
 // be sent.
 func (n *Negotiator) endAnswer(p Proposal, t envelope.Type, a answer, failed error) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	x := n.book.entries[p.ID]
 	if x == nil {
-		return // closed meanwhile
+		n.mu.Unlock()
+		return // forgotten after Close
 	}
 	x.answering = false
+	refused := x.refused && t == envelope.TaskAccept
 	switch {
-	case failed == nil:
+	case failed == nil && !refused:
 		n.settle(x, p.settle(t, a))
-	case x.expired:
-		n.settle(x, p.timedOut())
+	case refused || x.expired:
+		p = n.settle(x, p.timedOut())
+	}
+	n.mu.Unlock()
+	if refused {
+		n.settled.call(n.ctx, p)
 	}
 }
 

@@ -133,7 +133,12 @@ func (n *Negotiator) receiveRefusal(ctx context.Context, e *envelope.Envelope) {
 	}
 	n.mu.Lock()
 	x := n.book.entries[r.ProposalID]
-	if x == nil || !x.asked || x.p.Status != Accepted || e.Sender != x.p.Proposer || e.CorrelationID != x.p.CorrelationID {
+	if x == nil || !x.asked || e.Sender != x.p.Proposer || e.CorrelationID != x.p.CorrelationID {
+		n.mu.Unlock()
+		return
+	}
+	x.refused = x.answering // it may be here before Accept has noted what it sent
+	if x.p.Status != Accepted {
 		n.mu.Unlock()
 		return
 	}
