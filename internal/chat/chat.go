@@ -63,8 +63,9 @@ type Space struct {
 	news     broadcast
 	readers  readers
 
-	stop context.CancelFunc
-	done sync.WaitGroup
+	stop  context.CancelFunc
+	done  sync.WaitGroup
+	tried chan struct{} // closed after the first attempt to reach the bus
 
 	mu      sync.Mutex
 	bus     *bus.Bus // nil until it is reached
@@ -90,6 +91,7 @@ func Open(cfg Config) *Space {
 		failure: &Error{Category: ConnectionError, Message: "The messages' server has not been reached yet.",
 			Remedy: "It is being tried; try again in a moment."},
 		ensured: map[string]bool{},
+		tried:   make(chan struct{}),
 	}
 	s.outbox.init()
 	s.news.init()
@@ -138,6 +140,15 @@ func (s *Space) connect(ctx context.Context) (*bus.Bus, bool) {
 		if err == nil {
 			s.log.Info("connected to the bus", "attempt", attempt)
 			s.attach(b)
+		} else {
+			s.mu.Lock()
+			s.failure = err
+			s.mu.Unlock()
+		}
+		if attempt == 1 {
+			close(s.tried)
+		}
+		if err == nil {
 			return b, true
 		}
 		if ctx.Err() != nil {
@@ -145,9 +156,6 @@ func (s *Space) connect(ctx context.Context) (*bus.Bus, bool) {
 		}
 		pause := bus.Backoff(attempt, MaxBackoff)
 		s.log.Warn("the bus cannot be reached", "attempt", attempt, "retryIn", pause.String(), "error", err)
-		s.mu.Lock()
-		s.failure = err
-		s.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return nil, false
@@ -162,6 +170,9 @@ func (s *Space) attach(b *bus.Bus) {
 	s.mu.Unlock()
 	s.news.send()
 }
+
+// Tried is closed when the first attempt to reach the bus has ended, either way.
+func (s *Space) Tried() <-chan struct{} { return s.tried }
 
 // connected returns the bus if it can be used right now.
 func (s *Space) connected() (*bus.Bus, error) {

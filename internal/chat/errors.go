@@ -40,6 +40,11 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// Explain returns the parts that an agent is told (REQ-ERROR-001).
+func (e *Error) Explain() (category, message, remedy string) {
+	return string(e.Category), e.Message, e.Remedy
+}
+
 var errClosed = &Error{Category: ConnectionError, Message: "The connection to the channels is closed.",
 	Remedy: "Restart the MCP server."}
 

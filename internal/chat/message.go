@@ -17,9 +17,9 @@ const MaxMessage = 1 << 20
 // maxHandle bounds what agents may call themselves, in bytes.
 const maxHandle = 64
 
-// timestampFormat is ISO 8601 in UTC with milliseconds (REQ-MESSAGE-005,
+// TimestampFormat is ISO 8601 in UTC with milliseconds (REQ-MESSAGE-005,
 // REQ-I18N-003).
-const timestampFormat = "2006-01-02T15:04:05.000Z"
+const TimestampFormat = "2006-01-02T15:04:05.000Z"
 
 // messageVersion is the version of the payload (REQ-DESIGN-MSG-004).
 const messageVersion = 1
@@ -41,7 +41,7 @@ type Message struct {
 // String formats the message as agents read it (REQ-TOOL-030). Only the first
 // line begins at the margin, so that no text can pass for another message.
 func (m Message) String() string {
-	return fmt.Sprintf("[%s] **%s**: %s", m.Timestamp.UTC().Format(timestampFormat), visible(m.Handle), indent(m.Text))
+	return fmt.Sprintf("[%s] **%s**: %s", m.Timestamp.UTC().Format(TimestampFormat), visible(m.Handle), indent(m.Text))
 }
 
 // indent moves every line but the first away from the margin. All that a
@@ -117,7 +117,7 @@ type payload struct {
 }
 
 func encode(handle, text string, at time.Time) ([]byte, error) {
-	return json.Marshal(payload{handle, text, at.UTC().Format(timestampFormat), messageVersion})
+	return json.Marshal(payload{handle, text, at.UTC().Format(TimestampFormat), messageVersion})
 }
 
 // decode reads a message that this or another program has published.

@@ -1,0 +1,202 @@
+package mcpserver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Group is a set of tools, resources and prompts that belong together. A group
+// may also be a [Subscriber] and a [Completer].
+type Group interface {
+	// Register adds what the group offers to s. It is called once for each
+	// server, so it must be quick and must not block.
+	Register(s *Server)
+	// Instructions tell a model in a few sentences what the group is for.
+	Instructions() string
+}
+
+// Subscriber is a group whose resources can be subscribed to.
+type Subscriber interface {
+	// Subscribe begins to send notifications about uri to ss. Where uri is none
+	// of the group's it returns false.
+	Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSession, uri string) (mine bool)
+	// Unsubscribe ends them. That there are none is no error.
+	Unsubscribe(s *Server, ss *mcp.ServerSession, uri string)
+}
+
+// Completer is a group that completes arguments of its prompts and templates.
+type Completer interface {
+	// Complete returns the values that begin with what was typed; false where the
+	// reference is none of the group's.
+	Complete(*mcp.CompleteParams) (values []string, mine bool)
+}
+
+// Options are what a Service is made of.
+type Options struct {
+	Version string
+	Groups  []Group
+	// Logger is slog.Default() where it is nil.
+	Logger *slog.Logger
+}
+
+// Service is what the MCP servers of one project share. It is safe for
+// concurrent use.
+type Service struct {
+	opts   Options
+	log    *slog.Logger
+	tokens tokens
+	tools  sync.Map // definitions of tools by toolKey, made once
+
+	stopped context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup // what groups do in the background
+}
+
+// NewService returns a Service that runs until Stop.
+func NewService(opts Options) *Service {
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	s := &Service{opts: opts, log: opts.Logger.With("component", "mcp-server")}
+	s.stopped, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Stop ends the calls that wait for something, and what groups do in the
+// background. Other calls still work.
+func (s *Service) Stop() {
+	s.stop()
+	s.running.Wait()
+}
+
+// Server is one MCP server: for one connection, or for all requests of clients
+// that have none.
+type Server struct {
+	service *Service
+	mcp     *mcp.Server
+	session *Session // nil where clients carry tokens
+	values  sync.Map // what groups keep for this server
+	release func()   // lets the next tool call of the connection begin
+}
+
+// NewServer makes a server for one connection, which is the session
+// (REQ-TOOL-005).
+func (s *Service) NewServer() *Server { return s.newServer(&Session{}) }
+
+// NewSessionlessServer makes a server for requests that belong to no
+// connection, as those of 2026-07-28 over HTTP. Agents pass a token that
+// set_handle gave them.
+func (s *Service) NewSessionlessServer() *Server { return s.newServer(nil) }
+
+func (s *Service) newServer(session *Session) *Server {
+	server := &Server{service: s, session: session, release: func() {}}
+	server.mcp = mcp.NewServer(&mcp.Implementation{
+		Name: "nats-mcp-server", Title: "Parley", Version: s.opts.Version,
+	}, &mcp.ServerOptions{
+		Instructions:       s.instructions(),
+		Logger:             quieter(s.opts.Logger),
+		SubscribeHandler:   server.subscribe,
+		UnsubscribeHandler: server.unsubscribe,
+		CompletionHandler:  server.complete,
+	})
+	server.mcp.AddReceivingMiddleware(server.protect)
+	for _, g := range s.opts.Groups {
+		g.Register(server)
+	}
+	return server
+}
+
+func (s *Service) instructions() string {
+	var parts []string
+	for _, g := range s.opts.Groups {
+		parts = append(parts, g.Instructions())
+	}
+	return strings.Join(parts, "\n\n")
+}
+
+// MCP is the SDK's server, for resources and prompts. Tools are added with
+// [AddTool].
+func (s *Server) MCP() *mcp.Server { return s.mcp }
+
+// Logger is the logger of a component.
+func (s *Server) Logger(component string) *slog.Logger {
+	return s.service.opts.Logger.With("component", component)
+}
+
+// Value returns what a group keeps for this server under key, and makes it the
+// first time; fresh may run more often than that.
+func (s *Server) Value(key any, fresh func() any) any {
+	if v, ok := s.values.Load(key); ok {
+		return v
+	}
+	v, _ := s.values.LoadOrStore(key, fresh())
+	return v
+}
+
+// Go runs f in the background. Its context ends with [Service.Stop], which waits
+// for f. After Stop it does nothing.
+func (s *Server) Go(f func(context.Context)) {
+	if s.service.stopped.Err() == nil {
+		s.service.running.Go(func() { f(s.service.stopped) })
+	}
+}
+
+// protect keeps a mistake of ours from ending the process (REQ-ERROR-006).
+func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				s.service.log.Error("a request made the server panic", "method", method, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+			}
+		}()
+		return next(ctx, method, req)
+	}
+}
+
+func (s *Server) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
+	for _, g := range s.service.opts.Groups {
+		if sub, ok := g.(Subscriber); ok && sub.Subscribe(ctx, s, req.Session, req.Params.URI) {
+			return nil
+		}
+	}
+	return mcp.ResourceNotFoundError(req.Params.URI)
+}
+
+func (s *Server) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) error {
+	for _, g := range s.service.opts.Groups {
+		if sub, ok := g.(Subscriber); ok {
+			sub.Unsubscribe(s, req.Session, req.Params.URI)
+		}
+	}
+	return nil
+}
+
+// maxCompletions is the protocol's bound.
+const maxCompletions = 100
+
+func (s *Server) complete(_ context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+	values := []string{}
+	for _, g := range s.service.opts.Groups {
+		if c, ok := g.(Completer); ok {
+			if v, mine := c.Complete(req.Params); mine {
+				values = append(values, v...)
+				break
+			}
+		}
+	}
+	result := &mcp.CompleteResult{}
+	result.Completion.Total = len(values)
+	if len(values) > maxCompletions {
+		values, result.Completion.HasMore = values[:maxCompletions], true
+	}
+	result.Completion.Values = values
+	return result, nil
+}

@@ -1,0 +1,46 @@
+package mcpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// closePatience is how long a client may take to read its last answers.
+const closePatience = 3 * time.Second
+
+// ServeLines serves one client over newline-delimited JSON until the input ends,
+// a stream breaks, or ctx ends. All requests that were read are answered, those
+// that wait for others at once (REQ-REL-008). It returns nil unless a stream
+// broke. Close of in must end a read of it; where it does not, as of a terminal,
+// a goroutine stays behind until the process ends.
+func (s *Service) ServeLines(ctx context.Context, in io.ReadCloser, out io.Writer) error {
+	server := s.NewServer()
+	conn := newLines(in, out, s.stop)
+	server.release = conn.release
+	session, err := server.mcp.Connect(context.WithoutCancel(ctx), conn, nil)
+	if err != nil {
+		return fmt.Errorf("serve MCP: %w", err)
+	}
+	go conn.pump() // ends with the input
+	done := make(chan error, 1)
+	go func() { done <- session.Wait() }() // ends with the connection
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		s.stop()
+		closed := make(chan error, 1)
+		go func() { closed <- session.Close() }() // hangs while the client does not read
+		select {
+		case err = <-closed:
+		case <-time.After(closePatience):
+			s.log.Warn("the client does not read its last answers")
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
+		err = nil
+	}
+	return err
+}
