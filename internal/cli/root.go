@@ -39,7 +39,7 @@ func Command(name string) *cobra.Command {
 
 // app is what the commands share.
 type app struct {
-	name           string // parley or a2a-hub
+	name           string // parley, a2a-hub or nats-mcp-server
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
@@ -105,6 +105,35 @@ const (
 )
 
 func (a *app) command() *cobra.Command {
+	root := a.root()
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.socket, "socket", "", "the hub's Unix socket (default "+config.Default("~").Socket.Path+")")
+	flags.StringVar(&a.dataDir, "data-dir", "", "the hub's data directory (default ~/.a2a-hub)")
+	flags.StringVar(&a.configFile, "config", "", "the hub's configuration (default config.yaml in the data directory)")
+	flags.StringVar(&a.format, "format", formatPretty, "output format: json, pretty")
+	flags.BoolVarP(&a.verbose, "verbose", "v", false, "enable debug logging")
+	root.Version = version.String()
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &failure{Exit: exitUsage, Kind: "usage", Message: err.Error(), Remedy: "see: " + cmd.CommandPath() + " --help"}
+	})
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		if a.format != formatPretty && a.format != formatJSON {
+			bad := a.format
+			a.format = formatPretty
+			return usage("--format %q is not one of pretty, json", bad)
+		}
+		return nil
+	}
+	return root
+}
+
+// root is the program's own command: the hub's commands, or the MCP server.
+func (a *app) root() *cobra.Command {
+	if a.name == MCPServer {
+		return a.mcpRoot()
+	}
 	root := &cobra.Command{
 		Use:   a.name,
 		Short: "The meeting place for coding agents",
@@ -114,18 +143,7 @@ func (a *app) command() *cobra.Command {
   ` + a.name + ` send claude-code "fix the tests"
   git diff | ` + a.name + ` send codex -
   ` + a.name + ` agents --health`,
-		Version:       version.String(),
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if a.format != formatPretty && a.format != formatJSON {
-				bad := a.format
-				a.format = formatPretty
-				return usage("--format %q is not one of pretty, json", bad)
-			}
-			return nil
-		},
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
@@ -138,16 +156,6 @@ func (a *app) command() *cobra.Command {
 		},
 		SuggestionsMinimumDistance: 2,
 	}
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &failure{Exit: exitUsage, Kind: "usage", Message: err.Error(), Remedy: "see: " + cmd.CommandPath() + " --help"}
-	})
-	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", "", "the hub's Unix socket (default "+config.Default("~").Socket.Path+")")
-	flags.StringVar(&a.dataDir, "data-dir", "", "the hub's data directory (default ~/.a2a-hub)")
-	flags.StringVar(&a.configFile, "config", "", "the hub's configuration (default config.yaml in the data directory)")
-	flags.StringVar(&a.format, "format", formatPretty, "output format: json, pretty")
-	flags.BoolVarP(&a.verbose, "verbose", "v", false, "enable debug logging")
 	root.AddGroup(
 		&cobra.Group{ID: groupWork, Title: "Work:"},
 		&cobra.Group{ID: groupHub, Title: "The hub:"},
@@ -159,7 +167,7 @@ func (a *app) command() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.agentsCommand())
+	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.agentsCommand(), a.mcpCommand())
 	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand())
 	add(groupSetup, a.doctorCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())

@@ -13,7 +13,8 @@ import (
 
 // NewLogger returns the logger of the MCP server: one JSON object or line of text
 // a record on w, which is standard error (REQ-LOG-001 to REQ-LOG-006). Every
-// record has timestamp, level, component and message; errors have a stack trace.
+// record has timestamp, level, component and message; with an error value at ERROR
+// it has a stack trace.
 // The secrets, and credentials in URLs, are blanked wherever they stand
 // (REQ-SEC-004, REQ-LOG-008).
 func NewLogger(w io.Writer, cfg mcpconfig.Logging, secrets ...string) *slog.Logger {
@@ -54,13 +55,14 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	}
 	full := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
 	full.AddAttrs(slog.String("component", h.component))
-	stack := false
+	exception := false
 	r.Attrs(func(a slog.Attr) bool {
-		stack = stack || a.Key == "stack"
+		_, isError := a.Value.Any().(error)
+		exception = exception || isError
 		full.AddAttrs(a)
 		return true
 	})
-	if r.Level >= slog.LevelError && !stack {
+	if r.Level >= slog.LevelError && exception {
 		full.AddAttrs(slog.String("stack", string(debug.Stack())))
 	}
 	return h.next.Handle(ctx, full)

@@ -93,7 +93,7 @@ func logFailure(ctx context.Context, log *slog.Logger, f *Failure) {
 	}
 	attrs := []any{"category", f.Category, "error", f.Message}
 	if f.Err != nil {
-		attrs = append(attrs, "cause", f.Err.Error())
+		attrs = append(attrs, "cause", f.Err)
 	}
 	log.Log(ctx, level, "tool failed", attrs...)
 }

@@ -1,0 +1,11 @@
+// Nats-mcp-server is Parley's MCP server under the name of its specification: the
+// same as parley mcp.
+package main
+
+import (
+	"os"
+
+	"github.com/parleyhub/parley/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(cli.MCPServer, os.Args[1:])) }

@@ -1,0 +1,53 @@
+package mcpserver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/chat"
+	"github.com/parleyhub/parley/internal/mcpconfig"
+)
+
+// Project is one project's channels and the service over them.
+type Project struct {
+	*Service
+	space *chat.Space
+}
+
+// ProjectOptions are what a Project needs besides its configuration.
+type ProjectOptions struct {
+	Version string
+	// Dial finds the bus; see chat.Config.
+	Dial func(context.Context) (*bus.Bus, error)
+	// Logger is slog.Default() where it is nil.
+	Logger *slog.Logger
+}
+
+// OpenProject returns at once: the bus is looked for in the background, and
+// requests are answered meanwhile (REQ-ERROR-007).
+func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	channels := make([]chat.Channel, len(cfg.Channels))
+	for i, c := range cfg.Channels {
+		age, err := c.Age()
+		if err != nil {
+			return nil, fmt.Errorf("channel %s: %w", c.Name, err)
+		}
+		channels[i] = chat.Channel{Name: c.Name, Description: c.Description, MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxAge: age}
+	}
+	space := chat.Open(chat.Config{Namespace: cfg.Namespace, Channels: channels, Dial: opts.Dial, Logger: opts.Logger})
+	service := NewService(Options{Version: opts.Version, Groups: []Group{NewChannels(space)}, Logger: opts.Logger})
+	return &Project{service, space}, nil
+}
+
+// Close ends what runs, stores what is queued if the bus can be reached before ctx
+// ends, and releases everything (REQ-REL-009). It returns how many messages are
+// lost.
+func (p *Project) Close(ctx context.Context) (lost int, err error) {
+	p.Stop()
+	return p.space.Close(ctx)
+}
