@@ -80,7 +80,7 @@ func (a *app) mcp(ctx context.Context) error {
 	ctx, cancel := a.interruptibleServer(ctx)
 	defer cancel()
 	finder := busfinder.ForProject(cfg)
-	finder.Logger = log
+	finder.Logger = log.With("component", "nats-connection")
 	finder.Hub = func() (*config.Loaded, error) { return a.load() }
 	project, err := mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{
 		Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log,

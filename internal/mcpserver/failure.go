@@ -51,7 +51,7 @@ func failureOf(err error) *Failure {
 	}
 	if e, ok := errors.AsType[explained](err); ok {
 		category, message, remedy := e.Explain()
-		return &Failure{category, message, remedy, err}
+		return &Failure{category, message, remedy, errors.Unwrap(e)}
 	}
 	return &Failure{InternalError, "The tool failed unexpectedly.", "Try again; the server's log on standard error says more.", err}
 }
