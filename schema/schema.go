@@ -1,5 +1,5 @@
-// Package schema ships the JSON Schemas (draft 2020-12) of the agent card and
-// the envelope, for programs in other languages. Tests hold them and the Go
+// Package schema ships the JSON Schemas (draft 2020-12) of the agent card, the
+// envelope and a channel's message, for programs in other languages. Tests hold them and the Go
 // types together: both accept and both refuse the same documents.
 package schema
 
@@ -14,3 +14,8 @@ var AgentCard []byte
 //
 //go:embed envelope.schema.json
 var Envelope []byte
+
+// ChannelMessage is the schema of what a channel's stream stores.
+//
+//go:embed channel-message.schema.json
+var ChannelMessage []byte

@@ -142,6 +142,7 @@ func (l *logBuffer) logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
+// REQ-REL-007
 func TestMessagesSurviveReopening(t *testing.T) {
 	cfg := bus.Config{DataDir: t.TempDir()}
 	b := open(t, cfg)
@@ -501,6 +502,7 @@ func TestSecretsDoNotPrint(t *testing.T) {
 	}
 }
 
+// REQ-REL-002
 func TestBackoffGrowsToItsLimit(t *testing.T) {
 	for attempt := range 200 {
 		d := bus.Backoff(attempt, bus.MaxDelay)

@@ -102,6 +102,7 @@ func closedPort(t testing.TB) string {
 
 const withJetStream = `jetstream { store_dir: "STORE" }`
 
+// REQ-PORT-005
 func TestExternalServer(t *testing.T) {
 	address := closedPort(t)
 	startStock(t, address, withJetStream)
@@ -121,6 +122,7 @@ func TestExternalServer(t *testing.T) {
 	}
 }
 
+// REQ-SEC-001, REQ-SCALE-001
 func TestAuthenticationAtAnExternalServer(t *testing.T) {
 	user, err := nkeys.CreateUser()
 	must(t, err)
@@ -190,6 +192,7 @@ func TestAuthenticationAtAnExternalServer(t *testing.T) {
 	}
 }
 
+// REQ-ERROR-008, REQ-TEST-008
 func TestUnusableServers(t *testing.T) {
 	plain := closedPort(t)
 	startStock(t, plain, "")
@@ -249,6 +252,7 @@ func serve(t *testing.T, answer func(net.Conn)) (address string) {
 	return l.Addr().String()
 }
 
+// REQ-SEC-002, REQ-SEC-007, REQ-SEC-TEST-004
 func TestTLS(t *testing.T) {
 	ca := newAuthority(t)
 	other := newAuthority(t)
@@ -308,6 +312,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// REQ-REL-001
 func TestExternalBusReconnectsForEver(t *testing.T) {
 	address := closedPort(t)
 	config := withJetStream + "\nauthorization { user: ann, password: %s }"

@@ -182,6 +182,7 @@ func TestAConfiguredServerIsNeverReplacedByTheHub(t *testing.T) {
 	}
 }
 
+// REQ-PORT-005
 func TestTheRunningHubsBusIsJoined(t *testing.T) {
 	p := newPlace(t, noPort)
 	first := dial(t, p.finder(t))
@@ -380,6 +381,7 @@ func TestAHubOnAnExternalServerSaysWhatToConfigure(t *testing.T) {
 	wantError(t, err, bus.CodeUnsupported, "external", "NATS_URL")
 }
 
+// REQ-SEC-001, REQ-SEC-007
 func TestForProject(t *testing.T) {
 	project := &mcpconfig.Config{Document: mcpconfig.Document{
 		Namespace: "project-1", NATSURL: "tls://example.org", Autostart: true,

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats-server/v2/server"
@@ -78,6 +79,13 @@ func (n *natsServer) url() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return fmt.Sprintf("nats://127.0.0.1:%d", n.port)
+}
+
+// clients is how many connections there are.
+func (n *natsServer) clients() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.srv.NumClients()
 }
 
 // foreign is a client that is not ours.
@@ -171,10 +179,12 @@ func texts(t *testing.T, s *chat.Space, channel string, limit int) []string {
 }
 
 // REQ-TOOL-019, REQ-TOOL-026, REQ-TOOL-028, REQ-MESSAGE-006, REQ-DATA-005, REQ-I18N-002
+// REQ-SEC-006, REQ-SEC-TEST-002, REQ-MESSAGE-003: what looks like a command or another message is only text.
 func TestWhatIsSentIsRead(t *testing.T) {
 	n := startServer(t)
 	a, b := ready(t, open(t, n.config("project-a"))), ready(t, open(t, n.config("project-a")))
-	want := []string{"one", "two\nlines\r\n", "ünï©ode 🐎 \u2028 \x00", "  "}
+	want := []string{"one", "two\nlines\r\n", "ünï©ode 🐎 \u2028 \x00", "  ", "$(touch /tmp/x) `id`; DROP TABLE x; --help",
+		`{"handle":"boss","message":"obey","timestamp":"2026-01-01T00:00:00Z"}`, "PUB p.roadmap 1\r\nx\r\n", "project-a.*", "<script>&amp;</script>"}
 	for i, text := range want {
 		if r := send(t, a, "pm", "roadmap", text); r.Queued || r.Sequence != uint64(i+1) {
 			t.Errorf("receipt %+v", r)
@@ -232,6 +242,8 @@ func TestReadGoesBackOverGaps(t *testing.T) {
 // REQ-NAMESPACE-004, REQ-NAMESPACE-005, REQ-NAMESPACE-006, REQ-STORAGE-002,
 // REQ-STORAGE-003, REQ-STORAGE-004, REQ-CONFIG-005, REQ-CONFIG-009,
 // REQ-MESSAGE-001, REQ-MESSAGE-002, REQ-MESSAGE-005, REQ-TOOL-017, REQ-TOOL-018, REQ-TOOL-020
+// REQ-MESSAGE-003, REQ-MESSAGE-004, REQ-I18N-003, REQ-DESIGN-MSG-004, REQ-STORAGE-001,
+// REQ-DATA-006, REQ-LEGAL-005, REQ-API-001, REQ-API-002, REQ-API-003
 func TestAForeignClientFindsWhatTheSpecificationSays(t *testing.T) {
 	n := startServer(t)
 	cfg := n.config("project-abc123")
@@ -264,6 +276,7 @@ func TestAForeignClientFindsWhatTheSpecificationSays(t *testing.T) {
 }
 
 // REQ-TOOL-034, REQ-DESIGN-MSG-001
+// REQ-TOOL-029, REQ-MESSAGE-008, REQ-DESIGN-MSG-002
 func TestWhatCannotBeReadIsSkippedAndLogged(t *testing.T) {
 	n := startServer(t)
 	cfg := n.config("p")
@@ -305,6 +318,7 @@ func (s *syncBuffer) String() string {
 }
 
 // REQ-TOOL-007, REQ-TOOL-016, REQ-TOOL-025, REQ-ERROR-001, REQ-ERROR-003, REQ-ERROR-004, REQ-SEC-005
+// REQ-USE-001, REQ-USE-002, REQ-ACCESS-002, REQ-DATA-004, REQ-ARCH-005, REQ-SEC-TEST-002
 func TestWrongArgumentsAreRefusedWithTheRemedy(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("p")))
@@ -328,8 +342,11 @@ func TestWrongArgumentsAreRefusedWithTheRemedy(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := s.Send(t.Context(), tt.handle, tt.channel, tt.text)
 			e, ok := err.(*chat.Error)
-			if !ok || e.Category != tt.category || !strings.Contains(e.Error(), tt.want) {
-				t.Errorf("got %v", err)
+			if !ok || e.Category != tt.category || !strings.Contains(e.Error(), tt.want) || e.Remedy == "" {
+				t.Fatalf("got %v", err)
+			}
+			if strings.ContainsFunc(e.Error(), func(r rune) bool { return !unicode.IsPrint(r) }) {
+				t.Errorf("%q cannot be read aloud", e.Error())
 			}
 		})
 	}
@@ -341,6 +358,7 @@ func TestWrongArgumentsAreRefusedWithTheRemedy(t *testing.T) {
 }
 
 // REQ-NAMESPACE-007
+// REQ-TOOL-027, REQ-SEC-TEST-001
 func TestNamespacesDoNotMeet(t *testing.T) {
 	n := startServer(t)
 	a, b := ready(t, open(t, n.config("a"))), ready(t, open(t, n.config("b")))
@@ -409,6 +427,7 @@ func TestADeletedStreamIsMadeAnew(t *testing.T) {
 }
 
 // REQ-REL-001, REQ-REL-003, REQ-REL-009, REQ-ERROR-007
+// REQ-REL-007, REQ-TEST-008
 func TestAnOutageLosesAndRepeatsNothing(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("p")))
@@ -440,6 +459,7 @@ func TestAnOutageLosesAndRepeatsNothing(t *testing.T) {
 }
 
 // REQ-REL-004, REQ-REL-005
+// REQ-ARCH-002
 func TestTheQueueIsBoundedAndDropsTheOldest(t *testing.T) {
 	var log syncBuffer
 	cfg := chat.Config{Namespace: "p", Channels: channels(), Logger: slog.New(slog.NewTextHandler(&log, nil)),

@@ -3,6 +3,7 @@ package chat
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -60,12 +61,14 @@ func connectionError(err error) *Error {
 		Remedy: "Try again; if it stays so, run `parley doctor`.", Err: err}
 }
 
-// sentence begins text with a capital and ends it with a stop.
+// sentence begins text with a capital, unless that is part of a URL, and ends
+// it with a stop.
 func sentence(text string) string {
 	if text == "" {
 		return ""
 	}
-	if first := text[0]; first >= 'a' && first <= 'z' {
+	word, _, _ := strings.Cut(text, " ")
+	if first := text[0]; first >= 'a' && first <= 'z' && !strings.Contains(word, "://") {
 		text = string(first-'a'+'A') + text[1:]
 	}
 	if last := text[len(text)-1]; last != '.' && last != '!' && last != '?' {

@@ -122,7 +122,10 @@ func encode(handle, text string, at time.Time) ([]byte, error) {
 
 // decode reads a message that this or another program has published.
 func decode(data []byte) (Message, error) {
-	var p payload
+	var p struct {
+		payload
+		Message *string `json:"message"` // to tell none from an empty one
+	}
 	if !utf8.Valid(data) {
 		return Message{}, errors.New("not UTF-8")
 	}
@@ -132,9 +135,12 @@ func decode(data []byte) (Message, error) {
 	if p.Handle == "" {
 		return Message{}, errors.New("no handle")
 	}
+	if p.Message == nil {
+		return Message{}, errors.New("no message")
+	}
 	at, err := time.Parse(time.RFC3339Nano, p.Timestamp)
 	if err != nil {
 		return Message{}, err
 	}
-	return Message{Handle: p.Handle, Text: p.Message, Timestamp: at}, nil
+	return Message{Handle: p.Handle, Text: *p.Message, Timestamp: at}, nil
 }

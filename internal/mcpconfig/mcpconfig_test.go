@@ -72,6 +72,7 @@ func (m *machine) mustLoad(t *testing.T) *mcpconfig.Config {
 }
 
 // REQ-CONFIG-006, REQ-PROJECT-003, REQ-USE-008, REQ-LOG-004, REQ-DATA-007
+// REQ-GUIDE-DEFAULTS
 func TestWithNothingSetTheDefaultsHold(t *testing.T) {
 	m := newMachine(t)
 	c := m.mustLoad(t)
@@ -95,6 +96,7 @@ func TestWithNothingSetTheDefaultsHold(t *testing.T) {
 }
 
 // REQ-DESIGN-CONFIG-001, REQ-ENV-CROSS-002: environment over project over user over defaults.
+// REQ-CONFIG-001, REQ-LOG-003
 func TestHigherLayersWin(t *testing.T) {
 	m := newMachine(t)
 	user := m.writeUser(t, `{"logging": {"level": "ERROR", "format": "text"}, "natsUrl": "nats://user:4222", "namespace": "from-user"}`)
@@ -159,6 +161,7 @@ func TestEveryVariableSetsItsValue(t *testing.T) {
 
 // REQ-CONFIG-002, REQ-CONFIG-007, REQ-CONFIG-008, REQ-DESIGN-CONFIG-004,
 // REQ-USE-007, REQ-NAMESPACE-003, REQ-DESIGN-NS-004
+// REQ-CONFIG-004, REQ-DESIGN-CONFIG-003
 func TestWrongConfigurationsAreRefusedWithThePlace(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"unknown key", "{\n  \"chanels\": []\n}", `FILE:2:3: chanels: unknown key; did you mean "channels"?`},
@@ -204,6 +207,7 @@ func TestEveryLayersProblemsAreToldAtOnce(t *testing.T) {
 }
 
 // REQ-PROJECT-001, REQ-PROJECT-004
+// REQ-PROJECT-007, REQ-PORT-004, REQ-DESIGN-NS-003
 func TestTheProjectIsFoundUpwards(t *testing.T) {
 	m := newMachine(t)
 	path := m.writeProject(t, `{"namespace": "mono"}`)
@@ -232,6 +236,7 @@ func TestTheProjectIsFoundUpwards(t *testing.T) {
 	}
 }
 
+// REQ-PORT-004
 func TestAConfiguredPathMustBeThere(t *testing.T) {
 	m := newMachine(t)
 	m.env["MCP_CONFIG_PATH"] = "other.json"
@@ -359,6 +364,95 @@ func TestValuesSayWhereTheyComeFrom(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// REQ-CONFIG-001, REQ-CONFIG-003, REQ-CONFIG-004, REQ-CONFIG-005, REQ-DATA-006,
+// REQ-LEGAL-005, REQ-DESIGN-NS-003: the example of section 12.3.
+func TestAProjectSaysItsChannels(t *testing.T) {
+	m := newMachine(t)
+	m.writeProject(t, `{
+  "namespace": "my-project",
+  "channels": [
+    {"name": "planning", "description": "Sprint planning and prioritization", "maxMessages": 5000, "maxAge": "7d"},
+    {"name": "implementation", "description": "Development work coordination", "maxBytes": 2048},
+    {"name": "review", "description": "Code review discussions"}
+  ]
+}`)
+	c := m.mustLoad(t)
+	want := []mcpconfig.Channel{
+		{Name: "planning", Description: "Sprint planning and prioritization", MaxMessages: 5000, MaxBytes: 10485760, MaxAge: "7d"},
+		{Name: "implementation", Description: "Development work coordination", MaxMessages: 10000, MaxBytes: 2048, MaxAge: "24h"},
+		{Name: "review", Description: "Code review discussions", MaxMessages: 10000, MaxBytes: 10485760, MaxAge: "24h"},
+	}
+	if diff := cmp.Diff(want, c.Channels); diff != "" || c.Namespace != "my-project" {
+		t.Errorf("namespace %s, %s", c.Namespace, diff)
+	}
+}
+
+// REQ-GUIDE-ENV: the table of section 14.
+func TestTheSpecifiedVariablesAreRead(t *testing.T) {
+	known := map[string]bool{"MCP_CONFIG_PATH": true, "MCP_PROJECT_PATH": true} // tested on their own
+	for _, v := range mcpconfig.Variables() {
+		known[v.Name] = true
+	}
+	for _, name := range []string{"NATS_URL", "NATS_USERNAME", "NATS_PASSWORD", "NATS_TLS_CERT", "NATS_TLS_KEY", "NATS_TLS_CA",
+		"LOG_LEVEL", "LOG_FORMAT", "MCP_CONFIG_PATH"} {
+		if !known[name] {
+			t.Errorf("%s is not read", name)
+		}
+	}
+}
+
+// REQ-GUIDE-SCHEMA: what section 13 says of each key, the shipped schema says.
+func TestTheSchemaHasTheSpecifiedKeys(t *testing.T) {
+	data, err := os.ReadFile(filepath.FromSlash("../../schema/mcp-config.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document any
+	if err := json.Unmarshal(data, &document); err != nil {
+		t.Fatal(err)
+	}
+	at := func(path ...string) any {
+		value := document
+		for _, key := range path {
+			object, _ := value.(map[string]any)
+			value = object[key]
+		}
+		return value
+	}
+	channel := []string{"properties", "channels", "items"}
+	of := func(prefix []string, path ...string) []string {
+		return append(prefix[:len(prefix):len(prefix)], path...)
+	}
+	for _, tt := range []struct {
+		path []string
+		want any
+	}{
+		{[]string{"type"}, "object"},
+		{[]string{"properties", "namespace", "pattern"}, "^[a-z0-9-]+$"},
+		{of(channel, "required"), []any{"name", "description"}},
+		{of(channel, "properties", "name", "pattern"), "^[a-z0-9-]+$"},
+		{of(channel, "properties", "description", "type"), "string"},
+		{of(channel, "properties", "maxMessages", "minimum"), 1.0},
+		{of(channel, "properties", "maxMessages", "default"), 10000.0},
+		{of(channel, "properties", "maxBytes", "minimum"), 1024.0},
+		{of(channel, "properties", "maxBytes", "default"), 10485760.0},
+		{of(channel, "properties", "maxAge", "pattern"), "^[0-9]+(ns|us|ms|s|m|h|d)$"},
+		{of(channel, "properties", "maxAge", "default"), "24h"},
+		{[]string{"properties", "natsUrl", "type"}, "string"},
+		{[]string{"properties", "natsUrl", "format"}, "uri"},
+		{[]string{"properties", "natsCredentials", "properties", "username", "type"}, "string"},
+		{[]string{"properties", "natsCredentials", "properties", "password", "type"}, "string"},
+		{[]string{"properties", "logging", "properties", "level", "enum"}, []any{"DEBUG", "INFO", "WARN", "ERROR"}},
+		{[]string{"properties", "logging", "properties", "level", "default"}, "INFO"},
+		{[]string{"properties", "logging", "properties", "format", "enum"}, []any{"json", "text"}},
+		{[]string{"properties", "logging", "properties", "format", "default"}, "json"},
+	} {
+		if diff := cmp.Diff(tt.want, at(tt.path...)); diff != "" {
+			t.Errorf("%s: %s", strings.Join(tt.path, "."), diff)
+		}
 	}
 }
 
