@@ -206,8 +206,25 @@ func (n *Node) resolve(_ context.Context, id string) ([]agent.Endpoint, error) {
 	return card.Endpoints, err
 }
 
+// CodePeerRefused is the code of the security event of a channel that was not
+// taken: for an agent that is not here, or in the name of one that the peer may
+// not bring.
+const CodePeerRefused = "PEER_REFUSED"
+
+// refused records that a peer's channel is not taken, if err says so.
+func (n *Node) refused(r channel.Request, err error) error {
+	if err != nil {
+		n.Telemetry().Emit(telemetry.Event{Type: telemetry.Security, Sender: r.From, Recipient: r.To, Code: CodePeerRefused, Detail: err.Error()})
+	}
+	return err
+}
+
 // authorize decides on a channel by what is known without a card.
 func (n *Node) authorize(_ context.Context, r channel.Request) error {
+	return n.refused(r, n.mayOpen(r))
+}
+
+func (n *Node) mayOpen(r channel.Request) error {
 	to, known := n.registry.Identity(r.To)
 	if !known || to.Origin != agent.Local {
 		return fmt.Errorf("there is no agent %q here", r.To)
@@ -260,6 +277,10 @@ func (n *Node) introduce(id string) json.RawMessage {
 
 // introduced takes a peer's card into the registry, until its channels close.
 func (n *Node) introduced(_ context.Context, r channel.Request) error {
+	return n.refused(r, n.bring(r))
+}
+
+func (n *Node) bring(r channel.Request) error {
 	card, err := agent.Decode(r.Card)
 	if err != nil {
 		return err

@@ -102,6 +102,15 @@ func (e *Envelope) ToCapability() bool {
 	return e.Metadata != nil && e.Metadata.RoutingHint == ByCapability
 }
 
+// Thread returns the correlation id of the conversation that the envelope belongs
+// to (Req 2.4): its own, or its id if it has none and so begins one.
+func (e *Envelope) Thread() string {
+	if e.CorrelationID == "" {
+		return e.ID
+	}
+	return e.CorrelationID
+}
+
 // With returns a copy that change has changed. The payload's bytes and the
 // metadata are copied too, so the change cannot reach the original.
 func (e *Envelope) With(change func(*Envelope)) *Envelope {
@@ -156,11 +165,7 @@ func New(sender, recipient string, t Type, payload any) (*Envelope, error) {
 // e's correlation id, or e's id if it has none. from is who replies, since e may
 // have been sent to all or to a capability.
 func (e *Envelope) Reply(from string, t Type, payload any) (*Envelope, error) {
-	thread := e.CorrelationID
-	if thread == "" {
-		thread = e.ID
-	}
-	return build(time.Now(), from, e.Sender, t, payload, thread, nil)
+	return build(time.Now(), from, e.Sender, t, payload, e.Thread(), nil)
 }
 
 func build(now time.Time, sender, recipient string, t Type, payload any, correlationID string, m *Metadata) (*Envelope, error) {

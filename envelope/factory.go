@@ -46,11 +46,13 @@ func (f *Factory) NewForCapability(capabilityID string, t Type, payload any) (*E
 	return build(f.now(), f.sender, capabilityID, t, payload, "", f.byCapability)
 }
 
-// Reply makes an answer to e, in e's thread.
+// Reply makes an answer to e, in e's thread and, if e carries one, its trace.
 func (f *Factory) Reply(e *Envelope, t Type, payload any) (*Envelope, error) {
-	thread := e.CorrelationID
-	if thread == "" {
-		thread = e.ID
+	m := f.plain
+	if e.Metadata != nil && e.Metadata.TraceParent != "" {
+		traced := *m
+		traced.TraceParent, traced.TraceState = e.Metadata.TraceParent, e.Metadata.TraceState
+		m = &traced
 	}
-	return f.NewInThread(thread, e.Sender, t, payload)
+	return build(f.now(), f.sender, e.Sender, t, payload, e.Thread(), m)
 }

@@ -119,15 +119,23 @@ type policy struct {
 	justified bool
 }
 
-// check returns nil if the envelope may go to this agent.
-func (p *policy) check(to agent.Identity) *Error {
-	from := p.from.Tier.Level()
-	if !p.tiers.allowed[from][to.Tier.Level()] {
+// checkAddress returns nil if the sender may address this agent at all.
+func (p *policy) checkAddress(to agent.Identity) *Error {
+	if !p.tiers.allowed[p.from.Tier.Level()][to.Tier.Level()] {
 		return tierViolation(p.from, to)
 	}
 	if !p.sandbox.admits(p.from, to) {
 		return errorf(CodeSandboxViolation, to.ID, "%q in sandbox %q may not address %q outside of it", p.from.ID, p.from.SandboxID, to.ID)
 	}
+	return nil
+}
+
+// check returns nil if the envelope may go to this agent.
+func (p *policy) check(to agent.Identity) *Error {
+	if err := p.checkAddress(to); err != nil {
+		return err
+	}
+	from := p.from.Tier.Level()
 	if p.e.Type == envelope.TaskProposal && p.tiers.justify[from] && to.Tier <= agent.L1 && !p.hasJustification() {
 		return errorf(CodeEscalationRequired, to.ID, "a task-proposal from %q (%v) to %q (%v) needs the field %q", p.from.ID, p.from.Tier, to.ID, to.Tier, JustificationField)
 	}
@@ -162,6 +170,27 @@ func checkMetadata(from agent.Identity, e *envelope.Envelope) *Error {
 		return errorf(CodeMetadataMismatch, from.ID, "the envelope says that %q is of tier %v, its card says %v", from.ID, m.Tier, from.Tier)
 	case m.SandboxID != from.SandboxID:
 		return errorf(CodeMetadataMismatch, from.ID, "the envelope says that %q is in sandbox %q, its card says %q", from.ID, m.SandboxID, from.SandboxID)
+	}
+	return nil
+}
+
+// MayAddress returns nil if the rules of tiers and sandboxes let one agent
+// address another, and otherwise the [*Error] with which [Router.Send] would
+// refuse, or CodeAgentNotFound or CodeSenderUnknown. A task-proposal may need a
+// justification besides. Nothing is delivered or recorded: it lets an agent find
+// out, before it works for somebody, whether it could answer.
+func (r *Router) MayAddress(fromID, toID string) error {
+	from, known := r.reg.Identity(fromID)
+	if !known {
+		return errorf(CodeSenderUnknown, fromID, "the sender %q has no registered card", fromID)
+	}
+	to, known := r.reg.Identity(toID)
+	if !known {
+		return notFound(toID)
+	}
+	p := policy{tiers: r.tiers.Load(), sandbox: r.sandbox.Load(), from: from}
+	if err := p.checkAddress(to); err != nil {
+		return err
 	}
 	return nil
 }
