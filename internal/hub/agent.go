@@ -103,6 +103,7 @@ func (h *Hub) register(a Agent) error {
 		return &Error{Code: CodeInvalid, Field: "id", Message: fmt.Sprintf("there is an agent %s already", a.Definition.ID)}
 	}
 	h.wg.Go(func() { ag.health.watch(ctx) })
+	h.agentsChanged()
 	return nil
 }
 
@@ -117,6 +118,7 @@ func (h *Hub) Deregister(ctx context.Context, id string) error {
 	a.mu.Lock()
 	a.removed = true
 	a.mu.Unlock()
+	h.agentsChanged()
 	a.failWaiting(errRemoved)
 	var errs []error
 	for _, t := range h.liveTasks(a) {

@@ -136,9 +136,11 @@ type PermissionData struct {
 //	New(ctx, Config) (*Hub, error)                       reads the store, begins to probe
 //	Send(ctx, SendRequest) (*a2a.Task, error)            stored and started; returns at once
 //	SendAndWait(ctx, SendRequest) (*a2a.Task, error)     until it ended or was interrupted; ctx's end leaves it running
+//	Start(ctx, SendRequest) (*Pending, error)            SendAndWait in two steps
 //	SendAndStream(ctx, SendRequest) (*Subscription, error)
 //	Subscribe(ctx, a2a.TaskID) (*Subscription, error)
 //	OnTurn(func(a2a.TaskID))                             told of every task that begins or goes on
+//	OnAgents(func())                                     told when agents come, go, or change their health
 //	Task(ctx, a2a.TaskID, historyLength *int) (*a2a.Task, error)
 //	Tasks(ctx, TaskQuery) (TaskPage, error)
 //	Cancel(ctx, a2a.TaskID) (*a2a.Task, error)           returns when no process is left

@@ -20,6 +20,7 @@ type health struct {
 	agent   *agent
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
 	kick    chan struct{} // asks for a probe now
+	opened  chan struct{} // the circuit has
 
 	mu      sync.Mutex
 	probe   runner.Probe
@@ -30,10 +31,12 @@ type health struct {
 
 func newHealth(a *agent) *health {
 	cfg := a.hub.cfg
+	opened := make(chan struct{}, 1)
 	return &health{
-		agent: a,
-		kick:  make(chan struct{}, 1),
-		next:  make(chan struct{}),
+		agent:  a,
+		opened: opened,
+		kick:   make(chan struct{}, 1),
+		next:   make(chan struct{}),
 		circuit: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 			Name:        a.def.ID,
 			MaxRequests: 1,
@@ -42,6 +45,13 @@ func newHealth(a *agent) *health {
 			IsExcluded:  func(err error) bool { return errors.Is(err, errNeutral) },
 			OnStateChange: func(id string, from, to gobreaker.State) {
 				cfg.Logger.Warn("circuit", "agent", id, "from", from.String(), "to", to.String())
+				if to == gobreaker.StateOpen {
+					select {
+					case opened <- struct{}{}:
+					default: // watch knows already
+					}
+				}
+				a.hub.agentsChanged()
 			},
 		}),
 	}
@@ -58,10 +68,21 @@ func (h *health) watch(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		h.agent.hub.agentsChanged()
 		timer.Reset(cfg.ProbeInterval)
 		select {
 		case <-timer.C:
 		case <-h.kick:
+		case <-h.opened:
+			// The circuit lets a trial through after its pause, and says so only when
+			// it is asked.
+			timer.Reset(min(cfg.ProbeInterval, cfg.BreakerPause))
+			select {
+			case <-timer.C:
+			case <-h.kick:
+			case <-ctx.Done():
+				return
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -236,8 +257,9 @@ func (h *health) ran(fault error) {
 		return
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.lastRun = fault
+	h.mu.Unlock()
+	h.agent.hub.agentsChanged()
 }
 
 // agentFault tells what a run's end says about its agent: nil where it ended

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -131,6 +132,8 @@ type Hub struct {
 	closing bool
 	closed  chan struct{} // closed when Close is done
 	onTurn  func(a2a.TaskID)
+
+	onAgents atomic.Pointer[func()] // no lock: circuits call it from within theirs
 }
 
 // Reasons for the end of a turn, as causes of its context.
@@ -197,6 +200,19 @@ func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.onTurn = f
+}
+
+// OnAgents sets a function that the hub calls whenever an agent comes or goes,
+// or what is known of its fitness may have changed: by a probe, a run or its
+// circuit. It must not block, and must not call the hub in the same goroutine.
+func (h *Hub) OnAgents(f func()) {
+	h.onAgents.Store(&f)
+}
+
+func (h *Hub) agentsChanged() {
+	if f := h.onAgents.Load(); f != nil {
+		(*f)()
+	}
 }
 
 // Status returns the hub at a glance.

@@ -42,16 +42,45 @@ func (h *Hub) Send(ctx context.Context, req SendRequest) (*a2a.Task, error) {
 // interrupted: then the task is stored. When ctx ends first, the task goes on;
 // it is returned as it is then, with an error of CodeTimeout.
 func (h *Hub) SendAndWait(ctx context.Context, req SendRequest) (*a2a.Task, error) {
+	p, err := h.Start(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return p.Wait(ctx)
+}
+
+// Pending is a message that an agent has, see [Hub.Start].
+type Pending struct {
+	h     *Hub
+	t     *task
+	ended chan struct{}
+}
+
+// Start is [Hub.SendAndWait] in two steps, for one who has something to do once
+// the message is taken. It does not wait for the store. The caller calls
+// [Pending.Wait], once.
+func (h *Hub) Start(ctx context.Context, req SendRequest) (*Pending, error) {
 	t, err := h.accept(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	defer h.release(t)
 	t.mu.Lock()
-	ended := t.settled
-	t.mu.Unlock()
+	defer t.mu.Unlock()
+	return &Pending{h: h, t: t, ended: t.settled}, nil
+}
+
+// TaskID returns the task that the message is part of.
+func (p *Pending) TaskID() a2a.TaskID { return p.t.id }
+
+// ContextID returns the conversation of the task.
+func (p *Pending) ContextID() string { return p.t.contextID }
+
+// Wait is the second step of [Hub.SendAndWait].
+func (p *Pending) Wait(ctx context.Context) (*a2a.Task, error) {
+	t := p.t
+	defer p.h.release(t)
 	select {
-	case <-ended:
+	case <-p.ended:
 		return t.currentSnapshot(), nil
 	case <-ctx.Done():
 		return t.currentSnapshot(), &Error{
