@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,9 +66,13 @@ func (a *app) printAgents(agents []dialect.Agent, health bool) {
 		return
 	}
 	if !health {
-		t := table{headings: []string{"AGENT", "NAME", "DRIVER", "DESCRIPTION"}, paint: a.paintFirst}
+		t := table{headings: []string{"AGENT", "NAME", "DRIVER", "TIER", "CAPABILITIES", "DESCRIPTION"}, paint: a.paintFirst}
 		for _, agent := range agents {
-			t.add(agent.ID, agent.Name, agent.Driver, agent.Description)
+			tier := ""
+			if agent.Tier != nil {
+				tier = fmt.Sprintf("L%d", *agent.Tier)
+			}
+			t.add(agent.ID, agent.Name, agent.Driver, tier, fit(strings.Join(agent.Capabilities, ", "), 40), agent.Description)
 		}
 		t.write(a.stdout, a.style)
 		return

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/spelling"
@@ -36,6 +37,7 @@ func (l *Loaded) check(d *decoder) {
 	l.checkBus(d)
 	d.duration("contexts.expiry", l.Contexts.Expiry, time.Minute)
 	d.duration("tasks.retention", l.Tasks.Retention, time.Minute)
+	l.checkNode(d)
 	for _, id := range slices.Sorted(maps.Keys(l.Agents)) {
 		l.completeAgent(d, id)
 	}
@@ -108,6 +110,24 @@ func (l *Loaded) checkBus(d *decoder) {
 				d.at(k.key, "needs bus.url; the hub's own bus makes its own credentials")
 			}
 		}
+	}
+}
+
+func (l *Loaded) checkNode(d *decoder) {
+	n := l.Node
+	if n.PeerTier < 0 || n.PeerTier > 3 {
+		d.at("node.peerTier", fmt.Sprintf("%d is not one of 0, 1, 2, 3", n.PeerTier))
+	}
+	for i, id := range n.CrossSandbox {
+		if err := agent.CheckID(id); err != nil {
+			d.at(fmt.Sprintf("node.crossSandbox[%d]", i), err.Error())
+		}
+	}
+	if n.Audit.MaxFileSize < 64<<10 || n.Audit.MaxFileSize > 1<<30 {
+		d.at("node.audit.maxFileSize", "expected between 65536 bytes and 1 GiB")
+	}
+	if n.Audit.MaxFiles < 2 || n.Audit.MaxFiles > 1000 {
+		d.at("node.audit.maxFiles", "expected between 2 and 1000")
 	}
 }
 

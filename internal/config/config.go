@@ -41,6 +41,8 @@ type Config struct {
 	Tasks Tasks `yaml:"tasks"`
 	// WorkDirs is where agents may work.
 	WorkDirs WorkDirs `yaml:"workdirs"`
+	// Node is how agents of other processes exchange envelopes with the hub's.
+	Node Node `yaml:"node"`
 	// Agents are the agents by id. A built-in agent keeps what is not set here.
 	Agents map[string]runner.Definition `yaml:"agents"`
 }
@@ -141,6 +143,28 @@ type WorkDirs struct {
 	Roots []string `yaml:"roots"`
 }
 
+// Node is how agents of other processes exchange envelopes with the hub's.
+type Node struct {
+	// Enabled lets programs with the coordination library in at /node of the HTTP interface, under the same checks.
+	Enabled bool `yaml:"enabled"`
+	// PeerTier is the highest tier that agents of other processes may have, from 0, the highest of all, to 3.
+	PeerTier int `yaml:"peerTier"`
+	// CrossSandbox are ids of agents that those in any sandbox may address.
+	CrossSandbox []string `yaml:"crossSandbox"`
+	// Audit is the log of what was routed and what was refused; see parley replay.
+	Audit Audit `yaml:"audit"`
+}
+
+// Audit is the log of what was routed and what was refused; see parley replay.
+type Audit struct {
+	// Enabled keeps the log, payloads included, in the directory audit of the data directory.
+	Enabled bool `yaml:"enabled"`
+	// MaxFileSize is how large a file grows, in bytes, before the next is begun.
+	MaxFileSize int64 `yaml:"maxFileSize"`
+	// MaxFiles is how many files are kept.
+	MaxFiles int `yaml:"maxFiles"`
+}
+
 // Default returns the configuration that is in force where nothing is set, with
 // home as the user's home directory and the built-in agents as they are.
 func Default(home string) *Config {
@@ -153,6 +177,7 @@ func Default(home string) *Config {
 		Bus:      Bus{Durability: "commit"},
 		Contexts: Contexts{Expiry: 30 * 24 * time.Hour},
 		Tasks:    Tasks{Retention: 90 * 24 * time.Hour},
+		Node:     Node{Enabled: true, PeerTier: 2, Audit: Audit{Enabled: true, MaxFileSize: 16 << 20, MaxFiles: 8}},
 		Agents:   map[string]runner.Definition{},
 	}
 	for id := range runner.Builtin() {

@@ -78,6 +78,10 @@ type Agent struct {
 	RegisteredAt Time      `json:"registeredAt"`
 	Running      int       `json:"running"`
 	Queued       int       `json:"queued"`
+	// Tier, Capabilities and Sandbox are how envelopes find the agent.
+	Tier         *int     `json:"tier,omitempty"`
+	Capabilities []string `json:"capabilities,omitempty"`
+	Sandbox      string   `json:"sandbox,omitempty"`
 }
 
 // Health is the result of hub/agents/health.

@@ -145,6 +145,11 @@ func (s *Service) agent(info hub.AgentInfo, withHealth bool) Agent {
 		RegisteredAt: Time{info.RegisteredAt},
 		Running:      info.Running,
 		Queued:       info.Queued,
+		Tier:         info.Definition.Tier,
+		Sandbox:      info.Definition.Sandbox,
+	}
+	for _, c := range info.Definition.Capabilities {
+		agent.Capabilities = append(agent.Capabilities, c.ID)
 	}
 	if withHealth {
 		health := fromHealth(info.Health)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/process"
 )
 
@@ -80,6 +81,7 @@ func (d Definition) Complete() (Definition, error) {
 	d.Probe.Version = orSlice(d.Probe.Version, []string{"--version"})
 	d.Limits = d.Limits.WithDefaults()
 	d.Stop = d.Stop.over(defaultStop)
+	d = d.withAddress()
 	if err := d.check(); err != nil {
 		return Definition{}, err
 	}
@@ -124,6 +126,23 @@ func (d Definition) over(base Definition) Definition {
 	d.Permissions = cmp.Or(d.Permissions, base.Permissions)
 	d.PermissionArgs = joinMaps(base.PermissionArgs, d.PermissionArgs)
 	d.Skills = orSlice(d.Skills, base.Skills)
+	d.Tier = cmp.Or(d.Tier, base.Tier)
+	d.Sandbox = cmp.Or(d.Sandbox, base.Sandbox)
+	d.Capabilities = orSlice(d.Capabilities, base.Capabilities)
+	return d
+}
+
+// withAddress fills in how envelopes find the agent.
+func (d Definition) withAddress() Definition {
+	if d.Tier == nil {
+		tier := cmp.Or(agent.PlanetaryTier(d.ID), agent.L3).Level()
+		d.Tier = &tier
+	}
+	if d.Capabilities == nil {
+		for _, s := range d.Skills {
+			d.Capabilities = append(d.Capabilities, Capability{ID: s.ID, Name: s.Name, Description: s.Description})
+		}
+	}
 	return d
 }
 
@@ -201,7 +220,7 @@ func configError(field, format string, args ...any) *Error {
 // check refuses what would fail or be unsafe later.
 func (d Definition) check() error {
 	for _, check := range []func(Definition) error{
-		checkNames, checkArgs, checkPrompt, checkParser, checkSession, checkEnv, checkWorkDir, checkLimits, checkStop,
+		checkNames, checkArgs, checkPrompt, checkParser, checkSession, checkEnv, checkWorkDir, checkLimits, checkStop, checkAddress,
 	} {
 		if err := check(d); err != nil {
 			return err
@@ -227,6 +246,36 @@ func checkNames(d Definition) error {
 		return err
 	}
 	return oneOf("permissions", d.Permissions, PermissionsAsk, PermissionsAllow, PermissionsDeny)
+}
+
+// checkAddress makes sure that the agent's card will be a valid one.
+func checkAddress(d Definition) error {
+	if t := *d.Tier; t < 0 || t > 3 {
+		return configError("tier", "%d is not one of 0, 1, 2, 3", t)
+	}
+	if d.Sandbox != "" {
+		if err := agent.CheckID(d.Sandbox); err != nil {
+			return configError("sandbox", "%v", err)
+		}
+	}
+	if n := len(d.Capabilities); n > agent.MaxListLength {
+		return configError("capabilities", "has %d entries; at most %d are allowed", n, agent.MaxListLength)
+	}
+	seen := map[string]bool{}
+	for i, c := range d.Capabilities {
+		field := fmt.Sprintf("capabilities[%d]", i)
+		if err := agent.CheckID(c.ID); err != nil {
+			return configError(field+".id", "%v", err)
+		}
+		if seen[c.ID] {
+			return configError(field+".id", "repeats %q", c.ID)
+		}
+		seen[c.ID] = true
+		if len(c.Name) > agent.MaxIDLength || len(c.Description) > agent.MaxTextLength {
+			return configError(field, "has a name of more than %d bytes, or a description of more than %d", agent.MaxIDLength, agent.MaxTextLength)
+		}
+	}
+	return nil
 }
 
 func oneOf(field, value string, allowed ...string) error {

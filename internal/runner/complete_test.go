@@ -53,8 +53,9 @@ func TestDefaultsAreThoseThatAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	specialist := 3
 	want := runner.Definition{
-		ID: "x", Name: "x", Driver: "exec", Command: "x", Prompt: "stdin", Parser: "text", Permissions: "ask",
+		ID: "x", Name: "x", Tier: &specialist, Driver: "exec", Command: "x", Prompt: "stdin", Parser: "text", Permissions: "ask",
 		WorkDir: runner.WorkDirSpec{Policy: "context"}, Probe: runner.ProbeSpec{Version: []string{"--version"}},
 		Limits: runner.Limits{
 			Concurrency: 4, Queue: 32, Run: 30 * time.Minute, Idle: 10 * time.Minute, SessionIdle: 5 * time.Minute,

@@ -53,6 +53,25 @@ type Definition struct {
 	PermissionArgs map[string][]string `yaml:"permissionArgs,omitempty" json:"permissionArgs,omitempty"`
 	// Skills are shown in the agent's card.
 	Skills []Skill `yaml:"skills,omitempty" json:"skills,omitempty"`
+	// Tier is the agent's level among agents that exchange envelopes: 0
+	// (orchestrator) to 3 (specialist). Unset, it is that of the planetary agent
+	// of this id, else 3: the tier from which every answer may be given.
+	Tier *int `yaml:"tier,omitempty" json:"tier,omitempty"`
+	// Sandbox names the sandbox that the agent runs in: it may answer only those
+	// in the same one, and those that node.crossSandbox lists.
+	Sandbox string `yaml:"sandbox,omitempty" json:"sandbox,omitempty"`
+	// Capabilities are what envelopes can be addressed to instead of the agent's
+	// id. Unset, the skills are the capabilities.
+	Capabilities []Capability `yaml:"capabilities,omitempty" json:"capabilities,omitempty"`
+}
+
+// Capability is one thing that an agent can be asked for by envelopes.
+type Capability struct {
+	// ID is what envelopes are addressed to, such as review.go.
+	ID string `yaml:"id" json:"id"`
+	// Name and Description are for people; unset, the name is the id.
+	Name        string `yaml:"name,omitempty" json:"name,omitempty"`
+	Description string `yaml:"description,omitempty" json:"description,omitempty"`
 }
 
 // Skill is one thing that an agent is good at, for its card.
