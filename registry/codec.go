@@ -20,9 +20,15 @@ type document struct {
 }
 
 // Encode returns all cards as JSON, in order of registration.
-func (r *Registry) Encode() ([]byte, error) {
+func (r *Registry) Encode() ([]byte, error) { return encode(r.All()) }
+
+// EncodeLocal is [Registry.Encode] of the cards that were registered here: what
+// others may be told.
+func (r *Registry) EncodeLocal() ([]byte, error) { return encode(r.Local()) }
+
+func encode(cards []agent.Card) ([]byte, error) {
 	doc := document{SchemaVersion: SchemaVersion, Cards: []json.RawMessage{}}
-	for _, card := range r.All() {
+	for _, card := range cards {
 		data, err := agent.Encode(card)
 		if err != nil {
 			return nil, err

@@ -1,0 +1,4 @@
+package hubcards
+
+// Decode is decode, for the fuzz test.
+var Decode = decode

@@ -1,0 +1,259 @@
+// Package hubcards lets a program discover the agents of a Parley hub: a
+// [Source] reads the cards that the hub serves over HTTP into the program's
+// registry, and keeps them as the hub has them (Req 1.7, 1.8).
+//
+//	hub := &hubcards.Source{URL: "http://127.0.0.1:8080", Token: token}
+//	err := node.Registry().EnableDiscovery("hub", hub)
+//
+// The cards lead to the hub's WebSocket endpoint; with a websocket.Dialer among
+// the node's dialers, the first envelope to one of these agents opens a channel.
+package hubcards
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/registry"
+)
+
+// Where a hub's HTTP server takes channels and serves cards.
+const (
+	Path      = "/node"
+	CardsPath = Path + "/cards"
+)
+
+// DefaultInterval is how often a Source asks unless told otherwise.
+const DefaultInterval = 5 * time.Second
+
+// maxDocument bounds the cards of one hub, in bytes.
+const maxDocument = 32 << 20
+
+// requestTimeout bounds one question to a hub.
+const requestTimeout = 10 * time.Second
+
+// Source reads the cards of one hub. It is a [registry.Source] and a
+// [registry.Finder]. An agent of the hub whose id a local agent or another source
+// has already is left out. Set the fields before its first use, which makes it safe
+// for concurrent use; one Source serves one registry.
+type Source struct {
+	// URL is the hub's HTTP server: "http://127.0.0.1:8080". Its cards get this
+	// server's endpoint, whatever they say, so that a token meant for this hub
+	// goes nowhere else.
+	URL string
+	// Token is the hub's bearer token, "" for none. It is not sent in the clear to
+	// hosts that are not loopback.
+	Token string
+	// Interval is the time between two questions; 0 means DefaultInterval. It must
+	// be well below the registry's RemoteTTL.
+	Interval time.Duration
+	// Client asks; nil means one of its own, which follows no redirects.
+	Client *http.Client
+
+	mu    sync.Mutex
+	etag  string
+	cards []agent.Card // as of etag
+}
+
+// Endpoint returns where a hub takes channels, by the URL of its HTTP server.
+func Endpoint(baseURL string) (agent.Endpoint, error) {
+	u, err := parse(baseURL)
+	if err != nil {
+		return agent.Endpoint{}, err
+	}
+	u.Scheme = map[string]string{"http": "ws", "https": "wss"}[u.Scheme]
+	return agent.Endpoint{Transport: agent.TransportWebSocket, Address: u.JoinPath(Path).String()}, nil
+}
+
+func parse(baseURL string) (*url.URL, error) {
+	u, err := url.Parse(baseURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, discoveryError("the hub's URL is not of the form http://host:port", err)
+	}
+	return u, nil
+}
+
+func discoveryError(message string, err error) *registry.Error {
+	return &registry.Error{Code: registry.CodeDiscovery, Message: message, Err: err}
+}
+
+// Discover implements [registry.Source]: it asks at once, then each Interval, and
+// returns at the first question that fails; the registry calls it again.
+func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
+	interval := s.Interval
+	if interval <= 0 {
+		interval = DefaultInterval
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	known := map[string]bool{}
+	for {
+		cards, err := s.ask(ctx)
+		if err != nil {
+			return err
+		}
+		if err := report(sink, cards, known); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// report tells of the cards that there are and that there are no longer. One
+// whose id is taken here is left out; any other that the registry refuses hides
+// no other, and is reported in the end.
+func report(sink registry.Sink, cards []agent.Card, known map[string]bool) error {
+	var refused error
+	now := make(map[string]bool, len(cards))
+	for _, card := range cards {
+		if err := sink.Found(card); err != nil {
+			if re, ok := errors.AsType[*registry.Error](err); !ok || re.Code != registry.CodeConflict {
+				refused = err
+			}
+			continue
+		}
+		now[card.ID], known[card.ID] = true, true
+	}
+	for id := range known {
+		if !now[id] {
+			delete(known, id)
+			sink.Lost(id)
+		}
+	}
+	return refused
+}
+
+// Find implements [registry.Finder]: it asks the hub now.
+func (s *Source) Find(ctx context.Context, q registry.Query) ([]agent.Card, error) {
+	cards, err := s.ask(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []agent.Card
+	for _, c := range cards {
+		if q.ID != "" && c.ID == q.ID || q.ID == "" && c.Has(q.Capability) {
+			found = append(found, c)
+		}
+	}
+	return found, nil
+}
+
+// ask returns the cards that the hub has now.
+func (s *Source) ask(ctx context.Context) ([]agent.Card, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	s.mu.Lock()
+	etag, cards := s.etag, s.cards
+	s.mu.Unlock()
+	req, err := s.request(ctx, etag)
+	if err != nil {
+		return nil, err
+	}
+	client := s.Client
+	if client == nil {
+		client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		defer client.CloseIdleConnections()
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, discoveryError("the hub does not answer", err)
+	}
+	defer resp.Body.Close() // only read
+	switch resp.StatusCode {
+	case http.StatusNotModified:
+		return cards, nil
+	case http.StatusOK:
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return nil, discoveryError("the hub at "+req.URL.Host+" does not let this program in: it wants its bearer token", nil)
+	case http.StatusNotFound:
+		return nil, discoveryError("the hub at "+req.URL.Host+" has no node: node.enabled is false there, or it is no hub", nil)
+	default:
+		return nil, discoveryError(fmt.Sprintf("the hub at %s answers %s", req.URL.Host, resp.Status), nil)
+	}
+	cards, err = s.read(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.etag, s.cards = resp.Header.Get("ETag"), cards
+	s.mu.Unlock()
+	return cards, nil
+}
+
+func (s *Source) request(ctx context.Context, etag string) (*http.Request, error) {
+	u, err := parse(s.URL)
+	if err != nil {
+		return nil, err
+	}
+	if s.Token != "" && u.Scheme != "https" && !loopback(u.Hostname()) {
+		return nil, discoveryError("the token for "+u.Host+" would travel in the clear: use an https URL", nil)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(CardsPath).String(), nil)
+	if err != nil {
+		return nil, discoveryError("the hub's URL cannot be asked", err)
+	}
+	if s.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+s.Token)
+	}
+	if etag != "" {
+		req.Header.Set("If-None-Match", etag)
+	}
+	return req, nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// read decodes what a hub answers. Every card must be valid.
+func (s *Source) read(body io.Reader) ([]agent.Card, error) {
+	data, err := io.ReadAll(io.LimitReader(body, maxDocument+1))
+	if err != nil {
+		return nil, discoveryError("the hub's cards did not arrive whole", err)
+	}
+	if len(data) > maxDocument {
+		return nil, discoveryError(fmt.Sprintf("the hub's cards have more than %d bytes", maxDocument), nil)
+	}
+	at, err := Endpoint(s.URL)
+	if err != nil {
+		return nil, err
+	}
+	return decode(data, at)
+}
+
+func decode(data []byte, at agent.Endpoint) ([]agent.Card, error) {
+	var doc struct {
+		SchemaVersion int               `json:"schemaVersion"`
+		Cards         []json.RawMessage `json:"cards"`
+	}
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return nil, discoveryError("the hub's answer is not the JSON of a registry", err)
+	}
+	if doc.SchemaVersion != registry.SchemaVersion {
+		return nil, discoveryError(fmt.Sprintf("the hub's cards have schema version %d; this program reads version %d", doc.SchemaVersion, registry.SchemaVersion), nil)
+	}
+	cards := make([]agent.Card, 0, len(doc.Cards))
+	for i, raw := range doc.Cards {
+		card, err := agent.Decode(raw)
+		if err != nil {
+			return nil, discoveryError(fmt.Sprintf("cards[%d] of the hub", i), err)
+		}
+		card.Endpoints = []agent.Endpoint{at}
+		cards = append(cards, card)
+	}
+	return cards, nil
+}
