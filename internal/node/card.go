@@ -1,0 +1,96 @@
+package node
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/hub"
+)
+
+// inputSchema describes the payload of a request, for the cards.
+var inputSchema = json.RawMessage(`{
+  "anyOf": [
+    {"type": "string"},
+    {"type": "object", "required": ["text"], "properties": {
+      "text": {"type": "string"}, "data": {}, "stream": {"type": "boolean"}, "timeoutMs": {"type": "number", "minimum": 0}}}
+  ]
+}`)
+
+// outputSchema describes the payload of a response.
+var outputSchema = json.RawMessage(`{
+  "type": "object", "required": ["state", "taskId", "contextId", "text"], "properties": {
+    "state": {"type": "string"}, "taskId": {"type": "string"}, "contextId": {"type": "string"}, "text": {"type": "string"}}
+}`)
+
+// cardOf makes an agent's card. endpoint is where peers reach it, "" if none can.
+func cardOf(info hub.AgentInfo, hubVersion, endpoint string) agent.Card {
+	def := info.Definition
+	card := agent.Card{
+		ID:           def.ID,
+		Name:         clip(cmp.Or(strings.TrimSpace(def.Name), def.ID), agent.MaxIDLength),
+		Version:      clip(cmp.Or(firstLine(info.Health.Version), firstLine(hubVersion), "unknown"), agent.MaxIDLength),
+		Description:  clip(def.Description, agent.MaxTextLength),
+		Tier:         agent.L3,
+		Protocols:    []string{"a2a/1.0", "a2a/0.3"},
+		Capabilities: []agent.Capability{},
+		SandboxID:    def.Sandbox,
+		Origin:       agent.Local,
+	}
+	if def.Tier != nil {
+		card.Tier = agent.TierOf(*def.Tier)
+	}
+	if endpoint != "" {
+		card.Endpoints = []agent.Endpoint{{Transport: agent.TransportWebSocket, Address: endpoint}}
+	}
+	if info.Health.Status == hub.Unhealthy {
+		return card // it can do nothing now
+	}
+	for _, c := range def.Capabilities {
+		card.Capabilities = append(card.Capabilities, agent.Capability{
+			ID: c.ID, Name: cmp.Or(c.Name, c.ID), Description: c.Description, InputSchema: inputSchema, OutputSchema: outputSchema,
+		})
+	}
+	return card
+}
+
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	return strings.TrimSpace(s)
+}
+
+// clip cuts a text to n bytes of whole characters.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return strings.ToValidUTF8(s, "�")
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+// serveCards answers with the cards of the hub's agents, in order of
+// registration, as registry.Encode writes them.
+func (n *Node) serveCards(w http.ResponseWriter, r *http.Request) {
+	body, err := n.Registry().EncodeLocal()
+	if err != nil {
+		n.log.Error("cannot encode the agents' cards", "error", err)
+		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		return
+	}
+	sum := sha256.Sum256(body)
+	etag := `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
+	h := w.Header()
+	h.Set("ETag", etag)
+	h.Set("Cache-Control", "private, no-cache")
+	if r.Header.Get("If-None-Match") == etag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Type", "application/json")
+	if _, err := w.Write(body); err != nil {
+		return // the peer has gone
+	}
+}

@@ -1,0 +1,322 @@
+// Package node gives the hub's agents to the coordination library: each is a card
+// in a registry, and an envelope that is sent to one runs a task on it, the way
+// that every task runs.
+//
+// The cards are kept true. An agent that cannot take a task, because its program
+// is missing or its circuit is open, keeps its card but offers no capabilities,
+// so that nobody who asks for a capability is sent to it; one who asks for the
+// agent itself is told why it cannot.
+//
+// Programs with the library, package parley, reach the agents over WebSocket at
+// [Path], and find them at [CardsPath]. What envelopes say to an agent and it to
+// them is described in docs/coordination.md.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/parleyhub/parley"
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/registry/hubcards"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/transport/websocket"
+)
+
+// Where peers reach the node on the hub's HTTP server.
+const (
+	Path      = hubcards.Path
+	CardsPath = hubcards.CardsPath
+)
+
+// Options set up a Node. Hub is needed.
+type Options struct {
+	Hub *hub.Hub
+	// Version is the hub's; it stands on the card of an agent whose own is not known.
+	Version string
+	// PeerTier is the highest tier that agents of other processes may have here;
+	// NoTier means L2.
+	PeerTier agent.Tier
+	// CrossSandbox are agents that those in any sandbox may address.
+	CrossSandbox []string
+	// Audit keeps decisions, deliveries between tiers and refusals; nil: nothing
+	// does. It must outlive the node.
+	Audit  router.Auditor
+	Logger *slog.Logger // nil discards
+}
+
+// Bounds of what peers can use.
+const (
+	maxConns    = 1024
+	maxChannels = 10_000
+	maxCards    = 20_000
+	maxWork     = 2048 // envelopes whose answers are under way
+)
+
+// Node is the hub's agents as cards. Make one with [Open] and [Node.Close] it in
+// the end, after the hub. It is safe for concurrent use.
+type Node struct {
+	hub      *hub.Hub
+	version  string
+	peerTier agent.Tier
+	audit    router.Auditor
+	log      *slog.Logger
+	node     *parley.Node
+	listener *websocket.Listener
+
+	changed chan struct{} // holds one if the agents may have changed
+	stop    context.CancelFunc
+	watcher sync.WaitGroup
+	slots   chan struct{} // of maxWork
+
+	mu       sync.Mutex
+	desks    map[string]*desk // by agent
+	endpoint string           // where peers reach the node; "" while nobody can
+	work     sync.WaitGroup   // of answers under way; counted up under mu
+	closed   bool
+}
+
+// Open makes a node of the agents of a hub. Nobody can reach it before
+// [Node.Mount].
+func Open(o Options) (*Node, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.PeerTier == agent.NoTier {
+		o.PeerTier = agent.L2
+	}
+	n := &Node{
+		hub: o.Hub, version: o.Version, peerTier: o.PeerTier, audit: o.Audit, log: o.Logger,
+		changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), desks: make(map[string]*desk),
+	}
+	var err error
+	n.node, err = parley.New(parley.Options{
+		Registry: registry.Options{MaxCards: maxCards},
+		Router: router.Options{
+			Sandbox:   &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: o.CrossSandbox},
+			Telemetry: telemetry.New(telemetry.Options{Sinks: []telemetry.Sink{telemetry.Logger(o.Logger), telemetry.SinkFunc(n.auditChannels)}}),
+			Audit:     o.Audit,
+		},
+		Channels: channel.Options{MaxChannels: maxChannels},
+		Trust:    n.trust,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the node: %w", err)
+	}
+	n.listener = websocket.NewListener(websocket.ListenOptions{
+		// The hub's HTTP server has checked Host, Origin and token: all that come this
+		// far hold the same token and are one peer.
+		Authenticate: func(*http.Request) (string, error) { return "http", nil },
+		MaxConns:     maxConns,
+		OnRefuse: func(_ *http.Request, reason error) {
+			n.log.Info("a connection of a peer was refused", "reason", reason)
+		},
+	})
+	if err := n.node.Listen(n.listener); err != nil {
+		return nil, errors.Join(err, n.node.Close(context.Background()))
+	}
+	n.sync()
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	n.watcher.Go(func() { n.watch(ctx) })
+	n.hub.OnAgents(n.wake)
+	n.wake() // what changed before
+	return n, nil
+}
+
+// Mount adds what peers need to an HTTP server that checks who they are.
+func (n *Node) Mount(mount func(pattern string, h http.Handler)) {
+	mount("GET "+Path, n.listener)
+	mount("GET "+CardsPath, http.HandlerFunc(n.serveCards))
+}
+
+// Announce puts into the cards where peers reach the node: the URL of the HTTP
+// server in which it is mounted, "http://127.0.0.1:8080".
+func (n *Node) Announce(baseURL string) error {
+	at, err := hubcards.Endpoint(baseURL)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.endpoint = at.Address
+	n.mu.Unlock()
+	n.wake()
+	return nil
+}
+
+// Registry returns the cards.
+func (n *Node) Registry() *registry.Registry { return n.node.Registry() }
+
+// Telemetry returns where the node's events go.
+func (n *Node) Telemetry() *telemetry.Recorder { return n.node.Telemetry() }
+
+// trust decides which agents of other processes come in.
+func (n *Node) trust(_ string, card agent.Card) error {
+	if card.Tier < n.peerTier {
+		return fmt.Errorf("this hub takes agents of other processes from tier %v on, and %q is of %v; node.peerTier in its config.yaml says so",
+			n.peerTier, card.ID, card.Tier)
+	}
+	return nil
+}
+
+// auditChannels audits the channels that were refused; the router audits the rest.
+func (n *Node) auditChannels(e telemetry.Event) {
+	if e.Type != telemetry.Security || e.ChannelID == "" && e.Code != parley.CodePeerRefused || n.audit == nil {
+		return
+	}
+	if err := n.audit.Append(e, nil); err != nil {
+		n.log.Error("a refusal could not be audited", "error", err)
+	}
+}
+
+// wake has the cards looked through. It never blocks.
+func (n *Node) wake() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (n *Node) watch(ctx context.Context) {
+	for {
+		select {
+		case <-n.changed:
+			n.sync()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sync makes the cards what the hub's agents are now. One goroutine at a time
+// calls it.
+func (n *Node) sync() {
+	n.mu.Lock()
+	endpoint := n.endpoint
+	n.mu.Unlock()
+	present := make(map[string]bool)
+	for _, info := range n.hub.Agents() {
+		id := info.Definition.ID
+		present[id] = true
+		if err := n.present(cardOf(info, n.version, endpoint)); err != nil {
+			n.log.Error("an agent has no card", "agent", id, "error", err)
+		}
+	}
+	for _, d := range n.all() {
+		if !present[d.id] {
+			d.access.Leave()
+			n.mu.Lock()
+			delete(n.desks, d.id)
+			n.mu.Unlock()
+		}
+	}
+}
+
+func (n *Node) all() []*desk {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Collect(maps.Values(n.desks))
+}
+
+// present registers an agent's card, unless it is as it was.
+func (n *Node) present(card agent.Card) error {
+	n.mu.Lock()
+	d := n.desks[card.ID]
+	n.mu.Unlock()
+	if d == nil {
+		d = &desk{n: n, id: card.ID}
+		access, err := n.node.Join(card, d.handle)
+		if err != nil {
+			return err
+		}
+		d.access, d.card = access, card
+		n.mu.Lock()
+		n.desks[card.ID] = d
+		n.mu.Unlock()
+		return nil
+	}
+	if d.card.Equal(card) {
+		return nil
+	}
+	if _, err := n.Registry().Register(card); err != nil {
+		return err
+	}
+	d.card = card
+	return nil
+}
+
+// begin takes a place for an answer; it waits for one until ctx ends. The caller
+// calls end if it is true.
+func (n *Node) begin(ctx context.Context) bool {
+	select {
+	case n.slots <- struct{}{}:
+	case <-ctx.Done():
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		<-n.slots
+		return false
+	}
+	n.work.Add(1)
+	return true
+}
+
+func (n *Node) end() {
+	<-n.slots
+	n.work.Done()
+}
+
+// Close ends the node: answers that are due are given, at most until ctx ends,
+// then channels are closed. Close the hub before, so that they are due. A second
+// call does nothing.
+func (n *Node) Close(ctx context.Context) error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closed = true
+	n.mu.Unlock()
+	n.stop()
+	n.watcher.Wait()
+	answered := make(chan struct{})
+	go func() { // ends at the latest when the router has ended the answers' context
+		n.work.Wait()
+		close(answered)
+	}()
+	select {
+	case <-answered:
+	case <-ctx.Done():
+	}
+	err := n.node.Close(ctx)
+	<-answered
+	return err
+}
+
+// refused records that an agent did not work for somebody to whom it could not
+// answer.
+func (n *Node) refused(d *desk, e *envelope.Envelope, cause error) {
+	event := telemetry.Of(telemetry.Security, e)
+	event.Target, event.Code = d.id, string(router.CodeOf(cause))
+	event.Detail = "no task was begun, since its answer could not be given: " + cause.Error()
+	n.Telemetry().Emit(event)
+	if n.audit == nil {
+		return
+	}
+	if err := n.audit.Append(event, nil); err != nil {
+		n.log.Error("a refusal could not be audited", "error", err)
+	}
+}

@@ -1,0 +1,703 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley"
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/node"
+	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/registry/hubcards"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/websocket"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// actor is an agent in this process that does what its prompt says.
+type actor struct {
+	probe   func() runner.Probe
+	started chan struct{} // gets one when a turn waits to be ended
+	turns   chan string   // prompts that were begun
+}
+
+func newActor() *actor {
+	return &actor{
+		probe:   func() runner.Probe { return runner.Probe{Stage: runner.StageAuthenticated, Version: "7.1\n(build 3)"} },
+		started: make(chan struct{}, 16), turns: make(chan string, 256),
+	}
+}
+
+func (a *actor) Probe(context.Context) runner.Probe { return a.probe() }
+
+func (a *actor) Open(runner.SessionSpec) (runner.Session, error) { return session{a}, nil }
+
+type session struct{ a *actor }
+
+func (s session) Close(context.Context) error { return nil }
+
+func (s session) Turn(ctx context.Context, t runner.Turn, h runner.Handler) (runner.Outcome, error) {
+	prompt, err := runner.PromptText(t.Parts, 1<<20)
+	if err != nil {
+		return runner.Outcome{Status: runner.OutcomeFailed}, err
+	}
+	s.a.turns <- prompt
+	word, rest, _ := strings.Cut(prompt, ":")
+	switch word {
+	case "fail":
+		return runner.Outcome{Status: runner.OutcomeFailed}, &runner.Error{Code: runner.CodeAgent, Message: "the model is on strike", Remedy: "pay it"}
+	case "hang":
+		s.a.started <- struct{}{}
+		<-ctx.Done()
+		return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+	case "ask":
+		return runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which one?"}, nil
+	case "long":
+		text := strings.Repeat("ä", 150<<10) // 300 KiB
+		h.Event(runner.TextDelta{Text: text})
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: text}, nil
+	case "words":
+		for w := range strings.FieldsSeq(rest) {
+			h.Event(runner.TextDelta{Text: w + " "})
+		}
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: strings.Join(strings.Fields(rest), " ") + " "}, nil
+	}
+	return runner.Outcome{Status: runner.OutcomeCompleted, Text: "did " + prompt}, nil
+}
+
+func definition(id string, change func(*runner.Definition)) runner.Definition {
+	d := runner.Definition{ID: id, Driver: runner.DriverEcho, Capabilities: []runner.Capability{{ID: "work"}, {ID: "work." + id}}}
+	if change != nil {
+		change(&d)
+	}
+	d, err := d.Complete()
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// auditor keeps what it gets.
+type auditor struct {
+	refused chan telemetry.Event // security events
+
+	mu     sync.Mutex
+	events []telemetry.Event
+}
+
+func (a *auditor) Append(e telemetry.Event, _ *envelope.Envelope) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events = append(a.events, e)
+	if e.Type == telemetry.Security {
+		a.refused <- e
+	}
+	return nil
+}
+
+func (a *auditor) find(t telemetry.EventType) []telemetry.Event {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var found []telemetry.Event
+	for _, e := range a.events {
+		if e.Type == t {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// rig is a hub with a node that can be reached over HTTP.
+type rig struct {
+	hub   *hub.Hub
+	node  *node.Node
+	url   string
+	audit *auditor
+}
+
+func newRig(t *testing.T, o node.Options, cfg hub.Config) *rig {
+	t.Helper()
+	h, err := hub.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{hub: h, audit: &auditor{refused: make(chan telemetry.Event, 100)}}
+	o.Hub, o.Audit, o.Version = h, r.audit, "9.9"
+	if r.node, err = node.Open(o); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	r.node.Mount(mux.Handle)
+	srv := httptest.NewServer(mux)
+	r.url = srv.URL
+	if err := r.node.Announce(srv.URL); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := errors.Join(h.Close(context.Background()), r.node.Close(context.Background()), r.node.Close(context.Background()))
+		srv.Close()
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// simple is a rig with one agent, "mars", and who plays it.
+func simple(t *testing.T) (*rig, *actor) {
+	t.Helper()
+	a := newActor()
+	return newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: a}}}), a
+}
+
+// peer is a program with the library and one agent.
+type peer struct {
+	*parley.Agent
+	node *parley.Node
+	got  chan *envelope.Envelope
+}
+
+func (r *rig) peer(t *testing.T, card agent.Card) *peer {
+	t.Helper()
+	n, err := parley.New(parley.Options{
+		// Both ends have rules: this one hears everybody.
+		Router: router.Options{Sandbox: &router.SandboxConfig{Enforced: false}},
+		Channels: channel.Options{
+			Dialers: map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{node: n, got: make(chan *envelope.Envelope, 256)}
+	t.Cleanup(func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := n.Registry().EnableDiscovery("hub", &hubcards.Source{URL: r.url, Interval: 20 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if p.Agent, err = n.Join(card, func(_ context.Context, e *envelope.Envelope) { p.got <- e }); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func visitor(tier agent.Tier, sandbox string) agent.Card {
+	return agent.Card{ID: "visitor", Name: "Visitor", Version: "1", Tier: tier, SandboxID: sandbox, Capabilities: []agent.Capability{}}
+}
+
+func (p *peer) send(t *testing.T, to string, kind envelope.Type, payload any) {
+	t.Helper()
+	if _, err := p.Send(t.Context(), to, kind, payload); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *peer) next(t *testing.T, want envelope.Type, into any) *envelope.Envelope {
+	t.Helper()
+	select {
+	case e := <-p.got:
+		if e.Type != want {
+			t.Fatalf("got a %s, not a %s: %s", e.Type, want, e.Payload)
+		}
+		if into != nil {
+			if err := e.Unmarshal(into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return e
+	case <-time.After(20 * time.Second):
+		t.Fatalf("no %s came", want)
+		return nil
+	}
+}
+
+type reply struct {
+	State, TaskID, ContextID, Text string
+	Truncated                      bool
+	Code, Message, Remedy, Cause   string
+	Error                          *reply
+}
+
+// An answer is in the request's thread and trace (Req 2.4).
+func TestARequestRunsATaskAndIsAnswered(t *testing.T) {
+	r, _ := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	e, err := envelope.NewFactory(agent.Identity{ID: "visitor", Tier: agent.L3}).New("worker", envelope.Request, "dig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e = e.With(func(e *envelope.Envelope) { e.Metadata.TraceParent = trace })
+	if _, err := p.SendEnvelope(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	var got reply
+	answer := p.next(t, envelope.Response, &got)
+	if answer.Sender != "worker" || answer.CorrelationID != e.ID || answer.Metadata.TraceParent != trace {
+		t.Errorf("answer %+v %+v", answer, answer.Metadata)
+	}
+	if got.State != "completed" || got.Text != "did dig" {
+		t.Errorf("%+v", got)
+	}
+	task, err := r.hub.Task(t.Context(), a2a.TaskID(got.TaskID), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	about, _ := task.Metadata["envelope"].(map[string]any)
+	if task.ContextID != got.ContextID || about["id"] != e.ID || about["sender"] != "visitor" || about["traceparent"] != trace {
+		t.Errorf("the task says %v", task.Metadata)
+	}
+}
+
+func TestPayloadsOfARequest(t *testing.T) {
+	r, a := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	for _, tc := range []struct{ payload, prompt, code string }{
+		{payload: `"dig"`, prompt: "dig"},
+		{payload: `{"text":"dig","timeoutMs":1000,"more":1}`, prompt: "dig"},
+		{payload: `{"text":"dig","data":{"deep":9007199254740993}}`, prompt: "9007199254740993"},
+		{payload: `{"question":1}`, prompt: `"question": 1`},
+		{payload: `[1,2]`, prompt: "1"},
+		{payload: `null`, code: "INVALID_PAYLOAD"},
+		{payload: `"  "`, code: "INVALID_PAYLOAD"},
+		{payload: `{"text":""}`, code: "INVALID_PAYLOAD"},
+		{payload: `{"text":5}`, code: "INVALID_PAYLOAD"},
+		{payload: `{"text":"x","timeoutMs":-1}`, code: "INVALID_PAYLOAD"},
+		{payload: `{"text":"x","stream":"yes"}`, code: "INVALID_PAYLOAD"},
+	} {
+		p.send(t, "worker", envelope.Request, json.RawMessage(tc.payload))
+		var got reply
+		if tc.code != "" {
+			if p.next(t, envelope.ErrorMessage, &got); got.Code != tc.code || got.Message == "" {
+				t.Errorf("%s: %+v", tc.payload, got)
+			}
+			continue
+		}
+		p.next(t, envelope.Response, &got)
+		if prompt := <-a.turns; !strings.Contains(prompt, tc.prompt) {
+			t.Errorf("%s: the agent was asked %q", tc.payload, prompt)
+		}
+	}
+}
+
+func TestATaskThatFailsIsAnError(t *testing.T) {
+	r, _ := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	p.send(t, "worker", envelope.Request, "fail:")
+	var got reply
+	p.next(t, envelope.ErrorMessage, &got)
+	if got.Code != "TASK_FAILED" || got.State != "failed" || !strings.Contains(got.Message, "strike") || got.Remedy != "pay it" || got.Cause == "" || got.TaskID == "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+type piece struct {
+	ArtifactID, Text, Status string
+	Append                   bool
+}
+
+// collect reads a stream to its end and returns the text that it adds up to.
+func (p *peer) collect(t *testing.T) (string, reply) {
+	t.Helper()
+	p.next(t, envelope.StreamStart, nil)
+	var text strings.Builder
+	for {
+		select {
+		case e := <-p.got:
+			switch e.Type {
+			case envelope.StreamData:
+				var c piece
+				if err := e.Unmarshal(&c); err != nil {
+					t.Fatal(err)
+				}
+				if c.ArtifactID != "" && !c.Append {
+					text.Reset()
+				}
+				text.WriteString(c.Text)
+			case envelope.StreamEnd:
+				var end reply
+				if err := e.Unmarshal(&end); err != nil {
+					t.Fatal(err)
+				}
+				return text.String(), end
+			default:
+				t.Fatalf("%s in a stream", e.Type)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("the stream does not end")
+		}
+	}
+}
+
+func TestAStreamAddsUpToTheAnswer(t *testing.T) {
+	r, _ := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	for prompt, want := range map[string]string{"words: a b c d": "a b c d ", "dig": "did dig", "long:": strings.Repeat("ä", 150<<10)} {
+		p.send(t, "worker", envelope.Request, map[string]any{"text": prompt, "stream": true})
+		text, end := p.collect(t)
+		if text != want || end.State != "completed" || end.TaskID == "" || end.Error != nil {
+			t.Errorf("%s: %d bytes, %+v", prompt, len(text), end)
+		}
+	}
+	p.send(t, "worker", envelope.Request, map[string]any{"text": "fail:", "stream": true})
+	if _, end := p.collect(t); end.State != "failed" || end.Error == nil || end.Error.Code != "TASK_FAILED" {
+		t.Errorf("%+v", end)
+	}
+	p.send(t, "worker", envelope.Request, map[string]any{"text": "ask:", "stream": true})
+	if _, end := p.collect(t); end.State != "input-required" || end.Text != "which one?" {
+		t.Errorf("%+v", end)
+	}
+}
+
+func TestALongAnswerSaysThatItIsCut(t *testing.T) {
+	r, _ := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	p.send(t, "worker", envelope.Request, "long:")
+	var got reply
+	if p.next(t, envelope.Response, &got); !got.Truncated || !strings.HasPrefix(strings.Repeat("ä", 150<<10), got.Text) || len(got.Text) < 64<<10 {
+		t.Errorf("%d bytes, %v", len(got.Text), got.Truncated)
+	}
+}
+
+// What comes in the thread of a question is its answer, and a thread is one
+// conversation that belongs to its sender.
+func TestAThreadIsAConversation(t *testing.T) {
+	r, _ := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	p.send(t, "worker", envelope.Request, "ask:")
+	var question, answer reply
+	e := p.next(t, envelope.Response, &question)
+	if question.State != "input-required" || question.Text != "which one?" {
+		t.Fatalf("%+v", question)
+	}
+	if _, err := p.Reply(t.Context(), e, envelope.Request, "the red one"); err != nil {
+		t.Fatal(err)
+	}
+	e = p.next(t, envelope.Response, &answer)
+	if answer.TaskID != question.TaskID || answer.Text != "did the red one" {
+		t.Errorf("%+v after %+v", answer, question)
+	}
+	if _, err := p.Reply(t.Context(), e, envelope.Request, "another"); err != nil {
+		t.Fatal(err)
+	}
+	if p.next(t, envelope.Response, &answer); answer.TaskID == question.TaskID || answer.ContextID != question.ContextID {
+		t.Errorf("%+v", answer)
+	}
+	other := visitor(agent.L3, "")
+	other.ID = "stranger"
+	q := r.peer(t, other)
+	if _, err := q.Reply(t.Context(), e, envelope.Request, "mine"); err != nil {
+		t.Fatal(err)
+	}
+	if q.next(t, envelope.Response, &answer); answer.ContextID == question.ContextID {
+		t.Error("a stranger got into the conversation")
+	}
+}
+
+func TestANotificationCancels(t *testing.T) {
+	r, a := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	for _, payload := range []any{"hang:", map[string]any{"text": "hang:", "stream": true}} {
+		res, err := envelope.NewFactory(agent.Identity{ID: "visitor", Tier: agent.L3}).New("worker", envelope.Request, payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.SendEnvelope(t.Context(), res); err != nil {
+			t.Fatal(err)
+		}
+		<-a.started
+		stop, err := envelope.NewFactory(agent.Identity{ID: "visitor", Tier: agent.L3}).NewInThread(res.ID, "worker", envelope.Notification, map[string]bool{"cancel": true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.SendEnvelope(t.Context(), stop); err != nil {
+			t.Fatal(err)
+		}
+		if payload == "hang:" {
+			var got reply
+			if p.next(t, envelope.ErrorMessage, &got); got.Code != "TASK_CANCELED" || got.State != "canceled" {
+				t.Errorf("%+v", got)
+			}
+			continue
+		}
+		if _, end := p.collect(t); end.State != "canceled" || end.Error == nil || end.Error.Code != "TASK_CANCELED" {
+			t.Errorf("%+v", end)
+		}
+	}
+}
+
+// Nothing but requests and proposals makes an agent work.
+func TestOtherEnvelopesRunNoTask(t *testing.T) {
+	r, a := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	for _, kind := range envelope.Types() {
+		if kind != envelope.Request && kind != envelope.TaskProposal {
+			p.send(t, "worker", kind, "dig")
+		}
+	}
+	p.send(t, "worker", envelope.Request, "last")
+	p.next(t, envelope.Response, nil)
+	if first := <-a.turns; first != "last" {
+		t.Errorf("%q ran", first)
+	}
+}
+
+func proposalFor(capabilities ...string) map[string]any {
+	return map[string]any{"taskDescription": "dig", "requiredCapabilities": append([]string{}, capabilities...), "estimatedComplexity": "simple", "deadlineMs": 60000}
+}
+
+// Req 7.2, 7.3, 7.5: acceptance with agent and time, rejection with a reason and
+// somebody else, all in one thread.
+func TestProposals(t *testing.T) {
+	a, b := newActor(), newActor()
+	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: a}, {Definition: definition("digger", nil), Runner: b}}})
+	p := r.peer(t, visitor(agent.L3, ""))
+	p.send(t, "worker", envelope.TaskProposal, proposalFor("work", "work.worker"))
+	var yes struct {
+		AgentID, TaskID       string
+		EstimatedCompletionMs int64
+	}
+	accept := p.next(t, envelope.TaskAccept, &yes)
+	var done reply
+	response := p.next(t, envelope.Response, &done)
+	if yes.AgentID != "worker" || yes.EstimatedCompletionMs <= 0 || yes.TaskID != done.TaskID || done.Text != "did dig" || accept.CorrelationID != response.CorrelationID || accept.CorrelationID == "" {
+		t.Errorf("%+v, %+v", yes, done)
+	}
+
+	late := proposalFor()
+	late["deadlineMs"] = 0.001
+	shapeless := proposalFor()
+	delete(shapeless, "estimatedComplexity")
+	for _, tc := range []struct {
+		payload       any
+		code, instead string
+	}{
+		{proposalFor("work.digger"), "CAPABILITY_MISSING", "digger"},
+		{proposalFor("work.nobody"), "CAPABILITY_MISSING", ""},
+		{shapeless, "INVALID_PROPOSAL", ""},
+		{"dig", "INVALID_PROPOSAL", ""},
+	} {
+		p.send(t, "worker", envelope.TaskProposal, tc.payload)
+		var no struct{ AgentID, ReasonCode, RejectionReason, AlternativeSuggestion string }
+		p.next(t, envelope.TaskReject, &no)
+		if no.AgentID != "worker" || no.ReasonCode != tc.code || no.RejectionReason == "" || no.AlternativeSuggestion != tc.instead {
+			t.Errorf("%v: %+v", tc.payload, no)
+		}
+	}
+	old, err := envelope.NewFactory(agent.Identity{ID: "visitor", Tier: agent.L3}).WithClock(func() time.Time { return time.Now().Add(-time.Minute) }).
+		New("worker", envelope.TaskProposal, late)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.SendEnvelope(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	var no struct{ ReasonCode string }
+	if p.next(t, envelope.TaskReject, &no); no.ReasonCode != "DEADLINE_PASSED" {
+		t.Errorf("%+v", no)
+	}
+}
+
+// A peer does not come in above the tier that the hub allows.
+func TestPeersComeInBelowTheirTier(t *testing.T) {
+	a := newActor()
+	agents := []hub.Agent{{Definition: definition("worker", nil), Runner: a}}
+	r := newRig(t, node.Options{}, hub.Config{Agents: agents})
+	p := r.peer(t, visitor(agent.L0, ""))
+	at, err := hubcards.Endpoint(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.node.Connect(t.Context(), "visitor", "worker", at); err == nil || !strings.Contains(err.Error(), "node.peerTier") {
+		t.Errorf("connected: %v", err)
+	}
+	if refused := r.audit.find(telemetry.Security); len(refused) == 0 {
+		t.Error("the refusal is not in the audit log")
+	}
+	open := newRig(t, node.Options{PeerTier: agent.L0}, hub.Config{Agents: agents})
+	q := open.peer(t, visitor(agent.L0, ""))
+	q.send(t, "worker", envelope.Request, "dig")
+	q.next(t, envelope.Response, nil)
+}
+
+// A peer may not speak for the hub's own agents.
+func TestAPeerIsNotTakenForAnAgentOfTheHub(t *testing.T) {
+	r, a := simple(t)
+	n, err := parley.New(parley.Options{Channels: channel.Options{
+		Dialers: map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close(context.Background()) //nolint:errcheck // the test ends
+	card := visitor(agent.L3, "")
+	card.ID = "worker"
+	if _, err := n.Join(card, func(context.Context, *envelope.Envelope) {}); err != nil {
+		t.Fatal(err)
+	}
+	at, err := hubcards.Endpoint(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Connect(t.Context(), "worker", "worker", at); err == nil {
+		t.Error("the impostor is in")
+	}
+	if len(a.turns) != 0 || len(r.audit.find(telemetry.Security)) == 0 {
+		t.Error("a task ran, or the audit log does not have it")
+	}
+}
+
+// An agent in a sandbox does not work for those it may not answer (Req 10.1,
+// 10.2), and the refusal is audited.
+func TestAnAgentThatMayNotAnswerDoesNotWork(t *testing.T) {
+	a := newActor()
+	agents := []hub.Agent{{Definition: definition("worker", func(d *runner.Definition) { d.Sandbox = "cell" }), Runner: a}}
+	r := newRig(t, node.Options{}, hub.Config{Agents: agents})
+	p := r.peer(t, visitor(agent.L3, ""))
+	p.send(t, "worker", envelope.Request, "dig")
+	refused := <-r.audit.refused
+	if refused.Code != "SANDBOX_VIOLATION" || refused.Target != "worker" || refused.Sender != "visitor" {
+		t.Errorf("%+v", refused)
+	}
+	inside := visitor(agent.L3, "cell")
+	inside.ID = "inmate"
+	q := r.peer(t, inside)
+	q.send(t, "worker", envelope.Request, "dig")
+	q.next(t, envelope.Response, nil)
+	if first := <-a.turns; first != "dig" || len(a.turns) != 0 {
+		t.Error("the refused task ran")
+	}
+	open := newRig(t, node.Options{CrossSandbox: []string{"visitor"}}, hub.Config{Agents: agents})
+	s := open.peer(t, visitor(agent.L3, ""))
+	s.send(t, "worker", envelope.Request, "dig")
+	s.next(t, envelope.Response, nil)
+}
+
+// await returns the first card of an agent, from now on, that is as wanted.
+func await(t *testing.T, reg *registry.Registry, id string, wanted func(agent.Card) bool) agent.Card {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	w := reg.Watch()
+	defer w.Close()
+	for {
+		if card, err := reg.Get(id); err == nil && wanted(card) {
+			return card
+		}
+		if _, err := w.Next(ctx); err != nil {
+			t.Fatalf("the card of %s does not change: %v", id, err)
+		}
+	}
+}
+
+func offers(n int) func(agent.Card) bool {
+	return func(c agent.Card) bool { return len(c.Capabilities) == n }
+}
+
+// The cards follow the agents: their version, health, circuit, coming and going;
+// here and at a peer.
+func TestCardsAreKeptTrue(t *testing.T) {
+	a := newActor()
+	var mu sync.Mutex
+	stage := runner.StageAuthenticated
+	a.probe = func() runner.Probe {
+		mu.Lock()
+		defer mu.Unlock()
+		return runner.Probe{Stage: stage, Version: "7.1\n(build 3)"}
+	}
+	r := newRig(t, node.Options{}, hub.Config{
+		Agents:          []hub.Agent{{Definition: definition("worker", func(d *runner.Definition) { d.Name = "The Worker" }), Runner: a}},
+		BreakerFailures: 2, BreakerPause: 50 * time.Millisecond, ProbeInterval: time.Hour,
+	})
+	p := r.peer(t, visitor(agent.L3, ""))
+	for _, reg := range []*registry.Registry{r.node.Registry(), p.node.Registry()} {
+		card := await(t, reg, "worker", func(c agent.Card) bool { return c.Version == "7.1" && len(c.Endpoints) == 1 })
+		if card.Name != "The Worker" || card.Tier != agent.L3 || len(card.Capabilities) != 2 || !strings.HasSuffix(card.Endpoints[0].Address, "/node") {
+			t.Errorf("%+v", card)
+		}
+	}
+	before, err := r.node.Registry().Get("worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for range 2 { // the circuit opens, and lets a trial through after its pause
+		p.send(t, "worker", envelope.Request, "fail:")
+		p.next(t, envelope.ErrorMessage, nil)
+	}
+	await(t, r.node.Registry(), "worker", offers(2))
+	after := await(t, r.node.Registry(), "worker", func(c agent.Card) bool { return c.Revision >= before.Revision+2 })
+	if len(after.Capabilities) != 2 {
+		t.Errorf("%+v", after)
+	}
+	p.send(t, "worker", envelope.Request, "dig")
+	p.next(t, envelope.Response, nil)
+
+	mu.Lock()
+	stage = runner.StageMissing
+	mu.Unlock()
+	if _, err := r.hub.CheckHealth(t.Context(), "worker"); err != nil {
+		t.Fatal(err)
+	}
+	for _, reg := range []*registry.Registry{r.node.Registry(), p.node.Registry()} {
+		await(t, reg, "worker", offers(0))
+	}
+	var got reply
+	p.send(t, "worker", envelope.Request, "dig")
+	if p.next(t, envelope.ErrorMessage, &got); got.Code != "UNAVAILABLE" || got.Remedy == "" {
+		t.Errorf("%+v", got)
+	}
+
+	if err := r.hub.Register(hub.Agent{Definition: definition("late", nil), Runner: newActor()}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, p.node.Registry(), "late", offers(2))
+	if err := r.hub.Deregister(t.Context(), "late"); err != nil {
+		t.Fatal(err)
+	}
+	w := p.node.Registry().Watch()
+	defer w.Close()
+	for {
+		if _, err := p.node.Registry().Get("late"); err != nil {
+			break
+		}
+		if _, err := w.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Who waits when the hub stops hears how the task ended.
+func TestAnswersThatAreDueAreGivenAtTheEnd(t *testing.T) {
+	r, a := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	p.send(t, "worker", envelope.Request, "hang:")
+	<-a.started
+	if err := errors.Join(r.hub.Close(t.Context()), r.node.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	var got reply
+	if p.next(t, envelope.ErrorMessage, &got); got.Code != "TASK_FAILED" {
+		t.Errorf("%+v", got)
+	}
+}

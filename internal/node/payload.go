@@ -1,0 +1,277 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/hub"
+)
+
+// request is what a request asks an agent for.
+type request struct {
+	parts   []*a2a.Part
+	stream  bool
+	timeout time.Duration // 0: the agent's limit
+}
+
+var errEmpty = errors.New("the payload asks for nothing: send a text, or an object with the field text")
+
+// readRequest reads the payload of a request: a text; an object with the field
+// text; or any other JSON value, which the agent gets as data.
+func readRequest(payload json.RawMessage) (request, error) {
+	trimmed := bytes.TrimSpace(payload)
+	switch {
+	case len(trimmed) == 0 || string(trimmed) == "null":
+		return request{}, errEmpty
+	case trimmed[0] == '"':
+		var text string
+		if err := json.Unmarshal(trimmed, &text); err != nil {
+			return request{}, err
+		}
+		return textRequest(text)
+	case trimmed[0] == '{':
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(trimmed, &fields); err != nil {
+			return request{}, err
+		}
+		if _, ok := fields["text"]; ok {
+			return readFields(trimmed)
+		}
+	}
+	data, err := dataPart(trimmed)
+	if err != nil {
+		return request{}, err
+	}
+	return request{parts: []*a2a.Part{data}}, nil
+}
+
+func textRequest(text string) (request, error) {
+	if strings.TrimSpace(text) == "" {
+		return request{}, errEmpty
+	}
+	return request{parts: []*a2a.Part{a2a.NewTextPart(text)}}, nil
+}
+
+func readFields(payload []byte) (request, error) {
+	var fields struct {
+		Text      string          `json:"text"`
+		Data      json.RawMessage `json:"data"`
+		Stream    bool            `json:"stream"`
+		TimeoutMs float64         `json:"timeoutMs"`
+	}
+	if err := json.Unmarshal(payload, &fields); err != nil {
+		return request{}, err
+	}
+	const longest = 365 * 24 * time.Hour
+	if fields.TimeoutMs < 0 || fields.TimeoutMs > float64(longest.Milliseconds()) {
+		return request{}, errors.New("timeoutMs is not a time in milliseconds")
+	}
+	r, err := textRequest(fields.Text)
+	if err != nil {
+		return request{}, err
+	}
+	if d := bytes.TrimSpace(fields.Data); len(d) > 0 && string(d) != "null" {
+		part, err := dataPart(d)
+		if err != nil {
+			return request{}, err
+		}
+		r.parts = append(r.parts, part)
+	}
+	r.stream, r.timeout = fields.Stream, time.Duration(fields.TimeoutMs*float64(time.Millisecond))
+	return r, nil
+}
+
+func dataPart(data []byte) (*a2a.Part, error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber() // a large one must not be rounded
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, err
+	}
+	return a2a.NewDataPart(v), nil
+}
+
+// proposal is the payload of a task-proposal, as the specification has it.
+type proposal struct {
+	TaskDescription      string   `json:"taskDescription"`
+	RequiredCapabilities []string `json:"requiredCapabilities"`
+	EstimatedComplexity  string   `json:"estimatedComplexity"`
+	DeadlineMs           float64  `json:"deadlineMs"` // for the answer, after the envelope's timestamp
+}
+
+func readProposal(payload json.RawMessage) (proposal, error) {
+	var p proposal
+	if err := json.Unmarshal(payload, &p); err != nil {
+		return p, err
+	}
+	switch {
+	case strings.TrimSpace(p.TaskDescription) == "":
+		return p, errors.New("taskDescription is missing")
+	case p.RequiredCapabilities == nil:
+		return p, errors.New("requiredCapabilities is missing; it may be empty")
+	case p.EstimatedComplexity != "simple" && p.EstimatedComplexity != "medium" && p.EstimatedComplexity != "complex":
+		return p, errors.New("estimatedComplexity is not one of simple, medium, complex")
+	case p.DeadlineMs <= 0:
+		return p, errors.New("deadlineMs is not a positive number of milliseconds")
+	}
+	return p, nil
+}
+
+// accepted is the payload of a task-accept.
+type accepted struct {
+	AgentID               string `json:"agentId"`
+	EstimatedCompletionMs int64  `json:"estimatedCompletionMs"` // from now on
+	TaskID                string `json:"taskId"`
+	ContextID             string `json:"contextId"`
+}
+
+// rejected is the payload of a task-reject.
+type rejected struct {
+	AgentID               string `json:"agentId"`
+	ReasonCode            string `json:"reasonCode"`
+	RejectionReason       string `json:"rejectionReason"`
+	AlternativeSuggestion string `json:"alternativeSuggestion,omitempty"` // an agent that has what is required
+}
+
+// cancellation is the payload of a notification that ends the thread's tasks.
+type cancellation struct {
+	Cancel bool `json:"cancel"`
+}
+
+// begun is the payload of a stream-start.
+type begun struct {
+	TaskID    string `json:"taskId"`
+	ContextID string `json:"contextId"`
+}
+
+// chunk is the payload of a stream-data: a piece of the answer, or what the agent
+// is doing.
+type chunk struct {
+	ArtifactID string `json:"artifactId,omitempty"`
+	Append     bool   `json:"append,omitempty"` // to what the artifact was; else in its place
+	Text       string `json:"text,omitempty"`
+	Data       any    `json:"data,omitempty"`
+	File       string `json:"file,omitempty"` // the name of one that tasks/get has
+	Status     string `json:"status,omitempty"`
+}
+
+// result is the payload of a response, and of a stream-end.
+type result struct {
+	State     string   `json:"state"` // completed, input-required or auth-required; of a stream-end, any end
+	TaskID    string   `json:"taskId"`
+	ContextID string   `json:"contextId"`
+	Text      string   `json:"text"`                // the answer, or the question; of a stream-end only the latter
+	Data      []any    `json:"data,omitempty"`      // such as a permission question with its options
+	Truncated bool     `json:"truncated,omitempty"` // tasks/get has the whole text, and a stream too
+	Error     *failure `json:"error,omitempty"`     // of a stream-end
+}
+
+// failure is the payload of an error.
+type failure struct {
+	Code      string `json:"code"`
+	Message   string `json:"message"`
+	Remedy    string `json:"remedy,omitempty"`
+	Cause     string `json:"cause,omitempty"` // the agent's own code
+	State     string `json:"state,omitempty"` // of the task, if there is one
+	TaskID    string `json:"taskId,omitempty"`
+	ContextID string `json:"contextId,omitempty"`
+}
+
+// maxText bounds the text of one envelope in bytes; it stays below the size of an
+// envelope even if every byte has to be escaped.
+const maxText = 128 << 10
+
+// resultOf is the answer that a task has, or its question.
+func resultOf(t *a2a.Task) result {
+	r := result{State: stateName(t.Status.State), TaskID: string(t.ID), ContextID: t.ContextID}
+	if m := t.Status.Message; m != nil {
+		r.Text = textOf(m.Parts)
+		for _, p := range m.Parts {
+			if d, ok := p.Content.(a2a.Data); ok {
+				r.Data = append(r.Data, d.Value)
+			}
+		}
+	}
+	if !fits(r.Data) {
+		r.Data, r.Truncated = nil, true
+	}
+	if len(r.Text) > maxText {
+		r.Text, r.Truncated = cut(r.Text, maxText), true
+	}
+	return r
+}
+
+// fits tells whether data has room in an envelope.
+func fits(data any) bool {
+	encoded, err := json.Marshal(data)
+	return err == nil && len(encoded) <= maxText
+}
+
+// failureOf tells how a task ended that has no answer.
+func failureOf(t *a2a.Task) *failure {
+	f := &failure{
+		Code: "TASK_" + upper(stateName(t.Status.State)), Message: "the task ended " + stateName(t.Status.State),
+		State: stateName(t.Status.State), TaskID: string(t.ID), ContextID: t.ContextID,
+	}
+	m := t.Status.Message
+	if m == nil {
+		return f
+	}
+	if text := textOf(m.Parts); text != "" {
+		f.Message = cut(text, maxText)
+	}
+	if e, ok := m.Metadata[hub.MetaError].(map[string]any); ok {
+		f.Cause, _ = e["code"].(string)    // "" where it is not there
+		f.Remedy, _ = e["remedy"].(string) // the same
+	}
+	return f
+}
+
+// failureFrom tells why the hub did not take a message.
+func failureFrom(err error) *failure {
+	he, ok := errors.AsType[*hub.Error](err)
+	if !ok {
+		return &failure{Code: "INTERNAL", Message: "the hub could not do it", Remedy: "see the hub's log"}
+	}
+	return &failure{Code: upper(string(he.Code)), Message: he.Message, Remedy: he.Remedy}
+}
+
+// upper writes a code of the hub as envelopes have them: TASK_NOT_FOUND.
+func upper(code string) string { return strings.ToUpper(strings.ReplaceAll(code, "-", "_")) }
+
+// answers tells whether a task that has come to rest has something to say, or
+// else has failed.
+func answers(s a2a.TaskState) bool { return s == a2a.TaskStateCompleted || hub.Interrupted(s) }
+
+// stateName is a state in the specification's words: input-required.
+func stateName(s a2a.TaskState) string {
+	name := strings.ToLower(strings.TrimPrefix(string(s), "TASK_STATE_"))
+	return strings.ReplaceAll(name, "_", "-")
+}
+
+func textOf(parts []*a2a.Part) string {
+	var b strings.Builder
+	for _, p := range parts {
+		if t, ok := p.Content.(a2a.Text); ok && p.Filename == "" {
+			b.WriteString(string(t))
+		}
+	}
+	return b.String()
+}
+
+// cut returns at most n bytes of whole characters.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
