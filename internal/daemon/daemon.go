@@ -21,16 +21,19 @@ import (
 	"github.com/gofrs/flock"
 	"google.golang.org/grpc"
 
+	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/a2aserver"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/process"
 	"github.com/parleyhub/parley/internal/push"
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/runner/drivers"
 	"github.com/parleyhub/parley/internal/server"
+	"github.com/parleyhub/parley/telemetry/audit"
 )
 
 // Options are what Run needs besides the configuration.
@@ -50,6 +53,7 @@ type Options struct {
 // stop, then told, then killed.
 const (
 	hubPatience    = 20 * time.Second
+	nodePatience   = 5 * time.Second
 	serverPatience = 5 * time.Second
 	busPatience    = 20 * time.Second
 )
@@ -98,6 +102,7 @@ type daemon struct {
 	name   string // on the bus
 	hub    *hub.Hub
 	push   *push.Service
+	node   *node.Node
 	server *server.Server
 	info   Info
 	ends   []func() error // in the order of the starts; run backwards
@@ -108,7 +113,7 @@ func (d *daemon) atEnd(end func() error) { d.ends = append(d.ends, end) }
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openHub, d.openPush, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -240,6 +245,33 @@ func (d *daemon) openPush(ctx context.Context) error {
 	return nil
 }
 
+// AuditDir is where the hub of a data directory keeps its audit log.
+func AuditDir(dataDir string) string { return filepath.Join(dataDir, "audit") }
+
+// openNode makes the agents cards. The audit log is another process's business
+// only while a hub holds the lock of the data directory, which this one does.
+func (d *daemon) openNode(context.Context) error {
+	cfg := d.cfg.Node
+	opts := node.Options{
+		Hub: d.hub, Version: d.opts.Version, PeerTier: agent.TierOf(cfg.PeerTier), CrossSandbox: cfg.CrossSandbox, Logger: d.log,
+	}
+	if cfg.Audit.Enabled {
+		log, err := audit.Open(AuditDir(d.cfg.DataDir), audit.Options{MaxFileSize: cfg.Audit.MaxFileSize, MaxFiles: cfg.Audit.MaxFiles})
+		if err != nil {
+			return &Error{Code: CodeDataDir, Message: err.Error(), Remedy: "mend the directory audit in the data directory, or set node.audit.enabled to false", Err: err}
+		}
+		d.atEnd(log.Close)
+		opts.Audit = log
+	}
+	n, err := node.Open(opts)
+	if err != nil {
+		return err
+	}
+	d.node = n
+	d.atEnd(func() error { return within(nodePatience, n.Close) })
+	return nil
+}
+
 func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
 	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus}
@@ -264,12 +296,19 @@ func (d *daemon) openServer(ctx context.Context) error {
 	}
 	if d.cfg.HTTP.Enabled {
 		d.a2a().Mount(s.Mount)
+		s.Mount(metricsPath, metrics(d.hub, d.node.Telemetry()))
+		if d.cfg.Node.Enabled {
+			d.node.Mount(s.Mount)
+		}
 	}
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
 	d.server = s
 	d.atEnd(func() error { return within(serverPatience, s.Shutdown) })
+	if url := d.baseURL(); url != "" && d.cfg.Node.Enabled {
+		return d.node.Announce(url)
+	}
 	return nil
 }
 

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/telemetry/prom"
+)
+
+// metricsPath is where Prometheus reads the hub, behind the checks of every path.
+const metricsPath = "GET /metrics"
+
+// metrics serves the hub's state, the counters of its envelopes and those of its
+// process to Prometheus.
+func metrics(h *hub.Hub, envelopes *telemetry.Recorder) http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister( // fails only for names that clash: a test would see it
+		hubCollector{h}, prom.NewCollector(envelopes),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+}
+
+// hubCollector reads the hub when it is scraped.
+type hubCollector struct{ hub *hub.Hub }
+
+var (
+	tasksActive  = prometheus.NewDesc("parley_tasks_active", "Tasks that neither ended nor wait for somebody.", nil, nil)
+	tasksStored  = prometheus.NewDesc("parley_tasks", "Tasks in the store.", nil, nil)
+	agentHealth  = prometheus.NewDesc("parley_agent_health", "1 for the health that the agent has.", []string{"agent", "status"}, nil)
+	agentRunning = prometheus.NewDesc("parley_agent_running", "Turns that run.", []string{"agent"}, nil)
+	agentQueued  = prometheus.NewDesc("parley_agent_queued", "Turns that wait.", []string{"agent"}, nil)
+	build        = prometheus.NewDesc("parley_build_info", "1, with the hub's version.", []string{"version"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (hubCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{tasksActive, tasksStored, agentHealth, agentRunning, agentQueued, build} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c hubCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	s := c.hub.Status()
+	gauge(tasksActive, s.ActiveTasks)
+	gauge(tasksStored, s.TotalTasks)
+	gauge(build, 1, s.Version)
+	for _, a := range s.Agents {
+		id := a.Definition.ID
+		for _, status := range []hub.HealthStatus{hub.Healthy, hub.Degraded, hub.Unhealthy, hub.Unknown} {
+			is := 0
+			if a.Health.Status == status {
+				is = 1
+			}
+			gauge(agentHealth, is, id, string(status))
+		}
+		gauge(agentRunning, a.Running, id)
+		gauge(agentQueued, a.Queued, id)
+	}
+}
