@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
@@ -299,11 +300,31 @@ func (n *Node) Close(ctx context.Context) error {
 	}()
 	select {
 	case <-answered:
+		n.flush(ctx)
 	case <-ctx.Done():
 	}
 	err := n.node.Close(ctx)
 	<-answered
 	return err
+}
+
+// flushTime is how long peers may take to handle the last answers.
+const flushTime = 2 * time.Second
+
+// flush waits until peers have handled what was sent to them: closing a channel
+// drops the rest.
+func (n *Node) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	var peers sync.WaitGroup
+	for _, c := range n.node.Channels().Channels() {
+		peers.Go(func() {
+			if err := c.Flush(ctx); err != nil {
+				n.log.Info("a peer may not have heard the last answer", "agent", c.LocalAgent(), "peer", c.RemoteAgent(), "error", err)
+			}
+		})
+	}
+	peers.Wait()
 }
 
 // refused records that an agent did not work for somebody to whom it could not

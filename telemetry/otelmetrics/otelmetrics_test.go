@@ -59,7 +59,9 @@ func collect(t *testing.T, reader metric.Reader) map[string]float64 {
 		t.Fatal(err)
 	}
 	got := map[string]float64{}
-	key := func(name string, set attribute.Set) string { return name + " " + set.Encoded(attribute.DefaultEncoder()) }
+	key := func(name string, set attribute.Set) string {
+		return name + " " + set.Encoded(attribute.DefaultEncoder())
+	}
 	for _, scope := range data.ScopeMetrics {
 		for _, m := range scope.Metrics {
 			switch sum := m.Data.(type) {
