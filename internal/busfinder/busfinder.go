@@ -52,16 +52,12 @@ type Config struct {
 
 // ForProject is the Config of a project's MCP server.
 func ForProject(project *mcpconfig.Config) Config {
+	server := daemon.ProjectBus(project, nil)
 	return Config{
-		URL: bus.Secret(project.NATSURL),
-		Credentials: bus.Credentials{
-			User: project.Credentials.Username, Password: bus.Secret(project.Credentials.Password),
-			CertFile: project.TLS.Cert, KeyFile: project.TLS.Key, CAFile: project.TLS.CA,
-		},
+		URL: server.URL, Credentials: server.Credentials, Name: server.Name,
 		Access:    bus.AccessProject,
 		Namespace: project.Namespace,
 		Autostart: project.Autostart,
-		Name:      "nats-mcp-server " + project.Namespace,
 	}
 }
 

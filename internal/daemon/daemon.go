@@ -27,6 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/mcpserver"
 	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/process"
 	"github.com/parleyhub/parley/internal/push"
@@ -55,6 +56,7 @@ const (
 	hubPatience    = 20 * time.Second
 	nodePatience   = 5 * time.Second
 	serverPatience = 5 * time.Second
+	mcpPatience    = 5 * time.Second
 	busPatience    = 20 * time.Second
 )
 
@@ -104,6 +106,7 @@ type daemon struct {
 	push   *push.Service
 	node   *node.Node
 	server *server.Server
+	mcp    *mcpserver.Handler // nil without HTTP
 	info   Info
 	ends   []func() error // in the order of the starts; run backwards
 }
@@ -300,12 +303,17 @@ func (d *daemon) openServer(ctx context.Context) error {
 		if d.cfg.Node.Enabled {
 			d.node.Mount(s.Mount)
 		}
+		d.mcp = d.mcpHandler()
+		s.Mount(mcpserver.Path, d.mcp)
 	}
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
 	d.server = s
 	d.atEnd(func() error { return within(serverPatience, s.Shutdown) })
+	if d.mcp != nil { // before the server, which waits for the requests
+		d.atEnd(func() error { return within(mcpPatience, d.mcp.Close) })
+	}
 	if url := d.baseURL(); url != "" && d.cfg.Node.Enabled {
 		return d.node.Announce(url)
 	}

@@ -206,6 +206,13 @@ func (h *Handler) opened(server *mcp.Server, id string) {
 	}
 }
 
+// Sessions is how many sessions there are.
+func (h *Handler) Sessions() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.sessions) + h.opening
+}
+
 // Close ends every session, and every request that still runs; new sessions are
 // refused. It waits for the calls of tools in sessions, whose owner should end
 // those that wait for something before.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -45,9 +46,16 @@ type lines struct {
 	urgent   []jsonrpc.Message  // all but tool calls
 	calls    []*jsonrpc.Request // tool calls, which begin one after the other
 	turn     any                // the id of the tool call that has begun, nil if the next may
-	underWay map[any]*batch     // requests without an answer, by id; nil: in no batch
+	underWay map[any]pending    // requests without an answer, by id
 	err      error              // of the input, io.EOF at its end
 	closed   bool
+}
+
+// pending is a request that has no answer yet.
+type pending struct {
+	batch *batch // nil: in none
+	// lasting is set where the answer comes with the end of the connection.
+	lasting bool
 }
 
 // batch collects the answers of requests that came together.
@@ -62,7 +70,7 @@ func (l *lines) Connect(context.Context) (mcp.Connection, error) { return l, nil
 // newLines makes a connection that reads in until it ends or breaks. Close closes
 // in, so that the goroutine that reads it ends where closing has that effect.
 func newLines(in io.ReadCloser, out io.Writer, ended func()) *lines {
-	l := &lines{in: bufio.NewReaderSize(in, 64<<10), close: in.Close, ended: ended, out: out, underWay: map[any]*batch{}}
+	l := &lines{in: bufio.NewReaderSize(in, 64<<10), close: in.Close, ended: ended, out: out, underWay: map[any]pending{}}
 	l.changed.L = &l.mu
 	return l
 }
@@ -190,7 +198,7 @@ func (l *lines) enqueue(data []byte, b *batch) (problem string) {
 		if _, taken := l.underWay[id]; taken {
 			return fmt.Sprintf("the id %.80q belongs to a request that is under way", fmt.Sprint(id))
 		}
-		l.underWay[id] = b
+		l.underWay[id] = pending{b, request.Method == "subscriptions/listen"}
 		if b != nil {
 			b.missing++
 		}
@@ -215,7 +223,7 @@ func (l *lines) forget(cancelled *jsonrpc.Request) bool {
 		return false
 	}
 	id, err := jsonrpc.MakeID(params.RequestID)
-	if err != nil || !id.IsValid() || l.underWay[id.Raw()] != nil { // those of a batch are answered
+	if err != nil || !id.IsValid() || l.underWay[id.Raw()].batch != nil { // those of a batch are answered
 		return false
 	}
 	before := len(l.calls)
@@ -270,26 +278,44 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 			l.calls = l.calls[1:]
 			l.turn = call.ID.Raw()
 			return call, nil
-		case l.err != nil && len(l.underWay) == 0:
+		case l.err != nil && l.answeredAll():
 			return nil, l.err
 		}
 		l.changed.Wait()
 	}
 }
 
+// answeredAll tells whether what is under way needs no more waiting. The caller
+// holds the lock.
+func (l *lines) answeredAll() bool {
+	for _, p := range l.underWay {
+		if !p.lasting {
+			return false
+		}
+	}
+	return true
+}
+
 // Write implements mcp.Connection. It blocks while the client does not read.
 func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
+	response, ok := message.(*jsonrpc.Response)
+	if ok && response.Error != nil {
+		response.Error = coded(response.Error)
+	}
 	data, err := jsonrpc.EncodeMessage(message)
+	if err != nil && ok { // an error here would end the connection
+		failed := &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the answer cannot be encoded"}
+		data, err = jsonrpc.EncodeMessage(&jsonrpc.Response{ID: response.ID, Error: failed})
+	}
 	if err != nil {
 		return fmt.Errorf("encode a message: %w", err)
 	}
-	response, ok := message.(*jsonrpc.Response)
 	if !ok {
 		return l.writeLine(data)
 	}
 	id := response.ID.Raw()
 	l.mu.Lock()
-	b := l.underWay[id]
+	b := l.underWay[id].batch
 	l.mu.Unlock()
 	if b == nil {
 		err = l.writeLine(data)
@@ -304,6 +330,19 @@ func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 	}
 	l.changed.Broadcast()
 	return err
+}
+
+// coded gives an error a code where the SDK gives none: params that cannot be
+// decoded, and requests that come at the wrong time.
+func coded(err error) error {
+	if _, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		return err
+	}
+	e := &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: err.Error()}
+	if strings.Contains(e.Message, "unmarshaling") {
+		e.Code = jsonrpc.CodeInvalidParams
+	}
+	return e
 }
 
 // answered adds an answer to a batch and writes it when it is complete.

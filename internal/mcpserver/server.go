@@ -2,6 +2,8 @@ package mcpserver
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -56,7 +58,8 @@ type Service struct {
 
 	stopped context.Context
 	stop    context.CancelFunc
-	running sync.WaitGroup // what groups do in the background
+	starts  sync.Mutex     // held to start something in the background
+	running sync.WaitGroup // what runs there
 }
 
 // NewService returns a Service that runs until Stop.
@@ -72,8 +75,15 @@ func NewService(opts Options) *Service {
 // Stop ends the calls that wait for something, and what groups do in the
 // background. Other calls still work.
 func (s *Service) Stop() {
-	s.stop()
+	s.endWaits()
 	s.running.Wait()
+}
+
+// endWaits is Stop without waiting.
+func (s *Service) endWaits() {
+	s.starts.Lock()
+	defer s.starts.Unlock()
+	s.stop()
 }
 
 // Server is one MCP server: for one connection, or for all requests of clients
@@ -143,8 +153,11 @@ func (s *Server) Value(key any, fresh func() any) any {
 // Go runs f in the background. Its context ends with [Service.Stop], which waits
 // for f. After Stop it does nothing.
 func (s *Server) Go(f func(context.Context)) {
-	if s.service.stopped.Err() == nil {
-		s.service.running.Go(func() { f(s.service.stopped) })
+	service := s.service
+	service.starts.Lock()
+	defer service.starts.Unlock()
+	if service.stopped.Err() == nil {
+		service.running.Go(func() { f(service.stopped) })
 	}
 }
 
@@ -157,7 +170,16 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
 			}
 		}()
-		return next(ctx, method, req)
+		result, err = next(ctx, method, req)
+		if e, ok := errors.AsType[explained](err); ok { // of a resource: tools return results
+			_, message, remedy := e.Explain()
+			err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: message + " " + remedy}
+		}
+		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && len(e.Data) > 0 && !json.Valid(e.Data) {
+			// The SDK quotes a URI that does not exist as Go does, not as JSON.
+			err = &jsonrpc.Error{Code: e.Code, Message: e.Message}
+		}
+		return result, err
 	}
 }
 

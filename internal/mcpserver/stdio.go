@@ -18,7 +18,7 @@ const closePatience = 3 * time.Second
 // a goroutine stays behind until the process ends.
 func (s *Service) ServeLines(ctx context.Context, in io.ReadCloser, out io.Writer) error {
 	server := s.NewServer()
-	conn := newLines(in, out, s.stop)
+	conn := newLines(in, out, s.endWaits)
 	server.release = conn.release
 	session, err := server.mcp.Connect(context.WithoutCancel(ctx), conn, nil)
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *Service) ServeLines(ctx context.Context, in io.ReadCloser, out io.Write
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		s.stop()
+		s.endWaits()
 		closed := make(chan error, 1)
 		go func() { closed <- session.Close() }() // hangs while the client does not read
 		select {

@@ -64,9 +64,12 @@ func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
 		if err != nil {
 			failure := failureOf(err)
 			logFailure(ctx, log, failure)
+			tell(ctx, req, "warning", map[string]string{"message": t.Name + " failed", "error": failure.Message})
 			return failure.result(), nil
 		}
-		log.DebugContext(ctx, "tool called", "took", time.Since(start).String())
+		took := time.Since(start).String()
+		log.DebugContext(ctx, "tool called", "took", took)
+		tell(ctx, req, "debug", map[string]string{"message": t.Name + " called", "took": took})
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: out}, nil
 	})
 }
@@ -96,6 +99,12 @@ func logFailure(ctx context.Context, log *slog.Logger, f *Failure) {
 		attrs = append(attrs, "cause", f.Err)
 	}
 	log.Log(ctx, level, "tool failed", attrs...)
+}
+
+// tell logs to the client, if it has asked for messages of that level.
+func tell(ctx context.Context, req *mcp.CallToolRequest, level mcp.LoggingLevel, data any) {
+	// A client that has gone gets no answer either, and the SDK logs it.
+	_ = req.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Logger: "mcp-tool", Data: data})
 }
 
 // whileRunning derives a context that also ends with Stop.

@@ -80,11 +80,13 @@ func corsHeaders(w *response, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
 	h.Add("Vary", "Origin")
 	h.Set("Cross-Origin-Resource-Policy", "cross-origin")
+	h.Set("Access-Control-Expose-Headers", "Mcp-Session-Id")
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
-	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, A2A-Version, A2A-Extensions, Last-Event-ID")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, A2A-Version, A2A-Extensions, Last-Event-ID, "+
+		"Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name, Parley-Project")
 	h.Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
 	return true

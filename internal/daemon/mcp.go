@@ -1,0 +1,62 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/mcpserver"
+)
+
+// hubNamespace has the channels of those who call /mcp without a project.
+const hubNamespace = "hub"
+
+// mcpHandler serves MCP to agents that have no process of ours, over HTTP.
+func (d *daemon) mcpHandler() *mcpserver.Handler {
+	return mcpserver.NewHandler(mcpserver.HandlerOptions{Open: d.openProject, Logger: d.log.With("component", "mcp-server")})
+}
+
+// openProject opens the channels of the project in a directory, the same as the
+// MCP process of an agent that works there.
+func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
+	cfg, err := mcpConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	return mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{
+		Version: d.opts.Version, Logger: d.log,
+		Dial: func(ctx context.Context) (*bus.Bus, error) { return d.projectBus(ctx, cfg) },
+	})
+}
+
+// mcpConfig reads a project's configuration. The hub's own environment is not the
+// project's, so it does not count.
+func mcpConfig(dir string) (*mcpconfig.Config, error) {
+	if dir == "" {
+		return &mcpconfig.Config{Document: mcpconfig.Document{Namespace: hubNamespace, Channels: mcpconfig.DefaultChannels()}}, nil
+	}
+	return mcpconfig.Load(mcpconfig.Sources{WorkDir: dir, LookupEnv: func(string) (string, bool) { return "", false }})
+}
+
+// projectBus is the bus of a project: the server that it has configured, else this
+// hub's own, where it gets no more than the project's account.
+func (d *daemon) projectBus(ctx context.Context, cfg *mcpconfig.Config) (*bus.Bus, error) {
+	if cfg.NATSURL != "" {
+		return bus.Open(ctx, ProjectBus(cfg, d.log))
+	}
+	return bus.Join(ctx, bus.Config{Name: "parley-hub " + cfg.Namespace, Logger: d.log}, func(ctx context.Context) (bus.Grant, error) {
+		return d.bus.Grant(ctx, bus.GrantRequest{Access: bus.AccessProject, Namespace: cfg.Namespace})
+	})
+}
+
+// ProjectBus is the NATS server that a project has configured.
+func ProjectBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
+	return bus.Config{
+		URL: bus.Secret(cfg.NATSURL), Name: "nats-mcp-server " + cfg.Namespace, Logger: log,
+		Credentials: bus.Credentials{
+			User: cfg.Credentials.Username, Password: bus.Secret(cfg.Credentials.Password),
+			CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, CAFile: cfg.TLS.CA,
+		},
+	}
+}

@@ -1,0 +1,4 @@
+package mcpserver
+
+// MaxTokens is how many sessions clients can hold by tokens.
+const MaxTokens = maxTokens
