@@ -88,8 +88,11 @@ func (a *app) mcp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log.Info("the MCP server is ready", "version", version.String(), "project", cfg.ProjectPath, "namespace", cfg.Namespace,
-		"channels", len(cfg.Channels), "configuration", cfg.File)
+	log.Info("the MCP server is ready", "version", version.String(), "project", cfg.ProjectPath, "projectId", cfg.ProjectID,
+		"namespace", cfg.Namespace, "channels", len(cfg.Channels), "configuration", cfg.File)
+	if cfg.File == "" {
+		log.Info("there is no " + mcpconfig.ProjectFile + ": the defaults are in force")
+	}
 	err = project.ServeLines(ctx, io.NopCloser(a.stdin), stdout)
 	if err != nil {
 		log.Warn("the connection to the client broke", "error", err)

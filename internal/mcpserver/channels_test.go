@@ -22,6 +22,7 @@ func timeless(text string) string { return clock.ReplaceAllString(text, "TIME") 
 // REQ-TOOL-012, REQ-TOOL-015, REQ-TOOL-021, REQ-TOOL-023, REQ-TOOL-028,
 // REQ-TOOL-030, REQ-TOOL-031, REQ-TOOL-035, REQ-TOOL-037, REQ-TOOL-038,
 // REQ-TOOL-039, REQ-USE-004
+// REQ-TOOL-008, REQ-TOOL-009, REQ-TEST-002
 func TestTheToolsSayWhatTheSpecificationSays(t *testing.T) {
 	p := openProject(t, configOf("texts", planning()...), startServer(t).dial)
 	a := join(t, p)
@@ -56,6 +57,7 @@ func TestTheToolsSayWhatTheSpecificationSays(t *testing.T) {
 // REQ-TOOL-003, REQ-TOOL-007, REQ-TOOL-010, REQ-TOOL-014, REQ-TOOL-016,
 // REQ-TOOL-025, REQ-TOOL-036, REQ-ERROR-001, REQ-ERROR-003, REQ-ERROR-004,
 // REQ-USE-001, REQ-USE-002, REQ-SEC-005, REQ-SEC-TEST-002
+// REQ-TOOL-013, REQ-ERROR-006
 func TestWrongCallsAreToldWhatToDo(t *testing.T) {
 	p := openProject(t, configOf("wrong", planning()...), startServer(t).dial)
 	a := join(t, p)
@@ -291,6 +293,7 @@ func roundTrip(t *testing.T, v any) any {
 
 // Section 16 and UC-002: a dispatcher, workers and a reporter over one project.
 // REQ-TEST-003
+// REQ-GUIDE-WORKFLOWS
 func TestAgentsWorkTogether(t *testing.T) {
 	n := startServer(t)
 	cfg := configOf("team")
