@@ -207,3 +207,23 @@ func (r *Router) SetTierConfig(c TierConfig) error {
 
 // SetSandboxConfig replaces the sandbox rules.
 func (r *Router) SetSandboxConfig(c SandboxConfig) { r.sandbox.Store(compileSandbox(c)) }
+
+// Permit returns nil if a request of agent from may go to agent to, both of which
+// must have cards, and otherwise the [*Error] that the router would give. It sends
+// nothing and emits nothing: it is for those who show agents only what they may
+// use.
+func (r *Router) Permit(from, to string) error {
+	sender, known := r.reg.Identity(from)
+	if !known {
+		return errorf(CodeSenderUnknown, from, "the sender %q has no registered card", from)
+	}
+	target, known := r.reg.Identity(to)
+	if !known {
+		return notFound(to)
+	}
+	p := policy{tiers: r.tiers.Load(), sandbox: r.sandbox.Load(), from: sender, e: &envelope.Envelope{Type: envelope.Request}}
+	if err := p.check(target); err != nil {
+		return err
+	}
+	return nil
+}

@@ -718,3 +718,31 @@ func Example() {
 	// mercury says "hello"
 	// "mercury" (L1) may not address "mars" (L2)
 }
+
+func TestPermitSaysWhatSendWouldSay(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	register(t, r, card("sun", agent.L0))
+	register(t, r, card("earth", agent.L1))
+	register(t, r, card("venus", agent.L2))
+	boxed := card("boxed", agent.L0)
+	boxed.SandboxID = "s"
+	register(t, r, boxed)
+	for _, c := range []struct {
+		from, to string
+		want     router.Code
+	}{
+		{"sun", "venus", ""},
+		{"venus", "sun", ""}, // only a proposal needs a justification
+		{"earth", "venus", router.CodeTierViolation},
+		{"boxed", "sun", router.CodeSandboxViolation},
+		{"nobody", "sun", router.CodeSenderUnknown},
+		{"sun", "nobody", router.CodeAgentNotFound},
+	} {
+		if err := r.Permit(c.from, c.to); router.CodeOf(err) != c.want {
+			t.Errorf("%s to %s: %v, want %q", c.from, c.to, err, c.want)
+		}
+	}
+	if n := len(r.Telemetry().Recent(0)); n != 0 {
+		t.Errorf("asking left %d events", n)
+	}
+}
