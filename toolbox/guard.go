@@ -1,0 +1,81 @@
+package toolbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// ErrNoResource is what a Loader of a template returns for a URI behind which
+// there is nothing.
+var ErrNoResource = errors.New("no such resource")
+
+// guard calls what an agent has registered. The context also ends with the
+// provider; a panic becomes an error, and every error an *Error.
+func guard[R any](ctx context.Context, p *Provider, name string, call func(context.Context) (R, error)) (R, error) {
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(p.ctx, func() { cancel(context.Cause(p.ctx)) })()
+	result, err := catch(inner, p, name, call)
+	if err == nil {
+		return result, nil
+	}
+	var none R
+	return none, p.failure(ctx, name, err)
+}
+
+func catch[R any](ctx context.Context, p *Provider, name string, call func(context.Context) (R, error)) (result R, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &Error{Code: CodePanic, Name: name, SourceAgent: p.id, Message: name + " crashed", Err: &crash{v, debug.Stack()}}
+		}
+	}()
+	return call(ctx)
+}
+
+// crash is a panic's value. Its stack is for logs: errors.As finds it.
+type crash struct {
+	value any
+	stack []byte
+}
+
+func (c *crash) Error() string { return fmt.Sprint(c.value) }
+
+// failure gives an error of an agent's function its code.
+func (p *Provider) failure(ctx context.Context, name string, err error) *Error {
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, ErrNoResource):
+		return resourceNotFound(name)
+	case p.ctx.Err() != nil:
+		return &Error{Code: CodeClosed, Name: name, SourceAgent: p.id, Message: name + " was cut off", Err: context.Cause(p.ctx)}
+	case ctx.Err() != nil:
+		return &Error{Code: CodeCanceled, Name: name, SourceAgent: p.id, Message: name + " was canceled", Err: err}
+	}
+	return &Error{Code: CodeFailed, Name: name, SourceAgent: p.id, Message: name + " failed", Err: err}
+}
+
+// read loads a resource.
+func (p *Provider) read(ctx context.Context, uri, mimeType string, load Loader) (*mcp.ReadResourceResult, error) {
+	result, err := guard(ctx, p, uri, func(ctx context.Context) (*mcp.ReadResourceResult, error) { return load(ctx, uri) })
+	if err != nil {
+		return nil, err
+	}
+	if result == nil {
+		return nil, errorf(CodeFailed, uri, p.id, "%s gave nothing", uri)
+	}
+	for _, c := range result.Contents {
+		if c.URI == "" {
+			c.URI = uri
+		}
+		if c.MIMEType == "" {
+			c.MIMEType = mimeType
+		}
+	}
+	return result, nil
+}

@@ -1,0 +1,429 @@
+package toolbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Limits of a mount.
+const (
+	MaxMounted         = 1000 // tools, resources, templates and prompts of one server, each
+	DefaultDialTimeout = 30 * time.Second
+	MaxRedial          = time.Minute // between two attempts
+)
+
+// MountOptions say which MCP server to take in.
+type MountOptions struct {
+	// Name is the id of the provider, and so the first part of the tools' names.
+	Name string
+	// Dial returns a new transport to the server: mcp.CommandTransport,
+	// mcp.StreamableClientTransport or [Over], say. ctx ends when the attempt is
+	// given up, not with the connection.
+	Dial func(ctx context.Context) (mcp.Transport, error)
+	// DialTimeout bounds an attempt, the lists of tools included; 0 means
+	// DefaultDialTimeout.
+	DialTimeout time.Duration
+	Logger      *slog.Logger // nil discards
+}
+
+// Mount is an MCP server whose tools, resources and prompts stand in a box. Its
+// connection is made again when it breaks; until then the calls of its tools, which
+// stay listed, fail with CodeUnavailable. It is safe for concurrent use.
+type Mount struct {
+	o        MountOptions
+	provider *Provider
+	cancel   context.CancelFunc
+	done     chan struct{}
+	changed  chan struct{} // the server has changed its lists
+
+	mu       sync.Mutex
+	status   MountStatus
+	session  *mcp.ClientSession // nil while there is none
+	calls    map[int64]func(Progress)
+	lastCall int64
+}
+
+// MountStatus is how a mount is.
+type MountStatus struct {
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since"`
+	// Problem is why it is not connected.
+	Problem error `json:"-"`
+	// Tools, Resources, Templates and Prompts are how many stand in the box, Skipped
+	// how many could not be taken in.
+	Tools     int `json:"tools"`
+	Resources int `json:"resources"`
+	Templates int `json:"templates"`
+	Prompts   int `json:"prompts"`
+	Skipped   int `json:"skipped"`
+}
+
+var errConnecting = errors.New("the server is not connected yet")
+
+// Mount begins to take in an MCP server and returns at once. Errors are [*Error]s,
+// of a name that is taken say. [Mount.Close] ends it.
+func (b *Box) Mount(o MountOptions) (*Mount, error) {
+	p, err := b.Provider(o.Name)
+	if err != nil {
+		return nil, err
+	}
+	if o.DialTimeout <= 0 {
+		o.DialTimeout = DefaultDialTimeout
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &Mount{
+		o: o, provider: p, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}, 1),
+		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, calls: make(map[int64]func(Progress)),
+	}
+	go m.run(ctx)
+	return m, nil
+}
+
+// Close disconnects, takes the server's tools out of the box, and waits until all is
+// released. It is safe to call more than once.
+func (m *Mount) Close() {
+	m.cancel()
+	<-m.done
+}
+
+// Status returns without blocking.
+func (m *Mount) Status() MountStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status
+}
+
+// run keeps the connection until ctx ends.
+func (m *Mount) run(ctx context.Context) {
+	defer close(m.done)
+	defer m.provider.Close()
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = time.Second, MaxRedial
+	for ctx.Err() == nil {
+		session, err := m.dial(ctx)
+		if err == nil {
+			wait.Reset()
+			err = m.attend(ctx, session)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		m.lost(err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait.NextBackOff()):
+		}
+	}
+}
+
+// dial connects and takes in what the server has.
+func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
+	dialing, cancel := context.WithTimeout(ctx, m.o.DialTimeout)
+	defer cancel()
+	transport, err := m.o.Dial(dialing)
+	if err != nil {
+		return nil, err
+	}
+	signal := func() {
+		select {
+		case m.changed <- struct{}{}:
+		default: // it will look anyway
+		}
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "parley", Version: "1"}, &mcp.ClientOptions{
+		Capabilities:                &mcp.ClientCapabilities{}, // none: a mounted server asks nothing of us
+		ToolListChangedHandler:      func(context.Context, *mcp.ToolListChangedRequest) { signal() },
+		ResourceListChangedHandler:  func(context.Context, *mcp.ResourceListChangedRequest) { signal() },
+		PromptListChangedHandler:    func(context.Context, *mcp.PromptListChangedRequest) { signal() },
+		ProgressNotificationHandler: m.progress,
+	})
+	session, err := client.Connect(dialing, transport, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.take(dialing, session); err != nil {
+		_ = session.Close() // the first error says it
+		return nil, err
+	}
+	return session, nil
+}
+
+// attend serves a connection until it breaks or ctx ends.
+func (m *Mount) attend(ctx context.Context, session *mcp.ClientSession) error {
+	m.mu.Lock()
+	m.session = session
+	m.mu.Unlock()
+	ended := make(chan error, 1)
+	go func() { ended <- session.Wait() }()
+	for {
+		select {
+		case <-ctx.Done():
+			err := session.Close()
+			<-ended
+			return err
+		case err := <-ended:
+			_ = session.Close() // it has ended: this releases what is left
+			if err == nil {
+				err = mcp.ErrConnectionClosed
+			}
+			return err
+		case <-m.changed:
+			m.refresh(ctx, session)
+		}
+	}
+}
+
+// refresh looks again at what the server has. Where that fails, the old stays.
+func (m *Mount) refresh(ctx context.Context, session *mcp.ClientSession) {
+	ctx, cancel := context.WithTimeout(ctx, m.o.DialTimeout)
+	defer cancel()
+	if err := m.take(ctx, session); err != nil {
+		m.o.Logger.Warn("the lists of a mounted MCP server cannot be read again", "server", m.o.Name, "error", err)
+	}
+}
+
+func (m *Mount) lost(err error) {
+	m.mu.Lock()
+	was := m.status.Connected
+	m.session = nil
+	m.status.Connected, m.status.Problem = false, err
+	if was {
+		m.status.Since = m.provider.box.o.Now()
+	}
+	m.mu.Unlock()
+	m.o.Logger.Warn("a mounted MCP server cannot be reached; it is tried again", "server", m.o.Name, "error", err)
+}
+
+// taken is what a server has, as it stands in the box.
+type taken struct {
+	tools     []*tool
+	resources []*resource
+	templates []*template
+	prompts   []*prompt
+	skipped   int
+}
+
+// take replaces the provider's entries by what the server has now.
+func (m *Mount) take(ctx context.Context, session *mcp.ClientSession) error {
+	t, err := m.read(ctx, session)
+	if err != nil {
+		return err
+	}
+	b, p := m.provider.box, m.provider
+	err = b.change(func() error {
+		if p.closed {
+			return errorf(CodeClosed, "", p.id, "agent %q has left", p.id)
+		}
+		old := taken{tools: mine(b.tools, p), resources: mine(b.resources, p), templates: mine(b.templates, p), prompts: mine(b.prompts, p)}
+		p.clear()
+		t.skipped += enterAll(m, b.tools, old.tools, t.tools, func(x *tool) (string, any) { return x.shown.Name, x.shown })
+		t.skipped += enterAll(m, b.resources, old.resources, t.resources, func(x *resource) (string, any) { return x.shown.URI, x.shown })
+		t.skipped += enterAll(m, b.templates, old.templates, t.templates, func(x *template) (string, any) { return x.shown.URITemplate, x.shown })
+		t.skipped += enterAll(m, b.prompts, old.prompts, t.prompts, func(x *prompt) (string, any) { return x.shown.Name, x.shown })
+		t.tools, t.resources, t.templates, t.prompts = mine(b.tools, p), mine(b.resources, p), mine(b.templates, p), mine(b.prompts, p)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	since := m.status.Since
+	if !m.status.Connected {
+		since = b.o.Now()
+	}
+	m.status = MountStatus{
+		Connected: true, Since: since, Tools: len(t.tools), Resources: len(t.resources),
+		Templates: len(t.templates), Prompts: len(t.prompts), Skipped: t.skipped,
+	}
+	return nil
+}
+
+func mine[V owned](all map[string]V, p *Provider) []V {
+	var list []V
+	for _, v := range all {
+		if v.owner() == p {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// enterAll enters what a server has. What has not changed stays the same entry, so
+// that no session is told of a change. It returns how many do not fit.
+func enterAll[V any](m *Mount, all map[string]V, old, now []V, describe func(V) (key string, shown any)) (skipped int) {
+	before := make(map[string]V, len(old))
+	for _, v := range old {
+		key, _ := describe(v)
+		before[key] = v
+	}
+	for _, v := range now {
+		key, shown := describe(v)
+		if same, was := before[key]; was {
+			if _, as := describe(same); reflect.DeepEqual(as, shown) {
+				v = same
+			}
+		}
+		if err := enter(m.provider, all, key, v, CodeDuplicate); err != nil {
+			m.skip(key, err)
+			skipped++
+		}
+	}
+	return skipped
+}
+
+func (m *Mount) skip(what string, why error) {
+	m.o.Logger.Warn("something of a mounted MCP server is left out", "server", m.o.Name, "name", what, "error", why)
+}
+
+// read asks the server for everything that it says it has.
+func (m *Mount) read(ctx context.Context, session *mcp.ClientSession) (*taken, error) {
+	t := new(taken)
+	has := session.InitializeResult().Capabilities
+	if has == nil {
+		return t, nil
+	}
+	var err error
+	if has.Tools != nil {
+		t.tools, err = collect(m, t, session.Tools(ctx, nil), m.tool)
+	}
+	if err == nil && has.Resources != nil {
+		t.resources, err = collect(m, t, session.Resources(ctx, nil), m.resource)
+	}
+	if err == nil && has.Resources != nil {
+		t.templates, err = collect(m, t, session.ResourceTemplates(ctx, nil), m.template)
+	}
+	if err == nil && has.Prompts != nil {
+		t.prompts, err = collect(m, t, session.Prompts(ctx, nil), m.prompt)
+	}
+	return t, err
+}
+
+// collect makes entries of a list, at most MaxMounted.
+func collect[T, V any](m *Mount, t *taken, list iter.Seq2[*T, error], make func(*T) (V, string, error)) ([]V, error) {
+	var all []V
+	seen := 0
+	for x, err := range list {
+		if err != nil {
+			return nil, err
+		}
+		if seen++; seen > MaxMounted {
+			m.o.Logger.Warn("a mounted MCP server has more than can be taken in", "server", m.o.Name, "limit", MaxMounted)
+			t.skipped++
+			break
+		}
+		v, name, err := make(x)
+		if err != nil {
+			m.skip(name, err)
+			t.skipped++
+			continue
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+func (m *Mount) tool(t *mcp.Tool) (*tool, string, error) {
+	name := t.Name
+	made, err := m.provider.newTool(t, func(ctx context.Context, c *Call) (*mcp.CallToolResult, error) { return m.callTool(ctx, name, c) })
+	return made, name, err
+}
+
+func (m *Mount) resource(r *mcp.Resource) (*resource, string, error) {
+	made, err := m.provider.newResource(r, m.load)
+	return made, r.URI, err
+}
+
+func (m *Mount) template(t *mcp.ResourceTemplate) (*template, string, error) {
+	made, err := m.provider.newTemplate(t, m.load)
+	return made, t.URITemplate, err
+}
+
+func (m *Mount) prompt(x *mcp.Prompt) (*prompt, string, error) {
+	name := x.Name
+	made, err := m.provider.newPrompt(x, func(ctx context.Context, arguments map[string]string) (*mcp.GetPromptResult, error) {
+		return ask(m, name, func(s *mcp.ClientSession) (*mcp.GetPromptResult, error) {
+			return s.GetPrompt(ctx, &mcp.GetPromptParams{Name: name, Arguments: arguments})
+		})
+	})
+	return made, name, err
+}
+
+func (m *Mount) load(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
+	return ask(m, uri, func(s *mcp.ClientSession) (*mcp.ReadResourceResult, error) {
+		return s.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
+	})
+}
+
+func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallToolResult, error) {
+	params := &mcp.CallToolParams{Name: name, Arguments: json.RawMessage(c.Arguments)}
+	if c.progress != nil {
+		token := m.expect(c.progress)
+		defer m.forget(token)
+		params.SetProgressToken(token)
+	}
+	return ask(m, c.Tool, func(s *mcp.ClientSession) (*mcp.CallToolResult, error) { return s.CallTool(ctx, params) })
+}
+
+// ask asks the server, if it is connected.
+func ask[R any](m *Mount, name string, f func(*mcp.ClientSession) (R, error)) (R, error) {
+	m.mu.Lock()
+	session, problem := m.session, m.status.Problem
+	m.mu.Unlock()
+	var none R
+	if session == nil {
+		return none, m.unavailable(name, problem)
+	}
+	result, err := f(session)
+	if errors.Is(err, mcp.ErrConnectionClosed) {
+		return none, m.unavailable(name, err)
+	}
+	return result, err
+}
+
+func (m *Mount) unavailable(name string, why error) *Error {
+	return &Error{
+		Code: CodeUnavailable, Name: name, SourceAgent: m.o.Name, Err: why,
+		Message: "the MCP server " + m.o.Name + " cannot be reached now; it is tried again, so try the call later",
+	}
+}
+
+// expect remembers who wants to hear of a call's progress.
+func (m *Mount) expect(progress func(Progress)) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lastCall++
+	m.calls[m.lastCall] = progress
+	return m.lastCall
+}
+
+func (m *Mount) forget(token int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.calls, token)
+}
+
+func (m *Mount) progress(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
+	token, ok := req.Params.ProgressToken.(float64) // as JSON has it
+	if !ok {
+		return
+	}
+	m.mu.Lock()
+	tell := m.calls[int64(token)]
+	m.mu.Unlock()
+	if tell != nil {
+		tell(Progress{Done: req.Params.Progress, Total: req.Params.Total, Message: req.Params.Message})
+	}
+}

@@ -1,0 +1,128 @@
+package toolbox
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Renderer makes a prompt of its arguments.
+type Renderer func(ctx context.Context, arguments map[string]string) (*mcp.GetPromptResult, error)
+
+// prompt is a registered prompt. It does not change.
+type prompt struct {
+	*Provider
+	shown  *mcp.Prompt // with the qualified name
+	render Renderer
+}
+
+var placeholder = regexp.MustCompile(`\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}`)
+
+// AddPrompt offers a prompt template (Req 6.4) under the name "agent.name". In the
+// body "{{argument}}" stands for the argument's value; each must be one of x's
+// arguments. Values are put in as they are, once: what looks like a placeholder in
+// a value stays. x is not kept. Errors are [*Error]s.
+func (p *Provider) AddPrompt(x *mcp.Prompt, body string) error {
+	if err := p.describe(x.Name, body); err != nil {
+		return err
+	}
+	for _, m := range placeholder.FindAllStringSubmatch(body, -1) {
+		if !slices.ContainsFunc(x.Arguments, func(a *mcp.PromptArgument) bool { return a.Name == m[1] }) {
+			return errorf(CodeInvalid, x.Name, p.id, "the placeholder %s of prompt %q is not one of its arguments", m[0], x.Name)
+		}
+	}
+	description := x.Description
+	return p.AddRenderer(x, func(_ context.Context, arguments map[string]string) (*mcp.GetPromptResult, error) {
+		text := placeholder.ReplaceAllStringFunc(body, func(found string) string {
+			return arguments[strings.TrimSpace(found[2:len(found)-2])]
+		})
+		return &mcp.GetPromptResult{
+			Description: description,
+			Messages:    []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: text}}},
+		}, nil
+	})
+}
+
+// AddRenderer offers a prompt that a function makes.
+func (p *Provider) AddRenderer(x *mcp.Prompt, render Renderer) error {
+	made, err := p.newPrompt(x, render)
+	if err != nil {
+		return err
+	}
+	return add(p, p.box.prompts, made.shown.Name, made, CodeDuplicate)
+}
+
+func (p *Provider) newPrompt(x *mcp.Prompt, render Renderer) (*prompt, error) {
+	name, err := p.qualify(x.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.describe(name, x.Description); err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool)
+	for _, a := range x.Arguments {
+		if a.Name == "" || seen[a.Name] {
+			return nil, errorf(CodeInvalid, name, p.id, "the arguments of prompt %q need names, each its own", name)
+		}
+		seen[a.Name] = true
+	}
+	shown := *x
+	shown.Name = name
+	return &prompt{Provider: p, shown: &shown, render: render}, nil
+}
+
+// Prompt is a prompt in a list.
+type Prompt struct {
+	*mcp.Prompt // with the qualified name; do not change it
+	SourceAgent string
+}
+
+// Prompts lists the prompts that a caller may see, by name.
+func (b *Box) Prompts(caller string) []Prompt {
+	all := visible(b, caller, b.prompts)
+	list := make([]Prompt, len(all))
+	for i, x := range all {
+		list[i] = Prompt{Prompt: x.shown, SourceAgent: x.id}
+	}
+	return list
+}
+
+// Render makes a prompt of its arguments (Req 6.5). An optional argument that is
+// not given is empty. Errors are [*Error]s: CodeArguments names what is missing,
+// and what the prompt does not know.
+func (b *Box) Render(ctx context.Context, caller, name string, arguments map[string]string) (*mcp.GetPromptResult, error) {
+	x, known := find(b, caller, b.prompts, name)
+	if !known {
+		return nil, promptNotFound(name)
+	}
+	if err := x.checkArguments(arguments); err != nil {
+		return nil, err
+	}
+	return guard(ctx, x.Provider, name, func(ctx context.Context) (*mcp.GetPromptResult, error) { return x.render(ctx, arguments) })
+}
+
+func (x *prompt) checkArguments(given map[string]string) error {
+	var missing, unknown []string
+	for _, a := range x.shown.Arguments {
+		if _, ok := given[a.Name]; a.Required && !ok {
+			missing = append(missing, a.Name)
+		}
+	}
+	for name := range given {
+		if !slices.ContainsFunc(x.shown.Arguments, func(a *mcp.PromptArgument) bool { return a.Name == name }) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	switch {
+	case len(missing) > 0:
+		return errorf(CodeArguments, x.shown.Name, x.id, "prompt %s needs the arguments: %s", x.shown.Name, strings.Join(missing, ", "))
+	case len(unknown) > 0:
+		return errorf(CodeArguments, x.shown.Name, x.id, "prompt %s has no arguments: %s", x.shown.Name, strings.Join(unknown, ", "))
+	}
+	return nil
+}

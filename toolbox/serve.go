@@ -1,0 +1,176 @@
+package toolbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// face is an MCP server that shows a caller's part of the box.
+type face struct {
+	box    *Box
+	server *mcp.Server
+	caller string
+
+	mu        sync.Mutex // one sync at a time
+	closed    bool
+	tools     map[string]*tool
+	resources map[string]*resource
+	templates map[string]*template
+	prompts   map[string]*prompt
+}
+
+// Serve adds to an MCP server everything that a caller may see of the box, and
+// keeps that so until stop is called: the server's sessions are told of tools that
+// come and go. What the server has of its own stays; it must not have names of the
+// form "agent.tool". The sessions of one server all act for the same caller.
+//
+// Tool calls carry progress and cancellation both ways. A failure is a result with
+// IsError, whose structured content is {"error":{"code","message","sourceAgent"}}.
+func (b *Box) Serve(server *mcp.Server, caller string) (stop func()) {
+	f := &face{
+		box: b, server: server, caller: caller, tools: make(map[string]*tool), resources: make(map[string]*resource),
+		templates: make(map[string]*template), prompts: make(map[string]*prompt),
+	}
+	b.mu.Lock()
+	b.faces[f] = struct{}{}
+	b.mu.Unlock()
+	f.sync()
+	return f.stop
+}
+
+func (f *face) stop() {
+	f.box.mu.Lock()
+	delete(f.box.faces, f)
+	f.box.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	f.show(nil, nil, nil, nil)
+}
+
+// sync shows what the caller may see now. Several changes at once end with the
+// latest state, since each sync looks anew.
+func (f *face) sync() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	b := f.box
+	f.show(visible(b, f.caller, b.tools), visible(b, f.caller, b.resources), visible(b, f.caller, b.templates), visible(b, f.caller, b.prompts))
+}
+
+// show changes the server to what is given. f.mu is held; the SDK's servers notify
+// their sessions from timers of their own, so nothing here waits for a peer.
+func (f *face) show(tools []*tool, resources []*resource, templates []*template, prompts []*prompt) {
+	update(f.tools, tools, func(t *tool) string { return t.shown.Name },
+		func(t *tool) { f.server.AddTool(t.shown, f.callTool) }, f.server.RemoveTools)
+	update(f.resources, resources, func(r *resource) string { return r.shown.URI },
+		func(r *resource) { f.server.AddResource(r.shown, f.readResource) }, f.server.RemoveResources)
+	update(f.templates, templates, func(t *template) string { return t.shown.URITemplate },
+		func(t *template) { f.server.AddResourceTemplate(t.shown, f.readResource) }, f.server.RemoveResourceTemplates)
+	update(f.prompts, prompts, func(x *prompt) string { return x.shown.Name },
+		func(x *prompt) { f.server.AddPrompt(x.shown, f.getPrompt) }, f.server.RemovePrompts)
+}
+
+// update makes have equal to want with the least additions and removals.
+func update[V comparable](have map[string]V, want []V, key func(V) string, add func(V), remove func(...string)) {
+	wanted := make(map[string]bool, len(want))
+	for _, v := range want {
+		wanted[key(v)] = true
+	}
+	var gone []string
+	for k := range have {
+		if !wanted[k] {
+			gone = append(gone, k)
+			delete(have, k)
+		}
+	}
+	if len(gone) > 0 {
+		remove(gone...)
+	}
+	for _, v := range want {
+		if old, there := have[key(v)]; there && old == v {
+			continue
+		}
+		have[key(v)] = v
+		add(v)
+	}
+}
+
+func (f *face) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	result, err := f.box.Call(ctx, f.caller, req.Params.Name, req.Params.Arguments, progressTo(ctx, req))
+	if err == nil {
+		return result, nil
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		return nil, err
+	}
+	return e.result(), nil
+}
+
+// progressTo returns what tells the session of progress, nil if it did not ask.
+func progressTo(ctx context.Context, req *mcp.CallToolRequest) func(Progress) {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return nil
+	}
+	return func(p Progress) {
+		// A session that is gone misses it; its call ends by its context.
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: p.Done, Total: p.Total, Message: p.Message})
+	}
+}
+
+// failure is the structured error of Req 5.4.
+type failure struct {
+	Code        Code   `json:"code"`
+	Message     string `json:"message"`
+	SourceAgent string `json:"sourceAgent,omitempty"`
+}
+
+// result returns the error as a model is to read it. What the tool itself said of
+// its failure comes first.
+func (e *Error) result() *mcp.CallToolResult {
+	said := map[string]failure{"error": {Code: e.Code, Message: e.Error(), SourceAgent: e.SourceAgent}}
+	if e.Result == nil {
+		return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: e.Error()}}, StructuredContent: said}
+	}
+	result := *e.Result
+	if result.StructuredContent == nil {
+		result.StructuredContent = said
+	}
+	return &result
+}
+
+func (f *face) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	result, err := f.box.Read(ctx, f.caller, req.Params.URI)
+	if CodeOf(err) == CodeResourceNotFound {
+		return nil, mcp.ResourceNotFoundError(req.Params.URI)
+	}
+	return result, wire(err)
+}
+
+func (f *face) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	result, err := f.box.Render(ctx, f.caller, req.Params.Name, req.Params.Arguments)
+	return result, wire(err)
+}
+
+// wire makes a protocol error with the structured one as its data.
+func wire(err error) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	code := int64(jsonrpc.CodeInternalError)
+	if e.Code == CodeArguments || e.Code == CodePromptNotFound {
+		code = jsonrpc.CodeInvalidParams
+	}
+	data, _ := json.Marshal(failure{Code: e.Code, Message: e.Error(), SourceAgent: e.SourceAgent}) // strings always marshal
+	return &jsonrpc.Error{Code: code, Message: e.Error(), Data: data}
+}

@@ -1,0 +1,227 @@
+package toolbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/telemetry"
+)
+
+// Call is one call of a tool.
+type Call struct {
+	// Caller is the agent that calls, "" for the user of the process.
+	Caller string
+	// Tool is the qualified name.
+	Tool string
+	// Arguments is a JSON object that fits the tool's input schema.
+	Arguments json.RawMessage
+
+	progress func(Progress)
+}
+
+// Progress is how far a call is.
+type Progress struct {
+	Done, Total float64 // Total is 0 where it is not known
+	Message     string
+}
+
+// Progress tells the caller how far the call is, if it wants to know. It may be
+// called from any goroutine until the handler has returned.
+func (c *Call) Progress(p Progress) {
+	if c.progress != nil {
+		c.progress(p)
+	}
+}
+
+// Handler does what a tool is for. It runs in the caller's goroutine; ctx ends when
+// the caller gives up or the provider closes. A panic is caught. A handler says
+// that it failed by an error, or by a result with IsError.
+type Handler func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
+
+// tool is a registered tool. It does not change.
+type tool struct {
+	*Provider
+	shown   *mcp.Tool // with the qualified name
+	input   *checker
+	output  *checker
+	handler Handler
+}
+
+// AddTool offers a tool to other agents (Req 5.1) under the name "agent.name". Its
+// input schema must be of type object; without one any object is taken. t is not
+// kept. Errors are [*Error]s: CodeDuplicateTool for a name that is taken (Req 5.5),
+// CodeInvalid for a name or schema that makes no sense.
+func (p *Provider) AddTool(t *mcp.Tool, h Handler) error {
+	made, err := p.newTool(t, h)
+	if err != nil {
+		return err
+	}
+	return add(p, p.box.tools, made.shown.Name, made, CodeDuplicateTool)
+}
+
+func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
+	name, err := p.qualify(t.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.describe(name, t.Description); err != nil {
+		return nil, err
+	}
+	shown := *t
+	shown.Name = name
+	made := &tool{Provider: p, shown: &shown, handler: h}
+	if shown.InputSchema, made.input, err = compileInput(t.InputSchema); err != nil {
+		return nil, &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "the input schema of " + name + " cannot be used", Err: err}
+	}
+	if shown.OutputSchema, made.output, err = compile(t.OutputSchema); err != nil {
+		return nil, &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "the output schema of " + name + " cannot be used", Err: err}
+	}
+	return made, nil
+}
+
+// RemoveTool takes a tool back. Calls that run go on. It reports whether it was
+// there.
+func (p *Provider) RemoveTool(name string) bool {
+	var was bool
+	_ = p.box.change(func() error {
+		t := p.box.tools[p.id+"."+name]
+		if was = t != nil && t.Provider == p; was {
+			delete(p.box.tools, t.shown.Name)
+		}
+		return nil
+	}) // it cannot fail
+	return was
+}
+
+// Tool is a tool in a list (Req 5.1, 5.2).
+type Tool struct {
+	*mcp.Tool   // with the qualified name; do not change it
+	SourceAgent string
+}
+
+// Tools lists the tools of all agents that a caller may see, by name.
+func (b *Box) Tools(caller string) []Tool {
+	all := visible(b, caller, b.tools)
+	list := make([]Tool, len(all))
+	for i, t := range all {
+		list[i] = Tool{Tool: t.shown, SourceAgent: t.id}
+	}
+	return list
+}
+
+// Call has the agent that offers a tool run it (Req 5.3), and returns its result.
+// Empty arguments are an empty object. progress, which may be nil, is called with
+// what the tool tells meanwhile, from any goroutine; a mounted server's last word may
+// come after the result. Call blocks until the tool is done or ctx ends.
+// Errors are [*Error]s (Req 5.4); nothing is tried twice.
+func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawMessage, progress func(Progress)) (*mcp.CallToolResult, error) {
+	began := b.o.Now()
+	if len(bytes.TrimSpace(arguments)) == 0 {
+		arguments = json.RawMessage("{}")
+	}
+	c := &Call{Caller: caller, Tool: name, Arguments: arguments, progress: progress}
+	t, known := find(b, caller, b.tools, name)
+	var result *mcp.CallToolResult
+	err := error(toolNotFound(name))
+	if known {
+		result, err = t.call(ctx, c)
+	}
+	b.record(c, t, result, err, began)
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
+	if len(c.Arguments) > MaxArguments {
+		return nil, errorf(CodeArguments, c.Tool, t.id, "the arguments of %s have %d bytes, at most %d are allowed", c.Tool, len(c.Arguments), MaxArguments)
+	}
+	if err := t.input.check(c.Arguments); err != nil {
+		return nil, &Error{Code: CodeArguments, Name: c.Tool, SourceAgent: t.id, Message: "the arguments of " + c.Tool + " do not fit its input schema", Err: err}
+	}
+	result, err := guard(ctx, t.Provider, c.Tool, func(ctx context.Context) (*mcp.CallToolResult, error) { return t.handler(ctx, c) })
+	if err != nil {
+		return nil, err
+	}
+	if result == nil {
+		result = &mcp.CallToolResult{}
+	}
+	if result.IsError {
+		return nil, &Error{Code: CodeFailed, Name: c.Tool, SourceAgent: t.id, Message: saidText(result, c.Tool+" failed"), Result: result}
+	}
+	if err := t.checkResult(result); err != nil {
+		return nil, &Error{Code: CodeResult, Name: c.Tool, SourceAgent: t.id, Message: "the result of " + c.Tool + " does not fit its output schema", Err: err}
+	}
+	return result, nil
+}
+
+// checkResult holds the structured content against the output schema. A tool with
+// such a schema must have one.
+func (t *tool) checkResult(r *mcp.CallToolResult) error {
+	if t.output == nil {
+		return nil
+	}
+	if r.StructuredContent == nil {
+		return errors.New("it has no structured content")
+	}
+	data, err := json.Marshal(r.StructuredContent)
+	if err != nil {
+		return err
+	}
+	return t.output.check(data)
+}
+
+// saidText is the text of a result, or something else to say.
+func saidText(r *mcp.CallToolResult, otherwise string) string {
+	var lines []string
+	for _, c := range r.Content {
+		if text, ok := c.(*mcp.TextContent); ok && text.Text != "" {
+			lines = append(lines, text.Text)
+		}
+	}
+	if len(lines) == 0 {
+		return otherwise
+	}
+	return strings.Join(lines, "\n")
+}
+
+// record counts and records a call (Req 12.2, 13.4).
+func (b *Box) record(c *Call, t *tool, result *mcp.CallToolResult, failed error, began time.Time) {
+	if b.o.Telemetry == nil && b.o.Record == nil {
+		return
+	}
+	now := b.o.Now()
+	i := telemetry.Invocation{
+		ToolName: c.Tool, Duration: float64(now.Sub(began)) / float64(time.Millisecond),
+		Success: failed == nil, Timestamp: began.UnixMilli(),
+	}
+	if t != nil {
+		i.SourceAgent = t.id
+	}
+	if failed != nil {
+		i.ErrorCode, i.Error = string(CodeOf(failed)), failed.Error()
+	}
+	event := i.Event()
+	event.Sender = c.Caller
+	b.o.Telemetry.Emit(event)
+	if b.o.Record == nil {
+		return
+	}
+	if json.Valid(c.Arguments) {
+		i.Arguments = bytes.Clone(c.Arguments)
+	}
+	if result != nil {
+		data, err := json.Marshal(result)
+		if err == nil { // content that cannot be written never left the handler's process
+			i.Result = data
+		}
+	}
+	b.o.Record(i)
+}
