@@ -188,6 +188,7 @@ func TestProgressAndCancellationReachTheTool(t *testing.T) {
 // foreign is an MCP server that can be cut off.
 type foreign struct {
 	server *mcp.Server
+	heard  chan struct{} // a call that reports progress waits for it
 
 	mu       sync.Mutex
 	refuse   error
@@ -224,7 +225,7 @@ func (f *foreign) cut(t tb, err error) {
 }
 
 func newForeign() *foreign {
-	f := &foreign{server: mcp.NewServer(me, nil)}
+	f := &foreign{server: mcp.NewServer(me, nil), heard: make(chan struct{})}
 	f.tool("echo")
 	f.server.AddResource(&mcp.Resource{URI: "foreign://r", Name: "r"}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "foreign://r", Text: "R"}}}, nil
@@ -241,6 +242,7 @@ func (f *foreign) tool(name string) {
 			if err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}); err != nil {
 				return nil, err
 			}
+			<-f.heard
 		}
 		return text(string(req.Params.Arguments)), nil
 	})
@@ -266,14 +268,15 @@ func TestAMountedServerIsUsedUnderItsName(t *testing.T) {
 		if s := m.Status(); !s.Connected || s.Tools != 1 || s.Resources != 1 || s.Prompts != 1 || s.Skipped != 0 {
 			t.Fatalf("status %+v", s)
 		}
-		heard := make(chan toolbox.Progress, 1)
-		r, err := b.Call(ctx, "", "files.echo", json.RawMessage(`{"x":1}`), func(p toolbox.Progress) { heard <- p })
+		r, err := b.Call(ctx, "", "files.echo", json.RawMessage(`{"x":1}`), func(p toolbox.Progress) {
+			if p.Done != 1 {
+				t.Errorf("heard %+v", p)
+			}
+			close(f.heard)
+		})
 		must(t, err)
 		if got := said(t, r); got != `{"x":1}` {
 			t.Fatalf("got %q", got)
-		}
-		if got := <-heard; got.Done != 1 {
-			t.Fatalf("heard %+v", got)
 		}
 		if r, err := b.Read(ctx, "", "foreign://r"); err != nil || r.Contents[0].Text != "R" {
 			t.Fatalf("%+v, %v", r, err)

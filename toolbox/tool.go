@@ -117,8 +117,8 @@ func (b *Box) Tools(caller string) []Tool {
 
 // Call has the agent that offers a tool run it (Req 5.3), and returns its result.
 // Empty arguments are an empty object. progress, which may be nil, is called with
-// what the tool tells meanwhile, from any goroutine; a mounted server's last word may
-// come after the result. Call blocks until the tool is done or ctx ends.
+// what the tool tells meanwhile, from any goroutine; of a mounted server the last word
+// before the result may come late or not at all. Call blocks until the tool is done or ctx ends.
 // Errors are [*Error]s (Req 5.4); nothing is tried twice.
 func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawMessage, progress func(Progress)) (*mcp.CallToolResult, error) {
 	began := b.o.Now()
