@@ -264,7 +264,7 @@ func scalarText(n ast.Node, t reflect.Type) (string, bool) {
 // setScalar parses text into v. Its errors say what would be right.
 func setScalar(v reflect.Value, text string) error {
 	if v.Type() == durationType {
-		dur, err := parseDuration(text)
+		dur, err := ParseDuration(text)
 		if err != nil {
 			return err
 		}
@@ -306,8 +306,8 @@ func setScalar(v reflect.Value, text string) error {
 	return nil
 }
 
-// parseDuration reads Go's notation and whole days, e.g. 30s, 1h30m or 7d.
-func parseDuration(text string) (time.Duration, error) {
+// ParseDuration reads Go's notation and whole days, e.g. 30s, 1h30m or 7d.
+func ParseDuration(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.ParseInt(days, 10, 32); err == nil {
 			if n < 0 || n > 36500 {
