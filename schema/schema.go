@@ -1,6 +1,8 @@
 // Package schema ships the JSON Schemas (draft 2020-12) of the agent card, the
-// envelope and a channel's message, for programs in other languages. Tests hold them and the Go
-// types together: both accept and both refuse the same documents.
+// envelope and a channel's message, and that of an entry in the registry of the
+// agents' network (draft 07, as specified), for programs in other languages.
+// Tests hold them and the Go types together: both accept and both refuse the
+// same documents.
 package schema
 
 import _ "embed"
@@ -19,3 +21,8 @@ var Envelope []byte
 //
 //go:embed channel-message.schema.json
 var ChannelMessage []byte
+
+// AgentRegistry is the schema of an entry in the registry of the agents' network.
+//
+//go:embed agent-registry.schema.json
+var AgentRegistry []byte

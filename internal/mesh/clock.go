@@ -1,0 +1,48 @@
+package mesh
+
+import (
+	"sync"
+	"time"
+)
+
+// timestampFormat is ISO 8601 in UTC with milliseconds.
+const timestampFormat = "2006-01-02T15:04:05.000Z"
+
+// timestamp writes a time as all records have it.
+func timestamp(t time.Time) string { return t.UTC().Format(timestampFormat) }
+
+// parseTime reads any ISO 8601 time; the zero time if it is none.
+func parseTime(text string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// clock is the server's time, carried on by the process's monotonic clock:
+// computers of one network agree on it whatever their own clocks say. Until it
+// is set it is the process's own.
+type clock struct {
+	own func() time.Time
+
+	mu     sync.Mutex
+	server time.Time // at the moment own was measured
+	at     time.Time
+}
+
+// set notes that it was server between before and after.
+func (c *clock) set(server, before, after time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server, c.at = server, before.Add(after.Sub(before)/2)
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.server.IsZero() {
+		return c.own().UTC()
+	}
+	return c.server.Add(c.own().Sub(c.at)).UTC()
+}

@@ -1,0 +1,776 @@
+package mesh
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// ItemState is where an item of work stands.
+type ItemState string
+
+// The states of an item.
+const (
+	Queued    ItemState = "queued"    // waits for a worker
+	Claimed   ItemState = "claimed"   // a worker has it
+	Completed ItemState = "completed" // there is a result
+	Dead      ItemState = "dead"      // in the dead letters
+	Discarded ItemState = "discarded" // was in the dead letters
+)
+
+// FailureReason says why an item is in the dead letters (REQ-DLQ-005).
+type FailureReason string
+
+// The reasons.
+const (
+	TimedOut     FailureReason = "timeout"         // the last worker let its lease end
+	AgentOffline FailureReason = "agent-offline"   // the last worker has gone
+	Refused      FailureReason = "explicit-reject" // a worker refused it
+)
+
+// maxResult bounds a result, in bytes of JSON.
+const maxResult = 256 << 10
+
+// order is an item on its way through a queue: the offer (REQ-HANDOFF-003), who
+// made it, and how often it was tried before.
+type order struct {
+	TaskID               string          `json:"taskId"`
+	Description          string          `json:"taskDescription"`
+	RequiredCapabilities []string        `json:"requiredCapabilities"`
+	Priority             *float64        `json:"priority,omitempty"`
+	Deadline             string          `json:"deadline,omitempty"`
+	ContextData          json.RawMessage `json:"contextData,omitempty"`
+
+	SubmitterGUID   string `json:"submitterGuid,omitempty"`
+	SubmitterHandle string `json:"submitterHandle,omitempty"`
+	SubmittedAt     string `json:"submittedAt,omitempty"`
+	// Submission tells a repeated attempt to submit from a second item with the
+	// same id; Generation counts the retries from the dead letters.
+	Submission string `json:"submission,omitempty"`
+	Generation int    `json:"generation,omitempty"`
+	Attempts   int    `json:"attempts,omitempty"` // before this generation
+}
+
+// item is the record of an item: the only authority on who holds it.
+type item struct {
+	order
+	Capability string    `json:"capability"`
+	State      ItemState `json:"state"`
+	// QueueSequence is the queue's message that brings the item to workers. Any
+	// other message for it is a duplicate.
+	QueueSequence uint64 `json:"queueSequence"`
+
+	Deliveries   int    `json:"deliveries"` // attempts, with those before
+	Token        int    `json:"token"`      // of the last claim
+	Holder       string `json:"holder,omitempty"`
+	HolderHandle string `json:"holderHandle,omitempty"`
+	ClaimedAt    string `json:"claimedAt,omitempty"`
+	LeaseUntil   string `json:"leaseUntil,omitempty"`
+	AckSubject   string `json:"ackSubject,omitempty"` // of the message that the holder was given
+
+	Success    bool            `json:"success,omitempty"`
+	Summary    string          `json:"resultSummary,omitempty"`
+	Result     json.RawMessage `json:"resultData,omitempty"`
+	FinishedAt string          `json:"finishedAt,omitempty"`
+
+	Reason FailureReason `json:"failureReason,omitempty"` // of the last failure
+	Detail string        `json:"failureDetail,omitempty"`
+	// DeadSequence is the message in the dead letters, 0 until it is there.
+	DeadSequence uint64 `json:"deadSequence,omitempty"`
+}
+
+// version is an item with the revision of its record, 0 where it has none yet.
+type version struct {
+	item
+	revision uint64
+}
+
+func (n *Network) itemCell(taskID string) cell {
+	return cell{itemStream, itemSubject + itemKey(taskID)}
+}
+
+// item reads an item's record; nil if there is none.
+func (n *Network) item(ctx context.Context, b *bus.Bus, taskID string) (*version, error) {
+	v, err := n.itemCell(taskID).read(ctx, b)
+	if err != nil || !v.there() {
+		return nil, err
+	}
+	x := &version{revision: v.revision}
+	if err := json.Unmarshal(v.data, &x.item); err != nil {
+		return nil, fmt.Errorf("the record of %s: %w", quote(taskID), err)
+	}
+	return x, nil
+}
+
+// save replaces a record's revision. Finished items are kept for a while only.
+func (n *Network) save(ctx context.Context, b *bus.Bus, x *version) error {
+	data, err := json.Marshal(x.item)
+	if err != nil {
+		return err
+	}
+	var opts []jetstream.PublishOpt
+	if x.State == Completed || x.State == Dead || x.State == Discarded {
+		opts = append(opts, jetstream.WithMsgTTL(max(n.cfg.DeadLetterTTL.Truncate(time.Second), time.Second)))
+	}
+	revision, err := n.itemCell(x.TaskID).write(ctx, b, data, x.revision, opts...)
+	if err != nil {
+		return err
+	}
+	x.revision = revision
+	return nil
+}
+
+// Submission is work for a queue.
+type Submission struct {
+	Offer
+	// Capability names the queue; it is the first required capability where it
+	// is empty. Offer.TaskID is made up where it is empty.
+	Capability string
+}
+
+// Submit puts an item into a queue and returns its id when it is durable there.
+// To submit the same item again is no error; another one of the same id is.
+func (a *Agent) Submit(ctx context.Context, s Submission) (taskID string, err error) {
+	b, err := a.ready()
+	if err != nil {
+		return "", err
+	}
+	if s.Capability == "" && len(s.RequiredCapabilities) > 0 {
+		s.Capability = s.RequiredCapabilities[0]
+	}
+	capability, err := queueName(s.Capability)
+	if err != nil {
+		return "", err
+	}
+	s.TaskID = or(s.TaskID, uuid.NewString())
+	if len(s.RequiredCapabilities) == 0 {
+		s.RequiredCapabilities = []string{s.Capability}
+	}
+	if _, err := checkMetadata(WorkOffer, s.metadata(), a.net.clock.now()); err != nil {
+		return "", err
+	}
+	o := order{TaskID: s.TaskID, Description: s.Description, RequiredCapabilities: s.RequiredCapabilities, Priority: s.Priority,
+		Deadline: s.Deadline, SubmitterGUID: a.guid, SubmitterHandle: a.Entry().Handle,
+		SubmittedAt: timestamp(a.net.clock.now()), Submission: uuid.NewString(), Generation: 1}
+	if s.ContextData != nil {
+		if o.ContextData, err = json.Marshal(s.ContextData); err != nil {
+			return "", invalid("contextData is not JSON: %v.", err)
+		}
+	}
+	if err := a.submit(ctx, b, o, capability); err != nil {
+		return "", connectionError(err)
+	}
+	return s.TaskID, nil
+}
+
+// submit stores the queue's message first, so that whatever has a record can be
+// worked on, and then the record.
+func (a *Agent) submit(ctx context.Context, b *bus.Bus, o order, capability string) error {
+	n := a.net
+	have, err := n.item(ctx, b, o.TaskID)
+	if err != nil {
+		return err
+	}
+	if have != nil {
+		return sameItem(have.order, o)
+	}
+	seq, err := n.enqueue(ctx, b, o, capability)
+	if err != nil {
+		return err
+	}
+	x := &version{item: item{order: o, Capability: capability, State: Queued, QueueSequence: seq}}
+	err = n.save(ctx, b, x)
+	if errors.Is(err, errConflict) {
+		// A worker was quicker and has made the record, or another submitter.
+		if have, err = n.item(ctx, b, o.TaskID); err == nil && have != nil {
+			err = sameItem(have.order, o)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return b.Commit(ctx)
+}
+
+// sameItem tells an item that is submitted again from another of the same id.
+func sameItem(have, o order) error {
+	if have.Submission == o.Submission || (have.SubmitterGUID == o.SubmitterGUID && have.Description == o.Description &&
+		bytes.Equal(have.ContextData, o.ContextData) && slices.Equal(have.RequiredCapabilities, o.RequiredCapabilities)) {
+		return nil
+	}
+	return &Error{Category: ConflictError, Message: fmt.Sprintf("There is another item of work with the id %s.", quote(o.TaskID)),
+		Remedy: "Choose another taskId, or leave it out."}
+}
+
+// enqueue stores an item's message in its queue.
+func (n *Network) enqueue(ctx context.Context, b *bus.Bus, o order, capability string) (seq uint64, err error) {
+	if _, err := n.queueStream(ctx, b, capability); err != nil {
+		return 0, err
+	}
+	data, err := json.Marshal(o)
+	if err != nil {
+		return 0, err
+	}
+	if most := b.Conn().MaxPayload() - 1024; int64(len(data)) > most {
+		return 0, invalid("The item makes %d bytes on the network; the server takes %d.", len(data), most).
+			remedy("Write the long part to a file and send its path.")
+	}
+	for attempt := 1; ; attempt++ {
+		ack, err := b.Publish(ctx, &nats.Msg{Subject: queueSubject + capability, Data: data},
+			jetstream.WithMsgID(fmt.Sprintf("%s/%s/%d", itemKey(o.TaskID), o.SubmitterGUID, o.Generation)),
+			jetstream.WithExpectStream(queuePrefix+capability))
+		if err == nil {
+			return ack.Sequence, nil
+		}
+		if attempt == sendAttempts || ctx.Err() != nil || !b.Conn().IsConnected() {
+			n.queue.forget() // somebody may have removed the stream
+			return 0, err
+		}
+		pause(ctx, bus.Backoff(attempt, time.Second))
+	}
+}
+
+// Claim is an item that the caller holds until LeaseUntil.
+type Claim struct {
+	TaskID               string          `json:"taskId"`
+	Token                int             `json:"claimToken"` // proves the claim
+	Capability           string          `json:"capability"`
+	Description          string          `json:"taskDescription"`
+	RequiredCapabilities []string        `json:"requiredCapabilities"`
+	Priority             *float64        `json:"priority,omitempty"`
+	Deadline             string          `json:"deadline,omitempty"`
+	ContextData          json.RawMessage `json:"contextData,omitempty"`
+	SubmitterGUID        string          `json:"submitterGuid,omitempty"`
+	SubmitterHandle      string          `json:"submitterHandle,omitempty"`
+	SubmittedAt          string          `json:"submittedAt,omitempty"`
+	Attempt              int             `json:"attempt"`
+	MaxAttempts          int             `json:"maxAttempts"`
+	LeaseUntil           string          `json:"leaseUntil"`
+}
+
+func (n *Network) claimOf(x *version) *Claim {
+	return &Claim{x.TaskID, x.Token, x.Capability, x.Description, x.RequiredCapabilities, x.Priority, x.Deadline, x.ContextData,
+		x.SubmitterGUID, x.SubmitterHandle, x.SubmittedAt, x.Deliveries, n.cfg.MaxAttempts, x.LeaseUntil}
+}
+
+// Claim takes the next item of the queues of the capabilities, the agent's own
+// where none are named, and waits for one until ctx ends; then it returns nil.
+// Of all who wait for an item one is given it (REQ-WORKQUEUE-001).
+func (a *Agent) Claim(ctx context.Context, capabilities []string) (*Claim, error) {
+	b, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	queues, err := a.queuesOf(capabilities)
+	if err != nil {
+		return nil, err
+	}
+	for first := true; ; first = false {
+		for _, capability := range queues {
+			claim, err := a.claimFrom(ctx, b, capability, a.patience(ctx, len(queues), first))
+			if claim != nil {
+				return claim, nil
+			}
+			if err != nil && ctx.Err() == nil {
+				return nil, connectionError(err)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		if b, err = a.ready(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (a *Agent) queuesOf(capabilities []string) ([]string, error) {
+	explicit := len(capabilities) > 0
+	if !explicit {
+		capabilities = a.Entry().Capabilities
+	}
+	var queues []string
+	for _, c := range capabilities {
+		name, err := queueName(c)
+		if err != nil && explicit {
+			return nil, err
+		}
+		if err == nil && !slices.Contains(queues, name) {
+			queues = append(queues, name)
+		}
+	}
+	if len(queues) == 0 {
+		return nil, invalid("There is no queue to claim from.").remedy("Name a capability, or register with some.")
+	}
+	return queues, nil
+}
+
+// patience is how long to wait at one queue: of several, each gets its turn.
+func (a *Agent) patience(ctx context.Context, queues int, first bool) time.Duration {
+	const (
+		alone = 2 * time.Second // how long a cancelled call may linger
+		shift = 250 * time.Millisecond
+	)
+	wait := alone
+	switch {
+	case queues > 1 && first:
+		return 0
+	case queues > 1:
+		wait = shift
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, max(time.Until(deadline), 0))
+	}
+	return wait
+}
+
+// claimFrom asks one queue for an item. What comes and is not to be worked on,
+// for it is done or has failed too often, is cleared away on the spot.
+func (a *Agent) claimFrom(ctx context.Context, b *bus.Bus, capability string, wait time.Duration) (*Claim, error) {
+	consumer, err := a.net.queueConsumer(ctx, b, capability)
+	if err != nil {
+		return nil, err
+	}
+	if consumer == nil {
+		pause(ctx, min(wait, queueRetry))
+		return nil, nil
+	}
+	for {
+		msg, err := fetchOne(ctx, consumer, wait)
+		if err != nil {
+			a.net.queue.forget()
+			return nil, err
+		}
+		if msg == nil {
+			return nil, nil
+		}
+		x, err := a.net.seize(ctx, b, a, capability, msg)
+		if err != nil {
+			return nil, err // the message comes again when its lease has ended
+		}
+		if x != nil {
+			return a.net.claimOf(x), nil
+		}
+	}
+}
+
+// seize makes the agent the holder of the item that a message brings, or
+// returns nil if the item is not to be had.
+func (n *Network) seize(ctx context.Context, b *bus.Bus, a *Agent, capability string, msg jetstream.Msg) (*version, error) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return nil, err
+	}
+	o, err := decodeOrder(msg.Data(), meta.Sequence.Stream, capability)
+	if err != nil {
+		n.log.Warn("an item of work cannot be read", "queue", capability, "error", err)
+	}
+	for range maxConflicts {
+		x, readErr := n.item(ctx, b, o.TaskID)
+		if readErr != nil {
+			return nil, readErr
+		}
+		if x == nil { // the submitter has not come so far, or is another program
+			x = &version{item: item{order: o, Capability: capability, State: Queued, QueueSequence: meta.Sequence.Stream}}
+		}
+		if err != nil { // it can never be worked on
+			return nil, n.bury(ctx, b, x, msg.Reply(), Refused, "the item is not of the queue's format: "+err.Error())
+		}
+		taken, seizeErr := n.trySeize(ctx, b, a, x, o, meta, msg)
+		if errors.Is(seizeErr, errConflict) {
+			continue
+		}
+		if !taken {
+			return nil, seizeErr
+		}
+		return x, nil
+	}
+	return nil, errConflict
+}
+
+// trySeize decides by the record what is to be done with a message.
+func (n *Network) trySeize(ctx context.Context, b *bus.Bus, a *Agent, x *version, o order, meta *jetstream.MsgMetadata, msg jetstream.Msg) (bool, error) {
+	switch verdict(x.item, o, meta.Sequence.Stream, n.clock.now(), n.cfg.AckTimeout) {
+	case isDone, isDuplicate:
+		return false, msg.DoubleAck(ctx)
+	case isUnburied: // the process that buried it died half way
+		return false, n.publishDead(ctx, b, x, msg.Reply())
+	case isHeld: // its lease was extended meanwhile
+		return false, msg.NakWithDelay(max(parseTime(x.LeaseUntil).Sub(n.clock.now()), time.Second))
+	}
+	if o.Generation > x.Generation { // a retry whose author has not come so far
+		x.renew(o)
+	}
+	attempt := max(x.Deliveries+1, o.Attempts+int(meta.NumDelivered)) // REQ-DLQ-002
+	if attempt > n.mostAttempts(x.order) {
+		reason := n.whyFailed(ctx, b, x.item)
+		x.Deliveries = attempt - 1
+		return false, n.bury(ctx, b, x, msg.Reply(), reason, x.Detail)
+	}
+	x.Deliveries = attempt
+	now := n.clock.now()
+	x.State, x.Holder, x.HolderHandle, x.Token = Claimed, a.guid, a.Entry().Handle, x.Token+1
+	x.ClaimedAt, x.LeaseUntil = timestamp(now), timestamp(now.Add(n.cfg.AckTimeout))
+	x.AckSubject, x.QueueSequence = msg.Reply(), meta.Sequence.Stream
+	if err := n.save(ctx, b, x); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// What a queue's message means by the record of its item.
+type meaning int
+
+const (
+	isFree      meaning = iota // it can be claimed
+	isHeld                     // somebody has it
+	isDone                     // it is finished
+	isDuplicate                // another message brings the item
+	isUnburied                 // it is dead, but not in the dead letters yet
+)
+
+// leaseTolerance is how much earlier than by the record a lease may end by the
+// server's own timer, as a part of it.
+const leaseTolerance = 10
+
+func verdict(x item, o order, seq uint64, now time.Time, lease time.Duration) meaning {
+	newer := o.Generation > x.Generation
+	switch x.State {
+	case Completed, Discarded:
+		return isDone
+	case Dead:
+		switch {
+		case newer:
+			return isFree
+		case o.Generation == x.Generation && x.DeadSequence == 0:
+			return isUnburied
+		}
+		return isDone
+	case Claimed:
+		switch {
+		case seq != x.QueueSequence:
+			return isDuplicate
+		case parseTime(x.LeaseUntil).Sub(now) > min(lease/leaseTolerance, time.Second):
+			return isHeld
+		}
+		return isFree
+	}
+	if o.Generation < x.Generation {
+		return isDuplicate
+	}
+	return isFree
+}
+
+// renew begins the item's next generation.
+func (x *version) renew(o order) {
+	x.order, x.State, x.Deliveries, x.DeadSequence = o, Queued, o.Attempts, 0
+	x.Reason, x.Detail, x.FinishedAt = "", "", ""
+}
+
+// mostAttempts is how often an item may be given to a worker. A retry that
+// keeps the count has one more at least.
+func (n *Network) mostAttempts(o order) int { return max(n.cfg.MaxAttempts, o.Attempts+1) }
+
+// whyFailed says why the last attempt at an item came to nothing.
+func (n *Network) whyFailed(ctx context.Context, b *bus.Bus, x item) FailureReason {
+	if x.State != Claimed {
+		return or(x.Reason, TimedOut)
+	}
+	if s, err := n.seat(ctx, b, x.Holder); err == nil && (s == nil || n.liveness(*s) == Gone) {
+		return AgentOffline
+	}
+	return TimedOut
+}
+
+// decodeOrder reads a queue's message. What cannot be read has an order all the
+// same, so that it can be put into the dead letters.
+func decodeOrder(data []byte, seq uint64, capability string) (order, error) {
+	var o order
+	err := json.Unmarshal(data, &o)
+	var object map[string]json.RawMessage
+	switch {
+	case err != nil:
+	case isTaskID(o.TaskID) != "":
+		err = errors.New("taskId " + isTaskID(o.TaskID))
+	case len(o.ContextData) > 0 && json.Unmarshal(o.ContextData, &object) != nil:
+		err = errors.New("contextData is not an object")
+	}
+	if err != nil {
+		raw, _ := json.Marshal(map[string]string{"raw": string(data)}) // of text it cannot fail
+		return order{TaskID: fmt.Sprintf("unreadable-%s-%d", capability, seq), ContextData: raw, Generation: 1}, err
+	}
+	o.Generation = max(o.Generation, 1)
+	o.Attempts = max(o.Attempts, 0)
+	return o, nil
+}
+
+// held returns an item that the agent holds by a token, or why it does not.
+func (a *Agent) held(ctx context.Context, b *bus.Bus, taskID string, token int) (*version, error) {
+	x, err := a.net.item(ctx, b, taskID)
+	switch {
+	case err != nil:
+		return nil, connectionError(err)
+	case x == nil:
+		return nil, noItem(taskID)
+	case x.State == Claimed && x.Holder == a.guid && x.Token == token:
+		return x, nil
+	}
+	e := &Error{Category: ConflictError, Remedy: "Do not go on with it; claim other work with claim_work_item."}
+	switch {
+	case x.State == Claimed && x.Holder == a.guid:
+		e.Message = fmt.Sprintf("The claim %d of %s is over: you have claimed the item again since, with the token %d.", token, quote(taskID), x.Token)
+		e.Remedy = "Use the newer token."
+	case x.State == Claimed:
+		e.Message = fmt.Sprintf("You do not hold %s any more: your lease ended, and %s has claimed it.", quote(taskID), or(x.HolderHandle, "another agent"))
+	case x.State == Queued:
+		e.Message = fmt.Sprintf("You do not hold %s: it waits in its queue for a worker.", quote(taskID))
+	case x.State == Completed:
+		e.Message = fmt.Sprintf("%s is completed already, by %s.", quote(taskID), or(x.HolderHandle, "another agent"))
+	default:
+		e.Message = fmt.Sprintf("You do not hold %s any more: it has failed too often, or was refused, and is in the dead letters.", quote(taskID))
+	}
+	return nil, e
+}
+
+func noItem(taskID string) *Error {
+	return &Error{Category: NotFoundError, Message: fmt.Sprintf("There is no item of work %s.", quote(taskID)),
+		Remedy: "Check the taskId; finished items are kept for some days only."}
+}
+
+// Extend lengthens the lease of an item that the agent holds to the full time
+// from now, and returns when it ends.
+func (a *Agent) Extend(ctx context.Context, taskID string, token int) (until string, err error) {
+	x, err := a.changeHeld(ctx, taskID, token, func(x *version) {
+		x.LeaseUntil = timestamp(a.net.clock.now().Add(a.net.cfg.AckTimeout))
+	})
+	if err != nil {
+		return "", err
+	}
+	return x.LeaseUntil, a.tell(x.AckSubject, "+WPI")
+}
+
+// Outcome is what came of an item.
+type Outcome struct {
+	Success bool
+	Summary string
+	Result  map[string]any
+}
+
+// Complete stores the outcome of an item that the agent holds, durably. Whoever
+// does not hold it any more is refused. To complete an item a second time with
+// the same token is no error and changes nothing.
+func (a *Agent) Complete(ctx context.Context, taskID string, token int, o Outcome) error {
+	if o.Summary == "" || len(o.Summary) > maxNote {
+		return invalid("The result's summary has %d bytes.", len(o.Summary)).remedy("Say in 1 to %d bytes what came of the work.", maxNote)
+	}
+	var result json.RawMessage
+	if o.Result != nil {
+		data, err := json.Marshal(o.Result)
+		if err != nil || len(data) > maxResult {
+			return invalid("The result's data are not JSON of at most %d bytes.", maxResult).remedy("Write them to a file and give its path.")
+		}
+		result = data
+	}
+	x, err := a.changeHeld(ctx, taskID, token, func(x *version) {
+		x.State, x.Success, x.Summary, x.Result = Completed, o.Success, o.Summary, result
+		x.FinishedAt = timestamp(a.net.clock.now())
+	})
+	if err != nil {
+		if a.completed(ctx, taskID, token) {
+			return nil
+		}
+		return err
+	}
+	return a.tell(x.AckSubject, "+ACK")
+}
+
+// completed says that this claim completed the item, though the agent was not
+// told.
+func (a *Agent) completed(ctx context.Context, taskID string, token int) bool {
+	b, err := a.ready()
+	if err != nil {
+		return false
+	}
+	x, err := a.net.item(ctx, b, taskID)
+	return err == nil && x != nil && x.State == Completed && x.Holder == a.guid && x.Token == token && b.Commit(ctx) == nil
+}
+
+// Reject gives an item back that the agent holds: to the queue for another
+// worker, or, if final or after the last attempt, to the dead letters. dead says
+// which.
+func (a *Agent) Reject(ctx context.Context, taskID string, token int, reason string, final bool) (dead bool, err error) {
+	if reason == "" || len(reason) > maxNote {
+		return false, invalid("The reason has %d bytes.", len(reason)).remedy("Say in 1 to %d bytes why.", maxNote)
+	}
+	b, err := a.ready()
+	if err != nil {
+		return false, err
+	}
+	x, err := a.changeHeld(ctx, taskID, token, func(x *version) {
+		x.Reason, x.Detail = Refused, reason
+		x.State = Queued
+		if final || x.Deliveries >= a.net.mostAttempts(x.order) {
+			x.State, x.FinishedAt = Dead, timestamp(a.net.clock.now())
+		}
+	})
+	if err != nil {
+		return false, err
+	}
+	if x.State == Dead {
+		return true, connectionErrorOrNil(a.net.publishDead(ctx, b, x, x.AckSubject))
+	}
+	return false, a.tell(x.AckSubject, fmt.Sprintf(`-NAK {"delay": %d}`, rejectDelay))
+}
+
+// rejectDelay gives other workers the chance to be quicker than the one that
+// has just refused an item.
+const rejectDelay = 500 * time.Millisecond
+
+func connectionErrorOrNil(err error) error {
+	if err == nil {
+		return nil
+	}
+	return connectionError(err)
+}
+
+// changeHeld changes the record of an item that the agent holds, and returns
+// when that is durable.
+func (a *Agent) changeHeld(ctx context.Context, taskID string, token int, change func(*version)) (*version, error) {
+	b, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	for range maxConflicts {
+		x, err := a.held(ctx, b, taskID, token)
+		if err != nil {
+			return nil, err
+		}
+		change(x)
+		err = a.net.save(ctx, b, x)
+		if err == nil {
+			return x, connectionErrorOrNil(b.Commit(ctx))
+		}
+		if !errors.Is(err, errConflict) {
+			return nil, connectionError(err)
+		}
+	}
+	return nil, connectionError(errConflict)
+}
+
+// tell says something about a message of a queue to the server. The record is
+// what counts: if this is lost, the message comes again, and whoever gets it
+// reads the record.
+func (a *Agent) tell(ackSubject, what string) error {
+	b, err := a.net.connected()
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	a.net.tell(b, ackSubject, what)
+	return nil
+}
+
+func (n *Network) tell(b *bus.Bus, ackSubject, what string) {
+	if !isAckSubject(ackSubject) {
+		return
+	}
+	if err := b.Conn().Publish(ackSubject, []byte(what)); err != nil {
+		n.log.Debug("the queue was not told", "error", err)
+	}
+}
+
+// isAckSubject guards against a record that somebody has forged: we publish
+// there with our own rights.
+func isAckSubject(subject string) bool {
+	return strings.HasPrefix(subject, "$JS.ACK.") && !strings.ContainsAny(subject, "*> \t\r\n")
+}
+
+// ItemStatus is an item as its submitter and its worker see it. Others see
+// neither offer nor result.
+type ItemStatus struct {
+	TaskID          string        `json:"taskId"`
+	Capability      string        `json:"capability"`
+	State           ItemState     `json:"state"`
+	Description     string        `json:"taskDescription,omitempty"`
+	SubmitterGUID   string        `json:"submitterGuid,omitempty"`
+	SubmitterHandle string        `json:"submitterHandle,omitempty"`
+	SubmittedAt     string        `json:"submittedAt,omitempty"`
+	Attempts        int           `json:"attempts"`
+	HolderGUID      string        `json:"holderGuid,omitempty"`
+	HolderHandle    string        `json:"holderHandle,omitempty"`
+	ClaimedAt       string        `json:"claimedAt,omitempty"`
+	LeaseUntil      string        `json:"leaseUntil,omitempty"`
+	FinishedAt      string        `json:"finishedAt,omitempty"`
+	FailureReason   FailureReason `json:"failureReason,omitempty"`
+	FailureDetail   string        `json:"failureDetail,omitempty"`
+
+	Success       *bool           `json:"success,omitempty"`
+	ResultSummary string          `json:"resultSummary,omitempty"`
+	ResultData    json.RawMessage `json:"resultData,omitempty"`
+}
+
+func (x item) finished() bool { return x.State == Completed || x.State == Dead || x.State == Discarded }
+
+func (x item) status(full bool) ItemStatus {
+	s := ItemStatus{TaskID: x.TaskID, Capability: x.Capability, State: x.State, SubmitterGUID: x.SubmitterGUID,
+		SubmitterHandle: x.SubmitterHandle, SubmittedAt: x.SubmittedAt, Attempts: x.Deliveries, ClaimedAt: x.ClaimedAt,
+		HolderGUID: x.Holder, HolderHandle: x.HolderHandle, FinishedAt: x.FinishedAt, FailureReason: x.Reason}
+	if x.State == Claimed {
+		s.LeaseUntil = x.LeaseUntil
+	}
+	if x.State == Completed {
+		s.Success, s.FailureReason = &x.Success, ""
+	}
+	if full {
+		s.Description, s.FailureDetail, s.ResultSummary, s.ResultData = x.Description, x.Detail, x.Summary, x.Result
+	}
+	return s
+}
+
+// Item says where an item stands. Where wait is set, it waits until the item is
+// finished, or ctx ends, whichever is first.
+func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (ItemStatus, error) {
+	b, err := a.ready()
+	if err != nil {
+		return ItemStatus{}, err
+	}
+	changed := make(chan *nats.Msg, 1)
+	if wait {
+		sub, err := b.Conn().ChanSubscribe(a.net.itemCell(taskID).subject, changed)
+		if err != nil {
+			return ItemStatus{}, connectionError(err)
+		}
+		defer func() { _ = sub.Unsubscribe() }() // the connection is gone, and the subscription with it
+	}
+	poll := time.NewTicker(mailPoll)
+	defer poll.Stop()
+	for {
+		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+		x, err := a.net.item(look, b, taskID)
+		cancel()
+		if err != nil {
+			return ItemStatus{}, connectionError(err)
+		}
+		if x == nil {
+			return ItemStatus{}, noItem(taskID)
+		}
+		if !wait || x.finished() || ctx.Err() != nil {
+			return x.status(a.guid == x.SubmitterGUID || a.guid == x.Holder), nil
+		}
+		select {
+		case <-changed:
+		case <-poll.C:
+		case <-ctx.Done():
+		}
+	}
+}
