@@ -230,4 +230,6 @@ func (e Entry) can(capabilities []string) bool {
 }
 
 // full says whether an agent has as many tasks as it takes.
-func (e Entry) full() bool { return e.MaxConcurrentTasks > 0 && e.CurrentTaskCount >= e.MaxConcurrentTasks }
+func (e Entry) full() bool {
+	return e.MaxConcurrentTasks > 0 && e.CurrentTaskCount >= e.MaxConcurrentTasks
+}

@@ -99,3 +99,8 @@ func quote(text string) string {
 	}
 	return fmt.Sprintf("%q", text)
 }
+
+// Explain returns the error's parts in words for agents.
+func (e *Error) Explain() (category, message, remedy string) {
+	return string(e.Category), e.Message, e.Remedy
+}

@@ -138,11 +138,11 @@ func or[T comparable](value, otherwise T) T {
 // Network is this process's place in the agents' network. It is safe for
 // concurrent use.
 type Network struct {
-	cfg   Config
-	log   *slog.Logger
-	clock clock
-	news  broadcast // something may have changed
-	queue queues
+	cfg      Config
+	log      *slog.Logger
+	clock    clock
+	news     broadcast // something may have changed
+	queue    queues
 	refusals refusals
 
 	ctx  context.Context // of everything that runs in the background

@@ -13,10 +13,10 @@ import (
 
 // The limits of queues. A full one refuses new items.
 const (
-	maxQueued   = 100_000 // items in one queue
-	maxClaimed  = 20_000  // items of one queue that workers hold
-	maxQueues   = 512     // in the network
-	queueRetry  = 500 * time.Millisecond // for one that nobody has made yet
+	maxQueued  = 100_000                // items in one queue
+	maxClaimed = 20_000                 // items of one queue that workers hold
+	maxQueues  = 512                    // in the network
+	queueRetry = 500 * time.Millisecond // for one that nobody has made yet
 )
 
 // queues are the consumers that this process has found or made, by capability.

@@ -1,0 +1,25 @@
+package mesh
+
+import "time"
+
+// WithBeat replaces the heartbeat's pace, which no entry can name below ten
+// seconds.
+func WithBeat(c Config, every time.Duration) Config {
+	c.beatEvery = every
+	return c
+}
+
+// CheckEntry says whether the shipped schema accepts an entry's JSON.
+func CheckEntry(data []byte) error {
+	_, err := decodeEntry(data)
+	return err
+}
+
+// DecodeMail reads a message as an inbox holds it.
+func DecodeMail(data []byte) (Mail, error) { return decodeMail(data, nil) }
+
+// DecodeOrder reads a queue's message.
+func DecodeOrder(data []byte) error {
+	_, err := decodeOrder(data, 1, "c")
+	return err
+}

@@ -1,0 +1,198 @@
+package mesh_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/mesh"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// nats-server leaves these behind when a stream is deleted.
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		// and this one for the life of the process.
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
+}
+
+// natsServer is a stock server that can be stopped and started again.
+type natsServer struct {
+	t    testing.TB
+	dir  string
+	port int
+	mu   sync.Mutex
+	srv  *server.Server
+}
+
+func startServer(t testing.TB) *natsServer {
+	n := &natsServer{t: t, dir: t.TempDir(), port: server.RANDOM_PORT}
+	n.start()
+	t.Cleanup(n.stop)
+	return n
+}
+
+func (n *natsServer) start() {
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, JetStream: true, StoreDir: n.dir, NoSigs: true, NoLog: true})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(20 * time.Second) {
+		n.t.Fatal("the server does not start")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.srv, n.port = srv, srv.Addr().(*net.TCPAddr).Port
+}
+
+func (n *natsServer) stop() {
+	n.mu.Lock()
+	srv := n.srv
+	n.srv = nil
+	n.mu.Unlock()
+	if srv != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	}
+}
+
+func (n *natsServer) url() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return fmt.Sprintf("nats://127.0.0.1:%d", n.port)
+}
+
+// foreign is a client that is not ours.
+func (n *natsServer) foreign() jetstream.JetStream {
+	nc, err := nats.Connect(n.url())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return js
+}
+
+// host is a simulated computer: a name, a user, a project and a state directory
+// of its own.
+func (n *natsServer) host(name, user, project string) mesh.Config {
+	return mesh.Config{
+		Hostname: name, Username: user, ProjectPath: "/home/" + user + "/" + project, ProjectID: fmt.Sprintf("%016x", len(project))[:15] + project[:1],
+		Logger: slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context) (*bus.Bus, error) {
+			return bus.Open(ctx, bus.Config{URL: bus.Secret(n.url()), Logger: slog.New(slog.DiscardHandler)})
+		},
+	}
+}
+
+// open opens a network and waits until it can be used.
+func open(t testing.TB, cfg mesh.Config) *mesh.Network {
+	t.Helper()
+	n := mesh.Open(cfg)
+	t.Cleanup(func() { shut(t, n) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := n.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func shut(t testing.TB, n *mesh.Network) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := n.Close(ctx); err != nil && ctx.Err() == nil {
+		t.Error(err)
+	}
+}
+
+func worker(capabilities ...string) mesh.Registration {
+	return mesh.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Capabilities: capabilities, Scope: mesh.ScopeProject, Visibility: mesh.Public}
+}
+
+func dispatcher() mesh.Registration {
+	return mesh.Registration{Handle: "boss", AgentType: "dispatcher", Capabilities: []string{"coordination"},
+		Scope: mesh.ScopeCrossProject, Visibility: mesh.Public}
+}
+
+func register(t testing.TB, n *mesh.Network, r mesh.Registration) *mesh.Agent {
+	t.Helper()
+	a, err := n.Register(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// await looks again and again until condition holds.
+func await(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for !condition() {
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatalf("it does not come: %s", what)
+		}
+	}
+}
+
+// category is that of an error, "" for none.
+func category(err error) mesh.Category {
+	if e, ok := errors.AsType[*mesh.Error](err); ok {
+		return e.Category
+	}
+	if err != nil {
+		return mesh.Category(err.Error())
+	}
+	return ""
+}
+
+func wants(t testing.TB, err error, c mesh.Category, part string) {
+	t.Helper()
+	if category(err) != c || !strings.Contains(err.Error(), part) {
+		t.Errorf("got %v, want %s: …%s…", err, c, part)
+	}
+}
+
+// skewed is a clock that is off, and can be moved on.
+type skewed struct{ by atomic.Int64 }
+
+func (s *skewed) now() time.Time { return time.Now().Add(time.Duration(s.by.Load())) }
+
+func (s *skewed) forward(d time.Duration) { s.by.Add(int64(d)) }
+
+func guids(d mesh.Discovery) []string {
+	list := []string{}
+	for _, s := range d.Agents {
+		list = append(list, s.GUID)
+	}
+	return list
+}
+
+func discover(t testing.TB, a *mesh.Agent, f mesh.Filter) mesh.Discovery {
+	t.Helper()
+	d, err := a.Discover(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}

@@ -1,0 +1,437 @@
+package mesh_test
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/mesh"
+)
+
+// REQ-REGISTRY-001, REQ-REGISTRY-002, REQ-REGISTRY-003, REQ-REGISTRY-004,
+// REQ-REGISTRY-005, REQ-REGISTRY-007, REQ-REGISTRY-010, REQ-TOOL-REGISTER-003,
+// REQ-TOOL-REGISTER-004, REQ-TOOL-REGISTER-005, REQ-TOOL-REGISTER-006, REQ-PRIV-002
+func TestAForeignClientFindsTheEntry(t *testing.T) {
+	n := startServer(t)
+	a := register(t, open(t, n.host("host-a", "ann", "shop")), worker("typescript", "testing"))
+	js := n.foreign()
+	kv, err := js.KeyValue(t.Context(), "agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := kv.Get(t.Context(), a.GUID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mesh.CheckEntry(got.Value()); err != nil {
+		t.Error(err)
+	}
+	var entry map[string]any
+	if err := json.Unmarshal(got.Value(), &entry); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"registeredAt", "lastHeartbeat"} {
+		at, err := time.Parse(time.RFC3339Nano, entry[name].(string))
+		if err != nil || time.Since(at).Abs() > time.Minute {
+			t.Errorf("%s is %v", name, entry[name])
+		}
+		delete(entry, name)
+	}
+	want := map[string]any{"guid": a.GUID(), "agentType": "tdd-engineer", "handle": "worker-1", "hostname": "host-a", "projectId": "000000000000000s",
+		"scope": "project", "visibility": "public", "natsUrl": n.url(), "capabilities": []any{"typescript", "testing"}, "status": "active",
+		"heartbeatInterval": 60.0, "maxConcurrentTasks": 0.0, "currentTaskCount": 0.0}
+	if diff := cmp.Diff(want, entry); diff != "" {
+		t.Error(diff)
+	}
+	if id, err := uuid.Parse(a.GUID()); err != nil || id.Version() != 4 {
+		t.Errorf("the GUID is %s", a.GUID())
+	}
+	stream, err := js.Stream(t.Context(), "KV_agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := stream.CachedInfo().Config; c.Storage != jetstream.FileStorage || c.MaxAge != 24*time.Hour || c.MaxMsgsPerSubject != 1 {
+		t.Errorf("the bucket is %+v", c)
+	}
+}
+
+// REQ-TOOL-DISCOVER-003, REQ-TEST-CROSS-001, REQ-TEST-CROSS-003, REQ-TEST-CROSS-008, REQ-PRIV-003
+func TestVisibility(t *testing.T) {
+	n := startServer(t)
+	agents := map[string]*mesh.Agent{}
+	add := func(name, host, user, project string, v mesh.Visibility) {
+		agents[name] = register(t, open(t, n.host(host, user, project)),
+			mesh.Registration{Handle: name, AgentType: "a-" + name, Scope: mesh.ScopeProject, Visibility: v})
+	}
+	add("public", "host-a", "ann", "shop", mesh.Public)
+	add("private", "host-a", "ann", "shop", mesh.Private)
+	add("project", "host-a", "ann", "shop", mesh.ProjectOnly)
+	add("user", "host-a", "ann", "blog", mesh.UserOnly)
+	add("colleague", "host-b", "bob", "shop", mesh.Public)
+	add("twin", "host-b", "ann", "other", mesh.Public)
+	add("stranger", "host-c", "eve", "evil", mesh.Public)
+	open := []string{"colleague", "public", "stranger", "twin"}
+	for viewer, more := range map[string][]string{
+		"public": {"project", "user"}, "private": {"private", "project", "user"}, "project": {"project", "user"},
+		"user": {"user"}, "colleague": {"project"}, "twin": {}, "stranger": {},
+	} {
+		got := []string{}
+		for _, s := range discover(t, agents[viewer], mesh.Filter{}).Agents {
+			got = append(got, s.Handle)
+		}
+		slices.Sort(got)
+		want := slices.Sorted(slices.Values(slices.Concat(open, more)))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s sees: %s", viewer, diff)
+		}
+		for name, a := range agents {
+			entry, _, err := agents[viewer].Info(t.Context(), a.GUID())
+			if sees := slices.Contains(want, name); sees != (err == nil) {
+				t.Errorf("%s asks for %s: %v", viewer, name, err)
+			}
+			if err != nil {
+				wants(t, err, mesh.NotFoundError, "There is no agent "+a.GUID())
+			}
+			// REQ-TOOL-DISCOVER-004, REQ-PRIV-001, REQ-REGISTRY-006: only the same user learns the name.
+			if entry.Username != "" && (name != "user" || (viewer != "user" && viewer != "public" && viewer != "private" && viewer != "project")) {
+				t.Errorf("%s learns that %s is %s", viewer, name, entry.Username)
+			}
+		}
+	}
+}
+
+// REQ-TOOL-DISCOVER-002, REQ-TOOL-DISCOVER-005, REQ-TOOL-DISCOVER-006, REQ-TOOL-DISCOVER-007, REQ-TOOL-DISCOVER-008
+func TestDiscoveryFilters(t *testing.T) {
+	n := startServer(t)
+	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
+	one := register(t, open(t, n.host("host-b", "bob", "shop")), worker("TypeScript", "testing"))
+	two := register(t, open(t, n.host("host-c", "cid", "blog")), worker("golang"))
+	three := register(t, open(t, n.host("host-d", "dan", "blog")), worker())
+	busy := mesh.Busy
+	if _, err := two.UpdatePresence(t.Context(), mesh.Changes{Status: &busy}); err != nil {
+		t.Fatal(err)
+	}
+	if err := three.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		filter mesh.Filter
+		want   []*mesh.Agent
+	}{
+		{"none", mesh.Filter{}, []*mesh.Agent{two, one, boss}},
+		{"type", mesh.Filter{AgentType: "dispatcher"}, []*mesh.Agent{boss}},
+		{"part of a type", mesh.Filter{AgentType: "dispatch"}, nil},
+		{"part of a capability", mesh.Filter{Capability: "script"}, []*mesh.Agent{one}},
+		{"host", mesh.Filter{Hostname: "HOST-C"}, []*mesh.Agent{two}},
+		{"project", mesh.Filter{ProjectID: one.Entry().ProjectID}, []*mesh.Agent{one}},
+		{"status", mesh.Filter{Status: mesh.Busy}, []*mesh.Agent{two}},
+		{"scope", mesh.Filter{Scope: mesh.ScopeCrossProject}, []*mesh.Agent{boss}},
+		{"limit", mesh.Filter{Limit: 2}, []*mesh.Agent{two, one}},
+		{"offline ones", mesh.Filter{Status: mesh.Offline}, []*mesh.Agent{three}},
+	} {
+		d, err := open(t, n.host("host-z", "zoe", "none")).Agents(t.Context(), tt.filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{}
+		for _, a := range tt.want {
+			want = append(want, a.GUID())
+		}
+		if diff := cmp.Diff(want, guids(d)); diff != "" {
+			t.Errorf("%s: %s", tt.name, diff)
+		}
+	}
+	if d := discover(t, boss, mesh.Filter{IncludeOffline: true}); len(d.Agents) != 4 || d.Total != 4 {
+		t.Errorf("with offline ones: %+v", d)
+	}
+	for _, f := range []mesh.Filter{{Limit: -1}, {Limit: 1001}, {Status: "lazy"}, {Scope: "all"}} {
+		_, err := boss.Discover(t.Context(), f)
+		wants(t, err, mesh.ValidationError, "Use ")
+	}
+}
+
+// REQ-TOOL-REGISTER-002, REQ-REGISTRY-008
+func TestWrongRegistrationsAreRefused(t *testing.T) {
+	n := open(t, startServer(t).host("host-a", "ann", "shop"))
+	for name, change := range map[string]func(*mesh.Registration){
+		"type":       func(r *mesh.Registration) { r.AgentType = "Big Boss" },
+		"no type":    func(r *mesh.Registration) { r.AgentType = "" },
+		"handle":     func(r *mesh.Registration) { r.Handle = "a b" },
+		"scope":      func(r *mesh.Registration) { r.Scope = "world" },
+		"visibility": func(r *mesh.Registration) { r.Visibility = "secret" },
+		"tasks":      func(r *mesh.Registration) { r.MaxConcurrentTasks = -1 },
+		"beat":       func(r *mesh.Registration) { r.HeartbeatInterval = 9 * time.Second },
+		"capability": func(r *mesh.Registration) { r.Capabilities = []string{""} },
+		"too many":   func(r *mesh.Registration) { r.Capabilities = slices.Repeat([]string{"a"}, 65) },
+	} {
+		r := worker("typescript")
+		change(&r)
+		if _, err := n.Register(t.Context(), r); category(err) != mesh.ValidationError {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// REQ-TOOL-REGISTER-009, REQ-TOOL-DEREG-003, REQ-TOOL-DEREG-004, REQ-TOOL-DEREG-005, REQ-REGISTRY-014
+func TestAnAgentThatComesBackIsTheSame(t *testing.T) {
+	n := startServer(t)
+	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
+	cfg := n.host("host-b", "bob", "shop")
+	first := mesh.Open(cfg)
+	if err := first.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a := register(t, first, worker("typescript"))
+	shut(t, first)
+	entry, live, err := boss.Info(t.Context(), a.GUID())
+	if err != nil || entry.Status != mesh.Offline || live != mesh.Gone {
+		t.Errorf("after the end: %+v, %s, %v", entry, live, err)
+	}
+	sent, err := boss.Send(t.Context(), mesh.Message{Recipient: a.GUID(), Text: "while you were away"})
+	if err != nil || sent.Warning == "" {
+		t.Fatalf("%+v, %v", sent, err)
+	}
+	_, err = a.Discover(t.Context(), mesh.Filter{})
+	wants(t, err, mesh.NotRegisteredError, "register_agent")
+	again := register(t, open(t, cfg), worker("typescript"))
+	if again.GUID() != a.GUID() || !again.Reused() {
+		t.Errorf("was %s, is %s", a.GUID(), again.GUID())
+	}
+	mail, _, err := again.Read(t.Context(), mesh.Selection{})
+	if err != nil || len(mail) != 1 || mail[0].Text != "while you were away" {
+		t.Errorf("%+v, %v", mail, err)
+	}
+	other := register(t, open(t, n.host("host-c", "bob", "shop")), worker("typescript"))
+	if other.GUID() == a.GUID() {
+		t.Error("another host has the same GUID")
+	}
+}
+
+// Two that live at the same time are two, and each comes back as itself.
+func TestTwoAgentsOfOneKindHaveTwoIdentities(t *testing.T) {
+	n := startServer(t)
+	cfg := n.host("host-b", "bob", "shop")
+	cfg.StateDir = filepath.Join(t.TempDir(), "agents")
+	one, two := register(t, open(t, cfg), worker()), register(t, open(t, cfg), worker())
+	if one.GUID() == two.GUID() {
+		t.Fatal("both are", one.GUID())
+	}
+	if err := one.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if three := register(t, open(t, cfg), worker()); three.GUID() != one.GUID() {
+		t.Errorf("the free identity %s is not taken: %s", one.GUID(), three.GUID())
+	}
+}
+
+// REQ-HEARTBEAT-001, REQ-HEARTBEAT-002, REQ-HEARTBEAT-005, REQ-HEARTBEAT-008,
+// REQ-LIVENESS-002, REQ-LIVENESS-003, REQ-LIVENESS-004, REQ-REGISTRY-011,
+// REQ-REGISTRY-013, REQ-TEST-CROSS-004, REQ-TEST-CROSS-005
+func TestAnAgentThatFallsSilentIsOfflineAndThenRemoved(t *testing.T) {
+	n := startServer(t)
+	clock := new(skewed)
+	cfg := n.host("host-a", "ann", "shop")
+	cfg.Now = clock.now
+	network := open(t, cfg)
+	silent := register(t, open(t, n.host("host-b", "bob", "shop")), worker("typescript"))
+	_, _ = silent, clock
+	see := func() mesh.Summary {
+		d, err := network.Agents(t.Context(), mesh.Filter{IncludeOffline: true})
+		if err != nil || len(d.Agents) != 1 {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		return d.Agents[0]
+	}
+	if s := see(); s.Status != mesh.Active || s.PossiblyOffline {
+		t.Errorf("at first: %+v", s)
+	}
+	clock.forward(125 * time.Second)
+	if s := see(); s.Status != mesh.Active || !s.PossiblyOffline {
+		t.Errorf("after two heartbeats: %+v", s)
+	}
+	clock.forward(60 * time.Second)
+	if s := see(); s.Status != mesh.Offline {
+		t.Errorf("after three: %+v", s)
+	}
+	c, err := network.Collect(t.Context(), true)
+	if err != nil || !slices.Equal(c.Removed, []string{silent.GUID()}) {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	removals, err := network.Removals(t.Context())
+	if err != nil || len(removals) != 1 || removals[0].GUID != silent.GUID() || removals[0].Handle != "worker-1" || removals[0].RemovedBy != "host-a" {
+		t.Errorf("the audit log: %+v, %v", removals, err)
+	}
+	if c, err := network.Collect(t.Context(), false); err != nil || c.Skipped {
+		t.Errorf("the first pass by the timer: %+v, %v", c, err)
+	}
+	if c, err := network.Collect(t.Context(), false); err != nil || !c.Skipped {
+		t.Errorf("a second pass within the interval: %+v, %v", c, err)
+	}
+}
+
+// REQ-HEARTBEAT-005: the entry is written again and again, also if somebody has
+// removed it.
+func TestTheHeartbeatBringsARemovedEntryBack(t *testing.T) {
+	n := startServer(t)
+	a := register(t, open(t, mesh.WithBeat(n.host("host-b", "bob", "shop"), 20*time.Millisecond)), worker("typescript"))
+	kv, err := n.foreign().KeyValue(t.Context(), "agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kv.Purge(t.Context(), a.GUID()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the entry", func() bool { _, err := kv.Get(t.Context(), a.GUID()); return err == nil })
+	before := a.Entry().LastHeartbeat
+	await(t, "a later heartbeat", func() bool { return a.Entry().LastHeartbeat > before })
+}
+
+// A computer whose clock is wrong neither seems offline nor takes others to be.
+func TestAWrongClockDoesNoHarm(t *testing.T) {
+	n := startServer(t)
+	fast, slow := new(skewed), new(skewed)
+	fast.forward(5 * time.Hour)
+	slow.forward(-5 * time.Hour)
+	ahead, behind := n.host("host-a", "ann", "shop"), n.host("host-b", "bob", "shop")
+	ahead.Now, behind.Now = fast.now, slow.now
+	a, b := register(t, open(t, ahead), worker()), register(t, open(t, behind), worker())
+	for _, viewer := range []*mesh.Agent{a, b} {
+		d := discover(t, viewer, mesh.Filter{})
+		if len(d.Agents) != 2 || d.Agents[0].PossiblyOffline || d.Agents[1].PossiblyOffline {
+			t.Errorf("%+v", d)
+		}
+	}
+	if c, err := open(t, ahead).Collect(t.Context(), true); err != nil || len(c.Removed) != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// REQ-TOOL-PRESENCE-003, REQ-TOOL-PRESENCE-004, REQ-TOOL-PRESENCE-005, REQ-TOOL-PRESENCE-006, REQ-ABUSE-001, REQ-ABUSE-005
+func TestPresence(t *testing.T) {
+	n := startServer(t)
+	clock := new(skewed)
+	cfg := n.host("host-a", "ann", "shop")
+	cfg.Now = clock.now
+	network := open(t, cfg)
+	a := register(t, network, worker("typescript"))
+	busy, three, offline := mesh.Busy, 3, mesh.Offline
+	e, err := a.UpdatePresence(t.Context(), mesh.Changes{Status: &busy, CurrentTaskCount: &three, Capabilities: []string{"golang"}})
+	if err != nil || e.Status != mesh.Busy || e.CurrentTaskCount != 3 || !slices.Equal(e.Capabilities, []string{"golang"}) {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	_, err = a.UpdatePresence(t.Context(), mesh.Changes{Status: &offline})
+	wants(t, err, mesh.RateLimitError, "Try again in 10 seconds.")
+	// Another process with the identity is refused as well: the count is on the bus.
+	clock.forward(11 * time.Second)
+	if e, err = a.UpdatePresence(t.Context(), mesh.Changes{Status: &offline}); err != nil || e.Status != mesh.Offline {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	clock.forward(11 * time.Second)
+	idle := mesh.Idle
+	if e, err = a.UpdatePresence(t.Context(), mesh.Changes{Status: &idle}); err != nil || e.Status != mesh.Idle {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	bad, minus := mesh.Presence("gone"), -1
+	for _, c := range []mesh.Changes{{Status: &bad}, {CurrentTaskCount: &minus}, {Capabilities: []string{""}}} {
+		_, err := a.UpdatePresence(t.Context(), c)
+		wants(t, err, mesh.ValidationError, "")
+	}
+	if err := a.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.UpdatePresence(t.Context(), mesh.Changes{Status: &idle})
+	wants(t, err, mesh.NotRegisteredError, "register_agent")
+}
+
+// REQ-ABUSE-002, REQ-ABUSE-003, REQ-ABUSE-004: the limits are the identity's,
+// whichever process has it.
+func TestRateLimitsOutliveTheProcess(t *testing.T) {
+	n := startServer(t)
+	cfg := n.host("host-a", "ann", "shop")
+	clock := new(skewed)
+	cfg.Now = clock.now
+	first := mesh.Open(cfg)
+	if err := first.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a := register(t, first, worker())
+	other := register(t, open(t, n.host("host-b", "bob", "shop")), worker())
+	for range 10 {
+		discover(t, a, mesh.Filter{})
+	}
+	for i := range 100 {
+		if _, err := a.Send(t.Context(), mesh.Message{Recipient: other.GUID(), Text: "x"}); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	for range 10 {
+		if _, err := a.BroadcastOffer(t.Context(), mesh.Broadcast{Offer: mesh.Offer{TaskID: "t", Description: "d"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shut(t, first)
+	clock.forward(11 * time.Second) // for the limit of registrations
+	again := register(t, open(t, cfg), worker())
+	if again.GUID() != a.GUID() {
+		t.Fatal("not the same identity")
+	}
+	_, err := again.Discover(t.Context(), mesh.Filter{})
+	wants(t, err, mesh.RateLimitError, "10 in 1m0s")
+	_, err = again.Send(t.Context(), mesh.Message{Recipient: other.GUID(), Text: "x"})
+	wants(t, err, mesh.RateLimitError, "100 in 1m0s")
+	_, err = again.BroadcastOffer(t.Context(), mesh.Broadcast{Offer: mesh.Offer{TaskID: "t", Description: "d"}})
+	wants(t, err, mesh.RateLimitError, "10 in 1m0s")
+	if _, err := other.Discover(t.Context(), mesh.Filter{}); err != nil {
+		t.Errorf("another agent is refused too: %v", err)
+	}
+	clock.forward(time.Minute)
+	if _, err := again.Discover(t.Context(), mesh.Filter{}); err != nil {
+		t.Errorf("a minute later: %v", err)
+	}
+}
+
+// REQ-TEST-CROSS-010, REQ-HEARTBEAT-006, REQ-HEARTBEAT-007
+func TestAnOutageIsToldAndSurvived(t *testing.T) {
+	n := startServer(t)
+	network := open(t, mesh.WithBeat(n.host("host-a", "ann", "shop"), 50*time.Millisecond))
+	a := register(t, network, worker("typescript"))
+	n.stop()
+	await(t, "the loss", func() bool { return !network.Status().Connected })
+	_, err := a.Discover(t.Context(), mesh.Filter{})
+	wants(t, err, mesh.ConnectionError, "interrupted")
+	_, err = a.Send(t.Context(), mesh.Message{Recipient: a.GUID(), Text: "x"})
+	wants(t, err, mesh.ConnectionError, "interrupted")
+	before := a.Entry().LastHeartbeat
+	n.start()
+	await(t, "the connection", func() bool { return network.Status().Connected })
+	await(t, "a heartbeat after it", func() bool { return a.Entry().LastHeartbeat > before })
+	if d := discover(t, a, mesh.Filter{}); len(d.Agents) != 1 {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestANetworkThatIsNotThereIsTold(t *testing.T) {
+	n := startServer(t)
+	n.stop()
+	network := mesh.Open(n.host("host-a", "ann", "shop"))
+	t.Cleanup(func() { shut(t, network) })
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := network.Ready(ctx); category(err) != mesh.ConnectionError {
+		t.Error(err)
+	}
+	_, err := network.Register(t.Context(), worker())
+	wants(t, err, mesh.ConnectionError, "")
+	n.start()
+	if err := network.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
