@@ -323,8 +323,10 @@ func TestReceipts(t *testing.T) {
 	if s := sendText(t, boss, hand, "3"); !strings.Contains(s.Warning, "offline") || s.RecipientHandle != "worker-1" {
 		t.Errorf("to one that the registry has forgotten: %+v", s)
 	}
-	cfg.Now = late.now // the limit of registrations is over there
-	hand = register(t, open(t, cfg), worker("typescript"))
+	cfg.Now = late.now
+	reborn := open(t, cfg)
+	late.forward(time.Minute) // the limit of registrations is over
+	hand = register(t, reborn, worker("typescript"))
 	await(t, "delivery", func() bool { return status().Status == mesh.Delivered })
 	if got := readTexts(t, hand, mesh.Selection{}); !slices.Equal(got, []string{"1", "2", "3"}) {
 		t.Errorf("%q", got)
