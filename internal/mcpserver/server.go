@@ -116,7 +116,7 @@ func (s *Service) newServer(session *Session) *Server {
 		UnsubscribeHandler: server.unsubscribe,
 		CompletionHandler:  server.complete,
 	})
-	server.mcp.AddReceivingMiddleware(server.protect)
+	server.mcp.AddReceivingMiddleware(server.protect, server.endListening)
 	for _, g := range s.opts.Groups {
 		g.Register(server)
 	}
@@ -180,6 +180,20 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 			err = &jsonrpc.Error{Code: e.Code, Message: e.Message}
 		}
 		return result, err
+	}
+}
+
+// endListening ends the streams of notifications that clients of 2026-07-28 have
+// open. Without it they would keep the server alive when its input has ended: the
+// SDK waits for every request, and these end only with their client.
+func (s *Server) endListening(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if method == "subscriptions/listen" {
+			var cancel context.CancelFunc
+			ctx, cancel = s.service.whileRunning(ctx)
+			defer cancel()
+		}
+		return next(ctx, method, req)
 	}
 }
 
