@@ -45,7 +45,7 @@ func (q anthropicRequest) talk() talk {
 			switch {
 			case b.Type == "tool_result":
 				isResult = true
-				t.result = string(b.Content)
+				t.answers(string(b.Content))
 			case b.Type == "text" && !strings.HasPrefix(b.Text, "<system-reminder>"):
 				text += b.Text
 			}

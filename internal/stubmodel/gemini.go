@@ -37,7 +37,7 @@ func (q geminiRequest) talk() talk {
 			text += p.Text
 			if p.FunctionResponse != nil {
 				isResult = true
-				t.result = string(p.FunctionResponse.Response)
+				t.answers(string(p.FunctionResponse.Response))
 			}
 		}
 		if !isResult {

@@ -46,7 +46,7 @@ func (q openaiRequest) talk() talk {
 		}
 		switch {
 		case strings.HasSuffix(item.Type, "_call_output"):
-			t.result = string(item.Output)
+			t.answers(string(item.Output))
 		case (item.Type == "message" || item.Type == "") && item.Role == "user":
 			for _, c := range item.Content {
 				if !beginsWithAny(c.Text, openaiContext) {

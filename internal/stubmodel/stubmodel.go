@@ -8,7 +8,8 @@
 //	TOOL:cmd    use the shell tool with cmd, then repeat what it said
 //	ESC:cmd     the same, asking to leave codex's sandbox
 //	WRITE:path  use the tool that writes files, then repeat what it said
-//	USE:tool {} use the tool of an MCP server with these arguments, then repeat what it said
+//	USE:tool {} use the tool of an MCP server with these arguments, then repeat what it
+//	            said; of several lines with it, one after the other
 //	SLOW        200 pieces, 100 ms apart
 //	HTTPnnn     fail with that HTTP status
 //	REMEMBER    tell how many times the user has spoken in this conversation
@@ -42,7 +43,7 @@ const (
 const maxBody = 32 << 20
 
 // maxToolEcho is how much of a tool's result is repeated.
-const maxToolEcho = 300
+const maxToolEcho = 1000
 
 // Handler serves all three APIs. It is for loopback: it checks no credentials.
 // The zero value is ready and safe for concurrent use.
@@ -105,15 +106,22 @@ func (h *Handler) id(prefix string) string {
 type talk struct {
 	last   string // what the user said last
 	result string // what a tool said after that
+	used   int    // how many tools have said something
 	turns  int    // how often the user has spoken
 }
 
 // says adds something that the user said.
 func (t *talk) says(text string) {
 	if text != "" {
-		t.last, t.result = text, ""
+		t.last, t.result, t.used = text, "", 0
 		t.turns++
 	}
+}
+
+// answers adds what a tool said.
+func (t *talk) answers(result string) {
+	t.result = result
+	t.used++
 }
 
 // reply is what the model does: fail, use a tool, or speak.
@@ -148,6 +156,9 @@ func (t talk) reply() reply {
 		status, _ := strconv.Atoi(m[1]) // three digits
 		return reply{status: status}
 	}
+	if uses := strings.Split(t.last, "USE:")[1:]; t.used < len(uses) {
+		return useReply(uses[t.used])
+	}
 	if t.result != "" {
 		return reply{pieces: []string{"tool ", "said: ", t.result[:min(len(t.result), maxToolEcho)]}, delay: pieceDelay}
 	}
@@ -159,9 +170,6 @@ func (t talk) reply() reply {
 	}
 	if path, ok := directive(t.last, "WRITE:"); ok {
 		return reply{write: path}
-	}
-	if line, ok := directive(t.last, "USE:"); ok {
-		return useReply(line)
 	}
 	switch {
 	case strings.Contains(t.last, "SLOW"):
@@ -176,8 +184,9 @@ func (t talk) reply() reply {
 	return reply{pieces: inPieces(Hello, 8), delay: pieceDelay}
 }
 
-// useReply reads what is behind USE: a tool and its arguments.
-func useReply(line string) reply {
+// useReply reads what is behind USE: a tool and, in the same line, its arguments.
+func useReply(text string) reply {
+	line, _, _ := strings.Cut(text, "\n")
 	tool, args, _ := strings.Cut(line, " ")
 	use := toolUse{tool: tool, input: object{}}
 	if args != "" {

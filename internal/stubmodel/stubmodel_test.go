@@ -98,6 +98,28 @@ func TestAToolsResultIsRepeated(t *testing.T) {
 	}
 }
 
+// Tools are used one after the other: each answer of one leads to the next.
+func TestSeveralToolsAreUsedInTurn(t *testing.T) {
+	const use = `"USE:first {}\nUSE:second {}"`
+	result := map[string]string{
+		anthropicPath: `,{"role":"user","content":[{"type":"tool_result","content":"done"}]}`,
+		geminiPath:    `,{"role":"user","parts":[{"functionResponse":{"response":"done"}}]}`,
+		openaiPath:    `,{"type":"function_call_output","output":"done"}`,
+	}
+	for path, conversation := range map[string][2]string{
+		anthropicPath: {`{"stream":true,"tools":[{"name":"mcp__p__first"},{"name":"mcp__p__second"}],"messages":[{"role":"user","content":` + use + `}`, `]}`},
+		geminiPath:    {`{"tools":[{"functionDeclarations":[{"name":"mcp_p_first"},{"name":"mcp_p_second"}]}],"contents":[{"parts":[{"text":` + use + `}]}`, `]}`},
+		openaiPath:    {`{"tools":[{"name":"mcp__p","tools":[{"name":"first"},{"name":"second"}]}],"input":[{"role":"user","content":[{"text":` + use + `}]}`, `]}`},
+	} {
+		for answered, want := range []string{"first", "second", "done"} {
+			_, got := post(t, path, conversation[0]+strings.Repeat(result[path], answered)+conversation[1])
+			if !strings.Contains(got, want) {
+				t.Errorf("%s after %d answers: %s", path, answered, got)
+			}
+		}
+	}
+}
+
 func TestRequestsWithoutAStreamAreAnsweredAtOnce(t *testing.T) {
 	for path, tc := range map[string]struct{ body, want string }{
 		"/v1/messages":              {`{"messages":[{"role":"user","content":"hi"}]}`, `def hello`},
