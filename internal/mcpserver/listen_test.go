@@ -13,7 +13,5 @@ func TestTheEndOfInputEndsListening(t *testing.T) {
 	if line := w.readLine(); !strings.Contains(string(line), "acknowledged") {
 		t.Fatalf("%s", line)
 	}
-	if rest := w.end(); !strings.Contains(rest, `"id":1`) {
-		t.Errorf("the stream has no end: %s", rest)
-	}
+	w.end() // hangs if the server does
 }
