@@ -21,7 +21,7 @@ race:
 	go test -race ./...
 
 lint:
-	go run ./tools/check -only format,vet,staticcheck
+	go run ./tools/check -only format,comments,vet,staticcheck
 
 bench: ## what docs/PERFORMANCE.md reports
 	go test -run '^$$' -bench . -benchmem ./...

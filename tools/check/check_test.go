@@ -56,3 +56,28 @@ func TestResultsAreCounted(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 }
+
+func TestWhatIsExportedNeedsAComment(t *testing.T) {
+	missing, err := undescribed("a.go", `package a
+
+// Good is described.
+func Good() {}
+
+func Bad() {}
+
+type (
+	// T is described.
+	T[K any] struct{}
+	U        int
+	v        int
+)
+
+func (t *T[K]) Method() {}
+func (T[K]) Error() string { return "" }
+func (v) Hidden() {}
+func unseen() {}
+`)
+	if got := strings.Join(missing, " "); err != nil || got != "a.go:6:6: Bad a.go:11:2: U a.go:15:16: Method" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

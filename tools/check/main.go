@@ -49,6 +49,7 @@ type step struct {
 func (c *check) steps() []step {
 	return []step{
 		{"format", format},
+		{"comments", comments},
 		{"build", goCommand("build", "./...")},
 		{"platforms", c.platforms},
 		{"vet", goCommand("vet", "./...")},
