@@ -1,0 +1,366 @@
+package crdt
+
+import (
+	"slices"
+)
+
+// Sender is who sent an update, for [Doc.Admit].
+type Sender struct {
+	// Writes reports whether the sender may bring new structs of a client id: its own
+	// of this session, or of an earlier one. Nil allows all.
+	Writes func(client uint64) bool
+	// Vector is what the sender knew before the update, if it says so. Then it is
+	// checked in full that the update could be written from there.
+	Vector StateVector
+	// Whole says that the update answers a state vector: it may have structs that
+	// are known here, and holes.
+	Whole bool
+}
+
+// Admit decides, without changing anything, whether an update may be applied: whether
+// it fits the document and stays within the limits. All replicas must
+// apply what one of them has admitted. Errors have CodeLimit, CodeRefused or
+// CodeEquivocation.
+//
+// After a refusal nothing more of that sender's client id can be applied, since
+// its units are counted: its session must end, and begin anew with another id.
+func (d *Doc) Admit(u *Update, from Sender) error {
+	a := admission{d: d, u: u, from: from, index: make(map[uint64][]*item, len(u.blocks))}
+	for _, b := range u.blocks {
+		a.index[b.client] = append(a.index[b.client], b.items...)
+	}
+	if err := a.sizes(); err != nil {
+		return err
+	}
+	for _, b := range u.blocks {
+		if err := a.block(b); err != nil {
+			return err
+		}
+	}
+	return a.cost()
+}
+
+type admission struct {
+	d     *Doc
+	u     *Update
+	from  Sender
+	index map[uint64][]*item // the update's structs by client
+	depth map[*item]int      // of the type that an item of the update is in; see depthOf
+	steps uint64             // that placing the update's items may take
+	fresh int                // structs that are new here
+}
+
+func (a *admission) sizes() error {
+	d, u := a.d, a.u
+	clients := len(d.clients)
+	for client := range a.index {
+		if d.clients[client] == nil {
+			clients++
+		}
+	}
+	switch {
+	case clients > d.limits.DocClients:
+		return errorf(CodeLimit, nil, "the document would have %d client ids; %d are allowed", clients, d.limits.DocClients)
+	case d.items+u.count > d.limits.DocItems:
+		return errorf(CodeLimit, nil, "the document would have more than %d items", d.limits.DocItems)
+	case d.bytes+u.size > d.limits.DocBytes:
+		return errorf(CodeLimit, nil, "the document would have more than %d bytes of content", d.limits.DocBytes)
+	}
+	return nil
+}
+
+func (a *admission) block(b block) error {
+	state := a.d.state(b.client)
+	for _, it := range b.items {
+		if it.end() <= state {
+			if err := a.known(it); err != nil {
+				return err
+			}
+			continue
+		}
+		if a.from.Writes != nil && !a.from.Writes(b.client) {
+			return errorf(CodeRefused, nil, "the sender writes under client id %d, which is not its own", b.client)
+		}
+		if it.id.Clock < state {
+			if !a.from.Whole {
+				// The sender must have seen its own units up to the state.
+				if err := a.known(it); err != nil {
+					return err
+				}
+			}
+		}
+		a.fresh++
+		if err := a.item(it); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// known checks that a struct which is here already is the same: otherwise
+// two writers use one client id, or one rewrites its history. What was deleted
+// meanwhile cannot be compared.
+func (a *admission) known(it *item) error {
+	here := a.d.get(it.id)
+	if here.deleted() || it.deleted() || here.kind == kindGC || it.kind == kindGC {
+		return nil
+	}
+	if here.kind != it.kind {
+		return a.equivocation(it)
+	}
+	if here.id != it.id {
+		return nil // cut or joined otherwise: the units of both would have to be compared
+	}
+	if it.has(flagOrigin) != here.has(flagOrigin) || it.origin != here.origin ||
+		it.has(flagRight) != here.has(flagRight) || it.rightOrigin != here.rightOrigin {
+		return a.equivocation(it)
+	}
+	if it.length == here.length && !slices.Equal(it.data, here.data) {
+		return a.equivocation(it)
+	}
+	return nil
+}
+
+func (a *admission) equivocation(it *item) error {
+	return errorf(CodeEquivocation, nil, "the unit %s is here with other content", it.id)
+}
+
+// item checks one struct that is new.
+func (a *admission) item(it *item) error {
+	if it.kind == kindGC {
+		return nil
+	}
+	if it.kind == kindType {
+		depth, known := a.depthOf(it)
+		if known && depth+1 > a.d.limits.Depth {
+			return errorf(CodeLimit, nil, "shared types would be nested more than %d deep", a.d.limits.Depth)
+		}
+	}
+	if it.has(flagOrigin) && it.has(flagRight) {
+		if err := a.ordered(it); err != nil {
+			return err
+		}
+	}
+	return a.adjacent(it)
+}
+
+// ordered checks that origin and right origin are in one list, in this order:
+// with others replicas could end with different orders.
+func (a *admission) ordered(it *item) error {
+	if it.origin == it.rightOrigin {
+		return a.disorder(it)
+	}
+	if !a.d.knows(it.origin) || !a.d.knows(it.rightOrigin) {
+		return nil // of this update or not here yet
+	}
+	left, right := a.d.get(it.origin), a.d.get(it.rightOrigin)
+	if left.kind == kindGC || right.kind == kindGC {
+		return nil
+	}
+	if left.parent != right.parent || left.has(flagKeyed) != right.has(flagKeyed) || left.key != right.key {
+		return errorf(CodeRefused, nil, "the unit %s says it is between %s and %s, which are not in one list", it.id, it.origin, it.rightOrigin)
+	}
+	if left == right {
+		if it.origin.Clock > it.rightOrigin.Clock {
+			return a.disorder(it)
+		}
+		return nil
+	}
+	if left.has(flagKeyed) {
+		return a.chained(it, left, right)
+	}
+	i, _ := left.before()
+	j, _ := right.before()
+	if i > j {
+		return a.disorder(it)
+	}
+	a.steps += uint64(j - i)
+	return nil
+}
+
+func (a *admission) disorder(it *item) error {
+	return errorf(CodeRefused, nil, "the unit %s says it is after %s and before %s, which come in the other order", it.id, it.origin, it.rightOrigin)
+}
+
+// chainSteps bounds the walk along a key's history.
+const chainSteps = 4096
+
+func (a *admission) chained(it, left, right *item) error {
+	for o, n := left.right, 0; o != nil && n < chainSteps; o, n = o.right, n+1 {
+		if o == right {
+			return nil
+		}
+	}
+	return a.disorder(it)
+}
+
+// adjacent checks that the sender, if it told what it knew, knew nothing
+// between the item's neighbours, or between one and the end of the list.
+func (a *admission) adjacent(it *item) error {
+	if a.from.Vector == nil {
+		return nil
+	}
+	o, right, ok := a.neighbours(it)
+	if !ok {
+		return nil
+	}
+	for ; o != nil && o != right; o = o.right {
+		if a.steps++; a.steps > a.d.limits.IntegrationCost {
+			return a.tooCostly()
+		}
+		if o.id.Clock < a.from.Vector[o.id.Client] {
+			return errorf(CodeRefused, nil, "the unit %s was not written where its writer says: it knew %s, which is between its neighbours", it.id, o.id)
+		}
+	}
+	return nil
+}
+
+// neighbours returns the first item that is between the neighbours of an item
+// as its writer saw them, and the right one, nil for the end. It is not ok if they are not
+// here, or inside one item, where nothing can be between.
+func (a *admission) neighbours(it *item) (first, right *item, ok bool) {
+	if it.has(flagOrigin) && !a.d.knows(it.origin) || it.has(flagRight) && !a.d.knows(it.rightOrigin) {
+		return nil, nil, false
+	}
+	if it.has(flagRight) {
+		right = a.d.get(it.rightOrigin)
+	}
+	if it.has(flagOrigin) {
+		left := a.d.get(it.origin)
+		if left.kind == kindGC || left == right || it.origin != left.lastID() {
+			return nil, nil, false
+		}
+		return left.right, right, true
+	}
+	switch {
+	case right != nil && right.kind != kindGC:
+		return right.parent.first(right), right, true
+	case right == nil && it.parent.ref == typeRoot && a.d.roots[it.parent.name] != nil:
+		return a.d.roots[it.parent.name].first(it), nil, true
+	}
+	return nil, nil, false
+}
+
+// depthOf returns the depth of the type that an item of the update will be in. It
+// is not known if that depends on what is not here.
+func (a *admission) depthOf(it *item) (int, bool) {
+	if a.depth == nil {
+		a.depth = make(map[*item]int)
+	}
+	// Follow the references until one is known, and give all on the way their depth:
+	// an item has that of its origin, an item in a type one more than the type's item.
+	type step struct {
+		it   *item
+		more int
+	}
+	var way []step
+	depth := 0
+	for {
+		if known, ok := a.depth[it]; ok {
+			depth = known
+			break
+		}
+		if len(way) > a.u.count {
+			return 0, false // references in a circle
+		}
+		next, more := a.reference(it)
+		way = append(way, step{it, more})
+		if more < 0 {
+			break // a root: depth 0
+		}
+		if a.d.knows(next) {
+			here := a.d.get(next)
+			if here.parent == nil {
+				return 0, false
+			}
+			depth = here.parent.depth
+			break
+		}
+		if it = a.find(next); it == nil {
+			return 0, false
+		}
+	}
+	for _, s := range slices.Backward(way) {
+		depth += max(s.more, 0)
+		a.depth[s.it] = depth
+	}
+	return depth, true
+}
+
+// reference returns the unit that tells where an item is, and how much deeper the
+// item is; -1 if it is in a root.
+func (a *admission) reference(it *item) (ID, int) {
+	switch {
+	case it.has(flagOrigin):
+		return it.origin, 0
+	case it.has(flagRight):
+		return it.rightOrigin, 0
+	case it.parent == nil || it.parent.ref == typeRoot:
+		return ID{}, -1
+	default:
+		return it.parent.by, 1
+	}
+}
+
+// find returns the update's struct that holds a unit, nil if there is none.
+func (a *admission) find(id ID) *item {
+	items := a.index[id.Client]
+	i, found := slices.BinarySearchFunc(items, id.Clock, func(it *item, clock uint64) int {
+		switch {
+		case it.end() <= clock:
+			return -1
+		case it.id.Clock > clock:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		return nil
+	}
+	return items[i]
+}
+
+// trialSize is how many new structs may all be at one place before the cost of placing them
+// has to be found out.
+const trialSize = 4000
+
+// cost refuses an update whose items would take too long to place. If it cannot be excluded
+// cheaply, the update is tried on a copy.
+func (a *admission) cost() error {
+	if a.steps > a.d.limits.IntegrationCost {
+		return a.tooCostly()
+	}
+	if a.fresh < trialSize {
+		return nil
+	}
+	trial := New(Options{Limits: &a.d.limits})
+	if _, err := trial.Apply(a.d.encodeStore(nil), nil); err != nil {
+		return err
+	}
+	copied := Update{deletes: IDSet{}, size: a.u.size, count: a.u.count}
+	for _, b := range a.u.blocks {
+		c := block{client: b.client, items: make([]*item, len(b.items))}
+		for i, it := range b.items {
+			one := *it
+			if it.node != nil {
+				n := *it.node
+				n.item = &one
+				one.node = &n
+			}
+			c.items[i] = &one
+		}
+		copied.blocks = append(copied.blocks, c)
+	}
+	trial.budget = trial.step + a.d.limits.IntegrationCost
+	if _, err := trial.ApplyUpdate(&copied, nil); err != nil {
+		return err
+	}
+	if trial.step > trial.budget {
+		return a.tooCostly()
+	}
+	return nil
+}
+
+func (a *admission) tooCostly() error {
+	return errorf(CodeLimit, nil, "placing the update's items would take more than %d steps", a.d.limits.IntegrationCost)
+}

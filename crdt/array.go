@@ -1,0 +1,156 @@
+package crdt
+
+import (
+	"iter"
+	"strconv"
+
+	"github.com/parleyhub/parley/crdt/internal/lib0"
+)
+
+// Array is a shared list of values and shared types.
+type Array struct{ n *node }
+
+// Array returns the root array of a name.
+func (d *Doc) Array(name string) *Array {
+	n := d.root(name)
+	n.cast = typeArray
+	return &Array{n}
+}
+
+// Len returns the number of elements.
+func (a *Array) Len() int { return int(a.n.length()) }
+
+// Insert puts values in before index i, which is at most the length.
+func (a *Array) Insert(i int, values ...any) error {
+	return a.n.edit(func(d *Doc) error {
+		if err := a.n.checkRange(uint64(i), 0); err != nil {
+			return err
+		}
+		left := a.n.place(uint64(i))
+		for len(values) > 0 {
+			it, taken, err := d.pack(values)
+			if err != nil {
+				return err
+			}
+			d.insert(a.n, left, it)
+			left, values = it, values[taken:]
+		}
+		return nil
+	})
+}
+
+// Append puts values at the end.
+func (a *Array) Append(values ...any) error { return a.Insert(a.Len(), values...) }
+
+// pack makes one item of the first values, as many as can be in one.
+func (d *Doc) pack(values []any) (it *item, taken int, err error) {
+	if _, ok := values[0].([]byte); ok {
+		it, err = d.content(values[0])
+		return it, 1, err
+	}
+	it = d.alloc()
+	it.kind = kindAny
+	var at []int
+	for _, v := range values {
+		if _, ok := v.([]byte); ok {
+			break
+		}
+		if it.data, err = d.anyValue(it.data, v); err != nil {
+			return nil, 0, err
+		}
+		at = append(at, len(it.data))
+		taken++
+	}
+	if it.length = uint32(taken); taken > 1 {
+		it.ends = &ends{at: at}
+	}
+	return it, taken, nil
+}
+
+// InsertMap puts a new, empty map in before index i.
+func (a *Array) InsertMap(i int) (*Map, error) {
+	n, err := a.insertType(i, typeMap)
+	return &Map{n}, err
+}
+
+// InsertArray puts a new, empty array in before index i.
+func (a *Array) InsertArray(i int) (*Array, error) {
+	n, err := a.insertType(i, typeArray)
+	return &Array{n}, err
+}
+
+// InsertText puts a new, empty text in before index i.
+func (a *Array) InsertText(i int) (*Text, error) {
+	n, err := a.insertType(i, typeText)
+	return &Text{n}, err
+}
+
+func (a *Array) insertType(i int, ref typeRef) (n *node, err error) {
+	err = a.n.edit(func(d *Doc) error {
+		if err := a.n.checkRange(uint64(i), 0); err != nil {
+			return err
+		}
+		it, err := d.newType(a.n, ref)
+		if err != nil {
+			return err
+		}
+		d.insert(a.n, a.n.place(uint64(i)), it)
+		n = it.node
+		return nil
+	})
+	return n, err
+}
+
+// Delete takes count elements away, from index i on.
+func (a *Array) Delete(i, count int) error {
+	return a.n.edit(func(d *Doc) error {
+		if err := a.n.checkRange(uint64(i), uint64(count)); err != nil {
+			return err
+		}
+		a.n.remove(uint64(i), uint64(count))
+		return nil
+	})
+}
+
+// Get returns an element, or its *[Map], *[Array] or *[Text].
+func (a *Array) Get(i int) (any, bool) {
+	if i < 0 || i >= a.Len() {
+		return nil, false
+	}
+	it, offset := a.n.seek(uint64(i))
+	return it.value(offset), true
+}
+
+// All yields the elements in order.
+func (a *Array) All() iter.Seq2[int, any] {
+	return func(yield func(int, any) bool) {
+		i := 0
+		for it := a.n.head; it != nil; it = it.right {
+			if it.units() == 0 {
+				continue
+			}
+			for k := range it.elements() {
+				if !yield(i, it.value(k)) {
+					return
+				}
+				i++
+			}
+		}
+	}
+}
+
+// JSON returns the array as JSON, objects in it with sorted keys.
+func (a *Array) JSON() ([]byte, error) { return a.n.appendListJSON(nil) }
+
+func binaryContent(b []byte) []byte { return lib0.AppendBytes(nil, b) }
+
+func formatUint(v uint64) string { return strconv.FormatUint(v, 10) }
+
+func checkExact(values ...int64) error {
+	for _, v := range values {
+		if v > lib0.MaxSafe || v < -lib0.MaxSafe {
+			return errorf(CodeInvalid, nil, "a counter's part must stay within ±(2^53-1)")
+		}
+	}
+	return nil
+}

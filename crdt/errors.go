@@ -1,0 +1,65 @@
+package crdt
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Code says what kind of thing went wrong with a document.
+type Code string
+
+// The codes of an [Error].
+const (
+	// CodeDeserialization: bytes that are no update, state vector or snapshot (Req 9.5).
+	CodeDeserialization Code = "CRDT_DESERIALIZATION_FAILED"
+	CodeLimit           Code = "CRDT_LIMIT_EXCEEDED" // more than the limits allow
+	CodeRefused         Code = "CRDT_UPDATE_REFUSED" // a well-formed update that the document must not take
+	CodeEquivocation    Code = "CRDT_EQUIVOCATION"   // other content under ids that are in use
+	CodeInvalid         Code = "CRDT_INVALID_EDIT"   // a wrong index, value or moment of a local edit
+)
+
+// Error is what the package returns.
+type Error struct {
+	Code    Code
+	Message string
+	Err     error // the cause, may be nil
+}
+
+// Error returns the message and the cause.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Message
+	}
+	return e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+func errorf(code Code, cause error, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: cause}
+}
+
+// What can be wrong with the structs of an update.
+var (
+	errEmptyRange    = errors.New("a range or struct has no length")
+	errInfo          = errors.New("a struct has an unknown kind")
+	errParent        = errors.New("a parent is neither a name nor an id")
+	errTypeRef       = errors.New("a shared type is of an unknown kind")
+	errOwnFuture     = errors.New("a struct refers to a later one of its own client")
+	errClientTwice   = errors.New("a client is listed twice")
+	errNoStructs     = errors.New("a client is listed without structs")
+	errTrailing      = errors.New("bytes follow the update")
+	errJSON          = errors.New("a value is not valid JSON")
+	errOptions       = errors.New("the options of a subdocument are not an object")
+	errTooManyClocks = errors.New("a struct is longer than allowed")
+)

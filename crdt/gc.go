@@ -1,0 +1,54 @@
+package crdt
+
+// becomeGC drops all but the id and the length of an item.
+func (it *item) becomeGC() {
+	*it = item{id: it.id, length: it.length, kind: kindGC, flags: it.flags & flagJournal}
+}
+
+// collect drops the content of what the transaction deleted: a tombstone keeps
+// its place, what was in a deleted type keeps not even that.
+func (d *Doc) collect() {
+	for _, r := range d.tx.deletes {
+		c := d.clients[r.client]
+		for p := c.find(r.Clock); p.chunk < len(c.chunks); p = c.next(p) {
+			it := c.item(p)
+			if it.id.Clock >= r.End() {
+				break
+			}
+			d.collectItem(it)
+		}
+	}
+}
+
+func (d *Doc) collectItem(it *item) {
+	if it.kind == kindGC || it.kind == kindDeleted || !it.deleted() {
+		return
+	}
+	if it.kind == kindType {
+		d.collectNode(it.node)
+	}
+	d.bytes -= len(it.data)
+	it.kind = kindDeleted
+	it.data, it.ends, it.node = nil, nil, nil
+	it.flags &^= flagASCII
+}
+
+// collectNode turns all that is in a deleted type into GC structs.
+func (d *Doc) collectNode(n *node) {
+	inside := []*node{n}
+	for len(inside) > 0 {
+		n := inside[len(inside)-1]
+		inside = inside[:len(inside)-1]
+		var all []*item
+		n.each(func(it *item) { all = append(all, it) })
+		for _, it := range all {
+			if it.kind == kindType {
+				inside = append(inside, it.node)
+			}
+			d.bytes -= len(it.data)
+			d.tx.noteMerge(it.id)
+			it.becomeGC()
+		}
+		n.head, n.list, n.keys = nil, nil, nil
+	}
+}

@@ -1,0 +1,217 @@
+package crdt
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/parleyhub/parley/crdt/internal/lib0"
+)
+
+// ID names one unit of content: a list element, a UTF-16 unit of a text, the
+// value of a key. Each client counts its own units from 0.
+type ID struct {
+	Client uint64
+	Clock  uint64
+}
+
+// String returns "client:clock".
+func (id ID) String() string { return fmt.Sprintf("%d:%d", id.Client, id.Clock) }
+
+func compareIDs(a, b ID) int {
+	if c := cmp.Compare(a.Client, b.Client); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Clock, b.Clock)
+}
+
+// StateVector says, for each client, how many of its units are known. A client
+// without any is not in it. Deletes do not move it: equal vectors are not equal
+// documents, see [Doc.Digest].
+type StateVector map[uint64]uint64
+
+// Covers reports whether sv knows all that other knows.
+func (sv StateVector) Covers(other StateVector) bool {
+	for client, clock := range other {
+		if sv[client] < clock {
+			return false
+		}
+	}
+	return true
+}
+
+// Equal reports whether both know the same.
+func (sv StateVector) Equal(other StateVector) bool { return maps.Equal(sv, other) }
+
+// descending returns the keys of a map by client, the highest client first, in which
+// order everything travels.
+func descending[V any](m map[uint64]V) []uint64 {
+	clients := slices.Collect(maps.Keys(m))
+	slices.SortFunc(clients, func(a, b uint64) int { return cmp.Compare(b, a) })
+	return clients
+}
+
+// Encode returns the vector as it travels.
+func (sv StateVector) Encode() []byte {
+	b := lib0.AppendUint(nil, uint64(len(sv)))
+	for _, client := range descending(sv) {
+		b = lib0.AppendUint(lib0.AppendUint(b, client), sv[client])
+	}
+	return b
+}
+
+// DecodeStateVector reads a vector of at most max entries. It fails with
+// CodeDeserialization.
+func DecodeStateVector(data []byte, max int) (StateVector, error) {
+	r := lib0.NewReader(data)
+	n := r.Uint()
+	if n > uint64(max) {
+		return nil, errorf(CodeDeserialization, nil, "a state vector has %d entries; %d are allowed", n, max)
+	}
+	sv := make(StateVector, min(n, 1024))
+	for ; n > 0 && r.Err() == nil; n-- {
+		client, clock := r.Uint(), r.Uint()
+		if _, twice := sv[client]; twice {
+			return nil, errorf(CodeDeserialization, nil, "a state vector has client %d twice", client)
+		}
+		if clock > 0 {
+			sv[client] = clock
+		}
+	}
+	if r.Err() == nil && r.Len() > 0 {
+		return nil, errorf(CodeDeserialization, nil, "%d bytes follow a state vector", r.Len())
+	}
+	if r.Err() != nil {
+		return nil, errorf(CodeDeserialization, r.Err(), "the state vector cannot be read")
+	}
+	return sv, nil
+}
+
+// Range is a range of clocks of one client.
+type Range struct {
+	Clock  uint64
+	Length uint64
+}
+
+// End returns the first clock after the range.
+func (r Range) End() uint64 { return r.Clock + r.Length }
+
+// IDSet is a set of ids, kept as ranges. The zero value is empty; it must be
+// made before it is added to.
+type IDSet map[uint64][]Range
+
+// add puts a range in. Adding in ascending order keeps the set normal.
+func (s IDSet) add(client uint64, r Range) {
+	ranges := s[client]
+	if n := len(ranges); n > 0 && ranges[n-1].End() == r.Clock {
+		ranges[n-1].Length += r.Length
+		return
+	}
+	s[client] = append(ranges, r)
+}
+
+// normalize sorts the ranges and joins those that overlap or touch.
+func (s IDSet) normalize() {
+	for client, ranges := range s {
+		if ranges = joined(ranges); len(ranges) == 0 {
+			delete(s, client)
+		} else {
+			s[client] = ranges
+		}
+	}
+}
+
+func joined(ranges []Range) []Range {
+	byClock := func(a, b Range) int { return cmp.Compare(a.Clock, b.Clock) }
+	if !slices.IsSortedFunc(ranges, byClock) {
+		slices.SortFunc(ranges, byClock)
+	}
+	kept := ranges[:0]
+	for _, r := range ranges {
+		if n := len(kept); n > 0 && kept[n-1].End() >= r.Clock {
+			kept[n-1].Length = max(kept[n-1].End(), r.End()) - kept[n-1].Clock
+			continue
+		}
+		kept = append(kept, r)
+	}
+	return kept
+}
+
+// Len returns the number of ranges.
+func (s IDSet) Len() int {
+	n := 0
+	for _, ranges := range s {
+		n += len(ranges)
+	}
+	return n
+}
+
+// Has reports whether a normal set holds the id.
+func (s IDSet) Has(id ID) bool {
+	ranges := s[id.Client]
+	i, found := slices.BinarySearchFunc(ranges, id.Clock, func(r Range, clock uint64) int {
+		switch {
+		case r.End() <= clock:
+			return -1
+		case r.Clock > clock:
+			return 1
+		}
+		return 0
+	})
+	return found && ranges[i].Clock <= id.Clock
+}
+
+// clone returns a copy that shares nothing.
+func (s IDSet) clone() IDSet {
+	c := make(IDSet, len(s))
+	for client, ranges := range s {
+		c[client] = slices.Clone(ranges)
+	}
+	return c
+}
+
+// append appends a normal set as it travels.
+func (s IDSet) append(b []byte) []byte {
+	b = lib0.AppendUint(b, uint64(len(s)))
+	for _, client := range descending(s) {
+		ranges := s[client]
+		b = lib0.AppendUint(lib0.AppendUint(b, client), uint64(len(ranges)))
+		for _, r := range ranges {
+			b = lib0.AppendUint(lib0.AppendUint(b, r.Clock), r.Length)
+		}
+	}
+	return b
+}
+
+// readIDSet reads a delete set and makes it normal.
+func readIDSet(r *lib0.Reader, max int) IDSet {
+	clients := r.Uint()
+	if clients == 0 {
+		return nil
+	}
+	s := make(IDSet, min(clients, 64))
+	left := max
+	for ; clients > 0 && r.Err() == nil; clients-- {
+		client, n := r.Uint(), r.Uint()
+		if n > uint64(left) {
+			r.Fail(errorf(CodeLimit, nil, "more than %d ranges are deleted", max))
+			return s
+		}
+		left -= int(n)
+		for ; n > 0 && r.Err() == nil; n-- {
+			c := Range{r.Uint(), r.Uint()}
+			switch {
+			case r.Err() != nil:
+			case c.Length == 0:
+				r.Fail(errEmptyRange)
+			case c.End() > lib0.MaxSafe:
+				r.Fail(lib0.ErrRange)
+			default:
+				s.add(client, c)
+			}
+		}
+	}
+	s.normalize()
+	return s
+}

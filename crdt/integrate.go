@@ -1,0 +1,242 @@
+package crdt
+
+// missing returns a unit that must be here before a struct can be placed.
+func (d *Doc) missing(it *item) (ID, bool) {
+	switch {
+	case it.has(flagOrigin) && !d.knows(it.origin):
+		return it.origin, true
+	case it.has(flagRight) && !d.knows(it.rightOrigin):
+		return it.rightOrigin, true
+	case it.parent != nil && it.parent.ref != typeRoot && !d.knows(it.parent.by):
+		return it.parent.by, true
+	}
+	return ID{}, false
+}
+
+// integrate puts a struct in that begins at or before its client's state and
+// ends after it, and of which nothing is missing.
+func (d *Doc) integrate(c *client, it *item) {
+	if known := c.state - it.id.Clock; known > 0 {
+		it.trim(uint32(known))
+	}
+	var left, right *item
+	if it.has(flagOrigin) {
+		left = d.endingAt(it.origin)
+	}
+	if it.has(flagRight) {
+		right = d.startingAt(it.rightOrigin)
+	}
+	if it.kind == kindGC || !d.resolve(it, left, right) {
+		it.becomeGC()
+		d.store(c, it)
+		return
+	}
+	if left == nil && (right == nil || right.left != nil) || left != nil && left.right != right {
+		left = d.scan(it, left, right)
+	}
+	d.link(c, it, left)
+}
+
+// trim drops the first units of a struct that is not yet in the store.
+func (it *item) trim(known uint32) {
+	front := *it
+	it.id.Clock += uint64(known)
+	it.length -= known
+	if it.kind == kindGC {
+		return
+	}
+	cut(&front, it, known)
+	it.origin = ID{it.id.Client, it.id.Clock - 1}
+	it.flags |= flagOrigin
+	it.parent, it.key = nil, ""
+}
+
+// resolve finds the item's parent and key. Without a parent, because it was
+// collected or never was a type, the item has no place.
+func (d *Doc) resolve(it, left, right *item) bool {
+	by := it.parent
+	it.parent = nil
+	if left != nil && left.kind == kindGC || right != nil && right.kind == kindGC {
+		return false
+	}
+	switch {
+	case by != nil && by.ref == typeRoot:
+		it.parent = d.root(by.name)
+	case by != nil:
+		if holder := d.get(by.by); holder.kind == kindType {
+			it.parent = holder.node
+		}
+	default:
+		from := left
+		if from == nil {
+			from = right
+		}
+		it.parent, it.key = from.parent, from.key
+		it.flags = it.flags&^flagKeyed | from.flags&flagKeyed
+	}
+	return it.parent != nil
+}
+
+// scan finds the item that goes before it among those that others put at the same
+// place. It is the rule on which all replicas agree: passed items whose origin
+// is the same are in order of their clients, and what depends on them stays
+// with them. An item was seen in this scan if its step is at or above seen, and
+// since left last moved if at or above conflicts. A budget ends scans early, in a copy
+// that is thrown away (see admission.cost).
+func (d *Doc) scan(it, left, right *item) *item {
+	o := it.parent.first(it)
+	if left != nil {
+		o = left.right
+	}
+	seen := d.step + 1
+	conflicts := seen
+	for ; o != nil && o != right && (d.budget == 0 || d.step <= d.budget); o = o.right {
+		d.step++
+		o.step = d.step
+		if o.has(flagOrigin) == it.has(flagOrigin) && o.origin == it.origin {
+			if o.id.Client < it.id.Client {
+				left, conflicts = o, d.step+1
+			} else if o.has(flagRight) == it.has(flagRight) && o.rightOrigin == it.rightOrigin {
+				break
+			}
+			continue
+		}
+		if !o.has(flagOrigin) {
+			break
+		}
+		before := d.get(o.origin)
+		if before.step < seen {
+			break
+		}
+		if before.step < conflicts {
+			left, conflicts = o, d.step+1
+		}
+	}
+	return left
+}
+
+// link puts an item of which the parent is known behind left, or first, and into
+// the store.
+func (d *Doc) link(c *client, it, left *item) {
+	n := it.parent
+	if it.left = left; left != nil {
+		it.right, left.right = left.right, it
+	} else {
+		it.right = n.first(it)
+		n.setFirst(it)
+	}
+	if it.right != nil {
+		it.right.left = it
+	} else if it.has(flagKeyed) {
+		n.keys[it.key].tail = it
+	}
+	if !it.has(flagKeyed) {
+		n.count(it)
+	}
+	d.store(c, it)
+	if it.kind == kindType {
+		it.node.doc = d
+		it.node.depth = n.depth + 1
+	}
+	d.noteAdded(it)
+	if it.has(flagKeyed) && it.right == nil && it.left != nil {
+		d.delete(it.left)
+	}
+	if n.deleted() || it.has(flagKeyed) && it.right != nil {
+		d.delete(it)
+	}
+}
+
+// setFirst makes it the first of its list or chain.
+func (n *node) setFirst(it *item) {
+	if !it.has(flagKeyed) {
+		n.head = it
+		return
+	}
+	if c := n.keys[it.key]; c != nil {
+		c.head = it
+		return
+	}
+	if n.keys == nil {
+		n.keys = make(map[string]*chain)
+	}
+	n.keys[it.key] = &chain{head: it, tail: it}
+}
+
+// store appends a struct to its client's.
+func (d *Doc) store(c *client, it *item) {
+	d.noteClient(c)
+	c.append(it)
+	d.items++
+	d.bytes += len(it.data)
+	if it.deleted() {
+		d.tx.noteDelete(it)
+	}
+}
+
+// delete marks an item as deleted, with all that is in it.
+func (d *Doc) delete(it *item) {
+	if !d.deleteOne(it) || it.kind != kindType {
+		return
+	}
+	inside := []*node{it.node}
+	for len(inside) > 0 {
+		n := inside[len(inside)-1]
+		inside = inside[:len(inside)-1]
+		n.each(func(it *item) {
+			if d.deleteOne(it) && it.kind == kindType {
+				inside = append(inside, it.node)
+			}
+		})
+	}
+}
+
+// each calls f with every item of a type, its list first.
+func (n *node) each(f func(*item)) {
+	for it := n.head; it != nil; it = it.right {
+		f(it)
+	}
+	for _, c := range n.keys {
+		for it := c.head; it != nil; it = it.right {
+			f(it)
+		}
+	}
+}
+
+func (d *Doc) deleteOne(it *item) bool {
+	if it.deleted() {
+		return false
+	}
+	if it.span != nil {
+		it.span.add(0, -int64(it.units()), -it.formats())
+	}
+	it.flags |= flagDeleted
+	d.tx.noteDelete(it)
+	d.noteRemoved(it)
+	return true
+}
+
+// deleteRange deletes the units of a range, all of them known.
+func (d *Doc) deleteRange(id uint64, r Range) {
+	c := d.clients[id]
+	p := c.find(r.Clock)
+	for ; p.chunk < len(c.chunks); p = c.next(p) {
+		it := c.item(p)
+		if it.id.Clock >= r.End() {
+			return
+		}
+		if it.deleted() {
+			continue
+		}
+		if it.id.Clock < r.Clock {
+			right := d.startingAt(ID{id, r.Clock})
+			p = c.find(right.id.Clock)
+			it = right
+		}
+		if it.end() > r.End() {
+			it = d.endingAt(ID{id, r.End() - 1})
+			p = c.find(it.id.Clock)
+		}
+		d.delete(it)
+	}
+}

@@ -1,0 +1,62 @@
+package crdt
+
+import "github.com/parleyhub/parley/crdt/internal/lib0"
+
+// Limits bounds what is taken from elsewhere. They act before anything changes
+// (see [Doc.Admit]): what has been admitted is applied by every replica, since
+// a replica that refused what others took would differ from them for ever.
+//
+// Sizes are in bytes.
+type Limits struct {
+	Update       int    // one update
+	Clients      int    // with structs in one update
+	Structs      int    // in one update
+	StructLength uint64 // units of a struct that carries no content
+	String       int    // a string or bytes
+	Key          int    // a key of a map or an attribute
+	Name         int    // the name of a root type
+	AnyDepth     int    // arrays and objects inside each other
+	AnyElements  int    // values in one update
+	JSONDepth    int    // of an embed or an attribute's value
+	DeleteRanges int    // in one update
+	Vector       int    // entries of a state vector
+
+	Depth           int    // shared types inside each other
+	DocClients      int    // client ids in the document
+	DocItems        int    // items in the document, tombstones included
+	DocBytes        int    // content in the document
+	ParkedStructs   int    // structs that wait for others
+	ParkedBytes     int    // their content
+	ParkedRanges    int    // deletes of what is not here yet
+	IntegrationCost uint64 // steps that placing the update's items may take
+}
+
+// LiveLimits bounds the updates of a peer that edits.
+func LiveLimits() Limits {
+	return Limits{
+		Update: 960 << 10, Clients: 256, Structs: 100_000, StructLength: 1 << 31,
+		String: 256 << 10, Key: 256, Name: 128,
+		AnyDepth: 32, AnyElements: 100_000, JSONDepth: 64,
+		DeleteRanges: 100_000, Vector: 100_000,
+		Depth: 64, DocClients: 10_000, DocItems: 2_000_000, DocBytes: 64 << 20,
+		ParkedStructs: 10_000, ParkedBytes: 8 << 20, ParkedRanges: 10_000,
+		IntegrationCost: 10_000_000,
+	}
+}
+
+// StateLimits bounds a whole state: a snapshot, or what a trusted replica
+// answers a newcomer.
+func StateLimits() Limits {
+	l := LiveLimits()
+	l.Update = 256 << 20
+	l.Clients = 65_536
+	l.Structs = 5_000_000
+	l.String = 64 << 20
+	l.AnyElements = 5_000_000
+	l.DeleteRanges = 5_000_000
+	return l
+}
+
+func (l *Limits) any() lib0.AnyLimits {
+	return lib0.AnyLimits{Depth: l.AnyDepth, Elements: l.AnyElements, String: l.String, Key: l.Key}
+}

@@ -1,0 +1,112 @@
+package crdt
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+
+	"github.com/parleyhub/parley/crdt/internal/lib0"
+)
+
+// MergeUpdates joins updates into one that says the same, without a document. Holes
+// between them are kept as such. It costs O(n log n) for n structs, however
+// many updates they came in.
+func MergeUpdates(limits Limits, updates ...[]byte) ([]byte, error) {
+	var all []block
+	deletes := make(IDSet)
+	for _, data := range updates {
+		u, err := ParseUpdate(data, limits)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, u.blocks...)
+		for client, ranges := range u.deletes {
+			deletes[client] = append(deletes[client], ranges...)
+		}
+	}
+	deletes.normalize()
+	return writeBlocks(all, nil, deletes), nil
+}
+
+// writeBlocks writes structs, which may overlap, from a state vector on.
+func writeBlocks(all []block, sv StateVector, deletes IDSet) []byte {
+	slices.SortStableFunc(all, func(a, b block) int { return cmp.Compare(b.client, a.client) })
+	var b []byte
+	clients := 0
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].client == all[0].client {
+			n++
+		}
+		before := len(b)
+		if b = appendLanes(b, all[:n], sv[all[0].client]); len(b) > before {
+			clients++
+		}
+		all = all[n:]
+	}
+	b = append(lib0.AppendUint(nil, uint64(clients)), b...)
+	return deletes.append(b)
+}
+
+// lanes is a heap of blocks of one client by their next clock.
+type lanes []block
+
+func (l lanes) Len() int           { return len(l) }
+func (l lanes) Less(i, j int) bool { return l[i].first() < l[j].first() }
+func (l lanes) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *lanes) Push(x any)        { *l = append(*l, x.(block)) }
+func (l *lanes) Pop() any {
+	old := *l
+	b := old[len(old)-1]
+	*l = old[:len(old)-1]
+	return b
+}
+
+// appendLanes merges the blocks of one client from a clock on.
+func appendLanes(b []byte, blocks []block, from uint64) []byte {
+	l := lanes(slices.Clone(blocks))
+	heap.Init(&l)
+	var body []byte
+	count := 0
+	start, next := from, from
+	for len(l) > 0 {
+		it := l[0].items[0]
+		if it.end() > next {
+			switch {
+			case it.id.Clock > next && count == 0:
+				start, next = it.id.Clock, it.id.Clock
+			case it.id.Clock > next:
+				body = lib0.AppendUint(append(body, byte(kindSkip)), it.id.Clock-next)
+				count++
+				next = it.id.Clock
+			}
+			body = appendItem(body, it, uint32(next-it.id.Clock))
+			count++
+			next = it.end()
+		}
+		if l[0].items = l[0].items[1:]; len(l[0].items) == 0 {
+			last := len(l) - 1
+			l[0] = l[last]
+			l = l[:last]
+		}
+		if len(l) > 0 {
+			heap.Fix(&l, 0)
+		}
+	}
+	if count == 0 {
+		return b
+	}
+	b = lib0.AppendUint(b, uint64(count))
+	b = lib0.AppendUint(b, blocks[0].client)
+	b = lib0.AppendUint(b, start)
+	return append(b, body...)
+}
+
+// unbounded lifts the limits for what was written here.
+func (l Limits) unbounded() Limits {
+	const most = 1 << 50
+	l.Update, l.Clients, l.Structs, l.String, l.Key, l.Name = most, most, most, most, most, most
+	l.AnyDepth, l.AnyElements, l.JSONDepth, l.DeleteRanges = most, most, most, most
+	l.StructLength = 1<<32 - 1
+	return l
+}

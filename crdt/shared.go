@@ -1,0 +1,247 @@
+package crdt
+
+// edit runs f inside a transaction, its own if none is open.
+func (n *node) edit(f func(d *Doc) error) error {
+	if n.deleted() {
+		return errorf(CodeInvalid, nil, "the type was deleted")
+	}
+	_, err := n.doc.Transact(nil, func() error { return f(n.doc) })
+	return err
+}
+
+// insert puts a new item of this replica behind left, or first, in the list. The
+// item has its content.
+func (d *Doc) insert(n *node, left *item, it *item) {
+	right := n.head
+	if left != nil {
+		right = left.right
+	}
+	if right != nil {
+		it.flags |= flagRight
+		it.rightOrigin = right.id
+	}
+	d.write(n, left, it)
+}
+
+// put makes a new item the value of a key.
+func (d *Doc) put(n *node, key string, it *item) {
+	it.key = key
+	it.flags |= flagKeyed
+	var left *item
+	if c := n.keys[key]; c != nil {
+		left = c.tail
+	}
+	d.write(n, left, it)
+}
+
+func (d *Doc) write(n *node, left *item, it *item) {
+	c := d.client(d.id)
+	it.id = ID{d.id, c.state}
+	it.parent = n
+	if left != nil {
+		it.flags |= flagOrigin
+		it.origin = left.lastID()
+	}
+	d.link(c, it, left)
+}
+
+// place returns the item behind which an insertion at an index goes, nil for the
+// beginning. An item that the index is inside of is cut.
+func (n *node) place(index uint64) *item {
+	if index == 0 {
+		return nil
+	}
+	it, offset := n.seek(index - 1)
+	return n.doc.endingAt(ID{it.id.Client, it.id.Clock + uint64(offset)})
+}
+
+// remove deletes count units from an index on; both are within the length.
+func (n *node) remove(index, count uint64) {
+	if count == 0 {
+		return
+	}
+	it, offset := n.seek(index)
+	if offset > 0 {
+		it = n.doc.startingAt(ID{it.id.Client, it.id.Clock + uint64(offset)})
+	}
+	for ; count > 0; it = it.right {
+		u := it.units()
+		if u == 0 {
+			continue
+		}
+		if u > count {
+			it = n.doc.endingAt(ID{it.id.Client, it.id.Clock + count - 1})
+			u = count
+		}
+		n.doc.delete(it)
+		count -= u
+	}
+}
+
+func (n *node) checkRange(index, count uint64) error {
+	if l := n.length(); index > l || count > l-index {
+		return errorf(CodeInvalid, nil, "the range from %d of %d is outside the length of %d", index, count, l)
+	}
+	return nil
+}
+
+// newType returns an item that holds a new shared type.
+func (d *Doc) newType(in *node, ref typeRef) (*item, error) {
+	if in.depth+1 > d.limits.Depth {
+		return nil, errorf(CodeInvalid, nil, "shared types are nested more than %d deep", d.limits.Depth)
+	}
+	it := d.alloc()
+	it.kind, it.length = kindType, 1
+	it.node = &node{ref: ref, item: it}
+	return it, nil
+}
+
+// content returns an item that holds one value.
+func (d *Doc) content(v any) (*item, error) {
+	it := d.alloc()
+	it.length = 1
+	var err error
+	it.kind, it.data, err = d.contentOf(v)
+	return it, err
+}
+
+func (d *Doc) contentOf(v any) (kind, []byte, error) {
+	if b, ok := v.([]byte); ok {
+		return kindBinary, binaryContent(b), d.checkBytes(len(b))
+	}
+	data, err := d.anyValue(nil, v)
+	return kindAny, data, err
+}
+
+func (d *Doc) checkBytes(n int) error {
+	if n > d.limits.String {
+		return errorf(CodeInvalid, nil, "%d bytes at once; %d are allowed", n, d.limits.String)
+	}
+	return nil
+}
+
+func (d *Doc) checkKey(key string) error {
+	if len(key) > d.limits.Key {
+		return errorf(CodeInvalid, nil, "a key of %d bytes; %d are allowed", len(key), d.limits.Key)
+	}
+	return nil
+}
+
+// JSON returns the document as JSON with sorted keys: an object of its roots. A
+// root that was not used here as a certain type is shown as what it looks like.
+func (d *Doc) JSON() ([]byte, error) {
+	b := []byte{'{'}
+	for _, name := range d.Roots() {
+		n := d.roots[name]
+		if n.head == nil && len(n.keys) == 0 && n.cast == typeRoot {
+			continue
+		}
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = append(appendStringJSON(b, name), ':')
+		var err error
+		if b, err = n.appendJSON(b); err != nil {
+			return nil, err
+		}
+	}
+	return append(b, '}'), nil
+}
+
+// shape returns what a type is, or looks like.
+func (n *node) shape() typeRef {
+	if n.ref != typeRoot {
+		return n.ref
+	}
+	if n.cast != typeRoot {
+		return n.cast
+	}
+	if n.head == nil {
+		return typeMap
+	}
+	for it := n.head; it != nil; it = it.right {
+		switch it.kind {
+		case kindString, kindFormat, kindEmbed:
+			return typeText
+		case kindAny, kindJSON, kindBinary, kindType, kindDoc:
+			return typeArray
+		}
+	}
+	return typeArray
+}
+
+// maxDepth bounds the recursion over shared types, far above what is admitted.
+const maxDepth = 1000
+
+func (n *node) appendJSON(b []byte) ([]byte, error) {
+	if n.depth > maxDepth {
+		return nil, errorf(CodeLimit, nil, "shared types are nested more than %d deep", maxDepth)
+	}
+	switch n.shape() {
+	case typeMap:
+		return n.appendMapJSON(b)
+	case typeArray:
+		return n.appendListJSON(b)
+	case typeText:
+		return appendStringJSON(b, n.text()), nil
+	default: // XML
+		return append(b, "null"...), nil
+	}
+}
+
+func (n *node) appendMapJSON(b []byte) ([]byte, error) {
+	b = append(b, '{')
+	first := true
+	for _, key := range sortedKeys(n.keys) {
+		it := n.live(key)
+		if it == nil {
+			continue
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = append(appendStringJSON(b, key), ':')
+		var err error
+		if b, err = it.appendJSON(b, it.length-1); err != nil {
+			return nil, err
+		}
+	}
+	return append(b, '}'), nil
+}
+
+func (n *node) appendListJSON(b []byte) ([]byte, error) {
+	b = append(b, '[')
+	first := true
+	for it := n.head; it != nil; it = it.right {
+		if it.units() == 0 {
+			continue
+		}
+		for i := range it.elements() {
+			if !first {
+				b = append(b, ',')
+			}
+			first = false
+			var err error
+			if b, err = it.appendJSON(b, i); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return append(b, ']'), nil
+}
+
+// elements returns how many values the item has: a string counts as one.
+func (it *item) elements() uint32 {
+	if it.kind == kindString {
+		return 1
+	}
+	return it.length
+}
+
+func (it *item) appendJSON(b []byte, i uint32) ([]byte, error) {
+	if it.kind == kindType {
+		return it.node.appendJSON(b)
+	}
+	return appendValueJSON(b, it.value(i))
+}

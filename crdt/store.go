@@ -1,0 +1,207 @@
+package crdt
+
+import (
+	"slices"
+	"sort"
+)
+
+// client is what the document holds of one client: its structs, without a hole
+// from clock 0, in chunks, so that cutting one in two moves little; and what
+// waits for more.
+type client struct {
+	id     uint64
+	state  uint64 // the clock after the last struct
+	chunks [][]*item
+	txn    uint64 // the transaction that has noted the client's state
+
+	parked   runHeap         // runs of structs that cannot go in yet
+	starts   map[uint64]*run // the same by their first clock
+	waiters  waiterHeap      // clients whose next struct waits for this one
+	waits    bool            // the client is registered as waiting
+	waitsFor ID              // for this
+	deletes  []Range         // of units that are not here yet, normal
+}
+
+const chunkSize = 256
+
+// append adds the struct that begins at the client's state.
+func (c *client) append(it *item) {
+	n := len(c.chunks)
+	if n == 0 || len(c.chunks[n-1]) >= chunkSize {
+		c.chunks = append(c.chunks, nil)
+		n++
+	}
+	c.chunks[n-1] = append(c.chunks[n-1], it)
+	c.state = it.end()
+}
+
+// last returns the last struct, nil if there is none.
+func (c *client) last() *item {
+	if len(c.chunks) == 0 {
+		return nil
+	}
+	chunk := c.chunks[len(c.chunks)-1]
+	return chunk[len(chunk)-1]
+}
+
+// at is the place of a struct in the store.
+type at struct{ chunk, i int }
+
+// find returns the place of the struct that holds a clock below the state.
+func (c *client) find(clock uint64) at {
+	// Most look-ups are for the end.
+	n := len(c.chunks) - 1
+	if c.chunks[n][0].id.Clock > clock {
+		n = sort.Search(n, func(i int) bool { return c.chunks[i][0].id.Clock > clock }) - 1
+	}
+	chunk := c.chunks[n]
+	lo, hi := 0, len(chunk)-1
+	if chunk[hi].id.Clock <= clock {
+		return at{n, hi}
+	}
+	for lo < hi-1 {
+		mid := int(uint(lo+hi) / 2)
+		if chunk[mid].id.Clock <= clock {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return at{n, lo}
+}
+
+func (c *client) item(p at) *item { return c.chunks[p.chunk][p.i] }
+
+// next returns the place after p; its chunk may be beyond the end.
+func (c *client) next(p at) at {
+	if p.i++; p.i == len(c.chunks[p.chunk]) {
+		return at{p.chunk + 1, 0}
+	}
+	return p
+}
+
+// insertAfter puts the right half of a struct that was cut in.
+func (c *client) insertAfter(p at, it *item) {
+	chunk := slices.Insert(c.chunks[p.chunk], p.i+1, it)
+	c.chunks[p.chunk] = chunk
+	if len(chunk) > 2*chunkSize {
+		half := slices.Clone(chunk[chunkSize:])
+		clear(chunk[chunkSize:])
+		c.chunks[p.chunk] = chunk[:chunkSize]
+		c.chunks = slices.Insert(c.chunks, p.chunk+1, half)
+	}
+}
+
+// merge joins neighbours among the structs that hold the clocks from-1 to
+// to, and returns how many are left over.
+func (c *client) merge(from, to uint64) (gone int) {
+	if c.state == 0 || from >= c.state {
+		return 0
+	}
+	if from > 0 {
+		from--
+	}
+	p := c.find(from)
+	var before *item // the last of the chunk in front
+	empty := false
+	for n := p.chunk; n < len(c.chunks); n++ {
+		chunk := c.chunks[n]
+		i := 0
+		if n == p.chunk {
+			before, i = chunk[p.i], p.i+1
+		}
+		kept := i
+		for ; i < len(chunk) && chunk[i].id.Clock <= to; i++ {
+			if joins(before, chunk[i]) {
+				join(before, chunk[i])
+				gone++
+				continue
+			}
+			before = chunk[i]
+			chunk[kept] = before
+			kept++
+		}
+		done := i < len(chunk)
+		if kept < i {
+			m := copy(chunk[kept:], chunk[i:])
+			clear(chunk[kept+m:])
+			c.chunks[n] = chunk[:kept+m]
+			empty = empty || kept+m == 0
+		}
+		if done {
+			break
+		}
+	}
+	if empty {
+		c.chunks = slices.DeleteFunc(c.chunks, func(chunk []*item) bool { return len(chunk) == 0 })
+	}
+	return gone
+}
+
+// get returns the struct that holds a unit, which must be known.
+func (d *Doc) get(id ID) *item {
+	c := d.clients[id.Client]
+	return c.item(c.find(id.Clock))
+}
+
+// startingAt returns the struct that begins with a unit, cutting one if need be. A
+// GC struct is never cut.
+func (d *Doc) startingAt(id ID) *item {
+	c := d.clients[id.Client]
+	p := c.find(id.Clock)
+	it := c.item(p)
+	if it.id.Clock == id.Clock || it.kind == kindGC {
+		return it
+	}
+	r := d.split(it, uint32(id.Clock-it.id.Clock))
+	c.insertAfter(p, r)
+	d.items++
+	return r
+}
+
+// endingAt returns the struct that ends with a unit, cutting one if need be. A
+// GC struct is never cut.
+func (d *Doc) endingAt(id ID) *item {
+	c := d.clients[id.Client]
+	p := c.find(id.Clock)
+	it := c.item(p)
+	if it.end() == id.Clock+1 || it.kind == kindGC {
+		return it
+	}
+	c.insertAfter(p, d.split(it, uint32(id.Clock+1-it.id.Clock)))
+	d.items++
+	return it
+}
+
+// knows reports whether a unit is in the store.
+func (d *Doc) knows(id ID) bool { return id.Clock < d.state(id.Client) }
+
+func (d *Doc) state(id uint64) uint64 {
+	if c := d.clients[id]; c != nil {
+		return c.state
+	}
+	return 0
+}
+
+// client returns what the document has of a client, made if need be.
+func (d *Doc) client(id uint64) *client {
+	c := d.clients[id]
+	if c == nil {
+		c = &client{id: id}
+		d.clients[id] = c
+	}
+	return c
+}
+
+// slabSize is how many items are allocated at once: few enough that those
+// which merged away do not hold much.
+const slabSize = 32
+
+func (d *Doc) alloc() *item {
+	if len(d.slab) == 0 {
+		d.slab = make([]item, slabSize)
+	}
+	it := &d.slab[0]
+	d.slab = d.slab[1:]
+	return it
+}

@@ -1,0 +1,353 @@
+package crdt
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/parleyhub/parley/crdt/internal/lib0"
+)
+
+// transaction is what the changes made together have in common.
+type transaction struct {
+	open    bool
+	local   bool
+	seq     uint64
+	origin  any
+	before  []clientState // of each client that grew, its state before
+	deletes []clientRange
+	merges  []ID    // items that may now join a neighbour
+	journal []entry // of a local transaction, to take it back
+	added   []*item // for observers
+	removed []*item // for observers
+}
+
+type clientState struct {
+	client *client
+	state  uint64
+}
+
+type clientRange struct {
+	client uint64
+	Range
+}
+
+// entry is one step of a local transaction.
+type entry struct {
+	it    *item
+	added bool // else deleted
+}
+
+func (t *transaction) noteDelete(it *item) {
+	if n := len(t.deletes); n > 0 && t.deletes[n-1].client == it.id.Client && t.deletes[n-1].End() == it.id.Clock {
+		t.deletes[n-1].Length += uint64(it.length)
+		return
+	}
+	t.deletes = append(t.deletes, clientRange{it.id.Client, Range{it.id.Clock, uint64(it.length)}})
+}
+
+func (t *transaction) noteMerge(id ID) { t.merges = append(t.merges, id) }
+
+// noteClient remembers a client's state before its first new struct.
+func (d *Doc) noteClient(c *client) {
+	if c.txn != d.tx.seq {
+		c.txn = d.tx.seq
+		d.tx.before = append(d.tx.before, clientState{c, c.state})
+	}
+}
+
+func (d *Doc) noteAdded(it *item) {
+	if d.tx.local {
+		d.tx.journal = append(d.tx.journal, entry{it, true})
+	}
+	if d.observed() {
+		d.tx.added = append(d.tx.added, it)
+	}
+}
+
+func (d *Doc) noteRemoved(it *item) {
+	if d.tx.local {
+		it.flags |= flagJournal
+		d.tx.journal = append(d.tx.journal, entry{it, false})
+	}
+	if d.observed() {
+		d.tx.removed = append(d.tx.removed, it)
+	}
+}
+
+// noteSplit keeps the transaction's notes right when an item of it is cut.
+func (d *Doc) noteSplit(it, right *item) {
+	t := &d.tx
+	t.noteMerge(right.id)
+	if d.isNew(it) {
+		if t.local {
+			t.journal = append(t.journal, entry{right, true})
+		}
+		if d.observed() {
+			t.added = append(t.added, right)
+		}
+	}
+	if it.has(flagJournal) {
+		t.journal = append(t.journal, entry{right, false})
+		if d.observed() {
+			t.removed = append(t.removed, right)
+		}
+	}
+}
+
+// isNew reports whether the open transaction added an item.
+func (d *Doc) isNew(it *item) bool {
+	c := d.clients[it.id.Client]
+	if c.txn != d.tx.seq {
+		return false
+	}
+	for i := range d.tx.before {
+		if d.tx.before[i].client == c {
+			return it.id.Clock >= d.tx.before[i].state
+		}
+	}
+	return false
+}
+
+func (d *Doc) begin(origin any, local bool) {
+	t := &d.tx
+	t.open, t.local, t.origin = true, local, origin
+	t.seq++
+}
+
+// end forgets the transaction but keeps its memory, within reason.
+func (d *Doc) end() {
+	t := &d.tx
+	if len(t.before)+len(t.deletes)+len(t.merges)+len(t.journal) > 4096 {
+		*t = transaction{seq: t.seq}
+		return
+	}
+	clear(t.before)
+	clear(t.journal)
+	*t = transaction{seq: t.seq, before: t.before[:0], deletes: t.deletes[:0], merges: t.merges[:0], journal: t.journal[:0]}
+}
+
+// Transact makes the edits of f one change: they travel in one update, are observed
+// as one and undone as one. If f fails or panics, they are taken back. It
+// returns the update to send to other replicas, nil if nothing changed. Inside
+// f, Transact only calls its function.
+func (d *Doc) Transact(origin any, f func() error) (update []byte, err error) {
+	if d.tx.open {
+		if !d.tx.local {
+			return nil, errorf(CodeInvalid, nil, "the document cannot be edited while it applies an update")
+		}
+		return nil, f()
+	}
+	if d.notifying {
+		return nil, errorf(CodeInvalid, nil, "an observer must not edit the document that it observes")
+	}
+	d.begin(origin, true)
+	done := false
+	defer func() {
+		if !done {
+			d.rollback()
+		}
+	}()
+	if err := f(); err != nil {
+		return nil, err
+	}
+	if err := d.checkSize(); err != nil {
+		return nil, err
+	}
+	done = true
+	return d.commit(), nil
+}
+
+// checkSize refuses a transaction that others would refuse for its size: their
+// limit is this replica's.
+func (d *Doc) checkSize() error {
+	size := 0
+	for _, e := range d.tx.journal {
+		if e.added {
+			size += len(e.it.data) + len(e.it.key) + structOverhead
+		}
+	}
+	if size > d.limits.Update {
+		return errorf(CodeLimit, nil, "a transaction of about %d bytes; %d are allowed", size, d.limits.Update)
+	}
+	return nil
+}
+
+// structOverhead is the most that a struct takes besides content and key.
+const structOverhead = 48
+
+// rollback takes a local transaction back.
+func (d *Doc) rollback() {
+	t := &d.tx
+	for _, e := range slices.Backward(t.journal) {
+		if e.added {
+			d.unlink(e.it)
+		} else {
+			d.undelete(e.it)
+		}
+	}
+	for _, b := range t.before {
+		d.truncate(b.client, b.state)
+	}
+	for _, id := range t.merges {
+		d.mergeAround(id)
+	}
+	d.end()
+}
+
+// unlink takes an item that was added out of its list or chain.
+func (d *Doc) unlink(it *item) {
+	n := it.parent
+	if it.span != nil {
+		n.uncount(it)
+	}
+	if it.right != nil {
+		it.right.left = it.left
+	}
+	if it.left != nil {
+		it.left.right = it.right
+	}
+	if c := n.keys[it.key]; it.has(flagKeyed) {
+		switch {
+		case it.left == nil && it.right == nil:
+			delete(n.keys, it.key)
+		case it.left == nil:
+			c.head = it.right
+		case it.right == nil:
+			c.tail = it.left
+		}
+	} else if it.left == nil {
+		n.head = it.right
+	}
+	d.items--
+	d.bytes -= len(it.data)
+	it.flags |= flagDeleted // whoever still holds its type is told so
+}
+
+func (d *Doc) undelete(it *item) {
+	it.flags &^= flagDeleted | flagJournal
+	if it.span != nil {
+		it.span.add(0, int64(it.units()), it.formats())
+	}
+}
+
+// truncate forgets a client's structs from a clock on, where one begins.
+func (d *Doc) truncate(c *client, state uint64) {
+	if c.state == state {
+		return
+	}
+	p := c.find(state)
+	clear(c.chunks[p.chunk][p.i:])
+	c.chunks[p.chunk] = c.chunks[p.chunk][:p.i]
+	n := p.chunk + 1
+	if p.i == 0 {
+		n--
+	}
+	clear(c.chunks[n:])
+	c.chunks = c.chunks[:n]
+	c.state = state
+}
+
+// commit ends a transaction: what it deleted is collected, neighbours join, and
+// the update is written. Nil means that nothing changed.
+func (d *Doc) commit() []byte {
+	t := &d.tx
+	t.deletes = sortedRanges(t.deletes)
+	t.before = slices.DeleteFunc(t.before, func(b clientState) bool { return b.client.state == b.state })
+	if len(t.before) == 0 && len(t.deletes) == 0 {
+		for _, id := range t.merges {
+			d.mergeAround(id)
+		}
+		d.end()
+		return nil
+	}
+	change := d.describe()
+	d.captureUndo()
+	for _, e := range t.journal {
+		e.it.flags &^= flagJournal
+	}
+	d.collect()
+	d.mergeTouched()
+	update := d.encodeTransaction()
+	local, origin := t.local, t.origin
+	d.end()
+	d.notify(change, update, local, origin)
+	return update
+}
+
+func (d *Doc) mergeTouched() {
+	t := &d.tx
+	for _, r := range t.deletes {
+		d.items -= d.clients[r.client].merge(r.Clock, r.End())
+	}
+	for _, b := range t.before {
+		d.items -= b.client.merge(b.state, b.client.state)
+	}
+	for _, id := range t.merges {
+		d.mergeAround(id)
+	}
+}
+
+// mergeAround joins the item that begins with a unit with its neighbours if they allow.
+func (d *Doc) mergeAround(id ID) {
+	if c := d.clients[id.Client]; id.Clock < c.state {
+		d.items -= c.merge(id.Clock, id.Clock+1)
+	}
+}
+
+// Compact joins all neighbours that can be joined. Only then do replicas with the
+// same content encode to the same bytes: see [Doc.Snapshot].
+func (d *Doc) Compact() {
+	for _, c := range d.clients {
+		d.items -= c.merge(0, c.state)
+	}
+}
+
+// sortedRanges puts ranges in the order in which they travel and joins them.
+func sortedRanges(ranges []clientRange) []clientRange {
+	byPlace := func(a, b clientRange) int {
+		if c := cmp.Compare(b.client, a.client); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.Clock, b.Clock)
+	}
+	if !slices.IsSortedFunc(ranges, byPlace) {
+		slices.SortFunc(ranges, byPlace)
+	}
+	kept := ranges[:0]
+	for _, r := range ranges {
+		if n := len(kept); n > 0 && kept[n-1].client == r.client && kept[n-1].End() >= r.Clock {
+			kept[n-1].Length = max(kept[n-1].End(), r.End()) - kept[n-1].Clock
+			continue
+		}
+		kept = append(kept, r)
+	}
+	return kept
+}
+
+func (d *Doc) encodeTransaction() []byte {
+	t := &d.tx
+	slices.SortFunc(t.before, func(a, b clientState) int { return cmp.Compare(b.client.id, a.client.id) })
+	b := lib0.AppendUint(make([]byte, 0, 32), uint64(len(t.before)))
+	for _, s := range t.before {
+		b = s.client.appendSince(b, s.state)
+	}
+	clients := 0
+	for i, r := range t.deletes {
+		if i == 0 || t.deletes[i-1].client != r.client {
+			clients++
+		}
+	}
+	b = lib0.AppendUint(b, uint64(clients))
+	for rest := t.deletes; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].client == rest[0].client {
+			n++
+		}
+		b = lib0.AppendUint(lib0.AppendUint(b, rest[0].client), uint64(n))
+		for _, r := range rest[:n] {
+			b = lib0.AppendUint(lib0.AppendUint(b, r.Clock), r.Length)
+		}
+		rest = rest[n:]
+	}
+	return b
+}

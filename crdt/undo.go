@@ -1,0 +1,312 @@
+package crdt
+
+import "slices"
+
+// UndoManager takes back what was edited here, and only that: what others wrote
+// meanwhile stays. Make it before the edits.
+type UndoManager struct {
+	d       *Doc
+	track   func(origin any) bool
+	undo    []undoStep
+	redo    []undoStep
+	moved   map[uint64][]movedRange // where restored content is now
+	clients map[uint64]bool         // ids under which this replica wrote
+	running *[]undoStep             // where the transaction that is open goes
+}
+
+// maxUndo bounds the steps that are kept; the oldest go first.
+const maxUndo = 1000
+
+// undoStep is what one transaction did.
+type undoStep struct {
+	inserted []clientRange
+	deleted  []removed
+}
+
+// removed is content that was deleted, with its place.
+type removed struct {
+	id     ID
+	after  *ID   // what was before it in the list
+	parent *item // that holds the type it was in; nil in a root
+	root   string
+	item   *item // a copy with content
+	inside []removed
+}
+
+// movedRange says that units were restored under other ids.
+type movedRange struct {
+	Range
+	to ID
+}
+
+// NewUndo returns a manager for the transactions of this replica whose origin track
+// accepts; nil accepts all. Close it to release what it keeps.
+func (d *Doc) NewUndo(track func(origin any) bool) *UndoManager {
+	m := &UndoManager{d: d, track: track, moved: make(map[uint64][]movedRange), clients: make(map[uint64]bool)}
+	d.undo = append(d.undo, m)
+	return m
+}
+
+// Close ends the recording.
+func (m *UndoManager) Close() {
+	m.d.undo = slices.DeleteFunc(m.d.undo, func(o *UndoManager) bool { return o == m })
+	m.undo, m.redo, m.moved = nil, nil, nil
+}
+
+// CanUndo reports whether there is a transaction to take back.
+func (m *UndoManager) CanUndo() bool { return len(m.undo) > 0 }
+
+// CanRedo reports whether there is one to do again.
+func (m *UndoManager) CanRedo() bool { return len(m.redo) > 0 }
+
+// Undo takes the last transaction back and returns the update, nil if there was
+// none or nothing is left of it.
+func (m *UndoManager) Undo() ([]byte, error) { return m.revert(&m.undo, &m.redo) }
+
+// Redo does again what was undone last.
+func (m *UndoManager) Redo() ([]byte, error) { return m.revert(&m.redo, &m.undo) }
+
+func (m *UndoManager) revert(from, to *[]undoStep) ([]byte, error) {
+	for len(*from) > 0 {
+		last := len(*from) - 1
+		step := (*from)[last]
+		m.running = to
+		update, err := m.d.Transact(m, func() error { return m.apply(step) })
+		m.running = nil
+		if err != nil {
+			return nil, err
+		}
+		(*from)[last] = undoStep{}
+		*from = (*from)[:last]
+		if update != nil {
+			return update, nil
+		}
+	}
+	return nil, nil
+}
+
+// captureUndo keeps what the open transaction did for those who may undo it.
+func (d *Doc) captureUndo() {
+	if !d.tx.local {
+		return
+	}
+	for _, m := range d.undo {
+		into := m.running
+		if into == nil {
+			if d.tx.origin != nil {
+				if _, other := d.tx.origin.(*UndoManager); other {
+					continue
+				}
+			}
+			if m.track != nil && !m.track(d.tx.origin) {
+				continue
+			}
+			m.redo = nil
+			into = &m.undo
+		}
+		m.capture(into)
+	}
+}
+
+func (m *UndoManager) capture(into *[]undoStep) {
+	d := m.d
+	m.clients[d.id] = true
+	var step undoStep
+	for _, b := range d.tx.before {
+		step.inserted = append(step.inserted, clientRange{b.client.id, Range{b.state, b.client.state - b.state}})
+	}
+	lives := false
+	for _, e := range d.tx.journal {
+		lives = lives || e.added && !e.it.deleted()
+		if e.added || d.isNew(e.it) || e.it.parent == nil || e.it.parent.deleted() {
+			continue
+		}
+		step.deleted = append(step.deleted, d.keep(e.it))
+	}
+	if !lives && len(step.deleted) == 0 {
+		return // all that came went again
+	}
+	*into = append(*into, step)
+	if len(*into) > maxUndo {
+		*into = slices.Delete(*into, 0, 1)
+	}
+}
+
+// keep copies an item that was deleted, before its content goes.
+func (d *Doc) keep(it *item) removed {
+	one := *it
+	one.left, one.right, one.span = nil, nil, nil
+	r := removed{id: it.id, item: &one, parent: it.parent.item, root: it.parent.name}
+	for left := it.left; left != nil && !it.has(flagKeyed); left = left.left {
+		if !left.deleted() || left.has(flagJournal) {
+			id := left.lastID()
+			r.after = &id
+			break
+		}
+	}
+	if it.kind == kindType {
+		it.node.each(func(o *item) {
+			if o.has(flagJournal) && !d.isNew(o) { // it was there until now
+				r.inside = append(r.inside, d.keep(o))
+			}
+		})
+	}
+	return r
+}
+
+func (m *UndoManager) apply(step undoStep) error {
+	for _, r := range slices.Backward(step.inserted) {
+		m.eachNow(ID{r.client, r.Clock}, r.Length, func(client uint64, now Range) {
+			m.d.deleteRange(client, now)
+		})
+	}
+	for _, r := range step.deleted {
+		if err := m.restore(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachNow calls f with where units are now.
+func (m *UndoManager) eachNow(id ID, n uint64, f func(client uint64, now Range)) {
+	for n > 0 {
+		to, length := m.now(id, n)
+		f(to.Client, Range{to.Clock, length})
+		id.Clock += length
+		n -= length
+	}
+}
+
+// now returns where a unit is now, and how many of the n units from it on are with it.
+func (m *UndoManager) now(id ID, n uint64) (ID, uint64) {
+	for {
+		next, found := id, false
+		for _, r := range slices.Backward(m.moved[id.Client]) {
+			if id.Clock >= r.Clock && id.Clock < r.End() {
+				n = min(n, r.End()-id.Clock)
+				next = ID{r.to.Client, r.to.Clock + id.Clock - r.Clock}
+				found = true
+				break
+			}
+			if r.Clock > id.Clock {
+				n = min(n, r.Clock-id.Clock)
+			}
+		}
+		if !found {
+			return id, n
+		}
+		id = next
+	}
+}
+
+func (m *UndoManager) note(old ID, it *item) {
+	m.moved[old.Client] = append(m.moved[old.Client], movedRange{Range{old.Clock, uint64(it.length)}, it.id})
+}
+
+// restore puts content back to where it was, under new ids.
+func (m *UndoManager) restore(r removed) error {
+	n := m.home(r)
+	if n == nil || n.deleted() {
+		return nil
+	}
+	it, err := m.fresh(n, r)
+	if err != nil {
+		return err
+	}
+	if r.item.has(flagKeyed) {
+		if !m.mayRestore(n, r) {
+			return nil
+		}
+		m.d.put(n, r.item.key, it)
+	} else {
+		m.d.insert(n, m.place(n, r), it)
+	}
+	m.note(r.id, it)
+	return m.fill(it, r)
+}
+
+// place returns the item behind which content goes: before the mark that it left,
+// or, if the type was itself deleted and restored, behind what was before it.
+func (m *UndoManager) place(n *node, r removed) *item {
+	old, _ := m.now(r.id, 1)
+	if mark := m.d.get(old); mark.kind != kindGC && mark.parent == n {
+		return m.d.startingAt(old).left
+	}
+	if r.after == nil {
+		return nil
+	}
+	id, _ := m.now(*r.after, 1)
+	if left := m.d.get(id); left.kind == kindGC || left.parent != n {
+		return nil
+	}
+	return m.d.endingAt(id)
+}
+
+// home returns the type that content was in, as it is now.
+func (m *UndoManager) home(r removed) *node {
+	if r.parent == nil {
+		return m.d.root(r.root)
+	}
+	id, _ := m.now(r.parent.id, 1)
+	if !m.d.knows(id) {
+		return nil
+	}
+	return m.d.get(id).node
+}
+
+// mayRestore reports whether the key has no value, and none but this replica has
+// written it since.
+func (m *UndoManager) mayRestore(n *node, r removed) bool {
+	c := n.keys[r.item.key]
+	if c == nil {
+		return true
+	}
+	for it := c.tail; it != nil && !(it.id.Client == r.id.Client && it.id.Clock <= r.id.Clock && r.id.Clock < it.end()); it = it.left {
+		if !it.deleted() || !m.clients[it.id.Client] {
+			return false
+		}
+	}
+	return c.tail.deleted()
+}
+
+// fresh returns a new item with the content of an old one.
+func (m *UndoManager) fresh(n *node, r removed) (*item, error) {
+	if r.item.kind == kindType {
+		it, err := m.d.newType(n, r.item.node.ref)
+		if err == nil {
+			it.node.tag = r.item.node.tag
+		}
+		return it, err
+	}
+	it := m.d.alloc()
+	it.kind, it.length = r.item.kind, r.item.length
+	it.data, it.ends = slices.Clip(r.item.data), r.item.ends
+	if it.ends != nil {
+		it.ends = &ends{base: it.ends.base, at: slices.Clip(it.ends.at)}
+	}
+	it.flags = r.item.flags & flagASCII
+	return it, nil
+}
+
+// fill restores what was in a type.
+func (m *UndoManager) fill(it *item, r removed) error {
+	var last *item
+	for _, o := range r.inside {
+		one, err := m.fresh(it.node, o)
+		if err != nil {
+			return err
+		}
+		if o.item.has(flagKeyed) {
+			m.d.put(it.node, o.item.key, one)
+		} else {
+			m.d.insert(it.node, last, one)
+			last = one
+		}
+		m.note(o.id, one)
+		if err := m.fill(one, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
