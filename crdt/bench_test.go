@@ -145,7 +145,7 @@ func oneEach(tb testing.TB, n int) [][]byte {
 
 func unlimited() crdt.Options {
 	l := crdt.LiveLimits()
-	l.ParkedStructs, l.ParkedRanges, l.ParkedBytes = 1<<30, 1<<30, 1<<40
+	l.ParkedStructs, l.ParkedRanges, l.ParkedBytes = 1<<30, 1<<30, 1<<30
 	return crdt.Options{Limits: &l}
 }
 

@@ -108,7 +108,7 @@ func (p *parser) structs(u *Update) {
 		if p.Err() != nil {
 			return
 		}
-		if u.count += int(min(n, 1<<40)); u.count > p.limits.Structs {
+		if u.count += int(min(n, 1<<30)); u.count > p.limits.Structs {
 			p.Fail(errorf(CodeLimit, nil, "an update of more than %d structs", p.limits.Structs))
 			return
 		}

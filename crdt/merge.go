@@ -3,6 +3,7 @@ package crdt
 import (
 	"cmp"
 	"container/heap"
+	"math"
 	"slices"
 
 	"github.com/parleyhub/parley/crdt/internal/lib0"
@@ -104,7 +105,7 @@ func appendLanes(b []byte, blocks []block, from uint64) []byte {
 
 // unbounded lifts the limits for what was written here.
 func (l Limits) unbounded() Limits {
-	const most = 1 << 50
+	const most = math.MaxInt
 	l.Update, l.Clients, l.Structs, l.String, l.Key, l.Name = most, most, most, most, most, most
 	l.AnyDepth, l.AnyElements, l.JSONDepth, l.DeleteRanges = most, most, most, most
 	l.StructLength = 1<<32 - 1
