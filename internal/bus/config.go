@@ -65,6 +65,9 @@ type Config struct {
 
 	// Name of the connection, for the server's logs; "" is "parley".
 	Name string
+	// NoEcho spares a connection what it has published itself: its own
+	// subscriptions do not get it.
+	NoEcho bool
 	// Logger for the bus's and the embedded server's messages; nil discards.
 	Logger *slog.Logger
 

@@ -85,6 +85,9 @@ func (l *link) dial(cfg Config, urls string, opts ...nats.Option) (*nats.Conn, e
 		nats.ErrorHandler(l.asyncError),
 		nats.ClosedHandler(l.closedHandler),
 	}, opts...)
+	if cfg.NoEcho {
+		opts = append(opts, nats.NoEcho())
+	}
 	conn, err := nats.Connect(urls, opts...)
 	if err != nil {
 		return nil, err

@@ -46,6 +46,8 @@ type Config struct {
 
 	// Name of the connection, for the server's logs.
 	Name string
+	// NoEcho is bus.Config's.
+	NoEcho bool
 	// Logger is slog.Default() where it is nil.
 	Logger *slog.Logger
 }
@@ -58,6 +60,7 @@ func ForProject(project *mcpconfig.Config) Config {
 		Access:    bus.AccessProject,
 		Namespace: project.Namespace,
 		Autostart: project.Autostart,
+		NoEcho:    true, // chat knows itself what it has sent
 	}
 }
 
@@ -88,7 +91,7 @@ func New(cfg Config) *Finder {
 // for ever; a hub that was killed is started again then, one that was stopped is
 // not.
 func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
-	cfg := bus.Config{Name: f.cfg.Name, Logger: f.cfg.Logger}
+	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, Logger: f.cfg.Logger}
 	if f.cfg.URL != "" {
 		cfg.URL, cfg.Credentials = f.cfg.URL, f.cfg.Credentials
 		return bus.Open(ctx, cfg)

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -59,6 +60,8 @@ type Space struct {
 	cfg      Config
 	log      *slog.Logger
 	instance string // tells this process's consumers from others'
+	ids      string // begins the ids of this process's messages
+	sent     atomic.Uint64
 	outbox   outbox
 	news     broadcast
 	readers  readers
@@ -87,6 +90,7 @@ func Open(cfg Config) *Space {
 		cfg:      cfg,
 		log:      cfg.Logger.With("component", "nats-connection"),
 		instance: strings.ToLower(rand.Text()[:8]),
+		ids:      rand.Text()[:16], // 80 bits
 		stop:     stop,
 		failure: &Error{Category: ConnectionError, Message: "The messages' server has not been reached yet.",
 			Remedy: "It is being tried; try again in a moment."},

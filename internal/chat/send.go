@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strconv"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -54,8 +55,14 @@ func (s *Space) Send(ctx context.Context, handle, channel, text string) (Receipt
 	if err != nil {
 		return Receipt{}, &Error{Category: InternalError, Message: "The message could not be encoded.", Err: err}
 	}
-	e := &entry{channel: c, id: uuid.NewString(), data: data, stored: make(chan struct{})}
+	e := &entry{channel: c, id: s.nextID(), data: data, stored: make(chan struct{})}
 	return s.send(ctx, e, at)
+}
+
+// nextID returns a message id that no other Space has. It is short, for the
+// server keeps it with the message.
+func (s *Space) nextID() string {
+	return s.ids + "-" + strconv.FormatUint(s.sent.Add(1), 36)
 }
 
 func (s *Space) send(ctx context.Context, e *entry, at time.Time) (Receipt, error) {
@@ -165,7 +172,9 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 		s.setEnsured(e.channel.Name, false)
 		return err
 	}
-	s.log.Debug("message stored", "subject", s.subject(e.channel.Name), "sequence", ack.Sequence, "duplicate", ack.Duplicate)
+	if s.log.Enabled(ctx, slog.LevelDebug) {
+		s.log.Debug("message stored", "subject", s.subject(e.channel.Name), "sequence", ack.Sequence, "duplicate", ack.Duplicate)
+	}
 	s.settle(e, ack.Sequence)
 	return nil
 }
@@ -173,6 +182,7 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 func (s *Space) settle(e *entry, seq uint64) {
 	e.seq = seq
 	close(e.stored)
+	s.news.send() // the connection may not echo it
 }
 
 // find looks for e among what was stored since its first attempt. An attempt

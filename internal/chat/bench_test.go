@@ -1,0 +1,343 @@
+package chat_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/chat"
+	"github.com/parleyhub/parley/internal/daemon"
+)
+
+// benchSpace is a project on the hub of v, ready to be used.
+func benchSpace(b *testing.B, v victim, namespace string, channels []chat.Channel) *chat.Space {
+	b.Helper()
+	cfg := killConfig(v.dial)
+	cfg.Namespace, cfg.Channels = namespace, channels
+	s := chat.Open(cfg)
+	b.Cleanup(func() {
+		if _, err := s.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	for changed := s.Changed(); !s.Status().Connected; changed = s.Changed() {
+		<-changed
+	}
+	names := make([]string, len(channels))
+	for i, c := range channels {
+		names[i] = c.Name
+	}
+	if _, err := s.Tips(b.Context(), names); err != nil { // the streams are there
+		b.Fatal(err)
+	}
+	return s
+}
+
+func benchChannels(n int) []chat.Channel {
+	channels := make([]chat.Channel, n)
+	for i := range channels {
+		channels[i] = chat.Channel{Name: fmt.Sprintf("c-%d", i), MaxMessages: 1 << 30, MaxBytes: 1 << 30, MaxAge: 24 * time.Hour}
+		if n > 10 { // as the defaults are
+			channels[i].MaxMessages, channels[i].MaxBytes = 10_000, 10<<20
+		}
+	}
+	return channels
+}
+
+var benchText = string(bytes.Repeat([]byte("0123456789"), 20))
+
+// BenchmarkSend compares a send with the raw publish that it rests on: a
+// synchronous publish to JetStream, and where the bus's durability is commit the
+// sync of the disk that makes it durable. "same" is such a publish of just the
+// message that the send stores, with an id that keeps it from being stored
+// twice. They take turns, so that all see the same machine. A ratio is another's
+// time over the send's.
+func BenchmarkSend(b *testing.B) {
+	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
+		b.Run("hub-"+string(mode), func(b *testing.B) {
+			hub, err := bus.Open(b.Context(), bus.Config{DataDir: b.TempDir(), Durability: mode})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() {
+				if err := hub.Close(context.Background()); err != nil {
+					b.Error(err)
+				}
+			})
+			compareSend(b, func(ctx context.Context) (*bus.Bus, error) {
+				return bus.Join(ctx, bus.Config{NoEcho: true}, func(ctx context.Context) (bus.Grant, error) {
+					return hub.Grant(ctx, bus.GrantRequest{Namespace: "kill"})
+				})
+			})
+		})
+	}
+	b.Run("stock-server", func(b *testing.B) { compareSend(b, newStock(b).dial) })
+}
+
+func compareSend(b *testing.B, dial func(context.Context) (*bus.Bus, error)) {
+	raw, err := dial(b.Context())
+	for err != nil { // the stock server is just starting
+		raw, err = dial(b.Context())
+	}
+	b.Cleanup(func() {
+		if err := raw.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	s := benchSpace(b, victim{dial: dial}, "kill", benchChannels(2))
+	publish := func(ctx context.Context) error {
+		if _, err := raw.JetStream().PublishMsg(ctx, &nats.Msg{Subject: "kill.c-1", Data: []byte(benchText)}); err != nil {
+			return err
+		}
+		return raw.Commit(ctx)
+	}
+	payload := fmt.Appendf(nil, `{"handle":"agent","message":%q,"timestamp":"2026-11-21T06:00:00.000Z","version":1}`, benchText)
+	var ids atomic.Int64
+	same := func(ctx context.Context) error {
+		msg := &nats.Msg{Subject: "kill.c-1", Data: payload}
+		if _, err := raw.JetStream().PublishMsg(ctx, msg, jetstream.WithMsgID(fmt.Sprintf("0123456789abcdef-%d", ids.Add(1)))); err != nil {
+			return err
+		}
+		return raw.Commit(ctx)
+	}
+	send := func(ctx context.Context) error {
+		r, err := s.Send(ctx, "agent", "c-0", benchText)
+		if err == nil && r.Queued {
+			err = fmt.Errorf("queued")
+		}
+		return err
+	}
+	for _, senders := range []int{1, 16} {
+		b.Run(strconv.Itoa(senders), func(b *testing.B) {
+			const each = 8 // of one kind in a row by every sender
+			var rawTime, sameTime, sendTime time.Duration
+			turn := func(do func(context.Context) error, total *time.Duration) {
+				start := time.Now()
+				var all sync.WaitGroup
+				for range senders {
+					all.Go(func() {
+						for range each {
+							if err := do(b.Context()); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				all.Wait()
+				*total += time.Since(start)
+			}
+			turns := 0
+			for b.Loop() {
+				for i := range 3 {
+					switch (turns + i) % 3 {
+					case 0:
+						turn(publish, &rawTime)
+					case 1:
+						turn(same, &sameTime)
+					case 2:
+						turn(send, &sendTime)
+					}
+				}
+				turns++
+			}
+			n := float64(turns * each * senders)
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(n/sendTime.Seconds(), "sends/s")
+			b.ReportMetric(n/rawTime.Seconds(), "raw/s")
+			b.ReportMetric(float64(rawTime)/float64(sendTime), "ratio")
+			b.ReportMetric(float64(sameTime)/float64(sendTime), "ratio-same")
+		})
+	}
+}
+
+// percentiles reports the spread of how long something took.
+type percentiles struct {
+	mu   sync.Mutex
+	took []time.Duration
+}
+
+func (p *percentiles) add(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.took = append(p.took, d)
+}
+
+func (p *percentiles) report(b *testing.B, what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	slices.Sort(p.took)
+	for _, q := range []int{50, 95, 99} {
+		if len(p.took) > 0 {
+			b.ReportMetric(float64(p.took[(len(p.took)-1)*q/100])/1e6, fmt.Sprintf("%s-p%d-ms", what, q))
+		}
+	}
+}
+
+// BenchmarkRead reads the last 100 messages of a channel that holds so many.
+func BenchmarkRead(b *testing.B) {
+	for _, stored := range []int{1_000, 1_000_000} {
+		b.Run(strconv.Itoa(stored), func(b *testing.B) {
+			v := newHub(b)
+			s := benchSpace(b, v, "kill", benchChannels(1))
+			fill(b, v, stored)
+			var took percentiles
+			for b.Loop() {
+				start := time.Now()
+				h, err := s.Read(b.Context(), "agent", "c-0", 100)
+				if err != nil || len(h.Messages) != 100 || h.Last != uint64(stored) {
+					b.Fatalf("read %d of %d: %v", len(h.Messages), h.Last, err)
+				}
+				took.add(time.Since(start))
+			}
+			took.report(b, "read")
+		})
+	}
+}
+
+// fill stores messages as fast as it goes.
+func fill(b *testing.B, v victim, n int) {
+	b.Helper()
+	raw, err := v.dial(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := raw.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	}()
+	payload := fmt.Appendf(nil, `{"handle":"agent","message":%q,"timestamp":"2026-11-21T06:00:00.000Z"}`, benchText)
+	for n > 0 {
+		batch := raw.NewBatch()
+		for range min(n, 10_000) {
+			if err := batch.Add(b.Context(), &nats.Msg{Subject: "kill.c-0", Data: payload}); err != nil {
+				b.Fatal(err)
+			}
+			n--
+		}
+		if _, err := batch.Wait(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// rate is what the paced benchmarks say in all, in messages a second.
+const rate = 1000
+
+// paced sends a message at every tick, in turn from every space into each of
+// its channels, and reports how long the sends took. Every hundredth time the
+// one who has sent reads, too.
+func paced(b *testing.B, v victim, spaces []*chat.Space, channels int) {
+	b.ReportMetric(hubMemory(b, v), "hub-before-MB")
+	var sent, read percentiles
+	var all sync.WaitGroup
+	tick := time.NewTicker(time.Second / rate)
+	defer tick.Stop()
+	start, n := time.Now(), 0
+	for b.Loop() {
+		<-tick.C
+		s, channel := spaces[n%len(spaces)], fmt.Sprintf("c-%d", n/len(spaces)%channels)
+		reads := n%100 == 0
+		n++
+		all.Go(func() {
+			start := time.Now()
+			if r, err := s.Send(b.Context(), "agent", channel, benchText); err != nil || r.Queued {
+				b.Errorf("send: %+v, %v", r, err)
+			}
+			sent.add(time.Since(start))
+			if !reads {
+				return
+			}
+			start = time.Now()
+			if _, err := s.Read(b.Context(), "agent", channel, 50); err != nil {
+				b.Error(err)
+			}
+			read.add(time.Since(start))
+		})
+	}
+	all.Wait()
+	b.ReportMetric(float64(n)/time.Since(start).Seconds(), "sends/s")
+	sent.report(b, "send")
+	read.report(b, "read")
+	b.ReportMetric(hubMemory(b, v), "hub-MB")
+}
+
+// BenchmarkHundredAgents is a project of a hundred agents, each with a
+// connection of its own, who hear all that the others say.
+func BenchmarkHundredAgents(b *testing.B) {
+	v := newHub(b)
+	agents := make([]*chat.Space, 100)
+	for i := range agents {
+		agents[i] = benchSpace(b, v, "kill", benchChannels(3))
+	}
+	paced(b, v, agents, 3)
+}
+
+// BenchmarkTenProjects is ten projects of fifty channels each.
+func BenchmarkTenProjects(b *testing.B) {
+	v := newHub(b)
+	projects := make([]*chat.Space, 10)
+	for i := range projects {
+		name := fmt.Sprintf("project-%d", i)
+		projects[i] = benchSpace(b, victim{dial: hubDialFor(v.at, name)}, name, benchChannels(50))
+	}
+	paced(b, v, projects, 50)
+}
+
+// BenchmarkFiftyChannels is the hub's memory for one project of fifty channels,
+// into which one message after the other is said.
+func BenchmarkFiftyChannels(b *testing.B) {
+	v := newHub(b)
+	empty := hubMemory(b, v)
+	s := benchSpace(b, v, "kill", benchChannels(50))
+	made := hubMemory(b, v)
+	for n := 0; b.Loop(); n++ {
+		if _, err := s.Send(b.Context(), "agent", fmt.Sprintf("c-%d", n%50), benchText); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(empty, "hub-empty-MB")
+	b.ReportMetric(made, "hub-made-MB")
+	b.ReportMetric(hubMemory(b, v), "hub-hot-MB")
+}
+
+// hubMemory is the resident memory of the hub's process, in megabytes; 0 where
+// the system does not tell.
+func hubMemory(b *testing.B, v victim) float64 {
+	b.Helper()
+	info, running, err := daemon.Running(v.at)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if !running { // it is started by who needs it first
+		s := chat.Open(killConfig(v.dial))
+		for changed := s.Changed(); !s.Status().Connected; changed = s.Changed() {
+			<-changed
+		}
+		if _, err := s.Close(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+		return hubMemory(b, v)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", info.PID))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := bytes.Cut(status, []byte("VmRSS:"))
+	kb, err := strconv.Atoi(string(bytes.Fields(rest)[0]))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return float64(kb) / 1024
+}

@@ -1,0 +1,420 @@
+package chat_test
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/busfinder"
+	"github.com/parleyhub/parley/internal/chat"
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/daemon"
+)
+
+// sends is how many messages each kill test sends in all; `make soak` sends ten
+// thousand.
+var sends = flag.Int("chat.sends", 1000, "messages that each kill test sends")
+
+// killSeed repeats a run.
+var killSeed = flag.Uint64("chat.seed", 0, "seed of the kill tests; 0 takes a new one")
+
+// killRounds is how often something is killed in a test.
+func killRounds() int { return max(6, *sends/250) }
+
+const (
+	killSenders = 4
+	// killQueue is how many messages a sender lets wait in an outage: as many
+	// as agents might say meanwhile, and fewer than the ring has room for.
+	killQueue = 100
+)
+
+// childRole makes the test binary another process: a hub, or a sender.
+const childRole = "PARLEY_CHAT_TEST_CHILD"
+
+func beChild(role string) int {
+	switch role {
+	case "hub":
+		return beHub(os.Args[1:])
+	case "sender":
+		return beSender(os.Args[1], os.Args[2], os.Args[3])
+	}
+	return 2
+}
+
+// beHub is what `parley start --background` does.
+func beHub(args []string) int {
+	dir := ""
+	for _, arg := range args {
+		if v, ok := strings.CutPrefix(arg, "--data-dir="); ok {
+			dir = v
+		}
+	}
+	cfg, err := hubConfig(dir)
+	if daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test"}) != nil {
+		return 1
+	}
+	return 0
+}
+
+func hubConfig(dir string) (*config.Loaded, error) {
+	return config.Load(config.Options{LookupEnv: func(string) (string, bool) { return "", false }, Overrides: []config.Override{
+		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: dir + "/hub.sock"}, {Key: "http.enabled", Value: "false"},
+	}})
+}
+
+// beSender sends until it is killed and prints what was acknowledged.
+func beSender(where, name, count string) int {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return 2
+	}
+	dial := stockDial(where)
+	if filepath.IsAbs(where) {
+		dial = hubDialFor(where, "kill")
+	}
+	s := chat.Open(killConfig(dial))
+	for changed := s.Changed(); !s.Status().Connected; changed = s.Changed() {
+		<-changed
+	}
+	for i := range n {
+		r, err := s.Send(context.Background(), name, "c", strconv.Itoa(i))
+		switch {
+		case err != nil:
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		case r.Queued:
+			fmt.Println("queued", i)
+		default:
+			fmt.Println("stored", i)
+		}
+	}
+	lost, err := s.Close(context.Background())
+	fmt.Println("closed", lost, err)
+	return 0
+}
+
+func stockDial(url string) func(context.Context) (*bus.Bus, error) {
+	return func(ctx context.Context) (*bus.Bus, error) {
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(url), NoEcho: true})
+	}
+}
+
+// hubDialFor joins the hub of a directory, which it starts if it is not there.
+func hubDialFor(dir, namespace string) func(context.Context) (*bus.Bus, error) {
+	exe, err := daemon.Executable()
+	return func(ctx context.Context) (*bus.Bus, error) {
+		if err != nil {
+			return nil, err
+		}
+		return busfinder.New(busfinder.Config{
+			Namespace: namespace, Hub: func() (*config.Loaded, error) { return hubConfig(dir) },
+			Autostart: true, Command: []string{exe}, Logger: slog.New(slog.DiscardHandler),
+		}).Dial(ctx)
+	}
+}
+
+func killConfig(dial func(context.Context) (*bus.Bus, error)) chat.Config {
+	return chat.Config{
+		Namespace: "kill", Dial: dial, Logger: slog.New(slog.DiscardHandler),
+		Channels: []chat.Channel{{Name: "c", MaxMessages: 1 << 20, MaxBytes: 256 << 20, MaxAge: 24 * time.Hour}},
+	}
+}
+
+// A victim is the process at the other end, which is killed and comes back.
+type victim struct {
+	dial func(context.Context) (*bus.Bus, error)
+	kill func(t testing.TB) bool // false: it was just coming back
+	at   string                  // for processes: where it is
+}
+
+// newHub is a hub in a process of its own, which its users start again when it
+// was killed.
+func newHub(t testing.TB) victim {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(childRole, "hub")
+	t.Setenv("GOCOVERDIR", t.TempDir())
+	t.Cleanup(func() {
+		_, _, err := daemon.Stop(context.Background(), dir, func(ctx context.Context) error {
+			c, err := client.Dial(ctx, dir+"/hub.sock")
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return c.Shutdown(ctx)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return victim{dial: hubDialFor(dir, "kill"), at: dir, kill: func(t testing.TB) bool {
+		info, running, err := daemon.Running(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !running || info.PID == 0 {
+			return false
+		}
+		p, err := os.FindProcess(info.PID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Kill() == nil
+	}}
+}
+
+// newStock is a stock nats-server in a process of its own.
+func newStock(t testing.TB) victim {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), "nats-server")
+	if out, err := exec.Command("go", "build", "-o", exe, "github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
+		t.Fatalf("no stock nats-server: %v: %s", err, out)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := ln.Addr().(*net.TCPAddr).Port
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var cmd *exec.Cmd
+	start := func() {
+		cmd = exec.Command(exe, "-js", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-sd", dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := func() {
+		_ = cmd.Process.Kill() // it may be gone
+		_ = cmd.Wait()         // killed
+	}
+	start()
+	t.Cleanup(func() { end() })
+	url := fmt.Sprintf("nats://127.0.0.1:%d", port)
+	return victim{dial: stockDial(url), at: url, kill: func(testing.TB) bool { end(); start(); return true }}
+}
+
+func forEachVictim(t *testing.T, test func(t *testing.T, v victim)) {
+	for name, make := range map[string]func(testing.TB) victim{"hub": newHub, "stock server": newStock} {
+		t.Run(name, func(t *testing.T) { test(t, make(t)) })
+	}
+}
+
+func killRand(t *testing.T) *rand.Rand {
+	seed := *killSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-chat.sends=%d -chat.seed=%d", *sends, seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// moments returns when to kill: counts of sends, in order.
+func moments(r *rand.Rand, n, most int) []int {
+	at := make([]int, n)
+	for i := range at {
+		at[i] = i*most/n + r.IntN(most/n)
+	}
+	return at
+}
+
+// Killing the server at any moment loses no message and stores none twice, and
+// each sender's come in the order in which it sent them. REQ-REL-001, REQ-REL-003,
+// REQ-REL-007.
+func TestAKilledServerLosesAndRepeatsNothing(t *testing.T) {
+	forEachVictim(t, func(t *testing.T, v victim) {
+		r := killRand(t)
+		perSender := *sends / killSenders
+		var begun atomic.Int64
+		progress := make(chan struct{}, killSenders*perSender)
+		kills := 0
+		var all sync.WaitGroup
+		for i := range killSenders {
+			all.Go(func() {
+				s := chat.Open(killConfig(v.dial))
+				sendAll(t, s, fmt.Sprintf("sender-%d", i), perSender, func() { begun.Add(1); progress <- struct{}{} })
+				if lost, err := s.Close(t.Context()); lost != 0 || err != nil {
+					t.Errorf("sender %d: %d messages are lost: %v", i, lost, err)
+				}
+			})
+		}
+		for _, at := range moments(r, killRounds(), killSenders*perSender) {
+			for int(begun.Load()) < at {
+				<-progress
+			}
+			if v.kill(t) {
+				kills++
+			}
+		}
+		all.Wait()
+		if kills == 0 {
+			t.Error("nothing was killed")
+		}
+		t.Logf("killed %d times", kills)
+		found := readBack(t, v)
+		for i := range killSenders {
+			name := fmt.Sprintf("sender-%d", i)
+			checkOrder(t, name, found[name])
+			if got := len(found[name]); got != perSender {
+				t.Errorf("%s: %d of %d messages are there", name, got, perSender)
+			}
+		}
+	})
+}
+
+// sendAll sends count messages as name. While the server is away it waits now
+// and then, as an agent has other things to do.
+func sendAll(t *testing.T, s *chat.Space, name string, count int, begin func()) {
+	for i := range count {
+		begin()
+		if _, err := s.Send(t.Context(), name, "c", strconv.Itoa(i)); err != nil {
+			t.Errorf("%s: message %d: %v", name, i, err)
+			return
+		}
+		for s.Status().Queued >= killQueue {
+			select {
+			case <-s.Changed():
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+}
+
+// Killing a sender at any moment loses nothing that it was told is stored.
+func TestAKilledSenderLosesNothingThatWasAcknowledged(t *testing.T) {
+	forEachVictim(t, func(t *testing.T, v victim) {
+		r := killRand(t)
+		up, err := v.dial(t.Context())
+		for err != nil { // the stock server is just starting
+			up, err = v.dial(t.Context())
+		}
+		if err := up.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		perRound := *sends / killRounds()
+		acked := map[string][]int{}
+		for round := range killRounds() {
+			name := fmt.Sprintf("sender-%d", round)
+			acked[name] = killSender(t, v.at, name, 1+r.IntN(perRound))
+		}
+		found := readBack(t, v)
+		for name, numbers := range acked {
+			checkOrder(t, name, found[name])
+			there := map[int]bool{}
+			for _, i := range found[name] {
+				there[i] = true
+			}
+			for _, i := range numbers {
+				if !there[i] {
+					t.Errorf("%s: message %d was acknowledged and is not there", name, i)
+				}
+			}
+		}
+	})
+}
+
+// killSender runs a process that sends, and kills it when so many messages were
+// acknowledged. It returns what was.
+func killSender(t *testing.T, where, name string, after int) (acked []int) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, where, name, strconv.Itoa(*sends+after))
+	cmd.Env = append(os.Environ(), childRole+"=sender")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	killed := false
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			break // cut off by the kill: it says nothing
+		}
+		what, number, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if i, err := strconv.Atoi(number); err == nil && what == "stored" {
+			acked = append(acked, i)
+		}
+		if len(acked) >= after && !killed {
+			killed = true
+			_ = cmd.Process.Kill() // it may be gone
+		}
+	}
+	_ = cmd.Wait() // killed
+	if len(acked) < after {
+		t.Errorf("%s ended by itself after %d messages", name, len(acked))
+	}
+	return acked
+}
+
+// readBack reads the whole channel, through the package's own means: the
+// numbers of each sender's messages in the order in which they are stored.
+func readBack(t *testing.T, v victim) map[string][]int {
+	t.Helper()
+	s := ready(t, chat.Open(killConfig(v.dial)))
+	defer func() {
+		if _, err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	tips, err := s.Tips(t.Context(), []string{"c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string][]int{}
+	for cursor := (chat.Cursor{"c": 0}); cursor["c"] < tips["c"]; {
+		news, err := s.Wait(t.Context(), cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range news.Messages["c"] {
+			i, err := strconv.Atoi(m.Text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[m.Handle] = append(found[m.Handle], i)
+		}
+		cursor = news.Cursor
+	}
+	return found
+}
+
+// checkOrder says that the numbers rise: nothing is there twice or late.
+func checkOrder(t *testing.T, name string, numbers []int) {
+	t.Helper()
+	for i := 1; i < len(numbers); i++ {
+		if numbers[i] <= numbers[i-1] {
+			t.Errorf("%s: message %d comes after %d", name, numbers[i], numbers[i-1])
+		}
+	}
+}
