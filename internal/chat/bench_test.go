@@ -31,8 +31,8 @@ func benchSpace(b *testing.B, v victim, namespace string, channels []chat.Channe
 			b.Error(err)
 		}
 	})
-	for changed := s.Changed(); !s.Status().Connected; changed = s.Changed() {
-		<-changed
+	if <-s.Tried(); !s.Status().Connected {
+		b.Fatal(s.Status().Problem)
 	}
 	names := make([]string, len(channels))
 	for i, c := range channels {
@@ -274,14 +274,32 @@ func paced(b *testing.B, v victim, spaces []*chat.Space, channels int) {
 }
 
 // BenchmarkHundredAgents is a project of a hundred agents, each with a
-// connection of its own, who hear all that the others say.
+// connection of its own, of whom some wait for what the others say.
 func BenchmarkHundredAgents(b *testing.B) {
-	v := newHub(b)
-	agents := make([]*chat.Space, 100)
-	for i := range agents {
-		agents[i] = benchSpace(b, v, "kill", benchChannels(3))
+	for _, waiting := range []int{0, 10, 100} {
+		b.Run(fmt.Sprintf("%d-waiting", waiting), func(b *testing.B) {
+			v := newHub(b)
+			agents := make([]*chat.Space, 100)
+			for i := range agents {
+				agents[i] = benchSpace(b, v, "kill", benchChannels(3))
+			}
+			ctx, cancel := context.WithCancel(b.Context())
+			var all sync.WaitGroup
+			for _, s := range agents[:waiting] {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						select {
+						case <-s.Changed():
+						case <-ctx.Done():
+						}
+					}
+				})
+			}
+			paced(b, v, agents, 3)
+			cancel()
+			all.Wait()
+		})
 	}
-	paced(b, v, agents, 3)
 }
 
 // BenchmarkTenProjects is ten projects of fifty channels each.

@@ -64,6 +64,7 @@ type Space struct {
 	sent     atomic.Uint64
 	outbox   outbox
 	news     broadcast
+	ears     ears
 	readers  readers
 
 	stop  context.CancelFunc
@@ -112,13 +113,8 @@ func (s *Space) run(ctx context.Context) {
 	}
 	changes := b.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
 	defer b.Conn().RemoveStatusListener(changes)
-	sub, err := b.Conn().Subscribe(s.cfg.Namespace+".*", func(m *nats.Msg) { s.news.send() })
-	if err != nil {
-		s.log.Error("new messages cannot be followed", "error", err)
-	} else {
-		// Close ends the connection, and with it the subscription.
-		defer func() { _ = sub.Unsubscribe() }()
-	}
+	rest := time.NewTicker(earsRest)
+	defer rest.Stop()
 	s.ensureAll(ctx)
 	for {
 		s.flush(ctx)
@@ -126,6 +122,10 @@ func (s *Space) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.outbox.pushed:
+		case <-rest.C:
+			if s.ears.rest() {
+				s.news.send()
+			}
 		case status := <-changes:
 			s.log.Info("connection to the bus", "status", status.String())
 			if status == nats.CONNECTED {
@@ -177,6 +177,19 @@ func (s *Space) attach(b *bus.Bus) {
 
 // Tried is closed when the first attempt to reach the bus has ended, either way.
 func (s *Space) Tried() <-chan struct{} { return s.tried }
+
+// listen has the news tell what others say, too.
+func (s *Space) listen() {
+	s.mu.Lock()
+	b := s.bus
+	s.mu.Unlock()
+	if b == nil {
+		return // attach wakes who waits
+	}
+	if err := s.ears.open(b, s.cfg.Namespace+".*", s.news.send); err != nil {
+		s.log.Error("new messages cannot be followed", "error", err)
+	}
+}
 
 // connected returns the bus if it can be used right now.
 func (s *Space) connected() (*bus.Bus, error) {

@@ -57,7 +57,7 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 		}
 	}
 	for {
-		changed := s.news.wait()
+		changed := s.Changed()
 		b, err := s.connected()
 		if errors.Is(err, errClosed) {
 			return News{}, err
@@ -84,8 +84,12 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 }
 
 // Changed returns a channel that is closed when there may be something new in
-// any of the channels.
-func (s *Space) Changed() <-chan struct{} { return s.news.wait() }
+// any of the channels: look after the call, and call it again each time.
+func (s *Space) Changed() <-chan struct{} {
+	changed := s.news.wait()
+	s.listen()
+	return changed
+}
 
 func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)

@@ -1,0 +1,49 @@
+package chat_test
+
+import (
+	"testing"
+
+	"github.com/parleyhub/parley/internal/chat"
+)
+
+// Who only sends and reads is not woken by what others say; who waits is,
+// however long it takes.
+func TestASpaceHearsOthersWhileSomebodyWaits(t *testing.T) {
+	n := startServer(t)
+	s, other := open(t, n.config("project-1")), ready(t, open(t, n.config("project-1")))
+	<-s.Tried()
+	send(t, s, "agent", "roadmap", "1")
+	if s.Listening() {
+		t.Error("it listens though nobody waits")
+	}
+	tips, err := s.Tips(t.Context(), []string{"roadmap"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	came := make(chan chat.News, 1)
+	first := s.Changed()
+	go func() {
+		news, err := s.Wait(t.Context(), tips)
+		if err != nil {
+			t.Error(err)
+		}
+		came <- news
+	}()
+	for range 3 { // it waits for longer than the rests are apart
+		s.Rest()
+		<-first
+		first = s.Changed()
+	}
+	send(t, other, "other", "roadmap", "2")
+	if news := <-came; len(news.Messages["roadmap"]) != 1 {
+		t.Errorf("heard %+v", news)
+	}
+	s.Rest()
+	s.Rest()
+	if s.Listening() {
+		t.Error("it still listens though nobody waits any more")
+	}
+	changed := s.Changed()
+	send(t, other, "other", "roadmap", "3")
+	<-changed
+}
