@@ -56,11 +56,10 @@ type Config struct {
 func ForProject(project *mcpconfig.Config) Config {
 	server := daemon.ProjectBus(project, nil)
 	return Config{
-		URL: server.URL, Credentials: server.Credentials, Name: server.Name,
+		URL: server.URL, Credentials: server.Credentials, Name: server.Name, NoEcho: server.NoEcho,
 		Access:    bus.AccessProject,
 		Namespace: project.Namespace,
 		Autostart: project.Autostart,
-		NoEcho:    true, // chat knows itself what it has sent
 	}
 }
 

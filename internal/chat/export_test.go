@@ -16,3 +16,6 @@ func (s *Space) Listening() bool {
 	defer s.ears.mu.Unlock()
 	return s.ears.sub != nil
 }
+
+// Apart is how far two times are apart.
+var Apart = apart

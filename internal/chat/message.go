@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,9 @@ const MaxMessage = 1 << 20
 
 // maxHandle bounds what agents may call themselves, in bytes.
 const maxHandle = 64
+
+// maxForeignHandle bounds what other programs may let them call themselves.
+const maxForeignHandle = 256
 
 // TimestampFormat is ISO 8601 in UTC with milliseconds (REQ-MESSAGE-005,
 // REQ-I18N-003).
@@ -37,6 +41,9 @@ type Message struct {
 	// Sequence is the message's place in the channel, counted from 1.
 	Sequence uint64
 }
+
+// size is what the message takes of a reader's room, in bytes.
+func (m Message) size() int { return len(m.Handle) + len(m.Text) }
 
 // String formats the message as agents read it (REQ-TOOL-030). Only the first
 // line begins at the margin, so that no text can pass for another message.
@@ -117,7 +124,13 @@ type payload struct {
 }
 
 func encode(handle, text string, at time.Time) ([]byte, error) {
-	return json.Marshal(payload{handle, text, at.UTC().Format(TimestampFormat), messageVersion})
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // code is full of < and &, and they would take six bytes each
+	if err := enc.Encode(payload{handle, text, at.UTC().Format(TimestampFormat), messageVersion}); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
 // decode reads a message that this or another program has published.
@@ -134,6 +147,9 @@ func decode(data []byte) (Message, error) {
 	}
 	if p.Handle == "" {
 		return Message{}, errors.New("no handle")
+	}
+	if len(p.Handle) > maxForeignHandle {
+		return Message{}, fmt.Errorf("a handle of %d bytes", len(p.Handle))
 	}
 	if p.Message == nil {
 		return Message{}, errors.New("no message")

@@ -165,7 +165,7 @@ func (s *Space) take(h *History, m jetstream.Msg, c Channel) int {
 	}
 	message.Sequence = meta.Sequence.Stream
 	h.Messages = append(h.Messages, message)
-	return len(message.Text)
+	return message.size()
 }
 
 // trim drops the oldest messages beyond limit and beyond MaxRead bytes, and
@@ -175,7 +175,7 @@ func trim(h *History, limit, size int) (freed int) {
 		if len(h.Messages) <= limit {
 			h.Omitted++
 		}
-		freed += len(h.Messages[0].Text)
+		freed += h.Messages[0].size()
 		h.Messages[0] = Message{}
 		h.Messages = h.Messages[1:]
 	}

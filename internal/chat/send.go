@@ -22,6 +22,9 @@ const (
 	// dedupeTrust is how old an attempt may be for the server to remember its
 	// id surely; its window is two minutes.
 	dedupeTrust = 90 * time.Second
+	// storedOverhead is what a stored message takes besides its payload: the
+	// subject, the headers and the store's own, in bytes and rounded up.
+	storedOverhead = 256
 	// clockSkew is how far the server's clock may be from ours.
 	clockSkew = 5 * time.Minute
 )
@@ -55,6 +58,9 @@ func (s *Space) Send(ctx context.Context, handle, channel, text string) (Receipt
 	if err != nil {
 		return Receipt{}, &Error{Category: InternalError, Message: "The message could not be encoded.", Err: err}
 	}
+	if size := int64(len(data) + storedOverhead); size > c.MaxBytes {
+		return Receipt{}, tooLarge(int(size), c.MaxBytes, fmt.Sprintf("the channel %q keeps", c.Name), "raise maxBytes of the channel", nil)
+	}
 	e := &entry{channel: c, id: s.nextID(), data: data, stored: make(chan struct{})}
 	return s.send(ctx, e, at)
 }
@@ -81,7 +87,7 @@ func (s *Space) send(ctx context.Context, e *entry, at time.Time) (Receipt, erro
 		return Receipt{}, &Error{Category: ConnectionError, Message: "The send was cancelled; the message may have been stored.",
 			Remedy: "Read the channel to see.", Err: err}
 	case !temporary(err):
-		return Receipt{}, connectionError(err)
+		return Receipt{}, refusal(e, b, err)
 	}
 	s.log.Warn("a message is queued", "channel", e.channel.Name, "error", err)
 	return s.enqueue(ctx, e, at, false), nil
@@ -154,7 +160,7 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 	switch {
 	case e.tried.IsZero():
 		e.tried = s.cfg.Now()
-	case s.cfg.Now().Sub(e.tried) > dedupeTrust:
+	case apart(e.tried, s.cfg.Now()) > dedupeTrust:
 		seq, err := s.find(ctx, b, e)
 		if err != nil {
 			return err
@@ -177,6 +183,12 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 	}
 	s.settle(e, ack.Sequence)
 	return nil
+}
+
+// apart is how far two times are apart, by whichever clock says more: the wall's
+// jumps when it is set, the other one stands still while the machine sleeps.
+func apart(then, now time.Time) time.Duration {
+	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)).Abs())
 }
 
 func (s *Space) settle(e *entry, seq uint64) {
@@ -217,8 +229,30 @@ func (s *Space) find(ctx context.Context, b *bus.Bus, e *entry) (seq uint64, err
 	}
 }
 
+// refusal says why the server will never take e.
+func refusal(e *entry, b *bus.Bus, err error) error {
+	api, _ := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return tooLarge(len(e.data), b.Conn().MaxPayload(), "the server takes", "raise max_payload of the NATS server", err)
+	case api != nil && api.ErrorCode == errMessageTooLarge:
+		return &Error{Category: ValidationError, Message: fmt.Sprintf("The message is larger than the channel %q takes.", e.channel.Name),
+			Remedy: "Write the long part to a file and send its path, or split the message.", Err: err}
+	}
+	return connectionError(err)
+}
+
+func tooLarge(size int, limit int64, whose, or string, err error) error {
+	return &Error{Category: ValidationError,
+		Message: fmt.Sprintf("The message takes %d bytes as it is stored; %s at most %d.", size, whose, limit),
+		Remedy:  fmt.Sprintf("Write the long part to a file and send its path, split the message, or %s.", or), Err: err}
+}
+
 // temporary tells an outage from a refusal that stays.
 func temporary(err error) bool {
+	if errors.Is(err, nats.ErrMaxPayload) {
+		return false
+	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Category == ConnectionError
 	}

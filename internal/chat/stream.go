@@ -123,7 +123,7 @@ func (s *Space) checkOwner(c Channel, have jetstream.StreamConfig) error {
 	ours := namespace == s.cfg.Namespace && channel == c.Name
 	unmarked := namespace == "" && channel == "" && slices.Equal(have.Subjects, []string{s.subject(c.Name)})
 	if ours || unmarked {
-		return nil
+		return s.checkKind(c, have)
 	}
 	return &Error{
 		Category: ConflictError,
@@ -133,17 +133,32 @@ func (s *Space) checkOwner(c Channel, have jetstream.StreamConfig) error {
 	}
 }
 
+// checkKind refuses a stream that would lose messages and cannot be changed: one
+// that deletes what was read, one in memory, and one that takes nothing.
+func (s *Space) checkKind(c Channel, have jetstream.StreamConfig) error {
+	if have.Retention == jetstream.LimitsPolicy && have.Storage == jetstream.FileStorage && !have.Sealed && have.Mirror == nil {
+		return nil
+	}
+	return &Error{
+		Category: ConflictError,
+		Message:  fmt.Sprintf("The channel %q is there on the server, but does not keep messages as a channel does.", c.Name),
+		Remedy:   "Delete its stream, or choose another namespace in .mcp-config.json.",
+		Err: fmt.Errorf("stream %s has retention %v, storage %v, sealed %t, a mirror %t", have.Name, have.Retention, have.Storage,
+			have.Sealed, have.Mirror != nil),
+	}
+}
+
 // current says whether a stream needs no change.
 func current(have, want jetstream.StreamConfig) bool {
 	return have.Description == want.Description && have.MaxMsgs == want.MaxMsgs && have.MaxBytes == want.MaxBytes &&
-		have.MaxAge == want.MaxAge && have.Discard == want.Discard && have.AllowDirect &&
+		have.MaxAge == want.MaxAge && have.Discard == want.Discard && have.AllowDirect && !have.NoAck &&
 		have.Metadata[metaNamespace] == want.Metadata[metaNamespace]
 }
 
 // merge changes what we decide and leaves the rest, such as replicas and
 // placement, as the operator of the server wants it.
 func merge(have, want jetstream.StreamConfig) jetstream.StreamConfig {
-	have.Description, have.Discard, have.AllowDirect = want.Description, want.Discard, true
+	have.Description, have.Discard, have.AllowDirect, have.NoAck = want.Description, want.Discard, true, false
 	have.MaxMsgs, have.MaxBytes, have.MaxAge = want.MaxMsgs, want.MaxBytes, want.MaxAge
 	if have.Duplicates > have.MaxAge {
 		have.Duplicates = have.MaxAge
@@ -176,6 +191,7 @@ func streamError(c Channel, err error) error {
 // Codes of JetStream's API that the client library does not name.
 const (
 	errStorageExceeded  jetstream.ErrorCode = 10047
+	errMessageTooLarge  jetstream.ErrorCode = 10054
 	errStreamMismatch   jetstream.ErrorCode = 10060
 	errSubjectOverlap   jetstream.ErrorCode = 10065
 	errMaxBytesRequired jetstream.ErrorCode = 10113

@@ -3,6 +3,7 @@ package chat
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -67,6 +68,10 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 			if news, err = s.after(ctx, b, cursor); err == nil && len(news.Messages) > 0 {
 				return news, nil
 			}
+			if err == nil && moved(cursor, news.Cursor) { // what came cannot be read: look behind it
+				cursor = news.Cursor
+				continue
+			}
 			if err != nil && ctx.Err() == nil { // perhaps lost in an outage: look again
 				pause(ctx, requestTimeout/10)
 				continue
@@ -112,8 +117,12 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, err
 	return news, nil
 }
 
+// moved says whether the second cursor stands elsewhere.
+func moved(from, to Cursor) bool { return !maps.Equal(from, to) }
+
 // messagesAfter returns the next messages behind seq and the sequence of the
-// last that it looked at.
+// last that it looked at. It looks at a bounded number of messages and bytes,
+// whether they can be read or not.
 func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq uint64) ([]Message, uint64, error) {
 	stream, err := b.JetStream().Stream(ctx, s.streamName(c.Name))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -127,7 +136,8 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 		seq = 0
 	}
 	var messages []Message
-	for len(messages) < maxWaitMessages && seq < stream.CachedInfo().State.LastSeq {
+	size := 0
+	for looked := 0; looked < maxWaitMessages && size < MaxRead && seq < stream.CachedInfo().State.LastSeq; looked++ {
 		raw, err := stream.GetMsg(ctx, seq+1, jetstream.WithGetMsgSubject(s.subject(c.Name)))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			break
@@ -136,6 +146,7 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 			return nil, seq, err
 		}
 		seq = raw.Sequence
+		size += len(raw.Data)
 		message, err := decode(raw.Data)
 		if err != nil {
 			s.log.Error("a message is skipped: it is not of the channel's format", "channel", c.Name, "error", err)

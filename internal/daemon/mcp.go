@@ -45,7 +45,7 @@ func (d *daemon) projectBus(ctx context.Context, cfg *mcpconfig.Config) (*bus.Bu
 	if cfg.NATSURL != "" {
 		return bus.Open(ctx, ProjectBus(cfg, d.log))
 	}
-	return bus.Join(ctx, bus.Config{Name: "parley-hub " + cfg.Namespace, Logger: d.log}, func(ctx context.Context) (bus.Grant, error) {
+	return bus.Join(ctx, bus.Config{Name: "parley-hub " + cfg.Namespace, NoEcho: true, Logger: d.log}, func(ctx context.Context) (bus.Grant, error) {
 		return d.bus.Grant(ctx, bus.GrantRequest{Access: bus.AccessProject, Namespace: cfg.Namespace})
 	})
 }
@@ -54,6 +54,7 @@ func (d *daemon) projectBus(ctx context.Context, cfg *mcpconfig.Config) (*bus.Bu
 func ProjectBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
 	return bus.Config{
 		URL: bus.Secret(cfg.NATSURL), Name: "nats-mcp-server " + cfg.Namespace, Logger: log,
+		NoEcho: true, // chat knows itself what it has sent
 		Credentials: bus.Credentials{
 			User: cfg.Credentials.Username, Password: bus.Secret(cfg.Credentials.Password),
 			CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, CAFile: cfg.TLS.CA,
