@@ -1,0 +1,183 @@
+// Package compact writes and reads the encoding of Hyperswarm's messages:
+// numbers of variable length, buffers with their length in front, and IPv4
+// addresses with a little-endian port.
+package compact
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+)
+
+// MaxUint is the largest number that peers understand: theirs are doubles.
+const MaxUint = 1<<53 - 1
+
+// addrSize is the size of an encoded IPv4 address with its port.
+const addrSize = 6
+
+// ErrInvalid is the error of every message that does not decode.
+var ErrInvalid = errors.New("the message is cut off or holds a number that is too large")
+
+// AppendUint appends a number in its shortest form.
+func AppendUint(b []byte, v uint64) []byte {
+	switch {
+	case v <= 0xfc:
+		return append(b, byte(v))
+	case v <= 0xffff:
+		return binary.LittleEndian.AppendUint16(append(b, 0xfd), uint16(v))
+	case v <= 0xffffffff:
+		return binary.LittleEndian.AppendUint32(append(b, 0xfe), uint32(v))
+	}
+	return binary.LittleEndian.AppendUint64(append(b, 0xff), v)
+}
+
+// AppendBuffer appends bytes with their length in front.
+func AppendBuffer(b, v []byte) []byte {
+	return append(AppendUint(b, uint64(len(v))), v...)
+}
+
+// AppendAddr appends an IPv4 address and its port. What is no IPv4 address
+// becomes 0.0.0.0.
+func AppendAddr(b []byte, a netip.AddrPort) []byte {
+	var ip [4]byte
+	if a.Addr().Is4() || a.Addr().Is4In6() {
+		ip = a.Addr().As4()
+	}
+	return binary.LittleEndian.AppendUint16(append(b, ip[:]...), a.Port())
+}
+
+// AppendAddrs appends a counted list of addresses.
+func AppendAddrs(b []byte, all []netip.AddrPort) []byte {
+	b = AppendUint(b, uint64(len(all)))
+	for _, a := range all {
+		b = AppendAddr(b, a)
+	}
+	return b
+}
+
+// Reader takes a message apart. After its first error it returns zeros; look at
+// Err once at the end. What it returns may refer to the message.
+type Reader struct {
+	data []byte
+	err  error
+}
+
+// NewReader returns a reader of a message.
+func NewReader(data []byte) *Reader { return &Reader{data: data} }
+
+// Err returns [ErrInvalid] once the message turned out not to be one.
+func (r *Reader) Err() error { return r.err }
+
+// Len returns how many bytes are left.
+func (r *Reader) Len() int { return len(r.data) }
+
+// Fail makes the message invalid.
+func (r *Reader) Fail() { r.data, r.err = nil, ErrInvalid }
+
+// Fixed returns the next n bytes.
+func (r *Reader) Fixed(n int) []byte {
+	if n < 0 || n > len(r.data) {
+		r.Fail()
+		return nil
+	}
+	part := r.data[:n:n]
+	r.data = r.data[n:]
+	return part
+}
+
+// Fixed32 returns the next 32 bytes.
+func (r *Reader) Fixed32() (v [32]byte) {
+	copy(v[:], r.Fixed(len(v)))
+	return v
+}
+
+// Fixed64 returns the next 64 bytes.
+func (r *Reader) Fixed64() (v [64]byte) {
+	copy(v[:], r.Fixed(len(v)))
+	return v
+}
+
+// U16 returns the next two bytes as a number.
+func (r *Reader) U16() uint16 {
+	if b := r.Fixed(2); b != nil {
+		return binary.LittleEndian.Uint16(b)
+	}
+	return 0
+}
+
+// U32 returns the next four bytes as a number.
+func (r *Reader) U32() uint32 {
+	if b := r.Fixed(4); b != nil {
+		return binary.LittleEndian.Uint32(b)
+	}
+	return 0
+}
+
+// Uint returns the next number. Forms that are longer than needed are accepted.
+func (r *Reader) Uint() uint64 {
+	first := r.Fixed(1)
+	if first == nil {
+		return 0
+	}
+	switch first[0] {
+	case 0xfd:
+		return uint64(r.U16())
+	case 0xfe:
+		return uint64(r.U32())
+	case 0xff:
+		b := r.Fixed(8)
+		if b == nil {
+			return 0
+		}
+		if v := binary.LittleEndian.Uint64(b); v <= MaxUint {
+			return v
+		}
+		r.Fail()
+		return 0
+	}
+	return uint64(first[0])
+}
+
+// Buffer returns the next bytes that have their length in front; never nil if
+// they are there.
+func (r *Reader) Buffer() []byte {
+	n := r.Uint()
+	if r.err != nil || n > uint64(len(r.data)) {
+		r.Fail()
+		return nil
+	}
+	return r.Fixed(int(n))
+}
+
+// Count returns the number of items that follow, of at least size bytes each. A
+// count that cannot be true is an error, so that nobody reserves memory for it.
+func (r *Reader) Count(size int) int {
+	n := r.Uint()
+	if n > uint64(len(r.data)/size) {
+		r.Fail()
+		return 0
+	}
+	return int(n)
+}
+
+// Addr returns the next address.
+func (r *Reader) Addr() netip.AddrPort {
+	b := r.Fixed(addrSize)
+	if b == nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b)), binary.LittleEndian.Uint16(b[4:]))
+}
+
+// Addrs returns a list of addresses, nil if it is empty.
+func (r *Reader) Addrs() []netip.AddrPort {
+	n := r.Count(addrSize)
+	if n == 0 {
+		return nil
+	}
+	all := make([]netip.AddrPort, n)
+	for i := range all {
+		all[i] = r.Addr()
+	}
+	return all
+}

@@ -1,0 +1,74 @@
+package keys
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Load reads a pair from a file, or makes one and the file, if it is not there.
+// The file holds the seed in hexadecimal and is for its owner only (0600); one
+// that others may read is refused, but on Windows, where the mode says nothing
+// and the directory's access list protects it.
+func Load(path string) (*Pair, error) {
+	p, err := read(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return p, err
+	}
+	p = Generate()
+	if err := write(path, p); err != nil {
+		if errors.Is(err, fs.ErrExist) { // another process was faster
+			return read(path)
+		}
+		return nil, fmt.Errorf("the identity cannot be stored: %w", err)
+	}
+	return p, nil
+}
+
+func read(path string) (*Pair, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("the identity cannot be read: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("the identity cannot be read: %w", err)
+	}
+	if !info.Mode().IsRegular() || othersMayRead(info) {
+		return nil, fmt.Errorf("the identity %s is open to others (mode %v): run chmod 600 on it, or remove it to get a new one", path, info.Mode())
+	}
+	var text [128]byte
+	n, err := f.Read(text[:])
+	if err != nil {
+		return nil, fmt.Errorf("the identity cannot be read: %w", err)
+	}
+	seed, err := hex.DecodeString(strings.TrimSpace(string(text[:n])))
+	if err != nil || len(seed) != 32 {
+		return nil, fmt.Errorf("the identity %s does not hold 64 hexadecimal digits", path)
+	}
+	return FromSeed([32]byte(seed)), nil
+}
+
+// write stores the pair whole or not at all, and never over another.
+func write(path string, p *Pair) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".identity-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	seed := p.Seed()
+	_, err = f.WriteString(hex.EncodeToString(seed[:]) + "\n")
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Link(f.Name(), path)
+}

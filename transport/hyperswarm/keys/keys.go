@@ -1,0 +1,177 @@
+// Package keys has the identities and hashes of Hyperswarm: Ed25519 key pairs,
+// BLAKE2b hashes and the name spaces that keep signatures of one kind from being
+// used as another.
+package keys
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"filippo.io/edwards25519"
+	"golang.org/x/crypto/blake2b"
+
+	"github.com/parleyhub/parley/transport/hyperswarm/compact"
+)
+
+// PublicKey is the name of a peer.
+type PublicKey [32]byte
+
+// String returns the key in hexadecimal.
+func (k PublicKey) String() string { return hex.EncodeToString(k[:]) }
+
+// ParsePublicKey reads what String writes.
+func ParsePublicKey(text string) (PublicKey, error) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != len(PublicKey{}) {
+		return PublicKey{}, fmt.Errorf("a public key is 64 hexadecimal digits, not %d characters like %.8q", len(text), text)
+	}
+	k := PublicKey(b)
+	if _, err := point(k); err != nil {
+		return PublicKey{}, err
+	}
+	return k, nil
+}
+
+// Pair is a key pair. It is safe for concurrent use; its zero value is not one.
+type Pair struct {
+	public  PublicKey
+	private ed25519.PrivateKey
+	scalar  *edwards25519.Scalar
+}
+
+// Generate returns a new random pair.
+func Generate() *Pair {
+	var seed [32]byte
+	rand.Read(seed[:]) // never fails
+	return FromSeed(seed)
+}
+
+// FromSeed returns the pair of an RFC 8032 seed.
+func FromSeed(seed [32]byte) *Pair {
+	private := ed25519.NewKeyFromSeed(seed[:])
+	h := sha512.Sum512(seed[:])
+	s, err := edwards25519.NewScalar().SetBytesWithClamping(h[:32])
+	if err != nil {
+		panic(err) // it is 32 bytes
+	}
+	return &Pair{public: PublicKey(private.Public().(ed25519.PublicKey)), private: private, scalar: s}
+}
+
+// Public returns the public key.
+func (p *Pair) Public() PublicKey { return p.public }
+
+// Seed returns what the pair was made from: a secret.
+func (p *Pair) Seed() [32]byte { return [32]byte(p.private.Seed()) }
+
+// Sign signs a message.
+func (p *Pair) Sign(message []byte) [64]byte { return [64]byte(ed25519.Sign(p.private, message)) }
+
+// String keeps the private key out of logs.
+func (p *Pair) String() string { return "key pair of " + p.public.String() }
+
+// GoString keeps the private key out of logs.
+func (p *Pair) GoString() string { return p.String() }
+
+// DH multiplies the private scalar with a public key. It refuses keys that are
+// not the canonical form of a point in the group of prime order: with those an
+// attacker could fix the result or learn bits of the scalar.
+func (p *Pair) DH(public PublicKey) ([32]byte, error) {
+	q, err := point(public)
+	if err != nil {
+		return [32]byte{}, err
+	}
+	return [32]byte(new(edwards25519.Point).ScalarMult(p.scalar, q).Bytes()), nil
+}
+
+// Verify reports whether sig is the signature of message under a public key that
+// is one. crypto/ed25519 alone accepts keys of small order, for which anyone can
+// sign anything.
+func Verify(public PublicKey, message []byte, sig [64]byte) bool {
+	if _, err := point(public); err != nil {
+		return false
+	}
+	return ed25519.Verify(public[:], message, sig[:])
+}
+
+// Valid reports whether the key is the canonical form of a point in the group of
+// prime order, as every key made from a seed is.
+func (k PublicKey) Valid() bool {
+	_, err := point(k)
+	return err == nil
+}
+
+var errPoint = errors.New("the public key is not a point of the prime-order group")
+
+// orderMinusOne is the group's order less one, as a scalar.
+var orderMinusOne = new(edwards25519.Scalar).Negate(one())
+
+func one() *edwards25519.Scalar {
+	s, err := edwards25519.NewScalar().SetCanonicalBytes(append([]byte{1}, make([]byte, 31)...))
+	if err != nil {
+		panic(err) // 1 is canonical
+	}
+	return s
+}
+
+// point decodes a public key strictly.
+func point(k PublicKey) (*edwards25519.Point, error) {
+	p, err := new(edwards25519.Point).SetBytes(k[:])
+	if err != nil || PublicKey(p.Bytes()) != k {
+		return nil, errPoint
+	}
+	identity := edwards25519.NewIdentityPoint()
+	if p.Equal(identity) == 1 {
+		return nil, errPoint
+	}
+	// [order-1]P + P is the identity for the points of the group, and no others.
+	zero := edwards25519.NewScalar()
+	q := new(edwards25519.Point).VarTimeDoubleScalarBaseMult(orderMinusOne, p, zero)
+	if q.Add(q, p).Equal(identity) != 1 {
+		return nil, errPoint
+	}
+	return p, nil
+}
+
+// Hash returns the BLAKE2b hash of parts, one after the other.
+func Hash(parts ...[]byte) [32]byte { return KeyedHash(nil, parts...) }
+
+// KeyedHash returns the BLAKE2b hash of parts under a key of at most 64 bytes.
+func KeyedHash(key []byte, parts ...[]byte) (sum [32]byte) {
+	h, err := blake2b.New256(key)
+	if err != nil {
+		panic(err) // the key is longer than 64 bytes
+	}
+	for _, p := range parts {
+		h.Write(p) // never fails
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+// Namespace returns the i-th tag of a name.
+func Namespace(name string, i byte) [32]byte {
+	h := Hash([]byte(name))
+	return Hash(h[:], []byte{i})
+}
+
+// The name spaces of the protocol.
+var (
+	PeerHandshake   = Namespace("hyperswarm/dht", 0)
+	PeerHolepunch   = Namespace("hyperswarm/dht", 1)
+	Announce        = Namespace("hyperswarm/dht", 4)
+	Unannounce      = Namespace("hyperswarm/dht", 5)
+	MutablePut      = Namespace("hyperswarm/dht", 6)
+	StreamInitiator = Namespace("hyperswarm/secret-stream", 0)
+	StreamResponder = Namespace("hyperswarm/secret-stream", 1)
+)
+
+// NodeID returns the id of a DHT node at an address.
+func NodeID(a netip.AddrPort) [32]byte {
+	var b [6]byte
+	return Hash(compact.AppendAddr(b[:0], a))
+}
