@@ -1,0 +1,151 @@
+// Package simnet is a network of UDP sockets in memory that loses, repeats and
+// delays datagrams, and NATs between its hosts and the rest. In a
+// testing/synctest bubble its delays take no time and are exact.
+package simnet
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Network connects the sockets made by Listen. It is safe for concurrent use.
+type Network struct {
+	mu     sync.Mutex
+	rng    *rand.Rand
+	conns  map[netip.AddrPort]*Conn
+	faults Faults
+	tap    func(data []byte, from, to netip.AddrPort) bool
+}
+
+// Faults is what the network does to datagrams.
+type Faults struct {
+	Loss, Repeat  float64       // parts of 1
+	Delay, Jitter time.Duration // of each datagram; jitter reorders
+}
+
+// New returns a network whose faults are the same each time for a seed.
+func New(seed uint64, f Faults) *Network {
+	return &Network{rng: rand.New(rand.NewPCG(seed, seed)), conns: make(map[netip.AddrPort]*Conn), faults: f}
+}
+
+// Tap has f called with each datagram; it is lost if f returns false.
+func (n *Network) Tap(f func(data []byte, from, to netip.AddrPort) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tap = f
+}
+
+// Set changes the faults.
+func (n *Network) Set(f Faults) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.faults = f
+}
+
+// queueSize is how many datagrams wait to be read, as in a kernel's buffer.
+const queueSize = 2048
+
+// Listen returns a socket at an address.
+func (n *Network) Listen(at string) *Conn {
+	c := &Conn{n: n, addr: netip.MustParseAddrPort(at), queue: make(chan datagram, queueSize), closed: make(chan struct{})}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.conns[c.addr] = c
+	return c
+}
+
+// fate draws what happens to a datagram: when its copies arrive.
+func (n *Network) fate(data []byte, from, to netip.AddrPort) (*Conn, []time.Duration) {
+	n.mu.Lock()
+	tap := n.tap
+	n.mu.Unlock()
+	if tap != nil && !tap(data, from, to) {
+		return nil, nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.conns[to]
+	if c == nil || n.rng.Float64() < n.faults.Loss {
+		return nil, nil
+	}
+	delays := []time.Duration{n.delay()}
+	if n.rng.Float64() < n.faults.Repeat {
+		delays = append(delays, n.delay())
+	}
+	return c, delays
+}
+
+func (n *Network) delay() time.Duration {
+	d := n.faults.Delay
+	if n.faults.Jitter > 0 {
+		d += time.Duration(n.rng.Int64N(int64(n.faults.Jitter)))
+	}
+	return d
+}
+
+type datagram struct {
+	data []byte
+	from netip.AddrPort
+}
+
+// Conn is a socket: what a udx.Mux serves.
+type Conn struct {
+	n      *Network
+	addr   netip.AddrPort
+	queue  chan datagram
+	once   sync.Once
+	closed chan struct{}
+}
+
+// ReadFromUDPAddrPort is as that of a *net.UDPConn.
+func (c *Conn) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
+	select {
+	case d := <-c.queue:
+		return copy(b, d.data), d.from, nil
+	case <-c.closed:
+		return 0, netip.AddrPort{}, net.ErrClosed
+	}
+}
+
+// WriteToUDPAddrPort is as that of a *net.UDPConn.
+func (c *Conn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	select {
+	case <-c.closed:
+		return 0, net.ErrClosed
+	default:
+	}
+	dst, delays := c.n.fate(b, c.addr, to)
+	for _, d := range delays {
+		g := datagram{append([]byte(nil), b...), c.addr}
+		if d == 0 {
+			dst.push(g)
+		} else {
+			time.AfterFunc(d, func() { dst.push(g) })
+		}
+	}
+	return len(b), nil
+}
+
+func (c *Conn) push(g datagram) {
+	select {
+	case c.queue <- g:
+	default: // the buffer is full
+	}
+}
+
+// LocalAddr is as that of a *net.UDPConn.
+func (c *Conn) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(c.addr) }
+
+// Close is as that of a *net.UDPConn.
+func (c *Conn) Close() error {
+	c.once.Do(func() {
+		close(c.closed)
+		c.n.mu.Lock()
+		defer c.n.mu.Unlock()
+		delete(c.n.conns, c.addr)
+	})
+	return nil
+}

@@ -1,0 +1,125 @@
+package udx
+
+import (
+	"math"
+	"time"
+)
+
+// congestion says how many bytes may be on their way. Implementations are used
+// under the stream's lock.
+type congestion interface {
+	// window is in bytes.
+	window() int
+	// acked tells of bytes that arrived. limited says that the window, not the
+	// writer, held the sender back.
+	acked(bytes int, limited bool, rtt, minRTT time.Duration, now time.Time)
+	// lost tells of a loss, once a window.
+	lost(now time.Time)
+	// timedOut tells that nothing has come back for long.
+	timedOut()
+	// rate is how many bytes a second to send, for a smoothed round trip.
+	rate(srtt time.Duration) float64
+	// setPacketSize tells how large packets are now.
+	setPacketSize(bytes int)
+}
+
+const (
+	initialPackets = 10
+	minPackets     = 4
+	maxWindow      = 16 << 20
+	cubicC         = 0.4
+	cubicBeta      = 0.7
+)
+
+// cubic is the congestion control of RFC 9438, with slow start that ends when
+// the round trip grows (as in RFC 9406).
+type cubic struct {
+	mss       int
+	cwnd      float64 // packets
+	ssthresh  float64
+	wMax      float64
+	epoch     time.Time // when the present growth began; zero: not yet
+	k         float64
+	wEst      float64
+	roundMin  time.Duration // least round trip of this round
+	lastMin   time.Duration // and of the one before
+	roundLeft float64       // packets until the round ends
+	samples   int
+}
+
+func newCubic(mss int) *cubic {
+	return &cubic{mss: mss, cwnd: initialPackets, ssthresh: math.Inf(1), roundLeft: initialPackets}
+}
+
+func (c *cubic) window() int { return int(c.cwnd * float64(c.mss)) }
+
+func (c *cubic) setPacketSize(bytes int) { c.mss = bytes }
+
+func (c *cubic) acked(bytes int, limited bool, rtt, minRTT time.Duration, now time.Time) {
+	packets := float64(bytes) / float64(c.mss)
+	c.round(packets, rtt)
+	if !limited || c.window() >= maxWindow {
+		return
+	}
+	if c.cwnd < c.ssthresh {
+		c.cwnd += packets
+		return
+	}
+	if c.epoch.IsZero() {
+		c.epoch = now
+		c.wEst = c.cwnd
+		c.wMax = max(c.wMax, c.cwnd)
+		c.k = math.Cbrt((c.wMax - c.cwnd) / cubicC)
+	}
+	t := now.Sub(c.epoch).Seconds() + minRTT.Seconds()
+	target := c.wMax + cubicC*math.Pow(t-c.k, 3)
+	target = min(max(target, c.cwnd), 1.5*c.cwnd)
+	c.wEst += 3 * (1 - cubicBeta) / (1 + cubicBeta) * packets / c.cwnd
+	if c.wEst > target {
+		c.cwnd = max(c.cwnd, c.wEst)
+		return
+	}
+	c.cwnd += (target - c.cwnd) / c.cwnd * packets
+}
+
+// round watches the round trip time and ends slow start when a queue builds up.
+func (c *cubic) round(packets float64, rtt time.Duration) {
+	if rtt > 0 && (c.roundMin == 0 || rtt < c.roundMin) {
+		c.roundMin = rtt
+	}
+	c.samples++
+	const least, most = 4 * time.Millisecond, 16 * time.Millisecond
+	if c.cwnd < c.ssthresh && c.samples >= 8 && c.lastMin > 0 &&
+		c.roundMin > c.lastMin+min(max(c.lastMin/8, least), most) {
+		c.ssthresh = c.cwnd
+	}
+	if c.roundLeft -= packets; c.roundLeft <= 0 {
+		c.roundLeft, c.lastMin, c.roundMin, c.samples = c.cwnd, c.roundMin, 0, 0
+	}
+}
+
+func (c *cubic) lost(time.Time) {
+	c.epoch = time.Time{}
+	if c.cwnd < c.wMax { // somebody else wants room, too
+		c.wMax = c.cwnd * (1 + cubicBeta) / 2
+	} else {
+		c.wMax = c.cwnd
+	}
+	c.cwnd = max(c.cwnd*cubicBeta, minPackets)
+	c.ssthresh = c.cwnd
+}
+
+func (c *cubic) timedOut() {
+	c.epoch = time.Time{}
+	c.wMax = c.cwnd
+	c.ssthresh = max(c.cwnd*cubicBeta, minPackets)
+	c.cwnd = minPackets
+}
+
+func (c *cubic) rate(srtt time.Duration) float64 {
+	gain := 1.25
+	if c.cwnd < c.ssthresh {
+		gain = 2
+	}
+	return gain * c.cwnd * float64(c.mss) / max(srtt.Seconds(), 1e-6)
+}

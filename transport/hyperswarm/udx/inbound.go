@@ -1,0 +1,214 @@
+package udx
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	maxAhead    = 8192 // packets beyond the next expected that are kept
+	maxEarly    = 16   // packets that are kept before the stream is connected
+	spareBuffer = 64 << 10
+)
+
+// inbound is the receiving half of a stream.
+type inbound struct {
+	next       uint32           // expected next
+	ahead      map[uint32]piece // came out of order
+	aheadBytes int
+	early      int // packets that came before the stream was connected
+	buf        buffer
+	eof        bool // the peer's END has been reached
+	discard    bool // nobody reads any more
+	ackDue     bool
+	advertised int // the window that the peer knows of
+}
+
+type piece struct {
+	payload []byte
+	end     bool
+}
+
+// receive handles a packet for this stream. The caller calls flush afterwards.
+func (s *Stream) receive(sock *Socket, p *packet, from netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		// Its peer may have missed that its END arrived.
+		s.in.ackDue = s.in.eof && p.types&(typeData|typeEnd) != 0 && from == s.remote
+		return
+	}
+	if !s.from(sock, p, from) {
+		return
+	}
+	now := time.Now()
+	if p.types&typeHeartbeat != 0 {
+		s.in.ackDue = true
+		s.out.heard(p)
+		return
+	}
+	if !s.takeIn(p) {
+		return
+	}
+	if before(s.out.next, p.ack) { // acknowledges what was never sent
+		return
+	}
+	s.out.heard(p)
+	s.acknowledged(p, now)
+	s.finishIfEnded()
+}
+
+// from checks where a packet comes from. The first one shows the peer's address,
+// which no later one changes; others of the same host are taken.
+func (s *Stream) from(sock *Socket, p *packet, from netip.AddrPort) bool {
+	if s.proven {
+		if from.Addr() != s.remote.Addr() {
+			return false
+		}
+	} else {
+		s.proven = true
+		s.sock, s.remote = sock, from
+		s.first <- Source{sock, from} // has room: it is sent once
+	}
+	if s.connected {
+		return true
+	}
+	if s.in.early++; s.in.early > maxEarly {
+		return false
+	}
+	return true
+}
+
+// takeIn keeps a packet's data and reports whether to look at the rest of it.
+func (s *Stream) takeIn(p *packet) bool {
+	distance := int32(p.seq - s.in.next)
+	if p.types&typeDestroy != 0 {
+		if distance >= 0 && distance <= maxAhead {
+			s.finish(ErrReset)
+		}
+		return false
+	}
+	if p.types&(typeData|typeEnd) == 0 {
+		return true
+	}
+	if distance > maxAhead {
+		return false
+	}
+	if distance >= 0 && !s.in.eof {
+		if distance > 0 && s.in.buf.len()+s.in.aheadBytes+len(p.payload) > s.m.opts.ReceiveBuffer {
+			return false // beyond the window that was granted
+		}
+		if distance == 0 && s.in.buf.len() > 0 && s.in.buf.len()+len(p.payload) > s.m.opts.ReceiveBuffer {
+			return false
+		}
+	}
+	s.in.ackDue = true
+	s.stats.Received++
+	if distance < 0 || s.in.eof {
+		s.stats.Duplicates++
+		return true
+	}
+	if distance > 0 {
+		s.keepAhead(p)
+		return true
+	}
+	s.deliver(piece{p.payload, p.types&typeEnd != 0})
+	for !s.in.eof {
+		next, ok := s.in.ahead[s.in.next]
+		if !ok {
+			break
+		}
+		delete(s.in.ahead, s.in.next)
+		s.in.aheadBytes -= len(next.payload)
+		s.deliver(next)
+	}
+	signal(s.readable)
+	return true
+}
+
+func (s *Stream) keepAhead(p *packet) {
+	if _, ok := s.in.ahead[p.seq]; ok {
+		s.stats.Duplicates++
+		return
+	}
+	if s.in.ahead == nil {
+		s.in.ahead = make(map[uint32]piece)
+	}
+	s.in.ahead[p.seq] = piece{slices.Clone(p.payload), p.types&typeEnd != 0}
+	s.in.aheadBytes += len(p.payload)
+}
+
+func (s *Stream) deliver(p piece) {
+	if !s.in.discard {
+		s.in.buf.write(p.payload)
+	}
+	s.in.next++
+	if p.end {
+		s.in.eof, s.in.ahead, s.in.aheadBytes = true, nil, 0
+	}
+}
+
+// window is how many bytes the peer may send.
+func (s *Stream) window() int {
+	return max(s.m.opts.ReceiveBuffer-s.in.buf.len()-s.in.aheadBytes, 0)
+}
+
+// windowOpened asks for a packet that tells of room, once it is worth one.
+func (s *Stream) windowOpened() bool {
+	half := s.m.opts.ReceiveBuffer / 2
+	if s.over || !s.connected || s.in.advertised >= half || s.window() < half {
+		return false
+	}
+	s.in.ackDue = true
+	return true
+}
+
+// appendSack appends what arrived out of order.
+func (s *Stream) appendSack(b []byte) []byte {
+	numbers := make([]uint32, 0, len(s.in.ahead))
+	for n := range s.in.ahead {
+		numbers = append(numbers, n)
+	}
+	slices.SortFunc(numbers, func(a, b uint32) int { return int(int32(a - b)) })
+	for i, ranges := 0, 0; i < len(numbers) && ranges < sackRanges; ranges++ {
+		first := numbers[i]
+		end := first
+		for ; i < len(numbers) && numbers[i] == end; i++ {
+			end++
+		}
+		b = binary.LittleEndian.AppendUint32(b, first)
+		b = binary.LittleEndian.AppendUint32(b, end)
+	}
+	return b
+}
+
+// buffer is a queue of bytes.
+type buffer struct {
+	data []byte
+	off  int
+}
+
+func (b *buffer) len() int { return len(b.data) - b.off }
+
+func (b *buffer) write(p []byte) {
+	if b.off > 0 && len(b.data)+len(p) > cap(b.data) && b.off >= len(b.data)/2 {
+		b.data = b.data[:copy(b.data, b.data[b.off:])]
+		b.off = 0
+	}
+	b.data = append(b.data, p...)
+}
+
+func (b *buffer) read(p []byte) int {
+	n := copy(p, b.data[b.off:])
+	b.off += n
+	if b.off < len(b.data) {
+		return n
+	}
+	b.data, b.off = b.data[:0], 0
+	if cap(b.data) > spareBuffer { // a burst is no reason to hold its memory
+		b.data = nil
+	}
+	return n
+}

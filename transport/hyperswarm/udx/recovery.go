@@ -1,0 +1,413 @@
+package udx
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	minRTO      = time.Second
+	maxRTO      = 30 * time.Second
+	minProbe    = 10 * time.Millisecond
+	maxTimeouts = 6 // one more and the stream is given up
+	rttMemory   = 10 * time.Second
+	maxBurst    = 32 // packets that pacing lets pass at once
+)
+
+// recovery finds out what was lost (RACK-TLP, RFC 8985), when to stop waiting
+// (RFC 6298), and how fast to send.
+type recovery struct {
+	cc      congestion
+	limited bool // the window held the sender back
+
+	srtt, rttvar time.Duration
+	minRTT       time.Duration
+	minRTTAt     time.Time
+
+	order segmentList // on their way, by the time of their last sending
+	lost  []*segment  // to be sent again
+
+	newest     time.Time // sending time of the newest packet known to have arrived
+	newestSeq  uint32
+	newestRTT  time.Duration
+	reordered  bool
+	sacked     int // packets that arrived beyond a gap
+	highest    uint32
+	hasHighest bool
+
+	recovering bool
+	recoverTo  uint32
+
+	timeouts  int
+	timeoutAt time.Time // zero: nothing is on its way
+	probeAt   time.Time // of the tail loss probe
+	probed    bool
+	reorderAt time.Time
+	paceAt    time.Time
+
+	tokens   float64 // bytes that may be sent now
+	tokensAt time.Time
+}
+
+// rto is how long to wait for an acknowledgement.
+func (r *recovery) rto() time.Duration {
+	if r.srtt == 0 {
+		return minRTO
+	}
+	return min(max(r.srtt+4*r.rttvar, minRTO), maxRTO)
+}
+
+// restart begins to wait anew.
+func (r *recovery) restart(now time.Time) {
+	d := r.rto()
+	if r.timeouts > 0 {
+		d *= 2
+	}
+	r.timeoutAt = now.Add(d)
+}
+
+// sent sets the tail loss probe after a transmission.
+func (r *recovery) sent(now time.Time, out int) {
+	if r.probed || r.recovering {
+		return
+	}
+	d := minRTO
+	if r.srtt > 0 {
+		d = max(2*r.srtt, minProbe)
+		if out == 1 {
+			d += 2 * time.Millisecond
+		}
+	}
+	r.probeAt = now.Add(d)
+}
+
+// pace takes n bytes from the tokens, or sets the time when there will be enough.
+func (r *recovery) pace(n int, now time.Time) bool {
+	if r.srtt == 0 {
+		return true // the first window
+	}
+	rate := r.cc.rate(r.srtt)
+	burst := max(maxBurst*maxPayload, rate/1000)
+	if r.tokensAt.IsZero() {
+		r.tokens = burst
+	} else {
+		r.tokens = min(r.tokens+rate*now.Sub(r.tokensAt).Seconds(), burst)
+	}
+	r.tokensAt = now
+	if r.tokens < float64(n) {
+		wait := math.Max((math.Min(burst/2, rate/1000)-r.tokens)/rate, 0.0005)
+		r.paceAt = now.Add(time.Duration(wait * float64(time.Second)))
+		return false
+	}
+	r.tokens -= float64(n)
+	return true
+}
+
+func (r *recovery) sample(rtt time.Duration, now time.Time) {
+	rtt = max(rtt, time.Microsecond)
+	const suspicious = 5 * time.Second
+	if r.srtt > 0 && rtt > suspicious {
+		rtt = min(rtt, max(suspicious, r.srtt+5*r.rttvar))
+	}
+	if r.minRTT == 0 || rtt <= r.minRTT || now.Sub(r.minRTTAt) > rttMemory {
+		r.minRTT, r.minRTTAt = rtt, now
+	}
+	if r.srtt == 0 {
+		r.srtt, r.rttvar = rtt, rtt/2
+		return
+	}
+	d := r.srtt - rtt
+	if d < 0 {
+		d = -d
+	}
+	r.rttvar += (d - r.rttvar) / 4
+	r.srtt += (rtt - r.srtt) / 8
+}
+
+// acknowledged handles the acknowledgements of a packet; s.mu is held.
+func (s *Stream) acknowledged(p *packet, now time.Time) {
+	a := acking{now: now}
+	s.loss.limited = s.loss.limited || 2*s.out.flying >= s.loss.cc.window()
+	n := int(int32(p.ack - s.out.una))
+	for i := range max(n, 0) {
+		s.arrived(s.out.sent[i], &a)
+		s.release(i)
+	}
+	if n > 0 {
+		s.out.sent = s.out.sent[n:]
+		s.out.una = p.ack
+		s.loss.timeouts = 0
+		if s.loss.recovering && !before(p.ack, s.loss.recoverTo) {
+			s.loss.recovering = false
+		}
+		if s.out.endSent && before(s.out.endSeq, p.ack) {
+			s.out.endAcked = true
+		}
+	}
+	p.ranges(func(first, end uint32) { s.sackRange(first, end, &a) })
+	if a.bytes == 0 && n <= 0 {
+		return
+	}
+	r := &s.loss
+	if a.rtt > 0 {
+		r.sample(a.rtt, now)
+	}
+	r.probed = false
+	if len(s.out.sent) == 0 {
+		r.timeoutAt, r.probeAt, r.reorderAt = time.Time{}, time.Time{}, time.Time{}
+	} else {
+		r.restart(now)
+		r.sent(now, len(s.out.sent))
+	}
+	s.detectLoss(now)
+	if !r.recovering {
+		r.cc.acked(a.bytes, r.limited, a.rtt, r.minRTT, now)
+	}
+	r.limited = false
+}
+
+// acking sums up what one packet acknowledges.
+type acking struct {
+	now   time.Time
+	bytes int
+	rtt   time.Duration // of the packet sent last that was sent once
+}
+
+// arrived notes that a segment has arrived.
+func (s *Stream) arrived(g *segment, a *acking) {
+	if g.sacked {
+		s.loss.sacked--
+		return
+	}
+	r := &s.loss
+	if !g.lost {
+		r.order.remove(g)
+		s.out.flying -= len(g.payload)
+	}
+	a.bytes += max(len(g.payload), 1)
+	rtt := a.now.Sub(g.sentAt)
+	if g.sends == 1 {
+		a.rtt = max(rtt, 1)
+		if r.hasHighest && before(g.seq, r.highest) && !g.lost {
+			r.reordered = true
+		}
+	}
+	if !r.hasHighest || before(r.highest, g.seq) {
+		r.highest, r.hasHighest = g.seq, true
+	}
+	if g.sends == 1 || rtt >= r.minRTT {
+		if g.sentAt.After(r.newest) || g.sentAt.Equal(r.newest) && before(r.newestSeq, g.seq) {
+			r.newest, r.newestSeq, r.newestRTT = g.sentAt, g.seq, rtt
+		}
+	}
+	if g.probe > 0 && s.mtu.succeeded(g.probe) {
+		r.cc.setPacketSize(s.mtu.payload)
+	}
+	g.probe = 0
+}
+
+// release gives the i-th sent segment back.
+func (s *Stream) release(i int) {
+	g := s.out.sent[i]
+	s.out.sent[i] = nil
+	s.out.unacked -= len(g.payload)
+	if !g.lost { // otherwise it is still in the queue of the lost
+		segments.Put(g)
+		return
+	}
+	g.sacked = true
+}
+
+func (s *Stream) sackRange(first, end uint32, a *acking) {
+	if !before(first, end) || before(first, s.out.una) || before(s.out.next, end) {
+		return
+	}
+	for i := first - s.out.una; i != end-s.out.una; i++ {
+		g := s.out.sent[i]
+		if g.sacked {
+			continue
+		}
+		s.arrived(g, a)
+		g.sacked = true
+		s.loss.sacked++
+	}
+}
+
+// detectLoss marks what was sent well before something that has arrived.
+func (s *Stream) detectLoss(now time.Time) {
+	r := &s.loss
+	r.reorderAt = time.Time{}
+	wait := min(r.minRTT/4, r.srtt)
+	if !r.reordered && (r.recovering || r.sacked >= 3) {
+		wait = 0
+	}
+	for g := r.order.first; g != nil; g = r.order.first {
+		if !g.sentAt.Before(r.newest) && !(g.sentAt.Equal(r.newest) && before(g.seq, r.newestSeq)) {
+			return
+		}
+		if left := g.sentAt.Add(r.newestRTT + wait).Sub(now); left > 0 {
+			r.reorderAt = now.Add(left)
+			return
+		}
+		s.markLost(g, now)
+	}
+}
+
+func (s *Stream) markLost(g *segment, now time.Time) {
+	r := &s.loss
+	r.order.remove(g)
+	s.out.flying -= len(g.payload)
+	g.lost = true
+	r.lost = append(r.lost, g)
+	if g.probe > 0 { // its size, not the network's load, may be why
+		g.probe = 0
+		s.mtu.failed()
+		return
+	}
+	if !r.recovering {
+		r.recovering, r.recoverTo, r.probeAt = true, s.out.next, time.Time{}
+		r.cc.lost(now)
+	}
+}
+
+// arm sets the timer to what comes first; s.mu is held.
+func (s *Stream) arm() {
+	if s.over {
+		return
+	}
+	var at time.Time
+	for _, t := range []time.Time{s.loss.timeoutAt, s.loss.probeAt, s.loss.reorderAt, s.loss.paceAt, s.out.askAt, s.lingerAt} {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	if at.IsZero() || !s.armed.IsZero() && !at.Before(s.armed) {
+		return // one that fires too early sets the next
+	}
+	s.armed = at
+	d := max(time.Until(at), 0)
+	if s.timer == nil {
+		s.timer = time.AfterFunc(d, s.tick)
+		return
+	}
+	s.timer.Reset(d)
+}
+
+// tick does what is due.
+func (s *Stream) tick() {
+	s.mu.Lock()
+	s.armed = time.Time{}
+	if s.over {
+		s.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	r := &s.loss
+	r.paceAt = reached(r.paceAt, now)
+	if due(s.lingerAt, now) {
+		s.mu.Unlock()
+		s.Destroy()
+		return
+	}
+	if due(r.timeoutAt, now) {
+		s.timedOut(now)
+	} else {
+		if due(r.reorderAt, now) {
+			s.detectLoss(now)
+		}
+		if due(r.probeAt, now) {
+			s.probeTail(now)
+		}
+	}
+	s.mu.Unlock()
+	s.flush()
+}
+
+func due(t, now time.Time) bool { return !t.IsZero() && !t.After(now) }
+
+// reached forgets a time that has come.
+func reached(t, now time.Time) time.Time {
+	if due(t, now) {
+		return time.Time{}
+	}
+	return t
+}
+
+// probeTail sends the last packet again if nothing new would tell whether it
+// arrived.
+func (s *Stream) probeTail(now time.Time) {
+	r := &s.loss
+	r.probeAt, r.probed = time.Time{}, true
+	g := r.order.last
+	if len(s.out.queue) > 0 || g == nil || len(r.lost) > 0 {
+		return
+	}
+	r.order.remove(g)
+	s.out.flying -= len(g.payload)
+	if g.probe > 0 {
+		g.probe = 0
+		s.mtu.failed()
+	}
+	g.lost = true
+	r.lost = append(r.lost, g)
+	r.restart(now)
+}
+
+// timedOut takes all that is on its way for lost, or gives up.
+func (s *Stream) timedOut(now time.Time) {
+	r := &s.loss
+	r.timeouts++
+	if r.timeouts > maxTimeouts {
+		s.finish(ErrTimeout)
+		return
+	}
+	for g := r.order.first; g != nil; g = r.order.first {
+		r.order.remove(g)
+		if g.probe > 0 {
+			g.probe = 0
+			s.mtu.failed()
+		}
+		g.lost = true
+	}
+	r.lost = r.lost[:0]
+	s.out.flying = 0
+	for _, g := range s.out.sent {
+		if !g.sacked {
+			g.lost = true
+			r.lost = append(r.lost, g)
+		}
+	}
+	if r.timeouts == 1 {
+		r.cc.timedOut()
+	}
+	r.recovering, r.recoverTo = true, s.out.next
+	r.probeAt, r.reorderAt = time.Time{}, time.Time{}
+	r.restart(now)
+}
+
+// segmentList is a doubly linked list.
+type segmentList struct{ first, last *segment }
+
+func (l *segmentList) push(g *segment) {
+	g.prev, g.next = l.last, nil
+	if l.last != nil {
+		l.last.next = g
+	} else {
+		l.first = g
+	}
+	l.last = g
+}
+
+func (l *segmentList) remove(g *segment) {
+	if g.prev != nil {
+		g.prev.next = g.next
+	} else {
+		l.first = g.next
+	}
+	if g.next != nil {
+		g.next.prev = g.prev
+	} else {
+		l.last = g.prev
+	}
+	g.prev, g.next = nil, nil
+}

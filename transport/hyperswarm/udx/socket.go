@@ -1,0 +1,187 @@
+package udx
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"golang.org/x/net/ipv4"
+)
+
+// maxDatagram is the largest datagram that is read whole.
+const maxDatagram = 2048
+
+// socketBuffer is what the kernel is asked to hold of a socket in each direction.
+const socketBuffer = 4 << 20
+
+// Handler takes the datagrams that belong to no stream, one at a time. It must
+// not block, and not keep data.
+type Handler func(s *Socket, data []byte, from netip.AddrPort)
+
+// PacketConn is the part of a *net.UDPConn that a socket needs. Others are for
+// tests.
+type PacketConn interface {
+	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
+	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
+	LocalAddr() net.Addr
+	Close() error
+}
+
+// Socket is a UDP socket of a [Mux].
+type Socket struct {
+	m       *Mux
+	conn    PacketConn
+	batch   *ipv4.PacketConn // nil where datagrams are read one by one
+	handler Handler
+	ttl     sync.Mutex
+	closed  chan struct{}
+}
+
+// Listen opens a UDP socket over IPv4 and reads it until it is closed.
+func (m *Mux) Listen(at netip.AddrPort, h Handler) (*Socket, error) {
+	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return nil, fmt.Errorf("no UDP socket at %v: %w", at, err)
+	}
+	// The kernel gives less if its limits are lower; then bursts are lost sooner.
+	_ = conn.SetReadBuffer(socketBuffer)
+	_ = conn.SetWriteBuffer(socketBuffer)
+	dontFragment(conn)
+	return m.Serve(conn, h)
+}
+
+// Serve reads a connection until it is closed. It owns conn from here on.
+func (m *Mux) Serve(conn PacketConn, h Handler) (*Socket, error) {
+	s := &Socket{m: m, conn: conn, handler: h, closed: make(chan struct{})}
+	if udp, ok := conn.(*net.UDPConn); ok {
+		s.batch = ipv4.NewPacketConn(udp)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, errors.Join(ErrMuxClosed, conn.Close())
+	}
+	m.sockets[s] = struct{}{}
+	m.wg.Go(s.read)
+	return s, nil
+}
+
+// Addr returns the address at which the socket is bound.
+func (s *Socket) Addr() netip.AddrPort {
+	if a, ok := s.conn.LocalAddr().(*net.UDPAddr); ok {
+		return unmap(a.AddrPort())
+	}
+	return netip.AddrPort{}
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// Write sends one datagram. It does not wait for anything but room in the
+// kernel's buffer. An error says only that it was not sent: datagrams get lost
+// without one.
+func (s *Socket) Write(data []byte, to netip.AddrPort) error {
+	_, err := s.conn.WriteToUDPAddrPort(data, to)
+	return err
+}
+
+// WriteTTL sends one datagram that dies after so many hops.
+func (s *Socket) WriteTTL(data []byte, to netip.AddrPort, ttl int) error {
+	if s.batch == nil {
+		return s.Write(data, to)
+	}
+	s.ttl.Lock()
+	defer s.ttl.Unlock()
+	if err := s.batch.SetTTL(ttl); err != nil {
+		return err
+	}
+	err := s.Write(data, to)
+	return errors.Join(err, s.batch.SetTTL(64))
+}
+
+// Close closes the socket. Streams connected through it time out. It does not
+// wait for the reading goroutine; the mux's Close does.
+func (s *Socket) Close() error {
+	s.m.mu.Lock()
+	_, open := s.m.sockets[s]
+	delete(s.m.sockets, s)
+	s.m.mu.Unlock()
+	if !open {
+		return nil
+	}
+	return s.conn.Close()
+}
+
+// Done is closed when the socket reads no more.
+func (s *Socket) Done() <-chan struct{} { return s.closed }
+
+// read hands what arrives on until the socket is closed. Errors of single
+// datagrams, such as an unreachable port that a peer's machine reported, do not
+// end it.
+func (s *Socket) read() {
+	defer close(s.closed)
+	if s.batch != nil {
+		s.readBatches()
+		return
+	}
+	buf := make([]byte, maxDatagram)
+	for {
+		n, from, err := s.conn.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		if stream := s.dispatch(buf[:n], unmap(from)); stream != nil {
+			stream.flush()
+		}
+	}
+}
+
+// batchSize is how many datagrams one system call may return.
+const batchSize = 64
+
+func (s *Socket) readBatches() {
+	msgs := make([]ipv4.Message, batchSize)
+	for i := range msgs {
+		msgs[i].Buffers = [][]byte{make([]byte, maxDatagram)}
+	}
+	touched := make([]*Stream, 0, batchSize)
+	for {
+		n, err := s.batch.ReadBatch(msgs, 0)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		touched = touched[:0]
+		for i := range msgs[:n] {
+			from, ok := msgs[i].Addr.(*net.UDPAddr)
+			if !ok {
+				continue
+			}
+			stream := s.dispatch(msgs[i].Buffers[0][:msgs[i].N], unmap(from.AddrPort()))
+			if stream != nil && (len(touched) == 0 || touched[len(touched)-1] != stream) {
+				touched = append(touched, stream)
+			}
+		}
+		for i, stream := range touched { // one acknowledgement for all that came
+			stream.flush()
+			touched[i] = nil
+		}
+	}
+}
+
+// dispatch handles one datagram and returns the stream that it was for.
+func (s *Socket) dispatch(data []byte, from netip.AddrPort) *Stream {
+	stream, ok := s.m.receive(s, data, from)
+	if !ok && s.handler != nil {
+		s.handler(s, data, from)
+	}
+	return stream
+}
