@@ -1,0 +1,135 @@
+package dhtrpc
+
+import (
+	"net/netip"
+	"sync"
+)
+
+// Sampler finds out by which address others see a socket. It is safe for
+// concurrent use.
+type Sampler struct {
+	mu      sync.Mutex
+	samples []sample
+}
+
+type sample struct{ by, seen netip.AddrPort }
+
+const maxSamples = 16
+
+// Add notes that a node sees us at an address. Each node's last word counts.
+func (s *Sampler) Add(by, seen netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.samples {
+		if s.samples[i].by == by {
+			s.samples[i].seen = seen
+			return
+		}
+	}
+	if len(s.samples) == maxSamples {
+		s.samples = append(s.samples[:0], s.samples[1:]...)
+	}
+	s.samples = append(s.samples, sample{by, seen})
+}
+
+// Len returns how many nodes have had a say.
+func (s *Sampler) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.samples)
+}
+
+// Addr returns the address that most nodes see; with port 0 if they agree only on
+// the host, and invalid if not even on that.
+func (s *Sampler) Addr() netip.AddrPort {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.samples)
+	if n == 0 {
+		return netip.AddrPort{}
+	}
+	need := n
+	switch {
+	case n >= 12:
+		need = n - 3
+	case n >= 8:
+		need = n - 2
+	case n >= 4:
+		need = n - 1
+	}
+	addrs, hosts := make(map[netip.AddrPort]int), make(map[netip.Addr]int)
+	for _, x := range s.samples {
+		addrs[x.seen]++
+		hosts[x.seen.Addr()]++
+	}
+	for a, count := range addrs {
+		if count >= need {
+			return a
+		}
+	}
+	for h, count := range hosts {
+		if count >= need {
+			return netip.AddrPortFrom(h, 0)
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// Class is what a NAT does with a socket.
+type Class uint64
+
+// The classes, by the numbers that peers send each other.
+const (
+	Unknown    Class = iota
+	Open             // reachable by anyone
+	Consistent       // the same address for every peer
+	Random           // another port for every peer
+)
+
+// String names the class.
+func (c Class) String() string {
+	switch c {
+	case Open:
+		return "open"
+	case Consistent:
+		return "consistent"
+	case Random:
+		return "random"
+	}
+	return "unknown"
+}
+
+// Class judges the samples and returns the addresses at which the socket can be
+// reached.
+func (s *Sampler) Class() (Class, []netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.samples) < 3 {
+		return Unknown, nil
+	}
+	counts := make(map[netip.AddrPort]int)
+	var best, second netip.AddrPort
+	for _, x := range s.samples {
+		counts[x.seen]++
+	}
+	for a, n := range counts {
+		switch {
+		case n > counts[best]:
+			best, second = a, best
+		case n > counts[second]:
+			second = a
+		}
+	}
+	host := netip.AddrPortFrom(best.Addr(), 0)
+	switch {
+	case counts[best] >= 3:
+		return Consistent, []netip.AddrPort{best}
+	case counts[best] == 1:
+		return Random, []netip.AddrPort{host}
+	case counts[second] >= 2 && best.Addr() != second.Addr():
+		return Consistent, []netip.AddrPort{best, second}
+	case len(s.samples) > 3:
+		return Random, []netip.AddrPort{host}
+	}
+	return Unknown, nil
+}

@@ -1,0 +1,60 @@
+package dhtrpc
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// tokenLife is how long tokens are given out under one secret; each is good for
+// once to twice as long.
+const tokenLife = 7500 * time.Millisecond
+
+// tokens are given to whoever asks from an address, and show later that it gets
+// what is sent there.
+type tokens struct {
+	mu      sync.Mutex
+	secrets [2][32]byte // the newer one first
+	turned  time.Time
+}
+
+func newTokens() *tokens {
+	t := &tokens{turned: time.Now()}
+	rand.Read(t.secrets[0][:]) // never fails
+	rand.Read(t.secrets[1][:])
+	return t
+}
+
+// turn makes a new secret when it is time.
+func (t *tokens) turn(now time.Time) {
+	for ; now.Sub(t.turned) >= tokenLife; t.turned = t.turned.Add(tokenLife) {
+		if now.Sub(t.turned) >= 3*tokenLife { // nobody asked for long
+			t.turned = now.Add(-2 * tokenLife)
+		}
+		t.secrets[1] = t.secrets[0]
+		rand.Read(t.secrets[0][:])
+	}
+}
+
+func (t *tokens) make(host netip.Addr) [32]byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.turn(time.Now())
+	return keys.KeyedHash(t.secrets[0][:], []byte(host.String()))
+}
+
+func (t *tokens) good(host netip.Addr, token [32]byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.turn(time.Now())
+	ok := 0
+	for _, s := range t.secrets {
+		want := keys.KeyedHash(s[:], []byte(host.String()))
+		ok |= subtle.ConstantTimeCompare(want[:], token[:])
+	}
+	return ok == 1
+}
