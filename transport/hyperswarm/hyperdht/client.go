@@ -1,0 +1,227 @@
+package hyperdht
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/parleyhub/parley/transport/hyperswarm/compact"
+	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// walk runs a query after the node has joined the DHT.
+func (n *Node) walk(ctx context.Context, w dhtrpc.Walk) ([]*dhtrpc.Reply, error) {
+	if err := n.rpc.WaitReady(ctx); err != nil {
+		return nil, n.walkError(ctx, err)
+	}
+	nodes, err := n.rpc.Walk(ctx, w)
+	if err != nil {
+		return nodes, n.walkError(ctx, err)
+	}
+	return nodes, nil
+}
+
+func (n *Node) walkError(ctx context.Context, err error) error {
+	switch {
+	case n.ctx.Err() != nil:
+		return errClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return &Error{Code: CodeNoNodes, Message: "the DHT cannot be asked: check the bootstrap nodes and that UDP is let through", Err: err}
+}
+
+// Lookup asks for the peers of a topic and calls found with each, as they come,
+// until the nodes closest to the topic have answered or found returns false. The
+// nodes may invent peers: only a handshake proves one.
+func (n *Node) Lookup(ctx context.Context, topic [32]byte, found func(Peer) bool) error {
+	_, err := n.lookup(ctx, topic, found)
+	return err
+}
+
+func (n *Node) lookup(ctx context.Context, topic [32]byte, found func(Peer) bool) ([]*dhtrpc.Reply, error) {
+	seen := make(map[keys.PublicKey]bool)
+	return n.walk(ctx, dhtrpc.Walk{Target: topic, Command: cmdLookup, Each: func(r *dhtrpc.Reply) bool {
+		all, err := parsePeers(r.Value)
+		if err != nil {
+			return true
+		}
+		for _, p := range all {
+			if seen[p.Key] {
+				continue
+			}
+			seen[p.Key] = true
+			if found != nil && !found(p) {
+				return false
+			}
+		}
+		return true
+	}})
+}
+
+// Announce makes a pair's peer findable under a topic, with nodes that forward
+// handshakes to it (see [Listener.Relays]), and calls found with the peers that
+// are there already, if it is not nil. It lasts for twenty minutes or so: repeat
+// it.
+func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *keys.Pair, relays []netip.AddrPort, found func(Peer) bool) error {
+	nodes, err := n.lookup(ctx, topic, found)
+	if err != nil {
+		return err
+	}
+	done := n.announceAt(ctx, cmdAnnounce, topic, pair, relays, nodes)
+	return committed(len(done), nil)
+}
+
+// Unannounce takes back what Announce did.
+func (n *Node) Unannounce(ctx context.Context, topic [32]byte, pair *keys.Pair) error {
+	nodes, err := n.lookup(ctx, topic, nil)
+	if err != nil {
+		return err
+	}
+	n.announceAt(ctx, cmdUnannounce, topic, pair, nil, nodes)
+	return nil
+}
+
+func (n *Node) announceAt(ctx context.Context, command uint64, target dhtrpc.ID, pair *keys.Pair, relays []netip.AddrPort, nodes []*dhtrpc.Reply) []*dhtrpc.Reply {
+	space := keys.Announce
+	if command == cmdUnannounce {
+		space = keys.Unannounce
+	}
+	done, _ := n.rpc.Commit(ctx, dhtrpc.Call{Command: command, Target: &target}, nodes, func(r *dhtrpc.Reply) []byte {
+		a := announcement{peer: &Peer{Key: pair.Public(), Relays: relays}}
+		a.signature = pair.Sign(a.signable(space, target, *r.ID, *r.Token))
+		return a.append(nil)
+	})
+	return done
+}
+
+// committed judges what came of storing something.
+func committed(done int, refused []uint64) error {
+	switch {
+	case done > 0:
+		return nil
+	case slices.Contains(refused, errorSeqTooLow):
+		return &Error{Code: CodeStale, Message: "a later version of the record is stored"}
+	case slices.Contains(refused, errorSeqReused):
+		return &Error{Code: CodeExists, Message: "another value is stored under this version of the record"}
+	}
+	return &Error{Code: CodeNoNodes, Message: "no node of the DHT has stored the record"}
+}
+
+// FindPeer returns the record by which a peer that listens is found.
+func (n *Node) FindPeer(ctx context.Context, key keys.PublicKey) (Peer, error) {
+	var found *Peer
+	_, err := n.walk(ctx, dhtrpc.Walk{Target: keys.Hash(key[:]), Command: cmdFindPeer, Each: func(r *dhtrpc.Reply) bool {
+		p, err := parsePeer(r.Value)
+		if err != nil || p.Key != key {
+			return true
+		}
+		found = &p
+		return false
+	}})
+	switch {
+	case found != nil:
+		return *found, nil
+	case err != nil:
+		return Peer{}, err
+	}
+	return Peer{}, peerError(CodePeerNotFound, key, "is not announced", nil)
+}
+
+// Record is a mutable record.
+type Record struct {
+	Value []byte
+	Seq   uint64
+}
+
+// PutMutable stores a value under the pair's key. Seq is its version: a node
+// keeps the highest (CodeStale, CodeExists). A value has at most 900 bytes.
+func (n *Node) PutMutable(ctx context.Context, pair *keys.Pair, value []byte, seq uint64) error {
+	if err := checkSize(value); err != nil {
+		return err
+	}
+	if seq > compact.MaxUint {
+		return &Error{Code: CodeInvalid, Message: "a record's version is at most 2^53-1"}
+	}
+	public := pair.Public()
+	target := keys.Hash(public[:])
+	nodes, err := n.walk(ctx, dhtrpc.Walk{Target: target, Command: cmdMutableGet, Value: []byte{0}})
+	if err != nil {
+		return err
+	}
+	m := mutable{seq: seq, value: value}
+	m.signature = pair.Sign(m.signable())
+	data := m.append(public[:])
+	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: cmdMutablePut, Target: &target}, nodes, func(*dhtrpc.Reply) []byte { return data })
+	return committed(len(done), refused)
+}
+
+func checkSize(value []byte) error {
+	if len(value) > maxRecordSize {
+		return &Error{Code: CodeTooLarge, Message: fmt.Sprintf("the record has %d bytes; at most %d fit a datagram", len(value), maxRecordSize)}
+	}
+	return nil
+}
+
+// GetMutable returns the latest version of a key's record, of at least a version,
+// that the closest nodes have. Its signature has been checked.
+func (n *Node) GetMutable(ctx context.Context, key keys.PublicKey, least uint64) (Record, error) {
+	var best *mutable
+	_, err := n.walk(ctx, dhtrpc.Walk{
+		Target: keys.Hash(key[:]), Command: cmdMutableGet, Value: compact.AppendUint(nil, least),
+		Each: func(r *dhtrpc.Reply) bool {
+			m, err := parseMutable(r.Value)
+			if err == nil && m.seq >= least && (best == nil || m.seq > best.seq) && keys.Verify(key, m.signable(), m.signature) {
+				best = &m
+			}
+			return true
+		},
+	})
+	switch {
+	case best != nil:
+		return Record{best.value, best.seq}, nil
+	case err != nil:
+		return Record{}, err
+	}
+	return Record{}, &Error{Code: CodeNotFound, Message: "no node has a record of this key"}
+}
+
+// PutImmutable stores a value of at most 900 bytes under its hash, which it
+// returns.
+func (n *Node) PutImmutable(ctx context.Context, value []byte) ([32]byte, error) {
+	target := keys.Hash(value)
+	if err := checkSize(value); err != nil {
+		return target, err
+	}
+	if len(value) == 0 {
+		return target, &Error{Code: CodeInvalid, Message: "an empty record cannot be stored"}
+	}
+	nodes, err := n.walk(ctx, dhtrpc.Walk{Target: target, Command: cmdImmutableGet})
+	if err != nil {
+		return target, err
+	}
+	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: cmdImmutablePut, Target: &target}, nodes, func(*dhtrpc.Reply) []byte { return value })
+	return target, committed(len(done), refused)
+}
+
+// GetImmutable returns the value with a hash.
+func (n *Node) GetImmutable(ctx context.Context, hash [32]byte) ([]byte, error) {
+	var value []byte
+	_, err := n.walk(ctx, dhtrpc.Walk{Target: hash, Command: cmdImmutableGet, Each: func(r *dhtrpc.Reply) bool {
+		if r.Value == nil || keys.Hash(r.Value) != hash {
+			return true
+		}
+		value = bytes.Clone(r.Value)
+		return false
+	}})
+	switch {
+	case value != nil:
+		return value, nil
+	case err != nil:
+		return nil, err
+	}
+	return nil, &Error{Code: CodeNotFound, Message: "no node has a record with this hash"}
+}
