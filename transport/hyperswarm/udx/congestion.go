@@ -15,6 +15,8 @@ type congestion interface {
 	acked(bytes int, limited bool, rtt, minRTT time.Duration, now time.Time)
 	// lost tells of a loss, once a window.
 	lost(now time.Time)
+	// spurious tells that there was no loss: a packet came late.
+	spurious()
 	// timedOut tells that nothing has come back for long.
 	timedOut()
 	// rate is how many bytes a second to send, for a smoothed round trip.
@@ -45,6 +47,7 @@ type cubic struct {
 	lastMin   time.Duration // and of the one before
 	roundLeft float64       // packets until the round ends
 	samples   int
+	before    *cubic // the last loss
 }
 
 func newCubic(mss int) *cubic {
@@ -99,6 +102,9 @@ func (c *cubic) round(packets float64, rtt time.Duration) {
 }
 
 func (c *cubic) lost(time.Time) {
+	old := *c
+	old.before = nil
+	c.before = &old
 	c.epoch = time.Time{}
 	if c.cwnd < c.wMax { // somebody else wants room, too
 		c.wMax = c.cwnd * (1 + cubicBeta) / 2
@@ -109,7 +115,16 @@ func (c *cubic) lost(time.Time) {
 	c.ssthresh = c.cwnd
 }
 
+func (c *cubic) spurious() {
+	if c.before == nil {
+		return
+	}
+	c.cwnd, c.ssthresh, c.wMax = max(c.cwnd, c.before.cwnd), c.before.ssthresh, c.before.wMax
+	c.before = nil
+}
+
 func (c *cubic) timedOut() {
+	c.before = nil
 	c.epoch = time.Time{}
 	c.wMax = c.cwnd
 	c.ssthresh = max(c.cwnd*cubicBeta, minPackets)

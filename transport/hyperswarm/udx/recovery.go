@@ -186,10 +186,16 @@ func (s *Stream) arrived(g *segment, a *acking) {
 	}
 	a.bytes += max(len(g.payload), 1)
 	rtt := a.now.Sub(g.sentAt)
-	if g.sends == 1 {
+	late := g.lost || rtt < r.minRTT/2 // what came is the packet that was thought lost
+	switch {
+	case g.sends == 1 && !g.lost:
 		a.rtt = max(rtt, 1)
-		if r.hasHighest && before(g.seq, r.highest) && !g.lost {
-			r.reordered = true
+		r.reordered = r.reordered || r.hasHighest && before(g.seq, r.highest)
+	case late && r.timeouts == 0:
+		r.reordered = true
+		if r.recovering {
+			r.recovering = false
+			r.cc.spurious()
 		}
 	}
 	if !r.hasHighest || before(r.highest, g.seq) {

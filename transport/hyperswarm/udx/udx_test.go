@@ -363,7 +363,20 @@ func TestLargerPacketsAreTried(t *testing.T) {
 			e := newEnds(t, simnet.Faults{Delay: time.Millisecond}, udx.Options{})
 			e.net.Tap(func(data []byte, _, _ netip.AddrPort) bool { return len(data)+28 <= path })
 			e.connect()
-			transfer(t, e.a, e.b, noise(1<<20))
+			go func() {
+				for range 60 { // each size is tried three times at most, once in a round trip
+					if _, err := e.a.Write(noise(10_000)); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(time.Second) // of the bubble
+				}
+				if err := e.a.CloseWrite(); err != nil {
+					t.Error(err)
+				}
+			}()
+			if n, err := io.Copy(io.Discard, e.b); err != nil || n != 600_000 {
+				t.Errorf("%d bytes arrived, %v", n, err)
+			}
 			got := e.a.Stats().PacketSize + 48
 			if got > path || got < path-32 && got != 1200 {
 				t.Errorf("the packets have %d bytes where %d pass", got, path)

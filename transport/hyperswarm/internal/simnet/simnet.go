@@ -1,12 +1,13 @@
 // Package simnet is a network of UDP sockets in memory that loses, repeats and
-// delays datagrams, and NATs between its hosts and the rest. In a
-// testing/synctest bubble its delays take no time and are exact.
+// delays datagrams. In a testing/synctest bubble its delays take no time and are
+// exact.
 package simnet
 
 import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -89,6 +90,7 @@ func (n *Network) delay() time.Duration {
 type datagram struct {
 	data []byte
 	from netip.AddrPort
+	at   time.Time
 }
 
 // Conn is a socket: what a udx.Mux serves.
@@ -98,6 +100,9 @@ type Conn struct {
 	queue  chan datagram
 	once   sync.Once
 	closed chan struct{}
+
+	mu      sync.Mutex
+	waiting []datagram // by the time of their arrival
 }
 
 // ReadFromUDPAddrPort is as that of a *net.UDPConn.
@@ -119,14 +124,33 @@ func (c *Conn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	}
 	dst, delays := c.n.fate(b, c.addr, to)
 	for _, d := range delays {
-		g := datagram{append([]byte(nil), b...), c.addr}
-		if d == 0 {
-			dst.push(g)
-		} else {
-			time.AfterFunc(d, func() { dst.push(g) })
-		}
+		dst.schedule(datagram{data: append([]byte(nil), b...), from: c.addr, at: time.Now().Add(d)}, d)
 	}
 	return len(b), nil
+}
+
+// schedule has a datagram arrive after a while. Those that are due at the same
+// time arrive in the order in which they were sent.
+func (c *Conn) schedule(g datagram, after time.Duration) {
+	if after == 0 {
+		c.push(g)
+		return
+	}
+	c.mu.Lock()
+	at, _ := slices.BinarySearchFunc(c.waiting, g.at, func(w datagram, t time.Time) int {
+		if w.at.After(t) {
+			return 1
+		}
+		return -1
+	})
+	c.waiting = slices.Insert(c.waiting, at, g)
+	c.mu.Unlock()
+	time.AfterFunc(after, func() { // each timer lets the first one in
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.push(c.waiting[0])
+		c.waiting = c.waiting[1:]
+	})
 }
 
 func (c *Conn) push(g datagram) {
