@@ -20,6 +20,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope/internal/jsonscan"
+	"github.com/parleyhub/parley/internal/clock"
 )
 
 // SchemaVersion is the version of the format that this package writes (Req 13.6).
@@ -158,24 +159,24 @@ func (e *Envelope) Unmarshal(v any) error {
 // payload may be a json.RawMessage, which is kept as it is and not copied, or
 // any value that json.Marshal takes; nil becomes null. Errors are [*Error]s.
 func New(sender, recipient string, t Type, payload any) (*Envelope, error) {
-	return build(time.Now(), sender, recipient, t, payload, "", nil)
+	return build(clock.UnixMilli(), sender, recipient, t, payload, "", nil)
 }
 
 // Reply makes an envelope from e's recipient to its sender in the same thread:
 // e's correlation id, or e's id if it has none. from is who replies, since e may
 // have been sent to all or to a capability.
 func (e *Envelope) Reply(from string, t Type, payload any) (*Envelope, error) {
-	return build(time.Now(), from, e.Sender, t, payload, e.Thread(), nil)
+	return build(clock.UnixMilli(), from, e.Sender, t, payload, e.Thread(), nil)
 }
 
-func build(now time.Time, sender, recipient string, t Type, payload any, correlationID string, m *Metadata) (*Envelope, error) {
+func build(now int64, sender, recipient string, t Type, payload any, correlationID string, m *Metadata) (*Envelope, error) {
 	raw, err := rawPayload(payload)
 	if err != nil {
 		return nil, err
 	}
 	e := &Envelope{
 		ID: newID(now), SchemaVersion: SchemaVersion, Sender: sender, Recipient: recipient, CorrelationID: correlationID,
-		Type: t, Timestamp: now.UnixMilli(), Payload: raw, Metadata: m,
+		Type: t, Timestamp: now, Payload: raw, Metadata: m,
 	}
 	if err := e.Validate(); err != nil {
 		return nil, err
@@ -202,11 +203,11 @@ func rawPayload(payload any) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// newID returns a UUID of version 7. Ids need to be unique, not secret, so the
+// newID returns a UUID of version 7 of a Unix time in milliseconds. Ids need to be unique, not secret, so the
 // runtime's generator does; it takes no lock and no system call.
-func newID(now time.Time) string {
+func newID(now int64) string {
 	var id [36]byte
-	hi := uint64(now.UnixMilli())<<16 | 0x7000 | rand.Uint64()&0x0fff
+	hi := uint64(now)<<16 | 0x7000 | rand.Uint64()&0x0fff
 	lo := rand.Uint64()&(1<<62-1) | 1<<63
 	putHex(id[0:8], hi>>32)
 	putHex(id[9:13], hi>>16)

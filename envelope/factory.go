@@ -4,13 +4,14 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/clock"
 )
 
 // Factory makes the envelopes of one sender and states its tier and sandbox in
 // each. It is safe for concurrent use.
 type Factory struct {
 	sender string
-	now    func() time.Time
+	now    func() int64 // Unix time in milliseconds
 	// Envelopes never change, so all of a factory can share their metadata.
 	plain, byCapability *Metadata
 }
@@ -20,13 +21,13 @@ func NewFactory(sender agent.Identity) *Factory {
 	m := Metadata{Tier: sender.Tier, SandboxID: sender.SandboxID}
 	hinted := m
 	hinted.RoutingHint = ByCapability
-	return &Factory{sender: sender.ID, now: time.Now, plain: &m, byCapability: &hinted}
+	return &Factory{sender: sender.ID, now: clock.UnixMilli, plain: &m, byCapability: &hinted}
 }
 
 // WithClock returns a factory that takes the time from now.
 func (f *Factory) WithClock(now func() time.Time) *Factory {
 	g := *f
-	g.now = now
+	g.now = func() int64 { return now().UnixMilli() }
 	return &g
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/clock"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/telemetry"
 )
@@ -201,15 +202,15 @@ type delivery struct {
 	ctx    context.Context
 	e      *envelope.Envelope
 	wait   bool
-	inward bool // it came from elsewhere: it was sent there
-	began  time.Time
+	inward bool  // it came from elsewhere: it was sent there
+	began  int64 // clock.Nano
 	policy policy
 	target agent.Identity
 	result Result
 }
 
 func (r *Router) send(ctx context.Context, e *envelope.Envelope, wait bool) (Result, error) {
-	d := delivery{r: r, ctx: ctx, e: e, wait: wait, began: time.Now(), result: Result{Path: telemetry.PathLocal, TargetAgentID: e.Recipient}}
+	d := delivery{r: r, ctx: ctx, e: e, wait: wait, began: clock.Nano(), result: Result{Path: telemetry.PathLocal, TargetAgentID: e.Recipient}}
 	if err := d.open(); err != nil {
 		return d.finish(err)
 	}
@@ -486,7 +487,9 @@ func (d *delivery) broadcast() *Error {
 	if boxes == nil {
 		return errClosed
 	}
-	now := time.Now().UnixMilli()
+	now := clock.UnixMilli()
+	var between []telemetry.Event // those of deliveries between tiers, some at a time
+	defer func() { d.crossTiers(between) }()
 	var woken []*mailbox
 	wake := func() {
 		if len(woken) > 0 {
@@ -525,7 +528,16 @@ func (d *delivery) broadcast() *Error {
 			continue
 		}
 		d.result.Recipients++
-		d.crossTier(to, now)
+		if to.Tier == d.policy.from.Tier {
+			continue
+		}
+		if between == nil {
+			between = make([]telemetry.Event, 0, maxWoken)
+		}
+		if between = append(between, d.betweenTiers(to, now)); len(between) == maxWoken {
+			d.crossTiers(between)
+			between = between[:0]
+		}
 	}
 	return nil
 }
@@ -552,14 +564,17 @@ func (r *Router) boxes(ids []agent.Identity) []*mailbox {
 
 // finish records the outcome and returns it.
 func (d *delivery) finish(err *Error) (Result, error) {
-	now := time.Now()
+	now := clock.Nano()
 	res := &d.result
-	res.LatencyMs = float64(now.Sub(d.began)) / float64(time.Millisecond)
-	event := telemetry.Of(telemetry.RoutingDecision, d.e)
-	event.Timestamp, event.Duration, event.RoutingPath, event.Target = now.UnixMilli(), res.LatencyMs, res.Path, res.TargetAgentID
+	res.LatencyMs = float64(now-d.began) / float64(time.Millisecond)
+	// The decision, and before it, if the envelope was taken, that it was sent.
+	var events [2]telemetry.Event
+	event := &events[1]
+	*event = telemetry.Of(telemetry.RoutingDecision, d.e)
+	event.Timestamp, event.Duration, event.RoutingPath, event.Target = clock.UnixMilliAt(now), res.LatencyMs, res.Path, res.TargetAgentID
 	if err != nil {
 		event.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()
-		d.record(event, d.e)
+		d.record(*event, d.e)
 		if err.Code.refusal() {
 			d.refuse(d.target, err)
 		}
@@ -568,12 +583,14 @@ func (d *delivery) finish(err *Error) (Result, error) {
 	}
 	event.Success = telemetry.Success
 	res.Delivered = res.Path != telemetry.PathBroadcast || res.Recipients > 0
-	if !d.inward {
-		sent := telemetry.Of(telemetry.MessageSent, d.e)
-		sent.Timestamp = event.Timestamp
-		d.r.opts.Telemetry.Emit(sent)
+	if d.inward {
+		d.r.opts.Telemetry.EmitAll(events[1:])
+	} else {
+		events[0] = telemetry.Of(telemetry.MessageSent, d.e)
+		events[0].Timestamp = event.Timestamp
+		d.r.opts.Telemetry.EmitAll(events[:])
 	}
-	d.record(event, d.e)
+	d.audit(event, d.e)
 	if res.Path != telemetry.PathBroadcast {
 		d.crossTier(d.target, event.Timestamp)
 	}
@@ -586,26 +603,42 @@ func (d *delivery) finish(err *Error) (Result, error) {
 // record emits an event and hands it to the audit.
 func (d *delivery) record(event telemetry.Event, e *envelope.Envelope) {
 	d.r.opts.Telemetry.Emit(event)
+	d.audit(&event, e)
+}
+
+// audit hands an event to the audit.
+func (d *delivery) audit(event *telemetry.Event, e *envelope.Envelope) {
 	if d.r.opts.Audit == nil {
 		return
 	}
 	if e != nil && e.Validate() != nil {
 		e = nil // it cannot be written, and was not delivered
 	}
-	if err := d.r.opts.Audit.Append(event, e); err != nil {
+	if err := d.r.opts.Audit.Append(*event, e); err != nil {
 		d.r.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.ErrorEvent, EnvelopeID: event.EnvelopeID, Code: "AUDIT_FAILED", Detail: err.Error()})
 	}
 }
 
 // crossTier records a delivery between tiers (Req 11.4, Property 31).
 func (d *delivery) crossTier(to agent.Identity, now int64) {
-	if to.Tier == d.policy.from.Tier {
-		return
+	if to.Tier != d.policy.from.Tier {
+		d.record(d.betweenTiers(to, now), nil)
 	}
+}
+
+func (d *delivery) betweenTiers(to agent.Identity, now int64) telemetry.Event {
 	event := telemetry.Of(telemetry.CrossTier, d.e)
 	event.Timestamp, event.Target, event.RoutingPath = now, to.ID, d.result.Path
 	event.SourceTier, event.TargetTier = d.policy.from.Tier, to.Tier
-	d.record(event, nil)
+	return event
+}
+
+// crossTiers records the deliveries of a broadcast between tiers.
+func (d *delivery) crossTiers(events []telemetry.Event) {
+	d.r.opts.Telemetry.EmitAll(events)
+	for i := range events {
+		d.audit(&events[i], nil)
+	}
 }
 
 // refuse records a delivery that policy refused (Req 10.2).
@@ -622,7 +655,7 @@ func (d *delivery) refuse(to agent.Identity, err *Error) {
 // holds as for [Router.Send]. Receive waits for room in the mailbox until ctx
 // ends; so a slow receiver slows down the channel, and its sender.
 func (r *Router) Receive(ctx context.Context, agentID string, e *envelope.Envelope) (Result, error) {
-	d := delivery{r: r, ctx: ctx, e: e, wait: true, inward: true, began: time.Now(), result: Result{Path: telemetry.PathLocal, TargetAgentID: agentID}}
+	d := delivery{r: r, ctx: ctx, e: e, wait: true, inward: true, began: clock.Nano(), result: Result{Path: telemetry.PathLocal, TargetAgentID: agentID}}
 	return d.finish(d.takeIn(agentID))
 }
 

@@ -1,0 +1,64 @@
+package clock_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/clock"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// It is never before what the wall clock said before the call, but for the
+// millisecond that truncation may cost, and never behind what it says after.
+func TestItIsTheWallClock(t *testing.T) {
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 50_000 {
+				before := time.Now().UnixMilli()
+				got := clock.UnixMilli()
+				if after := time.Now().UnixMilli(); got < before-1 || got > after+1 {
+					t.Errorf("%d is not between %d and %d", got, before, after)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestItFollowsABubblesClock(t *testing.T) {
+	outside := clock.UnixMilli()
+	synctest.Test(t, func(t *testing.T) {
+		for range 100 {
+			began := clock.Nano()
+			if got, want := clock.UnixMilli(), time.Now().UnixMilli(); got != want {
+				t.Fatalf("%d, not %d", got, want)
+			}
+			time.Sleep(3 * time.Millisecond)
+			if d := clock.Nano() - began; d != 3_000_000 {
+				t.Fatalf("slept %d ns", d)
+			}
+		}
+	})
+	if got := clock.UnixMilli(); got < outside-1 {
+		t.Errorf("back outside it is %d after %d", got, outside)
+	}
+}
+
+func BenchmarkUnixMilli(b *testing.B) {
+	for b.Loop() {
+		clock.UnixMilli()
+	}
+}
+
+func BenchmarkTimeNow(b *testing.B) {
+	for b.Loop() {
+		time.Now().UnixMilli()
+	}
+}
