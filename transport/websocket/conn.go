@@ -26,6 +26,7 @@ const (
 // whether the peer is alive, one says goodbye. Close waits for all.
 type conn struct {
 	ws      *websocket.Conn
+	socket  *cork // of the dialling end, which masks; nil at the other
 	codec   *transport.Codec
 	peer    string
 	maxSend int // bytes of the largest message that the peer takes
@@ -48,9 +49,9 @@ type conn struct {
 }
 
 // newConn takes over ws. maxSend is what the peer takes.
-func newConn(ws *websocket.Conn, o *Options, peer string, maxSend int) *conn {
+func newConn(ws *websocket.Conn, socket *cork, o *Options, peer string, maxSend int) *conn {
 	c := &conn{
-		ws: ws, codec: &o.Codec, peer: peer, maxSend: maxSend,
+		ws: ws, socket: socket, codec: &o.Codec, peer: peer, maxSend: maxSend,
 		done: make(chan struct{}), in: make(chan []transport.Frame, 1), spare: make(chan []transport.Frame, 2),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -138,9 +139,7 @@ func (c *conn) encode(data []byte, frames []transport.Frame) ([]byte, []int, err
 // write sends one message, a large one in chunks.
 func (c *conn) write(ctx context.Context, data []byte) error {
 	if len(data) <= chunkSize {
-		err := c.ws.Write(ctx, websocket.MessageBinary, data)
-		c.writing.Store(now())
-		return err
+		return c.writeChunk(ctx, func() error { return c.ws.Write(ctx, websocket.MessageBinary, data) })
 	}
 	w, err := c.ws.Writer(ctx, websocket.MessageBinary)
 	if err != nil {
@@ -148,13 +147,25 @@ func (c *conn) write(ctx context.Context, data []byte) error {
 	}
 	for len(data) > 0 {
 		n := min(chunkSize, len(data))
-		if _, err := w.Write(data[:n]); err != nil {
+		err := c.writeChunk(ctx, func() error { _, err := w.Write(data[:n]); return err })
+		if err != nil {
 			return err
 		}
-		c.writing.Store(now())
 		data = data[n:]
 	}
 	return w.Close()
+}
+
+// writeChunk has write write a chunk, in one piece if it can.
+func (c *conn) writeChunk(ctx context.Context, write func() error) error {
+	defer func() { c.writing.Store(now()) }()
+	if c.socket == nil {
+		return write()
+	}
+	c.socket.put()
+	err := write()
+	defer context.AfterFunc(ctx, func() { _ = c.socket.Close() })() // pull does not look at ctx
+	return errors.Join(err, c.socket.pull())
 }
 
 // broken ends the connection after a write that failed and says why.

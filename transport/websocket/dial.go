@@ -53,7 +53,8 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	client, release := d.client()
+	var socket *cork
+	client, release := d.client(&socket)
 	defer release()
 	ws, resp, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
 		HTTPClient: client, HTTPHeader: header, Subprotocols: []string{Subprotocol},
@@ -73,7 +74,7 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	if u.Scheme == "wss" && (d.TLS == nil || !d.TLS.InsecureSkipVerify) {
 		peer = u.Host
 	}
-	return newConn(ws, &o, peer, limit), nil
+	return newConn(ws, socket, &o, peer, limit), nil
 }
 
 func parse(to agent.Endpoint) (*url.URL, error) {
@@ -112,16 +113,26 @@ func (d *Dialer) header(ctx context.Context, u *url.URL, o *Options) (http.Heade
 	return h, nil
 }
 
-// client returns an HTTP client for one handshake: the connection outlives it.
-func (d *Dialer) client() (client *http.Client, release func()) {
+// client returns an HTTP client for one handshake, which leaves its socket in
+// *socket: the connection outlives the client.
+func (d *Dialer) client(socket **cork) (client *http.Client, release func()) {
+	dial, proxy := d.DialContext, (func(*http.Request) (*url.URL, error))(nil)
+	if dial == nil {
+		dial, proxy = new(net.Dialer).DialContext, http.ProxyFromEnvironment
+	}
 	t := &http.Transport{
-		DialContext:            d.DialContext,
+		Proxy: proxy,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			*socket = &cork{Conn: conn}
+			return *socket, nil
+		},
 		TLSClientConfig:        d.TLS.Clone(),
 		MaxResponseHeaderBytes: maxHeader,
 		DisableCompression:     true,
-	}
-	if d.DialContext == nil {
-		t.Proxy = http.ProxyFromEnvironment
 	}
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Transport: t, CheckRedirect: stay}, t.CloseIdleConnections

@@ -205,7 +205,7 @@ func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error
 		_ = ws.CloseNow() // never used
 		return nil, errors.New("the client does not speak " + Subprotocol)
 	}
-	return newConn(ws, &l.o.Options, peer, limit), nil
+	return newConn(ws, nil, &l.o.Options, peer, limit), nil
 }
 
 // hand queues a connection for Accept. If the queue is full, it waits a while;
