@@ -36,6 +36,8 @@ import (
 // Options set up a Node. The zero Options make one without a way out of this
 // process.
 type Options struct {
+	// Registry sets up the registry: how long remote cards stay, how many there
+	// may be.
 	Registry registry.Options
 	// Router sets up the router. The node sets its Forwarder.
 	Router router.Options

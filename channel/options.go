@@ -59,7 +59,7 @@ type Request struct {
 	From   string          // the agent that it speaks for
 	To     string          // the local agent that it wants
 	Card   json.RawMessage // From's card, if it was sent; see agent.Decode
-	Resume bool
+	Resume bool            // it goes on with a channel that it opened before
 }
 
 // Checkpoints keeps, for each channel, the number up to which its envelopes were

@@ -46,8 +46,8 @@ type Announcer interface {
 // Query asks for the agent with an id or for agents with a capability; one of
 // the two is set.
 type Query struct {
-	ID         string
-	Capability string
+	ID         string // of an agent
+	Capability string // of agents
 }
 
 // Finder is a Source that can be asked.

@@ -72,13 +72,14 @@ type Result struct {
 	// Delivered: the envelope is in the mailbox of its receiver; of a broadcast,
 	// of at least one. For an agent elsewhere it is in the mailbox from which it
 	// is forwarded; after [Router.SendWait] its channel has taken it.
-	Delivered bool           `json:"delivered"`
-	Path      telemetry.Path `json:"path"`
+	Delivered bool `json:"delivered"`
+	// Path is how it went: to an agent here, elsewhere, or to all.
+	Path telemetry.Path `json:"path"`
 	// TargetAgentID is the agent that it went to: of a capability, the one that
 	// was chosen, of a broadcast "*".
 	TargetAgentID string  `json:"targetAgentId"`
-	LatencyMs     float64 `json:"latencyMs"`
-	Error         string  `json:"error,omitempty"`
+	LatencyMs     float64 `json:"latencyMs"`       // of the decision and the hand-over, in milliseconds
+	Error         string  `json:"error,omitempty"` // the text of the error that is returned with it
 
 	Recipients int       `json:"recipients,omitempty"` // agents that a broadcast was delivered to
 	Skipped    []Skipped `json:"skipped,omitempty"`    // agents that it was not delivered to
@@ -88,7 +89,7 @@ type Result struct {
 type Skipped struct {
 	AgentID string `json:"agentId"`
 	Code    Code   `json:"code"`
-	Reason  string `json:"reason"`
+	Reason  string `json:"reason"` // for people
 }
 
 func notFound(id string) *Error {

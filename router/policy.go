@@ -12,8 +12,8 @@ import (
 
 // TierRule says whom agents of one tier may address.
 type TierRule struct {
-	SourceTier         agent.Tier   `json:"sourceTier"`
-	AllowedTargetTiers []agent.Tier `json:"allowedTargetTiers"`
+	SourceTier         agent.Tier   `json:"sourceTier"`         // of the sender
+	AllowedTargetTiers []agent.Tier `json:"allowedTargetTiers"` // of those that it may address; empty: nobody
 	// RequiresEscalationJustification asks for a justification in each
 	// task-proposal to L0 or L1; see [JustificationField].
 	RequiresEscalationJustification bool `json:"requiresEscalationJustification"`
@@ -21,7 +21,7 @@ type TierRule struct {
 
 // TierConfig is the set of rules. A tier without a rule may address nobody.
 type TierConfig struct {
-	Rules []TierRule `json:"rules"`
+	Rules []TierRule `json:"rules"` // of two for one tier, both allow and the later one asks for justification
 }
 
 // DefaultTiers returns the rules of the specification (Req 4.5, 11.2): L0 may
@@ -44,6 +44,7 @@ const JustificationField = "escalationJustification"
 // the same sandbox and those that are allowed. Agents outside of any sandbox are
 // not bound by it.
 type SandboxConfig struct {
+	// Enforced false lets everybody address and see everybody.
 	Enforced bool `json:"enforced"`
 	// CrossSandboxAllowList holds agents that every sandbox may address.
 	CrossSandboxAllowList []string `json:"crossSandboxAllowList"`

@@ -18,9 +18,9 @@ const maxTools = 1000
 
 // Options set up a Recorder. The zero Options are good.
 type Options struct {
-	Recent int    // events to keep; 0 means DefaultRecent
-	Sinks  []Sink // get every event, in this order
-	Now    func() time.Time
+	Recent int              // events to keep; 0 means DefaultRecent
+	Sinks  []Sink           // get every event, in this order
+	Now    func() time.Time // for events without a timestamp; nil means the wall clock, read in steps of at most 5 ms
 }
 
 // Recorder counts events, keeps the latest and hands them to its sinks. The zero

@@ -28,7 +28,7 @@ var mutations = []mutation{
 	{"05", "registry/registry.go", "\t\tcard.Origin = agent.Remote\n", "\t\tcard.Origin = agent.Remote\n\t\tcard.Revision++\n", "merging changes the revision"},
 
 	{"06", "envelope/envelope.go", "\tlo := rand.Uint64()&(1<<62-1) | 1<<63\n", "\tlo := uint64(1 << 63)\n", "ids have twelve random bits"},
-	{"06", "envelope/envelope.go", "Timestamp: now.UnixMilli(), Payload: raw", "Timestamp: -now.UnixMilli(), Payload: raw", "timestamps are negative"},
+	{"06", "envelope/envelope.go", "Timestamp: now, Payload: raw", "Timestamp: -now, Payload: raw", "timestamps are negative"},
 	{"06", "envelope/factory.go", "m := Metadata{Tier: sender.Tier, SandboxID: sender.SandboxID}", "m := Metadata{Tier: agent.L0, SandboxID: sender.SandboxID}", "every sender states tier L0"},
 
 	{"07", "envelope/codec.go", "\tif e.CorrelationID != \"\" {\n", "\tif false {\n", "the correlation id is not written"},
@@ -46,7 +46,7 @@ var mutations = []mutation{
 	{"10", "channel/channel.go", "\tif !c.set(Closed) {\n", "\tif false {\n", "a closed channel is not marked as closed"},
 
 	{"11", "channel/receive.go", "\tcase f.Seq <= in.received:\n", "\tcase f.Seq < in.received:\n", "a repeated envelope is taken again"},
-	{"11", "channel/connect.go", "\tc.out.wire = h.Received // what follows is sent again\n", "\tc.out.wire = c.out.sent\n", "what was on a broken connection is not sent again"},
+	{"11", "channel/connect.go", "c.out.wire = h.Received", "c.out.wire = c.out.sent", "what was on a broken connection is not sent again"},
 	{"11", "channel/receive.go", "\tif f.Seq > in.received+1 {\n", "\tif false {\n", "envelopes are handled as they come"},
 
 	{"12", "channel/send.go", "delay := c.m.opts.RetryDelay << (n - 1)", "delay := c.m.opts.RetryDelay", "the delay stays the same"},
@@ -68,7 +68,7 @@ var mutations = []mutation{
 	{"16", "router/policy.go", "p.justified = strings.TrimSpace(text) != \"\"", "p.justified = text != \"\" || strings.TrimSpace(text) != \"\"", "a blank is a justification"},
 	{"16", "router/policy.go", "if p.e.Type == envelope.TaskProposal && ", "if ", "every message needs a justification"},
 
-	{"17", "router/router.go", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n\t\td.record(event, d.e)\n", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n", "failures give no routing event"},
+	{"17", "router/router.go", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n\t\td.record(*event, d.e)\n", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n", "failures give no routing event"},
 	{"17", "router/router.go", "d.result.Path = telemetry.PathRemote\n", "d.result.Path = telemetry.PathLocal\n", "the remote path is called local"},
 
 	{"29", "router/policy.go", "from.SandboxID == \"\" || from.SandboxID == to.SandboxID ||", "from.SandboxID == \"\" || to.SandboxID != \"\" ||", "all sandboxes are one"},
@@ -81,7 +81,7 @@ var mutations = []mutation{
 	{"30", "registry/registry.go", "\tif err != nil || !v.allow(card.Identity()) {\n", "\tif err != nil {\n", "queries by id are not filtered"},
 
 	{"31", "router/router.go", "\tif to.Tier == d.policy.from.Tier {\n", "\tif to.Tier >= d.policy.from.Tier {\n", "only messages upwards are logged"},
-	{"31", "router/router.go", "\t\td.crossTier(to, now)\n", "\t\t_ = now\n", "broadcasts are not logged"},
+	{"31", "router/router.go", "append(between, d.betweenTiers(to, now))", "append(between[:0], d.betweenTiers(to, now))[:0]", "broadcasts are not logged"},
 	{"31", "router/router.go", "\tif d.r.opts.Audit == nil {\n", "\tif event.Type == telemetry.CrossTier {\n\t\treturn\n\t}\n\tif d.r.opts.Audit == nil {\n", "the audit does not get them"},
 
 	{"32", "telemetry/recorder.go", "\t\tcountType(&c.receivedByType, e.MessageType)\n", "\t\tcountType(&c.sentByType, e.MessageType)\n", "received messages count as sent by type"},
