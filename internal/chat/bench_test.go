@@ -63,6 +63,8 @@ var benchText = string(bytes.Repeat([]byte("0123456789"), 20))
 // message that the send stores, with an id that keeps it from being stored
 // twice. They take turns, so that all see the same machine. A ratio is another's
 // time over the send's.
+// REQ-PERF-001, REQ-PERF-002, REQ-PERF-003, REQ-TEST-004, REQ-PERF-TEST-001,
+// REQ-PERF-TEST-002, REQ-PERF-TEST-005
 func BenchmarkSend(b *testing.B) {
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
 		b.Run("hub-"+string(mode), func(b *testing.B) {
@@ -185,6 +187,7 @@ func (p *percentiles) report(b *testing.B, what string) {
 }
 
 // BenchmarkRead reads the last 100 messages of a channel that holds so many.
+// REQ-PERF-004, REQ-SCALE-003
 func BenchmarkRead(b *testing.B) {
 	for _, stored := range []int{1_000, 1_000_000} {
 		b.Run(strconv.Itoa(stored), func(b *testing.B) {
@@ -275,6 +278,7 @@ func paced(b *testing.B, v victim, spaces []*chat.Space, channels int) {
 
 // BenchmarkHundredAgents is a project of a hundred agents, each with a
 // connection of its own, of whom some wait for what the others say.
+// REQ-PERF-005
 func BenchmarkHundredAgents(b *testing.B) {
 	for _, waiting := range []int{0, 10, 100} {
 		b.Run(fmt.Sprintf("%d-waiting", waiting), func(b *testing.B) {
@@ -302,7 +306,22 @@ func BenchmarkHundredAgents(b *testing.B) {
 	}
 }
 
+// BenchmarkAgents is how the number of agents in a project tells. REQ-PERF-TEST-003
+func BenchmarkAgents(b *testing.B) {
+	for _, n := range []int{10, 50, 100} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			v := newHub(b)
+			agents := make([]*chat.Space, n)
+			for i := range agents {
+				agents[i] = benchSpace(b, v, "kill", benchChannels(3))
+			}
+			paced(b, v, agents, 3)
+		})
+	}
+}
+
 // BenchmarkTenProjects is ten projects of fifty channels each.
+// REQ-PERF-006, REQ-PERF-TEST-004
 func BenchmarkTenProjects(b *testing.B) {
 	v := newHub(b)
 	projects := make([]*chat.Space, 10)
@@ -315,6 +334,7 @@ func BenchmarkTenProjects(b *testing.B) {
 
 // BenchmarkFiftyChannels is the hub's memory for one project of fifty channels,
 // into which one message after the other is said.
+// REQ-PERF-007
 func BenchmarkFiftyChannels(b *testing.B) {
 	v := newHub(b)
 	empty := hubMemory(b, v)

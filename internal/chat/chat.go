@@ -201,10 +201,7 @@ func (s *Space) connected() (*bus.Bus, error) {
 	case s.bus == nil:
 		return nil, connectionError(s.failure)
 	case !s.bus.Conn().IsConnected():
-		return nil, &Error{Category: ConnectionError,
-			Message: "The connection to the messages' server is interrupted.",
-			Remedy:  "It is being restored; messages that you send meanwhile are queued. Try again in a moment, or run `parley doctor`.",
-			Err:     s.bus.Conn().LastError()}
+		return nil, interrupted(s.bus)
 	}
 	return s.bus, nil
 }

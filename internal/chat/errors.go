@@ -61,6 +61,23 @@ func connectionError(err error) *Error {
 		Remedy: "Try again; if it stays so, run `parley doctor`.", Err: err}
 }
 
+// interrupted says that a connection which stood is gone, where to, and what is
+// known of the reason (REQ-ERROR-002).
+func interrupted(b *bus.Bus) *Error {
+	info := b.Info()
+	where, start := "the NATS server at "+info.URL, "nats-server -js"
+	if info.Kind != bus.KindExternal {
+		where, start = "the hub", "parley start"
+	}
+	message := "The connection to " + where + " is interrupted."
+	if info.LastError != "" {
+		message += " " + sentence(info.LastError)
+	}
+	return &Error{Category: ConnectionError, Message: message, Err: b.Conn().LastError(),
+		Remedy: "It is being restored, and messages that you send meanwhile are queued: try again in a moment. If it stays so, " +
+			"see that the server runs (" + start + "), or run `parley doctor`."}
+}
+
 // sentence begins text with a capital, unless that is part of a URL, and ends
 // it with a stop.
 func sentence(text string) string {

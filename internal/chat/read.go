@@ -111,6 +111,8 @@ func (s *Space) read(ctx context.Context, b *bus.Bus, reader string, c Channel, 
 			break
 		}
 	}
+	s.log.Debug("messages read", "stream", s.streamName(c.Name), "consumer", consumer.CachedInfo().Name,
+		"messages", len(h.Messages), "skipped", h.Skipped, "omitted", h.Omitted)
 	return h, nil
 }
 
@@ -120,10 +122,12 @@ func (s *Space) last(ctx context.Context, b *bus.Bus, c Channel) (uint64, error)
 	if err != nil {
 		return 0, err
 	}
-	if stream.CachedInfo().State.Msgs == 0 {
+	state := stream.CachedInfo().State
+	s.log.Debug("stream looked up", "stream", s.streamName(c.Name), "messages", state.Msgs, "last", state.LastSeq)
+	if state.Msgs == 0 {
 		return 0, nil
 	}
-	return stream.CachedInfo().State.LastSeq, nil
+	return state.LastSeq, nil
 }
 
 // rewind puts the consumer before the last limit messages and returns how many
@@ -142,6 +146,7 @@ func (s *Space) rewind(ctx context.Context, b *bus.Bus, consumer jetstream.Consu
 			return 0, err
 		}
 		pending := int(reset.NumPending)
+		s.log.Debug("consumer reset", "stream", info.Stream, "consumer", info.Name, "sequence", start, "pending", pending)
 		if pending >= limit || start == 1 {
 			return pending, nil
 		}

@@ -238,6 +238,21 @@ func TestFailuresToConnectAreToldApart(t *testing.T) {
 	}
 }
 
+// REQ-ERROR-002: a connection that stood names the server, too, and how to start it.
+func TestAnInterruptionNamesTheServer(t *testing.T) {
+	n := startServer(t)
+	s := ready(t, open(t, n.config("p")))
+	url := n.url()
+	n.stop()
+	await(t, s, func() bool { return !s.Status().Connected })
+	_, err := s.Read(t.Context(), "r", "roadmap", 1)
+	e, ok := err.(*chat.Error)
+	if !ok || e.Category != chat.ConnectionError || !strings.Contains(e.Message, "The connection to the NATS server at "+url+" is interrupted.") ||
+		!strings.Contains(e.Remedy, "nats-server -js") {
+		t.Errorf("got %+v", err)
+	}
+}
+
 // REQ-DESIGN-MSG-003: what is stored fits the shipped schema, and what fits it is read.
 func TestMessagesFitTheShippedSchema(t *testing.T) {
 	schema, err := jsonschema.NewCompiler().Compile(filepath.FromSlash("../../schema/channel-message.schema.json"))

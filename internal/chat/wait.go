@@ -155,5 +155,6 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 		message.Sequence = seq
 		messages = append(messages, message)
 	}
+	s.log.Debug("new messages looked for", "stream", s.streamName(c.Name), "messages", len(messages), "sequence", seq)
 	return slices.Clip(messages), seq, nil
 }

@@ -195,6 +195,11 @@ func TestTheMCPServersLog(t *testing.T) {
 	if r := record(t, records, "message stored"); r["level"] != "DEBUG" || r["subject"] != "logged.roadmap" {
 		t.Errorf("got %v", r)
 	}
+	for _, operation := range []string{"stream ready", "stream looked up", "consumer reset", "messages read"} {
+		if r := record(t, records, operation); r["level"] != "DEBUG" || r["stream"] != "logged_ROADMAP" {
+			t.Errorf("got %v", r)
+		}
+	}
 	if r := record(t, records, "a message is skipped: it is not of the channel's format"); r["level"] != "ERROR" || !strings.Contains(fmt.Sprint(r["stack"]), "goroutine") {
 		t.Errorf("got %v", r)
 	}
