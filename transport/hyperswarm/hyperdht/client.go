@@ -38,18 +38,22 @@ func (n *Node) walkError(ctx context.Context, err error) error {
 // until the nodes closest to the topic have answered or found returns false. The
 // nodes may invent peers: only a handshake proves one.
 func (n *Node) Lookup(ctx context.Context, topic [32]byte, found func(Peer) bool) error {
-	_, err := n.lookup(ctx, topic, found)
+	_, _, err := n.lookup(ctx, topic, n.Key(), found)
 	return err
 }
 
-func (n *Node) lookup(ctx context.Context, topic [32]byte, found func(Peer) bool) ([]*dhtrpc.Reply, error) {
+// lookup also tells which nodes have listed a key.
+func (n *Node) lookup(ctx context.Context, topic [32]byte, key keys.PublicKey, found func(Peer) bool) (nodes, listed []*dhtrpc.Reply, err error) {
 	seen := make(map[keys.PublicKey]bool)
-	return n.walk(ctx, dhtrpc.Walk{Target: topic, Command: cmdLookup, Each: func(r *dhtrpc.Reply) bool {
+	nodes, err = n.walk(ctx, dhtrpc.Walk{Target: topic, Command: cmdLookup, Each: func(r *dhtrpc.Reply) bool {
 		all, err := parsePeers(r.Value)
 		if err != nil {
 			return true
 		}
 		for _, p := range all {
+			if p.Key == key && r.ID != nil {
+				listed = append(listed, r)
+			}
 			if seen[p.Key] {
 				continue
 			}
@@ -60,6 +64,7 @@ func (n *Node) lookup(ctx context.Context, topic [32]byte, found func(Peer) bool
 		}
 		return true
 	}})
+	return nodes, listed, err
 }
 
 // Announce makes a pair's peer findable under a topic, with nodes that forward
@@ -67,17 +72,19 @@ func (n *Node) lookup(ctx context.Context, topic [32]byte, found func(Peer) bool
 // are there already, if it is not nil. It lasts for twenty minutes or so: repeat
 // it.
 func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *keys.Pair, relays []netip.AddrPort, found func(Peer) bool) error {
-	nodes, err := n.lookup(ctx, topic, found)
+	nodes, listed, err := n.lookup(ctx, topic, pair.Public(), found)
 	if err != nil {
 		return err
 	}
+	// Nodes of the npm package keep what they have, though the relays are others now.
+	n.announceAt(ctx, cmdUnannounce, topic, pair, nil, listed)
 	done := n.announceAt(ctx, cmdAnnounce, topic, pair, relays, nodes)
 	return committed(len(done), nil)
 }
 
 // Unannounce takes back what Announce did.
 func (n *Node) Unannounce(ctx context.Context, topic [32]byte, pair *keys.Pair) error {
-	nodes, err := n.lookup(ctx, topic, nil)
+	nodes, _, err := n.lookup(ctx, topic, pair.Public(), nil)
 	if err != nil {
 		return err
 	}

@@ -6,12 +6,13 @@ import (
 )
 
 const (
-	minRTO      = time.Second
-	maxRTO      = 30 * time.Second
-	minProbe    = 10 * time.Millisecond
-	maxTimeouts = 6 // one more and the stream is given up
-	rttMemory   = 10 * time.Second
-	maxBurst    = 32 // packets that pacing lets pass at once
+	minRTO       = time.Second
+	maxRTO       = 30 * time.Second
+	minProbe     = 10 * time.Millisecond
+	maxTimeouts  = 6 // one more and the stream is given up
+	rttMemory    = 10 * time.Second
+	maxReordered = 16
+	maxBurst     = 32 // packets that pacing lets pass at once
 )
 
 // recovery finds out what was lost (RACK-TLP, RFC 8985), when to stop waiting
@@ -30,7 +31,7 @@ type recovery struct {
 	newest     time.Time // sending time of the newest packet known to have arrived
 	newestSeq  uint32
 	newestRTT  time.Duration
-	reordered  bool
+	reordered  int // how often a packet came late; waits grow with it
 	sacked     int // packets that arrived beyond a gap
 	highest    uint32
 	hasHighest bool
@@ -190,9 +191,11 @@ func (s *Stream) arrived(g *segment, a *acking) {
 	switch {
 	case g.sends == 1 && !g.lost:
 		a.rtt = max(rtt, 1)
-		r.reordered = r.reordered || r.hasHighest && before(g.seq, r.highest)
+		if r.hasHighest && before(g.seq, r.highest) {
+			r.reordered = max(r.reordered, 1)
+		}
 	case late && r.timeouts == 0:
-		r.reordered = true
+		r.reordered = min(r.reordered+1, maxReordered)
 		if r.recovering {
 			r.recovering = false
 			r.cc.spurious()
@@ -243,8 +246,8 @@ func (s *Stream) sackRange(first, end uint32, a *acking) {
 func (s *Stream) detectLoss(now time.Time) {
 	r := &s.loss
 	r.reorderAt = time.Time{}
-	wait := min(r.minRTT/4, r.srtt)
-	if !r.reordered && (r.recovering || r.sacked >= 3) {
+	wait := min(r.minRTT/4*time.Duration(max(r.reordered, 1)), r.srtt)
+	if r.reordered == 0 && (r.recovering || r.sacked >= 3) {
 		wait = 0
 	}
 	for g := r.order.first; g != nil; g = r.order.first {

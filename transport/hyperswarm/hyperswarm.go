@@ -1,0 +1,104 @@
+// Package hyperswarm carries channels between agents over Hyperswarm: peers are
+// reached by their public keys, wherever they are, under end-to-end encryption.
+//
+// This package is the adaptor; the protocol is in the packages below it, which
+// need nothing else of Parley: hyperdht finds peers and connects to them, swarm
+// keeps connections to the peers of topics.
+package hyperswarm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
+)
+
+// Greeting is the start of the first message of each end; how many bytes a
+// message may have follows, as a uvarint.
+const Greeting = "parley-channel/1 "
+
+const (
+	greetingTime = 10 * time.Second
+	minMessage   = 64 << 10 // a peer that takes less is of no use
+)
+
+// Dialer dials peers by their public keys: an endpoint's address is the key in
+// hexadecimal. It is safe for concurrent use.
+type Dialer struct {
+	// Node is the member of the DHT that dials.
+	Node *hyperdht.Node
+	// Pair is the identity; nil means the node's.
+	Pair *keys.Pair
+	// Codec writes and reads the frames.
+	Codec transport.Codec
+}
+
+// Dial implements [transport.Dialer]. The connection's Peer is the key in
+// hexadecimal, which the peer has proved. Errors are CodeInvalid for an address
+// that is no key or a peer that is no agent, CodeUnreachable for all else: a peer
+// that does not let us in does not answer either.
+func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
+	if to.Transport != agent.TransportHyperswarm {
+		return nil, &transport.Error{Code: transport.CodeInvalid, Message: fmt.Sprintf("the Hyperswarm transport cannot dial %q", to.Transport)}
+	}
+	key, err := keys.ParsePublicKey(to.Address)
+	if err != nil {
+		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the endpoint's address is no public key", Err: err}
+	}
+	s, err := d.Node.Dial(ctx, key, hyperdht.DialOptions{Pair: d.Pair})
+	if err != nil {
+		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "no connection to " + key.String(), Err: err}
+	}
+	limit, err := greet(ctx, s, &d.Codec)
+	if err != nil {
+		s.Destroy()
+		return nil, err
+	}
+	return newConn(s, &d.Codec, limit), nil
+}
+
+// MaxMessage is how many bytes a message with frames of a codec may have: the
+// MaxMessage that a node's [secretstream.Options] need at least.
+func MaxMessage(c *transport.Codec) int { return max(c.MaxFrame(), batchSize) }
+
+// greet exchanges the first messages and returns how much the peer takes at once.
+func greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, greetingTime)
+	defer cancel()
+	stop := context.AfterFunc(ctx, s.Destroy)
+	defer stop()
+	hello := binary.AppendUvarint([]byte(Greeting), uint64(MaxMessage(c)))
+	if err := s.WriteMessage(hello); err != nil {
+		return 0, closed(ctx, err)
+	}
+	m, err := s.ReadMessage()
+	if err != nil {
+		return 0, closed(ctx, err)
+	}
+	return parseGreeting(m)
+}
+
+func parseGreeting(m []byte) (int, error) {
+	if len(m) < len(Greeting) || string(m[:len(Greeting)]) != Greeting {
+		return 0, &transport.Error{Code: transport.CodeInvalid, Message: "the peer is no agent: it does not say " + Greeting}
+	}
+	limit, n := binary.Uvarint(m[len(Greeting):])
+	if n <= 0 || limit < minMessage {
+		return 0, &transport.Error{Code: transport.CodeInvalid, Message: "the peer does not say how much it takes"}
+	}
+	return int(min(limit, 1<<24-18)), nil
+}
+
+func closed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		err = errors.Join(ctx.Err(), err)
+	}
+	return transport.ErrClosed("the connection", err)
+}

@@ -1,0 +1,169 @@
+package hyperswarm_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/hyperswarm"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/transport/transporttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func anybody(keys.PublicKey) bool { return true }
+
+func options(bootstrap []string) hyperdht.Options {
+	return hyperdht.Options{Bootstrap: bootstrap, Stream: secretstream.Options{MaxMessage: hyperswarm.MaxMessage(new(transport.Codec))}}
+}
+
+func listen(t testing.TB, o hyperswarm.ListenOptions) transport.Listener {
+	t.Helper()
+	if o.Pair == nil {
+		o.Pair = keys.Generate()
+	}
+	l, err := hyperswarm.Listen(hyperswarmtest.Context(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Req 4.4: the transport passes what every transport must pass.
+func TestTransport(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
+	transporttest.Run(t, func(*testing.T) transporttest.Transport {
+		return transporttest.Transport{
+			Dialer: &hyperswarm.Dialer{Node: client},
+			Listen: func(t testing.TB) transport.Listener {
+				return listen(t, hyperswarm.ListenOptions{Node: server, Allow: anybody})
+			},
+		}
+	})
+}
+
+// Deny by default; the key that the peer has proved is its name.
+func TestOnlyPairedPeersAreLetIn(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
+	dialer := &hyperswarm.Dialer{Node: client}
+	closed := listen(t, hyperswarm.ListenOptions{Node: server})
+	defer closed.Close()
+	if _, err := dialer.Dial(hyperswarmtest.Context(t), closed.Endpoint()); transport.CodeOf(err) != transport.CodeUnreachable {
+		t.Errorf("nobody is paired: %v", err)
+	}
+	open := listen(t, hyperswarm.ListenOptions{Node: server, Allow: func(k keys.PublicKey) bool { return k == client.Key() }})
+	defer open.Close()
+	here, err := dialer.Dial(hyperswarmtest.Context(t), open.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	there, err := open.Accept(hyperswarmtest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close()
+	if there.Peer() != client.Key().String() || here.Peer() != open.Endpoint().Address {
+		t.Errorf("the peers are %s and %s", there.Peer(), here.Peer())
+	}
+}
+
+// Other programs of the DHT can reach the key, and are told apart.
+func TestPeersThatAreNoAgents(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
+	l := listen(t, hyperswarm.ListenOptions{Node: server, Allow: anybody})
+	defer l.Close()
+	key, err := keys.ParsePublicKey(l.Endpoint().Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"GET / HTTP/1.1", hyperswarm.Greeting, hyperswarm.Greeting + "\x01"} {
+		c, err := client.Dial(hyperswarmtest.Context(t), key, hyperdht.DialOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WriteMessage([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil { // the greeting, then the end
+			_, err = c.ReadMessage()
+		}
+		c.Destroy()
+	}
+	other, err := server.Listen(hyperdht.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := other.WaitAnnounced(hyperswarmtest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		if c, err := other.Accept(context.Background()); err == nil {
+			if err := c.WriteMessage([]byte("I am something else")); err != nil {
+				t.Error(err)
+			}
+			<-c.Confirmed()
+		}
+	}()
+	dialer := &hyperswarm.Dialer{Node: client}
+	to := agent.Endpoint{Transport: agent.TransportHyperswarm, Address: other.Key().String()}
+	if _, err := dialer.Dial(hyperswarmtest.Context(t), to); transport.CodeOf(err) != transport.CodeInvalid || !strings.Contains(err.Error(), "no agent") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDialRefusesWhatIsNoKey(t *testing.T) {
+	d := &hyperswarm.Dialer{}
+	for _, address := range []string{"", "xyz", strings.Repeat("0", 64)} {
+		_, err := d.Dial(context.Background(), agent.Endpoint{Transport: agent.TransportHyperswarm, Address: address})
+		if transport.CodeOf(err) != transport.CodeInvalid {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+}
+
+// A message that is no frame ends the connection, and says so.
+func TestBrokenFrames(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
+	l := listen(t, hyperswarm.ListenOptions{Node: server, Allow: anybody})
+	defer l.Close()
+	key, err := keys.ParsePublicKey(l.Endpoint().Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.Dial(hyperswarmtest.Context(t), key, hyperdht.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Destroy()
+	for _, m := range []string{hyperswarm.Greeting + "\x80\x80\x40", "\xff\xff"} {
+		if err := c.WriteMessage([]byte(m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there, err := l.Accept(hyperswarmtest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close()
+	if _, err := there.Receive(hyperswarmtest.Context(t)); transport.CodeOf(err) != transport.CodeInvalid {
+		t.Errorf("got %v", err)
+	}
+	if err := there.Send(context.Background(), []transport.Frame{{Kind: transport.Ready}}); err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("it still sends: %v", err)
+	}
+}
