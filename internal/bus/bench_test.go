@@ -3,6 +3,10 @@ package bus_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -106,4 +110,82 @@ func publishAll(b *testing.B, publish func(context.Context, *nats.Msg) error, pu
 	}
 	close(jobs)
 	wg.Wait()
+}
+
+// BenchmarkNamespaces is a hub with so many namespaces of three channels on its
+// disk: its start, the first join of one after it, and what the process takes
+// once all of them were joined.
+func BenchmarkNamespaces(b *testing.B) {
+	for _, n := range []int{0, 100, 500} {
+		cfg := bus.Config{DataDir: b.TempDir()}
+		hub := open(b, cfg)
+		ask := func(i int) bus.Ask {
+			return func(ctx context.Context) (bus.Grant, error) {
+				return hub.Grant(ctx, bus.GrantRequest{Namespace: fmt.Sprintf("project-%d", i)})
+			}
+		}
+		use := func(i int) {
+			joined, err := bus.Join(b.Context(), bus.Config{}, ask(i))
+			if err != nil {
+				b.Fatal(err)
+			}
+			for c := range 3 {
+				ensureStream(b, joined, fmt.Sprintf("S%d", c), fmt.Sprintf("s.%d", c))
+				if _, err := joined.Publish(b.Context(), &nats.Msg{Subject: fmt.Sprintf("s.%d", c), Data: payload}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			shut(b, joined)
+		}
+		for i := range n {
+			use(i)
+		}
+		shut(b, hub)
+		b.Run(fmt.Sprintf("start/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				hub = open(b, cfg)
+				b.StopTimer()
+				shut(b, hub)
+				b.StartTimer()
+			}
+		})
+		if n == 0 {
+			continue
+		}
+		b.Run(fmt.Sprintf("join/%d", n), func(b *testing.B) {
+			hub = open(b, cfg)
+			debug.FreeOSMemory()
+			before := residentMB(b)
+			i := 0
+			for b.Loop() {
+				joined, err := bus.Join(b.Context(), bus.Config{}, ask(i%n))
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				shut(b, joined)
+				i++
+				b.StartTimer()
+			}
+			for ; i < n; i++ {
+				shut(b, joinWith(b, bus.Config{}, ask(i)))
+			}
+			debug.FreeOSMemory()
+			b.ReportMetric(before, "before-MB")
+			b.ReportMetric(residentMB(b), "all-joined-MB")
+		})
+	}
+}
+
+// residentMB is this process's resident memory; 0 where the system does not tell.
+func residentMB(b *testing.B) float64 {
+	data, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(data))[1])
+	if err != nil {
+		b.Fatal(err)
+	}
+	return float64(pages*os.Getpagesize()) / (1 << 20)
 }

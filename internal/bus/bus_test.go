@@ -84,7 +84,7 @@ func shut(t testing.TB, b *bus.Bus) {
 
 func ensureStream(t testing.TB, b *bus.Bus, name, subjects string) jetstream.Stream {
 	t.Helper()
-	s, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, MaxBytes: 1 << 30})
+	s, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}, MaxBytes: 10 << 20})
 	if err != nil {
 		t.Fatalf("EnsureStream: %v", err)
 	}

@@ -395,3 +395,46 @@ func TestForProject(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A configured server can be of no use in four ways, and each has its message.
+func TestAConfiguredServerThatCannotBeUsedSaysWhy(t *testing.T) {
+	start := func(change func(*server.Options)) string {
+		opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, StoreDir: t.TempDir()}
+		change(opts)
+		s, err := server.NewServer(opts)
+		must(t, err)
+		s.Start()
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		if !s.ReadyForConnections(10 * time.Second) {
+			t.Fatal("the server does not listen")
+		}
+		return s.Addr().String()
+	}
+	p := newPlace(t, noPort)
+	messages := map[string]bool{}
+	for name, tt := range map[string]struct {
+		url   string
+		code  bus.Code
+		words []string
+	}{
+		"down":              {closedPort(t), bus.CodeNotRunning, []string{"no NATS server is running", "start it", "correct the URL"}},
+		"without JetStream": {start(func(*server.Options) {}), bus.CodeNoJetStream, []string{"without JetStream", "-js"}},
+		"credentials": {start(func(o *server.Options) { o.JetStream, o.Username, o.Password = true, "u", "p" }),
+			bus.CodeAuth, []string{"credentials", "user and password"}},
+		"unreachable": {"host.invalid:4222", bus.CodeNetwork, []string{"cannot reach", "host"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := p.finder(t, func(c *busfinder.Config) {
+				c.URL, c.Credentials = bus.Secret("nats://"+tt.url), bus.Credentials{User: "u", Password: "wrong-secret"}
+			}).Dial(t.Context())
+			wantError(t, err, tt.code, tt.words...)
+			if strings.Contains(err.Error(), "wrong-secret") {
+				t.Errorf("%v shows the password", err)
+			}
+			messages[err.Error()] = true
+		})
+	}
+	if len(messages) != 4 {
+		t.Errorf("%d messages for four ways", len(messages))
+	}
+}
