@@ -48,7 +48,7 @@ const (
 
 // Config says which bus to open. The zero value with a DataDir is the hub's.
 type Config struct {
-	// DataDir holds the embedded server's store, lock and run file in its
+	// DataDir holds the embedded server's store and its lock in its
 	// subdirectory "bus". It is made with mode 0700 if it is missing.
 	DataDir string
 	// Durability of the embedded server; "" is DurabilityCommit.

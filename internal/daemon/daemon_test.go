@@ -226,19 +226,25 @@ func TestClientStopsTheHub(t *testing.T) {
 	}
 }
 
-func TestHTTPCannotStopTheHub(t *testing.T) {
+// What only the socket's user may do.
+func TestHTTPNeitherStopsTheHubNorOpensTheBus(t *testing.T) {
 	r := run(t, mustLoad(t, newDir(t)))
 	defer r.end(t)
-	resp, err := http.Post(r.info.HTTP+"/", "application/json", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"hub/shutdown"}`))
-	if err != nil {
-		t.Fatal(err)
+	defer http.DefaultClient.CloseIdleConnections()
+	for _, call := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"hub/shutdown"}`,
+		`{"jsonrpc":"2.0","id":1,"method":"hub/bus/join","params":{"namespace":"a"}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"hub/bus/leave","params":{"user":"hub"}}`,
+	} {
+		resp, err := http.Post(r.info.HTTP+"/", "application/json", strings.NewReader(call))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err = errors.Join(err, resp.Body.Close()); err != nil || !bytes.Contains(body, []byte("-32601")) {
+			t.Errorf("%s: got %s, %v", call, body, err)
+		}
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || !bytes.Contains(body, []byte("-32601")) {
-		t.Errorf("got %s, %v", body, err)
-	}
-	http.DefaultClient.CloseIdleConnections()
 }
 
 func TestUnusableDataDirectory(t *testing.T) {
