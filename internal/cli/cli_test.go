@@ -465,6 +465,14 @@ func TestConfigValidateTellsEveryMistake(t *testing.T) {
 			t.Errorf("%s: got %+v", command, o)
 		}
 	}
+	if err := os.WriteFile(dir+"/.mcp-config.json", []byte("{\"\\u001b]0;title\\u0007\": 1, \"x\\ny\": 2}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{{"config", "validate", "mcp"}, {"doctor"}} {
+		if o := p.run(t, command...); strings.ContainsAny(o.stdout+o.stderr, "\x1b\a") || strings.Contains(o.stdout+o.stderr, "x\ny") {
+			t.Errorf("a file steers the terminal: %+v", o)
+		}
+	}
 	if o := p.run(t, "config", "validate", "mcp"); o.code != 2 || strings.Contains(o.stderr, "htpp") || !strings.Contains(o.stderr, "config validate") {
 		t.Errorf("got %+v", o)
 	}

@@ -134,9 +134,10 @@ func (a *app) tell(f *failure) {
 		writeJSON(a.stderr, map[string]*failure{"error": f})
 		return
 	}
-	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red("error:"), f.Message)
+	// Both may repeat what stands in somebody else's file.
+	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red("error:"), plain(f.Message))
 	if f.Remedy != "" {
-		fmt.Fprintf(a.stderr, "  %s\n", f.Remedy)
+		fmt.Fprintf(a.stderr, "  %s\n", plain(f.Remedy))
 	}
 }
 

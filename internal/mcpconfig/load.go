@@ -48,6 +48,9 @@ func (p Problem) String() string {
 	return b.String()
 }
 
+// MaxProblems is how many problems an [Error] lists before it only counts.
+const MaxProblems = 100
+
 // Error is a configuration that is refused, with everything that is wrong.
 type Error struct{ Problems []Problem }
 
@@ -124,6 +127,10 @@ func (l *loader) load() (*Config, error) {
 	}
 	l.readEnvironment("")
 	l.finish()
+	if n := len(l.problems); n > MaxProblems {
+		l.problems = append(l.problems[:MaxProblems:MaxProblems], Problem{
+			Source: l.problems[MaxProblems].Source, Message: fmt.Sprintf("and %d further problems", n-MaxProblems)})
+	}
 	if len(l.problems) > 0 {
 		return nil, &Error{l.problems}
 	}

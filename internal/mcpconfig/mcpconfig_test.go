@@ -456,6 +456,16 @@ func TestTheSchemaHasTheSpecifiedKeys(t *testing.T) {
 	}
 }
 
+func TestThousandsOfProblemsAreCounted(t *testing.T) {
+	m := newMachine(t)
+	m.writeProject(t, `{"a0": 0`+strings.Repeat(`, "a": 1`, 5000)+`}`)
+	_, err := m.load()
+	e, ok := err.(*mcpconfig.Error)
+	if !ok || len(e.Problems) != mcpconfig.MaxProblems+1 || !strings.HasSuffix(e.Error(), "further problems") {
+		t.Errorf("%d problems: %.200v", len(e.Problems), err)
+	}
+}
+
 func TestAHugeFileIsRefused(t *testing.T) {
 	m := newMachine(t)
 	m.writeProject(t, strings.Repeat(" ", mcpconfig.MaxFileSize+1))

@@ -173,9 +173,9 @@ func (d *decoder) text(path string, node *Node, v reflect.Value, f field) {
 		d.wrongType(path, node, "text in quotes")
 		return
 	}
-	shown := fmt.Sprintf("%q", s)
+	shown := quote(s)
 	if hides, ok := reflect.ValueOf(s).Convert(v.Type()).Interface().(fmt.Stringer); ok {
-		shown = fmt.Sprintf("%q", hides)
+		shown = quote(hides.String())
 	}
 	if f.secret {
 		shown = "the value"
@@ -199,6 +199,9 @@ func (d *decoder) number(path string, node *Node, v reflect.Value, f field) {
 		return
 	}
 	whole, err := wholeNumber(n)
+	if len(n) > maxShown {
+		n = n[:maxShown] + "…"
+	}
 	switch {
 	case err != nil:
 		d.problem(node.Position, path, "%s is not a whole number of at most 9007199254740991", n)

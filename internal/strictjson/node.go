@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -192,8 +195,24 @@ func invalidUTF8(data []byte) int {
 }
 
 func join(path, key string) string {
+	if len(key) > maxShown || strings.ContainsFunc(key, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-$", r)
+	}) {
+		key = quote(key)
+	}
 	if path == "" {
 		return key
 	}
 	return path + "." + key
+}
+
+// maxShown bounds what problems repeat of the document, in bytes.
+const maxShown = 100
+
+// quote shows a text of the document, which may be hostile, in one line.
+func quote(text string) string {
+	if len(text) > maxShown {
+		text = strings.ToValidUTF8(text[:maxShown], "") + "…"
+	}
+	return strconv.Quote(text)
 }

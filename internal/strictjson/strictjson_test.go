@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -100,6 +101,30 @@ func TestEveryProblemIsToldWithItsPlace(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A document can come with somebody else's repository: what a problem repeats of
+// it stays in its line, is short, and cannot steer a terminal.
+func TestProblemsRepeatLittleAndNothingHarmful(t *testing.T) {
+	long := strings.Repeat("x", 1<<16)
+	for _, text := range []string{
+		`{"a\nb: fine": 1}`, `{"\u001b]0;title\u0007": 1}`, `{"inner": {"\u202e": {}}}`, `{"` + long + `": 1}`,
+		`{"` + long + `": 1, "` + long + `": 2}`, `{"level": "` + long + `"}`, `{"level": "\u001b[2J"}`, `{"count": 1` + strings.Repeat("0", 1<<16) + `}`,
+	} {
+		node, bad := strictjson.Parse([]byte(text))
+		if node != nil {
+			_, more := strictjson.Decode(node, &document{})
+			bad = append(bad, more...)
+		}
+		if len(bad) == 0 {
+			t.Errorf("%.50s is accepted", text)
+		}
+		for _, p := range bad {
+			if shown := p.String(); len(shown) > 600 || strings.ContainsFunc(shown, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				t.Errorf("%.50s: %.200q (%d bytes)", text, shown, len(shown))
+			}
+		}
 	}
 }
 
