@@ -1,20 +1,23 @@
-// What agents do with nats-mcp-server, through the TypeScript SDK that MCP_SDK
-// names: two agents in project A, one in project B, each with a server of its own.
+// What agents do with the MCP server, through the TypeScript SDK that MCP_SDK
+// names: two agents in project A, one in project B.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 
-const { MCP_SDK, MCP_REVISION, MCP_SERVER, PROJECT_A, PROJECT_B } = process.env;
+const { MCP_SDK, MCP_REVISION, PROJECT_A, PROJECT_B } = process.env;
 const { open } = await import(`./${MCP_SDK}.mjs`);
 
 let ann, bob, eve;
 before(async () => {
-  [ann, bob, eve] = await Promise.all([PROJECT_A, PROJECT_A, PROJECT_B].map((project) => open(MCP_SERVER, project)));
+  [ann, bob, eve] = await Promise.all([PROJECT_A, PROJECT_A, PROJECT_B].map((project) => open(project)));
 });
 after(() => Promise.all([ann, bob, eve].map((session) => session?.client.close())));
 
-// call returns what a tool says, with the structured content beside it.
+// call returns what a tool says, with the structured content beside it. Where the
+// protocol has no sessions, set_handle gives a token that stands for one.
 const call = async (session, name, args = {}, options) => {
-  const result = await session.callTool({ name, arguments: args }, options);
+  const token = session.token && { session: session.token };
+  const result = await session.callTool({ name, arguments: { ...args, ...token } }, options);
+  session.token ??= result.structuredContent?.session;
   return { text: result.content[0].text, data: result.structuredContent, failed: result.isError ?? false };
 };
 const said = (messages) => messages.map((m) => `${m.handle}: ${m.message}`);

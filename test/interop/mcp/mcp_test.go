@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"testing"
 	"time"
 
@@ -59,4 +60,22 @@ func output(t *testing.T, make func(ctx context.Context) *exec.Cmd) (stdout stri
 		return out.String(), fmt.Errorf("%w\n%s%s", err, out.String(), rest.String())
 	}
 	return out.String(), nil
+}
+
+var httpAddress = regexp.MustCompile(`http://127\.0\.0\.1:\d+`)
+
+// startHub starts a user's hub in the background and returns its address. It ends
+// with the home.
+func startHub(t *testing.T, h rig.Home) string {
+	t.Helper()
+	out, err := output(t, func(ctx context.Context) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, programs.Path("parley"), "start")
+		cmd.Env = h.Env
+		return cmd
+	})
+	address := httpAddress.FindString(out)
+	if err != nil || address == "" {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return address
 }

@@ -9,7 +9,7 @@ import { jetstream, jetstreamManager } from '@nats-io/jetstream';
 import { connect } from '@nats-io/transport-node';
 import { open } from './sdk1.mjs';
 
-const { MCP_SERVER, PROJECT_A, PROJECT_B, NATS_URL, NATS_USERNAME, NATS_PASSWORD, NATS_TLS_CA, NATS_TLS_CERT, NATS_TLS_KEY } = process.env;
+const { PROJECT_A, PROJECT_B, NATS_URL, NATS_USERNAME, NATS_PASSWORD, NATS_TLS_CA, NATS_TLS_CERT, NATS_TLS_KEY } = process.env;
 
 const pem = (file) => file && readFileSync(file, 'utf8');
 let nats, streams, ann, bob;
@@ -19,7 +19,7 @@ before(async () => {
     tls: NATS_TLS_CA ? { ca: pem(NATS_TLS_CA), cert: pem(NATS_TLS_CERT), key: pem(NATS_TLS_KEY) } : undefined,
   });
   streams = (await jetstreamManager(nats)).streams;
-  [ann, bob] = await Promise.all([PROJECT_A, PROJECT_B].map((project) => open(MCP_SERVER, project)));
+  [ann, bob] = await Promise.all([PROJECT_A, PROJECT_B].map(open));
 });
 after(() => Promise.all([ann?.client.close(), bob?.client.close(), nats?.close()]));
 

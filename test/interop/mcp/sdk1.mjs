@@ -1,14 +1,23 @@
-// A session over stdio with @modelcontextprotocol/sdk 1.x, which speaks the
-// revisions with sessions.
+// A session with @modelcontextprotocol/sdk 1.x, which speaks the revisions with
+// sessions: over stdio with a server of its own, over HTTP if MCP_URL is set.
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
+import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { ResourceUpdatedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
 
-export async function open(command, cwd) {
+const { MCP_SERVER, MCP_URL } = process.env;
+
+export async function open(project) {
   const client = new Client({ name: 'interop', version: '1' });
-  const transport = new StdioClientTransport({ command, cwd, env: process.env, stderr: 'inherit' });
+  const transport = MCP_URL
+    ? new StreamableHTTPClientTransport(new URL(`${MCP_URL}?project=${encodeURIComponent(project)}`))
+    : new StdioClientTransport({ command: MCP_SERVER, cwd: project, env: process.env, stderr: 'inherit' });
   let revision;
-  transport.setProtocolVersion = (version) => (revision = version);
+  const agreed = transport.setProtocolVersion?.bind(transport);
+  transport.setProtocolVersion = (version) => {
+    revision = version;
+    agreed?.(version);
+  };
   await client.connect(transport);
   return {
     client,

@@ -1,13 +1,18 @@
-// A session over stdio with @modelcontextprotocol/client 2.x, which speaks both
-// eras: MCP_REVISION says which.
-import { Client } from '@modelcontextprotocol/client';
+// A session with @modelcontextprotocol/client 2.x, which speaks both eras:
+// MCP_REVISION says which. Over stdio with a server of its own, over HTTP if MCP_URL
+// is set.
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 
-export async function open(command, cwd) {
-  const modern = process.env.MCP_REVISION >= '2026';
-  const mode = modern ? { pin: process.env.MCP_REVISION } : 'legacy';
+const { MCP_SERVER, MCP_URL, MCP_REVISION } = process.env;
+
+export async function open(project) {
+  const modern = MCP_REVISION >= '2026';
+  const mode = modern ? { pin: MCP_REVISION } : 'legacy';
   const client = new Client({ name: 'interop', version: '1' }, { versionNegotiation: { mode } });
-  const transport = new StdioClientTransport({ command, cwd, env: process.env, stderr: 'inherit' });
+  const transport = MCP_URL
+    ? new StreamableHTTPClientTransport(new URL(`${MCP_URL}?project=${encodeURIComponent(project)}`))
+    : new StdioClientTransport({ command: MCP_SERVER, cwd: project, env: process.env, stderr: 'inherit' });
   await client.connect(transport);
   return {
     client,
