@@ -266,6 +266,7 @@ func (s *Space) Close(ctx context.Context) (lost int, err error) {
 	}
 	s.stop()
 	s.done.Wait()
+	s.ears.close()
 	s.mu.Lock()
 	b = s.bus
 	s.mu.Unlock()

@@ -19,7 +19,14 @@ type ears struct {
 	mu     sync.Mutex
 	sub    *nats.Subscription // nil while nobody listens
 	wanted bool               // since the last rest
+	echo   *time.Timer        // nil until something was heard
 }
+
+// echoes are how long after something was heard it is told again. The server
+// hands a message to who listens and to the stream at the same time: on a busy
+// machine who looks at once can look before it is stored. Each is counted from
+// the one before.
+var echoes = []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second}
 
 // open begins to listen, if it does not yet. What is looked up on the same
 // connection after it, and what is heard, leave no gap between them.
@@ -30,12 +37,48 @@ func (e *ears) open(b *bus.Bus, subject string, heard func()) error {
 	if e.sub != nil {
 		return nil
 	}
-	sub, err := b.Conn().Subscribe(subject, func(*nats.Msg) { heard() })
+	sub, err := b.Conn().Subscribe(subject, func(*nats.Msg) {
+		heard()
+		e.repeat(heard, echoes)
+	})
 	if err != nil {
 		return err
 	}
 	e.sub = sub
 	return nil
+}
+
+// repeat tells again what was heard, after each of the pauses. What is heard
+// meanwhile begins anew.
+func (e *ears) repeat(heard func(), pauses []time.Duration) {
+	if len(pauses) == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hush()
+	if e.sub == nil {
+		return // closed in between
+	}
+	e.echo = time.AfterFunc(pauses[0], func() {
+		heard()
+		e.repeat(heard, pauses[1:])
+	})
+}
+
+// hush ends the echoes.
+func (e *ears) hush() {
+	if e.echo != nil {
+		e.echo.Stop()
+	}
+}
+
+// close forgets the subscription, which ends with its connection.
+func (e *ears) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hush()
+	e.sub = nil
 }
 
 // rest closes the ears where nobody has opened them since the last rest. Who
@@ -52,6 +95,7 @@ func (e *ears) rest() (woken bool) {
 	}
 	// An error means that the connection is closed.
 	_ = e.sub.Unsubscribe()
+	e.hush()
 	e.sub = nil
 	return false
 }

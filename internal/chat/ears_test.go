@@ -47,3 +47,14 @@ func TestASpaceHearsOthersWhileSomebodyWaits(t *testing.T) {
 	send(t, other, "other", "roadmap", "3")
 	<-changed
 }
+
+// The server hands a message to who listens and to the stream at the same time:
+// who is woken can look before it is stored, and must be woken again.
+func TestWhatIsHeardIsToldAgain(t *testing.T) {
+	n := startServer(t)
+	s, other := ready(t, open(t, n.config("project-1"))), ready(t, open(t, n.config("project-1")))
+	changed := s.Changed()
+	send(t, other, "other", "roadmap", "1")
+	<-changed
+	<-s.Changed() // hangs if it is told once
+}
