@@ -81,7 +81,7 @@ func (p Patient) describeBusError(err error) Finding {
 // describeChannelBus says where the bus is, how far, and how full.
 func (p Patient) describeChannelBus(ctx context.Context, b *bus.Bus) Finding {
 	info := b.Info()
-	where := "the NATS server at " + info.URL
+	where := fmt.Sprintf("the NATS server at %s, named by %s,", info.URL, p.Project.Origin("natsUrl"))
 	if info.Kind != bus.KindExternal {
 		where = "the hub's bus"
 	}

@@ -133,7 +133,7 @@ func TestAServerThatCanBeUsed(t *testing.T) {
 	data := place(t, "")
 	findings := visit(t, data, `{"namespace": "shop"}`, env)
 	expect(t, findings, "project", doctor.OK, "namespace shop (project), channels of ")
-	expect(t, findings, "channel-bus", doctor.OK, "answers, with JetStream")
+	expect(t, findings, "channel-bus", doctor.OK, "named by environment (NATS_URL), answers, with JetStream")
 	expect(t, findings, "channels", doctor.OK, "0 of 3 channels are in use")
 	nc, err := nats.Connect(srv.ClientURL())
 	if err != nil {

@@ -122,9 +122,11 @@ func (l *loader) load() (*Config, error) {
 		}
 	}
 	l.readEnvironment(parentsPath)
+	users := l.config.NATSURL
 	if err := l.readProjectFile(); err != nil {
 		return nil, err
 	}
+	l.keepCredentials(users)
 	l.readEnvironment("")
 	l.finish()
 	if n := len(l.problems); n > MaxProblems {
@@ -135,6 +137,24 @@ func (l *loader) load() (*Config, error) {
 		return nil, &Error{l.problems}
 	}
 	return l.config, nil
+}
+
+// keepCredentials forgets the user's credentials where they stand beside a URL
+// that the project's file has replaced: they are for that server, and the
+// project's may be a stranger's, whose repository was cloned.
+func (l *loader) keepCredentials(users URL) {
+	c := l.config
+	if users == "" || c.NATSURL == users {
+		return
+	}
+	if c.Origins["natsCredentials.username"].Layer == LayerUser {
+		c.Credentials.Username = ""
+		delete(c.Origins, "natsCredentials.username")
+	}
+	if c.Origins["natsCredentials.password"].Layer == LayerUser {
+		c.Credentials.Password = ""
+		delete(c.Origins, "natsCredentials.password")
+	}
 }
 
 // findProject takes MCP_PROJECT_PATH, else the current directory

@@ -456,6 +456,34 @@ func TestTheSchemaHasTheSpecifiedKeys(t *testing.T) {
 	}
 }
 
+// The file of a cloned repository must not lead the user's password to its own server.
+func TestCredentialsStayWithTheirServer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		project string
+		env     map[string]string
+		want    string // the password
+	}{
+		"no project's file":           {"", nil, "hunter2"},
+		"the same server":             {`{"natsUrl": "tls://mine:4222"}`, nil, "hunter2"},
+		"another server":              {`{"natsUrl": "tls://stranger:4222"}`, nil, ""},
+		"another with its own":        {`{"natsUrl": "tls://stranger:4222", "natsCredentials": {"username": "a", "password": "theirs"}}`, nil, "theirs"},
+		"another and the environment": {`{"natsUrl": "tls://stranger:4222"}`, map[string]string{"NATS_PASSWORD": "asked for"}, "asked for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			m.writeUser(t, `{"natsUrl": "tls://mine:4222", "natsCredentials": {"username": "ann", "password": "hunter2"}}`)
+			if tt.project != "" {
+				m.writeProject(t, tt.project)
+			}
+			m.env = tt.env
+			c := m.mustLoad(t)
+			if c.Credentials.Password != tt.want || (c.Credentials.Username == "ann") != (tt.want == "hunter2") {
+				t.Errorf("got %q and %q at %s", c.Credentials.Username, c.Credentials.Password, c.NATSURL)
+			}
+		})
+	}
+}
+
 func TestThousandsOfProblemsAreCounted(t *testing.T) {
 	m := newMachine(t)
 	m.writeProject(t, `{"a0": 0`+strings.Repeat(`, "a": 1`, 5000)+`}`)
