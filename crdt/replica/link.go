@@ -1,0 +1,150 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/envelope"
+)
+
+// Link is a way to another agent. A *[channel.Channel] is one; several replicas
+// can share it.
+type Link interface {
+	Send(ctx context.Context, e *envelope.Envelope) error
+	OnMessage(h channel.Handler) (remove func())
+	LocalAgent() string
+	RemoteAgent() string
+}
+
+// link is a Link with a queue of what goes out.
+type link struct {
+	Link
+	remove func()
+	stop   context.CancelFunc
+	done   chan struct{}
+	wake   chan struct{}
+
+	mu       sync.Mutex
+	queue    []outgoing
+	bytes    int
+	overflow bool
+
+	// Of the owner.
+	asked    time.Time // when the state was asked for last
+	again    bool      // it must be asked for once more
+	unlike   int       // digests in a row that were unlike this replica's
+	failures []time.Time
+	parts    [][]byte // of a step2 that is coming
+	partSize int
+}
+
+// outgoing is a message, or, without one, a mark that tells how far sending has got.
+type outgoing struct {
+	m    *Message
+	sent chan struct{}
+}
+
+// Bounds of a link's queue: beyond them it is emptied, and the peer told by a
+// digest that it lacks something.
+const (
+	maxQueue      = 1024
+	maxQueueBytes = 16 << 20
+)
+
+// put queues a message; it never blocks.
+func (l *link) put(m *Message) {
+	l.mu.Lock()
+	l.queue = append(l.queue, outgoing{m: m})
+	l.bytes += len(m.Payload)
+	if len(l.queue) > maxQueue || l.bytes > maxQueueBytes && len(l.queue) > maxParts {
+		for _, o := range l.queue {
+			if o.sent != nil {
+				close(o.sent)
+			}
+		}
+		l.queue, l.bytes, l.overflow = nil, 0, true
+	}
+	l.mu.Unlock()
+	l.signal()
+}
+
+// flushed returns a channel that is closed when what is queued now has been sent.
+func (l *link) flushed() chan struct{} {
+	sent := make(chan struct{})
+	l.mu.Lock()
+	l.queue = append(l.queue, outgoing{sent: sent})
+	l.mu.Unlock()
+	l.signal()
+	return sent
+}
+
+func (l *link) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what goes out next, false if there is nothing, and whether something
+// had to be dropped.
+func (l *link) take() (o outgoing, ok, overflow bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	overflow, l.overflow = l.overflow, false
+	if len(l.queue) == 0 {
+		return outgoing{}, false, overflow
+	}
+	o = l.queue[0]
+	l.queue[0] = outgoing{}
+	l.queue = l.queue[1:]
+	if o.m != nil {
+		l.bytes -= len(o.m.Payload)
+	}
+	return o, true, overflow
+}
+
+// run sends what is queued until the link is detached or gone.
+func (l *link) run(ctx context.Context, r *Replica) {
+	defer close(l.done)
+	for {
+		o, ok, overflow := l.take()
+		if overflow {
+			r.post(ctx, func() { r.sendDigest(l) })
+		}
+		switch {
+		case o.m != nil:
+			if !l.transmit(ctx, r, o.m) {
+				return
+			}
+		case ok:
+			close(o.sent)
+		default:
+			select {
+			case <-l.wake:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// transmit sends one message. It returns false when the link is at its end.
+func (l *link) transmit(ctx context.Context, r *Replica, m *Message) bool {
+	e, err := m.envelope(l.LocalAgent(), l.RemoteAgent())
+	if err == nil {
+		err = l.Send(ctx, e)
+	}
+	if err == nil {
+		return true
+	}
+	var closed *channel.Error
+	if ctx.Err() != nil || errors.As(err, &closed) && closed.Code == channel.CodeClosed {
+		return false
+	}
+	r.log.Warn("a document's message was not sent", slog.String("document", r.state), slog.String("to", l.RemoteAgent()), slog.Any("error", err))
+	return true
+}

@@ -1,0 +1,188 @@
+package replica
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/envelope"
+)
+
+// Version is the version of the messages that this package writes.
+const Version = 1
+
+// Kind is what a message is for.
+type Kind string
+
+// The kinds of messages.
+const (
+	KindUpdate Kind = "update" // a change; counted by the vector clock
+	KindStep1  Kind = "step1"  // asks for what a state vector does not have
+	KindStep2  Kind = "step2"  // answers that
+	KindDigest Kind = "digest" // what the sender has, in short
+	KindRefuse Kind = "refuse" // an update was refused, and its session with it
+)
+
+// Message travels as the payload of an envelope of type stream-data: the
+// specification's sync message and what makes it safe (Req 9.4).
+type Message struct {
+	SourceAgentID string `json:"sourceAgentId"` // who made it, which in a forwarded one is not who sent it
+	// VectorClock has, by "agent/session", how many updates its maker had applied. Its own entry
+	// is the update's number. Entries that have not changed since the maker's previous update
+	// are left out of updates, since that one had them.
+	VectorClock map[string]uint64 `json:"vectorClock"`
+	Payload     []byte            `json:"payload"`   // an update, a state vector, or a digest
+	Timestamp   int64             `json:"timestamp"` // Unix time in milliseconds
+
+	V       int      `json:"v"`
+	Kind    Kind     `json:"kind"`
+	State   string   `json:"state"` // the document's name
+	Epoch   uint64   `json:"epoch"`
+	Session string   `json:"session"`           // of the maker's process
+	Seq     uint64   `json:"seq"`               // of an update in its session, from 1
+	Clients []uint64 `json:"clients,omitempty"` // client ids with structs in the update, ascending
+	Vector  []byte   `json:"sv,omitempty"`      // what the maker knew before the update
+	Part    int      `json:"part,omitempty"`    // of a step2 in several parts, from 0
+	Parts   int      `json:"parts,omitempty"`
+	Sum     string   `json:"sum"` // against corruption, not against forgery
+}
+
+// sessionKey is an entry of a vector clock.
+func sessionKey(agent, session string) string { return agent + "/" + session }
+
+func (m *Message) key() string { return sessionKey(m.SourceAgentID, m.Session) }
+
+// checksum covers all that the receiver acts on.
+func (m *Message) checksum() string {
+	h := sha256.New()
+	var b []byte
+	number := func(v uint64) { b = binary.BigEndian.AppendUint64(b, v) }
+	text := func(s string) {
+		number(uint64(len(s)))
+		b = append(b, s...)
+	}
+	text("parley crdt message 1")
+	number(uint64(m.V))
+	text(string(m.Kind))
+	text(m.State)
+	number(m.Epoch)
+	text(m.SourceAgentID)
+	text(m.Session)
+	number(m.Seq)
+	number(uint64(m.Part))
+	number(uint64(m.Parts))
+	number(uint64(len(m.VectorClock)))
+	for _, key := range slices.Sorted(maps.Keys(m.VectorClock)) {
+		text(key)
+		number(m.VectorClock[key])
+	}
+	number(uint64(len(m.Clients)))
+	for _, c := range m.Clients {
+		number(c)
+	}
+	text(string(m.Vector))
+	number(uint64(len(m.Payload)))
+	h.Write(b)
+	h.Write(m.Payload)
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Bounds of a message.
+const (
+	maxPayload  = 640 << 10 // so that an envelope of 1 MiB has room for it as base64
+	maxName     = 256
+	maxClock    = 4096 // entries of a vector clock
+	maxParts    = 512
+	sessionSize = 32 // hexadecimal digits
+)
+
+// envelope wraps the message for one receiver.
+func (m *Message) envelope(from, to string) (*envelope.Envelope, error) {
+	payload, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return envelope.New(from, to, envelope.StreamData, json.RawMessage(payload))
+}
+
+// peek says whether an envelope has a message for a document.
+func peek(e *envelope.Envelope, state string) bool {
+	if e.Type != envelope.StreamData {
+		return false
+	}
+	var head struct {
+		State *string `json:"state"`
+		Kind  Kind    `json:"kind"`
+	}
+	if err := json.Unmarshal(e.Payload, &head); err != nil || head.State == nil {
+		return false // somebody else's stream
+	}
+	return *head.State == state
+}
+
+// decode reads and checks a message, in itself.
+func decode(e *envelope.Envelope) (*Message, error) {
+	var m Message
+	if err := json.Unmarshal(e.Payload, &m); err != nil {
+		return nil, unreadable(err, "it is not a sync message")
+	}
+	if m.V != Version {
+		return nil, unreadable(nil, "it is of version %d; this program reads version %d", m.V, Version)
+	}
+	if m.Sum == "" || subtle.ConstantTimeCompare([]byte(m.Sum), []byte(m.checksum())) == 0 {
+		return nil, unreadable(nil, "its checksum is wrong")
+	}
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	return &m, nil
+}
+
+func (m *Message) check() error {
+	switch {
+	case m.SourceAgentID == "" || len(m.SourceAgentID) > maxName || strings.Contains(m.SourceAgentID, "/"):
+		return unreadable(nil, "its source is no agent id")
+	case len(m.Session) != sessionSize || strings.Trim(m.Session, "0123456789abcdef") != "":
+		return unreadable(nil, "its session is none")
+	case len(m.Payload) > maxPayload:
+		return unreadable(nil, "its payload has %d bytes; %d are allowed", len(m.Payload), maxPayload)
+	case len(m.VectorClock) > maxClock:
+		return unreadable(nil, "its vector clock has %d entries; %d are allowed", len(m.VectorClock), maxClock)
+	case m.Kind == KindUpdate && (m.Seq == 0 || m.VectorClock[m.key()] != m.Seq):
+		return unreadable(nil, "its number is not that in its vector clock")
+	case m.Parts < 0 || m.Parts > maxParts || m.Part < 0 || m.Part >= max(m.Parts, 1):
+		return unreadable(nil, "it is part %d of %d", m.Part, m.Parts)
+	}
+	for key := range m.VectorClock {
+		if len(key) > maxName+1+sessionSize {
+			return unreadable(nil, "its vector clock has a long entry")
+		}
+	}
+	return nil
+}
+
+// update reads the update of a message and holds it against what the message says of it.
+func (m *Message) update(limits crdt.Limits) (*crdt.Update, error) {
+	u, err := crdt.ParseUpdate(m.Payload, limits)
+	if err != nil {
+		return nil, err
+	}
+	if clients := slices.Sorted(maps.Keys(u.Clients())); !slices.Equal(clients, m.Clients) {
+		return nil, unreadable(nil, "it has structs of other clients than it says")
+	}
+	return u, nil
+}
+
+// digest is the payload of a KindDigest.
+type digest struct {
+	Vector  []byte `json:"vector"`
+	Deletes []byte `json:"deletes"`
+	Order   []byte `json:"order"`
+	Parked  bool   `json:"parked"`
+}

@@ -1,0 +1,80 @@
+package replica
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/telemetry"
+)
+
+// Access is what an agent may do with the document.
+type Access uint8
+
+// The rights.
+const (
+	Read  Access = 1 << iota // be told of changes
+	Write                    // make some
+	Relay                    // pass on those of others
+)
+
+// Options set up a Replica. Agent and State are needed.
+type Options struct {
+	Agent string // whom this replica writes for
+	State string // the document's name
+	Epoch uint64 // of the document; replicas of different epochs never merge
+	Saved *Saved // to begin with; nil for an empty document
+
+	// Access says what an agent may do; nil allows everything to everybody who is
+	// linked. It is asked at each message, in the goroutine that owns the document.
+	Access func(agent string) Access
+	// Limits of updates; nil for crdt.LiveLimits. Updates are at most 640 KiB here.
+	Limits *crdt.Limits
+	// NoForward keeps updates of others to oneself: in a full mesh all have them
+	// anyhow.
+	NoForward bool
+	// Interval between digests, give or take a fifth; 30 s.
+	Interval time.Duration
+
+	Logger    *slog.Logger   // nil for none
+	Telemetry telemetry.Sink // gets error and security events; nil for none
+}
+
+// Saved is a replica's state, to begin with in another process.
+type Saved struct {
+	Epoch  uint64
+	Update []byte            // the whole document
+	Clock  map[string]uint64 // the vector clock of the same moment
+}
+
+// Update is a change, for the application.
+type Update struct {
+	Message *Message // as it travelled; it must not be changed
+	Local   bool     // made here
+	// Missed says how many were left out before this one because the handler was slow.
+	Missed int
+}
+
+// Status tells how a replica fares.
+type Status struct {
+	Agent    string `json:"agent"`
+	State    string `json:"state"`
+	Epoch    uint64 `json:"epoch"`
+	Session  string `json:"session"`
+	Client   uint64 `json:"client"`
+	Links    int    `json:"links"`
+	Items    int    `json:"items"`
+	Bytes    int    `json:"bytes"`
+	Clients  int    `json:"clients"` // client ids in the document
+	Held     int    `json:"held"`    // updates that wait for earlier ones
+	Parked   int    `json:"parked"`  // structs that wait for others
+	Sent     uint64 `json:"sent"`    // updates made here
+	Received uint64 `json:"received"`
+	Repeated uint64 `json:"repeated"`
+	Skipped  uint64 `json:"skipped"` // that could not be read
+	Refused  uint64 `json:"refused"` // that must not be applied
+	Syncs    uint64 `json:"syncs"`   // states that were applied
+	// Diverged says that a peer has the same content in another order, which only
+	// a broken or hostile writer brings about: load the document anew.
+	Diverged bool `json:"diverged"`
+}

@@ -1,0 +1,933 @@
+package replica_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type tb interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+	Errorf(string, ...any)
+}
+
+// network keeps what agents send each other until a test lets it go.
+type network struct {
+	mu    sync.Mutex
+	ends  map[[2]string]*end
+	queue []parcel
+}
+
+type parcel struct {
+	to *end
+	e  *envelope.Envelope
+}
+
+func newNetwork() *network { return &network{ends: map[[2]string]*end{}} }
+
+// end is one end of a link that a test controls.
+type end struct {
+	n             *network
+	local, remote string
+
+	mu       sync.Mutex
+	next     int
+	handlers map[int]channel.Handler
+}
+
+func (n *network) end(local, remote string) *end {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	key := [2]string{local, remote}
+	if n.ends[key] == nil {
+		n.ends[key] = &end{n: n, local: local, remote: remote, handlers: map[int]channel.Handler{}}
+	}
+	return n.ends[key]
+}
+
+func (e *end) LocalAgent() string  { return e.local }
+func (e *end) RemoteAgent() string { return e.remote }
+
+func (e *end) Send(_ context.Context, v *envelope.Envelope) error {
+	other := e.n.end(e.remote, e.local)
+	e.n.mu.Lock()
+	defer e.n.mu.Unlock()
+	e.n.queue = append(e.n.queue, parcel{other, v})
+	return nil
+}
+
+func (e *end) OnMessage(h channel.Handler) (remove func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.next++
+	id := e.next
+	e.handlers[id] = h
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.handlers, id)
+	}
+}
+
+func (e *end) receive(v *envelope.Envelope) {
+	e.mu.Lock()
+	handlers := slices.Collect(maps.Values(e.handlers))
+	e.mu.Unlock()
+	for _, h := range handlers {
+		h(context.Background(), v)
+	}
+}
+
+// take removes and returns what is on the way.
+func (n *network) take() []parcel {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	q := n.queue
+	n.queue = nil
+	return q
+}
+
+// settle delivers all that is on the way, in order, until nothing is.
+func (n *network) settle() {
+	for {
+		synctest.Wait()
+		q := n.take()
+		if len(q) == 0 {
+			return
+		}
+		for _, p := range q {
+			p.to.receive(p.e)
+		}
+	}
+}
+
+func newReplica(t tb, o replica.Options) *replica.Replica {
+	t.Helper()
+	if o.State == "" {
+		o.State = "plan"
+	}
+	r, err := replica.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func attach(t tb, n *network, a, b string, ra, rb *replica.Replica) (detach func()) {
+	t.Helper()
+	first, err := ra.Attach(n.end(a, b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := rb.Attach(n.end(b, a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() { first(); second() }
+}
+
+func edit(t tb, r *replica.Replica, f func(d *crdt.Doc) error) {
+	t.Helper()
+	if err := r.Edit(context.Background(), f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func status(t tb, r *replica.Replica) replica.Status {
+	t.Helper()
+	s, err := r.Status(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func clock(t tb, r *replica.Replica) map[string]uint64 {
+	t.Helper()
+	c, err := r.VectorClock(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// content is what replicas must agree on, to the byte.
+func content(t tb, r *replica.Replica) string {
+	t.Helper()
+	var s string
+	if err := r.View(context.Background(), func(d *crdt.Doc) {
+		d.Map("m")
+		d.Array("l")
+		d.Text("t")
+		j, err := d.JSON()
+		if err != nil {
+			s = err.Error()
+			return
+		}
+		p := d.Pending()
+		s = fmt.Sprintf("%s\n%x\n%x\nparked %d", j, d.Snapshot(), d.Digest(true), p.Structs+p.Ranges)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// randomEdit edits one of a few places.
+func randomEdit(t *rapid.T, d *crdt.Doc) error {
+	m, l, s := d.Map("m"), d.Array("l"), d.Text("t")
+	key := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")
+	n := rapid.IntRange(0, 99).Draw(t, "value")
+	at := func(length int) int { return rapid.IntRange(0, min(2, length)).Draw(t, "index") }
+	switch rapid.IntRange(0, 5).Draw(t, "edit") {
+	case 0:
+		return m.Set(key, n)
+	case 1:
+		return m.Delete(key)
+	case 2:
+		return l.Insert(at(l.Len()), n, "x")
+	case 3:
+		i := at(l.Len())
+		return l.Delete(i, min(1, l.Len()-i))
+	case 4:
+		return s.Insert(at(s.Len()), "ab")
+	default:
+		i := at(s.Len())
+		return s.Delete(i, min(2, s.Len()-i))
+	}
+}
+
+// Property 27: an update that an agent broadcasts reaches all that are connected and is applied by
+// them, each once, in whatever order and however often it arrives, without any
+// state being asked for; each carries a vector clock (Req 9.1, 9.2, 9.4).
+func TestProperty27BroadcastAndApplyRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rapid.SyncTest(t, func(t *rapid.T) {
+			n := newNetwork()
+			count := rapid.IntRange(2, 4).Draw(t, "agents")
+			var replicas []*replica.Replica
+			events := make([][]string, count)
+			var mu sync.Mutex
+			for i := range count {
+				r := newReplica(t, replica.Options{Agent: fmt.Sprint("agent-", i), NoForward: rapid.Bool().Draw(t, "mesh"), Interval: time.Hour})
+				defer r.Close()
+				r.OnUpdate(func(u replica.Update) {
+					mu.Lock()
+					defer mu.Unlock()
+					events[i] = append(events[i], fmt.Sprint(u.Message.SourceAgentID, u.Message.Seq))
+				})
+				replicas = append(replicas, r)
+			}
+			for i := range replicas {
+				for j := range i {
+					attach(t, n, fmt.Sprint("agent-", i), fmt.Sprint("agent-", j), replicas[i], replicas[j])
+				}
+			}
+			n.settle()
+			var waiting []parcel
+			for range rapid.IntRange(1, 12).Draw(t, "edits") {
+				i := rapid.IntRange(0, count-1).Draw(t, "who")
+				edit(t, replicas[i], func(d *crdt.Doc) error { return randomEdit(t, d) })
+				synctest.Wait()
+				waiting = append(waiting, n.take()...)
+				waiting = rapid.Permutation(waiting).Draw(t, "order")
+				k := rapid.IntRange(0, len(waiting)).Draw(t, "arrive")
+				for _, p := range waiting[:k] {
+					onlyUpdates(t, p)
+					for range rapid.IntRange(1, 2).Draw(t, "times") {
+						p.to.receive(p.e)
+					}
+				}
+				waiting = waiting[k:]
+			}
+			for len(waiting) > 0 {
+				for _, p := range waiting {
+					onlyUpdates(t, p)
+					p.to.receive(p.e)
+				}
+				synctest.Wait()
+				waiting = n.take()
+			}
+			synctest.Wait()
+			want, wantClock := content(t, replicas[0]), clock(t, replicas[0])
+			sent := uint64(0)
+			for _, r := range replicas {
+				sent += status(t, r).Sent
+			}
+			for i, r := range replicas {
+				if got := content(t, r); got != want {
+					t.Fatalf("replica %d has\n%s\nreplica 0 has\n%s", i, got, want)
+				}
+				if got := clock(t, r); !maps.Equal(got, wantClock) || sent > 0 && len(got) == 0 {
+					t.Fatalf("replica %d has the clock %v, replica 0 has %v", i, got, wantClock)
+				}
+				s := status(t, r)
+				if s.Held != 0 || s.Skipped != 0 || s.Refused != 0 || s.Received+s.Sent != sent {
+					t.Fatalf("replica %d has %+v of %d updates", i, s, sent)
+				}
+				mu.Lock()
+				if got := uint64(len(events[i])); got != sent || len(slices.Compact(slices.Sorted(slices.Values(events[i])))) != len(events[i]) {
+					t.Errorf("the application of replica %d was told %v of %d updates", i, events[i], sent)
+				}
+				mu.Unlock()
+			}
+		})
+	})
+}
+
+// onlyUpdates fails if something else than an update with a clock is on the way.
+func onlyUpdates(t tb, p parcel) {
+	t.Helper()
+	var m replica.Message
+	if err := json.Unmarshal(p.e.Payload, &m); err != nil {
+		t.Fatal(err)
+	}
+	if p.e.Type != envelope.StreamData || m.Kind != replica.KindUpdate || len(m.VectorClock) == 0 || m.VectorClock[m.SourceAgentID+"/"+m.Session] != m.Seq {
+		t.Fatalf("a %s %s with the clock %v is on the way", p.e.Type, m.Kind, m.VectorClock)
+	}
+}
+
+// Each replica delivers an update after all that its maker had delivered before.
+func TestDeliveryIsCausal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rapid.SyncTest(t, func(t *rapid.T) {
+			n := newNetwork()
+			const count = 3
+			type update struct{ who, number int }
+			before := map[update][]update{} // kept here, not read from any clock
+			delivered := make([][]update, count)
+			sessions := map[string]int{}
+			var mu sync.Mutex
+			var replicas []*replica.Replica
+			for i := range count {
+				r := newReplica(t, replica.Options{Agent: fmt.Sprint("agent-", i), NoForward: true, Interval: time.Hour})
+				defer r.Close()
+				sessions[status(t, r).Session] = i
+				r.OnUpdate(func(u replica.Update) {
+					mu.Lock()
+					defer mu.Unlock()
+					delivered[i] = append(delivered[i], update{sessions[u.Message.Session], int(u.Message.Seq)})
+				})
+				replicas = append(replicas, r)
+			}
+			for i := range replicas {
+				for j := range i {
+					attach(t, n, fmt.Sprint("agent-", i), fmt.Sprint("agent-", j), replicas[i], replicas[j])
+				}
+			}
+			n.settle()
+			var waiting []parcel
+			for range rapid.IntRange(3, 15).Draw(t, "edits") {
+				i := rapid.IntRange(0, count-1).Draw(t, "who")
+				synctest.Wait()
+				mu.Lock()
+				seen := slices.Clone(delivered[i])
+				mu.Unlock()
+				edit(t, replicas[i], func(d *crdt.Doc) error { return d.Array("l").Append(i) })
+				synctest.Wait()
+				before[update{i, int(status(t, replicas[i]).Sent)}] = seen
+				waiting = rapid.Permutation(append(waiting, n.take()...)).Draw(t, "order")
+				k := rapid.IntRange(0, len(waiting)).Draw(t, "arrive")
+				for _, p := range waiting[:k] {
+					p.to.receive(p.e)
+				}
+				waiting = waiting[k:]
+			}
+			for _, p := range waiting {
+				p.to.receive(p.e)
+			}
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			for i, list := range delivered {
+				if len(list) != len(before) {
+					t.Fatalf("replica %d delivered %v of %d", i, list, len(before))
+				}
+				for k, u := range list {
+					for _, b := range before[u] {
+						if !slices.Contains(list[:k], b) {
+							t.Fatalf("replica %d delivered %v before %v, which its maker had seen: %v", i, u, b, list)
+						}
+					}
+				}
+			}
+		})
+	})
+}
+
+// Property 28, with all that can go wrong: updates are lost, repeated, out of order and corrupted, links
+// break, replicas restart from old states or from nothing, and join late. Once all are
+// linked and the intervals have passed, all are equal (Req 9.3, 9.5).
+func TestProperty28ReplicasConvergeWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rapid.SyncTest(t, func(t *rapid.T) {
+			w := &storm{t: t, n: newNetwork(), linked: map[[2]int]func(){}}
+			defer w.close()
+			w.join()
+			w.join()
+			t.Repeat(map[string]func(*rapid.T){
+				"edit":      func(t *rapid.T) { edit(t, w.any(t), func(d *crdt.Doc) error { return randomEdit(t, d) }) },
+				"deliver":   w.deliver,
+				"link":      w.link,
+				"unlink":    w.unlink,
+				"join":      func(t *rapid.T) { w.joinAtMost(4) },
+				"save":      w.save,
+				"restart":   w.restart,
+				"time goes": func(t *rapid.T) { time.Sleep(7 * time.Second) },
+			})
+			w.heal()
+		})
+	})
+}
+
+type storm struct {
+	t        *rapid.T
+	n        *network
+	replicas []*replica.Replica
+	linked   map[[2]int]func()
+	waiting  []parcel
+	saved    []replica.Saved
+}
+
+func (w *storm) name(i int) string { return fmt.Sprint("agent-", i) }
+
+func (w *storm) join() {
+	w.replicas = append(w.replicas, newReplica(w.t, replica.Options{Agent: w.name(len(w.replicas))}))
+}
+
+func (w *storm) joinAtMost(n int) {
+	if len(w.replicas) < n {
+		w.join()
+	}
+}
+
+func (w *storm) index(t *rapid.T) int { return rapid.IntRange(0, len(w.replicas)-1).Draw(t, "replica") }
+
+func (w *storm) any(t *rapid.T) *replica.Replica { return w.replicas[w.index(t)] }
+
+func (w *storm) connect(i, j int) {
+	key := [2]int{min(i, j), max(i, j)}
+	if i != j && w.linked[key] == nil {
+		w.linked[key] = attach(w.t, w.n, w.name(i), w.name(j), w.replicas[i], w.replicas[j])
+	}
+}
+
+func (w *storm) link(t *rapid.T) { w.connect(w.index(t), w.index(t)) }
+
+func (w *storm) unlink(t *rapid.T) {
+	i, j := w.index(t), w.index(t)
+	key := [2]int{min(i, j), max(i, j)}
+	if detach := w.linked[key]; detach != nil {
+		detach()
+		delete(w.linked, key)
+	}
+}
+
+func (w *storm) save(t *rapid.T) {
+	s, err := w.any(t).Save(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.saved = append(w.saved, s)
+}
+
+// restart ends a replica and begins anew, from nothing or from a state that may be old.
+func (w *storm) restart(t *rapid.T) {
+	i := w.index(t)
+	for key, detach := range w.linked {
+		if key[0] == i || key[1] == i {
+			detach()
+			delete(w.linked, key)
+		}
+	}
+	w.replicas[i].Close()
+	o := replica.Options{Agent: w.name(i)}
+	if len(w.saved) > 0 && rapid.Bool().Draw(t, "from a saved state") {
+		saved := rapid.SampledFrom(w.saved).Draw(t, "saved")
+		o.Saved = &saved
+	}
+	w.replicas[i] = newReplica(t, o)
+}
+
+// deliver lets some of what is on the way arrive, and some not, or changed.
+func (w *storm) deliver(t *rapid.T) {
+	synctest.Wait()
+	w.waiting = append(w.waiting, w.n.take()...)
+	if rapid.IntRange(0, 3).Draw(t, "shuffle") == 0 {
+		w.waiting = rapid.Permutation(w.waiting).Draw(t, "order")
+	}
+	k := rapid.IntRange(0, len(w.waiting)).Draw(t, "arrive")
+	for _, p := range w.waiting[:k] {
+		switch rapid.IntRange(0, 19).Draw(t, "fate") {
+		case 0, 1: // lost
+		case 2, 3:
+			p.to.receive(p.e)
+			p.to.receive(p.e)
+		case 4:
+			p.to.receive(corrupt(t, p.e))
+		default:
+			p.to.receive(p.e)
+		}
+	}
+	w.waiting = w.waiting[k:]
+	synctest.Wait()
+}
+
+// corrupt changes a byte of a message's payload.
+func corrupt(t *rapid.T, e *envelope.Envelope) *envelope.Envelope {
+	return e.With(func(e *envelope.Envelope) {
+		var m replica.Message
+		if err := json.Unmarshal(e.Payload, &m); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Payload) == 0 {
+			m.Payload = []byte{1}
+		}
+		m.Payload[rapid.IntRange(0, len(m.Payload)-1).Draw(t, "at")] ^= 1
+		b, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Payload = b
+	})
+}
+
+// heal links all, loses nothing more, and lets time pass; then all must be equal.
+func (w *storm) heal() {
+	for i := range w.replicas {
+		for j := range i {
+			w.connect(i, j)
+		}
+	}
+	for _, p := range w.waiting {
+		p.to.receive(p.e)
+	}
+	for range 10 {
+		w.n.settle()
+		time.Sleep(40 * time.Second)
+	}
+	w.n.settle()
+	want := content(w.t, w.replicas[0])
+	for i, r := range w.replicas {
+		if got := content(w.t, r); got != want {
+			w.t.Fatalf("replica %d has\n%s\nreplica 0 has\n%s", i, got, want)
+		}
+		if s := status(w.t, r); s.Held != 0 || s.Diverged || s.Refused != 0 {
+			w.t.Fatalf("replica %d: %+v", i, s)
+		}
+	}
+}
+
+func (w *storm) close() {
+	for _, r := range w.replicas {
+		r.Close()
+	}
+}
+
+// pair is two replicas whose link a test controls.
+type pair struct {
+	n    *network
+	a, b *replica.Replica
+	logs *bytes.Buffer
+	sink *sink
+}
+
+type sink struct {
+	mu     sync.Mutex
+	events []telemetry.Event
+}
+
+func (s *sink) Emit(e telemetry.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+}
+
+func newPair(t *testing.T, a, b replica.Options) *pair {
+	p := &pair{n: newNetwork(), sink: &sink{}}
+	a.Agent, b.Agent = "mars", "venus"
+	b.Telemetry = p.sink
+	p.a, p.b = newReplica(t, a), newReplica(t, b)
+	t.Cleanup(func() { p.a.Close(); p.b.Close() })
+	attach(t, p.n, "mars", "venus", p.a, p.b)
+	p.n.settle()
+	return p
+}
+
+// send makes an edit at a and returns what is on its way to b.
+func (p *pair) send(t *testing.T, f func(d *crdt.Doc) error) *envelope.Envelope {
+	t.Helper()
+	edit(t, p.a, f)
+	synctest.Wait()
+	q := p.n.take()
+	if len(q) != 1 {
+		t.Fatalf("%d envelopes are on the way", len(q))
+	}
+	return q[0].e
+}
+
+func (p *pair) receive(e *envelope.Envelope) { p.n.end("venus", "mars").receive(e) }
+
+func change(t *testing.T, e *envelope.Envelope, f func(m *replica.Message)) *envelope.Envelope {
+	t.Helper()
+	return e.With(func(e *envelope.Envelope) {
+		var m replica.Message
+		if err := json.Unmarshal(e.Payload, &m); err != nil {
+			t.Fatal(err)
+		}
+		f(&m)
+		b, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Payload = b
+	})
+}
+
+// A message that cannot be read is logged with its source and skipped; what is missing then is asked for,
+// and what follows is applied (Req 9.5).
+func TestUnreadableUpdatesAreSkipped(t *testing.T) {
+	for name, spoil := range map[string]func(m *replica.Message){
+		"checksum":       func(m *replica.Message) { m.Payload[0] ^= 1 },
+		"no update":      func(m *replica.Message) { m.Payload = []byte{9, 9}; replica.Sign(m) },
+		"other version":  func(m *replica.Message) { m.V = 2; replica.Sign(m) },
+		"no session":     func(m *replica.Message) { m.Session = "x"; replica.Sign(m) },
+		"no clock":       func(m *replica.Message) { m.VectorClock = nil; replica.Sign(m) },
+		"other clients":  func(m *replica.Message) { m.Clients = []uint64{1}; replica.Sign(m) },
+		"no source":      func(m *replica.Message) { m.SourceAgentID = ""; replica.Sign(m) },
+		"part of none":   func(m *replica.Message) { m.Part = 3; replica.Sign(m) },
+		"no digest":      func(m *replica.Message) { m.Kind = replica.KindDigest; replica.Sign(m) },
+		"no vector":      func(m *replica.Message) { m.Kind = replica.KindStep1; m.Payload = []byte{9}; replica.Sign(m) },
+		"no state":       func(m *replica.Message) { m.Kind = replica.KindStep2; m.Payload = []byte{9}; replica.Sign(m) },
+		"broken writer":  func(m *replica.Message) { m.Vector = []byte{9}; replica.Sign(m) },
+		"a large update": func(m *replica.Message) { m.Payload = make([]byte, 700<<10); replica.Sign(m) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPair(t, replica.Options{}, replica.Options{})
+				time.Sleep(6 * time.Second)
+				e := p.send(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
+				p.receive(change(t, e, spoil))
+				synctest.Wait()
+				if s := status(t, p.b); s.Skipped != 1 {
+					t.Fatalf("it has %+v", s)
+				}
+				p.sink.mu.Lock()
+				events := slices.Clone(p.sink.events)
+				p.sink.mu.Unlock()
+				if len(events) != 1 || events[0].Type != telemetry.ErrorEvent || events[0].Sender != "mars" || events[0].Code != string(crdt.CodeDeserialization) {
+					if name != "no source" {
+						t.Errorf("telemetry has %+v", events)
+					}
+				}
+				edit(t, p.a, func(d *crdt.Doc) error { return d.Map("m").Set("l", 2) })
+				p.n.settle()
+				time.Sleep(20 * time.Second)
+				p.n.settle()
+				if a, b := content(t, p.a), content(t, p.b); a != b {
+					t.Errorf("one has\n%s\nthe other\n%s", a, b)
+				}
+			})
+		})
+	}
+}
+
+// What an agent may not do is refused, and it is told so.
+func TestRightsAreEnforced(t *testing.T) {
+	only := func(rights replica.Access) func(string) replica.Access {
+		return func(agent string) replica.Access {
+			if agent == "mars" {
+				return rights
+			}
+			return replica.Read | replica.Write | replica.Relay
+		}
+	}
+	set := func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) }
+	t.Run("a reader's update", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, replica.Options{}, replica.Options{Access: only(replica.Read)})
+			p.receive(p.send(t, set))
+			p.n.settle()
+			if s := status(t, p.b); s.Refused != 1 || s.Items != 0 {
+				t.Errorf("it has %+v", s)
+			}
+			if err := p.a.Edit(t.Context(), set); !isCode(err, replica.CodeRefused) {
+				t.Errorf("the writer's next edit gives %v", err)
+			}
+			if p.sink.events[0].Type != telemetry.Security {
+				t.Errorf("telemetry has %+v", p.sink.events)
+			}
+		})
+	})
+	t.Run("a reader's own edit", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, replica.Options{Access: only(replica.Read)}, replica.Options{})
+			if err := p.a.Edit(t.Context(), set); !isCode(err, replica.CodeReadOnly) {
+				t.Errorf("it gives %v", err)
+			}
+			if err := p.a.Broadcast(t.Context(), []byte{0, 0}); !isCode(err, replica.CodeReadOnly) {
+				t.Errorf("it gives %v", err)
+			}
+		})
+	})
+	t.Run("an update of somebody else", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, replica.Options{}, replica.Options{Access: only(replica.Read | replica.Write)})
+			e := p.send(t, set)
+			p.receive(change(t, e, func(m *replica.Message) {
+				m.SourceAgentID = "jupiter"
+				m.VectorClock = map[string]uint64{"jupiter/" + m.Session: 1}
+				replica.Sign(m)
+			}))
+			synctest.Wait()
+			if s := status(t, p.b); s.Refused != 1 || s.Items != 0 {
+				t.Errorf("it has %+v", s)
+			}
+		})
+	})
+	t.Run("a client id of somebody else", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, replica.Options{}, replica.Options{Access: only(replica.Read | replica.Write)})
+			edit(t, p.b, set)
+			p.n.settle()
+			// The same client id from another session.
+			e := p.send(t, func(d *crdt.Doc) error { return d.Map("m").Set("x", 1) })
+			p.receive(change(t, e, func(m *replica.Message) {
+				client := uint64(0)
+				_ = p.b.View(t.Context(), func(d *crdt.Doc) { client = d.Client() })
+				d := crdt.New(crdt.Options{Client: client})
+				u, err := d.Transact(nil, func() error { return d.Map("m").Set("k", "mine") })
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.Payload, m.Clients, m.Vector = u, []uint64{client}, nil
+				replica.Sign(m)
+			}))
+			synctest.Wait()
+			if s := status(t, p.b); s.Refused != 1 {
+				t.Errorf("it has %+v", s)
+			}
+		})
+	})
+	t.Run("no reading", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, replica.Options{}, replica.Options{Access: only(replica.Write)})
+			edit(t, p.b, set)
+			for range 3 {
+				p.n.settle()
+				time.Sleep(time.Minute)
+			}
+			if s := status(t, p.a); s.Items != 0 {
+				t.Errorf("it has %+v", s)
+			}
+		})
+	})
+	t.Run("a state with what others wrote", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			other := crdt.New(crdt.Options{Client: 77})
+			if err := set(other); err != nil {
+				t.Fatal(err)
+			}
+			p := newPair(t, replica.Options{Saved: &replica.Saved{Update: other.Snapshot()}}, replica.Options{Access: func(agent string) replica.Access {
+				if agent == "mars" {
+					return replica.Read | replica.Write
+				}
+				return replica.Read | replica.Write | replica.Relay
+			}})
+			// Unclaimed client ids are taken for those of the agent's earlier sessions.
+			if s := status(t, p.b); s.Items != 1 || s.Refused != 0 {
+				t.Errorf("it has %+v", s)
+			}
+		})
+	})
+}
+
+func isCode(err error, code replica.Code) bool {
+	e, ok := err.(*replica.Error)
+	return ok && e.Code == code && e.Error() != ""
+}
+
+// A large state comes in parts.
+func TestLargeStatesComeInParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		a, b := newReplica(t, replica.Options{Agent: "mars"}), newReplica(t, replica.Options{Agent: "venus"})
+		defer a.Close()
+		defer b.Close()
+		for i := range 12 {
+			edit(t, a, func(d *crdt.Doc) error {
+				return d.Map("m").Set(fmt.Sprint(i), string(bytes.Repeat([]byte("x"), 200<<10)))
+			})
+		}
+		attach(t, n, "mars", "venus", a, b)
+		n.settle()
+		if content(t, a) != content(t, b) {
+			t.Error("they differ")
+		}
+		if err := a.Edit(t.Context(), func(d *crdt.Doc) error {
+			for i := range 4 {
+				if err := d.Map("m").Set(fmt.Sprint("n", i), string(bytes.Repeat([]byte("x"), 200<<10))); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); crdt.CodeOf(err) != crdt.CodeLimit {
+			t.Errorf("an update too large to travel gives %v", err)
+		}
+	})
+}
+
+// What cannot be delivered yet is held back within bounds, and asked for after a while.
+func TestHoldBackIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, replica.Options{}, replica.Options{})
+		first := p.send(t, func(d *crdt.Doc) error { return d.Text("t").Append("a") })
+		for range 300 {
+			p.receive(p.send(t, func(d *crdt.Doc) error { return d.Text("t").Append("b") }))
+			synctest.Wait()
+			if s := status(t, p.b); s.Held > 256 {
+				t.Fatalf("%d are held", s.Held)
+			}
+		}
+		_ = first // lost
+		time.Sleep(time.Minute)
+		p.n.settle()
+		time.Sleep(time.Minute)
+		p.n.settle()
+		if s := status(t, p.b); s.Held != 0 || content(t, p.a) != content(t, p.b) {
+			t.Errorf("it has %+v", s)
+		}
+	})
+}
+
+// Updates that another engine made for this agent are sent as its own.
+func TestBroadcastOfForeignUpdates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, replica.Options{}, replica.Options{})
+		d := crdt.New(crdt.Options{Client: 5})
+		u, err := d.Transact(nil, func() error { return d.Text("t").Append("from a browser") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.a.Broadcast(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.a.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p.n.settle()
+		if content(t, p.a) != content(t, p.b) || status(t, p.b).Received != 1 {
+			t.Errorf("it has %+v", status(t, p.b))
+		}
+		if err := p.a.Broadcast(t.Context(), []byte{9}); crdt.CodeOf(err) != crdt.CodeDeserialization {
+			t.Errorf("it gives %v", err)
+		}
+	})
+}
+
+// Undo works through a replica, and travels.
+func TestUndoTravels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, replica.Options{}, replica.Options{})
+		var undo *crdt.UndoManager
+		if err := p.a.Do(t.Context(), func(d *crdt.Doc) error { undo = d.NewUndo(nil); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		edit(t, p.a, func(d *crdt.Doc) error { return d.Text("t").Append("mine") })
+		edit(t, p.b, func(d *crdt.Doc) error { return d.Text("t").Append("theirs") })
+		p.n.settle()
+		if err := p.a.Do(t.Context(), func(*crdt.Doc) error { _, err := undo.Undo(); return err }); err != nil {
+			t.Fatal(err)
+		}
+		p.n.settle()
+		if err := p.b.View(t.Context(), func(d *crdt.Doc) {
+			if got := d.Text("t").String(); got != "theirs" {
+				t.Errorf("the text is %q", got)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestClosedAndWrongReplicas(t *testing.T) {
+	r := newReplica(t, replica.Options{Agent: "mars"})
+	r.Close()
+	n := newNetwork()
+	_, err := r.Attach(n.end("mars", "venus"))
+	for name, err := range map[string]error{
+		"Edit":   r.Edit(t.Context(), func(*crdt.Doc) error { return nil }),
+		"Flush":  r.Flush(t.Context()),
+		"Attach": err,
+	} {
+		if !isCode(err, replica.CodeClosed) {
+			t.Errorf("%s of a closed replica gives %v", name, err)
+		}
+	}
+	for _, o := range []replica.Options{{}, {Agent: "a/b", State: "x"}, {Agent: "a"}, {Agent: "a", State: "x", Saved: &replica.Saved{Epoch: 1}}} {
+		if _, err := replica.New(o); !isCode(err, replica.CodeInvalid) {
+			t.Errorf("New(%+v) gives %v", o, err)
+		}
+	}
+	if _, err := replica.New(replica.Options{Agent: "a", State: "x", Saved: &replica.Saved{Update: []byte{9}}}); crdt.CodeOf(err) != crdt.CodeDeserialization {
+		t.Errorf("a broken saved state gives %v", err)
+	}
+}
+
+func FuzzMessage(f *testing.F) {
+	d := crdt.New(crdt.Options{Client: 5})
+	u, err := d.Transact(nil, func() error { return d.Text("t").Append("x") })
+	if err != nil {
+		f.Fatal(err)
+	}
+	session := "0123456789abcdef0123456789abcdef"
+	for _, m := range []replica.Message{
+		{SourceAgentID: "mars", VectorClock: map[string]uint64{"mars/" + session: 1}, Payload: u, V: 1, Kind: replica.KindUpdate, State: "plan", Session: session, Seq: 1, Clients: []uint64{5}},
+		{SourceAgentID: "mars", Payload: []byte{0}, V: 1, Kind: replica.KindStep1, State: "plan", Session: session},
+	} {
+		replica.Sign(&m)
+		b, err := json.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if !json.Valid(data) {
+			return
+		}
+		m, err := replica.Decode(&envelope.Envelope{Payload: data})
+		if err != nil {
+			if crdt.CodeOf(err) != crdt.CodeDeserialization {
+				t.Fatalf("the error is %v", err)
+			}
+			return
+		}
+		again, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := replica.Decode(&envelope.Envelope{Payload: again}); err != nil {
+			t.Fatalf("%s comes back with %v", again, err)
+		}
+	})
+}
