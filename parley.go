@@ -44,18 +44,19 @@ type Options struct {
 	// Channels sets up the channels. Dialers is what reaches other processes. The
 	// node sets Resolve, Authorize, Introduce, Introduced and Telemetry.
 	Channels channel.Options
-	// Trust decides whether a peer may bring in an agent with this card; peer is
-	// who the transport says it is. It is asked after the node's own rules, which
-	// keep a peer from taking the id of a local agent or of another peer's. Nil
-	// trusts every peer that the transport lets in: for its tier and sandbox, an
-	// agent's own card is then believed.
-	Trust func(peer string, card agent.Card) error
+	// Trust decides whether a peer may bring in an agent with this card, for a
+	// channel to the local agent r.To; r.Peer is who the transport says it is. The
+	// text of its error reaches the peer. It is asked after the node's own rules,
+	// which keep a peer from taking the id of a local agent or of another peer's.
+	// Nil trusts every peer that the transport lets in: for its tier and sandbox,
+	// an agent's own card is then believed.
+	Trust func(r channel.Request, card agent.Card) error
 }
 
 // Node is the agents of one process and their ways to others. Make one with
 // [New] and [Node.Close] it in the end. It is safe for concurrent use.
 type Node struct {
-	trust    func(string, agent.Card) error
+	trust    func(channel.Request, agent.Card) error
 	registry *registry.Registry
 	router   *router.Router
 	channels *channel.Manager
@@ -72,7 +73,7 @@ type Node struct {
 func New(o Options) (*Node, error) {
 	n := &Node{trust: o.Trust, registry: registry.New(o.Registry)}
 	if n.trust == nil {
-		n.trust = func(string, agent.Card) error { return nil }
+		n.trust = func(channel.Request, agent.Card) error { return nil }
 	}
 	if o.Router.Telemetry == nil {
 		o.Router.Telemetry = telemetry.New(telemetry.Options{})
@@ -294,7 +295,7 @@ func (n *Node) bring(r channel.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := n.trust(r.Peer, card); err != nil {
+	if err := n.trust(r, card); err != nil {
 		return err
 	}
 	if discovered {

@@ -183,7 +183,7 @@ func TestPeersCannotTakeAgentsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net memory.Network
 		there := newSite(t, &net, "there", func(o *parley.Options) {
-			o.Trust = func(_ string, c agent.Card) error {
+			o.Trust = func(_ channel.Request, c agent.Card) error {
 				if c.Tier == agent.L0 {
 					return errors.New("we have an orchestrator")
 				}

@@ -312,7 +312,10 @@ func (c *Channel) shutting(cause error, tell *transport.Reason) (finish func()) 
 	}
 	c.cause = cause
 	conn := c.conn
-	if conn == nil {
+	var last []transport.Frame // before the peer is told: what was handled did not fail
+	if conn != nil {
+		last = []transport.Frame{{Kind: transport.Ack, Seq: c.in.received, Ack: c.in.handled}}
+	} else {
 		conn = c.joining
 	}
 	c.conn, c.joining, c.dying = nil, nil, nil
@@ -331,21 +334,21 @@ func (c *Channel) shutting(cause error, tell *transport.Reason) (finish func()) 
 			c.m.bury(c)
 		}
 		if conn != nil {
-			c.leave(conn, tell)
+			c.leave(conn, last, tell)
 		}
 		c.cancel()
 		c.m.forget(c)
 	}
 }
 
-// leave tells the peer and ends the connection.
-func (c *Channel) leave(conn transport.Conn, tell *transport.Reason) {
+// leave tells the peer, after the last frames, and ends the connection.
+func (c *Channel) leave(conn transport.Conn, last []transport.Frame, tell *transport.Reason) {
 	if tell != nil {
 		// A send that hangs must not hold up the end.
 		guard := time.AfterFunc(closeTimeout, func() { closeConn(conn) })
 		c.sendMu.Lock()
 		ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
-		_ = conn.Send(ctx, []transport.Frame{{Kind: transport.Close, Reason: tell}}) // the peer notices the end anyway
+		_ = conn.Send(ctx, append(last, transport.Frame{Kind: transport.Close, Reason: tell})) // the peer notices the end anyway
 		cancel()
 		c.sendMu.Unlock()
 		guard.Stop()

@@ -498,6 +498,31 @@ func TestWhatArrivedBeforeThePeersCloseIsHandled(t *testing.T) {
 	})
 }
 
+// The end that closes says first how far it has got.
+func TestCloseAcknowledgesWhatWasHandled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := 0
+		l := newLink(t, func(a, b *channel.Options) {
+			b.AckDelay = time.Hour
+			a.OnDeliveryFailure = func(*channel.Channel, *envelope.Envelope, error) { failed++ }
+		})
+		a, b := l.open()
+		b.OnMessage(func(context.Context, *envelope.Envelope) {})
+		send(t, a, 1, 3)
+		synctest.Wait()
+		if s := a.State(); s.Acked != 0 {
+			t.Fatalf("%d were acknowledged before", s.Acked)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s := a.State(); failed != 0 || s.Acked != 2 || a.Status() != channel.Closed {
+			t.Errorf("%d failed, %d were acknowledged, %s", failed, s.Acked, a.Status())
+		}
+	})
+}
+
 func TestCloseReportsWhatWasNotAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -177,17 +177,12 @@ func checkMetadata(from agent.Identity, e *envelope.Envelope) *Error {
 
 // MayAddress returns nil if the rules of tiers and sandboxes let one agent
 // address another, and otherwise the [*Error] with which [Router.Send] would
-// refuse, or CodeAgentNotFound or CodeSenderUnknown. A task-proposal may need a
-// justification besides. Nothing is delivered or recorded: it lets an agent find
-// out, before it works for somebody, whether it could answer.
-func (r *Router) MayAddress(fromID, toID string) error {
-	from, known := r.reg.Identity(fromID)
-	if !known {
-		return errorf(CodeSenderUnknown, fromID, "the sender %q has no registered card", fromID)
-	}
-	to, known := r.reg.Identity(toID)
-	if !known {
-		return notFound(toID)
+// refuse. A task-proposal may need a justification besides. Nothing is delivered
+// or recorded, and neither needs to be registered: it lets an agent find out,
+// before it works for somebody, whether it could answer.
+func (r *Router) MayAddress(from, to agent.Identity) error {
+	if !from.Tier.Valid() || !to.Tier.Valid() {
+		return tierViolation(from, to)
 	}
 	p := policy{tiers: r.tiers.Load(), sandbox: r.sandbox.Load(), from: from}
 	if err := p.checkAddress(to); err != nil {

@@ -47,7 +47,12 @@ func (d *desk) handle(ctx context.Context, e *envelope.Envelope) {
 		return
 	}
 	if answered {
-		if err := d.n.node.Router().MayAddress(d.id, e.Sender); err != nil {
+		sender, known := d.n.Registry().Identity(e.Sender)
+		if !known {
+			return // it has gone meanwhile
+		}
+		// The sender may have come back with another card since its channel opened.
+		if err := d.n.mayAnswer(d.id, sender); err != nil {
 			d.n.refused(d, e, err)
 			return
 		}
@@ -310,9 +315,10 @@ func (d *desk) alternative(e *envelope.Envelope, p proposal) string {
 	if err != nil || len(p.RequiredCapabilities) == 0 {
 		return ""
 	}
+	sender, known := d.n.Registry().Identity(e.Sender)
 	for _, card := range view.FindByCapability(p.RequiredCapabilities[0]) {
 		able := card.ID != d.id && card.Origin == agent.Local && !slices.ContainsFunc(p.RequiredCapabilities, func(c string) bool { return !card.Has(c) })
-		if able && d.n.node.Router().MayAddress(e.Sender, card.ID) == nil {
+		if able && known && d.n.node.Router().MayAddress(sender, card.Identity()) == nil && d.n.mayAnswer(card.ID, sender) == nil {
 			return card.ID
 		}
 	}

@@ -163,10 +163,25 @@ func (n *Node) Registry() *registry.Registry { return n.node.Registry() }
 func (n *Node) Telemetry() *telemetry.Recorder { return n.node.Telemetry() }
 
 // trust decides which agents of other processes come in.
-func (n *Node) trust(_ string, card agent.Card) error {
+//
+// One that the agent which it wants could not answer hears it here: later on, the
+// same rules would keep the hub from telling it.
+func (n *Node) trust(r channel.Request, card agent.Card) error {
 	if card.Tier < n.peerTier {
 		return fmt.Errorf("this hub takes agents of other processes from tier %v on, and %q is of %v; node.peerTier in its config.yaml says so",
 			n.peerTier, card.ID, card.Tier)
+	}
+	return n.mayAnswer(r.To, card.Identity())
+}
+
+// mayAnswer returns nil if the rules let an agent of the hub address somebody.
+func (n *Node) mayAnswer(id string, to agent.Identity) error {
+	from, known := n.Registry().Identity(id)
+	if !known {
+		return fmt.Errorf("there is no agent %q here", id)
+	}
+	if err := n.node.Router().MayAddress(from, to); err != nil {
+		return fmt.Errorf("%s could not answer: %w", id, err)
 	}
 	return nil
 }
@@ -332,7 +347,7 @@ func (n *Node) flush(ctx context.Context) {
 func (n *Node) refused(d *desk, e *envelope.Envelope, cause error) {
 	event := telemetry.Of(telemetry.Security, e)
 	event.Target, event.Code = d.id, string(router.CodeOf(cause))
-	event.Detail = "no task was begun, since its answer could not be given: " + cause.Error()
+	event.Detail = "no task was begun: " + cause.Error()
 	n.Telemetry().Emit(event)
 	if n.audit == nil {
 		return

@@ -571,14 +571,44 @@ func TestAPeerIsNotTakenForAnAgentOfTheHub(t *testing.T) {
 // 10.2), and the refusal is audited.
 func TestAnAgentThatMayNotAnswerDoesNotWork(t *testing.T) {
 	a := newActor()
-	agents := []hub.Agent{{Definition: definition("worker", func(d *runner.Definition) { d.Sandbox = "cell" }), Runner: a}}
+	agents := []hub.Agent{
+		{Definition: definition("worker", func(d *runner.Definition) { d.Sandbox = "cell" }), Runner: a},
+		{Definition: definition("free", nil), Runner: newActor()},
+	}
 	r := newRig(t, node.Options{}, hub.Config{Agents: agents})
 	p := r.peer(t, visitor(agent.L3, ""))
-	p.send(t, "worker", envelope.Request, "dig")
-	refused := <-r.audit.refused
-	if refused.Code != "SANDBOX_VIOLATION" || refused.Target != "worker" || refused.Sender != "visitor" {
-		t.Errorf("%+v", refused)
+	at, err := hubcards.Endpoint(r.url)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if _, err := p.node.Connect(t.Context(), "visitor", "worker", at); err == nil || !strings.Contains(err.Error(), "could not answer") {
+		t.Errorf("connected: %v", err)
+	}
+	if e := <-r.audit.refused; e.Code != parley.CodePeerRefused || e.Recipient != "worker" || e.Sender != "visitor" {
+		t.Errorf("%+v", e)
+	}
+
+	// One that comes back with another card, over the channel that it has.
+	turncoat := visitor(agent.L3, "cell")
+	turncoat.ID = "turncoat"
+	c := r.peer(t, turncoat)
+	c.send(t, "worker", envelope.Request, "dig")
+	c.next(t, envelope.Response, nil)
+	if got := <-a.turns; got != "dig" {
+		t.Errorf("the agent was asked %q", got)
+	}
+	turncoat.SandboxID = ""
+	if _, err := c.node.Registry().Register(turncoat); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.node.Connect(t.Context(), "turncoat", "free", at); err != nil {
+		t.Fatal(err)
+	}
+	c.send(t, "worker", envelope.Request, "dig deeper")
+	if e := <-r.audit.refused; e.Code != "SANDBOX_VIOLATION" || e.Target != "worker" || e.Sender != "turncoat" {
+		t.Errorf("%+v", e)
+	}
+
 	inside := visitor(agent.L3, "cell")
 	inside.ID = "inmate"
 	q := r.peer(t, inside)
