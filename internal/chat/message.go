@@ -125,6 +125,7 @@ type payload struct {
 
 func encode(handle, text string, at time.Time) ([]byte, error) {
 	var b bytes.Buffer
+	b.Grow(len(handle) + len(text) + 128) // enough but where much is escaped
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false) // code is full of < and &, and they would take six bytes each
 	if err := enc.Encode(payload{handle, text, at.UTC().Format(TimestampFormat), messageVersion}); err != nil {
