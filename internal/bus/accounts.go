@@ -10,11 +10,11 @@ import (
 // MaxAccounts is how many namespaces an embedded bus serves in one life.
 const MaxAccounts = 1024
 
-// accountLimits bound what the processes of one account can take. A stream must
+// projectLimits bound what the processes of one project can take. A stream must
 // say how large it gets, for that is reserved in the store; how large all
 // streams together get is bounded by the store alone (Config.MaxStore), for the
 // server would set an account's own limit aside at once, used or not.
-var accountLimits = map[string]server.JetStreamAccountLimits{"": {
+var projectLimits = map[string]server.JetStreamAccountLimits{"": {
 	MaxMemory:            0, // memory is the hub's
 	MaxStore:             -1,
 	MaxStreams:           600,
@@ -23,6 +23,19 @@ var accountLimits = map[string]server.JetStreamAccountLimits{"": {
 	MemoryMaxStreamBytes: -1,
 	StoreMaxStreamBytes:  -1,
 	MaxBytesRequired:     true,
+}}
+
+// networkLimits are those of the agents' network: an inbox a live agent, and a
+// little memory for rate limits. Its streams need not say how large they get:
+// most are small, and to reserve an inbox's limit for each would take the disk.
+var networkLimits = map[string]server.JetStreamAccountLimits{"": {
+	MaxMemory:            16 << 20,
+	MaxStore:             -1,
+	MaxStreams:           4096,
+	MaxConsumers:         10_000, // of one stream
+	MaxAckPending:        -1,
+	MemoryMaxStreamBytes: -1,
+	StoreMaxStreamBytes:  -1,
 }}
 
 // accounts are the NATS accounts of an embedded server beside the hub's own.
@@ -49,7 +62,7 @@ func newAccounts(s *server.Server) *accounts {
 
 // open returns the account of that name. The first caller waits for its streams
 // to be read back, and others of the same account with it.
-func (as *accounts) open(name string) (*server.Account, error) {
+func (as *accounts) open(name string, limits map[string]server.JetStreamAccountLimits) (*server.Account, error) {
 	as.mu.Lock()
 	a := as.byName[name]
 	if a == nil && len(as.byName) >= MaxAccounts {
@@ -66,7 +79,7 @@ func (as *accounts) open(name string) (*server.Account, error) {
 	}
 	as.mu.Unlock()
 
-	a.once.Do(func() { a.acc, a.err = as.enable(name) })
+	a.once.Do(func() { a.acc, a.err = as.enable(name, limits) })
 	if a.err == nil {
 		return a.acc, nil
 	}
@@ -79,9 +92,9 @@ func (as *accounts) open(name string) (*server.Account, error) {
 		Remedy: "check the disk and the hub's log"}
 }
 
-func (as *accounts) enable(name string) (*server.Account, error) {
+func (as *accounts) enable(name string, limits map[string]server.JetStreamAccountLimits) (*server.Account, error) {
 	acc, _ := as.server.LookupOrRegisterAccount(name)
-	if err := acc.EnableJetStream(accountLimits, nil); err != nil {
+	if err := acc.EnableJetStream(limits, nil); err != nil {
 		return nil, err
 	}
 	return acc, nil

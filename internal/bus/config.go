@@ -63,6 +63,10 @@ type Config struct {
 	// Credentials for the URL.
 	Credentials Credentials
 
+	// InboxPrefix of the subjects that answers come to, where the URL's server
+	// confines the user to one; "" is _INBOX.
+	InboxPrefix string
+
 	// Name of the connection, for the server's logs; "" is "parley".
 	Name string
 	// NoEcho spares a connection what it has published itself: its own

@@ -61,6 +61,9 @@ func newRemote(cfg Config) (*remote, error) {
 	if tlsOption != nil {
 		r.options = append(r.options, tlsOption)
 	}
+	if cfg.InboxPrefix != "" {
+		r.options = append(r.options, nats.CustomInboxPrefix(cfg.InboxPrefix))
+	}
 	return r, nil
 }
 

@@ -16,9 +16,15 @@ import (
 // Access says what a process may do on the embedded bus.
 type Access string
 
-// AccessProject is everything within one project's namespace, which NATS itself
-// keeps apart from all others, and nothing outside.
-const AccessProject Access = "project"
+// The kinds of access.
+const (
+	// AccessProject is everything within one project's namespace, which NATS
+	// itself keeps apart from all others, and nothing outside.
+	AccessProject Access = "project"
+	// AccessNetwork is the agents' network of this computer, which its projects
+	// share, and nothing outside.
+	AccessNetwork Access = "network"
+)
 
 // GlobalNamespace belongs to what all projects share. No project may take it
 // (REQ-DIRECT-002).
@@ -30,7 +36,7 @@ var namespacePattern = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 // GrantRequest says what for a process wants to join.
 type GrantRequest struct {
 	Access    Access // "" is AccessProject
-	Namespace string // for AccessProject
+	Namespace string // for AccessProject only
 }
 
 // A Grant lets one connection in, within half a minute, and none after it. It
@@ -96,25 +102,30 @@ func (b *Bus) Revoke(user string) error {
 // admit decides what a request's holder may do. What a further kind of Access
 // is, its account and its permissions, is a case here.
 func (e *embedded) admit(req GrantRequest) (server.User, error) {
-	switch req.Access {
-	case AccessProject, "":
-	default:
-		return server.User{}, &Error{Code: CodeConfig, Message: fmt.Sprintf("unknown access %.80q", req.Access),
-			Remedy: "use " + string(AccessProject)}
-	}
-	if err := CheckNamespace(req.Namespace); err != nil {
-		return server.User{}, err
-	}
 	// The prefix keeps namespaces from the server's own accounts ($G, $SYS) and
 	// from those that are no project's.
-	name := "ns-" + req.Namespace
-	acc, err := e.accounts.open(name)
+	name, limits, who := "ns-"+req.Namespace, projectLimits, "the namespace "+req.Namespace
+	switch req.Access {
+	case AccessProject, "":
+		if err := CheckNamespace(req.Namespace); err != nil {
+			return server.User{}, err
+		}
+	case AccessNetwork:
+		if req.Namespace != "" {
+			return server.User{}, &Error{Code: CodeConfig, Message: "the agents' network has no namespace", Remedy: "leave it out"}
+		}
+		name, limits, who = "agents-network", networkLimits, "the agents' network"
+	default:
+		return server.User{}, &Error{Code: CodeConfig, Message: fmt.Sprintf("unknown access %.80q", req.Access),
+			Remedy: fmt.Sprintf("use %s or %s", AccessProject, AccessNetwork)}
+	}
+	acc, err := e.accounts.open(name, limits)
 	if err != nil {
 		return server.User{}, err
 	}
 	if acc.NumLocalConnections() >= maxConnections {
 		return server.User{}, &Error{Code: CodeLimit,
-			Message: fmt.Sprintf("%d processes have joined the namespace %s already", maxConnections, req.Namespace),
+			Message: fmt.Sprintf("%d processes have joined %s already", maxConnections, who),
 			Remedy:  "end some of them"}
 	}
 	return server.User{Username: name + "." + strings.ToLower(rand.Text()[:12]), Account: acc}, nil

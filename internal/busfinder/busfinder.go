@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/mesh"
 )
 
 // Config says which bus is wanted.
@@ -44,6 +45,9 @@ type Config struct {
 	// --background`.
 	Command []string
 
+	// InboxPrefix is that of bus.Config, for the URL.
+	InboxPrefix string
+
 	// Name of the connection, for the server's logs.
 	Name string
 	// NoEcho is bus.Config's.
@@ -60,6 +64,26 @@ func ForProject(project *mcpconfig.Config) Config {
 		Access:    bus.AccessProject,
 		Namespace: project.Namespace,
 		Autostart: project.Autostart,
+	}
+}
+
+// ForNetwork is the Config of the agents' network that a project's MCP server
+// takes part in: the cluster that the computers share, or this computer's hub.
+func ForNetwork(project *mcpconfig.Config) Config {
+	cross := project.CrossComputer
+	if !cross.Enabled {
+		return Config{Access: bus.AccessNetwork, Autostart: project.Autostart, Name: "agents-network " + project.Namespace}
+	}
+	return Config{
+		URL: bus.Secret(cross.ClusterURL()),
+		Credentials: bus.Credentials{
+			User: project.Credentials.Username, Password: bus.Secret(project.Credentials.Password),
+			NKeyFile: cross.NKeyFile, File: cross.CredsFile, Token: bus.Secret(cross.Token),
+			CertFile: project.TLS.Cert, KeyFile: project.TLS.Key, CAFile: project.TLS.CA,
+			TLS: cross.TLSRequired, InsecureSkipVerify: cross.InsecureSkipVerify,
+		},
+		InboxPrefix: mesh.InboxPrefix(cross.AgentGUID),
+		Name:        "agents-network " + project.Namespace,
 	}
 }
 
@@ -92,7 +116,7 @@ func New(cfg Config) *Finder {
 func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, Logger: f.cfg.Logger}
 	if f.cfg.URL != "" {
-		cfg.URL, cfg.Credentials = f.cfg.URL, f.cfg.Credentials
+		cfg.URL, cfg.Credentials, cfg.InboxPrefix = f.cfg.URL, f.cfg.Credentials, f.cfg.InboxPrefix
 		return bus.Open(ctx, cfg)
 	}
 	first := true

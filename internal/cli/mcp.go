@@ -82,9 +82,13 @@ func (a *app) mcp(ctx context.Context) error {
 	finder := busfinder.ForProject(cfg)
 	finder.Logger = log.With("component", "nats-connection")
 	finder.Hub = func() (*config.Loaded, error) { return a.load() }
-	project, err := mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{
-		Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log,
-	})
+	opts := mcpserver.ProjectOptions{Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log}
+	if cfg.Networked() {
+		if err := a.joinNetwork(ctx, cfg, &opts); err != nil {
+			return err
+		}
+	}
+	project, err := mcpserver.OpenProject(cfg, opts)
 	if err != nil {
 		return err
 	}

@@ -52,12 +52,16 @@ func (d *daemon) projectBus(ctx context.Context, cfg *mcpconfig.Config) (*bus.Bu
 
 // ProjectBus is the NATS server that a project has configured.
 func ProjectBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
+	files := cfg.TLS
+	if cfg.CrossComputer.Enabled && cfg.NATSURL.OnThisComputer() && !cfg.NATSURL.TLS() {
+		files = mcpconfig.TLS{} // they are for the cluster that the computers share
+	}
 	return bus.Config{
 		URL: bus.Secret(cfg.NATSURL), Name: "nats-mcp-server " + cfg.Namespace, Logger: log,
 		NoEcho: true, // chat knows itself what it has sent
 		Credentials: bus.Credentials{
 			User: cfg.Credentials.Username, Password: bus.Secret(cfg.Credentials.Password),
-			CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, CAFile: cfg.TLS.CA,
+			CertFile: files.Cert, KeyFile: files.Key, CAFile: files.CA,
 		},
 	}
 }

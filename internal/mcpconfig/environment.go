@@ -16,7 +16,7 @@ type Variable struct {
 const parentsPath = "searchParents"
 
 // Variables are the environment variables, the stronger ones later: those of
-// the specification's section 14, and NATS_MCP_<SETTING> for every setting
+// the specification's sections 14 and 18.7.2, and NATS_MCP_<SETTING> for every setting
 // (REQ-DESIGN-CONFIG-002).
 func Variables() []Variable {
 	return []Variable{
@@ -26,6 +26,18 @@ func Variables() []Variable {
 		{"NATS_TLS_CERT", "natsTls.cert"},
 		{"NATS_TLS_KEY", "natsTls.key"},
 		{"NATS_TLS_CA", "natsTls.ca"},
+		{"CROSS_COMPUTER_ENABLED", "crossComputer.enabled"},
+		{"NATS_CLUSTER_URLS", "crossComputer.natsClusterUrls"},
+		{"REGISTRY_BUCKET", "crossComputer.registryBucket"},
+		{"HEARTBEAT_INTERVAL", "crossComputer.heartbeatInterval"},
+		{"TIMEOUT_THRESHOLD", "crossComputer.timeoutThreshold"},
+		{"DEFAULT_VISIBILITY", "crossComputer.defaultVisibility"},
+		{"TLS_REQUIRED", "crossComputer.tlsRequired"},
+		{"AUTO_REGISTER", "crossComputer.autoRegister"},
+		{"DEFAULT_AGENT_TYPE", "crossComputer.defaultAgentType"},
+		{"WORKQUEUE_ACK_TIMEOUT", "workQueue.ackTimeout"},
+		{"WORKQUEUE_MAX_ATTEMPTS", "workQueue.maxDeliveryAttempts"},
+		{"WORKQUEUE_DLQ_TTL", "workQueue.deadLetterTTL"},
 		{"LOG_LEVEL", "logging.level"},
 		{"LOG_FORMAT", "logging.format"},
 		{"NATS_MCP_NAMESPACE", "namespace"},
@@ -38,6 +50,17 @@ func Variables() []Variable {
 		{"NATS_MCP_LOG_LEVEL", "logging.level"},
 		{"NATS_MCP_LOG_FORMAT", "logging.format"},
 		{"NATS_MCP_AUTOSTART", "autostart"},
+		{"NATS_MCP_LOCAL_NETWORK", "crossComputer.local"},
+		{"NATS_MCP_ACKNOWLEDGMENT", "crossComputer.acknowledgment"},
+		{"NATS_MCP_REGISTRY_TTL", "crossComputer.registryTTL"},
+		{"NATS_MCP_DEFAULT_CAPABILITIES", "crossComputer.defaultCapabilities"},
+		{"NATS_MCP_INBOXES", "crossComputer.inboxes"},
+		{"NATS_MCP_REPLICAS", "crossComputer.replicas"},
+		{"NATS_MCP_AGENT_GUID", "crossComputer.agentGuid"},
+		{"NATS_MCP_NKEY_FILE", "crossComputer.nkeyFile"},
+		{"NATS_MCP_CREDS_FILE", "crossComputer.credsFile"},
+		{"NATS_MCP_TOKEN", "crossComputer.token"},
+		{"NATS_MCP_INSECURE_SKIP_VERIFY", "crossComputer.insecureSkipVerify"},
 		{"NATS_MCP_SEARCH_PARENTS", parentsPath},
 	}
 }

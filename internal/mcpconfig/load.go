@@ -98,6 +98,9 @@ func defaults() Document {
 		Logging:   Logging{Level: "INFO", Format: "json"},
 		Autostart: true,
 		Parents:   MaxParents,
+
+		CrossComputer: defaultCrossComputer(),
+		WorkQueue:     defaultWorkQueue(),
 	}
 }
 
@@ -316,6 +319,7 @@ func (l *loader) finish() {
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		l.problem(l.sourceOf("natsTls.cert", "natsTls.key"), "natsTls", "a client certificate and its key belong together: set both or neither")
 	}
+	l.checkCrossComputer()
 }
 
 // sourceOf is the name of where the first of the paths that is set was set.

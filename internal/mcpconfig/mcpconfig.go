@@ -52,6 +52,9 @@ type Document struct {
 	Logging     Logging     `json:"logging" doc:"What is written to standard error"`
 	Autostart   bool        `json:"autostart" doc:"Start the Parley hub in the background when no NATS server is configured and no hub runs" default:"true"`
 	Parents     int64       `json:"searchParents" doc:"How many directories above the project's the file .mcp-config.json is looked for. Only in the user's file or as NATS_MCP_SEARCH_PARENTS." min:"0" max:"32" default:"5"`
+
+	CrossComputer CrossComputer `json:"crossComputer" doc:"The agents' network: registry, mail and work queues, also across computers"`
+	WorkQueue     WorkQueue     `json:"workQueue" doc:"The work queues of the agents' network"`
 }
 
 // Channel is one channel of the project (REQ-CONFIG-004, REQ-CONFIG-005).

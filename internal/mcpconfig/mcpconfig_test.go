@@ -136,6 +136,9 @@ func TestEveryVariableSetsItsValue(t *testing.T) {
 		"namespace": "ns", "autostart": "0", "searchParents": "2",
 	}
 	for _, v := range mcpconfig.Variables() {
+		if strings.HasPrefix(v.Path, "crossComputer.") || strings.HasPrefix(v.Path, "workQueue.") {
+			continue // see TestEveryVariableOfTheNetworkSetsItsValue
+		}
 		t.Run(v.Name, func(t *testing.T) {
 			m := newMachine(t)
 			m.env[v.Name] = values[v.Path]
@@ -344,6 +347,9 @@ func TestValuesSayWhereTheyComeFrom(t *testing.T) {
 	c := m.mustLoad(t)
 	var got []string
 	for _, v := range c.Values() {
+		if strings.HasPrefix(v.Key, "crossComputer.") || strings.HasPrefix(v.Key, "workQueue.") {
+			continue // see TestEveryVariableOfTheNetworkSetsItsValue
+		}
 		text, err := json.Marshal(v.Value)
 		if err != nil {
 			t.Fatal(err)

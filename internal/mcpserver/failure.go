@@ -2,6 +2,8 @@ package mcpserver
 
 import (
 	"errors"
+	"math"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -21,6 +23,8 @@ type Failure struct {
 	Message  string
 	Remedy   string // what to do next
 	Err      error
+	// RetryAfter is when a limit allows the next try; 0 where there is none.
+	RetryAfter time.Duration
 }
 
 // Error returns all three parts, the way the agent reads them (REQ-USE-001,
@@ -39,7 +43,8 @@ func (f *Failure) Unwrap() error { return f.Err }
 // explained is what the errors of the packages behind the tools have in common.
 type explained interface {
 	error
-	// Explain returns the category, the message and the remedy for agents.
+	// Explain returns the category, the message and the remedy for agents. An
+	// error that has a method RetryIn says by it when to try again.
 	Explain() (category, message, remedy string)
 }
 
@@ -51,9 +56,14 @@ func failureOf(err error) *Failure {
 	}
 	if e, ok := errors.AsType[explained](err); ok {
 		category, message, remedy := e.Explain()
-		return &Failure{category, message, remedy, errors.Unwrap(e)}
+		f := &Failure{Category: category, Message: message, Remedy: remedy, Err: errors.Unwrap(e)}
+		if limited, ok := e.(interface{ RetryIn() time.Duration }); ok {
+			f.RetryAfter = limited.RetryIn()
+		}
+		return f
 	}
-	return &Failure{InternalError, "The tool failed unexpectedly.", "Try again; the server's log on standard error says more.", err}
+	return &Failure{Category: InternalError, Message: "The tool failed unexpectedly.",
+		Remedy: "Try again; the server's log on standard error says more.", Err: err}
 }
 
 // errorMeta is where a result carries the parts of a failure for programs. They
@@ -63,10 +73,12 @@ const errorMeta = "io.parley/error"
 // result is the tool result of a failure: not a protocol error, so that the model
 // sees it and can mend its call.
 func (f *Failure) result() *mcp.CallToolResult {
+	parts := map[string]any{"category": f.Category, "message": f.Message, "remedy": f.Remedy}
+	if f.RetryAfter > 0 {
+		parts["retryAfterSeconds"] = int(math.Ceil(f.RetryAfter.Seconds()))
+	}
 	return &mcp.CallToolResult{
-		Meta: mcp.Meta{errorMeta: map[string]string{
-			"category": f.Category, "message": f.Message, "remedy": f.Remedy,
-		}},
+		Meta:    mcp.Meta{errorMeta: parts},
 		Content: []mcp.Content{&mcp.TextContent{Text: f.Error()}},
 		IsError: true,
 	}

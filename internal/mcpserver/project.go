@@ -2,18 +2,22 @@ package mcpserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/mesh"
 )
 
-// Project is one project's channels and the service over them.
+// Project is one project's channels, its agents' place in the agents' network, and
+// the service over them.
 type Project struct {
 	*Service
-	space *chat.Space
+	space   *chat.Space
+	network *mesh.Network // nil where it is not configured
 }
 
 // ProjectOptions are what a Project needs besides its configuration.
@@ -21,6 +25,11 @@ type ProjectOptions struct {
 	Version string
 	// Dial finds the bus; see chat.Config.
 	Dial func(context.Context) (*bus.Bus, error)
+	// DialNetwork finds the bus of the agents' network, where that is configured.
+	// Nil leaves the network out.
+	DialNetwork func(context.Context) (*bus.Bus, error)
+	// StateDir is that of mesh.Config.
+	StateDir string
 	// Logger is slog.Default() where it is nil.
 	Logger *slog.Logger
 }
@@ -40,8 +49,16 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 		channels[i] = chat.Channel{Name: c.Name, Description: c.Description, MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxAge: age}
 	}
 	space := chat.Open(chat.Config{Namespace: cfg.Namespace, Channels: channels, Dial: opts.Dial, Logger: opts.Logger})
-	service := NewService(Options{Version: opts.Version, Groups: []Group{NewChannels(space)}, Logger: opts.Logger})
-	return &Project{service, space}, nil
+	p := &Project{space: space}
+	groups := []Group{NewChannels(space)}
+	if cfg.Networked() && opts.DialNetwork != nil {
+		network := NetworkConfig(cfg, opts.DialNetwork, opts.Logger)
+		network.StateDir = opts.StateDir
+		p.network = mesh.Open(network)
+		groups = append(groups, NewNetwork(p.network, AutoRegistration(cfg)))
+	}
+	p.Service = NewService(Options{Version: opts.Version, Groups: groups, Logger: opts.Logger})
+	return p, nil
 }
 
 // Close ends what runs, stores what is queued if the bus can be reached before ctx
@@ -49,5 +66,9 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 // lost.
 func (p *Project) Close(ctx context.Context) (lost int, err error) {
 	p.Stop()
-	return p.space.Close(ctx)
+	if p.network != nil {
+		err = p.network.Close(ctx)
+	}
+	lost, closeErr := p.space.Close(ctx)
+	return lost, errors.Join(err, closeErr)
 }

@@ -104,3 +104,6 @@ func quote(text string) string {
 func (e *Error) Explain() (category, message, remedy string) {
 	return string(e.Category), e.Message, e.Remedy
 }
+
+// RetryIn is when to try again, 0 where there is no limit.
+func (e *Error) RetryIn() time.Duration { return e.RetryAfter }

@@ -185,7 +185,9 @@ func (n *Network) run() {
 	}
 	changes := b.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
 	defer b.Conn().RemoveStatusListener(changes)
-	n.done.Go(n.collect)
+	if n.cfg.GUID == "" { // whom the server confines it does not let tidy up
+		n.done.Go(n.collect)
+	}
 	refresh := time.NewTicker(clockRefresh)
 	defer refresh.Stop()
 	for {

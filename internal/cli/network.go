@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/busfinder"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/mcpserver"
+)
+
+// tlsPatience is how long the start waits for the cluster's servers to show
+// whether they have TLS.
+const tlsPatience = 3 * time.Second
+
+// joinNetwork lets a project's MCP server take part in the agents' network.
+func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcpserver.ProjectOptions) error {
+	log := opts.Logger.With("component", "mesh")
+	warnInsecure(cfg, log)
+	finder := a.networkFinder(cfg, log)
+	opts.DialNetwork = finder.Dial
+	if state := stateDir(); state != "" {
+		opts.StateDir = filepath.Join(state, "agents")
+	}
+	if cfg.CrossComputer.Enabled && cfg.CrossComputer.TLSRequired {
+		return refuseWithoutTLS(ctx, finder, log)
+	}
+	return nil
+}
+
+func (a *app) networkFinder(cfg *mcpconfig.Config, log *slog.Logger) *busfinder.Finder {
+	finder := busfinder.ForNetwork(cfg)
+	finder.Logger = log
+	finder.Hub = func() (*config.Loaded, error) { return a.load() }
+	return busfinder.New(finder)
+}
+
+// stateDir keeps what this user's processes remember; "" where there is no home.
+func stateDir() string {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, filepath.Dir(filepath.FromSlash(mcpconfig.UserFile)))
+}
+
+// warnInsecure is REQ-SEC-CROSS-006 and REQ-SEC-CROSS-007.
+func warnInsecure(cfg *mcpconfig.Config, log *slog.Logger) {
+	if !cfg.CrossComputer.Enabled {
+		return
+	}
+	if !cfg.CrossComputer.TLSRequired {
+		log.Warn("crossComputer.tlsRequired is false: anyone on the network can read and change what agents say to each other, and passwords")
+	}
+	if cfg.CrossComputer.InsecureSkipVerify {
+		log.Warn("crossComputer.insecureSkipVerify is true: the servers' certificates are not verified")
+	}
+}
+
+// refuseWithoutTLS does not let the server start where the cluster has no TLS
+// (REQ-CONFIG-CROSS-004). A cluster that cannot be reached now is tried again
+// later, and then not used without TLS either.
+func refuseWithoutTLS(ctx context.Context, finder *busfinder.Finder, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, tlsPatience)
+	defer cancel()
+	result := make(chan error, 1)
+	go func() {
+		b, err := finder.Dial(ctx)
+		if err == nil {
+			err = b.Close(context.WithoutCancel(ctx))
+		}
+		result <- err
+	}()
+	select {
+	case err := <-result:
+		if lacksTLS(err) {
+			log.Error("The server did not start: crossComputer.tlsRequired is true, and the NATS server has no TLS. "+
+				"Enable TLS there, or set tlsRequired to false on a network that you trust.", "error", err)
+			return &failure{Exit: exitUsage, Kind: "configuration", Message: "the NATS server of crossComputer.natsClusterUrls has no TLS", quiet: true}
+		}
+		return nil
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func lacksTLS(err error) bool {
+	e, ok := errors.AsType[*bus.Error](err)
+	return ok && errors.Is(e, nats.ErrSecureConnWanted)
+}

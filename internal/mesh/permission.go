@@ -1,0 +1,96 @@
+package mesh
+
+import (
+	"fmt"
+	"strings"
+)
+
+// InboxPrefix is where answers come to for an agent that the server confines to
+// its GUID; "" for others, which have NATS's own.
+func InboxPrefix(guid string) string {
+	if guid == "" {
+		return ""
+	}
+	return "_INBOX_" + guid
+}
+
+// Confined is an agent that the NATS server confines.
+type Confined struct {
+	GUID         string
+	Bucket       string // of the registry; "" is DefaultBucket
+	Namespace    string // of its project; "" for none
+	Channels     []string
+	Capabilities []string // whose queues it works on or submits to
+}
+
+// Permissions are subjects that a NATS user may publish and subscribe to.
+type Permissions struct {
+	Publish, Subscribe []string
+}
+
+// Permissions returns what the agent needs, and nothing more: its own entry in
+// the registry, its own inbox, its project's channels, its queues. They are for
+// a network with an inbox for each agent, whose shared streams and queues exist.
+//
+// What NATS cannot tell apart stays possible: who may send mail may send it in
+// another's name, who may work may change the record of any item, and who may
+// see what became of its mail sees who writes to whom.
+func (c Confined) Permissions() Permissions {
+	bucket := or(c.Bucket, DefaultBucket)
+	identities, limits := bucket+"-identities", bucket+"-limits"
+	inbox := inboxPrefix + c.GUID
+	p := Permissions{
+		Subscribe: []string{InboxPrefix(c.GUID) + ".>", inboxSubject + c.GUID, itemSubject + "*"},
+		Publish:   []string{"$JS.API.INFO"},
+	}
+	for _, stream := range []string{bucketStream + bucket, bucketStream + identities, bucketStream + limits,
+		mailStream, deadStream, itemStream, auditStream, sharedInbox, inbox} {
+		p.Publish = append(p.Publish, "$JS.API.STREAM.INFO."+stream)
+	}
+	for _, stream := range []string{bucketStream + bucket, bucketStream + identities, bucketStream + limits, mailStream, itemStream} {
+		p.Publish = append(p.Publish, "$JS.API.STREAM.MSG.GET."+stream)
+	}
+	for _, stream := range []string{bucketStream + bucket, mailStream, deadStream, inbox} {
+		p.Publish = append(p.Publish, "$JS.API.DIRECT.GET."+stream)
+	}
+	p.Publish = append(p.Publish,
+		bucketKeys+bucket+"."+c.GUID,
+		bucketKeys+identities+".fixed."+c.GUID, bucketKeys+identities+".guid."+c.GUID,
+		bucketKeys+limits+"."+c.GUID+".*",
+		"$JS.API.STREAM.CREATE."+inbox, "$JS.API.STREAM.PURGE."+inbox,
+		inboxSubject+"*", receiptSubject+c.GUID+".*.*", receiptSubject+"*."+c.GUID+".*", readSubject+c.GUID,
+		itemSubject+"*", deadSubject, "$JS.API.STREAM.MSG.DELETE."+deadStream)
+	for _, capability := range c.Capabilities {
+		p.Publish = append(p.Publish, queuePermissions(strings.ToLower(capability))...)
+	}
+	for _, channel := range c.Channels {
+		p.Publish = append(p.Publish, channelPermissions(c.Namespace, channel)...)
+	}
+	if len(c.Channels) > 0 {
+		p.Subscribe = append(p.Subscribe, c.Namespace+".*")
+	}
+	return p
+}
+
+func queuePermissions(capability string) []string {
+	stream := queuePrefix + capability
+	return []string{
+		queueSubject + capability,
+		"$JS.API.STREAM.INFO." + stream,
+		fmt.Sprintf("$JS.API.CONSUMER.INFO.%s.%s", stream, queueGroup),
+		fmt.Sprintf("$JS.API.CONSUMER.MSG.NEXT.%s.%s", stream, queueGroup),
+		fmt.Sprintf("$JS.ACK.%s.%s.>", stream, queueGroup),
+	}
+}
+
+func channelPermissions(namespace, channel string) []string {
+	stream := namespace + "_" + strings.ToUpper(strings.ReplaceAll(channel, "-", "_"))
+	list := []string{namespace + "." + channel, "$JS.ACK." + stream + ".>"}
+	for _, call := range []string{"STREAM.INFO", "STREAM.CREATE", "STREAM.UPDATE", "STREAM.MSG.GET", "DIRECT.GET"} {
+		list = append(list, "$JS.API."+call+"."+stream)
+	}
+	for _, call := range []string{"CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE", "CONSUMER.RESET", "CONSUMER.MSG.NEXT"} {
+		list = append(list, "$JS.API."+call+"."+stream+".*")
+	}
+	return append(list, "$JS.API.CONSUMER.DURABLE.CREATE."+stream+".*")
+}
