@@ -189,7 +189,7 @@ func TestAnExtendedLeaseHolds(t *testing.T) {
 }
 
 // REQ-DLQ-002, REQ-DLQ-003, REQ-DLQ-004, REQ-DLQ-005, REQ-DLQ-006, REQ-DLQ-007,
-// REQ-DLQ-008, REQ-DLQ-009, REQ-DLQ-010, REQ-TEST-CROSS-006a
+// REQ-DLQ-008, REQ-DLQ-009, REQ-DLQ-010, REQ-TEST-CROSS-006A
 func TestDeadLetters(t *testing.T) {
 	n := startServer(t)
 	cfg := n.short("host-a")
