@@ -41,8 +41,8 @@ func startNATS(t *testing.T) *server.Server {
 	return srv
 }
 
-// mcpProcess is nats-mcp-server as an agent's program runs it.
-type mcpProcess struct {
+// mcpClient runs nats-mcp-server as an agent's program does.
+type mcpClient struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -52,13 +52,13 @@ type mcpProcess struct {
 	id     int
 }
 
-func startMCP(t *testing.T, env map[string]string) *mcpProcess {
+func startMCP(t *testing.T, env map[string]string) *mcpClient {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &mcpProcess{t: t, cmd: exec.Command(exe)}
+	p := &mcpClient{t: t, cmd: exec.Command(exe)}
 	p.cmd.Dir, p.cmd.Stderr = project(t), &p.stderr
 	p.cmd.Env = append(os.Environ(), beParley+"="+cli.MCPServer, "GOCOVERDIR="+t.TempDir())
 	for name, value := range env {
@@ -83,7 +83,7 @@ func startMCP(t *testing.T, env map[string]string) *mcpProcess {
 }
 
 // request returns the line that answers it.
-func (p *mcpProcess) request(method, params string) string {
+func (p *mcpClient) request(method, params string) string {
 	p.t.Helper()
 	p.id++
 	fmt.Fprintf(p.stdin, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", p.id, method, params)
@@ -99,13 +99,13 @@ func (p *mcpProcess) request(method, params string) string {
 	}
 }
 
-func (p *mcpProcess) call(tool, arguments string) string {
+func (p *mcpClient) call(tool, arguments string) string {
 	p.t.Helper()
 	return p.request("tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments))
 }
 
 // end waits for the process, and returns its log.
-func (p *mcpProcess) end() []map[string]any {
+func (p *mcpClient) end() []map[string]any {
 	p.t.Helper()
 	rest, err := io.ReadAll(p.stdout)
 	if err != nil {
