@@ -156,6 +156,9 @@ func (n *Node) Close() error {
 // Key returns the node's own key.
 func (n *Node) Key() keys.PublicKey { return n.o.Pair.Public() }
 
+// Pair returns the node's identity.
+func (n *Node) Pair() *keys.Pair { return n.o.Pair }
+
 // Addr returns where the node's socket is bound.
 func (n *Node) Addr() netip.AddrPort { return n.rpc.Socket().Addr() }
 

@@ -1,0 +1,161 @@
+package swarm
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// peer is what is known of a peer. It is guarded by the swarm's mu.
+type peer struct {
+	key      keys.PublicKey
+	relays   []netip.AddrPort
+	topics   map[[32]byte]struct{}
+	explicit bool
+	proven   bool // it was connected once
+	attempts int  // since the last good connection
+	due      time.Time
+	cancel   context.CancelFunc // of the dial under way
+}
+
+// maxAttempts is how often a peer is dialled before a lookup must bring it again.
+const maxAttempts = 3
+
+// delay is how long to wait before a peer's next dial; false means for ever.
+func (p *peer) delay() (time.Duration, bool) {
+	delays := []time.Duration{5 * time.Second, 15 * time.Second, 15 * time.Second}
+	if p.proven {
+		delays = []time.Duration{time.Second, 5 * time.Second, 15 * time.Second}
+	}
+	var d time.Duration
+	switch {
+	case p.attempts < 1:
+		return 0, true
+	case p.attempts <= maxAttempts:
+		d = delays[p.attempts-1]
+	case p.explicit: // somebody asked for this one: do not give it up
+		d = min(15*time.Second<<min(p.attempts-maxAttempts, 3), time.Minute)
+	default:
+		return 0, false
+	}
+	return d + time.Duration(rand.Int64N(int64(d/2))), true
+}
+
+// wanted reports whether there is a reason to be connected; s.mu is held.
+func (s *Swarm) wanted(p *peer) bool {
+	if p.explicit {
+		return true
+	}
+	for t := range p.topics {
+		if topic := s.topics[t]; topic != nil && topic.client {
+			return true
+		}
+	}
+	return false
+}
+
+// retry plans a peer's next dial after its connection or dial ended; s.mu is held.
+func (s *Swarm) retry(p *peer) {
+	p.attempts++
+	d, ok := p.delay()
+	if !ok {
+		p.due = time.Time{}
+		return
+	}
+	p.due = time.Now().Add(d)
+	s.kick()
+}
+
+// retrySoon plans a dial now, unless one is planned; s.mu is held.
+func (s *Swarm) retrySoon(p *peer) {
+	if p.due.IsZero() {
+		if p.attempts > maxAttempts {
+			p.attempts = maxAttempts // it was found again
+		}
+		d, _ := p.delay()
+		p.due = time.Now().Add(d)
+	}
+	s.kick()
+}
+
+func (s *Swarm) kick() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// schedule dials peers when they are due.
+func (s *Swarm) schedule() {
+	t := time.NewTimer(time.Hour)
+	defer t.Stop()
+	for {
+		t.Reset(s.dialDue())
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.wake:
+		case <-t.C:
+		}
+	}
+}
+
+// dialDue begins the dials that are due and says when the next one is.
+func (s *Swarm) dialDue() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next, now := time.Hour, time.Now()
+	for key, p := range s.peers {
+		if p.due.IsZero() || p.cancel != nil || s.conns[key] != nil {
+			continue
+		}
+		if !s.wanted(p) {
+			p.due = time.Time{}
+			continue
+		}
+		if wait := p.due.Sub(now); wait > 0 {
+			next = min(next, wait)
+			continue
+		}
+		if s.dials >= s.o.MaxDials || len(s.conns)+s.dials >= s.o.MaxPeers {
+			next = min(next, time.Second)
+			continue
+		}
+		s.dial(p)
+	}
+	return next
+}
+
+// dial begins one dial; s.mu is held.
+func (s *Swarm) dial(p *peer) {
+	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
+	relays := p.relays
+	p.cancel, p.due = cancel, time.Time{}
+	s.dials++
+	if !s.goBackground(func() {
+		defer cancel()
+		c, err := s.o.Node.Dial(ctx, p.key, hyperdht.DialOptions{Pair: s.pair, Relays: relays})
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.cancel = nil
+		s.dials--
+		s.kick()
+		switch {
+		case err != nil:
+			if s.conns[p.key] == nil {
+				s.log.Debug("a peer cannot be dialled", "peer", p.key, "error", err)
+				s.retry(p)
+			}
+		case s.conns[p.key] != nil: // the peer was faster
+			c.Destroy()
+		default:
+			s.add(c)
+		}
+	}) {
+		cancel()
+	}
+}

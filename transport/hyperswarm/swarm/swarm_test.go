@@ -1,0 +1,239 @@
+package swarm_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newSwarm(t testing.TB, bootstrap []string, o swarm.Options) *swarm.Swarm {
+	t.Helper()
+	if o.Node == nil {
+		o.Node = hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Pair: o.Pair})
+	}
+	s := swarm.New(o)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func join(t testing.TB, s *swarm.Swarm, topic [32]byte, r swarm.Role) *swarm.Topic {
+	t.Helper()
+	j, err := s.Join(topic, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Flushed(hyperswarmtest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func accept(t testing.TB, s *swarm.Swarm) *swarm.Conn {
+	t.Helper()
+	c, err := s.Accept(hyperswarmtest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// talk checks that what one end sends the other gets, both ways.
+func talk(t testing.TB, a, b *swarm.Conn) {
+	t.Helper()
+	for _, c := range [][2]*swarm.Conn{{a, b}, {b, a}} {
+		if err := c[0].WriteMessage([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := c[1].ReadMessage(); err != nil || string(m) != "hello" {
+			t.Fatalf("%q, %v", m, err)
+		}
+	}
+}
+
+// Req 1.7: peers of a topic find each other, whoever comes first.
+func TestPeersOfATopicFindEachOther(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	topic := keys.Hash([]byte("topic"))
+	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
+	join(t, a, topic, swarm.Server|swarm.Client)
+	join(t, b, topic, swarm.Server|swarm.Client)
+	x, y := accept(t, a), accept(t, b)
+	if x.RemoteKey() != b.Key() || y.RemoteKey() != a.Key() {
+		t.Fatal("these are others")
+	}
+	talk(t, x, y)
+	if n := a.Connected(); len(n) != 1 || n[0] != b.Key() {
+		t.Errorf("connected with %v", n)
+	}
+}
+
+func TestConnectionComesBack(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	topic := keys.Hash([]byte("topic"))
+	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
+	join(t, a, topic, swarm.Server)
+	join(t, b, topic, swarm.Client)
+	for range 2 {
+		x, y := accept(t, a), accept(t, b)
+		talk(t, x, y)
+		x.Destroy()
+	}
+	talk(t, accept(t, a), accept(t, b))
+}
+
+// A peer that is asked for by key needs no topic.
+func TestExplicitPeers(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
+	join(t, a, [32]byte{1}, swarm.Server)
+	b.JoinPeer(a.Key())
+	talk(t, accept(t, a), accept(t, b))
+	b.LeavePeer(a.Key())
+}
+
+// When both dial at once one connection stays, the same at both ends.
+func TestOneConnectionWithEachPeer(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	for range 10 {
+		a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
+		join(t, a, [32]byte{1}, swarm.Server)
+		join(t, b, [32]byte{2}, swarm.Server)
+		a.JoinPeer(b.Key())
+		b.JoinPeer(a.Key())
+		ctx := hyperswarmtest.Context(t)
+		// Those that do not stay are over soon; the one that stays carries a message.
+		serve := func(s *swarm.Swarm, got chan<- *swarm.Conn) {
+			for {
+				c, err := s.Accept(ctx)
+				if err != nil {
+					return
+				}
+				go func() {
+					if err := c.WriteMessage([]byte("hello")); err != nil {
+						return
+					}
+					if _, err := c.ReadMessage(); err == nil {
+						got <- c
+					}
+				}()
+			}
+		}
+		atA, atB := make(chan *swarm.Conn, 10), make(chan *swarm.Conn, 10)
+		go serve(a, atA)
+		go serve(b, atB)
+		<-atA
+		<-atB
+		if len(a.Connected()) != 1 || len(b.Connected()) != 1 {
+			t.Errorf("%d and %d connections", len(a.Connected()), len(b.Connected()))
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOnlyAllowedPeersAreDialled(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	topic := keys.Hash([]byte("topic"))
+	friend := keys.Generate()
+	stranger := newSwarm(t, bootstrap, swarm.Options{})
+	a := newSwarm(t, bootstrap, swarm.Options{Allow: func(k keys.PublicKey) bool { return k == friend.Public() }})
+	b := newSwarm(t, bootstrap, swarm.Options{Pair: friend})
+	join(t, stranger, topic, swarm.Server)
+	join(t, b, topic, swarm.Server)
+	join(t, a, topic, swarm.Client)
+	if c := accept(t, a); c.RemoteKey() != friend.Public() {
+		t.Error("a stranger was dialled")
+	}
+	if len(stranger.Connected()) != 0 {
+		t.Error("the stranger is connected")
+	}
+}
+
+// A peer that restarts under its key takes the place of its dead connection.
+func TestARestartedPeerReplacesItsOldConnection(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	a := newSwarm(t, bootstrap, swarm.Options{})
+	join(t, a, [32]byte{1}, swarm.Server)
+	pair := keys.Generate()
+	node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Pair: pair})
+	first, err := node.Dial(hyperswarmtest.Context(t), a.Key(), hyperdht.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Destroy()
+	old := accept(t, a)
+	if err := old.WaitConfirmed(hyperswarmtest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	second, err := node.Dial(hyperswarmtest.Context(t), a.Key(), hyperdht.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Destroy()
+	c := accept(t, a)
+	if err := second.WriteMessage([]byte("again")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := c.ReadMessage(); err != nil || string(m) != "again" {
+		t.Errorf("%q, %v", m, err)
+	}
+	<-old.Done()
+	if len(a.Connected()) != 1 {
+		t.Errorf("%d connections", len(a.Connected()))
+	}
+}
+
+func TestALimitOfPeers(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	a := newSwarm(t, bootstrap, swarm.Options{MaxPeers: 1})
+	join(t, a, [32]byte{1}, swarm.Server)
+	b := newSwarm(t, bootstrap, swarm.Options{})
+	b.JoinPeer(a.Key())
+	talk(t, accept(t, b), accept(t, a))
+	c := newSwarm(t, bootstrap, swarm.Options{})
+	c.JoinPeer(a.Key())
+	if conn, err := c.Accept(hyperswarmtest.Context(t)); err == nil {
+		if _, err := conn.ReadMessage(); err == nil {
+			t.Error("there are two peers")
+		}
+	}
+}
+
+func TestClosedSwarm(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 2)
+	a := newSwarm(t, bootstrap, swarm.Options{})
+	topic := join(t, a, [32]byte{1}, swarm.Server)
+	topic.Refresh()
+	topic.Leave()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Accept(context.Background()); err != swarm.ErrClosed {
+		t.Errorf("accept: %v", err)
+	}
+	if _, err := a.Join([32]byte{2}, swarm.Client); err != swarm.ErrClosed {
+		t.Errorf("join: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := topic.Flushed(ctx); err != nil && err != swarm.ErrClosed {
+		t.Errorf("flushed: %v", err)
+	}
+}
