@@ -168,6 +168,9 @@ func (n *Node) Public() netip.AddrPort { return n.rpc.Public() }
 // Known returns how many nodes of the DHT this one knows.
 func (n *Node) Known() int { return n.rpc.Known() }
 
+// Streams returns how many connections, finished or not, the node has.
+func (n *Node) Streams() int { return n.mux.Streams() }
+
 // WaitReady waits until the node has joined the DHT, or has tried to.
 func (n *Node) WaitReady(ctx context.Context) error { return n.rpc.WaitReady(ctx) }
 

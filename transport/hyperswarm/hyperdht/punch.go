@@ -190,15 +190,15 @@ func (p *puncher) setKey(hash [64]byte) {
 	p.key = &key
 }
 
-// close ends the puncher. Its socket stays open as long as the stream that came
-// of it.
+// close ends the puncher. Its socket stays open as long as the stream that is
+// connected through it.
 func (p *puncher) close() {
 	p.cancel()
 	p.wg.Wait()
 	p.n.mu.Lock()
 	delete(p.n.punching, p.sock)
 	p.n.mu.Unlock()
-	if p.stream.Proven() {
+	if p.stream.Socket() == p.sock {
 		if p.n.goBackground(func() {
 			select {
 			case <-p.stream.Done():

@@ -418,6 +418,18 @@ func (c *Conn) end(f func() error) (err error) {
 // Done is closed when this end has closed or destroyed the connection.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
+// Ended is closed when what carries the connection is over: both ends know that
+// both have ended, or it broke. Without that, as of a plain net.Conn, it is Done.
+func (c *Conn) Ended() <-chan struct{} {
+	switch s := c.stream.(type) {
+	case interface{ Ended() <-chan struct{} }:
+		return s.Ended()
+	case interface{ Done() <-chan struct{} }:
+		return s.Done()
+	}
+	return c.done
+}
+
 // WaitConfirmed waits until the peer has proved that it is there. It returns why
 // it cannot any more.
 func (c *Conn) WaitConfirmed(ctx context.Context) error {

@@ -37,6 +37,8 @@ type Options struct {
 	// SendBuffer is how many bytes a stream takes from its writer beyond what is
 	// on its way; 0 means 256 KiB.
 	SendBuffer int
+	// Open opens the sockets; nil means UDP over IPv4.
+	Open func(at netip.AddrPort) (PacketConn, error)
 }
 
 const (

@@ -41,6 +41,13 @@ type Socket struct {
 
 // Listen opens a UDP socket over IPv4 and reads it until it is closed.
 func (m *Mux) Listen(at netip.AddrPort, h Handler) (*Socket, error) {
+	if m.opts.Open != nil {
+		conn, err := m.opts.Open(at)
+		if err != nil {
+			return nil, fmt.Errorf("no socket at %v: %w", at, err)
+		}
+		return m.Serve(conn, h)
+	}
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, fmt.Errorf("no UDP socket at %v: %w", at, err)

@@ -311,6 +311,13 @@ func (s *Stream) Remote() netip.AddrPort {
 	return s.remote
 }
 
+// Socket returns the socket by which the stream sends, nil before it is connected.
+func (s *Stream) Socket() *Socket {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sock
+}
+
 // LocalAddr implements net.Conn.
 func (s *Stream) LocalAddr() net.Addr {
 	s.mu.Lock()

@@ -19,6 +19,8 @@ type Network struct {
 	conns  map[netip.AddrPort]*Conn
 	faults Faults
 	tap    func(data []byte, from, to netip.AddrPort) bool
+	nats   map[netip.Addr]*NAT
+	port   uint16
 }
 
 // Faults is what the network does to datagrams.
@@ -29,7 +31,10 @@ type Faults struct {
 
 // New returns a network whose faults are the same each time for a seed.
 func New(seed uint64, f Faults) *Network {
-	return &Network{rng: rand.New(rand.NewPCG(seed, seed)), conns: make(map[netip.AddrPort]*Conn), faults: f}
+	return &Network{
+		rng: rand.New(rand.NewPCG(seed, seed)), faults: f, port: 1024,
+		conns: make(map[netip.AddrPort]*Conn), nats: make(map[netip.Addr]*NAT),
+	}
 }
 
 // Tap has f called with each datagram; it is lost if f returns false.
@@ -49,34 +54,45 @@ func (n *Network) Set(f Faults) {
 // queueSize is how many datagrams wait to be read, as in a kernel's buffer.
 const queueSize = 2048
 
-// Listen returns a socket at an address.
-func (n *Network) Listen(at string) *Conn {
-	c := &Conn{n: n, addr: netip.MustParseAddrPort(at), queue: make(chan datagram, queueSize), closed: make(chan struct{})}
+// Listen returns a socket at an address; port 0 means any.
+func (n *Network) Listen(at string) *Conn { return n.ListenAt(netip.MustParseAddrPort(at)) }
+
+// ListenAt is Listen for an address that is one already.
+func (n *Network) ListenAt(at netip.AddrPort) *Conn {
+	c := n.newConn(at)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if at.Port() == 0 {
+		c.addr = netip.AddrPortFrom(at.Addr(), n.freePort())
+	}
 	n.conns[c.addr] = c
 	return c
 }
 
-// fate draws what happens to a datagram: when its copies arrive.
-func (n *Network) fate(data []byte, from, to netip.AddrPort) (*Conn, []time.Duration) {
+func (n *Network) newConn(at netip.AddrPort) *Conn {
+	return &Conn{n: n, addr: at, queue: make(chan datagram, queueSize), closed: make(chan struct{})}
+}
+
+// fate draws what happens to a datagram: who gets it, from whom, and when its
+// copies arrive.
+func (n *Network) fate(data []byte, by *Conn, to netip.AddrPort) (*Conn, netip.AddrPort, []time.Duration) {
 	n.mu.Lock()
 	tap := n.tap
+	c, from := n.route(by, to)
 	n.mu.Unlock()
 	if tap != nil && !tap(data, from, to) {
-		return nil, nil
+		return nil, from, nil
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c := n.conns[to]
 	if c == nil || n.rng.Float64() < n.faults.Loss {
-		return nil, nil
+		return nil, from, nil
 	}
 	delays := []time.Duration{n.delay()}
 	if n.rng.Float64() < n.faults.Repeat {
 		delays = append(delays, n.delay())
 	}
-	return c, delays
+	return c, from, delays
 }
 
 func (n *Network) delay() time.Duration {
@@ -96,6 +112,7 @@ type datagram struct {
 // Conn is a socket: what a udx.Mux serves.
 type Conn struct {
 	n      *Network
+	nat    *NAT // nil: it is on the network itself
 	addr   netip.AddrPort
 	queue  chan datagram
 	once   sync.Once
@@ -122,9 +139,9 @@ func (c *Conn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 		return 0, net.ErrClosed
 	default:
 	}
-	dst, delays := c.n.fate(b, c.addr, to)
+	dst, from, delays := c.n.fate(b, c, to)
 	for _, d := range delays {
-		dst.schedule(datagram{data: append([]byte(nil), b...), from: c.addr, at: time.Now().Add(d)}, d)
+		dst.schedule(datagram{data: append([]byte(nil), b...), from: from, at: time.Now().Add(d)}, d)
 	}
 	return len(b), nil
 }
@@ -169,6 +186,10 @@ func (c *Conn) Close() error {
 		close(c.closed)
 		c.n.mu.Lock()
 		defer c.n.mu.Unlock()
+		if c.nat != nil {
+			delete(c.nat.inner, c.addr)
+			return
+		}
 		delete(c.n.conns, c.addr)
 	})
 	return nil

@@ -1,0 +1,348 @@
+package hyperdht_test
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/parleyhub/parley/transport/hyperswarm/compact"
+	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
+	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnet"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// The commands as they travel.
+const (
+	handshakeCommand = 0
+	findPeerCommand  = 2
+	lookupCommand    = 3
+	announceCommand  = 4
+	putCommand       = 6
+)
+
+// attacker is a socket on the simulated network that sends what it likes.
+type attacker struct {
+	t    *testing.T
+	conn *simnet.Conn
+	addr netip.AddrPort
+	got  chan *dhtrpc.Message
+}
+
+func newAttacker(t *testing.T, i *internet, at string) *attacker {
+	a := &attacker{t: t, conn: i.net.Listen(at), addr: netip.MustParseAddrPort(at), got: make(chan *dhtrpc.Message, 10_000)}
+	t.Cleanup(func() { a.conn.Close() })
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, _, err := a.conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			if m, err := dhtrpc.Parse(bytes.Clone(buf[:n])); err == nil {
+				a.got <- m
+			}
+		}
+	}()
+	return a
+}
+
+func (a *attacker) send(to netip.AddrPort, m dhtrpc.Message) {
+	a.t.Helper()
+	if _, err := a.conn.WriteToUDPAddrPort(m.Append(nil), to); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// settle lets everything happen that is under way, and drops what came.
+func (a *attacker) settle() (count int) {
+	time.Sleep(time.Second) // of the bubble
+	synctest.Wait()
+	for {
+		select {
+		case <-a.got:
+			count++
+		default:
+			return count
+		}
+	}
+}
+
+// ask returns the answer to one message, nil if there is none.
+func (a *attacker) ask(to netip.AddrPort, m dhtrpc.Message) *dhtrpc.Message {
+	a.t.Helper()
+	a.send(to, m)
+	time.Sleep(time.Second) // of the bubble
+	synctest.Wait()
+	select {
+	case r := <-a.got:
+		return r
+	default:
+		return nil
+	}
+}
+
+// token gets a token of a node.
+func (a *attacker) token(to netip.AddrPort) (token, id *[32]byte) {
+	a.t.Helper()
+	r := a.ask(to, dhtrpc.Message{Command: lookupCommand, Target: &[32]byte{}})
+	if r == nil || r.Token == nil {
+		a.t.Fatal("there is no token")
+	}
+	return r.Token, r.ID
+}
+
+// handshakeMessage is a client's first message to the owner of a key.
+func handshakeMessage(t *testing.T, from *keys.Pair, to keys.PublicKey) []byte {
+	t.Helper()
+	i, err := handshake.NewInitiator(from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := []byte{1, 24, 0, 1, 1, 0, 7, 0, 1} // open, stream 7
+	msg, err := i.Message(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return compact.AppendBuffer([]byte{0, 0}, msg)
+}
+
+// A recorded handshake, sent again by whoever forwarded it, brings no connection
+// and touches none.
+func TestReplayedHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 6)
+		defer i.close()
+		server := i.public(netip.MustParseAddrPort("9.1.1.1:49737"))
+		l, err := server.Listen(hyperdht.ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.WaitAnnounced(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		var recorded *dhtrpc.Message
+		i.net.Tap(func(data []byte, _, to netip.AddrPort) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if m, err := dhtrpc.Parse(bytes.Clone(data)); err == nil && !m.Response && !m.Internal && m.Command == handshakeCommand && to == server.Public() {
+				recorded = m
+			}
+			return true
+		})
+		client := i.behind(i.net.NAT("5.5.5.5", simnet.Same), "192.168.0.2")
+		conn, err := client.Dial(context.Background(), l.Key(), hyperdht.DialOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		live, err := l.Accept(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mallory := newAttacker(t, i, "7.7.7.7:7")
+		for _, wait := range []time.Duration{time.Second, 12 * time.Second, 5 * time.Minute} {
+			time.Sleep(wait) // of the bubble
+			mu.Lock()
+			replay := *recorded
+			mu.Unlock()
+			mallory.send(server.Public(), replay)
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			if c, err := l.Accept(ctx); err == nil {
+				t.Errorf("after %v a replay made a connection with %v", wait, c.RemoteKey())
+			}
+			cancel()
+		}
+		if err := conn.WriteMessage([]byte("still here")); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := live.ReadMessage(); err != nil || string(m) != "still here" {
+			t.Errorf("the live connection: %q, %v", m, err)
+		}
+		conn.Destroy()
+	})
+}
+
+// Somebody with a key of their own, who never answers, holds nothing for long.
+func TestFloodOfHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 4)
+		defer i.close()
+		server := i.public(netip.MustParseAddrPort("9.1.1.1:49737"))
+		l := i.serve(server)
+		key := l.Key()
+		target := keys.Hash(key[:])
+		mallory := newAttacker(t, i, "7.7.7.7:7")
+		const flood = 300
+		for n := range flood {
+			mallory.send(server.Public(), dhtrpc.Message{TID: uint16(n), Command: handshakeCommand, Target: &target, Value: handshakeMessage(t, keys.Generate(), key)})
+		}
+		if answered := mallory.settle(); answered == 0 || answered > 60 {
+			t.Errorf("%d of %d handshakes of one host were answered", answered, flood)
+		}
+		// Others are let in as before.
+		conn, err := i.behind(i.net.NAT("5.5.5.5", simnet.Same), "192.168.0.2").Dial(context.Background(), key, hyperdht.DialOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Destroy()
+		time.Sleep(time.Minute) // of the bubble
+		if n := server.Streams(); n != 0 {
+			t.Errorf("%d streams are left", n)
+		}
+	})
+}
+
+// The client's address may be a victim's that a forged packet names.
+func TestUnprovenClientsGetNextToNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 4)
+		defer i.close()
+		server := i.public(netip.MustParseAddrPort("9.1.1.1:49737"))
+		l := i.serve(server) // which says something at once
+		key := l.Key()
+		target := keys.Hash(key[:])
+		msg := dhtrpc.Message{Command: handshakeCommand, Target: &target, Value: handshakeMessage(t, keys.Generate(), key)}
+		victim := netip.MustParseAddrPort("8.8.8.8:8")
+		var mu sync.Mutex
+		sent := 0
+		i.net.Tap(func(data []byte, _, to netip.AddrPort) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if to == victim {
+				sent += len(data)
+			}
+			return true
+		})
+		forged := newAttacker(t, i, victim.String()) // sends as the victim would
+		forged.send(server.Public(), msg)
+		time.Sleep(time.Minute) // of the bubble
+		mu.Lock()
+		defer mu.Unlock()
+		if got, budget := sent, 3*len(msg.Append(nil)); got == 0 || got > budget {
+			t.Errorf("the victim got %d bytes for %d", got, len(msg.Append(nil)))
+		}
+	})
+}
+
+// A node sends to third parties only what they asked for through it.
+func TestNodesReflectNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 4)
+		defer i.close()
+		node := i.nodes[1]
+		victim, mallory := newAttacker(t, i, "8.8.8.8:8"), newAttacker(t, i, "7.7.7.7:7")
+		target := [32]byte{1}
+		noise := bytes.Repeat([]byte{1}, 500)
+		value := func(mode byte, addrs ...netip.AddrPort) []byte {
+			b := compact.AppendBuffer([]byte{byte(1<<len(addrs) - 1), mode}, noise)
+			for _, a := range addrs {
+				b = compact.AppendAddr(b, a)
+			}
+			return b
+		}
+		punch := func(mode byte) []byte {
+			return compact.AppendAddr(compact.AppendBuffer([]byte{1, mode, 0}, noise), victim.addr)
+		}
+		for n, m := range []dhtrpc.Message{
+			{Command: 0, Target: &target, Value: value(1, victim.addr)},              // an answer that nobody waits for
+			{Command: 0, Target: &target, Value: value(0, victim.addr, victim.addr)}, // a relay that the client chooses
+			{Command: 0, Target: &target, Value: value(2, victim.addr)},
+			{Command: 0, Target: &target, Value: value(3, victim.addr, victim.addr)},
+			{Command: 1, Target: &target, Value: punch(0)},
+			{Command: 1, Target: &target, Value: punch(1)},
+			{Command: 1, Target: &target, Value: punch(2)},
+		} {
+			mallory.send(node.Public(), m)
+			if got := victim.settle(); got != 0 {
+				t.Errorf("message %d made the node send %d to a third party", n, got)
+			}
+		}
+	})
+}
+
+// Nobody can announce, or store, for another; nor under a key that signs
+// everything.
+func TestForgedAnnouncementsAndRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 4)
+		defer i.close()
+		node := i.nodes[1].Public()
+		mallory := newAttacker(t, i, "7.7.7.7:7")
+		victim, own := keys.Generate(), keys.Generate()
+		announce := func(target [32]byte, key keys.PublicKey, sign func([]byte) [64]byte) dhtrpc.Message {
+			token, id := mallory.token(node)
+			peer := append(key[:], 0)
+			h := keys.Hash(target[:], id[:], token[:], peer)
+			sig := sign(append(keys.Announce[:], h[:]...))
+			return dhtrpc.Message{Command: announceCommand, Target: &target, Token: token, Value: append(append([]byte{5}, peer...), sig[:]...)}
+		}
+		v := victim.Public()
+		target := keys.Hash(v[:])
+		everything := func([]byte) [64]byte { return [64]byte{1} }
+		var identity keys.PublicKey
+		identity[0] = 1
+		for name, m := range map[string]dhtrpc.Message{
+			"signed by another":        announce(target, v, own.Sign),
+			"a key of small order":     announce(target, identity, everything),
+			"for the key's own target": announce(keys.Hash(identity[:]), identity, everything),
+		} {
+			if r := mallory.ask(node, m); r != nil {
+				t.Errorf("an announcement, %s: %+v", name, r)
+			}
+		}
+		if r := mallory.ask(node, announce(target, own.Public(), own.Sign)); r == nil || r.Error != 0 {
+			t.Errorf("a true announcement under another's target as a topic: %+v", r)
+		}
+		if r := mallory.ask(node, dhtrpc.Message{Command: findPeerCommand, Target: &target}); r == nil || r.Value != nil {
+			t.Errorf("the victim's route is %+v", r)
+		}
+		for name, key := range map[string]keys.PublicKey{"another's key": v, "a key of small order": identity} {
+			token, _ := mallory.token(node)
+			target := keys.Hash(key[:])
+			value := compact.AppendBuffer(append(key[:], 1), []byte("evil"))
+			if r := mallory.ask(node, dhtrpc.Message{Command: putCommand, Target: &target, Token: token, Value: append(value, append([]byte{1}, make([]byte, 63)...)...)}); r != nil {
+				t.Errorf("a record under %s: %+v", name, r)
+			}
+		}
+		without := announce(target, own.Public(), own.Sign)
+		without.Token = nil
+		if r := mallory.ask(node, without); r != nil {
+			t.Errorf("an announcement without a token: %+v", r)
+		}
+	})
+}
+
+// A node that listens itself gives its own key's place to nobody.
+func TestAListenersRouteIsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 4)
+		defer i.close()
+		server := i.public(netip.MustParseAddrPort("9.1.1.1:49737"))
+		pair := keys.Generate()
+		l, err := server.Listen(hyperdht.ListenOptions{Pair: pair})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.WaitAnnounced(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		// Even the key's owner, from elsewhere, does not redirect what comes here.
+		mallory := newAttacker(t, i, "7.7.7.7:7")
+		token, id := mallory.token(server.Public())
+		key := pair.Public()
+		target := keys.Hash(key[:])
+		peer := append(key[:], 0)
+		h := keys.Hash(target[:], id[:], token[:], peer)
+		sig := pair.Sign(append(keys.Announce[:], h[:]...))
+		mallory.ask(server.Public(), dhtrpc.Message{Command: announceCommand, Target: &target, Token: token, Value: append(append([]byte{5}, peer...), sig[:]...)})
+		if r := mallory.ask(server.Public(), dhtrpc.Message{Command: findPeerCommand, Target: &target}); r == nil || r.Value != nil {
+			t.Errorf("the node names %+v", r)
+		}
+	})
+}
