@@ -10,7 +10,6 @@ import (
 
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
-	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
 const (
@@ -188,13 +187,11 @@ func (c *conn) read() {
 func (c *conn) Close() error {
 	c.end(nil)
 	c.wg.Wait()
-	if s, ok := c.s.Stream().(*udx.Stream); ok {
-		t := time.NewTimer(linger)
-		defer t.Stop()
-		select {
-		case <-s.Done():
-		case <-t.C:
-		}
+	t := time.NewTimer(linger)
+	defer t.Stop()
+	select {
+	case <-c.s.Ended():
+	case <-t.C:
 	}
 	return nil
 }

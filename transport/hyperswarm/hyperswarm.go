@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
@@ -38,6 +39,9 @@ type Dialer struct {
 	Pair *keys.Pair
 	// Codec writes and reads the frames.
 	Codec transport.Codec
+	// Relays are hubs, by their keys, to go through when no direct path leads to a
+	// peer; see package relay. They are tried in turn.
+	Relays []keys.PublicKey
 }
 
 // Dial implements [transport.Dialer]. The connection's Peer is the key in
@@ -53,6 +57,9 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the endpoint's address is no public key", Err: err}
 	}
 	s, err := d.Node.Dial(ctx, key, hyperdht.DialOptions{Pair: d.Pair})
+	if err != nil && ctx.Err() == nil {
+		s, err = d.relayed(ctx, key, err)
+	}
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "no connection to " + key.String(), Err: err}
 	}
@@ -62,6 +69,19 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 		return nil, err
 	}
 	return newConn(s, &d.Codec, limit), nil
+}
+
+// relayed dials through the relays. It returns why the direct way failed, too.
+func (d *Dialer) relayed(ctx context.Context, key keys.PublicKey, direct error) (*secretstream.Conn, error) {
+	all := []error{direct}
+	for _, r := range d.Relays {
+		s, err := relay.Dial(ctx, d.Node, r, key, d.Pair, secretstream.Options{MaxMessage: MaxMessage(&d.Codec)})
+		if err == nil {
+			return s, nil
+		}
+		all = append(all, fmt.Errorf("through the relay %.8s…: %w", r, err))
+	}
+	return nil, errors.Join(all...)
 }
 
 // MaxMessage is how many bytes a message with frames of a codec may have: the

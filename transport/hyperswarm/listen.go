@@ -2,6 +2,7 @@ package hyperswarm
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
@@ -24,6 +26,9 @@ type ListenOptions struct {
 	Allow func(keys.PublicKey) bool
 	// Codec writes and reads the frames.
 	Codec transport.Codec
+	// Relays are hubs, by their keys, through which peers may come that have no
+	// direct path; see package relay.
+	Relays []keys.PublicKey
 	// Logger gets what nobody else learns of; nil discards it.
 	Logger *slog.Logger
 }
@@ -32,6 +37,7 @@ const backlog = 64
 
 type listener struct {
 	l      *hyperdht.Listener
+	relays []*relay.Listener
 	codec  transport.Codec
 	log    *slog.Logger
 	ctx    context.Context
@@ -60,15 +66,27 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	}
 	l := &listener{l: inner, codec: o.Codec, log: o.Logger, queue: make(chan *conn, backlog)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.wg.Go(l.run)
+	l.wg.Go(func() { l.run(inner) })
+	for _, key := range o.Relays {
+		r := relay.Listen(o.Node, key, relay.ListenOptions{
+			Pair: o.Pair, Access: allow, Stream: secretstream.Options{MaxMessage: MaxMessage(&o.Codec)}, Logger: o.Logger,
+		})
+		l.relays = append(l.relays, r)
+		l.wg.Go(func() { l.run(r) })
+	}
 	return l, nil
+}
+
+// source is where connections come from.
+type source interface {
+	Accept(context.Context) (*secretstream.Conn, error)
 }
 
 // run takes connections until the listener closes. What a peer says first shows
 // that it is there, and no recording.
-func (l *listener) run() {
+func (l *listener) run(from source) {
 	for {
-		s, err := l.l.Accept(l.ctx)
+		s, err := from.Accept(l.ctx)
 		if err != nil {
 			l.cancel()
 			return
@@ -119,6 +137,9 @@ func (l *listener) Endpoint() agent.Endpoint {
 func (l *listener) Close() error {
 	l.cancel()
 	err := l.l.Close()
+	for _, r := range l.relays {
+		err = errors.Join(err, r.Close())
+	}
 	l.wg.Wait()
 	for {
 		select {

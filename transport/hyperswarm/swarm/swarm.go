@@ -280,7 +280,7 @@ func (s *Swarm) add(c *secretstream.Conn) {
 func (s *Swarm) follow(c *Conn) {
 	select {
 	case <-c.Done():
-	case <-c.over():
+	case <-c.Ended():
 		c.Destroy()
 	}
 	key := c.RemoteKey()
@@ -299,14 +299,6 @@ func (s *Swarm) follow(c *Conn) {
 	}
 	p.proven = true
 	s.retry(p)
-}
-
-// over is closed when the connection's stream has ended.
-func (c *Conn) over() <-chan struct{} {
-	if s, ok := c.Stream().(interface{ Done() <-chan struct{} }); ok {
-		return s.Done()
-	}
-	return nil
 }
 
 // JoinPeer keeps a connection with a peer whatever its topics.

@@ -103,6 +103,9 @@ func (t *Topic) run() {
 	defer t.leave()
 	for {
 		err := t.round()
+		if t.ctx.Err() != nil {
+			return
+		}
 		t.mu.Lock()
 		t.err = err
 		t.mu.Unlock()
