@@ -89,7 +89,7 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	}
 	b.url = "nats://" + b.embedded.address()
 	b.link = newLink(b.log, "the embedded NATS server", maxLocalDelay)
-	hub := server.User{Username: "hub"}
+	hub := server.User{Username: hubUser}
 	password, _ := b.embedded.users.add(hub, time.Time{})
 	if err := b.connect(cfg, "",
 		nats.InProcessServer(b.embedded.server),

@@ -95,6 +95,9 @@ func (b *Bus) Revoke(user string) error {
 	if b.embedded == nil {
 		return &Error{Code: CodeUnsupported, Message: "only the hub's own bus has grants"}
 	}
+	if user == hubUser {
+		return &Error{Code: CodeConfig, Message: "the hub's own user is no grant", Remedy: "name the user of a grant"}
+	}
 	b.embedded.users.remove(user)
 	return b.embedded.disconnect(user)
 }

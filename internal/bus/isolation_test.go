@@ -364,6 +364,9 @@ func TestARevokedCredentialIsOfNoUse(t *testing.T) {
 		t.Errorf("Revoke on a joined bus: %v", err)
 	}
 	must(t, s.hub.Revoke("nobody"))
+	if err := s.hub.Revoke("hub"); code(err) != bus.CodeConfig || !s.hub.Conn().IsConnected() {
+		t.Errorf("the hub's own user was revoked: %v", err)
+	}
 }
 
 // The CONNECT of NATS can name an account, and can be sent again.

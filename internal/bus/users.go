@@ -10,6 +10,8 @@ import (
 )
 
 const (
+	hubUser = "hub" // the hub's own; a Grant's has the name of its account and a dot
+
 	// grantTTL is how long a Grant may stay unused.
 	grantTTL = 30 * time.Second
 	// maxUnused bounds the Grants that wait to be used.
