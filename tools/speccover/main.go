@@ -175,7 +175,7 @@ func parseSpec(text string) (spec, error) {
 type references map[string][]string
 
 var (
-	reference = regexp.MustCompile(`\b(?:(?:HUB|REQ)-[A-Z0-9][A-Z0-9-]*[A-Z0-9]|Req(?:uirement)? ?[0-9]+\.[0-9]+|(?:Test|Fuzz)?Property ?0*[0-9]+)`)
+	reference = regexp.MustCompile(`\b(?:(?:HUB|REQ)-[A-Z0-9][A-Z0-9-]*[A-Z0-9]|Req(?:uirement)? ?[0-9]+\.[0-9]+(?:, [0-9]+\.[0-9]+)*|(?:Test|Fuzz)?Property ?0*[0-9]+)`)
 	testFunc  = regexp.MustCompile(`^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
 	number    = regexp.MustCompile(`^(Req)(?:uirement)? ?([0-9.]+)$|^(?:Test|Fuzz)?(Property) ?0*([0-9]+)$`)
 )
@@ -197,8 +197,7 @@ func (r references) scan(file, source string) {
 			pending = nil // of a helper
 		}
 		inComment = strings.HasPrefix(line, "//")
-		for _, id := range reference.FindAllString(line, -1) {
-			id = canonical(id)
+		for _, id := range named(line) {
 			if inComment {
 				pending = append(pending, id)
 			} else if current != "" {
@@ -206,6 +205,21 @@ func (r references) scan(file, source string) {
 			}
 		}
 	}
+}
+
+// named are the ids in a line, as the lists write them. "Req 9.1, 9.2" names two.
+func named(line string) []string {
+	var ids []string
+	for _, found := range reference.FindAllString(line, -1) {
+		first, more, _ := strings.Cut(found, ", ")
+		ids = append(ids, canonical(first))
+		for _, number := range strings.Split(more, ", ") {
+			if number != "" {
+				ids = append(ids, "Req "+number)
+			}
+		}
+	}
+	return ids
 }
 
 func (r references) add(id, file, test string) {

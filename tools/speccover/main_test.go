@@ -29,7 +29,7 @@ func TestTestsAreFoundByTheIDsTheyName(t *testing.T) {
 
 // HUB-AA: said in the comment.
 func TestOne(t *testing.T) {
-	// Requirement 4.5, within.
+	// Requirement 4.5, within; Req 9.1, 9.2, 10.3.
 }
 
 // HUB-AA belongs to the helper and to nobody else.
@@ -37,12 +37,14 @@ func helper() {}
 
 func TestProperty16Holds(t *testing.T) {}
 `)
-	for id, want := range map[string]string{"HUB-AA": "TestOne in a_test.go", "Req 4.5": "TestOne in a_test.go", "Property 16": "TestProperty16Holds in a_test.go"} {
+	for id, want := range map[string]string{"HUB-AA": "TestOne in a_test.go", "Req 4.5": "TestOne in a_test.go", "Property 16": "TestProperty16Holds in a_test.go",
+		"Req 9.1": "TestOne in a_test.go", "Req 9.2": "TestOne in a_test.go", "Req 10.3": "TestOne in a_test.go"} {
 		if got := strings.Join(refs[id], ";"); got != want {
 			t.Errorf("%s: %q, want %q", id, got, want)
 		}
 	}
-	if err := verify([]spec{mustParse(t, list)}, refs); err != nil {
+	all := list + "- Req 9.1: a\n- Req 9.2: b\n- Req 10.3: c\n"
+	if err := verify([]spec{mustParse(t, all)}, refs); err != nil {
 		t.Error(err)
 	}
 }
