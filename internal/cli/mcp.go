@@ -82,7 +82,14 @@ func (a *app) mcp(ctx context.Context) error {
 	finder := busfinder.ForProject(cfg)
 	finder.Logger = log.With("component", "nats-connection")
 	finder.Hub = func() (*config.Loaded, error) { return a.load() }
-	opts := mcpserver.ProjectOptions{Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log}
+	opts := mcpserver.ProjectOptions{
+		Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log,
+		Idle: func() {
+			if err := giveBackMemory(); err != nil {
+				log.Debug("memory was not given back", "error", err)
+			}
+		},
+	}
 	if cfg.Networked() {
 		if err := a.joinNetwork(ctx, cfg, &opts); err != nil {
 			return err

@@ -30,6 +30,8 @@ type ProjectOptions struct {
 	DialNetwork func(context.Context) (*bus.Bus, error)
 	// StateDir is that of mesh.Config.
 	StateDir string
+	// Idle: see Options.
+	Idle func()
 	// Logger is slog.Default() where it is nil.
 	Logger *slog.Logger
 }
@@ -57,7 +59,7 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 		p.network = mesh.Open(network)
 		groups = append(groups, NewNetwork(p.network, AutoRegistration(cfg)))
 	}
-	p.Service = NewService(Options{Version: opts.Version, Groups: groups, Logger: opts.Logger})
+	p.Service = NewService(Options{Version: opts.Version, Groups: groups, Idle: opts.Idle, Logger: opts.Logger})
 	return p, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -44,6 +45,9 @@ type Completer interface {
 type Options struct {
 	Version string
 	Groups  []Group
+	// Idle is called when nothing was asked for a while, once after each time
+	// that something was. Nil for nothing.
+	Idle func()
 	// Logger is slog.Default() where it is nil.
 	Logger *slog.Logger
 }
@@ -54,7 +58,8 @@ type Service struct {
 	opts   Options
 	log    *slog.Logger
 	tokens tokens
-	tools  sync.Map // definitions of tools by toolKey, made once
+	tools  sync.Map    // definitions of tools by toolKey, made once
+	idle   *time.Timer // nil without Idle
 
 	stopped context.Context
 	stop    context.CancelFunc
@@ -69,13 +74,22 @@ func NewService(opts Options) *Service {
 	}
 	s := &Service{opts: opts, log: opts.Logger.With("component", "mcp-server")}
 	s.stopped, s.stop = context.WithCancel(context.Background())
+	if opts.Idle != nil {
+		s.idle = time.AfterFunc(idleAfter, opts.Idle)
+	}
 	return s
 }
+
+// idleAfter is how long nothing must have been asked.
+const idleAfter = 5 * time.Second
 
 // Stop ends the calls that wait for something, and what groups do in the
 // background. Other calls still work.
 func (s *Service) Stop() {
 	s.endWaits()
+	if s.idle != nil {
+		s.idle.Stop()
+	}
 	s.running.Wait()
 }
 
@@ -170,6 +184,9 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
 			}
 		}()
+		if s.service.idle != nil {
+			s.service.idle.Reset(idleAfter)
+		}
 		result, err = next(ctx, method, req)
 		if e, ok := errors.AsType[explained](err); ok { // of a resource: tools return results
 			_, message, remedy := e.Explain()
