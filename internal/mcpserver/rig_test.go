@@ -132,8 +132,15 @@ type agent struct {
 	logged  chan *mcp.LoggingMessageParams
 }
 
-// join connects a client with a server of its own for the project.
-func join(t testing.TB, p *mcpserver.Project) *agent {
+// join connects a client with a server of its own for the project, in the latest
+// revision.
+func join(t testing.TB, p *mcpserver.Project) *agent { return joinAs(t, p, "") }
+
+// subscriber is a client of a revision in which subscribing is a call of its own,
+// whose answer comes when it is done.
+func subscriber(t testing.TB, p *mcpserver.Project) *agent { return joinAs(t, p, "2025-11-25") }
+
+func joinAs(t testing.TB, p *mcpserver.Project, revision string) *agent {
 	t.Helper()
 	a := &agent{t: t, updated: make(chan string, 100), logged: make(chan *mcp.LoggingMessageParams, 100)}
 	toServer, fromClient := io.Pipe()
@@ -149,7 +156,7 @@ func join(t testing.TB, p *mcpserver.Project) *agent {
 		LoggingMessageHandler:  func(_ context.Context, r *mcp.LoggingMessageRequest) { a.logged <- r.Params },
 	})
 	var err error
-	a.session, err = client.Connect(t.Context(), &mcp.IOTransport{Reader: toClient, Writer: fromClient}, nil)
+	a.session, err = client.Connect(t.Context(), &mcp.IOTransport{Reader: toClient, Writer: fromClient}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	if err != nil {
 		t.Fatal(err)
 	}
