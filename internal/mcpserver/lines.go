@@ -116,7 +116,19 @@ func (l *lines) pump() {
 	l.ended()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.err = err
+	if l.err == nil {
+		l.err = err
+	}
+	l.changed.Broadcast()
+}
+
+// finish ends the reading: what was read before is still answered.
+func (l *lines) finish() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = io.EOF
+	}
 	l.changed.Broadcast()
 }
 
@@ -124,10 +136,10 @@ func (l *lines) pump() {
 func (l *lines) wantsMore() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.closed && len(l.underWay)+len(l.urgent) >= maxUnderWay {
+	for !l.closed && l.err == nil && len(l.underWay)+len(l.urgent) >= maxUnderWay {
 		l.changed.Wait()
 	}
-	return !l.closed
+	return !l.closed && l.err == nil
 }
 
 var errLineTooLong = errors.New("the line is too long")

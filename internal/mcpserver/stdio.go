@@ -31,12 +31,12 @@ func (s *Service) ServeLines(ctx context.Context, in io.ReadCloser, out io.Write
 	case err = <-done:
 	case <-ctx.Done():
 		s.endWaits()
-		closed := make(chan error, 1)
-		go func() { closed <- session.Close() }() // hangs while the client does not read
+		conn.finish()
 		select {
-		case err = <-closed:
+		case err = <-done:
 		case <-time.After(closePatience):
 			s.log.Warn("the client does not read its last answers")
+			go func() { _ = session.Close() }() // hangs until it does
 		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {

@@ -14,11 +14,14 @@ import (
 
 // The limits of a wait. Clients give a call up after 60 s.
 const (
-	defaultWait   = 50 * time.Second
-	maxWait       = 55 * time.Second
-	progressEvery = 10 * time.Second
-	maxNews       = 256 << 10 // bytes of text in one answer
+	defaultWait = 50 * time.Second
+	maxWait     = 55 * time.Second
+	maxNews     = 256 << 10 // bytes of text in one answer
 )
+
+// progressEvery is how often a client hears that a wait is alive. Tests change
+// it.
+var progressEvery = 10 * time.Second
 
 type waitForMessagesIn struct {
 	Channels       []string `json:"channels,omitempty" jsonschema:"Only these channels; all of the project by default"`
