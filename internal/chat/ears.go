@@ -99,3 +99,48 @@ func (e *ears) rest() (woken bool) {
 	e.sub = nil
 	return false
 }
+
+// again is when to look once more after something was heard. Those who listen
+// hear a message before the stream has stored it, so the first look may be too
+// early; how much too early depends on the server's load.
+var again = []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second}
+
+// echo repeats what was heard, some times.
+type echo struct {
+	mu    sync.Mutex
+	timer *time.Timer // nil before the first
+	step  int
+	ended bool
+}
+
+// begin lets repeat be called at the times of again, counted anew.
+func (e *echo) begin(repeat func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.step = 0
+	switch {
+	case e.ended:
+	case e.timer == nil:
+		e.timer = time.AfterFunc(again[0], func() { e.next(); repeat() })
+	default:
+		e.timer.Reset(again[0])
+	}
+}
+
+func (e *echo) next() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.step++; e.step < len(again) && !e.ended {
+		e.timer.Reset(again[e.step])
+	}
+}
+
+// end ends the repeating; one that is under way may still come.
+func (e *echo) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = true
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+}

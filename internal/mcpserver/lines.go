@@ -46,16 +46,9 @@ type lines struct {
 	urgent   []jsonrpc.Message  // all but tool calls
 	calls    []*jsonrpc.Request // tool calls, which begin one after the other
 	turn     any                // the id of the tool call that has begun, nil if the next may
-	underWay map[any]pending    // requests without an answer, by id
+	underWay map[any]*batch     // requests without an answer, by id; nil: in no batch
 	err      error              // of the input, io.EOF at its end
 	closed   bool
-}
-
-// pending is a request that has no answer yet.
-type pending struct {
-	batch *batch // nil: in none
-	// lasting is set where the answer comes with the end of the connection.
-	lasting bool
 }
 
 // batch collects the answers of requests that came together.
@@ -70,7 +63,7 @@ func (l *lines) Connect(context.Context) (mcp.Connection, error) { return l, nil
 // newLines makes a connection that reads in until it ends or breaks. Close closes
 // in, so that the goroutine that reads it ends where closing has that effect.
 func newLines(in io.ReadCloser, out io.Writer, ended func()) *lines {
-	l := &lines{in: bufio.NewReaderSize(in, 64<<10), close: in.Close, ended: ended, out: out, underWay: map[any]pending{}}
+	l := &lines{in: bufio.NewReaderSize(in, 64<<10), close: in.Close, ended: ended, out: out, underWay: map[any]*batch{}}
 	l.changed.L = &l.mu
 	return l
 }
@@ -184,12 +177,13 @@ func (l *lines) accept(line []byte) error {
 	// One more is missing until all are queued, for a quick answer must not
 	// complete the batch.
 	b := &batch{missing: 1}
+	var refused []json.RawMessage
 	for _, element := range elements {
 		if problem := l.enqueue(element, b); problem != "" {
-			b.answers = append(b.answers, refusal(jsonrpc.CodeInvalidRequest, problem))
+			refused = append(refused, refusal(jsonrpc.CodeInvalidRequest, problem))
 		}
 	}
-	return l.answered(b, nil)
+	return l.answered(b, refused...)
 }
 
 // enqueue queues one message for Read. It returns what is wrong with it.
@@ -210,7 +204,7 @@ func (l *lines) enqueue(data []byte, b *batch) (problem string) {
 		if _, taken := l.underWay[id]; taken {
 			return fmt.Sprintf("the id %.80q belongs to a request that is under way", fmt.Sprint(id))
 		}
-		l.underWay[id] = pending{b, request.Method == "subscriptions/listen"}
+		l.underWay[id] = b
 		if b != nil {
 			b.missing++
 		}
@@ -235,7 +229,7 @@ func (l *lines) forget(cancelled *jsonrpc.Request) bool {
 		return false
 	}
 	id, err := jsonrpc.MakeID(params.RequestID)
-	if err != nil || !id.IsValid() || l.underWay[id.Raw()].batch != nil { // those of a batch are answered
+	if err != nil || !id.IsValid() || l.underWay[id.Raw()] != nil { // those of a batch are answered
 		return false
 	}
 	before := len(l.calls)
@@ -290,22 +284,11 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 			l.calls = l.calls[1:]
 			l.turn = call.ID.Raw()
 			return call, nil
-		case l.err != nil && l.answeredAll():
+		case l.err != nil && len(l.underWay) == 0:
 			return nil, l.err
 		}
 		l.changed.Wait()
 	}
-}
-
-// answeredAll tells whether what is under way needs no more waiting. The caller
-// holds the lock.
-func (l *lines) answeredAll() bool {
-	for _, p := range l.underWay {
-		if !p.lasting {
-			return false
-		}
-	}
-	return true
 }
 
 // Write implements mcp.Connection. It blocks while the client does not read.
@@ -327,7 +310,7 @@ func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 	}
 	id := response.ID.Raw()
 	l.mu.Lock()
-	b := l.underWay[id].batch
+	b := l.underWay[id]
 	l.mu.Unlock()
 	if b == nil {
 		err = l.writeLine(data)
@@ -357,12 +340,11 @@ func coded(err error) error {
 	return e
 }
 
-// answered adds an answer to a batch and writes it when it is complete.
-func (l *lines) answered(b *batch, answer []byte) error {
+// answered adds the answers of one of a batch's parts, and writes the batch when it
+// is complete.
+func (l *lines) answered(b *batch, answers ...json.RawMessage) error {
 	l.mu.Lock()
-	if answer != nil {
-		b.answers = append(b.answers, answer)
-	}
+	b.answers = append(b.answers, answers...)
 	b.missing--
 	complete := b.missing == 0 && len(b.answers) > 0
 	l.mu.Unlock()
