@@ -64,8 +64,8 @@ func (d *desk) stopHub() {
 	}
 }
 
-// mcpProcess is nats-mcp-server as an agent's program starts it.
-type mcpProcess struct {
+// mcpChild is nats-mcp-server as an agent's program starts it.
+type mcpChild struct {
 	*exec.Cmd
 	t      *testing.T
 	in     io.WriteCloser
@@ -84,9 +84,9 @@ func (d *desk) command(program, project string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func (d *desk) start(project string, env ...string) *mcpProcess {
+func (d *desk) start(project string, env ...string) *mcpChild {
 	d.t.Helper()
-	p := &mcpProcess{Cmd: d.command(cli.MCPServer, project), t: d.t}
+	p := &mcpChild{Cmd: d.command(cli.MCPServer, project), t: d.t}
 	p.Env = append(p.Env, env...)
 	p.Stderr = &p.stderr
 	in, err := p.StdinPipe()
@@ -105,7 +105,7 @@ func (d *desk) start(project string, env ...string) *mcpProcess {
 }
 
 // ask writes a request and returns the answer's text.
-func (p *mcpProcess) ask(id int, method, params string) string {
+func (p *mcpChild) ask(id int, method, params string) string {
 	p.t.Helper()
 	if _, err := fmt.Fprintf(p.in, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", id, method, params); err != nil {
 		p.t.Fatal(err, p.stderr.String())
@@ -131,20 +131,20 @@ func (p *mcpProcess) ask(id int, method, params string) string {
 
 const shake = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`
 
-func (p *mcpProcess) call(id int, tool, arguments string) string {
+func (p *mcpChild) call(id int, tool, arguments string) string {
 	p.t.Helper()
 	return p.ask(id, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments))
 }
 
 // end closes the input and returns what is left on standard output.
-func (p *mcpProcess) end() string {
+func (p *mcpChild) end() string {
 	p.t.Helper()
 	p.in.Close()
 	return p.wait()
 }
 
 // wait waits for the exit code 0.
-func (p *mcpProcess) wait() string {
+func (p *mcpChild) wait() string {
 	p.t.Helper()
 	rest, err := io.ReadAll(p.out)
 	if err != nil {
@@ -162,7 +162,7 @@ func (p *mcpProcess) wait() string {
 func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
 	d := newDesk(t)
 	one, two, other := d.start("a"), d.start("a"), d.start("b")
-	for _, p := range []*mcpProcess{one, two, other} {
+	for _, p := range []*mcpChild{one, two, other} {
 		p.ask(1, "initialize", shake)
 	}
 	if got := one.call(2, "set_handle", `{"handle":"one"}`); got != "Handle set to: one" {
@@ -201,7 +201,7 @@ func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range []*mcpProcess{one, two, other} {
+	for _, p := range []*mcpChild{one, two, other} {
 		if rest := p.end(); rest != "" {
 			t.Errorf("there is more on standard output: %s", rest)
 		}
