@@ -19,13 +19,13 @@ type ears struct {
 	mu     sync.Mutex
 	sub    *nats.Subscription // nil while nobody listens
 	wanted bool               // since the last rest
-	echo   *time.Timer        // nil until something was heard
+	echo   *time.Timer        // nil until the ears were open
 }
 
-// echoes are how long after something was heard it is told again. The server
-// hands a message to who listens and to the stream at the same time: on a busy
-// machine who looks at once can look before it is stored. Each is counted from
-// the one before.
+// echoes are how long after something was heard, or could have been, it is told
+// again. The server hands a message to who listens and to the stream at the same
+// time: on a busy machine who looks at once can look before it is stored. Each is
+// counted from the one before.
 var echoes = []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second}
 
 // open begins to listen, if it does not yet. What is looked up on the same
@@ -39,29 +39,29 @@ func (e *ears) open(b *bus.Bus, subject string, heard func()) error {
 	}
 	sub, err := b.Conn().Subscribe(subject, func(*nats.Msg) {
 		heard()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		e.repeat(heard, echoes)
 	})
 	if err != nil {
 		return err
 	}
 	e.sub = sub
+	e.repeat(heard, echoes) // of what was said just before, and is not stored yet
 	return nil
 }
 
 // repeat tells again what was heard, after each of the pauses. What is heard
-// meanwhile begins anew.
+// meanwhile begins anew. The caller holds the lock.
 func (e *ears) repeat(heard func(), pauses []time.Duration) {
-	if len(pauses) == 0 {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.hush()
-	if e.sub == nil {
-		return // closed in between
+	if e.sub == nil || len(pauses) == 0 {
+		return
 	}
 	e.echo = time.AfterFunc(pauses[0], func() {
 		heard()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		e.repeat(heard, pauses[1:])
 	})
 }

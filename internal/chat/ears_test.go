@@ -44,6 +44,7 @@ func TestASpaceHearsOthersWhileSomebodyWaits(t *testing.T) {
 		t.Error("it still listens though nobody waits any more")
 	}
 	changed := s.Changed()
+	look(t, s)
 	send(t, other, "other", "roadmap", "3")
 	<-changed
 }
@@ -54,7 +55,17 @@ func TestWhatIsHeardIsToldAgain(t *testing.T) {
 	n := startServer(t)
 	s, other := ready(t, open(t, n.config("project-1"))), ready(t, open(t, n.config("project-1")))
 	changed := s.Changed()
+	look(t, s)
 	send(t, other, "other", "roadmap", "1")
 	<-changed
 	<-s.Changed() // hangs if it is told once
+}
+
+// look looks at a channel after Changed, as one must: the server has then begun to
+// tell what others say.
+func look(t *testing.T, s *chat.Space) {
+	t.Helper()
+	if _, err := s.Tips(t.Context(), []string{"roadmap"}); err != nil {
+		t.Fatal(err)
+	}
 }
