@@ -36,6 +36,11 @@ type Options struct {
 	// Interval between digests, give or take a fifth; 30 s.
 	Interval time.Duration
 
+	// Journal is told of each change of the document, whoever made it, before
+	// others are: all of them make the document again. It is called in the goroutine that
+	// owns the document and must not block. Nil for none.
+	Journal func(update []byte)
+
 	Logger    *slog.Logger   // nil for none
 	Telemetry telemetry.Sink // gets error and security events; nil for none
 }

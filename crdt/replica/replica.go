@@ -26,6 +26,7 @@ type Replica struct {
 	access                func(string) Access
 	forward               bool
 	interval              time.Duration
+	journal               func([]byte)
 	log                   *slog.Logger
 	telemetry             telemetry.Sink
 
@@ -71,7 +72,7 @@ func New(o Options) (*Replica, error) {
 	limits.Update = min(limits.Update, maxPayload)
 	r := &Replica{
 		agent: o.Agent, state: o.State, session: newSession(), epoch: o.Epoch, limits: limits,
-		access: o.Access, forward: !o.NoForward, interval: o.Interval, log: o.Logger, telemetry: o.Telemetry,
+		access: o.Access, forward: !o.NoForward, interval: o.Interval, journal: o.Journal, log: o.Logger, telemetry: o.Telemetry,
 		mail: make(chan func(), mailbox),
 		doc:  crdt.New(crdt.Options{Limits: &limits}), hold: newHoldback(), sent: map[string]uint64{},
 		owners: map[uint64]owner{}, banned: map[string]bool{},
@@ -265,11 +266,17 @@ func (r *Replica) Status(ctx context.Context) (Status, error) {
 
 // Save returns the whole state, to begin with in another process.
 func (r *Replica) Save(ctx context.Context) (Saved, error) {
-	var s Saved
-	err := r.run(ctx, func() {
-		s = Saved{Epoch: r.epoch, Update: r.doc.Snapshot(), Clock: maps.Clone(r.hold.clock)}
+	var saved Saved
+	err := r.Checkpoint(ctx, func(s Saved) { saved = s })
+	return saved, err
+}
+
+// Checkpoint calls f with the whole state, in the owner's goroutine, so that what
+// else f looks at is of the same moment.
+func (r *Replica) Checkpoint(ctx context.Context, f func(Saved)) error {
+	return r.run(ctx, func() {
+		f(Saved{Epoch: r.epoch, Update: r.doc.Snapshot(), Clock: maps.Clone(r.hold.clock)})
 	})
-	return s, err
 }
 
 // Attach links the replica with another agent, and asks it for what is missing here.
@@ -338,6 +345,9 @@ func (r *Replica) Close() error {
 // changed is told by the document of each change.
 func (r *Replica) changed(update []byte, _ any, local bool) {
 	r.version++
+	if r.journal != nil {
+		r.journal(update)
+	}
 	if !local {
 		return
 	}

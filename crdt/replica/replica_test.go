@@ -218,7 +218,7 @@ func randomEdit(t *rapid.T, d *crdt.Doc) error {
 
 // Property 27: an update that an agent broadcasts reaches all that are connected and is applied by
 // them, each once, in whatever order and however often it arrives, without any
-// state being asked for; each carries a vector clock (Req 9.1, 9.2, 9.4).
+// state being asked for; each carries a vector clock (Req 9.1, Req 9.2, Req 9.4).
 func TestProperty27BroadcastAndApplyRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {

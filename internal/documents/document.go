@@ -1,0 +1,276 @@
+package documents
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
+)
+
+// Document is one document of a Library. It is safe for concurrent use.
+type Document struct {
+	name  string
+	store *store
+	log   *slog.Logger
+	*replica.Replica
+
+	ctx  context.Context
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	queue   [][]byte // changes that are not in the log yet
+	queued  int      // their bytes
+	number  uint64   // of the last change that was made
+	stored  uint64   // of the last that is durable in the log
+	changed chan struct{}
+	failed  error // why the log does not take changes at the moment
+
+	// Of the writer.
+	head     head
+	sequence uint64 // of the last change in the stream
+	since    int    // bytes in the log behind the snapshot
+}
+
+// When a snapshot is taken, and how much may wait for the log.
+const (
+	snapshotChanges = 1000
+	snapshotBytes   = 1 << 20
+	maxQueued       = 32 << 20
+	retryDelay      = time.Second
+)
+
+// hubAgent is whom the hub's own replica writes for.
+const hubAgent = "hub"
+
+func openDocument(ctx context.Context, s *store, name string, create bool, log *slog.Logger) (*Document, error) {
+	h, err := s.head(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if h.revision == 0 {
+		if !create {
+			return nil, &Error{Code: CodeNotFound, Message: "there is no document " + name, Remedy: "`parley doc list` shows those that there are; the first edit makes one"}
+		}
+		if h.revision, err = s.setHead(ctx, name, h); err != nil {
+			return nil, err
+		}
+	}
+	d := &Document{name: name, store: s, log: log.With("document", name), head: h, changed: make(chan struct{})}
+	state, err := d.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.Replica, err = replica.New(replica.Options{
+		Agent: hubAgent, State: name, Epoch: h.Epoch, Logger: d.log, Journal: d.journal,
+		Saved: &replica.Saved{Epoch: h.Epoch, Update: state, Clock: h.Clock},
+	})
+	if err != nil {
+		return nil, storage(err, "the document %s cannot be opened", name)
+	}
+	d.ctx, d.stop = context.WithCancel(context.Background())
+	d.done.Add(1)
+	go d.write()
+	return d, nil
+}
+
+// load returns the state of snapshot and log together.
+func (d *Document) load(ctx context.Context) ([]byte, error) {
+	snapshot, err := d.store.snapshot(ctx, d.head)
+	if err != nil {
+		return nil, err
+	}
+	doc := crdt.New(crdt.Options{})
+	if snapshot != nil {
+		if _, err := doc.Apply(snapshot, nil); err != nil {
+			return nil, storage(err, "the snapshot of the document %s cannot be loaded", d.name)
+		}
+	}
+	d.number, d.sequence, err = d.store.replay(ctx, d.name, d.head, func(update []byte) error {
+		d.since += len(update)
+		_, err := doc.Apply(update, nil)
+		return err
+	})
+	d.stored = d.number
+	return doc.Snapshot(), err
+}
+
+// Name returns the document's name.
+func (d *Document) Name() string { return d.name }
+
+// journal takes a change for the log, in the goroutine that owns the document.
+func (d *Document) journal(update []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.number++
+	d.queue = append(d.queue, update)
+	d.queued += len(update)
+	d.signal()
+}
+
+// signal wakes those who wait for a change of the queue; the lock is held.
+func (d *Document) signal() {
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// Edit makes the edits of f one change and returns when it is durable. An error of
+// f takes the edits back.
+func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error {
+	if err := d.room(); err != nil {
+		return err
+	}
+	if err := d.Replica.Edit(ctx, f); err != nil {
+		return err
+	}
+	return d.Durable(ctx)
+}
+
+// room refuses edits while too many wait for a store that does not answer.
+func (d *Document) room() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.queued > maxQueued {
+		return &Error{Code: CodeStorage, Message: "the document " + d.name + " cannot be stored at the moment", Remedy: "`parley doctor` shows how the bus fares", Err: d.failed}
+	}
+	return nil
+}
+
+// Durable waits until all changes made so far are in the log.
+func (d *Document) Durable(ctx context.Context) error {
+	d.mu.Lock()
+	number := d.number
+	d.mu.Unlock()
+	for {
+		d.mu.Lock()
+		stored, changed := d.stored, d.changed
+		d.mu.Unlock()
+		if stored >= number {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.ctx.Done():
+			return &Error{Code: CodeClosed, Message: "the hub stops"}
+		}
+	}
+}
+
+// write brings changes to the log, and takes snapshots.
+func (d *Document) write() {
+	defer d.done.Done()
+	for {
+		d.mu.Lock()
+		queue, first, changed := d.queue, d.stored+1, d.changed
+		d.mu.Unlock()
+		if len(queue) == 0 {
+			select {
+			case <-changed:
+				continue
+			case <-d.ctx.Done():
+				return
+			}
+		}
+		if err := d.append(d.ctx, first, queue); err != nil {
+			if d.ctx.Err() != nil {
+				return
+			}
+			d.pause(err)
+			continue
+		}
+		if d.stored-d.head.Number >= snapshotChanges || d.since >= snapshotBytes {
+			if err := d.snapshot(d.ctx); err != nil && d.ctx.Err() == nil {
+				d.log.Error("a snapshot was not taken", "error", err)
+			}
+		}
+	}
+}
+
+// pause waits after a failure of the store. What is queued stays.
+func (d *Document) pause(err error) {
+	d.mu.Lock()
+	d.failed = err
+	d.mu.Unlock()
+	d.log.Error("changes of a document are not stored; trying again", "error", err)
+	select {
+	case <-time.After(retryDelay):
+	case <-d.ctx.Done():
+	}
+}
+
+// append stores changes, of which the first has a number, and returns when they are
+// durable.
+func (d *Document) append(ctx context.Context, first uint64, queue [][]byte) error {
+	queue = queue[:min(len(queue), 1000)]
+	batch := d.store.bus.NewBatch()
+	for i, update := range queue {
+		n := first + uint64(i)
+		if err := batch.Add(ctx, d.store.change(d.name, d.head.Epoch, n, update), jetstream.WithMsgID(changeID(d.name, d.head.Epoch, n))); err != nil {
+			return err
+		}
+	}
+	acks, err := batch.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, update := range queue {
+		d.sequence = max(d.sequence, acks[i].Sequence)
+		d.since += len(update)
+		d.queued -= len(update)
+	}
+	d.queue = d.queue[len(queue):]
+	d.stored += uint64(len(queue))
+	d.failed = nil
+	d.signal()
+	return nil
+}
+
+// snapshot stores the state as of now, once the log has all that is in it.
+func (d *Document) snapshot(ctx context.Context) error {
+	var number uint64
+	var saved replica.Saved
+	if err := d.Checkpoint(ctx, func(s replica.Saved) {
+		saved = s
+		d.mu.Lock()
+		number = d.number
+		d.mu.Unlock()
+	}); err != nil {
+		return err
+	}
+	for d.stored < number {
+		d.mu.Lock()
+		queue, first := d.queue, d.stored+1
+		d.mu.Unlock()
+		if err := d.append(ctx, first, queue[:min(uint64(len(queue)), number-d.stored)]); err != nil {
+			return err
+		}
+	}
+	h, err := d.store.point(ctx, d.name, d.head, head{Epoch: d.head.Epoch, Number: number, Sequence: d.sequence, Clock: saved.Clock}, saved.Update)
+	if err != nil {
+		return err
+	}
+	d.head, d.since = h, 0
+	return nil
+}
+
+// close stores what is queued, takes a snapshot of what has changed, and ends the
+// document.
+func (d *Document) close(ctx context.Context) error {
+	err := d.Durable(ctx)
+	d.stop()
+	d.done.Wait()
+	if err == nil && d.stored > d.head.Number {
+		err = d.snapshot(ctx)
+	}
+	d.Replica.Close()
+	return err
+}

@@ -1,0 +1,287 @@
+package documents_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/documents"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func openBus(t *testing.T) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir(), Durability: bus.DurabilityFast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func openLibrary(t *testing.T, b *bus.Bus) *documents.Library {
+	t.Helper()
+	l, err := documents.Open(t.Context(), documents.Options{Bus: b, Name: "hub"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func ensure(t *testing.T, l *documents.Library, name string) *documents.Document {
+	t.Helper()
+	d, err := l.Ensure(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func closeLibrary(t *testing.T, l *documents.Library) {
+	t.Helper()
+	if err := l.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func show(t *testing.T, d *documents.Document) string {
+	t.Helper()
+	var b []byte
+	var err error
+	if e := d.View(t.Context(), func(doc *crdt.Doc) { b, err = doc.JSON() }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	return string(b)
+}
+
+func set(key string, value any) func(*crdt.Doc) error {
+	return func(d *crdt.Doc) error { return d.Map("m").Set(key, value) }
+}
+
+// A change that was acknowledged is there after the process is gone without a word.
+func TestAcknowledgedChangesSurviveADeath(t *testing.T) {
+	b := openBus(t)
+	first := openLibrary(t, b)
+	d := ensure(t, first, "plan")
+	for i := range 30 {
+		if err := d.Edit(t.Context(), set(fmt.Sprint(i%3), i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := show(t, d)
+	// The second library opens what is stored while the first still stands: as after a kill.
+	second := openLibrary(t, b)
+	got, err := second.Get(t.Context(), "plan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := show(t, got); s != want {
+		t.Errorf("there is %s, want %s", s, want)
+	}
+	closeLibrary(t, second)
+	if err := first.Close(context.Background()); err == nil {
+		t.Error("the first library took a snapshot although the head is another's")
+	}
+}
+
+// The log is purged only behind verified snapshots, of which the newest but one would do too.
+func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
+	b := openBus(t)
+	want := ""
+	for round := range 4 {
+		l := openLibrary(t, b)
+		d := ensure(t, l, "plan")
+		if got := show(t, d); round > 0 && got != want {
+			t.Fatalf("round %d: there is %s, want %s", round, got, want)
+		}
+		for i := range 20 {
+			if err := d.Edit(t.Context(), set("k", 100*round+i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want = show(t, d)
+		closeLibrary(t, l)
+	}
+	stream, err := b.JetStream().Stream(t.Context(), "hub_CRDT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := info.State.Msgs; n != 20 {
+		t.Errorf("the log has %d changes; those behind the snapshot but one are 20", n)
+	}
+	store, err := b.JetStream().ObjectStore(t.Context(), "hub_crdt_snap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := store.List(t.Context())
+	if err != nil || len(objects) != 2 {
+		t.Fatalf("there are %d snapshots, %v", len(objects), err)
+	}
+	// The newest is lost: the one before and the log give the same.
+	heads, err := b.JetStream().KeyValue(t.Context(), "hub_crdt_head")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry, err := heads.Get(t.Context(), "plan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var head struct {
+		Object   string
+		Previous json.RawMessage
+	}
+	if err := json.Unmarshal(entry.Value(), &head); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Delete(t.Context(), head.Object); err != nil {
+		t.Fatal(err)
+	}
+	l := openLibrary(t, b)
+	if _, err := l.Get(t.Context(), "plan"); documents.CodeOf(err) != documents.CodeStorage {
+		t.Errorf("without its snapshot the document opens with %v", err)
+	}
+	if _, err := heads.Put(t.Context(), "plan", head.Previous); err != nil {
+		t.Fatal(err)
+	}
+	if got := show(t, ensure(t, l, "plan")); got != want {
+		t.Errorf("from the snapshot before there is %s, want %s", got, want)
+	}
+	closeLibrary(t, l)
+}
+
+// A snapshot that is not what was stored is not loaded.
+func TestABrokenSnapshotIsNotLoaded(t *testing.T) {
+	b := openBus(t)
+	l := openLibrary(t, b)
+	if err := ensure(t, l, "plan").Edit(t.Context(), set("k", 1)); err != nil {
+		t.Fatal(err)
+	}
+	closeLibrary(t, l)
+	store, err := b.JetStream().ObjectStore(t.Context(), "hub_crdt_snap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := store.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.PutBytes(t.Context(), objects[0].Name, []byte{0, 0}); err != nil {
+		t.Fatal(err)
+	}
+	l = openLibrary(t, b)
+	defer closeLibrary(t, l)
+	if _, err := l.Ensure(t.Context(), "plan"); documents.CodeOf(err) != documents.CodeStorage {
+		t.Errorf("it opens with %v", err)
+	}
+}
+
+// Many changes are snapshotted as they come.
+func TestManyChanges(t *testing.T) {
+	b := openBus(t)
+	l := openLibrary(t, b)
+	d := ensure(t, l, "plan")
+	for range 2500 {
+		if err := d.Replica.Edit(t.Context(), func(doc *crdt.Doc) error { return doc.Array("l").Insert(0, 1) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Durable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	closeLibrary(t, l)
+	l = openLibrary(t, b)
+	defer closeLibrary(t, l)
+	d, err := l.Get(t.Context(), "plan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.View(t.Context(), func(doc *crdt.Doc) {
+		if n := doc.Array("l").Len(); n != 2500 {
+			t.Errorf("there are %d elements", n)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNamesAndLookUps(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	for _, name := range []string{"", "a b", "a.b", "../x", "-x", strings.Repeat("x", 65), "*", ">"} {
+		if _, err := l.Ensure(t.Context(), name); documents.CodeOf(err) != documents.CodeInvalid {
+			t.Errorf("the name %q gives %v", name, err)
+		}
+	}
+	if _, err := l.Get(t.Context(), "none"); documents.CodeOf(err) != documents.CodeNotFound {
+		t.Errorf("a document that is not there gives %v", err)
+	}
+	ensure(t, l, "b")
+	ensure(t, l, "a")
+	if names, err := l.Names(t.Context()); err != nil || fmt.Sprint(names) != "[a b]" {
+		t.Errorf("the names are %v, %v", names, err)
+	}
+	closeLibrary(t, l)
+	if _, err := l.Get(t.Context(), "a"); documents.CodeOf(err) != documents.CodeClosed {
+		t.Errorf("a closed library gives %v", err)
+	}
+}
+
+func TestEdits(t *testing.T) {
+	for _, c := range []struct{ name, edits, want string }{
+		{"set", `[{"op":"set","path":["m","k"],"value":{"a":[1]}}]`, `{"m":{"k":{"a":[1]}}}`},
+		{"set deep", `[{"op":"set","path":["m","a","b"],"value":1},{"op":"set","path":["m","a","c"],"value":2}]`, `{"m":{"a":{"b":1,"c":2}}}`},
+		{"delete", `[{"op":"set","path":["m","k"],"value":1},{"op":"delete","path":["m","k"]}]`, `{"m":{}}`},
+		{"insert", `[{"op":"insert","path":["l"],"values":[1,3]},{"op":"insert","path":["l"],"index":1,"values":[2]}]`, `{"l":[1,2,3]}`},
+		{"delete elements", `[{"op":"insert","path":["l"],"values":[1,2,3]},{"op":"delete","path":["l"],"index":1}]`, `{"l":[1,3]}`},
+		{"text", `[{"op":"text","path":["t"],"text":"hello"},{"op":"text","path":["t"],"index":0,"count":1,"text":"J"}]`, `{"t":"Jello"}`},
+		{"text inside", `[{"op":"text","path":["m","t"],"text":"a"},{"op":"text","path":["m","t"],"text":"b"}]`, `{"m":{"t":"ab"}}`},
+		{"make", `[{"op":"make","path":["m","l"],"type":"array"},{"op":"insert","path":["m","l"],"values":["x"]}]`, `{"m":{"l":["x"]}}`},
+		{"make twice", `[{"op":"make","path":["m","x"],"type":"map"},{"op":"make","path":["m","x"],"type":"map"}]`, `{"m":{"x":{}}}`},
+		{"no operation", `[{"op":"jump","path":["m"]}]`, ""},
+		{"no path", `[{"op":"set","value":1}]`, ""},
+		{"no key", `[{"op":"set","path":["m"],"value":1}]`, ""},
+		{"an empty name", `[{"op":"set","path":["m",""],"value":1}]`, ""},
+		{"no type", `[{"op":"make","path":["m"],"type":"tree"}]`, ""},
+		{"another type", `[{"op":"set","path":["m","k"],"value":1},{"op":"insert","path":["m","k"],"values":[1]}]`, ""},
+		{"through a value", `[{"op":"set","path":["m","k"],"value":1},{"op":"set","path":["m","k","x"],"value":1}]`, ""},
+		{"outside", `[{"op":"insert","path":["l"],"index":5,"values":[1]}]`, ""},
+		{"nothing", `[]`, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var edits []documents.Edit
+			if err := json.Unmarshal([]byte(c.edits), &edits); err != nil {
+				t.Fatal(err)
+			}
+			d := crdt.New(crdt.Options{})
+			err := documents.Apply(d, edits)
+			if c.want == "" {
+				if documents.CodeOf(err) != documents.CodeInvalid || d.Items() != 0 {
+					t.Errorf("it gives %v and %d items", err, d.Items())
+				}
+				return
+			}
+			if b, _ := d.JSON(); err != nil || string(b) != c.want {
+				t.Errorf("there is %s, %v, want %s", b, err, c.want)
+			}
+		})
+	}
+	d := crdt.New(crdt.Options{})
+	if err := documents.Apply(d, []documents.Edit{{Op: documents.OpIncrement, Path: []string{"c"}, By: 2}, {Op: documents.OpIncrement, Path: []string{"c"}}}); err != nil || d.Counter("c").Value() != 3 {
+		t.Errorf("the counter is %d, %v", d.Counter("c").Value(), err)
+	}
+}

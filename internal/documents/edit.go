@@ -1,0 +1,212 @@
+package documents
+
+import (
+	"github.com/parleyhub/parley/crdt"
+)
+
+// Op is what an Edit does.
+type Op string
+
+// The operations.
+const (
+	OpSet       Op = "set"       // give a key a value
+	OpDelete    Op = "delete"    // take a key or a list's elements away
+	OpInsert    Op = "insert"    // put values into a list
+	OpMake      Op = "make"      // make a shared map, array or text, if there is none
+	OpText      Op = "text"      // replace a part of a text
+	OpIncrement Op = "increment" // add to a counter
+)
+
+// Edit is one edit of a document, as it comes from people and agents. Path leads from the
+// root's name through keys; maps on the way are made if they are missing.
+type Edit struct {
+	Op     Op       `json:"op"`
+	Path   []string `json:"path"`
+	Value  any      `json:"value,omitempty"`  // of set: any JSON
+	Values []any    `json:"values,omitempty"` // of insert
+	Index  *int     `json:"index,omitempty"`  // of insert, delete and text; the end if it is missing
+	Count  int      `json:"count,omitempty"`  // of delete: how many elements; of text: how many UTF-16 units go
+	Text   string   `json:"text,omitempty"`   // of text: what comes
+	Type   string   `json:"type,omitempty"`   // of make: map, array or text
+	By     int64    `json:"by,omitempty"`     // of increment; 1 if it is missing
+}
+
+// MaxEdits bounds the edits of one change, and the steps of a path.
+const (
+	MaxEdits = 10_000
+	maxPath  = 32
+)
+
+// Apply makes edits one change; none of them happens if one cannot.
+func Apply(doc *crdt.Doc, edits []Edit) error {
+	if len(edits) == 0 || len(edits) > MaxEdits {
+		return invalid("a change has between 1 and %d edits", MaxEdits)
+	}
+	_, err := doc.Transact(nil, func() error {
+		for i, e := range edits {
+			if err := e.apply(doc); err != nil {
+				return &Error{Code: CodeInvalid, Message: invalid("edit %d, %q", i+1, string(e.Op)).Message, Err: err}
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+func (e *Edit) apply(doc *crdt.Doc) error {
+	if len(e.Path) == 0 || len(e.Path) > maxPath {
+		return invalid("a path has between 1 and %d names, the root's first", maxPath)
+	}
+	for _, name := range e.Path {
+		if name == "" {
+			return invalid("a path has no empty names")
+		}
+	}
+	switch e.Op {
+	case OpSet:
+		m, key, err := e.parent(doc)
+		if err != nil {
+			return err
+		}
+		return m.Set(key, e.Value)
+	case OpMake:
+		_, err := e.target(doc, e.Type)
+		return err
+	case OpDelete:
+		if e.Index == nil {
+			return e.deleteKey(doc)
+		}
+		return e.deleteElements(doc)
+	case OpInsert:
+		return e.insert(doc)
+	case OpText:
+		return e.replaceText(doc)
+	case OpIncrement:
+		m, err := e.target(doc, "map")
+		if err != nil {
+			return err
+		}
+		by := e.By
+		if by == 0 {
+			by = 1
+		}
+		return crdt.CounterOf(m.(*crdt.Map)).Add(by)
+	}
+	return invalid("there is no such operation; there are set, delete, insert, make, text, increment")
+}
+
+// parent returns the map that the path's last name is a key of.
+func (e *Edit) parent(doc *crdt.Doc) (*crdt.Map, string, error) {
+	if len(e.Path) < 2 {
+		return nil, "", invalid("the path needs a key behind the root's name")
+	}
+	m := doc.Map(e.Path[0])
+	for _, name := range e.Path[1 : len(e.Path)-1] {
+		v, there := m.Get(name)
+		if !there {
+			inner, err := m.SetMap(name)
+			if err != nil {
+				return nil, "", err
+			}
+			m = inner
+			continue
+		}
+		inner, ok := v.(*crdt.Map)
+		if !ok {
+			return nil, "", invalid("%q on the path is no shared map", name)
+		}
+		m = inner
+	}
+	return m, e.Path[len(e.Path)-1], nil
+}
+
+// target returns the shared type at the path's end, made if there is none.
+func (e *Edit) target(doc *crdt.Doc, kind string) (any, error) {
+	if len(e.Path) == 1 {
+		switch kind {
+		case "map":
+			return doc.Map(e.Path[0]), nil
+		case "array":
+			return doc.Array(e.Path[0]), nil
+		case "text":
+			return doc.Text(e.Path[0]), nil
+		}
+		return nil, invalid("a type is map, array or text")
+	}
+	m, key, err := e.parent(doc)
+	if err != nil {
+		return nil, err
+	}
+	v, there := m.Get(key)
+	switch kind {
+	case "map":
+		if t, ok := v.(*crdt.Map); ok {
+			return t, nil
+		} else if !there {
+			return m.SetMap(key)
+		}
+	case "array":
+		if t, ok := v.(*crdt.Array); ok {
+			return t, nil
+		} else if !there {
+			return m.SetArray(key)
+		}
+	case "text":
+		if t, ok := v.(*crdt.Text); ok {
+			return t, nil
+		} else if !there {
+			return m.SetText(key)
+		}
+	default:
+		return nil, invalid("a type is map, array or text")
+	}
+	return nil, invalid("%q is there and no shared %s", key, kind)
+}
+
+func (e *Edit) deleteKey(doc *crdt.Doc) error {
+	m, key, err := e.parent(doc)
+	if err != nil {
+		return err
+	}
+	return m.Delete(key)
+}
+
+func (e *Edit) deleteElements(doc *crdt.Doc) error {
+	a, err := e.target(doc, "array")
+	if err != nil {
+		return err
+	}
+	count := e.Count
+	if count == 0 {
+		count = 1
+	}
+	return a.(*crdt.Array).Delete(*e.Index, count)
+}
+
+func (e *Edit) insert(doc *crdt.Doc) error {
+	v, err := e.target(doc, "array")
+	if err != nil {
+		return err
+	}
+	a := v.(*crdt.Array)
+	if e.Index == nil {
+		return a.Append(e.Values...)
+	}
+	return a.Insert(*e.Index, e.Values...)
+}
+
+func (e *Edit) replaceText(doc *crdt.Doc) error {
+	v, err := e.target(doc, "text")
+	if err != nil {
+		return err
+	}
+	t := v.(*crdt.Text)
+	at := t.Len()
+	if e.Index != nil {
+		at = *e.Index
+	}
+	if err := t.Delete(at, e.Count); err != nil {
+		return err
+	}
+	return t.Insert(min(at, t.Len()), e.Text)
+}

@@ -1,0 +1,138 @@
+package documents
+
+import (
+	"context"
+	"log/slog"
+	"regexp"
+	"slices"
+	"sync"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// Options set up a Library.
+type Options struct {
+	Bus    *bus.Bus     // required
+	Name   string       // the hub's on the bus; required
+	Logger *slog.Logger // nil for none
+}
+
+// Library has the documents of a hub. It is safe for concurrent use.
+type Library struct {
+	store *store
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	open   map[string]*opening
+	closed bool
+}
+
+// opening is a document that is open, or being opened.
+type opening struct {
+	done chan struct{}
+	doc  *Document
+	err  error
+}
+
+// MaxDocuments bounds how many documents may be open.
+const MaxDocuments = 1000
+
+// Open opens the library.
+func Open(ctx context.Context, o Options) (*Library, error) {
+	s, err := openStore(ctx, o.Bus, o.Name)
+	if err != nil {
+		return nil, err
+	}
+	l := &Library{store: s, log: o.Logger, open: map[string]*opening{}}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	return l, nil
+}
+
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+
+// CheckName says whether a document may have a name.
+func CheckName(name string) error {
+	if !nameForm.MatchString(name) {
+		return &Error{Code: CodeInvalid, Message: "a document's name has up to 64 letters, digits, - and _, and begins with a letter or digit"}
+	}
+	return nil
+}
+
+// Names lists the documents that there are, in order.
+func (l *Library) Names(ctx context.Context) ([]string, error) {
+	names, err := l.store.names(ctx)
+	slices.Sort(names)
+	return names, err
+}
+
+// Get returns a document that there is.
+func (l *Library) Get(ctx context.Context, name string) (*Document, error) {
+	return l.get(ctx, name, false)
+}
+
+// Ensure returns a document, a new one if there is none of this name.
+func (l *Library) Ensure(ctx context.Context, name string) (*Document, error) {
+	return l.get(ctx, name, true)
+}
+
+func (l *Library) get(ctx context.Context, name string, create bool) (*Document, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil, &Error{Code: CodeClosed, Message: "the hub stops"}
+	}
+	o := l.open[name]
+	if o == nil {
+		if len(l.open) >= MaxDocuments {
+			l.mu.Unlock()
+			return nil, &Error{Code: CodeInvalid, Message: "too many documents are open"}
+		}
+		o = &opening{done: make(chan struct{})}
+		l.open[name] = o
+		l.mu.Unlock()
+		o.doc, o.err = openDocument(ctx, l.store, name, create, l.log)
+		if o.err != nil {
+			l.mu.Lock()
+			delete(l.open, name)
+			l.mu.Unlock()
+		}
+		close(o.done)
+		return o.doc, o.err
+	}
+	l.mu.Unlock()
+	select {
+	case <-o.done:
+		if o.err != nil && create && CodeOf(o.err) == CodeNotFound {
+			return l.get(ctx, name, create) // the other did not want a new one
+		}
+		return o.doc, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Close stores what is not stored yet and ends all documents.
+func (l *Library) Close(ctx context.Context) error {
+	l.mu.Lock()
+	l.closed = true
+	open := l.open
+	l.open = map[string]*opening{}
+	l.mu.Unlock()
+	var first error
+	for _, o := range open {
+		<-o.done
+		if o.doc == nil {
+			continue
+		}
+		if err := o.doc.close(ctx); err != nil && first == nil {
+			first = err
+		}
+	}
+	l.store.js.CleanupPublisher()
+	return first
+}
