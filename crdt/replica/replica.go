@@ -223,26 +223,68 @@ func (r *Replica) View(ctx context.Context, f func(d *crdt.Doc)) error {
 // broadcast of the specification (Req 9.1). Errors are those of [crdt.ParseUpdate] and
 // [crdt.Doc.Admit].
 func (r *Replica) Broadcast(ctx context.Context, update []byte) error {
-	u, err := crdt.ParseUpdate(update, r.limits)
+	return r.Submit(ctx, r.agent, update, false)
+}
+
+// Submit is Broadcast for a writer that has no replica of its own, such as a browser. A
+// client id belongs to the writer that used it first. whole says that the update
+// answers a state vector and may hold what is known.
+func (r *Replica) Submit(ctx context.Context, writer string, update []byte, whole bool) error {
+	limits := r.limits
+	if whole {
+		limits = crdt.StateLimits()
+	}
+	u, err := crdt.ParseUpdate(update, limits)
 	if err != nil {
 		return err
 	}
 	var refused error
-	err = r.run(ctx, func() {
-		if refused = r.mayEdit(); refused != nil {
-			return
-		}
-		if refused = r.doc.Admit(u, crdt.Sender{}); refused != nil {
-			return
-		}
-		if _, refused = r.doc.ApplyUpdate(u, nil); refused == nil && !u.Empty() {
-			r.announce(update, u, nil)
-		}
-	})
+	err = r.run(ctx, func() { refused = r.submit(writer, u, whole) })
 	if err != nil {
 		return err
 	}
 	return refused
+}
+
+func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
+	if err := r.mayEdit(); err != nil {
+		return err
+	}
+	clients := u.Clients()
+	writes := func(client uint64) bool {
+		o, taken := r.owners[client]
+		return client != r.doc.Client() && (!taken || o.agent == writer)
+	}
+	if err := r.doc.Admit(u, crdt.Sender{Writes: writes, Whole: whole}); err != nil {
+		r.status.Refused++
+		r.emit(telemetry.Security, writer, err, "refused an update")
+		return err
+	}
+	res, err := r.doc.ApplyUpdate(u, writer)
+	if err != nil {
+		return err
+	}
+	for c := range clients {
+		if _, taken := r.owners[c]; !taken {
+			r.owners[c] = owner{agent: writer}
+		}
+	}
+	if res.Update == nil {
+		return nil
+	}
+	news, err := crdt.ParseUpdate(res.Update, crdt.StateLimits())
+	if err != nil {
+		return err
+	}
+	if len(res.Update) > maxPayload {
+		// Too large for one message: the others are told that there is something.
+		r.passOn(nil)
+		m := r.message(KindStep2, res.Update)
+		r.handlers.tell(Update{Message: m, Local: true})
+		return nil
+	}
+	r.announce(res.Update, news, nil)
+	return nil
 }
 
 // VectorClock returns, by "agent/session", how many updates were applied here.
@@ -390,7 +432,9 @@ func (r *Replica) announce(update []byte, u *crdt.Update, before crdt.StateVecto
 	}
 	m.Sum = m.checksum()
 	for _, c := range m.Clients {
-		r.owners[c] = owner{r.agent, key}
+		if _, taken := r.owners[c]; !taken {
+			r.owners[c] = owner{r.agent, key}
+		}
 	}
 	r.status.Sent++
 	r.spread(m, nil)

@@ -1,0 +1,357 @@
+package ysync
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
+)
+
+// Subprotocol is what a client may offer, besides others that carry a token; without any it
+// is let in too.
+const Subprotocol = "parley.sync"
+
+// Options set up a Server.
+type Options struct {
+	// Open returns the document that a request wants, and for whom it is edited. An
+	// error is answered with Status.
+	Open func(r *http.Request) (doc *replica.Replica, agent string, err error)
+	// Status returns the HTTP status of an error of Open; nil for 404.
+	Status func(error) int
+	// Written is called after a client's update was applied and before the next is read, for
+	// instance to wait until it is stored; nil for nothing.
+	Written func(ctx context.Context, doc *replica.Replica) error
+	// OriginChecked says that the request's Origin was checked before. Otherwise only pages of
+	// this server may connect.
+	OriginChecked bool
+	MaxConns      int          // 1,000
+	Logger        *slog.Logger // nil for none
+}
+
+// Server lets clients of y-websocket in. Close it in the end.
+type Server struct {
+	o   Options
+	log *slog.Logger
+
+	ctx  context.Context
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu    sync.Mutex
+	conns int
+	rooms map[*replica.Replica]*room
+}
+
+// room is what the clients of one document have in common.
+type room struct {
+	doc       *replica.Replica
+	conns     map[*conn]struct{}
+	awareness awareness
+	leave     func() // stop hearing of updates
+}
+
+// conn is one client.
+type conn struct {
+	ws    *websocket.Conn
+	agent string
+	out   chan []byte
+	stop  context.CancelFunc
+}
+
+// Bounds of a connection.
+const (
+	maxFrame     = 16 << 20
+	maxOut       = 256 // frames that a slow client has not taken; then it is cut off
+	writeTimeout = 30 * time.Second
+)
+
+// Close codes. y-websocket does not connect again by itself after one from 4400 on.
+const (
+	closeRefused  websocket.StatusCode = 4403
+	closeBadFrame websocket.StatusCode = 4400
+)
+
+// NewServer returns a server.
+func NewServer(o Options) *Server {
+	s := &Server{o: o, log: o.Logger, rooms: map[*replica.Replica]*room{}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.o.MaxConns <= 0 {
+		s.o.MaxConns = 1000
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.done.Add(1)
+	go s.expire()
+	return s
+}
+
+// Close cuts all clients off and waits for their ends.
+func (s *Server) Close() {
+	s.stop()
+	s.done.Wait()
+}
+
+// expire forgets the awareness of those who have fallen silent.
+func (s *Server) expire() {
+	defer s.done.Done()
+	t := time.NewTicker(stateExpires / 10)
+	defer t.Stop()
+	for {
+		select {
+		case now := <-t.C:
+			s.mu.Lock()
+			for _, r := range s.rooms {
+				r.tell(r.awareness.expire(now))
+			}
+			s.mu.Unlock()
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// ServeHTTP serves one client until it leaves.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	doc, agent, err := s.o.Open(r)
+	if err != nil {
+		status := http.StatusNotFound
+		if s.o.Status != nil {
+			status = s.o.Status(err)
+		}
+		http.Error(w, err.Error(), status)
+		return
+	}
+	if !s.enter() {
+		http.Error(w, "too many clients", http.StatusServiceUnavailable)
+		return
+	}
+	defer s.exit()
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, InsecureSkipVerify: s.o.OriginChecked})
+	if err != nil {
+		return // answered
+	}
+	ws.SetReadLimit(maxFrame)
+	ctx, stop := context.WithCancel(s.ctx)
+	c := &conn{ws: ws, agent: agent, out: make(chan []byte, maxOut), stop: stop}
+	var writer sync.WaitGroup
+	writer.Go(func() { c.write(ctx) })
+	err = s.serve(ctx, doc, c)
+	stop()
+	writer.Wait()
+	code, reason := closing(err)
+	if err := ws.Close(code, reason); err != nil {
+		s.log.Debug("a client left", "agent", agent, "error", err)
+	}
+}
+
+// enter counts a client in, unless there are too many or the server is closed.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil || s.conns >= s.o.MaxConns {
+		return false
+	}
+	s.conns++
+	s.done.Add(1)
+	return true
+}
+
+func (s *Server) exit() {
+	s.mu.Lock()
+	s.conns--
+	s.mu.Unlock()
+	s.done.Done()
+}
+
+// closing returns the close code for the error that ended a connection.
+func closing(err error) (websocket.StatusCode, string) {
+	switch {
+	case err == nil:
+		return websocket.StatusGoingAway, ""
+	case crdt.CodeOf(err) == crdt.CodeDeserialization, errors.Is(err, errBadFrame):
+		return closeBadFrame, short(err.Error())
+	case crdt.CodeOf(err) != "", errors.As(err, new(*replica.Error)):
+		return closeRefused, short(err.Error())
+	}
+	return websocket.StatusGoingAway, ""
+}
+
+var errBadFrame = errors.New("a frame cannot be read")
+
+// short cuts a close reason to what a frame can carry.
+func short(s string) string { return s[:min(len(s), 100)] }
+
+// write sends what is queued for the client.
+func (c *conn) write(ctx context.Context) {
+	for {
+		select {
+		case b := <-c.out:
+			timed, cancel := context.WithTimeout(ctx, writeTimeout)
+			err := c.ws.Write(timed, websocket.MessageBinary, b)
+			cancel()
+			if err != nil {
+				c.stop()
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// put queues a frame; a client that does not take its frames is cut off and may come again.
+func (c *conn) put(b []byte) {
+	select {
+	case c.out <- b:
+	default:
+		c.stop()
+	}
+}
+
+// serve speaks with a client.
+func (s *Server) serve(ctx context.Context, doc *replica.Replica, c *conn) error {
+	states := s.join(doc, c)
+	defer s.quit(doc, c)
+	// The server asks first: else what the client wrote while it was away would never
+	// come.
+	var vector []byte
+	if err := doc.View(ctx, func(d *crdt.Doc) { vector = d.StateVector().Encode() }); err != nil {
+		return err
+	}
+	c.put(encodeSync(syncStep1, vector))
+	if len(states) > 0 {
+		c.put(encodeAwareness(encodePresences(states)))
+	}
+	for {
+		kind, data, err := c.ws.Read(ctx)
+		if err != nil {
+			return nil // it left, or was cut off
+		}
+		if kind != websocket.MessageBinary {
+			return errBadFrame
+		}
+		f, err := decodeFrame(data)
+		if err != nil {
+			return errors.Join(errBadFrame, err)
+		}
+		if err := s.frame(ctx, doc, c, f); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Server) frame(ctx context.Context, doc *replica.Replica, c *conn, f frame) error {
+	switch f.kind {
+	case frameSync:
+		return s.sync(ctx, doc, c, f)
+	case frameAwareness:
+		list, err := decodeAwareness(f.payload)
+		if err != nil {
+			return errors.Join(errBadFrame, err)
+		}
+		return s.heard(doc, c, list)
+	case frameQuery:
+		s.mu.Lock()
+		states := s.rooms[doc].awareness.all()
+		s.mu.Unlock()
+		c.put(encodeAwareness(encodePresences(states)))
+	}
+	return nil
+}
+
+func (s *Server) sync(ctx context.Context, doc *replica.Replica, c *conn, f frame) error {
+	if f.sync == syncStep1 {
+		sv, err := crdt.DecodeStateVector(f.payload, crdt.LiveLimits().Vector)
+		if err != nil {
+			return err
+		}
+		var state []byte
+		if err := doc.View(ctx, func(d *crdt.Doc) { state = d.EncodeSince(sv) }); err != nil {
+			return err
+		}
+		c.put(encodeSync(syncStep2, state))
+		return nil
+	}
+	if err := doc.Submit(ctx, c.agent, f.payload, f.sync == syncStep2); err != nil {
+		return err
+	}
+	if s.o.Written != nil {
+		return s.o.Written(ctx, doc)
+	}
+	return nil
+}
+
+// join brings a client into the room of its document and returns who is there.
+func (s *Server) join(doc *replica.Replica, c *conn) []presence {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rooms[doc]
+	if r == nil {
+		r = &room{doc: doc, conns: map[*conn]struct{}{}, awareness: awareness{known: map[uint64]*known{}}}
+		r.leave = doc.OnUpdate(func(u replica.Update) { s.spread(r, u) })
+		s.rooms[doc] = r
+	}
+	r.conns[c] = struct{}{}
+	return r.awareness.all()
+}
+
+func (s *Server) quit(doc *replica.Replica, c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rooms[doc]
+	delete(r.conns, c)
+	r.tell(r.awareness.leave(c))
+	if len(r.conns) == 0 {
+		r.leave()
+		delete(s.rooms, doc)
+	}
+}
+
+// spread sends a change to all clients of a room.
+func (s *Server) spread(r *room, u replica.Update) {
+	update := u.Message.Payload
+	if u.Missed > 0 { // some were left out: send all
+		if err := r.doc.View(s.ctx, func(d *crdt.Doc) { update = d.EncodeSince(nil) }); err != nil {
+			return
+		}
+	}
+	b := encodeSync(syncUpdate, update)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range r.conns {
+		c.put(b)
+	}
+}
+
+// heard takes a client's awareness and passes it on, to itself too: by that it knows that
+// the connection lives.
+func (s *Server) heard(doc *replica.Replica, c *conn, list []presence) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rooms[doc]
+	news, err := r.awareness.take(c, list, time.Now())
+	if err != nil {
+		return errors.Join(errBadFrame, err)
+	}
+	r.tell(news)
+	return nil
+}
+
+// tell sends awareness to all clients of a room; the server's lock is held.
+func (r *room) tell(news []presence) {
+	if len(news) == 0 {
+		return
+	}
+	b := encodeAwareness(encodePresences(news))
+	for c := range r.conns {
+		c.put(b)
+	}
+}

@@ -1,0 +1,221 @@
+package ysync_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/internal/lib0"
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/crdt/ysync"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type rig struct {
+	doc *replica.Replica
+	url string
+}
+
+func newRig(t *testing.T, conns int) *rig {
+	t.Helper()
+	r, err := replica.New(replica.Options{Agent: "hub", State: "plan"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	s := ysync.NewServer(ysync.Options{MaxConns: conns, Open: func(req *http.Request) (*replica.Replica, string, error) {
+		if !strings.HasSuffix(req.URL.Path, "/plan") {
+			return nil, "", errors.New("there is no such document")
+		}
+		return r, req.URL.Query().Get("agent"), nil
+	}})
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	t.Cleanup(s.Close)
+	return &rig{r, server.URL}
+}
+
+// client is a WebSocket client that speaks frames by hand.
+type client struct {
+	t  *testing.T
+	ws *websocket.Conn
+}
+
+func (r *rig) dial(t *testing.T, agent string) *client {
+	t.Helper()
+	ws, _, err := websocket.Dial(t.Context(), r.url+"/plan?agent="+agent, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws.SetReadLimit(-1)
+	t.Cleanup(func() { ws.CloseNow() })
+	return &client{t, ws}
+}
+
+func (c *client) send(b []byte) {
+	c.t.Helper()
+	if err := c.ws.Write(c.t.Context(), websocket.MessageBinary, b); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *client) receive() []byte {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	defer cancel()
+	_, b, err := c.ws.Read(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return b
+}
+
+// closed reads until the connection ends and returns its code.
+func (c *client) closed() websocket.StatusCode {
+	c.t.Helper()
+	for {
+		ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+		_, _, err := c.ws.Read(ctx)
+		cancel()
+		if err != nil {
+			return websocket.CloseStatus(err)
+		}
+	}
+}
+
+func sync(kind byte, payload []byte) []byte { return lib0.AppendBytes([]byte{0, kind}, payload) }
+
+func textUpdate(t *testing.T, client uint64, s string) []byte {
+	t.Helper()
+	d := crdt.New(crdt.Options{Client: client})
+	u, err := d.Transact(nil, func() error { return d.Text("t").Insert(0, s) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// The server asks first, answers, applies and passes on.
+func TestSync(t *testing.T) {
+	r := newRig(t, 0)
+	a, b := r.dial(t, "ada"), r.dial(t, "bob")
+	for _, c := range []*client{a, b} {
+		if got := hex.EncodeToString(c.receive()); got != "00000100" {
+			t.Fatalf("the first frame is %s", got)
+		}
+	}
+	a.send(sync(0, []byte{0}))
+	if got := hex.EncodeToString(a.receive()); got != "0001020000" {
+		t.Fatalf("an empty state is answered by %s", got)
+	}
+	u := textUpdate(t, 5, "hi")
+	a.send(sync(2, u))
+	if got := b.receive(); !bytes.Equal(got, sync(2, u)) {
+		t.Fatalf("the other client gets %x", got)
+	}
+	b.send(sync(1, textUpdate(t, 6, "yo"))) // what it wrote while it was away
+	a.receive()                             // its own
+	a.receive()
+	if err := r.doc.View(t.Context(), func(d *crdt.Doc) {
+		if got := d.Text("t").String(); got != "hiyo" {
+			t.Errorf("the text is %q", got)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func awareness(client, clock uint64, state string) []byte {
+	b := lib0.AppendString(lib0.AppendUint(lib0.AppendUint([]byte{1}, client), clock), state)
+	return lib0.AppendBytes([]byte{1}, b)
+}
+
+// Awareness reaches all, its sender too, and ends with the connection.
+func TestAwareness(t *testing.T) {
+	r := newRig(t, 0)
+	a := r.dial(t, "ada")
+	a.receive()
+	here := awareness(5, 1, `{"n":1}`)
+	if hex.EncodeToString(here) != "010b010501077b226e223a317d" {
+		t.Fatalf("the frame is %x", here)
+	}
+	a.send(here)
+	if got := a.receive(); !bytes.Equal(got, here) {
+		t.Fatalf("its sender gets %x", got)
+	}
+	b := r.dial(t, "bob")
+	b.receive()
+	if got := b.receive(); !bytes.Equal(got, here) {
+		t.Fatalf("a newcomer gets %x", got)
+	}
+	b.send(awareness(5, 9, `{"n":"forged"}`))
+	b.send([]byte{3})
+	if got := b.receive(); !bytes.Equal(got, here) {
+		t.Fatalf("after a forgery it gets %x", got)
+	}
+	if err := a.ws.Close(websocket.StatusNormalClosure, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.receive(); !bytes.Equal(got, awareness(5, 1, "null")) {
+		t.Fatalf("after a has left b gets %x", got)
+	}
+}
+
+// What is wrong ends the connection with a code after which the client stays away.
+func TestRefusals(t *testing.T) {
+	for name, c := range map[string]struct {
+		frames [][]byte
+		code   websocket.StatusCode
+	}{
+		"no frame":              {[][]byte{{9}}, 4400},
+		"an unknown sync":       {[][]byte{{0, 7, 0}}, 4400},
+		"trailing bytes":        {[][]byte{{0, 0, 1, 0, 0}}, 4400},
+		"no update":             {[][]byte{sync(2, []byte{9, 9})}, 4400},
+		"no vector":             {[][]byte{sync(0, []byte{9})}, 4400},
+		"no awareness":          {[][]byte{{1, 1, 9}}, 4400},
+		"too many in awareness": {[][]byte{{1, 2, 65, 0}}, 4400},
+		"state that is no JSON": {[][]byte{awareness(1, 1, "{")}, 4400},
+		"somebody's client id":  {[][]byte{sync(2, textUpdate(t, 7, "mine"))}, 4403},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 0)
+			if err := r.doc.Submit(t.Context(), "ada", textUpdate(t, 7, "hers"), false); err != nil {
+				t.Fatal(err)
+			}
+			client := r.dial(t, "bob")
+			for _, f := range c.frames {
+				client.send(f)
+			}
+			if got := client.closed(); got != c.code {
+				t.Errorf("the connection ends with %d, want %d", got, c.code)
+			}
+		})
+	}
+	r := newRig(t, 1)
+	if _, res, err := websocket.Dial(t.Context(), r.url+"/other", nil); err == nil || res.StatusCode != http.StatusNotFound {
+		t.Errorf("another document gives %v", err)
+	}
+	first := r.dial(t, "ada")
+	first.receive()
+	if _, res, err := websocket.Dial(t.Context(), r.url+"/plan", nil); err == nil || res.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("one client too many gives %v", err)
+	}
+}
+
+func FuzzFrame(f *testing.F) {
+	f.Add([]byte{0, 0, 1, 0})
+	f.Add(awareness(5, 1, `{"n":1}`))
+	f.Add([]byte{3})
+	f.Fuzz(func(t *testing.T, data []byte) { ysync.Decode(data) })
+}
