@@ -71,6 +71,7 @@ type Agent struct {
 	identity *identity
 	log      *slog.Logger
 	reused   bool
+	unlisted bool      // it has no entry in the registry
 	mail     broadcast // there may be new mail
 
 	stop context.CancelFunc
@@ -99,7 +100,29 @@ func (n *Network) Register(ctx context.Context, r Registration) (*Agent, error) 
 	if err != nil {
 		return nil, err
 	}
-	a := n.newAgent(id, r)
+	return n.settle(ctx, b, n.newAgent(id, r))
+}
+
+// Visit gives a person a GUID and an inbox, the same at each visit on this
+// computer, without an entry in the registry: agents can answer, but do not
+// find the person.
+func (n *Network) Visit(ctx context.Context, handle string) (*Agent, error) {
+	r := Registration{Handle: handle, AgentType: "person", Scope: ScopeUser, Visibility: Private}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	b, err := n.connected()
+	if err != nil {
+		return nil, err
+	}
+	a := n.newAgent(n.person(), r)
+	a.unlisted = true
+	return n.settle(ctx, b, a)
+}
+
+// settle makes an agent with an identity take its place.
+func (n *Network) settle(ctx context.Context, b *bus.Bus, a *Agent) (*Agent, error) {
+	id := a.identity
 	if err := a.enter(ctx, b); err != nil {
 		if releaseErr := id.release(ctx, b); releaseErr != nil {
 			n.log.Warn("an identity that was not used was not released", "guid", id.guid, "error", releaseErr)
@@ -114,7 +137,7 @@ func (n *Network) Register(ctx context.Context, r Registration) (*Agent, error) 
 	n.agents[a] = struct{}{}
 	n.mu.Unlock()
 	a.startHeartbeat()
-	a.log.Info("agent registered", "agentType", r.AgentType, "handle", r.Handle, "again", id.reused)
+	a.log.Info("agent registered", "agentType", a.entry.AgentType, "handle", a.entry.Handle, "again", a.reused)
 	return a, nil
 }
 
@@ -156,7 +179,7 @@ func (a *Agent) describe(r Registration) {
 // enter writes the agent into the registry and makes its inbox.
 func (a *Agent) enter(ctx context.Context, b *bus.Bus) error {
 	n := a.net
-	if a.reused {
+	if a.reused && !a.unlisted {
 		if err := n.take(ctx, b, a.guid, updateLimit); err != nil {
 			return err
 		}
@@ -322,7 +345,7 @@ func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
 		return ctx.Err()
 	}
 	defer func() { a.turn <- struct{}{} }()
-	if err := a.keepIdentity(ctx, b); err != nil {
+	if err := a.keepIdentity(ctx, b); err != nil || a.unlisted {
 		return err
 	}
 	a.mu.Lock()

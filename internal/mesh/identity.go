@@ -32,7 +32,7 @@ type identityRecord struct {
 // identity is a GUID that this process has.
 type identity struct {
 	guid     string
-	cell     cell
+	cell     cell // none of a person, whose identity is nobody else's
 	holder   string
 	record   identityRecord
 	revision uint64
@@ -122,6 +122,12 @@ func (n *Network) takeRecord(ctx context.Context, b *bus.Bus, c cell, guid strin
 	return id, nil
 }
 
+// person is the identity of the user on this computer, the same in every process.
+func (n *Network) person() *identity {
+	name := "parley:person:" + n.cfg.Hostname + "/" + n.cfg.Username
+	return &identity{guid: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)).String(), written: n.clock.now(), reused: true}
+}
+
 // holds says whether the process that an identity's record names still lives.
 func (n *Network) holds(ctx context.Context, b *bus.Bus, r identityRecord, locked bool) (bool, error) {
 	switch {
@@ -173,6 +179,9 @@ func unlock(lock *flock.Flock) {
 // keep makes sure that the identity is still this process's, and refreshes its
 // record before it expires.
 func (id *identity) keep(ctx context.Context, n *Network, b *bus.Bus) error {
+	if id.holder == "" {
+		return nil
+	}
 	v, err := id.cell.read(ctx, b)
 	if err != nil {
 		return err
@@ -203,6 +212,9 @@ func (id *identity) keep(ctx context.Context, n *Network, b *bus.Bus) error {
 // release lets the next process of this kind have the identity at once.
 func (id *identity) release(ctx context.Context, b *bus.Bus) error {
 	defer unlock(id.lock)
+	if id.holder == "" {
+		return nil
+	}
 	_, err := id.cell.change(ctx, b, func(v value) ([]byte, error) {
 		var now identityRecord
 		if !v.there() || json.Unmarshal(v.data, &now) != nil || now.Holder != id.holder {

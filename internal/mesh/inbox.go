@@ -110,7 +110,20 @@ func (n *Network) ensureInbox(ctx context.Context, b *bus.Bus, guid string) erro
 	return err
 }
 
-// inboxSize returns how much of its limits an agent's inbox has used, from 0 to
+// MakeInbox makes the inbox of an agent that the server does not let make one.
+func (n *Network) MakeInbox(ctx context.Context, guid string) error {
+	guid, err := checkGUID("guid", guid)
+	if err != nil {
+		return err
+	}
+	b, err := n.connected()
+	if err != nil {
+		return err
+	}
+	return connectionErrorOrNil(n.ensureInbox(ctx, b, guid))
+}
+
+// inboxUse returns how much of its limits an agent's inbox has used, from 0 to
 // 1.
 func (n *Network) inboxUse(ctx context.Context, b *bus.Bus, guid string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)

@@ -17,9 +17,7 @@ func InboxPrefix(guid string) string {
 // Confined is an agent that the NATS server confines.
 type Confined struct {
 	GUID         string
-	Bucket       string // of the registry; "" is DefaultBucket
-	Namespace    string // of its project; "" for none
-	Channels     []string
+	Bucket       string   // of the registry; "" is DefaultBucket
 	Capabilities []string // whose queues it works on or submits to
 }
 
@@ -28,9 +26,12 @@ type Permissions struct {
 	Publish, Subscribe []string
 }
 
-// Permissions returns what the agent needs, and nothing more: its own entry in
-// the registry, its own inbox, its project's channels, its queues. They are for
-// a network with an inbox for each agent, whose shared streams and queues exist.
+// Permissions returns what the agent needs in the agents' network, and nothing
+// more: its own entry in the registry, its own inbox, its queues. They are for a
+// network with an inbox for each agent, whose streams an operator has made (see
+// MakeInbox, MakeQueue): who may make a stream or a consumer can have it read
+// from, or deliver to, any other. A project's channels, which need consumers,
+// belong in a NATS account of the project's own.
 //
 // What NATS cannot tell apart stays possible: who may send mail may send it in
 // another's name, who may work may change the record of any item, and who may
@@ -57,17 +58,11 @@ func (c Confined) Permissions() Permissions {
 		bucketKeys+bucket+"."+c.GUID,
 		bucketKeys+identities+".fixed."+c.GUID, bucketKeys+identities+".guid."+c.GUID,
 		bucketKeys+limits+"."+c.GUID+".*",
-		"$JS.API.STREAM.CREATE."+inbox, "$JS.API.STREAM.PURGE."+inbox,
+		"$JS.API.STREAM.PURGE."+inbox,
 		inboxSubject+"*", receiptSubject+c.GUID+".*.*", receiptSubject+"*."+c.GUID+".*", readSubject+c.GUID,
 		itemSubject+"*", deadSubject, "$JS.API.STREAM.MSG.DELETE."+deadStream)
 	for _, capability := range c.Capabilities {
 		p.Publish = append(p.Publish, queuePermissions(strings.ToLower(capability))...)
-	}
-	for _, channel := range c.Channels {
-		p.Publish = append(p.Publish, channelPermissions(c.Namespace, channel)...)
-	}
-	if len(c.Channels) > 0 {
-		p.Subscribe = append(p.Subscribe, c.Namespace+".*")
 	}
 	return p
 }
@@ -83,14 +78,20 @@ func queuePermissions(capability string) []string {
 	}
 }
 
-func channelPermissions(namespace, channel string) []string {
-	stream := namespace + "_" + strings.ToUpper(strings.ReplaceAll(channel, "-", "_"))
-	list := []string{namespace + "." + channel, "$JS.ACK." + stream + ".>"}
-	for _, call := range []string{"STREAM.INFO", "STREAM.CREATE", "STREAM.UPDATE", "STREAM.MSG.GET", "DIRECT.GET"} {
-		list = append(list, "$JS.API."+call+"."+stream)
+// String writes the permissions as a NATS server's configuration has them.
+func (p Permissions) String() string {
+	var b strings.Builder
+	b.WriteString("permissions: {\n")
+	for _, side := range []struct {
+		name     string
+		subjects []string
+	}{{"publish", p.Publish}, {"subscribe", p.Subscribe}} {
+		fmt.Fprintf(&b, "  %s: [\n", side.name)
+		for _, subject := range side.subjects {
+			fmt.Fprintf(&b, "    %q\n", subject)
+		}
+		b.WriteString("  ]\n")
 	}
-	for _, call := range []string{"CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE", "CONSUMER.RESET", "CONSUMER.MSG.NEXT"} {
-		list = append(list, "$JS.API."+call+"."+stream+".*")
-	}
-	return append(list, "$JS.API.CONSUMER.DURABLE.CREATE."+stream+".*")
+	b.WriteString("}\n")
+	return b.String()
 }

@@ -82,6 +82,21 @@ func (n *Network) queueStream(ctx context.Context, b *bus.Bus, capability string
 	return n.workers(ctx, b, capability)
 }
 
+// MakeQueue makes the queue of a capability, for agents that the server does not
+// let make one.
+func (n *Network) MakeQueue(ctx context.Context, capability string) error {
+	name, err := queueName(capability)
+	if err != nil {
+		return err
+	}
+	b, err := n.connected()
+	if err != nil {
+		return err
+	}
+	_, err = n.queueStream(ctx, b, name)
+	return connectionErrorOrNil(err)
+}
+
 func (n *Network) roomForQueue(ctx context.Context, b *bus.Bus) error {
 	names := b.JetStream().StreamNames(ctx, jetstream.WithStreamListSubject(queueSubject+"*"))
 	count := 0

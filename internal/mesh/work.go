@@ -774,3 +774,34 @@ func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (ItemStatus,
 		}
 	}
 }
+
+// Items lists the items of the network for people, the latest change last; of
+// one state where it is not empty.
+func (n *Network) Items(ctx context.Context, state ItemState) ([]ItemStatus, error) {
+	b, err := n.connected()
+	if err != nil {
+		return nil, err
+	}
+	byID := map[string]int{}
+	list := []ItemStatus{}
+	err = scan(ctx, b, itemStream, itemSubject+"*", 1, func(s stored) bool {
+		var x item
+		if isMark(s.header) || json.Unmarshal(s.data, &x) != nil {
+			return true
+		}
+		if at, twice := byID[x.TaskID]; twice {
+			list = slices.Delete(list, at, at+1)
+			byID = map[string]int{}
+			for i, have := range list {
+				byID[have.TaskID] = i
+			}
+		}
+		byID[x.TaskID] = len(list)
+		list = append(list, x.status(true))
+		return true
+	})
+	if err != nil {
+		return nil, connectionError(err)
+	}
+	return slices.DeleteFunc(list, func(s ItemStatus) bool { return state != "" && s.State != state }), nil
+}

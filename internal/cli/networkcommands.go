@@ -1,0 +1,515 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/mcpserver"
+	"github.com/parleyhub/parley/internal/mesh"
+)
+
+const networkLong = `Look at the agents' network of the current directory's configuration, and take part
+in it as a person: the registry, mail, work queues and dead letters that agents of
+several projects and computers share. See docs/mesh.md.`
+
+func (a *app) networkCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "network",
+		Short: "See the agents' network: agents, mail, work, dead letters",
+		Long:  networkLong,
+		Args:  exactly(),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.networkAgentsCommand(), a.networkInboxCommand(), a.networkSendCommand(), a.networkWorkCommand(),
+		a.deadLettersCommand(), a.networkAdmitCommand(), a.networkPermissionsCommand())
+	return cmd
+}
+
+const (
+	// networkPatience is how long a command waits for the network.
+	networkPatience = 15 * time.Second
+	// watchEvery is how often a watch looks again.
+	watchEvery = 2 * time.Second
+)
+
+// withNetwork runs f in the configured network.
+func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *mesh.Network) error) error {
+	ctx, cancel := a.interruptible(cmd.Context())
+	defer cancel()
+	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
+	if err != nil {
+		return a.wrongMCPConfig(err)
+	}
+	if !cfg.Networked() {
+		return &failure{Exit: exitUsage, Kind: "configuration", Message: "the agents' network is off in " + cfg.ProjectPath,
+			Remedy: "set crossComputer.local or crossComputer.enabled in .mcp-config.json, see docs/mesh.md"}
+	}
+	log := slog.New(slog.DiscardHandler)
+	if a.verbose {
+		log = mcpserver.NewLogger(a.stderr, mcpconfig.Logging{Level: "DEBUG", Format: "text"}, cfg.Credentials.Password)
+	}
+	network := mcpserver.NetworkConfig(cfg, a.networkFinder(cfg, log).Dial, log)
+	if state := stateDir(); state != "" {
+		network.StateDir = filepath.Join(state, "agents")
+	}
+	network.GUID = "" // that is the agent's, not the person's
+	n := mesh.Open(network)
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), networkPatience)
+		defer cancel()
+		if err := n.Close(ctx); err != nil {
+			a.debugf("the network: %v", err)
+		}
+	}()
+	ready, cancelReady := context.WithTimeout(ctx, networkPatience)
+	defer cancelReady()
+	if err := n.Ready(ready); err != nil {
+		return networkFailure(err)
+	}
+	return networkFailure(f(ctx, n))
+}
+
+// networkFailure puts the network's errors into the program's form.
+func networkFailure(err error) error {
+	e, ok := errors.AsType[*mesh.Error](err)
+	if !ok {
+		return err
+	}
+	f := &failure{Exit: exitFailure, Kind: "network", Message: strings.TrimSuffix(e.Message, "."), Remedy: strings.TrimSuffix(e.Remedy, ".")}
+	if e.Category == mesh.ValidationError {
+		f.Exit, f.Kind = exitUsage, "usage"
+	}
+	return f
+}
+
+// repeat shows something once, or with watch again whenever it has changed, until
+// the user ends it.
+func (a *app) repeat(ctx context.Context, watch bool, show func(context.Context, io.Writer) error) error {
+	last := ""
+	for {
+		var b strings.Builder
+		if err := show(ctx, &b); err != nil {
+			if ctx.Err() != nil && watch {
+				return nil
+			}
+			return err
+		}
+		if text := b.String(); text != last {
+			if last != "" && !a.json() {
+				fmt.Fprintf(a.stdout, "\n— %s\n", time.Now().Format(time.TimeOnly))
+			}
+			last = text
+			fmt.Fprint(a.stdout, text)
+		}
+		if !watch {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
+func watchFlag(cmd *cobra.Command, watch *bool) {
+	cmd.Flags().BoolVarP(watch, "watch", "w", false, "show it again whenever it changes, until Ctrl-C")
+}
+
+func (a *app) networkAgentsCommand() *cobra.Command {
+	var watch, offline, removed bool
+	cmd := &cobra.Command{
+		Use:   "agents",
+		Short: "List the agents of the network that you may see",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error {
+					if removed {
+						return a.showRemovals(ctx, n, w)
+					}
+					return a.showNetworkAgents(ctx, n, offline, w)
+				})
+			})
+		},
+	}
+	watchFlag(cmd, &watch)
+	cmd.Flags().BoolVar(&offline, "offline", false, "also those that are offline")
+	cmd.Flags().BoolVar(&removed, "removed", false, "what the collector has removed, instead")
+	return cmd
+}
+
+func (a *app) showNetworkAgents(ctx context.Context, n *mesh.Network, offline bool, w io.Writer) error {
+	d, err := n.Agents(ctx, mesh.Filter{IncludeOffline: offline, Limit: mesh.MaxDiscoverLimit})
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		writeJSON(w, d.Agents)
+		return nil
+	}
+	if len(d.Agents) == 0 {
+		fmt.Fprintln(w, "There are no agents that you may see.")
+		return nil
+	}
+	t := table{headings: []string{"HANDLE", "TYPE", "HOST", "STATUS", "TASKS", "GUID", "CAPABILITIES"}, paint: a.paintFirst}
+	for _, x := range d.Agents {
+		status := string(x.Status)
+		if x.PossiblyOffline {
+			status += "?"
+		}
+		t.add(x.Handle, x.AgentType, x.Hostname, status, fmt.Sprintf("%g", x.CurrentTaskCount), x.GUID, strings.Join(x.Capabilities, ", "))
+	}
+	t.write(w, a.style)
+	return nil
+}
+
+func (a *app) showRemovals(ctx context.Context, n *mesh.Network, w io.Writer) error {
+	list, err := n.Removals(ctx)
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		writeJSON(w, list)
+		return nil
+	}
+	t := table{headings: []string{"REMOVED", "HANDLE", "TYPE", "HOST", "LAST HEARTBEAT", "BY", "GUID"}}
+	for _, r := range list {
+		t.add(r.RemovedAt, r.Handle, r.AgentType, r.Hostname, r.LastHeartbeat, r.RemovedBy, r.GUID)
+	}
+	t.write(w, a.style)
+	return nil
+}
+
+var notHandle = regexp.MustCompile(`[^a-z0-9-]+`)
+
+// visit makes the user a person in the network.
+func visit(ctx context.Context, n *mesh.Network) (*mesh.Agent, error) {
+	name := "person"
+	if u, err := user.Current(); err == nil {
+		name = strings.Trim(notHandle.ReplaceAllString(strings.ToLower(u.Username), "-"), "-")
+	}
+	return n.Visit(ctx, cmpOr(name, "person"))
+}
+
+func cmpOr(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+func (a *app) networkInboxCommand() *cobra.Command {
+	var watch, all bool
+	cmd := &cobra.Command{
+		Use:   "inbox",
+		Short: "Read your own mail: what agents have answered to parley network send",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+				me, err := visit(ctx, n)
+				if err != nil {
+					return err
+				}
+				return a.inbox(ctx, me, watch, all)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "wait for more, until Ctrl-C")
+	cmd.Flags().BoolVar(&all, "all", false, "also what you have read before")
+	return cmd
+}
+
+func (a *app) inbox(ctx context.Context, me *mesh.Agent, watch, all bool) error {
+	mail, _, err := me.Read(ctx, mesh.Selection{IncludeRead: all, Limit: mesh.MaxMailLimit})
+	if err != nil {
+		return err
+	}
+	if len(mail) == 0 && !watch && !a.json() {
+		fmt.Fprintf(a.stdout, "No mail. Agents reach you by the GUID %s.\n", me.GUID())
+	}
+	a.printMail(mail)
+	for watch {
+		if mail, _, err = me.Wait(ctx, mesh.Selection{}); ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		a.printMail(mail)
+	}
+	return nil
+}
+
+// mailJSON is a message as docs/json.md promises it.
+type mailJSON struct {
+	MessageID    string           `json:"messageId"`
+	SenderGUID   string           `json:"senderGuid"`
+	SenderHandle string           `json:"senderHandle"`
+	MessageType  mesh.MessageType `json:"messageType"`
+	Message      string           `json:"message"`
+	Metadata     any              `json:"metadata,omitempty"`
+	Timestamp    time.Time        `json:"timestamp"`
+}
+
+func (a *app) printMail(mail []mesh.Mail) {
+	for _, m := range mail {
+		if a.json() {
+			out := mailJSON{m.ID, m.SenderGUID, m.SenderHandle, m.Type, m.Text, nil, m.Timestamp}
+			if m.Metadata != nil {
+				out.Metadata = m.Metadata
+			}
+			writeJSON(a.stdout, out)
+			continue
+		}
+		fmt.Fprintf(a.stdout, "%s  %s (%s, %s)\n", a.style.dim(m.Timestamp.Local().Format(time.DateTime)), a.style.bold(oneLine(m.SenderHandle)), m.Type, m.SenderGUID)
+		for line := range strings.Lines(m.Text) {
+			fmt.Fprintf(a.stdout, "    %s\n", oneLine(strings.TrimRight(line, "\r\n")))
+		}
+	}
+}
+
+func (a *app) networkSendCommand() *cobra.Command {
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "send AGENT MESSAGE",
+		Short: "Write to an agent, by its GUID or its handle",
+		Args:  exactly("AGENT", "MESSAGE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+				guid, err := findAgent(ctx, n, args[0])
+				if err != nil {
+					return err
+				}
+				me, err := visit(ctx, n)
+				if err != nil {
+					return err
+				}
+				sent, err := me.Send(ctx, mesh.Message{Recipient: guid, Text: args[1]})
+				if err != nil {
+					return err
+				}
+				if a.json() && !wait {
+					writeJSON(a.stdout, map[string]string{"messageId": sent.ID, "recipientGuid": guid, "recipientHandle": sent.RecipientHandle, "warning": sent.Warning})
+				} else if !a.json() {
+					fmt.Fprintf(a.stdout, "Sent to %s. %s\n", oneLine(sent.RecipientHandle), oneLine(sent.Warning))
+				}
+				if !wait {
+					return nil
+				}
+				mail, _, err := me.Wait(ctx, mesh.Selection{Sender: guid})
+				a.printMail(mail)
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the answer")
+	return cmd
+}
+
+// findAgent takes a GUID, or the handle of exactly one agent.
+func findAgent(ctx context.Context, n *mesh.Network, who string) (string, error) {
+	if uuid.Validate(who) == nil {
+		return who, nil
+	}
+	d, err := n.Agents(ctx, mesh.Filter{IncludeOffline: true, Limit: mesh.MaxDiscoverLimit})
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, x := range d.Agents {
+		if x.Handle == who {
+			found = append(found, x.GUID)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", usage("there is no agent %q that you may see; parley network agents --offline lists them", who)
+	case 1:
+		return found[0], nil
+	}
+	return "", usage("%d agents have the handle %q: use the GUID of one, %s", len(found), who, strings.Join(found, " or "))
+}
+
+func (a *app) networkWorkCommand() *cobra.Command {
+	var watch bool
+	var state string
+	cmd := &cobra.Command{
+		Use:   "work",
+		Short: "List the items of work: who has them, what came of them",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch mesh.ItemState(state) {
+			case "", mesh.Queued, mesh.Claimed, mesh.Completed, mesh.Dead, mesh.Discarded:
+			default:
+				return usage("--state %q is not one of queued, claimed, completed, dead, discarded", state)
+			}
+			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return a.showWork(ctx, n, mesh.ItemState(state), w) })
+			})
+		},
+	}
+	watchFlag(cmd, &watch)
+	cmd.Flags().StringVar(&state, "state", "", "only items in this state: queued, claimed, completed, dead, discarded")
+	return cmd
+}
+
+func (a *app) showWork(ctx context.Context, n *mesh.Network, state mesh.ItemState, w io.Writer) error {
+	items, err := n.Items(ctx, state)
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		writeJSON(w, items)
+		return nil
+	}
+	if len(items) == 0 {
+		fmt.Fprintln(w, "There is no work.")
+		return nil
+	}
+	t := table{headings: []string{"TASK", "QUEUE", "STATE", "TRY", "HOLDER", "FROM", "DESCRIPTION"}, paint: a.paintFirst}
+	for _, x := range items {
+		t.add(fit(x.TaskID, 36), x.Capability, string(x.State), fmt.Sprint(x.Attempts), x.HolderHandle, x.SubmitterHandle, cmpOr(x.ResultSummary, x.Description))
+	}
+	t.write(w, a.style)
+	return nil
+}
+
+func (a *app) deadLettersCommand() *cobra.Command {
+	var watch, keep bool
+	var queue, retry, discard string
+	cmd := &cobra.Command{
+		Use:   "dead-letters",
+		Short: "List failed work, try it again, or discard it",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+				switch {
+				case retry != "":
+					return a.deadLetterDone(n.RetryDeadLetter(ctx, retry, !keep))
+				case discard != "":
+					return a.deadLetterDone(n.DiscardDeadLetter(ctx, discard))
+				}
+				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return a.showDeadLetters(ctx, n, queue, w) })
+			})
+		},
+	}
+	watchFlag(cmd, &watch)
+	cmd.Flags().StringVar(&queue, "queue", "", "only work of this queue (a capability)")
+	cmd.Flags().StringVar(&retry, "retry", "", "put the item with this task id into its queue again")
+	cmd.Flags().BoolVar(&keep, "keep-attempts", false, "with --retry: let the attempts so far count")
+	cmd.Flags().StringVar(&discard, "discard", "", "remove the item with this task id for good")
+	cmd.MarkFlagsMutuallyExclusive("retry", "discard", "watch")
+	return cmd
+}
+
+func (a *app) deadLetterDone(l mesh.DeadLetter, err error) error {
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		writeJSON(a.stdout, l)
+		return nil
+	}
+	fmt.Fprintf(a.stdout, "%s is out of the dead letters.\n", oneLine(l.TaskID))
+	return nil
+}
+
+func (a *app) showDeadLetters(ctx context.Context, n *mesh.Network, queue string, w io.Writer) error {
+	list, more, err := n.DeadLetters(ctx, mesh.MaxDeadLimit, queue)
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		writeJSON(w, list)
+		return nil
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(w, "There are no dead letters.")
+		return nil
+	}
+	t := table{headings: []string{"TASK", "QUEUE", "REASON", "TRIES", "LAST", "DETAIL"}, paint: a.paintFirst}
+	for _, l := range list {
+		t.add(fit(l.TaskID, 36), l.Subject[strings.LastIndexByte(l.Subject, '.')+1:], string(l.Reason), fmt.Sprint(l.Attempts), l.LastAttemptAt, l.Detail)
+	}
+	t.write(w, a.style)
+	if more {
+		fmt.Fprintln(w, "There are more.")
+	}
+	return nil
+}
+
+func (a *app) networkAdmitCommand() *cobra.Command {
+	var guid string
+	var capabilities []string
+	cmd := &cobra.Command{
+		Use:   "admit",
+		Short: "Make the inbox and the queues of an agent that the NATS server confines",
+		Long: "Make the inbox and the queues of an agent whose NATS user may make none: the\n" +
+			"operator does it once, with a user that may. See docs/mesh.md.",
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+				if err := n.MakeInbox(ctx, guid); err != nil {
+					return err
+				}
+				for _, c := range capabilities {
+					if err := n.MakeQueue(ctx, c); err != nil {
+						return err
+					}
+				}
+				a.note("%s has its inbox, and %d queues.", guid, len(capabilities))
+				return nil
+			})
+		},
+	}
+	confinedFlags(cmd, &guid, &capabilities)
+	return cmd
+}
+
+func confinedFlags(cmd *cobra.Command, guid *string, capabilities *[]string) {
+	cmd.Flags().StringVar(guid, "guid", "", "the agent's GUID")
+	cmd.Flags().StringSliceVar(capabilities, "capabilities", nil, "the queues it works on or submits to, with commas")
+}
+
+func (a *app) networkPermissionsCommand() *cobra.Command {
+	var guid, bucket string
+	var capabilities []string
+	cmd := &cobra.Command{
+		Use:   "permissions",
+		Short: "Write the NATS server's permissions that keep an agent to what is its own",
+		Args:  exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			if guid == "" {
+				guid = uuid.NewString()
+				a.note("A new GUID: set it as crossComputer.agentGuid (NATS_MCP_AGENT_GUID).")
+			}
+			if uuid.Validate(guid) != nil {
+				return usage("--guid %q is not a GUID", guid)
+			}
+			p := mesh.Confined{GUID: guid, Bucket: bucket, Capabilities: capabilities}.Permissions()
+			if a.json() {
+				writeJSON(a.stdout, map[string]any{"guid": guid, "publish": p.Publish, "subscribe": p.Subscribe})
+				return nil
+			}
+			fmt.Fprintf(a.stdout, "# agent %s\n%s", guid, p)
+			return nil
+		},
+	}
+	confinedFlags(cmd, &guid, &capabilities)
+	cmd.Flags().StringVar(&bucket, "bucket", os.Getenv("REGISTRY_BUCKET"), "the registry's bucket, agent-registry by default")
+	return cmd
+}
