@@ -125,6 +125,32 @@ const ops = {
     }
     return {};
   },
+  // The time of a number of short messages there and back, one after the other.
+  async pingpong({ id, times }) {
+    const c = things.get(id);
+    const start = process.hrtime.bigint();
+    for (let i = 1; i <= times; i++) {
+      const before = c.received;
+      c.conn.write(Buffer.from('a short message'));
+      await until(c, () => c.received >= before + 15 || c.closed);
+    }
+    return { micros: Number((process.hrtime.bigint() - start) / 1000n) };
+  },
+  async connected({ id, count }) {
+    const { server, conns } = things.get(id);
+    while (conns.length < count) await new Promise((resolve) => server.once('counted', resolve));
+    return { conns: conns.map((c) => c.id), keys: conns.map((c) => c.key) };
+  },
+  async leave({ id, topic }) {
+    await things.get(id).server.leave(bytes(topic));
+    return {};
+  },
+  async pause({ id, on }) {
+    const { conn } = things.get(id);
+    if (on) conn.pause();
+    else conn.resume();
+    return {};
+  },
   async stats({ id }) {
     const s = things.get(id).conn.rawStream;
     return { retransmits: s.retransmits, sent: s.packetsTransmitted, rtt: s.rtt, mtu: s.mtu };

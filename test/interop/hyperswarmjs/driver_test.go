@@ -64,7 +64,8 @@ type result struct {
 	Closed    bool     `json:"closed"`
 	Ended     bool     `json:"ended"`
 	Error     string   `json:"error"`
-	Conns     []any    `json:"conns"`
+	Conns     []int    `json:"conns"`
+	Micros    int      `json:"micros"`
 	Sent      int      `json:"sent"`
 	Resent    int      `json:"retransmits"`
 }
