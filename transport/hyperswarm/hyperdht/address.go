@@ -32,6 +32,19 @@ func within(a netip.Addr, ranges []netip.Prefix) bool {
 	return false
 }
 
+// usable leaves out the addresses that a node of the DHT has no business to name:
+// those that nobody can have, and a node of the public network private ones, by
+// which it could have us send into networks of our own.
+func usable(all []netip.AddrPort, namedBy netip.AddrPort) []netip.AddrPort {
+	var good []netip.AddrPort
+	for _, a := range all {
+		if a.Port() != 0 && !reserved(a.Addr()) && (!private(a.Addr()) || private(namedBy.Addr())) {
+			good = append(good, a)
+		}
+	}
+	return good
+}
+
 // maxAddresses is how many addresses of its own a node tells a peer.
 const maxAddresses = 6
 

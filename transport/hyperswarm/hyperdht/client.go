@@ -58,6 +58,7 @@ func (n *Node) lookup(ctx context.Context, topic [32]byte, key keys.PublicKey, f
 				continue
 			}
 			seen[p.Key] = true
+			p.Relays = usable(p.Relays, r.From)
 			if found != nil && !found(p) {
 				return false
 			}

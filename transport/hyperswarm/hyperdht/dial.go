@@ -234,7 +234,7 @@ func (d *dial) candidates(ctx context.Context, first []netip.AddrPort, to chan<-
 		if err != nil || p.Key != d.key {
 			return true
 		}
-		for _, a := range p.Relays[:min(len(p.Relays), maxRelays)] {
+		for _, a := range usable(p.Relays[:min(len(p.Relays), maxRelays)], r.From) {
 			if !put(a) {
 				return false
 			}

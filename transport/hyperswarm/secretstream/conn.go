@@ -70,7 +70,6 @@ type Conn struct {
 	confirmed chan struct{}
 	done      chan struct{}
 	ended     sync.Once
-	wg        sync.WaitGroup
 
 	rmu   sync.Mutex // reading
 	pull  *state
@@ -110,7 +109,7 @@ func New(s Stream, r *handshake.Result, o Options) (*Conn, error) {
 		c.timer = time.AfterFunc(c.pulse, c.keepAlive)
 		c.tmu.Unlock()
 	}
-	c.wg.Go(c.open)
+	go c.open() // ends with the stream
 	return c, nil
 }
 

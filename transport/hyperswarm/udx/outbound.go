@@ -296,10 +296,29 @@ func (s *Stream) probeWindow(b *batch, now time.Time) {
 	b.done()
 }
 
+// write sends the datagrams, those of one size in one go where the system can.
+// What is not sent is as what gets lost.
 func (b *batch) write() {
 	at := 0
-	for _, end := range b.ends {
-		_ = b.sock.Write(b.buf[at:end], b.to) // a datagram that is not sent is one that got lost
+	for i := 0; i < len(b.ends); {
+		size := b.ends[i] - at
+		n := 1
+		for i+n < len(b.ends) && b.ends[i+n]-b.ends[i+n-1] == size {
+			n++
+		}
+		// The last datagram of a train may be shorter.
+		if i+n < len(b.ends) && b.ends[i+n]-b.ends[i+n-1] < size {
+			n++
+		}
+		end := b.ends[i+n-1]
+		if n == 1 || !b.sock.writeTrain(b.buf[at:end], size, b.to) {
+			for begin := at; begin < end; {
+				next := min(begin+size, end)
+				_ = b.sock.Write(b.buf[begin:next], b.to)
+				begin = next
+			}
+		}
 		at = end
+		i += n
 	}
 }

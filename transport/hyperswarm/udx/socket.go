@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/net/ipv4"
 )
@@ -33,9 +35,10 @@ type PacketConn interface {
 type Socket struct {
 	m       *Mux
 	conn    PacketConn
-	batch   *ipv4.PacketConn // nil where datagrams are read one by one
+	ip      *ipv4.PacketConn // nil for a socket that is not UDP's
 	handler Handler
 	ttl     sync.Mutex
+	single  atomic.Bool // the system does not take trains
 	closed  chan struct{}
 }
 
@@ -63,7 +66,7 @@ func (m *Mux) Listen(at netip.AddrPort, h Handler) (*Socket, error) {
 func (m *Mux) Serve(conn PacketConn, h Handler) (*Socket, error) {
 	s := &Socket{m: m, conn: conn, handler: h, closed: make(chan struct{})}
 	if udp, ok := conn.(*net.UDPConn); ok {
-		s.batch = ipv4.NewPacketConn(udp)
+		s.ip = ipv4.NewPacketConn(udp)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,16 +100,16 @@ func (s *Socket) Write(data []byte, to netip.AddrPort) error {
 
 // WriteTTL sends one datagram that dies after so many hops.
 func (s *Socket) WriteTTL(data []byte, to netip.AddrPort, ttl int) error {
-	if s.batch == nil {
+	if s.ip == nil {
 		return s.Write(data, to)
 	}
 	s.ttl.Lock()
 	defer s.ttl.Unlock()
-	if err := s.batch.SetTTL(ttl); err != nil {
+	if err := s.ip.SetTTL(ttl); err != nil {
 		return err
 	}
 	err := s.Write(data, to)
-	return errors.Join(err, s.batch.SetTTL(64))
+	return errors.Join(err, s.ip.SetTTL(64))
 }
 
 // Close closes the socket. Streams connected through it time out. It does not
@@ -130,14 +133,15 @@ func (s *Socket) Done() <-chan struct{} { return s.closed }
 // end it.
 func (s *Socket) read() {
 	defer close(s.closed)
-	if s.batch != nil {
+	if s.ip != nil && readsBatches {
 		s.readBatches()
 		return
 	}
 	buf := make([]byte, maxDatagram)
+	var failures failures
 	for {
 		n, from, err := s.conn.ReadFromUDPAddrPort(buf)
-		if errors.Is(err, net.ErrClosed) {
+		if failures.over(err) {
 			return
 		}
 		if err != nil {
@@ -149,6 +153,26 @@ func (s *Socket) read() {
 	}
 }
 
+// failures counts errors of reading, one after the other.
+type failures int
+
+// over reports whether the socket is closed. After a number of errors in a row it
+// waits a little, so that a socket that is broken does not take a processor.
+func (f *failures) over(err error) bool {
+	const many, wait = 16, 10 * time.Millisecond
+	switch {
+	case err == nil:
+		*f = 0
+	case errors.Is(err, net.ErrClosed):
+		return true
+	default:
+		if *f++; *f > many {
+			time.Sleep(wait)
+		}
+	}
+	return false
+}
+
 // batchSize is how many datagrams one system call may return.
 const batchSize = 64
 
@@ -158,9 +182,10 @@ func (s *Socket) readBatches() {
 		msgs[i].Buffers = [][]byte{make([]byte, maxDatagram)}
 	}
 	touched := make([]*Stream, 0, batchSize)
+	var failures failures
 	for {
-		n, err := s.batch.ReadBatch(msgs, 0)
-		if errors.Is(err, net.ErrClosed) {
+		n, err := s.ip.ReadBatch(msgs, 0)
+		if failures.over(err) {
 			return
 		}
 		if err != nil {

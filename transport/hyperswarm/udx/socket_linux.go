@@ -1,7 +1,10 @@
 package udx
 
 import (
+	"errors"
 	"net"
+	"net/netip"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,3 +25,31 @@ func dontFragment(conn *net.UDPConn) {
 // probesMTU says that a datagram that is too large for the path is lost, not
 // fragmented, so that larger ones can be tried.
 const probesMTU = true
+
+// readsBatches says that one system call can return many datagrams.
+const readsBatches = true
+
+// writeTrain has the kernel cut data into datagrams of a size (UDP_SEGMENT): one
+// system call for many. It reports false if the kernel does not.
+func (s *Socket) writeTrain(data []byte, size int, to netip.AddrPort) bool {
+	conn, ok := s.conn.(*net.UDPConn)
+	if !ok || s.single.Load() {
+		return false
+	}
+	c := segmentControl{size: uint16(size)}
+	c.Level, c.Type = unix.IPPROTO_UDP, unix.UDP_SEGMENT
+	c.SetLen(unix.CmsgLen(2))
+	oob := unsafe.Slice((*byte)(unsafe.Pointer(&c)), unix.CmsgSpace(2))
+	_, _, err := conn.WriteMsgUDPAddrPort(data, oob, to)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EIO) || errors.Is(err, unix.EOPNOTSUPP) {
+		s.single.Store(true)
+	}
+	return err == nil
+}
+
+// segmentControl is the control message of UDP_SEGMENT, with its padding.
+type segmentControl struct {
+	unix.Cmsghdr
+	size uint16
+	_    [6]byte
+}
