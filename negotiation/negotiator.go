@@ -67,8 +67,9 @@ func orDefault(n, otherwise int) int {
 // Negotiator. The context ends when the router or the Negotiator closes.
 type Handler func(ctx context.Context, p Proposal)
 
-// Negotiator negotiates for one agent. Make one with New and Close it in the end.
-// It is safe for concurrent use.
+// Negotiator negotiates for one agent, which has only one: a second would refuse the
+// answers to the first. Make one with New and Close it in the end. It is safe for
+// concurrent use.
 type Negotiator struct {
 	r    *router.Router
 	id   string
@@ -98,6 +99,9 @@ func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 	n.stop = r.OnReceive(agentID, n.receive)
 	return n, nil
 }
+
+// AgentID returns the id of the agent that it negotiates for.
+func (n *Negotiator) AgentID() string { return n.id }
 
 // Propose sends a proposal to an agent (Req 7.1) and returns it, pending. The time
 // for an answer runs from now. Errors are [*Error]s; the router's refusal, of a

@@ -1,0 +1,191 @@
+// Package busjournal keeps the journals of swarms on NATS JetStream, so that
+// coordinators of several processes and machines can succeed each other.
+package busjournal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/swarm"
+)
+
+// Defaults of [Options].
+const (
+	DefaultStream   = "SWARMS"
+	DefaultSubject  = "swarms"
+	DefaultMaxBytes = 1 << 30
+	DefaultMaxAge   = 30 * 24 * time.Hour
+)
+
+// Publisher stores messages in JetStream. A jetstream.JetStream is one; what waits
+// longer, until the data is on disk, may stand in for it.
+type Publisher interface {
+	PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error)
+}
+
+// Options say where the journals are. The zero Options are good.
+type Options struct {
+	Stream    string        // its name; "" means DefaultStream
+	Subject   string        // the first part of the subjects; "" means DefaultSubject
+	MaxBytes  int64         // of all journals; 0 means DefaultMaxBytes
+	MaxAge    time.Duration // of a record; 0 means DefaultMaxAge
+	Replicas  int           // 0 means 1
+	Publisher Publisher     // nil means the JetStream itself
+}
+
+// Journal is a [swarm.Journal]. It is safe for concurrent use.
+type Journal struct {
+	stream  jetstream.Stream
+	publish Publisher
+	subject string
+}
+
+var _ swarm.Journal = (*Journal)(nil)
+
+// Open makes the stream, or adjusts it to the options. A full stream takes no more
+// records: nothing of a swarm that runs gives way to another.
+func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Journal, error) {
+	if o.Stream == "" {
+		o.Stream = DefaultStream
+	}
+	if o.Subject == "" {
+		o.Subject = DefaultSubject
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	if o.MaxAge <= 0 {
+		o.MaxAge = DefaultMaxAge
+	}
+	if o.Publisher == nil {
+		o.Publisher = js
+	}
+	stream, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: o.Stream, Subjects: []string{o.Subject + ".*"}, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew,
+		MaxBytes: o.MaxBytes, MaxAge: o.MaxAge, Replicas: max(o.Replicas, 1), AllowDirect: true,
+		Description: "journals of swarms: one subject each",
+	})
+	if err != nil {
+		return nil, failed("", "the stream of the journals cannot be made", err)
+	}
+	return &Journal{stream: stream, publish: o.Publisher, subject: o.Subject}, nil
+}
+
+func failed(id, what string, err error) *swarm.Error {
+	return &swarm.Error{Code: swarm.CodeJournal, SwarmID: id, Message: what, Err: err}
+}
+
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+func (j *Journal) subjectOf(id string) (string, error) {
+	if !idPattern.MatchString(id) {
+		return "", failed(id, fmt.Sprintf("%q is not the id of a swarm", id), nil)
+	}
+	return j.subject + "." + id, nil
+}
+
+// Append implements [swarm.Journal].
+func (j *Journal) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
+	subject, err := j.subjectOf(id)
+	if err != nil {
+		return 0, err
+	}
+	ack, err := j.publish.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data}, jetstream.WithExpectLastSequencePerSubject(after))
+	var refused *jetstream.APIError
+	if errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		return 0, swarm.ErrConflict
+	}
+	if err != nil {
+		return 0, failed(id, "the record cannot be stored", err)
+	}
+	return ack.Sequence, nil
+}
+
+// Read implements [swarm.Journal].
+func (j *Journal) Read(ctx context.Context, id string, after uint64) ([]swarm.Record, error) {
+	subject, err := j.subjectOf(id)
+	if err != nil {
+		return nil, err
+	}
+	last, err := j.lastOf(ctx, subject)
+	if err != nil || last <= after {
+		return nil, err
+	}
+	consumer, err := j.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+	})
+	if err != nil {
+		return nil, failed(id, "the journal cannot be read", err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return nil, failed(id, "the journal cannot be read", err)
+	}
+	defer messages.Stop()
+	defer context.AfterFunc(ctx, messages.Stop)()
+	var records []swarm.Record
+	for {
+		m, err := messages.Next()
+		if err != nil {
+			return nil, failed(id, "the journal cannot be read", errors.Join(err, ctx.Err()))
+		}
+		at, err := m.Metadata()
+		if err != nil {
+			return nil, failed(id, "a record is none", err)
+		}
+		records = append(records, swarm.Record{Sequence: at.Sequence.Stream, Data: m.Data()})
+		if at.Sequence.Stream >= last {
+			return records, nil
+		}
+	}
+}
+
+// lastOf returns the sequence of a journal's last record, 0 if it has none.
+func (j *Journal) lastOf(ctx context.Context, subject string) (uint64, error) {
+	m, err := j.stream.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, failed("", "the journal cannot be read", err)
+	}
+	return m.Sequence, nil
+}
+
+// Last implements [swarm.Journal].
+func (j *Journal) Last(ctx context.Context) (map[string]uint64, error) {
+	info, err := j.stream.Info(ctx, jetstream.WithSubjectFilter(j.subject+".*"))
+	if err != nil {
+		return nil, failed("", "the journals cannot be listed", err)
+	}
+	last := make(map[string]uint64, len(info.State.Subjects))
+	for subject := range info.State.Subjects {
+		sequence, err := j.lastOf(ctx, subject)
+		if err != nil {
+			return nil, err
+		}
+		if sequence > 0 {
+			last[strings.TrimPrefix(subject, j.subject+".")] = sequence
+		}
+	}
+	return last, nil
+}
+
+// Forget implements [swarm.Journal].
+func (j *Journal) Forget(ctx context.Context, id string) error {
+	subject, err := j.subjectOf(id)
+	if err != nil {
+		return err
+	}
+	if err := j.stream.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
+		return failed(id, "the journal cannot be deleted", err)
+	}
+	return nil
+}

@@ -1,0 +1,455 @@
+package swarm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/router"
+)
+
+// Defaults of [CoordinatorOptions].
+const (
+	DefaultLease           = 30 * time.Second
+	DefaultTakeover        = 15 * time.Second
+	DefaultAnswer          = 10 * time.Second
+	DefaultMaxParticipants = 1000
+	DefaultMaxSwarms       = 100
+	DefaultKeep            = 24 * time.Hour
+)
+
+// Reporter is told how swarms go: the Ralph loop, say.
+type Reporter interface {
+	// Escalate is asked when no agent could do a sub-task (Req 8.5). With again it
+	// gets another round of attempts, otherwise the swarm fails. It may block; ctx
+	// ends when the coordinator closes or another one leads.
+	Escalate(ctx context.Context, s Session, t SubTask) (again bool)
+	// Finished is told the final outcome, completed or failed (Req 8.6). After a
+	// coordinator has died in that moment its successor may tell it again.
+	Finished(ctx context.Context, s Session)
+}
+
+// CoordinatorOptions set up a Coordinator. The zero options make one that stands
+// alone.
+type CoordinatorOptions struct {
+	// Journal is where swarms are kept; nil: in memory, without a successor.
+	Journal Journal
+	// Successors are the agents that coordinate on the same journal and may take
+	// over, apart from this one. Participants obey them then.
+	Successors []string
+	Reporter   Reporter // nil: what is escalated fails
+	// Aggregate makes the outcome of the sub-tasks' results; nil makes an object of
+	// them by sub-task id (Req 8.6).
+	Aggregate func(s Session) (json.RawMessage, error)
+	// Load says how much else an agent has to do; nil: nothing (Req 8.2).
+	Load func(agentID string) int
+
+	// Lease is how long a participant may be silent while it works; 0 means
+	// DefaultLease.
+	Lease time.Duration
+	// Takeover is how long a swarm's journal rests before another coordinator takes
+	// it over; 0 means DefaultTakeover. It is the same for all on a journal.
+	Takeover time.Duration
+	// Answer is how long agents have to answer a proposal; 0 means DefaultAnswer.
+	Answer time.Duration
+	// PerAgent is how many sub-tasks run at once on one participant; 0 means 1.
+	PerAgent int
+	// MaxParticipants bounds the agents of one swarm, MaxSwarms the swarms that this
+	// coordinator leads; 0 means the default.
+	MaxParticipants int
+	MaxSwarms       int
+	// Keep is how long the journal of a swarm that has ended is kept; 0 means
+	// DefaultKeep.
+	Keep   time.Duration
+	Logger *slog.Logger // nil discards
+}
+
+func (o CoordinatorOptions) withDefaults() CoordinatorOptions {
+	if o.Journal == nil {
+		o.Journal = new(MemoryJournal)
+	}
+	if o.Aggregate == nil {
+		o.Aggregate = byID
+	}
+	if o.Load == nil {
+		o.Load = func(string) int { return 0 }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Lease = orDefault(o.Lease, DefaultLease)
+	o.Takeover = orDefault(o.Takeover, DefaultTakeover)
+	o.Answer = orDefault(o.Answer, DefaultAnswer)
+	o.Keep = orDefault(o.Keep, DefaultKeep)
+	o.PerAgent = orDefault(o.PerAgent, 1)
+	o.MaxParticipants = orDefault(o.MaxParticipants, DefaultMaxParticipants)
+	o.MaxSwarms = orDefault(o.MaxSwarms, DefaultMaxSwarms)
+	return o
+}
+
+func orDefault[N int | time.Duration](n, otherwise N) N {
+	if n <= 0 {
+		return otherwise
+	}
+	return n
+}
+
+// byID is the default aggregation.
+func byID(s Session) (json.RawMessage, error) {
+	all := make(map[string]json.RawMessage, len(s.SubTasks))
+	for _, t := range s.SubTasks {
+		all[t.ID] = t.Result
+	}
+	return json.Marshal(all)
+}
+
+// Coordinator leads swarms for one agent. Make one with NewCoordinator and Close it
+// in the end. It is safe for concurrent use.
+type Coordinator struct {
+	r  *router.Router
+	n  *negotiation.Negotiator
+	id string
+	o  CoordinatorOptions
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	stops   []func() // end what arrives
+
+	mu      sync.Mutex
+	closed  bool
+	leaders map[string]*leader // by swarm
+}
+
+// NewCoordinator returns the coordinator of an agent, whose negotiator n is. It
+// takes over swarms of the journal that nobody leads.
+func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOptions) *Coordinator {
+	c := &Coordinator{r: r, n: n, id: n.AgentID(), o: o.withDefaults(), leaders: make(map[string]*leader)}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.stops = append(c.stops, r.OnReceive(c.id, c.receive), n.OnSettled(c.answered))
+	c.running.Go(c.watchJournal)
+	c.running.Go(c.watchAgents)
+	return c
+}
+
+// Create begins a swarm and returns it, recruiting (Req 8.1). Errors are [*Error]s.
+func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
+	if err := p.check(); err != nil {
+		return Session{}, err
+	}
+	if p.MaxAttempts == 0 {
+		p.MaxAttempts = DefaultMaxAttempts
+	}
+	id := uuid.NewString()
+	x := new(state)
+	first := event{Created: &created{ID: id, Plan: p, Coordinator: c.id, At: time.Now().UnixMilli()}}
+	if err := x.apply(first); err != nil {
+		return Session{}, err
+	}
+	l := newLeader(c, id, x)
+	if err := c.add(l); err != nil {
+		return Session{}, err
+	}
+	if err := l.store(ctx, []event{first}); err != nil {
+		c.remove(l)
+		return Session{}, err
+	}
+	s := x.snapshot()
+	c.start(l)
+	return s, nil
+}
+
+// add enters a leader that is not running yet.
+func (c *Coordinator) add(l *leader) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return errClosed
+	case c.leaders[l.id] != nil:
+		return errorf(CodeState, l.id, "swarm %q is led here already", l.id)
+	case len(c.leaders) >= c.o.MaxSwarms:
+		return errorf(CodeFull, l.id, "%d swarms are led here, no more are taken", c.o.MaxSwarms)
+	}
+	c.leaders[l.id] = l
+	return nil
+}
+
+func (c *Coordinator) remove(l *leader) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leaders[l.id] == l {
+		delete(c.leaders, l.id)
+	}
+}
+
+// start runs a leader until its swarm has ended, or is another's.
+func (c *Coordinator) start(l *leader) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		close(l.done)
+		return
+	}
+	c.running.Go(func() {
+		defer c.remove(l)
+		l.run(c.ctx)
+	})
+}
+
+func (c *Coordinator) leader(swarmID string) *leader {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leaders[swarmID]
+}
+
+func (c *Coordinator) all() []*leader {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]*leader, 0, len(c.leaders))
+	for _, l := range c.leaders {
+		all = append(all, l)
+	}
+	return all
+}
+
+// Session returns a swarm of the journal as it stands, whoever leads it.
+func (c *Coordinator) Session(ctx context.Context, swarmID string) (Session, error) {
+	if l := c.leader(swarmID); l != nil {
+		if s, err := l.ask(ctx, func() (Session, error) { return l.x.snapshot(), nil }); err == nil || ctx.Err() != nil {
+			return s, err
+		}
+	}
+	x, err := load(ctx, c.o.Journal, swarmID)
+	if err != nil {
+		return Session{}, err
+	}
+	return x.snapshot(), nil
+}
+
+// Active lists the swarms of the journal that have not ended, the oldest first.
+func (c *Coordinator) Active(ctx context.Context) ([]Session, error) {
+	last, err := c.o.Journal.Last(ctx)
+	if err != nil {
+		return nil, &Error{Code: CodeJournal, Message: "the journal cannot be read", Err: err}
+	}
+	var list []Session
+	for id := range last {
+		s, err := c.Session(ctx, id)
+		if CodeOf(err) == CodeNotFound {
+			continue // forgotten meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !s.Status.Ended() {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b Session) int { return int(a.CreatedAt - b.CreatedAt) })
+	return list, nil
+}
+
+// Wait blocks until a swarm has ended, whoever leads it, and returns it. The error
+// is an [*Error] with CodeFailed for one that failed, or ctx's.
+func (c *Coordinator) Wait(ctx context.Context, swarmID string) (Session, error) {
+	for {
+		s, err := c.Session(ctx, swarmID)
+		if err != nil {
+			return s, err
+		}
+		if s.Status == Failed {
+			return s, errorf(CodeFailed, swarmID, "the swarm failed: %s", s.Error)
+		}
+		if s.Status == Completed {
+			return s, nil
+		}
+		var ended <-chan struct{}
+		if l := c.leader(swarmID); l != nil {
+			ended = l.done
+		}
+		select {
+		case <-ended:
+		case <-time.After(c.o.Takeover / 3): // another leads it: look again
+		case <-ctx.Done():
+			return s, ctx.Err()
+		case <-c.ctx.Done():
+			return s, errClosed
+		}
+	}
+}
+
+// Join adds an agent to a swarm that is led here, without a proposal.
+func (c *Coordinator) Join(ctx context.Context, swarmID, agentID string) error {
+	return c.tell(ctx, swarmID, func(l *leader) error { return l.join(agentID) })
+}
+
+// CompleteSubTask enters a sub-task's result (Req 8.4) as if its agent had sent it.
+// For participants that reach the coordinator otherwise than by envelopes.
+func (c *Coordinator) CompleteSubTask(ctx context.Context, swarmID, subTaskID string, value json.RawMessage) error {
+	if !json.Valid(value) {
+		return errorf(CodeInvalid, swarmID, "the result of %q is not JSON", subTaskID)
+	}
+	return c.tell(ctx, swarmID, func(l *leader) error { return l.finish(subTaskID, result{Value: value}) })
+}
+
+// FailSubTask enters that an attempt at a sub-task failed (Req 8.5).
+func (c *Coordinator) FailSubTask(ctx context.Context, swarmID, subTaskID, reason string) error {
+	if reason == "" {
+		reason = "no reason given"
+	}
+	return c.tell(ctx, swarmID, func(l *leader) error { return l.finish(subTaskID, result{Error: reason}) })
+}
+
+// SetState changes the shared state of a swarm that is led here; an empty value
+// removes the key.
+func (c *Coordinator) SetState(ctx context.Context, swarmID, key string, value json.RawMessage) error {
+	return c.tell(ctx, swarmID, func(l *leader) error { return l.set(set{Key: key, Value: value}) })
+}
+
+func (c *Coordinator) tell(ctx context.Context, swarmID string, do func(*leader) error) error {
+	l := c.leader(swarmID)
+	if l == nil {
+		return notFound(swarmID)
+	}
+	_, err := l.ask(ctx, func() (Session, error) { return Session{}, do(l) })
+	return err
+}
+
+// receive sorts what arrives for the agent into its swarms.
+func (c *Coordinator) receive(ctx context.Context, e *envelope.Envelope) {
+	var m message
+	if e.Unmarshal(&m) != nil || m.Swarm == "" {
+		return // not for us
+	}
+	if l := c.leader(m.Swarm); l != nil {
+		l.put(ctx, func() { l.receive(e.Sender, m) })
+	}
+}
+
+// answered hears how a proposal was answered.
+func (c *Coordinator) answered(ctx context.Context, p negotiation.Proposal) {
+	if p.Proposer != c.id {
+		return
+	}
+	if l := c.leader(p.CorrelationID); l != nil {
+		l.put(ctx, func() { l.answered(p) })
+	}
+}
+
+// watchAgents tells the leaders of agents that leave.
+func (c *Coordinator) watchAgents() {
+	w := c.r.Registry().Watch()
+	defer w.Close()
+	for {
+		change, err := w.Next(c.ctx)
+		if err != nil {
+			return // closed
+		}
+		if change.Kind != registry.Removed && change.Kind != registry.Resync {
+			continue
+		}
+		for _, l := range c.all() {
+			l.put(c.ctx, l.missing)
+		}
+	}
+}
+
+// watchJournal takes over swarms that nobody leads, and forgets old ones.
+func (c *Coordinator) watchJournal() {
+	type seen struct {
+		sequence uint64
+		at       time.Time
+		ended    bool
+	}
+	known := make(map[string]seen)
+	for {
+		last, err := c.o.Journal.Last(c.ctx)
+		if err != nil && c.ctx.Err() == nil {
+			c.o.Logger.Warn("the journal of swarms cannot be read", "error", err)
+		}
+		now := time.Now()
+		for id := range known {
+			if _, there := last[id]; !there && err == nil {
+				delete(known, id)
+			}
+		}
+		for id, sequence := range last {
+			s := known[id]
+			if s.sequence != sequence {
+				known[id] = seen{sequence: sequence, at: now}
+				continue
+			}
+			switch rested := now.Sub(s.at); {
+			case s.ended && rested > c.o.Keep:
+				if err := c.o.Journal.Forget(c.ctx, id); err != nil {
+					c.o.Logger.Warn("the journal of a swarm cannot be deleted", "swarm", id, "error", err)
+				}
+			case !s.ended && rested > c.o.Takeover && c.leader(id) == nil:
+				s.ended = c.takeOver(id)
+				known[id] = s
+			}
+		}
+		select {
+		case <-time.After(c.o.Takeover / 3):
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// takeOver leads a swarm whose coordinator is silent. It reports whether the swarm
+// has ended, so that there is nothing to lead.
+func (c *Coordinator) takeOver(id string) (ended bool) {
+	x, err := load(c.ctx, c.o.Journal, id)
+	if err != nil {
+		c.o.Logger.Warn("a swarm cannot be taken over", "swarm", id, "error", err)
+		return false
+	}
+	if x.s.Status.Ended() {
+		return true
+	}
+	l := newLeader(c, id, x)
+	if err := c.add(l); err != nil {
+		return false
+	}
+	took := event{Took: &took{Coordinator: c.id}}
+	if err := x.apply(took); err != nil {
+		c.remove(l)
+		return false
+	}
+	if err := l.store(c.ctx, []event{took}); err != nil {
+		c.remove(l)
+		if !errors.Is(err, ErrConflict) {
+			c.o.Logger.Warn("a swarm cannot be taken over", "swarm", id, "error", err)
+		}
+		return false
+	}
+	c.o.Logger.Info("a swarm is taken over", "swarm", id, "epoch", x.s.Epoch)
+	c.start(l)
+	return false
+}
+
+// Close stops leading, without a word to the participants: another coordinator on
+// the journal takes over. It waits for everything to end, the Reporter's calls
+// included; do not call it from one.
+func (c *Coordinator) Close() error {
+	for _, stop := range c.stops {
+		stop()
+	}
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	c.running.Wait()
+	return nil
+}

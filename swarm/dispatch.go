@@ -1,0 +1,111 @@
+package swarm
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// queue notes that an agent could begin a sub-task.
+func (l *leader) queue(who, id string) {
+	l.queues[who] = append(l.queues[who], id)
+	l.look[who] = true
+	for other := range l.idle { // it may be quicker
+		if other != who {
+			delete(l.idle, other)
+			l.look[other] = true
+			return
+		}
+	}
+}
+
+// dispatch lets agents begin what they have, or what a busy one has.
+func (l *leader) dispatch(ctx context.Context) {
+	for len(l.look) > 0 {
+		agents := sortedKeys(l.look)
+		clear(l.look)
+		for _, who := range agents {
+			l.feed(ctx, who)
+		}
+	}
+}
+
+func (l *leader) feed(ctx context.Context, who string) {
+	delete(l.idle, who)
+	for l.active[who] < l.c.o.PerAgent {
+		if l.x.left[who] || !l.x.members[who] {
+			return
+		}
+		t := l.next(who)
+		if t == nil {
+			t = l.steal(who)
+		}
+		if t == nil {
+			l.idle[who] = true
+			return
+		}
+		l.start(ctx, who, t)
+	}
+}
+
+// next takes the first of an agent's sub-tasks that is still to be begun.
+func (l *leader) next(who string) *SubTask {
+	q := l.queues[who]
+	for len(q) > 0 {
+		t := l.x.part(q[0])
+		q = q[1:]
+		if l.waitsFor(t, who) {
+			l.queues[who] = q
+			return t
+		}
+	}
+	delete(l.queues, who)
+	return nil
+}
+
+func (l *leader) waitsFor(t *SubTask, who string) bool {
+	return t.Status == TaskPending && t.AssignedAgent == who && l.x.held[who][t.ID] && l.x.ready(t.ID)
+}
+
+// steal takes a sub-task from the agent with most of them in front of it.
+func (l *leader) steal(who string) *SubTask {
+	card, err := l.c.r.Registry().Get(who)
+	if err != nil {
+		return nil
+	}
+	victim := ""
+	for other, q := range l.queues {
+		if other != who && l.active[other] >= l.c.o.PerAgent && (victim == "" || len(q) > len(l.queues[victim])) {
+			victim = other
+		}
+	}
+	q := l.queues[victim]
+	for i := len(q) - 1; i >= 0; i-- {
+		t := l.x.part(q[i])
+		if !l.waitsFor(t, victim) || !hasAll(&card, t.RequiredCapabilities) || l.x.tried[t.ID][who] {
+			continue
+		}
+		l.queues[victim] = append(q[:i:i], q[i+1:]...)
+		l.emit(event{Assigned: &assigned{SubTask: t.ID, Agent: who}})
+		return t
+	}
+	return nil
+}
+
+// start tells an agent to begin.
+func (l *leader) start(ctx context.Context, who string, t *SubTask) {
+	l.emit(event{Started: t.ID})
+	l.active[who]++
+	l.heard[t.ID] = time.Now()
+	w := &work{
+		SubTask: t.ID, Attempt: t.Attempt, Task: l.x.s.TaskDescription, Description: t.Description, Input: t.Input,
+		LeaseMs: l.c.o.Lease.Milliseconds(),
+	}
+	if len(t.DependsOn) > 0 {
+		w.Results = make(map[string]json.RawMessage, len(t.DependsOn))
+		for _, on := range t.DependsOn {
+			w.Results[on] = l.x.part(on).Result
+		}
+	}
+	l.after(func() { l.send(ctx, who, message{Work: w}) })
+}

@@ -1,0 +1,29 @@
+// Package swarm lets agents form groups around a task that is too large for one
+// (requirement 8).
+//
+// A [Coordinator] recruits agents that have the capabilities, splits the task's
+// sub-tasks among them by capability and load, collects their results and reports
+// the outcome. A [Participant] is the other side: it accepts proposals and works on
+// what it is given.
+//
+//	c, err := swarm.NewCoordinator(r, "sun", swarm.CoordinatorOptions{Reporter: loop})
+//	s, err := c.Create(ctx, swarm.Plan{…})
+//	s, err = c.Wait(ctx, s.ID)
+//
+// # No single orchestrator
+//
+// All that a coordinator decides is in a [Journal] before anybody is told, in one
+// order that holds for everybody. Coordinators that share a journal watch it: when
+// one falls silent, another takes its swarms over, at the point where the journal
+// ends. A coordinator that was only slow finds that the journal has gone on without
+// it and steps down. So a finished sub-task is neither lost nor done again, and its
+// result counts once.
+//
+// # Failures
+//
+// A participant tells that it is alive while it works. One that is silent for
+// longer than the lease, that leaves, or that fails a sub-task loses it to another
+// capable agent. After Plan.MaxAttempts the sub-task is escalated to the
+// [Reporter], the Ralph loop say, which may give it another round or give up.
+// Participants keep a result until a coordinator has confirmed that it is stored.
+package swarm

@@ -1,0 +1,60 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Code says what kind of thing went wrong.
+type Code string
+
+// The codes of an [Error].
+const (
+	CodeInvalid   Code = "INVALID_PLAN"
+	CodeNotFound  Code = "SWARM_NOT_FOUND"
+	CodeNoAgents  Code = "NO_CAPABLE_AGENT" // nobody has the capabilities, or nobody accepted
+	CodeFailed    Code = "SWARM_FAILED"
+	CodeNotMember Code = "NOT_A_PARTICIPANT"
+	CodeState     Code = "WRONG_STATE" // the swarm or the sub-task is past that
+	CodeConflict  Code = "JOURNAL_CONFLICT"
+	CodeJournal   Code = "JOURNAL_FAILED"
+	CodeFull      Code = "TOO_MANY_SWARMS"
+	CodeClosed    Code = "COORDINATOR_CLOSED"
+)
+
+// Error is what the package returns.
+type Error struct {
+	Code      Code
+	SwarmID   string
+	SubTaskID string
+	Message   string
+	Err       error // the cause, may be nil
+}
+
+// Error returns the message and the cause.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Message
+	}
+	return e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+func errorf(code Code, swarmID, format string, args ...any) *Error {
+	return &Error{Code: code, SwarmID: swarmID, Message: fmt.Sprintf(format, args...)}
+}
+
+func notFound(id string) *Error { return errorf(CodeNotFound, id, "no swarm %q is known here", id) }
+
+var errClosed = &Error{Code: CodeClosed, Message: "the coordinator is closed"}

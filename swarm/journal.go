@@ -1,0 +1,150 @@
+package swarm
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Record is one entry of a swarm's journal.
+type Record struct {
+	// Sequence grows from record to record of a swarm.
+	Sequence uint64
+	Data     []byte
+}
+
+// Journal keeps what happened to swarms, each in one order. It must be safe for
+// concurrent use. [MemoryJournal] is one; the package swarm/busjournal has the one
+// on NATS, by which coordinators of several processes succeed each other.
+type Journal interface {
+	// Append stores a record behind the one with the sequence after (0: the swarm
+	// has none) and returns its sequence once it is durable. If the swarm's last
+	// record is another one, it stores nothing and returns [ErrConflict].
+	Append(ctx context.Context, swarmID string, after uint64, data []byte) (uint64, error)
+	// Read returns the records of a swarm behind a sequence, in order.
+	Read(ctx context.Context, swarmID string, after uint64) ([]Record, error)
+	// Last returns the sequence of the last record of each swarm that has one.
+	Last(ctx context.Context) (map[string]uint64, error)
+	// Forget deletes a swarm's records. That there are none is no error.
+	Forget(ctx context.Context, swarmID string) error
+}
+
+// ErrConflict is what [Journal.Append] returns if somebody else has written.
+var ErrConflict = &Error{Code: CodeConflict, Message: "another coordinator has written to the journal"}
+
+// MemoryJournal is a journal for the coordinators of one process. The zero value is
+// ready.
+type MemoryJournal struct {
+	mu      sync.Mutex
+	records map[string][]Record
+	last    uint64
+}
+
+// Append implements [Journal].
+func (j *MemoryJournal) Append(_ context.Context, swarmID string, after uint64, data []byte) (uint64, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.lastOf(swarmID) != after {
+		return 0, ErrConflict
+	}
+	if j.records == nil {
+		j.records = make(map[string][]Record)
+	}
+	j.last++
+	j.records[swarmID] = append(j.records[swarmID], Record{Sequence: j.last, Data: slices.Clone(data)})
+	return j.last, nil
+}
+
+func (j *MemoryJournal) lastOf(swarmID string) uint64 {
+	all := j.records[swarmID]
+	if len(all) == 0 {
+		return 0
+	}
+	return all[len(all)-1].Sequence
+}
+
+// Read implements [Journal].
+func (j *MemoryJournal) Read(_ context.Context, swarmID string, after uint64) ([]Record, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	all := j.records[swarmID]
+	from := slices.IndexFunc(all, func(r Record) bool { return r.Sequence > after })
+	if from < 0 {
+		return nil, nil
+	}
+	return slices.Clone(all[from:]), nil
+}
+
+// Last implements [Journal].
+func (j *MemoryJournal) Last(context.Context) (map[string]uint64, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	last := make(map[string]uint64, len(j.records))
+	for id := range maps.Keys(j.records) {
+		last[id] = j.lastOf(id)
+	}
+	return last, nil
+}
+
+// Forget implements [Journal].
+func (j *MemoryJournal) Forget(_ context.Context, swarmID string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.records, swarmID)
+	return nil
+}
+
+// entry is the data of a record: events that take effect together.
+type entry struct {
+	Version int     `json:"v"`
+	Writer  string  `json:"writer"` // who wrote it, unique to each time that somebody leads
+	Number  uint64  `json:"n"`      // of the writer's entries
+	Events  []event `json:"events"`
+}
+
+const entryVersion = 1
+
+func (e *entry) encode() ([]byte, error) { return json.Marshal(e) }
+
+func decodeEntry(swarmID string, r Record) (entry, error) {
+	var e entry
+	if err := json.Unmarshal(r.Data, &e); err != nil {
+		return e, &Error{Code: CodeJournal, SwarmID: swarmID, Message: "a record of the journal cannot be read", Err: err}
+	}
+	if e.Version != entryVersion {
+		return e, errorf(CodeJournal, swarmID, "a record of the journal has version %d, this program reads %d", e.Version, entryVersion)
+	}
+	return e, nil
+}
+
+// load folds a swarm's journal.
+func load(ctx context.Context, j Journal, swarmID string) (*state, error) {
+	x := new(state)
+	return x, x.catchUp(ctx, j, swarmID)
+}
+
+// catchUp applies what the journal has beyond the state.
+func (x *state) catchUp(ctx context.Context, j Journal, swarmID string) error {
+	records, err := j.Read(ctx, swarmID, x.s.Sequence)
+	if err != nil {
+		return &Error{Code: CodeJournal, SwarmID: swarmID, Message: "the journal cannot be read", Err: err}
+	}
+	for _, r := range records {
+		e, err := decodeEntry(swarmID, r)
+		if err != nil {
+			return err
+		}
+		for _, change := range e.Events {
+			if err := x.apply(change); err != nil {
+				return err
+			}
+		}
+		x.s.Sequence = r.Sequence
+	}
+	if x.s.ID == "" {
+		return notFound(swarmID)
+	}
+	return nil
+}

@@ -1,0 +1,564 @@
+package swarm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/negotiation"
+)
+
+// Limits of a leader.
+const (
+	maxInbox  = 1024 // inputs that wait; who brings one more waits
+	maxBatch  = 256  // inputs that share a record
+	MaxKeys   = 10_000
+	MaxKey    = 256      // bytes
+	MaxValue  = 64 << 10 // bytes
+	MaxResult = 512 << 10
+)
+
+// leader leads one swarm. One goroutine owns everything in it: it takes a batch of
+// inputs, decides, stores what it decided as one record, and only then tells
+// anybody. Whoever wants something of it puts a function into its inbox.
+type leader struct {
+	c      *Coordinator
+	id     string
+	writer string // of the journal's entries
+	number uint64
+	inbox  chan func()
+	done   chan struct{} // closed when it leads no more
+	asides sync.WaitGroup
+
+	x        *state
+	events   []event                    // of this batch
+	effects  []func()                   // after the record is stored
+	heard    map[string]time.Time       // of running sub-tasks
+	queues   map[string][]string        // sub-tasks that an agent could begin, by agent
+	active   map[string]int             // sub-tasks that run, by agent
+	watchers map[string]bool            // participants that follow the shared state
+	changed  map[string]json.RawMessage // of the shared state, in this batch
+	proposed map[string]string          // agents by proposal that has no answer
+	accepted []string                   // who accepted in this round
+	asking   map[string]bool            // sub-tasks whose escalation is not decided
+	shared   uint64                     // sequence of the last changes that the watchers were told
+	unplaced map[string]bool            // sub-tasks that need an agent
+	sought   map[string]bool            // of them, those for which newcomers were asked
+	quit     map[string]bool            // participants that left on purpose; they are not asked again
+	look     map[string]bool            // agents that may be able to begin something
+	idle     map[string]bool            // agents that found nothing to begin
+	stored   time.Time                  // when the last record was
+	closing  bool                       // the results are being put together
+}
+
+func newLeader(c *Coordinator, id string, x *state) *leader {
+	return &leader{
+		c: c, id: id, x: x, writer: uuid.NewString(), inbox: make(chan func(), maxInbox), done: make(chan struct{}),
+		heard: make(map[string]time.Time), queues: make(map[string][]string), active: make(map[string]int),
+		watchers: make(map[string]bool), changed: make(map[string]json.RawMessage), proposed: make(map[string]string), asking: make(map[string]bool),
+		unplaced: make(map[string]bool), sought: make(map[string]bool), quit: make(map[string]bool), look: make(map[string]bool), idle: make(map[string]bool),
+	}
+}
+
+// put brings an input. It waits for room.
+func (l *leader) put(ctx context.Context, do func()) {
+	select {
+	case l.inbox <- do:
+	case <-l.done:
+	case <-ctx.Done():
+	}
+}
+
+// ask has the leader do something and waits until that is stored.
+func (l *leader) ask(ctx context.Context, do func() (Session, error)) (Session, error) {
+	type reply struct {
+		s   Session
+		err error
+	}
+	replies := make(chan reply, 1)
+	l.put(ctx, func() {
+		s, err := do()
+		l.after(func() { replies <- reply{s, err} })
+	})
+	select {
+	case r := <-replies:
+		return r.s, r.err
+	case <-ctx.Done():
+		return Session{}, ctx.Err()
+	case <-l.done:
+	}
+	select {
+	case r := <-replies:
+		return r.s, r.err
+	default:
+		return Session{}, notFound(l.id)
+	}
+}
+
+// run leads until the swarm has ended, another leads it, or ctx ends.
+func (l *leader) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer l.asides.Wait()
+	defer cancel()
+	defer func() {
+		l.c.remove(l)
+		close(l.done)
+	}()
+	ticker := time.NewTicker(min(l.c.o.Lease, l.c.o.Takeover) / 4)
+	defer ticker.Stop()
+	l.begin(ctx)
+	for {
+		l.proceed(ctx)
+		if !l.commit(ctx) {
+			return
+		}
+		if len(l.events)+len(l.effects) > 0 {
+			continue // telling somebody has shown something
+		}
+		if l.x.s.Status.Ended() {
+			return
+		}
+		select {
+		case do := <-l.inbox:
+			do()
+		case <-ticker.C:
+			l.tick(ctx)
+		case <-ctx.Done():
+			return
+		}
+		l.drain()
+	}
+}
+
+// drain takes what else waits into the batch.
+func (l *leader) drain() {
+	for range maxBatch - 1 {
+		select {
+		case do := <-l.inbox:
+			do()
+		default:
+			return
+		}
+	}
+}
+
+// emit decides something.
+func (l *leader) emit(e event) {
+	if err := l.x.apply(e); err != nil {
+		l.c.o.Logger.Error("a swarm's coordinator made a mistake", "swarm", l.id, "error", err)
+		return
+	}
+	l.events = append(l.events, e)
+}
+
+// after has something done once this batch is stored.
+func (l *leader) after(do func()) { l.effects = append(l.effects, do) }
+
+// commit stores the batch and then tells of it. It reports false if the leader must
+// stop, without having told anybody anything.
+func (l *leader) commit(ctx context.Context) bool {
+	if len(l.events) > 0 {
+		if err := l.store(ctx, l.events); err != nil {
+			if errors.Is(err, ErrConflict) {
+				l.c.o.Logger.Warn("another coordinator leads the swarm now", "swarm", l.id)
+			} else if ctx.Err() == nil {
+				l.c.o.Logger.Error("a swarm cannot be led on", "swarm", l.id, "error", err)
+			}
+			return false
+		}
+	}
+	l.share(ctx)
+	effects := l.effects
+	l.events, l.effects = nil, nil
+	for _, do := range effects {
+		do()
+	}
+	return true
+}
+
+// store appends one record, however often the journal fails, until another has
+// written or ctx ends.
+func (l *leader) store(ctx context.Context, events []event) error {
+	l.number++
+	e := entry{Version: entryVersion, Writer: l.writer, Number: l.number, Events: events}
+	data, err := e.encode()
+	if err != nil {
+		return &Error{Code: CodeJournal, SwarmID: l.id, Message: "a record cannot be written", Err: err}
+	}
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 5*time.Second
+	for {
+		sequence, err := l.c.o.Journal.Append(ctx, l.id, l.x.s.Sequence, data)
+		if errors.Is(err, ErrConflict) {
+			sequence, err = l.mine(ctx)
+		}
+		switch {
+		case err == nil:
+			l.x.s.Sequence, l.stored = sequence, time.Now()
+			return nil
+		case errors.Is(err, ErrConflict):
+			return err
+		}
+		select {
+		case <-time.After(wait.NextBackOff()):
+		case <-ctx.Done():
+			return &Error{Code: CodeJournal, SwarmID: l.id, Message: "the journal cannot be written", Err: errors.Join(err, ctx.Err())}
+		}
+	}
+}
+
+// mine tells whether the record that is in the way is the very one: an Append may
+// have stored it though it failed.
+func (l *leader) mine(ctx context.Context) (uint64, error) {
+	records, err := l.c.o.Journal.Read(ctx, l.id, l.x.s.Sequence)
+	if err != nil {
+		return 0, err
+	}
+	if len(records) != 1 {
+		return 0, ErrConflict
+	}
+	e, err := decodeEntry(l.id, records[0])
+	if err != nil || e.Writer != l.writer || e.Number != l.number {
+		return 0, ErrConflict
+	}
+	return records[0].Sequence, nil
+}
+
+// begin goes on where the journal ends: at the start of a swarm, or of its next
+// coordinator.
+func (l *leader) begin(ctx context.Context) {
+	now := time.Now()
+	for _, t := range l.x.s.SubTasks {
+		switch {
+		case t.Status == TaskRunning:
+			l.heard[t.ID] = now // its agent has time to say that it is there
+			l.active[t.AssignedAgent]++
+		case t.Status == TaskPending && !l.x.held[t.AssignedAgent][t.ID]:
+			l.unplaced[t.ID] = true
+		case t.Status == TaskPending && l.x.ready(t.ID):
+			l.queue(t.AssignedAgent, t.ID)
+		}
+	}
+	for _, id := range l.x.s.Participants {
+		l.after(func() { l.send(ctx, id, message{Leader: true}) })
+	}
+	if l.x.s.Status == Recruiting {
+		l.recruit(ctx, l.x.plan.RequiredCapabilities)
+	}
+}
+
+// proceed does what the state asks for after each batch.
+func (l *leader) proceed(ctx context.Context) {
+	if l.x.s.Status == Recruiting && len(l.proposed) == 0 {
+		l.activate(ctx)
+	}
+	if l.x.s.Status == Active {
+		l.place(ctx)
+		l.dispatch(ctx)
+	}
+	if l.x.s.Status == Active && l.x.open == 0 {
+		l.emit(event{Status: &status{Status: Completing}})
+	}
+	if l.x.s.Status == Completing && !l.closing {
+		l.closing = true
+		l.aggregate(ctx)
+	}
+}
+
+// aside runs something that may block beside the leader. What it returns is done
+// in the leader.
+func (l *leader) aside(ctx context.Context, do func() func()) {
+	l.after(func() {
+		l.asides.Go(func() { l.put(ctx, do()) })
+	})
+}
+
+// aggregate puts the results together (Req 8.6).
+func (l *leader) aggregate(ctx context.Context) {
+	s := l.x.snapshot()
+	l.aside(ctx, func() func() {
+		outcome, err := l.c.o.Aggregate(s)
+		if err == nil && !json.Valid(outcome) {
+			err = errors.New("the outcome is not JSON")
+		}
+		return func() {
+			if err != nil {
+				l.fail(ctx, "the results cannot be put together: "+err.Error())
+				return
+			}
+			l.conclude(ctx, status{Status: Completed, Outcome: outcome})
+		}
+	})
+}
+
+func (l *leader) fail(ctx context.Context, reason string) {
+	l.conclude(ctx, status{Status: Failed, Error: reason})
+}
+
+// conclude ends the swarm.
+func (l *leader) conclude(ctx context.Context, how status) {
+	if l.x.s.Status.Ended() {
+		return
+	}
+	l.emit(event{Status: &how})
+	s := l.x.snapshot()
+	l.after(func() {
+		for _, id := range s.Participants {
+			l.send(ctx, id, message{Over: true})
+		}
+		if l.c.o.Reporter != nil {
+			l.asides.Go(func() { l.c.o.Reporter.Finished(l.c.ctx, s) })
+		}
+	})
+}
+
+// send tells a participant something. One that cannot be told is missing.
+func (l *leader) send(ctx context.Context, to string, m message) {
+	m.Swarm, m.Epoch = l.id, l.x.s.Epoch
+	e, err := envelope.New(l.c.id, to, m.kind(), m)
+	if err == nil {
+		e.CorrelationID = l.id
+		_, err = l.c.r.Send(ctx, e)
+	}
+	if err == nil {
+		return
+	}
+	l.c.o.Logger.Debug("a participant cannot be told something", "swarm", l.id, "agent", to, "error", err)
+	if m.Work != nil {
+		// Not through the inbox, which this goroutine alone empties.
+		l.failAttempt(m.Work.SubTask, "it cannot be sent to "+to+": "+err.Error())
+		l.depart(to)
+	}
+}
+
+// receive takes a participant's message.
+func (l *leader) receive(from string, m message) {
+	if !l.x.members[from] {
+		return // whoever was never in, or never accepted, has nothing to say
+	}
+	ctx := l.c.ctx
+	if !m.Leave {
+		l.returned(from)
+	}
+	switch {
+	case m.Result != nil:
+		l.receiveResult(ctx, from, *m.Result)
+	case m.Beat != nil:
+		l.beat(ctx, from, m.Beat)
+	case m.Set != nil:
+		if err := l.set(*m.Set); err != nil {
+			l.c.o.Logger.Warn("a participant's change of the shared state is refused", "swarm", l.id, "agent", from, "error", err)
+		}
+	case m.Leave:
+		l.quit[from] = true
+		l.depart(from)
+	case m.Get, m.Watch:
+		if m.Watch {
+			l.watchers[from] = true
+		}
+		l.after(func() {
+			l.send(ctx, from, message{State: &shared{Sequence: l.x.s.Sequence, Values: maps.Clone(l.x.s.SharedState)}})
+		})
+	}
+}
+
+// returned counts an agent in again that had been given up.
+func (l *leader) returned(id string) {
+	if l.x.left[id] {
+		l.emit(event{Joined: []string{id}})
+	}
+}
+
+// receiveResult takes a result and, once it is stored, confirms it. Whatever the
+// result, the participant need not keep it any longer.
+func (l *leader) receiveResult(ctx context.Context, from string, r result) {
+	if len(r.Value) > MaxResult || len(r.Value) > 0 && !json.Valid(r.Value) {
+		r = result{SubTask: r.SubTask, Attempt: r.Attempt, Error: "the result is not JSON, or too large"}
+	}
+	t := l.x.find(r.SubTask)
+	l.after(func() { l.send(ctx, from, message{Stored: []string{r.SubTask}}) })
+	switch {
+	case t == nil || t.Status == TaskCompleted || !l.x.tried[t.ID][from]:
+		return // known, or never asked for
+	case r.Error != "" && t.AssignedAgent != from:
+		return // it lost the sub-task before
+	}
+	if t.AssignedAgent != from && t.Status == TaskRunning {
+		l.stop(ctx, t.AssignedAgent, t.ID) // the former agent was first after all
+	}
+	if r.Error != "" {
+		l.failAttempt(t.ID, r.Error)
+		return
+	}
+	l.complete(t, from, r.Value)
+}
+
+// finish is a result by way of the API.
+func (l *leader) finish(id string, r result) error {
+	t := l.x.find(id)
+	switch {
+	case t == nil:
+		return &Error{Code: CodeNotFound, SwarmID: l.id, SubTaskID: id, Message: "the swarm has no sub-task " + id}
+	case t.Status == TaskCompleted || t.Status == TaskFailed:
+		return &Error{Code: CodeState, SwarmID: l.id, SubTaskID: id, Message: "sub-task " + id + " is " + string(t.Status) + " already"}
+	case t.AssignedAgent == "" || !l.x.held[t.AssignedAgent][id]:
+		return &Error{Code: CodeState, SwarmID: l.id, SubTaskID: id, Message: "sub-task " + id + " is assigned to nobody yet"}
+	case r.Error != "":
+		l.failAttempt(id, r.Error)
+	default:
+		l.complete(t, t.AssignedAgent, r.Value)
+	}
+	return nil
+}
+
+func (l *leader) complete(t *SubTask, by string, value json.RawMessage) {
+	l.ran(t)
+	l.emit(event{Ended: &ended{SubTask: t.ID, Agent: by, Result: value}})
+	l.changed[partKey(t.ID)] = l.x.s.SharedState[partKey(t.ID)]
+	for _, next := range l.x.needed[t.ID] {
+		n := l.x.part(next)
+		if n.Status == TaskPending && l.x.held[n.AssignedAgent][next] && l.x.ready(next) {
+			l.queue(n.AssignedAgent, next)
+		}
+	}
+}
+
+// ran counts a sub-task as not running any more.
+func (l *leader) ran(t *SubTask) {
+	if t.Status == TaskRunning {
+		l.active[t.AssignedAgent]--
+		l.look[t.AssignedAgent] = true
+		delete(l.heard, t.ID)
+	}
+}
+
+// failAttempt takes a sub-task from its agent.
+func (l *leader) failAttempt(id, reason string) {
+	t := l.x.part(id)
+	if t.Status != TaskRunning && t.Status != TaskPending {
+		return
+	}
+	l.ran(t)
+	l.emit(event{Ended: &ended{SubTask: id, Agent: t.AssignedAgent, Error: reason}})
+	l.unplaced[id] = true
+}
+
+// beat hears that an agent works.
+func (l *leader) beat(ctx context.Context, from string, parts []string) {
+	now := time.Now()
+	for _, id := range parts {
+		t := l.x.find(id)
+		switch {
+		case t == nil:
+		case t.Status == TaskRunning && t.AssignedAgent == from:
+			l.heard[id] = now
+		default:
+			l.stop(ctx, from, id)
+		}
+	}
+}
+
+func (l *leader) stop(ctx context.Context, who, id string) {
+	l.after(func() { l.send(ctx, who, message{Stop: []string{id}}) })
+}
+
+// tick looks for silence, and shows that this coordinator is alive.
+func (l *leader) tick(ctx context.Context) {
+	now := time.Now()
+	for id, at := range l.heard {
+		if now.Sub(at) <= l.c.o.Lease {
+			continue
+		}
+		who := l.x.part(id).AssignedAgent
+		l.depart(who)
+	}
+	if now.Sub(l.stored) > l.c.o.Takeover/3 && len(l.events) == 0 {
+		l.events = append(l.events, event{Set: &set{Key: beatKey}})
+	}
+}
+
+// beatKey is removed from the shared state, where it never is, to show in the
+// journal that the coordinator lives.
+const beatKey = "\x00"
+
+// missing gives up the participants whose cards are gone.
+func (l *leader) missing() {
+	for _, id := range l.x.s.Participants {
+		if _, known := l.c.r.Registry().Identity(id); !known && !l.x.left[id] {
+			l.depart(id)
+		}
+	}
+}
+
+// depart takes everything from an agent (Req 8.5).
+func (l *leader) depart(id string) {
+	if l.x.left[id] {
+		return
+	}
+	for _, part := range sortedKeys(l.x.held[id]) {
+		l.failAttempt(part, id+" has left or is silent")
+	}
+	delete(l.watchers, id)
+	delete(l.queues, id)
+	l.emit(event{Left: id})
+}
+
+// set changes the shared state (Req 8.3).
+func (l *leader) set(s set) error {
+	switch {
+	case s.Key == "" || len(s.Key) > MaxKey || s.Key == beatKey:
+		return errorf(CodeInvalid, l.id, "a key of the shared state must have 1 to %d bytes", MaxKey)
+	case strings.HasPrefix(s.Key, partPrefix):
+		return errorf(CodeInvalid, l.id, "keys that begin with %q are the coordinator's", partPrefix)
+	case len(s.Value) > MaxValue || len(s.Value) > 0 && !json.Valid(s.Value):
+		return errorf(CodeInvalid, l.id, "a value of the shared state must be JSON of at most %d bytes", MaxValue)
+	case len(l.x.s.SharedState) >= MaxKeys+len(l.x.s.SubTasks):
+		return errorf(CodeFull, l.id, "the shared state has %d keys, no more are taken", MaxKeys)
+	}
+	l.emit(event{Set: &s})
+	l.changed[s.Key] = s.Value
+	return nil
+}
+
+// share tells those who follow the shared state what this batch has changed. All of
+// them see the same changes in the same order: the journal's.
+func (l *leader) share(ctx context.Context) {
+	if len(l.changed) == 0 {
+		return
+	}
+	values := make(map[string]json.RawMessage, len(l.changed))
+	for k, v := range l.changed {
+		if len(v) == 0 {
+			v = json.RawMessage("null")
+		}
+		values[k] = v
+	}
+	m := message{State: &shared{Sequence: l.x.s.Sequence, After: l.shared, Values: values}}
+	for _, id := range sortedKeys(l.watchers) {
+		l.send(ctx, id, m)
+	}
+	l.shared = l.x.s.Sequence
+	clear(l.changed)
+}
+
+// answered hears how a proposal was answered.
+func (l *leader) answered(p negotiation.Proposal) {
+	if _, open := l.proposed[p.ID]; !open {
+		return
+	}
+	delete(l.proposed, p.ID)
+	if p.Status == negotiation.Accepted {
+		l.accepted = append(l.accepted, p.Recipient)
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

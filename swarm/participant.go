@@ -1,0 +1,494 @@
+package swarm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/router"
+)
+
+// Defaults of [ParticipantOptions].
+const (
+	DefaultResend    = 5 * time.Second
+	DefaultEstimate  = time.Minute
+	DefaultMaxJoined = 100
+	maxKeptResults   = 10_000
+)
+
+// Job is a sub-task for a participant.
+type Job struct {
+	SwarmID     string
+	SubTaskID   string
+	Attempt     int
+	Task        string          // what the whole swarm works on
+	Description string          // what to do
+	Input       json.RawMessage // may be empty
+	// Results are those of the sub-tasks that this one depends on.
+	Results map[string]json.RawMessage
+}
+
+// Worker does a sub-task and returns its result, any JSON of at most MaxResult
+// bytes. ctx ends when the sub-task is no longer wanted. An error makes the
+// coordinator give the sub-task to another agent. A panic counts as an error.
+type Worker func(ctx context.Context, j Job) (json.RawMessage, error)
+
+// ParticipantOptions set up a Participant. The zero options are good.
+type ParticipantOptions struct {
+	// Accept decides about an invitation; nil accepts each. It must not block.
+	Accept func(p negotiation.Proposal) (ok bool, why negotiation.Reason)
+	// Estimate is how long a task will take; 0 means DefaultEstimate.
+	Estimate time.Duration
+	// Parallel is how many sub-tasks run at once, of all swarms; 0 means 1.
+	Parallel int
+	// Resend is how long to wait for a result's confirmation before sending it
+	// again; 0 means DefaultResend.
+	Resend time.Duration
+	// MaxSwarms bounds the swarms that it is in; 0 means DefaultMaxJoined.
+	MaxSwarms int
+}
+
+// Participant takes part in swarms for one agent. Make one with NewParticipant and
+// Close it in the end. It is safe for concurrent use.
+type Participant struct {
+	r    *router.Router
+	n    *negotiation.Negotiator
+	id   string
+	o    ParticipantOptions
+	work Worker
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	room    chan struct{} // a token for each sub-task that runs
+	wake    chan struct{} // for tend: a lease is another
+	stops   []func()
+
+	mu     sync.Mutex
+	closed bool
+	swarms map[string]*membership
+}
+
+// membership is a swarm that the agent is in.
+type membership struct {
+	id           string
+	coordinators []string
+	leader       string
+	epoch        int
+	lease        time.Duration
+	jobs         map[string]*job
+	state        map[string]json.RawMessage
+	sequence     uint64 // of the state; 0: not known
+	watch        func(State)
+	arrived      chan struct{} // closed and replaced when the state comes
+}
+
+// job is a sub-task that the agent has, until its result is confirmed.
+type job struct {
+	cancel context.CancelFunc
+	done   *result // nil while it is worked on
+	sent   time.Time
+}
+
+// State is the shared state of a swarm (Req 8.3).
+type State struct {
+	// Sequence grows with each change; every participant sees the same states in
+	// the same order, though not necessarily each of them.
+	Sequence uint64
+	Values   map[string]json.RawMessage
+}
+
+// NewParticipant has an agent, whose negotiator n is, take part in swarms.
+func NewParticipant(r *router.Router, n *negotiation.Negotiator, work Worker, o ParticipantOptions) *Participant {
+	o.Estimate, o.Resend = orDefault(o.Estimate, DefaultEstimate), orDefault(o.Resend, DefaultResend)
+	o.Parallel, o.MaxSwarms = orDefault(o.Parallel, 1), orDefault(o.MaxSwarms, DefaultMaxJoined)
+	p := &Participant{r: r, n: n, id: n.AgentID(), o: o, work: work, room: make(chan struct{}, o.Parallel), wake: make(chan struct{}, 1), swarms: make(map[string]*membership)}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.stops = append(p.stops, n.OnProposal(p.invited), r.OnReceive(p.id, p.receive))
+	p.running.Go(p.tend)
+	return p
+}
+
+// invited answers an invitation.
+func (p *Participant) invited(ctx context.Context, proposal negotiation.Proposal) {
+	var i invitation
+	if json.Unmarshal(proposal.Input, &i) != nil || i.Swarm == "" || i.Swarm != proposal.CorrelationID || !slices.Contains(i.Coordinators, proposal.Proposer) {
+		return // a proposal of another kind
+	}
+	ok, why := true, negotiation.Declined
+	if p.o.Accept != nil {
+		ok, why = p.o.Accept(proposal)
+	}
+	if ok && !p.enter(i, proposal.Proposer) {
+		ok, why = false, negotiation.Busy
+	}
+	// An answer that cannot be sent is one that was not given: the proposal times out.
+	if ok {
+		_ = p.n.Accept(ctx, proposal.ID, p.o.Estimate)
+		return
+	}
+	_ = p.n.Reject(ctx, proposal.ID, why, "")
+}
+
+// enter notes the swarm before the answer, since work may come at once.
+func (p *Participant) enter(i invitation, leader string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	if m := p.swarms[i.Swarm]; m != nil {
+		return true
+	}
+	if len(p.swarms) >= p.o.MaxSwarms {
+		return false
+	}
+	p.swarms[i.Swarm] = &membership{
+		id: i.Swarm, coordinators: i.Coordinators, leader: leader, lease: DefaultLease, jobs: make(map[string]*job), arrived: make(chan struct{}),
+	}
+	return true
+}
+
+// receive takes what coordinators send.
+func (p *Participant) receive(_ context.Context, e *envelope.Envelope) {
+	var m message
+	if e.Unmarshal(&m) != nil || m.Swarm == "" {
+		return // not for us
+	}
+	p.mu.Lock()
+	s := p.swarms[m.Swarm]
+	if s == nil || p.closed || !s.obeys(e.Sender, m.Epoch) {
+		p.mu.Unlock()
+		return
+	}
+	var watch func(State)
+	var state State
+	switch {
+	case m.Work != nil:
+		p.begin(s, *m.Work)
+	case m.Stored != nil:
+		for _, id := range m.Stored {
+			if j := s.jobs[id]; j != nil && j.done != nil {
+				delete(s.jobs, id)
+			}
+		}
+	case m.Stop != nil:
+		for _, id := range m.Stop {
+			s.drop(id)
+		}
+	case m.Leader:
+		for _, j := range s.jobs {
+			j.sent = time.Time{} // the new one has not got it
+		}
+	case m.State != nil:
+		if s.take(*m.State) && s.watch != nil {
+			watch, state = s.watch, State{Sequence: s.sequence, Values: maps.Clone(s.state)}
+		}
+	case m.Over:
+		for id := range s.jobs {
+			s.drop(id)
+		}
+		close(s.arrived)
+		delete(p.swarms, s.id)
+	}
+	p.mu.Unlock()
+	if watch != nil {
+		watch(state)
+	}
+}
+
+// obeys reports whether a sender leads the swarm, and notes a new leader.
+func (s *membership) obeys(sender string, epoch int) bool {
+	switch {
+	case epoch < s.epoch || epoch == s.epoch && sender != s.leader:
+		return false // it has been succeeded, or pretends
+	case !slices.Contains(s.coordinators, sender):
+		return false
+	}
+	s.leader, s.epoch = sender, epoch
+	return true
+}
+
+func (s *membership) drop(id string) {
+	if j := s.jobs[id]; j != nil {
+		j.cancel()
+		delete(s.jobs, id)
+	}
+}
+
+// take applies a state or changes of it. It reports whether the state is another.
+func (s *membership) take(n shared) bool {
+	switch {
+	case s.sequence >= n.Sequence && s.sequence > 0:
+		return false // old
+	case n.After > s.sequence:
+		s.sequence = 0 // something is missing: tend asks for all of it
+		return false
+	case n.After == 0 || s.state == nil:
+		if n.After != 0 {
+			return false
+		}
+		s.state = n.Values
+	default:
+		for k, v := range n.Values {
+			if string(v) == "null" {
+				delete(s.state, k)
+			} else {
+				s.state[k] = v
+			}
+		}
+	}
+	if s.state == nil {
+		s.state = make(map[string]json.RawMessage)
+	}
+	s.sequence = n.Sequence
+	close(s.arrived)
+	s.arrived = make(chan struct{})
+	return true
+}
+
+// begin starts a job, unless the agent has it already. p.mu is held.
+func (p *Participant) begin(s *membership, w work) {
+	if lease := time.Duration(w.LeaseMs) * time.Millisecond; lease > 0 && lease <= time.Hour && lease != s.lease {
+		s.lease = lease
+		select {
+		case p.wake <- struct{}{}:
+		default: // it will look anyway
+		}
+	}
+	if j := s.jobs[w.SubTask]; j != nil {
+		j.sent = time.Time{} // the coordinator has not got the result
+		return
+	}
+	if len(s.jobs) >= maxKeptResults {
+		return // the coordinator will find it silent
+	}
+	ctx, cancel := context.WithCancel(p.ctx)
+	j := &job{cancel: cancel}
+	s.jobs[w.SubTask] = j
+	what := Job{
+		SwarmID: s.id, SubTaskID: w.SubTask, Attempt: w.Attempt, Task: w.Task, Description: w.Description, Input: w.Input, Results: w.Results,
+	}
+	p.running.Go(func() {
+		defer cancel()
+		select {
+		case p.room <- struct{}{}:
+			defer func() { <-p.room }()
+		case <-ctx.Done():
+			return
+		}
+		p.finish(s, j, p.do(ctx, what))
+	})
+}
+
+// do works on a job.
+func (p *Participant) do(ctx context.Context, what Job) (r result) {
+	r = result{SubTask: what.SubTaskID, Attempt: what.Attempt}
+	defer func() {
+		if v := recover(); v != nil {
+			r.Value, r.Error = nil, fmt.Sprintf("the worker crashed: %v\n%s", v, debug.Stack())
+		}
+	}()
+	value, err := p.work(ctx, what)
+	switch {
+	case err != nil:
+		r.Error = err.Error()
+	case len(value) > MaxResult:
+		r.Error = fmt.Sprintf("the result has %d bytes, at most %d are allowed", len(value), MaxResult)
+	case len(value) > 0 && !json.Valid(value):
+		r.Error = "the result is not JSON"
+	}
+	if r.Error == "" {
+		r.Value = value
+	}
+	return r
+}
+
+// finish keeps and sends a result.
+func (p *Participant) finish(s *membership, j *job, r result) {
+	p.mu.Lock()
+	wanted := s.jobs[r.SubTask] == j && !p.closed
+	if wanted {
+		j.done, j.sent = &r, time.Now()
+	}
+	leader := s.leader
+	p.mu.Unlock()
+	if wanted {
+		p.send(leader, message{Swarm: s.id, Result: &r})
+	}
+}
+
+// send tells a coordinator something. What gets lost is sent again by tend.
+func (p *Participant) send(to string, m message) {
+	e, err := envelope.New(p.id, to, m.kind(), m)
+	if err != nil {
+		return // the values were checked to be JSON
+	}
+	e.CorrelationID = m.Swarm
+	_, _ = p.r.Send(p.ctx, e) // see above
+}
+
+// tend tells coordinators what the agent works on, and sends again what they have
+// not confirmed.
+func (p *Participant) tend() {
+	for {
+		wait := p.o.Resend
+		type letter struct {
+			to string
+			m  message
+		}
+		var letters []letter
+		p.mu.Lock()
+		now := time.Now()
+		for _, s := range p.swarms {
+			wait = min(wait, s.lease/3)
+			beat := []string{}
+			for _, id := range sortedKeys(s.jobs) {
+				switch j := s.jobs[id]; {
+				case j.done == nil:
+					beat = append(beat, id)
+				case now.Sub(j.sent) >= p.o.Resend:
+					j.sent = now
+					letters = append(letters, letter{s.leader, message{Swarm: s.id, Result: j.done}})
+				}
+			}
+			if len(beat) > 0 {
+				letters = append(letters, letter{s.leader, message{Swarm: s.id, Beat: beat}})
+			}
+			if s.watch != nil && s.sequence == 0 {
+				letters = append(letters, letter{s.leader, message{Swarm: s.id, Watch: true}})
+			}
+		}
+		p.mu.Unlock()
+		for _, l := range letters {
+			p.send(l.to, l.m)
+		}
+		select {
+		case <-time.After(wait):
+		case <-p.wake:
+		case <-p.ctx.Done():
+			return
+		}
+	}
+}
+
+// Swarms lists the swarms that the agent is in.
+func (p *Participant) Swarms() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return sortedKeys(p.swarms)
+}
+
+// State asks the coordinator for the shared state (Req 8.3). It blocks until that
+// comes or ctx ends.
+func (p *Participant) State(ctx context.Context, swarmID string) (State, error) {
+	p.mu.Lock()
+	s := p.swarms[swarmID]
+	if s == nil {
+		p.mu.Unlock()
+		return State{}, notMember(swarmID)
+	}
+	if s.watch == nil {
+		s.sequence = 0 // what comes now counts
+	} else if s.sequence > 0 {
+		defer p.mu.Unlock()
+		return State{Sequence: s.sequence, Values: maps.Clone(s.state)}, nil
+	}
+	arrived, leader := s.arrived, s.leader
+	p.mu.Unlock()
+	p.send(leader, message{Swarm: swarmID, Get: true})
+	select {
+	case <-arrived:
+	case <-ctx.Done():
+		return State{}, ctx.Err()
+	case <-p.ctx.Done():
+		return State{}, errClosed
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.swarms[swarmID] == nil {
+		return State{}, notMember(swarmID)
+	}
+	return State{Sequence: s.sequence, Values: maps.Clone(s.state)}, nil
+}
+
+// Watch has h called with the shared state now and after each change, one after the
+// other; while h runs, nothing else arrives for the agent.
+func (p *Participant) Watch(swarmID string, h func(State)) error {
+	p.mu.Lock()
+	s := p.swarms[swarmID]
+	if s == nil {
+		p.mu.Unlock()
+		return notMember(swarmID)
+	}
+	s.watch, s.sequence = h, 0
+	leader := s.leader
+	p.mu.Unlock()
+	p.send(leader, message{Swarm: swarmID, Watch: true})
+	return nil
+}
+
+// SetState asks the coordinator to change the shared state; an empty value removes
+// the key. It does not wait for that: see Watch.
+func (p *Participant) SetState(swarmID, key string, value json.RawMessage) error {
+	if len(value) > 0 && !json.Valid(value) {
+		return errorf(CodeInvalid, swarmID, "the value of %q is not JSON", key)
+	}
+	return p.tell(swarmID, message{Set: &set{Key: key, Value: value}})
+}
+
+// Leave gives everything back that the agent has of a swarm.
+func (p *Participant) Leave(swarmID string) error {
+	if err := p.tell(swarmID, message{Leave: true}); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.swarms[swarmID]; s != nil {
+		for id := range s.jobs {
+			s.drop(id)
+		}
+		close(s.arrived)
+		delete(p.swarms, swarmID)
+	}
+	return nil
+}
+
+func (p *Participant) tell(swarmID string, m message) error {
+	p.mu.Lock()
+	s := p.swarms[swarmID]
+	if s == nil {
+		p.mu.Unlock()
+		return notMember(swarmID)
+	}
+	leader := s.leader
+	p.mu.Unlock()
+	m.Swarm = swarmID
+	p.send(leader, m)
+	return nil
+}
+
+func notMember(swarmID string) *Error {
+	return errorf(CodeNotMember, swarmID, "the agent is not in swarm %q", swarmID)
+}
+
+// Close cancels what is worked on and waits for it. Coordinators find the agent
+// silent and give its sub-tasks to others.
+func (p *Participant) Close() error {
+	for _, stop := range p.stops {
+		stop()
+	}
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cancel()
+	p.running.Wait()
+	return nil
+}

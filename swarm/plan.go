@@ -1,0 +1,133 @@
+package swarm
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/parleyhub/parley/agent"
+)
+
+// Limits of a plan.
+const (
+	MaxSubTasks        = 100_000
+	MaxText            = 64 << 10 // bytes of a description
+	MaxCapabilities    = 64
+	MaxDependencies    = 1000
+	DefaultMaxAttempts = 3
+)
+
+// Plan is a task for a swarm.
+type Plan struct {
+	TaskDescription string `json:"taskDescription"`
+	// RequiredCapabilities are those that every participant must have.
+	RequiredCapabilities []string `json:"requiredCapabilities"`
+	// SubTasks are the parts. Without any, each participant gets the whole task.
+	SubTasks []SubTaskPlan `json:"subTasks,omitempty"`
+	// MaxAttempts is how many agents try a sub-task before it is escalated; 0 means
+	// DefaultMaxAttempts.
+	MaxAttempts int `json:"maxAttempts,omitempty"`
+	// EscalationJustification is for agents of L0 and L1, if an agent of L2 or L3
+	// coordinates (Req 11.2).
+	EscalationJustification string `json:"escalationJustification,omitempty"`
+}
+
+// SubTaskPlan is one part of a task.
+type SubTaskPlan struct {
+	ID          string `json:"id"` // unique in the swarm
+	Description string `json:"description"`
+	// RequiredCapabilities are those that this part needs beyond the plan's.
+	RequiredCapabilities []string `json:"requiredCapabilities,omitempty"`
+	// DependsOn lists parts whose results this one needs. They come with it.
+	DependsOn []string `json:"dependsOn,omitempty"`
+	// Input is what to work on, any JSON.
+	Input json.RawMessage `json:"input,omitempty"`
+}
+
+// check returns nil for a plan that can be carried out.
+func (p *Plan) check() error {
+	bad := func(format string, args ...any) error { return errorf(CodeInvalid, "", format, args...) }
+	switch {
+	case !isText(p.TaskDescription):
+		return bad("the task needs a description of at most %d bytes", MaxText)
+	case len(p.SubTasks) > MaxSubTasks:
+		return bad("there are %d sub-tasks, at most %d are allowed", len(p.SubTasks), MaxSubTasks)
+	case !areCapabilities(p.RequiredCapabilities):
+		return bad("the required capabilities must be at most %d ids", MaxCapabilities)
+	case p.MaxAttempts < 0:
+		return bad("maxAttempts must not be negative")
+	}
+	known := make(map[string]bool, len(p.SubTasks))
+	for i, t := range p.SubTasks {
+		switch {
+		case agent.CheckID(t.ID) != nil:
+			return bad("sub-task %d needs an id without spaces", i+1)
+		case known[t.ID]:
+			return bad("two sub-tasks have the id %q", t.ID)
+		case !isText(t.Description):
+			return bad("sub-task %q needs a description of at most %d bytes", t.ID, MaxText)
+		case !areCapabilities(t.RequiredCapabilities):
+			return bad("the required capabilities of sub-task %q must be at most %d ids", t.ID, MaxCapabilities)
+		case len(t.DependsOn) > MaxDependencies:
+			return bad("sub-task %q depends on %d others, at most %d are allowed", t.ID, len(t.DependsOn), MaxDependencies)
+		case len(t.Input) > 0 && !json.Valid(t.Input):
+			return bad("the input of sub-task %q is not JSON", t.ID)
+		}
+		known[t.ID] = true
+	}
+	return p.checkDependencies(known)
+}
+
+// checkDependencies finds parts that can never begin.
+func (p *Plan) checkDependencies(known map[string]bool) error {
+	waits := make(map[string]int, len(p.SubTasks))
+	needed := make(map[string][]string)
+	var ready []string
+	for _, t := range p.SubTasks {
+		waits[t.ID] = len(t.DependsOn)
+		for _, on := range t.DependsOn {
+			if !known[on] {
+				return errorf(CodeInvalid, "", "sub-task %q depends on %q, which there is not", t.ID, on)
+			}
+			needed[on] = append(needed[on], t.ID)
+		}
+		if len(t.DependsOn) == 0 {
+			ready = append(ready, t.ID)
+		}
+	}
+	done := 0
+	for len(ready) > 0 {
+		id := ready[len(ready)-1]
+		ready = ready[:len(ready)-1]
+		done++
+		for _, next := range needed[id] {
+			if waits[next]--; waits[next] == 0 {
+				ready = append(ready, next)
+			}
+		}
+	}
+	if done == len(p.SubTasks) {
+		return nil
+	}
+	var circle []string
+	for id, n := range waits {
+		if n > 0 {
+			circle = append(circle, strconv.Quote(id))
+		}
+	}
+	slices.Sort(circle)
+	if len(circle) > 5 {
+		circle = append(circle[:5], "…")
+	}
+	return errorf(CodeInvalid, "", "these sub-tasks wait for each other: %s", strings.Join(circle, ", "))
+}
+
+func isText(s string) bool {
+	return strings.TrimSpace(s) != "" && len(s) <= MaxText && utf8.ValidString(s)
+}
+
+func areCapabilities(ids []string) bool {
+	return len(ids) <= MaxCapabilities && !slices.ContainsFunc(ids, func(id string) bool { return agent.CheckID(id) != nil })
+}

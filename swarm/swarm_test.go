@@ -1,0 +1,754 @@
+package swarm_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/swarm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var ctx = context.Background()
+
+type tb interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+	Errorf(string, ...any)
+	Cleanup(func())
+}
+
+func must(t tb, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hive is a router with agents that coordinate and take part.
+type hive struct {
+	t tb
+	r *router.Router
+
+	mu   sync.Mutex
+	done map[string]int // how often each sub-task was worked on to its end
+}
+
+func newHive(t tb) *hive {
+	t.Helper()
+	reg := registry.New(registry.Options{})
+	r, err := router.New(reg, router.Options{})
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(r.Close(ctx), reg.Close())) })
+	return &hive{t: t, r: r, done: make(map[string]int)}
+}
+
+func (h *hive) register(id string, capabilities ...string) {
+	h.t.Helper()
+	card := agent.Card{ID: id, Name: id, Version: "1.0.0", Tier: agent.L0, Capabilities: []agent.Capability{}}
+	for _, c := range capabilities {
+		card.Capabilities = append(card.Capabilities, agent.Capability{ID: c})
+	}
+	_, err := h.r.Registry().Register(card)
+	must(h.t, err)
+}
+
+func (h *hive) negotiator(id string) *negotiation.Negotiator {
+	h.t.Helper()
+	n, err := negotiation.New(h.r, id, negotiation.Options{})
+	must(h.t, err)
+	h.t.Cleanup(func() { must(h.t, n.Close()) })
+	return n
+}
+
+func (h *hive) coordinator(id string, o swarm.CoordinatorOptions) *swarm.Coordinator {
+	h.t.Helper()
+	h.register(id)
+	c := swarm.NewCoordinator(h.r, h.negotiator(id), o)
+	h.t.Cleanup(func() { must(h.t, c.Close()) })
+	return c
+}
+
+func (h *hive) participant(id string, o swarm.ParticipantOptions, work swarm.Worker, capabilities ...string) *swarm.Participant {
+	h.t.Helper()
+	h.register(id, capabilities...)
+	p := swarm.NewParticipant(h.r, h.negotiator(id), work, o)
+	h.t.Cleanup(func() { must(h.t, p.Close()) })
+	return p
+}
+
+// answer is a worker that says who did what, and counts.
+func (h *hive) answer(who string) swarm.Worker {
+	return func(_ context.Context, j swarm.Job) (json.RawMessage, error) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.done[j.SubTaskID]++
+		return json.Marshal(who + " did " + j.SubTaskID)
+	}
+}
+
+func plan(parts int, capabilities ...string) swarm.Plan {
+	p := swarm.Plan{TaskDescription: "build it", RequiredCapabilities: capabilities}
+	for i := range parts {
+		p.SubTasks = append(p.SubTasks, swarm.SubTaskPlan{ID: fmt.Sprintf("t%d", i), Description: "a part"})
+	}
+	return p
+}
+
+func wantCode(t tb, err error, want swarm.Code) {
+	t.Helper()
+	if swarm.CodeOf(err) != want {
+		t.Fatalf("error %v, want code %s", err, want)
+	}
+}
+
+func run(t tb, c *swarm.Coordinator, p swarm.Plan) swarm.Session {
+	t.Helper()
+	s, err := c.Create(ctx, p)
+	must(t, err)
+	s, err = c.Wait(ctx, s.ID)
+	must(t, err)
+	return s
+}
+
+// outcome reads the default aggregation.
+func outcome(t tb, s swarm.Session) map[string]string {
+	t.Helper()
+	var m map[string]string
+	must(t, json.Unmarshal(s.Outcome, &m))
+	return m
+}
+
+func check(t *testing.T, prop func(t *rapid.T)) {
+	rapid.Check(t, func(t *rapid.T) { rapid.SyncTest(t, prop) })
+}
+
+// Feature: a2a-mcp-protocols, Property 25: Swarm broadcast to capable agents (Req
+// 8.1).
+func TestProperty25OnlyCapableAgentsAreAsked(t *testing.T) {
+	check(t, func(t *rapid.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		capability := rapid.SampledFrom([]string{"a", "b", "c"})
+		required := rapid.SliceOfNDistinct(capability, 1, 3, rapid.ID).Draw(t, "required")
+		var mu sync.Mutex
+		var asked, want []string
+		for i := range rapid.IntRange(0, 8).Draw(t, "agents") {
+			id := fmt.Sprintf("agent-%d", i)
+			has := rapid.SliceOfNDistinct(capability, 0, 3, rapid.ID).Draw(t, "has")
+			h.register(id, has...)
+			if !slices.ContainsFunc(required, func(c string) bool { return !slices.Contains(has, c) }) {
+				want = append(want, id)
+			}
+			h.r.OnReceive(id, func(_ context.Context, e *envelope.Envelope) {
+				mu.Lock()
+				defer mu.Unlock()
+				if e.Type == envelope.TaskProposal {
+					asked = append(asked, id)
+				}
+			})
+		}
+		_, err := c.Create(ctx, plan(3, required...))
+		must(t, err)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		slices.Sort(asked)
+		if !slices.Equal(asked, want) {
+			t.Fatalf("asked %v, want %v", asked, want)
+		}
+	})
+}
+
+// Feature: a2a-mcp-protocols, Property 26: Swarm sub-task assignment and state
+// consistency (Req 8.2, 8.3, 8.4, 8.6).
+func TestProperty26EveryParticipantHasAPartAndEveryPartItsResult(t *testing.T) {
+	check(t, func(t *rapid.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		agents := rapid.IntRange(1, 6).Draw(t, "agents")
+		hold := make(chan struct{})
+		var members []*swarm.Participant
+		for i := range agents {
+			id := fmt.Sprintf("agent-%d", i)
+			work := h.answer(id)
+			members = append(members, h.participant(id, swarm.ParticipantOptions{}, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
+				<-hold
+				return work(ctx, j)
+			}, "a"))
+		}
+		parts := rapid.IntRange(0, 12).Draw(t, "parts")
+		s, err := c.Create(ctx, plan(parts, "a"))
+		must(t, err)
+		synctest.Wait()
+		s, err = c.Session(ctx, s.ID)
+		must(t, err)
+		if want := min(agents, max(parts, 1)); parts > 0 && len(s.Participants) != want || parts == 0 && len(s.Participants) != agents {
+			t.Fatalf("%d participants for %d parts and %d agents", len(s.Participants), parts, agents)
+		}
+		has := make(map[string]int)
+		for _, part := range s.SubTasks {
+			has[part.AssignedAgent]++
+		}
+		for _, id := range s.Participants {
+			if has[id] == 0 {
+				t.Fatalf("%s has no sub-task: %v", id, has)
+			}
+		}
+		close(hold)
+		synctest.Wait()
+		s, err = c.Wait(ctx, s.ID)
+		must(t, err)
+		results := outcome(t, s)
+		for _, part := range s.SubTasks {
+			if part.Status != swarm.TaskCompleted || results[part.ID] != part.AssignedAgent+" did "+part.ID {
+				t.Fatalf("sub-task %+v, outcome %q", part, results[part.ID])
+			}
+			if !strings.Contains(string(s.SharedState["subTask/"+part.ID]), `"completed"`) {
+				t.Fatalf("the shared state says %s of it", s.SharedState["subTask/"+part.ID])
+			}
+		}
+		if s.Status != swarm.Completed || len(results) != len(s.SubTasks) {
+			t.Fatalf("%s with %d results of %d", s.Status, len(results), len(s.SubTasks))
+		}
+		synctest.Wait()
+		for _, p := range members {
+			if in := p.Swarms(); len(in) != 0 {
+				t.Fatalf("a participant still thinks it is in %v", in)
+			}
+		}
+	})
+}
+
+func TestDependenciesAreKeptAndTheirResultsComeAlong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		for i := range 3 {
+			h.participant(fmt.Sprintf("agent-%d", i), swarm.ParticipantOptions{}, func(_ context.Context, j swarm.Job) (json.RawMessage, error) {
+				time.Sleep(time.Second)
+				return json.Marshal(fmt.Sprint(j.SubTaskID, slices.Sorted(maps.Keys(j.Results)), string(j.Results["design"])))
+			}, "a")
+		}
+		p := plan(0, "a")
+		p.SubTasks = []swarm.SubTaskPlan{
+			{ID: "ship", Description: "x", DependsOn: []string{"build", "test"}},
+			{ID: "build", Description: "x", DependsOn: []string{"design"}},
+			{ID: "test", Description: "x", DependsOn: []string{"design"}},
+			{ID: "design", Description: "x"},
+		}
+		began := time.Now()
+		got := outcome(t, run(t, c, p))
+		if got["ship"] != "ship[build test]" || !strings.HasPrefix(got["build"], `build[design]"design`) {
+			t.Fatalf("got %v", got)
+		}
+		if took := time.Since(began); took != 3*time.Second {
+			t.Fatalf("three steps took %v", took)
+		}
+	})
+}
+
+// Req 8.5.
+func TestAFailedSubTaskGoesToAnotherAgent(t *testing.T) {
+	for name, bad := range map[string]swarm.Worker{
+		"an error": func(context.Context, swarm.Job) (json.RawMessage, error) { return nil, errors.New("no disk") },
+		"a crash":  func(context.Context, swarm.Job) (json.RawMessage, error) { panic("no disk") },
+		"no JSON":  func(context.Context, swarm.Job) (json.RawMessage, error) { return json.RawMessage("{"), nil },
+		"too much": func(context.Context, swarm.Job) (json.RawMessage, error) {
+			return json.Marshal(strings.Repeat("x", swarm.MaxResult))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHive(t)
+				c := h.coordinator("sun", swarm.CoordinatorOptions{})
+				h.participant("bad", swarm.ParticipantOptions{}, bad, "a")
+				h.participant("good", swarm.ParticipantOptions{}, h.answer("good"), "a")
+				for id, said := range outcome(t, run(t, c, plan(4, "a"))) {
+					if said != "good did "+id {
+						t.Fatalf("%s: %s", id, said)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestASilentParticipantLosesItsSubTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		var dead *swarm.Participant
+		dead = h.participant("dies", swarm.ParticipantOptions{}, func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, "a")
+		h.participant("lives", swarm.ParticipantOptions{}, h.answer("lives"), "a")
+		s, err := c.Create(ctx, plan(4, "a"))
+		must(t, err)
+		synctest.Wait()
+		must(t, dead.Close()) // without a word
+		s, err = c.Wait(ctx, s.ID)
+		must(t, err)
+		for id, said := range outcome(t, s) {
+			if said != "lives did "+id {
+				t.Fatalf("%s: %s", id, said)
+			}
+		}
+	})
+}
+
+func TestAnAgentThatLeavesIsReplacedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		forever := func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		leaves := h.participant("leaves", swarm.ParticipantOptions{}, forever, "a")
+		h.participant("vanishes", swarm.ParticipantOptions{}, forever, "a")
+		h.participant("stays", swarm.ParticipantOptions{}, h.answer("stays"), "a")
+		began := time.Now()
+		s, err := c.Create(ctx, plan(6, "a"))
+		must(t, err)
+		synctest.Wait()
+		must(t, leaves.Leave(s.ID))
+		h.r.Registry().Unregister("vanishes")
+		if _, err := c.Wait(ctx, s.ID); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took >= swarm.DefaultLease {
+			t.Fatalf("it took %v", took)
+		}
+	})
+}
+
+// judge is a reporter that decides and remembers.
+type judge struct {
+	again func(n int) bool
+
+	mu        sync.Mutex
+	escalated []swarm.SubTask
+	finished  []swarm.Session
+}
+
+func (j *judge) Escalate(_ context.Context, _ swarm.Session, t swarm.SubTask) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.escalated = append(j.escalated, t)
+	return j.again(len(j.escalated))
+}
+
+func (j *judge) Finished(_ context.Context, s swarm.Session) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.finished = append(j.finished, s)
+}
+
+func TestWhatNobodyCanDoIsEscalated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		j := &judge{again: func(n int) bool { return n < 2 }}
+		c := h.coordinator("sun", swarm.CoordinatorOptions{Reporter: j})
+		var calls atomic.Int32
+		h.participant("bad", swarm.ParticipantOptions{}, func(context.Context, swarm.Job) (json.RawMessage, error) {
+			calls.Add(1)
+			return nil, errors.New("no disk")
+		}, "a")
+		p := plan(1, "a")
+		p.MaxAttempts = 2
+		s, err := c.Create(ctx, p)
+		must(t, err)
+		s, err = c.Wait(ctx, s.ID)
+		wantCode(t, err, swarm.CodeFailed)
+		synctest.Wait()
+		if n := calls.Load(); n != 4 { // two rounds of two
+			t.Fatalf("it was tried %d times, want 4", n)
+		}
+		if len(j.escalated) != 2 || j.escalated[0].Error != "no disk" || len(j.finished) != 1 || j.finished[0].Status != swarm.Failed {
+			t.Fatalf("escalated %+v, finished %+v", j.escalated, j.finished)
+		}
+		if s.SubTasks[0].Status != swarm.TaskFailed || !strings.Contains(s.Error, "no disk") {
+			t.Fatalf("session %+v", s)
+		}
+	})
+}
+
+func TestASwarmThatFindsNobodyFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		h.participant("unwilling", swarm.ParticipantOptions{Accept: func(negotiation.Proposal) (bool, negotiation.Reason) { return false, negotiation.Busy }}, nil, "a")
+		h.register("silent", "a")
+		s, err := c.Create(ctx, plan(2, "a"))
+		must(t, err)
+		s, err = c.Wait(ctx, s.ID)
+		wantCode(t, err, swarm.CodeFailed)
+		if !strings.Contains(s.Error, string(swarm.CodeNoAgents)) {
+			t.Fatalf("it failed because of %q", s.Error)
+		}
+	})
+}
+
+func TestAnAgentThatComesLaterIsAskedForWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		first := h.participant("first", swarm.ParticipantOptions{}, func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, "a")
+		s, err := c.Create(ctx, plan(3, "a"))
+		must(t, err)
+		synctest.Wait()
+		h.participant("second", swarm.ParticipantOptions{}, h.answer("second"), "a")
+		must(t, first.Leave(s.ID))
+		s, err = c.Wait(ctx, s.ID)
+		must(t, err)
+		if !slices.Equal(s.Participants, []string{"first", "second"}) {
+			t.Fatalf("participants %v", s.Participants)
+		}
+	})
+}
+
+func TestAnotherCoordinatorFinishesWhatOneBegan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		journal := new(swarm.MemoryJournal)
+		sun := h.coordinator("sun", swarm.CoordinatorOptions{Journal: journal, Successors: []string{"earth"}})
+		earth := h.coordinator("earth", swarm.CoordinatorOptions{Journal: journal, Successors: []string{"sun"}})
+		for i := range 4 {
+			id := fmt.Sprintf("agent-%d", i)
+			work := h.answer(id)
+			h.participant(id, swarm.ParticipantOptions{}, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
+				time.Sleep(10 * time.Second) // it goes on without a coordinator
+				return work(ctx, j)
+			}, "a")
+		}
+		s, err := sun.Create(ctx, plan(20, "a"))
+		must(t, err)
+		time.Sleep(25 * time.Second) // two rounds are done, one runs
+		must(t, sun.Close())
+		s, err = earth.Wait(ctx, s.ID)
+		must(t, err)
+		if s.Coordinator != "earth" || s.Epoch != 1 || len(outcome(t, s)) != 20 {
+			t.Fatalf("led by %s in epoch %d, %d results", s.Coordinator, s.Epoch, len(s.SubTasks))
+		}
+		for id, n := range h.done {
+			if n != 1 {
+				t.Errorf("%s was done %d times", id, n)
+			}
+		}
+	})
+}
+
+// slow is a journal that keeps one coordinator waiting.
+type slow struct {
+	swarm.Journal
+	wait atomic.Bool
+}
+
+func (j *slow) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
+	if j.wait.Load() {
+		time.Sleep(2 * time.Minute)
+	}
+	return j.Journal.Append(ctx, id, after, data)
+}
+
+func TestACoordinatorThatWasOnlySlowStepsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		journal := new(swarm.MemoryJournal)
+		stuck := &slow{Journal: journal}
+		sun := h.coordinator("sun", swarm.CoordinatorOptions{Journal: stuck, Successors: []string{"earth"}})
+		earth := h.coordinator("earth", swarm.CoordinatorOptions{Journal: journal, Successors: []string{"sun"}})
+		work := h.answer("agent")
+		h.participant("agent", swarm.ParticipantOptions{}, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
+			time.Sleep(time.Minute)
+			return work(ctx, j)
+		}, "a")
+		s, err := sun.Create(ctx, plan(5, "a"))
+		must(t, err)
+		time.Sleep(90 * time.Second)
+		stuck.wait.Store(true)
+		s, err = sun.Wait(ctx, s.ID) // sun sees what earth does
+		must(t, err)
+		if s.Coordinator != "earth" {
+			t.Fatalf("%s led it to its end", s.Coordinator)
+		}
+		if again, err := earth.Session(ctx, s.ID); err != nil || again.Status != swarm.Completed {
+			t.Fatalf("%+v, %v", again, err)
+		}
+		for id, n := range h.done {
+			if n != 1 {
+				t.Errorf("%s was done %d times", id, n)
+			}
+		}
+	})
+}
+
+// flaky is a journal that fails, sometimes after it has stored.
+type flaky struct {
+	swarm.Journal
+	mu   sync.Mutex
+	rand *rand.Rand
+}
+
+func (j *flaky) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
+	j.mu.Lock()
+	roll := j.rand.IntN(4)
+	j.mu.Unlock()
+	if roll == 0 {
+		return 0, errors.New("the bus is away")
+	}
+	sequence, err := j.Journal.Append(ctx, id, after, data)
+	if roll == 1 && err == nil {
+		return 0, errors.New("no answer")
+	}
+	return sequence, err
+}
+
+func TestAJournalThatFailsLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &flaky{Journal: new(swarm.MemoryJournal), rand: rand.New(rand.NewPCG(1, 2))}})
+		for i := range 3 {
+			id := fmt.Sprintf("agent-%d", i)
+			h.participant(id, swarm.ParticipantOptions{}, h.answer(id), "a")
+		}
+		if s := run(t, c, plan(30, "a")); len(outcome(t, s)) != 30 || s.Epoch != 0 {
+			t.Fatalf("%+v", s)
+		}
+		for id, n := range h.done {
+			if n != 1 {
+				t.Errorf("%s was done %d times", id, n)
+			}
+		}
+	})
+}
+
+func TestEveryParticipantSeesTheSameStatesInTheSameOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		hold := make(chan struct{})
+		var members []*swarm.Participant
+		for i := range 4 {
+			members = append(members, h.participant(fmt.Sprintf("agent-%d", i), swarm.ParticipantOptions{}, func(context.Context, swarm.Job) (json.RawMessage, error) {
+				<-hold
+				return nil, nil
+			}, "a"))
+		}
+		s, err := c.Create(ctx, plan(4, "a"))
+		must(t, err)
+		synctest.Wait()
+		var mu sync.Mutex
+		seen := make([]map[uint64]string, len(members))
+		last := make([]uint64, len(members))
+		for i, p := range members {
+			seen[i] = make(map[uint64]string)
+			must(t, p.Watch(s.ID, func(x swarm.State) {
+				mu.Lock()
+				defer mu.Unlock()
+				if x.Sequence <= last[i] {
+					t.Errorf("participant %d sees state %d after %d", i, x.Sequence, last[i])
+				}
+				last[i] = x.Sequence
+				seen[i][x.Sequence] = string(x.Values["best"])
+			}))
+		}
+		synctest.Wait()
+		for n := range 40 {
+			must(t, members[n%4].SetState(s.ID, "best", json.RawMessage(fmt.Sprint(n))))
+			if n%5 == 0 {
+				synctest.Wait()
+			}
+		}
+		must(t, members[0].SetState(s.ID, "subTask/t0", json.RawMessage(`"done"`))) // refused
+		synctest.Wait()
+		mu.Lock()
+		for i := 1; i < len(seen); i++ {
+			for sequence, value := range seen[i] {
+				if other, both := seen[0][sequence]; both && other != value {
+					t.Errorf("state %d is %s to one and %s to another", sequence, other, value)
+				}
+			}
+			if last[i] != last[0] {
+				t.Errorf("one has come to %d, another to %d", last[0], last[i])
+			}
+		}
+		mu.Unlock()
+		got, err := members[1].State(ctx, s.ID)
+		must(t, err)
+		s, err = c.Session(ctx, s.ID)
+		must(t, err)
+		if string(got.Values["best"]) != string(s.SharedState["best"]) || got.Values["subTask/t0"] != nil {
+			t.Fatalf("a participant sees %s, the session has %s", got.Values, s.SharedState)
+		}
+		close(hold)
+		_, err = c.Wait(ctx, s.ID)
+		must(t, err)
+		_, err = members[1].State(ctx, "other")
+		wantCode(t, err, swarm.CodeNotMember)
+	})
+}
+
+func TestStrangersAreNotHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		hold := make(chan struct{})
+		p := h.participant("agent", swarm.ParticipantOptions{}, func(context.Context, swarm.Job) (json.RawMessage, error) {
+			<-hold
+			return json.RawMessage(`"right"`), nil
+		}, "a")
+		h.register("stranger")
+		s, err := c.Create(ctx, plan(1, "a"))
+		must(t, err)
+		synctest.Wait()
+		forge := func(to string, payload string) {
+			e, err := envelope.New("stranger", to, envelope.Notification, json.RawMessage(payload))
+			must(t, err)
+			_, err = h.r.Send(ctx, e)
+			must(t, err)
+			synctest.Wait()
+		}
+		forge("sun", fmt.Sprintf(`{"swarmId":%q,"result":{"subTask":"t0","attempt":1,"value":"wrong"}}`, s.ID))
+		forge("sun", fmt.Sprintf(`{"swarmId":%q,"set":{"key":"x","value":1}}`, s.ID))
+		forge("agent", fmt.Sprintf(`{"swarmId":%q,"epoch":9,"over":true}`, s.ID))
+		forge("agent", fmt.Sprintf(`{"swarmId":%q,"epoch":9,"leader":true}`, s.ID))
+		if len(p.Swarms()) != 1 {
+			t.Fatal("a stranger has ended the swarm")
+		}
+		close(hold)
+		s, err = c.Wait(ctx, s.ID)
+		must(t, err)
+		if got := outcome(t, s)["t0"]; got != "right" || len(s.SharedState) != 1 {
+			t.Fatalf("got %q, state %s", got, s.SharedState)
+		}
+	})
+}
+
+func TestTheAPIEntersResultsToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		h.participant("agent", swarm.ParticipantOptions{}, func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, "a")
+		s, err := c.Create(ctx, plan(2, "a"))
+		must(t, err)
+		synctest.Wait()
+		h.register("late", "a")
+		must(t, c.Join(ctx, s.ID, "late"))
+		wantCode(t, c.Join(ctx, s.ID, "nobody"), swarm.CodeNoAgents)
+		wantCode(t, c.Join(ctx, "nothing", "late"), swarm.CodeNotFound)
+		wantCode(t, c.CompleteSubTask(ctx, s.ID, "t9", json.RawMessage(`1`)), swarm.CodeNotFound)
+		wantCode(t, c.CompleteSubTask(ctx, s.ID, "t0", json.RawMessage(`{`)), swarm.CodeInvalid)
+		must(t, c.SetState(ctx, s.ID, "k", json.RawMessage(`1`)))
+		must(t, c.FailSubTask(ctx, s.ID, "t0", "it is hard"))
+		must(t, c.CompleteSubTask(ctx, s.ID, "t0", json.RawMessage(`"a"`)))
+		wantCode(t, c.CompleteSubTask(ctx, s.ID, "t0", json.RawMessage(`"b"`)), swarm.CodeState)
+		active, err := c.Active(ctx)
+		if err != nil || len(active) != 1 || active[0].ID != s.ID {
+			t.Fatalf("active %+v, %v", active, err)
+		}
+		must(t, c.CompleteSubTask(ctx, s.ID, "t1", json.RawMessage(`"c"`)))
+		s, err = c.Wait(ctx, s.ID)
+		must(t, err)
+		if got := outcome(t, s); got["t0"] != "a" || got["t1"] != "c" || string(s.SharedState["k"]) != "1" {
+			t.Fatalf("got %v", got)
+		}
+		if active, err := c.Active(ctx); err != nil || len(active) != 0 {
+			t.Fatalf("active %+v, %v", active, err)
+		}
+		_, err = c.Session(ctx, "nothing")
+		wantCode(t, err, swarm.CodeNotFound)
+	})
+}
+
+func TestPlansThatCannotBeCarriedOutAreRefused(t *testing.T) {
+	h := newHive(t)
+	c := h.coordinator("sun", swarm.CoordinatorOptions{})
+	for name, change := range map[string]func(*swarm.Plan){
+		"no description":       func(p *swarm.Plan) { p.TaskDescription = " " },
+		"a strange capability": func(p *swarm.Plan) { p.RequiredCapabilities = []string{"a b"} },
+		"two of one id":        func(p *swarm.Plan) { p.SubTasks[1].ID = "t0" },
+		"no id":                func(p *swarm.Plan) { p.SubTasks[1].ID = "" },
+		"an empty part":        func(p *swarm.Plan) { p.SubTasks[1].Description = "" },
+		"a missing dependency": func(p *swarm.Plan) { p.SubTasks[1].DependsOn = []string{"t9"} },
+		"a circle":             func(p *swarm.Plan) { p.SubTasks[0].DependsOn, p.SubTasks[1].DependsOn = []string{"t1"}, []string{"t0"} },
+		"itself":               func(p *swarm.Plan) { p.SubTasks[0].DependsOn = []string{"t0"} },
+		"input that is not":    func(p *swarm.Plan) { p.SubTasks[0].Input = json.RawMessage("{") },
+		"negative attempts":    func(p *swarm.Plan) { p.MaxAttempts = -1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := plan(2)
+			change(&p)
+			_, err := c.Create(ctx, p)
+			wantCode(t, err, swarm.CodeInvalid)
+		})
+	}
+}
+
+func TestAThousandAgentsAThirdOfWhomDie(t *testing.T) {
+	agents, parts := 1000, 10_000
+	if testing.Short() {
+		agents, parts = 100, 1000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		roll := rand.New(rand.NewPCG(3, 4))
+		for i := range agents {
+			id := fmt.Sprintf("agent-%04d", i)
+			work := h.answer(id)
+			life := 1 << 30
+			if i%3 == 0 {
+				life = roll.IntN(15)
+			}
+			var did atomic.Int32
+			h.participant(id, swarm.ParticipantOptions{}, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
+				time.Sleep(time.Second)
+				if int(did.Add(1)) > life {
+					h.r.Registry().Unregister(id)
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return work(ctx, j)
+			}, "a")
+		}
+		s := run(t, c, plan(parts, "a"))
+		results := outcome(t, s)
+		if len(results) != parts {
+			t.Fatalf("%d results of %d", len(results), parts)
+		}
+		for _, part := range s.SubTasks {
+			if results[part.ID] != part.AssignedAgent+" did "+part.ID {
+				t.Fatalf("%+v: %q", part, results[part.ID])
+			}
+		}
+	})
+}

@@ -1,0 +1,79 @@
+package swarm
+
+import (
+	"encoding/json"
+
+	"github.com/parleyhub/parley/envelope"
+)
+
+// message is the payload of the envelopes between coordinator and participants. The
+// envelope's correlation id is the swarm's. Exactly one of the pointers is set.
+type message struct {
+	Swarm string `json:"swarmId"`
+	Epoch int    `json:"epoch,omitempty"` // the coordinator's; participants obey the latest
+
+	// From the coordinator:
+
+	Work *work `json:"work,omitempty"` // a request
+	// Stored names sub-tasks whose result is in the journal, or no longer wanted.
+	Stored []string `json:"stored,omitempty"`
+	Stop   []string `json:"stop,omitempty"`   // sub-tasks that another agent has now
+	Over   bool     `json:"over,omitempty"`   // the swarm has ended
+	Leader bool     `json:"leader,omitempty"` // who sends this leads now
+	State  *shared  `json:"state,omitempty"`
+
+	// From a participant:
+
+	Result *result  `json:"result,omitempty"` // a response
+	Beat   []string `json:"beat,omitempty"`   // sub-tasks that it works on
+	Set    *set     `json:"set,omitempty"`    // a change of the shared state
+	Get    bool     `json:"get,omitempty"`    // asks for the shared state
+	Watch  bool     `json:"watch,omitempty"`  // and for its changes
+	Leave  bool     `json:"leave,omitempty"`
+}
+
+// work is a sub-task on its way to a participant.
+type work struct {
+	SubTask     string                     `json:"subTask"`
+	Attempt     int                        `json:"attempt"`
+	Task        string                     `json:"task"` // the whole task's description
+	Description string                     `json:"description"`
+	Input       json.RawMessage            `json:"input,omitempty"`
+	Results     map[string]json.RawMessage `json:"results,omitempty"` // of the dependencies
+	LeaseMs     int64                      `json:"leaseMs"`
+}
+
+// result is a sub-task's end on its way to the coordinator.
+type result struct {
+	SubTask string          `json:"subTask"`
+	Attempt int             `json:"attempt"`
+	Value   json.RawMessage `json:"value,omitempty"`
+	Error   string          `json:"error,omitempty"` // it failed
+}
+
+// shared is the shared state, or the changes since the last.
+type shared struct {
+	Sequence uint64 `json:"sequence"`
+	// After is the sequence of the state that the changes go on from; a participant
+	// that has another one asks anew. 0: Values is everything.
+	After  uint64                     `json:"after,omitempty"`
+	Values map[string]json.RawMessage `json:"values"` // null removes a key
+}
+
+// invitation is the input of a proposal to join a swarm.
+type invitation struct {
+	Swarm string `json:"swarmId"`
+	// Coordinators may lead the swarm: the participant obeys nobody else.
+	Coordinators []string `json:"coordinators"`
+}
+
+// kind returns the envelope's type for a message.
+func (m *message) kind() envelope.Type {
+	switch {
+	case m.Work != nil, m.Get:
+		return envelope.Request
+	case m.Result != nil:
+		return envelope.Response
+	}
+	return envelope.Notification
+}
