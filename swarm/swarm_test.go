@@ -298,8 +298,7 @@ func TestASilentParticipantLosesItsSubTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
-		var dead *swarm.Participant
-		dead = h.participant("dies", swarm.ParticipantOptions{}, func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
+		dead := h.participant("dies", swarm.ParticipantOptions{}, func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}, "a")

@@ -102,8 +102,11 @@ func logFailure(ctx context.Context, log *slog.Logger, f *Failure) {
 }
 
 // tell logs to the client, if it has asked for messages of that level.
+//
+//lint:ignore SA1019 clients of the revisions up to 2025-11-25 still have logging
 func tell(ctx context.Context, req *mcp.CallToolRequest, level mcp.LoggingLevel, data any) {
 	// A client that has gone gets no answer either, and the SDK logs it.
+	//lint:ignore SA1019 as above
 	_ = req.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Logger: "mcp-tool", Data: data})
 }
 
