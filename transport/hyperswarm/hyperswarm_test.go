@@ -38,7 +38,7 @@ func listen(t testing.TB, o hyperswarm.ListenOptions) transport.Listener {
 	return l
 }
 
-// Req 4.4: the transport passes what every transport must pass.
+// Req 3.6 and 3.7: the transport passes what every transport must pass.
 func TestTransport(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))

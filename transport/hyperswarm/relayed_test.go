@@ -16,7 +16,7 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
-// Req 1.8: two agents behind NATs that cannot be passed talk through a hub.
+// Req 3.6: two agents behind NATs that cannot be passed talk through a hub.
 func TestAgentsBehindHardNATsGoThroughARelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,13 +98,13 @@ func TestTablesStaySmallAndTrue(t *testing.T) {
 // fetched by itself.
 func TestTokensExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stored := 0
+		var stored atomic.Int32
 		w := newWorld(t, 2, dhtrpc.Options{Handle: func(r *dhtrpc.Request) {
 			switch {
 			case r.Command == 3:
 				r.Reply(nil)
 			case r.Token != nil:
-				stored++
+				stored.Add(1)
 				r.Accept()
 			}
 		}})
@@ -124,9 +125,9 @@ func TestTokensExpire(t *testing.T) {
 			if expired := r.Error == dhtrpc.ErrorInvalidToken; expired != (wait > 15*time.Second) {
 				t.Errorf("after %v the answer is %d", wait, r.Error)
 			}
-			before := stored
+			before := stored.Load()
 			done, _ := asker.Commit(ctx, dhtrpc.Call{Command: 4, Target: &target}, found, func(*dhtrpc.Reply) []byte { return nil })
-			if len(done) != 2 || stored != before+2 {
+			if len(done) != 2 || stored.Load() != before+2 {
 				t.Errorf("after %v %d nodes have stored", wait, len(done))
 			}
 		}

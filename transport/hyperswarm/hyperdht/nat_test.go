@@ -161,7 +161,7 @@ func TestOnePublicEndIsEnough(t *testing.T) {
 	}
 }
 
-// Req 1.7: a listener stays to be found while nodes of the DHT come and go.
+// A listener stays to be found while nodes of the DHT come and go.
 func TestAListenerOutlivesItsRelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 10)

@@ -62,7 +62,7 @@ func (n *network) listen(t *testing.T, o relay.ListenOptions) *relay.Listener {
 	return l
 }
 
-// Req 1.8: where no direct path is found, a hub forwards what it cannot read.
+// Req 3.6: where no direct path is found, a hub forwards what it cannot read.
 func TestPeersConnectThroughARelay(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	pair := keys.Generate()

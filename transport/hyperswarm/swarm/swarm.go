@@ -134,7 +134,11 @@ func (s *Swarm) Close() error {
 		return nil
 	}
 	s.closed = true
-	topics, conns, l := s.topics, s.conns, s.listener
+	var topics []*Topic
+	for _, t := range s.topics {
+		topics = append(topics, t)
+	}
+	l := s.listener
 	s.mu.Unlock()
 	s.cancel()
 	var wg sync.WaitGroup
@@ -147,7 +151,7 @@ func (s *Swarm) Close() error {
 	wg.Wait()
 	s.mu.Lock()
 	var open []*Conn
-	for _, c := range conns {
+	for _, c := range s.conns {
 		open = append(open, c)
 	}
 	s.mu.Unlock()

@@ -63,7 +63,7 @@ func talk(t testing.TB, a, b *swarm.Conn) {
 	}
 }
 
-// Req 1.7: peers of a topic find each other, whoever comes first.
+// Peers of a topic find each other, whoever comes first.
 func TestPeersOfATopicFindEachOther(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	topic := keys.Hash([]byte("topic"))
@@ -80,6 +80,7 @@ func TestPeersOfATopicFindEachOther(t *testing.T) {
 	}
 }
 
+// Req 3.7: a connection that broke is made again.
 func TestConnectionComesBack(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	topic := keys.Hash([]byte("topic"))

@@ -1,0 +1,137 @@
+package keys_test
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// Deny by default, and remember who was let in.
+func TestAllowList(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "peers")
+	l, err := keys.OpenAllowList(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	friend, other := keys.Generate().Public(), keys.Generate().Public()
+	if l.Allowed(friend) {
+		t.Error("an empty list lets somebody in")
+	}
+	for _, e := range []keys.Entry{{friend, "old name"}, {friend, "Anna's laptop"}, {other, ""}} {
+		if err := l.Add(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	again, err := keys.OpenAllowList(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := again.Entries(); len(all) != 2 || !again.Allowed(friend) || !again.Allowed(other) {
+		t.Errorf("got %+v", all)
+	}
+	for _, e := range again.Entries() {
+		if e.Key == friend && e.Name != "Anna's laptop" {
+			t.Errorf("the name is %q", e.Name)
+		}
+	}
+	if had, err := again.Remove(friend); err != nil || !had || again.Allowed(friend) {
+		t.Errorf("%v, %v", had, err)
+	}
+	if had, err := again.Remove(friend); err != nil || had {
+		t.Errorf("removed twice: %v, %v", had, err)
+	}
+	if !l.Allowed(friend) {
+		t.Error("another list has changed by itself")
+	}
+	if err := l.Reload(); err != nil || l.Allowed(friend) {
+		t.Errorf("read again: %v", err)
+	}
+}
+
+func TestAllowListRefuses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "peers")
+	key := keys.Generate().Public()
+	l, err := keys.OpenAllowList(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Add(keys.Entry{Key: key}); err != nil {
+		t.Fatal(err)
+	}
+	for name, e := range map[string]keys.Entry{
+		"a second line": {key, "x\n" + key.String()}, "a long name": {key, strings.Repeat("x", 101)}, "no key": {},
+	} {
+		if err := l.Add(e); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+	for name, text := range map[string]string{"no key": "hello", "half a key": key.String()[:40], "a long name": key.String() + " " + strings.Repeat("x", 101)} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Reload(); err == nil || !l.Allowed(key) {
+			t.Errorf("%s was read, or the list is lost: %v", name, err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("# mine\n\n"+key.String()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Reload(); err != nil || len(l.Entries()) != 1 {
+		t.Errorf("a file with a comment: %v", err)
+	}
+	if _, err := keys.OpenAllowList(filepath.Dir(path)); err == nil {
+		t.Error("a directory was read")
+	}
+}
+
+func TestAllowListIsSafeForConcurrentUse(t *testing.T) {
+	l, err := keys.OpenAllowList(filepath.Join(t.TempDir(), "peers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		key := keys.Generate().Public()
+		wg.Go(func() {
+			if err := l.Add(keys.Entry{Key: key}); err != nil || !l.Allowed(key) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(l.Entries()); n != 8 {
+		t.Errorf("%d entries of 8 are there", n)
+	}
+}
+
+func FuzzAllowList(f *testing.F) {
+	f.Add("# mine\n" + keys.FromSeed([32]byte{1}).Public().String() + " a name\n")
+	f.Add("\x00")
+	path := filepath.Join(f.TempDir(), "peers")
+	f.Fuzz(func(t *testing.T, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, err := keys.OpenAllowList(path)
+		if err != nil {
+			return
+		}
+		for _, e := range l.Entries() {
+			if err := l.Add(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := len(l.Entries())
+		if err := l.Reload(); err != nil || len(l.Entries()) != before {
+			t.Fatalf("%d entries became %d, %v", before, len(l.Entries()), err)
+		}
+	})
+}
