@@ -148,6 +148,32 @@ func (d *Doc) JSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
+// Shape returns what a root holds: "map", "array", "text", "list" for a list of which only marks
+// of deleted content are left, or "" for nothing. One that several used differently holds
+// several, of which the first in this order is told.
+func (d *Doc) Shape(name string) string {
+	n := d.roots[name]
+	switch {
+	case n == nil:
+		return ""
+	case len(n.keys) > 0:
+		return "map"
+	case n.head == nil:
+		return ""
+	case n.list.items > 0 && n.list.units == 0 && n.list.formats == 0:
+		return "list"
+	}
+	for it := n.head; it != nil; it = it.right {
+		switch it.kind {
+		case kindString, kindFormat, kindEmbed:
+			return "text"
+		case kindAny, kindJSON, kindBinary, kindType, kindDoc:
+			return "array"
+		}
+	}
+	return "list"
+}
+
 // shape returns what a type is, or looks like.
 func (n *node) shape() typeRef {
 	if n.ref != typeRoot {

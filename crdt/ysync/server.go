@@ -22,17 +22,22 @@ const Subprotocol = "parley.sync"
 type Options struct {
 	// Open returns the document that a request wants, and for whom it is edited. An
 	// error is answered with Status.
-	Open func(r *http.Request) (doc *replica.Replica, agent string, err error)
+	Open func(r *http.Request) (doc Document, agent string, err error)
 	// Status returns the HTTP status of an error of Open; nil for 404.
 	Status func(error) int
-	// Written is called after a client's update was applied and before the next is read, for
-	// instance to wait until it is stored; nil for nothing.
-	Written func(ctx context.Context, doc *replica.Replica) error
 	// OriginChecked says that the request's Origin was checked before. Otherwise only pages of
 	// this server may connect.
 	OriginChecked bool
 	MaxConns      int          // 1,000
 	Logger        *slog.Logger // nil for none
+}
+
+// Document is what clients edit: a *[replica.Replica], or something around one. Two of
+// them must be equal only if they are the same.
+type Document interface {
+	View(ctx context.Context, f func(d *crdt.Doc)) error
+	Submit(ctx context.Context, writer string, update []byte, whole bool) error
+	OnUpdate(f func(replica.Update)) (cancel func())
 }
 
 // Server lets clients of y-websocket in. Close it in the end.
@@ -46,12 +51,12 @@ type Server struct {
 
 	mu    sync.Mutex
 	conns int
-	rooms map[*replica.Replica]*room
+	rooms map[Document]*room
 }
 
 // room is what the clients of one document have in common.
 type room struct {
-	doc       *replica.Replica
+	doc       Document
 	conns     map[*conn]struct{}
 	awareness awareness
 	leave     func() // stop hearing of updates
@@ -80,7 +85,7 @@ const (
 
 // NewServer returns a server.
 func NewServer(o Options) *Server {
-	s := &Server{o: o, log: o.Logger, rooms: map[*replica.Replica]*room{}}
+	s := &Server{o: o, log: o.Logger, rooms: map[Document]*room{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -217,7 +222,7 @@ func (c *conn) put(b []byte) {
 }
 
 // serve speaks with a client.
-func (s *Server) serve(ctx context.Context, doc *replica.Replica, c *conn) error {
+func (s *Server) serve(ctx context.Context, doc Document, c *conn) error {
 	states := s.join(doc, c)
 	defer s.quit(doc, c)
 	// The server asks first: else what the client wrote while it was away would never
@@ -248,7 +253,7 @@ func (s *Server) serve(ctx context.Context, doc *replica.Replica, c *conn) error
 	}
 }
 
-func (s *Server) frame(ctx context.Context, doc *replica.Replica, c *conn, f frame) error {
+func (s *Server) frame(ctx context.Context, doc Document, c *conn, f frame) error {
 	switch f.kind {
 	case frameSync:
 		return s.sync(ctx, doc, c, f)
@@ -267,7 +272,7 @@ func (s *Server) frame(ctx context.Context, doc *replica.Replica, c *conn, f fra
 	return nil
 }
 
-func (s *Server) sync(ctx context.Context, doc *replica.Replica, c *conn, f frame) error {
+func (s *Server) sync(ctx context.Context, doc Document, c *conn, f frame) error {
 	if f.sync == syncStep1 {
 		sv, err := crdt.DecodeStateVector(f.payload, crdt.LiveLimits().Vector)
 		if err != nil {
@@ -280,17 +285,11 @@ func (s *Server) sync(ctx context.Context, doc *replica.Replica, c *conn, f fram
 		c.put(encodeSync(syncStep2, state))
 		return nil
 	}
-	if err := doc.Submit(ctx, c.agent, f.payload, f.sync == syncStep2); err != nil {
-		return err
-	}
-	if s.o.Written != nil {
-		return s.o.Written(ctx, doc)
-	}
-	return nil
+	return doc.Submit(ctx, c.agent, f.payload, f.sync == syncStep2)
 }
 
 // join brings a client into the room of its document and returns who is there.
-func (s *Server) join(doc *replica.Replica, c *conn) []presence {
+func (s *Server) join(doc Document, c *conn) []presence {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rooms[doc]
@@ -303,7 +302,7 @@ func (s *Server) join(doc *replica.Replica, c *conn) []presence {
 	return r.awareness.all()
 }
 
-func (s *Server) quit(doc *replica.Replica, c *conn) {
+func (s *Server) quit(doc Document, c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rooms[doc]
@@ -333,7 +332,7 @@ func (s *Server) spread(r *room, u replica.Update) {
 
 // heard takes a client's awareness and passes it on, to itself too: by that it knows that
 // the connection lives.
-func (s *Server) heard(doc *replica.Replica, c *conn, list []presence) error {
+func (s *Server) heard(doc Document, c *conn, list []presence) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rooms[doc]

@@ -34,7 +34,7 @@ func newRig(t *testing.T, conns int) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.Close() })
-	s := ysync.NewServer(ysync.Options{MaxConns: conns, Open: func(req *http.Request) (*replica.Replica, string, error) {
+	s := ysync.NewServer(ysync.Options{MaxConns: conns, Open: func(req *http.Request) (ysync.Document, string, error) {
 		if !strings.HasSuffix(req.URL.Path, "/plan") {
 			return nil, "", errors.New("there is no such document")
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 )
 
@@ -173,6 +174,32 @@ func (c *Client) JoinBus(ctx context.Context, p dialect.BusJoinParams) (*dialect
 // LeaveBus withdraws a credential of the hub's bus and cuts its connection.
 func (c *Client) LeaveBus(ctx context.Context, user string) error {
 	return c.Call(ctx, dialect.MethodBusLeave, dialect.BusLeaveParams{User: user}, nil)
+}
+
+// Documents lists the names of the hub's documents.
+func (c *Client) Documents(ctx context.Context) ([]string, error) {
+	names, err := get[[]string](ctx, c, dialect.MethodDocumentsList, struct{}{})
+	if err != nil {
+		return nil, err
+	}
+	return *names, nil
+}
+
+// Document returns a document as it is.
+func (c *Client) Document(ctx context.Context, name string) (*documents.Content, error) {
+	return get[documents.Content](ctx, c, dialect.MethodDocumentsGet, dialect.DocumentParams{Name: name})
+}
+
+// AwaitDocument returns a document as soon as it is another than in the version seen, or
+// as it is after about half a minute.
+func (c *Client) AwaitDocument(ctx context.Context, name, seen string) (*documents.Content, error) {
+	return get[documents.Content](ctx, c, dialect.MethodDocumentsWait, dialect.DocumentParams{Name: name, Seen: seen})
+}
+
+// EditDocument makes edits one change of a document, which is made if there is none,
+// and returns what it is then, once that is durable.
+func (c *Client) EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error) {
+	return get[documents.Content](ctx, c, dialect.MethodDocumentsEdit, dialect.DocumentEditParams{Name: name, Edits: edits})
 }
 
 func get[T any](ctx context.Context, c *Client, method string, params any) (*T, error) {

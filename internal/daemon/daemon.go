@@ -22,10 +22,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/crdt/ysync"
 	"github.com/parleyhub/parley/internal/a2aserver"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/mcpserver"
 	"github.com/parleyhub/parley/internal/node"
@@ -58,6 +60,8 @@ const (
 	serverPatience = 5 * time.Second
 	mcpPatience    = 5 * time.Second
 	busPatience    = 20 * time.Second
+
+	documentsPatience = 10 * time.Second
 )
 
 // Run runs a hub until ctx ends, a listener breaks, or a client asks it to stop.
@@ -99,16 +103,18 @@ type daemon struct {
 	log  *slog.Logger
 	stop func()
 
-	held   *flock.Flock // of the data directory
-	bus    *bus.Bus
-	name   string // on the bus
-	hub    *hub.Hub
-	push   *push.Service
-	node   *node.Node
-	server *server.Server
-	mcp    *mcpserver.Handler // nil without HTTP
-	info   Info
-	ends   []func() error // in the order of the starts; run backwards
+	held      *flock.Flock // of the data directory
+	bus       *bus.Bus
+	name      string // on the bus
+	hub       *hub.Hub
+	push      *push.Service
+	node      *node.Node
+	documents *documents.Library
+	rooms     *ysync.Server // nil without HTTP
+	server    *server.Server
+	mcp       *mcpserver.Handler // nil without HTTP
+	info      Info
+	ends      []func() error // in the order of the starts; run backwards
 }
 
 // atEnd adds what ends a part that has just started.
@@ -116,7 +122,7 @@ func (d *daemon) atEnd(end func() error) { d.ends = append(d.ends, end) }
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openDocuments, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -277,7 +283,7 @@ func (d *daemon) openNode(context.Context) error {
 
 func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
-	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus}
+	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents}
 	overHTTP := dialect.New(rpc)
 	rpc.Shutdown = d.stop // only who may open the socket may stop the hub
 	rpc.Gate = d.bus      // or come near the bus
@@ -303,6 +309,8 @@ func (d *daemon) openServer(ctx context.Context) error {
 		if d.cfg.Node.Enabled {
 			d.node.Mount(s.Mount)
 		}
+		d.rooms = d.documentRooms()
+		s.Mount(documentsPath+"{name}", d.rooms)
 		d.mcp = d.mcpHandler()
 		s.Mount(mcpserver.Path, d.mcp)
 	}
@@ -311,6 +319,9 @@ func (d *daemon) openServer(ctx context.Context) error {
 	}
 	d.server = s
 	d.atEnd(func() error { return within(serverPatience, s.Shutdown) })
+	if d.rooms != nil {
+		d.atEnd(func() error { d.rooms.Close(); return nil })
+	}
 	if d.mcp != nil { // before the server, which waits for the requests
 		d.atEnd(func() error { return within(mcpPatience, d.mcp.Close) })
 	}

@@ -14,11 +14,17 @@ const (
 	MethodShutdown     = "hub/shutdown"
 	MethodBusJoin      = "hub/bus/join"
 	MethodBusLeave     = "hub/bus/leave"
-	MethodSend         = "message/send"
-	MethodStream       = "message/stream"
-	MethodTaskGet      = "tasks/get"
-	MethodTaskCancel   = "tasks/cancel"
-	MethodTaskFollow   = "tasks/resubscribe"
+
+	MethodDocumentsList = "hub/documents/list"
+	MethodDocumentsGet  = "hub/documents/get"
+	MethodDocumentsWait = "hub/documents/wait"
+	MethodDocumentsEdit = "hub/documents/edit"
+
+	MethodSend       = "message/send"
+	MethodStream     = "message/stream"
+	MethodTaskGet    = "tasks/get"
+	MethodTaskCancel = "tasks/cancel"
+	MethodTaskFollow = "tasks/resubscribe"
 )
 
 // NotifyEvent is the method of the notifications that carry the events of a

@@ -54,6 +54,8 @@ type Config struct {
 	// Gate lets the user's other processes into the hub's bus. Where it is nil,
 	// there are no methods hub/bus/*: give it to the service of the socket only.
 	Gate Gate
+	// Documents are the hub's. Where it is nil, there are no methods hub/documents/*.
+	Documents Documents
 }
 
 // Service answers the dialect's requests. It is a jsonrpc.Handler and safe for
@@ -88,6 +90,12 @@ func New(cfg Config) *Service {
 	if cfg.Gate != nil {
 		s.methods[MethodBusJoin] = s.busJoin
 		s.methods[MethodBusLeave] = s.busLeave
+	}
+	if cfg.Documents != nil {
+		s.methods[MethodDocumentsList] = s.documentsList
+		s.methods[MethodDocumentsGet] = s.documentsGet
+		s.methods[MethodDocumentsWait] = s.documentsWait
+		s.methods[MethodDocumentsEdit] = s.documentsEdit
 	}
 	return s
 }

@@ -131,6 +131,16 @@ func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error 
 	return d.Durable(ctx)
 }
 
+// Submit applies an update of a writer without a replica of its own, such as a browser; see
+// [replica.Replica.Submit]. It does not wait until it is durable: such writers
+// do not hear of that anyway.
+func (d *Document) Submit(ctx context.Context, writer string, update []byte, whole bool) error {
+	if err := d.room(); err != nil {
+		return err
+	}
+	return d.Replica.Submit(ctx, writer, update, whole)
+}
+
 // room refuses edits while too many wait for a store that does not answer.
 func (d *Document) room() error {
 	d.mu.Lock()

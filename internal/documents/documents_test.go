@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
@@ -125,13 +126,12 @@ func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
 	if n := info.State.Msgs; n != 20 {
 		t.Errorf("the log has %d changes; those behind the snapshot but one are 20", n)
 	}
-	store, err := b.JetStream().ObjectStore(t.Context(), "hub_crdt_snap")
+	snapshots, err := b.JetStream().Stream(t.Context(), "hub_CRDT_SNAP")
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := store.List(t.Context())
-	if err != nil || len(objects) != 2 {
-		t.Fatalf("there are %d snapshots, %v", len(objects), err)
+	if info, err := snapshots.Info(t.Context()); err != nil || info.State.NumSubjects != 2 {
+		t.Fatalf("there are %d snapshots, %v", info.State.NumSubjects, err)
 	}
 	// The newest is lost: the one before and the log give the same.
 	heads, err := b.JetStream().KeyValue(t.Context(), "hub_crdt_head")
@@ -149,7 +149,7 @@ func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
 	if err := json.Unmarshal(entry.Value(), &head); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Delete(t.Context(), head.Object); err != nil {
+	if err := snapshots.Purge(t.Context(), jetstream.WithPurgeSubject("hub.crdtsnap."+head.Object)); err != nil {
 		t.Fatal(err)
 	}
 	l := openLibrary(t, b)
@@ -173,15 +173,19 @@ func TestABrokenSnapshotIsNotLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeLibrary(t, l)
-	store, err := b.JetStream().ObjectStore(t.Context(), "hub_crdt_snap")
+	snapshots, err := b.JetStream().Stream(t.Context(), "hub_CRDT_SNAP")
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := store.List(t.Context())
+	m, err := snapshots.GetMsg(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.PutBytes(t.Context(), objects[0].Name, []byte{0, 0}); err != nil {
+	if err := snapshots.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.Data[0] ^= 1
+	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}); err != nil {
 		t.Fatal(err)
 	}
 	l = openLibrary(t, b)
@@ -196,8 +200,14 @@ func TestManyChanges(t *testing.T) {
 	b := openBus(t)
 	l := openLibrary(t, b)
 	d := ensure(t, l, "plan")
-	for range 2500 {
-		if err := d.Replica.Edit(t.Context(), func(doc *crdt.Doc) error { return doc.Array("l").Insert(0, 1) }); err != nil {
+	large := strings.Repeat("x", 200<<10) // so that the snapshot has several parts
+	for i := range 2500 {
+		if err := d.Replica.Edit(t.Context(), func(doc *crdt.Doc) error {
+			if i%400 == 0 {
+				return doc.Map("m").Set(fmt.Sprint(i), large)
+			}
+			return doc.Array("l").Insert(0, 1)
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,7 +222,7 @@ func TestManyChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.View(t.Context(), func(doc *crdt.Doc) {
-		if n := doc.Array("l").Len(); n != 2500 {
+		if n := doc.Array("l").Len(); n != 2493 {
 			t.Errorf("there are %d elements", n)
 		}
 	}); err != nil {
@@ -241,6 +251,39 @@ func TestNamesAndLookUps(t *testing.T) {
 	}
 }
 
+// Waiting ends with the next change, and not before.
+func TestWait(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	defer closeLibrary(t, l)
+	d := ensure(t, l, "plan")
+	if err := d.Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := d.Content(t.Context())
+	if err != nil || string(first.Content) != `{"m":{"k":1}}` || first.Name != "plan" || first.Version == "" {
+		t.Fatalf("there is %+v, %v", first, err)
+	}
+	got := make(chan documents.Content)
+	go func() {
+		c, err := d.Wait(t.Context(), first.Version)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- c
+	}()
+	if err := d.Change(t.Context(), []documents.Edit{{Op: documents.OpDelete, Path: []string{"m", "k"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if c := <-got; string(c.Content) != `{"m":{}}` || c.Version == first.Version {
+		t.Errorf("after the change there is %+v", c)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d.Wait(ctx, first.Version); err == nil {
+		t.Error("a wait that was given up succeeds")
+	}
+}
+
 func TestEdits(t *testing.T) {
 	for _, c := range []struct{ name, edits, want string }{
 		{"set", `[{"op":"set","path":["m","k"],"value":{"a":[1]}}]`, `{"m":{"k":{"a":[1]}}}`},
@@ -260,6 +303,9 @@ func TestEdits(t *testing.T) {
 		{"another type", `[{"op":"set","path":["m","k"],"value":1},{"op":"insert","path":["m","k"],"values":[1]}]`, ""},
 		{"through a value", `[{"op":"set","path":["m","k"],"value":1},{"op":"set","path":["m","k","x"],"value":1}]`, ""},
 		{"outside", `[{"op":"insert","path":["l"],"index":5,"values":[1]}]`, ""},
+		{"through a text", `[{"op":"text","path":["t"],"text":"x"},{"op":"set","path":["t","k"],"value":1}]`, ""},
+		{"a map as a list", `[{"op":"set","path":["m","k"],"value":1},{"op":"insert","path":["m"],"values":[1]}]`, ""},
+		{"an emptied text", `[{"op":"text","path":["t"],"text":"x"},{"op":"text","path":["t"],"index":0,"count":1},{"op":"text","path":["t"],"text":"y"}]`, `{"t":"y"}`},
 		{"nothing", `[]`, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -100,6 +100,9 @@ func (e *Edit) parent(doc *crdt.Doc) (*crdt.Map, string, error) {
 	if len(e.Path) < 2 {
 		return nil, "", invalid("the path needs a key behind the root's name")
 	}
+	if err := checkRoot(doc, e.Path[0], "map"); err != nil {
+		return nil, "", err
+	}
 	m := doc.Map(e.Path[0])
 	for _, name := range e.Path[1 : len(e.Path)-1] {
 		v, there := m.Get(name)
@@ -120,9 +123,22 @@ func (e *Edit) parent(doc *crdt.Doc) (*crdt.Map, string, error) {
 	return m, e.Path[len(e.Path)-1], nil
 }
 
+// checkRoot refuses to use a root as something else than it is: it would be both, and
+// shown as one.
+func checkRoot(doc *crdt.Doc, name, kind string) error {
+	have := doc.Shape(name)
+	if have == "" || have == kind || have == "list" && kind != "map" {
+		return nil
+	}
+	return invalid("%q is there and no shared %s", name, kind)
+}
+
 // target returns the shared type at the path's end, made if there is none.
 func (e *Edit) target(doc *crdt.Doc, kind string) (any, error) {
 	if len(e.Path) == 1 {
+		if err := checkRoot(doc, e.Path[0], kind); err != nil {
+			return nil, err
+		}
 		switch kind {
 		case "map":
 			return doc.Map(e.Path[0]), nil

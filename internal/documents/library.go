@@ -133,6 +133,5 @@ func (l *Library) Close(ctx context.Context) error {
 			first = err
 		}
 	}
-	l.store.js.CleanupPublisher()
 	return first
 }

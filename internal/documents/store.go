@@ -24,8 +24,7 @@ type store struct {
 	name      string // the hub's on the bus
 	stream    jetstream.Stream
 	heads     jetstream.KeyValue
-	snapshots jetstream.ObjectStore
-	js        jetstream.JetStream // of the snapshots, which it publishes in the background
+	snapshots jetstream.Stream
 }
 
 // head says which snapshot is a document's newest.
@@ -55,10 +54,10 @@ func openStore(ctx context.Context, b *bus.Bus, name string) (*store, error) {
 		s.heads, err = b.EnsureKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name + "_crdt_head", Description: "The newest snapshot of each document", Storage: jetstream.FileStorage})
 	}
 	if err == nil {
-		s.js, err = jetstream.New(b.Conn())
-	}
-	if err == nil {
-		s.snapshots, err = s.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: name + "_crdt_snap", Description: "Snapshots of documents", Storage: jetstream.FileStorage})
+		s.snapshots, err = b.EnsureStream(ctx, jetstream.StreamConfig{
+			Name: name + "_CRDT_SNAP", Description: "Snapshots of shared documents", Subjects: []string{name + ".crdtsnap.>"},
+			Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, DenyDelete: true,
+		})
 	}
 	if err == nil {
 		err = b.Commit(ctx)
@@ -128,7 +127,7 @@ func (s *store) snapshot(ctx context.Context, h head) ([]byte, error) {
 	if h.Object == "" {
 		return nil, nil
 	}
-	b, err := s.snapshots.GetBytes(ctx, h.Object)
+	b, err := s.getSnapshot(ctx, h.Object)
 	if err != nil {
 		return nil, storage(err, "the snapshot %s cannot be read", h.Object)
 	}
@@ -209,14 +208,14 @@ func (s *store) point(ctx context.Context, name string, old head, next head, sta
 		return head{}, err
 	}
 	next.Hash = hashOf(state)
-	next.Object = fmt.Sprintf("%s/%d/%d/%s", name, next.Epoch, next.Number, next.Hash[:16])
+	next.Object = fmt.Sprintf("%s.%d-%d-%s", name, next.Epoch, next.Number, next.Hash[:16])
 	next.revision = old.revision
 	if old.Object != "" {
 		previous := old
 		previous.Previous, previous.Clock = nil, nil
 		next.Previous = &previous
 	}
-	if _, err := s.snapshots.PutBytes(ctx, next.Object, state); err != nil {
+	if err := s.putSnapshot(ctx, next.Object, state); err != nil {
 		return head{}, storage(err, "a snapshot of the document %s cannot be stored", name)
 	}
 	back, err := s.snapshot(ctx, next)
@@ -225,7 +224,7 @@ func (s *store) point(ctx context.Context, name string, old head, next head, sta
 	}
 	if next.revision, err = s.setHead(ctx, name, next); err != nil {
 		// Somebody else's head stands; this snapshot is nobody's.
-		return head{}, errors.Join(err, s.snapshots.Delete(ctx, next.Object))
+		return head{}, errors.Join(err, s.dropSnapshot(ctx, next.Object))
 	}
 	s.forget(ctx, name, old, next)
 	return next, nil
@@ -257,7 +256,7 @@ func (s *store) forget(ctx context.Context, name string, old, next head) {
 		return
 	}
 	if old.Previous != nil && old.Previous.Object != next.Object {
-		// It may be gone already.
-		_ = s.snapshots.Delete(ctx, old.Previous.Object)
+		// What stays costs room and is of no other consequence.
+		_ = s.dropSnapshot(ctx, old.Previous.Object)
 	}
 }

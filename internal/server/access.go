@@ -113,8 +113,30 @@ func (a *access) tokenValid(r *http.Request) bool {
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
+		given = offeredToken(r)
+	}
+	if given == "" {
 		return false
 	}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(given)))
 	return subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1
+}
+
+// tokenProtocol begins the WebSocket subprotocol with which a page shows its token: it
+// cannot set headers, and a URL would end up in logs.
+const tokenProtocol = "parley.token."
+
+// offeredToken returns the token that a WebSocket client offers as a subprotocol.
+func offeredToken(r *http.Request) string {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return ""
+	}
+	for _, line := range r.Header.Values("Sec-WebSocket-Protocol") {
+		for offer := range strings.SplitSeq(line, ",") {
+			if token, ok := strings.CutPrefix(strings.TrimSpace(offer), tokenProtocol); ok {
+				return token
+			}
+		}
+	}
+	return ""
 }

@@ -36,7 +36,7 @@ func TestYWebsocketClients(t *testing.T) {
 	if err := r.Edit(t.Context(), func(d *crdt.Doc) error { return d.Text("t").Insert(0, "from the server") }); err != nil {
 		t.Fatal(err)
 	}
-	rooms := ysync.NewServer(ysync.Options{Open: func(*http.Request) (*replica.Replica, string, error) { return r, "browser", nil }})
+	rooms := ysync.NewServer(ysync.Options{Open: func(*http.Request) (ysync.Document, string, error) { return r, "browser", nil }})
 	mux := http.NewServeMux()
 	mux.Handle("/documents/plan", rooms)
 	server := httptest.NewServer(mux)

@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/documents"
+)
+
+func (a *app) docCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "doc",
+		Short: "Read and edit the documents that agents, people and browsers share",
+		Long: `Read and edit the documents that agents, people and browsers share. Everybody edits
+at once; what comes of it is the same for all.
+
+A browser page with stock yjs and y-websocket edits along at ws://HUB/documents.
+Where the hub needs a token the page offers the subprotocols parley.sync and
+parley.token.TOKEN.`,
+		Args: exactly(),
+		RunE: func(*cobra.Command, []string) error { return usage("missing what to do: list, show, edit or watch") },
+	}
+	cmd.AddCommand(a.docListCommand(), a.docShowCommand(), a.docEditCommand(), a.docWatchCommand())
+	return cmd
+}
+
+func (a *app) docListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the documents",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				names, err := c.Documents(ctx)
+				if err != nil {
+					return err
+				}
+				if a.json() {
+					writeJSON(a.stdout, names)
+					return nil
+				}
+				if len(names) == 0 {
+					fmt.Fprintln(a.stdout, "No documents.")
+				}
+				for _, name := range names {
+					fmt.Fprintln(a.stdout, name)
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) docShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show DOCUMENT",
+		Short: "Print a document as JSON",
+		Args:  exactly("the document's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				d, err := c.Document(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				a.printDocument(d)
+				return nil
+			})
+		},
+	}
+}
+
+// printDocument prints the content alone, and with --json what is known of it too.
+func (a *app) printDocument(d *documents.Content) {
+	if a.json() {
+		writeJSON(a.stdout, d)
+		return
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, d.Content, "", "  "); err != nil {
+		b.Reset()
+		b.Write(d.Content)
+	}
+	fmt.Fprintln(a.stdout, b.String())
+}
+
+func (a *app) docEditCommand() *cobra.Command {
+	var set, text []string
+	cmd := &cobra.Command{
+		Use:   "edit DOCUMENT [EDITS]",
+		Short: "Edit a document, or make one",
+		Long: `Edit a document, or make one, and print what it is then. All edits of one call happen
+together or not at all.
+
+EDITS is a JSON array, or "-" to read it from standard input:
+
+  {"op": "set",       "path": ["plan", "status"], "value": ANY}
+  {"op": "delete",    "path": ["plan", "status"]}
+  {"op": "insert",    "path": ["todo"], "values": [ANY, …], "index": 0}
+  {"op": "delete",    "path": ["todo"], "index": 0, "count": 1}
+  {"op": "text",      "path": ["notes"], "text": "…", "index": 0, "count": 0}
+  {"op": "increment", "path": ["runs"], "by": 1}
+  {"op": "make",      "path": ["plan", "owners"], "type": "map, array or text"}
+
+A path leads from the root's name through keys; maps on the way are made. Without an
+index, text and values go to the end.`,
+		Example: "  " + a.name + ` doc edit plan --set plan.status=open
+  ` + a.name + ` doc edit plan --text 'notes=first thoughts'
+  ` + a.name + ` doc edit plan '[{"op":"insert","path":["todo"],"values":["test it"]}]'`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			edits, err := a.docEdits(args[1:], set, text)
+			if err != nil {
+				return err
+			}
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				d, err := c.EditDocument(ctx, args[0], edits)
+				if err != nil {
+					return err
+				}
+				a.printDocument(d)
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringArrayVar(&set, "set", nil, "set `path=value`, the path with dots; the value is JSON, or else text")
+	cmd.Flags().StringArrayVar(&text, "text", nil, "append to a text, `path=text`")
+	return cmd
+}
+
+// maxEdits bounds what is read from standard input, in bytes.
+const maxEdits = 8 << 20
+
+func (a *app) docEdits(args, set, text []string) ([]documents.Edit, error) {
+	var edits []documents.Edit
+	if len(args) == 1 {
+		raw := []byte(args[0])
+		if args[0] == "-" {
+			var err error
+			if raw, err = io.ReadAll(io.LimitReader(a.stdin, maxEdits)); err != nil {
+				return nil, err
+			}
+		}
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.DisallowUnknownFields()
+		d.UseNumber()
+		if err := d.Decode(&edits); err != nil {
+			return nil, usage("the edits are no JSON array of edits: %v", err)
+		}
+	}
+	for _, s := range set {
+		path, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return nil, usage("--set wants path=value, not %q", s)
+		}
+		edits = append(edits, documents.Edit{Op: documents.OpSet, Path: strings.Split(path, "."), Value: jsonOrText(value)})
+	}
+	for _, s := range text {
+		path, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return nil, usage("--text wants path=text, not %q", s)
+		}
+		edits = append(edits, documents.Edit{Op: documents.OpText, Path: strings.Split(path, "."), Text: value})
+	}
+	if len(edits) == 0 {
+		return nil, usage("missing the edits")
+	}
+	return edits, nil
+}
+
+// jsonOrText returns a JSON value, or the text itself if it is none.
+func jsonOrText(s string) any {
+	d := json.NewDecoder(strings.NewReader(s))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil || d.More() {
+		return s
+	}
+	return v
+}
+
+func (a *app) docWatchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch DOCUMENT",
+		Short: "Print a document now and after each change, until Ctrl-C",
+		Args:  exactly("the document's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				seen := ""
+				for {
+					d, err := c.AwaitDocument(ctx, args[0], seen)
+					if err != nil {
+						if ctx.Err() != nil {
+							return nil // Ctrl-C is how watching ends
+						}
+						return err
+					}
+					if d.Version != seen {
+						a.printDocument(d)
+						seen = d.Version
+					}
+				}
+			})
+		},
+	}
+}

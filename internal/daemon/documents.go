@@ -1,0 +1,52 @@
+package daemon
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/parleyhub/parley/crdt/ysync"
+	"github.com/parleyhub/parley/internal/documents"
+)
+
+// documentsPath is where y-websocket clients find documents: below it, by name.
+const documentsPath = "/documents/"
+
+// browserAgent is for whom the clients of documentsPath write: the hub knows no more of
+// them than that they may call it.
+const browserAgent = "browser"
+
+func (d *daemon) openDocuments(ctx context.Context) error {
+	l, err := documents.Open(ctx, documents.Options{Bus: d.bus, Name: d.name, Logger: d.log})
+	if err != nil {
+		return err
+	}
+	d.documents = l
+	d.atEnd(func() error { return within(documentsPatience, l.Close) })
+	return nil
+}
+
+// documentRooms lets clients of y-websocket edit the hub's documents. The server has
+// checked host, origin and token before.
+func (d *daemon) documentRooms() *ysync.Server {
+	return ysync.NewServer(ysync.Options{
+		OriginChecked: true,
+		Logger:        d.log,
+		Open: func(r *http.Request) (ysync.Document, string, error) {
+			doc, err := d.documents.Ensure(r.Context(), r.PathValue("name"))
+			if err != nil {
+				return nil, "", err
+			}
+			return doc, browserAgent, nil
+		},
+		Status: func(err error) int {
+			switch documents.CodeOf(err) {
+			case documents.CodeInvalid:
+				return http.StatusBadRequest
+			case documents.CodeNotFound:
+				return http.StatusNotFound
+			default:
+				return http.StatusServiceUnavailable
+			}
+		},
+	})
+}

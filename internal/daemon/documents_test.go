@@ -1,0 +1,88 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/ysync"
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/documents"
+)
+
+// A page that shows the hub's token as a subprotocol edits a document with y-websocket's protocol;
+// without it, or from elsewhere, it does not come in. What it wrote is there after a restart.
+func TestBrowsersEditDocuments(t *testing.T) {
+	dir := newDir(t)
+	const token = "0123456789abcdef0123456789abcdef"
+	hub := run(t, mustLoad(t, dir, "http.token="+token))
+	url := strings.TrimSuffix(hub.info.HTTP, "/") + "/documents/plan"
+	dial := func(header http.Header, protocols ...string) (*websocket.Conn, int) {
+		ws, res, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{Subprotocols: protocols, HTTPHeader: header})
+		if err == nil {
+			return ws, 101
+		}
+		return nil, res.StatusCode
+	}
+	for name, c := range map[string]struct {
+		header    http.Header
+		protocols []string
+		status    int
+	}{
+		"no token":       {nil, []string{ysync.Subprotocol}, 401},
+		"a wrong token":  {nil, []string{ysync.Subprotocol, "parley.token.wrong"}, 401},
+		"a foreign page": {http.Header{"Origin": {"http://evil.example"}}, []string{ysync.Subprotocol, "parley.token." + token}, 403},
+	} {
+		if _, status := dial(c.header, c.protocols...); status != c.status {
+			t.Errorf("%s is answered with %d, want %d", name, status, c.status)
+		}
+	}
+	ws, status := dial(nil, ysync.Subprotocol, "parley.token."+token)
+	if status != 101 || ws.Subprotocol() != ysync.Subprotocol {
+		t.Fatalf("the token is answered with %d", status)
+	}
+	defer ws.CloseNow()
+	page := crdt.New(crdt.Options{Client: 5})
+	update, err := page.Transact(nil, func() error { return page.Text("t").Insert(0, "from a page") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame := append([]byte{0, 2, byte(len(update))}, update...)
+	if err := ws.Write(t.Context(), websocket.MessageBinary, frame); err != nil {
+		t.Fatal(err)
+	}
+	for { // its own update comes back once it was applied
+		_, b, err := ws.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Equal(b, frame) {
+			break
+		}
+	}
+	hub.end(t)
+
+	hub = run(t, mustLoad(t, dir))
+	defer hub.end(t)
+	c, err := client.Dial(t.Context(), dir+"/hub.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	d, err := c.Document(context.Background(), "plan")
+	if err != nil || string(d.Content) != `{"t":"from a page"}` {
+		t.Fatalf("after the restart there is %+v, %v", d, err)
+	}
+	after, err := c.EditDocument(t.Context(), "plan", []documents.Edit{{Op: documents.OpText, Path: []string{"t"}, Text: "!"}})
+	if err != nil || string(after.Content) != `{"t":"from a page!"}` {
+		t.Fatalf("after an edit there is %+v, %v", after, err)
+	}
+	if now, err := c.AwaitDocument(t.Context(), "plan", d.Version); err != nil || now.Version != after.Version {
+		t.Errorf("waiting gives %+v, %v", now, err)
+	}
+}

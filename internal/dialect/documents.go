@@ -1,0 +1,144 @@
+package dialect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/documents"
+	"github.com/parleyhub/parley/internal/jsonrpc"
+	"github.com/parleyhub/parley/internal/rawjson"
+)
+
+// Documents is what the dialect needs of the hub's documents; see package documents.
+type Documents interface {
+	Names(ctx context.Context) ([]string, error)
+	Get(ctx context.Context, name string) (*documents.Document, error)
+	Ensure(ctx context.Context, name string) (*documents.Document, error)
+}
+
+// DocumentParams name a document, and for MethodDocumentsWait what the caller has
+// seen of it.
+type DocumentParams struct {
+	Name string `json:"name"`
+	Seen string `json:"seen,omitempty"` // a version
+}
+
+// DocumentEditParams are the edits of one change.
+type DocumentEditParams struct {
+	Name  string           `json:"name"`
+	Edits []documents.Edit `json:"edits"`
+}
+
+// documentsPatience is how long a wait for a change lasts; then the caller asks again.
+const documentsPatience = 25 * time.Second
+
+func (s *Service) documentsList(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	if params := readParams(req.Params); params.err != nil {
+		return nil, params.err
+	}
+	names, err := s.cfg.Documents.Names(ctx)
+	if err != nil {
+		return nil, documentError(err)
+	}
+	if names == nil {
+		names = []string{}
+	}
+	return names, nil
+}
+
+func (s *Service) documentsGet(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	name := params.requiredText("name", maxID)
+	if params.err != nil {
+		return nil, params.err
+	}
+	d, err := s.cfg.Documents.Get(ctx, name)
+	if err != nil {
+		return nil, documentError(err)
+	}
+	c, err := d.Content(ctx)
+	return c, documentError(err)
+}
+
+// documentsWait answers when the document is another than the caller has seen, or after a
+// while with what the caller has.
+func (s *Service) documentsWait(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	name, seen := params.requiredText("name", maxID), params.text("seen", maxID)
+	if params.err != nil {
+		return nil, params.err
+	}
+	d, err := s.cfg.Documents.Get(ctx, name)
+	if err != nil {
+		return nil, documentError(err)
+	}
+	waiting, cancel := context.WithTimeout(ctx, documentsPatience)
+	defer cancel()
+	c, err := d.Wait(waiting, seen)
+	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		c, err = d.Content(ctx)
+	}
+	return c, documentError(err)
+}
+
+func (s *Service) documentsEdit(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	name, raw := params.requiredText("name", maxID), params.get("edits", rawjson.Array, true)
+	if params.err != nil {
+		return nil, params.err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	decoder.UseNumber()
+	var edits []documents.Edit
+	if err := decoder.Decode(&edits); err != nil {
+		params.fail("edits", fmt.Sprintf("cannot be read: %v", err))
+		return nil, params.err
+	}
+	d, err := s.cfg.Documents.Ensure(ctx, name)
+	if err != nil {
+		return nil, documentError(err)
+	}
+	if err := d.Change(ctx, edits); err != nil {
+		return nil, documentError(err)
+	}
+	c, err := d.Content(ctx)
+	return c, documentError(err)
+}
+
+// documentError translates an error about a document. What is the hub's own fault stays
+// as it is, for the log.
+func documentError(err error) error {
+	var de *documents.Error
+	var re *replica.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &de):
+		code, ok := map[documents.Code]wireCode{
+			documents.CodeInvalid:  {jsonrpc.CodeInvalidParams, "INVALID_PARAMS"},
+			documents.CodeNotFound: {jsonrpc.CodeInvalidParams, "DOCUMENT_NOT_FOUND"},
+			documents.CodeStorage:  {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
+			documents.CodeClosed:   {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
+		}[de.Code]
+		if !ok {
+			return err
+		}
+		message := de.Message
+		if de.Code == documents.CodeInvalid {
+			message = de.Error() // the cause says what is wrong
+		}
+		return jsonrpc.NewError(code.number, message, jsonrpc.Details{Code: code.name, Remedy: de.Remedy})
+	case crdt.CodeOf(err) == crdt.CodeInvalid, crdt.CodeOf(err) == crdt.CodeLimit:
+		return jsonrpc.NewError(jsonrpc.CodeInvalidParams, err.Error(), jsonrpc.Details{Code: "INVALID_PARAMS"})
+	case errors.As(err, &re):
+		return jsonrpc.NewError(jsonrpc.CodeServerBusy, re.Message, jsonrpc.Details{Code: "SERVER_BUSY", Remedy: "try again"})
+	}
+	return err
+}
