@@ -315,6 +315,9 @@ func (d *daemon) openServer(ctx context.Context) error {
 		s.Mount(mcpserver.Path, d.mcp)
 	}
 	if err := s.Start(ctx); err != nil {
+		if d.rooms != nil {
+			d.rooms.Close()
+		}
 		return err
 	}
 	d.server = s

@@ -274,12 +274,13 @@ func TestWait(t *testing.T) {
 	if err := d.Change(t.Context(), []documents.Edit{{Op: documents.OpDelete, Path: []string{"m", "k"}}}); err != nil {
 		t.Fatal(err)
 	}
-	if c := <-got; string(c.Content) != `{"m":{}}` || c.Version == first.Version {
+	c := <-got
+	if string(c.Content) != `{"m":{}}` || c.Version == first.Version {
 		t.Errorf("after the change there is %+v", c)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := d.Wait(ctx, first.Version); err == nil {
+	if _, err := d.Wait(ctx, c.Version); err == nil {
 		t.Error("a wait that was given up succeeds")
 	}
 }
