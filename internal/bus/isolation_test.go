@@ -477,8 +477,10 @@ func TestUnusedGrantsAreBounded(t *testing.T) {
 	if _, ok := u.Add("again", now.Add(time.Minute)); !ok {
 		t.Error("an expired grant keeps its place")
 	}
-	if hub := u.Password("hub"); !u.Take("hub", hub) || !u.Take("hub", hub) {
-		t.Error("the hub's own user is gone")
+	for range 2 {
+		if !u.Take("hub", u.Password("hub")) {
+			t.Error("the hub's own user is gone")
+		}
 	}
 }
 
