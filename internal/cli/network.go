@@ -30,6 +30,12 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 	if state := stateDir(); state != "" {
 		opts.StateDir = filepath.Join(state, "agents")
 	}
+	if cfg.CrossComputer.Enabled {
+		// The hub keeps mail while the cluster is away, if it runs.
+		outbox := busfinder.Config{Access: bus.AccessNetwork, Name: "agents-outbox " + cfg.Namespace, Logger: log,
+			Hub: func() (*config.Loaded, error) { return a.load() }}
+		opts.DialOutbox = busfinder.New(outbox).Dial
+	}
 	if cfg.CrossComputer.Enabled && cfg.CrossComputer.TLSRequired {
 		return refuseWithoutTLS(ctx, finder, log)
 	}

@@ -24,6 +24,7 @@ type sendDirectOut struct {
 	RecipientHandle string `json:"recipientHandle"`
 	Timestamp       string `json:"timestamp" jsonschema:"When the message was sent (ISO 8601, UTC)"`
 	Warning         string `json:"warning,omitempty" jsonschema:"Set if the recipient is offline or busy; the message is stored all the same"`
+	Queued          bool   `json:"queued" jsonschema:"True if the network cannot be reached: the message is kept on this computer and forwarded later. Do not send it again."`
 }
 
 type readDirectIn struct {
@@ -129,11 +130,14 @@ func sendDirect(ctx context.Context, _ *Call, a *mesh.Agent, in sendDirectIn) (s
 	if err != nil {
 		return "", sendDirectOut{}, err
 	}
+	if sent.Queued {
+		return sent.Warning, sendDirectOut{sent.ID, in.RecipientGUID, "", timestamp(sent.Timestamp), sent.Warning, true}, nil
+	}
 	text := fmt.Sprintf("Message sent to %s. Its id is %s.", oneLine(sent.RecipientHandle), sent.ID)
 	if sent.Warning != "" {
 		text += " Note: " + oneLine(sent.Warning)
 	}
-	return text, sendDirectOut{sent.ID, in.RecipientGUID, sent.RecipientHandle, timestamp(sent.Timestamp), sent.Warning}, nil
+	return text, sendDirectOut{sent.ID, in.RecipientGUID, sent.RecipientHandle, timestamp(sent.Timestamp), sent.Warning, false}, nil
 }
 
 func readDirect(ctx context.Context, _ *Call, a *mesh.Agent, in readDirectIn) (string, readDirectOut, error) {

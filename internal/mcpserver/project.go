@@ -28,8 +28,9 @@ type ProjectOptions struct {
 	// DialNetwork finds the bus of the agents' network, where that is configured.
 	// Nil leaves the network out.
 	DialNetwork func(context.Context) (*bus.Bus, error)
-	// StateDir is that of mesh.Config.
-	StateDir string
+	// DialOutbox and StateDir are those of mesh.Config (DialLocal).
+	DialOutbox func(context.Context) (*bus.Bus, error)
+	StateDir   string
 	// Idle: see Options.
 	Idle func()
 	// Logger is slog.Default() where it is nil.
@@ -55,7 +56,7 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 	groups := []Group{NewChannels(space)}
 	if cfg.Networked() && opts.DialNetwork != nil {
 		network := NetworkConfig(cfg, opts.DialNetwork, opts.Logger)
-		network.StateDir = opts.StateDir
+		network.StateDir, network.DialLocal = opts.StateDir, opts.DialOutbox
 		p.network = mesh.Open(network)
 		groups = append(groups, NewNetwork(p.network, AutoRegistration(cfg)))
 	}

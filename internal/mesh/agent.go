@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -188,7 +190,7 @@ func (a *Agent) enter(ctx context.Context, b *bus.Bus) error {
 		return err
 	}
 	a.mu.Lock()
-	a.entry.NATSURL = b.Info().URL
+	a.entry.NATSURL = serverURL(b)
 	a.mu.Unlock()
 	if err := a.remember(ctx, b); err != nil {
 		return err
@@ -197,6 +199,21 @@ func (a *Agent) enter(ctx context.Context, b *bus.Bus) error {
 		return err
 	}
 	return b.Commit(ctx)
+}
+
+// serverURL is the server that the connection is with right now, without
+// credentials: of a cluster it may be another one each time.
+func serverURL(b *bus.Bus) string {
+	info := b.Info()
+	if info.Kind != bus.KindExternal {
+		return info.URL
+	}
+	u, err := url.Parse(b.Conn().ConnectedUrl())
+	if err != nil || u.Host == "" {
+		first, _, _ := strings.Cut(info.URL, ",")
+		return first
+	}
+	return u.Scheme + "://" + u.Host
 }
 
 // remember keeps the GUID and the handle beyond the entry's life.
@@ -348,7 +365,9 @@ func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
 	if err := a.keepIdentity(ctx, b); err != nil || a.unlisted {
 		return err
 	}
+	server := serverURL(b)
 	a.mu.Lock()
+	a.entry.NATSURL = server
 	a.entry.LastHeartbeat = timestamp(a.net.clock.now())
 	data, err := a.entry.encode()
 	revision := a.seat

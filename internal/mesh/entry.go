@@ -109,10 +109,10 @@ var entrySchema = sync.OnceValues(func() (*jsonschema.Schema, error) {
 	}
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
-	if err := c.AddResource("agent-registry.schema.json", doc); err != nil {
+	if err := c.AddResource("urn:parley:agent-registry", doc); err != nil {
 		return nil, err
 	}
-	return c.Compile("agent-registry.schema.json")
+	return c.Compile("urn:parley:agent-registry")
 })
 
 func checkSchema(data []byte) error {

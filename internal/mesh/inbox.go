@@ -33,6 +33,7 @@ func inboxConfig(name, subject string) jetstream.StreamConfig {
 		Discard:     jetstream.DiscardNew,
 		Storage:     jetstream.FileStorage,
 		MaxAge:      inboxMaxAge,
+		Duplicates:  inboxMaxAge, // a message that is sent again arrives once
 		AllowDirect: true,
 	}
 	if name == sharedInbox {

@@ -109,15 +109,22 @@ type Sent struct {
 	Timestamp       time.Time
 	// Warning says that the recipient is offline or busy (REQ-TOOL-DIRECT-006).
 	Warning string
+	// Queued says that the network cannot be reached and the message waits on this
+	// computer, durably; RecipientHandle is the GUID then.
+	Queued bool
 }
 
 // Send stores a message in another agent's inbox and returns when it is
 // durable there (REQ-TOOL-DIRECT-008 to REQ-TOOL-DIRECT-010). The recipient may
 // be offline.
+//
+// While the network cannot be reached, a message is kept on this computer where
+// there is an outbox (Config.DialLocal), and forwarded in order.
 func (a *Agent) Send(ctx context.Context, m Message) (Sent, error) {
-	b, err := a.ready()
-	if err != nil {
-		return Sent{}, err
+	b, outage := a.ready()
+	queued := a.queued(outage)
+	if outage != nil && !queued {
+		return Sent{}, outage
 	}
 	guid, err := checkGUID("recipientGuid", m.Recipient)
 	if err != nil {
@@ -130,6 +137,9 @@ func (a *Agent) Send(ctx context.Context, m Message) (Sent, error) {
 	metadata, err := checkMetadata(kind, m.Metadata, a.net.clock.now())
 	if err != nil {
 		return Sent{}, err
+	}
+	if queued {
+		return a.enqueue(ctx, guid, mailPayload{Message: m.Text, MessageType: kind, Metadata: metadata})
 	}
 	to, err := a.net.addressee(ctx, b, guid)
 	if err != nil {

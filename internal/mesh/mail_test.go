@@ -46,7 +46,7 @@ func readTexts(t testing.TB, a *mesh.Agent, s mesh.Selection) []string {
 	return texts
 }
 
-// REQ-TOOL-DIRECT-007, REQ-TOOL-DIRECT-008, REQ-TOOL-DIRECT-010, REQ-DIRECT-001,
+// REQ-TOOL-DIRECT-007, REQ-TOOL-DIRECT-008, REQ-TOOL-DIRECT-009, REQ-TOOL-DIRECT-010, REQ-DIRECT-001,
 // REQ-DIRECT-003, REQ-DIRECT-004, REQ-TOOL-READDIRECT-004,
 // REQ-TOOL-READDIRECT-005, REQ-TOOL-READDIRECT-006, REQ-TEST-CROSS-002
 func TestMailIsStoredAndReadOnceInOrder(t *testing.T) {
@@ -279,7 +279,7 @@ func TestHandOffMetadata(t *testing.T) {
 	}
 }
 
-// REQ-TOOL-DIRECT-006: the sender is warned, and told how far its message came.
+// REQ-TOOL-DIRECT-006, REQ-LIVENESS-001: the sender is warned, and told how far its message came.
 func TestReceipts(t *testing.T) {
 	n := startServer(t)
 	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())

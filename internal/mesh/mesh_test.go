@@ -90,6 +90,41 @@ func (n *natsServer) foreign() jetstream.JetStream {
 	return js
 }
 
+// listeners counts the clients' subscriptions to a subject.
+func (n *natsServer) listeners(subject string) int {
+	subs, err := n.srv.Subsz(&server.SubszOptions{Subscriptions: true, Limit: 1000})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	count := 0
+	for _, s := range subs.Subs {
+		if s.Subject == subject && s.Cid > 0 {
+			if c, err := n.srv.Connz(&server.ConnzOptions{CID: s.Cid}); err == nil && len(c.Conns) == 1 {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// logs is a log that can be read while it is written.
+type logs struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // host is a simulated computer: a name, a user, a project and a state directory
 // of its own.
 func (n *natsServer) host(name, user, project string) mesh.Config {

@@ -62,6 +62,9 @@ type Config struct {
 	// grow to MaxBackoff; from then on the Bus reconnects by itself. The Network
 	// closes the Bus.
 	Dial func(context.Context) (*bus.Bus, error)
+	// DialLocal finds a bus on this computer that keeps mail while the network
+	// cannot be reached; nil for none. The Network closes it.
+	DialLocal func(context.Context) (*bus.Bus, error)
 
 	Bucket            string // of the registry
 	HeartbeatInterval time.Duration
@@ -143,6 +146,7 @@ type Network struct {
 	clock    clock
 	news     broadcast // something may have changed
 	queue    queues
+	outbox   outbox
 	refusals refusals
 
 	ctx  context.Context // of everything that runs in the background
@@ -154,6 +158,7 @@ type Network struct {
 	failure error    // why it is nil
 	inboxes Inboxes  // as the server has them
 	agents  map[*Agent]struct{}
+	listed  map[string]seat // see lastSeats; by GUID
 	closing bool
 }
 
@@ -172,7 +177,11 @@ func Open(cfg Config) *Network {
 		agents: map[*Agent]struct{}{},
 	}
 	n.news.init()
+	n.outbox.init()
 	n.done.Go(n.run)
+	if cfg.DialLocal != nil {
+		n.done.Go(n.forward)
+	}
 	return n
 }
 
@@ -332,6 +341,7 @@ func (n *Network) Close(ctx context.Context) error {
 	n.stop()
 	n.done.Wait()
 	n.news.send()
+	n.closeOutbox(ctx)
 	n.mu.Lock()
 	b := n.bus
 	n.mu.Unlock()
@@ -353,6 +363,9 @@ func (n *Network) ensureAll(ctx context.Context, b *bus.Bus) error {
 		return err
 	}
 	n.queue.forget()
+	n.mu.Lock()
+	n.listed = nil // the server may be another one, with other revisions
+	n.mu.Unlock()
 	return n.askTime(ctx, b)
 }
 

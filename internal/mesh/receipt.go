@@ -56,16 +56,20 @@ func receiptCell(m Mail) cell {
 
 // receipt notes how far a message has come, unless it has come further.
 func (a *Agent) receipt(ctx context.Context, b *bus.Bus, m Mail, r Receipt) error {
-	return a.receiptNote(ctx, b, m, r, "")
+	return a.net.receipt(ctx, b, m, r)
 }
 
-func (a *Agent) receiptNote(ctx context.Context, b *bus.Bus, m Mail, r Receipt, note string) error {
+func (n *Network) receipt(ctx context.Context, b *bus.Bus, m Mail, r Receipt) error {
+	return n.receiptNote(ctx, b, m, r, "")
+}
+
+func (n *Network) receiptNote(ctx context.Context, b *bus.Bus, m Mail, r Receipt, note string) error {
 	_, err := receiptCell(m).change(ctx, b, func(v value) ([]byte, error) {
 		s := MessageStatus{MessageID: m.ID, RecipientGUID: m.Recipient, StoredAt: timestamp(m.Timestamp)}
 		if v.there() && json.Unmarshal(v.data, &s) == nil && s.Status.rank() >= r.rank() {
 			return nil, nil
 		}
-		s.reach(r, timestamp(a.net.clock.now()))
+		s.reach(r, timestamp(n.clock.now()))
 		s.Note = note
 		return json.Marshal(s)
 	})
@@ -142,7 +146,7 @@ func (a *Agent) MarkHandled(ctx context.Context, messageID, note string) (Mail, 
 		return Mail{}, &Error{Category: NotFoundError, Message: fmt.Sprintf("There is no message %s in your inbox.", quote(messageID)),
 			Remedy: "Use the messageId that read_direct_messages returned."}
 	}
-	if err := a.receiptNote(ctx, b, *found, Handled, note); err != nil {
+	if err := a.net.receiptNote(ctx, b, *found, Handled, note); err != nil {
 		return Mail{}, connectionError(err)
 	}
 	return *found, nil

@@ -40,11 +40,16 @@ func (n *Network) seat(ctx context.Context, b *bus.Bus, guid string) (*seat, err
 // seats returns all valid entries, each with its GUID as the key.
 func (n *Network) seats(ctx context.Context, b *bus.Bus) ([]seat, error) {
 	byGUID := map[string]seat{}
+	known := n.lastSeats()
 	prefix := bucketKeys + n.cfg.Bucket + "."
 	err := scan(ctx, b, n.registryStream(), prefix+"*", 1, func(s stored) bool {
 		guid := strings.TrimPrefix(s.subject, prefix)
 		if isMark(s.header) {
 			delete(byGUID, guid)
+			return true
+		}
+		if k, ok := known[guid]; ok && k.revision == s.sequence {
+			byGUID[guid] = k
 			return true
 		}
 		e, err := decodeEntry(s.data)
@@ -61,6 +66,9 @@ func (n *Network) seats(ctx context.Context, b *bus.Bus) ([]seat, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.mu.Lock()
+	n.listed = byGUID
+	n.mu.Unlock()
 	all := make([]seat, 0, len(byGUID))
 	for _, s := range byGUID {
 		all = append(all, s)
@@ -73,6 +81,14 @@ func (n *Network) seats(ctx context.Context, b *bus.Bus) ([]seat, error) {
 		return strings.Compare(x.GUID, y.GUID)
 	})
 	return all, nil
+}
+
+// lastSeats are the entries of the last look at all: what has not changed since
+// need not be validated again. Nobody writes to the map.
+func (n *Network) lastSeats() map[string]seat {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.listed
 }
 
 func (n *Network) liveness(s seat) Liveness {

@@ -3,8 +3,10 @@ package mesh_test
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,7 +64,8 @@ func TestAForeignClientFindsTheEntry(t *testing.T) {
 	}
 }
 
-// REQ-TOOL-DISCOVER-003, REQ-TEST-CROSS-001, REQ-TEST-CROSS-003, REQ-TEST-CROSS-008, REQ-PRIV-003
+// REQ-TOOL-DISCOVER-003, REQ-TOOL-GETINFO-002, REQ-TOOL-GETINFO-003,
+// REQ-TOOL-GETINFO-004, REQ-TEST-CROSS-001, REQ-TEST-CROSS-003, REQ-TEST-CROSS-008, REQ-PRIV-003
 func TestVisibility(t *testing.T) {
 	n := startServer(t)
 	agents := map[string]*mesh.Agent{}
@@ -233,7 +236,7 @@ func TestTwoAgentsOfOneKindHaveTwoIdentities(t *testing.T) {
 }
 
 // REQ-HEARTBEAT-001, REQ-HEARTBEAT-002, REQ-HEARTBEAT-005, REQ-HEARTBEAT-008,
-// REQ-LIVENESS-002, REQ-LIVENESS-003, REQ-LIVENESS-004, REQ-REGISTRY-011,
+// REQ-LIVENESS-002, REQ-LIVENESS-003, REQ-LIVENESS-004, REQ-REGISTRY-011, REQ-REGISTRY-012,
 // REQ-REGISTRY-013, REQ-TEST-CROSS-004, REQ-TEST-CROSS-005
 func TestAnAgentThatFallsSilentIsOfflineAndThenRemoved(t *testing.T) {
 	n := startServer(t)
@@ -434,4 +437,94 @@ func TestANetworkThatIsNotThereIsTold(t *testing.T) {
 	if err := network.Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// REQ-REGISTRY-009: changes at the same time leave one whole entry, with each
+// change in it.
+func TestUpdatesAreAtomic(t *testing.T) {
+	n := startServer(t)
+	clock := new(skewed)
+	cfg := mesh.WithBeat(n.host("host-a", "ann", "shop"), time.Millisecond)
+	cfg.Now = clock.now
+	a := register(t, open(t, cfg), worker("typescript"))
+	kv, err := n.foreign().KeyValue(t.Context(), "agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		clock.forward(11 * time.Second)
+		if _, err := a.UpdatePresence(t.Context(), mesh.Changes{CurrentTaskCount: &i}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := kv.Get(t.Context(), a.GUID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var entry mesh.Entry
+		if err := json.Unmarshal(got.Value(), &entry); err != nil || mesh.CheckEntry(got.Value()) != nil || entry.CurrentTaskCount != float64(i) {
+			t.Fatalf("%d: %s, %v", i, got.Value(), err)
+		}
+	}
+}
+
+// REQ-TOOL-DEREG-006
+func TestAnAgentThatHasLeftDoesNotListen(t *testing.T) {
+	n := startServer(t)
+	boss, hand := pair(t, n)
+	if err := hand.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sent := sendText(t, boss, hand, "x")
+	await(t, "nobody listens", func() bool { return n.listeners("global.agent."+hand.GUID()) == 0 })
+	if s, err := boss.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != mesh.Stored {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if n.listeners("global.agent."+boss.GUID()) == 0 {
+		t.Error("the other one does not listen")
+	}
+}
+
+// REQ-ABUSE-006, REQ-DLQ-012, REQ-REGISTRY-013, REQ-HEARTBEAT-006: what an operator looks for is in the log.
+func TestTheLogTellsWhatOperatorsLookFor(t *testing.T) {
+	n := startServer(t)
+	log := new(logs)
+	clock := new(skewed)
+	cfg := mesh.WithBeat(n.host("host-a", "ann", "shop"), 20*time.Millisecond)
+	cfg.Logger, cfg.Now = slog.New(slog.NewTextHandler(log, nil)), clock.now
+	network := open(t, cfg)
+	a := register(t, network, worker("go"))
+	for range 16 {
+		if _, err := a.Discover(t.Context(), mesh.Filter{}); err != nil && category(err) != mesh.RateLimitError {
+			t.Fatal(err)
+		}
+	}
+	submit(t, a, "T", "go")
+	c := claim(t, a)
+	if _, err := a.Reject(t.Context(), "T", c.Token, "no", true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.RetryDeadLetter(t.Context(), "T", true); err != nil {
+		t.Fatal(err)
+	}
+	c = claim(t, a)
+	if _, err := a.Reject(t.Context(), "T", c.Token, "no", true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.DiscardDeadLetter(t.Context(), "T"); err != nil {
+		t.Fatal(err)
+	}
+	register(t, open(t, n.host("host-b", "bob", "shop")), worker("go"))
+	clock.forward(time.Hour)
+	if _, err := network.Collect(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	n.stop()
+	for _, want := range []string{
+		"level=WARN msg=\"an agent goes on although a rate limit refuses it\"", "level=WARN msg=\"an item of work has failed and is in the dead letters\"",
+		"level=WARN msg=\"a dead letter is retried\"", "level=WARN msg=\"a dead letter is discarded\"",
+		"level=INFO msg=\"a stale entry was removed from the registry\"", "level=ERROR msg=\"a heartbeat failed\"",
+	} {
+		await(t, want, func() bool { return strings.Contains(log.String(), want) })
+	}
+	n.start()
 }

@@ -1,0 +1,216 @@
+package mesh_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/mesh"
+)
+
+// embedded is a network on an embedded bus, in a mode of durability.
+func embedded(b *testing.B, mode bus.Durability) mesh.Config {
+	dir := b.TempDir()
+	hub, err := bus.Open(b.Context(), bus.Config{DataDir: dir, Durability: mode, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = hub.Close(context.Background()) }) // the benchmark is over
+	return mesh.Config{Hostname: "host", Username: "ann", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context) (*bus.Bus, error) {
+			return bus.Join(ctx, bus.Config{Name: "bench", Logger: slog.New(slog.DiscardHandler)}, func(ctx context.Context) (bus.Grant, error) {
+				return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+			})
+		}}
+}
+
+// percentiles reports p50 and p95 in microseconds.
+func percentiles(b *testing.B, took []time.Duration) {
+	if len(took) == 0 {
+		return
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*95/100].Microseconds()), "p95-µs")
+}
+
+// populate writes n entries of other agents.
+func populate(b *testing.B, cfg mesh.Config, n int) {
+	conn, err := cfg.Dial(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close(context.Background()) //nolint:errcheck // the benchmark's
+	kv, err := conn.JetStream().KeyValue(b.Context(), "agent-registry")
+	if err != nil {
+		b.Fatal(err)
+	}
+	now := time.Now().UTC().Format(time.RFC3339Nano)
+	for i := range n {
+		guid := uuid.NewString()
+		data, err := json.Marshal(mesh.Entry{GUID: guid, AgentType: "worker", Handle: fmt.Sprint("w-", i), Hostname: "h", Scope: mesh.ScopeUser, Visibility: mesh.Public,
+			NATSURL: "nats://h:4222", Capabilities: []string{"go", "testing"}, Status: mesh.Idle, RegisteredAt: now, LastHeartbeat: now, HeartbeatInterval: 60})
+		if err == nil {
+			_, err = kv.Put(b.Context(), guid, data)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// REQ-TEST-CROSS-009: the registry with a thousand agents.
+func BenchmarkRegistry1000(b *testing.B) {
+	cfg := embedded(b, bus.DurabilityCommit)
+	clock := new(skewed)
+	cfg.Now = clock.now
+	network := open(b, cfg)
+	a := register(b, network, worker("go"))
+	populate(b, cfg, 1000)
+	b.Run("write", func(b *testing.B) {
+		var took []time.Duration
+		for i := 0; b.Loop(); i++ {
+			clock.forward(11 * time.Second)
+			start := time.Now()
+			if _, err := a.UpdatePresence(b.Context(), mesh.Changes{CurrentTaskCount: &i}); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, time.Since(start))
+		}
+		percentiles(b, took)
+	})
+	b.Run("read", func(b *testing.B) {
+		var took []time.Duration
+		for b.Loop() {
+			start := time.Now()
+			if _, _, err := a.Info(b.Context(), a.GUID()); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, time.Since(start))
+		}
+		percentiles(b, took)
+	})
+	b.Run("discover", func(b *testing.B) {
+		var took []time.Duration
+		for b.Loop() {
+			start := time.Now()
+			if _, err := network.Agents(b.Context(), mesh.Filter{Capability: "go"}); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, time.Since(start))
+		}
+		percentiles(b, took)
+	})
+}
+
+// A message from Send to the end of the recipient's Wait.
+func BenchmarkMail(b *testing.B) {
+	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
+		b.Run(string(mode), func(b *testing.B) {
+			cfg := embedded(b, mode)
+			clock := new(skewed)
+			cfg.Now = clock.now
+			boss, hand := register(b, open(b, cfg), dispatcher()), register(b, open(b, cfg), worker("go"))
+			var took []time.Duration
+			for b.Loop() {
+				clock.forward(time.Second) // for the limit of messages
+				start := time.Now()
+				if _, err := boss.Send(b.Context(), mesh.Message{Recipient: hand.GUID(), Text: "hello"}); err != nil {
+					b.Fatal(err)
+				}
+				if mail, _, err := hand.Wait(b.Context(), mesh.Selection{}); err != nil || len(mail) == 0 {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(start))
+			}
+			percentiles(b, took)
+		})
+	}
+}
+
+// Items claimed and completed by sixteen workers; submitting is not counted.
+func BenchmarkWork(b *testing.B) {
+	const workers = 16
+	for _, mode := range []bus.Durability{bus.DurabilityFast, bus.DurabilityCommit} {
+		b.Run(string(mode), func(b *testing.B) {
+			cfg := embedded(b, mode)
+			boss := register(b, open(b, cfg), dispatcher())
+			var agents []*mesh.Agent
+			for range workers {
+				agents = append(agents, register(b, open(b, cfg), worker("go")))
+			}
+			const items = 2000
+			round := 0
+			for b.Loop() {
+				b.StopTimer()
+				round++
+				var submitting sync.WaitGroup
+				for w := range workers {
+					submitting.Go(func() {
+						for i := w; i < items; i += workers {
+							if _, err := boss.Submit(b.Context(), item(fmt.Sprint(round, "-", i), "go")); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				submitting.Wait()
+				b.StartTimer()
+				var done atomic.Int64
+				var working sync.WaitGroup
+				for _, a := range agents {
+					working.Go(func() {
+						for done.Load() < items {
+							ctx, cancel := context.WithTimeout(b.Context(), 100*time.Millisecond)
+							claim, err := a.Claim(ctx, nil)
+							cancel()
+							if err != nil {
+								b.Error(err)
+								return
+							}
+							if claim == nil {
+								continue
+							}
+							if err := a.Complete(b.Context(), claim.TaskID, claim.Token, mesh.Outcome{Success: true, Summary: "ok"}); err != nil {
+								b.Error(err)
+							}
+							done.Add(1)
+						}
+					})
+				}
+				working.Wait()
+			}
+			b.ReportMetric(float64(items)*float64(b.N)/b.Elapsed().Seconds(), "items/s")
+		})
+	}
+}
+
+// What a thousand registered agents take of the hub's memory, with a shared
+// stream of mail.
+func BenchmarkIdleAgents(b *testing.B) {
+	for b.Loop() {
+		cfg := embedded(b, bus.DurabilityCommit)
+		cfg.Inboxes = mesh.InboxesShared
+		open(b, cfg)
+		before := heap()
+		populate(b, cfg, 1000)
+		b.ReportMetric(float64(heap()-before)/1e6, "MB")
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}

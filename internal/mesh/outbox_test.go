@@ -1,0 +1,128 @@
+package mesh_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/mesh"
+)
+
+func dialer(n *natsServer) func(context.Context) (*bus.Bus, error) {
+	return func(ctx context.Context) (*bus.Bus, error) {
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(n.url()), Logger: slog.New(slog.DiscardHandler)})
+	}
+}
+
+// tryTexts reads mail, none while the connection comes back.
+func tryTexts(t *testing.T, a *mesh.Agent) (texts []string) {
+	mail, _, err := a.Read(t.Context(), mesh.Selection{})
+	if err != nil && category(err) != mesh.ConnectionError {
+		t.Error(err)
+	}
+	for _, m := range mail {
+		texts = append(texts, m.Text)
+	}
+	return texts
+}
+
+// While the link is down mail is kept on this computer, and forwarded once and
+// in order when it is back.
+func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
+	n, local := startServer(t), startServer(t)
+	cfg := n.host("host-a", "ann", "shop")
+	cfg.DialLocal = dialer(local)
+	network := open(t, cfg)
+	boss := register(t, network, dispatcher())
+	hand := register(t, open(t, n.host("host-b", "bob", "blog")), worker("go"))
+	sendText(t, boss, hand, "0")
+	n.stop()
+	await(t, "the loss", func() bool { return !network.Status().Connected })
+	var ids []string
+	for i := 1; i <= 5; i++ {
+		s := sendText(t, boss, hand, fmt.Sprint(i))
+		if !s.Queued || !strings.Contains(s.Warning, "Do not send it again") {
+			t.Errorf("%+v", s)
+		}
+		ids = append(ids, s.ID)
+	}
+	if s := sendText(t, boss, boss, "to a local one"); !s.Queued {
+		t.Errorf("%+v", s)
+	}
+	if s, err := boss.Send(t.Context(), mesh.Message{Recipient: uuid.NewString(), Text: "to nobody"}); err != nil || !s.Queued {
+		t.Errorf("%+v, %v", s, err)
+	}
+	n.start()
+	var got []string
+	await(t, "the mail", func() bool {
+		got = append(got, tryTexts(t, hand)...)
+		return len(got) >= 6
+	})
+	if !slices.Equal(got, []string{"0", "1", "2", "3", "4", "5"}) {
+		t.Errorf("%q", got)
+	}
+	await(t, "the receipts", func() bool {
+		s, err := boss.MessageStatus(t.Context(), ids[4])
+		return err == nil && s.Status == mesh.Read
+	})
+	var own []string
+	await(t, "the sender's own mail", func() bool { own = append(own, tryTexts(t, boss)...); return len(own) >= 2 })
+	if own[0] != "to a local one" || !strings.Contains(own[1], "could not be delivered") || !strings.Contains(own[1], "to nobody") {
+		t.Errorf("%q", own)
+	}
+	await(t, "a direct send again", func() bool {
+		s, err := boss.Send(t.Context(), mesh.Message{Recipient: hand.GUID(), Text: "x"})
+		return err == nil && !s.Queued
+	})
+}
+
+// What a process that died has left is forwarded by the next one.
+func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
+	n, local := startServer(t), startServer(t)
+	cfg := n.host("host-a", "ann", "shop")
+	cfg.DialLocal = dialer(local)
+	first := mesh.Open(cfg)
+	if err := first.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	boss := register(t, first, dispatcher())
+	hand := register(t, open(t, n.host("host-b", "bob", "blog")), worker("go"))
+	n.stop()
+	await(t, "the loss", func() bool { return !first.Status().Connected })
+	for i := range 3 {
+		sendText(t, boss, hand, fmt.Sprint(i))
+	}
+	shut(t, first)
+	n.start()
+	other := n.host("host-a", "ann", "another-project")
+	other.DialLocal = dialer(local)
+	open(t, other)
+	var got []string
+	await(t, "the mail", func() bool { got = append(got, tryTexts(t, hand)...); return len(got) >= 3 })
+	if !slices.Equal(got, []string{"0", "1", "2"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// Without a place to keep it, the sender is told.
+func TestWithoutAnOutboxAnOutageIsAnError(t *testing.T) {
+	n, local := startServer(t), startServer(t)
+	local.stop()
+	cfg := n.host("host-a", "ann", "shop")
+	cfg.DialLocal = dialer(local)
+	network := open(t, cfg)
+	boss := register(t, network, dispatcher())
+	n.stop()
+	await(t, "the loss", func() bool { return !network.Status().Connected })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := boss.Send(ctx, mesh.Message{Recipient: boss.GUID(), Text: "x"})
+	wants(t, err, mesh.ConnectionError, "could not be kept on this computer")
+}
