@@ -313,7 +313,7 @@ func (g *Network) addDeadLetters(s *Server) {
 		Description: "Remove a failed item of work for good.",
 	}, func(ctx context.Context, _ *Call, a *mesh.Agent, in taskIn) (string, submitWorkOut, error) {
 		_, err := a.DiscardDeadLetter(ctx, in.TaskID)
-		return "The item is removed.", submitWorkOut{in.TaskID}, err
+		return "The item is removed.", submitWorkOut(in), err
 	})
 }
 
