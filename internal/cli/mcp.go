@@ -83,7 +83,7 @@ func (a *app) mcp(ctx context.Context) error {
 	finder.Logger = log.With("component", "nats-connection")
 	finder.Hub = func() (*config.Loaded, error) { return a.load() }
 	opts := mcpserver.ProjectOptions{
-		Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log,
+		Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log, Documents: documentsAtHub{a},
 		Idle: func() {
 			if err := giveBackMemory(); err != nil {
 				log.Debug("memory was not given back", "error", err)

@@ -25,7 +25,7 @@ func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 		return nil, err
 	}
 	return mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{
-		Version: d.opts.Version, Logger: d.log,
+		Version: d.opts.Version, Logger: d.log, Documents: d.documents,
 		Dial: func(ctx context.Context) (*bus.Bus, error) { return d.projectBus(ctx, cfg) },
 	})
 }

@@ -19,7 +19,7 @@ import (
 type Documents interface {
 	Names(ctx context.Context) ([]string, error)
 	Get(ctx context.Context, name string) (*documents.Document, error)
-	Ensure(ctx context.Context, name string) (*documents.Document, error)
+	EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error)
 }
 
 // DocumentParams name a document, and for MethodDocumentsWait what the caller has
@@ -101,14 +101,7 @@ func (s *Service) documentsEdit(ctx context.Context, req jsonrpc.Request, _ json
 		params.fail("edits", fmt.Sprintf("cannot be read: %v", err))
 		return nil, params.err
 	}
-	d, err := s.cfg.Documents.Ensure(ctx, name)
-	if err != nil {
-		return nil, documentError(err)
-	}
-	if err := d.Change(ctx, edits); err != nil {
-		return nil, documentError(err)
-	}
-	c, err := d.Content(ctx)
+	c, err := s.cfg.Documents.EditDocument(ctx, name, edits)
 	return c, documentError(err)
 }
 

@@ -32,6 +32,18 @@ func (e *Error) Error() string {
 	return e.Message + ": " + e.Err.Error()
 }
 
+// Explain puts the error into words for agents.
+func (e *Error) Explain() (category, message, remedy string) {
+	switch e.Code {
+	case CodeInvalid:
+		return "ValidationError", e.Error(), e.Remedy
+	case CodeNotFound:
+		return "NotFoundError", e.Message, "Call list_documents; the first edit_document makes a document."
+	default:
+		return "StorageError", e.Message, "Try again later."
+	}
+}
+
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 

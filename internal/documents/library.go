@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -50,7 +51,11 @@ func Open(ctx context.Context, o Options) (*Library, error) {
 	return l, nil
 }
 
-var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var nameForm = regexp.MustCompile(`^([a-z0-9-]{1,64}=)?[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+
+// InProject returns the name of a project's document, apart from those of other
+// projects.
+func InProject(namespace, name string) string { return namespace + "=" + name }
 
 // CheckName says whether a document may have a name.
 func CheckName(name string) error {
@@ -114,6 +119,49 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// Documents lists the names, as package client does.
+func (l *Library) Documents(ctx context.Context) ([]string, error) { return l.Names(ctx) }
+
+// Document returns a document as it is.
+func (l *Library) Document(ctx context.Context, name string) (*Content, error) {
+	d, err := l.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.Content(ctx)
+	return &c, err
+}
+
+// EditDocument makes edits one change and returns the document, once that is durable.
+func (l *Library) EditDocument(ctx context.Context, name string, edits []Edit) (*Content, error) {
+	d, err := l.Get(ctx, name)
+	if CodeOf(err) == CodeNotFound {
+		// Edits that cannot be made must not make a document.
+		if err := Apply(crdt.New(crdt.Options{}), edits); err != nil {
+			return nil, err
+		}
+		d, err = l.Ensure(ctx, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Change(ctx, edits); err != nil {
+		return nil, err
+	}
+	c, err := d.Content(ctx)
+	return &c, err
+}
+
+// AwaitDocument returns a document as soon as it is another than seen.
+func (l *Library) AwaitDocument(ctx context.Context, name, seen string) (*Content, error) {
+	d, err := l.Get(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.Wait(ctx, seen)
+	return &c, err
 }
 
 // Close stores what is not stored yet and ends all documents.

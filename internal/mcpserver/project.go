@@ -31,6 +31,9 @@ type ProjectOptions struct {
 	// DialOutbox and StateDir are those of mesh.Config (DialLocal).
 	DialOutbox func(context.Context) (*bus.Bus, error)
 	StateDir   string
+	// Documents are the hub's, of which the project's agents see those of its
+	// namespace. Nil leaves them out.
+	Documents DocumentStore
 	// Idle: see Options.
 	Idle func()
 	// Logger is slog.Default() where it is nil.
@@ -59,6 +62,9 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 		network.StateDir, network.DialLocal = opts.StateDir, opts.DialOutbox
 		p.network = mesh.Open(network)
 		groups = append(groups, NewNetwork(p.network, AutoRegistration(cfg)))
+	}
+	if opts.Documents != nil {
+		groups = append(groups, NewDocuments(opts.Documents, cfg.Namespace))
 	}
 	p.Service = NewService(Options{Version: opts.Version, Groups: groups, Idle: opts.Idle, Logger: opts.Logger})
 	return p, nil

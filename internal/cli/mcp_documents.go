@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/documents"
+	"github.com/parleyhub/parley/internal/jsonrpc"
+	"github.com/parleyhub/parley/internal/mcpserver"
+)
+
+// documentsAtHub are the documents of the running hub, for the MCP server. Each call has a
+// connection of its own, so that the hub may restart meanwhile.
+type documentsAtHub struct{ a *app }
+
+func (h documentsAtHub) Documents(ctx context.Context) (names []string, err error) {
+	err = h.with(ctx, func(c *client.Client) error { names, err = c.Documents(ctx); return err })
+	return names, err
+}
+
+func (h documentsAtHub) Document(ctx context.Context, name string) (d *documents.Content, err error) {
+	err = h.with(ctx, func(c *client.Client) error { d, err = c.Document(ctx, name); return err })
+	return d, err
+}
+
+func (h documentsAtHub) EditDocument(ctx context.Context, name string, edits []documents.Edit) (d *documents.Content, err error) {
+	err = h.with(ctx, func(c *client.Client) error { d, err = c.EditDocument(ctx, name, edits); return err })
+	return d, err
+}
+
+func (h documentsAtHub) AwaitDocument(ctx context.Context, name, seen string) (d *documents.Content, err error) {
+	err = h.with(ctx, func(c *client.Client) error { d, err = c.AwaitDocument(ctx, name, seen); return err })
+	return d, err
+}
+
+func (h documentsAtHub) with(ctx context.Context, f func(*client.Client) error) error {
+	cfg, err := h.a.load()
+	if err != nil {
+		return err
+	}
+	c, err := client.Dial(ctx, cfg.Socket.Path)
+	if err != nil {
+		return &mcpserver.Failure{Category: "ConnectionError", Message: "Documents are kept by the hub, and none runs.",
+			Remedy: "Ask the user to run `parley start`, then try again.", Err: err}
+	}
+	defer c.Close()
+	err = f(c)
+	if e, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		return &mcpserver.Failure{Category: mcpserver.ValidationError, Message: e.Message, Err: err}
+	}
+	return err
+}
