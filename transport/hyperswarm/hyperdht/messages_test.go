@@ -171,24 +171,51 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// FuzzHandshake feeds a listener, behind a true Noise handshake, payloads that a
-// hostile peer makes up.
-func FuzzHandshake(f *testing.F) {
-	f.Add(unhex(f, firstPayload))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		server := keys.FromSeed(repeat(2))
-		i, err := handshake.NewInitiator(keys.FromSeed(repeat(1)), server.Public())
+// FuzzRequests sends a node, on which a key is listened, requests that a hostile
+// peer makes up: any command, and handshakes with any
+// payload.
+func FuzzRequests(f *testing.F) {
+	f.Add(byte(cmdPeerHandshake), true, unhex(f, firstPayload))
+	f.Add(byte(cmdPeerHolepunch), true, unhex(f, "010202aabbc0000202d204"))
+	f.Add(byte(cmdAnnounce), true, unhex(f, "05"+keyOne+"017f00000149c2"+announceSigned))
+	f.Add(byte(cmdMutablePut), false, unhex(f, keyOne+"050568656c6c6f"+mutableSigned))
+	loopback := netip.MustParseAddrPort("127.0.0.1:0")
+	n, err := Listen(Options{Listen: loopback, Public: loopback, HandshakeRate: 1e6})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { n.Close() })
+	l, err := n.Listen(ListenOptions{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := l.Accept(n.ctx)
+			if err != nil {
+				return
+			}
+			c.Destroy()
+		}
+	}()
+	peer := keys.FromSeed(repeat(1))
+	from := netip.MustParseAddrPort("127.0.0.1:9")
+	f.Fuzz(func(t *testing.T, command byte, listened bool, value []byte) {
+		target := repeat(9)
+		if listened {
+			target = l.target
+		}
+		m := dhtrpc.Message{Command: uint64(command), Target: &target, Value: value}
+		n.rpc.Receive(n.rpc.Socket(), m.Append(nil), from)
+		i, err := handshake.NewInitiator(peer, l.Key())
 		if err != nil {
 			t.Fatal(err)
 		}
-		msg, err := i.Message(data)
+		msg, err := i.Message(value)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, got, err := handshake.NewResponder(server, msg)
-		if err != nil || !bytes.Equal(got, data) {
-			t.Fatalf("%x, %v", got, err)
-		}
-		_, _ = parsePayload(got) // no panic
+		m = dhtrpc.Message{Command: cmdPeerHandshake, Target: &l.target, Value: (&relayed{noise: msg}).append(nil)}
+		n.rpc.Receive(n.rpc.Socket(), m.Append(nil), from)
 	})
 }

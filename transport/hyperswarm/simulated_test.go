@@ -1,0 +1,188 @@
+package hyperswarm_test
+
+import (
+	"context"
+	"net/netip"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/hyperswarm"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnet"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/relay"
+	"github.com/parleyhub/parley/transport/hyperswarm/udx"
+)
+
+// world is a DHT of four public nodes on a simulated network, and what else a
+// test adds to it.
+type world struct {
+	t         *testing.T
+	net       *simnet.Network
+	bootstrap []string
+	nodes     []*hyperdht.Node
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, net: simnet.New(1, simnet.Faults{Delay: 10 * time.Millisecond})}
+	onNet := func(at netip.AddrPort) (udx.PacketConn, error) { return w.net.ListenAt(at), nil }
+	for _, at := range []string{"9.0.0.1:49737", "9.0.0.2:49737", "9.0.0.3:49737", "9.0.0.4:49737"} {
+		if err := w.node(at, true, onNet).WaitReady(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+func (w *world) node(at string, public bool, open func(netip.AddrPort) (udx.PacketConn, error)) *hyperdht.Node {
+	w.t.Helper()
+	o := options(w.bootstrap)
+	o.Listen, o.UDX.Open = netip.MustParseAddrPort(at), open
+	if public {
+		o.Public = o.Listen
+	}
+	n, err := hyperdht.Listen(o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if len(w.nodes) == 0 {
+		w.bootstrap = []string{at}
+	}
+	w.nodes = append(w.nodes, n)
+	return n
+}
+
+// behind adds a node behind a NAT of its own.
+func (w *world) behind(host string, m simnet.Mapping) *hyperdht.Node {
+	r := w.net.NAT(host, m)
+	return w.node("192.168.0.2:0", false, func(at netip.AddrPort) (udx.PacketConn, error) { return r.Listen(at), nil })
+}
+
+func (w *world) close() {
+	for i := len(w.nodes) - 1; i >= 0; i-- {
+		if err := w.nodes[i].Close(); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// Req 3.6: two agents behind NATs that cannot be passed talk through a hub.
+func TestAgentsBehindHardNATsGoThroughARelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		w := newWorld(t)
+		defer w.close()
+		inner, err := w.nodes[3].Listen(hyperdht.ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inner.WaitAnnounced(ctx); err != nil {
+			t.Fatal(err)
+		}
+		hub := relay.Serve(inner, relay.ServerOptions{})
+		defer hub.Close()
+
+		relays := []keys.PublicKey{hub.Key()}
+		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: w.behind("5.5.5.5", simnet.Fresh), Allow: anybody, Relays: relays})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		client := w.behind("6.6.6.6", simnet.Fresh)
+		if _, err := (&hyperswarm.Dialer{Node: client}).Dial(ctx, l.Endpoint()); transport.CodeOf(err) != transport.CodeUnreachable {
+			t.Fatalf("without a relay: %v", err)
+		}
+		here, err := (&hyperswarm.Dialer{Node: client, Relays: relays}).Dial(ctx, l.Endpoint())
+		if err != nil {
+			t.Fatal(err)
+		}
+		there, err := l.Accept(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if there.Peer() != client.Key().String() || here.Peer() != l.Endpoint().Address {
+			t.Errorf("the peers are %s and %s", there.Peer(), here.Peer())
+		}
+		if err := here.Send(ctx, []transport.Frame{{Kind: transport.Ready}}); err != nil {
+			t.Fatal(err)
+		}
+		if frames, err := there.Receive(ctx); err != nil || frames[0].Kind != transport.Ready {
+			t.Errorf("%v, %v", frames, err)
+		}
+		here.Close()
+		there.Close()
+	})
+}
+
+// Req 3.7: channels of two hubs at home, which met by hole punching, survive that
+// the link is gone for a while: nothing is lost, and nothing comes twice.
+func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		w := newWorld(t)
+		defer w.close()
+		there, here := w.behind("5.5.5.5", simnet.Same), w.behind("6.6.6.6", simnet.Same)
+		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: there, Allow: func(k keys.PublicKey) bool { return k == here.Key() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		const total = 300
+		arrived := make(chan string, 2*total)
+		mb := channel.NewManager(channel.Options{}, func(c *channel.Channel) {
+			c.OnMessage(func(_ context.Context, e *envelope.Envelope) { arrived <- string(e.Payload) })
+		})
+		defer mb.Close()
+		served := make(chan error, 1)
+		go func() { served <- mb.Serve(ctx, l) }()
+		ma := channel.NewManager(channel.Options{Dialers: map[agent.Transport]transport.Dialer{agent.TransportHyperswarm: &hyperswarm.Dialer{Node: here}}}, nil)
+		defer ma.Close()
+		began := time.Now()
+		c, err := ma.OpenAt(ctx, "a", "b", l.Endpoint())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Ready(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(began); d > 2*time.Second {
+			t.Errorf("it took %v to connect", d)
+		}
+		for n := range total {
+			if n == total/3 {
+				w.net.Set(simnet.Faults{Loss: 1})
+				time.AfterFunc(40*time.Second, func() { w.net.Set(simnet.Faults{Delay: 10 * time.Millisecond}) })
+			}
+			e, err := envelope.New("a", "b", envelope.Notification, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Send(ctx, e); err != nil {
+				t.Fatalf("send %d: %v", n, err)
+			}
+		}
+		if err := c.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(began); d < 40*time.Second {
+			t.Errorf("all arrived after %v, while the network was cut", d)
+		}
+		for n := range total {
+			if got := <-arrived; got != strconv.Itoa(n) {
+				t.Fatalf("%s came as number %d", got, n)
+			}
+		}
+		if len(arrived) > 0 {
+			t.Errorf("%d came twice", len(arrived))
+		}
+		ma.Close()
+		l.Close()
+		<-served
+	})
+}
