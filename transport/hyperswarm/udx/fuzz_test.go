@@ -24,6 +24,8 @@ func FuzzReceive(f *testing.F) {
 	f.Add(packet(4, 8, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0), packet(2, 0, 0, 1))
 	f.Add(packet(4, 0, 0, 2, 0, 0, 0, 0, 3, 0, 0, 0), packet(32, 0, 5, 5))
 	f.Add(packet(16, 0, 0, 0), packet(1, 0, 9000, 0, 'z'))
+	// A range that lies so far ahead that it seems to lie behind.
+	f.Add(packet(4, 8, 0, 0, 0x39, 0xba, 0x6b, 0x35, 0x3a, 0xf4, 0x13, 0x9f), packet(4, 8, 0, 0, 0xff, 0xff, 0xff, 0x7f, 1, 0, 0, 0x80))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		synctest.Test(t, func(t *testing.T) {
 			e := newEnds(t, simnet.Faults{}, udx.Options{ReceiveBuffer: 10_000})

@@ -129,8 +129,11 @@ func (r *recovery) sample(rtt time.Duration, now time.Time) {
 func (s *Stream) acknowledged(p *packet, now time.Time) {
 	a := acking{now: now}
 	s.loss.limited = s.loss.limited || 2*s.out.flying >= s.loss.cc.window()
-	n := int(int32(p.ack - s.out.una))
-	for i := range max(n, 0) {
+	n := 0
+	if news := p.ack - s.out.una; news <= uint32(len(s.out.sent)) {
+		n = int(news)
+	}
+	for i := range n {
 		s.arrived(s.out.sent[i], &a)
 		s.release(i)
 	}
@@ -146,7 +149,7 @@ func (s *Stream) acknowledged(p *packet, now time.Time) {
 		}
 	}
 	p.ranges(func(first, end uint32) { s.sackRange(first, end, &a) })
-	if a.bytes == 0 && n <= 0 {
+	if a.bytes == 0 && n == 0 {
 		return
 	}
 	r := &s.loss
@@ -228,10 +231,11 @@ func (s *Stream) release(i int) {
 }
 
 func (s *Stream) sackRange(first, end uint32, a *acking) {
-	if !before(first, end) || before(first, s.out.una) || before(s.out.next, end) {
+	from, to := first-s.out.una, end-s.out.una
+	if from >= to || to > uint32(len(s.out.sent)) { // not of what is on its way
 		return
 	}
-	for i := first - s.out.una; i != end-s.out.una; i++ {
+	for i := from; i < to; i++ {
 		g := s.out.sent[i]
 		if g.sacked {
 			continue
