@@ -339,6 +339,7 @@ func (l *Listener) open(s *session, r *dhtrpc.Request, responder *handshake.Resp
 	})
 	if !started {
 		stream.Destroy()
+		l.dropPunch(s)
 	}
 }
 
