@@ -287,6 +287,9 @@ func (g *Network) addRegistry(s *Server) {
 	}, g.deregister)
 }
 
+// registerPatience is how long a registration waits for the network.
+const registerPatience = 5 * time.Second
+
 func ptr[T any](v T) *T { return &v }
 
 func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn) (string, registerAgentOut, error) {
@@ -295,6 +298,11 @@ func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn
 		Scope: mesh.Scope(in.Scope), Visibility: mesh.Visibility(in.Visibility), MaxConcurrentTasks: in.MaxConcurrentTasks,
 		HeartbeatInterval: time.Duration(in.HeartbeatInterval) * time.Second,
 	}
+	// Right after the start the network may still be on its way; if it does not
+	// come, the registration says why.
+	ready, cancel := context.WithTimeout(ctx, registerPatience)
+	_ = g.mesh.Ready(ready)
+	cancel()
 	entry, again, err := g.register(ctx, c.Session, r)
 	if err != nil {
 		return "", registerAgentOut{}, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if args := os.Getenv(beWorker); args != "" {
+		os.Exit(workForEver(args))
+	}
 	goleak.VerifyTestMain(m,
 		// nats-server leaves these behind when a stream is deleted.
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
