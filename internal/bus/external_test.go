@@ -460,7 +460,7 @@ func writeFile(t *testing.T, name string, data []byte) string {
 	return path
 }
 
-// JWT credentials, as an operator and nsc hand them out.
+// REQ-SEC-CROSS-002: JWT credentials, as an operator and nsc hand them out.
 func TestCredentialsFile(t *testing.T) {
 	operator, operatorPub := newKey(t, nkeys.CreateOperator)
 	account, accountPub := newKey(t, nkeys.CreateAccount)

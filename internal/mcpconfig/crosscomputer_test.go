@@ -166,3 +166,12 @@ func TestTheLocalNetworkNeedsNoAcknowledgment(t *testing.T) {
 		t.Error("it is off")
 	}
 }
+
+// REQ-DIRECT-002
+func TestTheNetworksPrefixIsNoProjects(t *testing.T) {
+	m := newMachine(t)
+	m.env["NATS_MCP_NAMESPACE"] = "global"
+	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), `NATS_MCP_NAMESPACE: namespace: "global" is reserved`) {
+		t.Error(err)
+	}
+}
