@@ -8,6 +8,7 @@ import (
 
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
 // peer is what is known of a peer. It is guarded by the swarm's mu.
@@ -139,23 +140,30 @@ func (s *Swarm) dial(p *peer) {
 	if !s.goBackground(func() {
 		defer cancel()
 		c, err := s.o.Node.Dial(ctx, p.key, hyperdht.DialOptions{Pair: s.pair, Relays: relays})
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		p.cancel = nil
-		s.dials--
-		s.kick()
-		switch {
-		case err != nil:
-			if s.conns[p.key] == nil {
-				s.log.Debug("a peer cannot be dialled", "peer", p.key, "error", err)
-				s.retry(p)
-			}
-		case s.conns[p.key] != nil: // the peer was faster
+		if !s.dialled(p, c, err) {
 			c.Destroy()
-		default:
-			s.add(c)
 		}
 	}) {
 		cancel()
 	}
+}
+
+// dialled takes a dial's outcome. It reports false if the connection is not wanted
+// any more.
+func (s *Swarm) dialled(p *peer, c *secretstream.Conn, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.cancel = nil
+	s.dials--
+	s.kick()
+	connected := s.conns[p.key] != nil // the peer was faster
+	switch {
+	case err != nil && !connected:
+		s.log.Debug("a peer cannot be dialled", "peer", p.key, "error", err)
+		s.retry(p)
+		return true
+	case err != nil:
+		return true
+	}
+	return !connected && s.add(c)
 }

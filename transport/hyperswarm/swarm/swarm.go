@@ -52,7 +52,6 @@ const (
 // Conn is a connection with a peer of the swarm.
 type Conn struct {
 	*secretstream.Conn
-	s     *Swarm
 	began time.Time
 }
 
@@ -224,13 +223,16 @@ func (s *Swarm) take(c *secretstream.Conn) {
 		if p != nil && p.cancel != nil {
 			p.cancel()
 		}
-		s.add(c)
+		added := s.add(c)
 		s.mu.Unlock()
+		if !added {
+			c.Destroy()
+		}
 		return
 	}
 	// A handshake can be a recording. Only what has proved itself may replace
 	// another connection.
-	s.goBackground(func() {
+	waits := s.goBackground(func() {
 		if err := c.WaitConfirmed(s.ctx); err != nil {
 			c.Destroy()
 			return
@@ -238,6 +240,9 @@ func (s *Swarm) take(c *secretstream.Conn) {
 		s.replace(c)
 	})
 	s.mu.Unlock()
+	if !waits {
+		c.Destroy()
+	}
 }
 
 // larger reports whether our key is larger than a peer's.
@@ -257,27 +262,32 @@ func (s *Swarm) replace(c *secretstream.Conn) {
 		c.Destroy()
 		return
 	}
-	s.add(c)
+	added := s.add(c)
 	s.mu.Unlock()
+	if !added {
+		c.Destroy()
+		return
+	}
 	if old != nil {
 		old.Destroy()
 	}
 }
 
-// add makes c the connection with its peer and hands it out; s.mu is held.
-func (s *Swarm) add(c *secretstream.Conn) {
-	conn := &Conn{Conn: c, s: s, began: time.Now()}
-	if !s.goBackground(func() { s.follow(conn) }) {
-		c.Destroy()
-		return
+// add makes c the connection with its peer and hands it out. It reports false if
+// nobody takes it: then the caller, who holds s.mu, destroys it afterwards.
+func (s *Swarm) add(c *secretstream.Conn) bool {
+	if s.closed {
+		return false
 	}
-	s.conns[c.RemoteKey()] = conn
+	conn := &Conn{Conn: c, began: time.Now()}
 	select {
 	case s.accept <- conn:
 	default:
 		s.log.Warn("a connection was dropped: nobody accepts them", "peer", c.RemoteKey())
-		c.Destroy()
+		return false
 	}
+	s.conns[c.RemoteKey()] = conn
+	return s.goBackground(func() { s.follow(conn) })
 }
 
 // follow waits for a connection's end and has the peer dialled again.
