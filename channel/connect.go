@@ -154,7 +154,7 @@ func (c *Channel) shakeHands(ctx context.Context, conn transport.Conn) error {
 	answer := frames[0] // what a faulty network repeats behind it does not matter
 	switch {
 	case answer.Kind == transport.Refuse && answer.Reason != nil:
-		return c.errorf(CodeRefused, nil, "%q refused the channel: %s", c.remote, answer.Reason.Message)
+		return c.errorf(CodeRefused, nil, "%q refused the channel: %s", c.remote, shorten(answer.Reason.Message))
 	case answer.Kind != transport.Accept || answer.Hello == nil:
 		return c.errorf(CodeInvalid, nil, "the peer did not answer the handshake")
 	}

@@ -92,7 +92,7 @@ func (c *Channel) arrived(conn transport.Conn, frames []transport.Frame) error {
 		return nil
 	}()
 	if reason != nil {
-		c.shut(c.errorf(CodeClosed, nil, "the other end closed the channel: %s", reason.Message), nil)
+		c.shut(c.errorf(CodeClosed, nil, "the other end closed the channel: %s", shorten(reason.Message)), nil)
 	}
 	return err
 }
@@ -213,7 +213,7 @@ func (c *Channel) takeReject(f *transport.Frame) {
 	if o.e == nil {
 		return // again
 	}
-	cause := &Error{Code: Code(f.Reason.Code), ChannelID: c.id, Message: f.Reason.Message}
+	cause := &Error{Code: Code(f.Reason.Code), ChannelID: c.id, Message: shorten(f.Reason.Message)}
 	c.fail(o.e, c.errorf(CodeDeliveryFailed, cause, "%q cannot read envelope %s", c.remote, o.e.ID))
 	o.e = nil // the number stays until it is acknowledged
 }

@@ -3,6 +3,7 @@ package negotiation
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Code says what kind of thing went wrong.
@@ -23,10 +24,10 @@ const (
 
 // Error is what the package returns.
 type Error struct {
-	Code       Code
+	Code       Code   // for programs
 	ProposalID string // empty if there is none yet
-	Message    string
-	Err        error // the cause, may be nil
+	Message    string // for people, without the cause
+	Err        error  // the cause, may be nil
 }
 
 // Error returns the message and the cause.
@@ -41,7 +42,18 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 func errorf(code Code, id, format string, args ...any) *Error {
-	return &Error{Code: code, ProposalID: id, Message: fmt.Sprintf(format, args...)}
+	return &Error{Code: code, ProposalID: id, Message: clip(fmt.Sprintf(format, args...))}
+}
+
+// maxMessage bounds what is told of an error to the other side and in events, in
+// bytes: the other side's own words may be part of it.
+const maxMessage = 1000
+
+func clip(s string) string {
+	if len(s) > maxMessage {
+		s = strings.ToValidUTF8(s[:maxMessage], "")
+	}
+	return s
 }
 
 var errClosed = &Error{Code: CodeClosed, Message: "the negotiator is closed"}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -403,7 +404,8 @@ func TestWhatIsNoProposalIsTurnedDown(t *testing.T) {
 		"no complexity":      whole(func(m map[string]any) { delete(m, "estimatedComplexity") }),
 		"no deadline":        whole(func(m map[string]any) { delete(m, "deadlineMs") }),
 		"endless deadline":   whole(func(m map[string]any) { m["deadlineMs"] = int64(1) << 62 }),
-		"no id":              whole(func(m map[string]any) { delete(m, "proposalId") }),
+		"endless complexity": whole(func(m map[string]any) { m["estimatedComplexity"] = strings.Repeat("x", 1<<16) }),
+		"endless id":         whole(func(m map[string]any) { m["proposalId"] = strings.Repeat("x", 1<<16) }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -416,9 +418,41 @@ func TestWhatIsNoProposalIsTurnedDown(t *testing.T) {
 				if len(answers) != 1 || fields(t, answers[0])["rejectionReason"] != "invalid-proposal" {
 					t.Fatalf("answers %v, want one rejection", answers)
 				}
+				if text, _ := fields(t, answers[0])["message"].(string); text == "" || len(answers[0].Payload) > 2000 {
+					t.Errorf("the rejection says %.100s, %d bytes", text, len(answers[0].Payload))
+				}
+				for _, event := range w.events(negotiation.CodeInvalid) {
+					if len(event.Detail) > 1000 {
+						t.Errorf("the event has %d bytes of the proposer's", len(event.Detail))
+					}
+				}
 			})
 		})
 	}
+}
+
+// The specification's schema of a proposal has no id: the envelope's stands for it.
+func TestAProposalWithoutAnIDHasThatOfItsEnvelope(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTable(t)
+		w.sit("sun", agent.L0, negotiation.Options{})
+		venus := w.sit("venus", agent.L2, negotiation.Options{})
+		venus.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
+			if err := venus.Accept(ctx, p.ID, time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+		w.send("sun", "venus", "", envelope.TaskProposal, map[string]any{
+			"taskDescription": "x", "requiredCapabilities": []string{}, "estimatedComplexity": "simple", "deadlineMs": 1000,
+		})
+		asked, answers := w.arrived("venus", envelope.TaskProposal), w.arrived("sun", envelope.TaskAccept)
+		if len(asked) != 1 || len(answers) != 1 {
+			t.Fatalf("%d proposals, %d acceptances", len(asked), len(answers))
+		}
+		if got := fields(t, answers[0])["proposalId"]; got != asked[0].ID || answers[0].CorrelationID != asked[0].ID {
+			t.Errorf("the answer is to %v in thread %q, want %q", got, answers[0].CorrelationID, asked[0].ID)
+		}
+	})
 }
 
 func TestProposeRefusesTermsThatMakeNoSense(t *testing.T) {

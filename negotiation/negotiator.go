@@ -107,8 +107,8 @@ func (n *Negotiator) AgentID() string { return n.id }
 // for an answer runs from now. Errors are [*Error]s; the router's refusal, of a
 // missing escalation justification say, is the cause of CodeSend.
 func (n *Negotiator) Propose(ctx context.Context, to string, t Terms) (Proposal, error) {
-	wire := t.payload(uuid.NewString())
-	if err := wire.check(); err != nil {
+	offer := t.offer(uuid.NewString())
+	if err := offer.check(); err != nil {
 		return Proposal{}, err
 	}
 	if to == n.id || to == envelope.Broadcast {
@@ -116,13 +116,13 @@ func (n *Negotiator) Propose(ctx context.Context, to string, t Terms) (Proposal,
 	}
 	thread := t.CorrelationID
 	if thread == "" {
-		thread = wire.ProposalID
+		thread = offer.ProposalID
 	}
-	p := wire.proposal(n.id, to, thread)
-	if err := n.open(p, wire.deadline()); err != nil {
+	p := offer.proposal(n.id, to, thread)
+	if err := n.open(p, offer.deadline()); err != nil {
 		return Proposal{}, err
 	}
-	if err := n.send(ctx, p, to, envelope.TaskProposal, wire); err != nil {
+	if err := n.send(ctx, p, to, envelope.TaskProposal, offer); err != nil {
 		n.forget(p.ID)
 		return Proposal{}, err
 	}
@@ -199,18 +199,18 @@ func (n *Negotiator) settle(x *entry, p Proposal) Proposal {
 // The proposer may find that the answer came too late. It then says so, and the
 // proposal goes to the handlers of [Negotiator.OnSettled] as timed out.
 func (n *Negotiator) Accept(ctx context.Context, proposalID string, estimate time.Duration) error {
-	return n.answer(ctx, envelope.TaskAccept, answer{ProposalID: proposalID, AgentID: n.id, EstimatedCompletionMs: estimate.Milliseconds()})
+	return n.answer(ctx, envelope.TaskAccept, Answer{ProposalID: proposalID, AgentID: n.id, EstimatedCompletionMs: estimate.Milliseconds()})
 }
 
 // Reject rejects a proposal that the agent was asked (Req 7.3). alternative may
 // name an agent that could take the task. Errors are [*Error]s.
 func (n *Negotiator) Reject(ctx context.Context, proposalID string, why Reason, alternative string) error {
-	return n.answer(ctx, envelope.TaskReject, answer{
+	return n.answer(ctx, envelope.TaskReject, Answer{
 		ProposalID: proposalID, AgentID: n.id, RejectionReason: why, AlternativeSuggestion: alternative,
 	})
 }
 
-func (n *Negotiator) answer(ctx context.Context, t envelope.Type, a answer) error {
+func (n *Negotiator) answer(ctx context.Context, t envelope.Type, a Answer) error {
 	if err := a.check(t); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (n *Negotiator) beginAnswer(id string) (Proposal, error) {
 
 // endAnswer enters what was answered, or leaves the proposal open if that could not
 // be sent.
-func (n *Negotiator) endAnswer(p Proposal, t envelope.Type, a answer, failed error) {
+func (n *Negotiator) endAnswer(p Proposal, t envelope.Type, a Answer, failed error) {
 	n.mu.Lock()
 	x := n.book.entries[p.ID]
 	if x == nil {

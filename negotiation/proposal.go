@@ -62,9 +62,9 @@ func (r Reason) valid() bool { return len(r) <= 64 && reasonPattern.MatchString(
 
 // Terms is what a proposer asks for (Req 7.1).
 type Terms struct {
-	TaskDescription      string
-	RequiredCapabilities []string
-	EstimatedComplexity  Complexity
+	TaskDescription      string     // what is to be done; required, at most MaxText bytes
+	RequiredCapabilities []string   // ids that the other agent's card should have; may be empty
+	EstimatedComplexity  Complexity // required
 	// Deadline is how long the proposer waits for an answer: whole milliseconds,
 	// at least one and at most MaxDeadline.
 	Deadline time.Duration
@@ -78,87 +78,119 @@ type Terms struct {
 
 // Proposal is one proposed task. It is a snapshot: it does not change any more.
 type Proposal struct {
-	ID                      string          `json:"proposalId"`
-	TaskDescription         string          `json:"taskDescription"`
-	RequiredCapabilities    []string        `json:"requiredCapabilities"`
-	EstimatedComplexity     Complexity      `json:"estimatedComplexity"`
+	ID                   string     `json:"proposalId"` // unique; chosen by the proposer
+	TaskDescription      string     `json:"taskDescription"`
+	RequiredCapabilities []string   `json:"requiredCapabilities"`
+	EstimatedComplexity  Complexity `json:"estimatedComplexity"`
+	// DeadlineMs is how many milliseconds the proposer waits for an answer.
 	DeadlineMs              int64           `json:"deadlineMs"`
-	EscalationJustification string          `json:"escalationJustification,omitempty"`
-	Input                   json.RawMessage `json:"input,omitempty"`
-	Proposer                string          `json:"proposerAgentId"`
-	Recipient               string          `json:"recipientAgentId"`
+	EscalationJustification string          `json:"escalationJustification,omitempty"` // why L2 or L3 ask L0 or L1
+	Input                   json.RawMessage `json:"input,omitempty"`                   // what the task works on; empty: nothing
+	Proposer                string          `json:"proposerAgentId"`                   // who proposed it
+	Recipient               string          `json:"recipientAgentId"`                  // who was asked
 	Status                  Status          `json:"status"`
-	AcceptedBy              string          `json:"acceptedBy,omitempty"`
-	// EstimatedCompletionMs is how long the task will take, if it is accepted.
+	AcceptedBy              string          `json:"acceptedBy,omitempty"` // Recipient, once it is accepted
+	// EstimatedCompletionMs is how many milliseconds the task will take, if it is
+	// accepted, from then on.
 	EstimatedCompletionMs int64  `json:"estimatedCompletionMs,omitempty"`
-	RejectionReason       Reason `json:"rejectionReason,omitempty"`
+	RejectionReason       Reason `json:"rejectionReason,omitempty"`  // why it is rejected
+	RejectionMessage      string `json:"rejectionMessage,omitempty"` // the same for people, if it was said
 	// AlternativeSuggestion is an agent that may want the task instead.
 	AlternativeSuggestion string `json:"alternativeSuggestion,omitempty"`
-	CorrelationID         string `json:"correlationId"`
+	CorrelationID         string `json:"correlationId"` // of the thread that all its envelopes are in
 }
 
-// payload is what travels. A proposal uses the first fields, an answer the others.
-type payload struct {
-	ProposalID              string          `json:"proposalId"`
-	TaskDescription         string          `json:"taskDescription"`
-	RequiredCapabilities    []string        `json:"requiredCapabilities"`
-	EstimatedComplexity     Complexity      `json:"estimatedComplexity"`
+// Offer is the payload of a task-proposal (Req 7.1).
+type Offer struct {
+	// ProposalID is chosen by the proposer, and said again in each answer. Without
+	// one the envelope's id is meant.
+	ProposalID           string     `json:"proposalId"`
+	TaskDescription      string     `json:"taskDescription"`
+	RequiredCapabilities []string   `json:"requiredCapabilities"` // not nil, but maybe empty
+	EstimatedComplexity  Complexity `json:"estimatedComplexity"`
+	// DeadlineMs is how many milliseconds the proposer waits for an answer. Each
+	// side counts them on its own clock, from when it sends or gets the envelope.
 	DeadlineMs              int64           `json:"deadlineMs"`
-	EscalationJustification string          `json:"escalationJustification,omitempty"`
-	Input                   json.RawMessage `json:"input,omitempty"`
+	EscalationJustification string          `json:"escalationJustification,omitempty"` // of L2 and L3 towards L0 and L1
+	Input                   json.RawMessage `json:"input,omitempty"`                   // what the task works on
 }
 
-// answer is the payload of a task-accept (Req 7.2) or a task-reject (Req 7.3).
-type answer struct {
-	ProposalID            string `json:"proposalId"`
-	AgentID               string `json:"agentId"`
+// DecodeOffer reads the payload of a task-proposal. It returns what can be read of
+// it, and an [*Error] with CodeInvalid if that is not all that Req 7.1 wants.
+func DecodeOffer(e *envelope.Envelope) (Offer, error) {
+	var o Offer
+	err := e.Unmarshal(&o)
+	if o.ProposalID == "" {
+		o.ProposalID = e.ID
+	}
+	if err != nil {
+		err = &Error{Code: CodeInvalid, Message: "the payload is not a proposal", Err: err}
+	} else if bad := o.check(); bad != nil {
+		err = bad
+	}
+	if agent.CheckID(o.ProposalID) != nil {
+		o.ProposalID = e.ID // the answer must name something
+	}
+	return o, err
+}
+
+// Answer is the payload of a task-accept (Req 7.2) or a task-reject (Req 7.3). An
+// agent that answers without a [Negotiator] writes it itself, as the reply to the
+// envelope of the proposal.
+type Answer struct {
+	ProposalID string `json:"proposalId"`
+	AgentID    string `json:"agentId"` // who answers
+	// EstimatedCompletionMs, of a task-accept, is how many milliseconds the task
+	// will take from now on; at least one.
 	EstimatedCompletionMs int64  `json:"estimatedCompletionMs,omitempty"`
-	RejectionReason       Reason `json:"rejectionReason,omitempty"`
-	AlternativeSuggestion string `json:"alternativeSuggestion,omitempty"`
+	RejectionReason       Reason `json:"rejectionReason,omitempty"`       // of a task-reject
+	Message               string `json:"message,omitempty"`               // of a task-reject: the reason for people
+	AlternativeSuggestion string `json:"alternativeSuggestion,omitempty"` // of a task-reject: an agent that may want the task
 }
 
-// refusal is the payload of the error that answers an answer.
-type refusal struct {
+// Refusal is the payload of the error with which a proposer answers an acceptance
+// that does not count: it came too late, say. Who accepted must not begin the task.
+type Refusal struct {
 	ProposalID string `json:"proposalId"`
 	Code       Code   `json:"code"`
-	Message    string `json:"message"`
+	Message    string `json:"message"` // for people
 }
 
-func (t Terms) payload(id string) payload {
+func (t Terms) offer(id string) Offer {
 	capabilities := t.RequiredCapabilities
 	if capabilities == nil {
 		capabilities = []string{}
 	}
-	return payload{
+	return Offer{
 		ProposalID: id, TaskDescription: t.TaskDescription, RequiredCapabilities: capabilities,
 		EstimatedComplexity: t.EstimatedComplexity, DeadlineMs: t.Deadline.Milliseconds(),
 		EscalationJustification: t.EscalationJustification, Input: t.Input,
 	}
 }
 
-func (p payload) deadline() time.Duration { return time.Duration(p.DeadlineMs) * time.Millisecond }
+func (o Offer) deadline() time.Duration { return time.Duration(o.DeadlineMs) * time.Millisecond }
 
 // check returns nil for a proposal as Req 7.1 wants it.
-func (p payload) check() *Error {
-	bad := func(format string, args ...any) *Error { return errorf(CodeInvalid, p.ProposalID, format, args...) }
+func (o Offer) check() *Error {
+	bad := func(format string, args ...any) *Error { return errorf(CodeInvalid, o.ProposalID, format, args...) }
 	switch {
-	case agent.CheckID(p.ProposalID) != nil:
+	case agent.CheckID(o.ProposalID) != nil:
 		return bad("proposalId must be 1 to %d characters without spaces", agent.MaxIDLength)
-	case strings.TrimSpace(p.TaskDescription) == "":
+	case strings.TrimSpace(o.TaskDescription) == "":
 		return bad("taskDescription is missing")
-	case !text(p.TaskDescription) || !text(p.EscalationJustification):
+	case !text(o.TaskDescription) || !text(o.EscalationJustification):
 		return bad("taskDescription and escalationJustification must be UTF-8 of at most %d bytes", MaxText)
-	case p.RequiredCapabilities == nil:
+	case o.RequiredCapabilities == nil:
 		return bad("requiredCapabilities is missing")
-	case len(p.RequiredCapabilities) > MaxCapabilities:
-		return bad("there are %d requiredCapabilities, at most %d are allowed", len(p.RequiredCapabilities), MaxCapabilities)
-	case slices.ContainsFunc(p.RequiredCapabilities, func(c string) bool { return agent.CheckID(c) != nil }):
+	case len(o.RequiredCapabilities) > MaxCapabilities:
+		return bad("there are %d requiredCapabilities, at most %d are allowed", len(o.RequiredCapabilities), MaxCapabilities)
+	case slices.ContainsFunc(o.RequiredCapabilities, func(c string) bool { return agent.CheckID(c) != nil }):
 		return bad("requiredCapabilities must be ids of capabilities")
-	case !p.EstimatedComplexity.valid():
-		return bad("estimatedComplexity must be %q, %q or %q, not %q", Simple, Medium, Complex, p.EstimatedComplexity)
-	case p.DeadlineMs < 1 || p.DeadlineMs > MaxDeadline.Milliseconds():
-		return bad("deadlineMs must be 1 to %d, not %d", MaxDeadline.Milliseconds(), p.DeadlineMs)
-	case len(p.Input) > 0 && !json.Valid(p.Input):
+	case !o.EstimatedComplexity.valid():
+		return bad("estimatedComplexity must be %q, %q or %q, not %q", Simple, Medium, Complex, o.EstimatedComplexity)
+	case o.DeadlineMs < 1 || o.DeadlineMs > MaxDeadline.Milliseconds():
+		return bad("deadlineMs must be 1 to %d, not %d", MaxDeadline.Milliseconds(), o.DeadlineMs)
+	case len(o.Input) > 0 && !json.Valid(o.Input):
 		return bad("input is not JSON")
 	}
 	return nil
@@ -167,7 +199,7 @@ func (p payload) check() *Error {
 func text(s string) bool { return len(s) <= MaxText && utf8.ValidString(s) }
 
 // check returns nil for an answer of this type as Req 7.2 and 7.3 want it.
-func (a answer) check(t envelope.Type) *Error {
+func (a Answer) check(t envelope.Type) *Error {
 	bad := func(format string, args ...any) *Error { return errorf(CodeInvalid, a.ProposalID, format, args...) }
 	if t == envelope.TaskAccept {
 		if a.EstimatedCompletionMs < 1 || a.EstimatedCompletionMs > MaxEstimate.Milliseconds() {
@@ -178,26 +210,28 @@ func (a answer) check(t envelope.Type) *Error {
 	switch {
 	case !a.RejectionReason.valid():
 		return bad("rejectionReason must be a code of lower-case letters, digits and hyphens, not %q", a.RejectionReason)
+	case !text(a.Message):
+		return bad("message must be UTF-8 of at most %d bytes", MaxText)
 	case a.AlternativeSuggestion != "" && agent.CheckID(a.AlternativeSuggestion) != nil:
 		return bad("alternativeSuggestion must be an agent's id, not %q", a.AlternativeSuggestion)
 	}
 	return nil
 }
 
-func (p payload) proposal(from, to, thread string) Proposal {
+func (o Offer) proposal(from, to, thread string) Proposal {
 	return Proposal{
-		ID: p.ProposalID, TaskDescription: p.TaskDescription, RequiredCapabilities: slices.Clone(p.RequiredCapabilities),
-		EstimatedComplexity: p.EstimatedComplexity, DeadlineMs: p.DeadlineMs, EscalationJustification: p.EscalationJustification,
-		Input: slices.Clone(p.Input), Proposer: from, Recipient: to, Status: Pending, CorrelationID: thread,
+		ID: o.ProposalID, TaskDescription: o.TaskDescription, RequiredCapabilities: slices.Clone(o.RequiredCapabilities),
+		EstimatedComplexity: o.EstimatedComplexity, DeadlineMs: o.DeadlineMs, EscalationJustification: o.EscalationJustification,
+		Input: slices.Clone(o.Input), Proposer: from, Recipient: to, Status: Pending, CorrelationID: thread,
 	}
 }
 
 // settle returns the proposal as the answer leaves it.
-func (p Proposal) settle(t envelope.Type, a answer) Proposal {
+func (p Proposal) settle(t envelope.Type, a Answer) Proposal {
 	if t == envelope.TaskAccept {
 		p.Status, p.AcceptedBy, p.EstimatedCompletionMs = Accepted, a.AgentID, a.EstimatedCompletionMs
 		return p
 	}
-	p.Status, p.RejectionReason, p.AlternativeSuggestion = Rejected, a.RejectionReason, a.AlternativeSuggestion
+	p.Status, p.RejectionReason, p.RejectionMessage, p.AlternativeSuggestion = Rejected, a.RejectionReason, a.Message, a.AlternativeSuggestion
 	return p
 }

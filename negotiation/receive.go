@@ -31,21 +31,17 @@ func (n *Negotiator) keep(e *envelope.Envelope) {
 }
 
 func (n *Negotiator) receiveProposal(ctx context.Context, e *envelope.Envelope) {
-	var wire payload
-	if err := e.Unmarshal(&wire); err != nil {
-		n.turnDown(ctx, e, "", InvalidProposal, &Error{Code: CodeInvalid, Message: "the payload is not a proposal", Err: err})
-		return
-	}
-	if err := wire.check(); err != nil {
-		n.turnDown(ctx, e, wire.ProposalID, InvalidProposal, err)
+	offer, err := DecodeOffer(e)
+	if err != nil {
+		n.turnDown(ctx, e, offer.ProposalID, InvalidProposal, err)
 		return
 	}
 	thread := e.CorrelationID
 	if thread == "" {
 		thread = e.ID
 	}
-	p := wire.proposal(e.Sender, n.id, thread)
-	switch err := n.open(p, wire.deadline()); {
+	p := offer.proposal(e.Sender, n.id, thread)
+	switch err := n.open(p, offer.deadline()); {
 	case err == nil:
 		n.o.Threads.Add(e)
 		n.proposed.call(ctx, p)
@@ -59,12 +55,12 @@ func (n *Negotiator) receiveProposal(ctx context.Context, e *envelope.Envelope) 
 // turnDown rejects a proposal that the agent's handlers never see.
 func (n *Negotiator) turnDown(ctx context.Context, e *envelope.Envelope, id string, why Reason, cause error) {
 	n.complain(e, cause)
-	a := answer{ProposalID: id, AgentID: n.id, RejectionReason: why}
+	a := Answer{ProposalID: id, AgentID: n.id, RejectionReason: why, Message: clip(cause.Error())}
 	n.reply(ctx, e, envelope.TaskReject, a)
 }
 
 func (n *Negotiator) receiveAnswer(ctx context.Context, e *envelope.Envelope) {
-	var a answer
+	var a Answer
 	if err := e.Unmarshal(&a); err != nil {
 		n.complain(e, &Error{Code: CodeInvalid, Message: "the payload is not an answer", Err: err})
 		return
@@ -91,7 +87,7 @@ func inVain(code Code, p Proposal) bool {
 }
 
 // take enters an answer. With an error it returns the proposal as it stands.
-func (n *Negotiator) take(e *envelope.Envelope, a answer) (Proposal, *Error) {
+func (n *Negotiator) take(e *envelope.Envelope, a Answer) (Proposal, *Error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	x := n.book.entries[a.ProposalID]
@@ -109,7 +105,7 @@ func (n *Negotiator) take(e *envelope.Envelope, a answer) (Proposal, *Error) {
 }
 
 func (n *Negotiator) refuse(ctx context.Context, e *envelope.Envelope, why *Error) {
-	r := refusal{ProposalID: why.ProposalID, Code: why.Code, Message: why.Message}
+	r := Refusal{ProposalID: why.ProposalID, Code: why.Code, Message: why.Message}
 	n.reply(ctx, e, envelope.ErrorMessage, r)
 }
 
@@ -127,7 +123,7 @@ func (n *Negotiator) reply(ctx context.Context, e *envelope.Envelope, t envelope
 
 // receiveRefusal hears from the proposer that an acceptance does not count.
 func (n *Negotiator) receiveRefusal(ctx context.Context, e *envelope.Envelope) {
-	var r refusal
+	var r Refusal
 	if e.Unmarshal(&r) != nil || r.ProposalID == "" {
 		return // an error about something else
 	}
@@ -151,7 +147,7 @@ func (n *Negotiator) receiveRefusal(ctx context.Context, e *envelope.Envelope) {
 // complain records what is wrong with an envelope.
 func (n *Negotiator) complain(e *envelope.Envelope, err error) {
 	event := telemetry.Of(telemetry.ErrorEvent, e)
-	event.Code, event.Detail = string(codeOf(err)), err.Error()
+	event.Code, event.Detail = string(codeOf(err)), clip(err.Error())
 	if codeOf(err) == CodeForged {
 		event.Type = telemetry.Security
 	}

@@ -57,7 +57,8 @@ type Pending struct {
 }
 
 // Start is [Hub.SendAndWait] in two steps, for one who has something to do once
-// the message is taken. It does not wait for the store. The caller calls
+// the message is taken. It does not wait for the store,
+// see [Pending.Stored]. The caller calls
 // [Pending.Wait], once.
 func (h *Hub) Start(ctx context.Context, req SendRequest) (*Pending, error) {
 	t, err := h.accept(ctx, req)
@@ -74,6 +75,10 @@ func (p *Pending) TaskID() a2a.TaskID { return p.t.id }
 
 // ContextID returns the conversation of the task.
 func (p *Pending) ContextID() string { return p.t.contextID }
+
+// Stored returns when the message is in the store: before that nobody should be
+// told that it is taken.
+func (p *Pending) Stored(ctx context.Context) error { return p.t.ensureStored(ctx) }
 
 // Wait is the second step of [Hub.SendAndWait].
 func (p *Pending) Wait(ctx context.Context) (*a2a.Task, error) {

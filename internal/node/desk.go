@@ -18,6 +18,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/negotiation"
 )
 
 // desk takes the envelopes for one agent and answers in its name. The router
@@ -29,8 +30,9 @@ type desk struct {
 	access *parley.Agent // the agent's place in the node
 	card   agent.Card    // as it was registered last
 
-	mu   sync.Mutex
-	mean time.Duration // of the tasks that ended well, the latest counting most
+	mu     sync.Mutex
+	offers map[offerKey]undertaking
+	mean   time.Duration // of the tasks that ended well, the latest counting most
 }
 
 // handle takes one envelope. Answers and notifications are not for a coding
@@ -43,6 +45,8 @@ func (d *desk) handle(ctx context.Context, e *envelope.Envelope) {
 	case envelope.TaskProposal:
 		take, answered = d.propose, true
 	case envelope.Notification:
+	case envelope.ErrorMessage:
+		take = d.overruled
 	default:
 		return
 	}
@@ -260,57 +264,109 @@ func (s *streamer) end(ctx context.Context) {
 	s.d.reply(ctx, s.e, envelope.StreamEnd, r)
 }
 
+// offerKey names a proposal: ids of proposals are their senders' own.
+type offerKey struct{ sender, id string }
+
+// undertaking is a proposal whose task is under way.
+type undertaking struct {
+	thread string
+	task   a2a.TaskID
+}
+
 // propose accepts a task that the agent can do, or rejects it (Req 7.2, 7.3), and
 // answers with what came of it, all in the proposal's thread (Req 7.5).
+//
+// The time for an answer is the proposer's to count; it says if it is over, see
+// overruled.
 func (d *desk) propose(ctx context.Context, e *envelope.Envelope) (follow func()) {
-	p, err := readProposal(e.Payload)
+	offer, err := negotiation.DecodeOffer(e)
 	if err != nil {
-		return d.rejecting(ctx, e, p, "INVALID_PROPOSAL", err.Error())
+		return d.rejecting(ctx, e, offer, negotiation.InvalidProposal, err.Error())
 	}
-	if late := time.Since(e.Time()); float64(late.Milliseconds()) > p.DeadlineMs {
-		return d.rejecting(ctx, e, p, "DEADLINE_PASSED", "the time for an answer was over when the proposal came")
+	key := offerKey{e.Sender, offer.ProposalID}
+	if d.undertakes(key) {
+		return nil // the same once more: the first one counts
 	}
 	card, err := d.n.Registry().Get(d.id)
 	if err != nil {
 		return nil // the agent is being removed
 	}
-	for _, c := range p.RequiredCapabilities {
+	for _, c := range offer.RequiredCapabilities {
 		if !card.Has(c) {
-			return d.rejecting(ctx, e, p, "CAPABILITY_MISSING", fmt.Sprintf("%s does not offer %q now", d.id, cut(c, agent.MaxIDLength)))
+			return d.rejecting(ctx, e, offer, negotiation.MissingCapability, fmt.Sprintf("%s does not offer %q now", d.id, c))
 		}
 	}
-	req, err := textRequest(p.TaskDescription)
+	req, err := offerRequest(offer)
 	if err != nil {
-		return d.rejecting(ctx, e, p, "INVALID_PROPOSAL", err.Error())
+		return d.rejecting(ctx, e, offer, negotiation.InvalidProposal, err.Error())
 	}
 	send, err := d.message(ctx, e, req)
-	if err == nil {
-		var pending *hub.Pending
-		if pending, err = d.n.hub.Start(ctx, send); err == nil {
-			return func() {
-				d.reply(ctx, e, envelope.TaskAccept, accepted{
-					AgentID: d.id, EstimatedCompletionMs: d.estimate().Milliseconds(),
-					TaskID: string(pending.TaskID()), ContextID: pending.ContextID(),
-				})
-				d.await(ctx, e, pending)
-			}
-		}
+	if err != nil {
+		return d.rejecting(ctx, e, offer, reasonFrom(err), failureFrom(err).Message)
 	}
-	f := failureFrom(err)
-	return d.rejecting(ctx, e, p, f.Code, f.Message)
+	pending, err := d.n.hub.Start(ctx, send)
+	if err != nil {
+		return d.rejecting(ctx, e, offer, reasonFrom(err), failureFrom(err).Message)
+	}
+	d.mu.Lock()
+	d.offers[key] = undertaking{thread: e.Thread(), task: pending.TaskID()}
+	d.mu.Unlock()
+	return func() {
+		defer func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			delete(d.offers, key)
+		}()
+		d.carryOut(ctx, e, offer, pending)
+	}
 }
 
-func (d *desk) rejecting(ctx context.Context, e *envelope.Envelope, p proposal, code, reason string) (follow func()) {
+// carryOut accepts a proposal, once its task is stored, and answers when the task
+// has come to rest.
+func (d *desk) carryOut(ctx context.Context, e *envelope.Envelope, offer negotiation.Offer, pending *hub.Pending) {
+	if err := pending.Stored(ctx); err == nil { // else await tells how it ended
+		d.reply(ctx, e, envelope.TaskAccept, accepted{
+			Answer: negotiation.Answer{ProposalID: offer.ProposalID, AgentID: d.id, EstimatedCompletionMs: d.estimate().Milliseconds()},
+			TaskID: string(pending.TaskID()), ContextID: pending.ContextID(),
+		})
+	}
+	d.await(ctx, e, pending)
+}
+
+func (d *desk) undertakes(key offerKey) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, known := d.offers[key]
+	return known
+}
+
+// overruled hears from a proposer that an acceptance does not count, because it
+// came too late, say, and ends the task.
+func (d *desk) overruled(ctx context.Context, e *envelope.Envelope) (follow func()) {
+	var r negotiation.Refusal
+	if e.Unmarshal(&r) != nil {
+		return nil // an error about something else
+	}
+	d.mu.Lock()
+	u, known := d.offers[offerKey{e.Sender, r.ProposalID}]
+	d.mu.Unlock()
+	if !known || u.thread != e.Thread() {
+		return nil
+	}
+	return func() { d.cancel(ctx, e, u.task) }
+}
+
+func (d *desk) rejecting(ctx context.Context, e *envelope.Envelope, o negotiation.Offer, why negotiation.Reason, message string) (follow func()) {
 	return func() {
-		d.reply(ctx, e, envelope.TaskReject, rejected{
-			AgentID: d.id, ReasonCode: code, RejectionReason: reason, AlternativeSuggestion: d.alternative(e, p),
+		d.reply(ctx, e, envelope.TaskReject, negotiation.Answer{
+			ProposalID: o.ProposalID, AgentID: d.id, RejectionReason: why, Message: cut(message, 1000), AlternativeSuggestion: d.alternative(e, o),
 		})
 	}
 }
 
 // alternative returns another agent of the hub that has what a proposal requires
 // and that its sender may see and address, "" if there is none.
-func (d *desk) alternative(e *envelope.Envelope, p proposal) string {
+func (d *desk) alternative(e *envelope.Envelope, p negotiation.Offer) string {
 	view, err := d.n.node.Router().Discover(e.Sender)
 	if err != nil || len(p.RequiredCapabilities) == 0 {
 		return ""
@@ -343,13 +399,13 @@ func (d *desk) estimate() time.Duration {
 	mean := d.mean
 	d.mu.Unlock()
 	if mean > 0 {
-		return max(mean, time.Millisecond)
+		return min(max(mean, time.Millisecond), negotiation.MaxEstimate)
 	}
 	info, err := d.n.hub.Agent(d.id)
 	if err != nil {
 		return time.Millisecond // it is being removed; the task will say so
 	}
-	return info.Definition.Limits.Run
+	return min(max(info.Definition.Limits.Run, time.Millisecond), negotiation.MaxEstimate)
 }
 
 // maxCanceled is how many tasks of a thread one notification ends.
@@ -374,12 +430,17 @@ func (d *desk) notified(ctx context.Context, e *envelope.Envelope) (follow func(
 	}
 	return func() {
 		for _, t := range running {
-			_, err := d.n.hub.Cancel(ctx, t.ID)
-			he, ok := errors.AsType[*hub.Error](err)
-			if err != nil && !(ok && he.Code == hub.CodeNotCancelable) { // it has just ended
-				d.fail(ctx, e, failureFrom(err))
-			}
+			d.cancel(ctx, e, t.ID)
 		}
+	}
+}
+
+// cancel ends a task; whoever waits for it hears of that.
+func (d *desk) cancel(ctx context.Context, e *envelope.Envelope, id a2a.TaskID) {
+	_, err := d.n.hub.Cancel(ctx, id)
+	he, ok := errors.AsType[*hub.Error](err)
+	if err != nil && !(ok && he.Code == hub.CodeNotCancelable) { // it has just ended
+		d.fail(ctx, e, failureFrom(err))
 	}
 }
 

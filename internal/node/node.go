@@ -251,7 +251,7 @@ func (n *Node) present(card agent.Card) error {
 	d := n.desks[card.ID]
 	n.mu.Unlock()
 	if d == nil {
-		d = &desk{n: n, id: card.ID}
+		d = &desk{n: n, id: card.ID, offers: make(map[offerKey]undertaking)}
 		access, err := n.node.Join(card, d.handle)
 		if err != nil {
 			return err

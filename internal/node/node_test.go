@@ -21,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/hubcards"
 	"github.com/parleyhub/parley/router"
@@ -484,37 +485,167 @@ func TestProposals(t *testing.T) {
 		t.Errorf("%+v, %+v", yes, done)
 	}
 
-	late := proposalFor()
-	late["deadlineMs"] = 0.001
 	shapeless := proposalFor()
 	delete(shapeless, "estimatedComplexity")
 	for _, tc := range []struct {
 		payload       any
 		code, instead string
 	}{
-		{proposalFor("work.digger"), "CAPABILITY_MISSING", "digger"},
-		{proposalFor("work.nobody"), "CAPABILITY_MISSING", ""},
-		{shapeless, "INVALID_PROPOSAL", ""},
-		{"dig", "INVALID_PROPOSAL", ""},
+		{proposalFor("work.digger"), "missing-capability", "digger"},
+		{proposalFor("work.nobody"), "missing-capability", ""},
+		{shapeless, "invalid-proposal", ""},
+		{"dig", "invalid-proposal", ""},
 	} {
 		p.send(t, "worker", envelope.TaskProposal, tc.payload)
-		var no struct{ AgentID, ReasonCode, RejectionReason, AlternativeSuggestion string }
+		var no negotiation.Answer
 		p.next(t, envelope.TaskReject, &no)
-		if no.AgentID != "worker" || no.ReasonCode != tc.code || no.RejectionReason == "" || no.AlternativeSuggestion != tc.instead {
+		if no.AgentID != "worker" || string(no.RejectionReason) != tc.code || no.Message == "" || no.ProposalID == "" || no.AlternativeSuggestion != tc.instead {
 			t.Errorf("%v: %+v", tc.payload, no)
 		}
 	}
-	old, err := envelope.NewFactory(agent.Identity{ID: "visitor", Tier: agent.L3}).WithClock(func() time.Time { return time.Now().Add(-time.Minute) }).
-		New("worker", envelope.TaskProposal, late)
+}
+
+// negotiate has a peer negotiate with the library's own Negotiator.
+func (p *peer) negotiate(t *testing.T, o negotiation.Options) *negotiation.Negotiator {
+	t.Helper()
+	n, err := negotiation.New(p.node.Router(), p.ID(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func termsOf(task string, capabilities ...string) negotiation.Terms {
+	return negotiation.Terms{TaskDescription: task, RequiredCapabilities: capabilities, EstimatedComplexity: negotiation.Simple,
+		Deadline: time.Minute, Input: json.RawMessage(`{"deep":9007199254740993}`)}
+}
+
+// Req 7.1 to 7.3 and 7.5: a Negotiator of another process proposes to an agent of
+// the hub, and understands its answers.
+func TestANegotiatorElsewhereProposesToTheHubsAgents(t *testing.T) {
+	a, b := newActor(), newActor()
+	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: a}, {Definition: definition("digger", nil), Runner: b}}})
+	p := r.peer(t, visitor(agent.L3, ""))
+	n := p.negotiate(t, negotiation.Options{})
+
+	asked, err := n.Propose(t.Context(), "worker", termsOf("dig", "work"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := n.Wait(t.Context(), asked.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Status != negotiation.Accepted || got.AcceptedBy != "worker" || got.EstimatedCompletionMs < 1 {
+		t.Errorf("%+v", got)
+	}
+	p.next(t, envelope.TaskAccept, nil)
+	if done := p.next(t, envelope.Response, nil); done.CorrelationID != asked.CorrelationID {
+		t.Errorf("the answer is in thread %q, not %q", done.CorrelationID, asked.CorrelationID)
+	}
+	if prompt := <-a.turns; !strings.HasPrefix(prompt, "dig") || !strings.Contains(prompt, "9007199254740993") {
+		t.Errorf("the agent was asked %q", prompt)
+	}
+
+	if asked, err = n.Propose(t.Context(), "worker", termsOf("dig", "work.digger")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = n.Wait(t.Context(), asked.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got.Status != negotiation.Rejected || got.RejectionReason != negotiation.MissingCapability || got.RejectionMessage == "" || got.AlternativeSuggestion != "digger" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The proposer's clock counts, whatever the envelope's timestamp says; a task that
+// was accepted in vain is not gone on with.
+func TestATaskThatWasAcceptedTooLateIsEnded(t *testing.T) {
+	r, a := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	payload := proposalFor()
+	payload["proposalId"], payload["taskDescription"] = "p1", "hang: until the end"
+	old, err := envelope.NewFactory(agent.Identity{ID: "visitor", Tier: agent.L3}).WithClock(func() time.Time { return time.Now().Add(-time.Hour) }).
+		New("worker", envelope.TaskProposal, payload)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.SendEnvelope(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	var no struct{ ReasonCode string }
-	if p.next(t, envelope.TaskReject, &no); no.ReasonCode != "DEADLINE_PASSED" {
-		t.Errorf("%+v", no)
+	<-a.started
+	accept := p.next(t, envelope.TaskAccept, nil)
+	if _, err := p.Reply(t.Context(), accept, envelope.ErrorMessage, negotiation.Refusal{ProposalID: "p1", Code: negotiation.CodeTimeout, Message: "too late"}); err != nil {
+		t.Fatal(err)
+	}
+	var failed reply
+	if p.next(t, envelope.ErrorMessage, &failed); failed.Code != "TASK_CANCELED" {
+		t.Errorf("%+v", failed)
+	}
+}
+
+// Only the proposer can take its proposal back, and only in its thread.
+func TestOthersEndNoTaskOfAProposal(t *testing.T) {
+	r, a := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	n := p.negotiate(t, negotiation.Options{})
+	asked, err := n.Propose(t.Context(), "worker", termsOf("hang: until the end"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-a.started
+	p.next(t, envelope.TaskAccept, nil)
+	refusal := negotiation.Refusal{ProposalID: asked.ID, Code: negotiation.CodeTimeout}
+	card := visitor(agent.L3, "")
+	card.ID = "stranger"
+	stranger := r.peer(t, card)
+	for _, from := range []*peer{p, stranger} { // not in the thread, and not the proposer
+		e, err := envelope.New(from.ID(), "worker", envelope.ErrorMessage, refusal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if from == stranger {
+			e.CorrelationID = asked.CorrelationID
+		}
+		if _, err := from.SendEnvelope(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What comes behind them on the same channels is answered: they were handled.
+	stranger.send(t, "worker", envelope.Request, nil)
+	stranger.next(t, envelope.ErrorMessage, nil)
+	p.send(t, "worker", envelope.Request, nil)
+	var failed reply
+	if p.next(t, envelope.ErrorMessage, &failed); failed.Code != "INVALID_PAYLOAD" {
+		t.Errorf("%+v", failed)
+	}
+	page, err := r.hub.Tasks(t.Context(), hub.TaskQuery{AgentID: "worker"})
+	if err != nil || len(page.Tasks) != 1 || page.Tasks[0].Status.State.Terminal() {
+		t.Errorf("%v, %+v", err, page.Tasks)
+	}
+}
+
+// A proposal that comes twice is one task.
+func TestAProposalThatIsRepeatedIsOneTask(t *testing.T) {
+	r, a := simple(t)
+	p := r.peer(t, visitor(agent.L3, ""))
+	payload := proposalFor()
+	payload["proposalId"], payload["taskDescription"] = "p1", "hang: until the end"
+	for range 2 {
+		p.send(t, "worker", envelope.TaskProposal, payload)
+	}
+	p.next(t, envelope.TaskAccept, nil)
+	<-a.started
+	p.send(t, "worker", envelope.Request, nil)
+	p.next(t, envelope.ErrorMessage, nil) // and no second acceptance before
+	page, err := r.hub.Tasks(t.Context(), hub.TaskQuery{AgentID: "worker"})
+	if err != nil || len(page.Tasks) != 1 {
+		t.Errorf("%v, %d tasks", err, len(page.Tasks))
 	}
 }
 

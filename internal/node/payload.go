@@ -11,6 +11,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/negotiation"
 )
 
 // request is what a request asks an agent for.
@@ -97,46 +98,25 @@ func dataPart(data []byte) (*a2a.Part, error) {
 	return a2a.NewDataPart(v), nil
 }
 
-// proposal is the payload of a task-proposal, as the specification has it.
-type proposal struct {
-	TaskDescription      string   `json:"taskDescription"`
-	RequiredCapabilities []string `json:"requiredCapabilities"`
-	EstimatedComplexity  string   `json:"estimatedComplexity"`
-	DeadlineMs           float64  `json:"deadlineMs"` // for the answer, after the envelope's timestamp
-}
-
-func readProposal(payload json.RawMessage) (proposal, error) {
-	var p proposal
-	if err := json.Unmarshal(payload, &p); err != nil {
-		return p, err
+// offerRequest is what a proposal asks for.
+func offerRequest(o negotiation.Offer) (request, error) {
+	r, err := textRequest(o.TaskDescription)
+	if err != nil || len(o.Input) == 0 || string(o.Input) == "null" {
+		return r, err
 	}
-	switch {
-	case strings.TrimSpace(p.TaskDescription) == "":
-		return p, errors.New("taskDescription is missing")
-	case p.RequiredCapabilities == nil:
-		return p, errors.New("requiredCapabilities is missing; it may be empty")
-	case p.EstimatedComplexity != "simple" && p.EstimatedComplexity != "medium" && p.EstimatedComplexity != "complex":
-		return p, errors.New("estimatedComplexity is not one of simple, medium, complex")
-	case p.DeadlineMs <= 0:
-		return p, errors.New("deadlineMs is not a positive number of milliseconds")
+	part, err := dataPart(o.Input)
+	if err != nil {
+		return request{}, err
 	}
-	return p, nil
+	r.parts = append(r.parts, part)
+	return r, nil
 }
 
 // accepted is the payload of a task-accept.
 type accepted struct {
-	AgentID               string `json:"agentId"`
-	EstimatedCompletionMs int64  `json:"estimatedCompletionMs"` // from now on
-	TaskID                string `json:"taskId"`
-	ContextID             string `json:"contextId"`
-}
-
-// rejected is the payload of a task-reject.
-type rejected struct {
-	AgentID               string `json:"agentId"`
-	ReasonCode            string `json:"reasonCode"`
-	RejectionReason       string `json:"rejectionReason"`
-	AlternativeSuggestion string `json:"alternativeSuggestion,omitempty"` // an agent that has what is required
+	negotiation.Answer
+	TaskID    string `json:"taskId"`
+	ContextID string `json:"contextId"`
 }
 
 // cancellation is the payload of a notification that ends the thread's tasks.
@@ -240,6 +220,15 @@ func failureFrom(err error) *failure {
 		return &failure{Code: "INTERNAL", Message: "the hub could not do it", Remedy: "see the hub's log"}
 	}
 	return &failure{Code: upper(string(he.Code)), Message: he.Message, Remedy: he.Remedy}
+}
+
+// reasonFrom tells the same as a reason for a rejection.
+func reasonFrom(err error) negotiation.Reason {
+	he, ok := errors.AsType[*hub.Error](err)
+	if !ok {
+		return "internal"
+	}
+	return negotiation.Reason(he.Code)
 }
 
 // upper writes a code of the hub as envelopes have them: TASK_NOT_FOUND.
