@@ -42,6 +42,7 @@ type Channel struct {
 	dying    transport.Conn // it sends no more; what has arrived on it is still read
 	joining  transport.Conn // the acceptor's, until the opener is ready
 	peer     string         // who the transport says is there
+	instance string         // the opener's process, if that is the other end
 	changed  chan struct{}  // closed at the next change; nil if nobody waits
 	out      outbox
 	in       inbox

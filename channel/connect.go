@@ -5,12 +5,14 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 )
 
@@ -174,8 +176,13 @@ func (c *Channel) hello() *transport.Hello {
 	card := c.m.introduce(c.local)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	instance := ""
+	if c.opener {
+		instance = c.m.instance
+	}
 	return &transport.Hello{
-		Version: transport.Version, Channel: c.id, Secret: c.secret, From: c.local, To: c.remote,
+		Instance: instance,
+		Version:  transport.Version, Channel: c.id, Secret: c.secret, From: c.local, To: c.remote,
 		Resume:   c.status != Connecting || c.out.sent > 0 || c.in.received > 0,
 		Received: c.in.received, Base: c.out.acked, Window: c.m.opts.Window, WindowBytes: c.m.opts.WindowBytes, Card: card,
 	}
@@ -335,6 +342,12 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 			return nil, false, &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error(), Err: err}
 		}
 	}
+	// Who knows the secret of a channel that is here speaks for its agent.
+	if _, known := m.Channel(h.Channel); !known {
+		if err := m.displace(h, conn.Peer()); err != nil {
+			return nil, false, err
+		}
+	}
 	if err := m.introduced(ctx, req); err != nil {
 		return nil, false, &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error(), Err: err}
 	}
@@ -346,6 +359,33 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	}
 	c, err = m.fresh(conn, h, via)
 	return c, true, err
+}
+
+// displace keeps two processes of one peer from speaking for the same agent, as two
+// that hold the same token could. The first one may as long as it is connected: the
+// other is refused. When its connections are broken, it has most likely been
+// started anew: the other takes its place, and what the first had open is closed.
+func (m *Manager) displace(h *transport.Hello, peer string) error {
+	var stale []*Channel
+	for _, c := range m.of(h.From) {
+		c.mu.Lock()
+		other, status := !c.opener && c.peer == peer && c.instance != h.Instance, c.status
+		c.mu.Unlock()
+		switch {
+		case !other:
+		case status == Reconnecting:
+			stale = append(stale, c)
+		case status != Closed:
+			err := &Error{Code: CodeRefused, ChannelID: h.Channel, Message: fmt.Sprintf("another process is connected that speaks for %q", h.From)}
+			m.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.Security, ChannelID: h.Channel, Sender: h.From, Recipient: h.To,
+				Code: string(CodeRefused), Detail: err.Message, Timestamp: time.Now().UnixMilli()})
+			return err
+		}
+	}
+	for _, c := range stale {
+		c.shut(c.errorf(CodeRefused, nil, "another process speaks for %q now", c.remote), nil)
+	}
+	return nil
 }
 
 // maxSeq bounds the numbers that a peer may begin with, so that counting on from
@@ -392,7 +432,7 @@ func (c *Channel) readmit(conn transport.Conn, h *transport.Hello) error {
 	if old := c.joining; old != nil {
 		c.tell(func() { closeConn(old) })
 	}
-	c.joining = conn
+	c.joining, c.instance = conn, h.Instance
 	return nil
 }
 
@@ -402,7 +442,7 @@ func (c *Channel) readmit(conn transport.Conn, h *transport.Hello) error {
 func (m *Manager) fresh(conn transport.Conn, h *transport.Hello, via agent.Transport) (*Channel, error) {
 	c := m.newChannel(h.Channel, h.To, h.From, h.Secret)
 	c.transport = via
-	c.peer = conn.Peer()
+	c.peer, c.instance = conn.Peer(), h.Instance
 	c.joining = conn
 	if h.Resume {
 		c.in.received = h.Base

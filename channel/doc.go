@@ -27,6 +27,14 @@
 // another schema version, is sent back: its sender is told as of any other
 // delivery that failed, and those behind it go on.
 //
+// # Who speaks for an agent
+//
+// Options.Authorize decides which peer may. Of two processes that are the same
+// peer to the transport, because they hold the same token, say, the first that
+// speaks for an agent does so as long as it is connected, and the other is
+// refused; when its connections are broken, the other takes its place, as a
+// process that was started anew does.
+//
 // # Bounds
 //
 // A sender holds at most Options.Window envelopes and Options.WindowBytes bytes

@@ -257,8 +257,61 @@ func TestIDDoesNotProveTheSecret(t *testing.T) {
 			t.Errorf("the channel is %s", s)
 		}
 		p := dialIn(t, l)
-		p.send(hello(func(h *transport.Hello) { h.Resume = true }))
+		p.send(hello(func(h *transport.Hello) { h.From, h.Resume = "pluto", true }))
 		p.next(transport.Accept)
+	})
+}
+
+// Two processes with one token are one peer: the second does not get what is for
+// the first, as long as that is there, and takes its place when it is not.
+func TestOneProcessAtATimeSpeaksForAnAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := telemetry.New(telemetry.Options{})
+		l := newLink(t, func(_, b *channel.Options) { b.Telemetry = rec })
+		join := func(instance, secret, to string) *peer {
+			p := dialIn(t, l)
+			p.send(hello(func(h *transport.Hello) {
+				h.Instance, h.Secret, h.Channel, h.To = instance, secret, channel.IDOf(secret), to
+			}))
+			return p
+		}
+		opened := func(p *peer) *channel.Channel {
+			p.next(transport.Accept)
+			p.send(transport.Frame{Kind: transport.Ready})
+			return <-l.taken
+		}
+		refused := func(p *peer) string {
+			f := p.next(transport.Refuse)
+			if f.Reason.Code != string(channel.CodeRefused) {
+				t.Errorf("%+v", f.Reason)
+			}
+			return f.Reason.Message
+		}
+		first := []*peer{join("one", "a", "venus"), nil}
+		mine := opened(first[0])
+		first[1] = join("one", "b", "earth") // the same process may have another
+		opened(first[1])
+		if m := refused(join("two", "c", "venus")); !strings.Contains(m, "another process") {
+			t.Error(m)
+		}
+		if n := rec.Metrics().SecurityEvents; n != 1 {
+			t.Errorf("%d security events", n)
+		}
+		if s := mine.Status(); s != channel.Open {
+			t.Errorf("the first's channel is %s", s)
+		}
+
+		first[0].conn.Close()
+		synctest.Wait()
+		refused(join("two", "c", "venus")) // it has a connection left
+		first[1].conn.Close()
+		synctest.Wait()
+		opened(join("two", "c", "venus"))
+		synctest.Wait()
+		if err := mine.Err(); code(err) != channel.CodeRefused {
+			t.Errorf("the first's channel ended with %v", err)
+		}
+		refused(join("one", "a", "venus")) // it has had its time
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 type Manager struct {
 	opts      Options
 	onChannel func(*Channel)
+	instance  string          // says that channels are opened by the same process
 	ctx       context.Context // ends with the manager
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup     // every goroutine
@@ -28,9 +29,10 @@ type Manager struct {
 
 	mu     sync.Mutex
 	byID   map[string]*Channel
-	byPair map[pair]*Channel // the latest between two agents
-	gone   map[string]bool   // channels that ended for good, so that none is resumed
-	past   []string          // the same, oldest first
+	byPair map[pair]*Channel     // the latest between two agents
+	remote map[string][]*Channel // by the agent at the other end
+	gone   map[string]bool       // channels that ended for good, so that none is resumed
+	past   []string              // the same, oldest first
 	closed bool
 }
 
@@ -41,7 +43,8 @@ type pair struct{ local, remote string }
 // that a peer has opened, as soon as it is open. What arrives waits until a
 // handler is added. onChannel must not block.
 func NewManager(o Options, onChannel func(*Channel)) *Manager {
-	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, byID: make(map[string]*Channel), byPair: make(map[pair]*Channel), gone: make(map[string]bool)}
+	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, instance: newSecret(), byID: make(map[string]*Channel), byPair: make(map[pair]*Channel),
+		remote: make(map[string][]*Channel), gone: make(map[string]bool)}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
 }
@@ -113,6 +116,7 @@ func (m *Manager) add(c *Channel) error {
 	}
 	m.byID[c.id] = c
 	m.byPair[pair{c.local, c.remote}] = c
+	m.remote[c.remote] = append(m.remote[c.remote], c)
 	return nil
 }
 
@@ -121,6 +125,10 @@ func (m *Manager) forget(c *Channel) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.byID, c.id)
+	rest := slices.DeleteFunc(m.remote[c.remote], func(have *Channel) bool { return have == c })
+	if m.remote[c.remote] = rest; len(rest) == 0 {
+		delete(m.remote, c.remote)
+	}
 	if p := (pair{c.local, c.remote}); m.byPair[p] == c {
 		delete(m.byPair, p)
 	}
@@ -213,6 +221,13 @@ func (m *Manager) Channels() []*Channel {
 	}
 	slices.SortFunc(list, func(a, b *Channel) int { return cmp.Compare(a.id, b.id) })
 	return list
+}
+
+// of returns the channels to a remote agent that are not closed.
+func (m *Manager) of(remote string) []*Channel {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.remote[remote])
 }
 
 // Forward sends an envelope of a local agent to a remote one over the channel

@@ -109,9 +109,12 @@ type Hello struct {
 	Channel string `json:"channel"` // the channel's id
 	// Secret was chosen by the opener; only who knows it can resume the channel.
 	Secret string `json:"secret,omitempty"`
-	From   string `json:"from"` // agent id of this end
-	To     string `json:"to"`   // agent id of the other end
-	Resume bool   `json:"resume,omitempty"`
+	// Instance was chosen by the opener's process, at random. It tells two processes
+	// apart that speak for an agent of the same id; only the acceptor sees it.
+	Instance string `json:"instance,omitempty"`
+	From     string `json:"from"`             // agent id of this end
+	To       string `json:"to"`               // agent id of the other end
+	Resume   bool   `json:"resume,omitempty"` // the channel was open before
 	// Received is the highest number up to which this end has all envelopes.
 	Received uint64 `json:"received"`
 	// Base is the highest number up to which this end knows that the other has
