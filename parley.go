@@ -20,7 +20,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -42,7 +41,7 @@ type Options struct {
 	// Router sets up the router. The node sets its Forwarder.
 	Router router.Options
 	// Channels sets up the channels. Dialers is what reaches other processes. The
-	// node sets Resolve, Authorize, Introduce, Introduced and Telemetry.
+	// node sets Resolve, Authorize, Introduce, Introduced, Ended and Telemetry.
 	Channels channel.Options
 	// Trust decides whether a peer may bring in an agent with this card, for a
 	// channel to the local agent r.To; r.Peer is who the transport says it is. The
@@ -63,6 +62,7 @@ type Node struct {
 	ctx      context.Context // ends with the node
 	cancel   context.CancelFunc
 	serving  sync.WaitGroup
+	cards    sync.Mutex // held while a peer's card comes or goes
 
 	mu        sync.Mutex
 	listeners []transport.Listener
@@ -79,7 +79,7 @@ func New(o Options) (*Node, error) {
 		o.Router.Telemetry = telemetry.New(telemetry.Options{})
 	}
 	c := o.Channels
-	c.Resolve, c.Authorize, c.Introduce, c.Introduced = n.resolve, n.authorize, n.introduce, n.introduced
+	c.Resolve, c.Authorize, c.Introduce, c.Introduced, c.Ended = n.resolve, n.authorize, n.introduce, n.introduced, n.forget
 	c.Telemetry = telemetry.SinkFunc(func(e telemetry.Event) {
 		if e.Type != telemetry.MessageSent && e.Type != telemetry.MessageReceived { // the router counts these
 			o.Router.Telemetry.Emit(e)
@@ -181,24 +181,22 @@ func (n *Node) adopt(c *channel.Channel) {
 		// Its error is an event of the router's; the channel has nobody to tell.
 		_, _ = n.router.Receive(ctx, c.LocalAgent(), e)
 	})
-	c.OnStatus(func(s channel.Status) {
-		if s == channel.Closed {
-			n.forget(c.RemoteAgent())
-		}
-	})
 }
 
 // peerPrefix marks cards that came over a channel, by the peer's name.
 const peerPrefix = "peer:"
 
 // forget drops the card of an agent that came over a channel, when its last
-// channel is closed.
-func (n *Node) forget(remote string) {
+// channel has ended.
+func (n *Node) forget(c *channel.Channel) {
+	n.cards.Lock() // a new channel's card comes after its look, or before
+	defer n.cards.Unlock()
+	remote := c.RemoteAgent()
 	source := n.registry.Source(remote)
 	if !strings.HasPrefix(source, peerPrefix) {
 		return // discovery looks after it
 	}
-	if !slices.ContainsFunc(n.channels.Channels(), func(c *channel.Channel) bool { return c.RemoteAgent() == remote }) {
+	if len(n.channels.With(remote)) == 0 {
 		n.registry.Lost(remote, source)
 	}
 }
@@ -301,6 +299,8 @@ func (n *Node) bring(r channel.Request) error {
 	if discovered {
 		return nil
 	}
+	n.cards.Lock()
+	defer n.cards.Unlock()
 	_, err = n.registry.Hold(card, peerPrefix+r.Peer)
 	return err
 }

@@ -219,6 +219,71 @@ func TestPeersCannotTakeAgentsOver(t *testing.T) {
 }
 
 // What a peer says of its tier in an envelope does not count; its card does.
+// dialer hands out connections that a test has changed.
+type dialer struct {
+	transport.Dialer
+	change func(transport.Conn) transport.Conn
+}
+
+func (d dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
+	conn, err := d.Dialer.Dial(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return d.change(conn), nil
+}
+
+// shy hangs up instead of saying the last word of the handshake.
+type shy struct{ transport.Conn }
+
+func (c shy) Send(ctx context.Context, frames []transport.Frame) error {
+	if frames[0].Kind == transport.Ready {
+		return errors.Join(c.Close(), errors.New("no"))
+	}
+	return c.Conn.Send(ctx, frames)
+}
+
+// lingering takes its time to end.
+type lingering struct{ transport.Conn }
+
+func (c lingering) Close() error {
+	<-time.After(time.Second)
+	return c.Conn.Close()
+}
+
+// A card that came over a channel goes with it, however the channel ends: else
+// peers could fill the registry.
+func TestCardsGoWithTheirChannels(t *testing.T) {
+	for name, change := range map[string]func(transport.Conn) transport.Conn{
+		"that never opened":        func(c transport.Conn) transport.Conn { return shy{c} },
+		"that takes time to end":   func(c transport.Conn) transport.Conn { return lingering{c} },
+		"that ends as it ought to": func(c transport.Conn) transport.Conn { return c },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var net memory.Network
+				here := newSite(t, &net, "here", func(o *parley.Options) {
+					o.Channels.Dialers[agent.TransportLocal] = dialer{&net, change}
+					o.Channels.ReconnectTimeout = time.Second
+				})
+				there := newSite(t, &net, "there", nil)
+				here.join(t, card("mars"))
+				there.join(t, card("venus"))
+				if c, err := here.Connect(t.Context(), "mars", "venus", there.at); err == nil {
+					synctest.Wait()
+					c.Close()
+				}
+				synctest.Wait()
+				for _, s := range []site{here, there} {
+					if remote := s.Registry().Remote(); len(remote) > 0 {
+						t.Errorf("%s is known though no channel is left", remote[0].ID)
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestRemoteEnvelopesAreHeldAgainstTheCard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net memory.Network

@@ -139,6 +139,9 @@ func (c *Channel) connect() (transport.Conn, error) {
 	}
 	if err := c.shakeHands(ctx, conn); err != nil {
 		closeConn(conn)
+		if c.Status() == Closed {
+			c.m.forget(c) // once more: the introduction may have come after the end
+		}
 		return nil, err
 	}
 	return conn, nil
@@ -342,23 +345,35 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 			return nil, false, &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error(), Err: err}
 		}
 	}
-	// Who knows the secret of a channel that is here speaks for its agent.
-	if _, known := m.Channel(h.Channel); !known {
-		if err := m.displace(h, conn.Peer()); err != nil {
-			return nil, false, err
+	refused := func(err error) error {
+		return &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error(), Err: err}
+	}
+	if c, known := m.Channel(h.Channel); known { // who knows its secret speaks for its agent
+		if err := m.introduced(ctx, req); err != nil {
+			return nil, false, refused(err)
 		}
-	}
-	if err := m.introduced(ctx, req); err != nil {
-		return nil, false, &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error(), Err: err}
-	}
-	if c, known := m.Channel(h.Channel); known {
-		return c, false, c.readmit(conn, h)
+		err := c.readmit(conn, h)
+		if err != nil && c.Status() == Closed {
+			m.forget(c) // once more: the introduction may have come after the end
+		}
+		return c, false, err
 	}
 	if m.buried(h.Channel) {
 		return nil, false, &Error{Code: CodeRefused, ChannelID: h.Channel, Message: "this channel is closed"}
 	}
-	c, err = m.fresh(conn, h, via)
-	return c, true, err
+	if err := m.displace(h, conn.Peer()); err != nil {
+		return nil, false, err
+	}
+	if c, err = m.fresh(conn, h, via); err != nil {
+		return nil, false, err
+	}
+	// Now that the channel is known: what the introduction leaves goes when it ends.
+	if err := m.introduced(ctx, req); err != nil {
+		err = refused(err)
+		c.part(conn, true, err)
+		return nil, false, err
+	}
+	return c, true, nil
 }
 
 // displace keeps two processes of one peer from speaking for the same agent, as two
@@ -367,7 +382,7 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 // started anew: the other takes its place, and what the first had open is closed.
 func (m *Manager) displace(h *transport.Hello, peer string) error {
 	var stale []*Channel
-	for _, c := range m.of(h.From) {
+	for _, c := range m.With(h.From) {
 		c.mu.Lock()
 		other, status := !c.opener && c.peer == peer && c.instance != h.Instance, c.status
 		c.mu.Unlock()
@@ -449,6 +464,7 @@ func (m *Manager) fresh(conn transport.Conn, h *transport.Hello, via agent.Trans
 		if m.opts.Checkpoints != nil {
 			handled, err := m.opts.Checkpoints.Load(h.Channel)
 			if err != nil {
+				c.cancel()
 				return nil, c.errorf(CodeRefused, err, "the channel's checkpoint cannot be read")
 			}
 			c.in.received = max(handled, h.Base)
@@ -457,6 +473,7 @@ func (m *Manager) fresh(conn transport.Conn, h *transport.Hello, via agent.Trans
 		c.out.sent, c.out.acked = h.Received, h.Received
 	}
 	if err := c.fits(h); err != nil {
+		c.cancel()
 		return nil, err
 	}
 	return c, m.add(c)

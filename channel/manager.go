@@ -122,6 +122,11 @@ func (m *Manager) add(c *Channel) error {
 
 // forget drops a closed channel.
 func (m *Manager) forget(c *Channel) {
+	m.drop(c)
+	c.protect(func() { m.opts.Ended(c) })
+}
+
+func (m *Manager) drop(c *Channel) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.byID, c.id)
@@ -223,8 +228,8 @@ func (m *Manager) Channels() []*Channel {
 	return list
 }
 
-// of returns the channels to a remote agent that are not closed.
-func (m *Manager) of(remote string) []*Channel {
+// With returns the channels to one remote agent that are not closed.
+func (m *Manager) With(remote string) []*Channel {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.remote[remote])

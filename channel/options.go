@@ -28,6 +28,9 @@ type Options struct {
 	// Introduced is told of the card that a peer sent, after Authorize; an error
 	// refuses the channel.
 	Introduced func(context.Context, Request) error
+	// Ended is told of each channel that has ended, one that never opened included,
+	// when it is no longer among [Manager.Channels], maybe twice. It must not block.
+	Ended func(*Channel)
 
 	Window      int // envelopes that were sent and not yet handled; 256
 	WindowBytes int // their bytes, about, at either end: what it holds for the other; 16 MiB
@@ -99,6 +102,9 @@ func (o Options) withDefaults() Options {
 	duration(&o.ReconnectTimeout, time.Minute)
 	if o.Telemetry == nil {
 		o.Telemetry = (*telemetry.Recorder)(nil)
+	}
+	if o.Ended == nil {
+		o.Ended = func(*Channel) {}
 	}
 	if o.OnDeliveryFailure == nil {
 		o.OnDeliveryFailure = func(*Channel, *envelope.Envelope, error) {}
