@@ -2,9 +2,11 @@ package telemetry
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Logger returns a sink that logs each event: security events and delivery
@@ -51,6 +53,68 @@ func levelOf(e Event) slog.Level {
 		return slog.LevelError
 	}
 	return slog.LevelDebug
+}
+
+// Limit returns a sink that hands on at most n warnings and errors of one type in
+// each period, so that whoever causes them from outside cannot fill a log. It
+// says so when it begins to leave events out, and afterwards, with the first one
+// that it hands on again, how many they were. Other events pass. Counters and the
+// audit log, which must have all, do not belong behind it.
+func Limit(next Sink, n int, period time.Duration) Sink {
+	return &limiter{next: next, n: n, period: period, windows: make(map[EventType]*window)}
+}
+
+// CodeOmitted is the code of events that stand for those that [Limit] left out.
+const CodeOmitted = "EVENTS_OMITTED"
+
+type limiter struct {
+	next   Sink
+	n      int
+	period time.Duration
+
+	mu      sync.Mutex
+	windows map[EventType]*window
+}
+
+type window struct {
+	began time.Time
+	seen  int
+}
+
+// Emit hands the event on, or counts it.
+func (l *limiter) Emit(e Event) {
+	if levelOf(e) < slog.LevelWarn {
+		l.next.Emit(e)
+		return
+	}
+	pass, notice := l.count(e.Type)
+	if notice != "" {
+		l.next.Emit(Event{Type: e.Type, Success: e.Success, Code: CodeOmitted, Detail: notice, Timestamp: e.Timestamp})
+	}
+	if pass {
+		l.next.Emit(e)
+	}
+}
+
+func (l *limiter) count(t EventType) (pass bool, notice string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.windows[t]
+	if w == nil {
+		w = &window{began: time.Now()}
+		l.windows[t] = w
+	}
+	if time.Since(w.began) >= l.period {
+		if omitted := w.seen - l.n; omitted > 0 {
+			notice = fmt.Sprintf("%d more events like this were left out", omitted)
+		}
+		*w = window{began: time.Now()}
+	}
+	w.seen++
+	if w.seen == l.n+1 {
+		notice = fmt.Sprintf("there are more than %d in %v: further events like this are left out for a while", l.n, l.period)
+	}
+	return w.seen <= l.n, notice
 }
 
 // Async hands events to a slow sink from a goroutine of its own.

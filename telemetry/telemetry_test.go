@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -239,6 +240,38 @@ func TestEventJSON(t *testing.T) {
 	if telemetry.OutcomeOf(nil) != telemetry.Success || telemetry.OutcomeOf(fmt.Errorf("x")) != telemetry.Failure {
 		t.Error("OutcomeOf is wrong")
 	}
+}
+
+// Peers can cause errors as fast as they like; a log must not grow as fast.
+func TestLimitKeepsFloodsOutOfALog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []telemetry.Event
+		sink := telemetry.Limit(telemetry.SinkFunc(func(e telemetry.Event) { got = append(got, e) }), 3, time.Minute)
+		failed := telemetry.Event{Type: telemetry.RoutingDecision, Success: telemetry.Failure, Code: "AGENT_NOT_FOUND"}
+		for range 1000 {
+			sink.Emit(failed)
+		}
+		if len(got) != 4 || got[2].Code != failed.Code || got[3].Code != telemetry.CodeOmitted {
+			t.Fatalf("%d events, the last %+v", len(got), got[len(got)-1])
+		}
+		got = nil
+		sink.Emit(telemetry.Event{Type: telemetry.Security})        // of another type
+		sink.Emit(telemetry.Event{Type: telemetry.RoutingDecision}) // a success
+		if len(got) != 2 {
+			t.Errorf("others are left out too: %+v", got)
+		}
+		got = nil
+		<-time.After(time.Minute)
+		sink.Emit(failed)
+		if len(got) != 2 || got[0].Code != telemetry.CodeOmitted || !strings.HasPrefix(got[0].Detail, "997 more") || got[1].Code != failed.Code {
+			t.Errorf("a minute later %+v", got)
+		}
+		got = nil
+		<-time.After(time.Minute)
+		if sink.Emit(failed); len(got) != 1 {
+			t.Errorf("after a quiet minute %+v", got)
+		}
+	})
 }
 
 func TestLoggerLevels(t *testing.T) {

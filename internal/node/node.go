@@ -63,6 +63,7 @@ const (
 	maxChannels = 10_000
 	maxCards    = 20_000
 	maxWork     = 2048 // envelopes whose answers are under way
+	maxLogged   = 60   // warnings or errors of one type in the log, in a minute
 )
 
 // Node is the hub's agents as cards. Make one with [Open] and [Node.Close] it in
@@ -106,7 +107,9 @@ func Open(o Options) (*Node, error) {
 		Registry: registry.Options{MaxCards: maxCards},
 		Router: router.Options{
 			Sandbox:   &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: o.CrossSandbox},
-			Telemetry: telemetry.New(telemetry.Options{Sinks: []telemetry.Sink{telemetry.Logger(o.Logger), telemetry.SinkFunc(n.auditChannels)}}),
+			Telemetry: telemetry.New(telemetry.Options{Sinks: []telemetry.Sink{
+				telemetry.Limit(telemetry.Logger(o.Logger), maxLogged, time.Minute), telemetry.SinkFunc(n.auditChannels),
+			}}),
 			Audit:     o.Audit,
 		},
 		Channels: channel.Options{MaxChannels: maxChannels},

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -647,6 +649,52 @@ func TestAProposalThatIsRepeatedIsOneTask(t *testing.T) {
 	if err != nil || len(page.Tasks) != 1 {
 		t.Errorf("%v, %d tasks", err, len(page.Tasks))
 	}
+}
+
+// A peer that is wrong a thousand times does not write a thousand lines.
+func TestPeersCannotFillTheLog(t *testing.T) {
+	var lines atomic.Int64
+	logger := slog.New(slog.NewTextHandler(writer(func(p []byte) { lines.Add(1) }), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	r := newRig(t, node.Options{Logger: logger}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: newActor()}}})
+	card, err := agent.Encode(visitor(agent.L3, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := channel.NewManager(channel.Options{
+		Dialers:   map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}},
+		Introduce: func(string) json.RawMessage { return card },
+	}, nil)
+	defer m.Close()
+	at, err := hubcards.Endpoint(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := m.OpenAt(t.Context(), "visitor", "worker", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		e, err := envelope.New("visitor", "nobody", envelope.Request, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Send(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := lines.Load(); n < 1 || n > 100 {
+		t.Errorf("the log has %d lines", n)
+	}
+}
+
+type writer func([]byte)
+
+func (w writer) Write(p []byte) (int, error) {
+	w(p)
+	return len(p), nil
 }
 
 // A peer does not come in above the tier that the hub allows.
