@@ -106,11 +106,11 @@ func Open(o Options) (*Node, error) {
 	n.node, err = parley.New(parley.Options{
 		Registry: registry.Options{MaxCards: maxCards},
 		Router: router.Options{
-			Sandbox:   &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: o.CrossSandbox},
+			Sandbox: &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: o.CrossSandbox},
 			Telemetry: telemetry.New(telemetry.Options{Sinks: []telemetry.Sink{
 				telemetry.Limit(telemetry.Logger(o.Logger), maxLogged, time.Minute), telemetry.SinkFunc(n.auditChannels),
 			}}),
-			Audit:     o.Audit,
+			Audit: o.Audit,
 		},
 		Channels: channel.Options{MaxChannels: maxChannels},
 		Trust:    n.trust,

@@ -206,18 +206,18 @@ func TestEnvelopesAreSentAgain(t *testing.T) {
 			}
 			continue
 		}
-		var a struct{ Text, ReasonCode string }
+		var a struct{ Text, RejectionReason string }
 		if err := o.Envelope.Unmarshal(&a); err != nil {
 			t.Fatal(err)
 		}
-		answers[o.Seq] = a.Text + a.ReasonCode
+		answers[o.Seq] = a.Text + a.RejectionReason
 	}
 	for seq, want := range map[uint64]replay.Kind{1: replay.Sent, 2: replay.Sent, 3: replay.Sent, 4: replay.Skipped, 5: replay.Failed, 6: replay.Failed, 7: replay.Sent} {
 		if kinds[seq] != want {
 			t.Errorf("record %d: %s, not %s", seq, kinds[seq], want)
 		}
 	}
-	for seq, want := range map[uint64]string{1: "hello", 2: "which?", 3: "did red", 7: "INVALID_PROPOSAL"} {
+	for seq, want := range map[uint64]string{1: "hello", 2: "which?", 3: "did red", 7: "invalid-proposal"} {
 		if answers[seq] != want {
 			t.Errorf("record %d: answered %q, not %q", seq, answers[seq], want)
 		}
