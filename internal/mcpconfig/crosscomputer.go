@@ -19,7 +19,7 @@ type CrossComputer struct {
 	Enabled         bool   `json:"enabled" doc:"Enable cross-computer agent communication features" default:"false"`
 	Local           bool   `json:"local" doc:"Use the agents' network on the bus of this computer's hub: nothing leaves the computer, and neither acknowledgment nor natsClusterUrls are needed" default:"false"`
 	Acknowledgment  string `json:"acknowledgment" doc:"User must set to 'I understand the security implications' to enable" max:"256"`
-	NATSClusterURLs []URL  `json:"natsClusterUrls" doc:"NATS cluster URLs for cross-computer communication" format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s,]+$" max:"32"`
+	NATSClusterURLs []URL  `json:"natsClusterUrls" doc:"NATS cluster URLs for cross-computer communication" format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s,]+$" max:"32" example:"nats://nats.example.com:4222"`
 	RegistryBucket  string `json:"registryBucket" doc:"NATS KV bucket name for agent registry" pattern:"^[a-zA-Z0-9_-]+$" max:"64" default:"agent-registry"`
 
 	HeartbeatInterval   int64    `json:"heartbeatInterval" doc:"Heartbeat interval in seconds" min:"10" max:"86400" default:"60"`

@@ -125,12 +125,12 @@ func (l *loader) load() (*Config, error) {
 		}
 	}
 	l.readEnvironment(parentsPath)
-	users := l.config.NATSURL
+	url, cluster := l.config.NATSURL, l.config.CrossComputer.ClusterURL()
 	if err := l.readProjectFile(); err != nil {
 		return nil, err
 	}
-	l.keepCredentials(users)
 	l.readEnvironment("")
+	l.keepCredentials(url, cluster)
 	l.finish()
 	if n := len(l.problems); n > MaxProblems {
 		l.problems = append(l.problems[:MaxProblems:MaxProblems], Problem{
@@ -142,37 +142,51 @@ func (l *loader) load() (*Config, error) {
 	return l.config, nil
 }
 
-// keepCredentials forgets the user's credentials where they stand beside a URL
-// that the project's file has replaced: they are for that server, and the
-// project's may be a stranger's, whose repository was cloned.
-func (l *loader) keepCredentials(users URL) {
+// keepCredentials forgets the logins of the user's file where the project's names
+// another server than it: they are for the user's own, and the project's may be a
+// stranger's, whose repository was cloned. url and cluster are the user's file's.
+func (l *loader) keepCredentials(url, cluster URL) {
 	c := l.config
-	if users == "" || c.NATSURL == users {
-		return
+	foreign := func(path string, now, users URL) bool {
+		return c.Origins[path].Layer == LayerProject && now != users
 	}
-	if c.Origins["natsCredentials.username"].Layer == LayerUser {
-		c.Credentials.Username = ""
-		delete(c.Origins, "natsCredentials.username")
+	toCluster := foreign("crossComputer.natsClusterUrls", c.CrossComputer.ClusterURL(), cluster)
+	if toCluster || foreign("natsUrl", c.NATSURL, url) { // both get them
+		forget(c, "natsCredentials.username", &c.Credentials.Username)
+		forget(c, "natsCredentials.password", &c.Credentials.Password)
 	}
-	if c.Origins["natsCredentials.password"].Layer == LayerUser {
-		c.Credentials.Password = ""
-		delete(c.Origins, "natsCredentials.password")
+	if toCluster {
+		forget(c, "crossComputer.token", &c.CrossComputer.Token)
+		forget(c, "crossComputer.nkeyFile", &c.CrossComputer.NKeyFile)
+		forget(c, "crossComputer.credsFile", &c.CrossComputer.CredsFile)
+	}
+}
+
+// forget takes back what the user's file has set at a path.
+func forget[T ~string](c *Config, path string, value *T) {
+	if c.Origins[path].Layer == LayerUser {
+		*value = ""
+		delete(c.Origins, path)
 	}
 }
 
 // findProject takes MCP_PROJECT_PATH, else the current directory
 // (REQ-PROJECT-001). Links are resolved so that one project has one identity.
 func (l *loader) findProject() error {
-	path, ok := l.src.LookupEnv("MCP_PROJECT_PATH")
+	what := "MCP_PROJECT_PATH"
+	path, ok := l.src.LookupEnv(what)
 	if !ok || path == "" {
-		path = l.src.WorkDir
+		what, path = "the project's directory", l.src.WorkDir
 	}
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(l.src.WorkDir, path)
 	}
 	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return fmt.Errorf("the project's directory cannot be used; set MCP_PROJECT_PATH to one that exists: %w", err)
+		return fmt.Errorf("%s must be a directory that exists: %w", what, err)
+	}
+	if info, err := os.Stat(resolved); err == nil && !info.IsDir() {
+		return fmt.Errorf("%s must be a directory: %s is a file", what, resolved)
 	}
 	l.config.ProjectPath = filepath.Clean(resolved)
 	return nil
@@ -193,6 +207,9 @@ func (l *loader) readProjectFile() error {
 			return err
 		}
 		if found {
+			if dir != l.config.ProjectPath {
+				l.checkOwner(path)
+			}
 			l.config.File, l.config.ProjectPath = path, dir
 			return nil
 		}
@@ -203,6 +220,16 @@ func (l *loader) readProjectFile() error {
 		dir = parent
 	}
 	return nil
+}
+
+// checkOwner refuses a file above the project's directory that belongs to somebody
+// else than the directory: in /tmp, say, anybody can leave one, and it may name any
+// server.
+func (l *loader) checkOwner(path string) {
+	if !sameOwner(path, l.config.ProjectPath) {
+		l.problem(path, "", "belongs to another user than "+l.config.ProjectPath+
+			": use it with MCP_CONFIG_PATH, or keep it from being looked for with NATS_MCP_SEARCH_PARENTS=0")
+	}
 }
 
 func (l *loader) readNamedFile(path string) error {
@@ -248,6 +275,13 @@ func (l *loader) readFile(layer Layer, path string) (found bool, err error) {
 }
 
 func readBounded(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() { // opening a pipe could wait for ever
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ type Document struct {
 	Version   int64     `json:"version" doc:"The version of this format" min:"1" max:"1" default:"1"`
 	Namespace string    `json:"namespace" doc:"Unique namespace for this project. Auto-generated from path if not specified." pattern:"^[a-z0-9-]+$" max:"64"`
 	Channels  []Channel `json:"channels" doc:"List of communication channels for this project" max:"500"`
-	NATSURL   URL       `json:"natsUrl" doc:"NATS server URL, or several with commas. Can be overridden by NATS_URL environment variable. Without it: the bus of the running Parley hub, which is started if need be." format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s]+$" max:"4096"`
+	NATSURL   URL       `json:"natsUrl" doc:"NATS server URL, or several with commas. Can be overridden by NATS_URL environment variable. Without it: the bus of the running Parley hub, which is started if need be." format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s]+$" max:"4096" example:"nats://localhost:4222"`
 
 	Credentials Credentials `json:"natsCredentials" doc:"How to log in to the NATS server"`
 	TLS         TLS         `json:"natsTls" doc:"TLS for the connection to the NATS server"`

@@ -14,12 +14,16 @@ type URL string
 
 var urlStart = regexp.MustCompile(`(?:^|,)[a-z]+://`)
 
-// String hides what stands before the host.
+// String hides what stands before the host, and all of what is no URL and could
+// hold a login.
 func (u URL) String() string {
 	shown := ""
 	starts := append(urlStart.FindAllStringIndex(string(u), -1), []int{len(u), len(u)})
-	if len(starts) == 1 && u != "" {
+	if len(starts) == 1 && strings.Contains(string(u), "@") {
 		return hidden
+	}
+	if len(starts) == 1 {
+		return string(u)
 	}
 	for i, start := range starts[:len(starts)-1] {
 		rest := string(u[start[1]:starts[i+1][0]])

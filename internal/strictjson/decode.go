@@ -186,10 +186,18 @@ func (d *decoder) text(path string, node *Node, v reflect.Value, f field) {
 	case len(f.enum) > 0 && !slices.Contains(f.enum, s):
 		d.problem(node.Position, path, "%s is not allowed; allowed: %s", shown, strings.Join(f.enum, ", "))
 	case f.pattern != nil && !f.pattern.MatchString(s):
-		d.problem(node.Position, path, "%s does not match %s", shown, f.pattern)
+		d.problem(node.Position, path, "%s does not match %s%s", shown, f.pattern, f.forExample())
 	default:
 		v.SetString(s)
 	}
+}
+
+// forExample shows a value that is right, after one that is not.
+func (f field) forExample() string {
+	if f.example == "" {
+		return ""
+	}
+	return ", for example " + f.example
 }
 
 func (d *decoder) number(path string, node *Node, v reflect.Value, f field) {

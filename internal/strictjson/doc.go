@@ -14,6 +14,7 @@
 //	min:"1"        the least value of a number; the least length of a list
 //	max:"64"       the largest value of a number; the most bytes of a string, the most items of a list
 //	format:"uri"   for the schema only
+//	example:"…"    shown where the pattern does not match
 //	secret:"true"  the value must not be shown
 //
 // The kinds of fields are string, bool, int, int64, slices and structs of these.

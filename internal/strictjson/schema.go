@@ -20,6 +20,7 @@ type field struct {
 	enum     []string
 	min, max *int64
 	format   string
+	example  string
 }
 
 // fields lists the JSON fields of a struct type.
@@ -38,6 +39,7 @@ func fields(t reflect.Type) []field {
 			required: sf.Tag.Get("required") == "true",
 			secret:   sf.Tag.Get("secret") == "true",
 			format:   sf.Tag.Get("format"),
+			example:  sf.Tag.Get("example"),
 			min:      number(sf.Tag.Get("min")),
 			max:      number(sf.Tag.Get("max")),
 		}

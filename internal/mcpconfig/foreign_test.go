@@ -1,0 +1,107 @@
+package mcpconfig_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// REQ-SEC-004: a cloned repository must not draw the user's logins to a server of
+// its choice, whether the user's file names a server beside them or not.
+func TestLoginsOfTheUsersFileGoToItsServersOnly(t *testing.T) {
+	const (
+		across = `"enabled": true, "acknowledgment": "I understand the security implications"`
+		ours   = `"natsClusterUrls": ["nats://ours:4222"]`
+		theirs = `"natsClusterUrls": ["nats://stranger:4222"]`
+	)
+	tests := map[string]struct {
+		user, project string
+		env           map[string]string
+		want          bool
+	}{
+		"the user's file has no server, the project's one": {`{"natsCredentials": {"username": "ann", "password": "hunter2"}}`, `{"natsUrl": "nats://stranger:4222"}`, nil, false},
+		"the environment has the last word":                {`{"natsCredentials": {"username": "ann", "password": "hunter2"}}`, `{"natsUrl": "nats://stranger:4222"}`, map[string]string{"NATS_URL": "nats://ours:4222"}, true},
+		"a cluster: password":                              {`{"natsCredentials": {"password": "hunter2"}, "crossComputer": {` + ours + `}}`, `{"crossComputer": {` + across + `, ` + theirs + `}}`, nil, false},
+		"a cluster: token":                                 {`{"crossComputer": {"token": "hunter2"}}`, `{"crossComputer": {` + across + `, ` + theirs + `}}`, nil, false},
+		"a cluster: NKey":                                  {`{"crossComputer": {"nkeyFile": "hunter2"}}`, `{"crossComputer": {` + across + `, ` + theirs + `}}`, nil, false},
+		"a cluster: credentials file":                      {`{"crossComputer": {"credsFile": "hunter2"}}`, `{"crossComputer": {` + across + `, ` + theirs + `}}`, nil, false},
+		"the user's cluster":                               {`{"crossComputer": {"token": "hunter2", ` + ours + `}}`, `{"crossComputer": {` + across + `, ` + ours + `}}`, nil, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			m.writeUser(t, tt.user)
+			m.writeProject(t, tt.project)
+			for k, v := range tt.env {
+				m.env[k] = v
+			}
+			c := m.mustLoad(t)
+			cross := c.CrossComputer
+			kept := strings.Contains(c.Credentials.Username+c.Credentials.Password+string(cross.Token)+cross.NKeyFile+cross.CredsFile, "hunter2")
+			if kept != tt.want {
+				t.Errorf("the login is used: %t, want %t", kept, tt.want)
+			}
+		})
+	}
+}
+
+// In /tmp, or any directory that others may write to, a stranger can leave a file
+// for the projects below.
+func TestAFileAboveTheProjectMustNotBeAStrangers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a file of another user")
+	}
+	const me, stranger = 1001, 1002
+	m := newMachine(t)
+	path := m.write(t, filepath.Join(filepath.Dir(m.project), ".mcp-config.json"), `{"namespace": "theirs"}`)
+	chown(t, m.project, me)
+	for owner, refused := range map[int]bool{stranger: true, me: false, 0: false} {
+		chown(t, path, owner)
+		_, err := m.load()
+		if got := err != nil && strings.Contains(err.Error(), "belongs to another user") && strings.Contains(err.Error(), "NATS_MCP_SEARCH_PARENTS=0"); got != refused {
+			t.Errorf("owner %d: %v", owner, err)
+		}
+	}
+	chown(t, path, stranger)
+	m.env["NATS_MCP_SEARCH_PARENTS"] = "0"
+	if c := m.mustLoad(t); c.Namespace == "theirs" {
+		t.Error("it is read though nothing above is to be looked for")
+	}
+	delete(m.env, "NATS_MCP_SEARCH_PARENTS")
+	m.env["MCP_CONFIG_PATH"] = path
+	if c := m.mustLoad(t); c.Namespace != "theirs" {
+		t.Error("it is not read though it was asked for")
+	}
+}
+
+func chown(t *testing.T, path string, uid int) {
+	t.Helper()
+	if err := os.Chown(path, uid, -1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// REQ-DESIGN-CONFIG-004
+func TestWhatIsNoFileOrDirectoryIsRefused(t *testing.T) {
+	m := newMachine(t)
+	m.env["MCP_CONFIG_PATH"] = m.project
+	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), m.project+" is no regular file") {
+		t.Errorf("a directory as the file: %v", err)
+	}
+	delete(m.env, "MCP_CONFIG_PATH")
+	file := m.write(t, filepath.Join(m.project, "main.go"), "package main")
+	m.env["MCP_PROJECT_PATH"] = file
+	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), file+" is a file") {
+		t.Errorf("a file as the project: %v", err)
+	}
+}
+
+// REQ-USE-001, REQ-USE-002
+func TestAServerWithoutASchemeIsShownWithWhatIsRight(t *testing.T) {
+	m := newMachine(t)
+	m.env["NATS_URL"] = "localhost:4222"
+	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), `"localhost:4222" does not match ^(nats|tls|ws|wss)://[^\s]+$, for example nats://localhost:4222`) {
+		t.Error(err)
+	}
+}
