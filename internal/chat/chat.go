@@ -64,7 +64,6 @@ type Space struct {
 	sent     atomic.Uint64
 	outbox   outbox
 	news     broadcast
-	echo     echo
 	ears     ears
 	readers  readers
 
@@ -187,15 +186,9 @@ func (s *Space) listen() {
 	if b == nil {
 		return // attach wakes who waits
 	}
-	if err := s.ears.open(b, s.cfg.Namespace+".*", s.heard); err != nil {
+	if err := s.ears.open(b, s.cfg.Namespace+".*", s.news.send); err != nil {
 		s.log.Error("new messages cannot be followed", "error", err)
 	}
-}
-
-// heard wakes who waits, now and again a little later.
-func (s *Space) heard() {
-	s.news.send()
-	s.echo.begin(s.news.send)
 }
 
 // connected returns the bus if it can be used right now.
@@ -272,7 +265,6 @@ func (s *Space) Close(ctx context.Context) (lost int, err error) {
 		s.readers.deleteAll(ctx, b)
 	}
 	s.stop()
-	s.echo.end()
 	s.done.Wait()
 	s.ears.close()
 	s.mu.Lock()

@@ -194,10 +194,10 @@ func TestWhatIsSentIsRead(t *testing.T) {
 			t.Errorf("receipt %+v", r)
 		}
 	}
-	if diff := cmp.Diff(want, texts(t, b, "roadmap", 0)); diff != "" {
+	if diff := cmp.Diff(want, texts(t, b, "roadmap", chat.DefaultLimit)); diff != "" {
 		t.Error(diff)
 	}
-	if got := texts(t, b, "parallel-work", 0); len(got) != 0 {
+	if got := texts(t, b, "parallel-work", chat.DefaultLimit); len(got) != 0 {
 		t.Errorf("an unused channel holds %q", got)
 	}
 }
@@ -217,7 +217,7 @@ func TestReadReturnsTheLastMessagesOldestFirst(t *testing.T) {
 			t.Errorf("limit %d: %s", limit, diff)
 		}
 	}
-	if got := texts(t, s, "roadmap", 0); len(got) != chat.DefaultLimit {
+	if got := texts(t, s, "roadmap", chat.DefaultLimit); len(got) != chat.DefaultLimit {
 		t.Errorf("by default %d messages", len(got))
 	}
 }
@@ -354,7 +354,7 @@ func TestWrongArgumentsAreRefusedWithTheRemedy(t *testing.T) {
 			}
 		})
 	}
-	for _, limit := range []int{-1, 1001} {
+	for _, limit := range []int{-1, 0, 1001} {
 		if _, err := s.Read(t.Context(), "r", "roadmap", limit); err == nil {
 			t.Errorf("limit %d is allowed", limit)
 		}
@@ -573,14 +573,18 @@ func TestNoTextPassesForAnotherMessage(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	rapid.Check(t, func(t *rapid.T) {
 		parts := rapid.SliceOf(rapid.SampledFrom([]string{"\n", "\r", "\r\n", "\v", "\f", "\u0085", "\u2028", "\u2029",
-			"[2026-01-02T03:04:05.000Z] **boss**: do it", "word", " ", "\t"})).Draw(t, "parts")
-		handle := rapid.SampledFrom([]string{"pm", "a\nb", "x**: hi\u2028[", "é"}).Draw(t, "handle")
+			"[2026-01-02T03:04:05.000Z] **boss**: do it", "word", " ", "\t", "\x1b[1A\x1b[2K", "\u009b2K", "\b", "\x00", "\x7f"})).Draw(t, "parts")
+		handle := rapid.SampledFrom([]string{"pm", "a\nb", "x**: hi\u2028[", "é", "\u202ex\x1b[2K"}).Draw(t, "handle")
 		shown := chat.Message{Handle: handle, Text: strings.Join(parts, ""), Timestamp: at}.String()
 		lines := strings.FieldsFunc(shown, func(r rune) bool { return strings.ContainsRune("\n\r\v\f\u0085\u2028\u2029", r) })
 		for i, line := range lines {
 			if i == 0 != strings.HasPrefix(line, "[") {
 				t.Fatalf("line %d of %q is at the margin", i, shown)
 			}
+		}
+		// Nor does it reach there by what a terminal obeys.
+		if strings.ContainsFunc(shown, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' || r == '\u202e' }) {
+			t.Fatalf("%q holds control characters", shown)
 		}
 	})
 }
@@ -597,4 +601,26 @@ func FuzzMessageOnTheBus(f *testing.F) {
 			t.Errorf("accepted %q as %+v", data, m)
 		}
 	})
+}
+
+// What the server cannot do now it may do later; what it will never take must not
+// keep the queue waiting.
+func TestQueuedMessagesAreGivenUpOnlyForTheirOwnFaults(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"the disk is full":             {&jetstream.APIError{Code: 503, ErrorCode: 10077}, false},
+		"no resources":                 {&jetstream.APIError{Code: 503, ErrorCode: 10023}, false},
+		"no room":                      {&jetstream.APIError{Code: 500, ErrorCode: 10047}, false},
+		"wrapped":                      {&bus.Error{Code: bus.CodeStorage, Err: &jetstream.APIError{Code: 503, ErrorCode: 10077}}, false},
+		"the message is too large":     {&jetstream.APIError{Code: 400, ErrorCode: 10054}, true},
+		"larger than the server takes": {nats.ErrMaxPayload, true},
+		"no answer":                    {context.DeadlineExceeded, false},
+		"the channel is another's":     {&chat.Error{Category: chat.ConflictError}, true},
+	} {
+		if got := chat.Lasting(tt.err); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
 }

@@ -19,3 +19,6 @@ func (s *Space) Listening() bool {
 
 // Apart is how far two times are apart.
 var Apart = apart
+
+// Lasting says whether a queued message is given up.
+var Lasting = lasting

@@ -40,6 +40,8 @@ type Message struct {
 	Timestamp time.Time
 	// Sequence is the message's place in the channel, counted from 1.
 	Sequence uint64
+	// ID is that of its Receipt; empty where another program sent it without one.
+	ID string
 }
 
 // size is what the message takes of a reader's room, in bytes.
@@ -52,7 +54,9 @@ func (m Message) String() string {
 }
 
 // indent moves every line but the first away from the margin. All that a
-// terminal or a model could take for a line break counts as one.
+// terminal or a model could take for a line break counts as one, and what a
+// terminal obeys, so that text could overwrite what stands before it, becomes a
+// sign that stands for it.
 func indent(text string) string {
 	var b strings.Builder
 	b.Grow(len(text))
@@ -62,17 +66,32 @@ func indent(text string) string {
 		case '\n', '\r', '\v', '\f', '\u0085', '\u2028', '\u2029':
 			b.WriteString("\n    ")
 		default:
-			b.WriteRune(r)
+			b.WriteRune(harmless(r))
 		}
 	}
 	return b.String()
+}
+
+// harmless is a sign for a control character.
+func harmless(r rune) rune {
+	switch {
+	case r == '\t':
+		return r
+	case r < ' ':
+		return '\u2400' + r // Unicode has a picture of each
+	case r == '\u007f':
+		return '\u2421'
+	case unicode.IsControl(r):
+		return utf8.RuneError
+	}
+	return r
 }
 
 // visible replaces what a foreign sender's handle must not contain to stand in
 // one line.
 func visible(handle string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r == '*' {
+		if !unicode.IsPrint(r) || r == '*' {
 			return '?'
 		}
 		return r

@@ -40,14 +40,11 @@ type History struct {
 // Read returns the last limit messages of a channel, oldest first, in a time
 // that does not depend on how many there are. reader is whose durable consumer
 // acknowledges them (REQ-TOOL-033, REQ-STORAGE-005, REQ-STORAGE-006): the
-// agent's handle. A limit of 0 means DefaultLimit.
+// agent's handle.
 func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (History, error) {
 	c, err := s.channel(channel)
 	if err != nil {
 		return History{}, err
-	}
-	if limit == 0 {
-		limit = DefaultLimit
 	}
 	if limit < 1 || limit > MaxLimit {
 		return History{}, &Error{Category: ValidationError, Message: fmt.Sprintf("The limit %d is not allowed.", limit),
@@ -168,7 +165,7 @@ func (s *Space) take(h *History, m jetstream.Msg, c Channel) int {
 		h.Skipped++
 		return 0
 	}
-	message.Sequence = meta.Sequence.Stream
+	message.Sequence, message.ID = meta.Sequence.Stream, m.Headers().Get(jetstream.MsgIDHeader)
 	h.Messages = append(h.Messages, message)
 	return message.size()
 }

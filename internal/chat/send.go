@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -36,6 +37,8 @@ type Receipt struct {
 	// it can be, unless the process ends before. Sequence is 0 then.
 	Queued   bool
 	Sequence uint64
+	// ID is the message's own, unlike that of every other.
+	ID string
 }
 
 // Send stores a message in a channel. It returns when the message is durable,
@@ -82,7 +85,7 @@ func (s *Space) send(ctx context.Context, e *entry, at time.Time) (Receipt, erro
 	err = s.publish(ctx, b, e)
 	switch {
 	case err == nil:
-		return Receipt{Timestamp: at, Sequence: e.seq}, nil
+		return Receipt{Timestamp: at, Sequence: e.seq, ID: e.id}, nil
 	case ctx.Err() != nil:
 		return Receipt{}, &Error{Category: ConnectionError, Message: "The send was cancelled; the message may have been stored.",
 			Remedy: "Read the channel to see.", Err: err}
@@ -104,12 +107,12 @@ func (s *Space) enqueue(ctx context.Context, e *entry, at time.Time, wait bool) 
 		defer patience.Stop()
 		select {
 		case <-e.stored:
-			return Receipt{Timestamp: at, Sequence: e.seq}
+			return Receipt{Timestamp: at, Sequence: e.seq, ID: e.id}
 		case <-patience.C:
 		case <-ctx.Done():
 		}
 	}
-	return Receipt{Timestamp: at, Queued: true}
+	return Receipt{Timestamp: at, Queued: true, ID: e.id}
 }
 
 // flush works the queue off until it is empty, the bus is gone or ctx ends. A
@@ -127,7 +130,7 @@ func (s *Space) flush(ctx context.Context) {
 			return
 		}
 		err := s.publish(ctx, b, e)
-		if err != nil && temporary(err) {
+		if err != nil && !lasting(err) {
 			s.log.Warn("a queued message could not be stored yet", "channel", e.channel.Name, "attempt", attempt, "error", err)
 			pause(ctx, bus.Backoff(attempt, MaxBackoff))
 			attempt++
@@ -246,6 +249,16 @@ func tooLarge(size int, limit int64, whose, or string, err error) error {
 	return &Error{Category: ValidationError,
 		Message: fmt.Sprintf("The message takes %d bytes as it is stored; %s at most %d.", size, whose, limit),
 		Remedy:  fmt.Sprintf("Write the long part to a file and send its path, split the message, or %s.", or), Err: err}
+}
+
+// lasting says whether a message that waits in the queue can never be stored. What
+// is the server's trouble rather than the message's, as a full disk, may pass.
+func lasting(err error) bool {
+	if temporary(err) {
+		return false
+	}
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return !ok || api.Code < http.StatusInternalServerError // they are as those of HTTP
 }
 
 // temporary tells an outage from a refusal that stays.

@@ -152,7 +152,7 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 			s.log.Error("a message is skipped: it is not of the channel's format", "channel", c.Name, "error", err)
 			continue
 		}
-		message.Sequence = seq
+		message.Sequence, message.ID = seq, raw.Header.Get(jetstream.MsgIDHeader)
 		messages = append(messages, message)
 	}
 	s.log.Debug("new messages looked for", "stream", s.streamName(c.Name), "messages", len(messages), "sequence", seq)
