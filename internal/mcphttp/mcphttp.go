@@ -34,6 +34,8 @@ const (
 	DefaultSessionTimeout = 30 * time.Minute
 	// DefaultMaxSessions is far above what the agents of one machine open.
 	DefaultMaxSessions = 256
+	// DefaultSpareAfter is longer than an agent takes between two calls of a task.
+	DefaultSpareAfter = 10 * time.Minute
 )
 
 // Options configure a [Handler].
@@ -49,9 +51,13 @@ type Options struct {
 	// SessionTimeout ends a session without requests; 0 means
 	// DefaultSessionTimeout. Clients then get 404 and begin anew.
 	SessionTimeout time.Duration
-	// MaxSessions bounds the sessions; 0 means DefaultMaxSessions. One more is
-	// refused with 503.
+	// MaxSessions bounds the sessions; 0 means DefaultMaxSessions. For one more the
+	// one goes that was without a request for longest, SpareAfter at least: most
+	// clients end without ending their session. Where there is none it is refused
+	// with 503.
 	MaxSessions int
+	// SpareAfter is 0 for DefaultSpareAfter.
+	SpareAfter time.Duration
 	// HostChecked says that the Host header has been checked already. Otherwise
 	// requests to a loopback address must name one, against DNS rebinding.
 	HostChecked bool
@@ -73,13 +79,15 @@ type Handler struct {
 
 	mu       sync.Mutex
 	opening  int // sessions that are not in the map yet
-	sessions map[string]session
+	sessions map[string]*session
 	watching sync.WaitGroup // one for each session
 }
 
 type session struct {
 	*mcp.ServerSession
-	server *mcp.Server
+	server   *mcp.Server
+	requests int       // under way; a stream that is open is one
+	used     time.Time // the last request's end
 }
 
 // New returns the endpoint.
@@ -92,6 +100,9 @@ func New(opts Options) *Handler {
 	}
 	if opts.MaxSessions == 0 {
 		opts.MaxSessions = DefaultMaxSessions
+	}
+	if opts.SpareAfter == 0 {
+		opts.SpareAfter = DefaultSpareAfter
 	}
 	shared := mcp.StreamableHTTPOptions{
 		Logger:                     opts.Logger,
@@ -109,7 +120,7 @@ func New(opts Options) *Handler {
 		opts:      opts,
 		stateful:  mcp.NewStreamableHTTPHandler(serverOf, &shared),
 		stateless: mcp.NewStreamableHTTPHandler(serverOf, &stateless),
-		sessions:  map[string]session{},
+		sessions:  map[string]*session{},
 	}
 	h.closed, h.close = context.WithCancel(context.Background())
 	return h
@@ -137,7 +148,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case isStateless(r.Header):
 		serve(h.stateless, h.opts.Request(r))
 	case r.Method != http.MethodPost || id != "":
-		serve(h.stateful, h.serverOf(id))
+		server := h.enter(id)
+		defer h.leave(id)
+		serve(h.stateful, server)
 	case !h.reserve():
 		w.Header().Set("Retry-After", "60")
 		http.Error(w, fmt.Sprintf("no more than %d sessions are served: end one, or try again later", h.opts.MaxSessions), http.StatusServiceUnavailable)
@@ -158,22 +171,59 @@ func isStateless(h http.Header) bool {
 	return h.Get(headerVersion) >= firstStateless || h.Get(headerMethod) != ""
 }
 
-// serverOf is the server of a session, nil if there is none: the SDK answers
-// then that it knows no such session.
-func (h *Handler) serverOf(id string) *mcp.Server {
+// enter counts a session's request in. It returns the session's server, nil if there
+// is none: the SDK answers then that it knows no such session.
+func (h *Handler) enter(id string) *mcp.Server {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.sessions[id].server
+	s := h.sessions[id]
+	if s == nil {
+		return nil
+	}
+	s.requests++
+	return s.server
 }
 
-// reserve takes a place for a session that is about to begin.
+// leave counts a session's request out.
+func (h *Handler) leave(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.sessions[id]; s != nil {
+		s.requests--
+		s.used = time.Now()
+	}
+}
+
+// reserve takes a place for a session that is about to begin, if need be that of one
+// that can be spared.
 func (h *Handler) reserve() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed.Err() != nil || len(h.sessions)+h.opening >= h.opts.MaxSessions {
+	if h.closed.Err() != nil {
+		return false
+	}
+	if len(h.sessions)+h.opening >= h.opts.MaxSessions && !h.spare() {
 		return false
 	}
 	h.opening++
+	return true
+}
+
+// spare ends the session that was without a request for longest, if that is long
+// enough. The caller holds the lock.
+func (h *Handler) spare() bool {
+	oldest := ""
+	for id, s := range h.sessions {
+		if s.requests == 0 && (oldest == "" || s.used.Before(h.sessions[oldest].used)) {
+			oldest = id
+		}
+	}
+	s := h.sessions[oldest]
+	if s == nil || time.Since(s.used) < h.opts.SpareAfter {
+		return false
+	}
+	delete(h.sessions, oldest)
+	h.watching.Go(func() { _ = s.Close() }) // it ends in any case
 	return true
 }
 
@@ -196,7 +246,7 @@ func (h *Handler) opened(server *mcp.Server, id string) {
 			_ = begun.Close() // it ends in any case
 			return
 		}
-		h.sessions[id] = session{begun, server}
+		h.sessions[id] = &session{ServerSession: begun, server: server, used: time.Now()}
 		h.watching.Go(func() {
 			_ = begun.Wait() // how it ended does not matter
 			h.mu.Lock()
@@ -219,7 +269,7 @@ func (h *Handler) Sessions() int {
 func (h *Handler) Close() error {
 	h.mu.Lock()
 	h.close()
-	var open []session
+	var open []*session
 	for _, s := range h.sessions {
 		open = append(open, s)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
@@ -197,6 +198,21 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 	if status, body := post(t, url, initialize, nil); status != http.StatusOK {
 		t.Errorf("after one has ended: %d %s", status, body)
+	}
+}
+
+// Clients that are killed, and many that are not, leave their session behind.
+func TestASessionThatNobodyUsesMakesRoom(t *testing.T) {
+	server := newServer(nil, nil)
+	url := endpoint(t, server, mcphttp.Options{MaxSessions: 2, SpareAfter: time.Nanosecond})
+	used := connect(t, url, "2025-11-25") // has a stream open
+	for range 5 {
+		if status, body := post(t, url, initialize, nil); status != http.StatusOK {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	if _, err := used.ListTools(t.Context(), nil); err != nil {
+		t.Errorf("the session that is used: %v", err)
 	}
 }
 
