@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -132,6 +133,7 @@ func (g *Channels) sendMessage() Tool[sendMessageIn, sendMessageOut] {
 			}
 			out := sendMessageOut{in.Channel, handle, timestamp(receipt.Timestamp), receipt.Queued}
 			if receipt.Queued {
+				readingOf(c.Session).queued(receipt.ID)
 				return fmt.Sprintf("Message to #%s by %s is queued: the messages' server cannot be reached right now. "+
 					"It will be stored, in order, as soon as the connection is back. Do not send it again.", in.Channel, handle), out, nil
 			}
@@ -179,11 +181,11 @@ func (g *Channels) readMessages() Tool[readMessagesIn, readMessagesOut] {
 		},
 		Handle: func(ctx context.Context, c *Call, in readMessagesIn) (string, readMessagesOut, error) {
 			g.settle(ctx)
-			h, err := g.space.Read(ctx, readerOf(c.Session), in.Channel, in.Limit)
+			h, err := g.space.Read(ctx, readerOf(c.Session), in.Channel, cmp.Or(in.Limit, chat.DefaultLimit))
 			if err != nil {
 				return "", readMessagesOut{}, err
 			}
-			readingOf(c.Session).read(in.Channel, h.Last)
+			readingOf(c.Session).saw(in.Channel, h)
 			out := readMessagesOut{Channel: in.Channel, Messages: make([]message, len(h.Messages)), Skipped: h.Skipped, Omitted: h.Omitted}
 			for i, m := range h.Messages {
 				out.Messages[i] = messageOf(in.Channel, m)
@@ -290,13 +292,15 @@ type reading struct {
 	seen chat.Cursor
 	// own are the messages behind the cursor that the session sent itself.
 	own map[string]map[uint64]bool
+	// later are the ids of those that were queued, whose place is not known.
+	later map[string]bool
 }
 
 type readingKey struct{}
 
 func readingOf(s *Session) *reading {
 	return s.Value(readingKey{}, func() any {
-		return &reading{seen: chat.Cursor{}, own: map[string]map[uint64]bool{}}
+		return &reading{seen: chat.Cursor{}, own: map[string]map[uint64]bool{}, later: map[string]bool{}}
 	}).(*reading)
 }
 
@@ -314,6 +318,14 @@ func (r *reading) sent(channel string, seq uint64) {
 	}
 }
 
+func (r *reading) queued(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.later) < maxOwn {
+		r.later[id] = true
+	}
+}
+
 // read moves the cursor of a channel behind seq.
 func (r *reading) read(channel string, seq uint64) {
 	r.mu.Lock()
@@ -326,11 +338,25 @@ func (r *reading) read(channel string, seq uint64) {
 	}
 }
 
-// isOwn tells whether the session itself sent a message.
-func (r *reading) isOwn(channel string, seq uint64) bool {
+// saw moves the cursor of a channel behind what was read.
+func (r *reading) saw(channel string, h chat.History) {
+	r.read(channel, h.Last)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.own[channel][seq]
+	for _, m := range h.Messages {
+		delete(r.later, m.ID)
+	}
+}
+
+// isOwn tells whether the session itself sent a message.
+func (r *reading) isOwn(channel string, m chat.Message) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.later[m.ID] {
+		delete(r.later, m.ID)
+		return true
+	}
+	return r.own[channel][m.Sequence]
 }
 
 // cursor returns the cursor of the channels and those that have none yet.

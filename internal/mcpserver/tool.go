@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -236,6 +238,9 @@ func addSession(input *jsonschema.Schema) {
 // words what is wrong (REQ-SEC-005). It returns the session's token apart.
 func decodeArguments(raw json.RawMessage, schema *jsonschema.Schema, in any) (token string, err error) {
 	arguments := map[string]json.RawMessage{}
+	if !utf8.Valid(raw) { // decoding would replace what is wrong, and nobody would know
+		return "", wrongArgument("The arguments are not valid UTF-8.", schema)
+	}
 	if len(raw) > 0 {
 		if err := json.Unmarshal(raw, &arguments); err != nil {
 			return "", wrongArgument("The arguments must be one JSON object.", schema)
@@ -250,6 +255,8 @@ func decodeArguments(raw json.RawMessage, schema *jsonschema.Schema, in any) (to
 			delete(arguments, name)
 		case !isOfType(arguments[name], property):
 			return "", wrongArgument(fmt.Sprintf("The argument %q must be %s.", name, typeName(property)), schema)
+		case isZero(arguments[name]) && property.Minimum != nil && *property.Minimum > 0: // else it would pass for none
+			return "", wrongArgument(fmt.Sprintf("The argument %q must be at least %v.", name, *property.Minimum), schema)
 		}
 	}
 	for _, name := range schema.Required {
@@ -305,6 +312,11 @@ func wrongArgument(message string, schema *jsonschema.Schema) error {
 
 func argumentNames(schema *jsonschema.Schema) []string {
 	return slices.Clone(schema.PropertyOrder)
+}
+
+func isZero(number json.RawMessage) bool {
+	n, err := strconv.ParseInt(string(number), 10, 64)
+	return err == nil && n == 0
 }
 
 // isOfType compares a value's first character with the type that the schema

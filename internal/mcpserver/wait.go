@@ -54,7 +54,7 @@ func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut]
 			if err != nil {
 				return "", waitForMessagesOut{}, err
 			}
-			channels := in.Channels
+			channels := distinct(in.Channels)
 			if len(channels) == 0 {
 				channels = g.names()
 			}
@@ -67,6 +67,19 @@ func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut]
 			return news.text(channels, wait), news.out(), nil
 		},
 	}
+}
+
+// distinct leaves out what comes again, and keeps the order.
+func distinct(names []string) []string {
+	var kept []string
+	seen := map[string]bool{}
+	for _, name := range names {
+		if !seen[name] {
+			kept = append(kept, name)
+			seen[name] = true
+		}
+	}
+	return kept
 }
 
 func waitTime(seconds int) (time.Duration, error) {
@@ -177,7 +190,7 @@ func (r *reading) deliver(channels []string, came chat.News) news {
 	for _, channel := range slices.Compact(slices.Sorted(slices.Values(channels))) {
 		seen := came.Cursor[channel]
 		for _, m := range came.Messages[channel] {
-			if r.isOwn(channel, m.Sequence) {
+			if r.isOwn(channel, m) {
 				continue
 			}
 			if size += len(m.Text); size > maxNews && len(n.messages) > 0 {

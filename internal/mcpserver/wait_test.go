@@ -162,8 +162,42 @@ func TestTheServerWorksBeforeTheBusIsThere(t *testing.T) {
 	if got := <-a.updated; got != "parley://channels/planning" {
 		t.Error(got)
 	}
+	if c := a.must("wait_for_messages", map[string]any{"timeout_seconds": 1}); c.content["timedOut"] != true {
+		t.Errorf("its own message is new to it: %s", c.text)
+	}
 	if got := timeless(a.read("planning")); got != "Messages from #planning:\n\n[TIME] **early**: queued one" {
 		t.Error(got)
+	}
+}
+
+// An explicit zero is not the same as no argument, and text that is not UTF-8 is
+// not changed behind the agent's back.
+func TestArgumentsAreNotTakenForOthers(t *testing.T) {
+	n := startServer(t)
+	p := openProject(t, configOf("zero"), n.dial)
+	w := connect(t, p).initialized()
+	id := 0
+	for arguments, want := range map[string]string{
+		`"read_messages","arguments":{"channel":"roadmap","limit":0}`:                    `The argument \"limit\" must be at least 1.`,
+		`"read_messages","arguments":{"channel":"roadmap","limit":-0}`:                   `The argument \"limit\" must be at least 1.`,
+		`"wait_for_messages","arguments":{"timeout_seconds":0}`:                          `The argument \"timeout_seconds\" must be at least 1.`,
+		`"send_message","arguments":{"channel":"roadmap","message":"caf` + "\xe9" + `"}`: `The arguments are not valid UTF-8.`,
+	} {
+		id++
+		w.write(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%s}}`, id, arguments))
+		if got := string(w.readResult(fmt.Sprint(id))); !strings.Contains(got, "ValidationError: ") || !strings.Contains(got, want) {
+			t.Errorf("%q: %s", arguments, got)
+		}
+	}
+	w.end()
+}
+
+func TestAChannelNamedTwiceIsWaitedForOnce(t *testing.T) {
+	n := startServer(t)
+	a := join(t, openProject(t, configOf("twice"), n.dial))
+	c := a.must("wait_for_messages", map[string]any{"timeout_seconds": 1, "channels": []string{"roadmap", "errors", "roadmap"}})
+	if want := "No new messages in #roadmap, #errors for 1 seconds."; !strings.HasPrefix(c.text, want) {
+		t.Error(c.text)
 	}
 }
 
