@@ -1,9 +1,12 @@
 package chat
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -76,6 +79,27 @@ func interrupted(b *bus.Bus) *Error {
 	return &Error{Category: ConnectionError, Message: message, Err: b.Conn().LastError(),
 		Remedy: "It is being restored, and messages that you send meanwhile are queued: try again in a moment. If it stays so, " +
 			"see that the server runs (" + start + "), or run `parley doctor`."}
+}
+
+// unanswered is connectionError over a connection that stands. Where nobody answers
+// in time it says who does not (REQ-ERROR-002), and whether that is because
+// something is forbidden: the server keeps silent then.
+func unanswered(b *bus.Bus, err error) *Error {
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+		return connectionError(err)
+	}
+	if denied := b.Conn().LastError(); errors.Is(denied, nats.ErrPermissionViolation) {
+		return &Error{Category: ConnectionError, Message: "The server does not let this user use the channels.",
+			Remedy: "Allow it to publish on the project's subjects and to use JetStream's API, or use another user.", Err: denied}
+	}
+	info := b.Info()
+	e := &Error{Category: ConnectionError, Err: err, Message: "The NATS server at " + info.URL + " does not answer.",
+		Remedy: "Try again in a moment. If it stays so, see the server's log: it may be overloaded, or its disk full."}
+	if info.Kind != bus.KindExternal {
+		e.Message = "The hub does not answer."
+		e.Remedy = "Try again in a moment. If it stays so, run `parley doctor`, and restart the hub: parley stop, parley start."
+	}
+	return e
 }
 
 // sentence begins text with a capital, unless that is part of a URL, and ends

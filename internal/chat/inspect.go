@@ -55,7 +55,7 @@ func (s *Space) inspect(ctx context.Context, b *bus.Bus, state *ChannelState) er
 		return nil
 	}
 	if err != nil {
-		return probeError(b, err)
+		return unanswered(b, err)
 	}
 	info := stream.CachedInfo()
 	if err := s.checkOwner(state.Channel, info.Config); err != nil {
@@ -77,14 +77,5 @@ func (s *Space) mayPublish(ctx context.Context, b *bus.Bus, c Channel) error {
 		return &Error{Category: InternalError, Message: fmt.Sprintf("The server ignores which stream a message for %q is meant for.", c.Name),
 			Remedy: "Use a NATS server of version 2.2 or later."}
 	}
-	return probeError(b, err)
-}
-
-// probeError says whether the server kept silent because it forbids something.
-func probeError(b *bus.Bus, err error) error {
-	if denied := b.Conn().LastError(); errors.Is(denied, nats.ErrPermissionViolation) {
-		return &Error{Category: ConnectionError, Message: "The server does not let this user use the channels.",
-			Remedy: "Allow it to publish on the project's subjects and to use JetStream's API, or use another user.", Err: denied}
-	}
-	return connectionError(err)
+	return unanswered(b, err)
 }

@@ -57,7 +57,7 @@ func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (Hi
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := s.ensure(ctx, b, c); err != nil {
-		return History{}, connectionError(err)
+		return History{}, unanswered(b, err)
 	}
 	h, err := s.read(ctx, b, reader, c, limit)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -69,7 +69,7 @@ func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (Hi
 		}
 	}
 	if err != nil {
-		return History{}, connectionError(err)
+		return History{}, unanswered(b, err)
 	}
 	return h, nil
 }

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -251,6 +254,72 @@ func TestAnInterruptionNamesTheServer(t *testing.T) {
 		!strings.Contains(e.Remedy, "nats-server -js") {
 		t.Errorf("got %+v", err)
 	}
+}
+
+// REQ-ERROR-002, REQ-USE-002: a server that hangs is named, too.
+func TestAServerThatHangsIsNamed(t *testing.T) {
+	n := startServer(t)
+	way := startWay(t, n.url())
+	cfg := n.config("p")
+	cfg.Dial = func(ctx context.Context) (*bus.Bus, error) {
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(way.url), Logger: slog.New(slog.DiscardHandler)})
+	}
+	s := ready(t, open(t, cfg))
+	way.blocked.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := s.Read(ctx, "r", "roadmap", 1)
+	if e, ok := err.(*chat.Error); !ok || e.Category != chat.ConnectionError || e.Message != "The NATS server at "+way.url+" does not answer." || e.Remedy == "" {
+		t.Errorf("got %+v", err)
+	}
+}
+
+// way leads to a server until it is blocked: then nothing comes back.
+type way struct {
+	url     string
+	blocked atomic.Bool
+}
+
+func startWay(t *testing.T, server string) *way {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &way{url: "nats://" + l.Addr().String()}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", strings.TrimPrefix(server, "nats://"))
+			if err != nil {
+				in.Close()
+				continue
+			}
+			running.Go(func() { io.Copy(out, in); out.Close() }) // either end may close it
+			running.Go(func() {
+				defer in.Close()
+				buffer := make([]byte, 4096)
+				for {
+					n, err := out.Read(buffer)
+					if err != nil {
+						return
+					}
+					if w.blocked.Load() {
+						continue
+					}
+					if _, err := in.Write(buffer[:n]); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); running.Wait() })
+	return w
 }
 
 // REQ-DESIGN-MSG-003: what is stored fits the shipped schema, and what fits it is read.

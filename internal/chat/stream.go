@@ -63,7 +63,7 @@ func (s *Space) ensure(ctx context.Context, b *bus.Bus, c Channel) error {
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 	case err != nil:
-		return connectionError(err)
+		return unanswered(b, err)
 	default:
 		have := stream.CachedInfo().Config
 		if err := s.checkOwner(c, have); err != nil {
@@ -76,7 +76,7 @@ func (s *Space) ensure(ctx context.Context, b *bus.Bus, c Channel) error {
 		want = merge(have, want)
 	}
 	if _, err := b.EnsureStream(ctx, want); err != nil {
-		return streamError(c, err)
+		return streamError(b, c, err)
 	}
 	s.log.Debug("stream ready", "stream", want.Name, "subject", s.subject(c.Name))
 	s.setEnsured(c.Name, true)
@@ -172,10 +172,10 @@ func merge(have, want jetstream.StreamConfig) jetstream.StreamConfig {
 }
 
 // streamError says why a stream could not be made.
-func streamError(c Channel, err error) error {
+func streamError(b *bus.Bus, c Channel, err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
-		return connectionError(err)
+		return unanswered(b, err)
 	}
 	switch api.ErrorCode {
 	case errSubjectOverlap:
@@ -185,7 +185,7 @@ func streamError(c Channel, err error) error {
 		return &Error{Category: ConnectionError, Message: fmt.Sprintf("The server has no room for the channel %q.", c.Name),
 			Remedy: "Lower maxBytes of the channels, or give the server more storage.", Err: err}
 	}
-	return connectionError(err)
+	return unanswered(b, err)
 }
 
 // Codes of JetStream's API that the client library does not name.

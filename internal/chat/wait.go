@@ -39,10 +39,10 @@ func (s *Space) Tips(ctx context.Context, channels []string) (Cursor, error) {
 			return nil, err
 		}
 		if err := s.ensure(ctx, b, c); err != nil {
-			return nil, connectionError(err)
+			return nil, unanswered(b, err)
 		}
 		if cursor[name], err = s.last(ctx, b, c); err != nil {
-			return nil, connectionError(err)
+			return nil, unanswered(b, err)
 		}
 	}
 	return cursor, nil
