@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -203,6 +204,56 @@ func TestForwardedMessagesAndNames(t *testing.T) {
 		}
 		if a.Mux() != w.muxes[0] {
 			t.Error("this is another's mux")
+		}
+	})
+}
+
+// A hostile node of the public network cannot have a walk knock at hosts of the
+// asker's own network.
+func TestWalksStayOutOfPrivateNetworks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, dhtrpc.Options{})
+		defer w.close()
+		var mu sync.Mutex
+		sent := make(map[netip.AddrPort]int)
+		w.net.Tap(func(_ []byte, _, to netip.AddrPort) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			sent[to]++
+			return true
+		})
+		hostile := w.net.Listen("6.6.6.6:6")
+		defer hostile.Close()
+		named := []netip.AddrPort{netip.MustParseAddrPort("192.168.1.1:53"), netip.MustParseAddrPort("127.0.0.1:53"), netip.MustParseAddrPort("224.0.0.1:1"), netip.MustParseAddrPort("7.7.7.7:7")}
+		go func() {
+			buf := make([]byte, 2048)
+			for {
+				n, from, err := hostile.ReadFromUDPAddrPort(buf)
+				if err != nil {
+					return
+				}
+				m, err := dhtrpc.Parse(buf[:n])
+				if err != nil || m.Response {
+					continue
+				}
+				answer := dhtrpc.Message{Response: true, TID: m.TID, To: from, Closer: named}
+				if _, err := hostile.WriteToUDPAddrPort(answer.Append(nil), from); err != nil {
+					return
+				}
+			}
+		}()
+		if _, err := w.nodes[0].Walk(context.Background(), dhtrpc.Walk{Internal: true, Command: 2, From: []netip.AddrPort{netip.MustParseAddrPort("6.6.6.6:6")}}); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, a := range named[:3] {
+			if sent[a] > 0 {
+				t.Errorf("%d datagrams went to %v", sent[a], a)
+			}
+		}
+		if sent[named[3]] == 0 {
+			t.Error("the walk did not follow what was named")
 		}
 	})
 }

@@ -153,7 +153,11 @@ func (q *walker) addTable(ctx context.Context) {
 
 // add takes a node into the pending ones, unless it is known.
 func (q *walker) add(a, by netip.AddrPort) {
-	if a.Port() == 0 || !a.Addr().Is4() || a == q.n.public {
+	if a.Port() == 0 || !a.Addr().Is4() || a.Addr().IsMulticast() || a.Addr().IsUnspecified() || a == q.n.public {
+		return
+	}
+	// A node of the public network has no business to send us into our own.
+	if by.IsValid() && local(a.Addr()) && !local(by.Addr()) {
 		return
 	}
 	if _, ok := q.known[a]; ok {
@@ -178,6 +182,8 @@ func (q *walker) add(a, by netip.AddrPort) {
 	})
 	q.pending = slices.Insert(q.pending, at, s)
 }
+
+func local(a netip.Addr) bool { return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() }
 
 // worth reports whether a node is nearer than what has been found.
 func (q *walker) worth(id ID) bool {
