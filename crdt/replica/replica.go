@@ -373,6 +373,12 @@ func (r *Replica) Flush(ctx context.Context) error {
 	return nil
 }
 
+// Done is closed when the replica is.
+func (r *Replica) Done() <-chan struct{} { return r.ctx.Done() }
+
+// Epoch returns the document's epoch.
+func (r *Replica) Epoch() uint64 { return r.epoch }
+
 // Close ends the replica and waits for its goroutines. It does not close the
 // channels. A handler of OnUpdate must not call it.
 func (r *Replica) Close() error {

@@ -38,6 +38,8 @@ type Document interface {
 	View(ctx context.Context, f func(d *crdt.Doc)) error
 	Submit(ctx context.Context, writer string, update []byte, whole bool) error
 	OnUpdate(f func(replica.Update)) (cancel func())
+	// Done is closed when the document is no longer served; its clients are cut off.
+	Done() <-chan struct{}
 }
 
 // Server lets clients of y-websocket in. Close it in the end.
@@ -81,7 +83,27 @@ const (
 const (
 	closeRefused  websocket.StatusCode = 4403
 	closeBadFrame websocket.StatusCode = 4400
+	closeStale    websocket.StatusCode = 4409
 )
+
+// StaleError, of Options.Open, sends a client away for good whose copy is of an earlier epoch:
+// merged, its content would double.
+type StaleError struct{ Message string }
+
+// Error returns the message.
+func (e *StaleError) Error() string { return e.Message }
+
+// dismiss lets a client in only to tell it, by a code, that it must not come again as
+// it is; a refused request y-websocket would repeat for ever.
+func (s *Server) dismiss(w http.ResponseWriter, r *http.Request, stale *StaleError) {
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, InsecureSkipVerify: s.o.OriginChecked})
+	if err != nil {
+		return // answered
+	}
+	if err := ws.Close(closeStale, short(stale.Message)); err != nil {
+		s.log.Debug("a client left", "error", err)
+	}
+}
 
 // NewServer returns a server.
 func NewServer(o Options) *Server {
@@ -126,6 +148,10 @@ func (s *Server) expire() {
 // ServeHTTP serves one client until it leaves.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	doc, agent, err := s.o.Open(r)
+	if stale, ok := errors.AsType[*StaleError](err); ok {
+		s.dismiss(w, r, stale)
+		return
+	}
 	if err != nil {
 		status := http.StatusNotFound
 		if s.o.Status != nil {
@@ -147,7 +173,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, stop := context.WithCancel(s.ctx)
 	c := &conn{ws: ws, agent: agent, out: make(chan []byte, maxOut), stop: stop}
 	var writer sync.WaitGroup
-	writer.Go(func() { c.write(ctx) })
+	writer.Go(func() { c.write(ctx, doc.Done()) })
 	err = s.serve(ctx, doc, c)
 	stop()
 	writer.Wait()
@@ -195,7 +221,7 @@ var errBadFrame = errors.New("a frame cannot be read")
 func short(s string) string { return s[:min(len(s), 100)] }
 
 // write sends what is queued for the client.
-func (c *conn) write(ctx context.Context) {
+func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	for {
 		select {
 		case b := <-c.out:
@@ -206,6 +232,9 @@ func (c *conn) write(ctx context.Context) {
 				c.stop()
 				return
 			}
+		case <-done:
+			c.stop()
+			return
 		case <-ctx.Done():
 			return
 		}

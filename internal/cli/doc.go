@@ -25,9 +25,11 @@ A browser page with stock yjs and y-websocket edits along at ws://HUB/documents.
 Where the hub needs a token the page offers the subprotocols parley.sync and
 parley.token.TOKEN.`,
 		Args: exactly(),
-		RunE: func(*cobra.Command, []string) error { return usage("missing what to do: list, show, edit or watch") },
+		RunE: func(*cobra.Command, []string) error {
+			return usage("missing what to do: list, show, edit, watch or compact")
+		},
 	}
-	cmd.AddCommand(a.docListCommand(), a.docShowCommand(), a.docEditCommand(), a.docWatchCommand())
+	cmd.AddCommand(a.docListCommand(), a.docShowCommand(), a.docEditCommand(), a.docWatchCommand(), a.docCompactCommand())
 	return cmd
 }
 
@@ -206,6 +208,33 @@ func (a *app) docWatchCommand() *cobra.Command {
 						seen = d.Version
 					}
 				}
+			})
+		},
+	}
+}
+
+func (a *app) docCompactCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "compact DOCUMENT",
+		Short: "Begin a document anew, with its content and without its history",
+		Long: `Begin a document anew, with its content and without its history, which only grows:
+each write leaves a mark. Do it when a document that is rewritten all the time has become
+large and nobody edits it: browser pages that have it open are sent away, and what they
+had not sent is lost. They must load the page again, with the document's new epoch
+(parley doc show --format json) as the parameter epoch of the address.`,
+		Args: exactly("the document's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				r, err := c.CompactDocument(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if a.json() {
+					writeJSON(a.stdout, r)
+					return nil
+				}
+				fmt.Fprintf(a.stdout, "Of %d items %d are left.\n", r.Before, r.After)
+				return nil
 			})
 		},
 	}

@@ -49,6 +49,10 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s: %+v", args, o)
 		}
 	}
+	want(t, p.run(t, "doc", "edit", "churn", "--set", "m.k=1"), 0, "")
+	want(t, p.run(t, "doc", "edit", "churn", "--set", "m.k=2", "--set", "m.l=1"), 0, "")
+	want(t, p.run(t, "doc", "compact", "churn"), 0, "2 are left")
+	want(t, p.run(t, "doc", "show", "churn"), 0, `"k": 2`)
 	after := p.run(t, "--format", "json", "doc", "show", "plan")
 	var again struct{ Version string }
 	if err := json.Unmarshal([]byte(after.stdout), &again); err != nil || again.Version != shown.Version {

@@ -202,6 +202,11 @@ func (c *Client) EditDocument(ctx context.Context, name string, edits []document
 	return get[documents.Content](ctx, c, dialect.MethodDocumentsEdit, dialect.DocumentEditParams{Name: name, Edits: edits})
 }
 
+// CompactDocument begins a document anew, without its history.
+func (c *Client) CompactDocument(ctx context.Context, name string) (*dialect.DocumentCompacted, error) {
+	return get[dialect.DocumentCompacted](ctx, c, dialect.MethodDocumentsCompact, dialect.DocumentParams{Name: name})
+}
+
 func get[T any](ctx context.Context, c *Client, method string, params any) (*T, error) {
 	result := new(T)
 	if err := c.Call(ctx, method, params, result); err != nil {

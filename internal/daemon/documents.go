@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"net/http"
+	"strconv"
 
 	"github.com/parleyhub/parley/crdt/ysync"
 	"github.com/parleyhub/parley/internal/documents"
@@ -36,6 +37,9 @@ func (d *daemon) documentRooms() *ysync.Server {
 			if err != nil {
 				return nil, "", err
 			}
+			if err := sameEpoch(r, doc.Epoch()); err != nil {
+				return nil, "", err
+			}
 			return doc, browserAgent, nil
 		},
 		Status: func(err error) int {
@@ -49,4 +53,17 @@ func (d *daemon) documentRooms() *ysync.Server {
 			}
 		},
 	})
+}
+
+// sameEpoch holds the epoch that a page was written for, 0 where it names none, against the
+// document's.
+func sameEpoch(r *http.Request, epoch uint64) error {
+	asked := r.URL.Query().Get("epoch")
+	if asked == "" {
+		asked = "0"
+	}
+	if now := strconv.FormatUint(epoch, 10); asked != now {
+		return &ysync.StaleError{Message: "the document is in epoch " + now + "; begin with a new copy"}
+	}
+	return nil
 }

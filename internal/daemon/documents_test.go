@@ -85,4 +85,20 @@ func TestBrowsersEditDocuments(t *testing.T) {
 	if now, err := c.AwaitDocument(t.Context(), "plan", d.Version); err != nil || now.Version != after.Version {
 		t.Errorf("waiting gives %+v, %v", now, err)
 	}
+	// A new epoch: a page with a copy of the old one is sent away for good.
+	if _, err := c.CompactDocument(t.Context(), "plan"); err != nil {
+		t.Fatal(err)
+	}
+	url = strings.TrimSuffix(hub.info.HTTP, "/") + "/documents/plan"
+	stale, _ := dial(nil, ysync.Subprotocol)
+	defer stale.CloseNow()
+	if _, _, err := stale.Read(t.Context()); websocket.CloseStatus(err) != 4409 {
+		t.Errorf("a page of the old epoch ends with %v", err)
+	}
+	url += "?epoch=1"
+	fresh, _ := dial(nil, ysync.Subprotocol)
+	defer fresh.CloseNow()
+	if _, _, err := fresh.Read(t.Context()); err != nil {
+		t.Errorf("a page of the new epoch ends with %v", err)
+	}
 }

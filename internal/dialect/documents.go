@@ -19,6 +19,7 @@ import (
 type Documents interface {
 	Names(ctx context.Context) ([]string, error)
 	Get(ctx context.Context, name string) (*documents.Document, error)
+	Compact(ctx context.Context, name string) (before, after int, err error)
 	EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error)
 }
 
@@ -103,6 +104,25 @@ func (s *Service) documentsEdit(ctx context.Context, req jsonrpc.Request, _ json
 	}
 	c, err := s.cfg.Documents.EditDocument(ctx, name, edits)
 	return c, documentError(err)
+}
+
+// DocumentCompacted tells how many items a document had and has.
+type DocumentCompacted struct {
+	Before int `json:"before"`
+	After  int `json:"after"`
+}
+
+func (s *Service) documentsCompact(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	name := params.requiredText("name", maxID)
+	if params.err != nil {
+		return nil, params.err
+	}
+	before, after, err := s.cfg.Documents.Compact(ctx, name)
+	if err != nil {
+		return nil, documentError(err)
+	}
+	return DocumentCompacted{before, after}, nil
 }
 
 // documentError translates an error about a document. What is the hub's own fault stays

@@ -15,10 +15,11 @@ const (
 	MethodBusJoin      = "hub/bus/join"
 	MethodBusLeave     = "hub/bus/leave"
 
-	MethodDocumentsList = "hub/documents/list"
-	MethodDocumentsGet  = "hub/documents/get"
-	MethodDocumentsWait = "hub/documents/wait"
-	MethodDocumentsEdit = "hub/documents/edit"
+	MethodDocumentsList    = "hub/documents/list"
+	MethodDocumentsGet     = "hub/documents/get"
+	MethodDocumentsWait    = "hub/documents/wait"
+	MethodDocumentsEdit    = "hub/documents/edit"
+	MethodDocumentsCompact = "hub/documents/compact"
 
 	MethodSend       = "message/send"
 	MethodStream     = "message/stream"

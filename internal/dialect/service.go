@@ -96,6 +96,7 @@ func New(cfg Config) *Service {
 		s.methods[MethodDocumentsGet] = s.documentsGet
 		s.methods[MethodDocumentsWait] = s.documentsWait
 		s.methods[MethodDocumentsEdit] = s.documentsEdit
+		s.methods[MethodDocumentsCompact] = s.documentsCompact
 	}
 	return s
 }

@@ -23,6 +23,9 @@ type Document struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
+	gate    sync.RWMutex // held for reading while an edit is made
+	retired bool         // another epoch takes its place
+
 	mu      sync.Mutex
 	queue   [][]byte // changes that are not in the log yet
 	queued  int      // their bytes
@@ -122,10 +125,12 @@ func (d *Document) signal() {
 // Edit makes the edits of f one change and returns when it is durable. An error of
 // f takes the edits back.
 func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error {
-	if err := d.room(); err != nil {
+	if err := d.enter(); err != nil {
 		return err
 	}
-	if err := d.Replica.Edit(ctx, f); err != nil {
+	err := d.Replica.Edit(ctx, f)
+	d.gate.RUnlock()
+	if err != nil {
 		return err
 	}
 	return d.Durable(ctx)
@@ -135,10 +140,51 @@ func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error 
 // [replica.Replica.Submit]. It does not wait until it is durable: such writers
 // do not hear of that anyway.
 func (d *Document) Submit(ctx context.Context, writer string, update []byte, whole bool) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.gate.RUnlock()
+	return d.Replica.Submit(ctx, writer, update, whole)
+}
+
+// enter takes the gate for an edit, unless none may be made.
+func (d *Document) enter() error {
 	if err := d.room(); err != nil {
 		return err
 	}
-	return d.Replica.Submit(ctx, writer, update, whole)
+	d.gate.RLock()
+	if d.retired {
+		d.gate.RUnlock()
+		return &Error{Code: CodeClosed, Message: "the document " + d.name + " has just begun a new epoch", Remedy: "try again"}
+	}
+	return nil
+}
+
+// retire ends edits, waits for those under way and until all is in the log.
+func (d *Document) retire(ctx context.Context) error {
+	d.gate.Lock()
+	d.retired = true
+	d.gate.Unlock()
+	if err := d.Durable(ctx); err != nil {
+		return err
+	}
+	d.stop()
+	d.done.Wait()
+	return nil
+}
+
+// compact makes the next epoch's head from what the document holds, after retire.
+func (d *Document) compact(ctx context.Context) error {
+	var fresh *crdt.Doc
+	var err error
+	if e := d.View(ctx, func(doc *crdt.Doc) { fresh, err = crdt.Rebuild(doc, crdt.Options{}) }); e != nil {
+		return e
+	}
+	if err != nil {
+		return &Error{Code: CodeInvalid, Message: "the document " + d.name + " cannot be compacted", Err: err}
+	}
+	_, err = d.store.point(ctx, d.name, d.head, head{Epoch: d.head.Epoch + 1, Sequence: d.sequence}, fresh.Snapshot())
+	return err
 }
 
 // room refuses edits while too many wait for a store that does not answer.

@@ -251,6 +251,95 @@ func TestNamesAndLookUps(t *testing.T) {
 	}
 }
 
+// A new epoch has the content without the history, in the store too; who held the old one is
+// told to open it anew, and what it lacked of the log is gone at last.
+func TestCompaction(t *testing.T) {
+	b := openBus(t)
+	l := openLibrary(t, b)
+	old := ensure(t, l, "plan")
+	if err := old.Edit(t.Context(), func(doc *crdt.Doc) error {
+		in, err := doc.Map("m").SetArray("l")
+		if err != nil {
+			return err
+		}
+		if err := in.Append(1, "x", []byte{1}); err != nil {
+			return err
+		}
+		if err := doc.Text("t").InsertWith(0, "bold", crdt.Attributes{"b": true}); err != nil {
+			return err
+		}
+		return doc.Text("t").InsertEmbed(4, map[string]any{"i": 1}, nil)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if err := old.Replica.Edit(t.Context(), set(fmt.Sprint(i%2), i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := show(t, old)
+	before, after, err := l.Compact(t.Context(), "plan")
+	if err != nil || before < 200 || after > 10 {
+		t.Fatalf("of %d items %d are left, %v", before, after, err)
+	}
+	now := ensure(t, l, "plan")
+	if got := show(t, now); got != want || now.Epoch() != 1 {
+		t.Errorf("in epoch %d there is %s, want %s", now.Epoch(), got, want)
+	}
+	if err := now.View(t.Context(), func(doc *crdt.Doc) {
+		runs := doc.Text("t").Runs()
+		if len(runs) != 2 || runs[0].Attributes["b"] != true {
+			t.Errorf("the text is %v", runs)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Edit(t.Context(), set("late", 1)); documents.CodeOf(err) != documents.CodeClosed {
+		t.Errorf("an edit of the old epoch gives %v", err)
+	}
+	for round := range 3 {
+		if err := ensure(t, l, "plan").Edit(t.Context(), set("round", round)); err != nil {
+			t.Fatal(err)
+		}
+		want = show(t, ensure(t, l, "plan"))
+		closeLibrary(t, l)
+		l = openLibrary(t, b)
+	}
+	defer closeLibrary(t, l)
+	if got := show(t, ensure(t, l, "plan")); got != want {
+		t.Errorf("after restarts there is %s, want %s", got, want)
+	}
+	stream, err := b.JetStream().Stream(t.Context(), "hub_CRDT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("hub.crdt.plan.0.log"))
+	if err != nil || len(info.State.Subjects) != 0 {
+		t.Errorf("the log of the old epoch has %v, %v", info.State.Subjects, err)
+	}
+}
+
+// What cannot be copied is left as it is.
+func TestCompactionOfWhatCannotBeCopied(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	defer closeLibrary(t, l)
+	d := ensure(t, l, "plan")
+	xml := []byte{1, 1, 1, 0, 7, 1, 1, 'x', 3, 1, 'p', 0}
+	if err := d.Submit(t.Context(), "browser", xml, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.Compact(t.Context(), "plan"); documents.CodeOf(err) != documents.CodeInvalid {
+		t.Errorf("it gives %v", err)
+	}
+	d = ensure(t, l, "plan")
+	if s, err := d.Status(t.Context()); err != nil || s.Items != 1 || s.Epoch != 0 {
+		t.Errorf("after it there is %+v, %v", s, err)
+	}
+	if err := d.Edit(t.Context(), set("k", 1)); err != nil {
+		t.Error(err)
+	}
+}
+
 // Waiting ends with the next change, and not before.
 func TestWait(t *testing.T) {
 	l := openLibrary(t, openBus(t))

@@ -164,6 +164,37 @@ func (l *Library) AwaitDocument(ctx context.Context, name, seen string) (*Conten
 	return &c, err
 }
 
+// Compact begins a new epoch of a document, with its content and without its history. Who
+// has it open must open it anew; changes of copies of the old epoch are not merged into it.
+func (l *Library) Compact(ctx context.Context, name string) (before, after int, err error) {
+	d, err := l.Get(ctx, name)
+	if err != nil {
+		return 0, 0, err
+	}
+	s, err := d.Status(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err = d.retire(ctx); err == nil {
+		err = d.compact(ctx)
+	}
+	// Whatever came of it, the store has a head that holds: open that.
+	d.stop()
+	d.done.Wait()
+	d.Replica.Close()
+	l.mu.Lock()
+	delete(l.open, name)
+	l.mu.Unlock()
+	if err != nil {
+		return 0, 0, err
+	}
+	if d, err = l.Get(ctx, name); err != nil {
+		return 0, 0, err
+	}
+	now, err := d.Status(ctx)
+	return s.Items, now.Items, err
+}
+
 // Close stores what is not stored yet and ends all documents.
 func (l *Library) Close(ctx context.Context) error {
 	l.mu.Lock()

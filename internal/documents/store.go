@@ -210,7 +210,7 @@ func (s *store) point(ctx context.Context, name string, old head, next head, sta
 	next.Hash = hashOf(state)
 	next.Object = fmt.Sprintf("%s.%d-%d-%s", name, next.Epoch, next.Number, next.Hash[:16])
 	next.revision = old.revision
-	if old.Object != "" {
+	if old.Object != "" || old.Epoch != next.Epoch {
 		previous := old
 		previous.Previous, previous.Clock = nil, nil
 		next.Previous = &previous
@@ -255,7 +255,10 @@ func (s *store) forget(ctx context.Context, name string, old, next head) {
 	if err := s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.subject(name, old.Epoch)), jetstream.WithPurgeSequence(old.Sequence+1)); err != nil {
 		return
 	}
-	if old.Previous != nil && old.Previous.Object != next.Object {
+	if old.Previous != nil && old.Previous.Epoch != old.Epoch {
+		_ = s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.subject(name, old.Previous.Epoch))) // as below
+	}
+	if old.Previous != nil && old.Previous.Object != "" && old.Previous.Object != next.Object {
 		// What stays costs room and is of no other consequence.
 		_ = s.dropSnapshot(ctx, old.Previous.Object)
 	}
