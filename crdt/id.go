@@ -162,15 +162,6 @@ func (s IDSet) Has(id ID) bool {
 	return found && ranges[i].Clock <= id.Clock
 }
 
-// clone returns a copy that shares nothing.
-func (s IDSet) clone() IDSet {
-	c := make(IDSet, len(s))
-	for client, ranges := range s {
-		c[client] = slices.Clone(ranges)
-	}
-	return c
-}
-
 // append appends a normal set as it travels.
 func (s IDSet) append(b []byte) []byte {
 	b = lib0.AppendUint(b, uint64(len(s)))

@@ -124,7 +124,7 @@ func (n *node) uncount(it *item) {
 		n.list = nil
 		return
 	}
-	for n.list.kids != nil && len(n.list.kids) == 1 {
+	for len(n.list.kids) == 1 {
 		n.list = n.list.kids[0]
 		n.list.up = nil
 	}
@@ -168,21 +168,6 @@ func (it *item) before() (items int, units uint64) {
 		}
 	}
 	return items, units
-}
-
-// precedes reports whether a comes before b in the list of both.
-func (a *item) precedes(b *item) bool {
-	if a.span == b.span {
-		for o := a.right; o != nil && o.span == a.span; o = o.right {
-			if o == b {
-				return true
-			}
-		}
-		return false
-	}
-	i, _ := a.before()
-	j, _ := b.before()
-	return i < j
 }
 
 // eachFormat calls f with the attributes in force among the items before stop (all

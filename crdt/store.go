@@ -35,15 +35,6 @@ func (c *client) append(it *item) {
 	c.state = it.end()
 }
 
-// last returns the last struct, nil if there is none.
-func (c *client) last() *item {
-	if len(c.chunks) == 0 {
-		return nil
-	}
-	chunk := c.chunks[len(c.chunks)-1]
-	return chunk[len(chunk)-1]
-}
-
 // at is the place of a struct in the store.
 type at struct{ chunk, i int }
 

@@ -547,7 +547,6 @@ func (w *storm) close() {
 type pair struct {
 	n    *network
 	a, b *replica.Replica
-	logs *bytes.Buffer
 	sink *sink
 }
 

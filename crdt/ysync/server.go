@@ -86,8 +86,8 @@ const (
 	closeStale    websocket.StatusCode = 4409
 )
 
-// StaleError, of Options.Open, sends a client away for good whose copy is of an earlier epoch:
-// merged, its content would double.
+// StaleError is what Options.Open returns to send a client away for good: its copy is of an earlier epoch, and
+// merged its content would double.
 type StaleError struct{ Message string }
 
 // Error returns the message.
