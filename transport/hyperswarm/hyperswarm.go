@@ -8,10 +8,8 @@ package hyperswarm
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/transport"
@@ -19,15 +17,7 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
-)
-
-// Greeting is the start of the first message of each end; how many bytes a
-// message may have follows, as a uvarint.
-const Greeting = "parley-channel/1 "
-
-const (
-	greetingTime = 10 * time.Second
-	minMessage   = 64 << 10 // a peer that takes less is of no use
+	"github.com/parleyhub/parley/transport/sealed"
 )
 
 // Dialer dials peers by their public keys: an endpoint's address is the key in
@@ -63,12 +53,11 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "no connection to " + key.String(), Err: err}
 	}
-	limit, err := greet(ctx, s, &d.Codec)
+	c, err := sealed.Greet(ctx, s, &d.Codec)
 	if err != nil {
-		s.Destroy()
-		return nil, err
+		return nil, err // not c: a nil pointer would be a connection
 	}
-	return newConn(s, &d.Codec, limit), nil
+	return c, nil
 }
 
 // relayed dials through the relays. It returns why the direct way failed, too.
@@ -84,41 +73,9 @@ func (d *Dialer) relayed(ctx context.Context, key keys.PublicKey, direct error) 
 	return nil, errors.Join(all...)
 }
 
+// Greeting is the start of the first message of each end; see [sealed.Greeting].
+const Greeting = sealed.Greeting
+
 // MaxMessage is how many bytes a message with frames of a codec may have: the
 // MaxMessage that a node's [secretstream.Options] need at least.
-func MaxMessage(c *transport.Codec) int { return max(c.MaxFrame(), batchSize) }
-
-// greet exchanges the first messages and returns how much the peer takes at once.
-func greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, greetingTime)
-	defer cancel()
-	stop := context.AfterFunc(ctx, s.Destroy)
-	defer stop()
-	hello := binary.AppendUvarint([]byte(Greeting), uint64(MaxMessage(c)))
-	if err := s.WriteMessage(hello); err != nil {
-		return 0, closed(ctx, err)
-	}
-	m, err := s.ReadMessage()
-	if err != nil {
-		return 0, closed(ctx, err)
-	}
-	return parseGreeting(m)
-}
-
-func parseGreeting(m []byte) (int, error) {
-	if len(m) < len(Greeting) || string(m[:len(Greeting)]) != Greeting {
-		return 0, &transport.Error{Code: transport.CodeInvalid, Message: "the peer is no agent: it does not say " + Greeting}
-	}
-	limit, n := binary.Uvarint(m[len(Greeting):])
-	if n <= 0 || limit < minMessage {
-		return 0, &transport.Error{Code: transport.CodeInvalid, Message: "the peer does not say how much it takes"}
-	}
-	return int(min(limit, 1<<24-18)), nil
-}
-
-func closed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		err = errors.Join(ctx.Err(), err)
-	}
-	return transport.ErrClosed("the connection", err)
-}
+func MaxMessage(c *transport.Codec) int { return sealed.MaxMessage(c) }

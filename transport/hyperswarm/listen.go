@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/transport/sealed"
 )
 
 // ListenOptions set a listener up.
@@ -43,7 +44,7 @@ type listener struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	queue  chan *conn
+	queue  chan *sealed.Conn
 }
 
 // Listen takes connections for a key. It blocks until peers can find the key, or
@@ -64,7 +65,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 		_ = inner.Close() // it always succeeds
 		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "the key cannot be announced", Err: err}
 	}
-	l := &listener{l: inner, codec: o.Codec, log: o.Logger, queue: make(chan *conn, backlog)}
+	l := &listener{l: inner, codec: o.Codec, log: o.Logger, queue: make(chan *sealed.Conn, backlog)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.wg.Go(func() { l.run(inner) })
 	for _, key := range o.Relays {
@@ -96,20 +97,17 @@ func (l *listener) run(from source) {
 }
 
 func (l *listener) greet(s *secretstream.Conn) {
-	limit, err := greet(l.ctx, s, &l.codec)
+	c, err := sealed.Greet(l.ctx, s, &l.codec)
 	if err != nil {
-		s.Destroy()
 		if l.ctx.Err() == nil {
 			l.log.Info("a peer was not accepted", "peer", s.RemoteKey(), "error", err)
 		}
 		return
 	}
-	c := newConn(s, &l.codec, limit)
 	select {
 	case l.queue <- c:
 	case <-l.ctx.Done():
-		c.abort(nil)
-		c.wg.Wait()
+		c.Abort()
 	}
 }
 
@@ -144,8 +142,7 @@ func (l *listener) Close() error {
 	for {
 		select {
 		case c := <-l.queue: // never accepted
-			c.abort(nil)
-			c.wg.Wait()
+			c.Abort()
 		default:
 			return err
 		}

@@ -1,4 +1,4 @@
-package hyperswarm
+package sealed
 
 import (
 	"context"
@@ -19,8 +19,9 @@ const (
 	linger    = time.Second // for what is on its way at the end
 )
 
-// conn is one connection. It owns one goroutine, which reads; Close waits for it.
-type conn struct {
+// Conn is one connection, a [transport.Conn]. Make one with [Greet]. It owns one
+// goroutine, which reads; Close waits for it.
+type Conn struct {
 	s       *secretstream.Conn
 	codec   *transport.Codec
 	maxSend int // bytes of the largest message that the peer takes
@@ -36,8 +37,8 @@ type conn struct {
 }
 
 // newConn takes over s.
-func newConn(s *secretstream.Conn, codec *transport.Codec, maxSend int) *conn {
-	c := &conn{
+func newConn(s *secretstream.Conn, codec *transport.Codec, maxSend int) *Conn {
+	c := &Conn{
 		s: s, codec: codec, maxSend: maxSend,
 		done: make(chan struct{}), in: make(chan []transport.Frame, 1), spare: make(chan []transport.Frame, 2),
 	}
@@ -45,14 +46,15 @@ func newConn(s *secretstream.Conn, codec *transport.Codec, maxSend int) *conn {
 	return c
 }
 
-// Peer implements [transport.Conn].
-func (c *conn) Peer() string { return c.s.RemoteKey().String() }
+// Peer implements [transport.Conn]: the key that the peer has proved, in
+// hexadecimal.
+func (c *Conn) Peer() string { return c.s.RemoteKey().String() }
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // Send implements [transport.Conn]. Nothing is written before all frames are
 // known to fit.
-func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
+func (c *Conn) Send(ctx context.Context, frames []transport.Frame) error {
 	select {
 	case <-c.done:
 		return c.closedError()
@@ -89,7 +91,7 @@ func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
 }
 
 // encode writes frames one after the other and returns where each message ends.
-func (c *conn) encode(data []byte, frames []transport.Frame) ([]byte, []int, error) {
+func (c *Conn) encode(data []byte, frames []transport.Frame) ([]byte, []int, error) {
 	var ends []int
 	begin, first := 0, 0 // of the present message: its first byte and frame
 	for i := range frames {
@@ -114,7 +116,7 @@ func (c *conn) encode(data []byte, frames []transport.Frame) ([]byte, []int, err
 }
 
 // Receive implements [transport.Conn]. When ctx ends, the connection lives on.
-func (c *conn) Receive(ctx context.Context) ([]transport.Frame, error) {
+func (c *Conn) Receive(ctx context.Context) ([]transport.Frame, error) {
 	c.giveBack()
 	select {
 	case frames, ok := <-c.in:
@@ -131,7 +133,7 @@ func (c *conn) Receive(ctx context.Context) ([]transport.Frame, error) {
 	}
 }
 
-func (c *conn) lend(frames []transport.Frame, ok bool) ([]transport.Frame, error) {
+func (c *Conn) lend(frames []transport.Frame, ok bool) ([]transport.Frame, error) {
 	if !ok {
 		<-c.done
 		return nil, c.closedError()
@@ -140,7 +142,7 @@ func (c *conn) lend(frames []transport.Frame, ok bool) ([]transport.Frame, error
 	return frames, nil
 }
 
-func (c *conn) giveBack() {
+func (c *Conn) giveBack() {
 	frames := c.lent
 	c.lent = nil
 	if cap(frames) == 0 || cap(frames) > maxSpare {
@@ -154,7 +156,7 @@ func (c *conn) giveBack() {
 }
 
 // read takes messages until the connection ends.
-func (c *conn) read() {
+func (c *Conn) read() {
 	defer close(c.in)
 	for {
 		m, err := c.s.ReadMessage()
@@ -184,7 +186,7 @@ func (c *conn) read() {
 
 // Close implements [transport.Conn]. What was sent before still arrives, if the
 // peer takes it within a second; Close waits for that.
-func (c *conn) Close() error {
+func (c *Conn) Close() error {
 	c.end(nil)
 	c.wg.Wait()
 	t := time.NewTimer(linger)
@@ -197,7 +199,7 @@ func (c *conn) Close() error {
 }
 
 // end makes the connection of no more use, but for what is on its way.
-func (c *conn) end(cause error) {
+func (c *Conn) end(cause error) {
 	c.once.Do(func() {
 		c.cause = cause
 		close(c.done)
@@ -205,8 +207,15 @@ func (c *conn) end(cause error) {
 	_ = c.s.Close() // it is over, whatever that says
 }
 
+// Abort ends the connection at once, whatever is on its way, and waits for its
+// goroutine.
+func (c *Conn) Abort() {
+	c.abort(nil)
+	c.wg.Wait()
+}
+
 // abort ends the connection at once.
-func (c *conn) abort(cause error) {
+func (c *Conn) abort(cause error) {
 	c.once.Do(func() {
 		c.cause = cause
 		close(c.done)
@@ -215,7 +224,7 @@ func (c *conn) abort(cause error) {
 }
 
 // closedError says why the connection is over.
-func (c *conn) closedError() error {
+func (c *Conn) closedError() error {
 	switch {
 	case transport.CodeOf(c.cause) != "":
 		return c.cause

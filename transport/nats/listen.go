@@ -1,0 +1,209 @@
+package nats
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/transport/sealed"
+)
+
+// ListenOptions set a listener up.
+type ListenOptions struct {
+	Options
+	// Allow decides who may connect, inside the handshake: a peer that may not gets
+	// no answer at all. Nil lets nobody in. It must not block.
+	Allow func(keys.PublicKey) bool
+	// Logger gets what nobody else learns of; nil discards it.
+	Logger *slog.Logger
+}
+
+// Bounds of what others can make a listener do.
+const (
+	backlog     = 64   // connections that wait for Accept
+	maxKnocks   = 256  // handshakes that wait; more are lost
+	maxKnock    = 1024 // bytes of a handshake
+	maxGreeting = 64   // connections that have not proved yet that they are no recording
+	maxSeen     = 4096 // handshakes that are remembered, twice over
+)
+
+type listener struct {
+	o      ListenOptions
+	sub    *nats.Subscription
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	slots  chan struct{}
+	queue  chan *sealed.Conn
+
+	once sync.Once
+	mu   sync.Mutex
+	seen [2]map[[handshake.EphemeralSize]byte]bool // recordings of handshakes are not answered again
+	over bool
+}
+
+// Listen takes connections at the subject of its key. It blocks until the server has
+// the subscription, or ctx ends. Two listeners of one key would take each other's
+// connections.
+func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if o.Allow == nil {
+		o.Allow = func(keys.PublicKey) bool { return false }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	l := &listener{o: o, slots: make(chan struct{}, maxGreeting), queue: make(chan *sealed.Conn, backlog)}
+	l.seen[0] = make(map[[handshake.EphemeralSize]byte]bool)
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	var err error
+	if l.sub, err = o.Conn.Subscribe(l.Endpoint().Address, l.knocked); err != nil {
+		return nil, unreachable(err)
+	}
+	if err = l.sub.SetPendingLimits(maxKnocks, maxKnocks*maxKnock); err == nil {
+		err = o.Conn.FlushWithContext(ctx)
+	}
+	if err != nil {
+		_ = l.Close() // it always succeeds
+		return nil, unreachable(err)
+	}
+	return l, nil
+}
+
+func unreachable(err error) *transport.Error {
+	return &transport.Error{Code: transport.CodeUnreachable, Message: "NATS does not take the subscription", Err: err}
+}
+
+// knocked takes the first message of a handshake. Whoever is not let in, or says
+// anything else, hears nothing. NATS calls it with one message after the other.
+func (l *listener) knocked(m *nats.Msg) {
+	if len(m.Data) < 1+handshake.EphemeralSize || len(m.Data) > maxKnock || m.Data[0] != kindOpen {
+		return
+	}
+	msg := m.Data[1:]
+	if !l.fresh([handshake.EphemeralSize]byte(msg)) {
+		return
+	}
+	r, remote, own, err := handshake.NewResponder(l.o.Pair, msg)
+	if err != nil || remote == l.o.Pair.Public() || !l.o.Allow(remote) || !l.o.isLink(string(own)) {
+		l.o.Logger.Debug("a peer was not let in", "peer", remote, "error", err)
+		return
+	}
+	select {
+	case l.slots <- struct{}{}:
+	default:
+		l.o.Logger.Warn("a peer was not let in: too many handshakes are under way", "peer", remote)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return
+	}
+	l.wg.Go(func() {
+		defer func() { <-l.slots }()
+		if err := l.greet(r, string(own)); err != nil && l.ctx.Err() == nil {
+			l.o.Logger.Info("a peer was not accepted", "peer", remote, "error", err)
+		}
+	})
+}
+
+// fresh reports whether a handshake is not the repetition of one that was
+// remembered.
+func (l *listener) fresh(ephemeral [handshake.EphemeralSize]byte) bool {
+	if l.seen[0][ephemeral] || l.seen[1][ephemeral] {
+		return false
+	}
+	if len(l.seen[0]) >= maxSeen {
+		l.seen[0], l.seen[1] = make(map[[handshake.EphemeralSize]byte]bool), l.seen[0]
+	}
+	l.seen[0][ephemeral] = true
+	return true
+}
+
+// greet answers a handshake, and queues the connection once the peer has shown that
+// it is there.
+func (l *listener) greet(r *handshake.Responder, peer string) error {
+	s, err := newStream(&l.o.Options, l.o.newLink())
+	if err != nil {
+		return err
+	}
+	if err := s.meet(peer); err != nil {
+		s.Destroy()
+		return err
+	}
+	msg, result, err := r.Finish([]byte(s.own))
+	if err == nil {
+		err = s.publish(peer, append([]byte{kindAnswer}, msg...))
+	}
+	if err != nil {
+		s.Destroy()
+		return err
+	}
+	secret, err := secretstream.New(s, result, l.o.secret())
+	if err != nil {
+		s.Destroy()
+		return err
+	}
+	c, err := sealed.Greet(l.ctx, secret, &l.o.Codec)
+	if err != nil {
+		return err
+	}
+	select {
+	case l.queue <- c:
+	case <-l.ctx.Done():
+		c.Abort()
+	}
+	return nil
+}
+
+// Accept implements [transport.Listener].
+func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
+	if l.ctx.Err() != nil {
+		return nil, transport.ErrClosed("the listener", nil)
+	}
+	select {
+	case c := <-l.queue:
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, transport.ErrClosed("the listener", nil)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Endpoint implements [transport.Listener].
+func (l *listener) Endpoint() agent.Endpoint {
+	return agent.Endpoint{Transport: agent.TransportNATS, Address: Address(l.o.Prefix, l.o.Pair.Public())}
+}
+
+// Close implements [transport.Listener].
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		l.cancel()
+		_ = l.sub.Unsubscribe() // only fails when the connection to NATS is closed
+		_ = l.o.Conn.FlushTimeout(flushTime)
+		l.mu.Lock()
+		l.over = true
+		l.mu.Unlock()
+	})
+	l.wg.Wait()
+	for {
+		select {
+		case c := <-l.queue: // never accepted
+			c.Abort()
+		default:
+			return nil
+		}
+	}
+}

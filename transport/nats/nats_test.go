@@ -1,0 +1,325 @@
+package nats_test
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/nats"
+	"github.com/parleyhub/parley/transport/transporttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func deadline(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// natsServer is a NATS server that can be killed and started again at its port.
+type natsServer struct {
+	t    testing.TB
+	port int
+	srv  *server.Server
+}
+
+func startServer(t testing.TB) *natsServer {
+	t.Helper()
+	n := &natsServer{t: t, port: server.RANDOM_PORT}
+	n.start()
+	t.Cleanup(n.stop)
+	return n
+}
+
+func (n *natsServer) start() {
+	n.t.Helper()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, NoSigs: true, NoLog: true})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(20 * time.Second) {
+		n.t.Fatal("the server does not start")
+	}
+	n.srv, n.port = srv, srv.Addr().(*net.TCPAddr).Port
+}
+
+func (n *natsServer) stop() {
+	n.srv.Shutdown()
+	n.srv.WaitForShutdown()
+}
+
+func (n *natsServer) connect(t testing.TB) *natsgo.Conn {
+	t.Helper()
+	nc, err := natsgo.Connect("nats://127.0.0.1:"+strconv.Itoa(n.port),
+		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(10*time.Millisecond), natsgo.ReconnectJitter(0, 0), natsgo.ErrorHandler(quiet))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// quiet ignores what the listener's bounds do: they drop what is too much.
+func quiet(*natsgo.Conn, *natsgo.Subscription, error) {}
+
+func anybody(keys.PublicKey) bool { return true }
+
+func listen(t testing.TB, o nats.ListenOptions) transport.Listener {
+	t.Helper()
+	if o.Pair == nil {
+		o.Pair = keys.Generate()
+	}
+	l, err := nats.Listen(deadline(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// ends returns a dialer and what makes listeners, each with its own connection.
+func ends(t testing.TB, n *natsServer) transporttest.Transport {
+	here, there := n.connect(t), n.connect(t)
+	return transporttest.Transport{
+		Dialer: &nats.Dialer{Options: nats.Options{Conn: here, Pair: keys.Generate()}},
+		Listen: func(t testing.TB) transport.Listener {
+			return listen(t, nats.ListenOptions{Options: nats.Options{Conn: there}, Allow: anybody})
+		},
+	}
+}
+
+// Req 3.6 and 3.7: the transport passes what every transport must pass.
+func TestTransport(t *testing.T) {
+	n := startServer(t)
+	transporttest.Run(t, func(t *testing.T) transporttest.Transport { return ends(t, n) })
+}
+
+// pair returns the two ends of a connection.
+func pair(t testing.TB, d transport.Dialer, l transport.Listener) (here, there transport.Conn) {
+	t.Helper()
+	here, err := d.Dial(deadline(t), l.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if there, err = l.Accept(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { here.Close(); there.Close() })
+	return here, there
+}
+
+// Deny by default; the key that a peer has proved is its name.
+func TestOnlyPairedPeersAreLetIn(t *testing.T) {
+	n := startServer(t)
+	me := keys.Generate()
+	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: me}}
+	for name, allow := range map[string]func(keys.PublicKey) bool{
+		"nobody": nil, "another": func(k keys.PublicKey) bool { return k != me.Public() },
+	} {
+		closed := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: allow})
+		ctx, cancel := context.WithTimeout(deadline(t), 200*time.Millisecond)
+		if _, err := d.Dial(ctx, closed.Endpoint()); transport.CodeOf(err) != transport.CodeUnreachable {
+			t.Errorf("%s is paired: %v", name, err)
+		}
+		cancel()
+		if err := closed.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	open := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: func(k keys.PublicKey) bool { return k == me.Public() }})
+	defer open.Close()
+	here, there := pair(t, d, open)
+	if _, key, err := nats.ParseAddress(open.Endpoint().Address); err != nil || here.Peer() != key.String() || there.Peer() != me.Public().String() {
+		t.Errorf("the peers are %s and %s: %v", here.Peer(), there.Peer(), err)
+	}
+}
+
+// Nobody answers at once where nobody is, or no longer.
+func TestNobodyThere(t *testing.T) {
+	n := startServer(t)
+	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}
+	to := agent.Endpoint{Transport: agent.TransportNATS, Address: nats.Address("", keys.Generate().Public())}
+	_, err := d.Dial(deadline(t), to)
+	if transport.CodeOf(err) != transport.CodeUnreachable || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDialRefusesWhatIsNoAddress(t *testing.T) {
+	n := startServer(t)
+	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}
+	key := keys.Generate().Public().String()
+	for _, address := range []string{"", "x", key, "parley.hub.", "parley.hub." + key[1:], "parley.hub." + strings.ToUpper(key), "other.hub." + key,
+		">.hub." + key, "*.hub." + key, "a b.hub." + key, "parley.hub." + strings.Repeat("0", 64)} {
+		if _, err := d.Dial(deadline(t), agent.Endpoint{Transport: agent.TransportNATS, Address: address}); transport.CodeOf(err) != transport.CodeInvalid {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+	for name, o := range map[string]nats.Options{"no connection": {Pair: keys.Generate()}, "no identity": {Conn: d.Conn}, "a wildcard": {Conn: d.Conn, Pair: d.Pair, Prefix: "a.>"}} {
+		if _, err := nats.Listen(deadline(t), nats.ListenOptions{Options: o}); transport.CodeOf(err) != transport.CodeInvalid {
+			t.Errorf("listen with %s: %v", name, err)
+		}
+		if _, err := (&nats.Dialer{Options: o}).Dial(deadline(t), agent.Endpoint{Transport: agent.TransportNATS}); transport.CodeOf(err) != transport.CodeInvalid {
+			t.Errorf("dial with %s: %v", name, err)
+		}
+	}
+}
+
+// tap is somebody else on the same server.
+type tap struct {
+	nc *natsgo.Conn
+	mu sync.Mutex
+	// What was published below the prefix.
+	heard []*natsgo.Msg
+	more  chan struct{}
+}
+
+func newTap(t testing.TB, n *natsServer) *tap {
+	w := &tap{nc: n.connect(t), more: make(chan struct{}, 1)}
+	if _, err := w.nc.Subscribe("parley.>", func(m *natsgo.Msg) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.heard = append(w.heard, m)
+		select {
+		case w.more <- struct{}{}:
+		default:
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// find waits for the first message of a kind.
+func (w *tap) find(t testing.TB, kind byte) *natsgo.Msg {
+	for i := 0; ; {
+		w.mu.Lock()
+		for ; i < len(w.heard); i++ {
+			if m := w.heard[i]; len(m.Data) > 0 && m.Data[0] == kind {
+				w.mu.Unlock()
+				return m
+			}
+		}
+		w.mu.Unlock()
+		select {
+		case <-w.more:
+		case <-deadline(t).Done():
+			t.Fatalf("no message of kind %c was published", kind)
+		}
+	}
+}
+
+func data(text string) []transport.Frame {
+	return []transport.Frame{{Kind: transport.Close, Reason: &transport.Reason{Code: "X", Message: text}}}
+}
+
+// Who listens to everything on the server reads nothing, and gets nothing for a
+// handshake that it repeats.
+func TestOthersOnTheServer(t *testing.T) {
+	n := startServer(t)
+	w := newTap(t, n)
+	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})
+	defer l.Close()
+	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}
+	here, there := pair(t, d, l)
+	const secret = "the password is swordfish"
+	if err := here.Send(deadline(t), data(secret)); err != nil {
+		t.Fatal(err)
+	}
+	if frames, err := there.Receive(deadline(t)); err != nil || frames[0].Reason.Message != secret {
+		t.Fatalf("%v, %v", frames, err)
+	}
+	w.mu.Lock()
+	for _, m := range w.heard {
+		if strings.Contains(string(m.Data), "swordfish") || strings.Contains(string(m.Data), "parley-channel") {
+			t.Errorf("others can read %q", m.Data)
+		}
+	}
+	w.mu.Unlock()
+	open := w.find(t, 'O')
+	inbox := w.nc.NewInbox()
+	sub, err := w.nc.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if err := w.nc.PublishRequest(open.Subject, inbox, open.Data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m, err := sub.NextMsg(200 * time.Millisecond); err == nil {
+		t.Errorf("a repeated handshake was answered: %q", m.Data)
+	}
+	ctx, cancel := context.WithTimeout(deadline(t), 100*time.Millisecond)
+	defer cancel()
+	if c, err := l.Accept(ctx); err == nil {
+		t.Errorf("a repeated handshake made a connection with %s", c.Peer())
+	}
+}
+
+// What others publish to an end breaks its connection at most, with an error that
+// the channel above can mend, and never reaches the agents.
+func TestForgedMessages(t *testing.T) {
+	for name, forged := range map[string]string{
+		"data": "D\x00\x00\x00\x00\x00\x00\x00\x00hello", "a gap": "D\x00\x00\x00\x00\x00\x0f\x00\x00hello", "a grant": "W\xff\xff\xff\xff\xff\xff\xff\xff",
+		"an old grant": "W\x00\x00\x00\x00\x00\x00\x00\x00", "a reset": "R\x00\x00\x00\x00\x00\x00\x00\x00", "a kind": "?\x00\x00\x00\x00\x00\x00\x00\x00",
+		"loss": "P\x00\x00\x00\x00\x00\x0f\x00\x00", "an end": "F\x00\x00\x00\x00\x00\x0f\x00\x00", "too much": "D\x00\x00\x00\x00\x00\x00\x00\x00" + strings.Repeat("x", 900<<10),
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := startServer(t)
+			w := newTap(t, n)
+			l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})
+			defer l.Close()
+			_, there := pair(t, &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}, l)
+			first := w.find(t, 'D')
+			for range 3 {
+				if err := w.nc.Publish(first.Subject, []byte(forged)); err != nil {
+					t.Fatal(err)
+				}
+				if err := w.nc.Publish(first.Reply, []byte(forged)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if frames, err := there.Receive(deadline(t)); transport.CodeOf(err) != transport.CodeClosed {
+				t.Errorf("got %v, %v", frames, err)
+			}
+		})
+	}
+	t.Run("noise", func(t *testing.T) { // that is no message leaves the connection alone
+		n := startServer(t)
+		w := newTap(t, n)
+		l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})
+		defer l.Close()
+		here, there := pair(t, &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}, l)
+		first := w.find(t, 'D')
+		for _, noise := range []string{"", "x", "A", "Ahello", "D\x00"} {
+			if err := w.nc.Publish(first.Reply, []byte(noise)); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.nc.Publish(l.Endpoint().Address, []byte("O"+noise+strings.Repeat("x", 100))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := here.Send(deadline(t), data("still here")); err != nil {
+			t.Fatal(err)
+		}
+		if frames, err := there.Receive(deadline(t)); err != nil || frames[0].Reason.Message != "still here" {
+			t.Errorf("got %v, %v", frames, err)
+		}
+	})
+}

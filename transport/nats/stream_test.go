@@ -1,0 +1,32 @@
+package nats
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Whatever is published to an end of a connection, it holds no more than it has
+// granted, and does not crash.
+func FuzzMessages(f *testing.F) {
+	f.Add([]byte("D\x00\x00\x00\x00\x00\x00\x00\x00hello"), []byte("F\x00\x00\x00\x00\x00\x00\x00\x05"))
+	f.Add([]byte("W\x00\x00\x00\x00\x00\x20\x00\x00"), []byte("P\x00\x00\x00\x00\x00\x00\x00\x00"))
+	f.Add([]byte("Aanswer"), []byte("R\x00\x00\x00\x00\x00\x00\x00\x00"))
+	nc := new(nats.Conn)
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		s := &stream{
+			nc: nc, sub: new(nats.Subscription), answers: make(chan []byte, 1), changed: make(chan struct{}), granted: window, allowed: window,
+			over: make(chan struct{}), done: make(chan struct{}), heard: time.Now(),
+		}
+		s.handle(&nats.Msg{Data: first})
+		s.handle(&nats.Msg{Data: second})
+		held := 0
+		for _, b := range s.queue {
+			held += len(b)
+		}
+		if held != s.unread || held > window || s.granted < window {
+			t.Errorf("it holds %d bytes and counts %d", held, s.unread)
+		}
+	})
+}
