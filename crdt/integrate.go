@@ -19,12 +19,14 @@ func (d *Doc) integrate(c *client, it *item) {
 	if known := c.state - it.id.Clock; known > 0 {
 		it.trim(uint32(known))
 	}
+	// The right one first: where a hostile writer names two units of one item in the wrong order,
+	// cutting for the right one would leave the left one ending elsewhere.
 	var left, right *item
-	if it.has(flagOrigin) {
-		left = d.endingAt(it.origin)
-	}
 	if it.has(flagRight) {
 		right = d.startingAt(it.rightOrigin)
+	}
+	if it.has(flagOrigin) {
+		left = d.endingAt(it.origin)
 	}
 	if it.kind == kindGC || !d.resolve(it, left, right) {
 		it.becomeGC()
