@@ -225,3 +225,19 @@ func TestThePayloadIsPlainJSON(t *testing.T) {
 		t.Errorf("%q takes more room than it needs", raw.Data)
 	}
 }
+
+// A line break is five bytes as it is shown, and six with the one that was sent: what an
+// answer may hold counts so.
+func TestAnAnswersBoundCountsWhatIsShown(t *testing.T) {
+	n := startServer(t)
+	cfg := n.config("project-1")
+	cfg.Channels = []chat.Channel{{Name: "c", MaxMessages: 10, MaxBytes: 64 << 20, MaxAge: time.Hour}}
+	s := ready(t, open(t, cfg))
+	for range 4 {
+		send(t, s, "agent", "c", strings.Repeat("\n", chat.MaxRead/18)) // a third of an answer
+	}
+	h, err := s.Read(t.Context(), "agent", "c", 10)
+	if err != nil || len(h.Messages) == 4 || h.Omitted == 0 {
+		t.Errorf("%d messages, %d omitted, %v", len(h.Messages), h.Omitted, err)
+	}
+}

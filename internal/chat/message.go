@@ -44,8 +44,17 @@ type Message struct {
 	ID string
 }
 
-// size is what the message takes of a reader's room, in bytes.
-func (m Message) size() int { return len(m.Handle) + len(m.Text) }
+// Size is about what the message takes of an answer, in bytes: a line break is five of
+// the text, any other control character six of JSON.
+func (m Message) Size() int {
+	size := len(m.Handle) + len(m.Text)
+	for i := range len(m.Text) {
+		if m.Text[i] < ' ' {
+			size += 5
+		}
+	}
+	return size
+}
 
 // String formats the message as agents read it (REQ-TOOL-030). Only the first
 // line begins at the margin, so that no text can pass for another message.

@@ -167,7 +167,7 @@ func (s *Space) take(h *History, m jetstream.Msg, c Channel) int {
 	}
 	message.Sequence, message.ID = meta.Sequence.Stream, m.Headers().Get(jetstream.MsgIDHeader)
 	h.Messages = append(h.Messages, message)
-	return message.size()
+	return message.Size()
 }
 
 // trim drops the oldest messages beyond limit and beyond MaxRead bytes, and
@@ -177,7 +177,7 @@ func trim(h *History, limit, size int) (freed int) {
 		if len(h.Messages) <= limit {
 			h.Omitted++
 		}
-		freed += h.Messages[0].size()
+		freed += h.Messages[0].Size()
 		h.Messages[0] = Message{}
 		h.Messages = h.Messages[1:]
 	}

@@ -193,7 +193,7 @@ func (r *reading) deliver(channels []string, came chat.News) news {
 			if r.isOwn(channel, m) {
 				continue
 			}
-			if size += len(m.Text); size > maxNews && len(n.messages) > 0 {
+			if size += m.Size(); size > maxNews && len(n.messages) > 0 {
 				n.more, seen = true, m.Sequence-1
 				break
 			}
