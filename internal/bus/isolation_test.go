@@ -82,6 +82,7 @@ func (s *siege) unharmed() {
 	}
 }
 
+// REQ-SEC-008, REQ-SEC-TEST-001
 func TestASubscriberHearsNothingOfOtherNamespaces(t *testing.T) {
 	s := newSiege(t)
 	nc := s.attacker()
@@ -113,6 +114,7 @@ func TestASubscriberHearsNothingOfOtherNamespaces(t *testing.T) {
 	}
 }
 
+// REQ-SEC-008, REQ-SEC-TEST-001
 func TestJetStreamShowsNothingOfOtherNamespaces(t *testing.T) {
 	s := newSiege(t)
 	nc := s.attacker()
@@ -216,6 +218,7 @@ func echoes(text string) bool {
 	return strings.Contains(text, `"error"`) && !strings.Contains(text, `"data":{`)
 }
 
+// REQ-SEC-008, REQ-SEC-TEST-001
 func TestWhatIsPublishedStaysInTheNamespace(t *testing.T) {
 	s := newSiege(t)
 	heard, err := s.victim.Conn().SubscribeSync(">")
@@ -245,6 +248,8 @@ func TestWhatIsPublishedStaysInTheNamespace(t *testing.T) {
 // A mirror or a source can name another API and delivery prefix. From its own
 // account's streams the attacker can copy so, which shows that the attempts
 // below are real ones.
+//
+// REQ-SEC-008, REQ-SEC-TEST-001
 func TestAStreamCannotBeCopiedFromAnotherNamespace(t *testing.T) {
 	s := newSiege(t)
 	js, err := jetstream.New(s.attacker())
@@ -370,6 +375,8 @@ func TestARevokedCredentialIsOfNoUse(t *testing.T) {
 }
 
 // The CONNECT of NATS can name an account, and can be sent again.
+//
+// REQ-SEC-008, REQ-SEC-TEST-001
 func TestTheProtocolOpensNoOtherAccount(t *testing.T) {
 	s := newSiege(t)
 	connect := func(g bus.Grant, more string) string {
