@@ -28,6 +28,7 @@ type embedded struct {
 	server   *server.Server
 	users    *users
 	accounts *accounts
+	log      *serverLogger
 }
 
 // startServer starts a server on a store. It returns once the store is
@@ -62,7 +63,7 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 	}
 	log := &serverLogger{log: cfg.Logger.With("component", "nats")}
 	srv.SetLogger(log, false, false)
-	e.server, e.accounts = srv, newAccounts(srv)
+	e.server, e.accounts, e.log = srv, newAccounts(srv), log
 
 	srv.Start()
 	if why := log.fatal.Load(); why != nil || !srv.ReadyForConnections(startTimeout) {
@@ -79,6 +80,15 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		}
 	}
 	return e, nil
+}
+
+// storageError is why a stream takes nothing more, "" if all do.
+func (e *embedded) storageError() string {
+	why := e.log.write.Load()
+	if why == nil {
+		return ""
+	}
+	return (&Error{Code: CodeStorage, Message: *why, Remedy: "check the disk's health and free space, then restart the hub"}).Error()
 }
 
 // address is where the server listens.

@@ -32,7 +32,8 @@ type Info struct {
 	// filesystem cannot do it, for DurabilityReason.
 	DurabilityAsked  Durability `json:"durabilityAsked,omitempty"`
 	DurabilityReason string     `json:"durabilityReason,omitempty"`
-	// StorageError is why nothing more can be stored until the hub restarts.
+	// StorageError is why some streams, or all, can store nothing more until the hub
+	// restarts.
 	StorageError string `json:"storageError,omitempty"`
 
 	StoreDir string `json:"storeDir,omitempty"`
@@ -65,6 +66,9 @@ func (b *Bus) Info() Info {
 		if err := b.commits.err(); err != nil {
 			i.StorageError = err.Error()
 		}
+	}
+	if b.embedded != nil && i.StorageError == "" {
+		i.StorageError = b.embedded.storageError()
 	}
 	if b.hub != nil {
 		r := b.hub.current()

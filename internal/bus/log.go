@@ -28,6 +28,7 @@ type serverLogger struct {
 	log     *slog.Logger
 	secrets []string
 	fatal   atomic.Pointer[string] // why the server could not start
+	write   atomic.Pointer[string] // why a stream takes nothing more
 }
 
 func (l *serverLogger) text(format string, v []any) string {
@@ -36,9 +37,19 @@ func (l *serverLogger) text(format string, v []any) string {
 
 func (l *serverLogger) Noticef(format string, v ...any) { l.log.Debug(l.text(format, v)) }
 func (l *serverLogger) Warnf(format string, v ...any)   { l.log.Warn(l.text(format, v)) }
-func (l *serverLogger) Errorf(format string, v ...any)  { l.log.Error(l.text(format, v)) }
 func (l *serverLogger) Debugf(format string, v ...any)  { l.log.Debug(l.text(format, v)) }
 func (l *serverLogger) Tracef(format string, v ...any)  { l.log.Debug(l.text(format, v)) }
+
+// Errorf keeps the text of the one error that changes what the server does: after it
+// the stream answers no publish until the server starts anew, even if the disk has room
+// again, and nothing but the log tells.
+func (l *serverLogger) Errorf(format string, v ...any) {
+	s := l.text(format, v)
+	if strings.Contains(format, "critical write error") {
+		l.write.CompareAndSwap(nil, &s)
+	}
+	l.log.Error(s)
+}
 
 // Fatalf keeps the text for the error that the start returns: a library does
 // not end the process.

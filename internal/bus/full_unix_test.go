@@ -1,0 +1,62 @@
+//go:build unix
+
+package bus_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// fullEnv makes the test below a process whose files cannot grow.
+const fullEnv = "PARLEY_BUS_TEST_FULL"
+
+// A stream whose write failed answers nobody until the hub restarts. Whoever asks how
+// the bus is must learn that.
+func TestAStreamThatCannotBeWrittenIsTold(t *testing.T) {
+	if os.Getenv(fullEnv) == "" {
+		t.Parallel() // it takes some seconds, mostly until the server gives up
+		exe, err := os.Executable()
+		must(t, err)
+		cmd := exec.Command(exe, "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), fullEnv+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return
+	}
+	b := open(t, bus.Config{DataDir: t.TempDir()})
+	ensureStream(t, b, "S", "s.>")
+	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte("fits")}); err != nil {
+		t.Fatal(err)
+	}
+	if told := b.Info().StorageError; told != "" {
+		t.Fatalf("before: %s", told)
+	}
+	signal.Ignore(syscall.SIGXFSZ)
+	must(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}))
+	var err error
+	for range 100 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err = b.Publish(ctx, &nats.Msg{Subject: "s.1", Data: make([]byte, 64<<10)})
+		cancel()
+		if err != nil {
+			break
+		}
+	}
+	if err == nil {
+		t.Fatal("everything was stored")
+	}
+	if told := b.Info().StorageError; !strings.Contains(told, "critical write error") || !strings.Contains(told, "restart the hub") {
+		t.Errorf("told %q after %v", told, err)
+	}
+}
