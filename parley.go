@@ -71,12 +71,19 @@ type Node struct {
 
 // New returns a node. It fails only for tier rules that make no sense.
 func New(o Options) (*Node, error) {
+	if o.Router.Telemetry == nil {
+		o.Router.Telemetry = telemetry.New(telemetry.Options{})
+	}
+	told := o.Registry.OnError
+	o.Registry.OnError = func(source string, err error) {
+		o.Router.Telemetry.Emit(telemetry.Event{Type: telemetry.ErrorEvent, Code: CodeDiscoveryFailed, Detail: source + ": " + err.Error()})
+		if told != nil {
+			told(source, err)
+		}
+	}
 	n := &Node{trust: o.Trust, registry: registry.New(o.Registry)}
 	if n.trust == nil {
 		n.trust = func(channel.Request, agent.Card) error { return nil }
-	}
-	if o.Router.Telemetry == nil {
-		o.Router.Telemetry = telemetry.New(telemetry.Options{})
 	}
 	c := o.Channels
 	c.Resolve, c.Authorize, c.Introduce, c.Introduced, c.Ended = n.resolve, n.authorize, n.introduce, n.introduced, n.forget
@@ -211,6 +218,10 @@ func (n *Node) resolve(_ context.Context, id string) ([]agent.Endpoint, error) {
 // taken: for an agent that is not here, or in the name of one that the peer may
 // not bring.
 const CodePeerRefused = "PEER_REFUSED"
+
+// CodeDiscoveryFailed is the code of the error event of a discovery source that
+// failed: a hub that does not answer, or wants another token.
+const CodeDiscoveryFailed = "DISCOVERY_FAILED"
 
 // refused records that a peer's channel is not taken, if err says so.
 func (n *Node) refused(r channel.Request, err error) error {

@@ -219,6 +219,29 @@ func TestPeersCannotTakeAgentsOver(t *testing.T) {
 }
 
 // What a peer says of its tier in an envelope does not count; its card does.
+type brokenSource struct{}
+
+func (brokenSource) Discover(context.Context, registry.Sink) error { return errors.New("out of order") }
+
+func TestAFailedDiscoveryIsAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told error
+		n, err := parley.New(parley.Options{Registry: registry.Options{OnError: func(_ string, err error) { told = err }}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close(context.Background())
+		if err := n.Registry().EnableDiscovery("hub", brokenSource{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		events := n.Telemetry().Recent(1)
+		if len(events) != 1 || events[0].Code != parley.CodeDiscoveryFailed || events[0].Detail != "hub: out of order" || told == nil {
+			t.Errorf("%+v, %v", events, told)
+		}
+	})
+}
+
 // dialer hands out connections that a test has changed.
 type dialer struct {
 	transport.Dialer

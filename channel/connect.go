@@ -340,13 +340,13 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 		return nil, false, err
 	}
 	req := Request{Peer: conn.Peer(), From: h.From, To: h.To, Card: h.Card, Resume: h.Resume}
+	refused := func(err error) error { // its text goes to the peer
+		return &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error()}
+	}
 	if m.opts.Authorize != nil {
 		if err := m.opts.Authorize(ctx, req); err != nil {
-			return nil, false, &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error(), Err: err}
+			return nil, false, refused(err)
 		}
-	}
-	refused := func(err error) error {
-		return &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error(), Err: err}
 	}
 	if c, known := m.Channel(h.Channel); known { // who knows its secret speaks for its agent
 		if err := m.introduced(ctx, req); err != nil {

@@ -1,6 +1,8 @@
 package channel_test
 
 import (
+	"context"
+	"errors"
 	"math"
 	"strings"
 	"sync"
@@ -259,6 +261,20 @@ func TestIDDoesNotProveTheSecret(t *testing.T) {
 		p := dialIn(t, l)
 		p.send(hello(func(h *transport.Hello) { h.From, h.Resume = "pluto", true }))
 		p.next(transport.Accept)
+	})
+}
+
+// The peer is told why, once and no more.
+func TestTheRefusalSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, func(_, b *channel.Options) {
+			b.Authorize = func(context.Context, channel.Request) error { return errors.New("we are closed today") }
+		})
+		p := dialIn(t, l)
+		p.send(hello(nil))
+		if f := p.next(transport.Refuse); f.Reason.Message != "we are closed today" {
+			t.Errorf("the peer hears %q", f.Reason.Message)
+		}
 	})
 }
 

@@ -246,17 +246,23 @@ func (r *Registry) report(ctx context.Context, name string, err error) {
 // Resolve returns the cards that answer q. If none is known it asks the sources
 // that are Finders, merges what they find and looks again (Req 4.4). It blocks
 // for as long as they do, at most until ctx ends, and returns
-// [CodeAgentNotFound] when nobody knows.
+// [CodeAgentNotFound] when nobody knows; the error wraps those of sources that
+// could not be asked.
 func (r *Registry) Resolve(ctx context.Context, q Query) ([]agent.Card, error) {
 	if cards := r.lookup(q); len(cards) > 0 {
 		return cards, nil
 	}
 	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed []error
 	for name, f := range r.finders() {
 		wg.Go(func() {
 			found, err := f.Find(ctx, q)
 			if err != nil {
 				r.report(ctx, name, err)
+				mu.Lock()
+				failed = append(failed, err)
+				mu.Unlock()
 			}
 			for _, card := range found {
 				if _, err := r.Merge(card, name); err != nil {
@@ -269,10 +275,12 @@ func (r *Registry) Resolve(ctx context.Context, q Query) ([]agent.Card, error) {
 	if cards := r.lookup(q); len(cards) > 0 {
 		return cards, nil
 	}
+	nobody := notFound(q.ID)
 	if q.ID == "" {
-		return nil, &Error{Code: CodeAgentNotFound, Message: "no agent with capability " + q.Capability + " is known"}
+		nobody = &Error{Code: CodeAgentNotFound, Message: "no agent with capability " + q.Capability + " is known"}
 	}
-	return nil, notFound(q.ID)
+	nobody.Err = errors.Join(failed...)
+	return nil, nobody
 }
 
 func (r *Registry) lookup(q Query) []agent.Card {

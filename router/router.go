@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -257,11 +258,11 @@ func (d *delivery) route() *Error {
 func (d *delivery) toAgent() *Error {
 	to, known := d.r.reg.Identity(d.e.Recipient)
 	if !known {
-		if !d.resolve(registry.Query{ID: d.e.Recipient}) {
-			return notFound(d.e.Recipient)
-		}
+		err := d.resolve(registry.Query{ID: d.e.Recipient})
 		if to, known = d.r.reg.Identity(d.e.Recipient); !known {
-			return notFound(d.e.Recipient)
+			unknown := notFound(d.e.Recipient)
+			unknown.Err = err
+			return unknown
 		}
 	}
 	if err := d.policy.check(to); err != nil {
@@ -271,15 +272,15 @@ func (d *delivery) toAgent() *Error {
 	return d.deliver(to)
 }
 
-// resolve asks the discovery sources.
-func (d *delivery) resolve(q registry.Query) bool {
+// resolve asks the discovery sources, and returns why some could not be asked.
+func (d *delivery) resolve(q registry.Query) error {
 	if !d.r.reg.CanFind() {
-		return false
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, d.r.opts.ResolveTimeout)
 	defer cancel()
 	_, err := d.r.reg.Resolve(ctx, q)
-	return err == nil
+	return errors.Unwrap(err)
 }
 
 // maxCandidates is among how many agents with a capability the load decides.
@@ -289,11 +290,13 @@ const maxCandidates = 8
 func (d *delivery) toCapability() *Error {
 	id := d.e.Recipient
 	able := d.r.reg.Capable(id)
-	if len(able) == 0 && d.resolve(registry.Query{Capability: id}) {
-		able = d.r.reg.Capable(id)
-	}
 	if len(able) == 0 {
-		return errorf(CodeCapabilityNotFound, id, "no agent with the capability %q is known", id)
+		err := d.resolve(registry.Query{Capability: id})
+		if able = d.r.reg.Capable(id); len(able) == 0 {
+			unknown := errorf(CodeCapabilityNotFound, id, "no agent with the capability %q is known", id)
+			unknown.Err = err
+			return unknown
+		}
 	}
 	var refused *Error
 	for _, eligible := range []func(agent.Identity) bool{

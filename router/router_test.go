@@ -302,6 +302,33 @@ func TestCapabilityThatNobodyMayServe(t *testing.T) {
 }
 
 // Req 4.4: agents elsewhere are looked for before the error.
+// failing is a source that cannot be asked.
+type failing struct{ finder }
+
+var errLocked = errors.New("it wants its bearer token")
+
+func (failing) Find(context.Context, registry.Query) ([]agent.Card, error) { return nil, errLocked }
+
+// Who looks for an agent hears why it may not have been found.
+func TestTheErrorSaysWhichSourceFailed(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	register(t, r, card("mars", agent.L0))
+	if err := r.Registry().EnableDiscovery("hub", failing{}); err != nil {
+		t.Fatal(err)
+	}
+	f := envelope.NewFactory(agent.Identity{ID: "mars", Tier: agent.L0})
+	for _, make := range []func(string, envelope.Type, any) (*envelope.Envelope, error){f.New, f.NewForCapability} {
+		e, err := make("nobody", envelope.Request, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := r.Send(t.Context(), e)
+		if !errors.Is(err, errLocked) || !strings.Contains(res.Error, errLocked.Error()) {
+			t.Errorf("%+v, %v", res, err)
+		}
+	}
+}
+
 func TestRemoteCardsAndSourcesComeBeforeTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []string

@@ -11,6 +11,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,8 @@ import (
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/registry/hubcards"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/websocket"
 )
@@ -46,9 +49,21 @@ func ask(ctx context.Context, out io.Writer, hub, token, capability, question st
 	if err != nil {
 		return err
 	}
-	node, err := parley.New(parley.Options{Channels: channel.Options{Dialers: map[agent.Transport]transport.Dialer{
-		agent.TransportWebSocket: &websocket.Dialer{Token: websocket.TokenFor(u.Host, token)},
-	}}})
+	failed := make(chan error, 1)
+	events := telemetry.New(telemetry.Options{Sinks: []telemetry.Sink{telemetry.SinkFunc(func(e telemetry.Event) {
+		if e.Type == telemetry.DeliveryFailure { // the hub does not want us, say
+			select {
+			case failed <- errors.New(e.Detail):
+			default: // one is enough
+			}
+		}
+	})}})
+	node, err := parley.New(parley.Options{
+		Router: router.Options{Telemetry: events},
+		Channels: channel.Options{Dialers: map[agent.Transport]transport.Dialer{
+			agent.TransportWebSocket: &websocket.Dialer{Token: websocket.TokenFor(u.Host, token)},
+		}},
+	})
 	if err != nil {
 		return err
 	}
@@ -57,7 +72,8 @@ func ask(ctx context.Context, out io.Writer, hub, token, capability, question st
 		return err
 	}
 	answers := make(chan *envelope.Envelope, 64)
-	card := agent.Card{ID: "asker", Name: "Asker", Version: "1.0.0", Tier: agent.L3, Capabilities: []agent.Capability{}}
+	// Each run is an agent of its own: of two with one id the hub takes the first.
+	card := agent.Card{ID: "asker-" + rand.Text(), Name: "Asker", Version: "1.0.0", Tier: agent.L3, Capabilities: []agent.Capability{}}
 	me, err := node.Join(card, func(ctx context.Context, e *envelope.Envelope) {
 		select {
 		case answers <- e: // one that is printed slowly slows the agent's channel down
@@ -76,6 +92,8 @@ func ask(ctx context.Context, out io.Writer, hub, token, capability, question st
 			if done, err := show(out, e); done || err != nil {
 				return err
 			}
+		case err := <-failed:
+			return err
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -17,8 +17,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestAskPrintsWhatTheAgentAnswers(t *testing.T) {
-	def, err := runner.Definition{ID: "echo", Driver: runner.DriverEcho, Args: []string{"words"}}.Complete()
+// serve runs a hub with the agent echo and returns its URL.
+func serve(t *testing.T, tier *int) string {
+	t.Helper()
+	def, err := runner.Definition{ID: "echo", Driver: runner.DriverEcho, Args: []string{"words"}, Tier: tier}.Complete()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,17 +39,32 @@ func TestAskPrintsWhatTheAgentAnswers(t *testing.T) {
 	mux := http.NewServeMux()
 	n.Mount(mux.Handle)
 	srv := httptest.NewServer(mux)
-	defer func() {
+	t.Cleanup(func() {
 		if err := errors.Join(h.Close(context.Background()), n.Close(context.Background())); err != nil {
 			t.Error(err)
 		}
 		srv.Close()
-	}()
+	})
+	return srv.URL
+}
+
+// An agent of L2 may not answer one of L3: the hub says so, and ask does not wait
+// for ever.
+func TestAskSaysWhyTheHubRefuses(t *testing.T) {
+	tier := 2
 	var out strings.Builder
-	if err := ask(t.Context(), &out, srv.URL, "", "echo", "is anybody there?"); err != nil || out.String() != "is anybody there?\n" {
+	if err := ask(t.Context(), &out, serve(t, &tier), "", "echo", "hello"); err == nil || !strings.Contains(err.Error(), "could not answer") {
 		t.Errorf("%q, %v", out.String(), err)
 	}
-	if err := ask(t.Context(), &out, srv.URL, "", "no-such-capability", "hello"); err == nil || !strings.Contains(err.Error(), "no-such-capability") {
+}
+
+func TestAskPrintsWhatTheAgentAnswers(t *testing.T) {
+	url := serve(t, nil)
+	var out strings.Builder
+	if err := ask(t.Context(), &out, url, "", "echo", "is anybody there?"); err != nil || out.String() != "is anybody there?\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	if err := ask(t.Context(), &out, url, "", "no-such-capability", "hello"); err == nil || !strings.Contains(err.Error(), "no-such-capability") {
 		t.Errorf("%v", err)
 	}
 }
