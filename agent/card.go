@@ -30,16 +30,16 @@ const (
 
 // Endpoint is one place where an agent can be reached.
 type Endpoint struct {
-	Transport Transport `json:"transport"`
+	Transport Transport `json:"transport"` // how to reach it
 	// Address is a URL or a topic key, as the transport wants it. Local needs none.
 	Address string `json:"address,omitempty"`
 }
 
 // Capability is one thing that an agent can do.
 type Capability struct {
-	ID          string `json:"id"` // e.g. "codegen.react"
-	Name        string `json:"name"`
-	Description string `json:"description"`
+	ID          string `json:"id"`          // e.g. "codegen.react"
+	Name        string `json:"name"`        // for people
+	Description string `json:"description"` // for people and models
 	// InputSchema and OutputSchema are JSON Schemas; empty means not stated.
 	InputSchema  json.RawMessage `json:"inputSchema,omitempty"`
 	OutputSchema json.RawMessage `json:"outputSchema,omitempty"`
@@ -49,21 +49,21 @@ type Capability struct {
 // Capabilities are required (Req 1.4); Capabilities may be empty but not nil, so
 // that an agent without any says so.
 type Card struct {
-	ID          string `json:"id"`      // unique, e.g. "sun"; see [CheckID]
-	Name        string `json:"name"`    // for people, e.g. "SUN"
-	Version     string `json:"version"` // of the agent; semantic versioning by convention
-	Description string `json:"description"`
+	ID          string `json:"id"`          // unique, e.g. "sun"; see [CheckID]
+	Name        string `json:"name"`        // for people, e.g. "SUN"
+	Version     string `json:"version"`     // of the agent; semantic versioning by convention
+	Description string `json:"description"` // what the agent is for
 
-	Tier         Tier         `json:"tier"`
-	Protocols    []string     `json:"protocols"` // e.g. "a2a/1.0", "mcp/2024-11-05"
-	Endpoints    []Endpoint   `json:"endpoints"`
-	Capabilities []Capability `json:"capabilities"`
+	Tier         Tier         `json:"tier"`         // 0 to 3; decides whom it may address (Req 4.5)
+	Protocols    []string     `json:"protocols"`    // e.g. "a2a/1.0", "mcp/2024-11-05"
+	Endpoints    []Endpoint   `json:"endpoints"`    // where it can be reached, the best first
+	Capabilities []Capability `json:"capabilities"` // what it can do; ids are unique
 	// Revision counts the changes of this card. The registry raises it.
 	Revision uint64 `json:"revision"`
 
 	// SandboxID names the sandbox that the agent runs in; empty means none.
 	SandboxID string `json:"sandboxId,omitempty"`
-	Origin    Origin `json:"origin"`
+	Origin    Origin `json:"origin"` // set by the registry; empty means local
 	// LastSeenAt is Unix time in milliseconds; 0 means not stated.
 	LastSeenAt int64 `json:"lastSeenAt"`
 }
@@ -71,10 +71,10 @@ type Card struct {
 // Identity is the part of a card that policy asks for. It is small and holds no
 // reference to the card, so it can be handed around freely.
 type Identity struct {
-	ID        string
-	Tier      Tier
-	SandboxID string
-	Origin    Origin
+	ID        string // the card's
+	Tier      Tier   // the card's
+	SandboxID string // empty: in none
+	Origin    Origin // local or remote
 }
 
 // Identity returns what policy asks for of the card.

@@ -23,11 +23,11 @@ type Problem struct {
 
 // Error is what the package returns. It names every problem of the card.
 type Error struct {
-	Code     Code
-	CardID   string // empty if the card has none
-	Message  string
-	Problems []Problem
-	Err      error // the cause, may be nil
+	Code     Code      // for programs
+	CardID   string    // empty if the card has none
+	Message  string    // for people, without the cause
+	Problems []Problem // each thing that is wrong, in order; at most a hundred
+	Err      error     // the cause, may be nil
 }
 
 // Error returns the message with every problem.

@@ -23,10 +23,10 @@ const (
 
 // Error is what the package returns.
 type Error struct {
-	Code      Code
-	ChannelID string
-	Message   string
-	Err       error // the cause, may be nil
+	Code      Code   // for programs
+	ChannelID string // empty if there is none yet
+	Message   string // for people, without the cause
+	Err       error  // the cause, may be nil
 }
 
 // Error returns the message and the cause.

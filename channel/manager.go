@@ -317,13 +317,13 @@ func (m *Manager) introduced(ctx context.Context, r Request) error {
 // State is what the opener's end of a channel must remember to go on after a
 // restart of its process. It holds the channel's secret.
 type State struct {
-	ID       string         `json:"id"`
-	Secret   string         `json:"secret"`
-	Local    string         `json:"local"`
-	Remote   string         `json:"remote"`
-	Endpoint agent.Endpoint `json:"endpoint"`
-	Acked    uint64         `json:"acked"`   // envelopes that the peer has handled
-	Handled  uint64         `json:"handled"` // envelopes that were handled here
+	ID       string         `json:"id"`       // the channel's
+	Secret   string         `json:"secret"`   // proves that the channel is ours
+	Local    string         `json:"local"`    // the agent at this end
+	Remote   string         `json:"remote"`   // the agent at the other end
+	Endpoint agent.Endpoint `json:"endpoint"` // where the other end is dialled
+	Acked    uint64         `json:"acked"`    // envelopes that the peer has handled
+	Handled  uint64         `json:"handled"`  // envelopes that were handled here
 	// Unacked follow Acked; null stands for one that was given up.
 	Unacked []*envelope.Envelope `json:"unacked"`
 }

@@ -71,28 +71,28 @@ const ByCapability RoutingHint = "capability"
 // Metadata is what the sender says about itself and the delivery. The router
 // holds it against the sender's registered card and refuses a lie.
 type Metadata struct {
-	Tier        agent.Tier  `json:"tier"` // the sender's; required
-	SandboxID   string      `json:"sandboxId,omitempty"`
-	RoutingHint RoutingHint `json:"routingHint,omitempty"`
+	Tier        agent.Tier  `json:"tier"`                  // the sender's; required
+	SandboxID   string      `json:"sandboxId,omitempty"`   // the sender's sandbox; empty: in none
+	RoutingHint RoutingHint `json:"routingHint,omitempty"` // ByCapability, or empty
 	// TraceParent and TraceState are the W3C trace context, by which spans follow
 	// an envelope. They are Parley's addition; readers of the specified schema
 	// ignore them.
 	TraceParent string `json:"traceparent,omitempty"`
-	TraceState  string `json:"tracestate,omitempty"`
+	TraceState  string `json:"tracestate,omitempty"` // of W3C trace context; goes with TraceParent
 }
 
 // Envelope is one message (Req 2.1). All fields but CorrelationID and Metadata
 // are required.
 type Envelope struct {
-	ID            string          `json:"id"`
-	SchemaVersion int             `json:"schemaVersion"`
-	Sender        string          `json:"sender"`    // agent id
-	Recipient     string          `json:"recipient"` // agent id, capability id (see RoutingHint) or "*"
-	CorrelationID string          `json:"correlationId,omitempty"`
-	Type          Type            `json:"type"`
-	Timestamp     int64           `json:"timestamp"` // Unix time in milliseconds
-	Payload       json.RawMessage `json:"payload"`   // any JSON value; null if there is none
-	Metadata      *Metadata       `json:"metadata,omitempty"`
+	ID            string          `json:"id"`                      // unique; a UUID of version 7 if it was made here
+	SchemaVersion int             `json:"schemaVersion"`           // of the format: SchemaVersion
+	Sender        string          `json:"sender"`                  // agent id
+	Recipient     string          `json:"recipient"`               // agent id, capability id (see RoutingHint) or "*"
+	CorrelationID string          `json:"correlationId,omitempty"` // the thread; empty in an envelope that begins one
+	Type          Type            `json:"type"`                    // one of the ten (Req 2.5)
+	Timestamp     int64           `json:"timestamp"`               // Unix time in milliseconds
+	Payload       json.RawMessage `json:"payload"`                 // any JSON value; null if there is none
+	Metadata      *Metadata       `json:"metadata,omitempty"`      // nil if the sender states none
 }
 
 // Time returns the timestamp as a time.

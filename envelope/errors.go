@@ -20,9 +20,9 @@ const (
 
 // Error is what the package returns.
 type Error struct {
-	Code       Code
-	EnvelopeID string // empty if it is not known
-	Message    string
+	Code       Code            // for programs
+	EnvelopeID string          // empty if it is not known
+	Message    string          // for people, without the cause
 	Problems   []agent.Problem // for CodeInvalidEnvelope: every field that is missing or wrong
 	Want, Got  int             // for CodeSchemaVersion: the versions
 	Err        error           // the cause, may be nil

@@ -18,10 +18,10 @@ const (
 
 // Error is what the package returns.
 type Error struct {
-	Code    Code
+	Code    Code   // for programs
 	AgentID string // if it is about one agent
-	Message string
-	Err     error // the cause, may be nil
+	Message string // for people, without the cause
+	Err     error  // the cause, may be nil
 }
 
 // Error returns the message.

@@ -22,7 +22,7 @@ const (
 
 // Change is one change of the registry.
 type Change struct {
-	Kind ChangeKind
+	Kind ChangeKind // what happened to it
 	// Card is as it is now, or was when it was removed; empty for Resync. It is
 	// shared between watchers: do not change what it refers to.
 	Card agent.Card

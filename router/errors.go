@@ -37,10 +37,10 @@ func (c Code) refusal() bool {
 
 // Error is what the package returns.
 type Error struct {
-	Code    Code
+	Code    Code   // for programs
 	AgentID string // the agent, or the capability, that could not be reached
-	Message string
-	Err     error // the cause, may be nil
+	Message string // for people, without the cause
+	Err     error  // the cause, may be nil
 }
 
 // Error returns the message and the cause.
@@ -87,9 +87,9 @@ type Result struct {
 
 // Skipped is an agent that a broadcast left out.
 type Skipped struct {
-	AgentID string `json:"agentId"`
-	Code    Code   `json:"code"`
-	Reason  string `json:"reason"` // for people
+	AgentID string `json:"agentId"` // who was left out
+	Code    Code   `json:"code"`    // why
+	Reason  string `json:"reason"`  // for people
 }
 
 func notFound(id string) *Error {

@@ -91,23 +91,23 @@ func (o *Outcome) UnmarshalJSON(data []byte) error {
 
 // Event is one thing that happened. Fields that do not apply are empty.
 type Event struct {
-	Type        EventType     `json:"type"`
-	EnvelopeID  string        `json:"envelopeId,omitempty"`
-	Sender      string        `json:"sender,omitempty"`
-	Recipient   string        `json:"recipient,omitempty"` // as the envelope has it
-	MessageType envelope.Type `json:"messageType,omitempty"`
-	RoutingPath Path          `json:"routingPath,omitempty"`
-	ToolName    string        `json:"toolName,omitempty"`
-	Duration    float64       `json:"duration,omitempty"` // milliseconds
-	Success     Outcome       `json:"success,omitzero"`
-	Timestamp   int64         `json:"timestamp"` // Unix time in milliseconds
+	Type        EventType     `json:"type"`                  // what happened
+	EnvelopeID  string        `json:"envelopeId,omitempty"`  // of the envelope that it is about
+	Sender      string        `json:"sender,omitempty"`      // an agent
+	Recipient   string        `json:"recipient,omitempty"`   // as the envelope has it
+	MessageType envelope.Type `json:"messageType,omitempty"` // the envelope's type
+	RoutingPath Path          `json:"routingPath,omitempty"` // of a routing decision, and of what follows from it
+	ToolName    string        `json:"toolName,omitempty"`    // of a tool-invocation
+	Duration    float64       `json:"duration,omitempty"`    // milliseconds
+	Success     Outcome       `json:"success,omitzero"`      // of a routing decision or a tool-invocation
+	Timestamp   int64         `json:"timestamp"`             // Unix time in milliseconds
 
 	Target     string     `json:"targetAgentId,omitempty"` // the agent it went to; "*" for all
-	SourceTier agent.Tier `json:"sourceTier,omitzero"`
-	TargetTier agent.Tier `json:"targetTier,omitzero"`
-	ChannelID  string     `json:"channelId,omitempty"`
-	Code       string     `json:"code,omitempty"`   // of the error
-	Detail     string     `json:"detail,omitempty"` // for people
+	SourceTier agent.Tier `json:"sourceTier,omitzero"`     // the sender's, of cross-tier and security
+	TargetTier agent.Tier `json:"targetTier,omitzero"`     // the target's, likewise
+	ChannelID  string     `json:"channelId,omitempty"`     // of the channel that it is about
+	Code       string     `json:"code,omitempty"`          // of the error
+	Detail     string     `json:"detail,omitempty"`        // for people
 }
 
 // Of returns an event about an envelope.
@@ -131,15 +131,15 @@ func (f SinkFunc) Emit(e Event) { f(e) }
 // Invocation is the record of one tool call (Req 13.4). Arguments and Result
 // are JSON; empty means there were none.
 type Invocation struct {
-	ToolName    string          `json:"toolName"` // "agent.tool"
-	SourceAgent string          `json:"sourceAgent,omitempty"`
-	Arguments   json.RawMessage `json:"arguments,omitempty"`
-	Result      json.RawMessage `json:"result,omitempty"`
-	Duration    float64         `json:"duration"` // milliseconds
-	Success     bool            `json:"success"`
-	ErrorCode   string          `json:"errorCode,omitempty"`
-	Error       string          `json:"error,omitempty"`
-	Timestamp   int64           `json:"timestamp,omitempty"` // Unix time in milliseconds
+	ToolName    string          `json:"toolName"`              // "agent.tool"
+	SourceAgent string          `json:"sourceAgent,omitempty"` // who has the tool
+	Arguments   json.RawMessage `json:"arguments,omitempty"`   // JSON
+	Result      json.RawMessage `json:"result,omitempty"`      // JSON
+	Duration    float64         `json:"duration"`              // milliseconds
+	Success     bool            `json:"success"`               // whether the tool did its work
+	ErrorCode   string          `json:"errorCode,omitempty"`   // of a failure
+	Error       string          `json:"error,omitempty"`       // of a failure, for people
+	Timestamp   int64           `json:"timestamp,omitempty"`   // Unix time in milliseconds
 }
 
 // Event returns the event of the call (Req 12.2).

@@ -196,25 +196,25 @@ func (r *Recorder) countTool(name string) {
 // Metrics is what the events add up to (Req 12.4, 12.5). Averages are 0 before
 // the first event.
 type Metrics struct {
-	TotalMessagesSent     uint64 `json:"totalMessagesSent"`
-	TotalMessagesReceived uint64 `json:"totalMessagesReceived"`
+	TotalMessagesSent     uint64 `json:"totalMessagesSent"`     // envelopes taken for delivery
+	TotalMessagesReceived uint64 `json:"totalMessagesReceived"` // envelopes that reached a handler
 	// MessagesByType counts sent and received ones together: a message that
 	// passes through one process counts twice. The next two tell them apart.
 	MessagesByType          map[envelope.Type]uint64 `json:"messagesByType"`
-	SentByType              map[envelope.Type]uint64 `json:"sentByType"`
-	ReceivedByType          map[envelope.Type]uint64 `json:"receivedByType"`
-	AverageRoutingLatencyMs float64                  `json:"averageRoutingLatencyMs"`
-	RoutingDecisions        uint64                   `json:"routingDecisions"`
+	SentByType              map[envelope.Type]uint64 `json:"sentByType"`              // TotalMessagesSent, by type
+	ReceivedByType          map[envelope.Type]uint64 `json:"receivedByType"`          // TotalMessagesReceived, by type
+	AverageRoutingLatencyMs float64                  `json:"averageRoutingLatencyMs"` // of the decisions, in milliseconds
+	RoutingDecisions        uint64                   `json:"routingDecisions"`        // refused ones too
 	// ErrorCount counts errors, delivery failures and envelopes that could not be
 	// routed, refused ones included.
 	ErrorCount       uint64 `json:"errorCount"`
-	SecurityEvents   uint64 `json:"securityEvents"`
-	DeliveryFailures uint64 `json:"deliveryFailures"`
+	SecurityEvents   uint64 `json:"securityEvents"`   // refusals by policy
+	DeliveryFailures uint64 `json:"deliveryFailures"` // envelopes that were given up
 
-	TotalToolInvocations  uint64            `json:"totalToolInvocations"`
+	TotalToolInvocations  uint64            `json:"totalToolInvocations"`  // failed ones too
 	ToolInvocationsByTool map[string]uint64 `json:"toolInvocationsByTool"` // at most 1000 names, then "other"
-	AverageToolDurationMs float64           `json:"averageToolDurationMs"`
-	ToolErrorCount        uint64            `json:"toolErrorCount"`
+	AverageToolDurationMs float64           `json:"averageToolDurationMs"` // in milliseconds
+	ToolErrorCount        uint64            `json:"toolErrorCount"`        // invocations that failed
 }
 
 // Metrics returns the counters. The three maps by type have all ten types.

@@ -84,7 +84,7 @@ const (
 
 // Frame is what a connection carries.
 type Frame struct {
-	Kind Kind
+	Kind Kind // says which of the other fields count
 	// Seq of Data and Reject numbers the envelopes of one direction of a channel
 	// from 1; of Ack it is the highest number up to which all have arrived.
 	Seq uint64
@@ -105,7 +105,7 @@ const Version = 1
 
 // Hello opens or resumes a channel.
 type Hello struct {
-	Version int    `json:"version"`
+	Version int    `json:"version"` // of the protocol: [Version]
 	Channel string `json:"channel"` // the channel's id
 	// Secret was chosen by the opener; only who knows it can resume the channel.
 	Secret string `json:"secret,omitempty"`
@@ -130,8 +130,8 @@ type Hello struct {
 
 // Reason says why something ended.
 type Reason struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
+	Code    string `json:"code"`    // for programs
+	Message string `json:"message"` // for people
 }
 
 // Code says what kind of thing went wrong.
@@ -149,9 +149,9 @@ const (
 
 // Error is what transports return.
 type Error struct {
-	Code    Code
-	Message string
-	Err     error // the cause, may be nil
+	Code    Code   // for programs
+	Message string // for people, without the cause
+	Err     error  // the cause, may be nil
 }
 
 // Error returns the message and the cause.

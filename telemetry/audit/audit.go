@@ -75,8 +75,8 @@ func (o Options) withDefaults() Options {
 
 // Record is one line of the log.
 type Record struct {
-	Seq   uint64          `json:"seq"`
-	Event telemetry.Event `json:"event"`
+	Seq   uint64          `json:"seq"`   // number of the record, from 1, without gaps
+	Event telemetry.Event `json:"event"` // what happened
 	// Envelope is what the event is about, if it was recorded along. Line breaks
 	// between the tokens of its payload have become spaces.
 	Envelope *envelope.Envelope `json:"envelope,omitempty"`
@@ -96,9 +96,9 @@ const (
 
 // Error is what the package returns.
 type Error struct {
-	Code    Code
-	Message string
-	Err     error // the cause, may be nil
+	Code    Code   // for programs
+	Message string // for people, without the cause
+	Err     error  // the cause, may be nil
 }
 
 // Error returns the message and the cause.
