@@ -23,8 +23,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if args := os.Getenv(beWorker); args != "" {
-		os.Exit(workForEver(args))
+	if role := os.Getenv(childRole); role != "" {
+		os.Exit(beChild(role))
 	}
 	goleak.VerifyTestMain(m,
 		// nats-server leaves these behind when a stream is deleted.
