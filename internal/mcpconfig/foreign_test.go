@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/parleyhub/parley/internal/mcpconfig"
 )
 
 // REQ-SEC-004: a cloned repository must not draw the user's logins to a server of
@@ -103,5 +105,27 @@ func TestAServerWithoutASchemeIsShownWithWhatIsRight(t *testing.T) {
 	m.env["NATS_URL"] = "localhost:4222"
 	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), `"localhost:4222" does not match ^(nats|tls|ws|wss)://[^\s]+$, for example nats://localhost:4222`) {
 		t.Error(err)
+	}
+}
+
+// REQ-NAMESPACE-007: a cloned repository must not name the namespace of another
+// project, which follows from a path that can be guessed.
+func TestAFileCannotAskForAnotherProjectsMessages(t *testing.T) {
+	m := newMachine(t)
+	own := m.mustLoad(t).Namespace
+	other := "project-" + mcpconfig.ProjectID("/home/ann/src/shop")
+	for _, name := range []string{own, "project-1", "project-abc123", "shop"} {
+		m.writeProject(t, `{"namespace": "`+name+`"}`)
+		if c := m.mustLoad(t); c.Namespace != name {
+			t.Errorf("got %s, want %s", c.Namespace, name)
+		}
+	}
+	m.writeProject(t, `{"namespace": "`+other+`"}`)
+	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), "another directory's project") || !strings.Contains(err.Error(), "NATS_MCP_NAMESPACE") {
+		t.Errorf("the namespace of another project: %v", err)
+	}
+	m.env["NATS_MCP_NAMESPACE"] = other
+	if c := m.mustLoad(t); c.Namespace != other {
+		t.Errorf("what the user asks for is %s", c.Namespace)
 	}
 }

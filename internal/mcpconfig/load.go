@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/strictjson"
@@ -337,12 +338,21 @@ func members(document *strictjson.Node, key string) [][]strictjson.Member {
 	return objects
 }
 
+// derived is the form of namespaces that follow from a project's path. Whoever can
+// guess the path knows the namespace.
+var derived = regexp.MustCompile(`^project-[0-9a-f]{16}$`)
+
 // finish fills in what follows from the layers.
 func (l *loader) finish() {
 	c := l.config
 	c.ProjectID = ProjectID(c.ProjectPath)
+	own := "project-" + c.ProjectID
 	if c.Namespace == "" {
-		c.Namespace = "project-" + c.ProjectID
+		c.Namespace = own
+	}
+	if c.Origins["namespace"].Layer == LayerProject && c.Namespace != own && derived.MatchString(c.Namespace) {
+		l.problem(l.sourceOf("namespace"), "namespace", "is that of another directory's project, whose messages a file must not ask for; "+
+			"choose another name, or set NATS_MCP_NAMESPACE if you mean it")
 	}
 	if c.Namespace == GlobalNamespace {
 		l.problem(l.sourceOf("namespace"), "namespace", `"global" is reserved for what all projects share; choose another name`)
