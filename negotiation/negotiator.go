@@ -37,6 +37,9 @@ type Options struct {
 	// Threads collects the envelopes of negotiations; nil: the Negotiator has one
 	// of its own. It may be the router's.
 	Threads *envelope.Threads
+	// Only says which envelopes are the Negotiator's, of an agent that answers
+	// other proposals by itself; nil: all. It must not block.
+	Only func(e *envelope.Envelope) bool
 
 	MaxPending         int // proposals without an answer, in each direction; 0 means DefaultMaxPending
 	MaxPendingPerAgent int // of them from one other agent; 0 means DefaultMaxPendingPerAgent

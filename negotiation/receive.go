@@ -12,6 +12,9 @@ func (n *Negotiator) receive(ctx context.Context, e *envelope.Envelope) {
 	n.keep(e)
 	switch e.Type {
 	case envelope.TaskProposal:
+		if n.o.Only != nil && !n.o.Only(e) {
+			return
+		}
 		n.receiveProposal(ctx, e)
 	case envelope.TaskAccept, envelope.TaskReject:
 		n.receiveAnswer(ctx, e)

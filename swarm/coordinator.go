@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,7 +47,11 @@ type CoordinatorOptions struct {
 	// Successors are the agents that coordinate on the same journal and may take
 	// over, apart from this one. Participants obey them then.
 	Successors []string
-	Reporter   Reporter // nil: what is escalated fails
+	// Sole says that no other coordinator ever has this one's agent id, so that what
+	// the journal says it leads is led by nobody: after a restart its own swarms go
+	// on at once.
+	Sole     bool
+	Reporter Reporter // nil: what is escalated fails
 	// Aggregate makes the outcome of the sub-tasks' results; nil makes an object of
 	// them by sub-task id (Req 8.6).
 	Aggregate func(s Session) (json.RawMessage, error)
@@ -238,6 +243,12 @@ func (c *Coordinator) Session(ctx context.Context, swarmID string) (Session, err
 
 // Active lists the swarms of the journal that have not ended, the oldest first.
 func (c *Coordinator) Active(ctx context.Context) ([]Session, error) {
+	all, err := c.Sessions(ctx)
+	return slices.DeleteFunc(all, func(s Session) bool { return s.Status.Ended() }), err
+}
+
+// Sessions lists all swarms of the journal, the oldest first.
+func (c *Coordinator) Sessions(ctx context.Context) ([]Session, error) {
 	last, err := c.o.Journal.Last(ctx)
 	if err != nil {
 		return nil, &Error{Code: CodeJournal, Message: "the journal cannot be read", Err: err}
@@ -251,11 +262,11 @@ func (c *Coordinator) Active(ctx context.Context) ([]Session, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !s.Status.Ended() {
-			list = append(list, s)
-		}
+		list = append(list, s)
 	}
-	slices.SortFunc(list, func(a, b Session) int { return int(a.CreatedAt - b.CreatedAt) })
+	slices.SortFunc(list, func(a, b Session) int {
+		return cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
 	return list, nil
 }
 
@@ -316,6 +327,15 @@ func (c *Coordinator) SetState(ctx context.Context, swarmID, key string, value j
 	return c.tell(ctx, swarmID, func(l *leader) error { return l.set(set{Key: key, Value: value}) })
 }
 
+// Stop ends a swarm that is led here: it fails for this reason, and what its
+// participants work on is no longer wanted.
+func (c *Coordinator) Stop(ctx context.Context, swarmID, reason string) error {
+	return c.tell(ctx, swarmID, func(l *leader) error {
+		l.fail(c.ctx, "stopped: "+reason)
+		return nil
+	})
+}
+
 func (c *Coordinator) tell(ctx context.Context, swarmID string, do func(*leader) error) error {
 	l := c.leader(swarmID)
 	if l == nil {
@@ -372,7 +392,7 @@ func (c *Coordinator) watchJournal() {
 		ended    bool
 	}
 	known := make(map[string]seen)
-	for {
+	for first := true; ; {
 		last, err := c.o.Journal.Last(c.ctx)
 		if err != nil && c.ctx.Err() == nil {
 			c.o.Logger.Warn("the journal of swarms cannot be read", "error", err)
@@ -386,7 +406,11 @@ func (c *Coordinator) watchJournal() {
 		for id, sequence := range last {
 			s := known[id]
 			if s.sequence != sequence {
-				known[id] = seen{sequence: sequence, at: now}
+				s = seen{sequence: sequence, at: now}
+				if first && c.o.Sole {
+					s.ended = c.takeOver(id, true)
+				}
+				known[id] = s
 				continue
 			}
 			switch rested := now.Sub(s.at); {
@@ -395,10 +419,11 @@ func (c *Coordinator) watchJournal() {
 					c.o.Logger.Warn("the journal of a swarm cannot be deleted", "swarm", id, "error", err)
 				}
 			case !s.ended && rested > c.o.Takeover && c.leader(id) == nil:
-				s.ended = c.takeOver(id)
+				s.ended = c.takeOver(id, false)
 				known[id] = s
 			}
 		}
+		first = first && err != nil // what comes later is led by whoever made it
 		select {
 		case <-time.After(c.o.Takeover / 3):
 		case <-c.ctx.Done():
@@ -407,9 +432,10 @@ func (c *Coordinator) watchJournal() {
 	}
 }
 
-// takeOver leads a swarm whose coordinator is silent. It reports whether the swarm
-// has ended, so that there is nothing to lead.
-func (c *Coordinator) takeOver(id string) (ended bool) {
+// takeOver leads a swarm whose coordinator is silent; with own, only one that this
+// agent led in an earlier life. It reports whether the swarm has ended, so that
+// there is nothing to lead.
+func (c *Coordinator) takeOver(id string, own bool) (ended bool) {
 	x, err := load(c.ctx, c.o.Journal, id)
 	if err != nil {
 		c.o.Logger.Warn("a swarm cannot be taken over", "swarm", id, "error", err)
@@ -417,6 +443,9 @@ func (c *Coordinator) takeOver(id string) (ended bool) {
 	}
 	if x.s.Status.Ended() {
 		return true
+	}
+	if own && x.s.Coordinator != c.id || c.leader(id) != nil {
+		return false
 	}
 	l := newLeader(c, id, x)
 	if err := c.add(l); err != nil {

@@ -25,6 +25,8 @@ const (
 	MaxKey    = 256      // bytes
 	MaxValue  = 64 << 10 // bytes
 	MaxResult = 512 << 10
+
+	maxReason = 16 << 10 // bytes of a failure that are kept
 )
 
 // leader leads one swarm. One goroutine owns everything in it: it takes a batch of
@@ -248,8 +250,11 @@ func (l *leader) begin(ctx context.Context) {
 			l.queue(t.AssignedAgent, t.ID)
 		}
 	}
+	l.missing() // agents that are not known to this coordinator, or went meanwhile
 	for _, id := range l.x.s.Participants {
-		l.after(func() { l.send(ctx, id, message{Leader: true}) })
+		if !l.x.left[id] {
+			l.after(func() { l.send(ctx, id, message{Leader: true}) })
+		}
 	}
 	if l.x.s.Status == Recruiting {
 		l.recruit(ctx, l.x.plan.RequiredCapabilities)
@@ -346,10 +351,12 @@ func (l *leader) receive(from string, m message) {
 		return // whoever was never in, or never accepted, has nothing to say
 	}
 	ctx := l.c.ctx
-	if !m.Leave {
+	if !m.Leave && !m.Lost {
 		l.returned(from)
 	}
 	switch {
+	case m.Lost:
+		l.depart(from) // what it had is not worked on
 	case m.Result != nil:
 		l.receiveResult(ctx, from, *m.Result)
 	case m.Beat != nil:
@@ -383,6 +390,9 @@ func (l *leader) returned(id string) {
 func (l *leader) receiveResult(ctx context.Context, from string, r result) {
 	if len(r.Value) > MaxResult || len(r.Value) > 0 && !json.Valid(r.Value) {
 		r = result{SubTask: r.SubTask, Attempt: r.Attempt, Error: "the result is not JSON, or too large"}
+	}
+	if len(r.Error) > maxReason {
+		r.Error = strings.ToValidUTF8(r.Error[:maxReason], "")
 	}
 	t := l.x.find(r.SubTask)
 	l.after(func() { l.send(ctx, from, message{Stored: []string{r.SubTask}}) })

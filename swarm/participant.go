@@ -165,7 +165,11 @@ func (p *Participant) receive(_ context.Context, e *envelope.Envelope) {
 	p.mu.Lock()
 	s := p.swarms[m.Swarm]
 	if s == nil || p.closed || !s.obeys(e.Sender, m.Epoch) {
+		lost := s == nil && !p.closed && m.Leader
 		p.mu.Unlock()
+		if lost {
+			p.send(e.Sender, message{Swarm: m.Swarm, Lost: true})
+		}
 		return
 	}
 	var watch func(State)

@@ -24,6 +24,8 @@ type Plan struct {
 	TaskDescription string `json:"taskDescription"`
 	// RequiredCapabilities are those that every participant must have.
 	RequiredCapabilities []string `json:"requiredCapabilities"`
+	// Agents are those that may take part; none: everybody who is able.
+	Agents []string `json:"agents,omitempty"`
 	// SubTasks are the parts. Without any, each participant gets the whole task.
 	SubTasks []SubTaskPlan `json:"subTasks,omitempty"`
 	// MaxAttempts is how many agents try a sub-task before it is escalated; 0 means
@@ -56,6 +58,8 @@ func (p *Plan) check() error {
 		return bad("there are %d sub-tasks, at most %d are allowed", len(p.SubTasks), MaxSubTasks)
 	case !areCapabilities(p.RequiredCapabilities):
 		return bad("the required capabilities must be at most %d ids", MaxCapabilities)
+	case len(p.Agents) > DefaultMaxParticipants || slices.ContainsFunc(p.Agents, func(id string) bool { return agent.CheckID(id) != nil }):
+		return bad("the agents must be at most %d ids", DefaultMaxParticipants)
 	case p.MaxAttempts < 0:
 		return bad("maxAttempts must not be negative")
 	}

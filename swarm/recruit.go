@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"time"
+	"strconv"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/negotiation"
@@ -52,12 +52,17 @@ func (l *leader) candidates(capabilities []string) []string {
 	}
 	var ids []string
 	for _, card := range cards {
-		if card.ID != l.c.id && !l.quit[card.ID] && (!l.x.members[card.ID] || l.x.left[card.ID]) && hasAll(&card, capabilities) && l.useful(&card) {
+		if card.ID != l.c.id && l.invitable(card.ID) && !l.quit[card.ID] && (!l.x.members[card.ID] || l.x.left[card.ID]) && hasAll(&card, capabilities) && l.useful(&card) {
 			ids = append(ids, card.ID)
 		}
 	}
 	slices.Sort(ids)
 	return ids[:min(len(ids), max(0, l.c.o.MaxParticipants-len(l.x.s.Participants)))]
+}
+
+// invitable reports whether the plan lets an agent take part.
+func (l *leader) invitable(id string) bool {
+	return len(l.x.plan.Agents) == 0 || slices.Contains(l.x.plan.Agents, id)
 }
 
 func hasAll(card *agent.Card, capabilities []string) bool {
@@ -137,7 +142,7 @@ func (l *leader) wholeFor(workers []*worker) []SubTask {
 			ID: "task-" + w.id, Description: l.x.s.TaskDescription, RequiredCapabilities: union(l.x.plan.RequiredCapabilities, nil), Status: TaskPending,
 		}
 		if len(parts[i].ID) > agent.MaxIDLength {
-			parts[i].ID = parts[i].ID[:agent.MaxIDLength-8] + time.Now().Format("05.00000")
+			parts[i].ID = "task-" + strconv.Itoa(i+1) // the agent's id leaves no room
 		}
 	}
 	return parts

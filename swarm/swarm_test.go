@@ -751,3 +751,106 @@ func TestAThousandAgentsAThirdOfWhomDie(t *testing.T) {
 		}
 	})
 }
+
+// A participant whose process was started anew says so, and gets its work again.
+func TestAParticipantThatForgotItsSwarmIsInvitedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		j := new(swarm.MemoryJournal)
+		h.register("sun")
+		h.register("worker", "work")
+		n := h.negotiator("sun")
+		o := swarm.CoordinatorOptions{Journal: j, Sole: true, Lease: time.Hour, Takeover: time.Hour}
+		first := swarm.NewCoordinator(h.r, n, o)
+		begun := make(chan struct{}, 1)
+		pn, err := negotiation.New(h.r, "worker", negotiation.Options{})
+		must(t, err)
+		p := swarm.NewParticipant(h.r, pn, func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, swarm.ParticipantOptions{})
+		s, err := first.Create(ctx, plan(2, "work"))
+		must(t, err)
+		<-begun
+		began := time.Now()
+		must(t, errors.Join(first.Close(), p.Close(), pn.Close())) // all of them, as one process
+		h.participant("worker", swarm.ParticipantOptions{}, h.answer("worker"), "work")
+		second := swarm.NewCoordinator(h.r, n, o)
+		defer func() { must(t, second.Close()) }()
+		s, err = second.Wait(ctx, s.ID)
+		must(t, err)
+		if s.Epoch != 1 || len(outcome(t, s)) != 2 {
+			t.Fatalf("epoch %d, outcome %s", s.Epoch, s.Outcome)
+		}
+		if waited := time.Since(began); waited > time.Hour/2 { // of the bubble's own clock
+			t.Fatalf("the swarm went on after %v", waited)
+		}
+	})
+}
+
+func TestAPlanMayNameItsAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		for _, id := range []string{"a", "b", "c"} {
+			h.participant(id, swarm.ParticipantOptions{}, h.answer(id), "work")
+		}
+		p := plan(6, "work")
+		p.Agents = []string{"a", "c"}
+		if s := run(t, c, p); !slices.Equal(s.Participants, []string{"a", "c"}) {
+			t.Fatalf("participants %q", s.Participants)
+		}
+	})
+}
+
+func TestASwarmCanBeStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		ended := make(chan struct{})
+		h.participant("a", swarm.ParticipantOptions{}, func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
+			<-ctx.Done()
+			close(ended)
+			return nil, ctx.Err()
+		}, "work")
+		s, err := c.Create(ctx, plan(1, "work"))
+		must(t, err)
+		synctest.Wait()
+		must(t, c.Stop(ctx, s.ID, "not needed"))
+		<-ended
+		s, err = c.Wait(ctx, s.ID)
+		wantCode(t, err, swarm.CodeFailed)
+		if s.Error != "stopped: not needed" {
+			t.Fatalf("error %q", s.Error)
+		}
+		wantCode(t, c.Stop(ctx, "none", "x"), swarm.CodeNotFound)
+	})
+}
+
+// What is not a swarm's is left to the agent's other handlers.
+func TestConcernsTellsSwarmsFromOtherMessages(t *testing.T) {
+	for _, tt := range []struct {
+		kind    envelope.Type
+		payload string
+		want    bool
+	}{
+		{envelope.TaskProposal, `{"input":{"swarmId":"s1"}}`, true},
+		{envelope.TaskProposal, `{"input":{"swarmId":"other"}}`, false},
+		{envelope.TaskProposal, `{"taskDescription":"x"}`, false},
+		{envelope.TaskProposal, `{"input":"text"}`, false},
+		{envelope.Request, `{"swarmId":"s1","work":{"subTask":"t"}}`, true},
+		{envelope.Request, `{"swarmId":"s1","text":"do it"}`, false},
+		{envelope.Request, `"do it"`, false},
+		{envelope.Notification, `{"swarmId":"s1","leader":true}`, true},
+		{envelope.Notification, `{"cancel":true}`, false},
+		{envelope.ErrorMessage, `{"swarmId":"s1","leader":true}`, false},
+	} {
+		e, err := envelope.New("sun", "mars", tt.kind, json.RawMessage(tt.payload))
+		must(t, err)
+		e.CorrelationID = "s1"
+		if got := swarm.Concerns(e); got != tt.want {
+			t.Errorf("%s %s: %v", tt.kind, tt.payload, got)
+		}
+	}
+}

@@ -30,6 +30,9 @@ type message struct {
 	Get    bool     `json:"get,omitempty"`    // asks for the shared state
 	Watch  bool     `json:"watch,omitempty"`  // and for its changes
 	Leave  bool     `json:"leave,omitempty"`
+	// Lost says that the participant knows nothing of the swarm (any more): it was
+	// started anew. It may be invited again.
+	Lost bool `json:"lost,omitempty"`
 }
 
 // work is a sub-task on its way to a participant.
@@ -65,6 +68,30 @@ type invitation struct {
 	Swarm string `json:"swarmId"`
 	// Coordinators may lead the swarm: the participant obeys nobody else.
 	Coordinators []string `json:"coordinators"`
+}
+
+// Concerns reports whether an envelope is one that coordinators and participants
+// exchange: an invitation, or a message about a swarm. It is for agents that answer
+// other proposals and requests by themselves.
+func Concerns(e *envelope.Envelope) bool {
+	switch e.Type {
+	case envelope.TaskProposal:
+		var p struct {
+			Input json.RawMessage `json:"input"`
+		}
+		var i invitation
+		return e.Unmarshal(&p) == nil && json.Unmarshal(p.Input, &i) == nil && i.Swarm != "" && i.Swarm == e.CorrelationID
+	case envelope.Request, envelope.Response, envelope.Notification:
+		var m message
+		return e.Unmarshal(&m) == nil && m.Swarm != "" && m.Swarm == e.CorrelationID && m.says()
+	}
+	return false
+}
+
+// says reports whether a message has any content.
+func (m *message) says() bool {
+	return m.Work != nil || m.Stored != nil || m.Stop != nil || m.Over || m.Leader || m.State != nil ||
+		m.Result != nil || m.Beat != nil || m.Set != nil || m.Get || m.Watch || m.Leave || m.Lost
 }
 
 // kind returns the envelope's type for a message.

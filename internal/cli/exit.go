@@ -91,6 +91,8 @@ var rpcFailures = map[int]struct {
 	dialect.CodeContextNotFound:      {exitNotFound, "context-not-found"},
 	dialect.CodeTaskNotCancelable:    {exitFailure, "task-not-cancelable"},
 	dialect.CodeAgentUnavailable:     {exitUnavailable, "agent-unavailable"},
+	dialect.CodeSwarmNotFound:        {exitNotFound, "swarm-not-found"},
+	dialect.CodeSwarmState:           {exitFailure, "swarm-state"},
 	dialect.CodeUnsupportedOperation: {exitFailure, "unsupported-operation"},
 	dialect.CodeAuthenticationError:  {exitAuthRequired, "auth-required"},
 	dialect.CodeTimeoutError:         {exitTimeout, "timeout"},
@@ -104,6 +106,8 @@ func (a *app) explainRPC(rpc *jsonrpc.Error) *failure {
 	switch rpc.Code { // the hub speaks of its methods, people know commands
 	case dialect.CodeAgentNotFound:
 		f.Remedy = "list them with: " + a.self() + " agents"
+	case dialect.CodeSwarmNotFound:
+		f.Remedy = "list them with: " + a.self() + " swarm list"
 	case dialect.CodeTaskNotFound:
 		f.Remedy = "list them with: " + a.self() + " tasks"
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/jsonrpc"
+	"github.com/parleyhub/parley/swarm"
 )
 
 // maxLine bounds one line from the hub, which itself bounds a task at 32 MiB.
@@ -159,6 +160,36 @@ func (c *Client) Contexts(ctx context.Context, limit int) ([]dialect.Context, er
 // task has ended or waits for somebody.
 func (c *Client) Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodSend, p)
+}
+
+// CreateSwarm begins a swarm and returns it, recruiting.
+func (c *Client) CreateSwarm(ctx context.Context, p swarm.Plan) (*swarm.Session, error) {
+	return get[swarm.Session](ctx, c, dialect.MethodSwarmCreate, dialect.SwarmCreateParams{Plan: p})
+}
+
+// Swarm returns a swarm as it stands.
+func (c *Client) Swarm(ctx context.Context, id string) (*swarm.Session, error) {
+	return get[swarm.Session](ctx, c, dialect.MethodSwarmGet, dialect.SwarmParams{ID: id})
+}
+
+// AwaitSwarm returns a swarm once it is past a sequence or has ended; after a while
+// it returns it unchanged.
+func (c *Client) AwaitSwarm(ctx context.Context, id string, after uint64) (*swarm.Session, error) {
+	return get[swarm.Session](ctx, c, dialect.MethodSwarmGet, dialect.SwarmParams{ID: id, After: after})
+}
+
+// Swarms lists the swarms, the oldest first.
+func (c *Client) Swarms(ctx context.Context) ([]dialect.SwarmSummary, error) {
+	list, err := get[[]dialect.SwarmSummary](ctx, c, dialect.MethodSwarmList, struct{}{})
+	if err != nil {
+		return nil, err
+	}
+	return *list, nil
+}
+
+// StopSwarm ends a swarm.
+func (c *Client) StopSwarm(ctx context.Context, id, reason string) (*swarm.Session, error) {
+	return get[swarm.Session](ctx, c, dialect.MethodSwarmStop, dialect.SwarmStopParams{ID: id, Reason: reason})
 }
 
 // Shutdown asks the hub to stop. It returns before the hub is gone.

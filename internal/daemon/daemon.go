@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/grpc"
 
 	"github.com/parleyhub/parley/agent"
@@ -36,6 +38,8 @@ import (
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/runner/drivers"
 	"github.com/parleyhub/parley/internal/server"
+	"github.com/parleyhub/parley/swarm"
+	"github.com/parleyhub/parley/swarm/busjournal"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
 
@@ -138,6 +142,9 @@ func (d *daemon) open(ctx context.Context) error {
 // servers, so that those who wait hear how their tasks ended.
 func (d *daemon) close() error {
 	var errs []error
+	if d.node != nil {
+		d.node.CloseSwarms() // the end of the agents is no failure of theirs
+	}
 	if d.hub != nil {
 		errs = append(errs, within(hubPatience, d.hub.Close))
 	}
@@ -259,7 +266,7 @@ func AuditDir(dataDir string) string { return filepath.Join(dataDir, "audit") }
 
 // openNode makes the agents cards. The audit log is another process's business
 // only while a hub holds the lock of the data directory, which this one does.
-func (d *daemon) openNode(context.Context) error {
+func (d *daemon) openNode(ctx context.Context) error {
 	cfg := d.cfg.Node
 	opts := node.Options{
 		Hub: d.hub, Version: d.opts.Version, PeerTier: agent.TierOf(cfg.PeerTier), CrossSandbox: cfg.CrossSandbox, Logger: d.log,
@@ -272,6 +279,11 @@ func (d *daemon) openNode(context.Context) error {
 		d.atEnd(log.Close)
 		opts.Audit = log
 	}
+	journal, err := d.swarmJournal(ctx)
+	if err != nil {
+		return err
+	}
+	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name}
 	n, err := node.Open(opts)
 	if err != nil {
 		return err
@@ -281,9 +293,33 @@ func (d *daemon) openNode(context.Context) error {
 	return nil
 }
 
+// maxJournals bounds the journals of swarms, in bytes; a smaller store gives them an
+// eighth.
+const maxJournals = 256 << 20
+
+// swarmJournal keeps swarms on the bus, as durable as tasks are.
+func (d *daemon) swarmJournal(ctx context.Context) (swarm.Journal, error) {
+	size := int64(maxJournals)
+	if most := d.cfg.Bus.MaxStore; most > 0 {
+		size = min(size, most/8)
+	}
+	j, err := busjournal.Open(ctx, d.bus.JetStream(), busjournal.Options{MaxBytes: size, Publisher: durable{d.bus}})
+	if err != nil {
+		return nil, err
+	}
+	return j, d.bus.Commit(ctx) // the new stream, too
+}
+
+// durable publishes with the bus's promise instead of JetStream's.
+type durable struct{ bus *bus.Bus }
+
+func (p durable) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	return p.bus.Publish(ctx, msg, opts...)
+}
+
 func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
-	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents}
+	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms()}
 	overHTTP := dialect.New(rpc)
 	rpc.Shutdown = d.stop // only who may open the socket may stop the hub
 	rpc.Gate = d.bus      // or come near the bus

@@ -51,6 +51,9 @@ type Config struct {
 	// Shutdown begins to stop the hub and must not block. Where it is nil, there
 	// is no method hub/shutdown: give it to the service of the socket only.
 	Shutdown func()
+	// Swarms leads swarms of agents. Where it is nil, there are no methods
+	// hub/swarms/*.
+	Swarms Swarms
 	// Gate lets the user's other processes into the hub's bus. Where it is nil,
 	// there are no methods hub/bus/*: give it to the service of the socket only.
 	Gate Gate
@@ -86,6 +89,12 @@ func New(cfg Config) *Service {
 	}
 	if cfg.Shutdown != nil {
 		s.methods[MethodShutdown] = s.shutdown
+	}
+	if cfg.Swarms != nil {
+		s.methods[MethodSwarmCreate] = s.swarmCreate
+		s.methods[MethodSwarmGet] = s.swarmGet
+		s.methods[MethodSwarmList] = s.swarmList
+		s.methods[MethodSwarmStop] = s.swarmStop
 	}
 	if cfg.Gate != nil {
 		s.methods[MethodBusJoin] = s.busJoin

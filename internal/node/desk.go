@@ -19,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/swarm"
 )
 
 // desk takes the envelopes for one agent and answers in its name. The router
@@ -29,6 +30,7 @@ type desk struct {
 	id     string
 	access *parley.Agent // the agent's place in the node
 	card   agent.Card    // as it was registered last
+	member member        // its part in swarms
 
 	mu     sync.Mutex
 	offers map[offerKey]undertaking
@@ -38,6 +40,9 @@ type desk struct {
 // handle takes one envelope. Answers and notifications are not for a coding
 // agent, which has no inbox: they are recorded by the router, and that is all.
 func (d *desk) handle(ctx context.Context, e *envelope.Envelope) {
+	if swarm.Concerns(e) {
+		return // its participant takes it
+	}
 	take, answered := d.notified, false
 	switch e.Type {
 	case envelope.Request:

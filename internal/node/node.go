@@ -53,7 +53,10 @@ type Options struct {
 	CrossSandbox []string
 	// Audit keeps decisions, deliveries between tiers and refusals; nil: nothing
 	// does. It must outlive the node.
-	Audit  router.Auditor
+	Audit router.Auditor
+	// Swarms has the hub coordinate swarms; nil: its agents only take part in
+	// those of others.
+	Swarms *SwarmOptions
 	Logger *slog.Logger // nil discards
 }
 
@@ -76,6 +79,7 @@ type Node struct {
 	log      *slog.Logger
 	node     *parley.Node
 	listener *websocket.Listener
+	swarms   *Swarms // nil without Options.Swarms
 
 	changed chan struct{} // holds one if the agents may have changed
 	stop    context.CancelFunc
@@ -131,6 +135,12 @@ func Open(o Options) (*Node, error) {
 		return nil, errors.Join(err, n.node.Close(context.Background()))
 	}
 	n.sync()
+	if o.Swarms != nil { // with the agents there, since it may have work for them at once
+		if n.swarms, err = n.openSwarms(*o.Swarms); err != nil {
+			n.CloseSwarms()
+			return nil, errors.Join(err, n.node.Close(context.Background()))
+		}
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	n.watcher.Go(func() { n.watch(ctx) })
@@ -234,6 +244,7 @@ func (n *Node) sync() {
 	}
 	for _, d := range n.all() {
 		if !present[d.id] {
+			d.leaveSwarms()
 			d.access.Leave()
 			n.mu.Lock()
 			delete(n.desks, d.id)
@@ -260,6 +271,10 @@ func (n *Node) present(card agent.Card) error {
 			return err
 		}
 		d.access, d.card = access, card
+		if err := d.joinSwarms(); err != nil {
+			access.Leave()
+			return err
+		}
 		n.mu.Lock()
 		n.desks[card.ID] = d
 		n.mu.Unlock()
@@ -311,6 +326,7 @@ func (n *Node) Close(ctx context.Context) error {
 	n.mu.Unlock()
 	n.stop()
 	n.watcher.Wait()
+	n.CloseSwarms()
 	answered := make(chan struct{})
 	go func() { // ends at the latest when the router has ended the answers' context
 		n.work.Wait()

@@ -1,0 +1,126 @@
+package node_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/node"
+	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/swarm"
+)
+
+// swarmRig is a hub with these agents, all of which have the capability work.
+func swarmRig(t *testing.T, actors map[string]*actor) *rig {
+	var agents []hub.Agent
+	for id, a := range actors {
+		agents = append(agents, hub.Agent{Definition: definition(id, nil), Runner: a})
+	}
+	return newRig(t, node.Options{Swarms: &node.SwarmOptions{Journal: new(swarm.MemoryJournal), Hub: "test", Answer: time.Minute}}, hub.Config{Agents: agents})
+}
+
+func TestTheHubsAgentsShareATask(t *testing.T) { // Req 8.1, 8.2, 8.4, 8.6
+	r := swarmRig(t, map[string]*actor{"mars": newActor(), "venus": newActor()})
+	c := r.node.Swarms()
+	s, err := c.Create(t.Context(), swarm.Plan{TaskDescription: "write a book", SubTasks: []swarm.SubTaskPlan{
+		{ID: "one", Description: "chapter one"}, {ID: "two", Description: "chapter two", Input: json.RawMessage(`{"pages":3}`)},
+		{ID: "end", Description: "put together", DependsOn: []string{"one", "two"}, RequiredCapabilities: []string{"work.mars"}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = c.Wait(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]struct{ Text, TaskID string }
+	if err := json.Unmarshal(s.Outcome, &got); err != nil || len(got) != 3 {
+		t.Fatalf("%v: %s", err, s.Outcome)
+	}
+	for _, want := range []string{"put together", "write a book", "did chapter one", "did chapter two"} {
+		if !strings.Contains(got["end"].Text, want) {
+			t.Errorf("the last agent was not told %q: %s", want, got["end"].Text)
+		}
+	}
+	if !strings.Contains(got["two"].Text, `{"pages":3}`) {
+		t.Errorf("the input is missing: %s", got["two"].Text)
+	}
+	if len(s.Participants) != 2 {
+		t.Errorf("participants %q", s.Participants)
+	}
+}
+
+func TestASubTaskThatAnAgentCannotDoGoesToAnother(t *testing.T) { // Req 8.5
+	for _, how := range []string{"fail", "ask"} {
+		t.Run(how, func(t *testing.T) {
+			r := swarmRig(t, map[string]*actor{"mars": newActor(), "venus": newActor()})
+			c := r.node.Swarms()
+			s, err := c.Create(t.Context(), swarm.Plan{TaskDescription: "x", SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: how + ": it"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err = c.Wait(t.Context(), s.ID)
+			if swarm.CodeOf(err) != swarm.CodeFailed || s.SubTasks[0].Attempt != swarm.DefaultMaxAttempts {
+				t.Fatalf("%v after %d attempts", err, s.SubTasks[0].Attempt)
+			}
+			want := map[string]string{"fail": "the model is on strike", "ask": "which one?"}[how]
+			if !strings.Contains(s.Error, want) {
+				t.Errorf("error %q, want %q", s.Error, want)
+			}
+		})
+	}
+}
+
+func TestASwarmThatIsStoppedEndsItsTasks(t *testing.T) {
+	mars := newActor()
+	r := swarmRig(t, map[string]*actor{"mars": mars})
+	c := r.node.Swarms()
+	s, err := c.Create(t.Context(), swarm.Plan{TaskDescription: "x", SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: "hang: on"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-mars.started
+	if err := c.Stop(t.Context(), s.ID, "enough"); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = c.Wait(t.Context(), s.ID); swarm.CodeOf(err) != swarm.CodeFailed || s.Error != "stopped: enough" {
+		t.Fatalf("%v, %q", err, s.Error)
+	}
+	r.node.CloseSwarms() // waits for the worker
+	page, err := r.hub.Tasks(t.Context(), hub.TaskQuery{Limit: 10})
+	if err != nil || len(page.Tasks) != 1 || !page.Tasks[0].Status.State.Terminal() {
+		t.Fatalf("%v: %+v", err, page.Tasks)
+	}
+}
+
+// A program's negotiator understands how the hub's agents answer (Req 7.2, 7.3).
+func TestNegotiatorsUnderstandTheHubsAgents(t *testing.T) {
+	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: newActor()}}})
+	p := r.peer(t, visitor(agent.L3, ""))
+	n, err := negotiation.New(p.node.Router(), "visitor", negotiation.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	terms := negotiation.Terms{TaskDescription: "dig", EstimatedComplexity: negotiation.Simple, Deadline: time.Minute}
+	for capability, want := range map[string]negotiation.Status{"work.worker": negotiation.Accepted, "fly": negotiation.Rejected} {
+		terms.RequiredCapabilities = []string{capability}
+		asked, err := n.Propose(t.Context(), "worker", terms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := n.Wait(t.Context(), asked.ID)
+		if err != nil || got.Status != want {
+			t.Errorf("%s: %v, %+v", capability, err, got)
+		}
+		if want == negotiation.Rejected && got.RejectionReason != negotiation.MissingCapability {
+			t.Errorf("reason %q", got.RejectionReason)
+		}
+	}
+}
