@@ -1,0 +1,397 @@
+package ralph
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// Limits of a list in a file.
+const (
+	MaxListFile = 8 << 20 // bytes
+	MaxItems    = 10_000
+	MaxItemText = 64 << 10 // bytes
+)
+
+// Item is one thing to do.
+type Item struct {
+	// ID is the same in each reading of the list, whatever else changes there.
+	ID string `json:"id"`
+	// Text says what to do.
+	Text string `json:"text"`
+	// Capabilities are what the agents need who do it.
+	Capabilities []string `json:"capabilities,omitempty"`
+	Done         bool     `json:"done"`
+}
+
+// List is where a loop's items come from: a file ([Open]), or a queue.
+type List interface {
+	// Items returns the items in order, done ones included or not.
+	Items(ctx context.Context) ([]Item, error)
+	// Complete marks an item as done, durably. To do that again does nothing.
+	Complete(ctx context.Context, id string) error
+}
+
+// File is a list in a file: Markdown with check boxes, or JSON.
+//
+// Markdown items are list items with a box, "- [ ] do this", outside of code blocks;
+// the lines below that are indented further and are no items themselves belong to
+// the text. JSON is an array of objects, or an object with such an array as "tasks":
+// {"id", "task", "done", "capabilities"}, of which only task is required.
+//
+// Completing an item changes its box or its "done" and leaves every other byte as it
+// was; the file is replaced in one step, so that nobody ever sees half of it.
+type File struct {
+	path  string
+	parse func([]byte) ([]entry, error)
+}
+
+// entry is an item and how to mark it.
+type entry struct {
+	Item
+	at, end int    // the bytes that mark what stands in place of
+	mark    string // when it is done
+}
+
+// Open returns the list in a file, JSON if its name ends so. The file is read by
+// each call of the methods.
+func Open(path string) (*File, error) {
+	resolved, err := filepath.EvalSymlinks(path) // else replacing would replace the link
+	if err != nil {
+		return nil, wrap(CodeList, err, "the task list cannot be found")
+	}
+	f := &File{path: resolved, parse: parseMarkdown}
+	if strings.EqualFold(filepath.Ext(path), ".json") {
+		f.parse = parseJSON
+	}
+	_, _, err = f.read()
+	return f, err
+}
+
+// Path returns where the file is, with symbolic links resolved.
+func (f *File) Path() string { return f.path }
+
+func (f *File) read() ([]byte, []entry, error) {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return nil, nil, wrap(CodeList, err, "the task list cannot be read")
+	}
+	if !info.Mode().IsRegular() || info.Size() > MaxListFile {
+		return nil, nil, wrap(CodeList, nil, "the task list %s is no file of at most %d bytes", f.path, MaxListFile)
+	}
+	data, err := os.ReadFile(f.path)
+	if err != nil {
+		return nil, nil, wrap(CodeList, err, "the task list cannot be read")
+	}
+	entries, err := f.parse(data)
+	if err != nil {
+		return nil, nil, wrap(CodeList, err, "the task list %s cannot be read", f.path)
+	}
+	if len(entries) > MaxItems {
+		return nil, nil, wrap(CodeList, nil, "the task list %s has more than %d items", f.path, MaxItems)
+	}
+	return data, entries, nil
+}
+
+// Items implements [List].
+func (f *File) Items(context.Context) ([]Item, error) {
+	_, entries, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	items := make([]Item, len(entries))
+	for i, e := range entries {
+		items[i] = e.Item
+	}
+	return items, nil
+}
+
+// Complete implements [List]. Where somebody else changes the file at the same time
+// it looks again.
+func (f *File) Complete(ctx context.Context, id string) error {
+	const attempts = 10
+	for range attempts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		data, entries, err := f.read()
+		if err != nil {
+			return err
+		}
+		e, ok := find(entries, id)
+		if !ok {
+			return wrap(CodeList, nil, "the item %s is not in the task list any more", id)
+		}
+		if e.Done {
+			return nil
+		}
+		ticked := bytes.Join([][]byte{data[:e.at], []byte(e.mark), data[e.end:]}, nil)
+		err = replace(f.path, ticked, data)
+		if !errors.Is(err, errChanged) {
+			return err
+		}
+	}
+	return wrap(CodeList, nil, "the task list %s is being changed all the time", f.path)
+}
+
+func find(entries []entry, id string) (entry, bool) {
+	for _, e := range entries {
+		if e.ID == id {
+			return e, true
+		}
+	}
+	return entry{}, false
+}
+
+var errChanged = errors.New("the file has changed")
+
+// replace puts new content in place of a file's old one, in one step and durably.
+// If the file is not old any more it returns errChanged.
+func replace(path string, content, old []byte) (err error) {
+	fail := func(err error) error { return wrap(CodeList, err, "%s cannot be written", path) }
+	info, err := os.Stat(path)
+	if err != nil {
+		return fail(err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".parley-*")
+	if err != nil {
+		return fail(err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name()) // the error is what counts
+		}
+	}()
+	_, err = tmp.Write(content)
+	err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Sync(), tmp.Close())
+	if err != nil {
+		return fail(err)
+	}
+	now, err := os.ReadFile(path)
+	if err != nil {
+		return fail(err)
+	}
+	if !bytes.Equal(now, old) {
+		return errChanged
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return fail(err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+var (
+	boxPattern   = regexp.MustCompile(`^([ \t]*)(?:[-*+]|\d{1,9}[.)])[ \t]+\[([ xX])\][ \t]+(.*\S)[ \t]*$`)
+	fencePattern = regexp.MustCompile("^[ \t]*(`{3,}|~{3,})")
+)
+
+// parseMarkdown finds the items of a Markdown document.
+func parseMarkdown(data []byte) ([]entry, error) {
+	if !utf8.Valid(data) {
+		return nil, errors.New("it is not UTF-8")
+	}
+	ids := make(names)
+	var entries []entry
+	fence, indent := "", -1 // of the item that lines may belong to
+	for at := 0; at < len(data); {
+		end := at + bytes.IndexByte(data[at:], '\n')
+		if end < at {
+			end = len(data)
+		}
+		line := strings.TrimSuffix(string(data[at:end]), "\r")
+		start := at
+		at = end + 1
+		if f := fencePattern.FindStringSubmatch(line); f != nil {
+			if fence == "" {
+				fence = f[1]
+			} else if strings.HasPrefix(f[1], fence) && strings.TrimSpace(strings.TrimLeft(line, " \t"+fence[:1])) == "" {
+				fence = ""
+			}
+		} else if m := boxPattern.FindStringSubmatchIndex(line); m != nil && fence == "" {
+			text := line[m[6]:m[7]]
+			entries = append(entries, entry{
+				Item: Item{ID: ids.of(text), Text: text, Done: line[m[4]] != ' '},
+				at:   start + m[4], end: start + m[5], mark: "x",
+			})
+			indent = m[3]
+			continue
+		}
+		if len(entries) == 0 || indent < 0 {
+			continue
+		}
+		if rest := strings.TrimLeft(line, " \t"); rest == "" || len(line)-len(rest) > indent {
+			last := &entries[len(entries)-1]
+			if len(last.Text)+len(line) < MaxItemText {
+				last.Text += "\n" + rest
+			}
+			continue
+		}
+		indent = -1
+	}
+	for i := range entries {
+		entries[i].Text = strings.TrimSpace(entries[i].Text)
+	}
+	return entries, nil
+}
+
+// names makes ids of texts: the same text gets another one each time.
+type names map[string]int
+
+func (n names) of(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	id := hex.EncodeToString(sum[:6])
+	n[id]++
+	if n[id] > 1 {
+		return fmt.Sprintf("%s-%d", id, n[id])
+	}
+	return id
+}
+
+// parseJSON finds the items of a JSON document, and where each is marked.
+func parseJSON(data []byte) ([]entry, error) {
+	if !utf8.Valid(data) || !json.Valid(data) {
+		return nil, errors.New("it is not JSON")
+	}
+	p := &jsonParser{dec: json.NewDecoder(bytes.NewReader(data)), ids: make(names), known: make(map[string]bool)}
+	open, err := p.dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch open {
+	case json.Delim('['):
+		return p.items()
+	case json.Delim('{'):
+	default:
+		return nil, errors.New("it is neither an array nor an object")
+	}
+	for p.dec.More() {
+		key, err := p.dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		if key != "tasks" {
+			if _, _, err := p.skip(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if open, err := p.dec.Token(); err != nil || open != json.Delim('[') {
+			return nil, errors.Join(errors.New("tasks is not an array"), err)
+		}
+		return p.items()
+	}
+	return nil, errors.New("it has no array tasks")
+}
+
+type jsonParser struct {
+	dec   *json.Decoder
+	ids   names
+	known map[string]bool
+}
+
+// skip reads a value and returns where it stands.
+func (p *jsonParser) skip() (raw json.RawMessage, at int, err error) {
+	err = p.dec.Decode(&raw)
+	return raw, int(p.dec.InputOffset()) - len(raw), err
+}
+
+func (p *jsonParser) items() ([]entry, error) {
+	var entries []entry
+	for p.dec.More() {
+		e, err := p.item()
+		if err != nil {
+			return nil, fmt.Errorf("item %d: %w", len(entries)+1, err)
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+func (p *jsonParser) item() (entry, error) {
+	if open, err := p.dec.Token(); err != nil || open != json.Delim('{') {
+		return entry{}, errors.Join(errors.New("it is not an object"), err)
+	}
+	begin := int(p.dec.InputOffset())
+	e := entry{at: begin, end: begin, mark: `"done": true, `}
+	seen := make(map[string]bool)
+	for p.dec.More() {
+		token, err := p.dec.Token()
+		if err != nil {
+			return e, err
+		}
+		key, _ := token.(string) // keys are strings
+		raw, at, err := p.skip()
+		if err != nil {
+			return e, err
+		}
+		var target any
+		switch key {
+		case "id":
+			target = &e.ID
+		case "task":
+			target = &e.Text
+		case "capabilities":
+			target = &e.Capabilities
+		case "done":
+			target = &e.Done
+			e.at, e.end, e.mark = at, at+len(raw), "true"
+		default:
+			continue
+		}
+		if seen[key] {
+			return e, fmt.Errorf("%q is there twice", key)
+		}
+		seen[key] = true
+		if string(raw) == "null" || json.Unmarshal(raw, target) != nil {
+			return e, fmt.Errorf("%q has a value of the wrong kind", key)
+		}
+	}
+	if _, err := p.dec.Token(); err != nil { // the brace
+		return e, err
+	}
+	switch {
+	case strings.TrimSpace(e.Text) == "":
+		return e, errors.New(`"task" is missing`)
+	case len(e.Text) > MaxItemText || len(e.ID) > 256:
+		return e, errors.New("it is too long")
+	}
+	if e.ID == "" {
+		e.ID = p.ids.of(e.Text)
+	}
+	if p.known[e.ID] {
+		return e, fmt.Errorf("another item has the id %q", e.ID)
+	}
+	p.known[e.ID] = true
+	return e, nil
+}
+
+// writeFile makes or replaces a file in one step and durably.
+func writeFile(path string, content []byte, mode fs.FileMode) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".parley-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name()) // the error is what counts
+		}
+	}()
+	_, err = tmp.Write(content)
+	if err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}

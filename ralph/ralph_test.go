@@ -1,0 +1,527 @@
+package ralph_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/ralph"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/swarm"
+	"github.com/parleyhub/parley/telemetry/audit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const markdown = "# Plan\r\n\r\n- [ ] first\r\n  with more\r\n- [x] done before\r\n```\n- [ ] code\n```\n* [ ] second\n1. [ ] third\n- [] no box\n- [ ] first\n"
+
+func file(t testing.TB, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func read(t testing.TB, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func open(t testing.TB, path string) (*ralph.File, []ralph.Item) {
+	t.Helper()
+	f, err := ralph.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, err := f.Items(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, items
+}
+
+func TestMarkdownItems(t *testing.T) {
+	_, items := open(t, file(t, "list.md", markdown))
+	var got []string
+	ids := make(map[string]bool)
+	for _, i := range items {
+		got = append(got, fmt.Sprint(i.Done, " ", i.Text))
+		ids[i.ID] = true
+	}
+	want := []string{"false first\nwith more", "true done before", "false second", "false third", "false first"}
+	if diff := cmp.Diff(want, got); diff != "" || len(ids) != 5 {
+		t.Fatalf("%d ids (-want +got):\n%s", len(ids), diff)
+	}
+}
+
+func TestTickingChangesTheBoxOnly(t *testing.T) {
+	path := file(t, "list.md", markdown)
+	f, items := open(t, path)
+	for _, i := range []int{4, 0, 0} { // the second of the same name first; one twice
+		if err := f.Complete(t.Context(), items[i].ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := strings.ReplaceAll(markdown, "[ ] first", "[x] first")
+	if diff := cmp.Diff(want, read(t, path)); diff != "" {
+		t.Fatal(diff)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if err := f.Complete(t.Context(), "nothing"); ralph.CodeOf(err) != ralph.CodeList {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Dir(path) + "/.parley-*"); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestALinkToAListStaysALink(t *testing.T) {
+	path := file(t, "real.md", "- [ ] a\n")
+	link := filepath.Join(t.TempDir(), "link.md")
+	if err := os.Symlink(path, link); err != nil {
+		t.Skip("there are no symbolic links here:", err)
+	}
+	f, items := open(t, link)
+	if err := f.Complete(t.Context(), items[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if target, err := os.Readlink(link); err != nil || target != path || read(t, path) != "- [x] a\n" {
+		t.Errorf("%q, %v, %q", target, err, read(t, path))
+	}
+}
+
+func TestJSONItems(t *testing.T) {
+	for name, tt := range map[string]struct{ text, ticked string }{
+		"array":   {`[ {"task":"a","note":{"done":1}},{"id":"b", "task":"b","done" : false,"capabilities":["go"]} ]`, `[ {"done": true, "task":"a","note":{"done":1}},{"id":"b", "task":"b","done" : true,"capabilities":["go"]} ]`},
+		"object":  {"{\"name\":[1,{\"tasks\":2}],\r\n \"tasks\":[{\"done\":false,\"task\":\"a\"},{\"task\":\"b\"}],\"z\":1}\n", "{\"name\":[1,{\"tasks\":2}],\r\n \"tasks\":[{\"done\":true,\"task\":\"a\"},{\"done\": true, \"task\":\"b\"}],\"z\":1}\n"},
+		"unicode": {`[{"task":"ä\u00e4","done":false}]`, `[{"task":"ä\u00e4","done":true}]`},
+	} {
+		path := file(t, "list.json", tt.text)
+		f, items := open(t, path)
+		for _, i := range items {
+			if err := f.Complete(t.Context(), i.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if diff := cmp.Diff(tt.ticked, read(t, path)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	for _, text := range []string{``, `3`, `{}`, `{"tasks":{}}`, `[3]`, `[{}]`, `[{"task":""}]`, `[{"task":"a","done":"no"}]`, `[{"task":"a","done":null}]`,
+		`[{"task":"a","id":"1"},{"task":"b","id":"1"}]`, `[{"task":"a","done":false,"done":true}]`, `[{"task":"a"}`, "[{\"task\":\"\xff\"}]"} {
+		if _, err := ralph.Open(file(t, "list.json", text)); ralph.CodeOf(err) != ralph.CodeList {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if _, err := ralph.Open(filepath.Join(t.TempDir(), "none.md")); ralph.CodeOf(err) != ralph.CodeList {
+		t.Error(err)
+	}
+}
+
+// Whatever the list is, completing an item changes the mark of that item and no other
+// byte.
+func TestTickingKeepsTheRestOfAnyList(t *testing.T) {
+	dir := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		line := rapid.OneOf(
+			rapid.Custom(func(t *rapid.T) string {
+				return rapid.StringMatching(`[ \t]{0,4}([-*+]|[0-9]{1,2}[.)]) \[[ xX]\] [a-c ]{0,4}[a-z].{0,6}`).Draw(t, "item")
+			}),
+			rapid.StringMatching("(```|~~~~)?.{0,12}"), rapid.Just("```"),
+		)
+		text := strings.Join(rapid.SliceOf(line).Draw(t, "lines"), rapid.SampledFrom([]string{"\n", "\r\n"}).Draw(t, "end"))
+		path := filepath.Join(dir, "list.md")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := ralph.Open(path)
+		if err != nil {
+			t.Skip("no list") // not UTF-8, say
+		}
+		items, err := f.Items(t.Context())
+		if err != nil || len(items) == 0 {
+			t.Skip("no items")
+		}
+		i := rapid.IntRange(0, len(items)-1).Draw(t, "which")
+		if err := f.Complete(t.Context(), items[i].ID); err != nil {
+			t.Fatal(err)
+		}
+		now, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		differ := 0
+		for at := range now {
+			if now[at] != text[at] {
+				differ++
+				if text[at] != ' ' || now[at] != 'x' {
+					t.Fatalf("byte %d: %q became %q", at, text[at], now[at])
+				}
+			}
+		}
+		want := 1
+		if items[i].Done {
+			want = 0
+		}
+		if len(now) != len(text) || differ != want {
+			t.Fatalf("%d bytes differ in\n%q\n%q", differ, text, now)
+		}
+		after, err := f.Items(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		items[i].Done = true
+		if diff := cmp.Diff(items, after); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func FuzzLists(f *testing.F) {
+	f.Add("list.md", markdown)
+	f.Add("list.json", `{"tasks":[{"task":"a","done":false},{"task":"b"}]}`)
+	f.Fuzz(func(t *testing.T, name, text string) {
+		kind := "x.md"
+		if strings.HasSuffix(name, "json") {
+			kind = "x.json"
+		}
+		list, err := ralph.Open(file(t, kind, text))
+		if err != nil {
+			return
+		}
+		items, err := list.Items(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range items {
+			if err := list.Complete(t.Context(), items[i].ID); err != nil {
+				t.Fatal(err)
+			}
+			items[i].Done = true
+		}
+		after, err := list.Items(t.Context())
+		if diff := cmp.Diff(items, after); err != nil || diff != "" {
+			t.Fatalf("%v\n%s", err, diff)
+		}
+	})
+}
+
+// crew is a dispatcher that does as it is told by functions.
+type crew struct {
+	do     func(ctx context.Context, j ralph.Job) (string, error)
+	resume func(ref string) (string, error)
+	jobs   []ralph.Job
+}
+
+func (c *crew) Dispatch(ctx context.Context, j ralph.Job, began func(string) error) (ralph.Outcome, error) {
+	c.jobs = append(c.jobs, j)
+	if err := began(fmt.Sprintf("ref-%s-%d", j.Item.Text, j.Attempt)); err != nil {
+		return ralph.Outcome{}, err
+	}
+	text, err := c.do(ctx, j)
+	return ralph.Outcome{Text: text}, err
+}
+
+func (c *crew) Resume(_ context.Context, _ ralph.Job, ref string) (ralph.Outcome, error) {
+	text, err := c.resume(ref)
+	return ralph.Outcome{Text: text}, err
+}
+
+type check func(j ralph.Job, o ralph.Outcome) (ralph.Verdict, error)
+
+func (c check) Validate(_ context.Context, j ralph.Job, o ralph.Outcome) (ralph.Verdict, error) {
+	return c(j, o)
+}
+
+type steps struct{ all []ralph.Step }
+
+func (s *steps) record(st ralph.Step) error {
+	s.all = append(s.all, st)
+	return nil
+}
+
+func (s *steps) kinds() string {
+	var k []string
+	for _, st := range s.all {
+		k = append(k, string(st.Kind))
+	}
+	return strings.Join(k, " ")
+}
+
+func newLoop(t *testing.T, o ralph.Options) *ralph.Loop {
+	t.Helper()
+	l, err := ralph.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func said(context.Context, ralph.Job) (string, error) { return "done", nil }
+
+func TestALoopWorksThroughItsList(t *testing.T) {
+	path := file(t, "list.md", "- [ ] a\n- [x] b\n- [ ] c\n")
+	list, _ := open(t, path)
+	log := filepath.Join(t.TempDir(), "audit")
+	a, err := audit.Open(log, audit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, c := new(steps), &crew{do: said}
+	record := func(st ralph.Step) error { return errors.Join(s.record(st), a.Append(st.Event(), nil)) }
+	sum, err := newLoop(t, ralph.Options{List: list, Dispatcher: c, StateFile: path + ".state", Record: record}).Run(t.Context())
+	if err != nil || sum.Completed != 2 || sum.Open != 0 {
+		t.Fatalf("%+v, %v", sum, err)
+	}
+	if got := read(t, path); got != "- [x] a\n- [x] b\n- [x] c\n" {
+		t.Error(got)
+	}
+	want := "began dispatched answered completed dispatched answered completed finished"
+	if got := s.kinds(); got != want {
+		t.Errorf("steps %s\nwant  %s", got, want)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for rec, err := range audit.Read(log) {
+		if err != nil || rec.Event.Type != ralph.StepEvent {
+			t.Fatalf("%v: %+v", err, rec)
+		}
+		n++
+	}
+	if n != len(s.all) {
+		t.Errorf("%d records of %d steps", n, len(s.all))
+	}
+}
+
+func TestAFailureIsInTheNextPromptAndTheItemIsGivenUpInTheEnd(t *testing.T) {
+	path := file(t, "list.md", "- [ ] hard\n- [ ] stubborn\n")
+	list, items := open(t, path)
+	c := &crew{do: said}
+	validator := check(func(j ralph.Job, _ ralph.Outcome) (ralph.Verdict, error) {
+		return ralph.Verdict{OK: j.Item.Text == "hard" && j.Attempt == 2, Report: strings.Repeat("x", 20<<10) + "test 7 is red"}, nil
+	})
+	o := ralph.Options{List: list, Dispatcher: c, Validator: validator, StateFile: path + ".state", MaxAttempts: 2}
+	sum, err := newLoop(t, o).Run(t.Context())
+	if err != nil || sum.Completed != 1 || !slices.Equal(sum.GivenUp, []string{items[1].ID}) {
+		t.Fatalf("%+v, %v", sum, err)
+	}
+	if got := read(t, path); got != "- [x] hard\n- [ ] stubborn\n" {
+		t.Error(got)
+	}
+	if p := c.jobs[1].Prompt(); len(c.jobs) != 4 || !strings.Contains(p, "test 7 is red") || !strings.HasPrefix(p, "hard\n") || len(p) > 10<<10 {
+		t.Errorf("%d jobs, prompt of %d bytes", len(c.jobs), len(p))
+	}
+	if p := c.jobs[0].Prompt(); p != "hard" {
+		t.Errorf("%q", p)
+	}
+	// Another run leaves what was given up.
+	if sum, err := newLoop(t, o).Run(t.Context()); err != nil || len(sum.GivenUp) != 1 || len(c.jobs) != 4 {
+		t.Errorf("%+v, %v, %d jobs", sum, err, len(c.jobs))
+	}
+}
+
+func TestAnAgentsErrorIsAFailedAttemptAndAnAbsentOneIsNot(t *testing.T) {
+	path := file(t, "list.md", "- [ ] a\n")
+	list, _ := open(t, path)
+	c := &crew{do: func(_ context.Context, j ralph.Job) (string, error) {
+		if j.Attempt == 1 {
+			return "", errors.New("the model is on strike")
+		}
+		return "", &ralph.Error{Code: ralph.CodeUnavailable, Message: "nobody is there"}
+	}}
+	o := ralph.Options{List: list, Dispatcher: c, StateFile: path + ".state"}
+	if _, err := newLoop(t, o).Run(t.Context()); ralph.CodeOf(err) != ralph.CodeUnavailable {
+		t.Fatal(err)
+	}
+	state, err := ralph.ReadState(o.StateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := state.Items[state.Current]
+	if p == nil || p.Attempt != 2 || p.Failure != "the model is on strike" {
+		t.Fatalf("%+v", p)
+	}
+}
+
+// errCrash stands for a kill: the loop ends without another word.
+var errCrash = errors.New("killed")
+
+// At whatever step a loop is killed, the next one finishes the list; what had begun
+// is picked up, and no item is worked on twice.
+func TestALoopThatIsKilledGoesOn(t *testing.T) {
+	for at := range 40 {
+		path := file(t, "list.md", "- [ ] a\n- [ ] b\n")
+		list, _ := open(t, path)
+		worked := map[string]int{}
+		c := &crew{
+			do: func(_ context.Context, j ralph.Job) (string, error) {
+				worked[fmt.Sprintf("ref-%s-%d", j.Item.Text, j.Attempt)]++
+				return "done", nil
+			},
+			resume: func(ref string) (string, error) {
+				worked[ref]++ // it was begun, and not told of
+				return "done", nil
+			},
+		}
+		n := 0
+		o := ralph.Options{List: list, Dispatcher: c, StateFile: path + ".state", Validator: check(func(j ralph.Job, _ ralph.Outcome) (ralph.Verdict, error) {
+			return ralph.Verdict{OK: j.Attempt == 2, Report: "again"}, nil
+		}), Record: func(ralph.Step) error {
+			if n++; n == at {
+				return errCrash
+			}
+			return nil
+		}}
+		_, err := newLoop(t, o).Run(t.Context())
+		if err == nil && at > 0 && n >= at {
+			t.Fatalf("killed at %d without an error", at)
+		}
+		n = 1000
+		if _, err := newLoop(t, o).Run(t.Context()); err != nil {
+			t.Fatalf("killed at %d: %v", at, err)
+		}
+		if got := read(t, path); got != "- [x] a\n- [x] b\n" {
+			t.Fatalf("killed at %d: %q", at, got)
+		}
+		if len(c.jobs) > 5 { // 4, and one more if it had not begun
+			t.Fatalf("killed at %d: %d jobs", at, len(c.jobs))
+		}
+	}
+}
+
+func TestALoopStopsAndGoesOn(t *testing.T) {
+	path := file(t, "list.md", "- [ ] a\n- [ ] b\n")
+	list, _ := open(t, path)
+	o := ralph.Options{List: list, StateFile: path + ".state"}
+	o.Dispatcher = &crew{do: func(ctx context.Context, _ ralph.Job) (string, error) {
+		if err := ralph.Stop(o.StateFile); err != nil {
+			return "", err
+		}
+		if running, err := ralph.Running(o.StateFile); err != nil || !running {
+			t.Errorf("running %v, %v", running, err)
+		}
+		if _, err := newLoop(t, ralph.Options{List: list, Dispatcher: &crew{}, StateFile: o.StateFile}).Run(ctx); ralph.CodeOf(err) != ralph.CodeRunning {
+			t.Errorf("a second loop: %v", err)
+		}
+		<-ctx.Done()
+		return "", ctx.Err()
+	}}
+	if _, err := newLoop(t, o).Run(t.Context()); ralph.CodeOf(err) != ralph.CodeStopped {
+		t.Fatal(err)
+	}
+	if running, err := ralph.Running(o.StateFile); err != nil || running {
+		t.Errorf("running %v, %v", running, err)
+	}
+	var resumed []string
+	c := &crew{do: said, resume: func(ref string) (string, error) {
+		resumed = append(resumed, ref)
+		return "", &ralph.Error{Code: ralph.CodeLost}
+	}}
+	o.Dispatcher = c
+	sum, err := newLoop(t, o).Run(t.Context())
+	if err != nil || sum.Completed != 2 || !slices.Equal(resumed, []string{"ref-a-1"}) || c.jobs[0].Attempt != 1 {
+		t.Fatalf("%+v, %v, resumed %q, %+v", sum, err, resumed, c.jobs)
+	}
+	if err := ralph.Stop(o.StateFile); err != nil { // nobody to stop
+		t.Error(err)
+	}
+}
+
+func TestDamagedStatesAreRefused(t *testing.T) {
+	for _, text := range []string{"", "{", `{"version":9}`, `[]`} {
+		if _, err := ralph.ReadState(file(t, "state", text)); ralph.CodeOf(err) != ralph.CodeState {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if s, err := ralph.ReadState(file(t, "state", `{"version":1,"items":{"a":null}}`)); err != nil || len(s.Items) != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := ralph.New(ralph.Options{}); ralph.CodeOf(err) != ralph.CodeInvalid {
+		t.Error(err)
+	}
+}
+
+// Req 8.1, 8.5, 8.6: a loop gives its items to swarms, which escalate to it and report.
+func TestALoopDispatchesToSwarms(t *testing.T) {
+	reg := registry.New(registry.Options{})
+	r, err := router.New(reg, router.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(r.Close(context.Background()), reg.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	join := func(id string, tier agent.Tier) *negotiation.Negotiator {
+		if _, err := reg.Register(agent.Card{ID: id, Name: id, Version: "1", Tier: tier, Capabilities: []agent.Capability{{ID: "work"}}}); err != nil {
+			t.Fatal(err)
+		}
+		n, err := negotiation.New(r, id, negotiation.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	sun, mars := join("sun", agent.L0), join("mars", agent.L2)
+	defer func() {
+		if err := errors.Join(sun.Close(), mars.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	tries := 0
+	p := swarm.NewParticipant(r, mars, func(_ context.Context, j swarm.Job) (json.RawMessage, error) {
+		if tries++; tries < 5 {
+			return nil, errors.New("not yet")
+		}
+		return json.Marshal("did " + j.Description)
+	}, swarm.ParticipantOptions{})
+	defer p.Close()
+	s := new(steps)
+	swarms := ralph.NewSwarms(nil, 1, s.record)
+	c := swarm.NewCoordinator(r, sun, swarm.CoordinatorOptions{Reporter: swarms})
+	defer c.Close()
+
+	path := file(t, "list.json", `[{"task":"dig","capabilities":["work"]}]`)
+	list, _ := open(t, path)
+	o := ralph.Options{List: list, Dispatcher: swarms, StateFile: path + ".state"}
+	if _, err := newLoop(t, o).Run(t.Context()); ralph.CodeOf(err) != ralph.CodeUnavailable {
+		t.Fatal(err) // there is no coordinator yet
+	}
+	swarms.Use(c)
+	var answer string
+	o.Validator = check(func(_ ralph.Job, out ralph.Outcome) (ralph.Verdict, error) {
+		answer = out.Text
+		return ralph.Verdict{OK: true}, nil
+	})
+	sum, err := newLoop(t, o).Run(t.Context())
+	if err != nil || sum.Completed != 1 || !strings.Contains(answer, "did dig") || s.kinds() != "escalated" {
+		t.Fatalf("%+v, %v, %q, steps %s", sum, err, answer, s.kinds())
+	}
+	if _, err := swarms.Resume(t.Context(), ralph.Job{}, "none"); ralph.CodeOf(err) != ralph.CodeLost {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,268 @@
+package ralph
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// errStop is the cause of a context that Stop has ended.
+var errStop = errors.New("it was asked to stop")
+
+// watchStop ends the loop when somebody has asked for it.
+func (l *Loop) watchStop(ctx context.Context, cancel context.CancelCauseFunc) {
+	ticker := time.NewTicker(stopInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		if _, err := os.Stat(stopOf(l.o.StateFile)); err == nil {
+			cancel(errStop)
+			return
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			cancel(err)
+			return
+		}
+	}
+}
+
+// halted is the error of a run that ended before its end.
+func (l *Loop) halted(ctx context.Context, err error) error {
+	detail := err.Error()
+	if ctx.Err() != nil {
+		detail = context.Cause(ctx).Error()
+		err = wrap(CodeStopped, context.Cause(ctx), "the loop was stopped")
+	}
+	return errors.Join(err, l.step(Step{Kind: Halted, Detail: detail}))
+}
+
+// step records what happens.
+func (l *Loop) step(s Step) error {
+	s.Time = time.Now().UTC()
+	s.Detail = cut(s.Detail, 1000)
+	if err := l.o.Record(s); err != nil {
+		return wrap(CodeRecord, err, "a step of the loop cannot be logged")
+	}
+	return nil
+}
+
+func (l *Loop) itemStep(kind Kind, item Item, detail string) error {
+	p := l.state.of(item)
+	return l.step(Step{Kind: kind, Item: item.ID, Text: p.Text, Attempt: p.Attempt, Ref: p.Ref, Detail: detail})
+}
+
+// save stores where an item stands.
+func (l *Loop) save(item Item, change func(p *Progress)) error {
+	p := l.state.of(item)
+	change(p)
+	p.Since = time.Now().UTC()
+	return l.state.write(l.o.StateFile)
+}
+
+// next returns the item to work on: the one under way, or the first that is open and
+// not given up; nil if there is none.
+func (l *Loop) next(ctx context.Context) (item *Item, open int, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, 0, err
+	}
+	items, err := l.o.List.Items(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	l.givenUp = nil
+	known := make(map[string]bool, len(items))
+	var first, current *Item
+	for i := range items {
+		it := &items[i]
+		known[it.ID] = true
+		p := l.state.Items[it.ID]
+		switch {
+		case it.Done:
+			continue
+		case p != nil && p.Status == GivenUp:
+			l.givenUp = append(l.givenUp, it.ID)
+			continue
+		case it.ID == l.state.Current:
+			current = it
+		case first == nil:
+			first = it
+		}
+		open++
+	}
+	if current != nil {
+		return current, open, nil
+	}
+	if l.state.Current != "" {
+		if err := l.settle(); err != nil {
+			return nil, open, err
+		}
+	}
+	for id, p := range l.state.Items { // what has left the list is forgotten
+		if !known[id] && p.Status != Completed {
+			delete(l.state.Items, id)
+		}
+	}
+	return first, open, nil
+}
+
+// settle ends an item that was under way and is open no more: the loop was killed
+// between completing it and noting so, or a person has done it.
+func (l *Loop) settle() error {
+	id := l.state.Current
+	l.state.Current = ""
+	p := l.state.Items[id]
+	if p == nil {
+		return l.state.write(l.o.StateFile)
+	}
+	p.Status, p.Ref, p.Since = Completed, "", time.Now().UTC()
+	if err := l.state.write(l.o.StateFile); err != nil {
+		return err
+	}
+	return l.step(Step{Kind: Done, Item: id, Text: p.Text, Attempt: p.Attempt, Detail: "it was done meanwhile"})
+}
+
+// attempt makes one attempt at an item, or goes on with one. It reports whether the
+// item is done.
+func (l *Loop) attempt(ctx context.Context, item Item) (done bool, err error) {
+	outcome, err := l.work(ctx, item)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil, loopEnds(err):
+		return false, err
+	default:
+		return false, l.failed(item, err.Error())
+	}
+	if err := l.itemStep(Answered, item, outcome.Text); err != nil {
+		return false, err
+	}
+	if err := l.save(item, func(p *Progress) { p.Status = Checking }); err != nil {
+		return false, err
+	}
+	verdict := Verdict{OK: true}
+	if l.o.Validator != nil {
+		verdict, err = l.o.Validator.Validate(ctx, l.job(item), outcome)
+		if err != nil {
+			return false, err
+		}
+		detail := "passed"
+		if !verdict.OK {
+			detail = "did not pass"
+		}
+		if err := l.itemStep(Validated, item, detail); err != nil {
+			return false, err
+		}
+	}
+	if !verdict.OK {
+		return false, l.failed(item, verdict.Report)
+	}
+	return true, l.complete(ctx, item)
+}
+
+// loopEnds reports whether an error is not the item's fault.
+func loopEnds(err error) bool {
+	switch CodeOf(err) {
+	case CodeUnavailable, CodeState, CodeRecord, CodeList, CodeValidator:
+		return true
+	}
+	return false
+}
+
+// work has an item worked on: anew, or what had begun before this run.
+func (l *Loop) work(ctx context.Context, item Item) (Outcome, error) {
+	if p := l.state.of(item); l.state.Current == item.ID && p.Ref != "" {
+		if err := l.itemStep(Resumed, item, ""); err != nil {
+			return Outcome{}, err
+		}
+		outcome, err := l.o.Dispatcher.Resume(ctx, l.job(item), p.Ref)
+		if CodeOf(err) != CodeLost {
+			return outcome, err
+		}
+		if err := l.save(item, func(p *Progress) { p.Attempt--; p.Ref = "" }); err != nil { // it does not count
+			return Outcome{}, err
+		}
+	}
+	again := l.state.Current == item.ID && l.state.of(item).Status == Working && l.state.of(item).Ref == "" && l.state.of(item).Attempt > 0
+	l.state.Current = item.ID
+	if err := l.save(item, func(p *Progress) {
+		if !again { // else it was cut off before anything had begun
+			p.Attempt++
+		}
+		p.Status = Working
+	}); err != nil {
+		return Outcome{}, err
+	}
+	return l.o.Dispatcher.Dispatch(ctx, l.job(item), func(ref string) error {
+		if err := l.save(item, func(p *Progress) { p.Ref = ref }); err != nil {
+			return err
+		}
+		return l.itemStep(Dispatched, item, "")
+	})
+}
+
+func (l *Loop) job(item Item) Job {
+	p := l.state.of(item)
+	return Job{Item: item, Attempt: max(p.Attempt, 1), Failure: p.Failure}
+}
+
+// failed ends an attempt, and the item after too many.
+func (l *Loop) failed(item Item, reason string) error {
+	if reason = strings.TrimSpace(reason); reason == "" {
+		reason = "it did not pass, without a word"
+	}
+	reason = tail(strings.ToValidUTF8(reason, "�"), maxFailure)
+	if err := l.itemStep(Failed, item, reason); err != nil {
+		return err
+	}
+	drop := false
+	if err := l.save(item, func(p *Progress) {
+		p.Ref, p.Failure, p.Status = "", reason, Waiting
+		if drop = p.Attempt >= l.o.MaxAttempts; drop {
+			p.Status, l.state.Current = GivenUp, ""
+		}
+	}); err != nil || !drop {
+		return err
+	}
+	return l.itemStep(Dropped, item, reason)
+}
+
+func (l *Loop) complete(ctx context.Context, item Item) error {
+	// A stop in this moment must not leave the item open that has passed.
+	if err := l.o.List.Complete(context.WithoutCancel(ctx), item.ID); err != nil {
+		return err
+	}
+	if err := l.itemStep(Done, item, ""); err != nil {
+		return err
+	}
+	l.state.Current = ""
+	return l.save(item, func(p *Progress) { p.Status, p.Ref, p.Failure = Completed, "", "" })
+}
+
+// cut returns at most n bytes of whole characters.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+// tail returns the last n bytes of whole characters.
+func tail(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	from := len(s) - n
+	for from < len(s) && !utf8.RuneStart(s[from]) {
+		from++
+	}
+	return "…" + s[from:]
+}

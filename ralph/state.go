@@ -1,0 +1,152 @@
+package ralph
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// Status is where an item stands.
+type Status string
+
+// The states of an item.
+const (
+	Waiting   Status = "open"
+	Working   Status = "working"  // an agent has it
+	Checking  Status = "checking" // its validation runs
+	Completed Status = "completed"
+	GivenUp   Status = "given-up"
+)
+
+// Progress is what a loop knows of an item.
+type Progress struct {
+	Text    string `json:"text"` // the first 200 bytes of the item's
+	Status  Status `json:"status"`
+	Attempt int    `json:"attempt"`       // the one under way, or the last
+	Ref     string `json:"ref,omitempty"` // the dispatcher's, of the work under way
+	// Failure is why the last attempt failed.
+	Failure string    `json:"failure,omitempty"`
+	Since   time.Time `json:"since"` // the last change
+}
+
+// State is a loop's state file.
+type State struct {
+	Version int `json:"version"`
+	// Current is the id of the item under way, "" for none.
+	Current string               `json:"current,omitempty"`
+	Items   map[string]*Progress `json:"items"`
+	Updated time.Time            `json:"updated"`
+}
+
+const (
+	stateVersion = 1
+	maxState     = 64 << 20 // bytes
+)
+
+// ReadState returns the state in a file, an empty one where there is no file.
+func ReadState(path string) (*State, error) {
+	s := &State{Version: stateVersion, Items: make(map[string]*Progress)}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil && info.Size() > maxState {
+		err = errors.New("it is too large")
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, wrap(CodeState, err, "the state file cannot be read")
+	}
+	if err := json.Unmarshal(data, s); err != nil {
+		return nil, wrap(CodeState, err, "the state file %s is damaged; take it away to begin anew", path)
+	}
+	if s.Version != stateVersion {
+		return nil, wrap(CodeState, nil, "the state file %s has version %d, this program reads %d", path, s.Version, stateVersion)
+	}
+	for id, p := range s.Items {
+		if p == nil {
+			delete(s.Items, id)
+		}
+	}
+	if s.Items == nil {
+		s.Items = make(map[string]*Progress)
+	}
+	return s, nil
+}
+
+func (s *State) write(path string) error {
+	s.Updated = time.Now().UTC()
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err == nil {
+		err = writeFile(path, append(data, '\n'), 0o600)
+	}
+	if err != nil {
+		return wrap(CodeState, err, "the state file cannot be written")
+	}
+	return nil
+}
+
+func (s *State) of(item Item) *Progress {
+	p := s.Items[item.ID]
+	if p == nil {
+		p = &Progress{Text: cut(item.Text, 200), Status: Waiting}
+		s.Items[item.ID] = p
+	}
+	return p
+}
+
+// Running reports whether a loop works with a state file now, in any process.
+func Running(stateFile string) (bool, error) {
+	if _, err := os.Stat(lockOf(stateFile)); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	l := flock.New(lockOf(stateFile))
+	free, err := l.TryLock()
+	if err != nil {
+		return false, wrap(CodeState, err, "the lock of the state file cannot be read")
+	}
+	return !free, l.Unlock()
+}
+
+// Stop asks the loop that works with a state file to stop, in whatever process it
+// is. It does not wait for that. Without such a loop it does nothing.
+func Stop(stateFile string) error {
+	running, err := Running(stateFile)
+	if err != nil || !running {
+		return err
+	}
+	if err := writeFile(stopOf(stateFile), []byte("stop\n"), 0o600); err != nil {
+		return wrap(CodeState, err, "the loop cannot be asked to stop")
+	}
+	return nil
+}
+
+func lockOf(stateFile string) string { return stateFile + ".lock" }
+func stopOf(stateFile string) string { return stateFile + ".stop" }
+
+// acquire takes the state file for one loop.
+func acquire(stateFile string) (release func() error, err error) {
+	if err := os.MkdirAll(filepath.Dir(stateFile), 0o700); err != nil {
+		return nil, wrap(CodeState, err, "the state file has no directory")
+	}
+	l := flock.New(lockOf(stateFile), flock.SetPermissions(0o600))
+	free, err := l.TryLock()
+	if err != nil {
+		return nil, wrap(CodeState, err, "the state file cannot be locked")
+	}
+	if !free {
+		return nil, wrap(CodeRunning, nil, "another loop works with %s", stateFile)
+	}
+	if err := os.Remove(stopOf(stateFile)); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was for an earlier one
+		return nil, errors.Join(wrap(CodeState, err, "an old request to stop cannot be removed"), l.Unlock())
+	}
+	return l.Unlock, nil
+}
