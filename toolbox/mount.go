@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"reflect"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -18,13 +20,19 @@ import (
 const (
 	MaxMounted         = 1000 // tools, resources, templates and prompts of one server, each
 	DefaultDialTimeout = 30 * time.Second
-	MaxRedial          = time.Minute // between two attempts
+	DefaultMaxRedial   = time.Minute // between two attempts
+	// steady is how long a connection must have lasted for the next attempt to come
+	// soon: a server that dies as soon as it is used is not begun again every second.
+	steady = 30 * time.Second
 )
 
 // MountOptions say which MCP server to take in.
 type MountOptions struct {
 	// Name is the id of the provider, and so the first part of the tools' names.
 	Name string
+	// AsIs leaves the names as the server has them: it is another box, whose names
+	// are qualified already.
+	AsIs bool
 	// Dial returns a new transport to the server: mcp.CommandTransport,
 	// mcp.StreamableClientTransport or [Over], say. ctx ends when the attempt is
 	// given up, not with the connection.
@@ -32,7 +40,10 @@ type MountOptions struct {
 	// DialTimeout bounds an attempt, the lists of tools included; 0 means
 	// DefaultDialTimeout.
 	DialTimeout time.Duration
-	Logger      *slog.Logger // nil discards
+	// MaxRedial bounds the growing pause between two attempts; 0 means
+	// DefaultMaxRedial.
+	MaxRedial time.Duration
+	Logger    *slog.Logger // nil discards
 }
 
 // Mount is an MCP server whose tools, resources and prompts stand in a box. Its
@@ -44,6 +55,7 @@ type Mount struct {
 	cancel   context.CancelFunc
 	done     chan struct{}
 	changed  chan struct{} // the server has changed its lists
+	tried    chan struct{} // closed after the first attempt
 
 	mu       sync.Mutex
 	status   MountStatus
@@ -79,12 +91,16 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	if o.DialTimeout <= 0 {
 		o.DialTimeout = DefaultDialTimeout
 	}
+	if o.MaxRedial <= 0 {
+		o.MaxRedial = DefaultMaxRedial
+	}
+	p.asIs = o.AsIs
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Mount{
-		o: o, provider: p, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}, 1),
+		o: o, provider: p, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}, 1), tried: make(chan struct{}),
 		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, calls: make(map[int64]func(Progress)),
 	}
 	go m.run(ctx)
@@ -98,6 +114,10 @@ func (m *Mount) Close() {
 	<-m.done
 }
 
+// Tried is closed when the first attempt has ended, well or not: what the server has
+// stands in the box then, if it could be reached.
+func (m *Mount) Tried() <-chan struct{} { return m.tried }
+
 // Status returns without blocking.
 func (m *Mount) Status() MountStatus {
 	m.mu.Lock()
@@ -110,12 +130,20 @@ func (m *Mount) run(ctx context.Context) {
 	defer close(m.done)
 	defer m.provider.Close()
 	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = time.Second, MaxRedial
+	wait.InitialInterval, wait.MaxInterval = min(time.Second, m.o.MaxRedial), m.o.MaxRedial
+	first := true
 	for ctx.Err() == nil {
 		session, err := m.dial(ctx)
+		if first {
+			first = false
+			close(m.tried)
+		}
 		if err == nil {
-			wait.Reset()
+			began := time.Now()
 			err = m.attend(ctx, session)
+			if time.Since(began) >= steady {
+				wait.Reset()
+			}
 		}
 		if ctx.Err() != nil {
 			return
@@ -363,7 +391,11 @@ func (m *Mount) prompt(x *mcp.Prompt) (*prompt, string, error) {
 
 func (m *Mount) load(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
 	return ask(m, uri, func(s *mcp.ClientSession) (*mcp.ReadResourceResult, error) {
-		return s.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
+		result, err := s.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
+		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && e.Code == mcp.CodeResourceNotFound {
+			err = fmt.Errorf("%w: %s", ErrNoResource, uri)
+		}
+		return result, err
 	})
 }
 

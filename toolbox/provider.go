@@ -18,6 +18,7 @@ type Provider struct {
 	id     string
 	ctx    context.Context // of the calls
 	cancel context.CancelCauseFunc
+	asIs   bool // names are qualified already: see MountOptions.AsIs
 	closed bool // guarded by box.mu
 }
 
@@ -89,6 +90,9 @@ func enter[V any](p *Provider, m map[string]V, key string, v V, duplicate Code) 
 // qualify returns the name under which the agent's tool or prompt stands (Req 5.6).
 func (p *Provider) qualify(name string) (string, error) {
 	qualified := p.id + "." + name
+	if p.asIs {
+		qualified = name
+	}
 	if len(qualified) > MaxName || !namePattern.MatchString(name) {
 		return "", errorf(CodeInvalid, name, p.id, "the name %q must be letters, digits, _ and -, with single dots and slashes between them, and with the agent's id at most %d", name, MaxName)
 	}

@@ -327,7 +327,7 @@ func TestADeadServerBreaksNothingAndComesBack(t *testing.T) {
 		if dials < 5 || dials > 40 {
 			t.Fatalf("dialed %d times in 10 minutes", dials)
 		}
-		time.Sleep(2 * toolbox.MaxRedial)
+		time.Sleep(2 * toolbox.DefaultMaxRedial)
 		if _, err := b.Call(ctx, "", "dying.echo", nil, nil); err != nil {
 			t.Fatalf("it did not come back: %v", err)
 		}

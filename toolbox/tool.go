@@ -209,7 +209,7 @@ func (b *Box) record(c *Call, t *tool, result *mcp.CallToolResult, failed error,
 		i.ErrorCode, i.Error = string(CodeOf(failed)), failed.Error()
 	}
 	event := i.Event()
-	event.Sender = c.Caller
+	event.Sender, event.Target = c.Caller, i.SourceAgent
 	b.o.Telemetry.Emit(event)
 	if b.o.Record == nil {
 		return

@@ -112,6 +112,7 @@ func genTools() *rapid.Generator[tools] {
 
 // Feature: a2a-mcp-protocols, Property 18: MCP tool registration and listing (Req
 // 5.1, 5.2, 5.6).
+// Req 5.1, 5.2, 5.6: registered with what it is, listed with all, under the agent's name.
 func TestProperty18EveryToolIsListedUnderItsAgent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := toolbox.New(toolbox.Options{})
@@ -213,6 +214,7 @@ func TestProperty21AResourceReadsAsItsLoaderGivesIt(t *testing.T) {
 
 // Feature: a2a-mcp-protocols, Property 22: MCP prompt template substitution (Req
 // 6.4, 6.5).
+// Req 6.4, 6.5: registered with its template, rendered with its arguments.
 func TestProperty22EveryPlaceholderBecomesItsValue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := toolbox.New(toolbox.Options{})

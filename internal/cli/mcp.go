@@ -95,16 +95,27 @@ func (a *app) mcp(ctx context.Context) error {
 			return err
 		}
 	}
+	shared, err := a.shareTools(log.With("component", "hub-tools"))
+	if err != nil {
+		return err
+	}
+	defer shared.Close()
+	opts.Groups = append(opts.Groups, shared)
 	project, err := mcpserver.OpenProject(cfg, opts)
 	if err != nil {
 		return err
+	}
+	if cfg.NATSURL == "" {
+		go shared.lookAfter(ctx, project.Tried()) // ends with ctx at the latest
+	} else {
+		shared.look()
 	}
 	log.Info("the MCP server is ready", "version", version.String(), "project", cfg.ProjectPath, "projectId", cfg.ProjectID,
 		"namespace", cfg.Namespace, "channels", len(cfg.Channels), "configuration", cfg.File)
 	if cfg.File == "" {
 		log.Info("there is no " + mcpconfig.ProjectFile + ": the defaults are in force")
 	}
-	err = project.ServeLines(ctx, io.NopCloser(a.stdin), stdout)
+	err = project.ServeLines(ctx, mcpserver.Caller{}, io.NopCloser(a.stdin), stdout)
 	if err != nil {
 		log.Warn("the connection to the client broke", "error", err)
 	}

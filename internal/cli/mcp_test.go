@@ -111,6 +111,9 @@ func (p *mcpChild) ask(id int, method, params string) string {
 		p.t.Fatal(err, p.stderr.String())
 	}
 	line, err := p.out.ReadBytes('\n')
+	for err == nil && string(line) == toolsCame {
+		line, err = p.out.ReadBytes('\n')
+	}
 	if err != nil {
 		p.t.Fatalf("%v; the log:\n%s", err, p.stderr.String())
 	}
@@ -128,6 +131,9 @@ func (p *mcpChild) ask(id int, method, params string) string {
 	}
 	return answer.Result.Content[0].Text
 }
+
+// toolsCame is what a session hears at any time when it sees the hub's tools.
+const toolsCame = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{}}` + "\n"
 
 const shake = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`
 
@@ -153,7 +159,7 @@ func (p *mcpChild) wait() string {
 	if err := p.Wait(); err != nil {
 		p.t.Errorf("%v; the log:\n%s", err, p.stderr.String())
 	}
-	return string(rest)
+	return strings.ReplaceAll(string(rest), toolsCame, "")
 }
 
 // The whole promise: with nothing set up, two agents of one project see each

@@ -45,12 +45,31 @@ func (a *app) printStatus(s *dialect.Status) {
 			fmt.Fprintf(a.stdout, "          %s %s\n", a.style.red("error:"), plain(b.Error))
 		}
 	}
+	a.printMCPServers(s.MCPServers)
 	fmt.Fprintln(a.stdout)
 	t := table{headings: []string{"AGENT", "HEALTH", "RUNNING", "QUEUED", "NAME"}, paint: a.paintHealth}
 	for _, agent := range s.Agents {
 		t.add(agent.ID, agent.Status, fmt.Sprint(agent.Running), fmt.Sprint(agent.Queued), agent.Name)
 	}
 	t.write(a.stdout, a.style)
+}
+
+// printMCPServers tells how the MCP servers are whose tools the agents share.
+func (a *app) printMCPServers(servers []dialect.MCPServerStatus) {
+	for i, s := range servers {
+		label := ""
+		if i == 0 {
+			label = "mcp"
+		}
+		what := fmt.Sprintf("%d tools, %d resources, %d prompts", s.Tools, s.Resources, s.Prompts)
+		if s.Skipped > 0 {
+			what += fmt.Sprintf(", %d left out (see the log)", s.Skipped)
+		}
+		if !s.Connected {
+			what = a.style.red("not connected:") + " " + plain(s.Problem)
+		}
+		fmt.Fprintf(a.stdout, "  %-7s %s (%s): %s\n", label, plain(s.Name), s.Kind, what)
+	}
 }
 
 // printLog tells where the hub writes its log, as far as the configured data

@@ -7,9 +7,12 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/bus"
@@ -38,6 +41,9 @@ func (l *Loaded) check(d *decoder) {
 	d.duration("contexts.expiry", l.Contexts.Expiry, time.Minute)
 	d.duration("tasks.retention", l.Tasks.Retention, time.Minute)
 	l.checkNode(d)
+	for _, name := range slices.Sorted(maps.Keys(l.MCPServers)) {
+		l.checkMCPServer(d, name)
+	}
 	for _, id := range slices.Sorted(maps.Keys(l.Agents)) {
 		l.completeAgent(d, id)
 	}
@@ -128,6 +134,68 @@ func (l *Loaded) checkNode(d *decoder) {
 	}
 	if n.Audit.MaxFiles < 2 || n.Audit.MaxFiles > 1000 {
 		d.at("node.audit.maxFiles", "expected between 2 and 1000")
+	}
+}
+
+// maxMCPServers bounds how many there are: each is a process or a connection.
+const maxMCPServers = 100
+
+var serverName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
+
+// checkMCPServer checks one MCP server.
+func (l *Loaded) checkMCPServer(d *decoder, name string) {
+	key, s := "mcpServers."+name, l.MCPServers[name]
+	bad := func(field, format string, args ...any) { d.at(key+"."+field, fmt.Sprintf(format, args...)) }
+	if len(name) > 64 || !serverName.MatchString(name) {
+		d.at(key, "the name must be up to 64 letters, digits, _ and -, with single dots between them")
+		return
+	}
+	if _, taken := l.Agents[name]; taken {
+		d.at(key, "an agent has this name already")
+	}
+	if len(l.MCPServers) > maxMCPServers {
+		d.at("mcpServers", fmt.Sprintf("more than %d servers", maxMCPServers))
+	}
+	switch {
+	case s.Disabled:
+		return
+	case (s.Command == "") == (s.URL == ""):
+		d.at(key, "expected either command or url")
+	case s.Command != "" && (len(s.Headers) > 0 || s.TokenFile != ""):
+		bad("command", "has no use for headers and tokenFile: they are for url")
+	case s.URL != "" && (len(s.Args)+len(s.Env)+len(s.EnvAllow) > 0 || s.Cwd != ""):
+		bad("url", "has no use for args, env, envAllow and cwd: they are for command")
+	}
+	if s.URL != "" {
+		l.checkMCPAddress(bad, s)
+	}
+	for _, env := range slices.Sorted(maps.Keys(s.Env)) {
+		if env == "" || strings.ContainsAny(env, "=\x00") || strings.ContainsRune(s.Env[env], 0) {
+			bad("env."+env, "is not a variable of the environment")
+		}
+	}
+	for i, id := range s.Agents {
+		if _, known := l.Agents[id]; !known {
+			bad(fmt.Sprintf("agents[%d]", i), "there is no agent %q", id)
+		}
+	}
+}
+
+func (l *Loaded) checkMCPAddress(bad func(field, format string, args ...any), s MCPServer) {
+	u, err := url.Parse(s.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		bad("url", "expected a URL such as https://example.org/mcp")
+		return
+	case u.User != nil:
+		bad("url", "holds credentials; use headers or tokenFile")
+	case u.Scheme == "http" && !loopback(u.Hostname()) && len(s.Headers) > 0:
+		bad("url", "would send the headers over the network unencrypted; use https")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
+		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(s.Headers[name]) {
+			bad("headers."+name, "is not a header")
+		}
 	}
 }
 

@@ -43,6 +43,8 @@ type Config struct {
 	WorkDirs WorkDirs `yaml:"workdirs"`
 	// Node is how agents of other processes exchange envelopes with the hub's.
 	Node Node `yaml:"node"`
+	// MCPServers are MCP servers by name whose tools the agents share, each under its name: "name.tool".
+	MCPServers map[string]MCPServer `yaml:"mcpServers"`
 	// Agents are the agents by id. A built-in agent keeps what is not set here.
 	Agents map[string]runner.Definition `yaml:"agents"`
 }
@@ -153,6 +155,30 @@ type Node struct {
 	CrossSandbox []string `yaml:"crossSandbox"`
 	// Audit is the log of what was routed and what was refused; see parley replay.
 	Audit Audit `yaml:"audit"`
+}
+
+// MCPServer is an MCP server whose tools the agents share: a program, or one at a URL.
+type MCPServer struct {
+	// Disabled leaves the server out.
+	Disabled bool `yaml:"disabled"`
+	// Command is the program, looked up in PATH, that speaks MCP on standard input and output. Never a shell line.
+	Command string `yaml:"command"`
+	// Args are the program's arguments. Secrets do not belong here: every user of the machine can read them.
+	Args []string `yaml:"args"`
+	// Env is what the program gets in its environment besides a small base.
+	Env map[string]string `yaml:"env"`
+	// EnvAllow are names of the hub's own environment that it gets too; a trailing * matches the rest.
+	EnvAllow []string `yaml:"envAllow"`
+	// Cwd is the program's working directory; empty means the data directory.
+	Cwd string `yaml:"cwd"`
+	// URL is the address of a server that speaks streamable HTTP, instead of command.
+	URL string `yaml:"url"`
+	// Headers are sent with every request to url.
+	Headers map[string]string `yaml:"headers"`
+	// TokenFile is a file that holds a bearer token for url.
+	TokenFile string `yaml:"tokenFile"`
+	// Agents are ids of agents that may use the server; empty means all that are in no sandbox.
+	Agents []string `yaml:"agents"`
 }
 
 // Audit is the log of what was routed and what was refused; see parley replay.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -204,6 +205,14 @@ func (l *Loaded) resolve(home, fileDir string) {
 	for i := range l.WorkDirs.Roots {
 		fix(fmt.Sprintf("workdirs.roots[%d]", i), &l.WorkDirs.Roots[i])
 	}
+	for name, server := range l.MCPServers {
+		fix("mcpServers."+name+".cwd", &server.Cwd)
+		fix("mcpServers."+name+".tokenFile", &server.TokenFile)
+		if filepath.Base(server.Command) != server.Command {
+			fix("mcpServers."+name+".command", &server.Command)
+		}
+		l.MCPServers[name] = server
+	}
 	for id, def := range l.Agents {
 		def.ID = id
 		fix("agents."+id+".workdir.path", &def.WorkDir.Path)
@@ -266,10 +275,41 @@ func (l *Loaded) secrets(d *decoder) {
 			l.warnReadable(file, "")
 		}
 	}
+	l.mcpSecrets(d)
 	for id, def := range l.Agents {
 		if len(def.Env.Set) > 0 && l.Origin("agents."+id+".env.set").Kind == FromFile {
 			l.warnReadable(l.File, "agents."+id+".env.set")
 		}
+	}
+}
+
+// mcpSecrets puts the bearer tokens of MCP servers into their headers.
+func (l *Loaded) mcpSecrets(d *decoder) {
+	for name, server := range l.MCPServers {
+		key := "mcpServers." + name
+		if len(server.Env)+len(server.Headers) > 0 {
+			l.warnReadable(l.File, key)
+		}
+		if server.TokenFile == "" || server.Disabled {
+			continue
+		}
+		token, err := readSecret(server.TokenFile)
+		if err != nil {
+			d.at(key+".tokenFile", err.Error())
+			continue
+		}
+		l.warnReadable(server.TokenFile, "")
+		if slices.ContainsFunc(slices.Collect(maps.Keys(server.Headers)), func(h string) bool { return strings.EqualFold(h, "Authorization") }) {
+			d.at(key+".tokenFile", "headers has Authorization too; remove one")
+			continue
+		}
+		headers := maps.Clone(server.Headers)
+		if headers == nil {
+			headers = map[string]string{}
+		}
+		headers["Authorization"] = "Bearer " + token
+		server.Headers = headers
+		l.MCPServers[name] = server
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/process"
 )
 
@@ -123,11 +124,12 @@ func launch(ctx context.Context, command []string) (Info, error) {
 	return Info{}, r.Error
 }
 
-// withoutMarker takes the mark of an agent's turn out of an environment: with it
-// the hub would be ended with the turn in which it was started.
+// withoutMarker takes the mark and the token of an agent's turn out of an
+// environment: with the one the hub would be ended with the turn in which it was
+// started, the other is nothing for it.
 func withoutMarker(env []string) []string {
 	return slices.DeleteFunc(env, func(variable string) bool {
-		return strings.HasPrefix(variable, process.MarkerEnv+"=")
+		return strings.HasPrefix(variable, process.MarkerEnv+"=") || strings.HasPrefix(variable, delegation.TokenEnv+"=")
 	})
 }
 

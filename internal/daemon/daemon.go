@@ -28,9 +28,11 @@ import (
 	"github.com/parleyhub/parley/internal/a2aserver"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hubtools"
 	"github.com/parleyhub/parley/internal/mcpserver"
 	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/process"
@@ -115,6 +117,9 @@ type daemon struct {
 	node      *node.Node
 	documents *documents.Library
 	rooms     *ysync.Server // nil without HTTP
+	tools     *hubtools.Tools
+	badges    *delegation.Badges
+	work      *delegation.Service // that agents hand each other
 	server    *server.Server
 	mcp       *mcpserver.Handler // nil without HTTP
 	info      Info
@@ -126,7 +131,7 @@ func (d *daemon) atEnd(end func() error) { d.ends = append(d.ends, end) }
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openDocuments, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openDocuments, d.openTools, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -222,8 +227,10 @@ func (d *daemon) openHub(ctx context.Context) error {
 	if d.name, err = hubName(d.cfg.DataDir, d.bus.Info().Kind == bus.KindEmbedded); err != nil {
 		return err
 	}
+	d.badges = delegation.NewBadges()
 	h, err := hub.New(ctx, hub.Config{
-		Bus: d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots, Agents: agents, Logger: d.log,
+		SessionEnv: d.badges.Env,
+		Bus:        d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention,
 	})
 	if err != nil {
@@ -317,16 +324,28 @@ func (p durable) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstrea
 	return p.bus.Publish(ctx, msg, opts...)
 }
 
+// openTools begins to connect the MCP servers whose tools the agents share.
+func (d *daemon) openTools(context.Context) error {
+	d.tools = hubtools.Open(hubtools.Options{
+		Node: d.node.Parley(), Servers: d.cfg.MCPServers, Dir: d.cfg.DataDir, Owner: ownerOf(d.cfg.DataDir), Logger: d.log,
+	})
+	d.atEnd(func() error { d.tools.Close(); return nil })
+	d.work = delegation.New(delegation.Options{
+		Hub: d.hub, Badges: d.badges, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(),
+	})
+	return nil
+}
+
 func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
-	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms()}
+	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus}
 	overHTTP := dialect.New(rpc)
 	rpc.Shutdown = d.stop // only who may open the socket may stop the hub
 	rpc.Gate = d.bus      // or come near the bus
 	overSocket := dialect.New(rpc)
 
 	sc := server.Config{
-		SocketHandler: overSocket, HTTPHandler: overHTTP, Cards: cards, Health: overHTTP.Health,
+		SocketHandler: overSocket, SocketMCP: d.socketMCP, HTTPHandler: overHTTP, Cards: cards, Health: overHTTP.Health,
 		Token: d.cfg.HTTP.Token, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
 	}
 	if d.cfg.Socket.Enabled {

@@ -2,11 +2,16 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
+	"io"
 	"log/slog"
 
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mcpserver"
+	"github.com/parleyhub/parley/internal/server"
 )
 
 // hubNamespace has the channels of those who call /mcp without a project.
@@ -14,7 +19,51 @@ const hubNamespace = "hub"
 
 // mcpHandler serves MCP to agents that have no process of ours, over HTTP.
 func (d *daemon) mcpHandler() *mcpserver.Handler {
-	return mcpserver.NewHandler(mcpserver.HandlerOptions{Open: d.openProject, Logger: d.log.With("component", "mcp-server")})
+	return mcpserver.NewHandler(mcpserver.HandlerOptions{
+		Open: d.openProject, Identify: d.work.Identify, Logger: d.log.With("component", "mcp-server"),
+	})
+}
+
+// sharedGroups are what agents share on the hub, beside their project's channels.
+func (d *daemon) sharedGroups() []mcpserver.Group {
+	return []mcpserver.Group{d.work, mcpserver.NewToolbox(d.tools.Box(), nil)}
+}
+
+// socketMCP serves what agents share over a connection of the socket, to the MCP
+// process of an agent.
+func (d *daemon) socketMCP(raw json.RawMessage) (server.Attached, *jsonrpc.Error) {
+	var params dialect.MCPParams
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &params); err != nil {
+			return nil, jsonrpc.InvalidParams("params", err.Error())
+		}
+	}
+	caller := mcpserver.Caller{}
+	if params.Token != "" {
+		var err error
+		if caller, err = d.work.Identify(params.Token); err != nil {
+			return nil, jsonrpc.InvalidParams("token", err.Error())
+		}
+	}
+	return func(ctx context.Context, in io.ReadCloser, out io.Writer) {
+		service := mcpserver.NewService(mcpserver.Options{Version: d.opts.Version, Groups: d.sharedGroups(), Logger: d.log.With("component", "mcp-server")})
+		defer service.Stop()
+		if err := service.ServeLines(ctx, caller, in, out); err != nil {
+			d.log.Debug("a connection of MCP over the socket broke", "error", err)
+		}
+	}, nil
+}
+
+// mcpStatus is how the MCP servers are.
+func (d *daemon) mcpStatus() []dialect.MCPServerStatus {
+	var list []dialect.MCPServerStatus
+	for _, s := range d.tools.Status() {
+		list = append(list, dialect.MCPServerStatus{
+			Name: s.Name, Kind: s.Kind, Connected: s.Connected, Since: dialect.Time{Time: s.Since}, Problem: s.Why,
+			Tools: s.Tools, Resources: s.Resources + s.Templates, Prompts: s.Prompts, Skipped: s.Skipped,
+		})
+	}
+	return list
 }
 
 // openProject opens the channels of the project in a directory, the same as the
@@ -25,7 +74,7 @@ func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 		return nil, err
 	}
 	return mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{
-		Version: d.opts.Version, Logger: d.log, Documents: d.documents,
+		Version: d.opts.Version, Logger: d.log, Documents: d.documents, Groups: d.sharedGroups(),
 		Dial: func(ctx context.Context) (*bus.Bus, error) { return d.projectBus(ctx, cfg) },
 	})
 }

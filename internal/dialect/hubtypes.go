@@ -18,6 +18,7 @@ const (
 	MethodShutdown     = "hub/shutdown"
 	MethodBusJoin      = "hub/bus/join"
 	MethodBusLeave     = "hub/bus/leave"
+	MethodMCP          = "hub/mcp"
 
 	MethodDocumentsList    = "hub/documents/list"
 	MethodDocumentsGet     = "hub/documents/get"
@@ -57,7 +58,9 @@ type Status struct {
 	Unhealthy int        `json:"unhealthy"`
 	Unknown   int        `json:"unknown"`
 	Bus       *BusStatus `json:"bus,omitempty"`
-	PID       int        `json:"pid,omitempty"`
+	// MCPServers are the MCP servers whose tools the agents share.
+	MCPServers []MCPServerStatus `json:"mcpServers,omitempty"`
+	PID        int               `json:"pid,omitempty"`
 }
 
 // BusStatus says where the hub keeps its data.
@@ -66,6 +69,29 @@ type BusStatus struct {
 	Embedded bool   `json:"embedded"` // in the hub's process, or an external server
 	URL      string `json:"url,omitempty"`
 	Error    string `json:"error,omitempty"` // why it does not answer
+}
+
+// MCPServerStatus is how an MCP server is whose tools the agents share: one of the
+// configuration, or an agent elsewhere.
+type MCPServerStatus struct {
+	Name      string `json:"name"`
+	Kind      string `json:"kind"` // command, url or agent
+	Connected bool   `json:"connected"`
+	Since     Time   `json:"since"`             // when it was connected, or lost
+	Problem   string `json:"problem,omitempty"` // why it is not connected
+	Tools     int    `json:"tools"`
+	Resources int    `json:"resources"` // templates included
+	Prompts   int    `json:"prompts"`
+	Skipped   int    `json:"skipped,omitempty"` // what could not be taken in; the log says why
+}
+
+// MCPParams are the params of hub/mcp, by which a connection of the socket becomes
+// one of MCP: the answer is {}, and what follows it, both ways, is MCP, one message a
+// line. It must be the connection's first request, sent before anything else.
+type MCPParams struct {
+	// Token proves that the caller is an agent of the hub: PARLEY_TASK_TOKEN of its
+	// environment. Empty is the user.
+	Token string `json:"token,omitempty"`
 }
 
 // AgentStatus is an agent at a glance.

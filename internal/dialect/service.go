@@ -48,6 +48,9 @@ type Config struct {
 	Cards *Directory // required
 	// Bus tells where the hub keeps its data; nil leaves it out of hub/status.
 	Bus func() BusStatus
+	// MCPServers tells how the MCP servers are whose tools the agents share; nil
+	// leaves them out of hub/status.
+	MCPServers func() []MCPServerStatus
 	// Shutdown begins to stop the hub and must not block. Where it is nil, there
 	// is no method hub/shutdown: give it to the service of the socket only.
 	Shutdown func()
@@ -135,6 +138,9 @@ func (s *Service) status(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit)
 	if s.cfg.Bus != nil {
 		busStatus := s.cfg.Bus()
 		status.Bus = &busStatus
+	}
+	if s.cfg.MCPServers != nil {
+		status.MCPServers = s.cfg.MCPServers()
 	}
 	return status, nil
 }

@@ -25,6 +25,9 @@ type SendRequest struct {
 	Message *a2a.Message
 	// Metadata is kept in a new task.
 	Metadata map[string]any
+	// Delegation is kept in a new task that another agent wants done; nil for none.
+	// It comes from the hub's own parts, never from a client.
+	Delegation *Delegation
 	// Timeout bounds the run; 0 means the agent's limit, which is also the most.
 	Timeout time.Duration
 }
@@ -115,6 +118,7 @@ const (
 	MetaDenials     = "parley.denied"    // in a task: tools that were refused
 	MetaError       = "parley.error"     // in a status message: {code, remedy}
 	MetaNotices     = "parley.notices"
+	MetaDelegation  = "parley.delegation" // in a task: who handed it over, see Delegation
 	MetaTool        = "parley.tool"       // in a working status message: a tool call
 	MetaPermission  = "parley.permission" // true in the metadata of the data part that is a question, see PermissionData
 )

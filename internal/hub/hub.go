@@ -38,6 +38,10 @@ type Config struct {
 	// background; never for the text of messages. Nil discards.
 	Logger *slog.Logger
 
+	// SessionEnv returns what the processes of an agent get in their environment, as
+	// NAME=value, for a conversation. It must not block. Nil for nothing.
+	SessionEnv func(agentID, contextID string) []string
+
 	ContextTTL time.Duration // a context unused that long expires: 30 days
 	TaskTTL    time.Duration // an ended task unchanged that long is removed: 90 days
 	MaxTasks   int           // beyond, the oldest ended tasks are removed: 200,000

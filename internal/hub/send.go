@@ -205,7 +205,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, seen func(*task)) (*tas
 	now := h.index.stamp()
 	rec := record{Task: &a2a.Task{
 		History:  []*a2a.Message{msg},
-		Metadata: taskMetadata(req.Metadata, id),
+		Metadata: taskMetadata(req, id),
 		Status:   a2a.TaskStatus{State: a2a.TaskStateSubmitted, Timestamp: &now},
 	}}
 	e := h.index.add(head{ID: msg.TaskID, Agent: id, Context: msg.ContextID, State: a2a.TaskStateSubmitted, Created: now.UnixNano(), Updated: now.UnixNano()})
@@ -372,14 +372,17 @@ func targetAgent(req SendRequest) (string, error) {
 
 // taskMetadata is what a new task carries: the caller's, but nothing under the
 // hub's own prefix.
-func taskMetadata(given map[string]any, agent string) map[string]any {
-	m := make(map[string]any, len(given)+1)
-	for k, v := range given {
+func taskMetadata(req SendRequest, agent string) map[string]any {
+	m := make(map[string]any, len(req.Metadata)+2)
+	for k, v := range req.Metadata {
 		if !strings.HasPrefix(k, "parley.") {
 			m[k] = v
 		}
 	}
 	m[MetaAgent] = agent
+	if req.Delegation != nil {
+		m[MetaDelegation] = plain(req.Delegation)
+	}
 	return m
 }
 

@@ -101,7 +101,11 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) 
 	if err != nil {
 		return nil, err
 	}
-	rs, err := a.run.Open(runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: dir})
+	spec := runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: dir}
+	if env := p.hub.cfg.SessionEnv; env != nil {
+		spec.Env = env(a.def.ID, contextID)
+	}
+	rs, err := a.run.Open(spec)
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,9 @@ type Options struct {
 	// Request returns the server for a request without a session. It is asked for
 	// every such request, so it must be a look-up. Nil answers 400. Required.
 	Request func(*http.Request) *mcp.Server
+	// Release is called with every server that Session or Request returned: when its
+	// session has ended, or its request is answered. Nil does nothing.
+	Release func(*mcp.Server)
 	// MaxBody bounds a request's body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
 	// SessionTimeout ends a session without requests; 0 means
@@ -146,7 +149,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(headerSession)
 	switch {
 	case isStateless(r.Header):
-		serve(h.stateless, h.opts.Request(r))
+		server := h.opts.Request(r)
+		defer h.release(server)
+		serve(h.stateless, server)
 	case r.Method != http.MethodPost || id != "":
 		server := h.enter(id)
 		defer h.leave(id)
@@ -156,7 +161,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("no more than %d sessions are served: end one, or try again later", h.opts.MaxSessions), http.StatusServiceUnavailable)
 	default:
 		server := h.opts.Session(r)
-		defer func() { h.opened(server, w.Header().Get(headerSession)) }()
+		defer func() {
+			if !h.opened(server, w.Header().Get(headerSession)) {
+				h.release(server)
+			}
+		}()
 		serve(h.stateful, server)
 	}
 }
@@ -227,14 +236,20 @@ func (h *Handler) spare() bool {
 	return true
 }
 
+func (h *Handler) release(server *mcp.Server) {
+	if server != nil && h.opts.Release != nil {
+		h.opts.Release(server)
+	}
+}
+
 // opened gives the place to the session that the request began, or back if it
-// began none.
-func (h *Handler) opened(server *mcp.Server, id string) {
+// began none. It reports whether the server is in use.
+func (h *Handler) opened(server *mcp.Server, id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.opening--
 	if server == nil {
-		return
+		return false
 	}
 	for begun := range server.Sessions() {
 		if id == "" || begun.ID() != id {
@@ -244,16 +259,19 @@ func (h *Handler) opened(server *mcp.Server, id string) {
 			// Close did not see it. Closing waits for what the client asked, of
 			// which there is nothing yet.
 			_ = begun.Close() // it ends in any case
-			return
+			return false
 		}
 		h.sessions[id] = &session{ServerSession: begun, server: server, used: time.Now()}
 		h.watching.Go(func() {
 			_ = begun.Wait() // how it ended does not matter
 			h.mu.Lock()
-			defer h.mu.Unlock()
 			delete(h.sessions, id)
+			h.mu.Unlock()
+			h.release(server)
 		})
+		return true
 	}
+	return false
 }
 
 // Sessions is how many sessions there are.

@@ -103,9 +103,9 @@ func BenchmarkWake(b *testing.B) {
 // BenchmarkNewServer is what a new session costs.
 func BenchmarkNewServer(b *testing.B) {
 	p := openProject(b, configOf("new"), startServer(b).dial)
-	p.NewServer()
+	p.NewServer(mcpserver.Caller{}).End()
 	b.ReportAllocs()
 	for b.Loop() {
-		p.NewServer()
+		p.NewServer(mcpserver.Caller{}).End()
 	}
 }

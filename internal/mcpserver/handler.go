@@ -26,6 +26,9 @@ const (
 	projectHeader = "Parley-Project"
 )
 
+// TokenHeader carries the token by which an agent of the hub proves who it is.
+const TokenHeader = "Parley-Task-Token"
+
 // The limits of a Handler.
 const (
 	// DefaultMaxProjects is how many projects are open at once.
@@ -47,6 +50,9 @@ type HandlerOptions struct {
 	// Open opens the project in a directory, or, of "", what belongs to no
 	// project. It returns at once. Its error is the client's mistake.
 	Open func(dir string) (*Project, error)
+	// Identify returns the agent whose token a request presents in the header
+	// TokenHeader. Its error is told to the client. Nil knows no tokens.
+	Identify func(token string) (Caller, error)
 	// MaxProjects and MaxSessions (for each project) default to
 	// DefaultMaxProjects and DefaultMaxSessions.
 	MaxProjects, MaxSessions int
@@ -73,6 +79,7 @@ type openProject struct {
 	opening sync.Once
 	err     error
 	project *Project
+	shared  *Server // for requests of the user that belong to no session
 	http    *mcphttp.Handler
 
 	// The Handler's lock guards what follows.
@@ -107,6 +114,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		dir = filepath.Clean(dir)
 	}
+	caller, err := h.identify(r.Header)
+	if err != nil {
+		refuse(w, http.StatusForbidden, err.Error())
+		return
+	}
+	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
 	p, err := h.acquire(dir)
 	if err != nil {
 		status := http.StatusBadRequest
@@ -119,6 +132,27 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer h.release(p)
 	p.http.ServeHTTP(w, r)
+}
+
+// callerKey is where a request's context has its Caller.
+type callerKey struct{}
+
+func callerOf(r *http.Request) Caller {
+	caller, _ := r.Context().Value(callerKey{}).(Caller)
+	return caller
+}
+
+// identify finds out for whom a request acts. A token that is not good is refused:
+// who presents one is no user.
+func (h *Handler) identify(header http.Header) (Caller, error) {
+	tokens := header.Values(TokenHeader)
+	switch {
+	case len(tokens) == 0:
+		return Caller{}, nil
+	case len(tokens) > 1 || h.opts.Identify == nil:
+		return Caller{}, errors.New("the token of " + TokenHeader + " cannot be used here")
+	}
+	return h.opts.Identify(tokens[0])
 }
 
 // refuse answers with an HTTP error whose body is a JSON-RPC error.
@@ -215,16 +249,26 @@ func (p *openProject) sessions() int {
 }
 
 func (p *openProject) serve(opts HandlerOptions) {
-	shared := p.project.NewSessionlessServer()
+	p.shared = p.project.NewSessionlessServer(Caller{})
 	events := mcp.NewMemoryEventStore(nil)
 	events.SetMaxBytes(maxEvents)
+	var own sync.Map // *Server by *mcp.Server: those that are not shared
+	keep := func(s *Server) *mcp.Server {
+		own.Store(s.mcp, s)
+		return s.mcp
+	}
 	p.http = mcphttp.New(mcphttp.Options{
-		Session: func(*http.Request) *mcp.Server { return p.project.NewServer().mcp },
+		Session: func(r *http.Request) *mcp.Server { return keep(p.project.NewServer(callerOf(r))) },
 		Request: func(r *http.Request) *mcp.Server {
-			if r.Header.Get("Mcp-Method") == "subscriptions/listen" {
-				return p.project.NewSessionlessServer().mcp // it lasts as long as a session
+			if caller := callerOf(r); caller != (Caller{}) || r.Header.Get("Mcp-Method") == "subscriptions/listen" {
+				return keep(p.project.NewSessionlessServer(caller)) // an agent's, or it lasts as long as a session
 			}
-			return shared.mcp
+			return p.shared.mcp
+		},
+		Release: func(m *mcp.Server) {
+			if s, mine := own.LoadAndDelete(m); mine {
+				s.(*Server).End()
+			}
 		},
 		SessionTimeout: idleSession, MaxSessions: opts.MaxSessions, HostChecked: true, Events: events, Logger: quieter(opts.Logger),
 	})
@@ -250,6 +294,7 @@ func (p *openProject) close(ctx context.Context) error {
 	}
 	p.project.endWaits()
 	errs := []error{p.http.Close()}
+	p.shared.End()
 	lost, err := p.project.Close(ctx)
 	if lost > 0 {
 		errs = append(errs, fmt.Errorf("%d messages could not be stored", lost))

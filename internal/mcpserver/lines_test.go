@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/mcpserver"
 )
 
 // A script that writes all it wants at once gets all answers, the tools run in
@@ -209,7 +210,7 @@ func TestTheServerEndsThoughTheClientDoesNotRead(t *testing.T) {
 	out, fromServer := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error)
-	go func() { served <- p.ServeLines(ctx, toServer, fromServer) }()
+	go func() { served <- p.ServeLines(ctx, mcpserver.Caller{}, toServer, fromServer) }()
 	flooded := make(chan struct{})
 	go func() {
 		defer close(flooded)
@@ -326,7 +327,7 @@ func FuzzLines(f *testing.F) {
 		out, fromServer := io.Pipe()
 		served := make(chan error, 1)
 		go func() {
-			served <- service.ServeLines(context.Background(), toServer, fromServer)
+			served <- service.ServeLines(context.Background(), mcpserver.Caller{}, toServer, fromServer)
 			fromServer.Close()
 		}()
 		go func() {

@@ -34,6 +34,8 @@ type ProjectOptions struct {
 	// Documents are the hub's, of which the project's agents see those of its
 	// namespace. Nil leaves them out.
 	Documents DocumentStore
+	// Groups are further ones, which other packages have.
+	Groups []Group
 	// Idle: see Options.
 	Idle func()
 	// Logger is slog.Default() where it is nil.
@@ -66,9 +68,13 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 	if opts.Documents != nil {
 		groups = append(groups, NewDocuments(opts.Documents, cfg.Namespace))
 	}
+	groups = append(groups, opts.Groups...)
 	p.Service = NewService(Options{Version: opts.Version, Groups: groups, Idle: opts.Idle, Logger: opts.Logger})
 	return p, nil
 }
+
+// Tried is closed when the first attempt to reach the bus has ended, well or not.
+func (p *Project) Tried() <-chan struct{} { return p.space.Tried() }
 
 // Close ends what runs, stores what is queued if the bus can be reached before ctx
 // ends, and releases everything (REQ-REL-009). It returns how many messages are

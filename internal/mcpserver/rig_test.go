@@ -149,7 +149,7 @@ func joinAs(t testing.TB, p *mcpserver.Project, revision string) *agent {
 	toClient, fromServer := io.Pipe()
 	served := make(chan error, 1)
 	go func() {
-		err := p.ServeLines(context.Background(), toServer, fromServer)
+		err := p.ServeLines(context.Background(), mcpserver.Caller{}, toServer, fromServer)
 		fromServer.Close()
 		served <- err
 	}()
@@ -242,7 +242,7 @@ func connect(t testing.TB, p *mcpserver.Project) *wire {
 	out, fromServer := io.Pipe()
 	w := &wire{t: t, in: in, out: bufio.NewReaderSize(out, 1<<20), served: make(chan error, 1)}
 	go func() {
-		err := p.ServeLines(context.Background(), toServer, fromServer)
+		err := p.ServeLines(context.Background(), mcpserver.Caller{}, toServer, fromServer)
 		fromServer.Close()
 		w.served <- err
 	}()

@@ -106,21 +106,34 @@ type Server struct {
 	service *Service
 	mcp     *mcp.Server
 	session *Session // nil where clients carry tokens
+	caller  Caller
 	values  sync.Map // what groups keep for this server
 	release func()   // lets the next tool call of the connection begin
+
+	ending sync.Mutex
+	ended  bool
+	ends   []func()
+}
+
+// Caller is for whom a server acts, as far as that is proven. The zero Caller is
+// the user: whoever has the user's rights here and has not said to be an agent. A
+// handle proves nothing.
+type Caller struct {
+	// Agent is an agent of the hub, and Context the conversation in which it works.
+	Agent, Context string
 }
 
 // NewServer makes a server for one connection, which is the session
-// (REQ-TOOL-005).
-func (s *Service) NewServer() *Server { return s.newServer(&Session{}) }
+// (REQ-TOOL-005). Its owner calls End.
+func (s *Service) NewServer(caller Caller) *Server { return s.newServer(&Session{}, caller) }
 
 // NewSessionlessServer makes a server for requests that belong to no
 // connection, as those of 2026-07-28 over HTTP. Agents pass a token that
-// set_handle gave them.
-func (s *Service) NewSessionlessServer() *Server { return s.newServer(nil) }
+// set_handle gave them. Its owner calls End.
+func (s *Service) NewSessionlessServer(caller Caller) *Server { return s.newServer(nil, caller) }
 
-func (s *Service) newServer(session *Session) *Server {
-	server := &Server{service: s, session: session, release: func() {}}
+func (s *Service) newServer(session *Session, caller Caller) *Server {
+	server := &Server{service: s, session: session, caller: caller, release: func() {}}
 	server.mcp = mcp.NewServer(&mcp.Implementation{
 		Name: "nats-mcp-server", Title: "Parley", Version: s.opts.Version,
 	}, &mcp.ServerOptions{
@@ -148,6 +161,34 @@ func (s *Service) instructions() string {
 // MCP is the SDK's server, for resources and prompts. Tools are added with
 // [AddTool].
 func (s *Server) MCP() *mcp.Server { return s.mcp }
+
+// Caller is for whom the server acts.
+func (s *Server) Caller() Caller { return s.caller }
+
+// OnEnd has f called when nobody uses the server any more, for a group to take back
+// what it keeps for it.
+func (s *Server) OnEnd(f func()) {
+	s.ending.Lock()
+	ended := s.ended
+	if !ended {
+		s.ends = append(s.ends, f)
+	}
+	s.ending.Unlock()
+	if ended {
+		f()
+	}
+}
+
+// End says that nobody uses the server any more. A second call does nothing.
+func (s *Server) End() {
+	s.ending.Lock()
+	ends := s.ends
+	s.ended, s.ends = true, nil
+	s.ending.Unlock()
+	for _, f := range ends {
+		f()
+	}
+}
 
 // Logger is the logger of a component.
 func (s *Server) Logger(component string) *slog.Logger {

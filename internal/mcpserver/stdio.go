@@ -15,9 +15,11 @@ const closePatience = 3 * time.Second
 // a stream breaks, or ctx ends. All requests that were read are answered, those
 // that wait for others at once (REQ-REL-008). It returns nil unless a stream
 // broke. Close of in must end a read of it; where it does not, as of a terminal,
-// a goroutine stays behind until the process ends.
-func (s *Service) ServeLines(ctx context.Context, in io.ReadCloser, out io.Writer) error {
-	server := s.NewServer()
+// a goroutine stays behind until the process ends. The end of the input ends what
+// all the Service's servers wait for: a Service that serves lines serves nothing else.
+func (s *Service) ServeLines(ctx context.Context, caller Caller, in io.ReadCloser, out io.Writer) error {
+	server := s.NewServer(caller)
+	defer server.End()
 	conn := newLines(in, out, s.endWaits)
 	server.release = conn.release
 	session, err := server.mcp.Connect(context.WithoutCancel(ctx), conn, nil)

@@ -150,6 +150,13 @@ func (c *Call) Keep() string {
 	return c.server.service.tokens.keep(c.Session)
 }
 
+// Meta returns a text of the request's _meta, "" if there is none: the trace context
+// "traceparent", say. It is the client's word.
+func (c *Call) Meta(key string) string {
+	text, _ := c.request.Params.Meta[key].(string)
+	return text
+}
+
 // Server is the server that was called.
 func (c *Call) Server() *Server { return c.server }
 

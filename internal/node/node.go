@@ -27,6 +27,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/hubcards"
@@ -112,7 +113,7 @@ func Open(o Options) (*Node, error) {
 		Router: router.Options{
 			Sandbox: &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: o.CrossSandbox},
 			Telemetry: telemetry.New(telemetry.Options{Sinks: []telemetry.Sink{
-				telemetry.Limit(telemetry.Logger(o.Logger), maxLogged, time.Minute), telemetry.SinkFunc(n.auditChannels),
+				telemetry.Limit(telemetry.Logger(o.Logger), maxLogged, time.Minute), telemetry.SinkFunc(n.auditRest),
 			}}),
 			Audit: o.Audit,
 		},
@@ -169,6 +170,9 @@ func (n *Node) Announce(baseURL string) error {
 	return nil
 }
 
+// Parley returns the node of the library, for those who join agents to it.
+func (n *Node) Parley() *parley.Node { return n.node }
+
 // Registry returns the cards.
 func (n *Node) Registry() *registry.Registry { return n.node.Registry() }
 
@@ -199,13 +203,15 @@ func (n *Node) mayAnswer(id string, to agent.Identity) error {
 	return nil
 }
 
-// auditChannels audits the channels that were refused; the router audits the rest.
-func (n *Node) auditChannels(e telemetry.Event) {
-	if e.Type != telemetry.Security || e.ChannelID == "" && e.Code != parley.CodePeerRefused || n.audit == nil {
+// auditRest audits what the router does not: calls of tools, refused delegations,
+// and refused channels.
+func (n *Node) auditRest(e telemetry.Event) {
+	refused := e.Type == telemetry.Security && (e.ChannelID != "" || e.Code == parley.CodePeerRefused || e.Code == delegation.CodeRefused)
+	if n.audit == nil || !refused && e.Type != telemetry.ToolInvocation {
 		return
 	}
 	if err := n.audit.Append(e, nil); err != nil {
-		n.log.Error("a refusal could not be audited", "error", err)
+		n.log.Error("an event could not be audited", "type", e.Type, "error", err)
 	}
 }
 

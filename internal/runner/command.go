@@ -27,6 +27,18 @@ func NewCommand(def Definition, opts Options, dir string, args []string) process
 	}
 }
 
+// SessionEnviron is the environment of a session's processes.
+func (d Definition) SessionEnviron(opts Options, spec SessionSpec) []string {
+	return append(d.Environ(opts), spec.Env...)
+}
+
+// NewSessionCommand is NewCommand for a process of a session.
+func NewSessionCommand(def Definition, opts Options, spec SessionSpec, args []string) process.Command {
+	cmd := NewCommand(def, opts, spec.WorkDir, args)
+	cmd.Env = def.SessionEnviron(opts, spec)
+	return cmd
+}
+
 // ModelArguments are the arguments that choose the model, none for the agent's
 // default.
 func (d Definition) ModelArguments() []string {

@@ -132,7 +132,7 @@ func (s *execSession) run(ctx context.Context, prompt, resume string, h Handler)
 	if err != nil {
 		return nil, err
 	}
-	cmd := NewCommand(def, s.agent.opts, s.spec.WorkDir, args)
+	cmd := NewSessionCommand(def, s.agent.opts, s.spec, args)
 	if err := refuseBatch(def, cmd); err != nil {
 		return nil, err
 	}

@@ -63,6 +63,9 @@ type SessionSpec struct {
 	Resume string
 	// WorkDir is the absolute directory that the agent works in. It exists.
 	WorkDir string
+	// Env is what the session's processes get besides the definition's environment,
+	// as NAME=value. What is a secret has a name that says so.
+	Env []string
 }
 
 // Turn is one prompt.

@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,6 +26,10 @@ type Config struct {
 	Socket string
 	// SocketHandler answers what comes over the socket.
 	SocketHandler jsonrpc.Handler
+	// SocketMCP takes over a connection of the socket whose first request is
+	// dialect.MethodMCP: with the request's params it returns what serves the
+	// connection, or the error that answers the request. Nil: there is no such method.
+	SocketMCP func(params json.RawMessage) (Attached, *jsonrpc.Error)
 	// HTTP is the address of the HTTP server, "127.0.0.1:8080"; "" means none.
 	HTTP string
 	// HTTPHandler answers what comes over HTTP.
@@ -43,6 +49,10 @@ type Config struct {
 	Limits  Limits
 	Log     *slog.Logger // nil means slog.Default
 }
+
+// Attached serves a connection that was taken over until its client leaves, or ctx
+// ends. Closing in ends a read of it.
+type Attached func(ctx context.Context, in io.ReadCloser, out io.Writer)
 
 // Limits bound what clients can use. Zero means the default in the comment.
 type Limits struct {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 
 // socketServer is the Unix socket: its listener and its connections.
 type socketServer struct {
+	mcp    func(params json.RawMessage) (Attached, *jsonrpc.Error)
 	path   string
 	file   os.FileInfo // of the socket, to remove no other
 	ln     net.Listener
@@ -42,6 +44,7 @@ func (s *Server) listenSocket(ctx context.Context) (*socketServer, error) {
 		return nil, err
 	}
 	return &socketServer{
+		mcp:    s.cfg.SocketMCP,
 		path:   s.cfg.Socket,
 		file:   file,
 		ln:     ln,
@@ -218,7 +221,7 @@ func (c *socketConn) stopped() bool { return c.server.stopping.Load() || c.ctx.E
 // rule or the server stops.
 func (c *socketConn) read() {
 	lines := newLineReader(c.nc, c.server.limits, c.stopped)
-	for {
+	for first := true; ; first = false {
 		select {
 		case c.slots <- struct{}{}: // no slot, no reading: the client has to wait
 		case <-c.ctx.Done():
@@ -236,6 +239,9 @@ func (c *socketConn) read() {
 			return
 		case len(line) == 0:
 			<-c.slots
+		case first && c.server.mcp != nil && bytes.Contains(line, []byte(dialect.MethodMCP)) && c.attach(line, lines):
+			<-c.slots
+			return
 		default:
 			held := int64(min(len(line), c.server.limits.Message))
 			if c.memory.Acquire(c.ctx, held) != nil {
@@ -248,6 +254,68 @@ func (c *socketConn) read() {
 			})
 		}
 	}
+}
+
+// attach serves MCP on the connection from now on, if the line asks for it, and
+// returns true at the end.
+func (c *socketConn) attach(line []byte, lines *lineReader) bool {
+	msg := jsonrpc.Decode(line, c.server.limits.RPC)
+	if len(msg.Calls) != 1 || msg.Calls[0].Request.Method != dialect.MethodMCP || msg.Batch {
+		return false
+	}
+	req := msg.Calls[0].Request
+	serve, failed := c.server.mcp(req.Params)
+	if failed != nil {
+		c.send(jsonrpc.AppendError(nil, req.ID, failed))
+		return true
+	}
+	answer, err := jsonrpc.AppendResult(nil, req.ID, struct{}{})
+	if err != nil {
+		return true // an id that was read can be written
+	}
+	c.send(answer)
+	serve(c.ctx, &attached{c, lines}, attachedWriter{c})
+	return true
+}
+
+// attached reads what a connection's client sends, without cutting it into lines.
+// A client may be silent for as long as it likes.
+type attached struct {
+	c     *socketConn
+	lines *lineReader
+}
+
+func (a *attached) Read(b []byte) (int, error) {
+	if a.lines.buf.Buffered() == 0 {
+		if err := a.c.nc.SetReadDeadline(time.Time{}); err != nil {
+			return 0, err
+		}
+		if a.c.stopped() {
+			return 0, io.EOF
+		}
+	}
+	n, err := a.lines.buf.Read(b)
+	if errors.Is(err, os.ErrDeadlineExceeded) && a.c.stopped() {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// Close ends a read.
+func (a *attached) Close() error {
+	a.c.cancel()
+	a.c.stopReading()
+	return nil
+}
+
+// attachedWriter hands messages to the connection's writer.
+type attachedWriter struct{ c *socketConn }
+
+func (w attachedWriter) Write(b []byte) (int, error) {
+	if err := w.c.queue(bytes.Clone(b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // nextLine reads a line. It returns io.EOF also where the connection was idle

@@ -37,14 +37,14 @@ func (a *Agent) Open(spec runner.SessionSpec) (runner.Session, error) {
 	if !runner.ValidSessionID(spec.Resume) {
 		spec.Resume = ""
 	}
-	redactor := process.NewRedactor(a.def.Environ(a.opts))
+	redactor := process.NewRedactor(a.def.SessionEnviron(a.opts, spec))
 	return New(Options{
 		Definition: a.def,
 		Spec:       spec,
 		Dialect:    a.dialect,
 		Check:      a.check,
 		Start: func(args []string) (Process, error) {
-			return process.Start(runner.NewCommand(a.def, a.opts, spec.WorkDir, args))
+			return process.Start(runner.NewSessionCommand(a.def, a.opts, spec, args))
 		},
 		Redact: redactor.Redact,
 	}), nil

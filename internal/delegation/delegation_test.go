@@ -1,0 +1,392 @@
+package delegation_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/delegation"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/mcpserver"
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scripted is an agent whose turns are a function of the test.
+type scripted struct {
+	turn func(ctx context.Context, token, prompt string) (string, error)
+}
+
+func (s *scripted) Probe(context.Context) runner.Probe {
+	return runner.Probe{Stage: runner.StageAuthenticated}
+}
+
+func (s *scripted) Open(spec runner.SessionSpec) (runner.Session, error) {
+	token := ""
+	for _, kv := range spec.Env {
+		token = strings.TrimPrefix(kv, delegation.TokenEnv+"=")
+	}
+	return &scriptedSession{s, token}, nil
+}
+
+type scriptedSession struct {
+	*scripted
+	token string
+}
+
+func (s *scriptedSession) Close(context.Context) error { return nil }
+
+func (s *scriptedSession) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
+	text, err := s.turn(ctx, s.token, turn.Parts[0].Text())
+	if ctx.Err() != nil {
+		return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+	}
+	if err != nil {
+		return runner.Outcome{Status: runner.OutcomeFailed}, &runner.Error{Code: runner.CodeAgent, Message: err.Error()}
+	}
+	h.Event(runner.TextDelta{Text: text})
+	return runner.Outcome{Status: runner.OutcomeCompleted, Text: text}, nil
+}
+
+// rig is a hub with scripted agents.
+type rig struct {
+	t       *testing.T
+	hub     *hub.Hub
+	service *delegation.Service
+	badges  *delegation.Badges
+	forbid  sync.Map // "from to"
+}
+
+func newRig(t *testing.T, opts delegation.Options, agents map[string]func(r *rig) *scripted) *rig {
+	t.Helper()
+	r := &rig{t: t, badges: delegation.NewBadges()}
+	cfg := hub.Config{SessionEnv: r.badges.Env, DataDir: t.TempDir()}
+	for id, make := range agents {
+		def := runner.Definition{ID: id, Driver: "echo", Description: "the agent " + id, Limits: runner.Limits{}.WithDefaults()}
+		cfg.Agents = append(cfg.Agents, hub.Agent{Definition: def, Runner: make(r)})
+	}
+	h, err := hub.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	opts.Hub, opts.Badges = h, r.badges
+	opts.Permit = func(from, to string) error {
+		if _, no := r.forbid.Load(from + " " + to); no {
+			return errors.New("the rules forbid it")
+		}
+		return nil
+	}
+	r.hub, r.service = h, delegation.New(opts)
+	return r
+}
+
+// session is an MCP session of a caller.
+func (r *rig) session(ctx context.Context, caller mcpserver.Caller) (*mcp.ClientSession, func()) {
+	service := mcpserver.NewService(mcpserver.Options{Groups: []mcpserver.Group{r.service}})
+	server := service.NewServer(caller)
+	near, far := mcp.NewInMemoryTransports()
+	ss, err := server.MCP().Connect(ctx, far, nil)
+	if err != nil {
+		r.t.Error(err)
+		return nil, func() {}
+	}
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(ctx, near, nil)
+	if err != nil {
+		r.t.Error(err)
+		return nil, func() {}
+	}
+	return cs, func() {
+		cs.Close()
+		ss.Wait()
+		server.End()
+		service.Stop()
+	}
+}
+
+type task struct {
+	TaskID, Agent, State, Text string
+	Done, Truncated            bool
+}
+
+// call calls a tool as whoever holds the token; the error is what the tool said.
+func (r *rig) call(ctx context.Context, token, tool string, arguments any) (task, error) {
+	caller := mcpserver.Caller{}
+	if token != "" {
+		var err error
+		if caller, err = r.service.Identify(token); err != nil {
+			return task{}, err
+		}
+	}
+	cs, end := r.session(ctx, caller)
+	if cs == nil {
+		return task{}, errors.New("no session")
+	}
+	defer end()
+	result, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: arguments})
+	if err != nil {
+		return task{}, err
+	}
+	if result.IsError {
+		return task{}, errors.New(result.Content[0].(*mcp.TextContent).Text)
+	}
+	data, err := json.Marshal(result.StructuredContent)
+	if err != nil {
+		return task{}, err
+	}
+	var out task
+	return out, json.Unmarshal(data, &out)
+}
+
+func answer(text string) func(*rig) *scripted {
+	return func(*rig) *scripted {
+		return &scripted{func(context.Context, string, string) (string, error) { return text, nil }}
+	}
+}
+
+// forward hands its prompt to an agent and answers what came of it.
+func forward(to string) func(*rig) *scripted {
+	return func(r *rig) *scripted {
+		return &scripted{func(ctx context.Context, token, prompt string) (string, error) {
+			out, err := r.call(ctx, token, "delegate_task", map[string]any{"agent": to, "task": prompt})
+			if err != nil {
+				return "refused: " + err.Error(), nil
+			}
+			return to + " said: " + out.Text, nil
+		}}
+	}
+}
+
+func TestAnAgentHandsWorkToAnother(t *testing.T) {
+	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"venus": forward("mars"), "mars": answer("done")})
+	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build"})
+	if err != nil || out.Text != "mars said: done" || !out.Done || out.State != "completed" {
+		t.Fatalf("%+v %v", out, err)
+	}
+	page, err := r.hub.Tasks(t.Context(), hub.TaskQuery{AgentID: "mars"})
+	if err != nil || len(page.Tasks) != 1 {
+		t.Fatalf("%+v %v", page, err)
+	}
+	d := hub.DelegationOf(page.Tasks[0])
+	if d == nil || d.By != "venus" || string(d.Task) != out.TaskID || fmt.Sprint(d.Chain) != "[venus]" {
+		t.Errorf("%+v", d)
+	}
+	parent, err := r.hub.Task(t.Context(), d.Task, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The trace goes on: one trace, another span.
+	before := hub.DelegationOf(parent).TraceParent
+	if len(before) != 55 || d.TraceParent[:35] != before[:35] || d.TraceParent == before {
+		t.Errorf("trace %s after %s", d.TraceParent, before)
+	}
+}
+
+func TestAgentsThatAskEachOtherComeToAnEnd(t *testing.T) {
+	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"venus": forward("mars"), "mars": forward("venus")})
+	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build"})
+	if err != nil || !strings.Contains(out.Text, "mars said: refused: RefusedError: The work has come over venus → mars: venus is among them") {
+		t.Errorf("%+v %v", out, err)
+	}
+}
+
+func TestWorkIsHandedOnABoundedNumberOfTimes(t *testing.T) {
+	r := newRig(t, delegation.Options{MaxDepth: 2}, map[string]func(*rig) *scripted{
+		"a": forward("b"), "b": forward("c"), "c": answer("never"),
+	})
+	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "a", "task": "build"})
+	if err != nil || !strings.Contains(out.Text, "handed on at most 1 times") || strings.Contains(out.Text, "never") {
+		t.Errorf("%+v %v", out, err)
+	}
+}
+
+func TestTheRulesHoldForDelegations(t *testing.T) {
+	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"venus": forward("mars"), "mars": answer("done")})
+	r.forbid.Store("venus mars", true)
+	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build"})
+	if err != nil || !strings.Contains(out.Text, "RefusedError") {
+		t.Errorf("%+v %v", out, err)
+	}
+}
+
+// A token is good while its agent works, for its conversation only.
+func TestATokenIsForOneConversationAndItsTurns(t *testing.T) {
+	tokens := make(chan string, 8)
+	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{
+		"venus": func(r *rig) *scripted {
+			return &scripted{func(ctx context.Context, token, prompt string) (string, error) {
+				tokens <- token
+				if id, of := strings.CutPrefix(prompt, "show "); of {
+					out, err := r.call(ctx, token, "get_task", map[string]any{"taskId": id})
+					return fmt.Sprint(out.Text, err), nil
+				}
+				out, err := r.call(ctx, token, "delegate_task", map[string]any{"agent": "mars", "task": prompt, "wait": false})
+				return out.TaskID, err
+			}}
+		},
+		"mars": answer("secret of mars"),
+	})
+	first, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build", "conversation": "one"})
+	if err != nil || first.State != "completed" {
+		t.Fatalf("%+v %v", first, err)
+	}
+	same, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "show " + first.Text, "conversation": "one"})
+	if err != nil || strings.Contains(same.Text, "NotFoundError") {
+		t.Errorf("its own task is hidden: %+v %v", same, err)
+	}
+	other, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "show " + first.Text})
+	if err != nil || !strings.Contains(other.Text, "NotFoundError") || strings.Contains(other.Text, "secret") {
+		t.Errorf("another conversation's task is shown: %+v %v", other, err)
+	}
+	// The turn has ended: nobody works under the token.
+	if out, err := r.call(t.Context(), <-tokens, "delegate_task", map[string]any{"agent": "mars", "task": "x"}); err == nil || !strings.Contains(err.Error(), "no turn") {
+		t.Errorf("%+v %v", out, err)
+	}
+	if _, err := r.service.Identify(delegation.NewBadges().Token("venus", "c")); err == nil {
+		t.Error("a token of another run was taken")
+	}
+}
+
+func TestATaskThatTakesLongIsFollowedAndCanceled(t *testing.T) {
+	release := make(chan struct{})
+	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{
+		"slow": func(*rig) *scripted {
+			return &scripted{func(ctx context.Context, _, _ string) (string, error) {
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+				return "late", nil
+			}}
+		},
+	})
+	begin := func() task {
+		t.Helper()
+		out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "slow", "task": "x", "wait": false})
+		if err != nil || out.Done || out.TaskID == "" {
+			t.Fatalf("%+v %v", out, err)
+		}
+		return out
+	}
+	canceled := begin()
+	for range 2 { // the second finds that it has ended
+		if out, err := r.call(t.Context(), "", "cancel_task", map[string]any{"taskId": canceled.TaskID}); err != nil || out.State != "canceled" {
+			t.Errorf("%+v %v", out, err)
+		}
+	}
+	late := begin()
+	close(release)
+	if out, err := r.call(t.Context(), "", "get_task", map[string]any{"taskId": late.TaskID, "wait_seconds": 55}); err != nil || out.Text != "late" {
+		t.Errorf("%+v %v", out, err)
+	}
+}
+
+func TestAFullHouseTakesNoMoreOfAgents(t *testing.T) {
+	r := newRig(t, delegation.Options{MaxOpen: 1}, map[string]func(*rig) *scripted{
+		"venus": func(r *rig) *scripted {
+			return &scripted{func(ctx context.Context, token, _ string) (string, error) {
+				first, err := r.call(ctx, token, "delegate_task", map[string]any{"agent": "slow", "task": "x", "wait": false})
+				if err != nil {
+					return "", err
+				}
+				_, refused := r.call(ctx, token, "delegate_task", map[string]any{"agent": "slow", "task": "y", "wait": false})
+				if _, err := r.call(ctx, token, "cancel_task", map[string]any{"taskId": first.TaskID}); err != nil {
+					return "", err
+				}
+				_, err = r.call(ctx, token, "delegate_task", map[string]any{"agent": "mars", "task": "z"})
+				return fmt.Sprint(refused, " then ", err), nil
+			}}
+		},
+		"slow": func(*rig) *scripted {
+			return &scripted{func(ctx context.Context, _, _ string) (string, error) { <-ctx.Done(); return "", nil }}
+		},
+		"mars": answer("ok"),
+	})
+	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "x"})
+	if err != nil || !strings.Contains(out.Text, "UnavailableError") || !strings.HasSuffix(out.Text, "then <nil>") {
+		t.Errorf("%+v %v", out, err)
+	}
+}
+
+func TestWhatMakesNoSenseIsRefusedWithTheRemedy(t *testing.T) {
+	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"mars": answer(strings.Repeat("é", 200_000))})
+	for _, c := range []struct {
+		tool, want string
+		arguments  map[string]any
+	}{
+		{"delegate_task", "NotFoundError: There is no agent", map[string]any{"agent": "pluto", "task": "x"}},
+		{"delegate_task", "The task is empty", map[string]any{"agent": "mars", "task": " "}},
+		{"delegate_task", "99 seconds", map[string]any{"agent": "mars", "task": "x", "wait_seconds": 99}},
+		{"delegate_task", "128 bytes", map[string]any{"agent": "mars", "task": "x", "conversation": strings.Repeat("x", 129)}},
+		{"get_task", "NotFoundError", map[string]any{"taskId": "no"}},
+		{"get_task", "-1 seconds", map[string]any{"taskId": "no", "wait_seconds": -1}},
+		{"cancel_task", "NotFoundError", map[string]any{"taskId": "no"}},
+	} {
+		if _, err := r.call(t.Context(), "", c.tool, c.arguments); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %v: %v", c.tool, c.arguments, err)
+		}
+	}
+	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "mars", "task": "x"})
+	if err != nil || !out.Truncated || len(out.Text) > 256<<10 || len(out.Text) < 200<<10 {
+		t.Errorf("%d bytes, %v", len(out.Text), err)
+	}
+	_, end := r.session(t.Context(), mcpserver.Caller{})
+	end()
+}
+
+func TestAgentsAreListedToThoseWhoMayAskThem(t *testing.T) {
+	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"mars": answer(""), "venus": answer(""), "pluto": answer("")})
+	r.forbid.Store("venus pluto", true)
+	for caller, want := range map[string][]string{"": {"mars", "venus", "pluto"}, "venus": {"mars"}} {
+		cs, end := r.session(t.Context(), mcpserver.Caller{Agent: caller, Context: "c"})
+		result, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "list_agents"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := result.Content[0].(*mcp.TextContent).Text
+		for _, id := range []string{"mars", "venus", "pluto"} {
+			if strings.Contains(text, "**"+id+"**") != strings.Contains(fmt.Sprint(want), id) {
+				t.Errorf("%q sees %s", caller, text)
+			}
+		}
+		end()
+	}
+}
+
+// A task's own message cannot pretend to come over somebody.
+func TestAClientCannotForgeTheChain(t *testing.T) {
+	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"mars": answer("ok")})
+	task, err := r.hub.SendAndWait(t.Context(), hub.SendRequest{
+		AgentID: "mars", Metadata: map[string]any{hub.MetaDelegation: map[string]any{"by": "sun", "chain": []any{"sun"}}},
+		Message: &a2a.Message{ID: "m", Role: a2a.MessageRoleUser, Parts: a2a.ContentParts{a2a.NewTextPart("x")}},
+	})
+	if err != nil || hub.DelegationOf(task) != nil {
+		t.Errorf("%+v %v", task, err)
+	}
+}
+
+func FuzzTokens(f *testing.F) {
+	b := delegation.NewBadges()
+	f.Add(b.Token("venus", "c"))
+	f.Add("")
+	f.Add("dmVudXMKYw.")
+	f.Add(strings.Repeat("A", 4000) + ".A")
+	f.Fuzz(func(t *testing.T, token string) {
+		if caller, ok := b.Holder(token); ok && b.Token(caller.Agent, caller.Context) != token {
+			t.Errorf("%q is taken for %+v", token, caller)
+		}
+	})
+}

@@ -1,0 +1,231 @@
+// Package hubtools is the hub's toolbox: the tools, resources and prompts that its
+// agents share. They come from the MCP servers of the configuration, and from agents
+// of other processes that speak MCP over envelopes.
+//
+// Each server is connected in the background, and again when it breaks; one that is
+// dead keeps nobody from the others. What an agent sees of them is decided by the
+// rules about tiers and sandboxes, and for the servers of the configuration by
+// config.MCPServer.Agents.
+package hubtools
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley"
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/toolbox"
+)
+
+// Options make Tools. Node is needed.
+type Options struct {
+	// Node has the cards of the agents, the rules and the telemetry.
+	Node *parley.Node
+	// Servers are the MCP servers of the configuration, by name.
+	Servers map[string]config.MCPServer
+	// Dir is where their programs work that have no directory of their own.
+	Dir string
+	// Owner marks their processes: see process.SweepOwner.
+	Owner  string
+	Logger *slog.Logger // nil discards
+}
+
+// The kinds of a Status.
+const (
+	KindCommand = "command"
+	KindURL     = "url"
+	KindAgent   = "agent"
+)
+
+// Status is how one server is.
+type Status struct {
+	Name, Kind string
+	toolbox.MountStatus
+	// Why is why it is not connected, without secrets; "" if it is.
+	Why string
+}
+
+// Tools is the hub's toolbox. It is safe for concurrent use. Close ends it.
+type Tools struct {
+	o      Options
+	box    *toolbox.Box
+	cancel context.CancelFunc
+	watch  sync.WaitGroup
+	leave  func() // takes the toolbox's card back; nil without one
+
+	mu      sync.Mutex
+	mounted map[string]*mounted // by name
+}
+
+// mounted is a server in the box.
+type mounted struct {
+	*toolbox.Mount
+	kind   string
+	as     agent.Identity // of an agent elsewhere
+	redact func(string) string
+}
+
+// Open begins to connect the servers and returns at once.
+func Open(o Options) *Tools {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	t := &Tools{o: o, mounted: make(map[string]*mounted)}
+	t.box = toolbox.New(toolbox.Options{Policy: t, Telemetry: o.Node.Telemetry()})
+	for _, name := range slices.Sorted(maps.Keys(o.Servers)) {
+		if server := o.Servers[name]; !server.Disabled {
+			t.mountServer(name, server)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.cancel = cancel
+	var err error
+	if t.leave, err = t.join(); err != nil {
+		o.Logger.Error("agents elsewhere cannot offer tools", "error", err)
+		return t
+	}
+	watcher := o.Node.Registry().Watch()
+	t.watch.Go(func() {
+		defer watcher.Close()
+		t.follow(ctx, watcher)
+	})
+	return t
+}
+
+// Box returns the toolbox.
+func (t *Tools) Box() *toolbox.Box { return t.box }
+
+// Permit implements toolbox.Policy: it returns nil if an agent may use what another
+// one, or an MCP server, offers.
+func (t *Tools) Permit(from, to string) error {
+	server, configured := t.o.Servers[to]
+	if !configured {
+		return t.o.Node.Router().Permit(from, to)
+	}
+	if len(server.Agents) > 0 {
+		if slices.Contains(server.Agents, from) {
+			return nil
+		}
+		return fmt.Errorf("mcpServers.%s.agents does not list %s", to, from)
+	}
+	who, known := t.o.Node.Registry().Identity(from)
+	switch {
+	case !known:
+		return fmt.Errorf("there is no agent %q", from)
+	case who.SandboxID != "":
+		return fmt.Errorf("%s is in the sandbox %s: mcpServers.%s.agents must list it", from, who.SandboxID, to)
+	}
+	return nil
+}
+
+// Status returns how the servers are, by name.
+func (t *Tools) Status() []Status {
+	t.mu.Lock()
+	all := maps.Clone(t.mounted)
+	t.mu.Unlock()
+	list := make([]Status, 0, len(all))
+	for name, m := range all {
+		s := Status{Name: name, Kind: m.kind, MountStatus: m.Mount.Status()}
+		if s.Problem != nil {
+			s.Why = m.redact(problem(s.Problem))
+		}
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// maxProblem bounds the text of a problem, which may come from a server.
+const maxProblem = 2 << 10
+
+func problem(err error) string {
+	text := err.Error()
+	if len(text) > maxProblem {
+		text = text[:maxProblem] + "…"
+	}
+	return text
+}
+
+// Close disconnects the servers, ends their processes, and waits for all of it.
+func (t *Tools) Close() {
+	t.cancel()
+	t.watch.Wait()
+	t.mu.Lock()
+	all := t.mounted
+	t.mounted = nil
+	t.mu.Unlock()
+	var closing sync.WaitGroup
+	for _, m := range all {
+		closing.Go(m.Close)
+	}
+	closing.Wait()
+	if t.leave != nil {
+		t.leave()
+	}
+}
+
+func (t *Tools) mountServer(name string, server config.MCPServer) {
+	m := &mounted{kind: KindCommand}
+	dial := t.program(name, server)
+	env := environ(server)
+	if server.URL != "" {
+		m.kind, dial = KindURL, overHTTP(server)
+		env = nil
+		for header, value := range server.Headers {
+			env = append(env, "SECRET_"+header+"="+value) // every header counts as a secret
+		}
+	}
+	m.redact = process.NewRedactor(env).Redact
+	if err := t.mount(m, toolbox.MountOptions{Name: name, Dial: dial}); err != nil {
+		t.o.Logger.Error("an MCP server of the configuration cannot be taken in", "server", name, "error", err)
+	}
+}
+
+func (t *Tools) mount(m *mounted, o toolbox.MountOptions) error {
+	o.Logger = slog.New(redacting{t.o.Logger.Handler(), m.redact})
+	mount, err := t.box.Mount(o)
+	if err != nil {
+		return err
+	}
+	m.Mount = mount
+	t.mu.Lock()
+	t.mounted[o.Name] = m
+	t.mu.Unlock()
+	return nil
+}
+
+// redacting takes secrets out of the errors that a mount logs.
+type redacting struct {
+	slog.Handler
+	redact func(string) string
+}
+
+func (h redacting) Handle(ctx context.Context, r slog.Record) error {
+	clean := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(h.redact(problem(err)))
+		}
+		clean.AddAttrs(a)
+		return true
+	})
+	return h.Handler.Handle(ctx, clean)
+}
+
+// speaksMCP tells whether a card says that its agent answers MCP in envelopes.
+func speaksMCP(card agent.Card) bool {
+	return slices.ContainsFunc(card.Protocols, func(p string) bool { return len(p) > 4 && p[:4] == "mcp/" })
+}
+
+// errClosed is why the calls under way failed: the toolbox knows it, and calls the
+// server unavailable.
+var errClosed = fmt.Errorf("the process has ended: %w", mcp.ErrConnectionClosed)

@@ -1,0 +1,342 @@
+package hubtools_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley"
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/hubtools"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/toolbox"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/websocket"
+)
+
+// beServer makes this program an MCP server on its standard streams.
+const beServer = "HUBTOOLS_TEST_SERVER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beServer) != "" {
+		serve()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+type empty struct{}
+
+// serve is a server that prints rubbish, tells its environment, and dies on demand.
+func serve() {
+	fmt.Println("starting up ...")
+	fmt.Fprintln(os.Stderr, "the password is", os.Getenv("DB_PASSWORD"))
+	if os.Getenv(beServer) == "broken" {
+		os.Exit(3)
+	}
+	s := mcp.NewServer(&mcp.Implementation{Name: "child", Version: "1"}, nil)
+	mcp.AddTool(s, &mcp.Tool{Name: "pid"}, func(context.Context, *mcp.CallToolRequest, empty) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(os.Getpid())}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "env"}, func(context.Context, *mcp.CallToolRequest, empty) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Join(os.Environ(), "\n")}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "die"}, func(context.Context, *mcp.CallToolRequest, empty) (*mcp.CallToolResult, any, error) {
+		os.Exit(1)
+		return nil, nil, nil
+	})
+	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}
+
+func child(mode string, env map[string]string) config.MCPServer {
+	all := map[string]string{beServer: mode}
+	for k, v := range env {
+		all[k] = v
+	}
+	return config.MCPServer{Command: os.Args[0], Env: all}
+}
+
+func newNode(t *testing.T, cards ...agent.Card) *parley.Node {
+	t.Helper()
+	n, err := parley.New(parley.Options{Router: router.Options{Sandbox: &router.SandboxConfig{Enforced: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, card := range cards {
+		if _, err := n.Join(card, func(context.Context, *envelope.Envelope) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+func card(id, sandbox string) agent.Card {
+	return agent.Card{ID: id, Name: id, Version: "1", Tier: agent.L3, SandboxID: sandbox, Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}}
+}
+
+func open(t *testing.T, o hubtools.Options) *hubtools.Tools {
+	t.Helper()
+	if o.Node == nil {
+		o.Node = newNode(t)
+	}
+	o.Dir = t.TempDir()
+	tools := hubtools.Open(o)
+	t.Cleanup(tools.Close)
+	return tools
+}
+
+// eventually waits until something that other processes do is so.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("never: " + what)
+		}
+	}
+}
+
+func connected(tools *hubtools.Tools, name string) func() bool {
+	return func() bool {
+		for _, s := range tools.Status() {
+			if s.Name == name {
+				return s.Connected
+			}
+		}
+		return false
+	}
+}
+
+func call(t *testing.T, tools *hubtools.Tools, caller, name string) (string, error) {
+	t.Helper()
+	result, err := tools.Box().Call(t.Context(), caller, name, nil, nil)
+	if err != nil {
+		return "", err
+	}
+	return result.Content[0].(*mcp.TextContent).Text, nil
+}
+
+func TestAProgramsToolsAreUsedAndItComesBackWhenItDies(t *testing.T) {
+	tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{
+		"child": child("yes", map[string]string{"SETTING": "one"}),
+		"other": child("yes", nil),
+		"off":   {Command: "does-not-matter", Disabled: true},
+	}})
+	eventually(t, "connected", func() bool { return connected(tools, "child")() && connected(tools, "other")() })
+	before, err := call(t, tools, "", "child.pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HUB_SECRET", "x")
+	if env, err := call(t, tools, "", "child.env"); err != nil || !strings.Contains(env, "SETTING=one") || strings.Contains(env, "HUB_SECRET") {
+		t.Errorf("%v %s", err, env)
+	}
+	if _, err := call(t, tools, "", "child.die"); toolbox.CodeOf(err) != toolbox.CodeUnavailable {
+		t.Errorf("%v", err)
+	}
+	if _, err := call(t, tools, "", "other.pid"); err != nil {
+		t.Errorf("the other server suffers: %v", err)
+	}
+	eventually(t, "back again", func() bool {
+		after, err := call(t, tools, "", "child.pid")
+		return err == nil && after != before
+	})
+	if len(tools.Status()) != 2 {
+		t.Errorf("%+v", tools.Status())
+	}
+}
+
+func TestWhatASickServerSaysIsShownWithoutSecrets(t *testing.T) {
+	var log bytes.Buffer
+	var mu sync.Mutex
+	tools := open(t, hubtools.Options{
+		Servers: map[string]config.MCPServer{
+			"sick":    child("broken", map[string]string{"DB_PASSWORD": "hunter2-and-more"}),
+			"missing": {Command: "no-such-program-here"},
+		},
+		Logger: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)),
+	})
+	var why map[string]string
+	eventually(t, "both have failed", func() bool {
+		why = map[string]string{}
+		for _, s := range tools.Status() {
+			why[s.Name] = s.Why
+		}
+		return strings.Contains(why["sick"], "password") && strings.Contains(why["missing"], "no-such-program-here")
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if strings.Contains(why["sick"]+log.String(), "hunter2") || !strings.Contains(log.String(), "cannot be reached") {
+		t.Errorf("%v\n%s", why, log.String())
+	}
+}
+
+type locked struct {
+	mu *sync.Mutex
+	b  *bytes.Buffer
+}
+
+func (l locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func TestAServerAtAURLGetsItsHeadersAndNobodyElseDoes(t *testing.T) {
+	stolen := make(chan string, 10)
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen <- r.Header.Get("Authorization") }))
+	defer thief.Close()
+	s := mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
+	mcp.AddTool(s, &mcp.Tool{Name: "hello"}, func(_ context.Context, req *mcp.CallToolRequest, _ empty) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: req.Extra.Header.Get("Authorization")}}}, nil, nil
+	})
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/moved" {
+			http.Redirect(w, r, thief.URL, http.StatusTemporaryRedirect)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
+	auth := map[string]string{"Authorization": "Bearer of-bad-news"}
+	tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{
+		"far":   {URL: server.URL + "/mcp", Headers: auth},
+		"moved": {URL: server.URL + "/moved", Headers: auth},
+	}})
+	eventually(t, "connected", connected(tools, "far"))
+	if got, err := call(t, tools, "", "far.hello"); err != nil || got != "Bearer of-bad-news" {
+		t.Errorf("%q %v", got, err)
+	}
+	eventually(t, "the redirect was refused", func() bool {
+		for _, s := range tools.Status() {
+			if s.Name == "moved" && s.Why != "" && !strings.Contains(s.Why, "not connected yet") {
+				return true
+			}
+		}
+		return false
+	})
+	select {
+	case header := <-stolen:
+		t.Errorf("the redirect was followed with %q", header)
+	default:
+	}
+}
+
+// Agents in a sandbox use what lists them, the others what is for all.
+func TestWhoMayUseAServer(t *testing.T) {
+	node := newNode(t, card("venus", ""), card("mars", ""), card("caged", "box"))
+	tools := open(t, hubtools.Options{Node: node, Servers: map[string]config.MCPServer{
+		"all":   {Command: "no-such-program", Agents: nil},
+		"some":  {Command: "no-such-program", Agents: []string{"venus"}},
+		"inner": {Command: "no-such-program", Agents: []string{"caged"}},
+	}})
+	for _, c := range []struct {
+		from, to string
+		may      bool
+	}{
+		{"venus", "all", true}, {"mars", "all", true}, {"caged", "all", false}, {"stranger", "all", false},
+		{"venus", "some", true}, {"mars", "some", false}, {"caged", "some", false},
+		{"caged", "inner", true}, {"venus", "inner", false},
+		{"venus", "mars", true}, {"caged", "mars", false},
+	} {
+		if err := tools.Permit(c.from, c.to); (err == nil) != c.may {
+			t.Errorf("%s uses %s: %v", c.from, c.to, err)
+		}
+	}
+}
+
+// An agent of another process offers tools: its card says that it speaks MCP. They
+// stand under its id, and go with it.
+func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
+	listener := websocket.NewListener(websocket.ListenOptions{Authenticate: func(*http.Request) (string, error) { return "peer", nil }})
+	server := httptest.NewServer(listener)
+	defer server.Close()
+	hub := newNode(t, card("echo", ""), card("caged", "box"))
+	if err := hub.Listen(listener); err != nil {
+		t.Fatal(err)
+	}
+	tools := open(t, hubtools.Options{Node: hub})
+
+	elsewhere, err := parley.New(parley.Options{Channels: channel.Options{
+		Dialers: map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := elsewhere.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	mars := card("mars", "")
+	mars.Tier, mars.Protocols = agent.L2, []string{"mcp/2025-11-25"}
+	if _, err := elsewhere.Join(mars, func(context.Context, *envelope.Envelope) {}); err != nil {
+		t.Fatal(err)
+	}
+	box := toolbox.New(toolbox.Options{})
+	provider, err := box.Provider("own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type in struct {
+		Name string `json:"name"`
+	}
+	err = toolbox.AddFunc(provider, "greet", "Greet", func(_ context.Context, _ *toolbox.Call, in in) (string, error) { return "hello " + in.Name, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	listening := toolbox.Listen(elsewhere.Router(), "mars", func(peer string) *mcp.Server {
+		s := mcp.NewServer(&mcp.Implementation{Name: "mars", Version: "1"}, nil)
+		box.Serve(s, "")
+		return s
+	})
+	defer listening.Close()
+	link, err := elsewhere.Connect(t.Context(), "mars", hubtools.CardID, agent.Endpoint{Transport: agent.TransportWebSocket, Address: "ws" + strings.TrimPrefix(server.URL, "http")})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	eventually(t, "mars is mounted", connected(tools, "mars"))
+	arguments, _ := json.Marshal(in{"venus"})
+	for _, caller := range []string{"", "echo"} {
+		result, err := tools.Box().Call(t.Context(), caller, "mars.own.greet", arguments, nil)
+		if err != nil || !strings.Contains(result.Content[0].(*mcp.TextContent).Text, "hello venus") {
+			t.Errorf("%q: %+v %v", caller, result, err)
+		}
+	}
+	if _, err := tools.Box().Call(t.Context(), "caged", "mars.own.greet", arguments, nil); toolbox.CodeOf(err) != toolbox.CodeToolNotFound {
+		t.Errorf("one in a sandbox: %v", err)
+	}
+	if err := link.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "mars has gone", func() bool { return len(tools.Status()) == 0 && len(tools.Box().Tools("")) == 0 })
+}
