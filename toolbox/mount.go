@@ -389,10 +389,15 @@ func (m *Mount) prompt(x *mcp.Prompt) (*prompt, string, error) {
 	return made, name, err
 }
 
+// codeNoResource says that there is no such resource, in the revisions of the protocol
+// before 2026-07-28; since then it is the code of wrong params, of which a read has
+// none but the URI.
+const codeNoResource = -32002
+
 func (m *Mount) load(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
 	return ask(m, uri, func(s *mcp.ClientSession) (*mcp.ReadResourceResult, error) {
 		result, err := s.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
-		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && e.Code == mcp.CodeResourceNotFound {
+		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && (e.Code == codeNoResource || e.Code == jsonrpc.CodeInvalidParams) {
 			err = fmt.Errorf("%w: %s", ErrNoResource, uri)
 		}
 		return result, err
