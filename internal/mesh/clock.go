@@ -29,13 +29,22 @@ type clock struct {
 	mu     sync.Mutex
 	server time.Time // at the moment own was measured
 	at     time.Time
+	unsure time.Duration // how much it may be off
 }
 
-// set notes that it was server between before and after.
+// sharp is how unsure a clock may be without being asked again.
+const sharp = 100 * time.Millisecond
+
+// set notes that it was server between before and after. An answer that was long
+// on its way, as of a server that was suspended, does not replace a better one.
 func (c *clock) set(server, before, after time.Time) {
+	half := after.Sub(before) / 2
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.server, c.at = server, before.Add(after.Sub(before)/2)
+	if !c.server.IsZero() && half > max(c.unsure, sharp) {
+		return
+	}
+	c.server, c.at, c.unsure = server, before.Add(half), half
 }
 
 func (c *clock) now() time.Time {

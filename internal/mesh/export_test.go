@@ -23,3 +23,9 @@ func DecodeOrder(data []byte) error {
 	_, err := decodeOrder(data, 1, "c")
 	return err
 }
+
+// NewClock is the clock that a Network carries on.
+func NewClock(own func() time.Time) (now func() time.Time, set func(server, before, after time.Time)) {
+	c := &clock{own: own}
+	return c.now, c.set
+}

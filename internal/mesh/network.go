@@ -158,7 +158,7 @@ type Network struct {
 	failure error    // why it is nil
 	inboxes Inboxes  // as the server has them
 	agents  map[*Agent]struct{}
-	listed  map[string]seat // see lastSeats; by GUID
+	roll    *roll // of the last look at all entries; nil before
 	closing bool
 }
 
@@ -364,7 +364,7 @@ func (n *Network) ensureAll(ctx context.Context, b *bus.Bus) error {
 	}
 	n.queue.forget()
 	n.mu.Lock()
-	n.listed = nil // the server may be another one, with other revisions
+	n.roll = nil // the server may be another one, with other revisions
 	n.mu.Unlock()
 	return n.askTime(ctx, b)
 }

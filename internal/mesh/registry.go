@@ -17,6 +17,8 @@ type seat struct {
 	Entry
 	revision uint64
 	seen     time.Time // when the server stored it
+	beat     time.Time // LastHeartbeat
+	raw      []byte    // as it is stored; only in a roll
 }
 
 func (n *Network) entryCell(guid string) cell {
@@ -34,61 +36,7 @@ func (n *Network) seat(ctx context.Context, b *bus.Bus, guid string) (*seat, err
 		n.log.Debug("an entry of the registry is skipped: it does not match the schema", "guid", guid, "error", err)
 		return nil, nil
 	}
-	return &seat{e, v.revision, v.time}, nil
-}
-
-// seats returns all valid entries, each with its GUID as the key.
-func (n *Network) seats(ctx context.Context, b *bus.Bus) ([]seat, error) {
-	byGUID := map[string]seat{}
-	known := n.lastSeats()
-	prefix := bucketKeys + n.cfg.Bucket + "."
-	err := scan(ctx, b, n.registryStream(), prefix+"*", 1, func(s stored) bool {
-		guid := strings.TrimPrefix(s.subject, prefix)
-		if isMark(s.header) {
-			delete(byGUID, guid)
-			return true
-		}
-		if k, ok := known[guid]; ok && k.revision == s.sequence {
-			byGUID[guid] = k
-			return true
-		}
-		e, err := decodeEntry(s.data)
-		if err == nil && e.GUID != guid {
-			err = fmt.Errorf("it names the GUID %s", quote(e.GUID))
-		}
-		if err != nil {
-			n.log.Debug("an entry of the registry is skipped", "guid", guid, "error", err)
-			return true
-		}
-		byGUID[guid] = seat{e, s.sequence, s.time}
-		return true
-	})
-	if err != nil {
-		return nil, err
-	}
-	n.mu.Lock()
-	n.listed = byGUID
-	n.mu.Unlock()
-	all := make([]seat, 0, len(byGUID))
-	for _, s := range byGUID {
-		all = append(all, s)
-	}
-	// Most recently active first (REQ-TOOL-DISCOVER-005).
-	slices.SortFunc(all, func(x, y seat) int {
-		if c := parseTime(y.LastHeartbeat).Compare(parseTime(x.LastHeartbeat)); c != 0 {
-			return c
-		}
-		return strings.Compare(x.GUID, y.GUID)
-	})
-	return all, nil
-}
-
-// lastSeats are the entries of the last look at all: what has not changed since
-// need not be validated again. Nobody writes to the map.
-func (n *Network) lastSeats() map[string]seat {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.listed
+	return &seat{Entry: e, revision: v.revision, seen: v.time, beat: parseTime(e.LastHeartbeat)}, nil
 }
 
 func (n *Network) liveness(s seat) Liveness {

@@ -1,0 +1,31 @@
+package mesh_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/internal/mesh"
+)
+
+// A server's answer that took seconds says less of the time than one that came
+// at once.
+func TestASlowAnswerDoesNotSpoilTheClock(t *testing.T) {
+	own := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	server := own.Add(time.Hour)
+	now, set := mesh.NewClock(func() time.Time { return own })
+	check := func(want time.Time) {
+		t.Helper()
+		if got := now(); !got.Equal(want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+	check(own)
+	set(server, own, own.Add(10*time.Second)) // better than none
+	check(server.Add(-5 * time.Second))
+	set(server, own, own)
+	check(server)
+	set(server, own.Add(-4*time.Second), own) // the answer was suspended on its way
+	check(server)
+	set(server.Add(time.Minute), own, own.Add(20*time.Millisecond)) // somebody has set the server's clock
+	check(server.Add(time.Minute - 10*time.Millisecond))
+}
