@@ -19,6 +19,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/parleyhub/parley/internal/broadcast"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -63,7 +64,7 @@ type Space struct {
 	ids      string // begins the ids of this process's messages
 	sent     atomic.Uint64
 	outbox   outbox
-	news     broadcast
+	news     broadcast.Signal
 	ears     ears
 	readers  readers
 
@@ -99,7 +100,6 @@ func Open(cfg Config) *Space {
 		tried:   make(chan struct{}),
 	}
 	s.outbox.init()
-	s.news.init()
 	s.done.Go(func() { s.run(ctx) })
 	return s
 }
@@ -124,14 +124,14 @@ func (s *Space) run(ctx context.Context) {
 		case <-s.outbox.pushed:
 		case <-rest.C:
 			if s.ears.rest() {
-				s.news.send()
+				s.news.Send()
 			}
 		case status := <-changes:
 			s.log.Info("connection to the bus", "status", status.String())
 			if status == nats.CONNECTED {
 				s.forgetEnsured()
 				s.ensureAll(ctx)
-				s.news.send()
+				s.news.Send()
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (s *Space) attach(b *bus.Bus) {
 	s.mu.Lock()
 	s.bus, s.failure = b, nil
 	s.mu.Unlock()
-	s.news.send()
+	s.news.Send()
 }
 
 // Tried is closed when the first attempt to reach the bus has ended, either way.
@@ -186,7 +186,7 @@ func (s *Space) listen() {
 	if b == nil {
 		return // attach wakes who waits
 	}
-	if err := s.ears.open(b, s.cfg.Namespace+".*", s.news.send); err != nil {
+	if err := s.ears.open(b, s.cfg.Namespace+".*", s.news.Send); err != nil {
 		s.log.Error("new messages cannot be followed", "error", err)
 	}
 }

@@ -6,7 +6,7 @@ var Decode = decode
 // Rest is what happens every minute.
 func (s *Space) Rest() {
 	if s.ears.rest() {
-		s.news.send()
+		s.news.Send()
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/parleyhub/parley/internal/broadcast"
 )
 
 // MaxQueued is how many messages wait for the bus at most (REQ-REL-004).
@@ -27,12 +29,11 @@ type outbox struct {
 	mu      sync.Mutex
 	entries []*entry
 	dropped int
-	empty   broadcast // sent when the last entry has gone
+	empty   broadcast.Signal // sent when the last entry has gone
 }
 
 func (o *outbox) init() {
 	o.pushed = make(chan struct{}, 1)
-	o.empty.init()
 }
 
 // push appends e and returns the entry that had to go for it, if any.
@@ -72,7 +73,7 @@ func (o *outbox) remove(e *entry) {
 	}
 	if len(o.entries) == 0 {
 		o.entries = nil
-		o.empty.send()
+		o.empty.Send()
 	}
 }
 
@@ -85,7 +86,7 @@ func (o *outbox) counts() (queued, dropped int) {
 // drained waits until the queue is empty or ctx ends.
 func (o *outbox) drained(ctx context.Context) {
 	for {
-		empty := o.empty.wait()
+		empty := o.empty.Wait()
 		if o.head() == nil {
 			return
 		}

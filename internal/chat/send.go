@@ -197,7 +197,7 @@ func apart(then, now time.Time) time.Duration {
 func (s *Space) settle(e *entry, seq uint64) {
 	e.seq = seq
 	close(e.stored)
-	s.news.send() // the connection may not echo it
+	s.news.Send() // the connection may not echo it
 }
 
 // find looks for e among what was stored since its first attempt. An attempt

@@ -91,7 +91,7 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 // Changed returns a channel that is closed when there may be something new in
 // any of the channels: look after the call, and call it again each time.
 func (s *Space) Changed() <-chan struct{} {
-	changed := s.news.wait()
+	changed := s.news.Wait()
 	s.listen()
 	return changed
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/parleyhub/parley/internal/broadcast"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -73,8 +74,8 @@ type Agent struct {
 	identity *identity
 	log      *slog.Logger
 	reused   bool
-	unlisted bool      // it has no entry in the registry
-	mail     broadcast // there may be new mail
+	unlisted bool             // it has no entry in the registry
+	mail     broadcast.Signal // there may be new mail
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -153,7 +154,6 @@ func (n *Network) newAgent(id *identity, r Registration) *Agent {
 		turn:     make(chan struct{}, 1),
 	}
 	a.turn <- struct{}{}
-	a.mail.init()
 	now := timestamp(n.clock.now())
 	a.entry = Entry{GUID: id.guid, Hostname: n.cfg.Hostname, Status: Active, RegisteredAt: now, LastHeartbeat: now}
 	a.describe(r)
@@ -434,7 +434,7 @@ func (a *Agent) leave(why *Error) {
 	a.net.mu.Lock()
 	delete(a.net.agents, a)
 	a.net.mu.Unlock()
-	a.mail.send()
+	a.mail.Send()
 }
 
 func (a *Agent) startHeartbeat() {
@@ -508,7 +508,7 @@ func (a *Agent) live(ctx context.Context) {
 			delete(a.net.agents, a)
 			a.net.mu.Unlock()
 			unlock(a.identity.lock)
-			a.mail.send()
+			a.mail.Send()
 			return
 		default:
 			failures++

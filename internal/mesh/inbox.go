@@ -176,7 +176,7 @@ func (a *Agent) delivered(ctx context.Context, b *bus.Bus, m *nats.Msg) {
 	} else if err := a.receipt(ctx, b, mail, Delivered); err != nil && ctx.Err() == nil {
 		a.log.Debug("a receipt was not written", "error", err)
 	}
-	a.mail.send()
+	a.mail.Send()
 }
 
 // deliverWaiting notes the mail that came while the agent was away.
@@ -197,5 +197,5 @@ func (a *Agent) deliverWaiting(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		a.log.Warn("the inbox could not be looked through", "error", fmt.Errorf("after connecting: %w", err))
 	}
-	a.mail.send()
+	a.mail.Send()
 }

@@ -344,7 +344,7 @@ func (a *Agent) Wait(ctx context.Context, s Selection) (mail []Mail, more bool, 
 	poll := time.NewTicker(mailPoll)
 	defer poll.Stop()
 	for {
-		changed, online := a.mail.wait(), a.net.news.wait()
+		changed, online := a.mail.Wait(), a.net.news.Wait()
 		mail, more, err = a.Read(ctx, s)
 		if len(mail) > 0 || (err != nil && !isConnection(err)) {
 			return mail, more, err

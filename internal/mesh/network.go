@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/broadcast"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -144,7 +145,7 @@ type Network struct {
 	cfg      Config
 	log      *slog.Logger
 	clock    clock
-	news     broadcast // something may have changed
+	news     broadcast.Signal // something may have changed
 	queue    queues
 	outbox   outbox
 	refusals refusals
@@ -176,7 +177,6 @@ func Open(cfg Config) *Network {
 			Remedy: "It is being tried; try again in a moment."},
 		agents: map[*Agent]struct{}{},
 	}
-	n.news.init()
 	n.outbox.init()
 	n.done.Go(n.run)
 	if cfg.DialLocal != nil {
@@ -213,7 +213,7 @@ func (n *Network) run() {
 				if err := n.ensureAll(n.ctx, b); err != nil && n.ctx.Err() == nil {
 					n.log.Error("the agents' network is not ready", "error", err)
 				}
-				n.news.send()
+				n.news.Send()
 			}
 		}
 	}
@@ -235,7 +235,7 @@ func (n *Network) connect() (*bus.Bus, bool) {
 			n.mu.Lock()
 			n.bus, n.failure = b, nil
 			n.mu.Unlock()
-			n.news.send()
+			n.news.Send()
 			return b, true
 		}
 		if n.ctx.Err() != nil {
@@ -249,7 +249,7 @@ func (n *Network) connect() (*bus.Bus, bool) {
 		n.mu.Lock()
 		n.failure = err
 		n.mu.Unlock()
-		n.news.send()
+		n.news.Send()
 		pause(n.ctx, wait)
 	}
 }
@@ -282,7 +282,7 @@ func (n *Network) connected() (*bus.Bus, error) {
 // ends first.
 func (n *Network) Ready(ctx context.Context) error {
 	for {
-		changed := n.news.wait()
+		changed := n.news.Wait()
 		_, err := n.connected()
 		if err == nil || errors.Is(err, errClosed) {
 			return err
@@ -340,7 +340,7 @@ func (n *Network) Close(ctx context.Context) error {
 	n.mu.Unlock()
 	n.stop()
 	n.done.Wait()
-	n.news.send()
+	n.news.Send()
 	n.closeOutbox(ctx)
 	n.mu.Lock()
 	b := n.bus

@@ -126,7 +126,7 @@ func (a *Agent) enqueue(ctx context.Context, recipient string, p mailPayload) (S
 // Network is closed.
 func (n *Network) forward() {
 	for attempt := 1; ; {
-		changed := n.news.wait()
+		changed := n.news.Wait()
 		err := n.forwardAll(n.ctx)
 		if err == nil {
 			attempt = 1
