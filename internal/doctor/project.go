@@ -34,7 +34,7 @@ func (p Patient) project(ctx context.Context) []Finding {
 	findings := []Finding{p.describeProject()}
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
 	defer cancel()
-	b, err := p.channelBus(ctx)
+	b, err := p.dial(ctx, busfinder.ForProject(p.Project))
 	if err != nil {
 		return append(findings, p.describeBusError(err))
 	}
@@ -42,9 +42,8 @@ func (p Patient) project(ctx context.Context) []Finding {
 	return append(findings, p.describeChannelBus(ctx, b), p.channels(ctx, b))
 }
 
-// channelBus reaches the bus that an MCP server would use, without starting a hub.
-func (p Patient) channelBus(ctx context.Context) (*bus.Bus, error) {
-	finder := busfinder.ForProject(p.Project)
+// dial reaches a bus that an MCP server would use, without starting a hub.
+func (p Patient) dial(ctx context.Context, finder busfinder.Config) (*bus.Bus, error) {
 	finder.Autostart = false
 	finder.Logger = slog.New(slog.DiscardHandler)
 	finder.Hub = func() (*config.Loaded, error) { return p.Config, p.Err }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,8 +18,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/doctor"
 	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/mesh"
 )
 
 // visit examines a project with that .mcp-config.json ("" for none) and
@@ -192,4 +195,56 @@ func TestWithoutAProjectNothingIsSaidOfOne(t *testing.T) {
 			t.Errorf("got %+v", f)
 		}
 	}
+}
+
+// The agents' network has a bus of its own, and a word of its own.
+func TestTheAgentsNetwork(t *testing.T) {
+	data := place(t, "")
+	for _, f := range visit(t, data, "", nil) {
+		if f.Check == "network" {
+			t.Errorf("the network is off, and got %+v", f)
+		}
+	}
+	local := `{"crossComputer": {"local": true}}`
+	expect(t, visit(t, data, local, nil), "network", doctor.OK, "the first agent's MCP server starts it")
+	expect(t, visit(t, data, local, map[string]string{"NATS_MCP_AUTOSTART": "0"}), "network", doctor.Failure, "parley start")
+	hub(t, data)
+	expect(t, visit(t, data, local, nil), "network", doctor.OK, "the hub's bus answers, and nobody has used it yet")
+}
+
+func TestTheAgentsNetworkOnACluster(t *testing.T) {
+	data := place(t, "")
+	srv := stock(t, server.Options{JetStream: true})
+	cluster := func(url, more string) string {
+		return fmt.Sprintf(`{"crossComputer": {"enabled": true, "acknowledgment": "I understand the security implications", "natsClusterUrls": [%q]%s}}`, url, more)
+	}
+	closed := freePort(t)
+	expect(t, visit(t, data, cluster("nats://"+closed, `, "tlsRequired": false`), nil), "network", doctor.Failure, closed)
+	expect(t, visit(t, data, cluster(srv.ClientURL(), ""), nil), "network", doctor.Failure, "TLS")
+	file := cluster(srv.ClientURL(), `, "tlsRequired": false`)
+	expect(t, visit(t, data, file, nil), "network", doctor.Warning, "nobody has used it yet; without TLS")
+	n := mesh.Open(mesh.Config{ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(srv.ClientURL()), Logger: slog.New(slog.DiscardHandler)})
+	}})
+	defer n.Close(context.Background()) //nolint:errcheck // the test's
+	if err := n.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a, err := n.Register(t.Context(), mesh.Registration{Handle: "w", AgentType: "worker", Capabilities: []string{"go"}, Scope: mesh.ScopeProject})
+	if err == nil {
+		_, err = a.Submit(t.Context(), mesh.Submission{Capability: "go", Offer: mesh.Offer{TaskID: "T1", Description: "x"}})
+	}
+	var claim *mesh.Claim
+	if err == nil {
+		claim, err = a.Claim(t.Context(), nil)
+	}
+	if err == nil {
+		_, err = a.Reject(t.Context(), "T1", claim.Token, "no", true)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	findings := visit(t, data, file, nil)
+	expect(t, findings, "network", doctor.Warning, "1 agents are live and 0 offline; 1 items of work are in the dead letters")
+	expect(t, findings, "network", doctor.Warning, "parley network dead-letters")
 }

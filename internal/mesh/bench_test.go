@@ -3,10 +3,12 @@ package mesh_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"log/slog"
-	"runtime"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -217,22 +219,61 @@ func BenchmarkWork(b *testing.B) {
 	}
 }
 
-// What a thousand registered agents take of the hub's memory, with a shared
-// stream of mail.
+// Streams put away what they hold after ten seconds, the runtime what it has freed
+// within some minutes.
+var idleFor = flag.Duration("idle-for", 15*time.Second, "how long agents are idle before the hub's memory is measured")
+
+// What a thousand registered agents, each with a connection of its own, take of a
+// hub's resident memory while they only beat.
 func BenchmarkIdleAgents(b *testing.B) {
-	for b.Loop() {
-		cfg := embedded(b, bus.DurabilityCommit)
-		cfg.Inboxes = mesh.InboxesShared
-		open(b, cfg)
-		before := heap()
-		populate(b, cfg, 1000)
-		b.ReportMetric(float64(heap()-before)/1e6, "MB")
+	const agents, atOnce = 1000, 16
+	for _, inboxes := range []mesh.Inboxes{mesh.InboxesPerAgent, mesh.InboxesShared} {
+		b.Run(string(inboxes), func(b *testing.B) {
+			for b.Loop() {
+				at, pid := startHub(b)
+				config := func(i int) mesh.Config {
+					cfg := killConfig(at, "host")
+					cfg.ProjectPath, cfg.CollectInterval, cfg.Inboxes = fmt.Sprint("/p/", i), 0, inboxes
+					return cfg
+				}
+				first := open(b, config(0))
+				before := resident(b, pid())
+				var lanes sync.WaitGroup
+				for lane := range atOnce {
+					lanes.Go(func() {
+						for i := lane; i < agents; i += atOnce {
+							n := mesh.Open(config(i))
+							b.Cleanup(func() { shut(b, n) })
+							if err := n.Ready(b.Context()); err != nil {
+								b.Error(err)
+							} else if _, err := n.Register(b.Context(), worker("go")); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				lanes.Wait()
+				<-time.After(*idleFor)
+				if d, err := first.Agents(b.Context(), mesh.Filter{}); err != nil || d.Total != agents {
+					b.Errorf("%d agents: %v", d.Total, err)
+				}
+				b.ReportMetric(before, "MB-before")
+				b.ReportMetric(resident(b, pid()), "MB")
+			}
+		})
 	}
 }
 
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapInuse + m.StackInuse)
+// resident is a process's memory, in MB.
+func resident(b *testing.B, pid int) float64 {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Skipf("resident memory is read from /proc: %v", err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	var kib float64
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		b.Fatal(err)
+	}
+	return kib * 1024 / 1e6
 }

@@ -336,8 +336,9 @@ func stockVictim(t *testing.T) victim {
 	}}
 }
 
-// hubVictim is a hub with the embedded bus. Its users start it again.
-func hubVictim(t *testing.T) victim {
+// startHub returns the directory where a hub with the embedded bus is, which its
+// users start and start again, and says which process it is, 0 for none.
+func startHub(t testing.TB) (dir string, pid func() int) {
 	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
 	if err != nil {
 		t.Fatal(err)
@@ -357,13 +358,18 @@ func hubVictim(t *testing.T) victim {
 			t.Error(err)
 		}
 	})
-	pid := func() int {
+	return dir, func() int {
 		info, running, err := daemon.Running(dir)
 		if err != nil || !running {
 			return 0 // it is just coming back
 		}
 		return info.PID
 	}
+}
+
+// hubVictim is a hub with the embedded bus.
+func hubVictim(t *testing.T) victim {
+	dir, pid := startHub(t)
 	return victim{at: dir, workersAt: dir, dial: killDial(dir), faults: map[string]func(){
 		"hub killed": func() {
 			if p, err := os.FindProcess(pid()); err == nil && p.Pid > 0 {
