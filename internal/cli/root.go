@@ -167,9 +167,9 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.agentsCommand(), a.swarmCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand())
+	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.agentsCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand())
 	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand())
-	add(groupSetup, a.doctorCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
+	add(groupSetup, a.doctorCommand(), a.configCommand(), a.manCommand(), a.demoCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)

@@ -1,0 +1,286 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/loop"
+	"github.com/parleyhub/parley/ralph"
+	"github.com/parleyhub/parley/telemetry/audit"
+)
+
+func (a *app) loopCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "loop",
+		Short: "Work through a task list, item by item",
+		Long: "Gives the items of a task list to an agent or a swarm, one after the other, checks each\n" +
+			"with a command of yours, tries again with what the check said, and ticks what is done.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return usage("there is no command %q; there are run, status and stop", "loop "+args[0])
+		},
+		Args: cobra.ArbitraryArgs,
+	}
+	cmd.AddCommand(a.loopRunCommand(), a.loopStatusCommand(), a.loopStopCommand())
+	return cmd
+}
+
+type loopFlags struct {
+	agent    string
+	swarm    []string
+	dir      string
+	attempts int
+	limit    time.Duration
+	noStart  bool
+}
+
+func (a *app) loopRunCommand() *cobra.Command {
+	var f loopFlags
+	cmd := &cobra.Command{
+		Use:   "run LIST [-- CHECK...]",
+		Short: "Work through a list until nothing is left to do",
+		Long: `Work through a list until nothing is left to do: Markdown with check boxes ("- [ ] do
+this"), or JSON ([{"task":"do this"}]). What stands behind -- is run after each attempt,
+without a shell: the item is done when it exits with 0. Without it every answer is good.
+
+Ctrl-C or "loop stop" stop the loop; run it again and it goes on where it was, also after
+it was killed. What an agent works on meanwhile goes on.`,
+		Example: "  " + a.name + ` loop run TODO.md --agent claude-code --dir . -- go test ./...
+  ` + a.name + ` loop run TODO.json --swarm codex,gemini --attempts 5`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if at := cmd.ArgsLenAtDash(); at >= 0 {
+				args = args[:at]
+			}
+			return exactly("LIST")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runLoop(cmd.Context(), f, args[0], args[1:]) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.agent, "agent", "", "the agent that does the items")
+	flags.StringSliceVar(&f.swarm, "swarm", nil, "the agents that do the items as a swarm: who fails is replaced")
+	flags.StringVar(&f.dir, "dir", "", "the directory that the agent and the check work in")
+	flags.IntVar(&f.attempts, "attempts", ralph.DefaultMaxAttempts, "how often an item is tried")
+	flags.DurationVar(&f.limit, "check-timeout", loop.DefaultCheckTime, "how long the check may take")
+	flags.BoolVar(&f.noStart, "no-start", false, "fail where no hub runs instead of starting one")
+	cmd.MarkFlagsMutuallyExclusive("agent", "swarm")
+	cmd.MarkFlagsMutuallyExclusive("swarm", "dir")
+	a.complete(cmd, "agent", agentIDs)
+	a.complete(cmd, "swarm", agentIDs)
+	return cmd
+}
+
+func (a *app) runLoop(ctx context.Context, f loopFlags, path string, check []string) (err error) {
+	if f.agent == "" && len(f.swarm) == 0 {
+		return usage("say who does the items, with --agent or --swarm")
+	}
+	if f.attempts < 1 || f.limit <= 0 {
+		return usage("--attempts and --check-timeout must be more than 0")
+	}
+	list, err := ralph.Open(path)
+	if err != nil {
+		return usage("%v", err)
+	}
+	if f.dir != "" {
+		if f.dir, err = filepath.Abs(f.dir); err != nil {
+			return usage("--dir: %v", err)
+		}
+	}
+	place, err := a.loopPlace(path)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := a.interruptible(ctx)
+	defer cancel()
+	c, err := a.connectOrStart(ctx, f.noStart)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	log, err := audit.Open(filepath.Join(place, "audit"), audit.Options{MaxFileSize: 4 << 20, MaxFiles: 8})
+	if err != nil {
+		return loopFailure(err)
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	o := ralph.Options{
+		List: list, StateFile: filepath.Join(place, "state.json"), MaxAttempts: f.attempts, Dispatcher: &loop.Swarm{Hub: c, Agents: f.swarm},
+		Record: func(s ralph.Step) error {
+			a.printStep(s)
+			return log.Append(s.Event(), nil)
+		},
+	}
+	if f.agent != "" {
+		o.Dispatcher = &loop.Agent{Hub: c, ID: f.agent, Dir: f.dir}
+	}
+	if len(check) > 0 {
+		o.Validator = &loop.Check{Argv: check, Dir: f.dir, Limit: f.limit}
+	}
+	l, err := ralph.New(o)
+	if err != nil {
+		return err
+	}
+	sum, err := l.Run(ctx)
+	if err != nil {
+		return loopFailure(err)
+	}
+	if a.json() {
+		writeJSON(a.stdout, map[string]any{"kind": "summary", "completed": sum.Completed, "givenUp": append([]string{}, sum.GivenUp...), "open": sum.Open})
+	}
+	if len(sum.GivenUp) > 0 {
+		return &failure{Exit: exitTaskFailed, Kind: "items-given-up", Message: fmt.Sprintf("%d items were given up", len(sum.GivenUp)),
+			Remedy: "see why with: " + a.self() + " loop status " + path}
+	}
+	return nil
+}
+
+// loopFailure is what the user is told of a loop's error.
+func loopFailure(err error) error {
+	var ae *audit.Error
+	switch code := ralph.CodeOf(err); {
+	case errors.Is(err, errInterrupted):
+		return errInterrupted
+	case code == ralph.CodeStopped:
+		return &failure{Exit: exitInterrupted, Kind: "loop-stopped", Message: err.Error(), Remedy: "run the same command again to go on"}
+	case code == ralph.CodeUnavailable:
+		return &failure{Exit: exitUnavailable, Kind: "agents-away", Message: err.Error(), Remedy: "run the same command again when they are there"}
+	case code == ralph.CodeRunning, errors.As(err, &ae) && ae.Code == audit.CodeLocked:
+		return &failure{Exit: exitFailure, Kind: "loop-running", Message: "a loop works through this list already"}
+	}
+	return err
+}
+
+func (a *app) printStep(s ralph.Step) {
+	if a.json() {
+		writeJSON(a.stdout, s)
+		return
+	}
+	line := fmt.Sprintf("%-10s %s", s.Kind, oneLine(s.Text))
+	if s.Attempt > 1 {
+		line += fmt.Sprintf(" (attempt %d)", s.Attempt)
+	}
+	if s.Detail != "" {
+		line += ": " + oneLine(s.Detail)
+	}
+	if width := columns(a.stdout); width > 1 {
+		line = fit(line, width-1)
+	}
+	fmt.Fprintln(a.stdout, line)
+}
+
+// loopPlace is where the state of a list's loop is: in the data directory, named
+// after where the list is.
+func (a *app) loopPlace(path string) (string, error) {
+	cfg, err := a.load()
+	if err != nil {
+		return "", err
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", usage("%v", err)
+	}
+	if real, err := filepath.EvalSymlinks(absolute); err == nil {
+		absolute = real
+	}
+	sum := sha256.Sum256([]byte(absolute))
+	place := filepath.Join(cfg.DataDir, "loops", hex.EncodeToString(sum[:8]))
+	if err := os.MkdirAll(place, 0o700); err != nil {
+		return "", fmt.Errorf("the loop's state has no directory: %w", err)
+	}
+	return place, nil
+}
+
+func (a *app) loopStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status LIST",
+		Short: "Show how far the loop of a list is, and why items failed",
+		Args:  exactly("LIST"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			place, err := a.loopPlace(args[0])
+			if err != nil {
+				return err
+			}
+			file := filepath.Join(place, "state.json")
+			state, err := ralph.ReadState(file)
+			if err != nil {
+				return err
+			}
+			running, err := ralph.Running(file)
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				writeJSON(a.stdout, map[string]any{"running": running, "current": state.Current, "items": state.Items, "state": file, "audit": filepath.Join(place, "audit")})
+				return nil
+			}
+			a.printLoop(state, running)
+			return nil
+		},
+	}
+}
+
+func (a *app) printLoop(state *ralph.State, running bool) {
+	word := "No loop works through this list now."
+	if running {
+		word = "A loop works through this list."
+	}
+	fmt.Fprintln(a.stdout, word)
+	if len(state.Items) == 0 {
+		return
+	}
+	t := table{headings: []string{"STATUS", "ATTEMPT", "SINCE", "ITEM", "FAILURE"}, paint: a.paintFirst}
+	for _, id := range sortedItems(state) {
+		p := state.Items[id]
+		t.add(string(p.Status), fmt.Sprint(p.Attempt), ago(time.Now(), p.Since), fit(oneLine(p.Text), 50), p.Failure)
+	}
+	t.write(a.stdout, a.style)
+}
+
+// sortedItems are the ids of a state's items, the longest unchanged first.
+func sortedItems(s *ralph.State) []string {
+	return slices.SortedFunc(maps.Keys(s.Items), func(x, y string) int {
+		return cmp.Or(s.Items[x].Since.Compare(s.Items[y].Since), cmp.Compare(x, y))
+	})
+}
+
+func (a *app) loopStopCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stop LIST",
+		Short: "Stop the loop of a list; run goes on where it was",
+		Args:  exactly("LIST"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			place, err := a.loopPlace(args[0])
+			if err != nil {
+				return err
+			}
+			file := filepath.Join(place, "state.json")
+			running, err := ralph.Running(file)
+			if err == nil {
+				err = ralph.Stop(file)
+			}
+			if err != nil {
+				return err
+			}
+			switch {
+			case a.json():
+				writeJSON(a.stdout, map[string]bool{"stopping": running})
+			case running:
+				fmt.Fprintln(a.stdout, "The loop stops.")
+			default:
+				fmt.Fprintln(a.stdout, "No loop works through this list.")
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,88 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func (p place) list(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(p.dir, "TODO.md")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLoopRunWorksThroughAList(t *testing.T) {
+	p := newPlace(t)
+	p.hub(t)
+	path := p.list(t, "# To do\n- [ ] say one\n- [ ] say two\n")
+	flag := filepath.Join(p.dir, "flag") // the check passes from the second time on
+	o := p.run(t, "loop", "run", path, "--agent", "words", "--", "/bin/sh", "-c", `test -e "$1" || { touch "$1"; echo the flag is missing; exit 1; }`, "check", flag)
+	for _, part := range []string{"failed     say one", "the flag is missing", "completed  say one (attempt 2)", "completed  say two", "finished"} {
+		if !strings.Contains(o.stdout, part) {
+			t.Errorf("no %q in %+v", part, o)
+		}
+	}
+	data, err := os.ReadFile(path)
+	if err != nil || string(data) != "# To do\n- [x] say one\n- [x] say two\n" || o.code != 0 {
+		t.Errorf("%v, %q, %+v", err, data, o)
+	}
+	if o := p.run(t, "loop", "status", path); o.code != 0 || !strings.Contains(o.stdout, "No loop works") || strings.Count(o.stdout, "completed") != 2 {
+		t.Errorf("%+v", o)
+	}
+	if o := p.run(t, "loop", "stop", path); o.code != 0 || !strings.Contains(o.stdout, "No loop works") {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestLoopRunGivesUp(t *testing.T) {
+	p := newPlace(t)
+	p.hub(t)
+	path := p.list(t, "- [ ] x\n")
+	if o := p.run(t, "loop", "run", path, "--swarm", "words", "--attempts", "2", "--", "false"); o.code != 5 || !strings.Contains(o.stderr, "1 items were given up") {
+		t.Errorf("%+v", o)
+	}
+	if o := p.run(t, "loop", "status", path, "--format", "json"); !strings.Contains(o.stdout, `"given-up"`) || !strings.Contains(o.stdout, "exited with 1") {
+		t.Errorf("%+v", o)
+	}
+	for _, tt := range []struct {
+		code int
+		part string
+		args []string
+	}{
+		{2, "missing LIST", []string{"--agent", "words"}},
+		{2, "who does the items", []string{path}},
+		{2, "cannot be found", []string{path + "x", "--agent", "words"}},
+		{2, "more than 0", []string{path, "--agent", "words", "--attempts", "0"}},
+		{9, "nobody", []string{p.list(t, "- [ ] y\n"), "--agent", "nobody"}},
+	} {
+		if o := p.run(t, append([]string{"loop", "run"}, tt.args...)...); o.code != tt.code || !strings.Contains(o.stderr, tt.part) {
+			t.Errorf("%q: %+v, want %d with %q", tt.args, o, tt.code, tt.part)
+		}
+	}
+}
+
+func TestDemo(t *testing.T) {
+	p := newPlace(t)
+	o := p.run(t, "demo", "--pace", "0s")
+	for _, part := range []string{"joined", "accepted", "titan dies", "venus.count", "5 chapters, 50 words"} {
+		if !strings.Contains(o.stdout, part) {
+			t.Errorf("no %q in %+v", part, o)
+		}
+	}
+	if o.code != 0 {
+		t.Errorf("%+v", o)
+	}
+	if o := p.run(t, "demo", "--pace", "0s", "--format", "json"); o.code != 0 || !strings.Contains(o.stdout, `{"kind":"finished"`) {
+		t.Errorf("%+v", o)
+	}
+	if o := p.run(t, "demo", "--pace", "1h"); o.code != 2 {
+		t.Errorf("%+v", o)
+	}
+}

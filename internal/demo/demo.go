@@ -1,0 +1,318 @@
+// Package demo shows in one process what agents do with Parley, with agents that
+// need no program and no model: they find each other, negotiate, share a tool, split
+// a job, lose one of them, and finish. All parts but the agents' minds are the real
+// ones.
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley"
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/swarm"
+	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/toolbox"
+)
+
+// Kind is what kind of thing an Event tells.
+type Kind string
+
+// The kinds of events, in the order in which they first come.
+const (
+	Joined    Kind = "joined"    // an agent has a card
+	Found     Kind = "found"     // an agent found others by capability
+	Proposed  Kind = "proposed"  // a task
+	Accepted  Kind = "accepted"  // it
+	Rejected  Kind = "rejected"  // it
+	ToolAdded Kind = "tool"      // an agent offers a tool
+	Working   Kind = "working"   // on a part of the job, told each time it begins
+	Called    Kind = "called"    // an agent used another one's tool
+	Lost      Kind = "lost"      // an agent died
+	Completed Kind = "completed" // a part of the job
+	Finished  Kind = "finished"  // the job, with its result
+)
+
+// Event is one thing that happened.
+type Event struct {
+	Kind    Kind   `json:"kind"`
+	Agent   string `json:"agent"`             // who did it
+	Other   string `json:"other,omitempty"`   // with whom
+	SubTask string `json:"subTask,omitempty"` // about which part
+	Text    string `json:"text"`              // for people
+}
+
+// Options set up a demonstration.
+type Options struct {
+	// Pace is how long a part of the job takes; 0 is no time.
+	Pace time.Duration
+	// Tell is told what happens, one event after the other.
+	Tell func(Event)
+}
+
+// Run plays the demonstration and returns the job's result. It takes about eight
+// times the pace.
+func Run(ctx context.Context, o Options) (result string, err error) {
+	n, err := parley.New(parley.Options{Router: router.Options{Telemetry: telemetry.New(telemetry.Options{})}})
+	if err != nil {
+		return "", err
+	}
+	s := &stage{o: o, node: n, box: toolbox.New(toolbox.Options{Policy: n.Router()}), died: make(chan struct{})}
+	defer func() {
+		s.close()
+		err = errors.Join(err, n.Close(context.WithoutCancel(ctx)))
+	}()
+	for _, act := range []func(context.Context) error{s.join, s.negotiate, s.share} {
+		if err := act(ctx); err != nil {
+			return "", err
+		}
+	}
+	return s.work(ctx)
+}
+
+// stage is where the agents play.
+type stage struct {
+	o    Options
+	node *parley.Node
+	box  *toolbox.Box
+	ends []func() // run backwards
+
+	telling sync.Mutex
+	cast    []*player
+	died    chan struct{} // closed when titan is lost
+	dies    sync.Once
+}
+
+// player is one agent.
+type player struct {
+	id     string
+	skills []string
+	access *parley.Agent
+	neg    *negotiation.Negotiator
+}
+
+func (s *stage) tell(e Event) {
+	s.telling.Lock()
+	defer s.telling.Unlock()
+	if s.o.Tell != nil {
+		s.o.Tell(e)
+	}
+}
+
+func (s *stage) close() {
+	for _, end := range slices.Backward(s.ends) {
+		end()
+	}
+}
+
+func (s *stage) player(id string) *player {
+	return s.cast[slices.IndexFunc(s.cast, func(p *player) bool { return p.id == id })]
+}
+
+// join gives five of the planetary agents their cards, and has sun look for help.
+func (s *stage) join(context.Context) error {
+	for _, p := range []*player{
+		{id: "sun", skills: []string{"lead"}},
+		{id: "venus", skills: []string{"write", "lint"}},
+		{id: "mars", skills: []string{"write"}},
+		{id: "titan", skills: []string{"write"}},
+		{id: "saturn", skills: []string{"review"}},
+	} {
+		card := agent.Card{ID: p.id, Name: strings.ToUpper(p.id), Version: "1.0.0", Tier: agent.PlanetaryTier(p.id), Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}}
+		for _, skill := range p.skills {
+			card.Capabilities = append(card.Capabilities, agent.Capability{ID: skill, Name: skill})
+		}
+		var err error
+		if p.access, err = s.node.Join(card, func(context.Context, *envelope.Envelope) {}); err != nil {
+			return err
+		}
+		if p.neg, err = negotiation.New(s.node.Router(), p.id, negotiation.Options{}); err != nil {
+			return err
+		}
+		s.ends = append(s.ends, func() { _ = p.neg.Close() }) // returns nil
+		s.cast = append(s.cast, p)
+		s.tell(Event{Kind: Joined, Agent: p.id, Text: fmt.Sprintf("%s joins as %v: %s", p.id, card.Tier, strings.Join(p.skills, ", "))})
+	}
+	view, err := s.node.Router().Discover("sun")
+	if err != nil {
+		return err
+	}
+	var found []string
+	for _, card := range view.FindByCapability("write") {
+		found = append(found, card.ID)
+	}
+	slices.Sort(found)
+	s.tell(Event{Kind: Found, Agent: "sun", Text: "sun looks for agents that write, and finds " + strings.Join(found, ", ")})
+	return nil
+}
+
+// negotiate has mars ask venus and then saturn for a review.
+func (s *stage) negotiate(ctx context.Context) error {
+	venus, saturn, mars := s.player("venus"), s.player("saturn"), s.player("mars")
+	stop := venus.neg.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
+		_ = venus.neg.Reject(ctx, p.ID, negotiation.Busy, "saturn") // else it times out
+	})
+	defer stop()
+	stop = saturn.neg.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
+		_ = saturn.neg.Accept(ctx, p.ID, time.Minute) // the same
+	})
+	defer stop()
+	for to := "venus"; ; {
+		asked, err := mars.neg.Propose(ctx, to, negotiation.Terms{
+			TaskDescription: "review my draft", EstimatedComplexity: negotiation.Simple, Deadline: 10 * time.Second,
+		})
+		if err != nil {
+			return err
+		}
+		s.tell(Event{Kind: Proposed, Agent: "mars", Other: to, Text: "mars proposes to " + to + ": review my draft"})
+		p, err := mars.neg.Wait(ctx, asked.ID)
+		switch {
+		case err != nil:
+			return err
+		case p.Status == negotiation.Accepted:
+			s.tell(Event{Kind: Accepted, Agent: to, Other: "mars", Text: to + " accepts"})
+			return nil
+		case p.Status != negotiation.Rejected || p.AlternativeSuggestion == "" || p.AlternativeSuggestion == to:
+			return fmt.Errorf("%s's answer to the proposal is %s", to, p.Status)
+		}
+		s.tell(Event{Kind: Rejected, Agent: to, Other: "mars", Text: fmt.Sprintf("%s is %s and suggests %s", to, p.RejectionReason, p.AlternativeSuggestion)})
+		to = p.AlternativeSuggestion
+	}
+}
+
+type text struct {
+	Text string `json:"text"`
+}
+
+type counted struct {
+	Words int `json:"words"`
+}
+
+// share has venus offer a tool.
+func (s *stage) share(context.Context) error {
+	p, err := s.box.Provider("venus")
+	if err != nil {
+		return err
+	}
+	err = toolbox.AddFunc(p, "count", "Counts the words of a text.", func(_ context.Context, _ *toolbox.Call, in text) (counted, error) {
+		return counted{len(strings.Fields(in.Text))}, nil
+	})
+	if err != nil {
+		return err
+	}
+	s.tell(Event{Kind: ToolAdded, Agent: "venus", Text: "venus offers a tool to all: venus.count"})
+	return nil
+}
+
+// job is what the agents share: five chapters, and a review of all.
+func job() swarm.Plan {
+	plan := swarm.Plan{TaskDescription: "write a short guide to the solar system", RequiredCapabilities: []string{}}
+	for _, about := range []string{"planets", "moons", "comets", "rings", "belts"} {
+		plan.SubTasks = append(plan.SubTasks, swarm.SubTaskPlan{ID: about, Description: "a chapter about " + about, RequiredCapabilities: []string{"write"}})
+	}
+	all := []string{"planets", "moons", "comets", "rings", "belts"}
+	plan.SubTasks = append(plan.SubTasks, swarm.SubTaskPlan{ID: "review", Description: "read all of it", RequiredCapabilities: []string{"review"}, DependsOn: all})
+	return plan
+}
+
+// work splits the job; titan dies over its first chapter.
+func (s *stage) work(ctx context.Context) (string, error) {
+	for _, p := range s.cast[1:] {
+		member := swarm.NewParticipant(s.node.Router(), p.neg, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
+			return s.do(ctx, p, j)
+		}, swarm.ParticipantOptions{})
+		s.ends = append(s.ends, func() { _ = member.Close() }) // returns nil
+	}
+	c := swarm.NewCoordinator(s.node.Router(), s.player("sun").neg, swarm.CoordinatorOptions{})
+	s.ends = append(s.ends, func() { _ = c.Close() }) // returns nil
+	session, err := c.Create(ctx, job())
+	if err != nil {
+		return "", err
+	}
+	if session, err = c.Wait(ctx, session.ID); err != nil {
+		return "", err
+	}
+	var results map[string]string
+	if err := json.Unmarshal(session.Outcome, &results); err != nil {
+		return "", err
+	}
+	s.tell(Event{Kind: Finished, Agent: "sun", Text: fmt.Sprintf("all %d parts are done, each once: %s", len(results), results["review"])})
+	return results["review"], nil
+}
+
+// do is how an agent works on a part.
+func (s *stage) do(ctx context.Context, p *player, j swarm.Job) (json.RawMessage, error) {
+	s.tell(Event{Kind: Working, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " begins " + j.Description})
+	if p.id == "titan" {
+		s.dies.Do(func() {
+			s.tell(Event{Kind: Lost, Agent: p.id, SubTask: j.SubTaskID, Text: "titan dies over it"})
+			p.access.Leave()
+			close(s.died)
+		})
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	select { // nobody takes all the work before titan has its part
+	case <-s.died:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case <-time.After(s.o.Pace):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	draft := "The " + j.SubTaskID + " of the solar system are worth a visit."
+	if j.SubTaskID == "review" {
+		all := make([]string, 0, len(j.Results))
+		for _, r := range j.Results {
+			var chapter string
+			if err := json.Unmarshal(r, &chapter); err != nil {
+				return nil, err
+			}
+			all = append(all, chapter)
+		}
+		draft = strings.Join(all, " ")
+	}
+	words, err := s.count(ctx, p.id, draft)
+	if err != nil {
+		return nil, err
+	}
+	answer := draft
+	if j.SubTaskID == "review" {
+		answer = fmt.Sprintf("%d chapters, %d words, no complaint", len(j.Results), words)
+	}
+	s.tell(Event{Kind: Completed, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " has done " + j.SubTaskID})
+	return json.Marshal(answer)
+}
+
+// count uses venus's tool, as any agent may.
+func (s *stage) count(ctx context.Context, who, draft string) (int, error) {
+	arguments, err := json.Marshal(text{draft})
+	if err != nil {
+		return 0, err
+	}
+	result, err := s.box.Call(ctx, who, "venus.count", arguments, nil)
+	if err != nil {
+		return 0, err
+	}
+	raw, err := json.Marshal(result.StructuredContent)
+	if err != nil {
+		return 0, err
+	}
+	var c counted
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return 0, err
+	}
+	s.tell(Event{Kind: Called, Agent: who, Other: "venus", Text: fmt.Sprintf("%s calls venus.count: %d words", who, c.Words)})
+	return c.Words, nil
+}

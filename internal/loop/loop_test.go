@@ -1,0 +1,111 @@
+//go:build unix
+
+package loop_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/jsonrpc"
+	"github.com/parleyhub/parley/internal/loop"
+	"github.com/parleyhub/parley/ralph"
+	"github.com/parleyhub/parley/swarm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestACheckPassesByItsExitCodeAndItsOutputIsBounded(t *testing.T) {
+	for _, tt := range []struct {
+		script string
+		ok     bool
+		report string
+	}{
+		{"exit 0", true, ""},
+		{"echo red; echo why >&2; exit 3", false, "red\n\nwhy"},
+		{"kill -9 $$", false, "ended by"},
+		{"head -c 1000000 /dev/zero | tr '\\0' x; echo end; exit 1", false, "end\n"},
+		{"sleep 600", false, "took longer"},
+	} {
+		c := loop.Check{Argv: []string{"/bin/sh", "-c", tt.script}, Limit: 2 * time.Second, Output: 100}
+		v, err := c.Validate(t.Context(), ralph.Job{}, ralph.Outcome{})
+		if err != nil || v.OK != tt.ok || !strings.Contains(v.Report, tt.report) || len(v.Report) > 200 {
+			t.Errorf("%q: %+v, %v", tt.script, v, err)
+		}
+	}
+	c := loop.Check{Argv: []string{"parley-no-such-program"}}
+	if _, err := c.Validate(t.Context(), ralph.Job{}, ralph.Outcome{}); ralph.CodeOf(err) != ralph.CodeValidator {
+		t.Error(err)
+	}
+}
+
+// standIn answers with what it has.
+type standIn struct {
+	loop.Hub
+	states []dialect.TaskState // of the task, one a look; the last for ever
+	swarms []swarm.Session
+	err    error
+}
+
+func (h *standIn) Send(context.Context, dialect.SendParams) (*dialect.Task, error) {
+	return h.Task(context.Background(), "t1")
+}
+
+func (h *standIn) Task(context.Context, string) (*dialect.Task, error) {
+	if h.err != nil {
+		return nil, h.err
+	}
+	state := h.states[0]
+	if len(h.states) > 1 {
+		h.states = h.states[1:]
+	}
+	text := "said"
+	return &dialect.Task{ID: "t1", Status: dialect.TaskStatus{State: state, Message: &dialect.Message{Parts: []dialect.Part{{Text: &text}}}}}, nil
+}
+
+func (h *standIn) CreateSwarm(context.Context, swarm.Plan) (*swarm.Session, error) {
+	return &swarm.Session{ID: "s1"}, h.err
+}
+
+func (h *standIn) AwaitSwarm(context.Context, string, uint64) (*swarm.Session, error) {
+	s := h.swarms[0]
+	h.swarms = h.swarms[1:]
+	return &s, nil
+}
+
+func TestAnAgentsTaskIsAwaited(t *testing.T) {
+	for state, part := range map[dialect.TaskState]string{dialect.StateCompleted: "", dialect.StateFailed: "failed: said", dialect.StateInputRequired: "input-required"} {
+		a := &loop.Agent{Hub: &standIn{states: []dialect.TaskState{dialect.StateWorking, state}}, ID: "codex"}
+		ref := ""
+		out, err := a.Dispatch(t.Context(), ralph.Job{}, func(r string) error { ref = r; return nil })
+		if ref != "t1" || (part == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), part) || err == nil && out.Text != "said" {
+			t.Errorf("%s: %q, %+v, %v", state, ref, out, err)
+		}
+	}
+	for err, code := range map[error]ralph.Code{
+		client.ErrNotRunning: ralph.CodeUnavailable,
+		jsonrpc.NewError(dialect.CodeTaskNotFound, "gone", jsonrpc.Details{}):     ralph.CodeLost,
+		jsonrpc.NewError(dialect.CodeAgentUnavailable, "away", jsonrpc.Details{}): ralph.CodeUnavailable,
+	} {
+		a := &loop.Agent{Hub: &standIn{err: err}}
+		if _, got := a.Resume(t.Context(), ralph.Job{}, "t1"); ralph.CodeOf(got) != code {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}
+
+func TestASwarmIsAwaited(t *testing.T) {
+	s := &loop.Swarm{Hub: &standIn{swarms: []swarm.Session{{Status: swarm.Active}, {Status: swarm.Completed, Outcome: []byte(`{"item":1}`)}, {Status: swarm.Failed, Error: "why"}}}}
+	out, err := s.Dispatch(t.Context(), ralph.Job{}, func(string) error { return nil })
+	if err != nil || out.Text != `{"item":1}` {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if _, err := s.Resume(t.Context(), ralph.Job{}, "s1"); err == nil || !strings.Contains(err.Error(), "why") {
+		t.Error(err)
+	}
+}
