@@ -90,7 +90,7 @@ func TestInspector(t *testing.T) {
 				return string(answer)
 			}
 
-			if got := names(t, run(project, "--method", "tools/list", "--strict"), "tools"); got != "get_my_handle list_channels read_messages send_message set_handle wait_for_messages" {
+			if got := names(t, run(project, "--method", "tools/list", "--strict"), "tools"); got != "cancel_task delegate_task edit_document get_my_handle get_task list_agents list_channels list_documents read_document read_messages send_message set_handle wait_for_messages" {
 				t.Errorf("tools %s", got)
 			}
 			if got := names(t, run(project, "--method", "prompts/list"), "prompts"); got != "dispatcher reporter worker" {
