@@ -86,3 +86,25 @@ func TestDemo(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 }
+
+func TestRosterListsThePlanetaryAgents(t *testing.T) { // Req 11.1
+	p := newPlace(t)
+	config, err := os.ReadFile(p.dir + "/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.dir+"/config.yaml", append(config, "roster:\n  mars: {agent: words, prompt: be strict}\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := p.run(t, "roster")
+	if o.code != 0 || strings.Count(o.stdout, "\n") != 22 || !strings.Contains(o.stdout, "mars       L2    words") {
+		t.Errorf("%+v", o)
+	}
+	if o := p.run(t, "roster", "--format", "json"); o.code != 0 || !strings.Contains(o.stdout, `{"id":"sun","tier":0}`) {
+		t.Errorf("%+v", o)
+	}
+	p.hub(t)
+	if o := p.run(t, "send", "mars", "attack"); o.code != 0 || !strings.Contains(o.stdout, "be strict") || !strings.Contains(o.stdout, "attack") {
+		t.Errorf("%+v", o)
+	}
+}

@@ -47,6 +47,49 @@ func (l *Loaded) check(d *decoder) {
 	for _, id := range slices.Sorted(maps.Keys(l.Agents)) {
 		l.completeAgent(d, id)
 	}
+	if len(d.problems) == 0 { // else the agents are not whole
+		l.cast(d)
+	}
+}
+
+// cast makes an agent of each role of the roster: a copy of the one that plays it,
+// with the tier that the specification gives the role (Req 11.1).
+func (l *Loaded) cast(d *decoder) {
+	made := make(map[string]runner.Definition, len(l.Roster))
+	for _, id := range slices.Sorted(maps.Keys(l.Roster)) {
+		key, role := "roster."+id, l.Roster[id]
+		def, known := l.Agents[role.Agent]
+		_, taken := l.Agents[id]
+		switch {
+		case agent.PlanetaryTier(id) == agent.NoTier:
+			d.oneOf(key, id, agent.PlanetaryIDs())
+			continue
+		case taken:
+			d.at(key, "agents."+id+" is there too; take one of them away")
+			continue
+		case role.Agent == "":
+			d.at(key, "agent is missing: name the agent that plays "+id)
+			continue
+		case !known || def.Disabled:
+			d.at(key+".agent", fmt.Sprintf("there is no agent %q", role.Agent))
+			continue
+		}
+		tier := agent.PlanetaryTier(id).Level()
+		def.ID, def.Extends, def.Name, def.Tier = id, "", strings.ToUpper(id), &tier
+		def.Description = "Played by " + role.Agent + "."
+		def.SystemPrompt = strings.TrimSpace(def.SystemPrompt + "\n\n" + role.Prompt)
+		if role.Capabilities != nil {
+			def.Capabilities = nil
+			for _, c := range role.Capabilities {
+				def.Capabilities = append(def.Capabilities, runner.Capability{ID: c})
+			}
+		}
+		made[id] = def
+	}
+	for _, id := range slices.Sorted(maps.Keys(made)) {
+		l.Agents[id] = made[id]
+		l.completeAgent(d, id)
+	}
 }
 
 func (l *Loaded) checkServers(d *decoder) {

@@ -47,6 +47,18 @@ type Config struct {
 	MCPServers map[string]MCPServer `yaml:"mcpServers"`
 	// Agents are the agents by id. A built-in agent keeps what is not set here.
 	Agents map[string]runner.Definition `yaml:"agents"`
+	// Roster backs planetary agents (sun, mercury, …) with agents: each gets an agent of its id with a role of its own. See parley roster.
+	Roster map[string]Role `yaml:"roster"`
+}
+
+// Role is a planetary agent's part, played by an agent.
+type Role struct {
+	// Agent is the id of the agent that plays it, one of agents.
+	Agent string `yaml:"agent"`
+	// Prompt is put before the first prompt of each conversation, behind the agent's own systemPrompt.
+	Prompt string `yaml:"prompt"`
+	// Capabilities are what the role can be asked for; unset, those of the agent.
+	Capabilities []string `yaml:"capabilities"`
 }
 
 // Socket is the Unix socket interface.
