@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/documents"
@@ -129,6 +130,13 @@ func (g *Documents) edit() Tool[documentEditIn, documentOut] {
 		Name: "edit_document", Title: "Edit a shared document", Destructive: true,
 		Description: "Edit a shared document and get it back as it is then. Others may edit at the same time: prefer small edits of what " +
 			"you mean (a key, an element) to setting large values, which overwrite what others did in them.",
+		Refine: func(p map[string]*jsonschema.Schema) {
+			lists(p, "edits")
+			op := p["edits"].Items.Properties
+			lists(op, "path", "values")
+			// A schema that is just "true" is good JSON Schema; not every client thinks so.
+			op["values"].Items = &jsonschema.Schema{Description: "any JSON value"}
+		},
 		Handle: func(ctx context.Context, _ *Call, in documentEditIn) (string, documentOut, error) {
 			if err := g.check(in.Name); err != nil {
 				return "", documentOut{}, err

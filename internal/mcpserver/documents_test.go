@@ -2,6 +2,7 @@ package mcpserver_test
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -71,6 +72,15 @@ func TestAgentsShareDocuments(t *testing.T) {
 	shop, other := withDocuments(t, n, l, "shop"), withDocuments(t, n, l, "other")
 	ann, bob, eve := subscriber(t, shop), subscriber(t, shop), subscriber(t, other)
 
+	tools, err := ann.session.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range tools.Tools {
+		if schema, err := json.Marshal(tool.InputSchema); err != nil || strings.Contains(string(schema), `:true,"type"`) || strings.Contains(string(schema), `"items":true`) {
+			t.Errorf("%s has a schema that strict clients refuse: %s, %v", tool.Name, schema, err)
+		}
+	}
 	if c := ann.must("list_documents", nil); !strings.Contains(c.text, "no documents") {
 		t.Errorf("there is %q", c.text)
 	}
