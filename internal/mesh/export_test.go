@@ -29,3 +29,6 @@ func NewClock(own func() time.Time) (now func() time.Time, set func(server, befo
 	c := &clock{own: own}
 	return c.now, c.set
 }
+
+// IsAckSubject says whether a record may name a subject to acknowledge on.
+func IsAckSubject(subject string) bool { return isAckSubject(subject) }

@@ -690,9 +690,18 @@ func (n *Network) tell(b *bus.Bus, ackSubject, what string) {
 }
 
 // isAckSubject guards against a record that somebody has forged: we publish
-// there with our own rights.
+// there with our own rights, and only about messages of queues.
 func isAckSubject(subject string) bool {
-	return strings.HasPrefix(subject, "$JS.ACK.") && !strings.ContainsAny(subject, "*> \t\r\n")
+	const short, long = 9, 11 // the long form has a domain and an account's hash before the stream
+	token := strings.Split(subject, ".")
+	if len(token) < short || len(token) > long+1 || token[0] != "$JS" || token[1] != "ACK" || strings.ContainsAny(subject, "*> \t\r\n") {
+		return false
+	}
+	at := 2
+	if len(token) >= long {
+		at = 4
+	}
+	return strings.HasPrefix(token[at], queuePrefix) && token[at+1] == queueGroup
 }
 
 // ItemStatus is an item as its submitter and its worker see it. Others see

@@ -544,3 +544,25 @@ func FuzzDecodeOrder(f *testing.F) {
 	f.Add([]byte(`[]`))
 	f.Fuzz(func(t *testing.T, data []byte) { _ = mesh.DecodeOrder(data) }) // it must not panic
 }
+
+// A forged record cannot make a worker acknowledge, with its own rights, what is
+// no message of a queue.
+func TestAForgedRecordAcknowledgesNothingElse(t *testing.T) {
+	for subject, want := range map[string]bool{
+		"$JS.ACK.GLOBAL_WORKQUEUE_go.workers.1.2.3.1700000000000000000.0":              true,
+		"$JS.ACK._.hash.GLOBAL_WORKQUEUE_go.workers.1.2.3.1700000000000000000.0":       true,
+		"$JS.ACK.hub.hash.GLOBAL_WORKQUEUE_go.workers.1.2.3.1700000000000000000.0.rnd": true,
+		"": false,
+		"$JS.ACK.shop_ROADMAP.reader.1.2.3.1700000000000000000.0":                         false,
+		"$JS.ACK.GLOBAL_WORKQUEUE_go.other.1.2.3.1700000000000000000.0":                   false,
+		"$JS.ACK._.hash.shop_ROADMAP.GLOBAL_WORKQUEUE_go.workers.3.1700000000000000000.0": false,
+		"$JS.ACK.GLOBAL_WORKQUEUE_go.workers":                                             false,
+		"$JS.ACK.GLOBAL_WORKQUEUE_go.workers.1.2.3.>.0":                                   false,
+		"$JS.API.STREAM.DELETE.GLOBAL_WORKQUEUE_go.workers.1.2.3":                         false,
+		"global.agent.7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11":                               false,
+	} {
+		if got := mesh.IsAckSubject(subject); got != want {
+			t.Errorf("%q: %v", subject, got)
+		}
+	}
+}
