@@ -739,7 +739,9 @@ func TestAThousandAgentsAThirdOfWhomDie(t *testing.T) {
 				return work(ctx, j)
 			}, "a")
 		}
-		s := run(t, c, plan(parts, "a"))
+		p := plan(parts, "a")
+		p.MaxAttempts = 10 // three deaths over one sub-task happen, once in a few runs
+		s := run(t, c, p)
 		results := outcome(t, s)
 		if len(results) != parts {
 			t.Fatalf("%d results of %d", len(results), parts)
