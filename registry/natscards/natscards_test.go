@@ -1,0 +1,278 @@
+package natscards_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/registry/natscards"
+	"github.com/parleyhub/parley/registry/signedcard"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func startServer(t testing.TB) string {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	if !srv.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	return srv.ClientURL()
+}
+
+func connect(t testing.TB, url string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func anybody(keys.PublicKey) bool { return true }
+
+// hub is a registry with the source.
+type hub struct {
+	*registry.Registry
+	pair *keys.Pair
+}
+
+func newHub(t testing.TB, url string, trusted func(keys.PublicKey) bool, o registry.Options) *hub {
+	t.Helper()
+	h := &hub{Registry: registry.New(o), pair: keys.Generate()}
+	nc := connect(t, url)
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := &natscards.Source{Conn: nc, Author: signedcard.NewAuthor(h.pair, time.Minute), Trusted: trusted}
+	if err := h.EnableDiscovery("nats", s); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (h *hub) card(name string) agent.Card {
+	return agent.Card{ID: signedcard.ID(name, h.pair.Public()), Name: name, Version: "1", Tier: agent.L3, Capabilities: []agent.Capability{{ID: "work", Name: "Work"}}}
+}
+
+func (h *hub) register(t testing.TB, name string) agent.Card {
+	t.Helper()
+	card, err := h.Register(h.card(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return card
+}
+
+// await waits for a change of a card.
+func await(t testing.TB, w *registry.Watcher, id string, kind registry.ChangeKind) agent.Card {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for {
+		c, err := w.Next(ctx)
+		if err != nil {
+			t.Fatalf("%s was not %s: %v", id, kind, err)
+		}
+		if c.Card.ID == id && c.Kind == kind {
+			return c.Card
+		}
+	}
+}
+
+// Req 1.7, 1.8: hubs find each other's agents, whoever comes first, as remote ones,
+// and learn of changes and ends.
+func TestHubsFindEachOther(t *testing.T) {
+	url := startServer(t)
+	a := newHub(t, url, anybody, registry.Options{})
+	first := a.register(t, "first")
+	b := newHub(t, url, anybody, registry.Options{})
+	atB := b.Watch()
+	defer atB.Close()
+	if got := await(t, atB, first.ID, registry.Added); got.Origin != agent.Remote || got.Name != "first" {
+		t.Errorf("got %+v", got)
+	}
+	atA := a.Watch()
+	defer atA.Close()
+	later := b.register(t, "later")
+	await(t, atA, later.ID, registry.Added)
+	changed := first
+	changed.Description = "changed"
+	if _, err := a.Register(changed); err != nil {
+		t.Fatal(err)
+	}
+	if got := await(t, atB, first.ID, registry.Updated); got.Description != "changed" {
+		t.Errorf("got %+v", got)
+	}
+	a.Unregister(first.ID)
+	await(t, atB, first.ID, registry.Removed)
+	if err := b.Close(); err != nil { // takes its cards along
+		t.Fatal(err)
+	}
+	await(t, atA, later.ID, registry.Removed)
+}
+
+// Req 1.8: the cards of a hub that dies without a word expire.
+func TestCardsExpireWithTheirHub(t *testing.T) {
+	url := startServer(t)
+	a := newHub(t, url, anybody, registry.Options{RemoteTTL: 300 * time.Millisecond})
+	w := a.Watch()
+	defer w.Close()
+	pair := keys.Generate()
+	ghost := (&hub{pair: pair}).card("ghost")
+	data, err := signedcard.NewAuthor(pair, time.Minute).State(ghost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc := connect(t, url)
+	if err := nc.Publish("parley.cards."+pair.Public().String(), data); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, ghost.ID, registry.Added)
+	await(t, w, ghost.ID, registry.Removed)
+}
+
+// Req 4.4: who is asked for is looked for elsewhere.
+func TestResolveAsks(t *testing.T) {
+	url := startServer(t)
+	a := newHub(t, url, anybody, registry.Options{})
+	b := newHub(t, url, anybody, registry.Options{})
+	card := b.register(t, "sought")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for {
+		cards, err := a.Resolve(ctx, registry.Query{Capability: "work"})
+		if err == nil {
+			if len(cards) != 1 || cards[0].ID != card.ID {
+				t.Errorf("got %+v", cards)
+			}
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Attacks: what is forged, replayed, said for another or by a hub that nobody has
+// paired with changes nothing.
+func TestAttacks(t *testing.T) {
+	url := startServer(t)
+	friend, stranger := keys.Generate(), keys.Generate()
+	a := newHub(t, url, func(k keys.PublicKey) bool { return k == friend.Public() }, registry.Options{})
+	w := a.Watch()
+	defer w.Close()
+	card := (&hub{pair: friend}).card("echo")
+	author := signedcard.NewAuthor(friend, time.Minute)
+	say := func(key keys.PublicKey, data []byte) { publish(t, connect(t, url), key, data) }
+	state := func(author *signedcard.Author, card agent.Card) []byte {
+		data, err := author.State(card)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	old := state(author, card)
+	gone, err := author.Withdraw(card.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	card.Description = "the latest"
+	latest := state(author, card)
+	say(friend.Public(), latest)
+	await(t, w, card.ID, registry.Added)
+
+	strange := (&hub{pair: stranger}).card("mole")
+	for range 3 {
+		say(stranger.Public(), state(signedcard.NewAuthor(stranger, time.Minute), strange)) // not paired
+		say(friend.Public(), state(signedcard.NewAuthor(stranger, time.Minute), strange))   // in another's place
+		say(stranger.Public(), latest)
+		say(friend.Public(), old)                                                                                              // replayed
+		say(friend.Public(), gone)                                                                                             // replayed
+		say(friend.Public(), []byte(strings.Replace(string(latest), "the latest", "the forged", 1)))                           // forged
+		say(friend.Public(), []byte("junk"))                                                                                   //
+		say(friend.Public(), []byte(strings.Replace(string(latest), friend.Public().String(), stranger.Public().String(), 5))) // claimed
+	}
+	card.Description = "the end"
+	say(friend.Public(), state(author, card))
+	for c := (agent.Card{}); c.Description != "the end"; {
+		c = await(t, w, card.ID, registry.Updated)
+		if c.Description == "the forged" {
+			t.Error("a forged card was believed")
+		}
+	}
+	if n := len(a.Remote()); n != 1 {
+		t.Errorf("there are %d remote cards", n)
+	}
+}
+
+func publish(t testing.TB, nc *nats.Conn, key keys.PublicKey, data []byte) {
+	t.Helper()
+	if err := nc.Publish("parley.cards."+key.String(), data); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A flood of agents of one hub, and of questions, is bounded; others come through.
+func TestFloods(t *testing.T) {
+	url := startServer(t)
+	a := newHub(t, url, anybody, registry.Options{})
+	w := a.Watch()
+	defer w.Close()
+	flood := &hub{pair: keys.Generate()}
+	author := signedcard.NewAuthor(flood.pair, time.Minute)
+	nc := connect(t, url)
+	for i := range 3000 {
+		data, err := author.State(flood.card(fmt.Sprint("a", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.Publish("parley.cards."+flood.pair.Public().String(), data); err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.Publish("parley.ask", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	b := newHub(t, url, anybody, registry.Options{})
+	card := b.register(t, "quiet")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for {
+		if _, err := a.Get(card.ID); err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal("a quiet hub is not heard")
+		}
+		if _, err := a.Resolve(ctx, registry.Query{ID: card.ID}); err == nil {
+			break
+		}
+	}
+	if n := len(a.Remote()); n > signedcard.DefaultMaxAgents+1 {
+		t.Errorf("%d cards were taken", n)
+	}
+}
