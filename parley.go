@@ -50,12 +50,17 @@ type Options struct {
 	// Nil trusts every peer that the transport lets in: for its tier and sandbox,
 	// an agent's own card is then believed.
 	Trust func(r channel.Request, card agent.Card) error
+	// Speaks decides whether a peer, as the transport names it, may speak for an agent
+	// of elsewhere: of every channel at either end, also where discovery knows the
+	// agent and no card was sent. Nil believes every peer that the transport lets in.
+	Speaks func(peer, agentID string) error
 }
 
 // Node is the agents of one process and their ways to others. Make one with
 // [New] and [Node.Close] it in the end. It is safe for concurrent use.
 type Node struct {
 	trust    func(channel.Request, agent.Card) error
+	speaks   func(peer, agentID string) error
 	registry *registry.Registry
 	router   *router.Router
 	channels *channel.Manager
@@ -81,7 +86,7 @@ func New(o Options) (*Node, error) {
 			told(source, err)
 		}
 	}
-	n := &Node{trust: o.Trust, registry: registry.New(o.Registry)}
+	n := &Node{trust: o.Trust, speaks: o.Speaks, registry: registry.New(o.Registry)}
 	if n.trust == nil {
 		n.trust = func(channel.Request, agent.Card) error { return nil }
 	}
@@ -253,6 +258,11 @@ func (n *Node) mayOpen(r channel.Request) error {
 // mayBring keeps a peer from speaking for an agent of somebody else. It reports
 // whether discovery knows the agent, whose card then stands.
 func (n *Node) mayBring(r channel.Request) (discovered bool, err error) {
+	if n.speaks != nil {
+		if err := n.speaks(r.Peer, r.From); err != nil {
+			return false, err
+		}
+	}
 	known, ok := n.registry.Identity(r.From)
 	if !ok {
 		return false, nil
