@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -137,7 +138,7 @@ type Hub struct {
 	closed  chan struct{} // closed when Close is done
 	onTurn  func(a2a.TaskID)
 
-	onAgents atomic.Pointer[func()] // no lock: circuits call it from within theirs
+	onAgents atomic.Pointer[[]func()] // no lock: circuits call it from within theirs
 }
 
 // Reasons for the end of a turn, as causes of its context.
@@ -206,16 +207,28 @@ func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 	h.onTurn = f
 }
 
-// OnAgents sets a function that the hub calls whenever an agent comes or goes,
+// OnAgents adds a function that the hub calls whenever an agent comes or goes,
 // or what is known of its fitness may have changed: by a probe, a run or its
 // circuit. It must not block, and must not call the hub in the same goroutine.
 func (h *Hub) OnAgents(f func()) {
-	h.onAgents.Store(&f)
+	for {
+		old := h.onAgents.Load()
+		var all []func()
+		if old != nil {
+			all = *old
+		}
+		all = append(slices.Clip(all), f)
+		if h.onAgents.CompareAndSwap(old, &all) {
+			return
+		}
+	}
 }
 
 func (h *Hub) agentsChanged() {
-	if f := h.onAgents.Load(); f != nil {
-		(*f)()
+	if all := h.onAgents.Load(); all != nil {
+		for _, f := range *all {
+			f()
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ func dirSpec(def runner.Definition, asked string) workdir.Spec {
 // prepareDir returns the directory for a session, which is there then; "" for an
 // agent that touches no files.
 func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contextID, asked string) (string, error) {
-	if def.Driver == runner.DriverEcho {
+	if def.Driver == runner.DriverEcho || def.Driver == runner.DriverPeer {
 		return "", nil
 	}
 	dir, err := p.dirs.Prepare(ctx, def.ID, contextID, dirSpec(def, asked))
@@ -55,7 +55,7 @@ func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contex
 // removeDir removes the directory that an agent had in a context. What holds
 // work that is not committed stays.
 func (p *sessions) removeDir(ctx context.Context, def runner.Definition, contextID string) error {
-	if def.Driver == runner.DriverEcho {
+	if def.Driver == runner.DriverEcho || def.Driver == runner.DriverPeer {
 		return nil
 	}
 	err := p.dirs.Remove(ctx, def.ID, contextID, dirSpec(def, ""))

@@ -27,25 +27,23 @@ var outputSchema = json.RawMessage(`{
     "state": {"type": "string"}, "taskId": {"type": "string"}, "contextId": {"type": "string"}, "text": {"type": "string"}}
 }`)
 
-// cardOf makes an agent's card. endpoint is where peers reach it, "" if none can.
-func cardOf(info hub.AgentInfo, hubVersion, endpoint string) agent.Card {
+// cardOf makes an agent's card. endpoints are where peers reach it.
+func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoint) agent.Card {
 	def := info.Definition
 	card := agent.Card{
-		ID:           def.ID,
+		ID:           id,
 		Name:         clip(cmp.Or(strings.TrimSpace(def.Name), def.ID), agent.MaxIDLength),
 		Version:      clip(cmp.Or(firstLine(info.Health.Version), firstLine(hubVersion), "unknown"), agent.MaxIDLength),
 		Description:  clip(def.Description, agent.MaxTextLength),
 		Tier:         agent.L3,
 		Protocols:    []string{"a2a/1.0", "a2a/0.3"},
+		Endpoints:    endpoints,
 		Capabilities: []agent.Capability{},
 		SandboxID:    def.Sandbox,
 		Origin:       agent.Local,
 	}
 	if def.Tier != nil {
 		card.Tier = agent.TierOf(*def.Tier)
-	}
-	if endpoint != "" {
-		card.Endpoints = []agent.Endpoint{{Transport: agent.TransportWebSocket, Address: endpoint}}
 	}
 	if info.Health.Status == hub.Unhealthy {
 		return card // it can do nothing now

@@ -27,7 +27,8 @@ import (
 // included, goes on in goroutines, which Node.Close waits for.
 type desk struct {
 	n      *Node
-	id     string
+	id     string        // of the card
+	agent  string        // of the hub's agent
 	access *parley.Agent // the agent's place in the node
 	card   agent.Card    // as it was registered last
 	member member        // its part in swarms
@@ -136,7 +137,7 @@ func (d *desk) message(ctx context.Context, e *envelope.Envelope, req request) (
 		}
 		m.TaskID = task
 	}
-	return hub.SendRequest{AgentID: d.id, Message: m, Metadata: about, Timeout: req.timeout}, nil
+	return hub.SendRequest{AgentID: d.agent, Message: m, Metadata: about, Timeout: req.timeout}, nil
 }
 
 // about is what a task and its messages keep of the envelope that they came in.
@@ -158,7 +159,7 @@ func contextOf(e *envelope.Envelope) string {
 // asking returns the task of a context that waits for its user, "" if none does.
 func (d *desk) asking(ctx context.Context, contextID string) (a2a.TaskID, error) {
 	none := 0
-	page, err := d.n.hub.Tasks(ctx, hub.TaskQuery{ContextID: contextID, AgentID: d.id, Limit: 1, HistoryLength: &none})
+	page, err := d.n.hub.Tasks(ctx, hub.TaskQuery{ContextID: contextID, AgentID: d.agent, Limit: 1, HistoryLength: &none})
 	if err != nil || len(page.Tasks) == 0 || !hub.Interrupted(page.Tasks[0].Status.State) {
 		return "", err
 	}
@@ -406,7 +407,7 @@ func (d *desk) estimate() time.Duration {
 	if mean > 0 {
 		return min(max(mean, time.Millisecond), negotiation.MaxEstimate)
 	}
-	info, err := d.n.hub.Agent(d.id)
+	info, err := d.n.hub.Agent(d.agent)
 	if err != nil {
 		return time.Millisecond // it is being removed; the task will say so
 	}
@@ -425,7 +426,7 @@ func (d *desk) notified(ctx context.Context, e *envelope.Envelope) (follow func(
 		return nil
 	}
 	none := 0
-	page, err := d.n.hub.Tasks(ctx, hub.TaskQuery{ContextID: contextOf(e), AgentID: d.id, Limit: maxCanceled, HistoryLength: &none})
+	page, err := d.n.hub.Tasks(ctx, hub.TaskQuery{ContextID: contextOf(e), AgentID: d.agent, Limit: maxCanceled, HistoryLength: &none})
 	if err != nil {
 		return d.failing(ctx, e, failureFrom(err))
 	}

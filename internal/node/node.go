@@ -29,10 +29,12 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/hubcards"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
@@ -59,6 +61,28 @@ type Options struct {
 	// those of others.
 	Swarms *SwarmOptions
 	Logger *slog.Logger // nil discards
+	// Network makes it a node for other hubs instead of one for programs that come
+	// over HTTP; nil: the latter.
+	Network *Network
+}
+
+// Network is how a node meets other hubs.
+type Network struct {
+	// Name returns the id under which other hubs know an agent of this one.
+	Name func(agentID string) string
+	// Dialers lead to other hubs.
+	Dialers map[agent.Transport]transport.Dialer
+	// Listeners let them in. The node closes them.
+	Listeners []transport.Listener
+	// Sources find their agents and announce this hub's, by name.
+	Sources map[string]registry.Source
+	// Speaks decides for which agents a peer may speak; see [parley.Options].
+	Speaks func(peer, agentID string) error
+	// RemoteTTL is how long the card of another hub's agent stays after it was last
+	// seen.
+	RemoteTTL time.Duration
+	// Closed is told of each channel that has closed; nil: nobody. It must not block.
+	Closed func(local, remote string)
 }
 
 // Bounds of what peers can use.
@@ -79,8 +103,9 @@ type Node struct {
 	audit    router.Auditor
 	log      *slog.Logger
 	node     *parley.Node
-	listener *websocket.Listener
-	swarms   *Swarms // nil without Options.Swarms
+	network  *Network            // nil of one for programs
+	listener *websocket.Listener // nil of one for hubs
+	swarms   *Swarms             // nil without Options.Swarms
 
 	changed chan struct{} // holds one if the agents may have changed
 	stop    context.CancelFunc
@@ -107,32 +132,17 @@ func Open(o Options) (*Node, error) {
 		hub: o.Hub, version: o.Version, peerTier: o.PeerTier, audit: o.Audit, log: o.Logger,
 		changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), desks: make(map[string]*desk),
 	}
+	n.network = o.Network
 	var err error
-	n.node, err = parley.New(parley.Options{
-		Registry: registry.Options{MaxCards: maxCards},
-		Router: router.Options{
-			Sandbox: &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: o.CrossSandbox},
-			Telemetry: telemetry.New(telemetry.Options{Sinks: []telemetry.Sink{
-				telemetry.Limit(telemetry.Logger(o.Logger), maxLogged, time.Minute), telemetry.SinkFunc(n.auditRest),
-			}}),
-			Audit: o.Audit,
-		},
-		Channels: channel.Options{MaxChannels: maxChannels},
-		Trust:    n.trust,
-	})
-	if err != nil {
+	if n.node, err = parley.New(n.options(&o)); err != nil {
 		return nil, fmt.Errorf("open the node: %w", err)
 	}
-	n.listener = websocket.NewListener(websocket.ListenOptions{
-		// The hub's HTTP server has checked Host, Origin and token: all that come this
-		// far hold the same token and are one peer.
-		Authenticate: func(*http.Request) (string, error) { return "http", nil },
-		MaxConns:     maxConns,
-		OnRefuse: func(_ *http.Request, reason error) {
-			n.log.Info("a connection of a peer was refused", "reason", reason)
-		},
-	})
-	if err := n.node.Listen(n.listener); err != nil {
+	if n.network != nil {
+		err = n.openNetwork()
+	} else {
+		err = n.openListener()
+	}
+	if err != nil {
 		return nil, errors.Join(err, n.node.Close(context.Background()))
 	}
 	n.sync()
@@ -149,6 +159,69 @@ func Open(o Options) (*Node, error) {
 	n.wake() // what changed before
 	return n, nil
 }
+
+func (n *Node) options(o *Options) parley.Options {
+	sinks := []telemetry.Sink{telemetry.Limit(telemetry.Logger(o.Logger), maxLogged, time.Minute), telemetry.SinkFunc(n.auditRest)}
+	p := parley.Options{
+		Registry: registry.Options{MaxCards: maxCards},
+		Router: router.Options{
+			Sandbox: &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: o.CrossSandbox},
+			Audit:   o.Audit,
+		},
+		Channels: channel.Options{MaxChannels: maxChannels},
+		Trust:    n.trust,
+	}
+	if o.Network != nil {
+		p.Registry.RemoteTTL, p.Channels.Dialers, p.Speaks = o.Network.RemoteTTL, o.Network.Dialers, o.Network.Speaks
+		sinks = append(sinks, telemetry.SinkFunc(n.followChannels))
+	}
+	p.Router.Telemetry = telemetry.New(telemetry.Options{Sinks: sinks})
+	return p
+}
+
+// openListener lets programs in over HTTP.
+func (n *Node) openListener() error {
+	n.listener = websocket.NewListener(websocket.ListenOptions{
+		// The hub's HTTP server has checked Host, Origin and token: all that come this
+		// far hold the same token and are one peer.
+		Authenticate: func(*http.Request) (string, error) { return "http", nil },
+		MaxConns:     maxConns,
+		OnRefuse: func(_ *http.Request, reason error) {
+			n.log.Info("a connection of a peer was refused", "reason", reason)
+		},
+	})
+	return n.node.Listen(n.listener)
+}
+
+// openNetwork lets other hubs in, and looks for their agents.
+func (n *Node) openNetwork() error {
+	var errs []error
+	for _, l := range n.network.Listeners {
+		errs = append(errs, n.node.Listen(l))
+	}
+	for name, s := range n.network.Sources {
+		errs = append(errs, n.Registry().EnableDiscovery(name, s))
+	}
+	return errors.Join(errs...)
+}
+
+// followChannels tells the network of channels that have closed.
+func (n *Node) followChannels(e telemetry.Event) {
+	if n.network.Closed != nil && e.Type == telemetry.ChannelState && e.Detail == string(channel.Closed) {
+		n.network.Closed(e.Sender, e.Recipient)
+	}
+}
+
+// Join adds an agent that is not the hub's own, under an id that none of those has.
+func (n *Node) Join(card agent.Card, h router.Handler) (*parley.Agent, error) {
+	if n.network != nil && len(card.Endpoints) == 0 {
+		card.Endpoints = n.endpoints()
+	}
+	return n.node.Join(card, h)
+}
+
+// Channels returns the channels to other processes.
+func (n *Node) Channels() *channel.Manager { return n.node.Channels() }
 
 // Mount adds what peers need to an HTTP server that checks who they are.
 func (n *Node) Mount(mount func(pattern string, h http.Handler)) {
@@ -237,14 +310,18 @@ func (n *Node) watch(ctx context.Context) {
 // sync makes the cards what the hub's agents are now. One goroutine at a time
 // calls it.
 func (n *Node) sync() {
-	n.mu.Lock()
-	endpoint := n.endpoint
-	n.mu.Unlock()
+	endpoints := n.endpoints()
 	present := make(map[string]bool)
 	for _, info := range n.hub.Agents() {
 		id := info.Definition.ID
+		if n.network != nil {
+			if info.Definition.Driver == runner.DriverPeer {
+				continue // who wants it asks its own hub
+			}
+			id = n.network.Name(id)
+		}
 		present[id] = true
-		if err := n.present(cardOf(info, n.version, endpoint)); err != nil {
+		if err := n.present(cardOf(info, id, n.version, endpoints), info.Definition.ID); err != nil {
 			n.log.Error("an agent has no card", "agent", id, "error", err)
 		}
 	}
@@ -259,6 +336,23 @@ func (n *Node) sync() {
 	}
 }
 
+// endpoints are where peers reach the node.
+func (n *Node) endpoints() []agent.Endpoint {
+	if n.network == nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.endpoint == "" {
+			return nil
+		}
+		return []agent.Endpoint{{Transport: agent.TransportWebSocket, Address: n.endpoint}}
+	}
+	var all []agent.Endpoint
+	for _, l := range n.network.Listeners {
+		all = append(all, l.Endpoint())
+	}
+	return all
+}
+
 func (n *Node) all() []*desk {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -266,12 +360,12 @@ func (n *Node) all() []*desk {
 }
 
 // present registers an agent's card, unless it is as it was.
-func (n *Node) present(card agent.Card) error {
+func (n *Node) present(card agent.Card, agentID string) error {
 	n.mu.Lock()
 	d := n.desks[card.ID]
 	n.mu.Unlock()
 	if d == nil {
-		d = &desk{n: n, id: card.ID, offers: make(map[offerKey]undertaking)}
+		d = &desk{n: n, id: card.ID, agent: agentID, offers: make(map[offerKey]undertaking)}
 		access, err := n.node.Join(card, d.handle)
 		if err != nil {
 			return err

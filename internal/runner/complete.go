@@ -28,6 +28,8 @@ const (
 	DriverCodexAppServer = "codex-appserver"
 	DriverACP            = "acp"
 	DriverEcho           = "echo"
+	// DriverPeer is that of another hub's agents, which no configuration defines.
+	DriverPeer = "peer"
 
 	PromptStdin = "stdin"
 	PromptArg   = "arg"

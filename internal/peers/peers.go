@@ -1,0 +1,333 @@
+// Package peers makes one hub of several: the agents of hubs that have paired become
+// agents here, PEER.AGENT, that run the way every agent does, with their turns taken
+// by envelope to the other hub.
+//
+// Both hubs have to pair. A hub is its key; who is in the allow-list may connect,
+// announce its own agents, and run ours, under the rules of tier and sandbox. Nobody
+// else gets so much as an answer.
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/node"
+	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/registry/natscards"
+	"github.com/parleyhub/parley/registry/signedcard"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	natslink "github.com/parleyhub/parley/transport/nats"
+)
+
+// KeyPath and AllowPath are where a hub keeps its identity and its allow-list.
+func KeyPath(dataDir string) string   { return filepath.Join(dataDir, "peer.key") }
+func AllowPath(dataDir string) string { return filepath.Join(dataDir, "peers") }
+
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
+
+// ValidName reports whether a peer can be called so: it begins the ids of its agents.
+func ValidName(name string) bool { return namePattern.MatchString(name) }
+
+// NameOf returns what a peer is called: its name in the allow-list, or else the
+// beginning of its key.
+func NameOf(e keys.Entry) string {
+	if ValidName(e.Name) {
+		return e.Name
+	}
+	return e.Key.String()[:8]
+}
+
+// Options set up a Network. All but Prefix, PeerTier, CrossSandbox, Audit and Logger
+// are needed.
+type Options struct {
+	Hub     *hub.Hub
+	DataDir string // of the hub: identity and allow-list
+	Version string // of the hub
+	// NATS is the connection to the server that the hubs share. It must outlive the
+	// network.
+	NATS   *nats.Conn
+	Prefix string // of the subjects; "" means that of package transport/nats
+
+	PeerTier     agent.Tier // the highest tier of other hubs' agents here; NoTier means L2
+	CrossSandbox []string   // agents that those in any sandbox may address
+	Audit        router.Auditor
+	Logger       *slog.Logger
+}
+
+const (
+	cardLife   = 30 * time.Second // without a word, then a remote card goes
+	graceTime  = 10 * time.Minute // without a card, then its agent here goes
+	pollTime   = time.Second      // between two looks at the allow-list
+	listenTime = 5 * time.Second
+)
+
+// Network is a hub's place among others. Make one with [Open] and [Network.Close] it,
+// after the hub has ended its tasks.
+type Network struct {
+	o     Options
+	log   *slog.Logger
+	pair  *keys.Pair
+	allow *keys.AllowList
+	node  *node.Node
+
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	agents map[string]*remote // by the id among hubs
+	fronts map[agent.Tier]*front
+	closed bool
+}
+
+// Open joins the hubs that share a NATS server.
+func Open(ctx context.Context, o Options) (*Network, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.PeerTier == agent.NoTier {
+		o.PeerTier = agent.L2
+	}
+	pair, err := keys.Load(KeyPath(o.DataDir))
+	if err != nil {
+		return nil, err
+	}
+	read := stamp(AllowPath(o.DataDir)) // before, so that no change is missed
+	allow, err := keys.OpenAllowList(AllowPath(o.DataDir))
+	if err != nil {
+		return nil, err
+	}
+	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, agents: make(map[string]*remote), fronts: make(map[agent.Tier]*front)}
+	link := natslink.Options{Conn: o.NATS, Pair: pair, Prefix: o.Prefix}
+	ctx, cancel := context.WithTimeout(ctx, listenTime)
+	defer cancel()
+	listener, err := natslink.Listen(ctx, natslink.ListenOptions{Options: link, Allow: allow.Allowed, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	cards := &natscards.Source{
+		Conn: o.NATS, Prefix: o.Prefix, Author: signedcard.NewAuthor(pair, cardLife), Trusted: allow.Allowed, Logger: o.Logger,
+	}
+	n.node, err = node.Open(node.Options{
+		Hub: o.Hub, Version: o.Version, PeerTier: o.PeerTier, CrossSandbox: o.CrossSandbox, Audit: o.Audit, Logger: o.Logger,
+		Network: &node.Network{
+			Name:      func(id string) string { return signedcard.ID(id, pair.Public()) },
+			Dialers:   map[agent.Transport]transport.Dialer{agent.TransportNATS: &natslink.Dialer{Options: link}},
+			Listeners: []transport.Listener{listener},
+			Sources:   map[string]registry.Source{"nats": cards},
+			Speaks:    n.speaks, RemoteTTL: cardLife, Closed: n.channelClosed,
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	if err := n.openFronts(); err != nil {
+		return nil, errors.Join(err, n.node.Close(context.Background()))
+	}
+	watching, stop := context.WithCancel(context.Background())
+	n.cancel = stop
+	w := n.node.Registry().Watch()
+	n.wg.Go(func() { n.follow(watching, w) })
+	n.wg.Go(func() { n.watchAllowList(watching, read) })
+	return n, nil
+}
+
+// Key returns who this hub is.
+func (n *Network) Key() keys.PublicKey { return n.pair.Public() }
+
+// Close leaves the network. Answers that are due are given, at most until ctx ends.
+func (n *Network) Close(ctx context.Context) error {
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	n.cancel()
+	n.wg.Wait()
+	return n.node.Close(ctx)
+}
+
+// speaks lets a peer speak for its own agents only: their ids end in its key.
+func (n *Network) speaks(peer, id string) error {
+	_, key, ok := signedcard.ParseID(id)
+	if !ok || key.String() != peer {
+		return fmt.Errorf("%q is no agent of the hub %s", id, peer)
+	}
+	if !n.allow.Allowed(key) { // it was removed after it had connected
+		return fmt.Errorf("the hub %s is not paired", peer)
+	}
+	return nil
+}
+
+// follow keeps the hub's agents in step with the cards of others.
+func (n *Network) follow(ctx context.Context, w *registry.Watcher) {
+	defer w.Close()
+	n.compare(ctx)
+	grace := time.NewTicker(graceTime / 10)
+	defer grace.Stop()
+	changes := make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(done)
+		for {
+			if _, err := w.Next(ctx); err != nil {
+				return
+			}
+			select {
+			case changes <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	defer func() { <-done }()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+		case <-grace.C:
+		}
+		n.compare(ctx)
+	}
+}
+
+// compare registers agents that have come and takes out those that are gone for
+// long, or whose hub is not paired any more. One goroutine calls it, and that of the
+// allow-list's changes asks it to.
+func (n *Network) compare(ctx context.Context) {
+	names := make(map[keys.PublicKey]string)
+	for _, e := range n.allow.Entries() {
+		names[e.Key] = NameOf(e)
+	}
+	here := make(map[string]bool)
+	for _, card := range n.node.Registry().Remote() {
+		name, key, ok := signedcard.ParseID(card.ID)
+		peer, paired := names[key]
+		if !ok || !paired || !runner.ValidID(name) || card.Tier < n.o.PeerTier {
+			continue
+		}
+		here[card.ID] = true
+		n.present(ctx, peer+"."+name, peer, card)
+	}
+	for _, r := range n.all() {
+		_, key, _ := signedcard.ParseID(r.id)
+		if name, paired := names[key]; !paired || name != r.peer || !here[r.id] && r.missingFor() > graceTime {
+			n.drop(ctx, r)
+		}
+	}
+}
+
+func (n *Network) all() []*remote {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []*remote
+	for _, r := range n.agents {
+		all = append(all, r)
+	}
+	return all
+}
+
+// present registers another hub's agent with ours, anew if its card has changed.
+func (n *Network) present(ctx context.Context, local, peer string, card agent.Card) {
+	n.mu.Lock()
+	old := n.agents[card.ID]
+	n.mu.Unlock()
+	card.LastSeenAt = 0
+	if old != nil && old.local == local && old.card.Equal(card) {
+		return
+	}
+	if old != nil {
+		n.drop(ctx, old)
+	}
+	r := &remote{n: n, id: card.ID, local: local, peer: peer, card: card}
+	if err := n.o.Hub.Register(hub.Agent{Definition: r.definition(), Runner: r}); err != nil {
+		n.log.Warn("another hub's agent has no place here", "agent", local, "error", err)
+		return
+	}
+	n.log.Info("another hub's agent is here", "agent", local, "peer", peer)
+	n.mu.Lock()
+	n.agents[card.ID] = r
+	n.mu.Unlock()
+}
+
+func (n *Network) drop(ctx context.Context, r *remote) {
+	n.mu.Lock()
+	delete(n.agents, r.id)
+	n.mu.Unlock()
+	if err := n.o.Hub.Deregister(ctx, r.local); err != nil && ctx.Err() == nil {
+		n.log.Warn("another hub's agent could not be taken out", "agent", r.local, "error", err)
+	}
+}
+
+// watchAllowList follows what `peers pair` and `peers remove` write.
+func (n *Network) watchAllowList(ctx context.Context, last string) {
+	t := time.NewTicker(pollTime)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		now := stamp(AllowPath(n.o.DataDir))
+		if now == last {
+			continue
+		}
+		last = now
+		if err := n.allow.Reload(); err != nil {
+			n.log.Error("the allow-list stays as it was", "error", err)
+			continue
+		}
+		n.obey()
+	}
+}
+
+// stamp tells versions of a file apart.
+func stamp(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprint(info.ModTime().UnixNano(), info.Size())
+}
+
+// obey ends what the allow-list no longer allows, and looks who is new.
+func (n *Network) obey() {
+	reg := n.node.Registry()
+	for _, card := range reg.Remote() {
+		if _, key, ok := signedcard.ParseID(card.ID); !ok || !n.allow.Allowed(key) {
+			reg.Unregister(card.ID) // the follower of the registry takes out its agent
+		}
+	}
+	for _, c := range n.node.Channels().Channels() {
+		if _, key, ok := signedcard.ParseID(c.RemoteAgent()); !ok || !n.allow.Allowed(key) {
+			_ = c.Close() // returns nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), listenTime)
+	defer cancel()
+	// Who has just been paired is asked for its agents; nobody has this capability.
+	_, _ = reg.Resolve(ctx, registry.Query{Capability: "~"}) // not found
+}
+
+// channelClosed ends the turns that waited for somebody at the end of a channel.
+func (n *Network) channelClosed(local, other string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, f := range n.fronts {
+		if f.id == local {
+			f.lost(other)
+		}
+	}
+}

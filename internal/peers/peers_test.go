@@ -1,0 +1,411 @@
+package peers_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// natsServer is a NATS server that can be stopped and started again at its port.
+type natsServer struct {
+	t    testing.TB
+	o    server.Options
+	srv  *server.Server
+	stop func()
+}
+
+func startServer(t testing.TB) *natsServer {
+	t.Helper()
+	n := &natsServer{t: t, o: server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true}}
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	return n
+}
+
+func (n *natsServer) start() {
+	n.t.Helper()
+	o := n.o
+	srv, err := server.NewServer(&o)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(20 * time.Second) {
+		n.t.Fatal("the server does not start")
+	}
+	n.o.Port = srv.Addr().(*net.TCPAddr).Port
+	n.stop = sync.OnceFunc(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	n.srv = srv
+}
+
+// actor is an agent that does what its prompt says.
+type actor struct {
+	started chan struct{}
+}
+
+func (a *actor) Probe(context.Context) runner.Probe {
+	return runner.Probe{Stage: runner.StageAuthenticated, Version: "1"}
+}
+
+func (a *actor) Open(runner.SessionSpec) (runner.Session, error) { return turns{a}, nil }
+
+type turns struct{ a *actor }
+
+func (turns) Close(context.Context) error { return nil }
+
+func (s turns) Turn(ctx context.Context, t runner.Turn, h runner.Handler) (runner.Outcome, error) {
+	prompt, err := runner.PromptText(t.Parts, 1<<20)
+	if err != nil {
+		return runner.Outcome{Status: runner.OutcomeFailed}, err
+	}
+	switch prompt {
+	case "fail":
+		return runner.Outcome{Status: runner.OutcomeFailed}, &runner.Error{Code: runner.CodeAgent, Message: "the model is on strike", Remedy: "pay it"}
+	case "hang":
+		s.a.started <- struct{}{}
+		<-ctx.Done()
+		return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+	case "ask":
+		return runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which one?"}, nil
+	case "words":
+		for _, w := range []string{"one ", "two ", "three"} {
+			h.Event(runner.TextDelta{Text: w})
+		}
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: "one two three"}, nil
+	}
+	return runner.Outcome{Status: runner.OutcomeCompleted, Text: "did " + prompt}, nil
+}
+
+// auditor keeps who was heard.
+type auditor struct {
+	mu      sync.Mutex
+	senders []string
+}
+
+func (a *auditor) Append(e telemetry.Event, env *envelope.Envelope) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if env != nil {
+		a.senders = append(a.senders, env.Sender)
+	}
+	return nil
+}
+
+func (a *auditor) has(sender string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.senders {
+		if s == sender {
+			return true
+		}
+	}
+	return false
+}
+
+// party is a hub with one agent, "worker", in the network.
+type party struct {
+	dir   string
+	hub   *hub.Hub
+	net   *peers.Network
+	nc    *nats.Conn
+	audit *auditor
+	actor *actor
+	end   func()
+}
+
+func newParty(t testing.TB, n *natsServer, dir string, change func(*runner.Definition)) *party {
+	t.Helper()
+	p := &party{dir: dir, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16)}}
+	tier := 3
+	d := runner.Definition{ID: "worker", Driver: runner.DriverEcho, Tier: &tier, Capabilities: []runner.Capability{{ID: "work"}}}
+	if change != nil {
+		change(&d)
+	}
+	d, err := d.Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.hub, err = hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: d, Runner: p.actor}}, ProbeInterval: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if p.nc, err = nats.Connect(n.srv.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if p.net, err = peers.Open(context.Background(), peers.Options{Hub: p.hub, DataDir: dir, Version: "1", NATS: p.nc, Audit: p.audit}); err != nil {
+		t.Fatal(err)
+	}
+	p.end = sync.OnceFunc(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := errors.Join(p.hub.Close(ctx), p.net.Close(ctx)); err != nil {
+			t.Error(err)
+		}
+		p.nc.Close()
+	})
+	t.Cleanup(p.end)
+	return p
+}
+
+// pair lets another in, under a name.
+func (p *party) pair(t testing.TB, name string, other *party) {
+	t.Helper()
+	list, err := keys.OpenAllowList(peers.AllowPath(p.dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := list.Add(keys.Entry{Key: other.net.Key(), Name: name}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits for something that the hub does by itself.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(30 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal("it does not happen: " + what)
+		}
+	}
+}
+
+func (p *party) awaitAgent(t testing.TB, id string) {
+	t.Helper()
+	eventually(t, id+" is healthy", func() bool {
+		info, err := p.hub.Agent(id)
+		return err == nil && info.Health.Status == hub.Healthy
+	})
+}
+
+func message(text string) *a2a.Message {
+	return a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(text))
+}
+
+func (p *party) send(t testing.TB, agentID, text string) *a2a.Task {
+	t.Helper()
+	task, err := p.hub.SendAndWait(deadline(t), hub.SendRequest{AgentID: agentID, Message: message(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return task
+}
+
+func deadline(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func textOf(task *a2a.Task) string {
+	if task.Status.Message == nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, p := range task.Status.Message.Parts {
+		b.WriteString(p.Text())
+	}
+	return b.String()
+}
+
+// two are hubs that have paired.
+func two(t *testing.T) (n *natsServer, a, b *party) {
+	n = startServer(t)
+	a, b = newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), nil)
+	a.pair(t, "bob", b)
+	b.pair(t, "alice", a)
+	a.awaitAgent(t, "bob.worker")
+	b.awaitAgent(t, "alice.worker")
+	return n, a, b
+}
+
+// Req 1.7, 1.8, 3.6: paired hubs find each other's agents and run tasks on them, in
+// both directions; each audit log names the other hub.
+func TestTasksOnEachOthersAgents(t *testing.T) {
+	_, a, b := two(t)
+	for _, c := range []struct {
+		prompt, state, text string
+	}{
+		{"dig", "TASK_STATE_COMPLETED", "did dig"}, {"words", "TASK_STATE_COMPLETED", "one two three"},
+		{"fail", "TASK_STATE_FAILED", "the model is on strike"}, {"ask", "TASK_STATE_INPUT_REQUIRED", "which one?"},
+	} {
+		task := a.send(t, "bob.worker", c.prompt)
+		if string(task.Status.State) != c.state || !strings.Contains(textOf(task), c.text) {
+			t.Errorf("%s: %s %q", c.prompt, task.Status.State, textOf(task))
+		}
+	}
+	if task := b.send(t, "alice.worker", "back"); textOf(task) != "did back" {
+		t.Errorf("got %s %q", task.Status.State, textOf(task))
+	}
+	if !b.audit.has("~hub-l3@" + a.net.Key().String()) {
+		t.Errorf("the audit log has %v", b.audit.senders)
+	}
+	if _, err := a.hub.Agent("bob.alice.worker"); err == nil {
+		t.Error("agents of other hubs are handed on")
+	}
+}
+
+// A question of the other hub's agent is answered on the task, as a local one's.
+func TestAConversationGoesOn(t *testing.T) {
+	_, a, b := two(t)
+	task := a.send(t, "bob.worker", "ask")
+	m := message("the second")
+	m.TaskID, m.ContextID = task.ID, task.ContextID
+	task, err := a.hub.SendAndWait(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: m})
+	if err != nil || textOf(task) != "did the second" {
+		t.Fatalf("%v, %v", task, err)
+	}
+	page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{})
+	if err != nil || page.Total != 1 {
+		t.Errorf("%d tasks at the other hub, %v", page.Total, err)
+	}
+}
+
+func TestCancelReachesTheOtherHub(t *testing.T) {
+	_, a, b := two(t)
+	task, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("hang")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-b.actor.started
+	if _, err := a.hub.Cancel(deadline(t), task.ID); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the other hub's task is canceled", func() bool {
+		page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{})
+		return err == nil && len(page.Tasks) == 1 && page.Tasks[0].Status.State == a2a.TaskStateCanceled
+	})
+}
+
+// Deny by default: one hub's wish is not enough, and who is removed is out.
+func TestOnlyPairedHubsMeet(t *testing.T) {
+	n := startServer(t)
+	a, b := newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), nil)
+	c := newParty(t, n, t.TempDir(), nil)
+	a.pair(t, "bob", b)
+	a.pair(t, "carol", c)
+	c.pair(t, "alice", a)
+	a.awaitAgent(t, "carol.worker")
+	c.awaitAgent(t, "alice.worker")
+	if len(b.hub.Agents()) != 1 {
+		t.Error("a hub that has paired with nobody knows others")
+	}
+	a.awaitAgent(t, "bob.worker") // a trusts b, and hears of it
+	if _, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("dig")}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := keys.OpenAllowList(peers.AllowPath(c.dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := list.Remove(a.net.Key()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the removed hub's agents go", func() bool { return len(c.hub.Agents()) == 1 })
+	if _, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "carol.worker", Message: message("dig")}); err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]*party{"has not paired with us": b, "has removed us": c} {
+		if page, err := p.hub.Tasks(deadline(t), hub.TaskQuery{}); err != nil || page.Total != 0 {
+			t.Errorf("a hub that %s works for us: %d tasks, %v", name, page.Total, err)
+		}
+	}
+}
+
+// An agent of a higher tier than a hub lets in is not taken over.
+func TestTiersHoldBetweenHubs(t *testing.T) {
+	n := startServer(t)
+	zero := 0
+	a, b := newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), func(d *runner.Definition) { d.Tier = &zero })
+	c := newParty(t, n, t.TempDir(), func(d *runner.Definition) { two := 2; d.Tier = &two })
+	a.pair(t, "bob", b)
+	b.pair(t, "alice", a)
+	a.pair(t, "carol", c)
+	c.pair(t, "alice", a)
+	b.awaitAgent(t, "alice.worker")
+	a.awaitAgent(t, "carol.worker")
+	if task := a.send(t, "carol.worker", "dig"); textOf(task) != "did dig" {
+		t.Errorf("an agent of tier 2: %s %q", task.Status.State, textOf(task))
+	}
+	if _, err := a.hub.Agent("bob.worker"); err == nil {
+		t.Error("an agent of tier 0 came in from elsewhere")
+	}
+}
+
+// The server is cut off and comes back in the middle of a task: nothing is lost or
+// done twice (Req 3.7).
+func TestTasksSurviveTheServersRestart(t *testing.T) {
+	n, a, b := two(t)
+	first := a.send(t, "bob.worker", "first")
+	if textOf(first) != "did first" {
+		t.Fatal(textOf(first))
+	}
+	hanging, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("hang")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-b.actor.started
+	n.stop()
+	n.start()
+	for i := range 5 {
+		if task := a.send(t, "bob.worker", "dig"); textOf(task) != "did dig" {
+			t.Fatalf("task %d after the cut: %s %q", i, task.Status.State, textOf(task))
+		}
+	}
+	if task, err := a.hub.Task(deadline(t), hanging.ID, nil); err != nil || task.Status.State != a2a.TaskStateWorking {
+		t.Errorf("the task that was running is %v, %v", task.Status.State, err)
+	}
+	if _, err := a.hub.Cancel(deadline(t), hanging.ID); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "seven tasks have run, and no more", func() bool {
+		page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{})
+		return err == nil && page.Total == 7 && page.Tasks[len(page.Tasks)-1].Status.State == a2a.TaskStateCompleted
+	})
+}
+
+// The other hub stops: its agents are unhealthy here, and work again when it is back
+// under the same key.
+func TestAHubThatComesBack(t *testing.T) {
+	n, a, b := two(t)
+	b.end()
+	eventually(t, "its agents are unhealthy", func() bool {
+		info, err := a.hub.Agent("bob.worker")
+		return err == nil && info.Health.Status == hub.Unhealthy
+	})
+	newParty(t, n, b.dir, nil)
+	a.awaitAgent(t, "bob.worker")
+	if task := a.send(t, "bob.worker", "again"); textOf(task) != "did again" {
+		t.Errorf("got %s %q", task.Status.State, textOf(task))
+	}
+}
+
+func TestNames(t *testing.T) {
+	key := keys.Generate().Public()
+	for name, want := range map[string]string{"bob": "bob", "": key.String()[:8], "Bob's laptop": key.String()[:8], "-x": key.String()[:8], "a.b": key.String()[:8]} {
+		if got := peers.NameOf(keys.Entry{Key: key, Name: name}); got != want {
+			t.Errorf("%q became %q", name, got)
+		}
+	}
+}
