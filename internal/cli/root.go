@@ -167,7 +167,7 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.agentsCommand(), a.rosterCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand())
+	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.agentsCommand(), a.rosterCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand(), a.peersCommand())
 	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand())
 	add(groupSetup, a.doctorCommand(), a.configCommand(), a.manCommand(), a.demoCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())

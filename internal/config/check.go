@@ -18,6 +18,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/spelling"
+	natslink "github.com/parleyhub/parley/transport/nats"
 )
 
 // The values of the enumerated keys.
@@ -44,6 +45,7 @@ func (l *Loaded) check(d *decoder) {
 	for _, name := range slices.Sorted(maps.Keys(l.MCPServers)) {
 		l.checkMCPServer(d, name)
 	}
+	l.checkPeers(d)
 	for _, id := range slices.Sorted(maps.Keys(l.Agents)) {
 		l.completeAgent(d, id)
 	}
@@ -312,5 +314,17 @@ func (d *decoder) port(key string, port int) {
 func (d *decoder) duration(key string, dur, least time.Duration) {
 	if dur < least {
 		d.at(key, fmt.Sprintf("%s is too short; expected at least %s", dur, least))
+	}
+}
+
+func (l *Loaded) checkPeers(d *decoder) {
+	if l.Peers.Enabled && l.Bus.URL == "" {
+		d.at("peers.enabled", "the hubs meet on a NATS server that they share: set bus.url to it")
+	}
+	if !natslink.ValidPrefix(l.Peers.Prefix) {
+		d.at("peers.prefix", "expected one to eight words of letters, digits, - and _, with dots between")
+	}
+	if l.Peers.PeerTier < 0 || l.Peers.PeerTier > 3 {
+		d.at("peers.peerTier", fmt.Sprintf("expected a tier from 0 to 3, not %d", l.Peers.PeerTier))
 	}
 }

@@ -45,6 +45,8 @@ type Config struct {
 	Node Node `yaml:"node"`
 	// MCPServers are MCP servers by name whose tools the agents share, each under its name: "name.tool".
 	MCPServers map[string]MCPServer `yaml:"mcpServers"`
+	// Peers is how hubs on several machines use each other's agents.
+	Peers Peers `yaml:"peers"`
 	// Agents are the agents by id. A built-in agent keeps what is not set here.
 	Agents map[string]runner.Definition `yaml:"agents"`
 	// Roster backs planetary agents (sun, mercury, …) with agents: each gets an agent of its id with a role of its own. See parley roster.
@@ -203,6 +205,16 @@ type Audit struct {
 	MaxFiles int `yaml:"maxFiles"`
 }
 
+// Peers is how hubs on several machines use each other's agents.
+type Peers struct {
+	// Enabled lets hubs that have paired with this one (see parley peers) find its agents and run tasks on them. It needs bus.url: the NATS server that the hubs share.
+	Enabled bool `yaml:"enabled"`
+	// Prefix is what the subjects of the hubs that should meet begin with.
+	Prefix string `yaml:"prefix"`
+	// PeerTier is the highest tier that other hubs' agents may have here, from 0, the highest of all, to 3.
+	PeerTier int `yaml:"peerTier"`
+}
+
 // Default returns the configuration that is in force where nothing is set, with
 // home as the user's home directory and the built-in agents as they are.
 func Default(home string) *Config {
@@ -216,6 +228,7 @@ func Default(home string) *Config {
 		Contexts: Contexts{Expiry: 30 * 24 * time.Hour},
 		Tasks:    Tasks{Retention: 90 * 24 * time.Hour},
 		Node:     Node{Enabled: true, PeerTier: 2, Audit: Audit{Enabled: true, MaxFileSize: 16 << 20, MaxFiles: 8}},
+		Peers:    Peers{Prefix: "parley", PeerTier: 2},
 		Agents:   map[string]runner.Definition{},
 	}
 	for id := range runner.Builtin() {

@@ -35,6 +35,7 @@ import (
 	"github.com/parleyhub/parley/internal/hubtools"
 	"github.com/parleyhub/parley/internal/mcpserver"
 	"github.com/parleyhub/parley/internal/node"
+	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/internal/process"
 	"github.com/parleyhub/parley/internal/push"
 	"github.com/parleyhub/parley/internal/runner"
@@ -114,6 +115,7 @@ type daemon struct {
 	name      string // on the bus
 	hub       *hub.Hub
 	push      *push.Service
+	audit     *audit.Log // nil without one
 	node      *node.Node
 	documents *documents.Library
 	rooms     *ysync.Server // nil without HTTP
@@ -131,7 +133,7 @@ func (d *daemon) atEnd(end func() error) { d.ends = append(d.ends, end) }
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openDocuments, d.openTools, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openPeers, d.openDocuments, d.openTools, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -284,7 +286,7 @@ func (d *daemon) openNode(ctx context.Context) error {
 			return &Error{Code: CodeDataDir, Message: err.Error(), Remedy: "mend the directory audit in the data directory, or set node.audit.enabled to false", Err: err}
 		}
 		d.atEnd(log.Close)
-		opts.Audit = log
+		opts.Audit, d.audit = log, log
 	}
 	journal, err := d.swarmJournal(ctx)
 	if err != nil {
@@ -333,6 +335,28 @@ func (d *daemon) openTools(context.Context) error {
 	d.work = delegation.New(delegation.Options{
 		Hub: d.hub, Badges: d.badges, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(),
 	})
+	return nil
+}
+
+// openPeers joins the hubs that share the bus's server.
+func (d *daemon) openPeers(ctx context.Context) error {
+	cfg := d.cfg.Peers
+	if !cfg.Enabled {
+		return nil
+	}
+	opts := peers.Options{
+		Hub: d.hub, DataDir: d.cfg.DataDir, Version: d.opts.Version, NATS: d.bus.Conn(), Prefix: cfg.Prefix,
+		PeerTier: agent.TierOf(cfg.PeerTier), CrossSandbox: d.cfg.Node.CrossSandbox, Logger: d.log,
+	}
+	if d.audit != nil {
+		opts.Audit = d.audit
+	}
+	n, err := peers.Open(ctx, opts)
+	if err != nil {
+		return &Error{Code: CodeStart, Message: "cannot join other hubs: " + err.Error(), Remedy: "mend it, or set peers.enabled to false", Err: err}
+	}
+	d.atEnd(func() error { return within(nodePatience, n.Close) })
+	d.log.Info("hubs that have paired with this one can reach it", "key", n.Key(), "prefix", cfg.Prefix)
 	return nil
 }
 

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+const peersLong = `Say which hubs on other machines may use this hub's agents, and are used from here.
+A hub is its key; both hubs have to pair with each other's, and anybody else gets no
+answer. Set peers.enabled and bus.url in config.yaml, and see docs/peers.md. A hub
+that runs follows a change within a second or two.`
+
+func (a *app) peersCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "peers",
+		Short: "Pair with hubs on other machines",
+		Long:  peersLong,
+		Args:  exactly(),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.peersPairCommand(), a.peersListCommand(), a.peersRemoveCommand())
+	return cmd
+}
+
+// peerJSON is one peer as `peers list` has it.
+type peerJSON struct {
+	Name string `json:"name"`
+	Key  string `json:"key"`
+}
+
+// allowList opens the hub's list, and its data directory's path.
+func (a *app) allowList() (*keys.AllowList, string, error) {
+	cfg, err := a.load()
+	if err != nil {
+		return nil, "", err
+	}
+	list, err := keys.OpenAllowList(peers.AllowPath(cfg.DataDir))
+	if err != nil {
+		return nil, "", peersFailure(err)
+	}
+	return list, cfg.DataDir, nil
+}
+
+func peersFailure(err error) error {
+	return &failure{Exit: exitFailure, Kind: "peers", Message: err.Error()}
+}
+
+func (a *app) peersPairCommand() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:     "pair KEY",
+		Short:   "Let a hub use this one's agents, and use its",
+		Example: "  " + a.name + " peers pair 4f1c…e2 --name bob    # its agents become bob.claude-code and so on",
+		Args:    exactly("KEY"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			key, err := keys.ParsePublicKey(args[0])
+			if err != nil {
+				return usage("%v", err)
+			}
+			if name != "" && !peers.ValidName(name) {
+				return usage("the name %q is not 1 to 24 lower-case letters, digits and -", name)
+			}
+			list, dir, err := a.allowList()
+			if err != nil {
+				return err
+			}
+			own, err := keys.Load(peers.KeyPath(dir))
+			if err != nil {
+				return peersFailure(err)
+			}
+			if own.Public() == key {
+				return usage("this is the hub's own key; pair with another's")
+			}
+			entry := keys.Entry{Key: key, Name: name}
+			for _, e := range list.Entries() {
+				if e.Key != key && peers.NameOf(e) == peers.NameOf(entry) {
+					return usage("another peer is called %s: choose a name with --name, or remove it first", peers.NameOf(e))
+				}
+			}
+			if err := list.Add(entry); err != nil {
+				return peersFailure(err)
+			}
+			if a.json() {
+				writeJSON(a.stdout, peerJSON{Name: peers.NameOf(entry), Key: key.String()})
+				return nil
+			}
+			fmt.Fprintf(a.stdout, "paired with %s\n", peers.NameOf(entry))
+			a.note("There, run: %s peers pair %s", a.name, own.Public())
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "what to call it; its agents are then NAME.AGENT (default the key's first 8 digits)")
+	return cmd
+}
+
+func (a *app) peersListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Show this hub's key, and the hubs that are paired",
+		Args:  exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			list, dir, err := a.allowList()
+			if err != nil {
+				return err
+			}
+			own, err := keys.Load(peers.KeyPath(dir))
+			if err != nil {
+				return peersFailure(err)
+			}
+			paired := []peerJSON{}
+			for _, e := range list.Entries() {
+				paired = append(paired, peerJSON{Name: peers.NameOf(e), Key: e.Key.String()})
+			}
+			if a.json() {
+				writeJSON(a.stdout, struct {
+					Key   string     `json:"key"`
+					Peers []peerJSON `json:"peers"`
+				}{own.Public().String(), paired})
+				return nil
+			}
+			fmt.Fprintf(a.stdout, "this hub  %s\n", own.Public())
+			for _, p := range paired {
+				fmt.Fprintf(a.stdout, "%-24s  %s\n", p.Name, p.Key)
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) peersRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove PEER",
+		Short: "Let a hub, by its name or key, use this one's agents no more",
+		Args:  exactly("PEER"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			list, _, err := a.allowList()
+			if err != nil {
+				return err
+			}
+			for _, e := range list.Entries() {
+				if e.Key.String() != strings.ToLower(args[0]) && peers.NameOf(e) != args[0] {
+					continue
+				}
+				if _, err := list.Remove(e.Key); err != nil {
+					return peersFailure(err)
+				}
+				if a.json() {
+					writeJSON(a.stdout, peerJSON{Name: peers.NameOf(e), Key: e.Key.String()})
+					return nil
+				}
+				fmt.Fprintf(a.stdout, "removed %s\n", peers.NameOf(e))
+				return nil
+			}
+			return &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf("no peer is called %q", args[0]), Remedy: "see: " + a.self() + " peers list"}
+		},
+	}
+}

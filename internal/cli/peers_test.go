@@ -1,0 +1,49 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// Pairing works whether or not a hub runs; nobody is paired before.
+func TestPeersArePairedAndRemoved(t *testing.T) {
+	p := newPlace(t)
+	type peer struct{ Name, Key string }
+	type list struct {
+		Key   string
+		Peers []peer
+	}
+	all := func() list { return decode[list](t, p.run(t, "peers", "list", "--format", "json")) }
+	first := all()
+	if _, err := keys.ParsePublicKey(first.Key); err != nil || len(first.Peers) != 0 {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	bob, carol := keys.Generate().Public().String(), keys.Generate().Public().String()
+	if o := p.run(t, "peers", "pair", bob, "--name", "bob"); o.code != 0 || !strings.Contains(o.stderr, first.Key) {
+		t.Errorf("%+v", o)
+	}
+	for name, args := range map[string][]string{
+		"no key": {"pair", "hello"}, "its own key": {"pair", first.Key}, "a taken name": {"pair", carol, "--name", "bob"},
+		"a name that begins no id": {"pair", carol, "--name", "Carol's hub"}, "nobody": {"remove", "dave"}, "a flag": {"remove"},
+	} {
+		if o := p.run(t, append([]string{"peers"}, args...)...); o.code != 2 {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+	want(t, p.run(t, "peers", "pair", carol), 0, "paired with "+carol[:8]+"\n")
+	if got := all(); got.Key != first.Key || len(got.Peers) != 2 {
+		t.Errorf("%+v", got)
+	}
+	if o := p.run(t, "peers", "list"); !strings.Contains(o.stdout, "bob") || !strings.Contains(o.stdout, carol) {
+		t.Errorf("%+v", o)
+	}
+	want(t, p.run(t, "peers", "remove", "bob"), 0, "removed bob\n")
+	want(t, p.run(t, "peers", "remove", carol), 0, "removed "+carol[:8]+"\n")
+	if got := all(); len(got.Peers) != 0 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,128 @@
+//go:build unix
+
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/telemetry/audit"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+const peersYAML = `version: 1
+bus: {url: %q}
+peers: {enabled: true}
+http: {port: 0, token: sixteen-chars-or-more}
+agents:
+  claude-code: {disabled: true}
+  gemini: {disabled: true}
+  codex: {disabled: true}
+  vibe: {disabled: true}
+  parrot: {driver: exec, command: cat, capabilities: [{id: %s, name: Repeat}]}
+`
+
+// Two hubs are processes of their own on one NATS server. A program at one asks for a
+// capability that only the other's agent has, and gets what that agent says (Req 1.7,
+// 1.8, 3.6, 4.3); a broadcast reaches the other hub's agent too (Req 4.2).
+func TestTwoHubsOnOneServer(t *testing.T) {
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	if !srv.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	dirs, infos, own := [2]string{}, [2]daemon.Info{}, [2]keys.PublicKey{}
+	for i, capability := range []string{"repeat.here", "repeat.there"} {
+		dirs[i] = newDir(t)
+		if err := os.WriteFile(filepath.Join(dirs[i], "config.yaml"), fmt.Appendf(nil, peersYAML, srv.ClientURL(), capability), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		info, err := start(t, "serve", dirs[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		infos[i] = info
+		t.Cleanup(func() {
+			if _, _, err := daemon.Stop(context.Background(), dirs[i], shutdown(info.Socket)); err != nil {
+				t.Error(err)
+			}
+		})
+		pair, err := keys.Load(peers.KeyPath(dirs[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own[i] = pair.Public()
+	}
+	for i, name := range []string{"there", "here"} {
+		list, err := keys.OpenAllowList(peers.AllowPath(dirs[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := list.Add(keys.Entry{Key: own[1-i], Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	me, got := visitor(t, infos[0].HTTP, "sixteen-chars-or-more", agent.L3)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for {
+		sent, err := me.SendToCapability(ctx, "repeat.there", envelope.Request, "polly wants a cracker")
+		if err == nil {
+			if sent.TargetAgentID != "there.parrot" {
+				t.Errorf("it went to %s", sent.TargetAgentID)
+			}
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the other hub's agent is not found: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	e := next(t, got)
+	var answer struct{ State, Text string }
+	if err := json.Unmarshal(e.Payload, &answer); err != nil {
+		t.Fatal(err)
+	}
+	if e.Type != envelope.Response || e.Sender != "there.parrot" || answer.State != "completed" || strings.TrimSpace(answer.Text) != "polly wants a cracker" {
+		t.Errorf("%+v %s", e, e.Payload)
+	}
+	if _, err := me.Send(ctx, envelope.Broadcast, envelope.Request, "hello all"); err != nil {
+		t.Fatal(err)
+	}
+	heard := map[string]bool{}
+	for !heard["parrot"] || !heard["there.parrot"] {
+		heard[next(t, got).Sender] = true
+	}
+	// The other hub's log says which hub asked.
+	front := "~hub-l3@" + own[0].String()
+	named := false
+	for rec, err := range audit.Read(daemon.AuditDir(dirs[1])) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		named = named || rec.Envelope != nil && rec.Envelope.Sender == front
+	}
+	if !named {
+		t.Error("the audit log does not name the hub that asked")
+	}
+	if info, err := os.Stat(peers.KeyPath(dirs[0])); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the identity: %v, %v", info.Mode(), err)
+	}
+}
