@@ -86,7 +86,7 @@ type session struct {
 func (s *session) Close(context.Context) error { return nil }
 
 const (
-	maxAnswers = 4096             // envelopes of one answer that wait to be taken
+	maxAnswers = 4096            // envelopes of one answer that wait to be taken
 	cancelTime = 3 * time.Second // for the other hub to end a task
 )
 
