@@ -56,6 +56,10 @@ func newHub(t testing.TB, url string, trusted func(keys.PublicKey) bool, o regis
 	t.Helper()
 	h := &hub{Registry: registry.New(o), pair: keys.Generate()}
 	nc := connect(t, url)
+	listening, err := nc.SubscribeSync("parley.ask")
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := h.Close(); err != nil {
 			t.Error(err)
@@ -63,6 +67,12 @@ func newHub(t testing.TB, url string, trusted func(keys.PublicKey) bool, o regis
 	})
 	s := &natscards.Source{Conn: nc, Author: signedcard.NewAuthor(h.pair, time.Minute), Trusted: trusted}
 	if err := h.EnableDiscovery("nats", s); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listening.NextMsg(20 * time.Second); err != nil { // it asks once it listens
+		t.Fatal(err)
+	}
+	if err := listening.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
 	return h
