@@ -20,8 +20,10 @@ import (
 
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/server"
+	"github.com/parleyhub/parley/swarm"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -119,7 +121,7 @@ func TestMethodsAskForWhatTheyAreCalled(t *testing.T) {
 	c := dial(t, hub(t, func(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
 		asked = append(asked, req.Method+" "+string(req.Params)) // one call at a time
 		switch req.Method {
-		case dialect.MethodAgentsList, dialect.MethodContextsList:
+		case dialect.MethodAgentsList, dialect.MethodContextsList, dialect.MethodSwarmList, dialect.MethodDocumentsList:
 			return []int{}, nil
 		}
 		return struct{}{}, nil
@@ -133,6 +135,24 @@ func TestMethodsAskForWhatTheyAreCalled(t *testing.T) {
 		func() error { _, err := c.Task(ctx, "t1"); return err },
 		func() error { _, err := c.Cancel(ctx, "t1"); return err },
 		func() error { _, err := c.Contexts(ctx, 7); return err },
+		func() error {
+			_, err := c.CreateSwarm(ctx, swarm.Plan{TaskDescription: "x", RequiredCapabilities: []string{}})
+			return err
+		},
+		func() error { _, err := c.Swarm(ctx, "s1"); return err },
+		func() error { _, err := c.AwaitSwarm(ctx, "s1", 9); return err },
+		func() error { _, err := c.Swarms(ctx); return err },
+		func() error { _, err := c.StopSwarm(ctx, "s1", "enough"); return err },
+		func() error { _, err := c.Documents(ctx); return err },
+		func() error { _, err := c.Document(ctx, "plan"); return err },
+		func() error { _, err := c.AwaitDocument(ctx, "plan", "v1"); return err },
+		func() error {
+			_, err := c.EditDocument(ctx, "plan", []documents.Edit{{Op: "delete", Path: []string{"plan", "x"}}})
+			return err
+		},
+		func() error { _, err := c.CompactDocument(ctx, "plan"); return err },
+		func() error { _, err := c.JoinBus(ctx, dialect.BusJoinParams{Access: "network"}); return err },
+		func() error { return c.LeaveBus(ctx, "u1") },
 		func() error { return c.Shutdown(ctx) },
 	} {
 		if err := call(); err != nil {
@@ -146,9 +166,76 @@ hub/tasks/page {"limit":3}
 tasks/get {"id":"t1"}
 tasks/cancel {"id":"t1"}
 hub/contexts/list {"limit":7}
+hub/swarms/create {"plan":{"taskDescription":"x","requiredCapabilities":[]}}
+hub/swarms/get {"id":"s1"}
+hub/swarms/get {"id":"s1","after":9}
+hub/swarms/list {}
+hub/swarms/stop {"id":"s1","reason":"enough"}
+hub/documents/list {}
+hub/documents/get {"name":"plan"}
+hub/documents/wait {"name":"plan","seen":"v1"}
+hub/documents/edit {"name":"plan","edits":[{"op":"delete","path":["plan","x"]}]}
+hub/documents/compact {"name":"plan"}
+hub/bus/join {"access":"network"}
+hub/bus/leave {"user":"u1"}
 hub/shutdown {}`
 	if got := strings.Join(asked, "\n"); got != want {
 		t.Errorf("asked\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A connection becomes one of MCP with the first request, or stays none.
+func TestAConnectionIsGivenToMCP(t *testing.T) {
+	socket := socketPath(t)
+	s, err := server.New(server.Config{
+		Socket:        socket,
+		SocketHandler: jsonrpc.HandlerFunc(func(context.Context, jsonrpc.Request, jsonrpc.Emit) (any, error) { return struct{}{}, nil }),
+		SocketMCP: func(params json.RawMessage) (server.Attached, *jsonrpc.Error) {
+			var p dialect.MCPParams
+			if err := json.Unmarshal(params, &p); err != nil || p.Token != "right" {
+				return nil, jsonrpc.NewError(jsonrpc.CodeInvalidParams, "no such token", jsonrpc.Details{})
+			}
+			return func(_ context.Context, in io.ReadCloser, out io.Writer) {
+				line, err := bufio.NewReader(in).ReadString('\n')
+				if err == nil {
+					_, err = io.WriteString(out, "heard "+line)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	var refused *jsonrpc.Error
+	if _, err := client.AttachMCP(t.Context(), socket, "wrong"); !errors.As(err, &refused) || !strings.Contains(refused.Message, "no such token") {
+		t.Fatalf("a wrong token gives %v", err)
+	}
+	c, err := client.AttachMCP(t.Context(), socket, "right")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "{}\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || line != "heard {}\n" {
+		t.Fatalf("read %q, %v", line, err)
+	}
+	for _, lines := range []string{"", "no JSON\n"} {
+		if _, err := client.AttachMCP(t.Context(), raw(t, lines), ""); !errors.Is(err, client.ErrLost) {
+			t.Fatalf("a hub that answers %q gives %v", lines, err)
+		}
 	}
 }
 
