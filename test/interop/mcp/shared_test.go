@@ -3,14 +3,20 @@
 package mcp_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/test/interop/npm"
+	"github.com/parleyhub/parley/test/interop/rig"
 )
 
 const everything = "@modelcontextprotocol/server-everything"
@@ -31,6 +37,7 @@ func TestTheInspectorUsesASharedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	startHub(t, i.home)
+	awaitServers(t, i.home)
 	list, err := i.run(t, project, "--method", "tools/list")
 	if err != nil {
 		t.Fatal(err)
@@ -49,6 +56,30 @@ func TestTheInspectorUsesASharedServer(t *testing.T) {
 		said, _ := json.Marshal(result) // what was decoded can be encoded
 		if err != nil || !strings.Contains(string(said), call) {
 			t.Errorf("%v: %v %s", want, err, said)
+		}
+	}
+}
+
+// awaitServers waits until the hub has taken in its MCP servers, which it does not
+// wait for when it starts. A session that is there before is told of their tools; the
+// inspector's commands do not listen.
+func awaitServers(t *testing.T, h rig.Home) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		out, err := output(t, func(ctx context.Context) *exec.Cmd {
+			cmd := exec.CommandContext(ctx, programs.Path("parley"), "status", "--format", "json")
+			cmd.Env = h.Env
+			return cmd
+		})
+		var hub dialect.Status
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &hub)
+		}
+		if err == nil && len(hub.MCPServers) > 0 && !slices.ContainsFunc(hub.MCPServers, func(s dialect.MCPServerStatus) bool { return !s.Connected }) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the hub's MCP servers are not connected: %v\n%s", err, out)
 		}
 	}
 }
