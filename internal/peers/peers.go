@@ -33,8 +33,10 @@ import (
 	natslink "github.com/parleyhub/parley/transport/nats"
 )
 
-// KeyPath and AllowPath are where a hub keeps its identity and its allow-list.
-func KeyPath(dataDir string) string   { return filepath.Join(dataDir, "peer.key") }
+// KeyPath is where a hub keeps its identity.
+func KeyPath(dataDir string) string { return filepath.Join(dataDir, "peer.key") }
+
+// AllowPath is where a hub keeps the list of those that it is paired with.
 func AllowPath(dataDir string) string { return filepath.Join(dataDir, "peers") }
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
