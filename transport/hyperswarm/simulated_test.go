@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnet"
+	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
@@ -24,13 +24,13 @@ import (
 // test adds to it.
 type world struct {
 	t         *testing.T
-	net       *simnet.Network
+	net       *simnettest.Network
 	bootstrap []string
 	nodes     []*hyperdht.Node
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, net: simnet.New(1, simnet.Faults{Delay: 10 * time.Millisecond})}
+	w := &world{t: t, net: simnettest.New(1, simnettest.Faults{Delay: 10 * time.Millisecond})}
 	onNet := func(at netip.AddrPort) (udx.PacketConn, error) { return w.net.ListenAt(at), nil }
 	for _, at := range []string{"9.0.0.1:49737", "9.0.0.2:49737", "9.0.0.3:49737", "9.0.0.4:49737"} {
 		if err := w.node(at, true, onNet).WaitReady(context.Background()); err != nil {
@@ -59,7 +59,7 @@ func (w *world) node(at string, public bool, open func(netip.AddrPort) (udx.Pack
 }
 
 // behind adds a node behind a NAT of its own.
-func (w *world) behind(host string, m simnet.Mapping) *hyperdht.Node {
+func (w *world) behind(host string, m simnettest.Mapping) *hyperdht.Node {
 	r := w.net.NAT(host, m)
 	return w.node("192.168.0.2:0", false, func(at netip.AddrPort) (udx.PacketConn, error) { return r.Listen(at), nil })
 }
@@ -89,12 +89,12 @@ func TestAgentsBehindHardNATsGoThroughARelay(t *testing.T) {
 		defer hub.Close()
 
 		relays := []keys.PublicKey{hub.Key()}
-		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: w.behind("5.5.5.5", simnet.Fresh), Allow: anybody, Relays: relays})
+		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: w.behind("5.5.5.5", simnettest.Fresh), Allow: anybody, Relays: relays})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		client := w.behind("6.6.6.6", simnet.Fresh)
+		client := w.behind("6.6.6.6", simnettest.Fresh)
 		if _, err := (&hyperswarm.Dialer{Node: client}).Dial(ctx, l.Endpoint()); transport.CodeOf(err) != transport.CodeUnreachable {
 			t.Fatalf("without a relay: %v", err)
 		}
@@ -127,7 +127,7 @@ func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
 		ctx := context.Background()
 		w := newWorld(t)
 		defer w.close()
-		there, here := w.behind("5.5.5.5", simnet.Same), w.behind("6.6.6.6", simnet.Same)
+		there, here := w.behind("5.5.5.5", simnettest.Same), w.behind("6.6.6.6", simnettest.Same)
 		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: there, Allow: func(k keys.PublicKey) bool { return k == here.Key() }})
 		if err != nil {
 			t.Fatal(err)
@@ -156,8 +156,8 @@ func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
 		}
 		for n := range total {
 			if n == total/3 {
-				w.net.Set(simnet.Faults{Loss: 1})
-				time.AfterFunc(40*time.Second, func() { w.net.Set(simnet.Faults{Delay: 10 * time.Millisecond}) })
+				w.net.Set(simnettest.Faults{Loss: 1})
+				time.AfterFunc(40*time.Second, func() { w.net.Set(simnettest.Faults{Delay: 10 * time.Millisecond}) })
 			}
 			e, err := envelope.New("a", "b", envelope.Notification, n)
 			if err != nil {

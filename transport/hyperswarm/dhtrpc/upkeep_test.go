@@ -12,7 +12,7 @@ import (
 
 	"github.com/parleyhub/parley/transport/hyperswarm/compact"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnet"
+	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
@@ -20,13 +20,13 @@ import (
 // world is nodes on a simulated network, where time costs nothing.
 type world struct {
 	t     *testing.T
-	net   *simnet.Network
+	net   *simnettest.Network
 	nodes []*dhtrpc.Node
 	muxes []*udx.Mux
 }
 
 func newWorld(t *testing.T, size int, o dhtrpc.Options) *world {
-	w := &world{t: t, net: simnet.New(1, simnet.Faults{Delay: time.Millisecond})}
+	w := &world{t: t, net: simnettest.New(1, simnettest.Faults{Delay: time.Millisecond})}
 	for i := range size {
 		o.Public = netip.AddrPortFrom(netip.AddrFrom4([4]byte{9, 0, byte(i >> 8), byte(i + 1)}), 49737)
 		w.add(o)

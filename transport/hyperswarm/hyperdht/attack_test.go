@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnet"
+	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
@@ -29,7 +29,7 @@ const (
 // attacker is a socket on the simulated network that sends what it likes.
 type attacker struct {
 	t    *testing.T
-	conn *simnet.Conn
+	conn *simnettest.Conn
 	addr netip.AddrPort
 	got  chan *dhtrpc.Message
 }
@@ -136,7 +136,7 @@ func TestReplayedHandshakes(t *testing.T) {
 			}
 			return true
 		})
-		client := i.behind(i.net.NAT("5.5.5.5", simnet.Same), "192.168.0.2")
+		client := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
 		conn, err := client.Dial(context.Background(), l.Key(), hyperdht.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -186,7 +186,7 @@ func TestFloodOfHandshakes(t *testing.T) {
 			t.Errorf("%d of %d handshakes of one host were answered", answered, flood)
 		}
 		// Others are let in as before.
-		conn, err := i.behind(i.net.NAT("5.5.5.5", simnet.Same), "192.168.0.2").Dial(context.Background(), key, hyperdht.DialOptions{})
+		conn, err := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2").Dial(context.Background(), key, hyperdht.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

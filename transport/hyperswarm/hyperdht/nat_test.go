@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnet"
+	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
@@ -17,13 +17,13 @@ import (
 // internet is a DHT of public nodes on a simulated network.
 type internet struct {
 	t         *testing.T
-	net       *simnet.Network
+	net       *simnettest.Network
 	bootstrap []string
 	nodes     []*hyperdht.Node
 }
 
 func newInternet(t *testing.T, size int) *internet {
-	i := &internet{t: t, net: simnet.New(1, simnet.Faults{Delay: 10 * time.Millisecond})}
+	i := &internet{t: t, net: simnettest.New(1, simnettest.Faults{Delay: 10 * time.Millisecond})}
 	for n := range size {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{9, 0, 0, byte(n + 1)}), 49737)
 		i.public(at)
@@ -53,7 +53,7 @@ func (i *internet) public(at netip.AddrPort) *hyperdht.Node {
 }
 
 // behind adds a node on an inner host of a NAT.
-func (i *internet) behind(r *simnet.NAT, host string) *hyperdht.Node {
+func (i *internet) behind(r *simnettest.NAT, host string) *hyperdht.Node {
 	at := netip.AddrPortFrom(netip.MustParseAddr(host), 0)
 	return i.node(hyperdht.Options{Listen: at}, func(at netip.AddrPort) (udx.PacketConn, error) { return r.Listen(at), nil })
 }
@@ -94,9 +94,9 @@ func (i *internet) serve(n *hyperdht.Node) *hyperdht.Listener {
 // address, where one end is public, and inside one network; and are told why
 // where they cannot.
 func TestFirewalls(t *testing.T) {
-	const same, fresh = simnet.Same, simnet.Fresh
+	const same, fresh = simnettest.Same, simnettest.Fresh
 	for name, c := range map[string]struct {
-		server, client simnet.Mapping
+		server, client simnettest.Mapping
 		oneNetwork     bool
 		want           hyperdht.Code
 	}{
@@ -138,7 +138,7 @@ func TestFirewalls(t *testing.T) {
 
 // One end that everybody reaches is enough, whatever the other's NAT does.
 func TestOnePublicEndIsEnough(t *testing.T) {
-	for name, mapping := range map[string]simnet.Mapping{"consistent": simnet.Same, "random": simnet.Fresh} {
+	for name, mapping := range map[string]simnettest.Mapping{"consistent": simnettest.Same, "random": simnettest.Fresh} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				i := newInternet(t, 8)
@@ -166,7 +166,7 @@ func TestAListenerOutlivesItsRelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 10)
 		defer i.close()
-		l := i.serve(i.behind(i.net.NAT("5.5.5.5", simnet.Same), "192.168.0.2"))
+		l := i.serve(i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2"))
 		gone := make(map[netip.AddrPort]bool)
 		for _, a := range l.Relays() {
 			gone[a] = true
@@ -184,7 +184,7 @@ func TestAListenerOutlivesItsRelays(t *testing.T) {
 				t.Errorf("%v is still a relay", a)
 			}
 		}
-		client := i.behind(i.net.NAT("6.6.6.6", simnet.Same), "192.168.0.3")
+		client := i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.3")
 		conn, err := client.Dial(context.Background(), l.Key(), hyperdht.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestAnnouncementsExpire(t *testing.T) {
 		i := newInternet(t, 5)
 		defer i.close()
 		ctx := context.Background()
-		n := i.behind(i.net.NAT("5.5.5.5", simnet.Same), "192.168.0.2")
+		n := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
 		topic := keys.Hash([]byte("topic"))
 		if err := n.Announce(ctx, topic, keys.Generate(), nil, nil); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnet"
+	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
@@ -24,15 +24,15 @@ const addrA, addrB = "10.0.0.1:1000", "10.0.0.2:2000"
 
 // ends are two connected streams on a simulated network.
 type ends struct {
-	net    *simnet.Network
+	net    *simnettest.Network
 	a, b   *udx.Stream
 	ma, mb *udx.Mux
 	sa, sb *udx.Socket
 }
 
-func newEnds(t testing.TB, f simnet.Faults, o udx.Options) *ends {
+func newEnds(t testing.TB, f simnettest.Faults, o udx.Options) *ends {
 	t.Helper()
-	e := &ends{net: simnet.New(1, f), ma: udx.NewMux(o), mb: udx.NewMux(o)}
+	e := &ends{net: simnettest.New(1, f), ma: udx.NewMux(o), mb: udx.NewMux(o)}
 	var err error
 	if e.sa, err = e.ma.Serve(e.net.Listen(addrA), nil); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func transfer(t testing.TB, from, to *udx.Stream, data []byte) {
 // streams end and leave nothing behind.
 func TestBytesArriveWhateverTheNetworkDoes(t *testing.T) {
 	const ms = time.Millisecond
-	for name, f := range map[string]simnet.Faults{
+	for name, f := range map[string]simnettest.Faults{
 		"at once":        {},
 		"delay":          {Delay: 20 * ms},
 		"1 % loss":       {Delay: 5 * ms, Loss: 0.01},
@@ -129,7 +129,7 @@ func TestBytesArriveWhateverTheNetworkDoes(t *testing.T) {
 // learns where to connect.
 func TestPacketsBeforeConnectAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnet.Faults{Delay: time.Millisecond}, udx.Options{})
+		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond}, udx.Options{})
 		e.b.Connect(e.sb, netip.MustParseAddrPort(addrA), e.a.ID(), false)
 		if _, err := e.b.Write([]byte("first")); err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestPacketsBeforeConnectAreKept(t *testing.T) {
 
 func TestDeadPeerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnet.Faults{Delay: time.Millisecond}, udx.Options{})
+		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond}, udx.Options{})
 		e.connect()
 		if _, err := e.a.Write([]byte("x")); err != nil {
 			t.Fatal(err)
@@ -163,7 +163,7 @@ func TestDeadPeerIsGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		e.net.Set(simnet.Faults{Loss: 1})
+		e.net.Set(simnettest.Faults{Loss: 1})
 		began := time.Now()
 		if _, err := e.a.Write([]byte("y")); err != nil {
 			t.Fatal(err)
@@ -183,7 +183,7 @@ func TestDeadPeerIsGivenUp(t *testing.T) {
 func TestSlowReaderStopsTheWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := udx.Options{ReceiveBuffer: 100_000, SendBuffer: 50_000}
-		e := newEnds(t, simnet.Faults{Delay: time.Millisecond, Loss: 0.02}, o)
+		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond, Loss: 0.02}, o)
 		e.connect()
 		// The peer is assumed to take 4 MiB until it says what it takes.
 		if _, err := e.b.Write([]byte("hello")); err != nil {
@@ -213,7 +213,7 @@ func TestSlowReaderStopsTheWriter(t *testing.T) {
 
 func TestDestroyResetsThePeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnet.Faults{}, udx.Options{})
+		e := newEnds(t, simnettest.Faults{}, udx.Options{})
 		e.connect()
 		e.a.Destroy()
 		if _, err := e.b.Read(make([]byte, 1)); !errors.Is(err, udx.ErrReset) {
@@ -231,7 +231,7 @@ func TestDestroyResetsThePeer(t *testing.T) {
 // Close lets what was written arrive, and gives up a peer that never ends.
 func TestCloseLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnet.Faults{Delay: time.Millisecond, Loss: 0.2}, udx.Options{})
+		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond, Loss: 0.2}, udx.Options{})
 		e.connect()
 		data := noise(100_000)
 		if _, err := e.a.Write(data); err != nil {
@@ -244,7 +244,7 @@ func TestCloseLosesNothing(t *testing.T) {
 		if err != nil || !bytes.Equal(got, data) {
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
-		e.net.Set(simnet.Faults{})
+		e.net.Set(simnettest.Faults{})
 		<-e.a.Done()
 		if _, err := e.a.Write(data); err == nil {
 			t.Error("a closed stream is written")
@@ -262,7 +262,7 @@ func TestCloseLosesNothing(t *testing.T) {
 // The address may be somebody's who never asked.
 func TestCautiousStreamSendsNextToNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnet.Faults{}, udx.Options{})
+		e := newEnds(t, simnettest.Faults{}, udx.Options{})
 		var mu sync.Mutex
 		packets, size := 0, 0
 		e.net.Tap(func(data []byte, _, to netip.AddrPort) bool {
@@ -293,7 +293,7 @@ func TestCautiousStreamSendsNextToNothing(t *testing.T) {
 // Knowing the stream's id is not enough to talk in it from another host.
 func TestPacketsOfOtherHostsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnet.Faults{}, udx.Options{})
+		e := newEnds(t, simnettest.Faults{}, udx.Options{})
 		e.connect()
 		if _, err := e.a.Write([]byte("x")); err != nil {
 			t.Fatal(err)
@@ -323,7 +323,7 @@ func TestPacketsOfOtherHostsAreDropped(t *testing.T) {
 
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnet.Faults{}, udx.Options{})
+		e := newEnds(t, simnettest.Faults{}, udx.Options{})
 		e.connect()
 		began := time.Now()
 		for _, d := range []time.Duration{-time.Second, time.Second} {
@@ -360,7 +360,7 @@ func TestDeadlines(t *testing.T) {
 func TestLargerPacketsAreTried(t *testing.T) {
 	for _, path := range []int{1228, 1400, 1500} {
 		synctest.Test(t, func(t *testing.T) {
-			e := newEnds(t, simnet.Faults{Delay: time.Millisecond}, udx.Options{})
+			e := newEnds(t, simnettest.Faults{Delay: time.Millisecond}, udx.Options{})
 			e.net.Tap(func(data []byte, _, _ netip.AddrPort) bool { return len(data)+28 <= path })
 			e.connect()
 			go func() {

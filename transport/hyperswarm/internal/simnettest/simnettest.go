@@ -1,7 +1,7 @@
-// Package simnet is a network of UDP sockets in memory that loses, repeats and
+// Package simnettest is a network of UDP sockets in memory that loses, repeats and
 // delays datagrams. In a testing/synctest bubble its delays take no time and are
 // exact.
-package simnet
+package simnettest
 
 import (
 	"math/rand/v2"

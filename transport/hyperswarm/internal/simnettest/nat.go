@@ -1,4 +1,4 @@
-package simnet
+package simnettest
 
 import (
 	"net/netip"
@@ -103,7 +103,7 @@ func (n *Network) route(c *Conn, to netip.AddrPort) (*Conn, netip.AddrPort) {
 func (n *Network) freePort() uint16 {
 	n.port++
 	if n.port == 0 {
-		panic("simnet: there are no more ports")
+		panic("simnettest: there are no more ports")
 	}
 	return n.port
 }
