@@ -28,6 +28,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/process"
 )
 
@@ -369,15 +370,9 @@ func TestAFailedStartIsRemembered(t *testing.T) {
 
 // Where the hub itself uses an external server there are no accounts of ours.
 func TestAHubOnAnExternalServerSaysWhatToConfigure(t *testing.T) {
-	stock, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, JetStream: true, StoreDir: t.TempDir()})
-	must(t, err)
-	stock.Start()
-	t.Cleanup(func() { stock.Shutdown(); stock.WaitForShutdown() })
-	if !stock.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not listen")
-	}
-	p := newPlace(t, noPort+"bus: {url: \""+stock.ClientURL()+"\"}\n")
-	_, err = p.finder(t).Dial(t.Context())
+	stock := natstest.Start(t)
+	p := newPlace(t, noPort+"bus: {url: \""+stock.URL()+"\"}\n")
+	_, err := p.finder(t).Dial(t.Context())
 	wantError(t, err, bus.CodeUnsupported, "external", "NATS_URL")
 }
 
@@ -398,18 +393,7 @@ func TestForProject(t *testing.T) {
 
 // A configured server can be of no use in four ways, and each has its message.
 func TestAConfiguredServerThatCannotBeUsedSaysWhy(t *testing.T) {
-	start := func(change func(*server.Options)) string {
-		opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, StoreDir: t.TempDir()}
-		change(opts)
-		s, err := server.NewServer(opts)
-		must(t, err)
-		s.Start()
-		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-		if !s.ReadyForConnections(10 * time.Second) {
-			t.Fatal("the server does not listen")
-		}
-		return s.Addr().String()
-	}
+	start := func(change func(*server.Options)) string { return natstest.Start(t, change).Addr() }
 	p := newPlace(t, noPort)
 	messages := map[string]bool{}
 	for name, tt := range map[string]struct {
@@ -418,8 +402,8 @@ func TestAConfiguredServerThatCannotBeUsedSaysWhy(t *testing.T) {
 		words []string
 	}{
 		"down":              {closedPort(t), bus.CodeNotRunning, []string{"no NATS server is running", "start it", "correct the URL"}},
-		"without JetStream": {start(func(*server.Options) {}), bus.CodeNoJetStream, []string{"without JetStream", "-js"}},
-		"credentials": {start(func(o *server.Options) { o.JetStream, o.Username, o.Password = true, "u", "p" }),
+		"without JetStream": {start(natstest.WithoutJetStream), bus.CodeNoJetStream, []string{"without JetStream", "-js"}},
+		"credentials": {start(func(o *server.Options) { o.Username, o.Password = "u", "p" }),
 			bus.CodeAuth, []string{"credentials", "user and password"}},
 		"unreachable": {"host.invalid:4222", bus.CodeNetwork, []string{"cannot reach", "host"}},
 	} {

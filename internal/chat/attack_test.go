@@ -78,7 +78,7 @@ func TestOneMegabyteFitsOnTheEmbeddedBus(t *testing.T) {
 // from being stored.
 func TestAQueuedMessageThatNeverFitsIsDropped(t *testing.T) {
 	n := startServer(t)
-	n.stop()
+	n.Stop()
 	s := open(t, n.config("project-1"))
 	<-s.Tried()
 	for _, text := range []string{"first", strings.Repeat("x", chat.MaxMessage), "last"} {
@@ -86,7 +86,7 @@ func TestAQueuedMessageThatNeverFitsIsDropped(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	n.start()
+	n.Start()
 	await(t, s, func() bool { return s.Status().Connected && s.Status().Queued == 0 })
 	if got := texts(t, s, "roadmap", 10); len(got) != 2 || got[0] != "first" || got[1] != "last" {
 		t.Errorf("stored %.40q", got)
@@ -112,7 +112,7 @@ func TestAMessageLargerThanItsChannelIsRefused(t *testing.T) {
 // A stream of another program that would lose messages is no channel.
 func TestAStreamThatDoesNotKeepMessagesIsRefused(t *testing.T) {
 	n := startServer(t)
-	js := n.foreign()
+	js := n.Foreign()
 	for name, change := range map[string]func(*jetstream.StreamConfig){
 		"work queue": func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy },
 		"interest":   func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy },
@@ -141,7 +141,7 @@ func TestAStreamThatDoesNotKeepMessagesIsRefused(t *testing.T) {
 // A stream that acknowledges nothing would let every send wait in vain.
 func TestAStreamWithoutAcknowledgementsIsMended(t *testing.T) {
 	n := startServer(t)
-	_, err := n.foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "project-1_ROADMAP", Subjects: []string{"project-1.roadmap"}, NoAck: true})
+	_, err := n.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "project-1_ROADMAP", Subjects: []string{"project-1.roadmap"}, NoAck: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestAFloodOfJunkDoesNotHideMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	js := n.foreign()
+	js := n.Foreign()
 	junk := [][]byte{nil, []byte("{"), []byte(`[]`), []byte("\xff\xfe"), []byte(`{"handle":"a","timestamp":"x"}`),
 		[]byte(`{"handle":"a","message":"m","timestamp":"99999-01-01T00:00:00Z"}`),
 		[]byte(fmt.Sprintf(`{"handle":%q,"message":"m","timestamp":"2026-11-21T06:00:00Z"}`, strings.Repeat("h", 5000))),
@@ -209,7 +209,7 @@ func TestThePayloadIsPlainJSON(t *testing.T) {
 	s := ready(t, open(t, n.config("project-1")))
 	text := "<a href=\"x\">&\u2028\u0000 ü 🚀\n"
 	send(t, s, "agent", "roadmap", text)
-	stream, err := n.foreign().Stream(t.Context(), "project-1_ROADMAP")
+	stream, err := n.Foreign().Stream(t.Context(), "project-1_ROADMAP")
 	if err != nil {
 		t.Fatal(err)
 	}

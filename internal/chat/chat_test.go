@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -23,87 +22,21 @@ import (
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(beChild(role))
 	}
-	goleak.VerifyTestMain(m,
-		// nats-server leaves these behind when a stream is deleted.
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		// and this one for the life of the process.
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
+	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 
-// natsServer is a stock server that can be stopped and started again.
-type natsServer struct {
-	t    *testing.T
-	dir  string
-	port int
-	// users may log in; without any everybody may.
-	users []*server.User
-	mu    sync.Mutex
-	srv   *server.Server
-}
+// natsServer is a stock server with projects on it.
+type natsServer struct{ *natstest.Server }
 
-func startServer(t *testing.T) *natsServer {
-	n := &natsServer{t: t, dir: t.TempDir(), port: server.RANDOM_PORT}
-	n.start()
-	t.Cleanup(n.stop)
-	return n
-}
-
-func (n *natsServer) start() {
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, JetStream: true, StoreDir: n.dir, Users: n.users, NoSigs: true, NoLog: true})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(20 * time.Second) {
-		n.t.Fatal("the server does not start")
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.srv, n.port = srv, srv.Addr().(*net.TCPAddr).Port
-}
-
-func (n *natsServer) stop() {
-	n.mu.Lock()
-	srv := n.srv
-	n.srv = nil
-	n.mu.Unlock()
-	if srv != nil {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	}
-}
-
-func (n *natsServer) url() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return fmt.Sprintf("nats://127.0.0.1:%d", n.port)
-}
-
-// clients is how many connections there are.
-func (n *natsServer) clients() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.srv.NumClients()
-}
-
-// foreign is a client that is not ours.
-func (n *natsServer) foreign() jetstream.JetStream {
-	nc, err := nats.Connect(n.url())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return js
+func startServer(t *testing.T, changes ...func(*server.Options)) *natsServer {
+	return &natsServer{natstest.Start(t, changes...)}
 }
 
 func channels() []chat.Channel {
@@ -119,7 +52,7 @@ func (n *natsServer) config(namespace string) chat.Config {
 		Channels:  channels(),
 		Logger:    slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
-			return bus.Open(ctx, bus.Config{URL: bus.Secret(n.url()), Logger: slog.New(slog.DiscardHandler)})
+			return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Logger: slog.New(slog.DiscardHandler)})
 		},
 	}
 }
@@ -229,7 +162,7 @@ func TestReadGoesBackOverGaps(t *testing.T) {
 	for i := range 100 {
 		send(t, s, "pm", "roadmap", fmt.Sprint(i))
 	}
-	stream, err := n.foreign().Stream(t.Context(), "p_ROADMAP")
+	stream, err := n.Foreign().Stream(t.Context(), "p_ROADMAP")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +187,7 @@ func TestAForeignClientFindsWhatTheSpecificationSays(t *testing.T) {
 	cfg.Now = func() time.Time { return time.Date(2026, 11, 21, 15, 4, 5, 678e6, time.FixedZone("", 3600)) }
 	s := ready(t, open(t, cfg))
 	send(t, s, "project-manager", "parallel-work", "hello")
-	js := n.foreign()
+	js := n.Foreign()
 	await(t, s, func() bool { _, err := js.Stream(t.Context(), "project-abc123_ROADMAP"); return err == nil })
 	stream, err := js.Stream(t.Context(), "project-abc123_PARALLEL_WORK")
 	if err != nil {
@@ -288,7 +221,7 @@ func TestWhatCannotBeReadIsSkippedAndLogged(t *testing.T) {
 	cfg.Logger = slog.New(slog.NewJSONHandler(&log, nil))
 	s := ready(t, open(t, cfg))
 	send(t, s, "pm", "roadmap", "first")
-	js := n.foreign()
+	js := n.Foreign()
 	for _, data := range []string{"no json", `{"handle": ""}`, `{"handle": "x", "timestamp": "yesterday"}`, "\xff", "[]",
 		`{"handle": "legacy", "message": "from elsewhere", "timestamp": "2025-01-15T14:30:00Z", "new": true}`} {
 		if _, err := js.Publish(t.Context(), "p.roadmap", []byte(data)); err != nil {
@@ -374,7 +307,7 @@ func TestNamespacesDoNotMeet(t *testing.T) {
 
 func TestANameThatAnotherNamespaceHasIsRefused(t *testing.T) {
 	n := startServer(t)
-	if _, err := n.foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"elsewhere"}}); err != nil {
+	if _, err := n.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"elsewhere"}}); err != nil {
 		t.Fatal(err)
 	}
 	s := ready(t, open(t, n.config("p")))
@@ -392,7 +325,7 @@ func TestANameThatAnotherNamespaceHasIsRefused(t *testing.T) {
 // REQ-CONFIG-010
 func TestStreamsAreReusedAdoptedAndAdjusted(t *testing.T) {
 	n := startServer(t)
-	js := n.foreign()
+	js := n.Foreign()
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"p.roadmap"}, MaxMsgs: 3}); err != nil {
 		t.Fatal(err)
 	}
@@ -417,13 +350,13 @@ func TestADeletedStreamIsMadeAnew(t *testing.T) {
 	s := ready(t, open(t, n.config("p")))
 	send(t, s, "pm", "roadmap", "lost with its stream")
 	texts(t, s, "roadmap", 1)
-	if err := n.foreign().DeleteStream(t.Context(), "p_ROADMAP"); err != nil {
+	if err := n.Foreign().DeleteStream(t.Context(), "p_ROADMAP"); err != nil {
 		t.Fatal(err)
 	}
 	if got := texts(t, s, "roadmap", 1); len(got) != 0 {
 		t.Errorf("got %q", got)
 	}
-	if err := n.foreign().DeleteStream(t.Context(), "p_ROADMAP"); err != nil {
+	if err := n.Foreign().DeleteStream(t.Context(), "p_ROADMAP"); err != nil {
 		t.Fatal(err)
 	}
 	send(t, s, "pm", "roadmap", "again")
@@ -444,7 +377,7 @@ func TestAnOutageLosesAndRepeatsNothing(t *testing.T) {
 		for range 5 {
 			say()
 		}
-		n.stop()
+		n.Stop()
 		await(t, s, func() bool { return !s.Status().Connected })
 		for range 5 {
 			if r := say(); !r.Queued {
@@ -454,7 +387,7 @@ func TestAnOutageLosesAndRepeatsNothing(t *testing.T) {
 		if _, err := s.Read(t.Context(), "r", "roadmap", 1); err == nil || !strings.Contains(err.Error(), "interrupted") {
 			t.Errorf("a read without a server: %v", err)
 		}
-		n.start()
+		n.Start()
 		await(t, s, func() bool { st := s.Status(); return st.Connected && st.Queued == 0 })
 	}
 	if diff := cmp.Diff(want, texts(t, s, "roadmap", 1000)); diff != "" {
@@ -492,12 +425,12 @@ func TestTheQueueIsBoundedAndDropsTheOldest(t *testing.T) {
 // What was queued before the bus was ever reached is stored once it is.
 func TestTheQueueIsStoredWhenTheBusComes(t *testing.T) {
 	n := startServer(t)
-	n.stop()
+	n.Stop()
 	s := open(t, n.config("p"))
 	for i := range 20 {
 		send(t, s, "pm", "roadmap", fmt.Sprint(i))
 	}
-	n.start()
+	n.Start()
 	ready(t, s)
 	await(t, s, func() bool { return s.Status().Queued == 0 })
 	if got := texts(t, s, "roadmap", 100); len(got) != 20 || got[0] != "0" || got[19] != "19" {
@@ -550,8 +483,8 @@ func TestWaitWakesForWhatIsNew(t *testing.T) {
 	}
 	cursor = r.news.Cursor
 	go wait()
-	n.stop()
-	n.start()
+	n.Stop()
+	n.Start()
 	await(t, a, func() bool { return a.Status().Connected })
 	send(t, a, "pm", "roadmap", "after an outage")
 	if r = <-got; r.err != nil || len(r.news.Messages["roadmap"]) != 1 || len(r.news.Messages["parallel-work"]) != 0 {

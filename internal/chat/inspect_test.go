@@ -34,13 +34,13 @@ func TestInspectChangesNothing(t *testing.T) {
 			t.Errorf("before the first use: %+v", s)
 		}
 	}
-	if _, err := n.foreign().Stream(t.Context(), "p_ROADMAP"); err == nil {
+	if _, err := n.Foreign().Stream(t.Context(), "p_ROADMAP"); err == nil {
 		t.Error("a stream was made")
 	}
 	s := ready(t, open(t, n.config("p")))
 	send(t, s, "pm", "roadmap", "one")
 	send(t, s, "pm", "roadmap", "two")
-	await(t, s, func() bool { _, err := n.foreign().Stream(t.Context(), "p_PARALLEL_WORK"); return err == nil })
+	await(t, s, func() bool { _, err := n.Foreign().Stream(t.Context(), "p_PARALLEL_WORK"); return err == nil })
 	for range 2 {
 		got := inspect(t, n.config("p"))
 		if got[0].Channel.Name != "roadmap" || !got[0].Exists || got[0].Messages != 2 || got[0].Bytes == 0 || time.Since(got[0].Newest) > time.Hour || got[0].Err != nil {
@@ -57,7 +57,7 @@ func TestInspectChangesNothing(t *testing.T) {
 
 func TestInspectFindsAForeignStream(t *testing.T) {
 	n := startServer(t)
-	if _, err := n.foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"elsewhere"}}); err != nil {
+	if _, err := n.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"elsewhere"}}); err != nil {
 		t.Fatal(err)
 	}
 	got := inspect(t, n.config("p"))
@@ -81,12 +81,13 @@ func TestInspectTellsAMissingPermission(t *testing.T) {
 			if _, err := s.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			n.stop()
-			n.users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: allow}}}}
-			n.start()
+			n.Stop()
+			n.Start(func(o *server.Options) {
+				o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: allow}}}}
+			})
 			cfg := n.config("p")
 			cfg.Dial = func(ctx context.Context) (*bus.Bus, error) {
-				return bus.Open(ctx, bus.Config{URL: bus.Secret(n.url()), Credentials: bus.Credentials{User: "u", Password: "p"}})
+				return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Credentials: bus.Credentials{User: "u", Password: "p"}})
 			}
 			for _, s := range inspect(t, cfg) {
 				e, ok := s.Err.(*chat.Error)

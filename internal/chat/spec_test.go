@@ -41,7 +41,7 @@ func TestReadsAcknowledgeToADurableConsumer(t *testing.T) {
 	for i := range 30 {
 		send(t, s, "pm", "roadmap", fmt.Sprint(i))
 	}
-	stream, err := n.foreign().Stream(t.Context(), "p_ROADMAP")
+	stream, err := n.Foreign().Stream(t.Context(), "p_ROADMAP")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestManyProjectsOfManyChannels(t *testing.T) {
 	for i := range 50 {
 		all = append(all, chat.Channel{Name: fmt.Sprint("c-", i), Description: "d", MaxMessages: 100, MaxBytes: 1 << 20, MaxAge: time.Hour})
 	}
-	before := n.clients()
+	before := n.NATS().NumClients()
 	for i := range 10 {
 		cfg := n.config(fmt.Sprint("project-", i))
 		cfg.Channels = all
@@ -147,7 +147,7 @@ func TestManyProjectsOfManyChannels(t *testing.T) {
 			}
 		}
 	}
-	if got := n.clients() - before; got != 10 {
+	if got := n.NATS().NumClients() - before; got != 10 {
 		t.Errorf("%d connections, want 10", got)
 	}
 }
@@ -199,9 +199,9 @@ func TestAttemptsToConnectAreLogged(t *testing.T) {
 		return dial(ctx)
 	}
 	s := ready(t, open(t, cfg))
-	n.stop()
+	n.Stop()
 	await(t, s, func() bool { return !s.Status().Connected })
-	n.start()
+	n.Start()
 	ready(t, s)
 	await(t, s, func() bool { return strings.Contains(log.String(), `"status":"CONNECTED"`) })
 	for _, want := range []string{
@@ -245,8 +245,8 @@ func TestFailuresToConnectAreToldApart(t *testing.T) {
 func TestAnInterruptionNamesTheServer(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("p")))
-	url := n.url()
-	n.stop()
+	url := n.URL()
+	n.Stop()
 	await(t, s, func() bool { return !s.Status().Connected })
 	_, err := s.Read(t.Context(), "r", "roadmap", 1)
 	e, ok := err.(*chat.Error)
@@ -259,7 +259,7 @@ func TestAnInterruptionNamesTheServer(t *testing.T) {
 // REQ-ERROR-002, REQ-USE-002: a server that hangs is named, too.
 func TestAServerThatHangsIsNamed(t *testing.T) {
 	n := startServer(t)
-	way := startWay(t, n.url())
+	way := startWay(t, n.URL())
 	cfg := n.config("p")
 	cfg.Dial = func(ctx context.Context) (*bus.Bus, error) {
 		return bus.Open(ctx, bus.Config{URL: bus.Secret(way.url), Logger: slog.New(slog.DiscardHandler)})
@@ -338,7 +338,7 @@ func TestMessagesFitTheShippedSchema(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("p")))
 	send(t, s, "pm", "roadmap", "text\n\x00é")
-	stream, err := n.foreign().Stream(t.Context(), "p_ROADMAP")
+	stream, err := n.Foreign().Stream(t.Context(), "p_ROADMAP")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,10 +377,10 @@ func TestNothingIsStoredOutsideOfJetStream(t *testing.T) {
 	}
 	s := chat.Open(n.config("p"))
 	send(t, ready(t, s), "pm", "roadmap", "x")
-	n.stop()
+	n.Stop()
 	await(t, s, func() bool { return !s.Status().Connected })
 	send(t, s, "pm", "roadmap", "queued")
-	n.start()
+	n.Start()
 	await(t, s, func() bool { return s.Status().Connected && s.Status().Queued == 0 })
 	if _, err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)

@@ -151,7 +151,7 @@ func TestTheMCPServerSaysThatNoHubKeepsTheDocuments(t *testing.T) {
 	p := newPlace(t)
 	project(t)
 	srv := startNATS(t)
-	t.Setenv("NATS_URL", srv.ClientURL())
+	t.Setenv("NATS_URL", srv.URL())
 	t.Setenv("NATS_USERNAME", "ann")
 	t.Setenv("NATS_PASSWORD", "hunter2")
 	s := p.speak(t, nil)

@@ -23,22 +23,13 @@ import (
 
 	"github.com/parleyhub/parley/internal/cli"
 	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // startNATS starts a stock server with a password.
-func startNATS(t *testing.T) *server.Server {
+func startNATS(t *testing.T) *natstest.Server {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(),
-		Username: "ann", Password: "hunter2", NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the server does not start")
-	}
-	return srv
+	return natstest.Start(t, func(o *server.Options) { o.Username, o.Password = "ann", "hunter2" })
 }
 
 // mcpClient runs nats-mcp-server as an agent's program does.
@@ -144,13 +135,13 @@ func record(t *testing.T, records []map[string]any, message string) map[string]a
 // and that standard output has the protocol and nothing else.
 func TestTheMCPServersLog(t *testing.T) {
 	srv := startNATS(t)
-	p := startMCP(t, map[string]string{"NATS_URL": srv.ClientURL(), "NATS_USERNAME": "ann", "NATS_PASSWORD": "hunter2",
+	p := startMCP(t, map[string]string{"NATS_URL": srv.URL(), "NATS_USERNAME": "ann", "NATS_PASSWORD": "hunter2",
 		"NATS_MCP_NAMESPACE": "logged", "LOG_LEVEL": "debug"})
 	p.call("set_handle", `{"handle":"me"}`)
 	if got := p.call("send_message", `{"channel":"roadmap","message":"hello"}`); !strings.Contains(got, "Message sent to #roadmap by me") {
 		t.Fatal(got)
 	}
-	nc, err := nats.Connect(srv.ClientURL(), nats.UserInfo("ann", "hunter2"))
+	nc, err := nats.Connect(srv.URL(), nats.UserInfo("ann", "hunter2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +209,7 @@ func TestTheMCPServersLog(t *testing.T) {
 func TestTheMCPServersLogKeepsToItsLevel(t *testing.T) {
 	srv := startNATS(t)
 	for level, least := range map[string]string{"": "INFO", "error": "ERROR"} {
-		p := startMCP(t, map[string]string{"NATS_URL": srv.ClientURL(), "NATS_USERNAME": "ann", "NATS_PASSWORD": "hunter2", "LOG_LEVEL": level})
+		p := startMCP(t, map[string]string{"NATS_URL": srv.URL(), "NATS_USERNAME": "ann", "NATS_PASSWORD": "hunter2", "LOG_LEVEL": level})
 		p.call("read_messages", `{"channel":"nowhere"}`)
 		p.stdin.Close()
 		for _, r := range p.end() {
@@ -234,7 +225,7 @@ func TestSignalsEndTheMCPServerInOrder(t *testing.T) {
 	srv := startNATS(t)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
-			p := startMCP(t, map[string]string{"NATS_URL": srv.ClientURL(), "NATS_USERNAME": "ann", "NATS_PASSWORD": "hunter2"})
+			p := startMCP(t, map[string]string{"NATS_URL": srv.URL(), "NATS_USERNAME": "ann", "NATS_PASSWORD": "hunter2"})
 			p.call("set_handle", `{"handle":"me"}`)
 			for i := range 20 {
 				if got := p.call("send_message", fmt.Sprintf(`{"channel":"roadmap","message":"%d"}`, i)); strings.Contains(got, `"isError":true`) {

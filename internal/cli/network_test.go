@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,28 +16,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/cli"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // network is a NATS server, a project whose configuration names it, and an agent
 // in its network.
-func network(t *testing.T, tlsRequired bool) (url string, agent *mesh.Agent) {
+func network(t *testing.T, tlsRequired bool) (string, *mesh.Agent) {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the server does not start")
-	}
-	url = fmt.Sprintf("nats://127.0.0.1:%d", srv.Addr().(*net.TCPAddr).Port)
+	url := natstest.Start(t).URL()
 	dir := project(t)
 	t.Setenv("HOME", t.TempDir())
 	text := fmt.Sprintf(`{"natsUrl": %q, "crossComputer": {"enabled": true, "acknowledgment": %q, "natsClusterUrls": [%q], "tlsRequired": %v}}`,
@@ -60,7 +49,7 @@ func network(t *testing.T, tlsRequired bool) (url string, agent *mesh.Agent) {
 	if err := n.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	agent, err = n.Register(t.Context(), mesh.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Capabilities: []string{"go"}, Scope: mesh.ScopeUser, Visibility: mesh.Public})
+	agent, err := n.Register(t.Context(), mesh.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Capabilities: []string{"go"}, Scope: mesh.ScopeUser, Visibility: mesh.Public})
 	if err != nil {
 		t.Fatal(err)
 	}

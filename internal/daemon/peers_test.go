@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/telemetry/audit"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
@@ -38,19 +37,11 @@ agents:
 // capability that only the other's agent has, and gets what that agent says (Req 1.7,
 // 1.8, 3.6, 4.3); a broadcast reaches the other hub's agent too (Req 4.2).
 func TestTwoHubsOnOneServer(t *testing.T) {
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the server does not start")
-	}
+	srv := natstest.Start(t)
 	dirs, infos, own := [2]string{}, [2]daemon.Info{}, [2]keys.PublicKey{}
 	for i, capability := range []string{"repeat.here", "repeat.there"} {
 		dirs[i] = newDir(t)
-		if err := os.WriteFile(filepath.Join(dirs[i], "config.yaml"), fmt.Appendf(nil, peersYAML, srv.ClientURL(), capability), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dirs[i], "config.yaml"), fmt.Appendf(nil, peersYAML, srv.URL(), capability), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		info, err := start(t, "serve", dirs[i])

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -22,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/doctor"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // visit examines a project with that .mcp-config.json ("" for none) and
@@ -40,25 +40,6 @@ func visit(t *testing.T, data, file string, env map[string]string) []doctor.Find
 	}})
 	cfg, cfgErr := load(data)
 	return doctor.Patient{Config: cfg, Err: cfgErr, Project: project, ProjectErr: err, Program: "parley"}.Examine(t.Context())
-}
-
-// stock starts a NATS server as others run it.
-func stock(t *testing.T, options server.Options) *server.Server {
-	t.Helper()
-	options.Host, options.Port, options.NoSigs, options.NoLog = "127.0.0.1", server.RANDOM_PORT, true, true
-	if options.JetStream {
-		options.StoreDir = t.TempDir()
-	}
-	srv, err := server.NewServer(&options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the server does not start")
-	}
-	return srv
 }
 
 // foreignListener answers on a port, but is no NATS server.
@@ -99,10 +80,12 @@ func freePort(t *testing.T) string {
 func TestAServerThatCannotBeUsed(t *testing.T) {
 	data := place(t, "")
 	closed, foreign := freePort(t), foreignListener(t)
-	noJetStream := stock(t, server.Options{}).Addr().String()
-	guarded := stock(t, server.Options{JetStream: true, Username: "u", Password: "right"}).Addr().String()
-	confined := stock(t, server.Options{JetStream: true, Users: []*server.User{{Username: "u", Password: "p",
-		Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{"elsewhere"}}}}}}).Addr().String()
+	noJetStream := natstest.Start(t, natstest.WithoutJetStream).Addr()
+	guarded := natstest.Start(t, func(o *server.Options) { o.Username, o.Password = "u", "right" }).Addr()
+	confined := natstest.Start(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "p",
+			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{"elsewhere"}}}}}
+	}).Addr()
 	for name, tc := range map[string]struct {
 		env  map[string]string
 		want []string
@@ -131,14 +114,14 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 }
 
 func TestAServerThatCanBeUsed(t *testing.T) {
-	srv := stock(t, server.Options{JetStream: true})
-	env := map[string]string{"NATS_URL": srv.ClientURL()}
+	srv := natstest.Start(t)
+	env := map[string]string{"NATS_URL": srv.URL()}
 	data := place(t, "")
 	findings := visit(t, data, `{"namespace": "shop"}`, env)
 	expect(t, findings, "project", doctor.OK, "namespace shop (project), channels of ")
 	expect(t, findings, "channel-bus", doctor.OK, "named by environment (NATS_URL), answers, with JetStream")
 	expect(t, findings, "channels", doctor.OK, "0 of 3 channels are in use")
-	nc, err := nats.Connect(srv.ClientURL())
+	nc, err := nats.Connect(srv.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,17 +197,17 @@ func TestTheAgentsNetwork(t *testing.T) {
 
 func TestTheAgentsNetworkOnACluster(t *testing.T) {
 	data := place(t, "")
-	srv := stock(t, server.Options{JetStream: true})
+	srv := natstest.Start(t)
 	cluster := func(url, more string) string {
 		return fmt.Sprintf(`{"crossComputer": {"enabled": true, "acknowledgment": "I understand the security implications", "natsClusterUrls": [%q]%s}}`, url, more)
 	}
 	closed := freePort(t)
 	expect(t, visit(t, data, cluster("nats://"+closed, `, "tlsRequired": false`), nil), "network", doctor.Failure, closed)
-	expect(t, visit(t, data, cluster(srv.ClientURL(), ""), nil), "network", doctor.Failure, "TLS")
-	file := cluster(srv.ClientURL(), `, "tlsRequired": false`)
+	expect(t, visit(t, data, cluster(srv.URL(), ""), nil), "network", doctor.Failure, "TLS")
+	file := cluster(srv.URL(), `, "tlsRequired": false`)
 	expect(t, visit(t, data, file, nil), "network", doctor.Warning, "nobody has used it yet; without TLS")
 	n := mesh.Open(mesh.Config{ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
-		return bus.Open(ctx, bus.Config{URL: bus.Secret(srv.ClientURL()), Logger: slog.New(slog.DiscardHandler)})
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(srv.URL()), Logger: slog.New(slog.DiscardHandler)})
 	}})
 	defer n.Close(context.Background()) //nolint:errcheck // the test's
 	if err := n.Ready(t.Context()); err != nil {

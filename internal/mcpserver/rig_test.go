@@ -10,78 +10,30 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/nats-io/nats-server/v2/server"
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mcpserver"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// nats-server leaves these behind when a stream is deleted.
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		// and this one for the life of the process.
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
+	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 
-// natsServer is a stock server that can be stopped and started again.
-type natsServer struct {
-	t    testing.TB
-	dir  string
-	port int
-	mu   sync.Mutex
-	srv  *server.Server
-}
+// natsServer is a stock server that projects can use.
+type natsServer struct{ *natstest.Server }
 
-func startServer(t testing.TB) *natsServer {
-	n := &natsServer{t: t, dir: t.TempDir(), port: server.RANDOM_PORT}
-	n.start()
-	t.Cleanup(n.stop)
-	return n
-}
-
-func (n *natsServer) start() {
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, JetStream: true, StoreDir: n.dir, NoSigs: true, NoLog: true})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(20 * time.Second) {
-		n.t.Fatal("the server does not start")
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.srv, n.port = srv, srv.Addr().(*net.TCPAddr).Port
-}
-
-func (n *natsServer) stop() {
-	n.mu.Lock()
-	srv := n.srv
-	n.srv = nil
-	n.mu.Unlock()
-	if srv != nil {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	}
-}
-
-func (n *natsServer) url() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return fmt.Sprintf("nats://127.0.0.1:%d", n.port)
-}
+func startServer(t testing.TB) *natsServer { return &natsServer{natstest.Start(t)} }
 
 func (n *natsServer) dial(ctx context.Context) (*bus.Bus, error) {
-	return bus.Open(ctx, bus.Config{URL: bus.Secret(n.url()), Logger: slog.New(slog.DiscardHandler)})
+	return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Logger: slog.New(slog.DiscardHandler)})
 }
 
 // configOf is a project with channels; the default ones without.

@@ -124,7 +124,7 @@ func TestFiftyMessagesAreReadByDefault(t *testing.T) {
 // reason, and the server goes on.
 func TestAPublishThatFailsSaysWhy(t *testing.T) {
 	n := startServer(t)
-	nc, err := nats.Connect(n.url())
+	nc, err := nats.Connect(n.URL())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -230,11 +230,11 @@ func TestMessagesSentInAnOutageAreStoredOnceInOrder(t *testing.T) {
 	p := openProject(t, configOf("outage"), n.dial)
 	a, b := join(t, p).named("a"), join(t, p).named("b")
 	a.send("roadmap", "0")
-	n.stop()
+	n.Stop()
 	for i := 1; i < 10; i++ {
 		a.send("roadmap", fmt.Sprint(i))
 	}
-	n.start()
+	n.Start()
 	next := 0
 	for next < 10 {
 		c := b.must("wait_for_messages", map[string]any{"channels": []string{"roadmap"}})

@@ -28,6 +28,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 const confFile = "../../examples/agents-network/nats-server.conf"
@@ -196,17 +197,10 @@ func startConfigured(t testing.TB, p *pki, change func(string) string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts.Host, opts.Port, opts.NoSigs, opts.NoLog = "127.0.0.1", server.RANDOM_PORT, true, true
-	srv, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the server does not start")
-	}
-	return fmt.Sprintf("nats://127.0.0.1:%d", srv.Addr().(*net.TCPAddr).Port)
+	return natstest.Start(t, func(o *server.Options) {
+		*o = *opts
+		o.Host, o.Port, o.NoSigs, o.NoLog = "127.0.0.1", server.RANDOM_PORT, true, true
+	}).URL()
 }
 
 func same(text string) string { return text }
@@ -440,7 +434,7 @@ func TestWaysToLogIn(t *testing.T) {
 // is not done without.
 func TestAServerWithoutTLSIsNotUsed(t *testing.T) {
 	n := startServer(t)
-	cfg := confined(n.url(), mesh.Confined{}, bus.Credentials{})
+	cfg := confined(n.URL(), mesh.Confined{}, bus.Credentials{})
 	if _, err := cfg.Dial(t.Context()); err == nil || !strings.Contains(err.Error(), "it has no TLS") {
 		t.Error(err)
 	}

@@ -58,7 +58,7 @@ func TestMailIsStoredAndReadOnceInOrder(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	stream, err := n.foreign().Stream(t.Context(), "GLOBAL_AGENT_INBOX_"+hand.GUID())
+	stream, err := n.Foreign().Stream(t.Context(), "GLOBAL_AGENT_INBOX_"+hand.GUID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +422,7 @@ func TestConcurrentReadersShareTheMail(t *testing.T) {
 func TestHostileMailIsSkipped(t *testing.T) {
 	n := startServer(t)
 	boss, hand := pair(t, n)
-	js := n.foreign()
+	js := n.Foreign()
 	subject := "global.agent." + hand.GUID()
 	for _, data := range []string{"", "{", "null", `{"senderGuid": "*.>"}`, "\xff\xfe",
 		`{"senderGuid":"` + boss.GUID() + `","recipientGuid":"` + boss.GUID() + `","message":"for another","messageType":"direct","timestamp":"2026-01-01T00:00:00Z"}`,
@@ -478,7 +478,7 @@ func TestAnInboxThatIsMadeAnewIsRead(t *testing.T) {
 		sendText(t, boss, hand, fmt.Sprint(i))
 	}
 	readTexts(t, hand, mesh.Selection{})
-	js := n.foreign()
+	js := n.Foreign()
 	name := "GLOBAL_AGENT_INBOX_" + hand.GUID()
 	stream, err := js.Stream(t.Context(), name)
 	if err != nil {
@@ -522,7 +522,7 @@ func TestSharedInboxes(t *testing.T) {
 	if st := network.Status(); st.Inboxes != mesh.InboxesShared {
 		t.Errorf("%+v", st)
 	}
-	names := n.foreign().StreamNames(t.Context(), jetstream.WithStreamListSubject("global.agent.*"))
+	names := n.Foreign().StreamNames(t.Context(), jetstream.WithStreamListSubject("global.agent.*"))
 	var all []string
 	for name := range names.Name() {
 		all = append(all, name)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -14,96 +13,38 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(beChild(role))
 	}
-	goleak.VerifyTestMain(m,
-		// nats-server leaves these behind when a stream is deleted.
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		// and this one for the life of the process.
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))
+	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 
-// natsServer is a stock server that can be stopped and started again.
+// natsServer is a stock server with computers on it.
 type natsServer struct {
-	t    testing.TB
-	dir  string
-	port int
-	mu   sync.Mutex
-	srv  *server.Server
+	*natstest.Server
+	t testing.TB
 }
 
-func startServer(t testing.TB) *natsServer {
-	n := &natsServer{t: t, dir: t.TempDir(), port: server.RANDOM_PORT}
-	n.start()
-	t.Cleanup(n.stop)
-	return n
-}
-
-func (n *natsServer) start() {
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, JetStream: true, StoreDir: n.dir, NoSigs: true, NoLog: true})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(20 * time.Second) {
-		n.t.Fatal("the server does not start")
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.srv, n.port = srv, srv.Addr().(*net.TCPAddr).Port
-}
-
-func (n *natsServer) stop() {
-	n.mu.Lock()
-	srv := n.srv
-	n.srv = nil
-	n.mu.Unlock()
-	if srv != nil {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	}
-}
-
-func (n *natsServer) url() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return fmt.Sprintf("nats://127.0.0.1:%d", n.port)
-}
-
-// foreign is a client that is not ours.
-func (n *natsServer) foreign() jetstream.JetStream {
-	nc, err := nats.Connect(n.url())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return js
-}
+func startServer(t testing.TB) *natsServer { return &natsServer{natstest.Start(t), t} }
 
 // listeners counts the clients' subscriptions to a subject.
 func (n *natsServer) listeners(subject string) int {
-	subs, err := n.srv.Subsz(&server.SubszOptions{Subscriptions: true, Limit: 1000})
+	subs, err := n.NATS().Subsz(&server.SubszOptions{Subscriptions: true, Limit: 1000})
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	count := 0
 	for _, s := range subs.Subs {
 		if s.Subject == subject && s.Cid > 0 {
-			if c, err := n.srv.Connz(&server.ConnzOptions{CID: s.Cid}); err == nil && len(c.Conns) == 1 {
+			if c, err := n.NATS().Connz(&server.ConnzOptions{CID: s.Cid}); err == nil && len(c.Conns) == 1 {
 				count++
 			}
 		}
@@ -136,7 +77,7 @@ func (n *natsServer) host(name, user, project string) mesh.Config {
 		Hostname: name, Username: user, ProjectPath: "/home/" + user + "/" + project, ProjectID: fmt.Sprintf("%016x", len(project))[:15] + project[:1],
 		Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
-			return bus.Open(ctx, bus.Config{URL: bus.Secret(n.url()), Logger: slog.New(slog.DiscardHandler)})
+			return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Logger: slog.New(slog.DiscardHandler)})
 		},
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 func dialer(n *natsServer) func(context.Context) (*bus.Bus, error) {
 	return func(ctx context.Context) (*bus.Bus, error) {
-		return bus.Open(ctx, bus.Config{URL: bus.Secret(n.url()), Logger: slog.New(slog.DiscardHandler)})
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Logger: slog.New(slog.DiscardHandler)})
 	}
 }
 
@@ -43,7 +43,7 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 	boss := register(t, network, dispatcher())
 	hand := register(t, open(t, n.host("host-b", "bob", "blog")), worker("go"))
 	sendText(t, boss, hand, "0")
-	n.stop()
+	n.Stop()
 	await(t, "the loss", func() bool { return !network.Status().Connected })
 	var ids []string
 	for i := 1; i <= 5; i++ {
@@ -59,7 +59,7 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 	if s, err := boss.Send(t.Context(), mesh.Message{Recipient: uuid.NewString(), Text: "to nobody"}); err != nil || !s.Queued {
 		t.Errorf("%+v, %v", s, err)
 	}
-	n.start()
+	n.Start()
 	var got []string
 	await(t, "the mail", func() bool {
 		got = append(got, tryTexts(t, hand)...)
@@ -94,13 +94,13 @@ func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
 	}
 	boss := register(t, first, dispatcher())
 	hand := register(t, open(t, n.host("host-b", "bob", "blog")), worker("go"))
-	n.stop()
+	n.Stop()
 	await(t, "the loss", func() bool { return !first.Status().Connected })
 	for i := range 3 {
 		sendText(t, boss, hand, fmt.Sprint(i))
 	}
 	shut(t, first)
-	n.start()
+	n.Start()
 	other := n.host("host-a", "ann", "another-project")
 	other.DialLocal = dialer(local)
 	open(t, other)
@@ -114,12 +114,12 @@ func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
 // Without a place to keep it, the sender is told.
 func TestWithoutAnOutboxAnOutageIsAnError(t *testing.T) {
 	n, local := startServer(t), startServer(t)
-	local.stop()
+	local.Stop()
 	cfg := n.host("host-a", "ann", "shop")
 	cfg.DialLocal = dialer(local)
 	network := open(t, cfg)
 	boss := register(t, network, dispatcher())
-	n.stop()
+	n.Stop()
 	await(t, "the loss", func() bool { return !network.Status().Connected })
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

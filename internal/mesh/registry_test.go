@@ -23,7 +23,7 @@ import (
 func TestAForeignClientFindsTheEntry(t *testing.T) {
 	n := startServer(t)
 	a := register(t, open(t, n.host("host-a", "ann", "shop")), worker("typescript", "testing"))
-	js := n.foreign()
+	js := n.Foreign()
 	kv, err := js.KeyValue(t.Context(), "agent-registry")
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestAForeignClientFindsTheEntry(t *testing.T) {
 		delete(entry, name)
 	}
 	want := map[string]any{"guid": a.GUID(), "agentType": "tdd-engineer", "handle": "worker-1", "hostname": "host-a", "projectId": "000000000000000s",
-		"scope": "project", "visibility": "public", "natsUrl": n.url(), "capabilities": []any{"typescript", "testing"}, "status": "active",
+		"scope": "project", "visibility": "public", "natsUrl": n.URL(), "capabilities": []any{"typescript", "testing"}, "status": "active",
 		"heartbeatInterval": 60.0, "maxConcurrentTasks": 0.0, "currentTaskCount": 0.0}
 	if diff := cmp.Diff(want, entry); diff != "" {
 		t.Error(diff)
@@ -285,7 +285,7 @@ func TestAnAgentThatFallsSilentIsOfflineAndThenRemoved(t *testing.T) {
 func TestTheHeartbeatBringsARemovedEntryBack(t *testing.T) {
 	n := startServer(t)
 	a := register(t, open(t, mesh.WithBeat(n.host("host-b", "bob", "shop"), 20*time.Millisecond)), worker("typescript"))
-	kv, err := n.foreign().KeyValue(t.Context(), "agent-registry")
+	kv, err := n.Foreign().KeyValue(t.Context(), "agent-registry")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,14 +406,14 @@ func TestAnOutageIsToldAndSurvived(t *testing.T) {
 	n := startServer(t)
 	network := open(t, mesh.WithBeat(n.host("host-a", "ann", "shop"), 50*time.Millisecond))
 	a := register(t, network, worker("typescript"))
-	n.stop()
+	n.Stop()
 	await(t, "the loss", func() bool { return !network.Status().Connected })
 	_, err := a.Discover(t.Context(), mesh.Filter{})
 	wants(t, err, mesh.ConnectionError, "interrupted")
 	_, err = a.Send(t.Context(), mesh.Message{Recipient: a.GUID(), Text: "x"})
 	wants(t, err, mesh.ConnectionError, "interrupted")
 	before := a.Entry().LastHeartbeat
-	n.start()
+	n.Start()
 	await(t, "the connection", func() bool { return network.Status().Connected })
 	await(t, "a heartbeat after it", func() bool { return a.Entry().LastHeartbeat > before })
 	if d := discover(t, a, mesh.Filter{}); len(d.Agents) != 1 {
@@ -423,7 +423,7 @@ func TestAnOutageIsToldAndSurvived(t *testing.T) {
 
 func TestANetworkThatIsNotThereIsTold(t *testing.T) {
 	n := startServer(t)
-	n.stop()
+	n.Stop()
 	network := mesh.Open(n.host("host-a", "ann", "shop"))
 	t.Cleanup(func() { shut(t, network) })
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -433,7 +433,7 @@ func TestANetworkThatIsNotThereIsTold(t *testing.T) {
 	}
 	_, err := network.Register(t.Context(), worker())
 	wants(t, err, mesh.ConnectionError, "")
-	n.start()
+	n.Start()
 	if err := network.Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -447,7 +447,7 @@ func TestUpdatesAreAtomic(t *testing.T) {
 	cfg := mesh.WithBeat(n.host("host-a", "ann", "shop"), time.Millisecond)
 	cfg.Now = clock.now
 	a := register(t, open(t, cfg), worker("typescript"))
-	kv, err := n.foreign().KeyValue(t.Context(), "agent-registry")
+	kv, err := n.Foreign().KeyValue(t.Context(), "agent-registry")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -518,7 +518,7 @@ func TestTheLogTellsWhatOperatorsLookFor(t *testing.T) {
 	if _, err := network.Collect(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	n.stop()
+	n.Stop()
 	for _, want := range []string{
 		"level=WARN msg=\"an agent goes on although a rate limit refuses it\"", "level=WARN msg=\"an item of work has failed and is in the dead letters\"",
 		"level=WARN msg=\"a dead letter is retried\"", "level=WARN msg=\"a dead letter is discarded\"",
@@ -526,5 +526,5 @@ func TestTheLogTellsWhatOperatorsLookFor(t *testing.T) {
 	} {
 		await(t, want, func() bool { return strings.Contains(log.String(), want) })
 	}
-	n.start()
+	n.Start()
 }

@@ -19,7 +19,7 @@ func TestTheRollFollowsTheRegistry(t *testing.T) {
 	clock := new(skewed)
 	cfg.Now, cfg.CollectInterval = clock.now, time.Hour
 	network := open(t, cfg)
-	kv, err := n.foreign().KeyValue(t.Context(), "agent-registry")
+	kv, err := n.Foreign().KeyValue(t.Context(), "agent-registry")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestTheRollFollowsTheRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("a deletion", a)
-	stream, err := n.foreign().Stream(t.Context(), "KV_agent-registry")
+	stream, err := n.Foreign().Stream(t.Context(), "KV_agent-registry")
 	if err != nil {
 		t.Fatal(err)
 	}

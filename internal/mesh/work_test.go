@@ -82,7 +82,7 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 	stranger := register(t, open(t, n.host("host-x", "eve", "evil")), worker("typescript"))
 	submit(t, boss, "TASK-1", "TypeScript")
 	submit(t, boss, "TASK-1", "TypeScript") // again is no error
-	js := n.foreign()
+	js := n.Foreign()
 	stream, err := js.Stream(t.Context(), "GLOBAL_WORKQUEUE_typescript")
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	wants(t, hand.Complete(t.Context(), "times-out", second.Token, mesh.Outcome{Success: true, Summary: "late"}), mesh.ConflictError, "dead letters")
-	stream, err := n.foreign().Stream(t.Context(), "GLOBAL_WORKQUEUE_DEADLETTER")
+	stream, err := n.Foreign().Stream(t.Context(), "GLOBAL_WORKQUEUE_DEADLETTER")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestTheCollectorQueuesAgainWhatIsLost(t *testing.T) {
 	network := open(t, cfg)
 	boss := register(t, network, worker("go"))
 	submit(t, boss, "T", "go")
-	stream, err := n.foreign().Stream(t.Context(), "GLOBAL_WORKQUEUE_go")
+	stream, err := n.Foreign().Stream(t.Context(), "GLOBAL_WORKQUEUE_go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestForeignItems(t *testing.T) {
 	n := startServer(t)
 	hand := register(t, open(t, n.host("host-a", "ann", "shop")), worker("go"))
 	submit(t, hand, "ours", "go")
-	js := n.foreign()
+	js := n.Foreign()
 	for _, data := range []string{`{"taskId":"foreign","taskDescription":"d","requiredCapabilities":["go"]}`, "nonsense", `{"taskId":""}`, `{"taskId":"x","contextData":[1]}`} {
 		if _, err := js.Publish(t.Context(), "global.workqueue.go", []byte(data)); err != nil {
 			t.Fatal(err)
@@ -422,7 +422,7 @@ func TestWrongWorkIsRefused(t *testing.T) {
 	_, err = a.Item(t.Context(), "nothing", false)
 	wants(t, err, mesh.NotFoundError, "no item")
 	noClaim(t, a, "nobody-has-this")
-	if names := n.foreign().StreamNames(t.Context(), jetstream.WithStreamListSubject("global.workqueue.nobody-has-this")); len(names.Name()) != 0 {
+	if names := n.Foreign().StreamNames(t.Context(), jetstream.WithStreamListSubject("global.workqueue.nobody-has-this")); len(names.Name()) != 0 {
 		t.Error("waiting has made a queue")
 	}
 }
@@ -495,8 +495,8 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 			case <-ctx.Done():
 				return
 			}
-			n.stop()
-			n.start()
+			n.Stop()
+			n.Start()
 		}
 	})
 	states := map[mesh.ItemState]int{}

@@ -3,19 +3,18 @@ package peers_test
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/telemetry"
@@ -24,36 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// natsServer is a NATS server that can be stopped and started again at its port.
-type natsServer struct {
-	t    testing.TB
-	o    server.Options
-	srv  *server.Server
-	stop func()
-}
-
-func startServer(t testing.TB) *natsServer {
-	t.Helper()
-	n := &natsServer{t: t, o: server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true}}
-	n.start()
-	t.Cleanup(func() { n.stop() })
-	return n
-}
-
-func (n *natsServer) start() {
-	n.t.Helper()
-	o := n.o
-	srv, err := server.NewServer(&o)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(20 * time.Second) {
-		n.t.Fatal("the server does not start")
-	}
-	n.o.Port = srv.Addr().(*net.TCPAddr).Port
-	n.stop = sync.OnceFunc(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	n.srv = srv
+func startServer(t testing.TB) *natstest.Server {
+	return natstest.Start(t, natstest.WithoutJetStream)
 }
 
 // actor is an agent that does what its prompt says.
@@ -131,7 +102,7 @@ type party struct {
 	end   func()
 }
 
-func newParty(t testing.TB, n *natsServer, dir string, change func(*runner.Definition)) *party {
+func newParty(t testing.TB, n *natstest.Server, dir string, change func(*runner.Definition)) *party {
 	t.Helper()
 	p := &party{dir: dir, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16)}}
 	tier := 3
@@ -146,7 +117,7 @@ func newParty(t testing.TB, n *natsServer, dir string, change func(*runner.Defin
 	if p.hub, err = hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: d, Runner: p.actor}}, ProbeInterval: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	if p.nc, err = nats.Connect(n.srv.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0)); err != nil {
+	if p.nc, err = nats.Connect(n.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0)); err != nil {
 		t.Fatal(err)
 	}
 	if p.net, err = peers.Open(context.Background(), peers.Options{Hub: p.hub, DataDir: dir, Version: "1", NATS: p.nc, Audit: p.audit}); err != nil {
@@ -230,7 +201,7 @@ func textOf(task *a2a.Task) string {
 }
 
 // two are hubs that have paired.
-func two(t *testing.T) (n *natsServer, a, b *party) {
+func two(t *testing.T) (n *natstest.Server, a, b *party) {
 	n = startServer(t)
 	a, b = newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), nil)
 	a.pair(t, "bob", b)
@@ -366,8 +337,8 @@ func TestTasksSurviveTheServersRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-b.actor.started
-	n.stop()
-	n.start()
+	n.Stop()
+	n.Start()
 	for i := range 5 {
 		if task := a.send(t, "bob.worker", "dig"); textOf(task) != "did dig" {
 			t.Fatalf("task %d after the cut: %s %q", i, task.Status.State, textOf(task))

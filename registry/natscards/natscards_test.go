@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/natscards"
 	"github.com/parleyhub/parley/registry/signedcard"
@@ -22,16 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func startServer(t testing.TB) string {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the server does not start")
-	}
-	return srv.ClientURL()
+	return natstest.Start(t, natstest.WithoutJetStream).URL()
 }
 
 func connect(t testing.TB, url string) *nats.Conn {

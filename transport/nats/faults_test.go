@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -133,8 +132,8 @@ func TestChannelSurvivesTheServersDeath(t *testing.T) {
 	n := startServer(t)
 	p := newLink(t, n.connect(t), n.connect(t))
 	p.exchange(t, messages, messages/4, func() {
-		n.stop()
-		n.start()
+		n.Stop()
+		n.Start()
 	})
 }
 
@@ -154,7 +153,7 @@ func newProxy(t testing.TB, n *natsServer) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{t: t, to: "127.0.0.1:" + strconv.Itoa(n.port), l: l, conns: make(map[net.Conn]bool)}
+	p := &proxy{t: t, to: n.Addr(), l: l, conns: make(map[net.Conn]bool)}
 	p.wg.Go(p.serve)
 	t.Cleanup(func() {
 		l.Close()
@@ -264,7 +263,7 @@ func TestASlowReaderSlowsItsSender(t *testing.T) {
 	for range sent {
 	}
 	wg.Wait()
-	if n := n.srv.NumSlowConsumers(); n != 0 {
+	if n := n.NATS().NumSlowConsumers(); n != 0 {
 		t.Errorf("%d slow consumers", n)
 	}
 }

@@ -2,18 +2,16 @@ package nats_test
 
 import (
 	"context"
-	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	natsgo "github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/nats"
@@ -28,42 +26,16 @@ func deadline(t testing.TB) context.Context {
 	return ctx
 }
 
-// natsServer is a NATS server that can be killed and started again at its port.
-type natsServer struct {
-	t    testing.TB
-	port int
-	srv  *server.Server
-}
+// natsServer is a NATS server to connect to.
+type natsServer struct{ *natstest.Server }
 
 func startServer(t testing.TB) *natsServer {
-	t.Helper()
-	n := &natsServer{t: t, port: server.RANDOM_PORT}
-	n.start()
-	t.Cleanup(n.stop)
-	return n
-}
-
-func (n *natsServer) start() {
-	n.t.Helper()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, NoSigs: true, NoLog: true})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	srv.Start()
-	if !srv.ReadyForConnections(20 * time.Second) {
-		n.t.Fatal("the server does not start")
-	}
-	n.srv, n.port = srv, srv.Addr().(*net.TCPAddr).Port
-}
-
-func (n *natsServer) stop() {
-	n.srv.Shutdown()
-	n.srv.WaitForShutdown()
+	return &natsServer{natstest.Start(t, natstest.WithoutJetStream)}
 }
 
 func (n *natsServer) connect(t testing.TB) *natsgo.Conn {
 	t.Helper()
-	nc, err := natsgo.Connect("nats://127.0.0.1:"+strconv.Itoa(n.port),
+	nc, err := natsgo.Connect(n.URL(),
 		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(10*time.Millisecond), natsgo.ReconnectJitter(0, 0), natsgo.ErrorHandler(quiet))
 	if err != nil {
 		t.Fatal(err)

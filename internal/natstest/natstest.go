@@ -1,0 +1,120 @@
+// Package natstest is a stock NATS server for tests: one that knows nothing of
+// Parley, and that can be stopped and started again at the same port with what it
+// has stored.
+package natstest
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+)
+
+// patience is how long a server may take to accept connections.
+const patience = 20 * time.Second
+
+// Server is a NATS server in this process. It is safe for concurrent use.
+type Server struct {
+	t       testing.TB
+	options server.Options
+
+	mu  sync.Mutex
+	srv *server.Server // nil while it is stopped
+}
+
+// Start runs a server with JetStream on a free port of the loopback interface
+// until the test ends. Each change alters its options before.
+func Start(t testing.TB, changes ...func(*server.Options)) *Server {
+	t.Helper()
+	s := &Server{t: t, options: server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+	}}
+	s.Start(changes...)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// WithoutJetStream is a change for [Start].
+func WithoutJetStream(o *server.Options) { o.JetStream, o.StoreDir = false, "" }
+
+// Start starts the server again after [Server.Stop]. Each change alters its options
+// before.
+func (s *Server) Start(changes ...func(*server.Options)) {
+	s.t.Helper()
+	for _, change := range changes {
+		change(&s.options)
+	}
+	options := s.options // the server writes to what it is given
+	srv, err := server.NewServer(&options)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(patience) {
+		s.t.Fatal("the NATS server does not start")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.srv, s.options.Port = srv, srv.Addr().(*net.TCPAddr).Port
+}
+
+// Stop stops the server, which keeps its port and its files. It may be stopped
+// already.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	srv := s.srv
+	s.srv = nil
+	s.mu.Unlock()
+	if srv != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	}
+}
+
+// URL is where clients connect to, also while the server is stopped.
+func (s *Server) URL() string { return "nats://" + s.Addr() }
+
+// Addr is the host and port of [Server.URL].
+func (s *Server) Addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprintf("127.0.0.1:%d", s.options.Port)
+}
+
+// NATS is the running server, for what only it can tell; nil while it is stopped.
+func (s *Server) NATS() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.srv
+}
+
+// Foreign is a client that is not ours, until the test ends.
+func (s *Server) Foreign() jetstream.JetStream {
+	s.t.Helper()
+	nc, err := nats.Connect(s.URL())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return js
+}
+
+// Leaks are the goroutines that a server leaves behind, for goleak to ignore.
+func Leaks() []goleak.Option {
+	return []goleak.Option{
+		// When a stream is deleted.
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
+		// For the life of the process.
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
+	}
+}
