@@ -81,3 +81,12 @@ func unseen() {}
 		t.Errorf("got %q, %v", got, err)
 	}
 }
+
+func TestOneOfAProgramsNamesIsEnough(t *testing.T) {
+	for there, want := range map[string]string{"google-chrome": "", "chromium": "", "firefox": "chromium"} {
+		got := missingPrograms(func(name string) bool { return name == there || !strings.Contains(name, "chrom") })
+		if strings.Join(got, " ") != want {
+			t.Errorf("with %s there %v is missing", there, got)
+		}
+	}
+}

@@ -33,6 +33,9 @@ func (c *check) interop(ctx context.Context) error {
 		fmt.Println("left out: these tests look into /proc, which only Linux has")
 		return nil
 	}
+	if err := c.system(ctx); err != nil {
+		return err
+	}
 	dir, err := install(ctx)
 	if err != nil {
 		return fmt.Errorf("install the agents: %w", err)

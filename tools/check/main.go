@@ -3,8 +3,9 @@
 //	go run ./tools/check
 //
 // It needs Go and git. What more it can use, it uses and says so: a C compiler
-// for the race detector, npm for the tests with real agents. In continuous
-// integration (CI=true) both must be there, and a test that skips is a failure.
+// for the race detector, npm and Chromium for the tests with real agents, clients
+// and pages. In continuous integration (CI=true) all must be there, a missing Chromium
+// is installed if apt-get can, and a test that skips is a failure.
 package main
 
 import (
