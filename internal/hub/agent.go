@@ -14,15 +14,23 @@ import (
 // agent is one agent of the hub: its definition, its queue and its health.
 type agent struct {
 	hub        *Hub
-	def        runner.Definition
+	id         string
 	run        runner.Agent
 	registered time.Time
 	health     *health
 	cancel     context.CancelFunc // ends its probes
 
 	mu      sync.Mutex
+	def     runner.Definition // see definition
 	queue   queue
 	removed bool
+}
+
+// definition returns what the agent is now: [Hub.Update] may change all but the id.
+func (a *agent) definition() runner.Definition {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.def
 }
 
 // agents is the registry, in order of registration.
@@ -50,10 +58,10 @@ func (r *agents) add(a *agent) bool {
 	if r.byID == nil {
 		r.byID = map[string]*agent{}
 	}
-	if r.byID[a.def.ID] != nil {
+	if r.byID[a.id] != nil {
 		return false
 	}
-	r.byID[a.def.ID] = a
+	r.byID[a.id] = a
 	r.list = append(r.list, a)
 	return true
 }
@@ -88,7 +96,7 @@ func (h *Hub) register(a Agent) error {
 	a.Definition.Limits = a.Definition.Limits.WithDefaults()
 	ctx, cancel := context.WithCancel(h.background)
 	ag := &agent{
-		hub: h, def: a.Definition, run: a.Runner,
+		hub: h, id: a.Definition.ID, def: a.Definition, run: a.Runner,
 		registered: time.Now().UTC(),
 		cancel:     cancel,
 		queue: queue{
@@ -104,6 +112,36 @@ func (h *Hub) register(a Agent) error {
 	}
 	h.wg.Go(func() { ag.health.watch(ctx) })
 	h.agentsChanged()
+	return nil
+}
+
+// Update changes what an agent is while it works: how it is called, what it offers,
+// its tier and its limits. What runs it stays, and so do its sessions and its tasks,
+// those that run as well: from now on they are held to what is new. The error is
+// CodeAgentNotFound.
+func (h *Hub) Update(d runner.Definition) error {
+	if err := h.begin(); err != nil {
+		return err
+	}
+	defer h.wg.Done()
+	a := h.agents.get(d.ID)
+	if a == nil {
+		return agentNotFound(d.ID)
+	}
+	d.Limits = d.Limits.WithDefaults()
+	a.mu.Lock()
+	a.def = d
+	a.queue.concurrency, a.queue.limit = d.Limits.Concurrency, d.Limits.Queue
+	next := a.queue.next()
+	a.mu.Unlock()
+	for _, t := range next {
+		a.start(t)
+	}
+	h.agentsChanged()
+	select {
+	case a.health.kick <- struct{}{}: // it may be fit for other things now
+	default: // a probe is asked for already
+	}
 	return nil
 }
 
@@ -168,10 +206,10 @@ func (h *Hub) Agent(id string) (AgentInfo, error) {
 
 func (a *agent) info() AgentInfo {
 	a.mu.Lock()
-	running, waiting := a.queue.running, a.queue.waiting
+	def, running, waiting := a.def, a.queue.running, a.queue.waiting
 	a.mu.Unlock()
 	return AgentInfo{
-		Definition:   a.def,
+		Definition:   def,
 		RegisteredAt: a.registered,
 		Health:       a.health.current(),
 		Running:      running,
@@ -190,7 +228,7 @@ func (a *agent) enqueue(t *task) error {
 	a.mu.Lock()
 	if a.removed {
 		a.mu.Unlock()
-		return agentNotFound(a.def.ID)
+		return agentNotFound(a.id)
 	}
 	start, err := a.queue.push(t)
 	a.mu.Unlock()
@@ -206,7 +244,7 @@ func (a *agent) enqueue(t *task) error {
 func (a *agent) queueFull(err error) *Error {
 	return &Error{
 		Code:    CodeUnavailable,
-		Message: fmt.Sprintf("agent %s is busy: its queue is full", a.def.ID),
+		Message: fmt.Sprintf("agent %s is busy: its queue is full", a.id),
 		Remedy:  "try again when some of its tasks have ended, or raise the agent's limits.queue",
 		Err:     err,
 	}

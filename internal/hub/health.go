@@ -38,7 +38,7 @@ func newHealth(a *agent) *health {
 		kick:   make(chan struct{}, 1),
 		next:   make(chan struct{}),
 		circuit: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-			Name:        a.def.ID,
+			Name:        a.id,
 			MaxRequests: 1,
 			Timeout:     cfg.BreakerPause,
 			ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(cfg.BreakerFailures) },
@@ -115,7 +115,7 @@ func (h *health) probeNow(ctx context.Context, timeout time.Duration) {
 func (h *health) safeProbe(ctx context.Context) (p runner.Probe) {
 	defer func() {
 		if r := recover(); r != nil {
-			h.agent.hub.log.Error("an agent's probe panicked", "agent", h.agent.def.ID, "panic", r)
+			h.agent.hub.log.Error("an agent's probe panicked", "agent", h.agent.id, "panic", r)
 			p = runner.Probe{Stage: runner.StageUnknown, Err: &runner.Error{Code: runner.CodeInternal, Message: "the probe crashed", Remedy: "see the hub's log"}}
 		}
 	}()
@@ -195,7 +195,7 @@ func (h *health) explain(out *Health) {
 		out.Message = ""
 		return
 	}
-	login := h.agent.def.Probe.Login
+	login := h.agent.definition().Probe.Login
 	switch {
 	case out.Circuit != gobreaker.StateClosed.String() && h.lastRun != nil:
 		out.Message = fmt.Sprintf("its last runs failed: %v", h.lastRun)
@@ -209,7 +209,7 @@ func (h *health) explain(out *Health) {
 		}
 	case out.Stage == runner.StageMissing:
 		out.Message = "it is not installed"
-		if i := h.agent.def.Probe.Install; i != "" {
+		if i := h.agent.definition().Probe.Install; i != "" {
 			out.Message += "; " + i
 		}
 	}
@@ -224,7 +224,7 @@ func (h *health) admit() (done func(error), err error) {
 		why = h.probe.Err.Message
 	}
 	h.mu.Unlock()
-	def := h.agent.def
+	def := h.agent.definition()
 	if stage == runner.StageMissing {
 		select {
 		case h.kick <- struct{}{}: // perhaps it has been installed since

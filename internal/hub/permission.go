@@ -43,7 +43,7 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	if len(req.Options) == 0 {
 		return runner.PermissionAnswer{}, errNoOptions
 	}
-	switch t.agent.def.Permissions {
+	switch t.agent.definition().Permissions {
 	case runner.PermissionsAllow:
 		return decide(req, true, "").unpack()
 	case runner.PermissionsDeny:

@@ -388,7 +388,7 @@ func taskMetadata(req SendRequest, agent string) map[string]any {
 
 // checkPrompt refuses a prompt that is larger than the agent takes.
 func (a *agent) checkPrompt(msg *a2a.Message) error {
-	limit := a.def.Limits.MaxPrompt
+	limit := a.definition().Limits.MaxPrompt
 	n := 0
 	for _, p := range msg.Parts {
 		n += len(p.Text())
@@ -396,16 +396,16 @@ func (a *agent) checkPrompt(msg *a2a.Message) error {
 	if n <= limit {
 		return nil
 	}
-	return &Error{Code: CodeInvalid, Field: "message.parts", Message: fmt.Sprintf("the text has %d bytes; agent %s takes %d", n, a.def.ID, limit),
+	return &Error{Code: CodeInvalid, Field: "message.parts", Message: fmt.Sprintf("the text has %d bytes; agent %s takes %d", n, a.id, limit),
 		Remedy: "shorten it, or raise the agent's limits.maxPrompt"}
 }
 
 // timeout bounds what was asked for by the agent's limit.
 func (a *agent) timeout(asked time.Duration) time.Duration {
 	if asked <= 0 {
-		return a.def.Limits.Run
+		return a.definition().Limits.Run
 	}
-	return min(asked, a.def.Limits.Run)
+	return min(asked, a.definition().Limits.Run)
 }
 
 // validateMessage checks what the hub itself relies on, and the sizes of the rest.

@@ -63,7 +63,7 @@ func newSessions(h *Hub) *sessions {
 // back. There is one turn at a time for each key. asked is the directory that the
 // message wants, "" if it does not care: the first message decides for all.
 func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) (*session, error) {
-	key := sessionKey{a.def.ID, contextID}
+	key := sessionKey{a.id, contextID}
 	p.mu.Lock()
 	for {
 		s := p.byKey[key]
@@ -97,13 +97,13 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) 
 	if known {
 		asked = rec.AskedDir
 	}
-	dir, err := p.prepareDir(ctx, a.def, contextID, asked)
+	dir, err := p.prepareDir(ctx, a.definition(), contextID, asked)
 	if err != nil {
 		return nil, err
 	}
 	spec := runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: dir}
 	if env := p.hub.cfg.SessionEnv; env != nil {
-		spec.Env = env(a.def.ID, contextID)
+		spec.Env = env(a.id, contextID)
 	}
 	rs, err := a.run.Open(spec)
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) 
 func elsewhere(a *agent) *runner.Error {
 	return &runner.Error{
 		Code:    runner.CodeConfig,
-		Message: fmt.Sprintf("the conversation with agent %s works in another directory", a.def.ID),
+		Message: fmt.Sprintf("the conversation with agent %s works in another directory", a.id),
 		Remedy:  "leave the directory out, or begin another context",
 	}
 }
@@ -195,7 +195,7 @@ func (p *sessions) closeIdle() {
 	for e := p.idle.Front(); e != nil; e = next {
 		next = e.Next()
 		s := e.Value.(*session)
-		if time.Since(s.used) >= s.agent.def.Limits.SessionIdle {
+		if time.Since(s.used) >= s.agent.definition().Limits.SessionIdle {
 			p.close(s)
 		}
 	}
@@ -218,7 +218,7 @@ func (p *sessions) closeAll() {
 
 // started notes the id that an agent gave its session, durably.
 func (p *sessions) started(a *agent, contextID, id string) {
-	key := sessionKey{a.def.ID, contextID}
+	key := sessionKey{a.id, contextID}
 	version := a.health.current().Version
 	p.mu.Lock()
 	rec := p.records[key]
@@ -278,7 +278,7 @@ func (p *sessions) release(ctx context.Context, contextID string) error {
 		errs = append(errs, p.hub.store.deleteRecord(ctx, kindSession, k.String()))
 	}
 	for _, a := range p.hub.agents.all() {
-		errs = append(errs, p.removeDir(ctx, a.def, contextID))
+		errs = append(errs, p.removeDir(ctx, a.definition(), contextID))
 	}
 	return errors.Join(errs...)
 }

@@ -142,7 +142,7 @@ func broken(err error) bool {
 // another turn at once.
 func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more bool) {
 	cause := context.Cause(tn.ctx)
-	fault := agentFault(out, err, cause, p.timeout < t.agent.def.Limits.Run)
+	fault := agentFault(out, err, cause, p.timeout < t.agent.definition().Limits.Run)
 	p.done(fault)
 	t.agent.health.ran(fault)
 

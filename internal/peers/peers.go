@@ -240,20 +240,26 @@ func (n *Network) all() []*remote {
 	return all
 }
 
-// present registers another hub's agent with ours, anew if its card has changed.
+// present registers another hub's agent with ours. One that is there already changes
+// as its card has, under the turns that run.
 func (n *Network) present(ctx context.Context, local, peer string, card agent.Card) {
 	n.mu.Lock()
 	old := n.agents[card.ID]
 	n.mu.Unlock()
-	card.LastSeenAt = 0
-	if old != nil && old.local == local && old.card.Equal(card) {
+	if old != nil && old.local == local {
+		if d, changed := old.update(card); changed {
+			if err := n.o.Hub.Update(d); err != nil && ctx.Err() == nil {
+				n.log.Warn("another hub's agent stays as it was here", "agent", local, "error", err)
+			}
+		}
 		return
 	}
 	if old != nil {
-		n.drop(ctx, old)
+		n.drop(ctx, old) // the peer is called something else now
 	}
-	r := &remote{n: n, id: card.ID, local: local, peer: peer, card: card}
-	if err := n.o.Hub.Register(hub.Agent{Definition: r.definition(), Runner: r}); err != nil {
+	r := &remote{n: n, id: card.ID, local: local, peer: peer}
+	d, _ := r.update(card)
+	if err := n.o.Hub.Register(hub.Agent{Definition: d, Runner: r}); err != nil {
 		n.log.Warn("another hub's agent has no place here", "agent", local, "error", err)
 		return
 	}

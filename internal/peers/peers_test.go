@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,9 +31,14 @@ func startServer(t testing.TB) *natstest.Server {
 // actor is an agent that does what its prompt says.
 type actor struct {
 	started chan struct{}
+	proceed chan struct{}
+	sick    atomic.Bool
 }
 
 func (a *actor) Probe(context.Context) runner.Probe {
+	if a.sick.Load() {
+		return runner.Probe{Stage: runner.StageMissing, Version: "1"}
+	}
 	return runner.Probe{Stage: runner.StageAuthenticated, Version: "1"}
 }
 
@@ -54,6 +60,14 @@ func (s turns) Turn(ctx context.Context, t runner.Turn, h runner.Handler) (runne
 		s.a.started <- struct{}{}
 		<-ctx.Done()
 		return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+	case "wait":
+		s.a.started <- struct{}{}
+		select {
+		case <-s.a.proceed:
+			return runner.Outcome{Status: runner.OutcomeCompleted, Text: "waited"}, nil
+		case <-ctx.Done():
+			return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+		}
 	case "ask":
 		return runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which one?"}, nil
 	case "words":
@@ -104,7 +118,7 @@ type party struct {
 
 func newParty(t testing.TB, n *natstest.Server, dir string, change func(*runner.Definition)) *party {
 	t.Helper()
-	p := &party{dir: dir, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16)}}
+	p := &party{dir: dir, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16), proceed: make(chan struct{})}}
 	tier := 3
 	d := runner.Definition{ID: "worker", Driver: runner.DriverEcho, Tier: &tier, Capabilities: []runner.Capability{{ID: "work"}}}
 	if change != nil {
@@ -370,6 +384,42 @@ func TestAHubThatComesBack(t *testing.T) {
 	if task := a.send(t, "bob.worker", "again"); textOf(task) != "did again" {
 		t.Errorf("got %s %q", task.Status.State, textOf(task))
 	}
+}
+
+// What the other hub's agent is called, offers and whether it can work changes here as
+// it does there, and its running tasks go on.
+func TestAChangedCardKeepsRunningTasks(t *testing.T) {
+	_, a, b := two(t)
+	task, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("wait")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-b.actor.started
+	info, err := b.hub.Agent("worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := info.Definition
+	d.Name, d.Capabilities = "the foreman", append(d.Capabilities, runner.Capability{ID: "lead"})
+	if err := b.hub.Update(d); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the change is known", func() bool {
+		info, err := a.hub.Agent("bob.worker")
+		return err == nil && info.Definition.Name == "the foreman at bob" && len(info.Definition.Capabilities) == 2
+	})
+	b.actor.sick.Store(true)
+	eventually(t, "it is known that it cannot work", func() bool {
+		info, err := a.hub.Agent("bob.worker")
+		return err == nil && info.Health.Status == hub.Unhealthy && len(info.Definition.Capabilities) == 2
+	})
+	b.actor.sick.Store(false)
+	a.awaitAgent(t, "bob.worker")
+	b.actor.proceed <- struct{}{}
+	eventually(t, "the task ends well", func() bool {
+		got, err := a.hub.Task(deadline(t), task.ID, nil)
+		return err == nil && got.Status.State == a2a.TaskStateCompleted && textOf(got) == "waited"
+	})
 }
 
 func TestNames(t *testing.T) {

@@ -23,22 +23,47 @@ type remote struct {
 	id    string // among hubs
 	local string // here
 	peer  string // what its hub is called
-	card  agent.Card
 
-	mu    sync.Mutex
-	since time.Time // its card is missing; zero while it is there
+	mu     sync.Mutex
+	card   agent.Card         // as it was heard last
+	offers []agent.Capability // as long as its hub says that it cannot work, it offers none
+	since  time.Time          // its card is missing; zero while it is there
 }
 
+// update takes the card as it is now and returns what the hub is to know of it, if
+// that has changed. An agent that cannot work at the moment keeps what it offered:
+// its health says that it cannot.
+func (r *remote) update(card agent.Card) (d runner.Definition, changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	card.LastSeenAt = 0
+	if r.card.Equal(card) {
+		return d, false
+	}
+	if len(card.Capabilities) > 0 || !r.since.IsZero() {
+		r.offers = card.Capabilities
+	}
+	r.card = card
+	return r.definition(), true
+}
+
+// definition is the agent as one of ours; r.mu is held.
 func (r *remote) definition() runner.Definition {
 	tier := r.card.Tier.Level()
 	d := runner.Definition{
 		ID: r.local, Name: r.card.Name + " at " + r.peer, Description: r.card.Description, Driver: runner.DriverPeer,
 		Tier: &tier, Sandbox: r.card.SandboxID, Permissions: runner.PermissionsAsk, WorkDir: runner.WorkDirSpec{Policy: runner.WorkDirContext},
 	}
-	for _, c := range r.card.Capabilities {
+	for _, c := range r.offers {
 		d.Capabilities = append(d.Capabilities, runner.Capability{ID: c.ID, Name: c.Name, Description: c.Description})
 	}
 	return d
+}
+
+func (r *remote) tier() agent.Tier {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.card.Tier
 }
 
 // missingFor returns for how long nobody has spoken of the agent.
@@ -60,12 +85,16 @@ func (r *remote) missingFor() time.Duration {
 // offers nothing, which is how its hub says that it cannot.
 func (r *remote) Probe(context.Context) runner.Probe {
 	card, err := r.n.node.Registry().Get(r.id)
+	r.mu.Lock()
+	idle := len(r.card.Capabilities) == 0 && len(r.offers) > 0
+	r.mu.Unlock()
 	switch {
 	case err != nil:
 		return runner.Probe{Stage: runner.StageMissing, Err: &runner.Error{
 			Code: runner.CodeNotInstalled, Message: "nothing is heard of the hub " + r.peer, Remedy: "see whether it runs and reaches the same NATS server"}}
-	case len(card.Capabilities) == 0 && len(r.card.Capabilities) > 0:
-		return runner.Probe{Stage: runner.StageInstalled, Version: card.Version, AuthKnown: true}
+	case idle:
+		return runner.Probe{Stage: runner.StageMissing, Version: card.Version, Err: &runner.Error{
+			Code: runner.CodeNotInstalled, Message: "the hub " + r.peer + " says that it cannot work there now", Remedy: "see its health at that hub"}}
 	}
 	return runner.Probe{Stage: runner.StageAuthenticated, Version: card.Version, AuthKnown: true}
 }
@@ -123,9 +152,10 @@ func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) 
 	if perr != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, perr
 	}
-	f := s.r.n.front(s.r.card.Tier)
+	tier := s.r.tier()
+	f := s.r.n.front(tier)
 	if f == nil {
-		return failed(runner.CodeConfig, "the hub has no agent of tier "+s.r.card.Tier.String()+" to ask with", "")
+		return failed(runner.CodeConfig, "the hub has no agent of tier "+tier.String()+" to ask with", "")
 	}
 	answers, done := f.wait(s.r.id, s.thread)
 	defer done()

@@ -1,0 +1,81 @@
+package hub_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/runner"
+)
+
+// An agent changes under its running turns: they go on in their sessions, and more of
+// them run at once when the limit says so.
+func TestUpdateKeepsTasksAndSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		worker := &fakeAgent{turn: func(ctx context.Context, turn runner.Turn, _ runner.Handler) (runner.Outcome, error) {
+			select {
+			case <-proceed:
+				return runner.Outcome{Status: runner.OutcomeCompleted, Text: prompt(turn)}, nil
+			case <-ctx.Done():
+				return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+			}
+		}}
+		h, err := hub.NewInMemory(t.Context(), hub.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close(context.Background())
+		d := definition("worker")
+		d.Limits.Concurrency = 1
+		if err := h.Register(hub.Agent{Definition: d, Runner: worker}); err != nil {
+			t.Fatal(err)
+		}
+		changes := 0
+		h.OnAgents(func() { changes++ })
+		var tasks []*a2a.Task
+		for _, s := range []string{"one", "two"} {
+			task, err := h.Send(t.Context(), request("worker", s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tasks = append(tasks, task)
+		}
+		synctest.Wait()
+		if n := len(worker.specs()); n != 1 {
+			t.Fatalf("%d turns run", n)
+		}
+		before := changes
+		d.Name, d.Limits.Concurrency = "the worker", 2
+		d.Capabilities = []runner.Capability{{ID: "dig"}}
+		if err := h.Update(d); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := len(worker.specs()); n != 2 {
+			t.Errorf("%d turns run", n)
+		}
+		if changes == before {
+			t.Error("nobody was told of the change")
+		}
+		info, err := h.Agent("worker")
+		if err != nil || info.Definition.Name != "the worker" || len(info.Definition.Capabilities) != 1 || info.Running != 2 {
+			t.Errorf("%+v, %v", info, err)
+		}
+		close(proceed)
+		for i, task := range tasks {
+			if got := await(t, h, task.ID, a2a.TaskStateCompleted); text(got.Status.Message) != []string{"one", "two"}[i] {
+				t.Errorf("the answer is %q", text(got.Status.Message))
+			}
+		}
+		if worker.left() != 2 {
+			t.Errorf("%d sessions are open", worker.left())
+		}
+		if err := h.Update(definition("nobody")); code(err) != hub.CodeAgentNotFound {
+			t.Errorf("got %v", err)
+		}
+	})
+}
