@@ -22,37 +22,37 @@ type Handler func(ctx context.Context, e *envelope.Envelope)
 // Channel is one end of a link between two agents. It comes from a [Manager] and
 // is safe for concurrent use.
 type Channel struct {
-	m         *Manager
-	id        string
-	local     string
-	remote    string
-	secret    string
-	endpoint  agent.Endpoint // where the opener dials
-	transport agent.Transport
-	opener    bool
-	ctx       context.Context // ends with the channel
-	cancel    context.CancelFunc
+	m      *Manager
+	id     string
+	local  string
+	remote string
+	secret string
+	opener bool
+	ctx    context.Context // ends with the channel
+	cancel context.CancelFunc
 
 	sendMu sync.Mutex // held while a connection sends
 
-	mu       sync.Mutex
-	status   Status
-	cause    error          // why it is closed
-	conn     transport.Conn // nil while there is none
-	dying    transport.Conn // it sends no more; what has arrived on it is still read
-	joining  transport.Conn // the acceptor's, until the opener is ready
-	peer     string         // who the transport says is there
-	instance string         // the opener's process, if that is the other end
-	changed  chan struct{}  // closed at the next change; nil if nobody waits
-	out      outbox
-	in       inbox
-	handlers []*registered // replaced, never changed
-	watchers []*watcher    // replaced, never changed
-	notes    []func()      // calls to make without the lock, in order
-	telling  bool          // a goroutine makes them
-	giveUp   *time.Timer   // the acceptor's, while reconnecting
-	redial   time.Duration // the opener's: to wait before the next attempt
-	joined   time.Time     // when the present connection came
+	mu        sync.Mutex
+	endpoints []agent.Endpoint // where the opener dials, first at the first; only its connecting goroutine changes them
+	transport agent.Transport
+	status    Status
+	cause     error          // why it is closed
+	conn      transport.Conn // nil while there is none
+	dying     transport.Conn // it sends no more; what has arrived on it is still read
+	joining   transport.Conn // the acceptor's, until the opener is ready
+	peer      string         // who the transport says is there
+	instance  string         // the opener's process, if that is the other end
+	changed   chan struct{}  // closed at the next change; nil if nobody waits
+	out       outbox
+	in        inbox
+	handlers  []*registered // replaced, never changed
+	watchers  []*watcher    // replaced, never changed
+	notes     []func()      // calls to make without the lock, in order
+	telling   bool          // a goroutine makes them
+	giveUp    *time.Timer   // the acceptor's, while reconnecting
+	redial    time.Duration // the opener's: to wait before the next attempt
+	joined    time.Time     // when the present connection came
 }
 
 type registered struct{ handle Handler }
@@ -69,7 +69,11 @@ func (c *Channel) LocalAgent() string { return c.local }
 func (c *Channel) RemoteAgent() string { return c.remote }
 
 // Transport returns what the channel runs over.
-func (c *Channel) Transport() agent.Transport { return c.transport }
+func (c *Channel) Transport() agent.Transport {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.transport
+}
 
 // Status returns the present state.
 func (c *Channel) Status() Status {

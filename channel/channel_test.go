@@ -1081,3 +1081,59 @@ func TestBadHandshakes(t *testing.T) {
 		})
 	})
 }
+
+// An agent that can be reached in several ways is reached in the first that works, and
+// in another one when that is lost (Req 3.6, 3.7).
+func TestAnotherEndpointTakesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var other memory.Network
+		l := newLink(t, func(a, _ *channel.Options) {
+			a.Dialers[agent.TransportNATS] = renamed{&other}
+			a.Resolve = func(context.Context, string) ([]agent.Endpoint, error) {
+				return []agent.Endpoint{{Transport: "pigeon", Address: "b"}, {Transport: agent.TransportNATS, Address: "b"}, atB}, nil
+			}
+		})
+		a, err := l.a.Open(t.Context(), "mars", "venus")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Ready(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		b := <-l.taken
+		got := collect(b)
+		send(t, a, 0, 10)
+		if a.Transport() != agent.TransportLocal || a.State().Endpoint != atB {
+			t.Errorf("it goes over %s", a.Transport())
+		}
+		listener, err := other.Listen("b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		served := make(chan error)
+		go func() { served <- l.b.Serve(t.Context(), listener) }()
+		l.faults.Refuse(true)
+		l.faults.Cut()
+		send(t, a, 10, 20)
+		if err := a.Flush(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		if a.Transport() != agent.TransportNATS {
+			t.Errorf("it goes over %s", a.Transport())
+		}
+		got.check(t, 20)
+		listener.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// renamed is a network in the process under the name of another transport.
+type renamed struct{ *memory.Network }
+
+func (r renamed) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
+	to.Transport = agent.TransportLocal
+	return r.Network.Dial(ctx, to)
+}

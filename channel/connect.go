@@ -125,15 +125,36 @@ func (c *Channel) unreachable(err error) error {
 	return c.errorf(CodeUnreachable, err, "no connection to %q", c.remote)
 }
 
-// connect dials and shakes hands. After it the channel is open.
+// connect dials and shakes hands, at one endpoint after the other until that is done.
+// After it the channel is open.
 func (c *Channel) connect() (transport.Conn, error) {
+	var failed error
+	for range c.endpoints {
+		conn, err := c.connectAt(c.endpoints[0])
+		if err == nil || c.Status() == Closed || codeOf(err) == CodeRefused {
+			return conn, err
+		}
+		if failed == nil || lasting(failed) { // as long as one gives hope there is some
+			failed = err
+		}
+		c.mu.Lock()
+		c.endpoints = append(c.endpoints[1:], c.endpoints[0])
+		c.mu.Unlock()
+	}
+	return nil, failed
+}
+
+func (c *Channel) connectAt(at agent.Endpoint) (transport.Conn, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.m.opts.HandshakeTimeout)
 	defer cancel()
-	dialer := c.m.opts.Dialers[c.endpoint.Transport]
+	dialer := c.m.opts.Dialers[at.Transport]
 	if dialer == nil {
-		return nil, c.errorf(CodeNoEndpoint, nil, "there is no dialer for the transport %q", c.endpoint.Transport)
+		return nil, c.errorf(CodeNoEndpoint, nil, "there is no dialer for the transport %q", at.Transport)
 	}
-	conn, err := dialer.Dial(ctx, c.endpoint)
+	c.mu.Lock()
+	c.transport = at.Transport
+	c.mu.Unlock()
+	conn, err := dialer.Dial(ctx, at)
 	if err != nil {
 		return nil, err
 	}

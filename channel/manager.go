@@ -49,9 +49,10 @@ func NewManager(o Options, onChannel func(*Channel)) *Manager {
 	return m
 }
 
-// Open opens a channel from a local agent to a remote one, at the first of its
-// endpoints (see Options.Resolve) that there is a dialer for. It returns a
-// channel in the state connecting; see [Channel.Ready]. The channel outlives ctx.
+// Open opens a channel from a local agent to a remote one, at its endpoints (see
+// Options.Resolve) that there is a dialer for: the first that answers, and the next
+// one whenever that is lost. It returns a channel in the state connecting; see
+// [Channel.Ready]. The channel outlives ctx.
 func (m *Manager) Open(ctx context.Context, local, remote string) (*Channel, error) {
 	if m.opts.Resolve == nil {
 		return nil, &Error{Code: CodeNoEndpoint, Message: "nothing tells where agents can be reached"}
@@ -60,15 +61,19 @@ func (m *Manager) Open(ctx context.Context, local, remote string) (*Channel, err
 	if err != nil {
 		return nil, &Error{Code: CodeNoEndpoint, Message: fmt.Sprintf("it is not known where %q can be reached", remote), Err: err}
 	}
-	i := slices.IndexFunc(endpoints, func(e agent.Endpoint) bool { return m.opts.Dialers[e.Transport] != nil })
-	if i < 0 {
+	endpoints = slices.DeleteFunc(slices.Clone(endpoints), func(e agent.Endpoint) bool { return m.opts.Dialers[e.Transport] == nil })
+	if len(endpoints) == 0 {
 		return nil, &Error{Code: CodeNoEndpoint, Message: fmt.Sprintf("no endpoint of %q can be dialled", remote)}
 	}
-	return m.OpenAt(ctx, local, remote, endpoints[i])
+	return m.open(local, remote, endpoints)
 }
 
 // OpenAt is Open at a known endpoint.
 func (m *Manager) OpenAt(_ context.Context, local, remote string, at agent.Endpoint) (*Channel, error) {
+	return m.open(local, remote, []agent.Endpoint{at})
+}
+
+func (m *Manager) open(local, remote string, at []agent.Endpoint) (*Channel, error) {
 	for _, id := range []string{local, remote} {
 		if err := agent.CheckID(id); err != nil {
 			return nil, &Error{Code: CodeInvalid, Message: fmt.Sprintf("the agent id %q %v", id, err)}
@@ -76,7 +81,7 @@ func (m *Manager) OpenAt(_ context.Context, local, remote string, at agent.Endpo
 	}
 	secret := newSecret()
 	c := m.newChannel(idOf(secret), local, remote, secret)
-	c.opener, c.endpoint, c.transport = true, at, at.Transport
+	c.opener, c.endpoints, c.transport = true, at, at[0].Transport
 	return m.launch(c)
 }
 
@@ -337,7 +342,10 @@ func (c *Channel) State() State {
 }
 
 func (c *Channel) state() State {
-	s := State{ID: c.id, Secret: c.secret, Local: c.local, Remote: c.remote, Endpoint: c.endpoint, Acked: c.out.acked, Handled: c.in.handled}
+	s := State{ID: c.id, Secret: c.secret, Local: c.local, Remote: c.remote, Acked: c.out.acked, Handled: c.in.handled}
+	if len(c.endpoints) > 0 {
+		s.Endpoint = c.endpoints[0]
+	}
 	for _, o := range c.out.queue {
 		s.Unacked = append(s.Unacked, o.e)
 	}
@@ -356,7 +364,7 @@ func (m *Manager) Resume(s State) (*Channel, error) {
 		return nil, &Error{Code: CodeInvalid, ChannelID: s.ID, Message: "the state's id is not that of its secret"}
 	}
 	c := m.newChannel(s.ID, s.Local, s.Remote, s.Secret)
-	c.opener, c.endpoint, c.transport = true, s.Endpoint, s.Endpoint.Transport
+	c.opener, c.endpoints, c.transport = true, []agent.Endpoint{s.Endpoint}, s.Endpoint.Transport
 	c.in.handled, c.in.received = s.Handled, s.Handled
 	c.out.acked, c.out.sent = s.Acked, s.Acked
 	for _, e := range s.Unacked {
