@@ -45,6 +45,38 @@ func (c *Codec) MaxFrame() int {
 	return max(size, maxHello) + maxFrameHeader
 }
 
+// MessageSize is up to how many bytes frames share a message of a transport that
+// has messages; a larger frame has one of its own.
+const MessageSize = 64 << 10
+
+// MaxMessage returns how many bytes the largest message of AppendMessages may have.
+func (c *Codec) MaxMessage() int { return max(c.MaxFrame(), MessageSize) }
+
+// AppendMessages appends frames to dst, and returns where in it each message ends.
+// The peer takes frames of at most maxFrame bytes: a larger one gives CodeTooLarge.
+func (c *Codec) AppendMessages(dst []byte, frames []Frame, maxFrame int) ([]byte, []int, error) {
+	var ends []int
+	begin, first := len(dst), 0 // of the present message: its first byte and frame
+	for i := range frames {
+		at := len(dst)
+		var err error
+		if dst, err = c.Append(dst, &frames[i]); err != nil {
+			return dst, nil, err
+		}
+		if size := len(dst) - at; size > maxFrame {
+			return dst, nil, &Error{Code: CodeTooLarge, Message: fmt.Sprintf("the frame has %d bytes; the peer takes %d", size, maxFrame)}
+		}
+		if at > begin && (len(dst)-begin > min(MessageSize, maxFrame) || i-first == MaxFrames) {
+			ends = append(ends, at)
+			begin, first = at, i
+		}
+	}
+	if len(dst) > begin {
+		ends = append(ends, len(dst))
+	}
+	return dst, ends, nil
+}
+
 // Append appends a frame to dst. An envelope that is too large gives
 // CodeTooLarge and leaves dst as it came.
 func (c *Codec) Append(dst []byte, f *Frame) ([]byte, error) {

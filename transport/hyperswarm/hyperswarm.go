@@ -64,7 +64,7 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 func (d *Dialer) relayed(ctx context.Context, key keys.PublicKey, direct error) (*secretstream.Conn, error) {
 	all := []error{direct}
 	for _, r := range d.Relays {
-		s, err := relay.Dial(ctx, d.Node, r, key, d.Pair, secretstream.Options{MaxMessage: MaxMessage(&d.Codec)})
+		s, err := relay.Dial(ctx, d.Node, r, key, d.Pair, secretstream.Options{MaxMessage: d.Codec.MaxMessage()})
 		if err == nil {
 			return s, nil
 		}
@@ -75,7 +75,3 @@ func (d *Dialer) relayed(ctx context.Context, key keys.PublicKey, direct error) 
 
 // Greeting is the start of the first message of each end; see [sealed.Greeting].
 const Greeting = sealed.Greeting
-
-// MaxMessage is how many bytes a message with frames of a codec may have: the
-// MaxMessage that a node's [secretstream.Options] need at least.
-func MaxMessage(c *transport.Codec) int { return sealed.MaxMessage(c) }

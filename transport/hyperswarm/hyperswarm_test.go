@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func anybody(keys.PublicKey) bool { return true }
 
 func options(bootstrap []string) hyperdht.Options {
-	return hyperdht.Options{Bootstrap: bootstrap, Stream: secretstream.Options{MaxMessage: hyperswarm.MaxMessage(new(transport.Codec))}}
+	return hyperdht.Options{Bootstrap: bootstrap, Stream: secretstream.Options{MaxMessage: new(transport.Codec).MaxMessage()}}
 }
 
 func listen(t testing.TB, o hyperswarm.ListenOptions) transport.Listener {

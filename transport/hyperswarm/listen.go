@@ -70,7 +70,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	l.wg.Go(func() { l.run(inner) })
 	for _, key := range o.Relays {
 		r := relay.Listen(o.Node, key, relay.ListenOptions{
-			Pair: o.Pair, Access: allow, Stream: secretstream.Options{MaxMessage: MaxMessage(&o.Codec)}, Logger: o.Logger,
+			Pair: o.Pair, Access: allow, Stream: secretstream.Options{MaxMessage: o.Codec.MaxMessage()}, Logger: o.Logger,
 		})
 		l.relays = append(l.relays, r)
 		l.wg.Go(func() { l.run(r) })

@@ -2,7 +2,6 @@ package nats_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -18,39 +17,15 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/nats"
+	"github.com/parleyhub/parley/transport/transporttest"
 )
 
 const messages = 3000
 
-// sequence checks that what arrives counts from 0: each once, in order.
-type sequence struct {
-	mu    sync.Mutex
-	n     int
-	wrong []string
-}
-
-func (s *sequence) handle(_ context.Context, e *envelope.Envelope) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if string(e.Payload) != fmt.Sprint(s.n) && len(s.wrong) < 10 {
-		s.wrong = append(s.wrong, fmt.Sprintf("%s came as number %d", e.Payload, s.n))
-	}
-	s.n++
-}
-
-func (s *sequence) check(t testing.TB, n int) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.n != n || len(s.wrong) > 0 {
-		t.Errorf("%d arrived of %d; %v", s.n, n, s.wrong)
-	}
-}
-
 // link is a channel over NATS.
 type link struct {
 	a, b     *channel.Channel
-	atA, atB sequence
+	atA, atB transporttest.Sequence
 }
 
 // newLink opens a channel between two connections to NATS. Faults are noticed soon.
@@ -63,7 +38,7 @@ func newLink(t testing.TB, here, there *natsgo.Conn) *link {
 	p := new(link)
 	taken := make(chan *channel.Channel, 1)
 	mb := channel.NewManager(o, func(c *channel.Channel) {
-		c.OnMessage(p.atB.handle)
+		c.OnMessage(p.atB.Handle)
 		taken <- c
 	})
 	o.Dialers = map[agent.Transport]transport.Dialer{
@@ -88,7 +63,7 @@ func newLink(t testing.TB, here, there *natsgo.Conn) *link {
 	if p.a, err = ma.OpenAt(t.Context(), "a", "b", listener.Endpoint()); err != nil {
 		t.Fatal(err)
 	}
-	p.a.OnMessage(p.atA.handle)
+	p.a.OnMessage(p.atA.Handle)
 	if err := p.a.Ready(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +97,8 @@ func (p *link) exchange(t testing.TB, n, every int, fault func()) {
 		})
 	}
 	wg.Wait()
-	p.atA.check(t, n)
-	p.atB.check(t, n)
+	p.atA.Check(t, n)
+	p.atB.Check(t, n)
 }
 
 // The server is killed and comes back, several times: each envelope arrives once, in
@@ -272,7 +247,7 @@ func TestASlowReaderSlowsItsSender(t *testing.T) {
 func TestAKilledPeerIsNoticed(t *testing.T) {
 	n := startServer(t)
 	here, there := n.connect(t), n.connect(t)
-	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: there, Silence: 30 * time.Millisecond}, Allow: anybody})
+	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: there, Silence: 500 * time.Millisecond}, Allow: anybody})
 	defer l.Close()
 	_, b := pair(t, &nats.Dialer{Options: nats.Options{Conn: here, Pair: keys.Generate()}}, l)
 	here.Close()

@@ -92,7 +92,7 @@ func (o *Options) silence() time.Duration {
 
 func (o *Options) secret() secretstream.Options {
 	// The stream has signs of life of its own.
-	return secretstream.Options{MaxMessage: sealed.MaxMessage(&o.Codec), KeepAlive: -1}
+	return secretstream.Options{MaxMessage: o.Codec.MaxMessage(), KeepAlive: -1}
 }
 
 // newLink returns a fresh subject for one end of one connection.

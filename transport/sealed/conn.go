@@ -3,7 +3,6 @@ package sealed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -13,8 +12,6 @@ import (
 )
 
 const (
-	batchSize = 64 << 10    // bytes of a message that another frame would make larger
-	maxSpare  = 512         // frames of a slice that is kept to be used again
 	maxBuffer = 2 << 20     // bytes of a buffer that is kept to be used again
 	linger    = time.Second // for what is on its way at the end
 )
@@ -31,17 +28,16 @@ type Conn struct {
 	done  chan struct{} // closed when the connection is of no more use
 	cause error         // why; set before done is closed
 
-	in    chan []transport.Frame // read and not yet received; closed after the last
-	spare chan []transport.Frame
-	lent  []transport.Frame // the caller's, of the last Receive
+	inbox *transport.Inbox
 }
 
 // newConn takes over s.
 func newConn(s *secretstream.Conn, codec *transport.Codec, maxSend int) *Conn {
 	c := &Conn{
 		s: s, codec: codec, maxSend: maxSend,
-		done: make(chan struct{}), in: make(chan []transport.Frame, 1), spare: make(chan []transport.Frame, 2),
+		done: make(chan struct{}),
 	}
+	c.inbox = transport.NewInbox(c.done, c.closedError)
 	c.wg.Go(c.read)
 	return c
 }
@@ -69,7 +65,7 @@ func (c *Conn) Send(ctx context.Context, frames []transport.Frame) error {
 			buffers.Put(b)
 		}
 	}()
-	data, ends, err := c.encode((*b)[:0], frames)
+	data, ends, err := c.codec.AppendMessages((*b)[:0], frames, c.maxSend)
 	*b = data
 	if err != nil {
 		return err
@@ -90,95 +86,24 @@ func (c *Conn) Send(ctx context.Context, frames []transport.Frame) error {
 	return nil
 }
 
-// encode writes frames one after the other and returns where each message ends.
-func (c *Conn) encode(data []byte, frames []transport.Frame) ([]byte, []int, error) {
-	var ends []int
-	begin, first := 0, 0 // of the present message: its first byte and frame
-	for i := range frames {
-		at := len(data)
-		var err error
-		if data, err = c.codec.Append(data, &frames[i]); err != nil {
-			return data, nil, err
-		}
-		if size := len(data) - at; size > c.maxSend {
-			return data, nil, &transport.Error{Code: transport.CodeTooLarge,
-				Message: fmt.Sprintf("the frame has %d bytes; the peer takes %d", size, c.maxSend)}
-		}
-		if at > begin && (len(data)-begin > min(batchSize, c.maxSend) || i-first == transport.MaxFrames) {
-			ends = append(ends, at)
-			begin, first = at, i
-		}
-	}
-	if len(data) > begin {
-		ends = append(ends, len(data))
-	}
-	return data, ends, nil
-}
-
 // Receive implements [transport.Conn]. When ctx ends, the connection lives on.
-func (c *Conn) Receive(ctx context.Context) ([]transport.Frame, error) {
-	c.giveBack()
-	select {
-	case frames, ok := <-c.in:
-		return c.lend(frames, ok)
-	case <-c.done:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	select {
-	case frames, ok := <-c.in: // came before the end
-		return c.lend(frames, ok)
-	default:
-		return nil, c.closedError()
-	}
-}
-
-func (c *Conn) lend(frames []transport.Frame, ok bool) ([]transport.Frame, error) {
-	if !ok {
-		<-c.done
-		return nil, c.closedError()
-	}
-	c.lent = frames
-	return frames, nil
-}
-
-func (c *Conn) giveBack() {
-	frames := c.lent
-	c.lent = nil
-	if cap(frames) == 0 || cap(frames) > maxSpare {
-		return
-	}
-	clear(frames)
-	select {
-	case c.spare <- frames[:0]:
-	default:
-	}
-}
+func (c *Conn) Receive(ctx context.Context) ([]transport.Frame, error) { return c.inbox.Receive(ctx) }
 
 // read takes messages until the connection ends.
 func (c *Conn) read() {
-	defer close(c.in)
+	defer c.inbox.End()
 	for {
 		m, err := c.s.ReadMessage()
 		if err != nil {
 			c.end(err)
 			return
 		}
-		var frames []transport.Frame
-		select {
-		case frames = <-c.spare:
-		default:
-		}
-		if frames, err = c.codec.Decode(frames, m); err != nil {
+		frames, err := c.codec.Decode(c.inbox.Spare(), m)
+		if err != nil {
 			c.abort(err)
 			return
 		}
-		if len(frames) == 0 {
-			continue
-		}
-		select {
-		case c.in <- frames:
-		case <-c.done:
+		if len(frames) > 0 && !c.inbox.Put(frames) {
 			return
 		}
 	}

@@ -23,13 +23,10 @@ const (
 	minMessage   = 64 << 10 // a peer that takes less is of no use
 )
 
-// MaxMessage is how many bytes a message with frames of a codec may have: the
-// MaxMessage that the [secretstream.Options] need at least.
-func MaxMessage(c *transport.Codec) int { return max(c.MaxFrame(), batchSize) }
-
 // Greet exchanges greetings with the peer, for ten seconds at most, and makes a
 // connection of the stream, which it takes over: after an error it is destroyed. The
-// greeting shows that the peer is there, and no recording.
+// greeting shows that the peer is there, and no recording. The stream's options must
+// allow messages of the codec's MaxMessage bytes.
 func Greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (*Conn, error) {
 	limit, err := greet(ctx, s, c)
 	if err != nil {
@@ -45,7 +42,7 @@ func greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (int, 
 	defer cancel()
 	stop := context.AfterFunc(ctx, s.Destroy)
 	defer stop()
-	hello := binary.AppendUvarint([]byte(Greeting), uint64(MaxMessage(c)))
+	hello := binary.AppendUvarint([]byte(Greeting), uint64(c.MaxMessage()))
 	if err := s.WriteMessage(hello); err != nil {
 		return 0, closed(ctx, err)
 	}

@@ -62,7 +62,7 @@ func streams(t testing.TB) (a, b *secretstream.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := secretstream.Options{MaxMessage: sealed.MaxMessage(new(transport.Codec))}
+	o := secretstream.Options{MaxMessage: new(transport.Codec).MaxMessage()}
 	if a, err = secretstream.New(out.(*net.TCPConn), here, o); err != nil {
 		t.Fatal(err)
 	}

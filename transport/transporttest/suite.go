@@ -353,7 +353,7 @@ type ends struct {
 	serving  sync.WaitGroup
 	a        *channel.Channel
 	taken    chan *channel.Channel
-	atA, atB *numbers
+	atA, atB *Sequence
 	saved    *checkpoints
 }
 
@@ -366,7 +366,7 @@ func quick() channel.Options {
 func newEnds(t testing.TB, tr Transport) *ends {
 	t.Helper()
 	e := &ends{t: t, tr: tr, faults: NewFaults(tr.Dialer), listener: listen(t, tr), taken: make(chan *channel.Channel, 1),
-		atA: new(numbers), atB: new(numbers), saved: &checkpoints{at: make(map[string]uint64)}}
+		atA: new(Sequence), atB: new(Sequence), saved: &checkpoints{at: make(map[string]uint64)}}
 	o := quick()
 	o.Dialers = map[agent.Transport]transport.Dialer{e.listener.Endpoint().Transport: e.faults}
 	e.ma = channel.NewManager(o, nil)
@@ -375,7 +375,7 @@ func newEnds(t testing.TB, tr Transport) *ends {
 	if e.a, err = e.ma.OpenAt(deadline(t), "a", "b", e.listener.Endpoint()); err != nil {
 		t.Fatal(err)
 	}
-	e.a.OnMessage(e.atA.add)
+	e.a.OnMessage(e.atA.Handle)
 	if err := e.a.Ready(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +396,7 @@ func (e *ends) startB() {
 	o := quick()
 	o.Checkpoints = e.saved
 	e.mb = channel.NewManager(o, func(c *channel.Channel) {
-		c.OnMessage(e.atB.add)
+		c.OnMessage(e.atB.Handle)
 		select {
 		case <-e.taken:
 		default:
@@ -445,31 +445,6 @@ func (e *ends) flush() {
 	}
 }
 
-// numbers checks that what arrives counts from 0.
-type numbers struct {
-	mu    sync.Mutex
-	n     int
-	wrong []string
-}
-
-func (s *numbers) add(_ context.Context, e *envelope.Envelope) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if string(e.Payload) != fmt.Sprint(s.n) && len(s.wrong) < 10 {
-		s.wrong = append(s.wrong, fmt.Sprintf("%s came as number %d", e.Payload, s.n))
-	}
-	s.n++
-}
-
-func (s *numbers) check(t testing.TB, n int) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.n != n || len(s.wrong) > 0 {
-		t.Errorf("%d arrived of %d; %v", s.n, n, s.wrong)
-	}
-}
-
 type checkpoints struct {
 	mu sync.Mutex
 	at map[string]uint64
@@ -496,8 +471,8 @@ func channelBothWays(t *testing.T, tr Transport) {
 	}
 	wg.Wait()
 	e.flush()
-	e.atA.check(t, tr.Envelopes)
-	e.atB.check(t, tr.Envelopes)
+	e.atA.Check(t, tr.Envelopes)
+	e.atB.Check(t, tr.Envelopes)
 }
 
 func channelCut(t *testing.T, tr Transport) {
@@ -508,15 +483,15 @@ func channelCut(t *testing.T, tr Transport) {
 	wg.Go(func() { send(t, b, 0, tr.Envelopes, max(tr.Envelopes/5, 1), e.faults.Cut) })
 	wg.Wait()
 	e.flush()
-	e.atA.check(t, tr.Envelopes)
-	e.atB.check(t, tr.Envelopes)
+	e.atA.Check(t, tr.Envelopes)
+	e.atB.Check(t, tr.Envelopes)
 }
 
 func channelHalfOpen(t *testing.T, tr Transport) {
 	e := newEnds(t, tr)
 	send(t, e.a, 0, tr.Envelopes, max(tr.Envelopes/3, 1), e.faults.Freeze)
 	e.flush()
-	e.atB.check(t, tr.Envelopes)
+	e.atB.Check(t, tr.Envelopes)
 }
 
 func channelSlowReader(t *testing.T, tr Transport) {
@@ -539,7 +514,7 @@ func channelSlowReader(t *testing.T, tr Transport) {
 	close(release)
 	wg.Wait()
 	e.flush()
-	e.atB.check(t, tr.Envelopes)
+	e.atB.Check(t, tr.Envelopes)
 }
 
 func channelChaos(t *testing.T, tr Transport) {
@@ -551,8 +526,8 @@ func channelChaos(t *testing.T, tr Transport) {
 	}
 	wg.Wait()
 	e.flush()
-	e.atA.check(t, tr.Envelopes)
-	e.atB.check(t, tr.Envelopes)
+	e.atA.Check(t, tr.Envelopes)
+	e.atB.Check(t, tr.Envelopes)
 }
 
 // The accepting end restarts in the middle, several times.
@@ -567,5 +542,5 @@ func channelRestart(t *testing.T, tr Transport) {
 	if err := e.a.Flush(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
-	e.atB.check(t, tr.Envelopes)
+	e.atB.Check(t, tr.Envelopes)
 }

@@ -15,10 +15,8 @@ import (
 )
 
 const (
-	batchSize = 64 << 10    // bytes of a message that another frame would make larger
 	chunkSize = 64 << 10    // bytes of a WebSocket frame; pings go between
 	maxBuffer = 2 << 20     // bytes of a buffer that is kept to be used again
-	maxSpare  = 512         // frames of a slice that is kept to be used again
 	linger    = time.Second // for what is on its way at the end
 )
 
@@ -39,9 +37,7 @@ type conn struct {
 	done    chan struct{} // closed when the connection is of no more use
 	cause   error         // why; set before done is closed
 
-	in    chan []transport.Frame // read and not yet received; closed after the last
-	spare chan []transport.Frame // slices to be used again
-	lent  []transport.Frame      // the caller's, of the last Receive
+	inbox *transport.Inbox
 
 	heard   atomic.Int64 // when the last byte came
 	waiting atomic.Bool  // what was read waits to be received
@@ -52,19 +48,16 @@ type conn struct {
 func newConn(ws *websocket.Conn, socket *cork, o *Options, peer string, maxSend int) *conn {
 	c := &conn{
 		ws: ws, socket: socket, codec: &o.Codec, peer: peer, maxSend: maxSend,
-		done: make(chan struct{}), in: make(chan []transport.Frame, 1), spare: make(chan []transport.Frame, 2),
+		done: make(chan struct{}),
 	}
+	c.inbox = transport.NewInbox(c.done, c.closedError)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.heard.Store(now())
-	ws.SetReadLimit(int64(maxMessage(&o.Codec)))
+	ws.SetReadLimit(int64(o.Codec.MaxMessage()))
 	c.wg.Go(c.read)
 	c.wg.Go(func() { c.watch(o.PingInterval, o.PingTimeout) })
 	return c
 }
-
-// maxMessage returns how many bytes a message may have: a frame of any size goes
-// alone if need be.
-func maxMessage(codec *transport.Codec) int { return max(codec.MaxFrame(), batchSize) }
 
 var started = time.Now()
 
@@ -94,7 +87,7 @@ func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
 	}
 	b := buffers.Get().(*[]byte)
 	defer putBuffer(b)
-	data, ends, err := c.encode((*b)[:0], frames)
+	data, ends, err := c.codec.AppendMessages((*b)[:0], frames, c.maxSend)
 	*b = data
 	if err != nil {
 		return err
@@ -109,31 +102,6 @@ func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
 		begin = end
 	}
 	return nil
-}
-
-// encode writes frames one after the other and returns where each message ends.
-func (c *conn) encode(data []byte, frames []transport.Frame) ([]byte, []int, error) {
-	var ends []int
-	begin, first := 0, 0 // of the present message: its first byte and frame
-	for i := range frames {
-		at := len(data)
-		var err error
-		if data, err = c.codec.Append(data, &frames[i]); err != nil {
-			return data, nil, err
-		}
-		if size := len(data) - at; size > c.maxSend {
-			return data, nil, &transport.Error{Code: transport.CodeTooLarge,
-				Message: fmt.Sprintf("the frame has %d bytes; the peer takes %d", size, c.maxSend)}
-		}
-		if at > begin && (len(data)-begin > min(batchSize, c.maxSend) || i-first == transport.MaxFrames) {
-			ends = append(ends, at)
-			begin, first = at, i
-		}
-	}
-	if len(data) > begin {
-		ends = append(ends, len(data))
-	}
-	return data, ends, nil
 }
 
 // write sends one message, a large one in chunks.
@@ -178,48 +146,12 @@ func (c *conn) broken(ctx context.Context, err error) error {
 }
 
 // Receive implements [transport.Conn]. When ctx ends, the connection lives on.
-func (c *conn) Receive(ctx context.Context) ([]transport.Frame, error) {
-	c.giveBack()
-	select {
-	case frames, ok := <-c.in:
-		return c.lend(frames, ok)
-	case <-c.done:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	select {
-	case frames, ok := <-c.in: // came before the end
-		return c.lend(frames, ok)
-	default:
-		return nil, c.closedError()
-	}
-}
-
-func (c *conn) lend(frames []transport.Frame, ok bool) ([]transport.Frame, error) {
-	if !ok {
-		return nil, c.closedError()
-	}
-	c.lent = frames
-	return frames, nil
-}
-
-func (c *conn) giveBack() {
-	frames := c.lent
-	c.lent = nil
-	if cap(frames) == 0 || cap(frames) > maxSpare {
-		return
-	}
-	clear(frames)
-	select {
-	case c.spare <- frames[:0]:
-	default:
-	}
-}
+func (c *conn) Receive(ctx context.Context) ([]transport.Frame, error) { return c.inbox.Receive(ctx) }
 
 // read takes messages until the socket is closed. Once the connection is of no
 // more use it only drains, so that the peer can say goodbye.
 func (c *conn) read() {
-	defer close(c.in)
+	defer c.inbox.End()
 	defer c.cancel()
 	for {
 		frames, err := c.next()
@@ -234,10 +166,7 @@ func (c *conn) read() {
 			continue
 		}
 		c.waiting.Store(true)
-		select {
-		case c.in <- frames:
-		case <-c.done:
-		}
+		c.inbox.Put(frames)
 		c.waiting.Store(false)
 		c.heard.Store(now()) // nobody listened meanwhile
 	}
@@ -262,12 +191,7 @@ func (c *conn) next() ([]transport.Frame, error) {
 	if kind != websocket.MessageBinary {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "a message is not binary"}
 	}
-	var frames []transport.Frame
-	select {
-	case frames = <-c.spare:
-	default:
-	}
-	return c.codec.Decode(frames, *b)
+	return c.codec.Decode(c.inbox.Spare(), *b)
 }
 
 // readAll is io.ReadAll into a buffer; each part is a sign of life.

@@ -94,7 +94,7 @@ func parse(to agent.Endpoint) (*url.URL, error) {
 
 func (d *Dialer) header(ctx context.Context, u *url.URL, o *Options) (http.Header, error) {
 	h := http.Header{}
-	h.Set(MaxMessageHeader, strconv.Itoa(maxMessage(&o.Codec)))
+	h.Set(MaxMessageHeader, strconv.Itoa(o.Codec.MaxMessage()))
 	if d.Token == nil {
 		return h, nil
 	}
@@ -159,7 +159,7 @@ func dialError(u *url.URL, resp *http.Response, err error) error {
 func peerLimit(h http.Header, o *Options) (int, error) {
 	text := h.Get(MaxMessageHeader)
 	if text == "" {
-		return maxMessage(&o.Codec), nil
+		return o.Codec.MaxMessage(), nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {

@@ -20,6 +20,7 @@ import (
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/transporttest"
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
@@ -39,35 +40,10 @@ func quick() channel.Options {
 		ReconnectDelay: time.Millisecond, HandshakeTimeout: 2 * time.Second}
 }
 
-// sequence checks that what arrives counts from 0: each once, in order.
-type sequence struct {
-	mu    sync.Mutex
-	n     int
-	wrong []string
-}
-
-func (s *sequence) handle(_ context.Context, e *envelope.Envelope) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if string(e.Payload) != fmt.Sprint(s.n) && len(s.wrong) < 10 {
-		s.wrong = append(s.wrong, fmt.Sprintf("%s came as number %d", e.Payload, s.n))
-	}
-	s.n++
-}
-
-func (s *sequence) check(t testing.TB, n int) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.n != n || len(s.wrong) > 0 {
-		t.Errorf("%d arrived of %d; %v", s.n, n, s.wrong)
-	}
-}
-
 // pair is a channel over WebSocket, with something hostile in between.
 type pair struct {
 	a, b     *channel.Channel
-	atA, atB sequence
+	atA, atB transporttest.Sequence
 }
 
 // newPair opens a channel to a listener through what between returns. Faults are
@@ -83,7 +59,7 @@ func newPairWith(t testing.TB, o channel.Options, settings websocket.Options, be
 	p := new(pair)
 	taken := make(chan *channel.Channel, 1)
 	mb := channel.NewManager(o, func(c *channel.Channel) {
-		c.OnMessage(p.atB.handle)
+		c.OnMessage(p.atB.Handle)
 		taken <- c
 	})
 	o.Dialers = map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{Options: settings}}
@@ -108,7 +84,7 @@ func newPairWith(t testing.TB, o channel.Options, settings websocket.Options, be
 	if p.a, err = ma.OpenAt(t.Context(), "a", "b", at); err != nil {
 		t.Fatal(err)
 	}
-	p.a.OnMessage(p.atA.handle)
+	p.a.OnMessage(p.atA.Handle)
 	if err := p.a.Ready(patience(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +123,8 @@ func (p *pair) exchange(t testing.TB, n, every int, fault func()) {
 		})
 	}
 	wg.Wait()
-	p.atA.check(t, n)
-	p.atB.check(t, n)
+	p.atA.Check(t, n)
+	p.atB.Check(t, n)
 }
 
 func TestChannelSurvivesCuts(t *testing.T) {
@@ -223,8 +199,8 @@ func TestEnvelopesThatTheReceiverCannotRead(t *testing.T) {
 	small := websocket.Options{}
 	small.Codec.Envelope.MaxSize = 10_000
 	l := listenUntilTheEnd(t, websocket.ListenOptions{Options: small})
-	var got sequence
-	there := channel.NewManager(quick(), func(c *channel.Channel) { c.OnMessage(got.handle) })
+	var got transporttest.Sequence
+	there := channel.NewManager(quick(), func(c *channel.Channel) { c.OnMessage(got.Handle) })
 	failed := make(chan error, 10)
 	o := quick()
 	o.Dialers = map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}}
@@ -257,7 +233,7 @@ func TestEnvelopesThatTheReceiverCannotRead(t *testing.T) {
 	if err := c.Flush(ctx); err != nil {
 		t.Fatal(err)
 	}
-	got.check(t, 100)
+	got.Check(t, 100)
 	for range 5 {
 		select {
 		case err := <-failed:

@@ -196,7 +196,7 @@ func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error
 	if err != nil {
 		return nil, refuse(w, http.StatusBadRequest, err)
 	}
-	w.Header().Set(MaxMessageHeader, strconv.Itoa(maxMessage(&l.o.Codec)))
+	w.Header().Set(MaxMessageHeader, strconv.Itoa(l.o.Codec.MaxMessage()))
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}})
 	if err != nil {
 		return nil, err
