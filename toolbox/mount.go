@@ -55,6 +55,7 @@ type Mount struct {
 	cancel   context.CancelFunc
 	done     chan struct{}
 	changed  chan struct{} // the server has changed its lists
+	doubt    chan struct{} // a call did not reach the server
 	tried    chan struct{} // closed after the first attempt
 
 	mu       sync.Mutex
@@ -100,7 +101,7 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Mount{
-		o: o, provider: p, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}, 1), tried: make(chan struct{}),
+		o: o, provider: p, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}, 1), doubt: make(chan struct{}, 1), tried: make(chan struct{}),
 		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, calls: make(map[int64]func(Progress)),
 	}
 	go m.run(ctx)
@@ -164,12 +165,7 @@ func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 	if err != nil {
 		return nil, err
 	}
-	signal := func() {
-		select {
-		case m.changed <- struct{}{}:
-		default: // it will look anyway
-		}
-	}
+	signal := func() { wake(m.changed) }
 	client := mcp.NewClient(&mcp.Implementation{Name: "parley", Version: "1"}, &mcp.ClientOptions{
 		Capabilities:                &mcp.ClientCapabilities{}, // none: a mounted server asks nothing of us
 		ToolListChangedHandler:      func(context.Context, *mcp.ToolListChangedRequest) { signal() },
@@ -186,6 +182,14 @@ func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, err
 	}
 	return session, nil
+}
+
+// wake has attend look; it does not block.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it will look anyway
+	}
 }
 
 // attend serves a connection until it breaks or ctx ends.
@@ -207,19 +211,29 @@ func (m *Mount) attend(ctx context.Context, session *mcp.ClientSession) error {
 				err = mcp.ErrConnectionClosed
 			}
 			return err
+		case <-m.doubt:
+			// Over HTTP a server that was restarted has forgotten the session, and the
+			// connection does not notice. Calls that run would end with it: so it must
+			// fail to answer, too.
+			if err := m.refresh(ctx, session); err != nil {
+				_ = session.Close() // the first error says it
+				<-ended
+				return err
+			}
 		case <-m.changed:
-			m.refresh(ctx, session)
+			// Where that fails, the old stays.
+			if err := m.refresh(ctx, session); err != nil && ctx.Err() == nil {
+				m.o.Logger.Warn("the lists of a mounted MCP server cannot be read again", "server", m.o.Name, "error", err)
+			}
 		}
 	}
 }
 
-// refresh looks again at what the server has. Where that fails, the old stays.
-func (m *Mount) refresh(ctx context.Context, session *mcp.ClientSession) {
+// refresh looks again at what the server has.
+func (m *Mount) refresh(ctx context.Context, session *mcp.ClientSession) error {
 	ctx, cancel := context.WithTimeout(ctx, m.o.DialTimeout)
 	defer cancel()
-	if err := m.take(ctx, session); err != nil {
-		m.o.Logger.Warn("the lists of a mounted MCP server cannot be read again", "server", m.o.Name, "error", err)
-	}
+	return m.take(ctx, session)
 }
 
 func (m *Mount) lost(err error) {
@@ -424,10 +438,28 @@ func ask[R any](m *Mount, name string, f func(*mcp.ClientSession) (R, error)) (R
 		return none, m.unavailable(name, problem)
 	}
 	result, err := f(session)
-	if errors.Is(err, mcp.ErrConnectionClosed) {
+	if undelivered(err) {
+		wake(m.doubt)
 		return none, m.unavailable(name, err)
 	}
 	return result, err
+}
+
+// errRejected is how the SDK says that a request did not get through; a server's own
+// error may come with it.
+var errRejected = &jsonrpc.Error{Code: -32005}
+
+// undelivered reports whether an error says that the server cannot be reached, not that
+// it has refused something.
+func undelivered(err error) bool {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return false
+	case errors.Is(err, mcp.ErrConnectionClosed), errors.Is(err, errRejected):
+		return true
+	}
+	_, answered := errors.AsType[*jsonrpc.Error](err)
+	return !answered && !errors.Is(err, ErrNoResource)
 }
 
 func (m *Mount) unavailable(name string, why error) *Error {

@@ -30,7 +30,8 @@ type face struct {
 // form "agent.tool". The sessions of one server all act for the same caller.
 //
 // Tool calls carry progress and cancellation both ways. A failure is a result with
-// IsError, whose structured content is {"error":{"code","message","sourceAgent"}}.
+// IsError, whose _meta has {"code","message","sourceAgent"} under [MetaError]. The
+// _meta of a listed tool has the agent that offers it under [MetaSource].
 func (b *Box) Serve(server *mcp.Server, caller string) (stop func()) {
 	f := &face{
 		box: b, server: server, caller: caller, tools: make(map[string]*tool), resources: make(map[string]*resource),
@@ -127,6 +128,16 @@ func progressTo(ctx context.Context, req *mcp.CallToolRequest) func(Progress) {
 	}
 }
 
+// The keys in the _meta of results and of listed tools.
+const (
+	// MetaError has the parts of a failure. They cannot stand in the structured
+	// content: that must match the tool's output schema, and clients refuse what does
+	// not.
+	MetaError = "io.parley/error"
+	// MetaSource is the id of the agent that offers the tool (Req 5.1).
+	MetaSource = "io.parley/sourceAgent"
+)
+
 // failure is the structured error of Req 5.4.
 type failure struct {
 	Code        Code   `json:"code"`
@@ -137,15 +148,23 @@ type failure struct {
 // result returns the error as a model is to read it. What the tool itself said of
 // its failure comes first.
 func (e *Error) result() *mcp.CallToolResult {
-	said := map[string]failure{"error": {Code: e.Code, Message: e.Error(), SourceAgent: e.SourceAgent}}
-	if e.Result == nil {
-		return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: e.Error()}}, StructuredContent: said}
+	result := mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: e.Error()}}}
+	if e.Result != nil {
+		result = *e.Result
 	}
-	result := *e.Result
-	if result.StructuredContent == nil {
-		result.StructuredContent = said
-	}
+	result.Meta = with(result.Meta, MetaError, failure{Code: e.Code, Message: e.Error(), SourceAgent: e.SourceAgent})
 	return &result
+}
+
+// with returns a copy of a _meta with one more entry.
+func with(m mcp.Meta, key string, value any) mcp.Meta {
+	made := mcp.Meta{key: value}
+	for k, v := range m {
+		if k != key {
+			made[k] = v
+		}
+	}
+	return made
 }
 
 func (f *face) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {

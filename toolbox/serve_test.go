@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -104,8 +106,8 @@ func TestAnMCPClientReadsAStructuredError(t *testing.T) {
 	for name, want := range map[string]string{"venus.fails": "venus.fails failed: no disk", "venus.tells": "the disk is full"} {
 		r, err := s.CallTool(ctx, &mcp.CallToolParams{Name: name})
 		must(t, err)
-		e := r.StructuredContent.(map[string]any)["error"].(map[string]any)
-		if !r.IsError || said(t, r) != want || e["code"] != "TOOL_FAILED" || e["sourceAgent"] != "venus" || e["message"] != want {
+		e := r.Meta[toolbox.MetaError].(map[string]any)
+		if !r.IsError || r.StructuredContent != nil || said(t, r) != want || e["code"] != "TOOL_FAILED" || e["sourceAgent"] != "venus" || e["message"] != want {
 			t.Fatalf("%s gives %+v", name, r)
 		}
 	}
@@ -448,4 +450,133 @@ func BenchmarkCallOverBareSDK(b *testing.B) {
 	}
 	b.ReportMetric(float64(took[0])/float64(took[1]), "ratio")
 	b.ReportMetric(float64(20*b.N)/took[1].Seconds(), "calls/s")
+}
+
+// forgetful is an MCP server over HTTP that can be restarted: then it knows none of its
+// sessions, and answers for them with an error of its own.
+type forgetful struct {
+	mu      sync.Mutex
+	handler http.Handler
+	known   map[string]bool // false: of before
+	down    bool
+	servers []*mcp.Server // each with sessions that nobody has ended
+}
+
+func (f *forgetful) close() {
+	for _, s := range f.servers {
+		for session := range s.Sessions() {
+			_ = session.Close() // to a client that has gone
+		}
+	}
+}
+
+func (f *forgetful) restart() {
+	server := mcp.NewServer(me, nil)
+	server.AddTool(&mcp.Tool{Name: "echo", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return text("here"), nil
+	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.servers = append(f.servers, server)
+	f.handler, f.down = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil), false
+	for id := range f.known {
+		f.known[id] = false
+	}
+}
+
+func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	handler, id := f.handler, r.Header.Get("Mcp-Session-Id")
+	known, before := f.known[id]
+	if !before {
+		f.known[id], known = true, true
+	}
+	down := f.down
+	f.mu.Unlock()
+	switch {
+	case down:
+		http.Error(w, "not now", http.StatusServiceUnavailable)
+		return
+	case id != "" && !known:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32001,"message":"Session not found"}}`)) // to a test
+		return
+	}
+	if r.Method == http.MethodGet {
+		http.Error(w, "no streams", http.StatusMethodNotAllowed) // by which a client would notice
+		return
+	}
+	handler.ServeHTTP(w, r)
+}
+
+// A server over HTTP that was restarted does not know the session any more; nothing
+// breaks the connection, which is none. The mount begins another session by itself.
+func TestAServerThatForgotItsSessionIsAskedForAnother(t *testing.T) {
+	f := &forgetful{known: map[string]bool{}}
+	f.restart()
+	defer f.close()
+	server := httptest.NewServer(f)
+	defer server.Close()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	b := toolbox.New(toolbox.Options{})
+	m, err := b.Mount(toolbox.MountOptions{Name: "far", MaxRedial: 10 * time.Millisecond, Dial: func(context.Context) (mcp.Transport, error) {
+		return &mcp.StreamableClientTransport{Endpoint: server.URL, HTTPClient: client}, nil
+	}})
+	must(t, err)
+	defer m.Close()
+	<-m.Tried()
+	call := func() error {
+		_, err := b.Call(ctx, "", "far.echo", nil, nil)
+		return err
+	}
+	must(t, call())
+	for name, change := range map[string]func(){
+		"restarted": f.restart,
+		"away":      func() { f.mu.Lock(); defer f.mu.Unlock(); f.down = true },
+	} {
+		change()
+		wantCode(t, call(), toolbox.CodeUnavailable)
+		if name == "away" {
+			f.restart()
+		}
+		for deadline := time.Now().Add(30 * time.Second); ; {
+			err := call()
+			if err == nil {
+				break
+			}
+			wantCode(t, err, toolbox.CodeUnavailable)
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: it never comes back: %v", name, err)
+			}
+		}
+	}
+}
+
+// A box that relays another one's tools says whose they are, and what failed there
+// (Req 5.4).
+func TestARelayedToolKeepsItsAgentAndItsErrors(t *testing.T) {
+	far := toolbox.New(toolbox.Options{})
+	must(t, provider(t, far, "venus").AddTool(plus(), func(context.Context, *toolbox.Call) (*mcp.CallToolResult, error) { return nil, errors.New("no disk") }))
+	near := toolbox.New(toolbox.Options{})
+	m, err := near.Mount(toolbox.MountOptions{Name: "hub", AsIs: true, Dial: func(context.Context) (mcp.Transport, error) {
+		s := mcp.NewServer(me, nil)
+		far.Serve(s, "")
+		here, there := mcp.NewInMemoryTransports()
+		_, err := s.Connect(ctx, there, nil)
+		return here, err
+	}})
+	must(t, err)
+	defer m.Close()
+	<-m.Tried()
+	if list := near.Tools(""); len(list) != 1 || list[0].SourceAgent != "venus" {
+		t.Fatalf("%+v", list)
+	}
+	for arguments, want := range map[string]toolbox.Code{`{"a":1,"b":2}`: toolbox.CodeFailed, `{}`: toolbox.CodeArguments} {
+		_, err := near.Call(ctx, "", "venus.plus", json.RawMessage(arguments), nil)
+		if e := wantCode(t, err, want); e.SourceAgent != "venus" {
+			t.Errorf("%+v", e)
+		}
+	}
 }

@@ -48,6 +48,7 @@ type Handler func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
 type tool struct {
 	*Provider
 	shown   *mcp.Tool // with the qualified name
+	source  string    // the agent's id
 	input   *checker
 	output  *checker
 	handler Handler
@@ -75,14 +76,27 @@ func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
 	}
 	shown := *t
 	shown.Name = name
-	made := &tool{Provider: p, shown: &shown, handler: h}
+	made := &tool{Provider: p, shown: &shown, source: p.sourceOf(t), handler: h}
+	shown.Meta = with(t.Meta, MetaSource, made.source)
 	if shown.InputSchema, made.input, err = compileInput(t.InputSchema); err != nil {
 		return nil, &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "the input schema of " + name + " cannot be used", Err: err}
 	}
 	if shown.OutputSchema, made.output, err = compile(t.OutputSchema); err != nil {
 		return nil, &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "the output schema of " + name + " cannot be used", Err: err}
 	}
+	if p.asIs { // the other box checks what it is sent, and says whose tool it is
+		made.input, made.output = nil, nil
+	}
 	return made, nil
+}
+
+// sourceOf returns the agent that offers a tool: of another box's tools, the one that
+// it names.
+func (p *Provider) sourceOf(t *mcp.Tool) string {
+	if name, ok := t.Meta[MetaSource].(string); ok && p.asIs && agentPattern.MatchString(name) && len(name) <= MaxName {
+		return name
+	}
+	return p.id
 }
 
 // RemoveTool takes a tool back. Calls that run go on. It reports whether it was
@@ -110,7 +124,7 @@ func (b *Box) Tools(caller string) []Tool {
 	all := visible(b, caller, b.tools)
 	list := make([]Tool, len(all))
 	for i, t := range all {
-		list[i] = Tool{Tool: t.shown, SourceAgent: t.id}
+		list[i] = Tool{Tool: t.shown, SourceAgent: t.source}
 	}
 	return list
 }
@@ -141,10 +155,10 @@ func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawM
 
 func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 	if len(c.Arguments) > MaxArguments {
-		return nil, errorf(CodeArguments, c.Tool, t.id, "the arguments of %s have %d bytes, at most %d are allowed", c.Tool, len(c.Arguments), MaxArguments)
+		return nil, errorf(CodeArguments, c.Tool, t.source, "the arguments of %s have %d bytes, at most %d are allowed", c.Tool, len(c.Arguments), MaxArguments)
 	}
 	if err := t.input.check(c.Arguments); err != nil {
-		return nil, &Error{Code: CodeArguments, Name: c.Tool, SourceAgent: t.id, Message: "the arguments of " + c.Tool + " do not fit its input schema", Err: err}
+		return nil, &Error{Code: CodeArguments, Name: c.Tool, SourceAgent: t.source, Message: "the arguments of " + c.Tool + " do not fit its input schema", Err: err}
 	}
 	result, err := guard(ctx, t.Provider, c.Tool, func(ctx context.Context) (*mcp.CallToolResult, error) { return t.handler(ctx, c) })
 	if err != nil {
@@ -154,12 +168,24 @@ func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 		result = &mcp.CallToolResult{}
 	}
 	if result.IsError {
-		return nil, &Error{Code: CodeFailed, Name: c.Tool, SourceAgent: t.id, Message: saidText(result, c.Tool+" failed"), Result: result}
+		return nil, t.said(c, result)
 	}
 	if err := t.checkResult(result); err != nil {
-		return nil, &Error{Code: CodeResult, Name: c.Tool, SourceAgent: t.id, Message: "the result of " + c.Tool + " does not fit its output schema", Err: err}
+		return nil, &Error{Code: CodeResult, Name: c.Tool, SourceAgent: t.source, Message: "the result of " + c.Tool + " does not fit its output schema", Err: err}
 	}
 	return result, nil
+}
+
+// said is the error of a tool that says itself that it has failed; of another box's,
+// what that box makes of it.
+func (t *tool) said(c *Call, r *mcp.CallToolResult) *Error {
+	e := &Error{Code: CodeFailed, Name: c.Tool, SourceAgent: t.source, Message: saidText(r, c.Tool+" failed"), Result: r}
+	if parts, ok := r.Meta[MetaError].(map[string]any); ok && t.asIs {
+		if code, _ := parts["code"].(string); code != "" {
+			e.Code = Code(code)
+		}
+	}
+	return e
 }
 
 // checkResult holds the structured content against the output schema. A tool with
@@ -203,7 +229,7 @@ func (b *Box) record(c *Call, t *tool, result *mcp.CallToolResult, failed error,
 		Success: failed == nil, Timestamp: began.UnixMilli(),
 	}
 	if t != nil {
-		i.SourceAgent = t.id
+		i.SourceAgent = t.source
 	}
 	if failed != nil {
 		i.ErrorCode, i.Error = string(CodeOf(failed)), failed.Error()
