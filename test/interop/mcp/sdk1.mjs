@@ -3,7 +3,7 @@
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
-import { ResourceUpdatedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
+import { ResourceUpdatedNotificationSchema, ToolListChangedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
 
 const { MCP_SERVER, MCP_URL } = process.env;
 
@@ -27,6 +27,10 @@ export async function open(project) {
       client.setNotificationHandler(ResourceUpdatedNotificationSchema, (n) => updated(n.params.uri));
       await client.subscribeResource({ uri });
       return () => client.unsubscribeResource({ uri });
+    },
+    watchTools: async (changed) => {
+      client.setNotificationHandler(ToolListChangedNotificationSchema, changed);
+      return async () => {};
     },
   };
 }

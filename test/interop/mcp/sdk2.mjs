@@ -1,17 +1,17 @@
 // A session with @modelcontextprotocol/client 2.x, which speaks both eras:
 // MCP_REVISION says which. Over stdio with a server of its own, over HTTP if MCP_URL
-// is set.
+// or url is set.
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 
 const { MCP_SERVER, MCP_URL, MCP_REVISION } = process.env;
 
-export async function open(project) {
+export async function open(project, { url = MCP_URL, headers } = {}) {
   const modern = MCP_REVISION >= '2026';
   const mode = modern ? { pin: MCP_REVISION } : 'legacy';
   const client = new Client({ name: 'interop', version: '1' }, { versionNegotiation: { mode } });
-  const transport = MCP_URL
-    ? new StreamableHTTPClientTransport(new URL(`${MCP_URL}?project=${encodeURIComponent(project)}`))
+  const transport = url
+    ? new StreamableHTTPClientTransport(new URL(`${url}?project=${encodeURIComponent(project)}`), { requestInit: { headers } })
     : new StdioClientTransport({ command: MCP_SERVER, cwd: project, env: process.env, stderr: 'inherit' });
   await client.connect(transport);
   return {
@@ -26,6 +26,12 @@ export async function open(project) {
       }
       await client.subscribeResource({ uri });
       return () => client.unsubscribeResource({ uri });
+    },
+    watchTools: async (changed) => {
+      client.setNotificationHandler('notifications/tools/list_changed', changed);
+      if (!modern) return async () => {};
+      const subscription = await client.listen({ toolsListChanged: true });
+      return () => subscription.close();
     },
   };
 }
