@@ -57,6 +57,41 @@ func TestResultsAreCounted(t *testing.T) {
 	}
 }
 
+func TestOnlyWhatALoadMayExplainIsRunAgain(t *testing.T) {
+	failed := func(test string) []event {
+		return []event{{Action: "fail", Package: "p", Test: test}, {Action: "fail", Package: "p"}}
+	}
+	said := func(text string) event { return event{Action: "output", Package: "p", Test: "A", Output: text} }
+	for name, tc := range map[string]struct {
+		events []event
+		want   bool
+	}{
+		"one test":      {failed("A"), true},
+		"nothing":       {[]event{{Action: "pass", Package: "p", Test: "A"}, {Action: "pass", Package: "p"}}, false},
+		"a data race":   {append([]event{said("WARNING: DATA RACE\n")}, failed("A")...), false},
+		"a panic":       {append([]event{said("panic: no\n")}, failed("A")...), false},
+		"a leak":        {[]event{{Action: "fail", Package: "p"}}, false},
+		"no build":      {append([]event{{Action: "build-fail"}}, failed("A")...), false},
+		"another leaks": {append([]event{{Action: "fail", Package: "q"}}, failed("A")...), false},
+		"too many":      {append(append(append(failed("A"), failed("B")...), failed("C")...), append(failed("D"), append(failed("E"), failed("F")...)...)...), false},
+	} {
+		var r results
+		for _, e := range tc.events {
+			r.take(e)
+		}
+		if got := r.mayBeUnsteady(); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	var r results
+	for _, e := range []event{{Action: "fail", Package: "p", Test: "A/part"}, {Action: "fail", Package: "p", Test: "A"}} {
+		r.take(e)
+	}
+	if len(r.failures["p"]) != 1 || r.failed != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestWhatIsExportedNeedsAComment(t *testing.T) {
 	missing, err := undescribed("a.go", `package a
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -23,33 +24,26 @@ type event struct {
 // goTest runs go test and shows what it shows without -json: a line a package,
 // and the output of tests that fail. In continuous integration a test that
 // skips is a failure: it would hide what is missing.
+//
+// The machines that run this are shared. A few tests that fail are therefore run
+// again by themselves, and if they pass then, several times, they are named as
+// unsteady and the rest counts. What a load cannot explain is never forgiven: a data
+// race, a panic, a leaked goroutine, a time-out, a package that does not build.
 func (c *check) goTest(ctx context.Context, env []string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
+	r, err := runTests(ctx, env, args)
+	if err != nil && ctx.Err() == nil && r.mayBeUnsteady() {
+		err = runAgain(ctx, env, args, r.failures)
 	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	var r results
-	scanner := bufio.NewScanner(out)
-	scanner.Buffer(nil, 16<<20)
-	for scanner.Scan() {
-		var e event
-		if err := json.Unmarshal(scanner.Bytes(), &e); err != nil {
-			fmt.Println(scanner.Text()) // not of a test: a build error
-			continue
-		}
-		r.take(e)
-	}
-	err = errors.Join(scanner.Err(), cmd.Wait())
 	fmt.Printf("%d passed, %d failed, %d skipped\n", r.passed, r.failed, len(r.skipped))
 	if len(r.skipped) > 0 {
 		slices.Sort(r.skipped)
 		fmt.Printf("skipped:\n  %s\n", strings.Join(r.skipped, "\n  "))
+	}
+	if err == nil && r.failed > 0 {
+		fmt.Printf("unsteady: failed once, passed %d times when run again; to be mended:\n", again)
+		for _, pkg := range slices.Sorted(maps.Keys(r.failures)) {
+			fmt.Printf("  %s: %s\n", pkg, strings.Join(r.failures[pkg], ", "))
+		}
 	}
 	switch {
 	case err != nil:
@@ -62,15 +56,89 @@ func (c *check) goTest(ctx context.Context, env []string, args ...string) error 
 	return nil
 }
 
+const (
+	again       = 3 // times that a failed test must pass
+	maxUnsteady = 5 // failed tests; more than these have a reason
+)
+
+// runAgain runs the failed tests of each package by themselves.
+func runAgain(ctx context.Context, env, args []string, failures map[string][]string) error {
+	kept := slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
+		return strings.HasPrefix(arg, "-cover") || strings.HasPrefix(arg, "-count") || strings.HasPrefix(arg, "./")
+	})
+	for _, pkg := range slices.Sorted(maps.Keys(failures)) {
+		fmt.Printf("run again: %s: %s\n", pkg, strings.Join(failures[pkg], ", "))
+		only := fmt.Sprintf("-run=^(%s)$", strings.Join(failures[pkg], "|"))
+		r, err := runTests(ctx, env, append(kept, fmt.Sprintf("-count=%d", again), only, pkg))
+		if err != nil {
+			return err
+		}
+		if r.passed == 0 || len(r.skipped) > 0 {
+			return fmt.Errorf("%s: the tests that failed did not all run again", pkg)
+		}
+	}
+	return nil
+}
+
+// runTests runs go test and returns what the tests said.
+func runTests(ctx context.Context, env, args []string) (results, error) {
+	var r results
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return r, err
+	}
+	if err := cmd.Start(); err != nil {
+		return r, err
+	}
+	scanner := bufio.NewScanner(out)
+	scanner.Buffer(nil, 16<<20)
+	for scanner.Scan() {
+		var e event
+		if err := json.Unmarshal(scanner.Bytes(), &e); err != nil {
+			fmt.Println(scanner.Text()) // not of a test: a build error
+			r.grave = true
+			continue
+		}
+		r.take(e)
+	}
+	return r, errors.Join(scanner.Err(), cmd.Wait())
+}
+
 // results are what tests said so far.
 type results struct {
 	output         map[string][]string // by package and test, while it runs
 	passed, failed int
 	skipped        []string
+	failures       map[string][]string // top-level tests that failed, by package
+	broken         []string            // packages that failed
+	grave          bool                // something that no load explains
+}
+
+// mayBeUnsteady reports whether a few tests failed, and nothing but tests.
+func (r *results) mayBeUnsteady() bool {
+	count := 0
+	for _, pkg := range r.broken {
+		if len(r.failures[pkg]) == 0 {
+			return false // it leaks, say
+		}
+		count += len(r.failures[pkg])
+	}
+	return !r.grave && count > 0 && count <= maxUnsteady
+}
+
+// grave reports whether the output of what failed tells of more than a failed
+// expectation.
+func grave(output string) bool {
+	return slices.ContainsFunc([]string{"WARNING: DATA RACE", "panic: ", "fatal error: ", "goleak: "},
+		func(sign string) bool { return strings.Contains(output, sign) })
 }
 
 func (r *results) take(e event) {
 	key := e.Package + "." + e.Test
+	r.grave = r.grave || e.Action == "build-fail"
 	switch e.Action {
 	case "output":
 		r.print(key, e)
@@ -78,6 +146,9 @@ func (r *results) take(e event) {
 		fmt.Print(e.Output)
 	case "pass", "skip", "fail":
 		if e.Test == "" {
+			if e.Action == "fail" {
+				r.broken = append(r.broken, e.Package)
+			}
 			return
 		}
 		switch e.Action {
@@ -87,15 +158,30 @@ func (r *results) take(e event) {
 			r.skipped = append(r.skipped, key)
 		case "fail":
 			r.failed++
-			fmt.Print(strings.Join(r.output[key], ""))
+			r.fail(e)
+			output := strings.Join(r.output[key], "")
+			r.grave = r.grave || grave(output)
+			fmt.Print(output)
 		}
 		delete(r.output, key)
 	}
 }
 
+// fail notes the test, not its parts: they run with it.
+func (r *results) fail(e event) {
+	if strings.Contains(e.Test, "/") {
+		return
+	}
+	if r.failures == nil {
+		r.failures = map[string][]string{}
+	}
+	r.failures[e.Package] = append(r.failures[e.Package], e.Test)
+}
+
 // print shows a package's own lines at once and keeps a test's until it fails.
 func (r *results) print(key string, e event) {
 	if e.Test == "" {
+		r.grave = r.grave || grave(e.Output)
 		untested := strings.Contains(e.Output, "[no test files]") || strings.HasPrefix(e.Output, "\t") // with its coverage of 0 %
 		if e.Output != "PASS\n" && !strings.HasPrefix(e.Output, "coverage: ") && !untested {
 			fmt.Print(e.Output)
