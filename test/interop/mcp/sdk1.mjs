@@ -7,11 +7,12 @@ import { ResourceUpdatedNotificationSchema, ToolListChangedNotificationSchema } 
 
 const { MCP_SERVER, MCP_URL } = process.env;
 
-export async function open(project) {
-  const client = new Client({ name: 'interop', version: '1' });
+// as says how another agent differs: its name, its server's command, its environment.
+export async function open(project, as = {}) {
+  const client = new Client({ name: as.name ?? 'interop', version: '1' });
   const transport = MCP_URL
     ? new StreamableHTTPClientTransport(new URL(`${MCP_URL}?project=${encodeURIComponent(project)}`))
-    : new StdioClientTransport({ command: MCP_SERVER, cwd: project, env: process.env, stderr: 'inherit' });
+    : new StdioClientTransport({ command: as.command ?? MCP_SERVER, args: as.args, cwd: project, env: as.env ?? process.env, stderr: 'inherit' });
   let revision;
   const agreed = transport.setProtocolVersion?.bind(transport);
   transport.setProtocolVersion = (version) => {

@@ -6,13 +6,15 @@ import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 
 const { MCP_SERVER, MCP_URL, MCP_REVISION } = process.env;
 
-export async function open(project, { url = MCP_URL, headers } = {}) {
+// The second argument says how an agent differs: its name, its server's command and environment, or
+// the URL and headers.
+export async function open(project, { url = MCP_URL, headers, name = 'interop', command = MCP_SERVER, args, env = process.env } = {}) {
   const modern = MCP_REVISION >= '2026';
   const mode = modern ? { pin: MCP_REVISION } : 'legacy';
-  const client = new Client({ name: 'interop', version: '1' }, { versionNegotiation: { mode } });
+  const client = new Client({ name, version: '1' }, { versionNegotiation: { mode } });
   const transport = url
     ? new StreamableHTTPClientTransport(new URL(`${url}?project=${encodeURIComponent(project)}`), { requestInit: { headers } })
-    : new StdioClientTransport({ command: MCP_SERVER, cwd: project, env: process.env, stderr: 'inherit' });
+    : new StdioClientTransport({ command, args, cwd: project, env, stderr: 'inherit' });
   await client.connect(transport);
   return {
     client,
