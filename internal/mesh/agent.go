@@ -182,7 +182,7 @@ func (a *Agent) describe(r Registration) {
 func (a *Agent) enter(ctx context.Context, b *bus.Bus) error {
 	n := a.net
 	if a.reused && !a.unlisted {
-		if err := n.take(ctx, b, a.guid, updateLimit); err != nil {
+		if err := n.take(ctx, b, a.guid, a.guid, updateLimit); err != nil {
 			return err
 		}
 	}
@@ -330,7 +330,7 @@ func (a *Agent) update(ctx context.Context, change func(*Entry)) (Entry, error) 
 	if err != nil {
 		return Entry{}, err
 	}
-	if err := a.net.take(ctx, b, a.guid, updateLimit); err != nil {
+	if err := a.net.take(ctx, b, a.guid, a.guid, updateLimit); err != nil {
 		return Entry{}, err
 	}
 	a.mu.Lock()

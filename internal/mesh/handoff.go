@@ -272,7 +272,7 @@ func (a *Agent) BroadcastOffer(ctx context.Context, o Broadcast) (OfferResult, e
 	if err != nil {
 		return OfferResult{}, err
 	}
-	if err := a.net.take(ctx, b, a.guid, broadcastLimit); err != nil {
+	if err := a.use(ctx, b, broadcastLimit); err != nil {
 		return OfferResult{}, err
 	}
 	all, err := a.net.seats(ctx, b)

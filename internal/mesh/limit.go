@@ -31,12 +31,39 @@ var (
 // (REQ-ABUSE-006).
 const loudRefusal = 3
 
-// take uses a limit up by one, or says when it allows the next
-// (REQ-ABUSE-005). The times of the last uses are on the bus: they count for
-// whichever process has the agent's identity.
-func (n *Network) take(ctx context.Context, b *bus.Bus, guid string, l limit) error {
+// ownersAgents is how many kinds of agents' allowances the agents of one project on
+// a computer have together: to call oneself something else does not go on for ever.
+const ownersAgents = 10
+
+// use uses a limit up by one, or says when it allows the next (REQ-ABUSE-005). It
+// counts for all agents of the same kind, and with the others of the same project
+// besides: who starts another process has another GUID, and no other allowance.
+func (a *Agent) use(ctx context.Context, b *bus.Bus, l limit) error {
+	n := a.net
+	if n.cfg.GUID != "" { // the server lets it have no other, and count for no other
+		return n.take(ctx, b, a.guid, a.guid, l)
+	}
+	kind, owner := n.allowances(a.Entry().AgentType)
+	if err := n.take(ctx, b, kind, a.guid, l); err != nil {
+		return err
+	}
+	l.most *= ownersAgents
+	l.what += " of this project's agents on this computer"
+	return n.take(ctx, b, owner, a.guid, l)
+}
+
+// allowances are the keys of what an agent of a type here shares with its kind, and
+// with all agents of its project.
+func (n *Network) allowances(agentType string) (kind, owner string) {
+	owner = digest(n.cfg.Hostname, n.cfg.Username, n.cfg.ProjectPath)
+	return digest(owner, agentType), owner
+}
+
+// take uses the limit of a key up by one. The times of the last uses are on the
+// bus: they count for whichever process comes.
+func (n *Network) take(ctx context.Context, b *bus.Bus, who, guid string, l limit) error {
 	var refused *Error
-	key := cell{bucketStream + n.limitsBucket(), bucketKeys + n.limitsBucket() + "." + guid + "." + l.name}
+	key := cell{bucketStream + n.limitsBucket(), bucketKeys + n.limitsBucket() + "." + who + "." + l.name}
 	_, err := key.change(ctx, b, func(v value) ([]byte, error) {
 		now := n.clock.now()
 		uses := recent(v.data, now.Add(-l.per), now)

@@ -145,7 +145,7 @@ func (a *Agent) Send(ctx context.Context, m Message) (Sent, error) {
 	if err != nil {
 		return Sent{}, err
 	}
-	if err := a.net.take(ctx, b, a.guid, messageLimit); err != nil {
+	if err := a.use(ctx, b, messageLimit); err != nil {
 		return Sent{}, err
 	}
 	sent, err := a.post(ctx, b, guid, mailPayload{Message: m.Text, MessageType: kind, Metadata: metadata})

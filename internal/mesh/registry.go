@@ -107,7 +107,7 @@ func (a *Agent) Discover(ctx context.Context, f Filter) (Discovery, error) {
 	if err := f.check(); err != nil {
 		return Discovery{}, err
 	}
-	if err := a.net.take(ctx, b, a.guid, discoverLimit); err != nil {
+	if err := a.use(ctx, b, discoverLimit); err != nil {
 		return Discovery{}, err
 	}
 	return a.net.discover(ctx, b, a.viewer(), f)

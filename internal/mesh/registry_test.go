@@ -3,6 +3,7 @@ package mesh_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -482,6 +483,55 @@ func TestAnAgentThatHasLeftDoesNotListen(t *testing.T) {
 	if n.listeners("global.agent."+boss.GUID()) == 0 {
 		t.Error("the other one does not listen")
 	}
+}
+
+// REQ-ABUSE-002, REQ-ABUSE-003, REQ-ABUSE-004: a second process of the kind, which
+// lives at the same time, has a GUID of its own and no allowance of its own; nor have
+// agents without end that call themselves something else.
+func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
+	n := startServer(t)
+	cfg := n.host("host-a", "ann", "shop")
+	a := register(t, open(t, cfg), worker())
+	other := register(t, open(t, n.host("host-b", "ann", "shop")), worker())
+	for range 10 {
+		discover(t, a, mesh.Filter{})
+	}
+	for range 10 {
+		if _, err := a.BroadcastOffer(t.Context(), mesh.Broadcast{Offer: mesh.Offer{TaskID: "t", Description: "d"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		sendText(t, a, other, "x")
+	}
+	twin := register(t, open(t, cfg), worker())
+	if twin.GUID() == a.GUID() {
+		t.Fatal("they are one")
+	}
+	_, err := twin.Discover(t.Context(), mesh.Filter{})
+	wants(t, err, mesh.RateLimitError, "10 in 1m0s")
+	_, err = twin.BroadcastOffer(t.Context(), mesh.Broadcast{Offer: mesh.Offer{TaskID: "t", Description: "d"}})
+	wants(t, err, mesh.RateLimitError, "10 in 1m0s")
+	_, err = twin.Send(t.Context(), mesh.Message{Recipient: other.GUID(), Text: "x"})
+	wants(t, err, mesh.RateLimitError, "100 in 1m0s")
+	discover(t, other, mesh.Filter{}) // of another computer
+
+	network := open(t, cfg)
+	for i := range 11 {
+		r := worker()
+		r.AgentType = fmt.Sprint("worker-", i)
+		again := register(t, network, r)
+		for j := range 10 {
+			if _, err = again.Discover(t.Context(), mesh.Filter{}); err != nil {
+				wants(t, err, mesh.RateLimitError, "this project's agents on this computer: at most 100 in 1m0s")
+				if i != 9 || j != 0 {
+					t.Errorf("after %d and %d", i, j)
+				}
+				return
+			}
+		}
+	}
+	t.Error("there is no end")
 }
 
 // REQ-ABUSE-006, REQ-DLQ-012, REQ-REGISTRY-013, REQ-HEARTBEAT-006: what an operator looks for is in the log.
