@@ -1,0 +1,115 @@
+//go:build linux
+
+package netnstest_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/internal/netnstest"
+)
+
+// socket is a UDP socket on a host.
+type socket struct {
+	t *testing.T
+	*net.UDPConn
+}
+
+func open(t *testing.T, h *netnstest.Host) socket {
+	t.Helper()
+	c, err := h.ListenUDP(netip.AddrPortFrom(netip.IPv4Unspecified(), 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return socket{t, c}
+}
+
+func (s socket) port() uint16 { return s.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
+
+func (s socket) send(to netip.AddrPort) {
+	s.t.Helper()
+	if _, err := s.WriteToUDPAddrPort([]byte{0}, to); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// from returns who sent what comes next.
+func (s socket) from() netip.AddrPort {
+	s.t.Helper()
+	if err := s.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		s.t.Fatal(err)
+	}
+	_, from, err := s.ReadFromUDPAddrPort(make([]byte, 10))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+}
+
+// hears reports whether something from an address has come. What was sent before
+// has long been handed on: the lab's links have no delay.
+func (s socket) hears(who netip.AddrPort) bool {
+	s.t.Helper()
+	for {
+		if err := s.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+			s.t.Fatal(err)
+		}
+		_, from, err := s.ReadFromUDPAddrPort(make([]byte, 10))
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) == who {
+			return true
+		}
+	}
+}
+
+// Each kind of NAT does what its name says.
+func TestKindsOfNAT(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	for kind, want := range map[netnstest.NAT]struct{ stranger, otherPort, consistent bool }{
+		netnstest.FullCone:          {stranger: true, otherPort: true, consistent: true},
+		netnstest.AddressRestricted: {otherPort: true, consistent: true},
+		netnstest.PortRestricted:    {consistent: true},
+		netnstest.Careless:          {consistent: true},
+		netnstest.Symmetric:         {},
+	} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			l := netnstest.New(t)
+			public, strange := l.Host(), l.Host()
+			inside := open(t, l.Network(kind).Host())
+			a, b, c := open(t, public), open(t, public), open(t, strange)
+			addr := func(h *netnstest.Host, s socket) netip.AddrPort { return netip.AddrPortFrom(h.Addr(), s.port()) }
+			inside.send(addr(public, a))
+			seen := a.from()
+			if a.send(seen); !inside.hears(addr(public, a)) {
+				t.Error("the answer does not come in")
+			}
+			b.send(seen)
+			if got := inside.hears(addr(public, b)); got != want.otherPort {
+				t.Errorf("from another port of a known host: %v", got)
+			}
+			c.send(seen)
+			if got := inside.hears(addr(strange, c)); got != want.stranger {
+				t.Errorf("from a stranger: %v", got)
+			}
+			// A fresh socket, so that nothing above has taken its place.
+			fresh := open(t, public)
+			inside.send(addr(public, fresh))
+			if again := fresh.from(); (again == seen) != want.consistent {
+				t.Errorf("one sees %v, another %v", seen, again)
+			}
+		})
+	}
+}
