@@ -16,6 +16,9 @@ type sample struct{ by, seen netip.AddrPort }
 
 const maxSamples = 16
 
+// LeastSamples is how many nodes must have had a say before a class is known.
+const LeastSamples = 3
+
 // Add notes that a node sees us at an address. Each node's last word counts.
 func (s *Sampler) Add(by, seen netip.AddrPort) {
 	s.mu.Lock()
@@ -104,7 +107,7 @@ func (c Class) String() string {
 func (s *Sampler) Class() (Class, []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.samples) < 3 {
+	if len(s.samples) < LeastSamples {
 		return Unknown, nil
 	}
 	counts := make(map[netip.AddrPort]int)
@@ -132,4 +135,21 @@ func (s *Sampler) Class() (Class, []netip.AddrPort) {
 		return Random, []netip.AddrPort{host}
 	}
 	return Unknown, nil
+}
+
+// Guess judges fewer than LeastSamples samples: where all of them agree the class
+// is taken for Consistent, since most are.
+func (s *Sampler) Guess() (Class, []netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.samples) == 0 {
+		return Unknown, nil
+	}
+	first := s.samples[0].seen
+	for _, x := range s.samples[1:] {
+		if x.seen != first {
+			return Random, []netip.AddrPort{netip.AddrPortFrom(first.Addr(), 0)}
+		}
+	}
+	return Consistent, []netip.AddrPort{first}
 }

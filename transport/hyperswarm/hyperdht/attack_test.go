@@ -341,8 +341,16 @@ func TestAListenersRouteIsItsOwn(t *testing.T) {
 		h := keys.Hash(target[:], id[:], token[:], peer)
 		sig := pair.Sign(append(keys.Announce[:], h[:]...))
 		mallory.ask(server.Public(), dhtrpc.Message{Command: announceCommand, Target: &target, Token: token, Value: append(append([]byte{5}, peer...), sig[:]...)})
-		if r := mallory.ask(server.Public(), dhtrpc.Message{Command: findPeerCommand, Target: &target}); r == nil || r.Value != nil {
-			t.Errorf("the node names %+v", r)
+		r := mallory.ask(server.Public(), dhtrpc.Message{Command: findPeerCommand, Target: &target})
+		if r == nil {
+			t.Fatal("the node does not answer")
+		}
+		v := compact.NewReader(r.Value)
+		if v.Fixed32() != [32]byte(key) {
+			t.Errorf("the node names %x", r.Value)
+		}
+		if relays := v.Addrs(); v.Err() != nil || len(relays) == 0 || relays[0] != server.Public() {
+			t.Errorf("the node names the relays %v", relays)
 		}
 	})
 }

@@ -34,6 +34,9 @@ func (n *Node) walkError(ctx context.Context, err error) error {
 	return &Error{Code: CodeNoNodes, Message: "the DHT cannot be asked: check the bootstrap nodes and that UDP is let through", Err: err}
 }
 
+// A node of the DHT is one of those that store what it announces itself: in a
+// network with a single public hub there is no other.
+
 // Lookup asks for the peers of a topic and calls found with each, as they come,
 // until the nodes closest to the topic have answered or found returns false. The
 // nodes may invent peers: only a handshake proves one.
@@ -45,6 +48,14 @@ func (n *Node) Lookup(ctx context.Context, topic [32]byte, found func(Peer) bool
 // lookup also tells which nodes have listed a key.
 func (n *Node) lookup(ctx context.Context, topic [32]byte, key keys.PublicKey, found func(Peer) bool) (nodes, listed []*dhtrpc.Reply, err error) {
 	seen := make(map[keys.PublicKey]bool)
+	if n.rpc.Persistent() {
+		for _, p := range n.store.lookup(topic) {
+			seen[p.Key] = true
+			if found != nil && !found(p) {
+				return nil, nil, nil
+			}
+		}
+	}
 	nodes, err = n.walk(ctx, dhtrpc.Walk{Target: topic, Command: cmdLookup, Each: func(r *dhtrpc.Reply) bool {
 		all, err := parsePeers(r.Value)
 		if err != nil {
@@ -79,12 +90,16 @@ func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *keys.Pair, re
 	}
 	// Nodes of the npm package keep what they have, though the relays are others now.
 	n.announceAt(ctx, cmdUnannounce, topic, pair, nil, listed)
-	done := n.announceAt(ctx, cmdAnnounce, topic, pair, relays, nodes)
-	return committed(len(done), nil)
+	done := len(n.announceAt(ctx, cmdAnnounce, topic, pair, relays, nodes))
+	if n.rpc.Persistent() && n.store.announce(topic, Peer{Key: pair.Public(), Relays: relays[:min(len(relays), maxRelays)]}, n.rpc.Public().Addr()) {
+		done++
+	}
+	return committed(done, nil)
 }
 
 // Unannounce takes back what Announce did.
 func (n *Node) Unannounce(ctx context.Context, topic [32]byte, pair *keys.Pair) error {
+	n.store.unannounce(topic, pair.Public())
 	nodes, _, err := n.lookup(ctx, topic, pair.Public(), nil)
 	if err != nil {
 		return err
@@ -121,8 +136,12 @@ func committed(done int, refused []uint64) error {
 
 // FindPeer returns the record by which a peer that listens is found.
 func (n *Node) FindPeer(ctx context.Context, key keys.PublicKey) (Peer, error) {
+	target := keys.Hash(key[:])
+	if p, ok := n.peer(target); ok {
+		return p, nil
+	}
 	var found *Peer
-	_, err := n.walk(ctx, dhtrpc.Walk{Target: keys.Hash(key[:]), Command: cmdFindPeer, Each: func(r *dhtrpc.Reply) bool {
+	_, err := n.walk(ctx, dhtrpc.Walk{Target: target, Command: cmdFindPeer, Each: func(r *dhtrpc.Reply) bool {
 		p, err := parsePeer(r.Value)
 		if err != nil || p.Key != key {
 			return true
@@ -164,7 +183,16 @@ func (n *Node) PutMutable(ctx context.Context, pair *keys.Pair, value []byte, se
 	m.signature = pair.Sign(m.signable())
 	data := m.append(public[:])
 	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: cmdMutablePut, Target: &target}, nodes, func(*dhtrpc.Reply) []byte { return data })
-	return committed(len(done), refused)
+	stored := len(done)
+	if n.rpc.Persistent() {
+		m.value = bytes.Clone(value) // the caller's otherwise
+		if code := n.store.putMutable(target, m); code != 0 {
+			refused = append(refused, code)
+		} else {
+			stored++
+		}
+	}
+	return committed(stored, refused)
 }
 
 func checkSize(value []byte) error {
@@ -178,8 +206,12 @@ func checkSize(value []byte) error {
 // that the closest nodes have. Its signature has been checked.
 func (n *Node) GetMutable(ctx context.Context, key keys.PublicKey, least uint64) (Record, error) {
 	var best *mutable
+	target := keys.Hash(key[:])
+	if m, ok := n.store.getMutable(target); ok && m.seq >= least {
+		best = &m
+	}
 	_, err := n.walk(ctx, dhtrpc.Walk{
-		Target: keys.Hash(key[:]), Command: cmdMutableGet, Value: compact.AppendUint(nil, least),
+		Target: target, Command: cmdMutableGet, Value: compact.AppendUint(nil, least),
 		Each: func(r *dhtrpc.Reply) bool {
 			m, err := parseMutable(r.Value)
 			if err == nil && m.seq >= least && (best == nil || m.seq > best.seq) && keys.Verify(key, m.signable(), m.signature) {
@@ -190,7 +222,7 @@ func (n *Node) GetMutable(ctx context.Context, key keys.PublicKey, least uint64)
 	})
 	switch {
 	case best != nil:
-		return Record{best.value, best.seq}, nil
+		return Record{bytes.Clone(best.value), best.seq}, nil
 	case err != nil:
 		return Record{}, err
 	}
@@ -212,11 +244,19 @@ func (n *Node) PutImmutable(ctx context.Context, value []byte) ([32]byte, error)
 		return target, err
 	}
 	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: cmdImmutablePut, Target: &target}, nodes, func(*dhtrpc.Reply) []byte { return value })
-	return target, committed(len(done), refused)
+	stored := len(done)
+	if n.rpc.Persistent() {
+		n.store.putImmutable(target, bytes.Clone(value))
+		stored++
+	}
+	return target, committed(stored, refused)
 }
 
 // GetImmutable returns the value with a hash.
 func (n *Node) GetImmutable(ctx context.Context, hash [32]byte) ([]byte, error) {
+	if value, ok := n.store.getImmutable(hash); ok {
+		return bytes.Clone(value), nil
+	}
 	var value []byte
 	_, err := n.walk(ctx, dhtrpc.Walk{Target: hash, Command: cmdImmutableGet, Each: func(r *dhtrpc.Reply) bool {
 		if r.Value == nil || keys.Hash(r.Value) != hash {

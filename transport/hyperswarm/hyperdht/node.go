@@ -233,10 +233,20 @@ func (n *Node) handle(r *dhtrpc.Request) {
 
 func (n *Node) handleFindPeer(r *dhtrpc.Request) {
 	var value []byte
-	if route, ok := n.store.route(*r.Target); ok {
-		value = appendPeer(nil, &route.peer)
+	if p, ok := n.peer(*r.Target); ok {
+		value = appendPeer(nil, &p)
 	}
 	r.Reply(value)
+}
+
+// peer returns the record of a peer that listens in this node or has announced
+// itself here.
+func (n *Node) peer(target dhtrpc.ID) (Peer, bool) {
+	if l := n.listener(target); l != nil {
+		return Peer{Key: l.Key(), Relays: l.Relays()}, true
+	}
+	route, ok := n.store.route(target)
+	return route.peer, ok
 }
 
 func (n *Node) handleAnnounce(r *dhtrpc.Request) {

@@ -19,13 +19,15 @@ import (
 
 // Hole punching: both ends send to each other at the same time, so that each NAT
 // takes what comes for an answer. It works where both NATs show every peer the
-// same address of a socket (consistent). What the ends tell each other goes
-// through relays, which can read it: all of it is hints.
+// same address of a socket (consistent), and where one does and lets in what the
+// other's host sends from any port. What the ends tell each other goes through
+// relays, which can read it: all of it is hints.
 
 const (
 	natSamples    = 4
 	natWait       = 1500 * time.Millisecond
 	punchRounds   = 20
+	shortRounds   = 6 // where a hole is had soon or never
 	punchInterval = 500 * time.Millisecond
 	lowTTL        = 5
 	nonceSize     = 24
@@ -148,6 +150,7 @@ type puncher struct {
 	initiator bool
 	secret    [32]byte
 	sampled   chan struct{} // closed when the NAT's class is as known as it will be
+	few       bool          // there were not enough nodes to know it; set before sampled is closed
 	pinged    chan udx.Source
 	started   chan struct{} // closed when the pings begin
 
@@ -218,6 +221,7 @@ func (p *puncher) sample() {
 	ctx, cancel := context.WithTimeout(p.ctx, natWait)
 	defer cancel()
 	nodes := p.n.rpc.Heard()
+	p.few = len(nodes) < dhtrpc.LeastSamples
 	if len(nodes) >= 8 {
 		nodes = nodes[5:] // not those that everything goes through just now
 	}
@@ -235,13 +239,26 @@ func (p *puncher) sample() {
 	wg.Wait()
 }
 
-// class waits for the samples and judges them.
-func (p *puncher) class(ctx context.Context) (dhtrpc.Class, []netip.AddrPort) {
+// class waits for the samples and judges them. A network of one or two public
+// hubs has too few nodes to tell: then the class is a guess.
+func (p *puncher) class(ctx context.Context) (class dhtrpc.Class, addrs []netip.AddrPort, guess bool) {
 	select {
 	case <-p.sampled:
 	case <-ctx.Done():
+		return dhtrpc.Unknown, nil, false
 	}
-	return p.sampler.Class()
+	if p.few {
+		class, addrs = p.sampler.Guess()
+		return class, addrs, true
+	}
+	class, addrs = p.sampler.Class()
+	return class, addrs, false
+}
+
+// passable reports whether a hole may be punched between two NATs.
+func passable(a, b dhtrpc.Class) bool {
+	steady := func(c dhtrpc.Class) bool { return c == dhtrpc.Consistent || c == dhtrpc.Open }
+	return a != dhtrpc.Unknown && b != dhtrpc.Unknown && (steady(a) || steady(b))
 }
 
 // token is what a host must send back to show that it is there.
@@ -318,13 +335,14 @@ func (n *Node) handlePing(s *udx.Socket, from netip.AddrPort) {
 	if p == nil {
 		return
 	}
-	if !p.initiator {
-		p.mu.Lock()
-		punches := p.punches && slices.ContainsFunc(p.remote, func(a netip.AddrPort) bool { return a.Addr() == from.Addr() })
-		p.mu.Unlock()
-		if punches {
-			p.ping(from, 0)
-		}
+	p.mu.Lock()
+	expected := (p.punches || p.initiator) && slices.ContainsFunc(p.remote, func(a netip.AddrPort) bool { return a.Addr() == from.Addr() })
+	p.mu.Unlock()
+	switch {
+	case !expected:
+		return
+	case !p.initiator:
+		p.ping(from, 0)
 		return
 	}
 	select {
@@ -422,9 +440,11 @@ func (l *Listener) holepunch(r *dhtrpc.Request, m *holepunch) {
 }
 
 func (l *Listener) answerPunch(p *puncher, r *dhtrpc.Request, m *holepunch, in *punchPayload) *punchPayload {
-	class, addrs := p.class(l.ctx)
-	if in.err != payloadOK || class != dhtrpc.Consistent && class != dhtrpc.Open {
-		return &punchPayload{err: payloadAborted}
+	class, addrs, _ := p.class(l.ctx)
+	// A client that only asks so far may not know its own class yet.
+	hopeless := class == dhtrpc.Unknown || (in.punching || in.firewall != dhtrpc.Unknown) && !passable(class, in.firewall)
+	if in.err != payloadOK || hopeless {
+		return &punchPayload{err: payloadAborted, firewall: class}
 	}
 	p.mu.Lock()
 	current := in.round >= p.round
@@ -462,10 +482,11 @@ func (d *dial) punch(ctx context.Context, a *answer) error {
 	if d.sameHost(ctx, a) {
 		return nil
 	}
-	if err := d.arrange(ctx, p, a); err != nil {
+	rounds, err := d.arrange(ctx, p, a)
+	if err != nil {
 		return err
 	}
-	t := time.NewTimer(punchRounds * punchInterval)
+	t := time.NewTimer(time.Duration(rounds) * punchInterval)
 	defer t.Stop()
 	select {
 	case from := <-p.pinged:
@@ -499,23 +520,26 @@ func (d *dial) sameHost(ctx context.Context, a *answer) bool {
 	return true
 }
 
-// arrange agrees with the peer on punching now.
-func (d *dial) arrange(ctx context.Context, p *puncher, a *answer) error {
+// arrange agrees with the peer on punching now, and returns for how many rounds
+// that makes sense.
+func (d *dial) arrange(ctx context.Context, p *puncher, a *answer) (rounds int, err error) {
 	relay := a.payload.holepunch.relays[0]
 	for _, r := range a.payload.holepunch.relays {
 		if r.relay == a.asked {
 			relay = r
 		}
 	}
+	p.mu.Lock()
+	p.remote = []netip.AddrPort{a.server} // it may get through at once
+	p.mu.Unlock()
 	p.ping(a.server, lowTTL)
-	class, addrs := p.class(ctx)
+	class, addrs, guess := p.class(ctx)
 	in, from, err := d.punchRound(ctx, p, a, relay.relay, relay.peer, &punchPayload{firewall: class, addrs: addrs, remote: a.server})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	punchable := func(c dhtrpc.Class) bool { return c == dhtrpc.Consistent || c == dhtrpc.Open }
-	if in.err != payloadOK || !punchable(in.firewall) || !punchable(class) {
-		return peerError(CodeUnreachable, d.key, "answers, but its firewall ("+in.firewall.String()+") or ours ("+class.String()+") cannot be passed", nil)
+	if in.err != payloadOK || !passable(class, in.firewall) {
+		return 0, peerError(CodeUnreachable, d.key, "answers, but its firewall ("+in.firewall.String()+") or ours ("+class.String()+") cannot be passed", nil)
 	}
 	if relay.relay == a.asked && from.IsValid() {
 		a.server = from
@@ -526,12 +550,15 @@ func (d *dial) arrange(ctx context.Context, p *puncher, a *answer) error {
 		token: p.token(a.server.Addr()), remoteToken: in.token,
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if in.err != payloadOK || !in.punching {
-		return peerError(CodeUnreachable, d.key, "answers, but does not want to open its firewall", nil)
+		return 0, peerError(CodeUnreachable, d.key, "answers, but does not want to open its firewall", nil)
 	}
-	return nil
+	if guess || class == dhtrpc.Random || in.firewall == dhtrpc.Random {
+		return shortRounds, nil
+	}
+	return punchRounds, nil
 }
 
 // sameHostOnly leaves out addresses of hosts that nobody has vouched for.

@@ -238,3 +238,43 @@ func TestClosedSwarm(t *testing.T) {
 		t.Errorf("flushed: %v", err)
 	}
 }
+
+// One hub that everybody reaches is a network: what it announces itself is found
+// there as well.
+func TestOnePublicHubIsEnough(t *testing.T) {
+	bootstrap, nodes := hyperswarmtest.Network(t, 1)
+	topic := keys.Hash([]byte("network"))
+	hub := newSwarm(t, nil, swarm.Options{Node: nodes[0]})
+	join(t, hub, topic, swarm.Server)
+	for range 2 {
+		home := newSwarm(t, bootstrap, swarm.Options{})
+		join(t, home, topic, swarm.Client)
+		x, y := accept(t, home), accept(t, hub)
+		if x.RemoteKey() != hub.Key() || y.RemoteKey() != home.Key() {
+			t.Fatal("these are others")
+		}
+		talk(t, x, y)
+	}
+	pair := keys.Generate()
+	if err := nodes[0].PutMutable(hyperswarmtest.Context(t), pair, []byte("record"), 1); err != nil {
+		t.Fatal(err)
+	}
+	guest := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
+	for _, n := range []*hyperdht.Node{guest, nodes[0]} {
+		if r, err := n.GetMutable(hyperswarmtest.Context(t), pair.Public(), 0); err != nil || string(r.Value) != "record" {
+			t.Errorf("%q, %v", r.Value, err)
+		}
+	}
+	if err := nodes[0].PutMutable(hyperswarmtest.Context(t), pair, []byte("older"), 0); hyperdht.CodeOf(err) != hyperdht.CodeStale {
+		t.Errorf("an older version: %v", err)
+	}
+	hash, err := nodes[0].PutImmutable(hyperswarmtest.Context(t), []byte("value"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []*hyperdht.Node{guest, nodes[0]} {
+		if v, err := n.GetImmutable(hyperswarmtest.Context(t), hash); err != nil || string(v) != "value" {
+			t.Errorf("%q, %v", v, err)
+		}
+	}
+}

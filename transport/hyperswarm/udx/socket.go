@@ -103,6 +103,12 @@ func (s *Socket) WriteTTL(data []byte, to netip.AddrPort, ttl int) error {
 	if s.ip == nil {
 		return s.Write(data, to)
 	}
+	return s.writeTTL(data, to, ttl)
+}
+
+// setTTL sends a datagram between two changes of the whole socket: what others
+// send meanwhile dies early, too.
+func (s *Socket) setTTL(data []byte, to netip.AddrPort, ttl int) error {
 	s.ttl.Lock()
 	defer s.ttl.Unlock()
 	if err := s.ip.SetTTL(ttl); err != nil {

@@ -47,6 +47,28 @@ func (s *Socket) writeTrain(data []byte, size int, to netip.AddrPort) bool {
 	return err == nil
 }
 
+// writeTTL says with the datagram how far it goes (IP_TTL): the socket's others
+// are not touched.
+func (s *Socket) writeTTL(data []byte, to netip.AddrPort, ttl int) error {
+	conn, ok := s.conn.(*net.UDPConn)
+	if !ok {
+		return s.setTTL(data, to, ttl)
+	}
+	c := ttlControl{ttl: int32(ttl)}
+	c.Level, c.Type = unix.IPPROTO_IP, unix.IP_TTL
+	c.SetLen(unix.CmsgLen(4))
+	oob := unsafe.Slice((*byte)(unsafe.Pointer(&c)), unix.CmsgSpace(4))
+	_, _, err := conn.WriteMsgUDPAddrPort(data, oob, to)
+	return err
+}
+
+// ttlControl is the control message of IP_TTL, with its padding.
+type ttlControl struct {
+	unix.Cmsghdr
+	ttl int32
+	_   [4]byte
+}
+
 // segmentControl is the control message of UDP_SEGMENT, with its padding.
 type segmentControl struct {
 	unix.Cmsghdr

@@ -18,3 +18,8 @@ const readsBatches = false
 
 // writeTrain is Linux's: here each datagram is a system call.
 func (*Socket) writeTrain([]byte, int, netip.AddrPort) bool { return false }
+
+// writeTTL has no other way here than to change the socket.
+func (s *Socket) writeTTL(data []byte, to netip.AddrPort, ttl int) error {
+	return s.setTTL(data, to, ttl)
+}
