@@ -140,7 +140,7 @@ func (n *Node) response(s *udx.Socket, m *Message, from netip.AddrPort) {
 }
 
 // isBootstrap reports whether a node that has no id may speak of our address.
-func (n *Node) isBootstrap(netip.AddrPort) bool { return n.seen.Len() < max(len(n.o.Bootstrap), 1) }
+func (n *Node) isBootstrap(netip.AddrPort) bool { return n.seen.Len() < max(len(n.bootstrap()), 1) }
 
 // Heard returns nodes that have answered lately, the newest first.
 func (n *Node) Heard() []netip.AddrPort {

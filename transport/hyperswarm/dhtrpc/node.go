@@ -12,6 +12,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -219,7 +220,7 @@ func (n *Node) needsRefresh(i int) bool {
 	n.mu.Unlock()
 	switch known := n.table.len(); {
 	case known == 0:
-		return i%2 == 0 && len(n.o.Bootstrap) > 0
+		return i%2 == 0 && len(n.bootstrap()) > 0
 	case known < closeness:
 		return i%64 == 0
 	}
@@ -501,11 +502,33 @@ func (n *Node) Forward(s *udx.Socket, m *Message, to netip.AddrPort) {
 	_ = s.Write(m.Append(nil), to) // who asked asks again
 }
 
+// bootstrap names the nodes to begin with.
+func (n *Node) bootstrap() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.o.Bootstrap
+}
+
+// SetBootstrap replaces the nodes to begin with, and joins the DHT by them if the node
+// knows nobody. It does not wait for that. The error is that of [CheckBootstrap].
+func (n *Node) SetBootstrap(nodes []string) error {
+	if err := CheckBootstrap(nodes); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.o.Bootstrap = slices.Clone(nodes)
+	n.mu.Unlock()
+	if n.table.len() == 0 && len(nodes) > 0 {
+		n.goBackground(n.join)
+	}
+	return nil
+}
+
 // resolve returns the addresses of the bootstrap nodes. Names that cannot be
 // looked up are left out.
 func (n *Node) resolve(ctx context.Context) []netip.AddrPort {
 	var all []netip.AddrPort
-	for _, text := range n.o.Bootstrap {
+	for _, text := range n.bootstrap() {
 		if ip, rest, ok := strings.Cut(text, "@"); ok { // an address that makes the name unnecessary
 			if _, port, err := net.SplitHostPort(rest); err == nil {
 				text = net.JoinHostPort(ip, port)

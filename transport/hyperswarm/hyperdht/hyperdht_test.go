@@ -194,3 +194,31 @@ func TestAccessIsDecidedInsideTheHandshake(t *testing.T) {
 	exchange(t, conn, []byte("hello"))
 	conn.Destroy()
 }
+
+// A node that was given nobody to begin with joins when it is told of somebody.
+func TestBootstrapNodesCanComeLater(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 3)
+	server := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
+	l, err := server.Listen(hyperdht.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WaitAnnounced(hyperswarmtest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	late := hyperswarmtest.Node(t, hyperdht.Options{})
+	if _, err := late.Dial(hyperswarmtest.Context(t), l.Key(), hyperdht.DialOptions{}); err == nil {
+		t.Fatal("it found the peer without knowing anybody")
+	}
+	if err := late.SetBootstrap([]string{"nonsense"}); hyperdht.CodeOf(err) != hyperdht.CodeInvalid {
+		t.Errorf("got %v", err)
+	}
+	if err := late.SetBootstrap(bootstrap); err != nil {
+		t.Fatal(err)
+	}
+	c, err := late.Dial(hyperswarmtest.Context(t), l.Key(), hyperdht.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Destroy()
+}

@@ -165,6 +165,15 @@ func (n *Node) Addr() netip.AddrPort { return n.rpc.Socket().Addr() }
 // Public returns the node's public address, invalid if none was configured.
 func (n *Node) Public() netip.AddrPort { return n.rpc.Public() }
 
+// SetBootstrap replaces the nodes of the DHT to begin with; see Options.Bootstrap. It
+// does not wait until they are asked.
+func (n *Node) SetBootstrap(nodes []string) error {
+	if err := n.rpc.SetBootstrap(nodes); err != nil {
+		return &Error{Code: CodeInvalid, Message: "the bootstrap nodes cannot be used", Err: err}
+	}
+	return nil
+}
+
 // Known returns how many nodes of the DHT this one knows.
 func (n *Node) Known() int { return n.rpc.Known() }
 

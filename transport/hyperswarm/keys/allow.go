@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -18,21 +21,25 @@ import (
 type Entry struct {
 	Key  PublicKey
 	Name string
+	// Address is host:port, where the peer can be asked for others and itself; "" for
+	// one that is found by others.
+	Address string
 }
 
 // AllowList is the peers that may connect, kept in a file: a key a line, in
-// hexadecimal, then its name. It is safe for concurrent use in one process.
+// hexadecimal, then its address behind an @, if it has one, then its name. It is safe for concurrent use in one process.
 type AllowList struct {
 	path string
 
 	change sync.Mutex // held while the file is written
-	mu     sync.RWMutex
-	names  map[PublicKey]string
+	mu      sync.RWMutex
+	entries map[PublicKey]Entry
 }
 
 const (
-	maxEntries  = 10_000
-	maxNameSize = 100
+	maxEntries     = 10_000
+	maxNameSize    = 100
+	maxAddressSize = 300
 )
 
 // OpenAllowList reads a list. A file that is not there is an empty one.
@@ -48,44 +55,78 @@ func (l *AllowList) Reload() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the allow-list cannot be read: %w", err)
 	}
-	names := make(map[PublicKey]string)
+	entries := make(map[PublicKey]Entry)
 	if err == nil {
 		defer f.Close()
-		if names, err = parseAllowList(f); err != nil {
+		if entries, err = parseAllowList(f); err != nil {
 			return fmt.Errorf("the allow-list %s: %w", l.path, err)
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.names = names
+	l.entries = entries
 	return nil
 }
 
 // parseAllowList reads entries; lines that are empty or begin with # are none.
-func parseAllowList(r io.Reader) (map[PublicKey]string, error) {
-	names := make(map[PublicKey]string)
+func parseAllowList(r io.Reader) (map[PublicKey]Entry, error) {
+	entries := make(map[PublicKey]Entry)
 	in := bufio.NewScanner(r)
 	for n := 1; in.Scan(); n++ {
 		line := strings.TrimSpace(in.Text())
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		text, name, _ := strings.Cut(line, " ")
-		key, err := ParsePublicKey(text)
+		e, err := parseEntry(line)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		if name = strings.TrimSpace(name); checkName(name) != nil {
-			return nil, fmt.Errorf("line %d: %w", n, checkName(name))
-		}
-		if names[key] = name; len(names) > maxEntries {
+		if entries[e.Key] = e; len(entries) > maxEntries {
 			return nil, fmt.Errorf("there are more than %d keys", maxEntries)
 		}
 	}
-	return names, in.Err()
+	return entries, in.Err()
 }
 
+func parseEntry(line string) (e Entry, err error) {
+	text, rest, _ := strings.Cut(line, " ")
+	if e.Key, err = ParsePublicKey(text); err != nil {
+		return e, err
+	}
+	e.Name = strings.TrimSpace(rest)
+	if strings.HasPrefix(e.Name, "@") {
+		e.Address, e.Name, _ = strings.Cut(e.Name[1:], " ")
+		e.Name = strings.TrimSpace(e.Name)
+	}
+	return e, e.check()
+}
+
+// String is the entry as its line in the file.
+func (e Entry) String() string {
+	at := ""
+	if e.Address != "" {
+		at = "@" + e.Address
+	}
+	return strings.Join(slices.DeleteFunc([]string{e.Key.String(), at, strings.TrimSpace(e.Name)}, func(s string) bool { return s == "" }), " ")
+}
+
+func (e Entry) check() error {
+	if err := checkName(e.Name); err != nil || e.Address == "" {
+		return err
+	}
+	host, port, err := net.SplitHostPort(e.Address)
+	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 || host == "" || len(e.Address) > maxAddressSize || strings.ContainsFunc(e.Address, unprintable) {
+		return fmt.Errorf("%.100q is not an address of the form host:port", e.Address)
+	}
+	return nil
+}
+
+func unprintable(r rune) bool { return r <= ' ' || r == 0x7f }
+
 func checkName(name string) error {
+	if strings.HasPrefix(name, "@") {
+		return errors.New("a peer's name does not begin with @")
+	}
 	if len(name) > maxNameSize || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return fmt.Errorf("a peer's name has at most %d bytes, and no control characters", maxNameSize)
 	}
@@ -97,7 +138,7 @@ func checkName(name string) error {
 func (l *AllowList) Allowed(key PublicKey) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	_, ok := l.names[key]
+	_, ok := l.entries[key]
 	return ok
 }
 
@@ -105,27 +146,26 @@ func (l *AllowList) Allowed(key PublicKey) bool {
 func (l *AllowList) Entries() []Entry {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	all := make([]Entry, 0, len(l.names))
-	for k, name := range l.names {
-		all = append(all, Entry{k, name})
-	}
-	slices.SortFunc(all, func(a, b Entry) int { return bytes.Compare(a.Key[:], b.Key[:]) })
-	return all
+	return sorted(l.entries)
 }
 
-// Add lets a peer in, or changes its name. When it returns, the file says so.
+func sorted(entries map[PublicKey]Entry) []Entry {
+	return slices.SortedFunc(maps.Values(entries), func(a, b Entry) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+}
+
+// Add lets a peer in, or changes what is known of it. When it returns, the file says so.
 func (l *AllowList) Add(e Entry) error {
 	if !e.Key.Valid() {
 		return errPoint
 	}
-	if err := checkName(e.Name); err != nil {
+	if err := e.check(); err != nil {
 		return err
 	}
-	return l.store(func(names map[PublicKey]string) error {
-		if _, ok := names[e.Key]; !ok && len(names) >= maxEntries {
+	return l.store(func(entries map[PublicKey]Entry) error {
+		if _, ok := entries[e.Key]; !ok && len(entries) >= maxEntries {
 			return fmt.Errorf("there are %d keys already", maxEntries)
 		}
-		names[e.Key] = e.Name
+		entries[e.Key] = e
 		return nil
 	})
 }
@@ -134,34 +174,33 @@ func (l *AllowList) Add(e Entry) error {
 // not end connections.
 func (l *AllowList) Remove(key PublicKey) (bool, error) {
 	had := l.Allowed(key)
-	return had, l.store(func(names map[PublicKey]string) error {
-		delete(names, key)
+	return had, l.store(func(entries map[PublicKey]Entry) error {
+		delete(entries, key)
 		return nil
 	})
 }
 
 // store changes a copy, writes it, and takes it over when that is done.
-func (l *AllowList) store(change func(map[PublicKey]string) error) error {
+func (l *AllowList) store(change func(map[PublicKey]Entry) error) error {
 	l.change.Lock()
 	defer l.change.Unlock()
-	names := make(map[PublicKey]string)
-	for _, e := range l.Entries() {
-		names[e.Key] = e.Name
-	}
-	if err := change(names); err != nil {
+	l.mu.RLock()
+	entries := maps.Clone(l.entries)
+	l.mu.RUnlock()
+	if err := change(entries); err != nil {
 		return err
 	}
-	if err := l.write(names); err != nil {
+	if err := l.write(entries); err != nil {
 		return fmt.Errorf("the allow-list cannot be stored: %w", err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.names = names
+	l.entries = entries
 	return nil
 }
 
 // write replaces the file whole or not at all.
-func (l *AllowList) write(names map[PublicKey]string) error {
+func (l *AllowList) write(entries map[PublicKey]Entry) error {
 	dir := filepath.Dir(l.path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -171,14 +210,9 @@ func (l *AllowList) write(names map[PublicKey]string) error {
 		return err
 	}
 	defer os.Remove(f.Name()) // it is gone if all went well
-	keys := make([]PublicKey, 0, len(names))
-	for k := range names {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b PublicKey) int { return bytes.Compare(a[:], b[:]) })
 	out := bufio.NewWriter(f)
-	for _, k := range keys {
-		fmt.Fprintln(out, strings.TrimSpace(k.String()+" "+names[k])) // Flush tells of errors
+	for _, e := range sorted(entries) {
+		fmt.Fprintln(out, e) // Flush tells of errors
 	}
 	if err := errors.Join(out.Flush(), f.Sync(), f.Close()); err != nil {
 		return err

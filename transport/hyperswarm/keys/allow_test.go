@@ -22,7 +22,7 @@ func TestAllowList(t *testing.T) {
 	if l.Allowed(friend) {
 		t.Error("an empty list lets somebody in")
 	}
-	for _, e := range []keys.Entry{{friend, "old name"}, {friend, "Anna's laptop"}, {other, ""}} {
+	for _, e := range []keys.Entry{{friend, "old name", ""}, {friend, "Anna's laptop", "anna.example.org:49737"}, {other, "", "[::1]:1"}} {
 		if err := l.Add(e); err != nil {
 			t.Fatal(err)
 		}
@@ -38,8 +38,8 @@ func TestAllowList(t *testing.T) {
 		t.Errorf("got %+v", all)
 	}
 	for _, e := range again.Entries() {
-		if e.Key == friend && e.Name != "Anna's laptop" {
-			t.Errorf("the name is %q", e.Name)
+		if e.Key == friend && (e.Name != "Anna's laptop" || e.Address != "anna.example.org:49737") || e.Key == other && (e.Name != "" || e.Address != "[::1]:1") {
+			t.Errorf("got %+v", e)
 		}
 	}
 	if had, err := again.Remove(friend); err != nil || !had || again.Allowed(friend) {
@@ -67,13 +67,15 @@ func TestAllowListRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, e := range map[string]keys.Entry{
-		"a second line": {key, "x\n" + key.String()}, "a long name": {key, strings.Repeat("x", 101)}, "no key": {},
+		"a second line": {Key: key, Name: "x\n" + key.String()}, "a long name": {Key: key, Name: strings.Repeat("x", 101)}, "no key": {},
+		"a name like an address": {Key: key, Name: "@home"}, "an address without a port": {Key: key, Address: "example.org"},
+		"an address in two words": {Key: key, Address: "example.org :1"}, "port 0": {Key: key, Address: "example.org:0"},
 	} {
 		if err := l.Add(e); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}
-	for name, text := range map[string]string{"no key": "hello", "half a key": key.String()[:40], "a long name": key.String() + " " + strings.Repeat("x", 101)} {
+	for name, text := range map[string]string{"no key": "hello", "half a key": key.String()[:40], "a long name": key.String() + " " + strings.Repeat("x", 101), "a broken address": key.String() + " @home bob"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -115,6 +117,7 @@ func TestAllowListIsSafeForConcurrentUse(t *testing.T) {
 func FuzzAllowList(f *testing.F) {
 	f.Add("# mine\n" + keys.FromSeed([32]byte{1}).Public().String() + " a name\n")
 	f.Add("\x00")
+	f.Add(keys.FromSeed([32]byte{1}).Public().String() + " @example.org:49737 a name")
 	path := filepath.Join(f.TempDir(), "peers")
 	f.Fuzz(func(t *testing.T, text string) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

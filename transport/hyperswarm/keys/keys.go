@@ -62,6 +62,13 @@ func FromSeed(seed [32]byte) *Pair {
 	return &Pair{public: PublicKey(private.Public().(ed25519.PublicKey)), private: private, scalar: s}
 }
 
+// Derive returns a pair that follows from this one and a purpose. Who knows only public
+// keys cannot tell that they belong together.
+func (p *Pair) Derive(purpose string) *Pair {
+	seed := p.Seed()
+	return FromSeed(KeyedHash(seed[:], []byte("derived key\n"+purpose)))
+}
+
 // Public returns the public key.
 func (p *Pair) Public() PublicKey { return p.public }
 

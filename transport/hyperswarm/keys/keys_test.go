@@ -189,3 +189,14 @@ func TestIdentityIsRefused(t *testing.T) {
 		t.Errorf("a file that others may read: %v", err)
 	}
 }
+
+func TestDerivedKeys(t *testing.T) {
+	p := keys.FromSeed([32]byte{1})
+	a, b := p.Derive("a"), p.Derive("b")
+	if a.Public() != keys.FromSeed([32]byte{1}).Derive("a").Public() {
+		t.Error("it is another one each time")
+	}
+	if a.Public() == b.Public() || a.Public() == p.Public() || a.Public() == keys.FromSeed([32]byte{2}).Derive("a").Public() {
+		t.Error("different pairs are the same")
+	}
+}

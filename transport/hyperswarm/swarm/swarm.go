@@ -170,6 +170,13 @@ func (s *Swarm) goBackground(f func()) bool {
 	return true
 }
 
+// Listen makes the swarm reachable for peers that know its key, whatever its topics,
+// until it closes. It does not wait until they can find it.
+func (s *Swarm) Listen() error {
+	_, err := s.listen()
+	return err
+}
+
 // listen makes the swarm reachable, once.
 func (s *Swarm) listen() (*hyperdht.Listener, error) {
 	s.mu.Lock()
