@@ -10,16 +10,11 @@ package natscards
 
 import (
 	"context"
-	"io"
-	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"golang.org/x/time/rate"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/registry"
@@ -27,12 +22,10 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
-// Bounds of what others can make a source do.
+// Bounds of what others can make a source do; see also package signedcard.
 const (
 	maxPending   = 1024                   // statements that wait to be read; more are lost
 	maxBytes     = 16 << 20               // of them
-	perSecond    = 200                    // statements of one key that are read
-	burst        = 1000                   // of them at once
 	answerPause  = 200 * time.Millisecond // between two answers to those who ask
 	findPatience = time.Second            // for answers
 )
@@ -45,38 +38,15 @@ type Source struct {
 	Conn *nats.Conn
 	// Prefix is what subjects begin with, as for the transport.
 	Prefix string
-	// Author signs what is announced. Its statements should hold for as long as the
-	// registry's RemoteTTL, so that both ends forget at the same time.
-	Author *signedcard.Author
-	// Trusted decides whose cards are believed; see [signedcard.Book]. Nil: nobody's.
-	Trusted func(keys.PublicKey) bool
-	// Logger gets what nobody else learns of; nil discards it.
-	Logger *slog.Logger
+	// Ledger has what is said and heard.
+	Ledger *signedcard.Ledger
 
 	once  sync.Once
-	book  *signedcard.Book
-	log   *slog.Logger
 	asked chan struct{} // has room for one: somebody would like to hear
-
-	mu     sync.Mutex
-	mine   map[string]agent.Card // announced
-	found  chan struct{}         // closed when a card was found
-	rates  map[keys.PublicKey]*rate.Limiter
-	warned time.Time
 }
 
 func (s *Source) init() {
-	s.once.Do(func() {
-		s.book = &signedcard.Book{Trusted: s.Trusted}
-		s.log = s.Logger
-		if s.log == nil {
-			s.log = slog.New(slog.NewTextHandler(io.Discard, nil))
-		}
-		s.asked = make(chan struct{}, 1)
-		s.mine = make(map[string]agent.Card)
-		s.found = make(chan struct{})
-		s.rates = make(map[keys.PublicKey]*rate.Limiter)
-	})
+	s.once.Do(func() { s.asked = make(chan struct{}, 1) })
 }
 
 func (s *Source) subject(of string) string {
@@ -143,12 +113,9 @@ func (s *Source) wake() {
 // answer announces all cards again, for whoever asked, and then pauses: a flood of
 // questions gets few answers.
 func (s *Source) answer(ctx context.Context) {
-	s.mu.Lock()
-	cards := slices.Collect(maps.Values(s.mine))
-	s.mu.Unlock()
-	for _, card := range cards {
-		if err := s.publish(card); err != nil {
-			s.log.Debug("a card could not be announced", "agent", card.ID, "error", err)
+	for _, id := range s.Ledger.Agents() {
+		if data, err := s.Ledger.Statement(id); err == nil {
+			_ = s.say(data) // a connection that is back asks and answers again
 		}
 	}
 	t := time.NewTimer(answerPause)
@@ -162,29 +129,9 @@ func (s *Source) answer(ctx context.Context) {
 // hear takes what somebody says. NATS calls it with one message after the other.
 func (s *Source) hear(m *nats.Msg, sink registry.Sink) {
 	_, text, _ := cutLast(m.Subject)
-	key, err := keys.ParsePublicKey(text)
-	if err != nil || key == s.Author.Key() || !s.may(key) {
-		return
+	if key, err := keys.ParsePublicKey(text); err == nil {
+		s.Ledger.Hear(key, m.Data, sink)
 	}
-	said, err := s.book.Read(m.Data)
-	if err == nil && said.Key != key {
-		return // it is said where another's is; NATS may let nobody speak for others
-	}
-	switch {
-	case err != nil:
-	case said.Withdrawn != "":
-		sink.Lost(said.Withdrawn)
-	default:
-		err = sink.Found(said.Card)
-	}
-	if err != nil {
-		s.refused(key, err)
-		return
-	}
-	s.mu.Lock()
-	close(s.found)
-	s.found = make(chan struct{})
-	s.mu.Unlock()
 }
 
 func cutLast(subject string) (before, token string, ok bool) {
@@ -195,50 +142,9 @@ func cutLast(subject string) (before, token string, ok bool) {
 	return subject[:i], subject[i+1:], true
 }
 
-// may decides, before anything is read, whether a key is one that is listened to and
-// says not too much.
-func (s *Source) may(key keys.PublicKey) bool {
-	if s.Trusted == nil || !s.Trusted(key) {
-		return false
-	}
-	s.mu.Lock()
-	l := s.rates[key]
-	if l == nil { // of trusted keys only, which are few
-		l = rate.NewLimiter(perSecond, burst)
-		s.rates[key] = l
-	}
-	s.mu.Unlock()
-	return l.Allow()
-}
-
-// refused tells of what is not believed, at most once a second.
-func (s *Source) refused(key keys.PublicKey, err error) {
-	level := slog.LevelWarn
-	if signedcard.CodeOf(err) == signedcard.CodeOld {
-		level = slog.LevelDebug // NATS clusters may repeat and reorder
-	}
-	s.mu.Lock()
-	quiet := time.Since(s.warned) < time.Second
-	if !quiet {
-		s.warned = time.Now()
-	}
-	s.mu.Unlock()
-	if !quiet {
-		s.log.Log(context.Background(), level, "what a hub says of its agent is not believed", "peer", key, "error", err)
-	}
-}
-
 // Announce implements [registry.Announcer].
 func (s *Source) Announce(_ context.Context, card agent.Card) error {
-	s.init()
-	s.mu.Lock()
-	s.mine[card.ID] = card.Clone()
-	s.mu.Unlock()
-	return s.publish(card)
-}
-
-func (s *Source) publish(card agent.Card) error {
-	data, err := s.Author.State(card)
+	data, err := s.Ledger.Announce(card)
 	if err != nil {
 		return err
 	}
@@ -246,7 +152,7 @@ func (s *Source) publish(card agent.Card) error {
 }
 
 func (s *Source) say(data []byte) error {
-	if err := s.Conn.Publish(s.subject("cards."+s.Author.Key().String()), data); err != nil {
+	if err := s.Conn.Publish(s.subject("cards."+s.Ledger.Author.Key().String()), data); err != nil {
 		return discoveryError(err)
 	}
 	return nil
@@ -254,11 +160,7 @@ func (s *Source) say(data []byte) error {
 
 // Withdraw implements [registry.Announcer].
 func (s *Source) Withdraw(ctx context.Context, id string) error {
-	s.init()
-	s.mu.Lock()
-	delete(s.mine, id)
-	s.mu.Unlock()
-	data, err := s.Author.Withdraw(id)
+	data, err := s.Ledger.Withdraw(id)
 	if err != nil {
 		return err
 	}
@@ -274,10 +176,7 @@ func (s *Source) Withdraw(ctx context.Context, id string) error {
 // Find implements [registry.Finder]: it asks, and waits for up to a second until
 // something was found. What it finds goes through Discover: it returns none itself.
 func (s *Source) Find(ctx context.Context, _ registry.Query) ([]agent.Card, error) {
-	s.init()
-	s.mu.Lock()
-	found := s.found
-	s.mu.Unlock()
+	found := s.Ledger.Found()
 	if err := s.ask(); err != nil {
 		return nil, discoveryError(err)
 	}

@@ -56,7 +56,7 @@ func newHub(t testing.TB, url string, trusted func(keys.PublicKey) bool, o regis
 			t.Error(err)
 		}
 	})
-	s := &natscards.Source{Conn: nc, Author: signedcard.NewAuthor(h.pair, time.Minute), Trusted: trusted}
+	s := &natscards.Source{Conn: nc, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(h.pair, time.Minute), Trusted: trusted}}
 	if err := h.EnableDiscovery("nats", s); err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ const maxAttempts = 3
 // delay is how long to wait before a peer's next dial; false means for ever.
 func (p *peer) delay() (time.Duration, bool) {
 	delays := []time.Duration{5 * time.Second, 15 * time.Second, 15 * time.Second}
-	if p.proven {
+	if p.proven || p.explicit { // it is there, or will be
 		delays = []time.Duration{time.Second, 5 * time.Second, 15 * time.Second}
 	}
 	var d time.Duration
@@ -39,7 +39,9 @@ func (p *peer) delay() (time.Duration, bool) {
 	case p.attempts <= maxAttempts:
 		d = delays[p.attempts-1]
 	case p.explicit: // somebody asked for this one: do not give it up
-		d = min(15*time.Second<<min(p.attempts-maxAttempts, 3), time.Minute)
+		if d = 15 * time.Second; !p.proven {
+			d = min(d<<min(p.attempts-maxAttempts, 3), time.Minute)
+		}
 	default:
 		return 0, false
 	}

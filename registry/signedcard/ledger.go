@@ -1,0 +1,168 @@
+package signedcard
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// Bounds of what one key can make a ledger do.
+const (
+	perSecond = 200  // statements that are read
+	burst     = 1000 // of them at once
+)
+
+// Ledger is what a hub says of its agents and hears of others', whatever carries it.
+// Several carriers share one, so that what comes twice counts once. Set the fields
+// before its first use; it is then safe for concurrent use and never blocks.
+type Ledger struct {
+	// Author signs what the hub says. Its statements should hold for as long as the
+	// registry's RemoteTTL, so that both ends forget at the same time.
+	Author *Author
+	// Trusted decides whose cards are believed; see [Book]. Nil: nobody's.
+	Trusted func(keys.PublicKey) bool
+	// Logger gets what nobody else learns of; nil discards it.
+	Logger *slog.Logger
+
+	once sync.Once
+	book *Book
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	mine   map[string]agent.Card // announced
+	found  chan struct{}         // closed when something is heard
+	rates  map[keys.PublicKey]*rate.Limiter
+	warned time.Time
+}
+
+func (l *Ledger) init() {
+	l.once.Do(func() {
+		l.book = &Book{Trusted: l.Trusts}
+		l.log = l.Logger
+		if l.log == nil {
+			l.log = slog.New(slog.DiscardHandler)
+		}
+		l.mine = make(map[string]agent.Card)
+		l.found = make(chan struct{})
+		l.rates = make(map[keys.PublicKey]*rate.Limiter)
+	})
+}
+
+// Trusts reports whether what the owner of a key says is believed.
+func (l *Ledger) Trusts(key keys.PublicKey) bool { return l.Trusted != nil && l.Trusted(key) }
+
+// Announce notes an agent of the hub and returns what to say of it.
+func (l *Ledger) Announce(card agent.Card) ([]byte, error) {
+	l.init()
+	l.mu.Lock()
+	l.mine[card.ID] = card.Clone()
+	l.mu.Unlock()
+	return l.Author.State(card)
+}
+
+// Withdraw forgets an agent of the hub and returns what to say then.
+func (l *Ledger) Withdraw(id string) ([]byte, error) {
+	l.init()
+	l.mu.Lock()
+	delete(l.mine, id)
+	l.mu.Unlock()
+	return l.Author.Withdraw(id)
+}
+
+// Agents returns the agents that were announced and not withdrawn.
+func (l *Ledger) Agents() []string {
+	l.init()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.mine))
+}
+
+// Statement returns what to say of an agent now: that it is as its card, or is no
+// more.
+func (l *Ledger) Statement(id string) ([]byte, error) {
+	l.init()
+	l.mu.Lock()
+	card, here := l.mine[id]
+	l.mu.Unlock()
+	if !here {
+		return l.Author.Withdraw(id)
+	}
+	return l.Author.State(card)
+}
+
+// Hear takes what the owner of a key says, as a carrier has it. What is not believed,
+// or comes too fast, changes nothing but the log.
+func (l *Ledger) Hear(from keys.PublicKey, data []byte, sink registry.Sink) {
+	l.init()
+	if from == l.Author.Key() || !l.may(from) {
+		return
+	}
+	said, err := l.book.Read(data)
+	switch {
+	case err != nil:
+	case said.Key != from: // who carries it may let nobody speak for others
+		err = &Error{Code: CodeForged, Message: "it is of " + said.Key.String()}
+	case said.Withdrawn != "":
+		sink.Lost(said.Withdrawn)
+	default:
+		err = sink.Found(said.Card)
+	}
+	if err != nil {
+		l.refused(from, err)
+		return
+	}
+	l.mu.Lock()
+	close(l.found)
+	l.found = make(chan struct{})
+	l.mu.Unlock()
+}
+
+// Found is closed when the next statement is believed.
+func (l *Ledger) Found() <-chan struct{} {
+	l.init()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.found
+}
+
+// may decides, before anything is read, whether a key is one that is listened to and
+// says not too much.
+func (l *Ledger) may(key keys.PublicKey) bool {
+	if !l.Trusts(key) {
+		return false
+	}
+	l.mu.Lock()
+	r := l.rates[key]
+	if r == nil { // of trusted keys only, which are few
+		r = rate.NewLimiter(perSecond, burst)
+		l.rates[key] = r
+	}
+	l.mu.Unlock()
+	return r.Allow()
+}
+
+// refused tells of what is not believed, at most once a second.
+func (l *Ledger) refused(key keys.PublicKey, err error) {
+	level := slog.LevelWarn
+	if CodeOf(err) == CodeOld {
+		level = slog.LevelDebug // several carriers, and clusters, repeat and reorder
+	}
+	l.mu.Lock()
+	quiet := time.Since(l.warned) < time.Second
+	if !quiet {
+		l.warned = time.Now()
+	}
+	l.mu.Unlock()
+	if !quiet {
+		l.log.Log(context.Background(), level, "what a hub says of its agent is not believed", "peer", key, "error", err)
+	}
+}

@@ -1,0 +1,480 @@
+// Package swarmcards lets hubs that reach each other over Hyperswarm discover each
+// other's agents, without any server: a [Source] keeps a connection with each hub that
+// it is told of or that it finds under the network's topics, and both say what they
+// say of their agents, as signed statements (Req 1.7, 1.8). See package signedcard for
+// what is believed.
+//
+// On a connection, which is encrypted and whose peer has proved its key, each end
+// sends [Greeting], then a statement for each agent and whenever one changes, and at
+// least every five seconds a message, if only ".". A message that is too large or an
+// end that is silent ends the connection; the swarm makes it again.
+package swarmcards
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/registry/signedcard"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
+)
+
+// Greeting is the first message of each end.
+const Greeting = "parley cards 1"
+
+const (
+	alive        = "."             // a sign of life
+	pulse        = 5 * time.Second // between two of them at most
+	silence      = 3 * pulse       // then the other end is taken to be gone
+	lastTime     = 2 * time.Second // for the withdrawals at the end
+	findPatience = time.Second     // for hubs that are looked up
+	lookupPause  = 2 * time.Second // between two lookups for those who ask, on average
+	lookupBurst  = 4               // of them at once
+	maxTopics    = 64              // of capabilities of our agents; others are not announced
+	maxAsked     = 4               // capabilities that were looked for; the first goes
+)
+
+// Source is a [registry.Source], [registry.Announcer] and [registry.Finder]. Set the
+// fields before its first use, which makes it safe for concurrent use; one Source
+// serves one registry.
+type Source struct {
+	// Swarm makes the connections. It is the caller's, who lets in nobody but whom
+	// Ledger trusts, and closes it after the registry. Nobody else accepts from it.
+	Swarm *swarm.Swarm
+	// Ledger has what is said and heard.
+	Ledger *signedcard.Ledger
+	// Network is a secret that hubs share to find each other without being told of
+	// each other one by one: they meet under a topic that follows from it, see [Topic].
+	// It lets nobody in. Empty: no topic.
+	Network string
+	// Capabilities has the hub found, in its network, under a topic for each
+	// capability of its agents as well, and look there for capabilities that no agent
+	// it knows has: for networks of more hubs than one is connected with.
+	Capabilities bool
+	// Logger gets what nobody else learns of; nil discards it.
+	Logger *slog.Logger
+
+	once    sync.Once
+	log     *slog.Logger
+	lookups *rate.Limiter
+
+	mu     sync.Mutex
+	kept   map[keys.PublicKey]bool // by Keep
+	links  map[*link]struct{}
+	topics map[string]*swarm.Topic // of capabilities that our agents have, or had
+	asked  map[string]*swarm.Topic // of others that were looked for
+	order  []string                // of asked
+}
+
+func (s *Source) init() {
+	s.once.Do(func() {
+		s.log = s.Logger
+		if s.log == nil {
+			s.log = slog.New(slog.DiscardHandler)
+		}
+		s.lookups = rate.NewLimiter(rate.Every(lookupPause), lookupBurst)
+		s.kept = make(map[keys.PublicKey]bool)
+		s.links = make(map[*link]struct{})
+		s.topics, s.asked = make(map[string]*swarm.Topic), make(map[string]*swarm.Topic)
+	})
+}
+
+// Topic is where the hubs of a network meet; with a capability, those that offer it.
+// Who does not know the network's secret can neither compute it nor tell from it what
+// it is.
+func Topic(network, capability string) [32]byte {
+	secret := keys.Hash([]byte(network))
+	return keys.KeyedHash(secret[:], []byte("parley network\n"+capability))
+}
+
+// Keep says with which hubs to keep connections whatever their topics, in the place of
+// those named before. Connections with hubs that are not trusted any more end.
+func (s *Source) Keep(hubs []keys.PublicKey) {
+	s.init()
+	now := make(map[keys.PublicKey]bool)
+	for _, key := range hubs {
+		now[key] = true
+	}
+	s.mu.Lock()
+	before := s.kept
+	s.kept = now
+	s.mu.Unlock()
+	for key := range before {
+		if !now[key] {
+			s.Swarm.LeavePeer(key)
+		}
+	}
+	for key := range now {
+		if !before[key] {
+			s.Swarm.JoinPeer(key)
+		}
+	}
+	for _, l := range s.all() {
+		if !s.Ledger.Trusts(l.c.RemoteKey()) {
+			l.c.Destroy()
+		}
+	}
+}
+
+func (s *Source) all() []*link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*link
+	for l := range s.links {
+		all = append(all, l)
+	}
+	return all
+}
+
+// Discover implements [registry.Source].
+func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
+	s.init()
+	if err := s.Swarm.Listen(); err != nil {
+		return discoveryError(err)
+	}
+	if s.Network != "" {
+		t, err := s.Swarm.Join(Topic(s.Network, ""), swarm.Server|swarm.Client)
+		if err != nil {
+			return discoveryError(err)
+		}
+		defer t.Leave()
+	}
+	defer s.leaveTopics()
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	last, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	for {
+		c, err := s.Swarm.Accept(ctx)
+		if ctx.Err() != nil {
+			s.lastWords()
+			return ctx.Err()
+		}
+		if err != nil {
+			return discoveryError(err)
+		}
+		serving.Go(func() { s.serve(last, c, sink) })
+	}
+}
+
+func discoveryError(err error) error {
+	return &registry.Error{Code: registry.CodeDiscovery, Message: "the hubs' cards cannot be exchanged", Err: err}
+}
+
+// lastWords waits until the registry has withdrawn the hub's cards and the others have
+// been told.
+func (s *Source) lastWords() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastTime)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for len(s.Ledger.Agents()) > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+	for _, l := range s.all() {
+		l.flush(ctx)
+	}
+}
+
+// serve exchanges statements on a connection until it ends.
+func (s *Source) serve(ctx context.Context, c *swarm.Conn, sink registry.Sink) {
+	l := newLink(c, s.Ledger)
+	s.mu.Lock()
+	s.links[l] = struct{}{}
+	s.mu.Unlock()
+	for _, id := range s.Ledger.Agents() { // what is announced from here on finds the link
+		l.tell(id)
+	}
+	err := l.run(ctx, func(m []byte) { s.Ledger.Hear(c.RemoteKey(), m, sink) })
+	s.mu.Lock()
+	delete(s.links, l)
+	s.mu.Unlock()
+	if ctx.Err() == nil {
+		s.log.Debug("the connection with a hub has ended", "peer", c.RemoteKey(), "error", err)
+	}
+}
+
+// Announce implements [registry.Announcer]. It does not wait for others.
+func (s *Source) Announce(_ context.Context, card agent.Card) error {
+	s.init()
+	if _, err := s.Ledger.Announce(card); err != nil { // it can be signed
+		return err
+	}
+	for _, l := range s.all() {
+		l.tell(card.ID)
+	}
+	return s.joinTopics(card)
+}
+
+// Withdraw implements [registry.Announcer]. It waits until the others have been told.
+func (s *Source) Withdraw(ctx context.Context, id string) error {
+	s.init()
+	if _, err := s.Ledger.Withdraw(id); err != nil {
+		return err
+	}
+	links := s.all()
+	for _, l := range links {
+		l.tell(id)
+	}
+	for _, l := range links {
+		l.flush(ctx)
+	}
+	return nil
+}
+
+// joinTopics has the hub found under what an agent can do.
+func (s *Source) joinTopics(card agent.Card) error {
+	if s.Network == "" || !s.Capabilities {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range card.Capabilities {
+		if s.topics[c.ID] != nil || len(s.topics) >= maxTopics {
+			continue
+		}
+		t, err := s.Swarm.Join(Topic(s.Network, c.ID), swarm.Server|swarm.Client)
+		if err != nil {
+			return discoveryError(err)
+		}
+		s.topics[c.ID] = t
+	}
+	return nil
+}
+
+func (s *Source) leaveTopics() {
+	s.mu.Lock()
+	topics := slices.Collect(maps.Values(s.topics))
+	topics = slices.AppendSeq(topics, maps.Values(s.asked))
+	s.topics, s.asked, s.order = make(map[string]*swarm.Topic), make(map[string]*swarm.Topic), nil
+	s.mu.Unlock()
+	var all sync.WaitGroup
+	for _, t := range topics {
+		all.Go(t.Leave)
+	}
+	all.Wait()
+}
+
+// Find implements [registry.Finder]: it looks for hubs in the network, and waits for up
+// to a second until something was found. What it finds goes through Discover: it
+// returns none itself.
+func (s *Source) Find(ctx context.Context, q registry.Query) ([]agent.Card, error) {
+	s.init()
+	if s.Network == "" || !s.lookups.Allow() {
+		return nil, nil // hubs that were named are connected, or cannot be
+	}
+	found := s.Ledger.Found()
+	ctx, cancel := context.WithTimeout(ctx, findPatience)
+	defer cancel()
+	if err := s.look(ctx, q); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return nil, discoveryError(err)
+	}
+	select {
+	case <-found:
+	case <-ctx.Done():
+	}
+	return nil, nil
+}
+
+// look looks up the topic that a query is about.
+func (s *Source) look(ctx context.Context, q registry.Query) error {
+	if !s.Capabilities {
+		q.Capability = ""
+	}
+	t, err := s.Swarm.Join(Topic(s.Network, q.Capability), swarm.Client)
+	if err != nil {
+		return err
+	}
+	if q.Capability != "" {
+		s.note(q.Capability, t)
+	}
+	t.Refresh()
+	return t.Flushed(ctx)
+}
+
+// note stays in a topic that was looked up, until others have been: who is found there
+// is wanted as long.
+func (s *Source) note(capability string, t *swarm.Topic) {
+	s.mu.Lock()
+	var leave *swarm.Topic
+	if s.topics[capability] == nil && s.asked[capability] == nil {
+		s.asked[capability], s.order = t, append(s.order, capability)
+		if len(s.order) > maxAsked {
+			leave = s.asked[s.order[0]]
+			delete(s.asked, s.order[0])
+			s.order = s.order[1:]
+		}
+	}
+	s.mu.Unlock()
+	if leave != nil {
+		leave.Leave()
+	}
+}
+
+// link is a connection with another hub.
+type link struct {
+	c      *swarm.Conn
+	ledger *signedcard.Ledger
+	wake   chan struct{} // has room for one: something is due
+
+	mu   sync.Mutex
+	due  map[string]struct{} // agents of which the other is to be told
+	busy bool                // it is told of one
+	idle chan struct{}       // closed when nothing is due any more; nil if nobody waits for that
+	over bool
+}
+
+func newLink(c *swarm.Conn, ledger *signedcard.Ledger) *link {
+	return &link{c: c, ledger: ledger, wake: make(chan struct{}, 1), due: make(map[string]struct{})}
+}
+
+// tell has the other end told of an agent, as it is when its turn comes: a slow one is
+// told less often, and nothing piles up.
+func (l *link) tell(id string) {
+	l.mu.Lock()
+	l.due[id] = struct{}{}
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// flush waits until the other end has been told of everything, the link has ended or
+// ctx has.
+func (l *link) flush(ctx context.Context) {
+	l.mu.Lock()
+	if len(l.due) == 0 && !l.busy || l.over {
+		l.mu.Unlock()
+		return
+	}
+	if l.idle == nil {
+		l.idle = make(chan struct{})
+	}
+	idle := l.idle
+	l.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}
+
+// run exchanges statements until the connection or ctx ends.
+func (l *link) run(ctx context.Context, hear func([]byte)) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.c.Close() }) // nobody is left to tell
+	defer stop()
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	defer l.c.Destroy()
+	writing.Go(func() {
+		defer l.end()
+		if err := l.write(); err != nil {
+			l.c.Destroy()
+		}
+	})
+	return l.read(hear)
+}
+
+// read hears the other end out.
+func (l *link) read(hear func([]byte)) error {
+	greeted := false
+	for {
+		patience := time.AfterFunc(silence, l.c.Destroy)
+		m, err := l.c.ReadMessage()
+		patience.Stop()
+		switch {
+		case err != nil:
+			return err
+		case !greeted && string(m) != Greeting:
+			return errors.New("the peer is no hub: it does not say " + Greeting)
+		case !greeted:
+			greeted = true
+		case string(m) != alive:
+			hear(m)
+		}
+	}
+}
+
+// write tells the other end what is due.
+func (l *link) write() error {
+	if err := l.c.WriteMessage([]byte(Greeting)); err != nil {
+		return err
+	}
+	beat := time.NewTicker(pulse)
+	defer beat.Stop()
+	for {
+		select {
+		case <-l.wake:
+			if err := l.clear(); err != nil {
+				return err
+			}
+		case <-beat.C:
+			if err := l.c.WriteMessage([]byte(alive)); err != nil {
+				return err
+			}
+		case <-l.c.Done():
+			return nil
+		case <-l.c.Ended():
+			return nil
+		}
+	}
+}
+
+// clear writes until nothing is due.
+func (l *link) clear() error {
+	for {
+		id, ok := l.next()
+		if !ok {
+			return nil
+		}
+		data, err := l.ledger.Statement(id)
+		if err != nil {
+			continue // it was announced, so it can be signed
+		}
+		if err := l.c.WriteMessage(data); err != nil {
+			return err
+		}
+	}
+}
+
+// next takes out an agent that is due.
+func (l *link) next() (id string, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id := range l.due {
+		delete(l.due, id)
+		l.busy = true
+		return id, true
+	}
+	l.busy = false
+	l.rest()
+	return "", false
+}
+
+// rest wakes who waits until nothing is due; l.mu is held.
+func (l *link) rest() {
+	if l.idle != nil {
+		close(l.idle)
+		l.idle = nil
+	}
+}
+
+func (l *link) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = true
+	l.rest()
+}

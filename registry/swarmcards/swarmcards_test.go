@@ -1,0 +1,346 @@
+package swarmcards_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/registry/signedcard"
+	"github.com/parleyhub/parley/registry/swarmcards"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func anybody(keys.PublicKey) bool { return true }
+
+func nobody(keys.PublicKey) bool { return false }
+
+// hub is a registry with the source.
+type hub struct {
+	*registry.Registry
+	pair   *keys.Pair
+	swarm  *swarm.Swarm
+	source *swarmcards.Source
+}
+
+func newHub(t testing.TB, bootstrap []string, trusted func(keys.PublicKey) bool, change func(*swarmcards.Source)) *hub {
+	t.Helper()
+	h := &hub{Registry: registry.New(registry.Options{RemoteTTL: 30 * time.Second}), pair: keys.Generate()}
+	h.swarm = newSwarm(t, bootstrap, h.pair, trusted)
+	h.source = &swarmcards.Source{
+		Swarm: h.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(h.pair, 30*time.Second), Trusted: trusted},
+	}
+	if change != nil {
+		change(h.source)
+	}
+	if err := h.EnableDiscovery("hyperswarm", h.source); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+func newSwarm(t testing.TB, bootstrap []string, pair *keys.Pair, allow func(keys.PublicKey) bool) *swarm.Swarm {
+	node := hyperswarmtest.Node(t, hyperdht.Options{
+		Bootstrap: bootstrap, Pair: pair, Stream: secretstream.Options{MaxMessage: signedcard.MaxSize},
+	})
+	s := swarm.New(swarm.Options{Node: node, Allow: allow})
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (h *hub) key() keys.PublicKey { return h.pair.Public() }
+
+func (h *hub) register(t testing.TB, name, capability string) agent.Card {
+	t.Helper()
+	card, err := h.Register(agent.Card{
+		ID: signedcard.ID(name, h.key()), Name: name, Version: "1", Tier: agent.L3, Capabilities: []agent.Capability{{ID: capability, Name: "Work"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return card
+}
+
+// await waits for a change of a card.
+func await(t testing.TB, w *registry.Watcher, id string, kind registry.ChangeKind) agent.Card {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for {
+		c, err := w.Next(ctx)
+		if err != nil {
+			t.Fatalf("%s was not %s: %v", id, kind, err)
+		}
+		if c.Card.ID == id && c.Kind == kind {
+			return c.Card
+		}
+	}
+}
+
+// eventually waits for something that nobody tells of.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(30 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal("it does not happen: " + what)
+		}
+	}
+}
+
+func (h *hub) knows(id string) bool {
+	_, err := h.Get(id)
+	return err == nil
+}
+
+// Req 1.7, 1.8: hubs that know each other's keys find each other's agents as remote
+// ones and learn of changes and ends, without a topic.
+func TestHubsThatKnowEachOther(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	a, b := newHub(t, bootstrap, anybody, nil), newHub(t, bootstrap, anybody, nil)
+	first := a.register(t, "first", "work")
+	atB, atA := b.Watch(), a.Watch()
+	defer atB.Close()
+	defer atA.Close()
+	b.source.Keep([]keys.PublicKey{a.key()})
+	if got := await(t, atB, first.ID, registry.Added); got.Origin != agent.Remote || got.Name != "first" {
+		t.Errorf("got %+v", got)
+	}
+	later := b.register(t, "later", "work")
+	await(t, atA, later.ID, registry.Added)
+	first.Description = "changed"
+	if _, err := a.Register(first); err != nil {
+		t.Fatal(err)
+	}
+	if got := await(t, atB, first.ID, registry.Updated); got.Description != "changed" {
+		t.Errorf("got %+v", got)
+	}
+	a.Unregister(first.ID)
+	await(t, atB, first.ID, registry.Removed)
+	if err := b.Close(); err != nil { // a hub that stops says so
+		t.Fatal(err)
+	}
+	await(t, atA, later.ID, registry.Removed)
+}
+
+// Hubs that share a network's secret need not be told of each other one by one; they
+// still have to trust each other.
+func TestHubsOfANetwork(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	in := func(network string) func(*swarmcards.Source) {
+		return func(s *swarmcards.Source) { s.Network = network }
+	}
+	a, b := newHub(t, bootstrap, anybody, in("secret")), newHub(t, bootstrap, anybody, in("secret"))
+	elsewhere := newHub(t, bootstrap, anybody, in("another secret"))
+	stranger := newHub(t, bootstrap, anybody, in("secret"))
+	wary := newHub(t, bootstrap, func(k keys.PublicKey) bool { return k != stranger.key() }, in("secret"))
+	card := a.register(t, "worker", "work")
+	private := elsewhere.register(t, "worker", "work")
+	bad := stranger.register(t, "worker", "work")
+	for _, h := range []*hub{b, wary} {
+		eventually(t, "the agents are found", func() bool {
+			_, _ = h.Resolve(context.Background(), registry.Query{ID: card.ID})
+			return h.knows(card.ID)
+		})
+	}
+	eventually(t, "the stranger's agent is found by those who trust everybody", func() bool {
+		_, _ = b.Resolve(context.Background(), registry.Query{ID: bad.ID})
+		return b.knows(bad.ID)
+	})
+	if b.knows(private.ID) {
+		t.Error("an agent of another network is known")
+	}
+	if wary.knows(bad.ID) {
+		t.Error("who is not trusted is believed")
+	}
+}
+
+// Who looks for a capability finds the hub that offers it, though the two were not
+// connected.
+func TestHubsOfACapability(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	change := func(s *swarmcards.Source) { s.Network, s.Capabilities = "secret", true }
+	a := newHub(t, bootstrap, anybody, change)
+	card := a.register(t, "worker", "dig")
+	// This one is in no topic but those that it asks for.
+	b := &hub{Registry: registry.New(registry.Options{}), pair: keys.Generate()}
+	b.swarm = newSwarm(t, bootstrap, b.pair, anybody)
+	b.source = &swarmcards.Source{
+		Swarm: b.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(b.pair, time.Minute), Trusted: anybody}, Network: "secret", Capabilities: true,
+	}
+	if err := b.EnableDiscovery("hyperswarm", b.source); err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for i := range 4 { // more topics than are kept, together with the one that matters
+		if _, err := b.source.Find(t.Context(), registry.Query{Capability: fmt.Sprint("other-", i)}); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, "the agent is found", func() bool {
+		cards, err := b.Resolve(context.Background(), registry.Query{Capability: "dig"})
+		return err == nil && cards[0].ID == card.ID
+	})
+}
+
+// A hub that is not trusted any more is cut off.
+func TestWhoIsNotTrustedAnyMore(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	trust := make(chan bool, 1)
+	trust <- true
+	trusted := func(keys.PublicKey) bool {
+		v := <-trust
+		trust <- v
+		return v
+	}
+	a, b := newHub(t, bootstrap, trusted, nil), newHub(t, bootstrap, anybody, nil)
+	b.source.Keep([]keys.PublicKey{a.key()})
+	eventually(t, "they are connected", func() bool { return len(a.swarm.Connected()) == 1 })
+	<-trust
+	trust <- false
+	a.source.Keep(nil)
+	eventually(t, "the connection ends", func() bool { return len(a.swarm.Connected()) == 0 })
+	card := b.register(t, "worker", "work")
+	b.source.Keep(nil)
+	b.source.Keep([]keys.PublicKey{a.key()})
+	if a.knows(card.ID) {
+		t.Error("it is still believed")
+	}
+}
+
+// peer is a program that speaks for itself.
+func peer(t *testing.T, bootstrap []string, pair *keys.Pair, to keys.PublicKey) *secretstream.Conn {
+	t.Helper()
+	node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Pair: pair})
+	c, err := node.Dial(hyperswarmtest.Context(t), to, hyperdht.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Destroy)
+	return c
+}
+
+func say(t *testing.T, c *secretstream.Conn, messages ...[]byte) {
+	t.Helper()
+	for _, m := range messages {
+		if err := c.WriteMessage(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Forged, replayed, expired and foreign statements change nothing, however many they
+// are; who does not speak the protocol is cut off.
+func TestHostilePeers(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	liar, victim := keys.Generate(), keys.Generate()
+	a := newHub(t, bootstrap, anybody, nil)
+	eventually(t, "the hub can be dialled", func() bool {
+		node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
+		c, err := node.Dial(hyperswarmtest.Context(t), a.key(), hyperdht.DialOptions{})
+		if err == nil {
+			c.Destroy()
+		}
+		return err == nil
+	})
+	state := func(p *keys.Pair, id string, seq uint64, age time.Duration) []byte {
+		card := agent.Card{ID: id, Name: "x", Version: "1", Tier: agent.L3, Capabilities: []agent.Capability{}}
+		now := time.Now().Add(-age)
+		data, err := signedcard.Sign(p, signedcard.Statement{Sequence: seq, IssuedAt: now, ExpiresAt: now.Add(30 * time.Second), Card: card})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	mine := signedcard.ID("mine", liar.Public())
+	good, stolen := state(liar, mine, 10, 0), state(victim, signedcard.ID("stolen", victim.Public()), 1, 0)
+	forged := append([]byte(nil), good...)
+	forged[len(forged)-10] ^= 1
+	flood := make([][]byte, 3000)
+	for i := range flood {
+		flood[i] = []byte(`{"signature":"","statement":{}}`)
+	}
+	c := peer(t, bootstrap, liar, a.key())
+	say(t, c, []byte(swarmcards.Greeting), []byte("{"), nil, []byte("."), forged, stolen, state(liar, signedcard.ID("late", liar.Public()), 1, time.Hour), good)
+	eventually(t, "the good one is believed", func() bool { return a.knows(mine) })
+	if n := len(a.Remote()); n != 1 {
+		t.Errorf("%d agents are known", n)
+	}
+	withdrawal, err := signedcard.Sign(liar, signedcard.Statement{Sequence: 5, IssuedAt: time.Now(), ExpiresAt: time.Now().Add(time.Second), Withdrawn: mine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	say(t, c, withdrawal) // of an earlier time
+	say(t, c, flood...)
+	after := a.register(t, "after", "work")
+	for {
+		m, err := c.ReadMessage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := signedcard.Open(m, nil); err == nil && s.AgentID() == after.ID {
+			break // the hub goes on
+		}
+	}
+	if !a.knows(mine) {
+		t.Error("an old withdrawal counts")
+	}
+
+	for name, m := range map[string][]byte{"another protocol": []byte("GET / HTTP/1.1"), "too large": make([]byte, signedcard.MaxSize+1)} {
+		c := peer(t, bootstrap, keys.Generate(), a.key())
+		if name == "too large" {
+			say(t, c, []byte(swarmcards.Greeting))
+		}
+		say(t, c, m)
+		for {
+			if _, err := c.ReadMessage(); err != nil {
+				break
+			}
+		}
+	}
+}
+
+// A stranger gets no answer in the handshake, also one that knows the topic.
+func TestStrangersAreNotLetIn(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	a := newHub(t, bootstrap, nobody, func(s *swarmcards.Source) { s.Network = "secret" })
+	a.register(t, "worker", "work")
+	s := newSwarm(t, bootstrap, keys.Generate(), anybody)
+	topic, err := s.Join(swarmcards.Topic("secret", ""), swarm.Client|swarm.Server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := topic.Flushed(hyperswarmtest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
+	if _, err := node.Dial(hyperswarmtest.Context(t), a.key(), hyperdht.DialOptions{}); err == nil {
+		t.Error("a stranger was let in")
+	}
+	if len(a.swarm.Connected()) != 0 || len(s.Connected()) != 0 {
+		t.Error("a stranger is connected")
+	}
+}
