@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"sync"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/transport"
@@ -30,6 +29,9 @@ type ListenOptions struct {
 	// Relays are hubs, by their keys, through which peers may come that have no
 	// direct path; see package relay.
 	Relays []keys.PublicKey
+	// Background lets Listen return before the key is announced, and with nobody to
+	// announce it to: that is tried until it is done.
+	Background bool
 	// Logger gets what nobody else learns of; nil discards it.
 	Logger *slog.Logger
 }
@@ -37,18 +39,15 @@ type ListenOptions struct {
 const backlog = 64
 
 type listener struct {
+	*sealed.Backlog
 	l      *hyperdht.Listener
 	relays []*relay.Listener
 	codec  transport.Codec
 	log    *slog.Logger
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	queue  chan *sealed.Conn
 }
 
 // Listen takes connections for a key. It blocks until peers can find the key, or
-// ctx ends.
+// ctx ends, unless it is to do that in the background.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	allow := o.Allow
 	if allow == nil {
@@ -61,19 +60,20 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "nobody can be let in through the DHT", Err: err}
 	}
-	if err := inner.WaitAnnounced(ctx); err != nil {
-		_ = inner.Close() // it always succeeds
-		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "the key cannot be announced", Err: err}
+	if !o.Background {
+		if err := inner.WaitAnnounced(ctx); err != nil {
+			_ = inner.Close() // it always succeeds
+			return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "the key cannot be announced", Err: err}
+		}
 	}
-	l := &listener{l: inner, codec: o.Codec, log: o.Logger, queue: make(chan *sealed.Conn, backlog)}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.wg.Go(func() { l.run(inner) })
+	l := &listener{Backlog: sealed.NewBacklog(backlog), l: inner, codec: o.Codec, log: o.Logger}
+	l.Go(func() { l.run(inner) })
 	for _, key := range o.Relays {
 		r := relay.Listen(o.Node, key, relay.ListenOptions{
 			Pair: o.Pair, Access: allow, Stream: secretstream.Options{MaxMessage: o.Codec.MaxMessage()}, Logger: o.Logger,
 		})
 		l.relays = append(l.relays, r)
-		l.wg.Go(func() { l.run(r) })
+		l.Go(func() { l.run(r) })
 	}
 	return l, nil
 }
@@ -87,42 +87,25 @@ type source interface {
 // that it is there, and no recording.
 func (l *listener) run(from source) {
 	for {
-		s, err := from.Accept(l.ctx)
+		s, err := from.Accept(l.Context())
 		if err != nil {
-			l.cancel()
+			l.End()
 			return
 		}
-		l.wg.Go(func() { l.greet(s) })
+		if !l.Go(func() { l.greet(s) }) {
+			s.Destroy()
+		}
 	}
 }
 
 func (l *listener) greet(s *secretstream.Conn) {
-	c, err := sealed.Greet(l.ctx, s, &l.codec)
-	if err != nil {
-		if l.ctx.Err() == nil {
-			l.log.Info("a peer was not accepted", "peer", s.RemoteKey(), "error", err)
-		}
+	c, err := sealed.Greet(l.Context(), s, &l.codec)
+	if err == nil {
+		l.Put(c)
 		return
 	}
-	select {
-	case l.queue <- c:
-	case <-l.ctx.Done():
-		c.Abort()
-	}
-}
-
-// Accept implements [transport.Listener].
-func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
-	if l.ctx.Err() != nil {
-		return nil, transport.ErrClosed("the listener", nil)
-	}
-	select {
-	case c := <-l.queue:
-		return c, nil
-	case <-l.ctx.Done():
-		return nil, transport.ErrClosed("the listener", nil)
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if l.Context().Err() == nil {
+		l.log.Info("a peer was not accepted", "peer", s.RemoteKey(), "error", err)
 	}
 }
 
@@ -133,18 +116,11 @@ func (l *listener) Endpoint() agent.Endpoint {
 
 // Close implements [transport.Listener].
 func (l *listener) Close() error {
-	l.cancel()
+	l.End()
 	err := l.l.Close()
 	for _, r := range l.relays {
 		err = errors.Join(err, r.Close())
 	}
-	l.wg.Wait()
-	for {
-		select {
-		case c := <-l.queue: // never accepted
-			c.Abort()
-		default:
-			return err
-		}
-	}
+	l.Backlog.Close()
+	return err
 }

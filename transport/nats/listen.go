@@ -36,18 +36,12 @@ const (
 )
 
 type listener struct {
-	o      ListenOptions
-	sub    *nats.Subscription
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	slots  chan struct{}
-	queue  chan *sealed.Conn
-
-	once sync.Once
-	mu   sync.Mutex
-	seen [2]map[[handshake.EphemeralSize]byte]bool // recordings of handshakes are not answered again
-	over bool
+	*sealed.Backlog
+	o     ListenOptions
+	sub   *nats.Subscription
+	slots chan struct{}
+	seen  [2]map[[handshake.EphemeralSize]byte]bool // recordings of handshakes are not answered again
+	once  sync.Once
 }
 
 // Listen takes connections at the subject of its key. It blocks until the server has
@@ -63,9 +57,8 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	l := &listener{o: o, slots: make(chan struct{}, maxGreeting), queue: make(chan *sealed.Conn, backlog)}
+	l := &listener{Backlog: sealed.NewBacklog(backlog), o: o, slots: make(chan struct{}, maxGreeting)}
 	l.seen[0] = make(map[[handshake.EphemeralSize]byte]bool)
-	l.ctx, l.cancel = context.WithCancel(context.Background())
 	var err error
 	if l.sub, err = o.Conn.Subscribe(l.Endpoint().Address, l.knocked); err != nil {
 		return nil, unreachable(err)
@@ -105,14 +98,9 @@ func (l *listener) knocked(m *nats.Msg) {
 		l.o.Logger.Warn("a peer was not let in: too many handshakes are under way", "peer", remote)
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.over {
-		return
-	}
-	l.wg.Go(func() {
+	l.Go(func() { // or not at all: then no more slots are wanted
 		defer func() { <-l.slots }()
-		if err := l.greet(r, string(own)); err != nil && l.ctx.Err() == nil {
+		if err := l.greet(r, string(own)); err != nil && l.Context().Err() == nil {
 			l.o.Logger.Info("a peer was not accepted", "peer", remote, "error", err)
 		}
 	})
@@ -155,31 +143,12 @@ func (l *listener) greet(r *handshake.Responder, peer string) error {
 		s.Destroy()
 		return err
 	}
-	c, err := sealed.Greet(l.ctx, secret, &l.o.Codec)
+	c, err := sealed.Greet(l.Context(), secret, &l.o.Codec)
 	if err != nil {
 		return err
 	}
-	select {
-	case l.queue <- c:
-	case <-l.ctx.Done():
-		c.Abort()
-	}
+	l.Put(c)
 	return nil
-}
-
-// Accept implements [transport.Listener].
-func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
-	if l.ctx.Err() != nil {
-		return nil, transport.ErrClosed("the listener", nil)
-	}
-	select {
-	case c := <-l.queue:
-		return c, nil
-	case <-l.ctx.Done():
-		return nil, transport.ErrClosed("the listener", nil)
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // Endpoint implements [transport.Listener].
@@ -190,20 +159,10 @@ func (l *listener) Endpoint() agent.Endpoint {
 // Close implements [transport.Listener].
 func (l *listener) Close() error {
 	l.once.Do(func() {
-		l.cancel()
+		l.End()
 		_ = l.sub.Unsubscribe() // only fails when the connection to NATS is closed
 		_ = l.o.Conn.FlushTimeout(flushTime)
-		l.mu.Lock()
-		l.over = true
-		l.mu.Unlock()
 	})
-	l.wg.Wait()
-	for {
-		select {
-		case c := <-l.queue: // never accepted
-			c.Abort()
-		default:
-			return nil
-		}
-	}
+	l.Backlog.Close()
+	return nil
 }

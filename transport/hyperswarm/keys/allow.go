@@ -31,7 +31,7 @@ type Entry struct {
 type AllowList struct {
 	path string
 
-	change sync.Mutex // held while the file is written
+	change  sync.Mutex // held while the file is written
 	mu      sync.RWMutex
 	entries map[PublicKey]Entry
 }
