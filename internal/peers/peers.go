@@ -121,7 +121,7 @@ func Open(ctx context.Context, o Options) (*Network, error) {
 		return nil, err
 	}
 	cards := &natscards.Source{
-		Conn: o.NATS, Prefix: o.Prefix, Author: signedcard.NewAuthor(pair, cardLife), Trusted: allow.Allowed, Logger: o.Logger,
+		Conn: o.NATS, Prefix: o.Prefix, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(pair, cardLife), Trusted: allow.Allowed, Logger: o.Logger},
 	}
 	n.node, err = node.Open(node.Options{
 		Hub: o.Hub, Version: o.Version, PeerTier: o.PeerTier, CrossSandbox: o.CrossSandbox, Audit: o.Audit, Logger: o.Logger,
