@@ -1,0 +1,114 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"cmp"
+	"compress/gzip"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// file is one of an archive.
+type file struct {
+	name    string // in the archive
+	path    string
+	program bool
+}
+
+// list returns what an archive has: programs from one directory, documents from
+// another, all below the directory top, in order of their names.
+func list(top, programs, documents string) ([]file, error) {
+	var files []file
+	for _, dir := range []string{programs, documents} {
+		err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			rel, err := filepath.Rel(dir, p)
+			files = append(files, file{name: path.Join(top, filepath.ToSlash(rel)), path: p, program: dir == programs})
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
+	return files, nil
+}
+
+func (f file) mode() int64 {
+	if f.program {
+		return 0o755
+	}
+	return 0o644
+}
+
+// packTar writes files as a compressed tar archive. Nothing in it tells where and
+// when it was written.
+func packTar(w io.Writer, files []file, at time.Time) error {
+	zw, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	tw := tar.NewWriter(zw)
+	for _, f := range files {
+		info, err := os.Stat(f.path)
+		if err != nil {
+			return err
+		}
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Size: info.Size(), Mode: f.mode(), ModTime: at, Format: tar.FormatPAX}
+		if err := tw.WriteHeader(h); err != nil {
+			return err
+		}
+		if err := copyFrom(tw, f.path); err != nil {
+			return err
+		}
+	}
+	return errors.Join(tw.Close(), zw.Close())
+}
+
+// packZip writes files as a zip archive, as packTar does.
+func packZip(w io.Writer, files []file, at time.Time) error {
+	zw := zip.NewWriter(w)
+	for _, f := range files {
+		h := &zip.FileHeader{Name: f.name, Method: zip.Deflate, Modified: at}
+		h.SetMode(fs.FileMode(f.mode()))
+		part, err := zw.CreateHeader(h)
+		if err != nil {
+			return err
+		}
+		if err := copyFrom(part, f.path); err != nil {
+			return err
+		}
+	}
+	return zw.Close()
+}
+
+func copyFrom(w io.Writer, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(w, f)
+	return err
+}
+
+// sum appends a line of SHA256SUMS, as sha256sum -c reads it.
+func sum(w io.Writer, dir, name string) error {
+	h := sha256.New()
+	if err := copyFrom(h, filepath.Join(dir, name)); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%x  %s\n", h.Sum(nil), name)
+	return err
+}

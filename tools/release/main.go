@@ -1,0 +1,233 @@
+// Release builds what a release consists of, into dist: an archive with the
+// programs for each platform, the checksums, and the release's part of the
+// changelog.
+//
+//	go run ./tools/release -version 1.2.3
+//
+// The tree must be clean, and the version semantic and in CHANGELOG.md. The same
+// commit gives the same bytes, whoever builds it where: times in the archives are
+// the commit's. Run `go run ./tools/check` before.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/semver"
+)
+
+// platforms are those that the programs are built for, as GOOS/GOARCH.
+var platforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
+
+func main() {
+	var r release
+	flag.StringVar(&r.version, "version", "", "the version, without a v in front")
+	flag.StringVar(&r.dir, "out", "dist", "the directory, which must not exist yet")
+	only := flag.String("platforms", strings.Join(platforms, ","), "the platforms, separated by commas")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := r.run(ctx, strings.Split(*only, ",")); err != nil {
+		fmt.Fprintf(os.Stderr, "release: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// release is one release that is being built.
+type release struct {
+	version string // 1.2.3
+	dir     string
+	at      time.Time // of the commit
+}
+
+func (r *release) run(ctx context.Context, platforms []string) error {
+	if err := checkVersion(r.version); err != nil {
+		return err
+	}
+	changelog, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		return err
+	}
+	notes, err := notesOf(string(changelog), r.version)
+	if err != nil {
+		return err
+	}
+	if r.at, err = commitTime(ctx); err != nil {
+		return err
+	}
+	if err := os.Mkdir(r.dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, "NOTES.md"), []byte(notes), 0o644); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "parley-release-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if err := r.documents(ctx, work); err != nil {
+		return err
+	}
+	var sums bytes.Buffer
+	for _, platform := range platforms {
+		fmt.Println(platform)
+		name, err := r.archive(ctx, work, platform)
+		if err != nil {
+			return fmt.Errorf("%s: %w", platform, err)
+		}
+		if err := sum(&sums, r.dir, name); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(r.dir, "SHA256SUMS"), sums.Bytes(), 0o644)
+}
+
+func checkVersion(v string) error {
+	if !semver.IsValid("v"+v) || semver.Build("v"+v) != "" || semver.Canonical("v"+v) != "v"+v {
+		return fmt.Errorf("%q is no semantic version of three numbers, such as 1.2.3 or 1.2.3-beta.1", v)
+	}
+	return nil
+}
+
+// notesOf returns a version's part of the changelog.
+func notesOf(changelog, version string) (string, error) {
+	_, rest, found := strings.Cut("\n"+changelog, "\n## "+version+" ")
+	if !found {
+		return "", fmt.Errorf("CHANGELOG.md has no part %q", "## "+version+" - YYYY-MM-DD")
+	}
+	_, part, _ := strings.Cut(rest, "\n") // the date
+	part, _, _ = strings.Cut(part, "\n## ")
+	if part = strings.TrimSpace(part); part == "" {
+		return "", fmt.Errorf("CHANGELOG.md says nothing of %s", version)
+	}
+	return part + "\n", nil
+}
+
+// commitTime returns the time of the commit, if the tree is what is committed.
+func commitTime(ctx context.Context) (time.Time, error) {
+	changed, err := output(ctx, nil, "git", "status", "--porcelain")
+	if err != nil {
+		return time.Time{}, err
+	}
+	if len(changed) > 0 {
+		return time.Time{}, fmt.Errorf("the tree is not what is committed:\n%s", changed)
+	}
+	out, err := output(ctx, nil, "git", "log", "-1", "--format=%ct")
+	if err != nil {
+		return time.Time{}, err
+	}
+	seconds, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	return time.Unix(seconds, 0).UTC(), err
+}
+
+// documents puts into work what stands beside the programs on every platform:
+// texts, manual pages, completions of the shells. The programs of this machine
+// write the latter two, and must say that they are this version.
+func (r *release) documents(ctx context.Context, work string) error {
+	here := filepath.Join(work, "here")
+	if err := r.build(ctx, here, runtime.GOOS+"/"+runtime.GOARCH); err != nil {
+		return err
+	}
+	parley := filepath.Join(here, executable("parley", runtime.GOOS))
+	out, err := output(ctx, nil, parley, "version", "--format", "json")
+	if err != nil {
+		return err
+	}
+	var said struct{ Version string }
+	if err := json.Unmarshal(out, &said); err != nil || said.Version != r.version {
+		return errors.Join(fmt.Errorf("the program calls itself version %q", said.Version), err)
+	}
+	docs := filepath.Join(work, "docs")
+	if err := os.MkdirAll(filepath.Join(docs, "completions"), 0o755); err != nil {
+		return err
+	}
+	for _, program := range []string{"parley", "a2a-hub"} {
+		path := filepath.Join(here, executable(program, runtime.GOOS))
+		if _, err := output(ctx, nil, path, "man", filepath.Join(docs, "man")); err != nil {
+			return err
+		}
+		for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+			script, err := output(ctx, nil, path, "completion", shell)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(docs, "completions", program+"."+shell), script, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range []string{"README.md", "CHANGELOG.md", "LICENSE", "NOTICE"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(docs, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// archive builds the programs for a platform and packs them with the documents.
+func (r *release) archive(ctx context.Context, work, platform string) (name string, err error) {
+	system, arch, _ := strings.Cut(platform, "/")
+	bin := filepath.Join(work, system+"-"+arch)
+	if err := r.build(ctx, bin, platform); err != nil {
+		return "", err
+	}
+	top := fmt.Sprintf("parley_%s_%s_%s", r.version, system, arch)
+	files, err := list(top, bin, filepath.Join(work, "docs"))
+	if err != nil {
+		return "", err
+	}
+	name, pack := top+".tar.gz", packTar
+	if system == "windows" {
+		name, pack = top+".zip", packZip
+	}
+	f, err := os.Create(filepath.Join(r.dir, name))
+	if err != nil {
+		return "", err
+	}
+	return name, errors.Join(pack(f, files, r.at), f.Close())
+}
+
+// build builds the programs of cmd into dir.
+func (r *release) build(ctx context.Context, dir, platform string) error {
+	system, arch, _ := strings.Cut(platform, "/")
+	_, err := output(ctx, []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}, "go", "build", "-trimpath",
+		"-ldflags", "-s -w -X github.com/parleyhub/parley/internal/version.release="+r.version, "-o", dir+string(filepath.Separator), "./cmd/...")
+	return err
+}
+
+func executable(program, system string) string {
+	if system == "windows" {
+		return program + ".exe"
+	}
+	return program
+}
+
+// output runs a program and returns what it prints.
+func output(ctx context.Context, env []string, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, stderr.Bytes())
+	}
+	return out, nil
+}
