@@ -14,6 +14,7 @@ package interop_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -90,7 +91,13 @@ func need(t *testing.T, command string) {
 // own.
 func atStub(t *testing.T, def runner.Definition) runner.Definition {
 	t.Helper()
-	server := httptest.NewServer(&stubmodel.Handler{})
+	return atModel(t, def, &stubmodel.Handler{})
+}
+
+// atModel is atStub with another model.
+func atModel(t *testing.T, def runner.Definition, model http.Handler) runner.Definition {
+	t.Helper()
+	server := httptest.NewServer(model)
 	t.Cleanup(server.Close)
 	home := t.TempDir()
 	set := map[string]string{"HOME": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config")}
