@@ -113,6 +113,7 @@ type Status struct {
 const (
 	MetaTargetAgent = "targetAgent"      // in a message: the agent it is for
 	MetaWorkDir     = "workingDirectory" // in a context's first message for an agent: where it works; below the allowed roots
+	MetaOnce        = "idempotencyKey"   // in a message without a task: a second one with it, to the same agent, gets the first one's task; see OnceID
 	MetaAgent       = "parley.agent"     // in a task: the agent that runs it
 	MetaUsage       = "parley.usage"     // in a task: runner.Usage
 	MetaDenials     = "parley.denied"    // in a task: tools that were refused

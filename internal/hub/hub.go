@@ -138,6 +138,8 @@ type Hub struct {
 	closed  chan struct{} // closed when Close is done
 	onTurn  func(a2a.TaskID)
 
+	once sync.Mutex // between looking for the task of an idempotency key and making it
+
 	onAgents atomic.Pointer[[]func()] // no lock: circuits call it from within theirs
 }
 

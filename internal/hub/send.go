@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/google/uuid"
 )
 
 // Limits of a message, in what they name. The bytes of text are bounded by the
@@ -150,10 +152,13 @@ func (h *Hub) acceptWith(ctx context.Context, req SendRequest, seen func(*task))
 	msg := *req.Message
 	var t *task
 	var err error
-	if msg.TaskID == "" {
-		t, err = h.newTask(req, &msg, seen)
-	} else {
+	switch key, once := msg.Metadata[MetaOnce].(string); {
+	case msg.TaskID != "":
 		t, err = h.continueTask(ctx, req, &msg, seen)
+	case once:
+		t, err = h.onlyTask(ctx, req, &msg, key, seen)
+	default:
+		t, err = h.newTask(req, &msg, a2a.NewTaskID(), seen)
 	}
 	if err != nil {
 		return nil, err
@@ -179,8 +184,47 @@ func (h *Hub) begin() error {
 	return nil
 }
 
+// OnceID returns the id of the task that the message with an idempotency key has
+// begun, or will begin, for an agent. Whoever stores the key before it sends the
+// message can send it again after a crash, or ask whether it has arrived.
+func OnceID(agentID, key string) a2a.TaskID {
+	name := fmt.Appendf(nil, "%d %s %s", len(agentID), agentID, key)
+	return a2a.TaskID(uuid.NewHash(sha256.New(), onceSpace, name, 8).String())
+}
+
+var onceSpace = uuid.MustParse("8a4bd7f6-6c1c-4a0e-9f50-2f6b1d1f7d11")
+
+// onlyTask is newTask for the first message with a key; a later one gets the task
+// as it stands.
+func (h *Hub) onlyTask(ctx context.Context, req SendRequest, msg *a2a.Message, key string, seen func(*task)) (*task, error) {
+	agentID, err := targetAgent(req)
+	if err != nil {
+		return nil, err
+	}
+	id := OnceID(agentID, key)
+	for {
+		h.once.Lock()
+		if _, known := h.index.get(id); !known {
+			t, err := h.newTask(req, msg, id, seen)
+			h.once.Unlock()
+			return t, err
+		}
+		h.once.Unlock()
+		t, err := h.acquire(ctx, id)
+		if _, still := h.index.get(id); err != nil && !still {
+			continue // it has just been refused, or was removed
+		}
+		if err == nil && seen != nil {
+			t.mu.Lock()
+			seen(t)
+			t.mu.Unlock()
+		}
+		return t, err
+	}
+}
+
 // newTask makes a task for a message and queues it.
-func (h *Hub) newTask(req SendRequest, msg *a2a.Message, seen func(*task)) (*task, error) {
+func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen func(*task)) (*task, error) {
 	id, err := targetAgent(req)
 	if err != nil {
 		return nil, err
@@ -201,7 +245,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, seen func(*task)) (*tas
 	if err != nil {
 		return nil, err
 	}
-	msg.TaskID = a2a.NewTaskID()
+	msg.TaskID = taskID
 	now := h.index.stamp()
 	rec := record{Task: &a2a.Task{
 		History:  []*a2a.Message{msg},
@@ -433,6 +477,11 @@ func validateMessage(m *a2a.Message, meta map[string]any) error {
 	if v, given := m.Metadata[MetaWorkDir]; given {
 		if dir, ok := v.(string); !ok || !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) {
 			return invalid("message.metadata."+MetaWorkDir, "message.metadata.%s must be the absolute path of a directory", MetaWorkDir)
+		}
+	}
+	if v, given := m.Metadata[MetaOnce]; given {
+		if key, ok := v.(string); !ok || !validID(key) {
+			return invalid("message.metadata."+MetaOnce, "message.metadata.%s must be 1 to %d printable characters", MetaOnce, maxIDLength)
 		}
 	}
 	size := 0

@@ -1,0 +1,72 @@
+package hub_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hub"
+)
+
+func onceRequest(agent, text string, key any) hub.SendRequest {
+	req := request(agent, text)
+	if req.Message.Metadata == nil {
+		req.Message.Metadata = make(map[string]any)
+	}
+	req.Message.Metadata[hub.MetaOnce] = key
+	return req
+}
+
+func TestAMessageWithAnIdempotencyKeyBeginsOneTask(t *testing.T) {
+	dir := t.TempDir()
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents := func() []hub.Agent {
+		return []hub.Agent{{Definition: definition("echo"), Runner: echo()}, {Definition: definition("other"), Runner: echo()}}
+	}
+	h, err := hub.New(t.Context(), hub.Config{Bus: b, Agents: agents()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			task, err := h.SendAndWait(t.Context(), onceRequest("echo", "hello", "k1"))
+			if err != nil || task.ID != hub.OnceID("echo", "k1") || text(task.Status.Message) != "hello" {
+				t.Errorf("%+v, %v", task, err)
+			}
+		})
+	}
+	all.Wait()
+	sub, err := h.SendAndStream(t.Context(), onceRequest("echo", "hello", "k1"))
+	if err != nil || sub.Task().Status.State != a2a.TaskStateCompleted {
+		t.Fatalf("%v", err)
+	}
+	sub.Close()
+	if err := errors.Join(h.Close(t.Context()), b.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+
+	h = newHub(t, hub.Config{Bus: openBus(t, dir, bus.DurabilityFast)}, map[string]*fakeAgent{"echo": echo(), "other": echo()})
+	for _, req := range []hub.SendRequest{onceRequest("echo", "what", "k1"), onceRequest("echo", "hello", "k2"), onceRequest("other", "hello", "k1")} {
+		if task, err := h.SendAndWait(t.Context(), req); err != nil || text(task.Status.Message) != "hello" {
+			t.Errorf("%+v, %v", task, err)
+		}
+	}
+	page, err := h.Tasks(t.Context(), hub.TaskQuery{})
+	if err != nil || page.Total != 3 {
+		t.Errorf("%d tasks, want 3 (%v)", page.Total, err)
+	}
+	for _, key := range []any{"", 7, strings.Repeat("x", 1000), "a\x00b"} {
+		_, err := h.Send(t.Context(), onceRequest("echo", "hello", key))
+		if he, ok := errors.AsType[*hub.Error](err); !ok || he.Code != hub.CodeInvalid || !strings.Contains(he.Field, hub.MetaOnce) {
+			t.Errorf("key %v: %v", key, err)
+		}
+	}
+}
