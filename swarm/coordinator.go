@@ -146,7 +146,8 @@ func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOp
 	return c
 }
 
-// Create begins a swarm and returns it, recruiting (Req 8.1). Errors are [*Error]s.
+// Create begins a swarm and returns it, recruiting (Req 8.1). Where there is a swarm
+// of Plan.ID it returns that one as it stands. Errors are [*Error]s.
 func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	if err := p.check(); err != nil {
 		return Session{}, err
@@ -154,7 +155,12 @@ func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	if p.MaxAttempts == 0 {
 		p.MaxAttempts = DefaultMaxAttempts
 	}
-	id := uuid.NewString()
+	id := p.ID
+	if id == "" {
+		id = uuid.NewString()
+	} else if s, err := c.Session(ctx, id); CodeOf(err) != CodeNotFound {
+		return s, err
+	}
 	x := new(state)
 	first := event{Created: &created{ID: id, Plan: p, Coordinator: c.id, At: time.Now().UnixMilli()}}
 	if err := x.apply(first); err != nil {
@@ -162,10 +168,16 @@ func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	}
 	l := newLeader(c, id, x)
 	if err := c.add(l); err != nil {
+		if CodeOf(err) == CodeState {
+			return c.Session(ctx, id) // it is being created
+		}
 		return Session{}, err
 	}
 	if err := l.store(ctx, []event{first}); err != nil {
-		c.remove(l)
+		c.drop(l)
+		if errors.Is(err, ErrConflict) {
+			return c.Session(ctx, id) // somebody has just created it
+		}
 		return Session{}, err
 	}
 	s := x.snapshot()
@@ -195,6 +207,12 @@ func (c *Coordinator) remove(l *leader) {
 	if c.leaders[l.id] == l {
 		delete(c.leaders, l.id)
 	}
+}
+
+// drop takes out a leader that never ran.
+func (c *Coordinator) drop(l *leader) {
+	c.remove(l)
+	close(l.done)
 }
 
 // start runs a leader until its swarm has ended, or is another's.
@@ -453,11 +471,11 @@ func (c *Coordinator) takeOver(id string, own bool) (ended bool) {
 	}
 	took := event{Took: &took{Coordinator: c.id}}
 	if err := x.apply(took); err != nil {
-		c.remove(l)
+		c.drop(l)
 		return false
 	}
 	if err := l.store(c.ctx, []event{took}); err != nil {
-		c.remove(l)
+		c.drop(l)
 		if !errors.Is(err, ErrConflict) {
 			c.o.Logger.Warn("a swarm cannot be taken over", "swarm", id, "error", err)
 		}

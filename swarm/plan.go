@@ -2,6 +2,7 @@ package swarm
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,10 @@ const (
 
 // Plan is a task for a swarm.
 type Plan struct {
+	// ID names the swarm; "" lets the coordinator choose. Creating a swarm of an id
+	// that there is already does nothing, so that one who chooses the id can repeat a
+	// creation whose answer was lost. It has 1 to 64 letters, digits, - and _.
+	ID              string `json:"id,omitempty"`
 	TaskDescription string `json:"taskDescription"`
 	// RequiredCapabilities are those that every participant must have.
 	RequiredCapabilities []string `json:"requiredCapabilities"`
@@ -48,10 +53,14 @@ type SubTaskPlan struct {
 	Input json.RawMessage `json:"input,omitempty"`
 }
 
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
 // check returns nil for a plan that can be carried out.
 func (p *Plan) check() error {
 	bad := func(format string, args ...any) error { return errorf(CodeInvalid, "", format, args...) }
 	switch {
+	case p.ID != "" && !idPattern.MatchString(p.ID):
+		return bad("a swarm's id must have 1 to 64 letters, digits, - and _")
 	case !isText(p.TaskDescription):
 		return bad("the task needs a description of at most %d bytes", MaxText)
 	case len(p.SubTasks) > MaxSubTasks:

@@ -208,7 +208,7 @@ func (l *leader) place(ctx context.Context) {
 		switch {
 		case t.Status != TaskPending || l.asking[id]:
 			continue
-		case t.Attempt >= l.x.plan.MaxAttempts:
+		case l.x.exhausted(t):
 			l.escalate(ctx, id)
 		default:
 			l.placeOne(ctx, t, workers)

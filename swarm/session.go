@@ -66,7 +66,7 @@ type SubTask struct {
 	Status               SubTaskStatus   `json:"status"`
 	Result               json.RawMessage `json:"result,omitempty"`
 	Error                string          `json:"error,omitempty"` // of the last attempt that failed
-	// Attempt counts how often an agent was told to begin it.
+	// Attempt counts how often an agent was told to begin it, in all rounds.
 	Attempt int `json:"attempt"`
 }
 
@@ -82,6 +82,7 @@ type state struct {
 	tried   map[string]map[string]bool // agents by sub-task
 	open    int                        // sub-tasks that are not completed
 	left    map[string]bool            // participants that are gone
+	round   map[string]int             // the attempts that a sub-task had when its latest round began
 }
 
 // event is one change of a swarm. Exactly one field is set.
@@ -197,7 +198,8 @@ func (x *state) change(e event) {
 		x.s.Epoch++
 	case e.Again != "":
 		t := x.part(e.Again)
-		t.Attempt, t.Status = 0, TaskPending
+		t.Status = TaskPending
+		x.round[e.Again] = t.Attempt
 		delete(x.tried, e.Again)
 	}
 }
@@ -208,7 +210,7 @@ func (x *state) create(c *created) {
 		ID: c.ID, TaskDescription: c.Plan.TaskDescription, Participants: []string{}, SubTasks: []SubTask{}, Status: Recruiting,
 		SharedState: make(map[string]json.RawMessage), CreatedAt: c.At, Coordinator: c.Coordinator,
 	}
-	x.members, x.left = make(map[string]bool), make(map[string]bool)
+	x.members, x.left, x.round = make(map[string]bool), make(map[string]bool), make(map[string]int)
 	x.held, x.tried = make(map[string]map[string]bool), make(map[string]map[string]bool)
 	var parts []SubTask
 	for _, t := range c.Plan.SubTasks {
@@ -311,6 +313,9 @@ func partValue(t *SubTask) json.RawMessage {
 	}
 	return data
 }
+
+// exhausted reports whether a sub-task has had all attempts of its round.
+func (x *state) exhausted(t *SubTask) bool { return t.Attempt-x.round[t.ID] >= x.plan.MaxAttempts }
 
 // ready reports whether a sub-task's dependencies are done.
 func (x *state) ready(id string) bool { return x.waits[id] == 0 }
