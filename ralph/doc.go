@@ -12,9 +12,9 @@
 //
 // A loop can be stopped or killed at any moment and started again. What it is about
 // to do is in its state file, on disk, before it does it; work that had begun is
-// picked up by the reference that the [Dispatcher] gave, not begun a second time. Only
-// between the beginning of work and the storing of its reference can a crash lead to
-// an item being dispatched twice.
+// picked up by the reference that the [Dispatcher] gave, not begun a second time: the
+// reference is stored before anything begins, and names one piece of work to whoever
+// does it.
 //
 // # Trust
 //

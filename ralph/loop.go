@@ -42,13 +42,16 @@ type Outcome struct {
 
 // Dispatcher has jobs done.
 type Dispatcher interface {
-	// Dispatch has a job done and returns the answer. It calls began once, when the
-	// work has begun, with what finds it again; it goes on only if began returns nil.
-	// It blocks until the work is done or ctx ends; what has begun may then go on.
-	// An error with CodeUnavailable ends the loop; any other one is a failed attempt.
-	Dispatch(ctx context.Context, j Job, began func(ref string) error) (Outcome, error)
-	// Resume waits for work that was begun before, perhaps by another process. The
-	// error has CodeLost if there is no such work any more.
+	// Dispatch has a job done and returns the answer. It calls begins once, before
+	// anything has begun, with a name of its own choice that finds the work again; it
+	// goes on only if begins returns nil. It blocks until the work is done or ctx ends;
+	// what has begun may then go on. An error with CodeUnavailable ends the loop; any
+	// other one is a failed attempt.
+	Dispatch(ctx context.Context, j Job, begins func(ref string) error) (Outcome, error)
+	// Resume waits for the work of a reference, which a process that is gone now
+	// wanted to begin. Where it had not begun, Resume begins it, under the same
+	// reference, so that it is done once whatever was on its way; or it returns an
+	// error with CodeLost, and the job is dispatched anew.
 	Resume(ctx context.Context, j Job, ref string) (Outcome, error)
 }
 

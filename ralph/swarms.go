@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 
+	"github.com/google/uuid"
+
 	"github.com/parleyhub/parley/swarm"
 )
 
@@ -67,7 +69,16 @@ func (s *Swarms) coordinator() (Coordinator, error) {
 }
 
 // Dispatch implements [Dispatcher]. The reference is the swarm's id.
-func (s *Swarms) Dispatch(ctx context.Context, j Job, began func(string) error) (Outcome, error) {
+func (s *Swarms) Dispatch(ctx context.Context, j Job, begins func(string) error) (Outcome, error) {
+	id := uuid.NewString()
+	if err := begins(id); err != nil {
+		return Outcome{}, err
+	}
+	return s.Resume(ctx, j, id)
+}
+
+// Resume implements [Dispatcher]: creating the same swarm again does nothing.
+func (s *Swarms) Resume(ctx context.Context, j Job, id string) (Outcome, error) {
 	c, err := s.coordinator()
 	if err != nil {
 		return Outcome{}, err
@@ -76,23 +87,11 @@ func (s *Swarms) Dispatch(ctx context.Context, j Job, began func(string) error) 
 	if err != nil {
 		return Outcome{}, err
 	}
-	session, err := c.Create(ctx, plan)
-	if err != nil {
+	plan.ID = id
+	if _, err := c.Create(ctx, plan); err != nil {
 		return Outcome{}, swarmError(err)
 	}
-	if err := began(session.ID); err != nil {
-		return Outcome{}, err
-	}
-	return s.wait(ctx, c, session.ID)
-}
-
-// Resume implements [Dispatcher].
-func (s *Swarms) Resume(ctx context.Context, _ Job, ref string) (Outcome, error) {
-	c, err := s.coordinator()
-	if err != nil {
-		return Outcome{}, err
-	}
-	return s.wait(ctx, c, ref)
+	return s.wait(ctx, c, id)
 }
 
 func (s *Swarms) wait(ctx context.Context, c Coordinator, id string) (Outcome, error) {

@@ -40,9 +40,20 @@ type Agent struct {
 	Dir string // that it works in; "" leaves it to the hub
 }
 
-// Dispatch implements [ralph.Dispatcher]. The reference is the task's id.
-func (a *Agent) Dispatch(ctx context.Context, j ralph.Job, began func(string) error) (ralph.Outcome, error) {
-	meta := map[string]any{hub.MetaTargetAgent: a.ID}
+// Dispatch implements [ralph.Dispatcher]. The reference is the idempotency key of
+// the task.
+func (a *Agent) Dispatch(ctx context.Context, j ralph.Job, begins func(string) error) (ralph.Outcome, error) {
+	key := uuid.NewString()
+	if err := begins(key); err != nil {
+		return ralph.Outcome{}, err
+	}
+	return a.Resume(ctx, j, key)
+}
+
+// Resume implements [ralph.Dispatcher]: the hub takes the same message once, however
+// often it comes.
+func (a *Agent) Resume(ctx context.Context, j ralph.Job, key string) (ralph.Outcome, error) {
+	meta := map[string]any{hub.MetaTargetAgent: a.ID, hub.MetaOnce: key}
 	if a.Dir != "" {
 		meta[hub.MetaWorkDir] = a.Dir
 	}
@@ -54,18 +65,6 @@ func (a *Agent) Dispatch(ctx context.Context, j ralph.Job, began func(string) er
 		},
 		Configuration: &dialect.SendConfig{Blocking: &blocking},
 	})
-	if err != nil {
-		return ralph.Outcome{}, away(err)
-	}
-	if err := began(task.ID); err != nil {
-		return ralph.Outcome{}, err
-	}
-	return a.wait(ctx, task)
-}
-
-// Resume implements [ralph.Dispatcher].
-func (a *Agent) Resume(ctx context.Context, _ ralph.Job, ref string) (ralph.Outcome, error) {
-	task, err := a.Hub.Task(ctx, ref)
 	if err != nil {
 		return ralph.Outcome{}, away(err)
 	}
@@ -114,23 +113,24 @@ type Swarm struct {
 }
 
 // Dispatch implements [ralph.Dispatcher]. The reference is the swarm's id.
-func (s *Swarm) Dispatch(ctx context.Context, j ralph.Job, began func(string) error) (ralph.Outcome, error) {
-	session, err := s.Hub.CreateSwarm(ctx, swarm.Plan{
-		TaskDescription: j.Prompt(), RequiredCapabilities: append([]string{}, j.Item.Capabilities...), Agents: s.Agents,
+func (s *Swarm) Dispatch(ctx context.Context, j ralph.Job, begins func(string) error) (ralph.Outcome, error) {
+	id := uuid.NewString()
+	if err := begins(id); err != nil {
+		return ralph.Outcome{}, err
+	}
+	return s.Resume(ctx, j, id)
+}
+
+// Resume implements [ralph.Dispatcher]: creating the same swarm again does nothing.
+func (s *Swarm) Resume(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
+	_, err := s.Hub.CreateSwarm(ctx, swarm.Plan{
+		ID: id, TaskDescription: j.Prompt(), RequiredCapabilities: append([]string{}, j.Item.Capabilities...), Agents: s.Agents,
 		SubTasks: []swarm.SubTaskPlan{{ID: "item", Description: j.Prompt()}},
 	})
 	if err != nil {
 		return ralph.Outcome{}, away(err)
 	}
-	if err := began(session.ID); err != nil {
-		return ralph.Outcome{}, err
-	}
-	return s.wait(ctx, session.ID)
-}
-
-// Resume implements [ralph.Dispatcher].
-func (s *Swarm) Resume(ctx context.Context, _ ralph.Job, ref string) (ralph.Outcome, error) {
-	return s.wait(ctx, ref)
+	return s.wait(ctx, id)
 }
 
 func (s *Swarm) wait(ctx context.Context, id string) (ralph.Outcome, error) {

@@ -4,6 +4,8 @@ package loop_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/loop"
 	"github.com/parleyhub/parley/ralph"
@@ -48,11 +51,14 @@ func TestACheckPassesByItsExitCodeAndItsOutputIsBounded(t *testing.T) {
 type standIn struct {
 	loop.Hub
 	states []dialect.TaskState // of the task, one a look; the last for ever
+	keys   []any               // of the messages that came
+	plans  []string            // ids of the swarms that were wanted
 	swarms []swarm.Session
 	err    error
 }
 
-func (h *standIn) Send(context.Context, dialect.SendParams) (*dialect.Task, error) {
+func (h *standIn) Send(_ context.Context, p dialect.SendParams) (*dialect.Task, error) {
+	h.keys = append(h.keys, p.Message.Metadata[hub.MetaOnce])
 	return h.Task(context.Background(), "t1")
 }
 
@@ -68,8 +74,9 @@ func (h *standIn) Task(context.Context, string) (*dialect.Task, error) {
 	return &dialect.Task{ID: "t1", Status: dialect.TaskStatus{State: state, Message: &dialect.Message{Parts: []dialect.Part{{Text: &text}}}}}, nil
 }
 
-func (h *standIn) CreateSwarm(context.Context, swarm.Plan) (*swarm.Session, error) {
-	return &swarm.Session{ID: "s1"}, h.err
+func (h *standIn) CreateSwarm(_ context.Context, p swarm.Plan) (*swarm.Session, error) {
+	h.plans = append(h.plans, p.ID)
+	return &swarm.Session{ID: p.ID}, h.err
 }
 
 func (h *standIn) AwaitSwarm(context.Context, string, uint64) (*swarm.Session, error) {
@@ -80,10 +87,16 @@ func (h *standIn) AwaitSwarm(context.Context, string, uint64) (*swarm.Session, e
 
 func TestAnAgentsTaskIsAwaited(t *testing.T) {
 	for state, part := range map[dialect.TaskState]string{dialect.StateCompleted: "", dialect.StateFailed: "failed: said", dialect.StateInputRequired: "input-required"} {
-		a := &loop.Agent{Hub: &standIn{states: []dialect.TaskState{dialect.StateWorking, state}}, ID: "codex"}
+		h := &standIn{states: []dialect.TaskState{dialect.StateWorking, state}}
+		a := &loop.Agent{Hub: h, ID: "codex"}
 		ref := ""
-		out, err := a.Dispatch(t.Context(), ralph.Job{}, func(r string) error { ref = r; return nil })
-		if ref != "t1" || (part == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), part) || err == nil && out.Text != "said" {
+		out, err := a.Dispatch(t.Context(), ralph.Job{}, func(r string) error {
+			if ref = r; len(h.keys) > 0 {
+				t.Error("it was sent before its reference was stored")
+			}
+			return nil
+		})
+		if ref == "" || !slices.Equal(h.keys, []any{ref}) || (part == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), part) || err == nil && out.Text != "said" {
 			t.Errorf("%s: %q, %+v, %v", state, ref, out, err)
 		}
 	}
@@ -100,12 +113,21 @@ func TestAnAgentsTaskIsAwaited(t *testing.T) {
 }
 
 func TestASwarmIsAwaited(t *testing.T) {
-	s := &loop.Swarm{Hub: &standIn{swarms: []swarm.Session{{Status: swarm.Active}, {Status: swarm.Completed, Outcome: []byte(`{"item":1}`)}, {Status: swarm.Failed, Error: "why"}}}}
-	out, err := s.Dispatch(t.Context(), ralph.Job{}, func(string) error { return nil })
+	h := &standIn{swarms: []swarm.Session{{Status: swarm.Active}, {Status: swarm.Completed, Outcome: []byte(`{"item":1}`)}, {Status: swarm.Failed, Error: "why"}}}
+	s := &loop.Swarm{Hub: h}
+	ref := ""
+	out, err := s.Dispatch(t.Context(), ralph.Job{}, func(r string) error { ref = r; return nil })
 	if err != nil || out.Text != `{"item":1}` {
 		t.Errorf("%+v, %v", out, err)
 	}
-	if _, err := s.Resume(t.Context(), ralph.Job{}, "s1"); err == nil || !strings.Contains(err.Error(), "why") {
+	if _, err := s.Resume(t.Context(), ralph.Job{}, ref); err == nil || !strings.Contains(err.Error(), "why") {
 		t.Error(err)
+	}
+	if ref == "" || !slices.Equal(h.plans, []string{ref, ref}) {
+		t.Errorf("the reference is %q, the swarms %q", ref, h.plans)
+	}
+	refused := errors.New("no space left")
+	if _, err := s.Dispatch(t.Context(), ralph.Job{}, func(string) error { return refused }); !errors.Is(err, refused) || len(h.plans) != 2 {
+		t.Errorf("%v; it went on without a stored reference: %q", err, h.plans)
 	}
 }
