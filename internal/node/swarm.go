@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -104,7 +106,7 @@ func (d *desk) joinSwarms() error {
 		return err
 	}
 	parallel := 1
-	if info, err := d.n.hub.Agent(d.id); err == nil { // else it is being removed
+	if info, err := d.n.hub.Agent(d.agent); err == nil { // else it is being removed
 		parallel = info.Definition.Limits.Concurrency
 	}
 	d.member = member{n: neg, p: swarm.NewParticipant(r, neg, d.work, swarm.ParticipantOptions{Accept: d.joins, Parallel: parallel})}
@@ -129,7 +131,7 @@ func (d *desk) joins(p negotiation.Proposal) (bool, negotiation.Reason) {
 	if err := d.n.mayAnswer(d.id, proposer); err != nil {
 		return false, negotiation.Declined
 	}
-	info, err := d.n.hub.Agent(d.id)
+	info, err := d.n.hub.Agent(d.agent)
 	if err != nil || info.Health.Status == hub.Unhealthy {
 		return false, "unhealthy"
 	}
@@ -155,10 +157,14 @@ const cancelPatience = 10 * time.Second
 // work is the agent's [swarm.Worker]: it runs a task on the hub, in a conversation
 // of its own.
 func (d *desk) work(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
+	if task, ok := d.did(ctx, j); ok {
+		return report(task)
+	}
 	about := map[string]any{"swarm": map[string]any{"id": j.SwarmID, "subTask": j.SubTaskID, "attempt": j.Attempt}}
 	m := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(prompt(j)))
-	m.Metadata = about
-	pending, err := d.n.hub.Start(ctx, hub.SendRequest{AgentID: d.id, Message: m, Metadata: about})
+	m.Metadata = maps.Clone(about)
+	m.Metadata[hub.MetaOnce] = attemptKey(j, j.Attempt)
+	pending, err := d.n.hub.Start(ctx, hub.SendRequest{AgentID: d.agent, Message: m, Metadata: about})
 	if err != nil {
 		return nil, errors.New(failureFrom(err).Message)
 	}
@@ -169,13 +175,38 @@ func (d *desk) work(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
 	}
 	switch state := task.Status.State; {
 	case state == a2a.TaskStateCompleted:
-		r := resultOf(task)
-		return json.Marshal(done{Text: r.Text, Data: r.Data, Truncated: r.Truncated, TaskID: r.TaskID})
+		return report(task)
 	case hub.Interrupted(state): // nobody is there to answer
 		d.abandon(ctx, task.ID)
 		return nil, fmt.Errorf("it is %s, which nobody answers in a swarm: %s", stateName(state), cut(resultOf(task).Text, 4096))
 	}
 	return nil, errors.New(cut(failureOf(task).Message, 4096))
+}
+
+func report(task *a2a.Task) (json.RawMessage, error) {
+	r := resultOf(task)
+	return json.Marshal(done{Text: r.Text, Data: r.Data, Truncated: r.Truncated, TaskID: r.TaskID})
+}
+
+// lookedAt is how many former attempts are looked at.
+const lookedAt = 10
+
+// did returns the task of a former attempt that this agent ended well. The hub was
+// killed before the coordinator had heard of it.
+func (d *desk) did(ctx context.Context, j swarm.Job) (*a2a.Task, bool) {
+	for n := j.Attempt - 1; n > max(0, j.Attempt-1-lookedAt); n-- {
+		task, err := d.n.hub.Task(ctx, hub.OnceID(d.agent, attemptKey(j, n)), nil)
+		if err == nil && task.Status.State == a2a.TaskStateCompleted {
+			return task, true
+		}
+	}
+	return nil, false
+}
+
+// attemptKey names an attempt at a sub-task, for all times.
+func attemptKey(j swarm.Job, attempt int) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %s %d", len(j.SwarmID), j.SwarmID, len(j.SubTaskID), j.SubTaskID, attempt))
+	return "swarm-" + hex.EncodeToString(sum[:16])
 }
 
 // abandon ends a task that is no longer wanted.

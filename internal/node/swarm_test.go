@@ -1,6 +1,8 @@
 package node_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -122,5 +124,53 @@ func TestNegotiatorsUnderstandTheHubsAgents(t *testing.T) {
 		if want == negotiation.Rejected && got.RejectionReason != negotiation.MissingCapability {
 			t.Errorf("reason %q", got.RejectionReason)
 		}
+	}
+}
+
+// deaf is a journal that hears of no result until its coordinator has ended.
+type deaf struct {
+	swarm.Journal
+	told chan struct{} // gets one for each result
+}
+
+func (j *deaf) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
+	if bytes.Contains(data, []byte(`"ended"`)) {
+		j.told <- struct{}{}
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return j.Journal.Append(ctx, id, after, data)
+}
+
+// A hub that was killed after an agent had done a part, and before the coordinator
+// had stored that, does not have the part done again.
+func TestAPartThatWasDoneBeforeTheHubWasKilledIsNotDoneAgain(t *testing.T) {
+	journal, mars := new(swarm.MemoryJournal), newActor()
+	first := &deaf{Journal: journal, told: make(chan struct{}, 8)}
+	r := newRig(t, node.Options{Swarms: &node.SwarmOptions{Journal: first, Hub: "test"}}, hub.Config{Agents: []hub.Agent{{Definition: definition("mars", nil), Runner: mars}}})
+	s, err := r.node.Swarms().Create(t.Context(), swarm.Plan{TaskDescription: "x", SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: "dig"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-first.told
+	r.node.CloseSwarms()
+	if err := r.node.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := node.Open(node.Options{Hub: r.hub, Version: "9.9", Swarms: &node.SwarmOptions{Journal: journal, Hub: "test"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		again.CloseSwarms()
+		if err := again.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if s, err = again.Swarms().Wait(t.Context(), s.ID); err != nil || s.SubTasks[0].Attempt != 2 || !strings.Contains(string(s.Outcome), "did dig") {
+		t.Fatalf("%v, %+v", err, s)
+	}
+	if n := len(mars.turns); n != 1 {
+		t.Errorf("it was done %d times", n)
 	}
 }
