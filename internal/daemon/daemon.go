@@ -55,6 +55,10 @@ type Options struct {
 	// KeepLock leaves the lock of the data directory to the end of the process:
 	// who waits for it then waits for the process too.
 	KeepLock bool
+	// SwarmTakeover is how long a swarm's coordinator may be silent before another hub
+	// on the same NATS server takes its place; 0 means the default. All hubs on the
+	// server have the same.
+	SwarmTakeover time.Duration
 	// Ready is called once the hub serves; nil for nothing. It must not block.
 	Ready func(Info)
 }
@@ -292,7 +296,7 @@ func (d *daemon) openNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name}
+	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name, Takeover: d.opts.SwarmTakeover}
 	n, err := node.Open(opts)
 	if err != nil {
 		return err

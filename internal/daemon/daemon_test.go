@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(beHub) {
 	case "serve":
 		cfg, err := load(os.Args[1], os.Args[2:]...)
-		err = daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test"})
+		err = daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test", SwarmTakeover: 2 * time.Second})
 		if err != nil {
 			os.Exit(1)
 		}
