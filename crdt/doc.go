@@ -62,6 +62,7 @@ type Doc struct {
 	tx        transaction
 	observers observers
 	undo      []*UndoManager
+	successor *Succession // that carries the open transaction over
 	notifying bool
 
 	slab []item

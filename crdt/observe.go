@@ -94,7 +94,7 @@ func (a *Array) Observe(f func(Change)) (cancel func()) { return a.n.doc.observe
 // Observe calls f with what changes in the text.
 func (t *Text) Observe(f func(Change)) (cancel func()) { return t.n.doc.observe(t.n, f) }
 
-func (d *Doc) observed() bool { return len(d.observers.all) > 0 }
+func (d *Doc) observed() bool { return len(d.observers.all) > 0 || d.successor != nil }
 
 func (d *Doc) notify(types []TypeChange, update []byte, local bool, origin any) {
 	if len(d.observers.all)+len(d.observers.updates) == 0 {
@@ -124,7 +124,7 @@ func (d *Doc) notify(types []TypeChange, update []byte, local bool, origin any) 
 // describe says what the open transaction changed, while the content that it
 // deleted is still there.
 func (d *Doc) describe() []TypeChange {
-	if !d.observed() {
+	if len(d.observers.all) == 0 {
 		return nil
 	}
 	touched := make(map[*node][]*item)

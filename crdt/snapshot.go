@@ -17,14 +17,15 @@ func (d *Doc) Snapshot() []byte {
 }
 
 // Digest tells documents apart. The state vector alone would not do: deletes do
-// not move it; and the order of what several put at one place is in neither of the other two.
+// not move it; and the order of what several put at one place is not even in a snapshot.
 type Digest struct {
 	Vector  [32]byte // of the state vector
 	Deletes [32]byte // of the ids that are deleted
 	Order   [32]byte // of the ids in the order of each list and chain; zero if not asked for
+	Content [32]byte // of the snapshot, without what is parked; zero if not asked for
 }
 
-// Digest computes the document's digest; with the order it costs several times more.
+// Digest computes the document's digest; with order and content it costs several times more.
 // What is parked is not part of it.
 func (d *Doc) Digest(order bool) Digest {
 	g := Digest{
@@ -32,7 +33,8 @@ func (d *Doc) Digest(order bool) Digest {
 		Deletes: sha256.Sum256(d.deleted().append(nil)),
 	}
 	if order {
-		g.Order = d.orderDigest()
+		d.Compact()
+		g.Order, g.Content = d.orderDigest(), sha256.Sum256(d.encodeStore(nil))
 	}
 	return g
 }

@@ -262,6 +262,9 @@ func (d *Doc) commit() []byte {
 	}
 	change := d.describe()
 	d.captureUndo()
+	if d.successor != nil {
+		d.successor.capture()
+	}
 	for _, e := range t.journal {
 		e.it.flags &^= flagJournal
 	}

@@ -33,12 +33,6 @@ type removed struct {
 	inside []removed
 }
 
-// movedRange says that units were restored under other ids.
-type movedRange struct {
-	Range
-	to ID
-}
-
 // NewUndo returns a manager for the transactions of this replica whose origin track
 // accepts; nil accepts all. Close it to release what it keeps.
 func (d *Doc) NewUndo(track func(origin any) bool) *UndoManager {
@@ -210,7 +204,7 @@ func (m *UndoManager) restore(r removed) error {
 	if n == nil || n.deleted() {
 		return nil
 	}
-	it, err := m.fresh(n, r)
+	it, err := m.d.copyOf(n, r.item)
 	if err != nil {
 		return err
 	}
@@ -270,30 +264,11 @@ func (m *UndoManager) mayRestore(n *node, r removed) bool {
 	return c.tail.deleted()
 }
 
-// fresh returns a new item with the content of an old one.
-func (m *UndoManager) fresh(n *node, r removed) (*item, error) {
-	if r.item.kind == kindType {
-		it, err := m.d.newType(n, r.item.node.ref)
-		if err == nil {
-			it.node.tag = r.item.node.tag
-		}
-		return it, err
-	}
-	it := m.d.alloc()
-	it.kind, it.length = r.item.kind, r.item.length
-	it.data, it.ends = slices.Clip(r.item.data), r.item.ends
-	if it.ends != nil {
-		it.ends = &ends{base: it.ends.base, at: slices.Clip(it.ends.at)}
-	}
-	it.flags = r.item.flags & flagASCII
-	return it, nil
-}
-
 // fill restores what was in a type.
 func (m *UndoManager) fill(it *item, r removed) error {
 	var last *item
 	for _, o := range r.inside {
-		one, err := m.fresh(it.node, o)
+		one, err := m.d.copyOf(it.node, o.item)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/parleyhub/parley/crdt"
 )
@@ -17,6 +18,7 @@ const (
 	CodeReadOnly Code = "DOCUMENT_READ_ONLY" // the agent must not write to the document
 	CodeRefused  Code = "SESSION_REFUSED"    // others refused what this replica wrote; it must begin anew
 	CodeInvalid  Code = "INVALID_REPLICA"    // a wrong argument
+	CodeLate     Code = "EPOCH_OVER"         // edits were written for an epoch that is over
 )
 
 // Error is what the package returns.
@@ -52,3 +54,5 @@ func codeOf(err error) string {
 	}
 	return string(crdt.CodeOf(err))
 }
+
+func formatUint(v uint64) string { return strconv.FormatUint(v, 10) }

@@ -36,9 +36,10 @@ type link struct {
 	// Of the owner.
 	asked    time.Time // when the state was asked for last
 	again    bool      // it must be asked for once more
+	told     time.Time // when an epoch was told last
 	unlike   int       // digests in a row that were unlike this replica's
 	failures []time.Time
-	parts    [][]byte // of a step2 that is coming
+	parts    [][]byte // of a state that is coming
 	partSize int
 }
 

@@ -27,6 +27,10 @@ const (
 	KindStep2  Kind = "step2"  // answers that
 	KindDigest Kind = "digest" // what the sender has, in short
 	KindRefuse Kind = "refuse" // an update was refused, and its session with it
+
+	KindEpoch   Kind = "epoch"   // the document has a later epoch
+	KindLate    Kind = "late"    // a state of the epoch before, for the keeper
+	KindCarried Kind = "carried" // answers that
 )
 
 // Message travels as the payload of an envelope of type stream-data: the
@@ -48,9 +52,10 @@ type Message struct {
 	Seq     uint64   `json:"seq"`               // of an update in its session, from 1
 	Clients []uint64 `json:"clients,omitempty"` // client ids with structs in the update, ascending
 	Vector  []byte   `json:"sv,omitempty"`      // what the maker knew before the update
-	Part    int      `json:"part,omitempty"`    // of a step2 in several parts, from 0
+	Part    int      `json:"part,omitempty"`    // of a state in several parts, from 0
 	Parts   int      `json:"parts,omitempty"`
-	Sum     string   `json:"sum"` // against corruption, not against forgery
+	Former  uint64   `json:"former,omitempty"` // the epoch that a late state is of
+	Sum     string   `json:"sum"`              // against corruption, not against forgery
 }
 
 // sessionKey is an entry of a vector clock.
@@ -77,6 +82,7 @@ func (m *Message) checksum() string {
 	number(m.Seq)
 	number(uint64(m.Part))
 	number(uint64(m.Parts))
+	number(m.Former)
 	number(uint64(len(m.VectorClock)))
 	for _, key := range slices.Sorted(maps.Keys(m.VectorClock)) {
 		text(key)
@@ -184,5 +190,6 @@ type digest struct {
 	Vector  []byte `json:"vector"`
 	Deletes []byte `json:"deletes"`
 	Order   []byte `json:"order"`
+	Content []byte `json:"content"`
 	Parked  bool   `json:"parked"`
 }

@@ -16,6 +16,7 @@ const (
 	Read  Access = 1 << iota // be told of changes
 	Write                    // make some
 	Relay                    // pass on those of others
+	Keep                     // begin new epochs, which this replica follows
 )
 
 // Options set up a Replica. Agent and State are needed.
@@ -30,6 +31,17 @@ type Options struct {
 	Access func(agent string) Access
 	// Limits of updates; nil for crdt.LiveLimits. Updates are at most 640 KiB here.
 	Limits *crdt.Limits
+	// Keeper has this replica begin a new epoch when the document is worn (see [crdt.Churn]) or copies
+	// of it have diverged. One agent should keep a document, and only it have the right Keep.
+	Keeper bool
+	// Renew is called, in the goroutine that owns the document, when a keeper should begin a new epoch. It must
+	// not block. Nil for [Replica.Compact].
+	Renew func(why string)
+	// Counters are the root counters of which a new epoch keeps the sum in one entry.
+	Counters []string
+	// Former is what [Replica.Succeed] returned for the epoch before; nil for none.
+	Former *Former
+
 	// NoForward keeps updates of others to oneself: in a full mesh all have them
 	// anyhow.
 	NoForward bool
@@ -56,6 +68,13 @@ type Saved struct {
 type Update struct {
 	Message *Message // as it travelled; it must not be changed
 	Local   bool     // made here
+	// Began says that another document has taken the place of the one so far, because of a new epoch or a
+	// repair: handles, observers and undo managers of that are of no more use. The message has no
+	// update; what the document has comes with later ones.
+	Began bool
+	// Left is, if a replica had to follow to an epoch of which the keeper does not know the one
+	// before, the state that was left: edits that had not been sent are only in it.
+	Left []byte
 	// Missed says how many were left out before this one because the handler was slow.
 	Missed int
 }
@@ -79,7 +98,12 @@ type Status struct {
 	Skipped  uint64 `json:"skipped"` // that could not be read
 	Refused  uint64 `json:"refused"` // that must not be applied
 	Syncs    uint64 `json:"syncs"`   // states that were applied
-	// Diverged says that a peer has the same content in another order, which only
-	// a broken or hostile writer brings about: load the document anew.
+	Carried  uint64 `json:"carried"` // late states of the former epoch that were in which something was new
+	Lost     uint64 `json:"lost"`    // times that edits of a former epoch were not taken over
+	Repairs  uint64 `json:"repairs"` // how often the document was read in anew
+	Steps    uint64 `json:"steps"`   // items passed to find the places of others
+	// Diverged says that a peer has the same updates and yet another document, which only a broken
+	// or hostile writer brings about. Where only the order differs it is repaired; otherwise the keeper's new
+	// epoch ends it.
 	Diverged bool `json:"diverged"`
 }

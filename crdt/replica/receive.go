@@ -25,28 +25,35 @@ func (r *Replica) arrived(ctx context.Context, l *link, e *envelope.Envelope) {
 		r.post(ctx, func() { r.skip(l, l.RemoteAgent(), "", err) })
 		return
 	}
-	if m.Epoch != r.epoch {
-		r.post(ctx, func() { r.status.Skipped++ })
-		r.log.Info("a message for another epoch of a document", slog.String("document", r.state), slog.String("source", m.SourceAgentID), slog.Uint64("epoch", m.Epoch))
-		return
-	}
+	handle := r.handler(l, m)
+	r.post(ctx, func() {
+		if r.current(l, m) {
+			handle()
+		}
+	})
+}
+
+// handler reads what a message has, and returns what the owner is to do with it.
+func (r *Replica) handler(l *link, m *Message) func() {
 	switch m.Kind {
 	case KindUpdate:
 		u, err := m.update(r.limits)
-		r.post(ctx, func() { r.update(l, m, u, err) })
+		return func() { r.update(l, m, u, err) }
 	case KindStep1:
 		sv, err := crdt.DecodeStateVector(m.Payload, r.limits.Vector)
-		r.post(ctx, func() { r.answer(l, m, sv, err) })
-	case KindStep2:
-		r.post(ctx, func() { r.part(l, m) })
+		return func() { r.answer(l, m, sv, err) }
+	case KindStep2, KindLate:
+		return func() { r.part(l, m) }
 	case KindDigest:
 		var d digest
 		err := json.Unmarshal(m.Payload, &d)
-		r.post(ctx, func() { r.compare(l, m, &d, err) })
+		return func() { r.compare(l, m, &d, err) }
 	case KindRefuse:
-		r.post(ctx, func() { r.wasRefused(l, m) })
+		return func() { r.wasRefused(l, m) }
+	case KindCarried:
+		return func() { r.carried(l, m) }
 	default: // of a later version
-		r.post(ctx, func() { r.status.Skipped++ })
+		return func() { r.status.Skipped++ }
 	}
 }
 
@@ -179,6 +186,7 @@ func (r *Replica) apply(x *held) bool {
 	for _, c := range m.Clients {
 		r.owners[c] = owner{m.SourceAgentID, key}
 	}
+	r.alarm(m.SourceAgentID, res)
 	r.status.Received++
 	if r.forward {
 		r.spread(m, x.from)
@@ -188,6 +196,19 @@ func (r *Replica) apply(x *held) bool {
 	}
 	r.handlers.tell(Update{Message: m})
 	return true
+}
+
+// alarm says that another has written under this replica's client id.
+func (r *Replica) alarm(source string, res crdt.Result) {
+	if res.ClientTaken {
+		r.emit(telemetry.Security, source, &crdt.Error{Code: crdt.CodeEquivocation, Message: "another has written under this replica's client id; it has a new one"}, "a client id was taken")
+	}
+}
+
+// parked reports whether something waits in the document for what is not here.
+func (r *Replica) parked() bool {
+	p := r.doc.Pending()
+	return p.Structs+p.Ranges > 0 || p.NeedsSync
 }
 
 // refuse tells the maker of an update that it was not applied. None of its session can be
@@ -243,11 +264,33 @@ func (r *Replica) expire(now time.Time) {
 	for _, key := range old {
 		r.hold.drop(key)
 	}
+	stuck := r.stuck(now)
 	for _, l := range r.links {
-		if l.again || len(old) > 0 {
+		if l.again || len(old) > 0 || stuck {
 			r.ask(l, "updates were missed")
 		}
 	}
+}
+
+// maxParkedAge bounds how long structs wait in the document for what is not here. Asked for the
+// state meanwhile, a peer that had it would have told.
+const maxParkedAge = 30 * time.Second
+
+// stuck reports whether something waits in the document. What has waited for too long is dropped;
+// with the state that is asked for it comes again.
+func (r *Replica) stuck(now time.Time) bool {
+	if !r.parked() {
+		r.waiting = time.Time{}
+		return false
+	}
+	if r.waiting.IsZero() {
+		r.waiting = now
+	}
+	if now.Sub(r.waiting) >= maxParkedAge {
+		r.waiting = now
+		r.doc.DropParked()
+	}
+	return true
 }
 
 // answer sends a peer what its state vector lacks, and the vector clock of the same moment.
@@ -259,18 +302,23 @@ func (r *Replica) answer(l *link, m *Message, sv crdt.StateVector, err error) {
 	if r.access(l.RemoteAgent())&Read == 0 {
 		return
 	}
-	state := r.doc.EncodeSince(sv)
+	r.sendState(l, KindStep2, r.doc.EncodeSince(sv), func(m *Message) { m.VectorClock = maps.Clone(r.hold.clock) })
+}
+
+// sendState sends a state, in parts if it is large. What belongs to it as a whole is set in the
+// last part.
+func (r *Replica) sendState(l *link, kind Kind, state []byte, whole func(*Message)) {
 	parts := max(1, (len(state)+maxPayload-1)/maxPayload)
 	if parts > 1 || len(r.hold.clock) > 100 {
 		parts++ // the clock goes in a part of its own
 	}
 	for i := range parts {
 		n := min(len(state), maxPayload)
-		part := r.message(KindStep2, state[:n])
+		part := r.message(kind, state[:n])
 		state = state[n:]
 		part.Part, part.Parts = i, parts
 		if i == parts-1 {
-			part.VectorClock = maps.Clone(r.hold.clock)
+			whole(part)
 		}
 		part.Sum = part.checksum()
 		l.put(part)
@@ -300,6 +348,10 @@ func (r *Replica) part(l *link, m *Message) {
 	}
 	state := bytes.Join(l.parts, nil)
 	l.parts, l.partSize = nil, 0
+	if m.Kind == KindLate {
+		r.applyLate(l, m, state)
+		return
+	}
 	r.applyState(l, m, state)
 }
 
@@ -312,19 +364,11 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 		return
 	}
 	rights := r.access(l.RemoteAgent())
-	sender := crdt.Sender{Whole: true}
-	if rights&Relay == 0 {
-		// What it brings of others is known here or not believed.
-		sender.Writes = func(client uint64) bool {
-			o, taken := r.owners[client]
-			return rights&Write != 0 && (!taken || o.agent == l.RemoteAgent())
-		}
-	}
 	if rights&(Write|Relay) == 0 {
 		return
 	}
 	clients := u.Clients()
-	if err := r.doc.Admit(u, sender); err != nil {
+	if err := r.doc.Admit(u, r.stateSender(l, r.owners)); err != nil {
 		r.status.Refused++
 		r.emit(telemetry.Security, m.SourceAgentID, err, "refused a state")
 		return
@@ -341,8 +385,12 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 		r.emit(telemetry.ErrorEvent, m.SourceAgentID, err, "could not apply a state")
 		return
 	}
+	r.alarm(m.SourceAgentID, res)
 	r.status.Syncs++
 	r.doc.Synced()
+	if res.Parked = r.parked(); res.Parked {
+		r.ask(l, "")
+	}
 	if res.Update != nil {
 		news := *m
 		news.Payload = res.Update
@@ -354,6 +402,19 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 	for _, x := range r.hold.advance(r.believable(l, m, rights)) {
 		r.release(x)
 	}
+}
+
+// stateSender says what is believed of a state that a peer brings: of others only what is known, unless it
+// may speak for them.
+func (r *Replica) stateSender(l *link, owners map[uint64]owner) crdt.Sender {
+	sender := crdt.Sender{Whole: true}
+	if rights := r.access(l.RemoteAgent()); rights&Relay == 0 {
+		sender.Writes = func(client uint64) bool {
+			o, taken := owners[client]
+			return rights&Write != 0 && (!taken || o.agent == l.RemoteAgent())
+		}
+	}
+	return sender
 }
 
 // believable returns the entries of a peer's clock that are taken over: of others only if
@@ -400,13 +461,12 @@ func (r *Replica) sendDigest(l *link) {
 
 // digest returns the digest of the document, computed once for each version.
 func (r *Replica) digest() *digest {
-	p := r.doc.Pending()
 	if r.summary == nil || r.summed != r.version {
 		g := r.doc.Digest(true)
-		r.summary, r.summed = &digest{Vector: g.Vector[:], Deletes: g.Deletes[:], Order: g.Order[:]}, r.version
+		r.summary, r.summed = &digest{Vector: g.Vector[:], Deletes: g.Deletes[:], Order: g.Order[:], Content: g.Content[:]}, r.version
 	}
 	d := *r.summary
-	d.Parked = p.Structs+p.Ranges > 0 || p.NeedsSync
+	d.Parked = r.parked()
 	return &d
 }
 
@@ -421,13 +481,14 @@ func (r *Replica) compare(l *link, m *Message, theirs *digest, err error) {
 	switch {
 	case ours.Parked:
 		r.ask(l, "")
-	case same && !theirs.Parked && !bytes.Equal(ours.Order, theirs.Order):
-		if l.unlike++; l.unlike > 1 && !r.status.Diverged {
-			r.status.Diverged = true
-			r.emit(telemetry.Security, m.SourceAgentID, &crdt.Error{Code: crdt.CodeEquivocation, Message: "the same content is in another order"}, "a document has diverged")
+	case same && !theirs.Parked && (!bytes.Equal(ours.Order, theirs.Order) || !bytes.Equal(ours.Content, theirs.Content)):
+		if l.unlike++; l.unlike > 1 {
+			l.unlike = 0
+			r.diverged(m, bytes.Equal(ours.Content, theirs.Content))
 		}
 	case same:
 		l.unlike = 0
+		r.status.Diverged = r.status.Diverged && theirs.Parked
 	case r.lacks(m.VectorClock):
 		r.ask(l, "")
 	default:
@@ -437,6 +498,19 @@ func (r *Replica) compare(l *link, m *Message, theirs *digest, err error) {
 			r.ask(l, "digests differ")
 		}
 	}
+}
+
+// diverged says that a peer has the same updates and yet another document, and repairs that.
+func (r *Replica) diverged(m *Message, sameContent bool) {
+	if !r.status.Diverged {
+		r.status.Diverged = true
+		what := "the same ids have other content"
+		if sameContent {
+			what = "the same content is in another order"
+		}
+		r.emit(telemetry.Security, m.SourceAgentID, &crdt.Error{Code: crdt.CodeEquivocation, Message: what}, "a document has diverged")
+	}
+	r.repair(sameContent)
 }
 
 // lacks reports whether a clock has updates that were not delivered here.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/parleyhub/parley/crdt"
@@ -20,34 +21,48 @@ import (
 // Replica is one agent's copy of a document, shared with others. Make one with New
 // and Close it in the end. It is safe for concurrent use.
 type Replica struct {
-	agent, state, session string
-	epoch                 uint64
-	limits                crdt.Limits
-	access                func(string) Access
-	forward               bool
-	interval              time.Duration
-	journal               func([]byte)
-	log                   *slog.Logger
-	telemetry             telemetry.Sink
+	agent, state string
+	limits       crdt.Limits
+	counters     []string
+	keeps        bool
+	onRenew      func(why string)
+	access       func(string) Access
+	forward      bool
+	interval     time.Duration
+	journal      func([]byte)
+	log          *slog.Logger
+	telemetry    telemetry.Sink
 
 	mail chan func()
 	ctx  context.Context
 	stop context.CancelFunc
 	done sync.WaitGroup
 
+	epoch atomic.Uint64 // changed by the owner's goroutine only
+
 	// Of the owner's goroutine.
-	doc     *crdt.Doc
-	hold    *holdback
-	sent    map[string]uint64 // the clock as of the last update made here
-	before  crdt.StateVector  // what was known before the update that is being made
-	links   []*link
-	owners  map[uint64]owner // of client ids
-	banned  map[string]bool  // sessions that were refused
-	refused error            // others have refused this session
-	status  Status
-	version uint64 // of the document; counted up by each change
-	summary *digest
-	summed  uint64 // the version of summary
+	session   string
+	doc       *crdt.Doc
+	unobserve func()
+	hold      *holdback
+	sent      map[string]uint64 // the clock as of the last update made here
+	before    crdt.StateVector  // what was known before the update that is being made
+	links     []*link
+	owners    map[uint64]owner // of client ids
+	banned    map[string]bool  // sessions that were refused
+	refused   error            // others have refused this session
+	status    Status
+	version   uint64 // of the document; counted up by each change
+	summary   *digest
+	summed    uint64    // the version of summary
+	weighed   uint64    // the version that was looked at for wear
+	waiting   time.Time // since when something is parked
+	repaired  time.Time
+
+	former *Former      // of the keeper of an epoch, for a while
+	keeper string       // the agent that the epoch came from
+	origin *origin      // what it told
+	late   []*lateState // that it has not said to have
 
 	handlers handlers
 }
@@ -71,12 +86,13 @@ func New(o Options) (*Replica, error) {
 	}
 	limits.Update = min(limits.Update, maxPayload)
 	r := &Replica{
-		agent: o.Agent, state: o.State, session: newSession(), epoch: o.Epoch, limits: limits,
+		agent: o.Agent, state: o.State, session: newSession(), limits: limits, counters: o.Counters, keeps: o.Keeper, onRenew: o.Renew, former: o.Former,
 		access: o.Access, forward: !o.NoForward, interval: o.Interval, journal: o.Journal, log: o.Logger, telemetry: o.Telemetry,
 		mail: make(chan func(), mailbox),
-		doc:  crdt.New(crdt.Options{Limits: &limits}), hold: newHoldback(), sent: map[string]uint64{},
-		owners: map[uint64]owner{}, banned: map[string]bool{},
+		hold: newHoldback(), sent: map[string]uint64{}, owners: map[uint64]owner{}, banned: map[string]bool{},
 	}
+	r.epoch.Store(o.Epoch)
+	r.take(crdt.New(crdt.Options{Limits: &limits}))
 	if r.interval <= 0 {
 		r.interval = 30 * time.Second
 	}
@@ -84,14 +100,13 @@ func New(o Options) (*Replica, error) {
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	if r.access == nil {
-		r.access = func(string) Access { return Read | Write | Relay }
+		r.access = func(string) Access { return Read | Write | Relay | Keep }
 	}
 	if o.Saved != nil {
 		if err := r.restore(o.Saved); err != nil {
 			return nil, err
 		}
 	}
-	r.doc.OnUpdate(r.changed)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.done.Add(2)
 	go r.own()
@@ -106,7 +121,7 @@ func newSession() string {
 }
 
 func (r *Replica) restore(s *Saved) error {
-	if s.Epoch != r.epoch {
+	if s.Epoch != r.epoch.Load() {
 		return &Error{Code: CodeInvalid, Message: "the saved state is of another epoch"}
 	}
 	if _, err := r.doc.Apply(s.Update, nil); err != nil {
@@ -132,6 +147,7 @@ func (r *Replica) own() {
 			for _, l := range r.links {
 				r.sendDigest(l)
 			}
+			r.maintain(time.Now())
 			digests.Reset(r.jitter())
 		case now := <-ages.C:
 			r.expire(now)
@@ -264,6 +280,7 @@ func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
 	if err != nil {
 		return err
 	}
+	r.alarm(writer, res)
 	for c := range clients {
 		if _, taken := r.owners[c]; !taken {
 			r.owners[c] = owner{agent: writer}
@@ -299,8 +316,9 @@ func (r *Replica) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := r.run(ctx, func() {
 		s = r.status
-		s.Agent, s.State, s.Epoch, s.Session, s.Client = r.agent, r.state, r.epoch, r.session, r.doc.Client()
+		s.Agent, s.State, s.Epoch, s.Session, s.Client = r.agent, r.state, r.epoch.Load(), r.session, r.doc.Client()
 		s.Links, s.Items, s.Bytes, s.Clients = len(r.links), r.doc.Items(), r.doc.Bytes(), len(r.doc.StateVector())
+		s.Steps = r.doc.ScanSteps()
 		s.Held, s.Parked = len(r.hold.bySeq), r.doc.Pending().Structs
 	})
 	return s, err
@@ -317,7 +335,7 @@ func (r *Replica) Save(ctx context.Context) (Saved, error) {
 // else f looks at is of the same moment.
 func (r *Replica) Checkpoint(ctx context.Context, f func(Saved)) error {
 	return r.run(ctx, func() {
-		f(Saved{Epoch: r.epoch, Update: r.doc.Snapshot(), Clock: maps.Clone(r.hold.clock)})
+		f(Saved{Epoch: r.epoch.Load(), Update: r.doc.Snapshot(), Clock: maps.Clone(r.hold.clock)})
 	})
 }
 
@@ -335,6 +353,9 @@ func (r *Replica) Attach(ch Link) (detach func(), err error) {
 			l.run(ctx, r)
 		}()
 		r.ask(l, "")
+		if l.RemoteAgent() == r.keeper {
+			r.sendLate()
+		}
 	})
 	if err != nil {
 		remove()
@@ -376,8 +397,8 @@ func (r *Replica) Flush(ctx context.Context) error {
 // Done is closed when the replica is.
 func (r *Replica) Done() <-chan struct{} { return r.ctx.Done() }
 
-// Epoch returns the document's epoch.
-func (r *Replica) Epoch() uint64 { return r.epoch }
+// Epoch returns the document's epoch. It grows, see [Replica.Compact].
+func (r *Replica) Epoch() uint64 { return r.epoch.Load() }
 
 // Close ends the replica and waits for its goroutines. It does not close the
 // channels. A handler of OnUpdate must not call it.
@@ -454,7 +475,7 @@ func (r *Replica) announce(update []byte, u *crdt.Update, before crdt.StateVecto
 func (r *Replica) message(kind Kind, payload []byte) *Message {
 	return &Message{
 		SourceAgentID: r.agent, Payload: payload, Timestamp: time.Now().UnixMilli(),
-		V: Version, Kind: kind, State: r.state, Epoch: r.epoch, Session: r.session,
+		V: Version, Kind: kind, State: r.state, Epoch: r.epoch.Load(), Session: r.session,
 	}
 }
 

@@ -109,11 +109,14 @@ func (n *network) take() []parcel {
 
 // settle delivers all that is on the way, in order, until nothing is.
 func (n *network) settle() {
-	for {
+	for round := 0; ; round++ {
 		synctest.Wait()
 		q := n.take()
 		if len(q) == 0 {
 			return
+		}
+		if round == 10_000 {
+			panic(fmt.Sprintf("messages go to and fro for ever: %s", q[0].e.Payload))
 		}
 		for _, p := range q {
 			p.to.receive(p.e)
@@ -375,7 +378,7 @@ func TestDeliveryIsCausal(t *testing.T) {
 }
 
 // Property 28, with all that can go wrong: updates are lost, repeated, out of order and corrupted, links
-// break, replicas restart from old states or from nothing, and join late. Once all are
+// break, replicas restart from old states or from nothing and join late, and the document begins new epochs. Once all are
 // linked and the intervals have passed, all are equal (Req 9.3, 9.5).
 func TestProperty28ReplicasConvergeWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -392,6 +395,7 @@ func TestProperty28ReplicasConvergeWhateverHappens(t *testing.T) {
 				"join":      func(t *rapid.T) { w.joinAtMost(4) },
 				"save":      w.save,
 				"restart":   w.restart,
+				"compact":   w.compact,
 				"time goes": func(t *rapid.T) { time.Sleep(7 * time.Second) },
 			})
 			w.heal()
@@ -463,9 +467,16 @@ func (w *storm) restart(t *rapid.T) {
 	o := replica.Options{Agent: w.name(i)}
 	if len(w.saved) > 0 && rapid.Bool().Draw(t, "from a saved state") {
 		saved := rapid.SampledFrom(w.saved).Draw(t, "saved")
-		o.Saved = &saved
+		o.Saved, o.Epoch = &saved, saved.Epoch
 	}
 	w.replicas[i] = newReplica(t, o)
+}
+
+// compact has one replica begin a new epoch.
+func (w *storm) compact(t *rapid.T) {
+	if err := w.replicas[0].Compact(context.Background()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // deliver lets some of what is on the way arrive, and some not, or changed.
@@ -526,10 +537,10 @@ func (w *storm) heal() {
 		time.Sleep(40 * time.Second)
 	}
 	w.n.settle()
-	want := content(w.t, w.replicas[0])
+	want, epoch := content(w.t, w.replicas[0]), w.replicas[0].Epoch()
 	for i, r := range w.replicas {
-		if got := content(w.t, r); got != want {
-			w.t.Fatalf("replica %d has\n%s\nreplica 0 has\n%s", i, got, want)
+		if got := content(w.t, r); got != want || r.Epoch() != epoch {
+			w.t.Fatalf("replica %d has in epoch %d\n%s\nreplica 0 has in epoch %d\n%s", i, r.Epoch(), got, epoch, want)
 		}
 		if s := status(w.t, r); s.Held != 0 || s.Diverged || s.Refused != 0 {
 			w.t.Fatalf("replica %d: %+v", i, s)

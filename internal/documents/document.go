@@ -177,7 +177,7 @@ func (d *Document) retire(ctx context.Context) error {
 func (d *Document) compact(ctx context.Context) error {
 	var fresh *crdt.Doc
 	var err error
-	if e := d.View(ctx, func(doc *crdt.Doc) { fresh, err = crdt.Rebuild(doc, crdt.Options{}) }); e != nil {
+	if e := d.View(ctx, func(doc *crdt.Doc) { fresh, _, err = crdt.Succeed(doc, crdt.Options{}) }); e != nil {
 		return e
 	}
 	if err != nil {
