@@ -189,7 +189,7 @@ func (r *Replica) tellEpoch(l *link) {
 // follow leaves the document for that of a later epoch.
 func (r *Replica) follow(l *link, m *Message) {
 	switch {
-	case m.SourceAgentID != l.RemoteAgent():
+	case !r.speaksFor(l, m.SourceAgentID):
 		return // epochs are not passed on, but told anew
 	case r.journal != nil, r.access(l.RemoteAgent())&Keep == 0:
 		r.status.Skipped++
@@ -337,7 +337,7 @@ func (r *Replica) answerLate(l *link, sum [sha256.Size]byte, err error) {
 
 // carried hears that the keeper has a late state.
 func (r *Replica) carried(l *link, m *Message) {
-	if l.RemoteAgent() != r.keeper || m.SourceAgentID != r.keeper || len(m.Payload) < sha256.Size {
+	if l.RemoteAgent() != r.keeper || !r.speaksFor(l, m.SourceAgentID) || len(m.Payload) < sha256.Size {
 		return
 	}
 	sum, reason := [sha256.Size]byte(m.Payload), string(bytes.ToValidUTF8(m.Payload[sha256.Size:min(len(m.Payload), 1000)], []byte("?")))

@@ -92,7 +92,7 @@ func New(o Options) (*Replica, error) {
 		hold: newHoldback(), sent: map[string]uint64{}, owners: map[uint64]owner{}, banned: map[string]bool{},
 	}
 	r.epoch.Store(o.Epoch)
-	r.take(crdt.New(crdt.Options{Limits: &limits}))
+	r.doc = crdt.New(crdt.Options{Limits: &limits})
 	if r.interval <= 0 {
 		r.interval = 30 * time.Second
 	}
@@ -107,6 +107,7 @@ func New(o Options) (*Replica, error) {
 			return nil, err
 		}
 	}
+	r.unobserve = r.doc.OnUpdate(r.changed)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.done.Add(2)
 	go r.own()

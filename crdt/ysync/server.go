@@ -70,6 +70,7 @@ type conn struct {
 	agent string
 	out   chan []byte
 	stop  context.CancelFunc
+	stale chan struct{} // has one element when its copy is of an earlier epoch
 }
 
 // Bounds of a connection.
@@ -171,7 +172,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ws.SetReadLimit(maxFrame)
 	ctx, stop := context.WithCancel(s.ctx)
-	c := &conn{ws: ws, agent: agent, out: make(chan []byte, maxOut), stop: stop}
+	c := &conn{ws: ws, agent: agent, out: make(chan []byte, maxOut), stop: stop, stale: make(chan struct{}, 1)}
 	var writer sync.WaitGroup
 	writer.Go(func() { c.write(ctx, doc.Done()) })
 	err = s.serve(ctx, doc, c)
@@ -225,13 +226,19 @@ func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	for {
 		select {
 		case b := <-c.out:
-			timed, cancel := context.WithTimeout(ctx, writeTimeout)
+			// Not cut short when the connection is to end: it could not be closed with a code.
+			timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 			err := c.ws.Write(timed, websocket.MessageBinary, b)
 			cancel()
 			if err != nil {
 				c.stop()
 				return
 			}
+		case <-c.stale:
+			if err := c.ws.Close(closeStale, "the document has begun a new epoch"); err != nil {
+				c.stop()
+			}
+			return
 		case <-done:
 			c.stop()
 			return
@@ -345,6 +352,17 @@ func (s *Server) quit(doc Document, c *conn) {
 
 // spread sends a change to all clients of a room.
 func (s *Server) spread(r *room, u replica.Update) {
+	if u.Began {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for c := range r.conns {
+			select {
+			case c.stale <- struct{}{}:
+			default:
+			}
+		}
+		return
+	}
 	update := u.Message.Payload
 	if u.Missed > 0 { // some were left out: send all
 		if err := r.doc.View(s.ctx, func(d *crdt.Doc) { update = d.EncodeSince(nil) }); err != nil {

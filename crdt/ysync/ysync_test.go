@@ -213,6 +213,21 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A page whose document has begun a new epoch is sent away for good: merged, its content would double.
+func TestANewEpochSendsPagesAway(t *testing.T) {
+	r := newRig(t, 0)
+	c := r.dial(t, "ada")
+	c.receive()
+	c.send(sync(2, textUpdate(t, 5, "hi")))
+	c.receive()
+	if err := r.doc.Compact(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.closed(); got != 4409 {
+		t.Errorf("the connection ends with %d", got)
+	}
+}
+
 func FuzzFrame(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0})
 	f.Add(awareness(5, 1, `{"n":1}`))

@@ -51,7 +51,14 @@ const (
 // hubAgent is whom the hub's own replica writes for.
 const hubAgent = "hub"
 
-func openDocument(ctx context.Context, s *store, name string, create bool, log *slog.Logger) (*Document, error) {
+// opened is what a document begins with, besides what the store has.
+type opened struct {
+	interval time.Duration    // see Options
+	former   *replica.Former  // of the epoch before, if this process ended it
+	renew    func(why string) // told that a new epoch should begin
+}
+
+func openDocument(ctx context.Context, s *store, name string, create bool, with opened, log *slog.Logger) (*Document, error) {
 	h, err := s.head(ctx, name)
 	if err != nil {
 		return nil, err
@@ -71,6 +78,7 @@ func openDocument(ctx context.Context, s *store, name string, create bool, log *
 	}
 	d.Replica, err = replica.New(replica.Options{
 		Agent: hubAgent, State: name, Epoch: h.Epoch, Logger: d.log, Journal: d.journal,
+		Interval: with.interval, Keeper: true, Renew: with.renew, Former: with.former,
 		Saved: &replica.Saved{Epoch: h.Epoch, Update: state, Clock: h.Clock},
 	})
 	if err != nil {
@@ -173,18 +181,15 @@ func (d *Document) retire(ctx context.Context) error {
 	return nil
 }
 
-// compact makes the next epoch's head from what the document holds, after retire.
-func (d *Document) compact(ctx context.Context) error {
-	var fresh *crdt.Doc
-	var err error
-	if e := d.View(ctx, func(doc *crdt.Doc) { fresh, _, err = crdt.Succeed(doc, crdt.Options{}) }); e != nil {
-		return e
-	}
+// compact ends the replica and makes the next epoch's head from what the document holds, after
+// retire.
+func (d *Document) compact(ctx context.Context) (*replica.Former, error) {
+	state, former, err := d.Succeed(ctx)
 	if err != nil {
-		return &Error{Code: CodeInvalid, Message: "the document " + d.name + " cannot be compacted", Err: err}
+		return nil, &Error{Code: CodeInvalid, Message: "the document " + d.name + " cannot be compacted", Err: err}
 	}
-	_, err = d.store.point(ctx, d.name, d.head, head{Epoch: d.head.Epoch + 1, Sequence: d.sequence}, fresh.Snapshot())
-	return err
+	_, err = d.store.point(ctx, d.name, d.head, head{Epoch: d.head.Epoch + 1, Sequence: d.sequence}, state)
+	return former, err
 }
 
 // room refuses edits while too many wait for a store that does not answer.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -319,8 +320,8 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// What cannot be copied is left as it is.
-func TestCompactionOfWhatCannotBeCopied(t *testing.T) {
+// Content that has no type here is compacted, too.
+func TestCompactionOfOpaqueContent(t *testing.T) {
 	l := openLibrary(t, openBus(t))
 	defer closeLibrary(t, l)
 	d := ensure(t, l, "plan")
@@ -328,11 +329,11 @@ func TestCompactionOfWhatCannotBeCopied(t *testing.T) {
 	if err := d.Submit(t.Context(), "browser", xml, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := l.Compact(t.Context(), "plan"); documents.CodeOf(err) != documents.CodeInvalid {
-		t.Errorf("it gives %v", err)
+	if _, after, err := l.Compact(t.Context(), "plan"); err != nil || after != 1 {
+		t.Errorf("%d items are left, %v", after, err)
 	}
 	d = ensure(t, l, "plan")
-	if s, err := d.Status(t.Context()); err != nil || s.Items != 1 || s.Epoch != 0 {
+	if s, err := d.Status(t.Context()); err != nil || s.Items != 1 || s.Epoch != 1 {
 		t.Errorf("after it there is %+v, %v", s, err)
 	}
 	if err := d.Edit(t.Context(), set("k", 1)); err != nil {
@@ -419,5 +420,40 @@ func TestEdits(t *testing.T) {
 	d := crdt.New(crdt.Options{})
 	if err := documents.Apply(d, []documents.Edit{{Op: documents.OpIncrement, Path: []string{"c"}, By: 2}, {Op: documents.OpIncrement, Path: []string{"c"}}}); err != nil || d.Counter("c").Value() != 3 {
 		t.Errorf("the counter is %d, %v", d.Counter("c").Value(), err)
+	}
+}
+
+// A document that churns begins a new epoch by itself.
+func TestAWornDocumentBeginsANewEpoch(t *testing.T) {
+	l, err := documents.Open(t.Context(), documents.Options{Bus: openBus(t), Name: "hub", Interval: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeLibrary(t, l)
+	old := ensure(t, l, "plan")
+	for i := range 26 {
+		if err := old.Edit(t.Context(), func(doc *crdt.Doc) error {
+			for k := range 2000 {
+				if err := doc.Map("m").Set(fmt.Sprint(k%5), i*2000+k); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = `{"m":{"0":51995,"1":51996,"2":51997,"3":51998,"4":51999}}`
+	select {
+	case <-old.Done():
+	case <-time.After(30 * time.Second):
+		t.Fatal("the epoch goes on")
+	}
+	now := ensure(t, l, "plan")
+	for now == old { // until the library has closed it
+		now = ensure(t, l, "plan")
+	}
+	if s, err := now.Status(t.Context()); err != nil || s.Epoch != 1 || s.Items > 10 || show(t, now) != want {
+		t.Errorf("after it there is %s, %+v, %v", show(t, now), s, err)
 	}
 }

@@ -6,8 +6,10 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -16,16 +18,24 @@ type Options struct {
 	Bus    *bus.Bus     // required
 	Name   string       // the hub's on the bus; required
 	Logger *slog.Logger // nil for none
+	// Interval between looks at a document, for whether it is as its copies and whether it is worn; 0 for
+	// that of package replica.
+	Interval time.Duration
 }
 
 // Library has the documents of a hub. It is safe for concurrent use.
 type Library struct {
-	store *store
-	log   *slog.Logger
+	store    *store
+	log      *slog.Logger
+	interval time.Duration
 
 	mu     sync.Mutex
 	open   map[string]*opening
+	former map[string]*replica.Former // of documents that have a new epoch and are not open
 	closed bool
+
+	compacting sync.Mutex // held while an epoch begins, before mu
+	renewals   sync.WaitGroup
 }
 
 // opening is a document that is open, or being opened.
@@ -44,7 +54,7 @@ func Open(ctx context.Context, o Options) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Library{store: s, log: o.Logger, open: map[string]*opening{}}
+	l := &Library{store: s, log: o.Logger, interval: o.Interval, open: map[string]*opening{}, former: map[string]*replica.Former{}}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -99,8 +109,10 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 		}
 		o = &opening{done: make(chan struct{})}
 		l.open[name] = o
+		with := opened{interval: l.interval, former: l.former[name], renew: func(why string) { l.renew(name, why) }}
+		delete(l.former, name)
 		l.mu.Unlock()
-		o.doc, o.err = openDocument(ctx, l.store, name, create, l.log)
+		o.doc, o.err = openDocument(ctx, l.store, name, create, with, l.log)
 		if o.err != nil {
 			l.mu.Lock()
 			delete(l.open, name)
@@ -165,8 +177,11 @@ func (l *Library) AwaitDocument(ctx context.Context, name, seen string) (*Conten
 }
 
 // Compact begins a new epoch of a document, with its content and without its history. Who
-// has it open must open it anew; changes of copies of the old epoch are not merged into it.
+// has it open must open it anew. What agents wrote for the old epoch, and the hub had not heard of, is
+// carried over if it comes within an hour and this process lives; a browser's copy is not.
 func (l *Library) Compact(ctx context.Context, name string) (before, after int, err error) {
+	l.compacting.Lock()
+	defer l.compacting.Unlock()
 	d, err := l.Get(ctx, name)
 	if err != nil {
 		return 0, 0, err
@@ -175,8 +190,9 @@ func (l *Library) Compact(ctx context.Context, name string) (before, after int, 
 	if err != nil {
 		return 0, 0, err
 	}
+	var former *replica.Former
 	if err = d.retire(ctx); err == nil {
-		err = d.compact(ctx)
+		former, err = d.compact(ctx)
 	}
 	// Whatever came of it, the store has a head that holds: open that.
 	d.stop()
@@ -184,6 +200,9 @@ func (l *Library) Compact(ctx context.Context, name string) (before, after int, 
 	d.Replica.Close()
 	l.mu.Lock()
 	delete(l.open, name)
+	if err == nil {
+		l.former[name] = former
+	}
 	l.mu.Unlock()
 	if err != nil {
 		return 0, 0, err
@@ -195,10 +214,35 @@ func (l *Library) Compact(ctx context.Context, name string) (before, after int, 
 	return s.Items, now.Items, err
 }
 
+// renewPatience bounds how long a new epoch may take to begin.
+const renewPatience = time.Minute
+
+// renew begins a new epoch of a document that is worn. If that fails, its replica asks again.
+func (l *Library) renew(name, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.renewals.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), renewPatience)
+		defer cancel()
+		before, after, err := l.Compact(ctx, name)
+		if err != nil {
+			l.log.Error("a document's new epoch did not begin", "document", name, "because", why, "error", err)
+			return
+		}
+		l.log.Info("a document has begun a new epoch", "document", name, "because", why, "items", before, "left", after)
+	})
+}
+
 // Close stores what is not stored yet and ends all documents.
 func (l *Library) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
+	l.mu.Unlock()
+	l.renewals.Wait()
+	l.mu.Lock()
 	open := l.open
 	l.open = map[string]*opening{}
 	l.mu.Unlock()
