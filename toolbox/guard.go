@@ -30,7 +30,7 @@ func guard[R any](ctx context.Context, p *Provider, name string, call func(conte
 func catch[R any](ctx context.Context, p *Provider, name string, call func(context.Context) (R, error)) (result R, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &Error{Code: CodePanic, Name: name, SourceAgent: p.id, Message: name + " crashed", Err: &crash{v, debug.Stack()}}
+			err = &Error{Code: CodePanic, Name: name, SourceAgent: p.source, Message: name + " crashed", Err: &crash{v, debug.Stack()}}
 		}
 	}()
 	return call(ctx)
@@ -53,11 +53,11 @@ func (p *Provider) failure(ctx context.Context, name string, err error) *Error {
 	case errors.Is(err, ErrNoResource):
 		return resourceNotFound(name)
 	case p.ctx.Err() != nil:
-		return &Error{Code: CodeClosed, Name: name, SourceAgent: p.id, Message: name + " was cut off", Err: context.Cause(p.ctx)}
+		return &Error{Code: CodeClosed, Name: name, SourceAgent: p.source, Message: name + " was cut off", Err: context.Cause(p.ctx)}
 	case ctx.Err() != nil:
-		return &Error{Code: CodeCanceled, Name: name, SourceAgent: p.id, Message: name + " was canceled", Err: err}
+		return &Error{Code: CodeCanceled, Name: name, SourceAgent: p.source, Message: name + " was canceled", Err: err}
 	}
-	return &Error{Code: CodeFailed, Name: name, SourceAgent: p.id, Message: name + " failed", Err: err}
+	return &Error{Code: CodeFailed, Name: name, SourceAgent: p.source, Message: name + " failed", Err: err}
 }
 
 // read loads a resource.
@@ -67,7 +67,7 @@ func (p *Provider) read(ctx context.Context, uri, mimeType string, load Loader) 
 		return nil, err
 	}
 	if result == nil {
-		return nil, errorf(CodeFailed, uri, p.id, "%s gave nothing", uri)
+		return nil, errorf(CodeFailed, uri, p.source, "%s gave nothing", uri)
 	}
 	for _, c := range result.Contents {
 		if c.URI == "" {

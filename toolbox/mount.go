@@ -30,6 +30,8 @@ const (
 type MountOptions struct {
 	// Name is the id of the provider, and so the first part of the tools' names.
 	Name string
+	// Source is who offers the tools, for errors and records, where that is not Name.
+	Source string
 	// AsIs leaves the names as the server has them: it is another box, whose names
 	// are qualified already.
 	AsIs bool
@@ -96,6 +98,9 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 		o.MaxRedial = DefaultMaxRedial
 	}
 	p.asIs = o.AsIs
+	if o.Source != "" {
+		p.source = o.Source
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -464,7 +469,7 @@ func undelivered(err error) bool {
 
 func (m *Mount) unavailable(name string, why error) *Error {
 	return &Error{
-		Code: CodeUnavailable, Name: name, SourceAgent: m.o.Name, Err: why,
+		Code: CodeUnavailable, Name: name, SourceAgent: m.provider.source, Err: why,
 		Message: "the MCP server " + m.o.Name + " cannot be reached now; it is tried again, so try the call later",
 	}
 }

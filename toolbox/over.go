@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -18,8 +19,14 @@ import (
 // Limits of MCP over envelopes.
 const (
 	MaxSessions = 256 // with one listener
-	MaxUnread   = 256 // messages of a session
+	// MaxPeerSessions are those of one peer. One more ends the peer's oldest: who was
+	// killed has not said good-bye.
+	MaxPeerSessions = 16
+	MaxUnread       = 256 // messages of a session
 )
+
+// goodbyeTime is how long the end of a session may wait for a link that is broken.
+const goodbyeTime = time.Second
 
 // frame is the payload of an envelope that carries MCP.
 type frame struct {
@@ -42,6 +49,7 @@ type ends struct {
 	mu       sync.Mutex
 	closed   bool
 	sessions map[string]*end // by peer and session
+	opened   int             // so far
 	run      sync.WaitGroup  // sessions of servers
 	// serve returns the server for a peer. It is nil at the client's end, where no
 	// session begins by itself.
@@ -53,6 +61,7 @@ type end struct {
 	all     *ends
 	peer    string
 	session string
+	number  int // of its opening
 	unread  chan jsonrpc.Message
 	closing sync.Once
 	done    chan struct{}
@@ -68,13 +77,15 @@ func newEnds(r *router.Router, agent string, serve func(string) *mcp.Server) *en
 
 // open begins a session, nil if there are too many. done is called when it ends.
 func (a *ends) open(peer, session string, done func()) *end {
+	a.outgrown(peer)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed || len(a.sessions) >= MaxSessions {
 		return nil
 	}
+	a.opened++
 	c := &end{
-		all: a, peer: peer, session: session, unread: make(chan jsonrpc.Message, MaxUnread),
+		all: a, peer: peer, session: session, number: a.opened, unread: make(chan jsonrpc.Message, MaxUnread),
 		done: make(chan struct{}), last: done,
 	}
 	a.sessions[peer+"\n"+session] = c
@@ -82,6 +93,25 @@ func (a *ends) open(peer, session string, done func()) *end {
 		a.run.Add(1) // the session's goroutine, which begin starts
 	}
 	return c
+}
+
+// outgrown ends the oldest session of a peer that has as many as it may have.
+func (a *ends) outgrown(peer string) {
+	var oldest *end
+	a.mu.Lock()
+	n := 0
+	for _, c := range a.sessions {
+		if c.peer != peer {
+			continue
+		}
+		if n++; oldest == nil || c.number < oldest.number {
+			oldest = c
+		}
+	}
+	a.mu.Unlock()
+	if n >= MaxPeerSessions {
+		_ = oldest.Close() // it always succeeds
+	}
 }
 
 func (a *ends) remove(c *end) {
@@ -152,6 +182,8 @@ func (a *ends) begin(ctx context.Context, peer, session string, first jsonrpc.Me
 
 func (a *ends) sendClosed(ctx context.Context, peer, session string) {
 	// A peer that cannot be reached any more needs no good-bye.
+	ctx, cancel := context.WithTimeout(ctx, goodbyeTime)
+	defer cancel()
 	_ = a.send(ctx, peer, envelope.Notification, frame{Session: session, ToServer: a.serve == nil, Closed: true})
 }
 

@@ -16,6 +16,7 @@ var (
 type Provider struct {
 	box    *Box
 	id     string
+	source string          // who it is in errors and records: the id, but for what is mounted
 	ctx    context.Context // of the calls
 	cancel context.CancelCauseFunc
 	asIs   bool // names are qualified already: see MountOptions.AsIs
@@ -33,7 +34,7 @@ func (b *Box) Provider(agentID string) (*Provider, error) {
 	if b.providers[agentID] != nil {
 		return nil, errorf(CodeDuplicate, agentID, agentID, "agent %q has a provider already", agentID)
 	}
-	p := &Provider{box: b, id: agentID}
+	p := &Provider{box: b, id: agentID, source: agentID}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	b.providers[agentID] = p
 	return p, nil

@@ -148,11 +148,16 @@ func (b *Box) ResourceTemplates(caller string) []ResourceTemplate {
 // it follows. Errors are [*Error]s: CodeResourceNotFound with the URI if there is
 // none (Req 6.3).
 func (b *Box) Read(ctx context.Context, caller, uri string) (*mcp.ReadResourceResult, error) {
-	if r, known := find(b, caller, b.resources, uri); known {
+	return b.read(ctx, caller, "", uri)
+}
+
+// read reads what an agent offers, or any one if only is "".
+func (b *Box) read(ctx context.Context, caller, only, uri string) (*mcp.ReadResourceResult, error) {
+	if r, known := find(b, caller, b.resources, uri); known && (only == "" || only == r.id) {
 		return r.Provider.read(ctx, uri, r.shown.MIMEType, r.load)
 	}
 	for _, t := range visible(b, caller, b.templates) {
-		if t.pattern.Match(uri) != nil {
+		if (only == "" || only == t.id) && t.pattern.Match(uri) != nil {
 			return t.Provider.read(ctx, uri, t.shown.MIMEType, t.load)
 		}
 	}

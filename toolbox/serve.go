@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -15,6 +17,7 @@ type face struct {
 	box    *Box
 	server *mcp.Server
 	caller string
+	only   string // the agent whose entries it shows, "" for those of all
 
 	mu        sync.Mutex // one sync at a time
 	closed    bool
@@ -33,8 +36,19 @@ type face struct {
 // IsError, whose _meta has {"code","message","sourceAgent"} under [MetaError]. The
 // _meta of a listed tool has the agent that offers it under [MetaSource].
 func (b *Box) Serve(server *mcp.Server, caller string) (stop func()) {
+	return b.serve(server, caller, "")
+}
+
+// ServeAgent is Serve for what one agent offers, under the names that the agent gave,
+// "lint" for "venus.lint": for another box that takes the agent in under a name of
+// its own.
+func (b *Box) ServeAgent(server *mcp.Server, caller, agentID string) (stop func()) {
+	return b.serve(server, caller, agentID)
+}
+
+func (b *Box) serve(server *mcp.Server, caller, only string) (stop func()) {
 	f := &face{
-		box: b, server: server, caller: caller, tools: make(map[string]*tool), resources: make(map[string]*resource),
+		box: b, server: server, caller: caller, only: only, tools: make(map[string]*tool), resources: make(map[string]*resource),
 		templates: make(map[string]*template), prompts: make(map[string]*prompt),
 	}
 	b.mu.Lock()
@@ -63,20 +77,36 @@ func (f *face) sync() {
 		return
 	}
 	b := f.box
-	f.show(visible(b, f.caller, b.tools), visible(b, f.caller, b.resources), visible(b, f.caller, b.templates), visible(b, f.caller, b.prompts))
+	f.show(shown(f, b.tools), shown(f, b.resources), shown(f, b.templates), shown(f, b.prompts))
+}
+
+// shown is what of m the face's caller may see.
+func shown[V owned](f *face, m map[string]V) []V {
+	return slices.DeleteFunc(visible(f.box, f.caller, m), func(v V) bool { return f.only != "" && v.owner().id != f.only })
+}
+
+// short is a name as the face shows it, long the one that it has in the box.
+func (f *face) short(name string) string { return strings.TrimPrefix(name, f.prefix()) }
+func (f *face) long(name string) string  { return f.prefix() + name }
+
+func (f *face) prefix() string {
+	if f.only == "" {
+		return ""
+	}
+	return f.only + "."
 }
 
 // show changes the server to what is given. f.mu is held; the SDK's servers notify
 // their sessions from timers of their own, so nothing here waits for a peer.
 func (f *face) show(tools []*tool, resources []*resource, templates []*template, prompts []*prompt) {
-	update(f.tools, tools, func(t *tool) string { return t.shown.Name },
-		func(t *tool) { f.server.AddTool(t.shown, f.callTool) }, f.server.RemoveTools)
+	update(f.tools, tools, func(t *tool) string { return f.short(t.shown.Name) },
+		func(t *tool) { x := *t.shown; x.Name = f.short(x.Name); f.server.AddTool(&x, f.callTool) }, f.server.RemoveTools)
 	update(f.resources, resources, func(r *resource) string { return r.shown.URI },
 		func(r *resource) { f.server.AddResource(r.shown, f.readResource) }, f.server.RemoveResources)
 	update(f.templates, templates, func(t *template) string { return t.shown.URITemplate },
 		func(t *template) { f.server.AddResourceTemplate(t.shown, f.readResource) }, f.server.RemoveResourceTemplates)
-	update(f.prompts, prompts, func(x *prompt) string { return x.shown.Name },
-		func(x *prompt) { f.server.AddPrompt(x.shown, f.getPrompt) }, f.server.RemovePrompts)
+	update(f.prompts, prompts, func(x *prompt) string { return f.short(x.shown.Name) },
+		func(x *prompt) { y := *x.shown; y.Name = f.short(y.Name); f.server.AddPrompt(&y, f.getPrompt) }, f.server.RemovePrompts)
 }
 
 // update makes have equal to want with the least additions and removals.
@@ -105,7 +135,7 @@ func update[V comparable](have map[string]V, want []V, key func(V) string, add f
 }
 
 func (f *face) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	result, err := f.box.Call(ctx, f.caller, req.Params.Name, req.Params.Arguments, progressTo(ctx, req))
+	result, err := f.box.Call(ctx, f.caller, f.long(req.Params.Name), req.Params.Arguments, progressTo(ctx, req))
 	if err == nil {
 		return result, nil
 	}
@@ -168,7 +198,7 @@ func with(m mcp.Meta, key string, value any) mcp.Meta {
 }
 
 func (f *face) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	result, err := f.box.Read(ctx, f.caller, req.Params.URI)
+	result, err := f.box.read(ctx, f.caller, f.only, req.Params.URI)
 	if CodeOf(err) == CodeResourceNotFound {
 		return nil, mcp.ResourceNotFoundError(req.Params.URI)
 	}
@@ -176,7 +206,7 @@ func (f *face) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (
 }
 
 func (f *face) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-	result, err := f.box.Render(ctx, f.caller, req.Params.Name, req.Params.Arguments)
+	result, err := f.box.Render(ctx, f.caller, f.long(req.Params.Name), req.Params.Arguments)
 	return result, wire(err)
 }
 

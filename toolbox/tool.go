@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -90,13 +91,16 @@ func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
 	return made, nil
 }
 
+// maxSource bounds the id of an agent in another box: its name there, and its hub's key.
+const maxSource = 2 * MaxName
+
 // sourceOf returns the agent that offers a tool: of another box's tools, the one that
 // it names.
 func (p *Provider) sourceOf(t *mcp.Tool) string {
-	if name, ok := t.Meta[MetaSource].(string); ok && p.asIs && agentPattern.MatchString(name) && len(name) <= MaxName {
+	if name, ok := t.Meta[MetaSource].(string); ok && p.asIs && name != "" && len(name) <= maxSource && utf8.ValidString(name) {
 		return name
 	}
-	return p.id
+	return p.source
 }
 
 // RemoveTool takes a tool back. Calls that run go on. It reports whether it was

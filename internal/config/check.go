@@ -324,6 +324,11 @@ func (l *Loaded) checkPeers(d *decoder) {
 	if !natslink.ValidPrefix(l.Peers.Prefix) {
 		d.at("peers.prefix", "expected one to eight words of letters, digits, - and _, with dots between")
 	}
+	for i, name := range l.Peers.Tools {
+		if name == "" || len(name) > agent.MaxIDLength {
+			d.at(fmt.Sprintf("peers.tools[%d]", i), `expected the name of one of mcpServers, the id of an agent, or "*"`)
+		}
+	}
 	if l.Peers.PeerTier < 0 || l.Peers.PeerTier > 3 {
 		d.at("peers.peerTier", fmt.Sprintf("expected a tier from 0 to 3, not %d", l.Peers.PeerTier))
 	}

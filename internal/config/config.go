@@ -213,6 +213,8 @@ type Peers struct {
 	Prefix string `yaml:"prefix"`
 	// PeerTier is the highest tier that other hubs' agents may have here, from 0, the highest of all, to 3.
 	PeerTier int `yaml:"peerTier"`
+	// Tools are those whose tools paired hubs may use: names of mcpServers, and ids of agents of other processes; "*" for all. Empty, the default, means none.
+	Tools []string `yaml:"tools"`
 }
 
 // Default returns the configuration that is in force where nothing is set, with

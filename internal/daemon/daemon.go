@@ -137,7 +137,7 @@ func (d *daemon) atEnd(end func() error) { d.ends = append(d.ends, end) }
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openPeers, d.openDocuments, d.openTools, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -333,7 +333,7 @@ func (p durable) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstrea
 // openTools begins to connect the MCP servers whose tools the agents share.
 func (d *daemon) openTools(context.Context) error {
 	d.tools = hubtools.Open(hubtools.Options{
-		Node: d.node.Parley(), Servers: d.cfg.MCPServers, Dir: d.cfg.DataDir, Owner: ownerOf(d.cfg.DataDir), Logger: d.log,
+		Node: d.node.Parley(), Servers: d.cfg.MCPServers, Shared: d.cfg.Peers.Tools, Dir: d.cfg.DataDir, Owner: ownerOf(d.cfg.DataDir), Logger: d.log,
 	})
 	d.atEnd(func() error { d.tools.Close(); return nil })
 	d.work = delegation.New(delegation.Options{
@@ -349,7 +349,7 @@ func (d *daemon) openPeers(ctx context.Context) error {
 		return nil
 	}
 	opts := peers.Options{
-		Hub: d.hub, DataDir: d.cfg.DataDir, Version: d.opts.Version, NATS: d.bus.Conn(), Prefix: cfg.Prefix,
+		Hub: d.hub, DataDir: d.cfg.DataDir, Version: d.opts.Version, NATS: d.bus.Conn(), Prefix: cfg.Prefix, Tools: d.tools,
 		PeerTier: agent.TierOf(cfg.PeerTier), CrossSandbox: d.cfg.Node.CrossSandbox, Logger: d.log,
 	}
 	if d.audit != nil {

@@ -33,15 +33,14 @@ agents:
   parrot: {driver: exec, command: cat, capabilities: [{id: %s, name: Repeat}]}
 `
 
-// Two hubs are processes of their own on one NATS server. A program at one asks for a
-// capability that only the other's agent has, and gets what that agent says (Req 1.7,
-// 1.8, 3.6, 4.3); a broadcast reaches the other hub's agent too (Req 4.2).
-func TestTwoHubsOnOneServer(t *testing.T) {
+// twoHubs starts two hubs, processes of their own on one NATS server, that have paired:
+// the second is called there at the first, the first here at the second.
+func twoHubs(t *testing.T, configure func(natsURL string, i int) string) (dirs [2]string, infos [2]daemon.Info, own [2]keys.PublicKey) {
+	t.Helper()
 	srv := natstest.Start(t)
-	dirs, infos, own := [2]string{}, [2]daemon.Info{}, [2]keys.PublicKey{}
-	for i, capability := range []string{"repeat.here", "repeat.there"} {
+	for i := range dirs {
 		dirs[i] = newDir(t)
-		if err := os.WriteFile(filepath.Join(dirs[i], "config.yaml"), fmt.Appendf(nil, peersYAML, srv.URL(), capability), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dirs[i], "config.yaml"), []byte(configure(srv.URL(), i)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		info, err := start(t, "serve", dirs[i])
@@ -69,6 +68,16 @@ func TestTwoHubsOnOneServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return dirs, infos, own
+}
+
+// Two hubs are processes of their own on one NATS server. A program at one asks for a
+// capability that only the other's agent has, and gets what that agent says (Req 1.7,
+// 1.8, 3.6, 4.3); a broadcast reaches the other hub's agent too (Req 4.2).
+func TestTwoHubsOnOneServer(t *testing.T) {
+	dirs, infos, own := twoHubs(t, func(natsURL string, i int) string {
+		return fmt.Sprintf(peersYAML, natsURL, []string{"repeat.here", "repeat.there"}[i])
+	})
 	me, got := visitor(t, infos[0].HTTP, "sixteen-chars-or-more", agent.L3)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()

@@ -32,6 +32,9 @@ type Options struct {
 	Node *parley.Node
 	// Servers are the MCP servers of the configuration, by name.
 	Servers map[string]config.MCPServer
+	// Shared are those whose tools hubs that are paired with this one may use: names of
+	// Servers and of agents elsewhere, "*" for all.
+	Shared []string
 	// Dir is where their programs work that have no directory of their own.
 	Dir string
 	// Owner marks their processes: see process.SweepOwner.
@@ -44,6 +47,7 @@ const (
 	KindCommand = "command"
 	KindURL     = "url"
 	KindAgent   = "agent"
+	KindPeer    = "peer" // another hub's
 )
 
 // Status is how one server is.
@@ -70,7 +74,7 @@ type Tools struct {
 type mounted struct {
 	*toolbox.Mount
 	kind   string
-	as     agent.Identity // of an agent elsewhere
+	as     agent.Identity // of an agent elsewhere, or at another hub
 	redact func(string) string
 }
 
@@ -107,7 +111,13 @@ func (t *Tools) Box() *toolbox.Box { return t.box }
 // Permit implements toolbox.Policy: it returns nil if an agent may use what another
 // one, or an MCP server, offers.
 func (t *Tools) Permit(from, to string) error {
+	if guest(from) {
+		return t.permitGuest(from, to)
+	}
 	server, configured := t.o.Servers[to]
+	if as, elsewhere := t.atPeer(to); elsewhere {
+		return t.permitAtPeer(from, as)
+	}
 	if !configured {
 		return t.o.Node.Router().Permit(from, to)
 	}

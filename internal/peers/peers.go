@@ -22,6 +22,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hubtools"
 	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/registry"
@@ -53,7 +54,7 @@ func NameOf(e keys.Entry) string {
 	return e.Key.String()[:8]
 }
 
-// Options set up a Network. All but Prefix, PeerTier, CrossSandbox, Audit and Logger
+// Options set up a Network. All but Prefix, Tools, PeerTier, CrossSandbox, Audit and Logger
 // are needed.
 type Options struct {
 	Hub     *hub.Hub
@@ -63,6 +64,10 @@ type Options struct {
 	// network.
 	NATS   *nats.Conn
 	Prefix string // of the subjects; "" means that of package transport/nats
+
+	// Tools is the hub's toolbox: what it shares is offered to other hubs, what they
+	// share is taken in. nil: neither. It must outlive the network.
+	Tools *hubtools.Tools
 
 	PeerTier     agent.Tier // the highest tier of other hubs' agents here; NoTier means L2
 	CrossSandbox []string   // agents that those in any sandbox may address
@@ -93,6 +98,8 @@ type Network struct {
 	agents map[string]*remote // by the id among hubs
 	fronts map[agent.Tier]*front
 	closed bool
+
+	tools tools
 }
 
 // Open joins the hubs that share a NATS server.
@@ -112,7 +119,7 @@ func Open(ctx context.Context, o Options) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, agents: make(map[string]*remote), fronts: make(map[agent.Tier]*front)}
+	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, agents: make(map[string]*remote), fronts: make(map[agent.Tier]*front), tools: newTools()}
 	link := natslink.Options{Conn: o.NATS, Pair: pair, Prefix: o.Prefix}
 	ctx, cancel := context.WithTimeout(ctx, listenTime)
 	defer cancel()
@@ -157,6 +164,7 @@ func (n *Network) Close(ctx context.Context) error {
 	n.mu.Unlock()
 	n.cancel()
 	n.wg.Wait()
+	n.closeTools()
 	return n.node.Close(ctx)
 }
 
@@ -178,7 +186,7 @@ func (n *Network) follow(ctx context.Context, w *registry.Watcher) {
 	n.compare(ctx)
 	grace := time.NewTicker(graceTime / 10)
 	defer grace.Stop()
-	changes := make(chan struct{}, 1)
+	changes := n.tools.changes
 	done := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(done)
@@ -186,10 +194,7 @@ func (n *Network) follow(ctx context.Context, w *registry.Watcher) {
 			if _, err := w.Next(ctx); err != nil {
 				return
 			}
-			select {
-			case changes <- struct{}{}:
-			default:
-			}
+			n.wake()
 		}
 	}()
 	defer func() { <-done }()
@@ -212,6 +217,7 @@ func (n *Network) compare(ctx context.Context) {
 	for _, e := range n.allow.Entries() {
 		names[e.Key] = NameOf(e)
 	}
+	n.compareTools(names)
 	here := make(map[string]bool)
 	for _, card := range n.node.Registry().Remote() {
 		name, key, ok := signedcard.ParseID(card.ID)
@@ -288,6 +294,7 @@ func (n *Network) watchAllowList(ctx context.Context, last string) {
 			return
 		case <-t.C:
 		}
+		n.offerTools()
 		now := stamp(AllowPath(n.o.DataDir))
 		if now == last {
 			continue
@@ -331,6 +338,7 @@ func (n *Network) obey() {
 
 // channelClosed ends the turns that waited for somebody at the end of a channel.
 func (n *Network) channelClosed(local, other string) {
+	n.toolsLost(other)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, f := range n.fronts {
