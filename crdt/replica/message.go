@@ -50,7 +50,7 @@ type Message struct {
 	Epoch   uint64   `json:"epoch"`
 	Session string   `json:"session"`           // of the maker's process
 	Seq     uint64   `json:"seq"`               // of an update in its session, from 1
-	Clients []uint64 `json:"clients,omitempty"` // client ids with structs in the update, ascending
+	Clients []uint64 `json:"clients,omitempty"` // client ids with structs in the update, ascending; of a step2 the sender's own
 	Vector  []byte   `json:"sv,omitempty"`      // what the maker knew before the update
 	Part    int      `json:"part,omitempty"`    // of a state in several parts, from 0
 	Parts   int      `json:"parts,omitempty"`

@@ -230,7 +230,7 @@ func (r *Replica) wasRefused(l *link, m *Message) {
 	}
 	// Only who may speak for others, or the document's keeper, can end a session:
 	// anybody else's refusal is its own affair.
-	if r.access(m.SourceAgentID)&Relay == 0 {
+	if r.access(l.RemoteAgent())&Relay == 0 {
 		return
 	}
 	reason := m.Payload[:min(len(m.Payload), 1000)]
@@ -302,7 +302,12 @@ func (r *Replica) answer(l *link, m *Message, sv crdt.StateVector, err error) {
 	if r.access(l.RemoteAgent())&Read == 0 {
 		return
 	}
-	r.sendState(l, KindStep2, r.doc.EncodeSince(sv), func(m *Message) { m.VectorClock = maps.Clone(r.hold.clock) })
+	if r.behind(sv) {
+		r.ask(l, "") // the peer was linked later than it was asked, or lost the question
+	}
+	r.sendState(l, KindStep2, r.doc.EncodeSince(sv), func(m *Message) {
+		m.VectorClock, m.Clients = maps.Clone(r.hold.clock), []uint64{r.doc.Client()}
+	})
 }
 
 // sendState sends a state, in parts if it is large. What belongs to it as a whole is set in the
@@ -325,13 +330,24 @@ func (r *Replica) sendState(l *link, kind Kind, state []byte, whole func(*Messag
 	}
 }
 
+// behind reports whether a peer's state vector has what is not here.
+func (r *Replica) behind(sv crdt.StateVector) bool {
+	here := r.doc.StateVector()
+	for client, clock := range sv {
+		if here[client] < clock {
+			return true
+		}
+	}
+	return false
+}
+
 // maxState bounds a state that comes in parts.
 const maxState = 128 << 20
 
 // part takes a part of a state; parts of one state follow each other.
 func (r *Replica) part(l *link, m *Message) {
-	if m.SourceAgentID != l.RemoteAgent() {
-		return // states are not passed on
+	if !r.speaksFor(l, m.SourceAgentID) {
+		return // states are not passed on; a keeper may have another name than its replica
 	}
 	if m.Part == 0 {
 		l.parts, l.partSize = nil, 0
@@ -373,9 +389,12 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 		r.emit(telemetry.Security, m.SourceAgentID, err, "refused a state")
 		return
 	}
+	// Of the client ids in it only the session's own are claimed. The others' may be those of
+	// agents who are away: what this replica has lost, their neighbours bring back.
 	if rights&Relay == 0 {
-		for c := range clients {
-			if _, taken := r.owners[c]; !taken {
+		for _, c := range m.Clients {
+			_, brought := clients[c]
+			if _, taken := r.owners[c]; brought && !taken {
 				r.owners[c] = owner{l.RemoteAgent(), m.key()}
 			}
 		}
