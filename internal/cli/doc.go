@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,10 +28,10 @@ Where the hub needs a token the page offers the subprotocols parley.sync and
 parley.token.TOKEN.`,
 		Args: exactly(),
 		RunE: func(*cobra.Command, []string) error {
-			return usage("missing what to do: list, show, edit, watch or compact")
+			return usage("missing what to do: list, show, edit, watch, share or compact")
 		},
 	}
-	cmd.AddCommand(a.docListCommand(), a.docShowCommand(), a.docEditCommand(), a.docWatchCommand(), a.docCompactCommand())
+	cmd.AddCommand(a.docListCommand(), a.docShowCommand(), a.docEditCommand(), a.docWatchCommand(), a.docShareCommand(), a.docCompactCommand())
 	return cmd
 }
 
@@ -210,6 +212,64 @@ func (a *app) docWatchCommand() *cobra.Command {
 				}
 			})
 		},
+	}
+}
+
+func (a *app) docShareCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "share DOCUMENT [AGENT ROLE]",
+		Short: "Say which agents elsewhere may keep a copy of a document, and change it",
+		Long: `Say which agents of other processes may keep a copy of a document and change it, or
+show who may. Nobody may unless it is said here; agents of this hub need no role.
+
+ROLE is reader, writer, owner (who may also say who else may) or none. An agent
+reaches the hub at its card "hub-documents". Over the hub's HTTP server whoever has
+the hub's token may come under any name; an agent of a peer is NAME@KEY, which it
+has proved.`,
+		Example: "  " + a.name + ` doc share plan mars writer
+  ` + a.name + ` doc share plan mars none
+  ` + a.name + ` doc share plan`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 && len(args) != 3 {
+				return usage("share wants a document, or a document, an agent and a role")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				if len(args) == 1 {
+					roles, err := c.DocumentShares(ctx, args[0])
+					if err != nil {
+						return err
+					}
+					a.printShares(roles)
+					return nil
+				}
+				role := documents.Role(args[2])
+				if role == "none" {
+					role = ""
+				}
+				roles, err := c.ShareDocument(ctx, args[0], args[1], role)
+				if err != nil {
+					return err
+				}
+				a.printShares(roles)
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) printShares(roles map[string]documents.Role) {
+	if a.json() {
+		writeJSON(a.stdout, roles)
+		return
+	}
+	if len(roles) == 0 {
+		fmt.Fprintln(a.stdout, "Shared with no agent elsewhere.")
+	}
+	for _, agent := range slices.Sorted(maps.Keys(roles)) {
+		fmt.Fprintf(a.stdout, "%s\t%s\n", agent, roles[agent])
 	}
 }
 

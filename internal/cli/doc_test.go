@@ -61,3 +61,33 @@ func TestDocuments(t *testing.T) {
 		t.Errorf("edits that failed changed it: %+v", after)
 	}
 }
+
+// Documents are shared with agents elsewhere by role; nobody has one by default.
+func TestDocumentsAreShared(t *testing.T) {
+	p := newHub(t)
+	want(t, p.run(t, "doc", "edit", "plan", "--set", "m.k=1"), 0, "")
+	want(t, p.run(t, "doc", "share", "plan"), 0, "Shared with no agent elsewhere.")
+	want(t, p.run(t, "doc", "share", "plan", "mars", "writer"), 0, "mars\twriter\n")
+	want(t, p.run(t, "doc", "share", "plan", "venus", "reader"), 0, "mars\twriter\nvenus\treader\n")
+	if roles := decode[map[string]string](t, p.run(t, "--format", "json", "doc", "share", "plan")); len(roles) != 2 || roles["mars"] != "writer" {
+		t.Errorf("the roles are %v", roles)
+	}
+	want(t, p.run(t, "doc", "share", "plan", "mars", "none"), 0, "venus\treader\n")
+	want(t, p.run(t, "doc", "share", "new", "mars", "owner"), 0, "mars\towner\n")
+	want(t, p.run(t, "doc", "show", "new"), 0, "{}")
+	for args, message := range map[string]string{
+		"share":                 "share wants a document",
+		"share plan mars":       "share wants a document",
+		"share plan mars king":  "the roles are reader, writer, owner",
+		"share plan hub writer": "no agent of another process",
+		"share none":            "there is no document none",
+		"share none mars none":  "there is no document none",
+		"share a.b mars writer": "a document's name",
+		"share plan * writer":   "every agent",
+	} {
+		o := p.run(t, append([]string{"doc"}, strings.Fields(args)...)...)
+		if o.code == 0 || !strings.Contains(o.stderr, message) {
+			t.Errorf("%s: %+v", args, o)
+		}
+	}
+}

@@ -238,6 +238,25 @@ func (c *Client) CompactDocument(ctx context.Context, name string) (*dialect.Doc
 	return get[dialect.DocumentCompacted](ctx, c, dialect.MethodDocumentsCompact, dialect.DocumentParams{Name: name})
 }
 
+// ShareDocument gives an agent of another process a role in a document, which is made if there
+// is none, or takes it away with "". It returns the roles by agent.
+func (c *Client) ShareDocument(ctx context.Context, name, agentID string, role documents.Role) (map[string]documents.Role, error) {
+	roles, err := get[map[string]documents.Role](ctx, c, dialect.MethodDocumentsShare, dialect.DocumentShareParams{Name: name, Agent: agentID, Role: role})
+	if err != nil {
+		return nil, err
+	}
+	return *roles, nil
+}
+
+// DocumentShares returns the roles in a document, by agent.
+func (c *Client) DocumentShares(ctx context.Context, name string) (map[string]documents.Role, error) {
+	roles, err := get[map[string]documents.Role](ctx, c, dialect.MethodDocumentsShares, dialect.DocumentParams{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	return *roles, nil
+}
+
 func get[T any](ctx context.Context, c *Client, method string, params any) (*T, error) {
 	result := new(T)
 	if err := c.Call(ctx, method, params, result); err != nil {

@@ -121,6 +121,7 @@ type daemon struct {
 	push      *push.Service
 	audit     *audit.Log // nil without one
 	node      *node.Node
+	peers     *peers.Network // nil without peers
 	documents *documents.Library
 	rooms     *ysync.Server // nil without HTTP
 	tools     *hubtools.Tools
@@ -137,7 +138,7 @@ func (d *daemon) atEnd(end func() error) { d.ends = append(d.ends, end) }
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -359,6 +360,7 @@ func (d *daemon) openPeers(ctx context.Context) error {
 	if err != nil {
 		return &Error{Code: CodeStart, Message: "cannot join other hubs: " + err.Error(), Remedy: "mend it, or set peers.enabled to false", Err: err}
 	}
+	d.peers = n
 	d.atEnd(func() error { return within(nodePatience, n.Close) })
 	d.log.Info("hubs that have paired with this one can reach it", "key", n.Key(), "prefix", cfg.Prefix)
 	return nil
@@ -370,6 +372,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	overHTTP := dialect.New(rpc)
 	rpc.Shutdown = d.stop // only who may open the socket may stop the hub
 	rpc.Gate = d.bus      // or come near the bus
+	rpc.Shares = d.documents
 	overSocket := dialect.New(rpc)
 
 	sc := server.Config{

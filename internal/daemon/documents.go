@@ -2,19 +2,18 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 
 	"github.com/parleyhub/parley/crdt/ysync"
 	"github.com/parleyhub/parley/internal/documents"
+	"github.com/parleyhub/parley/internal/sharing"
+	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // documentsPath is where y-websocket clients find documents: below it, by name.
 const documentsPath = "/documents/"
-
-// browserAgent is for whom the clients of documentsPath write: the hub knows no more of
-// them than that they may call it.
-const browserAgent = "browser"
 
 func (d *daemon) openDocuments(ctx context.Context) error {
 	l, err := documents.Open(ctx, documents.Options{Bus: d.bus, Name: d.name, Logger: d.log})
@@ -23,6 +22,29 @@ func (d *daemon) openDocuments(ctx context.Context) error {
 	}
 	d.documents = l
 	d.atEnd(func() error { return within(documentsPatience, l.Close) })
+	return nil
+}
+
+// openSharing lets agents of other processes keep replicas of documents: those that come
+// over HTTP, and those of peers.
+func (d *daemon) openSharing(context.Context) error {
+	desk := sharing.New(d.documents, d.log)
+	d.atEnd(func() error { desk.Close(); return nil })
+	if err := desk.Sit(d.node, sharing.CardID, notOfPeers); err != nil {
+		return err
+	}
+	if d.peers == nil {
+		return nil
+	}
+	return desk.Sit(d.peers.Node(), signedcard.ID(sharing.CardID, d.peers.Key()), nil) // it lets peers speak for themselves only
+}
+
+// notOfPeers keeps whoever may call the hub over HTTP from passing for a peer's agent, whose
+// id ends in the key that the peer has proved to have.
+func notOfPeers(agentID string) error {
+	if _, _, ok := signedcard.ParseID(agentID); ok {
+		return fmt.Errorf("%s is an agent of a peer, and not come from there", agentID)
+	}
 	return nil
 }
 
@@ -40,7 +62,8 @@ func (d *daemon) documentRooms() *ysync.Server {
 			if err := sameEpoch(r, doc.Epoch()); err != nil {
 				return nil, "", err
 			}
-			return doc, browserAgent, nil
+			// The hub knows no more of them than that they may call it.
+			return doc, documents.Browser, nil
 		},
 		Status: func(err error) int {
 			switch documents.CodeOf(err) {

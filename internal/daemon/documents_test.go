@@ -11,10 +11,20 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/parleyhub/parley"
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/crdt/ysync"
+	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/documents"
+	"github.com/parleyhub/parley/internal/node"
+	"github.com/parleyhub/parley/internal/sharing"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	wslink "github.com/parleyhub/parley/transport/websocket"
 )
 
 // A page that shows the hub's token as a subprotocol edits a document with y-websocket's protocol;
@@ -102,5 +112,104 @@ func TestBrowsersEditDocuments(t *testing.T) {
 	defer fresh.CloseNow()
 	if _, _, err := fresh.Read(t.Context()); err != nil {
 		t.Errorf("a page of the new epoch ends with %v", err)
+	}
+}
+
+// An agent of another process that comes over HTTP keeps a replica of a document that is shared with
+// it, and one that would pass for a peer's agent does not.
+func TestAgentsElsewhereKeepReplicas(t *testing.T) {
+	dir := newDir(t)
+	hub := run(t, mustLoad(t, dir))
+	defer hub.end(t)
+	c, err := client.Dial(t.Context(), dir+"/hub.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.EditDocument(t.Context(), "plan", []documents.Edit{{Op: documents.OpText, Path: []string{"t"}, Text: "hello"}}); err != nil {
+		t.Fatal(err)
+	}
+	peer := "mars@" + keys.Generate().Public().String()
+	for _, id := range []string{"mars", peer} {
+		if roles, err := c.ShareDocument(t.Context(), "plan", id, documents.RoleWriter); err != nil || roles[id] != documents.RoleWriter {
+			t.Fatalf("the roles are %v, %v", roles, err)
+		}
+	}
+	if roles, err := c.DocumentShares(t.Context(), "plan"); err != nil || len(roles) != 2 {
+		t.Errorf("the roles are %v, %v", roles, err)
+	}
+	at := agent.Endpoint{Transport: agent.TransportWebSocket, Address: strings.Replace(hub.info.HTTP, "http", "ws", 1) + node.Path}
+	join := func(id string) (*replica.Replica, <-chan *envelope.Envelope) {
+		n, err := parley.New(parley.Options{Channels: channel.Options{Dialers: map[agent.Transport]transport.Dialer{at.Transport: &wslink.Dialer{}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := n.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		heard := make(chan *envelope.Envelope, 16)
+		card := agent.Card{ID: id, Name: id, Version: "1", Tier: agent.L3, Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}}
+		if _, err := n.Join(card, func(_ context.Context, e *envelope.Envelope) {
+			if e.Type == envelope.ErrorMessage {
+				heard <- e
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		r, err := replica.New(replica.Options{Agent: id, State: "plan"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+		ch, err := n.Connect(t.Context(), id, sharing.CardID, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Attach(ch); err != nil {
+			t.Fatal(err)
+		}
+		return r, heard
+	}
+	mars, _ := join("mars")
+	changed := make(chan struct{}, 1)
+	defer mars.OnUpdate(func(replica.Update) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})()
+	for text := ""; text != "hello"; {
+		if err := mars.View(t.Context(), func(d *crdt.Doc) { text = d.Text("t").String() }); err != nil {
+			t.Fatal(err)
+		}
+		if text != "hello" {
+			<-changed
+		}
+	}
+	if err := mars.Edit(t.Context(), func(d *crdt.Doc) error { return d.Text("t").Append("!") }); err != nil {
+		t.Fatal(err)
+	}
+	for seen := ""; ; {
+		d, err := c.AwaitDocument(t.Context(), "plan", seen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(d.Content) == `{"t":"hello!"}` {
+			break
+		}
+		seen = d.Version
+	}
+	stranger, heard := join(peer)
+	if e := <-heard; e.Sender != sharing.CardID {
+		t.Errorf("it hears %s of %s", e.Payload, e.Sender)
+	}
+	if err := stranger.View(t.Context(), func(d *crdt.Doc) {
+		if d.Items() != 0 {
+			t.Error("who passes for a peer's agent has the document")
+		}
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -23,6 +23,19 @@ type Documents interface {
 	EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error)
 }
 
+// Shares is what the dialect needs to say who may what with documents.
+type Shares interface {
+	Share(ctx context.Context, name, agentID string, role documents.Role) error
+	Shares(ctx context.Context, name string) (map[string]documents.Role, error)
+}
+
+// DocumentShareParams give an agent a role in a document, or take it away with "".
+type DocumentShareParams struct {
+	Name  string         `json:"name"`
+	Agent string         `json:"agent"`
+	Role  documents.Role `json:"role"`
+}
+
 // DocumentParams name a document, and for MethodDocumentsWait what the caller has
 // seen of it.
 type DocumentParams struct {
@@ -123,6 +136,33 @@ func (s *Service) documentsCompact(ctx context.Context, req jsonrpc.Request, _ j
 		return nil, documentError(err)
 	}
 	return DocumentCompacted{before, after}, nil
+}
+
+func (s *Service) documentsShare(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	name, agent, role := params.requiredText("name", maxID), params.requiredText("agent", maxID), params.text("role", maxID)
+	if params.err != nil {
+		return nil, params.err
+	}
+	if err := s.cfg.Shares.Share(ctx, name, agent, documents.Role(role)); err != nil {
+		return nil, documentError(err)
+	}
+	return s.shares(ctx, name)
+}
+
+func (s *Service) documentsShares(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	name := params.requiredText("name", maxID)
+	if params.err != nil {
+		return nil, params.err
+	}
+	return s.shares(ctx, name)
+}
+
+// shares returns the roles in a document, by agent.
+func (s *Service) shares(ctx context.Context, name string) (any, error) {
+	roles, err := s.cfg.Shares.Shares(ctx, name)
+	return roles, documentError(err)
 }
 
 // documentError translates an error about a document. What is the hub's own fault stays

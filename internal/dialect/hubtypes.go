@@ -25,6 +25,8 @@ const (
 	MethodDocumentsWait    = "hub/documents/wait"
 	MethodDocumentsEdit    = "hub/documents/edit"
 	MethodDocumentsCompact = "hub/documents/compact"
+	MethodDocumentsShare   = "hub/documents/share"
+	MethodDocumentsShares  = "hub/documents/shares"
 
 	MethodSend       = "message/send"
 	MethodStream     = "message/stream"

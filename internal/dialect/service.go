@@ -62,6 +62,9 @@ type Config struct {
 	Gate Gate
 	// Documents are the hub's. Where it is nil, there are no methods hub/documents/*.
 	Documents Documents
+	// Shares gives agents of other processes roles in documents. Where it is nil, there are no
+	// methods for that: give it to the service of the socket only.
+	Shares Shares
 }
 
 // Service answers the dialect's requests. It is a jsonrpc.Handler and safe for
@@ -109,6 +112,10 @@ func New(cfg Config) *Service {
 		s.methods[MethodDocumentsWait] = s.documentsWait
 		s.methods[MethodDocumentsEdit] = s.documentsEdit
 		s.methods[MethodDocumentsCompact] = s.documentsCompact
+	}
+	if cfg.Shares != nil {
+		s.methods[MethodDocumentsShare] = s.documentsShare
+		s.methods[MethodDocumentsShares] = s.documentsShares
 	}
 	return s
 }

@@ -3,7 +3,10 @@ package documents
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -23,14 +26,17 @@ type Document struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
+	shares atomic.Pointer[map[string]Role] // never changed, only replaced
+
 	gate    sync.RWMutex // held for reading while an edit is made
 	retired bool         // another epoch takes its place
 
 	mu      sync.Mutex
-	queue   [][]byte // changes that are not in the log yet
-	queued  int      // their bytes
-	number  uint64   // of the last change that was made
-	stored  uint64   // of the last that is durable in the log
+	seats   map[*seat]struct{} // of other processes' replicas
+	queue   [][]byte           // changes that are not in the log yet
+	queued  int                // their bytes
+	number  uint64             // of the last change that was made
+	stored  uint64             // of the last that is durable in the log
 	changed chan struct{}
 	failed  error // why the log does not take changes at the moment
 
@@ -47,9 +53,6 @@ const (
 	maxQueued       = 32 << 20
 	retryDelay      = time.Second
 )
-
-// hubAgent is whom the hub's own replica writes for.
-const hubAgent = "hub"
 
 // opened is what a document begins with, besides what the store has.
 type opened struct {
@@ -71,13 +74,18 @@ func openDocument(ctx context.Context, s *store, name string, create bool, with 
 			return nil, err
 		}
 	}
-	d := &Document{name: name, store: s, log: log.With("document", name), head: h, changed: make(chan struct{})}
+	d := &Document{name: name, store: s, log: log.With("document", name), head: h, changed: make(chan struct{}), seats: make(map[*seat]struct{})}
+	roles, err := s.shares(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	d.shares.Store(&roles)
 	state, err := d.load(ctx)
 	if err != nil {
 		return nil, err
 	}
 	d.Replica, err = replica.New(replica.Options{
-		Agent: hubAgent, State: name, Epoch: h.Epoch, Logger: d.log, Journal: d.journal,
+		Agent: hubAgent, State: name, Epoch: h.Epoch, Logger: d.log, Journal: d.journal, Access: d.rights,
 		Interval: with.interval, Keeper: true, Renew: with.renew, Former: with.former,
 		Saved: &replica.Saved{Epoch: h.Epoch, Update: state, Clock: h.Clock},
 	})
@@ -173,6 +181,12 @@ func (d *Document) retire(ctx context.Context) error {
 	d.gate.Lock()
 	d.retired = true
 	d.gate.Unlock()
+	d.mu.Lock()
+	seats := slices.Collect(maps.Keys(d.seats))
+	d.mu.Unlock()
+	for _, s := range seats {
+		s.leave()
+	}
 	if err := d.Durable(ctx); err != nil {
 		return err
 	}

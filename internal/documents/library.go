@@ -29,6 +29,8 @@ type Library struct {
 	log      *slog.Logger
 	interval time.Duration
 
+	sharing sync.Mutex // held while roles are changed
+
 	mu     sync.Mutex
 	open   map[string]*opening
 	former map[string]*replica.Former // of documents that have a new epoch and are not open

@@ -24,6 +24,7 @@ type store struct {
 	name      string // the hub's on the bus
 	stream    jetstream.Stream
 	heads     jetstream.KeyValue
+	access    jetstream.KeyValue
 	snapshots jetstream.Stream
 }
 
@@ -52,6 +53,9 @@ func openStore(ctx context.Context, b *bus.Bus, name string) (*store, error) {
 	})
 	if err == nil {
 		s.heads, err = b.EnsureKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name + "_crdt_head", Description: "The newest snapshot of each document", Storage: jetstream.FileStorage})
+	}
+	if err == nil {
+		s.access, err = b.EnsureKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name + "_crdt_access", Description: "Who may what with each shared document", Storage: jetstream.FileStorage})
 	}
 	if err == nil {
 		s.snapshots, err = b.EnsureStream(ctx, jetstream.StreamConfig{

@@ -157,6 +157,9 @@ func Open(ctx context.Context, o Options) (*Network, error) {
 // Key returns who this hub is.
 func (n *Network) Key() keys.PublicKey { return n.pair.Public() }
 
+// Node returns where other hubs' agents come in, for those who join cards to it.
+func (n *Network) Node() *node.Node { return n.node }
+
 // Close leaves the network. Answers that are due are given, at most until ctx ends.
 func (n *Network) Close(ctx context.Context) error {
 	n.mu.Lock()

@@ -1,0 +1,142 @@
+package documents_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/documents"
+)
+
+// Roles are given, taken and kept across restarts; nobody has one by default.
+func TestRolesArePersistent(t *testing.T) {
+	b := openBus(t)
+	l := openLibrary(t, b)
+	role := func(l *documents.Library, name, agent string) documents.Role {
+		t.Helper()
+		r, err := l.Role(t.Context(), name, agent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := role(l, "plan", "mars"); r != "" {
+		t.Errorf("it begins as %q", r)
+	}
+	for _, s := range []struct {
+		agent string
+		role  documents.Role
+	}{{"mars", "reader"}, {"mars", "writer"}, {"mars", "writer"}, {"venus", "owner"}, {"saturn", "reader"}, {"saturn", ""}} {
+		if err := l.Share(t.Context(), "plan", s.agent, s.role); err != nil {
+			t.Fatal(err)
+		}
+		if r := role(l, "plan", s.agent); r != s.role {
+			t.Errorf("%s is %q", s.agent, r)
+		}
+	}
+	closeLibrary(t, l)
+	again := openLibrary(t, b)
+	defer closeLibrary(t, again)
+	if r := role(again, "plan", "venus"); r != documents.RoleOwner { // without opening the document
+		t.Errorf("venus is %q", r)
+	}
+	roles, err := again.Shares(t.Context(), "plan")
+	if err != nil || len(roles) != 2 || roles["mars"] != documents.RoleWriter {
+		t.Errorf("the roles are %v, %v", roles, err)
+	}
+	if _, _, err := again.Compact(t.Context(), "plan"); err != nil || role(again, "plan", "mars") != documents.RoleWriter {
+		t.Errorf("a new epoch forgets the roles: %v", err)
+	}
+	ensure(t, again, "other")
+	if roles, err := again.Shares(t.Context(), "other"); err != nil || roles == nil || len(roles) != 0 {
+		t.Errorf("another document has %v, %v", roles, err)
+	}
+}
+
+func TestRolesAreChecked(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	defer closeLibrary(t, l)
+	for name, err := range map[string]error{
+		"an unknown role":  l.Share(t.Context(), "plan", "mars", "king"),
+		"the hub":          l.Share(t.Context(), "plan", "hub", "reader"),
+		"browsers":         l.Share(t.Context(), "plan", documents.Browser, "reader"),
+		"everybody":        l.Share(t.Context(), "plan", "*", "reader"),
+		"no name":          l.Share(t.Context(), "a.b", "mars", "reader"),
+		"a name with dots": func() error { _, err := l.Role(t.Context(), "a.b", "mars"); return err }(),
+	} {
+		if documents.CodeOf(err) != documents.CodeInvalid {
+			t.Errorf("%s gives %v", name, err)
+		}
+	}
+	for name, err := range map[string]error{
+		"taking away": l.Share(t.Context(), "none", "mars", ""),
+		"showing":     func() error { _, err := l.Shares(t.Context(), "none"); return err }(),
+	} {
+		if documents.CodeOf(err) != documents.CodeNotFound {
+			t.Errorf("%s gives %v", name, err)
+		}
+	}
+}
+
+// wire is a link whose other end is the test.
+type wire struct {
+	agent   string
+	sent    chan replica.Message
+	handler channel.Handler
+}
+
+func (w *wire) Send(_ context.Context, e *envelope.Envelope) error {
+	var m replica.Message
+	if err := json.Unmarshal(e.Payload, &m); err != nil {
+		return err
+	}
+	w.sent <- m
+	return nil
+}
+
+func (w *wire) OnMessage(h channel.Handler) (remove func()) { w.handler = h; return func() {} }
+func (w *wire) LocalAgent() string                          { return "hub-documents" }
+func (w *wire) RemoteAgent() string                         { return w.agent }
+
+// An agent's replica is told what it may read, and no longer once the document has begun
+// a new epoch.
+func TestLinkedReplicasEndWithTheEpoch(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	defer closeLibrary(t, l)
+	if err := l.Share(t.Context(), "plan", "mars", "reader"); err != nil {
+		t.Fatal(err)
+	}
+	d := ensure(t, l, "plan")
+	reader, stranger := &wire{agent: "mars", sent: make(chan replica.Message, 16)}, &wire{agent: "venus", sent: make(chan replica.Message, 16)}
+	for _, w := range []*wire{reader, stranger} {
+		leave, err := d.Attach(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+		if m := <-w.sent; m.Kind != replica.KindStep1 {
+			t.Errorf("it begins with %+v", m)
+		}
+	}
+	if err := d.Edit(t.Context(), set("k", 1)); err != nil {
+		t.Fatal(err)
+	}
+	m := <-reader.sent
+	got := crdt.New(crdt.Options{})
+	if _, err := got.Apply(m.Payload, nil); err != nil || m.Kind != replica.KindUpdate {
+		t.Errorf("it hears %+v, %v", m, err)
+	}
+	if _, _, err := l.Compact(t.Context(), "plan"); err != nil {
+		t.Fatal(err)
+	}
+	if len(stranger.sent) > 0 {
+		t.Errorf("who has no role hears %+v", <-stranger.sent)
+	}
+	if _, err := d.Attach(reader); documents.CodeOf(err) != documents.CodeClosed {
+		t.Errorf("the old epoch's document takes it: %v", err)
+	}
+}

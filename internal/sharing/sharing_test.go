@@ -1,0 +1,610 @@
+package sharing_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley"
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/documents"
+	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/sharing"
+	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/hyperswarm"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/transport/memory"
+	natslink "github.com/parleyhub/parley/transport/nats"
+	"github.com/parleyhub/parley/transport/transporttest"
+	"github.com/parleyhub/parley/transport/websocket"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// patience bounds what takes as long as it takes.
+const patience = 30 * time.Second
+
+// keeper is a hub as far as documents go: a library, and a node with a desk.
+type keeper struct {
+	bus     *bus.Bus
+	listens []func(t *testing.T) transport.Listener
+	speaks  func(string) error
+	options parley.Options
+	logs    lines
+
+	library *documents.Library
+	node    *parley.Node
+	desk    *sharing.Desk
+}
+
+// node is a parley.Node as the desk wants it.
+type node struct{ *parley.Node }
+
+func (n node) Parley() *parley.Node { return n.Node }
+
+func newKeeper(t *testing.T, listens ...func(t *testing.T) transport.Listener) *keeper {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir(), Durability: bus.DurabilityFast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	k := &keeper{bus: b, listens: listens}
+	t.Cleanup(func() { k.close(t) })
+	return k
+}
+
+func (k *keeper) open(t *testing.T) {
+	t.Helper()
+	var err error
+	log := slog.New(slog.NewTextHandler(&k.logs, nil))
+	if k.library, err = documents.Open(t.Context(), documents.Options{Bus: k.bus, Name: "hub", Logger: log}); err != nil {
+		t.Fatal(err)
+	}
+	if k.node, err = parley.New(k.options); err != nil {
+		t.Fatal(err)
+	}
+	k.desk = sharing.New(k.library, log)
+	if err := k.desk.Sit(node{k.node}, sharing.CardID, k.speaks); err != nil {
+		t.Fatal(err)
+	}
+	for _, listen := range k.listens {
+		if err := k.node.Listen(listen(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (k *keeper) close(t *testing.T) {
+	t.Helper()
+	if k.desk == nil {
+		return
+	}
+	k.desk.Close()
+	if err := k.node.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := k.library.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	k.desk = nil
+}
+
+func (k *keeper) share(t *testing.T, document, agentID string, role documents.Role) {
+	t.Helper()
+	if err := k.library.Share(t.Context(), document, agentID, role); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// program is a process with one agent.
+type program struct {
+	id     string
+	by     agent.Transport
+	at     agent.Endpoint
+	faults *transporttest.Faults
+	saved  *replica.Saved
+
+	node    *parley.Node
+	heard   chan *envelope.Envelope
+	replica *replica.Replica
+	stop    context.CancelFunc
+	keeping sync.WaitGroup
+}
+
+func newProgram(t *testing.T, id string, at agent.Endpoint, d transport.Dialer) *program {
+	t.Helper()
+	p := &program{id: id, by: at.Transport, at: at, faults: transporttest.NewFaults(d)}
+	p.start(t)
+	t.Cleanup(func() { p.end(t) })
+	return p
+}
+
+func (p *program) start(t *testing.T) {
+	t.Helper()
+	var err error
+	p.node, err = parley.New(parley.Options{Channels: channel.Options{
+		Dialers: map[agent.Transport]transport.Dialer{p.by: p.faults}, ReconnectDelay: 10 * time.Millisecond,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.heard = make(chan *envelope.Envelope, 64)
+	heard := p.heard
+	card := agent.Card{ID: p.id, Name: p.id, Version: "1", Tier: agent.L3, Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}}
+	if _, err := p.node.Join(card, func(_ context.Context, e *envelope.Envelope) {
+		if e.Type == envelope.StreamData {
+			return // the replica's
+		}
+		select {
+		case heard <- e:
+		default:
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.replica, err = replica.New(replica.Options{Agent: p.id, State: "plan", Saved: p.saved, Interval: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	p.keeping.Go(func() {
+		_ = p.replica.Keep(ctx, func(ctx context.Context) (*channel.Channel, error) {
+			return p.node.Connect(ctx, p.id, sharing.CardID, p.at)
+		}) // it ends with ctx
+	})
+}
+
+func (p *program) end(t *testing.T) {
+	t.Helper()
+	if p.stop == nil {
+		return
+	}
+	p.stop()
+	p.stop = nil
+	p.keeping.Wait()
+	saved, err := p.replica.Save(context.Background())
+	if err != nil {
+		t.Error(err)
+	}
+	p.saved = &saved
+	if err := p.replica.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := p.node.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func (p *program) edit(t *testing.T, f func(d *crdt.Doc) error) {
+	t.Helper()
+	if err := p.replica.Edit(t.Context(), f); err != nil {
+		t.Error(err)
+	}
+}
+
+// content is a replica's bytes and what they show.
+func content(t *testing.T, v interface {
+	View(context.Context, func(*crdt.Doc)) error
+}) (bytes, shown string) {
+	t.Helper()
+	if err := v.View(context.Background(), func(d *crdt.Doc) {
+		bytes = string(d.Snapshot())
+		b, err := d.JSON()
+		if err != nil {
+			t.Error(err)
+		}
+		shown = string(b)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return bytes, shown
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("never: " + what)
+		}
+	}
+}
+
+func (k *keeper) document(t *testing.T) *documents.Document {
+	t.Helper()
+	d, err := k.library.Ensure(t.Context(), "plan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// same waits until the hub and programs have the same bytes.
+func (k *keeper) same(t *testing.T, programs ...*program) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			_, shown := content(t, k.document(t))
+			t.Logf("the hub has %s", shown)
+			for _, p := range programs {
+				_, shown := content(t, p.replica)
+				s, err := p.replica.Status(context.Background())
+				t.Logf("%s has %s, %+v, %v", p.id, shown, s, err)
+			}
+			t.Log(k.logs.String())
+		}
+	}()
+	eventually(t, "the same bytes everywhere", func() bool {
+		want, _ := content(t, k.document(t))
+		for _, p := range programs {
+			if got, _ := content(t, p.replica); got != want {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// pair is a keeper and a program in memory, which has a role.
+func pair(t *testing.T, role documents.Role) (*keeper, *program) {
+	t.Helper()
+	var local memory.Network
+	k := newKeeper(t, func(t *testing.T) transport.Listener {
+		l, err := local.Listen("hub")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	})
+	k.open(t)
+	if role != "" {
+		k.share(t, "plan", "mars", role)
+	}
+	return k, newProgram(t, "mars", agent.Endpoint{Transport: agent.TransportLocal, Address: "hub"}, &local)
+}
+
+// Agents over WebSocket, NATS and Hyperswarm keep replicas of a hub's document; they lose
+// their connections, they and the hub are started anew, and in the end all have the
+// same bytes, with everything that anybody wrote (Req 9.1, 9.2, 9.3).
+func TestAgentsOnThreeTransportsShareADocument(t *testing.T) {
+	const token = "a long random token"
+	var address string
+	overHTTP := func(t *testing.T) transport.Listener {
+		at := address
+		if at == "" {
+			at = "127.0.0.1:0"
+		}
+		l, err := websocket.Listen(at, websocket.ListenOptions{Authenticate: websocket.Tokens(map[string]string{"venus": token})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		address = strings.TrimPrefix(l.Endpoint().Address, "ws://")
+		return l
+	}
+	hubKey, jupiterKey, saturnKey := keys.Generate(), keys.Generate(), keys.Generate()
+	server := natstest.Start(t, natstest.WithoutJetStream)
+	hubConn, jupiterConn := connect(t, server), connect(t, server)
+	overNATS := func(t *testing.T) transport.Listener {
+		l, err := natslink.Listen(hyperswarmtest.Context(t), natslink.ListenOptions{
+			Options: natslink.Options{Conn: hubConn, Pair: hubKey}, Allow: func(k keys.PublicKey) bool { return k == jupiterKey.Public() },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	options := hyperdht.Options{Bootstrap: bootstrap, Stream: secretstream.Options{MaxMessage: new(transport.Codec).MaxMessage()}}
+	hubMember, saturnMember := hyperswarmtest.Node(t, options), hyperswarmtest.Node(t, options)
+	overDHT := func(t *testing.T) transport.Listener {
+		l, err := hyperswarm.Listen(hyperswarmtest.Context(t), hyperswarm.ListenOptions{
+			Node: hubMember, Pair: hubKey, Allow: func(k keys.PublicKey) bool { return k == saturnKey.Public() },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	k := newKeeper(t, overHTTP, overNATS, overDHT)
+	k.open(t)
+	for _, id := range []string{"venus", "jupiter", "saturn"} {
+		k.share(t, "plan", id, documents.RoleWriter)
+	}
+	programs := []*program{
+		newProgram(t, "venus", agent.Endpoint{Transport: agent.TransportWebSocket, Address: "ws://" + address}, &websocket.Dialer{Token: websocket.TokenFor(address, token)}),
+		newProgram(t, "jupiter", agent.Endpoint{Transport: agent.TransportNATS, Address: natslink.Address("", hubKey.Public())},
+			&natslink.Dialer{Options: natslink.Options{Conn: jupiterConn, Pair: jupiterKey}}),
+		newProgram(t, "saturn", agent.Endpoint{Transport: agent.TransportHyperswarm, Address: hubKey.Public().String()}, &hyperswarm.Dialer{Node: saturnMember, Pair: saturnKey}),
+	}
+	const rounds, edits = 3, 25
+	for round := range rounds {
+		var writers sync.WaitGroup
+		for _, p := range programs {
+			writers.Go(func() {
+				for i := range edits {
+					p.edit(t, func(d *crdt.Doc) error {
+						if err := d.Array("list").Append(fmt.Sprintf("%s-%d-%d", p.id, round, i)); err != nil {
+							return err
+						}
+						return d.Text("text").Insert(i%(d.Text("text").Len()+1), "x")
+					})
+					if i == edits/2 {
+						p.faults.Cut()
+					}
+				}
+			})
+		}
+		if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpIncrement, Path: []string{"rounds"}}}); err != nil {
+			t.Error(err)
+		}
+		writers.Wait()
+		switch round {
+		case 0:
+			k.close(t)
+			k.open(t)
+		case 1:
+			// What a process had sent is everywhere before it is started anew, under another client id.
+			k.same(t, programs...)
+			for _, p := range programs {
+				p.end(t)
+				p.start(t)
+			}
+		}
+	}
+	k.same(t, programs...)
+	_, shown := content(t, k.document(t))
+	for _, p := range programs {
+		for round := range rounds {
+			for i := range edits {
+				if value := fmt.Sprintf("%q", fmt.Sprintf("%s-%d-%d", p.id, round, i)); strings.Count(shown, value) != 1 {
+					t.Errorf("%s is there %d times", value, strings.Count(shown, value))
+				}
+			}
+		}
+	}
+	if !strings.Contains(shown, `"rounds"`) {
+		t.Errorf("the hub's own edits are not there: %s", shown)
+	}
+}
+
+func connect(t *testing.T, s *natstest.Server) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// problem is what the next error that the program heard says.
+func (p *program) problem(t *testing.T) (problem struct{ Code, Message, Remedy string }) {
+	t.Helper()
+	select {
+	case e := <-p.heard:
+		if e.Type != envelope.ErrorMessage || json.Unmarshal(e.Payload, &problem) != nil {
+			t.Fatalf("it hears %s %s", e.Type, e.Payload)
+		}
+	case <-time.After(patience):
+		t.Fatal("it hears nothing")
+	}
+	return problem
+}
+
+// Without a role an agent is told that it has none, in the same words whether there is the
+// document or not; with one it is let in without connecting anew, and out again at once.
+func TestNobodyIsLetInWithoutARole(t *testing.T) {
+	k, p := pair(t, "")
+	first := p.problem(t)
+	if first.Code != sharing.CodeDenied || !strings.Contains(first.Remedy, "parley doc share plan mars") {
+		t.Errorf("it hears %+v", first)
+	}
+	if names, err := k.library.Names(t.Context()); err != nil || len(names) != 0 {
+		t.Errorf("there are %v, %v", names, err)
+	}
+	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: "secret"}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the same answer", func() bool { return p.problem(t) == first })
+	if _, shown := content(t, p.replica); strings.Contains(shown, "secret") {
+		t.Fatalf("it has %s", shown)
+	}
+	if text := k.logs.String(); !strings.Contains(text, "agent=mars") || !strings.Contains(text, "document=plan") {
+		t.Errorf("the log has\n%s", text)
+	}
+
+	k.share(t, "plan", "mars", documents.RoleReader)
+	k.same(t, p)
+	k.share(t, "plan", "mars", documents.RoleWriter)
+	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("l", 1) })
+	eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return strings.Contains(shown, `"l":1`) })
+
+	k.share(t, "plan", "mars", "")
+	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: "another secret"}}); err != nil {
+		t.Fatal(err)
+	}
+	p.end(t)
+	p.start(t)
+	if again := p.problem(t); again.Code != sharing.CodeDenied {
+		t.Errorf("it hears %+v", again)
+	}
+	if _, shown := content(t, p.replica); strings.Contains(shown, "another") {
+		t.Errorf("it has %s", shown)
+	}
+}
+
+// A reader's edits reach nobody.
+func TestReadersOnlyRead(t *testing.T) {
+	k, p := pair(t, documents.RoleReader)
+	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	k.same(t, p)
+	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", "mine") })
+	eventually(t, "the replica hears that it was refused", func() bool {
+		err := p.replica.Edit(t.Context(), func(d *crdt.Doc) error { return d.Map("m").Set("k", "again") })
+		return err != nil
+	})
+	if _, shown := content(t, k.document(t)); shown != `{"m":{"k":1}}` {
+		t.Errorf("the hub has %s", shown)
+	}
+	if !strings.Contains(k.logs.String(), "source=mars") {
+		t.Errorf("the log does not say who was refused:\n%s", k.logs.String())
+	}
+}
+
+// An owner says who else may what; others who ask are refused.
+func TestOwnersShare(t *testing.T) {
+	k, p := pair(t, documents.RoleOwner)
+	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
+	eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return shown != "{}" })
+	mars, err := p.node.Router().Attach("mars", func(context.Context, *envelope.Envelope) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(payload any) *envelope.Envelope {
+		t.Helper()
+		if _, err := mars.Send(t.Context(), sharing.CardID, envelope.Request, payload); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case e := <-p.heard:
+			return e
+		case <-time.After(patience):
+			t.Fatal("no answer")
+			return nil
+		}
+	}
+	// The agent does not know the hub's card; its channel has introduced it.
+	if e := ask(map[string]any{"document": "plan", "agent": "venus", "role": "writer"}); e.Type != envelope.Response || string(e.Payload) != `{"document":"plan","roles":{"mars":"owner","venus":"writer"}}` {
+		t.Errorf("it hears %s %s", e.Type, e.Payload)
+	}
+	if e := ask(map[string]any{"document": "plan", "agent": "venus", "role": ""}); string(e.Payload) != `{"document":"plan","roles":{"mars":"owner"}}` {
+		t.Errorf("it hears %s", e.Payload)
+	}
+	if e := ask(map[string]any{"document": "plan"}); string(e.Payload) != `{"document":"plan","roles":{"mars":"owner"}}` {
+		t.Errorf("it hears %s", e.Payload)
+	}
+	for name, payload := range map[string]any{
+		"no document":    map[string]any{"agent": "venus", "role": "writer"},
+		"no role":        map[string]any{"document": "plan", "agent": "venus"},
+		"an unknown one": map[string]any{"document": "plan", "agent": "venus", "role": "king"},
+		"the hub":        map[string]any{"document": "plan", "agent": "hub", "role": "writer"},
+		"another's":      map[string]any{"document": "other", "agent": "mars", "role": "owner"},
+		"a text":         "share it",
+	} {
+		if e := ask(payload); e.Type != envelope.ErrorMessage {
+			t.Errorf("%s: it hears %s %s", name, e.Type, e.Payload)
+		}
+	}
+	k.share(t, "plan", "mars", documents.RoleWriter)
+	if e := ask(map[string]any{"document": "plan", "agent": "mars", "role": "owner"}); e.Type != envelope.ErrorMessage || !strings.Contains(string(e.Payload), sharing.CodeDenied) {
+		t.Errorf("a writer hears %s %s", e.Type, e.Payload)
+	}
+}
+
+// An agent that the node does not vouch for, or that the rules keep away, has no use of its role.
+func TestRulesStandAboveRoles(t *testing.T) {
+	t.Run("another node's agent", func(t *testing.T) {
+		k, p := pair(t, documents.RoleOwner)
+		k.close(t)
+		k.speaks = func(id string) error { return fmt.Errorf("%s is not of here", id) }
+		k.open(t)
+		if got := p.problem(t); got.Code == "" {
+			t.Errorf("it hears %+v", got)
+		}
+	})
+	t.Run("a sandbox", func(t *testing.T) {
+		k, p := pair(t, documents.RoleWriter)
+		p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
+		eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return shown != "{}" })
+		k.node.Router().SetSandboxConfig(router.SandboxConfig{Enforced: true})
+		card, err := k.node.Registry().Get("mars")
+		if err != nil {
+			t.Fatal(err)
+		}
+		card.SandboxID = "jail"
+		if _, err := k.node.Registry().Hold(card, k.node.Registry().Source("mars")); err != nil {
+			t.Fatal(err)
+		}
+		p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("from", "jail") })
+		if err := p.replica.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ch, ok := p.node.Channels().Between("mars", sharing.CardID)
+		if !ok {
+			t.Fatal("the channel has gone")
+		}
+		if err := ch.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, shown := content(t, k.document(t)); strings.Contains(shown, "jail") {
+			t.Errorf("the hub has %s", shown)
+		}
+	})
+}
+
+// A new epoch of the document reaches the replicas that are linked, without a new channel, and what they
+// wrote meanwhile is in it.
+func TestReplicasFollowToANewEpoch(t *testing.T) {
+	k, p := pair(t, documents.RoleWriter)
+	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
+	eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return strings.Contains(shown, `"k":1`) })
+	p.faults.Refuse(true)
+	p.faults.Cut()
+	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("late", 2) })
+	if _, _, err := k.library.Compact(t.Context(), "plan"); err != nil {
+		t.Fatal(err)
+	}
+	p.faults.Refuse(false)
+	eventually(t, "the replica has followed", func() bool { return p.replica.Epoch() == 1 })
+	k.same(t, p)
+	if _, shown := content(t, k.document(t)); shown != `{"m":{"k":1,"late":2}}` {
+		t.Errorf("the hub has %s", shown)
+	}
+}
