@@ -86,6 +86,8 @@ type Agent struct {
 	seat    uint64 // the revision of the entry, 0 if it is not known
 	beating bool
 	failure *Error // why the agent is no more
+	near    *Agent // the same agent on the hub's bus; nil if there is none (yet)
+	late    bool   // it is on the hub's bus only, until the network can be reached
 }
 
 // Register makes an agent known and begins its heartbeat. It is given the GUID
@@ -97,7 +99,7 @@ func (n *Network) Register(ctx context.Context, r Registration) (*Agent, error) 
 	}
 	b, err := n.connected()
 	if err != nil {
-		return nil, err
+		return n.registerNear(ctx, r, err, func() (*identity, error) { return n.recallIdentity(r.AgentType) })
 	}
 	id, err := n.takeIdentity(ctx, b, r.AgentType)
 	if err != nil {
@@ -116,7 +118,7 @@ func (n *Network) Visit(ctx context.Context, handle string) (*Agent, error) {
 	}
 	b, err := n.connected()
 	if err != nil {
-		return nil, err
+		return n.registerNear(ctx, r, err, func() (*identity, error) { return n.person(), nil })
 	}
 	a := n.newAgent(n.person(), r)
 	a.unlisted = true
@@ -132,16 +134,28 @@ func (n *Network) settle(ctx context.Context, b *bus.Bus, a *Agent) (*Agent, err
 		}
 		return nil, connectionError(err)
 	}
-	n.mu.Lock()
-	if n.closing {
-		n.mu.Unlock()
+	if !n.admit(a) {
 		return nil, errClosed
 	}
-	n.agents[a] = struct{}{}
-	n.mu.Unlock()
+	if n.near != nil {
+		if err := a.joinNear(ctx); err != nil && !isConnection(err) {
+			a.log.Warn("the agent has no place on the hub's bus yet", "error", err)
+		}
+	}
 	a.startHeartbeat()
 	a.log.Info("agent registered", "agentType", a.entry.AgentType, "handle", a.entry.Handle, "again", a.reused)
 	return a, nil
+}
+
+// admit makes an agent one of this process's, unless the Network is closed.
+func (n *Network) admit(a *Agent) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closing {
+		return false
+	}
+	n.agents[a] = struct{}{}
+	return true
 }
 
 func (n *Network) newAgent(id *identity, r Registration) *Agent {
@@ -181,7 +195,7 @@ func (a *Agent) describe(r Registration) {
 // enter writes the agent into the registry and makes its inbox.
 func (a *Agent) enter(ctx context.Context, b *bus.Bus) error {
 	n := a.net
-	if a.reused && !a.unlisted {
+	if a.reused && !a.unlisted && !a.isLate() {
 		if err := n.take(ctx, b, a.guid, a.guid, updateLimit); err != nil {
 			return err
 		}
@@ -247,9 +261,13 @@ func (a *Agent) SetHandle(handle string) error {
 	if err := checkName("handle", handle); err != nil {
 		return err
 	}
-	a.mu.Lock()
-	a.entry.Handle = handle
-	a.mu.Unlock()
+	for _, place := range []*Agent{a, a.nearPlace()} {
+		if place != nil {
+			place.mu.Lock()
+			place.entry.Handle = handle
+			place.mu.Unlock()
+		}
+	}
 	return nil
 }
 
@@ -261,12 +279,16 @@ func (a *Agent) viewer() viewer {
 // ready returns the bus of an agent that is registered.
 func (a *Agent) ready() (*bus.Bus, error) {
 	a.mu.Lock()
-	failure := a.failure
+	failure, late := a.failure, a.late
 	a.mu.Unlock()
 	if failure != nil {
 		return nil, failure
 	}
-	return a.net.connected()
+	b, err := a.net.connected()
+	if err == nil && late {
+		return nil, &Error{Category: ConnectionError, Message: "The agents' network has only just been reached.", Remedy: "Try again in a moment."}
+	}
+	return b, err
 }
 
 // Changes are what UpdatePresence may change; nil leaves a thing as it is
@@ -327,10 +349,17 @@ func (a *Agent) Describe(ctx context.Context, r Registration) (Entry, error) {
 
 func (a *Agent) update(ctx context.Context, change func(*Entry)) (Entry, error) {
 	b, err := a.ready()
+	limits := a.net
+	if near := a.nearby(); near != nil && isConnection(err) {
+		// The registry of the computer knows at once, that of the network when the
+		// link is back.
+		limits = near.net
+		b, err = near.ready()
+	}
 	if err != nil {
 		return Entry{}, err
 	}
-	if err := a.net.take(ctx, b, a.guid, a.guid, updateLimit); err != nil {
+	if err := limits.take(ctx, b, a.guid, a.guid, updateLimit); err != nil {
 		return Entry{}, err
 	}
 	a.mu.Lock()
@@ -339,6 +368,16 @@ func (a *Agent) update(ctx context.Context, change func(*Entry)) (Entry, error) 
 	a.mu.Unlock()
 	if offline {
 		a.stopHeartbeat()
+	}
+	err = a.mirror(ctx)
+	if limits != a.net {
+		if !offline {
+			a.startHeartbeat()
+		}
+		return a.Entry(), err
+	}
+	if err != nil {
+		a.log.Warn("the entry on the hub's bus is not up to date", "error", err)
 	}
 	if err := a.write(ctx, b); err != nil {
 		if errors.Is(err, errReplaced) {
@@ -401,6 +440,11 @@ func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
 // to its inbox. Its entry, its GUID and its mail stay for when it comes back
 // (REQ-TOOL-DEREG-003 to REQ-TOOL-DEREG-006).
 func (a *Agent) Deregister(ctx context.Context) error {
+	if near := a.nearPlace(); near != nil {
+		if err := near.Deregister(ctx); err != nil {
+			a.log.Warn("the agent was not deregistered on the hub's bus", "error", err)
+		}
+	}
 	b, err := a.ready()
 	if err != nil {
 		if errors.Is(err, errGone) || errors.Is(err, errReplaced) {
@@ -446,6 +490,9 @@ func (a *Agent) startHeartbeat() {
 	ctx, stop := context.WithCancel(a.net.ctx)
 	a.beating, a.stop = true, stop
 	a.done.Go(func() { a.live(ctx) })
+	if a.net.near != nil && a.near == nil {
+		a.done.Go(func() { a.keepNear(ctx) })
+	}
 }
 
 func (a *Agent) stopHeartbeat() {
@@ -463,9 +510,9 @@ func (a *Agent) stopHeartbeat() {
 // failure again with growing pauses, until ctx ends (REQ-HEARTBEAT-001,
 // REQ-HEARTBEAT-002, REQ-HEARTBEAT-007).
 func (a *Agent) live(ctx context.Context) {
-	b, err := a.net.connected()
+	b, err := a.arrive(ctx)
 	if err != nil {
-		return // closed: it was connected when the agent registered
+		return
 	}
 	inbox := make(chan *nats.Msg, inboxBuffer)
 	sub, err := b.Conn().ChanSubscribe(inboxSubject+a.guid, inbox)
@@ -502,8 +549,12 @@ func (a *Agent) live(ctx context.Context) {
 		case errors.Is(err, errReplaced):
 			a.log.Error("another process has taken over this agent's identity")
 			a.mu.Lock()
-			a.failure, a.beating = errReplaced, false
+			near := a.near
+			a.failure, a.beating, a.near = errReplaced, false, nil
 			a.mu.Unlock()
+			if near != nil {
+				near.leave(errReplaced)
+			}
 			a.net.mu.Lock()
 			delete(a.net.agents, a)
 			a.net.mu.Unlock()
@@ -542,5 +593,6 @@ func (a *Agent) keepIdentity(ctx context.Context, b *bus.Bus) error {
 	if a.identity.written.Equal(before) {
 		return nil
 	}
+	a.net.noteGUID(a.identity)
 	return a.remember(ctx, b)
 }

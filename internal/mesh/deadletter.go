@@ -86,20 +86,32 @@ func (n *Network) publishDead(ctx context.Context, b *bus.Bus, x *version, ackSu
 // DeadLetters lists failed work, oldest first; of one queue if capability is not
 // empty (REQ-DLQ-006). more says that there is more than the limit.
 func (a *Agent) DeadLetters(ctx context.Context, limit int, capability string) (list []DeadLetter, more bool, err error) {
-	b, err := a.ready()
-	if err != nil {
+	if _, err := a.ready(); err != nil && !isConnection(err) {
 		return nil, false, err
 	}
-	return a.net.deadLetters(ctx, b, limit, capability)
+	return a.net.DeadLetters(ctx, limit, capability)
 }
 
 // DeadLetters is the list for people.
 func (n *Network) DeadLetters(ctx context.Context, limit int, capability string) (list []DeadLetter, more bool, err error) {
 	b, err := n.connected()
+	if err == nil {
+		list, more, err = n.deadLetters(ctx, b, limit, capability)
+	}
+	if n.near == nil || (err != nil && !isConnection(err)) {
+		return list, more, err
+	}
+	near, nearErr := n.near.connected()
+	if nearErr != nil {
+		return list, more, err
+	}
+	here, moreHere, err := n.near.deadLetters(ctx, near, limit, capability)
 	if err != nil {
 		return nil, false, err
 	}
-	return n.deadLetters(ctx, b, limit, capability)
+	list = append(list, here...)
+	most := min(len(list), or(limit, DefaultDeadLimit))
+	return list[:most], more || moreHere || most < len(list), nil
 }
 
 func (n *Network) deadLetters(ctx context.Context, b *bus.Bus, limit int, capability string) (list []DeadLetter, more bool, err error) {
@@ -156,11 +168,10 @@ func (n *Network) stillDead(ctx context.Context, b *bus.Bus, list []DeadLetter) 
 // resetAttempts, the attempts so far count, and it has at least one more
 // (REQ-DLQ-008, REQ-DLQ-009).
 func (a *Agent) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (DeadLetter, error) {
-	b, err := a.ready()
-	if err != nil {
+	if _, err := a.ready(); err != nil && !isConnection(err) {
 		return DeadLetter{}, err
 	}
-	letter, err := a.net.retry(ctx, b, taskID, resetAttempts)
+	letter, err := a.net.RetryDeadLetter(ctx, taskID, resetAttempts)
 	if err == nil {
 		a.log.Warn("a dead letter is retried", "taskId", taskID, "resetAttempts", resetAttempts) // REQ-DLQ-012
 	}
@@ -169,11 +180,12 @@ func (a *Agent) RetryDeadLetter(ctx context.Context, taskID string, resetAttempt
 
 // RetryDeadLetter is for people.
 func (n *Network) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (DeadLetter, error) {
-	b, err := n.connected()
+	at, b, err := n.deadKeeper(ctx, taskID)
 	if err != nil {
 		return DeadLetter{}, err
 	}
-	return n.retry(ctx, b, taskID, resetAttempts)
+	defer wake(n.items.kick)
+	return at.retry(ctx, b, taskID, resetAttempts)
 }
 
 func (n *Network) retry(ctx context.Context, b *bus.Bus, taskID string, resetAttempts bool) (DeadLetter, error) {
@@ -211,11 +223,10 @@ func (n *Network) retry(ctx context.Context, b *bus.Bus, taskID string, resetAtt
 
 // DiscardDeadLetter removes a failed item for good (REQ-DLQ-010).
 func (a *Agent) DiscardDeadLetter(ctx context.Context, taskID string) (DeadLetter, error) {
-	b, err := a.ready()
-	if err != nil {
+	if _, err := a.ready(); err != nil && !isConnection(err) {
 		return DeadLetter{}, err
 	}
-	letter, err := a.net.discard(ctx, b, taskID)
+	letter, err := a.net.DiscardDeadLetter(ctx, taskID)
 	if err == nil {
 		a.log.Warn("a dead letter is discarded", "taskId", taskID) // REQ-DLQ-012
 	}
@@ -224,11 +235,11 @@ func (a *Agent) DiscardDeadLetter(ctx context.Context, taskID string) (DeadLette
 
 // DiscardDeadLetter is for people.
 func (n *Network) DiscardDeadLetter(ctx context.Context, taskID string) (DeadLetter, error) {
-	b, err := n.connected()
+	at, b, err := n.deadKeeper(ctx, taskID)
 	if err != nil {
 		return DeadLetter{}, err
 	}
-	return n.discard(ctx, b, taskID)
+	return at.discard(ctx, b, taskID)
 }
 
 func (n *Network) discard(ctx context.Context, b *bus.Bus, taskID string) (DeadLetter, error) {

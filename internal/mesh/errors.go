@@ -56,6 +56,11 @@ var errReplaced = &Error{Category: NotRegisteredError,
 	Message: "Another process has taken over your identity, because you were not heard of for too long.",
 	Remedy:  "Call register_agent to get one of your own."}
 
+func isNotFound(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Category == NotFoundError
+}
+
 func invalid(format string, args ...any) *Error {
 	return &Error{Category: ValidationError, Message: fmt.Sprintf(format, args...)}
 }

@@ -264,7 +264,7 @@ type OfferResult struct {
 // not offline and has all the capabilities (REQ-TOOL-BROADCAST-004,
 // REQ-TOOL-BROADCAST-005). It counts as one broadcast, not as messages.
 func (a *Agent) BroadcastOffer(ctx context.Context, o Broadcast) (OfferResult, error) {
-	b, err := a.ready()
+	b, at, err := a.either()
 	if err != nil {
 		return OfferResult{}, err
 	}
@@ -272,10 +272,10 @@ func (a *Agent) BroadcastOffer(ctx context.Context, o Broadcast) (OfferResult, e
 	if err != nil {
 		return OfferResult{}, err
 	}
-	if err := a.use(ctx, b, broadcastLimit); err != nil {
+	if err := at.use(ctx, b, broadcastLimit); err != nil {
 		return OfferResult{}, err
 	}
-	all, err := a.net.seats(ctx, b)
+	all, err := a.seatsBoth(ctx, b, at.net)
 	if err != nil {
 		return OfferResult{}, connectionError(err)
 	}
@@ -289,7 +289,7 @@ func (a *Agent) BroadcastOffer(ctx context.Context, o Broadcast) (OfferResult, e
 			result.Full = append(result.Full, to)
 			continue
 		}
-		receipt, err := a.post(ctx, b, s.GUID, mailPayload{Message: o.Description, MessageType: WorkOffer, Metadata: metadata})
+		receipt, err := a.deliver(ctx, s.GUID, mailPayload{Message: o.Description, MessageType: WorkOffer, Metadata: metadata})
 		if err != nil {
 			to.Problem = err.Error()
 			result.Failed = append(result.Failed, to)

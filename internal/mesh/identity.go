@@ -37,6 +37,7 @@ type identity struct {
 	record   identityRecord
 	revision uint64
 	written  time.Time    // when, to refresh it before it expires
+	slot     string       // names the lock, and what is remembered of it; none of a person
 	lock     *flock.Flock // nil without a state directory
 	reused   bool
 }
@@ -55,7 +56,11 @@ func (n *Network) takeIdentity(ctx context.Context, b *bus.Bus, agentType string
 			return id, err
 		}
 	}
-	return nil, &Error{Category: ConflictError,
+	return nil, tooManyAgents(agentType)
+}
+
+func tooManyAgents(agentType string) error {
+	return &Error{Category: ConflictError,
 		Message: fmt.Sprintf("There are already %d agents of the type %s in this project on this computer.", maxAgentsOnThisHost, quote(agentType)),
 		Remedy:  "End some of them, or use another agent type."}
 }
@@ -77,18 +82,24 @@ func (n *Network) takeSlot(ctx context.Context, b *bus.Bus, key, lockName, guid 
 	if err != nil || !free {
 		return nil, err
 	}
-	id, err := n.takeRecord(ctx, b, cell{bucketStream + n.identityBucket(), bucketKeys + n.identityBucket() + "." + key}, guid, lock != nil)
+	recalled := n.recallGUID(lockName)
+	id, err := n.takeRecord(ctx, b, n.identityCell(key), or(recalled, guid), recalled != "", lock != nil)
 	if id == nil {
 		unlock(lock)
 		return nil, err
 	}
-	id.lock = lock
+	id.slot, id.lock = lockName, lock
+	n.noteGUID(id)
 	return id, nil
 }
 
+func (n *Network) identityCell(key string) cell {
+	return cell{bucketStream + n.identityBucket(), bucketKeys + n.identityBucket() + "." + key}
+}
+
 // takeRecord writes this process into an identity's record, if nobody live is
-// there.
-func (n *Network) takeRecord(ctx context.Context, b *bus.Bus, c cell, guid string, locked bool) (*identity, error) {
+// there. The GUID is that of the record, unless the computer remembers another.
+func (n *Network) takeRecord(ctx context.Context, b *bus.Bus, c cell, guid string, recalled, locked bool) (*identity, error) {
 	v, err := c.read(ctx, b)
 	if err != nil {
 		return nil, connectionError(err)
@@ -96,7 +107,9 @@ func (n *Network) takeRecord(ctx context.Context, b *bus.Bus, c cell, guid strin
 	var before identityRecord
 	reused := v.there() && json.Unmarshal(v.data, &before) == nil && uuid.Validate(before.GUID) == nil
 	if reused {
-		guid = before.GUID
+		if !recalled {
+			guid = before.GUID
+		}
 		live, err := n.holds(ctx, b, before, locked)
 		if err != nil || live {
 			return nil, err
@@ -107,7 +120,7 @@ func (n *Network) takeRecord(ctx context.Context, b *bus.Bus, c cell, guid strin
 	if locked {
 		record.Place = n.place()
 	}
-	id := &identity{guid: guid, cell: c, holder: record.Holder, record: record, written: now, reused: reused}
+	id := &identity{guid: guid, cell: c, holder: record.Holder, record: record, written: now, reused: reused || recalled}
 	data, err := json.Marshal(record)
 	if err != nil {
 		return nil, err

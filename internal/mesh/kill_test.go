@@ -166,12 +166,17 @@ func beWorker(at, stateDir, name string) int {
 type hand struct {
 	name  string
 	agent *mesh.Agent
-	mu    sync.Mutex // of the standard output
+	tell  func(event) // instead of the standard output
+	mu    sync.Mutex  // of the standard output
 }
 
 // say tells the test, in one write: a process that is killed says it or not.
 func (w *hand) say(e event) {
 	e.Worker, e.GUID = w.name, w.agent.GUID()
+	if w.tell != nil {
+		w.tell(e)
+		return
+	}
 	line, err := json.Marshal(e)
 	if err != nil {
 		panic(err)
@@ -182,7 +187,7 @@ func (w *hand) say(e event) {
 }
 
 func (w *hand) work(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
 		begin := time.Now()
 		turn, cancel := context.WithTimeout(ctx, time.Second)
 		c, err := w.agent.Claim(turn, nil)
@@ -260,7 +265,7 @@ func (w *hand) try(ctx context.Context, c *mesh.Claim, what string, f func(conte
 			w.say(e)
 			return true
 		}
-		if category(err) != mesh.ConnectionError {
+		if category(err) != mesh.ConnectionError || ctx.Err() != nil {
 			return false // too late, and somebody else has it
 		}
 		<-time.After(20 * time.Millisecond)
@@ -329,7 +334,7 @@ func stockVictim(t *testing.T) victim {
 	t.Cleanup(func() { srv.kill() })
 	p := startProxy(t, address)
 	url := "nats://" + address
-	return victim{at: url, workersAt: "nats://" + p.listener.Addr().String(), dial: killDial(url), faults: map[string]func(){
+	return victim{at: url, workersAt: p.url(), dial: killDial(url), faults: map[string]func(){
 		"server killed":    func() { srv.kill(); srv = start() },
 		"server suspended": func() { nap(srv.pid()) },
 		"connections cut":  p.cut,
@@ -367,15 +372,18 @@ func startHub(t testing.TB) (dir string, pid func() int) {
 	}
 }
 
+// killPID kills a process, if there is one.
+func killPID(pid int) {
+	if p, err := os.FindProcess(pid); err == nil && pid > 0 {
+		_ = p.Kill() // it may be gone
+	}
+}
+
 // hubVictim is a hub with the embedded bus.
 func hubVictim(t *testing.T) victim {
 	dir, pid := startHub(t)
 	return victim{at: dir, workersAt: dir, dial: killDial(dir), faults: map[string]func(){
-		"hub killed": func() {
-			if p, err := os.FindProcess(pid()); err == nil && p.Pid > 0 {
-				_ = p.Kill() // it may be gone
-			}
-		},
+		"hub killed": func() { killPID(pid()) },
 		"hub suspended": func() {
 			if id := pid(); id > 0 {
 				nap(id)
@@ -398,6 +406,7 @@ type proxy struct {
 	done     sync.WaitGroup
 	mu       sync.Mutex
 	conns    map[net.Conn]struct{}
+	down     bool // it takes no connections
 }
 
 func startProxy(t *testing.T, address string) *proxy {
@@ -413,6 +422,10 @@ func startProxy(t *testing.T, address string) *proxy {
 				return
 			}
 			out, err := net.Dial("tcp", address)
+			if err == nil && p.isDown() {
+				_ = out.Close()
+				err = net.ErrClosed
+			}
 			if err != nil {
 				_ = in.Close() // the server is away, and so is this
 				continue
@@ -442,6 +455,24 @@ func (p *proxy) pass(from, to net.Conn) {
 		_ = to.Close()
 	})
 }
+
+func (p *proxy) isDown() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.down
+}
+
+// setDown takes the link away, or gives it back.
+func (p *proxy) setDown(down bool) {
+	p.mu.Lock()
+	p.down = down
+	p.mu.Unlock()
+	if down {
+		p.cut()
+	}
+}
+
+func (p *proxy) url() string { return "nats://" + p.listener.Addr().String() }
 
 // cut closes every connection.
 func (p *proxy) cut() {

@@ -118,15 +118,22 @@ type Sent struct {
 // durable there (REQ-TOOL-DIRECT-008 to REQ-TOOL-DIRECT-010). The recipient may
 // be offline.
 //
-// While the network cannot be reached, a message is kept on this computer where
-// there is an outbox (Config.DialLocal), and forwarded in order.
+// Where there is a hub (Config.DialLocal), mail for agents of this computer is
+// stored there. While the network cannot be reached, other mail is kept in an outbox
+// there, and forwarded in order.
 func (a *Agent) Send(ctx context.Context, m Message) (Sent, error) {
 	b, outage := a.ready()
-	queued := a.queued(outage)
-	if outage != nil && !queued {
-		return Sent{}, outage
-	}
 	guid, err := checkGUID("recipientGuid", m.Recipient)
+	if err != nil {
+		return Sent{}, err
+	}
+	if near, err := a.neighbour(ctx, guid); err != nil || near != nil {
+		if err != nil {
+			return Sent{}, err
+		}
+		return near.Send(ctx, m)
+	}
+	queued, err := a.queued(ctx, outage)
 	if err != nil {
 		return Sent{}, err
 	}
@@ -249,11 +256,19 @@ func (s Selection) takes(m Mail) bool {
 // was read (REQ-TOOL-READDIRECT-004 to REQ-TOOL-READDIRECT-006). more says that
 // there was more than the limit.
 func (a *Agent) Read(ctx context.Context, s Selection) (mail []Mail, more bool, err error) {
-	b, err := a.ready()
-	if err != nil {
+	if err := s.check(); err != nil {
 		return nil, false, err
 	}
-	if err := s.check(); err != nil {
+	if near := a.nearby(); near != nil {
+		return a.readBoth(ctx, near, s)
+	}
+	return a.readOne(ctx, s)
+}
+
+// readOne reads the inbox that is at this Agent's own bus.
+func (a *Agent) readOne(ctx context.Context, s Selection) (mail []Mail, more bool, err error) {
+	b, err := a.ready()
+	if err != nil {
 		return nil, false, err
 	}
 	for attempt := 1; ; attempt++ {
@@ -345,12 +360,17 @@ func (a *Agent) Wait(ctx context.Context, s Selection) (mail []Mail, more bool, 
 	defer poll.Stop()
 	for {
 		changed, online := a.mail.Wait(), a.net.news.Wait()
+		var changedNear <-chan struct{} // nil, which never comes, without one
+		if near := a.nearPlace(); near != nil {
+			changedNear = near.mail.Wait()
+		}
 		mail, more, err = a.Read(ctx, s)
 		if len(mail) > 0 || (err != nil && !isConnection(err)) {
 			return mail, more, err
 		}
 		select {
 		case <-changed:
+		case <-changedNear:
 		case <-online:
 		case <-poll.C:
 		case <-ctx.Done():
@@ -369,6 +389,22 @@ func isConnection(err error) bool {
 
 // Unread counts the mail that was not read yet, up to 1000.
 func (a *Agent) Unread(ctx context.Context) (int, error) {
+	near := a.nearby()
+	if near == nil {
+		return a.unreadOne(ctx)
+	}
+	here, err := near.unreadOne(ctx)
+	if err != nil {
+		return 0, err
+	}
+	there, err := a.unreadOne(ctx)
+	if err != nil && !isConnection(err) {
+		return 0, err
+	}
+	return min(here+there, MaxMailLimit), nil
+}
+
+func (a *Agent) unreadOne(ctx context.Context) (int, error) {
 	b, err := a.ready()
 	if err != nil {
 		return 0, err

@@ -63,8 +63,8 @@ type Config struct {
 	// grow to MaxBackoff; from then on the Bus reconnects by itself. The Network
 	// closes the Bus.
 	Dial func(context.Context) (*bus.Bus, error)
-	// DialLocal finds a bus on this computer that keeps mail while the network
-	// cannot be reached; nil for none. The Network closes it.
+	// DialLocal finds the bus of this computer's hub, on which its agents go on
+	// while the network cannot be reached; nil for none. The Network closes it.
 	DialLocal func(context.Context) (*bus.Bus, error)
 
 	Bucket            string // of the registry
@@ -95,6 +95,7 @@ type Config struct {
 	StateDir string
 
 	beatEvery time.Duration // replaces the interval in tests
+	isNear    bool          // it is the place on the hub's bus of another Network
 
 	// Logger is slog.Default() where it is nil.
 	Logger *slog.Logger
@@ -142,13 +143,16 @@ func or[T comparable](value, otherwise T) T {
 // Network is this process's place in the agents' network. It is safe for
 // concurrent use.
 type Network struct {
-	cfg      Config
-	log      *slog.Logger
-	clock    clock
-	news     broadcast.Signal // something may have changed
-	queue    queues
-	outbox   outbox
-	refusals refusals
+	cfg        Config
+	log        *slog.Logger
+	clock      clock
+	news       broadcast.Signal // something may have changed
+	queue      queues
+	outbox     outbox
+	items      forwarder
+	near       *Network // on the hub's bus; nil without one
+	neighbours guidSet  // of a near Network: who has had mail there
+	refusals   refusals
 
 	ctx  context.Context // of everything that runs in the background
 	stop context.CancelFunc
@@ -178,10 +182,13 @@ func Open(cfg Config) *Network {
 		agents: map[*Agent]struct{}{},
 	}
 	n.outbox.init()
-	n.done.Go(n.run)
+	n.items.init()
 	if cfg.DialLocal != nil {
-		n.done.Go(n.forward)
+		n.near = Open(cfg.nearConfig())
+		n.done.Go(func() { n.forward(n.outbox.kick, n.forwardMail) })
+		n.done.Go(func() { n.forward(n.items.kick, n.forwardWork) })
 	}
+	n.done.Go(n.run)
 	return n
 }
 
@@ -245,7 +252,10 @@ func (n *Network) connect() (*bus.Bus, bool) {
 			return nil, false
 		}
 		wait := bus.Backoff(attempt, MaxBackoff)
-		n.log.Error("the agents' network cannot be used", "attempt", attempt, "retryIn", wait.String(), "error", err)
+		if n.cfg.isNear {
+			wait = min(wait, maxNearBackoff)
+		}
+		n.log.Log(n.ctx, n.cfg.unreachable(), "the agents' network cannot be used", "attempt", attempt, "retryIn", wait.String(), "error", err)
 		n.mu.Lock()
 		n.failure = err
 		n.mu.Unlock()
@@ -302,14 +312,22 @@ type Status struct {
 	Agents    int   // registered by this process
 	Inboxes   Inboxes
 	Bus       *bus.Info // nil until there was a connection
+	// Near says that this computer's agents can go on among themselves, on the bus of
+	// its hub, while the network cannot be reached.
+	Near bool
 }
 
 // Status returns without blocking.
 func (n *Network) Status() Status {
 	b, err := n.connected()
+	near := false
+	if n.near != nil {
+		_, nearErr := n.near.connected()
+		near = nearErr == nil
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	st := Status{Connected: err == nil, Problem: err, Agents: len(n.agents), Inboxes: n.inboxes}
+	st := Status{Connected: err == nil, Problem: err, Agents: len(n.agents), Inboxes: n.inboxes, Near: near}
 	if b != nil {
 		info := b.Info()
 		st.Bus = &info
@@ -341,14 +359,17 @@ func (n *Network) Close(ctx context.Context) error {
 	n.stop()
 	n.done.Wait()
 	n.news.Send()
-	n.closeOutbox(ctx)
+	var nearErr error
+	if n.near != nil {
+		nearErr = n.near.Close(ctx)
+	}
 	n.mu.Lock()
 	b := n.bus
 	n.mu.Unlock()
 	if b == nil {
-		return nil
+		return nearErr
 	}
-	return b.Close(ctx)
+	return errors.Join(nearErr, b.Close(ctx))
 }
 
 // ensureAll makes what every agent of the network shares, and asks for the
@@ -361,6 +382,11 @@ func (n *Network) ensureAll(ctx context.Context, b *bus.Bus) error {
 	}
 	if err := n.findInboxes(ctx, b); err != nil {
 		return err
+	}
+	if n.cfg.isNear {
+		if err := ensureOutbox(ctx, b); err != nil {
+			return connectionError(err)
+		}
 	}
 	n.queue.forget()
 	n.mu.Lock()

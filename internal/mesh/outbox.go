@@ -18,6 +18,8 @@ const (
 	outboxStream  = "GLOBAL_OUTBOX"
 	outboxSubject = "global.outbox."
 	maxOutbox     = 10_000 // messages of this computer that wait for the network
+
+	maxForwardPause = 5 * time.Second // between attempts to forward
 )
 
 // outbox keeps mail on this computer, durably, while the network cannot be
@@ -25,25 +27,36 @@ const (
 // forwards what any of them has left; the message's id, which an inbox remembers
 // for as long as it keeps messages, makes it arrive once.
 type outbox struct {
-	turn  chan struct{} // holds the token of who may use the local bus
-	kick  chan struct{} // has a value when there may be something to forward
-	local *bus.Bus      // nil until it is found
+	kick chan struct{} // has a value when there may be something to forward
 
 	mu      sync.Mutex
-	waiting map[string]int // messages that this process has put there, by sender
+	waiting map[string]int  // messages that this process has put there, by sender
+	empty   map[string]bool // senders who had left nothing there before this process
 }
 
 func (o *outbox) init() {
-	o.turn, o.kick = make(chan struct{}, 1), make(chan struct{}, 1)
-	o.turn <- struct{}{}
-	o.waiting = map[string]int{}
+	o.kick = make(chan struct{}, 1)
+	o.waiting, o.empty = map[string]int{}, map[string]bool{}
 }
 
-func (o *outbox) wake() {
+// wake puts a value into a channel that has none.
+func wake(kick chan<- struct{}) {
 	select {
-	case o.kick <- struct{}{}:
+	case kick <- struct{}{}:
 	default:
 	}
+}
+
+func (o *outbox) workedOff(guid string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.empty[guid] = true
+}
+
+func (o *outbox) isWorkedOff(guid string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.empty[guid]
 }
 
 func (o *outbox) count(guid string, by int) int {
@@ -53,29 +66,6 @@ func (o *outbox) count(guid string, by int) int {
 	return o.waiting[guid]
 }
 
-// use calls f with the local bus, alone.
-func (n *Network) useOutbox(ctx context.Context, f func(*bus.Bus) error) error {
-	o := &n.outbox
-	select {
-	case <-o.turn:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { o.turn <- struct{}{} }()
-	if o.local == nil {
-		b, err := n.cfg.DialLocal(ctx)
-		if err != nil {
-			return err
-		}
-		if err := ensureOutbox(ctx, b); err != nil {
-			n.closeBus(ctx, b)
-			return err
-		}
-		o.local = b
-	}
-	return f(o.local)
-}
-
 func ensureOutbox(ctx context.Context, b *bus.Bus) error {
 	_, err := b.JetStream().Stream(ctx, outboxStream)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -83,18 +73,38 @@ func ensureOutbox(ctx context.Context, b *bus.Bus) error {
 	}
 	_, err = b.EnsureStream(ctx, jetstream.StreamConfig{
 		Name: outboxStream, Description: "Mail that waits for the agents' network", Subjects: []string{outboxSubject + "*"},
-		Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, MaxMsgs: maxOutbox, MaxAge: inboxMaxAge, AllowDirect: true,
+		Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, MaxMsgs: maxOutbox, AllowDirect: true,
 	})
 	return err
 }
 
 // queued says whether a message has to go through the outbox: the network is
-// away, or earlier ones of the sender wait there.
-func (a *Agent) queued(err error) bool {
-	if a.net.cfg.DialLocal == nil || (err != nil && !isConnection(err)) {
-		return false
+// away, or earlier ones of the sender wait there, perhaps of a process that has
+// died.
+func (a *Agent) queued(ctx context.Context, outage error) (bool, error) {
+	n := a.net
+	if n.near == nil || (outage != nil && !isConnection(outage)) {
+		return false, outage
 	}
-	return err != nil || a.net.outbox.count(a.guid, 0) > 0
+	if outage != nil || n.outbox.count(a.guid, 0) > 0 {
+		return true, nil
+	}
+	near := a.nearPlace()
+	if near == nil || n.outbox.isWorkedOff(a.guid) {
+		return false, nil
+	}
+	b, err := near.ready()
+	if err != nil {
+		return false, err
+	}
+	left, err := latest(ctx, b, outboxStream, outboxSubject+a.guid)
+	if err != nil {
+		return false, connectionError(err)
+	}
+	if left == nil {
+		n.outbox.workedOff(a.guid)
+	}
+	return left != nil, nil
 }
 
 // enqueue stores a message on this computer. Nobody knows yet whether the
@@ -108,42 +118,42 @@ func (a *Agent) enqueue(ctx context.Context, recipient string, p mailPayload) (S
 		return Sent{}, err
 	}
 	a.net.outbox.count(a.guid, 1)
-	err = a.net.useOutbox(ctx, func(local *bus.Bus) error {
-		_, err := local.Publish(ctx, &nats.Msg{Subject: outboxSubject + a.guid, Data: data}, jetstream.WithMsgID(p.MessageID))
-		return err
-	})
+	b, err := a.net.near.connected()
+	if err == nil {
+		_, err = b.Publish(ctx, &nats.Msg{Subject: outboxSubject + a.guid, Data: data}, jetstream.WithMsgID(p.MessageID))
+	}
 	if err != nil {
 		a.net.outbox.count(a.guid, -1)
 		return Sent{}, &Error{Category: ConnectionError, Message: "The agents' network cannot be reached, and the message could not be kept on this computer.",
 			Remedy: "Try again in a moment; a running hub (parley start) keeps messages meanwhile.", Err: err}
 	}
-	a.net.outbox.wake()
+	wake(a.net.outbox.kick)
 	return Sent{ID: p.MessageID, RecipientHandle: recipient, Timestamp: now, Queued: true,
 		Warning: "The agents' network cannot be reached: the message is kept on this computer and forwarded, in order, when it can. Do not send it again."}, nil
 }
 
-// forward works the outbox off whenever the network can be reached, until the
-// Network is closed.
-func (n *Network) forward() {
+// forward does something whenever the network or the hub's bus can be reached
+// again, or there is a kick, until the Network is closed. After a failure it
+// tries again with growing pauses.
+func (n *Network) forward(kick <-chan struct{}, do func(context.Context) error) {
 	for attempt := 1; ; {
-		changed := n.news.Wait()
-		err := n.forwardAll(n.ctx)
-		if err == nil {
-			attempt = 1
+		changed, nearChanged := n.news.Wait(), n.near.news.Wait()
+		err := do(n.ctx)
+		var retry <-chan time.Time
+		wait := time.NewTimer(bus.Backoff(attempt, maxForwardPause))
+		if err != nil {
+			n.log.Debug("what waits on the hub's bus was not forwarded", "error", err)
+			retry = wait.C
 		} else {
-			n.log.Debug("the outbox was not worked off", "error", err)
-		}
-		wait := time.NewTimer(bus.Backoff(attempt, MaxBackoff))
-		retry := wait.C
-		if err == nil {
-			retry = nil
+			attempt = 1
 		}
 		select {
 		case <-n.ctx.Done():
 			wait.Stop()
 			return
 		case <-changed:
-		case <-n.outbox.kick:
+		case <-nearChanged:
+		case <-kick:
 		case <-retry:
 			attempt++
 		}
@@ -151,30 +161,32 @@ func (n *Network) forward() {
 	}
 }
 
-// forwardAll forwards what waits, oldest first, and stops at the first message
-// that cannot be forwarded now.
-func (n *Network) forwardAll(ctx context.Context) error {
+// forwardMail forwards what waits in the outbox, oldest first, and stops at the
+// first message that cannot be forwarded now.
+func (n *Network) forwardMail(ctx context.Context) error {
 	b, err := n.connected()
 	if err != nil {
 		return err
 	}
-	return n.useOutbox(ctx, func(local *bus.Bus) error {
-		stream, err := local.JetStream().Stream(ctx, outboxStream)
-		if err != nil {
-			return err
-		}
-		var failed error
-		err = scan(ctx, local, outboxStream, outboxSubject+"*", 1, func(s stored) bool {
-			if failed = n.forwardOne(ctx, b, s); failed == nil {
-				failed = stream.DeleteMsg(ctx, s.sequence)
-				if isGone(failed) {
-					failed = nil // another process was quicker
-				}
+	local, err := n.near.connected()
+	if err != nil {
+		return err
+	}
+	stream, err := local.JetStream().Stream(ctx, outboxStream)
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = scan(ctx, local, outboxStream, outboxSubject+"*", 1, func(s stored) bool {
+		if failed = n.forwardOne(ctx, b, s); failed == nil {
+			failed = stream.DeleteMsg(ctx, s.sequence)
+			if isGone(failed) {
+				failed = nil // another process was quicker
 			}
-			return failed == nil
-		})
-		return errors.Join(err, failed)
+		}
+		return failed == nil
 	})
+	return errors.Join(err, failed)
 }
 
 func (n *Network) forwardOne(ctx context.Context, b *bus.Bus, s stored) error {
@@ -221,12 +233,4 @@ func (n *Network) giveBack(ctx context.Context, b *bus.Bus, m Mail) error {
 	}
 	_, err = b.Publish(ctx, &nats.Msg{Subject: inboxSubject + m.SenderGUID, Data: data}, jetstream.WithMsgID(m.ID+"/undeliverable"))
 	return err
-}
-
-// closeOutbox lets go of the local bus. What waits there stays for the next
-// process.
-func (n *Network) closeOutbox(ctx context.Context) {
-	if n.outbox.local != nil {
-		n.closeBus(ctx, n.outbox.local)
-	}
 }

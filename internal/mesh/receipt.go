@@ -99,6 +99,11 @@ func (a *Agent) receipts(ctx context.Context, b *bus.Bus, mail []Mail) {
 
 // MessageStatus says what became of a message that this agent sent.
 func (a *Agent) MessageStatus(ctx context.Context, messageID string) (MessageStatus, error) {
+	if near := a.nearby(); near != nil {
+		if status, err := near.MessageStatus(ctx, messageID); !isNotFound(err) {
+			return status, err
+		}
+	}
 	b, err := a.ready()
 	if err != nil {
 		return MessageStatus{}, err
@@ -125,6 +130,11 @@ func (a *Agent) MessageStatus(ctx context.Context, messageID string) (MessageSta
 // MarkHandled tells the sender of a message in this agent's inbox that the agent
 // is done with it.
 func (a *Agent) MarkHandled(ctx context.Context, messageID, note string) (Mail, error) {
+	if near := a.nearby(); near != nil {
+		if mail, err := near.MarkHandled(ctx, messageID, note); !isNotFound(err) {
+			return mail, err
+		}
+	}
 	b, err := a.ready()
 	if err != nil {
 		return Mail{}, err

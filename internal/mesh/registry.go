@@ -100,15 +100,18 @@ type Discovery struct {
 // Discover lists the agents that this one may see. No match is no error
 // (REQ-TOOL-DISCOVER-008).
 func (a *Agent) Discover(ctx context.Context, f Filter) (Discovery, error) {
-	b, err := a.ready()
+	b, at, err := a.either()
 	if err != nil {
 		return Discovery{}, err
 	}
 	if err := f.check(); err != nil {
 		return Discovery{}, err
 	}
-	if err := a.use(ctx, b, discoverLimit); err != nil {
+	if err := at.use(ctx, b, discoverLimit); err != nil {
 		return Discovery{}, err
+	}
+	if a.net.near != nil {
+		return a.net.discoverBoth(ctx, a.viewer(), f)
 	}
 	return a.net.discover(ctx, b, a.viewer(), f)
 }
@@ -138,10 +141,25 @@ func (n *Network) discover(ctx context.Context, b *bus.Bus, v viewer, f Filter) 
 // for it.
 func (a *Agent) Info(ctx context.Context, guid string) (Entry, Liveness, error) {
 	b, err := a.ready()
+	if near := a.nearby(); near != nil {
+		if err != nil && isConnection(err) {
+			return near.Info(ctx, guid)
+		}
+		if err == nil {
+			if e, live, err := a.infoOne(ctx, b, guid); !isNotFound(err) {
+				return e, live, err
+			}
+			return near.Info(ctx, guid)
+		}
+	}
 	if err != nil {
 		return Entry{}, "", err
 	}
-	guid, err = checkGUID("guid", guid)
+	return a.infoOne(ctx, b, guid)
+}
+
+func (a *Agent) infoOne(ctx context.Context, b *bus.Bus, guid string) (Entry, Liveness, error) {
+	guid, err := checkGUID("guid", guid)
 	if err != nil {
 		return Entry{}, "", err
 	}
@@ -174,11 +192,14 @@ func (n *Network) everyone() viewer {
 // Agents lists agents without being one of them, for people: those that agents
 // of this user and project see.
 func (n *Network) Agents(ctx context.Context, f Filter) (Discovery, error) {
-	b, err := n.connected()
-	if err != nil {
+	if err := f.check(); err != nil {
 		return Discovery{}, err
 	}
-	if err := f.check(); err != nil {
+	if n.near != nil {
+		return n.discoverBoth(ctx, n.everyone(), f)
+	}
+	b, err := n.connected()
+	if err != nil {
 		return Discovery{}, err
 	}
 	return n.discover(ctx, b, n.everyone(), f)

@@ -60,6 +60,7 @@ type order struct {
 	Submission string `json:"submission,omitempty"`
 	Generation int    `json:"generation,omitempty"`
 	Attempts   int    `json:"attempts,omitempty"` // before this generation
+	Claims     int    `json:"claims,omitempty"`   // on the hub's bus, before it was moved
 }
 
 // item is the record of an item: the only authority on who holds it.
@@ -120,8 +121,12 @@ func (n *Network) save(ctx context.Context, b *bus.Bus, x *version) error {
 		return err
 	}
 	var opts []jetstream.PublishOpt
-	if x.State == Completed || x.State == Dead || x.State == Discarded {
-		opts = append(opts, jetstream.WithMsgTTL(max(n.cfg.DeadLetterTTL.Truncate(time.Second), time.Second)))
+	if x.finished() {
+		ttl := n.cfg.DeadLetterTTL
+		if x.State == moved {
+			ttl = n.movedTTL()
+		}
+		opts = append(opts, jetstream.WithMsgTTL(max(ttl.Truncate(time.Second), time.Second)))
 	}
 	revision, err := n.itemCell(x.TaskID).write(ctx, b, data, x.revision, opts...)
 	if err != nil {
@@ -143,7 +148,8 @@ type Submission struct {
 // To submit the same item again is no error; another one of the same id is.
 func (a *Agent) Submit(ctx context.Context, s Submission) (taskID string, err error) {
 	b, err := a.ready()
-	if err != nil {
+	near := a.nearPlace()
+	if err != nil && (near == nil || !isConnection(err)) {
 		return "", err
 	}
 	if s.Capability == "" && len(s.RequiredCapabilities) > 0 {
@@ -168,7 +174,12 @@ func (a *Agent) Submit(ctx context.Context, s Submission) (taskID string, err er
 			return "", invalid("contextData is not JSON: %v.", err)
 		}
 	}
-	if err := a.submit(ctx, b, o, capability); err != nil {
+	if near != nil {
+		err = a.entrust(ctx, near, o, capability)
+	} else {
+		err = a.net.submit(ctx, b, o, capability)
+	}
+	if err != nil {
 		return "", connectionError(err)
 	}
 	return s.TaskID, nil
@@ -176,8 +187,7 @@ func (a *Agent) Submit(ctx context.Context, s Submission) (taskID string, err er
 
 // submit stores the queue's message first, so that whatever has a record can be
 // worked on, and then the record.
-func (a *Agent) submit(ctx context.Context, b *bus.Bus, o order, capability string) error {
-	n := a.net
+func (n *Network) submit(ctx context.Context, b *bus.Bus, o order, capability string) error {
 	have, err := n.item(ctx, b, o.TaskID)
 	if err != nil {
 		return err
@@ -189,7 +199,7 @@ func (a *Agent) submit(ctx context.Context, b *bus.Bus, o order, capability stri
 	if err != nil {
 		return err
 	}
-	x := &version{item: item{order: o, Capability: capability, State: Queued, QueueSequence: seq}}
+	x := &version{item: newItem(o, capability, seq)}
 	err = n.save(ctx, b, x)
 	if errors.Is(err, errConflict) {
 		// A worker was quicker and has made the record, or another submitter.
@@ -201,6 +211,10 @@ func (a *Agent) submit(ctx context.Context, b *bus.Bus, o order, capability stri
 		return err
 	}
 	return b.Commit(ctx)
+}
+
+func newItem(o order, capability string, seq uint64) item {
+	return item{order: o, Capability: capability, State: Queued, QueueSequence: seq, Token: o.Claims}
 }
 
 // sameItem tells an item that is submitted again from another of the same id.
@@ -268,31 +282,71 @@ func (n *Network) claimOf(x *version) *Claim {
 // where none are named, and waits for one until ctx ends; then it returns nil.
 // Of all who wait for an item one is given it (REQ-WORKQUEUE-001).
 func (a *Agent) Claim(ctx context.Context, capabilities []string) (*Claim, error) {
-	b, err := a.ready()
-	if err != nil {
-		return nil, err
+	_, outage := a.ready()
+	if outage != nil && (!isConnection(outage) || a.nearby() == nil) {
+		return nil, outage
 	}
 	queues, err := a.queuesOf(capabilities)
 	if err != nil {
 		return nil, err
 	}
 	for first := true; ; first = false {
-		for _, capability := range queues {
-			claim, err := a.claimFrom(ctx, b, capability, a.patience(ctx, len(queues), first))
-			if claim != nil {
-				return claim, nil
-			}
-			if err != nil && ctx.Err() == nil {
-				return nil, connectionError(err)
-			}
+		claim, err := a.claimAnywhere(ctx, queues, first)
+		if claim != nil {
+			return claim, nil
 		}
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		if b, err = a.ready(); err != nil {
-			return nil, err
+		if err != nil {
+			return nil, connectionError(err)
 		}
 	}
+}
+
+// claimAnywhere asks all queues once: first those of the hub's bus, where there is
+// only what was submitted while the network could not be reached, and then those of
+// the network.
+func (a *Agent) claimAnywhere(ctx context.Context, queues []string, first bool) (*Claim, error) {
+	_, outage := a.ready()
+	if near := a.nearby(); near != nil {
+		var patience time.Duration
+		if outage != nil {
+			patience = a.patience(ctx, len(queues), first)
+		}
+		claim, err := near.claimOnce(ctx, queues, patience)
+		if claim != nil || outage != nil && isConnection(outage) {
+			return claim, err
+		}
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("the queues on the hub's bus cannot be looked at", "error", err)
+		}
+	}
+	if outage != nil {
+		return nil, outage
+	}
+	claim, err := a.claimOnce(ctx, queues, a.patience(ctx, len(queues), first))
+	if err != nil && a.nearby() != nil {
+		if _, outage := a.ready(); outage != nil {
+			return claim, nil // the link has just gone down: go on here
+		}
+	}
+	return claim, err
+}
+
+// claimOnce asks the queues of this Agent's own bus, each as long as patience.
+func (a *Agent) claimOnce(ctx context.Context, queues []string, patience time.Duration) (*Claim, error) {
+	b, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	for _, capability := range queues {
+		claim, err := a.claimFrom(ctx, b, capability, patience)
+		if claim != nil || err != nil {
+			return claim, err
+		}
+	}
+	return nil, nil
 }
 
 func (a *Agent) queuesOf(capabilities []string) ([]string, error) {
@@ -382,7 +436,7 @@ func (n *Network) seize(ctx context.Context, b *bus.Bus, a *Agent, capability st
 			return nil, readErr
 		}
 		if x == nil { // the submitter has not come so far, or is another program
-			x = &version{item: item{order: o, Capability: capability, State: Queued, QueueSequence: meta.Sequence.Stream}}
+			x = &version{item: newItem(o, capability, meta.Sequence.Stream)}
 		}
 		if err != nil { // it can never be worked on
 			return nil, n.bury(ctx, b, x, msg.Reply(), Refused, "the item is not of the queue's format: "+err.Error())
@@ -447,8 +501,10 @@ const leaseTolerance = 10
 func verdict(x item, o order, seq uint64, now time.Time, lease time.Duration) meaning {
 	newer := o.Generation > x.Generation
 	switch x.State {
-	case Completed, Discarded:
+	case Completed, Discarded, moved:
 		return isDone
+	case onItsWay:
+		return isHeld
 	case Dead:
 		switch {
 		case newer:
@@ -533,7 +589,7 @@ func (a *Agent) held(ctx context.Context, b *bus.Bus, taskID string, token int) 
 		e.Remedy = "Use the newer token."
 	case x.State == Claimed:
 		e.Message = fmt.Sprintf("You do not hold %s any more: your lease ended, and %s has claimed it.", quote(taskID), or(x.HolderHandle, "another agent"))
-	case x.State == Queued:
+	case x.State == Queued || x.State == onItsWay:
 		e.Message = fmt.Sprintf("You do not hold %s: it waits in its queue for a worker.", quote(taskID))
 	case x.State == Completed:
 		e.Message = fmt.Sprintf("%s is completed already, by %s.", quote(taskID), or(x.HolderHandle, "another agent"))
@@ -551,6 +607,9 @@ func noItem(taskID string) *Error {
 // Extend lengthens the lease of an item that the agent holds to the full time
 // from now, and returns when it ends.
 func (a *Agent) Extend(ctx context.Context, taskID string, token int) (until string, err error) {
+	if a, err = a.keeper(ctx, taskID); err != nil {
+		return "", err
+	}
 	x, err := a.changeHeld(ctx, taskID, token, func(x *version) {
 		x.LeaseUntil = timestamp(a.net.clock.now().Add(a.net.cfg.AckTimeout))
 	})
@@ -581,6 +640,10 @@ func (a *Agent) Complete(ctx context.Context, taskID string, token int, o Outcom
 			return invalid("The result's data are not JSON of at most %d bytes.", maxResult).remedy("Write them to a file and give its path.")
 		}
 		result = data
+	}
+	a, err := a.keeper(ctx, taskID)
+	if err != nil {
+		return err
 	}
 	x, err := a.changeHeld(ctx, taskID, token, func(x *version) {
 		x.State, x.Success, x.Summary, x.Result = Completed, o.Success, o.Summary, result
@@ -613,6 +676,11 @@ func (a *Agent) Reject(ctx context.Context, taskID string, token int, reason str
 	if reason == "" || len(reason) > maxNote {
 		return false, invalid("The reason has %d bytes.", len(reason)).remedy("Say in 1 to %d bytes why.", maxNote)
 	}
+	network := a.net
+	if a, err = a.keeper(ctx, taskID); err != nil {
+		return false, err
+	}
+	defer wake(network.items.kick) // it may be for others now
 	b, err := a.ready()
 	if err != nil {
 		return false, err
@@ -728,7 +796,9 @@ type ItemStatus struct {
 	ResultData    json.RawMessage `json:"resultData,omitempty"`
 }
 
-func (x item) finished() bool { return x.State == Completed || x.State == Dead || x.State == Discarded }
+func (x item) finished() bool {
+	return x.State == Completed || x.State == Dead || x.State == Discarded || x.State == moved
+}
 
 func (x item) status(full bool) ItemStatus {
 	s := ItemStatus{TaskID: x.TaskID, Capability: x.Capability, State: x.State, SubmitterGUID: x.SubmitterGUID,
@@ -736,6 +806,9 @@ func (x item) status(full bool) ItemStatus {
 		HolderGUID: x.Holder, HolderHandle: x.HolderHandle, FinishedAt: x.FinishedAt, FailureReason: x.Reason}
 	if x.State == Claimed {
 		s.LeaseUntil = x.LeaseUntil
+	}
+	if x.State == onItsWay {
+		s.State = Queued
 	}
 	if x.State == Completed {
 		s.Success, s.FailureReason = &x.Success, ""
@@ -749,6 +822,20 @@ func (x item) status(full bool) ItemStatus {
 // Item says where an item stands. Where wait is set, it waits until the item is
 // finished, or ctx ends, whichever is first.
 func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (ItemStatus, error) {
+	for {
+		at, err := a.keeper(context.WithoutCancel(ctx), taskID)
+		if err != nil {
+			return ItemStatus{}, err
+		}
+		s, err := at.itemOne(ctx, taskID, wait)
+		if s.State != moved {
+			return s, err
+		}
+	}
+}
+
+// itemOne is Item at this Agent's own bus.
+func (a *Agent) itemOne(ctx context.Context, taskID string, wait bool) (ItemStatus, error) {
 	b, err := a.ready()
 	if err != nil {
 		return ItemStatus{}, err
@@ -787,17 +874,40 @@ func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (ItemStatus,
 // Items lists the items of the network for people, the latest change last; of
 // one state where it is not empty.
 func (n *Network) Items(ctx context.Context, state ItemState) ([]ItemStatus, error) {
+	var list []ItemStatus
 	b, err := n.connected()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		list, err = n.itemsAt(ctx, b)
 	}
-	byID := map[string]int{}
-	list := []ItemStatus{}
-	err = scan(ctx, b, itemStream, itemSubject+"*", 1, func(s stored) bool {
+	if n.near != nil && (err == nil || isConnection(err)) {
+		if near, nearErr := n.near.connected(); nearErr == nil {
+			var here []ItemStatus
+			here, err = n.near.itemsAt(ctx, near)
+			list = slices.Concat(list, slices.DeleteFunc(here, func(s ItemStatus) bool { return s.State == moved }))
+		}
+	}
+	if err != nil {
+		return nil, connectionError(err)
+	}
+	return slices.DeleteFunc(list, func(s ItemStatus) bool { return state != "" && s.State != state }), nil
+}
+
+// scanItems calls visit with the records of all items; with one that changes
+// meanwhile perhaps twice.
+func (n *Network) scanItems(ctx context.Context, b *bus.Bus, visit func(item) bool) error {
+	return scan(ctx, b, itemStream, itemSubject+"*", 1, func(s stored) bool {
 		var x item
 		if isMark(s.header) || json.Unmarshal(s.data, &x) != nil {
 			return true
 		}
+		return visit(x)
+	})
+}
+
+func (n *Network) itemsAt(ctx context.Context, b *bus.Bus) ([]ItemStatus, error) {
+	byID := map[string]int{}
+	list := []ItemStatus{}
+	err := n.scanItems(ctx, b, func(x item) bool {
 		if at, twice := byID[x.TaskID]; twice {
 			list = slices.Delete(list, at, at+1)
 			byID = map[string]int{}
@@ -809,8 +919,5 @@ func (n *Network) Items(ctx context.Context, state ItemState) ([]ItemStatus, err
 		list = append(list, x.status(true))
 		return true
 	})
-	if err != nil {
-		return nil, connectionError(err)
-	}
-	return slices.DeleteFunc(list, func(s ItemStatus) bool { return state != "" && s.State != state }), nil
+	return list, err
 }
