@@ -30,16 +30,21 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 	if state := stateDir(); state != "" {
 		opts.StateDir = filepath.Join(state, "agents")
 	}
-	if cfg.CrossComputer.Enabled {
-		// The hub keeps mail while the cluster is away, if it runs.
-		outbox := busfinder.Config{Access: bus.AccessNetwork, Name: "agents-outbox " + cfg.Namespace, Logger: log,
-			Hub: func() (*config.Loaded, error) { return a.load() }}
-		opts.DialOutbox = busfinder.New(outbox).Dial
-	}
+	opts.DialOutbox = a.dialNear(cfg, log)
 	if cfg.CrossComputer.Enabled && cfg.CrossComputer.TLSRequired {
 		return refuseWithoutTLS(ctx, finder, log)
 	}
 	return nil
+}
+
+// dialNear finds the bus of the hub, if it runs, on which the computer's agents go
+// on while the cluster cannot be reached; nil where the network is on that bus.
+func (a *app) dialNear(cfg *mcpconfig.Config, log *slog.Logger) func(context.Context) (*bus.Bus, error) {
+	if !cfg.CrossComputer.Enabled {
+		return nil
+	}
+	return busfinder.New(busfinder.Config{Access: bus.AccessNetwork, Name: "agents-here " + cfg.Namespace, Logger: log,
+		Hub: func() (*config.Loaded, error) { return a.load() }}).Dial
 }
 
 func (a *app) networkFinder(cfg *mcpconfig.Config, log *slog.Logger) *busfinder.Finder {

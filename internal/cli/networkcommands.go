@@ -66,6 +66,7 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *mesh.Netw
 		network.StateDir = filepath.Join(state, "agents")
 	}
 	network.GUID = "" // that is the agent's, not the person's
+	network.DialLocal = a.dialNear(cfg, log)
 	n := mesh.Open(network)
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), networkPatience)
@@ -76,8 +77,11 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *mesh.Netw
 	}()
 	ready, cancelReady := context.WithTimeout(ctx, networkPatience)
 	defer cancelReady()
-	if err := n.Ready(ready); err != nil {
+	if err := n.Usable(ready); err != nil {
 		return networkFailure(err)
+	}
+	if notice := n.Notice(); notice != "" {
+		a.note("%s", notice)
 	}
 	return networkFailure(f(ctx, n))
 }

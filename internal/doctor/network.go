@@ -18,16 +18,52 @@ func (p Patient) network(ctx context.Context) []Finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
 	defer cancel()
-	b, err := p.dial(ctx, busfinder.ForNetwork(p.Project))
+	state, b, err := p.inspect(ctx, busfinder.ForNetwork(p.Project))
+	var found []Finding
+	if err == nil {
+		found = append(found, p.describeNetwork(b, state))
+	} else {
+		found = append(found, p.describeNetworkError(err))
+	}
+	if p.Project.CrossComputer.Enabled {
+		found = append(found, p.withoutLink(ctx, err == nil))
+	}
+	return found
+}
+
+// inspect looks at a network. The bus is closed when it returns.
+func (p Patient) inspect(ctx context.Context, where busfinder.Config) (mesh.Inspection, *bus.Bus, error) {
+	b, err := p.dial(ctx, where)
 	if err != nil {
-		return []Finding{p.describeNetworkError(err)}
+		return mesh.Inspection{}, nil, err
 	}
 	defer b.Close(ctx) //nolint:errcheck // nothing was written
 	state, err := mesh.Inspect(ctx, b, p.Project.CrossComputer.RegistryBucket)
-	if err != nil {
-		return []Finding{p.describeNetworkError(err)}
+	return state, b, err
+}
+
+// withoutLink says what the agents of this computer have to go on with while the
+// cluster cannot be reached, and what waits there for it.
+func (p Patient) withoutLink(ctx context.Context, linked bool) Finding {
+	ctx, cancel := context.WithTimeout(ctx, busPatience)
+	defer cancel()
+	state, _, err := p.inspect(ctx, busfinder.Config{Access: bus.AccessNetwork, Name: "doctor"})
+	switch {
+	case err != nil && linked:
+		return good("network link", "no hub runs: without the cluster this computer's agents cannot work together")
+	case err != nil:
+		return Finding{Check: "network link", Level: Failure, Message: "the cluster cannot be reached, and there is no hub for this computer's agents to go on with",
+			Remedy: "start one with: " + p.Program + " start"}
+	case linked && state.Mail == 0:
+		return good("network link", "without the cluster this computer's agents go on among themselves, on the hub's bus")
 	}
-	return []Finding{p.describeNetwork(b, state)}
+	f := Finding{Check: "network link", Level: Warning, Remedy: "restore the connection to the cluster",
+		Message: fmt.Sprintf("the link is down: this computer's agents go on among themselves on the hub's bus; %d messages and %d items of work wait there", state.Mail, state.Work)}
+	if linked {
+		f.Message = fmt.Sprintf("%d messages wait on the hub's bus for the cluster", state.Mail)
+		f.Remedy = "they are forwarded as soon as an agent of this computer, or " + p.Program + " network agents --watch, runs"
+	}
+	return f
 }
 
 // describeNetworkError says why the network cannot be used. That no hub runs is

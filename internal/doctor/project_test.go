@@ -202,7 +202,9 @@ func TestTheAgentsNetworkOnACluster(t *testing.T) {
 		return fmt.Sprintf(`{"crossComputer": {"enabled": true, "acknowledgment": "I understand the security implications", "natsClusterUrls": [%q]%s}}`, url, more)
 	}
 	closed := freePort(t)
-	expect(t, visit(t, data, cluster("nats://"+closed, `, "tlsRequired": false`), nil), "network", doctor.Failure, closed)
+	away := cluster("nats://"+closed, `, "tlsRequired": false`)
+	expect(t, visit(t, data, away, nil), "network", doctor.Failure, closed)
+	expect(t, visit(t, data, away, nil), "network link", doctor.Failure, "there is no hub for this computer's agents to go on with")
 	expect(t, visit(t, data, cluster(srv.URL(), ""), nil), "network", doctor.Failure, "TLS")
 	file := cluster(srv.URL(), `, "tlsRequired": false`)
 	expect(t, visit(t, data, file, nil), "network", doctor.Warning, "nobody has used it yet; without TLS")
@@ -230,4 +232,8 @@ func TestTheAgentsNetworkOnACluster(t *testing.T) {
 	findings := visit(t, data, file, nil)
 	expect(t, findings, "network", doctor.Warning, "1 agents are live and 0 offline; 1 items of work are in the dead letters")
 	expect(t, findings, "network", doctor.Warning, "parley network dead-letters")
+	expect(t, findings, "network link", doctor.OK, "no hub runs")
+	hub(t, data)
+	expect(t, visit(t, data, file, nil), "network link", doctor.OK, "agents go on among themselves, on the hub's bus")
+	expect(t, visit(t, data, away, nil), "network link", doctor.Warning, "0 messages and 0 items of work wait there")
 }

@@ -153,10 +153,11 @@ func (g *Network) register(ctx context.Context, s *Session, r mesh.Registration)
 // agent can still register by itself, as something else.
 func (g *Network) autoRegister(ctx context.Context, s *Server) {
 	log := s.Logger("mesh")
-	if err := g.mesh.Ready(ctx); err != nil {
-		return // the server stops
-	}
 	for ctx.Err() == nil {
+		// Without the link the agent can be one of this computer's.
+		ready, cancel := context.WithTimeout(ctx, registerPatience)
+		_ = g.mesh.Usable(ready) // the registration says why not
+		cancel()
 		if seatTaken(ctx, s.session) {
 			return
 		}
@@ -171,7 +172,7 @@ func (g *Network) autoRegister(ctx context.Context, s *Server) {
 		if f, ok := errors.AsType[*mesh.Error](err); ok && f.RetryAfter > 0 {
 			wait = f.RetryAfter
 		}
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && g.mesh.Status().Connected {
 			log.Error("the agent was not registered automatically", "error", err, "retryIn", wait.String())
 		}
 		select {
@@ -206,7 +207,11 @@ func addNetworkTool[In, Out any](s *Server, g *Network, t Tool[In, Out], handle 
 		if err != nil {
 			return "", none, err
 		}
-		return handle(ctx, c, a, in)
+		text, out, err := handle(ctx, c, a, in)
+		if notice := g.mesh.Notice(); notice != "" && err == nil {
+			text += "\n\n" + notice
+		}
+		return text, out, err
 	}
 	AddTool(s, t)
 }
@@ -301,7 +306,7 @@ func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn
 	// Right after the start the network may still be on its way; if it does not
 	// come, the registration says why.
 	ready, cancel := context.WithTimeout(ctx, registerPatience)
-	_ = g.mesh.Ready(ready)
+	_ = g.mesh.Usable(ready)
 	cancel()
 	entry, again, err := g.register(ctx, c.Session, r)
 	if err != nil {
@@ -314,6 +319,9 @@ func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn
 		if out.UnreadMessages, err = a.Unread(ctx); err == nil && out.UnreadMessages > 0 {
 			text += fmt.Sprintf(" %d messages wait for you: call read_direct_messages.", out.UnreadMessages)
 		}
+	}
+	if notice := g.mesh.Notice(); notice != "" {
+		text += "\n\n" + notice + " You are known to others as soon as it is."
 	}
 	if token != "" {
 		text += "\nThis connection keeps no session. Pass the argument session with the value " + token + " with every further call; do not send it to others."

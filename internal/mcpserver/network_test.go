@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mcpserver"
 )
@@ -17,13 +18,19 @@ import (
 // networked is a project of its own directory that takes part in the network.
 func networked(t testing.TB, n *natsServer, project string, change func(*mcpconfig.Config)) *mcpserver.Project {
 	t.Helper()
+	return networkedOptions(t, n, project, nil, change)
+}
+
+// networkedOptions is networked on a computer whose hub's bus local finds.
+func networkedOptions(t testing.TB, n *natsServer, project string, local func(context.Context) (*bus.Bus, error), change func(*mcpconfig.Config)) *mcpserver.Project {
+	t.Helper()
 	cfg := configOf(project)
 	cfg.ProjectPath, cfg.ProjectID = "/home/ann/"+project, mcpconfig.ProjectID("/home/ann/"+project)
 	cfg.CrossComputer.Enabled, cfg.CrossComputer.RegistryBucket = true, "agent-registry"
 	if change != nil {
 		change(cfg)
 	}
-	p, err := mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{Version: "1.0.0-test", Dial: n.dial, DialNetwork: n.dial,
+	p, err := mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{Version: "1.0.0-test", Dial: n.dial, DialNetwork: n.dial, DialOutbox: local,
 		StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

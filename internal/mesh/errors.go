@@ -49,6 +49,9 @@ func (e *Error) Unwrap() error { return e.Err }
 var errClosed = &Error{Category: ConnectionError, Message: "The connection to the agents' network is closed.",
 	Remedy: "Restart the MCP server."}
 
+var errNotYet = &Error{Category: ConnectionError, Message: "The agents' network has not been reached yet.",
+	Remedy: "It is being tried; try again in a moment."}
+
 var errGone = &Error{Category: NotRegisteredError, Message: "You are not registered in the agents' network any more.",
 	Remedy: "Call register_agent."}
 

@@ -16,6 +16,10 @@ type Inspection struct {
 	Live    int  // agents, also those that nobody may see
 	Offline int
 	Dead    uint64 // items of work in the dead letters
+	// Mail and Work wait on a hub's bus for the network that the hub's computer
+	// takes part in.
+	Mail uint64
+	Work int
 }
 
 // Inspect looks at the network with the registry bucket, "" for the default, and
@@ -51,5 +55,18 @@ func Inspect(ctx context.Context, b *bus.Bus, bucket string) (Inspection, error)
 	default:
 		i.Dead = dead.CachedInfo().State.Msgs
 	}
+	outbox, err := b.JetStream().Stream(ctx, outboxStream)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound): // no hub's, or nobody has begun yet
+		return i, nil
+	case err != nil:
+		return i, connectionError(err)
+	}
+	i.Mail = outbox.CachedInfo().State.Msgs
+	work, err := n.unfinished(ctx, b)
+	if err != nil {
+		return i, connectionError(err)
+	}
+	i.Work = len(work)
 	return i, nil
 }

@@ -45,6 +45,30 @@ func (c Config) unreachable() slog.Level {
 	return slog.LevelError
 }
 
+// Usable is Ready, but returns as well once it is known that the network cannot be
+// reached and the hub's bus can be used instead.
+func (n *Network) Usable(ctx context.Context) error {
+	if n.near == nil {
+		return n.Ready(ctx)
+	}
+	for {
+		changed, nearChanged := n.news.Wait(), n.near.news.Wait()
+		_, err := n.connected()
+		if err == nil || errors.Is(err, errClosed) {
+			return err
+		}
+		if _, nearErr := n.near.connected(); nearErr == nil && !errors.Is(err, errNotYet) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-nearChanged:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 // Notice says, in words for agents, that the link to the network is down and what
 // that means; it is empty while it is up, and where there is nothing to go on
 // with meanwhile.

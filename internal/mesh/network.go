@@ -172,14 +172,13 @@ func Open(cfg Config) *Network {
 	cfg = cfg.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	n := &Network{
-		cfg:   cfg,
-		log:   cfg.Logger.With("component", "mesh"),
-		clock: clock{own: cfg.Now},
-		ctx:   ctx,
-		stop:  stop,
-		failure: &Error{Category: ConnectionError, Message: "The agents' network has not been reached yet.",
-			Remedy: "It is being tried; try again in a moment."},
-		agents: map[*Agent]struct{}{},
+		cfg:     cfg,
+		log:     cfg.Logger.With("component", "mesh"),
+		clock:   clock{own: cfg.Now},
+		ctx:     ctx,
+		stop:    stop,
+		failure: errNotYet,
+		agents:  map[*Agent]struct{}{},
 	}
 	n.outbox.init()
 	n.items.init()
