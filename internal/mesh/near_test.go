@@ -371,8 +371,14 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 		"server killed": func() { srv.kill(); srv = startChild(t, "server", address, store, "", func(event) {}) },
 		"link down": func() {
 			link.setDown(true)
-			<-time.After(time.Duration(500+random.IntN(1500)) * time.Millisecond)
-			link.setDown(false)
+			defer link.setDown(false)
+			lose(t, netA)
+			task := fmt.Sprint("local-", random.Uint64())
+			submitRetried(t, boss, task)
+			await(t, "the end of work without the link", func() bool {
+				s, err := boss.Item(t.Context(), task, false)
+				return err == nil && s.State == mesh.Completed
+			})
 		},
 		"hub of a killed": func() { killPID(pidA()) },
 		"hub of b killed": func() { killPID(pidB()) },
@@ -431,6 +437,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 		return !slices.ContainsFunc(slices.Collect(maps.Values(pairs)), func(l *letters) bool { return !l.allRead() })
 	})
 	await(t, "each item in one place", func() bool { return onlyOnce(t, netA) == "" && onlyOnce(t, netB) == "" })
+	await(t, "an empty queue on the hub's bus", func() bool { return queueLength(t, victim{dial: killDial(dirA)}, "go") == 0 })
 	stop()
 	reading.Wait()
 	for name, l := range pairs {
@@ -444,6 +451,5 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	if states[mesh.Completed]+states[mesh.Dead] != items {
 		t.Errorf("%d items: %v", items, states)
 	}
-	await(t, "an empty queue on the hub's bus", func() bool { return queueLength(t, victim{dial: killDial(dirA)}, "go") == 0 })
 	t.Logf("%d items: %v; faults: %v", items, states, times)
 }
