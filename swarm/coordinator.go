@@ -365,6 +365,14 @@ func (c *Coordinator) tell(ctx context.Context, swarmID string, do func(*leader)
 
 // receive sorts what arrives for the agent into its swarms.
 func (c *Coordinator) receive(ctx context.Context, e *envelope.Envelope) {
+	if e.Type == envelope.StreamData {
+		if l := c.leader(e.CorrelationID); l != nil {
+			if d := l.doc.Load(); d != nil {
+				d.arrived(ctx, e)
+			}
+		}
+		return
+	}
 	var m message
 	if e.Unmarshal(&m) != nil || m.Swarm == "" {
 		return // not for us

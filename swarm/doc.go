@@ -19,6 +19,13 @@
 // it and steps down. So a finished sub-task is neither lost nor done again, and its
 // result counts once.
 //
+// # Shared state
+//
+// What a swarm shares is a document of package crdt, which the coordinator writes in
+// the journal's order and package replica takes to the participants that follow it
+// ([Participant.State], [Participant.Watch]). Whoever else wants a change asks for it
+// ([Participant.SetState]). Every participant sees the same states in the same order.
+//
 // # Failures
 //
 // A participant tells that it is alive while it works. One that is silent for

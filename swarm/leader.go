@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
@@ -24,9 +26,11 @@ const (
 	MaxKeys   = 10_000
 	MaxKey    = 256      // bytes
 	MaxValue  = 64 << 10 // bytes
+	MaxShared = 32 << 20 // bytes of the shared state's keys and values
 	MaxResult = 512 << 10
 
-	maxReason = 16 << 10 // bytes of a failure that are kept
+	maxReason = 16 << 10  // bytes of a failure that are kept
+	maxBulk   = 256 << 10 // bytes of changes of the shared state, after which a batch ends
 )
 
 // leader leads one swarm. One goroutine owns everything in it: it takes a batch of
@@ -52,7 +56,9 @@ type leader struct {
 	proposed map[string]string          // agents by proposal that has no answer
 	accepted []string                   // who accepted in this round
 	asking   map[string]bool            // sub-tasks whose escalation is not decided
-	shared   uint64                     // sequence of the last changes that the watchers were told
+	bulk     int                        // bytes of changed
+	doc      atomic.Pointer[original]   // the shared state for those who follow it; nil while nobody does
+	docs     int                        // how many documents there were
 	unplaced map[string]bool            // sub-tasks that need an agent
 	sought   map[string]bool            // of them, those for which newcomers were asked
 	quit     map[string]bool            // participants that left on purpose; they are not asked again
@@ -114,6 +120,9 @@ func (l *leader) run(ctx context.Context) {
 	defer func() {
 		l.c.remove(l)
 		close(l.done)
+		if d := l.doc.Load(); d != nil {
+			d.close()
+		}
 	}()
 	ticker := time.NewTicker(min(l.c.o.Lease, l.c.o.Takeover) / 4)
 	defer ticker.Stop()
@@ -144,6 +153,9 @@ func (l *leader) run(ctx context.Context) {
 // drain takes what else waits into the batch.
 func (l *leader) drain() {
 	for range maxBatch - 1 {
+		if l.bulk > maxBulk {
+			return // a change must fit into one message
+		}
 		select {
 		case do := <-l.inbox:
 			do()
@@ -317,6 +329,9 @@ func (l *leader) conclude(ctx context.Context, how status) {
 	l.emit(event{Status: &how})
 	s := l.x.snapshot()
 	l.after(func() {
+		if d := l.doc.Load(); d != nil {
+			_ = d.r.Flush(ctx) // ctx ends, and with it the sending
+		}
 		for _, id := range s.Participants {
 			l.send(ctx, id, message{Over: true})
 		}
@@ -368,20 +383,20 @@ func (l *leader) receive(from string, m message) {
 	case m.Leave:
 		l.quit[from] = true
 		l.depart(from)
-	case m.Get, m.Watch:
-		if m.Watch {
-			l.watchers[from] = true
-		}
-		l.after(func() {
-			l.send(ctx, from, message{State: &shared{Sequence: l.x.s.Sequence, Values: maps.Clone(l.x.s.SharedState)}})
-		})
+	case m.Watch:
+		l.watchers[from] = true
+		l.after(func() { l.admit(ctx, from) })
 	}
 }
 
 // returned counts an agent in again that had been given up.
 func (l *leader) returned(id string) {
-	if l.x.left[id] {
-		l.emit(event{Joined: []string{id}})
+	if !l.x.left[id] {
+		return
+	}
+	l.emit(event{Joined: []string{id}})
+	if l.watchers[id] {
+		l.after(func() { l.admit(l.c.ctx, id) })
 	}
 }
 
@@ -433,7 +448,7 @@ func (l *leader) finish(id string, r result) error {
 func (l *leader) complete(t *SubTask, by string, value json.RawMessage) {
 	l.ran(t)
 	l.emit(event{Ended: &ended{SubTask: t.ID, Agent: by, Result: value}})
-	l.changed[partKey(t.ID)] = l.x.s.SharedState[partKey(t.ID)]
+	l.change(partKey(t.ID), l.x.s.SharedState[partKey(t.ID)])
 	for _, next := range l.x.needed[t.ID] {
 		n := l.x.part(next)
 		if n.Status == TaskPending && l.x.held[n.AssignedAgent][next] && l.x.ready(next) {
@@ -517,47 +532,85 @@ func (l *leader) depart(id string) {
 	for _, part := range sortedKeys(l.x.held[id]) {
 		l.failAttempt(part, id+" has left or is silent")
 	}
-	delete(l.watchers, id)
 	delete(l.queues, id)
 	l.emit(event{Left: id})
+	l.after(func() {
+		if d := l.doc.Load(); d != nil {
+			d.leave(id)
+		}
+	})
 }
 
 // set changes the shared state (Req 8.3).
 func (l *leader) set(s set) error {
 	switch {
-	case s.Key == "" || len(s.Key) > MaxKey || s.Key == beatKey:
-		return errorf(CodeInvalid, l.id, "a key of the shared state must have 1 to %d bytes", MaxKey)
+	case s.Key == "" || len(s.Key) > MaxKey || s.Key == beatKey || !utf8.ValidString(s.Key):
+		return errorf(CodeInvalid, l.id, "a key of the shared state must have 1 to %d bytes of UTF-8", MaxKey)
 	case strings.HasPrefix(s.Key, partPrefix):
 		return errorf(CodeInvalid, l.id, "keys that begin with %q are the coordinator's", partPrefix)
-	case len(s.Value) > MaxValue || len(s.Value) > 0 && !json.Valid(s.Value):
+	case len(s.Value) > MaxValue || len(s.Value) > 0 && !(json.Valid(s.Value) && utf8.Valid(s.Value)):
 		return errorf(CodeInvalid, l.id, "a value of the shared state must be JSON of at most %d bytes", MaxValue)
-	case len(l.x.s.SharedState) >= MaxKeys+len(l.x.s.SubTasks):
+	case len(s.Value) > 0 && !l.x.has(s.Key) && l.x.keys >= MaxKeys:
 		return errorf(CodeFull, l.id, "the shared state has %d keys, no more are taken", MaxKeys)
+	case l.x.bytes+len(s.Key)+len(s.Value) > MaxShared:
+		return errorf(CodeFull, l.id, "the shared state has %d bytes, no more are taken", l.x.bytes)
 	}
 	l.emit(event{Set: &s})
-	l.changed[s.Key] = s.Value
+	l.change(s.Key, s.Value)
 	return nil
 }
 
-// share tells those who follow the shared state what this batch has changed. All of
-// them see the same changes in the same order: the journal's.
+// change notes a change of the shared state, for those who follow it.
+func (l *leader) change(key string, value json.RawMessage) {
+	l.changed[key] = value
+	l.bulk += len(key) + len(value)
+}
+
+// share takes what this batch has changed to those who follow the shared state. All
+// of them see the same changes in the same order: the journal's.
 func (l *leader) share(ctx context.Context) {
-	if len(l.changed) == 0 {
+	d := l.doc.Load()
+	if d != nil && len(l.changed) > 0 {
+		err := d.write(ctx, l.x.s.Sequence, l.changed)
+		if err != nil || d.writes > maxWrites {
+			l.renew(ctx, err)
+		}
+	}
+	clear(l.changed)
+	l.bulk = 0
+}
+
+// admit lets a participant follow the shared state.
+func (l *leader) admit(ctx context.Context, who string) {
+	d := l.doc.Load()
+	if d == nil {
+		l.docs++
+		var err error
+		d, err = newOriginal(ctx, l.c.id, l.id, documentEpoch(l.x.s.Epoch, l.docs), l.x.s.Sequence, l.x.s.SharedState, l.c.o.Logger)
+		if err != nil {
+			l.c.o.Logger.Error("a swarm's shared state cannot be followed", "swarm", l.id, "error", err)
+			return
+		}
+		l.doc.Store(d)
+	}
+	if err := d.follow(l.c.r, l.id, l.c.id, who); err != nil {
+		l.c.o.Logger.Warn("a participant cannot follow the shared state", "swarm", l.id, "agent", who, "error", err)
 		return
 	}
-	values := make(map[string]json.RawMessage, len(l.changed))
-	for k, v := range l.changed {
-		if len(v) == 0 {
-			v = json.RawMessage("null")
+	l.send(ctx, who, message{Document: &document{Epoch: d.epoch}})
+}
+
+// renew begins another document.
+func (l *leader) renew(ctx context.Context, why error) {
+	if why != nil && ctx.Err() == nil {
+		l.c.o.Logger.Warn("the document of a swarm's shared state is begun anew", "swarm", l.id, "error", why)
+	}
+	l.doc.Swap(nil).close()
+	for _, who := range sortedKeys(l.watchers) {
+		if !l.x.left[who] {
+			l.admit(ctx, who)
 		}
-		values[k] = v
 	}
-	m := message{State: &shared{Sequence: l.x.s.Sequence, After: l.shared, Values: values}}
-	for _, id := range sortedKeys(l.watchers) {
-		l.send(ctx, id, m)
-	}
-	l.shared = l.x.s.Sequence
-	clear(l.changed)
 }
 
 // answered hears how a proposal was answered.

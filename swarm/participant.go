@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -84,9 +83,12 @@ type membership struct {
 	epoch        int
 	lease        time.Duration
 	jobs         map[string]*job
-	state        map[string]json.RawMessage
-	sequence     uint64 // of the state; 0: not known
+	follows      bool    // the shared state is wanted
+	doc          *copied // it; nil before the leader has offered it
+	sequence     uint64  // of the last state that watch was told
 	watch        func(State)
+	telling      bool          // watch runs
+	untold       *State        // what it is told next
 	arrived      chan struct{} // closed and replaced when the state comes
 }
 
@@ -157,7 +159,11 @@ func (p *Participant) enter(i invitation, leader string) bool {
 }
 
 // receive takes what coordinators send.
-func (p *Participant) receive(_ context.Context, e *envelope.Envelope) {
+func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
+	if e.Type == envelope.StreamData {
+		p.receiveDocument(ctx, e)
+		return
+	}
 	var m message
 	if e.Unmarshal(&m) != nil || m.Swarm == "" {
 		return // not for us
@@ -172,8 +178,7 @@ func (p *Participant) receive(_ context.Context, e *envelope.Envelope) {
 		}
 		return
 	}
-	var watch func(State)
-	var state State
+	ask := false
 	switch {
 	case m.Work != nil:
 		p.begin(s, *m.Work)
@@ -191,21 +196,105 @@ func (p *Participant) receive(_ context.Context, e *envelope.Envelope) {
 		for _, j := range s.jobs {
 			j.sent = time.Time{} // the new one has not got it
 		}
-	case m.State != nil:
-		if s.take(*m.State) && s.watch != nil {
-			watch, state = s.watch, State{Sequence: s.sequence, Values: maps.Clone(s.state)}
-		}
+		p.forsake(s)
+		ask = s.follows
+	case m.Document != nil && s.follows:
+		p.follow(s, m.Document.Epoch)
 	case m.Over:
-		for id := range s.jobs {
-			s.drop(id)
-		}
-		close(s.arrived)
-		delete(p.swarms, s.id)
+		p.leave(s)
 	}
 	p.mu.Unlock()
-	if watch != nil {
-		watch(state)
+	if ask {
+		p.send(e.Sender, message{Swarm: m.Swarm, Watch: true})
 	}
+}
+
+// leave forgets a swarm. p.mu is held.
+func (p *Participant) leave(s *membership) {
+	for id := range s.jobs {
+		s.drop(id)
+	}
+	p.forsake(s)
+	close(s.arrived)
+	delete(p.swarms, s.id)
+}
+
+// receiveDocument takes what the leader sends of the shared state.
+func (p *Participant) receiveDocument(ctx context.Context, e *envelope.Envelope) {
+	p.mu.Lock()
+	var doc *copied
+	if s := p.swarms[e.CorrelationID]; s != nil && s.leader == e.Sender {
+		doc = s.doc
+	}
+	p.mu.Unlock()
+	if doc != nil {
+		doc.w.arrived(ctx, e)
+	}
+}
+
+// follow begins a copy of the leader's document. p.mu is held.
+func (p *Participant) follow(s *membership, epoch uint64) {
+	p.forsake(s)
+	doc, err := newCopy(p.r, p.id, s.leader, s.id, epoch, func(c *copied, now State) { p.changed(s, c, now) })
+	if err != nil {
+		return // tend asks once more
+	}
+	s.doc = doc
+}
+
+// forsake ends the copy of a document that goes on elsewhere, or nowhere. What has
+// arrived is still told. p.mu is held.
+func (p *Participant) forsake(s *membership) {
+	doc := s.doc
+	if doc == nil {
+		return
+	}
+	s.doc = nil
+	p.running.Go(func() {
+		last, ok := doc.state(p.ctx)
+		doc.close() // after what is being told
+		if ok {
+			p.tell(s, last)
+		}
+	})
+}
+
+// changed hears that a copy is another one now.
+func (p *Participant) changed(s *membership, c *copied, now State) {
+	p.mu.Lock()
+	if s.doc != c {
+		p.mu.Unlock()
+		return
+	}
+	if p.swarms[s.id] == s {
+		close(s.arrived)
+		s.arrived = make(chan struct{})
+	}
+	p.mu.Unlock()
+	p.tell(s, now)
+}
+
+// tell tells the one who watches of a state that is new to it. Whoever tells already
+// takes over what comes meanwhile.
+func (p *Participant) tell(s *membership, now State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.watch == nil || now.Sequence <= s.sequence {
+		return
+	}
+	s.sequence, s.untold = now.Sequence, &now
+	if s.telling {
+		return
+	}
+	s.telling = true
+	for s.untold != nil && !p.closed {
+		watch, state := s.watch, *s.untold
+		s.untold = nil
+		p.mu.Unlock()
+		watch(state)
+		p.mu.Lock()
+	}
+	s.telling = false
 }
 
 // obeys reports whether a sender leads the swarm, and notes a new leader.
@@ -225,37 +314,6 @@ func (s *membership) drop(id string) {
 		j.cancel()
 		delete(s.jobs, id)
 	}
-}
-
-// take applies a state or changes of it. It reports whether the state is another.
-func (s *membership) take(n shared) bool {
-	switch {
-	case s.sequence >= n.Sequence && s.sequence > 0:
-		return false // old
-	case n.After > s.sequence:
-		s.sequence = 0 // something is missing: tend asks for all of it
-		return false
-	case n.After == 0 || s.state == nil:
-		if n.After != 0 {
-			return false
-		}
-		s.state = n.Values
-	default:
-		for k, v := range n.Values {
-			if string(v) == "null" {
-				delete(s.state, k)
-			} else {
-				s.state[k] = v
-			}
-		}
-	}
-	if s.state == nil {
-		s.state = make(map[string]json.RawMessage)
-	}
-	s.sequence = n.Sequence
-	close(s.arrived)
-	s.arrived = make(chan struct{})
-	return true
 }
 
 // begin starts a job, unless the agent has it already. p.mu is held.
@@ -366,7 +424,7 @@ func (p *Participant) tend() {
 			if len(beat) > 0 {
 				letters = append(letters, letter{s.leader, message{Swarm: s.id, Beat: beat}})
 			}
-			if s.watch != nil && s.sequence == 0 {
+			if s.follows && s.doc == nil {
 				letters = append(letters, letter{s.leader, message{Swarm: s.id, Watch: true}})
 			}
 		}
@@ -390,41 +448,41 @@ func (p *Participant) Swarms() []string {
 	return sortedKeys(p.swarms)
 }
 
-// State asks the coordinator for the shared state (Req 8.3). It blocks until that
-// comes or ctx ends.
+// State returns the shared state (Req 8.3), as it is at this agent now. The first
+// call blocks until it has come from the coordinator, or ctx ends.
 func (p *Participant) State(ctx context.Context, swarmID string) (State, error) {
-	p.mu.Lock()
-	s := p.swarms[swarmID]
-	if s == nil {
+	for {
+		p.mu.Lock()
+		s := p.swarms[swarmID]
+		if s == nil {
+			p.mu.Unlock()
+			return State{}, notMember(swarmID)
+		}
+		ask := !s.follows
+		s.follows = true
+		doc, arrived, leader := s.doc, s.arrived, s.leader
 		p.mu.Unlock()
-		return State{}, notMember(swarmID)
+		if doc != nil {
+			if now, ok := doc.state(ctx); ok {
+				return now, nil
+			}
+		}
+		if ask {
+			p.send(leader, message{Swarm: swarmID, Watch: true})
+		}
+		select {
+		case <-arrived:
+		case <-ctx.Done():
+			return State{}, ctx.Err()
+		case <-p.ctx.Done():
+			return State{}, errClosed
+		}
 	}
-	if s.watch == nil {
-		s.sequence = 0 // what comes now counts
-	} else if s.sequence > 0 {
-		defer p.mu.Unlock()
-		return State{Sequence: s.sequence, Values: maps.Clone(s.state)}, nil
-	}
-	arrived, leader := s.arrived, s.leader
-	p.mu.Unlock()
-	p.send(leader, message{Swarm: swarmID, Get: true})
-	select {
-	case <-arrived:
-	case <-ctx.Done():
-		return State{}, ctx.Err()
-	case <-p.ctx.Done():
-		return State{}, errClosed
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.swarms[swarmID] == nil {
-		return State{}, notMember(swarmID)
-	}
-	return State{Sequence: s.sequence, Values: maps.Clone(s.state)}, nil
 }
 
 // Watch has h called with the shared state now and after each change, one after the
-// other; while h runs, nothing else arrives for the agent.
+// other. Changes that come while h runs are told together. h replaces the one before.
+// It must not wait for the Participant to close.
 func (p *Participant) Watch(swarmID string, h func(State)) error {
 	p.mu.Lock()
 	s := p.swarms[swarmID]
@@ -432,7 +490,8 @@ func (p *Participant) Watch(swarmID string, h func(State)) error {
 		p.mu.Unlock()
 		return notMember(swarmID)
 	}
-	s.watch, s.sequence = h, 0
+	p.forsake(s) // the next copy begins with everything
+	s.watch, s.sequence, s.untold, s.follows = h, 0, nil, true
 	leader := s.leader
 	p.mu.Unlock()
 	p.send(leader, message{Swarm: swarmID, Watch: true})
@@ -445,27 +504,23 @@ func (p *Participant) SetState(swarmID, key string, value json.RawMessage) error
 	if len(value) > 0 && !json.Valid(value) {
 		return errorf(CodeInvalid, swarmID, "the value of %q is not JSON", key)
 	}
-	return p.tell(swarmID, message{Set: &set{Key: key, Value: value}})
+	return p.report(swarmID, message{Set: &set{Key: key, Value: value}})
 }
 
 // Leave gives everything back that the agent has of a swarm.
 func (p *Participant) Leave(swarmID string) error {
-	if err := p.tell(swarmID, message{Leave: true}); err != nil {
+	if err := p.report(swarmID, message{Leave: true}); err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.swarms[swarmID]; s != nil {
-		for id := range s.jobs {
-			s.drop(id)
-		}
-		close(s.arrived)
-		delete(p.swarms, swarmID)
+		p.leave(s)
 	}
 	return nil
 }
 
-func (p *Participant) tell(swarmID string, m message) error {
+func (p *Participant) report(swarmID string, m message) error {
 	p.mu.Lock()
 	s := p.swarms[swarmID]
 	if s == nil {
@@ -491,6 +546,9 @@ func (p *Participant) Close() error {
 	}
 	p.mu.Lock()
 	p.closed = true
+	for _, s := range p.swarms {
+		p.forsake(s)
+	}
 	p.mu.Unlock()
 	p.cancel()
 	p.running.Wait()

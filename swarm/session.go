@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Status is where a swarm stands.
@@ -40,7 +41,8 @@ type Session struct {
 	Participants []string  `json:"participants"`
 	SubTasks     []SubTask `json:"subTasks"`
 	Status       Status    `json:"status"`
-	// SharedState is what participants and coordinator have put there.
+	// SharedState is what participants and coordinator have put there, results that
+	// are large left out.
 	SharedState map[string]json.RawMessage `json:"sharedState"`
 	CreatedAt   int64                      `json:"createdAt"` // Unix time in milliseconds
 	// Coordinator is the agent that leads, Epoch how many have led before it.
@@ -82,6 +84,8 @@ type state struct {
 	tried   map[string]map[string]bool // agents by sub-task
 	open    int                        // sub-tasks that are not completed
 	left    map[string]bool            // participants that are gone
+	keys    int                        // of the shared state that participants have put there
+	bytes   int                        // of the shared state
 	round   map[string]int             // the attempts that a sub-task had when its latest round began
 }
 
@@ -186,11 +190,7 @@ func (x *state) change(e event) {
 	case e.Ended != nil:
 		x.end(e.Ended)
 	case e.Set != nil:
-		if len(e.Set.Value) == 0 {
-			delete(x.s.SharedState, e.Set.Key)
-		} else {
-			x.s.SharedState[e.Set.Key] = e.Set.Value
-		}
+		x.put(e.Set.Key, e.Set.Value)
 	case e.Status != nil:
 		x.s.Status, x.s.Outcome, x.s.Error = e.Status.Status, e.Status.Outcome, e.Status.Error
 	case e.Took != nil:
@@ -289,7 +289,7 @@ func (x *state) end(e *ended) {
 		return
 	}
 	t.Status, t.Result, t.AssignedAgent, t.Error = TaskCompleted, e.Result, e.Agent, ""
-	x.s.SharedState[partKey(t.ID)] = partValue(t)
+	x.put(partKey(t.ID), x.partValue(t))
 	x.open--
 	for _, next := range x.needed[t.ID] {
 		x.waits[next]--
@@ -302,16 +302,53 @@ const partPrefix = "subTask/"
 
 func partKey(id string) string { return partPrefix + id }
 
-func partValue(t *SubTask) json.RawMessage {
-	result := t.Result
-	if len(result) == 0 {
-		result = json.RawMessage("null")
+// Bounds of what the shared state has of results. Those who depend on one that is
+// left out get it with their work.
+const (
+	maxSharedResult  = 16 << 10
+	maxSharedResults = 16 << 20
+)
+
+func (x *state) partValue(t *SubTask) json.RawMessage {
+	part := map[string]any{"status": t.Status, "agent": t.AssignedAgent, "result": t.Result}
+	switch {
+	case len(t.Result) == 0:
+		part["result"] = nil
+	case len(t.Result) > maxSharedResult || x.bytes > maxSharedResults:
+		delete(part, "result")
+		part["resultBytes"] = len(t.Result)
 	}
-	data, err := json.Marshal(map[string]any{"status": t.Status, "agent": t.AssignedAgent, "result": result})
+	data, err := json.Marshal(part)
 	if err != nil {
 		return json.RawMessage("null") // a result is JSON: it was checked when it came
 	}
 	return data
+}
+
+// put changes the shared state; an empty value removes the key.
+func (x *state) put(key string, value json.RawMessage) {
+	old, had := x.s.SharedState[key]
+	own := strings.HasPrefix(key, partPrefix)
+	if had {
+		x.bytes -= len(key) + len(old)
+		if !own {
+			x.keys--
+		}
+		delete(x.s.SharedState, key)
+	}
+	if len(value) == 0 {
+		return
+	}
+	x.bytes += len(key) + len(value)
+	if !own {
+		x.keys++
+	}
+	x.s.SharedState[key] = value
+}
+
+func (x *state) has(key string) bool {
+	_, ok := x.s.SharedState[key]
+	return ok
 }
 
 // exhausted reports whether a sub-task has had all attempts of its round.

@@ -20,15 +20,15 @@ type message struct {
 	Stop   []string `json:"stop,omitempty"`   // sub-tasks that another agent has now
 	Over   bool     `json:"over,omitempty"`   // the swarm has ended
 	Leader bool     `json:"leader,omitempty"` // who sends this leads now
-	State  *shared  `json:"state,omitempty"`
+	// Document offers the shared state, after a Watch.
+	Document *document `json:"document,omitempty"`
 
 	// From a participant:
 
 	Result *result  `json:"result,omitempty"` // a response
 	Beat   []string `json:"beat,omitempty"`   // sub-tasks that it works on
 	Set    *set     `json:"set,omitempty"`    // a change of the shared state
-	Get    bool     `json:"get,omitempty"`    // asks for the shared state
-	Watch  bool     `json:"watch,omitempty"`  // and for its changes
+	Watch  bool     `json:"watch,omitempty"`  // asks for the shared state and its changes
 	Leave  bool     `json:"leave,omitempty"`
 	// Lost says that the participant knows nothing of the swarm (any more): it was
 	// started anew. It may be invited again.
@@ -54,13 +54,10 @@ type result struct {
 	Error   string          `json:"error,omitempty"` // it failed
 }
 
-// shared is the shared state, or the changes since the last.
-type shared struct {
-	Sequence uint64 `json:"sequence"`
-	// After is the sequence of the state that the changes go on from; a participant
-	// that has another one asks anew. 0: Values is everything.
-	After  uint64                     `json:"after,omitempty"`
-	Values map[string]json.RawMessage `json:"values"` // null removes a key
+// document says under which epoch the shared state is a document of the leader's,
+// which the messages of package replica bring.
+type document struct {
+	Epoch uint64 `json:"epoch"`
 }
 
 // invitation is the input of a proposal to join a swarm.
@@ -90,14 +87,14 @@ func Concerns(e *envelope.Envelope) bool {
 
 // says reports whether a message has any content.
 func (m *message) says() bool {
-	return m.Work != nil || m.Stored != nil || m.Stop != nil || m.Over || m.Leader || m.State != nil ||
-		m.Result != nil || m.Beat != nil || m.Set != nil || m.Get || m.Watch || m.Leave || m.Lost
+	return m.Work != nil || m.Stored != nil || m.Stop != nil || m.Over || m.Leader || m.Document != nil ||
+		m.Result != nil || m.Beat != nil || m.Set != nil || m.Watch || m.Leave || m.Lost
 }
 
 // kind returns the envelope's type for a message.
 func (m *message) kind() envelope.Type {
 	switch {
-	case m.Work != nil, m.Get:
+	case m.Work != nil:
 		return envelope.Request
 	case m.Result != nil:
 		return envelope.Response
