@@ -38,8 +38,16 @@ type Item struct {
 type List interface {
 	// Items returns the items in order, done ones included or not.
 	Items(ctx context.Context) ([]Item, error)
-	// Complete marks an item as done, durably. To do that again does nothing.
-	Complete(ctx context.Context, id string) error
+	// Complete marks an item as done, durably; the outcome is for those who want to
+	// know. To do that again does nothing. An error with CodeLost says that somebody
+	// else has the item now.
+	Complete(ctx context.Context, id string, o Outcome) error
+}
+
+// Dropper is a List that wants to hear of items that are given up.
+type Dropper interface {
+	// Drop takes an item out of the list, durably. To do that again does nothing.
+	Drop(ctx context.Context, id, reason string) error
 }
 
 // File is a list in a file: Markdown with check boxes, or JSON.
@@ -118,7 +126,7 @@ func (f *File) Items(context.Context) ([]Item, error) {
 
 // Complete implements [List]. Where somebody else changes the file at the same time
 // it looks again.
-func (f *File) Complete(ctx context.Context, id string) error {
+func (f *File) Complete(ctx context.Context, id string, _ Outcome) error {
 	const attempts = 10
 	for range attempts {
 		if err := ctx.Err(); err != nil {

@@ -81,10 +81,20 @@ const (
 	Failed     Kind = "failed" // the attempt
 	Done       Kind = "completed"
 	Dropped    Kind = "given-up"
+	Left       Kind = "left"      // the list, without being done here: somebody else has it now
 	Escalated  Kind = "escalated" // by a swarm
 	Halted     Kind = "stopped"   // the loop, before its end
 	Finished   Kind = "finished"  // the loop: nothing is left to do
 )
+
+// Valid reports whether k is one of the kinds of steps.
+func (k Kind) Valid() bool {
+	switch k {
+	case Began, Dispatched, Resumed, Answered, Validated, Failed, Done, Dropped, Left, Escalated, Halted, Finished:
+		return true
+	}
+	return false
+}
 
 // Step is one step of a loop.
 type Step struct {
@@ -109,7 +119,11 @@ func (s Step) Event() telemetry.Event {
 	if s.Detail != "" {
 		detail = strings.TrimPrefix(detail+": "+s.Detail, ": ")
 	}
-	return telemetry.Event{Type: StepEvent, Code: string(s.Kind), Target: s.Ref, EnvelopeID: s.Item, Detail: detail, Timestamp: s.Time.UnixMilli()}
+	e := telemetry.Event{Type: StepEvent, Code: string(s.Kind), Target: s.Ref, EnvelopeID: s.Item, Detail: detail, Timestamp: s.Time.UnixMilli()}
+	if s.Kind == Failed || s.Kind == Dropped {
+		e.Success = telemetry.Failure
+	}
+	return e
 }
 
 // Options set up a Loop. List, Dispatcher and StateFile are needed.
@@ -134,6 +148,7 @@ type Loop struct {
 
 	state   *State
 	givenUp []string // in the list's order
+	dropped []string // by this run, and gone from the list
 }
 
 // New returns a loop.
@@ -153,7 +168,7 @@ func New(o Options) (*Loop, error) {
 // Summary is how a run went.
 type Summary struct {
 	Completed int      `json:"completed"` // by this run
-	GivenUp   []string `json:"givenUp"`   // ids of all items that were given up, in the list's order
+	GivenUp   []string `json:"givenUp"`   // ids of items that were given up: all that are in the list, in its order, after those that this run took out
 	Open      int      `json:"open"`      // items that are left
 }
 
@@ -176,6 +191,7 @@ func (l *Loop) Run(ctx context.Context) (sum Summary, err error) {
 	if l.state, err = ReadState(l.o.StateFile); err != nil {
 		return sum, err
 	}
+	l.dropped = nil
 	if err := l.step(Step{Kind: Began}); err != nil {
 		return sum, err
 	}
@@ -184,7 +200,7 @@ func (l *Loop) Run(ctx context.Context) (sum Summary, err error) {
 		if err != nil {
 			return sum, l.halted(ctx, err)
 		}
-		sum.Open, sum.GivenUp = rest, l.givenUp
+		sum.Open, sum.GivenUp = rest, append(l.dropped[:len(l.dropped):len(l.dropped)], l.givenUp...)
 		if item == nil {
 			return sum, l.step(Step{Kind: Finished, Detail: fmt.Sprintf("%d completed, %d given up", sum.Completed, len(sum.GivenUp))})
 		}

@@ -78,7 +78,7 @@ func TestTickingChangesTheBoxOnly(t *testing.T) {
 	path := file(t, "list.md", markdown)
 	f, items := open(t, path)
 	for _, i := range []int{4, 0, 0} { // the second of the same name first; one twice
-		if err := f.Complete(t.Context(), items[i].ID); err != nil {
+		if err := f.Complete(t.Context(), items[i].ID, ralph.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestTickingChangesTheBoxOnly(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if err := f.Complete(t.Context(), "nothing"); ralph.CodeOf(err) != ralph.CodeList {
+	if err := f.Complete(t.Context(), "nothing", ralph.Outcome{}); ralph.CodeOf(err) != ralph.CodeList {
 		t.Error(err)
 	}
 	if left, err := filepath.Glob(filepath.Dir(path) + "/.parley-*"); err != nil || len(left) > 0 {
@@ -104,7 +104,7 @@ func TestALinkToAListStaysALink(t *testing.T) {
 		t.Skip("there are no symbolic links here:", err)
 	}
 	f, items := open(t, link)
-	if err := f.Complete(t.Context(), items[0].ID); err != nil {
+	if err := f.Complete(t.Context(), items[0].ID, ralph.Outcome{}); err != nil {
 		t.Fatal(err)
 	}
 	if target, err := os.Readlink(link); err != nil || target != path || read(t, path) != "- [x] a\n" {
@@ -121,7 +121,7 @@ func TestJSONItems(t *testing.T) {
 		path := file(t, "list.json", tt.text)
 		f, items := open(t, path)
 		for _, i := range items {
-			if err := f.Complete(t.Context(), i.ID); err != nil {
+			if err := f.Complete(t.Context(), i.ID, ralph.Outcome{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -165,7 +165,7 @@ func TestTickingKeepsTheRestOfAnyList(t *testing.T) {
 			t.Skip("no items")
 		}
 		i := rapid.IntRange(0, len(items)-1).Draw(t, "which")
-		if err := f.Complete(t.Context(), items[i].ID); err != nil {
+		if err := f.Complete(t.Context(), items[i].ID, ralph.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
 		now, err := os.ReadFile(path)
@@ -216,7 +216,7 @@ func FuzzLists(f *testing.F) {
 			t.Fatal(err)
 		}
 		for i := range items {
-			if err := list.Complete(t.Context(), items[i].ID); err != nil {
+			if err := list.Complete(t.Context(), items[i].ID, ralph.Outcome{}); err != nil {
 				t.Fatal(err)
 			}
 			items[i].Done = true

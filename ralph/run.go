@@ -87,6 +87,13 @@ func (l *Loop) next(ctx context.Context) (item *Item, open int, err error) {
 		case it.Done:
 			continue
 		case p != nil && p.Status == GivenUp:
+			gone, err := l.drop(ctx, *it)
+			if err != nil {
+				return nil, 0, err
+			}
+			if gone {
+				return l.next(ctx) // the list has others now
+			}
 			l.givenUp = append(l.givenUp, it.ID)
 			continue
 		case it.ID == l.state.Current:
@@ -100,7 +107,7 @@ func (l *Loop) next(ctx context.Context) (item *Item, open int, err error) {
 		return current, open, nil
 	}
 	if l.state.Current != "" {
-		if err := l.settle(); err != nil {
+		if err := l.settle(known[l.state.Current]); err != nil {
 			return nil, open, err
 		}
 	}
@@ -112,20 +119,38 @@ func (l *Loop) next(ctx context.Context) (item *Item, open int, err error) {
 	return first, open, nil
 }
 
-// settle ends an item that was under way and is open no more: the loop was killed
-// between completing it and noting so, or a person has done it.
-func (l *Loop) settle() error {
+// settle ends an item that was under way and is open no more. One that is still in the
+// list is done: the loop was killed between completing it and noting so, or a person has
+// done it. Else it was taken away.
+func (l *Loop) settle(done bool) error {
 	id := l.state.Current
 	l.state.Current = ""
 	p := l.state.Items[id]
 	if p == nil {
 		return l.state.write(l.o.StateFile)
 	}
-	p.Status, p.Ref, p.Since = Completed, "", time.Now().UTC()
+	s := Step{Kind: Left, Item: id, Text: p.Text, Attempt: p.Attempt}
+	if p.Status, p.Ref, p.Since = Waiting, "", time.Now().UTC(); done {
+		p.Status, s.Kind, s.Detail = Completed, Done, "it was done meanwhile"
+	}
 	if err := l.state.write(l.o.StateFile); err != nil {
 		return err
 	}
-	return l.step(Step{Kind: Done, Item: id, Text: p.Text, Attempt: p.Attempt, Detail: "it was done meanwhile"})
+	return l.step(s)
+}
+
+// drop takes an item that was given up out of a list that wants to know. It reports
+// whether the list is one.
+func (l *Loop) drop(ctx context.Context, item Item) (gone bool, err error) {
+	d, ok := l.o.List.(Dropper)
+	if !ok {
+		return false, nil
+	}
+	if err := d.Drop(context.WithoutCancel(ctx), item.ID, l.state.of(item).Failure); err != nil {
+		return false, err
+	}
+	l.dropped = append(l.dropped, item.ID)
+	return true, nil
 }
 
 // attempt makes one attempt at an item, or goes on with one. It reports whether the
@@ -162,7 +187,7 @@ func (l *Loop) attempt(ctx context.Context, item Item) (done bool, err error) {
 	if !verdict.OK {
 		return false, l.failed(item, verdict.Report)
 	}
-	return true, l.complete(ctx, item)
+	return l.complete(ctx, item, outcome)
 }
 
 // loopEnds reports whether an error is not the item's fault.
@@ -232,16 +257,21 @@ func (l *Loop) failed(item Item, reason string) error {
 	return l.itemStep(Dropped, item, reason)
 }
 
-func (l *Loop) complete(ctx context.Context, item Item) error {
+// complete ends an item that has passed. It reports whether that was still ours to do.
+func (l *Loop) complete(ctx context.Context, item Item, o Outcome) (bool, error) {
 	// A stop in this moment must not leave the item open that has passed.
-	if err := l.o.List.Complete(context.WithoutCancel(ctx), item.ID); err != nil {
-		return err
+	err := l.o.List.Complete(context.WithoutCancel(ctx), item.ID, o)
+	if CodeOf(err) == CodeLost {
+		return false, l.settle(false)
+	}
+	if err != nil {
+		return false, err
 	}
 	if err := l.itemStep(Done, item, ""); err != nil {
-		return err
+		return false, err
 	}
 	l.state.Current = ""
-	return l.save(item, func(p *Progress) { p.Status, p.Ref, p.Failure = Completed, "", "" })
+	return true, l.save(item, func(p *Progress) { p.Status, p.Ref, p.Failure = Completed, "", "" })
 }
 
 // cut returns at most n bytes of whole characters.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -82,7 +83,26 @@ func ReadState(path string) (*State, error) {
 	return s, nil
 }
 
+// forget keeps the state bounded: a queue never ends. The oldest of what is completed
+// goes.
+func (s *State) forget() {
+	if len(s.Items) <= MaxItems {
+		return
+	}
+	var done []string
+	for id, p := range s.Items {
+		if p.Status == Completed {
+			done = append(done, id)
+		}
+	}
+	slices.SortFunc(done, func(a, b string) int { return s.Items[a].Since.Compare(s.Items[b].Since) })
+	for _, id := range done[:min(len(done), len(s.Items)-MaxItems+MaxItems/10)] {
+		delete(s.Items, id)
+	}
+}
+
 func (s *State) write(path string) error {
+	s.forget()
 	s.Updated = time.Now().UTC()
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {

@@ -15,7 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/loop"
+	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
@@ -39,6 +42,8 @@ func (a *app) loopCommand() *cobra.Command {
 }
 
 type loopFlags struct {
+	queue    string
+	follow   bool
 	agent    string
 	swarm    []string
 	dir      string
@@ -50,25 +55,38 @@ type loopFlags struct {
 func (a *app) loopRunCommand() *cobra.Command {
 	var f loopFlags
 	cmd := &cobra.Command{
-		Use:   "run LIST [-- CHECK...]",
+		Use:   "run LIST|--queue NAME [-- CHECK...]",
 		Short: "Work through a list until nothing is left to do",
 		Long: `Work through a list until nothing is left to do: Markdown with check boxes ("- [ ] do
 this"), or JSON ([{"task":"do this"}]). What stands behind -- is run after each attempt,
 without a shell: the item is done when it exits with 0. Without it every answer is good.
 
+With --queue the items come from a work queue of the agents' network (docs/mesh.md), one
+at a time: the submitter gets the answer, what is given up goes to the dead letters. While
+the loop works it keeps the item. Run it again within the lease (workQueue.ackTimeout) to
+go on with the item; later, somebody else may have it.
+
 Ctrl-C or "loop stop" stop the loop; run it again and it goes on where it was, also after
 it was killed. What an agent works on meanwhile goes on.`,
 		Example: "  " + a.name + ` loop run TODO.md --agent claude-code --dir . -- go test ./...
-  ` + a.name + ` loop run TODO.json --swarm codex,gemini --attempts 5`,
+  ` + a.name + ` loop run TODO.json --swarm codex,gemini --attempts 5
+  ` + a.name + ` loop run --queue go --follow --agent claude-code`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if at := cmd.ArgsLenAtDash(); at >= 0 {
 				args = args[:at]
 			}
-			return exactly("LIST")(cmd, args)
+			return listOrQueue(f.queue)(cmd, args)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runLoop(cmd.Context(), f, args[0], args[1:]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.queue != "" {
+				return a.runLoopOnQueue(cmd, f, args)
+			}
+			return a.runLoopOnFile(cmd.Context(), f, args[0], args[1:])
+		},
 	}
 	flags := cmd.Flags()
+	flags.StringVar(&f.queue, "queue", "", "work through this queue of the agents' network instead of a file")
+	flags.BoolVar(&f.follow, "follow", false, "with --queue: wait for items where there are none")
 	flags.StringVar(&f.agent, "agent", "", "the agent that does the items")
 	flags.StringSliceVar(&f.swarm, "swarm", nil, "the agents that do the items as a swarm: who fails is replaced")
 	flags.StringVar(&f.dir, "dir", "", "the directory that the agent and the check work in")
@@ -82,21 +100,24 @@ it was killed. What an agent works on meanwhile goes on.`,
 	return cmd
 }
 
-func (a *app) runLoop(ctx context.Context, f loopFlags, path string, check []string) (err error) {
-	if f.agent == "" && len(f.swarm) == 0 {
-		return usage("say who does the items, with --agent or --swarm")
+// listOrQueue takes LIST, or nothing with the flag --queue.
+func listOrQueue(queue string) cobra.PositionalArgs {
+	if queue != "" {
+		return exactly()
 	}
-	if f.attempts < 1 || f.limit <= 0 {
-		return usage("--attempts and --check-timeout must be more than 0")
+	return exactly("LIST")
+}
+
+func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check []string) error {
+	if f.follow {
+		return usage("--follow is for --queue")
+	}
+	if err := f.complete(); err != nil {
+		return err
 	}
 	list, err := ralph.Open(path)
 	if err != nil {
 		return usage("%v", err)
-	}
-	if f.dir != "" {
-		if f.dir, err = filepath.Abs(f.dir); err != nil {
-			return usage("--dir: %v", err)
-		}
 	}
 	place, err := a.loopPlace(path)
 	if err != nil {
@@ -104,6 +125,56 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, path string, check []str
 	}
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
+	return a.runLoop(ctx, f, list, place, path, check)
+}
+
+// runLoopOnQueue works as the person who runs it: that is who holds the items.
+func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) error {
+	if err := f.complete(); err != nil {
+		return err
+	}
+	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
+	if err != nil {
+		return a.wrongMCPConfig(err)
+	}
+	place, err := a.queuePlace(cfg, f.queue)
+	if err != nil {
+		return err
+	}
+	return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+		person, err := visit(ctx, n)
+		if err != nil {
+			return err
+		}
+		list, err := loop.OpenQueue(loop.QueueOptions{
+			Worker: person, Name: f.queue, File: filepath.Join(place, "claim.json"), Follow: f.follow,
+			Lease: time.Duration(cfg.WorkQueue.AckTimeout) * time.Second,
+		})
+		if err != nil {
+			return err
+		}
+		defer list.Close()
+		return a.runLoop(ctx, f, list, place, "queue "+f.queue, check)
+	})
+}
+
+// complete checks the flags.
+func (f *loopFlags) complete() (err error) {
+	switch {
+	case f.agent == "" && len(f.swarm) == 0:
+		return usage("say who does the items, with --agent or --swarm")
+	case f.attempts < 1 || f.limit <= 0:
+		return usage("--attempts and --check-timeout must be more than 0")
+	case f.dir == "":
+		return nil
+	}
+	if f.dir, err = filepath.Abs(f.dir); err != nil {
+		return usage("--dir: %v", err)
+	}
+	return nil
+}
+
+func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, place, name string, check []string) (err error) {
 	c, err := a.connectOrStart(ctx, f.noStart)
 	if err != nil {
 		return err
@@ -118,7 +189,11 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, path string, check []str
 		List: list, StateFile: filepath.Join(place, "state.json"), MaxAttempts: f.attempts, Dispatcher: &loop.Swarm{Hub: c, Agents: f.swarm},
 		Record: func(s ralph.Step) error {
 			a.printStep(s)
-			return log.Append(s.Event(), nil)
+			if err := log.Append(s.Event(), nil); err != nil {
+				return err
+			}
+			a.tellHub(ctx, c, name, s)
+			return nil
 		},
 	}
 	if f.agent != "" {
@@ -140,9 +215,29 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, path string, check []str
 	}
 	if len(sum.GivenUp) > 0 {
 		return &failure{Exit: exitTaskFailed, Kind: "items-given-up", Message: fmt.Sprintf("%d items were given up", len(sum.GivenUp)),
-			Remedy: "see why with: " + a.self() + " loop status " + path}
+			Remedy: "see why with: " + a.self() + " loop status " + flagged(f.queue, name)}
 	}
 	return nil
+}
+
+func flagged(queue, path string) string {
+	if queue != "" {
+		return "--queue " + queue
+	}
+	return path
+}
+
+// stepPatience is how long the hub may take to log a step.
+const stepPatience = 5 * time.Second
+
+// tellHub has the hub log a step, too. The loop's own log is what counts: a hub that is
+// away, or keeps none, misses it.
+func (a *app) tellHub(ctx context.Context, c *client.Client, name string, s ralph.Step) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepPatience)
+	defer cancel()
+	if err := c.LoopStep(ctx, name, s); err != nil {
+		a.debugf("the hub has not logged a step: %v", err)
+	}
 }
 
 // loopFailure is what the user is told of a loop's error.
@@ -193,8 +288,33 @@ func (a *app) loopPlace(path string) (string, error) {
 	if real, err := filepath.EvalSymlinks(absolute); err == nil {
 		absolute = real
 	}
-	sum := sha256.Sum256([]byte(absolute))
-	place := filepath.Join(cfg.DataDir, "loops", hex.EncodeToString(sum[:8]))
+	return makePlace(cfg.DataDir, absolute)
+}
+
+// queuePlace is where the state of a queue's loop is.
+func (a *app) queuePlace(project *mcpconfig.Config, queue string) (string, error) {
+	cfg, err := a.load()
+	if err != nil {
+		return "", err
+	}
+	return makePlace(cfg.DataDir, "queue "+queue+" of "+project.ProjectPath)
+}
+
+// placeOf is where the state is of the loop that the arguments name.
+func (a *app) placeOf(queue string, args []string) (string, error) {
+	if queue == "" {
+		return a.loopPlace(args[0])
+	}
+	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
+	if err != nil {
+		return "", a.wrongMCPConfig(err)
+	}
+	return a.queuePlace(cfg, queue)
+}
+
+func makePlace(dataDir, name string) (string, error) {
+	sum := sha256.Sum256([]byte(name))
+	place := filepath.Join(dataDir, "loops", hex.EncodeToString(sum[:8]))
 	if err := os.MkdirAll(place, 0o700); err != nil {
 		return "", fmt.Errorf("the loop's state has no directory: %w", err)
 	}
@@ -202,12 +322,13 @@ func (a *app) loopPlace(path string) (string, error) {
 }
 
 func (a *app) loopStatusCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "status LIST",
+	queue := ""
+	cmd := &cobra.Command{
+		Use:   "status LIST|--queue NAME",
 		Short: "Show how far the loop of a list is, and why items failed",
-		Args:  exactly("LIST"),
+		Args:  func(cmd *cobra.Command, args []string) error { return listOrQueue(queue)(cmd, args) },
 		RunE: func(_ *cobra.Command, args []string) error {
-			place, err := a.loopPlace(args[0])
+			place, err := a.placeOf(queue, args)
 			if err != nil {
 				return err
 			}
@@ -228,6 +349,8 @@ func (a *app) loopStatusCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&queue, "queue", "", "of this queue of the agents' network")
+	return cmd
 }
 
 func (a *app) printLoop(state *ralph.State, running bool) {
@@ -255,12 +378,13 @@ func sortedItems(s *ralph.State) []string {
 }
 
 func (a *app) loopStopCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "stop LIST",
+	queue := ""
+	cmd := &cobra.Command{
+		Use:   "stop LIST|--queue NAME",
 		Short: "Stop the loop of a list; run goes on where it was",
-		Args:  exactly("LIST"),
+		Args:  func(cmd *cobra.Command, args []string) error { return listOrQueue(queue)(cmd, args) },
 		RunE: func(_ *cobra.Command, args []string) error {
-			place, err := a.loopPlace(args[0])
+			place, err := a.placeOf(queue, args)
 			if err != nil {
 				return err
 			}
@@ -283,4 +407,6 @@ func (a *app) loopStopCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&queue, "queue", "", "of this queue of the agents' network")
+	return cmd
 }

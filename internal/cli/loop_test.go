@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/parleyhub/parley/internal/mesh"
 )
 
 func (p place) list(t *testing.T, text string) string {
@@ -106,5 +108,51 @@ func TestRosterListsThePlanetaryAgents(t *testing.T) { // Req 11.1
 	p.hub(t)
 	if o := p.run(t, "send", "mars", "attack"); o.code != 0 || !strings.Contains(o.stdout, "be strict") || !strings.Contains(o.stdout, "attack") {
 		t.Errorf("%+v", o)
+	}
+}
+
+// The items of a work queue of the network; the hub's audit log has each step.
+func TestLoopRunWorksThroughAQueue(t *testing.T) {
+	p := newPlace(t)
+	_, agent := network(t, false)
+	p.hub(t)
+	for _, id := range []string{"one", "two"} {
+		if _, err := agent.Submit(t.Context(), mesh.Submission{Capability: "go", Offer: mesh.Offer{TaskID: id, Description: "say " + id}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o := p.run(t, "loop", "run", "--queue", "go", "--agent", "words", "--attempts", "1", "--", "false"); o.code != 5 || !strings.Contains(o.stderr, "2 items were given up") {
+		t.Errorf("%+v", o)
+	}
+	for _, id := range []string{"one", "two"} {
+		if _, err := agent.RetryDeadLetter(t.Context(), id, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := p.run(t, "loop", "run", "--queue", "go", "--agent", "words")
+	if o.code != 0 || strings.Count(o.stdout, "completed  say") != 2 {
+		t.Errorf("%+v", o)
+	}
+	for _, id := range []string{"one", "two"} {
+		if s, err := agent.Item(t.Context(), id, false); err != nil || s.State != mesh.Completed || !strings.Contains(string(s.ResultData), "say "+id) {
+			t.Errorf("%+v %v", s, err)
+		}
+	}
+	if o := p.run(t, "loop", "status", "--queue", "go"); o.code != 0 || strings.Count(o.stdout, "completed") != 2 {
+		t.Errorf("%+v", o)
+	}
+	if o := p.run(t, "loop", "stop", "--queue", "go"); o.code != 0 || !strings.Contains(o.stdout, "No loop works") {
+		t.Errorf("%+v", o)
+	}
+	o = p.run(t, "replay", "--event", "loop-step")
+	for _, part := range []string{"loop queue go", "dispatched", "completed", "given-up", "say two"} {
+		if !strings.Contains(o.stdout, part) {
+			t.Errorf("no %q in %+v", part, o)
+		}
+	}
+	for _, args := range [][]string{{"run", "x.md", "--queue", "go", "--agent", "words"}, {"status"}, {"run", p.list(t, "- [ ] a"), "--follow", "--agent", "words"}} {
+		if o := p.run(t, append([]string{"loop"}, args...)...); o.code != 2 {
+			t.Errorf("%q: %+v", args, o)
+		}
 	}
 }

@@ -16,12 +16,13 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/replay"
+	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
 
 // auditEvents are the events that the hub audits.
-var auditEvents = []string{string(telemetry.RoutingDecision), string(telemetry.CrossTier), string(telemetry.Security)}
+var auditEvents = []string{string(telemetry.RoutingDecision), string(telemetry.CrossTier), string(telemetry.Security), string(telemetry.ToolInvocation), string(ralph.StepEvent)}
 
 func messageTypes() []string {
 	var names []string
@@ -46,7 +47,8 @@ func (a *app) replayCommand() *cobra.Command {
 		Use:   "replay",
 		Short: "Show what was said to agents with envelopes, and say it again",
 		Long: "Shows the audit log of the envelopes to and from the hub's agents: what was routed,\n" +
-			"what went between tiers, what was refused. With --send, the envelopes that the flags\n" +
+			"what went between tiers, what was refused; and calls of shared tools and the steps of\n" +
+			"loops. With --send, the envelopes that the flags\n" +
 			"select are sent to the running hub again, which runs their tasks again: each in its\n" +
 			"sender's name, under a new id and in a new thread. The log itself is not changed.",
 		Example: "  " + a.name + ` replay --failed --since 1h
@@ -170,7 +172,10 @@ func (a *app) printRecord(rec audit.Record, payload bool) {
 	if ev.Recipient != "" && ev.Recipient != to {
 		to += " (" + ev.Recipient + ")"
 	}
-	line := fmt.Sprintf("%s  %s  %s %s → %s", a.style.dim(at), what, string(ev.MessageType), a.style.bold(oneLine(ev.Sender)), a.style.bold(oneLine(to)))
+	line := fmt.Sprintf("%s  %s  %s %s", a.style.dim(at), what, string(ev.MessageType), a.style.bold(oneLine(ev.Sender)))
+	if to != "" {
+		line += " → " + a.style.bold(oneLine(to))
+	}
 	if ev.SourceTier.Valid() && ev.TargetTier.Valid() {
 		line += fmt.Sprintf("  %v → %v", ev.SourceTier, ev.TargetTier)
 	}

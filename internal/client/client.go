@@ -18,6 +18,7 @@ import (
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/jsonrpc"
+	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
 )
 
@@ -263,6 +264,12 @@ func get[T any](ctx context.Context, c *Client, method string, params any) (*T, 
 		return nil, err
 	}
 	return result, nil
+}
+
+// LoopStep puts a step of a loop into the hub's audit log.
+func (c *Client) LoopStep(ctx context.Context, list string, s ralph.Step) error {
+	_, err := get[dialect.LoopStepResult](ctx, c, dialect.MethodLoopStep, dialect.LoopStepParams{List: list, Step: s})
+	return err
 }
 
 // Stream sends a message and returns the events of its task.

@@ -41,6 +41,7 @@ import (
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/runner/drivers"
 	"github.com/parleyhub/parley/internal/server"
+	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/swarm/busjournal"
 	"github.com/parleyhub/parley/telemetry/audit"
@@ -373,6 +374,9 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc.Shutdown = d.stop // only who may open the socket may stop the hub
 	rpc.Gate = d.bus      // or come near the bus
 	rpc.Shares = d.documents
+	if d.audit != nil {
+		rpc.LoopStep = d.loopStep // or write to the log
+	}
 	overSocket := dialect.New(rpc)
 
 	sc := server.Config{
@@ -418,6 +422,13 @@ func (d *daemon) openServer(ctx context.Context) error {
 		return d.node.Announce(url)
 	}
 	return nil
+}
+
+// loopStep logs a step of one of the user's loops, which is a process of its own.
+func (d *daemon) loopStep(list string, s ralph.Step) error {
+	event := s.Event()
+	event.Sender = "loop " + list
+	return d.audit.Append(event, nil)
 }
 
 // a2a makes the A2A bindings over the hub. They keep nothing: HTTP and gRPC may

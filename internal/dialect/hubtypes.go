@@ -19,6 +19,7 @@ const (
 	MethodBusJoin      = "hub/bus/join"
 	MethodBusLeave     = "hub/bus/leave"
 	MethodMCP          = "hub/mcp"
+	MethodLoopStep     = "hub/loop/step"
 
 	MethodDocumentsList    = "hub/documents/list"
 	MethodDocumentsGet     = "hub/documents/get"
@@ -77,7 +78,7 @@ type BusStatus struct {
 // configuration, or an agent elsewhere.
 type MCPServerStatus struct {
 	Name      string `json:"name"`
-	Kind      string `json:"kind"` // command, url or agent
+	Kind      string `json:"kind"` // command, url, agent or peer
 	Connected bool   `json:"connected"`
 	Since     Time   `json:"since"`             // when it was connected, or lost
 	Problem   string `json:"problem,omitempty"` // why it is not connected

@@ -12,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/jsonrpc"
+	"github.com/parleyhub/parley/ralph"
 )
 
 // Hub is what the dialect needs of the hub; see package hub for the methods.
@@ -60,6 +61,9 @@ type Config struct {
 	// Gate lets the user's other processes into the hub's bus. Where it is nil,
 	// there are no methods hub/bus/*: give it to the service of the socket only.
 	Gate Gate
+	// LoopStep puts a step of one of the user's loops into the audit log. Where it is
+	// nil, there is no method hub/loop/step: give it to the service of the socket only.
+	LoopStep func(list string, s ralph.Step) error
 	// Documents are the hub's. Where it is nil, there are no methods hub/documents/*.
 	Documents Documents
 	// Shares gives agents of other processes roles in documents. Where it is nil, there are no
@@ -105,6 +109,9 @@ func New(cfg Config) *Service {
 	if cfg.Gate != nil {
 		s.methods[MethodBusJoin] = s.busJoin
 		s.methods[MethodBusLeave] = s.busLeave
+	}
+	if cfg.LoopStep != nil {
+		s.methods[MethodLoopStep] = s.loopStep
 	}
 	if cfg.Documents != nil {
 		s.methods[MethodDocumentsList] = s.documentsList
