@@ -12,9 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,16 +56,17 @@ func NameOf(e keys.Entry) string {
 	return e.Key.String()[:8]
 }
 
-// Options set up a Network. All but Prefix, Tools, PeerTier, CrossSandbox, Audit and Logger
-// are needed.
+// Options set up a Network. Hub, DataDir, Version and a way to others are needed.
 type Options struct {
 	Hub     *hub.Hub
 	DataDir string // of the hub: identity and allow-list
 	Version string // of the hub
-	// NATS is the connection to the server that the hubs share. It must outlive the
-	// network.
+	// NATS is the connection to the server that the hubs share, if they do. It must
+	// outlive the network.
 	NATS   *nats.Conn
 	Prefix string // of the subjects; "" means that of package transport/nats
+	// Hyperswarm has hubs meet without such a server; nil: they do not.
+	Hyperswarm *Hyperswarm
 
 	// Tools is the hub's toolbox: what it shares is offered to other hubs, what they
 	// share is taken in. nil: neither. It must outlive the network.
@@ -90,19 +93,26 @@ type Network struct {
 	pair  *keys.Pair
 	allow *keys.AllowList
 	node  *node.Node
+	dht   *dht // nil without Hyperswarm
 
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	opened chan struct{} // closed when node is there
+
+	carriers carriers
+	ctx      context.Context // ends with the network
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
 
 	mu     sync.Mutex
 	agents map[string]*remote // by the id among hubs
+	doors  map[string]bool    // keys with which paired hubs take channels over Hyperswarm
 	fronts map[agent.Tier]*front
 	closed bool
 
 	tools tools
 }
 
-// Open joins the hubs that share a NATS server.
+// Open meets other hubs. It blocks until the NATS server, if there is one, lets hubs
+// come, and for no other hub.
 func Open(ctx context.Context, o Options) (*Network, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -119,39 +129,77 @@ func Open(ctx context.Context, o Options) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, agents: make(map[string]*remote), fronts: make(map[agent.Tier]*front), tools: newTools()}
-	link := natslink.Options{Conn: o.NATS, Pair: pair, Prefix: o.Prefix}
+	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), agents: make(map[string]*remote), fronts: make(map[agent.Tier]*front), tools: newTools()}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	if err := n.open(ctx); err != nil {
+		n.cancel()
+		return nil, errors.Join(err, n.leave(context.Background()))
+	}
+	w := n.node.Registry().Watch()
+	n.wg.Go(func() { n.follow(n.ctx, w) })
+	n.wg.Go(func() { n.watchAllowList(n.ctx, read) })
+	return n, nil
+}
+
+// open makes the hub's node, with all ways to others.
+func (n *Network) open(ctx context.Context) (err error) {
+	ledger := &signedcard.Ledger{Author: signedcard.NewAuthor(n.pair, cardLife), Trusted: n.allow.Allowed, Logger: n.log}
+	at := &node.Network{
+		Name:    func(id string) string { return signedcard.ID(id, n.pair.Public()) },
+		Dialers: make(map[agent.Transport]transport.Dialer),
+		Speaks:  n.speaks, RemoteTTL: cardLife, Closed: n.channelClosed,
+	}
+	if n.o.NATS != nil {
+		err = n.openNATS(ctx, ledger, at)
+	}
+	if err == nil && n.o.Hyperswarm != nil {
+		err = n.openDHT(*n.o.Hyperswarm, ledger, at)
+	}
+	if err != nil {
+		for _, l := range at.Listeners {
+			err = errors.Join(err, l.Close())
+		}
+		return err
+	}
+	at.Sources = map[string]registry.Source{"hubs": n.carriers}
+	if n.node, err = node.Open(node.Options{
+		Hub: n.o.Hub, Version: n.o.Version, PeerTier: n.o.PeerTier, CrossSandbox: n.o.CrossSandbox, Audit: n.o.Audit, Logger: n.log,
+		Network: at,
+	}); err != nil {
+		return err
+	}
+	close(n.opened)
+	if n.dht != nil {
+		n.dht.follow(n)
+	}
+	return n.openFronts()
+}
+
+// openNATS meets those on the same NATS server.
+func (n *Network) openNATS(ctx context.Context, ledger *signedcard.Ledger, at *node.Network) error {
+	link := natslink.Options{Conn: n.o.NATS, Pair: n.pair, Prefix: n.o.Prefix}
 	ctx, cancel := context.WithTimeout(ctx, listenTime)
 	defer cancel()
-	listener, err := natslink.Listen(ctx, natslink.ListenOptions{Options: link, Allow: allow.Allowed, Logger: o.Logger})
+	listener, err := natslink.Listen(ctx, natslink.ListenOptions{Options: link, Allow: n.allow.Allowed, Logger: n.log})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	cards := &natscards.Source{
-		Conn: o.NATS, Prefix: o.Prefix, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(pair, cardLife), Trusted: allow.Allowed, Logger: o.Logger},
+	at.Listeners = append(at.Listeners, listener)
+	at.Dialers[agent.TransportNATS] = &natslink.Dialer{Options: link}
+	n.carriers = append(n.carriers, &natscards.Source{Conn: n.o.NATS, Prefix: n.o.Prefix, Ledger: ledger})
+	return nil
+}
+
+// leave ends what open began.
+func (n *Network) leave(ctx context.Context) error {
+	var errs []error
+	if n.node != nil {
+		errs = append(errs, n.node.Close(ctx))
 	}
-	n.node, err = node.Open(node.Options{
-		Hub: o.Hub, Version: o.Version, PeerTier: o.PeerTier, CrossSandbox: o.CrossSandbox, Audit: o.Audit, Logger: o.Logger,
-		Network: &node.Network{
-			Name:      func(id string) string { return signedcard.ID(id, pair.Public()) },
-			Dialers:   map[agent.Transport]transport.Dialer{agent.TransportNATS: &natslink.Dialer{Options: link}},
-			Listeners: []transport.Listener{listener},
-			Sources:   map[string]registry.Source{"nats": cards},
-			Speaks:    n.speaks, RemoteTTL: cardLife, Closed: n.channelClosed,
-		},
-	})
-	if err != nil {
-		return nil, errors.Join(err, listener.Close())
+	if n.dht != nil {
+		errs = append(errs, n.dht.close())
 	}
-	if err := n.openFronts(); err != nil {
-		return nil, errors.Join(err, n.node.Close(context.Background()))
-	}
-	watching, stop := context.WithCancel(context.Background())
-	n.cancel = stop
-	w := n.node.Registry().Watch()
-	n.wg.Go(func() { n.follow(watching, w) })
-	n.wg.Go(func() { n.watchAllowList(watching, read) })
-	return n, nil
+	return errors.Join(errs...)
 }
 
 // Key returns who this hub is.
@@ -159,6 +207,15 @@ func (n *Network) Key() keys.PublicKey { return n.pair.Public() }
 
 // Node returns where other hubs' agents come in, for those who join cards to it.
 func (n *Network) Node() *node.Node { return n.node }
+
+// Public returns the address at which others reach the hub over Hyperswarm and find
+// each other; invalid if there is none.
+func (n *Network) Public() netip.AddrPort {
+	if n.dht == nil {
+		return netip.AddrPort{}
+	}
+	return n.dht.node.Public()
+}
 
 // Close leaves the network. Answers that are due are given, at most until ctx ends.
 func (n *Network) Close(ctx context.Context) error {
@@ -168,19 +225,31 @@ func (n *Network) Close(ctx context.Context) error {
 	n.cancel()
 	n.wg.Wait()
 	n.closeTools()
-	return n.node.Close(ctx)
+	return n.leave(ctx)
 }
 
-// speaks lets a peer speak for its own agents only: their ids end in its key.
+// speaks lets a peer speak for its own agents only: their ids end in its key. Over
+// Hyperswarm channels are taken under another one, which the cards name that are
+// signed with the hub's.
 func (n *Network) speaks(peer, id string) error {
 	_, key, ok := signedcard.ParseID(id)
-	if !ok || key.String() != peer {
+	if !ok || key.String() != peer && !n.takesChannels(id, peer) {
 		return fmt.Errorf("%q is no agent of the hub %s", id, peer)
 	}
 	if !n.allow.Allowed(key) { // it was removed after it had connected
-		return fmt.Errorf("the hub %s is not paired", peer)
+		return fmt.Errorf("the hub %s is not paired", key)
 	}
 	return nil
+}
+
+func (n *Network) takesChannels(id, peer string) bool {
+	select {
+	case <-n.opened:
+	default:
+		return false // too early; the peer comes again
+	}
+	card, err := n.node.Registry().Get(id)
+	return err == nil && slices.Contains(card.Endpoints, agent.Endpoint{Transport: agent.TransportHyperswarm, Address: peer})
 }
 
 // follow keeps the hub's agents in step with the cards of others.
@@ -221,16 +290,27 @@ func (n *Network) compare(ctx context.Context) {
 		names[e.Key] = NameOf(e)
 	}
 	n.compareTools(names)
-	here := make(map[string]bool)
+	here, doors := make(map[string]bool), make(map[string]bool)
 	for _, card := range n.node.Registry().Remote() {
 		name, key, ok := signedcard.ParseID(card.ID)
 		peer, paired := names[key]
-		if !ok || !paired || !runner.ValidID(name) || card.Tier < n.o.PeerTier {
+		if !ok || !paired {
+			continue
+		}
+		for _, at := range card.Endpoints {
+			if at.Transport == agent.TransportHyperswarm {
+				doors[at.Address] = true
+			}
+		}
+		if !runner.ValidID(name) || card.Tier < n.o.PeerTier {
 			continue
 		}
 		here[card.ID] = true
 		n.present(ctx, peer+"."+name, peer, card)
 	}
+	n.mu.Lock()
+	n.doors = doors
+	n.mu.Unlock()
 	for _, r := range n.all() {
 		_, key, _ := signedcard.ParseID(r.id)
 		if name, paired := names[key]; !paired || name != r.peer || !here[r.id] && r.missingFor() > graceTime {
@@ -332,6 +412,9 @@ func (n *Network) obey() {
 		if _, key, ok := signedcard.ParseID(c.RemoteAgent()); !ok || !n.allow.Allowed(key) {
 			_ = c.Close() // returns nil
 		}
+	}
+	if n.dht != nil {
+		n.dht.follow(n)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), listenTime)
 	defer cancel()

@@ -110,13 +110,27 @@ type party struct {
 	dir   string
 	hub   *hub.Hub
 	net   *peers.Network
-	nc    *nats.Conn
 	audit *auditor
 	actor *actor
 	end   func()
 }
 
 func newParty(t testing.TB, n *natstest.Server, dir string, change func(*runner.Definition)) *party {
+	t.Helper()
+	return openParty(t, dir, change, peers.Options{NATS: connect(t, n)})
+}
+
+// connect returns a connection to NATS that comes back soon.
+func connect(t testing.TB, n *natstest.Server) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(n.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc
+}
+
+func openParty(t testing.TB, dir string, change func(*runner.Definition), o peers.Options) *party {
 	t.Helper()
 	p := &party{dir: dir, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16), proceed: make(chan struct{})}}
 	tier := 3
@@ -131,10 +145,8 @@ func newParty(t testing.TB, n *natstest.Server, dir string, change func(*runner.
 	if p.hub, err = hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: d, Runner: p.actor}}, ProbeInterval: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	if p.nc, err = nats.Connect(n.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0)); err != nil {
-		t.Fatal(err)
-	}
-	if p.net, err = peers.Open(context.Background(), peers.Options{Hub: p.hub, DataDir: dir, Version: "1", NATS: p.nc, Audit: p.audit}); err != nil {
+	o.Hub, o.DataDir, o.Version, o.Audit = p.hub, dir, "1", p.audit
+	if p.net, err = peers.Open(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
 	p.end = sync.OnceFunc(func() {
@@ -143,10 +155,20 @@ func newParty(t testing.TB, n *natstest.Server, dir string, change func(*runner.
 		if err := errors.Join(p.hub.Close(ctx), p.net.Close(ctx)); err != nil {
 			t.Error(err)
 		}
-		p.nc.Close()
+		if o.NATS != nil {
+			o.NATS.Close()
+		}
 	})
 	t.Cleanup(p.end)
 	return p
+}
+
+// address is where others begin, "" for a party that cannot be that.
+func (p *party) address() string {
+	if a := p.net.Public(); a.IsValid() {
+		return a.String()
+	}
+	return ""
 }
 
 // pair lets another in, under a name.
@@ -156,7 +178,7 @@ func (p *party) pair(t testing.TB, name string, other *party) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := list.Add(keys.Entry{Key: other.net.Key(), Name: name}); err != nil {
+	if err := list.Add(keys.Entry{Key: other.net.Key(), Name: name, Address: other.address()}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -91,7 +91,7 @@ func (r *remote) Probe(context.Context) runner.Probe {
 	switch {
 	case err != nil:
 		return runner.Probe{Stage: runner.StageMissing, Err: &runner.Error{
-			Code: runner.CodeNotInstalled, Message: "nothing is heard of the hub " + r.peer, Remedy: "see whether it runs and reaches the same NATS server"}}
+			Code: runner.CodeNotInstalled, Message: "nothing is heard of the hub " + r.peer, Remedy: "see whether it runs and can be reached, and run `parley doctor` at both"}}
 	case idle:
 		return runner.Probe{Stage: runner.StageMissing, Version: card.Version, Err: &runner.Error{
 			Code: runner.CodeNotInstalled, Message: "the hub " + r.peer + " says that it cannot work there now", Remedy: "see its health at that hub"}}

@@ -167,6 +167,9 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	if prefix != d.prefix() {
 		return nil, invalid(fmt.Sprintf("the peer is reached below %q, we below %q", prefix, d.prefix()), nil)
 	}
+	if !d.Conn.IsConnected() { // others may know another way
+		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "no connection to " + key.String(), Err: nats.ErrConnectionReconnecting}
+	}
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	s, err := d.connect(ctx, to.Address, key)

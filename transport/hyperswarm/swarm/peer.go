@@ -2,12 +2,15 @@ package swarm
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"time"
 
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
@@ -141,13 +144,29 @@ func (s *Swarm) dial(p *peer) {
 	s.dials++
 	if !s.goBackground(func() {
 		defer cancel()
-		c, err := s.o.Node.Dial(ctx, p.key, hyperdht.DialOptions{Pair: s.pair, Relays: relays})
+		c, err := s.connect(ctx, p.key, relays)
 		if !s.dialled(p, c, err) {
 			c.Destroy()
 		}
 	}) {
 		cancel()
 	}
+}
+
+// connect finds a path to a peer, through a relay if there is no other.
+func (s *Swarm) connect(ctx context.Context, key keys.PublicKey, known []netip.AddrPort) (*secretstream.Conn, error) {
+	c, err := s.o.Node.Dial(ctx, key, hyperdht.DialOptions{Pair: s.pair, Relays: known})
+	for _, r := range s.o.Relays {
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		var rerr error
+		if c, rerr = relay.Dial(ctx, s.o.Node, r, key, s.pair, s.o.Stream); rerr == nil {
+			return c, nil
+		}
+		err = errors.Join(err, fmt.Errorf("through the relay %.8s…: %w", r, rerr))
+	}
+	return c, err
 }
 
 // dialled takes a dial's outcome. It reports false if the connection is not wanted

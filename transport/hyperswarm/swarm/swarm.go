@@ -15,6 +15,7 @@ import (
 
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
@@ -31,6 +32,13 @@ type Options struct {
 	// Allow decides with whom to be connected: asked before dialling, and inside
 	// the handshake when dialled. Nil allows everybody. It must not block.
 	Allow func(keys.PublicKey) bool
+	// Relays are hubs, by their keys, to go through when no direct path leads to a
+	// peer, and through which peers may come; see package relay. They are tried in
+	// turn.
+	Relays []keys.PublicKey
+	// Stream sets up connections through relays; those on a path of their own are the
+	// node's.
+	Stream secretstream.Options
 	// MaxPeers bounds the connections; 0 means 64.
 	MaxPeers int
 	// MaxDials bounds the dials at once; 0 means 3.
@@ -69,6 +77,7 @@ type Swarm struct {
 	mu       sync.Mutex
 	closed   bool
 	listener *hyperdht.Listener
+	relays   []*relay.Listener
 	topics   map[[32]byte]*Topic
 	peers    map[keys.PublicKey]*peer
 	conns    map[keys.PublicKey]*Conn
@@ -137,7 +146,7 @@ func (s *Swarm) Close() error {
 	for _, t := range s.topics {
 		topics = append(topics, t)
 	}
-	l := s.listener
+	l, relays := s.listener, s.relays
 	s.mu.Unlock()
 	s.cancel()
 	var wg sync.WaitGroup
@@ -146,6 +155,9 @@ func (s *Swarm) Close() error {
 	}
 	if l != nil {
 		wg.Go(func() { _ = l.Close() }) // it always succeeds
+	}
+	for _, r := range relays {
+		wg.Go(func() { _ = r.Close() }) // it always succeeds
 	}
 	wg.Wait()
 	s.mu.Lock()
@@ -193,6 +205,11 @@ func (s *Swarm) listen() (*hyperdht.Listener, error) {
 	}
 	s.listener = l
 	s.wg.Go(func() { s.serve(l) })
+	for _, key := range s.o.Relays {
+		r := relay.Listen(s.o.Node, key, relay.ListenOptions{Pair: s.pair, Access: s.allowed, Stream: s.o.Stream, Logger: s.log})
+		s.relays = append(s.relays, r)
+		s.wg.Go(func() { s.serve(r) })
+	}
 	return l, nil
 }
 
@@ -201,7 +218,9 @@ func (s *Swarm) allowed(k keys.PublicKey) bool {
 }
 
 // serve takes the connections that peers begin.
-func (s *Swarm) serve(l *hyperdht.Listener) {
+func (s *Swarm) serve(l interface {
+	Accept(context.Context) (*secretstream.Conn, error)
+}) {
 	for {
 		c, err := l.Accept(s.ctx)
 		if err != nil {
