@@ -12,8 +12,8 @@ import (
 
 const peersLong = `Say which hubs on other machines may use this hub's agents, and are used from here.
 A hub is its key; both hubs have to pair with each other's, and anybody else gets no
-answer. Set peers.enabled and bus.url in config.yaml, and see docs/peers.md. A hub
-that runs follows a change within a second or two.`
+answer. Set peers.enabled in config.yaml, and see docs/peers.md. A hub that runs
+follows a change within a second or two.`
 
 func (a *app) peersCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -29,8 +29,13 @@ func (a *app) peersCommand() *cobra.Command {
 
 // peerJSON is one peer as `peers list` has it.
 type peerJSON struct {
-	Name string `json:"name"`
-	Key  string `json:"key"`
+	Name    string `json:"name"`
+	Key     string `json:"key"`
+	Address string `json:"address,omitempty"`
+}
+
+func peerOf(e keys.Entry) peerJSON {
+	return peerJSON{Name: peers.NameOf(e), Key: e.Key.String(), Address: e.Address}
 }
 
 // allowList opens the hub's list, and its data directory's path.
@@ -51,12 +56,13 @@ func peersFailure(err error) error {
 }
 
 func (a *app) peersPairCommand() *cobra.Command {
-	var name string
+	var name, at string
 	cmd := &cobra.Command{
-		Use:     "pair KEY",
-		Short:   "Let a hub use this one's agents, and use its",
-		Example: "  " + a.name + " peers pair 4f1c…e2 --name bob    # its agents become bob.claude-code and so on",
-		Args:    exactly("KEY"),
+		Use:   "pair KEY",
+		Short: "Let a hub use this one's agents, and use its",
+		Example: "  " + a.name + " peers pair 4f1c…e2 --name bob                      # its agents become bob.claude-code and so on\n" +
+			"  " + a.name + " peers pair 4f1c…e2 --name bob --at 203.0.113.7:49737  # a hub with peers.hyperswarm.public",
+		Args: exactly("KEY"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			key, err := keys.ParsePublicKey(args[0])
 			if err != nil {
@@ -76,7 +82,10 @@ func (a *app) peersPairCommand() *cobra.Command {
 			if own.Public() == key {
 				return usage("this is the hub's own key; pair with another's")
 			}
-			entry := keys.Entry{Key: key, Name: name}
+			entry := keys.Entry{Key: key, Name: name, Address: at}
+			if err := entry.Check(); err != nil {
+				return usage("%v", err)
+			}
 			for _, e := range list.Entries() {
 				if e.Key != key && peers.NameOf(e) == peers.NameOf(entry) {
 					return usage("another peer is called %s: choose a name with --name, or remove it first", peers.NameOf(e))
@@ -86,14 +95,26 @@ func (a *app) peersPairCommand() *cobra.Command {
 				return peersFailure(err)
 			}
 			if a.json() {
-				writeJSON(a.stdout, peerJSON{Name: peers.NameOf(entry), Key: key.String()})
+				writeJSON(a.stdout, peerOf(entry))
 				return nil
 			}
 			fmt.Fprintf(a.stdout, "paired with %s\n", peers.NameOf(entry))
-			a.note("There, run: %s peers pair %s", a.name, own.Public())
+			cfg, err := a.load()
+			if err != nil {
+				return err
+			}
+			there := fmt.Sprintf("%s peers pair %s", a.name, own.Public())
+			if public := cfg.Peers.Hyperswarm.Public; public != "" {
+				there += " --at " + public
+			}
+			a.note("There, run: %s", there)
+			if !cfg.Peers.Enabled {
+				a.note("Nothing happens before peers.enabled is set in %s, and the hub restarted.", cfg.File)
+			}
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&at, "at", "", "host:port where it is reached, if it has peers.hyperswarm.public; hubs find each other by it")
 	cmd.Flags().StringVar(&name, "name", "", "what to call it; its agents are then NAME.AGENT (default the key's first 8 digits)")
 	return cmd
 }
@@ -114,18 +135,26 @@ func (a *app) peersListCommand() *cobra.Command {
 			}
 			paired := []peerJSON{}
 			for _, e := range list.Entries() {
-				paired = append(paired, peerJSON{Name: peers.NameOf(e), Key: e.Key.String()})
+				paired = append(paired, peerOf(e))
 			}
 			if a.json() {
 				writeJSON(a.stdout, struct {
-					Key   string     `json:"key"`
-					Peers []peerJSON `json:"peers"`
-				}{own.Public().String(), paired})
+					Key      string     `json:"key"`
+					RelayKey string     `json:"relayKey"`
+					Peers    []peerJSON `json:"peers"`
+				}{own.Public().String(), peers.RelayKey(own).String(), paired})
 				return nil
 			}
+			cfg, err := a.load()
+			if err != nil {
+				return err
+			}
 			fmt.Fprintf(a.stdout, "this hub  %s\n", own.Public())
+			if cfg.Peers.Hyperswarm.Relay {
+				fmt.Fprintf(a.stdout, "its relay %s\n", peers.RelayKey(own))
+			}
 			for _, p := range paired {
-				fmt.Fprintf(a.stdout, "%-24s  %s\n", p.Name, p.Key)
+				fmt.Fprintln(a.stdout, strings.TrimSpace(fmt.Sprintf("%-24s  %s  %s", p.Name, p.Key, p.Address)))
 			}
 			return nil
 		},
@@ -150,7 +179,7 @@ func (a *app) peersRemoveCommand() *cobra.Command {
 					return peersFailure(err)
 				}
 				if a.json() {
-					writeJSON(a.stdout, peerJSON{Name: peers.NameOf(e), Key: e.Key.String()})
+					writeJSON(a.stdout, peerOf(e))
 					return nil
 				}
 				fmt.Fprintf(a.stdout, "removed %s\n", peers.NameOf(e))

@@ -12,10 +12,10 @@ import (
 // Pairing works whether or not a hub runs; nobody is paired before.
 func TestPeersArePairedAndRemoved(t *testing.T) {
 	p := newPlace(t)
-	type peer struct{ Name, Key string }
+	type peer struct{ Name, Key, Address string }
 	type list struct {
-		Key   string
-		Peers []peer
+		Key, RelayKey string
+		Peers         []peer
 	}
 	all := func() list { return decode[list](t, p.run(t, "peers", "list", "--format", "json")) }
 	first := all()
@@ -28,17 +28,24 @@ func TestPeersArePairedAndRemoved(t *testing.T) {
 	}
 	for name, args := range map[string][]string{
 		"no key": {"pair", "hello"}, "its own key": {"pair", first.Key}, "a taken name": {"pair", carol, "--name", "bob"},
-		"a name that begins no id": {"pair", carol, "--name", "Carol's hub"}, "nobody": {"remove", "dave"}, "a flag": {"remove"},
+		"a name that begins no id": {"pair", carol, "--name", "Carol's hub"}, "nobody": {"remove", "dave"}, "no address": {"pair", carol, "--at", "carol.example.org"}, "a flag": {"remove"},
 	} {
 		if o := p.run(t, append([]string{"peers"}, args...)...); o.code != 2 {
 			t.Errorf("%s: %+v", name, o)
 		}
 	}
-	want(t, p.run(t, "peers", "pair", carol), 0, "paired with "+carol[:8]+"\n")
-	if got := all(); got.Key != first.Key || len(got.Peers) != 2 {
+	want(t, p.run(t, "peers", "pair", carol, "--at", "carol.example.org:49737"), 0, "paired with "+carol[:8]+"\n")
+	at := map[string]string{}
+	for _, peer := range all().Peers {
+		at[peer.Key] = peer.Address
+	}
+	if at[carol] != "carol.example.org:49737" || at[bob] != "" {
+		t.Errorf("%v", at)
+	}
+	if got := all(); got.Key != first.Key || got.RelayKey == got.Key || len(got.Peers) != 2 {
 		t.Errorf("%+v", got)
 	}
-	if o := p.run(t, "peers", "list"); !strings.Contains(o.stdout, "bob") || !strings.Contains(o.stdout, carol) {
+	if o := p.run(t, "peers", "list"); !strings.Contains(o.stdout, "bob") || !strings.Contains(o.stdout, carol+"  carol.example.org:49737") {
 		t.Errorf("%+v", o)
 	}
 	want(t, p.run(t, "peers", "remove", "bob"), 0, "removed bob\n")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -18,6 +19,8 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/spelling"
+	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	natslink "github.com/parleyhub/parley/transport/nats"
 )
 
@@ -318,9 +321,10 @@ func (d *decoder) duration(key string, dur, least time.Duration) {
 }
 
 func (l *Loaded) checkPeers(d *decoder) {
-	if l.Peers.Enabled && l.Bus.URL == "" {
-		d.at("peers.enabled", "the hubs meet on a NATS server that they share: set bus.url to it")
+	if l.Peers.Enabled && l.Bus.URL == "" && !l.Peers.Hyperswarm.Enabled {
+		d.at("peers.enabled", "the hubs meet on a NATS server that they share, or over Hyperswarm: set bus.url or peers.hyperswarm.enabled")
 	}
+	l.checkHyperswarm(d)
 	if !natslink.ValidPrefix(l.Peers.Prefix) {
 		d.at("peers.prefix", "expected one to eight words of letters, digits, - and _, with dots between")
 	}
@@ -332,4 +336,69 @@ func (l *Loaded) checkPeers(d *decoder) {
 	if l.Peers.PeerTier < 0 || l.Peers.PeerTier > 3 {
 		d.at("peers.peerTier", fmt.Sprintf("expected a tier from 0 to 3, not %d", l.Peers.PeerTier))
 	}
+}
+
+func (l *Loaded) checkHyperswarm(d *decoder) {
+	h := l.Peers.Hyperswarm
+	if _, err := h.ListenAddr(); err != nil {
+		d.at("peers.hyperswarm.listen", err.Error())
+	}
+	if _, err := h.PublicAddr(); err != nil {
+		d.at("peers.hyperswarm.public", err.Error())
+	}
+	if err := dhtrpc.CheckBootstrap(h.Bootstrap); err != nil {
+		d.at("peers.hyperswarm.bootstrap", err.Error())
+	}
+	if _, err := h.RelayKeys(); err != nil {
+		d.at("peers.hyperswarm.relays", err.Error())
+	}
+	if h.Relay && h.Public == "" {
+		d.at("peers.hyperswarm.relay", "a relay is reached by all: set peers.hyperswarm.public")
+	}
+	if h.Capabilities && h.Network == "" {
+		d.at("peers.hyperswarm.capabilities", "the topics of capabilities follow from the network's secret: set peers.hyperswarm.networkFile")
+	}
+	if h.Network != "" && len(h.Network) < minNetwork {
+		d.at("peers.hyperswarm.network", fmt.Sprintf("a secret of %d characters can be guessed; use %d or more", len(h.Network), minNetwork))
+	}
+}
+
+// minNetwork is the fewest characters of a network's secret.
+const minNetwork = 16
+
+// ListenAddr is where to listen; the zero value means that Public decides.
+func (h Hyperswarm) ListenAddr() (netip.AddrPort, error) {
+	if h.Listen == "" {
+		return netip.AddrPort{}, nil
+	}
+	a, err := netip.ParseAddrPort(h.Listen)
+	if err != nil || !a.Addr().Is4() {
+		return netip.AddrPort{}, fmt.Errorf("%q is not an IPv4 address and port, such as 0.0.0.0:49737", h.Listen)
+	}
+	return a, nil
+}
+
+// PublicAddr is where every other hub reaches this one; the zero value if none does.
+func (h Hyperswarm) PublicAddr() (netip.AddrPort, error) {
+	if h.Public == "" {
+		return netip.AddrPort{}, nil
+	}
+	a, err := netip.ParseAddrPort(h.Public)
+	if err != nil || !a.Addr().Is4() || a.Addr().IsUnspecified() || a.Port() == 0 {
+		return netip.AddrPort{}, fmt.Errorf("%q is not an IPv4 address and port that others can reach, such as 203.0.113.7:49737", h.Public)
+	}
+	return a, nil
+}
+
+// RelayKeys are the keys of the relays.
+func (h Hyperswarm) RelayKeys() ([]keys.PublicKey, error) {
+	var all []keys.PublicKey
+	for _, text := range h.Relays {
+		key, err := keys.ParsePublicKey(text)
+		if err != nil {
+			return nil, fmt.Errorf("%.100q is no key: %w", text, err)
+		}
+		all = append(all, key)
+	}
+	return all, nil
 }

@@ -207,7 +207,7 @@ type Audit struct {
 
 // Peers is how hubs on several machines use each other's agents.
 type Peers struct {
-	// Enabled lets hubs that have paired with this one (see parley peers) find its agents and run tasks on them. It needs bus.url: the NATS server that the hubs share.
+	// Enabled lets hubs that have paired with this one (see parley peers) find its agents and run tasks on them: over the NATS server of bus.url, if one is set, and over Hyperswarm.
 	Enabled bool `yaml:"enabled"`
 	// Prefix is what the subjects of the hubs that should meet begin with.
 	Prefix string `yaml:"prefix"`
@@ -215,6 +215,30 @@ type Peers struct {
 	PeerTier int `yaml:"peerTier"`
 	// Tools are those whose tools paired hubs may use: names of mcpServers, and ids of agents of other processes; "*" for all. Empty, the default, means none.
 	Tools []string `yaml:"tools"`
+	// Hyperswarm is how hubs meet without a server that all share: over UDP, found by each other's keys.
+	Hyperswarm Hyperswarm `yaml:"hyperswarm"`
+}
+
+// Hyperswarm is how hubs meet without a server that all share: over UDP, found by each other's keys.
+type Hyperswarm struct {
+	// Enabled turns it on, with peers.enabled.
+	Enabled bool `yaml:"enabled"`
+	// Listen is the IPv4 address and UDP port to listen at. Empty is all interfaces, and the port of public or any.
+	Listen string `yaml:"listen"`
+	// Public is the IPv4 address and port at which every other hub reaches this one, if they all do. Hubs that nobody can reach find each other by it: one such hub is needed, more are better.
+	Public string `yaml:"public"`
+	// Bootstrap are hubs with public, as host:port, to find others by, besides those whose address was given with parley peers pair.
+	Bootstrap []string `yaml:"bootstrap"`
+	// Network is a secret that hubs share to find each other under a topic of their own, besides by the keys that they have paired with. It lets nobody in. Prefer networkFile.
+	Network string `yaml:"network"`
+	// NetworkFile is a file that holds the secret of network.
+	NetworkFile string `yaml:"networkFile"`
+	// Capabilities announces a topic for each capability of the hub's agents, too, and looks for capabilities there: for networks of more than a thousand hubs.
+	Capabilities bool `yaml:"capabilities"`
+	// Relay forwards between hubs that have paired with this one and find no path to each other. It needs public.
+	Relay bool `yaml:"relay"`
+	// Relays are hubs with relay, by the relay keys that parley peers list shows there, to go through where no direct path is found.
+	Relays []string `yaml:"relays"`
 }
 
 // Default returns the configuration that is in force where nothing is set, with
@@ -230,7 +254,7 @@ func Default(home string) *Config {
 		Contexts: Contexts{Expiry: 30 * 24 * time.Hour},
 		Tasks:    Tasks{Retention: 90 * 24 * time.Hour},
 		Node:     Node{Enabled: true, PeerTier: 2, Audit: Audit{Enabled: true, MaxFileSize: 16 << 20, MaxFiles: 8}},
-		Peers:    Peers{Prefix: "parley", PeerTier: 2},
+		Peers:    Peers{Prefix: "parley", PeerTier: 2, Hyperswarm: Hyperswarm{Enabled: true}},
 		Agents:   map[string]runner.Definition{},
 	}
 	for id := range runner.Builtin() {

@@ -320,6 +320,31 @@ func TestValuesHideSecrets(t *testing.T) {
 	}
 }
 
+func TestHyperswarmIsChecked(t *testing.T) {
+	const secret = "hunter2hunter2hunter2"
+	for text, want := range map[string]string{
+		"{}": "", "{enabled: false}": "peers.enabled", "{listen: '127.0.0.1:0', public: '203.0.113.7:49737', bootstrap: ['hub.example.org:49737'], relay: true}": "",
+		"{listen: ':1'}": "peers.hyperswarm.listen", "{listen: '[::1]:1'}": "peers.hyperswarm.listen",
+		"{public: 'hub.example.org:1'}": "peers.hyperswarm.public", "{public: '0.0.0.0:1'}": "peers.hyperswarm.public", "{public: '203.0.113.7:0'}": "peers.hyperswarm.public",
+		"{bootstrap: [hub]}": "peers.hyperswarm.bootstrap", "{relays: [hub]}": "peers.hyperswarm.relays", "{relay: true}": "peers.hyperswarm.relay",
+		"{network: short}": "peers.hyperswarm.network", "{capabilities: true}": "peers.hyperswarm.capabilities", "{network: " + secret + ", capabilities: true}": "",
+		"{relays: ['" + "8139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b394" + "']}": "",
+	} {
+		l, err := load(t, "peers: {enabled: true, hyperswarm: "+text+"}\n", nil)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", text, err)
+		}
+		if err != nil {
+			continue
+		}
+		for _, v := range l.Values() {
+			if s, ok := v.Value.(string); ok && strings.Contains(s, secret) {
+				t.Errorf("%s shows a secret", v.Key)
+			}
+		}
+	}
+}
+
 func FuzzLoad(f *testing.F) {
 	for _, seed := range []string{
 		"", "version: 1\n", "http: {port: 9000, host: localhost}\n", "agents:\n  x:\n    driver: exec\n    command: y\n    args: [a, \"b\"]\n",

@@ -196,6 +196,7 @@ func (l *Loaded) resolve(home, fileDir string) {
 	fix("dataDir", &l.DataDir)
 	fix("socket.path", &l.Socket.Path)
 	fix("http.tokenFile", &l.HTTP.TokenFile)
+	fix("peers.hyperswarm.networkFile", &l.Peers.Hyperswarm.NetworkFile)
 	fix("bus.credentialsFile", &l.Bus.CredentialsFile)
 	fix("bus.passwordFile", &l.Bus.PasswordFile)
 	fix("bus.nkeyFile", &l.Bus.NKeyFile)
@@ -251,6 +252,7 @@ func (l *Loaded) secrets(d *decoder) {
 	}{
 		{"http.token", "http.tokenFile", &l.HTTP.Token, &l.HTTP.TokenFile},
 		{"bus.password", "bus.passwordFile", &l.Bus.Password, &l.Bus.PasswordFile},
+		{"peers.hyperswarm.network", "peers.hyperswarm.networkFile", &l.Peers.Hyperswarm.Network, &l.Peers.Hyperswarm.NetworkFile},
 	} {
 		if l.Origin(s.key).Kind == FromFile && *s.value != "" {
 			l.warnReadable(l.File, s.key)

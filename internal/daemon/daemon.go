@@ -344,15 +344,19 @@ func (d *daemon) openTools(context.Context) error {
 	return nil
 }
 
-// openPeers joins the hubs that share the bus's server.
+// openPeers meets other hubs.
 func (d *daemon) openPeers(ctx context.Context) error {
 	cfg := d.cfg.Peers
 	if !cfg.Enabled {
 		return nil
 	}
 	opts := peers.Options{
-		Hub: d.hub, DataDir: d.cfg.DataDir, Version: d.opts.Version, NATS: d.bus.Conn(), Prefix: cfg.Prefix, Tools: d.tools,
-		PeerTier: agent.TierOf(cfg.PeerTier), CrossSandbox: d.cfg.Node.CrossSandbox, Logger: d.log,
+		Hub: d.hub, DataDir: d.cfg.DataDir, Version: d.opts.Version, Prefix: cfg.Prefix, Tools: d.tools,
+		Hyperswarm: hyperswarm(cfg.Hyperswarm),
+		PeerTier:   agent.TierOf(cfg.PeerTier), CrossSandbox: d.cfg.Node.CrossSandbox, Logger: d.log,
+	}
+	if d.cfg.Bus.URL != "" { // the embedded server is the hub's own
+		opts.NATS = d.bus.Conn()
 	}
 	if d.audit != nil {
 		opts.Audit = d.audit
@@ -363,8 +367,22 @@ func (d *daemon) openPeers(ctx context.Context) error {
 	}
 	d.peers = n
 	d.atEnd(func() error { return within(nodePatience, n.Close) })
-	d.log.Info("hubs that have paired with this one can reach it", "key", n.Key(), "prefix", cfg.Prefix)
+	d.log.Info("hubs that have paired with this one can reach it", "key", n.Key(), "nats", opts.NATS != nil, "hyperswarm", opts.Hyperswarm != nil, "public", n.Public())
 	return nil
+}
+
+// hyperswarm is what the configuration says of it; nil if it is off. It was checked
+// when it was read.
+func hyperswarm(h config.Hyperswarm) *peers.Hyperswarm {
+	if !h.Enabled {
+		return nil
+	}
+	listen, _ := h.ListenAddr()
+	public, _ := h.PublicAddr()
+	relays, _ := h.RelayKeys()
+	return &peers.Hyperswarm{
+		Listen: listen, Public: public, Bootstrap: h.Bootstrap, Network: h.Network, Capabilities: h.Capabilities, Relay: h.Relay, Relays: relays,
+	}
 }
 
 func (d *daemon) openServer(ctx context.Context) error {

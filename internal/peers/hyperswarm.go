@@ -2,7 +2,6 @@ package peers
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -143,13 +142,4 @@ func (d *dht) close() error {
 		errs = append(errs, d.relay.Close())
 	}
 	return errors.Join(append(errs, d.node.Close())...)
-}
-
-// ParsePublic reads the address at which everybody reaches a hub.
-func ParsePublic(text string) (netip.AddrPort, error) {
-	a, err := netip.ParseAddrPort(text)
-	if err != nil || !a.Addr().Is4() || a.Addr().IsUnspecified() || a.Port() == 0 {
-		return netip.AddrPort{}, fmt.Errorf("%.100q is not an IPv4 address and port, such as 203.0.113.7:49737", text)
-	}
-	return a, nil
 }

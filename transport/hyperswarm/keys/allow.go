@@ -98,7 +98,7 @@ func parseEntry(line string) (e Entry, err error) {
 		e.Address, e.Name, _ = strings.Cut(e.Name[1:], " ")
 		e.Name = strings.TrimSpace(e.Name)
 	}
-	return e, e.check()
+	return e, e.Check()
 }
 
 // String is the entry as its line in the file.
@@ -110,7 +110,8 @@ func (e Entry) String() string {
 	return strings.Join(slices.DeleteFunc([]string{e.Key.String(), at, strings.TrimSpace(e.Name)}, func(s string) bool { return s == "" }), " ")
 }
 
-func (e Entry) check() error {
+// Check returns what is wrong with the name or the address.
+func (e Entry) Check() error {
 	if err := checkName(e.Name); err != nil || e.Address == "" {
 		return err
 	}
@@ -158,7 +159,7 @@ func (l *AllowList) Add(e Entry) error {
 	if !e.Key.Valid() {
 		return errPoint
 	}
-	if err := e.check(); err != nil {
+	if err := e.Check(); err != nil {
 		return err
 	}
 	return l.store(func(entries map[PublicKey]Entry) error {
