@@ -17,6 +17,7 @@ type Update struct {
 	deletes IDSet
 	size    int // bytes
 	count   int // structs
+	data    []byte
 	used    bool
 }
 
@@ -60,8 +61,9 @@ func ParseUpdate(data []byte, limits Limits) (*Update, error) {
 	if len(data) > limits.Update {
 		return nil, errorf(CodeLimit, nil, "an update of %d bytes; %d are allowed", len(data), limits.Update)
 	}
-	p := parser{Reader: lib0.NewReader(bytes.Clone(data)), limits: &limits, any: limits.any()}
-	u := &Update{size: len(data)}
+	data = bytes.Clone(data)
+	p := parser{Reader: lib0.NewReader(data), limits: &limits, any: limits.any()}
+	u := &Update{size: len(data), data: data}
 	p.structs(u)
 	if p.Err() == nil {
 		u.deletes = readIDSet(p.Reader, limits.DeleteRanges)
@@ -90,6 +92,8 @@ type parser struct {
 	any    lib0.AnyLimits
 	slab   []item
 	left   uint64 // structs of the client that were announced and not read
+	root   *node  // the last parent that was named
+	holder *node  // the last parent that was told by its id
 }
 
 func (p *parser) structs(u *Update) {
@@ -160,6 +164,7 @@ func (p *parser) client(u *Update, id ID, n uint64) {
 		if b == nil {
 			u.blocks = append(u.blocks, block{client: id.Client})
 			b = &u.blocks[len(u.blocks)-1]
+			b.items = make([]*item, 0, min(p.left, maxAhead))
 		}
 		b.items = append(b.items, it)
 	}
@@ -173,6 +178,9 @@ func (p *parser) alloc() *item {
 	p.slab = p.slab[1:]
 	return it
 }
+
+// maxAhead is for how many announced structs there is room before they are read.
+const maxAhead = 1024
 
 const (
 	infoOrigin = 0x80
@@ -235,9 +243,16 @@ func (p *parser) reference(of ID) ID {
 func (p *parser) parent(it *item) {
 	switch p.Uint() {
 	case 1:
-		it.parent = &node{name: string(p.String(p.limits.Name)), ref: typeRoot}
+		// References are not changed, so neighbours share one.
+		if name := p.String(p.limits.Name); p.root == nil || p.root.name != string(name) {
+			p.root = &node{name: string(name), ref: typeRoot}
+		}
+		it.parent = p.root
 	case 0:
-		it.parent = &node{by: p.reference(it.id)}
+		if by := p.reference(it.id); p.holder == nil || p.holder.by != by {
+			p.holder = &node{by: by}
+		}
+		it.parent = p.holder
 	default:
 		p.Fail(errParent)
 	}

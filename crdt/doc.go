@@ -48,6 +48,7 @@ type Doc struct {
 	id      uint64
 	limits  Limits
 	clients map[uint64]*client
+	recent  *client // that was looked up last
 	roots   map[string]*node
 
 	items  int    // structs in the store
@@ -157,6 +158,8 @@ func (d *Doc) ApplyUpdate(u *Update, origin any) (Result, error) {
 	own := d.state(d.id)
 	d.updates++
 	d.begin(origin, false)
+	// If all of it is new it can be passed on as it is.
+	allNew := d.parked == parkedSizes{} && (len(d.clients) == 0 || len(u.deletes) == 0)
 	for _, b := range u.blocks {
 		d.applyBlock(b, d.updates)
 	}
@@ -169,6 +172,9 @@ func (d *Doc) ApplyUpdate(u *Update, origin any) (Result, error) {
 	if d.state(d.id) != own {
 		d.drawClient()
 		res.ClientTaken = true
+	}
+	if allNew && !res.Parked && d.tx.whole == u.count {
+		d.tx.update = u.data
 	}
 	res.Update = d.commit()
 	return res, nil

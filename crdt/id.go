@@ -190,6 +190,7 @@ func readIDSet(r *lib0.Reader, max int) IDSet {
 			return s
 		}
 		left -= int(n)
+		ranges := slices.Grow(s[client], int(min(n, 64)))
 		for ; n > 0 && r.Err() == nil; n-- {
 			c := Range{r.Uint(), r.Uint()}
 			switch {
@@ -199,9 +200,10 @@ func readIDSet(r *lib0.Reader, max int) IDSet {
 			case c.End() > lib0.MaxSafe:
 				r.Fail(lib0.ErrRange)
 			default:
-				s.add(client, c)
+				ranges = append(ranges, c)
 			}
 		}
+		s[client] = ranges
 	}
 	s.normalize()
 	return s

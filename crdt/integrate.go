@@ -18,6 +18,8 @@ func (d *Doc) missing(it *item) (ID, bool) {
 func (d *Doc) integrate(c *client, it *item) {
 	if known := c.state - it.id.Clock; known > 0 {
 		it.trim(uint32(known))
+	} else {
+		d.tx.whole++
 	}
 	// The right one first: where a hostile writer names two units of one item in the wrong order,
 	// cutting for the right one would leave the left one ending elsewhere.

@@ -28,7 +28,11 @@ const chunkSize = 256
 func (c *client) append(it *item) {
 	n := len(c.chunks)
 	if n == 0 || len(c.chunks[n-1]) >= chunkSize {
-		c.chunks = append(c.chunks, nil)
+		var chunk []*item
+		if n > 0 { // the first may stay small
+			chunk = make([]*item, 0, chunkSize)
+		}
+		c.chunks = append(c.chunks, chunk)
 		n++
 	}
 	c.chunks[n-1] = append(c.chunks[n-1], it)
@@ -50,12 +54,21 @@ func (c *client) find(clock uint64) at {
 	if chunk[hi].id.Clock <= clock {
 		return at{n, hi}
 	}
-	for lo < hi-1 {
-		mid := int(uint(lo+hi) / 2)
+	// Most structs are about as long as their neighbours, so it is tried where it should be, then
+	// close by, and then halfway.
+	first := chunk[lo].id.Clock
+	mid := int((clock - first) * uint64(hi) / (chunk[hi].id.Clock - first))
+	for try := 0; lo < hi-1; try++ {
+		if try > 1 {
+			mid = int(uint(lo+hi) / 2)
+		}
+		mid = min(max(mid, lo+1), hi-1)
 		if chunk[mid].id.Clock <= clock {
 			lo = mid
+			mid++
 		} else {
 			hi = mid
+			mid--
 		}
 	}
 	return at{n, lo}
@@ -131,14 +144,14 @@ func (c *client) merge(from, to uint64) (gone int) {
 
 // get returns the struct that holds a unit, which must be known.
 func (d *Doc) get(id ID) *item {
-	c := d.clients[id.Client]
+	c := d.known(id.Client)
 	return c.item(c.find(id.Clock))
 }
 
 // startingAt returns the struct that begins with a unit, cutting one if need be. A
 // GC struct is never cut.
 func (d *Doc) startingAt(id ID) *item {
-	c := d.clients[id.Client]
+	c := d.known(id.Client)
 	p := c.find(id.Clock)
 	it := c.item(p)
 	if it.id.Clock == id.Clock || it.kind == kindGC {
@@ -153,7 +166,7 @@ func (d *Doc) startingAt(id ID) *item {
 // endingAt returns the struct that ends with a unit, cutting one if need be. A
 // GC struct is never cut.
 func (d *Doc) endingAt(id ID) *item {
-	c := d.clients[id.Client]
+	c := d.known(id.Client)
 	p := c.find(id.Clock)
 	it := c.item(p)
 	if it.end() == id.Clock+1 || it.kind == kindGC {
@@ -168,15 +181,28 @@ func (d *Doc) endingAt(id ID) *item {
 func (d *Doc) knows(id ID) bool { return id.Clock < d.state(id.Client) }
 
 func (d *Doc) state(id uint64) uint64 {
-	if c := d.clients[id]; c != nil {
+	if c := d.known(id); c != nil {
 		return c.state
 	}
 	return 0
 }
 
+// known returns what the document has of a client, nil if it has nothing. Most look-ups are for the
+// client of the one before.
+func (d *Doc) known(id uint64) *client {
+	if c := d.recent; c != nil && c.id == id {
+		return c
+	}
+	c := d.clients[id]
+	if c != nil {
+		d.recent = c
+	}
+	return c
+}
+
 // client returns what the document has of a client, made if need be.
 func (d *Doc) client(id uint64) *client {
-	c := d.clients[id]
+	c := d.known(id)
 	if c == nil {
 		c = &client{id: id}
 		d.clients[id] = c

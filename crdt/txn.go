@@ -17,6 +17,8 @@ type transaction struct {
 	deletes []clientRange
 	merges  []ID    // items that may now join a neighbour
 	journal []entry // of a local transaction, to take it back
+	whole   int     // structs that went in uncut
+	update  []byte  // that was applied, if all of it was new
 	added   []*item // for observers
 	removed []*item // for observers
 }
@@ -329,6 +331,9 @@ func sortedRanges(ranges []clientRange) []clientRange {
 
 func (d *Doc) encodeTransaction() []byte {
 	t := &d.tx
+	if t.update != nil {
+		return slices.Clone(t.update) // the document's content refers to it
+	}
 	slices.SortFunc(t.before, func(a, b clientState) int { return cmp.Compare(b.client.id, a.client.id) })
 	b := lib0.AppendUint(make([]byte, 0, 32), uint64(len(t.before)))
 	for _, s := range t.before {
