@@ -5,9 +5,12 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
 // mixed is the workload of the design: a cyclic map write over 1,000 keys, a counter,
@@ -149,34 +152,99 @@ func unlimited() crdt.Options {
 	return crdt.Options{Limits: &l}
 }
 
+// trap is a case that costs the square of its size where no care is taken.
+type trap struct {
+	name string
+	size int
+	make func(tb testing.TB, n int) [][]byte
+}
+
+func reversed(tb testing.TB, n int) [][]byte {
+	updates := prepends(tb, 1, n)
+	slices.Reverse(updates)
+	return updates
+}
+
+func firstLost(tb testing.TB, n int) [][]byte {
+	updates := prepends(tb, 1, n)
+	return append(updates[1:], updates[0])
+}
+
+func oneSpotInOne(tb testing.TB, n int) [][]byte {
+	merged, err := crdt.MergeUpdates(crdt.StateLimits(), oneEach(tb, n)...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return [][]byte{merged}
+}
+
+func apart(tb testing.TB, n int) [][]byte {
+	return append(prepends(tb, 1, n), prepends(tb, 2, n)...)
+}
+
+func parkedDeletes(_ testing.TB, n int) [][]byte {
+	updates := make([][]byte, 0, n)
+	for i := range n {
+		clock := lib0.AppendUint([]byte{0, 1, 9, 1}, uint64(2*i))
+		updates = append(updates, append(clock, 1))
+	}
+	return updates
+}
+
+// splits is one long item that others cut in its middle.
+func splits(tb testing.TB, n int) [][]byte {
+	d := crdt.New(crdt.Options{Client: 1})
+	if err := d.Text("t").Append(strings.Repeat("x", n)); err != nil {
+		tb.Fatal(err)
+	}
+	updates := [][]byte{d.Snapshot()}
+	other := crdt.New(crdt.Options{Client: 2})
+	applyAll(tb, other, updates)
+	other.OnUpdate(func(u []byte, _ any, _ bool) { updates = append(updates, u) })
+	r := rand.New(rand.NewPCG(1, 1))
+	for range n {
+		if err := other.Text("t").Insert(r.IntN(other.Text("t").Len()), "y"); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return updates
+}
+
+// overwritten is one key that is written again and again, and the writes come in reverse.
+func overwritten(tb testing.TB, n int) [][]byte {
+	d := crdt.New(crdt.Options{Client: 1})
+	var updates [][]byte
+	d.OnUpdate(func(u []byte, _ any, _ bool) { updates = append(updates, u) })
+	for i := range n {
+		if err := d.Map("m").Set("k", i); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	slices.Reverse(updates)
+	return updates
+}
+
+var traps = []trap{
+	{"reverse order", 16_000, reversed},
+	{"first lost", 20_000, firstLost},
+	{"one spot ascending", 4000, oneEach},
+	{"one spot in one update", 4000, oneSpotInOne},
+	{"two prepend apart", 4000, apart},
+	{"parked deletes", 20_000, parkedDeletes},
+	{"splits", 16_000, splits},
+	{"one key in reverse", 16_000, overwritten},
+}
+
 // The cases that cost a prototype the square of their size.
 func BenchmarkTraps(b *testing.B) {
-	run := func(name string, updates [][]byte) {
-		b.Run(name, func(b *testing.B) {
+	for _, t := range traps {
+		b.Run(t.name, func(b *testing.B) {
+			updates := t.make(b, t.size)
 			for b.Loop() {
 				applyAll(b, crdt.New(unlimited()), updates)
 			}
 		})
 	}
-	reversed := prepends(b, 1, 16_000)
-	slices.Reverse(reversed)
-	run("reverse order 16k", reversed)
-	lost := prepends(b, 1, 20_000)
-	run("first lost 20k", append(lost[1:], lost[0]))
-	spot := oneEach(b, 4000)
-	run("one spot ascending 4k", spot)
-	merged, err := crdt.MergeUpdates(crdt.StateLimits(), spot...)
-	if err != nil {
-		b.Fatal(err)
-	}
-	run("one spot in one update 4k", [][]byte{merged})
-	run("two prepend 4k apart", append(prepends(b, 1, 4000), prepends(b, 2, 4000)...))
-	var deletes [][]byte
-	for i := range 20_000 {
-		u := []byte{0, 1, 9, 1, byte(2*i)&0x7f | 0x80, byte(2*i>>7)&0x7f | 0x80, byte(2*i>>14) & 0x7f, 1}
-		deletes = append(deletes, u)
-	}
-	run("parked deletes 20k", deletes)
 	b.Run("merge 16k updates", func(b *testing.B) {
 		updates := prepends(b, 1, 16_000)
 		for b.Loop() {
@@ -193,6 +261,32 @@ func BenchmarkTraps(b *testing.B) {
 				if err := d.Map("m").Set("k", 1); err != nil {
 					b.Fatal(err)
 				}
+			}
+		})
+	}
+}
+
+// What the same cases cost at four times a size: 4 is linear, 16 the square. Of the two that
+// are the square by the rule on which all replicas agree, the steps are counted and bounded by
+// Limits.IntegrationCost.
+func BenchmarkGrowth(b *testing.B) {
+	for _, t := range traps {
+		b.Run(t.name, func(b *testing.B) {
+			small, large := t.make(b, t.size/4), t.make(b, t.size)
+			var took [2]time.Duration
+			var steps [2]uint64
+			for b.Loop() {
+				for i, updates := range [][][]byte{small, large} {
+					d := crdt.New(unlimited())
+					start := time.Now()
+					applyAll(b, d, updates)
+					took[i] += time.Since(start)
+					steps[i] = d.ScanSteps()
+				}
+			}
+			b.ReportMetric(float64(took[1])/float64(took[0]), "x-time")
+			if steps[0] > 0 {
+				b.ReportMetric(float64(steps[1])/float64(steps[0]), "x-steps")
 			}
 		})
 	}
