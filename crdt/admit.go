@@ -1,6 +1,7 @@
 package crdt
 
 import (
+	"bytes"
 	"slices"
 )
 
@@ -101,24 +102,68 @@ func (a *admission) block(b block) error {
 // two writers use one client id, or one rewrites its history. What was deleted
 // meanwhile cannot be compared.
 func (a *admission) known(it *item) error {
-	here := a.d.get(it.id)
-	if here.deleted() || it.deleted() || here.kind == kindGC || it.kind == kindGC {
-		return nil
-	}
-	if here.kind != it.kind {
-		return a.equivocation(it)
-	}
-	if here.id != it.id {
-		return nil // cut or joined otherwise: the units of both would have to be compared
-	}
-	if it.has(flagOrigin) != here.has(flagOrigin) || it.origin != here.origin ||
-		it.has(flagRight) != here.has(flagRight) || it.rightOrigin != here.rightOrigin {
-		return a.equivocation(it)
-	}
-	if it.length == here.length && !slices.Equal(it.data, here.data) {
-		return a.equivocation(it)
+	end := min(it.end(), a.d.state(it.id.Client))
+	for clock := it.id.Clock; clock < end; {
+		here := a.d.get(ID{it.id.Client, clock})
+		stop := min(end, here.end())
+		if !it.same(here, clock, stop) {
+			return a.equivocation(it)
+		}
+		clock = stop
 	}
 	return nil
+}
+
+// same reports whether two structs, perhaps cut or joined otherwise, agree in the units from one clock to
+// another that both have.
+func (it *item) same(here *item, from, to uint64) bool {
+	if here.deleted() || it.deleted() {
+		return true
+	}
+	if here.kind != it.kind || it.has(flagRight) != here.has(flagRight) || it.rightOrigin != here.rightOrigin {
+		return false
+	}
+	before := ID{it.id.Client, from - 1} // what is cut off comes after what it was cut from
+	switch {
+	case it.id == here.id:
+		if it.has(flagOrigin) != here.has(flagOrigin) || it.origin != here.origin {
+			return false
+		}
+	case it.id.Clock == from && (!it.has(flagOrigin) || it.origin != before),
+		here.id.Clock == from && (!here.has(flagOrigin) || here.origin != before):
+		return false
+	}
+	if it.kind == kindType {
+		return it.node.ref == here.node.ref
+	}
+	return sameUnits(it.content(from, to), here.content(from, to))
+}
+
+// content returns what is there from one clock to another: of a string its UTF-16 units in UTF-8, of a list its
+// elements.
+func (it *item) content(from, to uint64) []byte {
+	i, j := uint32(from-it.id.Clock), uint32(to-it.id.Clock)
+	switch it.kind {
+	case kindString:
+		s := it.data
+		if j < it.length {
+			s, _ = cutString(slices.Clone(s), j, it.has(flagASCII))
+		}
+		if i > 0 {
+			_, s = cutString(slices.Clone(s), i, it.has(flagASCII))
+		}
+		return s
+	case kindAny, kindJSON:
+		return it.data[it.offset(i):it.offset(j)]
+	default:
+		return it.data
+	}
+}
+
+// sameUnits compares content. Half of a pair of surrogates, which a replica has that cut the pair, is like
+// the pair that another still has.
+func sameUnits(a, b []byte) bool {
+	return bytes.Equal(a, b) || (bytes.Contains(a, []byte(replacement)) || bytes.Contains(b, []byte(replacement))) && unitsOf(a) == unitsOf(b)
 }
 
 func (a *admission) equivocation(it *item) error {

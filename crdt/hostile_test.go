@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
@@ -144,6 +146,10 @@ func TestAdmission(t *testing.T) {
 		{"the same place, not knowing", update(2, 0, 1, "\x04\x01\x01t"+str("x")),
 			crdt.Sender{Vector: crdt.StateVector{}}, ""},
 		{"other content under known ids", update(1, 0, 1, "\x04\x01\x01t"+str("xyz")), crdt.Sender{}, crdt.CodeEquivocation},
+		{"a part with other content", update(1, 1, 1, "\x84\x01\x00"+str("x")), crdt.Sender{}, crdt.CodeEquivocation},
+		{"a part with the same content", update(1, 1, 1, "\x84\x01\x00"+str("b")), crdt.Sender{Writes: own}, ""},
+		{"a part that comes after another unit", update(1, 2, 1, "\x84\x01\x00"+str("c")), crdt.Sender{}, crdt.CodeEquivocation},
+		{"two structs as one, and more", update(1, 0, 1, "\x04\x01\x01t"+str("abcd")), crdt.Sender{}, crdt.CodeEquivocation},
 		{"another kind under known ids", update(1, 0, 1, "\x08\x01\x01t\x01\x7e"), crdt.Sender{}, crdt.CodeEquivocation},
 		{"what is known", update(1, 0, 1, "\x04\x01\x01t"+str("abc")), crdt.Sender{Writes: own}, ""},
 		{"types too deep", update(2, 0, 66, deep), crdt.Sender{}, crdt.CodeLimit},
@@ -389,4 +395,34 @@ func TestMutatedUpdatesBreakNothing(t *testing.T) {
 	if taken == 0 {
 		t.Error("no update was taken")
 	}
+}
+
+// What honest replicas answer each other is admitted, however they have cut and joined it, and a
+// changed character in it is noticed.
+func TestAdmissionOfWhatIsKnown(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, 3)
+		for range rapid.IntRange(1, 3).Draw(t, "rounds") {
+			for i := range w.docs {
+				w.edit(i)
+				w.gossip(i)
+			}
+		}
+		a, b := w.docs[0], w.docs[1]
+		for range 2 {
+			for _, state := range [][]byte{a.EncodeSince(nil), b.Snapshot()} {
+				if err := admit(b, state, crdt.Sender{Whole: true}); err != nil {
+					t.Fatalf("an honest state is refused: %v", err)
+				}
+			}
+			if _, err := b.Apply(a.Snapshot(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for k, u := range w.sent {
+			if err := admit(b, u, crdt.Sender{Whole: true}); err != nil {
+				t.Fatalf("the honest update %d is refused: %v", k, err)
+			}
+		}
+	})
 }
