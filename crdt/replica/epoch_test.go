@@ -16,9 +16,9 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// A new epoch reaches all who are linked, directly or through others, and loses none of the edits that were
+// Property 28, new epochs: one reaches all who are linked, directly or through others, and loses none of the edits that were
 // made meanwhile, nor takes any twice, although messages are lost on the way (Req 9.3).
-func TestNewEpochsLoseNoEdits(t *testing.T) {
+func TestProperty28NewEpochsLoseNoEdits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			n := newNetwork()

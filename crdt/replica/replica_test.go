@@ -309,8 +309,8 @@ func onlyUpdates(t tb, p parcel) {
 	}
 }
 
-// Each replica delivers an update after all that its maker had delivered before.
-func TestDeliveryIsCausal(t *testing.T) {
+// Property 27, the order: each replica delivers an update after all that its maker had delivered before (Req 9.4).
+func TestProperty27DeliveryIsCausal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			n := newNetwork()
