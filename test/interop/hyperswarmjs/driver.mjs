@@ -46,9 +46,9 @@ const ops = {
     closers.push(() => net.destroy());
     return { bootstrap: net.bootstrap.map(addr), nodes: net.nodes.map((n) => addr(n.address())) };
   },
-  async dht({ bootstrap, seed }) {
+  async dht({ bootstrap, seed, host = '127.0.0.1' }) {
     const keyPair = seed ? DHT.keyPair(bytes(seed)) : undefined;
-    const dht = new DHT({ bootstrap: bootstrap.map(node), host: '127.0.0.1', keyPair });
+    const dht = new DHT({ bootstrap: bootstrap.map(node), host, keyPair });
     await dht.fullyBootstrapped();
     closers.push(() => dht.destroy());
     return { id: keep(dht), key: hex(dht.defaultKeyPair.publicKey) };

@@ -75,6 +75,12 @@ type args = map[string]any
 // javascript starts a driver, which ends with the test.
 func javascript(t testing.TB) *driver {
 	t.Helper()
+	return javascriptBy(t, (*exec.Cmd).Start)
+}
+
+// javascriptBy is javascript for a driver that is started in its own way.
+func javascriptBy(t testing.TB, start func(*exec.Cmd) error) *driver {
+	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
 		unmet(t, "node is not in PATH")
@@ -110,7 +116,7 @@ func javascript(t testing.TB) *driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.cmd.Start(); err != nil {
+	if err := start(d.cmd); err != nil {
 		t.Fatal(err)
 	}
 	d.wg.Go(func() { d.read(stdout) })
@@ -194,6 +200,22 @@ func (d *driver) try(op string, a args) result {
 	case <-time.After(2 * time.Minute):
 		d.t.Fatalf("%s takes too long", op)
 		return result{}
+	}
+}
+
+// call is a call for goroutines that may not end the test.
+func (d *driver) call(op string, a args) (result, error) {
+	select {
+	case r, ok := <-d.start(op, a):
+		if !ok {
+			return r, fmt.Errorf("%s: the driver has ended", op)
+		}
+		if r.Failed != "" {
+			return r, fmt.Errorf("%s: %s", op, r.Failed)
+		}
+		return r, nil
+	case <-time.After(2 * time.Minute):
+		return result{}, fmt.Errorf("%s takes too long", op)
 	}
 }
 

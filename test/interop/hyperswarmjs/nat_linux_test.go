@@ -1,0 +1,202 @@
+//go:build interop
+
+package hyperswarmjs_test
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/internal/netnstest"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
+	"github.com/parleyhub/parley/transport/hyperswarm/udx"
+)
+
+// lab is a DHT of Go nodes on public hosts in network namespaces.
+type lab struct {
+	*netnstest.Lab
+	bootstrap []string
+}
+
+func newLab(t *testing.T, size int) *lab {
+	t.Helper()
+	l := &lab{Lab: netnstest.New(t)}
+	for range size {
+		h := l.Host()
+		at := netip.AddrPortFrom(h.Addr(), 49737)
+		n := l.node(t, h, at)
+		if len(l.bootstrap) < 3 {
+			l.bootstrap = append(l.bootstrap, at.String())
+		}
+		if err := n.WaitReady(hyperswarmtest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
+// node starts a Go node on a host; public is invalid for one behind a NAT.
+func (l *lab) node(t *testing.T, h *netnstest.Host, public netip.AddrPort) *hyperdht.Node {
+	t.Helper()
+	return hyperswarmtest.Node(t, hyperdht.Options{
+		Listen: netip.AddrPortFrom(h.Addr(), public.Port()), Public: public, Bootstrap: l.bootstrap,
+		UDX: udx.Options{Open: func(at netip.AddrPort) (udx.PacketConn, error) { return h.ListenUDP(at) }},
+	})
+}
+
+// program starts a Node.js program on a host.
+func program(t *testing.T, h *netnstest.Host) *driver {
+	t.Helper()
+	return javascriptBy(t, func(c *exec.Cmd) error { return h.Start(c) })
+}
+
+// Stock hyperdht and ours punch holes for each other through the kernel's NATs,
+// whoever dials, on a DHT of Go nodes. Behind an address-restricted NAT npm's
+// programs may take themselves for public, and then nobody reaches them: they ask
+// nodes to which they have talked.
+func TestHolePunchingWithJavaScript(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	l := newLab(t, 6)
+	const full, address, port = netnstest.FullCone, netnstest.AddressRestricted, netnstest.PortRestricted
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, nat := range []struct{ ours, theirs netnstest.NAT }{{full, port}, {port, full}, {address, port}, {port, port}} {
+		node, js := l.node(t, l.Network(nat.ours).Host(), netip.AddrPort{}), program(t, l.Network(nat.theirs).Host())
+		wg.Go(func() {
+			if err := l.bothWays(t, node, js); err != nil {
+				t.Errorf("Go behind %v, JavaScript behind %v: %v", nat.ours, nat.theirs, err)
+			}
+		})
+	}
+}
+
+// bothWays has each end dial the other, and bytes go there and back.
+func (l *lab) bothWays(t *testing.T, n *hyperdht.Node, js *driver) error {
+	ctx := hyperswarmtest.Context(t)
+	dht, err := js.call("dht", args{"bootstrap": l.bootstrap, "host": "0.0.0.0"})
+	if err != nil {
+		return err
+	}
+	server, err := js.call("listen", args{"id": dht.ID, "mode": "echo"})
+	if err != nil {
+		return err
+	}
+	key, err := keys.ParsePublicKey(server.Key)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	conn, err := n.Dial(ctx, key, hyperdht.DialOptions{})
+	if err != nil {
+		return fmt.Errorf("Go dials: %w", err)
+	}
+	defer conn.Destroy()
+	t.Logf("Go has dialled after %v", time.Since(began))
+	if err := echoed(conn); err != nil {
+		return fmt.Errorf("Go dials: %w", err)
+	}
+	ours, err := n.Listen(hyperdht.ListenOptions{})
+	if err != nil {
+		return err
+	}
+	if err := ours.WaitAnnounced(ctx); err != nil {
+		return err
+	}
+	began = time.Now()
+	dialled := js.start("dial", args{"id": dht.ID, "key": ours.Key().String(), "mode": "echo"})
+	back, err := ours.Accept(ctx)
+	if err != nil {
+		return fmt.Errorf("JavaScript dials: %w, %+v", err, <-dialled)
+	}
+	defer back.Destroy()
+	t.Logf("JavaScript has dialled after %v", time.Since(began))
+	if err := echoed(back); err != nil {
+		return fmt.Errorf("JavaScript dials: %w", err)
+	}
+	return nil
+}
+
+// echoed sends something to a peer that sends it back.
+func echoed(c *secretstream.Conn) error {
+	if err := c.WriteMessage([]byte("through the NATs")); err != nil {
+		return err
+	}
+	m, err := c.ReadMessage()
+	if err != nil {
+		return err
+	}
+	if string(m) != "through the NATs" {
+		return fmt.Errorf("%q came back", m)
+	}
+	return nil
+}
+
+// A Node.js program with stock hyperswarm, at home, finds by a topic an agent's
+// node that is at another home, and again after that was gone. All they know is
+// the user's hubs, which are the whole DHT: npm's programs need three to find out
+// what NAT they are behind.
+func TestANodeProgramMeetsAnAgentThroughHubs(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	l := newLab(t, 3)
+	js := program(t, l.Network(netnstest.PortRestricted).Host())
+	home := l.Network(netnstest.PortRestricted).Host()
+	topic := keys.Hash([]byte("agents"))
+	theirs := js.do("swarm", args{"bootstrap": l.bootstrap, "mode": "echo"})
+	js.do("join", args{"id": theirs.ID, "topic": hex.EncodeToString(topic[:]), "server": true, "client": true})
+	for range 2 {
+		meet(t, l.node(t, home, netip.AddrPort{}), topic, theirs.Key)
+	}
+}
+
+// One hub is enough for a Node.js program at home that wants the hub itself.
+func TestANodeProgramMeetsAHub(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	l := newLab(t, 0)
+	h := l.Host()
+	at := netip.AddrPortFrom(h.Addr(), 49737)
+	hub := l.node(t, h, at)
+	js := program(t, l.Network(netnstest.Symmetric).Host())
+	topic := keys.Hash([]byte("agents"))
+	theirs := js.do("swarm", args{"bootstrap": []string{at.String()}, "mode": "echo"})
+	joined := js.start("join", args{"id": theirs.ID, "topic": hex.EncodeToString(topic[:]), "server": false, "client": true})
+	defer func() { <-joined }()
+	meet(t, hub, topic, theirs.Key)
+}
+
+// meet has a node join a topic and exchange something with a peer that echoes.
+func meet(t *testing.T, n *hyperdht.Node, topic [32]byte, key string) {
+	t.Helper()
+	s := swarm.New(swarm.Options{Node: n})
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := s.Join(topic, swarm.Server|swarm.Client); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	c, err := s.Accept(hyperswarmtest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("they met after %v", time.Since(began))
+	if c.RemoteKey().String() != key {
+		t.Error("this is another")
+	}
+	exchange(t, c.Conn, noise(mebibyte))
+}
