@@ -4,18 +4,19 @@ package hyperswarmjs_test
 
 import (
 	"encoding/hex"
+	"fmt"
 	"io"
+	"os"
 	"testing"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
 
 // The benchmarks measure the same things with Go at both ends and with npm's
-// hyperswarm at both ends, each end a process or, for Go, a node of its own, on
-// the same DHT.
+// hyperswarm at both ends, on the same DHT of npm's nodes. The end that is waited
+// for is a process of its own; the other is this one, or the driver that npm runs.
 
 const rounds = 1000
 
@@ -26,8 +27,7 @@ func BenchmarkJoin(b *testing.B) {
 	bootstrap := js.do("testnet", args{"size": 10}).Bootstrap
 	b.Run("go", func(b *testing.B) {
 		topic := keys.Hash([]byte("go"))
-		server := newSwarm(b, bootstrap)
-		join(b, server, topic, swarm.Server)
+		startPeer(b, peerTask{Bootstrap: bootstrap, Topic: hex.EncodeToString(topic[:])})
 		for b.Loop() {
 			b.StopTimer()
 			s := newSwarm(b, bootstrap)
@@ -40,9 +40,6 @@ func BenchmarkJoin(b *testing.B) {
 			}
 			b.StopTimer()
 			if err := s.Close(); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := server.Accept(hyperswarmtest.Context(b)); err != nil {
 				b.Fatal(err)
 			}
 			b.StartTimer()
@@ -68,24 +65,7 @@ func BenchmarkEcho(b *testing.B) {
 	js, other := javascript(b), javascript(b)
 	bootstrap := js.do("testnet", args{"size": 10}).Bootstrap
 	b.Run("go", func(b *testing.B) {
-		server := hyperswarmtest.Node(b, hyperdht.Options{Bootstrap: bootstrap})
-		l, err := server.Listen(hyperdht.ListenOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := l.WaitAnnounced(hyperswarmtest.Context(b)); err != nil {
-			b.Fatal(err)
-		}
-		go func() {
-			if c, err := l.Accept(hyperswarmtest.Context(b)); err == nil {
-				_, _ = io.Copy(c, c) // the other end notices
-			}
-		}()
-		c, err := hyperswarmtest.Node(b, hyperdht.Options{Bootstrap: bootstrap}).Dial(hyperswarmtest.Context(b), l.Key(), hyperdht.DialOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer c.Destroy()
+		c := dialPeer(b, bootstrap, startPeer(b, peerTask{Bootstrap: bootstrap}).key)
 		buf := make([]byte, 15)
 		for b.Loop() {
 			for range rounds {
@@ -112,39 +92,21 @@ func BenchmarkEcho(b *testing.B) {
 	})
 }
 
-// BenchmarkThroughput is 64 MiB on one stream, until the last byte is there.
+// BenchmarkThroughput is 64 MiB on one stream, until the other end says that the
+// last byte is there.
 func BenchmarkThroughput(b *testing.B) {
 	const size = 64 * mebibyte
 	js, other := javascript(b), javascript(b)
 	bootstrap := js.do("testnet", args{"size": 10}).Bootstrap
 	b.Run("go", func(b *testing.B) {
-		server := hyperswarmtest.Node(b, hyperdht.Options{Bootstrap: bootstrap})
-		l, err := server.Listen(hyperdht.ListenOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := l.WaitAnnounced(hyperswarmtest.Context(b)); err != nil {
-			b.Fatal(err)
-		}
-		c, err := hyperswarmtest.Node(b, hyperdht.Options{Bootstrap: bootstrap}).Dial(hyperswarmtest.Context(b), l.Key(), hyperdht.DialOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer c.Destroy()
-		there, err := l.Accept(hyperswarmtest.Context(b))
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer there.Destroy()
+		c := dialPeer(b, bootstrap, startPeer(b, peerTask{Bootstrap: bootstrap, Sink: size}).key)
 		data := noise(size)
 		b.SetBytes(size)
 		for b.Loop() {
-			go func() {
-				if _, err := c.Write(data); err != nil {
-					b.Error(err)
-				}
-			}()
-			if _, err := io.CopyN(io.Discard, there, size); err != nil {
+			if _, err := c.Write(data); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -164,4 +126,50 @@ func BenchmarkThroughput(b *testing.B) {
 			<-sent
 		}
 	})
+}
+
+// BenchmarkHundredPeers is the resident memory of a process with connections from
+// a hundred peers that say nothing, and how much it had before they came.
+func BenchmarkHundredPeers(b *testing.B) {
+	const peers = 100
+	other := javascript(b)
+	bootstrap := other.do("testnet", args{"size": 10}).Bootstrap
+	// Once is enough: what repeats would measure is what was left behind.
+	measure := func(b *testing.B, pid int, key keys.PublicKey) {
+		before := resident(b, pid)
+		for range peers {
+			dialPeer(b, bootstrap, key)
+		}
+		b.ReportMetric(float64(before)/mebibyte, "MB-before")
+		b.ReportMetric(float64(resident(b, pid))/mebibyte, "MB-with-100")
+		b.ReportMetric(0, "ns/op")
+	}
+	b.Run("go", func(b *testing.B) {
+		p := startPeer(b, peerTask{Bootstrap: bootstrap})
+		measure(b, p.pid, p.key)
+	})
+	b.Run("npm", func(b *testing.B) {
+		js := javascript(b)
+		dht := js.do("dht", args{"bootstrap": bootstrap})
+		server := js.do("listen", args{"id": dht.ID, "mode": "echo"})
+		key, err := keys.ParsePublicKey(server.Key)
+		if err != nil {
+			b.Fatal(err)
+		}
+		measure(b, js.cmd.Process.Pid, key)
+	})
+}
+
+// resident is the resident memory of a process in bytes.
+func resident(b *testing.B, pid int) int {
+	b.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var size, pages int
+	if _, err := fmt.Sscan(string(data), &size, &pages); err != nil {
+		b.Fatal(err)
+	}
+	return pages * os.Getpagesize()
 }

@@ -119,9 +119,15 @@ type limits struct {
 
 const rememberedHosts = 8192
 
-func newLimits() limits {
+// usualRate is how many requests a second of one host are handled.
+const usualRate = 200
+
+func newLimits(rate float64) limits {
+	if rate == 0 {
+		rate = usualRate
+	}
 	return limits{
-		requests: NewLimiter(200, 400, rememberedHosts),
+		requests: NewLimiter(rate, 2*rate, rememberedHosts),
 		all:      NewLimiter(5000, 10000, 1),
 		replies:  NewLimiter(64<<10, 64<<10, rememberedHosts),
 		small:    NewLimiter(16<<10, 16<<10, rememberedHosts),

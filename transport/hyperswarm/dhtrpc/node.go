@@ -59,6 +59,9 @@ type Options struct {
 	// Bootstrap names the nodes to begin with, as host:port; none makes this the
 	// first one.
 	Bootstrap []string
+	// RequestRate is how many requests a second of one host are handled, with bursts
+	// of twice as many; 0 means 200.
+	RequestRate float64
 	// Handle is called with each request whose command is not internal, from the
 	// goroutine that reads the socket: it must not block. The request is its own.
 	Handle func(*Request)
@@ -102,7 +105,7 @@ type Node struct {
 // background: see WaitReady. The mux is the caller's.
 func Listen(mux *udx.Mux, o Options) (*Node, error) {
 	n := &Node{
-		o: o, mux: mux, tokens: newTokens(), limits: newLimits(),
+		o: o, mux: mux, tokens: newTokens(), limits: newLimits(o.RequestRate),
 		pending: make(map[uint16]*pending), slots: make(chan struct{}, maxInFlight), ready: make(chan struct{}),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())

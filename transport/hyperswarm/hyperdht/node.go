@@ -44,6 +44,9 @@ type Options struct {
 	// HandshakeRate is how many handshakes a second one host may begin with the
 	// node's listeners, with bursts of ten times as many; 0 means 5.
 	HandshakeRate float64
+	// RequestRate is how many requests a second of one host the node handles; 0
+	// means 200. It forwards a twentieth of that.
+	RequestRate float64
 	// Logger gets what nobody else learns of; nil discards it.
 	Logger *slog.Logger
 }
@@ -97,13 +100,16 @@ func Listen(o Options) (*Node, error) {
 	if o.HandshakeRate == 0 {
 		o.HandshakeRate = 5
 	}
+	if o.RequestRate == 0 {
+		o.RequestRate = 200
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	n := &Node{
 		o: o, mux: udx.NewMux(o.UDX), store: newStore(), log: o.Logger,
 		signatures: dhtrpc.NewLimiter(50, 200, 8192),
-		forwards:   dhtrpc.NewLimiter(10, 40, 8192),
+		forwards:   dhtrpc.NewLimiter(o.RequestRate/20, o.RequestRate/5, 8192),
 		handshakes: dhtrpc.NewLimiter(o.HandshakeRate, 10*o.HandshakeRate, 8192),
 		allShakes:  dhtrpc.NewLimiter(10*o.HandshakeRate, 40*o.HandshakeRate, 1),
 		listeners:  make(map[dhtrpc.ID]*Listener),
@@ -114,7 +120,7 @@ func Listen(o Options) (*Node, error) {
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	ready := make(chan struct{}) // the handlers need n.rpc
 	rpc, err := dhtrpc.Listen(n.mux, dhtrpc.Options{
-		Listen: o.Listen, Public: o.Public, Bootstrap: o.Bootstrap,
+		Listen: o.Listen, Public: o.Public, Bootstrap: o.Bootstrap, RequestRate: o.RequestRate,
 		Handle:     func(r *dhtrpc.Request) { <-ready; n.handle(r) },
 		HandlePing: func(s *udx.Socket, from netip.AddrPort) { <-ready; n.handlePing(s, from) },
 	})

@@ -30,8 +30,11 @@ func Node(t testing.TB, o hyperdht.Options) *hyperdht.Node {
 	if !o.Listen.IsValid() {
 		o.Listen = Loopback
 	}
-	if o.HandshakeRate == 0 {
-		o.HandshakeRate = 1000 // all peers share one host
+	if o.HandshakeRate == 0 { // all peers share one host
+		o.HandshakeRate = 1000
+	}
+	if o.RequestRate == 0 {
+		o.RequestRate = 10_000
 	}
 	n, err := hyperdht.Listen(o)
 	if err != nil {

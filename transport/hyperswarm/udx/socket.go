@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -207,6 +208,9 @@ func (s *Socket) readBatches() {
 			if stream != nil && (len(touched) == 0 || touched[len(touched)-1] != stream) {
 				touched = append(touched, stream)
 			}
+		}
+		if n == 1 && len(touched) == 1 {
+			runtime.Gosched() // whoever waited for this may answer at once, and acknowledge it so
 		}
 		for i, stream := range touched { // one acknowledgement for all that came
 			stream.flush()

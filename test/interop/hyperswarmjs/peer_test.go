@@ -1,0 +1,162 @@
+//go:build interop
+
+package hyperswarmjs_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
+)
+
+// peerVariable makes this program a peer for the benchmarks, which live in another
+// process.
+const peerVariable = "PARLEY_TEST_PEER"
+
+// peerTask is what a peer is to do: echo what comes, or say something after each
+// Sink bytes.
+type peerTask struct {
+	Bootstrap []string
+	Topic     string // to be found under, if it is set
+	Sink      int64
+}
+
+type peer struct {
+	pid int
+	key keys.PublicKey
+}
+
+// startPeer starts a peer that can be dialled, until the benchmark ends.
+func startPeer(b *testing.B, task peerTask) peer {
+	b.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env, cmd.Stderr = append(os.Environ(), peerVariable+"=1"), os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = in.Close() // it ends then
+		if err := cmd.Wait(); err != nil {
+			b.Error(err)
+		}
+	})
+	if err := json.NewEncoder(in).Encode(task); err != nil {
+		b.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		b.Fatal(err)
+	}
+	key, err := keys.ParsePublicKey(line[:len(line)-1])
+	if err != nil {
+		b.Fatal(err)
+	}
+	return peer{cmd.Process.Pid, key}
+}
+
+// dialPeer connects to a peer by a node of its own, until the benchmark ends.
+func dialPeer(b *testing.B, bootstrap []string, key keys.PublicKey) *secretstream.Conn {
+	b.Helper()
+	n := hyperswarmtest.Node(b, hyperdht.Options{Bootstrap: bootstrap})
+	c, err := n.Dial(hyperswarmtest.Context(b), key, hyperdht.DialOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(c.Destroy)
+	return c
+}
+
+// servePeer is the peer's side. It ends with its input.
+func servePeer(in io.Reader, out io.Writer) error {
+	var task peerTask
+	if err := json.NewDecoder(in).Decode(&task); err != nil {
+		return err
+	}
+	n, err := hyperdht.Listen(hyperdht.Options{Listen: hyperswarmtest.Loopback, Bootstrap: task.Bootstrap, HandshakeRate: 1000, RequestRate: 10_000})
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, in) // its end is what matters
+		cancel()
+	}()
+	accept, err := task.listen(ctx, n)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(out, n.Key()); err != nil {
+		return err
+	}
+	for {
+		c, err := accept(ctx)
+		if err != nil {
+			return nil // told to end
+		}
+		go task.serve(c)
+	}
+}
+
+func (p *peerTask) listen(ctx context.Context, n *hyperdht.Node) (func(context.Context) (*secretstream.Conn, error), error) {
+	if p.Topic == "" {
+		l, err := n.Listen(hyperdht.ListenOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return l.Accept, l.WaitAnnounced(ctx)
+	}
+	topic, err := hex.DecodeString(p.Topic)
+	if err != nil || len(topic) != 32 {
+		return nil, fmt.Errorf("the topic is %q: %w", p.Topic, err)
+	}
+	s := swarm.New(swarm.Options{Node: n})
+	t, err := s.Join([32]byte(topic), swarm.Server)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (*secretstream.Conn, error) {
+		c, err := s.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return c.Conn, nil
+	}, t.Flushed(ctx)
+}
+
+// serve does a peer's part on one connection. Its errors show at the other end.
+func (p *peerTask) serve(c *secretstream.Conn) {
+	defer c.Destroy()
+	if p.Sink == 0 {
+		_, _ = io.Copy(c, c)
+		return
+	}
+	for {
+		if _, err := io.CopyN(io.Discard, c, p.Sink); err != nil {
+			return
+		}
+		if _, err := c.Write([]byte{1}); err != nil {
+			return
+		}
+	}
+}
