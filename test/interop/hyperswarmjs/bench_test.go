@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
@@ -15,81 +17,81 @@ import (
 )
 
 // The benchmarks measure the same things with Go at both ends and with npm's
-// hyperswarm at both ends, on the same DHT of npm's nodes. The end that is waited
-// for is a process of its own; the other is this one, or the driver that npm runs.
+// hyperswarm at both ends, on the same DHT of npm's nodes: in turns, so that what
+// else the machine does meets both. They report the median turn of each. The end
+// that is waited for is a process of its own; the other is this one, or the
+// driver that npm runs.
 
 const rounds = 1000
+
+// inTurns runs what each side does once an iteration and reports the medians, in
+// a unit of which each turn has a number.
+func inTurns(b *testing.B, unit string, ours, npms func() time.Duration, value func(time.Duration) float64) {
+	b.Helper()
+	var all [2][]time.Duration
+	for b.Loop() {
+		all[0], all[1] = append(all[0], ours()), append(all[1], npms())
+	}
+	for i, name := range []string{"go", "npm"} {
+		slices.Sort(all[i])
+		b.ReportMetric(value(all[i][len(all[i])/2]), name+"-"+unit)
+	}
+	b.ReportMetric(0, "ns/op")
+}
 
 // BenchmarkJoin is the time from joining a topic, which another has announced, to
 // the connection.
 func BenchmarkJoin(b *testing.B) {
 	js, other := javascript(b), javascript(b)
 	bootstrap := js.do("testnet", args{"size": 10}).Bootstrap
-	b.Run("go", func(b *testing.B) {
-		topic := keys.Hash([]byte("go"))
-		startPeer(b, peerTask{Bootstrap: bootstrap, Topic: hex.EncodeToString(topic[:])})
-		for b.Loop() {
-			b.StopTimer()
-			s := newSwarm(b, bootstrap)
-			b.StartTimer()
-			if _, err := s.Join(topic, swarm.Client); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := s.Accept(hyperswarmtest.Context(b)); err != nil {
-				b.Fatal(err)
-			}
-			b.StopTimer()
-			if err := s.Close(); err != nil {
-				b.Fatal(err)
-			}
-			b.StartTimer()
+	topic := keys.Hash([]byte("go"))
+	startPeer(b, peerTask{Bootstrap: bootstrap, Topic: hex.EncodeToString(topic[:])})
+	npms := keys.Hash([]byte("npm"))
+	text := hex.EncodeToString(npms[:])
+	server := other.do("swarm", args{"bootstrap": bootstrap, "mode": "echo"})
+	other.do("join", args{"id": server.ID, "topic": text, "server": true, "client": false})
+	inTurns(b, "ms", func() time.Duration {
+		s := newSwarm(b, bootstrap)
+		began := time.Now()
+		if _, err := s.Join(topic, swarm.Client); err != nil {
+			b.Fatal(err)
 		}
-	})
-	b.Run("npm", func(b *testing.B) {
-		topic := keys.Hash([]byte("npm"))
-		text := hex.EncodeToString(topic[:])
-		server := other.do("swarm", args{"bootstrap": bootstrap, "mode": "echo"})
-		other.do("join", args{"id": server.ID, "topic": text, "server": true, "client": false})
-		for b.Loop() {
-			b.StopTimer()
-			s := js.do("swarm", args{"bootstrap": bootstrap, "mode": "sink"})
-			b.StartTimer()
-			js.start("join", args{"id": s.ID, "topic": text, "server": false, "client": true})
-			js.do("connected", args{"id": s.ID, "count": 1})
+		if _, err := s.Accept(hyperswarmtest.Context(b)); err != nil {
+			b.Fatal(err)
 		}
-	})
+		took := time.Since(began)
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+		return took
+	}, func() time.Duration {
+		return time.Duration(js.do("joinTime", args{"bootstrap": bootstrap, "topic": text}).Micros) * time.Microsecond
+	}, func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 })
 }
 
 // BenchmarkEcho is a short message there and back.
 func BenchmarkEcho(b *testing.B) {
 	js, other := javascript(b), javascript(b)
 	bootstrap := js.do("testnet", args{"size": 10}).Bootstrap
-	b.Run("go", func(b *testing.B) {
-		c := dialPeer(b, bootstrap, startPeer(b, peerTask{Bootstrap: bootstrap}).key)
-		buf := make([]byte, 15)
-		for b.Loop() {
-			for range rounds {
-				if _, err := c.Write([]byte("a short message")); err != nil {
-					b.Fatal(err)
-				}
-				if _, err := io.ReadFull(c, buf); err != nil {
-					b.Fatal(err)
-				}
+	c := dialPeer(b, bootstrap, startPeer(b, peerTask{Bootstrap: bootstrap}).key)
+	x, y := other.do("dht", args{"bootstrap": bootstrap}), js.do("dht", args{"bootstrap": bootstrap})
+	server := other.do("listen", args{"id": x.ID, "mode": "echo"})
+	npms := js.do("dial", args{"id": y.ID, "key": server.Key, "mode": "sink"})
+	buf := make([]byte, 15)
+	inTurns(b, "µs", func() time.Duration {
+		began := time.Now()
+		for range rounds {
+			if _, err := c.Write([]byte("a short message")); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(c, buf); err != nil {
+				b.Fatal(err)
 			}
 		}
-		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*rounds), "µs/echo")
-	})
-	b.Run("npm", func(b *testing.B) {
-		x := other.do("dht", args{"bootstrap": bootstrap})
-		server := other.do("listen", args{"id": x.ID, "mode": "echo"})
-		y := js.do("dht", args{"bootstrap": bootstrap})
-		c := js.do("dial", args{"id": y.ID, "key": server.Key, "mode": "sink"})
-		micros := 0
-		for b.Loop() {
-			micros += js.do("pingpong", args{"id": c.ID, "times": rounds}).Micros
-		}
-		b.ReportMetric(float64(micros)/float64(b.N*rounds), "µs/echo")
-	})
+		return time.Since(began)
+	}, func() time.Duration {
+		return time.Duration(js.do("pingpong", args{"id": npms.ID, "times": rounds}).Micros) * time.Microsecond
+	}, func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / rounds })
 }
 
 // BenchmarkThroughput is 64 MiB on one stream, until the other end says that the
@@ -98,34 +100,31 @@ func BenchmarkThroughput(b *testing.B) {
 	const size = 64 * mebibyte
 	js, other := javascript(b), javascript(b)
 	bootstrap := js.do("testnet", args{"size": 10}).Bootstrap
-	b.Run("go", func(b *testing.B) {
-		c := dialPeer(b, bootstrap, startPeer(b, peerTask{Bootstrap: bootstrap, Sink: size}).key)
-		data := noise(size)
-		b.SetBytes(size)
-		for b.Loop() {
-			if _, err := c.Write(data); err != nil {
-				b.Fatal(err)
-			}
-			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-				b.Fatal(err)
-			}
+	c := dialPeer(b, bootstrap, startPeer(b, peerTask{Bootstrap: bootstrap, Sink: size}).key)
+	data := noise(size)
+	x, y := other.do("dht", args{"bootstrap": bootstrap}), js.do("dht", args{"bootstrap": bootstrap})
+	server := other.do("listen", args{"id": x.ID, "mode": "sink"})
+	npms := js.do("dial", args{"id": y.ID, "key": server.Key, "mode": "sink"})
+	there := other.do("accepted", args{"id": server.ID, "count": 1}).Conns[0]
+	total := 0
+	inTurns(b, "MB/s", func() time.Duration {
+		began := time.Now()
+		if _, err := c.Write(data); err != nil {
+			b.Fatal(err)
 		}
-	})
-	b.Run("npm", func(b *testing.B) {
-		x := other.do("dht", args{"bootstrap": bootstrap})
-		server := other.do("listen", args{"id": x.ID, "mode": "sink"})
-		y := js.do("dht", args{"bootstrap": bootstrap})
-		c := js.do("dial", args{"id": y.ID, "key": server.Key, "mode": "sink"})
-		there := other.do("accepted", args{"id": server.ID, "count": 1}).Conns[0]
-		b.SetBytes(size)
-		total := 0
-		for b.Loop() {
-			total += size
-			sent := js.start("send", args{"id": c.ID, "size": size})
-			other.do("received", args{"id": there, "count": total})
-			<-sent
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			b.Fatal(err)
 		}
-	})
+		return time.Since(began)
+	}, func() time.Duration {
+		total += size
+		began := time.Now()
+		sent := js.start("sendBlank", args{"id": npms.ID, "size": size})
+		other.do("arrived", args{"id": there, "count": total})
+		took := time.Since(began)
+		<-sent
+		return took
+	}, func(d time.Duration) float64 { return size / d.Seconds() / 1e6 })
 }
 
 // BenchmarkHundredPeers is the resident memory of a process with connections from

@@ -25,7 +25,7 @@ function watch(conn, mode) {
   conn.on('end', () => ((c.ended = true), conn.end(), wake(c)));
   conn.on('data', (data) => {
     c.received += data.length;
-    c.hash.update(data);
+    if (!c.plain) c.hash.update(data);
     if (c.first === undefined) c.first = Date.now();
     if (mode === 'echo') conn.write(data);
     wake(c);
@@ -107,6 +107,22 @@ const ops = {
     }
     return { hash: hex(hash.digest()) };
   },
+  // Sends without a sum, and of one buffer: for the benchmarks.
+  async sendBlank({ id, size }) {
+    const c = things.get(id);
+    const block = Buffer.alloc(65536);
+    for (let sent = 0; sent < size; sent += block.length) {
+      if (!c.conn.write(block)) await until(c, () => c.closed || c.drained);
+      c.drained = false;
+    }
+    return {};
+  },
+  async arrived({ id, count }) {
+    const c = things.get(id);
+    c.plain = true;
+    await until(c, () => c.received >= count || c.closed);
+    return {};
+  },
   async received({ id, count }) {
     const c = things.get(id);
     await until(c, () => c.received >= count || c.closed);
@@ -140,6 +156,17 @@ const ops = {
     const { server, conns } = things.get(id);
     while (conns.length < count) await new Promise((resolve) => server.once('counted', resolve));
     return { conns: conns.map((c) => c.id), keys: conns.map((c) => c.key) };
+  },
+  // The time from joining a topic to the first connection.
+  async joinTime({ bootstrap, topic }) {
+    const swarm = new Hyperswarm({ bootstrap: bootstrap.map(node) });
+    const start = process.hrtime.bigint();
+    const connection = new Promise((resolve) => swarm.once('connection', resolve));
+    swarm.join(bytes(topic), { server: false, client: true });
+    (await connection).on('error', () => {});
+    const micros = Number((process.hrtime.bigint() - start) / 1000n);
+    await swarm.destroy();
+    return { micros };
   },
   async leave({ id, topic }) {
     await things.get(id).server.leave(bytes(topic));

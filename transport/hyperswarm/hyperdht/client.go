@@ -12,11 +12,9 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
-// walk runs a query after the node has joined the DHT.
+// walk runs a query. It does not wait until the node has joined the DHT: it finds
+// its way from the bootstrap nodes, too.
 func (n *Node) walk(ctx context.Context, w dhtrpc.Walk) ([]*dhtrpc.Reply, error) {
-	if err := n.rpc.WaitReady(ctx); err != nil {
-		return nil, n.walkError(ctx, err)
-	}
 	nodes, err := n.rpc.Walk(ctx, w)
 	if err != nil {
 		return nodes, n.walkError(ctx, err)

@@ -20,6 +20,7 @@ const (
 	parallelHandshakes = 3
 	passiveWait        = 10 * time.Second
 	maxCandidates      = 32
+	walkDelay          = 200 * time.Millisecond // for nodes that are said to know the peer
 )
 
 // DialOptions are for one dial. The zero value is ready.
@@ -211,7 +212,7 @@ func (d *dial) exchange(ctx context.Context, relays []netip.AddrPort) (*answer, 
 }
 
 // candidates names nodes that may forward a handshake to the peer: those given,
-// then all that have its record.
+// then, a little later, all that have its record.
 func (d *dial) candidates(ctx context.Context, first []netip.AddrPort, to chan<- netip.AddrPort) error {
 	put := func(a netip.AddrPort) bool {
 		select {
@@ -228,6 +229,9 @@ func (d *dial) candidates(ctx context.Context, first []netip.AddrPort, to chan<-
 		if !put(a) {
 			return nil
 		}
+	}
+	if len(first) > 0 && !pause(ctx, walkDelay) {
+		return nil // they did
 	}
 	_, err := d.n.walk(ctx, dhtrpc.Walk{Target: d.target, Command: cmdFindPeer, From: first, Each: func(r *dhtrpc.Reply) bool {
 		p, err := parsePeer(r.Value)

@@ -79,8 +79,8 @@ type Node struct {
 // maxKnown is how many peers' relays are remembered.
 const maxKnown = 512
 
-// Listen opens a node. It joins the DHT in the background; what needs it waits
-// for that.
+// Listen opens a node. It joins the DHT in the background; queries may begin
+// before it has.
 func Listen(o Options) (*Node, error) {
 	if err := dhtrpc.CheckBootstrap(o.Bootstrap); err != nil {
 		return nil, &Error{Code: CodeInvalid, Message: "the bootstrap nodes cannot be used", Err: err}

@@ -149,6 +149,7 @@ type puncher struct {
 	stream    *udx.Stream
 	initiator bool
 	secret    [32]byte
+	begun     sync.Once     // of sampling
 	sampled   chan struct{} // closed when the NAT's class is as known as it will be
 	few       bool          // there were not enough nodes to know it; set before sampled is closed
 	pinged    chan udx.Source
@@ -166,7 +167,8 @@ type puncher struct {
 	round   uint64
 }
 
-// newPuncher opens a socket and begins to find out how it is seen.
+// newPuncher opens a socket. How it is seen is found out when that is needed, or
+// before: see begin.
 func (n *Node) newPuncher(stream *udx.Stream, initiator bool) (*puncher, error) {
 	bound := n.rpc.Socket().Addr()
 	sock, err := n.mux.Listen(netip.AddrPortFrom(bound.Addr(), 0), n.rpc.Receive)
@@ -182,8 +184,18 @@ func (n *Node) newPuncher(stream *udx.Stream, initiator bool) (*puncher, error) 
 	n.mu.Lock()
 	n.punching[sock] = p
 	n.mu.Unlock()
-	p.wg.Go(p.sample)
 	return p, nil
+}
+
+// begin has the socket's NAT sampled in the background.
+func (p *puncher) begin() {
+	p.begun.Do(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.ctx.Err() == nil { // else nobody waits for it
+			p.wg.Go(p.sample)
+		}
+	})
 }
 
 func (p *puncher) setKey(hash [64]byte) {
@@ -196,7 +208,9 @@ func (p *puncher) setKey(hash [64]byte) {
 // close ends the puncher. Its socket stays open as long as the stream that is
 // connected through it.
 func (p *puncher) close() {
+	p.mu.Lock()
 	p.cancel()
+	p.mu.Unlock()
 	p.wg.Wait()
 	p.n.mu.Lock()
 	delete(p.n.punching, p.sock)
@@ -242,8 +256,11 @@ func (p *puncher) sample() {
 // class waits for the samples and judges them. A network of one or two public
 // hubs has too few nodes to tell: then the class is a guess.
 func (p *puncher) class(ctx context.Context) (class dhtrpc.Class, addrs []netip.AddrPort, guess bool) {
+	p.begin()
 	select {
 	case <-p.sampled:
+	case <-p.ctx.Done():
+		return dhtrpc.Unknown, nil, false
 	case <-ctx.Done():
 		return dhtrpc.Unknown, nil, false
 	}
@@ -307,7 +324,7 @@ func (p *puncher) punch(to []netip.AddrPort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.remote = to
-	if p.punches {
+	if p.punches || p.ctx.Err() != nil {
 		return
 	}
 	p.punches = true
@@ -392,6 +409,9 @@ func (l *Listener) offerPunch(s *session, p *payload) {
 		l.n.log.Warn("there is no socket to punch a hole with", "error", err)
 		return
 	}
+	if s.client.Addr() != l.n.rpc.Seen().Addr() { // a neighbour hardly needs it
+		puncher.begin()
+	}
 	s.puncher = puncher
 	l.mu.Lock()
 	for s.id = randomID(); l.punches[s.id] != nil; s.id = randomID() {
@@ -473,15 +493,16 @@ func (l *Listener) answerPunch(p *puncher, r *dhtrpc.Request, m *holepunch, in *
 
 // punch is the dialling end.
 func (d *dial) punch(ctx context.Context, a *answer) error {
+	if d.sameHost(ctx, a) {
+		return nil
+	}
 	p, err := d.n.newPuncher(d.stream, true)
 	if err != nil {
 		return peerError(CodeUnreachable, d.key, "cannot be reached", err)
 	}
 	defer p.close()
+	p.begin()
 	p.setKey(a.result.Hash)
-	if d.sameHost(ctx, a) {
-		return nil
-	}
 	rounds, err := d.arrange(ctx, p, a)
 	if err != nil {
 		return err

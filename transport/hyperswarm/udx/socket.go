@@ -180,8 +180,12 @@ func (f *failures) over(err error) bool {
 	return false
 }
 
-// batchSize is how many datagrams one system call may return.
-const batchSize = 64
+// batchSize is how many datagrams one system call may return; it is asked for
+// fewBatch as long as few come, since preparing for more takes time.
+const (
+	batchSize = 64
+	fewBatch  = 4
+)
 
 func (s *Socket) readBatches() {
 	msgs := make([]ipv4.Message, batchSize)
@@ -190,13 +194,16 @@ func (s *Socket) readBatches() {
 	}
 	touched := make([]*Stream, 0, batchSize)
 	var failures failures
-	for {
-		n, err := s.ip.ReadBatch(msgs, 0)
+	for size := fewBatch; ; {
+		n, err := s.ip.ReadBatch(msgs[:size], 0)
 		if failures.over(err) {
 			return
 		}
 		if err != nil {
 			continue
+		}
+		if size = batchSize; n < fewBatch {
+			size = fewBatch
 		}
 		touched = touched[:0]
 		for i := range msgs[:n] {
