@@ -41,6 +41,7 @@ type Document struct {
 	failed  error // why the log does not take changes at the moment
 
 	// Of the writer.
+	damaged  bool // what is stored is to be replaced by what could be loaded
 	head     head
 	sequence uint64 // of the last change in the stream
 	since    int    // bytes in the log behind the snapshot
@@ -98,25 +99,42 @@ func openDocument(ctx context.Context, s *store, name string, create bool, with 
 	return d, nil
 }
 
-// load returns the state of snapshot and log together.
+// load returns the state of snapshot and log together, as far as they are whole: what is lost is
+// logged, and the state that is left is stored anew.
 func (d *Document) load(ctx context.Context) ([]byte, error) {
-	snapshot, err := d.store.snapshot(ctx, d.head)
+	doc, base, err := d.loadSnapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	doc := crdt.New(crdt.Options{})
-	if snapshot != nil {
-		if _, err := doc.Apply(snapshot, nil); err != nil {
-			return nil, storage(err, "the snapshot of the document %s cannot be loaded", d.name)
-		}
-	}
-	d.number, d.sequence, err = d.store.replay(ctx, d.name, d.head, func(update []byte) error {
+	d.number, d.sequence, err = d.store.replay(ctx, d.name, base, func(update []byte) error {
 		d.since += len(update)
 		_, err := doc.Apply(update, nil)
 		return err
+	}, func(first, last uint64, why error) {
+		d.damaged = true
+		d.log.Error("changes of a document are lost; it opens without them, and has them again once a replica that has them is linked",
+			"first", first, "last", last, "epoch", base.Epoch, "error", why)
 	})
 	d.stored = d.number
 	return doc.Snapshot(), err
+}
+
+// loadSnapshot loads the newest snapshot that is whole, and returns its head: of two there is one at least,
+// and the log behind it.
+func (d *Document) loadSnapshot(ctx context.Context) (*crdt.Doc, head, error) {
+	doc := crdt.New(crdt.Options{})
+	err := d.store.restore(ctx, d.head, doc)
+	if err == nil || ctx.Err() != nil {
+		return doc, d.head, err
+	}
+	base := d.head.Previous
+	if base == nil || base.Epoch != d.head.Epoch {
+		return nil, head{}, err
+	}
+	d.damaged = true
+	d.log.Error("a snapshot of a document is broken; it opens from the one before", "number", d.head.Number, "epoch", d.head.Epoch, "error", err)
+	doc = crdt.New(crdt.Options{})
+	return doc, *base, d.store.restore(ctx, *base, doc)
 }
 
 // Name returns the document's name.
@@ -241,6 +259,9 @@ func (d *Document) Durable(ctx context.Context) error {
 // write brings changes to the log, and takes snapshots.
 func (d *Document) write() {
 	defer d.done.Done()
+	if d.damaged {
+		d.takeSnapshot()
+	}
 	for {
 		d.mu.Lock()
 		queue, first, changed := d.queue, d.stored+1, d.changed
@@ -261,10 +282,17 @@ func (d *Document) write() {
 			continue
 		}
 		if d.stored-d.head.Number >= snapshotChanges || d.since >= snapshotBytes {
-			if err := d.snapshot(d.ctx); err != nil && d.ctx.Err() == nil {
-				d.log.Error("a snapshot was not taken", "error", err)
-			}
+			d.takeSnapshot()
 		}
+	}
+}
+
+func (d *Document) takeSnapshot() {
+	err := d.snapshot(d.ctx)
+	if err == nil {
+		d.damaged = false
+	} else if d.ctx.Err() == nil {
+		d.log.Error("a snapshot was not taken", "error", err)
 	}
 }
 
@@ -343,7 +371,7 @@ func (d *Document) close(ctx context.Context) error {
 	err := d.Durable(ctx)
 	d.stop()
 	d.done.Wait()
-	if err == nil && d.stored > d.head.Number {
+	if err == nil && (d.stored > d.head.Number || d.damaged) {
 		err = d.snapshot(ctx)
 	}
 	d.Replica.Close()

@@ -141,63 +141,100 @@ func (s *store) snapshot(ctx context.Context, h head) ([]byte, error) {
 	return b, nil
 }
 
+// restore loads the head's snapshot into a document, which is new.
+func (s *store) restore(ctx context.Context, h head, doc *crdt.Doc) error {
+	b, err := s.snapshot(ctx, h)
+	if err != nil || b == nil {
+		return err
+	}
+	if _, err := doc.Apply(b, nil); err != nil {
+		return storage(err, "the snapshot %s cannot be loaded", h.Object)
+	}
+	return nil
+}
+
 func hashOf(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
 // replay calls f with each change behind the head's snapshot, in order, and returns the number and
-// the sequence of the last.
-func (s *store) replay(ctx context.Context, name string, h head, f func(update []byte) error) (number, sequence uint64, err error) {
+// the sequence of the last. What is missing or broken is left out and told to lost: later changes
+// wait in the document for what they build on, which a replica elsewhere may still have.
+func (s *store) replay(ctx context.Context, name string, h head, f func(update []byte) error, lost func(first, last uint64, why error)) (number, sequence uint64, err error) {
 	number, sequence = h.Number, h.Sequence
+	failed := func(err error) (uint64, uint64, error) {
+		return 0, 0, storage(err, "the log of the document %s cannot be read", name)
+	}
 	subject := s.subject(name, h.Epoch)
 	last, err := s.stream.GetLastMsgForSubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && last.Sequence <= h.Sequence {
 		return number, sequence, nil
 	}
 	if err != nil {
-		return 0, 0, storage(err, "the log of the document %s cannot be read", name)
+		return failed(err)
 	}
 	consumer, err := s.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: h.Sequence + 1,
 	})
 	if err != nil {
-		return 0, 0, storage(err, "the log of the document %s cannot be read", name)
+		return failed(err)
 	}
 	messages, err := consumer.Messages()
 	if err != nil {
-		return 0, 0, storage(err, "the log of the document %s cannot be read", name)
+		return failed(err)
 	}
 	defer messages.Stop()
 	for sequence < last.Sequence {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return 0, 0, storage(err, "the log of the document %s cannot be read", name)
+			return failed(err)
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return 0, 0, storage(err, "the log of the document %s cannot be read", name)
-		}
-		n, err := strconv.ParseUint(m.Headers().Get(numberHeader), 10, 64)
-		if err != nil || n > number+1 {
-			return 0, 0, storage(err, "the log of the document %s lacks changes after number %d", name, number)
-		}
-		if n == number+1 { // else it was published twice, which changes nothing
-			if err := f(m.Data()); err != nil {
-				return 0, 0, storage(err, "change %d of the document %s cannot be applied", n, name)
-			}
-			number = n
+			return failed(err)
 		}
 		sequence = meta.Sequence.Stream
+		n, err := strconv.ParseUint(m.Headers().Get(numberHeader), 10, 64)
+		if err != nil {
+			lost(number+1, number+1, errors.New("a message of the log is no change"))
+			continue
+		}
+		if n <= number {
+			continue // it was published twice, which changes nothing
+		}
+		if n > number+1 {
+			lost(number+1, n-1, errors.New("they are missing"))
+		}
+		number = n
+		if err := intact(m); err != nil {
+			lost(n, n, err)
+		} else if err := f(m.Data()); err != nil {
+			lost(n, n, err)
+		}
 	}
 	return number, sequence, nil
 }
+
+// sumHeader has a change's checksum.
+const sumHeader = "Parley-Document-Sum"
+
+// intact holds a change against its checksum.
+func intact(m jetstream.Msg) error {
+	if sum := m.Headers().Get(sumHeader); sum != "" && sum != sumOf(m.Data()) { // those of older versions have none
+		return errors.New("it is not what was stored")
+	}
+	return nil
+}
+
+func sumOf(update []byte) string { return hashOf(update)[:16] }
 
 // change is one change of a document on its way to the log.
 func (s *store) change(name string, epoch, number uint64, update []byte) *nats.Msg {
 	m := nats.NewMsg(s.subject(name, epoch))
 	m.Data = update
 	m.Header.Set(numberHeader, strconv.FormatUint(number, 10))
+	m.Header.Set(sumHeader, sumOf(update))
 	return m
 }
 

@@ -1,0 +1,143 @@
+package documents_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/documents"
+)
+
+// blocks are the files of the log in a bus's data directory.
+func blocks(t *testing.T, dir string) []string {
+	t.Helper()
+	var files []string
+	if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err == nil && strings.Contains(path, string(filepath.Separator)+"hub_CRDT"+string(filepath.Separator)) && strings.HasSuffix(path, ".blk") {
+			files = append(files, path)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Fatal("the log has no file")
+	}
+	return files
+}
+
+// Of a log with flipped bits, or one that was cut off, the document opens to what is whole; it has all again
+// when a copy that has it comes back. What is missing in between is told.
+func TestADamagedLogOpensToWhatIsWhole(t *testing.T) {
+	for name, damage := range map[string]func(b []byte) []byte{
+		"a flipped bit in the middle":         func(b []byte) []byte { flip(b, len(b)/2); return b },
+		"flipped bits all over":               func(b []byte) []byte { flip(b, len(b)/3); flip(b, len(b)/2); flip(b, len(b)*3/4); return b },
+		"cut in the middle":                   func(b []byte) []byte { return b[:len(b)/2] },
+		"zeroes where a write did not arrive": func(b []byte) []byte { clear(b[len(b)*2/3:]); return b },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			open := func() *bus.Bus {
+				b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return b
+			}
+			end := func(b *bus.Bus) {
+				if err := b.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+			const changes = 60
+			b := open()
+			// This library is left open: closing it would take a snapshot, and the log be of no use.
+			first := openLibrary(t, b)
+			d := ensure(t, first, "plan")
+			for i := range changes {
+				if err := d.Edit(t.Context(), set(fmt.Sprintf("k%02d", i), strings.Repeat("x", 50))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var copied []byte
+			if err := d.View(t.Context(), func(doc *crdt.Doc) { copied = doc.Snapshot() }); err != nil {
+				t.Fatal(err)
+			}
+			end(b)
+			closing, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = first.Close(closing) // the bus has gone; this ends its goroutines
+
+			for _, file := range blocks(t, dir) {
+				raw, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(file, damage(raw), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b = open()
+			var log bytes.Buffer
+			l, err := documents.Open(t.Context(), documents.Options{Bus: b, Name: "hub", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d = ensure(t, l, "plan")
+			there := keys(t, d)
+			if there == 0 || there >= changes {
+				t.Errorf("it opens with %d of %d changes", there, changes)
+			}
+			t.Logf("%d of %d changes are there", there, changes)
+			if err := d.Submit(t.Context(), "mars", copied, true); err != nil {
+				t.Fatal(err)
+			}
+			if n := keys(t, d); n != changes {
+				t.Errorf("the copy brings back %d of %d", n, changes)
+			}
+			if err := d.Edit(t.Context(), set("after", 1)); err != nil {
+				t.Fatal(err)
+			}
+			closeLibrary(t, l)
+			// A log that ends too early looks like one that ends there.
+			if told := strings.Contains(log.String(), "changes of a document are lost"); told != strings.Contains(name, "flipped") {
+				t.Errorf("of the damage the log tells:\n%s", log.String())
+			}
+			l = openLibrary(t, b)
+			if n := keys(t, ensure(t, l, "plan")); n != changes+1 {
+				t.Errorf("opened again it has %d of %d", n, changes+1)
+			}
+			closeLibrary(t, l)
+			end(b)
+		})
+	}
+}
+
+// flip flips a bit of the first change that is written behind a place.
+func flip(b []byte, place int) {
+	b[place+bytes.Index(b[place:], []byte("xxxx"))] ^= 4
+}
+
+// keys counts the keys of a document's map, which must be the first ones.
+func keys(t *testing.T, d *documents.Document) int {
+	t.Helper()
+	var doc struct{ M map[string]any }
+	if err := json.Unmarshal([]byte(show(t, d)), &doc); err != nil {
+		t.Fatal(err)
+	}
+	for i := range doc.M {
+		var n int
+		if _, err := fmt.Sscanf(i, "k%d", &n); err == nil && n >= len(doc.M) {
+			t.Errorf("of %d keys there is %s", len(doc.M), i)
+		}
+	}
+	return len(doc.M)
+}
