@@ -14,6 +14,7 @@ import (
 const (
 	maxStateBytes   = 16 << 10
 	maxFrameClients = 64
+	maxConnClients  = 64 // that one connection may speak of: its own, and those that it heard of before a restart
 	maxRoomClients  = 1024
 	stateExpires    = 30 * time.Second
 )
@@ -71,8 +72,9 @@ type known struct {
 	since time.Time
 }
 
-// take takes what a connection says of its clients, and returns what is news to others.
-func (a *awareness) take(c *conn, list []presence, now time.Time) (news []presence, err error) {
+// take takes what a connection says of its clients, and returns what is news to others. Beyond
+// the bounds it is left out: who came first is not sent away for it, nor who came later.
+func (a *awareness) take(c *conn, list []presence, now time.Time) (news []presence) {
 	for _, p := range list {
 		k := a.known[p.client]
 		switch {
@@ -80,9 +82,7 @@ func (a *awareness) take(c *conn, list []presence, now time.Time) (news []presen
 			// y-websocket passes on what it heard of others; that is not believed, and
 			// not held against it.
 			continue
-		case k == nil && len(a.known) >= maxRoomClients:
-			return nil, errCrowded
-		case k == nil && p.gone():
+		case k == nil && (p.gone() || len(a.known) >= maxRoomClients || a.of(c) >= maxConnClients):
 			continue
 		case k == nil:
 			a.known[p.client] = &known{p, c, now}
@@ -93,7 +93,18 @@ func (a *awareness) take(c *conn, list []presence, now time.Time) (news []presen
 		}
 		news = append(news, p)
 	}
-	return news, nil
+	return news
+}
+
+// of counts the clients that a connection speaks of.
+func (a *awareness) of(c *conn) int {
+	n := 0
+	for _, k := range a.known {
+		if k.of == c {
+			n++
+		}
+	}
+	return n
 }
 
 // all returns the states of those who are there, in order of their ids.

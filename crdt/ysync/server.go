@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -66,17 +67,22 @@ type room struct {
 
 // conn is one client.
 type conn struct {
-	ws    *websocket.Conn
-	agent string
-	out   chan []byte
-	stop  context.CancelFunc
-	stale chan struct{} // has one element when its copy is of an earlier epoch
+	ws     *websocket.Conn
+	agent  string
+	out    chan []byte
+	queued atomic.Int64 // bytes in out
+	// answers has room for one state: a client that asks again before it has taken the
+	// answer waits, so that its questions do not fill the memory.
+	answers chan struct{}
+	stop    context.CancelFunc
+	stale   chan struct{} // has one element when its copy is of an earlier epoch
 }
 
 // Bounds of a connection.
 const (
 	maxFrame     = 16 << 20
-	maxOut       = 256 // frames that a slow client has not taken; then it is cut off
+	maxOut       = 256      // frames that a slow client has not taken; then it is cut off
+	maxOutBytes  = 32 << 20 // of those; one frame may be larger
 	writeTimeout = 30 * time.Second
 )
 
@@ -172,13 +178,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ws.SetReadLimit(maxFrame)
 	ctx, stop := context.WithCancel(s.ctx)
-	c := &conn{ws: ws, agent: agent, out: make(chan []byte, maxOut), stop: stop, stale: make(chan struct{}, 1)}
+	c := &conn{ws: ws, agent: agent, out: make(chan []byte, maxOut), answers: make(chan struct{}, 1), stop: stop, stale: make(chan struct{}, 1)}
 	var writer sync.WaitGroup
 	writer.Go(func() { c.write(ctx, doc.Done()) })
 	err = s.serve(ctx, doc, c)
 	stop()
 	writer.Wait()
 	code, reason := closing(err)
+	if err != nil {
+		s.log.Warn("a client was sent away", "document", r.URL.Path, "agent", agent, "from", r.RemoteAddr, "code", int(code), "error", err)
+	}
 	if err := ws.Close(code, reason); err != nil {
 		s.log.Debug("a client left", "agent", agent, "error", err)
 	}
@@ -230,9 +239,13 @@ func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 			timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 			err := c.ws.Write(timed, websocket.MessageBinary, b)
 			cancel()
+			c.queued.Add(-int64(len(b)))
 			if err != nil {
 				c.stop()
 				return
+			}
+			if isState(b) {
+				<-c.answers
 			}
 		case <-c.stale:
 			if err := c.ws.Close(closeStale, "the document has begun a new epoch"); err != nil {
@@ -250,12 +263,19 @@ func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 
 // put queues a frame; a client that does not take its frames is cut off and may come again.
 func (c *conn) put(b []byte) {
+	if waiting := c.queued.Add(int64(len(b))); waiting > maxOutBytes && waiting > int64(len(b)) {
+		c.stop()
+		return
+	}
 	select {
 	case c.out <- b:
 	default:
 		c.stop()
 	}
 }
+
+// isState reports whether a frame answers a state vector.
+func isState(b []byte) bool { return len(b) > 1 && b[0] == frameSync && b[1] == syncStep2 }
 
 // serve speaks with a client.
 func (s *Server) serve(ctx context.Context, doc Document, c *conn) error {
@@ -298,7 +318,7 @@ func (s *Server) frame(ctx context.Context, doc Document, c *conn, f frame) erro
 		if err != nil {
 			return errors.Join(errBadFrame, err)
 		}
-		return s.heard(doc, c, list)
+		s.heard(doc, c, list)
 	case frameQuery:
 		s.mu.Lock()
 		states := s.rooms[doc].awareness.all()
@@ -313,6 +333,11 @@ func (s *Server) sync(ctx context.Context, doc Document, c *conn, f frame) error
 		sv, err := crdt.DecodeStateVector(f.payload, crdt.LiveLimits().Vector)
 		if err != nil {
 			return err
+		}
+		select {
+		case c.answers <- struct{}{}:
+		case <-ctx.Done():
+			return nil // cut off
 		}
 		var state []byte
 		if err := doc.View(ctx, func(d *crdt.Doc) { state = d.EncodeSince(sv) }); err != nil {
@@ -379,16 +404,11 @@ func (s *Server) spread(r *room, u replica.Update) {
 
 // heard takes a client's awareness and passes it on, to itself too: by that it knows that
 // the connection lives.
-func (s *Server) heard(doc Document, c *conn, list []presence) error {
+func (s *Server) heard(doc Document, c *conn, list []presence) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rooms[doc]
-	news, err := r.awareness.take(c, list, time.Now())
-	if err != nil {
-		return errors.Join(errBadFrame, err)
-	}
-	r.tell(news)
-	return nil
+	r.tell(r.awareness.take(c, list, time.Now()))
 }
 
 // tell sends awareness to all clients of a room; the server's lock is held.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -210,6 +211,66 @@ func TestRefusals(t *testing.T) {
 	first.receive()
 	if _, res, err := websocket.Dial(t.Context(), r.url+"/plan", nil); err == nil || res.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("one client too many gives %v", err)
+	}
+}
+
+// A client that asks for the state all the time and takes no answer costs the memory of one; the
+// others are served as ever.
+func TestQuestionsAreAnsweredOneByOne(t *testing.T) {
+	r := newRig(t, 0)
+	if err := r.doc.Edit(t.Context(), func(d *crdt.Doc) error {
+		for i := range 4 {
+			if err := d.Map("m").Set(strconv.Itoa(i), strings.Repeat("x", 150<<10)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	hostile, friend := r.dial(t, "eve"), r.dial(t, "ada")
+	hostile.receive()
+	friend.receive()
+	const questions = 300 // 180 MB of answers
+	for range questions {
+		hostile.send(sync(0, []byte{0}))
+	}
+	u := textUpdate(t, 5, "hi")
+	friend.send(sync(2, u))
+	if got := friend.receive(); !bytes.Equal(got, sync(2, u)) {
+		t.Errorf("the friend gets %d bytes", len(got))
+	}
+	answers := 0
+	for answers < questions { // none was lost, since it does read now
+		if got := hostile.receive(); bytes.HasPrefix(got, []byte{0, 1}) {
+			answers++
+		}
+	}
+}
+
+// A connection that speaks of many clients takes nobody's place.
+func TestOneConnectionDoesNotFillTheRoom(t *testing.T) {
+	r := newRig(t, 0)
+	hostile := r.dial(t, "eve")
+	hostile.receive()
+	for i := range uint64(1100) {
+		hostile.send(awareness(1000+i, 1, `{}`))
+	}
+	hostile.send(sync(0, []byte{0}))
+	heard := 0
+	for !bytes.HasPrefix(hostile.receive(), []byte{0, 1}) {
+		heard++
+	}
+	if heard != 64 {
+		t.Errorf("%d of its clients are known", heard)
+	}
+	friend := r.dial(t, "ada")
+	friend.receive()
+	friend.receive() // of the hostile one's
+	here := awareness(5, 1, `{"n":1}`)
+	friend.send(here)
+	if got := friend.receive(); !bytes.Equal(got, here) {
+		t.Errorf("the friend gets %x", got)
 	}
 }
 

@@ -26,7 +26,9 @@ type Document struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	shares atomic.Pointer[map[string]Role] // never changed, only replaced
+	shares   atomic.Pointer[map[string]Role] // never changed, only replaced
+	used     atomic.Int64                    // when it was asked for last, Unix time in nanoseconds
+	watchers atomic.Int64                    // who hear of changes
 
 	gate    sync.RWMutex // held for reading while an edit is made
 	retired bool         // another epoch takes its place
@@ -93,6 +95,7 @@ func openDocument(ctx context.Context, s *store, name string, create bool, with 
 	if err != nil {
 		return nil, storage(err, "the document %s cannot be opened", name)
 	}
+	d.used.Store(time.Now().UnixNano())
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.done.Add(1)
 	go d.write()
@@ -148,6 +151,27 @@ func (d *Document) journal(update []byte) {
 	d.queue = append(d.queue, update)
 	d.queued += len(update)
 	d.signal()
+}
+
+// OnUpdate is as that of the replica. While somebody hears of changes the document stays open.
+func (d *Document) OnUpdate(f func(replica.Update)) (cancel func()) {
+	d.watchers.Add(1)
+	end := d.Replica.OnUpdate(f)
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			end()
+			d.watchers.Add(-1)
+		})
+	}
+}
+
+// idle reports whether nobody has anything to do with the document, or had for a while.
+func (d *Document) idle(since time.Duration) bool {
+	d.mu.Lock()
+	seats := len(d.seats)
+	d.mu.Unlock()
+	return seats == 0 && d.watchers.Load() == 0 && time.Since(time.Unix(0, d.used.Load())) >= since
 }
 
 // signal wakes those who wait for a change of the queue; the lock is held.

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/documents"
 )
@@ -449,5 +450,36 @@ func TestAWornDocumentBeginsANewEpoch(t *testing.T) {
 	}
 	if s, err := now.Status(t.Context()); err != nil || s.Epoch != 1 || s.Items > 10 || show(t, now) != want {
 		t.Errorf("after it there is %s, %+v, %v", show(t, now), s, err)
+	}
+}
+
+// More documents than may be open at once are there all the same: those that nobody uses are closed. One that
+// somebody watches stays.
+func TestUnusedDocumentsMakeRoom(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	defer closeLibrary(t, l)
+	l.Bound(3, 0)
+	watched := ensure(t, l, "watched")
+	cancel := watched.OnUpdate(func(replica.Update) {})
+	for round := range 2 {
+		for i := range 10 {
+			if err := ensure(t, l, fmt.Sprint("d", i)).Edit(t.Context(), set(fmt.Sprint(round), i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range 10 {
+		if got, want := show(t, ensure(t, l, fmt.Sprint("d", i))), fmt.Sprintf(`{"m":{"0":%d,"1":%d}}`, i, i); got != want {
+			t.Errorf("document %d is %s, want %s", i, got, want)
+		}
+	}
+	if err := watched.Edit(t.Context(), set("k", 1)); err != nil {
+		t.Errorf("the document that is watched was closed: %v", err)
+	}
+	cancel()
+	cancel()
+	l.Bound(3, time.Hour)
+	if _, err := l.Ensure(t.Context(), "one more"[:3]); documents.CodeOf(err) != documents.CodeStorage {
+		t.Errorf("with all in use another gives %v", err)
 	}
 }

@@ -31,10 +31,12 @@ type Library struct {
 
 	sharing sync.Mutex // held while roles are changed
 
-	mu     sync.Mutex
-	open   map[string]*opening
-	former map[string]*replica.Former // of documents that have a new epoch and are not open
-	closed bool
+	mu      sync.Mutex
+	open    map[string]*opening
+	maxOpen int                        // MaxDocuments but in tests
+	idle    time.Duration              // idleTime but in tests
+	former  map[string]*replica.Former // of documents that have a new epoch and are not open
+	closed  bool
 
 	compacting sync.Mutex // held while an epoch begins, before mu
 	renewals   sync.WaitGroup
@@ -42,9 +44,10 @@ type Library struct {
 
 // opening is a document that is open, or being opened.
 type opening struct {
-	done chan struct{}
-	doc  *Document
-	err  error
+	done    chan struct{}
+	doc     *Document
+	err     error
+	evicted bool // it was closed to make room for others
 }
 
 // MaxDocuments bounds how many documents may be open.
@@ -56,7 +59,7 @@ func Open(ctx context.Context, o Options) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Library{store: s, log: o.Logger, interval: o.Interval, open: map[string]*opening{}, former: map[string]*replica.Former{}}
+	l := &Library{store: s, log: o.Logger, interval: o.Interval, open: map[string]*opening{}, maxOpen: MaxDocuments, idle: idleTime, former: map[string]*replica.Former{}}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -105,9 +108,13 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 	}
 	o := l.open[name]
 	if o == nil {
-		if len(l.open) >= MaxDocuments {
+		if len(l.open) >= l.maxOpen {
+			made := l.evict(ctx)
 			l.mu.Unlock()
-			return nil, &Error{Code: CodeInvalid, Message: "too many documents are open"}
+			if !made {
+				return nil, &Error{Code: CodeStorage, Message: "too many documents are open at once", Remedy: "try again in a minute"}
+			}
+			return l.get(ctx, name, create) // unless somebody else has taken the room
 		}
 		o = &opening{done: make(chan struct{})}
 		l.open[name] = o
@@ -126,6 +133,12 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 	l.mu.Unlock()
 	select {
 	case <-o.done:
+		if o.doc != nil {
+			o.doc.used.Store(time.Now().UnixNano())
+		}
+		if o.evicted {
+			return l.get(ctx, name, create)
+		}
 		if o.err != nil && create && CodeOf(o.err) == CodeNotFound {
 			return l.get(ctx, name, create) // the other did not want a new one
 		}
@@ -133,6 +146,41 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// idleTime is how long nobody has looked at a document that is closed to make room.
+const idleTime = time.Minute
+
+// evict closes the document that was not used for longest, if there is one that nobody uses. The
+// lock is held, before and after; it reports false if there is none, or the document could not be stored.
+func (l *Library) evict(ctx context.Context) bool {
+	var name string
+	var oldest *opening
+	for n, o := range l.open {
+		select {
+		case <-o.done:
+		default:
+			continue // it is being opened, or closed
+		}
+		if o.doc != nil && o.doc.idle(l.idle) && (oldest == nil || o.doc.used.Load() < oldest.doc.used.Load()) {
+			name, oldest = n, o
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	// Whoever wants it meanwhile waits until it is closed, and then opens it.
+	closing := &opening{done: make(chan struct{}), evicted: true}
+	l.open[name] = closing
+	l.mu.Unlock()
+	err := oldest.doc.close(ctx)
+	l.mu.Lock()
+	delete(l.open, name)
+	close(closing.done)
+	if err != nil {
+		l.log.Error("a document was closed before all of it was stored", "document", name, "error", err)
+	}
+	return err == nil && len(l.open) < l.maxOpen
 }
 
 // Documents lists the names, as package client does.

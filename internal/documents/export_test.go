@@ -1,0 +1,6 @@
+package documents
+
+import "time"
+
+// Bound sets how many documents may be open and how long an unused one stays so.
+func (l *Library) Bound(open int, idle time.Duration) { l.maxOpen, l.idle = open, idle }
