@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/parleyhub/parley/internal/client"
@@ -45,9 +46,26 @@ func (h documentsAtHub) with(ctx context.Context, f func(*client.Client) error) 
 			Remedy: "Ask the user to run `parley start`, then try again.", Err: err}
 	}
 	defer c.Close()
-	err = f(c)
-	if e, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		return &mcpserver.Failure{Category: mcpserver.ValidationError, Message: e.Message, Err: err}
+	return documentFailure(f(c))
+}
+
+// documentFailure makes of the hub's answer what the hub itself would have had.
+func documentFailure(err error) error {
+	e, ok := errors.AsType[*jsonrpc.Error](err)
+	if !ok {
+		return err
+	}
+	var details jsonrpc.Details
+	if json.Unmarshal(e.Data, &details) != nil {
+		return err // no hub of ours says that
+	}
+	switch details.Code {
+	case "DOCUMENT_NOT_FOUND":
+		return &documents.Error{Code: documents.CodeNotFound, Message: e.Message, Remedy: details.Remedy}
+	case "SERVER_BUSY":
+		return &documents.Error{Code: documents.CodeStorage, Message: e.Message, Remedy: details.Remedy}
+	case "INVALID_PARAMS":
+		return &mcpserver.Failure{Category: mcpserver.ValidationError, Message: e.Message, Remedy: details.Remedy, Err: err}
 	}
 	return err
 }

@@ -73,13 +73,14 @@ func (s *mcpSession) ask(method, params string) string {
 	return s.until(fmt.Sprintf(`"id":%d,`, s.id))
 }
 
-// call calls a tool and wants a text in the answer.
-func (s *mcpSession) call(tool, arguments, want string) {
+// call calls a tool, wants a text in the answer, and returns it.
+func (s *mcpSession) call(tool, arguments, want string) string {
 	s.t.Helper()
 	got := s.ask("tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments))
 	if !strings.Contains(got, want) {
 		s.t.Errorf("%s %s: got %s, want %s in it", tool, arguments, got, want)
 	}
+	return got
 }
 
 // drain returns the exit code when the server has ended.
@@ -106,7 +107,9 @@ func TestTheMCPServerSharesTheHubsDocuments(t *testing.T) {
 	s.call("edit_document", `{"name":"plan","edits":[{"op":"set","path":["plan","status"],"value":"open"}]}`, `"status":"open"`)
 	s.call("list_documents", `{}`, "plan")
 	s.call("read_document", `{"name":"plan"}`, "open")
-	s.call("read_document", `{"name":"none"}`, `"isError":true`)
+	if said := s.call("read_document", `{"name":"none"}`, `NotFoundError: there is no document none`); strings.Contains(said, "project-") {
+		t.Errorf("it tells the hub's own name: %s", said)
+	}
 	s.call("edit_document", `{"name":"plan","edits":[{"op":"set","path":["plan"],"value":1}]}`, "needs a key")
 	// Whoever subscribes hears of a change that another client of the hub makes.
 	s.ask("resources/subscribe", `{"uri":"parley://documents/plan"}`)

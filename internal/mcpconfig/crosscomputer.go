@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"strings"
 
 	"github.com/google/uuid"
@@ -103,6 +104,7 @@ func (l *loader) checkCrossComputer() {
 	if c.Local && c.Enabled {
 		l.problem(at("local"), "crossComputer.local", "the network is either this computer's (local) or reaches across computers (enabled): set one of them")
 	}
+	l.checkForeignTrust()
 	if !c.Enabled {
 		return
 	}
@@ -124,6 +126,45 @@ func (l *loader) checkCrossComputer() {
 	if ways := c.logins(l.config.Credentials); ways > 1 {
 		l.problem(at("nkeyFile"), "crossComputer", "there is more than one way to log in: keep one of natsCredentials, nkeyFile, credsFile, token")
 	}
+}
+
+// checkForeignTrust refuses what a project's file must not decide: the project may be a
+// stranger's repository, and the agent's process runs with the user's rights.
+func (l *loader) checkForeignTrust() {
+	c := &l.config.CrossComputer
+	byProject := func(path string) bool { return l.config.Origins[path].Layer == LayerProject }
+	for path, file := range map[string]*string{"crossComputer.nkeyFile": &c.NKeyFile, "crossComputer.credsFile": &c.CredsFile} {
+		if *file == "" || !byProject(path) {
+			continue
+		}
+		inside, ok := within(l.config.ProjectPath, *file)
+		if !ok {
+			l.problem(l.sourceOf(path), path, "names a key outside of the project, which a project's file must not have read: "+
+				"name it in ~/"+UserFile+" or in the environment")
+		}
+		*file = inside
+	}
+	if c.InsecureSkipVerify && byProject("crossComputer.insecureSkipVerify") {
+		l.problem(l.sourceOf("crossComputer.insecureSkipVerify"), "crossComputer.insecureSkipVerify",
+			"a project's file must not turn the verification off: set it in ~/"+UserFile+", or NATS_MCP_INSECURE_SKIP_VERIFY")
+	}
+	if !c.TLSRequired && byProject("crossComputer.tlsRequired") && l.config.Origins["crossComputer.natsClusterUrls"].Layer == LayerUser {
+		l.problem(l.sourceOf("crossComputer.tlsRequired"), "crossComputer.tlsRequired",
+			"a project's file must not turn TLS off for the servers of ~/"+UserFile+": set it there")
+	}
+}
+
+// within returns where a file in a directory is, links resolved; false if it is not in
+// there. One that does not exist is where it would be.
+func within(dir, file string) (string, bool) {
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(dir, file)
+	}
+	if real, err := filepath.EvalSymlinks(file); err == nil {
+		file = real
+	}
+	rel, err := filepath.Rel(dir, file)
+	return file, err == nil && filepath.IsLocal(rel)
 }
 
 func (c CrossComputer) logins(user Credentials) (ways int) {

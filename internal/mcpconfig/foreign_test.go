@@ -129,3 +129,54 @@ func TestAFileCannotAskForAnotherProjectsMessages(t *testing.T) {
 		t.Errorf("what the user asks for is %s", c.Namespace)
 	}
 }
+
+// A project may be a stranger's repository: its file has no key of the user's read, and
+// turns no verification off.
+func TestAProjectsFileDoesNotDecideWhatIsTrusted(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(outside, []byte("SUA..."), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const across = `"enabled": true, "acknowledgment": "I understand the security implications", "natsClusterUrls": ["nats://x:4222"]`
+	for name, tt := range map[string]struct{ user, project, want string }{
+		"a key elsewhere":             {"", `"nkeyFile": "` + outside + `"`, "outside of the project"},
+		"credentials above":           {"", `"credsFile": "../creds"`, "outside of the project"},
+		"by a link":                   {"", `"credsFile": "link"`, "outside of the project"},
+		"no verification":             {"", `"insecureSkipVerify": true`, "must not turn the verification off"},
+		"no TLS for the user's":       {`{"crossComputer": {"natsClusterUrls": ["nats://x:4222"]}}`, `"tlsRequired": false`, "must not turn TLS off"},
+		"no TLS for its own":          {"", `"tlsRequired": false, ` + across, ""},
+		"a key of its own":            {"", `"nkeyFile": "keys/own"`, ""},
+		"verification":                {"", `"insecureSkipVerify": false`, ""},
+		"the user's file may name it": {`{"crossComputer": {"nkeyFile": "` + outside + `", "insecureSkipVerify": true}}`, `"local": true`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			if tt.user != "" {
+				m.writeUser(t, tt.user)
+			}
+			path := m.writeProject(t, `{"crossComputer": {`+tt.project+`}}`)
+			if err := os.Symlink(outside, filepath.Join(m.project, "link")); err != nil {
+				t.Fatal(err)
+			}
+			c, err := m.load()
+			if tt.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(tt.project, "keys/own") && c.CrossComputer.NKeyFile != filepath.Join(c.ProjectPath, "keys", "own") {
+				t.Errorf("%s", c.CrossComputer.NKeyFile)
+			}
+		})
+	}
+	m := newMachine(t)
+	m.writeProject(t, `{"crossComputer": {"local": true}}`)
+	m.env["NATS_MCP_NKEY_FILE"], m.env["NATS_MCP_INSECURE_SKIP_VERIFY"] = outside, "true"
+	if c := m.mustLoad(t); c.CrossComputer.NKeyFile != outside || !c.CrossComputer.InsecureSkipVerify {
+		t.Errorf("the environment: %+v", c.CrossComputer)
+	}
+}

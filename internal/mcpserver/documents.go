@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -162,13 +163,30 @@ func (g *Documents) check(name string) error {
 func (g *Documents) shown(name string, c *documents.Content, err error) (string, documentOut, error) {
 	out := documentOut{Name: name}
 	if err != nil {
-		return "", out, err
+		return "", out, g.named(name, err)
 	}
 	out.Version = c.Version
 	if err := json.Unmarshal(c.Content, &out.Content); err != nil {
 		return "", out, err
 	}
 	return string(c.Content), out, nil
+}
+
+// named makes an error speak of a document by the name that the project gives it: the
+// hub's own is longer.
+func (g *Documents) named(name string, err error) error {
+	full := documents.InProject(g.namespace, name)
+	if e, ok := errors.AsType[*documents.Error](err); ok {
+		own := *e
+		own.Message = strings.ReplaceAll(e.Message, full, name)
+		return &own
+	}
+	if f, ok := errors.AsType[*Failure](err); ok {
+		own := *f
+		own.Message = strings.ReplaceAll(f.Message, full, name)
+		return &own
+	}
+	return err
 }
 
 // documentOf is the document that a URI means.
