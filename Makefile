@@ -31,7 +31,7 @@ fuzz: ## each fuzz target for FUZZTIME
 
 soak: ## kill hub, server, senders and workers again and again during 10,000 sends and 10,000 items of work
 	go test -run '^TestAKilled' -timeout 60m -count $(or $(SOAK),5) ./internal/chat -chat.sends 10000 -v
-	go test -run '^TestKilledProcesses' -timeout 60m ./internal/mesh -kill-items 10000 -v
+	go test -run '^TestKilledProcesses|^TestHubsAndTheirLink' -timeout 60m ./internal/mesh -kill-items 10000 -v
 
 interop: ## with the real agents and clients; needs npm
 	go run ./tools/check -only interop

@@ -22,10 +22,12 @@ import (
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
+	"github.com/parleyhub/parley/internal/hubtest"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 
 func TestMain(m *testing.M) {
+	hubtest.Main()
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(beChild(role))
 	}

@@ -19,11 +19,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/chat"
-	"github.com/parleyhub/parley/internal/client"
-	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/hubtest"
 )
 
 // sends is how many messages each kill test sends in all; `make soak` sends ten
@@ -43,38 +40,15 @@ const (
 	killQueue = 100
 )
 
-// childRole makes the test binary another process: a hub, or a sender.
+// childRole makes the test binary another process: a sender.
 const childRole = "PARLEY_CHAT_TEST_CHILD"
 
 func beChild(role string) int {
 	switch role {
-	case "hub":
-		return beHub(os.Args[1:])
 	case "sender":
 		return beSender(os.Args[1], os.Args[2], os.Args[3])
 	}
 	return 2
-}
-
-// beHub is what `parley start --background` does.
-func beHub(args []string) int {
-	dir := ""
-	for _, arg := range args {
-		if v, ok := strings.CutPrefix(arg, "--data-dir="); ok {
-			dir = v
-		}
-	}
-	cfg, err := hubConfig(dir)
-	if daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test"}) != nil {
-		return 1
-	}
-	return 0
-}
-
-func hubConfig(dir string) (*config.Loaded, error) {
-	return config.Load(config.Options{LookupEnv: func(string) (string, bool) { return "", false }, Overrides: []config.Override{
-		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: dir + "/hub.sock"}, {Key: "http.enabled", Value: "false"},
-	}})
 }
 
 // beSender sends until it is killed and prints what was acknowledged.
@@ -116,16 +90,7 @@ func stockDial(url string) func(context.Context) (*bus.Bus, error) {
 
 // hubDialFor joins the hub of a directory, which it starts if it is not there.
 func hubDialFor(dir, namespace string) func(context.Context) (*bus.Bus, error) {
-	exe, err := daemon.Executable()
-	return func(ctx context.Context) (*bus.Bus, error) {
-		if err != nil {
-			return nil, err
-		}
-		return busfinder.New(busfinder.Config{
-			Namespace: namespace, Hub: func() (*config.Loaded, error) { return hubConfig(dir) },
-			Autostart: true, Command: []string{exe}, Logger: slog.New(slog.DiscardHandler),
-		}).Dial(ctx)
-	}
+	return hubtest.Hub{Dir: dir}.Dial(bus.AccessProject, namespace)
 }
 
 func killConfig(dial func(context.Context) (*bus.Bus, error)) chat.Config {
@@ -146,42 +111,8 @@ type victim struct {
 // was killed.
 func newHub(t testing.TB) victim {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(childRole, "hub")
-	t.Setenv("GOCOVERDIR", t.TempDir())
-	t.Cleanup(func() {
-		_, _, err := daemon.Stop(context.Background(), dir, func(ctx context.Context) error {
-			c, err := client.Dial(ctx, dir+"/hub.sock")
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return c.Shutdown(ctx)
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return victim{dial: hubDialFor(dir, "kill"), at: dir, kill: func(t testing.TB) bool {
-		info, running, err := daemon.Running(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !running || info.PID == 0 {
-			return false
-		}
-		p, err := os.FindProcess(info.PID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.Kill() == nil
-	}}
+	hub := hubtest.New(t)
+	return victim{dial: hubDialFor(hub.Dir, "kill"), at: hub.Dir, kill: func(testing.TB) bool { return hub.Kill() }}
 }
 
 // newStock is a stock nats-server in a process of its own.

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hubtest"
 	"github.com/parleyhub/parley/internal/mesh"
 )
 
@@ -230,14 +231,14 @@ func BenchmarkIdleAgents(b *testing.B) {
 	for _, inboxes := range []mesh.Inboxes{mesh.InboxesPerAgent, mesh.InboxesShared} {
 		b.Run(string(inboxes), func(b *testing.B) {
 			for b.Loop() {
-				at, pid := startHub(b)
+				hub := hubtest.New(b)
 				config := func(i int) mesh.Config {
-					cfg := killConfig(at, "host")
+					cfg := killConfig(hub.Dir, "host")
 					cfg.ProjectPath, cfg.CollectInterval, cfg.Inboxes = fmt.Sprint("/p/", i), 0, inboxes
 					return cfg
 				}
 				first := open(b, config(0))
-				before := resident(b, pid())
+				before := resident(b, hub.PID())
 				var lanes sync.WaitGroup
 				for lane := range atOnce {
 					lanes.Go(func() {
@@ -258,7 +259,7 @@ func BenchmarkIdleAgents(b *testing.B) {
 					b.Errorf("%d agents: %v", d.Total, err)
 				}
 				b.ReportMetric(before, "MB-before")
-				b.ReportMetric(resident(b, pid()), "MB")
+				b.ReportMetric(resident(b, hub.PID()), "MB")
 			}
 		})
 	}

@@ -34,4 +34,10 @@
 // has a token that grows with each claim of the item; whoever comes with an
 // older one is refused. The queue's message only brings the item to a worker,
 // again when its lease has ended.
+//
+// # While the network cannot be reached
+//
+// Where there is a hub (Config.DialLocal), an agent has a place on its bus too,
+// with the same streams and under the same GUID. near.go says which of the two a
+// thing is in, forward.go and outbox.go move what waits there to the network.
 package mesh

@@ -24,10 +24,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/busfinder"
-	"github.com/parleyhub/parley/internal/client"
-	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/hubtest"
 	"github.com/parleyhub/parley/internal/mesh"
 )
 
@@ -46,7 +43,7 @@ const (
 	killSlack = killLease/10 + 500*time.Millisecond
 )
 
-// childRole makes the test binary another process: a worker, a server, or a hub.
+// childRole makes the test binary another process: a worker, or a server.
 const childRole = "PARLEY_MESH_TEST_CHILD"
 
 func beChild(role string) int {
@@ -55,8 +52,6 @@ func beChild(role string) int {
 		return beWorker(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_STATE"), os.Getenv(childRole+"_NAME"))
 	case "server":
 		return beServer(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_STATE"))
-	case "hub":
-		return beHub(os.Args[1:])
 	}
 	return 2
 }
@@ -67,7 +62,10 @@ func beServer(address, dir string) int {
 	if err != nil {
 		return 2
 	}
-	opts := &server.Options{Host: host, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true}
+	opts, err := serverOptions(host, dir)
+	if err != nil {
+		return 2
+	}
 	if _, err := fmt.Sscan(port, &opts.Port); err != nil {
 		return 2
 	}
@@ -81,27 +79,6 @@ func beServer(address, dir string) int {
 	return 1 // nobody asked it to
 }
 
-// beHub is what `parley start --background` does.
-func beHub(args []string) int {
-	dir := ""
-	for _, arg := range args {
-		if v, ok := strings.CutPrefix(arg, "--data-dir="); ok {
-			dir = v
-		}
-	}
-	cfg, err := hubConfig(dir)
-	if daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test"}) != nil {
-		return 1
-	}
-	return 0
-}
-
-func hubConfig(dir string) (*config.Loaded, error) {
-	return config.Load(config.Options{LookupEnv: func(string) (string, bool) { return "", false }, Overrides: []config.Override{
-		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: dir + "/hub.sock"}, {Key: "http.enabled", Value: "false"},
-	}})
-}
-
 // killDial reaches a server by its URL, or by its directory a hub, which is
 // started if it was killed.
 func killDial(at string) func(context.Context) (*bus.Bus, error) {
@@ -111,14 +88,7 @@ func killDial(at string) func(context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(at), Logger: log})
 		}
 	}
-	exe, err := daemon.Executable()
-	return func(ctx context.Context) (*bus.Bus, error) {
-		if err != nil {
-			return nil, err
-		}
-		return busfinder.New(busfinder.Config{Access: bus.AccessNetwork, Hub: func() (*config.Loaded, error) { return hubConfig(at) },
-			Autostart: true, Command: []string{exe}, Logger: log}).Dial(ctx)
-	}
+	return hubtest.Hub{Dir: at}.Dial(bus.AccessNetwork, "")
 }
 
 func killConfig(at, host string) mesh.Config {
@@ -132,9 +102,6 @@ func killConfig(at, host string) mesh.Config {
 // beWorker claims items and does as workers do, and says what it did, until it
 // is killed.
 func beWorker(at, stateDir, name string) int {
-	if err := os.Setenv(childRole, "hub"); err != nil { // for the hub that it starts
-		return 2
-	}
 	ctx := context.Background()
 	cfg := killConfig(at, name)
 	cfg.StateDir = stateDir
@@ -143,7 +110,9 @@ func beWorker(at, stateDir, name string) int {
 		if err := n.Ready(ctx); err != nil {
 			return 1
 		}
-		a, err := n.Register(ctx, worker("go"))
+		r := worker("go")
+		r.HeartbeatInterval = beatEvery
+		a, err := n.Register(ctx, r)
 		if err == nil {
 			var loops sync.WaitGroup
 			w := &hand{name: name, agent: a}
@@ -322,6 +291,7 @@ type victim struct {
 	at, workersAt string            // for killDial
 	faults        map[string]func() // by name; each returns when it is over
 	dial          func(context.Context) (*bus.Bus, error)
+	presence      bool // look at that too, which takes three heartbeats
 }
 
 // stockVictim is a stock server, which workers reach through a proxy that cuts
@@ -341,51 +311,13 @@ func stockVictim(t *testing.T) victim {
 	}}
 }
 
-// startHub returns the directory where a hub with the embedded bus is, which its
-// users start and start again, and says which process it is, 0 for none.
-func startHub(t testing.TB) (dir string, pid func() int) {
-	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(childRole, "hub")
-	t.Setenv("GOCOVERDIR", t.TempDir())
-	t.Cleanup(func() {
-		_, _, err := daemon.Stop(context.Background(), dir, func(ctx context.Context) error {
-			c, err := client.Dial(ctx, dir+"/hub.sock")
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return c.Shutdown(ctx)
-		})
-		if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir, func() int {
-		info, running, err := daemon.Running(dir)
-		if err != nil || !running {
-			return 0 // it is just coming back
-		}
-		return info.PID
-	}
-}
-
-// killPID kills a process, if there is one.
-func killPID(pid int) {
-	if p, err := os.FindProcess(pid); err == nil && pid > 0 {
-		_ = p.Kill() // it may be gone
-	}
-}
-
 // hubVictim is a hub with the embedded bus.
 func hubVictim(t *testing.T) victim {
-	dir, pid := startHub(t)
-	return victim{at: dir, workersAt: dir, dial: killDial(dir), faults: map[string]func(){
-		"hub killed": func() { killPID(pid()) },
+	hub := hubtest.New(t)
+	return victim{at: hub.Dir, workersAt: hub.Dir, dial: killDial(hub.Dir), faults: map[string]func(){
+		"hub killed": func() { hub.Kill() },
 		"hub suspended": func() {
-			if id := pid(); id > 0 {
+			if id := hub.PID(); id > 0 {
 				nap(id)
 			}
 		},
@@ -517,6 +449,23 @@ func (c *crew) start(i int) {
 	})
 }
 
+// desert kills one worker for good, and says who it was and who is left.
+func (c *crew) desert() (gone string, live []string) {
+	c.processes[0].kill()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, guids := range c.identities {
+		for guid := range guids {
+			if name == "host-0" {
+				gone = guid
+			} else {
+				live = append(live, guid)
+			}
+		}
+	}
+	return gone, live
+}
+
 func (c *crew) kill() {
 	for _, p := range c.processes {
 		p.kill()
@@ -528,7 +477,7 @@ func (c *crew) kill() {
 // each item at a time, and no success of a former one; every submitted item
 // ended, completed once or in the dead letters once; and the queue is empty.
 func TestKilledProcessesLoseNoWork(t *testing.T) {
-	for name, make := range map[string]func(*testing.T) victim{"stock server": stockVictim, "hub": hubVictim} {
+	for name, make := range map[string]func(*testing.T) victim{"stock server": stockVictim, "hub": hubVictim, "cluster": clusterVictim} {
 		t.Run(name, func(t *testing.T) { loseNoWork(t, make(t)) })
 	}
 }
@@ -542,6 +491,15 @@ func loseNoWork(t *testing.T, v victim) {
 	t.Logf("-kill-items=%d -kill-seed=%d", *killItems, seed)
 	begin := time.Now()
 	boss := register(t, open(t, killConfig(v.at, "host-boss")), dispatcher())
+	reader := dispatcher()
+	reader.AgentType = "reader"
+	mail := &letters{from: boss, to: register(t, open(t, killConfig(v.at, "host-reader")), reader)}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan struct{})
+	var reading, sending sync.WaitGroup
+	reading.Go(func() { readLetters(ctx, t, mail.to, map[string]*letters{boss.GUID(): mail}) })
+	sending.Go(func() { mail.sendUntil(t, done) })
 	workers := startCrew(t, v.workersAt)
 	victims := maps.Clone(v.faults)
 	victims["worker killed"] = func() {
@@ -574,9 +532,17 @@ func loseNoWork(t *testing.T, v victim) {
 	}
 	states := itemStates(t, boss, *killItems)
 	await(t, "an empty queue", func() bool { return queueLength(t, v, "go") == 0 })
+	close(done)
+	sending.Wait()
+	mail.judgeMail(t, stop, &reading)
+	if v.presence {
+		gone, live := workers.desert()
+		judgePresence(t, boss, gone)
+		judgeLive(t, boss, live)
+	}
 	workers.kill()
 	judgeEnd(t, boss, workers, states)
-	t.Logf("%d items in %v: %v; faults: %v; %d events", *killItems, time.Since(begin).Round(time.Second), states, times, len(workers.history))
+	t.Logf("%d items and %d letters in %v: %v; faults: %v; %d events", *killItems, len(mail.read), time.Since(begin).Round(time.Second), states, times, len(workers.history))
 }
 
 func submitRetried(t *testing.T, boss *mesh.Agent, task string) {

@@ -16,11 +16,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hubtest"
 	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 
 func TestMain(m *testing.M) {
+	hubtest.Main()
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(beChild(role))
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/internal/hubtest"
 	"github.com/parleyhub/parley/internal/mesh"
 )
 
@@ -267,14 +268,22 @@ type letters struct {
 
 func (l *letters) send(t *testing.T, count int) {
 	for i := range count {
-		_, err := l.from.Send(t.Context(), mesh.Message{Recipient: l.to.GUID(), Text: strconv.Itoa(i)})
-		switch {
-		case err == nil:
-			l.acked = append(l.acked, i)
-		case category(err) != mesh.ConnectionError:
-			t.Error(i, err)
-		}
+		l.sendOne(t, i)
 		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
+	}
+}
+
+func (l *letters) sendOne(t *testing.T, i int) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := l.from.Send(ctx, mesh.Message{Recipient: l.to.GUID(), Text: strconv.Itoa(i)})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.acked = append(l.acked, i)
+	case category(err) != mesh.ConnectionError:
+		t.Error(i, err)
 	}
 }
 
@@ -349,14 +358,14 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	srv := startChild(t, "server", address, store, "", func(event) {})
 	t.Cleanup(func() { srv.kill() })
 	link := startProxy(t, address)
-	computer := func(name, url string) (*mesh.Network, string, func() int) {
-		dir, pid := startHub(t)
+	computer := func(name, url string) (*mesh.Network, hubtest.Hub) {
+		hub := hubtest.New(t)
 		cfg := killConfig(url, name)
-		cfg.DialLocal, cfg.StateDir = killDial(dir), t.TempDir()
-		return openLinked(t, cfg), dir, pid
+		cfg.DialLocal, cfg.StateDir = killDial(hub.Dir), t.TempDir()
+		return openLinked(t, cfg), hub
 	}
-	netA, dirA, pidA := computer("host-a", link.url())
-	netB, _, pidB := computer("host-b", "nats://"+address)
+	netA, hubA := computer("host-a", link.url())
+	netB, hubB := computer("host-b", "nats://"+address)
 	boss := register(t, netA, dispatcher())
 	handA, handB := register(t, netA, worker("go")), register(t, netB, worker("go"))
 
@@ -380,8 +389,8 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 				return err == nil && s.State == mesh.Completed
 			})
 		},
-		"hub of a killed": func() { killPID(pidA()) },
-		"hub of b killed": func() { killPID(pidB()) },
+		"hub of a killed": func() { hubA.Kill() },
+		"hub of b killed": func() { hubB.Kill() },
 	}
 	pairs := map[string]*letters{
 		"in a": {from: boss, to: handA}, "a to b": {from: boss, to: handB}, "b to a": {from: handB, to: handA},
@@ -437,7 +446,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 		return !slices.ContainsFunc(slices.Collect(maps.Values(pairs)), func(l *letters) bool { return !l.allRead() })
 	})
 	await(t, "each item in one place", func() bool { return onlyOnce(t, netA) == "" && onlyOnce(t, netB) == "" })
-	await(t, "an empty queue on the hub's bus", func() bool { return queueLength(t, victim{dial: killDial(dirA)}, "go") == 0 })
+	await(t, "an empty queue on the hub's bus", func() bool { return queueLength(t, victim{dial: killDial(hubA.Dir)}, "go") == 0 })
 	stop()
 	reading.Wait()
 	for name, l := range pairs {

@@ -1,0 +1,115 @@
+// Package hubtest is a hub for tests in a process of its own, which is the test's
+// binary again: it can be killed, and whoever uses it starts it again.
+package hubtest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/busfinder"
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/daemon"
+)
+
+const (
+	allowed = "PARLEY_HUBTEST" // set where a process of the test may be a hub
+	dataDir = "--data-dir="    // that of a process that is to be one
+)
+
+// Main is for the beginning of TestMain: in a process that was started as a hub it
+// is that, until its end.
+func Main() {
+	if os.Getenv(allowed) == "" {
+		return
+	}
+	for _, arg := range os.Args[1:] {
+		if dir, ok := strings.CutPrefix(arg, dataDir); ok {
+			os.Exit(serve(dir))
+		}
+	}
+}
+
+// serve is what `parley start --background` does.
+func serve(dir string) int {
+	cfg, err := load(dir)
+	if daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test"}) != nil {
+		return 1
+	}
+	return 0
+}
+
+// load is the configuration of the hub of a directory.
+func load(dir string) (*config.Loaded, error) {
+	return config.Load(config.Options{LookupEnv: func(string) (string, bool) { return "", false }, Overrides: []config.Override{
+		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: socket(dir)}, {Key: "http.enabled", Value: "false"},
+	}})
+}
+
+func socket(dir string) string { return dir + "/hub.sock" }
+
+// Hub is where a hub is, whether it runs or not.
+type Hub struct{ Dir string }
+
+// New is a place for a hub, which runs from its first use until the test ends.
+// Processes that the test starts may use it too.
+func New(t testing.TB) Hub {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(allowed, "1")
+	t.Setenv("GOCOVERDIR", t.TempDir())
+	t.Cleanup(func() {
+		if err := errors.Join(stop(dir), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	return Hub{dir}
+}
+
+func stop(dir string) error {
+	_, _, err := daemon.Stop(context.Background(), dir, func(ctx context.Context) error {
+		c, err := client.Dial(ctx, socket(dir))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Shutdown(ctx)
+	})
+	return err
+}
+
+// PID is the hub's process; 0 while it is not there.
+func (h Hub) PID() int {
+	info, running, err := daemon.Running(h.Dir)
+	if err != nil || !running {
+		return 0 // it is just coming back
+	}
+	return info.PID
+}
+
+// Kill kills the hub's process, and says whether there was one.
+func (h Hub) Kill() bool {
+	pid := h.PID()
+	p, err := os.FindProcess(pid)
+	return err == nil && pid > 0 && p.Kill() == nil
+}
+
+// Dial joins the hub's bus, and starts the hub where it does not run.
+func (h Hub) Dial(access bus.Access, namespace string) func(context.Context) (*bus.Bus, error) {
+	exe, err := daemon.Executable()
+	return func(ctx context.Context) (*bus.Bus, error) {
+		if err != nil {
+			return nil, err
+		}
+		return busfinder.New(busfinder.Config{Access: access, Namespace: namespace, Hub: func() (*config.Loaded, error) { return load(h.Dir) },
+			Autostart: true, Command: []string{exe}, Logger: slog.New(slog.DiscardHandler)}).Dial(ctx)
+	}
+}

@@ -1,0 +1,179 @@
+package mesh_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/parleyhub/parley/internal/mesh"
+)
+
+// node is what a server's process is told of its cluster.
+type node struct {
+	Name   string
+	Port   int      // of routes
+	Routes []string // to the others, each through a proxy of its own
+}
+
+// join makes a server a node of a cluster. It tells nobody its real address, so
+// that the others come through their proxies only.
+func (n node) join(opts *server.Options) error {
+	opts.ServerName = n.Name
+	opts.Cluster = server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: n.Port, Advertise: "127.0.0.1:1"}
+	for _, r := range n.Routes {
+		u, err := url.Parse(r)
+		if err != nil {
+			return err
+		}
+		opts.Routes = append(opts.Routes, u)
+	}
+	return nil
+}
+
+// clusterVictim is three stock servers in processes of their own, of which one at
+// a time is killed, suspended or cut off from the others.
+func clusterVictim(t *testing.T) victim {
+	const nodes = 3
+	ports := freePorts(t, 2*nodes)
+	clients, routes := ports[:nodes], ports[nodes:]
+	var links [nodes][nodes]*proxy
+	for i := range nodes {
+		for j := range nodes {
+			if i != j {
+				links[i][j] = startProxy(t, fmt.Sprintf("127.0.0.1:%d", routes[j]))
+			}
+		}
+	}
+	var urls []string
+	var dirs [nodes]string
+	var servers [nodes]*child
+	start := func(i int) {
+		n := node{Name: fmt.Sprint("n", i), Port: routes[i]}
+		for j := range nodes {
+			if i != j {
+				n.Routes = append(n.Routes, links[i][j].url())
+			}
+		}
+		told, err := json.Marshal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers[i] = startChild(t, "server", fmt.Sprintf("127.0.0.1:%d", clients[i]), dirs[i], string(told), func(event) {})
+	}
+	for i := range nodes {
+		dirs[i] = t.TempDir()
+		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", clients[i]))
+		start(i)
+		t.Cleanup(func() { servers[i].kill() })
+	}
+	cutOff := func(i int, down bool) {
+		for j := range nodes {
+			if i != j {
+				links[i][j].setDown(down)
+				links[j][i].setDown(down)
+			}
+		}
+	}
+	away := func() { <-time.After(time.Duration(500+rand.IntN(2500)) * time.Millisecond) }
+	at := strings.Join(urls, ",")
+	return victim{at: at, workersAt: at, presence: true, dial: killDial(at), faults: map[string]func(){
+		"node killed":    func() { i := rand.IntN(nodes); servers[i].kill(); away(); start(i) },
+		"node suspended": func() { nap(servers[rand.IntN(nodes)].pid()) },
+		"node cut off":   func() { i := rand.IntN(nodes); cutOff(i, true); away(); cutOff(i, false) },
+	}}
+}
+
+// serverOptions are those of a server's process, alone or in a cluster.
+func serverOptions(host, dir string) (*server.Options, error) {
+	opts := &server.Options{Host: host, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true}
+	told := os.Getenv(childRole + "_NAME")
+	if told == "" {
+		return opts, nil
+	}
+	var n node
+	if err := json.Unmarshal([]byte(told), &n); err != nil {
+		return nil, err
+	}
+	return opts, n.join(opts)
+}
+
+// beatEvery is the heartbeat of the workers' processes, the shortest there is.
+const beatEvery = 10 * time.Second
+
+// judgePresence watches how the registry sees an agent whose process was just
+// killed: it is live for three heartbeats of the servers' clock, here the computer's, and
+// offline from then on.
+func judgePresence(t *testing.T, observer *mesh.Agent, guid string) {
+	t.Helper()
+	e, _, err := observer.Info(t.Context(), guid)
+	if err != nil {
+		t.Error(guid, err)
+		return
+	}
+	last, err := time.Parse(time.RFC3339Nano, e.LastHeartbeat)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	end := last.Add(3 * beatEvery)
+	await(t, "the absence of a killed agent", func() bool {
+		before := time.Now()
+		_, live, err := observer.Info(t.Context(), guid)
+		after := time.Now()
+		gone := category(err) == mesh.NotFoundError || err == nil && live == mesh.Gone
+		switch {
+		case err != nil && !gone:
+			return false // no answer
+		case gone && after.Before(end.Add(-killSlack)):
+			t.Errorf("%s is offline %v before three heartbeats are missing", guid, end.Sub(after))
+		case !gone && before.After(end.Add(killSlack)):
+			t.Errorf("%s is %s %v after three heartbeats are missing", guid, live, before.Sub(end))
+			return true
+		}
+		return gone
+	})
+}
+
+// judgeLive says which of the agents that live are not seen so.
+func judgeLive(t *testing.T, observer *mesh.Agent, agents []string) {
+	t.Helper()
+	for _, guid := range agents {
+		await(t, "a live agent "+guid, func() bool {
+			_, live, err := observer.Info(t.Context(), guid)
+			return err == nil && live != mesh.Gone
+		})
+	}
+}
+
+// sendUntil sends mail, no faster than the limit allows, until done is closed.
+func (l *letters) sendUntil(t *testing.T, done <-chan struct{}) {
+	pace := time.NewTicker(700 * time.Millisecond)
+	defer pace.Stop()
+	for i := 0; ; i++ {
+		l.sendOne(t, i)
+		select {
+		case <-pace.C:
+		case <-done:
+			return
+		}
+	}
+}
+
+// judgeMail waits for all mail that was acknowledged, and ends the reading of it.
+func (l *letters) judgeMail(t *testing.T, stop func(), reading *sync.WaitGroup) {
+	t.Helper()
+	await(t, "all mail", l.allRead)
+	stop()
+	reading.Wait()
+	for _, w := range l.judge("mail") {
+		t.Error(w)
+	}
+}
