@@ -20,12 +20,15 @@ type Sender struct {
 
 // Admit decides, without changing anything, whether an update may be applied: whether
 // it fits the document and stays within the limits. All replicas must
-// apply what one of them has admitted. Errors have CodeLimit, CodeRefused or
-// CodeEquivocation.
+// apply what one of them has admitted. Errors have CodeLimit, CodeRefused,
+// CodeEquivocation or, of an update that was applied, CodeInvalid.
 //
 // After a refusal nothing more of that sender's client id can be applied, since
 // its units are counted: its session must end, and begin anew with another id.
 func (d *Doc) Admit(u *Update, from Sender) error {
+	if u == nil || u.used {
+		return errorf(CodeInvalid, nil, "an update must be admitted before it is applied")
+	}
 	a := admission{d: d, u: u, from: from, index: make(map[uint64][]*item, len(u.blocks))}
 	for _, b := range u.blocks {
 		a.index[b.client] = append(a.index[b.client], b.items...)

@@ -151,8 +151,8 @@ func (d *Doc) Apply(update []byte, origin any) (Result, error) {
 // only when it is called by an observer, inside a transaction or with an update
 // that was used.
 func (d *Doc) ApplyUpdate(u *Update, origin any) (Result, error) {
-	if d.tx.open || d.notifying || u.used {
-		return Result{}, errorf(CodeInvalid, nil, "an update cannot be applied twice, nor inside a transaction or an observer")
+	if d.tx.open || d.notifying || u == nil || u.used {
+		return Result{}, errorf(CodeInvalid, nil, "an update cannot be nil, nor applied twice, nor inside a transaction or an observer")
 	}
 	u.used = true
 	own := d.state(d.id)

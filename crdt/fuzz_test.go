@@ -119,3 +119,42 @@ func FuzzDecodeStateVector(f *testing.F) {
 		}
 	})
 }
+
+// Whatever comes late for a document that was succeeded, its successor stays whole, and what it tells
+// others leads them to the same.
+func FuzzCarry(f *testing.F) {
+	d := crdt.New(crdt.Options{Client: 1})
+	history := mixed(f, d, 24)
+	seed(f)
+	f.Add(d.EncodeSince(crdt.StateVector{1: 20}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		u, err := crdt.ParseUpdate(data, crdt.LiveLimits())
+		if err != nil {
+			return
+		}
+		d := crdt.New(crdt.Options{Client: 3})
+		applyAll(t, d, history)
+		fresh, s, err := crdt.Succeed(d, crdt.Options{Client: 5}, "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := crdt.New(crdt.Options{})
+		applyAll(t, other, [][]byte{fresh.Snapshot()})
+		if s.Former().Admit(u, crdt.Sender{Whole: true}) != nil {
+			return
+		}
+		updates, err := s.Carry(u, fresh)
+		if err != nil && crdt.CodeOf(err) == "" {
+			t.Fatalf("the error %v has no code", err)
+		}
+		for _, d := range []*crdt.Doc{s.Former(), fresh} {
+			if err := d.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		applyAll(t, other, updates)
+		if a, b := fresh.Snapshot(), other.Snapshot(); !bytes.Equal(a, b) {
+			t.Fatalf("the successor has %x, one that was told %x", a, b)
+		}
+	})
+}

@@ -25,7 +25,7 @@ type Succession struct {
 // From now on d belongs to the Succession: it must not be edited. The two must never be merged, or
 // content doubles.
 func Succeed(d *Doc, o Options, counters ...string) (*Doc, *Succession, error) {
-	if d.tx.open || d.notifying {
+	if d == nil || d.tx.open || d.notifying {
 		return nil, nil, errorf(CodeInvalid, nil, "a document cannot be succeeded inside a transaction or an observer")
 	}
 	fresh := New(o)
