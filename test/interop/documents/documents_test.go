@@ -262,9 +262,10 @@ func (w *wire) cut() {
 	clear(w.conns)
 }
 
-// A page in a real browser, which had to show the hub's token, edits a document along with
-// agents, loses its connection, and sees the hub killed twice; in the end a second page, which
-// began with nothing, has the same bytes, and everything that anybody wrote is there.
+// A page in a real browser, which had to show the hub's token, edits a document along with agents
+// over the socket and one that keeps a replica over a channel; it loses its connection, and the hub
+// is killed twice. In the end the page, the replica and a second page, which began with nothing, have the
+// same bytes, and everything that anybody wrote or was acknowledged is there.
 func TestABrowserEditsAlong(t *testing.T) {
 	origin := servePage(t)
 	h := newHub(t, origin, "")
@@ -282,6 +283,8 @@ func TestABrowserEditsAlong(t *testing.T) {
 		page.eval(t, "page.provider.synced", &synced)
 		return synced
 	})
+	h.parley(t, "doc", "share", "plan", "mars", "writer")
+	mars := keepReplica(t, h, "mars", "plan")
 	const pageEdits, agentEdits = 150, 30
 	page.eval(t, fmt.Sprintf("void (window.editing = edit(%d))", pageEdits), nil)
 
@@ -297,6 +300,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 			}
 		})
 	}
+	var byMars []string
 	for range 2 {
 		eventually(t, "the page has connected and written", func() bool {
 			var n int
@@ -305,7 +309,9 @@ func TestABrowserEditsAlong(t *testing.T) {
 		})
 		w.cut()
 		h.kill(t)
+		byMars = append(byMars, appendAll(t, mars, fmt.Sprint("mars", len(byMars)), 20)...) // while the hub is away
 		h.start(t)
+		byMars = append(byMars, appendAll(t, mars, fmt.Sprint("mars", len(byMars)), 20)...)
 	}
 	page.eval(t, "editing", nil)
 	agents.Wait()
@@ -316,6 +322,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 		all = append(all, fmt.Sprint("page-", i))
 	}
 	all = append(all, slices.Concat(written...)...)
+	all = append(all, byMars...)
 	eventually(t, "the hub has everything", func() bool { return missing(all, h.content(t, "plan").List) == nil })
 	var refused int
 	if stranger.eval(t, "page.provider.synced ? 0 : page.refused", &refused); refused == 0 {
@@ -324,8 +331,10 @@ func TestABrowserEditsAlong(t *testing.T) {
 
 	late := b.open(t, origin)
 	late.eval(t, opening(server, "plan", token), nil)
-	same := func() bool { return state(t, page) == state(t, late) }
-	eventually(t, "the pages have the same bytes", same)
+	eventually(t, "the pages and the agent have the same bytes", func() bool {
+		bytes := bytesOf(t, mars)
+		return state(t, page) == bytes && state(t, late) == bytes
+	})
 	content := h.content(t, "plan")
 	var values string
 	late.eval(t, "values()", &values)
