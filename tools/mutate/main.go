@@ -27,8 +27,9 @@ var packages = map[string]string{
 	"06": "envelope", "07": "envelope", "08": "envelope", "09": "envelope",
 	"10": "channel", "11": "channel", "12": "channel",
 	"13": "router", "14": "router", "15": "router", "16": "router", "17": "router",
+	"18": "toolbox", "19": "toolbox", "20": "toolbox", "21": "toolbox", "22": "toolbox",
 	"27": "crdt/replica", "28": "crdt crdt/replica",
-	"29": "router", "30": "router", "31": "router", "32": "telemetry", "34": "telemetry",
+	"29": "router", "30": "router", "31": "router", "32": "telemetry", "33": "toolbox", "34": "telemetry",
 }
 
 // patience bounds one run: a mutation may make a test hang, which is failing, too.

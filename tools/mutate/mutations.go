@@ -71,6 +71,18 @@ var mutations = []mutation{
 	{"17", "router/router.go", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n\t\td.record(*event, d.e)\n", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n", "failures give no routing event"},
 	{"17", "router/router.go", "d.result.Path = telemetry.PathRemote\n", "d.result.Path = telemetry.PathLocal\n", "the remote path is called local"},
 
+	{"18", "toolbox/tool.go", "list[i] = Tool{Tool: t.shown, SourceAgent: t.source}", "list[i] = Tool{Tool: t.shown, SourceAgent: t.shown.Name}", "a tool is listed without its agent"},
+	{"18", "toolbox/provider.go", "qualified := p.id + \".\" + name", "qualified := p.id + \".\" + name + \"x\"", "tools stand under other names"},
+	{"18", "toolbox/box.go", "keys := slices.Sorted(maps.Keys(m))", "keys := slices.Collect(maps.Keys(m))", "lists are in no order"},
+	{"19", "toolbox/tool.go", "return t.handler(ctx, c) })", "return t.handler(ctx, &Call{Tool: c.Tool}) })", "tools get no arguments"},
+	{"19", "toolbox/box.go", "\tv, ok := m[key]\n", "\tv, ok := m[key]\n\tfor _, v = range m {\n\t\tbreak\n\t}\n", "any tool may answer"},
+	{"20", "toolbox/provider.go", "\tif _, taken := m[key]; taken {", "\tif _, taken := m[key]; taken && false {", "the second tool takes the place of the first"},
+	{"21", "toolbox/guard.go", "\t\tif c.MIMEType == \"\" {\n", "\t\tif false {\n", "resources are read without their MIME type"},
+	{"21", "toolbox/guard.go", "return load(ctx, uri) })", "return load(ctx, \"\") })", "loaders are not told what is read"},
+	{"22", "toolbox/prompt.go", "return arguments[strings.TrimSpace(found[2:len(found)-2])]", "return arguments[found[2:len(found)-2]]", "blanks within the braces count"},
+	{"22", "toolbox/prompt.go", "\t\ttext := placeholder.ReplaceAllStringFunc(body,", "\t\ttext := placeholder.ReplaceAllString(body, \"\")\n\t\t_ = placeholder.ReplaceAllStringFunc(body,", "placeholders are left out"},
+	{"33", "toolbox/tool.go", "Success: failed == nil,", "Success: true,", "failures count as successes"},
+
 	{"27", "crdt/replica/receive.go", "\tcase r.hold.known(m):\n\t\tr.status.Repeated++\n\t\treturn\n", "", "a repeated update is applied again"},
 	{"27", "crdt/replica/replica.go", "\tr.hold.clock[key]++\n", "", "broadcasts are not counted by the vector clock"},
 	{"27", "crdt/replica/holdback.go", "\t\tif key != m.key() && h.clock[key] < n {\n", "\t\tif false && n == 0 {\n\t\t\t_ = key\n", "updates of others that a maker had seen are not waited for"},
