@@ -214,3 +214,19 @@ func (l *Lab) Host() *Host {
 	l.connect(h)
 	return h
 }
+
+// Unplug cuts the cable of a host that everybody can reach: nothing passes, and nobody
+// is told.
+func (l *Lab) Unplug(h *Host) {
+	l.t.Helper()
+	l.core.must(l.core.link.LinkSetDown(l.core.find(siteOf(h))), "unplug")
+}
+
+// Plug mends it.
+func (l *Lab) Plug(h *Host) {
+	l.t.Helper()
+	l.core.up(siteOf(h))
+}
+
+// siteOf is the core's end of a host's cable.
+func siteOf(h *Host) string { return fmt.Sprintf("site%d", h.addr.As4()[1]) }
