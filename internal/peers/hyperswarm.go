@@ -117,7 +117,12 @@ func (n *Network) mayRelay(key keys.PublicKey) bool {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.doors[key.String()]
+	for _, door := range n.doors {
+		if door == key.String() {
+			return true
+		}
+	}
+	return false
 }
 
 // follow keeps connections with those that the allow-list has now.

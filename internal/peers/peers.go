@@ -104,7 +104,10 @@ type Network struct {
 
 	mu     sync.Mutex
 	agents map[string]*remote // by the id among hubs
-	doors  map[string]bool    // keys with which paired hubs take channels over Hyperswarm
+	// doors are the keys with which paired hubs take channels over Hyperswarm. They are
+	// remembered when the cards have gone: a link that was cut for long comes back
+	// before them.
+	doors  map[keys.PublicKey]string
 	fronts map[agent.Tier]*front
 	closed bool
 
@@ -233,7 +236,7 @@ func (n *Network) Close(ctx context.Context) error {
 // signed with the hub's.
 func (n *Network) speaks(peer, id string) error {
 	_, key, ok := signedcard.ParseID(id)
-	if !ok || key.String() != peer && !n.takesChannels(id, peer) {
+	if !ok || key.String() != peer && !n.takesChannels(key, id, peer) {
 		return fmt.Errorf("%q is no agent of the hub %s", id, peer)
 	}
 	if !n.allow.Allowed(key) { // it was removed after it had connected
@@ -242,7 +245,13 @@ func (n *Network) speaks(peer, id string) error {
 	return nil
 }
 
-func (n *Network) takesChannels(id, peer string) bool {
+func (n *Network) takesChannels(hub keys.PublicKey, id, peer string) bool {
+	n.mu.Lock()
+	door := n.doors[hub]
+	n.mu.Unlock()
+	if door == peer {
+		return true
+	}
 	select {
 	case <-n.opened:
 	default:
@@ -290,7 +299,7 @@ func (n *Network) compare(ctx context.Context) {
 		names[e.Key] = NameOf(e)
 	}
 	n.compareTools(names)
-	here, doors := make(map[string]bool), make(map[string]bool)
+	here, doors := make(map[string]bool), make(map[keys.PublicKey]string)
 	for _, card := range n.node.Registry().Remote() {
 		name, key, ok := signedcard.ParseID(card.ID)
 		peer, paired := names[key]
@@ -299,7 +308,7 @@ func (n *Network) compare(ctx context.Context) {
 		}
 		for _, at := range card.Endpoints {
 			if at.Transport == agent.TransportHyperswarm {
-				doors[at.Address] = true
+				doors[key] = at.Address
 			}
 		}
 		if !runner.ValidID(name) || card.Tier < n.o.PeerTier {
@@ -309,6 +318,11 @@ func (n *Network) compare(ctx context.Context) {
 		n.present(ctx, peer+"."+name, peer, card)
 	}
 	n.mu.Lock()
+	for key, door := range n.doors {
+		if _, paired := names[key]; paired && doors[key] == "" {
+			doors[key] = door
+		}
+	}
 	n.doors = doors
 	n.mu.Unlock()
 	for _, r := range n.all() {
