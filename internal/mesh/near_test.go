@@ -121,6 +121,9 @@ func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	n.Start()
+	for _, network := range []*mesh.Network{shop, blog} {
+		await(t, "the link", func() bool { return network.Status().Connected })
+	}
 	done := claimTask(t, other, "for others")
 	complete(t, other, done)
 	complete(t, hand, begun)
@@ -225,9 +228,13 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 	if _, err := boss.DiscardDeadLetter(t.Context(), "T"); err != nil {
 		t.Error(err)
 	}
-	if s := state(t, other, "T"); s.State != mesh.Queued {
-		t.Errorf("%+v", s)
-	}
+	await(t, "the other item, untouched", func() bool {
+		s, err := other.Item(t.Context(), "T", false)
+		if err == nil && s.State != mesh.Queued {
+			t.Errorf("%+v", s)
+		}
+		return err == nil
+	})
 }
 
 // Work whose worker died on the hub's bus goes to the network, and keeps count of
