@@ -168,7 +168,7 @@ func TestProperty25OnlyCapableAgentsAreAsked(t *testing.T) {
 				}
 			})
 		}
-		_, err := c.Create(ctx, plan(3, required...))
+		_, err := c.Create(ctx, plan(rapid.SampledFrom([]int{0, 3}).Draw(t, "parts"), required...))
 		must(t, err)
 		synctest.Wait()
 		mu.Lock()

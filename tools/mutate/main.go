@@ -28,6 +28,7 @@ var packages = map[string]string{
 	"10": "channel", "11": "channel", "12": "channel",
 	"13": "router", "14": "router", "15": "router", "16": "router", "17": "router",
 	"18": "toolbox", "19": "toolbox", "20": "toolbox", "21": "toolbox", "22": "toolbox",
+	"23": "negotiation", "24": "negotiation", "25": "swarm", "26": "swarm",
 	"27": "crdt/replica", "28": "crdt crdt/replica",
 	"29": "router", "30": "router", "31": "router", "32": "telemetry", "33": "toolbox", "34": "telemetry",
 }

@@ -83,6 +83,21 @@ var mutations = []mutation{
 	{"22", "toolbox/prompt.go", "\t\ttext := placeholder.ReplaceAllStringFunc(body,", "\t\ttext := placeholder.ReplaceAllString(body, \"\")\n\t\t_ = placeholder.ReplaceAllStringFunc(body,", "placeholders are left out"},
 	{"33", "toolbox/tool.go", "Success: failed == nil,", "Success: true,", "failures count as successes"},
 
+	{"23", "negotiation/proposal.go", "DeadlineMs: t.Deadline.Milliseconds(),", "DeadlineMs: t.Deadline.Milliseconds() + 1,", "the deadline is another one"},
+	{"23", "negotiation/proposal.go", "EstimatedComplexity: t.EstimatedComplexity, DeadlineMs", "EstimatedComplexity: Simple, DeadlineMs", "every task is simple"},
+	{"23", "negotiation/negotiator.go", "ProposalID: proposalID, AgentID: n.id, RejectionReason: why, AlternativeSuggestion: alternative,\n", "ProposalID: proposalID, AgentID: n.id, RejectionReason: why,\n", "nobody else is suggested"},
+	{"23", "negotiation/negotiator.go", "AgentID: n.id, EstimatedCompletionMs: estimate.Milliseconds()", "AgentID: proposalID, EstimatedCompletionMs: estimate.Milliseconds()", "the acceptance does not say who accepts"},
+
+	{"24", "negotiation/negotiator.go", "\te.CorrelationID = p.CorrelationID\n", "\te.CorrelationID = p.ID\n", "the proposal's id is the thread"},
+	{"24", "negotiation/negotiator.go", "\tn.o.Threads.Add(e) // before the other side can answer\n", "", "what is sent is not in the thread"},
+
+	{"25", "swarm/recruit.go", "hasAll(&card, capabilities) && l.useful(&card)", "l.useful(&card)", "the first capability is enough"},
+	{"25", "swarm/recruit.go", "return ids[:min(len(ids), ", "return ids[:min(len(ids), 1, ", "only one agent is asked"},
+
+	{"26", "swarm/recruit.go", "l.emit(event{Joined: sortedKeys(busy)})", "l.emit(event{Joined: accepted})", "who has nothing to do takes part"},
+	{"26", "swarm/session.go", "\tx.put(partKey(t.ID), x.partValue(t))\n", "", "the shared state does not hear of results"},
+	{"26", "swarm/session.go", "t.Status, t.Result, t.AssignedAgent, t.Error = TaskCompleted, e.Result, e.Agent, \"\"", "t.Status, t.AssignedAgent, t.Error = TaskCompleted, e.Agent, \"\"", "results are lost"},
+
 	{"27", "crdt/replica/receive.go", "\tcase r.hold.known(m):\n\t\tr.status.Repeated++\n\t\treturn\n", "", "a repeated update is applied again"},
 	{"27", "crdt/replica/replica.go", "\tr.hold.clock[key]++\n", "", "broadcasts are not counted by the vector clock"},
 	{"27", "crdt/replica/holdback.go", "\t\tif key != m.key() && h.clock[key] < n {\n", "\t\tif false && n == 0 {\n\t\t\t_ = key\n", "updates of others that a maker had seen are not waited for"},
@@ -113,6 +128,9 @@ var mutations = []mutation{
 	{"32", "telemetry/recorder.go", "\t\tcountType(&c.receivedByType, e.MessageType)\n", "\t\tcountType(&c.sentByType, e.MessageType)\n", "received messages count as sent by type"},
 	{"32", "telemetry/recorder.go", "\t\tc.received++\n", "", "received messages are not counted"},
 	{"32", "telemetry/recorder.go", "return sum / float64(n)", "return sum", "the average is a sum"},
+
+	{"33", "telemetry/recorder.go", "\tr.tools[name]++\n", "\tr.tools[name] = 1\n", "each tool was called once"},
+	{"33", "telemetry/recorder.go", "!known && len(r.tools) >= maxTools {", "!known && len(r.tools) >= 1 {", "all tools but one are others"},
 
 	{"34", "telemetry/event.go", "`json:\"result,omitempty\"`", "`json:\"-\"`", "results are not written"},
 	{"34", "telemetry/event.go", "Duration    float64         `json:\"duration\"`", "Duration    float64         `json:\"-\"`", "durations are not written"},
