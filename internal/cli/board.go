@@ -33,6 +33,15 @@ func (b *board) draw(lines []string) {
 	io.WriteString(b.w, out.String()) //nolint:errcheck // a terminal that has gone is nobody to tell
 }
 
+// width is how much of a line is shown without a second one, which draw would not
+// know of.
+func (b *board) width() int {
+	if cols := columns(b.w); cols > 1 {
+		return cols - 1
+	}
+	return 79 // a terminal that does not say
+}
+
 // rowsOf is the height of the terminal, 0 where w is none.
 func rowsOf(w io.Writer) int {
 	f, ok := w.(*os.File)

@@ -58,7 +58,7 @@ func (v *demoView) tell(e demo.Event) {
 		return
 	}
 	v.note(e)
-	width := max(columns(v.board.w)-1, 40)
+	width := v.board.width()
 	lines := []string{""}
 	for _, id := range v.agents {
 		lines = append(lines, v.paint(v.doing[id], fit(fmt.Sprintf("  ● %-8s %s", id, v.doing[id]), width)))

@@ -3,8 +3,13 @@
 package cli_test
 
 import (
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/creack/pty"
 )
 
 // At a terminal a swarm is a picture that is drawn over, in the colours of its parts.
@@ -48,6 +53,131 @@ func TestDemoIsAPictureAtATerminal(t *testing.T) {
 	for _, part := range []string{"\x1b[J", "has done ", "\x1b[31m  ● titan    dead", "5 chapters, 50 words"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q in %q", part, text)
+		}
+	}
+}
+
+var terminalTokens = regexp.MustCompile(`\x1b\[(\d*)([A-Za-z])|\r|\n|[^\x1b\r\n]`)
+
+var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+
+// shown is what a terminal shows of what was written to it, scrolled lines included.
+func shown(text string, rows, cols int) []string {
+	lines, row, col := [][]rune{nil}, 0, 0
+	down := func() {
+		if row++; row == len(lines) {
+			lines = append(lines, nil)
+		}
+	}
+	for _, m := range terminalTokens.FindAllStringSubmatch(text, -1) {
+		switch {
+		case m[2] == "A":
+			n, _ := strconv.Atoi(m[1])
+			row = max(row-n, len(lines)-rows, 0)
+		case m[2] == "J":
+			lines[row] = lines[row][:min(col, len(lines[row]))]
+			lines = lines[:row+1]
+		case m[2] != "": // colours
+		case m[0] == "\r":
+			col = 0
+		case m[0] == "\n":
+			down()
+		default:
+			if col == cols {
+				down()
+				col = 0
+			}
+			for len(lines[row]) <= col {
+				lines[row] = append(lines[row], ' ')
+			}
+			lines[row][col] = []rune(m[0])[0]
+			col++
+		}
+	}
+	all := make([]string, len(lines))
+	for i, l := range lines {
+		all[i] = strings.TrimRight(string(l), " ")
+	}
+	return all
+}
+
+func count(lines []string, part string) int {
+	n := 0
+	for _, l := range lines {
+		if strings.Contains(l, part) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *screen) resize(t *testing.T, rows, cols uint16) {
+	t.Helper()
+	if err := pty.Setsize(s.tty, &pty.Winsize{Rows: rows, Cols: cols}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// However small a terminal is, a picture is drawn over the one before, and not below
+// it.
+func TestPicturesFitIntoSmallTerminals(t *testing.T) {
+	hub := newHub(t)
+	for _, size := range [][2]uint16{{24, 80}, {24, 30}, {24, 12}, {9, 25}, {4, 20}} {
+		rows, cols := int(size[0]), int(size[1])
+		s := newScreen(t)
+		s.resize(t, size[0], size[1])
+		code := s.run(newPlace(t), nil, nil, "demo", "--pace", "0s")
+		lines := shown(s.await("<end>"), rows, cols)
+		if c := <-code; c != 0 {
+			t.Errorf("%v: exit %d", size, c)
+		}
+		if n := count(lines, "● sun"); n != 1 {
+			t.Errorf("%v: an agent is there %d times:\n%s", size, n, strings.Join(lines, "\n"))
+		}
+		if len(lines) > rows+1 {
+			t.Errorf("%v: %d lines", size, len(lines))
+		}
+		s = newScreen(t)
+		s.resize(t, size[0], size[1])
+		code = s.run(hub, map[string]string{"NO_COLOR": "1"}, nil, "swarm", "run", "--plan", hub.plan(t, plan))
+		text := s.await("<end>")
+		if c := <-code; c != 0 {
+			t.Errorf("%v: exit %d", size, c)
+		}
+		if colours.MatchString(text) {
+			t.Errorf("%v: there are colours in %q", size, text)
+		}
+		if n := count(shown(text, rows, cols), "swarm "); n != 1 {
+			t.Errorf("%v: %d pictures:\n%s", size, n, strings.Join(shown(text, rows, cols), "\n"))
+		}
+	}
+}
+
+// Ctrl-C ends a picture below its last line; a swarm goes on.
+func TestCtrlCLeavesThePictureWhole(t *testing.T) {
+	p := newHub(t)
+	for _, tt := range []struct {
+		args []string
+		wait string
+		says string
+	}{
+		{[]string{"demo", "--pace", "1m"}, "works on ", ""},
+		{[]string{"swarm", "run", "--agents", "hangs", "wait"}, "running", "swarm stop "},
+	} {
+		s, signals := newScreen(t), make(chan os.Signal, 1)
+		code := s.run(p, nil, signals, tt.args...)
+		s.await(tt.wait)
+		signals <- os.Interrupt
+		lines := shown(s.await("<end>"), 24, 80)
+		if c := <-code; c != 130 {
+			t.Errorf("%q: exit %d", tt.args, c)
+		}
+		text := strings.Join(lines, "\n")
+		if !strings.Contains(text, tt.says) || count(lines, "● titan")+count(lines, "swarm ") == 0 || strings.Contains(text, "\x1b") {
+			t.Errorf("%q: the screen shows\n%s", tt.args, text)
+		}
+		if at := strings.Index(text, "<end>"); at > 0 && text[at-1] != '\n' {
+			t.Errorf("%q: it ended in the middle of a line:\n%s", tt.args, text)
 		}
 	}
 }

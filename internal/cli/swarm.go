@@ -329,7 +329,7 @@ func (v *swarmView) picture(s *swarm.Session) []string {
 		}
 	}
 	st := v.a.errStyle
-	width := max(columns(v.board.w)-1, 40)
+	width := v.board.width()
 	lines := []string{st.bold(fit(fmt.Sprintf("swarm %.8s  %s  %d of %d done, %d agents", s.ID, s.Status, done, len(s.SubTasks), len(s.Participants)), width))}
 	for _, t := range s.SubTasks {
 		lines = append(lines, v.paint(t.Status, fit(subTaskLine(t), width)))
