@@ -2,6 +2,7 @@ package busjournal_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -65,6 +66,33 @@ func TestIdsAreNoSubjects(t *testing.T) {
 		}
 		if err := j.Forget(ctx, id); swarm.CodeOf(err) != swarm.CodeJournal {
 			t.Errorf("forget of %q: %v", id, err)
+		}
+	}
+}
+
+// What every coordinator looks at every few seconds.
+func BenchmarkLast(b *testing.B) {
+	ctx := context.Background()
+	bus, err := bus.Open(ctx, bus.Config{DataDir: b.TempDir(), Durability: bus.DurabilityFast})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer bus.Close(ctx) //nolint:errcheck // the benchmark is over
+	j, err := busjournal.Open(ctx, bus.JetStream(), busjournal.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range 100 {
+		var last uint64
+		for range 100 {
+			if last, err = j.Append(ctx, fmt.Sprint("swarm-", i), last, make([]byte, 1000)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	for b.Loop() {
+		if last, err := j.Last(ctx); err != nil || len(last) != 100 {
+			b.Fatal(len(last), err)
 		}
 	}
 }
