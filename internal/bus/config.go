@@ -63,7 +63,7 @@ type Config struct {
 	// Credentials for the URL.
 	Credentials Credentials
 
-	// InboxPrefix of the subjects that answers come to, where the URL's server
+	// InboxPrefix of the subjects that answers come to, where the server
 	// confines the user to one; "" is _INBOX.
 	InboxPrefix string
 

@@ -24,6 +24,8 @@ const (
 	// AccessNetwork is the agents' network of this computer, which its projects
 	// share, and nothing outside.
 	AccessNetwork Access = "network"
+	// AccessAgent is what one agent of that network may do, see GrantRequest.
+	AccessAgent Access = "agent"
 )
 
 // GlobalNamespace belongs to what all projects share. No project may take it
@@ -37,6 +39,9 @@ var namespacePattern = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 type GrantRequest struct {
 	Access    Access // "" is AccessProject
 	Namespace string // for AccessProject only
+	// Publish and Subscribe are the subjects that AccessAgent allows; at least one of
+	// each. Everything else it may not.
+	Publish, Subscribe []string
 }
 
 // A Grant lets one connection in, within half a minute, and none after it. It
@@ -51,6 +56,9 @@ type Grant struct {
 	Durability Durability // effective
 	PID        int        // of the hub
 }
+
+// networkAccount is the agents' network's.
+const networkAccount = "agents-network"
 
 // maxConnections bounds the connections of one account.
 const maxConnections = 1024
@@ -102,12 +110,30 @@ func (b *Bus) Revoke(user string) error {
 	return b.embedded.disconnect(user)
 }
 
+// Admitted says whether the holder of a Grant, by its user, is connected or may still
+// connect. Only the hub's own bus knows.
+func (b *Bus) Admitted(user string) bool {
+	if b.begin() != nil {
+		return false
+	}
+	defer b.inFlight.Done()
+	if b.embedded == nil {
+		return false
+	}
+	if b.embedded.users.expects(user) {
+		return true
+	}
+	conns, err := b.embedded.server.Connz(&server.ConnzOptions{Username: true, User: user})
+	return err == nil && len(conns.Conns) > 0
+}
+
 // admit decides what a request's holder may do. What a further kind of Access
 // is, its account and its permissions, is a case here.
 func (e *embedded) admit(req GrantRequest) (server.User, error) {
 	// The prefix keeps namespaces from the server's own accounts ($G, $SYS) and
 	// from those that are no project's.
 	name, limits, who := "ns-"+req.Namespace, projectLimits, "the namespace "+req.Namespace
+	var permissions *server.Permissions
 	switch req.Access {
 	case AccessProject, "":
 		if err := CheckNamespace(req.Namespace); err != nil {
@@ -117,7 +143,14 @@ func (e *embedded) admit(req GrantRequest) (server.User, error) {
 		if req.Namespace != "" {
 			return server.User{}, &Error{Code: CodeConfig, Message: "the agents' network has no namespace", Remedy: "leave it out"}
 		}
-		name, limits, who = "agents-network", networkLimits, "the agents' network"
+		name, limits, who = networkAccount, networkLimits, "the agents' network"
+	case AccessAgent:
+		if req.Namespace != "" || len(req.Publish) == 0 || len(req.Subscribe) == 0 {
+			return server.User{}, &Error{Code: CodeConfig, Message: "an agent's access is for the subjects that the hub allows it",
+				Remedy: "register with the agents' network"}
+		}
+		name, limits, who = networkAccount, networkLimits, "the agents' network"
+		permissions = &server.Permissions{Publish: &server.SubjectPermission{Allow: req.Publish}, Subscribe: &server.SubjectPermission{Allow: req.Subscribe}}
 	default:
 		return server.User{}, &Error{Code: CodeConfig, Message: fmt.Sprintf("unknown access %.80q", req.Access),
 			Remedy: fmt.Sprintf("use %s or %s", AccessProject, AccessNetwork)}
@@ -131,7 +164,7 @@ func (e *embedded) admit(req GrantRequest) (server.User, error) {
 			Message: fmt.Sprintf("%d processes have joined %s already", maxConnections, who),
 			Remedy:  "end some of them"}
 	}
-	return server.User{Username: name + "." + strings.ToLower(rand.Text()[:12]), Account: acc}, nil
+	return server.User{Username: name + "." + strings.ToLower(rand.Text()[:12]), Account: acc, Permissions: permissions}, nil
 }
 
 // disconnect cuts the connections of a user.

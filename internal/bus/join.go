@@ -15,8 +15,8 @@ import (
 type Ask func(ctx context.Context) (Grant, error)
 
 // Join connects to the embedded bus of a hub, as another process of the same
-// user, with the rights of the Grant that ask returns. Of cfg it uses Name and
-// Logger. It tries once.
+// user, with the rights of the Grant that ask returns. Of cfg it uses Name,
+// NoEcho, InboxPrefix and Logger. It tries once.
 //
 // A joined Bus has the hub's durability: this process syncs the filesystem of
 // the store itself. That shares no sync with other processes, but it needs
@@ -46,12 +46,16 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 	b.hub = newHubDialer(ask, grant)
 	b.link = newLink(b.log, "the hub", maxLocalDelay)
 	// The URL only has to be one: the dialer knows the address.
-	err = b.connect(cfg, "nats://hub",
+	options := []nats.Option{
 		nats.SetCustomDialer(b.hub),
 		nats.SkipHostLookup(),
 		nats.IgnoreDiscoveredServers(),
 		nats.UserInfoHandler(b.hub.credential),
-	)
+	}
+	if cfg.InboxPrefix != "" {
+		options = append(options, nats.CustomInboxPrefix(cfg.InboxPrefix))
+	}
+	err = b.connect(cfg, "nats://hub", options...)
 	if err != nil {
 		return hubError(err)
 	}

@@ -62,6 +62,14 @@ func (us *users) sweep(now time.Time) {
 
 func (u *user) expired(now time.Time) bool { return !u.expires.IsZero() && now.After(u.expires) }
 
+// expects says whether a user's credential is there and was not used.
+func (us *users) expects(name string) bool {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	u, ok := us.byName[name]
+	return ok && !u.expired(time.Now())
+}
+
 // remove takes a user's right to connect away.
 func (us *users) remove(name string) {
 	us.mu.Lock()

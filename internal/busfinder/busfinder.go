@@ -70,21 +70,11 @@ func ForProject(project *mcpconfig.Config) Config {
 // ForNetwork is the Config of the agents' network that a project's MCP server
 // takes part in: the cluster that the computers share, or this computer's hub.
 func ForNetwork(project *mcpconfig.Config) Config {
-	cross := project.CrossComputer
-	if !cross.Enabled {
+	if !project.CrossComputer.Enabled {
 		return Config{Access: bus.AccessNetwork, Autostart: project.Autostart, Name: "agents-network " + project.Namespace}
 	}
-	return Config{
-		URL: bus.Secret(cross.ClusterURL()),
-		Credentials: bus.Credentials{
-			User: project.Credentials.Username, Password: bus.Secret(project.Credentials.Password),
-			NKeyFile: cross.NKeyFile, File: cross.CredsFile, Token: bus.Secret(cross.Token),
-			CertFile: project.TLS.Cert, KeyFile: project.TLS.Key, CAFile: project.TLS.CA,
-			TLS: cross.TLSRequired, InsecureSkipVerify: cross.InsecureSkipVerify,
-		},
-		InboxPrefix: mesh.InboxPrefix(cross.AgentGUID),
-		Name:        "agents-network " + project.Namespace,
-	}
+	server := daemon.NetworkBus(project, nil)
+	return Config{URL: server.URL, Credentials: server.Credentials, InboxPrefix: server.InboxPrefix, Name: server.Name}
 }
 
 // Finder finds the bus, and the hub's again when it has restarted. It is safe
@@ -126,8 +116,54 @@ func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 			may = startKilled
 		}
 		first = false
-		return f.ask(ctx, may)
+		var grant bus.Grant
+		err := f.ask(ctx, may, func(ctx context.Context, c *client.Client) error {
+			g, err := c.JoinBus(ctx, dialect.BusJoinParams{Access: string(f.cfg.Access), Namespace: f.cfg.Namespace})
+			if err == nil {
+				grant, err = grantOf(*g)
+			}
+			return err
+		})
+		return grant, err
 	})
+}
+
+// DialAgent is Dial for one agent of this computer's network: the hub says who the
+// agent is, and the Bus can do nothing but what that agent is there for. settings are
+// the network's; of an agent they say nothing.
+func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a mesh.Arrival) (mesh.Place, *bus.Bus, error) {
+	var place mesh.Place
+	enter := func(ctx context.Context, may mayStart, a mesh.Arrival) (grant bus.Grant, err error) {
+		p := settings
+		p.AgentType, p.ProjectPath, p.GUID, p.Secret = a.AgentType, a.ProjectPath, a.GUID, a.Secret
+		err = f.ask(ctx, may, func(ctx context.Context, c *client.Client) error {
+			g, err := c.JoinNetwork(ctx, p)
+			if err != nil {
+				return err
+			}
+			if p.GUID == "" {
+				place = mesh.Place{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Again: g.Again, Desk: g.Desk}
+			}
+			grant, err = grantOf(g.BusGrant)
+			return err
+		})
+		return grant, err
+	}
+	first, err := enter(ctx, startAnyhow, a)
+	if err != nil {
+		return mesh.Place{}, nil, err
+	}
+	a.GUID, a.Secret = place.GUID, place.Secret
+	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, InboxPrefix: mesh.InboxPrefix(place.GUID), Logger: f.cfg.Logger}
+	used := false
+	b, err := bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) {
+		if !used {
+			used = true
+			return first, nil
+		}
+		return enter(ctx, startKilled, a)
+	})
+	return place, b, err
 }
 
 // mayStart says when a hub is started that does not run.
@@ -142,53 +178,60 @@ const (
 // that were not used since the hub's start takes the longest.
 const askTimeout = 15 * time.Second
 
-// ask gets a Grant of the running hub, or of one that it starts.
-func (f *Finder) ask(ctx context.Context, may mayStart) (bus.Grant, error) {
+// ask asks the running hub for a Grant, or one that it starts.
+func (f *Finder) ask(ctx context.Context, may mayStart, question func(context.Context, *client.Client) error) error {
 	hub, err := f.cfg.Hub()
 	if err != nil {
-		return bus.Grant{}, &bus.Error{Code: bus.CodeConfig, Message: "the hub's configuration cannot be used: " + err.Error(),
+		return &bus.Error{Code: bus.CodeConfig, Message: "the hub's configuration cannot be used: " + err.Error(),
 			Remedy: "correct it, see: parley config validate", Err: err}
 	}
 	info, running, err := daemon.Running(hub.DataDir)
 	if err != nil {
-		return bus.Grant{}, &bus.Error{Code: bus.CodeStorage, Message: "cannot look whether a hub runs on " + hub.DataDir,
+		return &bus.Error{Code: bus.CodeStorage, Message: "cannot look whether a hub runs on " + hub.DataDir,
 			Remedy: "check that the data directory is yours", Err: err}
 	}
 	socket := hub.Socket.Path
 	if running && info.PID != 0 {
 		if info.Socket == "" {
-			return bus.Grant{}, &bus.Error{Code: bus.CodeNotRunning, Message: "the hub runs without its socket, by which its bus is joined",
+			return &bus.Error{Code: bus.CodeNotRunning, Message: "the hub runs without its socket, by which its bus is joined",
 				Remedy: "set socket.enabled to true in its config.yaml and restart it"}
 		}
 		socket = info.Socket
 	}
-	grant, err := f.join(ctx, socket)
+	err = f.join(ctx, socket, question)
 	if !errors.Is(err, client.ErrNotRunning) {
-		return grant, err
+		return err
 	}
 	if err := f.allowed(hub, may); err != nil {
-		return bus.Grant{}, err
+		return err
 	}
 	if info, err = f.start(ctx, hub); err != nil {
-		return bus.Grant{}, err
+		return err
 	}
-	return f.join(ctx, info.Socket)
+	return f.join(ctx, info.Socket, question)
 }
 
 // join asks the hub that listens on socket. Where none does, the error is
 // client.ErrNotRunning.
-func (f *Finder) join(ctx context.Context, socket string) (bus.Grant, error) {
+func (f *Finder) join(ctx context.Context, socket string, question func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	c, err := client.Dial(ctx, socket)
 	if err != nil {
-		return bus.Grant{}, hubError(err, socket)
+		return hubError(err, socket)
 	}
 	defer c.Close()
-	g, err := c.JoinBus(ctx, dialect.BusJoinParams{Access: string(f.cfg.Access), Namespace: f.cfg.Namespace})
-	if err != nil {
-		return bus.Grant{}, hubError(err, socket)
+	if err = question(ctx, c); err == nil {
+		return nil
 	}
+	if e, ok := errors.AsType[*bus.Error](err); ok {
+		return e
+	}
+	return hubError(err, socket)
+}
+
+// grantOf reads what the hub has granted.
+func grantOf(g dialect.BusGrant) (bus.Grant, error) {
 	if host, _, err := net.SplitHostPort(g.Address); err != nil || !net.ParseIP(host).IsLoopback() {
 		return bus.Grant{}, &bus.Error{Code: bus.CodeConfig, Message: "the hub's bus is not on this machine", Remedy: "restart the hub"}
 	}

@@ -90,6 +90,9 @@ func (a *app) mcp(ctx context.Context) error {
 			}
 		},
 	}
+	if a.name != MCPServer {
+		cfg.JoinLocalNetwork()
+	}
 	if cfg.Networked() {
 		if err := a.joinNetwork(ctx, cfg, &opts); err != nil {
 			return err

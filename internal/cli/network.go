@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,8 +11,10 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mcpserver"
+	"github.com/parleyhub/parley/internal/mesh"
 )
 
 // tlsPatience is how long the start waits for the cluster's servers to show
@@ -26,9 +26,11 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 	log := opts.Logger.With("component", "mesh")
 	warnInsecure(cfg, log)
 	finder := a.networkFinder(cfg, log)
-	opts.DialNetwork = finder.Dial
-	if state := stateDir(); state != "" {
-		opts.StateDir = filepath.Join(state, "agents")
+	opts.DialNetwork, opts.StateDir = finder.Dial, mcpconfig.AgentsDir()
+	if !cfg.CrossComputer.Enabled {
+		opts.EnterNetwork = func(ctx context.Context, arrival mesh.Arrival) (mesh.Place, *bus.Bus, error) {
+			return finder.DialAgent(ctx, networkSettings(cfg), arrival)
+		}
 	}
 	opts.DialOutbox = a.dialNear(cfg, log)
 	if cfg.CrossComputer.Enabled && cfg.CrossComputer.TLSRequired {
@@ -47,20 +49,18 @@ func (a *app) dialNear(cfg *mcpconfig.Config, log *slog.Logger) func(context.Con
 		Hub: func() (*config.Loaded, error) { return a.load() }}).Dial
 }
 
+// networkSettings is what the hub is told of a project's network.
+func networkSettings(cfg *mcpconfig.Config) dialect.NetworkJoinParams {
+	cross, work := cfg.CrossComputer, cfg.WorkQueue
+	return dialect.NetworkJoinParams{Bucket: cross.RegistryBucket, Inboxes: cross.Inboxes, RegistryTTL: int(cross.RegistryTTL),
+		AckTimeout: int(work.AckTimeout), MaxAttempts: int(work.MaxDeliveryAttempts), DeadLetterTTL: int(work.DeadLetterTTL)}
+}
+
 func (a *app) networkFinder(cfg *mcpconfig.Config, log *slog.Logger) *busfinder.Finder {
 	finder := busfinder.ForNetwork(cfg)
 	finder.Logger = log
 	finder.Hub = func() (*config.Loaded, error) { return a.load() }
 	return busfinder.New(finder)
-}
-
-// stateDir keeps what this user's processes remember; "" where there is no home.
-func stateDir() string {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(home, filepath.Dir(filepath.FromSlash(mcpconfig.UserFile)))
 }
 
 // warnInsecure is REQ-SEC-CROSS-006 and REQ-SEC-CROSS-007.

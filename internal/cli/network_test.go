@@ -140,6 +140,7 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 func TestTheNetworkMustBeOn(t *testing.T) {
 	p := newPlace(t)
 	project(t)
+	t.Setenv("NATS_MCP_LOCAL_NETWORK", "false")
 	if o := p.run(t, "network", "agents"); o.code != 2 || !strings.Contains(o.stderr, "the agents' network is off") {
 		t.Errorf("%+v", o)
 	}

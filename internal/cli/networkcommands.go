@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/user"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -53,6 +52,7 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *mesh.Netw
 	if err != nil {
 		return a.wrongMCPConfig(err)
 	}
+	cfg.JoinLocalNetwork()
 	if !cfg.Networked() {
 		return &failure{Exit: exitUsage, Kind: "configuration", Message: "the agents' network is off in " + cfg.ProjectPath,
 			Remedy: "set crossComputer.local or crossComputer.enabled in .mcp-config.json, see docs/mesh.md"}
@@ -62,9 +62,7 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *mesh.Netw
 		log = mcpserver.NewLogger(a.stderr, mcpconfig.Logging{Level: "DEBUG", Format: "text"}, cfg.Credentials.Password)
 	}
 	network := mcpserver.NetworkConfig(cfg, a.networkFinder(cfg, log).Dial, log)
-	if state := stateDir(); state != "" {
-		network.StateDir = filepath.Join(state, "agents")
-	}
+	network.StateDir = mcpconfig.AgentsDir()
 	network.GUID = "" // that is the agent's, not the person's
 	network.DialLocal = a.dialNear(cfg, log)
 	n := mesh.Open(network)

@@ -203,6 +203,11 @@ func (c *Client) JoinBus(ctx context.Context, p dialect.BusJoinParams) (*dialect
 	return get[dialect.BusGrant](ctx, c, dialect.MethodBusJoin, p)
 }
 
+// JoinNetwork asks for an agent's place in the agents' network on the hub's bus.
+func (c *Client) JoinNetwork(ctx context.Context, p dialect.NetworkJoinParams) (*dialect.NetworkGrant, error) {
+	return get[dialect.NetworkGrant](ctx, c, dialect.MethodNetworkJoin, p)
+}
+
 // LeaveBus withdraws a credential of the hub's bus and cuts its connection.
 func (c *Client) LeaveBus(ctx context.Context, user string) error {
 	return c.Call(ctx, dialect.MethodBusLeave, dialect.BusLeaveParams{User: user}, nil)

@@ -395,6 +395,11 @@ func (d *daemon) openServer(ctx context.Context) error {
 	if d.audit != nil {
 		rpc.LoopStep = d.loopStep // or write to the log
 	}
+	if d.bus.Info().Kind == bus.KindEmbedded {
+		agents := newReception(d.bus, func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub network") }, d.log)
+		d.atEnd(agents.close)
+		rpc.Reception = agents
+	}
 	overSocket := dialect.New(rpc)
 
 	sc := server.Config{

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"path/filepath"
+	"time"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/dialect"
@@ -13,6 +15,10 @@ import (
 	"github.com/parleyhub/parley/internal/mcpserver"
 	"github.com/parleyhub/parley/internal/server"
 )
+
+// idleAgents is how long an agent at /mcp may be silent and is still shown as there:
+// nobody tells the hub that its program has ended.
+const idleAgents = 30 * time.Minute
 
 // hubNamespace has the channels of those who call /mcp without a project.
 const hubNamespace = "hub"
@@ -73,19 +79,32 @@ func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	return mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{
+	if d.bus.Info().Kind == bus.KindEmbedded {
+		cfg.JoinLocalNetwork()
+	}
+	opts := mcpserver.ProjectOptions{
 		Version: d.opts.Version, Logger: d.log, Documents: d.documents, Groups: d.sharedGroups(),
-		Dial: func(ctx context.Context) (*bus.Bus, error) { return d.projectBus(ctx, cfg) },
-	})
+		Dial:        func(ctx context.Context) (*bus.Bus, error) { return d.projectBus(ctx, cfg) },
+		DialNetwork: func(ctx context.Context) (*bus.Bus, error) { return d.networkBus(ctx, cfg) },
+		IdleAgents:  idleAgents,
+	}
+	opts.StateDir = mcpconfig.AgentsDir()
+	return mcpserver.OpenProject(cfg, opts)
 }
 
 // mcpConfig reads a project's configuration. The hub's own environment is not the
 // project's, so it does not count.
 func mcpConfig(dir string) (*mcpconfig.Config, error) {
-	if dir == "" {
-		return &mcpconfig.Config{Document: mcpconfig.Document{Namespace: hubNamespace, Channels: mcpconfig.DefaultChannels()}}, nil
+	noEnvironment := func(string) (string, bool) { return "", false }
+	if dir != "" {
+		return mcpconfig.Load(mcpconfig.Sources{WorkDir: dir, LookupEnv: noEnvironment})
 	}
-	return mcpconfig.Load(mcpconfig.Sources{WorkDir: dir, LookupEnv: func(string) (string, bool) { return "", false }})
+	users, err := mcpconfig.Load(mcpconfig.Sources{WorkDir: string(filepath.Separator), LookupEnv: noEnvironment})
+	if err != nil {
+		return nil, err
+	}
+	return &mcpconfig.Config{Origins: users.Origins, Document: mcpconfig.Document{Namespace: hubNamespace, Channels: mcpconfig.DefaultChannels(),
+		CrossComputer: users.CrossComputer, WorkQueue: users.WorkQueue, Credentials: users.Credentials, TLS: users.TLS}}, nil
 }
 
 // projectBus is the bus of a project: the server that it has configured, else this

@@ -17,6 +17,7 @@ const (
 	MethodSwarmStop    = "hub/swarms/stop"
 	MethodShutdown     = "hub/shutdown"
 	MethodBusJoin      = "hub/bus/join"
+	MethodNetworkJoin  = "hub/network/join"
 	MethodBusLeave     = "hub/bus/leave"
 	MethodMCP          = "hub/mcp"
 	MethodLoopStep     = "hub/loop/step"
@@ -270,6 +271,35 @@ type BusGrant struct {
 	StoreDir   string `json:"storeDir"`   // of the server: what to sync where durability is commit
 	Durability string `json:"durability"` // commit, always or fast
 	PID        int    `json:"pid"`        // of the hub
+}
+
+// NetworkJoinParams are the parameters of hub/network/join: an agent, and the network
+// as its process has it configured. Times are in seconds; 0 is the default.
+type NetworkJoinParams struct {
+	AgentType   string `json:"agentType"`
+	ProjectPath string `json:"projectPath"`
+	// GUID and Secret are of an earlier NetworkGrant, to come back after a restart of
+	// the hub.
+	GUID   string `json:"guid,omitempty"`
+	Secret string `json:"secret,omitempty"`
+
+	Bucket        string `json:"bucket,omitempty"` // of the registry
+	Inboxes       string `json:"inboxes,omitempty"`
+	RegistryTTL   int    `json:"registryTTL,omitempty"`
+	AckTimeout    int    `json:"ackTimeout,omitempty"`
+	MaxAttempts   int    `json:"maxDeliveryAttempts,omitempty"`
+	DeadLetterTTL int    `json:"deadLetterTTL,omitempty"`
+}
+
+// NetworkGrant is the result of hub/network/join: a credential with which the agent
+// is itself in the agents' network of this computer, and nobody else.
+type NetworkGrant struct {
+	BusGrant
+	GUID   string `json:"guid"`
+	Slot   string `json:"slot"`   // the key of its identity's record
+	Secret string `json:"secret"` // to come back
+	Again  bool   `json:"again"`  // an agent of its kind had the GUID before
+	Desk   string `json:"desk"`   // the subject on which it asks for queues
 }
 
 // BusLeaveParams are the parameters of hub/bus/leave.

@@ -43,6 +43,11 @@ type Gate interface {
 	Revoke(user string) error
 }
 
+// Reception lets agents into the agents' network on the hub's bus, one by one.
+type Reception interface {
+	Receive(ctx context.Context, p NetworkJoinParams) (NetworkGrant, error)
+}
+
 // Config is what a Service works with.
 type Config struct {
 	Hub   Hub        // required
@@ -58,6 +63,9 @@ type Config struct {
 	// Swarms leads swarms of agents. Where it is nil, there are no methods
 	// hub/swarms/*.
 	Swarms Swarms
+	// Reception lets agents into the agents' network. Where it is nil, there is no
+	// method hub/network/join.
+	Reception Reception
 	// Gate lets the user's other processes into the hub's bus. Where it is nil,
 	// there are no methods hub/bus/*: give it to the service of the socket only.
 	Gate Gate
@@ -112,6 +120,9 @@ func New(cfg Config) *Service {
 	}
 	if cfg.LoopStep != nil {
 		s.methods[MethodLoopStep] = s.loopStep
+	}
+	if cfg.Reception != nil {
+		s.methods[MethodNetworkJoin] = s.networkJoin
 	}
 	if cfg.Documents != nil {
 		s.methods[MethodDocumentsList] = s.documentsList
@@ -450,11 +461,45 @@ func (s *Service) busJoin(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Em
 	if err != nil {
 		return nil, busError(err)
 	}
+	return FromGrant(g), nil
+}
+
+// FromGrant is a credential as the hub sends it.
+func FromGrant(g bus.Grant) BusGrant {
 	return BusGrant{
 		Address: g.Address, User: g.User, Password: string(g.Password), Expires: Time{g.Expires},
 		StoreDir: g.StoreDir, Durability: string(g.Durability), PID: g.PID,
-	}, nil
+	}
 }
+
+func (s *Service) networkJoin(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	p := NetworkJoinParams{
+		AgentType: params.requiredText("agentType", maxID), ProjectPath: params.text("projectPath", maxPath),
+		GUID: params.text("guid", maxID), Secret: params.text("secret", maxID),
+		Bucket: params.text("bucket", maxID), Inboxes: params.text("inboxes", maxID),
+	}
+	for name, field := range map[string]*int{"registryTTL": &p.RegistryTTL, "ackTimeout": &p.AckTimeout,
+		"maxDeliveryAttempts": &p.MaxAttempts, "deadLetterTTL": &p.DeadLetterTTL} {
+		if n := params.count(name, maxSeconds); n != nil {
+			*field = *n
+		}
+	}
+	if params.err != nil {
+		return nil, params.err
+	}
+	grant, err := s.cfg.Reception.Receive(ctx, p)
+	if err != nil {
+		return nil, busError(err)
+	}
+	return grant, nil
+}
+
+// The limits of what hub/network/join takes.
+const (
+	maxPath    = 4096
+	maxSeconds = 365 * 24 * 3600
+)
 
 func (s *Service) busLeave(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
 	params := readParams(req.Params)

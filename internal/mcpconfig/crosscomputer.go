@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -81,6 +82,26 @@ func defaultWorkQueue() WorkQueue {
 // Networked says whether the agents' network is to be used, here or across
 // computers.
 func (c *Config) Networked() bool { return c.CrossComputer.Enabled || c.CrossComputer.Local }
+
+// JoinLocalNetwork switches the agents' network of this computer on where nothing says
+// otherwise and the project's bus is its hub's: Parley's own programs do that, the
+// specification's has the network off by default (REQ-CONFIG-CROSS-002).
+func (c *Config) JoinLocalNetwork() {
+	_, said := c.Origins["crossComputer.local"]
+	if !said && !c.CrossComputer.Enabled && c.NATSURL == "" {
+		c.CrossComputer.Local = true
+	}
+}
+
+// AgentsDir keeps which of this user's agents live, for the agents' network; "" where
+// there is no home.
+func AgentsDir() string {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, filepath.Dir(filepath.FromSlash(UserFile)), "agents")
+}
 
 // ClusterURL is all URLs of the cluster, with commas.
 func (c CrossComputer) ClusterURL() URL {

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -17,14 +20,21 @@ import (
 
 // Network is the group of the agents' network: registry, mail and work queues.
 type Network struct {
-	mesh *mesh.Network
+	mesh membership
 	auto *mesh.Registration // at the start of a connection; nil for none
+	idle time.Duration      // after which an agent is shown as offline; 0 for never
+
+	watch sync.Once // what looks for idle agents is started
+	mu    sync.Mutex
+	seats map[*seat]struct{} // of agents that idle counts for
 }
 
 // NewNetwork returns the group. It does not close the network. With auto, the
-// agent of each connection is registered as soon as the network can be used.
-func NewNetwork(network *mesh.Network, auto *mesh.Registration) *Network {
-	return &Network{network, auto}
+// agent of each connection is registered as soon as the network can be used. Agents
+// that call nothing for as long as idle leave, and come back with their next call; 0
+// is for connections whose end says that the agent has ended.
+func NewNetwork(network membership, auto *mesh.Registration, idle time.Duration) *Network {
+	return &Network{mesh: network, auto: auto, idle: idle, seats: map[*seat]struct{}{}}
 }
 
 // NetworkConfig is a project's configuration of the agents' network.
@@ -75,6 +85,12 @@ func (g *Network) Register(s *Server) {
 	g.addMail(s)
 	g.addWork(s)
 	g.addDeadLetters(s)
+	if g.idle > 0 {
+		g.watch.Do(func() { s.Go(g.watchIdle) })
+	}
+	if s.session != nil {
+		s.OnEnd(func() { g.leave(seatOf(s.session)) })
+	}
 	if g.auto != nil && s.session != nil {
 		s.Go(func(ctx context.Context) { g.autoRegister(ctx, s) })
 	}
@@ -84,6 +100,9 @@ func (g *Network) Register(s *Server) {
 type seat struct {
 	turn  chan struct{} // holds the token of who may use the rest
 	agent *mesh.Agent   // nil if it is not registered
+	as    mesh.Registration
+	away  bool      // it was registered, and was idle for too long
+	used  time.Time // last
 }
 
 type seatKey struct{}
@@ -114,6 +133,14 @@ func (g *Network) agent(ctx context.Context, c *Call) (*mesh.Agent, error) {
 		return nil, err
 	}
 	defer release()
+	p.used = time.Now()
+	if p.away {
+		a, err := g.mesh.Register(ctx, p.as)
+		if err != nil {
+			return nil, err
+		}
+		g.occupy(p, a)
+	}
 	if p.agent == nil {
 		return nil, &Failure{Category: string(mesh.NotRegisteredError), Message: "You are not registered in the agents' network.",
 			Remedy: "Call register_agent first."}
@@ -139,14 +166,86 @@ func (g *Network) register(ctx context.Context, s *Session, r mesh.Registration)
 		if f, ok := errors.AsType[*mesh.Error](err); !ok || f.Category != mesh.NotRegisteredError {
 			return entry, true, err
 		}
-		p.agent = nil // it has lost its place
+		g.vacate(ctx, p) // it has lost its place
 	}
 	a, err := g.mesh.Register(ctx, r)
 	if err != nil {
 		return mesh.Entry{}, false, err
 	}
-	p.agent = a
+	p.as = r
+	g.occupy(p, a)
 	return a.Entry(), a.Reused(), nil
+}
+
+// leavePatience bounds the leaving of an agent whose program has ended.
+const leavePatience = 5 * time.Second
+
+// leave deregisters the agent of a seat, if there is one.
+func (g *Network) leave(p *seat) {
+	ctx, cancel := context.WithTimeout(context.Background(), leavePatience)
+	defer cancel()
+	release, err := p.take(ctx)
+	if err != nil {
+		return // a call that lasts has it; the network's own end comes next
+	}
+	defer release()
+	p.away = false
+	g.vacate(ctx, p)
+}
+
+// vacate deregisters the agent of a seat that the caller has taken.
+func (g *Network) vacate(ctx context.Context, p *seat) {
+	g.mu.Lock()
+	delete(g.seats, p)
+	g.mu.Unlock()
+	if a := p.agent; a != nil {
+		p.agent = nil
+		_ = g.mesh.Leave(ctx, a) // else the others notice that it does not beat any more
+	}
+}
+
+// occupy notes that a seat that the caller has taken has an agent.
+func (g *Network) occupy(p *seat, a *mesh.Agent) {
+	p.agent, p.away, p.used = a, false, time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.seats[p] = struct{}{}
+}
+
+// watchIdle lets agents leave that have called nothing for too long.
+func (g *Network) watchIdle(ctx context.Context) {
+	tick := time.NewTicker(g.idle / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		g.mu.Lock()
+		seats := slices.Collect(maps.Keys(g.seats))
+		g.mu.Unlock()
+		for _, p := range seats {
+			g.dismiss(ctx, p)
+		}
+	}
+}
+
+// dismiss is leave for an agent that is idle, which comes back with its next call.
+func (g *Network) dismiss(ctx context.Context, p *seat) {
+	select {
+	case <-p.turn:
+	default:
+		return // it is not idle
+	}
+	defer func() { p.turn <- struct{}{} }()
+	if p.agent == nil || time.Since(p.used) < g.idle {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leavePatience)
+	defer cancel()
+	p.away = true
+	g.vacate(ctx, p)
 }
 
 // autoRegister registers the agent of a connection (REQ-CONFIG-CROSS-001). The
@@ -465,10 +564,10 @@ func (g *Network) deregister(ctx context.Context, c *Call, a *mesh.Agent, _ noAr
 		return "", deregisterOut{}, err
 	}
 	defer release()
-	if err := a.Deregister(ctx); err != nil {
+	p.agent, p.away = nil, false
+	if err := g.mesh.Leave(ctx, a); err != nil {
 		return "", deregisterOut{}, err
 	}
-	p.agent = nil
 	return "You have left the agents' network and are shown as offline. Your GUID and your mail are kept for when you register again.",
 		deregisterOut{a.GUID()}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
@@ -17,7 +18,7 @@ import (
 type Project struct {
 	*Service
 	space   *chat.Space
-	network *mesh.Network // nil where it is not configured
+	network membership // nil where it is not configured
 }
 
 // ProjectOptions are what a Project needs besides its configuration.
@@ -28,6 +29,12 @@ type ProjectOptions struct {
 	// DialNetwork finds the bus of the agents' network, where that is configured.
 	// Nil leaves the network out.
 	DialNetwork func(context.Context) (*bus.Bus, error)
+	// EnterNetwork, where the network's bus confines agents, lets one in: see mesh.Lobby.
+	// DialNetwork is not used then.
+	EnterNetwork func(context.Context, mesh.Arrival) (mesh.Place, *bus.Bus, error)
+	// IdleAgents is how long an agent may call nothing and is still shown as there, where
+	// the end of its program may go unnoticed; 0 for ever.
+	IdleAgents time.Duration
 	// DialOutbox and StateDir are those of mesh.Config (DialLocal).
 	DialOutbox func(context.Context) (*bus.Bus, error)
 	StateDir   string
@@ -62,8 +69,8 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 	if cfg.Networked() && opts.DialNetwork != nil {
 		network := NetworkConfig(cfg, opts.DialNetwork, opts.Logger)
 		network.StateDir, network.DialLocal = opts.StateDir, opts.DialOutbox
-		p.network = mesh.Open(network)
-		groups = append(groups, NewNetwork(p.network, AutoRegistration(cfg)))
+		p.network = openMembership(network, opts.EnterNetwork, opts.IdleAgents > 0)
+		groups = append(groups, NewNetwork(p.network, AutoRegistration(cfg), opts.IdleAgents))
 	}
 	if opts.Documents != nil {
 		groups = append(groups, NewDocuments(opts.Documents, cfg.Namespace))

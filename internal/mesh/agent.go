@@ -466,6 +466,9 @@ func (a *Agent) Deregister(ctx context.Context) error {
 	return b.Commit(ctx)
 }
 
+// Leave is [Agent.Deregister].
+func (n *Network) Leave(ctx context.Context, a *Agent) error { return a.Deregister(ctx) }
+
 // leave ends what the agent does in the background. Every later call fails with
 // why.
 func (a *Agent) leave(why *Error) {

@@ -48,6 +48,9 @@ func (n *Network) takeIdentity(ctx context.Context, b *bus.Bus, agentType string
 	if n.cfg.GUID != "" {
 		return n.takeFixed(ctx, b)
 	}
+	if n.cfg.Place != nil {
+		return n.placed(n.cfg.Place), nil
+	}
 	key := digest(n.cfg.Hostname, n.cfg.ProjectPath, agentType)
 	for slot := range maxAgentsOnThisHost {
 		name := fmt.Sprintf("%s.%d", key, slot)

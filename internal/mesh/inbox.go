@@ -58,7 +58,7 @@ func (n *Network) findInboxes(ctx context.Context, b *bus.Bus) error {
 		return connectionError(err)
 	}
 	n.setInboxes(InboxesPerAgent)
-	if n.cfg.Inboxes != InboxesShared {
+	if n.cfg.Inboxes != InboxesShared || n.confined() {
 		return nil
 	}
 	if _, err := n.makeStream(ctx, b, inboxConfig(sharedInbox, inboxSubject+"*")); err != nil {

@@ -89,6 +89,8 @@ type Config struct {
 	// GUID is the agent's where the server confines it to one; otherwise agents
 	// get theirs from the registry.
 	GUID string
+	// Place is the agent's where a hub has let it in, see Lobby.
+	Place *Place
 	// StateDir keeps a lock file for each live agent, so that the identity of
 	// one that was killed is free at once. Without it, it is after three
 	// heartbeats.
@@ -163,7 +165,8 @@ type Network struct {
 	failure error    // why it is nil
 	inboxes Inboxes  // as the server has them
 	agents  map[*Agent]struct{}
-	roll    *roll // of the last look at all entries; nil before
+	roll    *roll  // of the last look at all entries; nil before
+	desk    string // where confined agents ask for queues; empty until the first is let in
 	closing bool
 }
 
@@ -200,7 +203,7 @@ func (n *Network) run() {
 	}
 	changes := b.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
 	defer b.Conn().RemoveStatusListener(changes)
-	if n.cfg.GUID == "" { // whom the server confines it does not let tidy up
+	if !n.confined() { // whom the server confines it does not let tidy up
 		n.done.Go(n.collect)
 	}
 	refresh := time.NewTicker(clockRefresh)
@@ -492,6 +495,9 @@ func (n *Network) ensure(ctx context.Context, b *bus.Bus, want jetstream.StreamC
 		return nil, connectionError(err)
 	}
 	have := stream.CachedInfo().Config
+	if n.confined() {
+		return stream, nil
+	}
 	if !slices.Equal(have.Subjects, want.Subjects) {
 		return nil, &Error{Category: ConflictError,
 			Message: fmt.Sprintf("The place of %s on the server is taken by another program.", want.Name),

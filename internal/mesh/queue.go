@@ -69,6 +69,12 @@ func (n *Network) queueStream(ctx context.Context, b *bus.Bus, capability string
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
+	if n.cfg.Place != nil {
+		if err := n.askForQueue(ctx, b, capability); err != nil {
+			return nil, err
+		}
+		return n.workers(ctx, b, capability)
+	}
 	_, err := b.JetStream().Stream(ctx, queuePrefix+capability)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if err := n.roomForQueue(ctx, b); err != nil {
@@ -119,9 +125,9 @@ func (n *Network) workers(ctx context.Context, b *bus.Bus, capability string) (j
 	stream := queuePrefix + capability
 	c, err := b.JetStream().Consumer(ctx, stream, queueGroup)
 	switch {
-	case errors.Is(err, jetstream.ErrConsumerNotFound):
+	case errors.Is(err, jetstream.ErrConsumerNotFound) && !n.confined():
 		c, err = b.JetStream().CreateOrUpdateConsumer(ctx, stream, n.consumerConfig())
-	case err == nil && c.CachedInfo().Config.AckWait != n.cfg.AckTimeout:
+	case err == nil && c.CachedInfo().Config.AckWait != n.cfg.AckTimeout && !n.confined():
 		n.log.Warn("the lease of a queue's items is changed to what this process's configuration says",
 			"queue", capability, "before", c.CachedInfo().Config.AckWait.String(), "now", n.cfg.AckTimeout.String())
 		have := c.CachedInfo().Config

@@ -1,0 +1,232 @@
+package mesh
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// On a hub's bus the hub itself decides who an agent is, makes its inbox and the
+// queues, and gives it a connection that can do nothing but what this agent is there
+// for (see Permissions). Receive is the hub's side, a Lobby the agents'.
+
+// Arrival is what an agent tells the hub that is to let it in.
+type Arrival struct {
+	AgentType   string
+	ProjectPath string
+	// GUID and Secret are those of a Place that the agent had before a restart of the
+	// hub; empty for a new agent.
+	GUID, Secret string
+}
+
+// Place is what a hub gives an agent that it confines.
+type Place struct {
+	GUID   string
+	Slot   string // the key of its identity's record
+	Secret string // by which the hub knows it again
+	Again  bool   // an agent of its kind had the GUID before
+	Desk   string // the subject on which it asks for queues
+}
+
+// atHub is the place of identities that a hub has given.
+const atHub = "hub"
+
+// deskSubject is followed by the network's configuration and the GUID of who asks.
+const deskSubject = "global.hub.desk."
+
+// Attendance says whether the holder of a GUID is there, as the hub's bus knows it.
+type Attendance int
+
+// The attendances.
+const (
+	Unknown  Attendance = iota // the hub has not let it in since its start
+	Attends                    // its connection is there, or is expected
+	Departed                   // its connection was there
+)
+
+// Receive gives an agent its identity and its inbox, and says what its connection may
+// do; nil Permissions are everything, for a network with a shared inbox, in which NATS
+// cannot tell mail from mail. attendance says what the bus knows of a GUID. Calls must
+// not overlap until the connection of the one before is expected.
+func (n *Network) Receive(ctx context.Context, a Arrival, attendance func(guid string) Attendance) (Place, *Permissions, error) {
+	if err := checkName("agent type", a.AgentType); err != nil {
+		return Place{}, nil, err
+	}
+	b, err := n.connected()
+	if err != nil {
+		return Place{}, nil, err
+	}
+	desk, err := n.openDesk(b)
+	if err != nil {
+		return Place{}, nil, connectionError(err)
+	}
+	place, err := n.findPlace(ctx, b, a, attendance)
+	if err != nil {
+		return Place{}, nil, connectionError(err)
+	}
+	if err := n.ensureInbox(ctx, b, place.GUID); err != nil {
+		return Place{}, nil, connectionError(err)
+	}
+	place.Desk = desk + "." + place.GUID
+	if n.inboxStream(place.GUID) == sharedInbox {
+		return place, nil, b.Commit(ctx)
+	}
+	there := n.cfg
+	there.ProjectPath = a.ProjectPath
+	kind, owner := (&Network{cfg: there}).allowances(a.AgentType)
+	p := Confined{GUID: place.GUID, Bucket: n.cfg.Bucket}.Permissions()
+	p.Publish = append(p.Publish, place.Desk, bucketKeys+n.identityBucket()+"."+place.Slot,
+		bucketKeys+n.limitsBucket()+"."+kind+".*", bucketKeys+n.limitsBucket()+"."+owner+".*",
+		// No other consumer has the name of the workers'.
+		queueSubject+"*", "$JS.API.CONSUMER.INFO.*."+queueGroup, "$JS.API.CONSUMER.MSG.NEXT.*."+queueGroup, "$JS.ACK.*."+queueGroup+".>")
+	return place, &p, b.Commit(ctx)
+}
+
+// findPlace takes the first slot of the agent's kind that nobody lives in, or the one
+// that the agent had.
+func (n *Network) findPlace(ctx context.Context, b *bus.Bus, a Arrival, attendance func(string) Attendance) (Place, error) {
+	key := digest(n.cfg.Hostname, a.ProjectPath, a.AgentType)
+	for slot := range maxAgentsOnThisHost {
+		place := Place{GUID: uuid.NewString(), Slot: fmt.Sprintf("slot.%s.%d", key, slot), Secret: rand.Text()}
+		c := cell{bucketStream + n.identityBucket(), bucketKeys + n.identityBucket() + "." + place.Slot}
+		v, err := c.read(ctx, b)
+		if err != nil {
+			return Place{}, err
+		}
+		var before identityRecord
+		if v.there() && json.Unmarshal(v.data, &before) == nil && uuid.Validate(before.GUID) == nil {
+			if a.GUID == before.GUID {
+				return n.comeBack(place, before, a)
+			}
+			lives, err := n.livesHere(ctx, b, before, attendance)
+			if err != nil {
+				return Place{}, err
+			}
+			if lives || a.GUID != "" {
+				continue
+			}
+			place.GUID, place.Again = before.GUID, true
+		} else if a.GUID != "" { // the bus has lost it
+			place.GUID, place.Secret, place.Again = a.GUID, a.Secret, true
+		}
+		data, err := json.Marshal(n.recordOf(place))
+		if err != nil {
+			return Place{}, err
+		}
+		if _, err := c.write(ctx, b, data, v.revision); errors.Is(err, errConflict) {
+			continue // an agent of a project that the hub serves itself was quicker
+		} else if err != nil {
+			return Place{}, err
+		}
+		return place, nil
+	}
+	return Place{}, &Error{Category: ConflictError,
+		Message: fmt.Sprintf("There are already %d agents of the type %s in this project on this computer.", maxAgentsOnThisHost, quote(a.AgentType)),
+		Remedy:  "End some of them, or use another agent type."}
+}
+
+// comeBack gives an agent the place that it proves to be its own.
+func (n *Network) comeBack(place Place, before identityRecord, a Arrival) (Place, error) {
+	if before.Holder != digest(a.Secret) {
+		return Place{}, errReplaced
+	}
+	place.GUID, place.Secret, place.Again = a.GUID, a.Secret, true
+	return place, nil
+}
+
+// recordOf is the identity's record of a place. Everybody may read it, so it has no
+// more than a hash of the secret.
+func (n *Network) recordOf(p Place) identityRecord {
+	return identityRecord{GUID: p.GUID, Holder: digest(p.Secret), Since: timestamp(n.clock.now()), Place: atHub}
+}
+
+func (n *Network) livesHere(ctx context.Context, b *bus.Bus, r identityRecord, attendance func(string) Attendance) (bool, error) {
+	if r.Place == atHub && !r.Released {
+		switch attendance(r.GUID) {
+		case Attends:
+			return true, nil
+		case Departed:
+			return false, nil
+		}
+	}
+	return n.holds(ctx, b, r, false)
+}
+
+// placed is the identity of an agent that a hub has let in.
+func (n *Network) placed(p *Place) *identity {
+	record := n.recordOf(*p)
+	return &identity{guid: p.GUID, cell: cell{bucketStream + n.identityBucket(), bucketKeys + n.identityBucket() + "." + p.Slot},
+		holder: record.Holder, record: record, written: n.clock.now(), reused: p.Again}
+}
+
+// confined says that the server lets this process make neither streams nor consumers.
+func (n *Network) confined() bool { return n.cfg.GUID != "" || n.cfg.Place != nil }
+
+// deskAnswer is what the hub says to who asks for a queue.
+type deskAnswer struct {
+	Category Category `json:"category,omitempty"` // of why there is none
+	Message  string   `json:"message,omitempty"`
+	Remedy   string   `json:"remedy,omitempty"`
+}
+
+// openDesk makes queues for confined agents from now on, and returns the subject
+// without who asks.
+func (n *Network) openDesk(b *bus.Bus) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.desk != "" {
+		return n.desk, nil
+	}
+	c := n.cfg // the same after a restart
+	desk := deskSubject + digest(fmt.Sprint(c.Bucket, c.Inboxes, c.RegistryTTL, c.AckTimeout, c.MaxAttempts, c.DeadLetterTTL))
+	_, err := b.Conn().Subscribe(desk+".*", func(m *nats.Msg) { // ends with the connection
+		guid := m.Subject[len(desk)+1:]
+		if !strings.HasPrefix(m.Reply, InboxPrefix(guid)+".") {
+			return // what we say must not get where who asks may not write
+		}
+		ctx, cancel := context.WithTimeout(n.ctx, 2*requestTimeout)
+		defer cancel()
+		n.queue.forget() // its lease is to be as the last who asks has it
+		err := n.MakeQueue(ctx, string(m.Data))
+		var answer deskAnswer
+		if e, ok := errors.AsType[*Error](err); ok {
+			answer = deskAnswer{e.Category, e.Message, e.Remedy}
+		}
+		data, err := json.Marshal(answer)
+		if err == nil {
+			err = m.Respond(data)
+		}
+		if err != nil {
+			n.log.Warn("an agent that asked for a queue was not answered", "guid", guid, "error", err)
+		}
+	})
+	if err != nil {
+		return "", err
+	}
+	n.desk = desk
+	return desk, b.Conn().Flush()
+}
+
+// askForQueue has the hub make a queue.
+func (n *Network) askForQueue(ctx context.Context, b *bus.Bus, capability string) error {
+	m, err := b.Conn().RequestWithContext(ctx, n.cfg.Place.Desk, []byte(capability))
+	if err != nil {
+		return err
+	}
+	var answer deskAnswer
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return err
+	}
+	if answer.Category != "" {
+		return &Error{Category: answer.Category, Message: answer.Message, Remedy: answer.Remedy}
+	}
+	return nil
+}
