@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -113,11 +114,19 @@ EDITS is a JSON array, or "-" to read it from standard input:
   {"op": "make",      "path": ["plan", "owners"], "type": "map, array or text"}
 
 A path leads from the root's name through keys; maps on the way are made. Without an
-index, text and values go to the end.`,
+index, text and values go to the end, and delete takes the whole key away.`,
 		Example: "  " + a.name + ` doc edit plan --set plan.status=open
   ` + a.name + ` doc edit plan --text 'notes=first thoughts'
   ` + a.name + ` doc edit plan '[{"op":"insert","path":["todo"],"values":["test it"]}]'`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: func(_ *cobra.Command, args []string) error {
+			switch len(args) {
+			case 0:
+				return usage("missing the document's name")
+			case 1, 2:
+				return nil
+			}
+			return usage("unexpected argument %q: all edits of a call are in one JSON array", args[2])
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			edits, err := a.docEdits(args[1:], set, text)
 			if err != nil {
@@ -147,15 +156,23 @@ func (a *app) docEdits(args, set, text []string) ([]documents.Edit, error) {
 		raw := []byte(args[0])
 		if args[0] == "-" {
 			var err error
-			if raw, err = io.ReadAll(io.LimitReader(a.stdin, maxEdits)); err != nil {
+			if raw, err = io.ReadAll(io.LimitReader(a.stdin, maxEdits+1)); err != nil {
 				return nil, err
+			}
+			if len(raw) > maxEdits {
+				return nil, usage("the edits are larger than %d MiB; make several changes of them", maxEdits>>20)
 			}
 		}
 		d := json.NewDecoder(bytes.NewReader(raw))
 		d.DisallowUnknownFields()
 		d.UseNumber()
-		if err := d.Decode(&edits); err != nil {
+		switch err := d.Decode(&edits); {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return nil, usage("the edits are no JSON array of edits: the end is missing")
+		case err != nil:
 			return nil, usage("the edits are no JSON array of edits: %v", err)
+		case !ended(d):
+			return nil, usage("the edits are one JSON array, and something follows it")
 		}
 	}
 	for _, s := range set {
@@ -183,10 +200,16 @@ func jsonOrText(s string) any {
 	d := json.NewDecoder(strings.NewReader(s))
 	d.UseNumber()
 	var v any
-	if err := d.Decode(&v); err != nil || d.More() {
+	if err := d.Decode(&v); err != nil || !ended(d) {
 		return s
 	}
 	return v
+}
+
+// ended reports whether nothing follows what was decoded.
+func ended(d *json.Decoder) bool {
+	_, err := d.Token()
+	return errors.Is(err, io.EOF)
 }
 
 func (a *app) docWatchCommand() *cobra.Command {

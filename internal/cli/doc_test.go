@@ -33,7 +33,8 @@ func TestDocuments(t *testing.T) {
 	want(t, p.run(t, "doc", "list"), 0, "plan\n")
 	for _, args := range [][]string{
 		{"doc"}, {"doc", "show"}, {"doc", "edit", "plan"}, {"doc", "edit", "plan", "no JSON"}, {"doc", "edit", "plan", `[{"up":1}]`},
-		{"doc", "edit", "plan", "--set", "x"}, {"doc", "edit", "plan", "--text", "x"},
+		{"doc", "edit", "plan", "--set", "x"}, {"doc", "edit", "plan", "--text", "x"}, {"doc", "edit"},
+		{"doc", "edit", "plan", `[{"op":"increment","path":["n"]}] [{"op":"increment","path":["lost"]}]`}, {"doc", "edit", "plan", "[]", "[]"},
 	} {
 		if o := p.run(t, args...); o.code != 2 || o.stdout != "" {
 			t.Errorf("%q: %+v", args, o)
@@ -51,6 +52,10 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s: %+v", args, o)
 		}
 	}
+	if o := p.runWith(t, strings.NewReader(strings.Repeat(" ", 9<<20)), nil, "doc", "edit", "plan", "-"); o.code != 2 || !strings.Contains(o.stderr, "larger than 8 MiB") {
+		t.Errorf("too much: %+v", o)
+	}
+	want(t, p.run(t, "doc", "edit", "odd", "--set", "m.k=1]"), 0, `"k": "1]"`)
 	want(t, p.run(t, "doc", "edit", "churn", "--set", "m.k=1"), 0, "")
 	want(t, p.run(t, "doc", "edit", "churn", "--set", "m.k=2", "--set", "m.l=1"), 0, "")
 	want(t, p.run(t, "doc", "compact", "churn"), 0, "2 are left")

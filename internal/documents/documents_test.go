@@ -393,6 +393,14 @@ func TestEdits(t *testing.T) {
 		{"a map as a list", `[{"op":"set","path":["m","k"],"value":1},{"op":"insert","path":["m"],"values":[1]}]`, ""},
 		{"an emptied text", `[{"op":"text","path":["t"],"text":"x"},{"op":"text","path":["t"],"index":0,"count":1},{"op":"text","path":["t"],"text":"y"}]`, `{"t":"y"}`},
 		{"nothing", `[]`, ""},
+		{"a set of values", `[{"op":"set","path":["m","k"],"values":[1]}]`, ""},
+		{"a value to insert", `[{"op":"insert","path":["l"],"value":1}]`, ""},
+		{"no values to insert", `[{"op":"insert","path":["l"]}]`, ""},
+		{"elements without an index", `[{"op":"make","path":["m","l"],"type":"array"},{"op":"delete","path":["m","l"],"count":2}]`, ""},
+		{"below nothing", `[{"op":"text","path":["t"],"index":-1,"text":"x"}]`, ""},
+		{"fewer than none", `[{"op":"text","path":["t"],"text":"x"},{"op":"text","path":["t"],"index":0,"count":-1}]`, ""},
+		{"elements of nothing", `[{"op":"delete","path":["m","l"],"index":0}]`, ""},
+		{"nothing to delete", `[{"op":"set","path":["m","k"],"value":1},{"op":"delete","path":["n","k"]},{"op":"delete","path":["m","a","b"]}]`, `{"m":{"k":1}}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var edits []documents.Edit

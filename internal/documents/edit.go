@@ -1,6 +1,9 @@
 package documents
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/parleyhub/parley/crdt"
 )
 
@@ -62,6 +65,9 @@ func (e *Edit) apply(doc *crdt.Doc) error {
 			return invalid("a path has no empty names")
 		}
 	}
+	if err := e.checkFields(); err != nil {
+		return err
+	}
 	switch e.Op {
 	case OpSet:
 		m, key, err := e.parent(doc)
@@ -92,7 +98,44 @@ func (e *Edit) apply(doc *crdt.Doc) error {
 		}
 		return crdt.CounterOf(m.(*crdt.Map)).Add(by)
 	}
-	return invalid("there is no such operation; there are set, delete, insert, make, text, increment")
+	return errNoSuchOp
+}
+
+var errNoSuchOp = invalid("there is no such operation; there are set, delete, insert, make, text, increment")
+
+// fields are those that each operation uses besides its path.
+var fields = map[Op][]string{
+	OpSet: {"value"}, OpDelete: {"index", "count"}, OpInsert: {"values", "index"}, OpMake: {"type"},
+	OpText: {"text", "index", "count"}, OpIncrement: {"by"},
+}
+
+// checkFields refuses what an operation would not use: whoever wrote it meant something else, and
+// a set with "values" would clear what is there.
+func (e *Edit) checkFields() error {
+	used, ok := fields[e.Op]
+	if !ok {
+		return errNoSuchOp
+	}
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{
+		{"value", e.Value != nil}, {"values", e.Values != nil}, {"index", e.Index != nil}, {"count", e.Count != 0},
+		{"text", e.Text != ""}, {"type", e.Type != ""}, {"by", e.By != 0},
+	} {
+		if f.given && !slices.Contains(used, f.name) {
+			return invalid("it does not use %q, but: %s", f.name, strings.Join(used, ", "))
+		}
+	}
+	switch {
+	case e.Index != nil && *e.Index < 0 || e.Count < 0:
+		return invalid("index and count are not negative")
+	case e.Op == OpDelete && e.Index == nil && e.Count != 0:
+		return invalid("count needs an index; without both the whole key goes")
+	case e.Op == OpInsert && len(e.Values) == 0:
+		return invalid(`it needs "values", a list`)
+	}
+	return nil
 }
 
 // parent returns the map that the path's last name is a key of.
@@ -179,7 +222,11 @@ func (e *Edit) target(doc *crdt.Doc, kind string) (any, error) {
 	return nil, invalid("%q is there and no shared %s", key, kind)
 }
 
+// deleteKey takes a key away. Where nothing is, it makes nothing on the way there.
 func (e *Edit) deleteKey(doc *crdt.Doc) error {
+	if len(e.Path) > 1 && !e.leads(doc) {
+		return nil
+	}
 	m, key, err := e.parent(doc)
 	if err != nil {
 		return err
@@ -187,7 +234,33 @@ func (e *Edit) deleteKey(doc *crdt.Doc) error {
 	return m.Delete(key)
 }
 
+// leads reports whether something is at each step of the path but the last.
+func (e *Edit) leads(doc *crdt.Doc) bool {
+	switch shape := doc.Shape(e.Path[0]); {
+	case shape == "":
+		return false
+	case shape != "map" || len(e.Path) == 1:
+		return true
+	}
+	at := doc.Map(e.Path[0])
+	for _, name := range e.Path[1 : len(e.Path)-1] {
+		v, there := at.Get(name)
+		if !there {
+			return false
+		}
+		inner, ok := v.(*crdt.Map)
+		if !ok {
+			return true // to something else, which is an error
+		}
+		at = inner
+	}
+	return true
+}
+
 func (e *Edit) deleteElements(doc *crdt.Doc) error {
+	if !e.leads(doc) {
+		return invalid("there is no list %s", strings.Join(e.Path, "."))
+	}
 	a, err := e.target(doc, "array")
 	if err != nil {
 		return err
