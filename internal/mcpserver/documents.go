@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/documents"
@@ -231,10 +233,10 @@ func (g *Documents) watches(s *Server) *documentWatches {
 const maxDocumentWatches = 64
 
 // Subscribe implements Subscriber.
-func (g *Documents) Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSession, uri string) bool {
+func (g *Documents) Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSession, uri string) (mine bool, err error) {
 	name, ok := g.documentOf(uri)
 	if !ok {
-		return false
+		return false, nil
 	}
 	seen := "" // of a document that there is not: its first version is a change
 	if c, err := g.store.Document(ctx, documents.InProject(g.namespace, name)); err == nil {
@@ -246,21 +248,19 @@ func (g *Documents) Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSess
 	d := w.docs[name]
 	if d == nil {
 		if len(w.docs) >= maxDocumentWatches {
-			return true
+			return true, &jsonrpc.Error{
+				Code:    jsonrpc.CodeInvalidParams,
+				Message: fmt.Sprintf("at most %d documents can be subscribed to at once: end another subscription first", maxDocumentWatches),
+			}
 		}
 		ctx, stop := context.WithCancel(s.service.stopped)
 		d = &documentWatch{sessions: map[*mcp.ServerSession]bool{}, stop: stop}
 		w.docs[name] = d
 		s.Go(func(context.Context) { g.watch(ctx, s, name, seen) })
 	}
-	if !d.sessions[ss] {
-		d.sessions[ss] = true
-		go func() { // ends with the session, whose owner closes it
-			_ = ss.Wait() // why it ended does not matter here
-			w.remove(name, ss)
-		}()
-	}
-	return true
+	d.sessions[ss] = true
+	s.onEnd(ss, documentWatchKey{}, func() { w.removeAll(ss) })
+	return true, nil
 }
 
 // Unsubscribe implements Subscriber.
@@ -273,6 +273,18 @@ func (g *Documents) Unsubscribe(s *Server, ss *mcp.ServerSession, uri string) {
 func (w *documentWatches) remove(name string, ss *mcp.ServerSession) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.removeLocked(name, ss)
+}
+
+func (w *documentWatches) removeAll(ss *mcp.ServerSession) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name := range w.docs {
+		w.removeLocked(name, ss)
+	}
+}
+
+func (w *documentWatches) removeLocked(name string, ss *mcp.ServerSession) {
 	d := w.docs[name]
 	if d == nil || !d.sessions[ss] {
 		return

@@ -3,8 +3,10 @@ package mcpserver_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -140,5 +142,33 @@ func TestAgentsShareDocuments(t *testing.T) {
 	}
 	if _, err := eve.session.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "parley://documents/plan"}); err == nil {
 		t.Error("another project reads the resource")
+	}
+}
+
+// Subscriptions cost what there are, not what there were, and one too many is refused.
+func TestSubscriptionsAreBounded(t *testing.T) {
+	n := startServer(t)
+	p := withDocuments(t, n, library(t, n), "shop")
+	a := subscriber(t, p)
+	resources := []string{"parley://documents/plan", "parley://channels/roadmap"}
+	before := runtime.NumGoroutine()
+	for range 200 {
+		for _, uri := range resources {
+			if err := a.session.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.session.Unsubscribe(t.Context(), &mcp.UnsubscribeParams{URI: uri}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if now := runtime.NumGoroutine(); now > before+100 {
+		t.Errorf("there were %d goroutines and are %d", before, now)
+	}
+	for i := range 65 {
+		err := a.session.Subscribe(t.Context(), &mcp.SubscribeParams{URI: fmt.Sprintf("parley://documents/d%d", i)})
+		if refused := err != nil; refused != (i == 64) {
+			t.Fatalf("subscription %d: %v", i+1, err)
+		}
 	}
 }

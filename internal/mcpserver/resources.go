@@ -74,16 +74,16 @@ func (g *Channels) Complete(p *mcp.CompleteParams) (values []string, mine bool) 
 }
 
 // Subscribe implements Subscriber.
-func (g *Channels) Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSession, uri string) bool {
+func (g *Channels) Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSession, uri string) (mine bool, err error) {
 	name, ok := g.channelOf(uri)
 	if !ok {
-		return false
+		return false, nil
 	}
 	// Unknown during an outage: then the first look after it notifies, perhaps
 	// without need.
 	tips, _ := g.space.Tips(ctx, []string{name})
 	g.watcher(s).add(name, tips[name], ss)
-	return true
+	return true, nil
 }
 
 // Unsubscribe implements Subscriber.
@@ -122,20 +122,11 @@ type watched struct {
 func (w *watcher) add(channel string, last uint64, ss *mcp.ServerSession) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	known := false
-	for _, c := range w.channels {
-		known = known || c.sessions[ss]
-	}
-	if !known {
-		go func() { // ends with the session, whose owner closes it
-			_ = ss.Wait() // why it ended does not matter here
-			w.removeAll(ss)
-		}()
-	}
 	if w.channels[channel] == nil {
 		w.channels[channel] = &watched{last, map[*mcp.ServerSession]bool{}}
 	}
 	w.channels[channel].sessions[ss] = true
+	w.server.onEnd(ss, watcherKey{}, func() { w.removeAll(ss) })
 	if w.stop == nil {
 		var ctx context.Context
 		ctx, w.stop = context.WithCancel(w.server.service.stopped)

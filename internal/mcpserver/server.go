@@ -28,8 +28,8 @@ type Group interface {
 // Subscriber is a group whose resources can be subscribed to.
 type Subscriber interface {
 	// Subscribe begins to send notifications about uri to ss. Where uri is none
-	// of the group's it returns false.
-	Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSession, uri string) (mine bool)
+	// of the group's it returns false. An error says why there are none although it is.
+	Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSession, uri string) (mine bool, err error)
 	// Unsubscribe ends them. That there are none is no error.
 	Unsubscribe(s *Server, ss *mcp.ServerSession, uri string)
 }
@@ -108,6 +108,7 @@ type Server struct {
 	session *Session // nil where clients carry tokens
 	caller  Caller
 	values  sync.Map // what groups keep for this server
+	awaited sync.Map // the sessions whose ends are waited for, by sessionEnd
 	release func()   // lets the next tool call of the connection begin
 
 	ending sync.Mutex
@@ -205,6 +206,26 @@ func (s *Server) Value(key any, fresh func() any) any {
 	return v
 }
 
+// sessionEnd is who waits for the end of which session.
+type sessionEnd struct {
+	session *mcp.ServerSession
+	by      any
+}
+
+// onEnd calls f when a session has ended, once however often it is asked for by the same. A client
+// that subscribes again and again costs one goroutine.
+func (s *Server) onEnd(ss *mcp.ServerSession, by any, f func()) {
+	end := sessionEnd{ss, by}
+	if _, waiting := s.awaited.LoadOrStore(end, true); waiting {
+		return
+	}
+	go func() { // ends with the session, whose owner closes it
+		_ = ss.Wait() // why it ended does not matter here
+		s.awaited.Delete(end)
+		f()
+	}()
+}
+
 // Go runs f in the background. Its context ends with [Service.Stop], which waits
 // for f. After Stop it does nothing.
 func (s *Server) Go(f func(context.Context)) {
@@ -257,8 +278,10 @@ func (s *Server) endListening(next mcp.MethodHandler) mcp.MethodHandler {
 
 func (s *Server) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 	for _, g := range s.service.opts.Groups {
-		if sub, ok := g.(Subscriber); ok && sub.Subscribe(ctx, s, req.Session, req.Params.URI) {
-			return nil
+		if sub, ok := g.(Subscriber); ok {
+			if mine, err := sub.Subscribe(ctx, s, req.Session, req.Params.URI); mine {
+				return err
+			}
 		}
 	}
 	return mcp.ResourceNotFoundError(req.Params.URI)
