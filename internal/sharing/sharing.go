@@ -12,6 +12,7 @@ package sharing
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -30,9 +31,15 @@ import (
 // key follows it.
 const CardID = "hub-documents"
 
-// CodeDenied is the code of the answer and of the security event if an agent has no role
-// in a document, or not the one it needs.
-const CodeDenied = "DOCUMENT_ACCESS_DENIED"
+// Codes of the answers to agents that are refused.
+const (
+	// CodeDenied is that, and the code of the security event, if an agent has no role
+	// in a document, or not the one it needs.
+	CodeDenied = "DOCUMENT_ACCESS_DENIED"
+	// CodeBusy is that if an agent, or all of them, have as many documents or requests as they
+	// may; once there is room, what is asked again is granted.
+	CodeBusy = "DOCUMENT_LIMIT"
+)
 
 // Bounds of what agents can use.
 const (
@@ -86,6 +93,7 @@ type chair struct {
 	mu       sync.Mutex
 	guests   map[place]*guest
 	refusals map[place]time.Time
+	visitors visitors
 }
 
 // place is an agent at a document.
@@ -106,6 +114,7 @@ func (d *Desk) Sit(n Node, id string, speaks func(agentID string) error) error {
 	c := &chair{
 		desk: d, id: id, node: n.Parley(), speaks: speaks,
 		guests: make(map[place]*guest), refusals: make(map[place]time.Time),
+		visitors: make(visitors),
 	}
 	card := agent.Card{
 		ID: id, Name: "Documents", Version: "1", Description: "Shares documents of this hub with replicas of agents elsewhere, by channel",
@@ -160,7 +169,32 @@ func (c *chair) receive(ctx context.Context, e *envelope.Envelope) {
 		}
 		c.welcome(place{e.Sender, *head.State}, e)
 	case envelope.Request:
-		c.desk.begin(func() { c.answer(ctx, e) })
+		c.take(ctx, e)
+	}
+}
+
+// take has a request answered, unless too many of the agent's are, or were refused.
+func (c *chair) take(ctx context.Context, e *envelope.Envelope) {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.visitors.heard(e.Sender, now) {
+		return
+	}
+	if !c.visitors.ask(e.Sender, now) {
+		c.count(e.Sender, now)
+		c.desk.begin(func() {
+			c.reply(ctx, e, envelope.ErrorMessage, problem{Code: CodeBusy, Message: fmt.Sprintf("at most %d requests of an agent are answered at once", maxRequests), Remedy: "wait for the answers"})
+		})
+		return
+	}
+	if !c.desk.begin(func() {
+		c.answer(ctx, e)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.visitors.answered(e.Sender)
+	}) {
+		c.visitors.answered(e.Sender)
 	}
 }
 
@@ -172,12 +206,13 @@ func (c *chair) welcome(p place, e *envelope.Envelope) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := c.guests[p]
-	if old != nil && old.channel == ch || time.Since(c.refusals[p]) < refusalLife {
+	old, now := c.guests[p], time.Now()
+	if old != nil && old.channel == ch || now.Sub(c.refusals[p]) < refusalLife || !c.visitors.heard(p.agent, now) {
 		return
 	}
 	if old == nil && c.full(p.agent) {
-		c.log(p, &documents.Error{Code: documents.CodeInvalid, Message: "too many documents are shared"})
+		c.note(p, now) // before the next message about it comes
+		c.desk.begin(func() { c.tell(c.desk.ctx, p, e, errFull) })
 		return
 	}
 	ctx, stop := context.WithCancel(c.desk.ctx)
@@ -328,18 +363,44 @@ func (c *chair) refuse(ctx context.Context, p place, e *envelope.Envelope, err e
 		return
 	}
 	c.mu.Lock()
+	c.note(p, time.Now())
+	c.mu.Unlock()
+	c.tell(ctx, p, e, err)
+}
+
+// note remembers a refusal; the lock is held.
+func (c *chair) note(p place, now time.Time) {
 	if len(c.refusals) >= maxRefusals {
 		clear(c.refusals)
 	}
-	c.refusals[p] = time.Now()
-	c.mu.Unlock()
+	c.refusals[p] = now
+	c.count(p.agent, now)
+}
+
+// count counts a refusal of an agent; the lock is held.
+func (c *chair) count(agentID string, now time.Time) {
+	if c.visitors.refuse(agentID, now) {
+		c.desk.log.Warn("an agent is not listened to for a while: it was refused too often", "agent", agentID, "for", refusedFor)
+	}
+}
+
+// errFull is why an agent is not linked that has a role.
+var errFull = fmt.Errorf("at most %d documents are shared with an agent at once, and %d with all", maxPerAgent, maxGuests)
+
+// tell tells an agent and the log of a refusal.
+func (c *chair) tell(ctx context.Context, p place, e *envelope.Envelope, err error) {
 	c.log(p, err)
 	if e == nil {
 		return
 	}
-	answer := problem{Code: CodeDenied, Document: p.document, Message: err.Error(), Remedy: fmt.Sprintf("the hub's user can share it: parley doc share %s %s reader", p.document, p.agent)}
-	if _, ok := err.(*deniedError); !ok {
-		answer.Code, answer.Message, answer.Remedy = "DOCUMENT_UNAVAILABLE", "the document "+p.document+" is not to be had at the moment", ""
+	answer := problem{Document: p.document, Message: err.Error()}
+	switch {
+	case errors.As(err, new(*deniedError)):
+		answer.Code, answer.Remedy = CodeDenied, fmt.Sprintf("the hub's user can share it: parley doc share %s %s reader", p.document, p.agent)
+	case errors.Is(err, errFull):
+		answer.Code, answer.Remedy = CodeBusy, "close the channel, and attach fewer replicas to the next"
+	default:
+		answer.Code, answer.Message = "DOCUMENT_UNAVAILABLE", "the document "+p.document+" is not to be had at the moment"
 	}
 	c.reply(ctx, e, envelope.ErrorMessage, answer)
 }
@@ -382,6 +443,9 @@ func (c *chair) answer(ctx context.Context, e *envelope.Envelope) {
 	p := place{e.Sender, r.Document}
 	if role, err := c.desk.library.Role(ctx, p.document, p.agent); err != nil || role != documents.RoleOwner || c.permitted(p.agent) != nil {
 		err := fmt.Errorf("%s is no owner of the document %s", p.agent, p.document)
+		c.mu.Lock()
+		c.count(p.agent, time.Now())
+		c.mu.Unlock()
 		c.log(p, err)
 		c.reply(ctx, e, envelope.ErrorMessage, problem{Code: CodeDenied, Message: err.Error(), Document: p.document})
 		return
