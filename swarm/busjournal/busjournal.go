@@ -1,5 +1,9 @@
 // Package busjournal keeps the journals of swarms on NATS JetStream, so that
 // coordinators of several processes and machines can succeed each other.
+//
+// A record is one message, or, where it is larger than the server takes, several in
+// a row. One that was cut off before its last message, or that another writer has
+// come between, is none.
 package busjournal
 
 import (
@@ -45,6 +49,7 @@ type Journal struct {
 	stream  jetstream.Stream
 	publish Publisher
 	subject string
+	most    int // bytes of a message's data
 }
 
 var _ swarm.Journal = (*Journal)(nil)
@@ -75,7 +80,11 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Journal, err
 	if err != nil {
 		return nil, failed("", "the stream of the journals cannot be made", err)
 	}
-	return &Journal{stream: stream, publish: o.Publisher, subject: o.Subject}, nil
+	most := int(js.Conn().MaxPayload()) - headroom
+	if most < headroom {
+		return nil, failed("", "the NATS server takes no message that is large enough for journals; raise its max_payload", nil)
+	}
+	return &Journal{stream: stream, publish: o.Publisher, subject: o.Subject, most: most}, nil
 }
 
 func failed(id, what string, err error) *swarm.Error {
@@ -89,62 +98,6 @@ func (j *Journal) subjectOf(id string) (string, error) {
 		return "", failed(id, fmt.Sprintf("%q is not the id of a swarm", id), nil)
 	}
 	return j.subject + "." + id, nil
-}
-
-// Append implements [swarm.Journal].
-func (j *Journal) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
-	subject, err := j.subjectOf(id)
-	if err != nil {
-		return 0, err
-	}
-	ack, err := j.publish.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data}, jetstream.WithExpectLastSequencePerSubject(after))
-	var refused *jetstream.APIError
-	if errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
-		return 0, swarm.ErrConflict
-	}
-	if err != nil {
-		return 0, failed(id, "the record cannot be stored", err)
-	}
-	return ack.Sequence, nil
-}
-
-// Read implements [swarm.Journal].
-func (j *Journal) Read(ctx context.Context, id string, after uint64) ([]swarm.Record, error) {
-	subject, err := j.subjectOf(id)
-	if err != nil {
-		return nil, err
-	}
-	last, err := j.lastOf(ctx, subject)
-	if err != nil || last <= after {
-		return nil, err
-	}
-	consumer, err := j.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
-	})
-	if err != nil {
-		return nil, failed(id, "the journal cannot be read", err)
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return nil, failed(id, "the journal cannot be read", err)
-	}
-	defer messages.Stop()
-	defer context.AfterFunc(ctx, messages.Stop)()
-	var records []swarm.Record
-	for {
-		m, err := messages.Next()
-		if err != nil {
-			return nil, failed(id, "the journal cannot be read", errors.Join(err, ctx.Err()))
-		}
-		at, err := m.Metadata()
-		if err != nil {
-			return nil, failed(id, "a record is none", err)
-		}
-		records = append(records, swarm.Record{Sequence: at.Sequence.Stream, Data: m.Data()})
-		if at.Sequence.Stream >= last {
-			return records, nil
-		}
-	}
 }
 
 // lastOf returns the sequence of a journal's last record, 0 if it has none.

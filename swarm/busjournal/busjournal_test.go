@@ -1,10 +1,14 @@
 package busjournal_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/bus"
@@ -107,4 +111,122 @@ func TestAReadEndsWithItsContext(t *testing.T) {
 	if _, err := j.Read(ctx, "a", 0); swarm.CodeOf(err) != swarm.CodeJournal {
 		t.Fatalf("got %v", err)
 	}
+}
+
+// cutter is a publisher whose process dies once it has sent some messages.
+type cutter struct {
+	jetstream.JetStream
+	left int
+}
+
+var errKilled = errors.New("killed")
+
+func (c *cutter) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	if c.left == 0 {
+		return nil, errKilled
+	}
+	c.left--
+	return c.JetStream.PublishMsg(ctx, m, opts...)
+}
+
+func large(b *bus.Bus, times int, fill byte) []byte {
+	return bytes.Repeat([]byte{fill}, times*int(b.Conn().MaxPayload()))
+}
+
+func wantRecords(t *testing.T, j *busjournal.Journal, id string, want ...[]byte) {
+	t.Helper()
+	all, err := j.Read(context.Background(), id, 0)
+	if err != nil || len(all) != len(want) {
+		t.Fatalf("%d records, want %d: %v", len(all), len(want), err)
+	}
+	for i, r := range all {
+		if !bytes.Equal(r.Data, want[i]) {
+			t.Errorf("record %d has %d bytes, want %d", i, len(r.Data), len(want[i]))
+		}
+	}
+}
+
+// The outcome of a swarm with many results is larger than any message (Req 8.6).
+func TestARecordMayBeLargerThanAMessage(t *testing.T) {
+	ctx := context.Background()
+	b := openBus(t)
+	j := open(t, b)
+	records := [][]byte{[]byte("first"), large(b, 2, 'x'), []byte("third")}
+	var last uint64
+	for _, r := range records {
+		var err error
+		if last, err = j.Append(ctx, "a", last, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantRecords(t, j, "a", records...)
+	if _, err := j.Append(ctx, "a", last-1, large(b, 2, 'y')); !errors.Is(err, swarm.ErrConflict) {
+		t.Fatalf("a large record in another's place: %v", err)
+	}
+	wantRecords(t, j, "a", records...)
+}
+
+func TestARecordThatWasCutOffIsNone(t *testing.T) {
+	ctx := context.Background()
+	b := openBus(t)
+	killed := &cutter{JetStream: b.JetStream(), left: 3}
+	j, err := busjournal.Open(ctx, b.JetStream(), busjournal.Options{Publisher: killed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := j.Append(ctx, "a", 0, []byte("first"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Append(ctx, "a", first, large(b, 2, 'x')); !errors.Is(err, errKilled) {
+		t.Fatalf("got %v", err)
+	}
+	wantRecords(t, j, "a", []byte("first"))
+
+	next := open(t, b) // its successor, or the same once more
+	second, err := next.Append(ctx, "a", first, large(b, 2, 'y'))
+	if err != nil {
+		t.Fatalf("behind a record that was cut off: %v", err)
+	}
+	if _, err := next.Append(ctx, "a", first, []byte("late")); !errors.Is(err, swarm.ErrConflict) {
+		t.Fatalf("behind the one before: %v", err)
+	}
+	if _, err := next.Append(ctx, "a", second, []byte("third")); err != nil {
+		t.Fatal(err)
+	}
+	wantRecords(t, next, "a", []byte("first"), large(b, 2, 'y'), []byte("third"))
+}
+
+// rival has another writer come between the messages of a record.
+type rival struct {
+	jetstream.JetStream
+	come func()
+}
+
+func (r *rival) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	ack, err := r.JetStream.PublishMsg(ctx, m, opts...)
+	if r.come != nil {
+		r.come()
+		r.come = nil
+	}
+	return ack, err
+}
+
+func TestAWriterThatWasOnlySlowFindsTheConflict(t *testing.T) {
+	ctx := context.Background()
+	b := openBus(t)
+	other := open(t, b)
+	slow := &rival{JetStream: b.JetStream(), come: func() {
+		if _, err := other.Append(ctx, "a", 0, []byte("theirs")); err != nil {
+			t.Error(err)
+		}
+	}}
+	j, err := busjournal.Open(ctx, b.JetStream(), busjournal.Options{Publisher: slow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Append(ctx, "a", 0, large(b, 2, 'x')); !errors.Is(err, swarm.ErrConflict) {
+		t.Fatalf("got %v, want a conflict", err)
+	}
+	wantRecords(t, other, "a", []byte("theirs"))
 }

@@ -1,0 +1,167 @@
+package busjournal
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/swarm"
+)
+
+// A record of several messages: each says which one it is of how many, and of which
+// attempt to store one.
+const (
+	headerRecord = "Parley-Record"
+	headerPiece  = "Parley-Piece"
+	headerPieces = "Parley-Pieces"
+	headroom     = 1 << 10 // bytes of a message that headers may need
+)
+
+// Append implements [swarm.Journal].
+func (j *Journal) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
+	subject, err := j.subjectOf(id)
+	if err != nil {
+		return 0, err
+	}
+	pieces := j.split(subject, data)
+	sequence, err := j.store(ctx, id, pieces[0], after)
+	if errors.Is(err, swarm.ErrConflict) {
+		var rest uint64
+		if rest, err = j.cutOff(ctx, id, after); err != nil {
+			return 0, err
+		}
+		sequence, err = j.store(ctx, id, pieces[0], rest)
+	}
+	for _, m := range pieces[1:] {
+		if err != nil {
+			break
+		}
+		sequence, err = j.store(ctx, id, m, sequence)
+	}
+	return sequence, err
+}
+
+// split makes the messages of a record.
+func (j *Journal) split(subject string, data []byte) []*nats.Msg {
+	if len(data) <= j.most {
+		return []*nats.Msg{{Subject: subject, Data: data}}
+	}
+	record := uuid.NewString()
+	chunks := slices.Collect(slices.Chunk(data, j.most))
+	pieces := make([]*nats.Msg, len(chunks))
+	for i, chunk := range chunks {
+		pieces[i] = &nats.Msg{Subject: subject, Data: chunk, Header: nats.Header{
+			headerRecord: {record}, headerPiece: {strconv.Itoa(i + 1)}, headerPieces: {strconv.Itoa(len(chunks))},
+		}}
+	}
+	return pieces
+}
+
+func (j *Journal) store(ctx context.Context, id string, m *nats.Msg, after uint64) (uint64, error) {
+	ack, err := j.publish.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(after))
+	var refused *jetstream.APIError
+	if errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		return 0, swarm.ErrConflict
+	}
+	if err != nil {
+		return 0, failed(id, "the record cannot be stored", err)
+	}
+	return ack.Sequence, nil
+}
+
+// cutOff returns behind which message to write if nothing but the beginning of a
+// record, whose writer was cut off, stands behind another; else [swarm.ErrConflict].
+// A writer that was only slow finds the conflict then.
+func (j *Journal) cutOff(ctx context.Context, id string, after uint64) (uint64, error) {
+	records, last, err := j.read(ctx, id, after)
+	if err != nil {
+		return 0, err
+	}
+	if len(records) > 0 || last <= after {
+		return 0, swarm.ErrConflict
+	}
+	return last, nil
+}
+
+// Read implements [swarm.Journal].
+func (j *Journal) Read(ctx context.Context, id string, after uint64) ([]swarm.Record, error) {
+	records, _, err := j.read(ctx, id, after)
+	return records, err
+}
+
+// read returns the records behind a sequence, and the sequence of the last message.
+func (j *Journal) read(ctx context.Context, id string, after uint64) (records []swarm.Record, last uint64, err error) {
+	subject, err := j.subjectOf(id)
+	if err != nil {
+		return nil, 0, err
+	}
+	last, err = j.lastOf(ctx, subject)
+	if err != nil || last <= after {
+		return nil, last, err
+	}
+	fail := func(what string, err error) ([]swarm.Record, uint64, error) { return nil, 0, failed(id, what, err) }
+	consumer, err := j.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+	})
+	if err != nil {
+		return fail("the journal cannot be read", err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return fail("the journal cannot be read", err)
+	}
+	defer messages.Stop()
+	defer context.AfterFunc(ctx, messages.Stop)()
+	var whole assembly
+	for {
+		m, err := messages.Next()
+		if err != nil {
+			return fail("the journal cannot be read", errors.Join(err, ctx.Err()))
+		}
+		at, err := m.Metadata()
+		if err != nil {
+			return fail("a record is none", err)
+		}
+		if data, ok := whole.add(m.Headers(), m.Data()); ok {
+			records = append(records, swarm.Record{Sequence: at.Sequence.Stream, Data: data})
+		}
+		if at.Sequence.Stream >= last {
+			return records, last, nil
+		}
+	}
+}
+
+// assembly puts the messages of records together, one record after the other.
+type assembly struct {
+	record string
+	next   int // the piece that comes next
+	data   []byte
+}
+
+// add takes the next message and returns the record that ends with it, if one does.
+func (a *assembly) add(h nats.Header, data []byte) (record []byte, ok bool) {
+	name := h.Get(headerRecord)
+	if name == "" {
+		*a = assembly{} // what was begun was cut off
+		return data, true
+	}
+	if piece := h.Get(headerPiece); piece == "1" {
+		*a = assembly{record: name, next: 1}
+	} else if name != a.record || piece != strconv.Itoa(a.next) {
+		*a = assembly{}
+		return nil, false
+	}
+	a.data = append(a.data, data...)
+	if h.Get(headerPieces) != strconv.Itoa(a.next) {
+		a.next++
+		return nil, false
+	}
+	record = a.data
+	*a = assembly{}
+	return record, true
+}
