@@ -387,8 +387,28 @@ func (c *Coordinator) answered(ctx context.Context, p negotiation.Proposal) {
 	if p.Proposer != c.id {
 		return
 	}
-	if l := c.leader(p.CorrelationID); l != nil {
-		l.put(ctx, func() { l.answered(p) })
+	l := c.leader(p.CorrelationID)
+	if l == nil {
+		c.tooLate(ctx, p)
+		return
+	}
+	l.put(ctx, func() { l.answered(p) })
+}
+
+// tooLate tells one who has accepted when the swarm was over, or is led by another,
+// who asks again.
+func (c *Coordinator) tooLate(ctx context.Context, p negotiation.Proposal) {
+	if p.Status != negotiation.Accepted {
+		return
+	}
+	m := message{Swarm: p.CorrelationID, Over: true}
+	e, err := envelope.New(c.id, p.Recipient, m.kind(), m)
+	if err == nil {
+		e.CorrelationID = m.Swarm
+		_, err = c.r.Send(ctx, e)
+	}
+	if err != nil {
+		c.o.Logger.Debug("an agent cannot be told that a swarm is over", "swarm", m.Swarm, "agent", p.Recipient, "error", err)
 	}
 }
 

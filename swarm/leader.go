@@ -210,7 +210,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 	}
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 5*time.Second
-	for {
+	for said := false; ; {
 		sequence, err := l.c.o.Journal.Append(ctx, l.id, l.x.s.Sequence, data)
 		if errors.Is(err, ErrConflict) {
 			sequence, err = l.mine(ctx)
@@ -221,6 +221,9 @@ func (l *leader) store(ctx context.Context, events []event) error {
 			return nil
 		case errors.Is(err, ErrConflict):
 			return err
+		case !said && ctx.Err() == nil:
+			said = true
+			l.c.o.Logger.Warn("a swarm waits for its journal, which takes no record", "swarm", l.id, "error", err)
 		}
 		select {
 		case <-time.After(wait.NextBackOff()):
@@ -328,11 +331,14 @@ func (l *leader) conclude(ctx context.Context, how status) {
 	}
 	l.emit(event{Status: &how})
 	s := l.x.snapshot()
+	told := slices.Concat(s.Participants, l.accepted, slices.Collect(maps.Values(l.proposed))) // who was asked may think to be in
+	slices.Sort(told)
+	told = slices.Compact(told)
 	l.after(func() {
 		if d := l.doc.Load(); d != nil {
 			_ = d.r.Flush(ctx) // ctx ends, and with it the sending
 		}
-		for _, id := range s.Participants {
+		for _, id := range told {
 			l.send(ctx, id, message{Over: true})
 		}
 		if l.c.o.Reporter != nil {
@@ -480,6 +486,7 @@ func (l *leader) failAttempt(id, reason string) {
 // beat hears that an agent works.
 func (l *leader) beat(ctx context.Context, from string, parts []string) {
 	now := time.Now()
+	var unwanted []string
 	for _, id := range parts {
 		t := l.x.find(id)
 		switch {
@@ -487,13 +494,16 @@ func (l *leader) beat(ctx context.Context, from string, parts []string) {
 		case t.Status == TaskRunning && t.AssignedAgent == from:
 			l.heard[id] = now
 		default:
-			l.stop(ctx, from, id)
+			unwanted = append(unwanted, id)
 		}
+	}
+	if len(unwanted) > 0 {
+		l.stop(ctx, from, unwanted...)
 	}
 }
 
-func (l *leader) stop(ctx context.Context, who, id string) {
-	l.after(func() { l.send(ctx, who, message{Stop: []string{id}}) })
+func (l *leader) stop(ctx context.Context, who string, ids ...string) {
+	l.after(func() { l.send(ctx, who, message{Stop: ids}) })
 }
 
 // tick looks for silence, and shows that this coordinator is alive.

@@ -20,6 +20,7 @@ const (
 	DefaultEstimate  = time.Minute
 	DefaultMaxJoined = 100
 	maxKeptResults   = 10_000
+	silence          = time.Minute // after which a swarm may give way to another
 )
 
 // Job is a sub-task for a participant.
@@ -81,6 +82,8 @@ type membership struct {
 	coordinators []string
 	leader       string
 	epoch        int
+	heard        time.Time // the last message of its leader's, or the invitation
+	led          bool      // the leader has said something
 	lease        time.Duration
 	jobs         map[string]*job
 	follows      bool    // the shared state is wanted
@@ -113,7 +116,7 @@ func NewParticipant(r *router.Router, n *negotiation.Negotiator, work Worker, o 
 	o.Parallel, o.MaxSwarms = orDefault(o.Parallel, 1), orDefault(o.MaxSwarms, DefaultMaxJoined)
 	p := &Participant{r: r, n: n, id: n.AgentID(), o: o, work: work, room: make(chan struct{}, o.Parallel), wake: make(chan struct{}, 1), swarms: make(map[string]*membership)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.stops = append(p.stops, n.OnProposal(p.invited), r.OnReceive(p.id, p.receive))
+	p.stops = append(p.stops, n.OnProposal(p.invited), n.OnSettled(p.settled), r.OnReceive(p.id, p.receive))
 	p.running.Go(p.tend)
 	return p
 }
@@ -149,13 +152,42 @@ func (p *Participant) enter(i invitation, leader string) bool {
 	if m := p.swarms[i.Swarm]; m != nil {
 		return true
 	}
-	if len(p.swarms) >= p.o.MaxSwarms {
+	if len(p.swarms) >= p.o.MaxSwarms && !p.makeRoom() {
 		return false
 	}
 	p.swarms[i.Swarm] = &membership{
-		id: i.Swarm, coordinators: i.Coordinators, leader: leader, lease: DefaultLease, jobs: make(map[string]*job), arrived: make(chan struct{}),
+		heard: time.Now(), id: i.Swarm, coordinators: i.Coordinators, leader: leader, lease: DefaultLease, jobs: make(map[string]*job), arrived: make(chan struct{}),
 	}
 	return true
+}
+
+// makeRoom forgets the swarm of which the agent has nothing and has heard nothing for
+// the longest time: its coordinator may have died without a successor. Where it has
+// not, it learns that, see message.Lost, and may ask again. p.mu is held.
+func (p *Participant) makeRoom() bool {
+	var oldest *membership
+	for _, s := range p.swarms {
+		if len(s.jobs) == 0 && time.Since(s.heard) > silence && (oldest == nil || s.heard.Before(oldest.heard)) {
+			oldest = s
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	p.leave(oldest)
+	return true
+}
+
+// settled hears that an acceptance was refused: the agent is not in that swarm.
+func (p *Participant) settled(_ context.Context, proposal negotiation.Proposal) {
+	if proposal.Recipient != p.id || proposal.Status != negotiation.TimedOut {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.swarms[proposal.CorrelationID]; s != nil && s.leader == proposal.Proposer && !s.led {
+		p.leave(s)
+	}
 }
 
 // receive takes what coordinators send.
@@ -171,13 +203,14 @@ func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 	p.mu.Lock()
 	s := p.swarms[m.Swarm]
 	if s == nil || p.closed || !s.obeys(e.Sender, m.Epoch) {
-		lost := s == nil && !p.closed && m.Leader
+		lost := s == nil && !p.closed && (m.Leader || m.Work != nil)
 		p.mu.Unlock()
 		if lost {
 			p.send(e.Sender, message{Swarm: m.Swarm, Lost: true})
 		}
 		return
 	}
+	s.heard, s.led = time.Now(), true
 	ask := false
 	switch {
 	case m.Work != nil:

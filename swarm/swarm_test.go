@@ -856,3 +856,78 @@ func TestConcernsTellsSwarmsFromOtherMessages(t *testing.T) {
 		}
 	}
 }
+
+// A participant takes part in so many swarms at once. Those that ended while it was
+// asked, or whose coordinator is gone, do not count.
+func TestSwarmsThatAreOverLeaveRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		p := h.participant("eager", swarm.ParticipantOptions{MaxSwarms: 1}, h.answer("eager"), "work")
+		h.register("mute", "work")
+		h.negotiator("mute") // it answers nothing: recruiting lasts
+		s, err := c.Create(ctx, plan(1, "work"))
+		must(t, err)
+		synctest.Wait()
+		must(t, c.Stop(ctx, s.ID, "not needed"))
+		synctest.Wait()
+		if in := p.Swarms(); len(in) != 0 {
+			t.Fatalf("it is in %q, which has ended", in)
+		}
+		run(t, c, plan(1, "work"))
+	})
+}
+
+func TestASwarmWhoseCoordinatorDiedGivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		h.register("gone")
+		dead := swarm.NewCoordinator(h.r, h.negotiator("gone"), swarm.CoordinatorOptions{})
+		h.register("mute", "work")
+		h.negotiator("mute") // it answers nothing: recruiting lasts
+		h.participant("b", swarm.ParticipantOptions{MaxSwarms: 1}, h.answer("b"), "work")
+		_, err := dead.Create(ctx, plan(1, "work"))
+		must(t, err)
+		synctest.Wait()
+		must(t, dead.Close()) // for good, its journal with it
+		c := h.coordinator("sun", swarm.CoordinatorOptions{})
+		s, err := c.Create(ctx, plan(1, "work"))
+		must(t, err)
+		_, err = c.Wait(ctx, s.ID)
+		wantCode(t, err, swarm.CodeFailed) // the dead one may still be succeeded
+		time.Sleep(2 * time.Minute)        // of the bubble's own clock
+		run(t, c, plan(1, "work"))
+	})
+}
+
+// Who was started anew says so when work comes, instead of being waited for.
+func TestWorkForOneWhoForgotItsSwarmGoesToAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{Lease: time.Hour})
+		release := make(chan struct{})
+		h.participant("a", swarm.ParticipantOptions{}, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
+			<-release
+			return h.answer("a")(ctx, j)
+		}, "first")
+		h.register("b", "second")
+		n := h.negotiator("b")
+		forgetful := swarm.NewParticipant(h.r, n, h.answer("b"), swarm.ParticipantOptions{})
+		s, err := c.Create(ctx, swarm.Plan{TaskDescription: "x", SubTasks: []swarm.SubTaskPlan{
+			{ID: "one", Description: "x", RequiredCapabilities: []string{"first"}},
+			{ID: "two", Description: "x", RequiredCapabilities: []string{"second"}, DependsOn: []string{"one"}},
+		}})
+		must(t, err)
+		synctest.Wait()
+		must(t, forgetful.Close())
+		again := swarm.NewParticipant(h.r, n, h.answer("b"), swarm.ParticipantOptions{})
+		defer func() { must(t, again.Close()) }()
+		began := time.Now()
+		close(release)
+		_, err = c.Wait(ctx, s.ID)
+		must(t, err)
+		if waited := time.Since(began); waited > time.Hour/2 { // of the bubble's own clock
+			t.Fatalf("it went on after %v", waited)
+		}
+	})
+}
