@@ -124,7 +124,7 @@ func (s *Stream) takeIn(p *packet) bool {
 		s.in.aheadBytes -= len(next.payload)
 		s.deliver(next)
 	}
-	signal(s.readable)
+	s.wake()
 	return true
 }
 

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/net/ipv4"
 )
@@ -41,6 +39,8 @@ type Socket struct {
 	ttl     sync.Mutex
 	single  atomic.Bool // the system does not take trains
 	closed  chan struct{}
+	arrived arrivals // of whoever reads
+	turn    turn
 }
 
 // Listen opens a UDP socket over IPv4 and reads it until it is closed.
@@ -66,9 +66,11 @@ func (m *Mux) Listen(at netip.AddrPort, h Handler) (*Socket, error) {
 // Serve reads a connection until it is closed. It owns conn from here on.
 func (m *Mux) Serve(conn PacketConn, h Handler) (*Socket, error) {
 	s := &Socket{m: m, conn: conn, handler: h, closed: make(chan struct{})}
+	s.turn.init(conn)
 	if udp, ok := conn.(*net.UDPConn); ok {
 		s.ip = ipv4.NewPacketConn(udp)
 	}
+	s.arrived.init(s.ip != nil && readsBatches)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -134,103 +136,3 @@ func (s *Socket) Close() error {
 
 // Done is closed when the socket reads no more.
 func (s *Socket) Done() <-chan struct{} { return s.closed }
-
-// read hands what arrives on until the socket is closed. Errors of single
-// datagrams, such as an unreachable port that a peer's machine reported, do not
-// end it.
-func (s *Socket) read() {
-	defer close(s.closed)
-	if s.ip != nil && readsBatches {
-		s.readBatches()
-		return
-	}
-	buf := make([]byte, maxDatagram)
-	var failures failures
-	for {
-		n, from, err := s.conn.ReadFromUDPAddrPort(buf)
-		if failures.over(err) {
-			return
-		}
-		if err != nil {
-			continue
-		}
-		if stream := s.dispatch(buf[:n], unmap(from)); stream != nil {
-			stream.flush()
-		}
-	}
-}
-
-// failures counts errors of reading, one after the other.
-type failures int
-
-// over reports whether the socket is closed. After a number of errors in a row it
-// waits a little, so that a socket that is broken does not take a processor.
-func (f *failures) over(err error) bool {
-	const many, wait = 16, 10 * time.Millisecond
-	switch {
-	case err == nil:
-		*f = 0
-	case errors.Is(err, net.ErrClosed):
-		return true
-	default:
-		if *f++; *f > many {
-			time.Sleep(wait)
-		}
-	}
-	return false
-}
-
-// batchSize is how many datagrams one system call may return; it is asked for
-// fewBatch as long as few come, since preparing for more takes time.
-const (
-	batchSize = 64
-	fewBatch  = 4
-)
-
-func (s *Socket) readBatches() {
-	msgs := make([]ipv4.Message, batchSize)
-	for i := range msgs {
-		msgs[i].Buffers = [][]byte{make([]byte, maxDatagram)}
-	}
-	touched := make([]*Stream, 0, batchSize)
-	var failures failures
-	for size := fewBatch; ; {
-		n, err := s.ip.ReadBatch(msgs[:size], 0)
-		if failures.over(err) {
-			return
-		}
-		if err != nil {
-			continue
-		}
-		if size = batchSize; n < fewBatch {
-			size = fewBatch
-		}
-		touched = touched[:0]
-		for i := range msgs[:n] {
-			from, ok := msgs[i].Addr.(*net.UDPAddr)
-			if !ok {
-				continue
-			}
-			stream := s.dispatch(msgs[i].Buffers[0][:msgs[i].N], unmap(from.AddrPort()))
-			if stream != nil && (len(touched) == 0 || touched[len(touched)-1] != stream) {
-				touched = append(touched, stream)
-			}
-		}
-		if n == 1 && len(touched) == 1 {
-			runtime.Gosched() // whoever waited for this may answer at once, and acknowledge it so
-		}
-		for i, stream := range touched { // one acknowledgement for all that came
-			stream.flush()
-			touched[i] = nil
-		}
-	}
-}
-
-// dispatch handles one datagram and returns the stream that it was for.
-func (s *Socket) dispatch(data []byte, from netip.AddrPort) *Stream {
-	stream, ok := s.m.receive(s, data, from)
-	if !ok && s.handler != nil {
-		s.handler(s, data, from)
-	}
-	return stream
-}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,6 +24,8 @@ type Stream struct {
 	done     chan struct{}
 	readBy   deadline
 	writeBy  deadline
+	readers  atomic.Int32           // that wait
+	leads    atomic.Pointer[Socket] // where a Read waits in the place of the socket's goroutine
 
 	mu        sync.Mutex
 	sock      *Socket
@@ -112,11 +115,20 @@ func (s *Stream) Read(p []byte) (int, error) {
 		if n > 0 || err != nil || len(p) == 0 {
 			return n, err
 		}
-		select {
-		case <-s.readable:
-		case <-s.done:
-		case <-s.readBy.changed():
+		if !s.lead() {
+			s.wait()
 		}
+	}
+}
+
+// wait waits for a reason to look whether there is something to read.
+func (s *Stream) wait() {
+	s.readers.Add(1)
+	defer s.readers.Add(-1)
+	select {
+	case <-s.readable:
+	case <-s.done:
+	case <-s.readBy.changed():
 	}
 }
 
@@ -221,7 +233,7 @@ func (s *Stream) Close() error {
 	if s.lingerAt.IsZero() {
 		s.lingerAt = time.Now().Add(lingerTime)
 	}
-	signal(s.readable)
+	s.wake()
 	s.mu.Unlock()
 	s.flush()
 	return nil
@@ -266,6 +278,7 @@ func (s *Stream) finish(err error) {
 	s.loss.order = segmentList{}
 	s.loss.lost = nil
 	close(s.done)
+	s.interrupt()
 	s.m.retire(s)
 }
 
@@ -333,13 +346,16 @@ func (s *Stream) RemoteAddr() net.Addr { return net.UDPAddrFromAddrPort(s.Remote
 
 // SetDeadline implements net.Conn.
 func (s *Stream) SetDeadline(t time.Time) error {
-	s.readBy.set(t)
 	s.writeBy.set(t)
-	return nil
+	return s.SetReadDeadline(t)
 }
 
 // SetReadDeadline implements net.Conn.
-func (s *Stream) SetReadDeadline(t time.Time) error { s.readBy.set(t); return nil }
+func (s *Stream) SetReadDeadline(t time.Time) error {
+	s.readBy.set(t)
+	s.interrupt() // who waits at a socket does not see deadlines
+	return nil
+}
 
 // SetWriteDeadline implements net.Conn.
 func (s *Stream) SetWriteDeadline(t time.Time) error { s.writeBy.set(t); return nil }
@@ -373,6 +389,13 @@ func (d deadline) expired() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return !d.state.at.IsZero() && !time.Now().Before(d.state.at)
+}
+
+// isSet reports whether there is one.
+func (d deadline) isSet() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.state.at.IsZero()
 }
 
 // changed returns a channel that is closed when the time comes or is changed.
