@@ -191,7 +191,7 @@ func openLossy(part float64) func(netip.AddrPort) (udx.PacketConn, error) {
 	}
 }
 
-// 16 MiB each way arrive whole though one datagram of twenty is lost, both ways.
+// 64 MiB each way arrive whole though one datagram of twenty is lost, both ways.
 func TestLoss(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)
@@ -204,7 +204,7 @@ func TestLoss(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := js.do("accepted", args{"id": server.ID, "count": 1}).Conns[0]
-		data := noise(16 * mebibyte)
+		data := noise(64 * mebibyte)
 		began := time.Now()
 		if _, err := conn.Write(data); err != nil {
 			t.Fatal(err)
@@ -212,7 +212,7 @@ func TestLoss(t *testing.T) {
 		if got := js.do("received", args{"id": id, "count": len(data)}); got.Hash != sum(data) {
 			t.Errorf("%d bytes arrived, %s", got.Received, got.Error)
 		}
-		t.Logf("loss %v: 16 MiB to JavaScript in %v, %+v", part, time.Since(began), conn.Stream().(*udx.Stream).Stats())
+		t.Logf("loss %v: 64 MiB to JavaScript in %v, %+v", part, time.Since(began), conn.Stream().(*udx.Stream).Stats())
 		began = time.Now()
 		sent := js.start("send", args{"id": id, "size": len(data)})
 		got := make([]byte, len(data))
@@ -222,7 +222,7 @@ func TestLoss(t *testing.T) {
 		if r := <-sent; r.Hash != sum(got) {
 			t.Errorf("what arrived is not what was sent: %s", r.Failed)
 		}
-		t.Logf("loss %v: 16 MiB from JavaScript in %v", part, time.Since(began))
+		t.Logf("loss %v: 64 MiB from JavaScript in %v", part, time.Since(began))
 		conn.Destroy()
 	}
 }
