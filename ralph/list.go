@@ -40,7 +40,7 @@ type List interface {
 	Items(ctx context.Context) ([]Item, error)
 	// Complete marks an item as done, durably; the outcome is for those who want to
 	// know. To do that again does nothing. An error with CodeLost says that somebody
-	// else has the item now.
+	// else has the item now, or has taken it away.
 	Complete(ctx context.Context, id string, o Outcome) error
 }
 
@@ -138,7 +138,7 @@ func (f *File) Complete(ctx context.Context, id string, _ Outcome) error {
 		}
 		e, ok := find(entries, id)
 		if !ok {
-			return wrap(CodeList, nil, "the item %s is not in the task list any more", id)
+			return wrap(CodeLost, nil, "the item %s is not in the task list any more", id)
 		}
 		if e.Done {
 			return nil

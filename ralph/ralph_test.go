@@ -89,7 +89,7 @@ func TestTickingChangesTheBoxOnly(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if err := f.Complete(t.Context(), "nothing", ralph.Outcome{}); ralph.CodeOf(err) != ralph.CodeList {
+	if err := f.Complete(t.Context(), "nothing", ralph.Outcome{}); ralph.CodeOf(err) != ralph.CodeLost {
 		t.Error(err)
 	}
 	if left, err := filepath.Glob(filepath.Dir(path) + "/.parley-*"); err != nil || len(left) > 0 {
@@ -553,5 +553,86 @@ func TestALoopDispatchesToSwarms(t *testing.T) {
 		if out, err := swarms.Resume(t.Context(), fill, "not-begun"); err != nil || !strings.Contains(out.Text, "did fill") || tries != 6 {
 			t.Errorf("%+v, %v, %d tries", out, err, tries)
 		}
+	}
+}
+
+// An item that was given up is open again once its text is another, also below its
+// first line, and one that was done if somebody takes the tick away: both get all
+// their attempts.
+func TestAnItemThatIsChangedOrOpenedAgainGetsAllItsAttempts(t *testing.T) {
+	path := file(t, "list.md", "- [ ] a\n  like this\n")
+	list, _ := open(t, path)
+	pass := false
+	c := &crew{do: said}
+	o := ralph.Options{List: list, Dispatcher: c, StateFile: path + ".state", MaxAttempts: 2, Validator: check(func(j ralph.Job, _ ralph.Outcome) (ralph.Verdict, error) {
+		return ralph.Verdict{OK: pass && j.Attempt == 2, Report: "no"}, nil
+	})}
+	for _, tt := range []struct {
+		name, list string
+		pass       bool
+		jobs       int
+	}{
+		{"given up", "- [ ] a\n  like this\n", false, 2},
+		{"as it was", "- [ ] a\n  like this\n", true, 0},
+		{"changed", "- [ ] a\n  like that\n", true, 2},
+		{"opened again", "- [ ] a\n  like that\n", true, 2},
+	} {
+		if err := os.WriteFile(path, []byte(tt.list), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pass, c.jobs = tt.pass, nil
+		sum, err := newLoop(t, o).Run(t.Context())
+		if err != nil || len(c.jobs) != tt.jobs || (sum.Completed == 1) != (tt.pass && tt.jobs > 0) {
+			t.Fatalf("%s: %+v, %v, %d jobs", tt.name, sum, err, len(c.jobs))
+		}
+		if tt.jobs > 0 && c.jobs[0].Failure != "" {
+			t.Errorf("%s: the first prompt has the failure %q", tt.name, c.jobs[0].Failure)
+		}
+	}
+}
+
+func TestAnItemThatIsTakenAwayWhileItIsWorkedOnIsLeft(t *testing.T) {
+	path := file(t, "list.md", "- [ ] a\n- [ ] b\n")
+	list, _ := open(t, path)
+	c := &crew{do: func(_ context.Context, j ralph.Job) (string, error) {
+		if j.Item.Text != "a" {
+			return "done", nil
+		}
+		return "done", os.WriteFile(path, []byte("- [ ] b\n"), 0o600)
+	}}
+	s := new(steps)
+	sum, err := newLoop(t, ralph.Options{List: list, Dispatcher: c, StateFile: path + ".state", Record: s.record}).Run(t.Context())
+	if err != nil || sum.Completed != 1 || read(t, path) != "- [x] b\n" {
+		t.Fatalf("%+v, %v, %q", sum, err, read(t, path))
+	}
+	if want := "began dispatched answered left dispatched answered completed finished"; s.kinds() != want {
+		t.Errorf("steps %s\nwant  %s", s.kinds(), want)
+	}
+}
+
+// Work that the hub has lost is done again in the same attempt.
+func TestLostWorkIsTheSameAttemptOnceMore(t *testing.T) {
+	path := file(t, "list.md", "- [ ] a\n")
+	list, _ := open(t, path)
+	away := &ralph.Error{Code: ralph.CodeUnavailable, Message: "the hub is away"}
+	c := &crew{
+		do: func(_ context.Context, j ralph.Job) (string, error) {
+			if j.Attempt == 2 {
+				return "", away
+			}
+			return "", errors.New("it failed")
+		},
+		resume: func(string) (string, error) { return "", &ralph.Error{Code: ralph.CodeLost} },
+	}
+	o := ralph.Options{List: list, Dispatcher: c, StateFile: path + ".state"}
+	if _, err := newLoop(t, o).Run(t.Context()); ralph.CodeOf(err) != ralph.CodeUnavailable {
+		t.Fatal(err)
+	}
+	c.do = said
+	if sum, err := newLoop(t, o).Run(t.Context()); err != nil || sum.Completed != 1 {
+		t.Fatalf("%+v, %v", sum, err)
+	}
+	if last := c.jobs[len(c.jobs)-1]; last.Attempt != 2 || last.Failure != "it failed" {
+		t.Errorf("it went on with %+v", last)
 	}
 }

@@ -86,7 +86,7 @@ func (l *Loop) next(ctx context.Context) (item *Item, open int, err error) {
 		switch {
 		case it.Done:
 			continue
-		case p != nil && p.Status == GivenUp:
+		case p != nil && p.Status == GivenUp && p.about(*it):
 			gone, err := l.drop(ctx, *it)
 			if err != nil {
 				return nil, 0, err
@@ -209,13 +209,17 @@ func (l *Loop) work(ctx context.Context, item Item) (Outcome, error) {
 		if CodeOf(err) != CodeLost {
 			return outcome, err
 		}
-		if err := l.save(item, func(p *Progress) { p.Attempt--; p.Ref = "" }); err != nil { // it does not count
+		if err := l.save(item, func(p *Progress) { p.Status, p.Ref = Working, "" }); err != nil { // the attempt is made once more
 			return Outcome{}, err
 		}
 	}
 	again := l.state.Current == item.ID && l.state.of(item).Status == Working && l.state.of(item).Ref == "" && l.state.of(item).Attempt > 0
 	l.state.Current = item.ID
+	if p := l.state.of(item); p.Status == Completed || p.Status == GivenUp {
+		delete(l.state.Items, item.ID) // somebody wants it done again, or has changed it
+	}
 	if err := l.save(item, func(p *Progress) {
+		p.note(item)
 		if !again { // else it was cut off before anything had begun
 			p.Attempt++
 		}

@@ -1,6 +1,8 @@
 package ralph
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -26,7 +28,8 @@ const (
 
 // Progress is what a loop knows of an item.
 type Progress struct {
-	Text    string `json:"text"` // the first 200 bytes of the item's
+	Text    string `json:"text"`          // the first 200 bytes of the item's
+	Sum     string `json:"sum,omitempty"` // of the whole text, at the last attempt
 	Status  Status `json:"status"`
 	Attempt int    `json:"attempt"`       // the one under way, or the last
 	Ref     string `json:"ref,omitempty"` // the dispatcher's, of the work under way
@@ -117,10 +120,23 @@ func (s *State) write(path string) error {
 func (s *State) of(item Item) *Progress {
 	p := s.Items[item.ID]
 	if p == nil {
-		p = &Progress{Text: cut(item.Text, 200), Status: Waiting}
+		p = &Progress{Status: Waiting}
+		p.note(item)
 		s.Items[item.ID] = p
 	}
 	return p
+}
+
+// note enters what an item says now.
+func (p *Progress) note(item Item) { p.Text, p.Sum = cut(item.Text, 200), sumOf(item) }
+
+// about reports whether an item says what it did at the last attempt: its id may be
+// the same though its text is another.
+func (p *Progress) about(item Item) bool { return p.Sum == "" || p.Sum == sumOf(item) }
+
+func sumOf(item Item) string {
+	sum := sha256.Sum256([]byte(item.Text))
+	return hex.EncodeToString(sum[:8])
 }
 
 // Running reports whether a loop works with a state file now, in any process.
