@@ -141,7 +141,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 			if err != nil {
 				return err
 			}
-			if p.GUID == "" {
+			if place.GUID == "" { // the first answer; those after a restart say the same
 				place = mesh.Place{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Again: g.Again, Desk: g.Desk}
 			}
 			grant, err = grantOf(g.BusGrant)

@@ -27,7 +27,9 @@ import (
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/mcpconfig"
+	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/process"
 )
@@ -421,4 +423,45 @@ func TestAConfiguredServerThatCannotBeUsedSaysWhy(t *testing.T) {
 	if len(messages) != 4 {
 		t.Errorf("%d messages for four ways", len(messages))
 	}
+}
+
+// Without a cluster the agents of this computer meet on its hub.
+func TestForNetwork(t *testing.T) {
+	project := &mcpconfig.Config{Document: mcpconfig.Document{Namespace: "project-1", NATSURL: "tls://example.org", Autostart: true}}
+	got := busfinder.ForNetwork(project)
+	if got.URL != "" || got.Access != bus.AccessNetwork || !got.Autostart || !strings.Contains(got.Name, "project-1") {
+		t.Errorf("%+v", got)
+	}
+	project.CrossComputer.Enabled = true
+	project.CrossComputer.NATSClusterURLs = []mcpconfig.URL{"tls://a.example.org", "tls://b.example.org"}
+	if got = busfinder.ForNetwork(project); got.Autostart || !strings.Contains(string(got.URL), "b.example.org") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// An agent of this computer's network gets a bus that is its own: the hub, which is
+// started for it, knows it again after it was killed, and nobody else as it.
+func TestDialAgent(t *testing.T) {
+	p := newPlace(t, noPort)
+	arrival := mesh.Arrival{AgentType: "worker", ProjectPath: p.dir}
+	place, b, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
+	must(t, err)
+	defer b.Close(context.Background()) //nolint:errcheck // the test is over
+	if place.GUID == "" || place.Secret == "" || place.Desk == "" || place.Again {
+		t.Fatalf("%+v", place)
+	}
+	arrival.GUID, arrival.Secret = place.GUID, place.Secret
+	again, same, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
+	must(t, err)
+	must(t, same.Close(context.Background()))
+	if again.GUID != place.GUID {
+		t.Errorf("%+v came back as %+v", place, again)
+	}
+	arrival.Secret = "guessed"
+	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
+	if _, ok := errors.AsType[*bus.Error](err); !ok {
+		t.Errorf("a guessed secret: %v", err)
+	}
+	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, mesh.Arrival{AgentType: "\x00"})
+	wantError(t, err, bus.CodeConfig)
 }
