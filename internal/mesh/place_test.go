@@ -1,0 +1,153 @@
+package mesh_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/mesh"
+)
+
+// reception is a hub's side of a network on an embedded bus, as the daemon has it.
+type reception struct {
+	t        testing.TB
+	hub      *bus.Bus
+	operator *mesh.Network
+	users    map[string]string
+}
+
+func newReception(t testing.TB) *reception {
+	hub, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := hub.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	r := &reception{t: t, hub: hub, users: map[string]string{}}
+	r.operator = open(t, mesh.Config{Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
+		return bus.Join(ctx, bus.Config{}, func(ctx context.Context) (bus.Grant, error) {
+			return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+		})
+	}})
+	return r
+}
+
+func (r *reception) attendance(guid string) mesh.Attendance {
+	switch user, known := r.users[guid]; {
+	case !known:
+		return mesh.Unknown
+	case r.hub.Admitted(user):
+		return mesh.Attends
+	}
+	return mesh.Departed
+}
+
+func (r *reception) enter(ctx context.Context, a mesh.Arrival) (mesh.Place, *bus.Bus, error) {
+	place, may, err := r.operator.Receive(ctx, a, r.attendance)
+	if err != nil {
+		return mesh.Place{}, nil, err
+	}
+	b, err := bus.Join(ctx, bus.Config{InboxPrefix: mesh.InboxPrefix(place.GUID)}, func(ctx context.Context) (bus.Grant, error) {
+		g, err := r.hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessAgent, Publish: may.Publish, Subscribe: may.Subscribe})
+		r.users[place.GUID] = g.User
+		return g, err
+	})
+	return place, b, err
+}
+
+func (r *reception) lobby(project string) *mesh.Lobby {
+	l := mesh.NewLobby(mesh.Config{ProjectPath: project, Logger: slog.New(slog.DiscardHandler)}, r.enter)
+	r.t.Cleanup(func() {
+		if err := l.Close(context.Background()); err != nil {
+			r.t.Error(err)
+		}
+	})
+	return l
+}
+
+func enter(t testing.TB, l *mesh.Lobby, r mesh.Registration) *mesh.Agent {
+	t.Helper()
+	a, err := l.Register(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// REQ-SEC-CROSS-003, REQ-TOOL-REGISTER-009: agents that the hub lets in one by one
+// find each other, and have an identity that is theirs for as long as they are there.
+func TestAHubLetsAgentsInOneByOne(t *testing.T) {
+	r := newReception(t)
+	shop := r.lobby("/shop")
+	if err := shop.Usable(t.Context()); err != nil || shop.Notice() != "" {
+		t.Error(err, shop.Notice())
+	}
+	a, twin, other := enter(t, shop, worker("go")), enter(t, shop, worker("go")), enter(t, r.lobby("/blog"), worker("go"))
+	if a.GUID() == twin.GUID() || a.GUID() == other.GUID() {
+		t.Error("two agents are one")
+	}
+	if d := discover(t, other, mesh.Filter{}); d.Total != 3 {
+		t.Errorf("%+v", d)
+	}
+	sendText(t, a, other, "hello")
+	if got := readTexts(t, other, mesh.Selection{}); len(got) != 1 || got[0] != "hello" {
+		t.Errorf("%q", got)
+	}
+	submit(t, a, "T", "go") // the hub makes the queue
+	c := claim(t, other)
+	if err := other.Complete(t.Context(), "T", c.Token, mesh.Outcome{Success: true, Summary: "done"}); err != nil {
+		t.Error(err)
+	}
+	if s := shop.Status(); s.Agents != 2 || !s.Connected {
+		t.Errorf("%+v", s)
+	}
+	if err := shop.Leave(t.Context(), a); err != nil {
+		t.Error(err)
+	}
+	if again := enter(t, shop, worker("go")); again.GUID() != a.GUID() || !again.Reused() {
+		t.Errorf("%s came back as %s", a.GUID(), again.GUID())
+	}
+	_, err := shop.Register(t.Context(), mesh.Registration{AgentType: "No Type"})
+	wants(t, err, mesh.ValidationError, "agent type")
+}
+
+// A place is its holder's: another program gets neither it nor, while the holder is
+// there, its GUID.
+func TestAPlaceIsItsHolders(t *testing.T) {
+	r := newReception(t)
+	arrival := mesh.Arrival{AgentType: "worker", ProjectPath: "/shop"}
+	place, b, err := r.enter(t.Context(), arrival)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := arrival
+	back.GUID, back.Secret = place.GUID, place.Secret
+	if again, _, err := r.operator.Receive(t.Context(), back, r.attendance); err != nil || again.GUID != place.GUID || again.Desk != place.Desk || !again.Again {
+		t.Errorf("%+v, %v", again, err)
+	}
+	back.Secret = "guessed"
+	_, _, err = r.operator.Receive(t.Context(), back, r.attendance)
+	wants(t, err, mesh.NotRegisteredError, "taken over")
+	if next, _, err := r.operator.Receive(t.Context(), arrival, r.attendance); err != nil || next.GUID == place.GUID {
+		t.Errorf("%+v, %v", next, err)
+	}
+	// Its process is killed: nothing was released.
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the end of the connection", func() bool { return r.attendance(place.GUID) == mesh.Departed })
+	if heir, _, err := r.operator.Receive(t.Context(), arrival, r.attendance); err != nil || heir.GUID != place.GUID || heir.Secret == place.Secret {
+		t.Errorf("%+v, %v", heir, err)
+	}
+	// The bus has lost it, the agent has not.
+	lost := mesh.Arrival{AgentType: "reviewer", ProjectPath: "/shop", GUID: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Secret: "its own"}
+	if p, _, err := r.operator.Receive(t.Context(), lost, r.attendance); err != nil || p.GUID != lost.GUID || p.Secret != lost.Secret {
+		t.Errorf("%+v, %v", p, err)
+	}
+	_, _, err = r.operator.Receive(t.Context(), mesh.Arrival{AgentType: "*"}, r.attendance)
+	wants(t, err, mesh.ValidationError, "agent type")
+}
