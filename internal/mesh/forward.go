@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -142,7 +143,7 @@ func (n *Network) removeQueued(ctx context.Context, b *bus.Bus, x *version) erro
 var errUnfinished = errors.New("agents of this computer are at work on items of its own")
 
 // forwardWork moves the items of the hub's bus that nobody holds to the network,
-// where more can do them.
+// where more can do them. A queue that takes none now does not hold up the others.
 func (n *Network) forwardWork(ctx context.Context) error {
 	b, err := n.connected()
 	if err != nil {
@@ -156,29 +157,35 @@ func (n *Network) forwardWork(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	held := 0
-	for _, taskID := range list {
-		done, err := n.move(ctx, nb, b, taskID)
+	var unfinished error
+	stuck := map[string]error{} // by queue
+	for _, x := range list {
+		if stuck[x.Capability] != nil {
+			continue
+		}
+		done, err := n.move(ctx, nb, b, x.TaskID)
 		if err != nil {
-			return err
-		}
-		if !done {
-			held++
+			stuck[x.Capability] = err
+			if len(stuck) == maxStuck || ctx.Err() != nil || !b.Conn().IsConnected() || !nb.Conn().IsConnected() {
+				break
+			}
+		} else if !done {
+			unfinished = errUnfinished
 		}
 	}
-	if held > 0 {
-		return errUnfinished
-	}
-	return nil
+	return errors.Join(unfinished, errors.Join(slices.Collect(maps.Values(stuck))...))
 }
 
-// unfinished returns the ids of the items that have not ended, the oldest first.
-func (n *Network) unfinished(ctx context.Context, b *bus.Bus) ([]string, error) {
-	var list []string
+// unfinishedItem is an item that has not ended.
+type unfinishedItem struct{ TaskID, Capability string }
+
+// unfinished returns the items that have not ended, the oldest first.
+func (n *Network) unfinished(ctx context.Context, b *bus.Bus) ([]unfinishedItem, error) {
+	var list []unfinishedItem
 	err := n.scanItems(ctx, b, func(x item) bool {
-		list = slices.DeleteFunc(list, func(id string) bool { return id == x.TaskID })
+		list = slices.DeleteFunc(list, func(have unfinishedItem) bool { return have.TaskID == x.TaskID })
 		if !x.finished() {
-			list = append(list, x.TaskID)
+			list = append(list, unfinishedItem{x.TaskID, x.Capability})
 		}
 		return true
 	})

@@ -182,6 +182,11 @@ func checkText(text string) error {
 	return nil
 }
 
+func tooLarge(size int, most int64) *Error {
+	return invalid("The message makes %d bytes on the network; the server takes %d.", size, most).
+		remedy("Write the long part to a file and send its path.")
+}
+
 // post stores a message, however often the attempt has to be repeated, once.
 func (a *Agent) post(ctx context.Context, b *bus.Bus, recipient string, p mailPayload) (Sent, error) {
 	now := a.net.clock.now()
@@ -192,8 +197,7 @@ func (a *Agent) post(ctx context.Context, b *bus.Bus, recipient string, p mailPa
 		return Sent{}, &Error{Category: InternalError, Message: "The message cannot be encoded.", Err: err}
 	}
 	if most := b.Conn().MaxPayload() - 1024; int64(len(data)) > most {
-		return Sent{}, invalid("The message makes %d bytes on the network; the server takes %d.", len(data), most).
-			remedy("Write the long part to a file and send its path.")
+		return Sent{}, tooLarge(len(data), most)
 	}
 	for attempt := 1; ; attempt++ {
 		_, err = b.Publish(ctx, &nats.Msg{Subject: inboxSubject + recipient, Data: data},
