@@ -14,7 +14,8 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// maxSwept bounds what one pass of the collector mends.
+// maxSwept bounds the items that one pass of the collector looks at closely. Of more
+// it takes some by chance, so that none is passed over for ever.
 const maxSwept = 1000
 
 // collect runs the collector in every process of the network, of which one at a
@@ -183,24 +184,36 @@ func (n *Network) removeInboxes(ctx context.Context, b *bus.Bus) (removed int, e
 // again what has lost its message.
 func (n *Network) sweepItems(ctx context.Context, b *bus.Bus) (buried, mended int, err error) {
 	var suspects []string
+	seen := 0
 	now := n.clock.now()
 	err = scan(ctx, b, itemStream, itemSubject+"*", 1, func(s stored) bool {
 		var x item
 		if isMark(s.header) || json.Unmarshal(s.data, &x) != nil || now.Sub(s.time) < 2*n.cfg.AckTimeout {
 			return true
 		}
-		if !x.finished() || (x.State == Dead && x.DeadSequence == 0) {
-			suspects = append(suspects, x.TaskID)
+		if x.finished() && (x.State != Dead || x.DeadSequence != 0) {
+			return true
 		}
-		return len(suspects) < maxSwept
+		seen++
+		if len(suspects) < maxSwept {
+			suspects = append(suspects, x.TaskID)
+		} else if at := rand.IntN(seen); at < maxSwept {
+			suspects[at] = x.TaskID
+		}
+		return true
 	})
 	if err != nil {
 		return 0, 0, err
 	}
 	for _, taskID := range suspects {
 		didBury, didMend, err := n.sweepItem(ctx, b, taskID)
-		if err != nil && !errors.Is(err, errConflict) {
+		switch {
+		case err == nil || errors.Is(err, errConflict):
+		case ctx.Err() != nil || !b.Conn().IsConnected():
 			return buried, mended, err
+		default: // the others are looked at all the same
+			n.log.Error("an item of work could not be looked after", "taskId", taskID, "error", err)
+			continue
 		}
 		buried, mended = buried+didBury, mended+didMend
 	}

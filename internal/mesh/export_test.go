@@ -9,6 +9,9 @@ func WithBeat(c Config, every time.Duration) Config {
 	return c
 }
 
+// MaxSwept is how many items one pass of the collector looks at closely.
+const MaxSwept = maxSwept
+
 // CheckEntry says whether the shipped schema accepts an entry's JSON.
 func CheckEntry(data []byte) error {
 	_, err := decodeEntry(data)

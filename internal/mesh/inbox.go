@@ -170,9 +170,9 @@ func inboxFull(err error) bool {
 // delivered notes that a message has reached the agent's process, and wakes who
 // waits for mail.
 func (a *Agent) delivered(ctx context.Context, b *bus.Bus, m *nats.Msg) {
-	mail, err := decodeMail(m.Data, m.Header)
+	mail, err := a.openMail(stored{header: m.Header, data: m.Data}, readMarks{})
 	if err != nil {
-		a.log.Error("mail is skipped: it is not of the network's format", "error", err)
+		a.log.Debug("mail is not of the network's format", "error", err) // who reads it says so
 	} else if err := a.receipt(ctx, b, mail, Delivered); err != nil && ctx.Err() == nil {
 		a.log.Debug("a receipt was not written", "error", err)
 	}

@@ -310,17 +310,32 @@ func (a *Agent) readOnce(ctx context.Context, b *bus.Bus, s Selection) (mail []M
 	if s.IncludeRead {
 		floor = 0
 	}
-	if err := a.look(ctx, b, floor, mark.readMarks, visit); err != nil {
+	skipped := false
+	err = scan(ctx, b, a.net.inboxStream(a.guid), inboxSubject+a.guid, floor+1, func(s stored) bool {
+		m, err := a.openMail(s, mark.readMarks)
+		if err == nil {
+			return visit(m)
+		}
+		if !mark.read(s.sequence) {
+			a.log.Error("mail is skipped: it is not of the network's format", "sequence", s.sequence, "error", err)
+			skipped = true
+		}
+		next.see(s.sequence, true) // so that it goes the way of what was read, and makes room
+		return true
+	})
+	if err != nil {
 		return nil, false, err
 	}
 	unread := slices.DeleteFunc(slices.Clone(mail), func(m Mail) bool { return m.Read })
-	if len(unread) == 0 {
+	if len(unread) == 0 && !skipped {
 		return mail, more, nil
 	}
 	if err := a.writeMark(ctx, b, next.marks(), mark.revision); err != nil {
 		return nil, false, err
 	}
-	a.receipts(ctx, b, unread)
+	if len(unread) > 0 {
+		a.receipts(ctx, b, unread)
+	}
 	if err := a.net.trim(ctx, b, a.guid, next.marks().Floor); err != nil {
 		a.log.Warn("the inbox was not trimmed", "error", err)
 	}
@@ -339,19 +354,22 @@ func (a *Agent) unread(ctx context.Context, b *bus.Bus, mark markValue, visit fu
 	})
 }
 
-// look calls visit with the mail behind floor, and says what was read.
+// openMail reads a message of the agent's inbox.
+func (a *Agent) openMail(s stored, marks readMarks) (Mail, error) {
+	m, err := decodeMail(s.data, s.header)
+	if err == nil && m.Recipient != a.guid {
+		err = errors.New("it is for another agent")
+	}
+	m.Sequence, m.Read = s.sequence, marks.read(s.sequence)
+	return m, err
+}
+
+// look calls visit with the mail behind floor, and says what was read. What is not of
+// the network's format it skips; who reads the inbox says so.
 func (a *Agent) look(ctx context.Context, b *bus.Bus, floor uint64, marks readMarks, visit func(Mail) bool) error {
 	return scan(ctx, b, a.net.inboxStream(a.guid), inboxSubject+a.guid, floor+1, func(s stored) bool {
-		m, err := decodeMail(s.data, s.header)
-		if err == nil && m.Recipient != a.guid {
-			err = errors.New("it is for another agent")
-		}
-		if err != nil {
-			a.log.Error("mail is skipped: it is not of the network's format", "sequence", s.sequence, "error", err)
-			return true
-		}
-		m.Sequence, m.Read = s.sequence, marks.read(s.sequence)
-		return visit(m)
+		m, err := a.openMail(s, marks)
+		return err != nil || visit(m)
 	})
 }
 

@@ -440,6 +440,27 @@ func TestHostileMailIsSkipped(t *testing.T) {
 	}
 }
 
+// Whoever fills an inbox with nonsense keeps no mail out of it for longer than until
+// it is looked into.
+func TestNonsenseInAnInboxMakesRoom(t *testing.T) {
+	n := startServer(t)
+	boss, hand := pair(t, n)
+	js := n.Foreign()
+	nonsense := []byte(strings.Repeat("x", 900<<10))
+	for {
+		if _, err := js.Publish(t.Context(), "global.agent."+hand.GUID(), nonsense); err != nil {
+			break // it is full
+		}
+	}
+	if got := readTexts(t, hand, mesh.Selection{}); len(got) != 0 {
+		t.Errorf("%.100q", got)
+	}
+	sendText(t, boss, hand, "ours")
+	if got := readTexts(t, hand, mesh.Selection{}); !slices.Equal(got, []string{"ours"}) {
+		t.Errorf("%.100q", got)
+	}
+}
+
 // A full inbox refuses, and reading makes room: nothing accepted is lost.
 func TestAFullInboxTellsTheSender(t *testing.T) {
 	n := startServer(t)

@@ -168,8 +168,8 @@ func (n *Network) queueConsumer(ctx context.Context, b *bus.Bus, capability stri
 }
 
 // fetchOne asks for one message and waits for it; nil means that there was
-// none. A message that comes after ctx has ended is given back at once.
-func fetchOne(ctx context.Context, c jetstream.Consumer, wait time.Duration) (jetstream.Msg, error) {
+// none.
+func fetchOne(c jetstream.Consumer, wait time.Duration) (jetstream.Msg, error) {
 	var batch jetstream.MessageBatch
 	var err error
 	if wait <= 0 {
@@ -181,12 +181,6 @@ func fetchOne(ctx context.Context, c jetstream.Consumer, wait time.Duration) (je
 		return nil, err
 	}
 	for m := range batch.Messages() {
-		if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
-			if err := m.Nak(); err != nil {
-				return nil, err
-			}
-			continue
-		}
 		return m, nil
 	}
 	return nil, batch.Error()

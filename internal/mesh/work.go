@@ -39,6 +39,13 @@ const (
 	Refused      FailureReason = "explicit-reject" // a worker refused it
 )
 
+// The bounds of what other programs put into a queue, in bytes: of an item, and of
+// what is kept of one that is longer or cannot be read.
+const (
+	maxOrder = 256 << 10
+	maxRaw   = 64 << 10
+)
+
 // maxResult bounds a result, in bytes of JSON.
 const maxResult = 256 << 10
 
@@ -72,8 +79,11 @@ type item struct {
 	// other message for it is a duplicate.
 	QueueSequence uint64 `json:"queueSequence"`
 
-	Deliveries   int    `json:"deliveries"` // attempts, with those before
-	Token        int    `json:"token"`      // of the last claim
+	Deliveries int `json:"deliveries"` // attempts, with those before
+	// Passes are deliveries of the queue's message that were no attempts: nobody
+	// waited for it any more, or somebody held the item.
+	Passes       int    `json:"passes,omitempty"`
+	Token        int    `json:"token"` // of the last claim
 	Holder       string `json:"holder,omitempty"`
 	HolderHandle string `json:"holderHandle,omitempty"`
 	ClaimedAt    string `json:"claimedAt,omitempty"`
@@ -401,13 +411,16 @@ func (a *Agent) claimFrom(ctx context.Context, b *bus.Bus, capability string, wa
 		return nil, nil
 	}
 	for {
-		msg, err := fetchOne(ctx, consumer, wait)
+		msg, err := fetchOne(consumer, wait)
 		if err != nil {
 			a.net.queue.forget()
 			return nil, err
 		}
 		if msg == nil {
 			return nil, nil
+		}
+		if errors.Is(ctx.Err(), context.Canceled) { // nobody waits for it any more
+			return nil, a.net.pass(ctx, b, capability, msg)
 		}
 		x, err := a.net.seize(ctx, b, a, capability, msg)
 		if err != nil {
@@ -438,6 +451,12 @@ func (n *Network) seize(ctx context.Context, b *bus.Bus, a *Agent, capability st
 		if x == nil { // the submitter has not come so far, or is another program
 			x = &version{item: newItem(o, capability, meta.Sequence.Stream)}
 		}
+		if err == nil && o.isAnother(x.order) {
+			err = fmt.Errorf("there is another item of work with the id %s", quote(o.TaskID))
+			n.log.Warn("an item of work cannot be taken", "queue", capability, "error", err)
+			o = unreadable(msg.Data(), meta.Sequence.Stream, capability)
+			continue
+		}
 		if err != nil { // it can never be worked on
 			return nil, n.bury(ctx, b, x, msg.Reply(), Refused, "the item is not of the queue's format: "+err.Error())
 		}
@@ -453,6 +472,49 @@ func (n *Network) seize(ctx context.Context, b *bus.Bus, a *Agent, capability st
 	return nil, errConflict
 }
 
+// pass gives a message back that nobody waits for any more. That was no attempt at
+// its item.
+func (n *Network) pass(ctx context.Context, b *bus.Bus, capability string, msg jetstream.Msg) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	defer cancel()
+	if err := n.notePass(ctx, b, capability, msg); err != nil {
+		n.log.Warn("a delivery that was no attempt counts as one", "queue", capability, "error", err)
+	}
+	return msg.Nak()
+}
+
+func (n *Network) notePass(ctx context.Context, b *bus.Bus, capability string, msg jetstream.Msg) error {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return err
+	}
+	o, err := decodeOrder(msg.Data(), meta.Sequence.Stream, capability)
+	if err != nil {
+		return nil //nolint:nilerr // whoever claims it next buries it
+	}
+	for range maxConflicts {
+		x, err := n.item(ctx, b, o.TaskID)
+		if err != nil {
+			return err
+		}
+		if x == nil {
+			x = &version{item: newItem(o, capability, meta.Sequence.Stream)}
+		}
+		if o.isAnother(x.order) || verdict(x.item, o, meta.Sequence.Stream, n.clock.now(), n.cfg.AckTimeout) != isFree {
+			return nil
+		}
+		if o.Generation > x.Generation {
+			x.renew(o)
+			x.QueueSequence = meta.Sequence.Stream
+		}
+		x.Passes++
+		if err := n.save(ctx, b, x); !errors.Is(err, errConflict) {
+			return err
+		}
+	}
+	return errConflict
+}
+
 // trySeize decides by the record what is to be done with a message.
 func (n *Network) trySeize(ctx context.Context, b *bus.Bus, a *Agent, x *version, o order, meta *jetstream.MsgMetadata, msg jetstream.Msg) (bool, error) {
 	switch verdict(x.item, o, meta.Sequence.Stream, n.clock.now(), n.cfg.AckTimeout) {
@@ -461,12 +523,18 @@ func (n *Network) trySeize(ctx context.Context, b *bus.Bus, a *Agent, x *version
 	case isUnburied: // the process that buried it died half way
 		return false, n.publishDead(ctx, b, x, msg.Reply())
 	case isHeld: // its lease was extended meanwhile
+		if x.State == Claimed {
+			x.Passes++
+			if err := n.save(ctx, b, x); err != nil {
+				return false, err
+			}
+		}
 		return false, msg.NakWithDelay(max(parseTime(x.LeaseUntil).Sub(n.clock.now()), time.Second))
 	}
 	if o.Generation > x.Generation { // a retry whose author has not come so far
 		x.renew(o)
 	}
-	attempt := max(x.Deliveries+1, o.Attempts+int(meta.NumDelivered)) // REQ-DLQ-002
+	attempt := max(x.Deliveries+1, o.Attempts+int(meta.NumDelivered)-x.Passes) // REQ-DLQ-002
 	if attempt > n.mostAttempts(x.order) {
 		reason := n.whyFailed(ctx, b, x.item)
 		x.Deliveries = attempt - 1
@@ -530,7 +598,7 @@ func verdict(x item, o order, seq uint64, now time.Time, lease time.Duration) me
 
 // renew begins the item's next generation.
 func (x *version) renew(o order) {
-	x.order, x.State, x.Deliveries, x.DeadSequence = o, Queued, o.Attempts, 0
+	x.order, x.State, x.Deliveries, x.Passes, x.DeadSequence = o, Queued, o.Attempts, 0, 0
 	x.Reason, x.Detail, x.FinishedAt = "", "", ""
 }
 
@@ -557,18 +625,40 @@ func decodeOrder(data []byte, seq uint64, capability string) (order, error) {
 	var object map[string]json.RawMessage
 	switch {
 	case err != nil:
+	case len(data) > maxOrder:
+		err = fmt.Errorf("it is %d bytes long, and at most %d are allowed; the first %d are kept", len(data), maxOrder, maxRaw)
 	case isTaskID(o.TaskID) != "":
 		err = errors.New("taskId " + isTaskID(o.TaskID))
 	case len(o.ContextData) > 0 && json.Unmarshal(o.ContextData, &object) != nil:
 		err = errors.New("contextData is not an object")
 	}
 	if err != nil {
-		raw, _ := json.Marshal(map[string]string{"raw": string(data)}) // of text it cannot fail
-		return order{TaskID: fmt.Sprintf("unreadable-%s-%d", capability, seq), ContextData: raw, Generation: 1}, err
+		return unreadable(data, seq, capability), err
 	}
 	o.Generation = max(o.Generation, 1)
 	o.Attempts = max(o.Attempts, 0)
 	return o, nil
+}
+
+// unreadable is the order of a message that brings none, or one that cannot be taken.
+func unreadable(data []byte, seq uint64, capability string) order {
+	raw, _ := json.Marshal(map[string]string{"raw": strings.ToValidUTF8(string(data[:min(len(data), maxRaw)]), "\uFFFD")}) // of text it cannot fail
+	return order{TaskID: fmt.Sprintf("unreadable-%s-%d", capability, seq), ContextData: raw, Generation: 1}
+}
+
+// isAnother says that the item of another program, which says nothing of who submits
+// it, is not the one that has its id already.
+func (o order) isAnother(have order) bool {
+	if o.Submission != "" {
+		return false // its submitter was told
+	}
+	return o.content() != have.content()
+}
+
+// content is what there is to do, in one form.
+func (o order) content() string {
+	data, _ := json.Marshal(order{Description: o.Description, RequiredCapabilities: o.RequiredCapabilities, ContextData: o.ContextData}) // what was decoded can be encoded
+	return string(data)
 }
 
 // held returns an item that the agent holds by a token, or why it does not.

@@ -397,6 +397,107 @@ func TestForeignItems(t *testing.T) {
 	}
 }
 
+// What came for somebody who does not wait any more was no attempt at it: an item that
+// nobody has had does not end in the dead letters.
+func TestACancelledWaitIsNoAttempt(t *testing.T) {
+	n := startServer(t)
+	boss, hand := pair(t, n)
+	submit(t, boss, "T", "typescript")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 * mesh.DefaultMaxAttempts {
+		if c, err := hand.Claim(gone, nil); c != nil || err != nil {
+			t.Fatalf("%+v, %v", c, err)
+		}
+	}
+	if c := claim(t, hand); c.TaskID != "T" || c.Attempt != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// An item that is too long for the network's records, and a second one of an id that
+// there is already, end in the dead letters, and claims go on.
+func TestForeignItemsThatCannotBeTakenAreDeadLetters(t *testing.T) {
+	n := startServer(t)
+	hand := register(t, open(t, n.host("host-a", "ann", "shop")), worker("go"))
+	submit(t, hand, "ours", "go")
+	js := n.Foreign()
+	foreign := `{"taskId":"foreign","taskDescription":"d", "requiredCapabilities":["go"], "contextData": {"a": "<>"}}`
+	for _, data := range []string{
+		`{"taskId":"long","taskDescription":"` + strings.Repeat("\x01", 900<<10) + `"}`,
+		`{"taskId":"valid but long","taskDescription":"` + strings.Repeat("\\u0001", 160<<10) + `"}`,
+		foreign, foreign,
+		`{"taskId":"ours","taskDescription":"something else"}`,
+	} {
+		if _, err := js.Publish(t.Context(), "global.workqueue.go", []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"ours", "foreign"} {
+		c := claim(t, hand)
+		if c.TaskID != want {
+			t.Errorf("%+v", c)
+		}
+		complete(t, hand, c)
+	}
+	noClaim(t, hand)
+	var found []string
+	for _, l := range deadLetters(t, hand, "go") {
+		found = append(found, l.TaskID)
+		if len(l.Payload) > 512<<10 || !strings.Contains(string(l.Payload), "taskId") {
+			t.Errorf("%s: %d bytes", l.TaskID, len(l.Payload))
+		}
+	}
+	if !slices.Equal(found, []string{"unreadable-go-2", "unreadable-go-3", "unreadable-go-6"}) {
+		t.Errorf("%q", found)
+	}
+}
+
+// However much waits for workers, and whatever else is in the records, the collector
+// comes to each item that was given up.
+func TestTheCollectorPassesOverNoItem(t *testing.T) {
+	n := startServer(t)
+	clock := new(skewed)
+	cfg := n.host("host-a", "ann", "shop")
+	cfg.MaxAttempts, cfg.Now = 1, clock.now
+	network := open(t, cfg)
+	boss := register(t, network, dispatcher())
+	hand := register(t, open(t, n.host("host-b", "bob", "shop")), worker("go"))
+	submit(t, boss, "forged", "other")
+	js := n.Foreign()
+	records, err := js.Stream(t.Context(), "GLOBAL_WORK_ITEMS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := records.GetMsg(t.Context(), records.CachedInfo().State.LastSeq)
+	if err == nil {
+		record, err = records.GetLastMsgForSubject(t.Context(), record.Subject)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := strings.Replace(string(record.Data), `"capability":"other"`, `"capability":"no queue"`, 1)
+	if _, err := js.Publish(t.Context(), record.Subject, []byte(forged)); err != nil || forged == string(record.Data) {
+		t.Fatal(forged, err)
+	}
+	for i := range mesh.MaxSwept {
+		submit(t, boss, fmt.Sprint("waits ", i), "other")
+	}
+	submit(t, boss, "T", "go")
+	claim(t, hand)
+	if err := hand.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clock.forward(20 * time.Minute)
+	await(t, "its burial", func() bool {
+		c, err := network.Collect(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Buried == 1
+	})
+}
+
 func TestWrongWorkIsRefused(t *testing.T) {
 	n := startServer(t)
 	a := register(t, open(t, n.host("host-a", "ann", "shop")), mesh.Registration{Handle: "a", AgentType: "a", Scope: mesh.ScopeUser, Capabilities: []string{"Ünï code"}})
