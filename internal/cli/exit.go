@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"strings"
 
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/config"
@@ -78,8 +80,14 @@ func (a *app) explain(err error) *failure {
 	case errors.As(err, &de):
 		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
 	}
+	if flags := exclusiveFlags.FindStringSubmatch(err.Error()); flags != nil {
+		return &failure{Exit: exitUsage, Kind: "usage", Message: "--" + strings.ReplaceAll(flags[1], " ", " and --") + " do not go together"}
+	}
 	return &failure{Exit: exitFailure, Kind: "failure", Message: err.Error()}
 }
+
+// exclusiveFlags is how cobra says that flags exclude each other.
+var exclusiveFlags = regexp.MustCompile(`^if any flags in the group .* \[(.+)\] were all set$`)
 
 var rpcFailures = map[int]struct {
 	exit int

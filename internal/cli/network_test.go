@@ -123,6 +123,12 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 		{[]string{"network", "work", "--state", "lost"}, 2, "is not one of"},
 		{[]string{"network", "admit", "--guid", "x"}, 2, "is not a GUID"},
 		{[]string{"network", "permissions", "--guid", "x"}, 2, "is not a GUID"},
+		{[]string{"network", "permissions", "--capabilities", "go.>"}, 2, "cannot name a work queue"},
+		{[]string{"network", "permissions", "--bucket", "*"}, 2, "cannot be the registry's"},
+		{[]string{"network", "admit", "--guid", "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", "--capabilities", "*"}, 2, "cannot name a work queue"},
+		{[]string{"network", "dead-letters", "--discard", "nothing"}, 1, "parley network dead-letters shows"},
+		{[]string{"network", "dead-letters", "--keep-attempts"}, 2, "goes with --retry"},
+		{[]string{"network", "dead-letters", "--retry", "a", "--discard", "b"}, 2, "--discard and --retry do not go together"},
 	} {
 		if o := p.run(t, tt.args...); o.code != tt.code || !strings.Contains(o.stderr, tt.part) {
 			t.Errorf("%v: %+v", tt.args, o)
@@ -134,6 +140,18 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 	var permissions struct{ Publish, Subscribe []string }
 	if err := json.Unmarshal([]byte(p.run(t, "network", "permissions", "--format", "json", "--capabilities", "go").stdout), &permissions); err != nil || len(permissions.Publish) < 20 {
 		t.Errorf("%+v, %v", permissions, err)
+	}
+}
+
+// People are told in words, agents' programs by the log.
+func TestAWrongNetworkConfigurationIsToldInWords(t *testing.T) {
+	p := newPlace(t)
+	dir := project(t)
+	if err := os.WriteFile(filepath.Join(dir, ".mcp-config.json"), []byte(`{"crossComputer": {"enabled": true}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if o := p.run(t, "network", "agents"); o.code != 2 || !strings.HasPrefix(o.stderr, "error: ") || !strings.Contains(o.stderr, "acknowledgment") || !strings.Contains(o.stderr, "config validate") {
+		t.Errorf("%+v", o)
 	}
 }
 

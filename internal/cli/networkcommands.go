@@ -50,7 +50,7 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *mesh.Netw
 	defer cancel()
 	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
 	if err != nil {
-		return a.wrongMCPConfig(err)
+		return err
 	}
 	cfg.JoinLocalNetwork()
 	if !cfg.Networked() {
@@ -84,13 +84,18 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *mesh.Netw
 	return networkFailure(f(ctx, n))
 }
 
+// commandsForTools puts what people can type in the place of the tools that agents
+// have.
+var commandsForTools = strings.NewReplacer("list_dead_letter_items", "parley network dead-letters", "discover_agents", "parley network agents")
+
 // networkFailure puts the network's errors into the program's form.
 func networkFailure(err error) error {
 	e, ok := errors.AsType[*mesh.Error](err)
 	if !ok {
 		return err
 	}
-	f := &failure{Exit: exitFailure, Kind: "network", Message: strings.TrimSuffix(e.Message, "."), Remedy: strings.TrimSuffix(e.Remedy, ".")}
+	f := &failure{Exit: exitFailure, Kind: "network", Message: strings.TrimSuffix(e.Message, "."),
+		Remedy: commandsForTools.Replace(strings.TrimSuffix(e.Remedy, "."))}
 	if e.Category == mesh.ValidationError {
 		f.Exit, f.Kind = exitUsage, "usage"
 	}
@@ -398,6 +403,9 @@ func (a *app) deadLettersCommand() *cobra.Command {
 		Short: "List failed work, try it again, or discard it",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if keep && retry == "" {
+				return usage("--keep-attempts goes with --retry TASK only")
+			}
 			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
 				switch {
 				case retry != "":
@@ -464,6 +472,9 @@ func (a *app) networkAdmitCommand() *cobra.Command {
 			"operator does it once, with a user that may. See docs/mesh.md.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := (mesh.Confined{GUID: guid, Capabilities: capabilities}).Check(); err != nil {
+				return networkFailure(err)
+			}
 			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
 				if err := n.MakeInbox(ctx, guid); err != nil {
 					return err
@@ -499,15 +510,16 @@ func (a *app) networkPermissionsCommand() *cobra.Command {
 				guid = uuid.NewString()
 				a.note("A new GUID: set it as crossComputer.agentGuid (NATS_MCP_AGENT_GUID).")
 			}
-			if uuid.Validate(guid) != nil {
-				return usage("--guid %q is not a GUID", guid)
+			c, err := mesh.Confined{GUID: guid, Bucket: bucket, Capabilities: capabilities}.Check()
+			if err != nil {
+				return networkFailure(err)
 			}
-			p := mesh.Confined{GUID: guid, Bucket: bucket, Capabilities: capabilities}.Permissions()
+			p := c.Permissions()
 			if a.json() {
-				writeJSON(a.stdout, map[string]any{"guid": guid, "publish": p.Publish, "subscribe": p.Subscribe})
+				writeJSON(a.stdout, map[string]any{"guid": c.GUID, "publish": p.Publish, "subscribe": p.Subscribe})
 				return nil
 			}
-			fmt.Fprintf(a.stdout, "# agent %s\n%s", guid, p)
+			fmt.Fprintf(a.stdout, "# agent %s\n%s", c.GUID, p)
 			return nil
 		},
 	}

@@ -84,6 +84,7 @@ type Agent struct {
 	mu      sync.Mutex
 	entry   Entry  // as this process wants it
 	seat    uint64 // the revision of the entry, 0 if it is not known
+	debts   debts
 	beating bool
 	failure *Error // why the agent is no more
 	near    *Agent // the same agent on the hub's bus; nil if there is none (yet)

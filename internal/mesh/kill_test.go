@@ -339,6 +339,8 @@ type proxy struct {
 	mu       sync.Mutex
 	conns    map[net.Conn]struct{}
 	down     bool // it takes no connections
+	// tap says of what passes whether it goes on; nil is everything.
+	tap func(toServer bool, data []byte) bool
 }
 
 func startProxy(t *testing.T, address string) *proxy {
@@ -362,8 +364,8 @@ func startProxy(t *testing.T, address string) *proxy {
 				_ = in.Close() // the server is away, and so is this
 				continue
 			}
-			p.pass(in, out)
-			p.pass(out, in)
+			p.pass(in, out, true)
+			p.pass(out, in, false)
 		}
 	})
 	t.Cleanup(func() {
@@ -374,12 +376,35 @@ func startProxy(t *testing.T, address string) *proxy {
 	return p
 }
 
-func (p *proxy) pass(from, to net.Conn) {
+// tapped is a connection as a proxy writes to it.
+type tapped struct {
+	io.Writer
+	proxy    *proxy
+	toServer bool
+}
+
+func (w tapped) Write(data []byte) (int, error) {
+	w.proxy.mu.Lock()
+	tap := w.proxy.tap
+	w.proxy.mu.Unlock()
+	if tap != nil && !tap(w.toServer, data) {
+		return len(data), nil
+	}
+	return w.Writer.Write(data)
+}
+
+func (p *proxy) setTap(tap func(toServer bool, data []byte) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tap = tap
+}
+
+func (p *proxy) pass(from, to net.Conn, toServer bool) {
 	p.mu.Lock()
 	p.conns[from] = struct{}{}
 	p.mu.Unlock()
 	p.done.Go(func() {
-		_, _ = io.Copy(to, from) // until either is closed
+		_, _ = io.Copy(tapped{to, p, toServer}, from) // until either is closed
 		p.mu.Lock()
 		delete(p.conns, from)
 		p.mu.Unlock()

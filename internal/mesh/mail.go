@@ -292,6 +292,14 @@ func (a *Agent) readOnce(ctx context.Context, b *bus.Bus, s Selection) (mail []M
 	if err != nil {
 		return nil, false, err
 	}
+	a.mu.Lock()
+	a.debts.settle(mark)
+	owed := a.debts.pay(s)
+	a.mu.Unlock()
+	if len(owed) > 0 {
+		a.receipts(ctx, b, owed)
+		return owed, true, nil // perhaps
+	}
 	size, next := 0, newMark(mark.readMarks)
 	visit := func(m Mail) bool {
 		taken := s.takes(m)
@@ -330,13 +338,25 @@ func (a *Agent) readOnce(ctx context.Context, b *bus.Bus, s Selection) (mail []M
 	if len(unread) == 0 && !skipped {
 		return mail, more, nil
 	}
-	if err := a.writeMark(ctx, b, next.marks(), mark.revision); err != nil {
+	if err := ctx.Err(); err != nil { // nobody is there to be given it
+		return nil, false, err
+	}
+	// From here on it is the caller's, however long the answer takes.
+	ctx = context.WithoutCancel(ctx)
+	read := uuid.NewString()
+	marks := next.marks(read)
+	if err := a.writeMark(ctx, b, marks, mark.revision); err != nil {
+		if !errors.Is(err, errConflict) { // it may have been written all the same
+			a.mu.Lock()
+			a.debts.unsure = append(a.debts.unsure, unsureRead{read, mark.revision, unread})
+			a.mu.Unlock()
+		}
 		return nil, false, err
 	}
 	if len(unread) > 0 {
 		a.receipts(ctx, b, unread)
 	}
-	if err := a.net.trim(ctx, b, a.guid, next.marks().Floor); err != nil {
+	if err := a.net.trim(ctx, b, a.guid, marks.Floor); err != nil {
 		a.log.Warn("the inbox was not trimmed", "error", err)
 	}
 	return mail, more, nil

@@ -1,20 +1,25 @@
 package mesh_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/mesh"
 )
 
@@ -440,18 +445,78 @@ func TestHostileMailIsSkipped(t *testing.T) {
 	}
 }
 
+// Mail that was marked as read, of which the reader was not told before the connection
+// broke, is not lost: the next read returns it.
+func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
+	n := startServer(t)
+	link := startProxy(t, strings.TrimPrefix(n.URL(), "nats://"))
+	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
+	cfg := n.host("host-b", "ann", "shop")
+	cfg.Dial = func(ctx context.Context) (*bus.Bus, error) {
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(link.url()), Logger: slog.New(slog.DiscardHandler)})
+	}
+	network := open(t, cfg)
+	hand := register(t, network, worker("go"))
+	marked := make(chan *nats.Msg, 1)
+	js := n.Foreign()
+	sub, err := js.Conn().ChanSubscribe("global.mail.read.*", marked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // a test's
+	if err := js.Conn().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range []string{"first", "second"} {
+		sendText(t, boss, hand, text)
+		var silent atomic.Bool // from the marks on nothing comes back
+		link.setTap(func(toServer bool, data []byte) bool {
+			if toServer && bytes.Contains(data, []byte(" global.mail.read.")) {
+				silent.Store(true)
+			}
+			return toServer || !silent.Load()
+		})
+		read := make(chan error, 1)
+		go func() {
+			mail, _, err := hand.Read(t.Context(), mesh.Selection{})
+			if err == nil {
+				err = fmt.Errorf("it was answered: %+v", mail)
+			}
+			read <- err
+		}()
+		<-marked
+		link.setTap(nil)
+		link.cut()
+		if err := <-read; category(err) != mesh.ConnectionError {
+			t.Fatal(err)
+		}
+		await(t, "the link", func() bool { return network.Status().Connected })
+		if i == 1 {
+			if got := readTexts(t, hand, mesh.Selection{Type: mesh.Completion}); len(got) != 0 {
+				t.Errorf("%q", got)
+			}
+		}
+		var got []string
+		await(t, "the mail", func() bool { got = append(got, tryTexts(t, hand)...); return len(got) > 0 })
+		if !slices.Equal(got, []string{text}) {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
 // Whoever fills an inbox with nonsense keeps no mail out of it for longer than until
 // it is looked into.
 func TestNonsenseInAnInboxMakesRoom(t *testing.T) {
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	js := n.Foreign()
-	nonsense := []byte(strings.Repeat("x", 900<<10))
-	for {
-		if _, err := js.Publish(t.Context(), "global.agent."+hand.GUID(), nonsense); err != nil {
-			break // it is full
+	for _, size := range []int{900 << 10, 64 << 10, 1 << 10, 1} {
+		for err := error(nil); err == nil; { // until it is full
+			_, err = js.Publish(t.Context(), "global.agent."+hand.GUID(), make([]byte, size))
 		}
 	}
+	_, err := boss.Send(t.Context(), mesh.Message{Recipient: hand.GUID(), Text: "ours"})
+	wants(t, err, mesh.ConflictError, "inbox is full")
 	if got := readTexts(t, hand, mesh.Selection{}); len(got) != 0 {
 		t.Errorf("%.100q", got)
 	}

@@ -281,6 +281,11 @@ func (n *Network) connected() (*bus.Bus, error) {
 		return nil, errClosed
 	case n.bus == nil:
 		return nil, connectionError(n.failure)
+	case !n.bus.Conn().IsConnected() && n.bus.Info().Kind == bus.KindJoined:
+		return nil, &Error{Category: ConnectionError,
+			Message: "The connection to the hub of this computer, on whose bus the agents' network is, is interrupted.",
+			Remedy:  "Try again in a moment. If somebody has stopped the hub, a person starts it again with `parley start`; your registration, mail and work are kept.",
+			Err:     n.bus.Conn().LastError()}
 	case !n.bus.Conn().IsConnected():
 		return nil, &Error{Category: ConnectionError,
 			Message: "The connection to the agents' network is interrupted.",

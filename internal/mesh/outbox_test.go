@@ -41,7 +41,7 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 	n, local := startServer(t), startServer(t)
 	cfg := n.host("host-a", "ann", "shop")
 	cfg.DialLocal = dialer(local)
-	network := open(t, cfg)
+	network := openLinked(t, cfg)
 	boss := register(t, network, dispatcher())
 	hand := register(t, open(t, n.host("host-b", "bob", "blog")), worker("go"))
 	sendText(t, boss, hand, "0")

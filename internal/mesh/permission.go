@@ -21,12 +21,33 @@ type Confined struct {
 	Capabilities []string // whose queues it works on or submits to
 }
 
+// Check returns c as the network knows it, its GUID and capabilities in lower case, or
+// says what cannot be part of a subject: a wildcard would let the agent in elsewhere.
+func (c Confined) Check() (Confined, error) {
+	guid, err := checkGUID("guid", c.GUID)
+	if err != nil {
+		return Confined{}, err
+	}
+	checked := Confined{GUID: guid, Bucket: c.Bucket}
+	if c.Bucket != "" && !queueRegexp.MatchString(strings.ToLower(c.Bucket)) {
+		return Confined{}, invalid("The bucket %s cannot be the registry's.", quote(c.Bucket)).remedy("Use letters, digits, hyphens and underscores.")
+	}
+	for _, capability := range c.Capabilities {
+		name, err := queueName(capability)
+		if err != nil {
+			return Confined{}, err
+		}
+		checked.Capabilities = append(checked.Capabilities, name)
+	}
+	return checked, nil
+}
+
 // Permissions are subjects that a NATS user may publish and subscribe to.
 type Permissions struct {
 	Publish, Subscribe []string
 }
 
-// Permissions returns what the agent needs in the agents' network, and nothing
+// Permissions returns what an agent that was checked needs in the agents' network, and nothing
 // more: its own entry in the registry, its own inbox, its queues. They are for a
 // network with an inbox for each agent, whose streams an operator has made (see
 // MakeInbox, MakeQueue): who may make a stream or a consumer can have it read
@@ -62,7 +83,7 @@ func (c Confined) Permissions() Permissions {
 		inboxSubject+"*", receiptSubject+c.GUID+".*.*", receiptSubject+"*."+c.GUID+".*", readSubject+c.GUID,
 		itemSubject+"*", deadSubject, "$JS.API.STREAM.MSG.DELETE."+deadStream)
 	for _, capability := range c.Capabilities {
-		p.Publish = append(p.Publish, queuePermissions(strings.ToLower(capability))...)
+		p.Publish = append(p.Publish, queuePermissions(capability)...)
 	}
 	return p
 }

@@ -13,6 +13,49 @@ import (
 type readMarks struct {
 	Floor uint64   `json:"floor"`
 	Above []uint64 `json:"above,omitempty"`
+	// Reads name the last reads that have written the marks, so that one which was
+	// not told can see whether it has.
+	Reads []string `json:"reads,omitempty"`
+}
+
+// maxReads is how many reads the marks name.
+const maxReads = 16
+
+// unsureRead is a read that was not told whether its marks were written.
+type unsureRead struct {
+	id   string
+	base uint64 // the revision that it replaces
+	mail []Mail
+}
+
+// debts are what an agent has marked as read, or may have, and not been given yet.
+// They are guarded by the agent's lock.
+type debts struct {
+	unsure []unsureRead
+	owed   []Mail // marked
+}
+
+// settle finds out by newer marks what became of unsure reads.
+func (d *debts) settle(m markValue) {
+	d.unsure = slices.DeleteFunc(d.unsure, func(u unsureRead) bool {
+		if slices.Contains(m.Reads, u.id) {
+			d.owed = append(d.owed, u.mail...)
+			return true
+		}
+		return m.revision > u.base // somebody else was quicker
+	})
+}
+
+// pay returns what is owed and selected, up to the limit.
+func (d *debts) pay(s Selection) (mail []Mail) {
+	d.owed = slices.DeleteFunc(d.owed, func(m Mail) bool {
+		paid := len(mail) < s.Limit && s.takes(m)
+		if paid {
+			mail = append(mail, m)
+		}
+		return paid
+	})
+	return mail
 }
 
 func (r readMarks) read(seq uint64) bool {
@@ -77,10 +120,11 @@ type markBuilder struct {
 	gap   bool     // something above floor was not read
 	above []uint64 // read, above the gap
 	rest  []uint64 // of the former marks, above what was seen
+	reads []string
 }
 
 func newMark(before readMarks) *markBuilder {
-	return &markBuilder{floor: before.Floor, rest: slices.Clone(before.Above)}
+	return &markBuilder{floor: before.Floor, rest: slices.Clone(before.Above), reads: before.Reads}
 }
 
 // see notes whether a message has been read. What was read and is behind the
@@ -99,6 +143,8 @@ func (m *markBuilder) see(seq uint64, read bool) {
 	}
 }
 
-func (m *markBuilder) marks() readMarks {
-	return readMarks{Floor: m.floor, Above: slices.Concat(m.above, m.rest)}
+// marks are those that a read writes.
+func (m *markBuilder) marks(read string) readMarks {
+	reads := append(slices.Clone(m.reads), read)
+	return readMarks{Floor: m.floor, Above: slices.Concat(m.above, m.rest), Reads: reads[max(len(reads)-maxReads, 0):]}
 }
