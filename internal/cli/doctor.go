@@ -14,7 +14,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find what is missing, and say what to do about it",
 		Long: "Examine the configuration, the data directory, the socket, the ports, the bus,\n" +
-			"every agent, and the channels of the project in the current directory. It needs no\n" +
+			"paired hubs, every agent, and the channels of the project in the current directory. It needs no\n" +
 			"hub and starts none. The exit code is 1 where something keeps the hub or the\n" +
 			"channels from working; an agent that is not installed is only a warning.",
 		Args: exactly(),

@@ -1,11 +1,16 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
@@ -36,6 +41,60 @@ type peerJSON struct {
 
 func peerOf(e keys.Entry) peerJSON {
 	return peerJSON{Name: peers.NameOf(e), Key: e.Key.String(), Address: e.Address}
+}
+
+// listedJSON is a peer with how it is, where the hub runs and meets others.
+type listedJSON struct {
+	peerJSON
+	Status *dialect.PeerStatus `json:"status,omitempty"`
+}
+
+// peersNow asks the running hub how its peers are. It returns why nothing is known
+// where that is so: without a hub the list is worth showing all the same.
+func (a *app) peersNow(cmd *cobra.Command) (now *dialect.PeersStatus, why string) {
+	ctx, cancel := a.interruptible(cmd.Context())
+	defer cancel()
+	ctx, late := context.WithTimeout(ctx, peersPatience)
+	defer late()
+	c, err := a.connect(ctx)
+	if errors.Is(err, client.ErrNotRunning) {
+		return nil, "the hub does not run; " + a.self() + " start starts it"
+	}
+	if err != nil {
+		return nil, err.Error()
+	}
+	defer c.Close()
+	status, err := c.Status(ctx)
+	switch {
+	case err != nil:
+		return nil, err.Error()
+	case status.Peers == nil:
+		return nil, "the hub meets no others: set peers.enabled in its configuration and restart it"
+	}
+	return status.Peers, ""
+}
+
+// peersPatience bounds the wait for the hub's word on its peers.
+const peersPatience = 5 * time.Second
+
+// stateOf says how a peer is.
+func (a *app) stateOf(s *dialect.PeerStatus) string {
+	heard := "not heard since this hub started"
+	if s.LastHeard != nil {
+		heard = "heard " + short(time.Since(s.LastHeard.Time)) + " ago"
+	}
+	state := a.style.red("down") + ", " + heard
+	if s.Connected {
+		agents := "no agents"
+		if len(s.Agents) > 0 {
+			agents = strings.Join(s.Agents, " ")
+		}
+		state = a.style.green("up") + " over " + strings.Join(s.Via, " and ") + ", " + heard + ": " + agents
+	}
+	if s.Problem != "" {
+		state += "; not believed: " + plain(s.Problem)
+	}
+	return state
 }
 
 // allowList opens the hub's list, and its data directory's path.
@@ -124,7 +183,10 @@ func (a *app) peersListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "Show this hub's key, and the hubs that are paired",
 		Args:  exactly(),
-		RunE: func(*cobra.Command, []string) error {
+		Long: "Show this hub's key, the hubs that are paired, and whether they are heard now: over which\n" +
+			"transport, when last, and with which agents. That a hub is up does not say that it has\n" +
+			"paired with this one; without that it does not answer.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, dir, err := a.allowList()
 			if err != nil {
 				return err
@@ -133,16 +195,18 @@ func (a *app) peersListCommand() *cobra.Command {
 			if err != nil {
 				return peersFailure(err)
 			}
-			paired := []peerJSON{}
+			now, why := a.peersNow(cmd)
+			paired := []listedJSON{}
 			for _, e := range list.Entries() {
-				paired = append(paired, peerOf(e))
+				paired = append(paired, listedJSON{peerOf(e), statusOf(now, e.Key.String())})
 			}
 			if a.json() {
 				writeJSON(a.stdout, struct {
-					Key      string     `json:"key"`
-					RelayKey string     `json:"relayKey"`
-					Peers    []peerJSON `json:"peers"`
-				}{own.Public().String(), peers.RelayKey(own).String(), paired})
+					Key      string       `json:"key"`
+					RelayKey string       `json:"relayKey"`
+					Running  bool         `json:"running"`
+					Peers    []listedJSON `json:"peers"`
+				}{own.Public().String(), peers.RelayKey(own).String(), now != nil, paired})
 				return nil
 			}
 			cfg, err := a.load()
@@ -155,10 +219,30 @@ func (a *app) peersListCommand() *cobra.Command {
 			}
 			for _, p := range paired {
 				fmt.Fprintln(a.stdout, strings.TrimSpace(fmt.Sprintf("%-24s  %s  %s", p.Name, p.Key, p.Address)))
+				if p.Status != nil {
+					fmt.Fprintf(a.stdout, "  %s\n", a.stateOf(p.Status))
+				}
+			}
+			if len(paired) > 0 && why != "" {
+				a.note("Whether they can be reached is not known: %s", why)
 			}
 			return nil
 		},
 	}
+}
+
+// statusOf finds a peer's status; nil where nothing is known, as of one that was paired
+// just now.
+func statusOf(now *dialect.PeersStatus, key string) *dialect.PeerStatus {
+	if now == nil {
+		return nil
+	}
+	for i := range now.Hubs {
+		if now.Hubs[i].Key == key {
+			return &now.Hubs[i]
+		}
+	}
+	return nil
 }
 
 func (a *app) peersRemoveCommand() *cobra.Command {

@@ -3,6 +3,7 @@
 package cli_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -52,5 +53,62 @@ func TestPeersArePairedAndRemoved(t *testing.T) {
 	want(t, p.run(t, "peers", "remove", carol), 0, "removed "+carol[:8]+"\n")
 	if got := all(); len(got.Peers) != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// The list says how the peers of a hub that runs are, and why nothing is known otherwise.
+func TestPeersListSaysHowTheyAre(t *testing.T) {
+	p := newPlace(t)
+	p.stopAtEnd(t)
+	bob := keys.Generate().Public().String()
+	want(t, p.run(t, "peers", "pair", bob, "--name", "bob"), 0, "paired with bob\n")
+	if o := p.run(t, "peers", "list"); o.code != 0 || !strings.Contains(o.stderr, "the hub does not run") {
+		t.Errorf("%+v", o)
+	}
+	type list struct {
+		Running bool
+		Peers   []struct {
+			Name   string
+			Status *struct {
+				Connected bool
+				Via       []string
+				Agents    []string
+				LastHeard string
+			}
+		}
+	}
+	if l := decode[list](t, p.run(t, "peers", "list", "--format", "json")); l.Running || l.Peers[0].Status != nil {
+		t.Errorf("%+v", l)
+	}
+	want(t, p.process(t, "start"), 0, "The hub runs")
+	if o := p.run(t, "peers", "list"); o.code != 0 || !strings.Contains(o.stderr, "peers.enabled") {
+		t.Errorf("a hub without peers: %+v", o)
+	}
+	if o := p.process(t, "stop"); o.code != 0 {
+		t.Fatalf("%+v", o)
+	}
+	addSettings(t, p, "peers: {enabled: true, hyperswarm: {listen: '127.0.0.1:0'}}\n")
+	want(t, p.process(t, "start"), 0, "The hub runs")
+	if o := p.run(t, "peers", "list"); o.code != 0 || !strings.Contains(o.stdout, "down, not heard since this hub started") {
+		t.Errorf("%+v", o)
+	}
+	l := decode[list](t, p.run(t, "peers", "list", "--format", "json"))
+	if s := l.Peers[0].Status; !l.Running || s == nil || s.Connected || s.LastHeard != "" || s.Via == nil || s.Agents == nil {
+		t.Errorf("%+v", l)
+	}
+}
+
+// addSettings adds to a place's configuration.
+func addSettings(t *testing.T, p place, yaml string) {
+	t.Helper()
+	f, err := os.OpenFile(p.dir+"/config.yaml", os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("\n" + yaml); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -371,6 +371,31 @@ func (d *daemon) openPeers(ctx context.Context) error {
 	return nil
 }
 
+// peersStatus is how other hubs are; nil for a hub that meets none.
+func (d *daemon) peersStatus() *dialect.PeersStatus {
+	if d.peers == nil {
+		return nil
+	}
+	status := &dialect.PeersStatus{Key: d.peers.Key().String(), Hubs: []dialect.PeerStatus{}}
+	if public := d.peers.Public(); public.IsValid() {
+		status.Public = public.String()
+	}
+	for _, p := range d.peers.Status() {
+		s := dialect.PeerStatus{Name: p.Name, Key: p.Key.String(), Connected: len(p.Via) > 0, Via: []string{}, Agents: append([]string{}, p.Agents...)}
+		for _, way := range p.Via {
+			s.Via = append(s.Via, string(way))
+		}
+		if !p.Heard.IsZero() {
+			s.LastHeard = &dialect.Time{Time: p.Heard}
+		}
+		if p.Problem != nil {
+			s.Problem = p.Problem.Error()
+		}
+		status.Hubs = append(status.Hubs, s)
+	}
+	return status
+}
+
 // hyperswarm is what the configuration says of it; nil if it is off. It was checked
 // when it was read.
 func hyperswarm(h config.Hyperswarm) *peers.Hyperswarm {
@@ -391,6 +416,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	overHTTP := dialect.New(rpc)
 	rpc.Shutdown = d.stop // only who may open the socket may stop the hub
 	rpc.Gate = d.bus      // or come near the bus
+	rpc.Peers = d.peersStatus
 	rpc.Shares = d.documents
 	if d.audit != nil {
 		rpc.LoopStep = d.loopStep // or write to the log

@@ -14,7 +14,6 @@ import (
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
-	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/netnstest"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/telemetry/audit"
@@ -97,24 +96,9 @@ func (s *site) start(t *testing.T) {
 	t.Cleanup(func() { s.client.Close() })
 }
 
-// eventually waits for something that a hub does by itself.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(60 * time.Second)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatal("it does not happen: " + what)
-		}
-	}
-}
-
 func (s *site) awaitAgent(t *testing.T, id string) {
 	t.Helper()
-	eventually(t, id+" is healthy", func() bool {
+	happens(t, id+" is healthy", func() bool {
 		all, err := s.client.Agents(t.Context(), true)
 		if err != nil {
 			t.Fatal(err)
@@ -126,14 +110,6 @@ func (s *site) awaitAgent(t *testing.T, id string) {
 		}
 		return false
 	})
-}
-
-// ask is a message to an agent.
-func ask(agentID, text string) dialect.SendParams {
-	return dialect.SendParams{Message: dialect.Message{
-		Kind: dialect.KindMessage, MessageID: "m-" + agentID + text, Role: dialect.RoleUser, Parts: []dialect.Part{dialect.TextPart(text)},
-		Metadata: map[string]any{hub.MetaTargetAgent: agentID},
-	}}
 }
 
 func answerOf(task *dialect.Task) string {
@@ -182,13 +158,13 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 		at *site
 		id string
 	}{{here, "there.parrot"}, {there, "here.parrot"}} {
-		if task, err := c.at.client.Send(t.Context(), ask(c.id, "hello")); err != nil || answerOf(task) != "hello" {
+		if task, err := c.at.client.Send(t.Context(), askFor(c.id, "hello")); err != nil || answerOf(task) != "hello" {
 			t.Fatalf("%s: %q, %v", c.id, answerOf(task), err)
 		}
 	}
 
 	done, _ := there.tasks(t)
-	stream, err := here.client.Stream(t.Context(), ask("there.counter", "count"))
+	stream, err := here.client.Stream(t.Context(), askFor("there.counter", "count"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +175,7 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 	ids := make([]string, more)
 	background := false
 	for i := range ids { // under way while there is no way
-		p := ask("there.parrot", fmt.Sprint("message ", i))
+		p := askFor("there.parrot", fmt.Sprint("message ", i))
 		p.Configuration = &dialect.SendConfig{Blocking: &background}
 		task, err := here.client.Send(t.Context(), p)
 		if err != nil {
@@ -207,7 +183,7 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 		}
 		ids[i] = task.ID
 	}
-	eventually(t, "the other hub has counted to the end", func() bool {
+	happens(t, "the other hub has counted to the end", func() bool {
 		_, completed := there.tasks(t)
 		return completed == done+1
 	})
@@ -222,12 +198,12 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 	}
 	t.Logf("the answer ends %v after the link is back", time.Since(mended).Round(time.Millisecond))
 	for i, id := range ids {
-		eventually(t, "what was sent during the cut is answered", func() bool {
+		happens(t, "what was sent during the cut is answered", func() bool {
 			task, err := here.client.Task(t.Context(), id)
 			return err == nil && answerOf(task) == fmt.Sprint("message ", i)
 		})
 	}
-	eventually(t, "each was done, and done once", func() bool {
+	happens(t, "each was done, and done once", func() bool {
 		all, completed := there.tasks(t)
 		return all == done+1+more && completed == all
 	})
@@ -242,6 +218,47 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 	}
 	if !named {
 		t.Error("the audit log does not name the hub that asked")
+	}
+}
+
+// Two hubs behind NATs through which no hole can be punched meet by the relay of a third
+// that everybody reaches, and work for each other (Req 3.6).
+func TestTwoHubsBehindSymmetricNATs(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	lab := netnstest.New(t)
+	host := lab.Host()
+	address := netip.AddrPortFrom(host.Addr(), 49737).String()
+	between := newSite(t, host, "relay: true, public: '"+address+"'")
+	pair, err := keys.Load(peers.KeyPath(between.dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	through := fmt.Sprintf("relays: [%s]", peers.RelayKey(pair))
+	here := newSite(t, lab.Network(netnstest.Symmetric).Host(), through)
+	there := newSite(t, lab.Network(netnstest.Symmetric).Host(), through)
+	for name, s := range map[string]*site{"here": here, "there": there} {
+		between.pair(t, name, s, "")
+		s.pair(t, "between", between, address)
+	}
+	here.pair(t, "there", there, "")
+	there.pair(t, "here", here, "")
+	between.start(t)
+	here.start(t)
+	there.start(t)
+	here.awaitAgent(t, "there.parrot")
+	there.awaitAgent(t, "here.parrot")
+	for _, c := range []struct {
+		at *site
+		id string
+	}{{here, "there.parrot"}, {there, "here.parrot"}} {
+		if task, err := c.at.client.Send(t.Context(), askFor(c.id, "hello")); err != nil || answerOf(task) != "hello" {
+			t.Errorf("%s: %q, %v", c.id, answerOf(task), err)
+		}
+	}
+	if all, _ := between.tasks(t); all != 0 {
+		t.Errorf("the hub between them ran %d tasks", all)
 	}
 }
 

@@ -6,15 +6,20 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/telemetry/audit"
@@ -23,7 +28,7 @@ import (
 
 const peersYAML = `version: 1
 bus: {url: %q}
-peers: {enabled: true}
+peers: {enabled: true, hyperswarm: {%s}}
 http: {port: 0, token: sixteen-chars-or-more}
 agents:
   claude-code: {disabled: true}
@@ -33,9 +38,10 @@ agents:
   parrot: {driver: exec, command: cat, capabilities: [{id: %s, name: Repeat}]}
 `
 
-// twoHubs starts two hubs, processes of their own on one NATS server, that have paired:
-// the second is called there at the first, the first here at the second.
-func twoHubs(t *testing.T, configure func(natsURL string, i int) string) (dirs [2]string, infos [2]daemon.Info, own [2]keys.PublicKey) {
+// twoHubs starts two hubs, processes of their own beside a NATS server, that have paired:
+// the second is called there at the first, the first, at an address if it has one, here
+// at the second.
+func twoHubs(t *testing.T, configure func(natsURL string, i int) string, address string) (dirs [2]string, infos [2]daemon.Info, own [2]keys.PublicKey) {
 	t.Helper()
 	srv := natstest.Start(t)
 	for i := range dirs {
@@ -64,7 +70,7 @@ func twoHubs(t *testing.T, configure func(natsURL string, i int) string) (dirs [
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := list.Add(keys.Entry{Key: own[1-i], Name: name}); err != nil {
+		if err := list.Add(keys.Entry{Key: own[1-i], Name: name, Address: []string{"", address}[i]}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,9 +82,110 @@ func twoHubs(t *testing.T, configure func(natsURL string, i int) string) (dirs [
 // 1.8, 3.6, 4.3); a broadcast reaches the other hub's agent too (Req 4.2).
 func TestTwoHubsOnOneServer(t *testing.T) {
 	dirs, infos, own := twoHubs(t, func(natsURL string, i int) string {
-		return fmt.Sprintf(peersYAML, natsURL, []string{"repeat.here", "repeat.there"}[i])
-	})
-	me, got := visitor(t, infos[0].HTTP, "sixteen-chars-or-more", agent.L3)
+		return fmt.Sprintf(peersYAML, natsURL, "", []string{"repeat.here", "repeat.there"}[i])
+	}, "")
+	byCapabilityAndToAll(t, infos[0])
+	// The other hub's log says which hub asked.
+	front := "~hub-l3@" + own[0].String()
+	named := false
+	for rec, err := range audit.Read(daemon.AuditDir(dirs[1])) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		named = named || rec.Envelope != nil && rec.Envelope.Sender == front
+	}
+	if !named {
+		t.Error("the audit log does not name the hub that asked")
+	}
+	if info, err := os.Stat(peers.KeyPath(dirs[0])); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the identity: %v, %v", info.Mode(), err)
+	}
+}
+
+// The same over Hyperswarm, without a server (Req 1.7, 1.8, 3.6, 4.2, 4.3, 4.4). Then the
+// other hub is killed: its agents cannot be asked once its cards have expired. When it
+// comes back they are used again.
+func TestTwoHubsWithoutAServer(t *testing.T) {
+	free, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := free.LocalAddr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dirs, infos, _ := twoHubs(t, func(_ string, i int) string {
+		at := []string{"public: '" + public + "', listen: '" + public + "'", "listen: '127.0.0.1:0'"}[i]
+		return fmt.Sprintf(peersYAML, "", at, []string{"repeat.here", "repeat.there"}[i])
+	}, public)
+	byCapabilityAndToAll(t, infos[0])
+
+	c, err := client.Dial(t.Context(), infos[0].Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	is := func(health string) func() bool {
+		return func() bool {
+			all, err := c.Agents(t.Context(), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.ContainsFunc(all, func(a dialect.Agent) bool {
+				return a.ID == "there.parrot" && a.Health != nil && a.Health.Status == health
+			})
+		}
+	}
+	other, err := os.FindProcess(infos[1].PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	happens(t, "the agents of a hub that was killed are unhealthy", is("unhealthy"))
+	if s, err := c.Status(t.Context()); err != nil || s.Peers == nil || len(s.Peers.Hubs) != 1 || s.Peers.Hubs[0].Connected || len(s.Peers.Hubs[0].Agents) != 0 || s.Peers.Hubs[0].LastHeard == nil {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := start(t, "serve", dirs[1]); err != nil {
+		t.Fatal(err)
+	}
+	happens(t, "they are well when it is back", is("healthy"))
+	if task, err := c.Send(t.Context(), askFor("there.parrot", "again")); err != nil || task.Status.State != dialect.StateCompleted {
+		t.Errorf("%+v, %v", task, err)
+	}
+	if s, err := c.Status(t.Context()); err != nil || !s.Peers.Hubs[0].Connected || !slices.Equal(s.Peers.Hubs[0].Via, []string{"hyperswarm"}) || !slices.Equal(s.Peers.Hubs[0].Agents, []string{"there.parrot"}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// happens waits for something that a hub does by itself.
+func happens(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(90 * time.Second) // cards last 30 s, and machines are slow
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal("it does not happen: " + what)
+		}
+	}
+}
+
+// askFor is a message to an agent.
+func askFor(agentID, text string) dialect.SendParams {
+	return dialect.SendParams{Message: dialect.Message{
+		Kind: dialect.KindMessage, MessageID: "m-" + agentID + text, Role: dialect.RoleUser, Parts: []dialect.Part{dialect.TextPart(text)},
+		Metadata: map[string]any{hub.MetaTargetAgent: agentID},
+	}}
+}
+
+// byCapabilityAndToAll sends from a program at the first of two hubs to the other's agent.
+func byCapabilityAndToAll(t *testing.T, first daemon.Info) {
+	t.Helper()
+	me, got := visitor(t, first.HTTP, "sixteen-chars-or-more", agent.L3)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	for {
@@ -109,20 +216,5 @@ func TestTwoHubsOnOneServer(t *testing.T) {
 	heard := map[string]bool{}
 	for !heard["parrot"] || !heard["there.parrot"] {
 		heard[next(t, got).Sender] = true
-	}
-	// The other hub's log says which hub asked.
-	front := "~hub-l3@" + own[0].String()
-	named := false
-	for rec, err := range audit.Read(daemon.AuditDir(dirs[1])) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		named = named || rec.Envelope != nil && rec.Envelope.Sender == front
-	}
-	if !named {
-		t.Error("the audit log does not name the hub that asked")
-	}
-	if info, err := os.Stat(peers.KeyPath(dirs[0])); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the identity: %v, %v", info.Mode(), err)
 	}
 }

@@ -164,7 +164,7 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 			return fmt.Sprintf(toolsYAML, natsURL, "", fmt.Sprintf("near: {url: %q}", near))
 		}
 		return fmt.Sprintf(toolsYAML, natsURL, "open, mars, there.near", fmt.Sprintf("open: {url: %q}, closed: {url: %q}", open, closed))
-	})
+	}, "")
 	program(t, infos[1].HTTP, "mars")
 	program(t, infos[1].HTTP, "venus")
 	user := attached(t, infos[0].Socket, "")

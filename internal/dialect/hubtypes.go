@@ -64,7 +64,28 @@ type Status struct {
 	Bus       *BusStatus `json:"bus,omitempty"`
 	// MCPServers are the MCP servers whose tools the agents share.
 	MCPServers []MCPServerStatus `json:"mcpServers,omitempty"`
-	PID        int               `json:"pid,omitempty"`
+	// Peers is how the hubs on other machines are; only on the socket, and where
+	// peers.enabled is set.
+	Peers *PeersStatus `json:"peers,omitempty"`
+	PID   int          `json:"pid,omitempty"`
+}
+
+// PeersStatus is the hub's place among others.
+type PeersStatus struct {
+	Key    string       `json:"key"`              // this hub's
+	Public string       `json:"public,omitempty"` // where others reach and find each other by it, if they do
+	Hubs   []PeerStatus `json:"hubs"`             // that are paired
+}
+
+// PeerStatus is a paired hub as this one knows it.
+type PeerStatus struct {
+	Name      string   `json:"name"`
+	Key       string   `json:"key"`
+	Connected bool     `json:"connected"`           // it is heard now
+	Via       []string `json:"via"`                 // how: hyperswarm, nats
+	LastHeard *Time    `json:"lastHeard,omitempty"` // missing if not since this hub started
+	Agents    []string `json:"agents"`              // its agents, as they are called here
+	Problem   string   `json:"problem,omitempty"`   // why what it says is not believed
 }
 
 // BusStatus says where the hub keeps its data.

@@ -57,6 +57,9 @@ type Config struct {
 	// MCPServers tells how the MCP servers are whose tools the agents share; nil
 	// leaves them out of hub/status.
 	MCPServers func() []MCPServerStatus
+	// Peers tells how the hubs on other machines are, nil for none; where it is nil
+	// itself they are left out of hub/status: give it to the service of the socket only.
+	Peers func() *PeersStatus
 	// Shutdown begins to stop the hub and must not block. Where it is nil, there
 	// is no method hub/shutdown: give it to the service of the socket only.
 	Shutdown func()
@@ -166,6 +169,9 @@ func (s *Service) status(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit)
 	}
 	if s.cfg.MCPServers != nil {
 		status.MCPServers = s.cfg.MCPServers()
+	}
+	if s.cfg.Peers != nil {
+		status.Peers = s.cfg.Peers()
 	}
 	return status, nil
 }

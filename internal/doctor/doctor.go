@@ -42,7 +42,7 @@ const (
 // Finding is the result of one check.
 type Finding struct {
 	// Check names it: configuration, data-directory, disk, socket, hub, http,
-	// grpc, bus, git, project, channel-bus, channels, network or agent.
+	// grpc, bus, git, peers, project, channel-bus, channels, network or agent.
 	Check   string `json:"check"`
 	Agent   string `json:"agent,omitempty"` // where Check is agent
 	Level   Level  `json:"level"`
@@ -79,7 +79,7 @@ func (p Patient) Examine(ctx context.Context) []Finding {
 	findings = append(findings, p.dataDirectory(), p.disk(), p.describeHub(hub, err), p.socket(hub))
 	findings = append(findings, p.ports(ctx, hub)...)
 	findings = append(findings, p.bus(ctx, hub), p.git())
-	return slices.Concat(findings, p.project(ctx), p.network(ctx), p.agents(ctx))
+	return slices.Concat(findings, p.peers(hub), p.project(ctx), p.network(ctx), p.agents(ctx))
 }
 
 // Worst is the worst level of findings.

@@ -46,7 +46,8 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 		card.Tier = agent.TierOf(*def.Tier)
 	}
 	if info.Health.Status == hub.Unhealthy {
-		return card // it can do nothing now
+		card.Protocols = nil // it can do nothing now, and speaks to nobody: see [Unfit]
+		return card
 	}
 	for _, c := range def.Capabilities {
 		card.Capabilities = append(card.Capabilities, agent.Capability{
@@ -55,6 +56,10 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 	}
 	return card
 }
+
+// Unfit reports whether a hub says with an agent's card that the agent cannot work now.
+// One that speaks a protocol can, even if it declares no capability.
+func Unfit(card agent.Card) bool { return len(card.Protocols) == 0 && len(card.Capabilities) == 0 }
 
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")

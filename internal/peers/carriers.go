@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // carrier is a way for cards to travel.
@@ -14,6 +16,8 @@ type carrier interface {
 	registry.Source
 	registry.Announcer
 	registry.Finder
+	// Heard returns when the hub with a key was heard last this way; zero for never.
+	Heard(keys.PublicKey) time.Time
 }
 
 // carriers are several of them as one: what a hub signs counts the same whichever way

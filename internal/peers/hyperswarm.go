@@ -94,7 +94,7 @@ func (n *Network) openDHT(o Hyperswarm, ledger *signedcard.Ledger, at *node.Netw
 		Node: d.node, Allow: n.allow.Allowed, Relays: o.Relays, Stream: stream, MaxPeers: maxHubs, Logger: n.log,
 	})
 	d.cards = &swarmcards.Source{Swarm: d.swarm, Ledger: ledger, Network: o.Network, Capabilities: o.Capabilities, Logger: n.log}
-	n.carriers = append(n.carriers, d.cards)
+	n.carry(agent.TransportHyperswarm, d.cards)
 	return nil
 }
 

@@ -98,6 +98,8 @@ type Network struct {
 	opened chan struct{} // closed when node is there
 
 	carriers carriers
+	ways     map[agent.Transport]carrier // each of carriers
+	ledger   *signedcard.Ledger
 	ctx      context.Context // ends with the network
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
@@ -132,7 +134,7 @@ func Open(ctx context.Context, o Options) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), agents: make(map[string]*remote), fronts: make(map[agent.Tier]*front), tools: newTools()}
+	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), agents: make(map[string]*remote), fronts: make(map[agent.Tier]*front), ways: make(map[agent.Transport]carrier), tools: newTools()}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.open(ctx); err != nil {
 		n.cancel()
@@ -147,6 +149,7 @@ func Open(ctx context.Context, o Options) (*Network, error) {
 // open makes the hub's node, with all ways to others.
 func (n *Network) open(ctx context.Context) (err error) {
 	ledger := &signedcard.Ledger{Author: signedcard.NewAuthor(n.pair, cardLife), Trusted: n.allow.Allowed, Logger: n.log}
+	n.ledger = ledger
 	at := &node.Network{
 		Name:    func(id string) string { return signedcard.ID(id, n.pair.Public()) },
 		Dialers: make(map[agent.Transport]transport.Dialer),
@@ -189,8 +192,13 @@ func (n *Network) openNATS(ctx context.Context, ledger *signedcard.Ledger, at *n
 	}
 	at.Listeners = append(at.Listeners, listener)
 	at.Dialers[agent.TransportNATS] = &natslink.Dialer{Options: link}
-	n.carriers = append(n.carriers, &natscards.Source{Conn: n.o.NATS, Prefix: n.o.Prefix, Ledger: ledger})
+	n.carry(agent.TransportNATS, &natscards.Source{Conn: n.o.NATS, Prefix: n.o.Prefix, Ledger: ledger})
 	return nil
+}
+
+// carry adds a way for cards to travel.
+func (n *Network) carry(way agent.Transport, c carrier) {
+	n.carriers, n.ways[way] = append(n.carriers, c), c
 }
 
 // leave ends what open began.

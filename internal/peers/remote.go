@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/registry/signedcard"
 )
@@ -26,7 +27,7 @@ type remote struct {
 
 	mu     sync.Mutex
 	card   agent.Card         // as it was heard last
-	offers []agent.Capability // as long as its hub says that it cannot work, it offers none
+	offers []agent.Capability // when it could work last
 	since  time.Time          // its card is missing; zero while it is there
 }
 
@@ -40,7 +41,7 @@ func (r *remote) update(card agent.Card) (d runner.Definition, changed bool) {
 	if r.card.Equal(card) {
 		return d, false
 	}
-	if len(card.Capabilities) > 0 || !r.since.IsZero() {
+	if !node.Unfit(card) {
 		r.offers = card.Capabilities
 	}
 	r.card = card
@@ -81,18 +82,15 @@ func (r *remote) missingFor() time.Duration {
 	return time.Since(r.since)
 }
 
-// Probe implements [runner.Agent]: an agent whose card is here can work, unless it
-// offers nothing, which is how its hub says that it cannot.
+// Probe implements [runner.Agent]: an agent whose card is here can work, unless its hub
+// says that it cannot.
 func (r *remote) Probe(context.Context) runner.Probe {
 	card, err := r.n.node.Registry().Get(r.id)
-	r.mu.Lock()
-	idle := len(r.card.Capabilities) == 0 && len(r.offers) > 0
-	r.mu.Unlock()
 	switch {
 	case err != nil:
 		return runner.Probe{Stage: runner.StageMissing, Err: &runner.Error{
 			Code: runner.CodeNotInstalled, Message: "nothing is heard of the hub " + r.peer, Remedy: "see whether it runs and can be reached, and run `parley doctor` at both"}}
-	case idle:
+	case node.Unfit(card):
 		return runner.Probe{Stage: runner.StageMissing, Version: card.Version, Err: &runner.Error{
 			Code: runner.CodeNotInstalled, Message: "the hub " + r.peer + " says that it cannot work there now", Remedy: "see its health at that hub"}}
 	}

@@ -43,10 +43,13 @@ type Source struct {
 
 	once  sync.Once
 	asked chan struct{} // has room for one: somebody would like to hear
+
+	mu    sync.Mutex
+	heard map[keys.PublicKey]time.Time // of keys that the ledger trusts, which are few
 }
 
 func (s *Source) init() {
-	s.once.Do(func() { s.asked = make(chan struct{}, 1) })
+	s.once.Do(func() { s.asked, s.heard = make(chan struct{}, 1), make(map[keys.PublicKey]time.Time) })
 }
 
 func (s *Source) subject(of string) string {
@@ -129,9 +132,20 @@ func (s *Source) answer(ctx context.Context) {
 // hear takes what somebody says. NATS calls it with one message after the other.
 func (s *Source) hear(m *nats.Msg, sink registry.Sink) {
 	_, text, _ := cutLast(m.Subject)
-	if key, err := keys.ParsePublicKey(text); err == nil {
-		s.Ledger.Hear(key, m.Data, sink)
+	key, err := keys.ParsePublicKey(text)
+	if err != nil || !s.Ledger.Hear(key, m.Data, sink) {
+		return
 	}
+	s.mu.Lock()
+	s.heard[key] = time.Now()
+	s.mu.Unlock()
+}
+
+// Heard returns when the owner of a key was heard last this way; zero for never.
+func (s *Source) Heard(key keys.PublicKey) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heard[key]
 }
 
 func cutLast(subject string) (before, token string, ok bool) {

@@ -41,7 +41,14 @@ type Ledger struct {
 	mine   map[string]agent.Card // announced
 	found  chan struct{}         // closed when something is heard
 	rates  map[keys.PublicKey]*rate.Limiter
+	heard  map[keys.PublicKey]hearing
 	warned time.Time
+}
+
+// hearing is how a key was heard last.
+type hearing struct {
+	at      time.Time // when it was believed
+	refused error     // why it was not since; nil if it was
 }
 
 func (l *Ledger) init() {
@@ -54,6 +61,7 @@ func (l *Ledger) init() {
 		l.mine = make(map[string]agent.Card)
 		l.found = make(chan struct{})
 		l.rates = make(map[keys.PublicKey]*rate.Limiter)
+		l.heard = make(map[keys.PublicKey]hearing)
 	})
 }
 
@@ -86,6 +94,22 @@ func (l *Ledger) Agents() []string {
 	return slices.Collect(maps.Keys(l.mine))
 }
 
+// Capabilities returns the ids of what the agents can do that were announced and not
+// withdrawn, in order and each once.
+func (l *Ledger) Capabilities() []string {
+	l.init()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var ids []string
+	for _, card := range l.mine {
+		for _, c := range card.Capabilities {
+			ids = append(ids, c.ID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
 // Statement returns what to say of an agent now: that it is as its card, or is no
 // more.
 func (l *Ledger) Statement(id string) ([]byte, error) {
@@ -100,11 +124,12 @@ func (l *Ledger) Statement(id string) ([]byte, error) {
 }
 
 // Hear takes what the owner of a key says, as a carrier has it. What is not believed,
-// or comes too fast, changes nothing but the log.
-func (l *Ledger) Hear(from keys.PublicKey, data []byte, sink registry.Sink) {
+// or comes too fast, changes nothing but the log and what [Ledger.Heard] returns. It
+// reports whether the owner of the key said it, and not long ago, be it news or not.
+func (l *Ledger) Hear(from keys.PublicKey, data []byte, sink registry.Sink) bool {
 	l.init()
 	if from == l.Author.Key() || !l.may(from) {
-		return
+		return false
 	}
 	said, err := l.book.Read(data)
 	switch {
@@ -118,12 +143,24 @@ func (l *Ledger) Hear(from keys.PublicKey, data []byte, sink registry.Sink) {
 	}
 	if err != nil {
 		l.refused(from, err)
-		return
+		return CodeOf(err) == CodeOld && said.Key == from
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard[from] = hearing{at: time.Now()}
 	close(l.found)
 	l.found = make(chan struct{})
-	l.mu.Unlock()
+	return true
+}
+
+// Heard returns when something that the owner of a key said was believed last, the zero
+// time for never, and why what came since was not.
+func (l *Ledger) Heard(key keys.PublicKey) (at time.Time, refused error) {
+	l.init()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.heard[key]
+	return h.at, h.refused
 }
 
 // Found is closed when the next statement is believed.
@@ -157,6 +194,9 @@ func (l *Ledger) refused(key keys.PublicKey, err error) {
 		level = slog.LevelDebug // several carriers, and clusters, repeat and reorder
 	}
 	l.mu.Lock()
+	if CodeOf(err) != CodeOld { // of trusted keys only, see may
+		l.heard[key] = hearing{at: l.heard[key].at, refused: err}
+	}
 	quiet := time.Since(l.warned) < time.Second
 	if !quiet {
 		l.warned = time.Now()

@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -66,11 +65,12 @@ type Source struct {
 	once    sync.Once
 	log     *slog.Logger
 	lookups *rate.Limiter
+	changed chan struct{} // holds one if our agents may offer something else
 
 	mu     sync.Mutex
 	kept   map[keys.PublicKey]bool // by Keep
 	links  map[*link]struct{}
-	topics map[string]*swarm.Topic // of capabilities that our agents have, or had
+	topics map[string]*swarm.Topic // of capabilities that our agents have
 	asked  map[string]*swarm.Topic // of others that were looked for
 	order  []string                // of asked
 }
@@ -82,6 +82,7 @@ func (s *Source) init() {
 			s.log = slog.New(slog.DiscardHandler)
 		}
 		s.lookups = rate.NewLimiter(rate.Every(lookupPause), lookupBurst)
+		s.changed = make(chan struct{}, 1)
 		s.kept = make(map[keys.PublicKey]bool)
 		s.links = make(map[*link]struct{})
 		s.topics, s.asked = make(map[string]*swarm.Topic), make(map[string]*swarm.Topic)
@@ -148,9 +149,11 @@ func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 		}
 		defer t.Leave()
 	}
-	defer s.leaveTopics()
 	var serving sync.WaitGroup
 	defer serving.Wait()
+	if s.Network != "" && s.Capabilities {
+		serving.Go(func() { s.followTopics(ctx) })
+	}
 	last, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	for {
@@ -207,6 +210,23 @@ func (s *Source) serve(ctx context.Context, c *swarm.Conn, sink registry.Sink) {
 	}
 }
 
+// Heard returns when a hub gave its last sign of life on the connection that there is
+// with it; zero if there is none.
+func (s *Source) Heard(key keys.PublicKey) time.Time {
+	var last time.Time
+	for _, l := range s.all() {
+		if l.c.RemoteKey() != key {
+			continue
+		}
+		l.mu.Lock()
+		if l.heard.After(last) {
+			last = l.heard
+		}
+		l.mu.Unlock()
+	}
+	return last
+}
+
 // Announce implements [registry.Announcer]. It does not wait for others.
 func (s *Source) Announce(_ context.Context, card agent.Card) error {
 	s.init()
@@ -216,7 +236,8 @@ func (s *Source) Announce(_ context.Context, card agent.Card) error {
 	for _, l := range s.all() {
 		l.tell(card.ID)
 	}
-	return s.joinTopics(card)
+	s.offerChanged()
+	return nil
 }
 
 // Withdraw implements [registry.Announcer]. It waits until the others have been told.
@@ -232,40 +253,74 @@ func (s *Source) Withdraw(ctx context.Context, id string) error {
 	for _, l := range links {
 		l.flush(ctx)
 	}
+	s.offerChanged()
 	return nil
 }
 
-// joinTopics has the hub found under what an agent can do.
-func (s *Source) joinTopics(card agent.Card) error {
-	if s.Network == "" || !s.Capabilities {
-		return nil
+// offerChanged has followTopics look. It never blocks.
+func (s *Source) offerChanged() {
+	select {
+	case s.changed <- struct{}{}:
+	default: // it will look anyway
 	}
+}
+
+// followTopics has the hub found under what its agents can do now, and no more under
+// what none of them can any more, until ctx ends.
+func (s *Source) followTopics(ctx context.Context) {
+	defer s.leaveTopics()
+	for {
+		offered := s.Ledger.Capabilities()
+		s.leaveWhere(s.topics, func(c string) bool { return !slices.Contains(offered, c) })
+		// Who only looked there has to come anew to be found.
+		s.leaveWhere(s.asked, func(c string) bool { return slices.Contains(offered, c) })
+		if err := s.joinTopics(offered); err != nil {
+			s.log.Warn("the hub is not found by what its agents can do", "error", err)
+		}
+		select {
+		case <-s.changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// leaveWhere leaves those of topics, which is s.topics or s.asked, whose capabilities
+// are so, and waits for that.
+func (s *Source) leaveWhere(topics map[string]*swarm.Topic, so func(capability string) bool) {
+	var left sync.WaitGroup
+	s.mu.Lock()
+	for capability, t := range topics {
+		if so(capability) {
+			delete(topics, capability)
+			left.Go(t.Leave)
+		}
+	}
+	s.order = slices.DeleteFunc(s.order, func(capability string) bool { return s.asked[capability] == nil })
+	s.mu.Unlock()
+	left.Wait()
+}
+
+func (s *Source) joinTopics(capabilities []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range card.Capabilities {
-		if s.topics[c.ID] != nil || len(s.topics) >= maxTopics {
+	for _, capability := range capabilities {
+		if s.topics[capability] != nil || len(s.topics) >= maxTopics {
 			continue
 		}
-		t, err := s.Swarm.Join(Topic(s.Network, c.ID), swarm.Server|swarm.Client)
+		t, err := s.Swarm.Join(Topic(s.Network, capability), swarm.Server|swarm.Client)
 		if err != nil {
-			return discoveryError(err)
+			return err
 		}
-		s.topics[c.ID] = t
+		s.topics[capability] = t
 	}
 	return nil
 }
 
 func (s *Source) leaveTopics() {
-	s.mu.Lock()
-	topics := slices.Collect(maps.Values(s.topics))
-	topics = slices.AppendSeq(topics, maps.Values(s.asked))
-	s.topics, s.asked, s.order = make(map[string]*swarm.Topic), make(map[string]*swarm.Topic), nil
-	s.mu.Unlock()
-	var all sync.WaitGroup
-	for _, t := range topics {
-		all.Go(t.Leave)
-	}
-	all.Wait()
+	all := func(string) bool { return true }
+	s.leaveWhere(s.topics, all)
+	s.leaveWhere(s.asked, all)
 }
 
 // Find implements [registry.Finder]: it looks for hubs in the network, and waits for up
@@ -279,7 +334,7 @@ func (s *Source) Find(ctx context.Context, q registry.Query) ([]agent.Card, erro
 	found := s.Ledger.Found()
 	ctx, cancel := context.WithTimeout(ctx, findPatience)
 	defer cancel()
-	if err := s.look(ctx, q); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	if err := s.look(ctx, q); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, swarm.ErrClosed) { // left meanwhile
 		return nil, discoveryError(err)
 	}
 	select {
@@ -310,8 +365,11 @@ func (s *Source) look(ctx context.Context, q registry.Query) error {
 func (s *Source) note(capability string, t *swarm.Topic) {
 	s.mu.Lock()
 	var leave *swarm.Topic
-	if s.topics[capability] == nil && s.asked[capability] == nil {
-		s.asked[capability], s.order = t, append(s.order, capability)
+	if s.topics[capability] == nil && s.asked[capability] != t {
+		if s.asked[capability] == nil {
+			s.order = append(s.order, capability)
+		}
+		s.asked[capability] = t
 		if len(s.order) > maxAsked {
 			leave = s.asked[s.order[0]]
 			delete(s.asked, s.order[0])
@@ -330,11 +388,12 @@ type link struct {
 	ledger *signedcard.Ledger
 	wake   chan struct{} // has room for one: something is due
 
-	mu   sync.Mutex
-	due  map[string]struct{} // agents of which the other is to be told
-	busy bool                // it is told of one
-	idle chan struct{}       // closed when nothing is due any more; nil if nobody waits for that
-	over bool
+	mu    sync.Mutex
+	due   map[string]struct{} // agents of which the other is to be told
+	busy  bool                // it is told of one
+	idle  chan struct{}       // closed when nothing is due any more; nil if nobody waits for that
+	over  bool
+	heard time.Time // the other's last sign of life, after its greeting
 }
 
 func newLink(c *swarm.Conn, ledger *signedcard.Ledger) *link {
@@ -405,6 +464,9 @@ func (l *link) read(hear func([]byte)) error {
 		case string(m) != alive:
 			hear(m)
 		}
+		l.mu.Lock()
+		l.heard = time.Now()
+		l.mu.Unlock()
 	}
 }
 

@@ -344,3 +344,39 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 		t.Error("a stranger is connected")
 	}
 }
+
+// A hub is found under what its agents can do, and no more when none of them can any
+// more; that it looked there itself before changes nothing.
+func TestTopicsFollowTheAgents(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	h := newHub(t, bootstrap, anybody, func(s *swarmcards.Source) { s.Network, s.Capabilities = "secret", true })
+	observer := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
+	under := func(capability string) bool {
+		found := false
+		if err := observer.Lookup(hyperswarmtest.Context(t), swarmcards.Topic("secret", capability), func(p hyperdht.Peer) bool {
+			found = found || p.Key == h.key()
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if _, err := h.source.Find(t.Context(), registry.Query{Capability: "dig"}); err != nil {
+		t.Fatal(err)
+	}
+	if under("dig") {
+		t.Error("who only looks is found")
+	}
+	card := h.register(t, "worker", "dig")
+	eventually(t, "it is found by what its agent can do", func() bool { return under("dig") })
+	other := h.register(t, "other", "dig")
+	h.register(t, "worker", "fill")
+	eventually(t, "it is found by what its agent can do now", func() bool { return under("fill") })
+	if !under("dig") {
+		t.Error("it is not found by what another agent still can do")
+	}
+	h.Unregister(other.ID)
+	eventually(t, "it is not found by what nobody can do any more", func() bool { return !under("dig") })
+	h.Unregister(card.ID)
+	eventually(t, "it is not found when the agent is gone", func() bool { return !under("fill") })
+}

@@ -1,0 +1,55 @@
+package peers
+
+import (
+	"slices"
+	"time"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/registry/signedcard"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// PeerStatus is how a paired hub is, as far as this one knows.
+type PeerStatus struct {
+	Name string
+	Key  keys.PublicKey
+	// Via are the ways by which it is heard now, none if it is not. That it is heard
+	// does not say that it has paired with this hub.
+	Via []agent.Transport
+	// Heard is when it was heard last; zero for not since this hub started.
+	Heard time.Time
+	// Agents are its agents here that are announced now, in order.
+	Agents []string
+	// Problem is why what it says is not believed; nil if it is.
+	Problem error
+}
+
+// Status returns how the paired hubs are, in the order of the allow-list. It is safe for
+// concurrent use and does not block.
+func (n *Network) Status() []PeerStatus {
+	agents := make(map[keys.PublicKey][]string)
+	for _, r := range n.all() {
+		if _, here := n.node.Registry().Identity(r.id); here {
+			_, key, _ := signedcard.ParseID(r.id) // it was read from a card
+			agents[key] = append(agents[key], r.local)
+		}
+	}
+	var all []PeerStatus
+	for _, e := range n.allow.Entries() {
+		s := PeerStatus{Name: NameOf(e), Key: e.Key, Agents: agents[e.Key]}
+		slices.Sort(s.Agents)
+		s.Heard, s.Problem = n.ledger.Heard(e.Key)
+		for way, c := range n.ways {
+			at := c.Heard(e.Key)
+			if at.After(s.Heard) {
+				s.Heard = at
+			}
+			if time.Since(at) < cardLife {
+				s.Via = append(s.Via, way)
+			}
+		}
+		slices.Sort(s.Via)
+		all = append(all, s)
+	}
+	return all
+}

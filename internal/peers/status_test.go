@@ -1,0 +1,209 @@
+package peers_test
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/registry/signedcard"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// of is how a party sees the only one that it is paired with.
+func (p *party) of(t testing.TB) peers.PeerStatus {
+	t.Helper()
+	all := p.net.Status()
+	if len(all) != 1 {
+		t.Fatalf("%+v", all)
+	}
+	return all[0]
+}
+
+// How a peer is shows: over which way it is heard, when last and with which agents, and
+// that it is gone.
+func TestStatusOfAPeer(t *testing.T) {
+	a, b := meet(t, t.TempDir(), true, nil), meet(t, t.TempDir(), false, nil)
+	a.pair(t, "bob", b)
+	eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
+	if s := a.of(t); s.Name != "bob" || s.Key != b.net.Key() || len(s.Via) != 0 || !s.Heard.IsZero() || len(s.Agents) != 0 {
+		t.Errorf("before it has paired: %+v", s)
+	}
+	b.pair(t, "alice", a)
+	a.awaitAgent(t, "bob.worker")
+	if s := a.of(t); !slices.Equal(s.Via, []agent.Transport{agent.TransportHyperswarm}) || time.Since(s.Heard) > time.Minute || !slices.Equal(s.Agents, []string{"bob.worker"}) || s.Problem != nil {
+		t.Errorf("while it is there: %+v", s)
+	}
+	b.end()
+	eventually(t, "it is seen that it is gone", func() bool {
+		s := a.of(t)
+		return len(s.Via) == 0 && len(s.Agents) == 0 && !s.Heard.IsZero()
+	})
+}
+
+// A hub whose clock is an hour wrong is not believed, and the other one says why.
+func TestAHubWhoseClockIsWrong(t *testing.T) {
+	n := startServer(t)
+	a := newParty(t, n, t.TempDir(), nil)
+	other := keys.Generate()
+	list, err := keys.OpenAllowList(peers.AllowPath(a.dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := list.Add(keys.Entry{Key: other.Public(), Name: "bob"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
+	nc := connect(t, n)
+	defer nc.Close()
+	say := func(now time.Time) {
+		t.Helper()
+		data, err := signedcard.Sign(other, signedcard.Statement{
+			Sequence: uint64(now.UnixMilli()), IssuedAt: now, ExpiresAt: now.Add(30 * time.Second),
+			Card: agent.Card{ID: signedcard.ID("worker", other.Public()), Name: "worker", Version: "1", Tier: agent.L3, Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.Publish("parley.cards."+other.Public().String(), data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, wrong := range []time.Duration{time.Hour, -time.Hour} {
+		say(time.Now().Add(wrong))
+		eventually(t, "the clocks are blamed", func() bool {
+			s := a.of(t)
+			return s.Problem != nil && signedcard.CodeOf(s.Problem) == signedcard.CodeExpired && strings.Contains(s.Problem.Error(), "clocks")
+		})
+		if s := a.of(t); len(s.Agents) != 0 || len(s.Via) != 0 {
+			t.Errorf("%v: it is believed: %+v", wrong, s)
+		}
+	}
+	say(time.Now().Add(time.Minute)) // as much as clocks may differ
+	eventually(t, "it is believed once its clock is right", func() bool {
+		s := a.of(t)
+		return s.Problem == nil && slices.Equal(s.Agents, []string{"bob.worker"})
+	})
+}
+
+// An agent whose capabilities are all taken away can still be asked, as at its own hub.
+func TestAnAgentWithoutCapabilities(t *testing.T) {
+	_, a, b := two(t)
+	info, err := b.hub.Agent("worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := info.Definition
+	d.Capabilities = nil
+	if err := b.hub.Update(d); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the change is known, and the agent is well", func() bool {
+		info, err := a.hub.Agent("bob.worker")
+		return err == nil && len(info.Definition.Capabilities) == 0 && info.Health.Status == hub.Healthy
+	})
+	if info, err := a.hub.CheckHealth(deadline(t), "bob.worker"); err != nil || info.Status != hub.Healthy {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if task := a.send(t, "bob.worker", "dig"); textOf(task) != "did dig" {
+		t.Errorf("got %s %q", task.Status.State, textOf(task))
+	}
+}
+
+// documented are the rights that docs/peers.md names for a hub with a key.
+func documented(t *testing.T, key keys.PublicKey) *server.Permissions {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/peers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	subjects := func(kind string) *server.SubjectPermission {
+		line := regexp.MustCompile(`(?m)^    ` + kind + `: +(\[.*\])$`).FindSubmatch(page)
+		if line == nil {
+			t.Fatalf("docs/peers.md says nothing of %s", kind)
+		}
+		var list []string
+		if err := json.Unmarshal(line[1], &list); err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range list {
+			list[i] = strings.ReplaceAll(s, "KEY", key.String())
+		}
+		return &server.SubjectPermission{Allow: list}
+	}
+	return &server.Permissions{Publish: subjects("publish"), Subscribe: subjects("subscribe")}
+}
+
+// With the permissions of docs/peers.md hubs have all that they need, and cannot speak as
+// another, nor listen for it.
+func TestNATSPermissions(t *testing.T) {
+	const people = 3
+	var dirs [people]string
+	var own [people]keys.PublicKey
+	var users []*server.User
+	for i := range dirs {
+		dirs[i] = t.TempDir()
+		pair, err := keys.Load(peers.KeyPath(dirs[i]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own[i] = pair.Public()
+		users = append(users, &server.User{Username: own[i].String(), Password: "secret", Permissions: documented(t, own[i])})
+	}
+	n := natstest.Start(t, natstest.WithoutJetStream, func(o *server.Options) { o.Users = users })
+	refused := make(chan error, 64)
+	as := func(i int) *nats.Conn {
+		nc, err := nats.Connect(n.URL(), nats.UserInfo(own[i].String(), "secret"),
+			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return nc
+	}
+	a, b := openParty(t, dirs[0], nil, peers.Options{NATS: as(0)}), openParty(t, dirs[1], nil, peers.Options{NATS: as(1)})
+	a.pair(t, "bob", b)
+	b.pair(t, "alice", a)
+	a.awaitAgent(t, "bob.worker")
+	b.awaitAgent(t, "alice.worker")
+	if task := a.send(t, "bob.worker", "words"); textOf(task) != "one two three" {
+		t.Errorf("got %s %q", task.Status.State, textOf(task))
+	}
+	if task := b.send(t, "alice.worker", "dig"); textOf(task) != "did dig" {
+		t.Errorf("got %s %q", task.Status.State, textOf(task))
+	}
+	select {
+	case err := <-refused:
+		t.Errorf("a hub wants more than the document says: %v", err)
+	default:
+	}
+	mallory := as(2)
+	defer mallory.Close()
+	for _, attempt := range []func() error{
+		func() error { return mallory.Publish("parley.cards."+own[0].String(), []byte("{}")) },
+		func() error { _, err := mallory.SubscribeSync("parley.hub." + own[0].String()); return err },
+		func() error { _, err := mallory.SubscribeSync("parley.hub.*"); return err },
+		func() error { _, err := mallory.SubscribeSync("parley.>"); return err },
+	} {
+		if err := attempt(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-refused:
+			if !strings.Contains(strings.ToLower(err.Error()), "permissions violation") {
+				t.Error(err)
+			}
+		case <-deadline(t).Done():
+			t.Fatal("another hub's place can be taken")
+		}
+	}
+}
