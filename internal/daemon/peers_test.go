@@ -154,7 +154,7 @@ func TestTwoHubsWithoutAServer(t *testing.T) {
 	if task, err := c.Send(t.Context(), askFor("there.parrot", "again")); err != nil || task.Status.State != dialect.StateCompleted {
 		t.Errorf("%+v, %v", task, err)
 	}
-	if s, err := c.Status(t.Context()); err != nil || !s.Peers.Hubs[0].Connected || !slices.Equal(s.Peers.Hubs[0].Via, []string{"hyperswarm"}) || !slices.Equal(s.Peers.Hubs[0].Agents, []string{"there.parrot"}) {
+	if s, err := c.Status(t.Context()); err != nil || !s.Peers.Hubs[0].Connected || !slices.Equal(s.Peers.Hubs[0].Via, []string{"hyperswarm"}) || !slices.Contains(s.Peers.Hubs[0].Agents, "there.parrot") {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

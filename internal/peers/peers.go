@@ -83,6 +83,7 @@ const (
 	graceTime  = 10 * time.Minute // without a card, then its agent here goes
 	pollTime   = time.Second      // between two looks at the allow-list
 	listenTime = 5 * time.Second
+	checkTime  = time.Second // for a look at what is known here
 )
 
 // Network is a hub's place among others. Make one with [Open] and [Network.Close] it,
@@ -337,7 +338,21 @@ func (n *Network) compare(ctx context.Context) {
 		_, key, _ := signedcard.ParseID(r.id)
 		if name, paired := names[key]; !paired || name != r.peer || !here[r.id] && r.missingFor() > graceTime {
 			n.drop(ctx, r)
+			continue
 		}
+		if r.turned() {
+			n.check(ctx, r)
+		}
+	}
+}
+
+// check has the hub see now that an agent can work again, or no more, rather than with
+// its next round: what is asked of it meanwhile would fail, or not be tried.
+func (n *Network) check(ctx context.Context, r *remote) {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	if _, err := n.o.Hub.CheckHealth(ctx, r.local); err != nil && ctx.Err() == nil {
+		n.log.Warn("another hub's agent cannot be examined", "agent", r.local, "error", err)
 	}
 }
 

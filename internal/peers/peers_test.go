@@ -132,6 +132,12 @@ func connect(t testing.TB, n *natstest.Server) *nats.Conn {
 
 func openParty(t testing.TB, dir string, change func(*runner.Definition), o peers.Options) *party {
 	t.Helper()
+	return openPartyProbing(t, dir, change, o, 50*time.Millisecond)
+}
+
+// openPartyProbing opens a party whose hub looks at its agents from time to time.
+func openPartyProbing(t testing.TB, dir string, change func(*runner.Definition), o peers.Options, every time.Duration) *party {
+	t.Helper()
 	p := &party{dir: dir, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16), proceed: make(chan struct{})}}
 	tier := 3
 	d := runner.Definition{ID: "worker", Driver: runner.DriverEcho, Tier: &tier, Capabilities: []runner.Capability{{ID: "work"}}}
@@ -142,7 +148,7 @@ func openParty(t testing.TB, dir string, change func(*runner.Definition), o peer
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.hub, err = hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: d, Runner: p.actor}}, ProbeInterval: 50 * time.Millisecond}); err != nil {
+	if p.hub, err = hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: d, Runner: p.actor}}, ProbeInterval: every}); err != nil {
 		t.Fatal(err)
 	}
 	o.Hub, o.DataDir, o.Version, o.Audit = p.hub, dir, "1", p.audit

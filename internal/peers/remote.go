@@ -29,6 +29,7 @@ type remote struct {
 	card   agent.Card         // as it was heard last
 	offers []agent.Capability // when it could work last
 	since  time.Time          // its card is missing; zero while it is there
+	well   bool               // it could work when turned was asked last
 }
 
 // update takes the card as it is now and returns what the hub is to know of it, if
@@ -80,6 +81,18 @@ func (r *remote) missingFor() time.Duration {
 		r.since = time.Now()
 	}
 	return time.Since(r.since)
+}
+
+// turned reports whether the agent can work now and could not before, or the other way
+// round.
+func (r *remote) turned() bool {
+	card, err := r.n.node.Registry().Get(r.id)
+	well := err == nil && !node.Unfit(card)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.well
+	r.well = well
+	return well != before
 }
 
 // Probe implements [runner.Agent]: an agent whose card is here can work, unless its hub

@@ -207,3 +207,27 @@ func TestNATSPermissions(t *testing.T) {
 		}
 	}
 }
+
+// That a peer's agent cannot work, and that it can again, is known at once, though the hub
+// looks at its agents by itself only now and then.
+func TestHealthFollowsTheCards(t *testing.T) {
+	n := startServer(t)
+	a, b := openPartyProbing(t, t.TempDir(), nil, peers.Options{NATS: connect(t, n)}, time.Hour), newParty(t, n, t.TempDir(), nil)
+	a.pair(t, "bob", b)
+	b.pair(t, "alice", a)
+	a.awaitAgent(t, "bob.worker")
+	is := func(want hub.HealthStatus) func() bool {
+		return func() bool {
+			info, err := a.hub.Agent("bob.worker")
+			return err == nil && info.Health.Status == want
+		}
+	}
+	b.actor.sick.Store(true)
+	eventually(t, "it is known that it cannot work", is(hub.Unhealthy))
+	b.actor.sick.Store(false)
+	eventually(t, "it is known that it can", is(hub.Healthy))
+	b.end()
+	eventually(t, "it is known that its hub is gone", is(hub.Unhealthy))
+	newParty(t, n, b.dir, nil)
+	eventually(t, "it is known that its hub is back", is(hub.Healthy))
+}

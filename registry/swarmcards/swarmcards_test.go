@@ -178,7 +178,7 @@ func TestHubsOfANetwork(t *testing.T) {
 	}
 }
 
-// Who looks for a capability finds the hub that offers it, though the two were not
+// Req 4.4: who looks for a capability finds the hub that offers it, though the two were not
 // connected.
 func TestHubsOfACapability(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)

@@ -20,6 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// Req 3.6: the transport within a process passes what every transport must pass.
 func TestTransport(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T) transporttest.Transport {
 		net := new(memory.Network)
