@@ -16,9 +16,13 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/documents"
+	"github.com/parleyhub/parley/internal/hubtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	hubtest.Main()
+	goleak.VerifyTestMain(m)
+}
 
 func openBus(t *testing.T) *bus.Bus {
 	t.Helper()

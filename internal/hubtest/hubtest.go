@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/busfinder"
@@ -100,6 +101,34 @@ func (h Hub) Kill() bool {
 	pid := h.PID()
 	p, err := os.FindProcess(pid)
 	return err == nil && pid > 0 && p.Kill() == nil
+}
+
+// Start starts the hub where it does not run.
+func (h Hub) Start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	dial := h.Dial(bus.AccessProject, "start")
+	for {
+		b, err := dial(ctx)
+		if err == nil {
+			_ = b.Close(context.Background()) // the hub may have been killed again
+			return
+		}
+		select {
+		case <-time.After(10 * time.Millisecond): // a hub that was killed is just going
+		case <-ctx.Done():
+			t.Fatal(err)
+		}
+	}
+}
+
+// patience bounds how long a hub may take to start.
+const patience = 30 * time.Second
+
+// Client is a client of the hub's socket, while it runs.
+func (h Hub) Client(ctx context.Context) (*client.Client, error) {
+	return client.Dial(ctx, socket(h.Dir))
 }
 
 // Dial joins the hub's bus, and starts the hub where it does not run.

@@ -131,6 +131,72 @@ test('channels are resources, and who subscribes is told of news', async () => {
   await assert.rejects(bob.client.readResource({ uri: uri + '-not' }));
 });
 
+test('a document is edited by both agents, who hear of each other, and of no other project', async () => {
+  const uri = 'parley://documents/plan';
+  assert.match((await call(ann, 'list_documents')).text, /no documents/);
+  const none = await call(ann, 'read_document', { name: 'plan' });
+  assert.ok(none.failed);
+  assert.match(none.text, /NotFoundError[^]*plan[^]*edit_document/);
+
+  let updated;
+  let news = new Promise((done) => (updated = done));
+  const unsubscribe = await bob.subscribe(uri, (at) => updated(at)); // before there is one
+  const made = await call(ann, 'edit_document', {
+    name: 'plan',
+    edits: [
+      { op: 'set', path: ['plan', 'status'], value: { open: true, '☂': [1, null] } },
+      { op: 'insert', path: ['todo'], values: ['one', 'two'] },
+      { op: 'text', path: ['notes'], text: 'first 🚀' },
+      { op: 'increment', path: ['runs'] },
+    ],
+  });
+  assert.equal(made.failed, false, made.text);
+  assert.deepEqual(made.data.content.plan, { status: { open: true, '☂': [1, null] } });
+  assert.equal(await news, uri);
+
+  news = new Promise((done) => (updated = done));
+  const both = await Promise.all([ann, bob, ann, bob].map((agent, i) =>
+    call(agent, 'edit_document', { name: 'plan', edits: [{ op: 'insert', path: ['todo'], values: [`at once ${i}`] }, { op: 'increment', path: ['runs'] }] })));
+  assert.ok(both.every((edit) => !edit.failed));
+  assert.equal(await news, uri);
+  const [read, same] = await Promise.all([ann, bob].map((agent) => call(agent, 'read_document', { name: 'plan' })));
+  assert.deepEqual(read.data, same.data);
+  assert.deepEqual(JSON.parse(read.text), read.data.content);
+  assert.equal(read.data.content.notes, 'first 🚀');
+  assert.deepEqual([...read.data.content.todo].sort(), ['at once 0', 'at once 1', 'at once 2', 'at once 3', 'one', 'two']);
+  assert.notEqual(read.data.version, made.data.version);
+
+  const { resourceTemplates } = await bob.client.listResourceTemplates();
+  assert.ok(resourceTemplates.some((t) => t.uriTemplate === 'parley://documents/{document}'));
+  const { contents } = await bob.client.readResource({ uri });
+  assert.equal(contents[0].mimeType, 'application/json');
+  assert.deepEqual(JSON.parse(contents[0].text), read.data.content);
+  await unsubscribe();
+
+  assert.match((await call(eve, 'list_documents')).text, /no documents/);
+  assert.ok((await call(eve, 'read_document', { name: 'plan' })).failed);
+  await assert.rejects(eve.client.readResource({ uri }));
+});
+
+test('edits that are wrong change nothing, and say why', async () => {
+  const before = await call(ann, 'read_document', { name: 'plan' });
+  for (const [edits, why] of [
+    [[{ op: 'set', path: ['plan', 'kept'], value: 1 }, { op: 'jump', path: ['plan'] }], /edit 2[^]*set, delete, insert/],
+    [[{ op: 'set', path: ['plan', 'status'], values: [1] }], /values/],
+    [[{ op: 'insert', path: ['todo'], index: 99, values: ['far'] }], /outside/],
+    [[{ op: 'set', path: ['notes', 'x'], value: 1 }], /notes/],
+    [[], /between 1 and/],
+  ]) {
+    const wrong = await call(ann, 'edit_document', { name: 'plan', edits });
+    assert.ok(wrong.failed, JSON.stringify(edits));
+    assert.match(wrong.text, why);
+  }
+  for (const name of ['shop=plan', '../plan', '']) {
+    assert.ok((await call(ann, 'edit_document', { name, edits: [{ op: 'increment', path: ['runs'] }] })).failed, name);
+  }
+  assert.deepEqual((await call(ann, 'read_document', { name: 'plan' })).data, before.data);
+});
+
 test('the workflows are prompts', async () => {
   const { prompts } = await ann.client.listPrompts();
   assert.deepEqual(prompts.map((p) => p.name).sort(), ['dispatcher', 'reporter', 'worker']);
