@@ -1,0 +1,102 @@
+//go:build interop && linux
+
+package documents_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/registry/signedcard"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// Two hubs, processes of their own on one NATS server, have paired. An agent of the one keeps a replica of the
+// other's document, in the role that `parley doc share` gives it, beside one that comes over HTTP and the
+// command line; the document's hub is killed meanwhile. In the end all have the same bytes and everything that
+// anybody wrote. Whom the user has not named does not get the document, paired or not, and whose
+// role is taken away changes nothing any more.
+func TestAnAgentOfAPeerEditsAlong(t *testing.T) {
+	server := natstest.Start(t)
+	config := fmt.Sprintf("bus: {url: %q}\npeers: {enabled: true, hyperswarm: {enabled: false}}\n", server.URL())
+	owner, other := newHub(t, "http://127.0.0.1", config), newHub(t, "http://127.0.0.1", config)
+	ownKey, otherKey := owner.key(t), other.key(t)
+	owner.parley(t, "peers", "pair", otherKey.Public().String(), "--name", "there")
+	other.parley(t, "peers", "pair", ownKey.Public().String(), "--name", "here")
+
+	owner.parley(t, "doc", "edit", "plan", "--set", "map.begun=true")
+	mars := signedcard.ID("mars", otherKey.Public())
+	owner.parley(t, "doc", "share", "plan", mars, "writer")
+	owner.parley(t, "doc", "share", "plan", "venus", "writer")
+	replicas := []*replica.Replica{
+		keepPeersReplica(t, server.URL(), otherKey, "mars", ownKey.Public(), "plan"),
+		keepReplica(t, owner, "venus", "plan"),
+	}
+	stranger := keepPeersReplica(t, server.URL(), otherKey, "pluto", ownKey.Public(), "plan")
+
+	const edits = 40
+	var all []string
+	for round := range 2 {
+		var writers sync.WaitGroup
+		written := make([][]string, len(replicas))
+		for i, r := range replicas {
+			writers.Go(func() { written[i] = appendAll(t, r, fmt.Sprintf("replica%d-%d", i, round), edits) })
+		}
+		byHand := fmt.Sprintf("by hand %d", round)
+		owner.parley(t, "doc", "edit", "plan", fmt.Sprintf(`[{"op":"insert","path":["list"],"values":[%q]}]`, byHand))
+		if round == 0 {
+			owner.kill(t)
+			owner.start(t)
+		}
+		writers.Wait()
+		all = append(all, byHand)
+		all = append(all, slices.Concat(written...)...)
+	}
+	eventually(t, "the hub has everything", func() bool { return missing(all, owner.content(t, "plan").List) == nil })
+	eventually(t, "the agents have the same bytes", func() bool { return bytesOf(t, replicas[0]) == bytesOf(t, replicas[1]) })
+	if list := owner.content(t, "plan").List; len(list) != len(all) {
+		t.Errorf("the hub has %d values, of %d that were written", len(list), len(all))
+	}
+	if err := stranger.View(t.Context(), func(d *crdt.Doc) {
+		if d.Items() != 0 {
+			t.Error("an agent without a role has the document")
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	owner.parley(t, "doc", "share", "plan", mars, "reader")
+	owner.parley(t, "doc", "edit", "plan", "--text", "text=for readers")
+	eventually(t, "a reader hears of changes", func() bool {
+		var text string
+		if err := replicas[0].View(t.Context(), func(d *crdt.Doc) { text = d.Text("text").String() }); err != nil {
+			t.Fatal(err)
+		}
+		return text == "for readers"
+	})
+	eventually(t, "a reader that writes hears that it must not", func() bool {
+		err := replicas[0].Edit(t.Context(), func(d *crdt.Doc) error { return d.Array("list").Append("not mine to write") })
+		var e *replica.Error
+		return errors.As(err, &e) && e.Code == replica.CodeRefused
+	})
+	if list := owner.content(t, "plan").List; len(list) != len(all) {
+		t.Errorf("the hub has %d values, of %d that were written", len(list), len(all))
+	}
+}
+
+// key is the hub's identity among hubs.
+func (h *hub) key(t *testing.T) *keys.Pair {
+	t.Helper()
+	pair, err := keys.Load(peers.KeyPath(filepath.Join(h.home.Dir, "hub")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
