@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -154,6 +155,13 @@ func (s *Server) expire() {
 
 // ServeHTTP serves one client until it leaves.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !upgrades(r) {
+		// Before Open, which may make a document: such requests every page can send anywhere.
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", "websocket")
+		http.Error(w, "this is for clients of y-websocket", http.StatusUpgradeRequired)
+		return
+	}
 	doc, agent, err := s.o.Open(r)
 	if stale, ok := errors.AsType[*StaleError](err); ok {
 		s.dismiss(w, r, stale)
@@ -191,6 +199,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := ws.Close(code, reason); err != nil {
 		s.log.Debug("a client left", "agent", agent, "error", err)
 	}
+}
+
+// upgrades reports whether a request asks for a WebSocket.
+func upgrades(r *http.Request) bool {
+	return r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") && r.Header.Get("Sec-WebSocket-Key") != ""
 }
 
 // enter counts a client in, unless there are too many or the server is closed.

@@ -54,6 +54,20 @@ func TestBrowsersEditDocuments(t *testing.T) {
 			t.Errorf("%s is answered with %d, want %d", name, status, c.status)
 		}
 	}
+	// What any page can have a browser ask for makes no document.
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(hub.info.HTTP, "/")+"/documents/ghost", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusUpgradeRequired {
+		t.Errorf("a request without an upgrade is answered with %d", res.StatusCode)
+	}
 	ws, status := dial(nil, ysync.Subprotocol, "parley.token."+token)
 	if status != 101 || ws.Subprotocol() != ysync.Subprotocol {
 		t.Fatalf("the token is answered with %d", status)
@@ -86,6 +100,9 @@ func TestBrowsersEditDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+	if names, err := c.Documents(t.Context()); err != nil || len(names) != 1 {
+		t.Errorf("there are %v, %v", names, err)
+	}
 	d, err := c.Document(context.Background(), "plan")
 	if err != nil || string(d.Content) != `{"t":"from a page"}` {
 		t.Fatalf("after the restart there is %+v, %v", d, err)

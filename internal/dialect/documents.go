@@ -21,6 +21,8 @@ type Documents interface {
 	Get(ctx context.Context, name string) (*documents.Document, error)
 	Compact(ctx context.Context, name string) (before, after int, err error)
 	EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error)
+	Document(ctx context.Context, name string) (*documents.Content, error)
+	AwaitDocument(ctx context.Context, name, seen string) (*documents.Content, error)
 }
 
 // Shares is what the dialect needs to say who may what with documents.
@@ -88,15 +90,11 @@ func (s *Service) documentsWait(ctx context.Context, req jsonrpc.Request, _ json
 	if params.err != nil {
 		return nil, params.err
 	}
-	d, err := s.cfg.Documents.Get(ctx, name)
-	if err != nil {
-		return nil, documentError(err)
-	}
 	waiting, cancel := context.WithTimeout(ctx, documentsPatience)
 	defer cancel()
-	c, err := d.Wait(waiting, seen)
+	c, err := s.cfg.Documents.AwaitDocument(waiting, name, seen)
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		c, err = d.Content(ctx)
+		c, err = s.cfg.Documents.Document(ctx, name)
 	}
 	return c, documentError(err)
 }

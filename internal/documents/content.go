@@ -44,7 +44,7 @@ func version(doc *crdt.Doc) string {
 }
 
 // Wait returns the document as soon as its version is another than seen, or when ctx ends
-// with ctx's error.
+// with ctx's error. If another epoch takes the document's place, its error has [CodeClosed].
 func (d *Document) Wait(ctx context.Context, seen string) (Content, error) {
 	changed := make(chan struct{}, 1)
 	defer d.OnUpdate(func(replica.Update) {
@@ -53,16 +53,28 @@ func (d *Document) Wait(ctx context.Context, seen string) (Content, error) {
 		default:
 		}
 	})()
+	ended := &Error{Code: CodeClosed, Message: "the document " + d.name + " was closed", Remedy: "try again"}
 	for {
 		var now string
-		if err := d.View(ctx, func(doc *crdt.Doc) { now = version(doc) }); err != nil {
-			return Content{}, err
+		err := d.View(ctx, func(doc *crdt.Doc) { now = version(doc) })
+		if err == nil && now != seen {
+			var c Content
+			if c, err = d.Content(ctx); err == nil {
+				return c, nil
+			}
 		}
-		if now != seen {
-			return d.Content(ctx)
+		if err != nil {
+			select {
+			case <-d.Done():
+				return Content{}, ended
+			default:
+				return Content{}, err
+			}
 		}
 		select {
 		case <-changed:
+		case <-d.Done():
+			return Content{}, ended
 		case <-ctx.Done():
 			return Content{}, ctx.Err()
 		}

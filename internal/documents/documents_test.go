@@ -495,3 +495,41 @@ func TestUnusedDocumentsMakeRoom(t *testing.T) {
 		t.Errorf("with all in use another gives %v", err)
 	}
 }
+
+// Who waits for a change hears of one in a new epoch, without asking again.
+func TestWaitingGoesOnInANewEpoch(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	defer closeLibrary(t, l)
+	set := func(value int) *documents.Content {
+		c, err := l.EditDocument(t.Context(), "plan", []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: value}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	set(1)
+	seen := set(2).Version
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	heard := make(chan string, 1)
+	go func() {
+		for {
+			c, err := l.AwaitDocument(ctx, "plan", seen)
+			if err != nil {
+				heard <- err.Error()
+				return
+			}
+			if seen = c.Version; string(c.Content) == `{"m":{"k":3}}` {
+				heard <- "all"
+				return
+			}
+		}
+	}()
+	if _, _, err := l.Compact(t.Context(), "plan"); err != nil {
+		t.Fatal(err)
+	}
+	set(3)
+	if got := <-heard; got != "all" {
+		t.Error(got)
+	}
+}

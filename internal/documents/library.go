@@ -216,14 +216,26 @@ func (l *Library) EditDocument(ctx context.Context, name string, edits []Edit) (
 	return &c, err
 }
 
-// AwaitDocument returns a document as soon as it is another than seen.
+// reopening is about how long it takes until a new epoch of a document is there.
+const reopening = 10 * time.Millisecond
+
+// AwaitDocument returns a document as soon as it is another than seen, whatever epoch it is in then.
 func (l *Library) AwaitDocument(ctx context.Context, name, seen string) (*Content, error) {
-	d, err := l.Get(ctx, name)
-	if err != nil {
-		return nil, err
+	for {
+		d, err := l.Get(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		c, err := d.Wait(ctx, seen)
+		if CodeOf(err) != CodeClosed {
+			return &c, err
+		}
+		select {
+		case <-time.After(reopening):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	c, err := d.Wait(ctx, seen)
-	return &c, err
 }
 
 // Compact begins a new epoch of a document, with its content and without its history. Who
