@@ -199,12 +199,17 @@ func (h *Handler) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2
 	}, nil
 }
 
-// CancelTask ends a task and returns when none of its processes is left.
+// CancelTask ends a task, and unless the request's metadata says otherwise what agents
+// have delegated from it, and returns when none of its processes is left.
 func (h *Handler) CancelTask(ctx context.Context, req *a2a.CancelTaskRequest) (*a2a.Task, error) {
 	if _, err := h.task(ctx, req.Tenant, req.ID, new(int)); err != nil {
 		return nil, err
 	}
-	task, err := h.hub.Cancel(ctx, req.ID)
+	cancel := h.hub.Cancel
+	if keep, _ := req.Metadata[hub.MetaKeepDelegated].(bool); keep {
+		cancel = h.hub.CancelAlone
+	}
+	task, err := cancel(ctx, req.ID)
 	return task, fromHub(ctx, h.log, err)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/a2aserver"
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 const one = "/agents/one/a2a"
@@ -421,6 +422,38 @@ func TestCancelReturnsTheCanceledTask(t *testing.T) {
 		task := r.task("wait")
 		if got := r.call(one, method, map[string]any{"id": task.ID}); !strings.Contains(string(got.Result), want) {
 			t.Errorf("%s: %s %+v", method, got.Result, got.Error)
+		}
+	}
+}
+
+// Decision 54: what agents delegated from a task ends with it, unless the metadata says otherwise.
+func TestCancelTakesAlongWhatWasDelegatedFromTheTask(t *testing.T) {
+	r := newRig(t)
+	for _, c := range []struct {
+		metadata map[string]any
+		want     a2a.TaskState
+	}{
+		{nil, a2a.TaskStateCanceled},
+		{map[string]any{hub.MetaKeepDelegated: false}, a2a.TaskStateCanceled},
+		{map[string]any{hub.MetaKeepDelegated: true}, a2a.TaskStateWorking},
+	} {
+		parent := r.task("wait")
+		child, err := r.hub.Send(t.Context(), hub.SendRequest{
+			AgentID: "two", Message: a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart("wait")),
+			Delegation: &hub.Delegation{By: "one", Task: parent.ID, Tasks: []a2a.TaskID{parent.ID}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.call(one, "CancelTask", map[string]any{"id": parent.ID, "metadata": c.metadata}); !strings.Contains(string(got.Result), "CANCELED") {
+			t.Errorf("%s %+v", got.Result, got.Error)
+		}
+		task, err := r.hub.Task(t.Context(), child.ID, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := task.Status.State; got.Terminal() != c.want.Terminal() {
+			t.Errorf("%v: the delegated task is %s", c.metadata, got)
 		}
 	}
 }

@@ -25,6 +25,7 @@ type Hub interface {
 	Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a.Task, error)
 	Tasks(ctx context.Context, query hub.TaskQuery) (hub.TaskPage, error)
 	Cancel(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
+	CancelAlone(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
 	Agents() []hub.AgentInfo
 	Agent(id string) (hub.AgentInfo, error)
 }

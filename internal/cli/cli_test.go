@@ -283,7 +283,7 @@ func TestDetachedTaskIsFollowedAndCanceled(t *testing.T) {
 	id := strings.TrimSpace(o.stdout)
 	followed := make(chan outcome, 1)
 	go func() { followed <- p.run(t, "task", "follow", id) }()
-	want(t, p.run(t, "task", "cancel", id), 0, "is canceled")
+	want(t, p.run(t, "task", "cancel", "--keep-delegated", id), 0, "is canceled")
 	if o := <-followed; o.code != 5 {
 		t.Errorf("follow: %+v", o)
 	}

@@ -52,15 +52,22 @@ func (a *app) taskShowCommand() *cobra.Command {
 }
 
 func (a *app) taskCancelCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:               "cancel TASK",
-		Short:             "Cancel a task and wait until its processes are gone",
+	keep := false
+	cmd := &cobra.Command{
+		Use:   "cancel TASK",
+		Short: "Cancel a task and wait until its processes are gone",
+		Long: "Cancel a task and wait until its processes are gone. The tasks that its agent has\n" +
+			"handed on to other agents, and these to others, are canceled with it.",
 		Args:              exactly("TASK"),
 		ValidArgsFunction: a.completeFirst(taskIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
 				spinner := a.spin("canceling")
-				task, err := c.Cancel(ctx, args[0])
+				cancel := c.Cancel
+				if keep {
+					cancel = c.CancelAlone
+				}
+				task, err := cancel(ctx, args[0])
 				spinner.end()
 				if err != nil {
 					return err
@@ -74,6 +81,8 @@ func (a *app) taskCancelCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&keep, "keep-delegated", false, "leave running what its agent has handed on")
+	return cmd
 }
 
 func (a *app) taskFollowCommand() *cobra.Command {

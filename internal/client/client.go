@@ -143,9 +143,15 @@ func (c *Client) Task(ctx context.Context, id string) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodTaskGet, dialect.TaskParams{ID: id})
 }
 
-// Cancel stops a task and returns when no process of it is left.
+// Cancel stops a task and what agents have delegated from it, and returns when no
+// process of it all is left.
 func (c *Client) Cancel(ctx context.Context, id string) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodTaskCancel, dialect.TaskParams{ID: id})
+}
+
+// CancelAlone is Cancel, but what was delegated from the task goes on.
+func (c *Client) CancelAlone(ctx context.Context, id string) (*dialect.Task, error) {
+	return get[dialect.Task](ctx, c, dialect.MethodTaskCancel, dialect.TaskParams{ID: id, KeepDelegated: true})
 }
 
 // Contexts lists the conversations, most recently used first.

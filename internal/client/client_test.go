@@ -134,6 +134,7 @@ func TestMethodsAskForWhatTheyAreCalled(t *testing.T) {
 		func() error { _, err := c.Tasks(ctx, dialect.TasksListParams{Limit: 3}); return err },
 		func() error { _, err := c.Task(ctx, "t1"); return err },
 		func() error { _, err := c.Cancel(ctx, "t1"); return err },
+		func() error { _, err := c.CancelAlone(ctx, "t1"); return err },
 		func() error { _, err := c.Contexts(ctx, 7); return err },
 		func() error {
 			_, err := c.CreateSwarm(ctx, swarm.Plan{TaskDescription: "x", RequiredCapabilities: []string{}})

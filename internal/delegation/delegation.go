@@ -142,7 +142,7 @@ func (s *Service) lineage(ctx context.Context, o order) (*hub.Delegation, error)
 		}
 		d.Task = task
 		if from := hub.DelegationOf(t); from != nil {
-			d.Chain = slices.Clone(from.Chain)
+			d.Chain, d.Tasks = slices.Clone(from.Chain), slices.Clone(from.Tasks)
 			if parent == "" {
 				parent = from.TraceParent
 			}
@@ -150,7 +150,7 @@ func (s *Service) lineage(ctx context.Context, o order) (*hub.Delegation, error)
 		if parent == "" {
 			parent = envelopeTrace(t)
 		}
-		d.Chain = append(d.Chain, o.caller.Agent)
+		d.Chain, d.Tasks = append(d.Chain, o.caller.Agent), append(d.Tasks, task)
 	}
 	d.TraceParent = child(parent)
 	return d, nil

@@ -294,6 +294,57 @@ func TestATaskThatTakesLongIsFollowedAndCanceled(t *testing.T) {
 	}
 }
 
+// sleeper tells that it works, and does until it is stopped.
+func sleeper(works chan<- struct{}) func(*rig) *scripted {
+	return func(*rig) *scripted {
+		return &scripted{func(ctx context.Context, _, _ string) (string, error) {
+			works <- struct{}{}
+			<-ctx.Done()
+			return "", nil
+		}}
+	}
+}
+
+// relay hands its prompt on, does not wait for it, and works on.
+func relay(to string) func(*rig) *scripted {
+	return func(r *rig) *scripted {
+		return &scripted{func(ctx context.Context, token, prompt string) (string, error) {
+			if _, err := r.call(ctx, token, "delegate_task", map[string]any{"agent": to, "task": prompt, "wait": false}); err != nil {
+				return "", err
+			}
+			<-ctx.Done()
+			return "", nil
+		}}
+	}
+}
+
+// Decision 54: to cancel work is to cancel what was begun for it.
+func TestCancelingATaskCancelsWhatItsAgentsHandedOn(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprintf("keep=%v", keep), func(t *testing.T) {
+			works := make(chan struct{}, 1)
+			r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"a": relay("b"), "b": relay("c"), "c": sleeper(works)})
+			out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "a", "task": "x", "wait": false})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-works
+			if got, err := r.call(t.Context(), "", "cancel_task", map[string]any{"taskId": out.TaskID, "keep_delegated": keep}); err != nil || got.State != "canceled" {
+				t.Fatalf("%+v %v", got, err)
+			}
+			for _, agent := range []string{"b", "c"} {
+				page, err := r.hub.Tasks(t.Context(), hub.TaskQuery{AgentID: agent})
+				if err != nil || len(page.Tasks) != 1 {
+					t.Fatalf("%+v %v", page, err)
+				}
+				if ended := page.Tasks[0].Status.State == a2a.TaskStateCanceled; ended == keep {
+					t.Errorf("the task of %s is %s", agent, page.Tasks[0].Status.State)
+				}
+			}
+		})
+	}
+}
+
 func TestAFullHouseTakesNoMoreOfAgents(t *testing.T) {
 	r := newRig(t, delegation.Options{MaxOpen: 1}, map[string]func(*rig) *scripted{
 		"venus": func(r *rig) *scripted {

@@ -187,21 +187,27 @@ func (s *Service) getTask() mcpserver.Tool[getTaskIn, taskOut] {
 }
 
 type cancelTaskIn struct {
-	TaskID string `json:"taskId" jsonschema:"The taskId that delegate_task returned"`
+	TaskID        string `json:"taskId" jsonschema:"The taskId that delegate_task returned"`
+	KeepDelegated bool   `json:"keep_delegated,omitempty" jsonschema:"true leaves running what its agent has handed on to others; by default that ends too"`
 }
 
 func (s *Service) cancelTask() mcpserver.Tool[cancelTaskIn, taskOut] {
 	return mcpserver.Tool[cancelTaskIn, taskOut]{
 		Name: "cancel_task", Title: "Cancel a task", Destructive: true, Idempotent: true, Blocks: true,
-		Description: "End a task that you handed over with delegate_task, and all its processes. What the agent has changed stays changed.",
+		Description: "End a task that you handed over with delegate_task, all its processes, and the tasks that its agent has handed on for it. " +
+			"What the agents have changed stays changed.",
 		Handle: func(ctx context.Context, c *mcpserver.Call, in cancelTaskIn) (string, taskOut, error) {
 			t, err := s.find(ctx, c.Server().Caller(), in.TaskID)
 			if err != nil {
 				return "", taskOut{}, err
 			}
 			if !t.Status.State.Terminal() {
+				end := s.o.Hub.Cancel
+				if in.KeepDelegated {
+					end = s.o.Hub.CancelAlone
+				}
 				var ended *hub.Error
-				if _, err := s.o.Hub.Cancel(ctx, t.ID); err != nil && !(errors.As(err, &ended) && ended.Code == hub.CodeNotCancelable) {
+				if _, err := end(ctx, t.ID); err != nil && !(errors.As(err, &ended) && ended.Code == hub.CodeNotCancelable) {
 					return "", taskOut{}, failure(err)
 				}
 			}

@@ -281,7 +281,7 @@ func TestInvalidParametersAreNamed(t *testing.T) {
 		{"tasks/get", `{"id":["a"]}`, "id"},
 		{"tasks/get", `{"id":"t","id":"u"}`, "id"},
 		{"tasks/get", `{"id":"t","historyLength":"all"}`, "historyLength"},
-		{"tasks/cancel", `{"id":5}`, "id"},
+		{"tasks/cancel", `{"id":5}`, "id"}, {"tasks/cancel", `{"id":"t","keepDelegated":"yes"}`, "keepDelegated"},
 		{"tasks/resubscribe", `{"taskId":"t"}`, "id"},
 		{"hub/status", `[]`, ""},
 		{"hub/agents/list", `{"includeHealth":1}`, "includeHealth"},

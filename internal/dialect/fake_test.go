@@ -21,6 +21,7 @@ var epoch = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // fakeHub answers with what a test put into it and remembers what it was asked.
 type fakeHub struct {
+	alone  bool          // canceled without what was delegated
 	err    error         // of every method
 	task   *a2a.Task     // of every method that returns one
 	events []a2a.Event   // of a stream
@@ -83,6 +84,11 @@ func (f *fakeHub) Tasks(_ context.Context, query hub.TaskQuery) (hub.TaskPage, e
 
 func (f *fakeHub) Cancel(_ context.Context, id a2a.TaskID) (*a2a.Task, error) {
 	f.id = id
+	return f.task, f.err
+}
+
+func (f *fakeHub) CancelAlone(_ context.Context, id a2a.TaskID) (*a2a.Task, error) {
+	f.id, f.alone = id, true
 	return f.task, f.err
 }
 

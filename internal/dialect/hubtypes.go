@@ -274,6 +274,8 @@ type SendConfig struct {
 type TaskParams struct {
 	ID            string `json:"id"`
 	HistoryLength *int   `json:"historyLength,omitempty"` // tasks/get, and the snapshots of tasks/resubscribe
+	// KeepDelegated has tasks/cancel leave alone what agents have delegated from the task.
+	KeepDelegated bool `json:"keepDelegated,omitempty"`
 }
 
 // BusJoinParams are the parameters of hub/bus/join.

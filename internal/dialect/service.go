@@ -25,6 +25,7 @@ type Hub interface {
 	Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a.Task, error)
 	Tasks(ctx context.Context, query hub.TaskQuery) (hub.TaskPage, error)
 	Cancel(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
+	CancelAlone(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
 	Contexts(ctx context.Context, limit int) ([]hub.ContextInfo, error)
 	CheckHealth(ctx context.Context, id string) (hub.Health, error)
 	Status() hub.Status
@@ -435,7 +436,16 @@ func (s *Service) taskCancel(ctx context.Context, req jsonrpc.Request, _ jsonrpc
 	if err != nil {
 		return nil, err
 	}
-	task, err := s.cfg.Hub.Cancel(ctx, id)
+	params := readParams(req.Params)
+	keep := params.boolean("keepDelegated", false)
+	if params.err != nil {
+		return nil, params.err
+	}
+	cancel := s.cfg.Hub.Cancel
+	if keep {
+		cancel = s.cfg.Hub.CancelAlone
+	}
+	task, err := cancel(ctx, id)
 	if err != nil {
 		return nil, err
 	}

@@ -119,9 +119,11 @@ const (
 	MetaDenials     = "parley.denied"    // in a task: tools that were refused
 	MetaError       = "parley.error"     // in a status message: {code, remedy}
 	MetaNotices     = "parley.notices"
-	MetaDelegation  = "parley.delegation" // in a task: who handed it over, see Delegation
-	MetaTool        = "parley.tool"       // in a working status message: a tool call
-	MetaPermission  = "parley.permission" // true in the metadata of the data part that is a question, see PermissionData
+	// MetaKeepDelegated in the metadata of A2A's CancelTask, true, is Hub.CancelAlone.
+	MetaKeepDelegated = "parley.keepDelegated"
+	MetaDelegation    = "parley.delegation" // in a task: who handed it over, see Delegation
+	MetaTool          = "parley.tool"       // in a working status message: a tool call
+	MetaPermission    = "parley.permission" // true in the metadata of the data part that is a question, see PermissionData
 )
 
 // PermissionData is the data part of an input-required status: what the agent

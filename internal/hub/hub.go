@@ -134,6 +134,7 @@ type Hub struct {
 
 	mu      sync.Mutex
 	live    map[a2a.TaskID]*task // whoever uses a task holds a reference
+	descent descent              // see Cancel
 	closing bool
 	closed  chan struct{} // closed when Close is done
 	onTurn  func(a2a.TaskID)
@@ -177,6 +178,7 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 		index:   newIndex(),
 		cache:   newTaskCache(256, 8<<20),
 		live:    map[a2a.TaskID]*task{},
+		descent: descent{},
 		closed:  make(chan struct{}),
 	}
 	h.pool = newSessions(h)

@@ -277,6 +277,19 @@ func (x *index) oldest(f func(head) bool) {
 	}
 }
 
+// unfinished returns the tasks made in a time, in Unix nanoseconds, that have not ended.
+func (x *index) unfinished(after, before int64) []a2a.TaskID {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var ids []a2a.TaskID
+	for id, e := range x.tasks {
+		if e.created > after && e.created < before && !e.state.Terminal() {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // recentContexts returns up to limit contexts that are wanted, most recently
 // used first.
 func (x *index) recentContexts(limit int, wanted func(id string) bool) []ContextInfo {

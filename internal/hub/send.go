@@ -259,9 +259,11 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 	t.waiting = []pending{{msg: msg, listed: true, timeout: a.timeout(req.Timeout), done: done}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h.mu.Lock()
-	h.live[t.id] = t
-	h.mu.Unlock()
+	if err := h.admit(t, req.Delegation); err != nil {
+		done(errNeutral)
+		h.index.remove(t.id)
+		return nil, err
+	}
 	if seen != nil {
 		seen(t)
 	}
@@ -270,7 +272,11 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 		h.index.remove(t.id)
 		h.mu.Lock()
 		delete(h.live, t.id)
+		h.descent.remove(t.id, req.Delegation)
 		h.mu.Unlock()
+		// Who has found it meanwhile, to cancel it with what it was delegated from,
+		// must not wait for a turn that never comes.
+		t.waiting, t.status.State = nil, a2a.TaskStateRejected
 		return nil, err
 	}
 	t.startPulse()

@@ -295,6 +295,11 @@ func (t *task) settle(e ending) error {
 		close(t.settled)
 	}
 	if final.State.Terminal() {
+		if from := DelegationOf(&a2a.Task{Metadata: t.metadata}); from != nil {
+			t.hub.mu.Lock()
+			t.hub.descent.remove(t.id, from)
+			t.hub.mu.Unlock()
+		}
 		t.hub.cache.put(record{Task: t.snapshot(), Turns: t.turns}, t.bytes)
 	}
 	if hadOutput && !e.live {

@@ -194,20 +194,50 @@ func decodeCursor(s string) (int64, error) {
 	return at, nil
 }
 
-// Cancel ends a task and returns it when none of its processes is left. The
-// error is CodeNotCancelable where it has ended already, also where it ended by
-// itself while it was being canceled.
+// Cancel ends a task and everything that agents have delegated from it, over any
+// number of hops, and returns the task when no process of it all is left. It goes on
+// where ctx ends before. The error is CodeNotCancelable where the task has ended already,
+// also where it ended by itself while it was being canceled; what was delegated from
+// it goes on then.
 func (h *Hub) Cancel(ctx context.Context, id a2a.TaskID) (*a2a.Task, error) {
+	return h.cancel(ctx, id, h.cancelDescent)
+}
+
+// CancelAlone is Cancel, but what was delegated from the task goes on.
+func (h *Hub) CancelAlone(ctx context.Context, id a2a.TaskID) (*a2a.Task, error) {
+	return h.cancel(ctx, id, func(context.Context, a2a.TaskID) error { return nil })
+}
+
+func (h *Hub) cancel(ctx context.Context, id a2a.TaskID, then func(context.Context, a2a.TaskID) error) (*a2a.Task, error) {
 	if err := h.begin(); err != nil {
 		return nil, err
 	}
-	defer h.wg.Done()
-	t, err := h.acquire(ctx, id)
-	if err != nil {
-		return nil, err
+	type result struct {
+		task *a2a.Task
+		err  error
 	}
-	defer h.release(t)
-	return t.cancel(ctx)
+	done := make(chan result, 1)
+	go func() { // a caller that goes away does not leave the half of it running
+		defer h.wg.Done()
+		ctx := context.WithoutCancel(ctx)
+		t, err := h.acquire(ctx, id)
+		if err != nil {
+			done <- result{nil, err}
+			return
+		}
+		defer h.release(t)
+		canceled, err := t.cancel(ctx)
+		if err == nil {
+			err = then(ctx, id)
+		}
+		done <- result{canceled, err}
+	}()
+	select {
+	case r := <-done:
+		return r.task, r.err
+	case <-ctx.Done():
+		return nil, contextError(ctx.Err())
+	}
 }
 
 func (t *task) cancel(ctx context.Context) (*a2a.Task, error) {
