@@ -154,16 +154,26 @@ func (l *loader) checkCrossComputer() {
 func (l *loader) checkForeignTrust() {
 	c := &l.config.CrossComputer
 	byProject := func(path string) bool { return l.config.Origins[path].Layer == LayerProject }
-	for path, file := range map[string]*string{"crossComputer.nkeyFile": &c.NKeyFile, "crossComputer.credsFile": &c.CredsFile} {
+	tls := &l.config.TLS
+	for path, file := range map[string]*string{
+		"crossComputer.nkeyFile": &c.NKeyFile, "crossComputer.credsFile": &c.CredsFile,
+		"natsTls.key": &tls.Key, "natsTls.cert": &tls.Cert, "natsTls.ca": &tls.CA,
+	} {
 		if *file == "" || !byProject(path) {
 			continue
 		}
 		inside, ok := within(l.config.ProjectPath, *file)
 		if !ok {
-			l.problem(l.sourceOf(path), path, "names a key outside of the project, which a project's file must not have read: "+
+			l.problem(l.sourceOf(path), path, "names a file outside of the project, which a project's file must not have read: "+
 				"name it in ~/"+UserFile+" or in the environment")
 		}
 		*file = inside
+	}
+	for _, servers := range []string{"natsUrl", "crossComputer.natsClusterUrls"} {
+		if tls.CA != "" && byProject("natsTls.ca") && l.config.Origins[servers].Layer == LayerUser {
+			l.problem(l.sourceOf("natsTls.ca"), "natsTls.ca",
+				"a project's file must not say whom to trust as a server of ~/"+UserFile+": name the CA there")
+		}
 	}
 	if c.InsecureSkipVerify && byProject("crossComputer.insecureSkipVerify") {
 		l.problem(l.sourceOf("crossComputer.insecureSkipVerify"), "crossComputer.insecureSkipVerify",

@@ -173,6 +173,31 @@ func TestAProjectsFileDoesNotDecideWhatIsTrusted(t *testing.T) {
 			}
 		})
 	}
+	for name, tt := range map[string]struct{ user, project, want string }{
+		"a key of TLS elsewhere": {"", `{"natsTls": {"cert": "own.crt", "key": "` + outside + `"}}`, "natsTls.key: names a file outside of the project"},
+		"a certificate above":    {"", `{"natsTls": {"cert": "../a.crt", "key": "own.key"}}`, "natsTls.cert: names a file outside of the project"},
+		"a CA elsewhere":         {"", `{"natsTls": {"ca": "` + outside + `"}}`, "natsTls.ca: names a file outside of the project"},
+		"a CA for the user's":    {`{"natsUrl": "tls://x:4222"}`, `{"natsTls": {"ca": "ca.crt"}}`, "must not say whom to trust"},
+		"a CA of the user's":     {`{"natsUrl": "tls://x:4222", "natsTls": {"ca": "` + outside + `"}}`, `{}`, ""},
+		"all of its own":         {"", `{"natsUrl": "tls://x:4222", "natsTls": {"ca": "ca.crt", "cert": "own.crt", "key": "own.key"}}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			if tt.user != "" {
+				m.writeUser(t, tt.user)
+			}
+			path := m.writeProject(t, tt.project)
+			c, err := m.load()
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want == "" && strings.Contains(tt.project, "own.key") && c.TLS.Key != filepath.Join(c.ProjectPath, "own.key"):
+				t.Errorf("%+v", c.TLS)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path)):
+				t.Errorf("%v", err)
+			}
+		})
+	}
 	m := newMachine(t)
 	m.writeProject(t, `{"crossComputer": {"local": true}}`)
 	m.env["NATS_MCP_NKEY_FILE"], m.env["NATS_MCP_INSECURE_SKIP_VERIFY"] = outside, "true"
