@@ -24,6 +24,7 @@ const (
 	CodeFailed           Code = "TOOL_FAILED"
 	CodePanic            Code = "TOOL_PANIC"
 	CodeCanceled         Code = "CANCELED"
+	CodeTimeout          Code = "TIMEOUT"             // the mounted server does not answer this call
 	CodeUnavailable      Code = "BACKEND_UNAVAILABLE" // the mounted server is gone; it may come back
 	CodeClosed           Code = "PROVIDER_CLOSED"
 )

@@ -21,6 +21,8 @@ const (
 	MaxMounted         = 1000 // tools, resources, templates and prompts of one server, each
 	DefaultDialTimeout = 30 * time.Second
 	DefaultMaxRedial   = time.Minute // between two attempts
+	// DefaultCallTimeout is how long a call may hear nothing of the server.
+	DefaultCallTimeout = 10 * time.Minute
 	// steady is how long a connection must have lasted for the next attempt to come
 	// soon: a server that dies as soon as it is used is not begun again every second.
 	steady = 30 * time.Second
@@ -42,6 +44,10 @@ type MountOptions struct {
 	// DialTimeout bounds an attempt, the lists of tools included; 0 means
 	// DefaultDialTimeout.
 	DialTimeout time.Duration
+	// CallTimeout bounds how long a call, a read or a prompt may go without an answer or
+	// progress; 0 means DefaultCallTimeout. What takes longer is canceled at the server
+	// and fails with CodeTimeout.
+	CallTimeout time.Duration
 	// MaxRedial bounds the growing pause between two attempts; 0 means
 	// DefaultMaxRedial.
 	MaxRedial time.Duration
@@ -96,6 +102,9 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	}
 	if o.MaxRedial <= 0 {
 		o.MaxRedial = DefaultMaxRedial
+	}
+	if o.CallTimeout <= 0 {
+		o.CallTimeout = DefaultCallTimeout
 	}
 	p.asIs = o.AsIs
 	if o.Source != "" {
@@ -401,7 +410,7 @@ func (m *Mount) template(t *mcp.ResourceTemplate) (*template, string, error) {
 func (m *Mount) prompt(x *mcp.Prompt) (*prompt, string, error) {
 	name := x.Name
 	made, err := m.provider.newPrompt(x, func(ctx context.Context, arguments map[string]string) (*mcp.GetPromptResult, error) {
-		return ask(m, name, func(s *mcp.ClientSession) (*mcp.GetPromptResult, error) {
+		return ask(ctx, m, name, nil, func(ctx context.Context, s *mcp.ClientSession) (*mcp.GetPromptResult, error) {
 			return s.GetPrompt(ctx, &mcp.GetPromptParams{Name: name, Arguments: arguments})
 		})
 	})
@@ -414,7 +423,7 @@ func (m *Mount) prompt(x *mcp.Prompt) (*prompt, string, error) {
 const codeNoResource = -32002
 
 func (m *Mount) load(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
-	return ask(m, uri, func(s *mcp.ClientSession) (*mcp.ReadResourceResult, error) {
+	return ask(ctx, m, uri, nil, func(ctx context.Context, s *mcp.ClientSession) (*mcp.ReadResourceResult, error) {
 		result, err := s.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
 		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && (e.Code == codeNoResource || e.Code == jsonrpc.CodeInvalidParams) {
 			err = fmt.Errorf("%w: %s", ErrNoResource, uri)
@@ -425,16 +434,51 @@ func (m *Mount) load(ctx context.Context, uri string) (*mcp.ReadResourceResult, 
 
 func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallToolResult, error) {
 	params := &mcp.CallToolParams{Name: name, Arguments: json.RawMessage(c.Arguments)}
-	if c.progress != nil {
-		token := m.expect(c.progress)
-		defer m.forget(token)
-		params.SetProgressToken(token)
-	}
-	return ask(m, c.Tool, func(s *mcp.ClientSession) (*mcp.CallToolResult, error) { return s.CallTool(ctx, params) })
+	// A caller who does not ask for progress has it asked for all the same: it tells a
+	// server that works from one that hangs.
+	alive := make(chan struct{}, 1)
+	token := m.expect(func(p Progress) {
+		wake(alive)
+		if c.progress != nil {
+			c.progress(p)
+		}
+	})
+	defer m.forget(token)
+	params.SetProgressToken(token)
+	return ask(ctx, m, c.Tool, alive, func(ctx context.Context, s *mcp.ClientSession) (*mcp.CallToolResult, error) {
+		return s.CallTool(ctx, params)
+	})
 }
 
-// ask asks the server, if it is connected.
-func ask[R any](m *Mount, name string, f func(*mcp.ClientSession) (R, error)) (R, error) {
+// errSilent is the cause of the end of a call of which nothing was heard.
+var errSilent = errors.New("the server neither answered nor told of progress")
+
+// patience returns a context that ends when alive has told nothing for a time. stop
+// must be called, and waits for what counts the time.
+func patience(ctx context.Context, d time.Duration, alive <-chan struct{}) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(done)
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		for {
+			select {
+			case <-alive:
+				timer.Reset(d)
+			case <-timer.C:
+				cancel(errSilent)
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); <-done }
+}
+
+// ask asks the server, if it is connected. alive tells that it works, and may be nil.
+func ask[R any](ctx context.Context, m *Mount, name string, alive <-chan struct{}, f func(context.Context, *mcp.ClientSession) (R, error)) (R, error) {
 	m.mu.Lock()
 	session, problem := m.session, m.status.Problem
 	m.mu.Unlock()
@@ -442,7 +486,16 @@ func ask[R any](m *Mount, name string, f func(*mcp.ClientSession) (R, error)) (R
 	if session == nil {
 		return none, m.unavailable(name, problem)
 	}
-	result, err := f(session)
+	ctx, stop := patience(ctx, m.o.CallTimeout, alive)
+	defer stop()
+	result, err := f(ctx, session)
+	if err != nil && context.Cause(ctx) == errSilent {
+		wake(m.doubt)
+		return none, &Error{
+			Code: CodeTimeout, Name: name, SourceAgent: m.provider.source, Err: errSilent,
+			Message: fmt.Sprintf("the MCP server %s has not answered within %s", m.o.Name, m.o.CallTimeout),
+		}
+	}
 	if undelivered(err) {
 		wake(m.doubt)
 		return none, m.unavailable(name, err)

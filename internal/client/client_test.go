@@ -166,6 +166,7 @@ hub/agents/health {"agentId":"echo"}
 hub/tasks/page {"limit":3}
 tasks/get {"id":"t1"}
 tasks/cancel {"id":"t1"}
+tasks/cancel {"id":"t1","keepDelegated":true}
 hub/contexts/list {"limit":7}
 hub/swarms/create {"plan":{"taskDescription":"x","requiredCapabilities":[]}}
 hub/swarms/get {"id":"s1"}

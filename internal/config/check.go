@@ -217,6 +217,9 @@ func (l *Loaded) checkMCPServer(d *decoder, name string) {
 	if s.URL != "" {
 		l.checkMCPAddress(bad, s)
 	}
+	if s.CallTimeout != 0 && (s.CallTimeout < time.Second || s.CallTimeout > 24*time.Hour) {
+		bad("callTimeout", "must be from 1s to 24h")
+	}
 	for _, env := range slices.Sorted(maps.Keys(s.Env)) {
 		if env == "" || strings.ContainsAny(env, "=\x00") || strings.ContainsRune(s.Env[env], 0) {
 			bad("env."+env, "is not a variable of the environment")

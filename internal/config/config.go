@@ -191,6 +191,8 @@ type MCPServer struct {
 	Headers map[string]string `yaml:"headers"`
 	// TokenFile is a file that holds a bearer token for url.
 	TokenFile string `yaml:"tokenFile"`
+	// CallTimeout bounds how long a call may go without an answer or progress; empty means 10m.
+	CallTimeout time.Duration `yaml:"callTimeout"`
 	// Agents are ids of agents that may use the server; empty means all that are in no sandbox.
 	Agents []string `yaml:"agents"`
 }

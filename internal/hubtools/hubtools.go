@@ -68,6 +68,7 @@ type Tools struct {
 
 	mu      sync.Mutex
 	mounted map[string]*mounted // by name
+	peers   []string            // see Reserve
 }
 
 // mounted is a server in the box.
@@ -195,7 +196,7 @@ func (t *Tools) mountServer(name string, server config.MCPServer) {
 		}
 	}
 	m.redact = process.NewRedactor(env).Redact
-	if err := t.mount(m, toolbox.MountOptions{Name: name, Dial: dial}); err != nil {
+	if err := t.mount(m, toolbox.MountOptions{Name: name, Dial: dial, CallTimeout: server.CallTimeout}); err != nil {
 		t.o.Logger.Error("an MCP server of the configuration cannot be taken in", "server", name, "error", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -33,8 +34,13 @@ import (
 const beServer = "HUBTOOLS_TEST_SERVER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(beServer) != "" {
+	switch way := os.Getenv(beServer); way {
+	case "":
+	case "yes", "broken":
 		serve()
+		return
+	default:
+		hostile(way)
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -339,4 +345,48 @@ func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "mars has gone", func() bool { return len(tools.Status()) == 0 && len(tools.Box().Tools("")) == 0 })
+}
+
+// Who calls itself by the name of a paired hub's tools does not pass for it, whether it
+// comes before or after the pairing.
+func TestTheNamesOfAPairedHubsToolsAreNotForOthers(t *testing.T) {
+	node := newNode(t)
+	tools := open(t, hubtools.Options{Node: node})
+	comes := func(id string) {
+		t.Helper()
+		c := card(id, "")
+		c.Protocols = []string{"mcp/2025-11-25"}
+		if _, err := node.Registry().Merge(c, "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := func() string {
+		var all []string
+		for _, s := range tools.Status() {
+			all = append(all, s.Name)
+		}
+		return strings.Join(all, " ")
+	}
+	comes("bob.files")
+	comes("bobby.files")
+	eventually(t, "both are there", func() bool { return names() == "bob.files bobby.files" })
+	tools.Reserve([]string{"bob", "ann"})
+	if got := names(); got != "bobby.files" {
+		t.Errorf("%s", got)
+	}
+	comes("bob.notes")
+	comes("carl")
+	eventually(t, "the next one is there", func() bool { return strings.Contains(names(), "carl") })
+	if got := names(); got != "bobby.files carl" {
+		t.Errorf("%s", got)
+	}
+	drop, err := tools.TakePeer(hubtools.PeerTools{Name: "bob.files", Dial: func(context.Context) (mcp.Transport, error) {
+		return nil, errors.New("not now")
+	}})
+	if err != nil {
+		t.Fatalf("the peer's own tools have no place: %v", err)
+	}
+	drop()
+	tools.Reserve([]string{"ann"})
+	eventually(t, "the names are free again", func() bool { return names() == "bob.files bob.notes bobby.files carl" })
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -73,6 +74,37 @@ type PeerTools struct {
 	// Source is who offers them, with the key of the hub: for the audit log.
 	Source string
 	Dial   func(ctx context.Context) (mcp.Transport, error)
+}
+
+// Reserve keeps the names that begin with those of paired hubs, "bob." say, for the
+// tools of these hubs, also while they are not there: what an agent elsewhere offers
+// under such a name goes out, and does not come in until the name is free again.
+// What the configuration names so is the user's choice and stays.
+func (t *Tools) Reserve(peers []string) {
+	peers = slices.Sorted(slices.Values(peers))
+	t.mu.Lock()
+	before := t.peers
+	t.peers = peers
+	t.mu.Unlock()
+	if slices.Equal(before, peers) {
+		return
+	}
+	for _, s := range t.Status() {
+		if s.Kind == KindAgent && t.reserved(s.Name) {
+			t.drop(s.Name)
+		}
+	}
+	if slices.ContainsFunc(before, func(peer string) bool { return !slices.Contains(peers, peer) }) {
+		t.takeAll()
+	}
+}
+
+// reserved tells whether a name is for the tools of another hub.
+func (t *Tools) reserved(name string) bool {
+	first, _, dotted := strings.Cut(name, ".")
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return dotted && slices.Contains(t.peers, first)
 }
 
 // TakePeer takes in tools of another hub until drop is called, which waits for the

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"mime"
 	"net/http"
 	"os"
 	"slices"
@@ -21,8 +22,8 @@ import (
 	"github.com/parleyhub/parley/internal/process"
 )
 
-// maxLine bounds one message of a program, in bytes.
-const maxLine = 16 << 20
+// maxMessage bounds one message of a server, in bytes.
+const maxMessage = 16 << 20
 
 // environ is the environment of a server's program.
 func environ(s config.MCPServer) []string { return process.Environ(os.Environ(), s.EnvAllow, s.Env) }
@@ -40,7 +41,7 @@ func (t *Tools) program(name string, s config.MCPServer) func(context.Context) (
 		if err != nil {
 			return nil, err
 		}
-		return &pipe{p: p, lines: process.NewLines(p.Stdout(), maxLine), log: t.o.Logger.With("server", name)}, nil
+		return &pipe{p: p, lines: process.NewLines(p.Stdout(), maxMessage), log: t.o.Logger.With("server", name)}, nil
 	}
 }
 
@@ -52,7 +53,7 @@ type pipe struct {
 	lines *process.Lines
 	log   *slog.Logger
 
-	writing sync.Mutex
+	writing chan struct{} // holds one while a message is written
 	closing sync.Once
 	unread  chan read
 	done    chan struct{}
@@ -65,7 +66,7 @@ type read struct {
 
 // Connect implements mcp.Transport.
 func (c *pipe) Connect(context.Context) (mcp.Connection, error) {
-	c.unread, c.done = make(chan read), make(chan struct{})
+	c.unread, c.done, c.writing = make(chan read), make(chan struct{}), make(chan struct{}, 1)
 	go c.pump() // ends with the process
 	return c, nil
 }
@@ -134,15 +135,34 @@ func (c *pipe) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// Write implements mcp.Connection. It blocks while the program does not read.
-func (c *pipe) Write(_ context.Context, m jsonrpc.Message) error {
+// Write implements mcp.Connection. It blocks while the program does not read, until ctx
+// ends; a message that has been begun is written to its end all the same.
+func (c *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(m)
 	if err != nil {
 		return err
 	}
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if _, err := c.p.Stdin().Write(append(data, '\n')); err != nil {
+	select {
+	case c.writing <- struct{}{}:
+	case <-c.done:
+		return mcp.ErrConnectionClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	written := make(chan error, 1)
+	go func() { // ends with the process, whose input is closed
+		_, err := c.p.Stdin().Write(append(data, '\n'))
+		<-c.writing
+		written <- err
+	}()
+	select {
+	case err = <-written:
+	case <-c.done:
+		err = io.ErrClosedPipe
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", mcp.ErrConnectionClosed, err)
 	}
 	return nil
@@ -169,7 +189,7 @@ func (c *pipe) SessionID() string { return "" }
 // overHTTP makes what connects to a server at a URL.
 func overHTTP(s config.MCPServer) func(context.Context) (mcp.Transport, error) {
 	client := &http.Client{
-		Transport: headers{http.DefaultTransport, s.Headers},
+		Transport: bounded{headers{http.DefaultTransport, s.Headers}},
 		// The headers are for this server only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -190,4 +210,47 @@ func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Header.Set(name, h.add[name])
 	}
 	return h.next.RoundTrip(r)
+}
+
+// bounded bounds the messages of a server: what the SDK reads of one it keeps in memory.
+type bounded struct{ next http.RoundTripper }
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := b.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	mediaType, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")) // "" where there is none
+	answer.Body = &boundedBody{ReadCloser: answer.Body, stream: mediaType == "text/event-stream", left: maxMessage}
+	return answer, nil
+}
+
+var errTooLarge = fmt.Errorf("a message of the server is larger than %d MiB", maxMessage>>20)
+
+// boundedBody bounds a body, or each event of a stream of events: a stream may last.
+type boundedBody struct {
+	io.ReadCloser
+	stream bool
+	blank  bool // the stream is at the beginning of a line
+	left   int  // bytes of this message
+}
+
+// Read implements io.Reader.
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	for _, c := range p[:n] {
+		switch {
+		case b.stream && c == '\n' && b.blank: // an empty line ends an event
+			b.left = maxMessage
+			continue
+		case c == '\n':
+			b.blank = true
+		case c != '\r':
+			b.blank = false
+		}
+		if b.left--; b.left < 0 {
+			return 0, errTooLarge
+		}
+	}
+	return n, err
 }

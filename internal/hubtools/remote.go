@@ -70,12 +70,19 @@ func (t *Tools) take(card agent.Card) {
 	if m != nil || !speaksMCP(card) {
 		return
 	}
+	if t.reserved(card.ID) {
+		t.o.Logger.Warn("the tools of an agent are not taken in: its name is one of another hub's", "agent", card.ID)
+		return
+	}
 	if others >= maxRemote {
 		t.o.Logger.Warn("the tools of an agent are not taken in: there are too many", "agent", card.ID, "limit", maxRemote)
 		return
 	}
 	if err := t.mountAgent(card); err != nil {
 		t.o.Logger.Warn("the tools of an agent cannot be taken in", "agent", card.ID, "error", err)
+	}
+	if t.reserved(card.ID) { // since it was looked at
+		t.drop(card.ID)
 	}
 }
 

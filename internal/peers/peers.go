@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -306,6 +307,9 @@ func (n *Network) compare(ctx context.Context) {
 	names := make(map[keys.PublicKey]string)
 	for _, e := range n.allow.Entries() {
 		names[e.Key] = NameOf(e)
+	}
+	if n.o.Tools != nil {
+		n.o.Tools.Reserve(slices.Collect(maps.Values(names)))
 	}
 	n.compareTools(names)
 	here, doors := make(map[string]bool), make(map[keys.PublicKey]string)
