@@ -245,10 +245,17 @@ func (c *Coordinator) all() []*leader {
 	return all
 }
 
+// patience is how long a leader may take to tell of its swarm. One whose journal takes
+// no record is busy until it does; the journal tells then.
+const patience = 2 * time.Second
+
 // Session returns a swarm of the journal as it stands, whoever leads it.
 func (c *Coordinator) Session(ctx context.Context, swarmID string) (Session, error) {
 	if l := c.leader(swarmID); l != nil {
-		if s, err := l.ask(ctx, func() (Session, error) { return l.x.snapshot(), nil }); err == nil || ctx.Err() != nil {
+		patient, cancel := context.WithTimeout(ctx, patience)
+		s, err := l.ask(patient, func() (Session, error) { return l.x.snapshot(), nil })
+		cancel()
+		if err == nil || ctx.Err() != nil {
 			return s, err
 		}
 	}

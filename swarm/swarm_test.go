@@ -931,3 +931,34 @@ func TestWorkForOneWhoForgotItsSwarmGoesToAnother(t *testing.T) {
 		}
 	})
 }
+
+// full is a journal that can be read, but takes no more.
+type full struct {
+	swarm.MemoryJournal
+	room int32
+}
+
+func (j *full) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
+	if atomic.AddInt32(&j.room, -1) < 0 {
+		return 0, errors.New("no space left")
+	}
+	return j.MemoryJournal.Append(ctx, id, after, data)
+}
+
+func TestASwarmWhoseJournalIsFullCanBeLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &full{room: 1}})
+		h.participant("a", swarm.ParticipantOptions{}, h.answer("a"), "work")
+		s, err := c.Create(ctx, plan(1, "work"))
+		must(t, err)
+		synctest.Wait()
+		soon, cancel := context.WithTimeout(ctx, time.Minute) // of the bubble's own clock
+		defer cancel()
+		list, err := c.Sessions(soon)
+		must(t, err)
+		if len(list) != 1 || list[0].ID != s.ID {
+			t.Fatalf("%+v", list)
+		}
+	})
+}
