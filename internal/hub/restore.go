@@ -82,7 +82,7 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	for range steps[:len(steps)-1] {
 		h.index.stamp() // the state it passed through
 	}
-	msg := t.errorMessage(codeStopped, "the hub stopped while the task was "+cutOffState(hd.State), "send the message again")
+	msg := t.errorMessage(CodeStopped, "the hub stopped while the task was "+cutOffState(hd.State), "send the message again")
 	status := t.newStatus(a2a.TaskStateFailed, msg)
 	end := ending{state: a2a.TaskStateFailed, message: msg, history: true, output: output}
 	if body, err = t.body(status, end); err != nil {

@@ -453,13 +453,13 @@ func (t *task) cutOff(cause error) ending {
 	case errors.Is(cause, errRemoved):
 		e.message = t.errorMessage(string(CodeUnavailable), "the agent was removed from the hub", "send the message to another agent")
 	default:
-		e.message = t.errorMessage(codeStopped, "the hub stopped before the task ended", "send the message again")
+		e.message = t.errorMessage(CodeStopped, "the hub stopped before the task ended", "send the message again")
 	}
 	return e
 }
 
-// codeStopped is the code in MetaError of a task that the hub's end cut off.
-const codeStopped = "hub-stopped"
+// CodeStopped is the code in MetaError of a task that the hub's end cut off.
+const CodeStopped = "hub-stopped"
 
 func (t *task) errorMessage(code, text, remedy string) *a2a.Message {
 	full := text

@@ -79,7 +79,12 @@ func (a *Agent) wait(ctx context.Context, task *dialect.Task) (ralph.Outcome, er
 		switch task.Status.State {
 		case dialect.StateCompleted:
 			return ralph.Outcome{Text: text}, nil
-		case dialect.StateFailed, dialect.StateCanceled, dialect.StateRejected, dialect.StateInputRequired, dialect.StateAuthRequired:
+		case dialect.StateFailed:
+			if cutOff(task) {
+				return ralph.Outcome{}, &ralph.Error{Code: ralph.CodeLost, Message: text}
+			}
+			return ralph.Outcome{}, fmt.Errorf("the task is %s: %s", task.Status.State, text)
+		case dialect.StateCanceled, dialect.StateRejected, dialect.StateInputRequired, dialect.StateAuthRequired:
 			return ralph.Outcome{}, fmt.Errorf("the task is %s: %s", task.Status.State, text)
 		}
 		select {
@@ -92,6 +97,16 @@ func (a *Agent) wait(ctx context.Context, task *dialect.Task) (ralph.Outcome, er
 			return ralph.Outcome{}, away(err)
 		}
 	}
+}
+
+// cutOff reports whether a task failed because the hub ended, which is not the fault of
+// its item.
+func cutOff(task *dialect.Task) bool {
+	if task.Status.Message == nil {
+		return false
+	}
+	why, ok := task.Status.Message.Metadata[hub.MetaError].(map[string]any)
+	return ok && why["code"] == hub.CodeStopped
 }
 
 func answer(task *dialect.Task) string {

@@ -54,6 +54,7 @@ type standIn struct {
 	keys   []any               // of the messages that came
 	plans  []string            // ids of the swarms that were wanted
 	swarms []swarm.Session
+	meta   map[string]any // of its message
 	err    error
 }
 
@@ -71,7 +72,7 @@ func (h *standIn) Task(context.Context, string) (*dialect.Task, error) {
 		h.states = h.states[1:]
 	}
 	text := "said"
-	return &dialect.Task{ID: "t1", Status: dialect.TaskStatus{State: state, Message: &dialect.Message{Parts: []dialect.Part{{Text: &text}}}}}, nil
+	return &dialect.Task{ID: "t1", Status: dialect.TaskStatus{State: state, Message: &dialect.Message{Metadata: h.meta, Parts: []dialect.Part{{Text: &text}}}}}, nil
 }
 
 func (h *standIn) CreateSwarm(_ context.Context, p swarm.Plan) (*swarm.Session, error) {
@@ -129,5 +130,16 @@ func TestASwarmIsAwaited(t *testing.T) {
 	refused := errors.New("no space left")
 	if _, err := s.Dispatch(t.Context(), ralph.Job{}, func(string) error { return refused }); !errors.Is(err, refused) || len(h.plans) != 2 {
 		t.Errorf("%v; it went on without a stored reference: %q", err, h.plans)
+	}
+}
+
+// A hub that stops or is killed costs no item an attempt.
+func TestATaskThatTheHubCutOffIsLost(t *testing.T) {
+	for code, want := range map[string]ralph.Code{hub.CodeStopped: ralph.CodeLost, "other": ""} {
+		h := &standIn{states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": code}}}
+		a := &loop.Agent{Hub: h, ID: "codex"}
+		if _, err := a.Resume(t.Context(), ralph.Job{}, "key"); err == nil || ralph.CodeOf(err) != want {
+			t.Errorf("%s: %v", code, err)
+		}
 	}
 }
