@@ -261,7 +261,14 @@ func TestDocumentsHaveNames(t *testing.T) {
 	r := run(t, mustLoad(t, newDir(t)))
 	defer r.end(t)
 	defer http.DefaultClient.CloseIdleConnections()
-	resp, err := http.Get(r.info.HTTP + "/documents/no.name")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.info.HTTP+"/documents/no.name", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="},
+	}
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
