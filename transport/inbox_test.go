@@ -59,7 +59,9 @@ func TestFramesSharePacketsUpToTheirSize(t *testing.T) {
 func TestAnInboxGivesWhatCameBeforeTheEnd(t *testing.T) {
 	done, broken := make(chan struct{}), errors.New("broken")
 	b := transport.NewInbox(done, func() error { return broken })
-	ack := func(seq uint64) []transport.Frame { return append(b.Spare(), transport.Frame{Kind: transport.Ack, Seq: seq}) }
+	ack := func(seq uint64) []transport.Frame {
+		return append(b.Spare(), transport.Frame{Kind: transport.Ack, Seq: seq})
+	}
 	if !b.Put(ack(1)) {
 		t.Fatal("an empty inbox takes nothing")
 	}

@@ -132,7 +132,7 @@ func (s *Server) register(c *secretstream.Conn) {
 	old := s.registered[key]
 	if old == nil && len(s.registered) >= s.o.MaxRegistered {
 		s.mu.Unlock()
-		_ = say(c, answerBusy) // it finds out anyway
+		s.refuse(c, answerBusy)
 		return
 	}
 	s.registered[key] = c
@@ -161,12 +161,12 @@ func (s *Server) register(c *secretstream.Conn) {
 func (s *Server) dial(c *secretstream.Conn, to keys.PublicKey) {
 	id, p, target, refusal := s.open(c.RemoteKey(), to)
 	if refusal != "" {
-		_ = say(c, refusal) // it finds out anyway
+		s.refuse(c, refusal)
 		return
 	}
 	defer s.close(id, p, c.RemoteKey())
 	if target.WriteMessage(id[:]) != nil {
-		_ = say(c, answerUnknown) // it finds out anyway
+		s.refuse(c, answerUnknown)
 		return
 	}
 	t := time.NewTimer(stepTime)
@@ -178,7 +178,25 @@ func (s *Server) dial(c *secretstream.Conn, to keys.PublicKey) {
 			splice(c, other)
 		}
 	case <-t.C:
-		_ = say(c, answerUnknown) // it finds out anyway
+		s.refuse(c, answerUnknown)
+	case <-s.ctx.Done():
+	}
+}
+
+// linger is how long a peer may take to read why it is refused.
+const linger = time.Second
+
+// refuse tells a peer why it does not get what it asks for. It waits until the answer
+// has arrived: destroying the connection at once would often lose it.
+func (s *Server) refuse(c *secretstream.Conn, answer string) {
+	if say(c, answer) != nil || c.Close() != nil {
+		return // it finds out anyway
+	}
+	t := time.NewTimer(linger)
+	defer t.Stop()
+	select {
+	case <-c.Ended():
+	case <-t.C:
 	case <-s.ctx.Done():
 	}
 }
