@@ -190,7 +190,7 @@ func TestProgressAndCancellationReachTheTool(t *testing.T) {
 // foreign is an MCP server that can be cut off.
 type foreign struct {
 	server *mcp.Server
-	heard  chan struct{} // a call that reports progress waits for it
+	heard  chan struct{} // where it is not nil, a call waits for it after its progress
 
 	mu       sync.Mutex
 	refuse   error
@@ -227,7 +227,7 @@ func (f *foreign) cut(t tb, err error) {
 }
 
 func newForeign() *foreign {
-	f := &foreign{server: mcp.NewServer(me, nil), heard: make(chan struct{})}
+	f := &foreign{server: mcp.NewServer(me, nil)}
 	f.tool("echo")
 	f.server.AddResource(&mcp.Resource{URI: "foreign://r", Name: "r"}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "foreign://r", Text: "R"}}}, nil
@@ -244,7 +244,9 @@ func (f *foreign) tool(name string) {
 			if err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}); err != nil {
 				return nil, err
 			}
-			<-f.heard
+			if f.heard != nil {
+				<-f.heard
+			}
 		}
 		return text(string(req.Params.Arguments)), nil
 	})
@@ -265,6 +267,7 @@ func TestAMountedServerIsUsedUnderItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		f := newForeign()
+		f.heard = make(chan struct{})
 		m := mount(t, b, "files", f)
 		synctest.Wait()
 		if s := m.Status(); !s.Connected || s.Tools != 1 || s.Resources != 1 || s.Prompts != 1 || s.Skipped != 0 {
@@ -332,6 +335,44 @@ func TestADeadServerBreaksNothingAndComesBack(t *testing.T) {
 		time.Sleep(2 * toolbox.DefaultMaxRedial)
 		if _, err := b.Call(ctx, "", "dying.echo", nil, nil); err != nil {
 			t.Fatalf("it did not come back: %v", err)
+		}
+	})
+}
+
+// A server that tells of progress works, one that does not hangs: also for a caller who
+// does not care for progress.
+func TestACallOfWhichNothingIsHeardTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := toolbox.New(toolbox.Options{})
+		f := newForeign()
+		gone := make(chan struct{})
+		object := json.RawMessage(`{"type":"object"}`)
+		f.server.AddTool(&mcp.Tool{Name: "slow", InputSchema: object}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			for i := range 5 {
+				time.Sleep(toolbox.DefaultCallTimeout - time.Minute)
+				must(t, req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1)}))
+			}
+			return text("done"), nil
+		})
+		f.server.AddTool(&mcp.Tool{Name: "hangs", InputSchema: object}, func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			<-ctx.Done()
+			close(gone)
+			return nil, ctx.Err()
+		})
+		m := mount(t, b, "far", f)
+		synctest.Wait()
+		if r, err := b.Call(ctx, "", "far.slow", nil, nil); err != nil || said(t, r) != "done" {
+			t.Errorf("%+v %v", r, err)
+		}
+		began := time.Now()
+		_, err := b.Call(ctx, "", "far.hangs", nil, nil)
+		if e := wantCode(t, err, toolbox.CodeTimeout); e.SourceAgent != "far" || time.Since(began) != toolbox.DefaultCallTimeout {
+			t.Errorf("%+v after %s", e, time.Since(began))
+		}
+		<-gone // the server was told
+		synctest.Wait()
+		if !m.Status().Connected {
+			t.Error("a server that still answers was cut off")
 		}
 	})
 }

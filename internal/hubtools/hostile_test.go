@@ -125,7 +125,10 @@ func TestAHostileServerHurtsNobodyElse(t *testing.T) {
 	} {
 		t.Run(way, func(t *testing.T) {
 			bad := child(way, nil)
-			bad.CallTimeout = time.Second
+			bad.CallTimeout = time.Minute // slow machines
+			if want.code == toolbox.CodeTimeout {
+				bad.CallTimeout = time.Second
+			}
 			tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{"bad": bad, "neighbour": child("yes", nil)}})
 			eventually(t, "the neighbour is there", connected(tools, "neighbour"))
 			if want.tools > 0 {
