@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -127,3 +128,16 @@ func source(header nats.Header) string {
 
 // entryID is the message id of a writer's n-th entry.
 func entryID(writer string, n uint64) string { return writer + "/" + strconv.FormatUint(n, 10) }
+
+// entryNumber returns the number of a writer's entry, 0 if the entry is somebody else's.
+func entryNumber(writer, id string) uint64 {
+	rest, own := strings.CutPrefix(id, writer+"/")
+	if !own {
+		return 0
+	}
+	n, err := strconv.ParseUint(rest, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

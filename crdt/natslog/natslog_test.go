@@ -28,9 +28,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 const patience = 30 * time.Second
 
 // connect returns a connection that outlives breaks, until the test ends.
-func connect(t testing.TB, s *natstest.Server, options ...nats.Option) *nats.Conn {
+func connect(t testing.TB, s *natstest.Server) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(s.URL(), append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))...)
+	nc, err := nats.Connect(s.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,14 @@ func connect(t testing.TB, s *natstest.Server, options ...nats.Option) *nats.Con
 
 func open(t testing.TB, s *natstest.Server, o natslog.Options) *natslog.Document {
 	t.Helper()
-	js, err := jetstream.New(connect(t, s))
+	d, _ := openWith(t, s, o)
+	return d
+}
+
+func openWith(t testing.TB, s *natstest.Server, o natslog.Options) (*natslog.Document, *nats.Conn) {
+	t.Helper()
+	nc := connect(t, s)
+	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +61,7 @@ func open(t testing.TB, s *natstest.Server, o natslog.Options) *natslog.Document
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	return d
+	return d, nc
 }
 
 func edit(t testing.TB, d *natslog.Document, f func(doc *crdt.Doc) error) {
