@@ -55,6 +55,7 @@ func TestKilledHubsKeepAcknowledgedEdits(t *testing.T) {
 	clients := make(chan struct{})
 	go func() { wg.Wait(); close(clients) }()
 
+	var compactions sync.WaitGroup
 	kills, total := 0, int64(killClients**killEdits)
 	for next := total / 20; ; next += 1 + total/20 + random.Int64N(1+total/10) {
 		for running := true; running && done.Load() < next; {
@@ -72,10 +73,12 @@ func TestKilledHubsKeepAcknowledgedEdits(t *testing.T) {
 		}
 		hub.Start(t)
 		if kills%2 == 0 { // the next kill may come in the middle of that
-			wg.Go(func() { compact(hub, fmt.Sprint("doc", kills%killDocuments)) })
+			name := fmt.Sprint("doc", kills%killDocuments)
+			compactions.Go(func() { compact(hub, name) })
 		}
 	}
 	<-clients
+	compactions.Wait()
 	if kills < 3 {
 		t.Errorf("the hub was killed %d times only", kills)
 	}
