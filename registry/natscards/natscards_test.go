@@ -40,7 +40,8 @@ func anybody(keys.PublicKey) bool { return true }
 // hub is a registry with the source.
 type hub struct {
 	*registry.Registry
-	pair *keys.Pair
+	pair   *keys.Pair
+	source *natscards.Source
 }
 
 func newHub(t testing.TB, url string, trusted func(keys.PublicKey) bool, o registry.Options) *hub {
@@ -57,6 +58,7 @@ func newHub(t testing.TB, url string, trusted func(keys.PublicKey) bool, o regis
 		}
 	})
 	s := &natscards.Source{Conn: nc, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(h.pair, time.Minute), Trusted: trusted}}
+	h.source = s
 	if err := h.EnableDiscovery("nats", s); err != nil {
 		t.Fatal(err)
 	}
@@ -275,5 +277,35 @@ func TestFloods(t *testing.T) {
 	}
 	if n := len(a.Remote()); n > signedcard.DefaultMaxAgents+1 {
 		t.Errorf("%d cards were taken", n)
+	}
+}
+
+// It is known when a hub was heard last, and a source without NATS says that it has none.
+func TestASourceTellsWhenAHubWasHeard(t *testing.T) {
+	url := startServer(t)
+	a, b := newHub(t, url, anybody, registry.Options{}), newHub(t, url, anybody, registry.Options{})
+	atB := b.Watch()
+	defer atB.Close()
+	if !b.source.Heard(a.pair.Public()).IsZero() {
+		t.Error("it was heard before it spoke")
+	}
+	await(t, atB, a.register(t, "first").ID, registry.Added)
+	if at := b.source.Heard(a.pair.Public()); at.IsZero() || at.After(time.Now()) {
+		t.Errorf("heard at %v", at)
+	}
+	nc := connect(t, url)
+	nc.Close()
+	gone := &natscards.Source{Conn: nc, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(a.pair, time.Minute)}}
+	if err := gone.Discover(t.Context(), registry.Sink{}); err == nil {
+		t.Errorf("discover: %v", err)
+	}
+	if err := gone.Announce(t.Context(), a.card("first")); err == nil {
+		t.Error("it announces to nobody")
+	}
+	if err := gone.Withdraw(t.Context(), a.card("first").ID); err == nil {
+		t.Error("it withdraws from nobody")
+	}
+	if _, err := gone.Find(t.Context(), registry.Query{Capability: "work"}); err == nil {
+		t.Error("it finds without looking")
 	}
 }
