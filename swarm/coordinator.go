@@ -26,6 +26,7 @@ const (
 	DefaultMaxParticipants = 1000
 	DefaultMaxSwarms       = 100
 	DefaultKeep            = 24 * time.Hour
+	DefaultMaxWritten      = 32 << 20
 )
 
 // Reporter is told how swarms go: the Ralph loop, say.
@@ -72,6 +73,11 @@ type CoordinatorOptions struct {
 	// coordinator leads; 0 means the default.
 	MaxParticipants int
 	MaxSwarms       int
+	// MaxWritten bounds the changes of a swarm's shared state that one participant may
+	// ask for, in bytes: keys, values, and 256 for each change. What is taken away again
+	// makes no room, since the journal keeps it. All participants together may ask for
+	// twice as much. 0 means DefaultMaxWritten.
+	MaxWritten int
 	// Keep is how long the journal of a swarm that has ended is kept; 0 means
 	// DefaultKeep.
 	Keep   time.Duration
@@ -98,6 +104,7 @@ func (o CoordinatorOptions) withDefaults() CoordinatorOptions {
 	o.PerAgent = orDefault(o.PerAgent, 1)
 	o.MaxParticipants = orDefault(o.MaxParticipants, DefaultMaxParticipants)
 	o.MaxSwarms = orDefault(o.MaxSwarms, DefaultMaxSwarms)
+	o.MaxWritten = orDefault(o.MaxWritten, DefaultMaxWritten)
 	return o
 }
 
@@ -129,6 +136,8 @@ type Coordinator struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	stops   []func() // end what arrives
+
+	meters  meters
 
 	mu      sync.Mutex
 	closed  bool
@@ -349,7 +358,12 @@ func (c *Coordinator) FailSubTask(ctx context.Context, swarmID, subTaskID, reaso
 // SetState changes the shared state of a swarm that is led here; an empty value
 // removes the key.
 func (c *Coordinator) SetState(ctx context.Context, swarmID, key string, value json.RawMessage) error {
-	return c.tell(ctx, swarmID, func(l *leader) error { return l.set(set{Key: key, Value: value}) })
+	return c.tell(ctx, swarmID, func(l *leader) error {
+		if err := l.set(set{Key: key, Value: value}); err != nil {
+			return err
+		}
+		return nil
+	})
 }
 
 // Stop ends a swarm that is led here: it fails for this reason, and what its
@@ -370,22 +384,43 @@ func (c *Coordinator) tell(ctx context.Context, swarmID string, do func(*leader)
 	return err
 }
 
-// receive sorts what arrives for the agent into its swarms.
+// receive sorts what arrives for the agent into its swarms. What is more than its
+// sender may ask for goes no further than here, before anybody else has to wait for it.
 func (c *Coordinator) receive(ctx context.Context, e *envelope.Envelope) {
+	l := c.leader(e.CorrelationID)
+	switch e.Type {
+	case envelope.Request, envelope.Response, envelope.Notification, envelope.StreamData:
+	default:
+		return // not for us
+	}
+	if l == nil {
+		return
+	}
+	if !c.meters.arrives(e.Sender, len(e.Payload)) {
+		c.refuse(ctx, l, e.Sender, errorf(CodeFlood, l.id, "%s sends more than %d messages or %d bytes a second", e.Sender, messageRate, inRate))
+		return
+	}
 	if e.Type == envelope.StreamData {
-		if l := c.leader(e.CorrelationID); l != nil {
-			if d := l.doc.Load(); d != nil {
-				d.arrived(ctx, e)
-			}
+		if d := l.doc.Load(); d != nil && !d.arrived(ctx, e, c.meters.asks) {
+			c.refuse(ctx, l, e.Sender, tooManyStates(l.id))
 		}
 		return
 	}
 	var m message
-	if e.Unmarshal(&m) != nil || m.Swarm == "" {
+	if e.Unmarshal(&m) != nil || m.Swarm != e.CorrelationID {
 		return // not for us
 	}
-	if l := c.leader(m.Swarm); l != nil {
-		l.put(ctx, func() { l.receive(e.Sender, m) })
+	l.put(ctx, func() { l.receive(e.Sender, m) })
+}
+
+func tooManyStates(swarmID string) *Error {
+	return errorf(CodeFlood, swarmID, "the shared state is asked for too often; it comes again by itself, later")
+}
+
+// refuse tells an agent, and the log, why it was not heard: not each time.
+func (c *Coordinator) refuse(ctx context.Context, l *leader, who string, why *Error) {
+	if c.meters.tells(who) {
+		l.put(ctx, func() { l.refuse(c.ctx, who, why) })
 	}
 }
 

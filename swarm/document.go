@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/crdt"
@@ -99,6 +100,7 @@ type original struct {
 	r      *replica.Replica
 	epoch  uint64
 	writes int
+	size   atomic.Int64 // bytes of the shared state
 
 	mu    sync.Mutex
 	wires map[string]*wire // of those who follow, by agent
@@ -187,13 +189,27 @@ func (o *original) leave(remote string) {
 	o.mu.Unlock()
 }
 
-func (o *original) arrived(ctx context.Context, e *envelope.Envelope) {
+// arrived takes a message about the document. may says whether its sender may have an
+// answer of so many bytes; arrived reports false if it may not. The replica of one who
+// was not answered finds that, and asks again, when it hears of the next digest.
+func (o *original) arrived(ctx context.Context, e *envelope.Envelope, may func(who string, bytes int) bool) bool {
 	o.mu.Lock()
 	w := o.wires[e.Sender]
 	o.mu.Unlock()
-	if w != nil {
-		w.arrived(ctx, e)
+	if w == nil {
+		return true
 	}
+	var m struct {
+		Kind replica.Kind `json:"kind"`
+	}
+	if e.Unmarshal(&m) != nil {
+		return true // the channel's, or nobody's
+	}
+	if m.Kind == replica.KindStep1 && !may(e.Sender, int(o.size.Load())) {
+		return false
+	}
+	w.arrived(ctx, e)
+	return true
 }
 
 func (o *original) close() { _ = o.r.Close() } // returns nil

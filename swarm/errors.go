@@ -19,6 +19,7 @@ const (
 	CodeConflict  Code = "JOURNAL_CONFLICT"
 	CodeJournal   Code = "JOURNAL_FAILED"
 	CodeFull      Code = "TOO_MANY_SWARMS"
+	CodeFlood     Code = "TOO_MUCH_ASKED" // by one agent: what it may cost others is used up
 	CodeClosed    Code = "COORDINATOR_CLOSED"
 )
 

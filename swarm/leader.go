@@ -17,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/telemetry"
 )
 
 // Limits of a leader.
@@ -59,6 +60,8 @@ type leader struct {
 	bulk     int                        // bytes of changed
 	doc      atomic.Pointer[original]   // the shared state for those who follow it; nil while nobody does
 	docs     int                        // how many documents there were
+	admits   map[string]bool            // who is admitted to it at the end of this batch
+	returns  map[string]*bucket         // how often an agent may come back
 	unplaced map[string]bool            // sub-tasks that need an agent
 	sought   map[string]bool            // of them, those for which newcomers were asked
 	quit     map[string]bool            // participants that left on purpose; they are not asked again
@@ -74,6 +77,7 @@ func newLeader(c *Coordinator, id string, x *state) *leader {
 		heard: make(map[string]time.Time), queues: make(map[string][]string), active: make(map[string]int),
 		watchers: make(map[string]bool), changed: make(map[string]json.RawMessage), proposed: make(map[string]string), asking: make(map[string]bool),
 		unplaced: make(map[string]bool), sought: make(map[string]bool), quit: make(map[string]bool), look: make(map[string]bool), idle: make(map[string]bool),
+		admits: make(map[string]bool), returns: make(map[string]*bucket),
 	}
 }
 
@@ -353,6 +357,9 @@ func (l *leader) send(ctx context.Context, to string, m message) {
 	e, err := envelope.New(l.c.id, to, m.kind(), m)
 	if err == nil {
 		e.CorrelationID = l.id
+		if m.Work != nil {
+			l.c.meters.works(to) // before it can answer
+		}
 		_, err = l.c.r.Send(ctx, e)
 	}
 	if err == nil {
@@ -372,8 +379,9 @@ func (l *leader) receive(from string, m message) {
 		return // whoever was never in, or never accepted, has nothing to say
 	}
 	ctx := l.c.ctx
-	if !m.Leave && !m.Lost {
-		l.returned(from)
+	if !m.Leave && !m.Lost && !l.returned(from) && m.Result == nil { // a result counts whoever brings it
+		l.deny(from, errorf(CodeFlood, l.id, "%s has left and come back too often; it may come back in %s", from, l.c.o.Lease))
+		return
 	}
 	switch {
 	case m.Lost:
@@ -383,27 +391,55 @@ func (l *leader) receive(from string, m message) {
 	case m.Beat != nil:
 		l.beat(ctx, from, m.Beat)
 	case m.Set != nil:
+		m.Set.By = from
 		if err := l.set(*m.Set); err != nil {
-			l.c.o.Logger.Warn("a participant's change of the shared state is refused", "swarm", l.id, "agent", from, "error", err)
+			l.deny(from, err)
 		}
 	case m.Leave:
 		l.quit[from] = true
 		l.depart(from)
 	case m.Watch:
 		l.watchers[from] = true
-		l.after(func() { l.admit(ctx, from) })
+		l.admits[from] = true
 	}
 }
 
-// returned counts an agent in again that had been given up.
-func (l *leader) returned(id string) {
+// deny tells a participant why something of its was not taken: not each time.
+func (l *leader) deny(who string, why *Error) {
+	if l.c.meters.tells(who) {
+		l.refuse(l.c.ctx, who, why)
+	}
+}
+
+func (l *leader) refuse(ctx context.Context, who string, why *Error) {
+	l.c.o.Logger.Warn("something of a participant's is refused", "swarm", l.id, "agent", who, "error", why)
+	l.c.r.Telemetry().Emit(telemetry.Event{Type: telemetry.ErrorEvent, Sender: who, Recipient: l.c.id, Code: string(why.Code), Detail: why.Message})
+	if !l.x.members[who] {
+		return // whoever is not in the swarm is told nothing
+	}
+	l.after(func() { l.send(ctx, who, message{Refused: &refused{Code: why.Code, Message: why.Message}}) })
+}
+
+// returned counts an agent in again that had been given up. It reports whether it is
+// in: one that comes and goes all the time would cost the journal a record each time.
+func (l *leader) returned(id string) bool {
 	if !l.x.left[id] {
-		return
+		return true
+	}
+	b := l.returns[id]
+	if b == nil {
+		fresh := newBucket(returnBurst, 1/l.c.o.Lease.Seconds())
+		b = &fresh
+		l.returns[id] = b
+	}
+	if !b.take(1) {
+		return false
 	}
 	l.emit(event{Joined: []string{id}})
 	if l.watchers[id] {
-		l.after(func() { l.admit(l.c.ctx, id) })
+		l.admits[id] = true
 	}
+	return true
 }
 
 // receiveResult takes a result and, once it is stored, confirms it. Whatever the
@@ -552,7 +588,7 @@ func (l *leader) depart(id string) {
 }
 
 // set changes the shared state (Req 8.3).
-func (l *leader) set(s set) error {
+func (l *leader) set(s set) *Error {
 	switch {
 	case s.Key == "" || len(s.Key) > MaxKey || s.Key == beatKey || !utf8.ValidString(s.Key):
 		return errorf(CodeInvalid, l.id, "a key of the shared state must have 1 to %d bytes of UTF-8", MaxKey)
@@ -564,6 +600,10 @@ func (l *leader) set(s set) error {
 		return errorf(CodeFull, l.id, "the shared state has %d keys, no more are taken", MaxKeys)
 	case l.x.bytes+len(s.Key)+len(s.Value) > MaxShared:
 		return errorf(CodeFull, l.id, "the shared state has %d bytes, no more are taken", l.x.bytes)
+	case s.By != "" && l.x.written[s.By]+s.cost() > l.c.o.MaxWritten:
+		return errorf(CodeFlood, l.id, "%s has changed the shared state by %d bytes in all, no more are taken of it", s.By, l.x.written[s.By])
+	case s.By != "" && l.x.writtenByAll+s.cost() > 2*l.c.o.MaxWritten:
+		return errorf(CodeFlood, l.id, "the participants have changed the shared state by %d bytes in all, no more are taken of them", l.x.writtenByAll)
 	}
 	l.emit(event{Set: &s})
 	l.change(s.Key, s.Value)
@@ -582,10 +622,17 @@ func (l *leader) share(ctx context.Context) {
 	d := l.doc.Load()
 	if d != nil && len(l.changed) > 0 {
 		err := d.write(ctx, l.x.s.Sequence, l.changed)
+		d.size.Store(int64(l.x.bytes))
 		if err != nil || d.writes > maxWrites {
 			l.renew(ctx, err)
 		}
 	}
+	for _, who := range sortedKeys(l.admits) {
+		if !l.x.left[who] {
+			l.admit(ctx, who)
+		}
+	}
+	clear(l.admits)
 	clear(l.changed)
 	l.bulk = 0
 }
@@ -601,6 +648,7 @@ func (l *leader) admit(ctx context.Context, who string) {
 			l.c.o.Logger.Error("a swarm's shared state cannot be followed", "swarm", l.id, "error", err)
 			return
 		}
+		d.size.Store(int64(l.x.bytes))
 		l.doc.Store(d)
 	}
 	if err := d.follow(l.c.r, l.id, l.c.id, who); err != nil {

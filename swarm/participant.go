@@ -53,6 +53,10 @@ type ParticipantOptions struct {
 	Resend time.Duration
 	// MaxSwarms bounds the swarms that it is in; 0 means DefaultMaxJoined.
 	MaxSwarms int
+	// Refused is told, in an [*Error], why a coordinator has not taken something: a
+	// change of the shared state, say. Of many refusals it hears one a second. It must
+	// not block; nil: nobody is told.
+	Refused func(why error)
 }
 
 // Participant takes part in swarms for one agent. Make one with NewParticipant and
@@ -237,6 +241,9 @@ func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 		p.leave(s)
 	}
 	p.mu.Unlock()
+	if m.Refused != nil && p.o.Refused != nil {
+		p.o.Refused(errorf(m.Refused.Code, m.Swarm, "%s", m.Refused.Message))
+	}
 	if ask {
 		p.send(e.Sender, message{Swarm: m.Swarm, Watch: true})
 	}

@@ -87,6 +87,9 @@ type state struct {
 	keys    int                        // of the shared state that participants have put there
 	bytes   int                        // of the shared state
 	round   map[string]int             // the attempts that a sub-task had when its latest round began
+	// written is what the changes of the shared state have cost so far, by participant.
+	written      map[string]int
+	writtenByAll int
 }
 
 // event is one change of a swarm. Exactly one field is set.
@@ -127,7 +130,12 @@ type ended struct {
 type set struct {
 	Key   string          `json:"key"`
 	Value json.RawMessage `json:"value,omitempty"` // empty removes the key
+	// By is the participant that asked for it, as the coordinator knows it.
+	By string `json:"by,omitempty"`
 }
+
+// cost is what the change takes of CoordinatorOptions.MaxWritten.
+func (s *set) cost() int { return len(s.Key) + len(s.Value) + changeCost }
 
 type status struct {
 	Status  Status          `json:"status"`
@@ -191,6 +199,10 @@ func (x *state) change(e event) {
 		x.end(e.Ended)
 	case e.Set != nil:
 		x.put(e.Set.Key, e.Set.Value)
+		if by := e.Set.By; by != "" {
+			x.written[by] += e.Set.cost()
+			x.writtenByAll += e.Set.cost()
+		}
 	case e.Status != nil:
 		x.s.Status, x.s.Outcome, x.s.Error = e.Status.Status, e.Status.Outcome, e.Status.Error
 	case e.Took != nil:
@@ -212,6 +224,7 @@ func (x *state) create(c *created) {
 	}
 	x.members, x.left, x.round = make(map[string]bool), make(map[string]bool), make(map[string]int)
 	x.held, x.tried = make(map[string]map[string]bool), make(map[string]map[string]bool)
+	x.written = make(map[string]int)
 	var parts []SubTask
 	for _, t := range c.Plan.SubTasks {
 		parts = append(parts, SubTask{

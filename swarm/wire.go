@@ -22,6 +22,8 @@ type message struct {
 	Leader bool     `json:"leader,omitempty"` // who sends this leads now
 	// Document offers the shared state, after a Watch.
 	Document *document `json:"document,omitempty"`
+	// Refused says that something of the participant's was not taken.
+	Refused *refused `json:"refused,omitempty"`
 
 	// From a participant:
 
@@ -52,6 +54,12 @@ type result struct {
 	Attempt int             `json:"attempt"`
 	Value   json.RawMessage `json:"value,omitempty"`
 	Error   string          `json:"error,omitempty"` // it failed
+}
+
+// refused is why a participant was not heard. Of many such reasons it is told few.
+type refused struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
 }
 
 // document says under which epoch the shared state is a document of the leader's,
@@ -87,7 +95,7 @@ func Concerns(e *envelope.Envelope) bool {
 
 // says reports whether a message has any content.
 func (m *message) says() bool {
-	return m.Work != nil || m.Stored != nil || m.Stop != nil || m.Over || m.Leader || m.Document != nil ||
+	return m.Work != nil || m.Stored != nil || m.Stop != nil || m.Over || m.Leader || m.Document != nil || m.Refused != nil ||
 		m.Result != nil || m.Beat != nil || m.Set != nil || m.Watch || m.Leave || m.Lost
 }
 
