@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -108,7 +109,7 @@ func (o CoordinatorOptions) withDefaults() CoordinatorOptions {
 	return o
 }
 
-func orDefault[N int | time.Duration](n, otherwise N) N {
+func orDefault[N int | int64 | time.Duration](n, otherwise N) N {
 	if n <= 0 {
 		return otherwise
 	}
@@ -137,17 +138,22 @@ type Coordinator struct {
 	running sync.WaitGroup
 	stops   []func() // end what arrives
 
-	meters  meters
+	meters   meters
+	folds    *folds
+	tight    atomic.Bool   // the journals have little room
+	clearing chan struct{} // a token for who makes room in them
 
 	mu      sync.Mutex
 	closed  bool
-	leaders map[string]*leader // by swarm
+	leaders map[string]*leader   // by swarm
+	ended   map[string]time.Time // when swarms ended that were led here, of the last graceTime
 }
 
 // NewCoordinator returns the coordinator of an agent, whose negotiator n is. It
 // takes over swarms of the journal that nobody leads.
 func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOptions) *Coordinator {
-	c := &Coordinator{r: r, n: n, id: n.AgentID(), o: o.withDefaults(), leaders: make(map[string]*leader)}
+	c := &Coordinator{r: r, n: n, id: n.AgentID(), o: o.withDefaults(), leaders: make(map[string]*leader), ended: make(map[string]time.Time), clearing: make(chan struct{}, 1)}
+	c.folds = newFolds(c.o.Journal)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.stops = append(c.stops, r.OnReceive(c.id, c.receive), n.OnSettled(c.answered))
 	c.running.Go(c.watchJournal)
@@ -156,7 +162,8 @@ func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOp
 }
 
 // Create begins a swarm and returns it, recruiting (Req 8.1). Where there is a swarm
-// of Plan.ID it returns that one as it stands. Errors are [*Error]s.
+// of Plan.ID it returns that one as it stands. Errors are [*Error]s: CodeNoRoom where
+// the journals are so full that swarms that run may soon need what is left.
 func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	if err := p.check(); err != nil {
 		return Session{}, err
@@ -175,6 +182,11 @@ func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	if err := x.apply(first); err != nil {
 		return Session{}, err
 	}
+	if size, err := first.size(); err != nil {
+		return Session{}, err
+	} else if err := c.room(ctx, size, roomForNew); err != nil {
+		return Session{}, noRoom(id, err)
+	}
 	l := newLeader(c, id, x)
 	if err := c.add(l); err != nil {
 		if CodeOf(err) == CodeState {
@@ -184,6 +196,9 @@ func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	}
 	if err := l.store(ctx, []event{first}); err != nil {
 		c.drop(l)
+		if errors.Is(err, ErrFull) {
+			return Session{}, noRoom(id, err)
+		}
 		if errors.Is(err, ErrConflict) {
 			return c.Session(ctx, id) // somebody has just created it
 		}
@@ -208,6 +223,13 @@ func (c *Coordinator) add(l *leader) error {
 	}
 	c.leaders[l.id] = l
 	return nil
+}
+
+// vacant reports whether one more swarm can be led.
+func (c *Coordinator) vacant() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.closed && len(c.leaders) < c.o.MaxSwarms
 }
 
 func (c *Coordinator) remove(l *leader) {
@@ -235,6 +257,7 @@ func (c *Coordinator) start(l *leader) {
 	c.running.Go(func() {
 		defer c.remove(l)
 		l.run(c.ctx)
+		c.noteEnd(l)
 	})
 }
 
@@ -260,19 +283,22 @@ const patience = 2 * time.Second
 
 // Session returns a swarm of the journal as it stands, whoever leads it.
 func (c *Coordinator) Session(ctx context.Context, swarmID string) (Session, error) {
-	if l := c.leader(swarmID); l != nil {
-		patient, cancel := context.WithTimeout(ctx, patience)
-		s, err := l.ask(patient, func() (Session, error) { return l.x.snapshot(), nil })
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return s, err
-		}
+	if s, led := c.led(ctx, swarmID); led {
+		return s, nil
 	}
-	x, err := load(ctx, c.o.Journal, swarmID)
-	if err != nil {
-		return Session{}, err
+	return c.folds.session(ctx, swarmID)
+}
+
+// led returns a swarm that is led here, if its leader tells.
+func (c *Coordinator) led(ctx context.Context, swarmID string) (Session, bool) {
+	l := c.leader(swarmID)
+	if l == nil {
+		return Session{}, false
 	}
-	return x.snapshot(), nil
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	s, err := l.ask(ctx, func() (Session, error) { return l.x.snapshot(), nil })
+	return s, err == nil
 }
 
 // Active lists the swarms of the journal that have not ended, the oldest first.
@@ -288,8 +314,11 @@ func (c *Coordinator) Sessions(ctx context.Context) ([]Session, error) {
 		return nil, &Error{Code: CodeJournal, Message: "the journal cannot be read", Err: err}
 	}
 	var list []Session
-	for id := range last {
-		s, err := c.Session(ctx, id)
+	for id, sequence := range last {
+		s, led := c.led(ctx, id)
+		if !led {
+			s, err = c.folds.sessionAt(ctx, id, sequence)
+		}
 		if CodeOf(err) == CodeNotFound {
 			continue // forgotten meanwhile
 		}
@@ -308,22 +337,23 @@ func (c *Coordinator) Sessions(ctx context.Context) ([]Session, error) {
 // is an [*Error] with CodeFailed for one that failed, or ctx's.
 func (c *Coordinator) Wait(ctx context.Context, swarmID string) (Session, error) {
 	for {
+		l := c.leader(swarmID)
 		s, err := c.Session(ctx, swarmID)
 		if err != nil {
 			return s, err
 		}
-		if s.Status == Failed {
-			return s, errorf(CodeFailed, swarmID, "the swarm failed: %s", s.Error)
-		}
-		if s.Status == Completed {
-			return s, nil
+		if s.Status.Ended() {
+			return s, failure(s)
 		}
 		var ended <-chan struct{}
-		if l := c.leader(swarmID); l != nil {
+		if l != nil {
 			ended = l.done
 		}
 		select {
 		case <-ended:
+			if end := l.end.Load(); end != nil {
+				return *end, failure(*end) // whatever has become of the journal since
+			}
 		case <-time.After(c.o.Takeover / 3): // another leads it: look again
 		case <-ctx.Done():
 			return s, ctx.Err()
@@ -331,6 +361,14 @@ func (c *Coordinator) Wait(ctx context.Context, swarmID string) (Session, error)
 			return s, errClosed
 		}
 	}
+}
+
+// failure is the error of a swarm that failed.
+func failure(s Session) error {
+	if s.Status != Failed {
+		return nil
+	}
+	return errorf(CodeFailed, s.ID, "the swarm failed: %s", s.Error)
 }
 
 // Join adds an agent to a swarm that is led here, without a proposal.
@@ -503,7 +541,7 @@ func (c *Coordinator) watchJournal() {
 			}
 			switch rested := now.Sub(s.at); {
 			case s.ended && rested > c.o.Keep:
-				if err := c.o.Journal.Forget(c.ctx, id); err != nil {
+				if err := c.forget(c.ctx, id); err != nil {
 					c.o.Logger.Warn("the journal of a swarm cannot be deleted", "swarm", id, "error", err)
 				}
 			case !s.ended && rested > c.o.Takeover && c.leader(id) == nil:
@@ -524,6 +562,9 @@ func (c *Coordinator) watchJournal() {
 // agent led in an earlier life. It reports whether the swarm has ended, so that
 // there is nothing to lead.
 func (c *Coordinator) takeOver(id string, own bool) (ended bool) {
+	if !c.vacant() {
+		return false // before anything is read: it may be like that for a long time
+	}
 	x, err := load(c.ctx, c.o.Journal, id)
 	if err != nil {
 		c.o.Logger.Warn("a swarm cannot be taken over", "swarm", id, "error", err)

@@ -20,6 +20,7 @@ const (
 	CodeJournal   Code = "JOURNAL_FAILED"
 	CodeFull      Code = "TOO_MANY_SWARMS"
 	CodeFlood     Code = "TOO_MUCH_ASKED" // by one agent: what it may cost others is used up
+	CodeNoRoom    Code = "JOURNALS_FULL"
 	CodeClosed    Code = "COORDINATOR_CLOSED"
 )
 

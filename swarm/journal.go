@@ -21,10 +21,18 @@ type Record struct {
 type Journal interface {
 	// Append stores a record behind the one with the sequence after (0: the swarm
 	// has none) and returns its sequence once it is durable. If the swarm's last
-	// record is another one, it stores nothing and returns [ErrConflict].
+	// record is another one, it stores nothing and returns [ErrConflict]; where there is
+	// no room, [ErrFull].
 	Append(ctx context.Context, swarmID string, after uint64, data []byte) (uint64, error)
 	// Read returns the records of a swarm behind a sequence, in order.
 	Read(ctx context.Context, swarmID string, after uint64) ([]Record, error)
+	// LastOf returns the sequence of the last of a swarm's records, 0 if it has none. What
+	// was stored of a record whose writer was cut off may count.
+	LastOf(ctx context.Context, swarmID string) (uint64, error)
+	// Room returns how many bytes of records still fit, and how many fit in all. It need
+	// not be exact, and Append may take more: of what Room does not tell, swarms that find
+	// it full store their end.
+	Room(ctx context.Context) (free, total int64, err error)
 	// Last returns the sequence of the last record of each swarm that has one.
 	Last(ctx context.Context) (map[string]uint64, error)
 	// Forget deletes a swarm's records. That there are none is no error.
@@ -34,13 +42,26 @@ type Journal interface {
 // ErrConflict is what [Journal.Append] returns if somebody else has written.
 var ErrConflict = &Error{Code: CodeConflict, Message: "another coordinator has written to the journal"}
 
+// ErrFull is what [Journal.Append] returns where there is no room for a record.
+var ErrFull = &Error{Code: CodeNoRoom, Message: "the journals of swarms are full"}
+
 // MemoryJournal is a journal for the coordinators of one process. The zero value is
 // ready.
 type MemoryJournal struct {
+	// MaxBytes bounds the records; 0 means DefaultMemory. An eighth of it is kept for the
+	// ends of swarms.
+	MaxBytes int64
+
 	mu      sync.Mutex
 	records map[string][]Record
 	last    uint64
+	bytes   int64
 }
+
+// DefaultMemory is the default of MemoryJournal.MaxBytes.
+const DefaultMemory = 1 << 30
+
+func (j *MemoryJournal) most() int64 { return orDefault(j.MaxBytes, DefaultMemory) }
 
 // Append implements [Journal].
 func (j *MemoryJournal) Append(_ context.Context, swarmID string, after uint64, data []byte) (uint64, error) {
@@ -49,10 +70,14 @@ func (j *MemoryJournal) Append(_ context.Context, swarmID string, after uint64, 
 	if j.lastOf(swarmID) != after {
 		return 0, ErrConflict
 	}
+	if j.bytes+int64(len(data)) > j.most() {
+		return 0, ErrFull
+	}
 	if j.records == nil {
 		j.records = make(map[string][]Record)
 	}
 	j.last++
+	j.bytes += int64(len(data))
 	j.records[swarmID] = append(j.records[swarmID], Record{Sequence: j.last, Data: slices.Clone(data)})
 	return j.last, nil
 }
@@ -92,8 +117,26 @@ func (j *MemoryJournal) Last(context.Context) (map[string]uint64, error) {
 func (j *MemoryJournal) Forget(_ context.Context, swarmID string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	for _, r := range j.records[swarmID] {
+		j.bytes -= int64(len(r.Data))
+	}
 	delete(j.records, swarmID)
 	return nil
+}
+
+// LastOf implements [Journal].
+func (j *MemoryJournal) LastOf(_ context.Context, swarmID string) (uint64, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.lastOf(swarmID), nil
+}
+
+// Room implements [Journal].
+func (j *MemoryJournal) Room(context.Context) (free, total int64, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	total = j.most() / 8 * 7
+	return max(0, total-j.bytes), total, nil
 }
 
 // entry is the data of a record: events that take effect together.
@@ -122,29 +165,31 @@ func decodeEntry(swarmID string, r Record) (entry, error) {
 // load folds a swarm's journal.
 func load(ctx context.Context, j Journal, swarmID string) (*state, error) {
 	x := new(state)
-	return x, x.catchUp(ctx, j, swarmID)
+	_, err := x.catchUp(ctx, j, swarmID)
+	return x, err
 }
 
 // catchUp applies what the journal has beyond the state.
-func (x *state) catchUp(ctx context.Context, j Journal, swarmID string) error {
+func (x *state) catchUp(ctx context.Context, j Journal, swarmID string) (bytes int, err error) {
 	records, err := j.Read(ctx, swarmID, x.s.Sequence)
 	if err != nil {
-		return &Error{Code: CodeJournal, SwarmID: swarmID, Message: "the journal cannot be read", Err: err}
+		return 0, &Error{Code: CodeJournal, SwarmID: swarmID, Message: "the journal cannot be read", Err: err}
 	}
 	for _, r := range records {
 		e, err := decodeEntry(swarmID, r)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		for _, change := range e.Events {
 			if err := x.apply(change); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		x.s.Sequence = r.Sequence
+		bytes += len(r.Data)
 	}
 	if x.s.ID == "" {
-		return notFound(swarmID)
+		return 0, notFound(swarmID)
 	}
-	return nil
+	return bytes, nil
 }

@@ -69,6 +69,7 @@ type leader struct {
 	idle     map[string]bool            // agents that found nothing to begin
 	stored   time.Time                  // when the last record was
 	closing  bool                       // the results are being put together
+	end      atomic.Pointer[Session]    // the swarm as it ended, once that is stored
 }
 
 func newLeader(c *Coordinator, id string, x *state) *leader {
@@ -186,6 +187,9 @@ func (l *leader) after(do func()) { l.effects = append(l.effects, do) }
 func (l *leader) commit(ctx context.Context) bool {
 	if len(l.events) > 0 {
 		if err := l.store(ctx, l.events); err != nil {
+			if errors.Is(err, ErrFull) {
+				return l.overflow(ctx)
+			}
 			if errors.Is(err, ErrConflict) {
 				l.c.o.Logger.Warn("another coordinator leads the swarm now", "swarm", l.id)
 			} else if ctx.Err() == nil {
@@ -204,13 +208,20 @@ func (l *leader) commit(ctx context.Context) bool {
 }
 
 // store appends one record, however often the journal fails, until another has
-// written or ctx ends.
+// written or ctx ends. Where there is no room, for what has none kept, it returns
+// ErrFull.
 func (l *leader) store(ctx context.Context, events []event) error {
 	l.number++
 	e := entry{Version: entryVersion, Writer: l.writer, Number: l.number, Events: events}
 	data, err := e.encode()
 	if err != nil {
 		return &Error{Code: CodeJournal, SwarmID: l.id, Message: "a record cannot be written", Err: err}
+	}
+	whatever := final(events)
+	if !whatever {
+		if err := l.c.room(ctx, len(data), 0); err != nil {
+			return err
+		}
 	}
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 5*time.Second
@@ -223,8 +234,10 @@ func (l *leader) store(ctx context.Context, events []event) error {
 		case err == nil:
 			l.x.s.Sequence, l.stored = sequence, time.Now()
 			return nil
-		case errors.Is(err, ErrConflict):
+		case errors.Is(err, ErrConflict), errors.Is(err, ErrFull) && !whatever:
 			return err
+		case errors.Is(err, ErrFull) && l.c.giveWay(ctx):
+			continue
 		case !said && ctx.Err() == nil:
 			said = true
 			l.c.o.Logger.Warn("a swarm waits for its journal, which takes no record", "swarm", l.id, "error", err)
@@ -339,6 +352,7 @@ func (l *leader) conclude(ctx context.Context, how status) {
 	slices.Sort(told)
 	told = slices.Compact(told)
 	l.after(func() {
+		l.end.Store(&s)
 		if d := l.doc.Load(); d != nil {
 			_ = d.r.Flush(ctx) // ctx ends, and with it the sending
 		}
@@ -600,6 +614,8 @@ func (l *leader) set(s set) *Error {
 		return errorf(CodeFull, l.id, "the shared state has %d keys, no more are taken", MaxKeys)
 	case l.x.bytes+len(s.Key)+len(s.Value) > MaxShared:
 		return errorf(CodeFull, l.id, "the shared state has %d bytes, no more are taken", l.x.bytes)
+	case len(s.Value) > 0 && l.c.tight.Load():
+		return errorf(CodeNoRoom, l.id, "the journals of swarms are nearly full, no changes of the shared state are taken")
 	case s.By != "" && l.x.written[s.By]+s.cost() > l.c.o.MaxWritten:
 		return errorf(CodeFlood, l.id, "%s has changed the shared state by %d bytes in all, no more are taken of it", s.By, l.x.written[s.By])
 	case s.By != "" && l.x.writtenByAll+s.cost() > 2*l.c.o.MaxWritten:

@@ -25,7 +25,7 @@ const (
 // What an agent may cost one swarm.
 const (
 	changeCost  = 256 // bytes that a change of the shared state takes in the journal beside its key and value
-	returnBurst = 10 // times that it may come back after it was given up; one more each lease
+	returnBurst = 10  // times that it may come back after it was given up; one more each lease
 )
 
 // bucket is a token bucket that may be refilled out of turn. Its owner locks.

@@ -160,6 +160,15 @@ func (x *state) apply(e event) error {
 }
 
 // subTask returns which sub-task it is about, "" for none.
+// size is how many bytes the event takes in a record, about.
+func (e *event) size() (int, error) {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return 0, &Error{Code: CodeInvalid, Message: "the plan cannot be written", Err: err}
+	}
+	return len(data), nil
+}
+
 func (e *event) subTask() string {
 	switch {
 	case e.Assigned != nil:

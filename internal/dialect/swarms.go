@@ -179,6 +179,8 @@ func swarmError(err error) error {
 		number, remedy = CodeSwarmNotFound, "list them with hub/swarms/list"
 	case swarm.CodeState:
 		number = CodeSwarmState
+	case swarm.CodeNoRoom:
+		number, remedy = jsonrpc.CodeServerBusy, "stop a swarm with hub/swarms/stop, wait for one to end, or raise bus.maxStore: swarms have an eighth of it, at most 256 MiB"
 	case swarm.CodeFull, swarm.CodeClosed:
 		number, remedy = jsonrpc.CodeServerBusy, "try again later"
 	default:

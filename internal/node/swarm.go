@@ -109,7 +109,10 @@ func (d *desk) joinSwarms() error {
 	if info, err := d.n.hub.Agent(d.agent); err == nil { // else it is being removed
 		parallel = info.Definition.Limits.Concurrency
 	}
-	d.member = member{n: neg, p: swarm.NewParticipant(r, neg, d.work, swarm.ParticipantOptions{Accept: d.joins, Parallel: parallel})}
+	d.member = member{n: neg, p: swarm.NewParticipant(r, neg, d.work, swarm.ParticipantOptions{
+		Accept: d.joins, Parallel: parallel,
+		Refused: func(why error) { d.n.log.Warn("a swarm's coordinator refuses something of an agent's", "agent", d.id, "error", why) },
+	})}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -38,7 +39,7 @@ type Publisher interface {
 type Options struct {
 	Stream    string        // its name; "" means DefaultStream
 	Subject   string        // the first part of the subjects; "" means DefaultSubject
-	MaxBytes  int64         // of all journals; 0 means DefaultMaxBytes
+	MaxBytes  int64         // of all journals; 0 means DefaultMaxBytes. An eighth is kept for the ends of swarms
 	MaxAge    time.Duration // of a record; 0 means DefaultMaxAge
 	Replicas  int           // 0 means 1
 	Publisher Publisher     // nil means the JetStream itself
@@ -49,13 +50,19 @@ type Journal struct {
 	stream  jetstream.Stream
 	publish Publisher
 	subject string
-	most    int // bytes of a message's data
+	most    int   // bytes of a message's data
+	total   int64 // bytes of all journals, but for what is kept
+
+	mu     sync.Mutex
+	used   int64 // bytes of all journals at the last look, and what was stored here since
+	since  int64 // of that what was stored since
+	looked time.Time
 }
 
 var _ swarm.Journal = (*Journal)(nil)
 
 // Open makes the stream, or adjusts it to the options. A full stream takes no more
-// records: nothing of a swarm that runs gives way to another.
+// records: what gives way, the coordinators decide.
 func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Journal, error) {
 	if o.Stream == "" {
 		o.Stream = DefaultStream
@@ -84,7 +91,7 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Journal, err
 	if most < headroom {
 		return nil, failed("", "the NATS server takes no message that is large enough for journals; raise its max_payload", nil)
 	}
-	return &Journal{stream: stream, publish: o.Publisher, subject: o.Subject, most: most}, nil
+	return &Journal{stream: stream, publish: o.Publisher, subject: o.Subject, most: most, total: o.MaxBytes / 8 * 7}, nil
 }
 
 func failed(id, what string, err error) *swarm.Error {
@@ -110,6 +117,48 @@ func (j *Journal) lastOf(ctx context.Context, subject string) (uint64, error) {
 		return 0, failed("", "the journal cannot be read", err)
 	}
 	return m.Sequence, nil
+}
+
+// LastOf implements [swarm.Journal].
+func (j *Journal) LastOf(ctx context.Context, id string) (uint64, error) {
+	subject, err := j.subjectOf(id)
+	if err != nil {
+		return 0, err
+	}
+	return j.lastOf(ctx, subject)
+}
+
+// How long what was found of the stream's size counts, and how much may be stored
+// meanwhile: others write, too.
+const (
+	lookAfter = 5 * time.Second
+	lookShare = 64 // of the room
+)
+
+// Room implements [swarm.Journal].
+func (j *Journal) Room(ctx context.Context) (free, total int64, err error) {
+	j.mu.Lock()
+	used, fresh := j.used, time.Since(j.looked) < lookAfter && j.since < j.total/lookShare
+	j.mu.Unlock()
+	if !fresh {
+		info, err := j.stream.Info(ctx)
+		if err != nil {
+			return 0, 0, failed("", "the size of the journals cannot be read", err)
+		}
+		used = int64(min(info.State.Bytes, 1<<62)) //nolint:gosec // it fits
+		j.mu.Lock()
+		j.used, j.since, j.looked = used, 0, time.Now()
+		j.mu.Unlock()
+	}
+	return max(0, j.total-used), j.total, nil
+}
+
+// grew counts what was stored.
+func (j *Journal) grew(bytes int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.used += int64(bytes)
+	j.since += int64(bytes)
 }
 
 // Last implements [swarm.Journal].
@@ -140,5 +189,8 @@ func (j *Journal) Forget(ctx context.Context, id string) error {
 	if err := j.stream.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
 		return failed(id, "the journal cannot be deleted", err)
 	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.looked = time.Time{} // there is more room than was found
 	return nil
 }

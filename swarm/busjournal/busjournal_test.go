@@ -230,3 +230,36 @@ func TestAWriterThatWasOnlySlowFindsTheConflict(t *testing.T) {
 	}
 	wantRecords(t, other, "a", []byte("theirs"))
 }
+
+// A stream that is full says so, in words that a coordinator understands, and takes
+// records again when a journal was forgotten.
+func TestAFullStreamSaysSo(t *testing.T) {
+	ctx := context.Background()
+	b := openBus(t)
+	j, err := busjournal.Open(ctx, b.JetStream(), busjournal.Options{MaxBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := bytes.Repeat([]byte("x"), 100<<10)
+	var last uint64
+	for n := 0; err == nil; n++ {
+		if n > 20 {
+			t.Fatal("the stream has no bound")
+		}
+		if last, err = j.Append(ctx, "a", last, record); errors.Is(err, swarm.ErrFull) && n < 8 {
+			t.Fatalf("%d records fit", n)
+		}
+	}
+	if !errors.Is(err, swarm.ErrFull) || errors.Is(err, swarm.ErrConflict) {
+		t.Fatalf("error %v", err)
+	}
+	if free, _, err := j.Room(ctx); err != nil || free != 0 {
+		t.Fatalf("%v: %d bytes are free", err, free)
+	}
+	if err := j.Forget(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Append(ctx, "a", 0, record); err != nil {
+		t.Fatal(err)
+	}
+}

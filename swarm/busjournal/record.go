@@ -3,8 +3,10 @@ package busjournal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -20,6 +22,7 @@ const (
 	headerPiece  = "Parley-Piece"
 	headerPieces = "Parley-Pieces"
 	headroom     = 1 << 10 // bytes of a message that headers may need
+	messageCost  = 128     // bytes that a message takes in the stream beside its data, about
 )
 
 // Append implements [swarm.Journal].
@@ -65,13 +68,30 @@ func (j *Journal) split(subject string, data []byte) []*nats.Msg {
 func (j *Journal) store(ctx context.Context, id string, m *nats.Msg, after uint64) (uint64, error) {
 	ack, err := j.publish.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(after))
 	var refused *jetstream.APIError
-	if errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+	switch {
+	case err == nil:
+		j.grew(len(m.Data) + messageCost)
+		return ack.Sequence, nil
+	case !errors.As(err, &refused):
+	case refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence, refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
 		return 0, swarm.ErrConflict
+	case isFull(refused):
+		return 0, fmt.Errorf("%w: %w", swarm.ErrFull, err)
 	}
-	if err != nil {
-		return 0, failed(id, "the record cannot be stored", err)
+	return 0, failed(id, "the record cannot be stored", err)
+}
+
+// isFull tells the errors of a stream, or a server, that has no room, from those of a
+// disk that does not work.
+func isFull(e *jetstream.APIError) bool {
+	const accountExceeded, insufficient, storageExceeded, storeFailed = 10002, 10023, 10047, 10077
+	switch e.ErrorCode {
+	case accountExceeded, insufficient, storageExceeded:
+		return true
+	case storeFailed:
+		return strings.Contains(e.Description, "maximum")
 	}
-	return ack.Sequence, nil
+	return false
 }
 
 // cutOff returns behind which message to write if nothing but the beginning of a

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -97,6 +98,45 @@ func Journal(t *testing.T, open func(t *testing.T) swarm.Journal) {
 			t.Fatalf("%v, last (-want +got):\n%s", err, diff)
 		}
 		add(t, j, "a", 0, "again")
+	})
+	t.Run("knows the last record of a swarm", func(t *testing.T) {
+		j := open(t)
+		var a uint64
+		for want := range uint64(3) {
+			if got, err := j.LastOf(ctx, "a"); err != nil || got != a {
+				t.Fatalf("%v: the last of %d records is %d, want %d", err, want, got, a)
+			}
+			a = add(t, j, "a", a, "x")
+			add(t, j, "b", 0, "y")
+			if err := j.Forget(ctx, "b"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := j.LastOf(ctx, "b"); err != nil || got != 0 {
+			t.Fatalf("%v: the last record of a forgotten swarm is %d", err, got)
+		}
+	})
+	t.Run("knows how much room there is", func(t *testing.T) {
+		j := open(t)
+		room := func() int64 {
+			t.Helper()
+			free, total, err := j.Room(ctx)
+			if err != nil || free < 0 || total < free {
+				t.Fatalf("%v: %d of %d bytes are free", err, free, total)
+			}
+			return free
+		}
+		empty, size := room(), 100<<10
+		add(t, j, "a", 0, strings.Repeat("x", size))
+		if used := empty - room(); used < int64(size) || used > int64(2*size) {
+			t.Fatalf("a record of %d bytes takes %d", size, used)
+		}
+		if err := j.Forget(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		if used := empty - room(); used > int64(size/10) {
+			t.Fatalf("a swarm that was forgotten takes %d bytes", used)
+		}
 	})
 	t.Run("has nothing of an unknown swarm", func(t *testing.T) {
 		j := open(t)

@@ -1,0 +1,43 @@
+package swarm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// What is remembered of swarms that others lead is bounded, in number and in bytes.
+func TestFoldsAreBounded(t *testing.T) {
+	for name, test := range map[string]struct{ swarms, text, most int }{
+		"number": {swarms: maxFolds + 50, text: 10, most: maxFolds},
+		"bytes":  {swarms: 25, text: maxFoldBytes / 20, most: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			j := new(MemoryJournal)
+			f := newFolds(j)
+			description := strings.Repeat("x", test.text)
+			for i := range test.swarms {
+				id := fmt.Sprint("s", i)
+				e := entry{Version: entryVersion, Events: []event{{Created: &created{ID: id, Plan: Plan{TaskDescription: description}}}}}
+				data, err := e.encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := j.Append(ctx, id, 0, data); err != nil {
+					t.Fatal(err)
+				}
+				if s, err := f.session(ctx, id); err != nil || s.ID != id {
+					t.Fatalf("%v, %q", err, s.ID)
+				}
+			}
+			if n := f.recent.Len(); n > test.most || n < test.most/2 || n != len(f.byID) || f.bytes > maxFoldBytes {
+				t.Errorf("%d swarms with %d bytes are remembered", n, f.bytes)
+			}
+			if s, err := f.session(ctx, "s0"); err != nil || s.ID != "s0" { // read again
+				t.Errorf("%v, %q", err, s.ID)
+			}
+		})
+	}
+}

@@ -1,0 +1,185 @@
+package swarm_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/parleyhub/parley/swarm"
+)
+
+// heavy is a worker whose results have so many bytes.
+func heavy(bytes int) swarm.Worker {
+	return func(context.Context, swarm.Job) (json.RawMessage, error) {
+		return json.Marshal(strings.Repeat("x", bytes))
+	}
+}
+
+// Swarms that have ended give way to those that run, the oldest first.
+func TestEndedSwarmsGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &swarm.MemoryJournal{MaxBytes: 2 << 20}})
+		h.participant("agent", swarm.ParticipantOptions{}, heavy(50<<10), "a")
+		var ids []string
+		for range 30 { // 10 times what there is room for
+			s := run(t, c, plan(5, "a"))
+			ids = append(ids, s.ID)
+			time.Sleep(2 * time.Minute) // somebody has fetched its outcome
+		}
+		list, err := c.Sessions(ctx)
+		must(t, err)
+		if len(list) == 0 || len(list) > 8 {
+			t.Fatalf("%d swarms are known", len(list))
+		}
+		for _, s := range list {
+			if !slices.Contains(ids[len(ids)-len(list):], s.ID) || s.Status != swarm.Completed {
+				t.Errorf("%s, which is %s, is not one of the latest", s.ID, s.Status)
+			}
+		}
+		_, err = c.Session(ctx, ids[0])
+		wantCode(t, err, swarm.CodeNotFound)
+	})
+}
+
+// Where nothing can give way, new swarms and changes of the shared state are refused
+// while the swarms that run still have room; one that needs more than there is fails at
+// once and says why, and the others go on.
+func TestARunningSwarmIsNotHaltedByFullJournals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &swarm.MemoryJournal{MaxBytes: 2 << 20}})
+		end := make(chan struct{})
+		h.participant("waits", swarm.ParticipantOptions{}, workUntil(end), "wait")
+		h.participant("fills", swarm.ParticipantOptions{}, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
+			if j.SubTaskID == "t13" { // 1.3 of 1.75 MiB are used
+				select {
+				case <-end:
+				case <-ctx.Done():
+				}
+			}
+			return heavy(50<<10)(ctx, j)
+		}, "fill")
+		patient, err := c.Create(ctx, plan(1, "wait"))
+		must(t, err)
+		greedy, err := c.Create(ctx, plan(50, "fill")) // each result is there twice: of the sub-task and in the outcome
+		must(t, err)
+		time.Sleep(time.Second)
+		for i := 0; err == nil; i++ {
+			if i > 40 {
+				t.Fatal("changes of the shared state are never refused")
+			}
+			value, _ := json.Marshal(strings.Repeat("x", 50<<10))
+			err = c.SetState(ctx, patient.ID, fmt.Sprint(i), value)
+		}
+		wantCode(t, err, swarm.CodeNoRoom)
+		_, err = c.Create(ctx, plan(1, "wait"))
+		wantCode(t, err, swarm.CodeNoRoom)
+		must(t, c.SetState(ctx, patient.ID, "0", nil)) // taking away is always allowed
+		began := time.Now()
+		go func() {
+			synctest.Wait() // for the one below, which waits then
+			close(end)
+		}()
+		greedy, err = c.Wait(ctx, greedy.ID)
+		wantCode(t, err, swarm.CodeFailed)
+		if !strings.Contains(greedy.Error, "journals of swarms are full") || time.Since(began) > time.Minute {
+			t.Errorf("after %s: %s", time.Since(began), greedy.Error)
+		}
+		patient, err = c.Wait(ctx, patient.ID)
+		must(t, err)
+		_, err = c.Create(ctx, plan(1, "wait"))
+		wantCode(t, err, swarm.CodeNoRoom) // who waits for these may not have heard of it yet
+		time.Sleep(2 * time.Minute)
+		run(t, c, plan(1, "wait")) // what failed has given way
+	})
+}
+
+// reader is a journal that counts what is read.
+type reader struct {
+	swarm.Journal
+	reads, records atomic.Int64
+}
+
+func (j *reader) Read(ctx context.Context, id string, after uint64) ([]swarm.Record, error) {
+	all, err := j.Journal.Read(ctx, id, after)
+	j.reads.Add(1)
+	j.records.Add(int64(len(all)))
+	return all, err
+}
+
+// A swarm that another leads is read once and then followed, and one that was forgotten
+// is not remembered.
+func TestASwarmOfAnotherIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		shared := new(swarm.MemoryJournal)
+		journal := &reader{Journal: shared}
+		sun := h.coordinator("sun", swarm.CoordinatorOptions{Journal: shared})
+		earth := h.coordinator("earth", swarm.CoordinatorOptions{Journal: journal, Takeover: time.Hour})
+		step := make(chan struct{})
+		h.participant("agent", swarm.ParticipantOptions{}, func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
+			select {
+			case <-step:
+			case <-ctx.Done():
+			}
+			return nil, nil
+		}, "a")
+		s, err := sun.Create(ctx, swarm.Plan{ID: "one", TaskDescription: "x", SubTasks: plan(5).SubTasks})
+		must(t, err)
+		for n := range 6 {
+			if n > 0 {
+				step <- struct{}{}
+			}
+			synctest.Wait()
+			want, err := sun.Session(ctx, s.ID)
+			must(t, err)
+			for range 10 {
+				got, err := earth.Session(ctx, s.ID)
+				must(t, err)
+				if got.Sequence != want.Sequence || got.Status != want.Status {
+					t.Fatalf("after %d: record %d, %s; want %d, %s", n, got.Sequence, got.Status, want.Sequence, want.Status)
+				}
+				list, err := earth.Sessions(ctx)
+				must(t, err)
+				if len(list) != 1 || list[0].Sequence != want.Sequence {
+					t.Fatalf("the list has %+v", list)
+				}
+			}
+		}
+		all, err := shared.Read(ctx, s.ID, 0)
+		must(t, err)
+		if n := journal.records.Load(); n != int64(len(all)) {
+			t.Errorf("%d records were read, there are %d", n, len(all))
+		}
+		if n := journal.reads.Load(); n > 12 {
+			t.Errorf("it was read %d times", n)
+		}
+		must(t, shared.Forget(ctx, s.ID))
+		_, err = earth.Session(ctx, s.ID)
+		wantCode(t, err, swarm.CodeNotFound)
+		close(step)
+		again, err := sun.Create(ctx, swarm.Plan{ID: "one", TaskDescription: "y", SubTasks: plan(1).SubTasks})
+		must(t, err)
+		got, err := earth.Session(ctx, again.ID)
+		must(t, err)
+		if got.TaskDescription != "y" {
+			t.Errorf("the task is %q", got.TaskDescription)
+		}
+		_, err = sun.Wait(ctx, again.ID)
+		must(t, err)
+		must(t, shared.Forget(ctx, "one"))
+		_, err = sun.Create(ctx, swarm.Plan{ID: "one", TaskDescription: "z", SubTasks: plan(1).SubTasks})
+		must(t, err)
+		synctest.Wait()
+		if got, err = earth.Session(ctx, "one"); err != nil || got.TaskDescription != "z" { // nobody has looked in between
+			t.Errorf("%v: the task is %q", err, got.TaskDescription)
+		}
+	})
+}
