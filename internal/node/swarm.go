@@ -111,7 +111,9 @@ func (d *desk) joinSwarms() error {
 	}
 	d.member = member{n: neg, p: swarm.NewParticipant(r, neg, d.work, swarm.ParticipantOptions{
 		Accept: d.joins, Parallel: parallel,
-		Refused: func(why error) { d.n.log.Warn("a swarm's coordinator refuses something of an agent's", "agent", d.id, "error", why) },
+		Refused: func(why error) {
+			d.n.log.Warn("a swarm's coordinator refuses something of an agent's", "agent", d.id, "error", why)
+		},
 	})}
 	return nil
 }
