@@ -3,6 +3,7 @@ package hyperdht_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/netip"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
 // The commands as they travel.
@@ -195,6 +197,80 @@ func TestFloodOfHandshakes(t *testing.T) {
 		if n := server.Streams(); n != 0 {
 			t.Errorf("%d streams are left", n)
 		}
+	})
+}
+
+// Who says that it forwards for others names a client of its own in each message; and
+// addresses can be forged. Others are let in through the first, those who were here
+// before through the second.
+func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 4)
+		defer i.close()
+		at := netip.MustParseAddrPort("9.1.1.1:49737")
+		server := i.node(hyperdht.Options{Listen: at, Public: at, HandshakeRate: 1}, func(at netip.AddrPort) (udx.PacketConn, error) { return i.net.ListenAt(at), nil })
+		l := i.serve(server)
+		key := l.Key()
+		target := keys.Hash(key[:])
+		dial := func(n *hyperdht.Node) {
+			t.Helper()
+			conn, err := n.Dial(context.Background(), key, hyperdht.DialOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.ReadMessage(); err != nil {
+				t.Error(err)
+			}
+			conn.Destroy()
+		}
+		friend := i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.2")
+		dial(friend)
+		mallory := newAttacker(t, i, "7.7.7.7:7")
+		msg := handshakeMessage(t, keys.Generate(), key)
+		forwarded := func(n int, client netip.Addr) dhtrpc.Message {
+			m := bytes.Clone(msg)
+			m[0], m[1] = 1, 2                              // the client's address follows; from a relay
+			m[len(m)-1], m[len(m)-2] = byte(n), byte(n>>8) // another message each time
+			return dhtrpc.Message{TID: uint16(n), Command: handshakeCommand, Target: &target, Value: compact.AppendAddr(m, netip.AddrPortFrom(client, 5))}
+		}
+		numbered := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{8, 1, byte(n >> 8), byte(n)}) }
+		// flood sends every now and then until the others have dialled.
+		flood := func(every time.Duration, send func(n int), others func()) {
+			ctx, cancel := context.WithCancel(context.Background())
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			defer cancel()
+			wg.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					send(n)
+					time.Sleep(every) // of the bubble
+				}
+			})
+			time.Sleep(10 * time.Second) // of the bubble: what was saved up is used up
+			others()
+		}
+		var strangers []*hyperdht.Node
+		for n := range 8 {
+			strangers = append(strangers, i.behind(i.net.NAT(fmt.Sprintf("5.5.5.%d", n+1), simnettest.Same), "192.168.0.2"))
+		}
+		flood(5*time.Millisecond, func(n int) { mallory.send(server.Public(), forwarded(n, numbered(n))) }, func() {
+			for _, n := range strangers {
+				dial(n)
+			}
+		})
+		flood(time.Millisecond, func(n int) { // from anywhere
+			forged := dhtrpc.Message{TID: uint16(n), Command: handshakeCommand, Target: &target, Value: bytes.Clone(msg)}
+			forged.Value[len(msg)-1], forged.Value[len(msg)-2] = byte(n), byte(n>>8)
+			conn := i.net.ListenAt(netip.AddrPortFrom(numbered(n), 5))
+			if _, err := conn.WriteToUDPAddrPort(forged.Append(nil), server.Public()); err != nil {
+				t.Error(err)
+			}
+			conn.Close()
+		}, func() {
+			for range 5 {
+				dial(friend)
+			}
+		})
 	})
 }
 

@@ -89,7 +89,7 @@ func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *keys.Pair, re
 	// Nodes of the npm package keep what they have, though the relays are others now.
 	n.announceAt(ctx, cmdUnannounce, topic, pair, nil, listed)
 	done := len(n.announceAt(ctx, cmdAnnounce, topic, pair, relays, nodes))
-	if n.rpc.Persistent() && n.store.announce(topic, Peer{Key: pair.Public(), Relays: relays[:min(len(relays), maxRelays)]}, n.rpc.Public().Addr()) {
+	if n.rpc.Persistent() && n.store.announce(topic, Peer{Key: pair.Public(), Relays: relays[:min(len(relays), maxRelays)]}, netip.Addr{}) {
 		done++
 	}
 	return committed(done, nil)
@@ -184,7 +184,7 @@ func (n *Node) PutMutable(ctx context.Context, pair *keys.Pair, value []byte, se
 	stored := len(done)
 	if n.rpc.Persistent() {
 		m.value = bytes.Clone(value) // the caller's otherwise
-		if code := n.store.putMutable(target, m); code != 0 {
+		if code, _ := n.store.putMutable(target, m, netip.Addr{}); code != 0 {
 			refused = append(refused, code)
 		} else {
 			stored++
@@ -244,7 +244,7 @@ func (n *Node) PutImmutable(ctx context.Context, value []byte) ([32]byte, error)
 	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: cmdImmutablePut, Target: &target}, nodes, func(*dhtrpc.Reply) []byte { return value })
 	stored := len(done)
 	if n.rpc.Persistent() {
-		n.store.putImmutable(target, bytes.Clone(value))
+		n.store.putImmutable(target, bytes.Clone(value), netip.Addr{})
 		stored++
 	}
 	return target, committed(stored, refused)

@@ -191,7 +191,7 @@ func (l *Listener) handshake(r *dhtrpc.Request, m *relayed) {
 		return
 	}
 	if !seen {
-		if !l.n.handshakes.Allow(client.Addr(), 1) || !l.n.allShakes.Allow(netip.Addr{}, 1) {
+		if !l.n.handshakes.allow(client.Addr(), r.From.Addr()) {
 			l.mu.Unlock()
 			return
 		}
@@ -365,7 +365,10 @@ func (l *Listener) serve(s *session, sock *udx.Socket, straight bool) {
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, confirmTime)
 	defer cancel()
-	if err := conn.WaitConfirmed(ctx); err != nil && l.ctx.Err() == nil {
+	switch err := conn.WaitConfirmed(ctx); {
+	case err == nil:
+		l.n.handshakes.met(s.client.Addr())
+	case l.ctx.Err() == nil:
 		conn.Destroy()
 	}
 }

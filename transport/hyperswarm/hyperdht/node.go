@@ -61,8 +61,7 @@ type Node struct {
 
 	signatures *dhtrpc.Limiter // checks for a host
 	forwards   *dhtrpc.Limiter
-	handshakes *dhtrpc.Limiter // begun with our listeners by a host
-	allShakes  *dhtrpc.Limiter
+	handshakes *admission // of those that others begin with our listeners
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -110,8 +109,7 @@ func Listen(o Options) (*Node, error) {
 		o: o, mux: udx.NewMux(o.UDX), store: newStore(), log: o.Logger,
 		signatures: dhtrpc.NewLimiter(50, 200, 8192),
 		forwards:   dhtrpc.NewLimiter(o.RequestRate/20, o.RequestRate/5, 8192),
-		handshakes: dhtrpc.NewLimiter(o.HandshakeRate, 10*o.HandshakeRate, 8192),
-		allShakes:  dhtrpc.NewLimiter(10*o.HandshakeRate, 40*o.HandshakeRate, 1),
+		handshakes: newAdmission(o.HandshakeRate),
 		listeners:  make(map[dhtrpc.ID]*Listener),
 		forwarded:  newCache[forwardKey, netip.Addr](forwardLife, maxForwarded),
 		known:      newCache[keys.PublicKey, []netip.AddrPort](time.Hour, maxKnown),
@@ -293,7 +291,9 @@ func (n *Node) handleAnnounce(r *dhtrpc.Request) {
 		}
 	case n.listener(*r.Target) == nil: // nobody takes the place of a listener in this node
 		n.store.unannounce(*r.Target, peer.Key)
-		n.store.setRoute(*r.Target, route{r.From, peer})
+		if !n.store.setRoute(*r.Target, route{r.From, peer}) {
+			return
+		}
 	}
 	r.Accept()
 }
@@ -306,11 +306,12 @@ func (n *Node) handleMutablePut(r *dhtrpc.Request) {
 	if err != nil || len(m.value) > maxRecordSize || keys.Hash(key[:]) != *r.Target || !keys.Verify(key, m.signable(), m.signature) {
 		return
 	}
-	if code := n.store.putMutable(*r.Target, m); code != 0 {
+	switch code, ok := n.store.putMutable(*r.Target, m, r.From.Addr()); {
+	case code != 0:
 		r.Refuse(code)
-		return
+	case ok:
+		r.Reply(nil)
 	}
-	r.Reply(nil)
 }
 
 func (n *Node) handleMutableGet(r *dhtrpc.Request) {
@@ -330,8 +331,9 @@ func (n *Node) handleImmutablePut(r *dhtrpc.Request) {
 	if r.Token == nil || r.Value == nil || len(r.Value) > maxRecordSize || keys.Hash(r.Value) != *r.Target {
 		return
 	}
-	n.store.putImmutable(*r.Target, r.Value)
-	r.Reply(nil)
+	if n.store.putImmutable(*r.Target, r.Value, r.From.Addr()) {
+		r.Reply(nil)
+	}
 }
 
 // listener returns who listens on the key with a target.

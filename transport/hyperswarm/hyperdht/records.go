@@ -84,16 +84,22 @@ type store struct {
 	forward   *cache[dhtrpc.ID, route]
 	topics    map[dhtrpc.ID]map[keys.PublicKey]struct{}
 	peers     *cache[peerKey, peerRecord]
-	mutable   *cache[dhtrpc.ID, mutable]
-	immutable *cache[dhtrpc.ID, []byte]
-	hosts     *hostQuota
+	mutable   *cache[dhtrpc.ID, mutableRecord]
+	immutable *cache[dhtrpc.ID, immutableRecord]
+	hosts     hostQuota
 }
+
+// owned is an entry that counts for the host that stored it. An invalid address is the
+// node itself, which counts for nobody.
+type owned interface{ owner() netip.Addr }
 
 // route is where a self-announced peer can be reached.
 type route struct {
 	addr netip.AddrPort
 	peer Peer
 }
+
+func (r route) owner() netip.Addr { return r.addr.Addr() }
 
 type peerKey struct {
 	topic dhtrpc.ID
@@ -105,14 +111,36 @@ type peerRecord struct {
 	host netip.Addr
 }
 
-// hostQuota counts what each host has stored.
-type hostQuota struct{ n map[netip.Addr]int }
+func (r peerRecord) owner() netip.Addr { return r.host }
 
-func (q *hostQuota) add(h netip.Addr) { q.n[h]++ }
+type mutableRecord struct {
+	mutable
+	host netip.Addr
+}
 
-func (q *hostQuota) done(h netip.Addr) {
-	if q.n[h]--; q.n[h] <= 0 {
-		delete(q.n, h)
+func (r mutableRecord) owner() netip.Addr { return r.host }
+
+type immutableRecord struct {
+	value []byte
+	host  netip.Addr
+}
+
+func (r immutableRecord) owner() netip.Addr { return r.host }
+
+// hostQuota counts what each host has stored, of every kind.
+type hostQuota map[netip.Addr]int
+
+func (q hostQuota) full(h netip.Addr) bool { return q[h] >= maxPerHost }
+
+func (q hostQuota) add(h netip.Addr) {
+	if h.IsValid() {
+		q[h]++
+	}
+}
+
+func (q hostQuota) done(h netip.Addr) {
+	if q[h]--; q[h] <= 0 {
+		delete(q, h)
 	}
 }
 
@@ -121,16 +149,45 @@ func newStore() *store {
 		forward: newCache[dhtrpc.ID, route](peerLife, maxPeerRecords),
 		topics:  make(map[dhtrpc.ID]map[keys.PublicKey]struct{}),
 		peers:   newCache[peerKey, peerRecord](peerLife, maxPeerRecords),
-		mutable: newCache[dhtrpc.ID, mutable](recordLife, maxRecords), immutable: newCache[dhtrpc.ID, []byte](recordLife, maxRecords),
-		hosts: &hostQuota{n: make(map[netip.Addr]int)},
+		mutable: newCache[dhtrpc.ID, mutableRecord](recordLife, maxRecords), immutable: newCache[dhtrpc.ID, immutableRecord](recordLife, maxRecords),
+		hosts: make(hostQuota),
 	}
-	s.peers.dropped = func(k peerKey, r peerRecord) { s.unlist(k, r) }
+	s.peers.dropped = func(k peerKey, r peerRecord) {
+		s.hosts.done(r.host)
+		s.unlist(k)
+	}
+	s.forward.dropped = func(_ dhtrpc.ID, r route) { s.hosts.done(r.owner()) }
+	s.mutable.dropped = func(_ dhtrpc.ID, r mutableRecord) { s.hosts.done(r.host) }
+	s.immutable.dropped = func(_ dhtrpc.ID, r immutableRecord) { s.hosts.done(r.host) }
 	return s
 }
 
+// put keeps an entry in one of the store's caches, in the place of what is there. It
+// reports false, and changes nothing, if the entry's host has its share already; s.mu
+// is held.
+func put[K comparable, V owned](s *store, c *cache[K, V], k K, v V) bool {
+	old, replaces := c.get(k)
+	if s.hosts.full(v.owner()) && !(replaces && old.owner() == v.owner()) {
+		return false
+	}
+	if replaces {
+		s.hosts.done(old.owner())
+	}
+	s.hosts.add(v.owner())
+	c.keep(k, v)
+	return true
+}
+
+// drop takes an entry out of one of the store's caches; s.mu is held.
+func drop[K comparable, V owned](s *store, c *cache[K, V], k K) {
+	if old, ok := c.get(k); ok {
+		s.hosts.done(old.owner())
+		c.remove(k)
+	}
+}
+
 // unlist takes a peer out of its topic's index.
-func (s *store) unlist(k peerKey, r peerRecord) {
-	s.hosts.done(r.host)
+func (s *store) unlist(k peerKey) {
 	t := s.topics[k.topic]
 	delete(t, k.key)
 	if len(t) == 0 {
@@ -138,46 +195,39 @@ func (s *store) unlist(k peerKey, r peerRecord) {
 	}
 }
 
-// announce puts a peer under a topic. A later announcement replaces an earlier
-// one. It reports false if the topic or the host has its share already.
+// announce puts a peer under a topic, for a host. A later announcement replaces an
+// earlier one. It reports false if the host has its share already.
 func (s *store) announce(topic dhtrpc.ID, p Peer, host netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := peerKey{topic, p.Key}
-	if old, ok := s.peers.get(k); ok {
-		s.unlist(k, old)
-		s.peers.remove(k)
-	}
-	if s.hosts.n[host] >= maxPerHost {
+	if !put(s, s.peers, k, peerRecord{p, host}) {
 		return false
 	}
-	if len(s.topics[topic]) >= maxPerTopic { // somebody has to go, or a flood keeps all others out
-		for key := range s.topics[topic] {
-			gone := peerKey{topic, key}
-			if r, ok := s.peers.get(gone); ok {
-				s.unlist(gone, r)
-				s.peers.remove(gone)
-			}
+	t := s.topics[topic]
+	if t == nil {
+		t = make(map[keys.PublicKey]struct{})
+		s.topics[topic] = t
+	}
+	t[p.Key] = struct{}{}
+	if len(t) <= maxPerTopic {
+		return true
+	}
+	for key := range t { // somebody has to go, or a flood keeps all others out
+		if key != p.Key {
+			drop(s, s.peers, peerKey{topic, key})
+			s.unlist(peerKey{topic, key})
 			break
 		}
 	}
-	s.peers.keep(k, peerRecord{p, host})
-	s.hosts.add(host)
-	if s.topics[topic] == nil {
-		s.topics[topic] = make(map[keys.PublicKey]struct{})
-	}
-	s.topics[topic][p.Key] = struct{}{}
 	return true
 }
 
 func (s *store) unannounce(topic dhtrpc.ID, key keys.PublicKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := peerKey{topic, key}
-	if r, ok := s.peers.get(k); ok {
-		s.unlist(k, r)
-		s.peers.remove(k)
-	}
+	drop(s, s.peers, peerKey{topic, key})
+	s.unlist(peerKey{topic, key})
 }
 
 // lookup returns some peers of a topic.
@@ -198,16 +248,17 @@ func (s *store) lookup(topic dhtrpc.ID) []Peer {
 	return all
 }
 
-func (s *store) setRoute(target dhtrpc.ID, r route) {
+// setRoute notes where a peer is. It reports false if the host has its share already.
+func (s *store) setRoute(target dhtrpc.ID, r route) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forward.keep(target, r)
+	return put(s, s.forward, target, r)
 }
 
 func (s *store) removeRoute(target dhtrpc.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forward.remove(target)
+	drop(s, s.forward, target)
 }
 
 func (s *store) route(target dhtrpc.ID) (route, bool) {
@@ -217,45 +268,51 @@ func (s *store) route(target dhtrpc.ID) (route, bool) {
 	return r, ok
 }
 
-// putMutable stores a record unless a later one, or another of the same version,
-// is there. It returns the code to answer with.
-func (s *store) putMutable(target dhtrpc.ID, m mutable) uint64 {
+// putMutable stores a record for a host unless a later one, or another of the same
+// version, is there: then it returns the code to answer with. It reports false if the
+// host has its share already.
+func (s *store) putMutable(target dhtrpc.ID, m mutable, host netip.Addr) (code uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old, ok := s.mutable.get(target); ok {
 		switch {
 		case old.seq > m.seq:
-			return errorSeqTooLow
+			return errorSeqTooLow, true
 		case old.seq == m.seq && string(old.value) != string(m.value):
-			return errorSeqReused
+			return errorSeqReused, true
 		}
 	}
-	s.mutable.keep(target, m)
-	return 0
+	return 0, put(s, s.mutable, target, mutableRecord{m, host})
 }
 
 func (s *store) getMutable(target dhtrpc.ID) (mutable, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, ok := s.mutable.get(target)
+	r, ok := s.mutable.get(target)
 	if ok {
-		s.mutable.keep(target, m)
+		s.mutable.keep(target, r)
 	}
-	return m, ok
+	return r.mutable, ok
 }
 
-func (s *store) putImmutable(target dhtrpc.ID, value []byte) {
+// putImmutable stores a value for a host. It reports false if the host has its share
+// already. A value that is there stays whoever stores it again.
+func (s *store) putImmutable(target dhtrpc.ID, value []byte, host netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.immutable.keep(target, value)
+	if old, ok := s.immutable.get(target); ok {
+		s.immutable.keep(target, old)
+		return true
+	}
+	return put(s, s.immutable, target, immutableRecord{value, host})
 }
 
 func (s *store) getImmutable(target dhtrpc.ID) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v, ok := s.immutable.get(target)
+	r, ok := s.immutable.get(target)
 	if ok {
-		s.immutable.keep(target, v)
+		s.immutable.keep(target, r)
 	}
-	return v, ok
+	return r.value, ok
 }

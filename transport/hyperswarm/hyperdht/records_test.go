@@ -21,7 +21,7 @@ func TestFloodOfAnnouncements(t *testing.T) {
 	for n := range 5000 {
 		s.announce(numbered(n/10), Peer{Key: keys.PublicKey(numbered(n))}, one)
 	}
-	if got := s.hosts.n[one]; got != maxPerHost {
+	if got := s.hosts[one]; got != maxPerHost {
 		t.Errorf("one host has %d entries", got)
 	}
 	topic := numbered(1 << 20)
@@ -44,8 +44,8 @@ func TestFloodOfAnnouncements(t *testing.T) {
 	if got := len(s.peers.young) + len(s.peers.old); got > maxPeerRecords {
 		t.Errorf("%d records are kept", got)
 	}
-	if len(s.topics) > maxPeerRecords || len(s.hosts.n) > maxPeerRecords {
-		t.Errorf("%d topics and %d hosts are remembered", len(s.topics), len(s.hosts.n))
+	if len(s.topics) > maxPeerRecords || len(s.hosts) > maxPeerRecords {
+		t.Errorf("%d topics and %d hosts are remembered", len(s.topics), len(s.hosts))
 	}
 }
 
@@ -77,11 +77,72 @@ func TestALaterAnnouncementReplacesAnEarlierOne(t *testing.T) {
 		s.announce(topic, Peer{Key: keys.PublicKey(numbered(5)), Relays: []netip.AddrPort{netip.AddrPortFrom(host, port)}}, host)
 	}
 	all := s.lookup(topic)
-	if len(all) != 1 || all[0].Relays[0].Port() != 2 || s.hosts.n[host] != 1 {
-		t.Errorf("got %+v, and %d entries for the host", all, s.hosts.n[host])
+	if len(all) != 1 || all[0].Relays[0].Port() != 2 || s.hosts[host] != 1 {
+		t.Errorf("got %+v, and %d entries for the host", all, s.hosts[host])
 	}
 	s.unannounce(topic, keys.PublicKey(numbered(5)))
-	if len(s.lookup(topic)) != 0 || len(s.topics) != 0 || len(s.hosts.n) != 0 {
+	if len(s.lookup(topic)) != 0 || len(s.topics) != 0 || len(s.hosts) != 0 {
 		t.Error("something is left")
 	}
+}
+
+// A host's share holds for everything that it stores: nobody pushes others' records
+// out alone. What the node keeps for itself counts for nobody.
+func TestAHostsShareIsOfAllKinds(t *testing.T) {
+	one, other := netip.MustParseAddr("7.7.7.7"), netip.MustParseAddr("8.8.8.8")
+	for kind, put := range map[string]func(s *store, n int, host netip.Addr) bool{
+		"routes": func(s *store, n int, host netip.Addr) bool {
+			return s.setRoute(numbered(n), route{addr: netip.AddrPortFrom(host, 1)})
+		},
+		"topics": func(s *store, n int, host netip.Addr) bool {
+			return s.announce(numbered(n/2), Peer{Key: keys.PublicKey(numbered(n))}, host)
+		},
+		"mutable": func(s *store, n int, host netip.Addr) bool {
+			code, ok := s.putMutable(numbered(n), mutable{seq: 1, value: []byte("v")}, host)
+			return code == 0 && ok
+		},
+		"immutable": func(s *store, n int, host netip.Addr) bool { return s.putImmutable(numbered(n), []byte("v"), host) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			s := newStore()
+			for n := range 2 * maxPerHost {
+				if got, want := put(s, n, one), n < maxPerHost; got != want {
+					t.Fatalf("entry %d was taken: %v", n, got)
+				}
+			}
+			for again, host := range []netip.Addr{one, netip.Addr{}, other} {
+				if !put(s, again, host) { // what is there may be renewed, and by others
+					t.Errorf("%v cannot renew an entry", host)
+				}
+			}
+			if !put(s, 1<<20, other) || !put(s, 1<<20+1, netip.Addr{}) {
+				t.Error("one host's share keeps others out")
+			}
+			if s.hosts[one] > maxPerHost || s.hosts[other] == 0 || s.hosts[netip.Addr{}] != 0 {
+				t.Errorf("counted are %v", s.hosts)
+			}
+		})
+	}
+}
+
+// What expires no longer counts.
+func TestAShareComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, host := newStore(), netip.MustParseAddr("7.7.7.7")
+		for n := range maxPerHost {
+			s.putImmutable(numbered(n), []byte("v"), host)
+		}
+		if s.setRoute(numbered(0), route{addr: netip.AddrPortFrom(host, 1)}) {
+			t.Fatal("the share is not full")
+		}
+		time.Sleep(2 * recordLife) // of the bubble
+		s.getImmutable(numbered(0))
+		if len(s.hosts) != 0 || !s.setRoute(numbered(0), route{addr: netip.AddrPortFrom(host, 1)}) {
+			t.Errorf("counted are %v", s.hosts)
+		}
+		s.removeRoute(numbered(0))
+		if len(s.hosts) != 0 {
+			t.Errorf("counted are %v", s.hosts)
+		}
+	})
 }

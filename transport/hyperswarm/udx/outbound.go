@@ -52,7 +52,12 @@ type outbound struct {
 	asked      int       // unanswered
 }
 
-const initialPeerWindow = 4 << 20
+const (
+	initialPeerWindow = 4 << 20
+	// maxPeerWindow is what a peer may have us keep for it: one that acknowledges the
+	// rest, but never the oldest packet, has us keep all of its window.
+	maxPeerWindow = 64 << 20
+)
 
 func (o *outbound) init() { o.peerWindow = initialPeerWindow }
 
@@ -95,7 +100,7 @@ func (o *outbound) heard(p *packet) {
 	if before(p.seq, o.windowSeq) || p.seq == o.windowSeq && before(p.ack, o.windowAck) {
 		return
 	}
-	o.peerWindow = int(min(p.window, 1<<30))
+	o.peerWindow = int(min(p.window, maxPeerWindow))
 	o.windowSeq, o.windowAck = p.seq, p.ack
 }
 
