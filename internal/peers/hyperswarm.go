@@ -117,9 +117,9 @@ func (n *Network) mayRelay(key keys.PublicKey) bool {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, door := range n.doors {
+	for hub, door := range n.doors {
 		if door == key.String() {
-			return true
+			return n.allow.Allowed(hub) // it may have been removed just now
 		}
 	}
 	return false
@@ -135,6 +135,9 @@ func (d *dht) follow(n *Network) {
 		paired = append(paired, e.Key)
 	}
 	d.cards.Keep(paired)
+	if d.relay != nil {
+		d.relay.Recheck(n.mayRelay)
+	}
 }
 
 // close leaves the DHT, after the registry and the channels.

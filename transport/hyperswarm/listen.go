@@ -29,8 +29,8 @@ type ListenOptions struct {
 	// Relays are hubs, by their keys, through which peers may come that have no
 	// direct path; see package relay.
 	Relays []keys.PublicKey
-	// Background lets Listen return before the key is announced, and with nobody to
-	// announce it to: that is tried until it is done.
+	// Background lets Listen return before the key is announced and the relays know of
+	// it, and with nobody to announce it to: that is tried until it is done.
 	Background bool
 	// Logger gets what nobody else learns of; nil discards it.
 	Logger *slog.Logger
@@ -46,8 +46,9 @@ type listener struct {
 	log    *slog.Logger
 }
 
-// Listen takes connections for a key. It blocks until peers can find the key, or
-// ctx ends, unless it is to do that in the background.
+// Listen takes connections for a key. It blocks until peers can find the key and every
+// relay has taken it or could not be reached, or ctx ends, unless it is to do that in the
+// background. It fails if there are relays and none of them takes the key.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	allow := o.Allow
 	if allow == nil {
@@ -75,7 +76,36 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 		l.relays = append(l.relays, r)
 		l.Go(func() { l.run(r) })
 	}
+	if !o.Background && len(o.Relays) > 0 {
+		if err := l.waitRelays(ctx); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+	}
 	return l, nil
+}
+
+// waitRelays waits until each relay forwards to this listener or has failed to. One that
+// does is enough: the others are tried again.
+func (l *listener) waitRelays(ctx context.Context) error {
+	errs := make([]error, len(l.relays))
+	for i, r := range l.relays {
+		errs[i] = r.WaitRegistered(ctx)
+		if ctx.Err() != nil {
+			return &transport.Error{Code: transport.CodeUnreachable, Message: "the relays were not reached in time", Err: ctx.Err()}
+		}
+	}
+	failed := 0
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		failed++
+		l.log.Warn("a relay does not take this end", "error", err)
+	}
+	if failed < len(errs) {
+		return nil
+	}
+	return &transport.Error{Code: transport.CodeUnreachable, Message: "no relay takes this end", Err: errors.Join(errs...)}
 }
 
 // source is where connections come from.

@@ -186,3 +186,50 @@ func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
 		<-served
 	})
 }
+
+// Whoever is told that an agent listens reaches it: through the relay as well.
+func TestListenWaitsForTheRelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		w := newWorld(t)
+		defer w.close()
+		inner, err := w.nodes[3].Listen(hyperdht.ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inner.WaitAnnounced(ctx); err != nil {
+			t.Fatal(err)
+		}
+		hub := relay.Serve(inner, relay.ServerOptions{})
+		defer hub.Close()
+		home, nobody := w.behind("5.5.5.5", simnettest.Fresh), keys.Generate().Public()
+		pair := keys.Generate()
+		o := hyperswarm.ListenOptions{Node: home, Pair: pair, Allow: anybody, Relays: []keys.PublicKey{nobody}}
+		if _, err := hyperswarm.Listen(ctx, o); transport.CodeOf(err) != transport.CodeUnreachable {
+			t.Fatalf("without any of its relays: %v", err)
+		}
+		late, cancel := context.WithCancel(ctx)
+		cancel()
+		if _, err := hyperswarm.Listen(late, o); transport.CodeOf(err) != transport.CodeUnreachable {
+			t.Fatalf("when nobody waits: %v", err)
+		}
+		o.Background = true
+		l, err := hyperswarm.Listen(late, o)
+		if err != nil {
+			t.Fatalf("in the background: %v", err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		o.Background, o.Relays = false, []keys.PublicKey{nobody, hub.Key()}
+		if l, err = hyperswarm.Listen(ctx, o); err != nil {
+			t.Fatalf("with one of its relays: %v", err)
+		}
+		defer l.Close()
+		c, err := relay.Dial(ctx, w.behind("6.6.6.6", simnettest.Fresh), hub.Key(), pair.Public(), nil, options(nil).Stream)
+		if err != nil {
+			t.Fatalf("a relayed dial at once: %v", err)
+		}
+		c.Destroy()
+	})
+}

@@ -68,8 +68,11 @@ type Listener struct {
 	conns  chan *secretstream.Conn
 	slots  chan struct{}
 
-	once sync.Once
-	here chan struct{} // closed once it was registered
+	once  sync.Once
+	first chan struct{} // closed when the first attempt to register has come to an end
+
+	mu      sync.Mutex
+	failure error // why it is not registered now
 }
 
 // Listen registers with a relay, and again whenever that connection breaks.
@@ -82,18 +85,24 @@ func Listen(n *hyperdht.Node, relay keys.PublicKey, o ListenOptions) *Listener {
 	}
 	l := &Listener{
 		n: n, relay: relay, o: o, conns: make(chan *secretstream.Conn, backlog),
-		slots: make(chan struct{}, maxAccepts), here: make(chan struct{}),
+		slots: make(chan struct{}, maxAccepts), first: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.wg.Go(l.run)
 	return l
 }
 
-// WaitRegistered waits until peers can be forwarded here for the first time.
+// WaitRegistered waits until peers can be forwarded here, or the first attempt to
+// register has failed. It returns why they cannot.
 func (l *Listener) WaitRegistered(ctx context.Context) error {
 	select {
-	case <-l.here:
-		return nil
+	case <-l.first:
+		if l.ctx.Err() != nil {
+			return ErrClosed
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.failure
 	case <-l.ctx.Done():
 		return ErrClosed
 	case <-ctx.Done():
@@ -132,6 +141,7 @@ func (l *Listener) run() {
 	for wait := firstRetry; ; wait = min(2*wait, longestWait) {
 		began := time.Now()
 		err := l.register()
+		l.registered(err)
 		if l.ctx.Err() != nil {
 			return
 		}
@@ -149,6 +159,14 @@ func (l *Listener) run() {
 	}
 }
 
+// registered notes how the last attempt to register has come out.
+func (l *Listener) registered(err error) {
+	l.mu.Lock()
+	l.failure = err
+	l.mu.Unlock()
+	l.once.Do(func() { close(l.first) })
+}
+
 // register holds one connection with the relay and takes the paths that it tells
 // of.
 func (l *Listener) register() error {
@@ -162,7 +180,7 @@ func (l *Listener) register() error {
 	if err := ask(ctx, c, register); err != nil {
 		return err
 	}
-	l.once.Do(func() { close(l.here) })
+	l.registered(nil)
 	stop := context.AfterFunc(l.ctx, c.Destroy)
 	defer stop()
 	for {

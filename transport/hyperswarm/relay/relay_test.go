@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -182,5 +184,209 @@ func TestClosedListener(t *testing.T) {
 	}
 	if err := lost.WaitRegistered(context.Background()); !errors.Is(err, relay.ErrClosed) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Whom the relay lets in no more loses what it has, at once; others keep theirs.
+func TestWhoIsLetInNoMoreLosesItsPaths(t *testing.T) {
+	n := newNetwork(t, relay.ServerOptions{}, nil)
+	gone, stays := keys.Generate(), keys.Generate()
+	ctx := hyperswarmtest.Context(t)
+	client := n.node(t)
+	through := func(pair *keys.Pair) (here, there *secretstream.Conn) {
+		l := n.listen(t, relay.ListenOptions{Pair: pair})
+		here, err := relay.Dial(ctx, client, n.server.Key(), pair.Public(), nil, secretstream.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if there, err = l.Accept(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return here, there
+	}
+	cut, _ := through(gone)
+	kept, other := through(stays)
+	defer kept.Destroy()
+	defer other.Destroy()
+	n.server.Recheck(func(k keys.PublicKey) bool { return k != gone.Public() })
+	if _, err := cut.ReadMessage(); err == nil {
+		t.Error("the path lives on")
+	}
+	cut.Destroy()
+	if err := kept.WriteMessage([]byte("still here")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := other.ReadMessage(); err != nil || string(m) != "still here" {
+		t.Errorf("another's path: %q, %v", m, err)
+	}
+}
+
+// A path whose ends give no sign of life does not stay.
+func TestIdlePathsEnd(t *testing.T) {
+	n := newNetwork(t, relay.ServerOptions{Idle: 100 * time.Millisecond}, nil)
+	pair, silent := keys.Generate(), secretstream.Options{KeepAlive: -1}
+	l := n.listen(t, relay.ListenOptions{Pair: pair, Stream: silent})
+	ctx := hyperswarmtest.Context(t)
+	a, err := relay.Dial(ctx, n.node(t), n.server.Key(), pair.Public(), nil, silent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*secretstream.Conn{a, b} {
+		if _, err := c.ReadMessage(); err == nil {
+			t.Error("something came")
+		}
+		c.Destroy()
+	}
+}
+
+// The first attempt to register tells why nobody can come.
+func TestARelayThatIsNotThere(t *testing.T) {
+	n := newNetwork(t, relay.ServerOptions{}, nil)
+	l := relay.Listen(n.node(t), keys.Generate().Public(), relay.ListenOptions{})
+	if err := l.WaitRegistered(hyperswarmtest.Context(t)); hyperdht.CodeOf(err) != hyperdht.CodePeerNotFound {
+		t.Errorf("got %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// spy is a relay that does what a relay should not: it looks at what it forwards, and
+// changes it.
+type spy struct {
+	l       *hyperdht.Listener
+	wg      sync.WaitGroup
+	waiting chan *secretstream.Conn // that registered, for one dial
+
+	mu     sync.Mutex
+	seen   []byte
+	falsef func([]byte)
+}
+
+func newSpy(t *testing.T, n *network) *spy {
+	t.Helper()
+	l, err := n.node(t).Listen(hyperdht.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WaitAnnounced(hyperswarmtest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	s := &spy{l: l, waiting: make(chan *secretstream.Conn, 1)}
+	dialled := make(chan *secretstream.Conn, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		cancel()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		s.wg.Wait()
+	})
+	s.wg.Go(func() {
+		for {
+			c, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			s.wg.Go(func() {
+				stop := context.AfterFunc(ctx, c.Destroy)
+				defer stop()
+				m, err := c.ReadMessage()
+				if err != nil {
+					return
+				}
+				switch m := string(m); {
+				case strings.HasPrefix(m, "parley-relay/1 register "):
+					_ = c.WriteMessage([]byte("\x02ok")) // the test notices
+					s.waiting <- c
+					<-ctx.Done()
+				case strings.HasPrefix(m, "parley-relay/1 dial "):
+					dialled <- c
+					if err := (<-s.waiting).WriteMessage(make([]byte, 16)); err != nil {
+						t.Error(err)
+					}
+					<-ctx.Done()
+				case strings.HasPrefix(m, "parley-relay/1 accept "):
+					other := <-dialled
+					_ = other.WriteMessage([]byte("\x02ok")) // the test notices
+					_ = c.WriteMessage([]byte("\x02ok"))
+					s.wg.Go(func() { s.forward(c, other) })
+					s.forward(other, c)
+				}
+			})
+		}
+	})
+	return s
+}
+
+func (s *spy) forward(to, from *secretstream.Conn) {
+	defer to.Destroy()
+	buf := make([]byte, 4096)
+	for {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		s.seen = append(s.seen, buf[:n]...)
+		if s.falsef != nil {
+			s.falsef(buf[:n])
+		}
+		s.mu.Unlock()
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (s *spy) falsify(f func([]byte)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.falsef = f
+}
+
+// A relay reads nothing of what it forwards, cannot change it, and cannot be the peer.
+func TestAHostileRelay(t *testing.T) {
+	n := newNetwork(t, relay.ServerOptions{}, nil)
+	ctx := hyperswarmtest.Context(t)
+	pair := keys.Generate()
+	s := newSpy(t, n)
+	l := relay.Listen(n.node(t), s.l.Key(), relay.ListenOptions{Pair: pair})
+	defer l.Close()
+	if err := l.WaitRegistered(ctx); err != nil {
+		t.Fatal(err)
+	}
+	a, err := relay.Dial(ctx, n.node(t), s.l.Key(), pair.Public(), nil, secretstream.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Destroy()
+	b, err := l.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Destroy()
+	secret := []byte("nobody else's business, said twice: nobody else's business")
+	if err := a.WriteMessage(secret); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := b.ReadMessage(); err != nil || !bytes.Equal(m, secret) {
+		t.Fatalf("%q, %v", m, err)
+	}
+	s.mu.Lock()
+	if len(s.seen) < len(secret) || bytes.Contains(s.seen, secret[:16]) {
+		t.Error("the relay reads along, or forwards nothing")
+	}
+	s.mu.Unlock()
+	s.falsify(func(p []byte) { p[len(p)-1] ^= 1 })
+	if err := a.WriteMessage(secret); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := b.ReadMessage(); !errors.Is(err, secretstream.ErrForged) {
+		t.Errorf("what the relay has changed: %q, %v", m, err)
 	}
 }

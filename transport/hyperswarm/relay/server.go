@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
@@ -22,6 +24,12 @@ type ServerOptions struct {
 	MaxPaths int
 	// MaxPathsOfPeer bounds those that one peer has dialled; 0 means 16.
 	MaxPathsOfPeer int
+	// RateOfPeer bounds the bytes a second, both ways together, on the paths that one
+	// peer has dialled; 0 means 16 MiB.
+	RateOfPeer int
+	// Idle is after how long without a byte a path ends; 0 means a minute. Ends that are
+	// there send a sign of life every few seconds.
+	Idle time.Duration
 	// Logger gets what nobody else learns of; nil discards it.
 	Logger *slog.Logger
 }
@@ -35,15 +43,23 @@ type Server struct {
 	wg     sync.WaitGroup
 
 	mu         sync.Mutex
+	conns      map[*secretstream.Conn]struct{} // all
 	registered map[keys.PublicKey]*secretstream.Conn
 	waiting    map[pathID]*path
 	paths      int
-	ofPeer     map[keys.PublicKey]int
+	ofPeer     map[keys.PublicKey]*share
+}
+
+// share is what a peer that has paths takes of the server.
+type share struct {
+	paths int
+	pace  *rate.Limiter
 }
 
 // path is what a peer has asked for and another may take.
 type path struct {
 	to    keys.PublicKey
+	of    *share                  // of the peer that has dialled
 	taken chan *secretstream.Conn // has room for one
 }
 
@@ -59,12 +75,18 @@ func Serve(l *hyperdht.Listener, o ServerOptions) *Server {
 	if o.MaxPathsOfPeer == 0 {
 		o.MaxPathsOfPeer = 16
 	}
+	if o.RateOfPeer == 0 {
+		o.RateOfPeer = 16 << 20
+	}
+	if o.Idle == 0 {
+		o.Idle = time.Minute
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	s := &Server{
-		l: l, o: o, registered: make(map[keys.PublicKey]*secretstream.Conn),
-		waiting: make(map[pathID]*path), ofPeer: make(map[keys.PublicKey]int),
+		l: l, o: o, conns: make(map[*secretstream.Conn]struct{}), registered: make(map[keys.PublicKey]*secretstream.Conn),
+		waiting: make(map[pathID]*path), ofPeer: make(map[keys.PublicKey]*share),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.run)
@@ -79,6 +101,22 @@ func (s *Server) Paths() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.paths
+}
+
+// Recheck ends the connections, and with them the paths, of peers that may not use the
+// server any more. The listener decides about those that come.
+func (s *Server) Recheck(allowed func(keys.PublicKey) bool) {
+	s.mu.Lock()
+	var over []*secretstream.Conn
+	for c := range s.conns {
+		if !allowed(c.RemoteKey()) {
+			over = append(over, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range over {
+		c.Destroy()
+	}
 }
 
 // Close ends the server and every path through it.
@@ -99,7 +137,13 @@ func (s *Server) run() {
 			stop := context.AfterFunc(s.ctx, c.Destroy)
 			defer stop()
 			defer c.Destroy()
+			s.mu.Lock()
+			s.conns[c] = struct{}{}
+			s.mu.Unlock()
 			s.serve(c)
+			s.mu.Lock()
+			delete(s.conns, c)
+			s.mu.Unlock()
 		})
 	}
 }
@@ -175,7 +219,7 @@ func (s *Server) dial(c *secretstream.Conn, to keys.PublicKey) {
 	case other := <-p.taken:
 		defer other.Destroy()
 		if say(c, answerOK) == nil && say(other, answerOK) == nil {
-			splice(c, other)
+			s.splice(c, other, p.of.pace)
 		}
 	case <-t.C:
 		s.refuse(c, answerUnknown)
@@ -209,14 +253,19 @@ func (s *Server) open(from, to keys.PublicKey) (id pathID, p *path, target *secr
 	switch {
 	case target == nil:
 		return id, nil, nil, answerUnknown
-	case s.paths >= s.o.MaxPaths || s.ofPeer[from] >= s.o.MaxPathsOfPeer:
+	case s.paths >= s.o.MaxPaths || s.ofPeer[from] != nil && s.ofPeer[from].paths >= s.o.MaxPathsOfPeer:
 		return id, nil, nil, answerBusy
 	}
+	of := s.ofPeer[from]
+	if of == nil {
+		of = &share{pace: rate.NewLimiter(rate.Limit(s.o.RateOfPeer), max(s.o.RateOfPeer, copySize))}
+		s.ofPeer[from] = of
+	}
 	rand.Read(id[:]) // never fails
-	p = &path{to: to, taken: make(chan *secretstream.Conn, 1)}
+	p = &path{to: to, of: of, taken: make(chan *secretstream.Conn, 1)}
 	s.waiting[id] = p
 	s.paths++
-	s.ofPeer[from]++
+	of.paths++
 	return id, p, target, ""
 }
 
@@ -224,7 +273,7 @@ func (s *Server) close(id pathID, p *path, from keys.PublicKey) {
 	s.mu.Lock()
 	delete(s.waiting, id)
 	s.paths--
-	if s.ofPeer[from]--; s.ofPeer[from] == 0 {
+	if p.of.paths--; p.of.paths == 0 {
 		delete(s.ofPeer, from)
 	}
 	s.mu.Unlock()
@@ -249,19 +298,28 @@ func (s *Server) accept(c *secretstream.Conn, id pathID) {
 	<-c.Done()
 }
 
-// splice forwards between two connections until both ways have ended, or one
-// breaks.
-func splice(a, b *secretstream.Conn) {
+// copySize is how many bytes are forwarded at once.
+const copySize = 32 << 10
+
+// splice forwards between two connections, at a pace, until both ways have ended, one
+// breaks or nothing comes for long.
+func (s *Server) splice(a, b *secretstream.Conn, pace *rate.Limiter) {
+	breakUp := func() {
+		a.Destroy()
+		b.Destroy()
+	}
+	idle := time.AfterFunc(s.o.Idle, breakUp)
 	var wg sync.WaitGroup
 	forward := func(to, from *secretstream.Conn) {
-		if _, err := io.Copy(to, from); err != nil || to.CloseWrite() != nil {
-			a.Destroy()
-			b.Destroy()
+		r := &paced{from: from, ctx: s.ctx, pace: pace, came: func() { idle.Reset(s.o.Idle) }}
+		if _, err := io.CopyBuffer(to, r, make([]byte, copySize)); err != nil || to.CloseWrite() != nil {
+			breakUp()
 		}
 	}
 	wg.Go(func() { forward(a, b) })
 	wg.Go(func() { forward(b, a) })
 	wg.Wait()
+	idle.Stop()
 	// What was forwarded last still has to arrive.
 	t := time.NewTimer(stepTime)
 	defer t.Stop()
@@ -271,4 +329,26 @@ func splice(a, b *secretstream.Conn) {
 		case <-t.C:
 		}
 	}
+}
+
+// paced is a reader that reads no faster than a limiter lets it, whose burst is
+// copySize at least.
+type paced struct {
+	from io.Reader
+	ctx  context.Context
+	pace *rate.Limiter
+	came func() // is called when something has come
+}
+
+// Read implements io.Reader. It waits after it has read: what is here is forwarded late.
+func (p *paced) Read(b []byte) (int, error) {
+	n, err := p.from.Read(b)
+	if n == 0 {
+		return n, err
+	}
+	p.came()
+	if werr := p.pace.WaitN(p.ctx, n); werr != nil {
+		return 0, werr
+	}
+	return n, err
 }
