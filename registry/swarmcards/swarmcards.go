@@ -272,11 +272,11 @@ func (s *Source) followTopics(ctx context.Context) {
 	for {
 		offered := s.Ledger.Capabilities()
 		s.leaveWhere(s.topics, func(c string) bool { return !slices.Contains(offered, c) })
-		// Who only looked there has to come anew to be found.
-		s.leaveWhere(s.asked, func(c string) bool { return slices.Contains(offered, c) })
 		if err := s.joinTopics(offered); err != nil {
 			s.log.Warn("the hub is not found by what its agents can do", "error", err)
 		}
+		// Who is found there looks there as well.
+		s.leaveWhere(s.asked, func(c string) bool { return slices.Contains(offered, c) })
 		select {
 		case <-s.changed:
 		case <-ctx.Done():
@@ -353,33 +353,35 @@ func (s *Source) look(ctx context.Context, q registry.Query) error {
 	if err != nil {
 		return err
 	}
-	if q.Capability != "" {
-		s.note(q.Capability, t)
-	}
 	t.Refresh()
-	return t.Flushed(ctx)
+	err = t.Flushed(ctx)
+	if q.Capability == "" || !s.note(q.Capability, t) {
+		t.Leave() // of a topic that the source is in anyway
+	}
+	return err
 }
 
 // note stays in a topic that was looked up, until others have been: who is found there
-// is wanted as long.
-func (s *Source) note(capability string, t *swarm.Topic) {
+// is wanted as long. It reports false if the source stays there already.
+func (s *Source) note(capability string, t *swarm.Topic) bool {
 	s.mu.Lock()
+	if s.topics[capability] != nil || s.asked[capability] != nil {
+		s.mu.Unlock()
+		return false
+	}
+	s.asked[capability] = t
+	s.order = append(s.order, capability)
 	var leave *swarm.Topic
-	if s.topics[capability] == nil && s.asked[capability] != t {
-		if s.asked[capability] == nil {
-			s.order = append(s.order, capability)
-		}
-		s.asked[capability] = t
-		if len(s.order) > maxAsked {
-			leave = s.asked[s.order[0]]
-			delete(s.asked, s.order[0])
-			s.order = s.order[1:]
-		}
+	if len(s.order) > maxAsked {
+		leave = s.asked[s.order[0]]
+		delete(s.asked, s.order[0])
+		s.order = s.order[1:]
 	}
 	s.mu.Unlock()
 	if leave != nil {
 		leave.Leave()
 	}
+	return true
 }
 
 // link is a connection with another hub.

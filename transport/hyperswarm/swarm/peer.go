@@ -57,7 +57,7 @@ func (s *Swarm) wanted(p *peer) bool {
 		return true
 	}
 	for t := range p.topics {
-		if topic := s.topics[t]; topic != nil && topic.client {
+		if m := s.topics[t]; m != nil && m.role()&Client != 0 {
 			return true
 		}
 	}

@@ -78,7 +78,7 @@ type Swarm struct {
 	closed   bool
 	listener *hyperdht.Listener
 	relays   []*relay.Listener
-	topics   map[[32]byte]*Topic
+	topics   map[[32]byte]*meeting
 	peers    map[keys.PublicKey]*peer
 	conns    map[keys.PublicKey]*Conn
 	dials    int
@@ -100,7 +100,7 @@ func New(o Options) *Swarm {
 	}
 	s := &Swarm{
 		o: o, pair: o.Pair, log: o.Logger, accept: make(chan *Conn, backlog), wake: make(chan struct{}, 1),
-		topics: make(map[[32]byte]*Topic), peers: make(map[keys.PublicKey]*peer), conns: make(map[keys.PublicKey]*Conn),
+		topics: make(map[[32]byte]*meeting), peers: make(map[keys.PublicKey]*peer), conns: make(map[keys.PublicKey]*Conn),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.schedule)
@@ -142,16 +142,16 @@ func (s *Swarm) Close() error {
 		return nil
 	}
 	s.closed = true
-	var topics []*Topic
-	for _, t := range s.topics {
-		topics = append(topics, t)
+	var meetings []*meeting
+	for _, m := range s.topics {
+		meetings = append(meetings, m)
 	}
 	l, relays := s.listener, s.relays
 	s.mu.Unlock()
 	s.cancel()
 	var wg sync.WaitGroup
-	for _, t := range topics {
-		wg.Go(t.Leave)
+	for _, m := range meetings {
+		wg.Go(func() { <-m.done })
 	}
 	if l != nil {
 		wg.Go(func() { _ = l.Close() }) // it always succeeds

@@ -278,3 +278,79 @@ func TestOnePublicHubIsEnough(t *testing.T) {
 		}
 	}
 }
+
+// A swarm has the roles of all its memberships of a topic, whoever joins first.
+func TestMembershipsAddUp(t *testing.T) {
+	bootstrap, nodes := hyperswarmtest.Network(t, 4)
+	topic := keys.Hash([]byte("topic"))
+	ctx := hyperswarmtest.Context(t)
+	a := newSwarm(t, bootstrap, swarm.Options{})
+	listed := func() (found bool) {
+		if err := nodes[0].Lookup(ctx, topic, func(p hyperdht.Peer) bool { found = found || p.Key == a.Key(); return true }); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	looks, err := a.Join(topic, swarm.Client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := a.Join(topic, swarm.Server) // before the first round is over
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*swarm.Topic{found, looks} {
+		if err := m.Flushed(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !listed() {
+		t.Error("who joined second to be found is not")
+	}
+	both := join(t, a, topic, swarm.Server|swarm.Client)
+	found.Leave()
+	found.Leave()
+	if !listed() {
+		t.Error("leaving one membership has ended another")
+	}
+	both.Leave() // who only looks stays
+	for listed() {
+		if ctx.Err() != nil {
+			t.Fatal("nobody is left to be found, and the announcement stays")
+		}
+	}
+	b := newSwarm(t, bootstrap, swarm.Options{})
+	join(t, b, topic, swarm.Server)
+	looks.Refresh()
+	talk(t, accept(t, a), accept(t, b))
+	if err := found.Flushed(ctx); err != nil && err != swarm.ErrClosed {
+		t.Errorf("a membership that was left: %v", err)
+	}
+	looks.Leave()
+}
+
+// Who leaves and joins again is found: the announcement that is taken back is the first.
+func TestJoiningWhileLeaving(t *testing.T) {
+	bootstrap, nodes := hyperswarmtest.Network(t, 4)
+	topic := keys.Hash([]byte("topic"))
+	ctx := hyperswarmtest.Context(t)
+	a := newSwarm(t, bootstrap, swarm.Options{})
+	member := join(t, a, topic, swarm.Server)
+	for range 5 {
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			member.Leave()
+		}()
+		next := join(t, a, topic, swarm.Server) // before, meanwhile or after
+		<-left
+		member = next
+		found := false
+		if err := nodes[0].Lookup(ctx, topic, func(p hyperdht.Peer) bool { found = found || p.Key == a.Key(); return true }); err != nil {
+			t.Fatal(err)
+		}
+		if !found {
+			t.Fatal("it is not found")
+		}
+	}
+}
