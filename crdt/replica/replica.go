@@ -33,10 +33,11 @@ type Replica struct {
 	log          *slog.Logger
 	telemetry    telemetry.Sink
 
-	mail chan func()
-	ctx  context.Context
-	stop context.CancelFunc
-	done sync.WaitGroup
+	mail  chan func()
+	ended chan struct{} // closed when the owner's goroutine has ended
+	ctx   context.Context
+	stop  context.CancelFunc
+	done  sync.WaitGroup
 
 	epoch atomic.Uint64 // changed by the owner's goroutine only
 
@@ -88,7 +89,7 @@ func New(o Options) (*Replica, error) {
 	r := &Replica{
 		agent: o.Agent, state: o.State, session: newSession(), limits: limits, counters: o.Counters, keeps: o.Keeper, onRenew: o.Renew, former: o.Former,
 		access: o.Access, forward: !o.NoForward, interval: o.Interval, journal: o.Journal, log: o.Logger, telemetry: o.Telemetry,
-		mail: make(chan func(), mailbox),
+		mail: make(chan func(), mailbox), ended: make(chan struct{}),
 		hold: newHoldback(), sent: map[string]uint64{}, owners: map[uint64]owner{}, banned: map[string]bool{},
 	}
 	r.epoch.Store(o.Epoch)
@@ -136,6 +137,7 @@ func (r *Replica) restore(s *Saved) error {
 // own runs what others post, one after the other.
 func (r *Replica) own() {
 	defer r.done.Done()
+	defer close(r.ended)
 	digests := time.NewTimer(r.jitter())
 	defer digests.Stop()
 	ages := time.NewTicker(maxHeldAge / 2)
@@ -173,21 +175,21 @@ func (r *Replica) post(ctx context.Context, f func()) bool {
 	return false
 }
 
-// run has f run by the owner and waits for its end.
+// run has f run by the owner and waits for its end. After an error f has not run, and will not.
 func (r *Replica) run(ctx context.Context, f func()) error {
-	ended := make(chan struct{})
-	if !r.post(ctx, func() { defer close(ended); f() }) {
+	ran := make(chan struct{})
+	if !r.post(ctx, func() { defer close(ran); f() }) {
 		if r.ctx.Err() != nil {
 			return errClosed()
 		}
 		return ctx.Err()
 	}
 	select {
-	case <-ended:
+	case <-ran:
 		return nil
-	case <-r.ctx.Done():
+	case <-r.ended: // not r.ctx.Done: f may be running, and write to what the caller reads
 		select {
-		case <-ended: // it was the last
+		case <-ran: // it was the last
 			return nil
 		default:
 			return errClosed()

@@ -903,6 +903,40 @@ func TestClosedAndWrongReplicas(t *testing.T) {
 	}
 }
 
+// A replica that is closed while others use it lets each of their calls end: what was begun is done, and after an error
+// nothing was.
+func TestClosingWhileInUse(t *testing.T) {
+	for range 50 {
+		r := newReplica(t, replica.Options{Agent: "mars", State: "plan"})
+		var begun, users sync.WaitGroup
+		made := make([]int, 4)
+		for i := range made {
+			begun.Add(1)
+			users.Go(func() {
+				first := sync.OnceFunc(begun.Done)
+				for {
+					ran := false
+					err := r.Edit(t.Context(), func(d *crdt.Doc) error { ran = true; return d.Array("list").Append(i) })
+					if ran != (err == nil) {
+						t.Errorf("it ran: %v, and the error is %v", ran, err)
+					}
+					if err != nil {
+						return
+					}
+					made[i]++
+					first()
+					if s, err := r.Status(t.Context()); err == nil && s.Items == 0 {
+						t.Error("the status is empty")
+					}
+				}
+			})
+		}
+		begun.Wait()
+		r.Close()
+		users.Wait()
+	}
+}
+
 func FuzzMessage(f *testing.F) {
 	d := crdt.New(crdt.Options{Client: 5})
 	u, err := d.Transact(nil, func() error { return d.Text("t").Append("x") })
