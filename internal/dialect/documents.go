@@ -165,6 +165,9 @@ func (s *Service) shares(ctx context.Context, name string) (any, error) {
 
 // documentError translates an error about a document. What is the hub's own fault stays
 // as it is, for the log.
+// CodeOutcomeUnknown is the code by name of a change that may have been made or not.
+const CodeOutcomeUnknown = "OUTCOME_UNKNOWN"
+
 func documentError(err error) error {
 	var de *documents.Error
 	var re *replica.Error
@@ -177,6 +180,8 @@ func documentError(err error) error {
 			documents.CodeNotFound: {jsonrpc.CodeInvalidParams, "DOCUMENT_NOT_FOUND"},
 			documents.CodeStorage:  {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
 			documents.CodeClosed:   {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
+			// Not busy: whoever tries again must look first.
+			documents.CodeUncertain: {jsonrpc.CodeInternalError, CodeOutcomeUnknown},
 		}[de.Code]
 		if !ok {
 			return err

@@ -181,7 +181,7 @@ func (d *Document) signal() {
 }
 
 // Edit makes the edits of f one change and returns when it is durable. An error of
-// f takes the edits back.
+// f takes the edits back; one with [CodeUncertain] says that they were made and may not be stored.
 func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error {
 	if err := d.enter(); err != nil {
 		return err
@@ -191,7 +191,10 @@ func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error 
 	if err != nil {
 		return err
 	}
-	return d.Durable(ctx)
+	if err := d.Durable(ctx); err != nil {
+		return uncertain(d.name, err)
+	}
+	return nil
 }
 
 // Submit applies an update of a writer without a replica of its own, such as a browser; see
@@ -264,18 +267,21 @@ func (d *Document) Durable(ctx context.Context) error {
 	number := d.number
 	d.mu.Unlock()
 	for {
+		ended := d.ctx.Err() // before the look: what was stored before the end is stored
 		d.mu.Lock()
 		stored, changed := d.stored, d.changed
 		d.mu.Unlock()
-		if stored >= number {
+		switch {
+		case stored >= number:
 			return nil
+		case ended != nil:
+			return &Error{Code: CodeClosed, Message: "the hub stops"}
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-d.ctx.Done():
-			return &Error{Code: CodeClosed, Message: "the hub stops"}
 		}
 	}
 }

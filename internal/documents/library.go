@@ -196,24 +196,53 @@ func (l *Library) Document(ctx context.Context, name string) (*Content, error) {
 	return &c, err
 }
 
-// EditDocument makes edits one change and returns the document, once that is durable.
+// EditDocument makes edits one change and returns the document, once that is durable. An error with
+// [CodeUncertain] says that the edits may have been made; after any other they were not.
 func (l *Library) EditDocument(ctx context.Context, name string, edits []Edit) (*Content, error) {
+	for {
+		err := l.change(ctx, name, edits)
+		if err == nil {
+			break
+		}
+		if CodeOf(err) != CodeClosed || l.ended() {
+			return nil, err
+		}
+		select { // the document has just begun a new epoch
+		case <-time.After(reopening):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	c, err := l.AwaitDocument(ctx, name, "") // in whatever epoch it is by now
+	if err != nil {
+		return nil, &Error{
+			Code: CodeUncertain, Err: err, Message: "the edit of the document " + name + " was made, and the document cannot be read at the moment",
+			Remedy: "look at the document before you make the edit again",
+		}
+	}
+	return c, nil
+}
+
+func (l *Library) ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// change makes edits one change of a document, which is made if there is none.
+func (l *Library) change(ctx context.Context, name string, edits []Edit) error {
 	d, err := l.Get(ctx, name)
 	if CodeOf(err) == CodeNotFound {
 		// Edits that cannot be made must not make a document.
 		if err := Apply(crdt.New(crdt.Options{}), edits); err != nil {
-			return nil, err
+			return err
 		}
 		d, err = l.Ensure(ctx, name)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := d.Change(ctx, edits); err != nil {
-		return nil, err
-	}
-	c, err := d.Content(ctx)
-	return &c, err
+	return d.Change(ctx, edits)
 }
 
 // reopening is about how long it takes until a new epoch of a document is there.

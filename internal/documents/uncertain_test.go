@@ -1,0 +1,98 @@
+package documents_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/documents"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+// Edits are made once, and each is acknowledged, while the document begins one epoch after the other.
+func TestEditsGoThroughNewEpochs(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	defer closeLibrary(t, l)
+	ensure(t, l, "plan")
+	const edits = 60
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := range edits {
+			c, err := l.EditDocument(t.Context(), "plan", []documents.Edit{{Op: documents.OpInsert, Path: []string{"list"}, Values: []any{fmt.Sprint(i)}}})
+			if err != nil || !strings.Contains(string(c.Content), fmt.Sprintf("%q", fmt.Sprint(i))) {
+				t.Errorf("edit %d: %v", i, err)
+			}
+		}
+	}()
+	for busy := true; busy; {
+		if _, _, err := l.Compact(t.Context(), "plan"); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-ended:
+			busy = false
+		default:
+		}
+	}
+	c, err := l.Document(t.Context(), "plan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make([]string, edits)
+	for i := range want {
+		want[i] = fmt.Sprintf("%q", fmt.Sprint(i))
+	}
+	if got := fmt.Sprintf(`{"list":[%s]}`, strings.Join(want, ",")); string(c.Content) != got {
+		t.Errorf("there is\n%s, want\n%s", c.Content, got)
+	}
+}
+
+// An edit that the store does not confirm may be there all the same, and the error says so; one that was not made
+// says nothing of the kind.
+func TestAnEditThatIsNotConfirmedIsLeftOpen(t *testing.T) {
+	server := natstest.Start(t)
+	b, err := bus.Open(t.Context(), bus.Config{URL: bus.Secret(server.URL())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(context.Background()) //nolint:errcheck // the server has gone and come back
+	l := openLibrary(t, b)
+	d := ensure(t, l, "plan")
+	seen := make(chan struct{}, 16)
+	defer d.OnUpdate(func(replica.Update) { seen <- struct{}{} })()
+	server.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-seen; cancel() }()
+	if err := d.Edit(ctx, set("k", 1)); documents.CodeOf(err) != documents.CodeUncertain || !errors.Is(err, context.Canceled) {
+		t.Errorf("the edit ends with %v", err)
+	}
+	if got := show(t, d); got != `{"m":{"k":1}}` {
+		t.Errorf("there is %s", got)
+	}
+	bad := []documents.Edit{{Op: documents.OpSet, Path: []string{"m"}, Value: 1}}
+	if err := d.Change(t.Context(), bad); documents.CodeOf(err) != documents.CodeInvalid {
+		t.Errorf("a wrong edit ends with %v", err)
+	}
+	server.Start()
+	if err := d.Durable(t.Context()); err != nil {
+		t.Error(err)
+	}
+	closeLibrary(t, l)
+	if _, err := l.EditDocument(t.Context(), "plan", nil); documents.CodeOf(err) != documents.CodeClosed {
+		t.Errorf("after the end an edit ends with %v", err)
+	}
+}
+
+// Agents are told to look before they make an uncertain edit again, and not that they should try again.
+func TestUncertaintyIsExplained(t *testing.T) {
+	_, _, remedy := (&documents.Error{Code: documents.CodeUncertain, Message: "m"}).Explain()
+	if !strings.Contains(remedy, "read_document") || slices.Contains(strings.Fields(remedy), "Try") {
+		t.Errorf("the remedy is %q", remedy)
+	}
+}
