@@ -135,7 +135,7 @@ index, text and values go to the end, and delete takes the whole key away.`,
 			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
 				d, err := c.EditDocument(ctx, args[0], edits)
 				if err != nil {
-					return err
+					return a.unanswered(err, "all of the edits may be in the document, or none", "doc show "+args[0])
 				}
 				a.printDocument(d)
 				return nil
@@ -216,19 +216,21 @@ func (a *app) docWatchCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch DOCUMENT",
 		Short: "Print a document now and after each change, until Ctrl-C",
-		Args:  exactly("the document's name"),
+		Long: `Print a document now and after each change, until Ctrl-C. Several changes at once may be
+printed as one. A hub that goes is waited for, up to a minute.`,
+		Args: exactly("the document's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				seen := ""
+				seen, away := "", a.absence("The hub is away; its changes are shown when it is back.")
 				for {
 					d, err := c.AwaitDocument(ctx, args[0], seen)
-					if err != nil {
-						if ctx.Err() != nil {
-							return nil // Ctrl-C is how watching ends
-						}
+					if ctx.Err() != nil {
+						return nil // Ctrl-C is how watching ends
+					}
+					if err := away.outlast(ctx, err); err != nil {
 						return err
 					}
-					if d.Version != seen {
+					if err == nil && d.Version != seen {
 						a.printDocument(d)
 						seen = d.Version
 					}
@@ -274,7 +276,7 @@ has proved.`,
 				}
 				roles, err := c.ShareDocument(ctx, args[0], args[1], role)
 				if err != nil {
-					return err
+					return a.unanswered(err, "the agent may have the new role or the former", "doc share "+args[0])
 				}
 				a.printShares(roles)
 				return nil
@@ -310,7 +312,7 @@ had not sent is lost. They must load the page again, with the document's new epo
 			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
 				r, err := c.CompactDocument(ctx, args[0])
 				if err != nil {
-					return err
+					return a.unanswered(err, "the document may have begun a new epoch", "doc show --format json "+args[0])
 				}
 				if a.json() {
 					writeJSON(a.stdout, r)
@@ -321,4 +323,19 @@ had not sent is lost. They must load the page again, with the document's new epo
 			})
 		},
 	}
+}
+
+// unanswered says of a change to which the hub gave no answer that it may have been made, and how to see
+// that. Any other error it returns as it is.
+func (a *app) unanswered(err error, what, look string) error {
+	f := &failure{Remedy: "look with: " + a.self() + " " + look}
+	switch {
+	case errors.Is(err, client.ErrLost):
+		f.Exit, f.Kind, f.Message = exitFailure, kindOutcomeUnknown, client.ErrLost.Error()+" before it answered: "+what
+	case errors.Is(err, errInterrupted):
+		f.Exit, f.Kind, f.Message = exitInterrupted, "interrupted", "interrupted before the hub answered: "+what
+	default:
+		return err
+	}
+	return f
 }

@@ -33,6 +33,9 @@ const (
 	exitInterrupted   = 130
 )
 
+// kindOutcomeUnknown is the code of a change that may have been made or not.
+const kindOutcomeUnknown = "outcome-unknown"
+
 // failure is an error as the user sees it.
 type failure struct {
 	Exit    int    `json:"exitCode"`
@@ -110,6 +113,12 @@ func (a *app) explainRPC(rpc *jsonrpc.Error) *failure {
 	f := &failure{Exit: exitFailure, Kind: "hub-error", Message: plain(rpc.Message), Remedy: plain(rpc.Details().Remedy)}
 	if known, ok := rpcFailures[rpc.Code]; ok {
 		f.Exit, f.Kind = known.exit, known.kind
+	}
+	switch rpc.Details().Code {
+	case "DOCUMENT_NOT_FOUND":
+		f.Exit, f.Kind, f.Remedy = exitNotFound, "document-not-found", "list them with: "+a.self()+" doc list; the first edit makes one"
+	case dialect.CodeOutcomeUnknown:
+		f.Kind = kindOutcomeUnknown
 	}
 	switch rpc.Code { // the hub speaks of its methods, people know commands
 	case dialect.CodeAgentNotFound:

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/mcpserver"
@@ -17,22 +18,34 @@ type documentsAtHub struct{ a *app }
 
 func (h documentsAtHub) Documents(ctx context.Context) (names []string, err error) {
 	err = h.with(ctx, func(c *client.Client) error { names, err = c.Documents(ctx); return err })
-	return names, err
+	return names, lostHub(err)
 }
 
 func (h documentsAtHub) Document(ctx context.Context, name string) (d *documents.Content, err error) {
 	err = h.with(ctx, func(c *client.Client) error { d, err = c.Document(ctx, name); return err })
-	return d, err
+	return d, lostHub(err)
 }
 
 func (h documentsAtHub) EditDocument(ctx context.Context, name string, edits []documents.Edit) (d *documents.Content, err error) {
 	err = h.with(ctx, func(c *client.Client) error { d, err = c.EditDocument(ctx, name, edits); return err })
+	if errors.Is(err, client.ErrLost) {
+		err = &mcpserver.Failure{Category: "UncertainError", Message: "The hub went away before it answered: all of the edit may be in the document, or nothing.",
+			Remedy: "Look with read_document before you make the edit again.", Err: err}
+	}
 	return d, err
 }
 
 func (h documentsAtHub) AwaitDocument(ctx context.Context, name, seen string) (d *documents.Content, err error) {
 	err = h.with(ctx, func(c *client.Client) error { d, err = c.AwaitDocument(ctx, name, seen); return err })
 	return d, err
+}
+
+// lostHub says that what was only asked for can be asked for again.
+func lostHub(err error) error {
+	if errors.Is(err, client.ErrLost) {
+		return &mcpserver.Failure{Category: "ConnectionError", Message: "The hub went away before it answered.", Remedy: "Try again in a few seconds.", Err: err}
+	}
+	return err
 }
 
 func (h documentsAtHub) with(ctx context.Context, f func(*client.Client) error) error {
@@ -62,6 +75,8 @@ func documentFailure(err error) error {
 	switch details.Code {
 	case "DOCUMENT_NOT_FOUND":
 		return &documents.Error{Code: documents.CodeNotFound, Message: e.Message, Remedy: details.Remedy}
+	case dialect.CodeOutcomeUnknown:
+		return &documents.Error{Code: documents.CodeUncertain, Message: e.Message, Remedy: details.Remedy}
 	case "SERVER_BUSY":
 		return &documents.Error{Code: documents.CodeStorage, Message: e.Message, Remedy: details.Remedy}
 	case "INVALID_PARAMS":

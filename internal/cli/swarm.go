@@ -254,7 +254,7 @@ func (a *app) printCreated(s *swarm.Session) {
 // killed may come back meanwhile.
 func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Session) error {
 	view := a.swarmView()
-	gone := time.Time{} // since when the hub is away
+	away := a.absence("The hub is away; the swarm goes on when it is back.")
 	for {
 		view.show(s)
 		if s.Status.Ended() {
@@ -263,22 +263,13 @@ func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Sessio
 		next, err := c.AwaitSwarm(ctx, s.ID, s.Sequence)
 		switch {
 		case err == nil:
-			s, gone = next, time.Time{}
-			continue
+			s = next
 		case ctx.Err() != nil && errors.Is(context.Cause(ctx), errInterrupted):
 			a.note("The swarm goes on. Look with: %s swarm show %s; end it with: %s swarm stop %s", a.self(), s.ID, a.self(), s.ID)
 			return errInterrupted
-		case !errors.Is(err, client.ErrLost) && !errors.Is(err, client.ErrNotRunning):
-			return err
-		case gone.IsZero():
-			gone = time.Now()
-			a.note("The hub is away; the swarm goes on when it is back.")
-		case time.Since(gone) > hubAway:
-			return err
 		}
-		select {
-		case <-time.After(time.Second / 2):
-		case <-ctx.Done():
+		if err := away.outlast(ctx, err); err != nil {
+			return err
 		}
 	}
 	if a.json() {
@@ -291,9 +282,6 @@ func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Sessio
 	}
 	return nil
 }
-
-// hubAway is how long a hub may be away while somebody waits for a swarm.
-const hubAway = time.Minute
 
 // swarmView shows how a swarm goes on: as a picture in a terminal, as lines else.
 type swarmView struct {
