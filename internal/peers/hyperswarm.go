@@ -45,6 +45,9 @@ const (
 	relayPurpose    = "parley relay"
 )
 
+// ChannelsKey is the key with which a hub takes channels over Hyperswarm. Its signed cards tell it, too.
+func ChannelsKey(pair *keys.Pair) keys.PublicKey { return pair.Derive(channelsPurpose).Public() }
+
 // RelayKey is the key of the relay that a hub with an identity can be.
 func RelayKey(pair *keys.Pair) keys.PublicKey { return pair.Derive(relayPurpose).Public() }
 

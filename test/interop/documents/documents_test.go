@@ -284,7 +284,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 		return synced
 	})
 	h.parley(t, "doc", "share", "plan", "mars", "writer")
-	mars := keepReplica(t, h, "mars", "plan")
+	mars := keepReplica(t, h, "mars", "plan").Replica
 	const pageEdits, agentEdits = 150, 30
 	page.eval(t, fmt.Sprintf("void (window.editing = edit(%d))", pageEdits), nil)
 

@@ -35,3 +35,10 @@ window.edit = async n => {
 
 window.state = () => base64(Y.encodeStateAsUpdate(window.page.doc))
 window.values = () => JSON.stringify(window.page.doc.getArray('list').toArray())
+window.vector = () => base64(Y.encodeStateVector(window.page.doc))
+window.content = () => {
+  const { doc } = window.page
+  return JSON.stringify({
+    list: doc.getArray('list').toJSON(), map: doc.getMap('map').toJSON(), text: doc.getText('text').toJSON(), plan: doc.getMap('plan').toJSON()
+  })
+}

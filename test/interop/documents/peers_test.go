@@ -36,8 +36,8 @@ func TestAnAgentOfAPeerEditsAlong(t *testing.T) {
 	owner.parley(t, "doc", "share", "plan", mars, "writer")
 	owner.parley(t, "doc", "share", "plan", "venus", "writer")
 	replicas := []*replica.Replica{
-		keepPeersReplica(t, server.URL(), otherKey, "mars", ownKey.Public(), "plan"),
-		keepReplica(t, owner, "venus", "plan"),
+		keepPeersReplica(t, server.URL(), otherKey, "mars", ownKey.Public(), "plan").Replica,
+		keepReplica(t, owner, "venus", "plan").Replica,
 	}
 	stranger := keepPeersReplica(t, server.URL(), otherKey, "pluto", ownKey.Public(), "plan")
 

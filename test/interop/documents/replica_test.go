@@ -19,17 +19,35 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/node"
+	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/internal/sharing"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/hyperswarm"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	natslink "github.com/parleyhub/parley/transport/nats"
+	"github.com/parleyhub/parley/transport/transporttest"
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// keepReplica has an agent of this process keep a replica of a hub's document over HTTP. It
-// ends with the test.
-func keepReplica(t *testing.T, h *hub, id, room string) *replica.Replica {
+// member is an agent of this process that keeps a replica of a hub's document.
+type member struct {
+	id, room, card string
+	at             agent.Endpoint
+	faults         *transporttest.Faults // of its connections
+	saved          *replica.Saved        // of its last life
+
+	*replica.Replica
+	node    *parley.Node
+	stop    context.CancelFunc
+	keeping sync.WaitGroup
+}
+
+// keepReplica has an agent of this process keep a replica of a hub's document over HTTP.
+func keepReplica(t *testing.T, h *hub, id, room string) *member {
 	t.Helper()
 	host := net.JoinHostPort("127.0.0.1", strconv.Itoa(h.port))
 	at := agent.Endpoint{Transport: agent.TransportWebSocket, Address: "ws://" + host + node.Path}
@@ -38,7 +56,7 @@ func keepReplica(t *testing.T, h *hub, id, room string) *replica.Replica {
 
 // keepPeersReplica has an agent of this process, which is of one hub by having its key, keep a replica
 // of another hub's document over a NATS server.
-func keepPeersReplica(t *testing.T, server string, own *keys.Pair, name string, of keys.PublicKey, room string) *replica.Replica {
+func keepPeersReplica(t *testing.T, server string, own *keys.Pair, name string, of keys.PublicKey, room string) *member {
 	t.Helper()
 	conn, err := nats.Connect(server)
 	if err != nil {
@@ -49,43 +67,66 @@ func keepPeersReplica(t *testing.T, server string, own *keys.Pair, name string, 
 	return keep(t, signedcard.ID(name, own.Public()), room, signedcard.ID(sharing.CardID, of), at, &natslink.Dialer{Options: natslink.Options{Conn: conn, Pair: own}})
 }
 
-// keep has an agent of this process keep a replica of a document over a channel to a card.
-func keep(t *testing.T, id, room, card string, at agent.Endpoint, dialer transport.Dialer) *replica.Replica {
+// keepSwarmReplica is keepPeersReplica over Hyperswarm.
+func keepSwarmReplica(t *testing.T, bootstrap []string, own *keys.Pair, name string, of *keys.Pair, room string) *member {
 	t.Helper()
-	n, err := parley.New(parley.Options{Channels: channel.Options{Dialers: map[agent.Transport]transport.Dialer{at.Transport: dialer}}})
+	at := agent.Endpoint{Transport: agent.TransportHyperswarm, Address: peers.ChannelsKey(of).String()}
+	n := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Stream: secretstream.Options{MaxMessage: new(transport.Codec).MaxMessage()}})
+	return keep(t, signedcard.ID(name, own.Public()), room, signedcard.ID(sharing.CardID, of.Public()), at, &hyperswarm.Dialer{Node: n, Pair: own})
+}
+
+// keep has an agent of this process keep a replica of a document over a channel to a card. It
+// ends with the test.
+func keep(t *testing.T, id, room, card string, at agent.Endpoint, dialer transport.Dialer) *member {
+	t.Helper()
+	m := &member{id: id, room: room, card: card, at: at, faults: transporttest.NewFaults(dialer)}
+	m.start(t)
+	t.Cleanup(func() { m.end(t) })
+	return m
+}
+
+func (m *member) start(t *testing.T) {
+	t.Helper()
+	var err error
+	m.node, err = parley.New(parley.Options{Channels: channel.Options{Dialers: map[agent.Transport]transport.Dialer{m.at.Transport: m.faults}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := agent.Card{ID: id, Name: "agent", Version: "1", Tier: agent.L3, Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}}
-	if _, err := n.Join(own, func(_ context.Context, e *envelope.Envelope) {
+	own := agent.Card{ID: m.id, Name: "agent", Version: "1", Tier: agent.L3, Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}}
+	if _, err := m.node.Join(own, func(_ context.Context, e *envelope.Envelope) {
 		if e.Type == envelope.ErrorMessage {
-			t.Logf("%s hears %s", id, e.Payload)
+			t.Logf("%s hears %s", m.id, e.Payload)
 		}
 	}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := replica.New(replica.Options{Agent: id, State: room})
-	if err != nil {
+	if m.Replica, err = replica.New(replica.Options{Agent: m.id, State: m.room, Saved: m.saved}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	var keeping sync.WaitGroup
-	keeping.Go(func() {
-		_ = r.Keep(ctx, func(ctx context.Context) (*channel.Channel, error) {
-			return n.Connect(ctx, id, card, at)
+	var ctx context.Context
+	ctx, m.stop = context.WithCancel(context.Background())
+	m.keeping.Go(func() {
+		_ = m.Keep(ctx, func(ctx context.Context) (*channel.Channel, error) {
+			return m.node.Connect(ctx, m.id, m.card, m.at)
 		}) // it ends with ctx
 	})
-	t.Cleanup(func() {
-		stop()
-		keeping.Wait()
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := n.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	return r
+}
+
+func (m *member) end(t *testing.T) {
+	t.Helper()
+	m.stop()
+	m.keeping.Wait()
+	saved, err := m.Save(context.Background())
+	if err != nil {
+		t.Error(err)
+	}
+	m.saved = &saved
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := m.node.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
 }
 
 // appendAll appends values to the replica's list, one change each.

@@ -1,0 +1,331 @@
+//go:build interop && linux
+
+package documents_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/registry/signedcard"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// Req 9.1, 9.2, 9.3: agents over WebSocket, NATS and Hyperswarm, an agent over MCP and a browser page with
+// stock yjs edit one document of a hub. Each loses its connection; the hub is killed while all of them write,
+// and one agent ends and begins anew under another client id while the hub is away. In the end the page, the
+// agents and a page that came last, which has what the hub has, have the same bytes, state vector
+// and content; everything that anybody wrote is there, and nothing twice.
+func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
+	const room = "shop=plan" // of the project of the agent over MCP
+	origin := servePage(t)
+	server := natstest.Start(t)
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	h := newHub(t, origin, fmt.Sprintf("bus: {url: %q}\npeers: {enabled: true, hyperswarm: {listen: %q, bootstrap: [\"%s\"]}}\n",
+		server.URL(), freeUDPAddress(t), strings.Join(bootstrap, `", "`)))
+	hubKey, jupiterKey, saturnKey := h.key(t), keys.Generate(), keys.Generate()
+	h.parley(t, "peers", "pair", jupiterKey.Public().String(), "--name", "jupiter")
+	h.parley(t, "peers", "pair", saturnKey.Public().String(), "--name", "saturn")
+	for _, id := range []string{"venus", signedcard.ID("jupiter", jupiterKey.Public()), signedcard.ID("saturn", saturnKey.Public())} {
+		h.parley(t, "doc", "share", room, id, "writer")
+	}
+	venus := keepReplica(t, h, "venus", room)
+	jupiter := keepPeersReplica(t, server.URL(), jupiterKey, "jupiter", hubKey.Public(), room)
+	saturn := keepSwarmReplica(t, bootstrap, saturnKey, "saturn", hubKey, room)
+	members := []*member{venus, jupiter, saturn}
+	w := newWire(t, h.port)
+	pages := "ws://" + w.address + "/documents"
+	b := startBrowser(t)
+	page := b.open(t, origin)
+	page.eval(t, opening(pages, room, token), nil)
+	mars := startMCP(t, h, "shop")
+	mars.edit(t, edit{"op": "make", "path": []string{"plan", "owners"}, "type": "map"})
+	for _, m := range members {
+		eventually(t, m.id+" has what there is", func() bool { return owners(t, m) != nil })
+	}
+
+	const pageEdits, each = 120, 20
+	page.eval(t, fmt.Sprintf("void (window.editing = edit(%d))", pageEdits), nil)
+	var byMCP []string
+	var calling sync.WaitGroup
+	end := make(chan struct{})
+	calling.Go(func() { byMCP = mars.work(t, end) })
+	endCalls := sync.OnceFunc(func() { close(end); calling.Wait() })
+	defer endCalls()
+	all := together(t, members, "before", each)
+	eventually(t, "the page has written", func() bool {
+		var n int
+		page.eval(t, "page.doc.getArray('list').length", &n)
+		return n > 20
+	})
+	w.cut()
+	h.kill(t)
+	all = append(all, together(t, members, "meanwhile", each)...)
+	before := clientOf(t, saturn)
+	saturn.end(t)
+	saturn.start(t)
+	if clientOf(t, saturn) == before {
+		t.Error("an agent that began anew writes under its former client id")
+	}
+	h.start(t) // unless the agent's MCP server has started it already
+	all = append(all, together(t, members, "after", each)...)
+	page.eval(t, "editing", nil)
+	mars.edit(t, edit{"op": "set", "path": []string{"plan", "done"}, "value": true})
+	endCalls()
+	for i := range pageEdits {
+		all = append(all, fmt.Sprint("page-", i))
+	}
+	all = append(all, byMCP...)
+	eventually(t, "the hub has everything", func() bool { return missing(all, h.content(t, room).List) == nil })
+
+	late := b.open(t, origin)
+	late.eval(t, opening(pages, room, token), nil)
+	eventually(t, "the same bytes everywhere", func() bool {
+		want := state(t, late) + vector(t, late)
+		return state(t, page)+vector(t, page) == want && !slices.ContainsFunc(members, func(m *member) bool { return bytesOf(t, m.Replica)+vectorOf(t, m) != want })
+	})
+	want := decode(t, h.parley(t, "doc", "show", room))
+	contents := map[string]any{"the page": shown(t, page), "the page that came last": shown(t, late), "the agent over MCP": decode(t, mars.read(t))}
+	for _, m := range members {
+		contents[m.id] = contentOf(t, m)
+	}
+	for who, got := range contents {
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s has\n%v\nthe hub\n%v", who, got, want)
+		}
+	}
+	list := h.content(t, room).List
+	slices.Sort(list)
+	if n := len(slices.Compact(slices.Clone(list))); n != len(list) {
+		t.Errorf("of %d values %d are there twice: %v", len(list), len(list)-n, list)
+	}
+}
+
+// together has all members edit at once, each of which loses its connection half-way. It
+// returns what they wrote.
+func together(t *testing.T, members []*member, name string, n int) (values []string) {
+	written := make([][]string, len(members))
+	var writers sync.WaitGroup
+	for i, m := range members {
+		who, _, _ := strings.Cut(m.id, "@")
+		writers.Go(func() {
+			for k := range n {
+				value := fmt.Sprintf("%s-%s-%d", who, name, k)
+				if k == n/2 {
+					m.faults.Cut()
+				}
+				if err := m.Edit(t.Context(), func(d *crdt.Doc) error { return editAll(d, who, value, k) }); err != nil {
+					t.Errorf("%s: %v", m.id, err)
+				}
+				written[i] = append(written[i], value)
+			}
+		})
+	}
+	writers.Wait()
+	return slices.Concat(written...)
+}
+
+// editAll edits each kind of root, and what is inside of one.
+func editAll(d *crdt.Doc, who, value string, k int) error {
+	if err := d.Array("list").Append(value); err != nil {
+		return err
+	}
+	text := d.Text("text")
+	if err := text.Insert(k%(text.Len()+1), "é😀"); err != nil {
+		return err
+	}
+	if k%5 == 4 {
+		if err := text.Delete(0, 1); err != nil {
+			return err
+		}
+	}
+	if err := d.Map("map").Set(fmt.Sprint("key", k%10), map[string]any{"by": who, "i": k}); err != nil {
+		return err
+	}
+	nested, _ := d.Map("plan").Get("owners")
+	return nested.(*crdt.Map).Set(who, value)
+}
+
+// owners is the map inside of the document, nil if it is not there.
+func owners(t *testing.T, m *member) (in any) {
+	t.Helper()
+	if err := m.View(t.Context(), func(d *crdt.Doc) { in, _ = d.Map("plan").Get("owners") }); err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+func clientOf(t *testing.T, m *member) uint64 {
+	t.Helper()
+	s, err := m.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Client
+}
+
+func vectorOf(t *testing.T, m *member) (vector string) {
+	t.Helper()
+	if err := m.View(t.Context(), func(d *crdt.Doc) { vector = string(d.StateVector().Encode()) }); err != nil {
+		t.Fatal(err)
+	}
+	return vector
+}
+
+func contentOf(t *testing.T, m *member) any {
+	t.Helper()
+	var content []byte
+	var err error
+	if e := m.View(t.Context(), func(d *crdt.Doc) { content, err = d.JSON() }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	return decode(t, string(content))
+}
+
+// vector is a page's state vector.
+func vector(t *testing.T, p *tab) string {
+	t.Helper()
+	var text string
+	p.eval(t, "vector()", &text)
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// shown is what a page shows.
+func shown(t *testing.T, p *tab) any {
+	t.Helper()
+	var text string
+	p.eval(t, "content()", &text)
+	return decode(t, text)
+}
+
+func decode(t *testing.T, text string) (v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v
+}
+
+// edit is one edit as an agent writes it.
+type edit map[string]any
+
+// mcpAgent is an agent that edits with the tools of its MCP server.
+type mcpAgent struct{ session *mcp.ClientSession }
+
+// startMCP starts an agent's MCP server in a project.
+func startMCP(t *testing.T, h *hub, project string) *mcpAgent {
+	t.Helper()
+	cmd := exec.Command(programs.Path("nats-mcp-server"))
+	cmd.Dir = h.home.Project(t, project, fmt.Sprintf(`{"namespace": %q}`, project))
+	cmd.Env = h.home.Env
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "agent", Version: "1"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := session.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &mcpAgent{session}
+}
+
+// call calls a tool and returns its text, and whether it succeeded.
+func (a *mcpAgent) call(t *testing.T, tool string, arguments map[string]any) (text string, ok bool) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	result, err := a.session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: arguments})
+	if err != nil {
+		t.Errorf("%s: %v", tool, err)
+		return err.Error(), false
+	}
+	return result.Content[0].(*mcp.TextContent).Text, !result.IsError
+}
+
+func (a *mcpAgent) edit(t *testing.T, edits ...edit) {
+	t.Helper()
+	if text, ok := a.call(t, "edit_document", map[string]any{"name": "plan", "edits": edits}); !ok {
+		t.Fatal(text)
+	}
+}
+
+func (a *mcpAgent) read(t *testing.T) string {
+	t.Helper()
+	text, ok := a.call(t, "read_document", map[string]any{"name": "plan"})
+	if !ok {
+		t.Fatal(text)
+	}
+	return text
+}
+
+// work edits until it is told to end, and returns what it wrote. Whether an edit was made that the hub did
+// not answer it sees in the document, as the tool tells it to.
+func (a *mcpAgent) work(t *testing.T, end <-chan struct{}) (values []string) {
+	pause := time.NewTicker(25 * time.Millisecond)
+	defer pause.Stop()
+	unknown := false // whether the edit was made
+	for {
+		select {
+		case <-end:
+			if unknown {
+				t.Error("the agent over MCP does not know what it wrote")
+			}
+			return values
+		case <-pause.C:
+		}
+		value := fmt.Sprint("mcp-", len(values))
+		if unknown {
+			text, ok := a.call(t, "read_document", map[string]any{"name": "plan"})
+			if !ok {
+				continue
+			}
+			if unknown = false; strings.Contains(text, `"`+value+`"`) {
+				values = append(values, value)
+				continue
+			}
+		}
+		text, ok := a.call(t, "edit_document", map[string]any{"name": "plan", "edits": []edit{
+			{"op": "insert", "path": []string{"list"}, "values": []string{value}},
+			{"op": "set", "path": []string{"plan", "owners", "mcp"}, "value": value},
+			{"op": "text", "path": []string{"text"}, "text": "é"},
+		}})
+		if ok {
+			values = append(values, value)
+			continue
+		}
+		if unknown = strings.HasPrefix(text, "UncertainError"); !unknown && !strings.HasPrefix(text, "ConnectionError") {
+			t.Errorf("%s is answered with %s", value, text)
+		}
+	}
+}
+
+// freeUDPAddress is an address of the loopback interface that a hub can have again and again.
+func freeUDPAddress(t *testing.T) string {
+	t.Helper()
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().String()
+}
