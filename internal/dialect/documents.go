@@ -163,11 +163,11 @@ func (s *Service) shares(ctx context.Context, name string) (any, error) {
 	return roles, documentError(err)
 }
 
-// documentError translates an error about a document. What is the hub's own fault stays
-// as it is, for the log.
 // CodeOutcomeUnknown is the code by name of a change that may have been made or not.
 const CodeOutcomeUnknown = "OUTCOME_UNKNOWN"
 
+// documentError translates an error about a document. What is the hub's own fault stays
+// as it is, for the log.
 func documentError(err error) error {
 	var de *documents.Error
 	var re *replica.Error
