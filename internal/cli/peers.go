@@ -92,7 +92,7 @@ func (a *app) stateOf(s *dialect.PeerStatus) string {
 		state = a.style.green("up") + " over " + strings.Join(s.Via, " and ") + ", " + heard + ": " + agents
 	}
 	if s.Problem != "" {
-		state += "; not believed: " + plain(s.Problem)
+		state += "; problem: " + plain(s.Problem)
 	}
 	return state
 }

@@ -85,7 +85,7 @@ type PeerStatus struct {
 	Via       []string `json:"via"`                 // how: hyperswarm, nats
 	LastHeard *Time    `json:"lastHeard,omitempty"` // missing if not since this hub started
 	Agents    []string `json:"agents"`              // its agents, as they are called here
-	Problem   string   `json:"problem,omitempty"`   // why what it says is not believed
+	Problem   string   `json:"problem,omitempty"`   // why what it says is not believed, or an agent of it has no place here
 }
 
 // BusStatus says where the hub keeps its data.

@@ -124,8 +124,8 @@ func (p Patient) describePeer(s dialect.PeerStatus) Finding {
 		f.Message = fmt.Sprintf("%s was heard last at %s", s.Name, s.LastHeard.Format(time.RFC3339))
 	}
 	if s.Problem != "" {
-		f.Message = fmt.Sprintf("what %s says is not believed: %s", s.Name, s.Problem)
-		f.Remedy = "compare the clocks of both machines, and the versions of both hubs"
+		f.Message = fmt.Sprintf("what %s says is not taken over: %s", s.Name, s.Problem)
+		f.Remedy = "compare the clocks of both machines, the versions of both hubs, and the names of this one's agents with PEER.AGENT of the other's"
 	}
 	return f
 }

@@ -111,11 +111,19 @@ type Network struct {
 	// doors are the keys with which paired hubs take channels over Hyperswarm. They are
 	// remembered when the cards have gone: a link that was cut for long comes back
 	// before them.
-	doors  map[keys.PublicKey]string
-	fronts map[agent.Tier]*front
-	closed bool
+	doors map[keys.PublicKey]string
+	// misfits are announced agents, by the id among hubs, that have no place here, and why.
+	misfits map[string]misfit
+	fronts  map[agent.Tier]*front
+	closed  bool
 
 	tools tools
+}
+
+// misfit is another hub's agent that has no place here.
+type misfit struct {
+	local string // what it would be called
+	why   error
 }
 
 // Open meets other hubs. It blocks until the NATS server, if there is one, lets hubs
@@ -136,7 +144,7 @@ func Open(ctx context.Context, o Options) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), agents: make(map[string]*remote), fronts: make(map[agent.Tier]*front), ways: make(map[agent.Transport]carrier), tools: newTools()}
+	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), agents: make(map[string]*remote), misfits: make(map[string]misfit), fronts: make(map[agent.Tier]*front), ways: make(map[agent.Transport]carrier), tools: newTools()}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.open(ctx); err != nil {
 		n.cancel()
@@ -337,6 +345,7 @@ func (n *Network) compare(ctx context.Context) {
 		}
 	}
 	n.doors = doors
+	maps.DeleteFunc(n.misfits, func(id string, _ misfit) bool { return !here[id] })
 	n.mu.Unlock()
 	for _, r := range n.all() {
 		_, key, _ := signedcard.ParseID(r.id)
@@ -389,14 +398,22 @@ func (n *Network) present(ctx context.Context, local, peer string, card agent.Ca
 	}
 	r := &remote{n: n, id: card.ID, local: local, peer: peer}
 	d, _ := r.update(card)
-	if err := n.o.Hub.Register(hub.Agent{Definition: d, Runner: r}); err != nil {
-		n.log.Warn("another hub's agent has no place here", "agent", local, "error", err)
-		return
-	}
-	n.log.Info("another hub's agent is here", "agent", local, "peer", peer)
+	err := n.o.Hub.Register(hub.Agent{Definition: d, Runner: r})
 	n.mu.Lock()
-	n.agents[card.ID] = r
+	before := n.misfits[card.ID]
+	if err == nil {
+		delete(n.misfits, card.ID)
+		n.agents[card.ID] = r
+	} else {
+		n.misfits[card.ID] = misfit{local, err}
+	}
 	n.mu.Unlock()
+	switch {
+	case err == nil:
+		n.log.Info("another hub's agent is here", "agent", local, "peer", peer)
+	case before.local != local: // it is tried again with each change
+		n.log.Warn("another hub's agent has no place here", "agent", local, "error", err)
+	}
 }
 
 func (n *Network) drop(ctx context.Context, r *remote) {
@@ -461,6 +478,7 @@ func (n *Network) obey() {
 	defer cancel()
 	// Who has just been paired is asked for its agents; nobody has this capability.
 	_, _ = reg.Resolve(ctx, registry.Query{Capability: "~"}) // not found
+	n.wake()                                                 // one may be called otherwise now, which changes no card
 }
 
 // channelClosed ends the turns that waited for somebody at the end of a channel.

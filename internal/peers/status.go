@@ -1,6 +1,9 @@
 package peers
 
 import (
+	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -20,7 +23,8 @@ type PeerStatus struct {
 	Heard time.Time
 	// Agents are its agents here that are announced now, in order.
 	Agents []string
-	// Problem is why what it says is not believed; nil if it is.
+	// Problem is why what it says is not believed, or an agent of it has no place here;
+	// nil if all is well.
 	Problem error
 }
 
@@ -34,11 +38,15 @@ func (n *Network) Status() []PeerStatus {
 			agents[key] = append(agents[key], r.local)
 		}
 	}
+	misfits := n.problems()
 	var all []PeerStatus
 	for _, e := range n.allow.Entries() {
 		s := PeerStatus{Name: NameOf(e), Key: e.Key, Agents: agents[e.Key]}
 		slices.Sort(s.Agents)
 		s.Heard, s.Problem = n.ledger.Heard(e.Key)
+		if s.Problem == nil {
+			s.Problem = misfits[e.Key]
+		}
 		for way, c := range n.ways {
 			at := c.Heard(e.Key)
 			if at.After(s.Heard) {
@@ -52,4 +60,18 @@ func (n *Network) Status() []PeerStatus {
 		all = append(all, s)
 	}
 	return all
+}
+
+// problems says, of each hub, which of its agents have no place here: an agent of this
+// hub is called so, for one.
+func (n *Network) problems() map[keys.PublicKey]error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	problems := make(map[keys.PublicKey]error)
+	for _, id := range slices.Sorted(maps.Keys(n.misfits)) {
+		_, key, _ := signedcard.ParseID(id) // it was read from a card
+		m := n.misfits[id]
+		problems[key] = errors.Join(problems[key], fmt.Errorf("its agent has no place here as %s: %w", m.local, m.why))
+	}
+	return problems
 }

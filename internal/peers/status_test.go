@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
@@ -230,4 +231,49 @@ func TestHealthFollowsTheCards(t *testing.T) {
 	eventually(t, "it is known that its hub is gone", is(hub.Unhealthy))
 	newParty(t, n, b.dir, nil)
 	eventually(t, "it is known that its hub is back", is(hub.Healthy))
+}
+
+// A hub that stops in order says so: over NATS, too, it is not taken to be there for as
+// long as its last words hold.
+func TestAHubThatStopsIsDown(t *testing.T) {
+	_, a, b := two(t)
+	if s := a.of(t); !slices.Equal(s.Via, []agent.Transport{agent.TransportNATS}) {
+		t.Fatalf("while it is there: %+v", s)
+	}
+	stopped := time.Now()
+	b.end()
+	eventually(t, "it is seen that it is gone", func() bool {
+		s := a.of(t)
+		return len(s.Via) == 0 && len(s.Agents) == 0 && !s.Heard.IsZero() || time.Since(stopped) > 25*time.Second
+	})
+	if s := a.of(t); len(s.Via) != 0 || s.Heard.Before(stopped.Add(-time.Minute)) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// An agent of this hub keeps its name, whatever another hub's agent would be called;
+// whoever looks learns why the other one is missing.
+func TestAnOwnAgentIsCalledLikeAPeers(t *testing.T) {
+	n := startServer(t)
+	a := newParty(t, n, t.TempDir(), func(d *runner.Definition) { d.ID = "bob.worker" })
+	b := newParty(t, n, t.TempDir(), nil)
+	a.pair(t, "bob", b)
+	b.pair(t, "alice", a)
+	b.awaitAgent(t, "alice.bob.worker")
+	eventually(t, "why one is missing is said", func() bool {
+		s := a.of(t)
+		return s.Problem != nil && strings.Contains(s.Problem.Error(), "bob.worker")
+	})
+	if s := a.of(t); len(s.Agents) != 0 || len(s.Via) != 1 {
+		t.Errorf("%+v", s)
+	}
+	if task := a.send(t, "bob.worker", "dig"); textOf(task) != "did dig" {
+		t.Errorf("the own agent answers %q", textOf(task))
+	}
+	if b.audit.has(signedcard.ID("~hub-l3", a.net.Key())) {
+		t.Error("the other hub was asked")
+	}
+	a.pair(t, "robert", b) // called otherwise, it has a place
+	a.awaitAgent(t, "robert.worker")
+	eventually(t, "the problem is gone", func() bool { return a.of(t).Problem == nil })
 }

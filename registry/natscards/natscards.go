@@ -137,11 +137,16 @@ func (s *Source) hear(m *nats.Msg, sink registry.Sink) {
 		return
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Ledger.Left(key) {
+		delete(s.heard, key) // that was its goodbye
+		return
+	}
 	s.heard[key] = time.Now()
-	s.mu.Unlock()
 }
 
-// Heard returns when the owner of a key was heard last this way; zero for never.
+// Heard returns when the owner of a key was heard last this way; zero for never, and for
+// one that has withdrawn all its agents since, as a hub does when it stops.
 func (s *Source) Heard(key keys.PublicKey) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,6 +3,7 @@ package natscards_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -292,6 +293,22 @@ func TestASourceTellsWhenAHubWasHeard(t *testing.T) {
 	await(t, atB, a.register(t, "first").ID, registry.Added)
 	if at := b.source.Heard(a.pair.Public()); at.IsZero() || at.After(time.Now()) {
 		t.Errorf("heard at %v", at)
+	}
+	second := a.register(t, "second").ID
+	await(t, atB, second, registry.Added)
+	a.Unregister(second)
+	await(t, atB, second, registry.Removed)
+	if b.source.Heard(a.pair.Public()).IsZero() {
+		t.Error("a hub with an agent has left")
+	}
+	a.Unregister(a.card("first").ID)
+	await(t, atB, a.card("first").ID, registry.Removed)
+	for !b.source.Heard(a.pair.Public()).IsZero() { // it has said goodbye
+		runtime.Gosched()
+	}
+	await(t, atB, a.register(t, "first").ID, registry.Added)
+	if b.source.Heard(a.pair.Public()).IsZero() {
+		t.Error("it is back, and not heard")
 	}
 	nc := connect(t, url)
 	nc.Close()

@@ -32,6 +32,7 @@ type Book struct {
 type entry struct {
 	sequence uint64
 	at       time.Time // when it came
+	gone     bool      // it was withdrawn
 }
 
 // memory is how long a sequence is remembered after it came: whatever was signed
@@ -87,8 +88,21 @@ func (b *Book) note(s *Statement, now time.Time) error {
 		known = make(map[string]entry)
 		b.last[s.Key] = known
 	}
-	known[s.AgentID()] = entry{s.Sequence, now}
+	known[s.AgentID()] = entry{s.Sequence, now, s.Withdrawn != ""}
 	return nil
+}
+
+// Left reports whether the owner of a key has withdrawn all its agents that are
+// remembered, of which there is one at least: it has said goodbye.
+func (b *Book) Left(key keys.PublicKey) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.last[key] {
+		if !e.gone {
+			return false
+		}
+	}
+	return len(b.last[key]) > 0
 }
 
 // sweep forgets what was said so long ago that nothing older can hold; b.mu is held.

@@ -163,6 +163,12 @@ func (l *Ledger) Heard(key keys.PublicKey) (at time.Time, refused error) {
 	return h.at, h.refused
 }
 
+// Left reports whether the owner of a key has withdrawn all its agents: it has left.
+func (l *Ledger) Left(key keys.PublicKey) bool {
+	l.init()
+	return l.book.Left(key)
+}
+
 // Found is closed when the next statement is believed.
 func (l *Ledger) Found() <-chan struct{} {
 	l.init()
