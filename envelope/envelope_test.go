@@ -1,6 +1,7 @@
 package envelope_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -455,4 +456,41 @@ func BenchmarkCodec(b *testing.B) {
 			}
 		})
 	}
+}
+
+func TestThreadsAreBoundedInBytes(t *testing.T) {
+	s := envelope.Threads{MaxBytes: 100 << 10}
+	add := func(thread, id string, size int) *envelope.Envelope {
+		e := &envelope.Envelope{ID: id, CorrelationID: thread, Payload: bytes.Repeat([]byte("1"), size)}
+		if !s.Add(e) {
+			t.Fatalf("%s was not added", id)
+		}
+		return e
+	}
+	count := func(want map[string]int) {
+		t.Helper()
+		for thread, n := range want {
+			if got := len(s.Thread(thread)); got != n {
+				t.Errorf("thread %s has %d envelopes, want %d", thread, got, n)
+			}
+		}
+	}
+	for _, thread := range []string{"a", "b", "c"} {
+		add(thread, "1", 30<<10)
+	}
+	count(map[string]int{"a": 1, "b": 1, "c": 1})
+	add("b", "2", 30<<10) // a was added to least recently
+	count(map[string]int{"a": 0, "b": 2, "c": 1})
+	s.Remove(add("d", "1", 2<<10))
+	s.Forget("c")
+	add("b", "3", 30<<10) // there is room again
+	count(map[string]int{"b": 3})
+	add("b", "4", 30<<10) // the only thread loses its earliest
+	if got := s.Thread("b"); len(got) != 3 || got[0].ID != "2" {
+		t.Errorf("thread b has %d envelopes, %s first", len(got), got[0].ID)
+	}
+	add("e", "1", 200<<10)
+	count(map[string]int{"b": 0, "e": 1})
+	add("f", "1", 1)
+	count(map[string]int{"e": 0, "f": 1})
 }

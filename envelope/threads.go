@@ -11,17 +11,23 @@ import (
 const (
 	DefaultMaxThreads   = 10_000
 	DefaultMaxPerThread = 1_000
+	DefaultMaxBytes     = 64 << 20
 )
+
+// envelopeCost is what an envelope takes beside its payload, in bytes, about.
+const envelopeCost = 512
 
 // Threads keeps envelopes by correlation id (Req 2.4, Property 8). It is
 // bounded: the thread that was added to least recently gives way to a new one,
-// and a full thread loses its earliest envelope. The zero value is ready; set
+// and a full thread, or the only one, loses its earliest envelope. The zero value is ready; set
 // the limits before the first use. It is safe for concurrent use.
 type Threads struct {
 	MaxThreads   int // 0 means DefaultMaxThreads
 	MaxPerThread int // 0 means DefaultMaxPerThread
+	MaxBytes     int // of all payloads, and 512 for each envelope; 0 means DefaultMaxBytes
 
 	mu     sync.Mutex
+	bytes  int
 	byID   map[string]*list.Element // of *thread
 	recent list.List                // most recently added to in front
 }
@@ -31,6 +37,8 @@ type thread struct {
 	envelopes []*Envelope // in order of timestamp, then of arrival
 	ids       map[string]bool
 }
+
+func cost(e *Envelope) int { return len(e.Payload) + envelopeCost }
 
 // Add keeps e in its thread. An envelope without a correlation id is in no
 // thread, and one that the thread has already is not added again; Add then
@@ -53,11 +61,36 @@ func (s *Threads) Add(e *Envelope) bool {
 		return cmp.Compare(have.Timestamp, ts)
 	})
 	t.envelopes = slices.Insert(t.envelopes, at, e)
+	s.bytes += cost(e)
 	if len(t.envelopes) > orDefault(s.MaxPerThread, DefaultMaxPerThread) {
-		delete(t.ids, t.envelopes[0].ID)
-		t.envelopes = slices.Delete(t.envelopes, 0, 1)
+		s.dropFirst(t)
+	}
+	for most := orDefault(s.MaxBytes, DefaultMaxBytes); s.bytes > most; {
+		if s.recent.Len() > 1 {
+			s.drop(s.recent.Back())
+		} else if len(t.envelopes) > 1 {
+			s.dropFirst(t)
+		} else {
+			break // one that is larger than all may be is kept
+		}
 	}
 	return true
+}
+
+// dropFirst drops a thread's earliest envelope.
+func (s *Threads) dropFirst(t *thread) {
+	delete(t.ids, t.envelopes[0].ID)
+	s.bytes -= cost(t.envelopes[0])
+	t.envelopes = slices.Delete(t.envelopes, 0, 1)
+}
+
+// drop drops a thread.
+func (s *Threads) drop(el *list.Element) {
+	t := s.recent.Remove(el).(*thread)
+	delete(s.byID, t.id)
+	for _, e := range t.envelopes {
+		s.bytes -= cost(e)
+	}
 }
 
 // thread finds or starts a thread and makes it the most recent.
@@ -72,7 +105,7 @@ func (s *Threads) thread(id string) *thread {
 	t := &thread{id: id, ids: make(map[string]bool)}
 	s.byID[id] = s.recent.PushFront(t)
 	if len(s.byID) > orDefault(s.MaxThreads, DefaultMaxThreads) {
-		delete(s.byID, s.recent.Remove(s.recent.Back()).(*thread).id)
+		s.drop(s.recent.Back())
 	}
 	return t
 }
@@ -94,8 +127,7 @@ func (s *Threads) Forget(correlationID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if el := s.byID[correlationID]; el != nil {
-		s.recent.Remove(el)
-		delete(s.byID, correlationID)
+		s.drop(el)
 	}
 }
 
@@ -113,7 +145,13 @@ func (s *Threads) Remove(e *Envelope) bool {
 		return false
 	}
 	delete(t.ids, e.ID)
-	t.envelopes = slices.DeleteFunc(t.envelopes, func(have *Envelope) bool { return have.ID == e.ID })
+	t.envelopes = slices.DeleteFunc(t.envelopes, func(have *Envelope) bool {
+		if have.ID != e.ID {
+			return false
+		}
+		s.bytes -= cost(have)
+		return true
+	})
 	if len(t.envelopes) == 0 {
 		s.recent.Remove(el)
 		delete(s.byID, t.id)
