@@ -35,18 +35,22 @@ func (p Proposal) timedOut() Proposal {
 
 // book holds an agent's proposals within limits. Its owner locks.
 type book struct {
-	owner   string
-	o       Options
-	entries map[string]*entry
-	threads map[string]int // entries by correlation id
-	old     []string       // ids of settled ones, oldest first
-	made    int            // pending ones that the agent made
-	asked   int            // pending ones that it was asked
-	from    map[string]int // of them, by proposer
+	owner     string
+	o         Options
+	entries   map[string]*entry
+	threads   map[string]int      // entries by correlation id
+	old       []string            // ids of settled ones, oldest first
+	aged      int                 // how many of them were settled before the last sweep
+	bytes     int                 // of all entries
+	ended     func(thread string) // is told of a thread whose last entry is gone; may be nil
+	made      int                 // pending ones that the agent made
+	asked     int                 // pending ones that it was asked
+	from      map[string]int      // of them, by proposer
+	bytesFrom map[string]int      // of those
 }
 
 func newBook(owner string, o Options) book {
-	return book{owner: owner, o: o, entries: make(map[string]*entry), threads: make(map[string]int), from: make(map[string]int)}
+	return book{owner: owner, o: o, entries: make(map[string]*entry), threads: make(map[string]int), from: make(map[string]int), bytesFrom: make(map[string]int)}
 }
 
 // open enters a pending proposal.
@@ -59,10 +63,19 @@ func (b *book) open(p Proposal) (*entry, *Error) {
 		return nil, errorf(CodeFull, p.ID, "%d proposals wait for an answer, no more are taken", b.o.MaxPending)
 	case asked && b.from[p.Proposer] >= b.o.MaxPendingPerAgent:
 		return nil, errorf(CodeFull, p.ID, "%d proposals of %q wait for an answer, no more are taken", b.o.MaxPendingPerAgent, p.Proposer)
+	case asked && b.bytesFrom[p.Proposer]+p.size() > b.o.MaxBytes/4:
+		return nil, errorf(CodeFull, p.ID, "the proposals of %q that wait for an answer have %d bytes, no more are taken", p.Proposer, b.bytesFrom[p.Proposer])
+	}
+	for b.bytes+p.size() > b.o.MaxBytes && len(b.old) > 0 {
+		b.forgetOldest()
+	}
+	if b.bytes+p.size() > b.o.MaxBytes {
+		return nil, errorf(CodeFull, p.ID, "the proposals that wait for an answer have %d bytes, no more are taken", b.bytes)
 	}
 	x := &entry{p: p, asked: asked, done: make(chan struct{})}
 	b.entries[p.ID] = x
 	b.threads[p.CorrelationID]++
+	b.bytes += p.size()
 	b.count(x, 1)
 	return x, nil
 }
@@ -73,8 +86,10 @@ func (b *book) count(x *entry, by int) {
 		return
 	}
 	b.asked += by
+	b.bytesFrom[x.p.Proposer] += by * x.p.size()
 	if b.from[x.p.Proposer] += by; b.from[x.p.Proposer] == 0 {
 		delete(b.from, x.p.Proposer)
+		delete(b.bytesFrom, x.p.Proposer)
 	}
 }
 
@@ -82,13 +97,27 @@ func (b *book) count(x *entry, by int) {
 // one if there are too many.
 func (b *book) settle(x *entry, p Proposal) {
 	b.count(x, -1)
+	b.bytes += p.size() - x.p.size() // an answer has texts, too
 	x.p = p
 	b.old = append(b.old, p.ID)
-	if len(b.old) <= b.o.MaxSettled {
-		return
+	for len(b.old) > b.o.MaxSettled || b.bytes > b.o.MaxBytes && len(b.old) > 1 {
+		b.forgetOldest()
 	}
+}
+
+// forgetOldest forgets what was settled the longest time ago.
+func (b *book) forgetOldest() {
 	b.remove(b.entries[b.old[0]])
 	b.old = b.old[1:]
+	b.aged = max(0, b.aged-1)
+}
+
+// sweep forgets what was settled before the last sweep.
+func (b *book) sweep() {
+	for b.aged > 0 {
+		b.forgetOldest()
+	}
+	b.aged = len(b.old)
 }
 
 // drop takes out a pending proposal.
@@ -99,8 +128,13 @@ func (b *book) drop(x *entry) {
 
 func (b *book) remove(x *entry) {
 	delete(b.entries, x.p.ID)
-	if b.threads[x.p.CorrelationID]--; b.threads[x.p.CorrelationID] == 0 {
-		delete(b.threads, x.p.CorrelationID)
+	b.bytes -= x.p.size()
+	if b.threads[x.p.CorrelationID]--; b.threads[x.p.CorrelationID] > 0 {
+		return
+	}
+	delete(b.threads, x.p.CorrelationID)
+	if b.ended != nil {
+		b.ended(x.p.CorrelationID)
 	}
 }
 

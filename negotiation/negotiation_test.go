@@ -573,6 +573,75 @@ func TestOldProposalsAreForgotten(t *testing.T) {
 	})
 }
 
+// What is remembered is bounded in time, too: the proposal, and what was said about it.
+func TestProposalsAreForgottenInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		w := newTable(t)
+		sun := w.sit("sun", agent.L0, negotiation.Options{Keep: time.Hour})
+		w.sit("venus", agent.L2, negotiation.Options{})
+		p := propose(t, sun, "venus", terms())
+		time.Sleep(2 * time.Minute) // nobody answers
+		if err := sun.Send(ctx, p.ID, envelope.Notification, "never mind"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Minute)
+		if got := status(t, sun, p.ID); got != negotiation.TimedOut || len(sun.Thread(p.CorrelationID)) != 2 {
+			t.Fatalf("it is %s, with %d envelopes", got, len(sun.Thread(p.CorrelationID)))
+		}
+		time.Sleep(18 * time.Minute)
+		later := propose(t, sun, "venus", terms())
+		time.Sleep(55 * time.Minute)
+		_, err := sun.Proposal(p.ID)
+		wantCode(t, err, negotiation.CodeNotFound)
+		if got := sun.Thread(p.CorrelationID); len(got) != 0 {
+			t.Errorf("%d of its envelopes are kept", len(got))
+		}
+		status(t, sun, later.ID) // is remembered
+		time.Sleep(2 * time.Hour)
+		_, err = sun.Proposal(later.ID)
+		wantCode(t, err, negotiation.CodeNotFound)
+	})
+}
+
+// What is remembered is bounded in bytes, whatever proposals carry.
+func TestProposalsAreBoundedInBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 400 << 10
+		w := newTable(t)
+		sun := w.sit("sun", agent.L0, negotiation.Options{MaxBytes: most})
+		venus := w.sit("venus", agent.L2, negotiation.Options{MaxBytes: most})
+		large := terms()
+		large.Input = json.RawMessage(`"` + strings.Repeat("x", 40<<10) + `"`)
+		var last negotiation.Proposal
+		for range 9 {
+			last = propose(t, sun, "venus", large)
+		}
+		// No agent may fill another's book alone.
+		if n := len(venus.Pending()); n != 2 {
+			t.Errorf("venus has %d proposals of one agent, want 2", n)
+		}
+		synctest.Wait() // seven are turned down
+		for range 30 {
+			last = propose(t, sun, "venus", large)
+			synctest.Wait()
+		}
+		if got := status(t, sun, last.ID); got != negotiation.Rejected {
+			t.Errorf("the last is %s", got)
+		}
+		kept := 0
+		for _, e := range sun.Thread(last.CorrelationID) {
+			kept += len(e.Payload)
+		}
+		if kept == 0 || kept > most {
+			t.Errorf("%d bytes of its thread are kept", kept)
+		}
+		large.Input = json.RawMessage(`"` + strings.Repeat("x", most) + `"`)
+		_, err := sun.Propose(context.Background(), "venus", large)
+		wantCode(t, err, negotiation.CodeFull)
+	})
+}
+
 func TestCloseWakesWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)

@@ -17,6 +17,8 @@ const (
 	DefaultMaxPending         = 10_000
 	DefaultMaxPendingPerAgent = 100
 	DefaultMaxSettled         = 10_000
+	DefaultMaxBytes           = 64 << 20
+	DefaultKeep               = 24 * time.Hour
 )
 
 // Clock is where a Negotiator has its time from. It must be safe for concurrent
@@ -35,7 +37,8 @@ func (wallClock) AfterFunc(d time.Duration, f func()) func() bool { return time.
 type Options struct {
 	Clock Clock // nil: the real one
 	// Threads collects the envelopes of negotiations; nil: the Negotiator has one
-	// of its own. It may be the router's.
+	// of its own, of at most MaxBytes, that forgets a thread with the last of its
+	// proposals. It may be the router's.
 	Threads *envelope.Threads
 	// Only says which envelopes are the Negotiator's, of an agent that answers
 	// other proposals by itself; nil: all. It must not block.
@@ -44,22 +47,28 @@ type Options struct {
 	MaxPending         int // proposals without an answer, in each direction; 0 means DefaultMaxPending
 	MaxPendingPerAgent int // of them from one other agent; 0 means DefaultMaxPendingPerAgent
 	MaxSettled         int // settled proposals that are remembered, the latest; 0 means DefaultMaxSettled
+	// MaxBytes bounds the texts and inputs of all proposals: settled ones are forgotten
+	// for others, the oldest first; beyond that no more are taken. 0 means
+	// DefaultMaxBytes.
+	MaxBytes int
+	// Keep is how long settled proposals are remembered, at least; at twice that they are
+	// forgotten. 0 means DefaultKeep.
+	Keep time.Duration
 }
 
 func (o Options) withDefaults() Options {
 	if o.Clock == nil {
 		o.Clock = wallClock{}
 	}
-	if o.Threads == nil {
-		o.Threads = &envelope.Threads{}
-	}
+	o.MaxBytes = orDefault(o.MaxBytes, DefaultMaxBytes)
+	o.Keep = orDefault(o.Keep, DefaultKeep)
 	o.MaxPending = orDefault(o.MaxPending, DefaultMaxPending)
 	o.MaxPendingPerAgent = orDefault(o.MaxPendingPerAgent, DefaultMaxPendingPerAgent)
 	o.MaxSettled = orDefault(o.MaxSettled, DefaultMaxSettled)
 	return o
 }
 
-func orDefault(n, otherwise int) int {
+func orDefault[N int | time.Duration](n, otherwise N) N {
 	if n <= 0 {
 		return otherwise
 	}
@@ -85,6 +94,7 @@ type Negotiator struct {
 
 	mu       sync.Mutex
 	closed   bool
+	unsweep  func() // stops the next sweep; nil: none is to come
 	book     book
 	proposed handlers
 	settled  handlers
@@ -98,7 +108,14 @@ func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 	}
 	o = o.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
+	own := o.Threads == nil
+	if own {
+		o.Threads = &envelope.Threads{MaxBytes: o.MaxBytes}
+	}
 	n := &Negotiator{r: r, id: agentID, o: o, ctx: ctx, cancel: cancel, book: newBook(agentID, o)}
+	if own {
+		n.book.ended = o.Threads.Forget
+	}
 	n.stop = r.OnReceive(agentID, n.receive)
 	return n, nil
 }
@@ -192,7 +209,29 @@ func (n *Negotiator) expire(id string) {
 func (n *Negotiator) settle(x *entry, p Proposal) Proposal {
 	x.end()
 	n.book.settle(x, p)
+	n.sweepLater()
 	return p
+}
+
+// sweepLater has settled proposals forgotten in time. n.mu is held.
+func (n *Negotiator) sweepLater() {
+	if n.unsweep != nil || n.closed || len(n.book.old) == 0 {
+		return
+	}
+	n.timers.Add(1)
+	stop := n.o.Clock.AfterFunc(n.o.Keep, func() {
+		defer n.timers.Done()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.unsweep = nil
+		n.book.sweep()
+		n.sweepLater()
+	})
+	n.unsweep = func() {
+		if stop() {
+			n.timers.Done()
+		}
+	}
 }
 
 // Accept accepts a proposal that the agent was asked (Req 7.2). estimate says how
@@ -321,7 +360,7 @@ func (n *Negotiator) Wait(ctx context.Context, proposalID string) (Proposal, err
 }
 
 // Proposal returns a proposal that the agent made or was asked. It forgets those
-// that were settled long ago: see Options.MaxSettled.
+// that were settled long ago: see Options.MaxSettled, MaxBytes and Keep.
 func (n *Negotiator) Proposal(id string) (Proposal, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -366,6 +405,10 @@ func (n *Negotiator) Close() error {
 	n.closed = true
 	for _, x := range n.book.entries {
 		x.end()
+	}
+	if n.unsweep != nil {
+		n.unsweep()
+		n.unsweep = nil
 	}
 	n.mu.Unlock()
 	n.timers.Wait()

@@ -226,6 +226,18 @@ func (o Offer) proposal(from, to, thread string) Proposal {
 	}
 }
 
+// proposalCost is what a proposal takes beside its texts, in bytes, about.
+const proposalCost = 512
+
+// size is how many bytes a proposal takes, about.
+func (p *Proposal) size() int {
+	n := proposalCost + len(p.TaskDescription) + len(p.EscalationJustification) + len(p.Input) + len(p.RejectionMessage)
+	for _, c := range p.RequiredCapabilities {
+		n += len(c)
+	}
+	return n
+}
+
 // settle returns the proposal as the answer leaves it.
 func (p Proposal) settle(t envelope.Type, a Answer) Proposal {
 	if t == envelope.TaskAccept {
