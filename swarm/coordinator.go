@@ -439,7 +439,7 @@ func (c *Coordinator) receive(ctx context.Context, e *envelope.Envelope) {
 		return
 	}
 	if e.Type == envelope.StreamData {
-		if d := l.doc.Load(); d != nil && !d.arrived(ctx, e, c.meters.asks) {
+		if d := l.doc.Load(); d != nil && !d.arrived(ctx, e) {
 			c.refuse(ctx, l, e.Sender, tooManyStates(l.id))
 		}
 		return

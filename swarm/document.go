@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/crdt"
@@ -100,10 +99,10 @@ type original struct {
 	r      *replica.Replica
 	epoch  uint64
 	writes int
-	size   atomic.Int64 // bytes of the shared state
 
 	mu    sync.Mutex
-	wires map[string]*wire // of those who follow, by agent
+	wires map[string]*wire   // of those who follow, by agent
+	asks  map[string]*bucket // how often they may ask for all of it, by agent
 	ends  map[string]func()
 }
 
@@ -122,7 +121,7 @@ func newOriginal(ctx context.Context, agentID, swarmID string, epoch, sequence u
 	if err != nil {
 		return nil, err
 	}
-	o := &original{r: r, epoch: epoch, wires: make(map[string]*wire), ends: make(map[string]func())}
+	o := &original{r: r, epoch: epoch, wires: make(map[string]*wire), asks: make(map[string]*bucket), ends: make(map[string]func())}
 	// In pieces that are no larger than other changes: nobody follows yet.
 	piece, size := make(map[string]json.RawMessage), 0
 	for key, value := range values {
@@ -189,10 +188,10 @@ func (o *original) leave(remote string) {
 	o.mu.Unlock()
 }
 
-// arrived takes a message about the document. may says whether its sender may have an
-// answer of so many bytes; arrived reports false if it may not. The replica of one who
-// was not answered finds that, and asks again, when it hears of the next digest.
-func (o *original) arrived(ctx context.Context, e *envelope.Envelope, may func(who string, bytes int) bool) bool {
+// arrived takes a message about the document. It reports false where the sender has
+// asked for all of it too often: its replica finds that it was not answered, and asks
+// again, when it hears of the next digest.
+func (o *original) arrived(ctx context.Context, e *envelope.Envelope) bool {
 	o.mu.Lock()
 	w := o.wires[e.Sender]
 	o.mu.Unlock()
@@ -205,11 +204,23 @@ func (o *original) arrived(ctx context.Context, e *envelope.Envelope, may func(w
 	if e.Unmarshal(&m) != nil {
 		return true // the channel's, or nobody's
 	}
-	if m.Kind == replica.KindStep1 && !may(e.Sender, int(o.size.Load())) {
+	if m.Kind == replica.KindStep1 && !o.mayAsk(e.Sender) {
 		return false
 	}
 	w.arrived(ctx, e)
 	return true
+}
+
+func (o *original) mayAsk(who string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	b := o.asks[who]
+	if b == nil {
+		fresh := newBucket(stateBurst, stateRate)
+		b = &fresh
+		o.asks[who] = b
+	}
+	return b.take(1)
 }
 
 func (o *original) close() { _ = o.r.Close() } // returns nil

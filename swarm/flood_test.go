@@ -102,7 +102,7 @@ func (s *siege) finish() {
 func TestAFloodOfMessagesIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSiege(t, swarm.CoordinatorOptions{})
-		const flood = 20_000
+		const flood = 10_000
 		for i := range flood {
 			s.bad.say(`"beat":["t0","t1","t2","t3","t4","t5"]`) // each is answered: it has not all of them
 			if i%500 == 0 {
@@ -139,7 +139,7 @@ func TestTheSharedStateIsNotSentForEver(t *testing.T) {
 		s := newSiege(t, swarm.CoordinatorOptions{})
 		value, err := json.Marshal(strings.Repeat("x", swarm.MaxValue-2))
 		must(t, err)
-		const size = 128 * swarm.MaxValue // 8 MiB
+		const size = 16 * swarm.MaxValue // 1 MiB
 		for i := range size / swarm.MaxValue {
 			must(t, s.sun.SetState(ctx, s.id, fmt.Sprint("k-", i), value))
 		}
@@ -176,7 +176,7 @@ func TestChangesOfTheSharedStateHaveABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		journal := &ledger{Journal: new(swarm.MemoryJournal)}
-		const budget = 2 << 20
+		const budget = 1 << 20
 		sun := h.coordinator("sun", swarm.CoordinatorOptions{Journal: journal, Successors: []string{"earth"}, MaxWritten: budget})
 		earth := h.coordinator("earth", swarm.CoordinatorOptions{Journal: journal, Successors: []string{"sun"}, MaxWritten: budget})
 		end := make(chan struct{})
@@ -196,7 +196,7 @@ func TestChangesOfTheSharedStateHaveABudget(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		}
-		write(20)
+		write(5)
 		if n := journal.bytes.Load(); n < budget/2 || n > budget*5/4 {
 			t.Errorf("the journal has %d KiB", n>>10)
 		}
@@ -207,7 +207,7 @@ func TestChangesOfTheSharedStateHaveABudget(t *testing.T) {
 		must(t, sun.Close())
 		time.Sleep(time.Minute) // earth takes over, and knows what was written
 		before := journal.bytes.Load()
-		write(10)
+		write(3)
 		if n := journal.bytes.Load() - before; n > swarm.MaxValue {
 			t.Errorf("the successor has stored %d KiB more", n>>10)
 		}

@@ -19,6 +19,8 @@ const (
 type folds struct {
 	journal Journal
 
+	most int // bytes
+
 	mu     sync.Mutex
 	byID   map[string]*list.Element // of *fold
 	recent list.List                // asked for most recently in front
@@ -34,7 +36,9 @@ type fold struct {
 	size int    // bytes of records that were read; folds.mu guards it
 }
 
-func newFolds(j Journal) *folds { return &folds{journal: j, byID: make(map[string]*list.Element)} }
+func newFolds(j Journal) *folds {
+	return &folds{journal: j, most: maxFoldBytes, byID: make(map[string]*list.Element)}
+}
 
 // session returns a swarm as it stands.
 func (f *folds) session(ctx context.Context, id string) (Session, error) {
@@ -137,7 +141,7 @@ func (f *folds) forget(id string) {
 
 // trim keeps to the bounds. f.mu is held.
 func (f *folds) trim() {
-	for f.bytes > maxFoldBytes || f.recent.Len() > maxFolds {
+	for f.bytes > f.most || f.recent.Len() > maxFolds {
 		f.drop(f.recent.Back())
 	}
 }

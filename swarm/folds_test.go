@@ -11,12 +11,13 @@ import (
 func TestFoldsAreBounded(t *testing.T) {
 	for name, test := range map[string]struct{ swarms, text, most int }{
 		"number": {swarms: maxFolds + 50, text: 10, most: maxFolds},
-		"bytes":  {swarms: 25, text: maxFoldBytes / 20, most: 20},
+		"bytes":  {swarms: 40, text: 50 << 10, most: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
 			j := new(MemoryJournal)
 			f := newFolds(j)
+			f.most = 20 * (51 << 10)
 			description := strings.Repeat("x", test.text)
 			for i := range test.swarms {
 				id := fmt.Sprint("s", i)
@@ -32,7 +33,7 @@ func TestFoldsAreBounded(t *testing.T) {
 					t.Fatalf("%v, %q", err, s.ID)
 				}
 			}
-			if n := f.recent.Len(); n > test.most || n < test.most/2 || n != len(f.byID) || f.bytes > maxFoldBytes {
+			if n := f.recent.Len(); n > test.most || n < test.most/2 || n != len(f.byID) || f.bytes > f.most {
 				t.Errorf("%d swarms with %d bytes are remembered", n, f.bytes)
 			}
 			if s, err := f.session(ctx, "s0"); err != nil || s.ID != "s0" { // read again

@@ -638,7 +638,6 @@ func (l *leader) share(ctx context.Context) {
 	d := l.doc.Load()
 	if d != nil && len(l.changed) > 0 {
 		err := d.write(ctx, l.x.s.Sequence, l.changed)
-		d.size.Store(int64(l.x.bytes))
 		if err != nil || d.writes > maxWrites {
 			l.renew(ctx, err)
 		}
@@ -664,7 +663,6 @@ func (l *leader) admit(ctx context.Context, who string) {
 			l.c.o.Logger.Error("a swarm's shared state cannot be followed", "swarm", l.id, "error", err)
 			return
 		}
-		d.size.Store(int64(l.x.bytes))
 		l.doc.Store(d)
 	}
 	if err := d.follow(l.c.r, l.id, l.c.id, who); err != nil {

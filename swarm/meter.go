@@ -12,9 +12,6 @@ const (
 	messageRate  = 50   // a second
 	inBurst      = 16 << 20
 	inRate       = 1 << 20 // bytes a second that arrive
-	outBurst     = 2*MaxShared + outLeast
-	outRate      = 1 << 20 // bytes a second of the shared state that go out because it asks for them
-	outLeast     = 4 << 10 // bytes that an answer counts for at least
 
 	workMessages = 4 // more messages for each sub-task that it is given
 	workBytes    = 2 * MaxResult
@@ -25,6 +22,8 @@ const (
 // What an agent may cost one swarm.
 const (
 	changeCost  = 256 // bytes that a change of the shared state takes in the journal beside its key and value
+	stateBurst  = 4   // times that it is sent the whole shared state because it asks for it
+	stateRate   = 0.1 // a second
 	returnBurst = 10  // times that it may come back after it was given up; one more each lease
 )
 
@@ -54,7 +53,7 @@ func (b *bucket) give(n float64) { b.tokens = min(b.burst, b.tokens+n) }
 
 // allowance is what one agent may still ask for.
 type allowance struct {
-	messages, in, out, refusals bucket
+	messages, in, refusals bucket
 }
 
 // meters bounds what each agent costs a coordinator. The zero value is ready. It is
@@ -84,8 +83,7 @@ func (m *meters) of(id string) *allowance {
 		}
 	}
 	a := &allowance{
-		messages: newBucket(messageBurst, messageRate), in: newBucket(inBurst, inRate), out: newBucket(outBurst, outRate),
-		refusals: newBucket(1, refusalRate),
+		messages: newBucket(messageBurst, messageRate), in: newBucket(inBurst, inRate), refusals: newBucket(1, refusalRate),
 	}
 	m.all[id] = a
 	return a
@@ -97,13 +95,6 @@ func (m *meters) arrives(id string, n int) bool {
 	defer m.mu.Unlock()
 	a := m.of(id)
 	return a.messages.take(1) && a.in.take(float64(n))
-}
-
-// asks counts an answer of n bytes that an agent wants. It reports whether it may.
-func (m *meters) asks(id string, n int) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.of(id).out.take(float64(max(n, outLeast)))
 }
 
 // tells reports whether an agent is told of one more refusal.

@@ -25,10 +25,10 @@ func heavy(bytes int) swarm.Worker {
 func TestEndedSwarmsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
-		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &swarm.MemoryJournal{MaxBytes: 2 << 20}})
-		h.participant("agent", swarm.ParticipantOptions{}, heavy(50<<10), "a")
+		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &swarm.MemoryJournal{MaxBytes: 1 << 20}})
+		h.participant("agent", swarm.ParticipantOptions{}, heavy(25<<10), "a")
 		var ids []string
-		for range 30 { // 10 times what there is room for
+		for range 20 { // 5 times what there is room for
 			s := run(t, c, plan(5, "a"))
 			ids = append(ids, s.ID)
 			time.Sleep(2 * time.Minute) // somebody has fetched its outcome
