@@ -123,6 +123,9 @@ func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check
 	if err != nil {
 		return err
 	}
+	if err := makePlace(place); err != nil {
+		return err
+	}
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
 	return a.runLoop(ctx, f, list, place, path, check)
@@ -135,10 +138,13 @@ func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) er
 	}
 	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
 	if err != nil {
-		return a.wrongMCPConfig(err)
+		return err
 	}
 	place, err := a.queuePlace(cfg, f.queue)
 	if err != nil {
+		return err
+	}
+	if err := makePlace(place); err != nil {
 		return err
 	}
 	return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
@@ -288,7 +294,7 @@ func (a *app) loopPlace(path string) (string, error) {
 	if real, err := filepath.EvalSymlinks(absolute); err == nil {
 		absolute = real
 	}
-	return makePlace(cfg.DataDir, absolute)
+	return placeIn(cfg.DataDir, absolute), nil
 }
 
 // queuePlace is where the state of a queue's loop is.
@@ -297,28 +303,47 @@ func (a *app) queuePlace(project *mcpconfig.Config, queue string) (string, error
 	if err != nil {
 		return "", err
 	}
-	return makePlace(cfg.DataDir, "queue "+queue+" of "+project.ProjectPath)
+	return placeIn(cfg.DataDir, "queue "+queue+" of "+project.ProjectPath), nil
 }
 
-// placeOf is where the state is of the loop that the arguments name.
-func (a *app) placeOf(queue string, args []string) (string, error) {
+// placeOf is where the state is of the loop that the arguments name. One that has
+// never run has none, which is an error unless there is such a list.
+func (a *app) placeOf(queue string, args []string) (place string, err error) {
+	name := "the queue " + queue
 	if queue == "" {
-		return a.loopPlace(args[0])
+		name = args[0]
+		place, err = a.loopPlace(args[0])
+	} else {
+		var cfg *mcpconfig.Config
+		if cfg, err = mcpconfig.Load(mcpconfig.Sources{}); err == nil {
+			place, err = a.queuePlace(cfg, queue)
+		}
 	}
-	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
 	if err != nil {
-		return "", a.wrongMCPConfig(err)
+		return "", err
 	}
-	return a.queuePlace(cfg, queue)
+	if _, err := os.Stat(place); err == nil {
+		return place, nil
+	}
+	if queue == "" {
+		if _, err := ralph.Open(args[0]); err == nil {
+			return place, nil
+		}
+	}
+	return "", &failure{Exit: exitNotFound, Kind: "loop-not-found", Message: "no loop has worked through " + name,
+		Remedy: "begin with: " + a.self() + " loop run " + flagged(queue, name)}
 }
 
-func makePlace(dataDir, name string) (string, error) {
+func placeIn(dataDir, name string) string {
 	sum := sha256.Sum256([]byte(name))
-	place := filepath.Join(dataDir, "loops", hex.EncodeToString(sum[:8]))
+	return filepath.Join(dataDir, "loops", hex.EncodeToString(sum[:8]))
+}
+
+func makePlace(place string) error {
 	if err := os.MkdirAll(place, 0o700); err != nil {
-		return "", fmt.Errorf("the loop's state has no directory: %w", err)
+		return fmt.Errorf("the loop's state has no directory: %w", err)
 	}
-	return place, nil
+	return nil
 }
 
 func (a *app) loopStatusCommand() *cobra.Command {

@@ -70,6 +70,56 @@ func TestLoopRunGivesUp(t *testing.T) {
 	}
 }
 
+// Of a list that is not there, and that no loop has ever worked through, nothing is
+// said but that; a list that was taken away after a loop has still its state.
+func TestLoopStatusAndStopWantAList(t *testing.T) {
+	p := newPlace(t)
+	t.Chdir(p.dir)
+	path := p.list(t, "- [ ] x\n")
+	for _, command := range []string{"status", "stop"} {
+		if o := p.run(t, "loop", command, path); o.code != 0 || !strings.Contains(o.stdout, "No loop works") {
+			t.Errorf("%s: %+v", command, o)
+		}
+		for _, args := range [][]string{{path + "x"}, {"--queue", "none"}} {
+			o := p.run(t, append([]string{"loop", command}, args...)...)
+			if o.code != 4 || o.stdout != "" || !strings.Contains(o.stderr, "no loop has worked through") || !strings.Contains(o.stderr, "loop run") {
+				t.Errorf("%s %q: %+v", command, args, o)
+			}
+			if o := p.run(t, append([]string{"loop", command, "--format", "json"}, args...)...); o.code != 4 || !strings.Contains(o.stderr, `"code":"loop-not-found"`) {
+				t.Errorf("%s %q: %+v", command, args, o)
+			}
+		}
+	}
+	if found, err := filepath.Glob(filepath.Join(p.dir, "*", "loops", "*")); err != nil || len(found) > 0 {
+		t.Errorf("%v: asking has made %q", err, found)
+	}
+	p.hub(t)
+	if o := p.run(t, "loop", "run", path, "--agent", "words"); o.code != 0 {
+		t.Fatalf("%+v", o)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if o := p.run(t, "loop", "status", path); o.code != 0 || !strings.Contains(o.stdout, "completed") {
+		t.Errorf("%+v", o)
+	}
+}
+
+// A wrong configuration of the project is told as every other error is.
+func TestAWrongProjectConfigurationStopsALoopOnAQueue(t *testing.T) {
+	p := newPlace(t)
+	t.Chdir(p.dir)
+	if err := os.WriteFile(filepath.Join(p.dir, ".mcp-config.json"), []byte(`{"workQueue": {"ackTimeout": "long"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"run", "--queue", "go", "--agent", "words"}, {"status", "--queue", "go"}, {"stop", "--queue", "go"}} {
+		o := p.run(t, append([]string{"loop"}, args...)...)
+		if o.code != 2 || !strings.HasPrefix(o.stderr, "error: ") || !strings.Contains(o.stderr, "ackTimeout") || strings.Contains(o.stderr, `{"`) {
+			t.Errorf("%q: %+v", args, o)
+		}
+	}
+}
+
 func TestDemo(t *testing.T) {
 	p := newPlace(t)
 	o := p.run(t, "demo", "--pace", "0s")
