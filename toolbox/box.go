@@ -17,6 +17,7 @@ const (
 	MaxName           = 128      // bytes of a qualified name
 	MaxDescription    = 64 << 10 // bytes
 	MaxSchema         = 256 << 10
+	MaxURI            = 4 << 10 // bytes of a resource's URI, and of a template of URIs
 )
 
 // Policy decides whose tools an agent may see and call. A router.Router is one.
@@ -47,6 +48,7 @@ type Box struct {
 
 	mu        sync.RWMutex
 	providers map[string]*Provider
+	came      int                  // providers, so far
 	tools     map[string]*tool     // by qualified name
 	resources map[string]*resource // by URI
 	templates map[string]*template // by URI template

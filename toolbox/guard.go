@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -66,7 +67,7 @@ func (p *Provider) read(ctx context.Context, uri, mimeType string, load Loader) 
 	if err != nil {
 		return nil, err
 	}
-	if result == nil {
+	if result == nil || slices.Contains(result.Contents, nil) {
 		return nil, errorf(CodeFailed, uri, p.source, "%s gave nothing", uri)
 	}
 	for _, c := range result.Contents {

@@ -18,7 +18,8 @@ import (
 
 // Limits of a mount.
 const (
-	MaxMounted         = 1000 // tools, resources, templates and prompts of one server, each
+	MaxMounted         = 1000    // tools, resources, templates and prompts of one server, each
+	MaxCatalog         = 8 << 20 // bytes of JSON that describe them, together
 	DefaultDialTimeout = 30 * time.Second
 	DefaultMaxRedial   = time.Minute // between two attempts
 	// DefaultCallTimeout is how long a call may hear nothing of the server.
@@ -26,6 +27,9 @@ const (
 	// steady is how long a connection must have lasted for the next attempt to come
 	// soon: a server that dies as soon as it is used is not begun again every second.
 	steady = 30 * time.Second
+	// refreshPause is the least time between two looks at what a server has: one that
+	// never stops to tell of changes keeps nobody busy.
+	refreshPause = time.Second
 )
 
 // MountOptions say which MCP server to take in.
@@ -65,6 +69,7 @@ type Mount struct {
 	changed  chan struct{} // the server has changed its lists
 	doubt    chan struct{} // a call did not reach the server
 	tried    chan struct{} // closed after the first attempt
+	told     map[string]bool
 
 	mu       sync.Mutex
 	status   MountStatus
@@ -106,7 +111,7 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	if o.CallTimeout <= 0 {
 		o.CallTimeout = DefaultCallTimeout
 	}
-	p.asIs = o.AsIs
+	p.asIs, p.foreign = o.AsIs, true
 	if o.Source != "" {
 		p.source = o.Source
 	}
@@ -116,7 +121,7 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Mount{
 		o: o, provider: p, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}, 1), doubt: make(chan struct{}, 1), tried: make(chan struct{}),
-		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, calls: make(map[int64]func(Progress)),
+		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, calls: make(map[int64]func(Progress)), told: make(map[string]bool),
 	}
 	go m.run(ctx)
 	return m, nil
@@ -149,6 +154,11 @@ func (m *Mount) run(ctx context.Context) {
 	first := true
 	for ctx.Err() == nil {
 		session, err := m.dial(ctx)
+		if err == nil {
+			m.mu.Lock()
+			m.session = session // before anybody hears that it has been tried
+			m.mu.Unlock()
+		}
 		if first {
 			first = false
 			close(m.tried)
@@ -208,11 +218,10 @@ func wake(c chan struct{}) {
 
 // attend serves a connection until it breaks or ctx ends.
 func (m *Mount) attend(ctx context.Context, session *mcp.ClientSession) error {
-	m.mu.Lock()
-	m.session = session
-	m.mu.Unlock()
 	ended := make(chan error, 1)
 	go func() { ended <- session.Wait() }()
+	changed := m.changed
+	var rested <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -234,7 +243,10 @@ func (m *Mount) attend(ctx context.Context, session *mcp.ClientSession) error {
 				<-ended
 				return err
 			}
-		case <-m.changed:
+		case <-rested:
+			changed, rested = m.changed, nil
+		case <-changed:
+			changed, rested = nil, time.After(refreshPause)
 			// Where that fails, the old stays.
 			if err := m.refresh(ctx, session); err != nil && ctx.Err() == nil {
 				m.o.Logger.Warn("the lists of a mounted MCP server cannot be read again", "server", m.o.Name, "error", err)
@@ -269,6 +281,7 @@ type taken struct {
 	templates []*template
 	prompts   []*prompt
 	skipped   int
+	size      int // bytes of JSON
 }
 
 // take replaces the provider's entries by what the server has now.
@@ -340,7 +353,16 @@ func enterAll[V any](m *Mount, all map[string]V, old, now []V, describe func(V) 
 	return skipped
 }
 
+// maxTold bounds the log of what is left out.
+const maxTold = 100
+
+// skip tells once of what is left out. Only the goroutine of the mount calls it.
 func (m *Mount) skip(what string, why error) {
+	what = what[:min(len(what), MaxName)]
+	if m.told[what] || len(m.told) >= maxTold {
+		return
+	}
+	m.told[what] = true
 	m.o.Logger.Warn("something of a mounted MCP server is left out", "server", m.o.Name, "name", what, "error", why)
 }
 
@@ -367,7 +389,31 @@ func (m *Mount) read(ctx context.Context, session *mcp.ClientSession) (*taken, e
 	return t, err
 }
 
-// collect makes entries of a list, at most MaxMounted.
+var errNothing = errors.New("it is null")
+
+var errCatalog = fmt.Errorf("what the server has is described in more than %d MiB", MaxCatalog>>20)
+
+// limit is how many entries of each kind are taken in: of another box, all.
+func (m *Mount) limit() int {
+	if m.o.AsIs {
+		return DefaultMaxEntries
+	}
+	return MaxMounted
+}
+
+// describedIn reports whether there is room for what describes one more entry.
+func (t *taken) describedIn(m *Mount, x any) error {
+	if m.o.AsIs {
+		return nil
+	}
+	data, err := json.Marshal(x)
+	if t.size += len(data); err == nil && t.size > MaxCatalog {
+		err = errCatalog
+	}
+	return err
+}
+
+// collect makes entries of a list, at most [Mount.limit].
 func collect[T, V any](m *Mount, t *taken, list iter.Seq2[*T, error], make func(*T) (V, string, error)) ([]V, error) {
 	var all []V
 	seen := 0
@@ -375,12 +421,20 @@ func collect[T, V any](m *Mount, t *taken, list iter.Seq2[*T, error], make func(
 		if err != nil {
 			return nil, err
 		}
-		if seen++; seen > MaxMounted {
-			m.o.Logger.Warn("a mounted MCP server has more than can be taken in", "server", m.o.Name, "limit", MaxMounted)
+		if seen++; seen > m.limit() {
+			m.o.Logger.Warn("a mounted MCP server has more than can be taken in", "server", m.o.Name, "limit", m.limit())
 			t.skipped++
 			break
 		}
+		if x == nil { // "null" in the list
+			m.skip("", errNothing)
+			t.skipped++
+			continue
+		}
 		v, name, err := make(x)
+		if err == nil {
+			err = t.describedIn(m, x)
+		}
 		if err != nil {
 			m.skip(name, err)
 			t.skipped++
@@ -437,17 +491,66 @@ func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallTo
 	// A caller who does not ask for progress has it asked for all the same: it tells a
 	// server that works from one that hangs.
 	alive := make(chan struct{}, 1)
+	hear := newTeller(c.progress)
+	defer hear.close()
 	token := m.expect(func(p Progress) {
 		wake(alive)
-		if c.progress != nil {
-			c.progress(p)
-		}
+		hear.tell(p)
 	})
 	defer m.forget(token)
 	params.SetProgressToken(token)
 	return ask(ctx, m, c.Tool, alive, func(ctx context.Context, s *mcp.ClientSession) (*mcp.CallToolResult, error) {
 		return s.CallTool(ctx, params)
 	})
+}
+
+// teller passes on how far a call is, always the latest word: a caller who takes long to
+// hear it holds up neither the server's other calls nor its own.
+type teller struct {
+	latest chan Progress
+	done   chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// newTeller begins to tell; to may be nil.
+func newTeller(to func(Progress)) *teller {
+	t := &teller{latest: make(chan Progress, 1), done: make(chan struct{})}
+	if to == nil {
+		close(t.done)
+		return t
+	}
+	go func() { // ends with close
+		defer close(t.done)
+		for p := range t.latest {
+			to(p)
+		}
+	}()
+	return t
+}
+
+// tell does not block.
+func (t *teller) tell(p Progress) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	select {
+	case <-t.latest: // nobody has heard it yet
+	default:
+	}
+	t.latest <- p
+}
+
+// close waits for the word that is being heard.
+func (t *teller) close() {
+	t.mu.Lock()
+	t.closed = true
+	close(t.latest)
+	t.mu.Unlock()
+	<-t.done
 }
 
 // errSilent is the cause of the end of a call of which nothing was heard.

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -26,8 +27,8 @@ var placeholder = regexp.MustCompile(`\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}`)
 // arguments. Values are put in as they are, once: what looks like a placeholder in
 // a value stays. x is not kept. Errors are [*Error]s.
 func (p *Provider) AddPrompt(x *mcp.Prompt, body string) error {
-	if err := p.describe(x.Name, body); err != nil {
-		return err
+	if len(body) > MaxDescription || !utf8.ValidString(body) {
+		return errorf(CodeInvalid, x.Name, p.id, "the body of prompt %q must be UTF-8 of at most %d bytes", x.Name, MaxDescription)
 	}
 	for _, m := range placeholder.FindAllStringSubmatch(body, -1) {
 		if !slices.ContainsFunc(x.Arguments, func(a *mcp.PromptArgument) bool { return a.Name == m[1] }) {
@@ -60,15 +61,18 @@ func (p *Provider) newPrompt(x *mcp.Prompt, render Renderer) (*prompt, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.describe(name, x.Description); err != nil {
+	if err := p.describe(name, x.Description, x.Title); err != nil {
 		return nil, err
 	}
 	seen := make(map[string]bool)
 	for _, a := range x.Arguments {
-		if a.Name == "" || seen[a.Name] {
+		if a == nil || a.Name == "" || seen[a.Name] {
 			return nil, errorf(CodeInvalid, name, p.id, "the arguments of prompt %q need names, each its own", name)
 		}
 		seen[a.Name] = true
+		if err := p.describe(name, a.Name, a.Title, a.Description); err != nil {
+			return nil, err
+		}
 	}
 	shown := *x
 	shown.Name = name
@@ -102,7 +106,11 @@ func (b *Box) Render(ctx context.Context, caller, name string, arguments map[str
 	if err := x.checkArguments(arguments); err != nil {
 		return nil, err
 	}
-	return guard(ctx, x.Provider, name, func(ctx context.Context) (*mcp.GetPromptResult, error) { return x.render(ctx, arguments) })
+	result, err := guard(ctx, x.Provider, name, func(ctx context.Context) (*mcp.GetPromptResult, error) { return x.render(ctx, arguments) })
+	if err == nil && (result == nil || slices.Contains(result.Messages, nil)) {
+		return nil, errorf(CodeFailed, name, x.source, "%s gave nothing", name)
+	}
+	return result, err
 }
 
 func (x *prompt) checkArguments(given map[string]string) error {

@@ -16,11 +16,14 @@ var (
 type Provider struct {
 	box    *Box
 	id     string
+	number int             // of its coming
 	source string          // who it is in errors and records: the id, but for what is mounted
 	ctx    context.Context // of the calls
 	cancel context.CancelCauseFunc
 	asIs   bool // names are qualified already: see MountOptions.AsIs
-	closed bool // guarded by box.mu
+	// foreign is set for a mounted server, whose schemas are those of a stranger.
+	foreign bool
+	closed  bool // guarded by box.mu
 }
 
 // Provider returns the provider of an agent, which has none yet. The agent's id
@@ -34,7 +37,8 @@ func (b *Box) Provider(agentID string) (*Provider, error) {
 	if b.providers[agentID] != nil {
 		return nil, errorf(CodeDuplicate, agentID, agentID, "agent %q has a provider already", agentID)
 	}
-	p := &Provider{box: b, id: agentID, source: agentID}
+	b.came++
+	p := &Provider{box: b, id: agentID, number: b.came, source: agentID}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	b.providers[agentID] = p
 	return p, nil
@@ -100,10 +104,13 @@ func (p *Provider) qualify(name string) (string, error) {
 	return qualified, nil
 }
 
-// describe returns an error for a description that is no text or too long.
-func (p *Provider) describe(name, description string) error {
-	if len(description) > MaxDescription || !utf8.ValidString(description) {
-		return errorf(CodeInvalid, name, p.id, "the description of %q must be UTF-8 of at most %d bytes", name, MaxDescription)
+// describe returns an error for descriptions and titles that are no text, too long, or
+// not what a person sees of them.
+func (p *Provider) describe(name string, texts ...string) error {
+	for _, text := range texts {
+		if len(text) > MaxDescription || !utf8.ValidString(text) || !visibleText(text) {
+			return errorf(CodeInvalid, name, p.id, "the description of %q must be UTF-8 of at most %d bytes, without characters that cannot be seen", name, MaxDescription)
+		}
 	}
 	return nil
 }

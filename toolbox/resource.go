@@ -3,12 +3,15 @@ package toolbox
 import (
 	"context"
 	"net/url"
+	"regexp"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/yosida95/uritemplate/v3"
 )
 
-// Loader returns the content of a resource. ctx ends when the reader gives up. For
+// Loader returns the content of a resource. ctx ends when the reader gives up. A
+// template's loader must not trust what stands in the template's places: they may hold
+// "..", encoded too. For
 // a template's resource that does not exist it returns an error that wraps
 // [ErrNoResource]. Contents without URI or MIME type get those of the resource.
 type Loader func(ctx context.Context, uri string) (*mcp.ReadResourceResult, error)
@@ -46,7 +49,7 @@ type resource struct {
 type template struct {
 	*Provider
 	shown   *mcp.ResourceTemplate
-	pattern *uritemplate.Template
+	pattern *regexp.Regexp
 	load    Loader
 }
 
@@ -61,13 +64,13 @@ func (p *Provider) AddResource(r *mcp.Resource, load Loader) error {
 }
 
 func (p *Provider) newResource(r *mcp.Resource, load Loader) (*resource, error) {
-	if u, err := url.Parse(r.URI); err != nil || u.Scheme == "" || len(r.URI) > MaxDescription {
-		return nil, errorf(CodeInvalid, r.URI, p.id, "%q is not an absolute URI", r.URI)
+	if u, err := url.Parse(r.URI); err != nil || u.Scheme == "" || len(r.URI) > MaxURI {
+		return nil, errorf(CodeInvalid, r.URI, p.id, "%.200q is not an absolute URI of at most %d bytes", r.URI, MaxURI)
 	}
 	if r.Name == "" {
 		return nil, errorf(CodeInvalid, r.URI, p.id, "the resource %q needs a name", r.URI)
 	}
-	if err := p.describe(r.URI, r.Description); err != nil {
+	if err := p.describe(r.URI, r.Description, r.Name, r.Title, r.MIMEType); err != nil {
 		return nil, err
 	}
 	shown := *r
@@ -85,18 +88,21 @@ func (p *Provider) AddResourceTemplate(t *mcp.ResourceTemplate, load Loader) err
 }
 
 func (p *Provider) newTemplate(t *mcp.ResourceTemplate, load Loader) (*template, error) {
+	if len(t.URITemplate) > MaxURI {
+		return nil, errorf(CodeInvalid, t.URITemplate[:MaxURI], p.id, "the URI template has %d bytes, at most %d are allowed", len(t.URITemplate), MaxURI)
+	}
 	pattern, err := uritemplate.New(t.URITemplate)
-	if err != nil || len(t.URITemplate) > MaxDescription {
+	if err != nil {
 		return nil, &Error{Code: CodeInvalid, Name: t.URITemplate, SourceAgent: p.id, Message: "the URI template cannot be used", Err: err}
 	}
 	if scheme, err := url.Parse(pattern.Raw()[:max(0, schemeEnd(pattern.Raw()))]); err != nil || scheme.Scheme == "" {
 		return nil, errorf(CodeInvalid, t.URITemplate, p.id, "the URI template %q must begin with a scheme", t.URITemplate)
 	}
-	if err := p.describe(t.URITemplate, t.Description); err != nil {
+	if err := p.describe(t.URITemplate, t.Description, t.Name, t.Title, t.MIMEType); err != nil {
 		return nil, err
 	}
 	shown := *t
-	return &template{Provider: p, shown: &shown, pattern: pattern, load: load}, nil
+	return &template{Provider: p, shown: &shown, pattern: pattern.Regexp(), load: load}, nil
 }
 
 // schemeEnd returns where the part up to and with the colon ends, or 0.
@@ -145,21 +151,31 @@ func (b *Box) ResourceTemplates(caller string) []ResourceTemplate {
 }
 
 // Read loads a resource (Req 6.2): the one with this URI, or one of a template that
-// it follows. Errors are [*Error]s: CodeResourceNotFound with the URI if there is
-// none (Req 6.3).
+// it follows. Where several agents have one, it is that of the agent whose provider is
+// oldest, so that nobody who comes later gets between. Errors are [*Error]s:
+// CodeResourceNotFound with the URI if there is none (Req 6.3).
 func (b *Box) Read(ctx context.Context, caller, uri string) (*mcp.ReadResourceResult, error) {
 	return b.read(ctx, caller, "", uri)
 }
 
 // read reads what an agent offers, or any one if only is "".
 func (b *Box) read(ctx context.Context, caller, only, uri string) (*mcp.ReadResourceResult, error) {
+	if len(uri) > MaxURI {
+		return nil, resourceNotFound(uri[:MaxURI])
+	}
+	var owner *Provider
+	var mimeType string
+	var load Loader
 	if r, known := find(b, caller, b.resources, uri); known && (only == "" || only == r.id) {
-		return r.Provider.read(ctx, uri, r.shown.MIMEType, r.load)
+		owner, mimeType, load = r.Provider, r.shown.MIMEType, r.load
 	}
 	for _, t := range visible(b, caller, b.templates) {
-		if (only == "" || only == t.id) && t.pattern.Match(uri) != nil {
-			return t.Provider.read(ctx, uri, t.shown.MIMEType, t.load)
+		if (only == "" || only == t.id) && (owner == nil || t.Provider.number < owner.number) && t.pattern.MatchString(uri) {
+			owner, mimeType, load = t.Provider, t.shown.MIMEType, t.load
 		}
 	}
-	return nil, resourceNotFound(uri)
+	if owner == nil {
+		return nil, resourceNotFound(uri)
+	}
+	return owner.read(ctx, uri, mimeType, load)
 }

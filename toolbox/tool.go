@@ -72,17 +72,21 @@ func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.describe(name, t.Description); err != nil {
+	texts := []string{t.Description, t.Title}
+	if t.Annotations != nil {
+		texts = append(texts, t.Annotations.Title)
+	}
+	if err := p.describe(name, texts...); err != nil {
 		return nil, err
 	}
 	shown := *t
 	shown.Name = name
 	made := &tool{Provider: p, shown: &shown, source: p.sourceOf(t), handler: h}
 	shown.Meta = with(t.Meta, MetaSource, made.source)
-	if shown.InputSchema, made.input, err = compileInput(t.InputSchema); err != nil {
+	if shown.InputSchema, made.input, err = compileInput(t.InputSchema, p.foreign); err != nil {
 		return nil, &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "the input schema of " + name + " cannot be used", Err: err}
 	}
-	if shown.OutputSchema, made.output, err = compile(t.OutputSchema); err != nil {
+	if shown.OutputSchema, made.output, err = compile(t.OutputSchema, p.foreign); err != nil {
 		return nil, &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "the output schema of " + name + " cannot be used", Err: err}
 	}
 	if p.asIs { // the other box checks what it is sent, and says whose tool it is

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -99,7 +100,7 @@ func genTools() *rapid.Generator[tools] {
 		for _, id := range rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,5}(\.[a-z]{1,3})?`), 1, 4, rapid.ID).Draw(t, "agents") {
 			all[id] = make(map[string]*mcp.Tool)
 			for _, n := range rapid.SliceOfNDistinct(name, 0, 4, rapid.ID).Draw(t, "names") {
-				tool := &mcp.Tool{Name: n, Description: rapid.String().Draw(t, "description")}
+				tool := &mcp.Tool{Name: n, Description: rapid.StringOf(rapid.RuneFrom(nil, unicode.L, unicode.P, unicode.S, unicode.Zs)).Draw(t, "description")}
 				if rapid.Bool().Draw(t, "schemas") {
 					tool.InputSchema, tool.OutputSchema = json.RawMessage(addition), json.RawMessage(`{"type":"object"}`)
 				}

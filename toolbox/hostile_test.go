@@ -1,0 +1,457 @@
+package toolbox_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/toolbox"
+)
+
+// liar is a server that says by hand what no SDK would: the results by method. It is
+// the transport and its connection.
+type liar struct {
+	says    func(method string, params json.RawMessage) string // "" answers nothing
+	before  []jsonrpc.Message                                  // each answer
+	twice   bool
+	answers chan jsonrpc.Message
+	end     sync.Once
+	done    chan struct{}
+}
+
+func newLiar(says func(method string, params json.RawMessage) string) *liar {
+	return &liar{says: says, answers: make(chan jsonrpc.Message, 1<<10), done: make(chan struct{})}
+}
+
+func (l *liar) Connect(context.Context) (mcp.Connection, error) { return l, nil }
+func (l *liar) SessionID() string                               { return "" }
+
+func (l *liar) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case m := <-l.answers:
+		return m, nil
+	case <-l.done:
+		return nil, io.EOF
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *liar) Write(_ context.Context, m jsonrpc.Message) error {
+	call, ok := m.(*jsonrpc.Request)
+	if !ok || !call.IsCall() {
+		return nil
+	}
+	switch result := l.says(call.Method, call.Params); {
+	case result != "":
+		for _, m := range l.before {
+			l.answers <- m
+		}
+		l.answers <- &jsonrpc.Response{ID: call.ID, Result: json.RawMessage(result)}
+		if l.twice {
+			l.answers <- &jsonrpc.Response{ID: call.ID, Result: json.RawMessage(`{"content":[{"type":"text","text":"again"}]}`)}
+		}
+	case call.Method == "server/discover":
+		l.answers <- &jsonrpc.Response{ID: call.ID, Error: &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "no"}}
+	}
+	return nil
+}
+
+func (l *liar) Close() error {
+	l.end.Do(func() { close(l.done) })
+	return nil
+}
+
+// lies answers like a good server but for one method.
+func lies(method, result string) func(string, json.RawMessage) string {
+	return func(m string, _ json.RawMessage) string {
+		if m == method {
+			return result
+		}
+		switch m {
+		case "initialize":
+			return `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"resources":{},"prompts":{}},"serverInfo":{"name":"liar","version":"1"}}`
+		case "tools/list":
+			return `{"tools":[{"name":"good","inputSchema":{"type":"object"}}]}`
+		case "resources/list":
+			return `{"resources":[{"uri":"liar://good","name":"good"}]}`
+		case "resources/templates/list":
+			return `{"resourceTemplates":[{"uriTemplate":"liar://t/{x}","name":"t"}]}`
+		case "prompts/list":
+			return `{"prompts":[{"name":"good","arguments":[{"name":"a"}]}]}`
+		case "tools/call":
+			return `{"content":[{"type":"text","text":"ok"}]}`
+		case "resources/read":
+			return `{"contents":[{"uri":"liar://good","text":"ok"}]}`
+		case "prompts/get":
+			return `{"messages":[{"role":"user","content":{"type":"text","text":"ok"}}]}`
+		}
+		return ""
+	}
+}
+
+// Whatever a mounted server answers, nothing crashes, here or in the servers that show
+// the box, and what another one offers is used as before (Req 5.3, 5.4).
+func TestWhateverAMountedServerSaysNothingCrashes(t *testing.T) {
+	tool := func(schema string) string { return `{"tools":[{"name":"x","inputSchema":` + schema + `}]}` }
+	for _, c := range []struct{ method, result string }{
+		{"initialize", `null`}, {"initialize", `{}`}, {"initialize", `[]`}, {"initialize", `{"protocolVersion":"2025-06-18","capabilities":null,"serverInfo":null}`},
+		{"server/discover", `null`}, {"server/discover", `{}`}, {"server/discover", `{"supportedVersions":null,"capabilities":null}`},
+		{"tools/list", `null`}, {"tools/list", `{}`}, {"tools/list", `{"tools":null}`}, {"tools/list", `{"tools":[null]}`},
+		{"tools/list", `{"tools":[{}]}`}, {"tools/list", `{"tools":[{"name":"x"}]}`}, {"tools/list", `{"tools":[{"name":"x","inputSchema":null,"outputSchema":false}]}`},
+		{"tools/list", `{"tools":[{"name":"x","inputSchema":{"type":"object"},"annotations":null,"_meta":null,"icons":[null]}]}`},
+		{"tools/list", tool(`{"type":"object","properties":{"x":{"type":"object","x-mcp-header":"X"}}}`)},
+		{"tools/list", tool(`{"type":"object","properties":{"x":{"type":"string","x-mcp-header":"no header"}}}`)},
+		{"tools/list", tool(`{"type":"object","properties":{"x":{"type":"string","x-mcp-header":""}}}`)},
+		{"tools/list", tool(`{"type":"object","properties":{"x":{"type":"string","x-mcp-header":"A"},"y":{"type":"string","x-mcp-header":"a"}}}`)},
+		{"tools/list", tool(`{"type":"object","properties":7}`)}, {"tools/list", tool(`{"type":"object","$ref":"#"}`)},
+		{"tools/list", tool(`{"type":"object","properties":{"x":{"type":["string",null]}}}`)},
+		{"tools/list", tool(`{"type":"object","$defs":` + strings.Repeat(`{"a":`, 9000) + `{}` + strings.Repeat(`}`, 9000) + `}`)},
+		{"tools/list", tool(`{"type":"object","not":` + strings.Repeat(`{"not":`, 9000) + `{}` + strings.Repeat(`}`, 9000) + `}`)},
+		{"tools/list", tool(`{"type":"object","properties":{"x":{"pattern":"(a{1000}){1000}"}}}`)},
+		{"resources/list", `{"resources":[null]}`}, {"resources/list", `{"resources":[{}]}`}, {"resources/list", `null`},
+		{"resources/list", `{"resources":[{"uri":"x:%zz","name":"x"},{"uri":"file:///../../etc/passwd","name":"x"},{"uri":"http://[::1","name":"x"}]}`},
+		{"resources/templates/list", `{"resourceTemplates":[null]}`}, {"resources/templates/list", `{"resourceTemplates":[{}]}`},
+		{"resources/templates/list", `{"resourceTemplates":[{"uriTemplate":"x:{","name":"x"},{"uriTemplate":"{+x}","name":"x"},{"uriTemplate":"x:{+a}{+b}{+c}","name":""}]}`},
+		{"prompts/list", `{"prompts":[null]}`}, {"prompts/list", `{"prompts":[{}]}`}, {"prompts/list", `{"prompts":[{"name":"x","arguments":[null]}]}`},
+		{"tools/call", `null`}, {"tools/call", `{}`}, {"tools/call", `[]`}, {"tools/call", `{"content":null}`}, {"tools/call", `{"content":[null]}`},
+		{"tools/call", `{"content":[{}]}`}, {"tools/call", `{"content":[{"type":"resource"}]}`}, {"tools/call", `{"content":[{"type":"resource","resource":null}]}`},
+		{"tools/call", `{"content":[{"type":"image","data":"%%%"}]}`}, {"tools/call", `{"isError":true,"content":[null]}`}, {"tools/call", `{"_meta":{"io.parley/error":7},"isError":true}`},
+		{"resources/read", `null`}, {"resources/read", `{}`}, {"resources/read", `{"contents":null}`}, {"resources/read", `{"contents":[null]}`}, {"resources/read", `{"contents":[{}]}`},
+		{"prompts/get", `null`}, {"prompts/get", `{}`}, {"prompts/get", `{"messages":[null]}`}, {"prompts/get", `{"messages":[{"role":"user","content":null}]}`}, {"prompts/get", `{"messages":[{}]}`},
+	} {
+		t.Run(c.method+" "+c.result[:min(60, len(c.result))], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := toolbox.New(toolbox.Options{})
+				must(t, provider(t, b, "venus").AddTool(plus(), func(context.Context, *toolbox.Call) (*mcp.CallToolResult, error) {
+					return &mcp.CallToolResult{StructuredContent: map[string]any{"sum": 3}}, nil
+				}))
+				shown := mcp.NewServer(me, nil)
+				defer b.Serve(shown, "")()
+				here, there := mcp.NewInMemoryTransports()
+				ss, err := shown.Connect(ctx, there, nil)
+				must(t, err)
+				cs, err := mcp.NewClient(me, nil).Connect(ctx, here, nil)
+				must(t, err)
+				m, err := b.Mount(toolbox.MountOptions{Name: "liar", Dial: func(context.Context) (mcp.Transport, error) { return newLiar(lies(c.method, c.result)), nil }})
+				must(t, err)
+				defer m.Close()
+				synctest.Wait()
+				// What is asked fails, or gives what it can.
+				for _, name := range []string{"liar.good", "liar.x"} {
+					_, _ = cs.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: map[string]any{}})
+					_, _ = cs.GetPrompt(ctx, &mcp.GetPromptParams{Name: name, Arguments: map[string]string{"a": "1"}})
+				}
+				for _, uri := range []string{"liar://good", "liar://t/1", "x:%zz", "x:1", "file:///etc/passwd"} {
+					_, _ = cs.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
+				}
+				for tool, err := range cs.Tools(ctx, nil) {
+					if err != nil || tool.Name == "" {
+						t.Errorf("%+v %v", tool, err)
+					}
+				}
+				if r, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "venus.plus", Arguments: map[string]any{"a": 1, "b": 2}}); err != nil || r.IsError {
+					t.Errorf("the neighbour suffers: %+v %v", r, err)
+				}
+				must(t, cs.Close())
+				must(t, ss.Wait())
+			})
+		})
+	}
+}
+
+// mountLiar mounts what a function says, and waits until it is there.
+func mountLiar(t tb, b *toolbox.Box, name string, l *liar) *toolbox.Mount {
+	t.Helper()
+	m, err := b.Mount(toolbox.MountOptions{Name: name, Dial: func(context.Context) (mcp.Transport, error) { return l, nil }})
+	must(t, err)
+	t.Cleanup(m.Close)
+	<-m.Tried()
+	return m
+}
+
+func TestAnswersThatNobodyAskedForChangeNothing(t *testing.T) {
+	id := func(v any) jsonrpc.ID {
+		made, err := jsonrpc.MakeID(v)
+		must(t, err)
+		return made
+	}
+	l := newLiar(lies("", ""))
+	l.twice = true
+	l.before = []jsonrpc.Message{
+		&jsonrpc.Response{ID: id("none"), Result: json.RawMessage(`{}`)}, &jsonrpc.Response{ID: id(1e6), Result: json.RawMessage(`{}`)},
+		&jsonrpc.Request{ID: id(7.0), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)}, &jsonrpc.Request{ID: id(8.0), Method: "roots/list"},
+		&jsonrpc.Request{Method: "notifications/progress", Params: json.RawMessage(`{"progressToken":{"a":[]},"progress":"x"}`)},
+		&jsonrpc.Request{Method: "notifications/cancelled", Params: json.RawMessage(`null`)}, &jsonrpc.Request{Method: "notifications/tools/list_changed", Params: json.RawMessage(`[]`)},
+	}
+	b := toolbox.New(toolbox.Options{})
+	mountLiar(t, b, "liar", l)
+	for range 3 {
+		r, err := b.Call(ctx, "", "liar.good", nil, nil)
+		must(t, err)
+		if said(t, r) != "ok" {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+// doubling is a schema that a validator takes 2^n steps to apply.
+func doubling(n int) string {
+	var defs []string
+	for i := range n {
+		defs = append(defs, fmt.Sprintf(`"d%d":{"anyOf":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]}`, i, i+1, i+1))
+	}
+	return fmt.Sprintf(`{"type":"object","$ref":"#/$defs/d0","$defs":{%s,"d%d":{"required":["none"]}}}`, strings.Join(defs, ","), n)
+}
+
+// To hold a call against the schemas of a server takes bounded time and memory. What
+// would take more is left to the server.
+func TestASchemaThatCostsTooMuchIsLeftToTheServer(t *testing.T) {
+	deep := strings.Repeat(`{"a":`, 400) + `{}` + strings.Repeat(`}`, 400)
+	for what, c := range map[string]struct{ schema, arguments string }{
+		"doubles":             {doubling(64), `{}`},
+		"doubles by depth":    {`{"type":"object","allOf":[{"properties":{"a":{"$ref":"#"}}},{"properties":{"a":{"$ref":"#"}}}]}`, deep},
+		"doubles dynamically": {strings.ReplaceAll(doubling(64), `"$ref"`, `"$dynamicRef"`), `{}`},
+		"refers to itself":    {`{"type":"object","properties":{"x":{"$ref":"#/properties/x"}}}`, `{"x":1}`},
+		"large patterns":      {`{"type":"object","patternProperties":{` + manyPatterns(500) + `}}`, `{"x":1}`},
+		"other patterns":      {`{"type":"object","properties":{"mail":{"pattern":"^(?!\\.)(?=a).*$"}}}`, `{"mail":"b"}`},
+		"long texts":          {`{"type":"object","properties":{"x":{"pattern":"(x{1,50}){1,50}y"}}}`, `{"x":"` + strings.Repeat("x", 900<<10) + `"}`},
+		"many values":         {`{"type":"object","properties":{"x":{"items":{"enum":[` + strings.Repeat("1,", 50_000) + `1]}}}}`, `{"x":[` + strings.Repeat("2,", 400_000) + `2]}`},
+	} {
+		t.Run(what, func(t *testing.T) {
+			tool := `{"tools":[{"name":"x","inputSchema":` + c.schema + `}]}`
+			b := toolbox.New(toolbox.Options{})
+			m := mountLiar(t, b, "liar", newLiar(lies("tools/list", tool)))
+			if s := m.Status(); s.Tools != 1 {
+				t.Fatalf("it is not shown: %+v", s)
+			}
+			if _, err := b.Call(ctx, "", "liar.x", json.RawMessage(c.arguments), nil); err != nil {
+				t.Errorf("%.300v", err)
+			}
+		})
+	}
+}
+
+func manyPatterns(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(`"^%d[a-z]{1000}":{}`, i)
+	}
+	return strings.Join(all, ",")
+}
+
+// What costs little is checked as ever, a schema that refers to itself too.
+func TestTheSchemasOfAMountedServerAreChecked(t *testing.T) {
+	tree := `{"type":"object","properties":{"name":{"type":"string","pattern":"^[a-z]+$"},"children":{"type":"array","items":{"$ref":"#"}}},"required":["name"],"additionalProperties":false}`
+	all := `{"type":"object","if":{"required":["a"]},"then":{"required":["b"]},"else":{"not":{"required":["b"]}},"dependentSchemas":{"a":{"maxProperties":2}},
+		"propertyNames":{"maxLength":3},"unevaluatedProperties":{"type":"integer"},"properties":{"l":{"prefixItems":[{"type":"string"}],"items":{"type":"integer"},"contains":{"const":1},"uniqueItems":true}}}`
+	old := `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","dependencies":{"a":{"required":["b"]}},"properties":{"l":{"items":[{"type":"string"}],"additionalItems":{"type":"integer"}}}}`
+	for _, c := range []struct {
+		schema, arguments string
+		fits              bool
+	}{
+		{tree, `{"name":"a","children":[{"name":"b","children":[]},{"name":"c"}]}`, true},
+		{tree, `{"name":"a","children":[{"name":"b","children":[{"name":"C"}]}]}`, false},
+		{tree, `{"name":"a","children":[{}]}`, false},
+		{all, `{"a":1,"b":2}`, true}, {all, `{"a":1}`, false}, {all, `{"b":1}`, false}, {all, `{"a":1,"b":2,"c":3}`, false}, {all, `{"four":1}`, false}, {all, `{"c":"x"}`, false},
+		{all, `{"l":["x",1]}`, true}, {all, `{"l":["x",2]}`, false}, {all, `{"l":["x",1,1]}`, false}, {all, `{"l":[1]}`, false},
+		{old, `{"a":1,"b":2,"l":["x",1]}`, true}, {old, `{"a":1}`, false}, {old, `{"l":["x","y"]}`, false},
+	} {
+		b := toolbox.New(toolbox.Options{})
+		mountLiar(t, b, "liar", newLiar(lies("tools/list", `{"tools":[{"name":"x","inputSchema":`+c.schema+`}]}`)))
+		if _, err := b.Call(ctx, "", "liar.x", json.RawMessage(c.arguments), nil); (toolbox.CodeOf(err) == toolbox.CodeArguments) == c.fits || c.fits && err != nil {
+			t.Errorf("%s: %v", c.arguments, err)
+		}
+	}
+}
+
+// A number with which nobody can calculate is refused; it does not end the process.
+func TestNumbersOutOfRangeAreRefused(t *testing.T) {
+	b := toolbox.New(toolbox.Options{})
+	p := provider(t, b, "venus")
+	schema := json.RawMessage(`{"type":"object","properties":{"x":{"minimum":1,"multipleOf":0.5},"l":{"items":{"minimum":1}}}}`)
+	must(t, p.AddTool(&mcp.Tool{Name: "x", InputSchema: schema}, say("x")))
+	for number, want := range map[string]toolbox.Code{
+		"1e9999999": toolbox.CodeArguments, "1e-9999999": toolbox.CodeArguments, "1E99999999999999999999": toolbox.CodeArguments, "1e401": toolbox.CodeArguments,
+		strings.Repeat("9", 1001): toolbox.CodeArguments, "1e400": "", "1.5E+2": "", strings.Repeat("9", 1000): "",
+	} {
+		for _, arguments := range []string{`{"x":` + number + `}`, `{"l":[` + number + `]}`} {
+			_, err := b.Call(ctx, "", "venus.x", json.RawMessage(arguments), nil)
+			if toolbox.CodeOf(err) != want || want == "" && err != nil {
+				t.Errorf("%.40s: %v", arguments, err)
+			}
+		}
+	}
+	err := p.AddTool(&mcp.Tool{Name: "y", InputSchema: json.RawMessage(`{"type":"object","properties":{"x":{"minimum":1e9999999}}}`)}, say("y"))
+	wantCode(t, err, toolbox.CodeInvalid)
+}
+
+// What a model reads is what a person sees.
+func TestTextsThatCannotBeSeenAreRefused(t *testing.T) {
+	object := json.RawMessage(`{"type":"object"}`)
+	for _, hidden := range []string{"\x1b[2J", "\x00", "a\u202eb", "a\u2066b", "a\U000e0041", "\u009b1m", "\x07", "\x7f"} {
+		b := toolbox.New(toolbox.Options{})
+		p := provider(t, b, "venus")
+		quoted, err := json.Marshal(hidden)
+		must(t, err)
+		load := toolbox.Text(func(context.Context, string) (string, error) { return "", nil })
+		for what, err := range map[string]error{
+			"description":    p.AddTool(&mcp.Tool{Name: "a", Description: hidden, InputSchema: object}, say("")),
+			"title":          p.AddTool(&mcp.Tool{Name: "a", Title: hidden, InputSchema: object}, say("")),
+			"annotation":     p.AddTool(&mcp.Tool{Name: "a", Annotations: &mcp.ToolAnnotations{Title: hidden}, InputSchema: object}, say("")),
+			"property":       p.AddTool(&mcp.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object","allOf":[{"properties":{"x":{"description":` + string(quoted) + `}}}]}`)}, say("")),
+			"output":         p.AddTool(&mcp.Tool{Name: "a", InputSchema: object, OutputSchema: json.RawMessage(`{"type":"object","title":` + string(quoted) + `}`)}, say("")),
+			"resource":       p.AddResource(&mcp.Resource{URI: "x:a", Name: hidden}, load),
+			"resource title": p.AddResource(&mcp.Resource{URI: "x:a", Name: "a", Title: hidden}, load),
+			"template":       p.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "x:{a}", Name: "a", Description: hidden}, load),
+			"prompt":         p.AddPrompt(&mcp.Prompt{Name: "a", Title: hidden}, ""),
+			"argument":       p.AddPrompt(&mcp.Prompt{Name: "a", Arguments: []*mcp.PromptArgument{{Name: "a", Description: hidden}}}, ""),
+		} {
+			if toolbox.CodeOf(err) != toolbox.CodeInvalid {
+				t.Errorf("%q as %s: %v", hidden, what, err)
+			}
+		}
+	}
+	p := provider(t, toolbox.New(toolbox.Options{}), "venus")
+	must(t, p.AddTool(&mcp.Tool{Name: "a", Title: "Ä 漢字 שלום 👩‍💻", Description: "two\nlines\tof\r\ntext", InputSchema: object}, say("")))
+}
+
+// The SDK's servers panic at some schemas, which the box is to refuse.
+func TestWhatCannotBeShownIsRefused(t *testing.T) {
+	b := toolbox.New(toolbox.Options{})
+	cs := serve(t, b, "", nil)
+	p := provider(t, b, "venus")
+	for _, property := range []string{`{"type":"object","x-mcp-header":"X"}`, `{"type":"string","x-mcp-header":"no header"}`, `{"type":"string","x-mcp-header":7}`} {
+		err := p.AddTool(&mcp.Tool{Name: "bad", InputSchema: json.RawMessage(`{"type":"object","properties":{"x":` + property + `}}`)}, say(""))
+		wantCode(t, err, toolbox.CodeInvalid)
+	}
+	must(t, p.AddTool(&mcp.Tool{Name: "good", InputSchema: json.RawMessage(`{"type":"object","properties":{"x":{"type":"string","x-mcp-header":"X"}}}`)}, say("")))
+	if got := toolNames(t, cs); len(got) != 1 || got[0] != "venus.good" {
+		t.Errorf("%s", got)
+	}
+}
+
+// What describes a server's tools is bounded as a whole.
+func TestTheCatalogOfAServerIsBounded(t *testing.T) {
+	list := make([]string, 200)
+	for i := range list { // 12 MB
+		list[i] = fmt.Sprintf(`{"name":"t%d","description":"%s","inputSchema":{"type":"object"}}`, i, strings.Repeat("x", 60<<10))
+	}
+	m := mountLiar(t, toolbox.New(toolbox.Options{}), "liar", newLiar(lies("tools/list", `{"tools":[`+strings.Join(list, ",")+`]}`)))
+	if s := m.Status(); s.Tools < 100 || s.Tools*(60<<10) > toolbox.MaxCatalog || s.Tools+s.Skipped < 200 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A server that never stops to tell of changes is asked again now and then, not all the
+// time, and the last change is seen.
+func TestAStormOfChangesIsHeardOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		good := lies("", "")
+		var l *liar
+		l = newLiar(func(method string, params json.RawMessage) string {
+			if method != "tools/list" {
+				return good(method, params)
+			}
+			n := asked.Add(1)
+			l.answers <- &jsonrpc.Request{Method: "notifications/tools/list_changed"}
+			return fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{"type":"object"}}]}`, n)
+		})
+		b := toolbox.New(toolbox.Options{})
+		mountLiar(t, b, "liar", l)
+		time.Sleep(time.Minute + time.Second/2)
+		synctest.Wait()
+		if n := asked.Load(); n < 10 || n > 70 {
+			t.Errorf("it was asked %d times in a minute", n)
+		}
+		if got := b.Tools(""); len(got) != 1 || got[0].Name != fmt.Sprintf("liar.t%d", asked.Load()) {
+			t.Errorf("%v after %d", got, asked.Load())
+		}
+	})
+}
+
+// A caller who takes long to hear of progress holds up nobody else, and hears the latest.
+func TestASlowHearerHoldsUpNobody(t *testing.T) {
+	var l *liar
+	good := lies("", "")
+	heard, hear := make(chan float64, 1000), make(chan struct{})
+	l = newLiar(func(method string, params json.RawMessage) string {
+		var call struct {
+			Arguments struct{ Slow bool }
+			Meta      struct{ ProgressToken int } `json:"_meta"`
+		}
+		if json.Unmarshal(params, &call) == nil && call.Arguments.Slow {
+			for i := range 1000 {
+				params := fmt.Sprintf(`{"progressToken":%d,"progress":%d}`, call.Meta.ProgressToken, i+1)
+				l.answers <- &jsonrpc.Request{Method: "notifications/progress", Params: json.RawMessage(params)}
+			}
+			return ""
+		}
+		return good(method, params)
+	})
+	b := toolbox.New(toolbox.Options{})
+	mountLiar(t, b, "liar", l)
+	ended := make(chan error, 1)
+	slow, cancel := context.WithCancel(ctx)
+	go func() {
+		_, err := b.Call(slow, "", "liar.good", json.RawMessage(`{"slow":true}`), func(p toolbox.Progress) {
+			heard <- p.Done
+			<-hear
+		})
+		ended <- err
+	}()
+	first := <-heard
+	for range 3 { // after all that was told of the other
+		if _, err := b.Call(ctx, "", "liar.good", nil, func(toolbox.Progress) {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(hear)
+	for last := first; last < 1000; {
+		next := <-heard
+		if next <= last {
+			t.Fatalf("after %v it heard %v", last, next)
+		}
+		last = next
+	}
+	cancel()
+	wantCode(t, <-ended, toolbox.CodeCanceled)
+}
+
+// Who comes later does not get between a reader and what is read, neither by a resource
+// nor by a template that sorts before.
+func TestAResourceIsReadWhereItWasFirst(t *testing.T) {
+	b := toolbox.New(toolbox.Options{})
+	text := func(s string) toolbox.Loader {
+		return toolbox.Text(func(context.Context, string) (string, error) { return s, nil })
+	}
+	first, second := provider(t, b, "venus"), provider(t, b, "mars")
+	must(t, second.AddResource(&mcp.Resource{URI: "notes:/secret", Name: "s"}, text("mars")))
+	must(t, second.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "notes:{+all}", Name: "t"}, text("mars")))
+	must(t, first.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "notes:/{name}", Name: "t"}, text("venus")))
+	must(t, first.AddResource(&mcp.Resource{URI: "notes:/own", Name: "o"}, text("venus itself")))
+	for uri, want := range map[string]string{"notes:/secret": "venus", "notes:/x": "venus", "notes:/own": "venus itself", "notes:/a/b": "mars"} {
+		if r, err := b.Read(ctx, "", uri); err != nil || r.Contents[0].Text != want {
+			t.Errorf("%s: %+v %v", uri, r, err)
+		}
+	}
+	_, err := b.Read(ctx, "", "notes:/"+strings.Repeat("x", toolbox.MaxURI))
+	wantCode(t, err, toolbox.CodeResourceNotFound)
+	for _, wrong := range []error{
+		first.AddResource(&mcp.Resource{URI: "x:" + strings.Repeat("x", toolbox.MaxURI), Name: "long"}, text("")),
+		first.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "x:{a}" + strings.Repeat("x", toolbox.MaxURI), Name: "long"}, text("")),
+	} {
+		wantCode(t, wrong, toolbox.CodeInvalid)
+	}
+}
