@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -46,6 +47,8 @@ type Service struct {
 
 	mu   sync.Mutex
 	open map[a2a.TaskID]struct{} // of agents, not known to have ended
+	// beginning are those of agents that are not in open yet.
+	beginning int
 }
 
 // New returns a Service. It has nothing to close.
@@ -104,9 +107,11 @@ func (s *Service) begin(ctx context.Context, o order) (*a2a.Task, error) {
 		s.tell(o, err)
 		return nil, err
 	}
-	if err := s.room(ctx, o.caller); err != nil {
+	leave, err := s.room(ctx, o.caller)
+	if err != nil {
 		return nil, err
 	}
+	defer leave()
 	req := hub.SendRequest{
 		AgentID: o.agent, Delegation: d, Timeout: o.timeout,
 		Message: &a2a.Message{
@@ -190,23 +195,19 @@ func (s *Service) tell(o order, err error) {
 	})
 }
 
-// room refuses an agent's task where too many have not ended: an agent that lost
-// its token on the way to its MCP server, say, is not stopped by the chain.
-func (s *Service) room(ctx context.Context, caller mcpserver.Caller) error {
+// room keeps a place for an agent's task until leave is called, and refuses it where too
+// many have not ended: an agent that lost its token on the way to its MCP server, say, is
+// not stopped by the chain.
+func (s *Service) room(ctx context.Context, caller mcpserver.Caller) (leave func(), err error) {
 	if caller.Agent == "" {
-		return nil
+		return func() {}, nil
+	}
+	if s.reserve() {
+		return s.leave, nil
 	}
 	s.mu.Lock()
-	full := len(s.open) >= s.o.MaxOpen
-	ids := make([]a2a.TaskID, 0, len(s.open))
-	for id := range s.open {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(s.open))
 	s.mu.Unlock()
-	if !full {
-		return nil
-	}
-	ended := 0
 	for _, id := range ids {
 		none := 0
 		if t, err := s.o.Hub.Task(ctx, id, &none); err == nil && !t.Status.State.Terminal() {
@@ -215,13 +216,28 @@ func (s *Service) room(ctx context.Context, caller mcpserver.Caller) error {
 		s.mu.Lock()
 		delete(s.open, id)
 		s.mu.Unlock()
-		ended++
 	}
-	if ended > 0 {
-		return nil
+	if s.reserve() {
+		return s.leave, nil
 	}
-	return &mcpserver.Failure{Category: UnavailableError, Message: fmt.Sprintf("%d tasks that agents gave each other have not ended: there is no room for another.", len(ids)),
+	return nil, &mcpserver.Failure{Category: UnavailableError, Message: fmt.Sprintf("%d tasks that agents gave each other have not ended: there is no room for another.", s.o.MaxOpen),
 		Remedy: "Wait for one of yours with get_task, or cancel it."}
+}
+
+func (s *Service) reserve() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.open)+s.beginning >= s.o.MaxOpen {
+		return false
+	}
+	s.beginning++
+	return true
+}
+
+func (s *Service) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.beginning--
 }
 
 // contextOf names the conversation. The hash keeps callers out of those of others.

@@ -441,3 +441,34 @@ func FuzzTokens(f *testing.F) {
 		}
 	})
 }
+
+// Agents that come at the same moment do not get in over each other.
+func TestAFullHouseIsFullForAllWhoComeAtOnce(t *testing.T) {
+	const at, callers = 3, 12
+	works := make(chan struct{}, callers)
+	r := newRig(t, delegation.Options{MaxOpen: at}, map[string]func(*rig) *scripted{
+		"venus": func(r *rig) *scripted {
+			return &scripted{func(ctx context.Context, token, _ string) (string, error) {
+				begun := make(chan error, callers)
+				for range callers {
+					go func() {
+						_, err := r.call(ctx, token, "delegate_task", map[string]any{"agent": "slow", "task": "x", "wait": false})
+						begun <- err
+					}()
+				}
+				in := 0
+				for range callers {
+					if err := <-begun; err == nil {
+						in++
+					}
+				}
+				return fmt.Sprint(in), nil
+			}}
+		},
+		"slow": sleeper(works),
+	})
+	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "x"})
+	if err != nil || out.Text != fmt.Sprint(at) {
+		t.Errorf("%s of %d got in, %v", out.Text, callers, err)
+	}
+}

@@ -112,7 +112,14 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	}
 	defer func() { t.hub.pool.done(s, broken(err)) }()
 	err = errPanicked
-	out, err = s.session.Turn(tn.ctx, runner.Turn{Parts: msg.Parts, TaskID: string(t.id), MessageID: msg.ID}, (*handler)(tn))
+	turn := runner.Turn{Parts: msg.Parts, TaskID: string(t.id), MessageID: msg.ID}
+	t.mu.Lock()
+	from := DelegationOf(&a2a.Task{Metadata: t.metadata})
+	t.mu.Unlock()
+	if from != nil {
+		turn.Over, turn.TraceParent = from.Chain, from.TraceParent
+	}
+	out, err = s.session.Turn(tn.ctx, turn, (*handler)(tn))
 	t.mu.Lock()
 	saved := tn.session
 	t.mu.Unlock()

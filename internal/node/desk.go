@@ -137,7 +137,20 @@ func (d *desk) message(ctx context.Context, e *envelope.Envelope, req request) (
 		}
 		m.TaskID = task
 	}
-	return hub.SendRequest{AgentID: d.agent, Message: m, Metadata: about, Timeout: req.timeout}, nil
+	return hub.SendRequest{AgentID: d.agent, Message: m, Metadata: about, Timeout: req.timeout, Delegation: d.handedOn(req)}, nil
+}
+
+// handedOn is how work came that an agent of another hub hands on, nil if none did. So
+// the limits of depth and cycles hold over all hubs.
+func (d *desk) handedOn(req request) *hub.Delegation {
+	if d.n.network == nil || len(req.over) == 0 {
+		return nil // a program may say what it likes: it hands on nothing
+	}
+	chain := make([]string, len(req.over))
+	for i, id := range req.over {
+		chain[i] = d.n.network.Here(id)
+	}
+	return &hub.Delegation{By: chain[len(chain)-1], Chain: chain}
 }
 
 // about is what a task and its messages keep of the envelope that they came in.

@@ -70,6 +70,8 @@ type Options struct {
 type Network struct {
 	// Name returns the id under which other hubs know an agent of this one.
 	Name func(agentID string) string
+	// Here is the reverse: what an agent of any hub is called at this one.
+	Here func(id string) string
 	// Dialers lead to other hubs.
 	Dialers map[agent.Transport]transport.Dialer
 	// Listeners let them in. The node closes them.

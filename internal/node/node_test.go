@@ -286,6 +286,9 @@ func TestPayloadsOfARequest(t *testing.T) {
 		{payload: `{"text":""}`, code: "INVALID_PAYLOAD"},
 		{payload: `{"text":5}`, code: "INVALID_PAYLOAD"},
 		{payload: `{"text":"x","timeoutMs":-1}`, code: "INVALID_PAYLOAD"},
+		{payload: `{"text":"x","over":[""]}`, code: "INVALID_PAYLOAD"},
+		{payload: `{"text":"x","over":["` + strings.Repeat("a", 257) + `"]}`, code: "INVALID_PAYLOAD"},
+		{payload: `{"text":"x","over":[` + strings.Repeat(`"a",`, 16) + `"a"]}`, code: "INVALID_PAYLOAD"},
 		{payload: `{"text":"x","stream":"yes"}`, code: "INVALID_PAYLOAD"},
 	} {
 		p.send(t, "worker", envelope.Request, json.RawMessage(tc.payload))

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -19,7 +21,14 @@ type request struct {
 	parts   []*a2a.Part
 	stream  bool
 	timeout time.Duration // 0: the agent's limit
+	over    []string      // the agents over whom the work has come, by their ids among hubs
 }
+
+// Bounds of over. Hubs hand work on a few times only.
+const (
+	maxOver   = 16
+	maxOverID = 256
+)
 
 var errEmpty = errors.New("the payload asks for nothing: send a text, or an object with the field text")
 
@@ -65,6 +74,7 @@ func readFields(payload []byte) (request, error) {
 		Data      json.RawMessage `json:"data"`
 		Stream    bool            `json:"stream"`
 		TimeoutMs float64         `json:"timeoutMs"`
+		Over      []string        `json:"over"`
 	}
 	if err := json.Unmarshal(payload, &fields); err != nil {
 		return request{}, err
@@ -73,10 +83,14 @@ func readFields(payload []byte) (request, error) {
 	if fields.TimeoutMs < 0 || fields.TimeoutMs > float64(longest.Milliseconds()) {
 		return request{}, errors.New("timeoutMs is not a time in milliseconds")
 	}
+	if len(fields.Over) > maxOver || slices.ContainsFunc(fields.Over, func(id string) bool { return id == "" || len(id) > maxOverID }) {
+		return request{}, fmt.Errorf("over names more than %d agents, or one that is none", maxOver)
+	}
 	r, err := textRequest(fields.Text)
 	if err != nil {
 		return request{}, err
 	}
+	r.over = fields.Over
 	if d := bytes.TrimSpace(fields.Data); len(d) > 0 && string(d) != "null" {
 		part, err := dataPart(d)
 		if err != nil {

@@ -162,6 +162,7 @@ func (n *Network) open(ctx context.Context) (err error) {
 	n.ledger = ledger
 	at := &node.Network{
 		Name:    func(id string) string { return signedcard.ID(id, n.pair.Public()) },
+		Here:    n.here,
 		Dialers: make(map[agent.Transport]transport.Dialer),
 		Speaks:  n.speaks, RemoteTTL: cardLife, Closed: n.channelClosed,
 	}
@@ -357,6 +358,44 @@ func (n *Network) compare(ctx context.Context) {
 			n.check(ctx, r)
 		}
 	}
+}
+
+// here is what an agent among hubs is called at this one, whether it is there or not.
+func (n *Network) here(id string) string {
+	name, key, ok := signedcard.ParseID(id)
+	switch {
+	case !ok:
+		return id
+	case key == n.pair.Public():
+		return name
+	}
+	for _, e := range n.allow.Entries() {
+		if e.Key == key {
+			return NameOf(e) + "." + name
+		}
+	}
+	return id
+}
+
+// amongHubs is what agents of this hub are called among hubs: see [Network.here].
+func (n *Network) amongHubs(ids []string) []string {
+	known := make(map[string]string)
+	for _, r := range n.all() {
+		known[r.local] = r.id
+	}
+	all := make([]string, len(ids))
+	for i, id := range ids {
+		_, _, foreign := signedcard.ParseID(id)
+		switch {
+		case known[id] != "":
+			all[i] = known[id]
+		case foreign: // of a hub that is not paired with this one
+			all[i] = id
+		default:
+			all[i] = signedcard.ID(id, n.pair.Public())
+		}
+	}
+	return all
 }
 
 // check has the hub see now that an agent can work again, or no more, rather than with

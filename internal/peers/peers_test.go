@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/peers"
@@ -33,6 +34,7 @@ type actor struct {
 	started chan struct{}
 	proceed chan struct{}
 	sick    atomic.Bool
+	hand    func(ctx context.Context, token, prompt string) (string, error) // hands work on; may be nil
 }
 
 func (a *actor) Probe(context.Context) runner.Probe {
@@ -42,9 +44,18 @@ func (a *actor) Probe(context.Context) runner.Probe {
 	return runner.Probe{Stage: runner.StageAuthenticated, Version: "1"}
 }
 
-func (a *actor) Open(runner.SessionSpec) (runner.Session, error) { return turns{a}, nil }
+func (a *actor) Open(spec runner.SessionSpec) (runner.Session, error) {
+	token := ""
+	for _, kv := range spec.Env {
+		token = strings.TrimPrefix(kv, delegation.TokenEnv+"=")
+	}
+	return turns{a, token}, nil
+}
 
-type turns struct{ a *actor }
+type turns struct {
+	a     *actor
+	token string // of the conversation
+}
 
 func (turns) Close(context.Context) error { return nil }
 
@@ -52,6 +63,10 @@ func (s turns) Turn(ctx context.Context, t runner.Turn, h runner.Handler) (runne
 	prompt, err := runner.PromptText(t.Parts, 1<<20)
 	if err != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed}, err
+	}
+	if hand := s.a.hand; hand != nil && strings.HasPrefix(prompt, "hand ") {
+		text, err := hand(ctx, s.token, strings.TrimPrefix(prompt, "hand "))
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: text}, err
 	}
 	switch prompt {
 	case "fail":
@@ -107,12 +122,13 @@ func (a *auditor) has(sender string) bool {
 
 // party is a hub with one agent, "worker", in the network.
 type party struct {
-	dir   string
-	hub   *hub.Hub
-	net   *peers.Network
-	audit *auditor
-	actor *actor
-	end   func()
+	dir    string
+	hub    *hub.Hub
+	net    *peers.Network
+	audit  *auditor
+	actor  *actor
+	badges *delegation.Badges
+	end    func()
 }
 
 func newParty(t testing.TB, n *natstest.Server, dir string, change func(*runner.Definition)) *party {
@@ -138,7 +154,8 @@ func openParty(t testing.TB, dir string, change func(*runner.Definition), o peer
 // openPartyProbing opens a party whose hub looks at its agents from time to time.
 func openPartyProbing(t testing.TB, dir string, change func(*runner.Definition), o peers.Options, every time.Duration) *party {
 	t.Helper()
-	p := &party{dir: dir, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16), proceed: make(chan struct{})}}
+	badges := delegation.NewBadges()
+	p := &party{dir: dir, badges: badges, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16), proceed: make(chan struct{})}}
 	tier := 3
 	d := runner.Definition{ID: "worker", Driver: runner.DriverEcho, Tier: &tier, Capabilities: []runner.Capability{{ID: "work"}}}
 	if change != nil {
@@ -148,7 +165,7 @@ func openPartyProbing(t testing.TB, dir string, change func(*runner.Definition),
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.hub, err = hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: d, Runner: p.actor}}, ProbeInterval: every}); err != nil {
+	if p.hub, err = hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: d, Runner: p.actor}}, ProbeInterval: every, SessionEnv: badges.Env}); err != nil {
 		t.Fatal(err)
 	}
 	o.Hub, o.DataDir, o.Version, o.Audit = p.hub, dir, "1", p.audit

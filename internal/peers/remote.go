@@ -170,7 +170,11 @@ func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) 
 	}
 	answers, done := f.wait(s.r.id, s.thread)
 	defer done()
-	if err := f.send(ctx, s.r.id, s.thread, envelope.Request, map[string]any{"text": prompt, "stream": true}); err != nil {
+	asked := map[string]any{"text": prompt, "stream": true}
+	if len(turn.Over) > 0 {
+		asked["over"] = s.r.n.amongHubs(turn.Over)
+	}
+	if err := f.sendTraced(ctx, s.r.id, s.thread, envelope.Request, asked, turn.TraceParent); err != nil {
 		return failed(runner.CodeAgent, fmt.Sprintf("the agent at %s cannot be asked: %v", s.r.peer, err), "")
 	}
 	return s.listen(ctx, f, answers, h)
@@ -404,9 +408,16 @@ func (f *front) lost(agentID string) {
 // send sends to an agent in a thread. That it does not arrive shows in the end of the
 // channel.
 func (f *front) send(ctx context.Context, to, id string, kind envelope.Type, payload any) error {
+	return f.sendTraced(ctx, to, id, kind, payload, "")
+}
+
+func (f *front) sendTraced(ctx context.Context, to, id string, kind envelope.Type, payload any, traceParent string) error {
 	e, err := envelope.NewFactory(f.identity).NewInThread(id, to, kind, payload)
 	if err != nil {
 		return err
+	}
+	if e.Metadata != nil {
+		e.Metadata.TraceParent = traceParent
 	}
 	_, err = f.access.SendEnvelope(ctx, e)
 	return err

@@ -78,6 +78,10 @@ type Turn struct {
 	// MessageID is that of the message that Parts come from, as the client chose
 	// it: not unique, and never part of a command.
 	MessageID string
+	// Over is the agents over whom the work has come, the first one first, and
+	// TraceParent its W3C trace context: for a driver that hands it on to another hub.
+	Over        []string
+	TraceParent string
 }
 
 // Event is one thing that happened during a turn: TextDelta, Thought, ToolCall,

@@ -1,0 +1,97 @@
+package peers_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/delegation"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/mcpserver"
+)
+
+// hands has a party's agent hand on what comes after "hand ", to an agent of its own hub.
+func (p *party) hands(to string) {
+	service := delegation.New(delegation.Options{Hub: p.hub, Badges: p.badges})
+	p.actor.hand = func(ctx context.Context, token, prompt string) (string, error) {
+		caller, err := service.Identify(token)
+		if err != nil {
+			return "", err
+		}
+		served := mcpserver.NewService(mcpserver.Options{Groups: []mcpserver.Group{service}})
+		defer served.Stop()
+		server := served.NewServer(caller)
+		defer server.End()
+		near, far := mcp.NewInMemoryTransports()
+		ss, err := server.MCP().Connect(ctx, far, nil)
+		if err != nil {
+			return "", err
+		}
+		cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx, near, nil)
+		if err != nil {
+			return "", err
+		}
+		defer func() {
+			_ = cs.Close() // it ends in any case
+			_ = ss.Wait()
+		}()
+		result, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "delegate_task", Arguments: map[string]any{"agent": to, "task": prompt}})
+		if err != nil {
+			return "", err
+		}
+		return result.Content[0].(*mcp.TextContent).Text, nil
+	}
+}
+
+// Work that goes round over two hubs comes to an end: it carries over whom it has come, by
+// names that each hub understands, and its trace.
+func TestDelegationsBetweenHubsKeepTheirChain(t *testing.T) {
+	_, a, b := two(t)
+	a.hands("bob.worker")
+	b.hands("alice.worker")
+	task := a.send(t, "worker", "hand hand dig")
+	if text := textOf(task); !strings.Contains(text, "The work has come over alice.worker → worker: alice.worker is among them") {
+		t.Errorf("%s", text)
+	}
+	page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{AgentID: "worker"})
+	if err != nil || len(page.Tasks) != 1 {
+		t.Fatalf("%+v %v", page, err)
+	}
+	d := hub.DelegationOf(page.Tasks[0])
+	if d == nil || d.By != "alice.worker" || fmt.Sprint(d.Chain) != "[alice.worker]" {
+		t.Fatalf("%+v", d)
+	}
+	there, err := a.hub.Tasks(deadline(t), hub.TaskQuery{AgentID: "bob.worker"})
+	if err != nil || len(there.Tasks) != 1 {
+		t.Fatalf("%+v %v", there, err)
+	}
+	sent := hub.DelegationOf(there.Tasks[0]).TraceParent
+	if got := trace(t, page.Tasks[0]); sent == "" || got != sent {
+		t.Errorf("the trace is %q there, %q here", got, sent)
+	}
+
+	// What a user asks the other hub for has come over nobody: its agent may ask ours.
+	task = a.send(t, "bob.worker", "hand dig")
+	if text := textOf(task); !strings.Contains(text, "did dig") {
+		t.Errorf("%s", text)
+	}
+}
+
+// trace is that of the envelope that began a task.
+func trace(t *testing.T, task *a2a.Task) string {
+	t.Helper()
+	data, err := json.Marshal(task.Metadata["envelope"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var about struct{ TraceParent string }
+	if err := json.Unmarshal(data, &about); err != nil {
+		t.Fatal(err)
+	}
+	return about.TraceParent
+}
