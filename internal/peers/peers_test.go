@@ -329,6 +329,8 @@ func TestCancelReachesTheOtherHub(t *testing.T) {
 }
 
 // Deny by default: one hub's wish is not enough, and who is removed is out.
+//
+// WIRE-STRANGER, WIRE-REMOVED.
 func TestOnlyPairedHubsMeet(t *testing.T) {
 	n := startServer(t)
 	a, b := newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), nil)

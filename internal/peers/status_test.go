@@ -53,6 +53,8 @@ func TestStatusOfAPeer(t *testing.T) {
 }
 
 // A hub whose clock is an hour wrong is not believed, and the other one says why.
+//
+// WIRE-CARD-EXPIRED.
 func TestAHubWhoseClockIsWrong(t *testing.T) {
 	n := startServer(t)
 	a := newParty(t, n, t.TempDir(), nil)

@@ -177,6 +177,8 @@ func TestResolveAsks(t *testing.T) {
 
 // Attacks: what is forged, replayed, said for another or by a hub that nobody has
 // paired with changes nothing.
+//
+// WIRE-CARD-FORGED, WIRE-CARD-REPLAYED.
 func TestAttacks(t *testing.T) {
 	url := startServer(t)
 	friend, stranger := keys.Generate(), keys.Generate()
@@ -238,6 +240,8 @@ func publish(t testing.TB, nc *nats.Conn, key keys.PublicKey, data []byte) {
 }
 
 // A flood of agents of one hub, and of questions, is bounded; others come through.
+//
+// WIRE-CARD-FLOOD.
 func TestFloods(t *testing.T) {
 	url := startServer(t)
 	a := newHub(t, url, anybody, registry.Options{})

@@ -97,6 +97,8 @@ func TestTheSignatureIsOverTheCanonicalForm(t *testing.T) {
 }
 
 // Forged statements are refused, whatever is changed.
+//
+// WIRE-CARD-FORGED.
 func TestForgedStatements(t *testing.T) {
 	good := sign(t, alice, statement(3, card("echo", alice)))
 	text := string(good)
@@ -148,6 +150,8 @@ func TestNumbersAreReadAsTheyWereSigned(t *testing.T) {
 }
 
 // A hub cannot speak for the agents of another, though it is paired.
+//
+// WIRE-CARD-FORGED.
 func TestAHubCannotClaimAnothersAgents(t *testing.T) {
 	_, err := signedcard.Sign(bob, statement(1, card("echo", alice)))
 	wants(t, err, signedcard.CodeForged)
@@ -190,6 +194,7 @@ func newBook(trusted func(keys.PublicKey) bool) (*signedcard.Book, *time.Time) {
 	return &signedcard.Book{Trusted: trusted, Now: func() time.Time { return now }}, &now
 }
 
+// WIRE-CARD-REPLAYED, WIRE-CARD-EXPIRED.
 func TestReplayedAndExpiredStatements(t *testing.T) {
 	b, now := newBook(anybody)
 	old, later := sign(t, alice, statement(3, card("echo", alice))), sign(t, alice, statement(4, card("echo", alice)))
@@ -220,6 +225,51 @@ func TestReplayedAndExpiredStatements(t *testing.T) {
 	wants(t, err, signedcard.CodeExpired)
 }
 
+// Who restarts has forgotten what was said last. What is said again then, holds no longer
+// than it did, and no longer than until the hub speaks for itself. A hub that restarts goes
+// on where it was.
+//
+// WIRE-CARD-REPLAYED.
+func TestRestarts(t *testing.T) {
+	read := func(b *signedcard.Book, data []byte, want signedcard.Code) {
+		t.Helper()
+		_, err := b.Read(data)
+		wants(t, err, want)
+	}
+	old := sign(t, alice, statement(3, card("echo", alice)))
+	gone := statement(4, agent.Card{})
+	gone.Withdrawn = card("echo", alice).ID
+	before, _ := newBook(anybody)
+	read(before, old, "")
+	read(before, sign(t, alice, gone), "")
+	after, _ := newBook(anybody)
+	read(after, old, "")
+	read(after, sign(t, alice, gone), "")
+	read(after, old, signedcard.CodeOld)
+	forgot, now := newBook(anybody)
+	*now = began.Add(time.Minute + signedcard.MaxSkew)
+	read(forgot, old, signedcard.CodeExpired)
+
+	hears := &signedcard.Book{Trusted: anybody}
+	for range 5 { // a new author each time, within one millisecond or not
+		data, err := signedcard.NewAuthor(alice, time.Minute).State(card("echo", alice))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := signedcard.Open(data, anybody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hears.Read(data); err != nil && signedcard.CodeOf(err) != signedcard.CodeOld {
+			t.Error(err)
+		}
+		if ms := uint64(s.IssuedAt.UnixMilli()); s.Sequence < ms || s.Sequence > ms+1 {
+			t.Errorf("the sequence %d does not go with the time, %d", s.Sequence, ms)
+		}
+	}
+}
+
+// WIRE-STRANGER.
 func TestOnlyPairedKeysAreBelieved(t *testing.T) {
 	b, _ := newBook(func(k keys.PublicKey) bool { return k == bob.Public() })
 	_, err := b.Read(sign(t, alice, statement(1, card("echo", alice))))
@@ -232,6 +282,8 @@ func TestOnlyPairedKeysAreBelieved(t *testing.T) {
 }
 
 // A flood of agents of one hub is bounded and harms no other.
+//
+// WIRE-CARD-FLOOD.
 func TestAFloodOfAgents(t *testing.T) {
 	b, _ := newBook(anybody)
 	b.MaxAgents = 3

@@ -207,6 +207,8 @@ func TestHubsOfACapability(t *testing.T) {
 }
 
 // A hub that is not trusted any more is cut off.
+//
+// WIRE-REMOVED.
 func TestWhoIsNotTrustedAnyMore(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	trust := make(chan bool, 1)
@@ -254,6 +256,8 @@ func say(t *testing.T, c *secretstream.Conn, messages ...[]byte) {
 
 // Forged, replayed, expired and foreign statements change nothing, however many they
 // are; who does not speak the protocol is cut off.
+//
+// WIRE-CARD-FORGED, WIRE-FRAME.
 func TestHostilePeers(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	liar, victim := keys.Generate(), keys.Generate()
@@ -324,6 +328,8 @@ func TestHostilePeers(t *testing.T) {
 }
 
 // A stranger gets no answer in the handshake, also one that knows the topic.
+//
+// WIRE-STRANGER.
 func TestStrangersAreNotLetIn(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	a := newHub(t, bootstrap, nobody, func(s *swarmcards.Source) { s.Network = "secret" })

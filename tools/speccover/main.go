@@ -175,7 +175,7 @@ func parseSpec(text string) (spec, error) {
 type references map[string][]string
 
 var (
-	reference = regexp.MustCompile(`\b(?:(?:HUB|REQ)-[A-Z0-9][A-Z0-9-]*[A-Z0-9]|Req(?:uirement)? ?[0-9]+\.[0-9]+(?:, [0-9]+\.[0-9]+)*|(?:Test|Fuzz)?Property ?0*[0-9]+)`)
+	reference = regexp.MustCompile(`\b(?:(?:HUB|REQ|WIRE)-[A-Z0-9][A-Z0-9-]*[A-Z0-9]|Req(?:uirement)? ?[0-9]+\.[0-9]+(?:, [0-9]+\.[0-9]+)*|(?:Test|Fuzz)?Property ?0*[0-9]+)`)
 	testFunc  = regexp.MustCompile(`^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
 	number    = regexp.MustCompile(`^(Req)(?:uirement)? ?([0-9.]+)$|^(?:Test|Fuzz)?(Property) ?0*([0-9]+)$`)
 )

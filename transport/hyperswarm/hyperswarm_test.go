@@ -53,6 +53,8 @@ func TestTransport(t *testing.T) {
 }
 
 // Deny by default; the key that the peer has proved is its name.
+//
+// WIRE-STRANGER.
 func TestOnlyPairedPeersAreLetIn(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
@@ -136,6 +138,8 @@ func TestDialRefusesWhatIsNoKey(t *testing.T) {
 }
 
 // A message that is no frame ends the connection, and says so.
+//
+// WIRE-FRAME.
 func TestBrokenFrames(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))

@@ -157,6 +157,8 @@ var kinds = []netnstest.NAT{netnstest.FullCone, netnstest.AddressRestricted, net
 // Req 3.6: between hosts behind Linux's own NATs, of each kind, a hole is
 // punched wherever that is claimed; elsewhere a dial says so, and a relay takes
 // over. docs/hyperswarm.md has this table.
+//
+// WIRE-T28.
 func TestHolePunchingThroughRealNATs(t *testing.T) {
 	if !netnstest.Inside(t) {
 		return

@@ -287,6 +287,8 @@ func TestAPeerCannotNameAnySubject(t *testing.T) {
 }
 
 // A flood of handshakes is lost, not queued, and does not keep a peer out for long.
+//
+// WIRE-HANDSHAKE-FLOOD.
 func TestAFloodOfHandshakes(t *testing.T) {
 	n := startServer(t)
 	owner := keys.Generate()

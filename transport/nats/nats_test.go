@@ -93,6 +93,8 @@ func pair(t testing.TB, d transport.Dialer, l transport.Listener) (here, there t
 }
 
 // Deny by default; the key that a peer has proved is its name.
+//
+// WIRE-STRANGER.
 func TestOnlyPairedPeersAreLetIn(t *testing.T) {
 	n := startServer(t)
 	me := keys.Generate()
@@ -246,6 +248,8 @@ func TestOthersOnTheServer(t *testing.T) {
 
 // What others publish to an end breaks its connection at most, with an error that
 // the channel above can mend, and never reaches the agents.
+//
+// WIRE-FRAME.
 func TestForgedMessages(t *testing.T) {
 	for name, forged := range map[string]string{
 		"data": "D\x00\x00\x00\x00\x00\x00\x00\x00hello", "a gap": "D\x00\x00\x00\x00\x00\x0f\x00\x00hello", "a grant": "W\xff\xff\xff\xff\xff\xff\xff\xff",

@@ -99,6 +99,8 @@ func exchange(t *testing.T, c *secretstream.Conn, data []byte) {
 }
 
 // A Go client finds a JavaScript server, and they exchange 64 MiB each way.
+//
+// WIRE-T2, WIRE-T8, WIRE-T20.
 func TestGoDialsJavaScript(t *testing.T) {
 	each(t, func(t *testing.T, js *driver, bootstrap []string) {
 		dht := js.do("dht", args{"bootstrap": bootstrap})
@@ -121,6 +123,8 @@ func TestGoDialsJavaScript(t *testing.T) {
 }
 
 // A JavaScript client finds a Go server.
+//
+// WIRE-T3, WIRE-T4, WIRE-T8.
 func TestJavaScriptDialsGo(t *testing.T) {
 	each(t, func(t *testing.T, js *driver, bootstrap []string) {
 		for name, o := range map[string]hyperdht.Options{
@@ -178,6 +182,8 @@ func TestJavaScriptDialsGo(t *testing.T) {
 }
 
 // Whoever speaks first is heard at once.
+//
+// WIRE-T5, WIRE-T6.
 func TestServerSpeaksFirst(t *testing.T) {
 	each(t, func(t *testing.T, js *driver, bootstrap []string) {
 		dht := js.do("dht", args{"bootstrap": bootstrap})
@@ -220,6 +226,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 	})
 }
 
+// WIRE-T9, WIRE-T10, WIRE-T11.
 func TestRecordsBothWays(t *testing.T) {
 	each(t, func(t *testing.T, js *driver, bootstrap []string) {
 		ctx := hyperswarmtest.Context(t)
@@ -275,6 +282,8 @@ func TestRecordsBothWays(t *testing.T) {
 }
 
 // A peer that is refused gets no answer, whoever refuses.
+//
+// WIRE-T12.
 func TestRefusedPeers(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)

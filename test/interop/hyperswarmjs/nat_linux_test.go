@@ -62,6 +62,8 @@ func program(t *testing.T, h *netnstest.Host) *driver {
 // whoever dials, on a DHT of Go nodes. Behind an address-restricted NAT npm's
 // programs may take themselves for public, and then nobody reaches them: they ask
 // nodes to which they have talked.
+//
+// WIRE-T28.
 func TestHolePunchingWithJavaScript(t *testing.T) {
 	if !netnstest.Inside(t) {
 		return

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,6 +46,8 @@ func join(t testing.TB, s *swarm.Swarm, topic [32]byte, r swarm.Role) {
 }
 
 // Stock hyperswarm programs and ours find each other by a topic, on any DHT.
+//
+// WIRE-T2, WIRE-T3.
 func TestSwarms(t *testing.T) {
 	each(t, func(t *testing.T, js *driver, bootstrap []string) {
 		for _, who := range []string{"Go joins first", "JavaScript joins first"} {
@@ -74,6 +77,8 @@ func TestSwarms(t *testing.T) {
 }
 
 // Two JavaScript swarms meet on a DHT that has no JavaScript node.
+//
+// WIRE-T7.
 func TestJavaScriptSwarmsOnAGoDHT(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 6)
 	a, b := javascript(t), javascript(t)
@@ -102,6 +107,8 @@ func TestJavaScriptSwarmsOnAGoDHT(t *testing.T) {
 
 // When both sides dial at once, one connection stays, the same at both ends;
 // whichever has the larger key.
+//
+// WIRE-T13.
 func TestBothDialAtOnce(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)
@@ -192,6 +199,8 @@ func openLossy(part float64) func(netip.AddrPort) (udx.PacketConn, error) {
 }
 
 // 64 MiB each way arrive whole though one datagram of twenty is lost, both ways.
+//
+// WIRE-T18.
 func TestLoss(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)
@@ -228,6 +237,8 @@ func TestLoss(t *testing.T) {
 }
 
 // A reader that stops for a while stops the writer, and loses nothing.
+//
+// WIRE-T22.
 func TestSlowReaders(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)
@@ -256,6 +267,8 @@ func TestSlowReaders(t *testing.T) {
 }
 
 // The other side of a process that was killed finds out by itself.
+//
+// WIRE-T16.
 func TestKilledPeer(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 6)
 	js := javascript(t)
@@ -276,7 +289,54 @@ func TestKilledPeer(t *testing.T) {
 	t.Logf("it was noticed after %v", time.Since(began))
 }
 
+// breakable is a socket that may be cut off, as that of a computer without power.
+type breakable struct {
+	*net.UDPConn
+	cut *atomic.Bool
+}
+
+func (b breakable) WriteToUDPAddrPort(data []byte, to netip.AddrPort) (int, error) {
+	if b.cut.Load() {
+		return len(data), nil
+	}
+	return b.UDPConn.WriteToUDPAddrPort(data, to)
+}
+
+// WIRE-T16: a JavaScript program finds out by itself as well.
+func TestJavaScriptNoticesADeadPeer(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 6)
+	js := javascript(t)
+	var cut atomic.Bool
+	n := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, UDX: udx.Options{Open: func(at netip.AddrPort) (udx.PacketConn, error) {
+		c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+		return breakable{c, &cut}, err
+	}}})
+	l, err := n.Listen(hyperdht.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WaitAnnounced(hyperswarmtest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	dht := js.do("dht", args{"bootstrap": bootstrap})
+	dialled := js.do("dial", args{"id": dht.ID, "key": l.Key().String(), "mode": "echo"})
+	conn, err := l.Accept(hyperswarmtest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Destroy()
+	exchange(t, conn, []byte("hello"))
+	cut.Store(true)
+	began := time.Now()
+	if end := js.do("closed", args{"id": dialled.ID}); end.Error == "" {
+		t.Errorf("the end: %+v", end)
+	}
+	t.Logf("it was noticed after %v", time.Since(began))
+}
+
 // A peer whose process is busy most of the time gets little twice.
+//
+// WIRE-T19.
 func TestBusyPeer(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)
@@ -301,6 +361,8 @@ func TestBusyPeer(t *testing.T) {
 }
 
 // What a JavaScript program that ends, or breaks off, does to our end.
+//
+// WIRE-T17.
 func TestEnds(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)

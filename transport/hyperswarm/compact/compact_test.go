@@ -16,6 +16,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The bytes are those that the npm packages write.
+//
+// WIRE-T1.
 func TestVectors(t *testing.T) {
 	for v, want := range map[uint64]string{
 		0: "00", 252: "fc", 253: "fdfd00", 65535: "fdffff", 65536: "fe00000100", 1<<32 - 1: "feffffffff", 1 << 32: "ff0000000001000000",
@@ -106,6 +108,7 @@ func TestLongFormsAreRead(t *testing.T) {
 	}
 }
 
+// WIRE-T25.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte{2, 10, 0, 0, 1, 1, 0, 0xc0, 0, 2, 2, 0x49, 0xc2})
 	f.Fuzz(func(t *testing.T, data []byte) {

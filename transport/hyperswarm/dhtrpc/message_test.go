@@ -15,6 +15,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The bytes are those that the npm packages send.
+//
+// WIRE-T1.
 func TestVectors(t *testing.T) {
 	for want, m := range map[string]dhtrpc.Message{
 		"030407007f000001010000": {TID: 7, To: netip.MustParseAddrPort("127.0.0.1:1"), Internal: true},
@@ -76,6 +78,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 	})
 }
 
+// WIRE-T25.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{"030407007f000001010000", "130007007f0000010200", "ff00", ""} {
 		data, err := hex.DecodeString(text)

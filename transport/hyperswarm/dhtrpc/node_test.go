@@ -121,6 +121,8 @@ func TestWalkWithoutNodes(t *testing.T) {
 }
 
 // A change needs a token; one that has expired is replaced once.
+//
+// WIRE-T23.
 func TestCommitNeedsATrueToken(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
@@ -258,6 +260,8 @@ func TestOnlyTrueIdsEnterTheTable(t *testing.T) {
 }
 
 // Requests with a forged source cannot make a node flood its victim.
+//
+// WIRE-T26.
 func TestRepliesToUnprovenHostsAreBounded(t *testing.T) {
 	big := bytes.Repeat([]byte{1}, 1000)
 	n := node(t, dhtrpc.Options{Public: loopback, Handle: func(r *dhtrpc.Request) { r.Reply(big) }})
@@ -363,6 +367,7 @@ func TestBootstrapIsChecked(t *testing.T) {
 	}
 }
 
+// WIRE-T25.
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{3, 4, 7, 0, 127, 0, 0, 1, 1, 0, 0})
 	mux := udx.NewMux(udx.Options{})

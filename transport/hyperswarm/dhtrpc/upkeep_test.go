@@ -97,6 +97,8 @@ func TestTablesStaySmallAndTrue(t *testing.T) {
 
 // A token is good for a while, whoever shows it from the same host; a later one is
 // fetched by itself.
+//
+// WIRE-T23.
 func TestTokensExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stored atomic.Int32

@@ -32,6 +32,8 @@ const (
 
 // The bytes are those of the npm packages for static keys 1 and 2 and ephemeral
 // keys 3 and 4.
+//
+// WIRE-T1.
 func TestVectors(t *testing.T) {
 	payload1, payload2 := unhex(t, "011a0001017f00000188130100fe040302010001"), unhex(t, "011800010100070001")
 	public := seeded(2).Public()
@@ -75,6 +77,8 @@ func TestVectors(t *testing.T) {
 }
 
 // A peer cannot lead us to a point where the shared secret is known beforehand.
+//
+// WIRE-T24.
 func TestLowOrderEphemeralKeysAreRefused(t *testing.T) {
 	for _, bad := range []string{
 		"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
@@ -112,6 +116,7 @@ func TestMessagesForOthersAreRefused(t *testing.T) {
 	}
 }
 
+// WIRE-T25.
 func FuzzResponder(f *testing.F) {
 	f.Add(unhex(f, message1))
 	f.Fuzz(func(t *testing.T, msg []byte) {
@@ -125,6 +130,7 @@ func FuzzResponder(f *testing.F) {
 	})
 }
 
+// WIRE-T25.
 func FuzzInitiator(f *testing.F) {
 	f.Add(unhex(f, message2))
 	i, err := NewInitiator(seeded(1), seeded(2).Public())

@@ -26,6 +26,8 @@ const (
 	lookupCommand    = 3
 	announceCommand  = 4
 	putCommand       = 6
+
+	putImmutableCommand = 8
 )
 
 // attacker is a socket on the simulated network that sends what it likes.
@@ -116,6 +118,8 @@ func handshakeMessage(t *testing.T, from *keys.Pair, to keys.PublicKey) []byte {
 
 // A recorded handshake, sent again by whoever forwarded it, brings no connection
 // and touches none.
+//
+// WIRE-T14.
 func TestReplayedHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 6)
@@ -171,6 +175,8 @@ func TestReplayedHandshakes(t *testing.T) {
 }
 
 // Somebody with a key of their own, who never answers, holds nothing for long.
+//
+// WIRE-HANDSHAKE-FLOOD.
 func TestFloodOfHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
@@ -203,6 +209,8 @@ func TestFloodOfHandshakes(t *testing.T) {
 // Who says that it forwards for others names a client of its own in each message; and
 // addresses can be forged. Others are let in through the first, those who were here
 // before through the second.
+//
+// WIRE-HANDSHAKE-FLOOD.
 func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
@@ -275,6 +283,8 @@ func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 }
 
 // The client's address may be a victim's that a forged packet names.
+//
+// WIRE-T26.
 func TestUnprovenClientsGetNextToNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
@@ -307,6 +317,8 @@ func TestUnprovenClientsGetNextToNothing(t *testing.T) {
 }
 
 // A node sends to third parties only what they asked for through it.
+//
+// WIRE-T26.
 func TestNodesReflectNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
@@ -344,6 +356,8 @@ func TestNodesReflectNothing(t *testing.T) {
 
 // Nobody can announce, or store, for another; nor under a key that signs
 // everything.
+//
+// WIRE-T9, WIRE-T24.
 func TestForgedAnnouncementsAndRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
@@ -394,7 +408,36 @@ func TestForgedAnnouncementsAndRecords(t *testing.T) {
 	})
 }
 
+// WIRE-T9: a node stores records of 900 bytes, and gives those of 901 no answer.
+func TestTheLargestRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 4)
+		defer i.close()
+		node := i.nodes[1].Public()
+		anybody := newAttacker(t, i, "7.7.7.7:7")
+		for _, size := range []int{900, 901} {
+			value, pair := make([]byte, size), keys.Generate()
+			token, _ := anybody.token(node)
+			key := pair.Public()
+			h := keys.Hash(append([]byte{1}, compact.AppendBuffer(nil, value)...)) // version 1
+			sig := pair.Sign(append(keys.MutablePut[:], h[:]...))
+			target := keys.Hash(key[:])
+			put := compact.AppendBuffer(append(key[:], 1), value)
+			mutable := anybody.ask(node, dhtrpc.Message{Command: putCommand, Target: &target, Token: token, Value: append(put, sig[:]...)})
+			target = keys.Hash(value)
+			immutable := anybody.ask(node, dhtrpc.Message{Command: putImmutableCommand, Target: &target, Token: token, Value: value})
+			for kind, r := range map[string]*dhtrpc.Message{"mutable": mutable, "immutable": immutable} {
+				if stored := r != nil && r.Error == 0; stored != (size <= 900) || r != nil && size > 900 {
+					t.Errorf("a %s record of %d bytes: %+v", kind, size, r)
+				}
+			}
+		}
+	})
+}
+
 // A node that listens itself gives its own key's place to nobody.
+//
+// WIRE-T4.
 func TestAListenersRouteIsItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)

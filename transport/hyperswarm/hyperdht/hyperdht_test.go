@@ -100,6 +100,7 @@ func TestPeersConnect(t *testing.T) {
 	}
 }
 
+// WIRE-T9, WIRE-T10.
 func TestRecords(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 5)
 	a, b := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap}), hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
@@ -177,6 +178,8 @@ func TestDialNobody(t *testing.T) {
 
 // A peer that is not let in gets no answer, and the listener's owner never hears
 // of it.
+//
+// WIRE-STRANGER.
 func TestAccessIsDecidedInsideTheHandshake(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 3)
 	friend := keys.Generate()

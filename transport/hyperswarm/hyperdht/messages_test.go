@@ -44,6 +44,8 @@ const (
 )
 
 // The bytes are those of the npm packages.
+//
+// WIRE-T1.
 func TestVectors(t *testing.T) {
 	pair := keys.FromSeed(repeat(1))
 	addr := netip.MustParseAddrPort("127.0.0.1:49737")
@@ -123,6 +125,7 @@ func TestUnknownFieldsArePassedOver(t *testing.T) {
 	}
 }
 
+// WIRE-T25.
 func FuzzPayload(f *testing.F) {
 	f.Add(unhex(f, firstPayload))
 	f.Add(unhex(f, secondPayload))
@@ -135,6 +138,7 @@ func FuzzPayload(f *testing.F) {
 	})
 }
 
+// WIRE-T25.
 func FuzzMessages(f *testing.F) {
 	f.Add(unhex(f, relayedByRelay))
 	f.Add(unhex(f, plainPunch))
@@ -174,6 +178,8 @@ func FuzzMessages(f *testing.F) {
 // FuzzRequests sends a node, on which a key is listened, requests that a hostile
 // peer makes up: any command, and handshakes with any
 // payload.
+//
+// WIRE-T25.
 func FuzzRequests(f *testing.F) {
 	f.Add(byte(cmdPeerHandshake), true, unhex(f, firstPayload))
 	f.Add(byte(cmdPeerHolepunch), true, unhex(f, "010202aabbc0000202d204"))

@@ -220,3 +220,87 @@ func TestAnnouncementsExpire(t *testing.T) {
 		}
 	})
 }
+
+// WIRE-T11: the record of a peer that has crashed leads nobody anywhere, and hinders
+// nobody from reaching it when it is back elsewhere.
+func TestTheRecordOfACrashedPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 6)
+		defer i.close()
+		pair := keys.Generate()
+		listen := func(n *hyperdht.Node) *hyperdht.Listener {
+			l, err := n.Listen(hyperdht.ListenOptions{Pair: pair})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.WaitAnnounced(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		crashed := i.public(netip.MustParseAddrPort("9.1.1.1:49737"))
+		listen(crashed)
+		i.net.Tap(func(_ []byte, from, to netip.AddrPort) bool {
+			return from != crashed.Public() && to != crashed.Public()
+		})
+		client := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
+		began := time.Now()
+		if _, err := client.FindPeer(context.Background(), pair.Public()); err != nil {
+			t.Errorf("the record is gone already: %v", err)
+		}
+		if _, err := client.Dial(context.Background(), pair.Public(), hyperdht.DialOptions{}); hyperdht.CodeOf(err) != hyperdht.CodeUnanswered {
+			t.Errorf("a peer that has crashed: %v", err)
+		}
+		if took := time.Since(began); took > 30*time.Second { // of the bubble
+			t.Errorf("that took %v", took)
+		}
+		l := listen(i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.3"))
+		conn, err := client.Dial(context.Background(), pair.Public(), hyperdht.DialOptions{})
+		if err != nil {
+			t.Fatalf("when it is back: %v", err)
+		}
+		conn.Destroy()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.FindPeer(context.Background(), pair.Public())
+		if hyperdht.CodeOf(err) != hyperdht.CodePeerNotFound {
+			t.Errorf("after it was taken back: %v", err)
+		}
+	})
+}
+
+// WIRE-T21: a connection on which nobody says anything stays.
+func TestIdleConnectionsStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 4)
+		defer i.close()
+		l, err := i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.3").Listen(hyperdht.ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.WaitAnnounced(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		conn, err := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2").Dial(context.Background(), l.Key(), hyperdht.DialOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		there, err := l.Accept(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := conn.Stream().(*udx.Stream).Stats()
+		time.Sleep(10 * time.Minute) // of the bubble
+		if sent := conn.Stream().(*udx.Stream).Stats().Sent - before.Sent; sent < 60 || sent > 130 {
+			t.Errorf("%d signs of life in ten minutes", sent)
+		}
+		if err := conn.WriteMessage([]byte("still here")); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := there.ReadMessage(); err != nil || string(m) != "still here" {
+			t.Errorf("%q, %v", m, err)
+		}
+		conn.Destroy()
+	})
+}

@@ -15,6 +15,8 @@ func numbered(n int) (k [32]byte) {
 }
 
 // However much is announced, what a node keeps stays within its limits.
+//
+// WIRE-ANNOUNCE-FLOOD.
 func TestFloodOfAnnouncements(t *testing.T) {
 	s := newStore()
 	one := netip.MustParseAddr("7.7.7.7")
@@ -88,6 +90,8 @@ func TestALaterAnnouncementReplacesAnEarlierOne(t *testing.T) {
 
 // A host's share holds for everything that it stores: nobody pushes others' records
 // out alone. What the node keeps for itself counts for nobody.
+//
+// WIRE-ANNOUNCE-FLOOD.
 func TestAHostsShareIsOfAllKinds(t *testing.T) {
 	one, other := netip.MustParseAddr("7.7.7.7"), netip.MustParseAddr("8.8.8.8")
 	for kind, put := range map[string]func(s *store, n int, host netip.Addr) bool{

@@ -31,6 +31,8 @@ func unhex(t testing.TB, s string) []byte {
 }
 
 // The bytes are those that the npm packages compute.
+//
+// WIRE-T1.
 func TestVectors(t *testing.T) {
 	one := seeded(1).Public()
 	target := keys.Hash(one[:])
@@ -71,6 +73,7 @@ var (
 	}
 )
 
+// WIRE-T24.
 func TestDHRefusesPointsOutsideTheGroup(t *testing.T) {
 	p := seeded(1)
 	for name, text := range badPoints {
@@ -99,6 +102,8 @@ func TestDHAgrees(t *testing.T) {
 }
 
 // Under the identity key R = [s]B verifies for every message in crypto/ed25519.
+//
+// WIRE-T24.
 func TestVerifyRefusesKeysThatSignEverything(t *testing.T) {
 	key := keys.PublicKey(unhex(t, identity))
 	var sig [64]byte
@@ -135,6 +140,7 @@ func TestPairNeverPrintsItsSecret(t *testing.T) {
 	}
 }
 
+// WIRE-IDENTITY.
 func TestIdentityIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "identity")
 	var pairs [8]*keys.Pair
@@ -164,6 +170,7 @@ func TestIdentityIsKept(t *testing.T) {
 	}
 }
 
+// WIRE-IDENTITY.
 func TestIdentityIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"empty": "", "short": "0102", "words": strings.Repeat("x", 64)} {

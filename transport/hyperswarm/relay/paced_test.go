@@ -13,6 +13,8 @@ import (
 )
 
 // What one peer has forwarded, on all its paths together, comes no faster than it may.
+//
+// WIRE-RELAY.
 func TestThePaceIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perSecond, size = 1 << 20, 5 << 20

@@ -117,6 +117,8 @@ func TestPeersThatTheRelayDoesNotReach(t *testing.T) {
 }
 
 // The peer, not the relay, decides who may connect.
+//
+// WIRE-STRANGER.
 func TestAccessIsThePeers(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	friend, pair := keys.Generate(), keys.Generate()
@@ -138,6 +140,8 @@ func TestAccessIsThePeers(t *testing.T) {
 }
 
 // A relay serves only whom it lets in, and no more than it may.
+//
+// WIRE-RELAY.
 func TestLimitsOfTheRelay(t *testing.T) {
 	allowed := keys.Generate()
 	n := newNetwork(t, relay.ServerOptions{MaxRegistered: 1, MaxPaths: 1}, func(k keys.PublicKey) bool { return k == allowed.Public() })
@@ -188,6 +192,8 @@ func TestClosedListener(t *testing.T) {
 }
 
 // Whom the relay lets in no more loses what it has, at once; others keep theirs.
+//
+// WIRE-REMOVED.
 func TestWhoIsLetInNoMoreLosesItsPaths(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	gone, stays := keys.Generate(), keys.Generate()
@@ -222,6 +228,8 @@ func TestWhoIsLetInNoMoreLosesItsPaths(t *testing.T) {
 }
 
 // A path whose ends give no sign of life does not stay.
+//
+// WIRE-RELAY.
 func TestIdlePathsEnd(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{Idle: 100 * time.Millisecond}, nil)
 	pair, silent := keys.Generate(), secretstream.Options{KeepAlive: -1}
@@ -350,6 +358,8 @@ func (s *spy) falsify(f func([]byte)) {
 }
 
 // A relay reads nothing of what it forwards, cannot change it, and cannot be the peer.
+//
+// WIRE-RELAY.
 func TestAHostileRelay(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	ctx := hyperswarmtest.Context(t)

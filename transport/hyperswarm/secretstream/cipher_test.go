@@ -44,6 +44,8 @@ func opened(s *state, data []byte) ([]byte, byte, error) {
 }
 
 // The bytes are libsodium's.
+//
+// WIRE-T1.
 func TestVectors(t *testing.T) {
 	push, pull := pair(t)
 	for _, c := range []struct{ message, want string }{
@@ -146,6 +148,7 @@ func TestKeyChangesWhenTheCounterIsUsedUp(t *testing.T) {
 	}
 }
 
+// WIRE-T25.
 func FuzzOpen(f *testing.F) {
 	push, _ := pair(f)
 	f.Add(sealed(f, push, []byte("hello")))

@@ -207,6 +207,7 @@ func raw(t *testing.T, o secretstream.Options, say func(*testing.T, *udx.Stream,
 	return err
 }
 
+// WIRE-FRAME.
 func TestHostilePeers(t *testing.T) {
 	write := func(data []byte) func(*testing.T, *udx.Stream, *handshake.Result) {
 		return func(t *testing.T, s *udx.Stream, _ *handshake.Result) {
@@ -254,6 +255,8 @@ func TestHostilePeers(t *testing.T) {
 
 // A length is a promise that costs its sender nothing, so it must cost us as
 // little.
+//
+// WIRE-T27.
 func TestAnnouncedFrameTakesNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := streams(t, simnettest.Faults{})

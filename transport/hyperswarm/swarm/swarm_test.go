@@ -106,6 +106,8 @@ func TestExplicitPeers(t *testing.T) {
 }
 
 // When both dial at once one connection stays, the same at both ends.
+//
+// WIRE-T13.
 func TestOneConnectionWithEachPeer(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	for range 10 {

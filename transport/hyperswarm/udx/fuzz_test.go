@@ -12,6 +12,8 @@ import (
 
 // FuzzReceive sends a stream whatever a peer may make up, several packets at a
 // time.
+//
+// WIRE-T25.
 func FuzzReceive(f *testing.F) {
 	packet := func(types, offset byte, seq, ack uint32, rest ...byte) []byte {
 		b := []byte{types, offset}

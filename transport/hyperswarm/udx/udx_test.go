@@ -91,6 +91,8 @@ func transfer(t testing.TB, from, to *udx.Stream, data []byte) {
 
 // Whatever the network does, the bytes arrive as they were written, and both
 // streams end and leave nothing behind.
+//
+// WIRE-T18.
 func TestBytesArriveWhateverTheNetworkDoes(t *testing.T) {
 	const ms = time.Millisecond
 	for name, f := range map[string]simnettest.Faults{
@@ -152,6 +154,7 @@ func TestPacketsBeforeConnectAreKept(t *testing.T) {
 	})
 }
 
+// WIRE-T16.
 func TestDeadPeerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond}, udx.Options{})
@@ -180,6 +183,7 @@ func TestDeadPeerIsGivenUp(t *testing.T) {
 	})
 }
 
+// WIRE-T22.
 func TestSlowReaderStopsTheWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := udx.Options{ReceiveBuffer: 100_000, SendBuffer: 50_000}
@@ -211,6 +215,7 @@ func TestSlowReaderStopsTheWriter(t *testing.T) {
 	})
 }
 
+// WIRE-T17.
 func TestDestroyResetsThePeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, simnettest.Faults{}, udx.Options{})
@@ -255,6 +260,45 @@ func TestCloseLosesNothing(t *testing.T) {
 		<-e.b.Done()
 		if !errors.Is(e.b.Err(), udx.ErrReset) {
 			t.Errorf("the end that did not close: %v", e.b.Err())
+		}
+	})
+}
+
+// WIRE-T17: an END that is lost, and the acknowledgement of the other, are repeated.
+func TestLostEndsAreRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond}, udx.Options{})
+		e.connect()
+		var mu sync.Mutex
+		lost := make(map[netip.AddrPort]int)
+		e.net.Tap(func(data []byte, from, _ netip.AddrPort) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			const end = 2
+			if len(data) < 20 || data[2]&end == 0 || lost[from] == 2 {
+				return true
+			}
+			lost[from]++
+			return false
+		})
+		for _, s := range []*udx.Stream{e.a, e.b} {
+			if err := s.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, s := range []*udx.Stream{e.a, e.b} {
+			if n, err := s.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+			<-s.Done()
+			if s.Err() != nil {
+				t.Errorf("the end: %v", s.Err())
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(lost) != 2 {
+			t.Errorf("lost were %v", lost)
 		}
 	})
 }
@@ -357,6 +401,8 @@ func TestDeadlines(t *testing.T) {
 }
 
 // Larger packets are tried, and the size stays where the path ends.
+//
+// WIRE-T20.
 func TestLargerPacketsAreTried(t *testing.T) {
 	for _, path := range []int{1228, 1400, 1500} {
 		synctest.Test(t, func(t *testing.T) {
