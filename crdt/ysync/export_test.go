@@ -1,5 +1,11 @@
 package ysync
 
+// Bounds, for tests.
+const (
+	MaxLarge   = maxLarge
+	SmallFrame = smallFrame
+)
+
 // Decode reads a frame and what is in it, for tests.
 func Decode(data []byte) {
 	f, err := decodeFrame(data)

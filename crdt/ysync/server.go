@@ -3,14 +3,16 @@ package ysync
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/time/rate"
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
@@ -49,9 +51,10 @@ type Server struct {
 	o   Options
 	log *slog.Logger
 
-	ctx  context.Context
-	stop context.CancelFunc
-	done sync.WaitGroup
+	ctx   context.Context
+	stop  context.CancelFunc
+	done  sync.WaitGroup
+	large chan struct{} // has room for those whose large frame is being read
 
 	mu    sync.Mutex
 	conns int
@@ -68,23 +71,32 @@ type room struct {
 
 // conn is one client.
 type conn struct {
-	ws     *websocket.Conn
-	agent  string
-	out    chan []byte
-	queued atomic.Int64 // bytes in out
+	ws    *websocket.Conn
+	agent string
+	out   outbox
 	// answers has room for one state: a client that asks again before it has taken the
 	// answer waits, so that its questions do not fill the memory.
 	answers chan struct{}
-	stop    context.CancelFunc
-	stale   chan struct{} // has one element when its copy is of an earlier epoch
+	// How many bytes a client can have others sent, and itself. Whoever sends or asks for more waits, which
+	// costs nobody else anything.
+	presence, states *rate.Limiter
+	stop             context.CancelFunc
+	stale            chan struct{} // has one element when its copy is of an earlier epoch
 }
 
 // Bounds of a connection.
 const (
 	maxFrame     = 16 << 20
-	maxOut       = 256      // frames that a slow client has not taken; then it is cut off
-	maxOutBytes  = 32 << 20 // of those; one frame may be larger
+	smallFrame   = 64 << 10 // a larger one is read when few others are
+	maxLarge     = 8        // of these at once
+	frameTimeout = 30 * time.Second
 	writeTimeout = 30 * time.Second
+
+	presenceRate  = 1 << 20 // bytes of awareness a second
+	presenceBurst = 4 << 20
+	presenceLeast = 1 << 10 // what a frame counts at least
+	statesRate    = 32 << 20
+	statesBurst   = 64 << 20
 )
 
 // Close codes. y-websocket does not connect again by itself after one from 4400 on.
@@ -122,6 +134,7 @@ func NewServer(o Options) *Server {
 	if s.o.MaxConns <= 0 {
 		s.o.MaxConns = 1000
 	}
+	s.large = make(chan struct{}, maxLarge)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.done.Add(1)
 	go s.expire()
@@ -184,9 +197,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // answered
 	}
-	ws.SetReadLimit(maxFrame)
+	ws.SetReadLimit(-1) // the bound is read's, which says by the code that the client must not come again
 	ctx, stop := context.WithCancel(s.ctx)
-	c := &conn{ws: ws, agent: agent, out: make(chan []byte, maxOut), answers: make(chan struct{}, 1), stop: stop, stale: make(chan struct{}, 1)}
+	c := &conn{
+		ws: ws, agent: agent, out: outbox{wake: make(chan struct{}, 1)}, answers: make(chan struct{}, 1),
+		presence: rate.NewLimiter(presenceRate, presenceBurst), states: rate.NewLimiter(statesRate, statesBurst),
+		stop: stop, stale: make(chan struct{}, 1),
+	}
 	var writer sync.WaitGroup
 	writer.Go(func() { c.write(ctx, doc.Done()) })
 	err = s.serve(ctx, doc, c)
@@ -238,7 +255,10 @@ func closing(err error) (websocket.StatusCode, string) {
 	return websocket.StatusGoingAway, ""
 }
 
-var errBadFrame = errors.New("a frame cannot be read")
+var (
+	errBadFrame = errors.New("a frame cannot be read")
+	errTooLarge = fmt.Errorf("%w: it is larger than %d MiB", errBadFrame, maxFrame>>20)
+)
 
 // short cuts a close reason to what a frame can carry.
 func short(s string) string { return s[:min(len(s), 100)] }
@@ -247,18 +267,13 @@ func short(s string) string { return s[:min(len(s), 100)] }
 func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	for {
 		select {
-		case b := <-c.out:
-			// Not cut short when the connection is to end: it could not be closed with a code.
-			timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-			err := c.ws.Write(timed, websocket.MessageBinary, b)
-			cancel()
-			c.queued.Add(-int64(len(b)))
-			if err != nil {
-				c.stop()
-				return
-			}
-			if isState(b) {
-				<-c.answers
+		case <-c.out.wake:
+			if b, ok := c.out.first(); ok {
+				if err := c.transmit(ctx, b); err != nil {
+					c.stop()
+					return
+				}
+				c.out.sent()
 			}
 		case <-c.stale:
 			if err := c.ws.Close(closeStale, "the document has begun a new epoch"); err != nil {
@@ -274,17 +289,30 @@ func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
+// transmit sends a frame. It is not cut short when the connection is to end: that could not be closed with
+// a code then.
+func (c *conn) transmit(ctx context.Context, b []byte) error {
+	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	if err := c.ws.Write(timed, websocket.MessageBinary, b); err != nil {
+		return err
+	}
+	if isState(b) {
+		<-c.answers
+	}
+	return nil
+}
+
 // put queues a frame; a client that does not take its frames is cut off and may come again.
 func (c *conn) put(b []byte) {
-	if waiting := c.queued.Add(int64(len(b))); waiting > maxOutBytes && waiting > int64(len(b)) {
-		c.stop()
-		return
-	}
-	select {
-	case c.out <- b:
-	default:
+	if !c.out.put(b) {
 		c.stop()
 	}
+}
+
+// pay waits until a client may have n bytes more sent. It reports false if the connection ends first.
+func pay(ctx context.Context, l *rate.Limiter, n int) bool {
+	return l.WaitN(ctx, min(n, l.Burst())) == nil
 }
 
 // isState reports whether a frame answers a state vector.
@@ -305,12 +333,12 @@ func (s *Server) serve(ctx context.Context, doc Document, c *conn) error {
 		c.put(encodeAwareness(encodePresences(states)))
 	}
 	for {
-		kind, data, err := c.ws.Read(ctx)
-		if err != nil {
+		data, err := s.read(ctx, c)
+		switch {
+		case errors.Is(err, errBadFrame):
+			return err
+		case err != nil:
 			return nil // it left, or was cut off
-		}
-		if kind != websocket.MessageBinary {
-			return errBadFrame
 		}
 		f, err := decodeFrame(data)
 		if err != nil {
@@ -322,11 +350,43 @@ func (s *Server) serve(ctx context.Context, doc Document, c *conn) error {
 	}
 }
 
+// read reads a frame. Of large ones it reads few at once, each within a time, so that neither many nor slow
+// clients fill the memory.
+func (s *Server) read(ctx context.Context, c *conn) ([]byte, error) {
+	kind, r, err := c.ws.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if kind != websocket.MessageBinary {
+		return nil, errBadFrame
+	}
+	data, err := io.ReadAll(io.LimitReader(r, smallFrame))
+	if err != nil || len(data) < smallFrame {
+		return data, err
+	}
+	select {
+	case s.large <- struct{}{}:
+		defer func() { <-s.large }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	slow := time.AfterFunc(frameTimeout, c.stop)
+	defer slow.Stop()
+	rest, err := io.ReadAll(io.LimitReader(r, maxFrame-smallFrame+1))
+	if len(data)+len(rest) > maxFrame {
+		return nil, errTooLarge
+	}
+	return append(data, rest...), err
+}
+
 func (s *Server) frame(ctx context.Context, doc Document, c *conn, f frame) error {
 	switch f.kind {
 	case frameSync:
 		return s.sync(ctx, doc, c, f)
 	case frameAwareness:
+		if !pay(ctx, c.presence, max(len(f.payload), presenceLeast)) {
+			return nil
+		}
 		list, err := decodeAwareness(f.payload)
 		if err != nil {
 			return errors.Join(errBadFrame, err)
@@ -336,7 +396,10 @@ func (s *Server) frame(ctx context.Context, doc Document, c *conn, f frame) erro
 		s.mu.Lock()
 		states := s.rooms[doc].awareness.all()
 		s.mu.Unlock()
-		c.put(encodeAwareness(encodePresences(states)))
+		b := encodeAwareness(encodePresences(states))
+		if pay(ctx, c.presence, max(len(b), presenceLeast)) {
+			c.put(b)
+		}
 	}
 	return nil
 }
@@ -355,6 +418,9 @@ func (s *Server) sync(ctx context.Context, doc Document, c *conn, f frame) error
 		var state []byte
 		if err := doc.View(ctx, func(d *crdt.Doc) { state = d.EncodeSince(sv) }); err != nil {
 			return err
+		}
+		if !pay(ctx, c.states, len(state)) {
+			return nil
 		}
 		c.put(encodeSync(syncStep2, state))
 		return nil

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	gosync "sync"
 	"testing"
 	"time"
 
@@ -107,6 +108,18 @@ func textUpdate(t *testing.T, client uint64, s string) []byte {
 	return u
 }
 
+// longText is an update with a string that is longer than may be.
+func longText(t *testing.T, client uint64) []byte {
+	t.Helper()
+	d := crdt.New(crdt.Options{Client: client})
+	for range 2 {
+		if err := d.Text("t").Append(strings.Repeat("x", 200<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d.Snapshot()
+}
+
 // The server asks first, answers, applies and passes on.
 func TestSync(t *testing.T) {
 	r := newRig(t, 0)
@@ -186,6 +199,10 @@ func TestRefusals(t *testing.T) {
 		"no vector":             {[][]byte{sync(0, []byte{9})}, 4400},
 		"no awareness":          {[][]byte{{1, 1, 9}}, 4400},
 		"too many in awareness": {[][]byte{{1, 2, 65, 0}}, 4400},
+		"too large a frame":     {[][]byte{make([]byte, 17<<20)}, 4400},
+		"too large an update":   {[][]byte{sync(2, longText(t, 8))}, 4403},
+		"too large a state":     {[][]byte{awareness(1, 1, `"`+strings.Repeat("x", 17<<10)+`"`)}, 4400},
+		"a text message":        {nil, 4400},
 		"state that is no JSON": {[][]byte{awareness(1, 1, "{")}, 4400},
 		"somebody's client id":  {[][]byte{sync(2, textUpdate(t, 7, "mine"))}, 4403},
 	} {
@@ -197,6 +214,11 @@ func TestRefusals(t *testing.T) {
 			client := r.dial(t, "bob")
 			for _, f := range c.frames {
 				client.send(f)
+			}
+			if c.frames == nil {
+				if err := client.ws.Write(t.Context(), websocket.MessageText, []byte("hello")); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if got := client.closed(); got != c.code {
 				t.Errorf("the connection ends with %d, want %d", got, c.code)
@@ -231,7 +253,7 @@ func TestQuestionsAreAnsweredOneByOne(t *testing.T) {
 	hostile, friend := r.dial(t, "eve"), r.dial(t, "ada")
 	hostile.receive()
 	friend.receive()
-	const questions = 300 // 180 MB of answers
+	const questions = 100 // 60 MB of answers
 	for range questions {
 		hostile.send(sync(0, []byte{0}))
 	}
@@ -271,6 +293,71 @@ func TestOneConnectionDoesNotFillTheRoom(t *testing.T) {
 	friend.send(here)
 	if got := friend.receive(); !bytes.Equal(got, here) {
 		t.Errorf("the friend gets %x", got)
+	}
+}
+
+// Clients that flood a document with updates and with awareness, ask for its state all the time and take no
+// answers, and some that begin a large frame and never end it: a friend among them hears of each update, in order, is
+// answered, and stays connected.
+func TestFloodsLeaveOthersAlone(t *testing.T) {
+	r := newRig(t, 0)
+	friend := r.dial(t, "ada")
+	friend.receive()
+	for range 2 * ysync.MaxLarge { // more than may be read at once
+		slow := r.dial(t, "eve")
+		w, err := slow.ws.Writer(t.Context(), websocket.MessageBinary)
+		if err == nil {
+			_, err = w.Write(make([]byte, ysync.SmallFrame+1))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var floods gosync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer floods.Wait()
+	defer stop()
+	flood := func(frame func(i uint64) []byte) {
+		c := r.dial(t, "eve")
+		floods.Go(func() {
+			for i := uint64(1); ctx.Err() == nil; i++ {
+				if c.ws.Write(ctx, websocket.MessageBinary, frame(i)) != nil {
+					return
+				}
+			}
+		})
+	}
+	big := `"` + strings.Repeat("x", 15<<10) + `"`
+	flood(func(i uint64) []byte { return awareness(1000, i, big) })
+	flood(func(i uint64) []byte { return awareness(2000+i, 1, "{}") })
+	flood(func(uint64) []byte { return []byte{3} })
+	flood(func(uint64) []byte { return sync(0, []byte{0}) })
+
+	const updates = 1000
+	busy := r.dial(t, "bob")
+	floods.Go(func() {
+		d := crdt.New(crdt.Options{Client: 9})
+		for i := range updates {
+			u, err := d.Transact(nil, func() error { return d.Array("l").Append(i) })
+			if err != nil || busy.ws.Write(ctx, websocket.MessageBinary, sync(2, u)) != nil {
+				return // the test has ended
+			}
+		}
+	})
+	copied := crdt.New(crdt.Options{})
+	for copied.Array("l").Len() < updates {
+		if got := friend.receive(); bytes.HasPrefix(got, []byte{0, 2}) {
+			update := lib0.NewReader(got[2:]).Bytes()
+			if _, err := copied.Apply(update, nil); err != nil {
+				t.Fatal(err)
+			}
+			if p := copied.Pending(); p.Structs > 0 {
+				t.Fatal("an update came before one that it builds on")
+			}
+		}
+	}
+	friend.send(sync(0, copied.StateVector().Encode()))
+	for !bytes.HasPrefix(friend.receive(), []byte{0, 1}) {
 	}
 }
 
