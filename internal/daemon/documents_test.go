@@ -68,6 +68,13 @@ func TestBrowsersEditDocuments(t *testing.T) {
 	if res.StatusCode != http.StatusUpgradeRequired {
 		t.Errorf("a request without an upgrade is answered with %d", res.StatusCode)
 	}
+	// A name that no document can have is refused, and nothing is made of it.
+	for _, name := range []string{"a.b", "a%2Fb", "..%2F..%2Fhub", "%00", "%20plan", "-plan", "plan%0A", "=plan", "SHOP=plan", "a=b=c", "*", "plan.%3E", strings.Repeat("n", 65), "", "plan/more"} {
+		_, res, err := websocket.Dial(t.Context(), strings.TrimSuffix(hub.info.HTTP, "/")+"/documents/"+name, &websocket.DialOptions{Subprotocols: []string{ysync.Subprotocol, "parley.token." + token}})
+		if err == nil || res == nil || res.StatusCode != http.StatusBadRequest && res.StatusCode != http.StatusNotFound {
+			t.Errorf("the name %q is answered with %v", name, err)
+		}
+	}
 	ws, status := dial(nil, ysync.Subprotocol, "parley.token."+token)
 	if status != 101 || ws.Subprotocol() != ysync.Subprotocol {
 		t.Fatalf("the token is answered with %d", status)
