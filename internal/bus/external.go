@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
@@ -213,6 +214,35 @@ func (b *Bus) openExternal(ctx context.Context, cfg Config) error {
 	b.log.Info("bus connected", "url", r.shown, "server", b.conn.ConnectedServerName(), "version", b.conn.ConnectedServerVersion())
 	return nil
 }
+
+// Dial connects to the external server of cfg for messages alone: it needs no JetStream
+// there. A server that cannot be reached yet, or refuses the credentials, is tried until
+// it can, and the log says why not; an error is one of the configuration. The connection
+// is the caller's to close.
+func Dial(cfg Config) (*nats.Conn, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRemote(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Credentials.InsecureSkipVerify {
+		cfg.Logger.Warn("the NATS server's certificate is not verified: anyone on the way can read and change messages", "url", r.shown)
+	}
+	l := newLink(cfg.Logger, r.shown, maxSharedDelay, r.secrets...)
+	conn, err := l.dial(cfg, strings.Join(r.urls, ","), append(r.options, nats.RetryOnFailedConnect(true), nats.ConnectHandler(func(conn *nats.Conn) {
+		cfg.Logger.Info("connected", "url", r.shown, "server", conn.ConnectedServerName())
+	}))...)
+	if err != nil {
+		return nil, connectError(err, r.shown, r.secrets)
+	}
+	return conn, nil
+}
+
+// maxSharedDelay is the longest wait between two attempts of a connection that Dial made.
+const maxSharedDelay = 15 * time.Second
 
 // tellingError finds the reason that tells most when there are several
 // servers: nats.go returns that of the last one it tried.

@@ -22,10 +22,12 @@ import (
 	"time"
 
 	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // stockServer builds the nats-server that go.mod names, once.
@@ -513,4 +515,49 @@ func newKey(t *testing.T, create func() (nkeys.KeyPair, error)) (key nkeys.KeyPa
 	public, err = key.PublicKey()
 	must(t, err)
 	return key, public
+}
+
+// Dial is for messages alone: it needs no JetStream, and no server that is there yet.
+// What the configuration has wrong it says at once.
+func TestDial(t *testing.T) {
+	srv := natstest.Start(t, natstest.WithoutJetStream)
+	srv.Stop()
+	conn, err := bus.Dial(bus.Config{URL: bus.Secret(srv.URL())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	up := conn.StatusChanged(nats.CONNECTED)
+	srv.Start()
+	if !conn.IsConnected() {
+		<-up
+	}
+	sub, err := conn.SubscribeSync("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Publish("x", []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := sub.NextMsg(20 * time.Second); err != nil || string(m.Data) != "hello" {
+		t.Errorf("%v, %v", m, err)
+	}
+	guarded := natstest.Start(t, natstest.WithoutJetStream, func(o *server.Options) { o.Username, o.Password = "u", "p" })
+	refused, err := bus.Dial(bus.Config{URL: bus.Secret(guarded.URL()), Credentials: bus.Credentials{User: "u", Password: "false"}})
+	if err != nil || refused.IsConnected() {
+		t.Errorf("with a false password: %v", err)
+	}
+	if refused != nil {
+		refused.Close()
+	}
+	for name, cfg := range map[string]bus.Config{
+		"no URL of NATS":           {URL: "http://example.org"},
+		"no file":                  {URL: "nats://127.0.0.1:1", Credentials: bus.Credentials{File: filepath.Join(t.TempDir(), "none")}},
+		"two ways to authenticate": {URL: "nats://127.0.0.1:1", Credentials: bus.Credentials{User: "u", NKeyFile: "k"}},
+	} {
+		if c, err := bus.Dial(cfg); code(err) == "" {
+			t.Errorf("%s: %v", name, err)
+			c.Close()
+		}
+	}
 }

@@ -140,29 +140,34 @@ func (l *Loaded) checkBus(d *decoder) {
 	if l.Bus.MaxStore < 0 {
 		d.at("bus.maxStore", "must not be negative")
 	}
-	for _, part := range strings.Split(l.Bus.URL, ",") {
-		if part = strings.TrimSpace(part); part == "" && l.Bus.URL == "" {
-			break
-		}
-		u, err := url.Parse(part)
-		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			d.at("bus.url", "expected URLs such as nats://host:4222, separated by commas")
-			break
-		}
-		if u.User != nil {
-			d.at("bus.url", "holds credentials; use bus.user with bus.passwordFile, or bus.credentialsFile")
-			break
-		}
-	}
-	if l.Bus.URL == "" {
+	b := l.Bus
+	d.natsServer("bus", "needs bus.url; the hub's own bus makes its own credentials",
+		PeersNATS{URL: b.URL, CredentialsFile: b.CredentialsFile, User: b.User, Password: b.Password, NKeyFile: b.NKeyFile, TLS: b.TLS})
+}
+
+// natsServer checks how a NATS server is reached; without says what is wrong with
+// credentials for none.
+func (d *decoder) natsServer(key, without string, n PeersNATS) {
+	if n.URL == "" {
 		for _, k := range []struct{ key, value string }{
-			{"bus.credentialsFile", l.Bus.CredentialsFile}, {"bus.nkeyFile", l.Bus.NKeyFile},
-			{"bus.user", l.Bus.User}, {"bus.password", l.Bus.Password}, {"bus.tls.caFile", l.Bus.TLS.CAFile},
-			{"bus.tls.certFile", l.Bus.TLS.CertFile}, {"bus.tls.keyFile", l.Bus.TLS.KeyFile},
+			{".credentialsFile", n.CredentialsFile}, {".nkeyFile", n.NKeyFile}, {".user", n.User}, {".password", n.Password},
+			{".tls.caFile", n.TLS.CAFile}, {".tls.certFile", n.TLS.CertFile}, {".tls.keyFile", n.TLS.KeyFile},
 		} {
 			if k.value != "" {
-				d.at(k.key, "needs bus.url; the hub's own bus makes its own credentials")
+				d.at(key+k.key, without)
 			}
+		}
+		return
+	}
+	for _, part := range strings.Split(n.URL, ",") {
+		u, err := url.Parse(strings.TrimSpace(part))
+		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			d.at(key+".url", "expected URLs such as nats://host:4222, separated by commas")
+			return
+		}
+		if u.User != nil {
+			d.at(key+".url", fmt.Sprintf("holds credentials; use %s.user with %[1]s.passwordFile, or %[1]s.credentialsFile", key))
+			return
 		}
 	}
 }
@@ -324,9 +329,10 @@ func (d *decoder) duration(key string, dur, least time.Duration) {
 }
 
 func (l *Loaded) checkPeers(d *decoder) {
-	if l.Peers.Enabled && l.Bus.URL == "" && !l.Peers.Hyperswarm.Enabled {
-		d.at("peers.enabled", "the hubs meet on a NATS server that they share, or over Hyperswarm: set bus.url or peers.hyperswarm.enabled")
+	if l.Peers.Enabled && l.Bus.URL == "" && l.Peers.NATS.URL == "" && !l.Peers.Hyperswarm.Enabled {
+		d.at("peers.enabled", "the hubs meet on a NATS server that they share, or over Hyperswarm: set peers.nats.url, bus.url or peers.hyperswarm.enabled")
 	}
+	d.natsServer("peers.nats", "needs peers.nats.url; bus has credentials of its own", l.Peers.NATS)
 	l.checkHyperswarm(d)
 	if !natslink.ValidPrefix(l.Peers.Prefix) {
 		d.at("peers.prefix", "expected one to eight words of letters, digits, - and _, with dots between")

@@ -209,8 +209,10 @@ type Audit struct {
 
 // Peers is how hubs on several machines use each other's agents.
 type Peers struct {
-	// Enabled lets hubs that have paired with this one (see parley peers) find its agents and run tasks on them: over the NATS server of bus.url, if one is set, and over Hyperswarm.
+	// Enabled lets hubs that have paired with this one (see parley peers) find its agents and run tasks on them: over a NATS server that they share, if there is one, and over Hyperswarm.
 	Enabled bool `yaml:"enabled"`
+	// NATS is the NATS server that the hubs share, where it is another than that of bus.url: nothing is stored there.
+	NATS PeersNATS `yaml:"nats"`
 	// Prefix is what the subjects of the hubs that should meet begin with.
 	Prefix string `yaml:"prefix"`
 	// PeerTier is the highest tier that other hubs' agents may have here, from 0, the highest of all, to 3.
@@ -219,6 +221,24 @@ type Peers struct {
 	Tools []string `yaml:"tools"`
 	// Hyperswarm is how hubs meet without a server that all share: over UDP, found by each other's keys.
 	Hyperswarm Hyperswarm `yaml:"hyperswarm"`
+}
+
+// PeersNATS is a NATS server on which hubs meet that have their stores elsewhere.
+type PeersNATS struct {
+	// URL is the server; several of a cluster are separated by commas. Empty means that of bus.url.
+	URL string `yaml:"url"`
+	// CredentialsFile is a NATS credentials file for url.
+	CredentialsFile string `yaml:"credentialsFile"`
+	// User logs in at url, with password.
+	User string `yaml:"user"`
+	// Password is the password of user. Prefer passwordFile or the environment.
+	Password string `yaml:"password"`
+	// PasswordFile is a file that holds the password of user.
+	PasswordFile string `yaml:"passwordFile"`
+	// NKeyFile is the seed of a NATS user key for url.
+	NKeyFile string `yaml:"nkeyFile"`
+	// TLS are the files of a TLS connection to url.
+	TLS BusTLS `yaml:"tls"`
 }
 
 // Hyperswarm is how hubs meet without a server that all share: over UDP, found by each other's keys.

@@ -345,6 +345,36 @@ func TestHyperswarmIsChecked(t *testing.T) {
 	}
 }
 
+// The server that hubs share is checked as that of the bus is, and can be all they share.
+func TestTheNATSServerOfPeersIsChecked(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "password"), []byte("hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"{url: 'tls://nats.example.org, nats://b:4222', user: hub, passwordFile: '" + filepath.ToSlash(dir) + "/password'}": "",
+		"{url: 'http://nats.example.org'}": "peers.nats.url", "{url: 'nats://u:p@nats.example.org'}": "peers.nats.url", "{url: 'nats://a,'}": "peers.nats.url",
+		"{user: hub}": "peers.nats.user", "{tls: {caFile: ca.pem}}": "peers.nats.tls.caFile", "{}": "peers.enabled",
+		"{url: 'nats://a', password: x, passwordFile: none}": "peers.nats.passwordFile", "{url: 'nats://a', passwordFile: none}": "peers.nats.passwordFile",
+	} {
+		l, err := load(t, "peers: {enabled: true, hyperswarm: {enabled: false}, nats: "+text+"}\n", nil)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", text, err)
+		}
+		if err != nil {
+			continue
+		}
+		if l.Peers.NATS.Password != "hunter2" {
+			t.Error("the password was not read")
+		}
+		for _, v := range l.Values() {
+			if v.Value == "hunter2" {
+				t.Errorf("%s shows a secret", v.Key)
+			}
+		}
+	}
+}
+
 func FuzzLoad(f *testing.F) {
 	for _, seed := range []string{
 		"", "version: 1\n", "http: {port: 9000, host: localhost}\n", "agents:\n  x:\n    driver: exec\n    command: y\n    args: [a, \"b\"]\n",

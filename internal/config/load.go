@@ -197,12 +197,21 @@ func (l *Loaded) resolve(home, fileDir string) {
 	fix("socket.path", &l.Socket.Path)
 	fix("http.tokenFile", &l.HTTP.TokenFile)
 	fix("peers.hyperswarm.networkFile", &l.Peers.Hyperswarm.NetworkFile)
-	fix("bus.credentialsFile", &l.Bus.CredentialsFile)
-	fix("bus.passwordFile", &l.Bus.PasswordFile)
-	fix("bus.nkeyFile", &l.Bus.NKeyFile)
-	fix("bus.tls.caFile", &l.Bus.TLS.CAFile)
-	fix("bus.tls.certFile", &l.Bus.TLS.CertFile)
-	fix("bus.tls.keyFile", &l.Bus.TLS.KeyFile)
+	for _, n := range []struct {
+		key                         string
+		credentials, password, nkey *string
+		tls                         *BusTLS
+	}{
+		{"bus.", &l.Bus.CredentialsFile, &l.Bus.PasswordFile, &l.Bus.NKeyFile, &l.Bus.TLS},
+		{"peers.nats.", &l.Peers.NATS.CredentialsFile, &l.Peers.NATS.PasswordFile, &l.Peers.NATS.NKeyFile, &l.Peers.NATS.TLS},
+	} {
+		fix(n.key+"credentialsFile", n.credentials)
+		fix(n.key+"passwordFile", n.password)
+		fix(n.key+"nkeyFile", n.nkey)
+		fix(n.key+"tls.caFile", &n.tls.CAFile)
+		fix(n.key+"tls.certFile", &n.tls.CertFile)
+		fix(n.key+"tls.keyFile", &n.tls.KeyFile)
+	}
 	for i := range l.WorkDirs.Roots {
 		fix(fmt.Sprintf("workdirs.roots[%d]", i), &l.WorkDirs.Roots[i])
 	}
@@ -252,6 +261,7 @@ func (l *Loaded) secrets(d *decoder) {
 	}{
 		{"http.token", "http.tokenFile", &l.HTTP.Token, &l.HTTP.TokenFile},
 		{"bus.password", "bus.passwordFile", &l.Bus.Password, &l.Bus.PasswordFile},
+		{"peers.nats.password", "peers.nats.passwordFile", &l.Peers.NATS.Password, &l.Peers.NATS.PasswordFile},
 		{"peers.hyperswarm.network", "peers.hyperswarm.networkFile", &l.Peers.Hyperswarm.Network, &l.Peers.Hyperswarm.NetworkFile},
 	} {
 		if l.Origin(s.key).Kind == FromFile && *s.value != "" {
@@ -272,7 +282,10 @@ func (l *Loaded) secrets(d *decoder) {
 		*s.value = secret
 		l.warnReadable(*s.file, "")
 	}
-	for _, file := range []string{l.Bus.CredentialsFile, l.Bus.NKeyFile, l.Bus.TLS.KeyFile} {
+	for _, file := range []string{
+		l.Bus.CredentialsFile, l.Bus.NKeyFile, l.Bus.TLS.KeyFile,
+		l.Peers.NATS.CredentialsFile, l.Peers.NATS.NKeyFile, l.Peers.NATS.TLS.KeyFile,
+	} {
 		if file != "" {
 			l.warnReadable(file, "")
 		}

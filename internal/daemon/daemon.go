@@ -355,7 +355,15 @@ func (d *daemon) openPeers(ctx context.Context) error {
 		Hyperswarm: hyperswarm(cfg.Hyperswarm),
 		PeerTier:   agent.TierOf(cfg.PeerTier), CrossSandbox: d.cfg.Node.CrossSandbox, Logger: d.log,
 	}
-	if d.cfg.Bus.URL != "" { // the embedded server is the hub's own
+	switch {
+	case cfg.NATS.URL != "":
+		shared, err := bus.Dial(peersBus(cfg.NATS, d.log))
+		if err != nil {
+			return err
+		}
+		d.atEnd(func() error { shared.Close(); return nil })
+		opts.NATS = shared
+	case d.cfg.Bus.URL != "": // the embedded server is the hub's own
 		opts.NATS = d.bus.Conn()
 	}
 	if d.audit != nil {
@@ -369,6 +377,17 @@ func (d *daemon) openPeers(ctx context.Context) error {
 	d.atEnd(func() error { return within(nodePatience, n.Close) })
 	d.log.Info("hubs that have paired with this one can reach it", "key", n.Key(), "nats", opts.NATS != nil, "hyperswarm", opts.Hyperswarm != nil, "public", n.Public())
 	return nil
+}
+
+// peersBus is the NATS server on which hubs meet that have their stores elsewhere.
+func peersBus(c config.PeersNATS, log *slog.Logger) bus.Config {
+	return bus.Config{
+		URL: bus.Secret(c.URL), Name: "parley-hub peers", Logger: log.With("for", "peers"),
+		Credentials: bus.Credentials{
+			User: c.User, Password: bus.Secret(c.Password), File: c.CredentialsFile, NKeyFile: c.NKeyFile,
+			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile,
+		},
+	}
 }
 
 // peersStatus is how other hubs are; nil for a hub that meets none.

@@ -102,6 +102,28 @@ func TestTwoHubsOnOneServer(t *testing.T) {
 	}
 }
 
+// The same where each hub has a store of its own and the server is for meeting only (Req
+// 1.7, 3.6, 4.2, 4.3).
+func TestTwoHubsWithStoresOfTheirOwn(t *testing.T) {
+	_, infos, _ := twoHubs(t, func(natsURL string, i int) string {
+		all := fmt.Sprintf(peersYAML, "", "enabled: false", []string{"repeat.here", "repeat.there"}[i])
+		return strings.Replace(all, "peers: {", fmt.Sprintf("peers: {nats: {url: %q}, ", natsURL), 1)
+	}, "")
+	byCapabilityAndToAll(t, infos[0])
+	c, err := client.Dial(context.Background(), infos[0].Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	status, err := c.Status(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := status.Peers; p == nil || len(p.Hubs) != 1 || !slices.Equal(p.Hubs[0].Via, []string{"nats"}) || !status.Bus.Embedded {
+		t.Errorf("%+v, the bus: %+v", p, status.Bus)
+	}
+}
+
 // The same over Hyperswarm, without a server (Req 1.7, 1.8, 3.6, 4.2, 4.3, 4.4). Then the
 // other hub is killed: its agents cannot be asked once its cards have expired. When it
 // comes back they are used again.

@@ -67,7 +67,10 @@ func (p Patient) identity() (f Finding, ill bool) {
 func (p Patient) waysToPeers(entries []keys.Entry, running bool) Finding {
 	cfg := p.Config.Peers
 	var ways []string
-	if p.Config.Bus.URL != "" {
+	switch {
+	case cfg.NATS.URL != "":
+		ways = append(ways, "on the NATS server of peers.nats.url")
+	case p.Config.Bus.URL != "":
 		ways = append(ways, "on the NATS server of bus.url")
 	}
 	if cfg.Hyperswarm.Enabled {
@@ -89,7 +92,7 @@ func (p Patient) waysToPeers(entries []keys.Entry, running bool) Finding {
 	}
 	if len(ways) == 0 {
 		return Finding{Check: "peers", Level: Warning, Message: "there is no way to other hubs: no address to begin at, no address of its own, no NATS server that hubs share",
-			Remedy: "give a hub's address with " + p.Program + " peers pair KEY --at HOST:PORT, or set peers.hyperswarm.public or bus.url"}
+			Remedy: "give a hub's address with " + p.Program + " peers pair KEY --at HOST:PORT, or set peers.hyperswarm.public or peers.nats.url"}
 	}
 	return good("peers", "other hubs are met %s", strings.Join(ways, ", and "))
 }

@@ -62,8 +62,8 @@ type Options struct {
 	Hub     *hub.Hub
 	DataDir string // of the hub: identity and allow-list
 	Version string // of the hub
-	// NATS is the connection to the server that the hubs share, if they do. It must
-	// outlive the network.
+	// NATS is the connection to the server that the hubs share, if they do. It may be
+	// away at first, and must outlive the network.
 	NATS   *nats.Conn
 	Prefix string // of the subjects; "" means that of package transport/nats
 	// Hyperswarm has hubs meet without such a server; nil: they do not.
@@ -126,8 +126,8 @@ type misfit struct {
 	why   error
 }
 
-// Open meets other hubs. It blocks until the NATS server, if there is one, lets hubs
-// come, and for no other hub.
+// Open meets other hubs. It blocks until the NATS server, if the connection with one
+// stands, lets hubs come, and for no other hub.
 func Open(ctx context.Context, o Options) (*Network, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -197,7 +197,9 @@ func (n *Network) openNATS(ctx context.Context, ledger *signedcard.Ledger, at *n
 	link := natslink.Options{Conn: n.o.NATS, Pair: n.pair, Prefix: n.o.Prefix}
 	ctx, cancel := context.WithTimeout(ctx, listenTime)
 	defer cancel()
-	listener, err := natslink.Listen(ctx, natslink.ListenOptions{Options: link, Allow: n.allow.Allowed, Logger: n.log})
+	listener, err := natslink.Listen(ctx, natslink.ListenOptions{
+		Options: link, Allow: n.allow.Allowed, Background: !n.o.NATS.IsConnected(), Logger: n.log,
+	})
 	if err != nil {
 		return err
 	}

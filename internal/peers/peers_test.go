@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/natstest"
@@ -415,6 +416,30 @@ func TestTasksSurviveTheServersRestart(t *testing.T) {
 		page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{})
 		return err == nil && page.Total == 7 && page.Tasks[len(page.Tasks)-1].Status.State == a2a.TaskStateCompleted
 	})
+}
+
+// A NATS server for meeting only may be away when a hub starts: the hub starts all the
+// same, and meets others when the server is there.
+func TestAServerThatComesLater(t *testing.T) {
+	n := startServer(t)
+	n.Stop()
+	dial := func() *nats.Conn {
+		conn, err := bus.Dial(bus.Config{URL: bus.Secret(n.URL())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	a := openParty(t, t.TempDir(), nil, peers.Options{NATS: dial()})
+	b := openParty(t, t.TempDir(), nil, peers.Options{NATS: dial()})
+	a.pair(t, "bob", b)
+	b.pair(t, "alice", a)
+	n.Start()
+	a.awaitAgent(t, "bob.worker")
+	b.awaitAgent(t, "alice.worker")
+	if task := a.send(t, "bob.worker", "dig"); textOf(task) != "did dig" {
+		t.Errorf("%s %q", task.Status.State, textOf(task))
+	}
 }
 
 // The other hub stops: its agents are unhealthy here, and work again when it is back

@@ -79,16 +79,16 @@ func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 	defer unsubscribe(asks)
 	states := s.Conn.StatusChanged(nats.CONNECTED)
 	defer s.Conn.RemoveStatusListener(states)
-	if err := s.ask(); err != nil {
-		return discoveryError(err)
+	if err := s.askAll(); err != nil {
+		return err
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-states:
-			if err := s.ask(); err != nil {
-				return discoveryError(err)
+			if err := s.askAll(); err != nil {
+				return err
 			}
 			s.wake()
 		case <-s.asked:
@@ -105,6 +105,14 @@ func discoveryError(err error) error {
 }
 
 func (s *Source) ask() error { return s.Conn.Publish(s.subject("ask"), nil) }
+
+// askAll asks unless the connection is away: when it is back it is done again.
+func (s *Source) askAll() error {
+	if err := s.ask(); err != nil && (s.Conn.IsConnected() || s.Conn.IsClosed()) {
+		return discoveryError(err)
+	}
+	return nil
+}
 
 func (s *Source) wake() {
 	select {

@@ -22,6 +22,9 @@ type ListenOptions struct {
 	// Allow decides who may connect, inside the handshake: a peer that may not gets
 	// no answer at all. Nil lets nobody in. It must not block.
 	Allow func(keys.PublicKey) bool
+	// Background lets Listen return before the server has the subscription: it may be
+	// away at the moment.
+	Background bool
 	// Logger gets what nobody else learns of; nil discards it.
 	Logger *slog.Logger
 }
@@ -45,7 +48,7 @@ type listener struct {
 }
 
 // Listen takes connections at the subject of its key. It blocks until the server has
-// the subscription, or ctx ends. Two listeners of one key would take each other's
+// the subscription, or ctx ends, unless that is left to the background. Two listeners of one key would take each other's
 // connections.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if err := o.check(); err != nil {
@@ -63,7 +66,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if l.sub, err = o.Conn.Subscribe(l.Endpoint().Address, l.knocked); err != nil {
 		return nil, unreachable(err)
 	}
-	if err = l.sub.SetPendingLimits(maxKnocks, maxKnocks*maxKnock); err == nil {
+	if err = l.sub.SetPendingLimits(maxKnocks, maxKnocks*maxKnock); err == nil && !o.Background {
 		err = o.Conn.FlushWithContext(ctx)
 	}
 	if err != nil {
