@@ -81,6 +81,7 @@ const commands = {
   apply: c => { for (const u of c.updates) Y.applyUpdate(docs.get(c.doc), bytes(u)) },
   edit: c => edit(docs.get(c.doc), () => { for (const e of c.edits) edits[e.op](docs.get(c.doc), e) }),
   state: c => b64(Y.encodeStateAsUpdate(docs.get(c.doc), c.vector ? bytes(c.vector) : undefined)),
+  waits: c => docs.get(c.doc).store.pendingStructs !== null || docs.get(c.doc).store.pendingDs !== null,
   vector: c => b64(Y.encodeStateVector(docs.get(c.doc))),
   merge: c => b64(Y.mergeUpdates(c.updates.map(bytes))),
   json: c => {
