@@ -117,7 +117,7 @@ type documentEditIn struct {
 }
 
 type documentOp struct {
-	Op     string   `json:"op" jsonschema:"set (a key), delete (a key, or elements with index and count), insert (values into a list), text (replace count units at index by text), increment (a counter), make (a type)"`
+	Op     string   `json:"op" jsonschema:"set (a key), delete (a key, or elements with index and count), insert (values into a list), text (replace count units at index by text), increment (a counter; it is shown as a map whose values add up to it), make (a type)"`
 	Path   []string `json:"path" jsonschema:"The root's name, then keys; maps on the way are made"`
 	Value  any      `json:"value,omitempty" jsonschema:"Of set: any JSON value"`
 	Values []any    `json:"values,omitempty" jsonschema:"Of insert"`
