@@ -214,6 +214,9 @@ func (x *state) change(e event) {
 		}
 	case e.Status != nil:
 		x.s.Status, x.s.Outcome, x.s.Error = e.Status.Status, e.Status.Outcome, e.Status.Error
+		if x.s.Status == Failed {
+			x.cutOff()
+		}
 	case e.Took != nil:
 		x.s.Coordinator = e.Took.Coordinator
 		x.s.Epoch++
@@ -222,6 +225,15 @@ func (x *state) change(e event) {
 		t.Status = TaskPending
 		x.round[e.Again] = t.Attempt
 		delete(x.tried, e.Again)
+	}
+}
+
+// cutOff ends what runs when its swarm fails: nobody waits for it any more.
+func (x *state) cutOff() {
+	for i := range x.s.SubTasks {
+		if t := &x.s.SubTasks[i]; t.Status == TaskRunning {
+			t.Status, t.Error = TaskFailed, "the swarm ended before it was done"
+		}
 	}
 }
 
