@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
 )
@@ -47,12 +49,33 @@ func (a *Agent) Dispatch(ctx context.Context, j ralph.Job, begins func(string) e
 	if err := begins(key); err != nil {
 		return ralph.Outcome{}, err
 	}
-	return a.Resume(ctx, j, key)
+	return a.send(ctx, j, key)
 }
 
 // Resume implements [ralph.Dispatcher]: the hub takes the same message once, however
 // often it comes.
 func (a *Agent) Resume(ctx context.Context, j ralph.Job, key string) (ralph.Outcome, error) {
+	return again(a.send(ctx, j, key))
+}
+
+// errUnfit is in the error of work that failed because nobody could do any: the program
+// is missing, say. That is not the fault of an item.
+var errUnfit = errors.New("nobody can work")
+
+func unfit(text string) error {
+	return &ralph.Error{Code: ralph.CodeUnavailable, Message: text, Err: errUnfit}
+}
+
+// again has work that failed because nobody could do any in an earlier run begun anew,
+// since under its name it would be the same failure for ever.
+func again(o ralph.Outcome, err error) (ralph.Outcome, error) {
+	if errors.Is(err, errUnfit) {
+		return o, &ralph.Error{Code: ralph.CodeLost, Message: "nobody could do it", Err: err}
+	}
+	return o, err
+}
+
+func (a *Agent) send(ctx context.Context, j ralph.Job, key string) (ralph.Outcome, error) {
 	meta := map[string]any{hub.MetaTargetAgent: a.ID, hub.MetaOnce: key}
 	if a.Dir != "" {
 		meta[hub.MetaWorkDir] = a.Dir
@@ -80,11 +103,16 @@ func (a *Agent) wait(ctx context.Context, task *dialect.Task) (ralph.Outcome, er
 		case dialect.StateCompleted:
 			return ralph.Outcome{Text: text}, nil
 		case dialect.StateFailed:
-			if cutOff(task) {
+			switch code := failureCode(task); {
+			case code == hub.CodeStopped:
 				return ralph.Outcome{}, &ralph.Error{Code: ralph.CodeLost, Message: text}
+			case slices.Contains(unfitCodes, code):
+				return ralph.Outcome{}, unfit(text)
 			}
 			return ralph.Outcome{}, fmt.Errorf("the task is %s: %s", task.Status.State, text)
-		case dialect.StateCanceled, dialect.StateRejected, dialect.StateInputRequired, dialect.StateAuthRequired:
+		case dialect.StateAuthRequired:
+			return ralph.Outcome{}, unfit(text)
+		case dialect.StateCanceled, dialect.StateRejected, dialect.StateInputRequired:
 			return ralph.Outcome{}, fmt.Errorf("the task is %s: %s", task.Status.State, text)
 		}
 		select {
@@ -99,14 +127,17 @@ func (a *Agent) wait(ctx context.Context, task *dialect.Task) (ralph.Outcome, er
 	}
 }
 
-// cutOff reports whether a task failed because the hub ended, which is not the fault of
-// its item.
-func cutOff(task *dialect.Task) bool {
+// unfitCodes are those of tasks that failed before the agent had a look at them.
+var unfitCodes = []string{string(runner.CodeNotInstalled), string(runner.CodeAuth), string(runner.CodeConfig), string(hub.CodeUnavailable)}
+
+// failureCode is why a task failed, "" if the hub does not say.
+func failureCode(task *dialect.Task) string {
 	if task.Status.Message == nil {
-		return false
+		return ""
 	}
-	why, ok := task.Status.Message.Metadata[hub.MetaError].(map[string]any)
-	return ok && why["code"] == hub.CodeStopped
+	why, _ := task.Status.Message.Metadata[hub.MetaError].(map[string]any)
+	code, _ := why["code"].(string)
+	return code
 }
 
 func answer(task *dialect.Task) string {
@@ -133,11 +164,15 @@ func (s *Swarm) Dispatch(ctx context.Context, j ralph.Job, begins func(string) e
 	if err := begins(id); err != nil {
 		return ralph.Outcome{}, err
 	}
-	return s.Resume(ctx, j, id)
+	return s.create(ctx, j, id)
 }
 
 // Resume implements [ralph.Dispatcher]: creating the same swarm again does nothing.
 func (s *Swarm) Resume(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
+	return again(s.create(ctx, j, id))
+}
+
+func (s *Swarm) create(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
 	_, err := s.Hub.CreateSwarm(ctx, swarm.Plan{
 		ID: id, TaskDescription: j.Prompt(), RequiredCapabilities: append([]string{}, j.Item.Capabilities...), Agents: s.Agents,
 		SubTasks: []swarm.SubTaskPlan{{ID: "item", Description: j.Prompt()}},
@@ -145,10 +180,10 @@ func (s *Swarm) Resume(ctx context.Context, j ralph.Job, id string) (ralph.Outco
 	if err != nil {
 		return ralph.Outcome{}, away(err)
 	}
-	return s.wait(ctx, id)
+	return s.wait(ctx, j, id)
 }
 
-func (s *Swarm) wait(ctx context.Context, id string) (ralph.Outcome, error) {
+func (s *Swarm) wait(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
 	after := uint64(0)
 	for {
 		session, err := s.Hub.AwaitSwarm(ctx, id, after)
@@ -157,6 +192,8 @@ func (s *Swarm) wait(ctx context.Context, id string) (ralph.Outcome, error) {
 			return ralph.Outcome{}, away(err)
 		case session.Status == swarm.Completed:
 			return ralph.Outcome{Text: string(session.Outcome)}, nil
+		case session.Status == swarm.Failed && len(j.Item.Capabilities) == 0 && strings.HasPrefix(session.Error, string(swarm.CodeNoAgents)):
+			return ralph.Outcome{}, unfit("the swarm failed: " + session.Error) // whatever it was for
 		case session.Status == swarm.Failed:
 			return ralph.Outcome{}, errors.New("the swarm failed: " + session.Error)
 		}

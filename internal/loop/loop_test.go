@@ -133,6 +133,38 @@ func TestASwarmIsAwaited(t *testing.T) {
 	}
 }
 
+// What is wrong with the agent is no item's fault: the loop ends, and when it is mended
+// the work begins anew.
+func TestAnAgentThatCannotWorkCostsNoAttempt(t *testing.T) {
+	for name, h := range map[string]*standIn{
+		"not installed": {states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": "not-installed"}}},
+		"wrong place":   {states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": "config"}}},
+		"credentials":   {states: []dialect.TaskState{dialect.StateAuthRequired}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &loop.Agent{Hub: h, ID: "codex"}
+			if _, err := a.Dispatch(t.Context(), ralph.Job{}, func(string) error { return nil }); ralph.CodeOf(err) != ralph.CodeUnavailable {
+				t.Errorf("dispatched: %v", err)
+			}
+			if _, err := a.Resume(t.Context(), ralph.Job{}, "key"); ralph.CodeOf(err) != ralph.CodeLost {
+				t.Errorf("resumed: %v", err)
+			}
+		})
+	}
+	nobody := swarm.Session{Status: swarm.Failed, Error: string(swarm.CodeNoAgents) + ": nobody has accepted"}
+	s := &loop.Swarm{Hub: &standIn{swarms: []swarm.Session{nobody, nobody, nobody}}}
+	if _, err := s.Dispatch(t.Context(), ralph.Job{}, func(string) error { return nil }); ralph.CodeOf(err) != ralph.CodeUnavailable {
+		t.Errorf("a swarm without agents: %v", err)
+	}
+	if _, err := s.Resume(t.Context(), ralph.Job{}, "id"); ralph.CodeOf(err) != ralph.CodeLost {
+		t.Errorf("a swarm without agents, resumed: %v", err)
+	}
+	// What only an item asks for is its own fault.
+	if _, err := s.Dispatch(t.Context(), ralph.Job{Item: ralph.Item{Capabilities: []string{"fly"}}}, func(string) error { return nil }); err == nil || ralph.CodeOf(err) != "" {
+		t.Errorf("an item that nobody is able for: %v", err)
+	}
+}
+
 // A hub that stops or is killed costs no item an attempt.
 func TestATaskThatTheHubCutOffIsLost(t *testing.T) {
 	for code, want := range map[string]ralph.Code{hub.CodeStopped: ralph.CodeLost, "other": ""} {
