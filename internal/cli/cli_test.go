@@ -518,19 +518,26 @@ func TestHelpVersionManAndCompletion(t *testing.T) {
 // process runs this test binary as parley.
 func (p place) process(t *testing.T, args ...string) outcome {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), exe, p.args(args...)...)
-	cmd.Env = append(os.Environ(), beParley+"=parley", "HOME="+p.dir, "GOCOVERDIR="+t.TempDir())
+	cmd := p.command(t, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err = cmd.Run()
+	err := cmd.Run()
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
 	}
 	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// command is this test binary as parley, to be started.
+func (p place) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, p.args(args...)...)
+	cmd.Env = append(os.Environ(), beParley+"=parley", "HOME="+p.dir, "GOCOVERDIR="+t.TempDir())
+	return cmd
 }
 
 // stopAtEnd leaves no hub behind.

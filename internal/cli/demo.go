@@ -67,10 +67,10 @@ func (v *demoView) tell(e demo.Event) {
 	for _, l := range v.last {
 		lines = append(lines, v.a.style.dim(fit("  "+l, width)))
 	}
-	if e.Kind == demo.Finished {
-		lines = append(lines, "", v.a.style.bold(fit("  "+e.Text, width)), "")
-	}
 	v.board.draw(lines)
+	if e.Kind == demo.Finished { // below the picture, which may be cut to the terminal
+		fmt.Fprintf(v.a.stdout, "\n  %s\n\n", v.a.style.bold(e.Text))
+	}
 }
 
 const deadAgent = "dead"
@@ -88,6 +88,9 @@ func (v *demoView) note(e demo.Event) {
 		v.doing[e.Agent] = "has done " + e.SubTask
 	case demo.Lost:
 		v.doing[e.Agent] = deadAgent
+	}
+	if e.Kind == demo.Finished {
+		return // it is said below
 	}
 	if v.last = append(v.last, e.Text); len(v.last) > shownEvents {
 		v.last = v.last[1:]

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/loop"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/process"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
@@ -59,7 +61,8 @@ func (a *app) loopRunCommand() *cobra.Command {
 		Short: "Work through a list until nothing is left to do",
 		Long: `Work through a list until nothing is left to do: Markdown with check boxes ("- [ ] do
 this"), or JSON ([{"task":"do this"}]). What stands behind -- is run after each attempt,
-without a shell: the item is done when it exits with 0. Without it every answer is good.
+without a shell, in --dir: the item is done when it exits with 0. Without it every answer
+is good.
 
 With --queue the items come from a work queue of the agents' network (docs/mesh.md), one
 at a time: the submitter gets the answer, what is given up goes to the dead letters. While
@@ -112,7 +115,7 @@ func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check
 	if f.follow {
 		return usage("--follow is for --queue")
 	}
-	if err := f.complete(); err != nil {
+	if err := errors.Join(f.complete(), findCheck(check)); err != nil {
 		return err
 	}
 	list, err := ralph.Open(path)
@@ -133,7 +136,7 @@ func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check
 
 // runLoopOnQueue works as the person who runs it: that is who holds the items.
 func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) error {
-	if err := f.complete(); err != nil {
+	if err := errors.Join(f.complete(), findCheck(check)); err != nil {
 		return err
 	}
 	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
@@ -162,6 +165,23 @@ func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) er
 		defer list.Close()
 		return a.runLoop(ctx, f, list, place, "queue "+f.queue, check)
 	})
+}
+
+// findCheck makes a path to the check absolute, from where the user is, and makes sure
+// that it is there: an agent should not have worked in vain.
+func findCheck(check []string) (err error) {
+	if len(check) == 0 {
+		return nil
+	}
+	if filepath.Base(check[0]) != check[0] {
+		if check[0], err = filepath.Abs(check[0]); err != nil {
+			return usage("the check cannot be found: %v", err)
+		}
+	}
+	if _, err := process.LookPath(check[0], os.Environ()); err != nil {
+		return usage("the check cannot be run: %v", err)
+	}
+	return nil
 }
 
 // complete checks the flags.
@@ -257,7 +277,9 @@ func loopFailure(err error) error {
 	case code == ralph.CodeUnavailable:
 		return &failure{Exit: exitUnavailable, Kind: "agents-away", Message: err.Error(), Remedy: "run the same command again when they are there"}
 	case code == ralph.CodeRunning, errors.As(err, &ae) && ae.Code == audit.CodeLocked:
-		return &failure{Exit: exitFailure, Kind: "loop-running", Message: "a loop works through this list already"}
+		return &failure{Exit: exitFailure, Kind: "loop-running", Message: "a loop works through this list already", Remedy: "stop it with loop stop, or wait for its end"}
+	case code == ralph.CodeValidator:
+		return &failure{Exit: exitFailure, Kind: "check-not-run", Message: err.Error(), Remedy: "run the loop again with a check that can be run; it goes on with the check"}
 	}
 	return err
 }
@@ -267,13 +289,14 @@ func (a *app) printStep(s ralph.Step) {
 		writeJSON(a.stdout, s)
 		return
 	}
-	line := fmt.Sprintf("%-10s %s", s.Kind, oneLine(s.Text))
+	about := oneLine(s.Text)
 	if s.Attempt > 1 {
-		line += fmt.Sprintf(" (attempt %d)", s.Attempt)
+		about += fmt.Sprintf(" (attempt %d)", s.Attempt)
 	}
 	if s.Detail != "" {
-		line += ": " + oneLine(s.Detail)
+		about = strings.TrimPrefix(about+": "+oneLine(s.Detail), ": ") // of the loop itself there is no text
 	}
+	line := strings.TrimSpace(fmt.Sprintf("%-10s %s", s.Kind, about))
 	if width := columns(a.stdout); width > 1 {
 		line = fit(line, width-1)
 	}

@@ -3,9 +3,12 @@
 package cli_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/mesh"
@@ -62,6 +65,8 @@ func TestLoopRunGivesUp(t *testing.T) {
 		{2, "who does the items", []string{path}},
 		{2, "cannot be found", []string{path + "x", "--agent", "words"}},
 		{2, "more than 0", []string{path, "--agent", "words", "--attempts", "0"}},
+		{2, "the check cannot be run", []string{path, "--agent", "words", "--", "./no-such-check"}},
+		{2, "the check cannot be run", []string{path, "--agent", "words", "--", "no-such-check"}},
 		{9, "nobody", []string{p.list(t, "- [ ] y\n"), "--agent", "nobody"}},
 	} {
 		if o := p.run(t, append([]string{"loop", "run"}, tt.args...)...); o.code != tt.code || !strings.Contains(o.stderr, tt.part) {
@@ -102,6 +107,88 @@ func TestLoopStatusAndStopWantAList(t *testing.T) {
 	}
 	if o := p.run(t, "loop", "status", path); o.code != 0 || !strings.Contains(o.stdout, "completed") {
 		t.Errorf("%+v", o)
+	}
+}
+
+// A check may be given by its path, from where the user is; it runs where the agent does.
+func TestACheckIsFoundWhereTheUserIs(t *testing.T) {
+	p := newPlace(t)
+	t.Chdir(p.dir)
+	work, elsewhere := t.TempDir(), t.TempDir()
+	config, err := os.ReadFile(p.dir + "/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(
+		os.WriteFile(p.dir+"/config.yaml", append(config, "workdirs: {roots: ["+work+"]}\n"...), 0o600),
+		os.WriteFile(filepath.Join(p.dir, "check.sh"), []byte("#!/bin/sh\ntest -e here\n"), 0o700),
+		os.WriteFile(filepath.Join(work, "here"), nil, 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.hub(t)
+	// Where the agent may not work no item is to blame.
+	path := p.list(t, "- [ ] x\n")
+	if o := p.run(t, "loop", "run", path, "--agent", "words", "--dir", elsewhere); o.code != 9 || !strings.Contains(o.stderr, "workdirs.roots") {
+		t.Errorf("%+v", o)
+	}
+	if o := p.run(t, "loop", "run", path, "--agent", "words", "--dir", work, "--", "./check.sh"); o.code != 0 || !strings.Contains(o.stdout, "passed") {
+		t.Errorf("%+v", o)
+	}
+}
+
+// A loop is a process that may be killed: the next one goes on with the very work that
+// was under way, and a second one beside it is refused.
+func TestAKilledLoopGoesOnWithItsWork(t *testing.T) {
+	p := newPlace(t)
+	config, err := os.ReadFile(p.dir + "/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// waits says when it has begun, and goes on when it may.
+	waits := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = --version ] && { echo 1; exit; }\ncat >/dev/null\ncd '%s' && echo x >>begun && cat may >/dev/null && echo done\n", p.dir)
+	err = errors.Join(
+		os.WriteFile(p.dir+"/waits", []byte(waits), 0o700),
+		os.WriteFile(p.dir+"/config.yaml", append(config, "  waits: {driver: exec, command: "+p.dir+"/waits}\n"...), 0o600),
+		syscall.Mkfifo(p.dir+"/may", 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.hub(t)
+	path := p.list(t, "- [ ] one\n")
+	killed := p.command(t, "loop", "run", path, "--agent", "waits")
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	may, err := os.OpenFile(p.dir+"/may", os.O_WRONLY, 0) // blocks until the agent has begun
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer may.Close()
+	if o := p.run(t, "loop", "run", path, "--agent", "waits"); o.code != 1 || !strings.Contains(o.stderr, "works through this list already") {
+		t.Errorf("%+v", o)
+	}
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := killed.Wait(); err == nil {
+		t.Fatal("it was not killed")
+	}
+	if o := p.run(t, "loop", "status", path); !strings.Contains(o.stdout, "No loop works") || !strings.Contains(o.stdout, "working") {
+		t.Errorf("%+v", o)
+	}
+	if err := may.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o := p.run(t, "loop", "run", path, "--agent", "waits")
+	if o.code != 0 || !strings.Contains(o.stdout, "resumed") || strings.Contains(o.stdout, "dispatched") {
+		t.Errorf("%+v", o)
+	}
+	begun, err := os.ReadFile(p.dir + "/begun")
+	if err != nil || string(begun) != "x\n" {
+		t.Errorf("%v: the agent began %q", err, begun)
 	}
 }
 

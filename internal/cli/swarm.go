@@ -61,7 +61,12 @@ Ctrl-C leaves the swarm to itself; stop it with "swarm stop".`,
 		Example: "  " + a.name + ` swarm run --planner claude-code --agents claude-code,codex "review this repository"
   ` + a.name + ` swarm run --plan review.yaml
   ` + a.name + ` swarm run --agents gemini,codex "find the bug in parser.go"`,
-		Args: cobra.MaximumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("unexpected argument %q: put the task in quotes", args[1])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			task := ""
 			if len(args) == 1 {
