@@ -477,6 +477,7 @@ func (n *Network) watchAllowList(ctx context.Context, last string) {
 		case <-t.C:
 		}
 		n.offerTools()
+		n.cutChannels() // also those that were being opened when a pairing ended
 		now := stamp(AllowPath(n.o.DataDir))
 		if now == last {
 			continue
@@ -507,11 +508,7 @@ func (n *Network) obey() {
 			reg.Unregister(card.ID) // the follower of the registry takes out its agent
 		}
 	}
-	for _, c := range n.node.Channels().Channels() {
-		if _, key, ok := signedcard.ParseID(c.RemoteAgent()); !ok || !n.allow.Allowed(key) {
-			_ = c.Close() // returns nil
-		}
-	}
+	n.cutChannels()
 	if n.dht != nil {
 		n.dht.follow(n)
 	}
@@ -520,6 +517,15 @@ func (n *Network) obey() {
 	// Who has just been paired is asked for its agents; nobody has this capability.
 	_, _ = reg.Resolve(ctx, registry.Query{Capability: "~"}) // not found
 	n.wake()                                                 // one may be called otherwise now, which changes no card
+}
+
+// cutChannels ends the channels with hubs that are not paired.
+func (n *Network) cutChannels() {
+	for _, c := range n.node.Channels().Channels() {
+		if _, key, ok := signedcard.ParseID(c.RemoteAgent()); !ok || !n.allow.Allowed(key) {
+			_ = c.Close() // returns nil
+		}
+	}
 }
 
 // channelClosed ends the turns that waited for somebody at the end of a channel.

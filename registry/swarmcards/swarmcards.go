@@ -198,6 +198,9 @@ func (s *Source) serve(ctx context.Context, c *swarm.Conn, sink registry.Sink) {
 	s.mu.Lock()
 	s.links[l] = struct{}{}
 	s.mu.Unlock()
+	if !s.Ledger.Trusts(c.RemoteKey()) { // not since it was let in, and Keep has not seen it
+		c.Destroy()
+	}
 	for _, id := range s.Ledger.Agents() { // what is announced from here on finds the link
 		l.tell(id)
 	}

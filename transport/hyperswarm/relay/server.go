@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,6 +45,7 @@ type Server struct {
 	wg     sync.WaitGroup
 
 	mu         sync.Mutex
+	allowed    func(keys.PublicKey) bool       // of the last Recheck, for those that were on their way in
 	conns      map[*secretstream.Conn]struct{} // all
 	registered map[keys.PublicKey]*secretstream.Conn
 	waiting    map[pathID]*path
@@ -104,18 +107,17 @@ func (s *Server) Paths() int {
 }
 
 // Recheck ends the connections, and with them the paths, of peers that may not use the
-// server any more. The listener decides about those that come.
+// server any more. The listener decides about those that come; allowed is asked again
+// about those whom it has let in and that are on their way. It must not block.
 func (s *Server) Recheck(allowed func(keys.PublicKey) bool) {
 	s.mu.Lock()
-	var over []*secretstream.Conn
-	for c := range s.conns {
-		if !allowed(c.RemoteKey()) {
-			over = append(over, c)
-		}
-	}
+	s.allowed = allowed
+	all := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
-	for _, c := range over {
-		c.Destroy()
+	for _, c := range all {
+		if !allowed(c.RemoteKey()) {
+			c.Destroy()
+		}
 	}
 }
 
@@ -139,8 +141,11 @@ func (s *Server) run() {
 			defer c.Destroy()
 			s.mu.Lock()
 			s.conns[c] = struct{}{}
+			allowed := s.allowed
 			s.mu.Unlock()
-			s.serve(c)
+			if allowed == nil || allowed(c.RemoteKey()) {
+				s.serve(c)
+			}
 			s.mu.Lock()
 			delete(s.conns, c)
 			s.mu.Unlock()
