@@ -14,9 +14,11 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find what is missing, and say what to do about it",
 		Long: "Examine the configuration, the data directory, the socket, the ports, the bus,\n" +
-			"paired hubs, every agent, and the channels of the project in the current directory. It needs no\n" +
-			"hub and starts none. The exit code is 1 where something keeps the hub or the\n" +
-			"channels from working; an agent that is not installed is only a warning.",
+			"paired hubs, every agent and MCP server, and the channels of the project in the\n" +
+			"current directory. It needs no hub and starts none; an MCP server that no running\n" +
+			"hub uses is started and ended again. The exit code is 1 where something keeps the\n" +
+			"hub or the channels from working; an agent or MCP server that cannot be used is\n" +
+			"only a warning.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := a.interruptible(cmd.Context())
@@ -53,8 +55,12 @@ func (a *app) printFindings(findings []doctor.Finding) {
 			mark = a.style.red("FAIL")
 		}
 		subject := f.Check
-		if f.Agent != "" {
+		switch {
+		case f.Agent != "":
 			subject = f.Agent
+		case f.Server != "":
+			subject = f.Server
+			f.Message = "(MCP server) " + f.Message
 		}
 		fmt.Fprintf(a.stdout, "%s  %s %s\n", mark, a.style.bold(fmt.Sprintf("%-14s", subject)), plain(f.Message))
 		if f.Remedy != "" {

@@ -42,9 +42,11 @@ const (
 // Finding is the result of one check.
 type Finding struct {
 	// Check names it: configuration, data-directory, disk, socket, hub, http,
-	// grpc, bus, git, peers, project, channel-bus, channels, network or agent.
+	// grpc, bus, git, peers, mcp-server, project, channel-bus, channels, network
+	// or agent.
 	Check   string `json:"check"`
-	Agent   string `json:"agent,omitempty"` // where Check is agent
+	Agent   string `json:"agent,omitempty"`  // where Check is agent
+	Server  string `json:"server,omitempty"` // where Check is mcp-server
 	Level   Level  `json:"level"`
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
@@ -63,6 +65,8 @@ type Patient struct {
 	Program string
 	// Environ is the environment of the agents; nil is this process's.
 	Environ []string
+	// ServerPatience bounds the examination of one MCP server; 0 means 30 s.
+	ServerPatience time.Duration
 }
 
 // agentPatience bounds the probe of one agent.
@@ -79,7 +83,7 @@ func (p Patient) Examine(ctx context.Context) []Finding {
 	findings = append(findings, p.dataDirectory(), p.disk(), p.describeHub(hub, err), p.socket(hub))
 	findings = append(findings, p.ports(ctx, hub)...)
 	findings = append(findings, p.bus(ctx, hub), p.git())
-	return slices.Concat(findings, p.peers(hub), p.project(ctx), p.network(ctx), p.agents(ctx))
+	return slices.Concat(findings, p.peers(hub), p.mcpServers(ctx, hub), p.project(ctx), p.network(ctx), p.agents(ctx))
 }
 
 // Worst is the worst level of findings.

@@ -176,3 +176,79 @@ func TestAGiantAnswerOverHTTPIsRefused(t *testing.T) {
 	tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{"big": {URL: server.URL}}})
 	eventually(t, "it is refused for its size", func() bool { return strings.Contains(tools.Status()[0].Why, "larger than 16 MiB") })
 }
+
+// So is each event of a stream, however it is spread over lines; a stream of many small
+// ones may last (Req 5.3).
+func TestTheEventsOfAStreamAreBoundedEachByItself(t *testing.T) {
+	answer := func(w io.Writer, id json.RawMessage, result string) {
+		fmt.Fprintf(w, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id, result)
+	}
+	ended := make(chan int, 8) // bytes that a giant event got to
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var req struct {
+			ID     json.RawMessage `json:"id"`
+			Method string          `json:"method"`
+			Params struct {
+				Name string `json:"name"`
+			} `json:"params"`
+		}
+		if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&req) != nil {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		if len(req.ID) == 0 {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		switch req.Method {
+		case "initialize":
+			answer(w, req.ID, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`)
+		case "tools/list":
+			answer(w, req.ID, `{"tools":[`+strings.Join(hostileTools("")[:1], ",")+`,{"name":"line","inputSchema":{"type":"object"}},{"name":"lines","inputSchema":{"type":"object"}},{"name":"crlf","inputSchema":{"type":"object"}}]}`)
+		case "tools/call":
+			piece, end := "", "\n"
+			switch req.Params.Name {
+			case "line":
+				fmt.Fprint(w, "data: ")
+				piece, end = strings.Repeat("x", 1<<20), ""
+			case "lines":
+				piece = "data: " + strings.Repeat("x", 1<<20)
+			case "crlf":
+				piece, end = "data: "+strings.Repeat("x", 1<<20), "\r\n"
+			default: // 48 MiB in events of one
+				for range 48 {
+					fmt.Fprintf(w, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":\"%s\"}}\n\n", strings.Repeat("x", 1<<20))
+				}
+				answer(w, req.ID, `{"content":[{"type":"text","text":"ok"}]}`)
+				return
+			}
+			sent := 0
+			for range 200 {
+				if _, err := io.WriteString(w, piece+end); err != nil {
+					break
+				}
+				sent += len(piece)
+			}
+			ended <- sent
+		default:
+			fmt.Fprintf(w, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32601,\"message\":\"no\"}}\n\n", req.ID)
+		}
+	}))
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
+	tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{"far": {URL: server.URL}}})
+	eventually(t, "connected", connected(tools, "far"))
+	if got, err := call(t, tools, "", "far.good"); err != nil || got != "ok" {
+		t.Errorf("a long stream of small events: %q %v", got, err)
+	}
+	for _, way := range []string{"line", "lines", "crlf"} {
+		eventually(t, "connected again", connected(tools, "far"))
+		if _, err := call(t, tools, "", "far."+way); err == nil {
+			t.Errorf("%s: a giant event was taken", way)
+		}
+		if sent := <-ended; sent > 64<<20 { // beside what is on the way
+			t.Errorf("%s: %d bytes of one event were read", way, sent)
+		}
+	}
+}

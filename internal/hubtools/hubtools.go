@@ -16,6 +16,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -40,6 +41,8 @@ type Options struct {
 	// Owner marks their processes: see process.SweepOwner.
 	Owner  string
 	Logger *slog.Logger // nil discards
+
+	patience time.Duration // of an attempt to connect; 0: the toolbox's
 }
 
 // The kinds of a Status.
@@ -196,7 +199,7 @@ func (t *Tools) mountServer(name string, server config.MCPServer) {
 		}
 	}
 	m.redact = process.NewRedactor(env).Redact
-	if err := t.mount(m, toolbox.MountOptions{Name: name, Dial: dial, CallTimeout: server.CallTimeout}); err != nil {
+	if err := t.mount(m, toolbox.MountOptions{Name: name, Dial: dial, DialTimeout: t.o.patience, CallTimeout: server.CallTimeout}); err != nil {
 		t.o.Logger.Error("an MCP server of the configuration cannot be taken in", "server", name, "error", err)
 	}
 }

@@ -35,6 +35,9 @@ func (t *Tools) program(name string, s config.MCPServer) func(context.Context) (
 		dir = t.o.Dir
 	}
 	return func(context.Context) (mcp.Transport, error) {
+		if _, err := os.Stat(dir); err != nil {
+			return nil, fmt.Errorf("it cannot work in its directory: %w", err)
+		}
 		p, err := process.Start(process.Command{
 			Path: s.Command, Args: s.Args, Dir: dir, Env: environ(s), Marker: process.NewMarker(t.o.Owner),
 		})
@@ -163,6 +166,9 @@ func (c *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 		return ctx.Err()
 	}
 	if err != nil {
+		if said := c.ended(io.EOF); said != io.EOF {
+			err = said // why it reads no more
+		}
 		return fmt.Errorf("%w: %w", mcp.ErrConnectionClosed, err)
 	}
 	return nil
@@ -219,6 +225,10 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := b.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
+	}
+	if answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden {
+		_ = answer.Body.Close() // what it says beside is of no use
+		return nil, &refusedError{answer.StatusCode}
 	}
 	mediaType, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")) // "" where there is none
 	answer.Body = &boundedBody{ReadCloser: answer.Body, stream: mediaType == "text/event-stream", left: maxMessage}

@@ -1,0 +1,80 @@
+package hubtools
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/toolbox"
+)
+
+// Cause is what kind of thing keeps a server from being connected.
+type Cause string
+
+// The causes. CauseOther is told by Status.Why alone.
+const (
+	CauseNone        Cause = ""
+	CauseNotFound    Cause = "not found"   // the program, or its directory, is not there or cannot be run
+	CauseEnded       Cause = "ended"       // the program ended, or closed its output
+	CauseSilent      Cause = "silent"      // nothing was heard in time
+	CauseRefused     Cause = "refused"     // HTTP 401 or 403
+	CauseUnreachable Cause = "unreachable" // nobody at the URL
+	CauseOther       Cause = "other"
+)
+
+// Try connects a server of the configuration once, as a hub does, looks what it has, and
+// ends it again. Its program works in dir if it has no directory of its own. Try blocks
+// until that has succeeded or failed, for patience at most (and a moment to end the
+// program); ctx ends it before. It is safe for concurrent use.
+func Try(ctx context.Context, name string, s config.MCPServer, dir string, patience time.Duration) (Status, Cause) {
+	t := &Tools{o: Options{Dir: dir, Logger: slog.New(slog.DiscardHandler), patience: patience}, box: toolbox.New(toolbox.Options{}), mounted: make(map[string]*mounted)}
+	t.mountServer(name, s)
+	m := t.mounted[name]
+	if m == nil { // the configuration has been checked: it has no such name
+		return Status{Name: name, Why: "the name cannot be used"}, CauseOther
+	}
+	defer m.Close()
+	select {
+	case <-m.Tried():
+	case <-ctx.Done():
+		return Status{Name: name, Kind: m.kind, Why: ctx.Err().Error()}, CauseSilent
+	}
+	status := t.Status()[0]
+	return status, causeOf(status.Problem, m.kind)
+}
+
+func causeOf(err error, kind string) Cause {
+	var network net.Error
+	var refused *refusedError
+	switch {
+	case err == nil:
+		return CauseNone
+	case errors.As(err, &refused):
+		return CauseRefused
+	case errors.Is(err, process.ErrNotFound), errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		return CauseNotFound
+	case errors.Is(err, context.DeadlineExceeded):
+		return CauseSilent
+	case errors.As(err, &network):
+		return CauseUnreachable
+	case kind == KindCommand && (errors.Is(err, mcp.ErrConnectionClosed) || errors.Is(err, io.EOF)):
+		return CauseEnded
+	}
+	return CauseOther
+}
+
+// refusedError is a server's word that the caller may not use it.
+type refusedError struct{ status int }
+
+func (e *refusedError) Error() string {
+	return "the server answers HTTP " + http.StatusText(e.status)
+}
