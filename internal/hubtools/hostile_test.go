@@ -216,8 +216,8 @@ func TestTheEventsOfAStreamAreBoundedEachByItself(t *testing.T) {
 				piece = "data: " + strings.Repeat("x", 1<<20)
 			case "crlf":
 				piece, end = "data: "+strings.Repeat("x", 1<<20), "\r\n"
-			default: // 48 MiB in events of one
-				for range 48 {
+			default: // 20 MiB in events of one
+				for range 20 {
 					fmt.Fprintf(w, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":\"%s\"}}\n\n", strings.Repeat("x", 1<<20))
 				}
 				answer(w, req.ID, `{"content":[{"type":"text","text":"ok"}]}`)
