@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -37,6 +38,12 @@ func Join(ctx context.Context, cfg Config, ask Ask) (*Bus, error) {
 	return b, nil
 }
 
+// joinedPing is the shortest time between two pings of a connection to the hub, and half
+// of the longest. The system tells at once when the hub's process ends, so they only
+// find one that hangs, and there is no other to go to. Each answer costs the hub a stack
+// of 32 KiB for a while: many connections must not ping often, nor all at once.
+const joinedPing = 2 * time.Minute
+
 func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 	grant, err := ask(ctx)
 	if err != nil {
@@ -51,6 +58,7 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 		nats.SkipHostLookup(),
 		nats.IgnoreDiscoveredServers(),
 		nats.UserInfoHandler(b.hub.credential),
+		nats.PingInterval(joinedPing + rand.N(joinedPing)),
 	}
 	if cfg.InboxPrefix != "" {
 		options = append(options, nats.CustomInboxPrefix(cfg.InboxPrefix))

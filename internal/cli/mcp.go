@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mcpserver"
+	"github.com/parleyhub/parley/internal/memory"
 	"github.com/parleyhub/parley/internal/version"
 )
 
@@ -85,7 +86,7 @@ func (a *app) mcp(ctx context.Context) error {
 	opts := mcpserver.ProjectOptions{
 		Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log, Documents: documentsAtHub{a},
 		Idle: func() {
-			if err := giveBackMemory(); err != nil {
+			if err := memory.GiveBack(); err != nil {
 				log.Debug("memory was not given back", "error", err)
 			}
 		},

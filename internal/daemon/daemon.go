@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -34,6 +35,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hubtools"
 	"github.com/parleyhub/parley/internal/mcpserver"
+	"github.com/parleyhub/parley/internal/memory"
 	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/internal/process"
@@ -76,6 +78,9 @@ const (
 	documentsPatience = 10 * time.Second
 )
 
+// giveBackEvery is how often a hub without work gives memory back.
+const giveBackEvery = 15 * time.Second
+
 // Run runs a hub until ctx ends, a listener breaks, or a client asks it to stop.
 // It returns nil after a stop that was asked for. Where another hub has the data
 // directory it returns an *Error of CodeRunning.
@@ -91,6 +96,12 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 		}
 		return err
 	}
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer stop(nil)
+	background.Go(func() {
+		memory.Keep(ctx, giveBackEvery, func() bool { return d.hub.Status().ActiveTasks > 0 }, d.log)
+	})
 	d.log.Info("the hub serves", "version", opts.Version, "pid", d.info.PID, "data", cfg.DataDir, "durability", d.info.Durability)
 	if opts.Ready != nil {
 		opts.Ready(d.info)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,11 +17,14 @@ import (
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/mesh"
 )
 
 const (
-	allowed = "PARLEY_HUBTEST" // set where a process of the test may be a hub
-	dataDir = "--data-dir="    // that of a process that is to be one
+	allowed  = "PARLEY_HUBTEST" // set where a process of the test may be a hub
+	withHTTP = "http"           // its value where the hub serves HTTP
+	dataDir  = "--data-dir="    // that of a process that is to be one
 )
 
 // Main is for the beginning of TestMain: in a process that was started as a hub it
@@ -48,7 +52,8 @@ func serve(dir string) int {
 // load is the configuration of the hub of a directory.
 func load(dir string) (*config.Loaded, error) {
 	return config.Load(config.Options{LookupEnv: func(string) (string, bool) { return "", false }, Overrides: []config.Override{
-		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: socket(dir)}, {Key: "http.enabled", Value: "false"},
+		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: socket(dir)},
+		{Key: "http.enabled", Value: strconv.FormatBool(os.Getenv(allowed) == withHTTP)}, {Key: "http.port", Value: "0"},
 	}})
 }
 
@@ -61,11 +66,22 @@ type Hub struct{ Dir string }
 // Processes that the test starts may use it too.
 func New(t testing.TB) Hub {
 	t.Helper()
+	return newHub(t, "socket")
+}
+
+// NewHTTP is New for a hub that serves HTTP as well, see URL.
+func NewHTTP(t testing.TB) Hub {
+	t.Helper()
+	return newHub(t, withHTTP)
+}
+
+func newHub(t testing.TB, how string) Hub {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(allowed, "1")
+	t.Setenv(allowed, how)
 	t.Setenv("GOCOVERDIR", t.TempDir())
 	t.Cleanup(func() {
 		if err := errors.Join(stop(dir), os.RemoveAll(dir)); err != nil {
@@ -94,6 +110,15 @@ func (h Hub) PID() int {
 		return 0 // it is just coming back
 	}
 	return info.PID
+}
+
+// URL is where the hub serves HTTP; empty while it does not.
+func (h Hub) URL() string {
+	info, running, err := daemon.Running(h.Dir)
+	if err != nil || !running {
+		return ""
+	}
+	return info.HTTP
 }
 
 // Kill kills the hub's process, and says whether there was one.
@@ -133,12 +158,32 @@ func (h Hub) Client(ctx context.Context) (*client.Client, error) {
 
 // Dial joins the hub's bus, and starts the hub where it does not run.
 func (h Hub) Dial(access bus.Access, namespace string) func(context.Context) (*bus.Bus, error) {
-	exe, err := daemon.Executable()
 	return func(ctx context.Context) (*bus.Bus, error) {
+		f, err := h.finder(access, namespace)
 		if err != nil {
 			return nil, err
 		}
-		return busfinder.New(busfinder.Config{Access: access, Namespace: namespace, Hub: func() (*config.Loaded, error) { return load(h.Dir) },
-			Autostart: true, Command: []string{exe}, Logger: slog.New(slog.DiscardHandler)}).Dial(ctx)
+		return f.Dial(ctx)
 	}
+}
+
+// Enter lets agents into the agents' network on the hub's bus, as the MCP processes of a
+// project do; see mesh.NewLobby.
+func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, mesh.Arrival) (mesh.Place, *bus.Bus, error) {
+	return func(ctx context.Context, a mesh.Arrival) (mesh.Place, *bus.Bus, error) {
+		f, err := h.finder(bus.AccessNetwork, "")
+		if err != nil {
+			return mesh.Place{}, nil, err
+		}
+		return f.DialAgent(ctx, settings, a)
+	}
+}
+
+func (h Hub) finder(access bus.Access, namespace string) (*busfinder.Finder, error) {
+	exe, err := daemon.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return busfinder.New(busfinder.Config{Access: access, Namespace: namespace, Hub: func() (*config.Loaded, error) { return load(h.Dir) },
+		Autostart: true, Command: []string{exe}, Logger: slog.New(slog.DiscardHandler)}), nil
 }

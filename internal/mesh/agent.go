@@ -83,6 +83,7 @@ type Agent struct {
 
 	mu      sync.Mutex
 	entry   Entry  // as this process wants it
+	unsaid  bool   // the registry may have another entry, but for the time
 	seat    uint64 // the revision of the entry, 0 if it is not known
 	debts   debts
 	beating bool
@@ -170,6 +171,7 @@ func (n *Network) newAgent(id *identity, r Registration) *Agent {
 	}
 	a.turn <- struct{}{}
 	now := timestamp(n.clock.now())
+	a.unsaid = true
 	a.entry = Entry{GUID: id.guid, Hostname: n.cfg.Hostname, Status: Active, RegisteredAt: now, LastHeartbeat: now}
 	a.describe(r)
 	return a
@@ -265,7 +267,7 @@ func (a *Agent) SetHandle(handle string) error {
 	for _, place := range []*Agent{a, a.nearPlace()} {
 		if place != nil {
 			place.mu.Lock()
-			place.entry.Handle = handle
+			place.entry.Handle, place.unsaid = handle, true
 			place.mu.Unlock()
 		}
 	}
@@ -365,6 +367,7 @@ func (a *Agent) update(ctx context.Context, change func(*Entry)) (Entry, error) 
 	}
 	a.mu.Lock()
 	change(&a.entry)
+	a.unsaid = true
 	offline := a.entry.Status == Offline
 	a.mu.Unlock()
 	if offline {
@@ -411,6 +414,7 @@ func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
 	a.entry.LastHeartbeat = timestamp(a.net.clock.now())
 	data, err := a.entry.encode()
 	revision := a.seat
+	a.unsaid = false
 	a.mu.Unlock()
 	if err != nil {
 		return &Error{Category: ValidationError, Message: fmt.Sprintf("The registry does not take this entry: %v.", err), Err: err}
@@ -428,12 +432,13 @@ func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
 		}
 		revision = v.revision
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if err != nil {
+		a.unsaid = true
 		return err
 	}
-	a.mu.Lock()
 	a.seat = revision
-	a.mu.Unlock()
 	return nil
 }
 
@@ -525,6 +530,15 @@ func (a *Agent) live(ctx context.Context) {
 	} else {
 		defer func() { _ = sub.Unsubscribe() }() // Close ends the connection, and with it the subscription
 	}
+	rewrite := make(chan *nats.Msg, 1) // more than one say no more
+	if a.net.cfg.Place != nil {
+		answers, err := b.Conn().ChanSubscribe(a.pulseAnswers(), rewrite)
+		if err != nil {
+			a.log.Error("the hub cannot say when it lost the agent's entry", "error", err)
+		} else {
+			defer func() { _ = answers.Unsubscribe() }() // as above
+		}
+	}
 	changes := b.Conn().StatusChanged(nats.CONNECTED)
 	defer b.Conn().RemoveStatusListener(changes)
 	a.deliverWaiting(ctx)
@@ -541,6 +555,9 @@ func (a *Agent) live(ctx context.Context) {
 			continue
 		case <-changes:
 			a.deliverWaiting(ctx)
+			a.sayAll() // the server may have lost what was not on its disk
+		case <-rewrite:
+			a.sayAll()
 		case <-timer.C:
 		}
 		err := a.beat(ctx, b)
@@ -574,6 +591,13 @@ func (a *Agent) live(ctx context.Context) {
 	}
 }
 
+// sayAll makes the next heartbeat write the whole entry.
+func (a *Agent) sayAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unsaid = true
+}
+
 func (a *Agent) interval() time.Duration {
 	if a.net.cfg.beatEvery > 0 {
 		return a.net.cfg.beatEvery
@@ -585,6 +609,9 @@ func (a *Agent) interval() time.Duration {
 func (a *Agent) beat(ctx context.Context, b *bus.Bus) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
+	if a.net.cfg.Place != nil && a.pulse(b) {
+		return nil
+	}
 	return a.write(ctx, b)
 }
 

@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/hubtest"
 	"github.com/parleyhub/parley/internal/mesh"
 )
@@ -222,46 +224,99 @@ func BenchmarkWork(b *testing.B) {
 
 // Streams put away what they hold after ten seconds, the runtime what it has freed
 // within some minutes.
-var idleFor = flag.Duration("idle-for", 15*time.Second, "how long agents are idle before the hub's memory is measured")
+var idleFor = flag.Duration("idle-for", 90*time.Second, "how long agents are idle before the hub's memory is measured")
 
-// What a thousand registered agents, each with a connection of its own, take of a
-// hub's resident memory while they only beat.
+const idleAgents = 1000
+
+// What a thousand registered agents that only beat take of a hub's resident memory,
+// by the way they come. MB is the whole process's at the end, MB-most the most
+// of it in the last half of the time, MB-before that of the hub without agents.
 func BenchmarkIdleAgents(b *testing.B) {
-	const agents, atOnce = 1000, 16
-	for _, inboxes := range []mesh.Inboxes{mesh.InboxesPerAgent, mesh.InboxesShared} {
-		b.Run(string(inboxes), func(b *testing.B) {
-			for b.Loop() {
-				hub := hubtest.New(b)
-				config := func(i int) mesh.Config {
-					cfg := killConfig(hub.Dir, "host")
-					cfg.ProjectPath, cfg.CollectInterval, cfg.Inboxes = fmt.Sprint("/p/", i), 0, inboxes
-					return cfg
-				}
-				first := open(b, config(0))
-				before := resident(b, hub.PID())
-				var lanes sync.WaitGroup
-				for lane := range atOnce {
-					lanes.Go(func() {
-						for i := lane; i < agents; i += atOnce {
-							n := mesh.Open(config(i))
-							b.Cleanup(func() { shut(b, n) })
-							if err := n.Ready(b.Context()); err != nil {
-								b.Error(err)
-							} else if _, err := n.Register(b.Context(), worker("go")); err != nil {
-								b.Error(err)
-							}
-						}
-					})
-				}
-				lanes.Wait()
-				<-time.After(*idleFor)
-				if d, err := first.Agents(b.Context(), mesh.Filter{}); err != nil || d.Total != agents {
-					b.Errorf("%d agents: %v", d.Total, err)
-				}
-				b.ReportMetric(before, "MB-before")
-				b.ReportMetric(resident(b, hub.PID()), "MB")
-			}
+	// As `parley mcp` does it: the hub lets each in, with a connection that can do
+	// nothing but what the agent is there for, and an inbox each.
+	b.Run("process-each", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(mesh.InboxesPerAgent)) })
+	b.Run("process-each-shared-inbox", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(mesh.InboxesShared)) })
+	b.Run("mcp-over-http", func(b *testing.B) { idle(b, hubtest.NewHTTP(b), openSession) })
+	b.Run("registry-only", func(b *testing.B) {
+		idle(b, hubtest.New(b), func(b *testing.B, hub hubtest.Hub) func(int) error {
+			populate(b, mesh.Config{Dial: hub.Dial(bus.AccessNetwork, "")}, idleAgents-1)
+			return func(int) error { return nil }
 		})
+	})
+}
+
+// enterEach registers agents of a project each.
+func enterEach(inboxes mesh.Inboxes) func(*testing.B, hubtest.Hub) func(int) error {
+	return func(b *testing.B, hub hubtest.Hub) func(int) error {
+		enter := hub.Enter(dialect.NetworkJoinParams{Inboxes: string(inboxes)})
+		return func(i int) error {
+			l := mesh.NewLobby(mesh.Config{ProjectPath: fmt.Sprint("/p/", i), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}, enter)
+			b.Cleanup(func() { _ = l.Close(context.Background()) }) // the hub may be gone
+			_, err := l.Register(b.Context(), worker("go"))
+			return err
+		}
+	}
+}
+
+// openSession registers agents by MCP over HTTP, in twenty projects.
+func openSession(b *testing.B, hub hubtest.Hub) func(int) error {
+	const projects = 20
+	dirs := make([]string, projects)
+	for i := range dirs {
+		dirs[i] = b.TempDir()
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
+	return func(i int) error {
+		url := hub.URL() + "/mcp?project=" + dirs[i%projects]
+		session, err := client.Connect(b.Context(), &mcp.StreamableClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+		if err != nil {
+			return err
+		}
+		b.Cleanup(func() { _ = session.Close() }) // the hub may be gone
+		r, err := session.CallTool(b.Context(), &mcp.CallToolParams{Name: "register_agent", Arguments: map[string]any{
+			"agentType": "worker", "capabilities": []string{"go"}, "scope": "project", "visibility": "public"}})
+		if err == nil && r.IsError {
+			err = fmt.Errorf("%+v", r.Content)
+		}
+		return err
+	}
+}
+
+// idle measures a hub with agents, of which prepare returns what registers another.
+func idle(b *testing.B, hub hubtest.Hub, prepare func(*testing.B, hubtest.Hub) func(int) error) {
+	const atOnce = 16
+	for b.Loop() {
+		cfg := mesh.Config{Dial: hub.Dial(bus.AccessNetwork, ""), Logger: slog.New(slog.DiscardHandler)}
+		observer := open(b, cfg)
+		<-time.After(*idleFor / 3)
+		before := resident(b, hub.PID())
+		another := prepare(b, hub)
+		var lanes sync.WaitGroup
+		for lane := range atOnce {
+			lanes.Go(func() {
+				for i := lane; i < idleAgents; i += atOnce {
+					if err := another(i); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+		lanes.Wait()
+		<-time.After(*idleFor / 2)
+		most, now := 0.0, 0.0
+		for end := time.Now().Add(*idleFor / 2); time.Now().Before(end); {
+			now = resident(b, hub.PID())
+			most = max(most, now)
+			<-time.After(100 * time.Millisecond)
+		}
+		if d, err := observer.Agents(b.Context(), mesh.Filter{}); err != nil || d.Total < idleAgents-1 {
+			b.Errorf("%d agents are there: %v", d.Total, err)
+		}
+		b.ReportMetric(before, "MB-before")
+		b.ReportMetric(most, "MB-most")
+		b.ReportMetric(now, "MB")
+		b.ReportMetric(0, "ns/op")
 	}
 }
 

@@ -211,7 +211,7 @@ func (id *identity) keep(ctx context.Context, n *Network, b *bus.Bus) error {
 			return errReplaced
 		}
 	}
-	if v.there() && n.clock.now().Sub(id.written) < n.cfg.RegistryTTL/identityRefreshesPerLife {
+	if v.there() && !id.due(n) {
 		return nil
 	}
 	data, err := json.Marshal(id.record)
@@ -223,6 +223,11 @@ func (id *identity) keep(ctx context.Context, n *Network, b *bus.Bus) error {
 	}
 	id.written = n.clock.now()
 	return nil
+}
+
+// due says that the identity's record has to be refreshed, lest it expires.
+func (id *identity) due(n *Network) bool {
+	return n.clock.now().Sub(id.written) >= n.cfg.RegistryTTL/identityRefreshesPerLife
 }
 
 // release lets the next process of this kind have the identity at once.

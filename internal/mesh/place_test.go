@@ -2,8 +2,11 @@ package mesh_test
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/mesh"
@@ -150,4 +153,99 @@ func TestAPlaceIsItsHolders(t *testing.T) {
 	}
 	_, _, err = r.operator.Receive(t.Context(), mesh.Arrival{AgentType: "*"}, r.attendance)
 	wants(t, err, mesh.ValidationError, "agent type")
+}
+
+// Property of REQ-HEARTBEAT-001 and REQ-HEARTBEAT-005 on a hub's bus: an agent says
+// that it lives, and the hub notes the time; what else has changed, and an entry that is
+// lost, the agent writes itself.
+func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
+	r := newReception(t)
+	l := mesh.NewLobby(mesh.WithBeat(mesh.Config{ProjectPath: "/shop", Logger: slog.New(slog.DiscardHandler)}, 20*time.Millisecond), r.enter)
+	t.Cleanup(func() {
+		if err := l.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	b, err := bus.Join(t.Context(), bus.Config{}, func(ctx context.Context) (bus.Grant, error) {
+		return r.hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(context.Background())
+	pulses, err := b.Conn().SubscribeSync("global.hub.desk.*.*.pulse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := b.JetStream().KeyValue(t.Context(), "agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := enter(t, l, worker("go"))
+	entry := func() (e mesh.Entry) {
+		v, err := kv.Get(t.Context(), a.GUID())
+		if err == nil && json.Unmarshal(v.Value(), &e) != nil {
+			t.Errorf("%s", v.Value())
+		}
+		return e
+	}
+	awaitBeats := func() {
+		t.Helper()
+		for range 3 {
+			before := entry().LastHeartbeat
+			if _, err := pulses.NextMsgWithContext(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "a heartbeat", func() bool { now := entry().LastHeartbeat; return now != "" && now != before })
+		}
+	}
+	awaitBeats()
+	if err := a.SetHandle("another"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "what has changed", func() bool { return entry().Handle == "another" })
+	awaitBeats()
+	for _, lose := range []func() error{
+		func() error { return kv.Purge(t.Context(), a.GUID()) },
+		func() error { _, err := kv.PutString(t.Context(), a.GUID(), "no entry"); return err },
+	} {
+		if err := lose(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the entry again", func() bool {
+			v, err := kv.Get(t.Context(), a.GUID())
+			return err == nil && json.Valid(v.Value()) && entry().Handle == "another"
+		})
+	}
+	awaitBeats()
+	if e := entry(); e.GUID != a.GUID() || e.Status != mesh.Active {
+		t.Errorf("%+v", e)
+	}
+	// Whoever asks in an agent's name does not make the hub answer elsewhere.
+	elsewhere, err := b.Conn().SubscribeSync("elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := pulses.NextMsgWithContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := strings.Replace(m.Subject, a.GUID(), "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", 1)
+	if err := b.Conn().PublishRequest(nobody, "elsewhere", nil); err != nil {
+		t.Fatal(err)
+	}
+	mine := mesh.InboxPrefix("7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11") + ".pulse"
+	answers, err := b.Conn().SubscribeSync(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Conn().PublishRequest(nobody, mine, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := answers.NextMsgWithContext(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n, _, err := elsewhere.Pending(); err != nil || n != 0 {
+		t.Errorf("%d answers elsewhere: %v", n, err)
+	}
 }

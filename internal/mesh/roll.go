@@ -116,14 +116,8 @@ func (s seat) beatAgain(x *seat) bool {
 	if len(x.raw) != len(s.raw) {
 		return false
 	}
-	const name = `"lastHeartbeat":"`
-	at := bytes.Index(s.raw, []byte(name))
-	if at < 0 {
-		return false
-	}
-	from := at + len(name)
-	to := from + len(s.LastHeartbeat)
-	if to > len(s.raw) || string(s.raw[from:to]) != s.LastHeartbeat ||
+	from, to := heartbeatIn(s.raw)
+	if from == to || string(s.raw[from:to]) != s.LastHeartbeat ||
 		!bytes.Equal(s.raw[:from], x.raw[:from]) || !bytes.Equal(s.raw[to:], x.raw[to:]) {
 		return false
 	}
@@ -134,4 +128,20 @@ func (s seat) beatAgain(x *seat) bool {
 	}
 	x.Entry, x.LastHeartbeat, x.beat = s.Entry, said, when
 	return true
+}
+
+// heartbeatIn returns where in an entry's JSON the time of the heartbeat is, without its
+// quotes; nowhere if from is to.
+func heartbeatIn(raw []byte) (from, to int) {
+	const name = `"lastHeartbeat":"` // in no text, whose quotes are escaped
+	at := bytes.Index(raw, []byte(name))
+	if at < 0 {
+		return 0, 0
+	}
+	from = at + len(name)
+	length := bytes.IndexByte(raw[from:], '"')
+	if length < 0 {
+		return 0, 0
+	}
+	return from, from + length
 }

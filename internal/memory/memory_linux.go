@@ -1,4 +1,4 @@
-package cli
+package memory
 
 import (
 	"bufio"
@@ -10,11 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveBackMemory returns to the system what an idle process does not need: free
-// heap, and the pages of the program's file that its start has touched. A coding
-// agent keeps an MCP process for days, and a user has many. Pages that are needed
-// again come back from the page cache.
-func giveBackMemory() error {
+// GiveBack returns to the system what an idle process does not need: free
+// heap, and the pages of the program's file that it has touched. Pages that are
+// needed again come back from the page cache.
+func GiveBack() error {
 	debug.FreeOSMemory()
 	program, err := os.Executable()
 	if err != nil {

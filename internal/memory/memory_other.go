@@ -1,12 +1,12 @@
 //go:build !linux
 
-package cli
+package memory
 
 import "runtime/debug"
 
-// giveBackMemory returns free heap to the system. The pages of the program's file,
+// GiveBack returns free heap to the system. The pages of the program's file,
 // which Linux gives back as well, are left to the system here.
-func giveBackMemory() error {
+func GiveBack() error {
 	debug.FreeOSMemory()
 	return nil
 }

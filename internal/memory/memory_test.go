@@ -1,0 +1,68 @@
+package memory_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var held []byte
+
+// collections is how often the garbage was collected because somebody asked for it.
+func collections() uint32 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.NumForcedGC
+}
+
+func TestMemoryIsGivenBackWhenThereIsNothingToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var log bytes.Buffer
+		var busy atomic.Bool
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			memory.Keep(ctx, time.Minute, busy.Load, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		}()
+		minute := func() uint32 {
+			before := collections()
+			time.Sleep(time.Minute) // of the bubble's clock
+			synctest.Wait()
+			return collections() - before
+		}
+		work := func() { held = make([]byte, 4<<20) }
+		work()
+		if minute() == 0 {
+			t.Error("memory is kept")
+		}
+		if n := minute(); n != 0 {
+			t.Errorf("nothing has happened since, and memory was given back %d times", n)
+		}
+		busy.Store(true)
+		work()
+		if n := minute(); n != 0 {
+			t.Error("given back in the middle of the work")
+		}
+		busy.Store(false)
+		if minute() == 0 {
+			t.Error("memory is kept after the work")
+		}
+		cancel()
+		<-done
+		if log.Len() > 0 {
+			t.Error(log.String())
+		}
+	})
+}
