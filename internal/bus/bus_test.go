@@ -471,9 +471,10 @@ func TestCloseEndsInTimeAndReleasesAll(t *testing.T) {
 	<-entered
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+	gone := b.Conn().StatusChanged(nats.CLOSED)
 	closed := make(chan error)
 	go func() { closed <- b.Close(ctx) }()
-	<-b.Conn().StatusChanged(nats.CLOSED) // it does not wait for the publish
+	<-gone // it does not wait for the publish
 	close(gate)
 	if err := <-closed; code(err) != bus.CodeTimeout {
 		t.Errorf("Close = %v, want that it gave up waiting", err)

@@ -23,6 +23,7 @@ type Network struct {
 	mesh membership
 	auto *mesh.Registration // at the start of a connection; nil for none
 	idle time.Duration      // after which an agent is shown as offline; 0 for never
+	now  func() time.Time
 
 	watch sync.Once // what looks for idle agents is started
 	mu    sync.Mutex
@@ -34,7 +35,7 @@ type Network struct {
 // that call nothing for as long as idle leave, and come back with their next call; 0
 // is for connections whose end says that the agent has ended.
 func NewNetwork(network membership, auto *mesh.Registration, idle time.Duration) *Network {
-	return &Network{mesh: network, auto: auto, idle: idle, seats: map[*seat]struct{}{}}
+	return &Network{mesh: network, auto: auto, idle: idle, now: time.Now, seats: map[*seat]struct{}{}}
 }
 
 // NetworkConfig is a project's configuration of the agents' network.
@@ -133,7 +134,7 @@ func (g *Network) agent(ctx context.Context, c *Call) (*mesh.Agent, error) {
 		return nil, err
 	}
 	defer release()
-	p.used = time.Now()
+	p.used = g.now()
 	if p.away {
 		a, err := g.mesh.Register(ctx, p.as)
 		if err != nil {
@@ -206,7 +207,7 @@ func (g *Network) vacate(ctx context.Context, p *seat) {
 
 // occupy notes that a seat that the caller has taken has an agent.
 func (g *Network) occupy(p *seat, a *mesh.Agent) {
-	p.agent, p.away, p.used = a, false, time.Now()
+	p.agent, p.away, p.used = a, false, g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.seats[p] = struct{}{}
@@ -222,12 +223,16 @@ func (g *Network) watchIdle(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		g.mu.Lock()
-		seats := slices.Collect(maps.Keys(g.seats))
-		g.mu.Unlock()
-		for _, p := range seats {
-			g.dismiss(ctx, p)
-		}
+		g.dismissIdle(ctx)
+	}
+}
+
+func (g *Network) dismissIdle(ctx context.Context) {
+	g.mu.Lock()
+	seats := slices.Collect(maps.Keys(g.seats))
+	g.mu.Unlock()
+	for _, p := range seats {
+		g.dismiss(ctx, p)
 	}
 }
 
@@ -239,7 +244,7 @@ func (g *Network) dismiss(ctx context.Context, p *seat) {
 		return // it is not idle
 	}
 	defer func() { p.turn <- struct{}{} }()
-	if p.agent == nil || time.Since(p.used) < g.idle {
+	if p.agent == nil || g.now().Sub(p.used) < g.idle {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, leavePatience)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -402,4 +403,73 @@ func TestAWaitForWorkIsWokenAndDoesNotBlock(t *testing.T) {
 	if c := <-done; c.isError || c.content["item"].(map[string]any)["taskId"] != "W" {
 		t.Errorf("%s", c.text)
 	}
+}
+
+// The end of a program that came over HTTP goes unnoticed: its agent is shown as there
+// for as long as it may be idle, and comes back with its next call as who it was.
+func TestAnAgentThatCallsNothingIsShownAsOffline(t *testing.T) {
+	n := startServer(t)
+	cfg := configOf("shop")
+	cfg.ProjectPath, cfg.ProjectID = "/home/ann/shop", mcpconfig.ProjectID("/home/ann/shop")
+	cfg.CrossComputer.Enabled, cfg.CrossComputer.RegistryBucket = true, "agent-registry"
+	p, err := mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{Version: "1.0.0-test", Dial: n.dial, DialNetwork: n.dial,
+		StateDir: t.TempDir(), IdleAgents: 30 * time.Minute, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := p.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	var passed atomic.Int64
+	look := mcpserver.IdleClock(p, func() time.Time { return time.Now().Add(time.Duration(passed.Load())) })
+	boss, _ := join(t, p).registered(asDispatcher)
+	hand, guid := join(t, p).registered(asWorker)
+	liveness := func(want string) {
+		t.Helper()
+		if got := boss.must("get_agent_info", map[string]any{"guid": guid}).content["liveness"]; got != want {
+			t.Errorf("after %v the agent is %v, want %s", time.Duration(passed.Load()), got, want)
+		}
+	}
+	passed.Store(int64(29 * time.Minute))
+	look(t.Context())
+	liveness("live") // which was a call of the dispatcher's
+	passed.Store(int64(31 * time.Minute))
+	look(t.Context())
+	liveness("offline")
+	boss.must("send_direct_message", map[string]any{"recipientGuid": guid, "message": "are you there?"})
+	if text := hand.must("read_direct_messages", nil).text; !strings.Contains(text, "are you there?") {
+		t.Error(text)
+	}
+	liveness("live")
+	if own := hand.must("get_my_registration", nil).text; !strings.Contains(own, guid) {
+		t.Error(own)
+	}
+	hand.must("deregister_agent", nil)
+	hand.fails("get_my_registration", nil, "NotRegisteredError", "register_agent")
+	passed.Store(int64(3 * time.Hour))
+	look(t.Context())
+	hand.fails("get_my_registration", nil, "NotRegisteredError", "register_agent")
+}
+
+// REQ-WORKQUEUE-001: to submit an item again tells where it stands.
+func TestAnItemThatIsSubmittedAgainSaysWhereItStands(t *testing.T) {
+	n := startServer(t)
+	p := networked(t, n, "shop", nil)
+	boss, _ := join(t, p).registered(asDispatcher)
+	hand, _ := join(t, p).registered(asWorker)
+	again := func(want string) {
+		t.Helper()
+		if text := boss.must("submit_work_item", map[string]any{"taskId": "T", "taskDescription": "x", "capability": "testing"}).text; !strings.Contains(text, want) {
+			t.Errorf("%s, want %s", text, want)
+		}
+	}
+	again("waits in the queue testing")
+	again("waits in the queue testing")
+	token := hand.must("claim_work_item", map[string]any{"capabilities": []string{"testing"}}).content["item"].(map[string]any)["claimToken"]
+	again("It was submitted already. The work item T is claimed.")
+	hand.must("complete_work_item", map[string]any{"taskId": "T", "claimToken": token, "success": true, "resultSummary": "all green"})
+	again("It was submitted already. The work item T is completed. Success: true.")
+	again("all green")
 }

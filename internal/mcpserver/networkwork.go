@@ -201,7 +201,15 @@ func submitWork(ctx context.Context, _ *Call, a *mesh.Agent, in submitWorkIn) (s
 	if err != nil {
 		return "", submitWorkOut{}, err
 	}
-	return fmt.Sprintf("The work item %s waits in the queue %s.", id, in.Capability), submitWorkOut{id}, nil
+	text := fmt.Sprintf("The work item %s waits in the queue %s.", oneLine(id), in.Capability)
+	if in.TaskID == "" { // nobody can have submitted it before
+		return text, submitWorkOut{id}, nil
+	}
+	// An item that is submitted again may be further.
+	if x, err := a.Item(ctx, id, false); err == nil && x.State != mesh.Queued {
+		text = "It was submitted already. " + workText(x)
+	}
+	return text, submitWorkOut{id}, nil
 }
 
 func claimWork(ctx context.Context, c *Call, a *mesh.Agent, in claimWorkIn) (string, claimWorkOut, error) {
@@ -249,6 +257,11 @@ func getWork(ctx context.Context, c *Call, a *mesh.Agent, in getWorkIn) (string,
 	out := workStatusOut{x.TaskID, x.Capability, string(x.State), x.Description, x.SubmitterGUID, x.SubmitterHandle, x.SubmittedAt, x.Attempts,
 		x.HolderGUID, x.HolderHandle, x.ClaimedAt, x.LeaseUntil, x.FinishedAt, string(x.FailureReason), x.FailureDetail, x.Success, x.ResultSummary,
 		objectOf(x.ResultData)}
+	return workText(x), out, nil
+}
+
+// workText says where an item stands.
+func workText(x mesh.ItemStatus) string {
 	text := fmt.Sprintf("The work item %s is %s.", oneLine(x.TaskID), x.State)
 	switch x.State {
 	case mesh.Claimed:
@@ -258,7 +271,7 @@ func getWork(ctx context.Context, c *Call, a *mesh.Agent, in getWorkIn) (string,
 	case mesh.Dead:
 		text += fmt.Sprintf(" Reason: %s. See list_dead_letter_items.", x.FailureReason)
 	}
-	return text, out, nil
+	return text
 }
 
 type listDeadIn struct {

@@ -35,3 +35,6 @@ func NewClock(own func() time.Time) (now func() time.Time, set func(server, befo
 
 // IsAckSubject says whether a record may name a subject to acknowledge on.
 func IsAckSubject(subject string) bool { return isAckSubject(subject) }
+
+// MaxOwnedQueues is how many queues the agents of one project on a computer make.
+const MaxOwnedQueues = maxOwned

@@ -272,7 +272,7 @@ func (a *Agent) BroadcastOffer(ctx context.Context, o Broadcast) (OfferResult, e
 	if err != nil {
 		return OfferResult{}, err
 	}
-	if err := at.use(ctx, b, broadcastLimit); err != nil {
+	if err := a.charge(ctx, broadcastLimit); err != nil {
 		return OfferResult{}, err
 	}
 	all, err := a.seatsBoth(ctx, b, at.net)

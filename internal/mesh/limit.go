@@ -35,7 +35,37 @@ const loudRefusal = 3
 // a computer have together: to call oneself something else does not go on for ever.
 const ownersAgents = 10
 
-// use uses a limit up by one, or says when it allows the next (REQ-ABUSE-005). It
+// charge uses a limit up by one at each place that the agent has and can reach, or says
+// when the first that is used up allows the next. To count at one of them would give
+// another allowance to whoever starts a process without the hub, or waits for the link
+// to go down.
+func (a *Agent) charge(ctx context.Context, l limit) error {
+	var outage error
+	counted := false
+	for _, place := range []*Agent{a.nearPlace(), a} {
+		if place == nil {
+			continue
+		}
+		b, err := place.ready()
+		if err == nil {
+			err = place.use(ctx, b, l)
+		}
+		switch {
+		case err == nil:
+			counted = true
+		case !isConnection(err):
+			return err
+		default:
+			outage = err
+		}
+	}
+	if counted {
+		return nil
+	}
+	return outage
+}
+
+// use uses a limit up by one at the agent's own bus, or says when it allows the next (REQ-ABUSE-005). It
 // counts for all agents of the same kind, and with the others of the same project
 // besides: who starts another process has another GUID, and no other allowance.
 func (a *Agent) use(ctx context.Context, b *bus.Bus, l limit) error {

@@ -122,18 +122,19 @@ type Sent struct {
 // stored there. While the network cannot be reached, other mail is kept in an outbox
 // there, and forwarded in order.
 func (a *Agent) Send(ctx context.Context, m Message) (Sent, error) {
-	b, outage := a.ready()
 	guid, err := checkGUID("recipientGuid", m.Recipient)
 	if err != nil {
 		return Sent{}, err
 	}
-	if near, err := a.neighbour(ctx, guid); err != nil || near != nil {
-		if err != nil {
-			return Sent{}, err
-		}
-		return near.Send(ctx, m)
+	at, err := a.neighbour(ctx, guid)
+	if err != nil {
+		return Sent{}, err
 	}
-	queued, err := a.queued(ctx, outage)
+	if at == nil {
+		at = a
+	}
+	b, outage := at.ready()
+	queued, err := at.queued(ctx, outage)
 	if err != nil {
 		return Sent{}, err
 	}
@@ -146,16 +147,19 @@ func (a *Agent) Send(ctx context.Context, m Message) (Sent, error) {
 		return Sent{}, err
 	}
 	if queued {
+		if err := a.charge(ctx, messageLimit); err != nil && !isConnection(err) {
+			return Sent{}, err
+		}
 		return a.enqueue(ctx, guid, mailPayload{Message: m.Text, MessageType: kind, Metadata: metadata})
 	}
-	to, err := a.net.addressee(ctx, b, guid)
+	to, err := at.net.addressee(ctx, b, guid)
 	if err != nil {
 		return Sent{}, err
 	}
-	if err := a.use(ctx, b, messageLimit); err != nil {
+	if err := a.charge(ctx, messageLimit); err != nil {
 		return Sent{}, err
 	}
-	sent, err := a.post(ctx, b, guid, mailPayload{Message: m.Text, MessageType: kind, Metadata: metadata})
+	sent, err := at.post(ctx, b, guid, mailPayload{Message: m.Text, MessageType: kind, Metadata: metadata})
 	if err != nil {
 		return Sent{}, err
 	}

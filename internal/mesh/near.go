@@ -274,10 +274,21 @@ func (a *Agent) neighbour(ctx context.Context, guid string) (near *Agent, err er
 	case err == nil:
 		place.net.neighbours.add(guid)
 		return place, nil
-	case known && isConnection(err):
+	case isConnection(err) && (known || a.perhapsHere(ctx, guid)):
 		return nil, err
 	}
 	return nil, nil
+}
+
+// perhapsHere says whether an agent may be one of this computer's, while the hub's bus
+// cannot be asked: put elsewhere, the first letter to it would come after the second.
+func (a *Agent) perhapsHere(ctx context.Context, guid string) bool {
+	b, err := a.ready()
+	if err != nil {
+		return true
+	}
+	s, err := a.net.seat(ctx, b, guid)
+	return err != nil || s != nil && s.Hostname == a.net.cfg.Hostname
 }
 
 // merge puts two lists of mail, each in its own order, into one by time.

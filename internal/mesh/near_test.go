@@ -359,7 +359,7 @@ func readLetters(ctx context.Context, t *testing.T, to *mesh.Agent, by map[strin
 // so are the hubs, again and again, while mail and work flow. All acknowledged
 // mail arrives once and in order, and each item of work is done once, in one place.
 func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
-	const mails = 60
+	const mails = 45 // of each pair; a sender of two may send 100 in a minute
 	address := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
 	store := t.TempDir()
 	srv := startChild(t, "server", address, store, "", func(event) {})
@@ -468,4 +468,50 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 		t.Errorf("%d items: %v", items, states)
 	}
 	t.Logf("%d items: %v; faults: %v", items, states, times)
+}
+
+// REQ-ABUSE-003: an agent at a cluster that has a hub, too, has one allowance, whichever
+// way its mail goes and whether the link is up.
+func TestTwoPlacesAreNoTwoAllowances(t *testing.T) {
+	n, hub := startServer(t), startServer(t)
+	clock := new(skewed) // stands still but for what the test says, however long it takes
+	started := time.Now()
+	now := func() time.Time { return started.Add(time.Duration(clock.by.Load())) }
+	cfg := linked(n, hub, "shop")
+	cfg.Now = now
+	shop, blog := openLinked(t, cfg), openLinked(t, linked(n, hub, "blog"))
+	boss, hand := register(t, shop, dispatcher()), register(t, blog, worker("go"))
+	other := register(t, open(t, n.host("host-b", "bob", "shop")), worker("go"))
+	for range 50 {
+		sendText(t, boss, hand, "here")
+		sendText(t, boss, other, "there")
+	}
+	refused := func(a *mesh.Agent, why string) {
+		t.Helper()
+		for _, to := range []*mesh.Agent{hand, other} {
+			_, err := a.Send(t.Context(), mesh.Message{Recipient: to.GUID(), Text: "too many"})
+			wants(t, err, mesh.RateLimitError, "100 in 1m0s")
+			if t.Failed() {
+				t.Fatal(why)
+			}
+		}
+	}
+	refused(boss, "both ways together")
+	clock.forward(11 * time.Second) // for the limit of registrations
+	refused(register(t, shop, dispatcher()), "a twin")
+	away := n.host("host-a", "ann", "shop")
+	away.Now = now
+	refused(register(t, open(t, away), dispatcher()), "a process without the hub")
+
+	clock.forward(2 * time.Minute)
+	n.Stop()
+	lose(t, shop)
+	for range 50 {
+		sendText(t, boss, hand, "here")
+		sendText(t, boss, other, "later")
+	}
+	refused(boss, "while the link is down")
+	n.Start()
+	await(t, "the link", func() bool { return shop.Status().Connected })
+	refused(boss, "once the link is back")
 }

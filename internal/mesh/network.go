@@ -155,6 +155,7 @@ type Network struct {
 	near       *Network // on the hub's bus; nil without one
 	neighbours guidSet  // of a near Network: who has had mail there
 	refusals   refusals
+	guests     guests // of the hub that this is the operator's Network of
 
 	ctx  context.Context // of everything that runs in the background
 	stop context.CancelFunc

@@ -20,7 +20,9 @@ import (
 const (
 	outboxStream  = "GLOBAL_OUTBOX"
 	outboxSubject = "global.outbox."
-	maxOutbox     = 10_000 // messages of this computer that wait for the network
+
+	maxOutbox      = 10_000   // messages of this computer that wait for the network
+	maxOutboxBytes = 64 << 20 // and their size
 
 	maxStuck        = 16              // recipients whose mail cannot be forwarded, of one attempt
 	maxForwardPause = 5 * time.Second // between attempts to forward
@@ -65,13 +67,16 @@ func (o *outbox) isEmpty(guid string) bool {
 }
 
 func ensureOutbox(ctx context.Context, b *bus.Bus) error {
-	_, err := b.JetStream().Stream(ctx, outboxStream)
-	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+	have, err := b.JetStream().Stream(ctx, outboxStream)
+	switch {
+	case err == nil && have.CachedInfo().Config.MaxBytes == maxOutboxBytes:
+		return nil
+	case err != nil && !errors.Is(err, jetstream.ErrStreamNotFound):
 		return err
 	}
 	_, err = b.EnsureStream(ctx, jetstream.StreamConfig{
 		Name: outboxStream, Description: "Mail that waits for the agents' network", Subjects: []string{outboxSubject + "*"},
-		Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, MaxMsgs: maxOutbox, AllowDirect: true,
+		Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, MaxMsgs: maxOutbox, MaxBytes: maxOutboxBytes, AllowDirect: true,
 	})
 	return err
 }
@@ -122,6 +127,10 @@ func (a *Agent) enqueue(ctx context.Context, recipient string, p mailPayload) (S
 		}
 		_, err = b.Publish(ctx, &nats.Msg{Subject: outboxSubject + a.guid, Data: data}, jetstream.WithMsgID(p.MessageID))
 		a.net.outbox.note(a.guid, false) // also after an error: it may be there all the same
+	}
+	if inboxFull(err) {
+		return Sent{}, &Error{Category: ConflictError, Message: "The agents' network cannot be reached, and what waits for it on this computer is all that there is room for.",
+			Remedy: "Try again when the network can be reached.", Err: err}
 	}
 	if err != nil {
 		return Sent{}, &Error{Category: ConnectionError, Message: "The agents' network cannot be reached, and the message could not be kept on this computer.",

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -77,12 +78,13 @@ func (n *Network) Receive(ctx context.Context, a Arrival, attendance func(guid s
 		return Place{}, nil, connectionError(err)
 	}
 	place.Desk = desk + "." + place.GUID
-	if n.inboxStream(place.GUID) == sharedInbox {
-		return place, nil, b.Commit(ctx)
-	}
 	there := n.cfg
 	there.ProjectPath = a.ProjectPath
 	kind, owner := (&Network{cfg: there}).allowances(a.AgentType)
+	n.guests.note(place.GUID, owner)
+	if n.inboxStream(place.GUID) == sharedInbox {
+		return place, nil, b.Commit(ctx)
+	}
 	p := Confined{GUID: place.GUID, Bucket: n.cfg.Bucket}.Permissions()
 	p.Publish = append(p.Publish, place.Desk, place.Desk+pulseToken, bucketKeys+n.identityBucket()+"."+place.Slot,
 		bucketKeys+n.limitsBucket()+"."+kind+".*", bucketKeys+n.limitsBucket()+"."+owner+".*",
@@ -196,7 +198,7 @@ func (n *Network) openDesk(b *bus.Bus) (string, error) {
 		ctx, cancel := context.WithTimeout(n.ctx, 2*requestTimeout)
 		defer cancel()
 		n.queue.forget() // its lease is to be as the last who asks has it
-		err := n.MakeQueue(ctx, string(m.Data))
+		err := n.makeQueue(ctx, string(m.Data), n.guests.owner(guid))
 		var answer deskAnswer
 		if e, ok := errors.AsType[*Error](err); ok {
 			answer = deskAnswer{e.Category, e.Message, e.Remedy}
@@ -217,6 +219,32 @@ func (n *Network) openDesk(b *bus.Bus) (string, error) {
 	}
 	n.desk = desk
 	return desk, b.Conn().Flush()
+}
+
+// maxGuests bounds what is remembered of guests.
+const maxGuests = 10_000
+
+// guests are the owners of the agents that a hub has let in, by GUID: who is confined
+// cannot be asked.
+type guests struct {
+	mu     sync.Mutex
+	owners map[string]string
+}
+
+func (g *guests) note(guid, owner string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.owners == nil || len(g.owners) >= maxGuests {
+		g.owners = map[string]string{}
+	}
+	g.owners[guid] = owner
+}
+
+// owner is the GUID itself where the guest is forgotten.
+func (g *guests) owner(guid string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return or(g.owners[guid], guid)
 }
 
 // askForQueue has the hub make a queue.

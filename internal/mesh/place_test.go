@@ -3,6 +3,7 @@ package mesh_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -248,4 +249,21 @@ func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
 	if n, _, err := elsewhere.Pending(); err != nil || n != 0 {
 		t.Errorf("%d answers elsewhere: %v", n, err)
 	}
+}
+
+// The agents of one project cannot make all queues that a network has.
+func TestOneProjectMakesSomeQueues(t *testing.T) {
+	r := newReception(t)
+	shop, blog := r.lobby("/shop"), r.lobby("/blog")
+	a, twin, other := enter(t, shop, worker("go")), enter(t, shop, dispatcher()), enter(t, blog, worker("go"))
+	for i := range mesh.MaxOwnedQueues {
+		submit(t, []*mesh.Agent{a, twin}[i%2], fmt.Sprint("T-", i), fmt.Sprint("queue-", i))
+	}
+	for _, one := range []*mesh.Agent{a, twin} {
+		_, err := one.Submit(t.Context(), item("one-more", "another-queue"))
+		wants(t, err, mesh.ConflictError, "The agents of this project have made 64 work queues")
+	}
+	submit(t, a, "again", "queue-1")
+	submit(t, other, "others", "another-queue")
+	submit(t, a, "into-others", "another-queue")
 }

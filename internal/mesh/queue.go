@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ const (
 	maxQueued  = 100_000                // items in one queue
 	maxClaimed = 20_000                 // items of one queue that workers hold
 	maxQueues  = 512                    // in the network
+	maxOwned   = 64                     // made by the agents of one project on a computer
 	queueRetry = 500 * time.Millisecond // for one that nobody has made yet
 )
 
@@ -47,7 +49,10 @@ func (q *queues) forget() {
 	clear(q.byName)
 }
 
-func queueConfig(capability string) jetstream.StreamConfig {
+// ownerKey is what a queue's metadata say by whose agents it was made.
+const ownerKey = "parley-owner"
+
+func queueConfig(capability, owner string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:        queuePrefix + capability,
 		Description: "Work that wants " + capability,
@@ -57,6 +62,7 @@ func queueConfig(capability string) jetstream.StreamConfig {
 		Storage:     jetstream.FileStorage,
 		MaxMsgs:     maxQueued,
 		AllowDirect: true,
+		Metadata:    map[string]string{ownerKey: owner},
 	}
 }
 
@@ -64,6 +70,12 @@ func queueConfig(capability string) jetstream.StreamConfig {
 // REQ-WORKQUEUE-004), with its workers' consumer, which keeps what nobody has
 // asked for yet.
 func (n *Network) queueStream(ctx context.Context, b *bus.Bus, capability string) (jetstream.Consumer, error) {
+	_, owner := n.allowances("")
+	return n.ownedQueue(ctx, b, capability, owner)
+}
+
+// ownedQueue is queueStream for agents of an owner; "" is nobody's agent.
+func (n *Network) ownedQueue(ctx context.Context, b *bus.Bus, capability, owner string) (jetstream.Consumer, error) {
 	if c := n.queue.get(capability); c != nil {
 		return c, nil
 	}
@@ -77,10 +89,10 @@ func (n *Network) queueStream(ctx context.Context, b *bus.Bus, capability string
 	}
 	_, err := b.JetStream().Stream(ctx, queuePrefix+capability)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if err := n.roomForQueue(ctx, b); err != nil {
+		if err := n.roomForQueue(ctx, b, owner); err != nil {
 			return nil, err
 		}
-		_, err = n.makeStream(ctx, b, queueConfig(capability))
+		_, err = n.makeStream(ctx, b, queueConfig(capability, owner))
 	}
 	if err != nil {
 		return nil, err
@@ -91,6 +103,10 @@ func (n *Network) queueStream(ctx context.Context, b *bus.Bus, capability string
 // MakeQueue makes the queue of a capability, for agents that the server does not
 // let make one.
 func (n *Network) MakeQueue(ctx context.Context, capability string) error {
+	return n.makeQueue(ctx, capability, "")
+}
+
+func (n *Network) makeQueue(ctx context.Context, capability, owner string) error {
 	name, err := queueName(capability)
 	if err != nil {
 		return err
@@ -99,18 +115,25 @@ func (n *Network) MakeQueue(ctx context.Context, capability string) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.queueStream(ctx, b, name)
+	_, err = n.ownedQueue(ctx, b, name, owner)
 	return connectionErrorOrNil(err)
 }
 
-func (n *Network) roomForQueue(ctx context.Context, b *bus.Bus) error {
-	names := b.JetStream().StreamNames(ctx, jetstream.WithStreamListSubject(queueSubject+"*"))
-	count := 0
-	for range names.Name() {
+func (n *Network) roomForQueue(ctx context.Context, b *bus.Bus, owner string) error {
+	streams := b.JetStream().ListStreams(ctx, jetstream.WithStreamListSubject(queueSubject+"*"))
+	count, owned := 0, 0
+	for info := range streams.Info() {
 		count++
+		if owner != "" && info.Config.Metadata[ownerKey] == owner {
+			owned++
+		}
 	}
-	if err := names.Err(); err != nil {
+	if err := streams.Err(); err != nil {
 		return err
+	}
+	if owned >= maxOwned {
+		return &Error{Category: ConflictError, Message: fmt.Sprintf("The agents of this project have made %d work queues on this computer.", owned),
+			Remedy: "Use the name of a capability that agents have; discover_agents shows them."}
 	}
 	if count >= maxQueues {
 		return &Error{Category: ConflictError, Message: "The network has too many work queues.",

@@ -100,14 +100,14 @@ type Discovery struct {
 // Discover lists the agents that this one may see. No match is no error
 // (REQ-TOOL-DISCOVER-008).
 func (a *Agent) Discover(ctx context.Context, f Filter) (Discovery, error) {
-	b, at, err := a.either()
+	b, _, err := a.either()
 	if err != nil {
 		return Discovery{}, err
 	}
 	if err := f.check(); err != nil {
 		return Discovery{}, err
 	}
-	if err := at.use(ctx, b, discoverLimit); err != nil {
+	if err := a.charge(ctx, discoverLimit); err != nil {
 		return Discovery{}, err
 	}
 	if a.net.near != nil {
