@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/snapshots"
 )
 
 // Document is one document of a Library. It is safe for concurrent use.
@@ -44,7 +45,7 @@ type Document struct {
 
 	// Of the writer.
 	damaged  bool // what is stored is to be replaced by what could be loaded
-	head     head
+	head     snapshots.Head
 	sequence uint64 // of the last change in the stream
 	since    int    // bytes in the log behind the snapshot
 }
@@ -69,11 +70,11 @@ func openDocument(ctx context.Context, s *store, name string, create bool, with 
 	if err != nil {
 		return nil, err
 	}
-	if h.revision == 0 {
+	if h.Revision == 0 {
 		if !create {
 			return nil, &Error{Code: CodeNotFound, Message: "there is no document " + name, Remedy: "`parley doc list` shows those that there are; the first edit makes one"}
 		}
-		if h.revision, err = s.setHead(ctx, name, h); err != nil {
+		if h.Revision, err = s.setHead(ctx, name, h); err != nil {
 			return nil, err
 		}
 	}
@@ -124,7 +125,7 @@ func (d *Document) load(ctx context.Context) ([]byte, error) {
 
 // loadSnapshot loads the newest snapshot that is whole, and returns its head: of two there is one at least,
 // and the log behind it.
-func (d *Document) loadSnapshot(ctx context.Context) (*crdt.Doc, head, error) {
+func (d *Document) loadSnapshot(ctx context.Context) (*crdt.Doc, snapshots.Head, error) {
 	doc := crdt.New(crdt.Options{})
 	err := d.store.restore(ctx, d.head, doc)
 	if err == nil || ctx.Err() != nil {
@@ -132,7 +133,7 @@ func (d *Document) loadSnapshot(ctx context.Context) (*crdt.Doc, head, error) {
 	}
 	base := d.head.Previous
 	if base == nil || base.Epoch != d.head.Epoch {
-		return nil, head{}, err
+		return nil, snapshots.Head{}, err
 	}
 	d.damaged = true
 	d.log.Error("a snapshot of a document is broken; it opens from the one before", "number", d.head.Number, "epoch", d.head.Epoch, "error", err)
@@ -247,7 +248,7 @@ func (d *Document) compact(ctx context.Context) (*replica.Former, error) {
 	if err != nil {
 		return nil, &Error{Code: CodeInvalid, Message: "the document " + d.name + " cannot be compacted", Err: err}
 	}
-	_, err = d.store.point(ctx, d.name, d.head, head{Epoch: d.head.Epoch + 1, Sequence: d.sequence}, state)
+	_, err = d.store.point(ctx, d.name, d.head, snapshots.Head{Epoch: d.head.Epoch + 1, Sequence: d.sequence}, state)
 	return former, err
 }
 
@@ -387,7 +388,7 @@ func (d *Document) snapshot(ctx context.Context) error {
 			return err
 		}
 	}
-	h, err := d.store.point(ctx, d.name, d.head, head{Epoch: d.head.Epoch, Number: number, Sequence: d.sequence, Clock: saved.Clock}, saved.Update)
+	h, err := d.store.point(ctx, d.name, d.head, snapshots.Head{Epoch: d.head.Epoch, Number: number, Sequence: d.sequence, Clock: saved.Clock}, saved.Update)
 	if err != nil {
 		return err
 	}

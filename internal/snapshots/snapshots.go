@@ -1,0 +1,364 @@
+// Package snapshots keeps the snapshots of documents beside their logs on NATS JetStream: checked
+// before they count, in parts, with a head for each document that says which is the newest. The log
+// is purged only up to the snapshot before, so that of two one at least is whole, and the log behind it.
+package snapshots
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/crdt"
+)
+
+// Store is where the snapshots of documents are. All fields are needed. It is safe for
+// concurrent use; blocking calls end with their context.
+type Store struct {
+	Log   jetstream.Stream   // has the documents' changes
+	Parts jetstream.Stream   // has the snapshots; object stores are not durable through the hub's bus when they say so
+	Heads jetstream.KeyValue // has the heads by document
+
+	LogSubject  func(document string, epoch uint64) string // of a document's changes in an epoch
+	PartSubject func(object string) string                 // of a snapshot's parts
+	Writer      string                                     // tells the snapshots of several who store some apart; "" for the only one
+
+	// Put stores messages in their order and returns when they are durable.
+	Put func(ctx context.Context, messages []*nats.Msg) error
+	// Commit returns when what JetStream has acknowledged is durable.
+	Commit func(ctx context.Context) error
+}
+
+// Head says which snapshot is a document's newest.
+type Head struct {
+	Epoch    uint64            `json:"epoch"`
+	Number   uint64            `json:"number"`   // of the last change in the snapshot that is numbered
+	Sequence uint64            `json:"sequence"` // in the log's stream; all changes up to it are in the snapshot
+	Object   string            `json:"object"`   // "" before the first snapshot
+	Hash     string            `json:"hash"`
+	Clock    map[string]uint64 `json:"clock,omitempty"`
+	Origins  []Origin          `json:"origins,omitempty"`  // of this epoch and of some before, in their order
+	Previous *Head             `json:"previous,omitempty"` // without its own
+	// Revision is that of the entry, 0 if there is none.
+	Revision uint64 `json:"-"`
+}
+
+// Origin is what an epoch was made from, where replicas carry over what they have beyond it.
+type Origin struct {
+	Epoch    uint64   `json:"epoch"`  // that was made
+	Began    int64    `json:"began"`  // Unix time in milliseconds, by the clock of who began it
+	Object   string   `json:"object"` // the last state of the epoch before
+	Hash     string   `json:"hash"`
+	Sequence uint64   `json:"sequence"` // in the log's stream, where that epoch ended
+	State    string   `json:"state"`    // hash of the state that it led to
+	Client   uint64   `json:"client"`   // under which the new epoch's content was written
+	Counters []string `json:"counters"` // that were folded
+}
+
+// Origin returns what an epoch was made from, if it is still there.
+func (h *Head) Origin(epoch uint64) (Origin, bool) {
+	i := slices.IndexFunc(h.Origins, func(o Origin) bool { return o.Epoch == epoch })
+	if i < 0 {
+		return Origin{}, false
+	}
+	return h.Origins[i], true
+}
+
+// Head returns a document's head, one of revision 0 if there is none.
+func (s *Store) Head(ctx context.Context, document string) (Head, error) {
+	e, err := s.Heads.Get(ctx, document)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return Head{}, nil
+	}
+	if err != nil {
+		return Head{}, err
+	}
+	return ReadHead(e)
+}
+
+// ReadHead reads an entry of Heads.
+func ReadHead(e jetstream.KeyValueEntry) (Head, error) {
+	var h Head
+	if err := json.Unmarshal(e.Value(), &h); err != nil {
+		return Head{}, fmt.Errorf("the head is broken: %w", err)
+	}
+	h.Revision = e.Revision()
+	return h, nil
+}
+
+// SetHead changes the head if nobody has meanwhile, and returns its revision.
+func (s *Store) SetHead(ctx context.Context, document string, h Head) (revision uint64, err error) {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return 0, err
+	}
+	if h.Revision == 0 {
+		revision, err = s.Heads.Create(ctx, document, b)
+	} else {
+		revision, err = s.Heads.Update(ctx, document, b, h.Revision)
+	}
+	if err == nil {
+		err = s.Commit(ctx)
+	}
+	return revision, err
+}
+
+// Point stores a snapshot, makes it the head, and purges what is no longer needed. old is
+// the head so far; it fails if that is not the head any more. Of the log nothing is purged that the
+// snapshot before does not have.
+func (s *Store) Point(ctx context.Context, document string, old, next Head, state []byte) (Head, error) {
+	if err := verify(state); err != nil {
+		return Head{}, err
+	}
+	var err error
+	next.Object, next.Hash = s.objectName(document, next.Epoch, next.Number, next.Sequence, state), Hash(state)
+	if next.Object == old.Object {
+		if _, err := s.Load(ctx, old); err == nil {
+			return old, nil
+		}
+	}
+	next.Revision = old.Revision
+	if old.Object != "" || old.Epoch != next.Epoch {
+		previous := old
+		previous.Previous, previous.Origins = nil, nil
+		next.Previous = &previous
+	}
+	if err := s.store(ctx, next.Object, next.Hash, state); err != nil {
+		return Head{}, err
+	}
+	if next.Revision, err = s.SetHead(ctx, document, next); err != nil {
+		// Somebody else's head stands, and this snapshot is nobody's; or only the answer was lost.
+		return Head{}, errors.Join(fmt.Errorf("the head cannot be changed: %w", err), s.dropUnlessHead(ctx, document, next.Object))
+	}
+	s.forget(ctx, document, old, next)
+	return next, nil
+}
+
+// PutOrigin stores the last state of an epoch, for the Origin of the next.
+func (s *Store) PutOrigin(ctx context.Context, document string, epoch, sequence uint64, state []byte) (object, hash string, err error) {
+	object, hash = "origin-"+s.objectName(document, epoch, 0, sequence, state), Hash(state)
+	return object, hash, s.store(ctx, object, hash, state)
+}
+
+// objectName names a snapshot by where it is from and what it has.
+func (s *Store) objectName(document string, epoch, number, sequence uint64, state []byte) string {
+	name := fmt.Sprintf("%s.%d-%d-%d-%s", document, epoch, number, sequence, Hash(state)[:16])
+	if s.Writer != "" {
+		name += "-" + s.Writer
+	}
+	return name
+}
+
+// store puts a snapshot and reads it back.
+func (s *Store) store(ctx context.Context, object, hash string, state []byte) error {
+	if err := s.put(ctx, object, state); err != nil {
+		return fmt.Errorf("the snapshot %s cannot be stored: %w", object, err)
+	}
+	back, err := s.Get(ctx, object, hash)
+	if err == nil && !bytes.Equal(back, state) {
+		err = errors.New("it is another")
+	}
+	if err != nil {
+		return fmt.Errorf("the snapshot %s does not come back: %w", object, err)
+	}
+	return nil
+}
+
+// dropUnlessHead deletes a snapshot that the head does not point to.
+func (s *Store) dropUnlessHead(ctx context.Context, document, object string) error {
+	h, err := s.Head(ctx, document)
+	if err != nil || h.refersTo(object) || h.Previous != nil && h.Previous.refersTo(object) {
+		return err
+	}
+	return s.Drop(ctx, object)
+}
+
+func (h *Head) refersTo(object string) bool {
+	return h.Object == object || slices.ContainsFunc(h.Origins, func(o Origin) bool { return o.Object == object })
+}
+
+// DropOrigin deletes what PutOrigin stored, unless the document's head came to refer to it.
+func (s *Store) DropOrigin(ctx context.Context, document, object string) error {
+	return s.dropUnlessHead(ctx, document, object)
+}
+
+// verify loads a snapshot into an engine of its own and compares what comes out.
+func verify(state []byte) error {
+	first, second := crdt.New(crdt.Options{}), crdt.New(crdt.Options{})
+	if _, err := first.Apply(state, nil); err != nil {
+		return fmt.Errorf("the snapshot cannot be loaded: %w", err)
+	}
+	again := first.Snapshot()
+	if !bytes.Equal(again, state) {
+		return errors.New("the snapshot is not itself when it is loaded")
+	}
+	if _, err := second.Apply(again, nil); err != nil || second.Digest(true) != first.Digest(true) {
+		return errors.Join(errors.New("the snapshot is in another order when it is loaded"), err)
+	}
+	return nil
+}
+
+// forget purges the log up to the previous snapshot, so that it and the log behind it would
+// do if the newest were lost, and deletes the one before. What fails is done the next time.
+func (s *Store) forget(ctx context.Context, document string, old, next Head) {
+	for _, o := range old.Origins {
+		if !next.refersTo(o.Object) {
+			_ = s.Drop(ctx, o.Object) // what stays costs room and is of no other consequence
+		}
+	}
+	if old.Object == "" {
+		return
+	}
+	upTo := old.Sequence
+	if old.Epoch == next.Epoch {
+		upTo = min(upTo, next.Sequence) // a log that has lost its end has begun to fill again behind this snapshot
+	}
+	if err := s.Log.Purge(ctx, jetstream.WithPurgeSubject(s.LogSubject(document, old.Epoch)), jetstream.WithPurgeSequence(upTo+1)); err != nil {
+		return
+	}
+	before := old.Previous
+	if before == nil {
+		return
+	}
+	if before.Epoch != old.Epoch {
+		_ = s.Log.Purge(ctx, jetstream.WithPurgeSubject(s.LogSubject(document, before.Epoch))) // as above
+	}
+	if before.Object != "" && before.Object != next.Object && before.Object != old.Object {
+		_ = s.Drop(ctx, before.Object) // as above
+	}
+}
+
+const (
+	partSize    = 512 << 10
+	partsHeader = "Parley-Document-Parts"
+)
+
+// put stores a snapshot in parts, and returns when it is durable.
+func (s *Store) put(ctx context.Context, object string, state []byte) error {
+	// Parts of an attempt that a crash ended are of no use.
+	if err := s.Drop(ctx, object); err != nil {
+		return err
+	}
+	parts := max(1, (len(state)+partSize-1)/partSize)
+	messages := make([]*nats.Msg, parts)
+	for i := range messages {
+		n := min(len(state), partSize)
+		m := nats.NewMsg(s.PartSubject(object))
+		m.Data, state = state[:n], state[n:]
+		m.Header.Set(partsHeader, strconv.Itoa(parts))
+		messages[i] = m
+	}
+	return s.Put(ctx, messages)
+}
+
+// Drop deletes a snapshot, if there is one.
+func (s *Store) Drop(ctx context.Context, object string) error {
+	return s.Parts.Purge(ctx, jetstream.WithPurgeSubject(s.PartSubject(object)))
+}
+
+// maxSnapshot bounds what a snapshot is believed to have, in bytes; more than a document's limits allow.
+const maxSnapshot = 256 << 20
+
+// Why there will be no snapshot, however often it is asked for; jetstream.ErrMsgNotFound is another reason.
+var (
+	ErrBroken     = errors.New("it is not what was stored")
+	ErrIncomplete = errors.New("parts of it are missing")
+)
+
+// Gone reports whether an error of Get says that the snapshot will not come back.
+func Gone(err error) bool {
+	return errors.Is(err, ErrBroken) || errors.Is(err, ErrIncomplete) || errors.Is(err, jetstream.ErrMsgNotFound)
+}
+
+// Load returns the head's snapshot, nil before the first.
+func (s *Store) Load(ctx context.Context, h Head) ([]byte, error) {
+	if h.Object == "" {
+		return nil, nil
+	}
+	return s.Get(ctx, h.Object, h.Hash)
+}
+
+// Get returns a snapshot, which has to have a hash.
+func (s *Store) Get(ctx context.Context, object, hash string) ([]byte, error) {
+	b, err := s.get(ctx, object)
+	if err != nil {
+		return nil, fmt.Errorf("the snapshot %s cannot be read: %w", object, err)
+	}
+	if Hash(b) != hash {
+		return nil, fmt.Errorf("the snapshot %s: %w", object, ErrBroken)
+	}
+	return b, nil
+}
+
+func (s *Store) get(ctx context.Context, object string) ([]byte, error) {
+	subject := s.PartSubject(object)
+	last, err := s.Parts.GetLastMsgForSubject(ctx, subject)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := strconv.Atoi(last.Header.Get(partsHeader))
+	if err != nil {
+		return nil, ErrBroken
+	}
+	consumer, err := s.Parts.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	if err != nil {
+		return nil, err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return nil, err
+	}
+	defer messages.Stop()
+	var state []byte
+	for n := 1; ; n++ {
+		m, err := s.next(ctx, messages, last.Sequence)
+		if err != nil {
+			return nil, err
+		}
+		if state = append(state, m.Data()...); len(state) > maxSnapshot {
+			return nil, fmt.Errorf("%w: it is too large", ErrBroken)
+		}
+		meta, err := m.Metadata()
+		switch {
+		case err != nil:
+			return nil, err
+		case n == parts:
+			return state, nil
+		case meta.Sequence.Stream >= last.Sequence:
+			return nil, ErrIncomplete
+		}
+	}
+}
+
+// partPatience is how long a part may take before it is looked at whether it is there still.
+const partPatience = time.Second
+
+// next returns the next part of a snapshot, which may be deleted meanwhile.
+func (s *Store) next(ctx context.Context, messages jetstream.MessagesContext, last uint64) (jetstream.Msg, error) {
+	for {
+		patience, cancel := context.WithTimeout(ctx, partPatience)
+		m, err := messages.Next(jetstream.NextContext(patience))
+		cancel()
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return m, err
+		}
+		if _, err := s.Parts.GetMsg(ctx, last); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Hash returns the hash by which a snapshot is known.
+func Hash(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,337 @@
+package snapshots_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/snapshots"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+const document = "plan"
+
+// open returns a store on a server of its own.
+func open(t *testing.T) (*snapshots.Store, jetstream.JetStream) {
+	t.Helper()
+	js := natstest.Start(t).Foreign()
+	stream := func(name, subjects string) jetstream.Stream {
+		s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	heads, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "heads"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &snapshots.Store{
+		Log: stream("LOG", "log.>"), Parts: stream("PARTS", "parts.>"), Heads: heads,
+		LogSubject:  func(document string, epoch uint64) string { return fmt.Sprintf("log.%s.%d", document, epoch) },
+		PartSubject: func(object string) string { return "parts." + object },
+		Put: func(ctx context.Context, messages []*nats.Msg) error {
+			for _, m := range messages {
+				if _, err := js.PublishMsg(ctx, m); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Commit: func(context.Context) error { return nil },
+	}, js
+}
+
+// state returns a document's state with a text.
+func state(t *testing.T, text string) []byte {
+	t.Helper()
+	d := crdt.New(crdt.Options{Client: 7})
+	for len(text) > 0 {
+		n := min(len(text), 200_000) // a change may not have much more
+		if _, err := d.Transact(nil, func() error { return d.Text("t").Insert(0, text[:n]) }); err != nil {
+			t.Fatal(err)
+		}
+		text = text[n:]
+	}
+	return d.Snapshot()
+}
+
+// change appends changes to the log and returns the sequence of the last.
+func change(t *testing.T, s *snapshots.Store, js jetstream.JetStream, epoch uint64, n int) (last uint64) {
+	t.Helper()
+	for range n {
+		ack, err := js.Publish(t.Context(), s.LogSubject(document, epoch), []byte("a change"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = ack.Sequence
+	}
+	return last
+}
+
+func point(t *testing.T, s *snapshots.Store, old, next snapshots.Head, state []byte) snapshots.Head {
+	t.Helper()
+	h, err := s.Point(t.Context(), document, old, next, state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// firstOf returns the sequence of the first change of the log, 0 if there is none.
+func firstOf(t *testing.T, s *snapshots.Store) uint64 {
+	t.Helper()
+	info, err := s.Log.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.State.Msgs == 0 {
+		return 0
+	}
+	return info.State.FirstSeq
+}
+
+// parts returns how many messages a snapshot has.
+func parts(t *testing.T, s *snapshots.Store, object string) (n uint64) {
+	t.Helper()
+	info, err := s.Parts.Info(t.Context(), jetstream.WithSubjectFilter(s.PartSubject(object)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.State.Subjects[s.PartSubject(object)]
+}
+
+// A snapshot comes back as it was, also one of many parts, and the head that points to it.
+func TestASnapshotComesBack(t *testing.T) {
+	s, _ := open(t)
+	if h, err := s.Head(t.Context(), document); err != nil || h.Revision != 0 || h.Object != "" {
+		t.Fatalf("before the first there is %+v %v", h, err)
+	}
+	if b, err := s.Load(t.Context(), snapshots.Head{}); b != nil || err != nil {
+		t.Fatalf("before the first there is %d bytes %v", len(b), err)
+	}
+	letters := make([]byte, 600_000)
+	random := rand.New(rand.NewPCG(1, 1))
+	for i := range letters {
+		letters[i] = 'a' + byte(random.IntN(26))
+	}
+	var h snapshots.Head
+	for i, text := range []string{"small", string(letters), ""} {
+		want := state(t, text)
+		h = point(t, s, h, snapshots.Head{Number: uint64(i), Sequence: uint64(10 * i), Clock: map[string]uint64{"mars/1": 3}}, want)
+		stored, err := s.Head(t.Context(), document)
+		if err != nil || stored.Object != h.Object || stored.Revision != h.Revision || stored.Clock["mars/1"] != 3 {
+			t.Fatalf("the head is %+v %v", stored, err)
+		}
+		got, err := s.Load(t.Context(), stored)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%d bytes come back as %d: %v", len(want), len(got), err)
+		}
+	}
+}
+
+// The log is purged up to the snapshot before the newest, never behind it, and of snapshots two are kept.
+func TestTheLogIsKeptBehindTheSnapshotBefore(t *testing.T) {
+	s, js := open(t)
+	at := change(t, s, js, 0, 5)
+	first := point(t, s, snapshots.Head{}, snapshots.Head{Number: 5, Sequence: at}, state(t, "1"))
+	if firstOf(t, s) != 1 {
+		t.Error("there is one snapshot only, and the log behind nothing was purged")
+	}
+	at = change(t, s, js, 0, 5)
+	second := point(t, s, first, snapshots.Head{Number: 10, Sequence: at}, state(t, "2"))
+	if got := firstOf(t, s); got != 6 {
+		t.Errorf("the log begins with %d: the snapshot before is of 5", got)
+	}
+	at = change(t, s, js, 0, 5)
+	third := point(t, s, second, snapshots.Head{Number: 15, Sequence: at}, state(t, "3"))
+	if got := firstOf(t, s); got != 11 {
+		t.Errorf("the log begins with %d: the snapshot before is of 10", got)
+	}
+	if third.Previous == nil || third.Previous.Object != second.Object || third.Previous.Previous != nil {
+		t.Errorf("the head before is %+v", third.Previous)
+	}
+	for object, n := range map[string]uint64{first.Object: 0, second.Object: 1, third.Object: 1} {
+		if got := parts(t, s, object); got != n {
+			t.Errorf("%s has %d parts, not %d", object, got, n)
+		}
+	}
+}
+
+// Where a log has lost its end, the newest head is of a place beyond that: what has come since stays.
+func TestALogThatLostItsEndKeepsWhatIsNew(t *testing.T) {
+	s, js := open(t)
+	change(t, s, js, 0, 5)
+	old := point(t, s, snapshots.Head{}, snapshots.Head{Number: 90, Sequence: 90}, state(t, "1"))
+	point(t, s, old, snapshots.Head{Number: 91, Sequence: 3}, state(t, "2"))
+	if got := firstOf(t, s); got != 4 {
+		t.Errorf("the log begins with %d: the snapshot has 3 of 5", got)
+	}
+}
+
+// With the second snapshot of an epoch the log of the one before goes.
+func TestTheLogOfAFormerEpochGoes(t *testing.T) {
+	s, js := open(t)
+	at := change(t, s, js, 0, 3)
+	h := point(t, s, snapshots.Head{}, snapshots.Head{Sequence: at}, state(t, "1"))
+	at = change(t, s, js, 0, 3)
+	h = point(t, s, h, snapshots.Head{Epoch: 1, Sequence: at}, state(t, "2"))
+	if got := firstOf(t, s); got != 4 {
+		t.Errorf("the log begins with %d: the snapshot before is of 3", got)
+	}
+	at = change(t, s, js, 1, 3)
+	point(t, s, h, snapshots.Head{Epoch: 1, Sequence: at}, state(t, "3"))
+	if got := firstOf(t, s); got != 7 {
+		t.Errorf("the log begins with %d: epoch 1 does with 7", got)
+	}
+}
+
+// Of two who change the head at the same time the second fails, and leaves nothing behind.
+func TestTheHeadIsChangedByWhoKnowsIt(t *testing.T) {
+	s, _ := open(t)
+	s.Writer = "one"
+	won := point(t, s, snapshots.Head{}, snapshots.Head{Sequence: 1}, state(t, "1"))
+	other := *s
+	other.Writer = "other"
+	mine := state(t, "1")
+	if _, err := other.Point(t.Context(), document, snapshots.Head{}, snapshots.Head{Sequence: 1}, mine); err == nil {
+		t.Fatal("a head that nobody had seen was replaced")
+	}
+	info, err := s.Parts.Info(t.Context())
+	if err != nil || info.State.Msgs != 1 {
+		t.Errorf("there are %d parts of snapshots, %v", info.State.Msgs, err)
+	}
+	if b, err := s.Load(t.Context(), won); err != nil || !bytes.Equal(b, mine) {
+		t.Errorf("the head's snapshot is gone: %v", err)
+	}
+	// The same again is no change.
+	if again := point(t, s, won, snapshots.Head{Sequence: 1}, mine); again.Revision != won.Revision {
+		t.Errorf("the head changed from revision %d to %d", won.Revision, again.Revision)
+	}
+}
+
+// What is not a state, or not what it says, does not become a snapshot.
+func TestWhatIsStoredIsChecked(t *testing.T) {
+	s, _ := open(t)
+	good := state(t, "text")
+	for name, bad := range map[string][]byte{
+		"nonsense": []byte("nonsense"), "cut": good[:len(good)-2], "not canonical": append(bytes.Clone(good), 0),
+	} {
+		if _, err := s.Point(t.Context(), document, snapshots.Head{}, snapshots.Head{}, bad); err == nil {
+			t.Errorf("%s was stored", name)
+		}
+	}
+	if h, err := s.Head(t.Context(), document); err != nil || h.Revision != 0 {
+		t.Errorf("there is a head: %+v %v", h, err)
+	}
+	lossy := *s
+	lossy.Put = func(ctx context.Context, messages []*nats.Msg) error {
+		messages[0].Data = bytes.Clone(messages[0].Data)
+		messages[0].Data[3] ^= 1
+		return s.Put(ctx, messages)
+	}
+	if _, err := lossy.Point(t.Context(), document, snapshots.Head{}, snapshots.Head{}, good); !errors.Is(err, snapshots.ErrBroken) {
+		t.Errorf("what does not come back as it was stored: %v", err)
+	}
+}
+
+// A snapshot that is damaged, or has lost parts, is told as gone and not read as another.
+func TestADamagedSnapshotIsGone(t *testing.T) {
+	s, js := open(t)
+	state := state(t, string(bytes.Repeat([]byte("text "), 120_000)))
+	h := point(t, s, snapshots.Head{}, snapshots.Head{}, state)
+	object := func(t *testing.T, change func(messages []*nats.Msg) []*nats.Msg) error {
+		t.Helper()
+		var messages []*nats.Msg
+		for n := uint64(1); n <= parts(t, s, h.Object); n++ {
+			raw, err := s.Parts.GetMsg(t.Context(), n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			messages = append(messages, &nats.Msg{Subject: s.PartSubject("damaged"), Header: raw.Header, Data: bytes.Clone(raw.Data)})
+		}
+		for _, m := range change(messages) {
+			if _, err := js.PublishMsg(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := s.Get(t.Context(), "damaged", h.Hash)
+		if dropped := s.Drop(t.Context(), "damaged"); dropped != nil {
+			t.Fatal(dropped)
+		}
+		return err
+	}
+	for name, change := range map[string]func(messages []*nats.Msg) []*nats.Msg{
+		"nothing":                   func(messages []*nats.Msg) []*nats.Msg { return messages },
+		"a flipped bit":             func(messages []*nats.Msg) []*nats.Msg { messages[1].Data[9] ^= 4; return messages },
+		"the first part is missing": func(messages []*nats.Msg) []*nats.Msg { return messages[1:] },
+		"another order": func(messages []*nats.Msg) []*nats.Msg {
+			messages[0], messages[1] = messages[1], messages[0]
+			return messages
+		},
+		"no count of parts": func(messages []*nats.Msg) []*nats.Msg {
+			messages[len(messages)-1].Header = nil
+			return messages
+		},
+		"all parts are missing": func([]*nats.Msg) []*nats.Msg { return nil },
+	} {
+		err := object(t, change)
+		if name == "nothing" {
+			if err != nil {
+				t.Errorf("undamaged: %v", err)
+			}
+		} else if !snapshots.Gone(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := js.Publish(t.Context(), "$KV.heads."+document, []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Head(t.Context(), document); err == nil {
+		t.Error("a broken head was read")
+	}
+}
+
+// The last states of epochs stay as long as a head refers to them.
+func TestOrigins(t *testing.T) {
+	s, _ := open(t)
+	former := state(t, "former")
+	object, hash, err := s.PutOrigin(t.Context(), document, 0, 4, former)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := point(t, s, snapshots.Head{}, snapshots.Head{Epoch: 1, Sequence: 4, Origins: []snapshots.Origin{{Epoch: 1, Object: object, Hash: hash}}}, state(t, "next"))
+	if err := s.DropOrigin(t.Context(), document, object); err != nil {
+		t.Fatal(err)
+	}
+	if o, ok := h.Origin(1); !ok || o.Object != object {
+		t.Errorf("the origin is %+v", o)
+	}
+	if _, ok := h.Origin(2); ok {
+		t.Error("there is an origin of an epoch that has not begun")
+	}
+	if b, err := s.Get(t.Context(), object, hash); err != nil || !bytes.Equal(b, former) {
+		t.Errorf("an origin that the head refers to is gone: %v", err)
+	}
+	point(t, s, h, snapshots.Head{Epoch: 1, Sequence: 9}, state(t, "later"))
+	if n := parts(t, s, object); n != 0 {
+		t.Error("an origin that no head refers to is still there")
+	}
+	other, _, err := s.PutOrigin(t.Context(), document, 1, 9, former)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DropOrigin(t.Context(), document, other); err != nil || parts(t, s, other) != 0 {
+		t.Errorf("an origin that no head came to refer to is still there: %v", err)
+	}
+}
