@@ -66,8 +66,8 @@ func (r *Replica) Compact(ctx context.Context) error {
 }
 
 func (r *Replica) compact() error {
-	if r.journal != nil {
-		return &Error{Code: CodeInvalid, Message: "a replica with a journal stays in its epoch"}
+	if r.journal != nil || r.toLog != nil {
+		return &Error{Code: CodeInvalid, Message: "a replica with a journal or a log does not begin an epoch by itself"}
 	}
 	if err := r.mayEdit(); err != nil {
 		return err
@@ -121,6 +121,7 @@ func (r *Replica) begin(epoch uint64, doc *crdt.Doc) {
 	r.take(doc)
 	r.session, r.hold, r.sent = newSession(), newHoldback(), map[string]uint64{}
 	r.owners, r.banned, r.refused = map[uint64]owner{}, map[string]bool{}, nil
+	r.ahead = map[dependency]bool{}
 	r.status.Diverged = false
 	for _, l := range r.links {
 		l.asked, l.told, l.unlike = time.Time{}, time.Time{}, 0
@@ -191,7 +192,7 @@ func (r *Replica) follow(l *link, m *Message) {
 	switch {
 	case !r.speaksFor(l, m.SourceAgentID):
 		return // epochs are not passed on, but told anew
-	case r.journal != nil, r.access(l.RemoteAgent())&Keep == 0:
+	case r.journal != nil, r.toLog != nil, r.access(l.RemoteAgent())&Keep == 0:
 		r.status.Skipped++
 		r.emit(telemetry.Security, m.SourceAgentID, &Error{Code: CodeReadOnly, Message: "agent " + l.RemoteAgent() + " must not begin an epoch of the document"}, "did not follow to another epoch")
 		return

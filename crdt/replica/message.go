@@ -138,16 +138,21 @@ func decode(e *envelope.Envelope) (*Message, error) {
 	if err := json.Unmarshal(e.Payload, &m); err != nil {
 		return nil, unreadable(err, "it is not a sync message")
 	}
-	if m.V != Version {
-		return nil, unreadable(nil, "it is of version %d; this program reads version %d", m.V, Version)
-	}
-	if m.Sum == "" || subtle.ConstantTimeCompare([]byte(m.Sum), []byte(m.checksum())) == 0 {
-		return nil, unreadable(nil, "its checksum is wrong")
-	}
-	if err := m.check(); err != nil {
+	if err := m.verify(); err != nil {
 		return nil, err
 	}
 	return &m, nil
+}
+
+// verify checks a message that was read.
+func (m *Message) verify() error {
+	if m.V != Version {
+		return unreadable(nil, "it is of version %d; this program reads version %d", m.V, Version)
+	}
+	if m.Sum == "" || subtle.ConstantTimeCompare([]byte(m.Sum), []byte(m.checksum())) == 0 {
+		return unreadable(nil, "its checksum is wrong")
+	}
+	return m.check()
 }
 
 func (m *Message) check() error {

@@ -53,6 +53,12 @@ type Options struct {
 	// owns the document and must not block. Nil for none.
 	Journal func(update []byte)
 
+	// Log is given what others who share a log with this replica are to have, in causal order: the updates that
+	// were made here or came by a channel, and states that came by one (KindStep2), which may be larger than what a
+	// message may have. It is called in the goroutine that owns the document and must not block. See
+	// [Replica.Receive]. Such a replica follows to other epochs by [Replica.Advance] only. Nil for none.
+	Log func(*Message)
+
 	Logger    *slog.Logger   // nil for none
 	Telemetry telemetry.Sink // gets error and security events; nil for none
 }

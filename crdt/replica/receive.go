@@ -62,6 +62,9 @@ func (r *Replica) handler(l *link, m *Message) func() {
 func (r *Replica) skip(l *link, source, session string, err error) {
 	r.status.Skipped++
 	r.emit(telemetry.ErrorEvent, source, err, "skipped an update that cannot be read")
+	if l == nil {
+		return // of a log
+	}
 	now := time.Now()
 	kept := l.failures[:0]
 	for _, t := range l.failures {
@@ -162,10 +165,7 @@ func (r *Replica) release(x *held) {
 func (r *Replica) apply(x *held) bool {
 	m := x.m
 	key := m.key()
-	sender := crdt.Sender{Writes: func(client uint64) bool {
-		o, taken := r.owners[client]
-		return !taken || o.key == key
-	}}
+	sender := crdt.Sender{Writes: r.writes(m)}
 	if m.Vector != nil {
 		sv, err := crdt.DecodeStateVector(m.Vector, r.limits.Vector)
 		if err != nil {
@@ -191,11 +191,23 @@ func (r *Replica) apply(x *held) bool {
 	if r.forward {
 		r.spread(m, x.from)
 	}
-	if res.Parked {
+	if x.from != nil {
+		r.logged(m)
+	}
+	if res.Parked && x.from != nil {
 		r.ask(x.from, "")
 	}
 	r.handlers.tell(Update{Message: m})
 	return true
+}
+
+// writes says which client ids the maker of an update may write under: those of its session and those that are
+// nobody's.
+func (r *Replica) writes(m *Message) func(client uint64) bool {
+	return func(client uint64) bool {
+		o, taken := r.owners[client]
+		return !taken || o.key == m.key()
+	}
 }
 
 // alarm says that another has written under this replica's client id.
@@ -217,6 +229,9 @@ func (r *Replica) refuse(l *link, m *Message, err error) {
 	r.status.Refused++
 	r.emit(telemetry.Security, m.SourceAgentID, err, "refused an update")
 	r.ban(m.key())
+	if l == nil {
+		return // of a log, where nobody listens
+	}
 	reply := r.message(KindRefuse, []byte(err.Error()))
 	reply.VectorClock = map[string]uint64{m.key(): m.Seq}
 	reply.Sum = reply.checksum()
@@ -286,7 +301,7 @@ func (r *Replica) stuck(now time.Time) bool {
 	if r.waiting.IsZero() {
 		r.waiting = now
 	}
-	if now.Sub(r.waiting) >= maxParkedAge {
+	if now.Sub(r.waiting) >= maxParkedAge && r.toLog == nil { // what a log brought it does not bring again
 		r.waiting = now
 		r.doc.DropParked()
 	}
@@ -418,7 +433,13 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 			r.passOn(l)
 		}
 	}
-	for _, x := range r.hold.advance(r.believable(l, m, rights)) {
+	clock := r.believable(l, m, rights)
+	maps.DeleteFunc(clock, func(key string, n uint64) bool { return n <= r.hold.clock[key] })
+	free := r.hold.advance(clock)
+	if (res.Update != nil || len(clock) > 0) && r.access(r.agent)&Relay != 0 { // others would refuse it
+		r.logState(state, clock)
+	}
+	for _, x := range free {
 		r.release(x)
 	}
 }

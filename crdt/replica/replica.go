@@ -30,6 +30,7 @@ type Replica struct {
 	forward      bool
 	interval     time.Duration
 	journal      func([]byte)
+	toLog        func(*Message)
 	log          *slog.Logger
 	telemetry    telemetry.Sink
 
@@ -49,9 +50,10 @@ type Replica struct {
 	sent      map[string]uint64 // the clock as of the last update made here
 	before    crdt.StateVector  // what was known before the update that is being made
 	links     []*link
-	owners    map[uint64]owner // of client ids
-	banned    map[string]bool  // sessions that were refused
-	refused   error            // others have refused this session
+	owners    map[uint64]owner    // of client ids
+	banned    map[string]bool     // sessions that were refused
+	ahead     map[dependency]bool // of a log, that were applied while one before is missing
+	refused   error               // others have refused this session
 	status    Status
 	version   uint64 // of the document; counted up by each change
 	summary   *digest
@@ -88,9 +90,9 @@ func New(o Options) (*Replica, error) {
 	limits.Update = min(limits.Update, maxPayload)
 	r := &Replica{
 		agent: o.Agent, state: o.State, session: newSession(), limits: limits, counters: o.Counters, keeps: o.Keeper, onRenew: o.Renew, former: o.Former,
-		access: o.Access, forward: !o.NoForward, interval: o.Interval, journal: o.Journal, log: o.Logger, telemetry: o.Telemetry,
+		access: o.Access, forward: !o.NoForward, interval: o.Interval, journal: o.Journal, toLog: o.Log, log: o.Logger, telemetry: o.Telemetry,
 		mail: make(chan func(), mailbox), ended: make(chan struct{}),
-		hold: newHoldback(), sent: map[string]uint64{}, owners: map[uint64]owner{}, banned: map[string]bool{},
+		hold: newHoldback(), sent: map[string]uint64{}, owners: map[uint64]owner{}, banned: map[string]bool{}, ahead: map[dependency]bool{},
 	}
 	r.epoch.Store(o.Epoch)
 	r.doc = crdt.New(crdt.Options{Limits: &limits})
@@ -299,6 +301,7 @@ func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
 	if len(res.Update) > maxPayload {
 		// Too large for one message: the others are told that there is something.
 		r.passOn(nil)
+		r.logState(res.Update, nil)
 		m := r.message(KindStep2, res.Update)
 		r.handlers.tell(Update{Message: m, Local: true})
 		return nil
@@ -468,6 +471,7 @@ func (r *Replica) announce(update []byte, u *crdt.Update, before crdt.StateVecto
 	}
 	r.status.Sent++
 	r.spread(m, nil)
+	r.logged(m)
 	for _, x := range r.hold.delivered(m) { // nobody waits for what was not sent yet
 		r.release(x)
 	}
