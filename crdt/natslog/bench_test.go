@@ -1,0 +1,59 @@
+package natslog_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/natslog"
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+// BenchmarkLog measures edits of one replica until they are in the log, one by one and in hundreds, and until another
+// replica has each; and opening a document of 2000 edits from its snapshot and the log behind it.
+func BenchmarkLog(b *testing.B) {
+	b.Run("stored", func(b *testing.B) {
+		d := open(b, natstest.Start(b), natslog.Options{Agent: "mars"})
+		for b.Loop() {
+			set(b, d, 1)
+		}
+	})
+	b.Run("stored in hundreds", func(b *testing.B) {
+		d := open(b, natstest.Start(b), natslog.Options{Agent: "mars"})
+		for b.Loop() {
+			set(b, d, 100)
+		}
+		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(100*b.N), "µs/edit")
+	})
+	b.Run("at another", func(b *testing.B) {
+		s := natstest.Start(b)
+		mars, venus := open(b, s, natslog.Options{Agent: "mars"}), open(b, s, natslog.Options{Agent: "venus"})
+		heard := make(chan struct{}, 1)
+		defer venus.OnUpdate(func(replica.Update) { heard <- struct{}{} })()
+		for b.Loop() {
+			edit(b, mars, func(doc *crdt.Doc) error { return doc.Map("m").Set("k", 1) })
+			<-heard
+		}
+	})
+	b.Run("open", func(b *testing.B) {
+		s := natstest.Start(b)
+		d := open(b, s, natslog.Options{Agent: "mars"})
+		set(b, d, 1500)
+		if err := d.Snapshot(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		set(b, d, 500)
+		for b.Loop() {
+			open(b, s, natslog.Options{Agent: "venus"}).Close()
+		}
+	})
+}
+
+// set makes edits and waits until they are in the log.
+func set(b *testing.B, d *natslog.Document, edits int) {
+	for i := range edits {
+		edit(b, d, func(doc *crdt.Doc) error { return doc.Map("m").Set(fmt.Sprint(i%50), i) })
+	}
+	flush(b, d)
+}

@@ -1,0 +1,58 @@
+package natslog
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/crdt/replica"
+)
+
+// FuzzReadEntry reads entries that anybody may have written: an error has its code, and what is read is
+// written the same again (Req 9.5).
+func FuzzReadEntry(f *testing.F) {
+	box := newOutbox(0)
+	r, err := replica.New(replica.Options{Agent: "mars", State: "plan", Log: box.put})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for range 3 {
+		if err := r.Edit(f.Context(), func(d *crdt.Doc) error { return d.Counter("n").Add(1) }); err != nil {
+			f.Fatal(err)
+		}
+	}
+	if err := r.Close(); err != nil { // whose goroutines would count as covered by inputs
+		f.Fatal(err)
+	}
+	body, err := entryBody(box.queue)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(kindUpdates, body)
+	f.Add(kindUpdates, body[:len(body)-3])
+	f.Add(kindClose, []byte(`{"epoch":0,"writer":"w","client":7,"counters":["n"]}`))
+	f.Add("other", []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+	f.Fuzz(func(t *testing.T, kind string, body []byte) {
+		header := nats.Header{}
+		header.Set(kindHeader, kind)
+		header.Set(sumHeader, sumOf(kind, body)) // a forger can
+		e, err := readEntry(header, body)
+		if err != nil {
+			if crdt.CodeOf(err) != crdt.CodeDeserialization {
+				t.Fatalf("the error has no code: %v", err)
+			}
+			return
+		}
+		var again []byte
+		for _, m := range e.messages {
+			if again, err = appendMessage(again, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		back, err := readMessages(again)
+		if err != nil || len(back) != len(e.messages) {
+			t.Fatalf("%d messages come back as %d: %v", len(e.messages), len(back), err)
+		}
+	})
+}

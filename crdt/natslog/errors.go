@@ -1,0 +1,38 @@
+package natslog
+
+import "fmt"
+
+// Code says what kind of thing went wrong with a document's log. Errors about the document itself are those of
+// packages crdt and replica.
+type Code string
+
+// The codes of an [Error].
+const (
+	CodeInvalid Code = "INVALID_LOG"     // a wrong argument
+	CodeStorage Code = "LOG_UNAVAILABLE" // the server does not do what it should
+	CodeFull    Code = "LOG_BACKLOG"     // too much waits for the server
+	CodeEntry   Code = "LOG_ENTRY_BAD"   // an entry of the log cannot be read
+	CodeLost    Code = "LOG_EDITS_LOST"  // the epoch ended before edits were in the log, and they could not be carried over
+)
+
+// Error is what the package returns.
+type Error struct {
+	Code    Code
+	Message string
+	Err     error // the cause, may be nil
+}
+
+// Error returns the message and the cause.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Message
+	}
+	return e.Message + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+func failed(code Code, cause error, format string, args ...any) error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: cause}
+}

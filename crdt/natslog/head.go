@@ -1,0 +1,401 @@
+package natslog
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/snapshots"
+)
+
+// How long the last states of epochs are kept, for those who come late, and how many.
+const (
+	originAge  = time.Hour
+	maxOrigins = 16
+)
+
+// start brings the replica to where the log can be read on: with the newest snapshot if it is new, or if what
+// it had not read is gone.
+func (d *Document) start(ctx context.Context) error {
+	h, err := d.store.Head(ctx, d.options.Document)
+	if err != nil {
+		return err
+	}
+	info, err := d.store.Log.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if d.place.at() == 0 && d.status(ctx).Items == 0 {
+		err = d.first(ctx, h)
+	}
+	if err == nil {
+		err = d.goOn(ctx, h)
+	}
+	if err == nil && h.Epoch == d.Epoch() && gone(h, d.place.at()) {
+		if err = d.load(ctx, h); err == nil {
+			d.place.set(h.Sequence, false)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if h.Revision < d.head.Revision || h.Epoch < d.Epoch() {
+		d.log.Error("the server has lost the newest snapshot of a document; what is known here is stored anew", "revision", d.head.Revision, "now", h.Revision)
+		d.owes = true
+	}
+	if d.head = h; h.Epoch != d.Epoch() {
+		d.head = snapshots.Head{Epoch: d.Epoch(), Revision: h.Revision}
+	}
+	at := d.place.at()
+	if end := info.State.LastSeq; end < at || d.another(ctx, at) {
+		// The server has lost the end of the log, or all of it. What this replica has it gets again, once this
+		// has read what there is.
+		d.log.Error("the log of a document has lost its end; what is known here is stored anew", "sequence", at, "end", end)
+		d.place.set(0, false)
+		d.owes = true
+	}
+	return nil
+}
+
+// another reports whether the entry that was read last is not the one that is at its place now.
+func (d *Document) another(ctx context.Context, at uint64) bool {
+	if d.lastID == "" || at != d.last {
+		return false
+	}
+	m, err := d.store.Log.GetMsg(ctx, at)
+	return err == nil && m.Header.Get(nats.MsgIdHdr) != d.lastID // if it is not there it was purged
+}
+
+func (d *Document) status(ctx context.Context) replica.Status {
+	s, err := d.Status(ctx)
+	if err != nil {
+		return replica.Status{} // it is closed
+	}
+	return s
+}
+
+// gone reports whether entries behind a place were purged.
+func gone(h snapshots.Head, at uint64) bool {
+	return h.Previous != nil && h.Object != "" && at < h.Sequence && (h.Previous.Epoch != h.Epoch || h.Previous.Sequence > at)
+}
+
+// first loads the newest snapshot that is whole: of two there is one at least, and the log behind it.
+func (d *Document) first(ctx context.Context, h snapshots.Head) error {
+	if h.Object == "" {
+		return nil
+	}
+	err := d.take(ctx, h)
+	if err == nil || ctx.Err() != nil || h.Previous == nil || h.Previous.Object == "" {
+		return err
+	}
+	d.log.Error("a snapshot of a document is broken; it opens from the one before", "error", err)
+	if err := d.take(ctx, *h.Previous); err != nil {
+		return err
+	}
+	d.owes = true // it is to be replaced
+	return nil
+}
+
+// take begins with a snapshot.
+func (d *Document) take(ctx context.Context, h snapshots.Head) error {
+	if h.Epoch > d.Epoch() {
+		return d.leave(ctx, h)
+	}
+	err := d.load(ctx, h)
+	if err == nil {
+		d.place.set(h.Sequence, false)
+	}
+	return err
+}
+
+// load merges a snapshot of this epoch into the document.
+func (d *Document) load(ctx context.Context, h snapshots.Head) error {
+	state, err := d.store.Load(ctx, h)
+	if err != nil || state == nil {
+		return err
+	}
+	if err := d.Load(ctx, replica.Saved{Epoch: h.Epoch, Update: state, Clock: h.Clock}); err != nil {
+		return err
+	}
+	d.number = max(d.number, h.Number)
+	return nil
+}
+
+// pointed hears of a head.
+func (r *reading) pointed(e jetstream.KeyValueEntry) error {
+	d := r.d
+	if e == nil {
+		return nil // the end of those that were there already
+	}
+	if e.Operation() != jetstream.KeyValuePut {
+		return nil
+	}
+	h, err := snapshots.ReadHead(e)
+	if err != nil {
+		return err
+	}
+	if h.Revision <= d.head.Revision {
+		return nil
+	}
+	switch {
+	case h.Epoch < d.Epoch():
+		return nil
+	case h.Epoch > d.Epoch():
+		return errors.Join(r.within(func(ctx context.Context) error { return d.goOn(ctx, h) }), errAnew)
+	}
+	d.head, d.since, d.volume = h, 0, 0
+	if gone(h, d.place.at()) {
+		return errAnew
+	}
+	r.unread = true
+	return nil
+}
+
+// compare takes over what the head has and this replica does not, although it has read the log that far.
+func (r *reading) compare() error {
+	d := r.d
+	if h := d.head; r.unread && h.Epoch == d.Epoch() && h.Sequence <= d.place.at() {
+		r.unread = false
+		if d.lacks(r.ctx, h) {
+			return r.within(func(ctx context.Context) error { return d.load(ctx, h) })
+		}
+	}
+	return nil
+}
+
+// lacks reports whether a snapshot has updates that are not here, by its clock, or states that no entry has.
+func (d *Document) lacks(ctx context.Context, h snapshots.Head) bool {
+	if h.Number > d.number {
+		return true
+	}
+	here, err := d.VectorClock(ctx)
+	if err != nil {
+		return false // it is closed
+	}
+	return more(h.Clock, here)
+}
+
+// snapshot stores the state as of now and makes it the head. forced has it stored also if there is a head
+// for a later place in the log, which then has lost its end, or for the same.
+func (d *Document) snapshot(ctx context.Context, forced bool) error {
+	return d.putSnapshot(ctx, forced, 0)
+}
+
+// snapshotOf stores a snapshot because it has what no entry can.
+func (d *Document) snapshotOf(ctx context.Context) error { return d.putSnapshot(ctx, true, 1) }
+
+// putSnapshot stores a snapshot with a number of states that no entry has. It may do so after the end of the epoch: the
+// next one begins with all that the head had until then.
+func (d *Document) putSnapshot(ctx context.Context, forced bool, states uint64) error {
+	h, err := d.store.Head(ctx, d.options.Document)
+	if err != nil {
+		return err
+	}
+	at := d.place.at()
+	switch {
+	case h.Epoch > d.Epoch():
+		return failed(CodeStorage, nil, "there is another epoch")
+	case h.Sequence > at && !forced:
+		return nil // it is newer than what is known here
+	case h.Sequence == at && h.Object != "" && !forced && h.Epoch == d.Epoch():
+		return nil
+	}
+	// What only the head has must not go.
+	if h.Epoch == d.Epoch() && d.lacks(ctx, h) {
+		if err := d.load(ctx, h); err != nil {
+			d.log.Warn("a snapshot that is replaced could not be loaded", "error", err)
+		}
+	}
+	saved, err := d.Save(ctx)
+	if err != nil {
+		return err
+	}
+	next, err := d.store.Point(ctx, d.options.Document, h, snapshots.Head{Epoch: saved.Epoch, Number: max(h.Number, d.number) + states, Sequence: at, Clock: saved.Clock, Origins: kept(h.Origins)}, saved.Update)
+	if err != nil {
+		return failed(CodeStorage, err, "a snapshot of the document %s was not stored", d.options.Document)
+	}
+	d.head, d.number, d.since, d.volume = next, next.Number, 0, 0
+	d.log.Debug("a snapshot of a document was stored", "sequence", at, "bytes", len(saved.Update))
+	return nil
+}
+
+// contribute stores a snapshot if the head does not have all that is known here.
+func (d *Document) contribute(ctx context.Context) error {
+	h, err := d.store.Head(ctx, d.options.Document)
+	if err != nil {
+		return err
+	}
+	clock, err := d.VectorClock(ctx)
+	if err != nil {
+		return err
+	}
+	if h.Epoch == d.Epoch() && h.Number >= d.number && !more(clock, h.Clock) {
+		return nil
+	}
+	return d.snapshot(ctx, d.owes || h.Sequence <= d.place.at())
+}
+
+// errLacking says that an epoch cannot end yet: others may have what the log has lost.
+var errLacking = failed(CodeEntry, nil, "entries of the log are missing here, which others may have: try again in some seconds")
+
+// end puts the end of the epoch into the log.
+func (d *Document) end(ctx context.Context, epoch uint64) error {
+	if d.Epoch() != epoch || d.closed != nil {
+		return nil // somebody else has
+	}
+	if !d.mayEnd(d.options.Agent) {
+		return failed(CodeInvalid, nil, "agent %s must not begin an epoch of the document", d.options.Agent)
+	}
+	if time.Now().Before(d.hopes) {
+		return errLacking
+	}
+	var client [4]byte
+	rand.Read(client[:]) // never fails
+	body, err := json.Marshal(closing{Epoch: epoch, Writer: d.writer, Client: uint64(binary.BigEndian.Uint32(client[:])) | 1, Counters: d.options.Counters})
+	if err != nil {
+		return err
+	}
+	entry := newEntry(d.options.subject(d.options.Document, epoch), d.options.Agent, d.writer+"/"+nats.NewInbox(), kindClose, body)
+	if _, err := d.js.PublishMsg(ctx, entry); err != nil {
+		return failed(CodeStorage, err, "the end of the epoch is not in the log")
+	}
+	return nil
+}
+
+func (d *Document) mayEnd(agent string) bool {
+	return d.options.Access == nil || d.options.Access(agent)&replica.Keep != 0
+}
+
+// finish has read that the epoch ends here. Who ended it begins the next; if it does not, others do.
+func (d *Document) finish(c *closing, source string) {
+	switch {
+	case c.Epoch != d.Epoch():
+	case !d.mayEnd(source):
+		d.log.Warn("an agent that may not has ended an epoch; that is ignored", "source", source)
+	default:
+		d.closed = c
+		d.outbox.hold()
+		d.place.signal()
+	}
+}
+
+// succeed begins the next epoch from what is known here: all that the log had, and maybe what this replica
+// has not sent.
+func (d *Document) succeed(ctx context.Context) error {
+	h, err := d.store.Head(ctx, d.options.Document)
+	if err != nil || h.Epoch != d.Epoch() || d.closed == nil {
+		return err
+	}
+	if d.lacks(ctx, h) {
+		if err := d.load(ctx, h); err != nil {
+			return err
+		}
+	}
+	saved, err := d.Save(ctx)
+	if err != nil {
+		return err
+	}
+	next := replica.Next{Epoch: saved.Epoch + 1, Origin: saved.Update, Client: d.closed.Client, Counters: d.closed.Counters}
+	state, err := next.State(d.options.Limits)
+	if err != nil {
+		return err
+	}
+	at := d.place.at()
+	object, hash, err := d.store.PutOrigin(ctx, d.options.Document, saved.Epoch, at, saved.Update)
+	if err != nil {
+		return err
+	}
+	origin := snapshots.Origin{
+		Epoch: next.Epoch, Began: time.Now().UnixMilli(), Object: object, Hash: hash, Sequence: at, State: snapshots.Hash(state),
+		Client: next.Client, Counters: slices.Clone(next.Counters),
+	}
+	_, err = d.store.Point(ctx, d.options.Document, h, snapshots.Head{
+		Epoch: next.Epoch, Sequence: at, Origins: kept(append(slices.Clip(h.Origins), origin)),
+	}, state)
+	if err != nil {
+		// Another's head stands, or the next attempt makes it the same again.
+		return errors.Join(err, d.store.DropOrigin(ctx, d.options.Document, object))
+	}
+	return nil // adopted once the head is heard of, as by all
+}
+
+// kept are the origins that a new head has: who was away for no longer than that carries over what it has. The
+// newest stays: the epoch's first snapshot can be made of it again.
+func kept(origins []snapshots.Origin) []snapshots.Origin {
+	fresh := slices.Clone(origins[max(0, len(origins)-maxOrigins):])
+	for len(fresh) > 1 && time.Since(time.UnixMilli(fresh[0].Began)) > originAge {
+		fresh = fresh[1:]
+	}
+	return fresh
+}
+
+// goOn goes on to the epoch of a head, through all those between.
+func (d *Document) goOn(ctx context.Context, h snapshots.Head) error {
+	for d.Epoch() < h.Epoch {
+		o, ok := h.Origin(d.Epoch() + 1)
+		if !ok {
+			return d.leave(ctx, h)
+		}
+		if err := d.advance(ctx, h, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// advance goes on to the next epoch. Its origin has all that the log of this one had up to its end, so that nothing
+// more has to be read of it; what this replica has written beyond that is carried over.
+func (d *Document) advance(ctx context.Context, h snapshots.Head, o snapshots.Origin) error {
+	state, err := d.store.Get(ctx, o.Object, o.Hash)
+	if err != nil && !snapshots.Gone(err) {
+		return err
+	}
+	if err == nil {
+		err = d.Advance(ctx, replica.Next{Epoch: o.Epoch, Origin: state, Client: o.Client, Counters: o.Counters},
+			func(begin []byte) bool { return snapshots.Hash(begin) == o.State })
+	}
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	if d.Epoch() != o.Epoch {
+		d.log.Error("a document's next epoch does not follow from this one", "error", err)
+		return d.leave(ctx, h)
+	}
+	if err != nil {
+		d.log.Error("some edits of a document's former epoch are lost", "error", err)
+	}
+	d.number = 0
+	d.turned(snapshots.Head{Epoch: o.Epoch}, o.Sequence, err != nil)
+	return nil
+}
+
+// leave goes on to a later epoch to which the log does not lead any more.
+func (d *Document) leave(ctx context.Context, h snapshots.Head) error {
+	state, err := d.store.Load(ctx, h)
+	if err != nil {
+		return err
+	}
+	lost := d.outbox.unsent()
+	if err := d.Leave(ctx, replica.Saved{Epoch: h.Epoch, Update: state, Clock: h.Clock}, lost); err != nil {
+		return err
+	}
+	d.number = h.Number
+	d.turned(h, h.Sequence, lost)
+	return nil
+}
+
+// turned says that the document is of a head's epoch now, without some edits if they were lost.
+func (d *Document) turned(h snapshots.Head, at uint64, lost bool) {
+	d.head, d.closed, d.suspect, d.since, d.volume = h, nil, 0, 0, 0
+	clear(d.needs)
+	d.outbox.resume(h.Epoch, lost)
+	d.place.set(at, false)
+}
