@@ -26,3 +26,6 @@ type Cleaner = cleaner
 
 // Clean cleans a piece.
 func (c *cleaner) Clean(text string) string { return c.clean(text) }
+
+// TaskToken finds the task token of this process.
+var TaskToken = taskToken

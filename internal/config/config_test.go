@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -195,6 +196,23 @@ func TestProblemsNamePlaceAndRemedy(t *testing.T) {
 		{"policy without path", "agents: {echo: {workdir: {policy: fixed}}}\n", "policy fixed needs an absolute path"},
 		{"work outside the roots", "agents: {echo: {workdir: {policy: fixed, path: /etc}}}\n", "/etc is not below workdirs.roots"},
 		{"missing token file", "http: {tokenFile: nowhere}\n", "http.tokenFile: cannot be read"},
+		{"MCP server: neither", "mcpServers: {x: {cwd: /}}\n", "mcpServers.x: expected either command or url"},
+		{"MCP server: both", "mcpServers: {x: {command: a, url: \"http://a.b\"}}\n", "mcpServers.x: expected either command or url"},
+		{"MCP server: bad name", "mcpServers: {a b: {command: a}}\n", "mcpServers.a b: the name must be up to 64"},
+		{"MCP server: an agent's name", "mcpServers: {echo: {command: a}}\n", "mcpServers.echo: an agent has this name already"},
+		{"MCP server: headers of a program", "mcpServers: {x: {command: a, headers: {A: b}}}\n", "mcpServers.x.command: has no use for headers"},
+		{"MCP server: arguments of a URL", "mcpServers: {x: {url: \"http://a.b\", args: [c]}}\n", "mcpServers.x.url: has no use for args"},
+		{"MCP server: no URL", "mcpServers: {x: {url: \"ftp://a.b\"}}\n", "mcpServers.x.url: expected a URL such as"},
+		{"MCP server: credentials in the URL", "mcpServers: {x: {url: \"https://u:hunter22@a.b\"}}\n", "mcpServers.x.url: holds credentials"},
+		{"MCP server: headers in the clear", "mcpServers: {x: {url: \"http://a.b\", headers: {A: hunter22}}}\n", "mcpServers.x.url: would send the headers over the network unencrypted"},
+		{"MCP server: bad header", "mcpServers: {x: {url: \"https://a.b\", headers: {\"A B\": c}}}\n", "mcpServers.x.headers.A B: is not a header"},
+		{"MCP server: bad variable", "mcpServers: {x: {command: a, env: {\"A=B\": c}}}\n", "mcpServers.x.env.A=B: is not a variable"},
+		{"MCP server: unknown agent", "mcpServers: {x: {command: a, agents: [nobody]}}\n", "mcpServers.x.agents[0]: there is no agent"},
+		{"MCP server: no token file", "mcpServers: {x: {url: \"https://a.b\", tokenFile: nowhere}}\n", "mcpServers.x.tokenFile: cannot be read"},
+		{"MCP server: short call timeout", "mcpServers: {x: {command: a, callTimeout: 999ms}}\n", "mcpServers.x.callTimeout: must be from 1s to 24h"},
+		{"MCP server: long call timeout", "mcpServers: {x: {command: a, callTimeout: 25h}}\n", "mcpServers.x.callTimeout: must be from 1s to 24h"},
+		{"MCP server: negative call timeout", "mcpServers: {x: {command: a, callTimeout: -1s}}\n", "callTimeout: "},
+		{"MCP server: call timeout without a unit", "mcpServers: {x: {command: a, callTimeout: 30}}\n", "mcpServers.x.callTimeout: expected a duration"},
 		{"deep nesting", strings.Repeat("[", 1000), "more than 64 nested brackets"},
 		{"huge file", "#" + strings.Repeat("x", 300<<10), "more than the 262144 allowed"},
 	}
@@ -399,4 +417,34 @@ func FuzzLoad(f *testing.F) {
 			t.Errorf("%q: %v", text, err)
 		}
 	})
+}
+
+// What a server of the configuration gets is what the file says, from 1 s to 24 h of
+// patience, and its token where only headers are.
+func TestMCPServersAreRead(t *testing.T) {
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte("of-bad-news\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := load(t, fmt.Sprintf(`mcpServers:
+  short: {command: a, callTimeout: 1s}
+  long: {command: ./b, callTimeout: 24h, agents: [echo]}
+  plain: {command: c}
+  far: {url: "https://a.b/mcp", tokenFile: %q, headers: {X: y}}
+  off: {disabled: true, callTimeout: 1ms}
+`, token), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := cfg.MCPServers
+	if s["short"].CallTimeout != time.Second || s["long"].CallTimeout != 24*time.Hour || s["plain"].CallTimeout != 0 {
+		t.Errorf("%+v", s)
+	}
+	if s["plain"].Command != "c" || !filepath.IsAbs(s["long"].Command) {
+		t.Errorf("%+v", s)
+	}
+	if got := s["far"].Headers; len(got) != 2 || got["Authorization"] != "Bearer of-bad-news" || got["X"] != "y" {
+		t.Errorf("%d headers", len(got))
+	}
 }

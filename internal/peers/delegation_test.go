@@ -95,3 +95,20 @@ func trace(t *testing.T, task *a2a.Task) string {
 	}
 	return about.TraceParent
 }
+
+// A hub that stops ends its turns at other hubs like those of its own agents.
+func TestAHubThatStopsEndsItsTurnsAtOthers(t *testing.T) {
+	_, a, b := two(t)
+	if _, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("wait")}); err != nil {
+		t.Fatal(err)
+	}
+	<-b.actor.started
+	a.end()
+	eventually(t, "it is canceled there", func() bool {
+		page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{AgentID: "worker"})
+		if err != nil || len(page.Tasks) != 1 {
+			t.Fatalf("%+v %v", page, err)
+		}
+		return page.Tasks[0].Status.State == a2a.TaskStateCanceled
+	})
+}
