@@ -17,6 +17,8 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
+	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
@@ -232,4 +234,114 @@ func TestListenWaitsForTheRelays(t *testing.T) {
 		}
 		c.Destroy()
 	})
+}
+
+// A path through a relay whose ends give no sign of life does not stay; one whose ends
+// only have nothing to say does.
+//
+// WIRE-RELAY.
+func TestIdlePathsThroughARelayEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		w := newWorld(t)
+		defer w.close()
+		inner, err := w.nodes[3].Listen(hyperdht.ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inner.WaitAnnounced(ctx); err != nil {
+			t.Fatal(err)
+		}
+		const idle = time.Minute
+		hub := relay.Serve(inner, relay.ServerOptions{Idle: idle})
+		defer hub.Close()
+		client := w.behind("6.6.6.6", simnettest.Fresh)
+		var listeners []*relay.Listener
+		defer func() {
+			for _, l := range listeners {
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		through := func(host string, stream secretstream.Options) (a, b *secretstream.Conn) {
+			pair := keys.Generate()
+			l := relay.Listen(w.behind(host, simnettest.Fresh), hub.Key(), relay.ListenOptions{Pair: pair, Stream: stream})
+			listeners = append(listeners, l)
+			if err := l.WaitRegistered(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if a, err = relay.Dial(ctx, client, hub.Key(), pair.Public(), nil, stream); err != nil {
+				t.Fatal(err)
+			}
+			if b, err = l.Accept(ctx); err != nil {
+				t.Fatal(err)
+			}
+			return a, b
+		}
+		a, b := through("5.5.5.5", secretstream.Options{KeepAlive: -1})
+		began := time.Now()
+		for _, c := range []*secretstream.Conn{a, b} {
+			if m, err := c.ReadMessage(); err == nil {
+				t.Errorf("%q came", m)
+			}
+			c.Destroy()
+		}
+		if took := time.Since(began); took < idle-time.Second || took > 2*idle { // of the bubble
+			t.Errorf("the silent path ended after %v", took)
+		}
+		a, b = through("5.5.5.6", secretstream.Options{})
+		time.Sleep(10 * idle) // of the bubble
+		if err := a.WriteMessage([]byte("still here")); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := b.ReadMessage(); err != nil || string(m) != "still here" {
+			t.Errorf("%q, %v", m, err)
+		}
+		a.Destroy()
+		b.Destroy()
+	})
+}
+
+// Who wants to be found no more, and then leaves altogether, is not found: the leaving
+// waits for the announcement that is being taken back.
+func TestLeavingATopicWhileItsAnnouncementIsTakenBack(t *testing.T) {
+	for _, wait := range []time.Duration{0, 5 * time.Millisecond, 25 * time.Millisecond, 45 * time.Millisecond} { // a round trip takes 20
+		t.Run(wait.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := context.Background()
+				w := newWorld(t)
+				defer w.close()
+				s := swarm.New(swarm.Options{Node: w.behind("5.5.5.5", simnettest.Same)})
+				defer s.Close()
+				topic := keys.Hash([]byte("topic"))
+				listed := func() (found bool) {
+					if err := w.nodes[0].Lookup(ctx, topic, func(p hyperdht.Peer) bool { found = found || p.Key == s.Key(); return true }); err != nil {
+						t.Fatal(err)
+					}
+					return found
+				}
+				join := func(r swarm.Role) *swarm.Topic {
+					m, err := s.Join(topic, r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := m.Flushed(ctx); err != nil {
+						t.Fatal(err)
+					}
+					return m
+				}
+				looks, found := join(swarm.Client), join(swarm.Server)
+				if !listed() {
+					t.Fatal("it is not found")
+				}
+				found.Leave()    // with the next round
+				time.Sleep(wait) // of the bubble
+				looks.Leave()
+				if listed() {
+					t.Error("it can still be found")
+				}
+			})
+		})
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -224,30 +223,6 @@ func TestWhoIsLetInNoMoreLosesItsPaths(t *testing.T) {
 	}
 	if m, err := other.ReadMessage(); err != nil || string(m) != "still here" {
 		t.Errorf("another's path: %q, %v", m, err)
-	}
-}
-
-// A path whose ends give no sign of life does not stay.
-//
-// WIRE-RELAY.
-func TestIdlePathsEnd(t *testing.T) {
-	n := newNetwork(t, relay.ServerOptions{Idle: 100 * time.Millisecond}, nil)
-	pair, silent := keys.Generate(), secretstream.Options{KeepAlive: -1}
-	l := n.listen(t, relay.ListenOptions{Pair: pair, Stream: silent})
-	ctx := hyperswarmtest.Context(t)
-	a, err := relay.Dial(ctx, n.node(t), n.server.Key(), pair.Public(), nil, silent)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := l.Accept(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []*secretstream.Conn{a, b} {
-		if _, err := c.ReadMessage(); err == nil {
-			t.Error("something came")
-		}
-		c.Destroy()
 	}
 }
 

@@ -219,7 +219,7 @@ func (m *meeting) look(role Role) error {
 		return true
 	}
 	if role&Server == 0 {
-		m.withdraw(m.ctx)
+		m.withdraw()
 		return m.s.o.Node.Lookup(m.ctx, m.topic, found)
 	}
 	l, err := m.s.listen()
@@ -237,9 +237,7 @@ func (m *meeting) look(role Role) error {
 
 // leave ends the meeting, unless another has taken its place.
 func (m *meeting) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
-	defer cancel()
-	m.withdraw(ctx)
+	m.withdraw()
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	if m.s.topics[m.topic] == m {
@@ -247,13 +245,16 @@ func (m *meeting) leave() {
 	}
 }
 
-// withdraw takes the announcement back, if there is one.
-func (m *meeting) withdraw(ctx context.Context) {
+// withdraw takes the announcement back, if there is one. Who leaves meanwhile waits for
+// that: it is not begun again.
+func (m *meeting) withdraw() {
 	m.mu.Lock()
 	announced := m.announced
 	m.announced = false
 	m.mu.Unlock()
 	if announced {
+		ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
+		defer cancel()
 		// What cannot be taken back expires.
 		_ = m.s.o.Node.Unannounce(ctx, m.topic, m.s.pair)
 	}
