@@ -121,8 +121,8 @@ func (n *Network) mayRelay(key keys.PublicKey) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for hub, door := range n.doors {
-		if door == key.String() {
-			return n.allow.Allowed(hub) // it may have been removed just now
+		if door == key.String() && n.allow.Allowed(hub) { // it may have been removed just now
+			return true
 		}
 	}
 	return false

@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -71,7 +70,11 @@ func (n *Network) problems() map[keys.PublicKey]error {
 	for _, id := range slices.Sorted(maps.Keys(n.misfits)) {
 		_, key, _ := signedcard.ParseID(id) // it was read from a card
 		m := n.misfits[id]
-		problems[key] = errors.Join(problems[key], fmt.Errorf("its agent has no place here as %s: %w", m.local, m.why))
+		err := fmt.Errorf("its agent has no place here as %s: %w", m.local, m.why)
+		if before := problems[key]; before != nil {
+			err = fmt.Errorf("%w; %w", before, err) // one line
+		}
+		problems[key] = err
 	}
 	return problems
 }

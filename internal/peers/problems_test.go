@@ -1,0 +1,54 @@
+package peers
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/parleyhub/parley/registry/signedcard"
+	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+)
+
+// All that is wrong with a hub's agents is told, on one line: lists and doctor show it so.
+func TestProblemsOfSeveralAgents(t *testing.T) {
+	bob, carol := keys.Generate().Public(), keys.Generate().Public()
+	taken := errors.New("it is taken")
+	n := &Network{misfits: map[string]misfit{
+		signedcard.ID("b", bob): {"bob.b", taken}, signedcard.ID("a", bob): {"bob.a", taken}, signedcard.ID("c", carol): {"carol.c", taken},
+	}}
+	problems := n.problems()
+	const want = "its agent has no place here as bob.a: it is taken; its agent has no place here as bob.b: it is taken"
+	if got := problems[bob]; got == nil || got.Error() != want || !errors.Is(got, taken) {
+		t.Errorf("of bob: %v", got)
+	}
+	if got := problems[carol]; got == nil || got.Error() != "its agent has no place here as carol.c: it is taken" {
+		t.Errorf("of carol: %v", got)
+	}
+}
+
+// A hub that was removed takes nothing from one that is paired by having named the same door.
+//
+// WIRE-REMOVED.
+func TestARemovedHubLocksNobodyOutOfTheRelay(t *testing.T) {
+	list, err := keys.OpenAllowList(filepath.Join(t.TempDir(), "peers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	paired, door := keys.Generate().Public(), keys.Generate().Public()
+	if err := list.Add(keys.Entry{Key: paired}); err != nil {
+		t.Fatal(err)
+	}
+	n := &Network{allow: list, doors: map[keys.PublicKey]string{paired: door.String()}}
+	for range 8 {
+		n.doors[keys.Generate().Public()] = door.String()
+	}
+	for range 20 { // the hubs are looked through in any order
+		if !n.mayRelay(door) {
+			t.Fatal("the door of a paired hub is refused")
+		}
+	}
+	delete(n.doors, paired)
+	if n.mayRelay(door) {
+		t.Error("the door of hubs that were removed is let in")
+	}
+}
