@@ -48,8 +48,8 @@ type listener struct {
 }
 
 // Listen takes connections at the subject of its key. It blocks until the server has
-// the subscription, or ctx ends, unless that is left to the background. Two listeners of one key would take each other's
-// connections.
+// the subscription, or ctx ends, unless that is left to the background. Two listeners of
+// one key would take each other's connections.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if err := o.check(); err != nil {
 		return nil, err
