@@ -7,8 +7,10 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,8 +25,8 @@ import (
 
 const (
 	allowed  = "PARLEY_HUBTEST" // set where a process of the test may be a hub
-	withHTTP = "http"           // its value where the hub serves HTTP
 	dataDir  = "--data-dir="    // that of a process that is to be one
+	withHTTP = "parley-http"    // begins the name of its directory where the hub serves HTTP
 )
 
 // Main is for the beginning of TestMain: in a process that was started as a hub it
@@ -53,7 +55,7 @@ func serve(dir string) int {
 func load(dir string) (*config.Loaded, error) {
 	return config.Load(config.Options{LookupEnv: func(string) (string, bool) { return "", false }, Overrides: []config.Override{
 		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: socket(dir)},
-		{Key: "http.enabled", Value: strconv.FormatBool(os.Getenv(allowed) == withHTTP)}, {Key: "http.port", Value: "0"},
+		{Key: "http.enabled", Value: strconv.FormatBool(strings.HasPrefix(filepath.Base(dir), withHTTP))}, {Key: "http.port", Value: "0"},
 	}})
 }
 
@@ -66,7 +68,7 @@ type Hub struct{ Dir string }
 // Processes that the test starts may use it too.
 func New(t testing.TB) Hub {
 	t.Helper()
-	return newHub(t, "socket")
+	return newHub(t, "parley")
 }
 
 // NewHTTP is New for a hub that serves HTTP as well, see URL.
@@ -75,20 +77,57 @@ func NewHTTP(t testing.TB) Hub {
 	return newHub(t, withHTTP)
 }
 
-func newHub(t testing.TB, how string) Hub {
+func newHub(t testing.TB, name string) Hub {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
+	dir, err := os.MkdirTemp("", name) // short: a socket's path is limited
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(allowed, how)
-	t.Setenv("GOCOVERDIR", t.TempDir())
+	if err := allow(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		if err := errors.Join(stop(dir), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(stop(dir), os.RemoveAll(dir), disallow()); err != nil {
 			t.Error(err)
 		}
 	})
 	return Hub{dir}
+}
+
+// environment is what processes of the test inherit while there are hubs. Tests
+// that run in parallel share it, which they could not with [testing.T.Setenv].
+var environment struct {
+	sync.Mutex
+	hubs     int
+	coverage string // a directory for what nobody reads
+}
+
+// allow lets processes of the test be hubs, until [disallow].
+func allow() error {
+	environment.Lock()
+	defer environment.Unlock()
+	if environment.hubs == 0 {
+		coverage, err := os.MkdirTemp("", "parley-hubs-coverage")
+		if err != nil {
+			return err
+		}
+		environment.coverage = coverage
+		if err := errors.Join(os.Setenv(allowed, "1"), os.Setenv("GOCOVERDIR", coverage)); err != nil {
+			return err
+		}
+	}
+	environment.hubs++
+	return nil
+}
+
+// disallow takes back one [allow].
+func disallow() error {
+	environment.Lock()
+	defer environment.Unlock()
+	if environment.hubs--; environment.hubs > 0 {
+		return nil
+	}
+	return errors.Join(os.Unsetenv(allowed), os.Unsetenv("GOCOVERDIR"), os.RemoveAll(environment.coverage))
 }
 
 func stop(dir string) error {
