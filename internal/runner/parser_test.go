@@ -212,7 +212,7 @@ func TestGeminisExitCodes(t *testing.T) {
 }
 
 func TestWhatAnAgentSendsIsBounded(t *testing.T) {
-	big := strings.Repeat("x", 1<<20)
+	big := strings.Repeat("x", 256<<10) // more than any of the bounds
 	var lines []string
 	for range 3000 {
 		lines = append(lines, `{"type":"error","message":"warning"}`)

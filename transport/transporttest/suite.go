@@ -225,7 +225,7 @@ func largeEnvelopes(t *testing.T, tr Transport) {
 // A transport that has no limit delivers it; one that has says so and goes on.
 func tooLarge(t *testing.T, tr Transport) {
 	a, b := connect(t, tr)
-	huge := transport.Frame{Kind: transport.Data, Seq: 99, Envelope: newEnvelope(t, "a", "b", strings.Repeat("x", 64<<20))}
+	huge := transport.Frame{Kind: transport.Data, Seq: 99, Envelope: newEnvelope(t, "a", "b", strings.Repeat("x", 8*envelope.DefaultMaxSize))}
 	err := a.Send(deadline(t), []transport.Frame{huge})
 	if err == nil {
 		frames, err := b.Receive(deadline(t))
