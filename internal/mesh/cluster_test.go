@@ -29,18 +29,34 @@ type cluster struct {
 	nodes [3]*server.Server
 }
 
+// takenPorts are those that tests of this process have been given.
+var takenPorts sync.Map
+
+// freePorts are ports at which nothing listens. They lie below those that systems give
+// out by themselves: while a server is away, nobody else is given its port.
 func freePorts(t testing.TB, n int) []int {
 	t.Helper()
+	const lowest, many = 20_000, 12_000
 	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for range many {
+		if len(ports) == n {
+			return ports
+		}
+		port := lowest + rand.IntN(many)
+		if _, taken := takenPorts.LoadOrStore(port, true); taken {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
+			continue // somebody else's
+		}
+		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close() //nolint:errcheck // a test's
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
-	return ports
+	t.Fatalf("there are no %d free ports", n)
+	return nil
 }
 
 func startCluster(t testing.TB) *cluster {
@@ -115,6 +131,7 @@ func (c *cluster) host(name string) mesh.Config {
 // One node after the other is stopped and started again while work and mail
 // flow: every submitted item ends once, all acknowledged mail is read once.
 func TestAClusterLosesNodesButNothingElse(t *testing.T) {
+	t.Parallel()
 	const items, mails = 60, 40
 	c := startCluster(t)
 	boss := register(t, open(t, c.host("host-a")), dispatcher())

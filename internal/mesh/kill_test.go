@@ -502,8 +502,12 @@ func (c *crew) kill() {
 // each item at a time, and no success of a former one; every submitted item
 // ended, completed once or in the dead letters once; and the queue is empty.
 func TestKilledProcessesLoseNoWork(t *testing.T) {
+	t.Parallel()
 	for name, make := range map[string]func(*testing.T) victim{"stock server": stockVictim, "hub": hubVictim, "cluster": clusterVictim} {
-		t.Run(name, func(t *testing.T) { loseNoWork(t, make(t)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			loseNoWork(t, make(t))
+		})
 	}
 }
 

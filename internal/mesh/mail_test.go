@@ -55,6 +55,7 @@ func readTexts(t testing.TB, a *mesh.Agent, s mesh.Selection) []string {
 // REQ-DIRECT-003, REQ-DIRECT-004, REQ-TOOL-READDIRECT-004,
 // REQ-TOOL-READDIRECT-005, REQ-TOOL-READDIRECT-006, REQ-TEST-CROSS-002
 func TestMailIsStoredAndReadOnceInOrder(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	want := []string{"one", "two\nlines", "ünï©ode 🐎"}
@@ -98,6 +99,7 @@ func TestMailIsStoredAndReadOnceInOrder(t *testing.T) {
 
 // REQ-TOOL-READDIRECT-003: what a filter leaves out stays unread.
 func TestMailThatIsNotSelectedStaysUnread(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	other := register(t, open(t, n.host("host-c", "cid", "shop")), mesh.Registration{Handle: "other", AgentType: "reviewer", Scope: mesh.ScopeUser})
@@ -134,6 +136,7 @@ func TestMailThatIsNotSelectedStaysUnread(t *testing.T) {
 // Any sequence of sends and selective reads returns each message once, in order
 // within each selection.
 func TestReadsReturnEachMessageOnce(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, _ := pair(t, n)
 	clock := new(skewed)
@@ -188,6 +191,7 @@ func TestReadsReturnEachMessageOnce(t *testing.T) {
 
 // REQ-TOOL-DIRECT-003, REQ-TOOL-DIRECT-004, REQ-TOOL-DIRECT-005
 func TestWrongMailIsRefused(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	for name, tt := range map[string]struct {
@@ -219,6 +223,7 @@ func TestWrongMailIsRefused(t *testing.T) {
 
 // REQ-HANDOFF-003, REQ-HANDOFF-004, REQ-HANDOFF-005, REQ-HANDOFF-006
 func TestHandOffMetadata(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	offer := map[string]any{"taskId": "T", "taskDescription": "d", "requiredCapabilities": []any{"go"}}
@@ -286,6 +291,7 @@ func TestHandOffMetadata(t *testing.T) {
 
 // REQ-TOOL-DIRECT-006, REQ-LIVENESS-001: the sender is warned, and told how far its message came.
 func TestReceipts(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
 	cfg := n.host("host-b", "bob", "shop")
@@ -354,6 +360,7 @@ func TestReceipts(t *testing.T) {
 }
 
 func TestWaitIsWokenByMail(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	type result struct {
@@ -389,6 +396,7 @@ func TestWaitIsWokenByMail(t *testing.T) {
 
 // Two processes with one identity share its mail: each message goes to one.
 func TestConcurrentReadersShareTheMail(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	for i := range 60 {
@@ -425,6 +433,7 @@ func TestConcurrentReadersShareTheMail(t *testing.T) {
 
 // What is not ours is skipped and does not stand in the way.
 func TestHostileMailIsSkipped(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	js := n.Foreign()
@@ -448,6 +457,7 @@ func TestHostileMailIsSkipped(t *testing.T) {
 // Mail that was marked as read, of which the reader was not told before the connection
 // broke, is not lost: the next read returns it.
 func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	link := startProxy(t, strings.TrimPrefix(n.URL(), "nats://"))
 	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
@@ -507,6 +517,7 @@ func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
 // Whoever fills an inbox with nonsense keeps no mail out of it for longer than until
 // it is looked into.
 func TestNonsenseInAnInboxMakesRoom(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	js := n.Foreign()
@@ -528,6 +539,7 @@ func TestNonsenseInAnInboxMakesRoom(t *testing.T) {
 
 // A full inbox refuses, and reading makes room: nothing accepted is lost.
 func TestAFullInboxTellsTheSender(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	text := strings.Repeat("x", 500<<10)
@@ -558,6 +570,7 @@ func TestAFullInboxTellsTheSender(t *testing.T) {
 
 // An inbox that somebody has removed is made anew, and its numbers begin again.
 func TestAnInboxThatIsMadeAnewIsRead(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	for i := range 5 {
@@ -585,6 +598,7 @@ func TestAnInboxThatIsMadeAnewIsRead(t *testing.T) {
 
 // The shared stream keeps everybody's mail apart.
 func TestSharedInboxes(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	cfg := n.host("host-a", "ann", "shop")
 	cfg.Inboxes = mesh.InboxesShared
@@ -620,6 +634,7 @@ func TestSharedInboxes(t *testing.T) {
 
 // A network that keeps an inbox for each agent goes on so.
 func TestSharedInboxesDoNotReplaceOthers(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
 	cfg := n.host("host-b", "bob", "blog")
@@ -634,6 +649,7 @@ func TestSharedInboxesDoNotReplaceOthers(t *testing.T) {
 // REQ-TOOL-BROADCAST-002, REQ-TOOL-BROADCAST-003, REQ-TOOL-BROADCAST-004,
 // REQ-TOOL-BROADCAST-005, REQ-TOOL-BROADCAST-006
 func TestAnOfferReachesWhoCanDoIt(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
 	add := func(host string, r mesh.Registration) *mesh.Agent {
@@ -681,6 +697,7 @@ func TestAnOfferReachesWhoCanDoIt(t *testing.T) {
 // REQ-HANDOFF-001, REQ-HANDOFF-002, REQ-TEST-CROSS-006: both workflows of
 // section 18.12 between two hosts.
 func TestTheHandOffProtocol(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	if _, err := boss.BroadcastOffer(t.Context(), mesh.Broadcast{Offer: mesh.Offer{TaskID: "TASK-001", Description: "Implement user authentication module",

@@ -75,6 +75,7 @@ func complete(t *testing.T, a *mesh.Agent, c *mesh.Claim) {
 // other and work for each other. What was begun here ends here, the rest is done in
 // the network when the link is back, and each is in one place.
 func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
+	t.Parallel()
 	n, hub := startServer(t), startServer(t)
 	shop, blog := openLinked(t, linked(n, hub, "shop")), openLinked(t, linked(n, hub, "blog"))
 	boss, hand := register(t, shop, dispatcher()), register(t, blog, worker("go"))
@@ -158,6 +159,7 @@ func onlyOnce(t *testing.T, n *mesh.Network) string {
 // An agent that starts without the link is the same when it is back, and when it
 // starts without the link again.
 func TestAnAgentThatStartsWithoutTheLinkEntersTheNetworkLater(t *testing.T) {
+	t.Parallel()
 	n, hub := startServer(t), startServer(t)
 	cfg := linked(n, hub, "shop")
 	cfg.StateDir = t.TempDir()
@@ -202,6 +204,7 @@ func TestAnAgentThatStartsWithoutTheLinkEntersTheNetworkLater(t *testing.T) {
 
 // What the network does not take is not lost either.
 func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
+	t.Parallel()
 	n, hub := startServer(t), startServer(t)
 	network := openLinked(t, linked(n, hub, "shop"))
 	boss := register(t, network, dispatcher())
@@ -240,6 +243,7 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 // Work whose worker died on the hub's bus goes to the network, and keeps count of
 // its attempts and claims.
 func TestWorkOfADeadWorkerMovesToTheNetwork(t *testing.T) {
+	t.Parallel()
 	n, hub := startServer(t), startServer(t)
 	cfg := linked(n, hub, "shop")
 	cfg.AckTimeout = time.Second
@@ -359,6 +363,7 @@ func readLetters(ctx context.Context, t *testing.T, to *mesh.Agent, by map[strin
 // so are the hubs, again and again, while mail and work flow. All acknowledged
 // mail arrives once and in order, and each item of work is done once, in one place.
 func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
+	t.Parallel()
 	const mails = 45 // of each pair; a sender of two may send 100 in a minute
 	address := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
 	store := t.TempDir()

@@ -38,6 +38,7 @@ func tryTexts(t *testing.T, a *mesh.Agent) (texts []string) {
 // While the link is down mail is kept on this computer, and forwarded once and
 // in order when it is back.
 func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
+	t.Parallel()
 	n, local := startServer(t), startServer(t)
 	cfg := n.host("host-a", "ann", "shop")
 	cfg.DialLocal = dialer(local)
@@ -87,6 +88,7 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 
 // What a process that died has left is forwarded by the next one.
 func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
+	t.Parallel()
 	n, local := startServer(t), startServer(t)
 	cfg := n.host("host-a", "ann", "shop")
 	cfg.DialLocal = dialer(local)
@@ -115,6 +117,7 @@ func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
 
 // Without a place to keep it, the sender is told.
 func TestWithoutAnOutboxAnOutageIsAnError(t *testing.T) {
+	t.Parallel()
 	n, local := startServer(t), startServer(t)
 	local.Stop()
 	cfg := n.host("host-a", "ann", "shop")
@@ -132,6 +135,7 @@ func TestWithoutAnOutboxAnOutageIsAnError(t *testing.T) {
 // A message that can go nowhere, of a sender whom the network has never seen, does
 // not hold up the mail of the others; the sender is told on the hub's bus.
 func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	n, local := startServer(t), &natsServer{natstest.Start(t, func(o *server.Options) { o.MaxPayload = bus.MaxPayload }), t}
 	hand := register(t, open(t, n.host("host-b", "bob", "blog")), worker("go"))
 	cfg := n.host("host-a", "ann", "shop")
@@ -175,6 +179,7 @@ func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
 // Whoever of a computer's processes forwards the mail: who has written it writes to
 // the network again at once, with the network's rate limits.
 func TestMailThatAnotherProcessHasForwardedWaitsNoMore(t *testing.T) {
+	t.Parallel()
 	n, local := startServer(t), startServer(t)
 	proxy := startProxy(t, strings.TrimPrefix(n.URL(), "nats://"))
 	hand := register(t, open(t, n.host("host-b", "bob", "blog")), worker("go"))

@@ -85,6 +85,7 @@ func enter(t testing.TB, l *mesh.Lobby, r mesh.Registration) *mesh.Agent {
 // REQ-SEC-CROSS-003, REQ-TOOL-REGISTER-009: agents that the hub lets in one by one
 // find each other, and have an identity that is theirs for as long as they are there.
 func TestAHubLetsAgentsInOneByOne(t *testing.T) {
+	t.Parallel()
 	r := newReception(t)
 	shop := r.lobby("/shop")
 	if err := shop.Usable(t.Context()); err != nil || shop.Notice() != "" {
@@ -122,6 +123,7 @@ func TestAHubLetsAgentsInOneByOne(t *testing.T) {
 // A place is its holder's: another program gets neither it nor, while the holder is
 // there, its GUID.
 func TestAPlaceIsItsHolders(t *testing.T) {
+	t.Parallel()
 	r := newReception(t)
 	arrival := mesh.Arrival{AgentType: "worker", ProjectPath: "/shop"}
 	place, b, err := r.enter(t.Context(), arrival)

@@ -22,6 +22,7 @@ import (
 // REQ-REGISTRY-005, REQ-REGISTRY-007, REQ-REGISTRY-010, REQ-TOOL-REGISTER-003,
 // REQ-TOOL-REGISTER-004, REQ-TOOL-REGISTER-005, REQ-TOOL-REGISTER-006, REQ-PRIV-002
 func TestAForeignClientFindsTheEntry(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a := register(t, open(t, n.host("host-a", "ann", "shop")), worker("typescript", "testing"))
 	js := n.Foreign()
@@ -68,6 +69,7 @@ func TestAForeignClientFindsTheEntry(t *testing.T) {
 // REQ-TOOL-DISCOVER-003, REQ-TOOL-GETINFO-002, REQ-TOOL-GETINFO-003,
 // REQ-TOOL-GETINFO-004, REQ-TEST-CROSS-001, REQ-TEST-CROSS-003, REQ-TEST-CROSS-008, REQ-PRIV-003
 func TestVisibility(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	agents := map[string]*mesh.Agent{}
 	add := func(name, host, user, project string, v mesh.Visibility) {
@@ -113,6 +115,7 @@ func TestVisibility(t *testing.T) {
 
 // REQ-TOOL-DISCOVER-002, REQ-TOOL-DISCOVER-005, REQ-TOOL-DISCOVER-006, REQ-TOOL-DISCOVER-007, REQ-TOOL-DISCOVER-008
 func TestDiscoveryFilters(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
 	one := register(t, open(t, n.host("host-b", "bob", "shop")), worker("TypeScript", "testing"))
@@ -164,6 +167,7 @@ func TestDiscoveryFilters(t *testing.T) {
 
 // REQ-TOOL-REGISTER-002, REQ-REGISTRY-008
 func TestWrongRegistrationsAreRefused(t *testing.T) {
+	t.Parallel()
 	n := open(t, startServer(t).host("host-a", "ann", "shop"))
 	for name, change := range map[string]func(*mesh.Registration){
 		"type":       func(r *mesh.Registration) { r.AgentType = "Big Boss" },
@@ -186,6 +190,7 @@ func TestWrongRegistrationsAreRefused(t *testing.T) {
 
 // REQ-TOOL-REGISTER-009, REQ-TOOL-DEREG-003, REQ-TOOL-DEREG-004, REQ-TOOL-DEREG-005, REQ-REGISTRY-014
 func TestAnAgentThatComesBackIsTheSame(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
 	cfg := n.host("host-b", "bob", "shop")
@@ -221,6 +226,7 @@ func TestAnAgentThatComesBackIsTheSame(t *testing.T) {
 
 // Two that live at the same time are two, and each comes back as itself.
 func TestTwoAgentsOfOneKindHaveTwoIdentities(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	cfg := n.host("host-b", "bob", "shop")
 	cfg.StateDir = filepath.Join(t.TempDir(), "agents")
@@ -240,6 +246,7 @@ func TestTwoAgentsOfOneKindHaveTwoIdentities(t *testing.T) {
 // REQ-LIVENESS-002, REQ-LIVENESS-003, REQ-LIVENESS-004, REQ-REGISTRY-011, REQ-REGISTRY-012,
 // REQ-REGISTRY-013, REQ-TEST-CROSS-004, REQ-TEST-CROSS-005
 func TestAnAgentThatFallsSilentIsOfflineAndThenRemoved(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	clock := new(skewed)
 	cfg := n.host("host-a", "ann", "shop")
@@ -284,6 +291,7 @@ func TestAnAgentThatFallsSilentIsOfflineAndThenRemoved(t *testing.T) {
 // REQ-HEARTBEAT-005: the entry is written again and again, also if somebody has
 // removed it.
 func TestTheHeartbeatBringsARemovedEntryBack(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a := register(t, open(t, mesh.WithBeat(n.host("host-b", "bob", "shop"), 20*time.Millisecond)), worker("typescript"))
 	kv, err := n.Foreign().KeyValue(t.Context(), "agent-registry")
@@ -300,6 +308,7 @@ func TestTheHeartbeatBringsARemovedEntryBack(t *testing.T) {
 
 // A computer whose clock is wrong neither seems offline nor takes others to be.
 func TestAWrongClockDoesNoHarm(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	fast, slow := new(skewed), new(skewed)
 	fast.forward(5 * time.Hour)
@@ -320,6 +329,7 @@ func TestAWrongClockDoesNoHarm(t *testing.T) {
 
 // REQ-TOOL-PRESENCE-003, REQ-TOOL-PRESENCE-004, REQ-TOOL-PRESENCE-005, REQ-TOOL-PRESENCE-006, REQ-ABUSE-001, REQ-ABUSE-005
 func TestPresence(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	clock := new(skewed)
 	cfg := n.host("host-a", "ann", "shop")
@@ -358,6 +368,7 @@ func TestPresence(t *testing.T) {
 // REQ-ABUSE-002, REQ-ABUSE-003, REQ-ABUSE-004: the limits are the identity's,
 // whichever process has it.
 func TestRateLimitsOutliveTheProcess(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	cfg := n.host("host-a", "ann", "shop")
 	clock := new(skewed)
@@ -404,6 +415,7 @@ func TestRateLimitsOutliveTheProcess(t *testing.T) {
 
 // REQ-TEST-CROSS-010, REQ-HEARTBEAT-006, REQ-HEARTBEAT-007
 func TestAnOutageIsToldAndSurvived(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	network := open(t, mesh.WithBeat(n.host("host-a", "ann", "shop"), 50*time.Millisecond))
 	a := register(t, network, worker("typescript"))
@@ -423,6 +435,7 @@ func TestAnOutageIsToldAndSurvived(t *testing.T) {
 }
 
 func TestANetworkThatIsNotThereIsTold(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	n.Stop()
 	network := mesh.Open(n.host("host-a", "ann", "shop"))
@@ -443,6 +456,7 @@ func TestANetworkThatIsNotThereIsTold(t *testing.T) {
 // REQ-REGISTRY-009: changes at the same time leave one whole entry, with each
 // change in it.
 func TestUpdatesAreAtomic(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	clock := new(skewed)
 	cfg := mesh.WithBeat(n.host("host-a", "ann", "shop"), time.Millisecond)
@@ -470,6 +484,7 @@ func TestUpdatesAreAtomic(t *testing.T) {
 
 // REQ-TOOL-DEREG-006
 func TestAnAgentThatHasLeftDoesNotListen(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	if err := hand.Deregister(t.Context()); err != nil {
@@ -489,6 +504,7 @@ func TestAnAgentThatHasLeftDoesNotListen(t *testing.T) {
 // lives at the same time, has a GUID of its own and no allowance of its own; nor have
 // agents without end that call themselves something else.
 func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	cfg := n.host("host-a", "ann", "shop")
 	a := register(t, open(t, cfg), worker())
@@ -536,6 +552,7 @@ func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
 
 // REQ-ABUSE-006, REQ-DLQ-012, REQ-REGISTRY-013, REQ-HEARTBEAT-006: what an operator looks for is in the log.
 func TestTheLogTellsWhatOperatorsLookFor(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	log := new(logs)
 	clock := new(skewed)

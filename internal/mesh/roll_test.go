@@ -14,6 +14,7 @@ import (
 // What other programs write, change, spoil, delete and purge shows at the next
 // look, though that does not read everything again.
 func TestTheRollFollowsTheRegistry(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	cfg := n.host("host-a", "ann", "shop")
 	clock := new(skewed)

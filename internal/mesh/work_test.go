@@ -77,6 +77,7 @@ func (n *natsServer) short(host string) mesh.Config {
 
 // REQ-WORKQUEUE-001, REQ-WORKQUEUE-002, REQ-WORKQUEUE-003, REQ-WORKQUEUE-004, REQ-DLQ-001
 func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	stranger := register(t, open(t, n.host("host-x", "eve", "evil")), worker("typescript"))
@@ -139,6 +140,7 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 
 // Exactly one holder: the one before is refused.
 func TestALateCompletionIsRefused(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss := register(t, open(t, n.short("host-a")), dispatcher())
 	slow, quick := register(t, open(t, n.short("host-b")), worker("go")), register(t, open(t, n.short("host-c")), worker("go"))
@@ -169,6 +171,7 @@ func TestALateCompletionIsRefused(t *testing.T) {
 
 // A worker that goes on extending its lease keeps the item.
 func TestAnExtendedLeaseHolds(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss := register(t, open(t, n.short("host-a")), dispatcher())
 	hand, other := register(t, open(t, n.short("host-b")), worker("go")), register(t, open(t, n.short("host-c")), worker("go"))
@@ -191,6 +194,7 @@ func TestAnExtendedLeaseHolds(t *testing.T) {
 // REQ-DLQ-002, REQ-DLQ-003, REQ-DLQ-004, REQ-DLQ-005, REQ-DLQ-006, REQ-DLQ-007,
 // REQ-DLQ-008, REQ-DLQ-009, REQ-DLQ-010, REQ-TEST-CROSS-006A
 func TestDeadLetters(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	cfg := n.short("host-a")
 	cfg.MaxAttempts = 2
@@ -302,6 +306,7 @@ func TestDeadLetters(t *testing.T) {
 
 // REQ-DLQ-011, REQ-WORKQUEUE-CONFIG-001
 func TestDeadLettersExpire(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	cfg := n.short("host-a")
 	cfg.DeadLetterTTL = 2 * time.Second
@@ -320,6 +325,7 @@ func TestDeadLettersExpire(t *testing.T) {
 
 // The collector buries what nobody asks for any more, with the reason.
 func TestTheCollectorBuriesWhatNobodyClaims(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	clock := new(skewed)
 	cfg := n.host("host-a", "ann", "shop")
@@ -346,6 +352,7 @@ func TestTheCollectorBuriesWhatNobodyClaims(t *testing.T) {
 
 // An item whose message is lost is queued again, not forgotten.
 func TestTheCollectorQueuesAgainWhatIsLost(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	clock := new(skewed)
 	cfg := n.host("host-a", "ann", "shop")
@@ -372,6 +379,7 @@ func TestTheCollectorQueuesAgainWhatIsLost(t *testing.T) {
 
 // Other programs put work into the queue too, and nonsense; none is lost.
 func TestForeignItems(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	hand := register(t, open(t, n.host("host-a", "ann", "shop")), worker("go"))
 	submit(t, hand, "ours", "go")
@@ -400,6 +408,7 @@ func TestForeignItems(t *testing.T) {
 // What came for somebody who does not wait any more was no attempt at it: an item that
 // nobody has had does not end in the dead letters.
 func TestACancelledWaitIsNoAttempt(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, hand := pair(t, n)
 	submit(t, boss, "T", "typescript")
@@ -418,6 +427,7 @@ func TestACancelledWaitIsNoAttempt(t *testing.T) {
 // An item that is too long for the network's records, and a second one of an id that
 // there is already, end in the dead letters, and claims go on.
 func TestForeignItemsThatCannotBeTakenAreDeadLetters(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	hand := register(t, open(t, n.host("host-a", "ann", "shop")), worker("go"))
 	submit(t, hand, "ours", "go")
@@ -456,6 +466,7 @@ func TestForeignItemsThatCannotBeTakenAreDeadLetters(t *testing.T) {
 // However much waits for workers, and whatever else is in the records, the collector
 // comes to each item that was given up.
 func TestTheCollectorPassesOverNoItem(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	clock := new(skewed)
 	cfg := n.host("host-a", "ann", "shop")
@@ -499,6 +510,7 @@ func TestTheCollectorPassesOverNoItem(t *testing.T) {
 }
 
 func TestWrongWorkIsRefused(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a := register(t, open(t, n.host("host-a", "ann", "shop")), mesh.Registration{Handle: "a", AgentType: "a", Scope: mesh.ScopeUser, Capabilities: []string{"Ünï code"}})
 	for name, s := range map[string]mesh.Submission{
@@ -532,6 +544,7 @@ func TestWrongWorkIsRefused(t *testing.T) {
 // they hold, dawdle beyond their leases, refuse; the server is stopped and
 // started again.
 func TestNoItemIsLostOrDoneTwice(t *testing.T) {
+	t.Parallel()
 	const items, workers = 120, 6
 	n := startServer(t)
 	cfg := n.short("host-a")
@@ -649,6 +662,7 @@ func FuzzDecodeOrder(f *testing.F) {
 // A forged record cannot make a worker acknowledge, with its own rights, what is
 // no message of a queue.
 func TestAForgedRecordAcknowledgesNothingElse(t *testing.T) {
+	t.Parallel()
 	for subject, want := range map[string]bool{
 		"$JS.ACK.GLOBAL_WORKQUEUE_go.workers.1.2.3.1700000000000000000.0":              true,
 		"$JS.ACK._.hash.GLOBAL_WORKQUEUE_go.workers.1.2.3.1700000000000000000.0":       true,
