@@ -29,25 +29,55 @@ import (
 	"github.com/parleyhub/parley/internal/dialect"
 )
 
-// The test binary stands in for the hub's own program: with this variable it is
-// the process in the background.
-const beHub = "PARLEY_TEST_HUB"
+// The test binary stands in for the hub's own program: with this as its first
+// argument, and a kind behind it, it is the process in the background.
+const beHub = "test-hub"
 
 func TestMain(m *testing.M) {
-	switch os.Getenv(beHub) {
+	if len(os.Args) > 2 && os.Args[1] == beHub {
+		os.Exit(background(os.Args[2], os.Args[3:]))
+	}
+	// Of processes in the background: nobody reads what they cover, and nobody waits a
+	// second for the last race of one that ends.
+	coverage, err := os.MkdirTemp("", "parley-coverage")
+	if err = errors.Join(err, os.Setenv("GOCOVERDIR", coverage), os.Setenv("GORACE", "atexit_sleep_ms=0")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if err := os.RemoveAll(coverage); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(code)
+	}))
+}
+
+// background is what a process in the background does.
+func background(kind string, args []string) int {
+	switch kind {
 	case "serve":
-		cfg, err := load(os.Args[1], os.Args[2:]...)
+		cfg, err := load(args[0], args[1:]...)
 		err = daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test", SwarmTakeover: 2 * time.Second})
 		if err != nil {
-			os.Exit(1)
+			return 1
 		}
-		os.Exit(0)
+		return 0
 	case "die":
-		os.Exit(3)
+		return 3
 	case "silent":
 		select {}
 	}
-	goleak.VerifyTestMain(m)
+	return 2
+}
+
+// hubCommand is the command line of a process in the background.
+func hubCommand(t testing.TB, kind, dir string, settings ...string) []string {
+	t.Helper()
+	exe, err := daemon.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]string{exe, beHub, kind, dir}, settings...)
 }
 
 func newDir(t testing.TB) string {
@@ -119,6 +149,7 @@ func (r *running) end(t testing.TB) {
 }
 
 func TestRunServesSocketHTTPAndGRPC(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -164,6 +195,7 @@ func TestRunServesSocketHTTPAndGRPC(t *testing.T) {
 }
 
 func TestRunFileIsPrivateAndGoesWithTheHub(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -191,6 +223,7 @@ func TestRunFileIsPrivateAndGoesWithTheHub(t *testing.T) {
 }
 
 func TestSecondHubIsRefused(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir))
 	defer r.end(t)
@@ -211,6 +244,7 @@ func TestSecondHubIsRefused(t *testing.T) {
 }
 
 func TestClientStopsTheHub(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir))
 	c, err := client.Dial(t.Context(), r.info.Socket)
@@ -228,6 +262,7 @@ func TestClientStopsTheHub(t *testing.T) {
 
 // What only the socket's user may do.
 func TestHTTPNeitherStopsTheHubNorOpensTheBus(t *testing.T) {
+	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t)))
 	defer r.end(t)
 	defer http.DefaultClient.CloseIdleConnections()
@@ -248,6 +283,7 @@ func TestHTTPNeitherStopsTheHubNorOpensTheBus(t *testing.T) {
 }
 
 func TestUnusableDataDirectory(t *testing.T) {
+	t.Parallel()
 	err := daemon.Run(t.Context(), mustLoad(t, "/proc/parley"), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
 	var de *daemon.Error
 	if !errors.As(err, &de) || de.Code != daemon.CodeDataDir || de.Remedy == "" {
@@ -267,6 +303,7 @@ func TestUnusableDataDirectory(t *testing.T) {
 }
 
 func TestPortInUse(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -286,6 +323,7 @@ func TestPortInUse(t *testing.T) {
 }
 
 func TestInterruptedStartEndsCleanly(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("changed my mind")
 	cancel(cause)
@@ -295,6 +333,7 @@ func TestInterruptedStartEndsCleanly(t *testing.T) {
 }
 
 func TestBrokenRunFileIsNoHub(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	if _, err := daemon.Read(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)
@@ -313,13 +352,7 @@ func TestBrokenRunFileIsNoHub(t *testing.T) {
 // start starts the test binary as the hub in the background.
 func start(t *testing.T, kind, dir string, settings ...string) (daemon.Info, error) {
 	t.Helper()
-	t.Setenv(beHub, kind)
-	t.Setenv("GOCOVERDIR", t.TempDir())
-	exe, err := daemon.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return daemon.Start(t.Context(), dir, append([]string{exe, dir}, settings...))
+	return daemon.Start(t.Context(), dir, hubCommand(t, kind, dir, settings...))
 }
 
 func shutdown(socket string) func(context.Context) error {
@@ -334,6 +367,7 @@ func shutdown(socket string) func(context.Context) error {
 }
 
 func TestStartAndStop(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	info, err := start(t, "serve", dir)
 	if err != nil {
@@ -362,6 +396,7 @@ func TestStartAndStop(t *testing.T) {
 
 // Whoever reads from a script that started a hub must see the script's end.
 func TestAHubInTheBackgroundHoldsNoPipeOfItsStarter(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	var pipe [2]int
 	if err := syscall.Pipe(pipe[:]); err != nil { // as a shell's: inherited
@@ -398,6 +433,7 @@ func TestAHubInTheBackgroundHoldsNoPipeOfItsStarter(t *testing.T) {
 
 // A hub that does not answer on its socket gets a signal.
 func TestStopBySignal(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	info, err := start(t, "serve", dir)
 	if err != nil {
@@ -412,6 +448,7 @@ func TestStopBySignal(t *testing.T) {
 }
 
 func TestKilledHubIsReplaced(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	first, err := start(t, "serve", dir)
 	if err != nil {
@@ -430,6 +467,7 @@ func TestKilledHubIsReplaced(t *testing.T) {
 }
 
 func TestStartTellsWhyItFailed(t *testing.T) {
+	t.Parallel()
 	var de *daemon.Error
 	if _, err := start(t, "serve", newDir(t), "logging.level=loud"); !errors.As(err, &de) || !strings.Contains(de.Message, "debug, info, warn, error") {
 		t.Errorf("a wrong configuration: %v", err)
@@ -450,33 +488,25 @@ func TestStartTellsWhyItFailed(t *testing.T) {
 }
 
 func TestStartIsGivenUp(t *testing.T) {
-	t.Setenv(beHub, "silent")
-	exe, err := daemon.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var de *daemon.Error
-	if _, err := daemon.Start(ctx, newDir(t), []string{exe}); !errors.As(err, &de) || de.Code != daemon.CodeStart {
+	dir := newDir(t)
+	if _, err := daemon.Start(ctx, dir, hubCommand(t, "silent", dir)); !errors.As(err, &de) || de.Code != daemon.CodeStart {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestManyStartsMakeOneHub(t *testing.T) {
-	t.Setenv(beHub, "serve")
-	t.Setenv("GOCOVERDIR", t.TempDir())
+	t.Parallel()
 	dir := newDir(t)
-	exe, err := daemon.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var starts sync.WaitGroup
 	infos := make([]daemon.Info, 4)
 	for i := range infos {
 		starts.Go(func() {
 			var err error
-			infos[i], err = daemon.Start(t.Context(), dir, []string{exe, dir})
+			infos[i], err = daemon.Start(t.Context(), dir, hubCommand(t, "serve", dir))
 			var de *daemon.Error
 			if err != nil && (!errors.As(err, &de) || de.Code != daemon.CodeRunning) {
 				t.Errorf("start %d: %v", i, err)
@@ -555,6 +585,7 @@ func TestRunInBackgroundReportsFailures(t *testing.T) {
 }
 
 func TestLogTurnsOver(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "logs", "hub.log")
 	l, err := daemon.OpenLogWithLimit(path, 100)
 	if err != nil {
@@ -580,6 +611,7 @@ func TestLogTurnsOver(t *testing.T) {
 }
 
 func TestLogFormats(t *testing.T) {
+	t.Parallel()
 	yes := true
 	for _, tt := range []struct {
 		cfg      config.Logging
@@ -601,6 +633,7 @@ func TestLogFormats(t *testing.T) {
 
 // A token is asked for on gRPC as on HTTP; health stays open, and cards say so.
 func TestTokenIsAskedFor(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir, "http.token=0123456789abcdef0123456789abcdef"))
 	defer r.end(t)
@@ -633,14 +666,9 @@ func TestTokenIsAskedFor(t *testing.T) {
 }
 
 func BenchmarkStartToServing(b *testing.B) {
-	b.Setenv(beHub, "serve")
-	exe, err := daemon.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
 	dir := newDir(b)
 	for b.Loop() {
-		info, err := daemon.Start(b.Context(), dir, []string{exe, dir})
+		info, err := daemon.Start(b.Context(), dir, hubCommand(b, "serve", dir))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -674,14 +702,9 @@ func probeAll(b *testing.B, socket string) {
 // BenchmarkIdleMemory reports the resident memory of a hub that has started,
 // examined its agents and has nothing to do, in MB.
 func BenchmarkIdleMemory(b *testing.B) {
-	b.Setenv(beHub, "serve")
-	exe, err := daemon.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
 	dir := newDir(b)
 	for b.Loop() {
-		info, err := daemon.Start(b.Context(), dir, []string{exe, dir})
+		info, err := daemon.Start(b.Context(), dir, hubCommand(b, "serve", dir))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -30,6 +30,7 @@ import (
 // A page that shows the hub's token as a subprotocol edits a document with y-websocket's protocol;
 // without it, or from elsewhere, it does not come in. What it wrote is there after a restart.
 func TestBrowsersEditDocuments(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	const token = "0123456789abcdef0123456789abcdef"
 	hub := run(t, mustLoad(t, dir, "http.token="+token))
@@ -142,6 +143,7 @@ func TestBrowsersEditDocuments(t *testing.T) {
 // An agent of another process that comes over HTTP keeps a replica of a document that is shared with
 // it, and one that would pass for a peer's agent does not.
 func TestAgentsElsewhereKeepReplicas(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	hub := run(t, mustLoad(t, dir))
 	defer hub.end(t)

@@ -99,6 +99,7 @@ func next(t *testing.T, got chan *envelope.Envelope) *envelope.Envelope {
 // The hub is a process of its own; this one asks for a capability, and gets what
 // the agent behind it says (Req 4.3, 3.6).
 func TestAnotherProcessReachesAnAgentByCapability(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), []byte(nodeYAML), 0o600); err != nil {
 		t.Fatal(err)
@@ -172,6 +173,7 @@ func TestAnotherProcessReachesAnAgentByCapability(t *testing.T) {
 }
 
 func TestTheNodeCanBeTurnedOff(t *testing.T) {
+	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t), "node.enabled=false", "node.audit.enabled=false"))
 	defer r.end(t)
 	resp, err := http.Get(r.info.HTTP + hubcards.CardsPath)

@@ -46,6 +46,7 @@ func freePort(t *testing.T) string {
 
 // A start that fails says what to mend, and leaves the data directory free.
 func TestWhatIsBrokenInTheDataDirectory(t *testing.T) {
+	t.Parallel()
 	shared := "bus.url=" + natsServer(t)
 	for name, c := range map[string]struct {
 		spoil    func(dir string) error
@@ -84,6 +85,7 @@ func TestWhatIsBrokenInTheDataDirectory(t *testing.T) {
 
 // A lock that cannot be looked at is neither a hub nor none.
 func TestUnreadableLock(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	if err := os.Symlink("hub.lock", dir+"/hub.lock"); err != nil {
 		t.Fatal(err)
@@ -100,6 +102,7 @@ func TestUnreadableLock(t *testing.T) {
 
 // Whoever holds the lock and does not serve is waited for, and then named.
 func TestALockThatNobodyServes(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	lock := flock.New(dir + "/hub.lock")
 	if ok, err := lock.TryLock(); err != nil || !ok {
@@ -168,6 +171,7 @@ func TestPortInUseIsReported(t *testing.T) {
 
 // A log that cannot turn over says so instead of growing.
 func TestLogThatCannotTurnOver(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "hub.log")
 	if err := os.MkdirAll(path+".1/full", 0o700); err != nil {
 		t.Fatal(err)
@@ -194,6 +198,7 @@ func TestLogThatCannotTurnOver(t *testing.T) {
 }
 
 func TestUnknownLogLevelIsInfo(t *testing.T) {
+	t.Parallel()
 	log := daemon.NewLogger(io.Discard, config.Logging{Level: "loud"}, false)
 	if !log.Enabled(t.Context(), slog.LevelInfo) || log.Enabled(t.Context(), slog.LevelDebug) {
 		t.Error("not at the level info")
@@ -201,6 +206,7 @@ func TestUnknownLogLevelIsInfo(t *testing.T) {
 }
 
 func TestErrorsSayTheirRemedy(t *testing.T) {
+	t.Parallel()
 	cause := errors.New("cause")
 	for want, e := range map[string]*daemon.Error{
 		"what": {Message: "what", Err: cause}, "what; mend it": {Message: "what", Remedy: "mend it", Err: cause},
@@ -213,6 +219,7 @@ func TestErrorsSayTheirRemedy(t *testing.T) {
 
 // Calls by gRPC need the token that HTTP has, where there is one.
 func TestTokenIsAskedForByGRPC(t *testing.T) {
+	t.Parallel()
 	const token = "0123456789abcdef0123456789abcdef"
 	for _, c := range []struct {
 		configured, given string
@@ -241,6 +248,7 @@ func TestTokenIsAskedForByGRPC(t *testing.T) {
 
 // A hub that listens on every address is reached on this computer's own.
 func TestEveryAddressIsThisOneToo(t *testing.T) {
+	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t), "http.host=0.0.0.0", "http.token=0123456789abcdef0123456789abcdef", "bus.maxStore=1073741824"))
 	defer r.end(t)
 	defer http.DefaultClient.CloseIdleConnections()
@@ -258,6 +266,7 @@ func TestEveryAddressIsThisOneToo(t *testing.T) {
 }
 
 func TestDocumentsHaveNames(t *testing.T) {
+	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t)))
 	defer r.end(t)
 	defer http.DefaultClient.CloseIdleConnections()
@@ -281,6 +290,7 @@ func TestDocumentsHaveNames(t *testing.T) {
 
 // On a server that hubs share, a hub says so, keeps its name, and has an identity.
 func TestHubOnASharedServer(t *testing.T) {
+	t.Parallel()
 	url := natsServer(t)
 	dir := newDir(t)
 	names := [2]string{}
@@ -311,6 +321,7 @@ func TestHubOnASharedServer(t *testing.T) {
 
 // What Prometheus reads, of a hub in this process.
 func TestMetricsHaveTheAgentsAndTheVersion(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), []byte(nodeYAML), 0o600); err != nil {
 		t.Fatal(err)

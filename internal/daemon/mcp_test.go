@@ -116,6 +116,7 @@ func TestABrokenProjectIsRefusedOverHTTP(t *testing.T) {
 
 // On the socket the hub speaks MCP with who may open it; a token must be one of its own.
 func TestMCPOverTheSocket(t *testing.T) {
+	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t), "http.enabled=false"))
 	defer r.end(t)
 	if c, err := client.AttachMCP(t.Context(), r.info.Socket, "no-such-token"); err == nil {
@@ -173,6 +174,7 @@ func TestMCPOverTheSocket(t *testing.T) {
 // A project's login goes to its server; the files of TLS are the cluster's, and not for a
 // server on this computer that speaks none.
 func TestProjectBus(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		url   mcpconfig.URL
 		cross bool

@@ -10,6 +10,7 @@ import (
 
 // Hubs that share a bus must not take each other's tasks for their own.
 func TestHubsOnOneBusHaveNamesThatLast(t *testing.T) {
+	t.Parallel()
 	a, b := t.TempDir(), t.TempDir()
 	name := func(dir string, embedded bool) string {
 		t.Helper()

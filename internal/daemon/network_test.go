@@ -53,6 +53,7 @@ func enter(t *testing.T, l *mesh.Lobby, agentType string) *mesh.Agent {
 
 // Agents that the hub confines do all they are there for.
 func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir, "http.enabled=false"))
 	defer func() { r.end(t) }()
@@ -143,6 +144,7 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 // REQ-SEC-CROSS-003: what a program can do that uses an agent's credential by itself.
 // It reaches its own entry, its own inbox and the queues, and nothing else.
 func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
+	t.Parallel()
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir, "http.enabled=false"))
 	defer r.end(t)

@@ -73,14 +73,9 @@ func (s *site) pair(t *testing.T, name string, other *site, address string) {
 func (s *site) start(t *testing.T) {
 	t.Helper()
 	var info daemon.Info
-	t.Setenv(beHub, "serve")
-	t.Setenv("GOCOVERDIR", t.TempDir())
-	exe, err := daemon.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var err error
 	if err := s.host.Do(func() (err error) {
-		info, err = daemon.Start(t.Context(), s.dir, []string{exe, s.dir})
+		info, err = daemon.Start(t.Context(), s.dir, hubCommand(t, "serve", s.dir))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -139,6 +134,7 @@ func (s *site) tasks(t *testing.T) (all, completed int) {
 // link between them is cut in the middle of an answer and comes back, nothing is
 // missing and nothing was done twice (Req 1.7, 1.8, 3.6, 3.7, 4.4).
 func TestTwoHubsOnTwoHosts(t *testing.T) {
+	t.Parallel()
 	if !netnstest.Inside(t) {
 		return
 	}
@@ -224,6 +220,7 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 // Two hubs behind NATs through which no hole can be punched meet by the relay of a third
 // that everybody reaches, and work for each other (Req 3.6).
 func TestTwoHubsBehindSymmetricNATs(t *testing.T) {
+	t.Parallel()
 	if !netnstest.Inside(t) {
 		return
 	}

@@ -81,6 +81,7 @@ func twoHubs(t *testing.T, configure func(natsURL string, i int) string, address
 // capability that only the other's agent has, and gets what that agent says (Req 1.7,
 // 1.8, 3.6, 4.3); a broadcast reaches the other hub's agent too (Req 4.2).
 func TestTwoHubsOnOneServer(t *testing.T) {
+	t.Parallel()
 	dirs, infos, own := twoHubs(t, func(natsURL string, i int) string {
 		return fmt.Sprintf(peersYAML, natsURL, "", []string{"repeat.here", "repeat.there"}[i])
 	}, "")
@@ -128,6 +129,7 @@ func TestTwoHubsWithStoresOfTheirOwn(t *testing.T) {
 // other hub is killed: its agents cannot be asked once its cards have expired. When it
 // comes back they are used again.
 func TestTwoHubsWithoutAServer(t *testing.T) {
+	t.Parallel()
 	free, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)

@@ -158,6 +158,7 @@ func sharedNames(t *testing.T, s *mcp.ClientSession) (names []string) {
 // agents that the rules about tiers and sandboxes let; both audit logs name the other
 // hub. What it does not share is not there, nor is anything handed on.
 func TestToolsOfAnotherHubAreUsed(t *testing.T) {
+	t.Parallel()
 	open, closed, near := greeterAt(t, "open"), greeterAt(t, "closed"), greeterAt(t, "near")
 	dirs, infos, own := twoHubs(t, func(natsURL string, i int) string {
 		if i == 0 {

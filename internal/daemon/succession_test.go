@@ -129,6 +129,7 @@ func finished(s *swarm.Session) map[string]string {
 // second is killed, and the first ends it. What was finished is kept as it is and not
 // done again, and the outcome is that of an undisturbed swarm.
 func TestHubsSucceedEachOtherAtASwarm(t *testing.T) {
+	t.Parallel()
 	url := natsServer(t)
 	sun, earth := newSuccessor(t, url, "a1", "a2"), newSuccessor(t, url, "b1", "b2")
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
