@@ -113,6 +113,7 @@ func want(t *testing.T, o outcome, code int, stdout string) {
 
 // HUB-CMD-SEND, HUB-CONFIG-DEFAULTS: the answer, and nothing else, is on stdout.
 func TestSendPrintsTheAnswer(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	if o := p.run(t, "send", "echo", "hello"); o != (outcome{0, "hello\n", ""}) {
 		t.Errorf("got %+v", o)
@@ -161,6 +162,7 @@ func golden(t *testing.T, name, text string) {
 // The shapes of the JSON output are a contract: docs/json.md.
 // HUB-CMD-GLOBAL, HUB-CMD-STATUS, HUB-CMD-AGENTS, HUB-CMD-TASKS.
 func TestJSONOutput(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	jsonArgs := func(args ...string) []string { return append([]string{"--format", "json"}, args...) }
 	for _, tt := range []struct {
@@ -197,6 +199,7 @@ func TestJSONOutput(t *testing.T) {
 }
 
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	for _, tt := range []struct {
 		args   []string
@@ -237,6 +240,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestWithoutAHub(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	for _, args := range [][]string{
 		{"status"}, {"agents"}, {"tasks"}, {"contexts"}, {"task", "show", "x"}, {"send", "echo", "hi", "--no-start"},
@@ -251,6 +255,7 @@ func TestWithoutAHub(t *testing.T) {
 
 // A command that is told to the user means the same hub.
 func TestRemediesCanBeCopied(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	var stderr bytes.Buffer
 	cli.Run(t.Context(), "parley", []string{"--socket", p.dir + "/it's", "status"}, strings.NewReader(""), io.Discard, &stderr, nil, nil)
@@ -260,6 +265,7 @@ func TestRemediesCanBeCopied(t *testing.T) {
 }
 
 func TestContextIsContinued(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	first := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "one", "--context", "talk"))
 	second := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "two", "--context", "talk"))
@@ -277,6 +283,7 @@ func TestContextIsContinued(t *testing.T) {
 }
 
 func TestDetachedTaskIsFollowedAndCanceled(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	o := p.run(t, "send", "--detach", "hangs", "hi")
 	want(t, o, 0, "")
@@ -293,6 +300,7 @@ func TestDetachedTaskIsFollowedAndCanceled(t *testing.T) {
 }
 
 func TestQuestionIsAnsweredByACommand(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	o := p.run(t, "--format", "json", "send", "asks", "hi")
 	task := decode[dialect.Task](t, o)
@@ -308,6 +316,7 @@ func TestQuestionIsAnsweredByACommand(t *testing.T) {
 
 // What agents say must not reach the terminal as commands to it.
 func TestAgentsCannotControlTheTerminal(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	o := p.run(t, "send", "hostile", "hi")
 	want(t, o, 0, "red alert done.\n")
@@ -321,6 +330,7 @@ func TestAgentsCannotControlTheTerminal(t *testing.T) {
 
 // The first Ctrl-C cancels and waits; task follow only leaves.
 func TestInterrupts(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	signals := make(chan os.Signal, 2)
 	out := newWatched("thinking")
@@ -371,6 +381,7 @@ func (w *watched) Write(p []byte) (int, error) {
 }
 
 func TestPrettyStatusAndAgents(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	want(t, p.run(t, "status"), 0, "The hub runs: 1.0.0-test")
 	want(t, p.run(t, "status"), 0, "durability fast: a power cut can lose the last seconds")
@@ -380,6 +391,7 @@ func TestPrettyStatusAndAgents(t *testing.T) {
 }
 
 func TestConfigCommands(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	want(t, p.run(t, "config", "path"), 0, p.dir+"/config.yaml")
 	want(t, p.run(t, "config", "validate"), 0, "is valid.")
@@ -479,6 +491,7 @@ func TestConfigValidateTellsEveryMistake(t *testing.T) {
 }
 
 func TestDoctorNeedsNoHub(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	o := p.run(t, "doctor")
 	want(t, o, 0, "does not run; parley start starts it")
@@ -493,6 +506,7 @@ func TestDoctorNeedsNoHub(t *testing.T) {
 }
 
 func TestHelpVersionManAndCompletion(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	want(t, p.run(t), 0, "coding agents of any vendor")
 	want(t, p.run(t, "task"), 0, "Usage:")
@@ -551,6 +565,7 @@ func (p place) stopAtEnd(t *testing.T) {
 
 // HUB-CMD-START, HUB-CMD-STOP, HUB-SOCKET-PATH, HUB-SERVER-SHUTDOWN.
 func TestHubRunsInTheBackground(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.stopAtEnd(t)
 	want(t, p.process(t, "start"), 0, "The hub runs (process ")
@@ -578,6 +593,7 @@ func TestHubRunsInTheBackground(t *testing.T) {
 }
 
 func TestSendStartsTheHub(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.stopAtEnd(t)
 	o := p.process(t, "send", "echo", "hello")
@@ -587,6 +603,7 @@ func TestSendStartsTheHub(t *testing.T) {
 }
 
 func TestManyStartsMakeOneHub(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.stopAtEnd(t)
 	outcomes := make(chan outcome, 4)
@@ -612,6 +629,7 @@ func TestManyStartsMakeOneHub(t *testing.T) {
 }
 
 func TestKilledHubIsReplacedAndFinishedTasksStay(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.stopAtEnd(t)
 	want(t, p.process(t, "start"), 0, "The hub runs")
@@ -631,6 +649,7 @@ func TestKilledHubIsReplacedAndFinishedTasksStay(t *testing.T) {
 }
 
 func TestStartSaysWhyItFails(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	if err := os.Mkdir(p.socket, 0o700); err != nil { // a directory where the socket should be
 		t.Fatal(err)
@@ -648,6 +667,7 @@ func TestStartSaysWhyItFails(t *testing.T) {
 }
 
 func TestForegroundHubStopsOnASignal(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	signals := make(chan os.Signal, 1)
 	out := newWatched("Ctrl-C stops it")
@@ -664,12 +684,14 @@ func TestForegroundHubStopsOnASignal(t *testing.T) {
 }
 
 func TestHubWithAnotherDataDirectoryIsStopped(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	elsewhere := place{dir: t.TempDir(), socket: p.socket}
 	want(t, elsewhere.run(t, "stop"), 0, "has stopped.")
 }
 
 func TestConformanceServesTheKitsAgent(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	signals := make(chan os.Signal, 1)
 	out := newWatched("http://127.0.0.1:")

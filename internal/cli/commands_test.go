@@ -46,6 +46,7 @@ func (p place) completions(t *testing.T, args ...string) []string {
 }
 
 func TestIDsAreCompletedFromTheHub(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	task := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "one", "--context", "talk"))
 	s := session(t, p.run(t, "swarm", "run", "--agents", "words", "--format", "json", "say it"))
@@ -77,6 +78,7 @@ func TestIDsAreCompletedFromTheHub(t *testing.T) {
 }
 
 func TestSwarmsAreListedLeftAndStopped(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	want(t, p.run(t, "swarm"), 0, "Usage:")
 	if o := p.run(t, "swarm", "walk"); o.code != 2 || !strings.Contains(o.stderr, "run, list, show and stop") {
@@ -110,6 +112,7 @@ func TestSwarmsAreListedLeftAndStopped(t *testing.T) {
 }
 
 func TestPeersAsJSONAndWithoutAList(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	bob := keys.Generate().Public().String()
 	type peer struct{ Name, Key string }
@@ -138,6 +141,7 @@ func TestPeersAsJSONAndWithoutAList(t *testing.T) {
 }
 
 func TestDocumentIsWatchedUntilCtrlC(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	want(t, p.run(t, "doc", "edit", "plan", "--set", "m.k=1"), 0, `"k": 1`)
 	out, signals, done := p.background(t, `"k": 2`, "doc", "watch", "plan")
@@ -156,6 +160,7 @@ func TestDocumentIsWatchedUntilCtrlC(t *testing.T) {
 }
 
 func TestLoopIsStoppedFromElsewhere(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	path := p.list(t, "- [ ] think\n")
 	want(t, p.run(t, "loop"), 0, "Usage:")
@@ -179,6 +184,7 @@ func TestLoopIsStoppedFromElsewhere(t *testing.T) {
 }
 
 func TestManWantsADirectoryThatCanBeMade(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	file := filepath.Join(p.dir, "config.yaml")
 	if o := p.run(t, "man", filepath.Join(file, "pages")); o.code == 0 || o.stdout != "" || !strings.Contains(o.stderr, "error:") {

@@ -19,6 +19,7 @@ import (
 
 // People list, read and edit documents; edits of one call happen together or not at all.
 func TestDocuments(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	want(t, p.run(t, "doc", "list"), 0, "No documents.")
 	want(t, p.run(t, "doc", "edit", "plan", "--set", "plan.status=open", "--set", "plan.n=3", "--text", "notes=first"), 0, `"status": "open"`)
@@ -81,6 +82,7 @@ func TestDocuments(t *testing.T) {
 
 // Documents are shared with agents elsewhere by role; nobody has one by default.
 func TestDocumentsAreShared(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	want(t, p.run(t, "doc", "edit", "plan", "--set", "m.k=1"), 0, "")
 	want(t, p.run(t, "doc", "share", "plan"), 0, "Shared with no agent elsewhere.")

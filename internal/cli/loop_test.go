@@ -24,6 +24,7 @@ func (p place) list(t *testing.T, text string) string {
 }
 
 func TestLoopRunWorksThroughAList(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.hub(t)
 	path := p.list(t, "# To do\n- [ ] say one\n- [ ] say two\n")
@@ -47,6 +48,7 @@ func TestLoopRunWorksThroughAList(t *testing.T) {
 }
 
 func TestLoopRunGivesUp(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.hub(t)
 	path := p.list(t, "- [ ] x\n")
@@ -208,6 +210,7 @@ func TestAWrongProjectConfigurationStopsALoopOnAQueue(t *testing.T) {
 }
 
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	o := p.run(t, "demo", "--pace", "0s")
 	for _, part := range []string{"joined", "accepted", "titan dies", "venus.count", "5 chapters, 50 words"} {
@@ -227,6 +230,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestRosterListsThePlanetaryAgents(t *testing.T) { // Req 11.1
+	t.Parallel()
 	p := newPlace(t)
 	config, err := os.ReadFile(p.dir + "/config.yaml")
 	if err != nil {

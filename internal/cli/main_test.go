@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, beParley+" is not set")
 		os.Exit(1)
 	}
+	os.Setenv("GORACE", "atexit_sleep_ms=0") //nolint:errcheck // else its own processes take a second to end, no more
 	goleak.VerifyTestMain(m)
 }
 
@@ -126,11 +127,11 @@ agents:
   gemini: {disabled: true}
   codex: {disabled: true}
   vibe: {disabled: true}
-  words: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", PARLEY_TEST_AGENT: words}}}
-  hangs: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", PARLEY_TEST_AGENT: hangs}}, stop: {signals: [TERM], grace: 100ms}}
-  fails: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", PARLEY_TEST_AGENT: fails}}}
-  hostile: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", PARLEY_TEST_AGENT: hostile}}}
-  asks: {driver: acp, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", PARLEY_TEST_AGENT: asks}}}
+  words: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: words}}}
+  hangs: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: hangs}}, stop: {signals: [TERM], grace: 100ms}}
+  fails: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: fails}}}
+  hostile: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: hostile}}}
+  asks: {driver: acp, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: asks}}}
   missing: {driver: exec, command: parley-no-such-program, probe: {install: "install it with: magic"}}
 `
 

@@ -80,7 +80,7 @@ func (d *desk) command(program, project string, args ...string) *exec.Cmd {
 	args = append(args, "--data-dir", filepath.Join(d.root, "data"), "--socket", filepath.Join(d.root, "s"))
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Dir = filepath.Join(d.root, project)
-	cmd.Env = []string{beParley + "=" + program, "HOME=" + filepath.Join(d.root, "home"), "PATH=" + os.Getenv("PATH"), "GOCOVERDIR=" + d.t.TempDir()}
+	cmd.Env = []string{beParley + "=" + program, "HOME=" + filepath.Join(d.root, "home"), "PATH=" + os.Getenv("PATH"), "GOCOVERDIR=" + d.t.TempDir(), "GORACE=atexit_sleep_ms=0"}
 	return cmd
 }
 
@@ -166,6 +166,7 @@ func (p *mcpChild) wait() string {
 // other's messages, and another project sees none. Standard output has nothing but
 // the protocol. REQ-USE-008, REQ-STACK-005, REQ-SEC-TEST-001, US-001
 func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	one, two, other := d.start("a"), d.start("a"), d.start("b")
 	for _, p := range []*mcpChild{one, two, other} {
@@ -222,6 +223,7 @@ func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
 // REQ-REL-008, REQ-REL-009: each way to end it ends with 0, also in the middle of a
 // wait, and the messages are there.
 func TestTheMCPServerEndsInOrder(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	for i, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, 0} {
 		p := d.start("a", "LOG_FORMAT=text")
@@ -255,6 +257,7 @@ func TestTheMCPServerEndsInOrder(t *testing.T) {
 // A client that closes both ends does not kill the server by SIGPIPE: what is
 // queued would be lost.
 func TestAClientThatIsGoneIsNoSignal(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	p := d.start("a")
 	p.ask(1, "initialize", shake)
@@ -273,6 +276,7 @@ func TestAClientThatIsGoneIsNoSignal(t *testing.T) {
 
 // REQ-DESIGN-CONFIG-004, REQ-USE-007, REQ-CONFIG-008, section 15.1
 func TestAWrongConfigurationStopsTheMCPServerWithThePlace(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	file := filepath.Join(d.root, "a", ".mcp-config.json")
 	if err := os.WriteFile(file, []byte("{\n  \"logging\": {\"level\": \"LOUD\"},\n  \"chanels\": []\n}"), 0o600); err != nil {
@@ -300,6 +304,7 @@ func TestAWrongConfigurationStopsTheMCPServerWithThePlace(t *testing.T) {
 // REQ-ERROR-002, REQ-ERROR-008: a configured server that is down is told, and no
 // hub is started instead.
 func TestAConfiguredServerThatIsDownIsTold(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	p := d.start("a", "NATS_URL=nats://ann:s3cret@127.0.0.1:1", "NATS_PASSWORD=")
 	p.ask(1, "initialize", shake)
@@ -325,6 +330,7 @@ func TestAConfiguredServerThatIsDownIsTold(t *testing.T) {
 
 // The program is the server without a command, and starts the hub by itself.
 func TestTheMCPProgramsCommands(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t)
 	for _, args := range [][]string{{"--help"}, {"version"}, {"--version"}} {
 		cmd := d.command(cli.MCPServer, "a", args...)

@@ -12,6 +12,7 @@ import (
 
 // Pairing works whether or not a hub runs; nobody is paired before.
 func TestPeersArePairedAndRemoved(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	type peer struct{ Name, Key, Address string }
 	type list struct {
@@ -58,6 +59,7 @@ func TestPeersArePairedAndRemoved(t *testing.T) {
 
 // The list says how the peers of a hub that runs are, and why nothing is known otherwise.
 func TestPeersListSaysHowTheyAre(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.stopAtEnd(t)
 	bob := keys.Generate().Public().String()

@@ -14,6 +14,7 @@ import (
 
 // At a terminal a swarm is a picture that is drawn over, in the colours of its parts.
 func TestSwarmIsAPictureAtATerminal(t *testing.T) {
+	t.Parallel()
 	p, s := newHub(t), newScreen(t)
 	code := s.run(p, nil, nil, "swarm", "run", "--plan", p.plan(t, plan))
 	text := s.await("<end>")
@@ -35,6 +36,7 @@ func TestSwarmIsAPictureAtATerminal(t *testing.T) {
 
 // A picture moves the cursor, which a dumb terminal cannot.
 func TestDumbTerminalsGetLines(t *testing.T) {
+	t.Parallel()
 	p, s := newHub(t), newScreen(t)
 	code := s.run(p, map[string]string{"TERM": "dumb"}, nil, "swarm", "run", "--plan", p.plan(t, plan))
 	text := s.await("<end>")
@@ -44,6 +46,7 @@ func TestDumbTerminalsGetLines(t *testing.T) {
 }
 
 func TestDemoIsAPictureAtATerminal(t *testing.T) {
+	t.Parallel()
 	p, s := newPlace(t), newScreen(t)
 	code := s.run(p, nil, nil, "demo", "--pace", "0s")
 	text := s.await("<end>")
@@ -121,6 +124,7 @@ func (s *screen) resize(t *testing.T, rows, cols uint16) {
 // However small a terminal is, a picture is drawn over the one before, and not below
 // it.
 func TestPicturesFitIntoSmallTerminals(t *testing.T) {
+	t.Parallel()
 	hub := newHub(t)
 	for _, size := range [][2]uint16{{24, 80}, {24, 30}, {24, 12}, {9, 25}, {4, 20}} {
 		rows, cols := int(size[0]), int(size[1])
@@ -155,6 +159,7 @@ func TestPicturesFitIntoSmallTerminals(t *testing.T) {
 
 // Ctrl-C ends a picture below its last line; a swarm goes on.
 func TestCtrlCLeavesThePictureWhole(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	for _, tt := range []struct {
 		args []string

@@ -94,6 +94,7 @@ func records(t *testing.T, o outcome) []audit.Record {
 }
 
 func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
+	t.Parallel()
 	p, url := newHubOverHTTP(t)
 	want(t, p.run(t, "replay"), 0, "Nothing in the audit log")
 	thread := converse(t, url, "first", "second \x1b[31mred")
@@ -162,6 +163,7 @@ func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 }
 
 func TestReplaySaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	for _, args := range [][]string{
 		{"--event", "x"}, {"--type", "x"}, {"--since", "x"}, {"--until", "-1h"}, {"--limit", "-1"}, {"--speed", "-1"}, {"--timeout", "0s"}, {"more"},

@@ -41,6 +41,7 @@ func session(t *testing.T, o outcome) swarm.Session {
 }
 
 func TestSwarmRunSharesATask(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.hub(t)
 	path := p.plan(t, plan)
@@ -70,6 +71,7 @@ func TestSwarmRunSharesATask(t *testing.T) {
 
 // A swarm whose only agent fails is a failure with its reason and exit code.
 func TestSwarmRunTellsWhyItFailed(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.hub(t)
 	if o := p.run(t, "swarm", "run", "--agents", "fails", "do it"); o.code != 5 || !strings.Contains(o.stderr, "the swarm failed") || !strings.Contains(o.stderr, "strike") {
@@ -88,6 +90,7 @@ func TestSwarmRunTellsWhyItFailed(t *testing.T) {
 }
 
 func TestSwarmRunRefusesWhatCannotWork(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.hub(t)
 	for _, tt := range []struct {
@@ -126,6 +129,7 @@ func (p place) plan2(t *testing.T, text string) string {
 
 // The echo agent answers with the prompt, whose example is a plan.
 func TestAPlannerSplitsTheTask(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.hub(t)
 	o := p.run(t, "swarm", "run", "paint the house", "--planner", "echo", "--agents", "words", "--plan-only")
@@ -138,6 +142,7 @@ func TestAPlannerSplitsTheTask(t *testing.T) {
 // Killing the hub that coordinates changes nothing in the outcome: what was done is
 // kept, what was under way is done again, each result counts once.
 func TestAKilledHubGoesOnWithItsSwarm(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	config, err := os.ReadFile(p.dir + "/config.yaml")
 	if err != nil {

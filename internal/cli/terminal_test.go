@@ -83,6 +83,7 @@ func (s *screen) run(p place, env map[string]string, signals <-chan os.Signal, a
 }
 
 func TestTerminalShowsColourAnswerAndFooter(t *testing.T) {
+	t.Parallel()
 	p, s := newHub(t), newScreen(t)
 	code := s.run(p, nil, nil, "send", "echo", "hello")
 	text := s.await("<end>")
@@ -94,6 +95,7 @@ func TestTerminalShowsColourAnswerAndFooter(t *testing.T) {
 }
 
 func TestNoColourOnADumbTerminalOrWhereItIsNotWanted(t *testing.T) {
+	t.Parallel()
 	p := newHub(t)
 	for _, env := range []map[string]string{{"NO_COLOR": "1"}, {"TERM": "dumb"}} {
 		s := newScreen(t)
@@ -105,6 +107,7 @@ func TestNoColourOnADumbTerminalOrWhereItIsNotWanted(t *testing.T) {
 }
 
 func TestQuestionIsPutToThePerson(t *testing.T) {
+	t.Parallel()
 	p, s := newHub(t), newScreen(t)
 	code := s.run(p, nil, nil, "send", "asks", "hi")
 	text := s.await("1-2? ")
@@ -125,6 +128,7 @@ func TestQuestionIsPutToThePerson(t *testing.T) {
 }
 
 func TestPersonDecidesLater(t *testing.T) {
+	t.Parallel()
 	p, s := newHub(t), newScreen(t)
 	code := s.run(p, nil, nil, "send", "asks", "hi")
 	s.await("1-2? ")
@@ -138,6 +142,7 @@ func TestPersonDecidesLater(t *testing.T) {
 }
 
 func TestSpinnerShowsOnAWaitAndTheTaskIsCanceled(t *testing.T) {
+	t.Parallel()
 	p, s := newHub(t), newScreen(t)
 	signals := make(chan os.Signal, 1)
 	code := s.run(p, nil, signals, "send", "hangs", "hi")
@@ -175,6 +180,7 @@ func TestStartAtATerminal(t *testing.T) {
 }
 
 func TestEscapesAreTakenOut(t *testing.T) {
+	t.Parallel()
 	for in, want := range map[string]string{
 		"plain\ttext\nline":                         "plain\ttext\nline",
 		"\x1b[31mred\x1b[0m":                        "red",
@@ -199,6 +205,7 @@ func TestEscapesAreTakenOut(t *testing.T) {
 
 // However a text is cut into pieces, the same is shown.
 func TestPropertyCleaningDoesNotDependOnThePieces(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		runes := rapid.SliceOf(rapid.SampledFrom([]rune("ab\n\x1b[]0;mP\\\x07\u009b\u009c\u009d(é"))).Draw(t, "text")
 		whole := cli.Plain(string(runes))
@@ -229,6 +236,7 @@ func FuzzPlain(f *testing.F) {
 }
 
 func TestTextIsFittedByItsWidth(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		in   string
 		n    int
@@ -243,6 +251,7 @@ func TestTextIsFittedByItsWidth(t *testing.T) {
 }
 
 func TestShellQuoting(t *testing.T) {
+	t.Parallel()
 	for in, want := range map[string]string{"allow_once": "allow_once", "": "''", "-x": "'-x'", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'"} {
 		if got := cli.Quote(in); got != want {
 			t.Errorf("Quote(%q) = %s, want %s", in, got, want)
@@ -251,6 +260,7 @@ func TestShellQuoting(t *testing.T) {
 }
 
 func TestShortDurations(t *testing.T) {
+	t.Parallel()
 	for in, want := range map[time.Duration]string{5 * time.Second: "5s", 90 * time.Second: "1m", 3 * time.Hour: "3h", 50 * time.Hour: "2d"} {
 		if got := cli.Short(in); got != want {
 			t.Errorf("Short(%s) = %s, want %s", in, got, want)

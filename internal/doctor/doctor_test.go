@@ -133,7 +133,7 @@ func TestAgentsThatLackSomething(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent := func(kind string) string {
-		return fmt.Sprintf("  %s: {driver: exec, command: %q, env: {set: {GOCOVERDIR: /tmp, %s: %s}}, probe: {auth: [auth], login: \"log in with: magic\"}}\n", kind, exe, beAgent, kind)
+		return fmt.Sprintf("  %s: {driver: exec, command: %q, env: {set: {GOCOVERDIR: /tmp, GORACE: atexit_sleep_ms=0, %s: %s}}, probe: {auth: [auth], login: \"log in with: magic\"}}\n", kind, exe, beAgent, kind)
 	}
 	findings := examine(t, place(t, agent("ready")+agent("logged-out")+agent("broken")+
 		"  missing: {driver: exec, command: parley-no-such-program, probe: {install: \"install it with: magic\"}}\n"))
