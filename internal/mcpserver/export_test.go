@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// MaxTokens is how many sessions clients can hold by tokens.
-const MaxTokens = maxTokens
+// BoundTokens lets a project's clients hold that many sessions by tokens.
+func BoundTokens(p *Project, n int) { p.tokens.max = n }
 
 // ReportEvery makes waits report their progress so often.
 func ReportEvery(t *testing.T, d time.Duration) {

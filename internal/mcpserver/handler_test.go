@@ -42,7 +42,11 @@ func startWeb(t testing.TB, opts mcpserver.HandlerOptions) *web {
 		if strings.Contains(dir, "wrong") {
 			return nil, errors.New("the configuration is wrong:\n" + dir + "/.mcp-config.json:1:2: x: unknown key")
 		}
-		return mcpserver.OpenProject(configOf("web"+strings.ReplaceAll(dir, "/", "-")), mcpserver.ProjectOptions{Version: "1", Dial: n.dial})
+		p, err := mcpserver.OpenProject(configOf("web"+strings.ReplaceAll(dir, "/", "-")), mcpserver.ProjectOptions{Version: "1", Dial: n.dial})
+		if err == nil {
+			mcpserver.BoundTokens(p, webTokens)
+		}
+		return p, err
 	}
 	w.handler = mcpserver.NewHandler(opts)
 	site := httptest.NewServer(w.handler)
@@ -95,6 +99,7 @@ var (
 )
 
 func TestSessionsOverHTTPHaveTheirHandles(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	for _, revision := range earlier {
 		t.Run(revision, func(t *testing.T) {
@@ -122,6 +127,7 @@ func TestSessionsOverHTTPHaveTheirHandles(t *testing.T) {
 // Where the protocol has no sessions, the server mints a token that stands for
 // the agent; nobody else sees it.
 func TestWithoutSessionsATokenCarriesTheHandle(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	a := w.join("/p", later)
 	set := a.must("set_handle", map[string]any{"handle": "ann"})
@@ -168,15 +174,19 @@ func TestWithoutSessionsATokenCarriesTheHandle(t *testing.T) {
 	}
 }
 
+// webTokens is how many sessions the clients of a web have by tokens, at most.
+const webTokens = 200
+
 // The server forgets the tokens that were not used for longest.
 func TestTokensAreBounded(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	a := w.join("", later)
 	mint := func() string {
 		return a.must("set_handle", map[string]any{"handle": "a"}).content["session"].(string)
 	}
 	first, second := mint(), mint()
-	for range mcpserver.MaxTokens - 2 {
+	for range webTokens - 2 {
 		mint()
 	}
 	a.must("get_my_handle", map[string]any{"session": first})
@@ -188,6 +198,7 @@ func TestTokensAreBounded(t *testing.T) {
 }
 
 func TestWaitingAndSubscriptionsOverHTTP(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	sender := w.join("/p", "2025-11-25").named("sender")
 	t.Run("earlier", func(t *testing.T) {
@@ -253,6 +264,7 @@ func (w *web) post(body string, headers map[string]string, project string) *http
 const initializeLine = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 
 func TestWrongProjectsAreRefused(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{MaxProjects: 2, MaxSessions: 1})
 	status := func(project string) (int, string) {
 		resp := w.post(initializeLine, nil, project)
@@ -290,6 +302,7 @@ func TestWrongProjectsAreRefused(t *testing.T) {
 }
 
 func TestProjectsInUseAreNotClosed(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{MaxProjects: 1})
 	listen := w.post(listenBody("parley://channels/errors"), map[string]string{"Mcp-Protocol-Version": later, "Mcp-Method": "subscriptions/listen"}, "/p/1")
 	defer listen.Body.Close()
@@ -300,6 +313,7 @@ func TestProjectsInUseAreNotClosed(t *testing.T) {
 
 // Closing answers those who wait.
 func TestClosingEndsWaits(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	a := w.join("/p", "2025-11-25").named("a")
 	b := w.join("/p", later)

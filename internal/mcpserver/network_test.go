@@ -107,6 +107,7 @@ func toolNames(t *testing.T, a *agent) []string {
 // REQ-TOOL-DEREG-001, REQ-TOOL-BROADCAST-001, REQ-DLQ-006, REQ-DLQ-008,
 // REQ-DLQ-010, REQ-PRIV-004, REQ-COMPAT-001
 func TestTheNetworksToolsAreThereOnlyWhereItIsEnabled(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	with := toolNames(t, join(t, networked(t, n, "shop", nil)))
 	without := toolNames(t, join(t, openProject(t, configOf("shop"), n.dial)))
@@ -123,6 +124,7 @@ func TestTheNetworksToolsAreThereOnlyWhereItIsEnabled(t *testing.T) {
 // REQ-COMPAT-003, REQ-COMPAT-004, REQ-COMPAT-005, REQ-TOOL-DIRECT-002,
 // REQ-TOOL-READDIRECT-002, REQ-TOOL-PRESENCE-002, REQ-TOOL-DEREG-002
 func TestWhoIsNotRegisteredHasOnlyTheChannels(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a := join(t, networked(t, n, "shop", nil)).named("ann")
 	a.send("roadmap", "hello")
@@ -146,6 +148,7 @@ func TestWhoIsNotRegisteredHasOnlyTheChannels(t *testing.T) {
 // REQ-CROSS-ARCH-004, REQ-COMPAT-002, REQ-TOOL-REGISTER-007,
 // REQ-TOOL-REGISTER-008, REQ-TEST-CROSS-006: both workflows of section 18.12.
 func TestTheWorkflowsOfTheSpecification(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, bossGUID := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, handGUID := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -213,6 +216,7 @@ func TestTheWorkflowsOfTheSpecification(t *testing.T) {
 }
 
 func TestWorkGoesThroughTheQueue(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, _ := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -259,6 +263,7 @@ func TestWorkGoesThroughTheQueue(t *testing.T) {
 
 // Every tool's error cases.
 func TestTheNetworksErrors(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a, guid := join(t, networked(t, n, "shop", nil)).registered(asWorker)
 	nobody := "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11"
@@ -324,6 +329,7 @@ func TestTheNetworksErrors(t *testing.T) {
 
 // REQ-PRIV-004: what get_my_registration shows is what is in the registry.
 func TestAnAgentSeesWhatItPublishes(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a, guid := join(t, networked(t, n, "shop", nil)).named("ann").registered(asWorker)
 	mine := a.must("get_my_registration", nil).content["entry"]
@@ -344,6 +350,7 @@ func TestAnAgentSeesWhatItPublishes(t *testing.T) {
 
 // REQ-CONFIG-CROSS-001: autoRegister, defaultAgentType, defaultCapabilities, defaultVisibility.
 func TestAnAgentIsRegisteredAutomatically(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a := join(t, networked(t, n, "shop", func(c *mcpconfig.Config) {
 		c.CrossComputer.AutoRegister, c.CrossComputer.DefaultAgentType = true, "developer"
@@ -369,6 +376,7 @@ func TestAnAgentIsRegisteredAutomatically(t *testing.T) {
 
 // No text of another agent can pass for a message of somebody else.
 func TestMailCannotImitateMail(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, handGUID := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -387,6 +395,7 @@ func TestMailCannotImitateMail(t *testing.T) {
 
 // A waiting call does not hold up others, and says that it is alive.
 func TestAWaitForWorkIsWokenAndDoesNotBlock(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, _ := join(t, networked(t, n, "shop", nil)).registered(asWorker)

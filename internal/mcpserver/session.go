@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"container/list"
 	"crypto/rand"
 	"sync"
@@ -54,6 +55,8 @@ const maxTokens = 4096
 // server mints a token, the agent passes it with every call. The session that
 // was not used for longest is forgotten first.
 type tokens struct {
+	max int // sessions; 0 means maxTokens
+
 	mu      sync.Mutex
 	byToken map[string]*list.Element
 	used    list.List // of *Session, the latest in front
@@ -83,7 +86,7 @@ func (t *tokens) keep(s *Session) string {
 	if t.byToken == nil {
 		t.byToken = map[string]*list.Element{}
 	}
-	if len(t.byToken) >= maxTokens {
+	if len(t.byToken) >= cmp.Or(t.max, maxTokens) {
 		last := t.used.Back()
 		delete(t.byToken, t.used.Remove(last).(*Session).token)
 	}

@@ -28,6 +28,7 @@ func meet(t testing.TB, dir string, reachable bool, change func(*peers.Hyperswar
 // Req 1.7, 1.8, 3.6, 4.4: hubs that share no server find each other by nothing but
 // pairing, and run tasks on each other's agents.
 func TestHubsWithoutAServer(t *testing.T) {
+	t.Parallel()
 	a, b := meet(t, t.TempDir(), true, nil), meet(t, t.TempDir(), false, nil)
 	stranger := meet(t, t.TempDir(), false, nil)
 	a.pair(t, "bob", b)
@@ -79,6 +80,7 @@ func tasks(t testing.TB, p *party) int {
 // Hubs that nobody can reach meet through one that everybody can, which need not be
 // paired with either.
 func TestHubsMeetThroughAnother(t *testing.T) {
+	t.Parallel()
 	c := meet(t, t.TempDir(), true, nil)
 	through := func(o *peers.Hyperswarm) { o.Bootstrap = []string{c.address()} }
 	a, b := meet(t, t.TempDir(), false, through), meet(t, t.TempDir(), false, through)
@@ -95,6 +97,7 @@ func TestHubsMeetThroughAnother(t *testing.T) {
 
 // Hubs of a network that trust each other find each other without an address.
 func TestHubsOfANetwork(t *testing.T) {
+	t.Parallel()
 	c := meet(t, t.TempDir(), true, nil)
 	in := func(o *peers.Hyperswarm) {
 		o.Bootstrap, o.Network, o.Capabilities = []string{c.address()}, "a secret", true
@@ -109,6 +112,7 @@ func TestHubsOfANetwork(t *testing.T) {
 // A hub that goes without a word and comes back under its key, at another address, is
 // used again.
 func TestAHubThatMoves(t *testing.T) {
+	t.Parallel()
 	a, b := meet(t, t.TempDir(), true, nil), meet(t, t.TempDir(), false, nil)
 	a.pair(t, "bob", b)
 	b.pair(t, "alice", a)
@@ -127,6 +131,7 @@ func TestAHubThatMoves(t *testing.T) {
 
 // Hubs with both ways use the other one when one is lost.
 func TestOneWayIsLost(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	both := func(reachable bool) *party {
 		o := peers.Hyperswarm{Listen: loopback}

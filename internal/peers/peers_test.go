@@ -274,6 +274,7 @@ func two(t *testing.T) (n *natstest.Server, a, b *party) {
 // Req 1.7, 1.8, 3.6: paired hubs find each other's agents and run tasks on them, in
 // both directions; each audit log names the other hub.
 func TestTasksOnEachOthersAgents(t *testing.T) {
+	t.Parallel()
 	_, a, b := two(t)
 	for _, c := range []struct {
 		prompt, state, text string
@@ -299,6 +300,7 @@ func TestTasksOnEachOthersAgents(t *testing.T) {
 
 // A question of the other hub's agent is answered on the task, as a local one's.
 func TestAConversationGoesOn(t *testing.T) {
+	t.Parallel()
 	_, a, b := two(t)
 	task := a.send(t, "bob.worker", "ask")
 	m := message("the second")
@@ -314,6 +316,7 @@ func TestAConversationGoesOn(t *testing.T) {
 }
 
 func TestCancelReachesTheOtherHub(t *testing.T) {
+	t.Parallel()
 	_, a, b := two(t)
 	task, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("hang")})
 	if err != nil {
@@ -333,6 +336,7 @@ func TestCancelReachesTheOtherHub(t *testing.T) {
 //
 // WIRE-STRANGER, WIRE-REMOVED.
 func TestOnlyPairedHubsMeet(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a, b := newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), nil)
 	c := newParty(t, n, t.TempDir(), nil)
@@ -368,6 +372,7 @@ func TestOnlyPairedHubsMeet(t *testing.T) {
 
 // An agent of a higher tier than a hub lets in is not taken over.
 func TestTiersHoldBetweenHubs(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	zero := 0
 	a, b := newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), func(d *runner.Definition) { d.Tier = &zero })
@@ -389,6 +394,7 @@ func TestTiersHoldBetweenHubs(t *testing.T) {
 // The server is cut off and comes back in the middle of a task: nothing is lost or
 // done twice (Req 3.7).
 func TestTasksSurviveTheServersRestart(t *testing.T) {
+	t.Parallel()
 	n, a, b := two(t)
 	first := a.send(t, "bob.worker", "first")
 	if textOf(first) != "did first" {
@@ -445,6 +451,7 @@ func TestAServerThatComesLater(t *testing.T) {
 // The other hub stops: its agents are unhealthy here, and work again when it is back
 // under the same key.
 func TestAHubThatComesBack(t *testing.T) {
+	t.Parallel()
 	n, a, b := two(t)
 	b.end()
 	eventually(t, "its agents are unhealthy", func() bool {
@@ -461,6 +468,7 @@ func TestAHubThatComesBack(t *testing.T) {
 // What the other hub's agent is called, offers and whether it can work changes here as
 // it does there, and its running tasks go on.
 func TestAChangedCardKeepsRunningTasks(t *testing.T) {
+	t.Parallel()
 	_, a, b := two(t)
 	task, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("wait")})
 	if err != nil {
@@ -495,6 +503,7 @@ func TestAChangedCardKeepsRunningTasks(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
+	t.Parallel()
 	key := keys.Generate().Public()
 	for name, want := range map[string]string{"bob": "bob", "": key.String()[:8], "Bob's laptop": key.String()[:8], "-x": key.String()[:8], "a.b": key.String()[:8]} {
 		if got := peers.NameOf(keys.Entry{Key: key, Name: name}); got != want {

@@ -34,6 +34,7 @@ func (p *party) of(t testing.TB) peers.PeerStatus {
 // How a peer is shows: over which way it is heard, when last and with which agents, and
 // that it is gone.
 func TestStatusOfAPeer(t *testing.T) {
+	t.Parallel()
 	a, b := meet(t, t.TempDir(), true, nil), meet(t, t.TempDir(), false, nil)
 	a.pair(t, "bob", b)
 	eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
@@ -56,6 +57,7 @@ func TestStatusOfAPeer(t *testing.T) {
 //
 // WIRE-CARD-EXPIRED.
 func TestAHubWhoseClockIsWrong(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a := newParty(t, n, t.TempDir(), nil)
 	other := keys.Generate()
@@ -101,6 +103,7 @@ func TestAHubWhoseClockIsWrong(t *testing.T) {
 
 // An agent whose capabilities are all taken away can still be asked, as at its own hub.
 func TestAnAgentWithoutCapabilities(t *testing.T) {
+	t.Parallel()
 	_, a, b := two(t)
 	info, err := b.hub.Agent("worker")
 	if err != nil {
@@ -150,6 +153,7 @@ func documented(t *testing.T, key keys.PublicKey) *server.Permissions {
 // With the permissions of docs/peers.md hubs have all that they need, and cannot speak as
 // another, nor listen for it.
 func TestNATSPermissions(t *testing.T) {
+	t.Parallel()
 	const people = 3
 	var dirs [people]string
 	var own [people]keys.PublicKey
@@ -214,6 +218,7 @@ func TestNATSPermissions(t *testing.T) {
 // That a peer's agent cannot work, and that it can again, is known at once, though the hub
 // looks at its agents by itself only now and then.
 func TestHealthFollowsTheCards(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	a, b := openPartyProbing(t, t.TempDir(), nil, peers.Options{NATS: connect(t, n)}, time.Hour), newParty(t, n, t.TempDir(), nil)
 	a.pair(t, "bob", b)

@@ -55,6 +55,7 @@ func greeter(t *testing.T) config.MCPServer {
 // A hub's agents use the tools that a paired hub shares, by its name, and no others, while
 // the pairing lasts.
 func TestSharedToolsAreUsedAtPairedHubs(t *testing.T) {
+	t.Parallel()
 	n := startServer(t)
 	one := greeter(t)
 	there := toolboxOf(t, map[string]config.MCPServer{"greeter": one, "private": one}, "greeter")
