@@ -66,9 +66,10 @@ type Mount struct {
 	provider *Provider
 	cancel   context.CancelFunc
 	done     chan struct{}
-	changed  chan struct{} // the server has changed its lists
-	doubt    chan struct{} // a call did not reach the server
-	tried    chan struct{} // closed after the first attempt
+	gone     <-chan struct{} // closed when Close begins
+	changed  chan struct{}   // the server has changed its lists
+	doubt    chan struct{}   // a call did not reach the server
+	tried    chan struct{}   // closed after the first attempt
 	told     map[string]bool
 
 	mu       sync.Mutex
@@ -120,7 +121,7 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Mount{
-		o: o, provider: p, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}, 1), doubt: make(chan struct{}, 1), tried: make(chan struct{}),
+		o: o, provider: p, cancel: cancel, gone: ctx.Done(), done: make(chan struct{}), changed: make(chan struct{}, 1), doubt: make(chan struct{}, 1), tried: make(chan struct{}),
 		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, calls: make(map[int64]func(Progress)), told: make(map[string]bool),
 	}
 	go m.run(ctx)
@@ -128,7 +129,7 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 }
 
 // Close disconnects, takes the server's tools out of the box, and waits until all is
-// released. It is safe to call more than once.
+// released. Calls that run end with an error of CodeClosed. It is safe to call more than once.
 func (m *Mount) Close() {
 	m.cancel()
 	<-m.done
@@ -553,12 +554,16 @@ func (t *teller) close() {
 	<-t.done
 }
 
-// errSilent is the cause of the end of a call of which nothing was heard.
-var errSilent = errors.New("the server neither answered nor told of progress")
+// errSilent is the cause of the end of a call of which nothing was heard, errGone that of
+// one whose server is mounted no more: the SDK would wait for it before it disconnects.
+var (
+	errSilent = errors.New("the server neither answered nor told of progress")
+	errGone   = errors.New("the server is mounted no more")
+)
 
-// patience returns a context that ends when alive has told nothing for a time. stop
-// must be called, and waits for what counts the time.
-func patience(ctx context.Context, d time.Duration, alive <-chan struct{}) (_ context.Context, stop func()) {
+// patience returns a context that ends when alive has told nothing for a time, or when
+// gone is closed. stop must be called, and waits for what counts the time.
+func patience(ctx context.Context, d time.Duration, alive, gone <-chan struct{}) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() { // ends with ctx
@@ -571,6 +576,9 @@ func patience(ctx context.Context, d time.Duration, alive <-chan struct{}) (_ co
 				timer.Reset(d)
 			case <-timer.C:
 				cancel(errSilent)
+				return
+			case <-gone:
+				cancel(errGone)
 				return
 			case <-ctx.Done():
 				return
@@ -589,7 +597,7 @@ func ask[R any](ctx context.Context, m *Mount, name string, alive <-chan struct{
 	if session == nil {
 		return none, m.unavailable(name, problem)
 	}
-	ctx, stop := patience(ctx, m.o.CallTimeout, alive)
+	ctx, stop := patience(ctx, m.o.CallTimeout, alive, m.gone)
 	defer stop()
 	result, err := f(ctx, session)
 	if err != nil && context.Cause(ctx) == errSilent {
@@ -597,6 +605,12 @@ func ask[R any](ctx context.Context, m *Mount, name string, alive <-chan struct{
 		return none, &Error{
 			Code: CodeTimeout, Name: name, SourceAgent: m.provider.source, Err: errSilent,
 			Message: fmt.Sprintf("the MCP server %s has not answered within %s", m.o.Name, m.o.CallTimeout),
+		}
+	}
+	if err != nil && context.Cause(ctx) == errGone {
+		return none, &Error{
+			Code: CodeClosed, Name: name, SourceAgent: m.provider.source, Err: errGone,
+			Message: fmt.Sprintf("the MCP server %s has left", m.o.Name),
 		}
 	}
 	if undelivered(err) {

@@ -377,6 +377,31 @@ func TestACallOfWhichNothingIsHeardTimesOut(t *testing.T) {
 	})
 }
 
+// The end of a mount waits for no call: its server may be the one that does not answer.
+func TestACallEndsWithTheMountOfItsServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := toolbox.New(toolbox.Options{})
+		f := newForeign()
+		f.server.AddTool(&mcp.Tool{Name: "hangs", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		m := mount(t, b, "far", f)
+		synctest.Wait()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := b.Call(ctx, "", "far.hangs", nil, nil)
+			ended <- err
+		}()
+		synctest.Wait() // it runs
+		began := time.Now()
+		m.Close()
+		if e := wantCode(t, <-ended, toolbox.CodeClosed); e.SourceAgent != "far" || time.Since(began) != 0 {
+			t.Errorf("%+v after %s", e, time.Since(began))
+		}
+	})
+}
+
 func TestWhatDoesNotFitOfAMountedServerIsLeftOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
