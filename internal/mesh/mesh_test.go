@@ -126,15 +126,24 @@ func register(t testing.TB, n *mesh.Network, r mesh.Registration) *mesh.Agent {
 // await looks again and again until condition holds.
 func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
+	if !comes(t, condition) {
+		t.Fatalf("it does not come: %s", what)
+	}
+}
+
+// comes looks again and again whether condition holds, and reports whether it did in
+// time. Unlike await it is for any goroutine.
+func comes(t testing.TB, condition func() bool) bool {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for !condition() {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			t.Fatalf("it does not come: %s", what)
+			return false
 		}
 	}
+	return true
 }
 
 // category is that of an error, "" for none.

@@ -246,12 +246,12 @@ func TestWorkOfADeadWorkerMovesToTheNetwork(t *testing.T) {
 	t.Parallel()
 	n, hub := startServer(t), startServer(t)
 	cfg := linked(n, hub, "shop")
-	cfg.AckTimeout = time.Second
+	cfg.AckTimeout = 5 * time.Second // for claims on a slow machine
 	network := openLinked(t, cfg)
 	boss := register(t, network, dispatcher())
 	hand := register(t, network, worker("go"))
 	far := n.host("host-b", "bob", "shop")
-	far.AckTimeout = time.Second
+	far.AckTimeout = 5 * time.Second // for claims on a slow machine
 	other := register(t, open(t, far), worker("go"))
 	n.Stop()
 	lose(t, network)
@@ -364,6 +364,8 @@ func readLetters(ctx context.Context, t *testing.T, to *mesh.Agent, by map[strin
 // mail arrives once and in order, and each item of work is done once, in one place.
 func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	t.Parallel()
+	killing.Lock()
+	defer killing.Unlock()
 	const mails = 45 // of each pair; a sender of two may send 100 in a minute
 	address := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
 	store := t.TempDir()
@@ -430,6 +432,13 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 		}
 	}
 	faulty := make(chan struct{}) // until it is closed
+	mended := sync.OnceFunc(func() { close(faulty) })
+	defer func() { // also where the test fails before its end
+		mended()
+		stop()
+		sending.Wait()
+		reading.Wait()
+	}()
 	sending.Go(func() {
 		for items = 0; ; items++ {
 			select {
@@ -451,7 +460,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 		times[name]++
 		<-time.After(time.Duration(random.IntN(800)) * time.Millisecond)
 	}
-	close(faulty)
+	mended()
 	sending.Wait()
 	states := itemStates(t, boss, items)
 	await(t, "all mail", func() bool {

@@ -110,46 +110,45 @@ const beatEvery = 10 * time.Second
 
 // judgePresence watches how the registry sees an agent whose process was just
 // killed: it is live for three heartbeats of the servers' clock, here the computer's, and
-// offline from then on.
-func judgePresence(t *testing.T, observer *mesh.Agent, guid string) {
+// offline from then on. Those that live are not.
+func judgePresence(t *testing.T, observer *mesh.Agent, killed string, live []string) {
 	t.Helper()
-	e, _, err := observer.Info(t.Context(), guid)
-	if err != nil {
-		t.Error(guid, err)
-		return
-	}
-	last, err := time.Parse(time.RFC3339Nano, e.LastHeartbeat)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	end := last.Add(3 * beatEvery)
-	await(t, "the absence of a killed agent", func() bool {
+	var end time.Time
+	ended := comes(t, func() bool {
 		before := time.Now()
-		_, live, err := observer.Info(t.Context(), guid)
+		e, seen, err := observer.Info(t.Context(), killed)
 		after := time.Now()
-		gone := category(err) == mesh.NotFoundError || err == nil && live == mesh.Gone
-		switch {
-		case err != nil && !gone:
+		gone := category(err) == mesh.NotFoundError || err == nil && seen == mesh.Gone
+		if err != nil && !gone {
 			return false // no answer
+		}
+		if err == nil {
+			last, err := time.Parse(time.RFC3339Nano, e.LastHeartbeat)
+			if err != nil {
+				t.Error(err)
+				return true
+			}
+			end = last.Add(3 * beatEvery)
+		}
+		switch {
 		case gone && after.Before(end.Add(-killSlack)):
-			t.Errorf("%s is offline %v before three heartbeats are missing", guid, end.Sub(after))
+			t.Errorf("%s is offline %v before three heartbeats are missing", killed, end.Sub(after))
 		case !gone && before.After(end.Add(killSlack)):
-			t.Errorf("%s is %s %v after three heartbeats are missing", guid, live, before.Sub(end))
+			t.Errorf("%s is %s %v after three heartbeats are missing", killed, seen, before.Sub(end))
 			return true
 		}
 		return gone
 	})
-}
-
-// judgeLive says which of the agents that live are not seen so.
-func judgeLive(t *testing.T, observer *mesh.Agent, agents []string) {
-	t.Helper()
-	for _, guid := range agents {
-		await(t, "a live agent "+guid, func() bool {
-			_, live, err := observer.Info(t.Context(), guid)
-			return err == nil && live != mesh.Gone
-		})
+	if !ended {
+		t.Errorf("the killed agent %s is not seen to be away", killed)
+	}
+	for _, guid := range live {
+		if !comes(t, func() bool {
+			_, seen, err := observer.Info(t.Context(), guid)
+			return err == nil && seen != mesh.Gone
+		}) {
+			t.Errorf("the live agent %s is not seen to be there", guid)
+		}
 	}
 }
 

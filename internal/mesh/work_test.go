@@ -398,8 +398,12 @@ func TestForeignItems(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	noClaim(t, hand)
-	list := deadLetters(t, hand, "go")
+	var list []mesh.DeadLetter
+	await(t, "the burial of the others", func() bool {
+		noClaim(t, hand)
+		list = deadLetters(t, hand, "go")
+		return len(list) >= 3
+	})
 	if len(list) != 3 || list[0].TaskID != "unreadable-go-3" || !strings.Contains(string(list[0].Payload), "nonsense") {
 		t.Errorf("%+v", list)
 	}
@@ -450,9 +454,14 @@ func TestForeignItemsThatCannotBeTakenAreDeadLetters(t *testing.T) {
 		}
 		complete(t, hand, c)
 	}
-	noClaim(t, hand)
+	var letters []mesh.DeadLetter
+	await(t, "the burial of the others", func() bool {
+		noClaim(t, hand)
+		letters = deadLetters(t, hand, "go")
+		return len(letters) >= 3
+	})
 	var found []string
-	for _, l := range deadLetters(t, hand, "go") {
+	for _, l := range letters {
 		found = append(found, l.TaskID)
 		if len(l.Payload) > 512<<10 || !strings.Contains(string(l.Payload), "taskId") {
 			t.Errorf("%s: %d bytes", l.TaskID, len(l.Payload))
