@@ -104,7 +104,6 @@ func (p *link) exchange(t testing.TB, n, every int, fault func()) {
 // The server is killed and comes back, several times: each envelope arrives once, in
 // order (Req 3.4, 3.7).
 func TestChannelSurvivesTheServersDeath(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	p := newLink(t, n.connect(t), n.connect(t))
 	p.exchange(t, messages, messages/4, func() {
@@ -186,7 +185,6 @@ func (p *proxy) connect(t testing.TB) *natsgo.Conn {
 // One end's connection to the server is cut again and again: what NATS loses the
 // channel sends again (Req 3.7).
 func TestChannelSurvivesCutsToTheServer(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	between := newProxy(t, n)
 	p := newLink(t, between.connect(t), n.connect(t))
@@ -196,7 +194,6 @@ func TestChannelSurvivesCutsToTheServer(t *testing.T) {
 // A reader that does not read slows its sender down: NATS keeps nothing for it, and
 // counts nobody as a slow consumer.
 func TestASlowReaderSlowsItsSender(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	here, there := n.connect(t), n.connect(t)
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: there}, Allow: anybody})
@@ -248,7 +245,6 @@ func TestASlowReaderSlowsItsSender(t *testing.T) {
 
 // A process that is killed closes its connection to NATS: its peers hear at once.
 func TestAKilledPeerIsNoticed(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	here, there := n.connect(t), n.connect(t)
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: there, Silence: 500 * time.Millisecond}, Allow: anybody})
@@ -262,7 +258,6 @@ func TestAKilledPeerIsNoticed(t *testing.T) {
 
 // A peer that is let in still cannot make us publish where it may not.
 func TestAPeerCannotNameAnySubject(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	owner := keys.Generate()
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t), Pair: owner}, Allow: anybody})
@@ -295,7 +290,6 @@ func TestAPeerCannotNameAnySubject(t *testing.T) {
 //
 // WIRE-HANDSHAKE-FLOOD.
 func TestAFloodOfHandshakes(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	owner := keys.Generate()
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t), Pair: owner}, Allow: anybody})

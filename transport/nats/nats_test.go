@@ -74,7 +74,6 @@ func ends(t testing.TB, n *natsServer) transporttest.Transport {
 
 // Req 3.6 and 3.7: the transport passes what every transport must pass.
 func TestTransport(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	transporttest.Run(t, func(t *testing.T) transporttest.Transport { return ends(t, n) })
 }
@@ -97,7 +96,6 @@ func pair(t testing.TB, d transport.Dialer, l transport.Listener) (here, there t
 //
 // WIRE-STRANGER.
 func TestOnlyPairedPeersAreLetIn(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	me := keys.Generate()
 	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: me}}
@@ -124,7 +122,6 @@ func TestOnlyPairedPeersAreLetIn(t *testing.T) {
 
 // Nobody answers at once where nobody is, or no longer.
 func TestNobodyThere(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}
 	to := agent.Endpoint{Transport: agent.TransportNATS, Address: nats.Address("", keys.Generate().Public())}
@@ -135,7 +132,6 @@ func TestNobodyThere(t *testing.T) {
 }
 
 func TestDialRefusesWhatIsNoAddress(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}
 	key := keys.Generate().Public().String()
@@ -209,7 +205,6 @@ func data(text string) []transport.Frame {
 // Who listens to everything on the server reads nothing, and gets nothing for a
 // handshake that it repeats.
 func TestOthersOnTheServer(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	w := newTap(t, n)
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})
@@ -256,7 +251,6 @@ func TestOthersOnTheServer(t *testing.T) {
 //
 // WIRE-FRAME.
 func TestForgedMessages(t *testing.T) {
-	t.Parallel()
 	for name, forged := range map[string]string{
 		"data": "D\x00\x00\x00\x00\x00\x00\x00\x00hello", "a gap": "D\x00\x00\x00\x00\x00\x0f\x00\x00hello", "a grant": "W\xff\xff\xff\xff\xff\xff\xff\xff",
 		"an old grant": "W\x00\x00\x00\x00\x00\x00\x00\x00", "a reset": "R\x00\x00\x00\x00\x00\x00\x00\x00", "a kind": "?\x00\x00\x00\x00\x00\x00\x00\x00",
