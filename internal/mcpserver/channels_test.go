@@ -24,7 +24,6 @@ func timeless(text string) string { return clock.ReplaceAllString(text, "TIME") 
 // REQ-TOOL-039, REQ-USE-004
 // REQ-TOOL-008, REQ-TOOL-009, REQ-TEST-002
 func TestTheToolsSayWhatTheSpecificationSays(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("texts", planning()...), startServer(t).dial)
 	a := join(t, p)
 	steps := []struct {
@@ -60,7 +59,6 @@ func TestTheToolsSayWhatTheSpecificationSays(t *testing.T) {
 // REQ-USE-001, REQ-USE-002, REQ-SEC-005, REQ-SEC-TEST-002
 // REQ-TOOL-013, REQ-ERROR-006
 func TestWrongCallsAreToldWhatToDo(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("wrong", planning()...), startServer(t).dial)
 	a := join(t, p)
 	tests := []struct {
@@ -126,7 +124,6 @@ func TestWrongCallsAreToldWhatToDo(t *testing.T) {
 
 // REQ-TOOL-004, REQ-TOOL-005, REQ-MESSAGE-003
 func TestAHandleBelongsToItsConnection(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("handles"), startServer(t).dial)
 	a, b := join(t, p).named("first"), join(t, p)
 	if got := b.must("get_my_handle", nil).content; got["isSet"] != false {
@@ -145,7 +142,6 @@ func TestAHandleBelongsToItsConnection(t *testing.T) {
 
 // REQ-NAMESPACE-007, REQ-SEC-TEST-001, UC-004
 func TestProjectsDoNotSeeEachOther(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	a := join(t, openProject(t, configOf("project-a"), n.dial)).named("ann")
 	b := join(t, openProject(t, configOf("project-b"), n.dial)).named("bob")
@@ -163,7 +159,6 @@ func TestProjectsDoNotSeeEachOther(t *testing.T) {
 // says, no line of it but its own begins at the margin, and the structured
 // content has it unchanged.
 func TestAMessageCannotImitateAnother(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("imitation"), startServer(t).dial)
 	a := join(t, p).named("mallory")
 	line := regexp.MustCompile(`^\[TIME\] \*\*mallory\*\*: `)
@@ -189,7 +184,6 @@ func TestAMessageCannotImitateAnother(t *testing.T) {
 
 // REQ-TOOL-040: the answers name no stream and no subject.
 func TestAnswersHideTheBus(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("very-secret-namespace"), startServer(t).dial)
 	a := join(t, p).named("me")
 	a.send("parallel-work", "x")
@@ -222,7 +216,6 @@ func TestAnswersHideTheBus(t *testing.T) {
 // Every tool tells clients and models all there is to know, and what it returns
 // matches its schema. REQ-API-004, REQ-MAINT-005
 func TestToolsAreDescribedAndKeepTheirSchemas(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("schemas", planning()...), startServer(t).dial)
 	a := join(t, p)
 	tools, err := a.session.ListTools(t.Context(), nil)
@@ -302,7 +295,6 @@ func roundTrip(t *testing.T, v any) any {
 // REQ-TEST-003
 // REQ-GUIDE-WORKFLOWS
 func TestAgentsWorkTogether(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	cfg := configOf("team")
 	dispatcher := join(t, openProject(t, cfg, n.dial)).named("dispatcher")

@@ -69,7 +69,6 @@ func with(edit map[string]any, key string, value any) map[string]any {
 // Agents of one project edit one document and hear of each other's edits; those of
 // another project have documents of their own under the same names.
 func TestAgentsShareDocuments(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	l := library(t, n)
 	shop, other := withDocuments(t, n, l, "shop"), withDocuments(t, n, l, "other")

@@ -99,7 +99,6 @@ var (
 )
 
 func TestSessionsOverHTTPHaveTheirHandles(t *testing.T) {
-	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	for _, revision := range earlier {
 		t.Run(revision, func(t *testing.T) {
@@ -127,7 +126,6 @@ func TestSessionsOverHTTPHaveTheirHandles(t *testing.T) {
 // Where the protocol has no sessions, the server mints a token that stands for
 // the agent; nobody else sees it.
 func TestWithoutSessionsATokenCarriesTheHandle(t *testing.T) {
-	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	a := w.join("/p", later)
 	set := a.must("set_handle", map[string]any{"handle": "ann"})
@@ -179,7 +177,6 @@ const webTokens = 200
 
 // The server forgets the tokens that were not used for longest.
 func TestTokensAreBounded(t *testing.T) {
-	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	a := w.join("", later)
 	mint := func() string {
@@ -198,7 +195,6 @@ func TestTokensAreBounded(t *testing.T) {
 }
 
 func TestWaitingAndSubscriptionsOverHTTP(t *testing.T) {
-	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	sender := w.join("/p", "2025-11-25").named("sender")
 	t.Run("earlier", func(t *testing.T) {
@@ -264,7 +260,6 @@ func (w *web) post(body string, headers map[string]string, project string) *http
 const initializeLine = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 
 func TestWrongProjectsAreRefused(t *testing.T) {
-	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{MaxProjects: 2, MaxSessions: 1})
 	status := func(project string) (int, string) {
 		resp := w.post(initializeLine, nil, project)
@@ -302,7 +297,6 @@ func TestWrongProjectsAreRefused(t *testing.T) {
 }
 
 func TestProjectsInUseAreNotClosed(t *testing.T) {
-	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{MaxProjects: 1})
 	listen := w.post(listenBody("parley://channels/errors"), map[string]string{"Mcp-Protocol-Version": later, "Mcp-Method": "subscriptions/listen"}, "/p/1")
 	defer listen.Body.Close()
@@ -313,7 +307,6 @@ func TestProjectsInUseAreNotClosed(t *testing.T) {
 
 // Closing answers those who wait.
 func TestClosingEndsWaits(t *testing.T) {
-	t.Parallel()
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	a := w.join("/p", "2025-11-25").named("a")
 	b := w.join("/p", later)

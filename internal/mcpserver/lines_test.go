@@ -18,7 +18,6 @@ import (
 // A script that writes all it wants at once gets all answers, the tools run in
 // its order, and the end of the input ends the server.
 func TestAScriptIsAnsweredInFull(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("script"), startServer(t).dial)
 	w := connect(t, p)
 	w.write(initialize,
@@ -50,7 +49,6 @@ func TestAScriptIsAnsweredInFull(t *testing.T) {
 
 // REQ-ERROR-006: whatever a line holds, the connection goes on.
 func TestBrokenInputIsAnsweredAndSkipped(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("broken"), startServer(t).dial)
 	w := connect(t, p).initialized()
 	tests := []struct {
@@ -105,7 +103,6 @@ func TestBrokenInputIsAnsweredAndSkipped(t *testing.T) {
 }
 
 func TestABatchIsAnsweredAsOne(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("batch"), startServer(t).dial)
 	w := connect(t, p).initialized()
 	w.write(`[` + callLine(1, "set_handle", `{"handle":"me"}`) + `,{"jsonrpc":"2.0","method":"notifications/initialized"},7,` +
@@ -130,7 +127,6 @@ func TestABatchIsAnsweredAsOne(t *testing.T) {
 // A call that waits lets the next ones pass; an id belongs to one request at a
 // time.
 func TestAWaitingCallHoldsUpNothing(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("passing"), startServer(t).dial)
 	w := connect(t, p).initialized()
 	w.write(callLine(1, "set_handle", `{"handle":"me"}`))
@@ -148,7 +144,6 @@ func TestAWaitingCallHoldsUpNothing(t *testing.T) {
 }
 
 func TestACancelledCallEndsAndOneThatHasNotBegunIsForgotten(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("cancelled"), startServer(t).dial)
 	w := connect(t, p).initialized()
 	w.write(callLine(1, "wait_for_messages", `{}`), `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
@@ -168,7 +163,6 @@ func TestACancelledCallEndsAndOneThatHasNotBegunIsForgotten(t *testing.T) {
 
 // REQ-REL-008: a client that goes away while it waits does not keep the server.
 func TestAClientMayVanishWhileItWaits(t *testing.T) {
-	t.Parallel()
 	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(revision, func(t *testing.T) {
 			p := openProject(t, configOf("vanished"), startServer(t).dial)
@@ -195,7 +189,6 @@ const meta2026 = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28
 // The later era needs no handshake on standard input, and its session is the
 // connection.
 func TestTheLaterEraOverLines(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("later"), startServer(t).dial)
 	w := connect(t, p)
 	call := func(id int, tool, arguments string) string {
@@ -212,7 +205,6 @@ func TestTheLaterEraOverLines(t *testing.T) {
 // REQ-REL-008: SIGTERM ends the context; a client that does not read its answers
 // does not keep the server from ending.
 func TestTheServerEndsThoughTheClientDoesNotRead(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("deaf"), startServer(t).dial)
 	toServer, in := io.Pipe()
 	out, fromServer := io.Pipe()
@@ -274,7 +266,6 @@ func hostileLine(rng *rand.Rand, id int) string {
 // 10,000 hostile requests: after them everything works as before, and each line
 // that is answered is answered with JSON-RPC.
 func TestHostileRequestsLeaveTheServerWell(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("hostile", planning()...), startServer(t).dial)
 	w := connect(t, p).initialized()
 	const attacks = 10_000

@@ -46,7 +46,6 @@ func (j *journal) records(t *testing.T) (all []map[string]any) {
 
 // REQ-LOG-001, REQ-LOG-002, REQ-LOG-003, REQ-LOG-004, REQ-LOG-006, REQ-I18N-003
 func TestRecordsHaveTheSpecifiedFields(t *testing.T) {
-	t.Parallel()
 	var j journal
 	log := mcpserver.NewLogger(&j, mcpconfig.Logging{Level: "INFO", Format: "json"})
 	log.Debug("not shown")
@@ -88,7 +87,6 @@ func TestRecordsHaveTheSpecifiedFields(t *testing.T) {
 
 // REQ-SEC-004, REQ-LOG-008, REQ-SEC-TEST-003
 func TestSecretsAreNeverLogged(t *testing.T) {
-	t.Parallel()
 	for _, format := range []string{"json", "text"} {
 		var j journal
 		log := mcpserver.NewLogger(&j, mcpconfig.Logging{Level: "DEBUG", Format: format}, "hunter2", "")
@@ -114,7 +112,6 @@ func (s stringer) String() string { return string(s) }
 
 // REQ-ERROR-005, REQ-LOG-005, REQ-USE-003
 func TestWhatToolsDoIsLogged(t *testing.T) {
-	t.Parallel()
 	var j journal
 	log := mcpserver.NewLogger(&j, mcpconfig.Logging{Level: "DEBUG", Format: "json"})
 	p := openLogged(t, configOf("journal"), startServer(t).dial, log)

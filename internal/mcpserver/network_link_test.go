@@ -9,7 +9,6 @@ import (
 // While the link to the cluster is down the tools work among the agents of the
 // computer, and say so.
 func TestTheNetworksToolsGoOnWithoutTheLink(t *testing.T) {
-	t.Parallel()
 	n, hub := startServer(t), startServer(t)
 	n.Stop()
 	linked := func(project string) *agent {

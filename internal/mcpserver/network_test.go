@@ -107,7 +107,6 @@ func toolNames(t *testing.T, a *agent) []string {
 // REQ-TOOL-DEREG-001, REQ-TOOL-BROADCAST-001, REQ-DLQ-006, REQ-DLQ-008,
 // REQ-DLQ-010, REQ-PRIV-004, REQ-COMPAT-001
 func TestTheNetworksToolsAreThereOnlyWhereItIsEnabled(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	with := toolNames(t, join(t, networked(t, n, "shop", nil)))
 	without := toolNames(t, join(t, openProject(t, configOf("shop"), n.dial)))
@@ -124,7 +123,6 @@ func TestTheNetworksToolsAreThereOnlyWhereItIsEnabled(t *testing.T) {
 // REQ-COMPAT-003, REQ-COMPAT-004, REQ-COMPAT-005, REQ-TOOL-DIRECT-002,
 // REQ-TOOL-READDIRECT-002, REQ-TOOL-PRESENCE-002, REQ-TOOL-DEREG-002
 func TestWhoIsNotRegisteredHasOnlyTheChannels(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	a := join(t, networked(t, n, "shop", nil)).named("ann")
 	a.send("roadmap", "hello")
@@ -148,7 +146,6 @@ func TestWhoIsNotRegisteredHasOnlyTheChannels(t *testing.T) {
 // REQ-CROSS-ARCH-004, REQ-COMPAT-002, REQ-TOOL-REGISTER-007,
 // REQ-TOOL-REGISTER-008, REQ-TEST-CROSS-006: both workflows of section 18.12.
 func TestTheWorkflowsOfTheSpecification(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	boss, bossGUID := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, handGUID := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -216,7 +213,6 @@ func TestTheWorkflowsOfTheSpecification(t *testing.T) {
 }
 
 func TestWorkGoesThroughTheQueue(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, _ := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -263,7 +259,6 @@ func TestWorkGoesThroughTheQueue(t *testing.T) {
 
 // Every tool's error cases.
 func TestTheNetworksErrors(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	a, guid := join(t, networked(t, n, "shop", nil)).registered(asWorker)
 	nobody := "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11"
@@ -329,7 +324,6 @@ func TestTheNetworksErrors(t *testing.T) {
 
 // REQ-PRIV-004: what get_my_registration shows is what is in the registry.
 func TestAnAgentSeesWhatItPublishes(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	a, guid := join(t, networked(t, n, "shop", nil)).named("ann").registered(asWorker)
 	mine := a.must("get_my_registration", nil).content["entry"]
@@ -350,7 +344,6 @@ func TestAnAgentSeesWhatItPublishes(t *testing.T) {
 
 // REQ-CONFIG-CROSS-001: autoRegister, defaultAgentType, defaultCapabilities, defaultVisibility.
 func TestAnAgentIsRegisteredAutomatically(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	a := join(t, networked(t, n, "shop", func(c *mcpconfig.Config) {
 		c.CrossComputer.AutoRegister, c.CrossComputer.DefaultAgentType = true, "developer"
@@ -376,7 +369,6 @@ func TestAnAgentIsRegisteredAutomatically(t *testing.T) {
 
 // No text of another agent can pass for a message of somebody else.
 func TestMailCannotImitateMail(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, handGUID := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -395,7 +387,6 @@ func TestMailCannotImitateMail(t *testing.T) {
 
 // A waiting call does not hold up others, and says that it is alive.
 func TestAWaitForWorkIsWokenAndDoesNotBlock(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, _ := join(t, networked(t, n, "shop", nil)).registered(asWorker)

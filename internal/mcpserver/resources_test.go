@@ -11,7 +11,6 @@ import (
 )
 
 func TestChannelsAreResources(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("resources", planning()...), startServer(t).dial)
 	a := join(t, p).named("me")
 	list, err := a.session.ListResources(t.Context(), nil)
@@ -52,7 +51,6 @@ func TestChannelsAreResources(t *testing.T) {
 }
 
 func TestSubscribersHearOfTheirChannels(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	p := openProject(t, configOf("subscribed", planning()...), n.dial)
 	a, b := subscriber(t, p), join(t, openProject(t, configOf("subscribed", planning()...), n.dial)).named("b")
@@ -92,7 +90,6 @@ func TestSubscribersHearOfTheirChannels(t *testing.T) {
 
 // Two subscribers of which one does not read: the other hears.
 func TestADeafSubscriberHoldsUpNobody(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("deaf-subscriber"), startServer(t).dial)
 	deaf := connect(t, p).initialized()
 	deaf.write(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"parley://channels/roadmap"}}`)
@@ -109,7 +106,6 @@ func TestADeafSubscriberHoldsUpNobody(t *testing.T) {
 }
 
 func TestArgumentsAreCompleted(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("completed", planning()...), startServer(t).dial)
 	a := join(t, p)
 	tests := []struct {
@@ -133,7 +129,6 @@ func TestArgumentsAreCompleted(t *testing.T) {
 
 // Section 16.
 func TestWorkflowsArePrompts(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	a := join(t, openProject(t, configOf("prompts"), n.dial))
 	other := join(t, openProject(t, configOf("other-prompts", planning()...), n.dial))
@@ -178,7 +173,6 @@ func TestWorkflowsArePrompts(t *testing.T) {
 
 // A client that asks for log messages hears of its calls.
 func TestTheClientCanFollowTheLog(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("logged"), startServer(t).dial)
 	w := connect(t, p).initialized()
 	w.write(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"warning"}}`)

@@ -36,7 +36,6 @@ func manual(t *testing.T) map[string]string {
 // REQ-USE-005: each tool has a section with an example and what can go wrong, each
 // argument a word.
 func TestTheManualHasEveryTool(t *testing.T) {
-	t.Parallel()
 	sections := manual(t)
 	a := join(t, openProject(t, configOf("manual", planning()...), startServer(t).dial))
 	tools, err := a.session.ListTools(t.Context(), nil)
@@ -73,7 +72,6 @@ func TestTheManualHasEveryTool(t *testing.T) {
 
 // REQ-GUIDE-ENV
 func TestTheManualHasEveryVariable(t *testing.T) {
-	t.Parallel()
 	text := manual(t)["Environment"]
 	for _, v := range mcpconfig.Variables() {
 		if !regexp.MustCompile("(?m)^\\|.*`" + v.Name + "`.*\\|.*`" + regexp.QuoteMeta(v.Path) + "`").MatchString(text) {
@@ -89,7 +87,6 @@ func TestTheManualHasEveryVariable(t *testing.T) {
 
 // REQ-USE-006: the cases of section 15.
 func TestTheManualHasTheTroubles(t *testing.T) {
-	t.Parallel()
 	sections := manual(t)
 	for heading, words := range map[string][]string{
 		"The server does not start, or answers with ConnectionError": {
@@ -107,7 +104,6 @@ func TestTheManualHasTheTroubles(t *testing.T) {
 
 // REQ-TOOL-024
 func TestFiftyMessagesAreReadByDefault(t *testing.T) {
-	t.Parallel()
 	a := join(t, openProject(t, configOf("fifty", planning()...), startServer(t).dial)).named("me")
 	for i := range 60 {
 		a.send("planning", fmt.Sprint("message ", i))
@@ -127,7 +123,6 @@ func TestFiftyMessagesAreReadByDefault(t *testing.T) {
 // REQ-TOOL-022, REQ-ERROR-006: a publish that cannot succeed is told with the
 // reason, and the server goes on.
 func TestAPublishThatFailsSaysWhy(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	nc, err := nats.Connect(n.URL())
 	if err != nil {

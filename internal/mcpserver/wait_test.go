@@ -17,7 +17,6 @@ import (
 // What is new: everything since the session began, read or waited, but not what
 // it sent itself.
 func TestWaitingReturnsWhatIsNew(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	p := openProject(t, configOf("news", planning()...), n.dial)
 	early := join(t, p).named("early")
@@ -51,7 +50,6 @@ func TestWaitingReturnsWhatIsNew(t *testing.T) {
 }
 
 func TestWaitingIsWokenByASend(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	p := openProject(t, configOf("woken"), n.dial)
 	a := join(t, p).named("a")
@@ -70,7 +68,6 @@ func TestWaitingIsWokenByASend(t *testing.T) {
 // A model has room for so much: the rest comes with the next call, nothing is
 // lost.
 func TestMuchNewsComesInParts(t *testing.T) {
-	t.Parallel()
 	p := openProject(t, configOf("parts"), startServer(t).dial)
 	a, b := join(t, p).named("a"), join(t, p).named("b")
 	const messages = 150
@@ -123,7 +120,6 @@ var down = &bus.Error{Code: bus.CodeNotRunning, Message: "no NATS server is runn
 // says what is wrong and what to do, queues what is sent, and goes on when the bus
 // comes.
 func TestTheServerWorksBeforeTheBusIsThere(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	up := make(chan struct{})
 	p := openProject(t, configOf("before", planning()...), func(ctx context.Context) (*bus.Bus, error) {
@@ -177,7 +173,6 @@ func TestTheServerWorksBeforeTheBusIsThere(t *testing.T) {
 // An explicit zero is not the same as no argument, and text that is not UTF-8 is
 // not changed behind the agent's back.
 func TestArgumentsAreNotTakenForOthers(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	p := openProject(t, configOf("zero"), n.dial)
 	w := connect(t, p).initialized()
@@ -198,7 +193,6 @@ func TestArgumentsAreNotTakenForOthers(t *testing.T) {
 }
 
 func TestAChannelNamedTwiceIsWaitedForOnce(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	a := join(t, openProject(t, configOf("twice"), n.dial))
 	c := a.must("wait_for_messages", map[string]any{"timeout_seconds": 1, "channels": []string{"roadmap", "errors", "roadmap"}})
@@ -210,7 +204,6 @@ func TestAChannelNamedTwiceIsWaitedForOnce(t *testing.T) {
 // The first calls of a session wait for the first attempt to reach the bus, which
 // may have to start the hub.
 func TestTheFirstCallWaitsForTheBus(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	asked, dial := make(chan struct{}), make(chan struct{})
 	p := openProject(t, configOf("first"), func(ctx context.Context) (*bus.Bus, error) {
@@ -233,7 +226,6 @@ func TestTheFirstCallWaitsForTheBus(t *testing.T) {
 
 // REQ-REL-001, REQ-REL-003: an outage in the middle.
 func TestMessagesSentInAnOutageAreStoredOnceInOrder(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	p := openProject(t, configOf("outage"), n.dial)
 	a, b := join(t, p).named("a"), join(t, p).named("b")
@@ -257,7 +249,6 @@ func TestMessagesSentInAnOutageAreStoredOnceInOrder(t *testing.T) {
 
 // REQ-REL-009: the end stores what is queued.
 func TestTheEndStoresWhatIsQueued(t *testing.T) {
-	t.Parallel()
 	n := startServer(t)
 	reached := make(chan struct{})
 	p := openProject(t, configOf("flush"), func(ctx context.Context) (*bus.Bus, error) {

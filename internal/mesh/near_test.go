@@ -243,7 +243,6 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 // Work whose worker died on the hub's bus goes to the network, and keeps count of
 // its attempts and claims.
 func TestWorkOfADeadWorkerMovesToTheNetwork(t *testing.T) {
-	t.Parallel()
 	n, hub := startServer(t), startServer(t)
 	cfg := linked(n, hub, "shop")
 	cfg.AckTimeout = 5 * time.Second // for claims on a slow machine
