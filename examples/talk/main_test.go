@@ -30,7 +30,7 @@ func talk(ctx context.Context, t *testing.T, token string, args ...string) *exec
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(ctx, self, args...)
-	cmd.Env = append(os.Environ(), asProgram+"=1", "TALK_TOKEN="+token)
+	cmd.Env = append(os.Environ(), asProgram+"=1", "TALK_TOKEN="+token, "GORACE=atexit_sleep_ms=0")
 	return cmd
 }
 

@@ -144,6 +144,7 @@ func (l *logBuffer) logger() *slog.Logger {
 
 // REQ-REL-007
 func TestMessagesSurviveReopening(t *testing.T) {
+	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	b := open(t, cfg)
 	ensureStream(t, b, "S", "s.>")
@@ -165,6 +166,7 @@ func TestMessagesSurviveReopening(t *testing.T) {
 }
 
 func TestModeIsLoggedAndShown(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []bus.Durability{"", bus.DurabilityCommit, bus.DurabilityAlways, bus.DurabilityFast} {
 		t.Run(string(mode), func(t *testing.T) {
 			var log logBuffer
@@ -188,6 +190,7 @@ func TestModeIsLoggedAndShown(t *testing.T) {
 }
 
 func TestEnsureStreamAppliesChangedLimits(t *testing.T) {
+	t.Parallel()
 	b := open(t, bus.Config{DataDir: t.TempDir()})
 	cfg := jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, MaxMsgs: 10}
 	for _, most := range []int64{10, 10, 20} {
@@ -205,6 +208,7 @@ func TestEnsureStreamAppliesChangedLimits(t *testing.T) {
 }
 
 func TestEnsureKeyValue(t *testing.T) {
+	t.Parallel()
 	b := open(t, bus.Config{DataDir: t.TempDir()})
 	for range 2 {
 		kv, err := b.EnsureKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B"})
@@ -224,6 +228,7 @@ func TestEnsureKeyValue(t *testing.T) {
 }
 
 func TestFullStoreIsAStorageError(t *testing.T) {
+	t.Parallel()
 	b := open(t, bus.Config{DataDir: t.TempDir(), MaxStore: 1 << 20})
 	_, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, MaxBytes: 2 << 20})
 	if code(err) != bus.CodeStorage {
@@ -236,6 +241,7 @@ func TestFullStoreIsAStorageError(t *testing.T) {
 }
 
 func TestPublishErrors(t *testing.T) {
+	t.Parallel()
 	b := open(t, bus.Config{DataDir: t.TempDir()})
 	ensureStream(t, b, "S", "s.>")
 	expired, cancel := context.WithCancel(t.Context())
@@ -268,6 +274,7 @@ func TestPublishErrors(t *testing.T) {
 }
 
 func TestBatchKeepsTheOrderAndCommitsOnce(t *testing.T) {
+	t.Parallel()
 	d := &disk{}
 	b := open(t, d.config(bus.Config{DataDir: t.TempDir()}))
 	ensureStream(t, b, "S", "s.>")
@@ -299,6 +306,7 @@ func TestBatchKeepsTheOrderAndCommitsOnce(t *testing.T) {
 }
 
 func TestBatchTellsWhichMessageFailed(t *testing.T) {
+	t.Parallel()
 	b := open(t, bus.Config{DataDir: t.TempDir()})
 	ensureStream(t, b, "S", "s.>")
 	batch := b.NewBatch()
@@ -317,6 +325,7 @@ func TestBatchTellsWhichMessageFailed(t *testing.T) {
 }
 
 func TestOneDataDirectoryHasOneHub(t *testing.T) {
+	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	b := open(t, cfg)
 	if _, err := bus.Open(t.Context(), cfg); code(err) != bus.CodeLocked {
@@ -328,6 +337,7 @@ func TestOneDataDirectoryHasOneHub(t *testing.T) {
 }
 
 func TestLeftoversDoNotHinder(t *testing.T) {
+	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	dir := filepath.Join(cfg.DataDir, "bus")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -343,6 +353,7 @@ func TestLeftoversDoNotHinder(t *testing.T) {
 }
 
 func TestOpenLeavesNothingBehindAfterAFailure(t *testing.T) {
+	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	store := filepath.Join(cfg.DataDir, "bus", "jetstream")
 	if err := os.MkdirAll(filepath.Dir(store), 0o700); err != nil {
@@ -361,6 +372,7 @@ func TestOpenLeavesNothingBehindAfterAFailure(t *testing.T) {
 }
 
 func TestWrongConfigurations(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -392,6 +404,7 @@ func TestWrongConfigurations(t *testing.T) {
 // Close waits for publishes in flight: each of them is either stored or told
 // that it is not.
 func TestCloseLosesNoMessageInFlight(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityAlways, bus.DurabilityFast} {
 		t.Run(string(mode), func(t *testing.T) {
 			cfg := bus.Config{DataDir: t.TempDir(), Durability: mode}
@@ -448,6 +461,7 @@ func TestCloseLosesNoMessageInFlight(t *testing.T) {
 }
 
 func TestCloseEndsInTimeAndReleasesAll(t *testing.T) {
+	t.Parallel()
 	gate := make(chan struct{})
 	var hold sync.Once
 	d := &disk{}
@@ -485,6 +499,7 @@ func TestCloseEndsInTimeAndReleasesAll(t *testing.T) {
 }
 
 func TestSecretsDoNotPrint(t *testing.T) {
+	t.Parallel()
 	var log logBuffer
 	c := bus.Credentials{User: "ann", Password: "hunter2", Token: "t0ken"}
 	log.logger().Info("config", "credentials", c, "url", bus.Secret("nats://ann:hunter2@host"))
@@ -505,6 +520,7 @@ func TestSecretsDoNotPrint(t *testing.T) {
 
 // REQ-REL-002
 func TestBackoffGrowsToItsLimit(t *testing.T) {
+	t.Parallel()
 	for attempt := range 200 {
 		d := bus.Backoff(attempt, bus.MaxDelay)
 		if d <= 0 || d > bus.MaxDelay {

@@ -132,7 +132,7 @@ func startChild(t *testing.T, role string, mode bus.Durability, dir string) *chi
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s,%s,%s", childEnv, role, mode, dir))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s,%s,%s", childEnv, role, mode, dir), "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -189,8 +189,10 @@ func (c *child) missing(found map[string]int) []string {
 }
 
 func TestKilledHubLosesNoAcknowledgedMessage(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityAlways, bus.DurabilityFast} {
 		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
 			cfg := bus.Config{DataDir: t.TempDir(), Durability: mode}
 			for round := 1; round <= 3; round++ {
 				c := startChild(t, "hub", mode, cfg.DataDir)
@@ -212,8 +214,10 @@ func TestKilledHubLosesNoAcknowledgedMessage(t *testing.T) {
 }
 
 func TestKilledJoinerLosesNoAcknowledgedMessage(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
 		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
 			cfg := bus.Config{DataDir: t.TempDir(), Durability: mode}
 			hub := openServing(t, cfg)
 			c := startChild(t, "joined", mode, cfg.DataDir)
@@ -243,6 +247,7 @@ func openServing(t *testing.T, cfg bus.Config) *bus.Bus {
 // A joined process goes on when the hub is killed and another starts, on a new
 // port with a new credential.
 func TestJoinerSurvivesKilledHub(t *testing.T) {
+	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	hub := startChild(t, "idle", bus.DurabilityCommit, cfg.DataDir)
 	joiner := startChild(t, "joined", bus.DurabilityCommit, cfg.DataDir)
@@ -267,6 +272,7 @@ func TestJoinerSurvivesKilledHub(t *testing.T) {
 }
 
 func TestJoinedBusFollowsTheHub(t *testing.T) {
+	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	ask := askOver(cfg.DataDir)
 	if _, err := bus.Join(t.Context(), bus.Config{}, ask); code(err) != bus.CodeNotRunning {

@@ -75,6 +75,7 @@ func TestAllWhoWaitShareTheNextSync(t *testing.T) {
 // Every commit is served by a sync that started after it: what was written
 // before the call is covered.
 func TestCommitIsServedByALaterSync(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		callers := rapid.IntRange(1, 20).Draw(t, "callers")
 		rounds := rapid.IntRange(1, 20).Draw(t, "rounds")
@@ -132,6 +133,7 @@ func TestEndOfContextEndsTheWaitForTheDisk(t *testing.T) {
 // A kernel that could not write a page marks it clean: a later sync succeeds
 // without the data. So the first failure is the last word.
 func TestFailedDiskIsFinal(t *testing.T) {
+	t.Parallel()
 	eio := errors.New("input/output error")
 	var broken atomic.Bool
 	d := &disk{onSync: func(int64) error {
@@ -161,6 +163,7 @@ func TestFailedDiskIsFinal(t *testing.T) {
 }
 
 func TestConcurrentPublishesShareSyncs(t *testing.T) {
+	t.Parallel()
 	const publishers, each = 50, 20
 	d := &disk{}
 	b := open(t, d.config(bus.Config{DataDir: t.TempDir()}))
@@ -207,6 +210,7 @@ func TestConcurrentPublishesShareSyncs(t *testing.T) {
 }
 
 func TestNewStreamIsSyncedInEveryMode(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityAlways, bus.DurabilityFast} {
 		t.Run(string(mode), func(t *testing.T) {
 			d := &disk{}
@@ -233,6 +237,7 @@ func TestNewStreamIsSyncedInEveryMode(t *testing.T) {
 }
 
 func TestFilesystemThatRefusesMakesCommitAlways(t *testing.T) {
+	t.Parallel()
 	var log logBuffer
 	cfg := bus.WithSyncer(bus.Config{DataDir: t.TempDir(), Logger: log.logger()}, func(string) (bus.Syncer, error) {
 		return nil, errors.New("function not implemented")
@@ -257,6 +262,7 @@ func TestFilesystemThatRefusesMakesCommitAlways(t *testing.T) {
 
 // A joined process that cannot sync must not pretend to.
 func TestJoinerThatCannotSyncIsRefused(t *testing.T) {
+	t.Parallel()
 	refuse := func(string) (bus.Syncer, error) { return nil, errors.New("not permitted") }
 	for mode, want := range map[bus.Durability]bus.Code{
 		bus.DurabilityCommit: bus.CodeStorage,

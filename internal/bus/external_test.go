@@ -106,6 +106,7 @@ const withJetStream = `jetstream { store_dir: "STORE" }`
 
 // REQ-PORT-005
 func TestExternalServer(t *testing.T) {
+	t.Parallel()
 	address := closedPort(t)
 	startStock(t, address, withJetStream)
 	var log logBuffer
@@ -126,6 +127,7 @@ func TestExternalServer(t *testing.T) {
 
 // REQ-SEC-001, REQ-SCALE-001
 func TestAuthenticationAtAnExternalServer(t *testing.T) {
+	t.Parallel()
 	user, err := nkeys.CreateUser()
 	must(t, err)
 	seed, err := user.Seed()
@@ -196,6 +198,7 @@ func TestAuthenticationAtAnExternalServer(t *testing.T) {
 
 // REQ-ERROR-008, REQ-TEST-008
 func TestUnusableServers(t *testing.T) {
+	t.Parallel()
 	plain := closedPort(t)
 	startStock(t, plain, "")
 	notNATS := serve(t, func(c net.Conn) { fmt.Fprintf(c, "SSH-2.0-OpenSSH\r\n") }) //nolint:errcheck // a test's
@@ -256,6 +259,7 @@ func serve(t *testing.T, answer func(net.Conn)) (address string) {
 
 // REQ-SEC-002, REQ-SEC-007, REQ-SEC-TEST-004
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	ca := newAuthority(t)
 	other := newAuthority(t)
 	serverCert, serverKey := ca.issue(t, "server", "localhost")
@@ -316,6 +320,7 @@ func TestTLS(t *testing.T) {
 
 // REQ-REL-001
 func TestExternalBusReconnectsForEver(t *testing.T) {
+	t.Parallel()
 	address := closedPort(t)
 	config := withJetStream + "\nauthorization { user: ann, password: %s }"
 	stop := startStock(t, address, fmt.Sprintf(config, "hunter2"))
@@ -364,6 +369,7 @@ func TestExternalBusReconnectsForEver(t *testing.T) {
 }
 
 func TestPublishInFlightEndsWithTheConnection(t *testing.T) {
+	t.Parallel()
 	address := closedPort(t)
 	stop := startStock(t, address, withJetStream)
 	b := open(t, bus.Config{URL: bus.Secret(address)})
@@ -464,6 +470,7 @@ func writeFile(t *testing.T, name string, data []byte) string {
 
 // REQ-SEC-CROSS-002: JWT credentials, as an operator and nsc hand them out.
 func TestCredentialsFile(t *testing.T) {
+	t.Parallel()
 	operator, operatorPub := newKey(t, nkeys.CreateOperator)
 	account, accountPub := newKey(t, nkeys.CreateAccount)
 	user, userPub := newKey(t, nkeys.CreateUser)

@@ -84,6 +84,7 @@ func (s *siege) unharmed() {
 
 // REQ-SEC-008, REQ-SEC-TEST-001
 func TestASubscriberHearsNothingOfOtherNamespaces(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	nc := s.attacker()
 	heard := make(chan *nats.Msg, 1000)
@@ -116,6 +117,7 @@ func TestASubscriberHearsNothingOfOtherNamespaces(t *testing.T) {
 
 // REQ-SEC-008, REQ-SEC-TEST-001
 func TestJetStreamShowsNothingOfOtherNamespaces(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	nc := s.attacker()
 	js, err := jetstream.New(nc)
@@ -176,6 +178,7 @@ func isRefusal(msg *nats.Msg) bool {
 }
 
 func TestTheSystemAccountTellsNothingOfOthers(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	nc := s.attacker()
 	id := nc.ConnectedServerId()
@@ -220,6 +223,7 @@ func echoes(text string) bool {
 
 // REQ-SEC-008, REQ-SEC-TEST-001
 func TestWhatIsPublishedStaysInTheNamespace(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	heard, err := s.victim.Conn().SubscribeSync(">")
 	must(t, err)
@@ -251,6 +255,7 @@ func TestWhatIsPublishedStaysInTheNamespace(t *testing.T) {
 //
 // REQ-SEC-008, REQ-SEC-TEST-001
 func TestAStreamCannotBeCopiedFromAnotherNamespace(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	js, err := jetstream.New(s.attacker())
 	must(t, err)
@@ -305,6 +310,7 @@ func count(t *testing.T, js jetstream.JetStream, stream string) uint64 {
 }
 
 func TestACredentialIsGoodForOneConnection(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	g := s.grant("attacker")
 	wrong := g
@@ -332,6 +338,7 @@ func TestACredentialIsGoodForOneConnection(t *testing.T) {
 }
 
 func TestACredentialEndsWithTheHub(t *testing.T) {
+	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	hub := open(t, cfg)
 	stale, err := project(hub)(t.Context())
@@ -349,6 +356,7 @@ func TestACredentialEndsWithTheHub(t *testing.T) {
 }
 
 func TestARevokedCredentialIsOfNoUse(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	unused := s.grant("attacker")
 	must(t, s.hub.Revoke(unused.User))
@@ -378,6 +386,7 @@ func TestARevokedCredentialIsOfNoUse(t *testing.T) {
 //
 // REQ-SEC-008, REQ-SEC-TEST-001
 func TestTheProtocolOpensNoOtherAccount(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	connect := func(g bus.Grant, more string) string {
 		return fmt.Sprintf(`CONNECT {"verbose":true,"user":%q,"pass":%q%s}`+"\r\n", g.User, string(g.Password), more)
@@ -418,6 +427,7 @@ func TestTheProtocolOpensNoOtherAccount(t *testing.T) {
 
 // What one project's processes take is bounded.
 func TestANamespaceIsBounded(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	nc := s.attacker()
 	js, err := jetstream.New(nc)
@@ -445,6 +455,7 @@ func TestANamespaceIsBounded(t *testing.T) {
 }
 
 func TestNamespacesAreValidated(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	for _, namespace := range []string{"", "global", "A", "a.b", "a b", "*", ">", "$SYS", "../x", "a/b", "ä", "a\n", strings.Repeat("a", 65)} {
 		if _, err := s.hub.Grant(t.Context(), bus.GrantRequest{Namespace: namespace}); code(err) != bus.CodeConfig {
@@ -461,6 +472,7 @@ func TestNamespacesAreValidated(t *testing.T) {
 
 // Grants that nobody uses are bounded, and make room when they have expired.
 func TestUnusedGrantsAreBounded(t *testing.T) {
+	t.Parallel()
 	u := bus.NewUsers()
 	now := time.Now()
 	for i := range bus.MaxUnused {
@@ -494,6 +506,7 @@ func TestUnusedGrantsAreBounded(t *testing.T) {
 // Many that join one namespace at once get one account; the streams are there
 // after a restart.
 func TestNamespacesComeBackWhenTheyAreJoined(t *testing.T) {
+	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	hub := open(t, cfg)
 	ensureStream(t, join(t, hub), "S", "s.>")

@@ -72,7 +72,7 @@ func serve() {
 }
 
 func child(mode string, env map[string]string) config.MCPServer {
-	all := map[string]string{beServer: mode}
+	all := map[string]string{beServer: mode, "GORACE": "atexit_sleep_ms=0"}
 	for k, v := range env {
 		all[k] = v
 	}
