@@ -142,7 +142,11 @@ func (o *outbox) confirm(epoch, upTo uint64) {
 		if m := o.queue[0].message; m != nil {
 			o.bytes -= m.Size()
 		}
+		o.queue[0] = outgoing{} // the array outlives it
 		o.queue = o.queue[1:]
+	}
+	if len(o.queue) == 0 {
+		o.queue = nil
 	}
 	if upTo >= o.barrier {
 		o.stored = upTo

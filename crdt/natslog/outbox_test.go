@@ -31,6 +31,24 @@ func stored(o *outbox) bool {
 	return o.flush(done, context.Background()) == nil
 }
 
+// What is in the log is held no longer, also while more waits.
+func TestWhatIsStoredIsLetGo(t *testing.T) {
+	o := newOutbox(0)
+	for range 3 {
+		o.put(message(0, 1))
+	}
+	array := o.queue
+	o.confirm(0, 2)
+	for i, x := range array {
+		if held := x.message != nil; held != (i == 2) {
+			t.Errorf("message %d is held: %v", i, held)
+		}
+	}
+	if o.confirm(0, 3); o.queue != nil {
+		t.Error("the array is held")
+	}
+}
+
 // What waits is sent in entries that a server takes, in its order.
 func TestEntriesHaveABound(t *testing.T) {
 	o := newOutbox(0)
