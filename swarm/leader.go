@@ -236,7 +236,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 			return nil
 		case errors.Is(err, ErrConflict), errors.Is(err, ErrFull) && !whatever:
 			return err
-		case errors.Is(err, ErrFull) && l.c.giveWay(ctx):
+		case errors.Is(err, ErrFull) && l.c.gaveWay(ctx):
 			continue
 		case !said && ctx.Err() == nil:
 			said = true

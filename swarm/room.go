@@ -48,18 +48,23 @@ func (c *Coordinator) room(ctx context.Context, n int, share int64) error {
 		if ok, err := enough(); ok || err != nil {
 			return err
 		}
-		if !c.giveWay(ctx) {
-			return errors.Join(ErrFull, ctx.Err())
+		gave, err := c.giveWay(ctx)
+		if err != nil {
+			return nil //nolint:nilerr // as above: nobody knows that nothing can give way
+		}
+		if !gave {
+			return ErrFull
 		}
 	}
 }
 
 // giveWay forgets the swarm that ended the longest time ago, but none that has just
-// ended. It reports whether there was one.
-func (c *Coordinator) giveWay(ctx context.Context) bool {
+// ended. It reports whether there was one; the error is that of a journal that does not
+// tell.
+func (c *Coordinator) giveWay(ctx context.Context) (bool, error) {
 	last, err := c.o.Journal.Last(ctx)
 	if err != nil {
-		return false
+		return false, err
 	}
 	ids := slices.SortedFunc(maps.Keys(last), func(a, b string) int { return cmp.Compare(last[a], last[b]) })
 	for _, id := range ids {
@@ -75,9 +80,15 @@ func (c *Coordinator) giveWay(ctx context.Context) bool {
 			continue
 		}
 		c.o.Logger.Warn("a swarm that has ended is forgotten early: the journals are full", "swarm", id, "status", s.Status)
-		return true
+		return true, nil
 	}
-	return false
+	return false, ctx.Err()
+}
+
+// gaveWay is giveWay for who tries again anyway.
+func (c *Coordinator) gaveWay(ctx context.Context) bool {
+	gave, err := c.giveWay(ctx)
+	return gave && err == nil
 }
 
 // noRoom is what the creator of a swarm is told.
@@ -119,11 +130,15 @@ func (c *Coordinator) forget(ctx context.Context, id string) error {
 
 // overflow ends a swarm that the journals have no room for: what this batch has decided
 // is not stored, and nobody was told of it. The end has room kept for it. It reports
-// false if not even that can be stored.
+// false if not even that can be stored, or another leads the swarm meanwhile.
 func (l *leader) overflow(ctx context.Context) bool {
 	x, err := load(ctx, l.c.o.Journal, l.id)
 	if err != nil {
 		l.c.o.Logger.Error("a swarm cannot be led on", "swarm", l.id, "error", err)
+		return false
+	}
+	if x.s.Sequence != l.x.s.Sequence { // nothing was appended that would have shown it
+		l.c.o.Logger.Warn("another coordinator leads the swarm now", "swarm", l.id)
 		return false
 	}
 	l.c.o.Logger.Error("a swarm fails: the journals are full, and hold nothing but swarms that run", "swarm", l.id)

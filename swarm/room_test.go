@@ -3,6 +3,7 @@ package swarm_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,6 +46,81 @@ func TestEndedSwarmsGiveWay(t *testing.T) {
 		}
 		_, err = c.Session(ctx, ids[0])
 		wantCode(t, err, swarm.CodeNotFound)
+	})
+}
+
+// forgetful is a journal that every second time cannot say what it has.
+type forgetful struct {
+	swarm.Journal
+	calls atomic.Int64
+}
+
+func (j *forgetful) Last(ctx context.Context) (map[string]uint64, error) {
+	if j.calls.Add(1)%2 == 0 {
+		return nil, errors.New("the disk is slow")
+	}
+	return j.Journal.Last(ctx)
+}
+
+// That it cannot be seen what may give way is no reason for a swarm to fail.
+func TestAJournalThatDoesNotTellWhatItHasHaltsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &forgetful{Journal: &swarm.MemoryJournal{MaxBytes: 1 << 20}}})
+		h.participant("agent", swarm.ParticipantOptions{}, heavy(25<<10), "a")
+		for range 20 { // 5 times what there is room for
+			run(t, c, plan(5, "a"))
+			time.Sleep(2 * time.Minute)
+		}
+	})
+}
+
+// stalled is a journal that, once it is full, takes its time to say so.
+type stalled struct {
+	swarm.Journal
+	full atomic.Bool
+	told chan struct{}
+}
+
+func (j *stalled) Room(ctx context.Context) (free, total int64, err error) {
+	if !j.full.Load() {
+		return j.Journal.Room(ctx)
+	}
+	select {
+	case <-j.told:
+		return 0, 1 << 20, nil
+	case <-ctx.Done():
+		return 0, 0, ctx.Err()
+	}
+}
+
+// A coordinator that finds the journals full when another leads its swarm already does
+// not end the other's.
+func TestFullJournalsEndNoSwarmOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		shared := new(swarm.MemoryJournal)
+		slow := &stalled{Journal: shared, told: make(chan struct{})}
+		sun := h.coordinator("sun", swarm.CoordinatorOptions{Journal: slow, Successors: []string{"earth"}})
+		earth := h.coordinator("earth", swarm.CoordinatorOptions{Journal: shared, Successors: []string{"sun"}})
+		end := make(chan struct{})
+		h.participant("agent", swarm.ParticipantOptions{}, workUntil(end), "a")
+		s, err := sun.Create(ctx, plan(2, "a"))
+		must(t, err)
+		synctest.Wait()
+		slow.full.Store(true)
+		time.Sleep(2 * time.Minute)
+		s, err = earth.Session(ctx, s.ID)
+		must(t, err)
+		if s.Coordinator != "earth" || s.Status != swarm.Active {
+			t.Fatalf("%s leads a swarm that is %s", s.Coordinator, s.Status)
+		}
+		close(slow.told)
+		synctest.Wait()
+		wantCode(t, sun.SetState(ctx, s.ID, "k", json.RawMessage(`1`)), swarm.CodeNotFound) // it leads no more
+		close(end)
+		_, err = earth.Wait(ctx, s.ID)
+		must(t, err)
 	})
 }
 

@@ -159,7 +159,6 @@ func (x *state) apply(e event) error {
 	return nil
 }
 
-// subTask returns which sub-task it is about, "" for none.
 // size is how many bytes the event takes in a record, about.
 func (e *event) size() (int, error) {
 	data, err := json.Marshal(e)
@@ -169,6 +168,7 @@ func (e *event) size() (int, error) {
 	return len(data), nil
 }
 
+// subTask returns which sub-task it is about, "" for none.
 func (e *event) subTask() string {
 	switch {
 	case e.Assigned != nil:
