@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -92,6 +93,9 @@ func describeServer(name string, s config.MCPServer, cause hubtools.Cause, patie
 	key := "mcpServers." + name
 	switch cause {
 	case hubtools.CauseNotFound:
+		if _, err := os.Stat(s.Cwd); s.Cwd != "" && err != nil {
+			return "cannot be started", "make the directory that " + key + ".cwd names, or name another"
+		}
 		return "cannot be started", fmt.Sprintf("install %s, or name its path in %s.command", filepath.Base(s.Command), key)
 	case hubtools.CauseEnded:
 		return "ended before it answered", "run its command by hand; it gets only the environment that " + key + ".env and envAllow name"

@@ -55,15 +55,15 @@ func TestMCPServersAreTried(t *testing.T) {
   wrong: {url: %q}
   gone: {url: %q}
   missing: {command: no-such-program-here}
+  lost: {command: sh, cwd: %q}
   dies: {command: sh, args: ["-c", "echo no licence >&2; exit 3"]}
-  silent: {command: sleep, args: ["1000"]}
   off: {command: no-such-program-here, disabled: true}
-`, far.URL+"/mcp", far.URL+"/closed", far.URL+"/nothing", gone.URL))
+`, far.URL+"/mcp", far.URL+"/closed", far.URL+"/nothing", gone.URL, t.TempDir()+"/none"))
 	cfg, err := load(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	patient := doctor.Patient{Config: cfg, Program: "parley", ServerPatience: 3 * time.Second}
+	patient := doctor.Patient{Config: cfg, Program: "parley"}
 	findings := patient.Examine(t.Context())
 	for _, c := range []struct {
 		name  string
@@ -72,7 +72,7 @@ func TestMCPServersAreTried(t *testing.T) {
 	}{
 		{"well", doctor.OK, "answers: 1 tools"}, {"off", doctor.OK, "is disabled"},
 		{"closed", doctor.Warning, "mcpServers.closed.tokenFile"}, {"wrong", doctor.Warning, "/mcp at the end"}, {"gone", doctor.Warning, "cannot be reached"},
-		{"missing", doctor.Warning, "install no-such-program-here"}, {"dies", doctor.Warning, "no licence"}, {"silent", doctor.Warning, "has not answered within 3s"},
+		{"missing", doctor.Warning, "install no-such-program-here"}, {"lost", doctor.Warning, "mcpServers.lost.cwd"}, {"dies", doctor.Warning, "no licence"},
 	} {
 		expect(t, serverFinding(t, findings, c.name), "mcp-server", c.level, c.text)
 	}
@@ -95,6 +95,16 @@ func TestMCPServersAreTried(t *testing.T) {
 	if n := len(sessionsOf(s)); n != sessions {
 		t.Errorf("%d sessions, %d before", n, sessions)
 	}
+}
+
+// A server that says nothing is waited for, but not for ever.
+func TestASilentMCPServerIsTold(t *testing.T) {
+	cfg, err := load(place(t, `mcpServers: {silent: {command: sleep, args: ["1000"]}}`+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	patient := doctor.Patient{Config: cfg, Program: "parley", ServerPatience: time.Second}
+	expect(t, serverFinding(t, patient.Examine(t.Context()), "silent"), "mcp-server", doctor.Warning, "has not answered within 1s")
 }
 
 func sessionsOf(s *mcp.Server) (all []*mcp.ServerSession) {

@@ -16,6 +16,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -80,6 +81,8 @@ type mounted struct {
 	kind   string
 	as     agent.Identity // of an agent elsewhere, or at another hub
 	redact func(string) string
+	// refused is set once a server at a URL has answered that we may not use it.
+	refused atomic.Bool
 }
 
 // Open begins to connect the servers and returns at once.
@@ -192,7 +195,7 @@ func (t *Tools) mountServer(name string, server config.MCPServer) {
 	dial := t.program(name, server)
 	env := environ(server)
 	if server.URL != "" {
-		m.kind, dial = KindURL, overHTTP(server)
+		m.kind, dial = KindURL, overHTTP(server, &m.refused)
 		env = nil
 		for header, value := range server.Headers {
 			env = append(env, "SECRET_"+header+"="+value) // every header counts as a secret

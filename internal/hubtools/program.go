@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -193,9 +194,11 @@ func (c *pipe) stop() {
 func (c *pipe) SessionID() string { return "" }
 
 // overHTTP makes what connects to a server at a URL.
-func overHTTP(s config.MCPServer) func(context.Context) (mcp.Transport, error) {
+//
+// refused is set when the server answers a message with HTTP 401 or 403.
+func overHTTP(s config.MCPServer, refused *atomic.Bool) func(context.Context) (mcp.Transport, error) {
 	client := &http.Client{
-		Transport: bounded{headers{http.DefaultTransport, s.Headers}},
+		Transport: bounded{headers{http.DefaultTransport, s.Headers}, refused},
 		// The headers are for this server only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -219,16 +222,20 @@ func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // bounded bounds the messages of a server: what the SDK reads of one it keeps in memory.
-type bounded struct{ next http.RoundTripper }
+type bounded struct {
+	next    http.RoundTripper
+	refused *atomic.Bool
+}
 
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := b.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
-	if answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden {
-		_ = answer.Body.Close() // what it says beside is of no use
-		return nil, &refusedError{answer.StatusCode}
+	// Only noted: the SDK knows that a server may refuse the stream (GET) and serve calls
+	// all the same, and takes the reason from the body of what answers a message (POST).
+	if r.Method == http.MethodPost && (answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden) {
+		b.refused.Store(true)
 	}
 	mediaType, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")) // "" where there is none
 	answer.Body = &boundedBody{ReadCloser: answer.Body, stream: mediaType == "text/event-stream", left: maxMessage}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -49,16 +48,15 @@ func Try(ctx context.Context, name string, s config.MCPServer, dir string, patie
 		return Status{Name: name, Kind: m.kind, Why: ctx.Err().Error()}, CauseSilent
 	}
 	status := t.Status()[0]
-	return status, causeOf(status.Problem, m.kind)
+	return status, causeOf(status.Problem, m)
 }
 
-func causeOf(err error, kind string) Cause {
+func causeOf(err error, m *mounted) Cause {
 	var network net.Error
-	var refused *refusedError
 	switch {
 	case err == nil:
 		return CauseNone
-	case errors.As(err, &refused):
+	case m.refused.Load():
 		return CauseRefused
 	case errors.Is(err, process.ErrNotFound), errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return CauseNotFound
@@ -66,15 +64,8 @@ func causeOf(err error, kind string) Cause {
 		return CauseSilent
 	case errors.As(err, &network):
 		return CauseUnreachable
-	case kind == KindCommand && (errors.Is(err, mcp.ErrConnectionClosed) || errors.Is(err, io.EOF)):
+	case m.kind == KindCommand && (errors.Is(err, mcp.ErrConnectionClosed) || errors.Is(err, io.EOF)):
 		return CauseEnded
 	}
 	return CauseOther
-}
-
-// refusedError is a server's word that the caller may not use it.
-type refusedError struct{ status int }
-
-func (e *refusedError) Error() string {
-	return "the server answers HTTP " + http.StatusText(e.status)
 }

@@ -32,6 +32,10 @@ func TestAServerIsTriedOnce(t *testing.T) {
 			http.Error(w, "who are you?", http.StatusUnauthorized)
 		case "/forbidden":
 			http.Error(w, "not you", http.StatusForbidden)
+		case "/reason":
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"the licence has run out"}}`)) // to a test
 		case "/silent":
 			_, _ = io.Copy(io.Discard, r.Body) // before, it is not told that the client has gone
 			<-r.Context().Done()
@@ -64,6 +68,7 @@ func TestAServerIsTriedOnce(t *testing.T) {
 		"silent":        {child("silent at initialize", nil), hubtools.CauseSilent, ""},
 		"no token":      {config.MCPServer{URL: server.URL + "/closed"}, hubtools.CauseRefused, "Unauthorized"},
 		"no rights":     {config.MCPServer{URL: server.URL + "/forbidden"}, hubtools.CauseRefused, "Forbidden"},
+		"with a reason": {config.MCPServer{URL: server.URL + "/reason"}, hubtools.CauseRefused, "the licence has run out"},
 		"nobody":        {config.MCPServer{URL: gone.URL}, hubtools.CauseUnreachable, "refused"},
 		"hangs":         {config.MCPServer{URL: server.URL + "/silent"}, hubtools.CauseSilent, ""},
 		"no MCP":        {config.MCPServer{URL: server.URL + "/page"}, hubtools.CauseOther, ""},
