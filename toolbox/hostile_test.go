@@ -3,8 +3,10 @@ package toolbox_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -453,5 +455,47 @@ func TestAResourceIsReadWhereItWasFirst(t *testing.T) {
 		first.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "x:{a}" + strings.Repeat("x", toolbox.MaxURI), Name: "long"}, text("")),
 	} {
 		wantCode(t, wrong, toolbox.CodeInvalid)
+	}
+}
+
+// noticed is a log that has something done for each line.
+type noticed struct {
+	slog.Handler
+	do func()
+}
+
+func (h noticed) Handle(context.Context, slog.Record) error { h.do(); return nil }
+
+func (h noticed) Enabled(context.Context, slog.Level) bool { return true }
+
+// Who has waited for the first attempt knows what came of it.
+func TestWhatCameOfTheFirstAttemptIsKnownAfterIt(t *testing.T) {
+	nobody := errors.New("nobody is there")
+	mounted := make(chan struct{})
+	var m *toolbox.Mount
+	early := false
+	m, err := toolbox.New(toolbox.Options{}).Mount(toolbox.MountOptions{
+		Name: "x",
+		Dial: func(context.Context) (mcp.Transport, error) {
+			<-mounted
+			return nil, nobody
+		},
+		Logger: slog.New(noticed{slog.DiscardHandler, func() { // what came of it is being noted
+			select {
+			case <-m.Tried():
+				early = true
+			default:
+			}
+		}}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(mounted)
+	<-m.Tried()
+	problem := m.Status().Problem
+	m.Close()
+	if !errors.Is(problem, nobody) || early {
+		t.Errorf("its problem is %v, before it was noted: %t", problem, early)
 	}
 }

@@ -155,10 +155,13 @@ func (m *Mount) run(ctx context.Context) {
 	first := true
 	for ctx.Err() == nil {
 		session, err := m.dial(ctx)
+		// What came of it is noted before anybody hears that it has been tried.
 		if err == nil {
 			m.mu.Lock()
-			m.session = session // before anybody hears that it has been tried
+			m.session = session
 			m.mu.Unlock()
+		} else if ctx.Err() == nil {
+			m.lost(err)
 		}
 		if first {
 			first = false
@@ -166,15 +169,13 @@ func (m *Mount) run(ctx context.Context) {
 		}
 		if err == nil {
 			began := time.Now()
-			err = m.attend(ctx, session)
+			if err = m.attend(ctx, session); ctx.Err() == nil {
+				m.lost(err)
+			}
 			if time.Since(began) >= steady {
 				wait.Reset()
 			}
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		m.lost(err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait.NextBackOff()):
