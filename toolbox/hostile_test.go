@@ -499,3 +499,20 @@ func TestWhatCameOfTheFirstAttemptIsKnownAfterIt(t *testing.T) {
 		t.Errorf("its problem is %v, before it was noted: %t", problem, early)
 	}
 }
+
+// What is said of arguments that do not fit is for a model: where and what, and not more
+// than it can read (Req 5.4).
+func TestWhatDoesNotFitIsSaidInShort(t *testing.T) {
+	b := toolbox.New(toolbox.Options{})
+	p := provider(t, b, "venus")
+	must(t, p.AddTool(plus(), say("x")))
+	must(t, p.AddTool(&mcp.Tool{Name: "list", InputSchema: json.RawMessage(`{"type":"object","properties":{"l":{"items":{"type":"string"}}}}`)}, say("x")))
+	_, err := b.Call(ctx, "", "venus.plus", json.RawMessage(`{"a":1}`), nil)
+	if want := "the arguments of venus.plus do not fit its input schema: at the top: missing property 'b'"; err == nil || err.Error() != want {
+		t.Errorf("%v", err)
+	}
+	_, err = b.Call(ctx, "", "venus.list", json.RawMessage(`{"l":[`+strings.Repeat("1,", 10_000)+`1]}`), nil)
+	if wantCode(t, err, toolbox.CodeArguments); len(err.Error()) > 4<<10 || !strings.Contains(err.Error(), "at '/l/") {
+		t.Errorf("%d bytes: %.200v", len(err.Error()), err)
+	}
+}

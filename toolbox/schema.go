@@ -144,7 +144,28 @@ func (c *checker) check(data json.RawMessage) error {
 	if c.foreign && !affordable(c.schema, v) {
 		return nil
 	}
-	return c.schema.Validate(v)
+	if err := c.schema.Validate(v); err != nil {
+		return misfit(err)
+	}
+	return nil
+}
+
+// maxMisfit bounds what is said of data that does not fit, in bytes: each of a million
+// items may be wrong.
+const maxMisfit = 2 << 10
+
+// misfit says where data does not fit, for a model: without the name that the schema has
+// here only.
+func misfit(err error) error {
+	text := err.Error()
+	if _, places, ok := strings.Cut(text, "\n"); ok {
+		text = places
+	}
+	text = strings.TrimPrefix(strings.ReplaceAll(text, "- at '':", "- at the top:"), "- ")
+	if len(text) > maxMisfit {
+		text = strings.ToValidUTF8(text[:maxMisfit], "") + "…"
+	}
+	return errors.New(text)
 }
 
 // Bounds of a number in JSON. The validator calculates with all digits, and fails badly

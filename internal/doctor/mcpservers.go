@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/hubtools"
 )
@@ -83,7 +84,7 @@ func (p Patient) offered(f Finding, tools, resources, prompts, skipped int) Find
 	if skipped > 0 {
 		f.Level = Warning
 		f.Message += fmt.Sprintf("; %d things of it cannot be taken in", skipped)
-		f.Remedy = "a hub that runs says in its log what and why: " + p.Program + " logs"
+		f.Remedy = "a hub that runs says in its log what and why: " + daemon.LogPath(p.Config.DataDir)
 	}
 	return f
 }
