@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -357,4 +358,46 @@ func TestALogsWriterCarriesOverWhatIsMissing(t *testing.T) {
 		mars.Close()
 		late.Close()
 	}
+}
+
+// A keeper whose journal has lost its end gets the edits back from who has them, and tells of it.
+func TestAJournalThatLostItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		rights := func(agent string) replica.Access {
+			if agent == "hub" {
+				return replica.Read | replica.Write | replica.Relay | replica.Keep
+			}
+			return replica.Read | replica.Write
+		}
+		var heard bytes.Buffer
+		begin := func(s *replica.Saved) *replica.Replica {
+			r := newReplica(t, replica.Options{
+				Agent: "hub", State: "plan", Saved: s, Access: rights, Journal: func([]byte) {}, Logger: slog.New(slog.NewTextHandler(&heard, nil)),
+			})
+			t.Cleanup(func() { r.Close() })
+			return r
+		}
+		mars := newReplica(t, replica.Options{Agent: "mars", State: "plan"})
+		t.Cleanup(func() { mars.Close() })
+		hub := begin(nil)
+		attach(t, n, "hub", "mars", hub, mars)
+		push(t, mars, "of mars")
+		n.settle()
+		early := saved(t, hub)
+		push(t, hub, "of the hub")
+		n.settle()
+		if heard.Len() > 0 {
+			t.Errorf("nothing is lost, and it tells:\n%s", heard.String())
+		}
+		hub.Close()
+
+		again := begin(&early)
+		attach(t, n, "hub", "mars", again, mars)
+		n.settle()
+		equal(t, again, mars)
+		if !strings.Contains(heard.String(), "the log has lost them") {
+			t.Errorf("it tells:\n%s", heard.String())
+		}
+	})
 }

@@ -432,6 +432,7 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 		if r.forward {
 			r.passOn(l)
 		}
+		r.noteReturned(l, res.Update)
 	}
 	clock := r.believable(l, m, rights)
 	maps.DeleteFunc(clock, func(key string, n uint64) bool { return n <= r.hold.clock[key] })
@@ -441,6 +442,29 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 	}
 	for _, x := range free {
 		r.release(x)
+	}
+}
+
+// noteReturned tells of edits that came from a copy and are not of its session, where there is a journal: all others' had
+// come here before they went there.
+func (r *Replica) noteReturned(l *link, news []byte) {
+	if r.journal == nil {
+		return
+	}
+	u, err := crdt.ParseUpdate(news, crdt.StateLimits())
+	if err != nil {
+		r.log.Error("a document's own update cannot be read", slog.String("document", r.state), slog.Any("error", err))
+		return
+	}
+	returned := 0
+	for client := range u.Clients() {
+		if o, known := r.owners[client]; !known || o.agent != l.RemoteAgent() {
+			returned++
+		}
+	}
+	if returned > 0 {
+		r.log.Warn("a copy of a document brought edits of others or of an earlier session, which were not here; they are taken over. If they were acknowledged here, the log has lost them",
+			slog.String("document", r.state), slog.String("source", l.RemoteAgent()), slog.Int("writers", returned))
 	}
 }
 

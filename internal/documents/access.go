@@ -60,26 +60,14 @@ func (l *Library) Share(ctx context.Context, name, agentID string, role Role) er
 	if err != nil {
 		return err
 	}
-	l.sharing.Lock() // one change of roles at a time: each replaces what was stored
-	defer l.sharing.Unlock()
-	old := d.roles()
-	if old[agentID] == role {
-		return nil
-	}
-	next := maps.Clone(old)
-	if next == nil {
-		next = make(map[string]Role)
-	}
-	if next[agentID] = role; role == "" {
-		delete(next, agentID)
-	}
-	if len(next) > MaxShares {
-		return &Error{Code: CodeInvalid, Message: "the document " + name + " is shared with too many agents"}
-	}
-	if err := l.store.setShares(ctx, name, next); err != nil {
+	next, err := l.store.changeShares(ctx, name, agentID, role)
+	if err != nil {
 		return err
 	}
-	d.shares.Store(&next)
+	d.adopt(next)
+	if now, err := l.Get(ctx, name); err == nil { // it may have been opened anew meanwhile, with the roles of before
+		now.adopt(next)
+	}
 	return nil
 }
 
@@ -126,14 +114,27 @@ func (l *Library) Role(ctx context.Context, name, agentID string) (Role, error) 
 		default: // it is being opened
 		}
 	}
-	roles, err := l.store.shares(ctx, name)
-	return roles[agentID], err
+	stored, err := l.store.shares(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	return stored.roles[agentID], nil
 }
 
 // Role returns an agent's role in the document, "" for none.
 func (d *Document) Role(agentID string) Role { return d.roles()[agentID] }
 
-func (d *Document) roles() map[string]Role { return *d.shares.Load() }
+func (d *Document) roles() map[string]Role { return d.shares.Load().roles }
+
+// adopt takes over roles that were stored, unless later ones are known.
+func (d *Document) adopt(next *shares) {
+	for {
+		old := d.shares.Load()
+		if old.revision >= next.revision || d.shares.CompareAndSwap(old, next) {
+			return
+		}
+	}
+}
 
 // rights are what an agent may do, for the replica.
 func (d *Document) rights(agentID string) replica.Access {
@@ -143,33 +144,78 @@ func (d *Document) rights(agentID string) replica.Access {
 	return d.Role(agentID).rights()
 }
 
+// shares are the roles in a document as they are stored. They are never changed, only replaced.
+type shares struct {
+	roles    map[string]Role
+	revision uint64 // of the entry, 0 if there is none
+}
+
 // shares returns the roles in a document as they are stored.
-func (s *store) shares(ctx context.Context, name string) (map[string]Role, error) {
+func (s *store) shares(ctx context.Context, name string) (*shares, error) {
 	e, err := s.access.Get(ctx, name)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return nil, nil
+		return new(shares), nil
 	}
 	if err != nil {
 		return nil, storage(err, "who may what with the document %s cannot be looked up", name)
 	}
-	var roles map[string]Role
-	if err := json.Unmarshal(e.Value(), &roles); err != nil {
+	found := shares{revision: e.Revision()}
+	if err := json.Unmarshal(e.Value(), &found.roles); err != nil {
 		return nil, storage(err, "who may what with the document %s is stored in a broken way", name)
 	}
-	return roles, nil
+	return &found, nil
 }
 
-// setShares stores the roles in a document, durably.
-func (s *store) setShares(ctx context.Context, name string, roles map[string]Role) error {
+// shareAttempts bounds how often roles are changed anew because another changed them at the same moment.
+const shareAttempts = 50
+
+// changeShares gives an agent a role in a document, durably, and returns what is stored then. Each change replaces
+// the entry that it was made from, so that none is lost.
+func (s *store) changeShares(ctx context.Context, name, agentID string, role Role) (*shares, error) {
+	var err error
+	for range shareAttempts {
+		var old *shares
+		if old, err = s.shares(ctx, name); err != nil {
+			return nil, err
+		}
+		if old.roles[agentID] == role {
+			return old, nil
+		}
+		roles := maps.Clone(old.roles)
+		if roles == nil {
+			roles = make(map[string]Role)
+		}
+		if roles[agentID] = role; role == "" {
+			delete(roles, agentID)
+		}
+		if len(roles) > MaxShares {
+			return nil, &Error{Code: CodeInvalid, Message: "the document " + name + " is shared with too many agents"}
+		}
+		next := &shares{roles: roles}
+		if next.revision, err = s.setShares(ctx, name, roles, old.revision); err == nil {
+			return next, nil
+		}
+		if !errors.Is(err, jetstream.ErrKeyExists) && !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+			break
+		}
+	}
+	return nil, storage(err, "who may what with the document %s cannot be stored", name)
+}
+
+// setShares replaces the entry of a revision, and returns when that is durable. The error is
+// [jetstream.ErrKeyExists] or [jetstream.ErrKeyRevisionMismatch] if there is another entry by now.
+func (s *store) setShares(ctx context.Context, name string, roles map[string]Role, revision uint64) (next uint64, err error) {
 	b, err := json.Marshal(roles)
-	if err == nil {
-		_, err = s.access.Put(ctx, name, b)
+	if err != nil {
+		return 0, err
+	}
+	if revision == 0 {
+		next, err = s.access.Create(ctx, name, b)
+	} else {
+		next, err = s.access.Update(ctx, name, b, revision)
 	}
 	if err == nil {
 		err = s.bus.Commit(ctx)
 	}
-	if err != nil {
-		return storage(err, "who may what with the document %s cannot be stored", name)
-	}
-	return nil
+	return next, err
 }

@@ -3,6 +3,8 @@ package documents_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/parleyhub/parley/channel"
@@ -54,6 +56,31 @@ func TestRolesArePersistent(t *testing.T) {
 	ensure(t, again, "other")
 	if roles, err := again.Shares(t.Context(), "other"); err != nil || roles == nil || len(roles) != 0 {
 		t.Errorf("another document has %v, %v", roles, err)
+	}
+}
+
+// Roles that are given at the same moment are all there afterwards, also when the document begins a new epoch meanwhile.
+func TestRolesAreGivenAtTheSameMoment(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	defer closeLibrary(t, l)
+	ensure(t, l, "plan")
+	const agents = 12
+	var wg sync.WaitGroup
+	for i := range agents {
+		wg.Go(func() {
+			if err := l.Share(t.Context(), "plan", fmt.Sprint("agent", i), documents.RoleWriter); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Go(func() {
+		if _, _, err := l.Compact(t.Context(), "plan"); err != nil {
+			t.Error(err)
+		}
+	})
+	wg.Wait()
+	if roles, err := l.Shares(t.Context(), "plan"); err != nil || len(roles) != agents {
+		t.Errorf("the roles are %v, %v", roles, err)
 	}
 }
 

@@ -141,3 +141,53 @@ func keys(t *testing.T, d *documents.Document) int {
 	}
 	return len(doc.M)
 }
+
+// Of a log from a backup, whose end is before the newest snapshot's place, is told; what is written then is there after a
+// death.
+func TestALogThatEndsBeforeItsSnapshot(t *testing.T) {
+	b := openBus(t)
+	l := openLibrary(t, b)
+	const changes = 20
+	d := ensure(t, l, "plan")
+	for i := range changes {
+		if err := d.Edit(t.Context(), set(fmt.Sprintf("k%02d", i), 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeLibrary(t, l) // with a snapshot
+	js := b.JetStream()
+	stream, err := js.Stream(t.Context(), "hub_CRDT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), "hub_CRDT"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), stream.CachedInfo().Config); err != nil {
+		t.Fatal(err)
+	}
+
+	var log bytes.Buffer
+	l, err = documents.Open(t.Context(), documents.Options{Bus: b, Name: "hub", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d = ensure(t, l, "plan")
+	if n := keys(t, d); n != changes {
+		t.Errorf("it opens with %d of %d", n, changes)
+	}
+	if err := d.Edit(t.Context(), set("after", 1)); err != nil {
+		t.Fatal(err)
+	}
+	another := openLibrary(t, b) // as after a death: the first is not closed
+	if n := keys(t, ensure(t, another, "plan")); n != changes+1 {
+		t.Errorf("opened again it has %d of %d", n, changes+1)
+	}
+	closeLibrary(t, another)
+	closing, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = l.Close(closing) // another has gone on; this ends its goroutines
+	if !strings.Contains(log.String(), "has lost its end") {
+		t.Errorf("the log tells:\n%s", log.String())
+	}
+}

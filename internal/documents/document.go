@@ -27,9 +27,9 @@ type Document struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	shares   atomic.Pointer[map[string]Role] // never changed, only replaced
-	used     atomic.Int64                    // when it was asked for last, Unix time in nanoseconds
-	watchers atomic.Int64                    // who hear of changes
+	shares   atomic.Pointer[shares]
+	used     atomic.Int64 // when it was asked for last, Unix time in nanoseconds
+	watchers atomic.Int64 // who hear of changes
 
 	gate    sync.RWMutex // held for reading while an edit is made
 	retired bool         // another epoch takes its place
@@ -63,6 +63,7 @@ type opened struct {
 	interval time.Duration    // see Options
 	former   *replica.Former  // of the epoch before, if this process ended it
 	renew    func(why string) // told that a new epoch should begin
+	max      int              // how many documents there may be
 }
 
 func openDocument(ctx context.Context, s *store, name string, create bool, with opened, log *slog.Logger) (*Document, error) {
@@ -74,6 +75,9 @@ func openDocument(ctx context.Context, s *store, name string, create bool, with 
 		if !create {
 			return nil, &Error{Code: CodeNotFound, Message: "there is no document " + name, Remedy: "`parley doc list` shows those that there are; the first edit makes one"}
 		}
+		if err := s.roomForOne(ctx, with.max); err != nil {
+			return nil, err
+		}
 		if h.Revision, err = s.setHead(ctx, name, h); err != nil {
 			return nil, err
 		}
@@ -83,7 +87,7 @@ func openDocument(ctx context.Context, s *store, name string, create bool, with 
 	if err != nil {
 		return nil, err
 	}
-	d.shares.Store(&roles)
+	d.shares.Store(roles)
 	state, err := d.load(ctx)
 	if err != nil {
 		return nil, err
@@ -109,6 +113,17 @@ func (d *Document) load(ctx context.Context) ([]byte, error) {
 	doc, base, err := d.loadSnapshot(ctx)
 	if err != nil {
 		return nil, err
+	}
+	end, err := d.store.end(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if end < base.Sequence {
+		// What is written now is behind the end and yet before the snapshot's place: only a new snapshot leads to it.
+		d.damaged = true
+		d.log.Error("the log of documents has lost its end, as one from a backup has; the document opens with its snapshot and what replicas bring back",
+			"end", end, "snapshot", base.Sequence, "epoch", base.Epoch)
+		base.Sequence = 0
 	}
 	d.number, d.sequence, err = d.store.replay(ctx, d.name, base, func(update []byte) error {
 		d.since += len(update)

@@ -3,6 +3,7 @@ package documents_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -531,5 +532,28 @@ func TestWaitingGoesOnInANewEpoch(t *testing.T) {
 	set(3)
 	if got := <-heard; got != "all" {
 		t.Error(got)
+	}
+}
+
+// There is a bound on documents, and who reaches it is told what to do; those that there are open and take edits.
+func TestTheNumberOfDocumentsIsBounded(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	defer closeLibrary(t, l)
+	l.BoundStored(2)
+	one := []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: 1}}
+	for _, name := range []string{"first", "second"} {
+		if _, err := l.EditDocument(t.Context(), name, one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var refused *documents.Error
+	if _, err := l.EditDocument(t.Context(), "third", one); !errors.As(err, &refused) || refused.Code != documents.CodeInvalid || refused.Remedy == "" {
+		t.Errorf("a third is refused with %v", err)
+	}
+	if _, err := l.EditDocument(t.Context(), "second", one); err != nil {
+		t.Error(err)
+	}
+	if names, err := l.Names(t.Context()); err != nil || len(names) != 2 {
+		t.Errorf("there are %v, %v", names, err)
 	}
 }

@@ -4,3 +4,6 @@ import "time"
 
 // Bound sets how many documents may be open and how long an unused one stays so.
 func (l *Library) Bound(open int, idle time.Duration) { l.maxOpen, l.idle = open, idle }
+
+// BoundStored sets how many documents there may be.
+func (l *Library) BoundStored(most int) { l.most = most }

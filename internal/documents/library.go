@@ -29,11 +29,10 @@ type Library struct {
 	log      *slog.Logger
 	interval time.Duration
 
-	sharing sync.Mutex // held while roles are changed
-
 	mu      sync.Mutex
 	open    map[string]*opening
 	maxOpen int                        // MaxDocuments but in tests
+	most    int                        // MaxStored but in tests
 	idle    time.Duration              // idleTime but in tests
 	former  map[string]*replica.Former // of documents that have a new epoch and are not open
 	closed  bool
@@ -50,8 +49,12 @@ type opening struct {
 	evicted bool // it was closed to make room for others
 }
 
-// MaxDocuments bounds how many documents may be open.
-const MaxDocuments = 1000
+// MaxDocuments bounds how many documents may be open, and MaxStored how many there may be. Of some that are made at the
+// same moment there may be a few more.
+const (
+	MaxDocuments = 1000
+	MaxStored    = 10_000
+)
 
 // Open opens the library.
 func Open(ctx context.Context, o Options) (*Library, error) {
@@ -59,7 +62,7 @@ func Open(ctx context.Context, o Options) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Library{store: s, log: o.Logger, interval: o.Interval, open: map[string]*opening{}, maxOpen: MaxDocuments, idle: idleTime, former: map[string]*replica.Former{}}
+	l := &Library{store: s, log: o.Logger, interval: o.Interval, open: map[string]*opening{}, maxOpen: MaxDocuments, most: MaxStored, idle: idleTime, former: map[string]*replica.Former{}}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -118,7 +121,7 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 		}
 		o = &opening{done: make(chan struct{})}
 		l.open[name] = o
-		with := opened{interval: l.interval, former: l.former[name], renew: func(why string) { l.renew(name, why) }}
+		with := opened{interval: l.interval, max: l.most, former: l.former[name], renew: func(why string) { l.renew(name, why) }}
 		delete(l.former, name)
 		l.mu.Unlock()
 		o.doc, o.err = openDocument(ctx, l.store, name, create, with, l.log)

@@ -83,6 +83,30 @@ func (s *store) setHead(ctx context.Context, name string, h snapshots.Head) (rev
 	return revision, nil
 }
 
+// end returns the sequence of the last change of all documents, 0 if there never was one.
+func (s *store) end(ctx context.Context) (uint64, error) {
+	info, err := s.stream.Info(ctx)
+	if err != nil {
+		return 0, storage(err, "the log of documents cannot be looked at")
+	}
+	return info.State.LastSeq, nil
+}
+
+// roomForOne refuses one more document where there are as many as there may be.
+func (s *store) roomForOne(ctx context.Context, most int) error {
+	status, err := s.snapshots.Heads.Status(ctx)
+	if err != nil {
+		return storage(err, "documents cannot be counted")
+	}
+	if status.Values() >= uint64(most) { // one entry for each
+		return &Error{
+			Code: CodeInvalid, Message: fmt.Sprintf("there are %d documents, which is as many as there may be", status.Values()),
+			Remedy: "use one that there is: `parley doc list` shows them; several things fit into one under keys of their own",
+		}
+	}
+	return nil
+}
+
 // names lists the documents that there are.
 func (s *store) names(ctx context.Context) ([]string, error) {
 	lister, err := s.snapshots.Heads.ListKeys(ctx)
