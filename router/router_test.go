@@ -301,7 +301,6 @@ func TestCapabilityThatNobodyMayServe(t *testing.T) {
 	}
 }
 
-// Req 4.4: agents elsewhere are looked for before the error.
 // failing is a source that cannot be asked.
 type failing struct{ finder }
 
@@ -329,10 +328,14 @@ func TestTheErrorSaysWhichSourceFailed(t *testing.T) {
 	}
 }
 
+// Req 4.4: agents elsewhere are looked for before the error.
 func TestRemoteCardsAndSourcesComeBeforeTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var got []string
 		r := newRouter(t, router.Options{Forwarder: forwarderFunc(func(_ context.Context, to string, e *envelope.Envelope) error {
+			mu.Lock()
+			defer mu.Unlock()
 			got = append(got, to)
 			return nil
 		})})

@@ -57,6 +57,10 @@ func (l *liar) Write(_ context.Context, m jsonrpc.Message) error {
 	switch result := l.says(call.Method, call.Params); {
 	case result != "":
 		for _, m := range l.before {
+			if r, ok := m.(*jsonrpc.Request); ok {
+				again := *r // the reader's own
+				m = &again
+			}
 			l.answers <- m
 		}
 		l.answers <- &jsonrpc.Response{ID: call.ID, Result: json.RawMessage(result)}

@@ -143,7 +143,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(h.closed, cancel)()
-	serve := func(handler http.Handler, server *mcp.Server) {
+	serve := func(w http.ResponseWriter, handler http.Handler, server *mcp.Server) {
 		handler.ServeHTTP(w, r.WithContext(context.WithValue(ctx, serverKey{}, server)))
 	}
 	id := r.Header.Get(headerSession)
@@ -151,24 +151,61 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case isStateless(r.Header):
 		server := h.opts.Request(r)
 		defer h.release(server)
-		serve(h.stateless, server)
+		serve(w, h.stateless, server)
 	case r.Method != http.MethodPost || id != "":
 		server := h.enter(id)
 		defer h.leave(id)
-		serve(h.stateful, server)
+		serve(w, h.stateful, server)
 	case !h.reserve():
 		w.Header().Set("Retry-After", "60")
 		http.Error(w, fmt.Sprintf("no more than %d sessions are served: end one, or try again later", h.opts.MaxSessions), http.StatusServiceUnavailable)
 	default:
-		server := h.opts.Session(r)
-		defer func() {
-			if !h.opened(server, w.Header().Get(headerSession)) {
-				h.release(server)
-			}
-		}()
-		serve(h.stateful, server)
+		h.begin(w, h.opts.Session(r), serve)
 	}
 }
+
+// begin serves a request that may begin a session.
+func (h *Handler) begin(w http.ResponseWriter, server *mcp.Server, serve func(http.ResponseWriter, http.Handler, *mcp.Server)) {
+	first := &answer{ResponseWriter: w}
+	var id string
+	first.begins = func() {
+		if id = w.Header().Get(headerSession); !h.opened(server, id) {
+			id = ""
+		}
+	}
+	serve(first, h.stateful, server)
+	first.once.Do(first.begins)
+	if id != "" {
+		h.leave(id)
+		return
+	}
+	if late := sessionOf(server, w.Header().Get(headerSession)); late != nil {
+		_ = late.Close() // that of the handler did not see it, and it ends in any case
+	}
+	h.release(server)
+}
+
+// answer has something done before its first byte is on the way to the client.
+type answer struct {
+	http.ResponseWriter
+	once   sync.Once
+	begins func()
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (a *answer) WriteHeader(status int) {
+	a.once.Do(a.begins)
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements [http.ResponseWriter].
+func (a *answer) Write(data []byte) (int, error) {
+	a.once.Do(a.begins)
+	return a.ResponseWriter.Write(data)
+}
+
+// Unwrap is for [http.ResponseController].
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // isStateless tells the eras apart. A request that names its method in a header
 // is of the later one even if it says nothing else; one that has a session is of
@@ -242,36 +279,39 @@ func (h *Handler) release(server *mcp.Server) {
 	}
 }
 
-// opened gives the place to the session that the request began, or back if it
-// began none. It reports whether the server is in use.
+// opened gives the place to the session that a request began, which is then one of its
+// requests, or back if it began none. It reports whether the server is in use. The
+// client must not know of the session before: what it asks next is counted.
 func (h *Handler) opened(server *mcp.Server, id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.opening--
-	if server == nil {
+	begun := sessionOf(server, id)
+	if begun == nil || h.closed.Err() != nil {
 		return false
 	}
-	for begun := range server.Sessions() {
-		if id == "" || begun.ID() != id {
-			continue
-		}
-		if h.closed.Err() != nil {
-			// Close did not see it. Closing waits for what the client asked, of
-			// which there is nothing yet.
-			_ = begun.Close() // it ends in any case
-			return false
-		}
-		h.sessions[id] = &session{ServerSession: begun, server: server, used: time.Now()}
-		h.watching.Go(func() {
-			_ = begun.Wait() // how it ended does not matter
-			h.mu.Lock()
-			delete(h.sessions, id)
-			h.mu.Unlock()
-			h.release(server)
-		})
-		return true
+	h.sessions[id] = &session{ServerSession: begun, server: server, requests: 1, used: time.Now()}
+	h.watching.Go(func() {
+		_ = begun.Wait() // how it ended does not matter
+		h.mu.Lock()
+		delete(h.sessions, id)
+		h.mu.Unlock()
+		h.release(server)
+	})
+	return true
+}
+
+// sessionOf is a server's session, nil if there is none, or no server.
+func sessionOf(server *mcp.Server, id string) *mcp.ServerSession {
+	if server == nil || id == "" {
+		return nil
 	}
-	return false
+	for s := range server.Sessions() {
+		if s.ID() == id {
+			return s
+		}
+	}
+	return nil
 }
 
 // Sessions is how many sessions there are.

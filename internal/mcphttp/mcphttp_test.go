@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -69,6 +70,11 @@ func connect(t *testing.T, url, version string) *mcp.ClientSession {
 	t.Helper()
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
+	return connectOver(t, transport, url, version)
+}
+
+func connectOver(t *testing.T, transport http.RoundTripper, url, version string) *mcp.ClientSession {
+	t.Helper()
 	c := mcp.NewClient(&mcp.Implementation{Name: "client", Version: "1"}, nil)
 	session, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: transport}},
 		&mcp.ClientSessionOptions{ProtocolVersion: version})
@@ -202,10 +208,29 @@ func TestSessionsAreBounded(t *testing.T) {
 }
 
 // Clients that are killed, and many that are not, leave their session behind.
+// streaming tells when the stream is open on which a session hears what it did not ask
+// for.
+type streaming struct {
+	http.Transport
+	once sync.Once
+	open chan struct{}
+}
+
+func (s *streaming) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := s.Transport.RoundTrip(r)
+	if r.Method == http.MethodGet {
+		s.once.Do(func() { close(s.open) })
+	}
+	return answer, err
+}
+
 func TestASessionThatNobodyUsesMakesRoom(t *testing.T) {
 	server := newServer(nil, nil)
 	url := endpoint(t, server, mcphttp.Options{MaxSessions: 2, SpareAfter: time.Nanosecond})
-	used := connect(t, url, "2025-11-25") // has a stream open
+	stream := &streaming{open: make(chan struct{})}
+	defer stream.CloseIdleConnections()
+	used := connectOver(t, stream, url, "2025-11-25")
+	<-stream.open
 	for range 5 {
 		if status, body := post(t, url, initialize, nil); status != http.StatusOK {
 			t.Fatalf("%d %s", status, body)
