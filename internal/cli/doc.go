@@ -190,7 +190,7 @@ func (a *app) docEdits(args, set, text []string) ([]documents.Edit, error) {
 		edits = append(edits, documents.Edit{Op: documents.OpText, Path: strings.Split(path, "."), Text: value})
 	}
 	if len(edits) == 0 {
-		return nil, usage("missing the edits")
+		return nil, usage("missing the edits: say --set path=value, --text path=text, or a JSON array of them")
 	}
 	return edits, nil
 }
