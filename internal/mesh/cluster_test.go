@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // cluster is three NATS nodes; each can be stopped and started again.
@@ -29,39 +29,9 @@ type cluster struct {
 	nodes [3]*server.Server
 }
 
-// takenPorts are those that tests of this process have been given.
-var takenPorts sync.Map
-
-// freePorts are ports at which nothing listens. They lie below those that systems give
-// out by themselves: while a server is away, nobody else is given its port.
-func freePorts(t testing.TB, n int) []int {
-	t.Helper()
-	const lowest, many = 20_000, 12_000
-	var ports []int
-	for range many {
-		if len(ports) == n {
-			return ports
-		}
-		port := lowest + rand.IntN(many)
-		if _, taken := takenPorts.LoadOrStore(port, true); taken {
-			continue
-		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue // somebody else's
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		ports = append(ports, port)
-	}
-	t.Fatalf("there are no %d free ports", n)
-	return nil
-}
-
 func startCluster(t testing.TB) *cluster {
 	c := &cluster{t: t}
-	ports := freePorts(t, 6)
+	ports := natstest.FreePorts(t, 6)
 	copy(c.ports[:], ports[:3])
 	copy(c.routes[:], ports[3:])
 	for i := range c.nodes {

@@ -26,6 +26,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hubtest"
 	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 var (
@@ -297,7 +298,7 @@ type victim struct {
 // stockVictim is a stock server, which workers reach through a proxy that cuts
 // their connections.
 func stockVictim(t *testing.T) victim {
-	address := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	address := fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
 	dir := t.TempDir()
 	start := func() *child { return startChild(t, "server", address, dir, "", func(event) {}) }
 	srv := start()

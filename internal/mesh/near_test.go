@@ -14,6 +14,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/hubtest"
 	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // linked is a computer with a hub at a cluster.
@@ -366,7 +367,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	killing.Lock()
 	defer killing.Unlock()
 	const mails = 45 // of each pair; a sender of two may send 100 in a minute
-	address := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	address := fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
 	store := t.TempDir()
 	srv := startChild(t, "server", address, store, "", func(event) {})
 	t.Cleanup(func() { srv.kill() })

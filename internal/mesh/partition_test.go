@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // node is what a server's process is told of its cluster.
@@ -42,7 +43,7 @@ func (n node) join(opts *server.Options) error {
 // a time is killed, suspended or cut off from the others.
 func clusterVictim(t *testing.T) victim {
 	const nodes = 3
-	ports := freePorts(t, 2*nodes)
+	ports := natstest.FreePorts(t, 2*nodes)
 	clients, routes := ports[:nodes], ports[nodes:]
 	var links [nodes][nodes]*proxy
 	for i := range nodes {

@@ -28,14 +28,20 @@ type Server struct {
 	srv *server.Server // nil while it is stopped
 }
 
-// Start runs a server with JetStream on a free port of the loopback interface
-// until the test ends. Each change alters its options before.
+// Start runs a server with JetStream on a port of its own until the test ends. Each
+// change alters its options before.
 func Start(t testing.TB, changes ...func(*server.Options)) *Server {
 	t.Helper()
 	s := &Server{t: t, options: server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
 	}}
-	s.Start(changes...)
+	for _, change := range changes {
+		change(&s.options)
+	}
+	if s.options.Port == server.RANDOM_PORT {
+		s.options.Port = FreePorts(t, 1)[0]
+	}
+	s.Start()
 	t.Cleanup(s.Stop)
 	return s
 }

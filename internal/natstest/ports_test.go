@@ -1,0 +1,77 @@
+package natstest_test
+
+import (
+	"fmt"
+	"net"
+	"runtime"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// A server comes back at its port, though others took ports while it was away.
+func TestAPortIsTheServersWhileItIsAway(t *testing.T) {
+	n := natstest.Start(t, natstest.WithoutJetStream)
+	for range 3 {
+		address := n.Addr()
+		n.Stop()
+		if c, err := net.Dial("tcp", address); err == nil {
+			t.Errorf("somebody listens at %s: %v", address, c.Close())
+		}
+		for range 50 {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+		}
+		n.Start()
+		nc, err := nats.Connect("nats://" + address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.Close()
+	}
+}
+
+// The system gives a port that is held to nobody who wants any, of tens of thousands.
+func TestAFreePortIsGivenToNobodyElse(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux keeps a port that a socket is bound to for a server")
+	}
+	ports := natstest.FreePorts(t, 8)
+	mine := map[int]bool{}
+	for _, p := range ports {
+		if mine[p] {
+			t.Errorf("%d twice", p)
+		}
+		mine[p] = true
+	}
+	for range 2000 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := l.Addr().(*net.TCPAddr).Port; mine[p] {
+			t.Errorf("%d is given to another", p)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range ports {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
+		if err != nil {
+			t.Errorf("its owner does not get it: %v", err)
+			continue
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
