@@ -316,7 +316,7 @@ func TestJoinedBusFollowsTheHub(t *testing.T) {
 	if err := other.Conn().Publish("live", []byte("again")); err != nil {
 		t.Fatal(err)
 	}
-	if msg, err := sub.NextMsg(10 * time.Second); err != nil || string(msg.Data) != "again" {
+	if msg, err := sub.NextMsg(30 * time.Second); err != nil || string(msg.Data) != "again" {
 		t.Errorf("the subscription did not follow: %v, %v", msg, err)
 	}
 	last := joined.Info()

@@ -77,7 +77,7 @@ func startStock(t *testing.T, address, config string) (stop func()) {
 		_ = cmd.Wait()         // killed
 	})
 	t.Cleanup(stop)
-	for range 1000 {
+	for late := time.After(30 * time.Second); ; {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			// It greets when it is ready.
@@ -87,19 +87,18 @@ func startStock(t *testing.T, address, config string) (stop func()) {
 				return stop
 			}
 		}
-		<-time.After(10 * time.Millisecond)
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-late:
+			t.Fatalf("the stock server does not start: %s", log.String())
+		}
 	}
-	t.Fatalf("the stock server does not start: %s", log.String())
-	return nil
 }
 
-// closedPort returns an address where nothing listens.
+// closedPort returns an address where nothing listens, until a server of the test does.
 func closedPort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close() //nolint:errcheck // a test's
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
 }
 
 const withJetStream = `jetstream { store_dir: "STORE" }`
@@ -381,7 +380,7 @@ func TestPublishInFlightEndsWithTheConnection(t *testing.T) {
 		_, err := b.Publish(context.Background(), &nats.Msg{Subject: "silent"})
 		failed <- err
 	}()
-	if _, err := sub.NextMsg(10 * time.Second); err != nil {
+	if _, err := sub.NextMsg(30 * time.Second); err != nil {
 		t.Fatal(err)
 	}
 	stop()

@@ -97,7 +97,7 @@ func TestASubscriberHearsNothingOfOtherNamespaces(t *testing.T) {
 	_, err := s.victim.Publish(t.Context(), &nats.Msg{Subject: "victim.roadmap", Data: []byte(secret)})
 	must(t, err)
 	must(t, s.victim.Conn().Publish("plain."+secret, []byte(secret)))
-	_, err = s.victim.Conn().Request("nobody."+secret, []byte(secret), time.Second)
+	_, err = s.victim.Conn().Request("nobody."+secret, []byte(secret), 30*time.Second)
 	if !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("somebody answered: %v", err)
 	}
@@ -238,7 +238,7 @@ func TestWhatIsPublishedStaysInTheNamespace(t *testing.T) {
 	must(t, nc.Flush())
 	must(t, s.victim.Conn().Publish("end", nil))
 	for {
-		msg, err := heard.NextMsg(10 * time.Second)
+		msg, err := heard.NextMsg(30 * time.Second)
 		must(t, err)
 		if msg.Subject == "end" {
 			break
@@ -405,7 +405,7 @@ func TestTheProtocolOpensNoOtherAccount(t *testing.T) {
 			conn, err := net.Dial("tcp", s.grant("attacker").Address)
 			must(t, err)
 			defer conn.Close() //nolint:errcheck // the server has closed it
-			must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+			must(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 			for _, line := range lines() {
 				if _, err := conn.Write([]byte(line)); err != nil {
 					return // refused already
