@@ -30,6 +30,8 @@ func main() {
 	c.ci = os.Getenv("CI") == "true"
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	// With it, what another checkout has compiled is not compiled again.
+	os.Setenv("GOFLAGS", strings.TrimSpace(os.Getenv("GOFLAGS")+" -trimpath"))
 	if err := c.run(ctx, *only); err != nil {
 		fmt.Fprintf(os.Stderr, "\ncheck: %v\n", err)
 		os.Exit(1)
