@@ -63,6 +63,9 @@ type Config struct {
 	// Credentials for the URL.
 	Credentials Credentials
 
+	// Leaf links an embedded bus to a cluster; the zero value does not.
+	Leaf LeafConfig
+
 	// InboxPrefix of the subjects that answers come to, where the server
 	// confines the user to one; "" is _INBOX.
 	InboxPrefix string

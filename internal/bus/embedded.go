@@ -29,12 +29,17 @@ type embedded struct {
 	users    *users
 	accounts *accounts
 	log      *serverLogger
+	leaf     *leaf // nil without a link
 }
 
 // startServer starts a server on a store. It returns once the store is
 // recovered and the server listens.
 func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 	e := &embedded{users: newUsers(), maxStore: cfg.MaxStore}
+	var err error
+	if e.leaf, err = newLeaf(cfg.Leaf, cfg.Logger.With("component", "leaf")); err != nil {
+		return nil, err
+	}
 	opts := &server.Options{
 		ServerName:             "parley",
 		Host:                   "127.0.0.1",
@@ -57,14 +62,23 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 	if mode == DurabilityFast {
 		opts.SyncInterval = fastSync
 	}
+	log := &serverLogger{log: cfg.Logger.With("component", "nats")}
+	if e.leaf != nil {
+		e.leaf.configure(opts)
+		log.hear, log.secrets = e.leaf.hear, e.leaf.secrets
+	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
 		return nil, &Error{Code: CodeStorage, Message: "cannot set up the embedded NATS server", Err: err}
 	}
-	log := &serverLogger{log: cfg.Logger.With("component", "nats")}
 	srv.SetLogger(log, false, false)
 	e.server, e.accounts, e.log = srv, newAccounts(srv), log
 
+	if e.leaf != nil {
+		if err := e.leaf.prepare(srv, e.users); err != nil {
+			return nil, linkError(err)
+		}
+	}
 	srv.Start()
 	if why := log.fatal.Load(); why != nil || !srv.ReadyForConnections(startTimeout) {
 		e.stop()
@@ -79,7 +93,17 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 			Err:     cause,
 		}
 	}
+	if e.leaf != nil {
+		if err := e.leaf.start(); err != nil {
+			e.stop()
+			return nil, linkError(err)
+		}
+	}
 	return e, nil
+}
+
+func linkError(err error) error {
+	return &Error{Code: CodeStorage, Message: "the embedded NATS server cannot be prepared for a link to a cluster", Err: err}
 }
 
 // storageError is why a stream takes nothing more, "" if all do.
@@ -96,6 +120,9 @@ func (e *embedded) address() string { return e.server.Addr().(*net.TCPAddr).Stri
 
 // stop returns when the store is closed.
 func (e *embedded) stop() {
+	if e.leaf != nil {
+		e.leaf.close()
+	}
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
 }

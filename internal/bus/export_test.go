@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"time"
 
@@ -74,4 +76,11 @@ func (b *Bus) Accounts() int {
 	b.embedded.accounts.mu.Lock()
 	defer b.embedded.accounts.mu.Unlock()
 	return len(b.embedded.accounts.byName)
+}
+
+// ReadGreeting reads a NATS server's first line and returns the largest message that
+// it takes.
+func ReadGreeting(data []byte) (maxPayload int64, err error) {
+	g, err := readGreeting(bufio.NewReaderSize(bytes.NewReader(data), maxGreeting))
+	return g.MaxPayload, err
 }

@@ -55,12 +55,12 @@ func newRemote(cfg Config) (*remote, error) {
 	if auth != nil {
 		r.options = append(r.options, auth)
 	}
-	tlsOption, err := cfg.Credentials.tlsOption()
+	tlsConfig, err := cfg.Credentials.tlsConfig()
 	if err != nil {
 		return nil, err
 	}
-	if tlsOption != nil {
-		r.options = append(r.options, tlsOption)
+	if tlsConfig != nil {
+		r.options = append(r.options, nats.Secure(tlsConfig))
 	}
 	if cfg.InboxPrefix != "" {
 		r.options = append(r.options, nats.CustomInboxPrefix(cfg.InboxPrefix))
@@ -152,8 +152,8 @@ func checkCredentialsFile(path string) error {
 	return nil
 }
 
-// tlsOption returns nil where TLS is the server's choice alone.
-func (c Credentials) tlsOption() (nats.Option, error) {
+// tlsConfig returns nil where TLS is the server's choice alone.
+func (c Credentials) tlsConfig() (*tls.Config, error) {
 	if !c.TLS && !c.InsecureSkipVerify && c.CAFile == "" && c.CertFile == "" && c.KeyFile == "" && c.ServerName == "" {
 		return nil, nil
 	}
@@ -189,7 +189,7 @@ func (c Credentials) tlsOption() (nats.Option, error) {
 		}
 		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	}
-	return nats.Secure(conf), nil
+	return conf, nil
 }
 
 // openExternal connects to the server that the configuration names, and makes
@@ -250,8 +250,7 @@ func tellingError(cfg Config, r *remote, err error) error {
 	if len(r.urls) == 1 {
 		return err
 	}
-	rank := map[Code]int{CodeNotRunning: 0, CodeNetwork: 1, CodeAuth: 2}
-	best := rank[connectError(err, "", nil).Code]
+	best := telling(connectError(err, "", nil))
 	for _, u := range r.urls {
 		opts := append([]nats.Option{nats.Name(cfg.Name), nats.Timeout(connectTimeout), nats.NoReconnect()}, r.options...)
 		conn, oneErr := nats.Connect(u, opts...)
@@ -259,11 +258,22 @@ func tellingError(cfg Config, r *remote, err error) error {
 			conn.Close() // up since; the caller's next attempt will find it
 			continue
 		}
-		if n := rank[connectError(oneErr, "", nil).Code]; n > best {
+		if n := telling(connectError(oneErr, "", nil)); n > best {
 			best, err = n, oneErr
 		}
 	}
 	return err
+}
+
+// telling ranks the reasons of several servers by how much they tell.
+func telling(e *Error) int {
+	switch e.Code {
+	case CodeAuth:
+		return 2
+	case CodeNetwork:
+		return 1
+	}
+	return 0
 }
 
 // checkJetStream asks for the account: a publish would only say that nobody

@@ -24,6 +24,9 @@ const (
 	// AccessNetwork is the agents' network of this computer, which its projects
 	// share, and nothing outside.
 	AccessNetwork Access = "network"
+	// AccessCluster is everything on the cluster that the hub is linked to, as far as
+	// the cluster lets the hub.
+	AccessCluster Access = "cluster"
 	// AccessAgent is what one agent of that network may do, see GrantRequest.
 	AccessAgent Access = "agent"
 )
@@ -42,6 +45,8 @@ type GrantRequest struct {
 	// Publish and Subscribe are the subjects that AccessAgent allows; at least one of
 	// each. Everything else it may not.
 	Publish, Subscribe []string
+	// Cluster has AccessAgent mean the cluster that the hub is linked to.
+	Cluster bool
 }
 
 // A Grant lets one connection in, within half a minute, and none after it. It
@@ -55,6 +60,9 @@ type Grant struct {
 	StoreDir   string     // what a joined process syncs, see Join
 	Durability Durability // effective
 	PID        int        // of the hub
+	// Cluster is the URL, without secrets, of what the holder reaches through the hub's
+	// link; empty for the hub's own bus.
+	Cluster string
 }
 
 // networkAccount is the agents' network's.
@@ -78,10 +86,50 @@ func (b *Bus) Grant(_ context.Context, req GrantRequest) (Grant, error) {
 			Remedy:  "configure that server's URL here too: NATS_URL, or natsUrl in .mcp-config.json",
 		}
 	}
+	if req.Access == AccessCluster || req.Cluster {
+		return b.grantCluster(req)
+	}
 	user, err := b.embedded.admit(req)
 	if err != nil {
 		return Grant{}, err
 	}
+	return b.issue(user)
+}
+
+// grantCluster is Grant for the cluster that the hub is linked to. There is none while
+// the link is down.
+func (b *Bus) grantCluster(req GrantRequest) (Grant, error) {
+	if err := b.Linked(); err != nil {
+		return Grant{}, err
+	}
+	user, err := b.embedded.admitCluster(req)
+	if err != nil {
+		return Grant{}, err
+	}
+	g, err := b.issue(user)
+	if err != nil {
+		return Grant{}, err
+	}
+	if err := b.Linked(); err != nil { // it fell meanwhile, perhaps before there was this user to withdraw
+		b.embedded.users.remove(user.Username)
+		return Grant{}, err
+	}
+	g.StoreDir, g.Durability, g.Cluster = "", "", b.embedded.leaf.shown
+	return g, nil
+}
+
+// Linked returns nil while the cluster can be used that the hub is linked to, else the
+// reason why not: CodeUnsupported without a link.
+func (b *Bus) Linked() error {
+	if b.embedded == nil || b.embedded.leaf == nil {
+		return &Error{Code: CodeUnsupported, Message: "the hub is not linked to a cluster of the agents' network",
+			Remedy: "set bus.leaf in its config.yaml and restart it, see docs/mesh.md; or name the cluster in crossComputer.natsClusterUrls"}
+	}
+	return b.embedded.leaf.closed()
+}
+
+// issue makes the credential of a user.
+func (b *Bus) issue(user server.User) (Grant, error) {
 	expires := time.Now().Add(grantTTL)
 	password, ok := b.embedded.users.add(user, expires)
 	if !ok {
@@ -103,7 +151,7 @@ func (b *Bus) Revoke(user string) error {
 	if b.embedded == nil {
 		return &Error{Code: CodeUnsupported, Message: "only the hub's own bus has grants"}
 	}
-	if user == hubUser {
+	if user == hubUser || user == leafUser {
 		return &Error{Code: CodeConfig, Message: "the hub's own user is no grant", Remedy: "name the user of a grant"}
 	}
 	b.embedded.users.remove(user)
@@ -159,12 +207,41 @@ func (e *embedded) admit(req GrantRequest) (server.User, error) {
 	if err != nil {
 		return server.User{}, err
 	}
+	return guest(acc, who, permissions)
+}
+
+// admitCluster is admit for the cluster behind the link.
+func (e *embedded) admitCluster(req GrantRequest) (server.User, error) {
+	var permissions *server.Permissions
+	switch {
+	case req.Namespace != "":
+		return server.User{}, &Error{Code: CodeConfig, Message: "the agents' network has no namespace", Remedy: "leave it out"}
+	case req.Access == AccessAgent && len(req.Publish) > 0 && len(req.Subscribe) > 0:
+		// The server checks what a subject is mapped to.
+		publish := make([]string, len(req.Publish))
+		for i, subject := range req.Publish {
+			publish[i] = e.leaf.clusterSubject(subject)
+		}
+		permissions = &server.Permissions{Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: req.Subscribe}}
+	case req.Access != AccessCluster:
+		return server.User{}, &Error{Code: CodeConfig, Message: "an agent's access is for the subjects that the hub allows it",
+			Remedy: "register with the agents' network"}
+	}
+	acc, err := e.server.LookupAccount(clusterAccount)
+	if err != nil {
+		return server.User{}, &Error{Code: CodeRejected, Message: "the bus has lost its account for the cluster", Err: err}
+	}
+	return guest(acc, "the cluster", permissions)
+}
+
+// guest is a new user of an account, unless it has too many.
+func guest(acc *server.Account, who string, permissions *server.Permissions) (server.User, error) {
 	if acc.NumLocalConnections() >= maxConnections {
 		return server.User{}, &Error{Code: CodeLimit,
 			Message: fmt.Sprintf("%d processes have joined %s already", maxConnections, who),
 			Remedy:  "end some of them"}
 	}
-	return server.User{Username: name + "." + strings.ToLower(rand.Text()[:12]), Account: acc, Permissions: permissions}, nil
+	return server.User{Username: acc.Name + "." + strings.ToLower(rand.Text()[:12]), Account: acc, Permissions: permissions}, nil
 }
 
 // disconnect cuts the connections of a user.

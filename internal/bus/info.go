@@ -10,6 +10,7 @@ const (
 	KindEmbedded Kind = "embedded" // in this process
 	KindJoined   Kind = "joined"   // in the hub's process
 	KindExternal Kind = "external" // somewhere else
+	KindLinked   Kind = "linked"   // somewhere else, through the hub's link to it
 )
 
 // Info describes a Bus, for status and doctor. It holds no secrets.
@@ -39,6 +40,8 @@ type Info struct {
 	StoreDir string `json:"storeDir,omitempty"`
 	// HubPID is the process with the server of a joined Bus.
 	HubPID int `json:"hubPid,omitempty"`
+	// Leaf is an embedded bus's link to a cluster; nil without one.
+	Leaf *LeafInfo `json:"leaf,omitempty"`
 }
 
 // Info asks nobody and does not block.
@@ -70,9 +73,15 @@ func (b *Bus) Info() Info {
 	if b.embedded != nil && i.StorageError == "" {
 		i.StorageError = b.embedded.storageError()
 	}
+	if b.embedded != nil && b.embedded.leaf != nil {
+		i.Leaf = b.embedded.leaf.info()
+	}
 	if b.hub != nil {
 		r := b.hub.current()
 		i.URL, i.HubPID = "nats://"+r.Address, r.PID
+		if r.Cluster != "" {
+			i.URL = r.Cluster
+		}
 	}
 	return i
 }

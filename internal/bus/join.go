@@ -50,6 +50,9 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 		return hubError(err)
 	}
 	b.dir = grant.StoreDir
+	if grant.Cluster != "" {
+		b.kind = KindLinked
+	}
 	b.hub = newHubDialer(ask, grant)
 	b.link = newLink(b.log, "the hub", maxLocalDelay)
 	// The URL only has to be one: the dialer knows the address.
@@ -67,6 +70,20 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 	if err != nil {
 		return hubError(err)
 	}
+	if b.kind == KindJoined { // what is stored elsewhere is not ours to sync
+		if err := b.openJoinedCommitter(cfg, grant); err != nil {
+			return err
+		}
+	}
+	if err := b.checkJetStream(ctx); err != nil {
+		return jetStreamError(err, "the hub")
+	}
+	b.log.Info("bus joined", "address", grant.Address, "hub", grant.PID, "durability", grant.Durability)
+	return nil
+}
+
+// openJoinedCommitter syncs the hub's store from this process.
+func (b *Bus) openJoinedCommitter(cfg Config, grant Grant) error {
 	s, err := cfg.openSyncer(b.dir)
 	switch {
 	case err == nil:
@@ -79,10 +96,6 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 			Err:     err,
 		}
 	}
-	if err := b.checkJetStream(ctx); err != nil {
-		return jetStreamError(err, "the hub")
-	}
-	b.log.Info("bus joined", "address", grant.Address, "hub", grant.PID, "durability", grant.Durability)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -27,8 +28,11 @@ func redact(s string, secrets ...string) string {
 type serverLogger struct {
 	log     *slog.Logger
 	secrets []string
-	fatal   atomic.Pointer[string] // why the server could not start
-	write   atomic.Pointer[string] // why a stream takes nothing more
+	// hear, if it is set, is told every line of note, and says whether it was about a
+	// link to a cluster: its owner logs what is the matter with that, once.
+	hear  func(text string) bool
+	fatal atomic.Pointer[string] // why the server could not start
+	write atomic.Pointer[string] // why a stream takes nothing more
 }
 
 func (l *serverLogger) text(format string, v []any) string {
@@ -36,7 +40,7 @@ func (l *serverLogger) text(format string, v []any) string {
 }
 
 func (l *serverLogger) Noticef(format string, v ...any) { l.log.Debug(l.text(format, v)) }
-func (l *serverLogger) Warnf(format string, v ...any)   { l.log.Warn(l.text(format, v)) }
+func (l *serverLogger) Warnf(format string, v ...any)   { l.say(slog.LevelWarn, l.text(format, v)) }
 func (l *serverLogger) Debugf(format string, v ...any)  { l.log.Debug(l.text(format, v)) }
 func (l *serverLogger) Tracef(format string, v ...any)  { l.log.Debug(l.text(format, v)) }
 
@@ -48,7 +52,14 @@ func (l *serverLogger) Errorf(format string, v ...any) {
 	if strings.Contains(format, "critical write error") {
 		l.write.CompareAndSwap(nil, &s)
 	}
-	l.log.Error(s)
+	l.say(slog.LevelError, s)
+}
+
+func (l *serverLogger) say(level slog.Level, text string) {
+	if l.hear != nil && l.hear(text) {
+		level = slog.LevelDebug
+	}
+	l.log.Log(context.Background(), level, text)
 }
 
 // Fatalf keeps the text for the error that the start returns: a library does

@@ -77,6 +77,17 @@ func (us *users) remove(name string) {
 	delete(us.byName, name)
 }
 
+// withdraw takes the right to connect from all users of an account but one.
+func (us *users) withdraw(account, except string) {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	for name, u := range us.byName {
+		if u.Account != nil && u.Account.Name == account && name != except {
+			delete(us.byName, name)
+		}
+	}
+}
+
 // take returns the user that a connection logs in as, nil if it may not.
 func (us *users) take(name, password string) *server.User {
 	us.mu.Lock()

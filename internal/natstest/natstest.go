@@ -6,6 +6,8 @@ package natstest
 import (
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -48,6 +50,31 @@ func Start(t testing.TB, changes ...func(*server.Options)) *Server {
 
 // WithoutJetStream is a change for [Start].
 func WithoutJetStream(o *server.Options) { o.JetStream, o.StoreDir = false, "" }
+
+// Configured is a change for [Start]: the options of a configuration file's text, of
+// which the client port and the store may be left out.
+func Configured(t testing.TB, text string) func(*server.Options) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "nats-server.conf")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opts, err := server.ProcessConfigFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(o *server.Options) {
+		store := o.StoreDir
+		*o = *opts
+		o.Host, o.NoSigs, o.NoLog = "127.0.0.1", true, true
+		if o.Port == 0 {
+			o.Port = server.RANDOM_PORT
+		}
+		if o.StoreDir == "" {
+			o.StoreDir = store
+		}
+	}
+}
 
 // Start starts the server again after [Server.Stop]. Each change alters its options
 // before.

@@ -1,0 +1,468 @@
+package bus
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+)
+
+// LeafConfig links an embedded bus to a cluster elsewhere, as a leaf node. What
+// processes do there with a [Grant] of [AccessCluster] or [GrantRequest.Cluster]
+// passes through the hub, which alone holds the cluster's credentials.
+type LeafConfig struct {
+	// URL of the cluster's leaf node ports, several with commas between them; none
+	// for no link. Schemes nats and tls; the port is 7422 where none is named.
+	URL Secret
+	// Domain is the JetStream domain of the cluster. Without one its JetStream does
+	// not answer through a leaf node.
+	Domain string
+	// Credentials of the hub there; no Token. The files of the key and of the
+	// certificate authority are read at the start.
+	Credentials Credentials
+}
+
+// LeafInfo is how a hub's link to a cluster is.
+type LeafInfo struct {
+	State  State     `json:"state"` // connected or reconnecting
+	Since  time.Time `json:"since"`
+	URL    string    `json:"url"` // without secrets
+	Domain string    `json:"domain"`
+	// Server is the cluster's server that the link is with.
+	Server string `json:"server,omitempty"`
+	// MaxPayload is the largest message that the cluster takes, in bytes; NATS's default
+	// until it has been heard.
+	MaxPayload int64 `json:"maxPayload"`
+	// LastError is why it is not connected, Remedy what to do.
+	LastError string `json:"lastError,omitempty"`
+	Remedy    string `json:"remedy,omitempty"`
+}
+
+const (
+	// clusterAccount is the embedded server's account that the link belongs to. It
+	// has no JetStream of its own, so that nothing is stored on both sides.
+	clusterAccount = "agents-cluster"
+	leafUser       = clusterAccount + ".hub"
+
+	defaultLeafPort = "7422"
+	// defaultMaxPayload is NATS's own, until the cluster has said its.
+	defaultMaxPayload = 1 << 20
+
+	leafPoll     = 100 * time.Millisecond // to see that the link is there, or gone: the server tells only its log
+	leafGrace    = time.Second            // for a link that has just begun
+	maxLeafDelay = 5 * time.Second        // between two looks at why there is none
+)
+
+// hubsOwn are subjects that stay on this computer: on them a hub answers its own
+// agents.
+var hubsOwn = []string{"global.hub.>"}
+
+// A leaf is the embedded server's link to a cluster. While it stands, and the
+// cluster's JetStream answers, clients may be in the account behind it; when it
+// falls they are cut off and none is admitted, so that for them it is as if they
+// were connected to the cluster itself.
+type leaf struct {
+	log     *slog.Logger
+	urls    []*url.URL
+	shown   string
+	domain  string
+	tls     *tls.Config // nil where TLS is not demanded
+	remote  *server.RemoteLeafOpts
+	secrets []string
+	said    atomic.Pointer[string] // the server's last word about the link
+
+	server *server.Server
+	users  *users
+	conn   *nats.Conn // the hub's own in the account
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu         sync.Mutex
+	open       bool
+	since      time.Time
+	with       string // the other server's name
+	maxPayload int64
+	why        *Error // it is not open
+}
+
+// newLeaf checks the configuration; nil if there is to be no link.
+func newLeaf(cfg LeafConfig, log *slog.Logger) (*leaf, error) {
+	if cfg.URL == "" {
+		return nil, nil
+	}
+	if cfg.Domain == "" || strings.ContainsAny(cfg.Domain, " \t.*>") {
+		return nil, &Error{Code: CodeConfig, Message: fmt.Sprintf("%.80q cannot be the JetStream domain of the leaf node's cluster", cfg.Domain),
+			Remedy: "name the domain that the cluster's servers have in their jetstream block"}
+	}
+	c := cfg.Credentials
+	l := &leaf{log: log, domain: cfg.Domain, since: time.Now(), secrets: []string{string(c.Password)},
+		remote: &server.RemoteLeafOpts{LocalAccount: clusterAccount, DialTimeout: connectTimeout, TLSTimeout: connectTimeout.Seconds(),
+			DenyImports: hubsOwn, DenyExports: hubsOwn, Credentials: c.File}}
+	if err := l.parseURLs(cfg.URL); err != nil {
+		return nil, err
+	}
+	inURL := false
+	for _, u := range l.urls {
+		c.TLS = c.TLS || u.Scheme == "tls"
+		inURL = inURL || u.User != nil
+	}
+	if err := l.authenticate(c, inURL); err != nil {
+		return nil, err
+	}
+	var err error
+	if l.tls, err = c.tlsConfig(); err != nil {
+		return nil, err
+	}
+	l.remote.TLSConfig = l.tls.Clone() // the server writes to its own
+	if c.InsecureSkipVerify {
+		log.Warn("the certificates of the leaf node's cluster are not verified: anyone on the way can read and change messages", "url", l.shown)
+	}
+	for _, u := range l.urls {
+		own := *u // the server writes to it
+		l.remote.URLs = append(l.remote.URLs, &own)
+	}
+	l.why = &Error{Code: CodeNotRunning, Message: "the link to the cluster at " + l.shown + " has not been established yet", Remedy: "try again in a moment"}
+	return l, nil
+}
+
+// parseURLs takes the addresses of the cluster's servers.
+func (l *leaf) parseURLs(urls Secret) error {
+	var shown []string
+	for i, raw := range strings.Split(string(urls), ",") {
+		u, err := parseURL(strings.TrimSpace(raw))
+		if err == nil && u.Scheme != "nats" && u.Scheme != "tls" {
+			err = fmt.Errorf("scheme %q is neither nats nor tls", u.Scheme)
+		}
+		if err != nil {
+			return &Error{Code: CodeConfig, Message: fmt.Sprintf("URL %d of the leaf node's cluster: %v", i+1, err),
+				Remedy: "write it as tls://host:7422"}
+		}
+		if u.Port() == "" {
+			u.Host = net.JoinHostPort(u.Hostname(), defaultLeafPort)
+		}
+		if u.User != nil {
+			l.secrets = append(l.secrets, userinfoSecrets(u.User)...)
+		}
+		shown = append(shown, u.Scheme+"://"+u.Host)
+		l.urls = append(l.urls, u)
+	}
+	l.shown = strings.Join(shown, ",")
+	return nil
+}
+
+// authenticate puts one way to log in into the server's options.
+func (l *leaf) authenticate(c Credentials, inURL bool) error {
+	if _, err := c.authOption(inURL); err != nil {
+		return err
+	}
+	switch {
+	case c.Token != "":
+		return &Error{Code: CodeConfig, Message: "a leaf node cannot log in with a token", Remedy: "use user and password, an NKey file or a credentials file"}
+	case c.User != "" || c.Password != "":
+		for _, u := range l.urls {
+			u.User = url.UserPassword(c.User, string(c.Password))
+		}
+		l.secrets = append(l.secrets, userinfoSecrets(l.urls[0].User)...)
+	case c.NKeyFile != "":
+		seed, err := readSeed(c.NKeyFile)
+		if err != nil {
+			return fileError("the NKey file", c.NKeyFile, err)
+		}
+		l.remote.Nkey = seed
+		l.secrets = append(l.secrets, seed)
+	}
+	return nil
+}
+
+func readSeed(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	key, err := nkeys.ParseDecoratedNKey(data)
+	if err != nil {
+		return "", err
+	}
+	defer key.Wipe()
+	seed, err := key.Seed()
+	return string(seed), err
+}
+
+// configure makes a server link itself. Its name is one of its own: the cluster takes
+// a second leaf node of the same name for the first one that has come back.
+func (l *leaf) configure(opts *server.Options) {
+	opts.ServerName = "parley-" + strings.ToLower(rand.Text()[:12])
+	opts.Accounts = []*server.Account{server.NewAccount(clusterAccount)}
+	opts.LeafNode.Remotes = []*server.RemoteLeafOpts{l.remote}
+	opts.LeafNode.ReconnectInterval = leafGrace
+	opts.PingInterval = pingInterval // a silent cluster is noticed as other clients notice it
+}
+
+// prepare makes the account what it is for, before the server starts.
+func (l *leaf) prepare(s *server.Server, us *users) error {
+	l.server, l.users = s, us
+	return l.limit(defaultMaxPayload)
+}
+
+// start begins to watch a server that runs. The Bus that owns l closes it before the
+// server stops.
+func (l *leaf) start() error {
+	s, us := l.server, l.users
+	// With an account beside it the global one is no longer given JetStream by itself.
+	if err := s.GlobalAccount().EnableJetStream(nil, nil); err != nil {
+		return err
+	}
+	acc, err := s.LookupAccount(clusterAccount)
+	if err != nil {
+		return err
+	}
+	password, _ := us.add(server.User{Username: leafUser, Account: acc}, time.Time{})
+	l.conn, err = nats.Connect("", nats.InProcessServer(s), nats.UserInfo(leafUser, password), nats.Name("parley-hub link"),
+		nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	l.done.Go(func() { l.watch(ctx) })
+	return nil
+}
+
+// close ends the watching.
+func (l *leaf) close() {
+	if l.cancel != nil {
+		l.cancel()
+		l.done.Wait()
+	}
+	if l.conn != nil {
+		l.conn.Close()
+	}
+}
+
+// clusterSubject is what a subject of the JetStream API is called through the link.
+func (l *leaf) clusterSubject(subject string) string {
+	api := "$JS." + l.domain + ".API."
+	if rest, ok := strings.CutPrefix(subject, "$JS.API."); ok {
+		return api + rest
+	}
+	if strings.HasPrefix(subject, "$KV.") {
+		return api + subject
+	}
+	return subject
+}
+
+// limit bounds the messages in the account, because the cluster cuts the link at one
+// that is too large for it, and has the JetStream API of the account mean that of the
+// cluster's domain. The server has no other way to set an account's limit.
+func (l *leaf) limit(maxPayload int64) error {
+	l.mu.Lock()
+	same := l.maxPayload == maxPayload
+	l.maxPayload = maxPayload
+	l.mu.Unlock()
+	if same { // the server reads some of it without its lock when it connects
+		return nil
+	}
+	acc, err := l.server.LookupAccount(clusterAccount)
+	if err != nil {
+		return err
+	}
+	claims := jwt.NewAccountClaims(clusterAccount)
+	claims.Limits.Payload = maxPayload
+	for _, subject := range []string{"$JS.API.INFO", "$JS.API.STREAM.>", "$JS.API.CONSUMER.>", "$JS.API.DIRECT.>", "$KV.>"} {
+		claims.AddMapping(jwt.Subject(subject), jwt.WeightedMapping{Subject: jwt.Subject(l.clusterSubject(subject)), Weight: 100})
+	}
+	l.server.UpdateAccountClaims(acc, claims)
+	return nil
+}
+
+// watch opens the account when the link stands and closes it when it falls.
+func (l *leaf) watch(ctx context.Context) {
+	poll := time.NewTicker(leafPoll)
+	defer poll.Stop()
+	var linked uint64
+	attempt, next := 0, time.Now().Add(leafGrace)
+	for {
+		id, with := l.link()
+		if id != linked {
+			l.shut()
+			linked, attempt, next = id, 0, time.Now()
+			if id == 0 {
+				next = next.Add(leafGrace)
+			}
+		}
+		if l.closed() != nil && !time.Now().Before(next) {
+			attempt++
+			l.note(l.examine(ctx, id != 0), with)
+			next = time.Now().Add(Backoff(attempt+3, maxLeafDelay))
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			l.shut()
+			return
+		}
+	}
+}
+
+// link returns the connection to the cluster, 0 if there is none, and the name of the
+// server there.
+func (l *leaf) link() (id uint64, with string) {
+	z, err := l.server.Leafz(&server.LeafzOptions{Account: clusterAccount})
+	if err != nil || len(z.Leafs) == 0 {
+		return 0, ""
+	}
+	return z.Leafs[0].ID, z.Leafs[0].Name
+}
+
+// examine says why the account cannot be opened; nil if it can.
+func (l *leaf) examine(ctx context.Context, linked bool) error {
+	l.cutOff() // who was being let in when the link fell
+	greeting, err := l.greet(ctx)
+	switch {
+	case err != nil:
+		return err
+	case greeting.Domain == "":
+		return &Error{Code: CodeConfig, Message: "the cluster at " + l.shown + " has no JetStream domain, without which it does not answer through a leaf node",
+			Remedy: fmt.Sprintf("set jetstream { domain: %s } in the configuration of all its servers", l.domain)}
+	case greeting.Domain != l.domain:
+		return &Error{Code: CodeConfig, Message: fmt.Sprintf("the JetStream domain of the cluster at %s is %.80q, not %q", l.shown, greeting.Domain, l.domain),
+			Remedy: "set bus.leaf.domain to it"}
+	case !linked:
+		return l.refused()
+	}
+	if err := l.limit(greeting.MaxPayload); err != nil {
+		return err
+	}
+	js, err := jetstream.New(l.conn)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if _, err := js.AccountInfo(ctx); err != nil {
+		return jetStreamError(err, "the cluster at "+l.shown)
+	}
+	return nil
+}
+
+// refused says why the server at the other end, which answers, accepts no link.
+func (l *leaf) refused() *Error {
+	said := l.said.Load()
+	if said == nil {
+		return &Error{Code: CodeNotRunning, Message: "the cluster at " + l.shown + " answers, and the link is being established", Remedy: "try again in a moment"}
+	}
+	if strings.Contains(strings.ToLower(*said), "authorization") || strings.Contains(strings.ToLower(*said), "authentication") {
+		return &Error{Code: CodeAuth, Message: fmt.Sprintf("the cluster at %s refused the hub's credentials (%s)", l.shown, *said),
+			Remedy: "check those of bus.leaf, and that the user may connect as a leaf node"}
+	}
+	return &Error{Code: CodeNetwork, Message: fmt.Sprintf("the cluster at %s accepts no link: %s", l.shown, *said), Remedy: "see the logs of its servers"}
+}
+
+// hear takes what the server logs about links. It repeats itself with every attempt,
+// so only the last word is kept.
+func (l *leaf) hear(text string) bool {
+	_, why, ok := strings.Cut(text, "Leafnode Error ")
+	if ok {
+		why = strings.Trim(why, "'")
+		l.said.Store(&why)
+	}
+	return ok || strings.Contains(strings.ToLower(text), "leaf") || strings.Contains(text, " - lid:")
+}
+
+// note opens the account, or keeps why it is closed. A reason is logged once.
+func (l *leaf) note(err error, with string) {
+	l.mu.Lock()
+	before := l.why
+	if err == nil {
+		l.open, l.with, l.since, l.why = true, with, time.Now(), nil
+	} else if l.why = asError(err); l.why == nil {
+		l.why = connectError(err, l.shown, l.secrets)
+	}
+	why := l.why
+	l.mu.Unlock()
+	switch {
+	case why == nil:
+		l.said.Store(nil)
+		l.log.Info("the link to the cluster stands", "url", l.shown, "server", with)
+	case before == nil || before.Message != why.Message:
+		l.log.Warn("there is no link to the cluster, trying again", "error", why, "code", why.Code)
+	}
+}
+
+// shut closes the account to everybody.
+func (l *leaf) shut() {
+	l.mu.Lock()
+	was := l.open
+	if was {
+		l.open, l.since = false, time.Now()
+		l.why = &Error{Code: CodeNotRunning, Message: "the link to the cluster at " + l.shown + " is lost", Remedy: "it is being restored: try again in a moment"}
+	}
+	l.mu.Unlock()
+	if was {
+		l.log.Warn("the link to the cluster is lost, restoring it", "url", l.shown)
+	}
+	l.users.withdraw(clusterAccount, leafUser)
+	l.cutOff()
+}
+
+// cutOff ends the connections of everybody but the hub in the account.
+func (l *leaf) cutOff() {
+	conns, err := l.server.Connz(&server.ConnzOptions{Username: true, Account: clusterAccount, Limit: maxAllConnections})
+	if err != nil {
+		l.log.Warn("cannot look for the connections behind the link to the cluster", "error", err)
+		return
+	}
+	for _, c := range conns.Conns {
+		if c.Kind == "Client" && c.AuthorizedUser != leafUser { // the link itself is among them
+			_ = l.server.DisconnectClientByID(c.Cid) // an error means that it has gone already
+		}
+	}
+}
+
+// closed says why the account is closed; nil while it is open.
+func (l *leaf) closed() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open {
+		return nil
+	}
+	e := *l.why
+	e.Message = "the hub has no link to the agents' cluster: " + e.Message
+	return &e
+}
+
+func (l *leaf) info() *LeafInfo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := &LeafInfo{State: StateConnected, Since: l.since, URL: l.shown, Domain: l.domain, Server: l.with, MaxPayload: l.maxPayload}
+	if !l.open {
+		i.State, i.Server, i.LastError, i.Remedy = StateReconnecting, "", l.why.Message, l.why.Remedy
+	}
+	return i
+}
+
+// tlsFor is the TLS configuration for one of the URLs; nil where TLS is not demanded.
+func (l *leaf) tlsFor(u *url.URL) *tls.Config {
+	if l.tls == nil {
+		return nil
+	}
+	c := l.tls.Clone()
+	if c.ServerName == "" {
+		c.ServerName = u.Hostname()
+	}
+	return c
+}
