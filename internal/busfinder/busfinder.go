@@ -73,6 +73,9 @@ func ForNetwork(project *mcpconfig.Config) Config {
 	if !project.CrossComputer.Enabled {
 		return Config{Access: bus.AccessNetwork, Autostart: project.Autostart, Name: "agents-network " + project.Namespace}
 	}
+	if project.CrossComputer.ThroughHub {
+		return Config{Access: bus.AccessCluster, Autostart: project.Autostart, Name: "agents-network " + project.Namespace}
+	}
 	server := daemon.NetworkBus(project, nil)
 	return Config{URL: server.URL, Credentials: server.Credentials, InboxPrefix: server.InboxPrefix, Name: server.Name}
 }
@@ -130,26 +133,29 @@ func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 
 // DialAgent is Dial for one agent of this computer's network: the hub says who the
 // agent is, and the Bus can do nothing but what that agent is there for. settings are
-// the network's; of an agent they say nothing.
+// the network's; of an agent they say nothing. With their Via the network is that of the
+// cluster which the hub is linked to: the Bus is this computer's part of it, and the
+// Place's DialCluster is confined to the agent.
 func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a mesh.Arrival) (mesh.Place, *bus.Bus, error) {
 	var place mesh.Place
-	enter := func(ctx context.Context, may mayStart, a mesh.Arrival) (grant bus.Grant, err error) {
+	enter := func(ctx context.Context, may mayStart, a mesh.Arrival, via string) (grant bus.Grant, err error) {
 		p := settings
+		p.Via = via
 		p.AgentType, p.ProjectPath, p.GUID, p.Secret = a.AgentType, a.ProjectPath, a.GUID, a.Secret
 		err = f.ask(ctx, may, func(ctx context.Context, c *client.Client) error {
 			g, err := c.JoinNetwork(ctx, p)
 			if err != nil {
 				return err
 			}
-			if place.GUID == "" { // the first answer; those after a restart say the same
-				place = mesh.Place{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Again: g.Again, Desk: g.Desk}
+			if p.Via != dialect.ViaCluster && place.GUID == "" { // the first answer; those after a restart say the same
+				place = mesh.Place{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Again: g.Again, Desk: g.Desk, Mark: g.Mark}
 			}
 			grant, err = grantOf(g.BusGrant)
 			return err
 		})
 		return grant, err
 	}
-	first, err := enter(ctx, startAnyhow, a)
+	first, err := enter(ctx, startAnyhow, a, settings.Via)
 	if err != nil {
 		return mesh.Place{}, nil, err
 	}
@@ -161,8 +167,14 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 			used = true
 			return first, nil
 		}
-		return enter(ctx, startKilled, a)
+		return enter(ctx, startKilled, a, settings.Via)
 	})
+	if settings.Via == dialect.ViaHub {
+		cfg.InboxPrefix = mesh.ClusterInboxPrefix(place.GUID)
+		place.DialCluster = func(ctx context.Context) (*bus.Bus, error) {
+			return bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) { return enter(ctx, startKilled, a, dialect.ViaCluster) })
+		}
+	}
 	return place, b, err
 }
 
@@ -237,7 +249,7 @@ func grantOf(g dialect.BusGrant) (bus.Grant, error) {
 	}
 	return bus.Grant{
 		User: g.User, Password: bus.Secret(g.Password), Expires: g.Expires.Time, Address: g.Address,
-		StoreDir: g.StoreDir, Durability: bus.Durability(g.Durability), PID: g.PID,
+		StoreDir: g.StoreDir, Durability: bus.Durability(g.Durability), PID: g.PID, Cluster: g.Cluster,
 	}, nil
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mcpserver"
 	"github.com/parleyhub/parley/internal/mesh"
@@ -27,13 +27,14 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 	warnInsecure(cfg, log)
 	finder := a.networkFinder(cfg, log)
 	opts.DialNetwork, opts.StateDir = finder.Dial, mcpconfig.AgentsDir()
-	if !cfg.CrossComputer.Enabled {
+	if !cfg.CrossComputer.Enabled || cfg.CrossComputer.ThroughHub {
 		opts.EnterNetwork = func(ctx context.Context, arrival mesh.Arrival) (mesh.Place, *bus.Bus, error) {
-			return finder.DialAgent(ctx, networkSettings(cfg), arrival)
+			return finder.DialAgent(ctx, daemon.NetworkSettings(cfg), arrival)
 		}
+		return nil
 	}
 	opts.DialOutbox = a.dialNear(cfg, log)
-	if cfg.CrossComputer.Enabled && cfg.CrossComputer.TLSRequired {
+	if cfg.CrossComputer.TLSRequired {
 		return refuseWithoutTLS(ctx, finder, log)
 	}
 	return nil
@@ -49,13 +50,6 @@ func (a *app) dialNear(cfg *mcpconfig.Config, log *slog.Logger) func(context.Con
 		Hub: func() (*config.Loaded, error) { return a.load() }}).Dial
 }
 
-// networkSettings is what the hub is told of a project's network.
-func networkSettings(cfg *mcpconfig.Config) dialect.NetworkJoinParams {
-	cross, work := cfg.CrossComputer, cfg.WorkQueue
-	return dialect.NetworkJoinParams{Bucket: cross.RegistryBucket, Inboxes: cross.Inboxes, RegistryTTL: int(cross.RegistryTTL),
-		AckTimeout: int(work.AckTimeout), MaxAttempts: int(work.MaxDeliveryAttempts), DeadLetterTTL: int(work.DeadLetterTTL)}
-}
-
 func (a *app) networkFinder(cfg *mcpconfig.Config, log *slog.Logger) *busfinder.Finder {
 	finder := busfinder.ForNetwork(cfg)
 	finder.Logger = log
@@ -65,7 +59,7 @@ func (a *app) networkFinder(cfg *mcpconfig.Config, log *slog.Logger) *busfinder.
 
 // warnInsecure is REQ-SEC-CROSS-006 and REQ-SEC-CROSS-007.
 func warnInsecure(cfg *mcpconfig.Config, log *slog.Logger) {
-	if !cfg.CrossComputer.Enabled {
+	if !cfg.CrossComputer.Enabled || cfg.CrossComputer.ThroughHub { // the hub warns of its link itself
 		return
 	}
 	if !cfg.CrossComputer.TLSRequired {

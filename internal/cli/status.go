@@ -41,6 +41,9 @@ func (a *app) printStatus(s *dialect.Status) {
 	fmt.Fprintf(a.stdout, "  agents  %d healthy, %d degraded, %d unhealthy, %d not yet checked\n", s.Healthy, s.Degraded, s.Unhealthy, s.Unknown)
 	if b := s.Bus; b != nil {
 		fmt.Fprintf(a.stdout, "  bus     %s\n", describeBus(b))
+		if b.Link != nil {
+			fmt.Fprintf(a.stdout, "  link    %s\n", a.describeLink(b.Link))
+		}
 		if b.Error != "" {
 			fmt.Fprintf(a.stdout, "          %s %s\n", a.style.red("error:"), plain(b.Error))
 		}
@@ -82,6 +85,14 @@ func (a *app) printLog(s *dialect.Status) {
 	if info, err := daemon.Read(cfg.DataDir); err == nil && info.PID == s.PID && info.Log != "" {
 		a.note("\nlog: %s", info.Log)
 	}
+}
+
+// describeLink says how the hub's link to the agents' cluster is.
+func (a *app) describeLink(l *dialect.LinkStatus) string {
+	if l.Connected {
+		return fmt.Sprintf("to the cluster at %s, for %s", plain(l.URL), short(time.Since(l.Since.Time)))
+	}
+	return a.style.red("down:") + " " + plain(l.Problem)
 }
 
 func describeBus(b *dialect.BusStatus) string {

@@ -141,13 +141,37 @@ func (l *Loaded) checkBus(d *decoder) {
 		d.at("bus.maxStore", "must not be negative")
 	}
 	b := l.Bus
-	d.natsServer("bus", "needs bus.url; the hub's own bus makes its own credentials",
-		PeersNATS{URL: b.URL, CredentialsFile: b.CredentialsFile, User: b.User, Password: b.Password, NKeyFile: b.NKeyFile, TLS: b.TLS})
+	d.natsServer("bus", "nats://host:4222", "needs bus.url; the hub's own bus makes its own credentials",
+		PeersNATS{URL: b.URL, CredentialsFile: b.CredentialsFile, User: b.User, Password: b.Password, NKeyFile: b.NKeyFile, TLS: b.TLS},
+		clientSchemes...)
+	l.checkLeaf(d)
 }
+
+// domainPattern is what a JetStream domain looks like.
+var domainPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+func (l *Loaded) checkLeaf(d *decoder) {
+	leaf := l.Bus.Leaf
+	d.natsServer("bus.leaf", "tls://host:7422", "needs bus.leaf.url",
+		PeersNATS{URL: leaf.URL, CredentialsFile: leaf.CredentialsFile, User: leaf.User, Password: leaf.Password, NKeyFile: leaf.NKeyFile, TLS: leaf.TLS},
+		"nats", "tls")
+	switch {
+	case leaf.URL == "" && leaf.Domain != "":
+		d.at("bus.leaf.domain", "needs bus.leaf.url")
+	case leaf.URL == "":
+	case l.Bus.URL != "":
+		d.at("bus.leaf.url", "only the hub's own bus is linked to a cluster; with bus.url it has none")
+	case !domainPattern.MatchString(leaf.Domain):
+		d.at("bus.leaf.domain", "name the JetStream domain of the cluster (jetstream { domain: … } in its servers' configuration): without one it does not answer through a leaf node")
+	}
+}
+
+// clientSchemes are those of the URLs of a NATS server's clients.
+var clientSchemes = []string{"nats", "tls", "ws", "wss"}
 
 // natsServer checks how a NATS server is reached; without says what is wrong with
 // credentials for none.
-func (d *decoder) natsServer(key, without string, n PeersNATS) {
+func (d *decoder) natsServer(key, example, without string, n PeersNATS, schemes ...string) {
 	if n.URL == "" {
 		for _, k := range []struct{ key, value string }{
 			{".credentialsFile", n.CredentialsFile}, {".nkeyFile", n.NKeyFile}, {".user", n.User}, {".password", n.Password},
@@ -161,8 +185,8 @@ func (d *decoder) natsServer(key, without string, n PeersNATS) {
 	}
 	for _, part := range strings.Split(n.URL, ",") {
 		u, err := url.Parse(strings.TrimSpace(part))
-		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			d.at(key+".url", "expected URLs such as nats://host:4222, separated by commas")
+		if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) {
+			d.at(key+".url", "expected URLs such as "+example+", separated by commas")
 			return
 		}
 		if u.User != nil {
@@ -332,7 +356,7 @@ func (l *Loaded) checkPeers(d *decoder) {
 	if l.Peers.Enabled && l.Bus.URL == "" && l.Peers.NATS.URL == "" && !l.Peers.Hyperswarm.Enabled {
 		d.at("peers.enabled", "the hubs meet on a NATS server that they share, or over Hyperswarm: set peers.nats.url, bus.url or peers.hyperswarm.enabled")
 	}
-	d.natsServer("peers.nats", "needs peers.nats.url; bus has credentials of its own", l.Peers.NATS)
+	d.natsServer("peers.nats", "nats://host:4222", "needs peers.nats.url; bus has credentials of its own", l.Peers.NATS, clientSchemes...)
 	l.checkHyperswarm(d)
 	if !natslink.ValidPrefix(l.Peers.Prefix) {
 		d.at("peers.prefix", "expected one to eight words of letters, digits, - and _, with dots between")

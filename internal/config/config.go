@@ -123,6 +123,30 @@ type Bus struct {
 	TLS BusTLS `yaml:"tls"`
 	// MaxStore bounds the embedded bus's files, in bytes; 0 leaves it to the disk.
 	MaxStore int64 `yaml:"maxStore"`
+	// Leaf links the hub's own bus to the NATS cluster of the agents' network, as a leaf node.
+	Leaf Leaf `yaml:"leaf"`
+}
+
+// Leaf is the link of the hub's own bus to a cluster.
+type Leaf struct {
+	// URL is the port for leaf nodes of the cluster's servers, such as tls://nats.example.com:7422; several are separated by commas. Empty for no link.
+	URL string `yaml:"url"`
+	// Domain is the JetStream domain of the cluster, which its servers' configuration must name.
+	Domain string `yaml:"domain"`
+	// CredentialsFile is a NATS credentials file for url.
+	CredentialsFile string `yaml:"credentialsFile"`
+	// User logs in at url, with password.
+	User string `yaml:"user"`
+	// Password is the password of user. Prefer passwordFile or the environment.
+	Password string `yaml:"password"`
+	// PasswordFile is a file that holds the password of user.
+	PasswordFile string `yaml:"passwordFile"`
+	// NKeyFile is the seed of a NATS user key for url.
+	NKeyFile string `yaml:"nkeyFile"`
+	// TLSRequired refuses a cluster without TLS. Switch it off only on a network that you trust: others on the way can read and change everything.
+	TLSRequired bool `yaml:"tlsRequired"`
+	// TLS are the files of the link's TLS connection.
+	TLS BusTLS `yaml:"tls"`
 }
 
 // BusTLS are the files of a TLS connection to an external NATS server.
@@ -272,7 +296,7 @@ func Default(home string) *Config {
 		Socket:   Socket{Enabled: true, Path: defaultSocket()},
 		HTTP:     HTTP{Enabled: true, Host: "127.0.0.1", Port: 8080},
 		Logging:  Logging{Level: "info"},
-		Bus:      Bus{Durability: "commit"},
+		Bus:      Bus{Durability: "commit", Leaf: Leaf{TLSRequired: true}},
 		Contexts: Contexts{Expiry: 30 * 24 * time.Hour},
 		Tasks:    Tasks{Retention: 90 * 24 * time.Hour},
 		Node:     Node{Enabled: true, PeerTier: 2, Audit: Audit{Enabled: true, MaxFileSize: 16 << 20, MaxFiles: 8}},

@@ -35,6 +35,12 @@ var Variables = []Variable{
 	{"PARLEY_BUS_USER", "bus.user"},
 	{"PARLEY_BUS_PASSWORD", "bus.password"},
 	{"PARLEY_BUS_PASSWORD_FILE", "bus.passwordFile"},
+	{"PARLEY_BUS_LEAF_URL", "bus.leaf.url"},
+	{"PARLEY_BUS_LEAF_DOMAIN", "bus.leaf.domain"},
+	{"PARLEY_BUS_LEAF_CREDENTIALS_FILE", "bus.leaf.credentialsFile"},
+	{"PARLEY_BUS_LEAF_USER", "bus.leaf.user"},
+	{"PARLEY_BUS_LEAF_PASSWORD", "bus.leaf.password"},
+	{"PARLEY_BUS_LEAF_PASSWORD_FILE", "bus.leaf.passwordFile"},
 }
 
 // FileVariable names the configuration file.
@@ -204,6 +210,7 @@ func (l *Loaded) resolve(home, fileDir string) {
 	}{
 		{"bus.", &l.Bus.CredentialsFile, &l.Bus.PasswordFile, &l.Bus.NKeyFile, &l.Bus.TLS},
 		{"peers.nats.", &l.Peers.NATS.CredentialsFile, &l.Peers.NATS.PasswordFile, &l.Peers.NATS.NKeyFile, &l.Peers.NATS.TLS},
+		{"bus.leaf.", &l.Bus.Leaf.CredentialsFile, &l.Bus.Leaf.PasswordFile, &l.Bus.Leaf.NKeyFile, &l.Bus.Leaf.TLS},
 	} {
 		fix(n.key+"credentialsFile", n.credentials)
 		fix(n.key+"passwordFile", n.password)
@@ -262,6 +269,7 @@ func (l *Loaded) secrets(d *decoder) {
 		{"http.token", "http.tokenFile", &l.HTTP.Token, &l.HTTP.TokenFile},
 		{"bus.password", "bus.passwordFile", &l.Bus.Password, &l.Bus.PasswordFile},
 		{"peers.nats.password", "peers.nats.passwordFile", &l.Peers.NATS.Password, &l.Peers.NATS.PasswordFile},
+		{"bus.leaf.password", "bus.leaf.passwordFile", &l.Bus.Leaf.Password, &l.Bus.Leaf.PasswordFile},
 		{"peers.hyperswarm.network", "peers.hyperswarm.networkFile", &l.Peers.Hyperswarm.Network, &l.Peers.Hyperswarm.NetworkFile},
 	} {
 		if l.Origin(s.key).Kind == FromFile && *s.value != "" {
@@ -285,6 +293,7 @@ func (l *Loaded) secrets(d *decoder) {
 	for _, file := range []string{
 		l.Bus.CredentialsFile, l.Bus.NKeyFile, l.Bus.TLS.KeyFile,
 		l.Peers.NATS.CredentialsFile, l.Peers.NATS.NKeyFile, l.Peers.NATS.TLS.KeyFile,
+		l.Bus.Leaf.CredentialsFile, l.Bus.Leaf.NKeyFile, l.Bus.Leaf.TLS.KeyFile,
 	} {
 		if file != "" {
 			l.warnReadable(file, "")

@@ -18,7 +18,7 @@ type Value struct {
 }
 
 // secretKey matches the keys whose values are never shown.
-var secretKey = regexp.MustCompile(`^(http\.token|bus\.password|peers\.nats\.password|peers\.hyperswarm\.network|agents\..+\.env\.set\..+|mcpServers\..+\.(env|headers)\..+)$`)
+var secretKey = regexp.MustCompile(`^(http\.token|bus\.(leaf\.)?password|peers\.nats\.password|peers\.hyperswarm\.network|agents\..+\.env\.set\..+|mcpServers\..+\.(env|headers)\..+)$`)
 
 // Secret stands for a value that is not shown.
 const Secret = "(secret)"

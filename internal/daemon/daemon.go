@@ -207,7 +207,12 @@ func BusConfig(cfg *config.Loaded, log *slog.Logger) bus.Config {
 	if c.URL != "" { // the store is elsewhere
 		dir = ""
 	}
+	leaf := c.Leaf
 	return bus.Config{
+		Leaf: bus.LeafConfig{URL: bus.Secret(leaf.URL), Domain: leaf.Domain, Credentials: bus.Credentials{
+			User: leaf.User, Password: bus.Secret(leaf.Password), File: leaf.CredentialsFile, NKeyFile: leaf.NKeyFile,
+			CAFile: leaf.TLS.CAFile, CertFile: leaf.TLS.CertFile, KeyFile: leaf.TLS.KeyFile, TLS: leaf.TLSRequired,
+		}},
 		DataDir: dir, Durability: bus.Durability(c.Durability), MaxStore: c.MaxStore,
 		URL: bus.Secret(c.URL), Name: "parley-hub", Logger: log,
 		Credentials: bus.Credentials{
@@ -452,7 +457,11 @@ func (d *daemon) openServer(ctx context.Context) error {
 		rpc.LoopStep = d.loopStep // or write to the log
 	}
 	if d.bus.Info().Kind == bus.KindEmbedded {
-		agents := newReception(d.bus, func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub network") }, d.log)
+		agents := newReception(d.bus, func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub network") },
+			func(ctx context.Context) (*bus.Bus, error) { return d.linkedCluster(ctx, "parley-hub network") }, d.log)
+		if d.bus.Info().Leaf != nil {
+			agents.forward(ctx)
+		}
 		d.atEnd(agents.close)
 		rpc.Reception = agents
 	}
@@ -591,6 +600,10 @@ func (d *daemon) busStatus() dialect.BusStatus {
 	status := dialect.BusStatus{Mode: string(info.Durability), Embedded: info.Kind == bus.KindEmbedded}
 	if !status.Embedded {
 		status.URL = info.URL
+	}
+	if l := info.Leaf; l != nil {
+		status.Link = &dialect.LinkStatus{Connected: l.State == bus.StateConnected, URL: l.URL, Server: l.Server, Since: dialect.Time{Time: l.Since},
+			Problem: l.LastError, Remedy: l.Remedy}
 	}
 	switch {
 	case info.StorageError != "":

@@ -38,9 +38,9 @@ func TestMain(m *testing.M) {
 		os.Exit(background(os.Args[2], os.Args[3:]))
 	}
 	// Of processes in the background: nobody reads what they cover, and nobody waits a
-	// second for the last race of one that ends.
+	// second for the last race of one that ends. There is no configuration of the user's.
 	coverage, err := os.MkdirTemp("", "parley-coverage")
-	if err = errors.Join(err, os.Setenv("GOCOVERDIR", coverage), os.Setenv("GORACE", "atexit_sleep_ms=0")); err != nil {
+	if err = errors.Join(err, os.Setenv("GOCOVERDIR", coverage), os.Setenv("HOME", coverage), os.Setenv("GORACE", "atexit_sleep_ms=0")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

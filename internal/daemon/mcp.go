@@ -89,6 +89,9 @@ func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 		IdleAgents:  idleAgents,
 	}
 	opts.StateDir = mcpconfig.AgentsDir()
+	if cfg.CrossComputer.Enabled && cfg.CrossComputer.ThroughHub {
+		opts.DialOutbox = func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "agents-here "+cfg.Namespace) }
+	}
 	return mcpserver.OpenProject(cfg, opts)
 }
 

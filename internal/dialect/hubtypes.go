@@ -94,6 +94,18 @@ type BusStatus struct {
 	Embedded bool   `json:"embedded"` // in the hub's process, or an external server
 	URL      string `json:"url,omitempty"`
 	Error    string `json:"error,omitempty"` // why it does not answer
+	// Link is the embedded bus's link to a cluster; missing without one.
+	Link *LinkStatus `json:"link,omitempty"`
+}
+
+// LinkStatus is how the hub's link to the cluster of the agents' network is.
+type LinkStatus struct {
+	Connected bool   `json:"connected"`
+	Since     Time   `json:"since"`
+	URL       string `json:"url"`
+	Server    string `json:"server,omitempty"`  // of the cluster, that the link is with
+	Problem   string `json:"problem,omitempty"` // why it is not connected
+	Remedy    string `json:"remedy,omitempty"`
 }
 
 // MCPServerStatus is how an MCP server is whose tools the agents share: one of the
@@ -280,7 +292,7 @@ type TaskParams struct {
 
 // BusJoinParams are the parameters of hub/bus/join.
 type BusJoinParams struct {
-	Access    string `json:"access,omitempty"`    // project, the default
+	Access    string `json:"access,omitempty"`    // project, the default; network; or cluster, the one that the hub is linked to
 	Namespace string `json:"namespace,omitempty"` // for the access project
 }
 
@@ -294,6 +306,9 @@ type BusGrant struct {
 	StoreDir   string `json:"storeDir"`   // of the server: what to sync where durability is commit
 	Durability string `json:"durability"` // commit, always or fast
 	PID        int    `json:"pid"`        // of the hub
+	// Cluster is the URL of what is reached through the hub's link; missing for the
+	// hub's own bus.
+	Cluster string `json:"cluster,omitempty"`
 }
 
 // NetworkJoinParams are the parameters of hub/network/join: an agent, and the network
@@ -305,6 +320,10 @@ type NetworkJoinParams struct {
 	// the hub.
 	GUID   string `json:"guid,omitempty"`
 	Secret string `json:"secret,omitempty"`
+	// Via is empty for the network on the hub's bus. For that of the cluster which the
+	// hub is linked to an agent asks twice: with hub for its place on the hub's bus, and
+	// with that place's GUID and secret and cluster for its connection to the cluster.
+	Via string `json:"via,omitempty"`
 
 	Bucket        string `json:"bucket,omitempty"` // of the registry
 	Inboxes       string `json:"inboxes,omitempty"`
@@ -313,6 +332,18 @@ type NetworkJoinParams struct {
 	MaxAttempts   int    `json:"maxDeliveryAttempts,omitempty"`
 	DeadLetterTTL int    `json:"deadLetterTTL,omitempty"`
 }
+
+// Settings are the network's alone: the same for all its agents.
+func (p NetworkJoinParams) Settings() NetworkJoinParams {
+	p.AgentType, p.ProjectPath, p.GUID, p.Secret, p.Via = "", "", "", "", ""
+	return p
+}
+
+// The ways of NetworkJoinParams.Via.
+const (
+	ViaHub     = "hub"
+	ViaCluster = "cluster"
+)
 
 // NetworkGrant is the result of hub/network/join: a credential with which the agent
 // is itself in the agents' network of this computer, and nobody else.
@@ -323,6 +354,8 @@ type NetworkGrant struct {
 	Secret string `json:"secret"` // to come back
 	Again  bool   `json:"again"`  // an agent of its kind had the GUID before
 	Desk   string `json:"desk"`   // the subject on which it asks for queues
+	// Mark is that of the hub's store, for the agent's record at the cluster.
+	Mark string `json:"mark,omitempty"`
 }
 
 // BusLeaveParams are the parameters of hub/bus/leave.

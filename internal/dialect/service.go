@@ -484,7 +484,7 @@ func (s *Service) busJoin(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Em
 func FromGrant(g bus.Grant) BusGrant {
 	return BusGrant{
 		Address: g.Address, User: g.User, Password: string(g.Password), Expires: Time{g.Expires},
-		StoreDir: g.StoreDir, Durability: string(g.Durability), PID: g.PID,
+		StoreDir: g.StoreDir, Durability: string(g.Durability), PID: g.PID, Cluster: g.Cluster,
 	}
 }
 
@@ -494,6 +494,7 @@ func (s *Service) networkJoin(ctx context.Context, req jsonrpc.Request, _ jsonrp
 		AgentType: params.requiredText("agentType", maxID), ProjectPath: params.text("projectPath", maxPath),
 		GUID: params.text("guid", maxID), Secret: params.text("secret", maxID),
 		Bucket: params.text("bucket", maxID), Inboxes: params.text("inboxes", maxID),
+		Via: params.text("via", maxID),
 	}
 	for name, field := range map[string]*int{"registryTTL": &p.RegistryTTL, "ackTimeout": &p.AckTimeout,
 		"maxDeliveryAttempts": &p.MaxAttempts, "deadLetterTTL": &p.DeadLetterTTL} {

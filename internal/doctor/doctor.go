@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,8 +43,8 @@ const (
 // Finding is the result of one check.
 type Finding struct {
 	// Check names it: configuration, data-directory, disk, socket, hub, http,
-	// grpc, bus, git, peers, mcp-server, project, channel-bus, channels, network
-	// or agent.
+	// grpc, bus, cluster-link, git, peers, mcp-server, project, channel-bus,
+	// channels, network or agent.
 	Check   string `json:"check"`
 	Agent   string `json:"agent,omitempty"`  // where Check is agent
 	Server  string `json:"server,omitempty"` // where Check is mcp-server
@@ -82,7 +83,9 @@ func (p Patient) Examine(ctx context.Context) []Finding {
 	hub, err := p.hub(ctx)
 	findings = append(findings, p.dataDirectory(), p.disk(), p.describeHub(hub, err), p.socket(hub))
 	findings = append(findings, p.ports(ctx, hub)...)
-	findings = append(findings, p.bus(ctx, hub), p.git())
+	findings = append(findings, p.bus(ctx, hub))
+	findings = append(findings, p.link(hub)...)
+	findings = append(findings, p.git())
 	return slices.Concat(findings, p.peers(hub), p.mcpServers(ctx, hub), p.project(ctx), p.network(ctx), p.agents(ctx))
 }
 
@@ -269,6 +272,28 @@ func (p Patient) ports(ctx context.Context, hub *dialect.Status) []Finding {
 		check("grpc", "grpc.port", p.Config.GRPC.Port)
 	}
 	return findings
+}
+
+// link looks at the hub's link to the cluster of the agents' network, where it has one.
+func (p Patient) link(hub *dialect.Status) []Finding {
+	const check = "cluster-link"
+	switch {
+	case p.Config.Bus.Leaf.URL == "":
+		return nil
+	case hub == nil:
+		return []Finding{good(check, "the hub links itself to %s when it runs", p.Config.Bus.Leaf.URL)}
+	case hub.Bus == nil || hub.Bus.Link == nil:
+		return []Finding{{Check: check, Level: Warning, Message: "the hub runs without the link that its configuration has", Remedy: "restart it: " + p.Program + " stop, " + p.Program + " start"}}
+	}
+	l := hub.Bus.Link
+	if !l.Connected {
+		return []Finding{{Check: check, Level: Failure, Message: l.Problem, Remedy: l.Remedy}}
+	}
+	if !p.Config.Bus.Leaf.TLSRequired && !strings.HasPrefix(l.URL, "tls://") {
+		return []Finding{{Check: check, Level: Warning, Message: "the hub is linked to " + l.URL + " as a leaf node; without TLS others on the way can read and change everything",
+			Remedy: "give the leafnodes block of the servers TLS and set bus.leaf.tlsRequired"}}
+	}
+	return []Finding{good(check, "the hub is linked to %s as a leaf node", l.URL)}
 }
 
 func (p Patient) bus(ctx context.Context, hub *dialect.Status) Finding {

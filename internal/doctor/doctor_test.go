@@ -17,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/doctor"
 )
 
@@ -232,6 +233,36 @@ func TestRunningHub(t *testing.T) {
 	expect(t, examine(t, dir), "hub", doctor.Failure, "does not answer")
 	if err := os.Rename(dir+"/gone.sock", dir+"/hub.sock"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The hub's link to a cluster: of the configuration, and as it is.
+func TestTheLinkToACluster(t *testing.T) {
+	leaf := []string{"bus.leaf.url=nats://127.0.0.1:1", "bus.leaf.domain=team"}
+	dir := place(t, "")
+	for _, f := range examine(t, dir) {
+		if f.Check == "cluster-link" {
+			t.Errorf("there is no link, and got %+v", f)
+		}
+	}
+	expect(t, examine(t, dir, leaf...), "cluster-link", doctor.OK, "when it runs")
+	hub(t, dir)
+	expect(t, examine(t, dir, leaf...), "cluster-link", doctor.Warning, "restart it")
+	for name, tt := range map[string]struct {
+		link  dialect.LinkStatus
+		level doctor.Level
+		text  string
+	}{
+		"up":          {dialect.LinkStatus{Connected: true, URL: "tls://nats:7422"}, doctor.OK, "tls://nats:7422"},
+		"without TLS": {dialect.LinkStatus{Connected: true, URL: "nats://nats:7422"}, doctor.Warning, "without TLS"},
+		"down":        {dialect.LinkStatus{Problem: "no NATS server is running", Remedy: "start it"}, doctor.Failure, "start it"},
+	} {
+		cfg, err := load(dir, append(leaf, "bus.leaf.tlsRequired=false")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := doctor.Patient{Config: cfg, Program: "parley"}.Link(&dialect.Status{Bus: &dialect.BusStatus{Link: &tt.link}})
+		t.Run(name, func(t *testing.T) { expect(t, found, "cluster-link", tt.level, tt.text) })
 	}
 }
 

@@ -84,6 +84,9 @@ func (p Patient) describeNetwork(b *bus.Bus, state mesh.Inspection) Finding {
 	where := "the hub's bus"
 	if cross.Enabled {
 		where = "the NATS server at " + b.Info().URL
+		if cross.ThroughHub {
+			where = "the cluster behind the hub's link"
+		}
 	}
 	f := good("network", "%s answers, and nobody has used it yet", where)
 	if state.Used {
@@ -98,10 +101,10 @@ func (p Patient) describeNetwork(b *bus.Bus, state mesh.Inspection) Finding {
 	if state.Dead > 0 {
 		warn(fmt.Sprintf("%d items of work are in the dead letters", state.Dead), "see: "+p.Program+" network dead-letters")
 	}
-	if cross.Enabled && !cross.TLSRequired {
+	if cross.Enabled && !cross.ThroughHub && !cross.TLSRequired {
 		warn("without TLS others on the way can read and change everything", "give the server TLS and set crossComputer.tlsRequired")
 	}
-	if cross.Enabled && cross.InsecureSkipVerify {
+	if cross.Enabled && !cross.ThroughHub && cross.InsecureSkipVerify {
 		warn("the servers' certificates are not verified", "name their authority in natsTls.ca and unset crossComputer.insecureSkipVerify")
 	}
 	f.Remedy = strings.Join(remedies, "; ")

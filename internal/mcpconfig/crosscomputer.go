@@ -22,6 +22,7 @@ type CrossComputer struct {
 	Local           bool   `json:"local" doc:"Use the agents' network on the bus of this computer's hub: nothing leaves the computer, and neither acknowledgment nor natsClusterUrls are needed" default:"false"`
 	Acknowledgment  string `json:"acknowledgment" doc:"User must set to 'I understand the security implications' to enable" max:"256"`
 	NATSClusterURLs []URL  `json:"natsClusterUrls" doc:"NATS cluster URLs for cross-computer communication" format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s,]+$" max:"32" example:"nats://nats.example.com:4222"`
+	ThroughHub      bool   `json:"throughHub" doc:"Reach the cluster through the link of this computer's hub (bus.leaf in its config.yaml), which alone holds the credentials: natsClusterUrls and a login are not needed then" default:"false"`
 	RegistryBucket  string `json:"registryBucket" doc:"NATS KV bucket name for agent registry" pattern:"^[a-zA-Z0-9_-]+$" max:"64" default:"agent-registry"`
 
 	HeartbeatInterval   int64    `json:"heartbeatInterval" doc:"Heartbeat interval in seconds" min:"10" max:"86400" default:"60"`
@@ -133,6 +134,10 @@ func (l *loader) checkCrossComputer() {
 		l.problem(at("acknowledgment"), "crossComputer.acknowledgment",
 			`agents of other computers will be able to write to this one; to enable that, set it to exactly "`+Acknowledgment+`"`)
 	}
+	if c.ThroughHub {
+		l.checkThroughHub(at)
+		return
+	}
 	if len(c.NATSClusterURLs) == 0 {
 		l.problem(at("natsClusterUrls"), "crossComputer.natsClusterUrls",
 			"required when crossComputer is enabled: name the NATS servers that the computers share, here or in NATS_CLUSTER_URLS")
@@ -146,6 +151,18 @@ func (l *loader) checkCrossComputer() {
 	}
 	if ways := c.logins(l.config.Credentials); ways > 1 {
 		l.problem(at("nkeyFile"), "crossComputer", "there is more than one way to log in: keep one of natsCredentials, nkeyFile, credsFile, token")
+	}
+}
+
+// checkThroughHub refuses what would be of no effect: the hub's own configuration says
+// which cluster, and how to log in.
+func (l *loader) checkThroughHub(at func(string) string) {
+	c := l.config
+	if len(c.CrossComputer.NATSClusterURLs) > 0 {
+		l.problem(at("throughHub"), "crossComputer.throughHub", "the cluster is either that of the hub's link (throughHub) or that of natsClusterUrls: set one of them")
+	}
+	if c.CrossComputer.AgentGUID != "" {
+		l.problem(at("agentGuid"), "crossComputer.agentGuid", "an agent that goes through the hub gets its GUID from it: remove it")
 	}
 }
 

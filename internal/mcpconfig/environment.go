@@ -51,6 +51,7 @@ func Variables() []Variable {
 		{"NATS_MCP_LOG_FORMAT", "logging.format"},
 		{"NATS_MCP_AUTOSTART", "autostart"},
 		{"NATS_MCP_LOCAL_NETWORK", "crossComputer.local"},
+		{"NATS_MCP_THROUGH_HUB", "crossComputer.throughHub"},
 		{"NATS_MCP_ACKNOWLEDGMENT", "crossComputer.acknowledgment"},
 		{"NATS_MCP_REGISTRY_TTL", "crossComputer.registryTTL"},
 		{"NATS_MCP_DEFAULT_CAPABILITIES", "crossComputer.defaultCapabilities"},

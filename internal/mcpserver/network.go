@@ -57,6 +57,7 @@ func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, 
 		ProjectPath:       cfg.ProjectPath,
 		ProjectID:         cfg.ProjectID,
 		GUID:              cross.AgentGUID,
+		ThroughHub:        cross.ThroughHub,
 		Logger:            log,
 	}
 }

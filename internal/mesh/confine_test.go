@@ -59,6 +59,7 @@ listen: "0.0.0.0:4222"
 
 jetstream: {
   store_dir: $NATS_STORE
+  domain: "team"   # without one JetStream does not answer through a leaf node
 }
 
 tls: {
@@ -68,6 +69,16 @@ tls: {
   # verify: true   # demand a client certificate of every agent as well (mTLS)
 }
 
+# Where the hubs of computers link themselves: bus.leaf in their config.yaml.
+leafnodes: {
+  listen: "0.0.0.0:7422"
+  tls: {
+    cert_file: $NATS_CERT
+    key_file: $NATS_KEY
+    ca_file: $NATS_CA
+  }
+}
+
 accounts: {
   AGENTS: {
     jetstream: enabled
@@ -75,6 +86,15 @@ accounts: {
       # Makes the streams and queues, collects what is stale. For the operator and
       # for one process that runs all the time; agents do not get it.
       { user: "operator", password: $OPERATOR_PASSWORD }
+
+      # The hub of a computer, which alone holds this password: its agents go through
+      # it, and it keeps each of them to what is its own. It makes inboxes and queues
+      # for them, so it may do all that the network consists of, and nothing else.
+      {
+        user: "office", password: $OFFICE_PASSWORD
+        allowed_connection_types: ["LEAFNODE"]
+        %s
+      }
 
       # ann, an agent. An NKey in the place of user and
       # password: { nkey: "U…", permissions: … }.
@@ -104,7 +124,7 @@ accounts: {
   }
 }
 system_account: SYS
-`, indent(ann.Permissions().String()), indent(bob.Permissions().String()))
+`, indent(mesh.LinkedHub("team").String()), indent(ann.Permissions().String()), indent(bob.Permissions().String()))
 }
 
 // The example is what the program knows; to write it anew use -write-conf.
@@ -182,15 +202,16 @@ func startConfigured(t testing.TB, p *pki, change func(string) string) string {
 	t.Helper()
 	p.make("server", false)
 	for name, value := range map[string]string{"NATS_STORE": t.TempDir(), "NATS_CERT": p.path("server.crt"), "NATS_KEY": p.path("server.key"),
-		"NATS_CA": p.path("ca.crt"), "OPERATOR_PASSWORD": "op", "ANN_PASSWORD": "a", "BOB_PASSWORD": "b", "ADMIN_PASSWORD": "s", "SHOP_PASSWORD": "shop", "BLOG_PASSWORD": "blog"} {
+		"NATS_CA": p.path("ca.crt"), "OPERATOR_PASSWORD": "op", "ANN_PASSWORD": "a", "BOB_PASSWORD": "b", "OFFICE_PASSWORD": "o", "ADMIN_PASSWORD": "s", "SHOP_PASSWORD": "shop", "BLOG_PASSWORD": "blog"} {
 		t.Setenv(name, `"`+value+`"`)
 	}
 	text, err := os.ReadFile(confFile)
 	if err != nil {
 		t.Fatal(err)
 	}
+	changed := strings.Replace(change(string(text)), "0.0.0.0:7422", "127.0.0.1:-1", 1)
 	conf := p.path("nats-server.conf")
-	if err := os.WriteFile(conf, []byte(change(string(text))), 0o600); err != nil {
+	if err := os.WriteFile(conf, []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	opts, err := server.ProcessConfigFile(conf)

@@ -27,6 +27,32 @@ const (
 	moved    ItemState = "forwarded"
 )
 
+// kickSubject is where, on the hub's bus, a process that does not forward says that
+// there is something to be forwarded.
+const kickSubject = "global.hub.forward"
+
+// forwards says whether this Network moves what waits on the hub's bus. Behind the hub's
+// link the hub itself does: its agents may not write for others.
+func (n *Network) forwards() bool { return n.cfg.DialLocal != nil && n.cfg.Place == nil }
+
+// kickForward has what waits on the hub's bus looked at now.
+func (n *Network) kickForward(own chan<- struct{}) {
+	if n.forwards() {
+		wake(own)
+		return
+	}
+	if n.near == nil {
+		return
+	}
+	b, err := n.near.connected()
+	if err == nil {
+		err = b.Conn().Publish(kickSubject, nil)
+	}
+	if err != nil {
+		n.log.Debug("the hub was not told that something waits; it looks when it starts", "error", err)
+	}
+}
+
 // forwarder is woken when there may be work to move.
 type forwarder struct{ kick chan struct{} }
 
@@ -53,8 +79,9 @@ func (a *Agent) entrust(ctx context.Context, near *Agent, o order, capability st
 		case have != nil && have.State != onItsWay:
 			return sameItem(have.order, o)
 		case have == nil && outage != nil:
-			wake(a.net.items.kick)
-			return n.submit(ctx, nb, o, capability)
+			err := n.submit(ctx, nb, o, capability)
+			a.net.kickForward(a.net.items.kick)
+			return err
 		case have == nil:
 			have = &version{item: item{order: o, Capability: capability, State: onItsWay}}
 			if err := n.save(ctx, nb, have); errors.Is(err, errConflict) {
@@ -79,7 +106,7 @@ func (a *Agent) entrust(ctx context.Context, near *Agent, o order, capability st
 		}
 		if outage != nil {
 			a.log.Info("an item of work waits for the network", "taskId", o.TaskID, "error", outage)
-			wake(a.net.items.kick)
+			a.net.kickForward(a.net.items.kick)
 		}
 		return nil
 	}

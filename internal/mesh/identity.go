@@ -27,6 +27,7 @@ type identityRecord struct {
 	Since    string `json:"since"`
 	Place    string `json:"place,omitempty"`    // where the holder's lock is
 	Released bool   `json:"released,omitempty"` // the holder is done with it
+	Hub      string `json:"hub,omitempty"`      // at a cluster: the mark of the hub that says who the holder is
 }
 
 // identity is a GUID that this process has.

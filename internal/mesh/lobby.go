@@ -3,13 +3,16 @@ package mesh
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/parleyhub/parley/internal/bus"
 )
 
 // Lobby is where this process's agents enter a network whose hub confines each of
-// them: each has a connection of its own there. It is safe for concurrent use.
+// them: each has a connection of its own there, on the hub's bus or through the hub's
+// link to a cluster. It is safe for concurrent use.
 type Lobby struct {
 	cfg   Config
 	enter func(context.Context, Arrival) (Place, *bus.Bus, error)
@@ -28,14 +31,38 @@ func NewLobby(cfg Config, enter func(context.Context, Arrival) (Place, *bus.Bus,
 // Usable returns at once: it is with each registration that it shows.
 func (l *Lobby) Usable(context.Context) error { return nil }
 
-// Notice is empty: the bus is this computer's.
-func (l *Lobby) Notice() string { return "" }
+// Notice is that of any of the agents' Networks that has one: they share the hub's link.
+// On the hub's own bus there is none.
+func (l *Lobby) Notice() string {
+	for _, n := range l.all() {
+		if notice := n.Notice(); notice != "" {
+			return notice
+		}
+	}
+	return ""
+}
 
-// Status has the agents that this process has registered.
+// Status has the agents that this process has registered, and is that of one of them
+// whose network cannot be reached, if there is one.
 func (l *Lobby) Status() Status {
+	all := l.all()
+	l.mu.Lock()
+	st := Status{Connected: !l.closed}
+	l.mu.Unlock()
+	for _, n := range all {
+		if one := n.Status(); !one.Connected {
+			st = one
+			break
+		}
+	}
+	st.Agents = len(all)
+	return st
+}
+
+func (l *Lobby) all() []*Network {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Status{Connected: !l.closed, Agents: len(l.networks)}
+	return slices.Collect(maps.Values(l.networks))
 }
 
 // Register is [Network.Register], with a connection for this agent alone.
@@ -50,6 +77,9 @@ func (l *Lobby) Register(ctx context.Context, r Registration) (*Agent, error) {
 	cfg := l.cfg
 	cfg.Place, cfg.DialLocal, cfg.StateDir = &place, nil, ""
 	cfg.Dial = func(context.Context) (*bus.Bus, error) { return b, nil }
+	if place.DialCluster != nil {
+		cfg.DialLocal, cfg.Dial, cfg.ThroughHub = cfg.Dial, place.DialCluster, true
+	}
 	n := Open(cfg)
 	a, err := n.firstAgent(ctx, r)
 	if err == nil && l.keep(a, n) {
@@ -62,7 +92,7 @@ func (l *Lobby) Register(ctx context.Context, r Registration) (*Agent, error) {
 }
 
 func (n *Network) firstAgent(ctx context.Context, r Registration) (*Agent, error) {
-	if err := n.Ready(ctx); err != nil {
+	if err := n.Usable(ctx); err != nil {
 		return nil, err
 	}
 	return n.Register(ctx, r)

@@ -30,7 +30,7 @@ const maxNearBackoff = 5 * time.Second
 // nearConfig is the same process's place on the hub's bus.
 func (c Config) nearConfig() Config {
 	c.Dial, c.DialLocal = c.DialLocal, nil
-	c.GUID, c.StateDir, c.Replicas = "", "", 1 // identities are taken at the cluster, or from the state directory
+	c.GUID, c.StateDir, c.Place, c.ThroughHub, c.Replicas = "", "", nil, false, 1 // identities are taken at the cluster, or from the state directory
 	c.Logger = c.Logger.With("bus", "hub")
 	c.isNear = true
 	return c
@@ -38,8 +38,8 @@ func (c Config) nearConfig() Config {
 
 // unreachable is how loud a failed attempt to connect is: that no hub runs is no
 // fault.
-func (c Config) unreachable() slog.Level {
-	if c.isNear {
+func (c Config) unreachable(attempt int) slog.Level {
+	if c.isNear || c.ThroughHub && attempt > 1 {
 		return slog.LevelDebug
 	}
 	return slog.LevelError
@@ -124,7 +124,7 @@ func (n *Network) registerNear(ctx context.Context, r Registration, outage error
 		return nil, err
 	}
 	a := n.newAgent(id, r)
-	a.late, a.unlisted = true, id.slot == ""
+	a.late, a.unlisted = true, id.slot == "" && n.cfg.Place == nil
 	if err := a.joinNear(ctx); err != nil {
 		unlock(id.lock)
 		return nil, connectionError(err)
@@ -145,7 +145,13 @@ func (a *Agent) joinNear(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p := &Agent{net: near, guid: a.guid, identity: &identity{guid: a.guid, written: near.clock.now()}, unlisted: a.unlisted,
+	id := &identity{guid: a.guid, written: near.clock.now()}
+	if place := a.net.cfg.Place; place != nil { // the hub knows the agent by what it has on the hub's bus
+		here := *place
+		here.DialCluster, here.Mark = nil, ""
+		id = near.placed(&here)
+	}
+	p := &Agent{net: near, guid: a.guid, identity: id, unlisted: a.unlisted,
 		log: a.log.With("bus", "hub"), turn: make(chan struct{}, 1), entry: a.Entry()}
 	p.turn <- struct{}{}
 	if _, err := near.settle(ctx, b, p); err != nil {
@@ -217,7 +223,7 @@ func (a *Agent) isLate() bool {
 
 // enterLate makes an agent known in the network that has begun without it.
 func (a *Agent) enterLate(ctx context.Context, b *bus.Bus) error {
-	if !a.unlisted {
+	if !a.unlisted && a.net.cfg.Place == nil { // or else the hub has entered it
 		if err := a.claimIdentity(ctx, b); err != nil {
 			return err
 		}

@@ -63,6 +63,9 @@ type Config struct {
 	// grow to MaxBackoff; from then on the Bus reconnects by itself. The Network
 	// closes the Bus.
 	Dial func(context.Context) (*bus.Bus, error)
+	// ThroughHub says that Dial goes to this computer's hub, which knows whether its
+	// link to the cluster stands: it is asked every few seconds.
+	ThroughHub bool
 	// DialLocal finds the bus of this computer's hub, on which its agents go on
 	// while the network cannot be reached; nil for none. The Network closes it.
 	DialLocal func(context.Context) (*bus.Bus, error)
@@ -98,6 +101,7 @@ type Config struct {
 
 	beatEvery time.Duration // replaces the interval in tests
 	isNear    bool          // it is the place on the hub's bus of another Network
+	kicked    func()        // of such a place: somebody has left what is to be forwarded; may be nil
 
 	// Logger is slog.Default() where it is nil.
 	Logger *slog.Logger
@@ -187,7 +191,13 @@ func Open(cfg Config) *Network {
 	n.outbox.init()
 	n.items.init()
 	if cfg.DialLocal != nil {
-		n.near = Open(cfg.nearConfig())
+		near := cfg.nearConfig()
+		if n.forwards() {
+			near.kicked = func() { wake(n.outbox.kick); wake(n.items.kick) }
+		}
+		n.near = Open(near)
+	}
+	if n.forwards() {
 		n.done.Go(func() { n.forward(n.outbox.kick, n.forwardMail) })
 		n.done.Go(func() { n.forward(n.items.kick, n.forwardWork) })
 	}
@@ -201,6 +211,11 @@ func (n *Network) run() {
 	b, ok := n.connect()
 	if !ok {
 		return
+	}
+	if n.cfg.kicked != nil {
+		if _, err := b.Conn().Subscribe(kickSubject, func(*nats.Msg) { n.cfg.kicked() }); err != nil { // ends with the connection
+			n.log.Warn("what other processes leave to be forwarded is noticed later", "error", err)
+		}
 	}
 	changes := b.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
 	defer b.Conn().RemoveStatusListener(changes)
@@ -255,10 +270,10 @@ func (n *Network) connect() (*bus.Bus, bool) {
 			return nil, false
 		}
 		wait := bus.Backoff(attempt, MaxBackoff)
-		if n.cfg.isNear {
+		if n.cfg.isNear || n.cfg.ThroughHub {
 			wait = min(wait, maxNearBackoff)
 		}
-		n.log.Log(n.ctx, n.cfg.unreachable(), "the agents' network cannot be used", "attempt", attempt, "retryIn", wait.String(), "error", err)
+		n.log.Log(n.ctx, n.cfg.unreachable(attempt), "the agents' network cannot be used", "attempt", attempt, "retryIn", wait.String(), "error", err)
 		n.mu.Lock()
 		n.failure = err
 		n.mu.Unlock()
@@ -531,7 +546,7 @@ func (n *Network) makeStream(ctx context.Context, b *bus.Bus, want jetstream.Str
 	want.Replicas = n.cfg.Replicas
 	if want.Replicas == 0 {
 		want.Replicas = 1
-		if b.Conn().ConnectedClusterName() != "" {
+		if b.Conn().ConnectedClusterName() != "" || b.Info().Kind == bus.KindLinked { // behind a link there may be a cluster
 			want.Replicas = 3
 		}
 	}

@@ -136,7 +136,7 @@ func (a *Agent) enqueue(ctx context.Context, recipient string, p mailPayload) (S
 		return Sent{}, &Error{Category: ConnectionError, Message: "The agents' network cannot be reached, and the message could not be kept on this computer.",
 			Remedy: "Try again in a moment; a running hub (parley start) keeps messages meanwhile.", Err: err}
 	}
-	wake(a.net.outbox.kick)
+	a.net.kickForward(a.net.outbox.kick)
 	return Sent{ID: p.MessageID, RecipientHandle: recipient, Timestamp: now, Queued: true,
 		Warning: "The agents' network cannot be reached, or earlier messages of yours still wait for it: the message is kept on this computer and " +
 			"forwarded, in order, when it can. Do not send it again."}, nil

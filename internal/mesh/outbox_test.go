@@ -96,6 +96,7 @@ func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
 	if err := first.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	await(t, "the hub's bus", func() bool { return first.Status().Near })
 	boss := register(t, first, dispatcher())
 	hand := register(t, open(t, n.host("host-b", "bob", "blog")), worker("go"))
 	n.Stop()

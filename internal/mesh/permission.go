@@ -14,6 +14,10 @@ func InboxPrefix(guid string) string {
 	return "_INBOX_" + guid
 }
 
+// ClusterInboxPrefix is [InboxPrefix] of an agent that reaches the cluster through its
+// hub's link, whose user at the cluster has all of _INBOX.
+func ClusterInboxPrefix(guid string) string { return "_INBOX." + guid }
+
 // Confined is an agent that the NATS server confines.
 type Confined struct {
 	GUID         string
@@ -86,6 +90,19 @@ func (c Confined) Permissions() Permissions {
 		p.Publish = append(p.Publish, queuePermissions(capability)...)
 	}
 	return p
+}
+
+// LinkedHub returns what the user of a computer's hub needs that is linked to the cluster
+// as a leaf node, whose servers have this JetStream domain. The hub makes inboxes and
+// queues for its agents and confines each of them by itself; that takes all of the
+// account's JetStream, so the account should have nothing but the network. A leaf node hears
+// of a stream only if it may publish to all its subjects.
+func LinkedHub(domain string) Permissions {
+	return Permissions{
+		Publish: []string{"$JS." + domain + ".API.>", "$JS.API.>", bucketKeys + ">", "$JS.ACK.>", inboxSubject + "*", receiptSubject + ">", readSubject + "*",
+			itemSubject + "*", queueSubject + "*", auditSubject},
+		Subscribe: []string{"_INBOX.>", inboxSubject + "*", itemSubject + "*"},
+	}
 }
 
 func queuePermissions(capability string) []string {

@@ -36,6 +36,11 @@ type Place struct {
 	Secret string // by which the hub knows it again
 	Again  bool   // an agent of its kind had the GUID before
 	Desk   string // the subject on which it asks for queues
+	Mark   string // of the hub's bus, see Network.Mark; empty where the network is that bus
+	// DialCluster finds the cluster that the hub is linked to, where the agent's place is
+	// there; on the hub's own bus it goes on while the link is down. Nil where the
+	// network is that bus.
+	DialCluster func(context.Context) (*bus.Bus, error)
 }
 
 // atHub is the place of identities that a hub has given.
@@ -62,6 +67,13 @@ func (n *Network) Receive(ctx context.Context, a Arrival, attendance func(guid s
 	if err := checkName("agent type", a.AgentType); err != nil {
 		return Place{}, nil, err
 	}
+	if a.GUID != "" { // it becomes part of subjects
+		guid, err := checkGUID("guid", a.GUID)
+		if err != nil {
+			return Place{}, nil, err
+		}
+		a.GUID = guid
+	}
 	b, err := n.connected()
 	if err != nil {
 		return Place{}, nil, err
@@ -78,19 +90,105 @@ func (n *Network) Receive(ctx context.Context, a Arrival, attendance func(guid s
 		return Place{}, nil, connectionError(err)
 	}
 	place.Desk = desk + "." + place.GUID
+	return place, n.letIn(place, a), b.Commit(ctx)
+}
+
+// Host makes ready at the cluster, which this Network is at, for an agent that the hub
+// has received on its own bus, and says what its connection through the link may do; nil
+// is everything, as with Receive. A GUID that somebody else has brought to the cluster,
+// by the Place's Mark, is refused, whatever was said on the hub's bus.
+func (n *Network) Host(ctx context.Context, place Place, a Arrival) (*Permissions, error) {
+	b, err := n.connected()
+	if err != nil {
+		return nil, err
+	}
+	desk, err := n.openDesk(b)
+	if err != nil {
+		return nil, connectionError(err)
+	}
+	place.Slot, place.Desk = hostedSlot(place.GUID), desk+"."+place.GUID
+	if err := n.claimForHub(ctx, b, place); err != nil {
+		return nil, connectionError(err)
+	}
+	if err := n.ensureInbox(ctx, b, place.GUID); err != nil {
+		return nil, connectionError(err)
+	}
+	return n.letIn(place, a), b.Commit(ctx)
+}
+
+// claimForHub writes into the identity's record whose hub says who holds it: the one that
+// has brought the GUID here before, or else the first, if nobody has it.
+func (n *Network) claimForHub(ctx context.Context, b *bus.Bus, place Place) error {
+	identity := n.recordOf(place)
+	identity.Hub = place.Mark
+	record, err := json.Marshal(identity)
+	if err != nil {
+		return err
+	}
+	_, err = n.identityCell(place.Slot).change(ctx, b, func(v value) ([]byte, error) {
+		if !v.there() {
+			return record, n.unknown(ctx, b, place.GUID)
+		}
+		var before identityRecord
+		if json.Unmarshal(v.data, &before) != nil || before.Hub != place.Mark {
+			return nil, errReplaced
+		}
+		return record, nil
+	})
+	return err
+}
+
+// Mark tells the store of this Network's bus from all others, also after a restart. It
+// is no secret.
+func (n *Network) Mark(ctx context.Context) (string, error) {
+	b, err := n.connected()
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	stream, err := b.JetStream().Stream(ctx, itemStream)
+	if err != nil {
+		return "", connectionError(err)
+	}
+	return digest(n.cfg.Hostname, n.cfg.Username, fmt.Sprint(stream.CachedInfo().Created.UnixNano())), nil
+}
+
+// unknown returns an error if somebody has a GUID.
+func (n *Network) unknown(ctx context.Context, b *bus.Bus, guid string) error {
+	for _, taken := range []cell{n.knownCell(guid), n.identityCell("fixed." + guid), n.entryCell(guid)} {
+		v, err := taken.read(ctx, b)
+		if err != nil {
+			return err
+		}
+		if v.there() {
+			return errReplaced
+		}
+	}
+	return nil
+}
+
+// hostedSlot is the key of the identity's record, at the cluster, of an agent whose hub
+// says who it is.
+func hostedSlot(guid string) string { return "hub." + guid }
+
+// letIn remembers whose an agent is that has a place here, and says what its connection
+// may do.
+func (n *Network) letIn(place Place, a Arrival) *Permissions {
 	there := n.cfg
 	there.ProjectPath = a.ProjectPath
 	kind, owner := (&Network{cfg: there}).allowances(a.AgentType)
 	n.guests.note(place.GUID, owner)
 	if n.inboxStream(place.GUID) == sharedInbox {
-		return place, nil, b.Commit(ctx)
+		return nil
 	}
 	p := Confined{GUID: place.GUID, Bucket: n.cfg.Bucket}.Permissions()
 	p.Publish = append(p.Publish, place.Desk, place.Desk+pulseToken, bucketKeys+n.identityBucket()+"."+place.Slot,
 		bucketKeys+n.limitsBucket()+"."+kind+".*", bucketKeys+n.limitsBucket()+"."+owner+".*",
 		// No other consumer has the name of the workers'.
 		queueSubject+"*", "$JS.API.CONSUMER.INFO.*."+queueGroup, "$JS.API.CONSUMER.MSG.NEXT.*."+queueGroup, "$JS.ACK.*."+queueGroup+".>")
-	return place, &p, b.Commit(ctx)
+	p.Subscribe = append(p.Subscribe, ClusterInboxPrefix(place.GUID)+".>")
+	return &p
 }
 
 // findPlace takes the first slot of the agent's kind that nobody lives in, or the one
@@ -118,6 +216,9 @@ func (n *Network) findPlace(ctx context.Context, b *bus.Bus, a Arrival, attendan
 			}
 			place.GUID, place.Again = before.GUID, true
 		} else if a.GUID != "" { // the bus has lost it
+			if err := n.unknown(ctx, b, a.GUID); err != nil {
+				return Place{}, err
+			}
 			place.GUID, place.Secret, place.Again = a.GUID, a.Secret, true
 		}
 		data, err := json.Marshal(n.recordOf(place))
@@ -165,8 +266,11 @@ func (n *Network) livesHere(ctx context.Context, b *bus.Bus, r identityRecord, a
 
 // placed is the identity of an agent that a hub has let in.
 func (n *Network) placed(p *Place) *identity {
-	record := n.recordOf(*p)
-	return &identity{guid: p.GUID, cell: cell{bucketStream + n.identityBucket(), bucketKeys + n.identityBucket() + "." + p.Slot},
+	record, slot := n.recordOf(*p), p.Slot
+	if p.DialCluster != nil {
+		slot, record.Hub = hostedSlot(p.GUID), p.Mark
+	}
+	return &identity{guid: p.GUID, cell: n.identityCell(slot),
 		holder: record.Holder, record: record, written: n.clock.now(), reused: p.Again}
 }
 
@@ -192,7 +296,7 @@ func (n *Network) openDesk(b *bus.Bus) (string, error) {
 	desk := deskSubject + digest(fmt.Sprint(c.Bucket, c.Inboxes, c.RegistryTTL, c.AckTimeout, c.MaxAttempts, c.DeadLetterTTL))
 	_, err := b.Conn().Subscribe(desk+".*", func(m *nats.Msg) { // ends with the connection
 		guid := m.Subject[len(desk)+1:]
-		if !strings.HasPrefix(m.Reply, InboxPrefix(guid)+".") {
+		if !strings.HasPrefix(m.Reply, InboxPrefix(guid)+".") && !strings.HasPrefix(m.Reply, ClusterInboxPrefix(guid)+".") {
 			return // what we say must not get where who asks may not write
 		}
 		ctx, cancel := context.WithTimeout(n.ctx, 2*requestTimeout)

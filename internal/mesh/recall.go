@@ -54,6 +54,9 @@ func (n *Network) noteGUID(id *identity) {
 // this type that has ended, or else a new one. Nobody elsewhere can have it,
 // because an identity is that of a host and a directory.
 func (n *Network) recallIdentity(agentType string) (*identity, error) {
+	if n.cfg.Place != nil {
+		return n.placed(n.cfg.Place), nil
+	}
 	key, slots := digest(n.cfg.Hostname, n.cfg.ProjectPath, agentType), maxAgentsOnThisHost
 	if n.cfg.GUID != "" {
 		slots = 1

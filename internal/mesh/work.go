@@ -770,7 +770,7 @@ func (a *Agent) Reject(ctx context.Context, taskID string, token int, reason str
 	if a, err = a.keeper(ctx, taskID); err != nil {
 		return false, err
 	}
-	defer wake(network.items.kick) // it may be for others now
+	defer network.kickForward(network.items.kick) // it may be for others now
 	b, err := a.ready()
 	if err != nil {
 		return false, err
