@@ -69,6 +69,7 @@ type Source struct {
 
 	mu     sync.Mutex
 	kept   map[keys.PublicKey]bool // by Keep
+	shown  map[string]struct{}     // agents that others are told of, until they are told of their end
 	links  map[*link]struct{}
 	topics map[string]*swarm.Topic // of capabilities that our agents have
 	asked  map[string]*swarm.Topic // of others that were looked for
@@ -84,6 +85,7 @@ func (s *Source) init() {
 		s.lookups = rate.NewLimiter(rate.Every(lookupPause), lookupBurst)
 		s.changed = make(chan struct{}, 1)
 		s.kept = make(map[keys.PublicKey]bool)
+		s.shown = make(map[string]struct{})
 		s.links = make(map[*link]struct{})
 		s.topics, s.asked = make(map[string]*swarm.Topic), make(map[string]*swarm.Topic)
 	})
@@ -173,14 +175,15 @@ func discoveryError(err error) error {
 	return &registry.Error{Code: registry.CodeDiscovery, Message: "the hubs' cards cannot be exchanged", Err: err}
 }
 
-// lastWords waits until the registry has withdrawn the hub's cards and the others have
-// been told.
+// lastWords waits until the registry has withdrawn here what it has announced here, and the
+// others have been told. The ledger does not say that: it forgets an agent before any link
+// hears of it, and others that carry it may be faster.
 func (s *Source) lastWords() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastTime)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for len(s.Ledger.Agents()) > 0 {
+	for s.shows() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -190,6 +193,13 @@ func (s *Source) lastWords() {
 	for _, l := range s.all() {
 		l.flush(ctx)
 	}
+}
+
+// shows reports whether agents were announced that are not withdrawn.
+func (s *Source) shows() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.shown) > 0
 }
 
 // serve exchanges statements on a connection until it ends.
@@ -236,6 +246,9 @@ func (s *Source) Announce(_ context.Context, card agent.Card) error {
 	if _, err := s.Ledger.Announce(card); err != nil { // it can be signed
 		return err
 	}
+	s.mu.Lock()
+	s.shown[card.ID] = struct{}{}
+	s.mu.Unlock()
 	for _, l := range s.all() {
 		l.tell(card.ID)
 	}
@@ -246,6 +259,11 @@ func (s *Source) Announce(_ context.Context, card agent.Card) error {
 // Withdraw implements [registry.Announcer]. It waits until the others have been told.
 func (s *Source) Withdraw(ctx context.Context, id string) error {
 	s.init()
+	defer func() { // the links know of it
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.shown, id)
+	}()
 	if _, err := s.Ledger.Withdraw(id); err != nil {
 		return err
 	}

@@ -25,6 +25,9 @@ func anybody(keys.PublicKey) bool { return true }
 
 func nobody(keys.PublicKey) bool { return false }
 
+// lasting is how long cards are believed: nothing here may expire because the machine is slow.
+const lasting = signedcard.MaxLifetime
+
 // hub is a registry with the source.
 type hub struct {
 	*registry.Registry
@@ -35,10 +38,10 @@ type hub struct {
 
 func newHub(t testing.TB, bootstrap []string, trusted func(keys.PublicKey) bool, change func(*swarmcards.Source)) *hub {
 	t.Helper()
-	h := &hub{Registry: registry.New(registry.Options{RemoteTTL: 30 * time.Second}), pair: keys.Generate()}
+	h := &hub{Registry: registry.New(registry.Options{RemoteTTL: lasting}), pair: keys.Generate()}
 	h.swarm = newSwarm(t, bootstrap, h.pair, trusted)
 	h.source = &swarmcards.Source{
-		Swarm: h.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(h.pair, 30*time.Second), Trusted: trusted},
+		Swarm: h.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(h.pair, lasting), Trusted: trusted},
 	}
 	if change != nil {
 		change(h.source)
@@ -146,6 +149,32 @@ func TestHubsThatKnowEachOther(t *testing.T) {
 	await(t, atA, later.ID, registry.Removed)
 }
 
+// A hub that stops says so of each of its agents, also where another carrier of its ledger has been told of their end
+// before.
+func TestAHubThatStopsSaysSo(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	a, b := newHub(t, bootstrap, anybody, nil), newHub(t, bootstrap, anybody, nil)
+	var ids []string
+	for i := range 5 {
+		ids = append(ids, b.register(t, fmt.Sprint("worker", i), "work").ID)
+	}
+	b.source.Keep([]keys.PublicKey{a.key()})
+	for _, id := range ids {
+		eventually(t, "the agents are found", func() bool { return a.knows(id) })
+	}
+	for _, id := range ids {
+		if _, err := b.source.Ledger.Withdraw(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		eventually(t, "the agents are gone", func() bool { return !a.knows(id) })
+	}
+}
+
 // Hubs that share a network's secret need not be told of each other one by one; they
 // still have to trust each other.
 func TestHubsOfANetwork(t *testing.T) {
@@ -186,10 +215,10 @@ func TestHubsOfACapability(t *testing.T) {
 	a := newHub(t, bootstrap, anybody, change)
 	card := a.register(t, "worker", "dig")
 	// This one is in no topic but those that it asks for.
-	b := &hub{Registry: registry.New(registry.Options{}), pair: keys.Generate()}
+	b := &hub{Registry: registry.New(registry.Options{RemoteTTL: lasting}), pair: keys.Generate()}
 	b.swarm = newSwarm(t, bootstrap, b.pair, anybody)
 	b.source = &swarmcards.Source{
-		Swarm: b.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(b.pair, time.Minute), Trusted: anybody}, Network: "secret", Capabilities: true,
+		Swarm: b.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(b.pair, lasting), Trusted: anybody}, Network: "secret", Capabilities: true,
 	}
 	if err := b.EnableDiscovery("hyperswarm", b.source); err != nil {
 		t.Fatal(err)
@@ -273,7 +302,7 @@ func TestHostilePeers(t *testing.T) {
 	state := func(p *keys.Pair, id string, seq uint64, age time.Duration) []byte {
 		card := agent.Card{ID: id, Name: "x", Version: "1", Tier: agent.L3, Capabilities: []agent.Capability{}}
 		now := time.Now().Add(-age)
-		data, err := signedcard.Sign(p, signedcard.Statement{Sequence: seq, IssuedAt: now, ExpiresAt: now.Add(30 * time.Second), Card: card})
+		data, err := signedcard.Sign(p, signedcard.Statement{Sequence: seq, IssuedAt: now, ExpiresAt: now.Add(lasting), Card: card})
 		if err != nil {
 			t.Fatal(err)
 		}
