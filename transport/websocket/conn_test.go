@@ -3,9 +3,12 @@ package websocket_test
 import (
 	"context"
 	"errors"
+	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	ws "github.com/coder/websocket"
@@ -155,27 +158,75 @@ func TestIdleConnectionsStay(t *testing.T) {
 	}
 }
 
+// onePipe is a listener to which one connection comes.
+type onePipe struct {
+	conn chan net.Conn
+	once sync.Once
+	done chan struct{}
+}
+
+func (l *onePipe) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conn:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *onePipe) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
+func (l *onePipe) Addr() net.Addr { return &net.TCPAddr{} }
+
+// connectInside returns both ends of a connection without a network, so that time can be a bubble's.
+func connectInside(t *testing.T, here, there websocket.Options) (dialled, accepted transport.Conn) {
+	t.Helper()
+	l := websocket.NewListener(websocket.ListenOptions{Options: there, URL: "ws://127.0.0.1:1"})
+	a, b := net.Pipe()
+	in := &onePipe{conn: make(chan net.Conn, 1), done: make(chan struct{})}
+	in.conn <- b
+	server := &http.Server{Handler: l, ErrorLog: quiet}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := server.Serve(in); !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		if err := errors.Join(l.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+		serving.Wait()
+	})
+	d := &websocket.Dialer{Options: here, DialContext: func(context.Context, string, string) (net.Conn, error) { return a, nil }}
+	dialled = dial(t, d, l.Endpoint())
+	return dialled, accept(t, l)
+}
+
 // Whoever does not receive for a while does not take the peer for dead.
 func TestPauseInReceiveIsNoSilence(t *testing.T) {
-	o := websocket.Options{PingInterval: 5 * time.Millisecond, PingTimeout: 5 * time.Millisecond}
-	patient := websocket.Options{PingInterval: time.Hour}
-	a, b := connect(t, patient, o)
-	const n = 5
-	for i := range n {
-		if err := a.Send(patience(t), []transport.Frame{data(t, i)}); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		o := websocket.Options{PingInterval: 5 * time.Millisecond, PingTimeout: 5 * time.Millisecond}
+		patient := websocket.Options{PingInterval: time.Hour}
+		a, b := connectInside(t, patient, o)
+		const n = 5
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			for i := range n {
+				if err := a.Send(patience(t), []transport.Frame{data(t, i)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		time.Sleep(100 * time.Millisecond) // of the bubble: many intervals
+		for got := 0; got < n; {
+			frames, err := b.Receive(patience(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += len(frames)
 		}
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	<-ctx.Done() // many intervals
-	for got := 0; got < n; {
-		frames, err := b.Receive(patience(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got += len(frames)
-	}
+		sending.Wait()
+	})
 }
 
 // TestSendUnblocks: a peer that reads nothing holds up the sender until its
