@@ -617,11 +617,10 @@ func TestProposalsAreBoundedInBytes(t *testing.T) {
 		for range 9 {
 			last = propose(t, sun, "venus", large)
 		}
-		// No agent may fill another's book alone.
+		synctest.Wait() // seven are turned down: no agent may fill another's book alone
 		if n := len(venus.Pending()); n != 2 {
 			t.Errorf("venus has %d proposals of one agent, want 2", n)
 		}
-		synctest.Wait() // seven are turned down
 		for range 30 {
 			last = propose(t, sun, "venus", large)
 			synctest.Wait()

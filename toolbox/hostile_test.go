@@ -477,11 +477,15 @@ func TestWhatCameOfTheFirstAttemptIsKnownAfterIt(t *testing.T) {
 	nobody := errors.New("nobody is there")
 	mounted := make(chan struct{})
 	var m *toolbox.Mount
+	var attempts atomic.Int32
 	early := false
 	m, err := toolbox.New(toolbox.Options{}).Mount(toolbox.MountOptions{
 		Name: "x",
-		Dial: func(context.Context) (mcp.Transport, error) {
+		Dial: func(ctx context.Context) (mcp.Transport, error) {
 			<-mounted
+			if attempts.Add(1) > 1 { // nothing comes of another, which is after the first in any case
+				<-ctx.Done()
+			}
 			return nil, nobody
 		},
 		Logger: slog.New(noticed{slog.DiscardHandler, func() { // what came of it is being noted
