@@ -179,7 +179,10 @@ func TestWhateverAMountedServerSaysNothingCrashes(t *testing.T) {
 // mountLiar mounts what a function says, and waits until it is there.
 func mountLiar(t tb, b *toolbox.Box, name string, l *liar) *toolbox.Mount {
 	t.Helper()
-	m, err := b.Mount(toolbox.MountOptions{Name: name, Dial: func(context.Context) (mcp.Transport, error) { return l, nil }})
+	m, err := b.Mount(toolbox.MountOptions{
+		Name: name, Dial: func(context.Context) (mcp.Transport, error) { return l, nil },
+		DialTimeout: 10 * time.Minute, // a busy machine takes its time over large lists
+	})
 	must(t, err)
 	t.Cleanup(m.Close)
 	<-m.Tried()

@@ -1,6 +1,7 @@
 package hyperswarm_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -101,15 +102,29 @@ func (w *realWorld) all(t *testing.T, pairs []pair) {
 	wg.Wait()
 }
 
+// patience is for pairs that meet all at once: a machine that is busy loses packets.
+const patience = 5 * time.Minute
+
+// listen has a pair's server listen, again as long as packets are lost.
+func (w *realWorld) listen(ctx context.Context, p pair) (transport.Listener, error) {
+	for {
+		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: p.server, Allow: anybody, Relays: w.relays})
+		if transport.CodeOf(err) != transport.CodeUnreachable || ctx.Err() != nil {
+			return l, err
+		}
+	}
+}
+
 func (w *realWorld) meet(t *testing.T, p pair) error {
-	ctx := hyperswarmtest.Context(t)
-	l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: p.server, Allow: anybody, Relays: w.relays})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	l, err := w.listen(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
 	var here transport.Conn
-	for again := true; again; again = p.direct && err != nil && ctx.Err() == nil { // a machine that is busy loses packets
+	for again := true; again; again = p.direct && err != nil && ctx.Err() == nil {
 		began := time.Now()
 		here, err = (&hyperswarm.Dialer{Node: p.client}).Dial(ctx, l.Endpoint())
 		t.Logf("%s, after %v: %v", p.name, time.Since(began).Round(time.Millisecond), err)

@@ -143,7 +143,7 @@ func TestHalfOpenConnectionsAreFound(t *testing.T) {
 
 // A connection that is only idle stays.
 func TestIdleConnectionsStay(t *testing.T) {
-	o := websocket.Options{PingInterval: time.Millisecond, PingTimeout: 10 * time.Second}
+	o := websocket.Options{PingInterval: time.Millisecond, PingTimeout: time.Minute}
 	a, b := connect(t, o, o)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -177,13 +177,68 @@ func (l *onePipe) Accept() (net.Conn, error) {
 func (l *onePipe) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
 func (l *onePipe) Addr() net.Addr { return &net.TCPAddr{} }
 
-// connectInside returns both ends of a connection without a network, so that time can be a bubble's.
-func connectInside(t *testing.T, here, there websocket.Options) (dialled, accepted transport.Conn) {
+// eager takes at once what is written, as a network with much room.
+type eager struct {
+	net.Conn
+	mu     sync.Mutex
+	change sync.Cond
+	buf    []byte
+	over   bool
+}
+
+func newEager(c net.Conn) *eager {
+	e := &eager{Conn: c}
+	e.change.L = &e.mu
+	go func() {
+		for {
+			b := e.take()
+			if b == nil {
+				return
+			}
+			_, _ = c.Write(b) // who reads notices
+		}
+	}()
+	return e
+}
+
+// take returns what is to be written, nil at the end.
+func (e *eager) take() (b []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for len(e.buf) == 0 && !e.over {
+		e.change.Wait()
+	}
+	b, e.buf = e.buf, nil
+	return b
+}
+
+func (e *eager) Write(p []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over {
+		return 0, net.ErrClosed
+	}
+	e.buf = append(e.buf, p...)
+	e.change.Signal()
+	return len(p), nil
+}
+
+func (e *eager) Close() error {
+	e.mu.Lock()
+	e.over = true
+	e.change.Signal()
+	e.mu.Unlock()
+	return e.Conn.Close()
+}
+
+// listenInside returns a listener and a dialer of one connection between them without a network, so that time can be a
+// bubble's.
+func listenInside(t *testing.T, here, there websocket.Options) (*websocket.Listener, *websocket.Dialer) {
 	t.Helper()
 	l := websocket.NewListener(websocket.ListenOptions{Options: there, URL: "ws://127.0.0.1:1"})
 	a, b := net.Pipe()
 	in := &onePipe{conn: make(chan net.Conn, 1), done: make(chan struct{})}
-	in.conn <- b
+	in.conn <- newEager(b)
 	server := &http.Server{Handler: l, ErrorLog: quiet}
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -197,9 +252,7 @@ func connectInside(t *testing.T, here, there websocket.Options) (dialled, accept
 		}
 		serving.Wait()
 	})
-	d := &websocket.Dialer{Options: here, DialContext: func(context.Context, string, string) (net.Conn, error) { return a, nil }}
-	dialled = dial(t, d, l.Endpoint())
-	return dialled, accept(t, l)
+	return l, &websocket.Dialer{Options: here, DialContext: func(context.Context, string, string) (net.Conn, error) { return newEager(a), nil }}
 }
 
 // Whoever does not receive for a while does not take the peer for dead.
@@ -207,7 +260,9 @@ func TestPauseInReceiveIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := websocket.Options{PingInterval: 5 * time.Millisecond, PingTimeout: 5 * time.Millisecond}
 		patient := websocket.Options{PingInterval: time.Hour}
-		a, b := connectInside(t, patient, o)
+		l, d := listenInside(t, patient, o)
+		a := dial(t, d, l.Endpoint())
+		b := accept(t, l)
 		const n = 5
 		var sending sync.WaitGroup
 		sending.Go(func() {

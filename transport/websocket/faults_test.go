@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/parleyhub/parley/agent"
@@ -56,13 +57,20 @@ func newPair(t testing.TB, between func(agent.Endpoint) agent.Endpoint) *pair {
 func newPairWith(t testing.TB, o channel.Options, settings websocket.Options, between func(agent.Endpoint) agent.Endpoint) *pair {
 	t.Helper()
 	l := listen(t, websocket.ListenOptions{Options: settings})
+	return newPairOn(t, o, l, &websocket.Dialer{Options: settings}, between(l.Endpoint()))
+}
+
+// newPairOn opens a channel to a listener, at an endpoint that leads to it. What is in between must be there until the
+// pair's own cleanup has ended.
+func newPairOn(t testing.TB, o channel.Options, l *websocket.Listener, d *websocket.Dialer, at agent.Endpoint) *pair {
+	t.Helper()
 	p := new(pair)
 	taken := make(chan *channel.Channel, 1)
 	mb := channel.NewManager(o, func(c *channel.Channel) {
 		c.OnMessage(p.atB.Handle)
 		taken <- c
 	})
-	o.Dialers = map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{Options: settings}}
+	o.Dialers = map[agent.Transport]transport.Dialer{agent.TransportWebSocket: d}
 	ma := channel.NewManager(o, nil)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -70,8 +78,6 @@ func newPairWith(t testing.TB, o channel.Options, settings websocket.Options, be
 			t.Errorf("serve: %v", err)
 		}
 	})
-	// Before the cleanups of whatever is in between: it must still be there.
-	at := between(l.Endpoint())
 	t.Cleanup(func() {
 		for _, err := range []error{ma.Close(), mb.Close(), l.Close()} {
 			if err != nil {
@@ -173,24 +179,26 @@ func TestChannelSurvivesRepeatedAndReorderedMessages(t *testing.T) {
 
 // A slow handler slows its sender down: the channel neither breaks nor grows.
 func TestChannelWithASlowHandler(t *testing.T) {
-	o := channel.Options{AckTimeout: 2 * time.Second}
-	c := newPairWith(t, o, websocket.Options{PingInterval: 100 * time.Millisecond}, func(to agent.Endpoint) agent.Endpoint { return to })
-	release := make(chan struct{})
-	var once sync.Once
-	c.b.OnMessage(func(context.Context, *envelope.Envelope) { once.Do(func() { <-release }) })
-	var broke sync.Map
-	c.a.OnStatus(func(s channel.Status) { broke.Store(s, true) })
-	done := make(chan struct{})
-	go func() { defer close(done); c.exchange(t, *messages, 1, nil) }()
-	// Longer than it takes to find a dead peer; the envelopes behind the first wait.
-	ctx, cancel := context.WithTimeout(patience(t), 3*o.AckTimeout/2)
-	defer cancel()
-	<-ctx.Done()
-	close(release)
-	<-done
-	if _, ok := broke.Load(channel.Reconnecting); ok {
-		t.Error("a slow handler was taken for a dead peer")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		o := channel.Options{AckTimeout: 2 * time.Second}
+		settings := websocket.Options{PingInterval: 100 * time.Millisecond}
+		l, d := listenInside(t, settings, settings)
+		c := newPairOn(t, o, l, d, l.Endpoint())
+		release := make(chan struct{})
+		var once sync.Once
+		c.b.OnMessage(func(context.Context, *envelope.Envelope) { once.Do(func() { <-release }) })
+		var broke sync.Map
+		c.a.OnStatus(func(s channel.Status) { broke.Store(s, true) })
+		done := make(chan struct{})
+		go func() { defer close(done); c.exchange(t, *messages, 1, nil) }()
+		// Longer than it takes to find a dead peer; the envelopes behind the first wait.
+		time.Sleep(3 * o.AckTimeout) // of the bubble
+		close(release)
+		<-done
+		if _, ok := broke.Load(channel.Reconnecting); ok {
+			t.Error("a slow handler was taken for a dead peer")
+		}
+	})
 }
 
 // TestEnvelopesThatTheReceiverCannotRead: a receiver with smaller limits gets what
