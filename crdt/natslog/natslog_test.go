@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 
 // patience is for what a busy machine does late.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // connect returns a connection that outlives breaks, until the test ends.
 func connect(t testing.TB, s *natstest.Server, options ...nats.Option) *nats.Conn {

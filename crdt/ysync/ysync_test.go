@@ -74,7 +74,7 @@ func (c *client) send(b []byte) {
 
 func (c *client) receive() []byte {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
 	_, b, err := c.ws.Read(ctx)
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *client) receive() []byte {
 func (c *client) closed() websocket.StatusCode {
 	c.t.Helper()
 	for {
-		ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 		_, _, err := c.ws.Read(ctx)
 		cancel()
 		if err != nil {

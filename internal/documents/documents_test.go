@@ -454,7 +454,7 @@ func TestAWornDocumentBeginsANewEpoch(t *testing.T) {
 	const want = `{"m":{"0":51995,"1":51996,"2":51997,"3":51998,"4":51999}}`
 	select {
 	case <-old.Done():
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the epoch goes on")
 	}
 	now := ensure(t, l, "plan")
@@ -510,7 +510,7 @@ func TestWaitingGoesOnInANewEpoch(t *testing.T) {
 	}
 	set(1)
 	seen := set(2).Version
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	heard := make(chan string, 1)
 	go func() {

@@ -188,7 +188,7 @@ func (h Hub) Start(t testing.TB) {
 }
 
 // patience bounds how long a hub may take to start.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // Client is a client of the hub's socket, while it runs.
 func (h Hub) Client(ctx context.Context) (*client.Client, error) {

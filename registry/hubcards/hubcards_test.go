@@ -85,7 +85,7 @@ func enable(t *testing.T, s registry.Source, o registry.Options) *registry.Regis
 
 func until(t *testing.T, reg *registry.Registry, done func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w := reg.Watch()
 	defer w.Close()

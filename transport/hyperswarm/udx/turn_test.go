@@ -14,7 +14,7 @@ import (
 )
 
 // patience bounds what a test waits for.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // until waits for something that another goroutine brings about.
 func until(t *testing.T, what string, ok func() bool) {
