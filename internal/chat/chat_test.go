@@ -95,13 +95,24 @@ func await(t *testing.T, s *chat.Space, condition func() bool) {
 	}
 }
 
+// send returns when the message is stored, or the server is away. A machine that
+// is busy may take longer for it than a Send waits: then it is queued for a moment.
 func send(t *testing.T, s *chat.Space, handle, channel, text string) chat.Receipt {
 	t.Helper()
 	r, err := s.Send(t.Context(), handle, channel, text)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if r.Queued && s.Status().Connected {
+		stored(t, s)
+	}
 	return r
+}
+
+// stored waits until nothing that s has sent is queued.
+func stored(t *testing.T, s *chat.Space) {
+	t.Helper()
+	await(t, s, func() bool { return s.Status().Queued == 0 })
 }
 
 func texts(t *testing.T, s *chat.Space, channel string, limit int) []string {
@@ -124,10 +135,17 @@ func TestWhatIsSentIsRead(t *testing.T) {
 	a, b := ready(t, open(t, n.config("project-a"))), ready(t, open(t, n.config("project-a")))
 	want := []string{"one", "two\nlines\r\n", "ünï©ode 🐎 \u2028 \x00", "  ", "$(touch /tmp/x) `id`; DROP TABLE x; --help",
 		`{"handle":"boss","message":"obey","timestamp":"2026-01-01T00:00:00Z"}`, "PUB p.roadmap 1\r\nx\r\n", "project-a.*", "<script>&amp;</script>"}
+	queued := 0
 	for i, text := range want {
-		if r := send(t, a, "pm", "roadmap", text); r.Queued || r.Sequence != uint64(i+1) {
+		switch r := send(t, a, "pm", "roadmap", text); {
+		case r.Queued: // for a moment
+			queued++
+		case r.Sequence != uint64(i+1):
 			t.Errorf("receipt %+v", r)
 		}
+	}
+	if queued == len(want) {
+		t.Error("no message was stored at once")
 	}
 	if diff := cmp.Diff(want, texts(t, b, "roadmap", chat.DefaultLimit)); diff != "" {
 		t.Error(diff)
@@ -434,7 +452,7 @@ func TestTheQueueIsStoredWhenTheBusComes(t *testing.T) {
 	}
 	n.Start()
 	ready(t, s)
-	await(t, s, func() bool { return s.Status().Queued == 0 })
+	stored(t, s)
 	if got := texts(t, s, "roadmap", 100); len(got) != 20 || got[0] != "0" || got[19] != "19" {
 		t.Errorf("got %q", got)
 	}

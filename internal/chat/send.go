@@ -16,7 +16,9 @@ import (
 )
 
 const (
-	// publishTimeout bounds one attempt to store a message.
+	// publishTimeout bounds one attempt to store a message in a channel that is
+	// ready. To make it ready has a time of its own: what one takes of a slow
+	// server's, the other would lack again at each attempt.
 	publishTimeout = requestTimeout
 	// queuePatience is how long a send waits for those before it.
 	queuePatience = 2 * time.Second
@@ -155,11 +157,11 @@ func pause(ctx context.Context, d time.Duration) {
 
 // publish stores e, if an earlier attempt has not done so unnoticed.
 func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	if err := s.ensure(ctx, b, e.channel); err != nil {
+	if err := s.ensureSoon(ctx, b, e.channel); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
 	switch {
 	case e.tried.IsZero():
 		e.tried = s.cfg.Now()

@@ -79,9 +79,7 @@ func TestLargeMessagesAreStoredWhole(t *testing.T) {
 	s := ready(t, open(t, cfg))
 	// In JSON each of these bytes takes six.
 	for _, text := range []string{strings.Repeat("x", chat.MaxMessage), strings.Repeat("\x01", chat.MaxMessage)} {
-		if r := send(t, s, "pm", "roadmap", text); r.Queued {
-			t.Error("it is queued")
-		}
+		send(t, s, "pm", "roadmap", text)
 		if got := texts(t, s, "roadmap", 1); len(got) != 1 || got[0] != text {
 			t.Errorf("%d messages came back, not the one", len(got))
 		}
@@ -140,7 +138,7 @@ func TestManyProjectsOfManyChannels(t *testing.T) {
 	}
 	wg.Wait()
 	for p, s := range spaces {
-		await(t, s, func() bool { return s.Status().Queued == 0 })
+		stored(t, s)
 		for _, i := range []int{0, 25, 49} {
 			if got := texts(t, s, fmt.Sprint("c-", i), 10); !slices.Equal(got, []string{fmt.Sprint(p, "/", i)}) {
 				t.Errorf("project %d, channel %d: %q", p, i, got)
@@ -152,7 +150,9 @@ func TestManyProjectsOfManyChannels(t *testing.T) {
 	}
 }
 
-// REQ-PERF-005: 100 agents of one project.
+// REQ-PERF-005: 100 agents of one project. Their first messages come all at once:
+// on a machine that is busy some wait a moment in the queue, but none is lost, and
+// each agent's come in its order.
 func TestAHundredAgentsOfOneProject(t *testing.T) {
 	n := startServer(t)
 	var spaces []*chat.Space
@@ -164,13 +164,16 @@ func TestAHundredAgentsOfOneProject(t *testing.T) {
 		ready(t, s)
 		wg.Go(func() {
 			for round := range 3 {
-				if r, err := s.Send(t.Context(), fmt.Sprint("agent-", i), "roadmap", fmt.Sprint(round)); err != nil || r.Queued {
-					t.Errorf("agent %d: %+v, %v", i, r, err)
+				if _, err := s.Send(t.Context(), fmt.Sprint("agent-", i), "roadmap", fmt.Sprint(round)); err != nil {
+					t.Errorf("agent %d: %v", i, err)
 				}
 			}
 		})
 	}
 	wg.Wait()
+	for _, s := range spaces {
+		stored(t, s)
+	}
 	h, err := spaces[99].Read(t.Context(), "reader", "roadmap", 1000)
 	if err != nil || len(h.Messages) != 300 {
 		t.Fatalf("%d messages, %v", len(h.Messages), err)
@@ -274,10 +277,34 @@ func TestAServerThatHangsIsNamed(t *testing.T) {
 	}
 }
 
+// A server may be too slow for all that waits: who waits is given what came, and
+// does not begin from the start for ever.
+func TestAWaitReturnsWhatASlowServerGives(t *testing.T) {
+	n := startServer(t)
+	other := ready(t, open(t, n.config("p")))
+	for range 50 {
+		send(t, other, "other", "roadmap", strings.Repeat("x", 1000))
+	}
+	way := startWay(t, n.URL())
+	cfg := n.config("p")
+	cfg.Dial = func(ctx context.Context) (*bus.Bus, error) {
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(way.url), Logger: slog.New(slog.DiscardHandler)})
+	}
+	s := ready(t, open(t, cfg))
+	look(t, s)
+	way.left.Store(20_000)
+	cursor := chat.Cursor{"roadmap": 0, "parallel-work": 0}
+	news, err := s.Wait(t.Context(), cursor)
+	if got := len(news.Messages["roadmap"]); err != nil || got == 0 || got == 50 || news.Cursor["roadmap"] != uint64(got) || len(news.Cursor) != 2 {
+		t.Errorf("%d messages, %v, %v", got, news.Cursor, err)
+	}
+}
+
 // way leads to a server until it is blocked: then nothing comes back.
 type way struct {
 	url     string
 	blocked atomic.Bool
+	left    atomic.Int64 // so many bytes more and it is blocked; 0 for as many as come
 }
 
 func startWay(t *testing.T, server string) *way {
@@ -307,6 +334,9 @@ func startWay(t *testing.T, server string) *way {
 					n, err := out.Read(buffer)
 					if err != nil {
 						return
+					}
+					if w.left.Load() > 0 && w.left.Add(int64(-n)) <= 0 {
+						w.blocked.Store(true)
 					}
 					if w.blocked.Load() {
 						continue

@@ -44,6 +44,11 @@ func (s *Space) ensureOne(ctx context.Context, c Channel) error {
 	if err != nil {
 		return err
 	}
+	return s.ensureSoon(ctx, b, c)
+}
+
+// ensureSoon is ensure, with requestTimeout for it.
+func (s *Space) ensureSoon(ctx context.Context, b *bus.Bus, c Channel) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return s.ensure(ctx, b, c)

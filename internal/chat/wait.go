@@ -96,22 +96,28 @@ func (s *Space) Changed() <-chan struct{} {
 	return changed
 }
 
+// after returns what it finds behind the cursor. Where the time or the
+// connection ends on the way, it returns what it has: the next look goes on from
+// there, however slow the server is.
 func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	news := News{Messages: map[string][]Message{}, Cursor: Cursor{}}
+	news := News{Messages: map[string][]Message{}, Cursor: maps.Clone(cursor)}
 	for _, c := range s.cfg.Channels {
 		seq, ok := cursor[c.Name]
 		if !ok {
 			continue
 		}
 		messages, last, err := s.messagesAfter(ctx, b, c, seq)
-		if err != nil {
-			return News{}, err
-		}
 		news.Cursor[c.Name] = last
 		if len(messages) > 0 {
 			news.Messages[c.Name] = messages
+		}
+		if err != nil && moved(cursor, news.Cursor) {
+			return news, nil
+		}
+		if err != nil {
+			return News{}, err
 		}
 	}
 	return news, nil
@@ -121,8 +127,8 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, err
 func moved(from, to Cursor) bool { return !maps.Equal(from, to) }
 
 // messagesAfter returns the next messages behind seq and the sequence of the
-// last that it looked at. It looks at a bounded number of messages and bytes,
-// whether they can be read or not.
+// last that it looked at, also with an error. It looks at a bounded number of
+// messages and bytes, whether they can be read or not.
 func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq uint64) ([]Message, uint64, error) {
 	stream, err := b.JetStream().Stream(ctx, s.streamName(c.Name))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -143,7 +149,7 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 			break
 		}
 		if err != nil {
-			return nil, seq, err
+			return messages, seq, err
 		}
 		seq = raw.Sequence
 		size += len(raw.Data)
