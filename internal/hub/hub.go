@@ -204,7 +204,8 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 
 // OnTurn sets a function that the hub calls whenever a task begins or resumes,
 // before anything of it can be seen: one who watches some tasks subscribes
-// there. It must not block, and must not call the hub in the same goroutine.
+// there. It is called by several goroutines, also at once. It must not block, and
+// must not call the hub in the same goroutine.
 func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -213,7 +214,8 @@ func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 
 // OnAgents adds a function that the hub calls whenever an agent comes or goes,
 // or what is known of its fitness may have changed: by a probe, a run or its
-// circuit. It must not block, and must not call the hub in the same goroutine.
+// circuit. It is called by several goroutines, also at once. It must not block, and
+// must not call the hub in the same goroutine.
 func (h *Hub) OnAgents(f func()) {
 	for {
 		old := h.onAgents.Load()

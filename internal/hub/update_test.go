@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -34,8 +35,8 @@ func TestUpdateKeepsTasksAndSessions(t *testing.T) {
 		if err := h.Register(hub.Agent{Definition: d, Runner: worker}); err != nil {
 			t.Fatal(err)
 		}
-		changes := 0
-		h.OnAgents(func() { changes++ })
+		var changes atomic.Int64
+		h.OnAgents(func() { changes.Add(1) })
 		var tasks []*a2a.Task
 		for _, s := range []string{"one", "two"} {
 			task, err := h.Send(t.Context(), request("worker", s))
@@ -48,7 +49,7 @@ func TestUpdateKeepsTasksAndSessions(t *testing.T) {
 		if n := len(worker.specs()); n != 1 {
 			t.Fatalf("%d turns run", n)
 		}
-		before := changes
+		before := changes.Load()
 		d.Name, d.Limits.Concurrency = "the worker", 2
 		d.Capabilities = []runner.Capability{{ID: "dig"}}
 		if err := h.Update(d); err != nil {
@@ -58,7 +59,7 @@ func TestUpdateKeepsTasksAndSessions(t *testing.T) {
 		if n := len(worker.specs()); n != 2 {
 			t.Errorf("%d turns run", n)
 		}
-		if changes == before {
+		if changes.Load() == before {
 			t.Error("nobody was told of the change")
 		}
 		info, err := h.Agent("worker")
