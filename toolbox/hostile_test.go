@@ -511,6 +511,35 @@ func TestWhatCameOfTheFirstAttemptIsKnownAfterIt(t *testing.T) {
 	}
 }
 
+// asked is a policy that has something done at each question.
+type asked func(from, to string)
+
+func (a asked) Permit(from, to string) error { a(from, to); return nil }
+
+// A tool can be called from when it can be seen: also by those who are told of it before
+// the mount has gone on.
+func TestAToolThatIsSeenCanBeCalled(t *testing.T) {
+	var b *toolbox.Box
+	var called []error
+	b = toolbox.New(toolbox.Options{Policy: asked(func(_, to string) { // a server that shows the box looks
+		if to == "liar" {
+			_, err := b.Call(ctx, "", "liar.good", nil, nil)
+			called = append(called, err)
+		}
+	})})
+	stop := b.Serve(mcp.NewServer(&mcp.Implementation{Name: "face", Version: "1"}, nil), "mars")
+	defer stop()
+	mountLiar(t, b, "liar", newLiar(lies("", "")))
+	if len(called) == 0 {
+		t.Error("nobody looked")
+	}
+	for _, err := range called {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // What is said of arguments that do not fit is for a model: where and what, and not more
 // than it can read (Req 5.4).
 func TestWhatDoesNotFitIsSaidInShort(t *testing.T) {

@@ -156,11 +156,7 @@ func (m *Mount) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		session, err := m.dial(ctx)
 		// What came of it is noted before anybody hears that it has been tried.
-		if err == nil {
-			m.mu.Lock()
-			m.session = session
-			m.mu.Unlock()
-		} else if ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			m.lost(err)
 		}
 		if first {
@@ -292,6 +288,10 @@ func (m *Mount) take(ctx context.Context, session *mcp.ClientSession) error {
 	if err != nil {
 		return err
 	}
+	// Who sees its tools may call them at once.
+	m.mu.Lock()
+	m.session = session
+	m.mu.Unlock()
 	b, p := m.provider.box, m.provider
 	err = b.change(func() error {
 		if p.closed {
