@@ -317,23 +317,27 @@ func (t *task) unstored(final a2a.TaskStatus) a2a.TaskStatus {
 	return final
 }
 
-// write stores a head, again if need be: a turn's result is worth waiting for.
+// write stores a head, again if need be: a turn's result is worth waiting for. The
+// others who write see that the task is being settled, and leave it alone.
 func (t *task) write(h head, body []byte) error {
-	t.save.Lock()
-	defer t.save.Unlock()
 	var err error
 	for try := range 3 {
 		if try > 0 {
 			time.Sleep(time.Duration(try) * 200 * time.Millisecond)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-		err = t.hub.store.putTask(ctx, h, body)
-		cancel()
-		if err == nil {
+		if err = t.writeOnce(h, body); err == nil {
 			return nil
 		}
 	}
 	return err
+}
+
+func (t *task) writeOnce(h head, body []byte) error {
+	t.save.Lock()
+	defer t.save.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	return t.hub.store.putTask(ctx, h, body)
 }
 
 // dropDeltas removes output that the head holds by now. It matters to nobody
