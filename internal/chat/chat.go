@@ -107,11 +107,10 @@ func Open(cfg Config) *Space {
 // run connects, and then keeps the channels and the queue up to date whenever
 // the connection comes back, until ctx ends.
 func (s *Space) run(ctx context.Context) {
-	b, ok := s.connect(ctx)
+	b, changes, ok := s.connect(ctx)
 	if !ok {
 		return
 	}
-	changes := b.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
 	defer b.Conn().RemoveStatusListener(changes)
 	rest := time.NewTicker(earsRest)
 	defer rest.Stop()
@@ -137,12 +136,15 @@ func (s *Space) run(ctx context.Context) {
 	}
 }
 
-// connect dials until there is a bus.
-func (s *Space) connect(ctx context.Context) (*bus.Bus, bool) {
+// connect dials until there is a bus. The channel tells each change of the
+// connection, also the first after somebody could see it.
+func (s *Space) connect(ctx context.Context) (*bus.Bus, chan nats.Status, bool) {
+	var changes chan nats.Status
 	for attempt := 1; ; attempt++ {
 		b, err := s.cfg.Dial(ctx)
 		if err == nil {
 			s.log.Info("connected to the bus", "attempt", attempt)
+			changes = b.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
 			s.attach(b)
 		} else {
 			s.mu.Lock()
@@ -153,16 +155,16 @@ func (s *Space) connect(ctx context.Context) (*bus.Bus, bool) {
 			close(s.tried)
 		}
 		if err == nil {
-			return b, true
+			return b, changes, true
 		}
 		if ctx.Err() != nil {
-			return nil, false
+			return nil, nil, false
 		}
 		pause := bus.Backoff(attempt, MaxBackoff)
 		s.log.Warn("the bus cannot be reached", "attempt", attempt, "retryIn", pause.String(), "error", err)
 		select {
 		case <-ctx.Done():
-			return nil, false
+			return nil, nil, false
 		case <-time.After(pause):
 		}
 	}
