@@ -281,6 +281,10 @@ func (r *taskRun) watch(ctx context.Context, open func(context.Context) (*client
 	}
 }
 
+// firstWord is how long the hub may take to say which task it has made of a message
+// before whoever interrupts leaves without knowing.
+const firstWord = 5 * time.Second
+
 // interrupted acts on the user's signals: the first cancels the task, after
 // which the stream ends by itself, the second leaves.
 func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc, ids <-chan string, view *view) {
@@ -290,8 +294,13 @@ func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc,
 	var id string
 	select {
 	case id = <-ids:
-	default: // the hub has not said yet: it goes on without us
+	case <-r.app.interrupts: // the hub has not said yet: it goes on without us
 		stop(errInterrupted)
+		return
+	case <-time.After(firstWord):
+		stop(errInterrupted)
+		return
+	case <-ctx.Done():
 		return
 	}
 	if r.leave {
