@@ -162,12 +162,10 @@ func wantError(t *testing.T, err error, code bus.Code, words ...string) {
 	}
 }
 
+// closedPort is where nobody listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	must(t, ln.Close())
-	return ln.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
 }
 
 // Messages for a configured server must not end up where nobody reads them.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/hubtest"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // sends is how many messages each kill test sends in all; `make soak` sends ten
@@ -122,14 +122,7 @@ func newStock(t testing.TB) victim {
 	if out, err := exec.Command("go", "build", "-o", exe, "github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
 		t.Fatalf("no stock nats-server: %v: %s", err, out)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := ln.Addr().(*net.TCPAddr).Port
-	if err := ln.Close(); err != nil {
-		t.Fatal(err)
-	}
+	port := natstest.FreePorts(t, 1)[0]
 	dir := t.TempDir()
 	var cmd *exec.Cmd
 	start := func() {

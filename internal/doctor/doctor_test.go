@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/doctor"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // The test binary stands in for an agent: the variable says which.
@@ -176,11 +178,8 @@ func TestSocket(t *testing.T) {
 }
 
 func TestPortsAndExternalBus(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, err := net.SplitHostPort(ln.Addr().String())
+	port := strconv.Itoa(natstest.FreePorts(t, 1)[0])
+	ln, err := net.Listen("tcp", "127.0.0.1:"+port)
 	if err != nil {
 		t.Fatal(err)
 	}

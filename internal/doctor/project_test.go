@@ -65,21 +65,17 @@ func foreignListener(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-func freePort(t *testing.T) string {
+// closedPort is where nobody listens.
+func closedPort(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
 }
 
 // REQ-GUIDE-TROUBLE, REQ-ERROR-002, REQ-ERROR-008: the cases of section 15.1,
 // each with its own remedy, the URL, and who named it.
 func TestAServerThatCannotBeUsed(t *testing.T) {
 	data := place(t, "")
-	closed, foreign := freePort(t), foreignListener(t)
+	closed, foreign := closedPort(t), foreignListener(t)
 	noJetStream := natstest.Start(t, natstest.WithoutJetStream).Addr()
 	guarded := natstest.Start(t, func(o *server.Options) { o.Username, o.Password = "u", "right" }).Addr()
 	confined := natstest.Start(t, func(o *server.Options) {
@@ -201,7 +197,7 @@ func TestTheAgentsNetworkOnACluster(t *testing.T) {
 	cluster := func(url, more string) string {
 		return fmt.Sprintf(`{"crossComputer": {"enabled": true, "acknowledgment": "I understand the security implications", "natsClusterUrls": [%q]%s}}`, url, more)
 	}
-	closed := freePort(t)
+	closed := closedPort(t)
 	away := cluster("nats://"+closed, `, "tlsRequired": false`)
 	expect(t, visit(t, data, away, nil), "network", doctor.Failure, closed)
 	expect(t, visit(t, data, away, nil), "network link", doctor.Failure, "there is no hub for this computer's agents to go on with")
