@@ -93,11 +93,30 @@ func records(t *testing.T, o outcome) []audit.Record {
 	return all
 }
 
+// audited waits until so many envelopes are in the hub's log, which notes each once it
+// is delivered.
+func (p place) audited(t *testing.T, n int) []audit.Record {
+	t.Helper()
+	late := time.After(60 * time.Second)
+	for {
+		all := records(t, p.run(t, "--format", "json", "replay", "--limit", "0"))
+		if len(all) == n {
+			return all
+		}
+		select {
+		case <-late:
+			t.Fatalf("%d records, want %d", len(all), n)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 	t.Parallel()
 	p, url := newHubOverHTTP(t)
 	want(t, p.run(t, "replay"), 0, "Nothing in the audit log")
 	thread := converse(t, url, "first", "second \x1b[31mred")
+	all := p.audited(t, 4) // two requests, two answers
 
 	o := p.run(t, "replay", "--payload", "--type", "request")
 	want(t, o, 0, "visitor → echo")
@@ -107,10 +126,6 @@ func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 	want(t, p.run(t, "replay", "--failed"), 0, "Nothing in the audit log")
 	want(t, p.run(t, "replay", "--until", "1h"), 0, "Nothing in the audit log")
 
-	all := records(t, p.run(t, "--format", "json", "replay"))
-	if len(all) != 4 { // two requests, two answers
-		t.Fatalf("%d records", len(all))
-	}
 	for name, tc := range map[string]struct {
 		args []string
 		want func(audit.Record) bool
@@ -156,9 +171,7 @@ func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 	if o.code != 0 || count[replay.Sent] != 2 || count[replay.Answer] != 2 || count[replay.Skipped] != 2 {
 		t.Errorf("exit %d, %v, %q", o.code, kinds, o.stderr)
 	}
-	if all := records(t, p.run(t, "--format", "json", "replay", "--limit", "0")); len(all) != 8 {
-		t.Errorf("%d records after sending again", len(all))
-	}
+	p.audited(t, 8)
 	want(t, p.run(t, "replay", "--send", "--type", "request", "--limit", "1"), 0, "answer response echo → visitor")
 }
 

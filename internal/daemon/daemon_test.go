@@ -27,6 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // The test binary stands in for the hub's own program: with this as its first
@@ -151,16 +152,7 @@ func (r *running) end(t testing.TB) {
 func TestRunServesSocketHTTPAndGRPC(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, grpcPort, err := net.SplitHostPort(ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln.Close()
-	r := run(t, mustLoad(t, dir, "grpc.port="+grpcPort))
+	r := run(t, mustLoad(t, dir, "grpc.port="+strconv.Itoa(natstest.FreePorts(t, 1)[0])))
 	defer r.end(t)
 
 	c, err := client.Dial(t.Context(), r.info.Socket)

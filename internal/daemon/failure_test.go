@@ -26,23 +26,9 @@ import (
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/peers"
 )
-
-// freePort is a port that was free a moment ago.
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	_, port, err := net.SplitHostPort(ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
 
 // A start that fails says what to mend, and leaves the data directory free.
 func TestWhatIsBrokenInTheDataDirectory(t *testing.T) {
@@ -225,7 +211,7 @@ func TestTokenIsAskedForByGRPC(t *testing.T) {
 		configured, given string
 		refused           bool
 	}{{token, "", true}, {token, token + "0", true}, {token, token, false}, {"", "", false}} {
-		settings := []string{"grpc.port=" + freePort(t)}
+		settings := []string{"grpc.port=" + strconv.Itoa(natstest.FreePorts(t, 1)[0])}
 		if c.configured != "" {
 			settings = append(settings, "http.token="+c.configured)
 		}

@@ -121,7 +121,7 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 	// The hub's restart changes nothing for who is there.
 	r.end(t)
 	r = run(t, mustLoad(t, dir, "http.enabled=false"))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	for {
 		_, err := ann.Send(ctx, mesh.Message{Recipient: twin.GUID(), Text: "still there?"})
@@ -136,7 +136,8 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 		case <-ctx.Done():
 		}
 	}
-	if mail, _, err := twin.Wait(ctx, mesh.Selection{}); err != nil || len(mail) != 1 {
+	// One that failed for want of an answer may be there, too.
+	if mail, _, err := twin.Wait(ctx, mesh.Selection{}); err != nil || len(mail) == 0 {
 		t.Errorf("%+v, %v", mail, err)
 	}
 }

@@ -172,7 +172,7 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 	want := []string{"near.greet", "there.mars.greet", "there.open.greet"}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.After(30 * time.Second); !slices.Equal(sharedNames(t, user), want); {
+	for deadline := time.After(90 * time.Second); !slices.Equal(sharedNames(t, user), want); {
 		select {
 		case <-tick.C:
 		case <-deadline:
@@ -213,12 +213,8 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 		}
 		return false
 	}
-	if !audited(0, "plain", "mars@"+own[1].String()) {
-		t.Error("the log of the hub that asks does not name the one that is asked")
-	}
-	if !audited(1, "~hub-l3@"+own[0].String(), "mars") {
-		t.Error("the log of the hub that is asked does not name the one that asks")
-	}
+	happens(t, "the log of the hub that asks names the one that is asked", func() bool { return audited(0, "plain", "mars@"+own[1].String()) })
+	happens(t, "the log of the hub that is asked names the one that asks", func() bool { return audited(1, "~hub-l3@"+own[0].String(), "mars") })
 
 	// The other hub is killed, and begins anew.
 	other, err := os.FindProcess(infos[1].PID)
@@ -231,7 +227,7 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 	if _, err := start(t, "serve", dirs[1]); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.After(60 * time.Second); ; {
+	for deadline := time.After(90 * time.Second); ; {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		result, err := user.CallTool(ctx, &mcp.CallToolParams{Name: "there.open.greet"})
 		cancel()
@@ -253,7 +249,7 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 	if _, err := list.Remove(own[1]); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.After(30 * time.Second); len(sharedNames(t, user)) != 1; {
+	for deadline := time.After(90 * time.Second); len(sharedNames(t, user)) != 1; {
 		select {
 		case <-tick.C:
 		case <-deadline:

@@ -79,7 +79,7 @@ func TestMCPServersAreTried(t *testing.T) {
 
 	// A hub that runs is asked first: what it uses is not begun again.
 	hub(t, dir)
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(60 * time.Second)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !usesServer(t, cfg.Socket.Path, "well") {
@@ -92,7 +92,7 @@ func TestMCPServersAreTried(t *testing.T) {
 	sessions := len(sessionsOf(s))
 	findings = patient.Examine(t.Context())
 	expect(t, serverFinding(t, findings, "well"), "mcp-server", doctor.OK, "answers: 1 tools")
-	if n := len(sessionsOf(s)); n != sessions {
+	if n := len(sessionsOf(s)); n > sessions {
 		t.Errorf("%d sessions, %d before", n, sessions)
 	}
 }
