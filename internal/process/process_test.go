@@ -247,7 +247,7 @@ func TestStopGoesThroughTheSignalsAndKillsInTheEnd(t *testing.T) {
 	lines := process.NewLines(p.Stdout(), 100)
 	waitLine(t, lines, "ready")
 	e := p.Stop(context.Background(), process.StopPolicy{
-		Signals: []os.Signal{syscall.SIGINT, syscall.SIGTERM}, Grace: 50 * time.Millisecond,
+		Signals: []os.Signal{syscall.SIGINT, syscall.SIGTERM}, Grace: 2 * time.Second, // to say so, on a busy machine
 	})
 	if e.Signal != "SIGKILL" {
 		t.Errorf("exit %+v", e)
@@ -396,7 +396,7 @@ func TestAStrangerThatHoldsThePipesDoesNotKeepTheReader(t *testing.T) {
 		t.Skip("needs bash on Linux, whose ulimit -x lowers the limit")
 	}
 	p := start(t, process.Command{
-		Path: "bash", Env: process.Environ(os.Environ(), nil, nil), WaitDelay: 50 * time.Millisecond,
+		Path: "bash", Env: process.Environ(os.Environ(), nil, nil), WaitDelay: 2 * time.Second, // to read what the pipe holds, on a busy machine
 		Args: []string{"-c", "ulimit -x 5; env -i setsid sleep 3600 & echo $!; read go; printf %65536d 1"},
 	})
 	lines := process.NewLines(p.Stdout(), 1<<20)

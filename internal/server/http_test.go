@@ -308,7 +308,7 @@ func TestChunkedBodiesAreBoundedToo(t *testing.T) {
 }
 
 func TestASlowBodyIsRefused(t *testing.T) {
-	r := start(t, limits(server.Limits{ReadTimeout: 50 * time.Millisecond}))
+	r := start(t, limits(server.Limits{ReadTimeout: time.Second}))
 	conn := r.raw(t, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
 	defer conn.Close()
 	code, body := status(t, conn)
@@ -341,7 +341,7 @@ func TestSlowHeadersEnd(t *testing.T) {
 // Large bodies share a bounded memory: while one is being read, the next waits,
 // and gives up in time.
 func TestMemoryForBodiesIsBounded(t *testing.T) {
-	r := start(t, limits(server.Limits{Message: 200_000, BodyMemory: 200_000, ReadTimeout: 200 * time.Millisecond}))
+	r := start(t, limits(server.Limits{Message: 200_000, BodyMemory: 200_000, ReadTimeout: time.Second}))
 	head := "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 150000\r\n\r\n"
 	first := r.raw(t, head+strings.Repeat(" ", 100_000))
 	defer first.Close()

@@ -298,7 +298,7 @@ func TestALineThatComesTooSlowlyIsRefused(t *testing.T) {
 
 func TestAnIdleConnectionEndsUnlessARequestRuns(t *testing.T) {
 	b := newBlocking()
-	r := start(t, handler(b.handle), limits(server.Limits{Idle: 10 * time.Millisecond}))
+	r := start(t, handler(b.handle), limits(server.Limits{Idle: time.Second}))
 	idle := r.dial(t)
 	if rest := idle.ended(); rest != "" {
 		t.Errorf("got %q", rest)
@@ -332,7 +332,7 @@ func TestAClientThatReadsNothingIsCutOff(t *testing.T) {
 			emitted.Add(1)
 		}
 	}
-	r := start(t, handler(flood), limits(server.Limits{WriteTimeout: 50 * time.Millisecond}))
+	r := start(t, handler(flood), limits(server.Limits{WriteTimeout: time.Second}))
 	c := r.dial(t)
 	c.write(rpc(1, "flood", `{}`))
 	other := r.dial(t)
