@@ -387,7 +387,8 @@ func (r *reading) begin(tips chat.Cursor) {
 
 const (
 	// beginTimeout bounds the look at the channels' ends when a session begins.
-	beginTimeout = 2 * time.Second
+	// Without it what comes before the session's first wait would not be news.
+	beginTimeout = 10 * time.Second
 	// settleTimeout is how long the first calls wait for the first attempt to
 	// reach the bus: it may have to start the hub.
 	settleTimeout = 10 * time.Second

@@ -48,7 +48,7 @@ func withDocuments(t testing.TB, n *natsServer, l *documents.Library, namespace 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if _, err := p.Close(ctx); err != nil && ctx.Err() == nil {
 			t.Error(err)

@@ -52,7 +52,7 @@ func startWeb(t testing.TB, opts mcpserver.HandlerOptions) *web {
 	site := httptest.NewServer(w.handler)
 	w.url = site.URL + mcpserver.Path
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if err := w.handler.Close(ctx); err != nil {
 			t.Error(err)

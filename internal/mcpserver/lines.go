@@ -47,6 +47,7 @@ type lines struct {
 	calls    []*jsonrpc.Request // tool calls, which begin one after the other
 	turn     any                // the id of the tool call that has begun, nil if the next may
 	underWay map[any]*batch     // requests without an answer, by id; nil: in no batch
+	writes   int                // answers that are being written
 	err      error              // of the input, io.EOF at its end
 	closed   bool
 }
@@ -129,7 +130,7 @@ func (l *lines) finish() {
 func (l *lines) wantsMore() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.closed && l.err == nil && len(l.underWay)+len(l.urgent) >= maxUnderWay {
+	for !l.closed && l.err == nil && len(l.underWay)+l.writes+len(l.urgent) >= maxUnderWay {
 		l.changed.Wait()
 	}
 	return !l.closed && l.err == nil
@@ -284,7 +285,7 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 			l.calls = l.calls[1:]
 			l.turn = call.ID.Raw()
 			return call, nil
-		case l.err != nil && len(l.underWay) == 0:
+		case l.err != nil && len(l.underWay)+l.writes == 0:
 			return nil, l.err
 		}
 		l.changed.Wait()
@@ -311,6 +312,9 @@ func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 	id := response.ID.Raw()
 	l.mu.Lock()
 	b := l.underWay[id]
+	delete(l.underWay, id) // before the client has the answer: it may use the id again then
+	hasTurn := l.turn == id
+	l.writes++
 	l.mu.Unlock()
 	if b == nil {
 		err = l.writeLine(data)
@@ -319,8 +323,8 @@ func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.underWay, id)
-	if l.turn == id {
+	l.writes--
+	if hasTurn {
 		l.turn = nil
 	}
 	l.changed.Broadcast()

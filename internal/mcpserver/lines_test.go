@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/mcpserver"
@@ -141,6 +142,50 @@ func TestAWaitingCallHoldsUpNothing(t *testing.T) {
 		t.Error(got)
 	}
 	w.end()
+}
+
+// holding is a writer that does not come back from writing the answer with an id before
+// it may.
+type holding struct {
+	io.Writer
+	id      string
+	proceed chan struct{}
+}
+
+func (w holding) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if bytes.Contains(p, []byte(`"id":`+w.id)) {
+		<-w.proceed
+	}
+	return n, err
+}
+
+// A client may use an id again as soon as it has read the answer, though the server may
+// not have come back from writing it.
+func TestAnIDIsFreeOnceItsAnswerIsRead(t *testing.T) {
+	p := openProject(t, configOf("again"), startServer(t).dial)
+	proceed := make(chan struct{})
+	w := connectThrough(t, p, func(out io.Writer) io.Writer { return holding{out, "7", proceed} }).initialized()
+	const ping = `{"jsonrpc":"2.0","id":7,"method":"ping"}`
+	w.write(ping)
+	w.readResult("7")
+	taken := make(chan struct{})
+	go func() {
+		defer close(taken)
+		w.write(ping)
+		w.write("") // is read when the request before it is queued
+	}()
+	select {
+	case <-taken:
+	case <-time.After(30 * time.Second):
+		t.Error("the request is not taken")
+	}
+	close(proceed)
+	<-taken
+	w.readResult("7")
+	if rest := w.end(); rest != "" {
+		t.Errorf("there is more: %s", rest)
+	}
 }
 
 func TestACancelledCallEndsAndOneThatHasNotBegunIsForgotten(t *testing.T) {

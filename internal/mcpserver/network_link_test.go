@@ -42,7 +42,7 @@ func TestTheNetworksToolsGoOnWithoutTheLink(t *testing.T) {
 		t.Errorf("%s", c.text)
 	}
 	n.Start()
-	patience := time.After(30 * time.Second)
+	patience := time.After(2 * time.Minute) // longer than the pause between two attempts to connect
 	for strings.Contains(boss.must("get_my_registration", nil).text, notice) {
 		select {
 		case <-time.After(20 * time.Millisecond):

@@ -69,7 +69,7 @@ func openLogged(t testing.TB, cfg *mcpconfig.Config, dial func(context.Context) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if _, err := p.Close(ctx); err != nil && ctx.Err() == nil {
 			t.Error(err)
@@ -190,11 +190,17 @@ type wire struct {
 
 func connect(t testing.TB, p *mcpserver.Project) *wire {
 	t.Helper()
+	return connectThrough(t, p, func(out io.Writer) io.Writer { return out })
+}
+
+// connectThrough is connect with what the server writes to replaced.
+func connectThrough(t testing.TB, p *mcpserver.Project, through func(io.Writer) io.Writer) *wire {
+	t.Helper()
 	toServer, in := io.Pipe()
 	out, fromServer := io.Pipe()
 	w := &wire{t: t, in: in, out: bufio.NewReaderSize(out, 1<<20), served: make(chan error, 1)}
 	go func() {
-		err := p.ServeLines(context.Background(), mcpserver.Caller{}, toServer, fromServer)
+		err := p.ServeLines(context.Background(), mcpserver.Caller{}, toServer, through(fromServer))
 		fromServer.Close()
 		w.served <- err
 	}()
@@ -254,7 +260,7 @@ func (w *wire) readResult(id string) json.RawMessage {
 	w.t.Helper()
 	a := w.readAnswer()
 	if string(a.ID) != id || a.Result == nil {
-		w.t.Fatalf("want a result for %s, got %+v", id, a)
+		w.t.Fatalf("want a result for %s, got %+v %+v", id, a, a.Error)
 	}
 	return a.Result
 }

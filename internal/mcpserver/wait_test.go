@@ -268,7 +268,7 @@ func TestTheEndStoresWhatIsQueued(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-a.updated // it has begun
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if lost, err := p.Close(ctx); lost != 0 || err != nil {
 		t.Errorf("%d are lost, %v", lost, err)
