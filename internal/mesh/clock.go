@@ -47,6 +47,13 @@ func (c *clock) set(server, before, after time.Time) {
 	c.server, c.at, c.unsure = server, before.Add(half), half
 }
 
+// blurred says that the clock may be off by more than others can bear with.
+func (c *clock) blurred() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unsure > sharp
+}
+
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

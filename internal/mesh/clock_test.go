@@ -1,6 +1,7 @@
 package mesh_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,4 +29,19 @@ func TestASlowAnswerDoesNotSpoilTheClock(t *testing.T) {
 	check(server)
 	set(server.Add(time.Minute), own, own.Add(20*time.Millisecond)) // somebody has set the server's clock
 	check(server.Add(time.Minute - 10*time.Millisecond))
+}
+
+// A server whose answer was long on its way is asked again, as on a computer that was busy
+// or asleep when it came.
+func TestAServerThatAnsweredLateIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	n := startServer(t)
+	cfg := n.host("host-a", "ann", "shop")
+	var looks atomic.Int64
+	cfg.Now = func() time.Time { return time.Now().Add(time.Duration(min(looks.Add(1), 6)) * time.Hour) } // hours pass, and then no more
+	a := register(t, open(t, cfg), worker())
+	at, err := time.Parse(time.RFC3339Nano, a.Entry().LastHeartbeat)
+	if off := time.Since(at).Abs(); err != nil || off > 2*time.Minute {
+		t.Errorf("its clock is %v off: %v", off, err)
+	}
 }

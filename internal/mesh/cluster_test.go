@@ -208,7 +208,7 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 
 // retried tries again while the network is away.
 func retried(t testing.TB, f func(context.Context) error) error {
-	deadline, cancel := context.WithTimeout(t.Context(), time.Minute)
+	deadline, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for {
 		ctx, cancel := context.WithTimeout(deadline, 5*time.Second)

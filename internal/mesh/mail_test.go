@@ -699,7 +699,10 @@ func TestAnOfferReachesWhoCanDoIt(t *testing.T) {
 func TestTheHandOffProtocol(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
-	boss, hand := pair(t, n)
+	boss := register(t, open(t, n.host("host-a", "ann", "shop")), dispatcher())
+	cfg := n.host("host-b", "bob", "blog")
+	cfg.Now = new(skewed).still() // for its limit of updates
+	hand := register(t, open(t, cfg), worker("typescript"))
 	if _, err := boss.BroadcastOffer(t.Context(), mesh.Broadcast{Offer: mesh.Offer{TaskID: "TASK-001", Description: "Implement user authentication module",
 		RequiredCapabilities: []string{"typescript"}}, TargetAgentTypes: []string{"tdd-engineer"}}); err != nil {
 		t.Fatal(err)

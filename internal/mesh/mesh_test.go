@@ -98,7 +98,7 @@ func open(t testing.TB, cfg mesh.Config) *mesh.Network {
 }
 
 func shut(t testing.TB, n *mesh.Network) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if err := n.Close(ctx); err != nil && ctx.Err() == nil {
 		t.Error(err)
@@ -134,7 +134,8 @@ func await(t testing.TB, what string, condition func() bool) {
 // comes looks again and again whether condition holds, and reports whether it did in
 // time. Unlike await it is for any goroutine.
 func comes(t testing.TB, condition func() bool) bool {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	// Longer than the pause between two attempts to connect, MaxBackoff.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for !condition() {
 		select {
@@ -170,6 +171,12 @@ type skewed struct{ by atomic.Int64 }
 func (s *skewed) now() time.Time { return time.Now().Add(time.Duration(s.by.Load())) }
 
 func (s *skewed) forward(d time.Duration) { s.by.Add(int64(d)) }
+
+// still is a clock that stands still but for what the test says, however long it takes.
+func (s *skewed) still() func() time.Time {
+	started := time.Now()
+	return func() time.Time { return started.Add(time.Duration(s.by.Load())) }
+}
 
 func guids(d mesh.Discovery) []string {
 	list := []string{}

@@ -418,8 +418,24 @@ func (n *Network) ensureAll(ctx context.Context, b *bus.Bus) error {
 	return n.askTime(ctx, b)
 }
 
-// askTime sets the clock.
+// timeQuestions is how often a server is asked for its time until the answer comes soon
+// enough to go by.
+const timeQuestions = 4
+
+// askTime sets the clock. On a busy computer an answer may take seconds: it asks again.
 func (n *Network) askTime(ctx context.Context, b *bus.Bus) error {
+	for range timeQuestions {
+		if err := n.askTimeOnce(ctx, b); err != nil {
+			return err
+		}
+		if !n.clock.blurred() {
+			break
+		}
+	}
+	return nil
+}
+
+func (n *Network) askTimeOnce(ctx context.Context, b *bus.Bus) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	before := n.cfg.Now()

@@ -127,7 +127,7 @@ func TestWithoutAnOutboxAnOutageIsAnError(t *testing.T) {
 	boss := register(t, network, dispatcher())
 	n.Stop()
 	await(t, "the loss", func() bool { return !network.Status().Connected })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	_, err := boss.Send(ctx, mesh.Message{Recipient: boss.GUID(), Text: "x"})
 	wants(t, err, mesh.ConnectionError, "could not be kept on this computer")

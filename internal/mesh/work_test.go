@@ -173,11 +173,17 @@ func TestALateCompletionIsRefused(t *testing.T) {
 func TestAnExtendedLeaseHolds(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
-	boss := register(t, open(t, n.short("host-a")), dispatcher())
-	hand, other := register(t, open(t, n.short("host-b")), worker("go")), register(t, open(t, n.short("host-c")), worker("go"))
+	const lease = 5 * time.Second // for extensions on a slow machine
+	long := func(host string) *mesh.Network {
+		cfg := n.host(host, "ann", "shop")
+		cfg.AckTimeout = lease
+		return open(t, cfg)
+	}
+	boss := register(t, long("host-a"), dispatcher())
+	hand, other := register(t, long("host-b"), worker("go")), register(t, long("host-c"), worker("go"))
 	submit(t, boss, "T", "go")
 	c := claim(t, hand)
-	for range 8 {
+	for begin := time.Now(); time.Since(begin) < 3*lease/2; {
 		if until, err := hand.Extend(t.Context(), "T", c.Token); err != nil || until < c.LeaseUntil {
 			t.Fatal(until, err)
 		}
@@ -200,7 +206,7 @@ func TestDeadLetters(t *testing.T) {
 	cfg.MaxAttempts = 2
 	boss := register(t, open(t, cfg), dispatcher())
 	cfg.Hostname = "host-b"
-	hand := register(t, open(t, cfg), worker("go", "rust"))
+	hand := register(t, open(t, cfg), worker("go"))
 	submit(t, boss, "times-out", "go")
 	first := claim(t, hand, "go")
 	second := claim(t, hand, "go")
@@ -237,7 +243,12 @@ func TestDeadLetters(t *testing.T) {
 		}
 	}
 
-	// Refused for good, and after the last attempt.
+	// Refused for good, and after the last attempt; by agents that have the time to do so.
+	cfg.AckTimeout = mesh.DefaultAckTimeout
+	cfg.Hostname = "host-c"
+	boss = register(t, open(t, cfg), dispatcher())
+	cfg.Hostname = "host-d"
+	hand = register(t, open(t, cfg), worker("rust"))
 	submit(t, boss, "refused", "rust")
 	c := claim(t, hand, "rust")
 	if dead, err := hand.Reject(t.Context(), "refused", c.Token, "needs a licence", true); err != nil || !dead {
@@ -308,15 +319,16 @@ func TestDeadLetters(t *testing.T) {
 func TestDeadLettersExpire(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
-	cfg := n.short("host-a")
+	cfg := n.host("host-a", "ann", "shop")
 	cfg.DeadLetterTTL = 2 * time.Second
 	a := register(t, open(t, cfg), worker("go"))
 	submit(t, a, "T", "go")
 	c := claim(t, a)
+	refused := time.Now()
 	if _, err := a.Reject(t.Context(), "T", c.Token, "no", true); err != nil {
 		t.Fatal(err)
 	}
-	if len(deadLetters(t, a, "")) != 1 {
+	if len(deadLetters(t, a, "")) != 1 && time.Since(refused) < cfg.DeadLetterTTL {
 		t.Error("it is not there")
 	}
 	await(t, "its end", func() bool { return len(deadLetters(t, a, "")) == 0 })
@@ -601,7 +613,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 					}
 				}
 			}()
-			closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			closing, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			_ = network.Close(closing) // the server may be away
 			cancel()
 		}
