@@ -34,7 +34,10 @@ import (
 )
 
 // linkPatience is for what several processes do in their own time.
-const linkPatience = 30 * time.Second
+const linkPatience = time.Minute
+
+// linkLease is how long work waits that comes to a worker whose link falls just then.
+const linkLease = 20 * time.Second
 
 // team is a stock NATS server with the configuration that is shipped.
 type team struct {
@@ -142,9 +145,9 @@ func (o *office) lobby(project string) *mesh.Lobby {
 	o.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Name: project, Logger: log, Hub: func() (*config.Loaded, error) { return load(o.dir, o.settings...) }})
-	l := mesh.NewLobby(mesh.Config{ProjectPath: project, ProjectID: "0123456789abcdef", Logger: log},
+	l := mesh.NewLobby(mesh.Config{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: linkLease, Logger: log},
 		func(ctx context.Context, a mesh.Arrival) (mesh.Place, *bus.Bus, error) {
-			return finder.DialAgent(ctx, dialect.NetworkJoinParams{Via: dialect.ViaHub}, a)
+			return finder.DialAgent(ctx, dialect.NetworkJoinParams{Via: dialect.ViaHub, AckTimeout: int(linkLease.Seconds())}, a)
 		})
 	o.t.Cleanup(func() {
 		if err := l.Close(context.Background()); err != nil {
@@ -207,7 +210,7 @@ func take(t *testing.T, worker *mesh.Agent, task string) *mesh.Claim {
 	t.Helper()
 	var c *mesh.Claim
 	eventually(t, "a claim of "+task, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), linkPatience)
 		defer cancel()
 		c, _ = worker.Claim(ctx, nil) // an error is one of the link
 		return c != nil

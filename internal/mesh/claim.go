@@ -171,7 +171,11 @@ func (a *Agent) claimFrom(ctx context.Context, b *bus.Bus, capability string, wa
 		if errors.Is(ctx.Err(), context.Canceled) { // nobody waits for it any more
 			return nil, a.net.pass(ctx, b, capability, msg)
 		}
-		x, err := a.net.seize(ctx, b, a, capability, msg)
+		// What has come is taken though the time to wait for it ends now: it would be
+		// away for a lease.
+		taking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*requestTimeout)
+		x, err := a.net.seize(taking, b, a, capability, msg)
+		cancel()
 		if err != nil {
 			return nil, err // the message comes again when its lease has ended
 		}

@@ -138,6 +138,28 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 	})
 }
 
+func TestAnItemThatComesWithTheDeadlineIsNotAwayForALease(t *testing.T) {
+	t.Parallel()
+	network := open(t, startServer(t).host("host", "ann", "shop"))
+	hand := register(t, network, worker("go"))
+	submit(t, hand, "A", "go")
+	complete(t, hand, claim(t, hand))
+	submit(t, hand, "B", "go")
+	over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	var c *mesh.Claim
+	await(t, "the item", func() bool {
+		var err error
+		if c, err = hand.Claim(over, nil); err != nil {
+			t.Fatal(err)
+		}
+		return c != nil
+	})
+	if c.TaskID != "B" || c.Attempt != 1 {
+		t.Errorf("claimed %+v", c)
+	}
+}
+
 // Exactly one holder: the one before is refused.
 func TestALateCompletionIsRefused(t *testing.T) {
 	t.Parallel()
