@@ -254,6 +254,9 @@ func (p *peer) Resumable() bool { return p.resumable }
 func (p *peer) Close() {
 	p.gate.close()
 	<-p.conn.Done()
+	p.mu.Lock()
+	p.prompt = nil // what comes now is counted no more: a turn may still run
+	p.mu.Unlock()
 	p.handlers.Wait()
 }
 
