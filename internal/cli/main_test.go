@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/cli"
+	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // The test binary stands in for other programs: with these variables set it is
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Setenv("GORACE", "atexit_sleep_ms=0") //nolint:errcheck // else its own processes take a second to end, no more
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.Leaks()...)
 }
 
 // agent is a coding agent that does one thing.
