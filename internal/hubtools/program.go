@@ -61,6 +61,7 @@ type pipe struct {
 	closing sync.Once
 	unread  chan read
 	done    chan struct{}
+	reason  atomic.Value // an error: why the program speaks no more, once that is known
 }
 
 type read struct {
@@ -124,7 +125,9 @@ func (c *pipe) ended(err error) error {
 	if said == "" {
 		return io.EOF
 	}
-	return fmt.Errorf("%w; it said: %s", errClosed, said)
+	err = fmt.Errorf("%w; it said: %s", errClosed, said)
+	c.reason.Store(err)
+	return err
 }
 
 // Read implements mcp.Connection.
@@ -133,6 +136,10 @@ func (c *pipe) Read(ctx context.Context) (jsonrpc.Message, error) {
 	case r := <-c.unread:
 		return r.message, r.err
 	case <-c.done:
+		// Who could not write closes, and may do so before the reader's last word.
+		if reason, ok := c.reason.Load().(error); ok {
+			return nil, reason
+		}
 		return nil, io.EOF
 	case <-ctx.Done():
 		return nil, ctx.Err()
