@@ -119,7 +119,7 @@ func (b *Bus) grantCluster(req GrantRequest) (Grant, error) {
 }
 
 // Linked returns nil while the cluster can be used that the hub is linked to, else the
-// reason why not: CodeUnsupported without a link.
+// reason why not: CodeUnsupported without a link, CodeNotRunning with one.
 func (b *Bus) Linked() error {
 	if b.embedded == nil || b.embedded.leaf == nil {
 		return &Error{Code: CodeUnsupported, Message: "the hub is not linked to a cluster of the agents' network",

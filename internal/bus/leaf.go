@@ -440,9 +440,7 @@ func (l *leaf) closed() error {
 	if l.open {
 		return nil
 	}
-	e := *l.why
-	e.Message = "the hub has no link to the agents' cluster: " + e.Message
-	return &e
+	return &Error{Code: CodeNotRunning, Message: "the hub has no link to the agents' cluster: " + l.why.Message, Remedy: l.why.Remedy, Err: l.why}
 }
 
 func (l *leaf) info() *LeafInfo {

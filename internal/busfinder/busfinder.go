@@ -285,6 +285,8 @@ func answerError(answer *jsonrpc.Error) error {
 		e.Code = bus.CodeLimit
 	case dialect.CodeUnsupportedOperation:
 		e.Code = bus.CodeUnsupported
+	case dialect.CodeAgentUnavailable:
+		e.Code = bus.CodeNotRunning
 	case jsonrpc.CodeMethodNotFound:
 		e.Code, e.Message, e.Remedy = bus.CodeUnsupported, "the hub that runs is of an earlier version", "restart it: parley stop, parley start"
 	}

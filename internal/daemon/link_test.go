@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -29,6 +30,7 @@ import (
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/internal/natstest"
 )
@@ -413,4 +415,12 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 		}
 		refused("to publish to " + subject)
 	}
+
+	// Without the link a credential is refused with the reason.
+	s.Stop()
+	eventually(t, "the reason", func() bool {
+		_, err := join(dialect.NetworkJoinParams{Via: dialect.ViaCluster, GUID: place.GUID, Secret: place.Secret})
+		e, ok := errors.AsType[*jsonrpc.Error](err)
+		return ok && e.Code == dialect.CodeAgentUnavailable && strings.Contains(e.Message, "no link to the agents' cluster: no NATS server is running")
+	})
 }

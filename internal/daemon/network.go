@@ -154,11 +154,11 @@ func (r *reception) receiveAtCluster(ctx context.Context, p dialect.NetworkJoinP
 	ctx, cancel := context.WithTimeout(ctx, networkPatience)
 	defer cancel()
 	if err := n.Ready(ctx); err != nil {
-		return dialect.NetworkGrant{}, refusal(err)
+		return dialect.NetworkGrant{}, clusterRefusal(err)
 	}
 	may, err := n.Host(ctx, place, mesh.Arrival{AgentType: p.AgentType, ProjectPath: p.ProjectPath})
 	if err != nil {
-		return dialect.NetworkGrant{}, refusal(err)
+		return dialect.NetworkGrant{}, clusterRefusal(err)
 	}
 	request := bus.GrantRequest{Access: bus.AccessCluster}
 	if may != nil {
@@ -294,6 +294,17 @@ func refusal(err error) error {
 		code = bus.CodeConfig
 	}
 	return &bus.Error{Code: code, Message: e.Message, Remedy: e.Remedy, Err: err}
+}
+
+// clusterRefusal is refusal for the cluster behind the hub's link. That it does not answer
+// is no fault of the hub's.
+func clusterRefusal(err error) error {
+	err = refusal(err)
+	e, ok := errors.AsType[*bus.Error](err)
+	if !ok || e.Code == bus.CodeConfig || e.Code == bus.CodeLimit || e.Code == bus.CodeNotRunning {
+		return err
+	}
+	return &bus.Error{Code: bus.CodeNotRunning, Message: "the agents' cluster does not answer: " + e.Message, Remedy: e.Remedy, Err: err}
 }
 
 func (r *reception) close() error {

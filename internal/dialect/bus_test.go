@@ -74,6 +74,7 @@ func TestWhyTheBusIsNotJoined(t *testing.T) {
 		{method("hub/bus/join", `{"namespace":"global"}`), &bus.Error{Code: bus.CodeConfig, Message: "reserved"}, -32602, "INVALID_PARAMS", ""},
 		{method("hub/bus/join", `{"namespace":"a"}`), &bus.Error{Code: bus.CodeLimit}, -32000, "SERVER_BUSY", ""},
 		{method("hub/bus/join", `{"namespace":"a"}`), &bus.Error{Code: bus.CodeUnsupported}, -32005, "UNSUPPORTED_OPERATION", ""},
+		{method("hub/bus/join", `{"access":"cluster"}`), &bus.Error{Code: bus.CodeNotRunning}, -32004, "CLUSTER_UNAVAILABLE", ""},
 	} {
 		s := newService(&fakeHub{}, func(c *dialect.Config) { c.Gate = &gate{err: tt.err} })
 		answer, _ := call(t, s, tt.request)

@@ -73,6 +73,7 @@ func busError(err error) error {
 		bus.CodeLimit:       {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
 		bus.CodeClosed:      {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
 		bus.CodeUnsupported: {CodeUnsupportedOperation, "UNSUPPORTED_OPERATION"},
+		bus.CodeNotRunning:  {CodeAgentUnavailable, "CLUSTER_UNAVAILABLE"}, // behind the hub's link
 	}[be.Code]
 	if !ok {
 		return err
