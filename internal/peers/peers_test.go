@@ -174,7 +174,7 @@ func openPartyProbing(t testing.TB, dir string, change func(*runner.Definition),
 		t.Fatal(err)
 	}
 	p.end = sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if err := errors.Join(p.hub.Close(ctx), p.net.Close(ctx)); err != nil {
 			t.Error(err)

@@ -62,7 +62,7 @@ func newHub(t testing.TB, url string, trusted func(keys.PublicKey) bool, o regis
 	if err := h.EnableDiscovery("nats", s); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listening.NextMsg(20 * time.Second); err != nil { // it asks once it listens
+	if _, err := listening.NextMsg(time.Minute); err != nil { // it asks once it listens
 		t.Fatal(err)
 	}
 	if err := listening.Unsubscribe(); err != nil {
@@ -87,7 +87,7 @@ func (h *hub) register(t testing.TB, name string) agent.Card {
 // await waits for a change of a card.
 func await(t testing.TB, w *registry.Watcher, id string, kind registry.ChangeKind) agent.Card {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
 		c, err := w.Next(ctx)
@@ -103,7 +103,7 @@ func await(t testing.TB, w *registry.Watcher, id string, kind registry.ChangeKin
 // eventually waits until something is so.
 func eventually(t testing.TB, what string, so func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
@@ -174,7 +174,7 @@ func TestResolveAsks(t *testing.T) {
 	a := newHub(t, url, anybody, registry.Options{})
 	b := newHub(t, url, anybody, registry.Options{})
 	card := b.register(t, "sought")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
 		cards, err := a.Resolve(ctx, registry.Query{Capability: "work"})
@@ -282,7 +282,7 @@ func TestFloods(t *testing.T) {
 	}
 	b := newHub(t, url, anybody, registry.Options{})
 	card := b.register(t, "quiet")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
 		if _, err := a.Get(card.ID); err == nil {
