@@ -265,7 +265,7 @@ func TestTLS(t *testing.T) {
 	clientCert, clientKey := ca.issue(t, "client", "client")
 	strangerCert, strangerKey := other.issue(t, "stranger", "client")
 	block := func(verify bool) string {
-		return fmt.Sprintf("%s\ntls { cert_file: %q, key_file: %q, ca_file: %q, verify: %v }", withJetStream,
+		return fmt.Sprintf("%s\ntls { cert_file: %q, key_file: %q, ca_file: %q, verify: %v, timeout: 30 }", withJetStream,
 			filepath.ToSlash(serverCert), filepath.ToSlash(serverKey), filepath.ToSlash(ca.file), verify)
 	}
 	simple, mutual := closedPort(t), closedPort(t)

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	connectTimeout = 5 * time.Second
+	connectTimeout = 10 * time.Second // with the login: a handshake of TLS on a busy machine takes seconds
 	requestTimeout = 10 * time.Second // for a request whose context has no deadline
 	drainTimeout   = 10 * time.Second
 	pingInterval   = 20 * time.Second // a silent peer is given up after three
