@@ -157,7 +157,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // publish stores e, if an earlier attempt has not done so unnoticed.
 func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
-	if err := s.ensureSoon(ctx, b, e.channel); err != nil {
+	if err := s.ensure(ctx, b, e.channel); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)

@@ -44,18 +44,11 @@ func (s *Space) ensureOne(ctx context.Context, c Channel) error {
 	if err != nil {
 		return err
 	}
-	return s.ensureSoon(ctx, b, c)
-}
-
-// ensureSoon is ensure, with requestTimeout for it.
-func (s *Space) ensureSoon(ctx context.Context, b *bus.Bus, c Channel) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	return s.ensure(ctx, b, c)
 }
 
 // ensure makes the stream of a channel, or changes it to what the configuration
-// says now (REQ-CONFIG-010).
+// says now (REQ-CONFIG-010). It has requestTimeout for that.
 func (s *Space) ensure(ctx context.Context, b *bus.Bus, c Channel) error {
 	s.mu.Lock()
 	ready := s.ensured[c.Name]
@@ -63,6 +56,8 @@ func (s *Space) ensure(ctx context.Context, b *bus.Bus, c Channel) error {
 	if ready {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	want := s.streamConfig(c)
 	stream, err := b.JetStream().Stream(ctx, want.Name)
 	switch {
