@@ -140,10 +140,8 @@ func (l *Loaded) checkBus(d *decoder) {
 	if l.Bus.MaxStore < 0 {
 		d.at("bus.maxStore", "must not be negative")
 	}
-	b := l.Bus
 	d.natsServer("bus", "nats://host:4222", "needs bus.url; the hub's own bus makes its own credentials",
-		PeersNATS{URL: b.URL, CredentialsFile: b.CredentialsFile, User: b.User, Password: b.Password, NKeyFile: b.NKeyFile, TLS: b.TLS},
-		clientSchemes...)
+		l.Bus.URL, l.Bus.NATSLogin, clientSchemes...)
 	l.checkLeaf(d)
 }
 
@@ -153,8 +151,7 @@ var domainPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 func (l *Loaded) checkLeaf(d *decoder) {
 	leaf := l.Bus.Leaf
 	d.natsServer("bus.leaf", "tls://host:7422", "needs bus.leaf.url",
-		PeersNATS{URL: leaf.URL, CredentialsFile: leaf.CredentialsFile, User: leaf.User, Password: leaf.Password, NKeyFile: leaf.NKeyFile, TLS: leaf.TLS},
-		"nats", "tls")
+		leaf.URL, leaf.NATSLogin, "nats", "tls")
 	switch {
 	case leaf.URL == "" && leaf.Domain != "":
 		d.at("bus.leaf.domain", "needs bus.leaf.url")
@@ -171,8 +168,8 @@ var clientSchemes = []string{"nats", "tls", "ws", "wss"}
 
 // natsServer checks how a NATS server is reached; without says what is wrong with
 // credentials for none.
-func (d *decoder) natsServer(key, example, without string, n PeersNATS, schemes ...string) {
-	if n.URL == "" {
+func (d *decoder) natsServer(key, example, without, servers string, n NATSLogin, schemes ...string) {
+	if servers == "" {
 		for _, k := range []struct{ key, value string }{
 			{".credentialsFile", n.CredentialsFile}, {".nkeyFile", n.NKeyFile}, {".user", n.User}, {".password", n.Password},
 			{".tls.caFile", n.TLS.CAFile}, {".tls.certFile", n.TLS.CertFile}, {".tls.keyFile", n.TLS.KeyFile},
@@ -183,7 +180,7 @@ func (d *decoder) natsServer(key, example, without string, n PeersNATS, schemes 
 		}
 		return
 	}
-	for _, part := range strings.Split(n.URL, ",") {
+	for _, part := range strings.Split(servers, ",") {
 		u, err := url.Parse(strings.TrimSpace(part))
 		if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) {
 			d.at(key+".url", "expected URLs such as "+example+", separated by commas")
@@ -356,7 +353,8 @@ func (l *Loaded) checkPeers(d *decoder) {
 	if l.Peers.Enabled && l.Bus.URL == "" && l.Peers.NATS.URL == "" && !l.Peers.Hyperswarm.Enabled {
 		d.at("peers.enabled", "the hubs meet on a NATS server that they share, or over Hyperswarm: set peers.nats.url, bus.url or peers.hyperswarm.enabled")
 	}
-	d.natsServer("peers.nats", "nats://host:4222", "needs peers.nats.url; bus has credentials of its own", l.Peers.NATS, clientSchemes...)
+	d.natsServer("peers.nats", "nats://host:4222", "needs peers.nats.url; bus has credentials of its own",
+		l.Peers.NATS.URL, l.Peers.NATS.NATSLogin, clientSchemes...)
 	l.checkHyperswarm(d)
 	if !natslink.ValidPrefix(l.Peers.Prefix) {
 		d.at("peers.prefix", "expected one to eight words of letters, digits, - and _, with dots between")

@@ -109,18 +109,7 @@ type Bus struct {
 	URL string `yaml:"url"`
 	// Durability says when the embedded bus acknowledges: commit (on disk, shared sync), always (on disk, own sync) or fast (not yet on disk).
 	Durability string `yaml:"durability"`
-	// CredentialsFile is a NATS credentials file for url.
-	CredentialsFile string `yaml:"credentialsFile"`
-	// User logs in at url, with password.
-	User string `yaml:"user"`
-	// Password is the password of user. Prefer passwordFile or the environment.
-	Password string `yaml:"password"`
-	// PasswordFile is a file that holds the password of user.
-	PasswordFile string `yaml:"passwordFile"`
-	// NKeyFile is the seed of a NATS user key for url.
-	NKeyFile string `yaml:"nkeyFile"`
-	// TLS are the files of a TLS connection to url.
-	TLS BusTLS `yaml:"tls"`
+	NATSLogin
 	// MaxStore bounds the embedded bus's files, in bytes; 0 leaves it to the disk.
 	MaxStore int64 `yaml:"maxStore"`
 	// Leaf links the hub's own bus to the NATS cluster of the agents' network, as a leaf node.
@@ -133,6 +122,13 @@ type Leaf struct {
 	URL string `yaml:"url"`
 	// Domain is the JetStream domain of the cluster, which its servers' configuration must name.
 	Domain string `yaml:"domain"`
+	// TLSRequired refuses a cluster without TLS. Switch it off only on a network that you trust: others on the way can read and change everything.
+	TLSRequired bool `yaml:"tlsRequired"`
+	NATSLogin
+}
+
+// NATSLogin is how the hub logs in at a NATS server whose url stands beside it.
+type NATSLogin struct {
 	// CredentialsFile is a NATS credentials file for url.
 	CredentialsFile string `yaml:"credentialsFile"`
 	// User logs in at url, with password.
@@ -143,9 +139,7 @@ type Leaf struct {
 	PasswordFile string `yaml:"passwordFile"`
 	// NKeyFile is the seed of a NATS user key for url.
 	NKeyFile string `yaml:"nkeyFile"`
-	// TLSRequired refuses a cluster without TLS. Switch it off only on a network that you trust: others on the way can read and change everything.
-	TLSRequired bool `yaml:"tlsRequired"`
-	// TLS are the files of the link's TLS connection.
+	// TLS are the files of a TLS connection to url.
 	TLS BusTLS `yaml:"tls"`
 }
 
@@ -251,18 +245,7 @@ type Peers struct {
 type PeersNATS struct {
 	// URL is the server; several of a cluster are separated by commas. Empty means that of bus.url.
 	URL string `yaml:"url"`
-	// CredentialsFile is a NATS credentials file for url.
-	CredentialsFile string `yaml:"credentialsFile"`
-	// User logs in at url, with password.
-	User string `yaml:"user"`
-	// Password is the password of user. Prefer passwordFile or the environment.
-	Password string `yaml:"password"`
-	// PasswordFile is a file that holds the password of user.
-	PasswordFile string `yaml:"passwordFile"`
-	// NKeyFile is the seed of a NATS user key for url.
-	NKeyFile string `yaml:"nkeyFile"`
-	// TLS are the files of a TLS connection to url.
-	TLS BusTLS `yaml:"tls"`
+	NATSLogin
 }
 
 // Hyperswarm is how hubs meet without a server that all share: over UDP, found by each other's keys.

@@ -188,7 +188,7 @@ func (d *decoder) structure(n ast.Node, key string, v reflect.Value) {
 			d.report(kv.Key, join(key, name), unknownKey(name, slices.Sorted(maps.Keys(fields))))
 			continue
 		}
-		d.value(kv.Value, join(key, name), v.Field(index))
+		d.value(kv.Value, join(key, name), v.FieldByIndex(index))
 	}
 }
 
@@ -229,13 +229,20 @@ func (d *decoder) sequence(n ast.Node, key string, v reflect.Value) {
 	v.Set(list)
 }
 
-// structFields maps the yaml names of a struct's fields to their indices.
-func structFields(t reflect.Type) map[string]int {
-	fields := make(map[string]int, t.NumField())
+// structFields maps the yaml names of a struct's fields, those of embedded structs among
+// them, to their indices.
+func structFields(t reflect.Type) map[string][]int {
+	fields := make(map[string][]int, t.NumField())
 	for i := range t.NumField() {
+		if t.Field(i).Anonymous {
+			for name, index := range structFields(t.Field(i).Type) {
+				fields[name] = append([]int{i}, index...)
+			}
+			continue
+		}
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
 		if name != "" && name != "-" {
-			fields[name] = i
+			fields[name] = []int{i}
 		}
 	}
 	return fields

@@ -180,7 +180,7 @@ func (d *decoder) override(c *Config, o layered) {
 			d.problems = append(d.problems, &Problem{Source: o.Origin.Name, Key: o.Key, Message: "no such key"})
 			return
 		}
-		v = v.Field(index)
+		v = v.FieldByIndex(index)
 	}
 	if err := setScalar(v, o.Value); err != nil {
 		d.problems = append(d.problems, &Problem{Source: o.Origin.Name, Key: o.Key, Message: err.Error()})
@@ -203,21 +203,13 @@ func (l *Loaded) resolve(home, fileDir string) {
 	fix("socket.path", &l.Socket.Path)
 	fix("http.tokenFile", &l.HTTP.TokenFile)
 	fix("peers.hyperswarm.networkFile", &l.Peers.Hyperswarm.NetworkFile)
-	for _, n := range []struct {
-		key                         string
-		credentials, password, nkey *string
-		tls                         *BusTLS
-	}{
-		{"bus.", &l.Bus.CredentialsFile, &l.Bus.PasswordFile, &l.Bus.NKeyFile, &l.Bus.TLS},
-		{"peers.nats.", &l.Peers.NATS.CredentialsFile, &l.Peers.NATS.PasswordFile, &l.Peers.NATS.NKeyFile, &l.Peers.NATS.TLS},
-		{"bus.leaf.", &l.Bus.Leaf.CredentialsFile, &l.Bus.Leaf.PasswordFile, &l.Bus.Leaf.NKeyFile, &l.Bus.Leaf.TLS},
-	} {
-		fix(n.key+"credentialsFile", n.credentials)
-		fix(n.key+"passwordFile", n.password)
-		fix(n.key+"nkeyFile", n.nkey)
-		fix(n.key+"tls.caFile", &n.tls.CAFile)
-		fix(n.key+"tls.certFile", &n.tls.CertFile)
-		fix(n.key+"tls.keyFile", &n.tls.KeyFile)
+	for _, n := range l.logins() {
+		fix(n.key+".credentialsFile", &n.CredentialsFile)
+		fix(n.key+".passwordFile", &n.PasswordFile)
+		fix(n.key+".nkeyFile", &n.NKeyFile)
+		fix(n.key+".tls.caFile", &n.TLS.CAFile)
+		fix(n.key+".tls.certFile", &n.TLS.CertFile)
+		fix(n.key+".tls.keyFile", &n.TLS.KeyFile)
 	}
 	for i := range l.WorkDirs.Roots {
 		fix(fmt.Sprintf("workdirs.roots[%d]", i), &l.WorkDirs.Roots[i])
@@ -235,6 +227,16 @@ func (l *Loaded) resolve(home, fileDir string) {
 		fix("agents."+id+".workdir.path", &def.WorkDir.Path)
 		l.Agents[id] = def
 	}
+}
+
+// login is a NATS server at which the hub may log in, with its key.
+type login struct {
+	key string
+	*NATSLogin
+}
+
+func (c *Config) logins() []login {
+	return []login{{"bus", &c.Bus.NATSLogin}, {"bus.leaf", &c.Bus.Leaf.NATSLogin}, {"peers.nats", &c.Peers.NATS.NATSLogin}}
 }
 
 // absolute expands ~ and makes path absolute below base, or below the working
@@ -262,16 +264,18 @@ const maxSecret = 4 << 10
 // secrets reads the files that hold secrets, and warns where others may read
 // one.
 func (l *Loaded) secrets(d *decoder) {
-	for _, s := range []struct {
+	type secret struct {
 		key, fileKey string
 		value, file  *string
-	}{
+	}
+	all := []secret{
 		{"http.token", "http.tokenFile", &l.HTTP.Token, &l.HTTP.TokenFile},
-		{"bus.password", "bus.passwordFile", &l.Bus.Password, &l.Bus.PasswordFile},
-		{"peers.nats.password", "peers.nats.passwordFile", &l.Peers.NATS.Password, &l.Peers.NATS.PasswordFile},
-		{"bus.leaf.password", "bus.leaf.passwordFile", &l.Bus.Leaf.Password, &l.Bus.Leaf.PasswordFile},
 		{"peers.hyperswarm.network", "peers.hyperswarm.networkFile", &l.Peers.Hyperswarm.Network, &l.Peers.Hyperswarm.NetworkFile},
-	} {
+	}
+	for _, n := range l.logins() {
+		all = append(all, secret{n.key + ".password", n.key + ".passwordFile", &n.Password, &n.PasswordFile})
+	}
+	for _, s := range all {
 		if l.Origin(s.key).Kind == FromFile && *s.value != "" {
 			l.warnReadable(l.File, s.key)
 		}
@@ -290,13 +294,11 @@ func (l *Loaded) secrets(d *decoder) {
 		*s.value = secret
 		l.warnReadable(*s.file, "")
 	}
-	for _, file := range []string{
-		l.Bus.CredentialsFile, l.Bus.NKeyFile, l.Bus.TLS.KeyFile,
-		l.Peers.NATS.CredentialsFile, l.Peers.NATS.NKeyFile, l.Peers.NATS.TLS.KeyFile,
-		l.Bus.Leaf.CredentialsFile, l.Bus.Leaf.NKeyFile, l.Bus.Leaf.TLS.KeyFile,
-	} {
-		if file != "" {
-			l.warnReadable(file, "")
+	for _, n := range l.logins() {
+		for _, file := range []string{n.CredentialsFile, n.NKeyFile, n.TLS.KeyFile} {
+			if file != "" {
+				l.warnReadable(file, "")
+			}
 		}
 	}
 	l.mcpSecrets(d)

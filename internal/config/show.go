@@ -41,7 +41,7 @@ func (l *Loaded) collect(all *[]Value, key string, v reflect.Value) {
 		return
 	case v.Kind() == reflect.Struct:
 		for name, index := range structFields(v.Type()) {
-			l.collect(all, join(key, name), v.Field(index))
+			l.collect(all, join(key, name), v.FieldByIndex(index))
 		}
 		return
 	case v.Kind() == reflect.Map:

@@ -207,19 +207,18 @@ func BusConfig(cfg *config.Loaded, log *slog.Logger) bus.Config {
 	if c.URL != "" { // the store is elsewhere
 		dir = ""
 	}
-	leaf := c.Leaf
+	leaf := bus.LeafConfig{URL: bus.Secret(c.Leaf.URL), Domain: c.Leaf.Domain, Credentials: credentials(c.Leaf.NATSLogin)}
+	leaf.Credentials.TLS = c.Leaf.TLSRequired
 	return bus.Config{
-		Leaf: bus.LeafConfig{URL: bus.Secret(leaf.URL), Domain: leaf.Domain, Credentials: bus.Credentials{
-			User: leaf.User, Password: bus.Secret(leaf.Password), File: leaf.CredentialsFile, NKeyFile: leaf.NKeyFile,
-			CAFile: leaf.TLS.CAFile, CertFile: leaf.TLS.CertFile, KeyFile: leaf.TLS.KeyFile, TLS: leaf.TLSRequired,
-		}},
 		DataDir: dir, Durability: bus.Durability(c.Durability), MaxStore: c.MaxStore,
-		URL: bus.Secret(c.URL), Name: "parley-hub", Logger: log,
-		Credentials: bus.Credentials{
-			User: c.User, Password: bus.Secret(c.Password), File: c.CredentialsFile, NKeyFile: c.NKeyFile,
-			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile,
-		},
+		URL: bus.Secret(c.URL), Name: "parley-hub", Logger: log, Credentials: credentials(c.NATSLogin), Leaf: leaf,
 	}
+}
+
+// credentials are those of a configured NATS server.
+func credentials(n config.NATSLogin) bus.Credentials {
+	return bus.Credentials{User: n.User, Password: bus.Secret(n.Password), File: n.CredentialsFile, NKeyFile: n.NKeyFile,
+		CAFile: n.TLS.CAFile, CertFile: n.TLS.CertFile, KeyFile: n.TLS.KeyFile}
 }
 
 func (d *daemon) openBus(ctx context.Context) error {
@@ -397,13 +396,7 @@ func (d *daemon) openPeers(ctx context.Context) error {
 
 // peersBus is the NATS server on which hubs meet that have their stores elsewhere.
 func peersBus(c config.PeersNATS, log *slog.Logger) bus.Config {
-	return bus.Config{
-		URL: bus.Secret(c.URL), Name: "parley-hub peers", Logger: log.With("for", "peers"),
-		Credentials: bus.Credentials{
-			User: c.User, Password: bus.Secret(c.Password), File: c.CredentialsFile, NKeyFile: c.NKeyFile,
-			CAFile: c.TLS.CAFile, CertFile: c.TLS.CertFile, KeyFile: c.TLS.KeyFile,
-		},
-	}
+	return bus.Config{URL: bus.Secret(c.URL), Name: "parley-hub peers", Logger: log.With("for", "peers"), Credentials: credentials(c.NATSLogin)}
 }
 
 // peersStatus is how other hubs are; nil for a hub that meets none.

@@ -88,6 +88,10 @@ func (d docWriter) rows(prefix string, v reflect.Value) {
 	t := v.Type()
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if f.Anonymous {
+			d.rows(prefix, v.Field(i))
+			continue
+		}
 		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		if name == "" || name == "-" || name == "agents" {
 			continue
