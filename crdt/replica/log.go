@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/crdt"
-	"github.com/parleyhub/parley/telemetry"
 )
 
 // Replicas can share a log, which has all updates in one order, instead of channels or besides them:
@@ -202,13 +201,10 @@ func (r *Replica) receiveState(m *Message, u *crdt.Update) {
 
 // mergeState applies a state that is believed as a whole, with its clock.
 func (r *Replica) mergeState(m *Message, u *crdt.Update) {
-	res, err := r.doc.ApplyUpdate(u, m.SourceAgentID)
-	if err != nil {
-		r.emit(telemetry.ErrorEvent, m.SourceAgentID, err, "could not apply a state")
+	res, ok := r.takeState(m, u)
+	if !ok {
 		return
 	}
-	r.alarm(m.SourceAgentID, res)
-	r.status.Syncs++
 	clock := maps.Clone(m.VectorClock)
 	delete(clock, sessionKey(r.agent, r.session))
 	for _, x := range r.hold.advance(clock) {
@@ -216,9 +212,7 @@ func (r *Replica) mergeState(m *Message, u *crdt.Update) {
 	}
 	r.countAhead()
 	if res.Update != nil {
-		news := *m
-		news.Payload = res.Update
-		r.handlers.tell(Update{Message: &news})
+		r.tellOfState(m, res.Update)
 		r.passOn(nil)
 	}
 }

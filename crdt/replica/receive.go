@@ -386,6 +386,26 @@ func (r *Replica) part(l *link, m *Message) {
 	r.applyState(l, m, state)
 }
 
+// takeState applies a state that m has brought and that may be applied. It reports
+// whether that could be done.
+func (r *Replica) takeState(m *Message, u *crdt.Update) (crdt.Result, bool) {
+	res, err := r.doc.ApplyUpdate(u, m.SourceAgentID)
+	if err != nil {
+		r.emit(telemetry.ErrorEvent, m.SourceAgentID, err, "could not apply a state")
+		return crdt.Result{}, false
+	}
+	r.alarm(m.SourceAgentID, res)
+	r.status.Syncs++
+	return res, true
+}
+
+// tellOfState tells the handlers what was new in a state.
+func (r *Replica) tellOfState(m *Message, update []byte) {
+	news := *m
+	news.Payload = update
+	r.handlers.tell(Update{Message: &news})
+}
+
 // applyState applies what a peer answered, takes over its clock, and lets go on
 // what waited.
 func (r *Replica) applyState(l *link, m *Message, state []byte) {
@@ -414,21 +434,16 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 			}
 		}
 	}
-	res, err := r.doc.ApplyUpdate(u, m.SourceAgentID)
-	if err != nil {
-		r.emit(telemetry.ErrorEvent, m.SourceAgentID, err, "could not apply a state")
+	res, ok := r.takeState(m, u)
+	if !ok {
 		return
 	}
-	r.alarm(m.SourceAgentID, res)
-	r.status.Syncs++
 	r.doc.Synced()
 	if res.Parked = r.parked(); res.Parked {
 		r.ask(l, "")
 	}
 	if res.Update != nil {
-		news := *m
-		news.Payload = res.Update
-		r.handlers.tell(Update{Message: &news})
+		r.tellOfState(m, res.Update)
 		if r.forward {
 			r.passOn(l)
 		}
