@@ -133,19 +133,7 @@ func TestLiveLimits(t *testing.T) {
 // whatever order they come and however they overlap.
 func TestOverlappingDifferencesGiveTheState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t, 3)
-		for range 3 {
-			for i := range w.docs {
-				w.edit(i)
-				w.gossip(i)
-			}
-		}
-		full := crdt.New(crdt.Options{})
-		for _, u := range w.sent {
-			if _, err := full.Apply(u, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w, full := newBusyWorld(t)
 		parts := [][]byte{full.EncodeSince(nil)}
 		for range rapid.IntRange(1, 4).Draw(t, "differences") {
 			since := crdt.StateVector{}

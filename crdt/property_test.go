@@ -30,6 +30,25 @@ func newWorld(t *rapid.T, n int) *world {
 	return w
 }
 
+// newBusyWorld has three replicas that have edited and told some of the others, and one
+// that has heard it all.
+func newBusyWorld(t *rapid.T) (w *world, full *crdt.Doc) {
+	w = newWorld(t, 3)
+	for range 3 {
+		for i := range w.docs {
+			w.edit(i)
+			w.gossip(i)
+		}
+	}
+	full = crdt.New(crdt.Options{})
+	for _, u := range w.sent {
+		if _, err := full.Apply(u, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w, full
+}
+
 func (w *world) check(d *crdt.Doc) {
 	w.t.Helper()
 	if err := d.Check(); err != nil {
@@ -210,19 +229,7 @@ func TestProperty28ConcurrentUpdatesAreConfluent(t *testing.T) {
 // who has that.
 func TestDifferencesCompleteTheState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t, 3)
-		for range 3 {
-			for i := range w.docs {
-				w.edit(i)
-				w.gossip(i)
-			}
-		}
-		full := crdt.New(crdt.Options{})
-		for _, u := range w.sent {
-			if _, err := full.Apply(u, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w, full := newBusyWorld(t)
 		want := outcome(t, full)
 		// Two replicas with parts of the state, parked structs included, need
 		// one exchange each way.

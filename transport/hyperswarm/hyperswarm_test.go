@@ -104,14 +104,8 @@ func TestPeersThatAreNoAgents(t *testing.T) {
 		}
 		c.Destroy()
 	}
-	other, err := server.Listen(hyperdht.ListenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := hyperswarmtest.Listen(hyperswarmtest.Context(t), t, server)
 	defer other.Close()
-	if err := other.WaitAnnounced(hyperswarmtest.Context(t)); err != nil {
-		t.Fatal(err)
-	}
 	go func() {
 		if c, err := other.Accept(context.Background()); err == nil {
 			if err := c.WriteMessage([]byte("I am something else")); err != nil {

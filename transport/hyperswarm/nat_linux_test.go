@@ -44,13 +44,7 @@ func newRealWorld(t *testing.T, size int) *realWorld {
 			t.Fatal(err)
 		}
 	}
-	l, err := hub.Listen(hyperdht.ListenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.WaitAnnounced(hyperswarmtest.Context(t)); err != nil {
-		t.Fatal(err)
-	}
+	l := hyperswarmtest.Listen(hyperswarmtest.Context(t), t, hub)
 	server := relay.Serve(l, relay.ServerOptions{})
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
@@ -80,13 +81,7 @@ func TestAgentsBehindHardNATsGoThroughARelay(t *testing.T) {
 		ctx := context.Background()
 		w := newWorld(t)
 		defer w.close()
-		inner, err := w.nodes[3].Listen(hyperdht.ListenOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := inner.WaitAnnounced(ctx); err != nil {
-			t.Fatal(err)
-		}
+		inner := hyperswarmtest.Listen(ctx, t, w.nodes[3])
 		hub := relay.Serve(inner, relay.ServerOptions{})
 		defer hub.Close()
 
@@ -195,13 +190,7 @@ func TestListenWaitsForTheRelays(t *testing.T) {
 		ctx := context.Background()
 		w := newWorld(t)
 		defer w.close()
-		inner, err := w.nodes[3].Listen(hyperdht.ListenOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := inner.WaitAnnounced(ctx); err != nil {
-			t.Fatal(err)
-		}
+		inner := hyperswarmtest.Listen(ctx, t, w.nodes[3])
 		hub := relay.Serve(inner, relay.ServerOptions{})
 		defer hub.Close()
 		home, nobody := w.behind("5.5.5.5", simnettest.Fresh), keys.Generate().Public()
@@ -245,13 +234,7 @@ func TestIdlePathsThroughARelayEnd(t *testing.T) {
 		ctx := context.Background()
 		w := newWorld(t)
 		defer w.close()
-		inner, err := w.nodes[3].Listen(hyperdht.ListenOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := inner.WaitAnnounced(ctx); err != nil {
-			t.Fatal(err)
-		}
+		inner := hyperswarmtest.Listen(ctx, t, w.nodes[3])
 		const idle = time.Minute
 		hub := relay.Serve(inner, relay.ServerOptions{Idle: idle})
 		defer hub.Close()
@@ -271,7 +254,8 @@ func TestIdlePathsThroughARelayEnd(t *testing.T) {
 			if err := l.WaitRegistered(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if a, err = relay.Dial(ctx, client, hub.Key(), pair.Public(), nil, stream); err != nil {
+			a, err := relay.Dial(ctx, client, hub.Key(), pair.Public(), nil, stream)
+			if err != nil {
 				t.Fatal(err)
 			}
 			if b, err = l.Accept(ctx); err != nil {

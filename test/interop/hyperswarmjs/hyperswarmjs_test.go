@@ -133,13 +133,7 @@ func TestJavaScriptDialsGo(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				n := hyperswarmtest.Node(t, o)
-				l, err := n.Listen(hyperdht.ListenOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := l.WaitAnnounced(hyperswarmtest.Context(t)); err != nil {
-					t.Fatal(err)
-				}
+				l := hyperswarmtest.Listen(hyperswarmtest.Context(t), t, n)
 				dht := js.do("dht", args{"bootstrap": bootstrap})
 				dialled := js.start("dial", args{"id": dht.ID, "key": l.Key().String(), "mode": "sink"})
 				conn, err := l.Accept(hyperswarmtest.Context(t))
@@ -201,13 +195,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 		}
 		t.Logf("the first message came after %v", time.Since(began))
 
-		l, err := n.Listen(hyperdht.ListenOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := l.WaitAnnounced(hyperswarmtest.Context(t)); err != nil {
-			t.Fatal(err)
-		}
+		l := hyperswarmtest.Listen(hyperswarmtest.Context(t), t, n)
 		dialled := js.start("dial", args{"id": dht.ID, "key": l.Key().String(), "mode": "sink"})
 		back, err := l.Accept(hyperswarmtest.Context(t))
 		if err != nil {

@@ -311,13 +311,7 @@ func TestJavaScriptNoticesADeadPeer(t *testing.T) {
 		c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
 		return breakable{c, &cut}, err
 	}}})
-	l, err := n.Listen(hyperdht.ListenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.WaitAnnounced(hyperswarmtest.Context(t)); err != nil {
-		t.Fatal(err)
-	}
+	l := hyperswarmtest.Listen(hyperswarmtest.Context(t), t, n)
 	dht := js.do("dht", args{"bootstrap": bootstrap})
 	dialled := js.do("dial", args{"id": dht.ID, "key": l.Key().String(), "mode": "echo"})
 	conn, err := l.Accept(hyperswarmtest.Context(t))

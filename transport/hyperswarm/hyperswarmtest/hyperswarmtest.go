@@ -64,3 +64,16 @@ func Network(t testing.TB, size int) (bootstrap []string, nodes []*hyperdht.Node
 	}
 	return bootstrap, nodes
 }
+
+// Listen listens at a node, and returns when others can find it.
+func Listen(ctx context.Context, t testing.TB, n *hyperdht.Node) *hyperdht.Listener {
+	t.Helper()
+	l, err := n.Listen(hyperdht.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WaitAnnounced(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
