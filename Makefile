@@ -32,7 +32,7 @@ fuzz: ## each fuzz target for FUZZTIME
 soak: ## kill hub, server, senders and workers again and again during 10,000 sends, 10,000 edits and 10,000 items of work
 	go test -run '^TestAKilled' -timeout 60m -count $(or $(SOAK),5) ./internal/chat -chat.sends 10000 -v
 	go test -run '^TestKilledHubs' -timeout 60m -count $(or $(SOAK),5) ./internal/documents -kill-edits 1000 -v
-	go test -run '^TestKilledProcesses|^TestHubsAndTheirLink' -timeout 60m ./internal/mesh -kill-items 10000 -v
+	go test -run '^TestKilledProcesses|^TestHubsAndTheirLink' -timeout 60m ./internal/agentnet -kill-items 10000 -v
 
 interop: ## with the real agents and clients; needs npm
 	go run ./tools/check -only interop

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/config"
@@ -23,7 +24,6 @@ import (
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mesh"
 )
 
 // Config says which bus is wanted.
@@ -136,9 +136,9 @@ func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 // the network's; of an agent they say nothing. With their Via the network is that of the
 // cluster which the hub is linked to: the Bus is this computer's part of it, and the
 // Place's DialCluster is confined to the agent.
-func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a mesh.Arrival) (mesh.Place, *bus.Bus, error) {
-	var place mesh.Place
-	enter := func(ctx context.Context, may mayStart, a mesh.Arrival, via string) (grant bus.Grant, err error) {
+func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
+	var place agentnet.Place
+	enter := func(ctx context.Context, may mayStart, a agentnet.Arrival, via string) (grant bus.Grant, err error) {
 		p := settings
 		p.Via = via
 		p.AgentType, p.ProjectPath, p.GUID, p.Secret = a.AgentType, a.ProjectPath, a.GUID, a.Secret
@@ -148,7 +148,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 				return err
 			}
 			if p.Via != dialect.ViaCluster && place.GUID == "" { // the first answer; those after a restart say the same
-				place = mesh.Place{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Again: g.Again, Desk: g.Desk, Mark: g.Mark}
+				place = agentnet.Place{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Again: g.Again, Desk: g.Desk, Mark: g.Mark}
 			}
 			grant, err = grantOf(g.BusGrant)
 			return err
@@ -157,10 +157,10 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 	}
 	first, err := enter(ctx, startAnyhow, a, settings.Via)
 	if err != nil {
-		return mesh.Place{}, nil, err
+		return agentnet.Place{}, nil, err
 	}
 	a.GUID, a.Secret = place.GUID, place.Secret
-	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, InboxPrefix: mesh.InboxPrefix(place.GUID), Logger: f.cfg.Logger}
+	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, InboxPrefix: agentnet.InboxPrefix(place.GUID), Logger: f.cfg.Logger}
 	used := false
 	b, err := bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) {
 		if !used {
@@ -170,7 +170,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 		return enter(ctx, startKilled, a, settings.Via)
 	})
 	if settings.Via == dialect.ViaHub {
-		cfg.InboxPrefix = mesh.ClusterInboxPrefix(place.GUID)
+		cfg.InboxPrefix = agentnet.ClusterInboxPrefix(place.GUID)
 		place.DialCluster = func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) { return enter(ctx, startKilled, a, dialect.ViaCluster) })
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/client"
@@ -29,7 +30,6 @@ import (
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/process"
 )
@@ -441,7 +441,7 @@ func TestForNetwork(t *testing.T) {
 // started for it, knows it again after it was killed, and nobody else as it.
 func TestDialAgent(t *testing.T) {
 	p := newPlace(t, noPort)
-	arrival := mesh.Arrival{AgentType: "worker", ProjectPath: p.dir}
+	arrival := agentnet.Arrival{AgentType: "worker", ProjectPath: p.dir}
 	place, b, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
 	must(t, err)
 	defer b.Close(context.Background()) //nolint:errcheck // the test is over
@@ -460,6 +460,6 @@ func TestDialAgent(t *testing.T) {
 	if _, ok := errors.AsType[*bus.Error](err); !ok {
 		t.Errorf("a guessed secret: %v", err)
 	}
-	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, mesh.Arrival{AgentType: "\x00"})
+	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, agentnet.Arrival{AgentType: "\x00"})
 	wantError(t, err, bus.CodeConfig)
 }

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/cli"
 	"github.com/parleyhub/parley/internal/dialect"
-	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
@@ -200,7 +200,7 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 	want(t, p.run(t, "network", "work"), 0, "There is no work.")
 	want(t, p.run(t, "network", "dead-letters"), 0, "There are no dead letters.")
 	want(t, p.run(t, "network", "agents", "--removed"), 0, "LAST HEARTBEAT")
-	if list := decode[[]mesh.Removal](t, p.run(t, "--format", "json", "network", "agents", "--removed")); len(list) != 0 {
+	if list := decode[[]agentnet.Removal](t, p.run(t, "--format", "json", "network", "agents", "--removed")); len(list) != 0 {
 		t.Errorf("%+v", list)
 	}
 	out, signals, done := p.background(t, agent.GUID(), "network", "agents", "--watch")
@@ -216,7 +216,7 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 		t.Fatalf("%+v", o)
 	}
 	out, signals, done = p.background(t, "are you there?", "network", "inbox", "--watch")
-	if _, err := agent.Send(t.Context(), mesh.Message{Recipient: guid, Text: "are you there?", Metadata: map[string]any{"n": 1}}); err != nil {
+	if _, err := agent.Send(t.Context(), agentnet.Message{Recipient: guid, Text: "are you there?", Metadata: map[string]any{"n": 1}}); err != nil {
 		t.Fatal(err)
 	}
 	<-out.seen
@@ -236,7 +236,7 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 		t.Errorf("%+v", sent)
 	}
 
-	if _, err := agent.Submit(t.Context(), mesh.Submission{Capability: "go", Offer: mesh.Offer{TaskID: "T-1", Description: "build it"}}); err != nil {
+	if _, err := agent.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: "T-1", Description: "build it"}}); err != nil {
 		t.Fatal(err)
 	}
 	claim, err := agent.Claim(t.Context(), nil)
@@ -246,11 +246,11 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 	if _, err := agent.Reject(t.Context(), "T-1", claim.Token, "no compiler", true); err != nil {
 		t.Fatal(err)
 	}
-	letters := decode[[]mesh.DeadLetter](t, p.run(t, "--format", "json", "network", "dead-letters", "--queue", "go"))
+	letters := decode[[]agentnet.DeadLetter](t, p.run(t, "--format", "json", "network", "dead-letters", "--queue", "go"))
 	if len(letters) != 1 || letters[0].TaskID != "T-1" {
 		t.Errorf("%+v", letters)
 	}
-	if gone := decode[mesh.DeadLetter](t, p.run(t, "--format", "json", "network", "dead-letters", "--discard", "T-1")); gone.TaskID != "T-1" {
+	if gone := decode[agentnet.DeadLetter](t, p.run(t, "--format", "json", "network", "dead-letters", "--discard", "T-1")); gone.TaskID != "T-1" {
 		t.Errorf("%+v", gone)
 	}
 	want(t, p.run(t, "network", "dead-letters"), 0, "There are no dead letters.")

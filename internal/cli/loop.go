@@ -16,10 +16,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/loop"
 	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/internal/process"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/telemetry/audit"
@@ -150,7 +150,7 @@ func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) er
 	if err := makePlace(place); err != nil {
 		return err
 	}
-	return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+	return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
 		person, err := visit(ctx, n)
 		if err != nil {
 			return err

@@ -8,13 +8,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mcpserver"
-	"github.com/parleyhub/parley/internal/mesh"
 )
 
 // tlsPatience is how long the start waits for the cluster's servers to show
@@ -28,7 +28,7 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 	finder := a.networkFinder(cfg, log)
 	opts.DialNetwork, opts.StateDir = finder.Dial, mcpconfig.AgentsDir()
 	if !cfg.CrossComputer.Enabled || cfg.CrossComputer.ThroughHub {
-		opts.EnterNetwork = func(ctx context.Context, arrival mesh.Arrival) (mesh.Place, *bus.Bus, error) {
+		opts.EnterNetwork = func(ctx context.Context, arrival agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
 			return finder.DialAgent(ctx, daemon.NetworkSettings(cfg), arrival)
 		}
 		return nil

@@ -16,16 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/cli"
 	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 
 // network is a NATS server, a project whose configuration names it, and an agent
 // in its network.
-func network(t *testing.T, tlsRequired bool) (string, *mesh.Agent) {
+func network(t *testing.T, tlsRequired bool) (string, *agentnet.Agent) {
 	t.Helper()
 	url := natstest.Start(t).URL()
 	dir := project(t)
@@ -35,7 +35,7 @@ func network(t *testing.T, tlsRequired bool) (string, *mesh.Agent) {
 	if err := os.WriteFile(filepath.Join(dir, ".mcp-config.json"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := mesh.Open(mesh.Config{Hostname: "far-away", Username: "bob", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
+	n := agentnet.Open(agentnet.Config{Hostname: "far-away", Username: "bob", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(url), Logger: slog.New(slog.DiscardHandler)})
 		}})
@@ -49,7 +49,7 @@ func network(t *testing.T, tlsRequired bool) (string, *mesh.Agent) {
 	if err := n.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	agent, err := n.Register(t.Context(), mesh.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Capabilities: []string{"go"}, Scope: mesh.ScopeUser, Visibility: mesh.Public})
+	agent, err := n.Register(t.Context(), agentnet.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Capabilities: []string{"go"}, Scope: agentnet.ScopeUser, Visibility: agentnet.Public})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,19 +63,19 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 	if o.code != 0 || !strings.Contains(o.stdout, agent.GUID()) || !strings.Contains(o.stdout, "far-away") {
 		t.Fatalf("%+v", o)
 	}
-	list := decode[[]mesh.Summary](t, p.run(t, "network", "agents", "--format", "json"))
+	list := decode[[]agentnet.Summary](t, p.run(t, "network", "agents", "--format", "json"))
 	if len(list) != 1 || list[0].Handle != "worker-1" {
 		t.Errorf("%+v", list)
 	}
 	// A message, and its answer to the same person.
 	answered := make(chan error, 1)
 	go func() {
-		mail, _, err := agent.Wait(t.Context(), mesh.Selection{})
+		mail, _, err := agent.Wait(t.Context(), agentnet.Selection{})
 		if err == nil && (len(mail) != 1 || mail[0].Text != "how are you?") {
 			err = fmt.Errorf("%+v", mail)
 		}
 		if err == nil {
-			_, err = agent.Send(t.Context(), mesh.Message{Recipient: mail[0].SenderGUID, Text: "fine\x1b[2J\nreally"})
+			_, err = agent.Send(t.Context(), agentnet.Message{Recipient: mail[0].SenderGUID, Text: "fine\x1b[2J\nreally"})
 		}
 		answered <- err
 	}()
@@ -91,7 +91,7 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 	}
 
 	// Work and its failure.
-	if _, err := agent.Submit(t.Context(), mesh.Submission{Capability: "go", Offer: mesh.Offer{TaskID: "T-1", Description: "build it"}}); err != nil {
+	if _, err := agent.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: "T-1", Description: "build it"}}); err != nil {
 		t.Fatal(err)
 	}
 	if o := p.run(t, "network", "work"); !strings.Contains(o.stdout, "T-1") || !strings.Contains(o.stdout, "queued") {
@@ -110,7 +110,7 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 	if o := p.run(t, "network", "dead-letters", "--retry", "T-1"); o.code != 0 {
 		t.Errorf("%+v", o)
 	}
-	if items := decode[[]mesh.ItemStatus](t, p.run(t, "network", "work", "--state", "queued", "--format", "json")); len(items) != 1 || items[0].TaskID != "T-1" {
+	if items := decode[[]agentnet.ItemStatus](t, p.run(t, "network", "work", "--state", "queued", "--format", "json")); len(items) != 1 || items[0].TaskID != "T-1" {
 		t.Errorf("%+v", items)
 	}
 	for _, tt := range []struct {

@@ -15,9 +15,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mcpserver"
-	"github.com/parleyhub/parley/internal/mesh"
 )
 
 const networkLong = `Look at the agents' network of the current directory's configuration, and take part
@@ -45,7 +45,7 @@ const (
 )
 
 // withNetwork runs f in the configured network.
-func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *mesh.Network) error) error {
+func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *agentnet.Network) error) error {
 	ctx, cancel := a.interruptible(cmd.Context())
 	defer cancel()
 	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
@@ -65,7 +65,7 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *mesh.Netw
 	network.StateDir = mcpconfig.AgentsDir()
 	network.GUID = "" // that is the agent's, not the person's
 	network.DialLocal = a.dialNear(cfg, log)
-	n := mesh.Open(network)
+	n := agentnet.Open(network)
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), networkPatience)
 		defer cancel()
@@ -90,13 +90,13 @@ var commandsForTools = strings.NewReplacer("list_dead_letter_items", "parley net
 
 // networkFailure puts the network's errors into the program's form.
 func networkFailure(err error) error {
-	e, ok := errors.AsType[*mesh.Error](err)
+	e, ok := errors.AsType[*agentnet.Error](err)
 	if !ok {
 		return err
 	}
 	f := &failure{Exit: exitFailure, Kind: "network", Message: strings.TrimSuffix(e.Message, "."),
 		Remedy: commandsForTools.Replace(strings.TrimSuffix(e.Remedy, "."))}
-	if e.Category == mesh.ValidationError {
+	if e.Category == agentnet.ValidationError {
 		f.Exit, f.Kind = exitUsage, "usage"
 	}
 	return f
@@ -143,7 +143,7 @@ func (a *app) networkAgentsCommand() *cobra.Command {
 		Short: "List the agents of the network that you may see",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
 				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error {
 					if removed {
 						return a.showRemovals(ctx, n, w)
@@ -159,8 +159,8 @@ func (a *app) networkAgentsCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) showNetworkAgents(ctx context.Context, n *mesh.Network, offline bool, w io.Writer) error {
-	d, err := n.Agents(ctx, mesh.Filter{IncludeOffline: offline, Limit: mesh.MaxDiscoverLimit})
+func (a *app) showNetworkAgents(ctx context.Context, n *agentnet.Network, offline bool, w io.Writer) error {
+	d, err := n.Agents(ctx, agentnet.Filter{IncludeOffline: offline, Limit: agentnet.MaxDiscoverLimit})
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (a *app) showNetworkAgents(ctx context.Context, n *mesh.Network, offline bo
 	return nil
 }
 
-func (a *app) showRemovals(ctx context.Context, n *mesh.Network, w io.Writer) error {
+func (a *app) showRemovals(ctx context.Context, n *agentnet.Network, w io.Writer) error {
 	list, err := n.Removals(ctx)
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func (a *app) showRemovals(ctx context.Context, n *mesh.Network, w io.Writer) er
 var notHandle = regexp.MustCompile(`[^a-z0-9-]+`)
 
 // visit makes the user a person in the network.
-func visit(ctx context.Context, n *mesh.Network) (*mesh.Agent, error) {
+func visit(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, error) {
 	name := "person"
 	if u, err := user.Current(); err == nil {
 		name = strings.Trim(notHandle.ReplaceAllString(strings.ToLower(u.Username), "-"), "-")
@@ -226,7 +226,7 @@ func (a *app) networkInboxCommand() *cobra.Command {
 		Short: "Read your own mail: what agents have answered to parley network send",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
 				me, err := visit(ctx, n)
 				if err != nil {
 					return err
@@ -240,8 +240,8 @@ func (a *app) networkInboxCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) inbox(ctx context.Context, me *mesh.Agent, watch, all bool) error {
-	mail, _, err := me.Read(ctx, mesh.Selection{IncludeRead: all, Limit: mesh.MaxMailLimit})
+func (a *app) inbox(ctx context.Context, me *agentnet.Agent, watch, all bool) error {
+	mail, _, err := me.Read(ctx, agentnet.Selection{IncludeRead: all, Limit: agentnet.MaxMailLimit})
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (a *app) inbox(ctx context.Context, me *mesh.Agent, watch, all bool) error 
 	}
 	a.printMail(mail)
 	for watch {
-		if mail, _, err = me.Wait(ctx, mesh.Selection{}); ctx.Err() != nil {
+		if mail, _, err = me.Wait(ctx, agentnet.Selection{}); ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
@@ -263,16 +263,16 @@ func (a *app) inbox(ctx context.Context, me *mesh.Agent, watch, all bool) error 
 
 // mailJSON is a message as docs/json.md promises it.
 type mailJSON struct {
-	MessageID    string           `json:"messageId"`
-	SenderGUID   string           `json:"senderGuid"`
-	SenderHandle string           `json:"senderHandle"`
-	MessageType  mesh.MessageType `json:"messageType"`
-	Message      string           `json:"message"`
-	Metadata     any              `json:"metadata,omitempty"`
-	Timestamp    time.Time        `json:"timestamp"`
+	MessageID    string               `json:"messageId"`
+	SenderGUID   string               `json:"senderGuid"`
+	SenderHandle string               `json:"senderHandle"`
+	MessageType  agentnet.MessageType `json:"messageType"`
+	Message      string               `json:"message"`
+	Metadata     any                  `json:"metadata,omitempty"`
+	Timestamp    time.Time            `json:"timestamp"`
 }
 
-func (a *app) printMail(mail []mesh.Mail) {
+func (a *app) printMail(mail []agentnet.Mail) {
 	for _, m := range mail {
 		if a.json() {
 			out := mailJSON{m.ID, m.SenderGUID, m.SenderHandle, m.Type, m.Text, nil, m.Timestamp}
@@ -296,7 +296,7 @@ func (a *app) networkSendCommand() *cobra.Command {
 		Short: "Write to an agent, by its GUID or its handle",
 		Args:  exactly("AGENT", "MESSAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
 				guid, err := findAgent(ctx, n, args[0])
 				if err != nil {
 					return err
@@ -305,7 +305,7 @@ func (a *app) networkSendCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				sent, err := me.Send(ctx, mesh.Message{Recipient: guid, Text: args[1]})
+				sent, err := me.Send(ctx, agentnet.Message{Recipient: guid, Text: args[1]})
 				if err != nil {
 					return err
 				}
@@ -317,7 +317,7 @@ func (a *app) networkSendCommand() *cobra.Command {
 				if !wait {
 					return nil
 				}
-				mail, _, err := me.Wait(ctx, mesh.Selection{Sender: guid})
+				mail, _, err := me.Wait(ctx, agentnet.Selection{Sender: guid})
 				a.printMail(mail)
 				return err
 			})
@@ -328,11 +328,11 @@ func (a *app) networkSendCommand() *cobra.Command {
 }
 
 // findAgent takes a GUID, or the handle of exactly one agent.
-func findAgent(ctx context.Context, n *mesh.Network, who string) (string, error) {
+func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, error) {
 	if uuid.Validate(who) == nil {
 		return who, nil
 	}
-	d, err := n.Agents(ctx, mesh.Filter{IncludeOffline: true, Limit: mesh.MaxDiscoverLimit})
+	d, err := n.Agents(ctx, agentnet.Filter{IncludeOffline: true, Limit: agentnet.MaxDiscoverLimit})
 	if err != nil {
 		return "", err
 	}
@@ -359,13 +359,13 @@ func (a *app) networkWorkCommand() *cobra.Command {
 		Short: "List the items of work: who has them, what came of them",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch mesh.ItemState(state) {
-			case "", mesh.Queued, mesh.Claimed, mesh.Completed, mesh.Dead, mesh.Discarded:
+			switch agentnet.ItemState(state) {
+			case "", agentnet.Queued, agentnet.Claimed, agentnet.Completed, agentnet.Dead, agentnet.Discarded:
 			default:
 				return usage("--state %q is not one of queued, claimed, completed, dead, discarded", state)
 			}
-			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
-				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return a.showWork(ctx, n, mesh.ItemState(state), w) })
+			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
+				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return a.showWork(ctx, n, agentnet.ItemState(state), w) })
 			})
 		},
 	}
@@ -374,7 +374,7 @@ func (a *app) networkWorkCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) showWork(ctx context.Context, n *mesh.Network, state mesh.ItemState, w io.Writer) error {
+func (a *app) showWork(ctx context.Context, n *agentnet.Network, state agentnet.ItemState, w io.Writer) error {
 	items, err := n.Items(ctx, state)
 	if err != nil {
 		return err
@@ -406,7 +406,7 @@ func (a *app) deadLettersCommand() *cobra.Command {
 			if keep && retry == "" {
 				return usage("--keep-attempts goes with --retry TASK only")
 			}
-			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
 				switch {
 				case retry != "":
 					return a.deadLetterDone(n.RetryDeadLetter(ctx, retry, !keep))
@@ -426,7 +426,7 @@ func (a *app) deadLettersCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) deadLetterDone(l mesh.DeadLetter, err error) error {
+func (a *app) deadLetterDone(l agentnet.DeadLetter, err error) error {
 	if err != nil {
 		return err
 	}
@@ -438,8 +438,8 @@ func (a *app) deadLetterDone(l mesh.DeadLetter, err error) error {
 	return nil
 }
 
-func (a *app) showDeadLetters(ctx context.Context, n *mesh.Network, queue string, w io.Writer) error {
-	list, more, err := n.DeadLetters(ctx, mesh.MaxDeadLimit, queue)
+func (a *app) showDeadLetters(ctx context.Context, n *agentnet.Network, queue string, w io.Writer) error {
+	list, more, err := n.DeadLetters(ctx, agentnet.MaxDeadLimit, queue)
 	if err != nil {
 		return err
 	}
@@ -472,10 +472,10 @@ func (a *app) networkAdmitCommand() *cobra.Command {
 			"operator does it once, with a user that may. See docs/mesh.md.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := (mesh.Confined{GUID: guid, Capabilities: capabilities}).Check(); err != nil {
+			if _, err := (agentnet.Confined{GUID: guid, Capabilities: capabilities}).Check(); err != nil {
 				return networkFailure(err)
 			}
-			return a.withNetwork(cmd, func(ctx context.Context, n *mesh.Network) error {
+			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
 				if err := n.MakeInbox(ctx, guid); err != nil {
 					return err
 				}
@@ -510,7 +510,7 @@ func (a *app) networkPermissionsCommand() *cobra.Command {
 				guid = uuid.NewString()
 				a.note("A new GUID: set it as crossComputer.agentGuid (NATS_MCP_AGENT_GUID).")
 			}
-			c, err := mesh.Confined{GUID: guid, Bucket: bucket, Capabilities: capabilities}.Check()
+			c, err := agentnet.Confined{GUID: guid, Bucket: bucket, Capabilities: capabilities}.Check()
 			if err != nil {
 				return networkFailure(err)
 			}

@@ -25,13 +25,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/jsonrpc"
-	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 
@@ -143,12 +143,12 @@ func (o *office) link() *dialect.LinkStatus {
 }
 
 // lobby is where the agents of a project of this computer enter the team's network.
-func (o *office) lobby(project string) *mesh.Lobby {
+func (o *office) lobby(project string) *agentnet.Lobby {
 	o.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Name: project, Logger: log, Hub: func() (*config.Loaded, error) { return load(o.dir, o.settings...) }})
-	l := mesh.NewLobby(mesh.Config{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: linkLease, Logger: log},
-		func(ctx context.Context, a mesh.Arrival) (mesh.Place, *bus.Bus, error) {
+	l := agentnet.NewLobby(agentnet.Config{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: linkLease, Logger: log},
+		func(ctx context.Context, a agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
 			return finder.DialAgent(ctx, dialect.NetworkJoinParams{Via: dialect.ViaHub, AckTimeout: int(linkLease.Seconds())}, a)
 		})
 	o.t.Cleanup(func() {
@@ -173,12 +173,12 @@ func eventually(t *testing.T, what string, condition func() bool) {
 }
 
 // letters waits until an agent has had so many, and returns their texts.
-func letters(t *testing.T, a *mesh.Agent, count int) (texts []string) {
+func letters(t *testing.T, a *agentnet.Agent, count int) (texts []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), linkPatience)
 	defer cancel()
 	for len(texts) < count {
-		mail, _, err := a.Wait(ctx, mesh.Selection{})
+		mail, _, err := a.Wait(ctx, agentnet.Selection{})
 		if ctx.Err() != nil {
 			t.Fatalf("of %d letters there are %q; %v", count, texts, err)
 		}
@@ -189,28 +189,28 @@ func letters(t *testing.T, a *mesh.Agent, count int) (texts []string) {
 	return texts
 }
 
-func send(t *testing.T, from, to *mesh.Agent, text string) mesh.Sent {
+func send(t *testing.T, from, to *agentnet.Agent, text string) agentnet.Sent {
 	t.Helper()
-	var sent mesh.Sent
+	var sent agentnet.Sent
 	eventually(t, "a letter is sent", func() bool {
 		var err error
-		sent, err = from.Send(t.Context(), mesh.Message{Recipient: to.GUID(), Text: text})
+		sent, err = from.Send(t.Context(), agentnet.Message{Recipient: to.GUID(), Text: text})
 		return err == nil
 	})
 	return sent
 }
 
-func hand(t *testing.T, from *mesh.Agent, task string) {
+func hand(t *testing.T, from *agentnet.Agent, task string) {
 	t.Helper()
 	eventually(t, "work is submitted", func() bool {
-		_, err := from.Submit(t.Context(), mesh.Submission{Capability: "go", Offer: mesh.Offer{TaskID: task, Description: "d"}})
+		_, err := from.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: task, Description: "d"}})
 		return err == nil
 	})
 }
 
-func take(t *testing.T, worker *mesh.Agent, task string) *mesh.Claim {
+func take(t *testing.T, worker *agentnet.Agent, task string) *agentnet.Claim {
 	t.Helper()
-	var c *mesh.Claim
+	var c *agentnet.Claim
 	eventually(t, "a claim of "+task, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), linkPatience)
 		defer cancel()
@@ -237,9 +237,9 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	shop := east.lobby("/shop")
 	ann, eve := enter(t, shop, "dispatcher"), enter(t, shop, "worker")
 	bob := enter(t, west.lobby("/blog"), "worker")
-	for _, a := range []*mesh.Agent{ann, bob} {
+	for _, a := range []*agentnet.Agent{ann, bob} {
 		eventually(t, "all three find each other", func() bool {
-			d, err := a.Discover(t.Context(), mesh.Filter{})
+			d, err := a.Discover(t.Context(), agentnet.Filter{})
 			return err == nil && len(d.Agents) == 3
 		})
 	}
@@ -249,7 +249,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 	eventually(t, "the receipt", func() bool {
 		st, err := ann.MessageStatus(t.Context(), sent.ID)
-		return err == nil && st.Status == mesh.Read
+		return err == nil && st.Status == agentnet.Read
 	})
 	send(t, bob, ann, "hello yourself")
 	if got := letters(t, ann, 1); !slices.Equal(got, []string{"hello yourself"}) {
@@ -257,7 +257,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 	hand(t, ann, "T1")
 	c := take(t, bob, "T1")
-	if err := bob.Complete(t.Context(), "T1", c.Token, mesh.Outcome{Success: true, Summary: "done in the west"}); err != nil {
+	if err := bob.Complete(t.Context(), "T1", c.Token, agentnet.Outcome{Success: true, Summary: "done in the west"}); err != nil {
 		t.Error(err)
 	}
 	if w, err := ann.Item(t.Context(), "T1", false); err != nil || w.ResultSummary != "done in the west" {
@@ -265,7 +265,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 	hand(t, bob, "T2")
 	c = take(t, eve, "T2")
-	if err := eve.Complete(t.Context(), "T2", c.Token, mesh.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := eve.Complete(t.Context(), "T2", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
 
@@ -280,7 +280,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 	hand(t, ann, "T3")
 	c = take(t, eve, "T3")
-	if err := eve.Complete(t.Context(), "T3", c.Token, mesh.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := eve.Complete(t.Context(), "T3", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
 	var want []string
@@ -308,7 +308,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 		t.Errorf("bob has read %q", got)
 	}
 	c = take(t, bob, "T4")
-	if err := bob.Complete(t.Context(), "T4", c.Token, mesh.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := bob.Complete(t.Context(), "T4", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
 	back := enter(t, east.lobby("/shop"), "dispatcher")
@@ -329,7 +329,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	o := newOffice(t, s)
 	eventually(t, "the link", func() bool { return o.link().Connected })
 	victim := enter(t, o.lobby("/shop"), "dispatcher")
-	foreign := mesh.Open(mesh.Config{Hostname: "elsewhere", Username: "zoe", ProjectPath: "/far", ProjectID: "fedcba9876543210", Logger: slog.New(slog.DiscardHandler),
+	foreign := agentnet.Open(agentnet.Config{Hostname: "elsewhere", Username: "zoe", ProjectPath: "/far", ProjectID: "fedcba9876543210", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(s.URL()), Credentials: bus.Credentials{User: "operator", Password: "operator", CAFile: s.ca, TLS: true}})
 		}})
@@ -337,7 +337,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	if err := foreign.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	zoe, err := foreign.Register(t.Context(), mesh.Registration{Handle: "zoe", AgentType: "worker", Scope: mesh.ScopeProject, Visibility: mesh.Public})
+	zoe, err := foreign.Register(t.Context(), agentnet.Registration{Handle: "zoe", AgentType: "worker", Scope: agentnet.ScopeProject, Visibility: agentnet.Public})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +379,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	}
 
 	denied := make(chan error, 100)
-	nc, err := nats.Connect("nats://"+grant.Address, nats.UserInfo(grant.User, grant.Password), nats.CustomInboxPrefix(mesh.ClusterInboxPrefix(place.GUID)),
+	nc, err := nats.Connect("nats://"+grant.Address, nats.UserInfo(grant.User, grant.Password), nats.CustomInboxPrefix(agentnet.ClusterInboxPrefix(place.GUID)),
 		nats.PermissionErrOnSubscribe(true), nats.NoReconnect(), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	if err != nil {
 		t.Fatal(err)

@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mesh"
 )
 
 // NetworkBus is the NATS cluster that a project has configured for the agents'
@@ -19,7 +19,7 @@ func NetworkBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
 	cross := cfg.CrossComputer
 	return bus.Config{
 		URL: bus.Secret(cross.ClusterURL()), Name: "agents-network " + cfg.Namespace, Logger: log,
-		InboxPrefix: mesh.InboxPrefix(cross.AgentGUID),
+		InboxPrefix: agentnet.InboxPrefix(cross.AgentGUID),
 		Credentials: bus.Credentials{
 			User: cfg.Credentials.Username, Password: bus.Secret(cfg.Credentials.Password),
 			NKeyFile: cross.NKeyFile, File: cross.CredsFile, Token: bus.Secret(cross.Token),
@@ -81,14 +81,14 @@ type reception struct {
 	log     *slog.Logger
 
 	turn      chan struct{} // holds the token of who may use the rest
-	operators map[dialect.NetworkJoinParams]*mesh.Network
-	linked    map[dialect.NetworkJoinParams]*mesh.Network // at the cluster, who also forward what waits here for it
-	guests    map[string]string                           // the user of the last Grant, by GUID
+	operators map[dialect.NetworkJoinParams]*agentnet.Network
+	linked    map[dialect.NetworkJoinParams]*agentnet.Network // at the cluster, who also forward what waits here for it
+	guests    map[string]string                               // the user of the last Grant, by GUID
 }
 
 func newReception(b *bus.Bus, dial, cluster func(context.Context) (*bus.Bus, error), log *slog.Logger) *reception {
 	r := &reception{bus: b, dial: dial, cluster: cluster, log: log, turn: make(chan struct{}, 1),
-		operators: map[dialect.NetworkJoinParams]*mesh.Network{}, linked: map[dialect.NetworkJoinParams]*mesh.Network{}, guests: map[string]string{}}
+		operators: map[dialect.NetworkJoinParams]*agentnet.Network{}, linked: map[dialect.NetworkJoinParams]*agentnet.Network{}, guests: map[string]string{}}
 	r.turn <- struct{}{}
 	return r
 }
@@ -139,8 +139,8 @@ func (r *reception) Receive(ctx context.Context, p dialect.NetworkJoinParams) (g
 // receiveAtCluster lets an agent that has a place on the hub's bus through the link. Nobody
 // waits for the cluster but the agent.
 func (r *reception) receiveAtCluster(ctx context.Context, p dialect.NetworkJoinParams) (dialect.NetworkGrant, error) {
-	var place mesh.Place
-	var n *mesh.Network
+	var place agentnet.Place
+	var n *agentnet.Network
 	err := r.inTurn(ctx, func() (err error) {
 		if place, _, err = r.place(ctx, p); err != nil {
 			return err
@@ -156,7 +156,7 @@ func (r *reception) receiveAtCluster(ctx context.Context, p dialect.NetworkJoinP
 	if err := n.Ready(ctx); err != nil {
 		return dialect.NetworkGrant{}, clusterRefusal(err)
 	}
-	may, err := n.Host(ctx, place, mesh.Arrival{AgentType: p.AgentType, ProjectPath: p.ProjectPath})
+	may, err := n.Host(ctx, place, agentnet.Arrival{AgentType: p.AgentType, ProjectPath: p.ProjectPath})
 	if err != nil {
 		return dialect.NetworkGrant{}, clusterRefusal(err)
 	}
@@ -171,7 +171,7 @@ func (r *reception) receiveAtCluster(ctx context.Context, p dialect.NetworkJoinP
 	return networkGrant(place, g), nil
 }
 
-func networkGrant(place mesh.Place, g bus.Grant) dialect.NetworkGrant {
+func networkGrant(place agentnet.Place, g bus.Grant) dialect.NetworkGrant {
 	return dialect.NetworkGrant{BusGrant: dialect.FromGrant(g), GUID: place.GUID, Slot: place.Slot, Secret: place.Secret,
 		Again: place.Again, Desk: place.Desk, Mark: place.Mark}
 }
@@ -206,17 +206,17 @@ func (r *reception) check(p dialect.NetworkJoinParams) error {
 
 // place is an agent's on the hub's bus, with what its connection there may do. It is for
 // who has the turn.
-func (r *reception) place(ctx context.Context, p dialect.NetworkJoinParams) (mesh.Place, *mesh.Permissions, error) {
+func (r *reception) place(ctx context.Context, p dialect.NetworkJoinParams) (agentnet.Place, *agentnet.Permissions, error) {
 	if p.Via != "" {
 		if _, err := r.link(p); err != nil { // it forwards from now on
-			return mesh.Place{}, nil, err
+			return agentnet.Place{}, nil, err
 		}
 	}
 	operator, err := r.operator(ctx, p)
 	if err != nil {
-		return mesh.Place{}, nil, refusal(err)
+		return agentnet.Place{}, nil, refusal(err)
 	}
-	place, may, err := operator.Receive(ctx, mesh.Arrival{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, r.attendance)
+	place, may, err := operator.Receive(ctx, agentnet.Arrival{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, r.attendance)
 	if err == nil && p.Via != "" {
 		place.Mark, err = operator.Mark(ctx)
 	}
@@ -225,7 +225,7 @@ func (r *reception) place(ctx context.Context, p dialect.NetworkJoinParams) (mes
 
 // link returns who is at the cluster for the network as it is configured. It may not have
 // been reached yet. It is for who has the turn.
-func (r *reception) link(p dialect.NetworkJoinParams) (*mesh.Network, error) {
+func (r *reception) link(p dialect.NetworkJoinParams) (*agentnet.Network, error) {
 	p = p.Settings()
 	if n := r.linked[p]; n != nil {
 		return n, nil
@@ -235,24 +235,24 @@ func (r *reception) link(p dialect.NetworkJoinParams) (*mesh.Network, error) {
 	}
 	cfg := r.config(p)
 	cfg.Dial, cfg.DialLocal, cfg.ThroughHub = r.cluster, r.dial, true
-	n := mesh.Open(cfg)
+	n := agentnet.Open(cfg)
 	r.linked[p] = n
 	return n, nil
 }
 
-func (r *reception) attendance(guid string) mesh.Attendance {
+func (r *reception) attendance(guid string) agentnet.Attendance {
 	user, known := r.guests[guid]
 	switch {
 	case !known:
-		return mesh.Unknown
+		return agentnet.Unknown
 	case r.bus.Admitted(user):
-		return mesh.Attends
+		return agentnet.Attends
 	}
-	return mesh.Departed
+	return agentnet.Departed
 }
 
 // operator returns the operator of the network as it is configured.
-func (r *reception) operator(ctx context.Context, p dialect.NetworkJoinParams) (*mesh.Network, error) {
+func (r *reception) operator(ctx context.Context, p dialect.NetworkJoinParams) (*agentnet.Network, error) {
 	p = p.Settings()
 	operator := r.operators[p]
 	if operator == nil {
@@ -261,7 +261,7 @@ func (r *reception) operator(ctx context.Context, p dialect.NetworkJoinParams) (
 		}
 		cfg := r.config(p)
 		cfg.Dial = r.dial
-		operator = mesh.Open(cfg)
+		operator = agentnet.Open(cfg)
 		r.operators[p] = operator
 	}
 	ctx, cancel := context.WithTimeout(ctx, networkPatience)
@@ -273,16 +273,16 @@ var errNetworks = &bus.Error{Code: bus.CodeLimit, Message: fmt.Sprintf("there ar
 	Remedy: "configure it once, in ~/.nats-mcp/config.json, and restart the hub"}
 
 // config is that of a network without its bus.
-func (r *reception) config(p dialect.NetworkJoinParams) mesh.Config {
+func (r *reception) config(p dialect.NetworkJoinParams) agentnet.Config {
 	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
-	return mesh.Config{Logger: r.log, Bucket: p.Bucket, Inboxes: mesh.Inboxes(p.Inboxes), RegistryTTL: seconds(p.RegistryTTL),
+	return agentnet.Config{Logger: r.log, Bucket: p.Bucket, Inboxes: agentnet.Inboxes(p.Inboxes), RegistryTTL: seconds(p.RegistryTTL),
 		AckTimeout: seconds(p.AckTimeout), MaxAttempts: p.MaxAttempts, DeadLetterTTL: seconds(p.DeadLetterTTL)}
 }
 
 // refusal puts an error of the network into the words of the bus, which cross the
 // socket.
 func refusal(err error) error {
-	e, ok := errors.AsType[*mesh.Error](err)
+	e, ok := errors.AsType[*agentnet.Error](err)
 	if !ok {
 		return err
 	}
@@ -290,7 +290,7 @@ func refusal(err error) error {
 		return b
 	}
 	code := bus.CodeLimit
-	if e.Category == mesh.ValidationError {
+	if e.Category == agentnet.ValidationError {
 		code = bus.CodeConfig
 	}
 	return &bus.Error{Code: code, Message: e.Message, Remedy: e.Remedy, Err: err}

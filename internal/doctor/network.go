@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/busfinder"
-	"github.com/parleyhub/parley/internal/mesh"
 )
 
 // network examines the agents' network, where the project takes part in it.
@@ -32,13 +32,13 @@ func (p Patient) network(ctx context.Context) []Finding {
 }
 
 // inspect looks at a network. The bus is closed when it returns.
-func (p Patient) inspect(ctx context.Context, where busfinder.Config) (mesh.Inspection, *bus.Bus, error) {
+func (p Patient) inspect(ctx context.Context, where busfinder.Config) (agentnet.Inspection, *bus.Bus, error) {
 	b, err := p.dial(ctx, where)
 	if err != nil {
-		return mesh.Inspection{}, nil, err
+		return agentnet.Inspection{}, nil, err
 	}
 	defer b.Close(ctx) //nolint:errcheck // nothing was written
-	state, err := mesh.Inspect(ctx, b, p.Project.CrossComputer.RegistryBucket)
+	state, err := agentnet.Inspect(ctx, b, p.Project.CrossComputer.RegistryBucket)
 	return state, b, err
 }
 
@@ -79,7 +79,7 @@ func (p Patient) describeNetworkError(err error) Finding {
 	return f
 }
 
-func (p Patient) describeNetwork(b *bus.Bus, state mesh.Inspection) Finding {
+func (p Patient) describeNetwork(b *bus.Bus, state agentnet.Inspection) Finding {
 	cross := p.Project.CrossComputer
 	where := "the hub's bus"
 	if cross.Enabled {

@@ -17,10 +17,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/doctor"
 	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 
@@ -204,18 +204,18 @@ func TestTheAgentsNetworkOnACluster(t *testing.T) {
 	expect(t, visit(t, data, cluster(srv.URL(), ""), nil), "network", doctor.Failure, "TLS")
 	file := cluster(srv.URL(), `, "tlsRequired": false`)
 	expect(t, visit(t, data, file, nil), "network", doctor.Warning, "nobody has used it yet; without TLS")
-	n := mesh.Open(mesh.Config{ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
+	n := agentnet.Open(agentnet.Config{ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
 		return bus.Open(ctx, bus.Config{URL: bus.Secret(srv.URL()), Logger: slog.New(slog.DiscardHandler)})
 	}})
 	defer n.Close(context.Background()) //nolint:errcheck // the test's
 	if err := n.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a, err := n.Register(t.Context(), mesh.Registration{Handle: "w", AgentType: "worker", Capabilities: []string{"go"}, Scope: mesh.ScopeProject})
+	a, err := n.Register(t.Context(), agentnet.Registration{Handle: "w", AgentType: "worker", Capabilities: []string{"go"}, Scope: agentnet.ScopeProject})
 	if err == nil {
-		_, err = a.Submit(t.Context(), mesh.Submission{Capability: "go", Offer: mesh.Offer{TaskID: "T1", Description: "x"}})
+		_, err = a.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: "T1", Description: "x"}})
 	}
-	var claim *mesh.Claim
+	var claim *agentnet.Claim
 	if err == nil {
 		claim, err = a.Claim(t.Context(), nil)
 	}

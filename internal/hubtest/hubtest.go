@@ -14,13 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/dialect"
-	"github.com/parleyhub/parley/internal/mesh"
 )
 
 const (
@@ -207,12 +207,12 @@ func (h Hub) Dial(access bus.Access, namespace string) func(context.Context) (*b
 }
 
 // Enter lets agents into the agents' network on the hub's bus, as the MCP processes of a
-// project do; see mesh.NewLobby.
-func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, mesh.Arrival) (mesh.Place, *bus.Bus, error) {
-	return func(ctx context.Context, a mesh.Arrival) (mesh.Place, *bus.Bus, error) {
+// project do; see agentnet.NewLobby.
+func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
+	return func(ctx context.Context, a agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
 		f, err := h.finder(bus.AccessNetwork, "")
 		if err != nil {
-			return mesh.Place{}, nil, err
+			return agentnet.Place{}, nil, err
 		}
 		return f.DialAgent(ctx, settings, a)
 	}

@@ -13,17 +13,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/ralph"
 )
 
-// Worker is what a Queue needs of an agent of the network; a [mesh.Agent] is one.
+// Worker is what a Queue needs of an agent of the network; a [agentnet.Agent] is one.
 type Worker interface {
-	Claim(ctx context.Context, capabilities []string) (*mesh.Claim, error)
+	Claim(ctx context.Context, capabilities []string) (*agentnet.Claim, error)
 	Extend(ctx context.Context, taskID string, token int) (until string, err error)
-	Complete(ctx context.Context, taskID string, token int, o mesh.Outcome) error
+	Complete(ctx context.Context, taskID string, token int, o agentnet.Outcome) error
 	Reject(ctx context.Context, taskID string, token int, reason string, final bool) (dead bool, err error)
-	Item(ctx context.Context, taskID string, wait bool) (mesh.ItemStatus, error)
+	Item(ctx context.Context, taskID string, wait bool) (agentnet.ItemStatus, error)
 }
 
 // QueueOptions set up a Queue. All but Follow and Logger are needed.
@@ -49,8 +49,8 @@ type Queue struct {
 	keeper sync.WaitGroup
 
 	mu    sync.Mutex
-	claim *mesh.Claim // nil while none is held
-	lost  error       // why it is not held any more
+	claim *agentnet.Claim // nil while none is held
+	lost  error           // why it is not held any more
 }
 
 var (
@@ -74,7 +74,7 @@ func OpenQueue(o QueueOptions) (*Queue, error) {
 	case err != nil:
 		return nil, listError(err, "the claim of the last run cannot be read")
 	default:
-		q.claim = &mesh.Claim{}
+		q.claim = &agentnet.Claim{}
 		if err := json.Unmarshal(data, q.claim); err != nil {
 			return nil, listError(err, "the claim of the last run, %s, is damaged; take it away", o.File)
 		}
@@ -125,14 +125,14 @@ func (q *Queue) Items(ctx context.Context) ([]ralph.Item, error) {
 	return append(items, itemOf(c)), nil
 }
 
-func (q *Queue) held() *mesh.Claim {
+func (q *Queue) held() *agentnet.Claim {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.claim
 }
 
 // confirm extends a lease. It reports whether there is one.
-func (q *Queue) confirm(ctx context.Context, c *mesh.Claim) (bool, error) {
+func (q *Queue) confirm(ctx context.Context, c *agentnet.Claim) (bool, error) {
 	_, err := q.o.Worker.Extend(ctx, c.TaskID, c.Token)
 	if err == nil {
 		return true, nil
@@ -145,21 +145,21 @@ func (q *Queue) confirm(ctx context.Context, c *mesh.Claim) (bool, error) {
 
 // lostClaim reports whether an error says that the item is not the holder's any more.
 func lostClaim(err error) bool {
-	e, ok := errors.AsType[*mesh.Error](err)
-	return ok && (e.Category == mesh.ConflictError || e.Category == mesh.NotFoundError || e.Category == mesh.ValidationError)
+	e, ok := errors.AsType[*agentnet.Error](err)
+	return ok && (e.Category == agentnet.ConflictError || e.Category == agentnet.NotFoundError || e.Category == agentnet.ValidationError)
 }
 
 // isDone reports whether an item that was held was completed.
-func (q *Queue) isDone(ctx context.Context, c *mesh.Claim) (bool, error) {
+func (q *Queue) isDone(ctx context.Context, c *agentnet.Claim) (bool, error) {
 	status, err := q.o.Worker.Item(ctx, c.TaskID, false)
 	if err != nil && !lostClaim(err) {
 		return false, listError(err, "the queue cannot be reached")
 	}
-	return err == nil && status.State == mesh.Completed, nil
+	return err == nil && status.State == agentnet.Completed, nil
 }
 
 // next claims an item, nil if there is none.
-func (q *Queue) next(ctx context.Context) (*mesh.Claim, error) {
+func (q *Queue) next(ctx context.Context) (*agentnet.Claim, error) {
 	wait := ctx
 	if !q.o.Follow {
 		var cancel context.CancelFunc
@@ -190,7 +190,7 @@ func (q *Queue) next(ctx context.Context) (*mesh.Claim, error) {
 	return c, nil
 }
 
-func itemOf(c *mesh.Claim) ralph.Item {
+func itemOf(c *agentnet.Claim) ralph.Item {
 	text := c.Description
 	if len(c.ContextData) > 0 {
 		text += "\n\nData that came with it:\n" + string(c.ContextData)
@@ -229,7 +229,7 @@ func (q *Queue) keep(ctx context.Context) {
 }
 
 // mine returns the claim of an item, an error if somebody else has it now.
-func (q *Queue) mine(id string) (*mesh.Claim, error) {
+func (q *Queue) mine(id string) (*agentnet.Claim, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -262,7 +262,7 @@ func (q *Queue) Complete(ctx context.Context, id string, o ralph.Outcome) error 
 	if summary == "" {
 		summary = "done"
 	}
-	err = q.o.Worker.Complete(ctx, c.TaskID, c.Token, mesh.Outcome{Success: true, Summary: summary, Result: map[string]any{"text": answer}})
+	err = q.o.Worker.Complete(ctx, c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: summary, Result: map[string]any{"text": answer}})
 	switch {
 	case err == nil:
 		return q.release()

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/loop"
-	"github.com/parleyhub/parley/internal/mesh"
 	"github.com/parleyhub/parley/ralph"
 )
 
@@ -26,7 +26,7 @@ type work struct {
 
 type task struct {
 	id, result string
-	state      mesh.ItemState
+	state      agentnet.ItemState
 	token      int
 	until      time.Time
 }
@@ -36,19 +36,19 @@ const lease = time.Minute
 func newWork(ids ...string) *work {
 	w := &work{}
 	for _, id := range ids {
-		w.items = append(w.items, &task{id: id, state: mesh.Queued})
+		w.items = append(w.items, &task{id: id, state: agentnet.Queued})
 	}
 	return w
 }
 
-func (w *work) Claim(ctx context.Context, _ []string) (*mesh.Claim, error) {
+func (w *work) Claim(ctx context.Context, _ []string) (*agentnet.Claim, error) {
 	for {
 		w.mu.Lock()
 		for _, t := range w.items {
-			if t.state == mesh.Queued || t.state == mesh.Claimed && time.Now().After(t.until) {
+			if t.state == agentnet.Queued || t.state == agentnet.Claimed && time.Now().After(t.until) {
 				w.claimed++
-				t.state, t.token, t.until = mesh.Claimed, t.token+1, time.Now().Add(lease)
-				c := &mesh.Claim{TaskID: t.id, Token: t.token, Description: "do " + t.id, ContextData: []byte(`{"n":1}`)}
+				t.state, t.token, t.until = agentnet.Claimed, t.token+1, time.Now().Add(lease)
+				c := &agentnet.Claim{TaskID: t.id, Token: t.token, Description: "do " + t.id, ContextData: []byte(`{"n":1}`)}
 				w.mu.Unlock()
 				return c, nil
 			}
@@ -63,45 +63,45 @@ func (w *work) Claim(ctx context.Context, _ []string) (*mesh.Claim, error) {
 }
 
 // change changes an item that the caller holds.
-func (w *work) change(id string, token int, state mesh.ItemState, result string) error {
+func (w *work) change(id string, token int, state agentnet.ItemState, result string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range w.items {
 		switch {
 		case t.id != id:
-		case t.token == token && t.state == mesh.Completed && state == mesh.Completed:
+		case t.token == token && t.state == agentnet.Completed && state == agentnet.Completed:
 			return nil
-		case t.token != token || t.state != mesh.Claimed:
-			return &mesh.Error{Category: mesh.ConflictError, Message: "somebody else has it"}
+		case t.token != token || t.state != agentnet.Claimed:
+			return &agentnet.Error{Category: agentnet.ConflictError, Message: "somebody else has it"}
 		default:
 			t.state, t.result, t.until = state, result, time.Now().Add(lease)
 			return nil
 		}
 	}
-	return &mesh.Error{Category: mesh.NotFoundError, Message: "there is no such item"}
+	return &agentnet.Error{Category: agentnet.NotFoundError, Message: "there is no such item"}
 }
 
 func (w *work) Extend(_ context.Context, id string, token int) (string, error) {
-	return "", w.change(id, token, mesh.Claimed, "")
+	return "", w.change(id, token, agentnet.Claimed, "")
 }
 
-func (w *work) Complete(_ context.Context, id string, token int, o mesh.Outcome) error {
-	return w.change(id, token, mesh.Completed, o.Summary)
+func (w *work) Complete(_ context.Context, id string, token int, o agentnet.Outcome) error {
+	return w.change(id, token, agentnet.Completed, o.Summary)
 }
 
 func (w *work) Reject(_ context.Context, id string, token int, reason string, _ bool) (bool, error) {
-	return true, w.change(id, token, mesh.Dead, reason)
+	return true, w.change(id, token, agentnet.Dead, reason)
 }
 
-func (w *work) Item(_ context.Context, id string, _ bool) (mesh.ItemStatus, error) {
+func (w *work) Item(_ context.Context, id string, _ bool) (agentnet.ItemStatus, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range w.items {
 		if t.id == id {
-			return mesh.ItemStatus{TaskID: id, State: t.state}, nil
+			return agentnet.ItemStatus{TaskID: id, State: t.state}, nil
 		}
 	}
-	return mesh.ItemStatus{}, &mesh.Error{Category: mesh.NotFoundError, Message: "there is no such item"}
+	return agentnet.ItemStatus{}, &agentnet.Error{Category: agentnet.NotFoundError, Message: "there is no such item"}
 }
 
 func (w *work) states() string {
@@ -218,7 +218,7 @@ func killedGoesOn(t *testing.T) {
 // nobody here does.
 type completing struct{ *work }
 
-func (w completing) Complete(ctx context.Context, id string, token int, o mesh.Outcome) error {
+func (w completing) Complete(ctx context.Context, id string, token int, o agentnet.Outcome) error {
 	return errors.Join(w.work.Complete(ctx, id, token, o), errors.New("killed"))
 }
 

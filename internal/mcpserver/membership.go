@@ -5,52 +5,52 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/mesh"
 )
 
-// membership is how a project's agents take part in the network: a [mesh.Network] for
-// all of them, or a [mesh.Lobby].
+// membership is how a project's agents take part in the network: a [agentnet.Network] for
+// all of them, or a [agentnet.Lobby].
 type membership interface {
 	Usable(ctx context.Context) error
 	Notice() string
-	Status() mesh.Status
-	Register(ctx context.Context, r mesh.Registration) (*mesh.Agent, error)
-	Leave(ctx context.Context, a *mesh.Agent) error
+	Status() agentnet.Status
+	Register(ctx context.Context, r agentnet.Registration) (*agentnet.Agent, error)
+	Leave(ctx context.Context, a *agentnet.Agent) error
 	Close(ctx context.Context) error
 }
 
 // openMembership opens what the options ask for.
-func openMembership(cfg mesh.Config, enter func(context.Context, mesh.Arrival) (mesh.Place, *bus.Bus, error), onDemand bool) membership {
+func openMembership(cfg agentnet.Config, enter func(context.Context, agentnet.Arrival) (agentnet.Place, *bus.Bus, error), onDemand bool) membership {
 	switch {
 	case enter != nil:
-		return mesh.NewLobby(cfg, enter)
+		return agentnet.NewLobby(cfg, enter)
 	case onDemand:
 		return &lateNetwork{cfg: cfg}
 	}
-	return mesh.Open(cfg)
+	return agentnet.Open(cfg)
 }
 
 // lateNetwork opens a network when the first agent wants to register: a hub serves many
 // projects whose agents never do.
 type lateNetwork struct {
-	cfg mesh.Config
+	cfg agentnet.Config
 
 	mu      sync.Mutex
-	network *mesh.Network
+	network *agentnet.Network
 	closed  bool
 }
 
 var errNetworkClosed = errors.New("the server stops")
 
-func (l *lateNetwork) open() (*mesh.Network, error) {
+func (l *lateNetwork) open() (*agentnet.Network, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, errNetworkClosed
 	}
 	if l.network == nil {
-		l.network = mesh.Open(l.cfg)
+		l.network = agentnet.Open(l.cfg)
 	}
 	return l.network, nil
 }
@@ -71,15 +71,15 @@ func (l *lateNetwork) Notice() string {
 	return n.Notice()
 }
 
-func (l *lateNetwork) Status() mesh.Status {
+func (l *lateNetwork) Status() agentnet.Status {
 	n, err := l.open()
 	if err != nil {
-		return mesh.Status{Problem: err}
+		return agentnet.Status{Problem: err}
 	}
 	return n.Status()
 }
 
-func (l *lateNetwork) Register(ctx context.Context, r mesh.Registration) (*mesh.Agent, error) {
+func (l *lateNetwork) Register(ctx context.Context, r agentnet.Registration) (*agentnet.Agent, error) {
 	n, err := l.open()
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (l *lateNetwork) Register(ctx context.Context, r mesh.Registration) (*mesh.
 	return n.Register(ctx, r)
 }
 
-func (l *lateNetwork) Leave(ctx context.Context, a *mesh.Agent) error { return a.Deregister(ctx) }
+func (l *lateNetwork) Leave(ctx context.Context, a *agentnet.Agent) error { return a.Deregister(ctx) }
 
 func (l *lateNetwork) Close(ctx context.Context) error {
 	l.mu.Lock()

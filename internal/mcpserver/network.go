@@ -13,16 +13,16 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mesh"
 )
 
 // Network is the group of the agents' network: registry, mail and work queues.
 type Network struct {
 	mesh membership
-	auto *mesh.Registration // at the start of a connection; nil for none
-	idle time.Duration      // after which an agent is shown as offline; 0 for never
+	auto *agentnet.Registration // at the start of a connection; nil for none
+	idle time.Duration          // after which an agent is shown as offline; 0 for never
 	now  func() time.Time
 
 	watch sync.Once // what looks for idle agents is started
@@ -34,22 +34,22 @@ type Network struct {
 // agent of each connection is registered as soon as the network can be used. Agents
 // that call nothing for as long as idle leave, and come back with their next call; 0
 // is for connections whose end says that the agent has ended.
-func NewNetwork(network membership, auto *mesh.Registration, idle time.Duration) *Network {
+func NewNetwork(network membership, auto *agentnet.Registration, idle time.Duration) *Network {
 	return &Network{mesh: network, auto: auto, idle: idle, now: time.Now, seats: map[*seat]struct{}{}}
 }
 
 // NetworkConfig is a project's configuration of the agents' network.
-func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, error), log *slog.Logger) mesh.Config {
+func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, error), log *slog.Logger) agentnet.Config {
 	cross, work := cfg.CrossComputer, cfg.WorkQueue
 	seconds := func(n int64) time.Duration { return time.Duration(n) * time.Second }
-	return mesh.Config{
+	return agentnet.Config{
 		Dial:              dial,
 		Bucket:            cross.RegistryBucket,
 		HeartbeatInterval: seconds(cross.HeartbeatInterval),
 		TimeoutThreshold:  seconds(cross.TimeoutThreshold),
 		RegistryTTL:       seconds(cross.RegistryTTL),
-		Visibility:        mesh.Visibility(cross.DefaultVisibility),
-		Inboxes:           mesh.Inboxes(cross.Inboxes),
+		Visibility:        agentnet.Visibility(cross.DefaultVisibility),
+		Inboxes:           agentnet.Inboxes(cross.Inboxes),
 		Replicas:          int(cross.Replicas),
 		AckTimeout:        seconds(work.AckTimeout),
 		MaxAttempts:       int(work.MaxDeliveryAttempts),
@@ -64,12 +64,12 @@ func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, 
 
 // AutoRegistration is what agents are registered as at their start; nil where
 // they register themselves.
-func AutoRegistration(cfg *mcpconfig.Config) *mesh.Registration {
+func AutoRegistration(cfg *mcpconfig.Config) *agentnet.Registration {
 	cross := cfg.CrossComputer
 	if !cross.AutoRegister {
 		return nil
 	}
-	return &mesh.Registration{AgentType: cross.DefaultAgentType, Capabilities: cross.DefaultCapabilities, Scope: mesh.ScopeProject}
+	return &agentnet.Registration{AgentType: cross.DefaultAgentType, Capabilities: cross.DefaultCapabilities, Scope: agentnet.ScopeProject}
 }
 
 // Instructions implements Group.
@@ -100,9 +100,9 @@ func (g *Network) Register(s *Server) {
 
 // seat is a session's place in the network.
 type seat struct {
-	turn  chan struct{} // holds the token of who may use the rest
-	agent *mesh.Agent   // nil if it is not registered
-	as    mesh.Registration
+	turn  chan struct{}   // holds the token of who may use the rest
+	agent *agentnet.Agent // nil if it is not registered
+	as    agentnet.Registration
 	away  bool      // it was registered, and was idle for too long
 	used  time.Time // last
 }
@@ -128,7 +128,7 @@ func (p *seat) take(ctx context.Context) (release func(), err error) {
 }
 
 // agent returns the caller's agent (REQ-COMPAT-005), under its present handle.
-func (g *Network) agent(ctx context.Context, c *Call) (*mesh.Agent, error) {
+func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 	p := seatOf(c.Session)
 	release, err := p.take(ctx)
 	if err != nil {
@@ -144,7 +144,7 @@ func (g *Network) agent(ctx context.Context, c *Call) (*mesh.Agent, error) {
 		g.occupy(p, a)
 	}
 	if p.agent == nil {
-		return nil, &Failure{Category: string(mesh.NotRegisteredError), Message: "You are not registered in the agents' network.",
+		return nil, &Failure{Category: string(agentnet.NotRegisteredError), Message: "You are not registered in the agents' network.",
 			Remedy: "Call register_agent first."}
 	}
 	if h := c.Session.Handle(); h != "" && h != p.agent.Entry().Handle {
@@ -156,23 +156,23 @@ func (g *Network) agent(ctx context.Context, c *Call) (*mesh.Agent, error) {
 }
 
 // register makes the session an agent, or changes what it says of itself.
-func (g *Network) register(ctx context.Context, s *Session, r mesh.Registration) (entry mesh.Entry, again bool, err error) {
+func (g *Network) register(ctx context.Context, s *Session, r agentnet.Registration) (entry agentnet.Entry, again bool, err error) {
 	p := seatOf(s)
 	release, err := p.take(ctx)
 	if err != nil {
-		return mesh.Entry{}, false, err
+		return agentnet.Entry{}, false, err
 	}
 	defer release()
 	if p.agent != nil {
 		entry, err = p.agent.Describe(ctx, r)
-		if f, ok := errors.AsType[*mesh.Error](err); !ok || f.Category != mesh.NotRegisteredError {
+		if f, ok := errors.AsType[*agentnet.Error](err); !ok || f.Category != agentnet.NotRegisteredError {
 			return entry, true, err
 		}
 		g.vacate(ctx, p) // it has lost its place
 	}
 	a, err := g.mesh.Register(ctx, r)
 	if err != nil {
-		return mesh.Entry{}, false, err
+		return agentnet.Entry{}, false, err
 	}
 	p.as = r
 	g.occupy(p, a)
@@ -207,7 +207,7 @@ func (g *Network) vacate(ctx context.Context, p *seat) {
 }
 
 // occupy notes that a seat that the caller has taken has an agent.
-func (g *Network) occupy(p *seat, a *mesh.Agent) {
+func (g *Network) occupy(p *seat, a *agentnet.Agent) {
 	p.agent, p.away, p.used = a, false, g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -274,7 +274,7 @@ func (g *Network) autoRegister(ctx context.Context, s *Server) {
 			return
 		}
 		wait := 10 * time.Second
-		if f, ok := errors.AsType[*mesh.Error](err); ok && f.RetryAfter > 0 {
+		if f, ok := errors.AsType[*agentnet.Error](err); ok && f.RetryAfter > 0 {
 			wait = f.RetryAfter
 		}
 		if ctx.Err() == nil && g.mesh.Status().Connected {
@@ -305,7 +305,7 @@ func handleOr(handle, otherwise string) string {
 }
 
 // addNetworkTool adds a tool of agents that are registered.
-func addNetworkTool[In, Out any](s *Server, g *Network, t Tool[In, Out], handle func(context.Context, *Call, *mesh.Agent, In) (string, Out, error)) {
+func addNetworkTool[In, Out any](s *Server, g *Network, t Tool[In, Out], handle func(context.Context, *Call, *agentnet.Agent, In) (string, Out, error)) {
 	t.Handle = func(ctx context.Context, c *Call, in In) (string, Out, error) {
 		var none Out
 		a, err := g.agent(ctx, c)
@@ -331,11 +331,11 @@ type registerAgentIn struct {
 }
 
 type registerAgentOut struct {
-	GUID              string      `json:"guid" jsonschema:"Your address: others send you mail with it"`
-	Again             bool        `json:"again" jsonschema:"Whether you have been registered with this GUID before: there may be mail"`
-	UnreadMessages    int         `json:"unreadMessages" jsonschema:"Mail that waits for you, up to 1000"`
-	HeartbeatInterval float64     `json:"heartbeatInterval" jsonschema:"Seconds"`
-	Entry             *mesh.Entry `json:"entry" jsonschema:"Your entry in the registry"`
+	GUID              string          `json:"guid" jsonschema:"Your address: others send you mail with it"`
+	Again             bool            `json:"again" jsonschema:"Whether you have been registered with this GUID before: there may be mail"`
+	UnreadMessages    int             `json:"unreadMessages" jsonschema:"Mail that waits for you, up to 1000"`
+	HeartbeatInterval float64         `json:"heartbeatInterval" jsonschema:"Seconds"`
+	Entry             *agentnet.Entry `json:"entry" jsonschema:"Your entry in the registry"`
 }
 
 func enumOf[T ~string](values []T) []any {
@@ -364,7 +364,7 @@ func (g *Network) addRegistry(s *Server) {
 		Refine: func(p map[string]*jsonschema.Schema) {
 			lists(p, "capabilities")
 			p["agentType"].Pattern = "^[a-z0-9-]+$"
-			p["scope"].Enum, p["visibility"].Enum = enumOf(mesh.Scopes), enumOf(mesh.Visibilities)
+			p["scope"].Enum, p["visibility"].Enum = enumOf(agentnet.Scopes), enumOf(agentnet.Visibilities)
 			p["heartbeatInterval"].Minimum = ptr(10.0)
 			p["maxConcurrentTasks"].Minimum = ptr(0.0)
 		},
@@ -378,16 +378,16 @@ func (g *Network) addRegistry(s *Server) {
 	addNetworkTool(s, g, Tool[noArguments, agentInfoOut]{
 		Name: "get_my_registration", Title: "Show your entry", ReadOnly: true,
 		Description: "Show exactly what you publish of yourself in the network's registry.",
-	}, func(_ context.Context, _ *Call, a *mesh.Agent, _ noArguments) (string, agentInfoOut, error) {
+	}, func(_ context.Context, _ *Call, a *agentnet.Agent, _ noArguments) (string, agentInfoOut, error) {
 		e := a.Entry()
-		return "You publish:\n" + entryText(e), agentInfoOut{&e, string(mesh.Live)}, nil
+		return "You publish:\n" + entryText(e), agentInfoOut{&e, string(agentnet.Live)}, nil
 	})
 	addNetworkTool(s, g, Tool[updatePresenceIn, agentInfoOut]{
 		Name: "update_presence", Title: "Say how busy you are", Idempotent: true,
 		Description: "Change your availability, how many tasks you have, or what you can do. At most once in 10 seconds. With the status offline your " +
 			"signs of life end until you set another one.",
 		Refine: func(p map[string]*jsonschema.Schema) {
-			p["status"].Enum = enumOf(mesh.Presences)
+			p["status"].Enum = enumOf(agentnet.Presences)
 			lists(p, "capabilities")
 		},
 	}, updatePresence)
@@ -403,9 +403,9 @@ const registerPatience = 5 * time.Second
 func ptr[T any](v T) *T { return &v }
 
 func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn) (string, registerAgentOut, error) {
-	r := mesh.Registration{
+	r := agentnet.Registration{
 		Handle: handleOr(c.Session.Handle(), in.AgentType), AgentType: in.AgentType, Capabilities: in.Capabilities,
-		Scope: mesh.Scope(in.Scope), Visibility: mesh.Visibility(in.Visibility), MaxConcurrentTasks: in.MaxConcurrentTasks,
+		Scope: agentnet.Scope(in.Scope), Visibility: agentnet.Visibility(in.Visibility), MaxConcurrentTasks: in.MaxConcurrentTasks,
 		HeartbeatInterval: time.Duration(in.HeartbeatInterval) * time.Second,
 	}
 	// Right after the start the network may still be on its way; if it does not
@@ -446,8 +446,8 @@ type discoverIn struct {
 }
 
 type discoverOut struct {
-	Agents []mesh.Summary `json:"agents" jsonschema:"The agents, the most recently active first"`
-	Total  int            `json:"total" jsonschema:"How many there are, with those beyond the limit"`
+	Agents []agentnet.Summary `json:"agents" jsonschema:"The agents, the most recently active first"`
+	Total  int                `json:"total" jsonschema:"How many there are, with those beyond the limit"`
 }
 
 func discoverTool() Tool[discoverIn, discoverOut] {
@@ -456,16 +456,16 @@ func discoverTool() Tool[discoverIn, discoverOut] {
 		Description: "Find agents of the network that you may see: who is there, what they can do, whether they are busy. Most recently active " +
 			"first. At most 10 times in a minute.",
 		Refine: func(p map[string]*jsonschema.Schema) {
-			p["status"].Enum, p["scope"].Enum = enumOf(mesh.Presences), enumOf(mesh.Scopes)
-			bounds(p["limit"], 1, mesh.MaxDiscoverLimit)
-			p["limit"].Default = []byte(fmt.Sprint(mesh.DefaultDiscoverLimit))
+			p["status"].Enum, p["scope"].Enum = enumOf(agentnet.Presences), enumOf(agentnet.Scopes)
+			bounds(p["limit"], 1, agentnet.MaxDiscoverLimit)
+			p["limit"].Default = []byte(fmt.Sprint(agentnet.DefaultDiscoverLimit))
 		},
 	}
 }
 
-func discoverAgents(ctx context.Context, _ *Call, a *mesh.Agent, in discoverIn) (string, discoverOut, error) {
-	d, err := a.Discover(ctx, mesh.Filter{AgentType: in.AgentType, Capability: in.Capability, Hostname: in.Hostname, ProjectID: in.ProjectID,
-		Status: mesh.Presence(in.Status), Scope: mesh.Scope(in.Scope), Limit: in.Limit, IncludeOffline: in.IncludeOffline})
+func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in discoverIn) (string, discoverOut, error) {
+	d, err := a.Discover(ctx, agentnet.Filter{AgentType: in.AgentType, Capability: in.Capability, Hostname: in.Hostname, ProjectID: in.ProjectID,
+		Status: agentnet.Presence(in.Status), Scope: agentnet.Scope(in.Scope), Limit: in.Limit, IncludeOffline: in.IncludeOffline})
 	if err != nil {
 		return "", discoverOut{}, err
 	}
@@ -500,11 +500,11 @@ type guidIn struct {
 }
 
 type agentInfoOut struct {
-	Entry    *mesh.Entry `json:"entry" jsonschema:"The entry in the registry"`
-	Liveness string      `json:"liveness" jsonschema:"live, possibly-offline (two signs of life are missing) or offline"`
+	Entry    *agentnet.Entry `json:"entry" jsonschema:"The entry in the registry"`
+	Liveness string          `json:"liveness" jsonschema:"live, possibly-offline (two signs of life are missing) or offline"`
 }
 
-func agentInfo(ctx context.Context, _ *Call, a *mesh.Agent, in guidIn) (string, agentInfoOut, error) {
+func agentInfo(ctx context.Context, _ *Call, a *agentnet.Agent, in guidIn) (string, agentInfoOut, error) {
 	e, live, err := a.Info(ctx, in.GUID)
 	if err != nil {
 		return "", agentInfoOut{}, err
@@ -512,7 +512,7 @@ func agentInfo(ctx context.Context, _ *Call, a *mesh.Agent, in guidIn) (string, 
 	return entryText(e), agentInfoOut{&e, string(live)}, nil
 }
 
-func entryText(e mesh.Entry) string {
+func entryText(e agentnet.Entry) string {
 	var b strings.Builder
 	line := func(name, value string) {
 		if value != "" {
@@ -543,18 +543,18 @@ type updatePresenceIn struct {
 	Capabilities     []string `json:"capabilities,omitempty" jsonschema:"What you can do now, instead of what you said before"`
 }
 
-func updatePresence(ctx context.Context, _ *Call, a *mesh.Agent, in updatePresenceIn) (string, agentInfoOut, error) {
-	changes := mesh.Changes{CurrentTaskCount: in.CurrentTaskCount, Capabilities: in.Capabilities}
+func updatePresence(ctx context.Context, _ *Call, a *agentnet.Agent, in updatePresenceIn) (string, agentInfoOut, error) {
+	changes := agentnet.Changes{CurrentTaskCount: in.CurrentTaskCount, Capabilities: in.Capabilities}
 	if in.Status != "" {
-		changes.Status = ptr(mesh.Presence(in.Status))
+		changes.Status = ptr(agentnet.Presence(in.Status))
 	}
 	e, err := a.UpdatePresence(ctx, changes)
 	if err != nil {
 		return "", agentInfoOut{}, err
 	}
-	live := mesh.Live
-	if e.Status == mesh.Offline {
-		live = mesh.Gone
+	live := agentnet.Live
+	if e.Status == agentnet.Offline {
+		live = agentnet.Gone
 	}
 	return fmt.Sprintf("You are %s, with %g tasks.", e.Status, e.CurrentTaskCount), agentInfoOut{&e, string(live)}, nil
 }
@@ -563,7 +563,7 @@ type deregisterOut struct {
 	GUID string `json:"guid" jsonschema:"The GUID that you had, and get again when you come back within a day"`
 }
 
-func (g *Network) deregister(ctx context.Context, c *Call, a *mesh.Agent, _ noArguments) (string, deregisterOut, error) {
+func (g *Network) deregister(ctx context.Context, c *Call, a *agentnet.Agent, _ noArguments) (string, deregisterOut, error) {
 	p := seatOf(c.Session)
 	release, err := p.take(ctx)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/agentnet"
 )
 
 type sendDirectIn struct {
@@ -72,10 +72,10 @@ type markHandledOut struct {
 }
 
 func refineSelection(p map[string]*jsonschema.Schema) {
-	p["messageType"].Enum = enumOf(mesh.MessageTypes)
+	p["messageType"].Enum = enumOf(agentnet.MessageTypes)
 	if limit := p["limit"]; limit != nil {
-		bounds(limit, 1, mesh.MaxMailLimit)
-		limit.Default = []byte(fmt.Sprint(mesh.DefaultMailLimit))
+		bounds(limit, 1, agentnet.MaxMailLimit)
+		limit.Default = []byte(fmt.Sprint(agentnet.DefaultMailLimit))
 	}
 	if timeout := p["timeout_seconds"]; timeout != nil {
 		refineTimeout(p)
@@ -93,7 +93,7 @@ func (g *Network) addMail(s *Server) {
 		Description: "Send a message to one agent of the network. It is stored in the agent's inbox before this returns; the agent may be offline and " +
 			"finds it when it comes back. Messages of the work types carry metadata that are checked. At most 100 in a minute.",
 		Refine: func(p map[string]*jsonschema.Schema) {
-			p["messageType"].Enum, p["messageType"].Default = enumOf(mesh.MessageTypes), []byte(`"direct"`)
+			p["messageType"].Enum, p["messageType"].Default = enumOf(agentnet.MessageTypes), []byte(`"direct"`)
 		},
 	}, sendDirect)
 	addNetworkTool(s, g, Tool[readDirectIn, readDirectOut]{
@@ -108,25 +108,25 @@ func (g *Network) addMail(s *Server) {
 			"time the answer says so: call it again if you still need to wait.",
 		Refine: refineSelection,
 	}, waitDirect)
-	addNetworkTool(s, g, Tool[messageIDIn, mesh.MessageStatus]{
+	addNetworkTool(s, g, Tool[messageIDIn, agentnet.MessageStatus]{
 		Name: "get_message_status", Title: "See how far a message came", ReadOnly: true,
 		Description: "Say what became of a message that you sent: stored in the recipient's inbox, delivered to its program, read by the agent, or " +
 			"handled (the agent says that it is done with it), each with its time. Kept for two days.",
-	}, func(ctx context.Context, _ *Call, a *mesh.Agent, in messageIDIn) (string, mesh.MessageStatus, error) {
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in messageIDIn) (string, agentnet.MessageStatus, error) {
 		status, err := a.MessageStatus(ctx, in.MessageID)
 		return fmt.Sprintf("The message is %s.", status.Status), status, err
 	})
 	addNetworkTool(s, g, Tool[markHandledIn, markHandledOut]{
 		Name: "mark_message_handled", Title: "Say that you are done with a message", Idempotent: true,
 		Description: "Tell the sender of a message that you are done with what it asked for. Not needed where you answer it.",
-	}, func(ctx context.Context, _ *Call, a *mesh.Agent, in markHandledIn) (string, markHandledOut, error) {
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in markHandledIn) (string, markHandledOut, error) {
 		m, err := a.MarkHandled(ctx, in.MessageID, in.Note)
 		return "The sender can see that you are done with the message.", markHandledOut{m.ID, m.SenderGUID}, err
 	})
 }
 
-func sendDirect(ctx context.Context, _ *Call, a *mesh.Agent, in sendDirectIn) (string, sendDirectOut, error) {
-	sent, err := a.Send(ctx, mesh.Message{Recipient: in.RecipientGUID, Text: in.Message, Type: mesh.MessageType(in.MessageType), Metadata: in.Metadata})
+func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in sendDirectIn) (string, sendDirectOut, error) {
+	sent, err := a.Send(ctx, agentnet.Message{Recipient: in.RecipientGUID, Text: in.Message, Type: agentnet.MessageType(in.MessageType), Metadata: in.Metadata})
 	if err != nil {
 		return "", sendDirectOut{}, err
 	}
@@ -140,8 +140,8 @@ func sendDirect(ctx context.Context, _ *Call, a *mesh.Agent, in sendDirectIn) (s
 	return text, sendDirectOut{sent.ID, in.RecipientGUID, sent.RecipientHandle, timestamp(sent.Timestamp), sent.Warning, false}, nil
 }
 
-func readDirect(ctx context.Context, _ *Call, a *mesh.Agent, in readDirectIn) (string, readDirectOut, error) {
-	mail, more, err := a.Read(ctx, mesh.Selection{Limit: in.Limit, Type: mesh.MessageType(in.MessageType), Sender: in.SenderGUID, IncludeRead: in.IncludeRead})
+func readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in readDirectIn) (string, readDirectOut, error) {
+	mail, more, err := a.Read(ctx, agentnet.Selection{Limit: in.Limit, Type: agentnet.MessageType(in.MessageType), Sender: in.SenderGUID, IncludeRead: in.IncludeRead})
 	if err != nil {
 		return "", readDirectOut{}, err
 	}
@@ -151,7 +151,7 @@ func readDirect(ctx context.Context, _ *Call, a *mesh.Agent, in readDirectIn) (s
 	return mailText(mail, more), mailOut(mail, more), nil
 }
 
-func waitDirect(ctx context.Context, c *Call, a *mesh.Agent, in waitDirectIn) (string, readDirectOut, error) {
+func waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn) (string, readDirectOut, error) {
 	wait, err := waitTime(in.TimeoutSeconds)
 	if err != nil {
 		return "", readDirectOut{}, err
@@ -159,7 +159,7 @@ func waitDirect(ctx context.Context, c *Call, a *mesh.Agent, in waitDirectIn) (s
 	patience, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	stop := c.reportProgress(ctx, wait)
-	mail, more, err := a.Wait(patience, mesh.Selection{Type: mesh.MessageType(in.MessageType), Sender: in.SenderGUID})
+	mail, more, err := a.Wait(patience, agentnet.Selection{Type: agentnet.MessageType(in.MessageType), Sender: in.SenderGUID})
 	stop()
 	if err != nil {
 		return "", readDirectOut{}, err
@@ -171,7 +171,7 @@ func waitDirect(ctx context.Context, c *Call, a *mesh.Agent, in waitDirectIn) (s
 	return mailText(mail, more), mailOut(mail, more), nil
 }
 
-func mailOut(mail []mesh.Mail, more bool) readDirectOut {
+func mailOut(mail []agentnet.Mail, more bool) readDirectOut {
 	out := readDirectOut{Messages: make([]directMessage, len(mail)), More: more}
 	for i, m := range mail {
 		out.Messages[i] = directMessage{m.ID, m.SenderGUID, m.SenderHandle, m.Text, string(m.Type), objectOf(m.Metadata), timestamp(m.Timestamp), m.Read}
@@ -190,7 +190,7 @@ func objectOf(data json.RawMessage) map[string]any {
 
 // mailText writes each message with the sender in front. Only the first line of a
 // message begins at the margin, so that no text can pass for another message.
-func mailText(mail []mesh.Mail, more bool) string {
+func mailText(mail []agentnet.Mail, more bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d messages:\n", len(mail))
 	for _, m := range mail {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/parleyhub/parley/internal/mesh"
+	"github.com/parleyhub/parley/internal/agentnet"
 )
 
 type offerIn struct {
@@ -121,7 +121,7 @@ type workStatusOut struct {
 }
 
 func (g *Network) addWork(s *Server) {
-	addNetworkTool(s, g, Tool[offerIn, mesh.OfferResult]{
+	addNetworkTool(s, g, Tool[offerIn, agentnet.OfferResult]{
 		Name: "broadcast_work_offer", Title: "Offer work to agents",
 		Description: "Send a work-offer to every agent that you can see, that is not offline and that can do all of the capabilities. Who wants it answers with " +
 			"a work-claim, which you confirm with work-accept. Use it to choose among agents; to have the next free one do it use " +
@@ -146,21 +146,21 @@ func (g *Network) addWork(s *Server) {
 	addNetworkTool(s, g, Tool[heldIn, extendOut]{
 		Name: "extend_work_item", Title: "Keep work for longer",
 		Description: "Keep an item that you have claimed for the full time from now. Call it while you work on something that takes long.",
-	}, func(ctx context.Context, _ *Call, a *mesh.Agent, in heldIn) (string, extendOut, error) {
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in heldIn) (string, extendOut, error) {
 		until, err := a.Extend(ctx, in.TaskID, in.ClaimToken)
 		return "The item is yours until " + until + ".", extendOut{in.TaskID, until}, err
 	})
 	addNetworkTool(s, g, Tool[completeIn, submitWorkOut]{
 		Name: "complete_work_item", Title: "Finish work", Idempotent: true,
 		Description: "Finish an item that you have claimed, and store its result for the submitter. Refused if your lease has ended and another agent has it.",
-	}, func(ctx context.Context, _ *Call, a *mesh.Agent, in completeIn) (string, submitWorkOut, error) {
-		err := a.Complete(ctx, in.TaskID, in.ClaimToken, mesh.Outcome{Success: in.Success, Summary: in.ResultSummary, Result: in.ResultData})
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in completeIn) (string, submitWorkOut, error) {
+		err := a.Complete(ctx, in.TaskID, in.ClaimToken, agentnet.Outcome{Success: in.Success, Summary: in.ResultSummary, Result: in.ResultData})
 		return "The item is completed and its result is stored.", submitWorkOut{in.TaskID}, err
 	})
 	addNetworkTool(s, g, Tool[rejectIn, rejectOut]{
 		Name: "reject_work_item", Title: "Give work back",
 		Description: "Give back an item that you have claimed and do not do: another agent gets it, or, after the last attempt, it goes to the dead letters.",
-	}, func(ctx context.Context, _ *Call, a *mesh.Agent, in rejectIn) (string, rejectOut, error) {
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in rejectIn) (string, rejectOut, error) {
 		dead, err := a.Reject(ctx, in.TaskID, in.ClaimToken, in.Reason, in.Final)
 		text := "The item is back in its queue."
 		if dead {
@@ -175,14 +175,14 @@ func (g *Network) addWork(s *Server) {
 	}, getWork)
 }
 
-func broadcastOffer(ctx context.Context, _ *Call, a *mesh.Agent, in offerIn) (string, mesh.OfferResult, error) {
-	result, err := a.BroadcastOffer(ctx, mesh.Broadcast{
-		Offer: mesh.Offer{TaskID: in.TaskID, Description: in.TaskDescription, RequiredCapabilities: in.RequiredCapabilities,
+func broadcastOffer(ctx context.Context, _ *Call, a *agentnet.Agent, in offerIn) (string, agentnet.OfferResult, error) {
+	result, err := a.BroadcastOffer(ctx, agentnet.Broadcast{
+		Offer: agentnet.Offer{TaskID: in.TaskID, Description: in.TaskDescription, RequiredCapabilities: in.RequiredCapabilities,
 			Priority: in.Priority, Deadline: in.Deadline, ContextData: in.ContextData},
 		TargetAgentTypes: in.TargetAgentTypes, TargetProjectID: in.TargetProjectID,
 	})
 	if err != nil {
-		return "", mesh.OfferResult{}, err
+		return "", agentnet.OfferResult{}, err
 	}
 	if len(result.SentTo) == 0 {
 		return "No agent that you can see is there and can do this. submit_work_item keeps work until one comes.", result, nil
@@ -195,8 +195,8 @@ func broadcastOffer(ctx context.Context, _ *Call, a *mesh.Agent, in offerIn) (st
 	return b.String(), result, nil
 }
 
-func submitWork(ctx context.Context, _ *Call, a *mesh.Agent, in submitWorkIn) (string, submitWorkOut, error) {
-	id, err := a.Submit(ctx, mesh.Submission{Capability: in.Capability, Offer: mesh.Offer{TaskID: in.TaskID, Description: in.TaskDescription,
+func submitWork(ctx context.Context, _ *Call, a *agentnet.Agent, in submitWorkIn) (string, submitWorkOut, error) {
+	id, err := a.Submit(ctx, agentnet.Submission{Capability: in.Capability, Offer: agentnet.Offer{TaskID: in.TaskID, Description: in.TaskDescription,
 		RequiredCapabilities: in.RequiredCapabilities, Priority: in.Priority, Deadline: in.Deadline, ContextData: in.ContextData}})
 	if err != nil {
 		return "", submitWorkOut{}, err
@@ -206,13 +206,13 @@ func submitWork(ctx context.Context, _ *Call, a *mesh.Agent, in submitWorkIn) (s
 		return text, submitWorkOut{id}, nil
 	}
 	// An item that is submitted again may be further.
-	if x, err := a.Item(ctx, id, false); err == nil && x.State != mesh.Queued {
+	if x, err := a.Item(ctx, id, false); err == nil && x.State != agentnet.Queued {
 		text = "It was submitted already. " + workText(x)
 	}
 	return text, submitWorkOut{id}, nil
 }
 
-func claimWork(ctx context.Context, c *Call, a *mesh.Agent, in claimWorkIn) (string, claimWorkOut, error) {
+func claimWork(ctx context.Context, c *Call, a *agentnet.Agent, in claimWorkIn) (string, claimWorkOut, error) {
 	wait, err := waitTime(in.TimeoutSeconds)
 	if err != nil {
 		return "", claimWorkOut{}, err
@@ -238,7 +238,7 @@ func claimWork(ctx context.Context, c *Call, a *mesh.Agent, in claimWorkIn) (str
 	return text, claimWorkOut{Item: item}, nil
 }
 
-func getWork(ctx context.Context, c *Call, a *mesh.Agent, in getWorkIn) (string, workStatusOut, error) {
+func getWork(ctx context.Context, c *Call, a *agentnet.Agent, in getWorkIn) (string, workStatusOut, error) {
 	wait, err := waitTime(in.TimeoutSeconds)
 	if err != nil {
 		return "", workStatusOut{}, err
@@ -261,14 +261,14 @@ func getWork(ctx context.Context, c *Call, a *mesh.Agent, in getWorkIn) (string,
 }
 
 // workText says where an item stands.
-func workText(x mesh.ItemStatus) string {
+func workText(x agentnet.ItemStatus) string {
 	text := fmt.Sprintf("The work item %s is %s.", oneLine(x.TaskID), x.State)
 	switch x.State {
-	case mesh.Claimed:
+	case agentnet.Claimed:
 		text += fmt.Sprintf(" %s has it until %s.", oneLine(x.HolderHandle), x.LeaseUntil)
-	case mesh.Completed:
+	case agentnet.Completed:
 		text += fmt.Sprintf(" Success: %t. %s", *x.Success, indented(x.ResultSummary))
-	case mesh.Dead:
+	case agentnet.Dead:
 		text += fmt.Sprintf(" Reason: %s. See list_dead_letter_items.", x.FailureReason)
 	}
 	return text
@@ -309,28 +309,28 @@ func (g *Network) addDeadLetters(s *Server) {
 		Name: "list_dead_letter_items", Title: "List failed work", ReadOnly: true,
 		Description: "List the work that failed: no agent finished it in time, or one refused it for good. Kept for a week.",
 		Refine: func(p map[string]*jsonschema.Schema) {
-			bounds(p["limit"], 1, mesh.MaxDeadLimit)
-			p["limit"].Default = []byte(fmt.Sprint(mesh.DefaultDeadLimit))
+			bounds(p["limit"], 1, agentnet.MaxDeadLimit)
+			p["limit"].Default = []byte(fmt.Sprint(agentnet.DefaultDeadLimit))
 		},
 	}, listDead)
 	addNetworkTool(s, g, Tool[retryDeadIn, submitWorkOut]{
 		Name: "retry_dead_letter_item", Title: "Try failed work again",
 		Description: "Put a failed item of work into its queue again.",
 		Refine:      func(p map[string]*jsonschema.Schema) { p["resetAttempts"].Default = []byte("true") },
-	}, func(ctx context.Context, _ *Call, a *mesh.Agent, in retryDeadIn) (string, submitWorkOut, error) {
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in retryDeadIn) (string, submitWorkOut, error) {
 		_, err := a.RetryDeadLetter(ctx, in.TaskID, in.ResetAttempts == nil || *in.ResetAttempts)
 		return "The item is back in its queue.", submitWorkOut{in.TaskID}, err
 	})
 	addNetworkTool(s, g, Tool[taskIn, submitWorkOut]{
 		Name: "discard_dead_letter_item", Title: "Remove failed work", Destructive: true,
 		Description: "Remove a failed item of work for good.",
-	}, func(ctx context.Context, _ *Call, a *mesh.Agent, in taskIn) (string, submitWorkOut, error) {
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in taskIn) (string, submitWorkOut, error) {
 		_, err := a.DiscardDeadLetter(ctx, in.TaskID)
 		return "The item is removed.", submitWorkOut(in), err
 	})
 }
 
-func listDead(ctx context.Context, _ *Call, a *mesh.Agent, in listDeadIn) (string, listDeadOut, error) {
+func listDead(ctx context.Context, _ *Call, a *agentnet.Agent, in listDeadIn) (string, listDeadOut, error) {
 	letters, more, err := a.DeadLetters(ctx, in.Limit, in.Capability)
 	if err != nil {
 		return "", listDeadOut{}, err

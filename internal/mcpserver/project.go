@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mesh"
 )
 
 // Project is one project's channels, its agents' place in the agents' network, and
@@ -29,13 +29,13 @@ type ProjectOptions struct {
 	// DialNetwork finds the bus of the agents' network, where that is configured.
 	// Nil leaves the network out.
 	DialNetwork func(context.Context) (*bus.Bus, error)
-	// EnterNetwork, where the network's bus confines agents, lets one in: see mesh.Lobby.
+	// EnterNetwork, where the network's bus confines agents, lets one in: see agentnet.Lobby.
 	// DialNetwork is not used then.
-	EnterNetwork func(context.Context, mesh.Arrival) (mesh.Place, *bus.Bus, error)
+	EnterNetwork func(context.Context, agentnet.Arrival) (agentnet.Place, *bus.Bus, error)
 	// IdleAgents is how long an agent may call nothing and is still shown as there, where
 	// the end of its program may go unnoticed; 0 for ever.
 	IdleAgents time.Duration
-	// DialOutbox and StateDir are those of mesh.Config (DialLocal).
+	// DialOutbox and StateDir are those of agentnet.Config (DialLocal).
 	DialOutbox func(context.Context) (*bus.Bus, error)
 	StateDir   string
 	// Documents are the hub's, of which the project's agents see those of its

@@ -1,0 +1,335 @@
+package agentnet_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/hubtest"
+)
+
+// embedded is a network on an embedded bus, in a mode of durability.
+func embedded(b *testing.B, mode bus.Durability) agentnet.Config {
+	dir := b.TempDir()
+	hub, err := bus.Open(b.Context(), bus.Config{DataDir: dir, Durability: mode, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = hub.Close(context.Background()) }) // the benchmark is over
+	return agentnet.Config{Hostname: "host", Username: "ann", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context) (*bus.Bus, error) {
+			return bus.Join(ctx, bus.Config{Name: "bench", Logger: slog.New(slog.DiscardHandler)}, func(ctx context.Context) (bus.Grant, error) {
+				return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+			})
+		}}
+}
+
+// percentiles reports p50 and p95 in microseconds.
+func percentiles(b *testing.B, took []time.Duration) {
+	if len(took) == 0 {
+		return
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*95/100].Microseconds()), "p95-µs")
+}
+
+// populate writes n entries of other agents, and returns what lets them all beat.
+func populate(b *testing.B, cfg agentnet.Config, n int) (beat func()) {
+	conn, err := cfg.Dial(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = conn.Close(context.Background()) }) // the benchmark is over
+	kv, err := conn.JetStream().KeyValue(b.Context(), "agent-registry")
+	if err != nil {
+		b.Fatal(err)
+	}
+	const format = "2006-01-02T15:04:05.000Z"
+	entries := make([]agentnet.Entry, n)
+	for i := range entries {
+		now := time.Now().UTC().Format(format)
+		entries[i] = agentnet.Entry{GUID: uuid.NewString(), AgentType: "worker", Handle: fmt.Sprint("w-", i), Hostname: "h", Scope: agentnet.ScopeUser, Visibility: agentnet.Public,
+			NATSURL: "nats://h:4222", Capabilities: []string{"go", "testing"}, Status: agentnet.Idle, RegisteredAt: now, HeartbeatInterval: 60}
+	}
+	beat = func() {
+		for _, e := range entries {
+			e.LastHeartbeat = time.Now().UTC().Format(format)
+			data, err := json.Marshal(e)
+			if err == nil {
+				_, err = kv.Put(b.Context(), e.GUID, data)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	beat()
+	return beat
+}
+
+// REQ-TEST-CROSS-009: the registry with a thousand agents.
+func BenchmarkRegistry1000(b *testing.B) {
+	cfg := embedded(b, bus.DurabilityCommit)
+	clock := new(skewed)
+	cfg.Now = clock.now
+	network := open(b, cfg)
+	a := register(b, network, worker("go"))
+	beat := populate(b, cfg, 1000)
+	b.Run("write", func(b *testing.B) {
+		var took []time.Duration
+		for i := 0; b.Loop(); i++ {
+			clock.forward(11 * time.Second)
+			start := time.Now()
+			if _, err := a.UpdatePresence(b.Context(), agentnet.Changes{CurrentTaskCount: &i}); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, time.Since(start))
+		}
+		percentiles(b, took)
+	})
+	b.Run("read", func(b *testing.B) {
+		var took []time.Duration
+		for b.Loop() {
+			start := time.Now()
+			if _, _, err := a.Info(b.Context(), a.GUID()); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, time.Since(start))
+		}
+		percentiles(b, took)
+	})
+	look := func(b *testing.B) time.Duration {
+		start := time.Now()
+		if _, err := network.Agents(b.Context(), agentnet.Filter{Capability: "go"}); err != nil {
+			b.Fatal(err)
+		}
+		return time.Since(start)
+	}
+	b.Run("discover", func(b *testing.B) {
+		var took []time.Duration
+		for b.Loop() {
+			took = append(took, look(b))
+		}
+		percentiles(b, took)
+	})
+	b.Run("discover after all have beaten", func(b *testing.B) { // the last look was a minute ago
+		var took []time.Duration
+		for b.Loop() {
+			b.StopTimer()
+			beat()
+			b.StartTimer()
+			took = append(took, look(b))
+		}
+		percentiles(b, took)
+	})
+}
+
+// A message from Send to the end of the recipient's Wait.
+func BenchmarkMail(b *testing.B) {
+	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
+		b.Run(string(mode), func(b *testing.B) {
+			cfg := embedded(b, mode)
+			clock := new(skewed)
+			cfg.Now = clock.now
+			boss, hand := register(b, open(b, cfg), dispatcher()), register(b, open(b, cfg), worker("go"))
+			var took []time.Duration
+			for b.Loop() {
+				clock.forward(time.Second) // for the limit of messages
+				start := time.Now()
+				if _, err := boss.Send(b.Context(), agentnet.Message{Recipient: hand.GUID(), Text: "hello"}); err != nil {
+					b.Fatal(err)
+				}
+				if mail, _, err := hand.Wait(b.Context(), agentnet.Selection{}); err != nil || len(mail) == 0 {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(start))
+			}
+			percentiles(b, took)
+		})
+	}
+}
+
+// Items claimed and completed by sixteen workers; submitting is not counted.
+func BenchmarkWork(b *testing.B) {
+	const workers = 16
+	for _, mode := range []bus.Durability{bus.DurabilityFast, bus.DurabilityCommit} {
+		b.Run(string(mode), func(b *testing.B) {
+			cfg := embedded(b, mode)
+			boss := register(b, open(b, cfg), dispatcher())
+			var agents []*agentnet.Agent
+			for range workers {
+				agents = append(agents, register(b, open(b, cfg), worker("go")))
+			}
+			const items = 2000
+			round := 0
+			for b.Loop() {
+				b.StopTimer()
+				round++
+				var submitting sync.WaitGroup
+				for w := range workers {
+					submitting.Go(func() {
+						for i := w; i < items; i += workers {
+							if _, err := boss.Submit(b.Context(), item(fmt.Sprint(round, "-", i), "go")); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				submitting.Wait()
+				b.StartTimer()
+				var done atomic.Int64
+				var working sync.WaitGroup
+				for _, a := range agents {
+					working.Go(func() {
+						for done.Load() < items {
+							ctx, cancel := context.WithTimeout(b.Context(), 100*time.Millisecond)
+							claim, err := a.Claim(ctx, nil)
+							cancel()
+							if err != nil {
+								b.Error(err)
+								return
+							}
+							if claim == nil {
+								continue
+							}
+							if err := a.Complete(b.Context(), claim.TaskID, claim.Token, agentnet.Outcome{Success: true, Summary: "ok"}); err != nil {
+								b.Error(err)
+							}
+							done.Add(1)
+						}
+					})
+				}
+				working.Wait()
+			}
+			b.ReportMetric(float64(items)*float64(b.N)/b.Elapsed().Seconds(), "items/s")
+		})
+	}
+}
+
+// Streams put away what they hold after ten seconds, the runtime what it has freed
+// within some minutes.
+var idleFor = flag.Duration("idle-for", 90*time.Second, "how long agents are idle before the hub's memory is measured")
+
+const idleAgents = 1000
+
+// What a thousand registered agents that only beat take of a hub's resident memory,
+// by the way they come. MB is the whole process's at the end, MB-most the most
+// of it in the last half of the time, MB-before that of the hub without agents.
+func BenchmarkIdleAgents(b *testing.B) {
+	// As `parley mcp` does it: the hub lets each in, with a connection that can do
+	// nothing but what the agent is there for, and an inbox each.
+	b.Run("process-each", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(agentnet.InboxesPerAgent)) })
+	b.Run("process-each-shared-inbox", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(agentnet.InboxesShared)) })
+	b.Run("mcp-over-http", func(b *testing.B) { idle(b, hubtest.NewHTTP(b), openSession) })
+	b.Run("registry-only", func(b *testing.B) {
+		idle(b, hubtest.New(b), func(b *testing.B, hub hubtest.Hub) func(int) error {
+			populate(b, agentnet.Config{Dial: hub.Dial(bus.AccessNetwork, "")}, idleAgents-1)
+			return func(int) error { return nil }
+		})
+	})
+}
+
+// enterEach registers agents of a project each.
+func enterEach(inboxes agentnet.Inboxes) func(*testing.B, hubtest.Hub) func(int) error {
+	return func(b *testing.B, hub hubtest.Hub) func(int) error {
+		enter := hub.Enter(dialect.NetworkJoinParams{Inboxes: string(inboxes)})
+		return func(i int) error {
+			l := agentnet.NewLobby(agentnet.Config{ProjectPath: fmt.Sprint("/p/", i), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}, enter)
+			b.Cleanup(func() { _ = l.Close(context.Background()) }) // the hub may be gone
+			_, err := l.Register(b.Context(), worker("go"))
+			return err
+		}
+	}
+}
+
+// openSession registers agents by MCP over HTTP, in twenty projects.
+func openSession(b *testing.B, hub hubtest.Hub) func(int) error {
+	const projects = 20
+	dirs := make([]string, projects)
+	for i := range dirs {
+		dirs[i] = b.TempDir()
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
+	return func(i int) error {
+		url := hub.URL() + "/mcp?project=" + dirs[i%projects]
+		session, err := client.Connect(b.Context(), &mcp.StreamableClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+		if err != nil {
+			return err
+		}
+		b.Cleanup(func() { _ = session.Close() }) // the hub may be gone
+		r, err := session.CallTool(b.Context(), &mcp.CallToolParams{Name: "register_agent", Arguments: map[string]any{
+			"agentType": "worker", "capabilities": []string{"go"}, "scope": "project", "visibility": "public"}})
+		if err == nil && r.IsError {
+			err = fmt.Errorf("%+v", r.Content)
+		}
+		return err
+	}
+}
+
+// idle measures a hub with agents, of which prepare returns what registers another.
+func idle(b *testing.B, hub hubtest.Hub, prepare func(*testing.B, hubtest.Hub) func(int) error) {
+	const atOnce = 16
+	for b.Loop() {
+		cfg := agentnet.Config{Dial: hub.Dial(bus.AccessNetwork, ""), Logger: slog.New(slog.DiscardHandler)}
+		observer := open(b, cfg)
+		<-time.After(*idleFor / 3)
+		before := resident(b, hub.PID())
+		another := prepare(b, hub)
+		var lanes sync.WaitGroup
+		for lane := range atOnce {
+			lanes.Go(func() {
+				for i := lane; i < idleAgents; i += atOnce {
+					if err := another(i); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+		lanes.Wait()
+		<-time.After(*idleFor / 2)
+		most, now := 0.0, 0.0
+		for end := time.Now().Add(*idleFor / 2); time.Now().Before(end); {
+			now = resident(b, hub.PID())
+			most = max(most, now)
+			<-time.After(100 * time.Millisecond)
+		}
+		if d, err := observer.Agents(b.Context(), agentnet.Filter{}); err != nil || d.Total < idleAgents-1 {
+			b.Errorf("%d agents are there: %v", d.Total, err)
+		}
+		b.ReportMetric(before, "MB-before")
+		b.ReportMetric(most, "MB-most")
+		b.ReportMetric(now, "MB")
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// resident is a process's memory, in MB.
+func resident(b *testing.B, pid int) float64 {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Skipf("resident memory is read from /proc: %v", err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	var kib float64
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		b.Fatal(err)
+	}
+	return kib * 1024 / 1e6
+}

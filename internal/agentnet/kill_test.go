@@ -1,0 +1,659 @@
+package agentnet_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hubtest"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+var (
+	killItems = flag.Int("kill-items", 200, "items of work in each test that kills processes; `make soak` has 10000")
+	killSeed  = flag.Uint64("kill-seed", 0, "seed of the faults; 0 takes a new one")
+)
+
+const (
+	killWorkers = 4
+	killLoops   = 3 // items that a worker has at a time, at most
+	killLease   = 2 * time.Second
+	killTries   = 4
+	// killSlack is what leases may seem to be too short: see leaseTolerance, and
+	// what a server that was suspended told of the time.
+	killSlack = killLease/10 + 500*time.Millisecond
+)
+
+// childRole makes the test binary another process: a worker, or a server.
+const childRole = "PARLEY_MESH_TEST_CHILD"
+
+func beChild(role string) int {
+	switch role {
+	case "worker":
+		return beWorker(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_STATE"), os.Getenv(childRole+"_NAME"))
+	case "server":
+		return beServer(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_STATE"))
+	}
+	return 2
+}
+
+// beServer is a stock server on an address, until it is killed.
+func beServer(address, dir string) int {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return 2
+	}
+	opts, err := serverOptions(host, dir)
+	if err != nil {
+		return 2
+	}
+	if _, err := fmt.Sscan(port, &opts.Port); err != nil {
+		return 2
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	srv.Start()
+	srv.WaitForShutdown()
+	return 1 // nobody asked it to
+}
+
+// killDial reaches a server by its URL, or by its directory a hub, which is
+// started if it was killed.
+func killDial(at string) func(context.Context) (*bus.Bus, error) {
+	log := slog.New(slog.DiscardHandler)
+	if !filepath.IsAbs(at) {
+		return func(ctx context.Context) (*bus.Bus, error) {
+			return bus.Open(ctx, bus.Config{URL: bus.Secret(at), Logger: log})
+		}
+	}
+	return hubtest.Hub{Dir: at}.Dial(bus.AccessNetwork, "")
+}
+
+func killConfig(at, host string) agentnet.Config {
+	return agentnet.Config{
+		Hostname: host, Username: "ann", ProjectPath: "/home/ann/shop", ProjectID: "0123456789abcdef",
+		AckTimeout: killLease, MaxAttempts: killTries, CollectInterval: 5 * time.Second,
+		Dial: killDial(at), Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// beWorker claims items and does as workers do, and says what it did, until it
+// is killed.
+func beWorker(at, stateDir, name string) int {
+	ctx := context.Background()
+	cfg := killConfig(at, name)
+	cfg.StateDir = stateDir
+	n := agentnet.Open(cfg)
+	for {
+		if err := n.Ready(ctx); err != nil {
+			return 1
+		}
+		r := worker("go")
+		r.HeartbeatInterval = beatEvery
+		a, err := n.Register(ctx, r)
+		if err == nil {
+			var loops sync.WaitGroup
+			w := &hand{name: name, agent: a}
+			w.say(event{})
+			for range killLoops {
+				loops.Go(func() { w.work(ctx) })
+			}
+			loops.Wait()
+		}
+		e, ok := errors.AsType[*agentnet.Error](err)
+		if !ok || (e.Category != agentnet.ConnectionError && e.Category != agentnet.RateLimitError) {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		<-time.After(max(e.RetryAfter, 50*time.Millisecond))
+	}
+}
+
+// hand is a worker in its process.
+type hand struct {
+	name  string
+	agent *agentnet.Agent
+	tell  func(event) // instead of the standard output
+	mu    sync.Mutex  // of the standard output
+}
+
+// say tells the test, in one write: a process that is killed says it or not.
+func (w *hand) say(e event) {
+	e.Worker, e.GUID = w.name, w.agent.GUID()
+	if w.tell != nil {
+		w.tell(e)
+		return
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		panic(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, _ = os.Stdout.Write(append(line, '\n')) // the test may have ended
+}
+
+func (w *hand) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		begin := time.Now()
+		turn, cancel := context.WithTimeout(ctx, time.Second)
+		c, err := w.agent.Claim(turn, nil)
+		cancel()
+		if err != nil || c == nil {
+			<-time.After(10 * time.Millisecond)
+			continue
+		}
+		w.say(event{What: "claim", Task: c.TaskID, Token: c.Token, Begin: begin, End: time.Now(), Lease: lease(c.LeaseUntil)})
+		w.treat(ctx, c)
+	}
+}
+
+func lease(until string) time.Time {
+	at, err := time.Parse(time.RFC3339Nano, until)
+	if err != nil {
+		panic(err)
+	}
+	return at
+}
+
+// treat is what a worker does with an item: most are done quickly, some take
+// longer than the lease, and what cannot be done is refused.
+func (w *hand) treat(ctx context.Context, c *agentnet.Claim) {
+	roll := rand.IntN(100)
+	switch {
+	case isHopeless(c.TaskID):
+		w.refuse(ctx, c, roll < 50)
+		return
+	case roll == 0:
+		<-time.After(killLease + killLease/2)
+	case roll < 10:
+		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
+		var until string
+		if !w.try(ctx, c, "extend", func(ctx context.Context) (err error) {
+			until, err = w.agent.Extend(ctx, c.TaskID, c.Token)
+			return err
+		}, func() time.Time { return lease(until) }) {
+			return
+		}
+	case roll < 14:
+		w.refuse(ctx, c, false)
+		return
+	}
+	<-time.After(time.Duration(rand.IntN(10)) * time.Millisecond)
+	w.try(ctx, c, "complete", func(ctx context.Context) error {
+		return w.agent.Complete(ctx, c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: w.name})
+	}, nil)
+}
+
+func (w *hand) refuse(ctx context.Context, c *agentnet.Claim, final bool) {
+	w.say(event{What: "rejecting", Task: c.TaskID, Token: c.Token, Begin: time.Now()})
+	w.try(ctx, c, "reject", func(ctx context.Context) error {
+		_, err := w.agent.Reject(ctx, c.TaskID, c.Token, "not for me", final)
+		return err
+	}, nil)
+}
+
+// isHopeless says that no worker can do a task.
+func isHopeless(task string) bool { return strings.HasSuffix(task, "99") }
+
+// try does something, again while the network is away, and says so if it
+// succeeded.
+func (w *hand) try(ctx context.Context, c *agentnet.Claim, what string, f func(context.Context) error, until func() time.Time) bool {
+	begin := time.Now()
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := f(attempt)
+		cancel()
+		if err == nil {
+			e := event{What: what, Task: c.TaskID, Token: c.Token, Begin: begin, End: time.Now()}
+			if until != nil {
+				e.Lease = until()
+			}
+			w.say(e)
+			return true
+		}
+		if category(err) != agentnet.ConnectionError || ctx.Err() != nil {
+			return false // too late, and somebody else has it
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// child is a process of beChild's.
+type child struct {
+	cmd  *exec.Cmd
+	read sync.WaitGroup
+}
+
+func startChild(t *testing.T, role, at, stateDir, name string, said func(event)) *child {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd: exec.Command(exe)}
+	c.cmd.Env = append(os.Environ(), childRole+"="+role, childRole+"_AT="+at, childRole+"_STATE="+stateDir, childRole+"_NAME="+name)
+	c.cmd.Stderr = os.Stderr
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.read.Go(func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var e event
+			if json.Unmarshal(lines.Bytes(), &e) == nil { // not half a line of one that was killed
+				said(e)
+			}
+		}
+	})
+	return c
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+// kill is SIGKILL, at whatever the process is doing.
+func (c *child) kill() {
+	if c.cmd.ProcessState != nil {
+		return
+	}
+	_ = c.cmd.Process.Kill() // it may be gone
+	c.read.Wait()
+	_ = c.cmd.Wait() // killed
+}
+
+// victim is where the network is: a process that is killed and comes back.
+type victim struct {
+	at, workersAt string            // for killDial
+	faults        map[string]func() // by name; each returns when it is over
+	dial          func(context.Context) (*bus.Bus, error)
+	presence      bool // look at that too, which takes three heartbeats
+}
+
+// stockVictim is a stock server, which workers reach through a proxy that cuts
+// their connections.
+func stockVictim(t *testing.T) victim {
+	address := fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
+	dir := t.TempDir()
+	start := func() *child { return startChild(t, "server", address, dir, "", func(event) {}) }
+	srv := start()
+	t.Cleanup(func() { srv.kill() })
+	p := startProxy(t, address)
+	url := "nats://" + address
+	return victim{at: url, workersAt: p.url(), dial: killDial(url), faults: map[string]func(){
+		"server killed":    func() { srv.kill(); srv = start() },
+		"server suspended": func() { nap(srv.pid()) },
+		"connections cut":  p.cut,
+	}}
+}
+
+// hubVictim is a hub with the embedded bus.
+func hubVictim(t *testing.T) victim {
+	hub := hubtest.New(t)
+	return victim{at: hub.Dir, workersAt: hub.Dir, dial: killDial(hub.Dir), faults: map[string]func(){
+		"hub killed": func() { hub.Kill() },
+		"hub suspended": func() {
+			if id := hub.PID(); id > 0 {
+				nap(id)
+			}
+		},
+	}}
+}
+
+// nap suspends a process for a while, at times for longer than a lease.
+func nap(pid int) {
+	if suspend(pid) {
+		<-time.After(time.Duration(rand.Int64N(int64(killLease * 3 / 2))))
+		resume(pid)
+	}
+}
+
+// proxy passes connections on to an address.
+type proxy struct {
+	listener net.Listener
+	done     sync.WaitGroup
+	mu       sync.Mutex
+	conns    map[net.Conn]struct{}
+	down     bool // it takes no connections
+	// tap says of what passes whether it goes on; nil is everything.
+	tap func(toServer bool, data []byte) bool
+}
+
+func startProxy(t *testing.T, address string) *proxy {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: ln, conns: map[net.Conn]struct{}{}}
+	p.done.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", address)
+			if err == nil && p.isDown() {
+				_ = out.Close()
+				err = net.ErrClosed
+			}
+			if err != nil {
+				_ = in.Close() // the server is away, and so is this
+				continue
+			}
+			p.pass(in, out, true)
+			p.pass(out, in, false)
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close() // once
+		p.cut()
+		p.done.Wait()
+	})
+	return p
+}
+
+// tapped is a connection as a proxy writes to it.
+type tapped struct {
+	io.Writer
+	proxy    *proxy
+	toServer bool
+}
+
+func (w tapped) Write(data []byte) (int, error) {
+	w.proxy.mu.Lock()
+	tap := w.proxy.tap
+	w.proxy.mu.Unlock()
+	if tap != nil && !tap(w.toServer, data) {
+		return len(data), nil
+	}
+	return w.Writer.Write(data)
+}
+
+func (p *proxy) setTap(tap func(toServer bool, data []byte) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tap = tap
+}
+
+func (p *proxy) pass(from, to net.Conn, toServer bool) {
+	p.mu.Lock()
+	p.conns[from] = struct{}{}
+	p.mu.Unlock()
+	p.done.Go(func() {
+		_, _ = io.Copy(tapped{to, p, toServer}, from) // until either is closed
+		p.mu.Lock()
+		delete(p.conns, from)
+		p.mu.Unlock()
+		_ = from.Close() // the other direction may have done it
+		_ = to.Close()
+	})
+}
+
+func (p *proxy) isDown() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.down
+}
+
+// setDown takes the link away, or gives it back.
+func (p *proxy) setDown(down bool) {
+	p.mu.Lock()
+	p.down = down
+	p.mu.Unlock()
+	if down {
+		p.cut()
+	}
+}
+
+func (p *proxy) url() string { return "nats://" + p.listener.Addr().String() }
+
+// cut closes every connection.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close() // its own end is on the way
+	}
+}
+
+// crew are the workers' processes, and what they say.
+type crew struct {
+	t         *testing.T
+	at        string
+	dir       string
+	processes [killWorkers]*child
+
+	mu         sync.Mutex
+	history    history
+	identities map[string]map[string]bool
+}
+
+func startCrew(t *testing.T, at string) *crew {
+	c := &crew{t: t, at: at, dir: t.TempDir(), identities: map[string]map[string]bool{}}
+	for i := range c.processes {
+		c.start(i)
+	}
+	t.Cleanup(c.kill)
+	return c
+}
+
+func (c *crew) start(i int) {
+	name := fmt.Sprint("host-", i)
+	c.processes[i] = startChild(c.t, "worker", c.at, filepath.Join(c.dir, name), name, func(e event) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.history = append(c.history, e)
+		if c.identities[e.Worker] == nil {
+			c.identities[e.Worker] = map[string]bool{}
+		}
+		c.identities[e.Worker][e.GUID] = true
+	})
+}
+
+// desert kills one worker for good, and says who it was and who is left.
+func (c *crew) desert() (gone string, live []string) {
+	c.t.Helper()
+	await(c.t, "all workers", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.identities) == killWorkers
+	})
+	c.processes[0].kill()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, guids := range c.identities {
+		for guid := range guids {
+			if name == "host-0" {
+				gone = guid
+			} else {
+				live = append(live, guid)
+			}
+		}
+	}
+	return gone, live
+}
+
+func (c *crew) kill() {
+	for _, p := range c.processes {
+		p.kill()
+	}
+}
+
+// Ten thousand items flow while workers and the server are killed, suspended and
+// cut off at random moments. A judge of all that the workers did finds one holder of
+// each item at a time, and no success of a former one; every submitted item
+// ended, completed once or in the dead letters once; and the queue is empty.
+func TestKilledProcessesLoseNoWork(t *testing.T) {
+	t.Parallel()
+	for name, make := range map[string]func(*testing.T) victim{"stock server": stockVictim, "hub": hubVictim} {
+		t.Run(name, func(t *testing.T) {
+			killing.Lock()
+			defer killing.Unlock()
+			loseNoWork(t, make(t))
+		})
+	}
+}
+
+// killing is held by a test that kills processes: two of them beside each other, and all
+// their processes, would wait for the computer more than for what they test.
+var killing sync.Mutex
+
+// The same with three servers, which mostly waits for heartbeats to be missed. It takes longest of the package's tests: by itself it is
+// among the first to start.
+func TestKilledProcessesOfAClusterLoseNoWork(t *testing.T) {
+	t.Parallel()
+	loseNoWork(t, clusterVictim(t))
+}
+
+func loseNoWork(t *testing.T, v victim) {
+	seed := *killSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	random := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("-kill-items=%d -kill-seed=%d", *killItems, seed)
+	begin := time.Now()
+	boss := register(t, open(t, killConfig(v.at, "host-boss")), dispatcher())
+	reader := dispatcher()
+	reader.AgentType = "reader"
+	mail := &letters{from: boss, to: register(t, open(t, killConfig(v.at, "host-reader")), reader)}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan struct{})
+	var reading, sending sync.WaitGroup
+	reading.Go(func() { readLetters(ctx, t, mail.to, map[string]*letters{boss.GUID(): mail}) })
+	sending.Go(func() { mail.sendUntil(t, done) })
+	workers := startCrew(t, v.workersAt)
+	victims := maps.Clone(v.faults)
+	victims["worker killed"] = func() {
+		i := random.IntN(killWorkers)
+		workers.processes[i].kill()
+		workers.start(i)
+	}
+	victims["worker suspended"] = func() { nap(workers.processes[random.IntN(killWorkers)].pid()) }
+	names := slices.Sorted(maps.Keys(victims)) // the seed says which comes when
+	times := map[string]int{}
+	const perFault = 100 // items
+	rounds := max(len(names), *killItems/perFault)
+	for round := range rounds {
+		var submitting sync.WaitGroup
+		for lane := range 8 {
+			submitting.Go(func() {
+				for i := round**killItems/rounds + lane; i < (round+1)**killItems/rounds; i += 8 {
+					submitRetried(t, boss, fmt.Sprint("T", i))
+				}
+			})
+		}
+		<-time.After(time.Duration(random.IntN(200)) * time.Millisecond)
+		name := names[random.IntN(len(names))]
+		if round < len(names) {
+			name = names[round] // each at least once
+		}
+		victims[name]()
+		times[name]++
+		submitting.Wait()
+	}
+	var watching sync.WaitGroup
+	defer watching.Wait() // also where the test fails before
+	if v.presence {
+		gone, live := workers.desert()
+		watching.Go(func() { judgePresence(t, boss, gone, live) })
+	}
+	states := itemStates(t, boss, *killItems)
+	await(t, "an empty queue", func() bool { return queueLength(t, v, "go") == 0 })
+	close(done)
+	sending.Wait()
+	mail.judgeMail(t, stop, &reading)
+	watching.Wait()
+	workers.kill()
+	judgeEnd(t, boss, workers, states)
+	t.Logf("%d items and %d letters in %v: %v; faults: %v; %d events", *killItems, len(mail.read), time.Since(begin).Round(time.Second), states, times, len(workers.history))
+}
+
+func submitRetried(t *testing.T, boss *agentnet.Agent, task string) {
+	if err := retried(t, func(ctx context.Context) error { _, err := boss.Submit(ctx, item(task, "go")); return err }); err != nil {
+		t.Error(task, err)
+	}
+}
+
+func queueLength(t *testing.T, v victim, capability string) uint64 {
+	b, err := v.dial(t.Context())
+	if err != nil {
+		return 1 // it is coming back
+	}
+	defer b.Close(t.Context()) //nolint:errcheck // a test's
+	s, err := b.JetStream().Stream(t.Context(), "GLOBAL_WORKQUEUE_"+capability)
+	if err != nil {
+		return 1
+	}
+	return s.CachedInfo().State.Msgs
+}
+
+// judgeEnd compares what the workers said with what the network holds.
+func judgeEnd(t *testing.T, boss *agentnet.Agent, c *crew, states map[agentnet.ItemState]int) {
+	t.Helper()
+	for _, w := range c.history.judge(killSlack) {
+		t.Error(w)
+	}
+	if sum := states[agentnet.Completed] + states[agentnet.Dead]; sum != *killItems {
+		t.Errorf("%d of %d items ended: %v", sum, *killItems, states)
+	}
+	dead := map[string]int{}
+	letters, _, err := boss.DeadLetters(t.Context(), agentnet.MaxDeadLimit, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range letters {
+		dead[l.TaskID]++
+		if dead[l.TaskID] > 1 {
+			t.Errorf("%s is %d times in the dead letters", l.TaskID, dead[l.TaskID])
+		}
+		if l.Attempts < killTries && l.Reason != agentnet.Refused {
+			t.Errorf("%s is dead after %d attempts: %s", l.TaskID, l.Attempts, l.Reason)
+		}
+	}
+	if len(dead) != states[agentnet.Dead] {
+		t.Errorf("%d items are dead, %d in the dead letters", states[agentnet.Dead], len(dead))
+	}
+	for _, e := range c.history {
+		if e.What != "complete" {
+			continue
+		}
+		if s := state(t, boss, e.Task); s.State != agentnet.Completed || s.HolderGUID != e.GUID {
+			t.Errorf("%s was said to be completed by %s, and is %s by %s", e.Task, e.GUID, s.State, s.HolderGUID)
+		}
+		if dead[e.Task] > 0 {
+			t.Errorf("%s is completed and in the dead letters", e.Task)
+		}
+	}
+	for host, guids := range c.identities {
+		if len(guids) != 1 {
+			t.Errorf("%s had %d identities: a killed process's must be free at once", host, len(guids))
+		}
+	}
+}

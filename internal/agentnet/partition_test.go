@@ -1,0 +1,179 @@
+package agentnet_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+// node is what a server's process is told of its cluster.
+type node struct {
+	Name   string
+	Port   int      // of routes
+	Routes []string // to the others, each through a proxy of its own
+}
+
+// join makes a server a node of a cluster. It tells nobody its real address, so
+// that the others come through their proxies only.
+func (n node) join(opts *server.Options) error {
+	opts.ServerName = n.Name
+	opts.Cluster = server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: n.Port, Advertise: "127.0.0.1:1"}
+	for _, r := range n.Routes {
+		u, err := url.Parse(r)
+		if err != nil {
+			return err
+		}
+		opts.Routes = append(opts.Routes, u)
+	}
+	return nil
+}
+
+// clusterVictim is three stock servers in processes of their own, of which one at
+// a time is killed, suspended or cut off from the others.
+func clusterVictim(t *testing.T) victim {
+	const nodes = 3
+	ports := natstest.FreePorts(t, 2*nodes)
+	clients, routes := ports[:nodes], ports[nodes:]
+	var links [nodes][nodes]*proxy
+	for i := range nodes {
+		for j := range nodes {
+			if i != j {
+				links[i][j] = startProxy(t, fmt.Sprintf("127.0.0.1:%d", routes[j]))
+			}
+		}
+	}
+	var urls []string
+	var dirs [nodes]string
+	var servers [nodes]*child
+	start := func(i int) {
+		n := node{Name: fmt.Sprint("n", i), Port: routes[i]}
+		for j := range nodes {
+			if i != j {
+				n.Routes = append(n.Routes, links[i][j].url())
+			}
+		}
+		told, err := json.Marshal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers[i] = startChild(t, "server", fmt.Sprintf("127.0.0.1:%d", clients[i]), dirs[i], string(told), func(event) {})
+	}
+	for i := range nodes {
+		dirs[i] = t.TempDir()
+		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", clients[i]))
+		start(i)
+		t.Cleanup(func() { servers[i].kill() })
+	}
+	cutOff := func(i int, down bool) {
+		for j := range nodes {
+			if i != j {
+				links[i][j].setDown(down)
+				links[j][i].setDown(down)
+			}
+		}
+	}
+	away := func() { <-time.After(time.Duration(500+rand.IntN(2500)) * time.Millisecond) }
+	at := strings.Join(urls, ",")
+	return victim{at: at, workersAt: at, presence: true, dial: killDial(at), faults: map[string]func(){
+		"node killed":    func() { i := rand.IntN(nodes); servers[i].kill(); away(); start(i) },
+		"node suspended": func() { nap(servers[rand.IntN(nodes)].pid()) },
+		"node cut off":   func() { i := rand.IntN(nodes); cutOff(i, true); away(); cutOff(i, false) },
+	}}
+}
+
+// serverOptions are those of a server's process, alone or in a cluster.
+func serverOptions(host, dir string) (*server.Options, error) {
+	opts := &server.Options{Host: host, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true}
+	told := os.Getenv(childRole + "_NAME")
+	if told == "" {
+		return opts, nil
+	}
+	var n node
+	if err := json.Unmarshal([]byte(told), &n); err != nil {
+		return nil, err
+	}
+	return opts, n.join(opts)
+}
+
+// beatEvery is the heartbeat of the workers' processes, the shortest there is.
+const beatEvery = 10 * time.Second
+
+// judgePresence watches how the registry sees an agent whose process was just
+// killed: it is live for three heartbeats of the servers' clock, here the computer's, and
+// offline from then on. Those that live are not.
+func judgePresence(t *testing.T, observer *agentnet.Agent, killed string, live []string) {
+	t.Helper()
+	var end time.Time
+	ended := comes(t, func() bool {
+		before := time.Now()
+		e, seen, err := observer.Info(t.Context(), killed)
+		after := time.Now()
+		gone := category(err) == agentnet.NotFoundError || err == nil && seen == agentnet.Gone
+		if err != nil && !gone {
+			return false // no answer
+		}
+		if err == nil {
+			last, err := time.Parse(time.RFC3339Nano, e.LastHeartbeat)
+			if err != nil {
+				t.Error(err)
+				return true
+			}
+			end = last.Add(3 * beatEvery)
+		}
+		switch {
+		case gone && after.Before(end.Add(-killSlack)):
+			t.Errorf("%s is offline %v before three heartbeats are missing", killed, end.Sub(after))
+		case !gone && before.After(end.Add(killSlack)):
+			t.Errorf("%s is %s %v after three heartbeats are missing", killed, seen, before.Sub(end))
+			return true
+		}
+		return gone
+	})
+	if !ended {
+		t.Errorf("the killed agent %s is not seen to be away", killed)
+	}
+	for _, guid := range live {
+		if !comes(t, func() bool {
+			_, seen, err := observer.Info(t.Context(), guid)
+			return err == nil && seen != agentnet.Gone
+		}) {
+			t.Errorf("the live agent %s is not seen to be there", guid)
+		}
+	}
+}
+
+// sendUntil sends mail, no faster than the limit allows, until done is closed.
+func (l *letters) sendUntil(t *testing.T, done <-chan struct{}) {
+	pace := time.NewTicker(700 * time.Millisecond)
+	defer pace.Stop()
+	for i := 0; ; i++ {
+		l.sendOne(t, i)
+		select {
+		case <-pace.C:
+		case <-done:
+			return
+		}
+	}
+}
+
+// judgeMail waits for all mail that was acknowledged, and ends the reading of it.
+func (l *letters) judgeMail(t *testing.T, stop func(), reading *sync.WaitGroup) {
+	t.Helper()
+	await(t, "all mail", l.allRead)
+	stop()
+	reading.Wait()
+	for _, w := range l.judge("mail") {
+		t.Error(w)
+	}
+}

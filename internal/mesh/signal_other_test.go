@@ -1,8 +1,0 @@
-//go:build !unix
-
-package mesh_test
-
-// suspend cannot stop a process here: the tests go on without.
-func suspend(int) bool { return false }
-
-func resume(int) {}
