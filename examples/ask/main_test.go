@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/node"
-	"github.com/parleyhub/parley/internal/runner"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -17,8 +17,8 @@ import (
 	"github.com/parleyhub/parley/internal/a2aserver"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/push"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/push"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // bareEcho is the least agent on the SDK's own engine.

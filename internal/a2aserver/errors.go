@@ -11,7 +11,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/errordetails"
 
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/push"
+	"github.com/parleyhub/parley/internal/hub/push"
 )
 
 // Kinds of error that only our own part of the bindings meets.

@@ -13,7 +13,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/push"
+	"github.com/parleyhub/parley/internal/hub/push"
 )
 
 // Handler answers the calls of every binding from the hub. It is the SDK's

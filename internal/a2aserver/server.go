@@ -12,8 +12,8 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/push"
 	"github.com/parleyhub/parley/internal/jsonrpc"
-	"github.com/parleyhub/parley/internal/push"
 )
 
 // Hub is what this package needs of the hub; *hub.Hub has it.

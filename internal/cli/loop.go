@@ -18,9 +18,9 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/loop"
 	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/process"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/telemetry/audit"
 )

@@ -13,7 +13,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // Config is the whole configuration of a hub, as it is in force. Paths are

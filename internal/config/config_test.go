@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -16,8 +16,8 @@ import (
 	"github.com/parleyhub/parley/internal/a2aserver"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/push"
 	"github.com/parleyhub/parley/internal/mcphttp"
-	"github.com/parleyhub/parley/internal/push"
 )
 
 // Options say how the hub under test is to be.

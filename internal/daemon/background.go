@@ -16,7 +16,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/delegation"
-	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/internal/hub/process"
 )
 
 // report is the one line that a hub in the background writes to its standard

@@ -15,8 +15,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/mcpserver"
-	"github.com/parleyhub/parley/internal/runner"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // AgentLister is where the cards' agents come from: package hub's Hub.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

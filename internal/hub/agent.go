@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // agent is one agent of the hub: its definition, its queue and its health.

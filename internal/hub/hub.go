@@ -13,7 +13,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // Config says what a hub is made of. Zero fields mean the default in the

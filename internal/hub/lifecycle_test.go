@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // actor is an agent whose prompts say what it does: words that are carried out

@@ -10,7 +10,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // question is a permission that the agent of a running turn asks for.

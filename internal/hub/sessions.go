@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley/internal/runner"
-	"github.com/parleyhub/parley/internal/workdir"
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/workdir"
 )
 
 // sessions are the conversations of agents: one of each agent in each context.

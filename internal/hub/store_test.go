@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // TestStores holds both stores to the same behaviour.

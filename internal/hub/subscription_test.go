@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // replica is what a client knows of a task that follows it.

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/parleyhub/parley/internal/runner"
-	"github.com/parleyhub/parley/internal/workdir"
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/workdir"
 )
 
 // errAskedDir is the cause of a run that could not begin because of the directory

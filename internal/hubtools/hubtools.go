@@ -24,7 +24,7 @@ import (
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/toolbox"
 )
 

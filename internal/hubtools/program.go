@@ -20,7 +20,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/internal/hub/process"
 )
 
 // maxMessage bounds one message of a server, in bytes.

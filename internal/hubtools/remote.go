@@ -8,7 +8,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/toolbox"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/process"
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/toolbox"
 )
 

@@ -29,7 +29,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/hubcards"
 	"github.com/parleyhub/parley/router"

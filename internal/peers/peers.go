@@ -25,9 +25,9 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/hubtools"
 	"github.com/parleyhub/parley/internal/node"
-	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/natscards"
 	"github.com/parleyhub/parley/registry/signedcard"

@@ -17,9 +17,9 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/peers"
-	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )

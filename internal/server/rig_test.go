@@ -20,8 +20,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/jsonrpc"
-	"github.com/parleyhub/parley/internal/runner"
 	"github.com/parleyhub/parley/internal/server"
 )
 

@@ -27,9 +27,9 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
-	"github.com/parleyhub/parley/internal/process"
-	"github.com/parleyhub/parley/internal/runner"
-	"github.com/parleyhub/parley/internal/runner/drivers"
+	"github.com/parleyhub/parley/internal/hub/process"
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/drivers"
 	"github.com/parleyhub/parley/internal/stubmodel"
 )
 

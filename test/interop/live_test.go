@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/parleyhub/parley/internal/process"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/process"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // eachLive is each for the drivers whose process lives on between the turns.

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/dialect"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/stubmodel"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/test/interop/rig"

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/runner"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 const configurationHead = `# Configuration
@@ -58,7 +58,7 @@ agents:
 
 // configurationDoc describes every key.
 func configurationDoc() ([]byte, error) {
-	comments, err := fieldComments("internal/config", "internal/runner")
+	comments, err := fieldComments("internal/config", "internal/hub/runner")
 	if err != nil {
 		return nil, err
 	}

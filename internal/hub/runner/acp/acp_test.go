@@ -1,0 +1,327 @@
+package acp_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/acp"
+	"github.com/parleyhub/parley/internal/hub/runner/duplex"
+	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
+)
+
+// agent plays processes that answer each method with the lines of answers; %ID%
+// is the request's id. A method that is not there ends the process. What the host
+// said comes back.
+func agent(t *testing.T, resume string, answers map[string][]string) (s *duplex.Session, said *[]string) {
+	t.Helper()
+	said = new([]string)
+	def := test.Definition(t, runner.DriverACP, nil)
+	s = test.Session(t, def, acp.NewDialect(def), func(a *test.Agent) {
+		for {
+			m, ok := a.Next()
+			if !ok {
+				return
+			}
+			method := test.Key(m)
+			params, _ := m["params"].(map[string]any)
+			delete(params, "cwd")
+			b, _ := json.Marshal(params)
+			*said = append(*said, method+" "+string(b))
+			lines, known := answers[method]
+			if !known {
+				a.Exit(1, "unexpected "+method)
+				return
+			}
+			for _, l := range lines {
+				if a.Send(strings.ReplaceAll(l, "%ID%", fmt.Sprint(m["id"]))+"\n") != nil {
+					return
+				}
+			}
+		}
+	}, func(o *duplex.Options) { o.Spec.Resume = resume })
+	return s, said
+}
+
+func initialized(capabilities string) []string {
+	return []string{`{"jsonrpc":"2.0","id":%ID%,"result":{"protocolVersion":1,"agentCapabilities":` + capabilities + `}}`}
+}
+
+func update(u string) string {
+	return `{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"S","update":` + u + `}}`
+}
+
+var (
+	newSession = []string{`{"jsonrpc":"2.0","id":%ID%,"result":{"sessionId":"S","models":{"currentModelId":"m","availableModels":[]}}}`}
+	done       = []string{`{"jsonrpc":"2.0","id":%ID%,"result":{"stopReason":"end_turn"}}`}
+	history    = update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"from long ago"}}`)
+)
+
+// Files and terminals are not offered: the agent works in its own directory by
+// its own means.
+func TestGreetingOffersNothing(t *testing.T) {
+	s, said := agent(t, "", map[string][]string{"initialize": initialized("{}"), "session/new": newSession, "session/prompt": done})
+	h := &test.Handler{}
+	if _, err := s.Turn(t.Context(), test.Prompt("hello"), h); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`initialize {"clientCapabilities":{"auth":{},"fs":{}},"clientInfo":{"name":"parley","version":"1"},"protocolVersion":1}`,
+		`session/new {"mcpServers":[]}`,
+		`session/prompt {"prompt":[{"text":"hello","type":"text"}],"sessionId":"S"}`,
+	}
+	if diff := cmp.Diff(want, *said); diff != "" {
+		t.Error(diff)
+	}
+	if got := h.Events()[0]; got != (runner.SessionStarted{ID: "S", Model: "m"}) {
+		t.Errorf("first event %v", got)
+	}
+}
+
+func TestResume(t *testing.T) {
+	refused := []string{`{"jsonrpc":"2.0","id":%ID%,"error":{"code":-32603,"message":"Internal error","data":{"details":"no such session"}}}`}
+	empty := `{"jsonrpc":"2.0","id":%ID%,"result":{}}`
+	tests := map[string]struct {
+		capabilities string
+		answers      map[string][]string
+		methods      string
+		notice       string
+	}{
+		"session/resume": {
+			`{"loadSession":true,"sessionCapabilities":{"resume":{}}}`,
+			map[string][]string{"session/resume": {empty}}, "initialize session/resume session/prompt", "",
+		},
+		"session/load, whose history is not the answer": {
+			`{"loadSession":true}`,
+			map[string][]string{"session/load": {history, history, empty}}, "initialize session/load session/prompt", "",
+		},
+		"session/load fails": {
+			`{"loadSession":true}`,
+			map[string][]string{"session/load": append([]string{history}, refused...), "session/new": newSession},
+			"initialize session/load session/new session/prompt",
+			"Test Agent could not continue the earlier conversation and begins a new one: Internal error: no such session\n",
+		},
+		"the agent cannot": {
+			`{}`, map[string][]string{"session/new": newSession}, "initialize session/new session/prompt",
+			"Test Agent could not continue the earlier conversation and begins a new one: the agent cannot continue sessions\n",
+		},
+		"the agent dies of it": {
+			`{"loadSession":true}`,
+			map[string][]string{"session/new": newSession},
+			"initialize session/load initialize session/new session/prompt",
+			"Test Agent could not continue the earlier conversation and begins a new one: Test Agent ended before it was ready (exit code 1): unexpected session/load\n",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			tt.answers["initialize"] = initialized(tt.capabilities)
+			tt.answers["session/prompt"] = append([]string{update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"now"}}`)}, done...)
+			s, said := agent(t, "S", tt.answers)
+			h := &test.Handler{}
+			out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+			if err != nil || out.Text != "now" {
+				t.Fatalf("outcome %+v, %v", out, err)
+			}
+			var methods []string
+			for _, line := range *said {
+				method, _, _ := strings.Cut(line, " ")
+				methods = append(methods, method)
+			}
+			if got := strings.Join(methods, " "); got != tt.methods {
+				t.Errorf("said %s", got)
+			}
+			if h.Notices() != tt.notice {
+				t.Errorf("notices %q", h.Notices())
+			}
+		})
+	}
+}
+
+func TestGreetingErrors(t *testing.T) {
+	tests := map[string]struct {
+		answers map[string][]string
+		resume  string
+		code    runner.Code
+		text    string
+	}{
+		"another version": {map[string][]string{"initialize": {`{"jsonrpc":"2.0","id":%ID%,"result":{"protocolVersion":2}}`}}, "", runner.CodeProtocol, "speaks version 2"},
+		"refused":         {map[string][]string{"initialize": {`{"jsonrpc":"2.0","id":%ID%,"error":{"code":-32603,"message":""}}`}}, "", runner.CodeAgent, "code -32603"},
+		"no session":      {map[string][]string{"initialize": initialized("{}"), "session/new": {`{"jsonrpc":"2.0","id":%ID%,"result":{}}`}}, "", runner.CodeProtocol, "did not name"},
+		"no login to resume": {map[string][]string{
+			"initialize":   initialized(`{"loadSession":true}`),
+			"session/load": {`{"jsonrpc":"2.0","id":%ID%,"error":{"code":-32000,"message":"Authentication required"}}`},
+		}, "S", runner.CodeAuth, "log in with"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, _ := agent(t, tt.resume, tt.answers)
+			_, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			e, ok := errors.AsType[*runner.Error](err)
+			if !ok || e.Code != tt.code || !strings.Contains(e.Error(), tt.text) {
+				t.Fatalf("error %v", err)
+			}
+		})
+	}
+}
+
+func TestUpdatesBecomeEvents(t *testing.T) {
+	s, _ := agent(t, "", map[string][]string{
+		"initialize": initialized("{}"), "session/new": newSession,
+		"session/prompt": append([]string{
+			update(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"hm"}}`),
+			update(`{"sessionUpdate":"agent_message_chunk","messageId":"1","content":{"type":"text","text":"one"}}`),
+			update(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"resource_link","name":"doc","uri":"file:///x"}}`),
+			update(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"image","data":"","mimeType":"image/png"}}`),
+			update(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"audio","data":"","mimeType":"audio/wav"}}`),
+			update(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"resource","resource":{"uri":"x","text":"inner"}}}`),
+			update(`{"sessionUpdate":"user_message_chunk","content":{"type":"text","text":"mine"}}`),
+			update(`{"sessionUpdate":"tool_call","toolCallId":"t","title":"Edit","kind":"edit","status":"in_progress","rawInput":{"path":"/a"},"content":[{"type":"content","content":{"type":"text","text":"about to"}}]}`),
+			update(`{"sessionUpdate":"tool_call_update","toolCallId":"t","status":"completed","content":[{"type":"diff","path":"/a","newText":"x"},{"type":"content","content":{"type":"text","text":"done"}}]}`),
+			update(`{"sessionUpdate":"tool_call_update","toolCallId":"u","status":"failed","rawOutput":{"code":1}}`),
+			update(`{"sessionUpdate":"plan","entries":[]}`),
+			`{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"other","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"not mine"}}}}`,
+			`{"jsonrpc":"2.0","method":"_vendor/news","params":{}}`,
+		}, done...),
+	})
+	h := &test.Handler{}
+	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+	if err != nil || out.Text != "one\n\n[doc: file:///x][an image, image/png][a sound, audio/wav]inner" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	for id, want := range map[string]runner.ToolCall{
+		"t": {ID: "t", Name: "edit", Title: "Edit", Status: runner.ToolCompleted, Input: json.RawMessage(`{"path":"/a"}`), Output: "[changes /a]\ndone"},
+		"u": {ID: "u", Status: runner.ToolFailed, Output: `{"code":1}`},
+	} {
+		if diff := cmp.Diff(want, h.Tool(id)); diff != "" {
+			t.Error(id, diff)
+		}
+	}
+}
+
+func TestStopReasons(t *testing.T) {
+	tests := map[string]struct {
+		reason string
+		status runner.OutcomeStatus
+		notice string
+	}{
+		"end_turn":          {"end_turn", runner.OutcomeCompleted, ""},
+		"max_tokens":        {"max_tokens", runner.OutcomeCompleted, "the answer is cut off: the agent reached its limit of tokens\n"},
+		"max_turn_requests": {"max_turn_requests", runner.OutcomeCompleted, "the agent stopped before it was done: it reached its limit of steps\n"},
+		"refusal":           {"refusal", runner.OutcomeRejected, ""},
+		"cancelled":         {"cancelled", runner.OutcomeCanceled, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, _ := agent(t, "", map[string][]string{
+				"initialize": initialized("{}"), "session/new": newSession,
+				"session/prompt": {fmt.Sprintf(`{"jsonrpc":"2.0","id":%%ID%%,"result":{"stopReason":%q}}`, tt.reason)},
+			})
+			h := &test.Handler{}
+			out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+			if err != nil || out.Status != tt.status || h.Notices() != tt.notice {
+				t.Fatalf("outcome %+v, %v, notices %q", out, err, h.Notices())
+			}
+		})
+	}
+}
+
+// A permission may be asked for before the update that tells of its tool.
+func TestAPermissionRequestMayOvertakeItsTool(t *testing.T) {
+	s, _ := agent(t, "", map[string][]string{
+		"initialize": initialized("{}"), "session/new": newSession,
+		"session/prompt": {
+			speaker.Permission("5"),
+			update(`{"sessionUpdate":"tool_call","toolCallId":"tool-5","title":"ls","kind":"execute","status":"pending"}`),
+			update(`{"sessionUpdate":"tool_call_update","toolCallId":"tool-5","status":"completed"}`),
+			`{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}`,
+		},
+		"answer": nil,
+	})
+	h := &test.Handler{Answer: test.Choose(runner.AllowOnce, "")}
+	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+	if err != nil || out.Status != runner.OutcomeCompleted {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	if tool := h.Tool("tool-5"); tool.Name != "execute" || tool.Status != runner.ToolCompleted {
+		t.Errorf("tool %+v", tool)
+	}
+}
+
+// An update that comes as a request is answered with an error and not counted as
+// one, however many there are.
+func TestUpdatesAsRequestsAreRefused(t *testing.T) {
+	const n = 2000
+	var lines []string
+	for i := range n {
+		lines = append(lines, fmt.Sprintf(`{"jsonrpc":"2.0","id":"u%d","method":"session/update","params":{}}`, i), speaker.Text("x"))
+	}
+	def := test.Definition(t, runner.DriverACP, nil)
+	s := test.Session(t, def, acp.NewDialect(def), func(a *test.Agent) {
+		if !speaker.Greet(a) {
+			return
+		}
+		id, ok := speaker.Prompt(a)
+		if !ok {
+			return
+		}
+		go func() {
+			for _, l := range lines {
+				_ = a.Send(l + "\n") // the turn tells
+			}
+		}()
+		for range n {
+			m, ok := a.Next()
+			if _, answer := speaker.Answered(m); !ok || answer != test.Refused {
+				t.Errorf("answered %v", m)
+				return
+			}
+		}
+		_ = a.Send(speaker.Done(id) + "\n") // the turn tells
+		a.Wait()
+	}, nil)
+	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+	if err != nil || out.Text != strings.Repeat("x", n) {
+		t.Fatalf("outcome %s with %d bytes, %v", out.Status, len(out.Text), err)
+	}
+}
+
+func TestOpenTakesADefinition(t *testing.T) {
+	def := test.Definition(t, runner.DriverACP, func(d *runner.Definition) {
+		d.Args, d.Model, d.ModelArgs = []string{"--acp"}, "pro", []string{"-m", "{model}"}
+	})
+	a, err := acp.Open(def, runner.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := a.Probe(t.Context()); p.Stage != runner.StageMissing {
+		t.Errorf("probe %+v", p)
+	}
+	if diff := cmp.Diff([]string{"--acp", "-m", "pro"}, acp.NewDialect(def).Args("S")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// FuzzLines feeds an agent's output to a turn: whatever it is, the turn ends.
+func FuzzLines(f *testing.F) {
+	for _, file := range []string{"claude", "codex", "codex-esc", "gemini", "nocred-claude"} {
+		for _, l := range test.Load(f, "testdata/"+file+".jsonl") {
+			if l.FromHost || len(l.Text) > 4096 {
+				continue
+			}
+			if params, ok := l.JSON["params"].(map[string]any); ok && params["sessionId"] != nil {
+				l.Text = strings.ReplaceAll(l.Text, fmt.Sprint(params["sessionId"]), "S")
+			}
+			f.Add(l.Text)
+		}
+	}
+	f.Add(speaker.Permission("1") + "\n" + speaker.Unknown("2") + "\n" + speaker.Event)
+	f.Fuzz(func(t *testing.T, lines string) {
+		def := test.Definition(t, runner.DriverACP, nil)
+		test.Fuzz(t, def, acp.NewDialect(def), speaker, lines)
+	})
+}

@@ -1,0 +1,191 @@
+package acp_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/acp"
+	"github.com/parleyhub/parley/internal/hub/runner/duplex"
+	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
+)
+
+// recorded plays the greeting and one turn of a recorded conversation.
+func recorded(t *testing.T, agent string, turn int) *duplex.Session {
+	t.Helper()
+	greeting, turns := test.Split(test.Load(t, "testdata/"+agent+".jsonl"), "session/prompt")
+	script := untilAnswered(greeting, 2)
+	if turn >= 0 {
+		script = append(greeting, untilAnswered(turns[turn], 1)...)
+	}
+	def := test.Definition(t, runner.DriverACP, nil)
+	return test.Session(t, def, acp.NewDialect(def), func(a *test.Agent) {
+		if err := a.Replay(script); err != nil {
+			t.Error(err)
+		}
+		a.Wait()
+	}, nil)
+}
+
+// untilAnswered cuts off what either side said behind the agent's n-th answer: it
+// may come when the host has ended the program.
+func untilAnswered(script []test.Line, n int) []test.Line {
+	for i, l := range script {
+		if !l.FromHost && l.JSON["method"] == nil {
+			if n--; n == 0 {
+				return script[:i+1]
+			}
+		}
+	}
+	return script
+}
+
+// The turns of the recordings, in order.
+const (
+	turnHello = iota
+	turnAllowed
+	turnDenied
+	turnWrite
+	turnInterrupted
+	turnCancelledWhileAsking
+	turnRemember
+	turnError
+)
+
+func TestRecordedTurns(t *testing.T) {
+	const hello = "def hello():\n    print(\"Hello from the stub model\")\n"
+	tests := map[string]struct {
+		agent   string
+		turn    int
+		answer  runner.PermissionKind
+		text    string // the answer, or its beginning with …
+		usage   runner.Usage
+		asked   string
+		denials int
+	}{
+		"gemini answers":          {agent: "gemini", turn: turnHello, text: hello, usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
+		"gemini is allowed":       {agent: "gemini", turn: turnAllowed, answer: runner.AllowOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}, asked: "Allow touch /home/user/project?"},
+		"gemini is denied":        {agent: "gemini", turn: turnDenied, answer: runner.RejectOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}, asked: "Allow touch /home/user/project?", denials: 1},
+		"gemini writes":           {agent: "gemini", turn: turnWrite, answer: runner.AllowOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}, asked: "Allow Writing to acp-gemini.py?"},
+		"gemini remembers":        {agent: "gemini", turn: turnRemember, text: "user turns seen: 6", usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
+		"claude answers":          {agent: "claude", turn: turnHello, text: hello, usage: runner.Usage{InputTokens: 10, OutputTokens: 12, CostUSD: 0.0005600000000000001}},
+		"claude is allowed":       {agent: "claude", turn: turnAllowed, answer: runner.AllowOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 24, CostUSD: 0.0014000000000000002}, asked: "Allow touch /home/user/project?"},
+		"claude is denied":        {agent: "claude", turn: turnDenied, answer: runner.RejectOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 24, CostUSD: 0.00252}, asked: "Allow touch /home/user/project?", denials: 1},
+		"codex answers":           {agent: "codex", turn: turnHello, text: hello, usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
+		"codex runs its tool":     {agent: "codex", turn: turnAllowed, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}},
+		"codex remembers":         {agent: "codex", turn: turnRemember, text: "user turns seen: 8", usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
+		"codex reviews by itself": {agent: "codex-esc", turn: turnAllowed, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := &test.Handler{Answer: test.Choose(tt.answer, "")}
+			out, err := recorded(t, tt.agent, tt.turn).Turn(t.Context(), test.Prompt("x"), h)
+			if err != nil || out.Status != runner.OutcomeCompleted {
+				t.Fatalf("outcome %+v, %v", out, err)
+			}
+			if beginning, cut := strings.CutSuffix(tt.text, "…"); out.Text != tt.text && (!cut || !strings.HasPrefix(out.Text, beginning)) {
+				t.Errorf("text %q", out.Text)
+			}
+			if h.Text() != out.Text {
+				t.Errorf("streamed %q, the whole is %q", h.Text(), out.Text)
+			}
+			if out.Usage != tt.usage {
+				t.Errorf("usage %+v", out.Usage)
+			}
+			if len(out.Denials) != tt.denials {
+				t.Errorf("denials %+v", out.Denials)
+			}
+			asked := ""
+			for _, req := range h.Asked() {
+				asked += req.Title
+			}
+			if asked != tt.asked {
+				t.Errorf("asked %q", asked)
+			}
+		})
+	}
+}
+
+func TestRecordedCancel(t *testing.T) {
+	for _, agent := range []string{"gemini", "claude", "codex"} {
+		t.Run(agent, func(t *testing.T) {
+			h := &test.Handler{}
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				h.AwaitText("tick 8")
+				cancel()
+			}()
+			out, err := recorded(t, agent, turnInterrupted).Turn(ctx, test.Prompt("SLOW"), h)
+			if err != nil || out.Status != runner.OutcomeCanceled {
+				t.Fatalf("outcome %+v, %v", out, err)
+			}
+		})
+	}
+}
+
+// gemini ends a cancelled turn only when its open permission request has been
+// answered as cancelled: the replay stands still without that.
+func TestRecordedCancelAnswersAnOpenPermissionRequest(t *testing.T) {
+	for _, agent := range []string{"gemini", "claude"} {
+		t.Run(agent, func(t *testing.T) {
+			h := &test.Handler{}
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				h.Await(func(_ []runner.Event, asked []runner.PermissionRequest) bool { return len(asked) > 0 })
+				cancel()
+			}()
+			out, err := recorded(t, agent, turnCancelledWhileAsking).Turn(ctx, test.Prompt("x"), h)
+			if err != nil || out.Status != runner.OutcomeCanceled {
+				t.Fatalf("outcome %+v, %v", out, err)
+			}
+			if len(out.Denials) != 0 {
+				t.Errorf("nobody denied anything: %+v", out.Denials)
+			}
+		})
+	}
+}
+
+func TestRecordedErrors(t *testing.T) {
+	tests := map[string]struct {
+		agent string
+		turn  int
+		want  runner.Code
+		text  string
+	}{
+		"gemini: an RPC error":        {"gemini", turnError, runner.CodeAgent, "Test Agent reported an error: stub says 400"},
+		"claude: an RPC error":        {"claude", turnError, runner.CodeAgent, "Test Agent reported an error: Internal error: API Error: 400 stub says 400"},
+		"codex: text before end_turn": {"codex", turnError, runner.CodeAgent, "Test Agent reported an error: stub says 400"},
+		"claude without credentials":  {"nocred-claude", turnHello, runner.CodeAuth, "Test Agent is not logged in: Authentication required; log in with: test-agent login"},
+		"codex without credentials":   {"nocred-codex", -1, runner.CodeAuth, "Test Agent is not logged in: Authentication required; log in with: test-agent login"},
+		"gemini without credentials":  {"nocred-gemini", -1, runner.CodeAuth, "Test Agent is not logged in: Gemini API key is missing or not configured.; log in with: test-agent login"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			out, err := recorded(t, tt.agent, tt.turn).Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			var e *runner.Error
+			if !errors.As(err, &e) || e.Code != tt.want || e.Error() != tt.text {
+				t.Fatalf("outcome %+v, error %v", out, err)
+			}
+			want := runner.OutcomeFailed
+			if tt.want == runner.CodeAuth {
+				want = runner.OutcomeAuthRequired
+			}
+			if out.Status != want {
+				t.Errorf("status %s", out.Status)
+			}
+		})
+	}
+}
+
+// codex-acp says its warnings as if they were part of the answer.
+func TestRecordedWarningsOfCodexAreNotices(t *testing.T) {
+	h := &test.Handler{}
+	if _, err := recorded(t, "codex", turnHello).Turn(t.Context(), test.Prompt("x"), h); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(h.Notices(), "Model metadata for `stub-model` not found") {
+		t.Errorf("notices %q", h.Notices())
+	}
+}

@@ -1,0 +1,255 @@
+package claudestdio_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/claudestdio"
+	"github.com/parleyhub/parley/internal/hub/runner/duplex"
+	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
+)
+
+// play answers each prompt with lines; %ID% in them is the prompt's id.
+func play(t *testing.T, lines ...string) *duplex.Session {
+	t.Helper()
+	def := test.Definition(t, runner.DriverClaudeStdio, nil)
+	return test.Session(t, def, claudestdio.NewDialect(def), func(a *test.Agent) {
+		if !speaker.Greet(a) {
+			return
+		}
+		for {
+			m, ok := a.Next()
+			if !ok {
+				return
+			}
+			if m["type"] != "user" {
+				continue
+			}
+			for _, l := range lines {
+				if a.Send(strings.ReplaceAll(l, "%ID%", fmt.Sprint(m["uuid"]))+"\n") != nil {
+					return
+				}
+			}
+		}
+	}, nil)
+}
+
+func TestArguments(t *testing.T) {
+	def := test.Definition(t, runner.DriverClaudeStdio, func(d *runner.Definition) {
+		d.Args, d.Model, d.ModelArgs = []string{"--add-dir", "/x"}, "opus", []string{"--model", "{model}"}
+	})
+	d := claudestdio.NewDialect(def)
+	args := strings.Join(d.Args("abc"), " ")
+	for _, want := range []string{"--permission-prompt-tool stdio", "--add-dir /x --model opus --resume abc"} {
+		if !strings.Contains(args, want) {
+			t.Errorf("arguments %q lack %q", args, want)
+		}
+	}
+	if slices.Contains(d.Args(""), "--resume") {
+		t.Error("a new conversation resumes")
+	}
+}
+
+// claude takes turns of its own when a task in the background has ended. Their
+// results are not the prompt's.
+func TestAResultBeforeThePromptsEchoIsNotItsEnd(t *testing.T) {
+	const echo = `{"type":"user","uuid":"%ID%","isReplay":true,"message":{"role":"user","content":"x"}}`
+	s := play(t,
+		`{"type":"user","uuid":"other","isReplay":true,"message":{"role":"user","content":"y"}}`,
+		`{"type":"result","subtype":"success","is_error":false,"result":"of another turn"}`,
+		echo,
+		`{"type":"result","subtype":"success","is_error":false,"result":"mine"}`,
+	)
+	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+	if err != nil || out.Text != "mine" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+}
+
+func TestWholeMessagesCountWhereNothingWasStreamed(t *testing.T) {
+	s := play(t,
+		`{"type":"assistant","message":{"id":"1","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"one"},{"type":"tool_use","id":"t","name":"Read","input":{"file_path":"/a"}}]}}`,
+		`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"in"},{"type":"text","text":"side"}]}]}}`,
+		`{"type":"assistant","parent_tool_use_id":"t","message":{"id":"2","content":"of a subagent"}}`,
+		`{"type":"stream_event","parent_tool_use_id":"t","event":{"type":"content_block_delta","delta":{"type":"text_delta","text":"of a subagent"}}}`,
+		`{"type":"assistant","message":{"id":"3","content":"two"}}`,
+		`{"type":"result","subtype":"success","is_error":false,"result":"two"}`,
+	)
+	h := &test.Handler{}
+	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+	if err != nil || out.Text != "one\n\ntwo" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	tool := h.Tool("t")
+	if tool.Title != "Read: /a" || tool.Output != "inside" || tool.Status != runner.ToolCompleted {
+		t.Errorf("tool %+v", tool)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	retry := `{"type":"system","subtype":"api_retry","attempt":1,"max_retries":10,"error_status":401,"error":"authentication_failed"}`
+	tests := map[string]struct {
+		lines []string
+		code  runner.Code
+		text  string
+	}{
+		"an error flag beats its subtype": {
+			[]string{`{"type":"result","subtype":"success","is_error":true,"result":"API Error: 500"}`},
+			runner.CodeAgent, "Test Agent reported an error: API Error: 500",
+		},
+		"no login": {
+			[]string{
+				`{"type":"assistant","error":"authentication_failed","message":{"id":"1","content":[{"type":"text","text":"Not logged in"}]}}`,
+				`{"type":"result","subtype":"success","is_error":true,"result":"Not logged in · Please run /login"}`,
+			},
+			runner.CodeAuth, "Test Agent is not logged in: Not logged in · Please run /login; log in with: test-agent login",
+		},
+		"refused credentials are not tried for minutes": {
+			[]string{retry, retry, retry},
+			runner.CodeAuth, "Test Agent is not logged in: the credentials were refused; log in with: test-agent login",
+		},
+		"a list of errors": {
+			[]string{`{"type":"result","subtype":"error_max_turns","is_error":true,"errors":["too many","turns"]}`},
+			runner.CodeAgent, "Test Agent reported an error: error_max_turns: too many: turns",
+		},
+		"nothing but a subtype": {
+			[]string{`{"type":"result","subtype":"error_max_turns","is_error":true}`},
+			runner.CodeAgent, "Test Agent reported an error: error_max_turns",
+		},
+		"an end that cannot be read": {
+			[]string{`{"type":"result","subtype":"success","is_error":"perhaps"}`},
+			runner.CodeProtocol, "the end of claude's turn could not be understood",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			out, err := play(t, tt.lines...).Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			e, ok := errors.AsType[*runner.Error](err)
+			if !ok || e.Code != tt.code || e.Error() != tt.text {
+				t.Fatalf("outcome %+v, error %v", out, err)
+			}
+			if out.Text != "" {
+				t.Errorf("the error is also the answer: %q", out.Text)
+			}
+		})
+	}
+}
+
+func TestDenialsThatClaudeMadeItself(t *testing.T) {
+	s := play(t,
+		`{"type":"system","subtype":"permission_denied","tool_name":"Bash","tool_use_id":"t1","message":"no"}`,
+		`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1","is_error":true,"content":"no"}]}}`,
+		`{"type":"result","subtype":"success","is_error":false,"result":"sorry","permission_denials":[{"tool_name":"Bash","tool_use_id":"t1"},{"tool_name":"Write","tool_use_id":"t2","tool_input":{"file_path":"/a"}}]}`,
+	)
+	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+	if err != nil || len(out.Denials) != 2 || out.Denials[1].Title != "Write: /a" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+}
+
+// What is allowed for good is allowed for the session only, and widens nothing
+// else.
+func TestAllowAlwaysStaysInTheSession(t *testing.T) {
+	answered := make(chan string, 1)
+	def := test.Definition(t, runner.DriverClaudeStdio, nil)
+	s := test.Session(t, def, claudestdio.NewDialect(def), func(a *test.Agent) {
+		if !speaker.Greet(a) {
+			return
+		}
+		id, ok := speaker.Prompt(a)
+		if !ok {
+			return
+		}
+		err := a.SendLine(map[string]any{"type": "control_request", "request_id": "p", "request": map[string]any{
+			"subtype": "can_use_tool", "tool_name": "Bash", "tool_use_id": "t", "input": map[string]any{"command": "ls"},
+			"permission_suggestions": []any{
+				map[string]any{"type": "addRules", "rules": []any{map[string]any{"toolName": "Bash"}}, "behavior": "allow", "destination": "localSettings"},
+				map[string]any{"type": "addDirectories", "directories": []any{"/x"}, "destination": "userSettings"},
+				map[string]any{"type": "setMode", "mode": "bypassPermissions", "destination": "session"},
+			},
+		}})
+		if m, ok := a.Next(); ok && err == nil {
+			b, _ := json.Marshal(m["response"])
+			answered <- string(b)
+		}
+		_ = a.Send(speaker.Done(id) + "\n") // the turn tells
+		a.Wait()
+	}, nil)
+	h := &test.Handler{Answer: test.Choose(runner.AllowAlways, "")}
+	if _, err := s.Turn(t.Context(), test.Prompt("x"), h); err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"request_id":"p","response":{"behavior":"allow","updatedInput":{"command":"ls"},"updatedPermissions":[` +
+		`{"behavior":"allow","destination":"session","rules":[{"toolName":"Bash"}],"type":"addRules"},` +
+		`{"destination":"session","directories":["/x"],"type":"addDirectories"}]},"subtype":"success"}`
+	if got := <-answered; got != want {
+		t.Errorf("answered %s", got)
+	}
+}
+
+func TestARequestThatClaudeWithdrawsIsLetGo(t *testing.T) {
+	s := play(t,
+		speaker.Permission("9"),
+		`{"type":"control_cancel_request","request_id":"9"}`,
+		`{"type":"result","subtype":"success","is_error":false,"result":"went on"}`,
+	)
+	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}) // waits for ever otherwise
+	if err != nil || out.Text != "went on" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+}
+
+func TestARefusedGreeting(t *testing.T) {
+	def := test.Definition(t, runner.DriverClaudeStdio, nil)
+	s := test.Session(t, def, claudestdio.NewDialect(def), func(a *test.Agent) {
+		m, _ := a.Next()
+		_ = a.SendLine(map[string]any{"type": "control_response", "response": map[string]any{ // the turn tells
+			"subtype": "error", "request_id": m["request_id"], "error": "unsupported",
+		}})
+		a.Wait()
+	}, nil)
+	_, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+	if e, ok := errors.AsType[*runner.Error](err); !ok || e.Code != runner.CodeProtocol || !strings.Contains(e.Message, "unsupported") {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestOpenAnswersWithoutAProgram(t *testing.T) {
+	agent, err := claudestdio.Open(test.Definition(t, runner.DriverClaudeStdio, nil), runner.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := agent.Probe(t.Context()); p.Stage != runner.StageMissing {
+		t.Errorf("probe %+v", p)
+	}
+	if _, err := agent.Open(runner.SessionSpec{WorkDir: "relative"}); err == nil {
+		t.Error("a relative directory was taken")
+	}
+	s, err := agent.Open(runner.SessionSpec{WorkDir: t.TempDir(), Resume: "--not-an-id"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+	if e, ok := errors.AsType[*runner.Error](err); !ok || e.Code != runner.CodeNotInstalled {
+		t.Errorf("error %v", err)
+	}
+}
+
+// FuzzLines feeds claude's output to a turn: whatever it is, the turn ends.
+func FuzzLines(f *testing.F) {
+	for _, l := range test.Load(f, "testdata/claude-bidir.jsonl") {
+		if !l.FromHost && len(l.Text) < 4096 {
+			f.Add(l.Text)
+		}
+	}
+	f.Add(speaker.Permission("1") + "\n" + speaker.Unknown("2") + "\n" + speaker.Event)
+	f.Fuzz(func(t *testing.T, lines string) {
+		def := test.Definition(t, runner.DriverClaudeStdio, nil)
+		test.Fuzz(t, def, claudestdio.NewDialect(def), speaker, lines)
+	})
+}

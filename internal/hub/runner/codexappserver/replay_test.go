@@ -1,0 +1,93 @@
+package codexappserver_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/codexappserver"
+	"github.com/parleyhub/parley/internal/hub/runner/duplex"
+	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
+)
+
+// The turns of the recording, in order.
+const (
+	turnAllowed = iota
+	turnDenied
+	turnInterrupted
+)
+
+// recorded plays the greeting and one turn of the conversation that was recorded
+// with codex 0.169.0.
+func recorded(t *testing.T, turn int) *duplex.Session {
+	t.Helper()
+	greeting, turns := test.Split(test.Load(t, "testdata/codex-appserver.jsonl"), "turn/start")
+	def := test.Definition(t, runner.DriverCodexAppServer, func(d *runner.Definition) { d.Model = "stub-model" })
+	return test.Session(t, def, codexappserver.NewDialect(def), func(a *test.Agent) {
+		if err := a.Replay(append(greeting, turns[turn]...)); err != nil {
+			t.Error(err)
+		}
+		a.Wait()
+	}, nil)
+}
+
+func TestRecordedCommandAllowed(t *testing.T) {
+	s := recorded(t, turnAllowed)
+	h := &test.Handler{Answer: test.Choose(runner.AllowOnce, "")}
+	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+	if err != nil || out.Status != runner.OutcomeCompleted {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	if !strings.HasPrefix(out.Text, "tool said: ") || out.Text != h.Text() {
+		t.Errorf("text %q, streamed %q", out.Text, h.Text())
+	}
+	if diff := cmp.Diff(runner.Usage{InputTokens: 20, OutputTokens: 10}, out.Usage); diff != "" {
+		t.Error(diff)
+	}
+	tool := h.Tool("call_stub000129")
+	if tool.Name != "shell" || tool.Status != runner.ToolCompleted || !strings.HasPrefix(tool.Output, "curl 7.88.1") {
+		t.Errorf("tool %+v", tool)
+	}
+	asked := h.Asked()
+	if len(asked) != 1 || asked[0].Title != "Run a command: touch /home/user/project && curl --version" {
+		t.Fatalf("asked %+v", asked)
+	}
+	// The recorded server takes accept, a rule for its own configuration, and
+	// cancel; the rule is not offered.
+	want := []runner.PermissionOption{
+		{ID: "accept", Name: "Allow", Kind: runner.AllowOnce},
+		{ID: "decline", Name: "Deny", Kind: runner.RejectOnce},
+	}
+	if diff := cmp.Diff(want, asked[0].Options); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRecordedCommandDeniedIsListed(t *testing.T) {
+	s := recorded(t, turnDenied)
+	h := &test.Handler{Answer: test.Choose(runner.RejectOnce, "")}
+	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+	if err != nil || out.Status != runner.OutcomeCompleted {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	if len(out.Denials) != 1 || out.Denials[0].ID != "call_stub000134" {
+		t.Errorf("denials %+v", out.Denials)
+	}
+}
+
+func TestRecordedInterruptEndsTheTurn(t *testing.T) {
+	s := recorded(t, turnInterrupted)
+	h := &test.Handler{}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		h.AwaitText("tick 8")
+		cancel()
+	}()
+	out, err := s.Turn(ctx, test.Prompt("SLOW"), h)
+	if err != nil || out.Status != runner.OutcomeCanceled {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+}

@@ -1,0 +1,301 @@
+package drivers_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/drivers"
+	"github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
+)
+
+// The test binary is its own agent's program: it speaks ACP, and calls the test
+// on a socket, whose end tells the test of the end of the process.
+const (
+	fakeEnv = "DRIVERS_TEST_FAKE"
+	callEnv = "DRIVERS_TEST_CALL"
+)
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(fakeEnv) {
+	case "agent":
+		call("agent")
+		agent()
+	case "orphan":
+		call("orphan")
+		select {}
+	default:
+		goleak.VerifyTestMain(m)
+	}
+}
+
+// call tells the test that a process lives, as long as it lives.
+func call(name string) {
+	conn, err := net.Dial("unix", os.Getenv(callEnv))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Fprintln(conn, name)
+}
+
+// agent does what the prompts say.
+func agent() {
+	if len(os.Args) > 1 && os.Args[1] == "--version" {
+		fmt.Println("1.0.0")
+		return
+	}
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+			Params struct {
+				Prompt []struct{ Text string }
+			}
+		}
+		if json.Unmarshal(in.Bytes(), &m) != nil {
+			os.Exit(4)
+		}
+		reply := func(result string) { fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":%s}`+"\n", m.ID, result) }
+		switch m.Method {
+		case "initialize":
+			reply(`{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"resume":{}}}}`)
+		case "session/new":
+			reply(`{"sessionId":"S"}`)
+		case "session/resume":
+			reply(`{}`)
+		case "session/prompt":
+			text := m.Params.Prompt[0].Text
+			fmt.Printf(`{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"S","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%q}}}}`+"\n", text)
+			obey(text)
+			reply(`{"stopReason":"end_turn"}`)
+		}
+	}
+}
+
+func obey(text string) {
+	switch text {
+	case "deaf":
+		signal.Ignore()
+		select {}
+	case "crash":
+		fmt.Fprintln(os.Stderr, "fatal: token=verysecretvalue is wrong")
+		os.Exit(7)
+	case "orphan": // a grandchild whose parent ends
+		cmd := exec.Command("/bin/sh", "-c", `"$0" & `, os.Args[0])
+		cmd.Env = append(os.Environ(), fakeEnv+"=orphan")
+		if err := cmd.Run(); err != nil {
+			os.Exit(5)
+		}
+	}
+}
+
+// lives gives a channel for each process that calls, closed at its end.
+type lives struct{ calls chan life }
+
+type life struct {
+	name  string
+	ended chan struct{}
+}
+
+func listen(t *testing.T) (*lives, string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "drivers") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = l.Close() // ends the goroutine
+		_ = os.RemoveAll(dir)
+	})
+	ls := &lives{calls: make(chan life, 16)}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				r := bufio.NewReader(conn)
+				name, _ := r.ReadString('\n')
+				lf := life{strings.TrimSpace(name), make(chan struct{})}
+				ls.calls <- lf
+				_, _ = io.Copy(io.Discard, r) // until the process ends
+				close(lf.ended)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	return ls, path
+}
+
+// next is the life of the next process with the name.
+func (l *lives) next(name string) life {
+	for {
+		if lf := <-l.calls; lf.name == name {
+			return lf
+		}
+	}
+}
+
+func open(t *testing.T, change func(*runner.Definition)) (runner.Session, *lives) {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("the fakes call over a Unix socket and a shell")
+	}
+	calls, path := listen(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := runner.Definition{
+		ID: "fake", Name: "Fake", Driver: runner.DriverACP, Command: self,
+		Env:  runner.EnvSpec{Set: map[string]string{fakeEnv: "agent", callEnv: path, "GORACE": "atexit_sleep_ms=0"}, Allow: []string{"GOCOVERDIR"}},
+		Stop: runner.StopSpec{Grace: 20 * time.Millisecond},
+	}
+	if change != nil {
+		change(&def)
+	}
+	a, err := runner.Open(def, runner.Options{Drivers: drivers.All()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := a.Open(runner.SessionSpec{ContextID: "c", WorkDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, calls
+}
+
+func turn(ctx context.Context, s runner.Session, text string, h runner.Handler) (runner.Outcome, error) {
+	return s.Turn(ctx, runner.Turn{TaskID: "task", Parts: []*a2a.Part{a2a.NewTextPart(text)}}, h)
+}
+
+func TestAProgramServesTurnsUntilItsSessionIsClosed(t *testing.T) {
+	s, calls := open(t, nil)
+	for _, text := range []string{"one", "two"} {
+		if out, err := turn(t.Context(), s, text, &duplextest.Handler{}); err != nil || out.Text != text {
+			t.Fatalf("outcome %+v, %v", out, err)
+		}
+	}
+	a := calls.next("agent")
+	if len(calls.calls) != 0 {
+		t.Error("a second process")
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-a.ended
+}
+
+func TestAProgramThatCrashesIsStartedAgain(t *testing.T) {
+	s, _ := open(t, nil)
+	out, err := turn(t.Context(), s, "crash", &duplextest.Handler{})
+	e, ok := errors.AsType[*runner.Error](err)
+	if !ok || e.Code != runner.CodeProtocol || out.ExitCode != 7 {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	if !strings.Contains(e.Message, "fatal:") || strings.Contains(e.Error(), "verysecretvalue") {
+		t.Errorf("message %q", e.Message)
+	}
+	if out, err := turn(t.Context(), s, "again", &duplextest.Handler{}); err != nil || out.Text != "again" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+}
+
+func TestCancelEndsAProgramThatIgnoresEverything(t *testing.T) {
+	s, calls := open(t, nil)
+	h := &duplextest.Handler{}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		h.AwaitText("deaf")
+		cancel()
+	}()
+	out, err := turn(ctx, s, "deaf", h)
+	if err != nil || out.Status != runner.OutcomeCanceled {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	<-calls.next("agent").ended
+}
+
+func TestAnIdleProgramIsEnded(t *testing.T) {
+	s, calls := open(t, func(d *runner.Definition) { d.Limits.SessionIdle = time.Millisecond })
+	if _, err := turn(t.Context(), s, "one", &duplextest.Handler{}); err != nil {
+		t.Fatal(err)
+	}
+	<-calls.next("agent").ended
+	if out, err := turn(t.Context(), s, "two", &duplextest.Handler{}); err != nil || out.Text != "two" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+}
+
+// What a tool has put into the background ends with the turn; the program lives
+// on.
+func TestAnOrphanOfAToolEndsWithItsTurn(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("orphans are found through /proc")
+	}
+	s, calls := open(t, nil)
+	h := &duplextest.Handler{}
+	out, err := turn(t.Context(), s, "orphan", h)
+	if err != nil || out.Status != runner.OutcomeCompleted {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	if !strings.Contains(h.Notices(), "1 process(es)") {
+		t.Errorf("notices %q", h.Notices())
+	}
+	a := calls.next("agent")
+	select {
+	case o := <-calls.calls: // it had time to call before it was ended
+		<-o.ended
+	default:
+	}
+	if out, err := turn(t.Context(), s, "on", &duplextest.Handler{}); err != nil || out.Text != "on" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	select {
+	case <-a.ended:
+		t.Error("the program has ended")
+	default:
+	}
+}
+
+func TestAProgramThatIsTooOldIsNotUsed(t *testing.T) {
+	s, _ := open(t, func(d *runner.Definition) { d.Probe.MinVersion = "1.0.1" })
+	_, err := turn(t.Context(), s, "x", &duplextest.Handler{})
+	if e, ok := errors.AsType[*runner.Error](err); !ok || e.Code != runner.CodeConfig || !strings.Contains(e.Message, "1.0.1") {
+		t.Fatalf("error %v", err)
+	}
+	s, _ = open(t, func(d *runner.Definition) { d.Probe.MinVersion = "1.0" })
+	for range 2 {
+		if _, err := turn(t.Context(), s, "x", &duplextest.Handler{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package duplex
+
+import (
+	"context"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/parleyhub/parley/internal/hub/process"
+	"github.com/parleyhub/parley/internal/hub/runner"
+)
+
+// Agent is an installed program that speaks a dialect. It implements
+// runner.Agent.
+type Agent struct {
+	def     runner.Definition
+	opts    runner.Options
+	dialect Dialect
+
+	checked atomic.Bool // the program is new enough
+}
+
+// NewAgent makes an agent of a completed definition. It starts nothing.
+func NewAgent(def runner.Definition, opts runner.Options, dialect Dialect) *Agent {
+	return &Agent{def: def, opts: opts, dialect: dialect}
+}
+
+// Probe implements runner.Agent.
+func (a *Agent) Probe(ctx context.Context) runner.Probe {
+	return runner.ProbeCommand(ctx, a.def, a.opts)
+}
+
+// Open implements runner.Agent.
+func (a *Agent) Open(spec runner.SessionSpec) (runner.Session, error) {
+	if !filepath.IsAbs(spec.WorkDir) {
+		return nil, &runner.Error{Code: runner.CodeInternal, Message: "the working directory is not absolute"}
+	}
+	if !runner.ValidSessionID(spec.Resume) {
+		spec.Resume = ""
+	}
+	redactor := process.NewRedactor(a.def.SessionEnviron(a.opts, spec))
+	return New(Options{
+		Definition: a.def,
+		Spec:       spec,
+		Dialect:    a.dialect,
+		Check:      a.check,
+		Start: func(args []string) (Process, error) {
+			return process.Start(runner.NewSessionCommand(a.def, a.opts, spec, args))
+		},
+		Redact: redactor.Redact,
+	}), nil
+}
+
+// check refuses a program that is too old for its protocol, which would show as
+// silence or worse. It asks the program until it was new enough once.
+func (a *Agent) check(ctx context.Context) error {
+	if a.def.Probe.MinVersion == "" || a.checked.Load() {
+		return nil
+	}
+	if err := runner.CheckVersion(ctx, a.def, a.opts); err != nil {
+		return err
+	}
+	a.checked.Store(true)
+	return nil
+}

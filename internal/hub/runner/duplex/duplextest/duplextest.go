@@ -1,0 +1,465 @@
+// Package duplextest runs sessions of package duplex against agents that are
+// played within the test: by a recorded conversation, or by code.
+package duplextest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/hub/process"
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/duplex"
+)
+
+// Process is a program that is played by an [Agent] over pipes in memory. It
+// implements duplex.Process.
+type Process struct {
+	stdin  *pipeEnd
+	stdout *io.PipeReader
+	agent  *Agent
+
+	mu    sync.Mutex
+	exit  process.Exit
+	tail  string
+	ended chan struct{}
+
+	// Orphans and SweepErr are what SweepOrphans answers, Left what stopping does:
+	// set them before the process is used.
+	Orphans  int
+	SweepErr error
+	Left     error
+}
+
+type pipeEnd struct{ *io.PipeWriter }
+
+// Agent is the other side of a Process: what a program does.
+type Agent struct {
+	// Args are those that the program was started with.
+	Args []string
+	// In are the lines that the host sends.
+	In  *bufio.Scanner
+	in  *io.PipeReader
+	out *io.PipeWriter
+	p   *Process
+}
+
+// NewProcess starts play on a goroutine of its own; the process ends with 0 when
+// it returns.
+func NewProcess(args []string, play func(*Agent)) *Process {
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	p := &Process{stdin: &pipeEnd{inW}, stdout: outR, ended: make(chan struct{})}
+	in := bufio.NewScanner(inR)
+	in.Buffer(nil, 64<<20)
+	p.agent = &Agent{Args: args, In: in, in: inR, out: outW, p: p}
+	go func() {
+		play(p.agent)
+		p.end(process.Exit{})
+	}()
+	return p
+}
+
+// end ends the process once.
+func (p *Process) end(exit process.Exit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.ended:
+		return
+	default:
+	}
+	p.exit = exit
+	close(p.ended)
+	_ = p.agent.out.Close() // never fails
+	_ = p.agent.in.Close()  // never fails
+}
+
+// Stdin implements duplex.Process.
+func (p *Process) Stdin() io.WriteCloser { return p.stdin }
+
+// Stdout implements duplex.Process.
+func (p *Process) Stdout() io.Reader { return p.stdout }
+
+// Stderr implements duplex.Process.
+func (p *Process) Stderr() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.tail
+}
+
+// Ended implements duplex.Process.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Stop implements duplex.Process: the process ends at once.
+func (p *Process) Stop(context.Context, process.StopPolicy) process.Exit {
+	_ = p.stdin.Close() // never fails
+	p.end(process.Exit{Code: -1, Signal: "killed"})
+	exit := p.exit
+	exit.Err = p.Left
+	return exit
+}
+
+// Close implements duplex.Process.
+func (p *Process) Close() error {
+	p.Stop(context.Background(), process.StopPolicy{})
+	return p.stdout.Close()
+}
+
+// SweepOrphans implements duplex.Process.
+func (p *Process) SweepOrphans() (int, error) {
+	return p.Orphans, p.SweepErr
+}
+
+// Send writes raw bytes to the host. It fails when nobody reads any more.
+func (a *Agent) Send(b string) error {
+	_, err := io.WriteString(a.out, b)
+	return err
+}
+
+// SendLine writes v as a line of JSON.
+func (a *Agent) SendLine(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return a.Send(string(b) + "\n")
+}
+
+// Next returns the next line of the host as an object, false at the end.
+func (a *Agent) Next() (map[string]any, bool) {
+	if !a.In.Scan() {
+		return nil, false
+	}
+	var m map[string]any
+	if err := json.Unmarshal(a.In.Bytes(), &m); err != nil {
+		panic(fmt.Sprintf("the host sent %q: %v", a.In.Text(), err))
+	}
+	return m, true
+}
+
+// Exit ends the process with a code and the end of its standard error.
+func (a *Agent) Exit(code int, stderr string) {
+	a.p.mu.Lock()
+	a.p.tail = stderr
+	a.p.mu.Unlock()
+	a.p.end(process.Exit{Code: code})
+}
+
+// Wait blocks until the host has ended the process.
+func (a *Agent) Wait() { <-a.p.ended }
+
+// Line is a line of a recorded conversation.
+type Line struct {
+	FromHost bool
+	JSON     map[string]any
+	Text     string
+}
+
+// Load reads a recording: a line from the host begins with ">> ", one from the
+// agent with "<< " or, where the recorder was too late, with nothing.
+func Load(tb testing.TB, file string) []Line {
+	tb.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var lines []Line
+	for text := range strings.Lines(string(b)) {
+		text = strings.TrimRight(text, "\n")
+		rest, fromHost := strings.CutPrefix(text, ">> ")
+		rest = strings.TrimPrefix(rest, "<< ")
+		if rest == "" {
+			continue
+		}
+		l := Line{FromHost: fromHost, Text: rest}
+		dec := json.NewDecoder(strings.NewReader(rest))
+		dec.UseNumber()
+		if err := dec.Decode(&l.JSON); err != nil {
+			tb.Fatalf("%s: %v", file, err)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// Replay plays the agent's part of a recording: it waits for the host where the
+// recorded host spoke. key names a line of the host; a line that is not the
+// recorded one is an error. The ids that the host chose replace the recorded
+// ones in the answers.
+func (a *Agent) Replay(lines []Line) error {
+	ids := make(map[string]string) // recorded to real
+	for i, l := range lines {
+		if !l.FromHost {
+			if err := a.Send(answerTo(l, ids) + "\n"); err != nil {
+				return fmt.Errorf("line %d: %w", i+1, err)
+			}
+			continue
+		}
+		got, ok := a.Next()
+		if !ok {
+			return fmt.Errorf("line %d: the host has ended, %s was expected", i+1, Key(l.JSON))
+		}
+		if Key(got) != Key(l.JSON) {
+			return fmt.Errorf("line %d: the host sent %s, %s was expected", i+1, Key(got), Key(l.JSON))
+		}
+		if id := hostID(l.JSON); id != "" {
+			ids[id] = hostID(got)
+		}
+	}
+	return nil
+}
+
+// Key names a line of the host: its method, or what it is.
+func Key(m map[string]any) string {
+	switch {
+	case m["method"] != nil:
+		return fmt.Sprint(m["method"])
+	case m["type"] == "control_request":
+		request, _ := m["request"].(map[string]any)
+		return fmt.Sprint(request["subtype"])
+	case m["type"] != nil:
+		return fmt.Sprint(m["type"])
+	case m["id"] != nil:
+		return "answer"
+	}
+	return "unknown"
+}
+
+// Split parts a recording into the greeting and the turns, each of which begins
+// with a line of the host that has the key.
+func Split(lines []Line, key string) (greeting []Line, turns [][]Line) {
+	for _, l := range lines {
+		if l.FromHost && Key(l.JSON) == key {
+			turns = append(turns, nil)
+		}
+		if len(turns) == 0 {
+			greeting = append(greeting, l)
+			continue
+		}
+		turns[len(turns)-1] = append(turns[len(turns)-1], l)
+	}
+	return greeting, turns
+}
+
+// hostID is the id of a request of the host.
+func hostID(m map[string]any) string {
+	switch {
+	case m["method"] != nil && m["id"] != nil:
+		return fmt.Sprint(m["id"])
+	case m["type"] == "control_request":
+		return fmt.Sprint(m["request_id"])
+	}
+	return ""
+}
+
+// answerTo is a line of the agent with the id of the host's real request.
+func answerTo(l Line, ids map[string]string) string {
+	recorded := ""
+	switch {
+	case l.JSON["id"] != nil && l.JSON["method"] == nil:
+		recorded = fmt.Sprint(l.JSON["id"])
+		if id, ok := ids[recorded]; ok && id != recorded {
+			return strings.Replace(l.Text, `"id":`+recorded, `"id":`+id, 1)
+		}
+	case l.JSON["type"] == "control_response":
+		response, _ := l.JSON["response"].(map[string]any)
+		recorded = fmt.Sprint(response["request_id"])
+		if id, ok := ids[recorded]; ok {
+			return strings.Replace(l.Text, recorded, id, 1)
+		}
+	}
+	return l.Text
+}
+
+// Handler records what a turn reports. It implements runner.Handler.
+type Handler struct {
+	// Answer decides about permission requests; nil blocks until ctx ends.
+	Answer func(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error)
+
+	mu     sync.Mutex
+	cond   *sync.Cond
+	events []runner.Event
+	asked  []runner.PermissionRequest
+}
+
+// Event implements runner.Handler.
+func (h *Handler) Event(ev runner.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, ev)
+	h.signal()
+}
+
+// Permission implements runner.Handler.
+func (h *Handler) Permission(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error) {
+	h.mu.Lock()
+	h.asked = append(h.asked, req)
+	h.signal()
+	h.mu.Unlock()
+	if h.Answer == nil {
+		<-ctx.Done()
+		return runner.PermissionAnswer{}, ctx.Err()
+	}
+	return h.Answer(ctx, req)
+}
+
+func (h *Handler) signal() {
+	if h.cond != nil {
+		h.cond.Broadcast()
+	}
+}
+
+// Await blocks until ok holds of what was reported so far.
+func (h *Handler) Await(ok func(events []runner.Event, asked []runner.PermissionRequest) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cond == nil {
+		h.cond = sync.NewCond(&h.mu)
+	}
+	for !ok(h.events, h.asked) {
+		h.cond.Wait()
+	}
+}
+
+// AwaitText blocks until the answer contains text.
+func (h *Handler) AwaitText(text string) {
+	h.Await(func(events []runner.Event, _ []runner.PermissionRequest) bool {
+		return strings.Contains(joined(events), text)
+	})
+}
+
+// Events are the events so far.
+func (h *Handler) Events() []runner.Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]runner.Event(nil), h.events...)
+}
+
+// Asked are the permission requests so far.
+func (h *Handler) Asked() []runner.PermissionRequest {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]runner.PermissionRequest(nil), h.asked...)
+}
+
+// Text is the answer so far.
+func (h *Handler) Text() string { return joined(h.Events()) }
+
+// Notices are the notices so far, one a line.
+func (h *Handler) Notices() string {
+	var b bytes.Buffer
+	for _, ev := range h.Events() {
+		if n, ok := ev.(runner.Notice); ok {
+			b.WriteString(n.Text + "\n")
+		}
+	}
+	return b.String()
+}
+
+// Tool is the tool call with the id, all its events put together.
+func (h *Handler) Tool(id string) (tc runner.ToolCall) {
+	for _, ev := range h.Events() {
+		t, ok := ev.(runner.ToolCall)
+		if !ok || t.ID != id {
+			continue
+		}
+		if t.Name == "" {
+			t.Name = tc.Name
+		}
+		if t.Title == "" {
+			t.Title = tc.Title
+		}
+		if t.Status == "" {
+			t.Status = tc.Status
+		}
+		if len(t.Input) == 0 {
+			t.Input = tc.Input
+		}
+		if t.Output == "" {
+			t.Output = tc.Output
+		}
+		tc = t
+	}
+	return tc
+}
+
+func joined(events []runner.Event) string {
+	var b strings.Builder
+	for _, ev := range events {
+		if d, ok := ev.(runner.TextDelta); ok {
+			b.WriteString(d.Text)
+		}
+	}
+	return b.String()
+}
+
+// Choose answers every request with the first option of the kind.
+func Choose(kind runner.PermissionKind, message string) func(context.Context, runner.PermissionRequest) (runner.PermissionAnswer, error) {
+	return func(_ context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error) {
+		for _, o := range req.Options {
+			if o.Kind == kind {
+				return runner.PermissionAnswer{OptionID: o.ID, Message: message}, nil
+			}
+		}
+		return runner.PermissionAnswer{}, errors.New("no option of the kind " + string(kind))
+	}
+}
+
+// Definition is a completed definition for tests. Graces are short: the agents
+// here end at once.
+func Definition(tb testing.TB, driver string, change func(*runner.Definition)) runner.Definition {
+	tb.Helper()
+	def := runner.Definition{
+		ID: "test-agent", Name: "Test Agent", Driver: driver, Command: "test-agent",
+		Probe: runner.ProbeSpec{Login: "log in with: test-agent login"},
+		Stop:  runner.StopSpec{Grace: 100 * time.Millisecond},
+	}
+	if change != nil {
+		change(&def)
+	}
+	def, err := def.Complete()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return def
+}
+
+// Session is a session whose processes are played by play, one call a process.
+func Session(tb testing.TB, def runner.Definition, dialect duplex.Dialect, play func(*Agent), change func(*duplex.Options)) *duplex.Session {
+	tb.Helper()
+	o := duplex.Options{
+		Definition: def,
+		Spec:       runner.SessionSpec{ContextID: "context", WorkDir: tb.TempDir()},
+		Dialect:    dialect,
+		Start: func(args []string) (duplex.Process, error) {
+			return NewProcess(args, play), nil
+		},
+	}
+	if change != nil {
+		change(&o)
+	}
+	s := duplex.New(o)
+	tb.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			tb.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// Prompt is a turn of one text.
+func Prompt(text string) runner.Turn {
+	return runner.Turn{Parts: []*a2a.Part{a2a.NewTextPart(text)}, TaskID: "task"}
+}

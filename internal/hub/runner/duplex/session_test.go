@@ -1,0 +1,896 @@
+package duplex_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/internal/hub/process"
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/duplex"
+	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
+)
+
+// dialect is a protocol that lives in the test: its peers do what the fields
+// say, without any line.
+type dialect struct {
+	open      func(n int, resume string, t *duplex.Turn) (duplex.Opened, error)
+	prompt    func(p *peer, text string, t *duplex.Turn) (duplex.Result, error)
+	deaf      bool // does not end an interrupted prompt
+	resumable bool
+
+	mu    sync.Mutex
+	peers []*peer
+}
+
+type peer struct {
+	d           *dialect
+	n           int // the how manieth process
+	interrupted chan struct{}
+	once        sync.Once
+	closed      chan struct{}
+}
+
+func (d *dialect) Args(resume string) []string { return []string{"resume=" + resume} }
+
+func (d *dialect) Connect(duplex.Conn) duplex.Peer {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := &peer{d: d, n: len(d.peers), interrupted: make(chan struct{}), closed: make(chan struct{})}
+	d.peers = append(d.peers, p)
+	return p
+}
+
+func (d *dialect) started() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.peers)
+}
+
+func (p *peer) Open(_ context.Context, resume string, t *duplex.Turn) (duplex.Opened, error) {
+	if p.d.open != nil {
+		return p.d.open(p.n, resume, t)
+	}
+	return duplex.Opened{Session: runner.SessionStarted{ID: "session-1"}}, nil
+}
+
+func (p *peer) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.Result, error) {
+	play := p.d.prompt
+	if play == nil {
+		t.Text(text)
+		return duplex.Result{}, nil
+	}
+	type answer struct {
+		r   duplex.Result
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		r, err := play(p, text, t)
+		done <- answer{r, err}
+	}()
+	select {
+	case a := <-done:
+		return a.r, a.err
+	case <-p.closed:
+	case <-ctx.Done():
+	}
+	return duplex.Result{}, duplex.ErrClosed
+}
+
+func (p *peer) Interrupt() error {
+	if !p.d.deaf {
+		p.once.Do(func() { close(p.interrupted) })
+	}
+	return nil
+}
+
+func (p *peer) Resumable() bool { return p.d.resumable }
+func (p *peer) Close()          { close(p.closed) }
+
+// untilInterrupted answers as an agent does that was asked to stop.
+func untilInterrupted(p *peer, _ string, t *duplex.Turn) (duplex.Result, error) {
+	t.Text("tick")
+	select {
+	case <-p.interrupted:
+		return duplex.Result{Canceled: true}, nil
+	case <-p.closed:
+		return duplex.Result{}, duplex.ErrClosed
+	}
+}
+
+func idle(a *test.Agent) { a.Wait() }
+
+func newSession(t *testing.T, d *dialect, change func(*runner.Definition), options func(*duplex.Options)) *duplex.Session {
+	t.Helper()
+	return test.Session(t, test.Definition(t, runner.DriverACP, change), d, idle, options)
+}
+
+func TestTheFirstTurnStartsOneProcessThatIsKept(t *testing.T) {
+	d := &dialect{}
+	s := newSession(t, d, nil, nil)
+	if d.started() != 0 {
+		t.Fatal("a process before the first turn")
+	}
+	h := &test.Handler{}
+	for _, text := range []string{"one", "two"} {
+		out, err := s.Turn(t.Context(), test.Prompt(text), h)
+		if err != nil || out.Status != runner.OutcomeCompleted || out.Text != text || out.ExitCode != -1 {
+			t.Fatalf("outcome %+v, %v", out, err)
+		}
+	}
+	if d.started() != 1 {
+		t.Errorf("%d processes", d.started())
+	}
+	var ids []string
+	for _, ev := range h.Events() {
+		if s, ok := ev.(runner.SessionStarted); ok {
+			ids = append(ids, s.ID)
+		}
+	}
+	if !slices.Equal(ids, []string{"session-1"}) {
+		t.Errorf("the session was told as %v, once is enough", ids)
+	}
+}
+
+func TestASecondTurnAtOnceIsBusy(t *testing.T) {
+	d := &dialect{prompt: untilInterrupted}
+	s := newSession(t, d, nil, nil)
+	h := &test.Handler{}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if out, err := s.Turn(ctx, test.Prompt("x"), h); err != nil || out.Status != runner.OutcomeCanceled {
+			t.Errorf("outcome %+v, %v", out, err)
+		}
+	}()
+	h.AwaitText("tick")
+	_, err := s.Turn(t.Context(), test.Prompt("y"), &test.Handler{})
+	wantCode(t, err, runner.CodeBusy)
+	cancel()
+	<-done
+}
+
+func wantCode(t *testing.T, err error, code runner.Code) *runner.Error {
+	t.Helper()
+	e, ok := errors.AsType[*runner.Error](err)
+	if !ok || e.Code != code {
+		t.Fatalf("error %v, want code %s", err, code)
+	}
+	return e
+}
+
+// clock calls back when the test says so.
+type clock struct {
+	mu     sync.Mutex
+	timers []*timer
+}
+
+type timer struct {
+	d       time.Duration
+	f       func()
+	stopped bool
+}
+
+func (c *clock) AfterFunc(d time.Duration, f func()) func() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tm := &timer{d: d, f: f}
+	c.timers = append(c.timers, tm)
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		was := !tm.stopped
+		tm.stopped = true
+		return was
+	}
+}
+
+// fire runs every timer that was not stopped, also those that were stopped too
+// late where late is set.
+func (c *clock) fire(late bool) {
+	c.mu.Lock()
+	var run []func()
+	for _, tm := range c.timers {
+		if !tm.stopped || late {
+			run = append(run, tm.f)
+		}
+	}
+	c.timers = nil
+	c.mu.Unlock()
+	for _, f := range run {
+		f()
+	}
+}
+
+func TestAnIdleProcessIsEndedAndResumed(t *testing.T) {
+	c := &clock{}
+	var resumed []string
+	d := &dialect{open: func(n int, resume string, _ *duplex.Turn) (duplex.Opened, error) {
+		resumed = append(resumed, resume)
+		return duplex.Opened{Session: runner.SessionStarted{ID: "abc"}}, nil
+	}}
+	s := newSession(t, d, func(d *runner.Definition) { d.Limits.SessionIdle = time.Minute },
+		func(o *duplex.Options) { o.Clock = c })
+	turn := func() {
+		t.Helper()
+		if _, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn()
+	if c.timers[0].d != time.Minute {
+		t.Errorf("idle after %v", c.timers[0].d)
+	}
+	c.fire(false)
+	<-d.peers[0].closed
+	turn()
+	if !slices.Equal(resumed, []string{"", "abc"}) {
+		t.Errorf("resumed %q", resumed)
+	}
+	// A timer that was stopped too late does not end the process of a later turn.
+	late := c.timers[0].f
+	turn()
+	late()
+	turn()
+	if d.started() != 2 {
+		t.Errorf("%d processes", d.started())
+	}
+}
+
+func TestAProcessThatDiedBetweenTurnsIsResumed(t *testing.T) {
+	d := &dialect{}
+	var procs []*test.Process
+	s := newSession(t, d, nil, func(o *duplex.Options) {
+		o.Start = func(args []string) (duplex.Process, error) {
+			p := test.NewProcess(args, idle)
+			procs = append(procs, p)
+			return p, nil
+		}
+	})
+	for range 2 {
+		if out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}); err != nil || out.Text != "x" {
+			t.Fatalf("outcome %+v, %v", out, err)
+		}
+		procs[len(procs)-1].Stop(t.Context(), process.StopPolicy{})
+	}
+	if len(procs) != 2 {
+		t.Errorf("%d processes", len(procs))
+	}
+}
+
+func TestAResumeThatFailsBeginsANewConversationAndSaysSo(t *testing.T) {
+	tests := map[string]func(n int, resume string, t *duplex.Turn) (duplex.Opened, error){
+		"the process ends": func(_ int, resume string, _ *duplex.Turn) (duplex.Opened, error) {
+			if resume != "" {
+				return duplex.Opened{}, duplex.ErrClosed
+			}
+			return duplex.Opened{Session: runner.SessionStarted{ID: "new"}}, nil
+		},
+		"the agent says so": func(_ int, resume string, _ *duplex.Turn) (duplex.Opened, error) {
+			return duplex.Opened{Session: runner.SessionStarted{ID: "new"}, Lost: "no such session"}, nil
+		},
+	}
+	for name, open := range tests {
+		t.Run(name, func(t *testing.T) {
+			var prompts []string
+			d := &dialect{open: open, prompt: func(_ *peer, text string, _ *duplex.Turn) (duplex.Result, error) {
+				prompts = append(prompts, text)
+				return duplex.Result{Text: "whole"}, nil
+			}}
+			s := newSession(t, d, func(d *runner.Definition) { d.SystemPrompt = "You are a critic." },
+				func(o *duplex.Options) { o.Spec.Resume = "old" })
+			h := &test.Handler{}
+			for range 2 {
+				out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+				if err != nil || out.Text != "whole" {
+					t.Fatalf("outcome %+v, %v", out, err)
+				}
+			}
+			if !strings.Contains(h.Notices(), "begins a new one") {
+				t.Errorf("notices %q", h.Notices())
+			}
+			// The new conversation gets the role, its second turn does not.
+			if want := []string{"You are a critic.\n\nx", "x"}; !slices.Equal(prompts, want) {
+				t.Errorf("prompts %q", prompts)
+			}
+		})
+	}
+}
+
+func TestAResumedConversationHasHadItsRole(t *testing.T) {
+	var prompts []string
+	d := &dialect{prompt: func(_ *peer, text string, _ *duplex.Turn) (duplex.Result, error) {
+		prompts = append(prompts, text)
+		return duplex.Result{}, nil
+	}}
+	s := newSession(t, d, func(d *runner.Definition) { d.SystemPrompt = "role" },
+		func(o *duplex.Options) { o.Spec.Resume = "old" })
+	if _, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(prompts, []string{"x"}) {
+		t.Errorf("prompts %q", prompts)
+	}
+}
+
+func TestCancelAsksTheAgentFirst(t *testing.T) {
+	for _, resumable := range []bool{true, false} {
+		t.Run(fmt.Sprintf("resumable=%v", resumable), func(t *testing.T) {
+			d := &dialect{prompt: untilInterrupted, resumable: resumable}
+			s := newSession(t, d, nil, nil)
+			for range 2 {
+				h := &test.Handler{}
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() {
+					h.AwaitText("tick")
+					cancel()
+				}()
+				out, err := s.Turn(ctx, test.Prompt("x"), h)
+				if err != nil || out.Status != runner.OutcomeCanceled || out.Text != "tick" {
+					t.Fatalf("outcome %+v, %v", out, err)
+				}
+				d.peers[len(d.peers)-1].once = sync.Once{}
+				d.peers[len(d.peers)-1].interrupted = make(chan struct{})
+			}
+			// What can be continued leaves no process behind a cancel.
+			want := 1
+			if resumable {
+				want = 2
+			}
+			if d.started() != want {
+				t.Errorf("%d processes, want %d", d.started(), want)
+			}
+		})
+	}
+}
+
+func TestCancelEndsAnAgentThatDoesNotListen(t *testing.T) {
+	d := &dialect{prompt: untilInterrupted, deaf: true}
+	s := newSession(t, d, func(d *runner.Definition) { d.Stop.Grace = time.Millisecond }, nil)
+	h := &test.Handler{}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		h.AwaitText("tick")
+		cancel()
+	}()
+	out, err := s.Turn(ctx, test.Prompt("x"), h)
+	if err != nil || out.Status != runner.OutcomeCanceled {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	<-d.peers[0].closed
+}
+
+func TestCancelDuringTheGreeting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		def := test.Definition(t, runner.DriverACP, nil)
+		s := duplex.New(duplex.Options{
+			Definition: def, Dialect: hanging{}, Spec: runner.SessionSpec{WorkDir: t.TempDir()},
+			Start: func(args []string) (duplex.Process, error) { return test.NewProcess(args, idle), nil },
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		out, err := s.Turn(ctx, test.Prompt("x"), &test.Handler{})
+		if err != nil || out.Status != runner.OutcomeCanceled {
+			t.Fatalf("outcome %+v, %v", out, err)
+		}
+		_, err = s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+		wantCode(t, err, runner.CodeTimeout)
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// hanging is a dialect whose agent never greets.
+type hanging struct{}
+
+func (hanging) Args(string) []string            { return nil }
+func (hanging) Connect(duplex.Conn) duplex.Peer { return hangingPeer{} }
+
+type hangingPeer struct{}
+
+func (hangingPeer) Open(ctx context.Context, _ string, _ *duplex.Turn) (duplex.Opened, error) {
+	<-ctx.Done()
+	return duplex.Opened{}, ctx.Err()
+}
+
+func (hangingPeer) Prompt(context.Context, string, *duplex.Turn) (duplex.Result, error) {
+	return duplex.Result{}, nil
+}
+func (hangingPeer) Interrupt() error { return nil }
+func (hangingPeer) Resumable() bool  { return false }
+func (hangingPeer) Close()           {}
+
+func TestLimitsOfTime(t *testing.T) {
+	tests := map[string]struct {
+		limits runner.Limits
+		text   string
+	}{
+		"run":  {runner.Limits{Run: time.Minute, Idle: time.Hour}, "limits.run"},
+		"idle": {runner.Limits{Run: time.Hour, Idle: time.Minute}, "limits.idle"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &dialect{prompt: untilInterrupted}
+				s := newSession(t, d, func(d *runner.Definition) { d.Limits = tt.limits }, nil)
+				start := time.Now()
+				out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+				if e := wantCode(t, err, runner.CodeTimeout); !strings.Contains(e.Message, tt.text) {
+					t.Errorf("message %q", e.Message)
+				}
+				if out.Status != runner.OutcomeFailed || time.Since(start) != time.Minute {
+					t.Errorf("outcome %+v after %v", out, time.Since(start))
+				}
+			})
+		})
+	}
+}
+
+// The user's time to think is neither the agent's run time nor its silence.
+func TestTheClocksStandStillWhileAPersonIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &dialect{prompt: func(_ *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
+			if d := tn.Ask(context.Background(), request("1")); !d.Allowed() {
+				return duplex.Result{}, errors.New("denied")
+			}
+			return duplex.Result{Text: "done"}, nil
+		}}
+		s := newSession(t, d, func(d *runner.Definition) {
+			d.Limits.Run, d.Limits.Idle = time.Minute, time.Minute
+		}, nil)
+		h := &test.Handler{Answer: func(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error) {
+			time.Sleep(24 * time.Hour) // the bubble's clock
+			return test.Choose(runner.AllowOnce, "")(ctx, req)
+		}}
+		out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+		if err != nil || out.Text != "done" {
+			t.Fatalf("outcome %+v, %v", out, err)
+		}
+	})
+}
+
+func request(id string) runner.PermissionRequest {
+	return runner.PermissionRequest{
+		ID: id, Title: "Run it?", Tool: runner.ToolCall{ID: "tool-" + id, Name: "Bash"},
+		Options: []runner.PermissionOption{
+			{ID: "yes", Name: "Yes", Kind: runner.AllowOnce},
+			{ID: "always", Name: "Always", Kind: runner.AllowAlways},
+			{ID: "no", Name: "No", Kind: runner.RejectOnce},
+		},
+	}
+}
+
+func TestPermissionPolicies(t *testing.T) {
+	without := func(kinds ...runner.PermissionKind) runner.PermissionRequest {
+		req := request("1")
+		req.Options = slices.DeleteFunc(req.Options, func(o runner.PermissionOption) bool { return slices.Contains(kinds, o.Kind) })
+		return req
+	}
+	tests := map[string]struct {
+		policy  string
+		req     runner.PermissionRequest
+		answer  func(context.Context, runner.PermissionRequest) (runner.PermissionAnswer, error)
+		option  string
+		allowed bool
+		asked   int
+		denials int
+	}{
+		"allow takes once":              {policy: "allow", req: request("1"), option: "yes", allowed: true},
+		"allow takes always":            {policy: "allow", req: without(runner.AllowOnce), option: "always", allowed: true},
+		"allow without a way":           {policy: "allow", req: without(runner.AllowOnce, runner.AllowAlways), option: "no", denials: 1},
+		"deny":                          {policy: "deny", req: request("1"), option: "no", denials: 1},
+		"deny without a way":            {policy: "deny", req: without(runner.RejectOnce), option: "", denials: 1},
+		"ask, allowed":                  {req: request("1"), answer: test.Choose(runner.AllowAlways, ""), option: "always", allowed: true, asked: 1},
+		"ask, denied":                   {req: request("1"), answer: test.Choose(runner.RejectOnce, "no"), option: "no", asked: 1, denials: 1},
+		"ask, an answer of no option":   {req: request("1"), answer: foreign, option: "no", asked: 1, denials: 1},
+		"ask, nobody there":             {req: request("1"), answer: nobody, option: "no", asked: 1, denials: 1},
+		"ask without options":           {req: without(runner.AllowOnce, runner.AllowAlways, runner.RejectOnce), denials: 1},
+		"options of unknown kinds only": {req: runner.PermissionRequest{ID: "1", Options: []runner.PermissionOption{{ID: "x", Kind: "whatever"}, {Kind: runner.AllowOnce}}}, denials: 1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got duplex.Decision
+			d := &dialect{prompt: func(_ *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
+				got = tn.Ask(context.Background(), tt.req)
+				return duplex.Result{}, nil
+			}}
+			s := newSession(t, d, func(d *runner.Definition) { d.Permissions = tt.policy }, nil)
+			h := &test.Handler{Answer: tt.answer}
+			out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Option.ID != tt.option || got.Allowed() != tt.allowed {
+				t.Errorf("decision %+v", got)
+			}
+			if len(h.Asked()) != tt.asked {
+				t.Errorf("asked %d times", len(h.Asked()))
+			}
+			if len(out.Denials) != tt.denials {
+				t.Errorf("denials %+v", out.Denials)
+			}
+		})
+	}
+}
+
+func foreign(context.Context, runner.PermissionRequest) (runner.PermissionAnswer, error) {
+	return runner.PermissionAnswer{OptionID: "rm -rf"}, nil
+}
+
+func nobody(context.Context, runner.PermissionRequest) (runner.PermissionAnswer, error) {
+	return runner.PermissionAnswer{}, errors.New("nobody")
+}
+
+func TestAStormOfPermissionRequestsIsBounded(t *testing.T) {
+	const storm = 500
+	d := &dialect{prompt: func(p *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
+		var wg sync.WaitGroup
+		for i := range storm {
+			wg.Go(func() { tn.Ask(context.Background(), request(fmt.Sprint(i))) })
+		}
+		wg.Wait()
+		return duplex.Result{Canceled: true}, nil
+	}}
+	s := newSession(t, d, nil, nil)
+	h := &test.Handler{}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		h.Await(func(events []runner.Event, asked []runner.PermissionRequest) bool {
+			denied := 0
+			for _, ev := range events {
+				if tc, ok := ev.(runner.ToolCall); ok && tc.Status == runner.ToolDenied {
+					denied++
+				}
+			}
+			return len(asked)+denied >= storm
+		})
+		cancel()
+	}()
+	out, err := s.Turn(ctx, test.Prompt("x"), h)
+	if err != nil || out.Status != runner.OutcomeCanceled {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	if n := len(h.Asked()); n != 32 {
+		t.Errorf("%d requests reached the user at once", n)
+	}
+	if !strings.Contains(h.Notices(), "too many permissions") {
+		t.Errorf("notices %q", h.Notices())
+	}
+}
+
+func TestTheAnswerIsBoundedAtACharacter(t *testing.T) {
+	d := &dialect{prompt: func(_ *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
+		for range 10 {
+			tn.Text("ääää")
+			tn.Thought("ääää")
+		}
+		return duplex.Result{}, nil
+	}}
+	s := newSession(t, d, func(d *runner.Definition) { d.Limits.MaxOutput = 21 }, nil)
+	h := &test.Handler{}
+	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+	if err != nil || !out.Truncated || out.Text != strings.Repeat("ä", 10) || h.Text() != out.Text {
+		t.Errorf("outcome %+v, %v; streamed %q", out, err, h.Text())
+	}
+}
+
+func TestMessagesDoNotRunTogether(t *testing.T) {
+	d := &dialect{prompt: func(_ *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
+		tn.Paragraph()
+		tn.Text("Let me look.")
+		tn.Paragraph()
+		tn.Text("Done.\n")
+		tn.Paragraph()
+		tn.Text("Bye.")
+		return duplex.Result{Text: "not again"}, nil
+	}}
+	out, err := newSession(t, d, nil, nil).Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+	if err != nil || out.Text != "Let me look.\n\nDone.\nBye." {
+		t.Errorf("outcome %+v, %v", out, err)
+	}
+}
+
+func TestEndsOfATurn(t *testing.T) {
+	tests := map[string]struct {
+		result duplex.Result
+		err    error
+		status runner.OutcomeStatus
+		code   runner.Code
+		text   string
+		drop   bool
+	}{
+		"completed":        {status: runner.OutcomeCompleted},
+		"the agent's stop": {result: duplex.Result{Canceled: true}, status: runner.OutcomeCanceled},
+		"refused":          {result: duplex.Result{Rejected: true}, status: runner.OutcomeRejected},
+		"an error":         {result: duplex.Result{Err: &runner.Error{Code: runner.CodeAgent, Message: "kaputt, token=abcdefgh12345"}}, status: runner.OutcomeFailed, code: runner.CodeAgent, text: "Test Agent reported an error: kaputt, token=[redacted]"},
+		"no login":         {result: duplex.Result{Err: &runner.Error{Code: runner.CodeAuth, Message: "401"}}, status: runner.OutcomeAuthRequired, code: runner.CodeAuth, text: "Test Agent is not logged in: 401; log in with: test-agent login", drop: true},
+		"a long line":      {err: &runner.Error{Code: runner.CodeLimit, Message: "too long"}, status: runner.OutcomeFailed, code: runner.CodeLimit, text: "too long", drop: true},
+		"the end":          {err: duplex.ErrClosed, status: runner.OutcomeFailed, code: runner.CodeProtocol, text: "Test Agent ended in the middle of its answer (killed); try again; if it happens again, run the program by hand", drop: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			d := &dialect{prompt: func(*peer, string, *duplex.Turn) (duplex.Result, error) { return tt.result, tt.err }}
+			redactor := process.NewRedactor(nil)
+			s := newSession(t, d, nil, func(o *duplex.Options) { o.Redact = redactor.Redact })
+			out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			if out.Status != tt.status {
+				t.Errorf("status %s", out.Status)
+			}
+			switch {
+			case tt.code == "" && err != nil:
+				t.Errorf("error %v", err)
+			case tt.code != "":
+				if e := wantCode(t, err, tt.code); e.Error() != tt.text {
+					t.Errorf("error %q", e)
+				}
+			}
+			d.prompt = nil
+			if _, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}); err != nil {
+				t.Fatalf("the next turn: %v", err)
+			}
+			if dropped := d.started() == 2; dropped != tt.drop {
+				t.Errorf("%d processes", d.started())
+			}
+		})
+	}
+}
+
+func TestStartErrors(t *testing.T) {
+	tests := map[string]struct {
+		err  error
+		code runner.Code
+	}{
+		"not installed": {fmt.Errorf("%w: x", process.ErrNotFound), runner.CodeNotInstalled},
+		"too old":       {&runner.Error{Code: runner.CodeConfig, Message: "too old"}, runner.CodeConfig},
+		"something":     {errors.New("fork failed"), runner.CodeInternal},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newSession(t, &dialect{}, nil, func(o *duplex.Options) {
+				if tt.code == runner.CodeConfig {
+					o.Check = func(context.Context) error { return tt.err }
+					return
+				}
+				o.Start = func([]string) (duplex.Process, error) { return nil, tt.err }
+			})
+			_, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			wantCode(t, err, tt.code)
+		})
+	}
+}
+
+func TestCloseCancelsTheTurnAndRefusesOthers(t *testing.T) {
+	d := &dialect{prompt: untilInterrupted}
+	s := newSession(t, d, nil, nil)
+	h := &test.Handler{}
+	done := make(chan runner.Outcome)
+	go func() {
+		out, _ := s.Turn(context.Background(), test.Prompt("x"), h)
+		done <- out
+	}()
+	h.AwaitText("tick")
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out := <-done; out.Status != runner.OutcomeCanceled {
+		t.Errorf("outcome %+v", out)
+	}
+	<-d.peers[0].closed
+	if err := s.Close(t.Context()); err != nil {
+		t.Errorf("closing again: %v", err)
+	}
+	if _, err := s.Turn(t.Context(), test.Prompt("x"), h); err == nil {
+		t.Error("a closed session took a turn")
+	}
+}
+
+func TestCloseEndsWithItsContext(t *testing.T) {
+	release := make(chan struct{})
+	d := &dialect{prompt: func(_ *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
+		tn.Text("tick")
+		return duplex.Result{}, nil
+	}}
+	s := newSession(t, d, nil, nil)
+	done := make(chan struct{})
+	h := &blocking{release: release, began: make(chan struct{})}
+	go func() {
+		defer close(done)
+		_, _ = s.Turn(context.Background(), test.Prompt("x"), h) // its outcome does not matter here
+	}()
+	<-h.began
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	close(release)
+	<-done
+}
+
+// blocking is a handler that does not return.
+type blocking struct {
+	release, began chan struct{}
+	once           sync.Once
+}
+
+func (b *blocking) Event(runner.Event) {
+	b.once.Do(func() { close(b.began) })
+	<-b.release
+}
+
+func (b *blocking) Permission(ctx context.Context, _ runner.PermissionRequest) (runner.PermissionAnswer, error) {
+	<-ctx.Done()
+	return runner.PermissionAnswer{}, ctx.Err()
+}
+
+// A handler that is slow gets fewer events, but the whole answer, and does not
+// hold up the agent.
+func TestASlowHandlerLosesNothingOfTheAnswer(t *testing.T) {
+	const pieces = 100_000
+	h := &collector{release: make(chan struct{})}
+	d := &dialect{prompt: func(_ *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
+		for i := range pieces {
+			tn.Text("x")
+			tn.Thought("y")
+			tn.Tool(runner.ToolCall{ID: fmt.Sprint("tool-", i%10), Status: runner.ToolRunning})
+			tn.Usage(runner.Usage{InputTokens: int64(i + 1)})
+			tn.Notice("n")
+		}
+		close(h.release) // only now the handler goes on
+		return duplex.Result{}, nil
+	}}
+	out, err := newSession(t, d, nil, nil).Turn(t.Context(), test.Prompt("x"), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Repeat("x", pieces); out.Text != want || h.text.String() != want {
+		t.Errorf("%d of %d bytes were told", h.text.Len(), pieces)
+	}
+	if h.thoughts != pieces || h.usage.InputTokens != pieces {
+		t.Errorf("thoughts %d, usage %+v", h.thoughts, h.usage)
+	}
+	if h.events > 5000 {
+		t.Errorf("%d events waited", h.events)
+	}
+}
+
+type collector struct {
+	release  chan struct{}
+	text     strings.Builder
+	thoughts int
+	usage    runner.Usage
+	events   int
+}
+
+func (c *collector) Event(ev runner.Event) {
+	<-c.release
+	c.events++
+	switch ev := ev.(type) {
+	case runner.TextDelta:
+		c.text.WriteString(ev.Text)
+	case runner.Thought:
+		c.thoughts += len(ev.Text)
+	case runner.Usage:
+		c.usage = ev
+	}
+}
+
+func (c *collector) Permission(context.Context, runner.PermissionRequest) (runner.PermissionAnswer, error) {
+	return runner.PermissionAnswer{}, errors.New("nobody")
+}
+
+// Whatever an agent says, in whatever order, from however many goroutines, a turn
+// ends in one outcome that agrees with its events, and the session can go on.
+func TestAnyInterleavingEndsInOneOutcome(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		scripts := rapid.SliceOfN(rapid.SliceOfN(rapid.IntRange(0, 9), 0, 12), 1, 4).Draw(rt, "scripts")
+		result := rapid.SampledFrom([]duplex.Result{
+			{}, {Text: "whole"}, {Canceled: true}, {Rejected: true},
+			{Err: &runner.Error{Code: runner.CodeAgent, Message: "no"}}, {Err: &runner.Error{Code: runner.CodeAuth}},
+		}).Draw(rt, "result")
+		broken := rapid.Bool().Draw(rt, "broken")
+		cancelAfter := rapid.IntRange(-1, 20).Draw(rt, "cancel")
+		d := &dialect{resumable: rapid.Bool().Draw(rt, "resumable"), deaf: rapid.Bool().Draw(rt, "deaf")}
+		d.prompt = func(p *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
+			var wg sync.WaitGroup
+			for _, script := range scripts {
+				wg.Go(func() { act(p, tn, script) })
+			}
+			wg.Wait()
+			if broken {
+				return duplex.Result{}, duplex.ErrClosed
+			}
+			return result, nil
+		}
+		s := newSession(t, d, func(d *runner.Definition) { d.Stop.Grace = time.Millisecond }, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		h := &test.Handler{Answer: test.Choose(runner.AllowOnce, "")}
+		counted := &counting{Handler: h, after: cancelAfter, cancel: cancel}
+		out, err := s.Turn(ctx, test.Prompt("x"), counted)
+		n := len(h.Events())
+		checkOutcome(rt, out, err, h)
+		d.prompt = nil
+		if _, err := s.Turn(t.Context(), test.Prompt("y"), &test.Handler{}); err != nil {
+			rt.Fatalf("the next turn: %v", err)
+		}
+		if len(h.Events()) != n {
+			rt.Fatal("events after the end of the turn")
+		}
+		if err := s.Close(t.Context()); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+func checkOutcome(rt *rapid.T, out runner.Outcome, err error, h *test.Handler) {
+	switch out.Status {
+	case runner.OutcomeCompleted, runner.OutcomeCanceled, runner.OutcomeRejected:
+		if err != nil {
+			rt.Fatalf("%s with %v", out.Status, err)
+		}
+	case runner.OutcomeFailed, runner.OutcomeAuthRequired:
+		if _, ok := errors.AsType[*runner.Error](err); !ok {
+			rt.Fatalf("%s with %v", out.Status, err)
+		}
+	default:
+		rt.Fatalf("status %q", out.Status)
+	}
+	if h.Text() != out.Text {
+		rt.Fatalf("text %q, streamed %q", out.Text, h.Text())
+	}
+}
+
+// act does what numbers stand for.
+func act(p *peer, tn *duplex.Turn, script []int) {
+	for i, n := range script {
+		id := fmt.Sprint(i)
+		switch n {
+		case 0:
+			tn.Text("text")
+		case 1:
+			tn.Thought("thought")
+		case 2:
+			tn.Tool(runner.ToolCall{ID: id, Name: "Bash", Status: runner.ToolPending})
+		case 3:
+			tn.Tool(runner.ToolCall{ID: id, Status: runner.ToolCompleted, Output: "out"})
+		case 4:
+			tn.Usage(runner.Usage{InputTokens: int64(i)})
+		case 5:
+			tn.Notice("notice")
+		case 6:
+			tn.Session(runner.SessionStarted{ID: "session-" + id})
+		case 7:
+			tn.Deny(runner.ToolCall{ID: id})
+		case 8:
+			tn.Ask(context.Background(), request(id))
+		case 9:
+			tn.Paragraph()
+		}
+	}
+}
+
+// counting cancels after a number of events.
+type counting struct {
+	*test.Handler
+	after  int
+	cancel func()
+}
+
+func (c *counting) Event(ev runner.Event) {
+	c.Handler.Event(ev)
+	if len(c.Handler.Events()) == c.after {
+		c.cancel()
+	}
+}

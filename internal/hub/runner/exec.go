@@ -1,0 +1,420 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/hub/process"
+)
+
+// execAgent runs a program once a turn: the prompt goes in, the answer comes out,
+// the program ends. Conversations go on by the program's own sessions.
+type execAgent struct {
+	def  Definition
+	opts Options
+}
+
+func openExec(def Definition, opts Options) (Agent, error) {
+	return &execAgent{def: def, opts: opts}, nil
+}
+
+func (e *execAgent) Probe(ctx context.Context) Probe {
+	return ProbeCommand(ctx, e.def, e.opts)
+}
+
+func (e *execAgent) Open(spec SessionSpec) (Session, error) {
+	if !filepath.IsAbs(spec.WorkDir) {
+		return nil, &Error{Code: CodeInternal, Message: "the working directory is not absolute"}
+	}
+	s := &execSession{agent: e, spec: spec}
+	if sessionPattern.MatchString(spec.Resume) {
+		s.resume = spec.Resume
+	}
+	return s, nil
+}
+
+// execSession is a conversation. Between turns there is no process.
+type execSession struct {
+	agent *execAgent
+	spec  SessionSpec
+
+	mu     sync.Mutex
+	cancel context.CancelFunc // ends the running turn
+	ended  chan struct{}      // closed at its end
+	resume string             // the program's session id
+	begun  bool               // the role was told
+	closed bool
+}
+
+// Turn implements [Session].
+func (s *execSession) Turn(ctx context.Context, turn Turn, h Handler) (Outcome, error) {
+	began := time.Now()
+	out, err := s.guarded(ctx, turn, h)
+	out.Duration = time.Since(began)
+	if err != nil {
+		return failed(out, err)
+	}
+	return out, nil
+}
+
+// guarded lets one turn run at a time.
+func (s *execSession) guarded(ctx context.Context, turn Turn, h Handler) (Outcome, *Error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan struct{})
+	defer close(ended)
+
+	s.mu.Lock()
+	if s.closed || s.cancel != nil {
+		s.mu.Unlock()
+		return Outcome{ExitCode: -1}, errBusy(s.agent.def)
+	}
+	s.cancel, s.ended = cancel, ended
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.cancel = nil
+		s.mu.Unlock()
+	}()
+	return s.turn(ctx, turn, h)
+}
+
+// turn runs the program, and again with a new session where the old one is lost.
+func (s *execSession) turn(ctx context.Context, turn Turn, h Handler) (Outcome, *Error) {
+	prompt, err := BuildPrompt(turn, s.spec.WorkDir, s.agent.def.Limits.MaxPrompt)
+	if err != nil {
+		return Outcome{ExitCode: -1}, err
+	}
+	resume := s.resume
+	if len(s.agent.def.Session.Resume) == 0 {
+		resume = ""
+	}
+	r, err := s.run(ctx, prompt, resume, h)
+	if err == nil && resume != "" && r.sessionLost() {
+		h.Event(Notice{Text: fmt.Sprintf("%s has lost this conversation (%s): it begins a new one", s.agent.def.Name, resume)})
+		s.resume, s.begun = "", false
+		r, err = s.run(ctx, prompt, "", h)
+	}
+	if err != nil {
+		return Outcome{ExitCode: -1}, err
+	}
+	out, err := r.outcome(ctx)
+	if err == nil && out.Status == OutcomeCompleted {
+		if r.answer.Started().ID == "" { // the program does not repeat it
+			r.answer.Session(r.newID, "")
+		}
+	}
+	s.resume = cmp.Or(r.answer.session.ID, s.resume)
+	s.begun = s.begun || !r.answer.empty()
+	return out, err
+}
+
+// run starts the program once and blocks until nothing of it is left.
+func (s *execSession) run(ctx context.Context, prompt, resume string, h Handler) (*execRun, *Error) {
+	def := s.agent.def
+	if resume == "" || !s.begun && s.spec.Resume == "" {
+		prompt = WithRole(def.SystemPrompt, prompt)
+	}
+	args, newID, err := execArgs(def, resume, prompt)
+	if err != nil {
+		return nil, err
+	}
+	cmd := NewSessionCommand(def, s.agent.opts, s.spec, args)
+	if err := refuseBatch(def, cmd); err != nil {
+		return nil, err
+	}
+	r := &execRun{
+		def: def, parser: newParser(def), newID: newID,
+		answer: NewAnswer(h, def.Limits.MaxOutput, process.NewRedactor(cmd.Env).Redact, SessionStarted{}),
+	}
+	if def.Prompt == PromptArg {
+		prompt = ""
+	}
+	if err := r.do(ctx, cmd, prompt); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// execArgs are the program's arguments, and the session id where the hub chooses
+// it. What could be taken for a flag, the prompt, comes last.
+func execArgs(def Definition, resume, prompt string) (args []string, newID string, err *Error) {
+	args = slices.Clone(def.Args)
+	switch {
+	case resume != "" && def.Session.ResumeReplaces:
+		args = replaceIn(def.Session.Resume, sessionPlace, resume)
+	case resume != "":
+		args = append(args, replaceIn(def.Session.Resume, sessionPlace, resume)...)
+	default:
+		if slices.ContainsFunc(def.Session.New, func(a string) bool { return strings.Contains(a, sessionPlace) }) {
+			newID = uuid.NewString()
+		}
+		args = append(args, replaceIn(def.Session.New, sessionPlace, newID)...)
+	}
+	args = append(args, def.ModelArguments()...)
+	args = append(args, def.PermissionArgs[def.Permissions]...)
+	if def.Prompt != PromptArg {
+		return args, newID, nil
+	}
+	if strings.ContainsRune(prompt, 0) {
+		return nil, "", &Error{Code: CodeLimit, Message: "the message contains a NUL byte, which cannot be passed to " + def.Name}
+	}
+	for _, arg := range def.PromptArgs {
+		arg = strings.ReplaceAll(arg, promptPlace, prompt)
+		if len(arg) > process.MaxArg {
+			return nil, "", &Error{
+				Code:    CodeLimit,
+				Message: fmt.Sprintf("the message is longer than the %d bytes that %s takes as an argument", process.MaxArg, def.Name),
+				Remedy:  "send long text as a file, or let the agent read its prompt from standard input (prompt: stdin)",
+			}
+		}
+		args = append(args, arg)
+	}
+	return args, newID, nil
+}
+
+// refuseBatch keeps foreign text out of the arguments of a batch file: Windows
+// hands them to a shell.
+func refuseBatch(def Definition, cmd process.Command) *Error {
+	if runtime.GOOS != "windows" || def.Prompt != PromptArg {
+		return nil
+	}
+	path, err := process.LookPath(cmd.Path, cmd.Env)
+	if err != nil {
+		return def.StartError(err)
+	}
+	if ext := strings.ToLower(filepath.Ext(path)); ext == ".bat" || ext == ".cmd" {
+		return &Error{
+			Code: CodeConfig, Message: def.Command + " is a batch file: a message cannot safely be one of its arguments",
+			Remedy: "use prompt: stdin, or name the program that the batch file starts",
+		}
+	}
+	return nil
+}
+
+// Close cancels a running turn and waits for its end. Later turns are refused.
+func (s *execSession) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	cancel, ended := s.cancel, s.ended
+	s.mu.Unlock()
+	if cancel == nil {
+		return nil
+	}
+	cancel()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// execRun is one run of the program.
+type execRun struct {
+	def    Definition
+	parser parser
+	answer *Answer
+	newID  string
+
+	exit   process.Exit
+	stderr string
+	cause  error // why the hub stopped it, nil if it did not
+}
+
+// errHopeless is the cause where an agent would go on trying for ever.
+var errHopeless = errors.New("credentials refused")
+
+func (r *execRun) do(ctx context.Context, cmd process.Command, prompt string) *Error {
+	if ctx.Err() != nil {
+		r.cause, r.exit.Code = ctx.Err(), -1
+		return nil
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	limited, watch := process.NewWatch(ctx, r.def.Limits.Run, r.def.Limits.Idle)
+	defer watch.Stop()
+
+	p, err := process.Start(cmd)
+	if err != nil {
+		return r.def.StartError(err)
+	}
+	var owned sync.WaitGroup
+	defer owned.Wait()
+	defer p.Close() //nolint:errcheck // what is left is in the exit
+	owned.Go(func() {
+		// A program that does not read its input gives EPIPE; whether that is an
+		// error shows in what it does instead.
+		_, _ = io.WriteString(p.Stdin(), prompt)
+		_ = p.Stdin().Close() // may be closed by Stop
+	})
+	owned.Go(func() {
+		select {
+		case <-limited.Done():
+			p.Stop(context.Background(), r.def.StopPolicy())
+		case <-p.Done():
+		}
+	})
+
+	if r.parser == nil {
+		r.readText(watch.Reader(p.Stdout()))
+	} else {
+		r.readLines(p.Stdout(), watch, stop)
+	}
+	r.exit = p.Wait()
+	r.stderr = p.Stderr()
+	r.cause = context.Cause(limited)
+	return nil
+}
+
+// readText passes raw output on as it comes, between characters.
+func (r *execRun) readText(stdout io.Reader) {
+	buf := make([]byte, 32<<10)
+	n := 0
+	for {
+		m, err := stdout.Read(buf[n:])
+		n += m
+		whole := n
+		if err == nil {
+			whole = wholeRunes(buf[:n])
+		}
+		r.answer.Text(string(buf[:whole]))
+		n = copy(buf, buf[whole:n])
+		if err != nil {
+			return
+		}
+	}
+}
+
+// wholeRunes is how much of b ends with a whole character.
+func wholeRunes(b []byte) int {
+	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+		if c := b[len(b)-i]; utf8.RuneStart(c) {
+			if !utf8.FullRune(b[len(b)-i:]) {
+				return len(b) - i
+			}
+			break
+		}
+	}
+	return len(b)
+}
+
+func (r *execRun) readLines(stdout io.Reader, watch *process.Watch, stop context.CancelCauseFunc) {
+	lines := process.NewLines(stdout, r.def.Limits.MaxLine)
+	for {
+		line, err := lines.Next()
+		switch {
+		case errors.Is(err, process.ErrLineTooLong):
+			r.answer.tooLong = err
+			r.answer.Notice("a line of the agent's output was skipped: " + err.Error())
+			continue
+		case err != nil:
+			return
+		}
+		r.answer.stalled = false
+		r.parser.line(line, r.answer)
+		if !r.answer.stalled {
+			watch.Touch()
+		}
+		if r.answer.Hopeless() {
+			stop(errHopeless)
+		}
+	}
+}
+
+// lostSession are the words for an unknown session. They stand on standard error,
+// also where the program was told to print JSON.
+var lostSession = regexp.MustCompile(`(?i)no conversation found|no (?:saved |previous )?(?:session|conversation|thread|rollout)s? (?:found|with|for)|` +
+	`(?:session|conversation|thread|rollout)\b.{0,80}(?:not found|not exist|unknown|invalid)|(?:unknown|invalid|no such) (?:session|conversation|thread)`)
+
+// sessionLost reports that a resume failed for want of the session: the program
+// has ended with an error before it said or did anything.
+func (r *execRun) sessionLost() bool {
+	if r.cause != nil || r.exit.Code == 0 || !r.answer.empty() || r.answer.auth {
+		return false
+	}
+	return lostSession.MatchString(r.stderr) || lostSession.MatchString(r.answer.message)
+}
+
+// outcome decides how the turn ended. Success is the agent's word that it has
+// finished, without an error, and exit code 0.
+func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
+	a := r.answer
+	// An agent that had finished before the hub's stop reached it has finished.
+	if a.done && !a.failed && r.exit.Code == 0 {
+		r.cause = nil
+	}
+	var special *Error
+	if r.parser != nil {
+		special = r.parser.diagnose(r.exit, r.stderr, a)
+	} else {
+		a.done = r.exit.Code == 0
+	}
+	out := a.Outcome(OutcomeCompleted)
+	out.ExitCode = r.exit.Code
+	switch {
+	case errors.Is(r.cause, errHopeless):
+		return out, r.def.AuthError(a.message)
+	case r.cause != nil && ctx.Err() != nil:
+		out.Status = OutcomeCanceled
+		return out, nil
+	case r.cause != nil && a.authRuns > 0:
+		return out, r.def.AuthError(a.message)
+	case r.cause != nil:
+		return out, r.def.TimeoutError(r.cause)
+	case r.authFailed():
+		return out, r.def.AuthError(r.words())
+	case special != nil:
+		return out, special
+	case a.failed || r.exit.Code != 0:
+		return out, &Error{
+			Code:    CodeAgent,
+			Message: fmt.Sprintf("%s reported an error%s%s", r.def.Name, exitText(r.exit), quoteTail(r.words())),
+		}
+	case !a.done && a.tooLong != nil:
+		return out, &Error{Code: CodeLimit, Message: r.def.Name + ": " + a.tooLong.Error(), Remedy: "raise limits.maxLine of the agent", Err: a.tooLong}
+	case !a.done:
+		return out, &Error{
+			Code:    CodeProtocol,
+			Message: fmt.Sprintf("%s ended without saying that it had finished%s%s", r.def.Name, exitText(r.exit), quoteTail(r.stderr)),
+		}
+	case r.exit.Err != nil:
+		a.Notice("not every process that the agent started could be ended")
+	}
+	return out, nil
+}
+
+// words are the agent's on its error: of its output, else of standard error, else,
+// where it prints plain text, of its answer.
+func (r *execRun) words() string {
+	switch {
+	case r.answer.message != "":
+		return r.answer.message
+	case strings.TrimSpace(r.stderr) != "":
+		return r.stderr
+	case r.parser == nil:
+		return r.answer.redact(cutUTF8(r.answer.text.String(), maxMessage))
+	}
+	return ""
+}
+
+// authFailed looks for missing credentials in an error.
+func (r *execRun) authFailed() bool {
+	if r.exit.Code == 0 && !r.answer.failed {
+		return false
+	}
+	return r.answer.auth || isAuthText(r.words()) || !r.answer.failed && isAuthText(r.stderr)
+}

@@ -1,0 +1,38 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/parleyhub/parley/internal/hub/process"
+)
+
+// Parse lets the parser of a definition read output as if a program had printed it
+// and then ended with code.
+func Parse(def Definition, output []byte, stderr string, code int, h Handler) (Outcome, error) {
+	def, err := def.Complete()
+	if err != nil {
+		return Outcome{}, err
+	}
+	r := &execRun{
+		def: def, parser: newParser(def), exit: process.Exit{Code: code}, stderr: stderr,
+		answer: NewAnswer(h, def.Limits.MaxOutput, (*process.Redactor)(nil).Redact, SessionStarted{}),
+	}
+	if r.parser == nil {
+		r.readText(bytes.NewReader(output))
+	} else {
+		lines := process.NewLines(bytes.NewReader(output), def.Limits.MaxLine)
+		for {
+			line, err := lines.Next()
+			if err != nil {
+				break
+			}
+			r.parser.line(line, r.answer)
+		}
+	}
+	out, rerr := r.outcome(context.Background())
+	if rerr != nil {
+		return failed(out, rerr)
+	}
+	return out, nil
+}
