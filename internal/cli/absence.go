@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
 )
 
 // hubAway is how long a hub may be away while somebody follows something of it: one that was

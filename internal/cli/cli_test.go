@@ -23,10 +23,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/cli"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 )
 

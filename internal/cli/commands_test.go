@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/cli"
-	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"

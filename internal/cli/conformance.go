@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/internal/api/conformance"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/conformance"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/version"
 )

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/loop"
 	"github.com/parleyhub/parley/internal/mcpconfig"

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/hub"
 )
 

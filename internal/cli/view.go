@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/hub"
 )
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub/process"
 )

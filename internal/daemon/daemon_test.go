@@ -23,10 +23,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/crdt/ysync"
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/sharing"

@@ -26,12 +26,12 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/busfinder"
-	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/dialect"
-	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 

@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/dialect"
-	"github.com/parleyhub/parley/internal/jsonrpc"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/mcpserver"
-	"github.com/parleyhub/parley/internal/server"
 )
 
 // idleAgents is how long an agent at /mcp may be silent and is still shown as there:

@@ -16,8 +16,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/client"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/mcpconfig"
 	"github.com/parleyhub/parley/internal/natstest"

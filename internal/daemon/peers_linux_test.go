@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/netnstest"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/telemetry/audit"

@@ -17,9 +17,9 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/peers"

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/swarm"
 )

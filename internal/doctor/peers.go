@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/dialect"
 	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hubtest"
 )

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/stubmodel"
 	"github.com/parleyhub/parley/swarm"

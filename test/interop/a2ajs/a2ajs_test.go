@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parleyhub/parley/internal/conformance"
+	"github.com/parleyhub/parley/internal/api/conformance"
 	"github.com/parleyhub/parley/test/interop/npm"
 )
 

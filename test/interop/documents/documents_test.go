@@ -29,7 +29,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/client"
+	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/test/interop/rig"
 )

@@ -29,7 +29,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/internal/dialect"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/hubtools"
 	"github.com/parleyhub/parley/registry/hubcards"
 	"github.com/parleyhub/parley/test/interop/npm"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/parleyhub/parley/internal/conformance"
+	"github.com/parleyhub/parley/internal/api/conformance"
 	"github.com/parleyhub/parley/test/interop/npm"
 )
 

@@ -1,8 +1,0 @@
-package a2aserver
-
-// For the tests of package a2aserver_test.
-var (
-	CamelKeys = camelKeys
-	CamelCase = camelCase
-	SplitPath = splitPath
-)

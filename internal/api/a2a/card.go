@@ -1,0 +1,273 @@
+package a2a
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	legacy "github.com/a2aproject/a2a-go/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
+
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/rawjson"
+)
+
+// cards makes the agent cards, from what the hub knows at the moment.
+type cards struct{ opts Options }
+
+// agentURN names the extension under which an extended card tells how an agent
+// is driven and whether it is fit.
+const agentURN = "urn:parley:agent"
+
+// base is the address that a card's URLs begin with.
+func (c cards) base(r *http.Request) string {
+	if c.opts.BaseURL != "" {
+		return c.opts.BaseURL
+	}
+	u := url.URL{Scheme: "http", Host: r.Host}
+	if r.TLS != nil {
+		u.Scheme = "https"
+	}
+	return u.String()
+}
+
+// hub is the card of all agents behind one address.
+func (c cards) hub(base string) *a2a.AgentCard {
+	card := c.card("Parley", "A hub of coding agents. Name the agent by tenant or by the message's metadata \"targetAgent\".", base+"/a2a", "")
+	for _, info := range c.opts.Hub.Agents() {
+		d := info.Definition
+		card.Skills = append(card.Skills, a2a.AgentSkill{
+			ID: d.ID, Name: nameOf(info), Description: descriptionOf(info), Tags: []string{"agent"},
+		})
+	}
+	return card
+}
+
+// extendedHub adds the agents' own skills, and each agent as a tenant.
+func (c cards) extendedHub(base string) *a2a.AgentCard {
+	card := c.hub(base)
+	for _, info := range c.opts.Hub.Agents() {
+		for _, skill := range skillsOf(info) {
+			skill.ID = info.Definition.ID + "/" + skill.ID
+			card.Skills = append(card.Skills, skill)
+		}
+		card.SupportedInterfaces = append(card.SupportedInterfaces, c.interfaces(base+"/a2a", info.Definition.ID, v10)...)
+	}
+	return card
+}
+
+// agent is the card of one agent.
+func (c cards) agent(info hub.AgentInfo, base string) *a2a.AgentCard {
+	id := info.Definition.ID
+	card := c.card(nameOf(info), descriptionOf(info), base+"/agents/"+url.PathEscape(id)+"/a2a", id)
+	card.Skills = skillsOf(info)
+	return card
+}
+
+// extendedAgent adds how the agent is driven and how it does.
+func (c cards) extendedAgent(info hub.AgentInfo, base string) *a2a.AgentCard {
+	card := c.agent(info, base)
+	params := map[string]any{
+		"driver": info.Definition.Driver,
+		"health": string(info.Health.Status),
+		"stage":  string(info.Health.Stage),
+	}
+	if info.Health.Version != "" {
+		params["cliVersion"] = info.Health.Version
+	}
+	card.Capabilities.Extensions = append(card.Capabilities.Extensions, a2a.AgentExtension{
+		URI: agentURN, Description: "How this hub drives the agent, and its health.", Params: params,
+	})
+	return card
+}
+
+// card has what the hub's and the agents' cards share. Its gRPC address is the
+// hub's, so tenant says there whose card it is.
+func (c cards) card(name, description, address, tenant string) *a2a.AgentCard {
+	card := &a2a.AgentCard{
+		Name:               name,
+		Description:        description,
+		Version:            c.version(),
+		DefaultInputModes:  []string{"text/plain", "application/json"},
+		DefaultOutputModes: []string{"text/plain", "application/json"},
+		Capabilities: a2a.AgentCapabilities{
+			Streaming:         true,
+			PushNotifications: c.opts.Push != nil,
+			ExtendedAgentCard: c.opts.TokenRequired,
+		},
+		Skills: []a2a.AgentSkill{},
+	}
+	card.SupportedInterfaces = c.interfaces(address, "", v10)
+	if c.opts.GRPCAddress != "" {
+		// Not for 0.3, though it is served: there an interface's address must be
+		// an http URL, which no client of gRPC could dial.
+		card.SupportedInterfaces = append(card.SupportedInterfaces, &a2a.AgentInterface{
+			URL: c.opts.GRPCAddress, ProtocolBinding: a2a.TransportProtocolGRPC, ProtocolVersion: v10, Tenant: tenant,
+		})
+	}
+	card.SupportedInterfaces = append(card.SupportedInterfaces, c.interfaces(address, "", v03)...)
+	if c.opts.TokenRequired {
+		card.SecuritySchemes = a2a.NamedSecuritySchemes{
+			"bearer": a2a.HTTPAuthSecurityScheme{Scheme: "bearer", Description: "The hub's token."},
+		}
+		card.SecurityRequirements = a2a.SecurityRequirementsOptions{{"bearer": {}}}
+	}
+	return card
+}
+
+func (c cards) interfaces(address, tenant string, version a2a.ProtocolVersion) []*a2a.AgentInterface {
+	if strings.HasPrefix(address, "/") { // asked over gRPC, by which the HTTP address is not known
+		return nil
+	}
+	return []*a2a.AgentInterface{
+		{URL: address, ProtocolBinding: a2a.TransportProtocolJSONRPC, ProtocolVersion: version, Tenant: tenant},
+		{URL: address, ProtocolBinding: a2a.TransportProtocolHTTPJSON, ProtocolVersion: version, Tenant: tenant},
+	}
+}
+
+func (c cards) version() string {
+	if c.opts.Version == "" {
+		return "0.0.0-dev" // a card must have one
+	}
+	return c.opts.Version
+}
+
+func nameOf(info hub.AgentInfo) string {
+	if info.Definition.Name != "" {
+		return info.Definition.Name
+	}
+	return info.Definition.ID
+}
+
+func descriptionOf(info hub.AgentInfo) string {
+	if info.Definition.Description != "" {
+		return info.Definition.Description
+	}
+	return "The agent " + info.Definition.ID + " of this hub."
+}
+
+// skillsOf lists an agent's skills; a card must have one.
+func skillsOf(info hub.AgentInfo) []a2a.AgentSkill {
+	skills := make([]a2a.AgentSkill, 0, len(info.Definition.Skills))
+	for _, s := range info.Definition.Skills {
+		skills = append(skills, a2a.AgentSkill{ID: s.ID, Name: s.Name, Description: s.Description, Tags: append([]string{}, s.Tags...)})
+	}
+	if len(skills) == 0 {
+		skills = append(skills, a2a.AgentSkill{ID: "chat", Name: "Chat", Description: "Answers prompts and works on code.", Tags: []string{"chat", "code"}})
+	}
+	return skills
+}
+
+// serveRootCard serves the hub's card for clients of both versions.
+func (s *Server) serveRootCard(w http.ResponseWriter, r *http.Request) {
+	s.serveUnionCard(w, r, "")
+}
+
+// serveCard serves the card of 1.0; one who says that he speaks 0.3 gets the
+// union. (The root has the union at once: clients of 0.3 know no other address
+// and say nothing.)
+func (s *Server) serveCard(w http.ResponseWriter, r *http.Request, agent string) {
+	version, err := requestedVersion(r.Header, r.URL.Query())
+	if err != nil {
+		writeRESTError(w, err)
+		return
+	}
+	if version == v03 {
+		s.serveUnionCard(w, r, agent)
+		return
+	}
+	card, changed, err := s.card(r, agent)
+	if err != nil {
+		writeRESTError(w, err)
+		return
+	}
+	body, err := rawjson.Append(nil, card)
+	s.writeCard(w, r, body, changed, err)
+}
+
+// serveUnionCard serves a card that holds the members of both versions.
+func (s *Server) serveUnionCard(w http.ResponseWriter, r *http.Request, agent string) {
+	if _, err := requestedVersion(r.Header, r.URL.Query()); err != nil {
+		writeRESTError(w, err)
+		return
+	}
+	card, changed, err := s.card(r, agent)
+	if err != nil {
+		writeRESTError(w, err)
+		return
+	}
+	body, err := unionCard(r.Context(), card)
+	s.writeCard(w, r, body, changed, err)
+}
+
+func (s *Server) card(r *http.Request, agent string) (card *a2a.AgentCard, changed time.Time, err error) {
+	base := s.cards.base(r)
+	if agent == "" {
+		for _, info := range s.opts.Hub.Agents() {
+			if info.RegisteredAt.After(changed) {
+				changed = info.RegisteredAt
+			}
+		}
+		return s.cards.hub(base), changed, nil
+	}
+	info, err := s.opts.Hub.Agent(agent)
+	if err != nil { // it was there a moment ago
+		return nil, changed, fault(errAgentNotFound, "there is no agent "+quote(agent))
+	}
+	return s.cards.agent(info, base), info.RegisteredAt, nil
+}
+
+// unionCard writes a card with the members of 1.0 and 0.3.
+func unionCard(ctx context.Context, card *a2a.AgentCard) ([]byte, error) {
+	producer, ok := a2av0.NewStaticAgentCardProducer(card).(interface {
+		CardJSON(context.Context) ([]byte, error)
+	})
+	if !ok {
+		return rawjson.Append(nil, card)
+	}
+	return producer.CardJSON(ctx)
+}
+
+// writeCard answers a GET or HEAD with a card that caches may keep for a while
+// and ask for again by its tag (1.0, section 8.6).
+func (s *Server) writeCard(w http.ResponseWriter, r *http.Request, body []byte, changed time.Time, err error) {
+	if err != nil {
+		s.log.Error("card cannot be encoded", "error", err)
+		writeRESTError(w, a2a.ErrInternalError)
+		return
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		writeRESTError(w, fault(errMethodNotAllowed, "a card can only be read"))
+		return
+	}
+	sum := sha256.Sum256(body)
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "max-age=60")
+	h.Set("ETag", `"`+hex.EncodeToString(sum[:8])+`"`)
+	h.Set("Vary", versionParam)
+	// Heeds If-None-Match, If-Modified-Since and ranges.
+	http.ServeContent(w, r, "", changed, bytes.NewReader(body))
+}
+
+// card03 is an extended card for a client of 0.3, which looks for its interfaces
+// only: the SDK's conversion would offer those of all versions as 0.3's.
+func card03(card *a2a.AgentCard) *legacy.AgentCard {
+	old := *card
+	old.SupportedInterfaces = nil
+	for _, i := range card.SupportedInterfaces {
+		if i.ProtocolVersion == v03 {
+			old.SupportedInterfaces = append(old.SupportedInterfaces, i)
+		}
+	}
+	out := a2av0.FromV1AgentCard(&old)
+	out.ProtocolVersion = "0.3.0" // cards of 0.3 have the patch number
+	return out
+}

@@ -1,0 +1,221 @@
+package a2a
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/errordetails"
+
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/push"
+)
+
+// Kinds of error that only our own part of the bindings meets.
+var (
+	errAgentNotFound    = errors.New("agent not found")
+	errMethodNotAllowed = errors.New("method not allowed")
+	errTooLarge         = errors.New("request too large")
+)
+
+// wireCode is how one kind of error looks on the wire (A2A 1.0, section 5.4).
+type wireCode struct {
+	err    error
+	rpc    int
+	http   int
+	status string // google.rpc.Code
+	reason string // "" means the SDK's reason
+}
+
+var wireCodes = []wireCode{
+	{a2a.ErrParseError, -32700, http.StatusBadRequest, "INVALID_ARGUMENT", ""},
+	{a2a.ErrInvalidRequest, -32600, http.StatusBadRequest, "INVALID_ARGUMENT", ""},
+	{a2a.ErrMethodNotFound, -32601, http.StatusNotFound, "UNIMPLEMENTED", ""},
+	{a2a.ErrInvalidParams, -32602, http.StatusBadRequest, "INVALID_ARGUMENT", ""},
+	{a2a.ErrTaskNotFound, -32001, http.StatusNotFound, "NOT_FOUND", ""},
+	{a2a.ErrTaskNotCancelable, -32002, http.StatusBadRequest, "FAILED_PRECONDITION", ""},
+	{a2a.ErrPushNotificationNotSupported, -32003, http.StatusBadRequest, "FAILED_PRECONDITION", ""},
+	{a2a.ErrUnsupportedOperation, -32004, http.StatusBadRequest, "FAILED_PRECONDITION", ""},
+	{a2a.ErrUnsupportedContentType, -32005, http.StatusUnsupportedMediaType, "INVALID_ARGUMENT", ""},
+	{a2a.ErrInvalidAgentResponse, -32006, http.StatusBadGateway, "INTERNAL", ""},
+	{a2a.ErrExtendedCardNotConfigured, -32007, http.StatusBadRequest, "FAILED_PRECONDITION", ""},
+	{a2a.ErrExtensionSupportRequired, -32008, http.StatusBadRequest, "FAILED_PRECONDITION", ""},
+	{a2a.ErrVersionNotSupported, -32009, http.StatusBadRequest, "FAILED_PRECONDITION", ""},
+	{errAgentNotFound, -32602, http.StatusNotFound, "NOT_FOUND", "AGENT_NOT_FOUND"},
+	{errMethodNotAllowed, -32600, http.StatusMethodNotAllowed, "UNIMPLEMENTED", "METHOD_NOT_ALLOWED"},
+	{errTooLarge, -32600, http.StatusRequestEntityTooLarge, "INVALID_ARGUMENT", "REQUEST_TOO_LARGE"},
+	{a2a.ErrServerError, -32000, http.StatusServiceUnavailable, "UNAVAILABLE", ""},
+	{a2a.ErrInternalError, -32603, http.StatusInternalServerError, "INTERNAL", ""},
+}
+
+// wireCodeOf finds the code of an error; what is not known is internal.
+func wireCodeOf(err error) wireCode {
+	for _, c := range wireCodes {
+		if errors.Is(err, c.err) {
+			return c
+		}
+	}
+	return wireCodes[len(wireCodes)-1]
+}
+
+// fromHub translates an error of the hub or of push. Its text goes to the client
+// where it is meant for users; any other cause is logged and kept back.
+func fromHub(ctx context.Context, log *slog.Logger, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return err // nobody is left to tell
+	}
+	var known *a2a.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	var he *hub.Error
+	var pe *push.Error
+	switch {
+	case errors.As(err, &he):
+		return fromHubError(log, he)
+	case errors.As(err, &pe):
+		return fromPushError(log, pe)
+	}
+	log.Error("call failed", "error", err)
+	return a2a.ErrInternalError
+}
+
+func fromHubError(log *slog.Logger, he *hub.Error) error {
+	kind := a2a.ErrInternalError
+	switch he.Code {
+	case hub.CodeInvalid, hub.CodeAgentNotFound, hub.CodeContextNotFound:
+		kind = a2a.ErrInvalidParams
+	case hub.CodeTaskNotFound:
+		kind = a2a.ErrTaskNotFound
+	case hub.CodeNotCancelable:
+		kind = a2a.ErrTaskNotCancelable
+	case hub.CodeUnsupported:
+		kind = a2a.ErrUnsupportedOperation
+	case hub.CodeUnavailable, hub.CodeAuth, hub.CodeTimeout:
+		kind = a2a.ErrServerError
+	}
+	if he.Err != nil {
+		log.Warn("call failed", "code", he.Code, "message", he.Message, "error", he.Err)
+	}
+	out := fault(kind, he.Error())
+	if he.Field != "" {
+		out = out.WithTypedDetails(badField(he.Field, he.Message))
+	}
+	return out.WithErrorInfoMeta(map[string]string{"code": string(he.Code)})
+}
+
+func fromPushError(log *slog.Logger, pe *push.Error) error {
+	kind := a2a.ErrInternalError
+	switch pe.Code {
+	case push.CodeInvalid:
+		kind = a2a.ErrInvalidParams
+	case push.CodeNotFound:
+		kind = a2a.ErrTaskNotFound
+	case push.CodeLimit:
+		kind = a2a.ErrServerError
+	}
+	if pe.Err != nil {
+		log.Warn("push configuration failed", "code", pe.Code, "error", pe.Err)
+	}
+	return fault(kind, pe.Message)
+}
+
+// fault is an error of a kind with its details. The kind's own words come first:
+// clients, and the kits, look for them.
+func fault(kind error, details string) *a2a.Error {
+	return a2a.NewError(kind, kind.Error()+": "+details)
+}
+
+// invalid is an error for a parameter that is wrong.
+func invalid(field, message string) error {
+	return fault(a2a.ErrInvalidParams, field+": "+message).WithTypedDetails(badField(field, message))
+}
+
+const badRequestType = "type.googleapis.com/google.rpc.BadRequest"
+
+func badField(field, message string) *errordetails.Typed {
+	return errordetails.NewTyped(badRequestType, map[string]any{
+		"fieldViolations": []map[string]string{{"field": field, "description": message}},
+	})
+}
+
+// errorDetails lists what a client can act on: an ErrorInfo with the reason
+// first, then any further details of an *a2a.Error.
+func errorDetails(err error, code wireCode) []*errordetails.Typed {
+	reason := code.reason
+	if reason == "" {
+		reason = a2a.ErrorReason(code.err)
+	}
+	info := errordetails.NewErrorInfo(reason, a2a.ProtocolDomain, nil)
+	details := []*errordetails.Typed{info}
+	var ae *a2a.Error
+	if !errors.As(err, &ae) {
+		return details
+	}
+	for _, d := range ae.TypedDetails {
+		if d.TypeURL != errordetails.ErrorInfoType {
+			details = append(details, d)
+		} else if meta, ok := d.Value["metadata"]; ok {
+			info.Value["metadata"] = meta
+		}
+	}
+	return details
+}
+
+// meant tells an error that was made for clients from an unforeseen one.
+func meant(err error) bool {
+	var ae *a2a.Error
+	return errors.As(err, &ae) || wireCodeOf(err).err != a2a.ErrInternalError
+}
+
+// errorText is the message of an error that goes to a client: that of an
+// *a2a.Error or of the kind, never the text of an unknown cause.
+func errorText(err error, code wireCode) string {
+	var ae *a2a.Error
+	if errors.As(err, &ae) {
+		return ae.Error()
+	}
+	return code.err.Error()
+}
+
+// rpcError is the error object of JSON-RPC.
+type rpcError struct {
+	Code    int                   `json:"code"`
+	Message string                `json:"message"`
+	Data    []*errordetails.Typed `json:"data,omitempty"`
+}
+
+func newRPCError(err error) *rpcError {
+	c := wireCodeOf(err)
+	return &rpcError{Code: c.rpc, Message: errorText(err, c), Data: errorDetails(err, c)}
+}
+
+// writeRESTError answers with the google.rpc.Status JSON of AIP-193, as the
+// SDK's binding does.
+func writeRESTError(w http.ResponseWriter, err error) {
+	c := wireCodeOf(err)
+	body, mErr := json.Marshal(map[string]any{"error": map[string]any{
+		"code":    c.http,
+		"status":  c.status,
+		"message": errorText(err, c),
+		"details": errorDetails(err, c),
+	}})
+	if mErr != nil { // cannot be: details hold only strings and maps of them
+		body = []byte(`{"error":{"code":500,"status":"INTERNAL","message":"internal error"}}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(c.http)
+	writeBody(w, body)
+}
+
+// writeBody writes the last of an answer. A client that has gone is no error of
+// ours, and there is nobody to tell.
+func writeBody(w http.ResponseWriter, body []byte) {
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,8 @@
+package a2a
+
+// For the tests of package a2aserver_test.
+var (
+	CamelKeys = camelKeys
+	CamelCase = camelCase
+	SplitPath = splitPath
+)

@@ -1,0 +1,127 @@
+package a2a
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	a2agrpc03 "github.com/a2aproject/a2a-go/v2/a2agrpc/v0"
+	a2agrpc10 "github.com/a2aproject/a2a-go/v2/a2agrpc/v1"
+	"github.com/a2aproject/a2a-go/v2/log"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// GRPCOptions are what gRPC needs because no HTTP middleware stands in front.
+type GRPCOptions struct {
+	// Authorize tells whether a bearer token, "" if there was none, may call.
+	// Nil lets everybody in.
+	Authorize func(token string) bool
+}
+
+// NewGRPC makes a gRPC server with the services of both versions, for the caller
+// to serve and to stop.
+func (s *Server) NewGRPC(opts GRPCOptions) *grpc.Server {
+	g := grpcGuard{server: s, authorize: opts.Authorize}
+	out := grpc.NewServer(
+		grpc.MaxRecvMsgSize(int(s.opts.MaxBody)),
+		grpc.MaxConcurrentStreams(1000), // of one connection
+		grpc.ConnectionTimeout(20*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: s.opts.WriteTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.UnaryInterceptor(g.unary),
+		grpc.StreamInterceptor(g.stream),
+	)
+	a2agrpc10.NewHandler(s.handler).RegisterWith(out)
+	a2agrpc03.NewHandler(s.handler).RegisterWith(out)
+	return out
+}
+
+// grpcGuard checks each call before the binding sees it.
+type grpcGuard struct {
+	server    *Server
+	authorize func(string) bool
+}
+
+func (g grpcGuard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	defer g.recover(info.FullMethod, &err)
+	if ctx, err = g.admit(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	return handler(ctx, req)
+}
+
+func (g grpcGuard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	defer g.recover(info.FullMethod, &err)
+	ctx, err := g.admit(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	return handler(srv, scopedStream{ss, ctx})
+}
+
+// admit checks token and version and sets the call's scope.
+func (g grpcGuard) admit(ctx context.Context, method string) (context.Context, error) {
+	md, _ := metadata.FromIncomingContext(ctx) // none: no values
+	if g.authorize != nil && !g.authorize(bearerToken(md.Get("authorization"))) {
+		return nil, status.Error(codes.Unauthenticated, "a valid bearer token is required in the metadata authorization")
+	}
+	asked := ""
+	if values := md.Get(versionParam); len(values) > 0 {
+		asked = strings.TrimSpace(values[0])
+	}
+	version := v10
+	if strings.HasPrefix(method, "/a2a.v1.") { // 0.3's package; 1.0's is lf.a2a.v1
+		version = v03
+	}
+	requested, err := parseVersion(asked)
+	if err == nil && requested != "" && requested != version {
+		err = fault(a2a.ErrVersionNotSupported, "this gRPC service is that of A2A "+string(version))
+	}
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	ctx = log.AttachLogger(ctx, g.server.log)
+	return withScope(ctx, scope{base: g.server.opts.BaseURL, version: version}), nil
+}
+
+func bearerToken(values []string) string {
+	if len(values) != 1 {
+		return ""
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+func grpcError(err error) error {
+	st := status.New(codes.FailedPrecondition, err.Error())
+	detailed, dErr := st.WithDetails(&errdetails.ErrorInfo{Reason: a2a.ErrorReason(err), Domain: a2a.ProtocolDomain})
+	if dErr != nil {
+		return st.Err()
+	}
+	return detailed.Err()
+}
+
+// recover turns a panic into an internal error: gRPC itself would end the process.
+func (g grpcGuard) recover(method string, err *error) {
+	if p := recover(); p != nil {
+		g.server.log.Error("request panicked", "method", method, "panic", p)
+		*err = status.Error(codes.Internal, a2a.ErrInternalError.Error())
+	}
+}
+
+// scopedStream is a stream with the scope in its context.
+type scopedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s scopedStream) Context() context.Context { return s.ctx }

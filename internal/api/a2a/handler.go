@@ -1,0 +1,455 @@
+package a2a
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"slices"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2asrv"
+
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/push"
+)
+
+// Handler answers the calls of every binding from the hub. It is the SDK's
+// RequestHandler without the SDK's execution engine: tasks run, live and are
+// streamed in the hub alone.
+type Handler struct {
+	hub          Hub
+	push         *push.Service // nil: not supported
+	cards        cards
+	defaultAgent string
+	log          *slog.Logger
+}
+
+var _ a2asrv.RequestHandler = (*Handler)(nil)
+
+// maxPageSize is the most of A2A 1.0, section 3.1.4.
+const (
+	maxPageSize     = 100
+	defaultPageSize = 50
+)
+
+// SendMessage starts or continues a task and waits until it has ended or asks
+// for something, unless the client wants to go on at once.
+func (h *Handler) SendMessage(ctx context.Context, req *a2a.SendMessageRequest) (a2a.SendMessageResult, error) {
+	send, err := h.sendRequest(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	task, err := h.send(ctx, req.Config, send)
+	if err != nil {
+		return nil, fromHub(ctx, h.log, err)
+	}
+	return trimHistory(task, req.Config.HistoryLength), nil
+}
+
+func (h *Handler) send(ctx context.Context, config *a2a.SendMessageConfig, send hub.SendRequest) (*a2a.Task, error) {
+	switch {
+	case config.ReturnImmediately:
+		task, err := h.hub.Send(ctx, send)
+		if err != nil || config.PushConfig == nil {
+			return task, err
+		}
+		return task, h.createConfig(ctx, task.ID, config.PushConfig)
+	case config.PushConfig == nil:
+		return h.hub.SendAndWait(ctx, send)
+	}
+	// The configuration needs the task's id before the run is over.
+	sub, err := h.hub.SendAndStream(ctx, send)
+	if err != nil {
+		return nil, err
+	}
+	defer sub.Close()
+	id := sub.Task().ID
+	if err := h.createConfig(ctx, id, config.PushConfig); err != nil {
+		return nil, err
+	}
+	for {
+		if _, err := sub.Next(ctx); errors.Is(err, io.EOF) {
+			return h.hub.Task(ctx, id, nil)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// SendStreamingMessage starts or continues a task and yields it, then its events
+// until it has ended or asks for something.
+func (h *Handler) SendStreamingMessage(ctx context.Context, req *a2a.SendMessageRequest) iter.Seq2[a2a.Event, error] {
+	return func(yield func(a2a.Event, error) bool) {
+		send, err := h.sendRequest(ctx, req)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		sub, err := h.hub.SendAndStream(ctx, send)
+		if err != nil {
+			yield(nil, fromHub(ctx, h.log, err))
+			return
+		}
+		defer sub.Close()
+		if config := req.Config.PushConfig; config != nil {
+			if err := h.createConfig(ctx, sub.Task().ID, config); err != nil {
+				yield(nil, fromHub(ctx, h.log, err))
+				return
+			}
+		}
+		if yield(trimHistory(sub.Task(), req.Config.HistoryLength), nil) {
+			h.follow(ctx, sub, yield)
+		}
+	}
+}
+
+// SubscribeToTask yields a task that has not ended, then its events.
+func (h *Handler) SubscribeToTask(ctx context.Context, req *a2a.SubscribeToTaskRequest) iter.Seq2[a2a.Event, error] {
+	return func(yield func(a2a.Event, error) bool) {
+		// Before subscribing: an ended task, or another agent's, has no stream.
+		task, err := h.task(ctx, req.Tenant, req.ID, nil)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		if task.Status.State.Terminal() {
+			yield(nil, ended(task))
+			return
+		}
+		sub, err := h.hub.Subscribe(ctx, req.ID)
+		if err != nil {
+			yield(nil, fromHub(ctx, h.log, err))
+			return
+		}
+		defer sub.Close()
+		if yield(sub.Task(), nil) {
+			h.follow(ctx, sub, yield)
+		}
+	}
+}
+
+// follow yields a subscription's events until it ends or nobody listens.
+func (h *Handler) follow(ctx context.Context, sub *hub.Subscription, yield func(a2a.Event, error) bool) {
+	for {
+		event, err := sub.Next(ctx)
+		if errors.Is(err, io.EOF) || ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			yield(nil, fromHub(ctx, h.log, err))
+			return
+		}
+		if !yield(event, nil) {
+			return
+		}
+	}
+}
+
+// GetTask returns one task.
+func (h *Handler) GetTask(ctx context.Context, req *a2a.GetTaskRequest) (*a2a.Task, error) {
+	if err := checkHistoryLength(req.HistoryLength); err != nil {
+		return nil, err
+	}
+	return h.task(ctx, req.Tenant, req.ID, req.HistoryLength)
+}
+
+// ListTasks returns a page of tasks, newest first.
+func (h *Handler) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2a.ListTasksResponse, error) {
+	if err := checkHistoryLength(req.HistoryLength); err != nil {
+		return nil, err
+	}
+	size := req.PageSize
+	switch {
+	case size == 0:
+		size = defaultPageSize
+	case size < 0 || size > maxPageSize:
+		return nil, invalid("pageSize", fmt.Sprintf("must be 1 to %d", maxPageSize))
+	}
+	state := req.Status
+	if state == "TASK_STATE_UNSPECIFIED" {
+		state = ""
+	}
+	if !knownState(state) {
+		return nil, invalid("status", "unknown task state "+quote(string(state)))
+	}
+	query := hub.TaskQuery{
+		ContextID:     req.ContextID,
+		AgentID:       h.agentOf(ctx, req.Tenant),
+		State:         state,
+		Limit:         size,
+		Cursor:        req.PageToken,
+		HistoryLength: req.HistoryLength,
+		WithArtifacts: req.IncludeArtifacts,
+	}
+	if req.StatusTimestampAfter != nil {
+		query.After = *req.StatusTimestampAfter
+	}
+	page, err := h.hub.Tasks(ctx, query)
+	if err != nil {
+		return nil, fromHub(ctx, h.log, err)
+	}
+	return &a2a.ListTasksResponse{
+		Tasks:         append([]*a2a.Task{}, page.Tasks...), // never null on the wire
+		TotalSize:     page.Total,
+		PageSize:      size,
+		NextPageToken: page.NextCursor,
+	}, nil
+}
+
+// CancelTask ends a task, and unless the request's metadata says otherwise what agents
+// have delegated from it, and returns when none of its processes is left.
+func (h *Handler) CancelTask(ctx context.Context, req *a2a.CancelTaskRequest) (*a2a.Task, error) {
+	if _, err := h.task(ctx, req.Tenant, req.ID, new(int)); err != nil {
+		return nil, err
+	}
+	cancel := h.hub.Cancel
+	if keep, _ := req.Metadata[hub.MetaKeepDelegated].(bool); keep {
+		cancel = h.hub.CancelAlone
+	}
+	task, err := cancel(ctx, req.ID)
+	return task, fromHub(ctx, h.log, err)
+}
+
+// CreateTaskPushConfig stores where a task's events are to be sent.
+func (h *Handler) CreateTaskPushConfig(ctx context.Context, req *a2a.PushConfig) (*a2a.PushConfig, error) {
+	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
+		return nil, err
+	}
+	stored, err := h.push.Create(ctx, newConfig(ctx, req.TaskID, req))
+	if err != nil {
+		return nil, fromHub(ctx, h.log, err)
+	}
+	return &stored.PushConfig, nil
+}
+
+// GetTaskPushConfig returns one configuration; without an id, which 0.3 allows,
+// the task's first.
+func (h *Handler) GetTaskPushConfig(ctx context.Context, req *a2a.GetTaskPushConfigRequest) (*a2a.PushConfig, error) {
+	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
+		return nil, err
+	}
+	if req.ID == "" && scopeFrom(ctx).version != v03 {
+		return nil, invalid("id", "is required")
+	}
+	config, err := h.push.Get(ctx, req.TaskID, req.ID)
+	if err != nil {
+		return nil, fromHub(ctx, h.log, err)
+	}
+	return &config.PushConfig, nil
+}
+
+// ListTaskPushConfigs returns a task's configurations in the order of their ids.
+// There are few of them (see push.MaxPerTask), so all come on one page unless a
+// smaller one is asked for; a page's token is the last id of the one before.
+func (h *Handler) ListTaskPushConfigs(ctx context.Context, req *a2a.ListTaskPushConfigRequest) (*a2a.ListTaskPushConfigResponse, error) {
+	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
+		return nil, err
+	}
+	if req.PageSize < 0 {
+		return nil, invalid("pageSize", "must not be negative")
+	}
+	configs, err := h.push.List(ctx, req.TaskID)
+	if err != nil {
+		return nil, fromHub(ctx, h.log, err)
+	}
+	resp := &a2a.ListTaskPushConfigResponse{Configs: []*a2a.PushConfig{}}
+	for _, config := range configs {
+		if req.PageToken != "" && config.ID <= req.PageToken {
+			continue
+		}
+		if req.PageSize > 0 && len(resp.Configs) == req.PageSize {
+			resp.NextPageToken = resp.Configs[req.PageSize-1].ID
+			break
+		}
+		resp.Configs = append(resp.Configs, &config.PushConfig)
+	}
+	return resp, nil
+}
+
+// DeleteTaskPushConfig removes a configuration. Removing one that is not there
+// succeeds (1.0, section 3.1.10: idempotent).
+func (h *Handler) DeleteTaskPushConfig(ctx context.Context, req *a2a.DeleteTaskPushConfigRequest) error {
+	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
+		return err
+	}
+	if req.ID == "" {
+		return invalid("id", "is required")
+	}
+	return fromHub(ctx, h.log, h.push.Delete(ctx, req.TaskID, req.ID))
+}
+
+// GetExtendedAgentCard returns the card of the agent, or of the hub, with what is
+// only for callers who have shown a token; a hub without one has no such card.
+func (h *Handler) GetExtendedAgentCard(ctx context.Context, req *a2a.GetExtendedAgentCardRequest) (*a2a.AgentCard, error) {
+	scope := scopeFrom(ctx)
+	if !h.cards.opts.TokenRequired {
+		// 1.0 tells a card that is not offered from one that is missing.
+		kind := a2a.ErrUnsupportedOperation
+		if scope.version == v03 {
+			kind = a2a.ErrExtendedCardNotConfigured
+		}
+		return nil, fault(kind, "there is no extended card: the hub asks nobody for a token")
+	}
+	id := scope.agent
+	if id == "" {
+		id = req.Tenant
+	}
+	if id == "" {
+		return h.cards.extendedHub(scope.base), nil
+	}
+	info, err := h.hub.Agent(id)
+	if err != nil {
+		return nil, fromHub(ctx, h.log, err)
+	}
+	return h.cards.extendedAgent(info, scope.base), nil
+}
+
+// sendRequest checks a message and finds its agent: the path's, else the
+// tenant's, else that of the metadata, else the task's own, else the default.
+func (h *Handler) sendRequest(ctx context.Context, req *a2a.SendMessageRequest) (hub.SendRequest, error) {
+	if req.Config == nil {
+		req.Config = &a2a.SendMessageConfig{}
+	}
+	if err := checkMessage(req.Message); err != nil {
+		return hub.SendRequest{}, err
+	}
+	if err := checkHistoryLength(req.Config.HistoryLength); err != nil {
+		return hub.SendRequest{}, err
+	}
+	if config := req.Config.PushConfig; config != nil {
+		if h.push == nil {
+			return hub.SendRequest{}, a2a.ErrPushNotificationNotSupported
+		}
+		// Now, not when the task already runs.
+		if err := h.push.Check(*config); err != nil {
+			return hub.SendRequest{}, fromHub(ctx, h.log, err)
+		}
+	}
+	agent := h.agentOf(ctx, req.Tenant)
+	if req.Message.TaskID != "" {
+		if _, err := h.task(ctx, req.Tenant, req.Message.TaskID, new(int)); err != nil {
+			return hub.SendRequest{}, err
+		}
+	}
+	if agent == "" {
+		agent = metadataAgent(req.Metadata)
+	}
+	if agent == "" && req.Message.TaskID == "" && metadataAgent(req.Message.Metadata) == "" {
+		agent = h.defaultAgent
+	}
+	return hub.SendRequest{AgentID: agent, Message: req.Message, Metadata: req.Metadata}, nil
+}
+
+func metadataAgent(metadata map[string]any) string {
+	agent, _ := metadata[hub.MetaTargetAgent].(string) // not a string: none named
+	return agent
+}
+
+func checkMessage(m *a2a.Message) error {
+	switch {
+	case m == nil:
+		return invalid("message", "is required")
+	case m.ID == "":
+		return invalid("message.messageId", "is required")
+	case m.Role != a2a.MessageRoleUser:
+		return invalid("message.role", "must be the user's role")
+	case len(m.Parts) == 0:
+		return invalid("message.parts", "at least one part is required")
+	case slices.Contains(m.Parts, nil):
+		return invalid("message.parts", "a part must be an object")
+	}
+	return nil
+}
+
+func checkHistoryLength(n *int) error {
+	if n != nil && *n < 0 {
+		return invalid("historyLength", "must not be negative")
+	}
+	return nil
+}
+
+// agentOf is the agent that path or tenant name; the path wins.
+func (h *Handler) agentOf(ctx context.Context, tenant string) string {
+	if agent := scopeFrom(ctx).agent; agent != "" {
+		return agent
+	}
+	return tenant
+}
+
+// task reads a task that the caller's path or tenant may see. That of another
+// agent is not found: a client of one agent learns nothing of the others.
+func (h *Handler) task(ctx context.Context, tenant string, id a2a.TaskID, historyLength *int) (*a2a.Task, error) {
+	if id == "" {
+		return nil, invalid("id", "a task id is required")
+	}
+	task, err := h.hub.Task(ctx, id, historyLength)
+	if err != nil {
+		return nil, fromHub(ctx, h.log, err)
+	}
+	if agent := h.agentOf(ctx, tenant); agent != "" && task.Metadata[hub.MetaAgent] != agent {
+		return nil, fault(a2a.ErrTaskNotFound, "there is no task "+quote(string(id))+" of this agent")
+	}
+	return task, nil
+}
+
+// pushTask checks that push is offered and the task is there.
+func (h *Handler) pushTask(ctx context.Context, tenant string, id a2a.TaskID) error {
+	if h.push == nil {
+		return a2a.ErrPushNotificationNotSupported
+	}
+	_, err := h.task(ctx, tenant, id, new(int))
+	return err
+}
+
+// newConfig is a task's configuration as the call's version means it: one of 0.3
+// without an id is the task's default one, which a further one replaces.
+func newConfig(ctx context.Context, task a2a.TaskID, config *a2a.PushConfig) push.Config {
+	out := push.Config{PushConfig: *config, Version: scopeFrom(ctx).version}
+	out.TaskID = task
+	if out.ID == "" && out.Version == v03 {
+		out.ID = "default"
+	}
+	return out
+}
+
+// createConfig stores the configuration that came with a message whose task now
+// runs: an error has to say so, lest the client send the message again.
+func (h *Handler) createConfig(ctx context.Context, id a2a.TaskID, config *a2a.PushConfig) error {
+	_, err := h.push.Create(ctx, newConfig(ctx, id, config))
+	if err == nil {
+		return nil
+	}
+	var pe *push.Error
+	if !errors.As(err, &pe) || pe.Code == push.CodeInternal {
+		h.log.Error("push configuration not stored", "task", id, "error", err)
+		return fault(a2a.ErrInternalError, fmt.Sprintf("task %s was started, but its push configuration could not be stored", id))
+	}
+	return fault(wireCodeOf(fromHub(ctx, h.log, err)).err, fmt.Sprintf("task %s was started without push notifications: %s", id, pe.Message))
+}
+
+func ended(task *a2a.Task) error {
+	return fault(a2a.ErrUnsupportedOperation, fmt.Sprintf("task %s has ended (%s): there is nothing to subscribe to", task.ID, task.Status.State))
+}
+
+// trimHistory shortens a task's history to its last n messages; nil keeps all.
+// The hub's task is shared, so it is copied.
+func trimHistory(task *a2a.Task, n *int) *a2a.Task {
+	if n == nil || len(task.History) <= *n {
+		return task
+	}
+	short := *task
+	short.History = task.History[len(task.History)-*n:]
+	return &short
+}
+
+func knownState(s a2a.TaskState) bool {
+	switch s {
+	case "", a2a.TaskStateAuthRequired, a2a.TaskStateCanceled, a2a.TaskStateCompleted, a2a.TaskStateFailed,
+		a2a.TaskStateInputRequired, a2a.TaskStateRejected, a2a.TaskStateSubmitted, a2a.TaskStateWorking:
+		return true
+	}
+	return false
+}

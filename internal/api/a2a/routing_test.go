@@ -1,0 +1,259 @@
+package a2a_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
+	"github.com/parleyhub/parley/internal/hub"
+)
+
+// agentOf reads which agent ran the task of an answer.
+func agentOf(t *testing.T, result json.RawMessage) string {
+	t.Helper()
+	var sent struct {
+		Task     a2a.Task
+		Metadata map[string]any
+	}
+	if err := json.Unmarshal(result, &sent); err != nil {
+		t.Fatalf("%s: %v", result, err)
+	}
+	if sent.Metadata != nil { // 0.3: the task itself
+		return fmt.Sprint(sent.Metadata[hub.MetaAgent])
+	}
+	return fmt.Sprint(sent.Task.Metadata[hub.MetaAgent])
+}
+
+func TestAgentIsFoundByPathThenTenantThenMetadata(t *testing.T) {
+	r := newRig(t)
+	with := func(key string, v any) map[string]any {
+		p := message10("hello")
+		p[key] = v
+		return p
+	}
+	target := func(id string) map[string]any { return map[string]any{"targetAgent": id} }
+	inMessage := message10("hello", func(m map[string]any) { m["metadata"] = target("two") })
+	old := message03("hello")
+	old["metadata"] = target("two")
+	both := with("tenant", "two")
+	both["metadata"] = target("one")
+	tests := []struct {
+		name, path, method string
+		params             any
+		agent              string
+	}{
+		{"path", "/agents/two/a2a", "SendMessage", message10("hello"), "two"},
+		{"path before tenant", one, "SendMessage", with("tenant", "two"), "one"},
+		{"tenant", "/a2a", "SendMessage", with("tenant", "two"), "two"},
+		{"tenant before metadata", "/a2a", "SendMessage", both, "two"},
+		{"metadata of the request", "/a2a", "SendMessage", with("metadata", target("two")), "two"},
+		{"metadata of the message", "/a2a", "SendMessage", inMessage, "two"},
+		{"metadata in 0.3", "/a2a", "message/send", old, "two"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := r.call(tt.path, tt.method, tt.params)
+			if got.Error != nil {
+				t.Fatalf("%+v", got.Error)
+			}
+			if agent := agentOf(t, got.Result); agent != tt.agent {
+				t.Errorf("answered by %s, want %s", agent, tt.agent)
+			}
+		})
+	}
+	for _, params := range []any{message10("hello"), with("tenant", "nobody")} {
+		if got := r.call("/a2a", "SendMessage", params); got.Error == nil || got.Error.Code != -32602 {
+			t.Errorf("without an agent: %s %+v", got.Result, got.Error)
+		}
+	}
+	task := r.taskOf("two", "ask")
+	if got := r.call("/a2a", "SendMessage", message10("go on", onTask(task.ID))); agentOf(t, got.Result) != "two" {
+		t.Errorf("the task's agent was not found: %s", got.Result)
+	}
+}
+
+func TestDefaultAgentAnswersWhoNamesNone(t *testing.T) {
+	r := newRig(t, func(o *a2aserver.Options) { o.DefaultAgent = "two" })
+	if got := r.call("/a2a", "SendMessage", message10("hello")); agentOf(t, got.Result) != "two" {
+		t.Errorf("%s", got.Result)
+	}
+	task := r.task("ask")
+	if got := r.call("/a2a", "SendMessage", message10("go on", onTask(task.ID))); agentOf(t, got.Result) != "one" {
+		t.Errorf("a task's agent goes before the default: %s %+v", got.Result, got.Error)
+	}
+}
+
+func TestTasksOfAnotherAgentAreNotFound(t *testing.T) {
+	r := newRig(t)
+	task := r.taskOf("two", "ask")
+	id := map[string]any{"id": task.ID}
+	config := map[string]any{"taskId": task.ID, "id": "c", "url": "https://example.com"}
+	for method, params := range map[string]any{
+		"GetTask": id, "CancelTask": id, "SubscribeToTask": id,
+		"SendMessage": message10("x", onTask(task.ID)), "SendStreamingMessage": message10("x", onTask(task.ID)),
+		"CreateTaskPushNotificationConfig": config, "GetTaskPushNotificationConfig": config,
+		"ListTaskPushNotificationConfigs": config, "DeleteTaskPushNotificationConfig": config,
+	} {
+		if got := r.call(one, method, params); got.Error == nil || got.Error.Code != -32001 {
+			t.Errorf("%s: %s %+v", method, got.Result, got.Error)
+		}
+	}
+	for path, want := range map[string]int{one: 0, "/agents/two/a2a": 1, "/a2a": 1} {
+		var page a2a.ListTasksResponse
+		if err := json.Unmarshal(r.call(path, "ListTasks", nil).Result, &page); err != nil || page.TotalSize != want {
+			t.Errorf("%s lists %d, want %d (%v)", path, page.TotalSize, want, err)
+		}
+	}
+}
+
+func TestUnknownAgentIsNotFound(t *testing.T) {
+	r := newRig(t)
+	if a := r.do(http.MethodPost, "/agents/nobody/a2a", `{"jsonrpc":"2.0","id":1,"method":"ListTasks"}`); a.status != http.StatusNotFound || a.rpc(t).Error == nil {
+		t.Errorf("HTTP %d %s", a.status, a.body)
+	}
+	for _, path := range []string{"/agents/nobody/a2a/tasks", "/agents/nobody/a2a/.well-known/agent-card.json", "/agents/%2e%2e/a2a/tasks"} {
+		if a := r.do(http.MethodGet, path, ""); a.status != http.StatusNotFound {
+			t.Errorf("%s: HTTP %d %s", path, a.status, a.body)
+		}
+	}
+}
+
+func TestVersionNegotiation(t *testing.T) {
+	r := newRig(t)
+	rpc := func(method string) string {
+		return `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"id":"none"}}`
+	}
+	tests := []struct {
+		name, path, body, version string
+		code                      int
+	}{
+		{"1.0 by method", one, rpc("GetTask"), "", -32001},
+		{"0.3 by method", one, rpc("tasks/get"), "", -32001},
+		{"1.0 by header", one, rpc("GetTask"), "1.0", -32001},
+		{"patch number", one, rpc("GetTask"), "1.0.2", -32001},
+		{"0.3 by header", one, rpc("tasks/get"), "0.3", -32001},
+		{"by query", one + "?A2A-Version=0.3", rpc("tasks/get"), "", -32001},
+		{"method of another version", one, rpc("tasks/get"), "1.0", -32601},
+		{"method of another version", one, rpc("GetTask"), "0.3", -32601},
+		{"unknown version", one, rpc("GetTask"), "99.0", -32009},
+		{"unknown version by query", one + "?A2A-Version=0.5", rpc("GetTask"), "", -32009},
+		{"nonsense", one, rpc("GetTask"), "one", -32009},
+		{"1", one, rpc("GetTask"), "1", -32009},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name+" "+tt.version, func(t *testing.T) {
+			got := r.do(http.MethodPost, tt.path, tt.body, "A2A-Version", tt.version).rpc(t)
+			if got.Error == nil || got.Error.Code != tt.code {
+				t.Errorf("%+v, want %d", got.Error, tt.code)
+			}
+		})
+	}
+	for path, version := range map[string]string{"/tasks": "99.0", "/tasks?A2A-Version=2.0": "", "/v1/tasks": "1.0"} {
+		if a := r.do(http.MethodGet, one+path, "", "A2A-Version", version); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "VERSION_NOT_SUPPORTED") {
+			t.Errorf("%s %s: HTTP %d %s", path, version, a.status, a.body)
+		}
+	}
+}
+
+func TestCardsOfBothVersions(t *testing.T) {
+	r := newRig(t, func(o *a2aserver.Options) { o.GRPCAddress = "127.0.0.1:9"; o.TokenRequired = true })
+	get := func(path string, header ...string) (a answer, card map[string]any) {
+		a = r.do(http.MethodGet, path, "", header...)
+		if a.status != http.StatusOK {
+			t.Fatalf("%s: HTTP %d %s", path, a.status, a.body)
+		}
+		if err := json.Unmarshal(a.body, &card); err != nil {
+			t.Fatal(err)
+		}
+		return a, card
+	}
+	a, pure := get(one + "/.well-known/agent-card.json")
+	if _, union := pure["url"]; union {
+		t.Error("the agent's card is not a pure one of 1.0")
+	}
+	first := pure["supportedInterfaces"].([]any)[0].(map[string]any)
+	if first["url"] != r.http.URL+one || first["protocolVersion"] != "1.0" || first["protocolBinding"] != "JSONRPC" {
+		t.Errorf("first interface %v", first)
+	}
+	if !strings.Contains(string(a.body), `"GRPC"`) || !strings.Contains(string(a.body), `"bearer"`) {
+		t.Errorf("gRPC or the token is missing: %s", a.body)
+	}
+	for path, header := range map[string][]string{
+		"/.well-known/agent-card.json":         nil,
+		one + "/.well-known/agent.json":        nil,
+		one + "/.well-known/agent-card.json":   {"A2A-Version", "0.3"},
+		"/a2a/.well-known/agent-card.json?":    {"A2A-Version", "0.3.0"},
+		"/.well-known/agent-card.json?x=y":     {"A2A-Version", "1.0"},
+		"/a2a/.well-known/agent.json?A=B":      nil,
+		"/.well-known/agent-card.json?A=B&C=D": {"Accept", "application/json"},
+	} {
+		_, union := get(path, header...)
+		if union["url"] == nil || union["supportedInterfaces"] == nil || union["protocolVersion"] != "0.3" || union["preferredTransport"] != "JSONRPC" {
+			t.Errorf("%s is no union card: %v", path, union)
+		}
+	}
+	_, hubCard := get("/.well-known/agent-card.json")
+	if skills := hubCard["skills"].([]any); len(skills) != 2 {
+		t.Errorf("the hub's card lists %d agents", len(skills))
+	}
+}
+
+func TestCardsCanBeCached(t *testing.T) {
+	r := newRig(t)
+	for _, path := range []string{"/.well-known/agent-card.json", one + "/.well-known/agent-card.json"} {
+		a := r.do(http.MethodGet, path, "")
+		tag := a.header.Get("ETag")
+		if tag == "" || !strings.Contains(a.header.Get("Cache-Control"), "max-age=") || a.header.Get("Last-Modified") == "" {
+			t.Errorf("%s: %v", path, a.header)
+		}
+		if again := r.do(http.MethodGet, path, "", "If-None-Match", tag); again.status != http.StatusNotModified || len(again.body) != 0 {
+			t.Errorf("%s: HTTP %d", path, again.status)
+		}
+		if head := r.do(http.MethodHead, path, ""); head.status != http.StatusOK || head.header.Get("ETag") != tag {
+			t.Errorf("%s: HEAD %d", path, head.status)
+		}
+		if post := r.do(http.MethodPost, path, "{}"); post.status != http.StatusMethodNotAllowed {
+			t.Errorf("%s: POST %d", path, post.status)
+		}
+		if v := r.do(http.MethodGet, path, "", "A2A-Version", "7.0"); v.status != http.StatusBadRequest {
+			t.Errorf("%s: version 7.0 gives %d", path, v.status)
+		}
+	}
+}
+
+func TestBaseURLOfTheConfigurationIsInTheCards(t *testing.T) {
+	r := newRig(t, func(o *a2aserver.Options) { o.BaseURL = "https://hub.example.org" })
+	a := r.do(http.MethodGet, one+"/.well-known/agent-card.json", "")
+	if !strings.Contains(string(a.body), `"https://hub.example.org/agents/one/a2a"`) || strings.Contains(string(a.body), r.http.URL) {
+		t.Errorf("%s", a.body)
+	}
+}
+
+func TestExtendedCardTellsMoreToWhoHasShownAToken(t *testing.T) {
+	r := newRig(t, func(o *a2aserver.Options) { o.TokenRequired = true })
+	if got := r.call(one, "GetExtendedAgentCard", nil); !strings.Contains(string(got.Result), `"urn:parley:agent"`) || !strings.Contains(string(got.Result), `"driver":"echo"`) {
+		t.Errorf("%s %+v", got.Result, got.Error)
+	}
+	if got := r.call("/a2a", "GetExtendedAgentCard", map[string]any{"tenant": "one"}); !strings.Contains(string(got.Result), `"urn:parley:agent"`) {
+		t.Errorf("tenant: %s %+v", got.Result, got.Error)
+	}
+	if got := r.call("/a2a", "GetExtendedAgentCard", nil); !strings.Contains(string(got.Result), `"tenant":"two"`) || !strings.Contains(string(got.Result), `"one/go"`) {
+		t.Errorf("hub: %s %+v", got.Result, got.Error)
+	}
+	if got := r.call("/a2a", "GetExtendedAgentCard", map[string]any{"tenant": "none"}); got.Error == nil || got.Error.Code != -32602 {
+		t.Errorf("unknown tenant: %s", got.Result)
+	}
+	if got := r.call(one, "agent/getAuthenticatedExtendedCard", nil); !strings.Contains(string(got.Result), `"protocolVersion":"0.3.0"`) || strings.Contains(string(got.Result), "supportedInterfaces") {
+		t.Errorf("0.3: %s %+v", got.Result, got.Error)
+	}
+	for path, want := range map[string]string{"/extendedAgentCard": `"urn:parley:agent"`, "/v1/card": `"protocolVersion"`} {
+		if a := r.do(http.MethodGet, one+path, ""); a.status != http.StatusOK || !strings.Contains(string(a.body), want) {
+			t.Errorf("%s: HTTP %d %s", path, a.status, a.body)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package a2a_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
+)
+
+// sseReader returns a function that reads the data of the next event, "" at the end.
+func sseReader(r io.Reader) func() string {
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(nil, 1<<20)
+	return func() string {
+		for scanner.Scan() {
+			if data, ok := strings.CutPrefix(scanner.Text(), "data: "); ok {
+				return data
+			}
+		}
+		return ""
+	}
+}
+
+func TestSilentStreamIsKeptAlive(t *testing.T) {
+	r := newRig(t, func(o *a2aserver.Options) { o.KeepAlive = time.Millisecond })
+	task := r.task("wait")
+	subscribe := map[string]string{
+		one:       `{"jsonrpc":"2.0","id":1,"method":"SubscribeToTask","params":{"id":"` + string(task.ID) + `"}}`,
+		one + "/": `{"jsonrpc":"2.0","id":1,"method":"tasks/resubscribe","params":{"id":"` + string(task.ID) + `"}}`,
+		one + "/tasks/" + string(task.ID) + ":subscribe":    "",
+		one + "/v1/tasks/" + string(task.ID) + ":subscribe": "",
+	}
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for path, body := range subscribe {
+		req, err := http.NewRequest(http.MethodPost, r.http.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scanner := bufio.NewScanner(resp.Body)
+		for scanner.Scan() && scanner.Text() != ": keep-alive" {
+		}
+		if scanner.Text() != ": keep-alive" {
+			t.Errorf("%s: the stream ended without a comment", path)
+		}
+		resp.Body.Close()
+	}
+	r.gate <- struct{}{}
+}
+
+// smallBuffers makes connections that hold little of what nobody reads.
+type smallBuffers struct{ net.Listener }
+
+func (l smallBuffers) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return c, c.(*net.TCPConn).SetWriteBuffer(4 << 10)
+}
+
+// Without the deadline of a write this test would not end: closing the server
+// waits for its requests.
+func TestClientThatReadsNothingIsLeft(t *testing.T) {
+	r := newRig(t, func(o *a2aserver.Options) { o.WriteTimeout = time.Second }) // a busy machine takes long to write what there is room for
+	server := httptest.NewUnstartedServer(r.http.Config.Handler)
+	server.Listener = smallBuffers{server.Listener}
+	server.Start()
+	prompt := strings.Repeat("x", 900<<10)
+	rpc := `{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"` + prompt + `"}]}}}`
+	rest := `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"` + prompt + `"}]}}`
+	for path, body := range map[string]string{one: rpc, one + "/message:stream": rest} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, 15)); err != nil { // the answer has begun
+			t.Fatal(err)
+		}
+	}
+	server.Close()
+}

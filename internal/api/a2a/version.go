@@ -1,0 +1,64 @@
+package a2a
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
+)
+
+// The versions that are served.
+const (
+	v10 = a2a.Version
+	v03 = a2av0.Version
+)
+
+const versionParam = "A2A-Version"
+
+// requestedVersion reads the version that a client asks for, in the header or
+// the query parameter A2A-Version. "" means that it did not say.
+func requestedVersion(h http.Header, query url.Values) (a2a.ProtocolVersion, error) {
+	asked := strings.TrimSpace(h.Get(versionParam))
+	if asked == "" {
+		asked = strings.TrimSpace(query.Get(versionParam))
+	}
+	return parseVersion(asked)
+}
+
+// parseVersion accepts Major.Minor; a patch number behind it says nothing about
+// the protocol and is ignored.
+func parseVersion(asked string) (a2a.ProtocolVersion, error) {
+	if asked == "" {
+		return "", nil
+	}
+	parts := strings.SplitN(asked, ".", 3)
+	if len(parts) >= 2 {
+		switch version := a2a.ProtocolVersion(parts[0] + "." + parts[1]); version {
+		case v10, v03:
+			return version, nil
+		}
+	}
+	return "", fault(a2a.ErrVersionNotSupported,
+		fmt.Sprintf("A2A version %s is not supported; use %s or %s", quote(asked), v10, v03))
+}
+
+// methodVersion tells the version of a JSON-RPC call that does not name one: the
+// methods of 0.3 have a slash (message/send), those of 1.0 do not.
+func methodVersion(method string) a2a.ProtocolVersion {
+	if strings.Contains(method, "/") {
+		return v03
+	}
+	return v10
+}
+
+// quote shortens and quotes what a client sent, for use in a message.
+func quote(s string) string {
+	const most = 64
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return fmt.Sprintf("%q", s)
+}

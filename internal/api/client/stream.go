@@ -1,0 +1,79 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+)
+
+// Stream delivers the events of a task: the task first, then what changes. It
+// is for one goroutine at a time; Close may be called from any.
+type Stream struct {
+	conn *connection
+	id   jsonrpc.ID
+	task *dialect.Task
+	done bool
+}
+
+func (c *Client) stream(ctx context.Context, method string, params any) (*Stream, error) {
+	conn, err := dial(ctx, c.socket)
+	if err != nil {
+		return nil, err
+	}
+	s := &Stream{conn: conn, id: jsonrpc.NumberID(1)}
+	if err := conn.send(ctx, method, params, s.id); err != nil {
+		return nil, errors.Join(err, conn.nc.Close())
+	}
+	return s, nil
+}
+
+// message is a line of a stream: a notification with an event, or the response
+// that ends it.
+type message struct {
+	Method string              `json:"method"`
+	Params dialect.StreamEvent `json:"params"`
+	Result json.RawMessage     `json:"result"`
+	Error  *jsonrpc.Error      `json:"error"`
+}
+
+// Next blocks for the next event. It returns io.EOF after the last, then [Task]
+// is the task as it is; an error of the hub is a *[jsonrpc.Error].
+func (s *Stream) Next(ctx context.Context) (dialect.Event, error) {
+	if s.done {
+		return dialect.Event{}, io.EOF
+	}
+	stop := context.AfterFunc(ctx, func() { s.conn.nc.Close() })
+	line, err := readLine(s.conn.r)
+	if !stop() {
+		return dialect.Event{}, context.Cause(ctx)
+	}
+	if err != nil {
+		return dialect.Event{}, lost(err)
+	}
+	var m message
+	if err := json.Unmarshal(line, &m); err != nil {
+		return dialect.Event{}, fmt.Errorf("read an event of the hub: %w", err)
+	}
+	if m.Method == dialect.NotifyEvent {
+		return m.Params.Event, nil
+	}
+	s.done = true
+	if m.Error != nil {
+		return dialect.Event{}, m.Error
+	}
+	if err := json.Unmarshal(m.Result, &s.task); err != nil {
+		return dialect.Event{}, fmt.Errorf("read the end of the stream: %w", err)
+	}
+	return dialect.Event{}, io.EOF
+}
+
+// Task returns the task as it was when the stream ended, nil before.
+func (s *Stream) Task() *dialect.Task { return s.task }
+
+// Close leaves the stream; the task goes on.
+func (s *Stream) Close() error { return s.conn.nc.Close() }

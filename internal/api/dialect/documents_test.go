@@ -1,0 +1,67 @@
+package dialect_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/documents"
+)
+
+func TestDocumentsAreEditedReadAndAwaited(t *testing.T) {
+	ctx := context.Background()
+	b, err := bus.Open(ctx, bus.Config{DataDir: t.TempDir(), Durability: bus.DurabilityFast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	library, err := documents.Open(ctx, documents.Options{Bus: b, Name: "hub"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := library.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := b.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	s := dialect.New(dialect.Config{Hub: &fakeHub{}, Documents: library})
+	run := func(name, params string) string {
+		answer, _ := call(t, s, method(name, params))
+		return answer
+	}
+	if names := read[[]string](t, run(dialect.MethodDocumentsList, `{}`)); names == nil || len(names) != 0 {
+		t.Fatalf("there are %q", names)
+	}
+	edited := read[documents.Content](t, run(dialect.MethodDocumentsEdit, `{"name":"plan","edits":[{"op":"set","path":["plan","status"],"value":"open"}]}`))
+	got := read[documents.Content](t, run(dialect.MethodDocumentsGet, `{"name":"plan"}`))
+	if string(got.Content) != `{"plan":{"status":"open"}}` || got.Version != edited.Version {
+		t.Fatalf("it is %s in version %s, edited %s", got.Content, got.Version, edited.Version)
+	}
+	awaited := read[documents.Content](t, run(dialect.MethodDocumentsWait, `{"name":"plan","seen":"another"}`))
+	if awaited.Version != got.Version {
+		t.Fatalf("awaited %s", awaited.Version)
+	}
+	if names := read[[]string](t, run(dialect.MethodDocumentsList, `{}`)); len(names) != 1 || names[0] != "plan" {
+		t.Fatalf("there are %q", names)
+	}
+	if n := read[dialect.DocumentCompacted](t, run(dialect.MethodDocumentsCompact, `{"name":"plan"}`)); n.After > n.Before || n.After < 1 {
+		t.Fatalf("compacted %+v", n)
+	}
+	for _, c := range []struct{ method, params, field string }{
+		{dialect.MethodDocumentsGet, `{}`, "name"},
+		{dialect.MethodDocumentsWait, `{"name":1}`, "name"},
+		{dialect.MethodDocumentsCompact, `{}`, "name"},
+		{dialect.MethodDocumentsEdit, `{"name":"plan"}`, "edits"},
+		{dialect.MethodDocumentsEdit, `{"name":"plan","edits":[{"how":1}]}`, "edits"},
+		{dialect.MethodDocumentsEdit, `{"name":"plan","edits":[{"op":"fly","path":["plan"]}]}`, ""},
+		{dialect.MethodDocumentsGet, `{"name":"a/b"}`, ""},
+		{dialect.MethodDocumentsCompact, `{"name":"` + strings.Repeat("x", 200) + `"}`, ""},
+	} {
+		wantError(t, run(c.method, c.params), jsonrpc.CodeInvalidParams, "INVALID_PARAMS", c.field)
+	}
+}

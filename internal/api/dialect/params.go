@@ -1,0 +1,234 @@
+package dialect
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/rawjson"
+)
+
+// Bounds of what a request may hold, beside the size of the request itself.
+const (
+	maxID       = 256      // bytes of an id or name
+	maxMembers  = 256      // of an object that is read by name
+	maxParts    = 256      // of a message
+	maxList     = 64       // elements of a list of strings
+	maxURI      = 8 << 10  // bytes
+	maxMetadata = 64 << 10 // bytes of JSON of one metadata object
+	maxData     = 1 << 20  // bytes of JSON of one data part
+)
+
+// decoder keeps the first thing that is wrong. What is read after it counts for
+// nothing, so callers check err once, at the end.
+type decoder struct{ err *jsonrpc.Error }
+
+func (d *decoder) fail(field, reason string) {
+	if d.err == nil {
+		d.err = jsonrpc.InvalidParams(field, reason)
+	}
+}
+
+// object reads the members of one JSON object by name.
+type object struct {
+	*decoder
+	path    string // "" for the params themselves
+	raw     json.RawMessage
+	members map[string]json.RawMessage
+}
+
+// readParams begins with a request's params. No params are an empty object.
+func readParams(raw json.RawMessage) object {
+	d := new(decoder)
+	if rawjson.KindOf(raw) == rawjson.Array {
+		d.fail("", "must be an object with named parameters, not an array")
+	}
+	return d.object("", raw)
+}
+
+func (d *decoder) object(path string, raw json.RawMessage) object {
+	o := object{decoder: d, path: path, raw: raw}
+	for name, value := range rawjson.Members(raw) {
+		if o.members == nil {
+			o.members = make(map[string]json.RawMessage, 8)
+		}
+		if _, twice := o.members[name]; twice {
+			d.fail(o.field(fmt.Sprintf("%.64s", name)), "is there twice")
+			break
+		}
+		if len(o.members) == maxMembers {
+			d.fail(path, fmt.Sprintf("has more than %d members", maxMembers))
+			break
+		}
+		o.members[name] = value
+	}
+	return o
+}
+
+func (o object) field(name string) string {
+	if o.path == "" {
+		return name
+	}
+	return o.path + "." + name
+}
+
+// get returns a member of the kind, nil where it is not there. An optional
+// member that is null is not there.
+func (o object) get(name string, kind rawjson.Kind, required bool) json.RawMessage {
+	raw := o.members[name]
+	switch got := rawjson.KindOf(raw); {
+	case got == kind:
+		return raw
+	case got == rawjson.Missing && required:
+		o.fail(o.field(name), "is missing")
+	case got == rawjson.Missing, got == rawjson.Null && !required:
+	default:
+		o.fail(o.field(name), fmt.Sprintf("must be %s, not %s", withArticle(kind), withArticle(got)))
+	}
+	return nil
+}
+
+func withArticle(k rawjson.Kind) string {
+	switch k {
+	case rawjson.Array, rawjson.Object:
+		return "an " + string(k)
+	case rawjson.Null:
+		return string(k)
+	default:
+		return "a " + string(k)
+	}
+}
+
+// text reads an optional string of at most limit bytes, limit 0 meaning any.
+func (o object) text(name string, limit int) string {
+	return o.bounded(name, rawjson.Text(o.get(name, rawjson.String, false)), limit)
+}
+
+// requiredText reads a string of at most limit bytes that is not empty.
+func (o object) requiredText(name string, limit int) string {
+	raw := o.get(name, rawjson.String, true)
+	s := o.bounded(name, rawjson.Text(raw), limit)
+	if raw != nil && s == "" {
+		o.fail(o.field(name), "must not be empty")
+	}
+	return s
+}
+
+func (o object) bounded(name, s string, limit int) string {
+	if limit > 0 && len(s) > limit {
+		o.fail(o.field(name), fmt.Sprintf("has more than %d bytes", limit))
+		return ""
+	}
+	return s
+}
+
+// literal reads a required string with one of a few values.
+func (o object) literal(name string, values ...string) string {
+	s := o.requiredText(name, maxID)
+	if o.err != nil {
+		return ""
+	}
+	for _, v := range values {
+		if s == v {
+			return s
+		}
+	}
+	o.fail(o.field(name), fmt.Sprintf("must be one of %q", values))
+	return ""
+}
+
+func (o object) boolean(name string, otherwise bool) bool {
+	raw := o.get(name, rawjson.Bool, false)
+	if raw == nil {
+		return otherwise
+	}
+	return raw[0] == 't'
+}
+
+// integer reads an optional whole number in [least, most]. 10.0 and 1e1 are
+// whole numbers.
+func (o object) integer(name string, least, most int64) *int64 {
+	raw := o.get(name, rawjson.Number, false)
+	if raw == nil {
+		return nil
+	}
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		f, ferr := strconv.ParseFloat(string(raw), 64)
+		if ferr != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+			o.fail(o.field(name), fmt.Sprintf("must be a whole number from %d to %d", least, most))
+			return nil
+		}
+		n = int64(f)
+	}
+	if n < least || n > most {
+		o.fail(o.field(name), fmt.Sprintf("must be a whole number from %d to %d", least, most))
+		return nil
+	}
+	return &n
+}
+
+// count reads an optional number from 0 to most.
+func (o object) count(name string, most int64) *int {
+	n := o.integer(name, 0, most)
+	if n == nil {
+		return nil
+	}
+	v := int(*n)
+	return &v
+}
+
+// limit reads an optional page size.
+func (o object) limit(name string) int {
+	if n := o.integer(name, 1, maxLimit); n != nil {
+		return int(*n)
+	}
+	return 0
+}
+
+// values reads an optional object of any content with at most limit bytes.
+func (o object) values(name string, limit int, required bool) map[string]any {
+	raw := o.get(name, rawjson.Object, required)
+	if raw == nil {
+		return nil
+	}
+	if len(raw) > limit {
+		o.fail(o.field(name), fmt.Sprintf("has more than %d bytes", limit))
+		return nil
+	}
+	m, _ := rawjson.Value(raw).(map[string]any)
+	return m
+}
+
+func (o object) metadata() map[string]any { return o.values("metadata", maxMetadata, false) }
+
+// texts reads an optional list of strings.
+func (o object) texts(name string) []string {
+	var list []string
+	for i, raw := range rawjson.Elements(o.get(name, rawjson.Array, false)) {
+		field := fmt.Sprintf("%s[%d]", o.field(name), i)
+		switch {
+		case i == maxList:
+			o.fail(o.field(name), fmt.Sprintf("has more than %d elements", maxList))
+			return nil
+		case rawjson.KindOf(raw) != rawjson.String:
+			o.fail(field, "must be a string")
+			return nil
+		}
+		s := rawjson.Text(raw)
+		if len(s) > maxURI {
+			o.fail(field, fmt.Sprintf("has more than %d bytes", maxURI))
+			return nil
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// child reads a member that is an object; ok is false where it is not there.
+func (o object) child(name string, required bool) (child object, ok bool) {
+	raw := o.get(name, rawjson.Object, required)
+	return o.object(o.field(name), raw), raw != nil
+}

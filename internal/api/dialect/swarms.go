@@ -1,0 +1,190 @@
+package dialect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/swarm"
+)
+
+// Swarms is what the dialect needs of the hub's coordinator; see
+// [swarm.Coordinator].
+type Swarms interface {
+	Create(ctx context.Context, p swarm.Plan) (swarm.Session, error)
+	Session(ctx context.Context, id string) (swarm.Session, error)
+	Sessions(ctx context.Context) ([]swarm.Session, error)
+	Stop(ctx context.Context, id, reason string) error
+}
+
+// The codes of the errors about swarms; the specification has none for them.
+const (
+	CodeSwarmNotFound = -32020
+	CodeSwarmState    = -32021 // it is over, or led by another hub
+)
+
+// SwarmCreateParams are the parameters of hub/swarms/create.
+type SwarmCreateParams struct {
+	Plan swarm.Plan `json:"plan"`
+}
+
+// SwarmParams are the parameters of hub/swarms/get. With After the answer comes
+// when the swarm's sequence is another, or it has ended, or after 20 seconds.
+type SwarmParams struct {
+	ID    string `json:"id"`
+	After uint64 `json:"after,omitempty"`
+}
+
+// SwarmStopParams are the parameters of hub/swarms/stop.
+type SwarmStopParams struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// SwarmSummary is one element of the result of hub/swarms/list.
+type SwarmSummary struct {
+	ID              string       `json:"id"`
+	TaskDescription string       `json:"taskDescription"` // its first 200 bytes
+	Status          swarm.Status `json:"status"`
+	Participants    []string     `json:"participants"`
+	SubTasks        int          `json:"subTasks"`
+	Completed       int          `json:"completed"` // of the sub-tasks
+	Coordinator     string       `json:"coordinator"`
+	CreatedAt       Time         `json:"createdAt"`
+	Error           string       `json:"error,omitempty"`
+}
+
+const (
+	swarmPatience = 20 * time.Second       // of a get with After
+	swarmLook     = 100 * time.Millisecond // between its looks
+	maxPlan       = 4 << 20                // bytes of a plan
+)
+
+func (s *Service) swarmCreate(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	raw := params.get("plan", rawjson.Object, true)
+	if len(raw) > maxPlan {
+		params.fail("plan", fmt.Sprintf("has more than %d bytes", maxPlan))
+	}
+	if params.err != nil {
+		return nil, params.err
+	}
+	var plan swarm.Plan
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&plan); err != nil {
+		return nil, jsonrpc.InvalidParams("plan", err.Error())
+	}
+	session, err := s.cfg.Swarms.Create(ctx, plan)
+	if err != nil {
+		return nil, swarmError(err)
+	}
+	return session, nil
+}
+
+func (s *Service) swarmGet(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	id := params.requiredText("id", maxID)
+	after := params.integer("after", 0, 1<<53)
+	if params.err != nil {
+		return nil, params.err
+	}
+	session, err := s.cfg.Swarms.Session(ctx, id)
+	deadline := time.Now().Add(swarmPatience)
+	for err == nil && after != nil && *after > 0 && session.Sequence == uint64(*after) && !session.Status.Ended() && time.Now().Before(deadline) {
+		select {
+		case <-time.After(swarmLook):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		session, err = s.cfg.Swarms.Session(ctx, id)
+	}
+	if err != nil {
+		return nil, swarmError(err)
+	}
+	return session, nil
+}
+
+func (s *Service) swarmList(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	if params := readParams(req.Params); params.err != nil {
+		return nil, params.err
+	}
+	sessions, err := s.cfg.Swarms.Sessions(ctx)
+	if err != nil {
+		return nil, swarmError(err)
+	}
+	list := make([]SwarmSummary, 0, len(sessions))
+	for _, session := range sessions {
+		list = append(list, summary(session))
+	}
+	return list, nil
+}
+
+func summary(s swarm.Session) SwarmSummary {
+	sum := SwarmSummary{
+		ID: s.ID, TaskDescription: s.TaskDescription, Status: s.Status, Participants: s.Participants, SubTasks: len(s.SubTasks),
+		Coordinator: s.Coordinator, CreatedAt: Time{time.UnixMilli(s.CreatedAt)}, Error: s.Error,
+	}
+	if len(sum.TaskDescription) > 200 {
+		sum.TaskDescription = string(bytes.ToValidUTF8([]byte(sum.TaskDescription[:200]), nil)) + "…"
+	}
+	for _, t := range s.SubTasks {
+		if t.Status == swarm.TaskCompleted {
+			sum.Completed++
+		}
+	}
+	return sum
+}
+
+func (s *Service) swarmStop(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
+	params := readParams(req.Params)
+	id, reason := params.requiredText("id", maxID), params.text("reason", maxID)
+	if params.err != nil {
+		return nil, params.err
+	}
+	if reason == "" {
+		reason = "by the user"
+	}
+	session, err := s.cfg.Swarms.Session(ctx, id)
+	if err == nil && !session.Status.Ended() {
+		if err = s.cfg.Swarms.Stop(ctx, id, reason); swarm.CodeOf(err) == swarm.CodeNotFound { // there is one, but not here
+			err = &swarm.Error{Code: swarm.CodeState, SwarmID: id, Message: "the swarm is led by " + session.Coordinator + "; stop it there"}
+		}
+		if err == nil {
+			session, err = s.cfg.Swarms.Session(ctx, id)
+		}
+	}
+	if err != nil {
+		return nil, swarmError(err)
+	}
+	return session, nil
+}
+
+// swarmError translates an error that the caller can do something about.
+func swarmError(err error) error {
+	var se *swarm.Error
+	if !errors.As(err, &se) {
+		return err
+	}
+	number, remedy := 0, ""
+	switch se.Code {
+	case swarm.CodeInvalid:
+		return jsonrpc.InvalidParams("plan", se.Message)
+	case swarm.CodeNotFound:
+		number, remedy = CodeSwarmNotFound, "list them with hub/swarms/list"
+	case swarm.CodeState:
+		number = CodeSwarmState
+	case swarm.CodeNoRoom:
+		number, remedy = jsonrpc.CodeServerBusy, "stop a swarm with hub/swarms/stop, wait for one to end, or raise bus.maxStore: swarms have an eighth of it, at most 256 MiB"
+	case swarm.CodeFull, swarm.CodeClosed:
+		number, remedy = jsonrpc.CodeServerBusy, "try again later"
+	default:
+		return err
+	}
+	return jsonrpc.NewError(number, se.Message, jsonrpc.Details{Code: string(se.Code), Remedy: remedy})
+}

@@ -1,0 +1,262 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+)
+
+// guard runs every request through access and limits, then the mux.
+func (s *Server) guard(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w := newResponse(rw, s.cfg.Limits.WriteTimeout)
+		start := time.Now()
+		s.admit(w, r, mux)
+		if s.log.Enabled(r.Context(), slog.LevelDebug) {
+			s.log.DebugContext(r.Context(), "http", "method", r.Method, "path", r.URL.Path, "status", w.status, "bytes", w.bytes, "took", time.Since(start))
+		}
+	})
+}
+
+func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
+	securityHeaders(w.Header())
+	if !s.access.hostAllowed(r.Host) {
+		refuse(w, http.StatusForbidden, jsonrpc.CodeInvalidRequest, "FORBIDDEN", "the Host header names another server",
+			"call the hub as 127.0.0.1 or localhost, or allow the name in the configuration")
+		return
+	}
+	ok, foreign := s.access.originAllowed(r)
+	if !ok {
+		refuse(w, http.StatusForbidden, jsonrpc.CodeInvalidRequest, "FORBIDDEN", "the Origin may not call the hub",
+			"allow it in the configuration")
+		return
+	}
+	if foreign && corsHeaders(w, r) {
+		return
+	}
+	if !s.access.tokenValid(r) && !isLiveness(r) {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="parley"`)
+		refuse(w, http.StatusUnauthorized, codeAuthentication, "AUTHENTICATION_ERROR", "a valid bearer token is needed",
+			"send the header Authorization: Bearer TOKEN with the hub's token")
+		return
+	}
+	release, ok := s.readBody(w, r)
+	if !ok {
+		return
+	}
+	defer release()
+	if _, pattern := mux.Handler(r); pattern == "" {
+		noRoute(w, r, mux)
+		return
+	}
+	mux.ServeHTTP(w, r)
+}
+
+func isLiveness(r *http.Request) bool {
+	return r.URL.Path == healthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+}
+
+// securityHeaders sets what is right for an API; handlers of pages set others.
+func securityHeaders(h http.Header) {
+	h["X-Content-Type-Options"] = []string{"nosniff"}
+	h["X-Frame-Options"] = []string{"DENY"}
+	h["Referrer-Policy"] = []string{"no-referrer"}
+	h["Content-Security-Policy"] = []string{"default-src 'none'; frame-ancestors 'none'"}
+	h["Cross-Origin-Resource-Policy"] = []string{"same-origin"}
+	h["Cache-Control"] = []string{"no-store"}
+}
+
+// corsHeaders lets an allowed foreign origin read the answer. It answers a
+// preflight request by itself and then returns true.
+func corsHeaders(w *response, r *http.Request) bool {
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+	h.Add("Vary", "Origin")
+	h.Set("Cross-Origin-Resource-Policy", "cross-origin")
+	h.Set("Access-Control-Expose-Headers", "Mcp-Session-Id")
+	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, A2A-Version, A2A-Extensions, Last-Event-ID, "+
+		"Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name, Parley-Project")
+	h.Set("Access-Control-Max-Age", "600")
+	w.WriteHeader(http.StatusNoContent)
+	return true
+}
+
+// smallBody is what a body may have without a share of the memory for bodies.
+const smallBody = 64 << 10
+
+// readBody reads the whole body, within the limits of size and time, before any
+// handler runs: a slow or huge body costs one goroutine and bounded memory. The
+// caller releases that memory after the handler. readBody answers by itself
+// where ok is false.
+func (s *Server) readBody(w *response, r *http.Request) (release func(), ok bool) {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return func() {}, true
+	}
+	deadline := time.Now().Add(s.cfg.Limits.ReadTimeout)
+	w.readUntil(deadline)
+	body, held, err := s.readAll(r, deadline)
+	if err != nil {
+		s.bodies.Release(held)
+		s.refuseBody(w, err)
+		return nil, false
+	}
+	// net/http watches for the client's end by reading on: without the reset it
+	// would take the deadline for that end.
+	w.readUntil(time.Time{})
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	return func() { s.bodies.Release(held) }, true
+}
+
+var (
+	errTooLarge = errors.New("the body is too large")
+	errBusy     = errors.New("no memory for large bodies is free")
+)
+
+// readAll returns the body and the share of the memory for bodies that it
+// holds, also on an error: none for a small body, and while a large one is
+// being read as much as it may become.
+func (s *Server) readAll(r *http.Request, deadline time.Time) (body []byte, held int64, err error) {
+	limit := int64(s.cfg.Limits.Message)
+	if r.ContentLength > limit {
+		return nil, 0, errTooLarge
+	}
+	var buf bytes.Buffer
+	if r.ContentLength > 0 && r.ContentLength <= smallBody {
+		buf.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	first := min(smallBody, limit+1)
+	n, err := io.Copy(&buf, io.LimitReader(r.Body, first))
+	switch {
+	case err != nil || n < first:
+		return buf.Bytes(), 0, err
+	case n > limit:
+		return nil, 0, errTooLarge
+	}
+	ctx, cancel := context.WithDeadline(r.Context(), deadline)
+	defer cancel()
+	if s.bodies.Acquire(ctx, limit) != nil {
+		return nil, 0, errBusy
+	}
+	_, err = io.Copy(&buf, io.LimitReader(r.Body, limit-first+1))
+	switch {
+	case err != nil:
+		return nil, limit, err
+	case int64(buf.Len()) > limit:
+		return nil, limit, errTooLarge
+	}
+	s.bodies.Release(limit - int64(buf.Len()))
+	return buf.Bytes(), int64(buf.Len()), nil
+}
+
+func (s *Server) refuseBody(w *response, err error) {
+	w.Header().Set("Connection", "close") // the rest of the body is not read
+	switch {
+	case errors.Is(err, errTooLarge):
+		refuse(w, http.StatusRequestEntityTooLarge, jsonrpc.CodeInvalidRequest, "REQUEST_TOO_LARGE", "the request is larger than allowed",
+			"send at most "+byteCount(s.cfg.Limits.Message))
+	case errors.Is(err, errBusy):
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeServerBusy, "SERVER_BUSY", "too many large requests at once", "try again")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, "REQUEST_TIMEOUT", "the body came too slowly", "")
+	default:
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "INVALID_REQUEST", "the body could not be read", "")
+	}
+}
+
+// noRoute answers where no handler fits, as the mux would but in JSON.
+func noRoute(w *response, r *http.Request, mux *http.ServeMux) {
+	probe := &probeWriter{header: http.Header{}}
+	mux.ServeHTTP(probe, r)
+	if allow := probe.header.Get("Allow"); allow != "" {
+		w.Header().Set("Allow", allow)
+		refuse(w, http.StatusMethodNotAllowed, jsonrpc.CodeInvalidRequest, "METHOD_NOT_ALLOWED", "the path is not there for "+r.Method, "use "+allow)
+		return
+	}
+	refuse(w, http.StatusNotFound, jsonrpc.CodeInvalidRequest, "NOT_FOUND", "there is nothing at this path", "")
+}
+
+// probeWriter learns which methods the mux would have allowed.
+type probeWriter struct{ header http.Header }
+
+func (p *probeWriter) Header() http.Header         { return p.header }
+func (p *probeWriter) Write(b []byte) (int, error) { return len(b), nil }
+func (p *probeWriter) WriteHeader(int)             {}
+
+// refuse answers with an HTTP error, in the form of a JSON-RPC error.
+func refuse(w http.ResponseWriter, status, code int, name, message, remedy string) {
+	err := jsonrpc.NewError(code, message, jsonrpc.Details{Code: name, Remedy: remedy})
+	writeJSON(w, status, jsonrpc.AppendError(nil, jsonrpc.NullID, err))
+}
+
+// response gives a client that takes nothing WriteTimeout for each write, and
+// remembers what was written for the log.
+type response struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+	status  int
+	bytes   int64
+}
+
+func newResponse(w http.ResponseWriter, timeout time.Duration) *response {
+	return &response{ResponseWriter: w, control: http.NewResponseController(w), timeout: timeout, status: http.StatusOK}
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader notes the status. The deadline of an earlier request of the
+// connection may have passed, so every answer begins with a new one.
+func (w *response) WriteHeader(status int) {
+	if status >= http.StatusOK {
+		w.status = status
+	}
+	w.extend()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write writes within the timeout.
+func (w *response) Write(b []byte) (int, error) {
+	w.extend()
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// FlushError sends what is buffered.
+func (w *response) FlushError() error {
+	w.extend()
+	return w.control.Flush()
+}
+
+// Flush is FlushError for handlers that ask for a http.Flusher.
+func (w *response) Flush() {
+	if err := w.FlushError(); err != nil {
+		return // the next write fails with the cause
+	}
+}
+
+func (w *response) readUntil(deadline time.Time) {
+	if err := w.control.SetReadDeadline(deadline); err != nil {
+		return // only writers of tests have no deadline
+	}
+}
+
+func (w *response) extend() {
+	if err := w.control.SetWriteDeadline(time.Now().Add(w.timeout)); err != nil {
+		return // only writers of tests have no deadline
+	}
+}

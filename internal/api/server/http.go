@@ -1,0 +1,186 @@
+package server
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/rawjson"
+)
+
+const (
+	healthPath         = "/health"
+	codeAuthentication = dialect.CodeAuthenticationError
+)
+
+func (s *Server) routes() {
+	d := &jsonrpc.Dispatcher{Handler: s.cfg.HTTPHandler, Log: s.log}
+	s.mux.HandleFunc("POST /{$}", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, false) })
+	s.mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, true) })
+	s.mux.HandleFunc("GET "+healthPath, s.health)
+	s.mux.HandleFunc("GET /.well-known/agent.json", s.hubCard)
+	s.mux.HandleFunc("GET /.well-known/agents", s.agentCards)
+	s.mux.HandleFunc("GET /.well-known/agents/{file}", s.agentCard)
+}
+
+// rpc answers a JSON-RPC message. A method that streams is answered with
+// Server-Sent Events on both paths; on /stream, message/send streams too.
+func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher, stream bool) {
+	if !isJSON(r) {
+		refuse(w, http.StatusUnsupportedMediaType, jsonrpc.CodeInvalidRequest, "UNSUPPORTED_MEDIA_TYPE",
+			"the body must be JSON in UTF-8, not encoded", "send the header Content-Type: application/json")
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil { // readBody has read it: this cannot be
+		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "INVALID_REQUEST", "the body could not be read", "")
+		return
+	}
+	msg := jsonrpc.Decode(body, s.cfg.Limits.RPC)
+	if msg.Batch {
+		s.answer(w, d.Serve(r.Context(), msg, nil))
+		return
+	}
+	call := msg.Calls[0]
+	if stream && call.Request.Method == dialect.MethodSend {
+		call.Request.Method = dialect.MethodStream
+	}
+	if call.Err == nil && !call.Request.IsNotification() && dialect.Streams(call.Request.Method) {
+		s.stream(w, r, d, call.Request)
+		return
+	}
+	s.answer(w, d.ServeCall(r.Context(), nil, call, nil))
+}
+
+func (s *Server) answer(w http.ResponseWriter, answer []byte) {
+	if answer == nil {
+		w.WriteHeader(http.StatusNoContent) // only notifications
+		return
+	}
+	writeJSON(w, http.StatusOK, answer)
+}
+
+func isJSON(r *http.Request) bool {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		return false
+	}
+	given := r.Header.Get("Content-Type")
+	if given == "application/json" {
+		return true
+	}
+	mediaType, params, err := mime.ParseMediaType(given)
+	if err != nil || mediaType != "application/json" {
+		return false
+	}
+	charset := params["charset"]
+	return charset == "" || strings.EqualFold(charset, "utf-8")
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(status)
+	if _, err := w.Write(body); err != nil {
+		return // the client has gone
+	}
+}
+
+// health answers GET /health: without the token no more than whether the hub
+// works, else its figures.
+func (s *Server) health(w http.ResponseWriter, r *http.Request) {
+	report := dialect.HealthReport{Status: dialect.HubHealthy}
+	if s.cfg.Health != nil {
+		report = s.cfg.Health()
+	}
+	if s.draining.Load() {
+		report.Status, report.Reason = dialect.HubUnhealthy, "the hub is stopping"
+	}
+	status := http.StatusOK
+	if report.Status != dialect.HubHealthy {
+		status = http.StatusServiceUnavailable
+	}
+	if !s.access.tokenValid(r) {
+		report = dialect.HealthReport{Status: report.Status}
+	}
+	body, err := rawjson.Append(nil, report)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, jsonrpc.CodeInternalError, "INTERNAL_ERROR", "Internal error", "")
+		return
+	}
+	writeJSON(w, status, body)
+}
+
+func (s *Server) hubCard(w http.ResponseWriter, r *http.Request) {
+	s.document(w, r, s.cfg.Cards.HubCard())
+}
+
+func (s *Server) agentCards(w http.ResponseWriter, r *http.Request) {
+	s.document(w, r, s.cfg.Cards.AgentCards())
+}
+
+func (s *Server) agentCard(w http.ResponseWriter, r *http.Request) {
+	id, isCard := strings.CutSuffix(r.PathValue("file"), ".json")
+	card, err := s.cfg.Cards.AgentCard(id)
+	var he *hub.Error
+	switch {
+	case !isCard, errors.As(err, &he) && he.Code == hub.CodeAgentNotFound:
+		refuse(w, http.StatusNotFound, dialect.CodeAgentNotFound, "AGENT_NOT_FOUND",
+			fmt.Sprintf("there is no agent card %.100q", r.PathValue("file")), "GET /.well-known/agents lists the agents")
+	case err != nil:
+		s.log.ErrorContext(r.Context(), "cannot make an agent card", "agent", id, "error", err)
+		refuse(w, http.StatusInternalServerError, jsonrpc.CodeInternalError, "INTERNAL_ERROR", "Internal error", "")
+	default:
+		s.document(w, r, card)
+	}
+}
+
+// document writes a cacheable document; its ETag is a hash of its content.
+func (s *Server) document(w http.ResponseWriter, r *http.Request, v any) {
+	body, err := rawjson.Append(nil, v)
+	if err != nil {
+		s.log.ErrorContext(r.Context(), "cannot encode a document", "path", r.URL.Path, "error", err)
+		refuse(w, http.StatusInternalServerError, jsonrpc.CodeInternalError, "INTERNAL_ERROR", "Internal error", "")
+		return
+	}
+	sum := sha256.Sum256(body)
+	etag := `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
+	h := w.Header()
+	h.Set("ETag", etag)
+	if s.access.guarded {
+		h.Set("Cache-Control", "private, max-age=60")
+	} else {
+		h.Set("Cache-Control", "public, max-age=60")
+	}
+	if matches(r.Header.Get("If-None-Match"), etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	writeJSON(w, http.StatusOK, body)
+}
+
+func matches(header, etag string) bool {
+	for candidate := range strings.SplitSeq(header, ",") {
+		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
+		if candidate == etag || candidate == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+func byteCount(n int) string {
+	if n >= 1<<20 && n%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
