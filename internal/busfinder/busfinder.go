@@ -23,7 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
 // Config says which bus is wanted.

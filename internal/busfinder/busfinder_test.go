@@ -30,7 +30,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/hub/process"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 

@@ -27,7 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/cli"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/doctor"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
 func (a *app) doctorCommand() *cobra.Command {

@@ -15,7 +15,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
 // The exit codes. They are a contract: docs/json.md.

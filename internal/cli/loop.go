@@ -20,7 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/loop"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/telemetry/audit"
 )

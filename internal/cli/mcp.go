@@ -15,8 +15,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/internal/memory"
 	"github.com/parleyhub/parley/internal/version"
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/documents"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 // documentsAtHub are the documents of the running hub, for the MCP server. Each call has a

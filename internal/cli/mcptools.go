@@ -11,7 +11,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/delegation"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/toolbox"
 )
 

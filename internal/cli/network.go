@@ -13,8 +13,8 @@ import (
 	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 // tlsPatience is how long the start waits for the cluster's servers to show

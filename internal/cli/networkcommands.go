@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 const networkLong = `Look at the agents' network of the current directory's configuration, and take part

@@ -39,7 +39,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/hub/runner/drivers"
 	"github.com/parleyhub/parley/internal/hubtools"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/internal/memory"
 	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/peers"

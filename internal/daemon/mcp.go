@@ -12,8 +12,8 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/mcpconfig"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 // idleAgents is how long an agent at /mcp may be silent and is still shown as there:

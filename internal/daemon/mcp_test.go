@@ -19,7 +19,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 

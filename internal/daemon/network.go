@@ -10,7 +10,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
 // NetworkBus is the NATS cluster that a project has configured for the agents'

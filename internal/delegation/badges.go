@@ -7,7 +7,7 @@ import (
 	"encoding/base64"
 	"strings"
 
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 // TokenEnv is the variable that carries the token of a conversation to the

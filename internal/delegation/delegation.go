@@ -17,7 +17,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/telemetry"
 )
 

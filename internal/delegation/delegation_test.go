@@ -16,7 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 // Bounds of what the tools return and of how long they wait. Clients give a call

@@ -26,7 +26,7 @@ import (
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/hub/runner/drivers"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
 // Level is how well something is.

@@ -20,7 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/doctor"
-	"github.com/parleyhub/parley/internal/mcpconfig"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/mcpserver"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 // hands has a party's agent hand on what comes after "hand ", to an agent of its own hub.

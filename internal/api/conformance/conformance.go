@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/push"
-	"github.com/parleyhub/parley/internal/mcphttp"
+	mcphttp "github.com/parleyhub/parley/internal/mcp/http"
 )
 
 // Options say how the hub under test is to be.

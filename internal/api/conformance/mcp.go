@@ -17,7 +17,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/parleyhub/parley/internal/mcphttp"
+	mcphttp "github.com/parleyhub/parley/internal/mcp/http"
 )
 
 // mcpPath is where the MCP suite finds its server.

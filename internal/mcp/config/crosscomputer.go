@@ -1,0 +1,246 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Acknowledgment is what a user must write to let agents talk across computers
+// (REQ-CONFIG-CROSS-003).
+const Acknowledgment = "I understand the security implications"
+
+// CrossComputer is the agents' network (REQ-CONFIG-CROSS-001).
+type CrossComputer struct {
+	Enabled         bool   `json:"enabled" doc:"Enable cross-computer agent communication features" default:"false"`
+	Local           bool   `json:"local" doc:"Use the agents' network on the bus of this computer's hub: nothing leaves the computer, and neither acknowledgment nor natsClusterUrls are needed" default:"false"`
+	Acknowledgment  string `json:"acknowledgment" doc:"User must set to 'I understand the security implications' to enable" max:"256"`
+	NATSClusterURLs []URL  `json:"natsClusterUrls" doc:"NATS cluster URLs for cross-computer communication" format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s,]+$" max:"32" example:"nats://nats.example.com:4222"`
+	ThroughHub      bool   `json:"throughHub" doc:"Reach the cluster through the link of this computer's hub (bus.leaf in its config.yaml), which alone holds the credentials: natsClusterUrls and a login are not needed then" default:"false"`
+	RegistryBucket  string `json:"registryBucket" doc:"NATS KV bucket name for agent registry" pattern:"^[a-zA-Z0-9_-]+$" max:"64" default:"agent-registry"`
+
+	HeartbeatInterval   int64    `json:"heartbeatInterval" doc:"Heartbeat interval in seconds" min:"10" max:"86400" default:"60"`
+	TimeoutThreshold    int64    `json:"timeoutThreshold" doc:"Seconds before considering an agent offline that names no heartbeat interval; others are after three" min:"30" max:"604800" default:"180"`
+	RegistryTTL         int64    `json:"registryTTL" doc:"Registry entry TTL in seconds (default 24 hours)" min:"60" max:"31536000" default:"86400"`
+	DefaultVisibility   string   `json:"defaultVisibility" doc:"Default visibility for new agent registrations" enum:"private,project-only,user-only,public" default:"project-only"`
+	TLSRequired         bool     `json:"tlsRequired" doc:"Require TLS for cross-computer NATS connections" default:"true"`
+	AutoRegister        bool     `json:"autoRegister" doc:"Automatically register agent on MCP server startup" default:"false"`
+	DefaultAgentType    string   `json:"defaultAgentType" doc:"Default agent type for auto-registration" pattern:"^[a-z0-9-]+$" max:"64" default:"general"`
+	DefaultCapabilities []string `json:"defaultCapabilities" doc:"Default capabilities for auto-registration" max:"64"`
+
+	Inboxes   string `json:"inboxes" doc:"How a new network keeps its mail: a stream for each agent (up to some hundred), or one shared stream (for thousands). A network that exists stays as it is." enum:"per-agent,shared" default:"per-agent"`
+	Replicas  int64  `json:"replicas" doc:"Copies of each new stream in a cluster; 0 for three in a cluster and one elsewhere" min:"0" max:"5" default:"0"`
+	AgentGUID string `json:"agentGuid" doc:"The agent's GUID, where the NATS server confines its user to one; otherwise it gets one by itself" pattern:"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$" max:"36"`
+
+	NKeyFile           string `json:"nkeyFile" doc:"Path to a user NKey's seed, to log in to the NATS cluster with" max:"4096"`
+	CredsFile          string `json:"credsFile" doc:"Path to a credentials file (JWT and seed), to log in to the NATS cluster with" max:"4096"`
+	Token              Secret `json:"token" doc:"Token to log in to the NATS cluster with. Prefer environment variable." secret:"true" max:"4096"`
+	InsecureSkipVerify bool   `json:"insecureSkipVerify" doc:"Do not verify the certificates of the NATS cluster. Anyone on the way can then read and change messages." default:"false"`
+}
+
+// Secret is text that is never printed.
+type Secret string
+
+// String hides it.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return hidden
+}
+
+// GoString is String for %#v.
+func (s Secret) GoString() string { return fmt.Sprintf("%q", s.String()) }
+
+// LogValue is String for slog.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText is String for JSON.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// WorkQueue is REQ-WORKQUEUE-CONFIG-001.
+type WorkQueue struct {
+	AckTimeout          int64 `json:"ackTimeout" doc:"Seconds before redelivery on no acknowledgment" min:"1" max:"604800" default:"300"`
+	MaxDeliveryAttempts int64 `json:"maxDeliveryAttempts" doc:"Attempts before moving to dead letter queue" min:"1" max:"1000" default:"3"`
+	DeadLetterTTL       int64 `json:"deadLetterTTL" doc:"Seconds to retain dead letter items" min:"1" max:"31536000" default:"604800"`
+}
+
+func defaultCrossComputer() CrossComputer {
+	return CrossComputer{RegistryBucket: "agent-registry", HeartbeatInterval: 60, TimeoutThreshold: 180, RegistryTTL: 86400,
+		DefaultVisibility: "project-only", TLSRequired: true, DefaultAgentType: "general", Inboxes: "per-agent"}
+}
+
+func defaultWorkQueue() WorkQueue {
+	return WorkQueue{AckTimeout: 300, MaxDeliveryAttempts: 3, DeadLetterTTL: 604800}
+}
+
+// Networked says whether the agents' network is to be used, here or across
+// computers.
+func (c *Config) Networked() bool { return c.CrossComputer.Enabled || c.CrossComputer.Local }
+
+// JoinLocalNetwork switches the agents' network of this computer on where nothing says
+// otherwise and the project's bus is its hub's: Parley's own programs do that, the
+// specification's has the network off by default (REQ-CONFIG-CROSS-002).
+func (c *Config) JoinLocalNetwork() {
+	_, said := c.Origins["crossComputer.local"]
+	if !said && !c.CrossComputer.Enabled && c.NATSURL == "" {
+		c.CrossComputer.Local = true
+	}
+}
+
+// AgentsDir keeps which of this user's agents live, for the agents' network; "" where
+// there is no home.
+func AgentsDir() string {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, filepath.Dir(filepath.FromSlash(UserFile)), "agents")
+}
+
+// ClusterURL is all URLs of the cluster, with commas.
+func (c CrossComputer) ClusterURL() URL {
+	urls := make([]string, len(c.NATSClusterURLs))
+	for i, u := range c.NATSClusterURLs {
+		urls[i] = string(u)
+	}
+	return URL(strings.Join(urls, ","))
+}
+
+// checkCrossComputer refuses what must not start (REQ-CONFIG-CROSS-003,
+// REQ-CONFIG-CROSS-004, REQ-CONFIG-CROSS-005).
+func (l *loader) checkCrossComputer() {
+	c := &l.config.CrossComputer
+	at := func(path string) string {
+		return l.sourceOf("crossComputer."+path, "crossComputer.enabled", "crossComputer.local")
+	}
+	if c.AgentGUID != "" && uuid.Validate(c.AgentGUID) != nil {
+		l.problem(at("agentGuid"), "crossComputer.agentGuid", "is not a GUID")
+	}
+	if c.Local && c.Enabled {
+		l.problem(at("local"), "crossComputer.local", "the network is either this computer's (local) or reaches across computers (enabled): set one of them")
+	}
+	l.checkForeignTrust()
+	if !c.Enabled {
+		return
+	}
+	if c.Acknowledgment != Acknowledgment {
+		l.problem(at("acknowledgment"), "crossComputer.acknowledgment",
+			`agents of other computers will be able to write to this one; to enable that, set it to exactly "`+Acknowledgment+`"`)
+	}
+	if c.ThroughHub {
+		l.checkThroughHub(at)
+		return
+	}
+	if len(c.NATSClusterURLs) == 0 {
+		l.problem(at("natsClusterUrls"), "crossComputer.natsClusterUrls",
+			"required when crossComputer is enabled: name the NATS servers that the computers share, here or in NATS_CLUSTER_URLS")
+	}
+	for _, u := range c.NATSClusterURLs {
+		if parsed, err := url.Parse(string(u)); err != nil || parsed.Hostname() == "" {
+			l.problem(at("natsClusterUrls"), "crossComputer.natsClusterUrls", "one of them is not a URL such as nats://nats.example.com:4222")
+		} else if c.TLSRequired && parsed.Scheme == "ws" {
+			l.problem(at("natsClusterUrls"), "crossComputer.natsClusterUrls", "ws:// has no TLS, which tlsRequired demands: use wss://")
+		}
+	}
+	if ways := c.logins(l.config.Credentials); ways > 1 {
+		l.problem(at("nkeyFile"), "crossComputer", "there is more than one way to log in: keep one of natsCredentials, nkeyFile, credsFile, token")
+	}
+}
+
+// checkThroughHub refuses what would be of no effect: the hub's own configuration says
+// which cluster, and how to log in.
+func (l *loader) checkThroughHub(at func(string) string) {
+	c := l.config
+	if len(c.CrossComputer.NATSClusterURLs) > 0 {
+		l.problem(at("throughHub"), "crossComputer.throughHub", "the cluster is either that of the hub's link (throughHub) or that of natsClusterUrls: set one of them")
+	}
+	if c.CrossComputer.AgentGUID != "" {
+		l.problem(at("agentGuid"), "crossComputer.agentGuid", "an agent that goes through the hub gets its GUID from it: remove it")
+	}
+}
+
+// checkForeignTrust refuses what a project's file must not decide: the project may be a
+// stranger's repository, and the agent's process runs with the user's rights.
+func (l *loader) checkForeignTrust() {
+	c := &l.config.CrossComputer
+	byProject := func(path string) bool { return l.config.Origins[path].Layer == LayerProject }
+	tls := &l.config.TLS
+	for path, file := range map[string]*string{
+		"crossComputer.nkeyFile": &c.NKeyFile, "crossComputer.credsFile": &c.CredsFile,
+		"natsTls.key": &tls.Key, "natsTls.cert": &tls.Cert, "natsTls.ca": &tls.CA,
+	} {
+		if *file == "" || !byProject(path) {
+			continue
+		}
+		inside, ok := within(l.config.ProjectPath, *file)
+		if !ok {
+			l.problem(l.sourceOf(path), path, "names a file outside of the project, which a project's file must not have read: "+
+				"name it in ~/"+UserFile+" or in the environment")
+		}
+		*file = inside
+	}
+	for _, servers := range []string{"natsUrl", "crossComputer.natsClusterUrls"} {
+		if tls.CA != "" && byProject("natsTls.ca") && l.config.Origins[servers].Layer == LayerUser {
+			l.problem(l.sourceOf("natsTls.ca"), "natsTls.ca",
+				"a project's file must not say whom to trust as a server of ~/"+UserFile+": name the CA there")
+		}
+	}
+	if c.InsecureSkipVerify && byProject("crossComputer.insecureSkipVerify") {
+		l.problem(l.sourceOf("crossComputer.insecureSkipVerify"), "crossComputer.insecureSkipVerify",
+			"a project's file must not turn the verification off: set it in ~/"+UserFile+", or NATS_MCP_INSECURE_SKIP_VERIFY")
+	}
+	if !c.TLSRequired && byProject("crossComputer.tlsRequired") && l.config.Origins["crossComputer.natsClusterUrls"].Layer == LayerUser {
+		l.problem(l.sourceOf("crossComputer.tlsRequired"), "crossComputer.tlsRequired",
+			"a project's file must not turn TLS off for the servers of ~/"+UserFile+": set it there")
+	}
+}
+
+// within returns where a file in a directory is, links resolved; false if it is not in
+// there. One that does not exist is where it would be.
+func within(dir, file string) (string, bool) {
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(dir, file)
+	}
+	if real, err := filepath.EvalSymlinks(file); err == nil {
+		file = real
+	}
+	rel, err := filepath.Rel(dir, file)
+	return file, err == nil && filepath.IsLocal(rel)
+}
+
+func (c CrossComputer) logins(user Credentials) (ways int) {
+	for _, given := range []bool{user.Username != "" || user.Password != "", c.NKeyFile != "", c.CredsFile != "", c.Token != ""} {
+		if given {
+			ways++
+		}
+	}
+	return ways
+}
+
+// OnThisComputer says whether all servers of a URL are on this computer.
+func (u URL) OnThisComputer() bool {
+	for one := range strings.SplitSeq(string(u), ",") {
+		parsed, err := url.Parse(strings.TrimSpace(one))
+		if err != nil {
+			return false
+		}
+		host := parsed.Hostname()
+		address, err := netip.ParseAddr(host)
+		if host != "localhost" && (err != nil || !address.IsLoopback()) {
+			return false
+		}
+	}
+	return u != ""
+}
+
+// TLS says whether a URL itself demands TLS.
+func (u URL) TLS() bool {
+	return strings.HasPrefix(string(u), "tls://") || strings.HasPrefix(string(u), "wss://")
+}

@@ -1,0 +1,31 @@
+//go:build unix
+
+package config
+
+import (
+	"os"
+	"syscall"
+)
+
+// sameOwner says whether a file belongs to the user who owns the directory, to the
+// user of this process or to root. What cannot be looked at belongs to nobody else.
+func sameOwner(file, dir string) bool {
+	owner, ok := ownerOf(file)
+	if !ok || owner == 0 || owner == os.Geteuid() {
+		return true
+	}
+	other, ok := ownerOf(dir)
+	return ok && owner == other
+}
+
+func ownerOf(path string) (uid int, ok bool) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return int(st.Uid), true
+}

@@ -1,0 +1,340 @@
+package http_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	mcphttp "github.com/parleyhub/parley/internal/mcp/http"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// endpoint serves a server at a URL until the test ends.
+func endpoint(t *testing.T, server *mcp.Server, opts mcphttp.Options) string {
+	t.Helper()
+	always := func(*http.Request) *mcp.Server { return server }
+	if opts.Session == nil {
+		opts.Session, opts.Request = always, always
+	}
+	h := mcphttp.New(opts)
+	web := httptest.NewServer(h)
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+		web.Close()
+		if n := len(collect(server)); n != 0 {
+			t.Errorf("%d sessions were left", n)
+		}
+	})
+	return web.URL
+}
+
+func collect(server *mcp.Server) (all []*mcp.ServerSession) {
+	for s := range server.Sessions() {
+		all = append(all, s)
+	}
+	return all
+}
+
+// newServer has the tools echo, and wait, which says on began that it runs and on
+// ended that its context is over.
+func newServer(began, ended chan struct{}) *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	type in struct {
+		Text string `json:"text,omitempty"`
+	}
+	mcp.AddTool(s, &mcp.Tool{Name: "echo", Description: "Repeats the text."}, func(_ context.Context, req *mcp.CallToolRequest, in in) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: in.Text}, &mcp.TextContent{Text: req.Session.ID()}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "wait", Description: "Waits for the end."}, func(ctx context.Context, _ *mcp.CallToolRequest, _ in) (*mcp.CallToolResult, any, error) {
+		close(began)
+		<-ctx.Done()
+		close(ended)
+		return nil, nil, ctx.Err()
+	})
+	return s
+}
+
+func connect(t *testing.T, url, version string) *mcp.ClientSession {
+	t.Helper()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return connectOver(t, transport, url, version)
+}
+
+func connectOver(t *testing.T, transport http.RoundTripper, url, version string) *mcp.ClientSession {
+	t.Helper()
+	c := mcp.NewClient(&mcp.Implementation{Name: "client", Version: "1"}, nil)
+	session, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: transport}},
+		&mcp.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.Close() }) // a second time, mostly
+	return session
+}
+
+// Every revision is served at the same URL: with one session for all calls, or
+// with none.
+func TestAllRevisionsAtOneURL(t *testing.T) {
+	server := newServer(nil, nil)
+	url := endpoint(t, server, mcphttp.Options{})
+	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"} {
+		t.Run(version, func(t *testing.T) {
+			session := connect(t, url, version)
+			for range 2 {
+				result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"text": "hi"}})
+				if err != nil || len(result.Content) != 2 || result.Content[0].(*mcp.TextContent).Text != "hi" {
+					t.Fatalf("%+v %v", result, err)
+				}
+				if id := result.Content[1].(*mcp.TextContent).Text; id != session.ID() || (id == "") != (version >= "2026-07-28") {
+					t.Errorf("session %q, the client's is %q", id, session.ID())
+				}
+			}
+			if err := session.Close(); err != nil {
+				t.Error(err)
+			}
+			for _, left := range collect(server) {
+				if left.ID() != "" { // that of a single request ends with it, after the answer
+					t.Errorf("session %s outlives the client's", left.ID())
+				}
+			}
+		})
+	}
+}
+
+func post(t *testing.T, url, body string, headers map[string]string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	for k, v := range headers {
+		if k == "Host" {
+			r.Host = v
+		}
+		r.Header.Set(k, v)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(answer)
+}
+
+const (
+	initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
+	list       = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
+		"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
+)
+
+func TestRequestsAreRoutedByTheirHeaders(t *testing.T) {
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{MaxBody: 2000})
+	for name, tc := range map[string]struct {
+		body    string
+		headers map[string]string
+		status  int
+		says    string
+	}{
+		"without sessions":             {list, map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}, 200, `"echo"`},
+		"a method, no version":         {list, map[string]string{"Mcp-Method": "tools/list"}, 400, `-32020`},
+		"a revision to come":           {list, map[string]string{"Mcp-Protocol-Version": "2999-01-01", "Mcp-Method": "tools/list"}, 400, `2026-07-28`},
+		"another's session":            {list, map[string]string{"Mcp-Session-Id": "stolen", "Mcp-Protocol-Version": "2025-11-25"}, 404, `session not found`},
+		"a session in the later era":   {list, map[string]string{"Mcp-Session-Id": "stolen", "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}, 404, `session not found`},
+		"a revision that never was":    {initialize, map[string]string{"Mcp-Protocol-Version": "2025-01-01"}, 400, `Unsupported protocol version`},
+		"another host":                 {initialize, map[string]string{"Host": "evil.example.com"}, 403, `Host`},
+		"another host, later":          {list, map[string]string{"Host": "evil.example.com", "Mcp-Protocol-Version": "2026-07-28"}, 403, `Host`},
+		"a body that is too large":     {strings.Repeat(" ", 2000) + list, map[string]string{"Mcp-Protocol-Version": "2026-07-28"}, 413, ``},
+		"not JSON":                     {`{`, nil, 400, ``},
+		"not JSON, later":              {`{`, map[string]string{"Mcp-Protocol-Version": "2026-07-28"}, 400, ``},
+		"a type that is not JSON":      {initialize, map[string]string{"Content-Type": "text/plain"}, 415, ``},
+		"a call without initialize":    {`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil, 200, `initializ`},
+		"an empty header is no header": {initialize, map[string]string{"Mcp-Protocol-Version": "", "Mcp-Method": ""}, 200, `"protocolVersion":"2025-11-25"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if status, body := post(t, url, tc.body, tc.headers); status != tc.status || !strings.Contains(body, tc.says) {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+}
+
+func TestAHostThatWasCheckedIsNotCheckedAgain(t *testing.T) {
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{HostChecked: true})
+	if status, body := post(t, url, initialize, map[string]string{"Host": "hub.example.com"}); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	server := newServer(nil, nil)
+	url := endpoint(t, server, mcphttp.Options{MaxSessions: 2})
+	first := connect(t, url, "2025-11-25")
+	connect(t, url, "2025-06-18")
+	if status, body := post(t, url, initialize, nil); status != http.StatusServiceUnavailable || !strings.Contains(body, "2 sessions") {
+		t.Errorf("%d %s", status, body)
+	}
+	if _, err := first.ListTools(t.Context(), nil); err != nil {
+		t.Errorf("a session that is there: %v", err)
+	}
+	if _, err := connect(t, url, "2026-07-28").ListTools(t.Context(), nil); err != nil {
+		t.Errorf("without a session: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := post(t, url, initialize, nil); status != http.StatusOK {
+		t.Errorf("after one has ended: %d %s", status, body)
+	}
+}
+
+// Clients that are killed, and many that are not, leave their session behind.
+// streaming tells when the stream is open on which a session hears what it did not ask
+// for.
+type streaming struct {
+	http.Transport
+	once sync.Once
+	open chan struct{}
+}
+
+func (s *streaming) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := s.Transport.RoundTrip(r)
+	if r.Method == http.MethodGet {
+		s.once.Do(func() { close(s.open) })
+	}
+	return answer, err
+}
+
+func TestASessionThatNobodyUsesMakesRoom(t *testing.T) {
+	server := newServer(nil, nil)
+	url := endpoint(t, server, mcphttp.Options{MaxSessions: 2, SpareAfter: time.Nanosecond})
+	stream := &streaming{open: make(chan struct{})}
+	defer stream.CloseIdleConnections()
+	used := connectOver(t, stream, url, "2025-11-25")
+	<-stream.open
+	for range 5 {
+		if status, body := post(t, url, initialize, nil); status != http.StatusOK {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	if _, err := used.ListTools(t.Context(), nil); err != nil {
+		t.Errorf("the session that is used: %v", err)
+	}
+}
+
+func TestWithoutAServerThereIsNoAnswer(t *testing.T) {
+	none := func(*http.Request) *mcp.Server { return nil }
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{Session: none, Request: none, MaxSessions: 1})
+	for range 2 { // nor does it take a session's place
+		for _, version := range []string{"2025-11-25", "2026-07-28"} {
+			if status, body := post(t, url, initialize, map[string]string{"Mcp-Protocol-Version": version}); status != http.StatusBadRequest {
+				t.Errorf("%s: %d %s", version, status, body)
+			}
+		}
+	}
+}
+
+func TestASessionMayHaveAServerOfItsOwn(t *testing.T) {
+	var made atomic.Int32
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{
+		Session: func(*http.Request) *mcp.Server { made.Add(1); return newServer(nil, nil) },
+		Request: func(*http.Request) *mcp.Server { return nil },
+	})
+	for range 2 {
+		session := connect(t, url, "2025-11-25")
+		for range 3 {
+			if _, err := session.ListTools(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := made.Load(); n != 2 {
+		t.Errorf("%d servers for 2 sessions", n)
+	}
+}
+
+func TestARequestThatBeginsNoSessionTakesNoPlace(t *testing.T) {
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{MaxSessions: 1})
+	for range 3 {
+		if status, _ := post(t, url, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil); status != http.StatusOK {
+			t.Errorf("%d", status)
+		}
+	}
+	if status, body := post(t, url, initialize, nil); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestCloseEndsSessionsAndStreams(t *testing.T) {
+	server := newServer(nil, nil)
+	always := func(*http.Request) *mcp.Server { return server }
+	h := mcphttp.New(mcphttp.Options{Session: always, Request: always})
+	web := httptest.NewServer(h)
+	connect(t, web.URL, "2025-11-25") // has a stream open
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL, strings.NewReader(
+		strings.Replace(strings.Replace(list, "tools/list", "subscriptions/listen", 1), `{"_meta"`, `{"notifications":{"toolsListChanged":true},"_meta"`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"} {
+		r.Header.Set(k, v)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(r)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%+v %v", resp, err)
+	}
+	defer resp.Body.Close()
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	if b, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(b), "acknowledged") {
+		t.Errorf("the stream: %s %v", b, err)
+	}
+	if status, _ := post(t, web.URL, initialize, nil); status != http.StatusServiceUnavailable {
+		t.Errorf("after the end: %d", status)
+	}
+	web.Close() // waits for what is still served
+	if n := len(collect(server)); n != 0 {
+		t.Errorf("%d sessions were left", n)
+	}
+}
+
+// A tool that waits must not wait for a client that has gone.
+func TestACallEndsWithItsClient(t *testing.T) {
+	began, ended := make(chan struct{}), make(chan struct{})
+	url := endpoint(t, newServer(began, ended), mcphttp.Options{})
+	session := connect(t, url, "2026-07-28")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "wait"})
+		done <- err
+	}()
+	<-began
+	cancel()
+	<-ended
+	if err := <-done; err == nil {
+		t.Error("the call has a result")
+	}
+}

@@ -1,0 +1,144 @@
+package server
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"regexp"
+	"runtime/debug"
+	"strings"
+
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+)
+
+// NewLogger returns the logger of the MCP server: one JSON object or line of text
+// a record on w, which is standard error (REQ-LOG-001 to REQ-LOG-006). Every
+// record has timestamp, level, component and message; with an error value at ERROR
+// it has a stack trace.
+// The secrets, and credentials in URLs, are blanked wherever they stand
+// (REQ-SEC-004, REQ-LOG-008).
+func NewLogger(w io.Writer, cfg mcpconfig.Logging, secrets ...string) *slog.Logger {
+	r := redactor{}
+	for _, secret := range secrets {
+		if secret != "" {
+			r.secrets = append(r.secrets, secret, redacted)
+		}
+	}
+	opts := &slog.HandlerOptions{Level: cfg.SlogLevel(), ReplaceAttr: r.replace}
+	var h slog.Handler = slog.NewJSONHandler(w, opts)
+	if cfg.Format == "text" {
+		h = slog.NewTextHandler(w, opts)
+	}
+	return slog.New(&handler{next: h, component: defaultComponent})
+}
+
+const (
+	defaultComponent = "nats-mcp-server"
+	redacted         = "[redacted]"
+)
+
+// handler completes the records.
+type handler struct {
+	next      slog.Handler
+	component string
+	shift     slog.Level // is taken off every level
+}
+
+func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level-h.shift)
+}
+
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	r.Level -= h.shift
+	if !h.next.Enabled(ctx, r.Level) {
+		return nil
+	}
+	full := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	full.AddAttrs(slog.String("component", h.component))
+	exception := false
+	r.Attrs(func(a slog.Attr) bool {
+		_, isError := a.Value.Any().(error)
+		exception = exception || isError
+		full.AddAttrs(a)
+		return true
+	})
+	if r.Level >= slog.LevelError && exception {
+		full.AddAttrs(slog.String("stack", string(debug.Stack())))
+	}
+	return h.next.Handle(ctx, full)
+}
+
+// WithAttrs keeps the component apart, so that a record has one.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	n := *h
+	var rest []slog.Attr
+	for _, a := range attrs {
+		if a.Key == "component" {
+			n.component = a.Value.String()
+		} else {
+			rest = append(rest, a)
+		}
+	}
+	if len(rest) > 0 {
+		n.next = h.next.WithAttrs(rest)
+	}
+	return &n
+}
+
+func (h *handler) WithGroup(name string) slog.Handler {
+	n := *h
+	n.next = h.next.WithGroup(name)
+	return &n
+}
+
+// quieter lowers the SDK's messages by a level: it calls errors what clients do
+// wrong, and informs of every session.
+func quieter(log *slog.Logger) *slog.Logger {
+	h := &handler{next: log.Handler(), component: "mcp-protocol", shift: slog.LevelError - slog.LevelWarn}
+	if inner, ok := log.Handler().(*handler); ok {
+		h.next = inner.next
+	}
+	return slog.New(h)
+}
+
+// userinfo matches the credentials in a URL.
+var userinfo = regexp.MustCompile(`(://)[^/@\s"]+@`)
+
+type redactor struct {
+	secrets []string // pairs for strings.NewReplacer
+}
+
+// replace renames slog's keys to the specification's, and redacts.
+func (r redactor) replace(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 {
+		switch a.Key {
+		case slog.TimeKey:
+			return slog.String("timestamp", a.Value.Time().UTC().Format("2006-01-02T15:04:05.000Z"))
+		case slog.MessageKey:
+			a.Key = "message"
+		case slog.LevelKey:
+			return a
+		}
+	}
+	switch a.Value.Kind() {
+	case slog.KindString:
+		a.Value = slog.StringValue(r.redact(a.Value.String()))
+	case slog.KindAny:
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(r.redact(err.Error()))
+		} else if s, ok := a.Value.Any().(interface{ String() string }); ok {
+			a.Value = slog.StringValue(r.redact(s.String()))
+		}
+	}
+	return a
+}
+
+func (r redactor) redact(text string) string {
+	if strings.Contains(text, "://") {
+		text = userinfo.ReplaceAllString(text, "${1}"+redacted+"@")
+	}
+	if len(r.secrets) > 0 {
+		text = strings.NewReplacer(r.secrets...).Replace(text)
+	}
+	return text
+}

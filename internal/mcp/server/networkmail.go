@@ -1,0 +1,215 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+)
+
+type sendDirectIn struct {
+	RecipientGUID string         `json:"recipientGuid" jsonschema:"The recipient's GUID, from discover_agents or from a message that it sent you"`
+	Message       string         `json:"message" jsonschema:"What to say: any text, up to 512 KB"`
+	MessageType   string         `json:"messageType,omitempty" jsonschema:"What the message is for; direct by default. The others belong to the hand-off of work: an offer is answered with a claim, that with accept or reject; then come progress updates, and a completion or an error."`
+	Metadata      map[string]any `json:"metadata,omitempty" jsonschema:"Data that belong to the type. work-offer: taskId, taskDescription, requiredCapabilities; optional priority, deadline, contextData. work-claim: taskId; optional estimatedDuration. work-accept, work-reject: taskId. progress-update: taskId, statusMessage; optional progressPercent. completion: taskId, success, resultSummary; optional resultData. Times of now are filled in."`
+}
+
+type sendDirectOut struct {
+	MessageID       string `json:"messageId" jsonschema:"For get_message_status"`
+	RecipientGUID   string `json:"recipientGuid"`
+	RecipientHandle string `json:"recipientHandle"`
+	Timestamp       string `json:"timestamp" jsonschema:"When the message was sent (ISO 8601, UTC)"`
+	Warning         string `json:"warning,omitempty" jsonschema:"Set if the recipient is offline or busy; the message is stored all the same"`
+	Queued          bool   `json:"queued" jsonschema:"True if the network cannot be reached: the message is kept on this computer and forwarded later. Do not send it again."`
+}
+
+type readDirectIn struct {
+	Limit       int    `json:"limit,omitempty" jsonschema:"How many messages at most: 1 to 1000, 50 by default"`
+	MessageType string `json:"messageType,omitempty" jsonschema:"Only messages of this type; others stay unread"`
+	SenderGUID  string `json:"senderGuid,omitempty" jsonschema:"Only messages of this sender; others stay unread"`
+	IncludeRead bool   `json:"includeRead,omitempty" jsonschema:"Also messages that you have read before, of the last day"`
+}
+
+type waitDirectIn struct {
+	MessageType    string `json:"messageType,omitempty" jsonschema:"Only messages of this type; others stay unread"`
+	SenderGUID     string `json:"senderGuid,omitempty" jsonschema:"Only messages of this sender; others stay unread"`
+	TimeoutSeconds int    `json:"timeout_seconds,omitempty" jsonschema:"How long to wait at most: 1 to 55 seconds, 50 by default"`
+}
+
+type directMessage struct {
+	MessageID    string         `json:"messageId" jsonschema:"For mark_message_handled"`
+	SenderGUID   string         `json:"senderGuid" jsonschema:"Whom to answer"`
+	SenderHandle string         `json:"senderHandle"`
+	Message      string         `json:"message"`
+	MessageType  string         `json:"messageType"`
+	Metadata     map[string]any `json:"metadata,omitempty"`
+	Timestamp    string         `json:"timestamp" jsonschema:"When it was sent (ISO 8601, UTC)"`
+	ReadBefore   bool           `json:"readBefore,omitempty"`
+}
+
+type readDirectOut struct {
+	Messages []directMessage `json:"messages" jsonschema:"Oldest first"`
+	More     bool            `json:"more" jsonschema:"Whether there are further messages: call again"`
+	TimedOut bool            `json:"timedOut,omitempty" jsonschema:"Whether the time ran out before anything came"`
+}
+
+type messageIDIn struct {
+	MessageID string `json:"messageId" jsonschema:"What send_direct_message returned"`
+}
+
+type markHandledIn struct {
+	MessageID string `json:"messageId" jsonschema:"What read_direct_messages returned"`
+	Note      string `json:"note,omitempty" jsonschema:"A remark for the sender, up to 4096 bytes"`
+}
+
+type markHandledOut struct {
+	MessageID  string `json:"messageId"`
+	SenderGUID string `json:"senderGuid"`
+}
+
+func refineSelection(p map[string]*jsonschema.Schema) {
+	p["messageType"].Enum = enumOf(agentnet.MessageTypes)
+	if limit := p["limit"]; limit != nil {
+		bounds(limit, 1, agentnet.MaxMailLimit)
+		limit.Default = []byte(fmt.Sprint(agentnet.DefaultMailLimit))
+	}
+	if timeout := p["timeout_seconds"]; timeout != nil {
+		refineTimeout(p)
+	}
+}
+
+func refineTimeout(p map[string]*jsonschema.Schema) {
+	bounds(p["timeout_seconds"], 1, maxWait.Seconds())
+	p["timeout_seconds"].Default = []byte(fmt.Sprint(defaultWait.Seconds()))
+}
+
+func (g *Network) addMail(s *Server) {
+	addNetworkTool(s, g, Tool[sendDirectIn, sendDirectOut]{
+		Name: "send_direct_message", Title: "Write to an agent",
+		Description: "Send a message to one agent of the network. It is stored in the agent's inbox before this returns; the agent may be offline and " +
+			"finds it when it comes back. Messages of the work types carry metadata that are checked. At most 100 in a minute.",
+		Refine: func(p map[string]*jsonschema.Schema) {
+			p["messageType"].Enum, p["messageType"].Default = enumOf(agentnet.MessageTypes), []byte(`"direct"`)
+		},
+	}, sendDirect)
+	addNetworkTool(s, g, Tool[readDirectIn, readDirectOut]{
+		Name: "read_direct_messages", Title: "Read your mail",
+		Description: "Read the mail in your inbox, oldest first. What you have read is not returned again, unless you ask for it. To wait for " +
+			"mail use wait_for_direct_messages.",
+		Refine: refineSelection,
+	}, readDirect)
+	addNetworkTool(s, g, Tool[waitDirectIn, readDirectOut]{
+		Name: "wait_for_direct_messages", Title: "Wait for mail", Blocks: true,
+		Description: "Wait until there is mail that you have not read, and read it. Returns at once if there is some already. If nothing comes in " +
+			"time the answer says so: call it again if you still need to wait.",
+		Refine: refineSelection,
+	}, waitDirect)
+	addNetworkTool(s, g, Tool[messageIDIn, agentnet.MessageStatus]{
+		Name: "get_message_status", Title: "See how far a message came", ReadOnly: true,
+		Description: "Say what became of a message that you sent: stored in the recipient's inbox, delivered to its program, read by the agent, or " +
+			"handled (the agent says that it is done with it), each with its time. Kept for two days.",
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in messageIDIn) (string, agentnet.MessageStatus, error) {
+		status, err := a.MessageStatus(ctx, in.MessageID)
+		return fmt.Sprintf("The message is %s.", status.Status), status, err
+	})
+	addNetworkTool(s, g, Tool[markHandledIn, markHandledOut]{
+		Name: "mark_message_handled", Title: "Say that you are done with a message", Idempotent: true,
+		Description: "Tell the sender of a message that you are done with what it asked for. Not needed where you answer it.",
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in markHandledIn) (string, markHandledOut, error) {
+		m, err := a.MarkHandled(ctx, in.MessageID, in.Note)
+		return "The sender can see that you are done with the message.", markHandledOut{m.ID, m.SenderGUID}, err
+	})
+}
+
+func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in sendDirectIn) (string, sendDirectOut, error) {
+	sent, err := a.Send(ctx, agentnet.Message{Recipient: in.RecipientGUID, Text: in.Message, Type: agentnet.MessageType(in.MessageType), Metadata: in.Metadata})
+	if err != nil {
+		return "", sendDirectOut{}, err
+	}
+	if sent.Queued {
+		return sent.Warning, sendDirectOut{sent.ID, in.RecipientGUID, "", timestamp(sent.Timestamp), sent.Warning, true}, nil
+	}
+	text := fmt.Sprintf("Message sent to %s. Its id is %s.", oneLine(sent.RecipientHandle), sent.ID)
+	if sent.Warning != "" {
+		text += " Note: " + oneLine(sent.Warning)
+	}
+	return text, sendDirectOut{sent.ID, in.RecipientGUID, sent.RecipientHandle, timestamp(sent.Timestamp), sent.Warning, false}, nil
+}
+
+func readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in readDirectIn) (string, readDirectOut, error) {
+	mail, more, err := a.Read(ctx, agentnet.Selection{Limit: in.Limit, Type: agentnet.MessageType(in.MessageType), Sender: in.SenderGUID, IncludeRead: in.IncludeRead})
+	if err != nil {
+		return "", readDirectOut{}, err
+	}
+	if len(mail) == 0 {
+		return "No new mail.", readDirectOut{Messages: []directMessage{}}, nil
+	}
+	return mailText(mail, more), mailOut(mail, more), nil
+}
+
+func waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn) (string, readDirectOut, error) {
+	wait, err := waitTime(in.TimeoutSeconds)
+	if err != nil {
+		return "", readDirectOut{}, err
+	}
+	patience, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	stop := c.reportProgress(ctx, wait)
+	mail, more, err := a.Wait(patience, agentnet.Selection{Type: agentnet.MessageType(in.MessageType), Sender: in.SenderGUID})
+	stop()
+	if err != nil {
+		return "", readDirectOut{}, err
+	}
+	if len(mail) == 0 {
+		return fmt.Sprintf("No new mail for %d seconds. Call wait_for_direct_messages again to go on waiting.", int(wait.Seconds())),
+			readDirectOut{Messages: []directMessage{}, TimedOut: true}, nil
+	}
+	return mailText(mail, more), mailOut(mail, more), nil
+}
+
+func mailOut(mail []agentnet.Mail, more bool) readDirectOut {
+	out := readDirectOut{Messages: make([]directMessage, len(mail)), More: more}
+	for i, m := range mail {
+		out.Messages[i] = directMessage{m.ID, m.SenderGUID, m.SenderHandle, m.Text, string(m.Type), objectOf(m.Metadata), timestamp(m.Timestamp), m.Read}
+	}
+	return out
+}
+
+// objectOf decodes an object that was checked before.
+func objectOf(data json.RawMessage) map[string]any {
+	var object map[string]any
+	if len(data) == 0 || json.Unmarshal(data, &object) != nil {
+		return nil
+	}
+	return object
+}
+
+// mailText writes each message with the sender in front. Only the first line of a
+// message begins at the margin, so that no text can pass for another message.
+func mailText(mail []agentnet.Mail, more bool) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d messages:\n", len(mail))
+	for _, m := range mail {
+		fmt.Fprintf(&b, "\n[%s] **%s** (%s, GUID %s, message %s): %s", timestamp(m.Timestamp), strings.ReplaceAll(oneLine(m.SenderHandle), "*", "?"),
+			m.Type, m.SenderGUID, m.ID, indented(m.Text))
+		if len(m.Metadata) > 0 {
+			b.WriteString("\n    metadata: " + oneLine(string(m.Metadata)))
+		}
+	}
+	if more {
+		b.WriteString("\n\n(There are more. Call read_direct_messages again.)")
+	}
+	return b.String()
+}
+
+// indented moves every line but the first away from the margin. All that a
+// terminal or a model could take for a line break counts as one.
+func indented(text string) string {
+	breaks := strings.NewReplacer("\r\n", "\n    ", "\n", "\n    ", "\r", "\n    ", "\v", "\n    ", "\f", "\n    ",
+		"\u0085", "\n    ", "\u2028", "\n    ", "\u2029", "\n    ")
+	return breaks.Replace(text)
+}
