@@ -8,7 +8,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt/ysync"
 	"github.com/parleyhub/parley/internal/documents"
-	"github.com/parleyhub/parley/internal/sharing"
+	"github.com/parleyhub/parley/internal/documents/sharing"
 	"github.com/parleyhub/parley/registry/signedcard"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/documents"
-	"github.com/parleyhub/parley/internal/sharing"
+	"github.com/parleyhub/parley/internal/documents/sharing"
 )
 
 // link is the program's channel to the hub's documents.
