@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/cli"
-	"github.com/parleyhub/parley/internal/delegation"
+	"github.com/parleyhub/parley/internal/tools/delegation"
 )
 
 // beHeir makes this program say which task token it finds.

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/client"
-	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub/process"
+	"github.com/parleyhub/parley/internal/tools/delegation"
 )
 
 // report is the one line that a hub in the background writes to its standard

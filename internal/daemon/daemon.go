@@ -31,18 +31,18 @@ import (
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/push"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/hub/runner/drivers"
-	"github.com/parleyhub/parley/internal/hubtools"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/internal/memory"
 	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/internal/tools/delegation"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/swarm/busjournal"
@@ -136,7 +136,7 @@ type daemon struct {
 	peers     *peers.Network // nil without peers
 	documents *documents.Library
 	rooms     *ysync.Server // nil without HTTP
-	tools     *hubtools.Tools
+	tools     *mounts.Tools
 	badges    *delegation.Badges
 	work      *delegation.Service // that agents hand each other
 	server    *server.Server
@@ -349,7 +349,7 @@ func (p durable) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstrea
 
 // openTools begins to connect the MCP servers whose tools the agents share.
 func (d *daemon) openTools(context.Context) error {
-	d.tools = hubtools.Open(hubtools.Options{
+	d.tools = mounts.Open(mounts.Options{
 		Node: d.node.Parley(), Servers: d.cfg.MCPServers, Shared: d.cfg.Peers.Tools, Dir: d.cfg.DataDir, Owner: ownerOf(d.cfg.DataDir), Logger: d.log,
 	})
 	d.atEnd(func() error { d.tools.Close(); return nil })

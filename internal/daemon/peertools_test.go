@@ -24,8 +24,8 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/daemon"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/hubtools"
 	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/registry/hubcards"
 	"github.com/parleyhub/parley/telemetry/audit"
 	"github.com/parleyhub/parley/toolbox"
@@ -103,7 +103,7 @@ func program(t *testing.T, hubURL, id string) {
 	s := greeter(id)
 	listening := toolbox.Listen(node.Router(), id, func(string) *mcp.Server { return s })
 	t.Cleanup(listening.Close)
-	if _, err := node.Connect(t.Context(), id, hubtools.CardID, at); err != nil {
+	if _, err := node.Connect(t.Context(), id, mounts.CardID, at); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
-	"github.com/parleyhub/parley/internal/hubtools"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 )
 
 // serverPatience bounds the examination of one MCP server: as long as a hub gives it.
@@ -63,8 +63,8 @@ func (p Patient) mcpServer(ctx context.Context, name string, s config.MCPServer,
 	if p.ServerPatience > 0 {
 		patience = p.ServerPatience
 	}
-	status, cause := hubtools.Try(ctx, name, s, existingParent(p.Config.DataDir), patience)
-	if cause == hubtools.CauseNone {
+	status, cause := mounts.Try(ctx, name, s, existingParent(p.Config.DataDir), patience)
+	if cause == mounts.CauseNone {
 		f = p.offered(f, status.Tools, status.Resources+status.Templates, status.Prompts, status.Skipped)
 		if hub != nil && !known {
 			f.Level, f.Remedy = Warning, "the running hub does not know it: run "+p.Program+" stop, then "+p.Program+" start"
@@ -73,7 +73,7 @@ func (p Patient) mcpServer(ctx context.Context, name string, s config.MCPServer,
 	}
 	f.Level = Warning
 	f.Message, f.Remedy = describeServer(name, s, cause, patience)
-	if status.Why != "" && cause != hubtools.CauseSilent {
+	if status.Why != "" && cause != mounts.CauseSilent {
 		f.Message += ": " + strings.Join(strings.Fields(status.Why), " ")
 	}
 	return f
@@ -90,21 +90,21 @@ func (p Patient) offered(f Finding, tools, resources, prompts, skipped int) Find
 }
 
 // describeServer puts what keeps a server from being connected into words.
-func describeServer(name string, s config.MCPServer, cause hubtools.Cause, patience time.Duration) (message, remedy string) {
+func describeServer(name string, s config.MCPServer, cause mounts.Cause, patience time.Duration) (message, remedy string) {
 	key := "mcpServers." + name
 	switch cause {
-	case hubtools.CauseNotFound:
+	case mounts.CauseNotFound:
 		if _, err := os.Stat(s.Cwd); s.Cwd != "" && err != nil {
 			return "cannot be started", "make the directory that " + key + ".cwd names, or name another"
 		}
 		return "cannot be started", fmt.Sprintf("install %s, or name its path in %s.command", filepath.Base(s.Command), key)
-	case hubtools.CauseEnded:
+	case mounts.CauseEnded:
 		return "ended before it answered", "run its command by hand; it gets only the environment that " + key + ".env and envAllow name"
-	case hubtools.CauseSilent:
+	case mounts.CauseSilent:
 		return fmt.Sprintf("has not answered within %s", patience), "see whether it speaks MCP there; a package that is loaded at first may need longer: try again"
-	case hubtools.CauseRefused:
+	case mounts.CauseRefused:
 		return "refuses us", "see whether the token in " + key + ".tokenFile or headers is right, and still good"
-	case hubtools.CauseUnreachable:
+	case mounts.CauseUnreachable:
 		return "cannot be reached", "see whether the server runs, and whether " + key + ".url is right"
 	}
 	return "does not answer as an MCP server", "see whether " + key + " names an MCP server; the url is that of its endpoint, often with /mcp at the end"

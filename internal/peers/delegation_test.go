@@ -10,9 +10,9 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
+	"github.com/parleyhub/parley/internal/tools/delegation"
 )
 
 // hands has a party's agent hand on what comes after "hand ", to an agent of its own hub.

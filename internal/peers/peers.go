@@ -26,8 +26,8 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/hubtools"
 	"github.com/parleyhub/parley/internal/node"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/natscards"
 	"github.com/parleyhub/parley/registry/signedcard"
@@ -71,7 +71,7 @@ type Options struct {
 
 	// Tools is the hub's toolbox: what it shares is offered to other hubs, what they
 	// share is taken in. nil: neither. It must outlive the network.
-	Tools *hubtools.Tools
+	Tools *mounts.Tools
 
 	PeerTier     agent.Tier // the highest tier of other hubs' agents here; NoTier means L2
 	CrossSandbox []string   // agents that those in any sandbox may address

@@ -11,7 +11,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/internal/hubtools"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/toolbox"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
@@ -39,7 +39,7 @@ func newTools() tools {
 
 // offered is an owner here whose tools other hubs may use.
 type offered struct {
-	owner hubtools.Owner
+	owner mounts.Owner
 	end   func()
 }
 
@@ -85,7 +85,7 @@ func (n *Network) offerTools() {
 }
 
 // offer lets paired hubs use an owner's tools.
-func (n *Network) offer(owner hubtools.Owner) (end func(), err error) {
+func (n *Network) offer(owner mounts.Owner) (end func(), err error) {
 	card := agent.Card{
 		ID: signedcard.ID(toolsPrefix+owner.ID, n.pair.Public()), Name: owner.ID, Version: "1", Description: "shares its tools",
 		Tier: owner.As.Tier, SandboxID: owner.As.SandboxID, Protocols: []string{"mcp/2025-11-25"}, Capabilities: []agent.Capability{}, Origin: agent.Local,
@@ -195,7 +195,7 @@ func (n *Network) take(card agent.Card, name string) {
 	t := &taken{name: name, as: card.Identity()}
 	front := n.front(card.Tier)
 	var err error
-	t.drop, err = n.o.Tools.TakePeer(hubtools.PeerTools{
+	t.drop, err = n.o.Tools.TakePeer(mounts.PeerTools{
 		Name: name, As: t.as, Source: signedcard.ID(owner, key),
 		Dial: func(context.Context) (mcp.Transport, error) {
 			return toolbox.Over(n.node.Parley().Router(), front.id, card.ID), nil

@@ -12,14 +12,14 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/hubtools"
 	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // toolboxOf is a hub's own, with an agent "worker" that uses it.
-func toolboxOf(t *testing.T, servers map[string]config.MCPServer, shared ...string) *hubtools.Tools {
+func toolboxOf(t *testing.T, servers map[string]config.MCPServer, shared ...string) *mounts.Tools {
 	t.Helper()
 	n, err := parley.New(parley.Options{Router: router.Options{Sandbox: &router.SandboxConfig{Enforced: true}}})
 	if err != nil {
@@ -34,7 +34,7 @@ func toolboxOf(t *testing.T, servers map[string]config.MCPServer, shared ...stri
 	if _, err := n.Join(worker, func(context.Context, *envelope.Envelope) {}); err != nil {
 		t.Fatal(err)
 	}
-	tools := hubtools.Open(hubtools.Options{Node: n, Servers: servers, Shared: shared, Dir: t.TempDir()})
+	tools := mounts.Open(mounts.Options{Node: n, Servers: servers, Shared: shared, Dir: t.TempDir()})
 	t.Cleanup(tools.Close)
 	return tools
 }

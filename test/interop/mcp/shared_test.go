@@ -30,7 +30,7 @@ import (
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/api/dialect"
-	"github.com/parleyhub/parley/internal/hubtools"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/registry/hubcards"
 	"github.com/parleyhub/parley/test/interop/npm"
 	"github.com/parleyhub/parley/test/interop/rig"
@@ -176,7 +176,7 @@ func (g *gathering) joinPlanets() {
 		}
 		listening := toolbox.Listen(node.Router(), id, func(string) *mcp.Server { return server })
 		t.Cleanup(listening.Close)
-		if _, err := node.Connect(t.Context(), id, hubtools.CardID, at); err != nil {
+		if _, err := node.Connect(t.Context(), id, mounts.CardID, at); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package hubtools is the hub's toolbox: the tools, resources and prompts that its
+// Package mounts is the hub's toolbox: the tools, resources and prompts that its
 // agents share. They come from the MCP servers of the configuration, and from agents
 // of other processes that speak MCP over envelopes.
 //
@@ -6,7 +6,7 @@
 // dead keeps nobody from the others. What an agent sees of them is decided by the
 // rules about tiers and sandboxes, and for the servers of the configuration by
 // config.MCPServer.Agents.
-package hubtools
+package mounts
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package hubtools_test
+package mounts_test
 
 import (
 	"bufio"
@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/hubtools"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/toolbox"
 )
 
@@ -129,7 +129,7 @@ func TestAHostileServerHurtsNobodyElse(t *testing.T) {
 			if want.code == toolbox.CodeTimeout {
 				bad.CallTimeout = time.Second
 			}
-			tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{"bad": bad, "neighbour": child("yes", nil)}})
+			tools := open(t, mounts.Options{Servers: map[string]config.MCPServer{"bad": bad, "neighbour": child("yes", nil)}})
 			eventually(t, "the neighbour is there", connected(tools, "neighbour"))
 			if want.tools > 0 {
 				eventually(t, "it is there", func() bool {
@@ -173,7 +173,7 @@ func TestAGiantAnswerOverHTTPIsRefused(t *testing.T) {
 	}))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
-	tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{"big": {URL: server.URL}}})
+	tools := open(t, mounts.Options{Servers: map[string]config.MCPServer{"big": {URL: server.URL}}})
 	eventually(t, "it is refused for its size", func() bool { return strings.Contains(tools.Status()[0].Why, "larger than 16 MiB") })
 }
 
@@ -237,7 +237,7 @@ func TestTheEventsOfAStreamAreBoundedEachByItself(t *testing.T) {
 	}))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
-	tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{"far": {URL: server.URL}}})
+	tools := open(t, mounts.Options{Servers: map[string]config.MCPServer{"far": {URL: server.URL}}})
 	eventually(t, "connected", connected(tools, "far"))
 	if got, err := call(t, tools, "", "far.good"); err != nil || got != "ok" {
 		t.Errorf("a long stream of small events: %q %v", got, err)

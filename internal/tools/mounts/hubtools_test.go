@@ -1,4 +1,4 @@
-package hubtools_test
+package mounts_test
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/hubtools"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/toolbox"
 	"github.com/parleyhub/parley/transport"
@@ -102,13 +102,13 @@ func card(id, sandbox string) agent.Card {
 	return agent.Card{ID: id, Name: id, Version: "1", Tier: agent.L3, SandboxID: sandbox, Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}}
 }
 
-func open(t *testing.T, o hubtools.Options) *hubtools.Tools {
+func open(t *testing.T, o mounts.Options) *mounts.Tools {
 	t.Helper()
 	if o.Node == nil {
 		o.Node = newNode(t)
 	}
 	o.Dir = t.TempDir()
-	tools := hubtools.Open(o)
+	tools := mounts.Open(o)
 	t.Cleanup(tools.Close)
 	return tools
 }
@@ -128,7 +128,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-func connected(tools *hubtools.Tools, name string) func() bool {
+func connected(tools *mounts.Tools, name string) func() bool {
 	return func() bool {
 		for _, s := range tools.Status() {
 			if s.Name == name {
@@ -139,7 +139,7 @@ func connected(tools *hubtools.Tools, name string) func() bool {
 	}
 }
 
-func call(t *testing.T, tools *hubtools.Tools, caller, name string) (string, error) {
+func call(t *testing.T, tools *mounts.Tools, caller, name string) (string, error) {
 	t.Helper()
 	result, err := tools.Box().Call(t.Context(), caller, name, nil, nil)
 	if err != nil {
@@ -149,7 +149,7 @@ func call(t *testing.T, tools *hubtools.Tools, caller, name string) (string, err
 }
 
 func TestAProgramsToolsAreUsedAndItComesBackWhenItDies(t *testing.T) {
-	tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{
+	tools := open(t, mounts.Options{Servers: map[string]config.MCPServer{
 		"child": child("yes", map[string]string{"SETTING": "one"}),
 		"other": child("yes", nil),
 		"off":   {Command: "does-not-matter", Disabled: true},
@@ -181,7 +181,7 @@ func TestAProgramsToolsAreUsedAndItComesBackWhenItDies(t *testing.T) {
 func TestWhatASickServerSaysIsShownWithoutSecrets(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
-	tools := open(t, hubtools.Options{
+	tools := open(t, mounts.Options{
 		Servers: map[string]config.MCPServer{
 			"sick":    child("broken", map[string]string{"DB_PASSWORD": "hunter2-and-more"}),
 			"missing": {Command: "no-such-program-here"},
@@ -233,7 +233,7 @@ func TestAServerAtAURLGetsItsHeadersAndNobodyElseDoes(t *testing.T) {
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
 	auth := map[string]string{"Authorization": "Bearer of-bad-news"}
-	tools := open(t, hubtools.Options{Servers: map[string]config.MCPServer{
+	tools := open(t, mounts.Options{Servers: map[string]config.MCPServer{
 		"far":   {URL: server.URL + "/mcp", Headers: auth},
 		"moved": {URL: server.URL + "/moved", Headers: auth},
 	}})
@@ -259,7 +259,7 @@ func TestAServerAtAURLGetsItsHeadersAndNobodyElseDoes(t *testing.T) {
 // Agents in a sandbox use what lists them, the others what is for all.
 func TestWhoMayUseAServer(t *testing.T) {
 	node := newNode(t, card("venus", ""), card("mars", ""), card("caged", "box"))
-	tools := open(t, hubtools.Options{Node: node, Servers: map[string]config.MCPServer{
+	tools := open(t, mounts.Options{Node: node, Servers: map[string]config.MCPServer{
 		"all":   {Command: "no-such-program", Agents: nil},
 		"some":  {Command: "no-such-program", Agents: []string{"venus"}},
 		"inner": {Command: "no-such-program", Agents: []string{"caged"}},
@@ -289,7 +289,7 @@ func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
 	if err := hub.Listen(listener); err != nil {
 		t.Fatal(err)
 	}
-	tools := open(t, hubtools.Options{Node: hub})
+	tools := open(t, mounts.Options{Node: hub})
 
 	elsewhere, err := parley.New(parley.Options{Channels: channel.Options{
 		Dialers: map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}},
@@ -325,7 +325,7 @@ func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
 		return s
 	})
 	defer listening.Close()
-	link, err := elsewhere.Connect(t.Context(), "mars", hubtools.CardID, agent.Endpoint{Transport: agent.TransportWebSocket, Address: "ws" + strings.TrimPrefix(server.URL, "http")})
+	link, err := elsewhere.Connect(t.Context(), "mars", mounts.CardID, agent.Endpoint{Transport: agent.TransportWebSocket, Address: "ws" + strings.TrimPrefix(server.URL, "http")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
 // comes before or after the pairing.
 func TestTheNamesOfAPairedHubsToolsAreNotForOthers(t *testing.T) {
 	node := newNode(t)
-	tools := open(t, hubtools.Options{Node: node})
+	tools := open(t, mounts.Options{Node: node})
 	comes := func(id string) {
 		t.Helper()
 		c := card(id, "")
@@ -380,7 +380,7 @@ func TestTheNamesOfAPairedHubsToolsAreNotForOthers(t *testing.T) {
 	if got := names(); got != "bobby.files carl" {
 		t.Errorf("%s", got)
 	}
-	drop, err := tools.TakePeer(hubtools.PeerTools{Name: "bob.files", Dial: func(context.Context) (mcp.Transport, error) {
+	drop, err := tools.TakePeer(mounts.PeerTools{Name: "bob.files", Dial: func(context.Context) (mcp.Transport, error) {
 		return nil, errors.New("not now")
 	}})
 	if err != nil {

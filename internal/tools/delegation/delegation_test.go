@@ -13,10 +13,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/delegation"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
+	"github.com/parleyhub/parley/internal/tools/delegation"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,4 +1,4 @@
-package hubtools
+package mounts
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package hubtools_test
+package mounts_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/hubtools"
+	"github.com/parleyhub/parley/internal/tools/mounts"
 )
 
 // What is wrong with a server is told by its kind, in words, without secrets.
@@ -55,33 +55,33 @@ func TestAServerIsTriedOnce(t *testing.T) {
 	}
 	for what, c := range map[string]struct {
 		server config.MCPServer
-		cause  hubtools.Cause
+		cause  mounts.Cause
 		why    string
 	}{
-		"well":          {child("yes", nil), hubtools.CauseNone, ""},
-		"well at a URL": {config.MCPServer{URL: server.URL + "/mcp"}, hubtools.CauseNone, ""},
-		"no program":    {config.MCPServer{Command: "no-such-program-here"}, hubtools.CauseNotFound, "no-such-program-here"},
-		"no directory":  {config.MCPServer{Command: os.Args[0], Cwd: "/no/such/directory"}, hubtools.CauseNotFound, "/no/such/directory"},
-		"no right":      {config.MCPServer{Command: plain}, hubtools.CauseNotFound, "plain"},
-		"dies":          {child("broken", map[string]string{"DB_PASSWORD": "hunter2-and-more"}), hubtools.CauseEnded, "the password is"},
-		"dies quietly":  {child("dies at initialize", nil), hubtools.CauseEnded, ""},
-		"silent":        {child("silent at initialize", nil), hubtools.CauseSilent, ""},
-		"no token":      {config.MCPServer{URL: server.URL + "/closed"}, hubtools.CauseRefused, "Unauthorized"},
-		"no rights":     {config.MCPServer{URL: server.URL + "/forbidden"}, hubtools.CauseRefused, "Forbidden"},
-		"with a reason": {config.MCPServer{URL: server.URL + "/reason"}, hubtools.CauseRefused, "the licence has run out"},
-		"nobody":        {config.MCPServer{URL: gone.URL}, hubtools.CauseUnreachable, "refused"},
-		"hangs":         {config.MCPServer{URL: server.URL + "/silent"}, hubtools.CauseSilent, ""},
-		"no MCP":        {config.MCPServer{URL: server.URL + "/page"}, hubtools.CauseOther, ""},
-		"wrong path":    {config.MCPServer{URL: server.URL + "/nothing"}, hubtools.CauseOther, "Not Found"},
+		"well":          {child("yes", nil), mounts.CauseNone, ""},
+		"well at a URL": {config.MCPServer{URL: server.URL + "/mcp"}, mounts.CauseNone, ""},
+		"no program":    {config.MCPServer{Command: "no-such-program-here"}, mounts.CauseNotFound, "no-such-program-here"},
+		"no directory":  {config.MCPServer{Command: os.Args[0], Cwd: "/no/such/directory"}, mounts.CauseNotFound, "/no/such/directory"},
+		"no right":      {config.MCPServer{Command: plain}, mounts.CauseNotFound, "plain"},
+		"dies":          {child("broken", map[string]string{"DB_PASSWORD": "hunter2-and-more"}), mounts.CauseEnded, "the password is"},
+		"dies quietly":  {child("dies at initialize", nil), mounts.CauseEnded, ""},
+		"silent":        {child("silent at initialize", nil), mounts.CauseSilent, ""},
+		"no token":      {config.MCPServer{URL: server.URL + "/closed"}, mounts.CauseRefused, "Unauthorized"},
+		"no rights":     {config.MCPServer{URL: server.URL + "/forbidden"}, mounts.CauseRefused, "Forbidden"},
+		"with a reason": {config.MCPServer{URL: server.URL + "/reason"}, mounts.CauseRefused, "the licence has run out"},
+		"nobody":        {config.MCPServer{URL: gone.URL}, mounts.CauseUnreachable, "refused"},
+		"hangs":         {config.MCPServer{URL: server.URL + "/silent"}, mounts.CauseSilent, ""},
+		"no MCP":        {config.MCPServer{URL: server.URL + "/page"}, mounts.CauseOther, ""},
+		"wrong path":    {config.MCPServer{URL: server.URL + "/nothing"}, mounts.CauseOther, "Not Found"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			patience := time.Minute // slow machines
-			if c.cause == hubtools.CauseSilent {
+			if c.cause == mounts.CauseSilent {
 				patience = time.Second
 			}
-			status, cause := hubtools.Try(t.Context(), "x", c.server, t.TempDir(), patience)
-			if cause != c.cause || !strings.Contains(status.Why, c.why) || status.Connected != (cause == hubtools.CauseNone) || strings.Contains(status.Why, "hunter2") {
+			status, cause := mounts.Try(t.Context(), "x", c.server, t.TempDir(), patience)
+			if cause != c.cause || !strings.Contains(status.Why, c.why) || status.Connected != (cause == mounts.CauseNone) || strings.Contains(status.Why, "hunter2") {
 				t.Errorf("%q: %+v", cause, status)
 			}
 			if status.Connected && status.Tools == 0 {
@@ -92,7 +92,7 @@ func TestAServerIsTriedOnce(t *testing.T) {
 	t.Run("interrupted", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if status, cause := hubtools.Try(ctx, "x", child("silent at initialize", nil), t.TempDir(), time.Hour); cause != hubtools.CauseSilent {
+		if status, cause := mounts.Try(ctx, "x", child("silent at initialize", nil), t.TempDir(), time.Hour); cause != mounts.CauseSilent {
 			t.Errorf("%q: %+v", cause, status)
 		}
 	})
