@@ -10,9 +10,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/node"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

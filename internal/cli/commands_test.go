@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/cli"
-	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )

@@ -21,7 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/documents/sharing"
-	"github.com/parleyhub/parley/internal/node"
+	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	wslink "github.com/parleyhub/parley/transport/websocket"

@@ -26,8 +26,8 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/natstest"
-	"github.com/parleyhub/parley/internal/peers"
 )
 
 // A start that fails says what to mend, and leaves the data directory free.

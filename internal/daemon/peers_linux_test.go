@@ -14,8 +14,8 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/daemon"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/netnstest"
-	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/telemetry/audit"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 

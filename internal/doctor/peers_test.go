@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/doctor"
-	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/replay"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/telemetry/audit"

@@ -12,8 +12,8 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/natstest"
-	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/internal/node"
+	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/registry/swarmcards"
 	"github.com/parleyhub/parley/transport"

@@ -13,8 +13,8 @@ import (
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/registry/signedcard"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/swarm"
 )

@@ -13,10 +13,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/natstest"
-	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )

@@ -24,9 +24,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/node"
 	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/natscards"

@@ -12,7 +12,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/peers"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"

@@ -15,10 +15,10 @@ import (
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/natstest"
-	"github.com/parleyhub/parley/internal/peers"
 	"github.com/parleyhub/parley/internal/tools/delegation"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport/hyperswarm/keys"
