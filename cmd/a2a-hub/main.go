@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/parleyhub/parley/internal/cli"
+	"github.com/parleyhub/parley/internal/app/cli"
 )
 
 func main() { os.Exit(cli.Main("a2a-hub", os.Args[1:])) }

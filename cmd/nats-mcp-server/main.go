@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/parleyhub/parley/internal/cli"
+	"github.com/parleyhub/parley/internal/app/cli"
 )
 
 func main() { os.Exit(cli.Main(cli.MCPServer, os.Args[1:])) }

@@ -15,9 +15,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
-	"github.com/parleyhub/parley/internal/daemon"
 )
 
 // benchSpace is a project on the hub of v, ready to be used.

@@ -17,10 +17,10 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/busfinder"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/daemon"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/parleyhub/parley/internal/cli"
+	"github.com/parleyhub/parley/internal/app/cli"
 )
 
 // commandsDoc describes every command that is not hidden.

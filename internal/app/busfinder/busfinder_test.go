@@ -1,0 +1,465 @@
+package busfinder_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/hub/process"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+// The test binary stands in for the hub's own program: with this variable it is
+// the process in the background.
+const beHub = "PARLEY_TEST_HUB"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beHub) != "" {
+		os.Exit(serve(os.Args[1:]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// serve is what `parley start --background` does.
+func serve(args []string) int {
+	var overrides []config.Override
+	flags := flag.NewFlagSet("hub", flag.ExitOnError)
+	for name, key := range map[string]string{"socket": "socket.path", "data-dir": "dataDir", "http-port": "http.port"} {
+		flags.Func(name, key, func(v string) error {
+			overrides = append(overrides, config.Override{Key: key, Value: v, Flag: name})
+			return nil
+		})
+	}
+	file := flags.String("config", "", "")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	cfg, err := config.Load(config.Options{File: *file, Overrides: overrides})
+	if daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test"}) != nil {
+		return 1
+	}
+	return 0
+}
+
+// place is where a hub of a test runs.
+type place struct{ dir, yaml string }
+
+func newPlace(t *testing.T, yaml string) *place {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
+	must(t, err)
+	p := &place{dir: dir, yaml: filepath.Join(dir, "config.yaml")}
+	t.Setenv(beHub, "1")
+	t.Setenv("GOCOVERDIR", t.TempDir())
+	must(t, os.WriteFile(p.yaml, []byte("socket: {path: "+dir+"/hub.sock}\n"+yaml), 0o600))
+	t.Cleanup(func() {
+		p.stop(t)
+		must(t, os.RemoveAll(dir))
+	})
+	return p
+}
+
+const noPort = "http: {enabled: false}\n"
+
+func (p *place) load() (*config.Loaded, error) {
+	return config.Load(config.Options{File: p.yaml, LookupEnv: func(string) (string, bool) { return "", false },
+		Overrides: []config.Override{{Key: "dataDir", Value: p.dir, Flag: "--data-dir"}}})
+}
+
+// finder finds the bus of the place's hub.
+func (p *place) finder(t *testing.T, change ...func(*busfinder.Config)) *busfinder.Finder {
+	t.Helper()
+	exe, err := daemon.Executable()
+	must(t, err)
+	cfg := busfinder.Config{
+		Namespace: "test", Hub: p.load, Autostart: true, Command: []string{exe}, Logger: slog.New(slog.DiscardHandler),
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	return busfinder.New(cfg)
+}
+
+func (p *place) running(t *testing.T) (daemon.Info, bool) {
+	t.Helper()
+	info, running, err := daemon.Running(p.dir)
+	must(t, err)
+	return info, running
+}
+
+func (p *place) stop(t *testing.T) {
+	t.Helper()
+	_, _, err := daemon.Stop(context.Background(), p.dir, func(ctx context.Context) error {
+		c, err := client.Dial(ctx, p.dir+"/hub.sock")
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Shutdown(ctx)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func dial(t *testing.T, f *busfinder.Finder) *bus.Bus {
+	t.Helper()
+	b, err := f.Dial(t.Context())
+	if err != nil {
+		t.Fatalf("Dial: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return b
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantError checks the code, and that message and remedy say what to do.
+func wantError(t *testing.T, err error, code bus.Code, words ...string) {
+	t.Helper()
+	e, ok := errors.AsType[*bus.Error](err)
+	if !ok || e.Code != code || e.Remedy == "" {
+		t.Fatalf("%v (%#v), want %s", err, err, code)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+// closedPort is where nobody listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
+}
+
+// Messages for a configured server must not end up where nobody reads them.
+func TestAConfiguredServerIsNeverReplacedByTheHub(t *testing.T) {
+	p := newPlace(t, noPort)
+	dial(t, p.finder(t)) // a hub runs
+	_, err := p.finder(t, func(c *busfinder.Config) { c.URL = bus.Secret("nats://" + closedPort(t)) }).Dial(t.Context())
+	wantError(t, err, bus.CodeNotRunning, "no NATS server is running", "nats-server -js")
+
+	q := newPlace(t, noPort)
+	_, err = q.finder(t, func(c *busfinder.Config) { c.URL = bus.Secret("nats://" + closedPort(t)) }).Dial(t.Context())
+	wantError(t, err, bus.CodeNotRunning)
+	if _, running := q.running(t); running {
+		t.Error("a hub was started for a configured URL")
+	}
+}
+
+// REQ-PORT-005
+func TestTheRunningHubsBusIsJoined(t *testing.T) {
+	p := newPlace(t, noPort)
+	first := dial(t, p.finder(t))
+	second := dial(t, p.finder(t, func(c *busfinder.Config) { c.Autostart = false }))
+	info := second.Info()
+	if info.Kind != bus.KindJoined || info.HubPID != first.Info().HubPID || info.Durability != bus.DurabilityCommit ||
+		info.StoreDir != filepath.Join(p.dir, "bus") {
+		t.Errorf("joined %+v", info)
+	}
+}
+
+func TestNoHubIsStartedWithoutLeave(t *testing.T) {
+	p := newPlace(t, noPort)
+	_, err := p.finder(t, func(c *busfinder.Config) { c.Autostart = false }).Dial(t.Context())
+	wantError(t, err, bus.CodeNotRunning, "no hub is running", "parley start", "NATS_MCP_AUTOSTART", "NATS_URL")
+	if _, running := p.running(t); running {
+		t.Error("a hub was started")
+	}
+}
+
+// Many processes at once get one hub. What an agent's turn marked does not
+// reach the hub, for the hub outlives the turn.
+func TestManyProcessesAtOnceGetOneHub(t *testing.T) {
+	p := newPlace(t, noPort)
+	t.Setenv(process.MarkerEnv, "hub-0123.deadbeef")
+	buses := make([]*bus.Bus, 6)
+	errs := make([]error, len(buses))
+	var all sync.WaitGroup
+	for i := range buses {
+		f := p.finder(t)
+		all.Go(func() { buses[i], errs[i] = f.Dial(t.Context()) })
+	}
+	all.Wait()
+	pids := map[int]bool{}
+	for i, b := range buses {
+		must(t, errs[i])
+		pids[b.Info().HubPID] = true
+		must(t, b.Close(t.Context()))
+	}
+	info, running := p.running(t)
+	if len(pids) != 1 || !running || !pids[info.PID] {
+		t.Fatalf("hubs %v, the one that runs is %d", pids, info.PID)
+	}
+	if runtime.GOOS == "linux" {
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", info.PID))
+		must(t, err)
+		if bytes.Contains(env, []byte(process.MarkerEnv)) {
+			t.Error("the hub has the mark of an agent's turn")
+		}
+	}
+}
+
+// 8080 is taken on many a machine: the channels work all the same.
+func TestATakenPortDoesNotKeepTheHubFromStarting(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { must(t, ln.Close()) })
+	p := newPlace(t, "http: {port: "+strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)+"}\n")
+	dial(t, p.finder(t))
+	if info, running := p.running(t); !running || info.HTTP == "" {
+		t.Errorf("running %t: %+v", running, info)
+	}
+}
+
+// A joined bus goes on after the hub was killed, and brings it back itself.
+func TestAKilledHubIsStartedAgain(t *testing.T) {
+	p := newPlace(t, noPort)
+	b := dial(t, p.finder(t))
+	_, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, MaxBytes: 1 << 20})
+	must(t, err)
+	_, err = b.Publish(t.Context(), &nats.Msg{Subject: "s", Data: []byte("before")})
+	must(t, err)
+	changes := b.Conn().StatusChanged(nats.RECONNECTING, nats.CONNECTED)
+	before, _ := p.running(t)
+	hub, err := os.FindProcess(before.PID)
+	must(t, err)
+	must(t, hub.Kill())
+	await(t, changes, nats.RECONNECTING)
+	await(t, changes, nats.CONNECTED)
+	after, running := p.running(t)
+	if !running || after.PID == before.PID || b.Info().HubPID != after.PID {
+		t.Errorf("hub %d after %d; the bus is joined to %d", after.PID, before.PID, b.Info().HubPID)
+	}
+	ack, err := b.Publish(t.Context(), &nats.Msg{Subject: "s", Data: []byte("after")})
+	if err != nil || ack.Sequence != 2 {
+		t.Errorf("stored as %+v, %v", ack, err)
+	}
+}
+
+// Who stops the hub wants it stopped: nobody brings it back, until it is
+// started.
+func TestAStoppedHubStaysStopped(t *testing.T) {
+	p := newPlace(t, noPort)
+	b := dial(t, p.finder(t))
+	changes := b.Conn().StatusChanged(nats.RECONNECTING, nats.CONNECTED)
+	p.stop(t)
+	await(t, changes, nats.RECONNECTING)
+	for !strings.Contains(b.Info().LastError, "was stopped") {
+		if b.Info().State == bus.StateConnected {
+			t.Fatal("the hub was started again")
+		}
+		runtime.Gosched()
+	}
+	if _, running := p.running(t); running {
+		t.Error("the hub runs again")
+	}
+	other := dial(t, p.finder(t)) // a new process starts it
+	await(t, changes, nats.CONNECTED)
+	if b.Info().HubPID != other.Info().HubPID {
+		t.Error("the bus has joined another hub")
+	}
+}
+
+func await(t *testing.T, changes <-chan nats.Status, want nats.Status) {
+	t.Helper()
+	timeout := time.After(time.Minute)
+	for {
+		select {
+		case got := <-changes:
+			if got == want {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("the connection is not %v", want)
+		}
+	}
+}
+
+func TestWhyThereIsNoBus(t *testing.T) {
+	tests := []struct {
+		name, yaml string
+		change     func(*busfinder.Config)
+		want       bus.Code
+		words      []string
+	}{
+		{name: "hub without a socket", yaml: noPort, change: func(c *busfinder.Config) {
+			load := c.Hub
+			c.Hub = func() (*config.Loaded, error) {
+				cfg, err := load()
+				if err == nil {
+					cfg.Socket.Path = "/proc/none/hub.sock"
+				}
+				return cfg, err
+			}
+		}, want: bus.CodeNotRunning, words: []string{"could not be started"}},
+		{name: "reserved namespace", yaml: noPort, change: func(c *busfinder.Config) { c.Namespace = "global" },
+			want: bus.CodeConfig, words: []string{"reserved", "another namespace"}},
+		{name: "bad namespace", yaml: noPort, change: func(c *busfinder.Config) { c.Namespace = "a.>" },
+			want: bus.CodeConfig, words: []string{"lowercase"}},
+		{name: "unknown access", yaml: noPort, change: func(c *busfinder.Config) { c.Access = "all" },
+			want: bus.CodeConfig, words: []string{"access"}},
+		{name: "wrong configuration", yaml: "nonsense: 1\n", want: bus.CodeConfig, words: []string{"nonsense", "parley config validate"}},
+		{name: "no such program", yaml: noPort, change: func(c *busfinder.Config) { c.Command = []string{"/nonexistent"} },
+			want: bus.CodeNotRunning, words: []string{"could not be started"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlace(t, tt.yaml)
+			change := tt.change
+			if change == nil {
+				change = func(*busfinder.Config) {}
+			}
+			_, err := p.finder(t, change).Dial(t.Context())
+			wantError(t, err, tt.want, tt.words...)
+		})
+	}
+}
+
+// A start that fails is not tried at once again.
+func TestAFailedStartIsRemembered(t *testing.T) {
+	p := newPlace(t, noPort)
+	marker := filepath.Join(p.dir, "started")
+	script := filepath.Join(p.dir, "hub.sh")
+	must(t, os.WriteFile(script, []byte("#!/bin/sh\necho x >>"+marker+"\nexit 3\n"), 0o700))
+	f := p.finder(t, func(c *busfinder.Config) { c.Command = []string{script} })
+	for range 3 {
+		_, err := f.Dial(t.Context())
+		wantError(t, err, bus.CodeNotRunning, "could not be started")
+	}
+	if data, err := os.ReadFile(marker); err != nil || len(data) != 2 {
+		t.Errorf("started %d times (%v)", len(data)/2, err)
+	}
+}
+
+// Where the hub itself uses an external server there are no accounts of ours.
+func TestAHubOnAnExternalServerSaysWhatToConfigure(t *testing.T) {
+	stock := natstest.Start(t)
+	p := newPlace(t, noPort+"bus: {url: \""+stock.URL()+"\"}\n")
+	_, err := p.finder(t).Dial(t.Context())
+	wantError(t, err, bus.CodeUnsupported, "external", "NATS_URL")
+}
+
+// REQ-SEC-001, REQ-SEC-007
+func TestForProject(t *testing.T) {
+	project := &mcpconfig.Config{Document: mcpconfig.Document{
+		Namespace: "project-1", NATSURL: "tls://example.org", Autostart: true,
+		Credentials: mcpconfig.Credentials{Username: "u", Password: "p"},
+		TLS:         mcpconfig.TLS{Cert: "c", Key: "k", CA: "a"},
+	}}
+	got := busfinder.ForProject(project)
+	want := bus.Credentials{User: "u", Password: "p", CertFile: "c", KeyFile: "k", CAFile: "a"}
+	if got.URL != "tls://example.org" || got.Credentials != want || got.Namespace != "project-1" || !got.Autostart ||
+		got.Access != bus.AccessProject || !strings.Contains(got.Name, "project-1") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A configured server can be of no use in four ways, and each has its message.
+func TestAConfiguredServerThatCannotBeUsedSaysWhy(t *testing.T) {
+	start := func(change func(*server.Options)) string { return natstest.Start(t, change).Addr() }
+	p := newPlace(t, noPort)
+	messages := map[string]bool{}
+	for name, tt := range map[string]struct {
+		url   string
+		code  bus.Code
+		words []string
+	}{
+		"down":              {closedPort(t), bus.CodeNotRunning, []string{"no NATS server is running", "start it", "correct the URL"}},
+		"without JetStream": {start(natstest.WithoutJetStream), bus.CodeNoJetStream, []string{"without JetStream", "-js"}},
+		"credentials": {start(func(o *server.Options) { o.Username, o.Password = "u", "p" }),
+			bus.CodeAuth, []string{"credentials", "user and password"}},
+		"unreachable": {"host.invalid:4222", bus.CodeNetwork, []string{"cannot reach", "host"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := p.finder(t, func(c *busfinder.Config) {
+				c.URL, c.Credentials = bus.Secret("nats://"+tt.url), bus.Credentials{User: "u", Password: "wrong-secret"}
+			}).Dial(t.Context())
+			wantError(t, err, tt.code, tt.words...)
+			if strings.Contains(err.Error(), "wrong-secret") {
+				t.Errorf("%v shows the password", err)
+			}
+			messages[err.Error()] = true
+		})
+	}
+	if len(messages) != 4 {
+		t.Errorf("%d messages for four ways", len(messages))
+	}
+}
+
+// Without a cluster the agents of this computer meet on its hub.
+func TestForNetwork(t *testing.T) {
+	project := &mcpconfig.Config{Document: mcpconfig.Document{Namespace: "project-1", NATSURL: "tls://example.org", Autostart: true}}
+	got := busfinder.ForNetwork(project)
+	if got.URL != "" || got.Access != bus.AccessNetwork || !got.Autostart || !strings.Contains(got.Name, "project-1") {
+		t.Errorf("%+v", got)
+	}
+	project.CrossComputer.Enabled = true
+	project.CrossComputer.NATSClusterURLs = []mcpconfig.URL{"tls://a.example.org", "tls://b.example.org"}
+	if got = busfinder.ForNetwork(project); got.Autostart || !strings.Contains(string(got.URL), "b.example.org") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// An agent of this computer's network gets a bus that is its own: the hub, which is
+// started for it, knows it again after it was killed, and nobody else as it.
+func TestDialAgent(t *testing.T) {
+	p := newPlace(t, noPort)
+	arrival := agentnet.Arrival{AgentType: "worker", ProjectPath: p.dir}
+	place, b, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
+	must(t, err)
+	defer b.Close(context.Background()) //nolint:errcheck // the test is over
+	if place.GUID == "" || place.Secret == "" || place.Desk == "" || place.Again {
+		t.Fatalf("%+v", place)
+	}
+	arrival.GUID, arrival.Secret = place.GUID, place.Secret
+	again, same, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
+	must(t, err)
+	must(t, same.Close(context.Background()))
+	if again.GUID != place.GUID {
+		t.Errorf("%+v came back as %+v", place, again)
+	}
+	arrival.Secret = "guessed"
+	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
+	if _, ok := errors.AsType[*bus.Error](err); !ok {
+		t.Errorf("a guessed secret: %v", err)
+	}
+	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, agentnet.Arrival{AgentType: "\x00"})
+	wantError(t, err, bus.CodeConfig)
+}

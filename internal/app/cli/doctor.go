@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/app/doctor"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what is missing, and say what to do about it",
+		Long: "Examine the configuration, the data directory, the socket, the ports, the bus,\n" +
+			"paired hubs, every agent and MCP server, and the channels of the project in the\n" +
+			"current directory. It needs no hub and starts none; an MCP server that no running\n" +
+			"hub uses is started and ended again. The exit code is 1 where something keeps the\n" +
+			"hub or the channels from working; an agent or MCP server that cannot be used is\n" +
+			"only a warning.",
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := a.interruptible(cmd.Context())
+			defer cancel()
+			cfg, err := a.load()
+			spinner := a.spin("examining the agents")
+			project, projectErr := mcpconfig.Load(mcpconfig.Sources{})
+			findings := doctor.Patient{Config: cfg, Err: err, Project: project, ProjectErr: projectErr, Program: a.self()}.Examine(ctx)
+			spinner.end()
+			if ctx.Err() != nil {
+				return errInterrupted
+			}
+			worst := doctor.Worst(findings)
+			if a.json() {
+				writeJSON(a.stdout, map[string]any{"level": worst, "findings": findings})
+			} else {
+				a.printFindings(findings)
+			}
+			if worst == doctor.Failure {
+				return &failure{Exit: exitFailure, Kind: "unhealthy", Message: "something keeps the hub or the channels from working", quiet: a.json()}
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) printFindings(findings []doctor.Finding) {
+	for _, f := range findings {
+		mark := a.style.green("ok  ")
+		switch f.Level {
+		case doctor.Warning:
+			mark = a.style.yellow("warn")
+		case doctor.Failure:
+			mark = a.style.red("FAIL")
+		}
+		subject := f.Check
+		switch {
+		case f.Agent != "":
+			subject = f.Agent
+		case f.Server != "":
+			subject = f.Server
+			f.Message = "(MCP server) " + f.Message
+		}
+		fmt.Fprintf(a.stdout, "%s  %s %s\n", mark, a.style.bold(fmt.Sprintf("%-14s", subject)), plain(f.Message))
+		if f.Remedy != "" {
+			fmt.Fprintf(a.stdout, "      %-14s %s\n", "", a.style.dim("→ "+plain(f.Remedy)))
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/config"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+)
+
+// The exit codes. They are a contract: docs/json.md.
+const (
+	exitOK            = 0
+	exitFailure       = 1
+	exitUsage         = 2
+	exitNotRunning    = 3
+	exitNotFound      = 4
+	exitTaskFailed    = 5
+	exitInputRequired = 6
+	exitAuthRequired  = 7
+	exitTimeout       = 8
+	exitUnavailable   = 9
+	exitInterrupted   = 130
+)
+
+// kindOutcomeUnknown is the code of a change that may have been made or not.
+const kindOutcomeUnknown = "outcome-unknown"
+
+// failure is an error as the user sees it.
+type failure struct {
+	Exit    int    `json:"exitCode"`
+	Kind    string `json:"code"`
+	Message string `json:"message"`
+	Remedy  string `json:"remedy,omitempty"`
+	// quiet is set where the output says all there is to say, as with a task
+	// that failed.
+	quiet bool
+}
+
+func (f *failure) Error() string { return f.Message }
+
+// errInterrupted is the cause of a context that a signal ended.
+var errInterrupted = errors.New("interrupted")
+
+func usage(format string, args ...any) error {
+	return &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf(format, args...)}
+}
+
+// explain turns any error into what the user is told.
+func (a *app) explain(err error) *failure {
+	var f *failure
+	var rpc *jsonrpc.Error
+	var invalid *config.Invalid
+	var invalidMCP *mcpconfig.Error
+	var de *daemon.Error
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
+		return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: "interrupted"}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &failure{Exit: exitTimeout, Kind: "timeout", Message: "the hub took too long to answer", Remedy: "look with: " + a.self() + " status"}
+	case errors.Is(err, client.ErrNotRunning):
+		return &failure{Exit: exitNotRunning, Kind: "hub-not-running", Message: err.Error(), Remedy: "start it with: " + a.self() + " start"}
+	case errors.Is(err, client.ErrForeignSocket), errors.Is(err, os.ErrPermission):
+		return &failure{Exit: exitFailure, Kind: "forbidden", Message: err.Error(), Remedy: "find out more with: " + a.self() + " doctor"}
+	case errors.Is(err, client.ErrLost):
+		return &failure{Exit: exitFailure, Kind: "connection-lost", Message: err.Error(), Remedy: "look with: " + a.self() + " status; the hub's log says why"}
+	case errors.As(err, &rpc):
+		return a.explainRPC(rpc)
+	case errors.As(err, &invalid), errors.As(err, &invalidMCP):
+		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "mend it, then check with: " + a.self() + " config validate"}
+	case errors.As(err, &de):
+		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
+	}
+	if flags := exclusiveFlags.FindStringSubmatch(err.Error()); flags != nil {
+		return &failure{Exit: exitUsage, Kind: "usage", Message: "--" + strings.ReplaceAll(flags[1], " ", " and --") + " do not go together"}
+	}
+	return &failure{Exit: exitFailure, Kind: "failure", Message: err.Error()}
+}
+
+// exclusiveFlags is how cobra says that flags exclude each other.
+var exclusiveFlags = regexp.MustCompile(`^if any flags in the group .* \[(.+)\] were all set$`)
+
+var rpcFailures = map[int]struct {
+	exit int
+	kind string
+}{
+	jsonrpc.CodeInvalidParams:        {exitUsage, "invalid-params"},
+	dialect.CodeTaskNotFound:         {exitNotFound, "task-not-found"},
+	dialect.CodeAgentNotFound:        {exitNotFound, "agent-not-found"},
+	dialect.CodeContextNotFound:      {exitNotFound, "context-not-found"},
+	dialect.CodeTaskNotCancelable:    {exitFailure, "task-not-cancelable"},
+	dialect.CodeAgentUnavailable:     {exitUnavailable, "agent-unavailable"},
+	dialect.CodeSwarmNotFound:        {exitNotFound, "swarm-not-found"},
+	dialect.CodeSwarmState:           {exitFailure, "swarm-state"},
+	dialect.CodeUnsupportedOperation: {exitFailure, "unsupported-operation"},
+	dialect.CodeAuthenticationError:  {exitAuthRequired, "auth-required"},
+	dialect.CodeTimeoutError:         {exitTimeout, "timeout"},
+}
+
+func (a *app) explainRPC(rpc *jsonrpc.Error) *failure {
+	f := &failure{Exit: exitFailure, Kind: "hub-error", Message: plain(rpc.Message), Remedy: plain(rpc.Details().Remedy)}
+	if known, ok := rpcFailures[rpc.Code]; ok {
+		f.Exit, f.Kind = known.exit, known.kind
+	}
+	switch rpc.Details().Code {
+	case "DOCUMENT_NOT_FOUND":
+		f.Exit, f.Kind, f.Remedy = exitNotFound, "document-not-found", "list them with: "+a.self()+" doc list; the first edit makes one"
+	case dialect.CodeOutcomeUnknown:
+		f.Kind = kindOutcomeUnknown
+	}
+	switch rpc.Code { // the hub speaks of its methods, people know commands
+	case dialect.CodeAgentNotFound:
+		f.Remedy = "list them with: " + a.self() + " agents"
+	case dialect.CodeSwarmNotFound:
+		f.Remedy = "list them with: " + a.self() + " swarm list"
+	case dialect.CodeTaskNotFound:
+		f.Remedy = "list them with: " + a.self() + " tasks"
+	}
+	return f
+}
+
+// stateExit is the exit code of a task that a command waited for.
+func stateExit(state dialect.TaskState) int {
+	switch state {
+	case dialect.StateCompleted:
+		return exitOK
+	case dialect.StateInputRequired:
+		return exitInputRequired
+	case dialect.StateAuthRequired:
+		return exitAuthRequired
+	case dialect.StateFailed, dialect.StateRejected, dialect.StateCanceled:
+		return exitTaskFailed
+	}
+	return exitFailure
+}
+
+// tell prints a failure to stderr.
+func (a *app) tell(f *failure) {
+	if f.quiet {
+		return
+	}
+	if a.json() {
+		writeJSON(a.stderr, map[string]*failure{"error": f})
+		return
+	}
+	// Both may repeat what stands in somebody else's file.
+	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red("error:"), plain(f.Message))
+	if f.Remedy != "" {
+		fmt.Fprintf(a.stderr, "  %s\n", plain(f.Remedy))
+	}
+}
+
+// writeJSON writes one value and a newline. The commands' values always
+// encode; a reader that has gone is nobody to tell.
+func writeJSON(w io.Writer, v any) {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // see above
+}

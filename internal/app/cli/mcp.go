@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/config"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
+	"github.com/parleyhub/parley/internal/memory"
+	"github.com/parleyhub/parley/internal/version"
+)
+
+// MCPServer is the name of the program that is the MCP server without a command.
+const MCPServer = "nats-mcp-server"
+
+const mcpLong = `Serve MCP on standard input and output, for one coding agent. The agents of one
+project share its channels: they see each other's messages, other projects do
+not. Add it to an agent with:
+
+  claude mcp add parley -- nats-mcp-server
+  codex mcp add parley -- nats-mcp-server
+  gemini mcp add parley nats-mcp-server
+
+The project is the current directory, or that of the nearest .mcp-config.json up
+to five levels above. Messages go to the NATS server of NATS_URL; without it to the
+bus of the running hub, which is started in the background if need be.`
+
+func (a *app) mcpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "mcp",
+		Short: "Serve MCP to a coding agent: the channels of its project",
+		Long:  mcpLong,
+		Args:  exactly(),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context()) },
+	}
+}
+
+// mcpRoot is the program nats-mcp-server. It can start the hub, for users may
+// have installed nothing else.
+func (a *app) mcpRoot() *cobra.Command {
+	root := a.mcpCommand()
+	root.Use = a.name
+	start := a.startCommand()
+	start.Hidden = true
+	root.AddCommand(start, a.doctorCommand(), a.configCommand(), a.versionCommand())
+	return root
+}
+
+const (
+	// mcpMemory is where the garbage collector begins to work harder. Between
+	// collections the heap may grow: the SDK allocates much for every call.
+	mcpMemory = 64 << 20
+	mcpGOGC   = 200
+	// flushPatience is how long the end waits for messages to be stored.
+	flushPatience = 10 * time.Second
+)
+
+func (a *app) mcp(ctx context.Context) error {
+	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
+	if err != nil {
+		return a.wrongMCPConfig(err)
+	}
+	log := mcpserver.NewLogger(a.stderr, cfg.Logging, cfg.Credentials.Password)
+	debug.SetGCPercent(mcpGOGC)
+	debug.SetMemoryLimit(mcpMemory)
+	stdout := a.keepStdout()
+	if isTerminal(a.stdin) {
+		fmt.Fprintf(a.stderr, "%s speaks MCP, which is for programs: add it to an agent, see --help. Ctrl-C ends it.\n", a.name)
+	}
+	ctx, cancel := a.interruptibleServer(ctx)
+	defer cancel()
+	finder := busfinder.ForProject(cfg)
+	finder.Logger = log.With("component", "nats-connection")
+	finder.Hub = func() (*config.Loaded, error) { return a.load() }
+	opts := mcpserver.ProjectOptions{
+		Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log, Documents: documentsAtHub{a},
+		Idle: func() {
+			if err := memory.GiveBack(); err != nil {
+				log.Debug("memory was not given back", "error", err)
+			}
+		},
+	}
+	if a.name != MCPServer {
+		cfg.JoinLocalNetwork()
+	}
+	if cfg.Networked() {
+		if err := a.joinNetwork(ctx, cfg, &opts); err != nil {
+			return err
+		}
+	}
+	shared, err := a.shareTools(log.With("component", "hub-tools"))
+	if err != nil {
+		return err
+	}
+	defer shared.Close()
+	opts.Groups = append(opts.Groups, shared)
+	project, err := mcpserver.OpenProject(cfg, opts)
+	if err != nil {
+		return err
+	}
+	if cfg.NATSURL == "" {
+		go shared.lookAfter(ctx, project.Tried()) // ends with ctx at the latest
+	} else {
+		shared.look()
+	}
+	log.Info("the MCP server is ready", "version", version.String(), "project", cfg.ProjectPath, "projectId", cfg.ProjectID,
+		"namespace", cfg.Namespace, "channels", len(cfg.Channels), "configuration", cfg.File)
+	if cfg.File == "" {
+		log.Info("there is no " + mcpconfig.ProjectFile + ": the defaults are in force")
+	}
+	err = project.ServeLines(ctx, mcpserver.Caller{}, io.NopCloser(a.stdin), stdout)
+	if err != nil {
+		log.Warn("the connection to the client broke", "error", err)
+	}
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), flushPatience)
+	defer cancel()
+	lost, err := project.Close(ctx)
+	if err != nil {
+		log.Warn("the connection to the bus did not end cleanly", "error", err)
+	}
+	log.Info("the MCP server has stopped", "lost", lost)
+	return nil
+}
+
+// keepStdout returns standard output for the protocol alone: whatever else prints
+// to it goes to standard error from now on.
+func (a *app) keepStdout() io.Writer {
+	stdout := a.stdout
+	if stdout == os.Stdout {
+		os.Stdout = os.Stderr
+	}
+	return stdout
+}
+
+// interruptibleServer returns a context that the first SIGINT, SIGTERM or SIGHUP
+// ends (REQ-REL-008). A client that goes away must not kill the process by
+// SIGPIPE: what is queued is still to be stored.
+func (a *app) interruptibleServer(ctx context.Context) (context.Context, context.CancelFunc) {
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	ctx, cancel := a.interruptible(ctx)
+	stop := context.AfterFunc(ctx, func() { signal.Stop(hup) })
+	go func() {
+		select {
+		case <-hup:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel()
+		stop()
+		signal.Stop(pipe)
+	}
+}
+
+// wrongMCPConfig logs every problem with its place, for the agent's program shows
+// people the log (REQ-DESIGN-CONFIG-004, REQ-USE-007).
+func (a *app) wrongMCPConfig(err error) error {
+	log := mcpserver.NewLogger(a.stderr, mcpconfig.Logging{Level: "INFO", Format: os.Getenv("LOG_FORMAT")}).With("component", "configuration")
+	failure := &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), quiet: true}
+	wrong, ok := errors.AsType[*mcpconfig.Error](err)
+	if !ok {
+		log.Error(err.Error())
+		return failure
+	}
+	for _, p := range wrong.Problems {
+		log.Error(p.String(), "source", p.Source, "line", p.Line, "column", p.Column, "path", p.Path)
+	}
+	log.Error("The server did not start. Mend the configuration, check it with: parley config validate")
+	return failure
+}

@@ -1,0 +1,348 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/app/cli"
+	"github.com/parleyhub/parley/internal/app/daemon"
+)
+
+// desk is a user's machine with projects, on which no hub runs yet.
+type desk struct {
+	t    *testing.T
+	root string
+}
+
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	root, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{t, root}
+	for _, dir := range []string{"home", "data", "a", "b"} {
+		if err := os.Mkdir(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := "http: {port: 0}\nagents: {claude-code: {disabled: true}, gemini: {disabled: true}, codex: {disabled: true}, vibe: {disabled: true}}\n"
+	if err := os.WriteFile(filepath.Join(root, "data", "config.yaml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		d.stopHub()
+		if err := os.RemoveAll(root); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// stopHub stops the hub that an MCP process has started, if one has.
+func (d *desk) stopHub() {
+	d.t.Helper()
+	_, _, err := daemon.Stop(context.Background(), filepath.Join(d.root, "data"), func(context.Context) error { return errors.New("by signal") })
+	if err != nil {
+		d.t.Error(err)
+	}
+}
+
+// mcpChild is nats-mcp-server as an agent's program starts it.
+type mcpChild struct {
+	*exec.Cmd
+	t      *testing.T
+	in     io.WriteCloser
+	stdout io.ReadCloser
+	out    *bufio.Reader
+	stderr bytes.Buffer
+}
+
+// command is a program's command line in a project, of a user who has nothing but
+// the hub's place configured.
+func (d *desk) command(program, project string, args ...string) *exec.Cmd {
+	args = append(args, "--data-dir", filepath.Join(d.root, "data"), "--socket", filepath.Join(d.root, "s"))
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Dir = filepath.Join(d.root, project)
+	cmd.Env = []string{beParley + "=" + program, "HOME=" + filepath.Join(d.root, "home"), "PATH=" + os.Getenv("PATH"), "GOCOVERDIR=" + d.t.TempDir(), "GORACE=atexit_sleep_ms=0"}
+	return cmd
+}
+
+func (d *desk) start(project string, env ...string) *mcpChild {
+	d.t.Helper()
+	p := &mcpChild{Cmd: d.command(cli.MCPServer, project), t: d.t}
+	p.Env = append(p.Env, env...)
+	p.Stderr = &p.stderr
+	in, err := p.StdinPipe()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	out, err := p.StdoutPipe()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	p.in, p.stdout, p.out = in, out, bufio.NewReader(out)
+	return p
+}
+
+// ask writes a request and returns the answer's text.
+func (p *mcpChild) ask(id int, method, params string) string {
+	p.t.Helper()
+	if _, err := fmt.Fprintf(p.in, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", id, method, params); err != nil {
+		p.t.Fatal(err, p.stderr.String())
+	}
+	line, err := p.out.ReadBytes('\n')
+	for err == nil && string(line) == toolsCame {
+		line, err = p.out.ReadBytes('\n')
+	}
+	if err != nil {
+		p.t.Fatalf("%v; the log:\n%s", err, p.stderr.String())
+	}
+	var answer struct {
+		ID     int
+		Result struct {
+			Content []struct{ Text string }
+		}
+	}
+	if err := json.Unmarshal(line, &answer); err != nil || answer.ID != id {
+		p.t.Fatalf("%v in %s", err, line)
+	}
+	if len(answer.Result.Content) == 0 {
+		return string(line)
+	}
+	return answer.Result.Content[0].Text
+}
+
+// toolsCame is what a session hears at any time when it sees the hub's tools.
+const toolsCame = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{}}` + "\n"
+
+const shake = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`
+
+func (p *mcpChild) call(id int, tool, arguments string) string {
+	p.t.Helper()
+	return p.ask(id, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments))
+}
+
+// end closes the input and returns what is left on standard output.
+func (p *mcpChild) end() string {
+	p.t.Helper()
+	p.in.Close()
+	return p.wait()
+}
+
+// wait waits for the exit code 0.
+func (p *mcpChild) wait() string {
+	p.t.Helper()
+	rest, err := io.ReadAll(p.out)
+	if err != nil {
+		p.t.Error(err)
+	}
+	if err := p.Wait(); err != nil {
+		p.t.Errorf("%v; the log:\n%s", err, p.stderr.String())
+	}
+	return strings.ReplaceAll(string(rest), toolsCame, "")
+}
+
+// The whole promise: with nothing set up, two agents of one project see each
+// other's messages, and another project sees none. Standard output has nothing but
+// the protocol. REQ-USE-008, REQ-STACK-005, REQ-SEC-TEST-001, US-001
+func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	one, two, other := d.start("a"), d.start("a"), d.start("b")
+	for _, p := range []*mcpChild{one, two, other} {
+		p.ask(1, "initialize", shake)
+	}
+	if got := one.call(2, "set_handle", `{"handle":"one"}`); got != "Handle set to: one" {
+		t.Error(got)
+	}
+	if got := one.call(3, "send_message", `{"channel":"roadmap","message":"hello"}`); got != "Message sent to #roadmap by one" {
+		t.Error(got)
+	}
+	if got := two.call(2, "read_messages", `{"channel":"roadmap"}`); !strings.Contains(got, "**one**: hello") {
+		t.Error(got)
+	}
+	if got := other.call(2, "read_messages", `{"channel":"roadmap"}`); got != "No messages in #roadmap" {
+		t.Error("another project reads", got)
+	}
+	// An agent that speaks HTTP meets them at the hub, in the same project.
+	info, err := daemon.Read(filepath.Join(d.root, "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
+		for project, want := range map[string]string{"?project=" + filepath.Join(d.root, "a"): "**one**: hello", "?project=" + filepath.Join(d.root, "b"): "No messages", "": "No messages"} {
+			session, err := mcp.NewClient(&mcp.Implementation{Name: "web", Version: "1"}, nil).Connect(t.Context(),
+				&mcp.StreamableClientTransport{Endpoint: info.HTTP + "/mcp" + project, HTTPClient: &http.Client{Transport: transport}},
+				&mcp.ClientSessionOptions{ProtocolVersion: revision})
+			if err != nil {
+				t.Fatal(err)
+			}
+			result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "read_messages", Arguments: map[string]any{"channel": "roadmap"}})
+			if err != nil || !strings.Contains(result.Content[0].(*mcp.TextContent).Text, want) {
+				t.Errorf("%s %q: %+v %v", revision, project, result, err)
+			}
+			if err := session.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, p := range []*mcpChild{one, two, other} {
+		if rest := p.end(); rest != "" {
+			t.Errorf("there is more on standard output: %s", rest)
+		}
+		for line := range strings.Lines(p.stderr.String()) {
+			if !json.Valid([]byte(line)) {
+				t.Errorf("the log has %s", line)
+			}
+		}
+	}
+}
+
+// REQ-REL-008, REQ-REL-009: each way to end it ends with 0, also in the middle of a
+// wait, and the messages are there.
+func TestTheMCPServerEndsInOrder(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for i, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, 0} {
+		p := d.start("a", "LOG_FORMAT=text")
+		p.ask(1, "initialize", shake)
+		p.call(2, "set_handle", `{"handle":"ending"}`)
+		p.call(3, "send_message", fmt.Sprintf(`{"channel":"errors","message":"before signal %d"}`, i))
+		if _, err := io.WriteString(p.in, `{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"wait_for_messages"}}`+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		p.call(5, "get_my_handle", `{}`) // the wait has begun
+		if signal == 0 {
+			p.in.Close()
+		} else if err := p.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		if rest := p.wait(); !strings.Contains(rest, `"id":4`) {
+			t.Errorf("%v: the wait was answered with %q", signal, rest)
+		}
+		if !strings.Contains(p.stderr.String(), "the MCP server has stopped") {
+			t.Errorf("%v: the log is %s", signal, p.stderr.String())
+		}
+	}
+	p := d.start("a")
+	p.ask(1, "initialize", shake)
+	if got := p.call(2, "read_messages", `{"channel":"errors"}`); strings.Count(got, "before signal") != 4 {
+		t.Error(got)
+	}
+	p.end()
+}
+
+// A client that closes both ends does not kill the server by SIGPIPE: what is
+// queued would be lost.
+func TestAClientThatIsGoneIsNoSignal(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	p := d.start("a")
+	p.ask(1, "initialize", shake)
+	p.stdout.Close()
+	if _, err := io.WriteString(p.in, `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	p.in.Close()
+	if err := p.Wait(); err != nil {
+		t.Errorf("%v; the log:\n%s", err, p.stderr.String())
+	}
+	if !strings.Contains(p.stderr.String(), "the MCP server has stopped") {
+		t.Error(p.stderr.String())
+	}
+}
+
+// REQ-DESIGN-CONFIG-004, REQ-USE-007, REQ-CONFIG-008, section 15.1
+func TestAWrongConfigurationStopsTheMCPServerWithThePlace(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	file := filepath.Join(d.root, "a", ".mcp-config.json")
+	if err := os.WriteFile(file, []byte("{\n  \"logging\": {\"level\": \"LOUD\"},\n  \"chanels\": []\n}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := filepath.EvalSymlinks(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := d.command(cli.MCPServer, "a")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err = cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 || stdout.Len() > 0 {
+		t.Errorf("%v, on standard output %q", err, stdout.String())
+	}
+	for _, want := range []string{resolved + `:2:24: logging.level: \"LOUD\" is not allowed; allowed: DEBUG, INFO, WARN, ERROR`,
+		resolved + `:3:3: chanels: unknown key; did you mean \"channels\"?`, `"line":3,"column":3`, `"component":"configuration"`} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s is not in:\n%s", want, stderr.String())
+		}
+	}
+}
+
+// REQ-ERROR-002, REQ-ERROR-008: a configured server that is down is told, and no
+// hub is started instead.
+func TestAConfiguredServerThatIsDownIsTold(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	p := d.start("a", "NATS_URL=nats://ann:s3cret@127.0.0.1:1", "NATS_PASSWORD=")
+	p.ask(1, "initialize", shake)
+	p.call(2, "set_handle", `{"handle":"me"}`)
+	if got := p.call(3, "read_messages", `{"channel":"roadmap"}`); !strings.HasPrefix(got, "ConnectionError: No NATS server is running at nats://127.0.0.1:1") ||
+		!strings.Contains(got, "nats-server -js") {
+		t.Error(got)
+	}
+	if got := p.call(4, "send_message", `{"channel":"roadmap","message":"x"}`); !strings.Contains(got, "is queued") {
+		t.Error(got)
+	}
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.wait()
+	if log := p.stderr.String(); strings.Contains(log, "s3cret") || !strings.Contains(log, "messages were not stored before the end") {
+		t.Errorf("the log is %s", log)
+	}
+	if _, running, err := daemon.Running(filepath.Join(d.root, "data")); running || err != nil {
+		t.Errorf("a hub runs (%v)", err)
+	}
+}
+
+// The program is the server without a command, and starts the hub by itself.
+func TestTheMCPProgramsCommands(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for _, args := range [][]string{{"--help"}, {"version"}, {"--version"}} {
+		cmd := d.command(cli.MCPServer, "a", args...)
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "nats-mcp-server") {
+			t.Errorf("%v: %v %s", args, err, out)
+		}
+	}
+	out, err := d.command("parley", "a", "mcp", "--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "claude mcp add parley") {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, err := d.command(cli.MCPServer, "a", "nonsense").CombinedOutput(); err == nil || !strings.Contains(string(out), "nonsense") {
+		t.Errorf("%v %s", err, out)
+	}
+}

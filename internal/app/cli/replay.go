@@ -1,0 +1,272 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/app/replay"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/ralph"
+	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/telemetry/audit"
+)
+
+// auditEvents are the events that the hub audits.
+var auditEvents = []string{string(telemetry.RoutingDecision), string(telemetry.CrossTier), string(telemetry.Security), string(telemetry.ToolInvocation), string(ralph.StepEvent)}
+
+func messageTypes() []string {
+	var names []string
+	for _, t := range envelope.Types() {
+		names = append(names, string(t))
+	}
+	return names
+}
+
+// replayFlags are the flags of replay.
+type replayFlags struct {
+	event, kind, since, until string
+	filter                    replay.Filter
+	payload, send             bool
+	speed                     float64
+	timeout                   time.Duration
+}
+
+func (a *app) replayCommand() *cobra.Command {
+	var f replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Short: "Show what was said to agents with envelopes, and say it again",
+		Long: "Shows the audit log of the envelopes to and from the hub's agents: what was routed,\n" +
+			"what went between tiers, what was refused; and calls of shared tools and the steps of\n" +
+			"loops. With --send, the envelopes that the flags\n" +
+			"select are sent to the running hub again, which runs their tasks again: each in its\n" +
+			"sender's name, under a new id and in a new thread. The log itself is not changed.",
+		Example: "  " + a.name + ` replay --failed --since 1h
+  ` + a.name + ` replay --agent claude-code --payload
+  ` + a.name + ` replay --thread 01a1fce1-a520-7808-8c90-a1ed16c0b05f --send`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.parse(time.Now()); err != nil {
+				return err
+			}
+			cfg, err := a.load()
+			if err != nil {
+				return err
+			}
+			if f.send {
+				return a.sendAgain(cmd.Context(), cfg, f)
+			}
+			return a.listAudit(cfg, f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.event, "event", "", "only this event: "+strings.Join(auditEvents, ", "))
+	flags.StringVar(&f.kind, "type", "", "only envelopes of this type: "+strings.Join(messageTypes(), ", "))
+	flags.StringVar(&f.filter.Agent, "agent", "", "only from or to this agent")
+	flags.StringVar(&f.filter.Thread, "thread", "", "only envelopes of this thread (correlation id)")
+	flags.StringVar(&f.since, "since", "", "only since then: 2h, 3d, or 2026-11-21T06:00:00Z")
+	flags.StringVar(&f.until, "until", "", "only before then")
+	flags.BoolVar(&f.filter.Failed, "failed", false, "only what failed or was refused")
+	flags.IntVar(&f.filter.Latest, "limit", 50, "the last so many; 0 for all")
+	flags.BoolVar(&f.payload, "payload", false, "show what the envelopes say")
+	flags.BoolVar(&f.send, "send", false, "send the envelopes to the hub again, and show the answers")
+	flags.Float64Var(&f.speed, "speed", 0, "with --send: 1 keeps the distances in time, 2 halves them, 0 does not wait")
+	flags.DurationVar(&f.timeout, "timeout", 30*time.Minute, "with --send: how long to wait for everything")
+	a.complete(cmd, "event", func(context.Context, *client.Client) []string { return auditEvents })
+	a.complete(cmd, "type", func(context.Context, *client.Client) []string { return messageTypes() })
+	a.complete(cmd, "agent", agentIDs)
+	return cmd
+}
+
+// parse checks the flags and puts them into the filter.
+func (f *replayFlags) parse(now time.Time) (err error) {
+	switch {
+	case f.event != "" && !slices.Contains(auditEvents, f.event):
+		return usage("--event %q is not one of %s", f.event, strings.Join(auditEvents, ", "))
+	case f.kind != "" && !envelope.Type(f.kind).Valid():
+		return usage("--type %q is not one of %s", f.kind, strings.Join(messageTypes(), ", "))
+	case f.filter.Latest < 0 || f.filter.Latest > 1_000_000:
+		return usage("--limit must be between 0 and 1000000")
+	case f.speed < 0 || f.speed > 1e6:
+		return usage("--speed must be between 0 and 1000000")
+	case f.timeout <= 0:
+		return usage("--timeout must be more than 0")
+	}
+	f.filter.Event, f.filter.Type = telemetry.EventType(f.event), envelope.Type(f.kind)
+	if f.filter.Since, err = moment("--since", f.since, now); err != nil {
+		return err
+	}
+	f.filter.Until, err = moment("--until", f.until, now)
+	return err
+}
+
+// moment reads a time, or how long ago it was; "" is no time.
+func moment(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	d, err := config.ParseDuration(text)
+	if err != nil || d < 0 {
+		return time.Time{}, usage("%s %q is neither a duration such as 30m, 2h or 3d nor a time such as 2026-11-21T06:00:00Z", flag, text)
+	}
+	return now.Add(-d), nil
+}
+
+func (a *app) listAudit(cfg *config.Loaded, f replayFlags) error {
+	n := 0
+	damage, err := replay.List(daemon.AuditDir(cfg.DataDir), f.filter, func(rec audit.Record) error {
+		n++
+		if a.json() {
+			writeJSON(a.stdout, rec)
+			return nil
+		}
+		a.printRecord(rec, f.payload)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if n == 0 && !a.json() {
+		fmt.Fprintln(a.stdout, "Nothing in the audit log is of that kind.")
+	}
+	return damaged(damage)
+}
+
+// damaged is the error of a log that is not whole.
+func damaged(d replay.Damage) error {
+	if d.Places == 0 {
+		return nil
+	}
+	return &failure{Exit: exitFailure, Kind: "audit-damaged", Message: fmt.Sprintf("the audit log is damaged in %d places, the first: %v", d.Places, d.First),
+		Remedy: "what is shown is whole; the rest was lost or changed outside of the hub"}
+}
+
+// printRecord prints a record in one line: columns cannot be aligned in a log
+// that may have a million of them.
+func (a *app) printRecord(rec audit.Record, payload bool) {
+	ev := rec.Event
+	at := time.UnixMilli(ev.Timestamp).Local().Format("2006-01-02 15:04:05.000")
+	what := string(ev.Type)
+	switch {
+	case ev.Type == telemetry.Security:
+		what = a.style.red("refused")
+	case ev.Success == telemetry.Failure:
+		what = a.style.red("failed")
+	case ev.Type == telemetry.RoutingDecision:
+		what = a.style.green("routed")
+	}
+	to := cmp.Or(ev.Target, ev.Recipient)
+	if ev.Recipient != "" && ev.Recipient != to {
+		to += " (" + ev.Recipient + ")"
+	}
+	line := fmt.Sprintf("%s  %s  %s %s", a.style.dim(at), what, string(ev.MessageType), a.style.bold(oneLine(ev.Sender)))
+	if to != "" {
+		line += " → " + a.style.bold(oneLine(to))
+	}
+	if ev.SourceTier.Valid() && ev.TargetTier.Valid() {
+		line += fmt.Sprintf("  %v → %v", ev.SourceTier, ev.TargetTier)
+	}
+	if ev.Code != "" {
+		line += "  " + a.style.yellow(ev.Code)
+	}
+	if rec.Envelope != nil {
+		line += "  " + a.style.dim("thread "+oneLine(rec.Envelope.Thread()))
+	}
+	fmt.Fprintln(a.stdout, line)
+	if ev.Detail != "" {
+		fmt.Fprintf(a.stdout, "    %s\n", oneLine(ev.Detail))
+	}
+	if payload && rec.Envelope != nil {
+		a.printPayload(rec.Envelope)
+	}
+}
+
+// printPayload shows what an envelope says: its text as text.
+func (a *app) printPayload(e *envelope.Envelope) {
+	text := string(e.Payload)
+	var s string
+	var fields struct{ Text, Message, TaskDescription string }
+	if e.Unmarshal(&s) == nil {
+		text = s
+	} else if e.Unmarshal(&fields) == nil {
+		text = cmp.Or(fields.Text, fields.Message, fields.TaskDescription, text)
+	}
+	for line := range strings.Lines(plain(text)) {
+		fmt.Fprintf(a.stdout, "    %s\n", strings.TrimRight(line, "\n"))
+	}
+}
+
+// sendAgain sends what the filter selects to the hub that runs.
+func (a *app) sendAgain(ctx context.Context, cfg *config.Loaded, f replayFlags) error {
+	ctx, cancel := a.interruptible(ctx)
+	defer cancel()
+	ctx, done := context.WithTimeout(ctx, f.timeout)
+	defer done()
+	info, running, err := daemon.Running(cfg.DataDir)
+	switch {
+	case err != nil:
+		return err
+	case !running:
+		return client.ErrNotRunning
+	case info.HTTP == "" || !cfg.Node.Enabled:
+		return &failure{Exit: exitFailure, Kind: "no-node", Message: "this hub takes no envelopes",
+			Remedy: "set http.enabled and node.enabled in config.yaml, then start it again"}
+	}
+	sent, failed := 0, 0
+	damage, err := replay.Send(ctx, daemon.AuditDir(cfg.DataDir), f.filter, replay.Options{
+		URL: info.HTTP, Token: cfg.HTTP.Token, Speed: f.speed,
+		Told: func(o replay.Outcome) {
+			switch {
+			case o.Kind == replay.Sent:
+				sent++
+			case o.Kind == replay.Failed, o.Kind == replay.Answer && o.Envelope.Type == envelope.ErrorMessage:
+				failed++
+			}
+			a.printOutcomeOf(o)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if sent+failed == 0 {
+		a.note("Nothing in the audit log can be sent again.")
+	}
+	if failed > 0 {
+		return errors.Join(damaged(damage), &failure{Exit: exitTaskFailed, Kind: "replay-failed", Message: fmt.Sprintf("%d of the envelopes failed", failed), quiet: a.json()})
+	}
+	return damaged(damage)
+}
+
+func (a *app) printOutcomeOf(o replay.Outcome) {
+	if a.json() {
+		writeJSON(a.stdout, o)
+		return
+	}
+	switch o.Kind {
+	case replay.Skipped:
+		a.note("record %d is not sent: %s", o.Seq, oneLine(o.Reason))
+		return
+	case replay.Failed:
+		fmt.Fprintf(a.stdout, "%s %s %s: %s\n", a.style.red("failed"), o.Envelope.Type, a.style.yellow(o.Code), oneLine(o.Reason))
+	case replay.Sent:
+		fmt.Fprintf(a.stdout, "%s %s %s → %s  %s\n", a.style.green("sent"), o.Envelope.Type, a.style.bold(oneLine(o.Envelope.Sender)),
+			a.style.bold(oneLine(o.Target)), a.style.dim("thread "+oneLine(o.Envelope.Thread())))
+	case replay.Answer:
+		fmt.Fprintf(a.stdout, "%s %s %s → %s  %s\n", a.style.dim("answer"), o.Envelope.Type, a.style.bold(oneLine(o.Envelope.Sender)),
+			a.style.bold(oneLine(o.Envelope.Recipient)), a.style.dim("thread "+oneLine(o.Envelope.Thread())))
+	}
+	a.printPayload(o.Envelope)
+}

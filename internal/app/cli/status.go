@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/daemon"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show whether the hub runs, where, and what it does",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				status, err := c.Status(ctx)
+				if err != nil {
+					return err
+				}
+				if a.json() {
+					writeJSON(a.stdout, status)
+					return nil
+				}
+				a.printStatus(status)
+				a.printLog(status)
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) printStatus(s *dialect.Status) {
+	fmt.Fprintf(a.stdout, "%s %s, process %d, up %s\n", a.style.green("The hub runs:"), plain(s.Version), s.PID, short(time.Duration(s.Uptime)*time.Millisecond))
+	fmt.Fprintf(a.stdout, "  tasks   %d active, %d in all\n", s.ActiveTasks, s.TotalTasks)
+	fmt.Fprintf(a.stdout, "  agents  %d healthy, %d degraded, %d unhealthy, %d not yet checked\n", s.Healthy, s.Degraded, s.Unhealthy, s.Unknown)
+	if b := s.Bus; b != nil {
+		fmt.Fprintf(a.stdout, "  bus     %s\n", describeBus(b))
+		if b.Link != nil {
+			fmt.Fprintf(a.stdout, "  link    %s\n", a.describeLink(b.Link))
+		}
+		if b.Error != "" {
+			fmt.Fprintf(a.stdout, "          %s %s\n", a.style.red("error:"), plain(b.Error))
+		}
+	}
+	a.printMCPServers(s.MCPServers)
+	fmt.Fprintln(a.stdout)
+	t := table{headings: []string{"AGENT", "HEALTH", "RUNNING", "QUEUED", "NAME"}, paint: a.paintHealth}
+	for _, agent := range s.Agents {
+		t.add(agent.ID, agent.Status, fmt.Sprint(agent.Running), fmt.Sprint(agent.Queued), agent.Name)
+	}
+	t.write(a.stdout, a.style)
+}
+
+// printMCPServers tells how the MCP servers are whose tools the agents share.
+func (a *app) printMCPServers(servers []dialect.MCPServerStatus) {
+	for i, s := range servers {
+		label := ""
+		if i == 0 {
+			label = "mcp"
+		}
+		what := fmt.Sprintf("%d tools, %d resources, %d prompts", s.Tools, s.Resources, s.Prompts)
+		if s.Skipped > 0 {
+			what += fmt.Sprintf(", %d left out (see the log)", s.Skipped)
+		}
+		if !s.Connected {
+			what = a.style.red("not connected:") + " " + plain(s.Problem)
+		}
+		fmt.Fprintf(a.stdout, "  %-7s %s (%s): %s\n", label, plain(s.Name), s.Kind, what)
+	}
+}
+
+// printLog tells where the hub writes its log, as far as the configured data
+// directory is the hub's.
+func (a *app) printLog(s *dialect.Status) {
+	cfg, err := a.load()
+	if err != nil {
+		return // the hub runs all the same
+	}
+	if info, err := daemon.Read(cfg.DataDir); err == nil && info.PID == s.PID && info.Log != "" {
+		a.note("\nlog: %s", info.Log)
+	}
+}
+
+// describeLink says how the hub's link to the agents' cluster is.
+func (a *app) describeLink(l *dialect.LinkStatus) string {
+	if l.Connected {
+		return fmt.Sprintf("to the cluster at %s, for %s", plain(l.URL), short(time.Since(l.Since.Time)))
+	}
+	return a.style.red("down:") + " " + plain(l.Problem)
+}
+
+func describeBus(b *dialect.BusStatus) string {
+	if !b.Embedded {
+		return "external, " + plain(b.URL)
+	}
+	switch b.Mode {
+	case "fast":
+		return "embedded, durability fast: a power cut can lose the last seconds"
+	case "always":
+		return "embedded, durability always: each write is on disk before it is acknowledged"
+	}
+	return "embedded, durability " + plain(b.Mode) + ": what is acknowledged is on disk"
+}

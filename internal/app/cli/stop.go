@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/config"
+)
+
+// stopped is what stop prints as JSON.
+type stopped struct {
+	Stopped bool `json:"stopped"` // false: none was running
+	PID     int  `json:"pid,omitempty"`
+}
+
+func (a *app) stopCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the hub and wait until it is gone",
+		Long: "Stop the hub and wait until it is gone. Turns that run are ended and their tasks\n" +
+			"say so; everything that is finished stays.",
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := a.interruptible(cmd.Context())
+			defer cancel()
+			cfg, err := a.load()
+			if err != nil {
+				return err
+			}
+			spinner := a.spin("stopping the hub")
+			defer spinner.end()
+			result, err := a.stopHub(ctx, cfg)
+			spinner.end()
+			if err != nil {
+				return err
+			}
+			switch {
+			case a.json():
+				writeJSON(a.stdout, result)
+			case result.Stopped:
+				fmt.Fprintf(a.stdout, "The hub (process %d) has stopped.\n", result.PID)
+			default:
+				fmt.Fprintln(a.stdout, "No hub is running.")
+			}
+			return nil
+		},
+	}
+}
+
+// stopHub stops the hub that listens on the configured socket. Its data
+// directory may be another than the configured one: the hub is asked.
+func (a *app) stopHub(ctx context.Context, cfg *config.Loaded) (stopped, error) {
+	info, was, err := daemon.Stop(ctx, cfg.DataDir, func(ctx context.Context) error {
+		c, err := a.dial(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Shutdown(ctx)
+	})
+	if err != nil || was {
+		return stopped{Stopped: was, PID: info.PID}, err
+	}
+	return a.stopElsewhere(ctx, cfg)
+}
+
+// stopElsewhere stops a hub that listens on the socket but has another data
+// directory, and waits until it closed its socket.
+func (a *app) stopElsewhere(ctx context.Context, cfg *config.Loaded) (stopped, error) {
+	c, err := a.dial(ctx, cfg)
+	if errors.Is(err, client.ErrNotRunning) {
+		return stopped{}, nil
+	}
+	if err != nil {
+		return stopped{}, err
+	}
+	defer c.Close()
+	status, err := c.Status(ctx)
+	if err != nil {
+		return stopped{}, err
+	}
+	if err := c.Shutdown(ctx); err != nil {
+		return stopped{}, err
+	}
+	return stopped{Stopped: true, PID: status.PID}, c.Wait(ctx)
+}

@@ -1,0 +1,501 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/swarmplan"
+	"github.com/parleyhub/parley/swarm"
+)
+
+func (a *app) swarmCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "swarm",
+		Short: "Share one task among several agents",
+		Long: "Several agents work on the parts of one task. The hub asks them, gives each the parts\n" +
+			"that it can do, gives the parts of one that fails or dies to others, and puts the results\n" +
+			"together. A swarm outlives this command and the hub: one that was killed goes on.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return usage("there is no command %q; there are run, list, show and stop", "swarm "+args[0])
+		},
+		Args: cobra.ArbitraryArgs,
+	}
+	cmd.AddCommand(a.swarmRunCommand(), a.swarmListCommand(), a.swarmShowCommand(), a.swarmStopCommand())
+	return cmd
+}
+
+type swarmFlags struct {
+	agents, capabilities []string
+	plan, planner        string
+	attempts             int
+	detach, noStart      bool
+	planOnly             bool
+}
+
+func (a *app) swarmRunCommand() *cobra.Command {
+	var f swarmFlags
+	cmd := &cobra.Command{
+		Use:   "run [TASK]",
+		Short: "Have several agents work on a task and print the result",
+		Long: `Have several agents work on a task and print the result. The parts come from a plan:
+a file in JSON or YAML (--plan, - is standard input), or the answer of an agent that is
+asked to split the task (--planner). Without a plan every agent gets the whole task.
+
+Ctrl-C leaves the swarm to itself; stop it with "swarm stop".`,
+		Example: "  " + a.name + ` swarm run --planner claude-code --agents claude-code,codex "review this repository"
+  ` + a.name + ` swarm run --plan review.yaml
+  ` + a.name + ` swarm run --agents gemini,codex "find the bug in parser.go"`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("unexpected argument %q: put the task in quotes", args[1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			task := ""
+			if len(args) == 1 {
+				task = args[0]
+			}
+			return a.runSwarm(cmd.Context(), f, task)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.agents, "agents", nil, "only these agents may take part; default: everybody who is able")
+	flags.StringSliceVar(&f.capabilities, "capabilities", nil, "capabilities that every participant must have")
+	flags.StringVar(&f.plan, "plan", "", "a file with the sub-tasks, in JSON or YAML")
+	flags.StringVar(&f.planner, "planner", "", "the agent that splits the task")
+	flags.IntVar(&f.attempts, "attempts", 0, "how many agents try a sub-task before the swarm fails (default 3)")
+	flags.BoolVar(&f.planOnly, "plan-only", false, "print the plan as JSON and run nothing")
+	flags.BoolVar(&f.detach, "detach", false, "return when the swarm is stored, without its result")
+	flags.BoolVar(&f.noStart, "no-start", false, "fail where no hub runs instead of starting one")
+	cmd.MarkFlagsMutuallyExclusive("plan", "planner")
+	cmd.MarkFlagsMutuallyExclusive("plan-only", "detach")
+	a.complete(cmd, "planner", agentIDs)
+	a.complete(cmd, "agents", agentIDs)
+	return cmd
+}
+
+func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
+	plan, err := a.swarmPlan(f, task)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := a.interruptible(ctx)
+	defer cancel()
+	c, err := a.connectOrStart(ctx, f.noStart)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := a.checkAgents(ctx, c, plan.Agents); err != nil {
+		return err
+	}
+	if f.planner != "" {
+		if plan.SubTasks, err = a.askPlanner(ctx, c, f.planner, plan); err != nil {
+			return err
+		}
+	}
+	if f.planOnly {
+		writeJSON(a.stdout, plan)
+		return nil
+	}
+	s, err := c.CreateSwarm(ctx, plan)
+	if err != nil {
+		return err
+	}
+	if f.detach {
+		a.printCreated(s)
+		return nil
+	}
+	return a.followSwarm(ctx, c, s)
+}
+
+// swarmPlan is what the user wants, without what a planner adds.
+func (a *app) swarmPlan(f swarmFlags, task string) (swarm.Plan, error) {
+	var p swarm.Plan
+	if f.plan != "" {
+		data, err := a.readPlan(f.plan)
+		if err != nil {
+			return p, err
+		}
+		if p, err = swarmplan.Read(data); err != nil {
+			return p, usage("%s: %v", f.plan, err)
+		}
+	}
+	if task != "" {
+		p.TaskDescription = task
+	}
+	if strings.TrimSpace(p.TaskDescription) == "" {
+		return p, usage("missing TASK: say what is to be done, in quotes, or as taskDescription of the plan")
+	}
+	p.RequiredCapabilities = append(p.RequiredCapabilities, f.capabilities...)
+	if p.RequiredCapabilities == nil {
+		p.RequiredCapabilities = []string{}
+	}
+	if f.agents != nil {
+		p.Agents = f.agents
+	}
+	if f.attempts < 0 {
+		return p, usage("--attempts must not be negative")
+	}
+	p.MaxAttempts = cmp.Or(f.attempts, p.MaxAttempts)
+	return p, nil
+}
+
+func (a *app) readPlan(path string) ([]byte, error) {
+	r := a.stdin
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, usage("--plan: %v", err)
+		}
+		defer file.Close()
+		r = file
+	}
+	data, err := io.ReadAll(io.LimitReader(r, swarmplan.MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the plan: %w", err)
+	}
+	return data, nil
+}
+
+// checkAgents finds ids that the hub does not have: a swarm without them would begin
+// all the same.
+func (a *app) checkAgents(ctx context.Context, c *client.Client, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	agents, err := c.Agents(ctx, false)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(agents, func(have dialect.Agent) bool { return have.ID == id }) {
+			return &failure{Exit: exitNotFound, Kind: "agent-not-found", Message: fmt.Sprintf("there is no agent %q", id), Remedy: "list them with: " + a.self() + " agents"}
+		}
+	}
+	return nil
+}
+
+// askPlanner has an agent split the task.
+func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, p swarm.Plan) ([]swarm.SubTaskPlan, error) {
+	agents, err := c.Agents(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	var workers []swarmplan.Worker
+	for _, agent := range agents {
+		if len(p.Agents) == 0 || slices.Contains(p.Agents, agent.ID) {
+			workers = append(workers, swarmplan.Worker{ID: agent.ID, Description: agent.Description, Capabilities: agent.Capabilities})
+		}
+	}
+	spinner := a.spin(planner + " splits the task")
+	defer spinner.end()
+	task, err := c.Send(ctx, dialect.SendParams{
+		Message: dialect.Message{
+			Kind: dialect.KindMessage, MessageID: uuid.NewString(), Role: dialect.RoleUser,
+			Parts:    []dialect.Part{dialect.TextPart(swarmplan.Prompt(p.TaskDescription, workers))},
+			Metadata: map[string]any{"targetAgent": planner},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	refuse := func(reason string) error {
+		return &failure{Exit: cmp.Or(stateExit(task.Status.State), exitFailure), Kind: "no-plan",
+			Message: planner + " made no plan: " + reason, Remedy: "see: " + a.self() + " task show " + task.ID + "; or write a plan and give it with --plan"}
+	}
+	answer := ""
+	if m := task.Status.Message; m != nil {
+		for _, part := range m.Parts {
+			if part.Text != nil {
+				answer += *part.Text
+			}
+		}
+	}
+	if task.Status.State != dialect.StateCompleted {
+		return nil, refuse("its task is " + string(task.Status.State) + ". " + clipText(answer, 500))
+	}
+	parts, err := swarmplan.FromAnswer(answer)
+	if err != nil {
+		return nil, refuse(err.Error())
+	}
+	return parts, nil
+}
+
+func clipText(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
+
+func (a *app) printCreated(s *swarm.Session) {
+	if a.json() {
+		writeJSON(a.stdout, s)
+		return
+	}
+	fmt.Fprintln(a.stdout, s.ID)
+	a.note("The swarm works on it. Look with: %s swarm show %s", a.self(), s.ID)
+}
+
+// followSwarm shows a swarm until it has ended, and then its result. A hub that was
+// killed may come back meanwhile.
+func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Session) error {
+	view := a.swarmView()
+	away := a.absence("The hub is away; the swarm goes on when it is back.")
+	for {
+		view.show(s)
+		if s.Status.Ended() {
+			break
+		}
+		next, err := c.AwaitSwarm(ctx, s.ID, s.Sequence)
+		switch {
+		case err == nil:
+			s = next
+		case ctx.Err() != nil && errors.Is(context.Cause(ctx), errInterrupted):
+			a.note("The swarm goes on. Look with: %s swarm show %s; end it with: %s swarm stop %s", a.self(), s.ID, a.self(), s.ID)
+			return errInterrupted
+		}
+		if err := away.outlast(ctx, err); err != nil {
+			return err
+		}
+	}
+	if a.json() {
+		writeJSON(a.stdout, s)
+	} else {
+		a.printResults(s)
+	}
+	if s.Status == swarm.Failed {
+		return &failure{Exit: exitTaskFailed, Kind: "swarm-failed", Message: "the swarm failed: " + s.Error, quiet: a.json()}
+	}
+	return nil
+}
+
+// swarmView shows how a swarm goes on: as a picture in a terminal, as lines else.
+type swarmView struct {
+	a     *app
+	board *board
+	told  map[string]string // by sub-task
+	state swarm.Status
+}
+
+func (a *app) swarmView() *swarmView {
+	v := &swarmView{a: a, told: make(map[string]string)}
+	if !a.json() && isTerminal(a.stderr) && a.getenv("TERM") != "dumb" {
+		v.board = &board{w: a.stderr}
+	}
+	return v
+}
+
+func (v *swarmView) show(s *swarm.Session) {
+	switch {
+	case v.a.json():
+	case v.board != nil:
+		v.board.draw(v.picture(s))
+	default:
+		v.lines(s)
+	}
+}
+
+func (v *swarmView) picture(s *swarm.Session) []string {
+	done := 0
+	for _, t := range s.SubTasks {
+		if t.Status == swarm.TaskCompleted {
+			done++
+		}
+	}
+	st := v.a.errStyle
+	width := v.board.width()
+	lines := []string{st.bold(fit(fmt.Sprintf("swarm %.8s  %s  %d of %d done, %d agents", s.ID, s.Status, done, len(s.SubTasks), len(s.Participants)), width))}
+	for _, t := range s.SubTasks {
+		lines = append(lines, v.paint(t.Status, fit(subTaskLine(t), width)))
+	}
+	return lines
+}
+
+func subTaskLine(t swarm.SubTask) string {
+	sign := map[swarm.SubTaskStatus]string{swarm.TaskPending: "○", swarm.TaskRunning: "◐", swarm.TaskCompleted: "●", swarm.TaskFailed: "✗"}[t.Status]
+	line := fmt.Sprintf("  %s %-16s %-14s %s", sign, oneLine(t.ID), oneLine(t.AssignedAgent), t.Status)
+	if t.Attempt > 1 {
+		line += fmt.Sprintf(" (attempt %d)", t.Attempt)
+	}
+	if t.Error != "" && t.Status != swarm.TaskCompleted {
+		line += ": " + oneLine(t.Error)
+	}
+	return line
+}
+
+func (v *swarmView) paint(s swarm.SubTaskStatus, line string) string {
+	switch s {
+	case swarm.TaskCompleted:
+		return v.a.errStyle.green(line)
+	case swarm.TaskRunning:
+		return v.a.errStyle.cyan(line)
+	case swarm.TaskFailed:
+		return v.a.errStyle.red(line)
+	}
+	return v.a.errStyle.dim(line)
+}
+
+// lines tells what has changed.
+func (v *swarmView) lines(s *swarm.Session) {
+	if v.state != s.Status {
+		v.state = s.Status
+		fmt.Fprintf(v.a.stderr, "swarm %s: %s\n", s.ID, s.Status)
+	}
+	for _, t := range s.SubTasks {
+		if t.Status == swarm.TaskPending && t.Error == "" {
+			continue
+		}
+		if now := subTaskLine(t); v.told[t.ID] != now {
+			v.told[t.ID] = now
+			fmt.Fprintln(v.a.stderr, now)
+		}
+	}
+}
+
+// printResults prints the results of the parts, in the order of the plan.
+func (a *app) printResults(s *swarm.Session) {
+	for _, t := range s.SubTasks {
+		if t.Status != swarm.TaskCompleted {
+			continue
+		}
+		fmt.Fprintf(a.stdout, "%s\n%s\n\n", a.style.bold(fmt.Sprintf("## %s (%s)", oneLine(t.ID), oneLine(t.AssignedAgent))), strings.TrimSpace(plain(resultText(t.Result))))
+	}
+}
+
+// resultText is a sub-task's result for people: the text, if it is one of the hub's
+// agents'.
+func resultText(raw json.RawMessage) string {
+	var r struct {
+		Text *string `json:"text"`
+	}
+	if json.Unmarshal(raw, &r) == nil && r.Text != nil {
+		return *r.Text
+	}
+	return string(raw)
+}
+
+func (a *app) swarmListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the swarms: those that work, and those of the last day",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				list, err := c.Swarms(ctx)
+				if err != nil {
+					return err
+				}
+				if a.json() {
+					writeJSON(a.stdout, list)
+					return nil
+				}
+				if len(list) == 0 {
+					fmt.Fprintln(a.stdout, "There are no swarms.")
+					return nil
+				}
+				t := table{headings: []string{"SWARM", "STATUS", "DONE", "AGENTS", "CREATED", "TASK"}, paint: a.paintFirst}
+				for _, s := range list {
+					t.add(s.ID, string(s.Status), fmt.Sprintf("%d/%d", s.Completed, s.SubTasks), fmt.Sprint(len(s.Participants)), ago(time.Now(), s.CreatedAt.Time), s.TaskDescription)
+				}
+				t.write(a.stdout, a.style)
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) swarmShowCommand() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use:               "show SWARM",
+		Short:             "Show a swarm: its sub-tasks, agents and results",
+		Args:              exactly("SWARM"),
+		ValidArgsFunction: a.completeFirst(swarmIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				s, err := c.Swarm(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if follow {
+					return a.followSwarm(ctx, c, s)
+				}
+				if a.json() {
+					writeJSON(a.stdout, s)
+					return nil
+				}
+				a.printSwarm(s)
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&follow, "follow", false, "wait until the swarm has ended, as swarm run does")
+	return cmd
+}
+
+func (a *app) printSwarm(s *swarm.Session) {
+	fmt.Fprintf(a.stdout, "%s  %s\n%s\n", a.style.bold(s.ID), s.Status, plain(s.TaskDescription))
+	if s.Error != "" {
+		fmt.Fprintln(a.stdout, a.style.red(plain(s.Error)))
+	}
+	fmt.Fprintf(a.stdout, "led by %s, agents: %s\n\n", oneLine(s.Coordinator), oneLine(strings.Join(s.Participants, ", ")))
+	for _, t := range s.SubTasks {
+		fmt.Fprintln(a.stdout, subTaskLine(t))
+	}
+	fmt.Fprintln(a.stdout)
+	a.printResults(s)
+}
+
+func (a *app) swarmStopCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "stop SWARM",
+		Short:             "End a swarm; what its agents work on is canceled",
+		Args:              exactly("SWARM"),
+		ValidArgsFunction: a.completeFirst(swarmIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+				s, err := c.StopSwarm(ctx, args[0], "")
+				if err != nil {
+					return err
+				}
+				if a.json() {
+					writeJSON(a.stdout, s)
+					return nil
+				}
+				fmt.Fprintf(a.stdout, "%s is %s.\n", s.ID, s.Status)
+				return nil
+			})
+		},
+	}
+}
+
+func swarmIDs(ctx context.Context, c *client.Client) []string {
+	list, err := c.Swarms(ctx)
+	if err != nil {
+		return nil
+	}
+	ids := make([]string, len(list))
+	for i, s := range list {
+		ids[i] = s.ID
+	}
+	return ids
+}

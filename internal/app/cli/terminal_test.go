@@ -1,0 +1,269 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/internal/app/cli"
+)
+
+// screen is a terminal with a person in front of it.
+type screen struct {
+	master, tty *os.File
+
+	mu   sync.Mutex
+	text bytes.Buffer
+	more *sync.Cond
+	done chan struct{}
+}
+
+func newScreen(t *testing.T) *screen {
+	t.Helper()
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pty.Setsize(tty, &pty.Winsize{Rows: 24, Cols: 80}); err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{master: master, tty: tty, done: make(chan struct{})}
+	s.more = sync.NewCond(&s.mu)
+	go s.read()
+	t.Cleanup(func() {
+		tty.Close()
+		master.Close()
+		<-s.done
+	})
+	return s
+}
+
+func (s *screen) read() {
+	defer close(s.done)
+	buf := make([]byte, 4096)
+	for {
+		n, err := s.master.Read(buf)
+		s.mu.Lock()
+		s.text.Write(buf[:n])
+		s.more.Broadcast()
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// await blocks until the screen shows text.
+func (s *screen) await(text string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !strings.Contains(s.text.String(), text) {
+		s.more.Wait()
+	}
+	return s.text.String()
+}
+
+// run runs a command at the terminal; the channel gives the exit code.
+func (s *screen) run(p place, env map[string]string, signals <-chan os.Signal, args ...string) <-chan int {
+	code := make(chan int, 1)
+	go func() {
+		code <- cli.Run(context.Background(), "parley", p.args(args...), s.tty, s.tty, s.tty, env, signals)
+		s.tty.WriteString("<end>") //nolint:errcheck // await would hang, and the test time out
+	}()
+	return code
+}
+
+func TestTerminalShowsColourAnswerAndFooter(t *testing.T) {
+	t.Parallel()
+	p, s := newHub(t), newScreen(t)
+	code := s.run(p, nil, nil, "send", "echo", "hello")
+	text := s.await("<end>")
+	if <-code != 0 || !strings.Contains(text, "hello\r\n") || !strings.Contains(text, "\x1b[2mtask ") {
+		t.Errorf("got %q", text)
+	}
+	s.run(p, nil, nil, "status")
+	s.await("\x1b[32mhealthy\x1b[0m")
+}
+
+func TestNoColourOnADumbTerminalOrWhereItIsNotWanted(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	for _, env := range []map[string]string{{"NO_COLOR": "1"}, {"TERM": "dumb"}} {
+		s := newScreen(t)
+		s.run(p, env, nil, "status")
+		if text := s.await("<end>"); strings.Contains(text, "\x1b[3") {
+			t.Errorf("%v: got %q", env, text)
+		}
+	}
+}
+
+func TestQuestionIsPutToThePerson(t *testing.T) {
+	t.Parallel()
+	p, s := newHub(t), newScreen(t)
+	code := s.run(p, nil, nil, "send", "asks", "hi")
+	text := s.await("1-2? ")
+	if !strings.Contains(text, "Run `rm -rf build`?") || !strings.Contains(text, "Allow once") || strings.Contains(text, "\x1b[2K\r\n") {
+		t.Errorf("the question: %q", text)
+	}
+	if _, err := s.master.WriteString("7\n"); err != nil {
+		t.Fatal(err)
+	}
+	s.await("a number from 1 to 2")
+	if _, err := s.master.WriteString("2\n"); err != nil {
+		t.Fatal(err)
+	}
+	text = s.await("<end>")
+	if c := <-code; c != 0 || !strings.Contains(text, "you said no-once") {
+		t.Errorf("exit %d, got %q", c, text)
+	}
+}
+
+func TestPersonDecidesLater(t *testing.T) {
+	t.Parallel()
+	p, s := newHub(t), newScreen(t)
+	code := s.run(p, nil, nil, "send", "asks", "hi")
+	s.await("1-2? ")
+	if _, err := s.master.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+	text := s.await("<end>")
+	if c := <-code; c != 6 || !strings.Contains(text, "send --task") {
+		t.Errorf("exit %d, got %q", c, text)
+	}
+}
+
+func TestSpinnerShowsOnAWaitAndTheTaskIsCanceled(t *testing.T) {
+	t.Parallel()
+	p, s := newHub(t), newScreen(t)
+	signals := make(chan os.Signal, 1)
+	code := s.run(p, nil, signals, "send", "hangs", "hi")
+	s.await("thinking…")
+	signals <- os.Interrupt
+	text := s.await("<end>")
+	if c := <-code; c != 5 || !strings.Contains(text, "Ctrl-C again") || !strings.Contains(text, "canceled:") {
+		t.Errorf("exit %d, got %q", c, text)
+	}
+	p.run(t, "send", "--detach", "--context", "busy", "hangs", "hi")
+	code = s.run(p, nil, signals, "send", "--context", "busy", "hangs", "again") // waits its turn
+	s.await("waiting for the agent 0s")
+	signals <- os.Interrupt
+	if c := <-code; c != 5 {
+		t.Errorf("exit %d", c)
+	}
+}
+
+// start runs a copy of its own program: here the test binary, which is parley
+// with this variable.
+func TestStartAtATerminal(t *testing.T) {
+	t.Setenv(beParley, "parley")
+	t.Setenv("GOCOVERDIR", t.TempDir())
+	p, s := newPlace(t), newScreen(t)
+	p.stopAtEnd(t)
+	code := s.run(p, nil, nil, "--verbose", "send", "echo", "hello")
+	text := s.await("<end>")
+	if c := <-code; c != 0 || !strings.Contains(text, "hello\r\n") || !strings.Contains(text, "started the hub in the background") {
+		t.Errorf("exit %d, got %q", c, text)
+	}
+	s.run(p, nil, nil, "start")
+	s.await("The hub runs already")
+	want(t, p.run(t, "stop"), 0, "has stopped")
+	want(t, p.run(t, "--format", "json", "start"), 0, `"alreadyRunning":false`)
+}
+
+func TestEscapesAreTakenOut(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"plain\ttext\nline":                         "plain\ttext\nline",
+		"\x1b[31mred\x1b[0m":                        "red",
+		"\x1b]0;title\x07after":                     "after",
+		"\x1b]8;;https://x\x1b\\link\x1b]8;;\x1b\\": "link",
+		"\x1bPq#0;2\x1b\\sixel":                     "sixel",
+		"\u009b31mC1 CSI":                           "C1 CSI",
+		"\u009d0;t\u009cC1 OSC":                     "C1 OSC",
+		"\x1b(0charset":                             "charset",
+		"\x1bcreset":                                "reset",
+		"over\rwrite\bx\x00\x7f":                    "overwritex",
+		"\u202egnp.exe\u2066":                       "gnp.exe",
+		"unfinished \x1b]0;never ended\nnext":       "unfinished \nnext",
+		"unfinished \x1b[31\nnext":                  "unfinished \nnext",
+		"日本 👩‍💻":                                    "日本 👩‍💻",
+	} {
+		if got := cli.Plain(in); got != want {
+			t.Errorf("Plain(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// However a text is cut into pieces, the same is shown.
+func TestPropertyCleaningDoesNotDependOnThePieces(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		runes := rapid.SliceOf(rapid.SampledFrom([]rune("ab\n\x1b[]0;mP\\\x07\u009b\u009c\u009d(é"))).Draw(t, "text")
+		whole := cli.Plain(string(runes))
+		var c cli.Cleaner
+		var pieces strings.Builder
+		for len(runes) > 0 {
+			n := rapid.IntRange(1, len(runes)).Draw(t, "piece")
+			pieces.WriteString(c.Clean(string(runes[:n])))
+			runes = runes[n:]
+		}
+		if pieces.String() != whole {
+			t.Fatalf("in pieces %q, whole %q", pieces.String(), whole)
+		}
+		if strings.ContainsAny(whole, "\x1b\x07\u009b\u009c\u009d") {
+			t.Fatalf("control characters are left: %q", whole)
+		}
+	})
+}
+
+func FuzzPlain(f *testing.F) {
+	f.Add("a\x1b[31mb")
+	f.Add("\x1b]52;c;x\x07")
+	f.Fuzz(func(t *testing.T, text string) {
+		if got := cli.Plain(text); strings.ContainsAny(got, "\x1b\x07\x00\r\u009b\u202e") {
+			t.Errorf("Plain(%q) = %q", text, got)
+		}
+	})
+}
+
+func TestTextIsFittedByItsWidth(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		in   string
+		n    int
+		want string
+	}{
+		{"short", 10, "short"}, {"exactly", 7, "exactly"}, {"too long", 5, "too …"}, {"日本語です", 6, "日本…"}, {"e\u0301e\u0301e\u0301", 3, "e\u0301e\u0301e\u0301"},
+	} {
+		if got := cli.Fit(tt.in, tt.n); got != tt.want || cli.Cells(got) > tt.n {
+			t.Errorf("Fit(%q, %d) = %q", tt.in, tt.n, got)
+		}
+	}
+}
+
+func TestShellQuoting(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"allow_once": "allow_once", "": "''", "-x": "'-x'", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'"} {
+		if got := cli.Quote(in); got != want {
+			t.Errorf("Quote(%q) = %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestShortDurations(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[time.Duration]string{5 * time.Second: "5s", 90 * time.Second: "1m", 3 * time.Hour: "3h", 50 * time.Hour: "2d"} {
+		if got := cli.Short(in); got != want {
+			t.Errorf("Short(%s) = %s, want %s", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,721 @@
+//go:build unix
+
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+// The test binary stands in for the hub's own program: with this as its first
+// argument, and a kind behind it, it is the process in the background.
+const beHub = "test-hub"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == beHub {
+		os.Exit(background(os.Args[2], os.Args[3:]))
+	}
+	// Of processes in the background: nobody reads what they cover, and nobody waits a
+	// second for the last race of one that ends. There is no configuration of the user's.
+	coverage, err := os.MkdirTemp("", "parley-coverage")
+	if err = errors.Join(err, os.Setenv("GOCOVERDIR", coverage), os.Setenv("HOME", coverage), os.Setenv("GORACE", "atexit_sleep_ms=0")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if err := os.RemoveAll(coverage); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(code)
+	}))
+}
+
+// background is what a process in the background does.
+func background(kind string, args []string) int {
+	switch kind {
+	case "serve":
+		cfg, err := load(args[0], args[1:]...)
+		err = daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test", SwarmTakeover: 2 * time.Second})
+		if err != nil {
+			return 1
+		}
+		return 0
+	case "die":
+		return 3
+	case "silent":
+		select {}
+	}
+	return 2
+}
+
+// hubCommand is the command line of a process in the background.
+func hubCommand(t testing.TB, kind, dir string, settings ...string) []string {
+	t.Helper()
+	exe, err := daemon.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]string{exe, beHub, kind, dir}, settings...)
+}
+
+func newDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// load makes a configuration of a hub in dir: key=value changes it.
+func load(dir string, settings ...string) (*config.Loaded, error) {
+	overrides := []config.Override{
+		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: dir + "/hub.sock"}, {Key: "http.port", Value: "0"},
+	}
+	for _, s := range settings {
+		key, value, _ := strings.Cut(s, "=")
+		overrides = append(overrides, config.Override{Key: key, Value: value, Flag: key})
+	}
+	return config.Load(config.Options{Overrides: overrides, LookupEnv: func(string) (string, bool) { return "", false }})
+}
+
+func mustLoad(t testing.TB, dir string, settings ...string) *config.Loaded {
+	t.Helper()
+	cfg, err := load(dir, settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// running is a hub in this process.
+type running struct {
+	info daemon.Info
+	stop context.CancelFunc
+	done chan error
+}
+
+func run(t testing.TB, cfg *config.Loaded) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{stop: cancel, done: make(chan error, 1)}
+	ready := make(chan daemon.Info, 1)
+	go func() {
+		r.done <- daemon.Run(ctx, cfg, daemon.Options{
+			Version: "test", Logger: slog.New(slog.DiscardHandler), Ready: func(i daemon.Info) { ready <- i },
+		})
+	}()
+	select {
+	case r.info = <-ready:
+	case err := <-r.done:
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *running) end(t testing.TB) {
+	t.Helper()
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Errorf("the hub: %v", err)
+	}
+}
+
+func TestRunServesSocketHTTPAndGRPC(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir, "grpc.port="+strconv.Itoa(natstest.FreePorts(t, 1)[0])))
+	defer r.end(t)
+
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	status, err := c.Status(t.Context())
+	if err != nil || status.PID != os.Getpid() || !status.Bus.Embedded || status.Bus.Mode != "commit" {
+		t.Errorf("status %+v, %v", status, err)
+	}
+	for path, want := range map[string]string{
+		"/health": `"status":"healthy"`, "/.well-known/agent.json": r.info.HTTP, "/.well-known/agent-card.json": `"supportedInterfaces"`,
+	} {
+		resp, err := http.Get(r.info.HTTP + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != 200 || !bytes.Contains(body, []byte(want)) {
+			t.Errorf("%s: %d %.300s, want %s in it", path, resp.StatusCode, body, want)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	nc, err := net.Dial("tcp", r.info.GRPC)
+	if err != nil {
+		t.Error(err)
+	} else {
+		nc.Close()
+	}
+}
+
+func TestRunFileIsPrivateAndGoesWithTheHub(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, mustLoad(t, dir, "http.enabled=false"))
+	for path, mode := range map[string]os.FileMode{dir: 0o700, dir + "/hub.json": 0o600, dir + "/hub.sock": 0o600} {
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: mode %v, %v, want %v", path, info.Mode().Perm(), err, mode)
+		}
+	}
+	info, isRunning, err := daemon.Running(dir)
+	if err != nil || !isRunning || info.PID != os.Getpid() || info.HTTP != "" {
+		t.Errorf("Running: %+v, %t, %v", info, isRunning, err)
+	}
+	r.end(t)
+	if _, isRunning, err := daemon.Running(dir); err != nil || isRunning {
+		t.Errorf("after the end: running %t, %v", isRunning, err)
+	}
+	for _, name := range []string{"hub.json", "hub.sock"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", name, err)
+		}
+	}
+}
+
+func TestSecondHubIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir))
+	defer r.end(t)
+	err := daemon.Run(t.Context(), mustLoad(t, dir, "socket.path="+dir+"/other.sock"), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+	var de *daemon.Error
+	if !errors.As(err, &de) || de.Code != daemon.CodeRunning {
+		t.Errorf("got %v", err)
+	}
+	// The same socket, but another data directory.
+	other := newDir(t)
+	err = daemon.Run(t.Context(), mustLoad(t, other, "socket.path="+dir+"/hub.sock"), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		t.Error("two hubs on one socket")
+	}
+	if _, isRunning, err := daemon.Running(other); err != nil || isRunning {
+		t.Errorf("the refused hub still has its directory: %t, %v", isRunning, err)
+	}
+}
+
+func TestClientStopsTheHub(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir))
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-r.done; err != nil {
+		t.Errorf("the hub: %v", err)
+	}
+}
+
+// What only the socket's user may do.
+func TestHTTPNeitherStopsTheHubNorOpensTheBus(t *testing.T) {
+	t.Parallel()
+	r := run(t, mustLoad(t, newDir(t)))
+	defer r.end(t)
+	defer http.DefaultClient.CloseIdleConnections()
+	for _, call := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"hub/shutdown"}`,
+		`{"jsonrpc":"2.0","id":1,"method":"hub/bus/join","params":{"namespace":"a"}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"hub/bus/leave","params":{"user":"hub"}}`,
+	} {
+		resp, err := http.Post(r.info.HTTP+"/", "application/json", strings.NewReader(call))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err = errors.Join(err, resp.Body.Close()); err != nil || !bytes.Contains(body, []byte("-32601")) {
+			t.Errorf("%s: got %s, %v", call, body, err)
+		}
+	}
+}
+
+func TestUnusableDataDirectory(t *testing.T) {
+	t.Parallel()
+	err := daemon.Run(t.Context(), mustLoad(t, "/proc/parley"), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+	var de *daemon.Error
+	if !errors.As(err, &de) || de.Code != daemon.CodeDataDir || de.Remedy == "" {
+		t.Errorf("got %v", err)
+	}
+	if os.Geteuid() != 0 {
+		return // only root can give a directory away
+	}
+	foreign := newDir(t)
+	if err := os.Chown(foreign, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	err = daemon.Run(t.Context(), mustLoad(t, foreign), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+	if !errors.As(err, &de) || !strings.Contains(de.Message, "belongs to another user") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"http.port", "grpc.port"} {
+		dir := newDir(t)
+		err := daemon.Run(t.Context(), mustLoad(t, dir, key+"="+port), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), port) {
+			t.Errorf("%s: got %v", key, err)
+		}
+	}
+}
+
+func TestInterruptedStartEndsCleanly(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("changed my mind")
+	cancel(cause)
+	if err := daemon.Run(ctx, mustLoad(t, newDir(t)), daemon.Options{Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err, cause) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestBrokenRunFileIsNoHub(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	if _, err := daemon.Read(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if err := os.WriteFile(dir+"/hub.json", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := daemon.Read(dir); err == nil {
+		t.Error("half a file was read")
+	}
+	if _, isRunning, err := daemon.Running(dir); err != nil || isRunning {
+		t.Errorf("running %t, %v", isRunning, err)
+	}
+}
+
+// start starts the test binary as the hub in the background.
+func start(t *testing.T, kind, dir string, settings ...string) (daemon.Info, error) {
+	t.Helper()
+	return daemon.Start(t.Context(), dir, hubCommand(t, kind, dir, settings...))
+}
+
+func shutdown(socket string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		c, err := client.Dial(ctx, socket)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Shutdown(ctx)
+	}
+}
+
+func TestStartAndStop(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	info, err := start(t, "serve", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.PID == os.Getpid() || info.Log != daemon.LogPath(dir) {
+		t.Errorf("info %+v", info)
+	}
+	again, err := start(t, "serve", dir)
+	var de *daemon.Error
+	if !errors.As(err, &de) || de.Code != daemon.CodeRunning || again.PID != info.PID {
+		t.Errorf("a second start: %+v, %v", again, err)
+	}
+	stopped, was, err := daemon.Stop(t.Context(), dir, shutdown(info.Socket))
+	if err != nil || !was || stopped.PID != info.PID {
+		t.Errorf("stop: %+v, %t, %v", stopped, was, err)
+	}
+	if _, was, err := daemon.Stop(t.Context(), dir, shutdown(info.Socket)); err != nil || was {
+		t.Errorf("a second stop: %t, %v", was, err)
+	}
+	log, err := os.ReadFile(daemon.LogPath(dir))
+	if err != nil || !bytes.Contains(log, []byte(`"msg":"the hub stops"`)) {
+		t.Errorf("the log: %s, %v", log, err)
+	}
+}
+
+// Whoever reads from a script that started a hub must see the script's end. Beside other
+// tests, the processes that they start would inherit the pipe.
+func TestAHubInTheBackgroundHoldsNoPipeOfItsStarter(t *testing.T) {
+	dir := newDir(t)
+	var pipe [2]int
+	if err := syscall.Pipe(pipe[:]); err != nil { // as a shell's: inherited
+		t.Fatal(err)
+	}
+	reader := os.NewFile(uintptr(pipe[0]), "pipe")
+	defer reader.Close()
+	info, err := start(t, "serve", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, _, err := daemon.Stop(context.Background(), dir, shutdown(info.Socket)); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := syscall.Close(pipe[1]); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.ReadAll(reader)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second): // only where it fails
+		t.Error("the hub holds the pipe")
+	}
+}
+
+// A hub that does not answer on its socket gets a signal.
+func TestStopBySignal(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	info, err := start(t, "serve", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, was, err := daemon.Stop(t.Context(), dir, func(context.Context) error { return errors.New("no answer") }); err != nil || !was {
+		t.Errorf("stop: %t, %v", was, err)
+	}
+	if err := shutdown(info.Socket)(t.Context()); !errors.Is(err, client.ErrNotRunning) {
+		t.Errorf("the hub still answers: %v", err)
+	}
+}
+
+func TestKilledHubIsReplaced(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	first, err := start(t, "serve", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(first.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	second, err := start(t, "serve", dir)
+	if err != nil || second.PID == first.PID {
+		t.Fatalf("%+v, %v", second, err)
+	}
+	if _, _, err := daemon.Stop(t.Context(), dir, shutdown(second.Socket)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStartTellsWhyItFailed(t *testing.T) {
+	t.Parallel()
+	var de *daemon.Error
+	if _, err := start(t, "serve", newDir(t), "logging.level=loud"); !errors.As(err, &de) || !strings.Contains(de.Message, "debug, info, warn, error") {
+		t.Errorf("a wrong configuration: %v", err)
+	}
+	dir := newDir(t)
+	if err := os.Mkdir(dir+"/hub.sock", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start(t, "serve", dir); !errors.As(err, &de) || !strings.Contains(de.Message, "hub.sock") {
+		t.Errorf("no socket: %v", err)
+	}
+	if _, err := start(t, "die", newDir(t)); !errors.As(err, &de) || !strings.Contains(de.Message, "exit status 3") {
+		t.Errorf("an end without a word: %v", err)
+	}
+	if _, err := daemon.Start(t.Context(), newDir(t), []string{"/no/such/program"}); !errors.As(err, &de) || de.Code != daemon.CodeStart {
+		t.Errorf("no program: %v", err)
+	}
+}
+
+func TestStartIsGivenUp(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var de *daemon.Error
+	dir := newDir(t)
+	if _, err := daemon.Start(ctx, dir, hubCommand(t, "silent", dir)); !errors.As(err, &de) || de.Code != daemon.CodeStart {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestManyStartsMakeOneHub(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	var starts sync.WaitGroup
+	infos := make([]daemon.Info, 4)
+	for i := range infos {
+		starts.Go(func() {
+			var err error
+			infos[i], err = daemon.Start(t.Context(), dir, hubCommand(t, "serve", dir))
+			var de *daemon.Error
+			if err != nil && (!errors.As(err, &de) || de.Code != daemon.CodeRunning) {
+				t.Errorf("start %d: %v", i, err)
+			}
+		})
+	}
+	starts.Wait()
+	for _, info := range infos {
+		if info.PID == 0 || info.PID != infos[0].PID {
+			t.Errorf("process %d, want %d", info.PID, infos[0].PID)
+		}
+	}
+	if _, _, err := daemon.Stop(t.Context(), dir, shutdown(infos[0].Socket)); err != nil {
+		t.Error(err)
+	}
+}
+
+// What TestStartAndStop does with a process, seen from within.
+func TestRunInBackgroundReportsAndLogs(t *testing.T) {
+	dir := newDir(t)
+	t.Chdir(dir) // it changes the directory: have it put back
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	cfg := mustLoad(t, dir)
+	go func() { done <- daemon.RunInBackground(ctx, cfg, nil, w, daemon.Options{Version: "test"}) }()
+	var report struct{ Ready *daemon.Info }
+	if err := json.NewDecoder(r).Decode(&report); err != nil || report.Ready == nil || report.Ready.PID != os.Getpid() {
+		t.Errorf("the report: %+v, %v", report, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if log, err := os.ReadFile(daemon.LogPath(dir)); err != nil || !bytes.Contains(log, []byte("the hub serves")) {
+		t.Errorf("the log: %s, %v", log, err)
+	}
+}
+
+func TestRunInBackgroundReportsFailures(t *testing.T) {
+	dir := newDir(t)
+	t.Chdir(dir)
+	blocked := newDir(t)
+	if err := os.WriteFile(blocked+"/logs", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	busy := run(t, mustLoad(t, dir))
+	defer busy.end(t)
+	for name, tt := range map[string]struct {
+		cfg     *config.Loaded
+		loadErr error
+		want    string
+	}{
+		"configuration":  {nil, errors.New("line 3 is wrong"), "line 3 is wrong"},
+		"data directory": {mustLoad(t, "/proc/parley"), nil, "/proc/parley"},
+		"log":            {mustLoad(t, blocked), nil, "logs"},
+		"another hub":    {mustLoad(t, dir), nil, string(daemon.CodeRunning)},
+	} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := daemon.RunInBackground(t.Context(), tt.cfg, tt.loadErr, w, daemon.Options{}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		report, err := io.ReadAll(r)
+		if err != nil || !strings.Contains(string(report), tt.want) || strings.Count(string(report), "\n") != 1 {
+			t.Errorf("%s: the report %q, %v, want %q in one line", name, report, err, tt.want)
+		}
+		r.Close()
+	}
+}
+
+func TestLogTurnsOver(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "logs", "hub.log")
+	l, err := daemon.OpenLogWithLimit(path, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if _, err := l.Write([]byte(strings.Repeat("x", 39) + "\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, size := range map[string]int64{path: 40, path + ".1": 80} {
+		info, err := os.Stat(name)
+		if err != nil || info.Size() != size || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	if _, err := daemon.OpenLog(path + "/below/a/file"); err == nil {
+		t.Error("a log below a file")
+	}
+}
+
+func TestLogFormats(t *testing.T) {
+	t.Parallel()
+	yes := true
+	for _, tt := range []struct {
+		cfg      config.Logging
+		terminal bool
+		want     string
+	}{
+		{config.Logging{Level: "info"}, false, `"msg":"hello"`},
+		{config.Logging{Level: "info"}, true, `msg=hello`},
+		{config.Logging{Level: "info", Pretty: &yes}, false, `msg=hello`},
+		{config.Logging{Level: "warn"}, true, ``},
+	} {
+		var b bytes.Buffer
+		daemon.NewLogger(&b, tt.cfg, tt.terminal).Info("hello")
+		if got := b.String(); !strings.Contains(got, tt.want) || tt.want == "" && got != "" {
+			t.Errorf("%+v at a terminal %t: %q", tt.cfg, tt.terminal, got)
+		}
+	}
+}
+
+// A token is asked for on gRPC as on HTTP; health stays open, and cards say so.
+func TestTokenIsAskedFor(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir, "http.token=0123456789abcdef0123456789abcdef"))
+	defer r.end(t)
+	call := func(token string) []byte {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", r.info.HTTP+"/", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+dialect.MethodStatus+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
+	}
+	if body := call("wrong"); bytes.Contains(body, []byte("totalTasks")) {
+		t.Errorf("a wrong token: %s", body)
+	}
+	var answer struct{ Result dialect.Status }
+	if body := call("0123456789abcdef0123456789abcdef"); json.Unmarshal(body, &answer) != nil || answer.Result.Version != "test" {
+		t.Errorf("the right token: %s", body)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func BenchmarkStartToServing(b *testing.B) {
+	dir := newDir(b)
+	for b.Loop() {
+		info, err := daemon.Start(b.Context(), dir, hubCommand(b, "serve", dir))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if _, _, err := daemon.Stop(b.Context(), dir, shutdown(info.Socket)); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+// probeAll has every agent examined, as the hub does after its start.
+func probeAll(b *testing.B, socket string) {
+	b.Helper()
+	c, err := client.Dial(b.Context(), socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	agents, err := c.Agents(b.Context(), false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, a := range agents {
+		if _, err := c.CheckHealth(b.Context(), a.ID); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkIdleMemory reports the resident memory of a hub that has started,
+// examined its agents and has nothing to do, in MB.
+func BenchmarkIdleMemory(b *testing.B) {
+	dir := newDir(b)
+	for b.Loop() {
+		info, err := daemon.Start(b.Context(), dir, hubCommand(b, "serve", dir))
+		if err != nil {
+			b.Fatal(err)
+		}
+		probeAll(b, info.Socket)
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", info.PID))
+		if err != nil {
+			b.Skipf("resident memory is read from /proc: %v", err)
+		}
+		for line := range strings.Lines(string(status)) {
+			if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "VmRSS:" {
+				kib, err := strconv.ParseFloat(fields[1], 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(kib*1024/1e6, "MB-RSS")
+			}
+		}
+		if _, _, err := daemon.Stop(b.Context(), dir, shutdown(info.Socket)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+//go:build unix
+
+package daemon_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/bus"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+// natsServer is a NATS server that hubs share.
+func natsServer(t *testing.T) string {
+	t.Helper()
+	return natstest.Start(t).URL()
+}
+
+// web calls a tool over HTTP as an agent that works in the project's directory.
+func web(t *testing.T, hubURL, project, tool string, arguments map[string]any) string {
+	t.Helper()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "web", Version: "1"}, nil).Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: hubURL + "/mcp?project=" + url.QueryEscape(project), HTTPClient: &http.Client{Transport: transport}},
+		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // which has sessions
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := session.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if tool == "send_message" { // in its session: who has no handle sends nothing
+		if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "set_handle", Arguments: map[string]any{"handle": "writer"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result.Content[0].(*mcp.TextContent).Text
+}
+
+// The agents of one project read each other over HTTP, be it on the hub's bus or on the
+// server that the project has configured; those of another project, or of none, do not.
+func TestProjectsOverHTTPHaveTheirChannels(t *testing.T) {
+	t.Setenv("HOME", t.TempDir()) // no configuration of the user's
+	root := newDir(t)
+	own, other, far := filepath.Join(root, "own"), filepath.Join(root, "other"), filepath.Join(root, "far")
+	for dir, file := range map[string]string{
+		own: `{"namespace":"own"}`, other: `{"namespace":"other"}`, far: fmt.Sprintf(`{"namespace":"own","natsUrl":%q}`, natsServer(t)),
+	} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, mcpconfig.ProjectFile), []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := run(t, mustLoad(t, newDir(t)))
+	defer r.end(t)
+	projects := []string{own, other, far, ""}
+	for _, from := range projects {
+		text := "written in " + filepath.Base(from)
+		if got := web(t, r.info.HTTP, from, "send_message", map[string]any{"channel": "roadmap", "message": text}); !strings.HasPrefix(got, "Message sent") {
+			t.Fatalf("%q: %s", from, got)
+		}
+	}
+	for _, at := range projects {
+		got := web(t, r.info.HTTP, at, "read_messages", map[string]any{"channel": "roadmap"})
+		for _, from := range projects {
+			if text := "written in " + filepath.Base(from); strings.Contains(got, text) != (at == from) {
+				t.Errorf("at %q there is %q, asked for what was %s", at, got, text)
+			}
+		}
+	}
+}
+
+func TestABrokenProjectIsRefusedOverHTTP(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	project := newDir(t)
+	if err := os.WriteFile(filepath.Join(project, mcpconfig.ProjectFile), []byte(`{"namespace":"No Namespace"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, mustLoad(t, newDir(t)))
+	defer r.end(t)
+	defer http.DefaultClient.CloseIdleConnections()
+	for _, c := range []struct{ project, want string }{{project, "namespace"}, {"relative", "absolute path"}} {
+		resp, err := http.Post(r.info.HTTP+"/mcp?project="+url.QueryEscape(c.project), "application/json", strings.NewReader(`{}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(body), c.want) {
+			t.Errorf("%s: %s %s, %v", c.project, resp.Status, body, err)
+		}
+	}
+}
+
+// On the socket the hub speaks MCP with who may open it; a token must be one of its own.
+func TestMCPOverTheSocket(t *testing.T) {
+	t.Parallel()
+	r := run(t, mustLoad(t, newDir(t), "http.enabled=false"))
+	defer r.end(t)
+	if c, err := client.AttachMCP(t.Context(), r.info.Socket, "no-such-token"); err == nil {
+		c.Close()
+		t.Error("a token that the hub never gave is taken")
+	} else if !strings.Contains(err.Error(), "token") {
+		t.Errorf("a token that the hub never gave: %v", err)
+	}
+	c, err := client.AttachMCP(t.Context(), r.info.Socket, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	lines := bufio.NewReader(c)
+	ask := func(id int, method, params string) json.RawMessage {
+		t.Helper()
+		if _, err := fmt.Fprintf(c, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", id, method, params); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			var answer struct {
+				ID     *int
+				Result json.RawMessage
+			}
+			if err := json.Unmarshal(line, &answer); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			if answer.ID != nil && *answer.ID == id {
+				return answer.Result
+			}
+		}
+	}
+	var hello struct{ ServerInfo struct{ Version string } }
+	if b := ask(1, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`); json.Unmarshal(b, &hello) != nil || hello.ServerInfo.Version != "test" {
+		t.Errorf("initialize: %s", b)
+	}
+	var list struct{ Tools []struct{ Name string } }
+	b := ask(2, "tools/list", `{}`)
+	if err := json.Unmarshal(b, &list); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, tool := range list.Tools {
+		names[tool.Name] = true
+	}
+	if !names["delegate_task"] || names["send_message"] {
+		t.Errorf("the shared tools are %v: want delegate_task, and no channels, which are a project's", names)
+	}
+}
+
+// A project's login goes to its server; the files of TLS are the cluster's, and not for a
+// server on this computer that speaks none.
+func TestProjectBus(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		url   mcpconfig.URL
+		cross bool
+		files bool
+	}{
+		"elsewhere":                    {"nats://nats.example.com:4222", false, true},
+		"elsewhere, with a network":    {"nats://nats.example.com:4222", true, true},
+		"this computer":                {"nats://localhost:4222", false, true},
+		"this computer, a network":     {"nats://127.0.0.1:4222", true, false},
+		"this computer, TLS demanded":  {"tls://localhost:4222", true, true},
+		"one of them is not this here": {"nats://localhost:4222,nats://nats.example.com:4222", true, true},
+	} {
+		cfg := &mcpconfig.Config{Document: mcpconfig.Document{
+			Namespace: "ns", NATSURL: c.url, TLS: mcpconfig.TLS{Cert: "/cert", Key: "/key", CA: "/ca"},
+			Credentials: mcpconfig.Credentials{Username: "u", Password: "p"}, CrossComputer: mcpconfig.CrossComputer{Enabled: c.cross},
+		}}
+		want := bus.Credentials{User: "u", Password: "p"}
+		if c.files {
+			want.CertFile, want.KeyFile, want.CAFile = "/cert", "/key", "/ca"
+		}
+		got := daemon.ProjectBus(cfg, nil)
+		if got.Credentials != want || got.URL != bus.Secret(c.url) || !got.NoEcho || got.DataDir != "" || !strings.Contains(got.Name, "ns") {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

@@ -1,0 +1,319 @@
+//go:build unix
+
+package daemon_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/config"
+)
+
+// lobbyOf is where the agents of a project of this computer enter the network on the
+// hub's bus.
+func lobbyOf(t *testing.T, dir, project string) *agentnet.Lobby {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	finder := busfinder.New(busfinder.Config{Name: project, Logger: log, Hub: func() (*config.Loaded, error) { return load(dir) }})
+	l := agentnet.NewLobby(agentnet.Config{ProjectPath: project, ProjectID: "0123456789abcdef", Logger: log},
+		func(ctx context.Context, a agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
+			return finder.DialAgent(ctx, dialect.NetworkJoinParams{}, a)
+		})
+	t.Cleanup(func() {
+		if err := l.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func enter(t *testing.T, l *agentnet.Lobby, agentType string) *agentnet.Agent {
+	t.Helper()
+	a, err := l.Register(t.Context(), agentnet.Registration{Handle: agentType, AgentType: agentType, Capabilities: []string{"go"},
+		Scope: agentnet.ScopeProject, Visibility: agentnet.Public})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Agents that the hub confines do all they are there for.
+func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir, "http.enabled=false"))
+	defer func() { r.end(t) }()
+	shop, blog := lobbyOf(t, dir, "/shop"), lobbyOf(t, dir, "/blog")
+	ann, bob := enter(t, shop, "dispatcher"), enter(t, blog, "worker")
+	d, err := ann.Discover(t.Context(), agentnet.Filter{Capability: "go"})
+	if err != nil || len(d.Agents) != 2 {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	sent, err := ann.Send(t.Context(), agentnet.Message{Recipient: bob.GUID(), Text: "hello"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mail, _, err := bob.Wait(t.Context(), agentnet.Selection{}); err != nil || len(mail) != 1 || mail[0].Text != "hello" {
+		t.Errorf("%+v, %v", mail, err)
+	}
+	if s, err := ann.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != agentnet.Read {
+		t.Errorf("%+v, %v", s, err)
+	}
+	work := func(task string) *agentnet.Claim {
+		t.Helper()
+		if _, err := ann.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: task, Description: "d"}}); err != nil {
+			t.Fatal(err)
+		}
+		c, err := bob.Claim(t.Context(), nil)
+		if err != nil || c == nil || c.TaskID != task {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		return c
+	}
+	c := work("A")
+	if _, err := bob.Extend(t.Context(), "A", c.Token); err != nil {
+		t.Error(err)
+	}
+	if err := bob.Complete(t.Context(), "A", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
+		t.Error(err)
+	}
+	c = work("B")
+	if dead, err := bob.Reject(t.Context(), "B", c.Token, "no", true); err != nil || !dead {
+		t.Errorf("%v, %v", dead, err)
+	}
+	if _, err := ann.RetryDeadLetter(t.Context(), "B", true); err != nil {
+		t.Error(err)
+	}
+	if _, err := ann.Submit(t.Context(), agentnet.Submission{Capability: "deadletter", Offer: agentnet.Offer{Description: "d"}}); err == nil {
+		t.Error("a reserved queue")
+	}
+	idle := agentnet.Idle
+	if _, err := ann.UpdatePresence(t.Context(), agentnet.Changes{Status: &idle}); err != nil {
+		t.Error(err)
+	}
+
+	// Another of the kind is another agent; one that has gone is the next one.
+	twin := enter(t, lobbyOf(t, dir, "/blog"), "worker")
+	if twin.GUID() == bob.GUID() {
+		t.Error("two agents are one")
+	}
+	if err := blog.Leave(t.Context(), bob); err != nil {
+		t.Error(err)
+	}
+	if again := enter(t, blog, "worker"); again.GUID() != bob.GUID() || !again.Reused() {
+		t.Errorf("%s came back as %s", bob.GUID(), again.GUID())
+	}
+
+	// The hub's restart changes nothing for who is there.
+	r.end(t)
+	r = run(t, mustLoad(t, dir, "http.enabled=false"))
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	for {
+		_, err := ann.Send(ctx, agentnet.Message{Recipient: twin.GUID(), Text: "still there?"})
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	// One that failed for want of an answer may be there, too.
+	if mail, _, err := twin.Wait(ctx, agentnet.Selection{}); err != nil || len(mail) == 0 {
+		t.Errorf("%+v, %v", mail, err)
+	}
+}
+
+// REQ-SEC-CROSS-003: what a program can do that uses an agent's credential by itself.
+// It reaches its own entry, its own inbox and the queues, and nothing else.
+func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir, "http.enabled=false"))
+	defer r.end(t)
+	victim := enter(t, lobbyOf(t, dir, "/shop"), "dispatcher")
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	g, err := c.JoinNetwork(t.Context(), dialect.NetworkJoinParams{AgentType: "attacker", ProjectPath: "/evil"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	denied := make(chan error, 100)
+	inbox := agentnet.InboxPrefix(g.GUID)
+	nc, err := nats.Connect("nats://"+g.Address, nats.UserInfo(g.User, g.Password), nats.CustomInboxPrefix(inbox),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	refused := func(what string) {
+		t.Helper()
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-denied:
+			if !strings.Contains(err.Error(), "ermissions") {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s is allowed", what)
+		}
+	}
+	theirs := "GLOBAL_AGENT_INBOX_" + victim.GUID()
+	for _, subject := range []string{">", "*", "global.>", "global.agent.*", "global.agent." + victim.GUID(), "_INBOX.>", agentnet.InboxPrefix(victim.GUID()) + ".>",
+		"$JS.>", "$KV.>", "$SYS.>", "global.workqueue.go", "global.workqueue.>", "global.hub.>", "global.outbox.*"} {
+		if _, err := nc.SubscribeSync(subject); err != nil {
+			t.Fatal(err)
+		}
+		refused("to subscribe to " + subject)
+	}
+	for _, subject := range []string{
+		"$KV.agent-registry." + victim.GUID(), "$KV.agent-registry-identities.guid." + victim.GUID(), "$KV.agent-registry-limits." + victim.GUID() + ".updates",
+		"global.mail.read." + victim.GUID(), "global.mail.receipt." + victim.GUID() + "." + victim.GUID() + ".x", "global.audit.registry",
+		"global.outbox." + victim.GUID(), "global.hub.desk.x." + victim.GUID(),
+		"$JS.API.STREAM.MSG.GET." + theirs, "$JS.API.DIRECT.GET." + theirs, "$JS.API.STREAM.PURGE." + theirs, "$JS.API.STREAM.DELETE." + theirs,
+		"$JS.API.STREAM.MSG.DELETE." + theirs, "$JS.API.CONSUMER.CREATE." + theirs + ".x", "$JS.API.CONSUMER.CREATE." + theirs + ".workers",
+		"$JS.API.CONSUMER.DURABLE.CREATE." + theirs + ".workers", "$JS.API.STREAM.CREATE.mirror", "$JS.API.STREAM.UPDATE." + theirs, "$JS.API.STREAM.LIST", "$JS.API.STREAM.NAMES",
+		"$JS.API.STREAM.SNAPSHOT." + theirs, "$JS.API.STREAM.PURGE.KV_agent-registry", "$JS.API.STREAM.DELETE.KV_agent-registry", "$JS.API.CONSUMER.CREATE.KV_agent-registry.x",
+		"$JS.API.CONSUMER.DELETE.GLOBAL_WORKQUEUE_go.workers", "$JS.API.STREAM.PURGE.GLOBAL_WORKQUEUE_go", "$SYS.REQ.SERVER.PING", agentnet.InboxPrefix(victim.GUID()) + ".x",
+	} {
+		if err := nc.PublishRequest(subject, inbox+".x", []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		refused("to publish to " + subject)
+	}
+
+	// The hub makes queues for it, but says nothing where it may not write itself.
+	if err := nc.PublishRequest(g.Desk, "$KV.agent-registry."+victim.GUID(), []byte("Not A Queue")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := nc.Request(g.Desk, []byte("Not A Queue"), 20*time.Second); err != nil || !strings.Contains(string(m.Data), "cannot name a work queue") {
+		t.Errorf("%v, %v", m, err)
+	}
+	if e, _, err := victim.Info(t.Context(), victim.GUID()); err != nil || e.Handle != "dispatcher" {
+		t.Errorf("the victim's entry: %+v, %v", e, err)
+	}
+
+	// A credential lets one connection in, and what proves a place is not in the bucket.
+	if again, err := nats.Connect("nats://"+g.Address, nats.UserInfo(g.User, g.Password)); err == nil {
+		again.Close()
+		t.Error("a credential is good for two connections")
+	}
+	_, err = c.JoinNetwork(t.Context(), dialect.NetworkJoinParams{AgentType: "dispatcher", ProjectPath: "/shop", GUID: victim.GUID(), Secret: "guessed"})
+	if err == nil || !strings.Contains(err.Error(), "taken over") {
+		t.Errorf("another's place: %v", err)
+	}
+	other, err := c.JoinNetwork(t.Context(), dialect.NetworkJoinParams{AgentType: "dispatcher", ProjectPath: "/shop"})
+	if err != nil || other.GUID == victim.GUID() {
+		t.Errorf("%+v, %v", other, err)
+	}
+	for _, wrong := range []dialect.NetworkJoinParams{{}, {AgentType: "No Type"}} {
+		if _, err := c.JoinNetwork(t.Context(), wrong); err == nil {
+			t.Errorf("%+v is let in", wrong)
+		}
+	}
+}
+
+// sessionOf is an agent over HTTP in an era of the protocol.
+func sessionOf(t *testing.T, hubURL, project, revision string) func(tool string, arguments map[string]any) (string, map[string]any) {
+	t.Helper()
+	transport := &http.Transport{}
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "web", Version: "1"}, nil).Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: hubURL + "/mcp?project=" + url.QueryEscape(project), HTTPClient: &http.Client{Transport: transport}},
+		&mcp.ClientSessionOptions{ProtocolVersion: revision})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = session.Close() // the hub may have ended before
+		transport.CloseIdleConnections()
+	})
+	token := ""
+	return func(tool string, arguments map[string]any) (string, map[string]any) {
+		t.Helper()
+		full := map[string]any{}
+		for name, v := range arguments {
+			full[name] = v
+		}
+		if token != "" {
+			full["session"] = token
+		}
+		result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: full})
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, _ := result.StructuredContent.(map[string]any)
+		text := result.Content[0].(*mcp.TextContent).Text
+		if _, found, ok := strings.Cut(text, "session with the value "); ok {
+			token, _, _ = strings.Cut(found, " ")
+		}
+		return text, content
+	}
+}
+
+// Agents at the hub's /mcp, in both eras of the protocol and with nothing set up, and
+// one with a process of its own are in one network.
+func TestTheNetworkIsServedOverHTTP(t *testing.T) {
+	t.Setenv("HOME", t.TempDir()) // no configuration of the user's
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir))
+	defer r.end(t)
+	own := enter(t, lobbyOf(t, dir, "/blog"), "writer")
+	var guids []string
+	for i, revision := range []string{"2025-11-25", "2026-07-28"} {
+		project := newDir(t)
+		if i == 1 {
+			project = "" // of no project
+		}
+		call := sessionOf(t, r.info.HTTP, project, revision)
+		if text, _ := call("discover_agents", nil); !strings.HasPrefix(text, "NotRegisteredError") {
+			t.Errorf("%s: %s", revision, text)
+		}
+		text, me := call("register_agent", map[string]any{"agentType": fmt.Sprint("worker-", i), "capabilities": []string{"go"}, "scope": "cross-project", "visibility": "public"})
+		if me == nil {
+			t.Fatalf("%s: %s", revision, text)
+		}
+		guids = append(guids, me["guid"].(string))
+		if text, _ := call("discover_agents", nil); !strings.Contains(text, own.GUID()) || !strings.Contains(text, guids[0]) {
+			t.Errorf("%s: %s", revision, text)
+		}
+		if text, _ := call("send_direct_message", map[string]any{"recipientGuid": own.GUID(), "message": revision}); !strings.HasPrefix(text, "Message sent to writer") {
+			t.Errorf("%s: %s", revision, text)
+		}
+		mail, _, err := own.Wait(t.Context(), agentnet.Selection{})
+		if err != nil || len(mail) != 1 || mail[0].Text != revision || mail[0].SenderGUID != guids[i] {
+			t.Fatalf("%s: %+v, %v", revision, mail, err)
+		}
+		if _, err := own.Send(t.Context(), agentnet.Message{Recipient: guids[i], Text: "answer"}); err != nil {
+			t.Error(err)
+		}
+		if text, _ := call("wait_for_direct_messages", map[string]any{"timeout_seconds": 30}); !strings.Contains(text, "answer") {
+			t.Errorf("%s: %s", revision, text)
+		}
+	}
+	if guids[0] == guids[1] {
+		t.Error("two agents are one")
+	}
+}
