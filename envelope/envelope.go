@@ -20,7 +20,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope/internal/jsonscan"
-	"github.com/parleyhub/parley/internal/clock"
+	"github.com/parleyhub/parley/internal/base/clock"
 )
 
 // SchemaVersion is the version of the format that this package writes (Req 13.6).

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/internal/clock"
+	"github.com/parleyhub/parley/internal/base/clock"
 )
 
 // Factory makes the envelopes of one sender and states its tier and sandbox in

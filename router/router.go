@@ -11,7 +11,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/internal/clock"
+	"github.com/parleyhub/parley/internal/base/clock"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/telemetry"
 )

@@ -7,7 +7,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/internal/clock"
+	"github.com/parleyhub/parley/internal/base/clock"
 )
 
 // DefaultRecent is how many events a Recorder keeps unless told otherwise.

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/parleyhub/parley/internal/broadcast"
+	"github.com/parleyhub/parley/internal/base/broadcast"
 	"github.com/parleyhub/parley/internal/bus"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/parleyhub/parley/internal/broadcast"
+	"github.com/parleyhub/parley/internal/base/broadcast"
 	"github.com/parleyhub/parley/internal/bus"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley/internal/broadcast"
+	"github.com/parleyhub/parley/internal/base/broadcast"
 )
 
 // MaxQueued is how many messages wait for the bus at most (REQ-REL-004).

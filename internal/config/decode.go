@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"github.com/parleyhub/parley/internal/spelling"
+	"github.com/parleyhub/parley/internal/base/spelling"
 )
 
 // maxFile bounds config.yaml: a larger file is not one that a person wrote.

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/internal/base/snapshots"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/snapshots"
 )
 
 // store is where documents are kept on the bus.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/parleyhub/parley/internal/spelling"
+	"github.com/parleyhub/parley/internal/base/spelling"
 )
 
 // Decode sets the fields of the struct that target points to from node and

@@ -14,8 +14,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/conformance"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/version"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/version"
 )
 
 // conformanceCommand runs a hub that the official A2A kits can test, and an MCP

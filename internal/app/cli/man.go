@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"github.com/parleyhub/parley/internal/version"
+	"github.com/parleyhub/parley/internal/base/version"
 )
 
 func (a *app) manCommand() *cobra.Command {

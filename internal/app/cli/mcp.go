@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/base/memory"
+	"github.com/parleyhub/parley/internal/base/version"
 	"github.com/parleyhub/parley/internal/config"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
-	"github.com/parleyhub/parley/internal/memory"
-	"github.com/parleyhub/parley/internal/version"
 )
 
 // MCPServer is the name of the program that is the MCP server without a command.

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/base/version"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/version"
 )
 
 // Main runs the program called name with args and returns its exit code. It

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/version"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/version"
 )
 
 // startFlags are the flags of start.

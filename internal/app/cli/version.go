@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/parleyhub/parley/internal/version"
+	"github.com/parleyhub/parley/internal/base/version"
 )
 
 func (a *app) versionCommand() *cobra.Command {

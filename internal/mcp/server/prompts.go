@@ -9,8 +9,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/parleyhub/parley/internal/base/spelling"
 	"github.com/parleyhub/parley/internal/chat"
-	"github.com/parleyhub/parley/internal/spelling"
 )
 
 // workflow is one of the roles of section 16 as a prompt.

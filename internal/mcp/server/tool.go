@@ -17,7 +17,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/parleyhub/parley/internal/spelling"
+	"github.com/parleyhub/parley/internal/base/spelling"
 )
 
 // Tool is one tool. In and Out are structs: their JSON names and jsonschema tags

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/parleyhub/parley/internal/spelling"
+	"github.com/parleyhub/parley/internal/base/spelling"
 )
 
 func TestNearest(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/memory"
+	"github.com/parleyhub/parley/internal/base/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

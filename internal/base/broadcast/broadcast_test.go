@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/broadcast"
+	"github.com/parleyhub/parley/internal/base/broadcast"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/internal/base/snapshots"
 	"github.com/parleyhub/parley/internal/natstest"
-	"github.com/parleyhub/parley/internal/snapshots"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/clock"
+	"github.com/parleyhub/parley/internal/base/clock"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
