@@ -16,11 +16,11 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/base/spelling"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	natslink "github.com/parleyhub/parley/transport/nats"
 )
 
@@ -422,10 +422,10 @@ func (h Hyperswarm) PublicAddr() (netip.AddrPort, error) {
 }
 
 // RelayKeys are the keys of the relays.
-func (h Hyperswarm) RelayKeys() ([]keys.PublicKey, error) {
-	var all []keys.PublicKey
+func (h Hyperswarm) RelayKeys() ([]identity.PublicKey, error) {
+	var all []identity.PublicKey
 	for _, text := range h.Relays {
-		key, err := keys.ParsePublicKey(text)
+		key, err := identity.ParsePublicKey(text)
 		if err != nil {
 			return nil, fmt.Errorf("%.100q is no key: %w", text, err)
 		}

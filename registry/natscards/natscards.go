@@ -17,9 +17,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // Bounds of what others can make a source do; see also package signedcard.
@@ -45,11 +45,11 @@ type Source struct {
 	asked chan struct{} // has room for one: somebody would like to hear
 
 	mu    sync.Mutex
-	heard map[keys.PublicKey]time.Time // of keys that the ledger trusts, which are few
+	heard map[identity.PublicKey]time.Time // of keys that the ledger trusts, which are few
 }
 
 func (s *Source) init() {
-	s.once.Do(func() { s.asked, s.heard = make(chan struct{}, 1), make(map[keys.PublicKey]time.Time) })
+	s.once.Do(func() { s.asked, s.heard = make(chan struct{}, 1), make(map[identity.PublicKey]time.Time) })
 }
 
 func (s *Source) subject(of string) string {
@@ -140,7 +140,7 @@ func (s *Source) answer(ctx context.Context) {
 // hear takes what somebody says. NATS calls it with one message after the other.
 func (s *Source) hear(m *nats.Msg, sink registry.Sink) {
 	_, text, _ := cutLast(m.Subject)
-	key, err := keys.ParsePublicKey(text)
+	key, err := identity.ParsePublicKey(text)
 	if err != nil || !s.Ledger.Hear(key, m.Data, sink) {
 		return
 	}
@@ -155,7 +155,7 @@ func (s *Source) hear(m *nats.Msg, sink registry.Sink) {
 
 // Heard returns when the owner of a key was heard last this way; zero for never, and for
 // one that has withdrawn all its agents since, as a hub does when it stops.
-func (s *Source) Heard(key keys.PublicKey) time.Time {
+func (s *Source) Heard(key identity.PublicKey) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.heard[key]

@@ -11,11 +11,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/natscards"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,18 +35,18 @@ func connect(t testing.TB, url string) *nats.Conn {
 	return nc
 }
 
-func anybody(keys.PublicKey) bool { return true }
+func anybody(identity.PublicKey) bool { return true }
 
 // hub is a registry with the source.
 type hub struct {
 	*registry.Registry
-	pair   *keys.Pair
+	pair   *identity.Pair
 	source *natscards.Source
 }
 
-func newHub(t testing.TB, url string, trusted func(keys.PublicKey) bool, o registry.Options) *hub {
+func newHub(t testing.TB, url string, trusted func(identity.PublicKey) bool, o registry.Options) *hub {
 	t.Helper()
-	h := &hub{Registry: registry.New(o), pair: keys.Generate()}
+	h := &hub{Registry: registry.New(o), pair: identity.Generate()}
 	nc := connect(t, url)
 	listening, err := nc.SubscribeSync("parley.ask")
 	if err != nil {
@@ -154,7 +154,7 @@ func TestCardsExpireWithTheirHub(t *testing.T) {
 	a := newHub(t, url, anybody, registry.Options{RemoteTTL: 300 * time.Millisecond})
 	w := a.Watch()
 	defer w.Close()
-	pair := keys.Generate()
+	pair := identity.Generate()
 	ghost := (&hub{pair: pair}).card("ghost")
 	data, err := signedcard.NewAuthor(pair, time.Minute).State(ghost)
 	if err != nil {
@@ -196,13 +196,13 @@ func TestResolveAsks(t *testing.T) {
 // WIRE-CARD-FORGED, WIRE-CARD-REPLAYED.
 func TestAttacks(t *testing.T) {
 	url := startServer(t)
-	friend, stranger := keys.Generate(), keys.Generate()
-	a := newHub(t, url, func(k keys.PublicKey) bool { return k == friend.Public() }, registry.Options{})
+	friend, stranger := identity.Generate(), identity.Generate()
+	a := newHub(t, url, func(k identity.PublicKey) bool { return k == friend.Public() }, registry.Options{})
 	w := a.Watch()
 	defer w.Close()
 	card := (&hub{pair: friend}).card("echo")
 	author := signedcard.NewAuthor(friend, time.Minute)
-	say := func(key keys.PublicKey, data []byte) { publish(t, connect(t, url), key, data) }
+	say := func(key identity.PublicKey, data []byte) { publish(t, connect(t, url), key, data) }
 	state := func(author *signedcard.Author, card agent.Card) []byte {
 		data, err := author.State(card)
 		if err != nil {
@@ -244,7 +244,7 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-func publish(t testing.TB, nc *nats.Conn, key keys.PublicKey, data []byte) {
+func publish(t testing.TB, nc *nats.Conn, key identity.PublicKey, data []byte) {
 	t.Helper()
 	if err := nc.Publish("parley.cards."+key.String(), data); err != nil {
 		t.Fatal(err)
@@ -262,7 +262,7 @@ func TestFloods(t *testing.T) {
 	a := newHub(t, url, anybody, registry.Options{})
 	w := a.Watch()
 	defer w.Close()
-	flood := &hub{pair: keys.Generate()}
+	flood := &hub{pair: identity.Generate()}
 	author := signedcard.NewAuthor(flood.pair, time.Minute)
 	nc := connect(t, url)
 	for i := range 3000 {

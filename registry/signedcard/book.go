@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 // DefaultMaxAgents is how many agents of one key a Book knows unless told otherwise.
@@ -18,14 +18,14 @@ const DefaultMaxAgents = 256
 type Book struct {
 	// Trusted decides whose statements are read: of the keys that were paired with.
 	// Nil trusts nobody. It must not block.
-	Trusted func(keys.PublicKey) bool
+	Trusted func(identity.PublicKey) bool
 	// MaxAgents bounds the agents of one key; 0 means DefaultMaxAgents.
 	MaxAgents int
 	// Now is the time; nil means time.Now.
 	Now func() time.Time
 
 	mu    sync.Mutex
-	last  map[keys.PublicKey]map[string]entry // by agent
+	last  map[identity.PublicKey]map[string]entry // by agent
 	swept time.Time
 }
 
@@ -51,7 +51,7 @@ func (b *Book) now() time.Time {
 func (b *Book) Read(data []byte) (Statement, error) {
 	trusted := b.Trusted
 	if trusted == nil {
-		trusted = func(keys.PublicKey) bool { return false }
+		trusted = func(identity.PublicKey) bool { return false }
 	}
 	s, err := Open(data, trusted)
 	if err != nil {
@@ -83,7 +83,7 @@ func (b *Book) note(s *Statement, now time.Time) error {
 	}
 	if known == nil {
 		if b.last == nil {
-			b.last = make(map[keys.PublicKey]map[string]entry)
+			b.last = make(map[identity.PublicKey]map[string]entry)
 		}
 		known = make(map[string]entry)
 		b.last[s.Key] = known
@@ -94,7 +94,7 @@ func (b *Book) note(s *Statement, now time.Time) error {
 
 // Left reports whether the owner of a key has withdrawn all its agents that are
 // remembered, of which there is one at least: it has said goodbye.
-func (b *Book) Left(key keys.PublicKey) bool {
+func (b *Book) Left(key identity.PublicKey) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, e := range b.last[key] {
@@ -127,7 +127,7 @@ func (b *Book) sweep(now time.Time) {
 // before, also after a restart as long as the clock goes on. It is safe for
 // concurrent use.
 type Author struct {
-	pair *keys.Pair
+	pair *identity.Pair
 	life time.Duration
 
 	mu   sync.Mutex
@@ -136,12 +136,12 @@ type Author struct {
 
 // NewAuthor returns an author whose statements hold for a while, of MaxLifetime at
 // most.
-func NewAuthor(pair *keys.Pair, life time.Duration) *Author {
+func NewAuthor(pair *identity.Pair, life time.Duration) *Author {
 	return &Author{pair: pair, life: min(life, MaxLifetime)}
 }
 
 // Key returns whose statements they are.
-func (a *Author) Key() keys.PublicKey { return a.pair.Public() }
+func (a *Author) Key() identity.PublicKey { return a.pair.Public() }
 
 // State signs that an agent is as its card says.
 func (a *Author) State(card agent.Card) ([]byte, error) { return a.sign(Statement{Card: card}) }

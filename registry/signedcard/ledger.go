@@ -11,8 +11,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // Bounds of what one key can make a ledger do.
@@ -29,7 +29,7 @@ type Ledger struct {
 	// registry's RemoteTTL, so that both ends forget at the same time.
 	Author *Author
 	// Trusted decides whose cards are believed; see [Book]. Nil: nobody's.
-	Trusted func(keys.PublicKey) bool
+	Trusted func(identity.PublicKey) bool
 	// Logger gets what nobody else learns of; nil discards it.
 	Logger *slog.Logger
 
@@ -40,8 +40,8 @@ type Ledger struct {
 	mu     sync.Mutex
 	mine   map[string]agent.Card // announced
 	found  chan struct{}         // closed when something is heard
-	rates  map[keys.PublicKey]*rate.Limiter
-	heard  map[keys.PublicKey]hearing
+	rates  map[identity.PublicKey]*rate.Limiter
+	heard  map[identity.PublicKey]hearing
 	warned time.Time
 }
 
@@ -60,13 +60,13 @@ func (l *Ledger) init() {
 		}
 		l.mine = make(map[string]agent.Card)
 		l.found = make(chan struct{})
-		l.rates = make(map[keys.PublicKey]*rate.Limiter)
-		l.heard = make(map[keys.PublicKey]hearing)
+		l.rates = make(map[identity.PublicKey]*rate.Limiter)
+		l.heard = make(map[identity.PublicKey]hearing)
 	})
 }
 
 // Trusts reports whether what the owner of a key says is believed.
-func (l *Ledger) Trusts(key keys.PublicKey) bool { return l.Trusted != nil && l.Trusted(key) }
+func (l *Ledger) Trusts(key identity.PublicKey) bool { return l.Trusted != nil && l.Trusted(key) }
 
 // Announce notes an agent of the hub and returns what to say of it.
 func (l *Ledger) Announce(card agent.Card) ([]byte, error) {
@@ -126,7 +126,7 @@ func (l *Ledger) Statement(id string) ([]byte, error) {
 // Hear takes what the owner of a key says, as a carrier has it. What is not believed,
 // or comes too fast, changes nothing but the log and what [Ledger.Heard] returns. It
 // reports whether the owner of the key said it, and not long ago, be it news or not.
-func (l *Ledger) Hear(from keys.PublicKey, data []byte, sink registry.Sink) bool {
+func (l *Ledger) Hear(from identity.PublicKey, data []byte, sink registry.Sink) bool {
 	l.init()
 	if from == l.Author.Key() || !l.may(from) {
 		return false
@@ -155,7 +155,7 @@ func (l *Ledger) Hear(from keys.PublicKey, data []byte, sink registry.Sink) bool
 
 // Heard returns when something that the owner of a key said was believed last, the zero
 // time for never, and why what came since was not.
-func (l *Ledger) Heard(key keys.PublicKey) (at time.Time, refused error) {
+func (l *Ledger) Heard(key identity.PublicKey) (at time.Time, refused error) {
 	l.init()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +164,7 @@ func (l *Ledger) Heard(key keys.PublicKey) (at time.Time, refused error) {
 }
 
 // Left reports whether the owner of a key has withdrawn all its agents: it has left.
-func (l *Ledger) Left(key keys.PublicKey) bool {
+func (l *Ledger) Left(key identity.PublicKey) bool {
 	l.init()
 	return l.book.Left(key)
 }
@@ -179,7 +179,7 @@ func (l *Ledger) Found() <-chan struct{} {
 
 // may decides, before anything is read, whether a key is one that is listened to and
 // says not too much.
-func (l *Ledger) may(key keys.PublicKey) bool {
+func (l *Ledger) may(key identity.PublicKey) bool {
 	if !l.Trusts(key) {
 		return false
 	}
@@ -194,7 +194,7 @@ func (l *Ledger) may(key keys.PublicKey) bool {
 }
 
 // refused tells of what is not believed, at most once a second.
-func (l *Ledger) refused(key keys.PublicKey, err error) {
+func (l *Ledger) refused(key identity.PublicKey, err error) {
 	level := slog.LevelWarn
 	if CodeOf(err) == CodeOld {
 		level = slog.LevelDebug // several carriers, and clusters, repeat and reorder

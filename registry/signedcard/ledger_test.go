@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // heard is a registry of what a ledger finds.
@@ -51,7 +51,7 @@ func said(t *testing.T) func(data []byte, err error) []byte {
 // trusted said it does not.
 func TestALedgerHearsWhatAnotherSays(t *testing.T) {
 	must, got := said(t), newHeard(t)
-	trusted := func(k keys.PublicKey) bool { return k == alice.Public() }
+	trusted := func(k identity.PublicKey) bool { return k == alice.Public() }
 	here := &signedcard.Ledger{Author: signedcard.NewAuthor(alice, time.Minute)}
 	there := &signedcard.Ledger{Author: signedcard.NewAuthor(bob, time.Minute), Trusted: trusted}
 	echo := card("echo", alice)
@@ -86,7 +86,7 @@ func TestALedgerHearsWhatAnotherSays(t *testing.T) {
 	if _, refused := there.Heard(alice.Public()); refused == nil {
 		t.Error("it is not told why it was refused")
 	}
-	carol := keys.FromSeed([32]byte{3})
+	carol := identity.FromSeed([32]byte{3})
 	if there.Hear(carol.Public(), must(signedcard.NewAuthor(carol, time.Minute).State(card("x", carol))), got.sink) {
 		t.Error("a stranger is heard")
 	}

@@ -28,7 +28,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 // Context begins what is signed, so that the signature is of no use for anything
@@ -90,9 +90,9 @@ func invalid(err error, format string, args ...any) *Error {
 
 // Statement is what the owner of a key says of an agent.
 type Statement struct {
-	Key       keys.PublicKey // who says it
-	Sequence  uint64         // the later one counts
-	IssuedAt  time.Time      // to the millisecond
+	Key       identity.PublicKey // who says it
+	Sequence  uint64             // the later one counts
+	IssuedAt  time.Time          // to the millisecond
 	ExpiresAt time.Time
 	// Card is the agent's. Its origin and its time of being seen do not travel.
 	Card agent.Card
@@ -109,17 +109,17 @@ func (s *Statement) AgentID() string {
 }
 
 // ID is the id, among hubs, of an agent that its hub calls name.
-func ID(name string, key keys.PublicKey) string { return name + "@" + key.String() }
+func ID(name string, key identity.PublicKey) string { return name + "@" + key.String() }
 
 // ParseID takes an id apart. It reports false for one that says nothing of a key.
-func ParseID(id string) (name string, key keys.PublicKey, ok bool) {
+func ParseID(id string) (name string, key identity.PublicKey, ok bool) {
 	i := strings.LastIndexByte(id, '@')
 	if i < 1 {
 		return "", key, false
 	}
-	key, err := keys.ParsePublicKey(id[i+1:])
+	key, err := identity.ParsePublicKey(id[i+1:])
 	if err != nil || key.String() != id[i+1:] {
-		return "", keys.PublicKey{}, false
+		return "", identity.PublicKey{}, false
 	}
 	return id[:i], key, true
 }
@@ -141,7 +141,7 @@ type statement struct {
 }
 
 // Sign returns a statement as bytes, signed with the pair, whose key it gets.
-func Sign(pair *keys.Pair, s Statement) ([]byte, error) {
+func Sign(pair *identity.Pair, s Statement) ([]byte, error) {
 	s.Key = pair.Public()
 	if err := s.check(); err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func canonical(raw []byte) ([]byte, error) {
 // Open reads a statement and checks who signed it. trusted, if not nil, is asked
 // about the key before the signature is looked at. Whether it has expired or was
 // said before is for a [Book] to say.
-func Open(data []byte, trusted func(keys.PublicKey) bool) (Statement, error) {
+func Open(data []byte, trusted func(identity.PublicKey) bool) (Statement, error) {
 	if len(data) > MaxSize {
 		return Statement{}, invalid(nil, "the statement has %d bytes; at most %d are allowed", len(data), MaxSize)
 	}
@@ -222,7 +222,7 @@ func Open(data []byte, trusted func(keys.PublicKey) bool) (Statement, error) {
 	if w.Version != version {
 		return Statement{}, invalid(nil, "the statement has version %d; this program reads version %d", w.Version, version)
 	}
-	key, err := keys.ParsePublicKey(w.Key)
+	key, err := identity.ParsePublicKey(w.Key)
 	if err != nil {
 		return Statement{}, invalid(err, "the statement's key is none")
 	}
@@ -230,13 +230,13 @@ func Open(data []byte, trusted func(keys.PublicKey) bool) (Statement, error) {
 		return Statement{}, &Error{Code: CodeUntrusted, Message: "nobody here has paired with " + key.String()}
 	}
 	sig, err := base64.StdEncoding.Strict().DecodeString(doc.Signature)
-	if err != nil || len(sig) != 64 || !keys.Verify(key, append([]byte(Context), raw...), [64]byte(sig)) {
+	if err != nil || len(sig) != 64 || !identity.Verify(key, append([]byte(Context), raw...), [64]byte(sig)) {
 		return Statement{}, &Error{Code: CodeForged, Message: "the signature is not that of " + key.String()}
 	}
 	return w.open(key)
 }
 
-func (w *statement) open(key keys.PublicKey) (Statement, error) {
+func (w *statement) open(key identity.PublicKey) (Statement, error) {
 	s := Statement{
 		Key: key, Sequence: w.Sequence, Withdrawn: w.Withdrawn,
 		IssuedAt: time.UnixMilli(w.IssuedAt), ExpiresAt: time.UnixMilli(w.ExpiresAt),

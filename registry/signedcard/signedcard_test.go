@@ -13,19 +13,19 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
-	alice = keys.FromSeed([32]byte{1})
-	bob   = keys.FromSeed([32]byte{2})
+	alice = identity.FromSeed([32]byte{1})
+	bob   = identity.FromSeed([32]byte{2})
 	began = time.UnixMilli(1_800_000_000_123)
 )
 
-func card(name string, of *keys.Pair) agent.Card {
+func card(name string, of *identity.Pair) agent.Card {
 	return agent.Card{
 		ID: signedcard.ID(name, of.Public()), Name: name, Version: "1.0 <&> \u2028 €", Tier: agent.L3, Revision: 7,
 		Endpoints:    []agent.Endpoint{{Transport: agent.TransportNATS, Address: "parley.hub." + of.Public().String()}},
@@ -37,7 +37,7 @@ func statement(sequence uint64, c agent.Card) signedcard.Statement {
 	return signedcard.Statement{Sequence: sequence, IssuedAt: began, ExpiresAt: began.Add(time.Minute), Card: c}
 }
 
-func sign(t testing.TB, pair *keys.Pair, s signedcard.Statement) []byte {
+func sign(t testing.TB, pair *identity.Pair, s signedcard.Statement) []byte {
 	t.Helper()
 	data, err := signedcard.Sign(pair, s)
 	if err != nil {
@@ -46,7 +46,7 @@ func sign(t testing.TB, pair *keys.Pair, s signedcard.Statement) []byte {
 	return data
 }
 
-func anybody(keys.PublicKey) bool { return true }
+func anybody(identity.PublicKey) bool { return true }
 
 func wants(t testing.TB, err error, code signedcard.Code) {
 	t.Helper()
@@ -189,7 +189,7 @@ func TestSignRefusesWhatNobodyWouldRead(t *testing.T) {
 }
 
 // newBook returns a book of a time that stands still.
-func newBook(trusted func(keys.PublicKey) bool) (*signedcard.Book, *time.Time) {
+func newBook(trusted func(identity.PublicKey) bool) (*signedcard.Book, *time.Time) {
 	now := began
 	return &signedcard.Book{Trusted: trusted, Now: func() time.Time { return now }}, &now
 }
@@ -271,7 +271,7 @@ func TestRestarts(t *testing.T) {
 
 // WIRE-STRANGER.
 func TestOnlyPairedKeysAreBelieved(t *testing.T) {
-	b, _ := newBook(func(k keys.PublicKey) bool { return k == bob.Public() })
+	b, _ := newBook(func(k identity.PublicKey) bool { return k == bob.Public() })
 	_, err := b.Read(sign(t, alice, statement(1, card("echo", alice))))
 	wants(t, err, signedcard.CodeUntrusted)
 	if _, err := b.Read(sign(t, bob, statement(1, card("echo", bob)))); err != nil {

@@ -21,9 +21,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
 
@@ -68,8 +68,8 @@ type Source struct {
 	changed chan struct{} // holds one if our agents may offer something else
 
 	mu     sync.Mutex
-	kept   map[keys.PublicKey]bool // by Keep
-	shown  map[string]struct{}     // agents that others are told of, until they are told of their end
+	kept   map[identity.PublicKey]bool // by Keep
+	shown  map[string]struct{}         // agents that others are told of, until they are told of their end
 	links  map[*link]struct{}
 	topics map[string]*swarm.Topic // of capabilities that our agents have
 	asked  map[string]*swarm.Topic // of others that were looked for
@@ -84,7 +84,7 @@ func (s *Source) init() {
 		}
 		s.lookups = rate.NewLimiter(rate.Every(lookupPause), lookupBurst)
 		s.changed = make(chan struct{}, 1)
-		s.kept = make(map[keys.PublicKey]bool)
+		s.kept = make(map[identity.PublicKey]bool)
 		s.shown = make(map[string]struct{})
 		s.links = make(map[*link]struct{})
 		s.topics, s.asked = make(map[string]*swarm.Topic), make(map[string]*swarm.Topic)
@@ -95,15 +95,15 @@ func (s *Source) init() {
 // Who does not know the network's secret can neither compute it nor tell from it what
 // it is.
 func Topic(network, capability string) [32]byte {
-	secret := keys.Hash([]byte(network))
-	return keys.KeyedHash(secret[:], []byte("parley network\n"+capability))
+	secret := identity.Hash([]byte(network))
+	return identity.KeyedHash(secret[:], []byte("parley network\n"+capability))
 }
 
 // Keep says with which hubs to keep connections whatever their topics, in the place of
 // those named before. Connections with hubs that are not trusted any more end.
-func (s *Source) Keep(hubs []keys.PublicKey) {
+func (s *Source) Keep(hubs []identity.PublicKey) {
 	s.init()
-	now := make(map[keys.PublicKey]bool)
+	now := make(map[identity.PublicKey]bool)
 	for _, key := range hubs {
 		now[key] = true
 	}
@@ -225,7 +225,7 @@ func (s *Source) serve(ctx context.Context, c *swarm.Conn, sink registry.Sink) {
 
 // Heard returns when a hub gave its last sign of life on the connection that there is
 // with it; zero if there is none.
-func (s *Source) Heard(key keys.PublicKey) time.Time {
+func (s *Source) Heard(key identity.PublicKey) time.Time {
 	var last time.Time
 	for _, l := range s.all() {
 		if l.c.RemoteKey() != key {

@@ -9,21 +9,21 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/registry/swarmcards"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func anybody(keys.PublicKey) bool { return true }
+func anybody(identity.PublicKey) bool { return true }
 
-func nobody(keys.PublicKey) bool { return false }
+func nobody(identity.PublicKey) bool { return false }
 
 // lasting is how long cards are believed: nothing here may expire because the machine is slow.
 const lasting = signedcard.MaxLifetime
@@ -31,14 +31,14 @@ const lasting = signedcard.MaxLifetime
 // hub is a registry with the source.
 type hub struct {
 	*registry.Registry
-	pair   *keys.Pair
+	pair   *identity.Pair
 	swarm  *swarm.Swarm
 	source *swarmcards.Source
 }
 
-func newHub(t testing.TB, bootstrap []string, trusted func(keys.PublicKey) bool, change func(*swarmcards.Source)) *hub {
+func newHub(t testing.TB, bootstrap []string, trusted func(identity.PublicKey) bool, change func(*swarmcards.Source)) *hub {
 	t.Helper()
-	h := &hub{Registry: registry.New(registry.Options{RemoteTTL: lasting}), pair: keys.Generate()}
+	h := &hub{Registry: registry.New(registry.Options{RemoteTTL: lasting}), pair: identity.Generate()}
 	h.swarm = newSwarm(t, bootstrap, h.pair, trusted)
 	h.source = &swarmcards.Source{
 		Swarm: h.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(h.pair, lasting), Trusted: trusted},
@@ -57,7 +57,7 @@ func newHub(t testing.TB, bootstrap []string, trusted func(keys.PublicKey) bool,
 	return h
 }
 
-func newSwarm(t testing.TB, bootstrap []string, pair *keys.Pair, allow func(keys.PublicKey) bool) *swarm.Swarm {
+func newSwarm(t testing.TB, bootstrap []string, pair *identity.Pair, allow func(identity.PublicKey) bool) *swarm.Swarm {
 	node := hyperswarmtest.Node(t, hyperdht.Options{
 		Bootstrap: bootstrap, Pair: pair, Stream: secretstream.Options{MaxMessage: signedcard.MaxSize},
 	})
@@ -70,7 +70,7 @@ func newSwarm(t testing.TB, bootstrap []string, pair *keys.Pair, allow func(keys
 	return s
 }
 
-func (h *hub) key() keys.PublicKey { return h.pair.Public() }
+func (h *hub) key() identity.PublicKey { return h.pair.Public() }
 
 func (h *hub) register(t testing.TB, name, capability string) agent.Card {
 	t.Helper()
@@ -128,7 +128,7 @@ func TestHubsThatKnowEachOther(t *testing.T) {
 	atB, atA := b.Watch(), a.Watch()
 	defer atB.Close()
 	defer atA.Close()
-	b.source.Keep([]keys.PublicKey{a.key()})
+	b.source.Keep([]identity.PublicKey{a.key()})
 	if got := await(t, atB, first.ID, registry.Added); got.Origin != agent.Remote || got.Name != "first" {
 		t.Errorf("got %+v", got)
 	}
@@ -158,7 +158,7 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 	for i := range 5 {
 		ids = append(ids, b.register(t, fmt.Sprint("worker", i), "work").ID)
 	}
-	b.source.Keep([]keys.PublicKey{a.key()})
+	b.source.Keep([]identity.PublicKey{a.key()})
 	for _, id := range ids {
 		eventually(t, "the agents are found", func() bool { return a.knows(id) })
 	}
@@ -185,7 +185,7 @@ func TestHubsOfANetwork(t *testing.T) {
 	a, b := newHub(t, bootstrap, anybody, in("secret")), newHub(t, bootstrap, anybody, in("secret"))
 	elsewhere := newHub(t, bootstrap, anybody, in("another secret"))
 	stranger := newHub(t, bootstrap, anybody, in("secret"))
-	wary := newHub(t, bootstrap, func(k keys.PublicKey) bool { return k != stranger.key() }, in("secret"))
+	wary := newHub(t, bootstrap, func(k identity.PublicKey) bool { return k != stranger.key() }, in("secret"))
 	card := a.register(t, "worker", "work")
 	private := elsewhere.register(t, "worker", "work")
 	bad := stranger.register(t, "worker", "work")
@@ -215,7 +215,7 @@ func TestHubsOfACapability(t *testing.T) {
 	a := newHub(t, bootstrap, anybody, change)
 	card := a.register(t, "worker", "dig")
 	// This one is in no topic but those that it asks for.
-	b := &hub{Registry: registry.New(registry.Options{RemoteTTL: lasting}), pair: keys.Generate()}
+	b := &hub{Registry: registry.New(registry.Options{RemoteTTL: lasting}), pair: identity.Generate()}
 	b.swarm = newSwarm(t, bootstrap, b.pair, anybody)
 	b.source = &swarmcards.Source{
 		Swarm: b.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(b.pair, lasting), Trusted: anybody}, Network: "secret", Capabilities: true,
@@ -242,13 +242,13 @@ func TestWhoIsNotTrustedAnyMore(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	trust := make(chan bool, 1)
 	trust <- true
-	trusted := func(keys.PublicKey) bool {
+	trusted := func(identity.PublicKey) bool {
 		v := <-trust
 		trust <- v
 		return v
 	}
 	a, b := newHub(t, bootstrap, trusted, nil), newHub(t, bootstrap, anybody, nil)
-	b.source.Keep([]keys.PublicKey{a.key()})
+	b.source.Keep([]identity.PublicKey{a.key()})
 	eventually(t, "they are connected", func() bool { return len(a.swarm.Connected()) == 1 })
 	<-trust
 	trust <- false
@@ -256,14 +256,14 @@ func TestWhoIsNotTrustedAnyMore(t *testing.T) {
 	eventually(t, "the connection ends", func() bool { return len(a.swarm.Connected()) == 0 })
 	card := b.register(t, "worker", "work")
 	b.source.Keep(nil)
-	b.source.Keep([]keys.PublicKey{a.key()})
+	b.source.Keep([]identity.PublicKey{a.key()})
 	if a.knows(card.ID) {
 		t.Error("it is still believed")
 	}
 }
 
 // peer is a program that speaks for itself.
-func peer(t *testing.T, bootstrap []string, pair *keys.Pair, to keys.PublicKey) *secretstream.Conn {
+func peer(t *testing.T, bootstrap []string, pair *identity.Pair, to identity.PublicKey) *secretstream.Conn {
 	t.Helper()
 	node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Pair: pair})
 	c, err := node.Dial(hyperswarmtest.Context(t), to, hyperdht.DialOptions{})
@@ -289,7 +289,7 @@ func say(t *testing.T, c *secretstream.Conn, messages ...[]byte) {
 // WIRE-CARD-FORGED, WIRE-FRAME.
 func TestHostilePeers(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
-	liar, victim := keys.Generate(), keys.Generate()
+	liar, victim := identity.Generate(), identity.Generate()
 	a := newHub(t, bootstrap, anybody, nil)
 	eventually(t, "the hub can be dialled", func() bool {
 		node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
@@ -299,7 +299,7 @@ func TestHostilePeers(t *testing.T) {
 		}
 		return err == nil
 	})
-	state := func(p *keys.Pair, id string, seq uint64, age time.Duration) []byte {
+	state := func(p *identity.Pair, id string, seq uint64, age time.Duration) []byte {
 		card := agent.Card{ID: id, Name: "x", Version: "1", Tier: agent.L3, Capabilities: []agent.Capability{}}
 		now := time.Now().Add(-age)
 		data, err := signedcard.Sign(p, signedcard.Statement{Sequence: seq, IssuedAt: now, ExpiresAt: now.Add(lasting), Card: card})
@@ -343,7 +343,7 @@ func TestHostilePeers(t *testing.T) {
 	}
 
 	for name, m := range map[string][]byte{"another protocol": []byte("GET / HTTP/1.1"), "too large": make([]byte, signedcard.MaxSize+1)} {
-		c := peer(t, bootstrap, keys.Generate(), a.key())
+		c := peer(t, bootstrap, identity.Generate(), a.key())
 		if name == "too large" {
 			say(t, c, []byte(swarmcards.Greeting))
 		}
@@ -363,7 +363,7 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	a := newHub(t, bootstrap, nobody, func(s *swarmcards.Source) { s.Network = "secret" })
 	a.register(t, "worker", "work")
-	s := newSwarm(t, bootstrap, keys.Generate(), anybody)
+	s := newSwarm(t, bootstrap, identity.Generate(), anybody)
 	topic, err := s.Join(swarmcards.Topic("secret", ""), swarm.Client|swarm.Server)
 	if err != nil {
 		t.Fatal(err)

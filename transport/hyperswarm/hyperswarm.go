@@ -12,9 +12,9 @@ import (
 	"fmt"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/sealed"
@@ -26,12 +26,12 @@ type Dialer struct {
 	// Node is the member of the DHT that dials.
 	Node *hyperdht.Node
 	// Pair is the identity; nil means the node's.
-	Pair *keys.Pair
+	Pair *identity.Pair
 	// Codec writes and reads the frames.
 	Codec transport.Codec
 	// Relays are hubs, by their keys, to go through when no direct path leads to a
 	// peer; see package relay. They are tried in turn.
-	Relays []keys.PublicKey
+	Relays []identity.PublicKey
 }
 
 // Dial implements [transport.Dialer]. The connection's Peer is the key in
@@ -42,7 +42,7 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	if to.Transport != agent.TransportHyperswarm {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: fmt.Sprintf("the Hyperswarm transport cannot dial %q", to.Transport)}
 	}
-	key, err := keys.ParsePublicKey(to.Address)
+	key, err := identity.ParsePublicKey(to.Address)
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the endpoint's address is no public key", Err: err}
 	}
@@ -61,7 +61,7 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 }
 
 // relayed dials through the relays. It returns why the direct way failed, too.
-func (d *Dialer) relayed(ctx context.Context, key keys.PublicKey, direct error) (*secretstream.Conn, error) {
+func (d *Dialer) relayed(ctx context.Context, key identity.PublicKey, direct error) (*secretstream.Conn, error) {
 	all := []error{direct}
 	for _, r := range d.Relays {
 		s, err := relay.Dial(ctx, d.Node, r, key, d.Pair, secretstream.Options{MaxMessage: d.Codec.MaxMessage()})

@@ -9,18 +9,18 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/transporttest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func anybody(keys.PublicKey) bool { return true }
+func anybody(identity.PublicKey) bool { return true }
 
 func options(bootstrap []string) hyperdht.Options {
 	return hyperdht.Options{Bootstrap: bootstrap, Stream: secretstream.Options{MaxMessage: new(transport.Codec).MaxMessage()}}
@@ -29,7 +29,7 @@ func options(bootstrap []string) hyperdht.Options {
 func listen(t testing.TB, o hyperswarm.ListenOptions) transport.Listener {
 	t.Helper()
 	if o.Pair == nil {
-		o.Pair = keys.Generate()
+		o.Pair = identity.Generate()
 	}
 	l, err := hyperswarm.Listen(hyperswarmtest.Context(t), o)
 	if err != nil {
@@ -64,7 +64,7 @@ func TestOnlyPairedPeersAreLetIn(t *testing.T) {
 	if _, err := dialer.Dial(hyperswarmtest.Context(t), closed.Endpoint()); transport.CodeOf(err) != transport.CodeUnreachable {
 		t.Errorf("nobody is paired: %v", err)
 	}
-	open := listen(t, hyperswarm.ListenOptions{Node: server, Allow: func(k keys.PublicKey) bool { return k == client.Key() }})
+	open := listen(t, hyperswarm.ListenOptions{Node: server, Allow: func(k identity.PublicKey) bool { return k == client.Key() }})
 	defer open.Close()
 	here, err := dialer.Dial(hyperswarmtest.Context(t), open.Endpoint())
 	if err != nil {
@@ -87,7 +87,7 @@ func TestPeersThatAreNoAgents(t *testing.T) {
 	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
 	l := listen(t, hyperswarm.ListenOptions{Node: server, Allow: anybody})
 	defer l.Close()
-	key, err := keys.ParsePublicKey(l.Endpoint().Address)
+	key, err := identity.ParsePublicKey(l.Endpoint().Address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestBrokenFrames(t *testing.T) {
 	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
 	l := listen(t, hyperswarm.ListenOptions{Node: server, Allow: anybody})
 	defer l.Close()
-	key, err := keys.ParsePublicKey(l.Endpoint().Address)
+	key, err := identity.ParsePublicKey(l.Endpoint().Address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,9 @@ import (
 	"log/slog"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/sealed"
@@ -20,15 +20,15 @@ type ListenOptions struct {
 	// Node is the member of the DHT through which peers come.
 	Node *hyperdht.Node
 	// Pair is the identity; nil means the node's.
-	Pair *keys.Pair
+	Pair *identity.Pair
 	// Allow decides who may connect, inside the handshake: a peer that may not gets
 	// no answer at all. Nil lets nobody in. It must not block.
-	Allow func(keys.PublicKey) bool
+	Allow func(identity.PublicKey) bool
 	// Codec writes and reads the frames.
 	Codec transport.Codec
 	// Relays are hubs, by their keys, through which peers may come that have no
 	// direct path; see package relay.
-	Relays []keys.PublicKey
+	Relays []identity.PublicKey
 	// Background lets Listen return before the key is announced and the relays know of
 	// it, and with nobody to announce it to: that is tried until it is done.
 	Background bool
@@ -52,7 +52,7 @@ type listener struct {
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	allow := o.Allow
 	if allow == nil {
-		allow = func(keys.PublicKey) bool { return false }
+		allow = func(identity.PublicKey) bool { return false }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/netnstest"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
@@ -24,7 +24,7 @@ import (
 type realWorld struct {
 	lab       *netnstest.Lab
 	bootstrap []string
-	relays    []keys.PublicKey
+	relays    []identity.PublicKey
 }
 
 const dhtPort = 49737
@@ -51,7 +51,7 @@ func newRealWorld(t *testing.T, size int) *realWorld {
 			t.Error(err)
 		}
 	})
-	w.relays = []keys.PublicKey{server.Key()}
+	w.relays = []identity.PublicKey{server.Key()}
 	return w
 }
 

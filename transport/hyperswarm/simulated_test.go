@@ -11,12 +11,12 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
@@ -85,7 +85,7 @@ func TestAgentsBehindHardNATsGoThroughARelay(t *testing.T) {
 		hub := relay.Serve(inner, relay.ServerOptions{})
 		defer hub.Close()
 
-		relays := []keys.PublicKey{hub.Key()}
+		relays := []identity.PublicKey{hub.Key()}
 		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: w.behind("5.5.5.5", simnettest.Fresh), Allow: anybody, Relays: relays})
 		if err != nil {
 			t.Fatal(err)
@@ -125,7 +125,7 @@ func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
 		w := newWorld(t)
 		defer w.close()
 		there, here := w.behind("5.5.5.5", simnettest.Same), w.behind("6.6.6.6", simnettest.Same)
-		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: there, Allow: func(k keys.PublicKey) bool { return k == here.Key() }})
+		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: there, Allow: func(k identity.PublicKey) bool { return k == here.Key() }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,9 +193,9 @@ func TestListenWaitsForTheRelays(t *testing.T) {
 		inner := hyperswarmtest.Listen(ctx, t, w.nodes[3])
 		hub := relay.Serve(inner, relay.ServerOptions{})
 		defer hub.Close()
-		home, nobody := w.behind("5.5.5.5", simnettest.Fresh), keys.Generate().Public()
-		pair := keys.Generate()
-		o := hyperswarm.ListenOptions{Node: home, Pair: pair, Allow: anybody, Relays: []keys.PublicKey{nobody}}
+		home, nobody := w.behind("5.5.5.5", simnettest.Fresh), identity.Generate().Public()
+		pair := identity.Generate()
+		o := hyperswarm.ListenOptions{Node: home, Pair: pair, Allow: anybody, Relays: []identity.PublicKey{nobody}}
 		if _, err := hyperswarm.Listen(ctx, o); transport.CodeOf(err) != transport.CodeUnreachable {
 			t.Fatalf("without any of its relays: %v", err)
 		}
@@ -212,7 +212,7 @@ func TestListenWaitsForTheRelays(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		o.Background, o.Relays = false, []keys.PublicKey{nobody, hub.Key()}
+		o.Background, o.Relays = false, []identity.PublicKey{nobody, hub.Key()}
 		if l, err = hyperswarm.Listen(ctx, o); err != nil {
 			t.Fatalf("with one of its relays: %v", err)
 		}
@@ -248,7 +248,7 @@ func TestIdlePathsThroughARelayEnd(t *testing.T) {
 			}
 		}()
 		through := func(host string, stream secretstream.Options) (a, b *secretstream.Conn) {
-			pair := keys.Generate()
+			pair := identity.Generate()
 			l := relay.Listen(w.behind(host, simnettest.Fresh), hub.Key(), relay.ListenOptions{Pair: pair, Stream: stream})
 			listeners = append(listeners, l)
 			if err := l.WaitRegistered(ctx); err != nil {
@@ -298,7 +298,7 @@ func TestLeavingATopicWhileItsAnnouncementIsTakenBack(t *testing.T) {
 				defer w.close()
 				s := swarm.New(swarm.Options{Node: w.behind("5.5.5.5", simnettest.Same)})
 				defer s.Close()
-				topic := keys.Hash([]byte("topic"))
+				topic := identity.Hash([]byte("topic"))
 				listed := func() (found bool) {
 					if err := w.nodes[0].Lookup(ctx, topic, func(p hyperdht.Peer) bool { found = found || p.Key == s.Key(); return true }); err != nil {
 						t.Fatal(err)

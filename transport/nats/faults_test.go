@@ -13,9 +13,9 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/nats"
 	"github.com/parleyhub/parley/transport/transporttest"
 )
@@ -42,7 +42,7 @@ func newLink(t testing.TB, here, there *natsgo.Conn) *link {
 		taken <- c
 	})
 	o.Dialers = map[agent.Transport]transport.Dialer{
-		agent.TransportNATS: &nats.Dialer{Options: nats.Options{Conn: here, Pair: keys.Generate(), Silence: silence}},
+		agent.TransportNATS: &nats.Dialer{Options: nats.Options{Conn: here, Pair: identity.Generate(), Silence: silence}},
 	}
 	ma := channel.NewManager(o, nil)
 	var wg sync.WaitGroup
@@ -198,7 +198,7 @@ func TestASlowReaderSlowsItsSender(t *testing.T) {
 	here, there := n.connect(t), n.connect(t)
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: there}, Allow: anybody})
 	defer l.Close()
-	a, b := pair(t, &nats.Dialer{Options: nats.Options{Conn: here, Pair: keys.Generate()}}, l)
+	a, b := pair(t, &nats.Dialer{Options: nats.Options{Conn: here, Pair: identity.Generate()}}, l)
 	e, err := envelope.New("a", "b", envelope.Notification, string(make([]byte, 100<<10)))
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestAKilledPeerIsNoticed(t *testing.T) {
 	here, there := n.connect(t), n.connect(t)
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: there, Silence: 500 * time.Millisecond}, Allow: anybody})
 	defer l.Close()
-	_, b := pair(t, &nats.Dialer{Options: nats.Options{Conn: here, Pair: keys.Generate()}}, l)
+	_, b := pair(t, &nats.Dialer{Options: nats.Options{Conn: here, Pair: identity.Generate()}}, l)
 	here.Close()
 	if _, err := b.Receive(deadline(t)); transport.CodeOf(err) != transport.CodeClosed {
 		t.Errorf("got %v", err)
@@ -259,13 +259,13 @@ func TestAKilledPeerIsNoticed(t *testing.T) {
 // A peer that is let in still cannot make us publish where it may not.
 func TestAPeerCannotNameAnySubject(t *testing.T) {
 	n := startServer(t)
-	owner := keys.Generate()
+	owner := identity.Generate()
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t), Pair: owner}, Allow: anybody})
 	defer l.Close()
 	w := n.connect(t)
 	const api = "$JS.API.STREAM.DELETE.TASKS"
 	for _, own := range []string{api, "", "parley.link.*", "parley.link.>", "parley.link." + api, "parley.hub." + owner.Public().String(), "parley.link.0123456789012345678901 x"} {
-		i, err := handshake.NewInitiator(keys.Generate(), owner.Public())
+		i, err := handshake.NewInitiator(identity.Generate(), owner.Public())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +291,7 @@ func TestAPeerCannotNameAnySubject(t *testing.T) {
 // WIRE-HANDSHAKE-FLOOD.
 func TestAFloodOfHandshakes(t *testing.T) {
 	n := startServer(t)
-	owner := keys.Generate()
+	owner := identity.Generate()
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t), Pair: owner}, Allow: anybody})
 	defer l.Close()
 	w := n.connect(t)
@@ -315,7 +315,7 @@ func TestAFloodOfHandshakes(t *testing.T) {
 			}
 		}
 	})
-	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}
+	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: identity.Generate()}}
 	for range 5 { // some tries may be lost
 		ctx, cancel := context.WithTimeout(deadline(t), time.Second)
 		c, err := d.Dial(ctx, l.Endpoint())
@@ -341,7 +341,7 @@ func TestAFloodOfHandshakes(t *testing.T) {
 }
 
 func FuzzParseAddress(f *testing.F) {
-	f.Add(nats.Address("", keys.FromSeed([32]byte{1}).Public()))
+	f.Add(nats.Address("", identity.FromSeed([32]byte{1}).Public()))
 	f.Add("a.b.hub.")
 	f.Fuzz(func(t *testing.T, text string) {
 		prefix, key, err := nats.ParseAddress(text)

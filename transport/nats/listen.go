@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/sealed"
 )
@@ -21,7 +21,7 @@ type ListenOptions struct {
 	Options
 	// Allow decides who may connect, inside the handshake: a peer that may not gets
 	// no answer at all. Nil lets nobody in. It must not block.
-	Allow func(keys.PublicKey) bool
+	Allow func(identity.PublicKey) bool
 	// Background lets Listen return before the server has the subscription: it may be
 	// away at the moment.
 	Background bool
@@ -55,7 +55,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 		return nil, err
 	}
 	if o.Allow == nil {
-		o.Allow = func(keys.PublicKey) bool { return false }
+		o.Allow = func(identity.PublicKey) bool { return false }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -32,9 +32,9 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/sealed"
 )
@@ -48,7 +48,7 @@ type Options struct {
 	// made with it.
 	Conn *nats.Conn
 	// Pair is the identity of this end.
-	Pair *keys.Pair
+	Pair *identity.Pair
 	// Prefix is what subjects begin with; "" means DefaultPrefix. Both ends need the
 	// same.
 	Prefix string
@@ -117,18 +117,18 @@ func (o *Options) isLink(subject string) bool {
 
 // Address is the subject at which the owner of a key takes connections: the address
 // of its endpoint.
-func Address(prefix string, key keys.PublicKey) string {
+func Address(prefix string, key identity.PublicKey) string {
 	o := Options{Prefix: prefix}
 	return o.prefix() + ".hub." + key.String()
 }
 
 // ParseAddress reads what Address has written.
-func ParseAddress(address string) (prefix string, key keys.PublicKey, err error) {
+func ParseAddress(address string) (prefix string, key identity.PublicKey, err error) {
 	prefix, text, ok := cutLast(address, ".hub.")
 	if !ok || !ValidPrefix(prefix) {
 		return "", key, fmt.Errorf("the address %.100q is not of the form prefix.hub.KEY", address)
 	}
-	key, err = keys.ParsePublicKey(text)
+	key, err = identity.ParsePublicKey(text)
 	if err == nil && key.String() != text {
 		err = errors.New("the key is not in lower case")
 	}
@@ -187,7 +187,7 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 }
 
 // connect shakes hands with the owner of a key.
-func (d *Dialer) connect(ctx context.Context, address string, key keys.PublicKey) (*secretstream.Conn, error) {
+func (d *Dialer) connect(ctx context.Context, address string, key identity.PublicKey) (*secretstream.Conn, error) {
 	i, err := handshake.NewInitiator(d.Pair, key)
 	if err != nil {
 		return nil, err

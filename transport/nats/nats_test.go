@@ -11,9 +11,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/nats"
 	"github.com/parleyhub/parley/transport/transporttest"
 )
@@ -47,12 +47,12 @@ func (n *natsServer) connect(t testing.TB) *natsgo.Conn {
 // quiet ignores what the listener's bounds do: they drop what is too much.
 func quiet(*natsgo.Conn, *natsgo.Subscription, error) {}
 
-func anybody(keys.PublicKey) bool { return true }
+func anybody(identity.PublicKey) bool { return true }
 
 func listen(t testing.TB, o nats.ListenOptions) transport.Listener {
 	t.Helper()
 	if o.Pair == nil {
-		o.Pair = keys.Generate()
+		o.Pair = identity.Generate()
 	}
 	l, err := nats.Listen(deadline(t), o)
 	if err != nil {
@@ -65,7 +65,7 @@ func listen(t testing.TB, o nats.ListenOptions) transport.Listener {
 func ends(t testing.TB, n *natsServer) transporttest.Transport {
 	here, there := n.connect(t), n.connect(t)
 	return transporttest.Transport{
-		Dialer: &nats.Dialer{Options: nats.Options{Conn: here, Pair: keys.Generate()}},
+		Dialer: &nats.Dialer{Options: nats.Options{Conn: here, Pair: identity.Generate()}},
 		Listen: func(t testing.TB) transport.Listener {
 			return listen(t, nats.ListenOptions{Options: nats.Options{Conn: there}, Allow: anybody})
 		},
@@ -97,10 +97,10 @@ func pair(t testing.TB, d transport.Dialer, l transport.Listener) (here, there t
 // WIRE-STRANGER.
 func TestOnlyPairedPeersAreLetIn(t *testing.T) {
 	n := startServer(t)
-	me := keys.Generate()
+	me := identity.Generate()
 	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: me}}
-	for name, allow := range map[string]func(keys.PublicKey) bool{
-		"nobody": nil, "another": func(k keys.PublicKey) bool { return k != me.Public() },
+	for name, allow := range map[string]func(identity.PublicKey) bool{
+		"nobody": nil, "another": func(k identity.PublicKey) bool { return k != me.Public() },
 	} {
 		closed := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: allow})
 		ctx, cancel := context.WithTimeout(deadline(t), 200*time.Millisecond)
@@ -112,7 +112,7 @@ func TestOnlyPairedPeersAreLetIn(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	open := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: func(k keys.PublicKey) bool { return k == me.Public() }})
+	open := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: func(k identity.PublicKey) bool { return k == me.Public() }})
 	defer open.Close()
 	here, there := pair(t, d, open)
 	if _, key, err := nats.ParseAddress(open.Endpoint().Address); err != nil || here.Peer() != key.String() || there.Peer() != me.Public().String() {
@@ -123,8 +123,8 @@ func TestOnlyPairedPeersAreLetIn(t *testing.T) {
 // Nobody answers at once where nobody is, or no longer.
 func TestNobodyThere(t *testing.T) {
 	n := startServer(t)
-	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}
-	to := agent.Endpoint{Transport: agent.TransportNATS, Address: nats.Address("", keys.Generate().Public())}
+	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: identity.Generate()}}
+	to := agent.Endpoint{Transport: agent.TransportNATS, Address: nats.Address("", identity.Generate().Public())}
 	_, err := d.Dial(deadline(t), to)
 	if transport.CodeOf(err) != transport.CodeUnreachable || !strings.Contains(err.Error(), "gone") {
 		t.Errorf("got %v", err)
@@ -133,15 +133,15 @@ func TestNobodyThere(t *testing.T) {
 
 func TestDialRefusesWhatIsNoAddress(t *testing.T) {
 	n := startServer(t)
-	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}
-	key := keys.Generate().Public().String()
+	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: identity.Generate()}}
+	key := identity.Generate().Public().String()
 	for _, address := range []string{"", "x", key, "parley.hub.", "parley.hub." + key[1:], "parley.hub." + strings.ToUpper(key), "other.hub." + key,
 		">.hub." + key, "*.hub." + key, "a b.hub." + key, "parley.hub." + strings.Repeat("0", 64)} {
 		if _, err := d.Dial(deadline(t), agent.Endpoint{Transport: agent.TransportNATS, Address: address}); transport.CodeOf(err) != transport.CodeInvalid {
 			t.Errorf("%q: %v", address, err)
 		}
 	}
-	for name, o := range map[string]nats.Options{"no connection": {Pair: keys.Generate()}, "no identity": {Conn: d.Conn}, "a wildcard": {Conn: d.Conn, Pair: d.Pair, Prefix: "a.>"}} {
+	for name, o := range map[string]nats.Options{"no connection": {Pair: identity.Generate()}, "no identity": {Conn: d.Conn}, "a wildcard": {Conn: d.Conn, Pair: d.Pair, Prefix: "a.>"}} {
 		if _, err := nats.Listen(deadline(t), nats.ListenOptions{Options: o}); transport.CodeOf(err) != transport.CodeInvalid {
 			t.Errorf("listen with %s: %v", name, err)
 		}
@@ -209,7 +209,7 @@ func TestOthersOnTheServer(t *testing.T) {
 	w := newTap(t, n)
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})
 	defer l.Close()
-	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}
+	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: identity.Generate()}}
 	here, there := pair(t, d, l)
 	const secret = "the password is swordfish"
 	if err := here.Send(deadline(t), data(secret)); err != nil {
@@ -261,7 +261,7 @@ func TestForgedMessages(t *testing.T) {
 			w := newTap(t, n)
 			l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})
 			defer l.Close()
-			_, there := pair(t, &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}, l)
+			_, there := pair(t, &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: identity.Generate()}}, l)
 			first := w.find(t, 'D')
 			for range 3 {
 				if err := w.nc.Publish(first.Subject, []byte(forged)); err != nil {
@@ -281,7 +281,7 @@ func TestForgedMessages(t *testing.T) {
 		w := newTap(t, n)
 		l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})
 		defer l.Close()
-		here, there := pair(t, &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: keys.Generate()}}, l)
+		here, there := pair(t, &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: identity.Generate()}}, l)
 		first := w.find(t, 'D')
 		for _, noise := range []string{"", "x", "A", "Ahello", "D\x00"} {
 			if err := w.nc.Publish(first.Reply, []byte(noise)); err != nil {

@@ -10,9 +10,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/sealed"
 )
@@ -41,8 +41,8 @@ func streams(t testing.TB) (a, b *secretstream.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	owner := keys.Generate()
-	i, err := handshake.NewInitiator(keys.Generate(), owner.Public())
+	owner := identity.Generate()
+	i, err := handshake.NewInitiator(identity.Generate(), owner.Public())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/cli"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/swarm"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // background runs a command until it has printed a text; the rest is to be had with done.
@@ -114,7 +114,7 @@ func TestSwarmsAreListedLeftAndStopped(t *testing.T) {
 func TestPeersAsJSONAndWithoutAList(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	bob := keys.Generate().Public().String()
+	bob := identity.Generate().Public().String()
 	type peer struct{ Name, Key string }
 	if got := decode[peer](t, p.run(t, "--format", "json", "peers", "pair", bob, "--name", "bob")); got != (peer{"bob", bob}) {
 		t.Errorf("paired with %+v", got)

@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/federation/peers"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 const peersLong = `Say which hubs on other machines may use this hub's agents, and are used from here.
@@ -39,7 +39,7 @@ type peerJSON struct {
 	Address string `json:"address,omitempty"`
 }
 
-func peerOf(e keys.Entry) peerJSON {
+func peerOf(e identity.Entry) peerJSON {
 	return peerJSON{Name: peers.NameOf(e), Key: e.Key.String(), Address: e.Address}
 }
 
@@ -98,12 +98,12 @@ func (a *app) stateOf(s *dialect.PeerStatus) string {
 }
 
 // allowList opens the hub's list, and its data directory's path.
-func (a *app) allowList() (*keys.AllowList, string, error) {
+func (a *app) allowList() (*identity.AllowList, string, error) {
 	cfg, err := a.load()
 	if err != nil {
 		return nil, "", err
 	}
-	list, err := keys.OpenAllowList(peers.AllowPath(cfg.DataDir))
+	list, err := identity.OpenAllowList(peers.AllowPath(cfg.DataDir))
 	if err != nil {
 		return nil, "", peersFailure(err)
 	}
@@ -123,7 +123,7 @@ func (a *app) peersPairCommand() *cobra.Command {
 			"  " + a.name + " peers pair 4f1c…e2 --name bob --at 203.0.113.7:49737  # a hub with peers.hyperswarm.public",
 		Args: exactly("KEY"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			key, err := keys.ParsePublicKey(args[0])
+			key, err := identity.ParsePublicKey(args[0])
 			if err != nil {
 				return usage("%v", err)
 			}
@@ -134,14 +134,14 @@ func (a *app) peersPairCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			own, err := keys.Load(peers.KeyPath(dir))
+			own, err := identity.Load(peers.KeyPath(dir))
 			if err != nil {
 				return peersFailure(err)
 			}
 			if own.Public() == key {
 				return usage("this is the hub's own key; pair with another's")
 			}
-			entry := keys.Entry{Key: key, Name: name, Address: at}
+			entry := identity.Entry{Key: key, Name: name, Address: at}
 			if err := entry.Check(); err != nil {
 				return usage("%v", err)
 			}
@@ -191,7 +191,7 @@ func (a *app) peersListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			own, err := keys.Load(peers.KeyPath(dir))
+			own, err := identity.Load(peers.KeyPath(dir))
 			if err != nil {
 				return peersFailure(err)
 			}

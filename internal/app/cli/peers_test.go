@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 // Pairing works whether or not a hub runs; nobody is paired before.
@@ -21,10 +21,10 @@ func TestPeersArePairedAndRemoved(t *testing.T) {
 	}
 	all := func() list { return decode[list](t, p.run(t, "peers", "list", "--format", "json")) }
 	first := all()
-	if _, err := keys.ParsePublicKey(first.Key); err != nil || len(first.Peers) != 0 {
+	if _, err := identity.ParsePublicKey(first.Key); err != nil || len(first.Peers) != 0 {
 		t.Fatalf("%+v, %v", first, err)
 	}
-	bob, carol := keys.Generate().Public().String(), keys.Generate().Public().String()
+	bob, carol := identity.Generate().Public().String(), identity.Generate().Public().String()
 	if o := p.run(t, "peers", "pair", bob, "--name", "bob"); o.code != 0 || !strings.Contains(o.stderr, first.Key) {
 		t.Errorf("%+v", o)
 	}
@@ -62,7 +62,7 @@ func TestPeersListSaysHowTheyAre(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.stopAtEnd(t)
-	bob := keys.Generate().Public().String()
+	bob := identity.Generate().Public().String()
 	want(t, p.run(t, "peers", "pair", bob, "--name", "bob"), 0, "paired with bob\n")
 	if o := p.run(t, "peers", "list"); o.code != 0 || !strings.Contains(o.stderr, "the hub does not run") {
 		t.Errorf("%+v", o)

@@ -18,12 +18,12 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/crdt/ysync"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/documents/sharing"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	wslink "github.com/parleyhub/parley/transport/websocket"
 )
 
@@ -155,7 +155,7 @@ func TestAgentsElsewhereKeepReplicas(t *testing.T) {
 	if _, err := c.EditDocument(t.Context(), "plan", []documents.Edit{{Op: documents.OpText, Path: []string{"t"}, Text: "hello"}}); err != nil {
 		t.Fatal(err)
 	}
-	peer := "mars@" + keys.Generate().Public().String()
+	peer := "mars@" + identity.Generate().Public().String()
 	for _, id := range []string{"mars", peer} {
 		if roles, err := c.ShareDocument(t.Context(), "plan", id, documents.RoleWriter); err != nil || roles[id] != documents.RoleWriter {
 			t.Fatalf("the roles are %v, %v", roles, err)

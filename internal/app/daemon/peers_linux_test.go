@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/netnstest"
 	"github.com/parleyhub/parley/telemetry/audit"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // counted is how many lines the agent says, twenty a second.
@@ -39,7 +39,7 @@ agents:
 type site struct {
 	host   *netnstest.Host
 	dir    string
-	key    keys.PublicKey
+	key    identity.PublicKey
 	client *client.Client
 }
 
@@ -47,7 +47,7 @@ type site struct {
 func newSite(t *testing.T, h *netnstest.Host, settings string) *site {
 	t.Helper()
 	s := &site{host: h, dir: newDir(t)}
-	pair, err := keys.Load(peers.KeyPath(s.dir))
+	pair, err := identity.Load(peers.KeyPath(s.dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,11 +60,11 @@ func newSite(t *testing.T, h *netnstest.Host, settings string) *site {
 
 func (s *site) pair(t *testing.T, name string, other *site, address string) {
 	t.Helper()
-	list, err := keys.OpenAllowList(peers.AllowPath(s.dir))
+	list, err := identity.OpenAllowList(peers.AllowPath(s.dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := list.Add(keys.Entry{Key: other.key, Name: name, Address: address}); err != nil {
+	if err := list.Add(identity.Entry{Key: other.key, Name: name, Address: address}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -228,7 +228,7 @@ func TestTwoHubsBehindSymmetricNATs(t *testing.T) {
 	host := lab.Host()
 	address := netip.AddrPortFrom(host.Addr(), 49737).String()
 	between := newSite(t, host, "relay: true, public: '"+address+"'")
-	pair, err := keys.Load(peers.KeyPath(between.dir))
+	pair, err := identity.Load(peers.KeyPath(between.dir))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
@@ -24,7 +25,6 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/telemetry/audit"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 const peersYAML = `version: 1
@@ -42,7 +42,7 @@ agents:
 // twoHubs starts two hubs, processes of their own beside a NATS server, that have paired:
 // the second is called there at the first, the first, at an address if it has one, here
 // at the second.
-func twoHubs(t *testing.T, configure func(natsURL string, i int) string, address string) (dirs [2]string, infos [2]daemon.Info, own [2]keys.PublicKey) {
+func twoHubs(t *testing.T, configure func(natsURL string, i int) string, address string) (dirs [2]string, infos [2]daemon.Info, own [2]identity.PublicKey) {
 	t.Helper()
 	srv := natstest.Start(t)
 	for i := range dirs {
@@ -60,18 +60,18 @@ func twoHubs(t *testing.T, configure func(natsURL string, i int) string, address
 				t.Error(err)
 			}
 		})
-		pair, err := keys.Load(peers.KeyPath(dirs[i]))
+		pair, err := identity.Load(peers.KeyPath(dirs[i]))
 		if err != nil {
 			t.Fatal(err)
 		}
 		own[i] = pair.Public()
 	}
 	for i, name := range []string{"there", "here"} {
-		list, err := keys.OpenAllowList(peers.AllowPath(dirs[i]))
+		list, err := identity.OpenAllowList(peers.AllowPath(dirs[i]))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := list.Add(keys.Entry{Key: own[1-i], Name: name, Address: []string{"", address}[i]}); err != nil {
+		if err := list.Add(identity.Entry{Key: own[1-i], Name: name, Address: []string{"", address}[i]}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
@@ -30,7 +31,6 @@ import (
 	"github.com/parleyhub/parley/telemetry/audit"
 	"github.com/parleyhub/parley/toolbox"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
@@ -242,7 +242,7 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 	}
 
 	// Who is no longer paired is no longer used.
-	list, err := keys.OpenAllowList(peers.AllowPath(dirs[0]))
+	list, err := identity.OpenAllowList(peers.AllowPath(dirs[0]))
 	if err != nil {
 		t.Fatal(err)
 	}

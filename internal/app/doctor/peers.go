@@ -10,16 +10,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/federation/peers"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // peers examines what lets this hub and those on other machines use each other's
 // agents. Of the others themselves only a hub that runs knows something.
 func (p Patient) peers(hub *dialect.Status) []Finding {
-	list, err := keys.OpenAllowList(peers.AllowPath(p.Config.DataDir))
+	list, err := identity.OpenAllowList(peers.AllowPath(p.Config.DataDir))
 	if err != nil {
 		return []Finding{{Check: "peers", Level: Failure, Message: err.Error(), Remedy: "mend the file, or move it away and pair again"}}
 	}
@@ -57,14 +57,14 @@ func (p Patient) identity() (f Finding, ill bool) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return f, false
 	}
-	if _, err := keys.Load(path); err != nil {
+	if _, err := identity.Load(path); err != nil {
 		return Finding{Check: "peers", Level: Failure, Message: err.Error(), Remedy: "the hub does not start with peers.enabled before that is mended"}, true
 	}
 	return f, false
 }
 
 // waysToPeers says by which ways other hubs are met.
-func (p Patient) waysToPeers(entries []keys.Entry, running bool) Finding {
+func (p Patient) waysToPeers(entries []identity.Entry, running bool) Finding {
 	cfg := p.Config.Peers
 	var ways []string
 	switch {

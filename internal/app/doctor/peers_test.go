@@ -8,18 +8,18 @@ import (
 	"os"
 	"testing"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/app/doctor"
 	"github.com/parleyhub/parley/internal/federation/peers"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 func pairWith(t *testing.T, dir, address string) {
 	t.Helper()
-	list, err := keys.OpenAllowList(peers.AllowPath(dir))
+	list, err := identity.OpenAllowList(peers.AllowPath(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := list.Add(keys.Entry{Key: keys.Generate().Public(), Name: "bob", Address: address}); err != nil {
+	if err := list.Add(identity.Entry{Key: identity.Generate().Public(), Name: "bob", Address: address}); err != nil {
 		t.Fatal(err)
 	}
 }

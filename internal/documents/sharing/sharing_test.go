@@ -19,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/documents/sharing"
@@ -28,7 +29,6 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/memory"
 	natslink "github.com/parleyhub/parley/transport/nats"
@@ -326,12 +326,12 @@ func TestAgentsOnThreeTransportsShareADocument(t *testing.T) {
 		address = strings.TrimPrefix(l.Endpoint().Address, "ws://")
 		return l
 	}
-	hubKey, jupiterKey, saturnKey := keys.Generate(), keys.Generate(), keys.Generate()
+	hubKey, jupiterKey, saturnKey := identity.Generate(), identity.Generate(), identity.Generate()
 	server := natstest.Start(t, natstest.WithoutJetStream)
 	hubConn, jupiterConn := connect(t, server), connect(t, server)
 	overNATS := func(t *testing.T) transport.Listener {
 		l, err := natslink.Listen(hyperswarmtest.Context(t), natslink.ListenOptions{
-			Options: natslink.Options{Conn: hubConn, Pair: hubKey}, Allow: func(k keys.PublicKey) bool { return k == jupiterKey.Public() },
+			Options: natslink.Options{Conn: hubConn, Pair: hubKey}, Allow: func(k identity.PublicKey) bool { return k == jupiterKey.Public() },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -343,7 +343,7 @@ func TestAgentsOnThreeTransportsShareADocument(t *testing.T) {
 	hubMember, saturnMember := hyperswarmtest.Node(t, options), hyperswarmtest.Node(t, options)
 	overDHT := func(t *testing.T) transport.Listener {
 		l, err := hyperswarm.Listen(hyperswarmtest.Context(t), hyperswarm.ListenOptions{
-			Node: hubMember, Pair: hubKey, Allow: func(k keys.PublicKey) bool { return k == saturnKey.Public() },
+			Node: hubMember, Pair: hubKey, Allow: func(k identity.PublicKey) bool { return k == saturnKey.Public() },
 		})
 		if err != nil {
 			t.Fatal(err)

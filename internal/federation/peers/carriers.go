@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // carrier is a way for cards to travel.
@@ -17,7 +17,7 @@ type carrier interface {
 	registry.Announcer
 	registry.Finder
 	// Heard returns when the hub with a key was heard last this way; zero for never.
-	Heard(keys.PublicKey) time.Time
+	Heard(identity.PublicKey) time.Time
 }
 
 // carriers are several of them as one: what a hub signs counts the same whichever way

@@ -6,13 +6,13 @@ import (
 	"slices"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/registry/swarmcards"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
@@ -35,7 +35,7 @@ type Hyperswarm struct {
 	// Relay has the hub forward between hubs that have paired with it and find no path
 	// to each other. They name it by [RelayKey] in their Relays.
 	Relay  bool
-	Relays []keys.PublicKey
+	Relays []identity.PublicKey
 }
 
 // A key can be listened on once: the hub's own is that of the swarm, which exchanges
@@ -46,10 +46,12 @@ const (
 )
 
 // ChannelsKey is the key with which a hub takes channels over Hyperswarm. Its signed cards tell it, too.
-func ChannelsKey(pair *keys.Pair) keys.PublicKey { return pair.Derive(channelsPurpose).Public() }
+func ChannelsKey(pair *identity.Pair) identity.PublicKey {
+	return pair.Derive(channelsPurpose).Public()
+}
 
 // RelayKey is the key of the relay that a hub with an identity can be.
-func RelayKey(pair *keys.Pair) keys.PublicKey { return pair.Derive(relayPurpose).Public() }
+func RelayKey(pair *identity.Pair) identity.PublicKey { return pair.Derive(relayPurpose).Public() }
 
 // maxHubs bounds the hubs that this one is connected with.
 const maxHubs = 1024
@@ -114,7 +116,7 @@ func (n *Network) bootstrap(always []string) []string {
 
 // mayRelay lets paired hubs use the relay, under the keys as well that they take
 // channels with.
-func (n *Network) mayRelay(key keys.PublicKey) bool {
+func (n *Network) mayRelay(key identity.PublicKey) bool {
 	if n.allow.Allowed(key) {
 		return true
 	}
@@ -133,7 +135,7 @@ func (d *dht) follow(n *Network) {
 	if err := d.node.SetBootstrap(n.bootstrap(d.always)); err != nil {
 		n.log.Warn("the peers' addresses cannot be used", "error", err)
 	}
-	var paired []keys.PublicKey
+	var paired []identity.PublicKey
 	for _, e := range n.allow.Entries() {
 		paired = append(paired, e.Key)
 	}

@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
@@ -50,7 +50,7 @@ func TestHubsWithoutAServer(t *testing.T) {
 	}
 
 	// Who is removed is out.
-	list, err := keys.OpenAllowList(peers.AllowPath(a.dir))
+	list, err := identity.OpenAllowList(peers.AllowPath(a.dir))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -33,7 +34,6 @@ import (
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	natslink "github.com/parleyhub/parley/transport/nats"
 )
 
@@ -50,7 +50,7 @@ func ValidName(name string) bool { return namePattern.MatchString(name) }
 
 // NameOf returns what a peer is called: its name in the allow-list, or else the
 // beginning of its key.
-func NameOf(e keys.Entry) string {
+func NameOf(e identity.Entry) string {
 	if ValidName(e.Name) {
 		return e.Name
 	}
@@ -92,8 +92,8 @@ const (
 type Network struct {
 	o     Options
 	log   *slog.Logger
-	pair  *keys.Pair
-	allow *keys.AllowList
+	pair  *identity.Pair
+	allow *identity.AllowList
 	node  *node.Node
 	dht   *dht // nil without Hyperswarm
 
@@ -111,7 +111,7 @@ type Network struct {
 	// doors are the keys with which paired hubs take channels over Hyperswarm. They are
 	// remembered when the cards have gone: a link that was cut for long comes back
 	// before them.
-	doors map[keys.PublicKey]string
+	doors map[identity.PublicKey]string
 	// misfits are announced agents, by the id among hubs, that have no place here, and why.
 	misfits map[string]misfit
 	fronts  map[agent.Tier]*front
@@ -135,12 +135,12 @@ func Open(ctx context.Context, o Options) (*Network, error) {
 	if o.PeerTier == agent.NoTier {
 		o.PeerTier = agent.L2
 	}
-	pair, err := keys.Load(KeyPath(o.DataDir))
+	pair, err := identity.Load(KeyPath(o.DataDir))
 	if err != nil {
 		return nil, err
 	}
 	read := stamp(AllowPath(o.DataDir)) // before, so that no change is missed
-	allow, err := keys.OpenAllowList(AllowPath(o.DataDir))
+	allow, err := identity.OpenAllowList(AllowPath(o.DataDir))
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (n *Network) leave(ctx context.Context) error {
 }
 
 // Key returns who this hub is.
-func (n *Network) Key() keys.PublicKey { return n.pair.Public() }
+func (n *Network) Key() identity.PublicKey { return n.pair.Public() }
 
 // Node returns where other hubs' agents come in, for those who join cards to it.
 func (n *Network) Node() *node.Node { return n.node }
@@ -266,7 +266,7 @@ func (n *Network) speaks(peer, id string) error {
 	return nil
 }
 
-func (n *Network) takesChannels(hub keys.PublicKey, id, peer string) bool {
+func (n *Network) takesChannels(hub identity.PublicKey, id, peer string) bool {
 	n.mu.Lock()
 	door := n.doors[hub]
 	n.mu.Unlock()
@@ -315,7 +315,7 @@ func (n *Network) follow(ctx context.Context, w *registry.Watcher) {
 // long, or whose hub is not paired any more. One goroutine calls it, and that of the
 // allow-list's changes asks it to.
 func (n *Network) compare(ctx context.Context) {
-	names := make(map[keys.PublicKey]string)
+	names := make(map[identity.PublicKey]string)
 	for _, e := range n.allow.Entries() {
 		names[e.Key] = NameOf(e)
 	}
@@ -323,7 +323,7 @@ func (n *Network) compare(ctx context.Context) {
 		n.o.Tools.Reserve(slices.Collect(maps.Values(names)))
 	}
 	n.compareTools(names)
-	here, doors := make(map[string]bool), make(map[keys.PublicKey]string)
+	here, doors := make(map[string]bool), make(map[identity.PublicKey]string)
 	for _, card := range n.node.Registry().Remote() {
 		name, key, ok := signedcard.ParseID(card.ID)
 		peer, paired := names[key]

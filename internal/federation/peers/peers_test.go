@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
@@ -21,7 +22,6 @@ import (
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/internal/tools/delegation"
 	"github.com/parleyhub/parley/telemetry"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -198,11 +198,11 @@ func (p *party) address() string {
 // pair lets another in, under a name.
 func (p *party) pair(t testing.TB, name string, other *party) {
 	t.Helper()
-	list, err := keys.OpenAllowList(peers.AllowPath(p.dir))
+	list, err := identity.OpenAllowList(peers.AllowPath(p.dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := list.Add(keys.Entry{Key: other.net.Key(), Name: name, Address: other.address()}); err != nil {
+	if err := list.Add(identity.Entry{Key: other.net.Key(), Name: name, Address: other.address()}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -352,7 +352,7 @@ func TestOnlyPairedHubsMeet(t *testing.T) {
 	if _, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("dig")}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := keys.OpenAllowList(peers.AllowPath(c.dir))
+	list, err := identity.OpenAllowList(peers.AllowPath(c.dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -504,9 +504,9 @@ func TestAChangedCardKeepsRunningTasks(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	key := keys.Generate().Public()
+	key := identity.Generate().Public()
 	for name, want := range map[string]string{"bob": "bob", "": key.String()[:8], "Bob's laptop": key.String()[:8], "-x": key.String()[:8], "a.b": key.String()[:8]} {
-		if got := peers.NameOf(keys.Entry{Key: key, Name: name}); got != want {
+		if got := peers.NameOf(identity.Entry{Key: key, Name: name}); got != want {
 			t.Errorf("%q became %q", name, got)
 		}
 	}

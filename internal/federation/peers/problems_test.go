@@ -5,13 +5,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // All that is wrong with a hub's agents is told, on one line: lists and doctor show it so.
 func TestProblemsOfSeveralAgents(t *testing.T) {
-	bob, carol := keys.Generate().Public(), keys.Generate().Public()
+	bob, carol := identity.Generate().Public(), identity.Generate().Public()
 	taken := errors.New("it is taken")
 	n := &Network{misfits: map[string]misfit{
 		signedcard.ID("b", bob): {"bob.b", taken}, signedcard.ID("a", bob): {"bob.a", taken}, signedcard.ID("c", carol): {"carol.c", taken},
@@ -30,17 +30,17 @@ func TestProblemsOfSeveralAgents(t *testing.T) {
 //
 // WIRE-REMOVED.
 func TestARemovedHubLocksNobodyOutOfTheRelay(t *testing.T) {
-	list, err := keys.OpenAllowList(filepath.Join(t.TempDir(), "peers"))
+	list, err := identity.OpenAllowList(filepath.Join(t.TempDir(), "peers"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	paired, door := keys.Generate().Public(), keys.Generate().Public()
-	if err := list.Add(keys.Entry{Key: paired}); err != nil {
+	paired, door := identity.Generate().Public(), identity.Generate().Public()
+	if err := list.Add(identity.Entry{Key: paired}); err != nil {
 		t.Fatal(err)
 	}
-	n := &Network{allow: list, doors: map[keys.PublicKey]string{paired: door.String()}}
+	n := &Network{allow: list, doors: map[identity.PublicKey]string{paired: door.String()}}
 	for range 8 {
-		n.doors[keys.Generate().Public()] = door.String()
+		n.doors[identity.Generate().Public()] = door.String()
 	}
 	for range 20 { // the hubs are looked through in any order
 		if !n.mayRelay(door) {

@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // PeerStatus is how a paired hub is, as far as this one knows.
 type PeerStatus struct {
 	Name string
-	Key  keys.PublicKey
+	Key  identity.PublicKey
 	// Via are the ways by which it is heard now, none if it is not. That it is heard
 	// does not say that it has paired with this hub.
 	Via []agent.Transport
@@ -30,7 +30,7 @@ type PeerStatus struct {
 // Status returns how the paired hubs are, in the order of the allow-list. It is safe for
 // concurrent use and does not block.
 func (n *Network) Status() []PeerStatus {
-	agents := make(map[keys.PublicKey][]string)
+	agents := make(map[identity.PublicKey][]string)
 	for _, r := range n.all() {
 		if _, here := n.node.Registry().Identity(r.id); here {
 			_, key, _ := signedcard.ParseID(r.id) // it was read from a card
@@ -63,10 +63,10 @@ func (n *Network) Status() []PeerStatus {
 
 // problems says, of each hub, which of its agents have no place here: an agent of this
 // hub is called so, for one.
-func (n *Network) problems() map[keys.PublicKey]error {
+func (n *Network) problems() map[identity.PublicKey]error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	problems := make(map[keys.PublicKey]error)
+	problems := make(map[identity.PublicKey]error)
 	for _, id := range slices.Sorted(maps.Keys(n.misfits)) {
 		_, key, _ := signedcard.ParseID(id) // it was read from a card
 		m := n.misfits[id]

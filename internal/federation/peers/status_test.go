@@ -13,12 +13,12 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // of is how a party sees the only one that it is paired with.
@@ -73,12 +73,12 @@ func TestAHubWhoseClockIsWrong(t *testing.T) {
 	if _, err := asked.NextMsgWithContext(deadline(t)); err != nil { // it asks once it listens
 		t.Fatal(err)
 	}
-	other := keys.Generate()
-	list, err := keys.OpenAllowList(peers.AllowPath(a.dir))
+	other := identity.Generate()
+	list, err := identity.OpenAllowList(peers.AllowPath(a.dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := list.Add(keys.Entry{Key: other.Public(), Name: "bob"}); err != nil {
+	if err := list.Add(identity.Entry{Key: other.Public(), Name: "bob"}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
@@ -138,7 +138,7 @@ func TestAnAgentWithoutCapabilities(t *testing.T) {
 }
 
 // documented are the rights that docs/peers.md names for a hub with a key.
-func documented(t *testing.T, key keys.PublicKey) *server.Permissions {
+func documented(t *testing.T, key identity.PublicKey) *server.Permissions {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/peers.md")
 	if err != nil {
@@ -167,11 +167,11 @@ func TestNATSPermissions(t *testing.T) {
 	t.Parallel()
 	const people = 3
 	var dirs [people]string
-	var own [people]keys.PublicKey
+	var own [people]identity.PublicKey
 	var users []*server.User
 	for i := range dirs {
 		dirs[i] = t.TempDir()
-		pair, err := keys.Load(peers.KeyPath(dirs[i]))
+		pair, err := identity.Load(peers.KeyPath(dirs[i]))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,10 +11,10 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/toolbox"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // toolsPrefix begins the names of the cards behind which MCP is spoken: one for each
@@ -140,7 +140,7 @@ func (n *Network) serve(s *mcp.Server, peer, owner string) {
 
 // compareTools takes in the tools whose cards have come, and drops those that are gone.
 // names are what the paired hubs are called. One goroutine at a time calls it.
-func (n *Network) compareTools(names map[keys.PublicKey]string) {
+func (n *Network) compareTools(names map[identity.PublicKey]string) {
 	if n.o.Tools == nil {
 		return
 	}
@@ -178,7 +178,7 @@ func (n *Network) takenNow() map[string]taken {
 }
 
 // toolsName is what the tools behind a card are called here, "" if they have no place.
-func (n *Network) toolsName(card agent.Card, names map[keys.PublicKey]string) string {
+func (n *Network) toolsName(card agent.Card, names map[identity.PublicKey]string) string {
 	name, key, ok := signedcard.ParseID(card.ID)
 	peer, paired := names[key]
 	owner, tools := strings.CutPrefix(name, toolsPrefix)

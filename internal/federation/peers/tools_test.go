@@ -11,11 +11,11 @@ import (
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/tools/mounts"
 	"github.com/parleyhub/parley/router"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // toolboxOf is a hub's own, with an agent "worker" that uses it.
@@ -76,7 +76,7 @@ func TestSharedToolsAreUsedAtPairedHubs(t *testing.T) {
 		t.Errorf("a tool that is not shared says %q", got)
 	}
 
-	list, err := keys.OpenAllowList(peers.AllowPath(b.dir))
+	list, err := identity.OpenAllowList(peers.AllowPath(b.dir))
 	if err != nil {
 		t.Fatal(err)
 	}

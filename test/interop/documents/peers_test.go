@@ -12,10 +12,10 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // Two hubs, processes of their own on one NATS server, have paired. An agent of the one keeps a replica of the
@@ -92,9 +92,9 @@ func TestAnAgentOfAPeerEditsAlong(t *testing.T) {
 }
 
 // key is the hub's identity among hubs.
-func (h *hub) key(t *testing.T) *keys.Pair {
+func (h *hub) key(t *testing.T) *identity.Pair {
 	t.Helper()
-	pair, err := keys.Load(peers.KeyPath(filepath.Join(h.home.Dir, "hub")))
+	pair, err := identity.Load(peers.KeyPath(filepath.Join(h.home.Dir, "hub")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/documents/sharing"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/federation/peers"
@@ -26,7 +27,6 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	natslink "github.com/parleyhub/parley/transport/nats"
 	"github.com/parleyhub/parley/transport/transporttest"
@@ -56,7 +56,7 @@ func keepReplica(t *testing.T, h *hub, id, room string) *member {
 
 // keepPeersReplica has an agent of this process, which is of one hub by having its key, keep a replica
 // of another hub's document over a NATS server.
-func keepPeersReplica(t *testing.T, server string, own *keys.Pair, name string, of keys.PublicKey, room string) *member {
+func keepPeersReplica(t *testing.T, server string, own *identity.Pair, name string, of identity.PublicKey, room string) *member {
 	t.Helper()
 	conn, err := nats.Connect(server)
 	if err != nil {
@@ -68,7 +68,7 @@ func keepPeersReplica(t *testing.T, server string, own *keys.Pair, name string, 
 }
 
 // keepSwarmReplica is keepPeersReplica over Hyperswarm.
-func keepSwarmReplica(t *testing.T, bootstrap []string, own *keys.Pair, name string, of *keys.Pair, room string) *member {
+func keepSwarmReplica(t *testing.T, bootstrap []string, own *identity.Pair, name string, of *identity.Pair, room string) *member {
 	t.Helper()
 	at := agent.Endpoint{Transport: agent.TransportHyperswarm, Address: peers.ChannelsKey(of).String()}
 	n := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Stream: secretstream.Options{MaxMessage: new(transport.Codec).MaxMessage()}})

@@ -19,10 +19,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // Req 9.1, 9.2, 9.3: agents over WebSocket, NATS and Hyperswarm, an agent over MCP and a browser page with
@@ -37,7 +37,7 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	h := newHub(t, origin, fmt.Sprintf("bus: {url: %q}\npeers: {enabled: true, hyperswarm: {listen: %q, bootstrap: [\"%s\"]}}\n",
 		server.URL(), freeUDPAddress(t), strings.Join(bootstrap, `", "`)))
-	hubKey, jupiterKey, saturnKey := h.key(t), keys.Generate(), keys.Generate()
+	hubKey, jupiterKey, saturnKey := h.key(t), identity.Generate(), identity.Generate()
 	h.parley(t, "peers", "pair", jupiterKey.Public().String(), "--name", "jupiter")
 	h.parley(t, "peers", "pair", saturnKey.Public().String(), "--name", "saturn")
 	for _, id := range []string{"venus", signedcard.ID("jupiter", jupiterKey.Public()), signedcard.ID("saturn", saturnKey.Public())} {

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
 
@@ -44,9 +44,9 @@ func inTurns(b *testing.B, unit string, ours, npms func() time.Duration, value f
 func BenchmarkJoin(b *testing.B) {
 	js, other := javascript(b), javascript(b)
 	bootstrap := js.do("testnet", args{"size": 10}).Bootstrap
-	topic := keys.Hash([]byte("go"))
+	topic := identity.Hash([]byte("go"))
 	startPeer(b, peerTask{Bootstrap: bootstrap, Topic: hex.EncodeToString(topic[:])})
-	npms := keys.Hash([]byte("npm"))
+	npms := identity.Hash([]byte("npm"))
 	text := hex.EncodeToString(npms[:])
 	server := other.do("swarm", args{"bootstrap": bootstrap, "mode": "echo"})
 	other.do("join", args{"id": server.ID, "topic": text, "server": true, "client": false})
@@ -134,7 +134,7 @@ func BenchmarkHundredPeers(b *testing.B) {
 	other := javascript(b)
 	bootstrap := other.do("testnet", args{"size": 10}).Bootstrap
 	// Once is enough: what repeats would measure is what was left behind.
-	measure := func(b *testing.B, pid int, key keys.PublicKey) {
+	measure := func(b *testing.B, pid int, key identity.PublicKey) {
 		before := resident(b, pid)
 		for range peers {
 			dialPeer(b, bootstrap, key)
@@ -151,7 +151,7 @@ func BenchmarkHundredPeers(b *testing.B) {
 		js := javascript(b)
 		dht := js.do("dht", args{"bootstrap": bootstrap})
 		server := js.do("listen", args{"id": dht.ID, "mode": "echo"})
-		key, err := keys.ParsePublicKey(server.Key)
+		key, err := identity.ParsePublicKey(server.Key)
 		if err != nil {
 			b.Fatal(err)
 		}

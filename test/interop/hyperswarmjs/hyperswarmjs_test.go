@@ -17,9 +17,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
@@ -73,9 +73,9 @@ func sum(data []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-func public(t *testing.T, text string) keys.PublicKey {
+func public(t *testing.T, text string) identity.PublicKey {
 	t.Helper()
-	k, err := keys.ParsePublicKey(text)
+	k, err := identity.ParsePublicKey(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestRecordsBothWays(t *testing.T) {
 		ctx := hyperswarmtest.Context(t)
 		n := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 		dht := js.do("dht", args{"bootstrap": bootstrap})
-		ours, theirs := keys.FromSeed([32]byte{1}), keys.FromSeed([32]byte{2})
+		ours, theirs := identity.FromSeed([32]byte{1}), identity.FromSeed([32]byte{2})
 		seed := theirs.Seed()
 		if err := n.PutMutable(ctx, ours, []byte("from go"), 5); err != nil {
 			t.Fatal(err)
@@ -253,7 +253,7 @@ func TestRecordsBothWays(t *testing.T) {
 		if v, err := n.GetImmutable(ctx, [32]byte(h)); err != nil || string(v) != "\x01\x02" {
 			t.Errorf("Go reads %x, %v", v, err)
 		}
-		topic := keys.Hash([]byte("topic"))
+		topic := identity.Hash([]byte("topic"))
 		if err := n.Announce(ctx, topic, ours, nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -277,13 +277,13 @@ func TestRefusedPeers(t *testing.T) {
 	bootstrap := networks["javascript"](t, js)
 	n := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 	dht := js.do("dht", args{"bootstrap": bootstrap})
-	server := js.do("listen", args{"id": dht.ID, "allow": keys.Generate().Public().String()})
+	server := js.do("listen", args{"id": dht.ID, "allow": identity.Generate().Public().String()})
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 	if _, err := n.Dial(ctx, public(t, server.Key), hyperdht.DialOptions{}); hyperdht.CodeOf(err) != hyperdht.CodeUnanswered {
 		t.Errorf("Go is refused: %v", err)
 	}
-	l, err := n.Listen(hyperdht.ListenOptions{Access: func(keys.PublicKey) bool { return false }})
+	l, err := n.Listen(hyperdht.ListenOptions{Access: func(identity.PublicKey) bool { return false }})
 	if err != nil {
 		t.Fatal(err)
 	}

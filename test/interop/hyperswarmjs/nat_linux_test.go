@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/netnstest"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
@@ -93,7 +93,7 @@ func (l *lab) bothWays(t *testing.T, n *hyperdht.Node, js *driver) error {
 	if err != nil {
 		return err
 	}
-	key, err := keys.ParsePublicKey(server.Key)
+	key, err := identity.ParsePublicKey(server.Key)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func TestANodeProgramMeetsAnAgentThroughHubs(t *testing.T) {
 	l := newLab(t, 3)
 	js := program(t, l.Network(netnstest.PortRestricted).Host())
 	home := l.Network(netnstest.PortRestricted).Host()
-	topic := keys.Hash([]byte("agents"))
+	topic := identity.Hash([]byte("agents"))
 	theirs := js.do("swarm", args{"bootstrap": l.bootstrap, "mode": "echo"})
 	js.do("join", args{"id": theirs.ID, "topic": hex.EncodeToString(topic[:]), "server": true, "client": true})
 	for range 2 {
@@ -172,7 +172,7 @@ func TestANodeProgramMeetsAHub(t *testing.T) {
 	at := netip.AddrPortFrom(h.Addr(), 49737)
 	hub := l.node(t, h, at)
 	js := program(t, l.Network(netnstest.Symmetric).Host())
-	topic := keys.Hash([]byte("agents"))
+	topic := identity.Hash([]byte("agents"))
 	theirs := js.do("swarm", args{"bootstrap": []string{at.String()}, "mode": "echo"})
 	joined := js.start("join", args{"id": theirs.ID, "topic": hex.EncodeToString(topic[:]), "server": false, "client": true})
 	defer func() { <-joined }()

@@ -13,9 +13,9 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
@@ -34,7 +34,7 @@ type peerTask struct {
 
 type peer struct {
 	pid int
-	key keys.PublicKey
+	key identity.PublicKey
 }
 
 // startPeer starts a peer that can be dialled, until the benchmark ends.
@@ -66,7 +66,7 @@ func startPeer(b *testing.B, task peerTask) peer {
 	if err != nil {
 		b.Fatal(err)
 	}
-	key, err := keys.ParsePublicKey(line[:len(line)-1])
+	key, err := identity.ParsePublicKey(line[:len(line)-1])
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func startPeer(b *testing.B, task peerTask) peer {
 }
 
 // dialPeer connects to a peer by a node of its own, until the benchmark ends.
-func dialPeer(b *testing.B, bootstrap []string, key keys.PublicKey) *secretstream.Conn {
+func dialPeer(b *testing.B, bootstrap []string, key identity.PublicKey) *secretstream.Conn {
 	b.Helper()
 	n := hyperswarmtest.Node(b, hyperdht.Options{Bootstrap: bootstrap})
 	c, err := n.Dial(hyperswarmtest.Context(b), key, hyperdht.DialOptions{})

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
@@ -52,7 +52,7 @@ func TestSwarms(t *testing.T) {
 	each(t, func(t *testing.T, js *driver, bootstrap []string) {
 		for _, who := range []string{"Go joins first", "JavaScript joins first"} {
 			t.Run(who, func(t *testing.T) {
-				topic := keys.Hash([]byte(who))
+				topic := identity.Hash([]byte(who))
 				text := hex.EncodeToString(topic[:])
 				ours := newSwarm(t, bootstrap)
 				theirs := js.do("swarm", args{"bootstrap": bootstrap, "mode": "echo"})
@@ -82,7 +82,7 @@ func TestSwarms(t *testing.T) {
 func TestJavaScriptSwarmsOnAGoDHT(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 6)
 	a, b := javascript(t), javascript(t)
-	topic := keys.Hash([]byte("topic"))
+	topic := identity.Hash([]byte("topic"))
 	text := hex.EncodeToString(topic[:])
 	x := a.do("swarm", args{"bootstrap": bootstrap, "mode": "echo"})
 	y := b.do("swarm", args{"bootstrap": bootstrap, "mode": "sink"})
@@ -96,11 +96,11 @@ func TestJavaScriptSwarmsOnAGoDHT(t *testing.T) {
 	if got := b.do("received", args{"id": conns.Conns[0], "count": 4 * mebibyte}); got.Hash != sent.Hash {
 		t.Errorf("%d bytes came back", got.Received)
 	}
-	seed := keys.Generate().Seed()
+	seed := identity.Generate().Seed()
 	dht := a.do("dht", args{"bootstrap": bootstrap})
 	a.do("mutablePut", args{"id": dht.ID, "seed": hex.EncodeToString(seed[:]), "value": "00ff", "seq": 3})
 	other := b.do("dht", args{"bootstrap": bootstrap})
-	if r := b.do("mutableGet", args{"id": other.ID, "key": keys.FromSeed(seed).Public().String()}); r.Value != "00ff" || r.Seq != 3 {
+	if r := b.do("mutableGet", args{"id": other.ID, "key": identity.FromSeed(seed).Public().String()}); r.Value != "00ff" || r.Seq != 3 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -113,7 +113,7 @@ func TestBothDialAtOnce(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)
 	for n := range 6 {
-		topic := keys.Hash([]byte{byte(n)})
+		topic := identity.Hash([]byte{byte(n)})
 		ours := newSwarm(t, bootstrap)
 		theirs := js.do("swarm", args{"bootstrap": bootstrap, "mode": "echo"})
 		joined := js.start("join", args{"id": theirs.ID, "topic": hex.EncodeToString(topic[:]), "server": true, "client": true})

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
@@ -207,4 +207,4 @@ func (n *Node) Commit(ctx context.Context, c Call, nodes []*Reply, f func(r *Rep
 }
 
 // idOf returns a node's id.
-func idOf(a netip.AddrPort) ID { return keys.NodeID(a) }
+func idOf(a netip.AddrPort) ID { return identity.NodeID(a) }

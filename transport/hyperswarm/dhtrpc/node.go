@@ -18,8 +18,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/compact"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
@@ -129,7 +129,7 @@ func Listen(mux *udx.Mux, o Options) (*Node, error) {
 			port = sock.Addr().Port()
 		}
 		n.public = netip.AddrPortFrom(o.Public.Addr().Unmap(), port)
-		n.id = keys.NodeID(n.public)
+		n.id = identity.NodeID(n.public)
 	}
 	n.table = &table{own: n.id}
 	close(started)
@@ -240,7 +240,7 @@ func (n *Node) pingOldest() {
 // check pings a node; one that does not answer leaves the table.
 func (n *Node) check(addr netip.AddrPort) {
 	n.goBackground(func() {
-		id := keys.NodeID(addr)
+		id := identity.NodeID(addr)
 		if _, err := n.Call(n.ctx, addr, Call{Internal: true, Command: cmdPing, Tries: 3}); err != nil && n.ctx.Err() == nil {
 			n.table.remove(id)
 		}
@@ -276,7 +276,7 @@ func (n *Node) Receive(s *udx.Socket, data []byte, from netip.AddrPort) {
 
 // note puts the sender of a message with a true id into the table.
 func (n *Node) note(m *Message, from netip.AddrPort) {
-	if m.ID == nil || keys.NodeID(from) != *m.ID {
+	if m.ID == nil || identity.NodeID(from) != *m.ID {
 		m.ID = nil // not an id that may be believed
 		return
 	}
@@ -379,7 +379,7 @@ func (n *Node) pingNAT(r *Request) {
 func (n *Node) downHint(r *Request) {
 	v := compact.NewReader(r.Value)
 	addr := v.Addr()
-	if v.Err() == nil && addr.Port() != 0 && n.limits.hints.Allow(r.From.Addr(), 1) && n.table.has(keys.NodeID(addr)) {
+	if v.Err() == nil && addr.Port() != 0 && n.limits.hints.Allow(r.From.Addr(), 1) && n.table.has(identity.NodeID(addr)) {
 		n.mu.Lock()
 		busy := n.checks >= maxHintChecks
 		if !busy {
@@ -389,7 +389,7 @@ func (n *Node) downHint(r *Request) {
 		if !busy {
 			n.goBackground(func() {
 				if _, err := n.Call(n.ctx, addr, Call{Internal: true, Command: cmdPing, Tries: 2}); err != nil && n.ctx.Err() == nil {
-					n.table.remove(keys.NodeID(addr))
+					n.table.remove(identity.NodeID(addr))
 				}
 				n.mu.Lock()
 				n.checks--

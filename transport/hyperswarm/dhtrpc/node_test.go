@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
@@ -66,7 +66,7 @@ func TestWalkFindsTheClosest(t *testing.T) {
 	if asker.Persistent() || asker.Known() == 0 {
 		t.Fatalf("a node without a public address is persistent: %v, and knows %d", asker.Persistent(), asker.Known())
 	}
-	target := keys.Hash([]byte("target"))
+	target := identity.Hash([]byte("target"))
 	found, err := asker.Walk(deadline(t), dhtrpc.Walk{Target: target, Internal: true, Command: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestCommitNeedsATrueToken(t *testing.T) {
 	}
 	nodes := network(t, 4, dhtrpc.Options{Handle: handle})
 	asker := node(t, dhtrpc.Options{Bootstrap: []string{nodes[0].Public().String()}})
-	target := keys.Hash([]byte("x"))
+	target := identity.Hash([]byte("x"))
 	found, err := asker.Walk(deadline(t), dhtrpc.Walk{Target: target, Command: 3})
 	if err != nil || len(found) != 4 || string(found[0].Value) != "a reply" {
 		t.Fatalf("%d nodes, %v", len(found), err)
@@ -291,7 +291,7 @@ func TestOnlyTrueIdsEnterTheTable(t *testing.T) {
 	if n.Known() != 0 {
 		t.Error("a node without a true id is in the table")
 	}
-	id := keys.NodeID(c.conn.LocalAddr().(*net.UDPAddr).AddrPort())
+	id := identity.NodeID(c.conn.LocalAddr().(*net.UDPAddr).AddrPort())
 	c.ask(&dhtrpc.Message{Internal: true, ID: &id})
 	if n.Known() != 1 {
 		t.Error("a node with a true id is not in the table")

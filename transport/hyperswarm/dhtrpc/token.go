@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 // tokenLife is how long tokens are given out under one secret; each is good for
@@ -44,7 +44,7 @@ func (t *tokens) make(host netip.Addr) [32]byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.turn(time.Now())
-	return keys.KeyedHash(t.secrets[0][:], []byte(host.String()))
+	return identity.KeyedHash(t.secrets[0][:], []byte(host.String()))
 }
 
 func (t *tokens) good(host netip.Addr, token [32]byte) bool {
@@ -53,7 +53,7 @@ func (t *tokens) good(host netip.Addr, token [32]byte) bool {
 	t.turn(time.Now())
 	ok := 0
 	for _, s := range t.secrets {
-		want := keys.KeyedHash(s[:], []byte(host.String()))
+		want := identity.KeyedHash(s[:], []byte(host.String()))
 		ok |= subtle.ConstantTimeCompare(want[:], token[:])
 	}
 	return ok == 1

@@ -10,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/compact"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
@@ -85,7 +85,7 @@ func TestTablesStaySmallAndTrue(t *testing.T) {
 		}
 		asker := w.add(dhtrpc.Options{Bootstrap: []string{first.Public().String()}})
 		began := time.Now()
-		found, err := asker.Walk(context.Background(), dhtrpc.Walk{Target: keys.Hash([]byte("x")), Internal: true, Command: 2})
+		found, err := asker.Walk(context.Background(), dhtrpc.Walk{Target: identity.Hash([]byte("x")), Internal: true, Command: 2})
 		if err != nil || len(found) != 20 {
 			t.Errorf("%d nodes are found, %v", len(found), err)
 		}

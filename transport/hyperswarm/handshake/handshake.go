@@ -15,12 +15,12 @@ import (
 
 	"github.com/flynn/noise"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 // Result is what both ends have after the handshake.
 type Result struct {
-	Remote  keys.PublicKey
+	Remote  identity.PublicKey
 	Hash    [64]byte // known to everybody on the path
 	Send    [32]byte
 	Receive [32]byte
@@ -37,11 +37,11 @@ var errMessage = errors.New("the handshake message is not valid")
 // Initiator is the end that dials. It is not safe for concurrent use.
 type Initiator struct {
 	state  *noise.HandshakeState
-	remote keys.PublicKey
+	remote identity.PublicKey
 }
 
 // NewInitiator starts a handshake with the owner of a public key.
-func NewInitiator(pair *keys.Pair, remote keys.PublicKey) (*Initiator, error) {
+func NewInitiator(pair *identity.Pair, remote identity.PublicKey) (*Initiator, error) {
 	state, err := newState(pair, &remote, nil)
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (i *Initiator) Message(payload []byte) ([]byte, error) {
 func (i *Initiator) Finish(msg []byte) (payload []byte, r *Result, err error) {
 	// The state is of no more use once a key exchange in it has failed, so the
 	// ephemeral key is looked at first.
-	if len(msg) < EphemeralSize || !keys.PublicKey(msg[:EphemeralSize]).Valid() {
+	if len(msg) < EphemeralSize || !identity.PublicKey(msg[:EphemeralSize]).Valid() {
 		return nil, nil, errMessage
 	}
 	payload, send, receive, err := i.state.ReadMessage(nil, msg)
@@ -76,20 +76,20 @@ func (i *Initiator) Finish(msg []byte) (payload []byte, r *Result, err error) {
 type Responder struct{ state *noise.HandshakeState }
 
 // NewResponder reads a first message. Remote is who claims to have sent it.
-func NewResponder(pair *keys.Pair, msg []byte) (r *Responder, remote keys.PublicKey, payload []byte, err error) {
+func NewResponder(pair *identity.Pair, msg []byte) (r *Responder, remote identity.PublicKey, payload []byte, err error) {
 	return newResponder(pair, msg, nil)
 }
 
-func newResponder(pair *keys.Pair, msg []byte, random io.Reader) (*Responder, keys.PublicKey, []byte, error) {
+func newResponder(pair *identity.Pair, msg []byte, random io.Reader) (*Responder, identity.PublicKey, []byte, error) {
 	state, err := newState(pair, nil, random)
 	if err != nil {
-		return nil, keys.PublicKey{}, nil, err
+		return nil, identity.PublicKey{}, nil, err
 	}
 	payload, _, _, err := state.ReadMessage(nil, msg)
-	if err != nil || len(state.PeerStatic()) != len(keys.PublicKey{}) {
-		return nil, keys.PublicKey{}, nil, fmt.Errorf("%w: %v", errMessage, err)
+	if err != nil || len(state.PeerStatic()) != len(identity.PublicKey{}) {
+		return nil, identity.PublicKey{}, nil, fmt.Errorf("%w: %v", errMessage, err)
 	}
-	return &Responder{state}, keys.PublicKey(state.PeerStatic()), payload, nil
+	return &Responder{state}, identity.PublicKey(state.PeerStatic()), payload, nil
 }
 
 // Finish returns the answer. Call it once.
@@ -98,10 +98,10 @@ func (r *Responder) Finish(payload []byte) (msg []byte, res *Result, err error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("the handshake cannot be answered: %w", err)
 	}
-	return msg, result(r.state, keys.PublicKey(r.state.PeerStatic()), send, receive, false), nil
+	return msg, result(r.state, identity.PublicKey(r.state.PeerStatic()), send, receive, false), nil
 }
 
-func result(state *noise.HandshakeState, remote keys.PublicKey, send, receive *noise.CipherState, initiator bool) *Result {
+func result(state *noise.HandshakeState, remote identity.PublicKey, send, receive *noise.CipherState, initiator bool) *Result {
 	return &Result{
 		Remote: remote, Hash: [64]byte(state.ChannelBinding()), Initiator: initiator,
 		Send: send.UnsafeKey(), Receive: receive.UnsafeKey(),
@@ -111,10 +111,10 @@ func result(state *noise.HandshakeState, remote keys.PublicKey, send, receive *n
 var suite = noise.NewCipherSuite(curve{}, noise.CipherChaChaPoly, noise.HashBLAKE2b)
 
 // newState prepares a handshake; a nil remote makes the responder's.
-func newState(pair *keys.Pair, remote *keys.PublicKey, random io.Reader) (*noise.HandshakeState, error) {
+func newState(pair *identity.Pair, remote *identity.PublicKey, random io.Reader) (*noise.HandshakeState, error) {
 	seed, public := pair.Seed(), pair.Public()
 	c := noise.Config{
-		CipherSuite: suite, Pattern: noise.HandshakeIK, Prologue: keys.PeerHandshake[:], Random: random,
+		CipherSuite: suite, Pattern: noise.HandshakeIK, Prologue: identity.PeerHandshake[:], Random: random,
 		StaticKeypair: noise.DHKey{Private: seed[:], Public: public[:]},
 	}
 	if remote != nil {
@@ -135,7 +135,7 @@ func (curve) GenerateKeypair(random io.Reader) (noise.DHKey, error) {
 	if _, err := io.ReadFull(random, seed[:]); err != nil {
 		return noise.DHKey{}, err
 	}
-	public := keys.FromSeed(seed).Public()
+	public := identity.FromSeed(seed).Public()
 	return noise.DHKey{Private: seed[:], Public: public[:]}, nil
 }
 
@@ -143,7 +143,7 @@ func (curve) DH(private, public []byte) ([]byte, error) {
 	if len(private) != 32 || len(public) != 32 {
 		return nil, errMessage
 	}
-	shared, err := keys.FromSeed([32]byte(private)).DH(keys.PublicKey(public))
+	shared, err := identity.FromSeed([32]byte(private)).DH(identity.PublicKey(public))
 	return shared[:], err
 }
 

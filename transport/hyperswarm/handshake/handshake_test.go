@@ -7,12 +7,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func seeded(n byte) *keys.Pair { return keys.FromSeed(repeat(n)) }
+func seeded(n byte) *identity.Pair { return identity.FromSeed(repeat(n)) }
 
 func repeat(n byte) [32]byte { return [32]byte(bytes.Repeat([]byte{n}, 32)) }
 
@@ -90,7 +90,7 @@ func TestLowOrderEphemeralKeysAreRefused(t *testing.T) {
 		if _, _, _, err := NewResponder(seeded(2), msg); err == nil {
 			t.Errorf("the responder took %s", bad)
 		}
-		i, err := NewInitiator(seeded(1), keys.PublicKey(unhex(t, bad)))
+		i, err := NewInitiator(seeded(1), identity.PublicKey(unhex(t, bad)))
 		if err != nil {
 			continue
 		}

@@ -10,12 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/compact"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
@@ -102,7 +102,7 @@ func (a *attacker) token(to netip.AddrPort) (token, id *[32]byte) {
 }
 
 // handshakeMessage is a client's first message to the owner of a key.
-func handshakeMessage(t *testing.T, from *keys.Pair, to keys.PublicKey) []byte {
+func handshakeMessage(t *testing.T, from *identity.Pair, to identity.PublicKey) []byte {
 	t.Helper()
 	i, err := handshake.NewInitiator(from, to)
 	if err != nil {
@@ -184,11 +184,11 @@ func TestFloodOfHandshakes(t *testing.T) {
 		server := i.public(netip.MustParseAddrPort("9.1.1.1:49737"))
 		l := i.serve(server)
 		key := l.Key()
-		target := keys.Hash(key[:])
+		target := identity.Hash(key[:])
 		mallory := newAttacker(t, i, "7.7.7.7:7")
 		const flood = 300
 		for n := range flood {
-			mallory.send(server.Public(), dhtrpc.Message{TID: uint16(n), Command: handshakeCommand, Target: &target, Value: handshakeMessage(t, keys.Generate(), key)})
+			mallory.send(server.Public(), dhtrpc.Message{TID: uint16(n), Command: handshakeCommand, Target: &target, Value: handshakeMessage(t, identity.Generate(), key)})
 		}
 		if answered := mallory.settle(); answered == 0 || answered > 60 {
 			t.Errorf("%d of %d handshakes of one host were answered", answered, flood)
@@ -219,7 +219,7 @@ func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 		server := i.node(hyperdht.Options{Listen: at, Public: at, HandshakeRate: 1}, func(at netip.AddrPort) (udx.PacketConn, error) { return i.net.ListenAt(at), nil })
 		l := i.serve(server)
 		key := l.Key()
-		target := keys.Hash(key[:])
+		target := identity.Hash(key[:])
 		dial := func(n *hyperdht.Node) {
 			t.Helper()
 			conn, err := n.Dial(context.Background(), key, hyperdht.DialOptions{})
@@ -234,7 +234,7 @@ func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 		friend := i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.2")
 		dial(friend)
 		mallory := newAttacker(t, i, "7.7.7.7:7")
-		msg := handshakeMessage(t, keys.Generate(), key)
+		msg := handshakeMessage(t, identity.Generate(), key)
 		forwarded := func(n int, client netip.Addr) dhtrpc.Message {
 			m := bytes.Clone(msg)
 			m[0], m[1] = 1, 2                              // the client's address follows; from a relay
@@ -292,8 +292,8 @@ func TestUnprovenClientsGetNextToNothing(t *testing.T) {
 		server := i.public(netip.MustParseAddrPort("9.1.1.1:49737"))
 		l := i.serve(server) // which says something at once
 		key := l.Key()
-		target := keys.Hash(key[:])
-		msg := dhtrpc.Message{Command: handshakeCommand, Target: &target, Value: handshakeMessage(t, keys.Generate(), key)}
+		target := identity.Hash(key[:])
+		msg := dhtrpc.Message{Command: handshakeCommand, Target: &target, Value: handshakeMessage(t, identity.Generate(), key)}
 		victim := netip.MustParseAddrPort("8.8.8.8:8")
 		var mu sync.Mutex
 		sent := 0
@@ -364,23 +364,23 @@ func TestForgedAnnouncementsAndRecords(t *testing.T) {
 		defer i.close()
 		node := i.nodes[1].Public()
 		mallory := newAttacker(t, i, "7.7.7.7:7")
-		victim, own := keys.Generate(), keys.Generate()
-		announce := func(target [32]byte, key keys.PublicKey, sign func([]byte) [64]byte) dhtrpc.Message {
+		victim, own := identity.Generate(), identity.Generate()
+		announce := func(target [32]byte, key identity.PublicKey, sign func([]byte) [64]byte) dhtrpc.Message {
 			token, id := mallory.token(node)
 			peer := append(key[:], 0)
-			h := keys.Hash(target[:], id[:], token[:], peer)
-			sig := sign(append(keys.Announce[:], h[:]...))
+			h := identity.Hash(target[:], id[:], token[:], peer)
+			sig := sign(append(identity.Announce[:], h[:]...))
 			return dhtrpc.Message{Command: announceCommand, Target: &target, Token: token, Value: append(append([]byte{5}, peer...), sig[:]...)}
 		}
 		v := victim.Public()
-		target := keys.Hash(v[:])
+		target := identity.Hash(v[:])
 		everything := func([]byte) [64]byte { return [64]byte{1} }
-		var identity keys.PublicKey
+		var identity identity.PublicKey
 		identity[0] = 1
 		for name, m := range map[string]dhtrpc.Message{
 			"signed by another":        announce(target, v, own.Sign),
 			"a key of small order":     announce(target, identity, everything),
-			"for the key's own target": announce(keys.Hash(identity[:]), identity, everything),
+			"for the key's own target": announce(identity.Hash(identity[:]), identity, everything),
 		} {
 			if r := mallory.ask(node, m); r != nil {
 				t.Errorf("an announcement, %s: %+v", name, r)
@@ -392,9 +392,9 @@ func TestForgedAnnouncementsAndRecords(t *testing.T) {
 		if r := mallory.ask(node, dhtrpc.Message{Command: findPeerCommand, Target: &target}); r == nil || r.Value != nil {
 			t.Errorf("the victim's route is %+v", r)
 		}
-		for name, key := range map[string]keys.PublicKey{"another's key": v, "a key of small order": identity} {
+		for name, key := range map[string]identity.PublicKey{"another's key": v, "a key of small order": identity} {
 			token, _ := mallory.token(node)
-			target := keys.Hash(key[:])
+			target := identity.Hash(key[:])
 			value := compact.AppendBuffer(append(key[:], 1), []byte("evil"))
 			if r := mallory.ask(node, dhtrpc.Message{Command: putCommand, Target: &target, Token: token, Value: append(value, append([]byte{1}, make([]byte, 63)...)...)}); r != nil {
 				t.Errorf("a record under %s: %+v", name, r)
@@ -416,15 +416,15 @@ func TestTheLargestRecord(t *testing.T) {
 		node := i.nodes[1].Public()
 		anybody := newAttacker(t, i, "7.7.7.7:7")
 		for _, size := range []int{900, 901} {
-			value, pair := make([]byte, size), keys.Generate()
+			value, pair := make([]byte, size), identity.Generate()
 			token, _ := anybody.token(node)
 			key := pair.Public()
-			h := keys.Hash(append([]byte{1}, compact.AppendBuffer(nil, value)...)) // version 1
-			sig := pair.Sign(append(keys.MutablePut[:], h[:]...))
-			target := keys.Hash(key[:])
+			h := identity.Hash(append([]byte{1}, compact.AppendBuffer(nil, value)...)) // version 1
+			sig := pair.Sign(append(identity.MutablePut[:], h[:]...))
+			target := identity.Hash(key[:])
 			put := compact.AppendBuffer(append(key[:], 1), value)
 			mutable := anybody.ask(node, dhtrpc.Message{Command: putCommand, Target: &target, Token: token, Value: append(put, sig[:]...)})
-			target = keys.Hash(value)
+			target = identity.Hash(value)
 			immutable := anybody.ask(node, dhtrpc.Message{Command: putImmutableCommand, Target: &target, Token: token, Value: value})
 			for kind, r := range map[string]*dhtrpc.Message{"mutable": mutable, "immutable": immutable} {
 				if stored := r != nil && r.Error == 0; stored != (size <= 900) || r != nil && size > 900 {
@@ -443,7 +443,7 @@ func TestAListenersRouteIsItsOwn(t *testing.T) {
 		i := newInternet(t, 4)
 		defer i.close()
 		server := i.public(netip.MustParseAddrPort("9.1.1.1:49737"))
-		pair := keys.Generate()
+		pair := identity.Generate()
 		l, err := server.Listen(hyperdht.ListenOptions{Pair: pair})
 		if err != nil {
 			t.Fatal(err)
@@ -455,10 +455,10 @@ func TestAListenersRouteIsItsOwn(t *testing.T) {
 		mallory := newAttacker(t, i, "7.7.7.7:7")
 		token, id := mallory.token(server.Public())
 		key := pair.Public()
-		target := keys.Hash(key[:])
+		target := identity.Hash(key[:])
 		peer := append(key[:], 0)
-		h := keys.Hash(target[:], id[:], token[:], peer)
-		sig := pair.Sign(append(keys.Announce[:], h[:]...))
+		h := identity.Hash(target[:], id[:], token[:], peer)
+		sig := pair.Sign(append(identity.Announce[:], h[:]...))
 		mallory.ask(server.Public(), dhtrpc.Message{Command: announceCommand, Target: &target, Token: token, Value: append(append([]byte{5}, peer...), sig[:]...)})
 		r := mallory.ask(server.Public(), dhtrpc.Message{Command: findPeerCommand, Target: &target})
 		if r == nil {

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/compact"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // walk runs a query. It does not wait until the node has joined the DHT: it finds
@@ -44,8 +44,8 @@ func (n *Node) Lookup(ctx context.Context, topic [32]byte, found func(Peer) bool
 }
 
 // lookup also tells which nodes have listed a key.
-func (n *Node) lookup(ctx context.Context, topic [32]byte, key keys.PublicKey, found func(Peer) bool) (nodes, listed []*dhtrpc.Reply, err error) {
-	seen := make(map[keys.PublicKey]bool)
+func (n *Node) lookup(ctx context.Context, topic [32]byte, key identity.PublicKey, found func(Peer) bool) (nodes, listed []*dhtrpc.Reply, err error) {
+	seen := make(map[identity.PublicKey]bool)
 	if n.rpc.Persistent() {
 		for _, p := range n.store.lookup(topic) {
 			seen[p.Key] = true
@@ -81,7 +81,7 @@ func (n *Node) lookup(ctx context.Context, topic [32]byte, key keys.PublicKey, f
 // handshakes to it (see [Listener.Relays]), and calls found with the peers that
 // are there already, if it is not nil. It lasts for twenty minutes or so: repeat
 // it.
-func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *keys.Pair, relays []netip.AddrPort, found func(Peer) bool) error {
+func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *identity.Pair, relays []netip.AddrPort, found func(Peer) bool) error {
 	nodes, listed, err := n.lookup(ctx, topic, pair.Public(), found)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *keys.Pair, re
 }
 
 // Unannounce takes back what Announce did.
-func (n *Node) Unannounce(ctx context.Context, topic [32]byte, pair *keys.Pair) error {
+func (n *Node) Unannounce(ctx context.Context, topic [32]byte, pair *identity.Pair) error {
 	n.store.unannounce(topic, pair.Public())
 	nodes, _, err := n.lookup(ctx, topic, pair.Public(), nil)
 	if err != nil {
@@ -106,10 +106,10 @@ func (n *Node) Unannounce(ctx context.Context, topic [32]byte, pair *keys.Pair) 
 	return nil
 }
 
-func (n *Node) announceAt(ctx context.Context, command uint64, target dhtrpc.ID, pair *keys.Pair, relays []netip.AddrPort, nodes []*dhtrpc.Reply) []*dhtrpc.Reply {
-	space := keys.Announce
+func (n *Node) announceAt(ctx context.Context, command uint64, target dhtrpc.ID, pair *identity.Pair, relays []netip.AddrPort, nodes []*dhtrpc.Reply) []*dhtrpc.Reply {
+	space := identity.Announce
 	if command == cmdUnannounce {
-		space = keys.Unannounce
+		space = identity.Unannounce
 	}
 	done, _ := n.rpc.Commit(ctx, dhtrpc.Call{Command: command, Target: &target}, nodes, func(r *dhtrpc.Reply) []byte {
 		a := announcement{peer: &Peer{Key: pair.Public(), Relays: relays}}
@@ -133,8 +133,8 @@ func committed(done int, refused []uint64) error {
 }
 
 // FindPeer returns the record by which a peer that listens is found.
-func (n *Node) FindPeer(ctx context.Context, key keys.PublicKey) (Peer, error) {
-	target := keys.Hash(key[:])
+func (n *Node) FindPeer(ctx context.Context, key identity.PublicKey) (Peer, error) {
+	target := identity.Hash(key[:])
 	if p, ok := n.peer(target); ok {
 		return p, nil
 	}
@@ -164,7 +164,7 @@ type Record struct {
 
 // PutMutable stores a value under the pair's key. Seq is its version: a node
 // keeps the highest (CodeStale, CodeExists). A value has at most 900 bytes.
-func (n *Node) PutMutable(ctx context.Context, pair *keys.Pair, value []byte, seq uint64) error {
+func (n *Node) PutMutable(ctx context.Context, pair *identity.Pair, value []byte, seq uint64) error {
 	if err := checkSize(value); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (n *Node) PutMutable(ctx context.Context, pair *keys.Pair, value []byte, se
 		return &Error{Code: CodeInvalid, Message: "a record's version is at most 2^53-1"}
 	}
 	public := pair.Public()
-	target := keys.Hash(public[:])
+	target := identity.Hash(public[:])
 	nodes, err := n.walk(ctx, dhtrpc.Walk{Target: target, Command: cmdMutableGet, Value: []byte{0}})
 	if err != nil {
 		return err
@@ -202,9 +202,9 @@ func checkSize(value []byte) error {
 
 // GetMutable returns the latest version of a key's record, of at least a version,
 // that the closest nodes have. Its signature has been checked.
-func (n *Node) GetMutable(ctx context.Context, key keys.PublicKey, least uint64) (Record, error) {
+func (n *Node) GetMutable(ctx context.Context, key identity.PublicKey, least uint64) (Record, error) {
 	var best *mutable
-	target := keys.Hash(key[:])
+	target := identity.Hash(key[:])
 	if m, ok := n.store.getMutable(target); ok && m.seq >= least {
 		best = &m
 	}
@@ -212,7 +212,7 @@ func (n *Node) GetMutable(ctx context.Context, key keys.PublicKey, least uint64)
 		Target: target, Command: cmdMutableGet, Value: compact.AppendUint(nil, least),
 		Each: func(r *dhtrpc.Reply) bool {
 			m, err := parseMutable(r.Value)
-			if err == nil && m.seq >= least && (best == nil || m.seq > best.seq) && keys.Verify(key, m.signable(), m.signature) {
+			if err == nil && m.seq >= least && (best == nil || m.seq > best.seq) && identity.Verify(key, m.signable(), m.signature) {
 				best = &m
 			}
 			return true
@@ -230,7 +230,7 @@ func (n *Node) GetMutable(ctx context.Context, key keys.PublicKey, least uint64)
 // PutImmutable stores a value of at most 900 bytes under its hash, which it
 // returns.
 func (n *Node) PutImmutable(ctx context.Context, value []byte) ([32]byte, error) {
-	target := keys.Hash(value)
+	target := identity.Hash(value)
 	if err := checkSize(value); err != nil {
 		return target, err
 	}
@@ -257,7 +257,7 @@ func (n *Node) GetImmutable(ctx context.Context, hash [32]byte) ([]byte, error) 
 	}
 	var value []byte
 	_, err := n.walk(ctx, dhtrpc.Walk{Target: hash, Command: cmdImmutableGet, Each: func(r *dhtrpc.Reply) bool {
-		if r.Value == nil || keys.Hash(r.Value) != hash {
+		if r.Value == nil || identity.Hash(r.Value) != hash {
 			return true
 		}
 		value = bytes.Clone(r.Value)

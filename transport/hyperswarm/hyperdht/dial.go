@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
@@ -26,7 +26,7 @@ const (
 // DialOptions are for one dial. The zero value is ready.
 type DialOptions struct {
 	// Pair is who dials; nil means the node's own.
-	Pair *keys.Pair
+	Pair *identity.Pair
 	// Relays are nodes that may know the peer, as its record lists them.
 	Relays []netip.AddrPort
 }
@@ -35,7 +35,7 @@ type DialOptions struct {
 // first packet is here or ctx ends, for some ten seconds at most if it does not
 // answer. What it returns is under end-to-end encryption with the owner of the
 // key, whatever way the packets take.
-func (n *Node) Dial(ctx context.Context, key keys.PublicKey, o DialOptions) (*secretstream.Conn, error) {
+func (n *Node) Dial(ctx context.Context, key identity.PublicKey, o DialOptions) (*secretstream.Conn, error) {
 	if o.Pair == nil {
 		o.Pair = n.o.Pair
 	}
@@ -67,11 +67,11 @@ func (n *Node) Dial(ctx context.Context, key keys.PublicKey, o DialOptions) (*se
 // dial is one attempt to reach a peer.
 type dial struct {
 	n       *Node
-	key     keys.PublicKey
+	key     identity.PublicKey
 	target  dhtrpc.ID
 	stream  *udx.Stream
 	request []byte // the handshake's first message, as it goes to each candidate
-	pair    *keys.Pair
+	pair    *identity.Pair
 
 	mu    sync.Mutex // the handshake's state takes one answer at a time
 	noise *handshake.Initiator
@@ -87,7 +87,7 @@ type answer struct {
 	relayed bool
 }
 
-func (n *Node) newDial(key keys.PublicKey, o DialOptions) (*dial, error) {
+func (n *Node) newDial(key identity.PublicKey, o DialOptions) (*dial, error) {
 	noise, err := handshake.NewInitiator(o.Pair, key)
 	if err != nil {
 		return nil, &Error{Code: CodeInvalid, Message: "the peer cannot be dialled", Err: err}
@@ -103,7 +103,7 @@ func (n *Node) newDial(key keys.PublicKey, o DialOptions) (*dial, error) {
 		return nil, &Error{Code: CodeInvalid, Message: "the peer cannot be dialled", Err: err}
 	}
 	return &dial{
-		n: n, key: key, target: keys.Hash(key[:]), stream: stream, pair: o.Pair, noise: noise,
+		n: n, key: key, target: identity.Hash(key[:]), stream: stream, pair: o.Pair, noise: noise,
 		request: (&relayed{mode: fromClient, noise: msg}).append(nil),
 	}, nil
 }
@@ -355,7 +355,7 @@ func (d *dial) heard(ctx context.Context) error {
 }
 
 // remember keeps a peer's relays for the next dial.
-func (n *Node) remember(key keys.PublicKey, relays []netip.AddrPort) {
+func (n *Node) remember(key identity.PublicKey, relays []netip.AddrPort) {
 	if len(relays) == 0 {
 		return
 	}
@@ -364,7 +364,7 @@ func (n *Node) remember(key keys.PublicKey, relays []netip.AddrPort) {
 	n.known.keep(key, relays[:min(len(relays), maxRelays)])
 }
 
-func (n *Node) remembered(key keys.PublicKey) []netip.AddrPort {
+func (n *Node) remembered(key identity.PublicKey) []netip.AddrPort {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	relays, _ := n.known.get(key)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 // Code says what kind of thing went wrong.
@@ -54,7 +54,7 @@ func CodeOf(err error) Code {
 	return ""
 }
 
-func peerError(code Code, key keys.PublicKey, what string, cause error) *Error {
+func peerError(code Code, key identity.PublicKey, what string, cause error) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf("the peer %.8s… %s", key, what), Err: cause}
 }
 

@@ -10,9 +10,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
@@ -105,7 +105,7 @@ func TestRecords(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 5)
 	a, b := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap}), hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 	ctx := hyperswarmtest.Context(t)
-	pair := keys.Generate()
+	pair := identity.Generate()
 	put := func(value string, seq uint64, want hyperdht.Code) {
 		t.Helper()
 		if err := a.PutMutable(ctx, pair, []byte(value), seq); hyperdht.CodeOf(err) != want {
@@ -142,8 +142,8 @@ func TestTopics(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 5)
 	n := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 	ctx := hyperswarmtest.Context(t)
-	topic := keys.Hash([]byte("a topic"))
-	pairs := []*keys.Pair{keys.Generate(), keys.Generate()}
+	topic := identity.Hash([]byte("a topic"))
+	pairs := []*identity.Pair{identity.Generate(), identity.Generate()}
 	peers := func() int {
 		seen := 0
 		if err := n.Lookup(ctx, topic, func(hyperdht.Peer) bool { seen++; return true }); err != nil {
@@ -170,7 +170,7 @@ func TestTopics(t *testing.T) {
 func TestDialNobody(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 3)
 	n := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
-	_, err := n.Dial(hyperswarmtest.Context(t), keys.Generate().Public(), hyperdht.DialOptions{})
+	_, err := n.Dial(hyperswarmtest.Context(t), identity.Generate().Public(), hyperdht.DialOptions{})
 	if hyperdht.CodeOf(err) != hyperdht.CodePeerNotFound {
 		t.Errorf("got %v", err)
 	}
@@ -182,9 +182,9 @@ func TestDialNobody(t *testing.T) {
 // WIRE-STRANGER.
 func TestAccessIsDecidedInsideTheHandshake(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 3)
-	friend := keys.Generate()
+	friend := identity.Generate()
 	server := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
-	l := listen(t, server, hyperdht.ListenOptions{Access: func(k keys.PublicKey) bool { return k == friend.Public() }})
+	l := listen(t, server, hyperdht.ListenOptions{Access: func(k identity.PublicKey) bool { return k == friend.Public() }})
 	echo(t, l)
 	client := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 	if _, err := client.Dial(hyperswarmtest.Context(t), l.Key(), hyperdht.DialOptions{}); hyperdht.CodeOf(err) != hyperdht.CodeUnanswered {

@@ -11,11 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/compact"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // liar is a node of the DHT, with a true id, whose every answer is a lie: it
@@ -53,7 +53,7 @@ func (l *liar) nowhere() netip.AddrPort {
 }
 
 func (l *liar) answer(m *dhtrpc.Message, from netip.AddrPort) {
-	id, token := keys.NodeID(l.addr), [32]byte{1}
+	id, token := identity.NodeID(l.addr), [32]byte{1}
 	r := dhtrpc.Message{Response: true, TID: m.TID, To: from, ID: &id, Token: &token}
 	r.Closer = append(r.Closer, l.others...)
 	for len(r.Closer) < 20 {
@@ -64,12 +64,12 @@ func (l *liar) answer(m *dhtrpc.Message, from netip.AddrPort) {
 	case m.Command == lookupCommand: // more peers than the datagram has
 		r.Value = compact.AppendUint(nil, 1_000_000)
 		for range 20 {
-			key := keys.Generate().Public()
+			key := identity.Generate().Public()
 			r.Value = append(r.Value, key[:]...)
 			r.Value = compact.AppendAddrs(r.Value, []netip.AddrPort{l.nowhere()})
 		}
 	case m.Command == findPeerCommand: // another's record
-		key := keys.Generate().Public()
+		key := identity.Generate().Public()
 		r.Value = compact.AppendAddrs(append([]byte(nil), key[:]...), []netip.AddrPort{l.nowhere(), l.addr})
 	case m.Command == handshakeCommand:
 		r.Value = compact.AppendBuffer([]byte{0, 4}, make([]byte, 200))
@@ -97,7 +97,7 @@ func TestNodesThatLie(t *testing.T) {
 			defer l.conn.Close()
 			// Everybody knows them.
 			for _, n := range i.nodes {
-				id := keys.NodeID(at)
+				id := identity.NodeID(at)
 				m := dhtrpc.Message{Internal: true, ID: &id, To: n.Public()}
 				if _, err := l.conn.WriteToUDPAddrPort(m.Append(nil), n.Public()); err != nil {
 					t.Fatal(err)
@@ -106,7 +106,7 @@ func TestNodesThatLie(t *testing.T) {
 		}
 		time.Sleep(time.Second) // of the bubble
 
-		topic, pair := keys.Hash([]byte("topic")), keys.Generate()
+		topic, pair := identity.Hash([]byte("topic")), identity.Generate()
 		server := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
 		l := i.serve(server)
 		if err := server.Announce(ctx, topic, server.Pair(), l.Relays(), nil); err != nil {

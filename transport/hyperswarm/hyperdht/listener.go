@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
@@ -28,18 +28,18 @@ const (
 // ListenOptions are for one listener.
 type ListenOptions struct {
 	// Pair is the key to listen on; nil means the node's own.
-	Pair *keys.Pair
+	Pair *identity.Pair
 	// Access decides who may connect, inside the handshake: a refused peer gets no
 	// answer at all. Nil lets everybody in. It must not block.
-	Access func(key keys.PublicKey) bool
+	Access func(key identity.PublicKey) bool
 }
 
 // Listener takes connections for a key. It is safe for concurrent use.
 type Listener struct {
 	n      *Node
-	pair   *keys.Pair
+	pair   *identity.Pair
 	target dhtrpc.ID
-	access func(keys.PublicKey) bool
+	access func(identity.PublicKey) bool
 
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -78,7 +78,7 @@ func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 	}
 	public := o.Pair.Public()
 	l := &Listener{
-		n: n, pair: o.Pair, target: keys.Hash(public[:]), access: o.Access,
+		n: n, pair: o.Pair, target: identity.Hash(public[:]), access: o.Access,
 		workers: make(chan struct{}, maxWorkers), accept: make(chan *secretstream.Conn, backlog),
 		sessions: newCache[[32]byte, *session](answerLife*3/2, 4096),
 		replays:  newCache[[handshake.EphemeralSize]byte, struct{}](replayLife*3/2, maxReplays),
@@ -100,7 +100,7 @@ func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 }
 
 // Key returns the key that is listened on.
-func (l *Listener) Key() keys.PublicKey { return l.pair.Public() }
+func (l *Listener) Key() identity.PublicKey { return l.pair.Public() }
 
 // WaitAnnounced waits until peers can find the listener, or the first attempt to
 // announce it has failed.
@@ -183,7 +183,7 @@ func (l *Listener) handshake(r *dhtrpc.Request, m *relayed) {
 	default:
 		return
 	}
-	key := keys.Hash(m.noise)
+	key := identity.Hash(m.noise)
 	l.mu.Lock()
 	s, seen := l.sessions.get(key)
 	if seen && time.Since(s.began) > answerLife {

@@ -3,9 +3,9 @@ package hyperdht
 import (
 	"net/netip"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/compact"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 // The commands of HyperDHT.
@@ -30,7 +30,7 @@ const (
 
 // Peer is who announces: a key and the nodes that forward handshakes to it.
 type Peer struct {
-	Key    keys.PublicKey
+	Key    identity.PublicKey
 	Relays []netip.AddrPort
 }
 
@@ -116,7 +116,7 @@ func parseAnnouncement(data []byte) (*announcement, error) {
 // signable is what the peer signs: bound to the target, the node that stores it
 // and the token that this has given.
 func (a *announcement) signable(namespace [32]byte, target, node dhtrpc.ID, token [32]byte) []byte {
-	h := keys.Hash(target[:], node[:], token[:], appendPeer(nil, a.peer))
+	h := identity.Hash(target[:], node[:], token[:], appendPeer(nil, a.peer))
 	return append(namespace[:], h[:]...)
 }
 
@@ -143,12 +143,12 @@ func parseMutable(data []byte) (mutable, error) {
 }
 
 func (m *mutable) signable() []byte {
-	h := keys.Hash(compact.AppendBuffer(compact.AppendUint(nil, m.seq), m.value))
-	return append(keys.MutablePut[:], h[:]...)
+	h := identity.Hash(compact.AppendBuffer(compact.AppendUint(nil, m.seq), m.value))
+	return append(identity.MutablePut[:], h[:]...)
 }
 
 // parsePut reads a mutable record with its owner in front.
-func parsePut(data []byte) (keys.PublicKey, mutable, error) {
+func parsePut(data []byte) (identity.PublicKey, mutable, error) {
 	r := compact.NewReader(data)
 	key := r.Fixed32()
 	m := readMutable(r)

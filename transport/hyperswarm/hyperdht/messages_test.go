@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 func repeat(b byte) [32]byte { return [32]byte(bytes.Repeat([]byte{b}, 32)) }
@@ -47,13 +47,13 @@ const (
 //
 // WIRE-T1.
 func TestVectors(t *testing.T) {
-	pair := keys.FromSeed(repeat(1))
+	pair := identity.FromSeed(repeat(1))
 	addr := netip.MustParseAddrPort("127.0.0.1:49737")
 	peer := Peer{Key: pair.Public(), Relays: []netip.AddrPort{addr}}
 	a := announcement{peer: &peer}
-	a.signature = pair.Sign(a.signable(keys.Announce, repeat(0x11), repeat(0x33), repeat(0x22)))
+	a.signature = pair.Sign(a.signable(identity.Announce, repeat(0x11), repeat(0x33), repeat(0x22)))
 	same(t, "the announcement", a.append(nil), "05"+keyOne+"017f00000149c2"+announceSigned)
-	undo := pair.Sign(a.signable(keys.Unannounce, repeat(0x11), repeat(0x33), repeat(0x22)))
+	undo := pair.Sign(a.signable(identity.Unannounce, repeat(0x11), repeat(0x33), repeat(0x22)))
 	same(t, "the unannouncement's signature", undo[:], unannounceSigned)
 	same(t, "the lookup's answer", appendPeers(nil, []Peer{peer}), "01"+keyOne+"017f00000149c200")
 
@@ -73,7 +73,7 @@ func TestVectors(t *testing.T) {
 	punch := punchPayload{firewall: dhtrpc.Consistent, round: 1, punching: true, token: &token,
 		addrs: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:1234")}, remote: netip.MustParseAddrPort("192.0.2.3:4321")}
 	same(t, "a punch payload", punch.append(nil), plainPunch)
-	key := keys.KeyedHash(unhex(t, handshakeHashText), keys.PeerHolepunch[:])
+	key := identity.KeyedHash(unhex(t, handshakeHashText), identity.PeerHolepunch[:])
 	same(t, "the punch key", key[:], "d396ecef3aa9aabb86168de8803bb186c237c5b8e40a99a10fbbcae3b68103fb")
 }
 
@@ -204,7 +204,7 @@ func FuzzRequests(f *testing.F) {
 			c.Destroy()
 		}
 	}()
-	peer := keys.FromSeed(repeat(1))
+	peer := identity.FromSeed(repeat(1))
 	from := netip.MustParseAddrPort("127.0.0.1:9")
 	f.Fuzz(func(t *testing.T, command byte, listened bool, value []byte) {
 		target := repeat(9)

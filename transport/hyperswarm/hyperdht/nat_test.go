@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
@@ -201,8 +201,8 @@ func TestAnnouncementsExpire(t *testing.T) {
 		defer i.close()
 		ctx := context.Background()
 		n := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
-		topic := keys.Hash([]byte("topic"))
-		if err := n.Announce(ctx, topic, keys.Generate(), nil, nil); err != nil {
+		topic := identity.Hash([]byte("topic"))
+		if err := n.Announce(ctx, topic, identity.Generate(), nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		count := func() (found int) {
@@ -227,7 +227,7 @@ func TestTheRecordOfACrashedPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 6)
 		defer i.close()
-		pair := keys.Generate()
+		pair := identity.Generate()
 		listen := func(n *hyperdht.Node) *hyperdht.Listener {
 			l, err := n.Listen(hyperdht.ListenOptions{Pair: pair})
 			if err != nil {

@@ -18,9 +18,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/compact"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
@@ -36,7 +36,7 @@ type Options struct {
 	// Bootstrap are nodes of the DHT, as host:port.
 	Bootstrap []string
 	// Pair is the node's identity; nil means a fresh one.
-	Pair *keys.Pair
+	Pair *identity.Pair
 	// Stream sets the connections up.
 	Stream secretstream.Options
 	// UDX sets their streams up.
@@ -71,7 +71,7 @@ type Node struct {
 	closed    bool
 	listeners map[dhtrpc.ID]*Listener
 	forwarded *cache[forwardKey, netip.Addr] // handshakes on their way through this node
-	known     *cache[keys.PublicKey, []netip.AddrPort]
+	known     *cache[identity.PublicKey, []netip.AddrPort]
 	punching  map[*udx.Socket]*puncher
 }
 
@@ -94,7 +94,7 @@ func Listen(o Options) (*Node, error) {
 		return nil, &Error{Code: CodeInvalid, Message: "the node listens on IPv4 only, not at " + o.Listen.String()}
 	}
 	if o.Pair == nil {
-		o.Pair = keys.Generate()
+		o.Pair = identity.Generate()
 	}
 	if o.HandshakeRate == 0 {
 		o.HandshakeRate = 5
@@ -112,7 +112,7 @@ func Listen(o Options) (*Node, error) {
 		handshakes: newAdmission(o.HandshakeRate),
 		listeners:  make(map[dhtrpc.ID]*Listener),
 		forwarded:  newCache[forwardKey, netip.Addr](forwardLife, maxForwarded),
-		known:      newCache[keys.PublicKey, []netip.AddrPort](time.Hour, maxKnown),
+		known:      newCache[identity.PublicKey, []netip.AddrPort](time.Hour, maxKnown),
 		punching:   make(map[*udx.Socket]*puncher),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -158,10 +158,10 @@ func (n *Node) Close() error {
 }
 
 // Key returns the node's own key.
-func (n *Node) Key() keys.PublicKey { return n.o.Pair.Public() }
+func (n *Node) Key() identity.PublicKey { return n.o.Pair.Public() }
 
 // Pair returns the node's identity.
-func (n *Node) Pair() *keys.Pair { return n.o.Pair }
+func (n *Node) Pair() *identity.Pair { return n.o.Pair }
 
 // Addr returns where the node's socket is bound.
 func (n *Node) Addr() netip.AddrPort { return n.rpc.Socket().Addr() }
@@ -270,15 +270,15 @@ func (n *Node) handleAnnounce(r *dhtrpc.Request) {
 	if err != nil {
 		return
 	}
-	space := keys.Announce
+	space := identity.Announce
 	if r.Command == cmdUnannounce {
-		space = keys.Unannounce
+		space = identity.Unannounce
 	}
-	if !keys.Verify(a.peer.Key, a.signable(space, *r.Target, n.rpc.ID(), *r.Token), a.signature) {
+	if !identity.Verify(a.peer.Key, a.signable(space, *r.Target, n.rpc.ID(), *r.Token), a.signature) {
 		return
 	}
 	peer := Peer{Key: a.peer.Key, Relays: a.peer.Relays[:min(len(a.peer.Relays), maxRelays)]}
-	own := keys.Hash(peer.Key[:]) == *r.Target
+	own := identity.Hash(peer.Key[:]) == *r.Target
 	switch {
 	case r.Command == cmdUnannounce:
 		n.store.unannounce(*r.Target, peer.Key)
@@ -303,7 +303,7 @@ func (n *Node) handleMutablePut(r *dhtrpc.Request) {
 		return
 	}
 	key, m, err := parsePut(r.Value)
-	if err != nil || len(m.value) > maxRecordSize || keys.Hash(key[:]) != *r.Target || !keys.Verify(key, m.signable(), m.signature) {
+	if err != nil || len(m.value) > maxRecordSize || identity.Hash(key[:]) != *r.Target || !identity.Verify(key, m.signable(), m.signature) {
 		return
 	}
 	switch code, ok := n.store.putMutable(*r.Target, m, r.From.Addr()); {
@@ -328,7 +328,7 @@ func (n *Node) handleMutableGet(r *dhtrpc.Request) {
 }
 
 func (n *Node) handleImmutablePut(r *dhtrpc.Request) {
-	if r.Token == nil || r.Value == nil || len(r.Value) > maxRecordSize || keys.Hash(r.Value) != *r.Target {
+	if r.Token == nil || r.Value == nil || len(r.Value) > maxRecordSize || identity.Hash(r.Value) != *r.Target {
 		return
 	}
 	if n.store.putImmutable(*r.Target, r.Value, r.From.Addr()) {

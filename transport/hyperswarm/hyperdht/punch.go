@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/crypto/nacl/secretbox"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/compact"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
@@ -201,7 +201,7 @@ func (p *puncher) begin() {
 func (p *puncher) setKey(hash [64]byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := keys.KeyedHash(hash[:], keys.PeerHolepunch[:])
+	key := identity.KeyedHash(hash[:], identity.PeerHolepunch[:])
 	p.key = &key
 }
 
@@ -280,7 +280,7 @@ func passable(a, b dhtrpc.Class) bool {
 
 // token is what a host must send back to show that it is there.
 func (p *puncher) token(host netip.Addr) *[32]byte {
-	t := keys.KeyedHash(p.secret[:], []byte(host.String()))
+	t := identity.KeyedHash(p.secret[:], []byte(host.String()))
 	return &t
 }
 

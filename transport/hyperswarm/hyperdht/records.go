@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 const (
@@ -82,7 +82,7 @@ func (c *cache[K, V]) remove(k K) {
 type store struct {
 	mu        sync.Mutex
 	forward   *cache[dhtrpc.ID, route]
-	topics    map[dhtrpc.ID]map[keys.PublicKey]struct{}
+	topics    map[dhtrpc.ID]map[identity.PublicKey]struct{}
 	peers     *cache[peerKey, peerRecord]
 	mutable   *cache[dhtrpc.ID, mutableRecord]
 	immutable *cache[dhtrpc.ID, immutableRecord]
@@ -103,7 +103,7 @@ func (r route) owner() netip.Addr { return r.addr.Addr() }
 
 type peerKey struct {
 	topic dhtrpc.ID
-	key   keys.PublicKey
+	key   identity.PublicKey
 }
 
 type peerRecord struct {
@@ -147,7 +147,7 @@ func (q hostQuota) done(h netip.Addr) {
 func newStore() *store {
 	s := &store{
 		forward: newCache[dhtrpc.ID, route](peerLife, maxPeerRecords),
-		topics:  make(map[dhtrpc.ID]map[keys.PublicKey]struct{}),
+		topics:  make(map[dhtrpc.ID]map[identity.PublicKey]struct{}),
 		peers:   newCache[peerKey, peerRecord](peerLife, maxPeerRecords),
 		mutable: newCache[dhtrpc.ID, mutableRecord](recordLife, maxRecords), immutable: newCache[dhtrpc.ID, immutableRecord](recordLife, maxRecords),
 		hosts: make(hostQuota),
@@ -206,7 +206,7 @@ func (s *store) announce(topic dhtrpc.ID, p Peer, host netip.Addr) bool {
 	}
 	t := s.topics[topic]
 	if t == nil {
-		t = make(map[keys.PublicKey]struct{})
+		t = make(map[identity.PublicKey]struct{})
 		s.topics[topic] = t
 	}
 	t[p.Key] = struct{}{}
@@ -223,7 +223,7 @@ func (s *store) announce(topic dhtrpc.ID, p Peer, host netip.Addr) bool {
 	return true
 }
 
-func (s *store) unannounce(topic dhtrpc.ID, key keys.PublicKey) {
+func (s *store) unannounce(topic dhtrpc.ID, key identity.PublicKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	drop(s, s.peers, peerKey{topic, key})

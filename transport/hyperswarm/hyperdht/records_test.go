@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 func numbered(n int) (k [32]byte) {
@@ -21,7 +21,7 @@ func TestFloodOfAnnouncements(t *testing.T) {
 	s := newStore()
 	one := netip.MustParseAddr("7.7.7.7")
 	for n := range 5000 {
-		s.announce(numbered(n/10), Peer{Key: keys.PublicKey(numbered(n))}, one)
+		s.announce(numbered(n/10), Peer{Key: identity.PublicKey(numbered(n))}, one)
 	}
 	if got := s.hosts[one]; got != maxPerHost {
 		t.Errorf("one host has %d entries", got)
@@ -29,7 +29,7 @@ func TestFloodOfAnnouncements(t *testing.T) {
 	topic := numbered(1 << 20)
 	for n := range 2000 {
 		host := netip.AddrFrom4([4]byte{8, 8, byte(n >> 8), byte(n)})
-		if !s.announce(topic, Peer{Key: keys.PublicKey(numbered(n))}, host) {
+		if !s.announce(topic, Peer{Key: identity.PublicKey(numbered(n))}, host) {
 			t.Fatalf("announcement %d of a host of its own was refused", n)
 		}
 	}
@@ -41,7 +41,7 @@ func TestFloodOfAnnouncements(t *testing.T) {
 	}
 	for n := range 200_000 {
 		host := netip.AddrFrom4([4]byte{9, byte(n >> 16), byte(n >> 8), byte(n)})
-		s.announce(numbered(n), Peer{Key: keys.PublicKey(numbered(n))}, host)
+		s.announce(numbered(n), Peer{Key: identity.PublicKey(numbered(n))}, host)
 	}
 	if got := len(s.peers.young) + len(s.peers.old); got > maxPeerRecords {
 		t.Errorf("%d records are kept", got)
@@ -76,13 +76,13 @@ func TestALaterAnnouncementReplacesAnEarlierOne(t *testing.T) {
 	s := newStore()
 	topic, host := numbered(1), netip.MustParseAddr("7.7.7.7")
 	for _, port := range []uint16{1, 2} {
-		s.announce(topic, Peer{Key: keys.PublicKey(numbered(5)), Relays: []netip.AddrPort{netip.AddrPortFrom(host, port)}}, host)
+		s.announce(topic, Peer{Key: identity.PublicKey(numbered(5)), Relays: []netip.AddrPort{netip.AddrPortFrom(host, port)}}, host)
 	}
 	all := s.lookup(topic)
 	if len(all) != 1 || all[0].Relays[0].Port() != 2 || s.hosts[host] != 1 {
 		t.Errorf("got %+v, and %d entries for the host", all, s.hosts[host])
 	}
-	s.unannounce(topic, keys.PublicKey(numbered(5)))
+	s.unannounce(topic, identity.PublicKey(numbered(5)))
 	if len(s.lookup(topic)) != 0 || len(s.topics) != 0 || len(s.hosts) != 0 {
 		t.Error("something is left")
 	}
@@ -99,7 +99,7 @@ func TestAHostsShareIsOfAllKinds(t *testing.T) {
 			return s.setRoute(numbered(n), route{addr: netip.AddrPortFrom(host, 1)})
 		},
 		"topics": func(s *store, n int, host netip.Addr) bool {
-			return s.announce(numbered(n/2), Peer{Key: keys.PublicKey(numbered(n))}, host)
+			return s.announce(numbered(n/2), Peer{Key: identity.PublicKey(numbered(n))}, host)
 		},
 		"mutable": func(s *store, n int, host netip.Addr) bool {
 			code, ok := s.putMutable(numbered(n), mutable{seq: 1, value: []byte("v")}, host)

@@ -8,14 +8,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
 // Dial connects with a peer through a relay. What it returns is under encryption
 // with the peer; the relay cannot read it. A nil pair means the node's identity.
-func Dial(ctx context.Context, n *hyperdht.Node, relay, to keys.PublicKey, pair *keys.Pair, o secretstream.Options) (*secretstream.Conn, error) {
+func Dial(ctx context.Context, n *hyperdht.Node, relay, to identity.PublicKey, pair *identity.Pair, o secretstream.Options) (*secretstream.Conn, error) {
 	if pair == nil {
 		pair = n.Pair()
 	}
@@ -40,9 +40,9 @@ func Dial(ctx context.Context, n *hyperdht.Node, relay, to keys.PublicKey, pair 
 // ListenOptions set a [Listener] up.
 type ListenOptions struct {
 	// Pair is the identity to be dialled by; nil means the node's.
-	Pair *keys.Pair
+	Pair *identity.Pair
 	// Access decides who may connect, inside the handshake; nil lets everybody in.
-	Access func(keys.PublicKey) bool
+	Access func(identity.PublicKey) bool
 	// Stream sets the connections up.
 	Stream secretstream.Options
 	// Logger gets what nobody else learns of; nil discards it.
@@ -60,7 +60,7 @@ const (
 // concurrent use.
 type Listener struct {
 	n      *hyperdht.Node
-	relay  keys.PublicKey
+	relay  identity.PublicKey
 	o      ListenOptions
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -76,7 +76,7 @@ type Listener struct {
 }
 
 // Listen registers with a relay, and again whenever that connection breaks.
-func Listen(n *hyperdht.Node, relay keys.PublicKey, o ListenOptions) *Listener {
+func Listen(n *hyperdht.Node, relay identity.PublicKey, o ListenOptions) *Listener {
 	if o.Pair == nil {
 		o.Pair = n.Pair()
 	}

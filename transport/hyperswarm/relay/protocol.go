@@ -16,8 +16,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
@@ -98,7 +98,7 @@ func why(ctx context.Context, err error) error {
 }
 
 // initiate makes the stream inside of a path, as the end that dials.
-func initiate(ctx context.Context, c *secretstream.Conn, pair *keys.Pair, to keys.PublicKey, o secretstream.Options) (*secretstream.Conn, error) {
+func initiate(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, to identity.PublicKey, o secretstream.Options) (*secretstream.Conn, error) {
 	stop := context.AfterFunc(ctx, c.Destroy)
 	defer stop()
 	i, err := handshake.NewInitiator(pair, to)
@@ -133,7 +133,7 @@ func initiate(ctx context.Context, c *secretstream.Conn, pair *keys.Pair, to key
 
 // respond makes the stream inside of a path, as the end that is dialled. A peer
 // that is not let in gets no answer.
-func respond(ctx context.Context, c *secretstream.Conn, pair *keys.Pair, access func(keys.PublicKey) bool, o secretstream.Options) (*secretstream.Conn, error) {
+func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, access func(identity.PublicKey) bool, o secretstream.Options) (*secretstream.Conn, error) {
 	stop := context.AfterFunc(ctx, c.Destroy)
 	defer stop()
 	msg, err := readPart(c)

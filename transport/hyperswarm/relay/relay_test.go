@@ -11,9 +11,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
@@ -25,7 +25,7 @@ type network struct {
 	server    *relay.Server
 }
 
-func newNetwork(t *testing.T, o relay.ServerOptions, access func(keys.PublicKey) bool) *network {
+func newNetwork(t *testing.T, o relay.ServerOptions, access func(identity.PublicKey) bool) *network {
 	t.Helper()
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	hub := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Public: hyperswarmtest.Loopback})
@@ -66,7 +66,7 @@ func (n *network) listen(t *testing.T, o relay.ListenOptions) *relay.Listener {
 // Req 3.6: where no direct path is found, a hub forwards what it cannot read.
 func TestPeersConnectThroughARelay(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
-	pair := keys.Generate()
+	pair := identity.Generate()
 	l := n.listen(t, relay.ListenOptions{Pair: pair})
 	ctx := hyperswarmtest.Context(t)
 	client := n.node(t)
@@ -109,7 +109,7 @@ func TestPeersConnectThroughARelay(t *testing.T) {
 
 func TestPeersThatTheRelayDoesNotReach(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
-	_, err := relay.Dial(hyperswarmtest.Context(t), n.node(t), n.server.Key(), keys.Generate().Public(), nil, secretstream.Options{})
+	_, err := relay.Dial(hyperswarmtest.Context(t), n.node(t), n.server.Key(), identity.Generate().Public(), nil, secretstream.Options{})
 	if !errors.Is(err, relay.ErrUnknown) {
 		t.Errorf("got %v", err)
 	}
@@ -120,8 +120,8 @@ func TestPeersThatTheRelayDoesNotReach(t *testing.T) {
 // WIRE-STRANGER.
 func TestAccessIsThePeers(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
-	friend, pair := keys.Generate(), keys.Generate()
-	l := n.listen(t, relay.ListenOptions{Pair: pair, Access: func(k keys.PublicKey) bool { return k == friend.Public() }})
+	friend, pair := identity.Generate(), identity.Generate()
+	l := n.listen(t, relay.ListenOptions{Pair: pair, Access: func(k identity.PublicKey) bool { return k == friend.Public() }})
 	client := n.node(t)
 	if _, err := relay.Dial(hyperswarmtest.Context(t), client, n.server.Key(), pair.Public(), nil, secretstream.Options{}); err == nil {
 		t.Error("a stranger is connected")
@@ -142,8 +142,8 @@ func TestAccessIsThePeers(t *testing.T) {
 //
 // WIRE-RELAY.
 func TestLimitsOfTheRelay(t *testing.T) {
-	allowed := keys.Generate()
-	n := newNetwork(t, relay.ServerOptions{MaxRegistered: 1, MaxPaths: 1}, func(k keys.PublicKey) bool { return k == allowed.Public() })
+	allowed := identity.Generate()
+	n := newNetwork(t, relay.ServerOptions{MaxRegistered: 1, MaxPaths: 1}, func(k identity.PublicKey) bool { return k == allowed.Public() })
 	if _, err := relay.Dial(hyperswarmtest.Context(t), n.node(t), n.server.Key(), allowed.Public(), nil, secretstream.Options{}); hyperdht.CodeOf(err) != hyperdht.CodeUnanswered {
 		t.Errorf("a stranger uses the relay: %v", err)
 	}
@@ -176,7 +176,7 @@ func TestClosedListener(t *testing.T) {
 	if _, err := l.Accept(context.Background()); !errors.Is(err, relay.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
-	lost := relay.Listen(n.node(t), keys.Generate().Public(), relay.ListenOptions{})
+	lost := relay.Listen(n.node(t), identity.Generate().Public(), relay.ListenOptions{})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := lost.WaitRegistered(ctx); !errors.Is(err, context.Canceled) {
@@ -195,10 +195,10 @@ func TestClosedListener(t *testing.T) {
 // WIRE-REMOVED.
 func TestWhoIsLetInNoMoreLosesItsPaths(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
-	gone, stays := keys.Generate(), keys.Generate()
+	gone, stays := identity.Generate(), identity.Generate()
 	ctx := hyperswarmtest.Context(t)
 	client := n.node(t)
-	through := func(pair *keys.Pair) (here, there *secretstream.Conn) {
+	through := func(pair *identity.Pair) (here, there *secretstream.Conn) {
 		l := n.listen(t, relay.ListenOptions{Pair: pair})
 		here, err := relay.Dial(ctx, client, n.server.Key(), pair.Public(), nil, secretstream.Options{})
 		if err != nil {
@@ -213,7 +213,7 @@ func TestWhoIsLetInNoMoreLosesItsPaths(t *testing.T) {
 	kept, other := through(stays)
 	defer kept.Destroy()
 	defer other.Destroy()
-	n.server.Recheck(func(k keys.PublicKey) bool { return k != gone.Public() })
+	n.server.Recheck(func(k identity.PublicKey) bool { return k != gone.Public() })
 	if _, err := cut.ReadMessage(); err == nil {
 		t.Error("the path lives on")
 	}
@@ -229,7 +229,7 @@ func TestWhoIsLetInNoMoreLosesItsPaths(t *testing.T) {
 // The first attempt to register tells why nobody can come.
 func TestARelayThatIsNotThere(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
-	l := relay.Listen(n.node(t), keys.Generate().Public(), relay.ListenOptions{})
+	l := relay.Listen(n.node(t), identity.Generate().Public(), relay.ListenOptions{})
 	if err := l.WaitRegistered(hyperswarmtest.Context(t)); hyperdht.CodeOf(err) != hyperdht.CodePeerNotFound {
 		t.Errorf("got %v", err)
 	}
@@ -338,7 +338,7 @@ func (s *spy) falsify(f func([]byte)) {
 func TestAHostileRelay(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	ctx := hyperswarmtest.Context(t)
-	pair := keys.Generate()
+	pair := identity.Generate()
 	s := newSpy(t, n)
 	l := relay.Listen(n.node(t), s.l.Key(), relay.ListenOptions{Pair: pair})
 	defer l.Close()

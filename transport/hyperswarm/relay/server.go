@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
@@ -45,12 +45,12 @@ type Server struct {
 	wg     sync.WaitGroup
 
 	mu         sync.Mutex
-	allowed    func(keys.PublicKey) bool       // of the last Recheck, for those that were on their way in
+	allowed    func(identity.PublicKey) bool   // of the last Recheck, for those that were on their way in
 	conns      map[*secretstream.Conn]struct{} // all
-	registered map[keys.PublicKey]*secretstream.Conn
+	registered map[identity.PublicKey]*secretstream.Conn
 	waiting    map[pathID]*path
 	paths      int
-	ofPeer     map[keys.PublicKey]*share
+	ofPeer     map[identity.PublicKey]*share
 }
 
 // share is what a peer that has paths takes of the server.
@@ -61,7 +61,7 @@ type share struct {
 
 // path is what a peer has asked for and another may take.
 type path struct {
-	to    keys.PublicKey
+	to    identity.PublicKey
 	of    *share                  // of the peer that has dialled
 	taken chan *secretstream.Conn // has room for one
 }
@@ -88,8 +88,8 @@ func Serve(l *hyperdht.Listener, o ServerOptions) *Server {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	s := &Server{
-		l: l, o: o, conns: make(map[*secretstream.Conn]struct{}), registered: make(map[keys.PublicKey]*secretstream.Conn),
-		waiting: make(map[pathID]*path), ofPeer: make(map[keys.PublicKey]*share),
+		l: l, o: o, conns: make(map[*secretstream.Conn]struct{}), registered: make(map[identity.PublicKey]*secretstream.Conn),
+		waiting: make(map[pathID]*path), ofPeer: make(map[identity.PublicKey]*share),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.run)
@@ -97,7 +97,7 @@ func Serve(l *hyperdht.Listener, o ServerOptions) *Server {
 }
 
 // Key is what peers need to know of the server.
-func (s *Server) Key() keys.PublicKey { return s.l.Key() }
+func (s *Server) Key() identity.PublicKey { return s.l.Key() }
 
 // Paths returns how many paths there are.
 func (s *Server) Paths() int {
@@ -109,7 +109,7 @@ func (s *Server) Paths() int {
 // Recheck ends the connections, and with them the paths, of peers that may not use the
 // server any more. The listener decides about those that come; allowed is asked again
 // about those whom it has let in and that are on their way. It must not block.
-func (s *Server) Recheck(allowed func(keys.PublicKey) bool) {
+func (s *Server) Recheck(allowed func(identity.PublicKey) bool) {
 	s.mu.Lock()
 	s.allowed = allowed
 	all := slices.Collect(maps.Keys(s.conns))
@@ -165,8 +165,8 @@ func (s *Server) serve(c *secretstream.Conn) {
 	switch {
 	case request == register:
 		s.register(c)
-	case strings.HasPrefix(request, dial) && len(request) == len(dial)+len(keys.PublicKey{}):
-		s.dial(c, keys.PublicKey([]byte(request[len(dial):])))
+	case strings.HasPrefix(request, dial) && len(request) == len(dial)+len(identity.PublicKey{}):
+		s.dial(c, identity.PublicKey([]byte(request[len(dial):])))
 	case strings.HasPrefix(request, accept) && len(request) == len(accept)+idSize:
 		s.accept(c, pathID([]byte(request[len(accept):])))
 	default:
@@ -207,7 +207,7 @@ func (s *Server) register(c *secretstream.Conn) {
 }
 
 // dial asks a registered peer to take a path, and forwards when it has.
-func (s *Server) dial(c *secretstream.Conn, to keys.PublicKey) {
+func (s *Server) dial(c *secretstream.Conn, to identity.PublicKey) {
 	id, p, target, refusal := s.open(c.RemoteKey(), to)
 	if refusal != "" {
 		s.refuse(c, refusal)
@@ -251,7 +251,7 @@ func (s *Server) refuse(c *secretstream.Conn, answer string) {
 }
 
 // open makes a path that waits to be taken.
-func (s *Server) open(from, to keys.PublicKey) (id pathID, p *path, target *secretstream.Conn, refusal string) {
+func (s *Server) open(from, to identity.PublicKey) (id pathID, p *path, target *secretstream.Conn, refusal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	target = s.registered[to]
@@ -274,7 +274,7 @@ func (s *Server) open(from, to keys.PublicKey) (id pathID, p *path, target *secr
 	return id, p, target, ""
 }
 
-func (s *Server) close(id pathID, p *path, from keys.PublicKey) {
+func (s *Server) close(id pathID, p *path, from identity.PublicKey) {
 	s.mu.Lock()
 	delete(s.waiting, id)
 	s.paths--

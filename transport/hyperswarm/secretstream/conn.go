@@ -16,8 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 )
 
 const (
@@ -116,9 +116,9 @@ func New(s Stream, r *handshake.Result, o Options) (*Conn, error) {
 // streamID names one direction of a handshake's stream.
 func streamID(hash [64]byte, initiator bool) [32]byte {
 	if initiator {
-		return keys.KeyedHash(hash[:], keys.StreamInitiator[:])
+		return identity.KeyedHash(hash[:], identity.StreamInitiator[:])
 	}
-	return keys.KeyedHash(hash[:], keys.StreamResponder[:])
+	return identity.KeyedHash(hash[:], identity.StreamResponder[:])
 }
 
 func (c *Conn) sendHeader() error {
@@ -245,7 +245,7 @@ func (c *Conn) fill(n int) error {
 func (c *Conn) Confirmed() <-chan struct{} { return c.confirmed }
 
 // RemoteKey names the peer.
-func (c *Conn) RemoteKey() keys.PublicKey { return c.result.Remote }
+func (c *Conn) RemoteKey() identity.PublicKey { return c.result.Remote }
 
 // Initiator reports whether this end dialled.
 func (c *Conn) Initiator() bool { return c.result.Initiator }

@@ -14,9 +14,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
 	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // results are what both ends have after a handshake.
 func results(t testing.TB) (a, b *handshake.Result) {
 	t.Helper()
-	alice, bob := keys.Generate(), keys.Generate()
+	alice, bob := identity.Generate(), identity.Generate()
 	i, err := handshake.NewInitiator(alice, bob.Public())
 	if err != nil {
 		t.Fatal(err)

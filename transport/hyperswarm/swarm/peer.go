@@ -8,15 +8,15 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
 // peer is what is known of a peer. It is guarded by the swarm's mu.
 type peer struct {
-	key      keys.PublicKey
+	key      identity.PublicKey
 	relays   []netip.AddrPort
 	topics   map[[32]byte]struct{}
 	explicit bool
@@ -154,7 +154,7 @@ func (s *Swarm) dial(p *peer) {
 }
 
 // connect finds a path to a peer, through a relay if there is no other.
-func (s *Swarm) connect(ctx context.Context, key keys.PublicKey, known []netip.AddrPort) (*secretstream.Conn, error) {
+func (s *Swarm) connect(ctx context.Context, key identity.PublicKey, known []netip.AddrPort) (*secretstream.Conn, error) {
 	c, err := s.o.Node.Dial(ctx, key, hyperdht.DialOptions{Pair: s.pair, Relays: known})
 	for _, r := range s.o.Relays {
 		if err == nil || ctx.Err() != nil {

@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/relay"
 	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
@@ -28,14 +28,14 @@ type Options struct {
 	Node *hyperdht.Node
 	// Pair is the swarm's identity; nil means the node's. One key can be listened
 	// on once.
-	Pair *keys.Pair
+	Pair *identity.Pair
 	// Allow decides with whom to be connected: asked before dialling, and inside
 	// the handshake when dialled. Nil allows everybody. It must not block.
-	Allow func(keys.PublicKey) bool
+	Allow func(identity.PublicKey) bool
 	// Relays are hubs, by their keys, to go through when no direct path leads to a
 	// peer, and through which peers may come; see package relay. They are tried in
 	// turn.
-	Relays []keys.PublicKey
+	Relays []identity.PublicKey
 	// Stream sets up connections through relays; those on a path of their own are the
 	// node's.
 	Stream secretstream.Options
@@ -66,7 +66,7 @@ type Conn struct {
 // Swarm is safe for concurrent use.
 type Swarm struct {
 	o      Options
-	pair   *keys.Pair
+	pair   *identity.Pair
 	log    *slog.Logger
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -79,8 +79,8 @@ type Swarm struct {
 	listener *hyperdht.Listener
 	relays   []*relay.Listener
 	topics   map[[32]byte]*meeting
-	peers    map[keys.PublicKey]*peer
-	conns    map[keys.PublicKey]*Conn
+	peers    map[identity.PublicKey]*peer
+	conns    map[identity.PublicKey]*Conn
 	dials    int
 }
 
@@ -100,7 +100,7 @@ func New(o Options) *Swarm {
 	}
 	s := &Swarm{
 		o: o, pair: o.Pair, log: o.Logger, accept: make(chan *Conn, backlog), wake: make(chan struct{}, 1),
-		topics: make(map[[32]byte]*meeting), peers: make(map[keys.PublicKey]*peer), conns: make(map[keys.PublicKey]*Conn),
+		topics: make(map[[32]byte]*meeting), peers: make(map[identity.PublicKey]*peer), conns: make(map[identity.PublicKey]*Conn),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.schedule)
@@ -108,7 +108,7 @@ func New(o Options) *Swarm {
 }
 
 // Key returns the swarm's public key.
-func (s *Swarm) Key() keys.PublicKey { return s.pair.Public() }
+func (s *Swarm) Key() identity.PublicKey { return s.pair.Public() }
 
 // Accept returns the next connection, whoever began it. A connection that the
 // peer began may be unconfirmed: see [hyperdht.Listener.Accept].
@@ -124,10 +124,10 @@ func (s *Swarm) Accept(ctx context.Context) (*Conn, error) {
 }
 
 // Connected returns the peers that are connected.
-func (s *Swarm) Connected() []keys.PublicKey {
+func (s *Swarm) Connected() []identity.PublicKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []keys.PublicKey
+	var all []identity.PublicKey
 	for k := range s.conns {
 		all = append(all, k)
 	}
@@ -213,7 +213,7 @@ func (s *Swarm) listen() (*hyperdht.Listener, error) {
 	return l, nil
 }
 
-func (s *Swarm) allowed(k keys.PublicKey) bool {
+func (s *Swarm) allowed(k identity.PublicKey) bool {
 	return k != s.pair.Public() && (s.o.Allow == nil || s.o.Allow(k))
 }
 
@@ -272,7 +272,7 @@ func (s *Swarm) take(c *secretstream.Conn) {
 }
 
 // larger reports whether our key is larger than a peer's.
-func (s *Swarm) larger(key keys.PublicKey) bool {
+func (s *Swarm) larger(key identity.PublicKey) bool {
 	own := s.pair.Public()
 	return slices.Compare(own[:], key[:]) > 0
 }
@@ -342,7 +342,7 @@ func (s *Swarm) follow(c *Conn) {
 }
 
 // JoinPeer keeps a connection with a peer whatever its topics.
-func (s *Swarm) JoinPeer(key keys.PublicKey) {
+func (s *Swarm) JoinPeer(key identity.PublicKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.know(key, nil); p != nil {
@@ -352,7 +352,7 @@ func (s *Swarm) JoinPeer(key keys.PublicKey) {
 }
 
 // LeavePeer takes back JoinPeer. The connection, if there is one, stays.
-func (s *Swarm) LeavePeer(key keys.PublicKey) {
+func (s *Swarm) LeavePeer(key identity.PublicKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.peers[key]; p != nil {
@@ -376,7 +376,7 @@ func (s *Swarm) found(topic [32]byte, found hyperdht.Peer) {
 }
 
 // know returns the record of a peer, a new one if there is room; s.mu is held.
-func (s *Swarm) know(key keys.PublicKey, relays []netip.AddrPort) *peer {
+func (s *Swarm) know(key identity.PublicKey, relays []netip.AddrPort) *peer {
 	p := s.peers[key]
 	if p == nil {
 		if len(s.peers) >= maxKnown && !s.forget() || s.closed {

@@ -7,9 +7,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
 	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
 
@@ -66,7 +66,7 @@ func talk(t testing.TB, a, b *swarm.Conn) {
 // Peers of a topic find each other, whoever comes first.
 func TestPeersOfATopicFindEachOther(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
-	topic := keys.Hash([]byte("topic"))
+	topic := identity.Hash([]byte("topic"))
 	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
 	join(t, a, topic, swarm.Server|swarm.Client)
 	join(t, b, topic, swarm.Server|swarm.Client)
@@ -83,7 +83,7 @@ func TestPeersOfATopicFindEachOther(t *testing.T) {
 // Req 3.7: a connection that broke is made again.
 func TestConnectionComesBack(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
-	topic := keys.Hash([]byte("topic"))
+	topic := identity.Hash([]byte("topic"))
 	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
 	join(t, a, topic, swarm.Server)
 	join(t, b, topic, swarm.Client)
@@ -153,10 +153,10 @@ func TestOneConnectionWithEachPeer(t *testing.T) {
 
 func TestOnlyAllowedPeersAreDialled(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
-	topic := keys.Hash([]byte("topic"))
-	friend := keys.Generate()
+	topic := identity.Hash([]byte("topic"))
+	friend := identity.Generate()
 	stranger := newSwarm(t, bootstrap, swarm.Options{})
-	a := newSwarm(t, bootstrap, swarm.Options{Allow: func(k keys.PublicKey) bool { return k == friend.Public() }})
+	a := newSwarm(t, bootstrap, swarm.Options{Allow: func(k identity.PublicKey) bool { return k == friend.Public() }})
 	b := newSwarm(t, bootstrap, swarm.Options{Pair: friend})
 	join(t, stranger, topic, swarm.Server)
 	join(t, b, topic, swarm.Server)
@@ -174,7 +174,7 @@ func TestARestartedPeerReplacesItsOldConnection(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	a := newSwarm(t, bootstrap, swarm.Options{})
 	join(t, a, [32]byte{1}, swarm.Server)
-	pair := keys.Generate()
+	pair := identity.Generate()
 	node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Pair: pair})
 	first, err := node.Dial(hyperswarmtest.Context(t), a.Key(), hyperdht.DialOptions{})
 	if err != nil {
@@ -245,7 +245,7 @@ func TestClosedSwarm(t *testing.T) {
 // there as well.
 func TestOnePublicHubIsEnough(t *testing.T) {
 	bootstrap, nodes := hyperswarmtest.Network(t, 1)
-	topic := keys.Hash([]byte("network"))
+	topic := identity.Hash([]byte("network"))
 	hub := newSwarm(t, nil, swarm.Options{Node: nodes[0]})
 	join(t, hub, topic, swarm.Server)
 	for range 2 {
@@ -257,7 +257,7 @@ func TestOnePublicHubIsEnough(t *testing.T) {
 		}
 		talk(t, x, y)
 	}
-	pair := keys.Generate()
+	pair := identity.Generate()
 	if err := nodes[0].PutMutable(hyperswarmtest.Context(t), pair, []byte("record"), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestOnePublicHubIsEnough(t *testing.T) {
 // A swarm has the roles of all its memberships of a topic, whoever joins first.
 func TestMembershipsAddUp(t *testing.T) {
 	bootstrap, nodes := hyperswarmtest.Network(t, 4)
-	topic := keys.Hash([]byte("topic"))
+	topic := identity.Hash([]byte("topic"))
 	ctx := hyperswarmtest.Context(t)
 	a := newSwarm(t, bootstrap, swarm.Options{})
 	listed := func() (found bool) {
@@ -334,7 +334,7 @@ func TestMembershipsAddUp(t *testing.T) {
 // Who leaves and joins again is found: the announcement that is taken back is the first.
 func TestJoiningWhileLeaving(t *testing.T) {
 	bootstrap, nodes := hyperswarmtest.Network(t, 4)
-	topic := keys.Hash([]byte("topic"))
+	topic := identity.Hash([]byte("topic"))
 	ctx := hyperswarmtest.Context(t)
 	a := newSwarm(t, bootstrap, swarm.Options{})
 	member := join(t, a, topic, swarm.Server)

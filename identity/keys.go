@@ -1,7 +1,7 @@
-// Package keys has the identities and hashes of Hyperswarm: Ed25519 key pairs,
+// Package identity has the identities and hashes of Hyperswarm: Ed25519 key pairs,
 // BLAKE2b hashes and the name spaces that keep signatures of one kind from being
 // used as another.
-package keys
+package identity
 
 import (
 	"crypto/ed25519"

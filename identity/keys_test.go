@@ -1,4 +1,4 @@
-package keys_test
+package identity_test
 
 import (
 	"bytes"
@@ -14,12 +14,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func seeded(n byte) *keys.Pair { return keys.FromSeed([32]byte(bytes.Repeat([]byte{n}, 32))) }
+func seeded(n byte) *identity.Pair { return identity.FromSeed([32]byte(bytes.Repeat([]byte{n}, 32))) }
 
 func unhex(t testing.TB, s string) []byte {
 	t.Helper()
@@ -35,8 +35,8 @@ func unhex(t testing.TB, s string) []byte {
 // WIRE-T1.
 func TestVectors(t *testing.T) {
 	one := seeded(1).Public()
-	target := keys.Hash(one[:])
-	id := keys.NodeID(netip.MustParseAddrPort("127.0.0.1:49737"))
+	target := identity.Hash(one[:])
+	id := identity.NodeID(netip.MustParseAddrPort("127.0.0.1:49737"))
 	for want, got := range map[string][32]byte{
 		"8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c": one,
 		"8139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b394": seeded(2).Public(),
@@ -44,15 +44,15 @@ func TestVectors(t *testing.T) {
 		"ca93ac1705187071d67b83c7ff0efe8108e8ec4530575d7726879333dbdabe7c": seeded(4).Public(),
 		"c5e21ab1c9f6022d81c3b25e3436cb7f1df77f9652ae3e1310c28e621dd87b4c": target,
 		"d1dcf835b0d62b9230c41393cb96a34f5f8b9f814f421ca3382dfc1678022e0e": id,
-		"14d6d4b49214ab1033ed204976caa258bae9e1e8543b9ad1fd996a910b0c4e3a": keys.PeerHandshake,
-		"f1191cd5e67b10b54a507033280ed1ff0e12278268d5679c8f93d417210d168b": keys.PeerHolepunch,
-		"36386adddf9f6fd60db83a6f42fc159d1146aa8644037664230aaa1f0179d497": keys.Announce,
-		"ded293cd93fb395e756ecf5fff426529e72c36eacc22e5ed944d9099a2561e32": keys.Unannounce,
-		"668e823edd5ce7f5338d68bf1161f4a3c28ce437ee2ab49efd30d99366039b1e": keys.MutablePut,
-		"6b8a2a8623f28c6c02a1e22abe515ce31cafd9af61d4b69970639aa7eb96a8d5": keys.Namespace("hyperswarm/dht", 10),
-		"a931a0155b5c09e6d28628236af83c4b8a6af9af60986edeede9dc5d63192bf7": keys.StreamInitiator,
-		"742c9d833d430af4c48a8705e91631eecf295442bbca18996e597097723b1061": keys.StreamResponder,
-		"aab97d097471f56651b0460ffc8aaa7d3342f7377597d60b925a1dac689adcbf": keys.Namespace("hyperswarm/secret-stream", 2),
+		"14d6d4b49214ab1033ed204976caa258bae9e1e8543b9ad1fd996a910b0c4e3a": identity.PeerHandshake,
+		"f1191cd5e67b10b54a507033280ed1ff0e12278268d5679c8f93d417210d168b": identity.PeerHolepunch,
+		"36386adddf9f6fd60db83a6f42fc159d1146aa8644037664230aaa1f0179d497": identity.Announce,
+		"ded293cd93fb395e756ecf5fff426529e72c36eacc22e5ed944d9099a2561e32": identity.Unannounce,
+		"668e823edd5ce7f5338d68bf1161f4a3c28ce437ee2ab49efd30d99366039b1e": identity.MutablePut,
+		"6b8a2a8623f28c6c02a1e22abe515ce31cafd9af61d4b69970639aa7eb96a8d5": identity.Namespace("hyperswarm/dht", 10),
+		"a931a0155b5c09e6d28628236af83c4b8a6af9af60986edeede9dc5d63192bf7": identity.StreamInitiator,
+		"742c9d833d430af4c48a8705e91631eecf295442bbca18996e597097723b1061": identity.StreamResponder,
+		"aab97d097471f56651b0460ffc8aaa7d3342f7377597d60b925a1dac689adcbf": identity.Namespace("hyperswarm/secret-stream", 2),
 	} {
 		if hex.EncodeToString(got[:]) != want {
 			t.Errorf("got %x, want %s", got, want)
@@ -77,21 +77,21 @@ var (
 func TestDHRefusesPointsOutsideTheGroup(t *testing.T) {
 	p := seeded(1)
 	for name, text := range badPoints {
-		if _, err := p.DH(keys.PublicKey(unhex(t, text))); err == nil {
+		if _, err := p.DH(identity.PublicKey(unhex(t, text))); err == nil {
 			t.Errorf("%s was taken", name)
 		}
-		if _, err := keys.ParsePublicKey(text); err == nil {
+		if _, err := identity.ParsePublicKey(text); err == nil {
 			t.Errorf("%s was parsed", name)
 		}
 	}
-	good := keys.PublicKey(unhex(t, "031c17a3a66b60e976a72673d9b0e38d352fd887fa58e3f48e0b7503caac6e5c"))
+	good := identity.PublicKey(unhex(t, "031c17a3a66b60e976a72673d9b0e38d352fd887fa58e3f48e0b7503caac6e5c"))
 	if _, err := p.DH(good); err != nil {
 		t.Errorf("a point of the group: %v", err)
 	}
 }
 
 func TestDHAgrees(t *testing.T) {
-	a, b := keys.Generate(), keys.Generate()
+	a, b := identity.Generate(), identity.Generate()
 	x, err := a.DH(b.Public())
 	if err != nil {
 		t.Fatal(err)
@@ -105,33 +105,33 @@ func TestDHAgrees(t *testing.T) {
 //
 // WIRE-T24.
 func TestVerifyRefusesKeysThatSignEverything(t *testing.T) {
-	key := keys.PublicKey(unhex(t, identity))
+	key := identity.PublicKey(unhex(t, identity))
 	var sig [64]byte
 	sig[0] = 1 // R is the identity, s is 0
-	if keys.Verify(key, []byte("anything"), sig) {
+	if identity.Verify(key, []byte("anything"), sig) {
 		t.Error("the identity key has signed")
 	}
 	p := seeded(1)
 	sig = p.Sign([]byte("this"))
-	if !keys.Verify(p.Public(), []byte("this"), sig) || keys.Verify(p.Public(), []byte("that"), sig) {
+	if !identity.Verify(p.Public(), []byte("this"), sig) || identity.Verify(p.Public(), []byte("that"), sig) {
 		t.Error("a plain signature is not judged right")
 	}
 }
 
 func TestPublicKeyText(t *testing.T) {
-	k := keys.Generate().Public()
-	if back, err := keys.ParsePublicKey(k.String()); err != nil || back != k {
+	k := identity.Generate().Public()
+	if back, err := identity.ParsePublicKey(k.String()); err != nil || back != k {
 		t.Errorf("%v, %v", back, err)
 	}
 	for _, text := range []string{"", "zz", k.String() + "00"} {
-		if _, err := keys.ParsePublicKey(text); err == nil {
+		if _, err := identity.ParsePublicKey(text); err == nil {
 			t.Errorf("%q was parsed", text)
 		}
 	}
 }
 
 func TestPairNeverPrintsItsSecret(t *testing.T) {
-	p := keys.Generate()
+	p := identity.Generate()
 	seed := p.Seed()
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 		if text := fmt.Sprintf(format, p); strings.Contains(text, hex.EncodeToString(seed[:])) || !strings.Contains(text, p.Public().String()) {
@@ -143,11 +143,11 @@ func TestPairNeverPrintsItsSecret(t *testing.T) {
 // WIRE-IDENTITY.
 func TestIdentityIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "identity")
-	var pairs [8]*keys.Pair
+	var pairs [8]*identity.Pair
 	var wg sync.WaitGroup
 	for i := range pairs { // all at once, as processes may
 		wg.Go(func() {
-			p, err := keys.Load(path)
+			p, err := identity.Load(path)
 			if err != nil {
 				t.Error(err)
 				return
@@ -178,11 +178,11 @@ func TestIdentityIsRefused(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := keys.Load(path); err == nil {
+		if _, err := identity.Load(path); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}
-	if _, err := keys.Load(dir); err == nil {
+	if _, err := identity.Load(dir); err == nil {
 		t.Error("a directory was taken")
 	}
 	if runtime.GOOS == "windows" {
@@ -192,18 +192,18 @@ func TestIdentityIsRefused(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Repeat("01", 32)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := keys.Load(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+	if _, err := identity.Load(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a file that others may read: %v", err)
 	}
 }
 
 func TestDerivedKeys(t *testing.T) {
-	p := keys.FromSeed([32]byte{1})
+	p := identity.FromSeed([32]byte{1})
 	a, b := p.Derive("a"), p.Derive("b")
-	if a.Public() != keys.FromSeed([32]byte{1}).Derive("a").Public() {
+	if a.Public() != identity.FromSeed([32]byte{1}).Derive("a").Public() {
 		t.Error("it is another one each time")
 	}
-	if a.Public() == b.Public() || a.Public() == p.Public() || a.Public() == keys.FromSeed([32]byte{2}).Derive("a").Public() {
+	if a.Public() == b.Public() || a.Public() == p.Public() || a.Public() == identity.FromSeed([32]byte{2}).Derive("a").Public() {
 		t.Error("different pairs are the same")
 	}
 }

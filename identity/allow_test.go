@@ -1,4 +1,4 @@
-package keys_test
+package identity_test
 
 import (
 	"os"
@@ -8,21 +8,21 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/keys"
+	"github.com/parleyhub/parley/identity"
 )
 
 // Deny by default, and remember who was let in.
 func TestAllowList(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "peers")
-	l, err := keys.OpenAllowList(path)
+	l, err := identity.OpenAllowList(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	friend, other := keys.Generate().Public(), keys.Generate().Public()
+	friend, other := identity.Generate().Public(), identity.Generate().Public()
 	if l.Allowed(friend) {
 		t.Error("an empty list lets somebody in")
 	}
-	for _, e := range []keys.Entry{{friend, "old name", ""}, {friend, "Anna's laptop", "anna.example.org:49737"}, {other, "", "[::1]:1"}} {
+	for _, e := range []identity.Entry{{friend, "old name", ""}, {friend, "Anna's laptop", "anna.example.org:49737"}, {other, "", "[::1]:1"}} {
 		if err := l.Add(e); err != nil {
 			t.Fatal(err)
 		}
@@ -30,7 +30,7 @@ func TestAllowList(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	again, err := keys.OpenAllowList(path)
+	again, err := identity.OpenAllowList(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,15 +58,15 @@ func TestAllowList(t *testing.T) {
 
 func TestAllowListRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "peers")
-	key := keys.Generate().Public()
-	l, err := keys.OpenAllowList(path)
+	key := identity.Generate().Public()
+	l, err := identity.OpenAllowList(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Add(keys.Entry{Key: key}); err != nil {
+	if err := l.Add(identity.Entry{Key: key}); err != nil {
 		t.Fatal(err)
 	}
-	for name, e := range map[string]keys.Entry{
+	for name, e := range map[string]identity.Entry{
 		"a second line": {Key: key, Name: "x\n" + key.String()}, "a long name": {Key: key, Name: strings.Repeat("x", 101)}, "no key": {},
 		"a name like an address": {Key: key, Name: "@home"}, "an address without a port": {Key: key, Address: "example.org"},
 		"an address in two words": {Key: key, Address: "example.org :1"}, "port 0": {Key: key, Address: "example.org:0"},
@@ -89,21 +89,21 @@ func TestAllowListRefuses(t *testing.T) {
 	if err := l.Reload(); err != nil || len(l.Entries()) != 1 {
 		t.Errorf("a file with a comment: %v", err)
 	}
-	if _, err := keys.OpenAllowList(filepath.Dir(path)); err == nil {
+	if _, err := identity.OpenAllowList(filepath.Dir(path)); err == nil {
 		t.Error("a directory was read")
 	}
 }
 
 func TestAllowListIsSafeForConcurrentUse(t *testing.T) {
-	l, err := keys.OpenAllowList(filepath.Join(t.TempDir(), "peers"))
+	l, err := identity.OpenAllowList(filepath.Join(t.TempDir(), "peers"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	for range 8 {
-		key := keys.Generate().Public()
+		key := identity.Generate().Public()
 		wg.Go(func() {
-			if err := l.Add(keys.Entry{Key: key}); err != nil || !l.Allowed(key) {
+			if err := l.Add(identity.Entry{Key: key}); err != nil || !l.Allowed(key) {
 				t.Error(err)
 			}
 		})
@@ -115,15 +115,15 @@ func TestAllowListIsSafeForConcurrentUse(t *testing.T) {
 }
 
 func FuzzAllowList(f *testing.F) {
-	f.Add("# mine\n" + keys.FromSeed([32]byte{1}).Public().String() + " a name\n")
+	f.Add("# mine\n" + identity.FromSeed([32]byte{1}).Public().String() + " a name\n")
 	f.Add("\x00")
-	f.Add(keys.FromSeed([32]byte{1}).Public().String() + " @example.org:49737 a name")
+	f.Add(identity.FromSeed([32]byte{1}).Public().String() + " @example.org:49737 a name")
 	path := filepath.Join(f.TempDir(), "peers")
 	f.Fuzz(func(t *testing.T, text string) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, err := keys.OpenAllowList(path)
+		l, err := identity.OpenAllowList(path)
 		if err != nil {
 			return
 		}
