@@ -15,7 +15,7 @@ import (
 	"filippo.io/edwards25519"
 	"golang.org/x/crypto/blake2b"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/compact"
+	"github.com/parleyhub/parley/hyperswarm/compact"
 )
 
 // PublicKey is the name of a peer.

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/base/spelling"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/transport/hyperswarm/dhtrpc"
 	natslink "github.com/parleyhub/parley/transport/nats"
 )
 

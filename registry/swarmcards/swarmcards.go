@@ -21,10 +21,10 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
 
 // Greeting is the first message of each end.

@@ -4,9 +4,9 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
 )
 
 // BenchmarkHundredPeers measures the memory of a hundred idle connections, both

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/hyperswarm/relay"
+	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/netnstest"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/relay"
-	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
 // realWorld is a DHT of public hosts in network namespaces; the last of them is

@@ -11,16 +11,16 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/hyperswarm/internal/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/relay"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/hyperswarm/swarm"
+	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/internal/simnettest"
-	"github.com/parleyhub/parley/transport/hyperswarm/relay"
-	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
-	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
-	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
 // world is a DHT of four public nodes on a simulated network, and what else a

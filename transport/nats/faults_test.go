@@ -13,9 +13,9 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
 	"github.com/parleyhub/parley/transport/nats"
 	"github.com/parleyhub/parley/transport/transporttest"
 )

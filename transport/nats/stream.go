@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
+	"github.com/parleyhub/parley/hyperswarm/handshake"
 )
 
 // The kinds of message.

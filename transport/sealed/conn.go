@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
 const (

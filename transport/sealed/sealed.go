@@ -10,8 +10,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 )
 
 // Greeting is the start of the first message of each end; how many bytes a

@@ -10,10 +10,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/hyperswarm/handshake"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/hyperswarm/handshake"
-	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/transport/sealed"
 )
 

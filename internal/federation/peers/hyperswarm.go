@@ -6,16 +6,16 @@ import (
 	"slices"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/relay"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/registry/swarmcards"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/relay"
-	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
-	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
 
 // Hyperswarm is how a hub meets others without a server that all share.

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
 
 // The benchmarks measure the same things with Go at both ends and with npm's

@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/hyperswarm/swarm"
+	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/netnstest"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
-	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
-	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
 // lab is a DHT of Go nodes on public hosts in network namespaces.

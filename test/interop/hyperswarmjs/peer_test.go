@@ -13,11 +13,11 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/secretstream"
-	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
 )
 
 // peerVariable makes this program a peer for the benchmarks, which live in another

@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/hyperswarm/swarm"
+	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/transport/hyperswarm/hyperswarmtest"
-	"github.com/parleyhub/parley/transport/hyperswarm/swarm"
-	"github.com/parleyhub/parley/transport/hyperswarm/udx"
 )
 
 func newSwarm(t testing.TB, bootstrap []string) *swarm.Swarm {

@@ -1,0 +1,266 @@
+package dhtrpc
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/parleyhub/parley/hyperswarm/compact"
+)
+
+const (
+	walkConcurrency = 10
+	walkTries       = 3
+	slowAfter       = time.Second
+	maxHints        = 50
+	maxVisits       = 512
+)
+
+// ErrNoNodes says that a walk has reached nobody.
+var ErrNoNodes = errors.New("no node of the DHT answers")
+
+// Walk is a query that goes from node to node towards a target.
+type Walk struct {
+	Target   ID
+	Internal bool
+	Command  uint64
+	Value    []byte
+	// From are nodes to begin with, besides those of the table.
+	From []netip.AddrPort
+	// Each, if it is set, is called with each reply without an error, one at a
+	// time; it ends the walk by returning false.
+	Each func(*Reply) bool
+}
+
+// walker is a walk under way. It belongs to one goroutine.
+type walker struct {
+	n       *Node
+	w       Walk
+	pending []step // nearest first
+	known   map[netip.AddrPort][]netip.AddrPort
+	closest []*Reply // with ids, nearest first
+	replies int
+	flying  int
+	slow    int
+	visits  int
+	table   bool // the table's nodes are in
+	stopped bool
+}
+
+type step struct {
+	id   ID
+	addr netip.AddrPort
+}
+
+type outcome struct {
+	step
+	reply *Reply // nil: no answer
+	slow  bool   // no answer yet
+	wasSl bool   // it was reported slow before
+}
+
+// Walk queries nodes ever closer to a target and returns the closest that have
+// answered and have an id, at most 20, the nearest first. It returns [ErrNoNodes]
+// if none at all has answered, though others are known, or ctx's error.
+func (n *Node) Walk(ctx context.Context, w Walk) ([]*Reply, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	q := &walker{n: n, w: w, known: make(map[netip.AddrPort][]netip.AddrPort)}
+	results := make(chan outcome, 2*maxVisits) // nobody waits for a walk that is over
+	defer cancel()
+	for _, a := range w.From {
+		q.add(a, netip.AddrPort{})
+	}
+	if len(w.From) < closeness {
+		q.addTable(ctx)
+	}
+	for {
+		for q.flying-q.slow < walkConcurrency && !q.stopped {
+			s, ok := q.next()
+			if !ok {
+				break
+			}
+			q.flying++
+			n.goBackground(func() { q.n.visit(ctx, w, s, results) })
+		}
+		if q.finished() {
+			if q.replies < 5 && !q.table && !q.stopped {
+				q.addTable(ctx)
+				continue
+			}
+			break
+		}
+		select {
+		case o := <-results:
+			q.handle(o)
+		case <-ctx.Done():
+			return q.closest, ctx.Err()
+		case <-n.ctx.Done():
+			return q.closest, context.Canceled
+		}
+	}
+	if q.replies == 0 && q.visits > 0 {
+		return nil, ErrNoNodes
+	}
+	return q.closest, nil
+}
+
+// visit asks one node. It says when that takes long.
+func (n *Node) visit(ctx context.Context, w Walk, s step, results chan<- outcome) {
+	slow := false
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan *Reply, 1)
+	n.goBackground(func() {
+		r, err := n.Call(ctx, s.addr, Call{Internal: w.Internal, Command: w.Command, Target: &w.Target, Value: w.Value, Tries: walkTries})
+		if err != nil {
+			r = nil
+		}
+		done <- r
+	})
+	t := time.NewTimer(slowAfter)
+	defer t.Stop()
+	for {
+		select {
+		case r := <-done:
+			results <- outcome{step: s, reply: r, wasSl: slow}
+			return
+		case <-t.C:
+			slow = true
+			results <- outcome{step: s, slow: true}
+		case <-n.ctx.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// addTable adds what the table knows, and the bootstrap nodes if that is little.
+func (q *walker) addTable(ctx context.Context) {
+	q.table = true
+	near := q.n.table.closest(q.w.Target, closeness)
+	for _, a := range near {
+		q.add(a, netip.AddrPort{})
+	}
+	if len(near) < closeness {
+		for _, a := range q.n.resolve(ctx) {
+			q.add(a, netip.AddrPort{})
+		}
+	}
+}
+
+// add takes a node into the pending ones, unless it is known.
+func (q *walker) add(a, by netip.AddrPort) {
+	if a.Port() == 0 || !a.Addr().Is4() || a.Addr().IsMulticast() || a.Addr().IsUnspecified() || a == q.n.public {
+		return
+	}
+	// A node of the public network has no business to send us into our own.
+	if by.IsValid() && local(a.Addr()) && !local(by.Addr()) {
+		return
+	}
+	if _, ok := q.known[a]; ok {
+		if by.IsValid() && len(q.known[a]) < closeness {
+			q.known[a] = append(q.known[a], by)
+		}
+		return
+	}
+	s := step{idOf(a), a}
+	if by.IsValid() && !q.worth(s.id) {
+		return
+	}
+	q.known[a] = nil
+	if by.IsValid() {
+		q.known[a] = []netip.AddrPort{by}
+	}
+	at, _ := slices.BinarySearchFunc(q.pending, s, func(x, y step) int {
+		if nearer(q.w.Target, x.id, y.id) {
+			return -1
+		}
+		return 1
+	})
+	q.pending = slices.Insert(q.pending, at, s)
+}
+
+func local(a netip.Addr) bool { return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() }
+
+// worth reports whether a node is nearer than what has been found.
+func (q *walker) worth(id ID) bool {
+	return len(q.closest) < closeness || nearer(q.w.Target, id, *q.closest[len(q.closest)-1].ID)
+}
+
+func (q *walker) next() (step, bool) {
+	for len(q.pending) > 0 && q.visits < maxVisits {
+		s := q.pending[0]
+		q.pending = q.pending[1:]
+		if q.worth(s.id) {
+			q.visits++
+			return s, true
+		}
+	}
+	q.pending = nil
+	return step{}, false
+}
+
+func (q *walker) finished() bool {
+	if q.stopped {
+		return true
+	}
+	return len(q.pending) == 0 && (q.flying == 0 || q.flying == q.slow && (len(q.closest) >= closeness || q.replies > 0 && q.slow <= q.replies))
+}
+
+func (q *walker) handle(o outcome) {
+	if o.slow {
+		q.slow++
+		return
+	}
+	q.flying--
+	if o.wasSl {
+		q.slow--
+	}
+	if o.reply == nil {
+		q.down(o.addr)
+		return
+	}
+	r := o.reply
+	if r.Error == 0 {
+		q.replies++
+		if r.ID != nil {
+			q.keep(r)
+		}
+		if q.w.Each != nil && !q.w.Each(r) {
+			q.stopped = true
+			return
+		}
+	}
+	for _, a := range r.Closer {
+		q.add(a, o.addr)
+	}
+}
+
+// keep puts a reply among the closest.
+func (q *walker) keep(r *Reply) {
+	at := len(q.closest)
+	for at > 0 && nearer(q.w.Target, *r.ID, *q.closest[at-1].ID) {
+		at--
+	}
+	q.closest = slices.Insert(q.closest, at, r)
+	q.closest = q.closest[:min(len(q.closest), closeness)]
+}
+
+// down tells those that named a node that it does not answer.
+func (q *walker) down(a netip.AddrPort) {
+	n := q.n
+	n.table.remove(idOf(a))
+	hint := compact.AppendAddr(nil, a)
+	for _, by := range q.known[a] {
+		if n.hintsLeft.Add(-1) < 0 {
+			return
+		}
+		n.goBackground(func() {
+			// A hint that is lost costs nobody anything.
+			_, _ = n.Call(n.ctx, by, Call{Internal: true, Command: cmdDownHint, Value: hint, Tries: 1})
+		})
+	}
+}

@@ -1,0 +1,185 @@
+package hyperdht
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
+)
+
+const (
+	relayPing       = 3 * time.Second
+	pingsPerRound   = 100
+	announceTimeout = 20 * time.Second
+	withdrawTime    = 2 * time.Second
+	retryAnnounce   = 2 * time.Second
+	longestRetry    = time.Minute
+)
+
+// announcer keeps a listener's key announced at the three nodes closest to it,
+// and the way from them to the listener open.
+type announcer struct {
+	l     *Listener
+	first chan struct{} // closed after the first round
+
+	mu      sync.Mutex
+	relays  []relayInfo
+	failure error
+}
+
+func (a *announcer) init(l *Listener) { a.l, a.first = l, make(chan struct{}) }
+
+func (a *announcer) err() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.failure
+}
+
+// current returns the relays that forward to the listener.
+func (a *announcer) current() []relayInfo {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.relays)
+}
+
+// addresses is what peers are told.
+func (a *announcer) addresses() []netip.AddrPort {
+	var all []netip.AddrPort
+	if public := a.l.n.rpc.Public(); public.IsValid() {
+		all = append(all, public)
+	}
+	for _, r := range a.current() {
+		if len(all) < maxRelays {
+			all = append(all, r.relay)
+		}
+	}
+	return all
+}
+
+// run announces until the listener closes, then takes everything back.
+func (a *announcer) run() {
+	retry := retryAnnounce
+	for round := 0; a.l.ctx.Err() == nil; round++ {
+		err := a.announce()
+		a.mu.Lock()
+		a.failure = err
+		a.mu.Unlock()
+		if round == 0 {
+			close(a.first)
+		}
+		if err == nil {
+			retry = retryAnnounce
+			a.keepOpen()
+			continue
+		}
+		a.l.n.log.Debug("the listener cannot be announced", "error", err)
+		pause(a.l.ctx, retry)
+		retry = min(2*retry, longestRetry)
+	}
+	a.withdraw()
+}
+
+// pause waits and reports false if ctx ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// announce does one round.
+func (a *announcer) announce() error {
+	ctx, cancel := context.WithTimeout(a.l.ctx, announceTimeout)
+	defer cancel()
+	nodes, err := a.l.n.walk(ctx, dhtrpc.Walk{Target: a.l.target, Command: cmdFindPeer})
+	if err != nil {
+		return err
+	}
+	done := a.l.n.announceAt(ctx, cmdAnnounce, a.l.target, a.l.pair, nil, nodes[:min(len(nodes), maxRelays)])
+	if len(done) == 0 && a.l.n.rpc.Persistent() && a.l.n.rpc.Known() == 0 {
+		return nil // the only node of its network: whoever comes asks it
+	}
+	if err := committed(len(done), nil); err != nil {
+		return err
+	}
+	var relays []relayInfo
+	for _, r := range done {
+		relays = append(relays, relayInfo{relay: r.From, peer: r.To})
+	}
+	a.mu.Lock()
+	old := a.relays
+	a.relays = relays
+	a.mu.Unlock()
+	a.leave(ctx, slices.DeleteFunc(slices.Clone(old), func(o relayInfo) bool {
+		return slices.ContainsFunc(relays, func(r relayInfo) bool { return r.relay == o.relay })
+	}))
+	return nil
+}
+
+// keepOpen pings the relays until too few of them answer or a new round is due.
+func (a *announcer) keepOpen() {
+	for range pingsPerRound {
+		if !pause(a.l.ctx, relayPing) {
+			return
+		}
+		relays := a.current()
+		if len(relays) == 0 {
+			return // alone so far: look again
+		}
+		if a.ping(relays) < min(maxRelays, len(relays)) && a.l.ctx.Err() == nil {
+			return
+		}
+	}
+}
+
+// ping returns how many relays answer.
+func (a *announcer) ping(relays []relayInfo) int {
+	answers := make(chan bool, len(relays))
+	for _, r := range relays {
+		if !a.l.goBackground(func() {
+			_, err := a.l.n.rpc.Ping(a.l.ctx, r.relay, nil, 3)
+			answers <- err == nil
+		}) {
+			answers <- false
+		}
+	}
+	n := 0
+	for range relays {
+		if <-answers {
+			n++
+		}
+	}
+	return n
+}
+
+// withdraw takes the announcement back, though the listener's context has ended.
+func (a *announcer) withdraw() {
+	ctx, cancel := context.WithTimeout(a.l.n.ctx, withdrawTime)
+	defer cancel()
+	a.mu.Lock()
+	relays := a.relays
+	a.relays = nil
+	a.mu.Unlock()
+	a.leave(ctx, relays)
+}
+
+// leave unannounces at nodes, each with a fresh token.
+func (a *announcer) leave(ctx context.Context, relays []relayInfo) {
+	var wg sync.WaitGroup
+	for _, r := range relays {
+		wg.Go(func() {
+			reply, err := a.l.n.rpc.Call(ctx, r.relay, dhtrpc.Call{Command: cmdFindPeer, Target: &a.l.target, Tries: 2})
+			if err == nil {
+				a.l.n.announceAt(ctx, cmdUnannounce, a.l.target, a.l.pair, nil, []*dhtrpc.Reply{reply})
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,164 @@
+package hyperdht_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/parleyhub/parley/hyperswarm/compact"
+	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/internal/simnettest"
+	"github.com/parleyhub/parley/identity"
+)
+
+// liar is a node of the DHT, with a true id, whose every answer is a lie: it
+// names nodes that are not there and other liars, in lists as long as a datagram
+// holds, invents peers and records, and answers handshakes with noise.
+type liar struct {
+	conn   *simnettest.Conn
+	addr   netip.AddrPort
+	others []netip.AddrPort
+	rng    *rand.Rand
+}
+
+func newLiar(i *internet, at netip.AddrPort, others []netip.AddrPort) *liar {
+	l := &liar{conn: i.net.ListenAt(at), addr: at, others: others, rng: rand.New(rand.NewPCG(1, uint64(at.Port())))}
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := l.conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			if m, err := dhtrpc.Parse(bytes.Clone(buf[:n])); err == nil && !m.Response {
+				l.answer(m, from)
+			}
+		}
+	}()
+	return l
+}
+
+func (l *liar) nowhere() netip.AddrPort {
+	var a [4]byte
+	binary.LittleEndian.PutUint32(a[:], l.rng.Uint32())
+	a[0] = 11
+	return netip.AddrPortFrom(netip.AddrFrom4(a), uint16(1+l.rng.IntN(65535)))
+}
+
+func (l *liar) answer(m *dhtrpc.Message, from netip.AddrPort) {
+	id, token := identity.NodeID(l.addr), [32]byte{1}
+	r := dhtrpc.Message{Response: true, TID: m.TID, To: from, ID: &id, Token: &token}
+	r.Closer = append(r.Closer, l.others...)
+	for len(r.Closer) < 20 {
+		r.Closer = append(r.Closer, l.nowhere())
+	}
+	switch {
+	case m.Internal:
+	case m.Command == lookupCommand: // more peers than the datagram has
+		r.Value = compact.AppendUint(nil, 1_000_000)
+		for range 20 {
+			key := identity.Generate().Public()
+			r.Value = append(r.Value, key[:]...)
+			r.Value = compact.AppendAddrs(r.Value, []netip.AddrPort{l.nowhere()})
+		}
+	case m.Command == findPeerCommand: // another's record
+		key := identity.Generate().Public()
+		r.Value = compact.AppendAddrs(append([]byte(nil), key[:]...), []netip.AddrPort{l.nowhere(), l.addr})
+	case m.Command == handshakeCommand:
+		r.Value = compact.AppendBuffer([]byte{0, 4}, make([]byte, 200))
+	default: // a record of the highest version, signed by nobody
+		r.Value = compact.AppendUint(nil, compact.MaxUint)
+		r.Value = append(compact.AppendBuffer(r.Value, []byte("evil")), make([]byte, 64)...)
+	}
+	data := r.Append(nil)
+	_, _ = l.conn.WriteToUDPAddrPort(data, from)
+}
+
+// Nodes of the DHT that lie cost time and packets, both within bounds, and
+// change nothing of what is found: not peers, not records, not who is dialled.
+func TestNodesThatLie(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInternet(t, 8)
+		defer i.close()
+		ctx := context.Background()
+		var liars []netip.AddrPort
+		for n := range 4 {
+			liars = append(liars, netip.AddrPortFrom(netip.AddrFrom4([4]byte{12, 66, 66, byte(n + 1)}), 6666))
+		}
+		for _, at := range liars {
+			l := newLiar(i, at, liars)
+			defer l.conn.Close()
+			// Everybody knows them.
+			for _, n := range i.nodes {
+				id := identity.NodeID(at)
+				m := dhtrpc.Message{Internal: true, ID: &id, To: n.Public()}
+				if _, err := l.conn.WriteToUDPAddrPort(m.Append(nil), n.Public()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		time.Sleep(time.Second) // of the bubble
+
+		topic, pair := identity.Hash([]byte("topic")), identity.Generate()
+		server := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
+		l := i.serve(server)
+		if err := server.Announce(ctx, topic, server.Pair(), l.Relays(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.PutMutable(ctx, pair, []byte("true"), 7); err != nil {
+			t.Fatal(err)
+		}
+		client := i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.3")
+		var sent atomic.Int64
+		i.net.Tap(func(_ []byte, from, _ netip.AddrPort) bool {
+			if from.Addr() == netip.MustParseAddr("6.6.6.6") {
+				sent.Add(1)
+			}
+			return true
+		})
+		bounded := func(what string, f func()) {
+			t.Helper()
+			began, before := time.Now(), sent.Load()
+			f()
+			took, packets := time.Since(began), sent.Load()-before
+			t.Logf("%s: %v, %d packets", what, took, packets)
+			if took > 30*time.Second || packets > 1000 {
+				t.Errorf("%s takes %v and %d packets", what, took, packets)
+			}
+		}
+		bounded("a lookup", func() {
+			found := false
+			if err := client.Lookup(ctx, topic, func(p hyperdht.Peer) bool {
+				found = found || p.Key == server.Key()
+				return true
+			}); err != nil || !found {
+				t.Errorf("found: %v, %v", found, err)
+			}
+		})
+		bounded("a record", func() {
+			if r, err := client.GetMutable(ctx, pair.Public(), 0); err != nil || string(r.Value) != "true" || r.Seq != 7 {
+				t.Errorf("%q of version %d, %v", r.Value, r.Seq, err)
+			}
+		})
+		bounded("a dial", func() {
+			c, err := client.Dial(ctx, l.Key(), hyperdht.DialOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err := c.ReadMessage(); err != nil || string(m) != "welcome" {
+				t.Errorf("%q, %v", m, err)
+			}
+			c.Destroy()
+		})
+		if n := client.Known(); n > len(i.nodes)+len(liars) {
+			t.Errorf("the table has %d nodes, of which most are not there", n)
+		}
+	})
+}

@@ -1,0 +1,405 @@
+package hyperdht
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
+	"github.com/parleyhub/parley/hyperswarm/handshake"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/hyperswarm/udx"
+	"github.com/parleyhub/parley/identity"
+)
+
+const (
+	answerLife     = 10 * time.Second // how long a repeated message gets the same answer
+	replayLife     = 10 * time.Minute
+	maxReplays     = 65536
+	confirmTime    = 15 * time.Second
+	maxUnconfirmed = 256
+	maxWorkers     = 32 // handshakes that are computed at once
+	backlog        = 64
+)
+
+// ListenOptions are for one listener.
+type ListenOptions struct {
+	// Pair is the key to listen on; nil means the node's own.
+	Pair *identity.Pair
+	// Access decides who may connect, inside the handshake: a refused peer gets no
+	// answer at all. Nil lets everybody in. It must not block.
+	Access func(key identity.PublicKey) bool
+}
+
+// Listener takes connections for a key. It is safe for concurrent use.
+type Listener struct {
+	n      *Node
+	pair   *identity.Pair
+	target dhtrpc.ID
+	access func(identity.PublicKey) bool
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	workers chan struct{}
+	accept  chan *secretstream.Conn
+
+	mu          sync.Mutex
+	closed      bool
+	sessions    *cache[[32]byte, *session]                      // by the hash of the first message
+	replays     *cache[[handshake.EphemeralSize]byte, struct{}] // ephemeral keys seen
+	punches     map[uint64]*session
+	unconfirmed int
+
+	announcer announcer
+}
+
+// session is one handshake.
+type session struct {
+	done    chan struct{} // closed when the answer is known
+	answer  []byte        // nil: none is given
+	began   time.Time
+	id      uint64
+	stream  *udx.Stream
+	result  *handshake.Result
+	payload *payload // the client's
+	client  netip.AddrPort
+	puncher *puncher
+}
+
+// Listen announces a key and takes connections for it. It does not wait until the
+// announcement is known: see WaitAnnounced.
+func (n *Node) Listen(o ListenOptions) (*Listener, error) {
+	if o.Pair == nil {
+		o.Pair = n.o.Pair
+	}
+	public := o.Pair.Public()
+	l := &Listener{
+		n: n, pair: o.Pair, target: identity.Hash(public[:]), access: o.Access,
+		workers: make(chan struct{}, maxWorkers), accept: make(chan *secretstream.Conn, backlog),
+		sessions: newCache[[32]byte, *session](answerLife*3/2, 4096),
+		replays:  newCache[[handshake.EphemeralSize]byte, struct{}](replayLife*3/2, maxReplays),
+		punches:  make(map[uint64]*session),
+	}
+	l.ctx, l.cancel = context.WithCancel(n.ctx)
+	l.announcer.init(l)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.closed:
+		return nil, errClosed
+	case n.listeners[l.target] != nil:
+		return nil, &Error{Code: CodeAlreadyStarted, Message: "the node listens on this key already"}
+	}
+	n.listeners[l.target] = l
+	l.wg.Go(l.announcer.run)
+	return l, nil
+}
+
+// Key returns the key that is listened on.
+func (l *Listener) Key() identity.PublicKey { return l.pair.Public() }
+
+// WaitAnnounced waits until peers can find the listener, or the first attempt to
+// announce it has failed.
+func (l *Listener) WaitAnnounced(ctx context.Context) error {
+	select {
+	case <-l.announcer.first:
+		return l.announcer.err()
+	case <-l.ctx.Done():
+		return errClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Relays are the nodes that forward handshakes to this listener at the moment, to
+// be announced with its key. A node that everybody can reach comes first itself.
+func (l *Listener) Relays() []netip.AddrPort { return l.announcer.addresses() }
+
+// Accept returns the next connection. The peer has proved its key, but the
+// handshake may be a recording that somebody repeats: only what comes in proves
+// that the peer is there (see [secretstream.Conn.Confirmed]), and until then
+// nothing but the header is sent. A connection that proves nothing within 15 s is
+// destroyed.
+func (l *Listener) Accept(ctx context.Context) (*secretstream.Conn, error) {
+	select {
+	case c := <-l.accept:
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, &Error{Code: CodeClosed, Message: "the listener is closed"}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Close ends the listener and takes its announcement back. Connections that were
+// accepted live on.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.n.mu.Lock()
+	if l.n.listeners[l.target] == l {
+		delete(l.n.listeners, l.target)
+	}
+	l.n.mu.Unlock()
+	l.cancel()
+	l.wg.Wait()
+	for {
+		select {
+		case c := <-l.accept:
+			c.Destroy()
+		default:
+			return nil
+		}
+	}
+}
+
+// goBackground runs f unless the listener is closed.
+func (l *Listener) goBackground(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.wg.Go(f)
+	return true
+}
+
+// handshake handles a client's message: m.mode says by which way it came.
+func (l *Listener) handshake(r *dhtrpc.Request, m *relayed) {
+	client, direct := r.From, false
+	switch m.mode {
+	case fromClient:
+		direct = true
+	case fromRelay, fromSecondRelay:
+		if !m.peer.IsValid() || m.peer.Port() == 0 {
+			return
+		}
+		client = m.peer
+	default:
+		return
+	}
+	key := identity.Hash(m.noise)
+	l.mu.Lock()
+	s, seen := l.sessions.get(key)
+	if seen && time.Since(s.began) > answerLife {
+		l.mu.Unlock()
+		return
+	}
+	if !seen {
+		if !l.n.handshakes.allow(client.Addr(), r.From.Addr()) {
+			l.mu.Unlock()
+			return
+		}
+		s = &session{done: make(chan struct{}), began: time.Now(), client: client}
+		l.sessions.keep(key, s)
+	}
+	l.mu.Unlock()
+	select {
+	case l.workers <- struct{}{}:
+	default: // the client asks again
+		if !seen {
+			l.mu.Lock()
+			l.sessions.remove(key)
+			l.mu.Unlock()
+		}
+		return
+	}
+	ok := l.goBackground(func() {
+		defer func() { <-l.workers }()
+		if !seen {
+			l.begin(s, r, m.noise, direct)
+			close(s.done)
+		}
+		select {
+		case <-s.done:
+			l.reply(s, r, m)
+		case <-l.ctx.Done():
+		}
+	})
+	if !ok {
+		<-l.workers
+	}
+}
+
+// reply sends the session's answer the way the message came.
+func (l *Listener) reply(s *session, r *dhtrpc.Request, m *relayed) {
+	if s.answer == nil {
+		return
+	}
+	out := &relayed{mode: fromServer, noise: s.answer, peer: m.peer}
+	to := r.From
+	switch m.mode {
+	case fromClient:
+		out = &relayed{mode: reply, noise: s.answer}
+		r.ReplyValue(out.append(nil))
+		return
+	case fromSecondRelay:
+		if !m.relay.IsValid() || m.relay.Port() == 0 {
+			return
+		}
+		to = m.relay
+	}
+	sock := r.Socket
+	if s.puncher != nil { // its mapping is the one to be known
+		sock = s.puncher.sock
+	}
+	l.n.rpc.Forward(sock, &dhtrpc.Message{TID: r.TID, Command: cmdPeerHandshake, Target: r.Target, Value: out.append(nil)}, to)
+}
+
+// begin runs the handshake and connects the session's stream, if the client may
+// talk to us.
+func (l *Listener) begin(s *session, r *dhtrpc.Request, msg []byte, direct bool) {
+	if len(msg) < handshake.EphemeralSize {
+		return
+	}
+	ephemeral := [handshake.EphemeralSize]byte(msg)
+	l.mu.Lock()
+	_, replayed := l.replays.get(ephemeral)
+	busy := l.unconfirmed >= maxUnconfirmed
+	l.mu.Unlock()
+	if replayed || busy {
+		return
+	}
+	responder, remote, data, err := handshake.NewResponder(l.pair, msg)
+	if err != nil {
+		return
+	}
+	if l.access != nil && !l.access(remote) {
+		l.n.log.Debug("a peer was refused", "peer", remote)
+		return
+	}
+	l.mu.Lock()
+	_, replayed = l.replays.get(ephemeral)
+	l.replays.keep(ephemeral, struct{}{})
+	l.mu.Unlock()
+	if replayed {
+		return
+	}
+	p, err := parsePayload(data)
+	if err != nil {
+		return
+	}
+	s.payload = p
+	switch {
+	case p.version != protocolVersion:
+		l.finish(s, responder, &payload{err: payloadVersion, firewall: l.n.class()})
+	case !p.hasUDX:
+		l.finish(s, responder, &payload{err: payloadAborted, firewall: l.n.class()})
+	default:
+		l.open(s, r, responder, direct)
+	}
+}
+
+func (l *Listener) finish(s *session, responder *handshake.Responder, p *payload) bool {
+	msg, result, err := responder.Finish(p.append(nil))
+	if err != nil {
+		l.n.log.Warn("a handshake cannot be answered", "error", err)
+		return false
+	}
+	s.answer, s.result = msg, result
+	return true
+}
+
+// open makes the session's stream and has it connect.
+func (l *Listener) open(s *session, r *dhtrpc.Request, responder *handshake.Responder, direct bool) {
+	stream, err := l.n.mux.NewStream()
+	if err != nil {
+		return
+	}
+	s.stream = stream
+	p := &payload{firewall: l.n.class(), addrs: l.n.addresses(), streamID: stream.ID(), hasUDX: true, relays: l.announcer.addresses()}
+	straight := direct || s.payload.firewall == dhtrpc.Open
+	if !straight && !l.n.rpc.Persistent() {
+		l.offerPunch(s, p)
+	}
+	if !l.finish(s, responder, p) {
+		stream.Destroy()
+		l.dropPunch(s)
+		return
+	}
+	if s.puncher != nil {
+		s.puncher.setKey(s.result.Hash)
+	}
+	l.mu.Lock()
+	l.unconfirmed++
+	l.mu.Unlock()
+	started := l.goBackground(func() {
+		defer l.dropPunch(s)
+		defer func() {
+			l.mu.Lock()
+			l.unconfirmed--
+			l.mu.Unlock()
+		}()
+		l.serve(s, r.Socket, straight)
+	})
+	if !started {
+		stream.Destroy()
+		l.dropPunch(s)
+	}
+}
+
+// serve connects a session's stream and hands the connection out.
+func (l *Listener) serve(s *session, sock *udx.Socket, straight bool) {
+	if straight {
+		s.stream.Connect(sock, s.client, s.payload.streamID, true)
+	} else if !l.awaitClient(s) {
+		s.stream.Destroy()
+		return
+	}
+	conn, err := secretstream.New(s.stream, s.result, l.n.o.Stream)
+	if err != nil {
+		s.stream.Destroy()
+		return
+	}
+	select {
+	case l.accept <- conn:
+	default:
+		l.n.log.Warn("a connection was dropped: nobody accepts them")
+		conn.Destroy()
+		return
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, confirmTime)
+	defer cancel()
+	switch err := conn.WaitConfirmed(ctx); {
+	case err == nil:
+		l.n.handshakes.met(s.client.Addr())
+	case l.ctx.Err() == nil:
+		conn.Destroy()
+	}
+}
+
+// awaitClient waits for the client's first packet.
+func (l *Listener) awaitClient(s *session) bool {
+	t := time.NewTimer(passiveWait)
+	defer t.Stop()
+	var extended <-chan struct{}
+	if s.puncher != nil {
+		extended = s.puncher.started
+	}
+	for {
+		select {
+		case first := <-s.stream.First():
+			s.stream.Connect(first.Socket, first.Addr, s.payload.streamID, false)
+			return true
+		case <-extended: // the punching takes its time
+			extended = nil
+			t.Reset(2 * passiveWait)
+		case <-t.C:
+			return false
+		case <-l.ctx.Done():
+			return false
+		}
+	}
+}
+
+// randomID returns an unguessable number that peers can carry.
+func randomID() uint64 {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	return uint64(binary.LittleEndian.Uint32(b[:]))
+}

@@ -1,0 +1,329 @@
+package hyperdht
+
+import (
+	"net/netip"
+
+	"github.com/parleyhub/parley/hyperswarm/compact"
+	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
+	"github.com/parleyhub/parley/identity"
+)
+
+// The commands of HyperDHT.
+const (
+	cmdPeerHandshake = iota
+	cmdPeerHolepunch
+	cmdFindPeer
+	cmdLookup
+	cmdAnnounce
+	cmdUnannounce
+	cmdMutablePut
+	cmdMutableGet
+	cmdImmutablePut
+	cmdImmutableGet
+)
+
+// Error codes of put replies.
+const (
+	errorSeqReused = 16
+	errorSeqTooLow = 17
+)
+
+// Peer is who announces: a key and the nodes that forward handshakes to it.
+type Peer struct {
+	Key    identity.PublicKey
+	Relays []netip.AddrPort
+}
+
+const (
+	maxRelays     = 3  // of one peer
+	maxPeers      = 20 // in one answer
+	peerSize      = 33 // at least
+	maxRecordSize = 900
+)
+
+func appendPeer(b []byte, p *Peer) []byte {
+	return compact.AppendAddrs(append(b, p.Key[:]...), p.Relays)
+}
+
+func readPeer(r *compact.Reader) Peer { return Peer{Key: r.Fixed32(), Relays: r.Addrs()} }
+
+func parsePeer(data []byte) (Peer, error) {
+	r := compact.NewReader(data)
+	p := readPeer(r)
+	return p, r.Err()
+}
+
+// appendPeers appends the answer to a lookup; 0 is the bump, which nothing uses.
+func appendPeers(b []byte, all []Peer) []byte {
+	b = compact.AppendUint(b, uint64(len(all)))
+	for i := range all {
+		b = appendPeer(b, &all[i])
+	}
+	return compact.AppendUint(b, 0)
+}
+
+func parsePeers(data []byte) ([]Peer, error) {
+	r := compact.NewReader(data)
+	n := r.Count(peerSize)
+	var all []Peer
+	for range min(n, maxPeers) {
+		p := readPeer(r)
+		p.Relays = p.Relays[:min(len(p.Relays), maxRelays)]
+		all = append(all, p)
+	}
+	if r.Err() != nil {
+		return nil, r.Err()
+	}
+	return all, nil
+}
+
+// The flags of an announcement.
+const (
+	announcePeer = 1 << iota
+	announceRefresh
+	announceSignature
+	announceBump
+)
+
+// announcement puts a peer under a target, or takes it away.
+type announcement struct {
+	peer      *Peer
+	signature [64]byte
+}
+
+func (a *announcement) append(b []byte) []byte {
+	b = compact.AppendUint(b, announcePeer|announceSignature)
+	b = appendPeer(b, a.peer)
+	return append(b, a.signature[:]...)
+}
+
+// parseAnnouncement reads an announcement that has a peer and a signature. Those
+// that only refresh an earlier one are not supported.
+func parseAnnouncement(data []byte) (*announcement, error) {
+	r := compact.NewReader(data)
+	flags := r.Uint()
+	if flags&announcePeer == 0 || flags&announceSignature == 0 || flags&announceRefresh != 0 {
+		return nil, compact.ErrInvalid
+	}
+	p := readPeer(r)
+	a := &announcement{peer: &p, signature: r.Fixed64()}
+	if flags&announceBump != 0 {
+		r.Uint()
+	}
+	return a, r.Err()
+}
+
+// signable is what the peer signs: bound to the target, the node that stores it
+// and the token that this has given.
+func (a *announcement) signable(namespace [32]byte, target, node dhtrpc.ID, token [32]byte) []byte {
+	h := identity.Hash(target[:], node[:], token[:], appendPeer(nil, a.peer))
+	return append(namespace[:], h[:]...)
+}
+
+// mutable is a signed record that its owner can replace.
+type mutable struct {
+	seq       uint64
+	value     []byte
+	signature [64]byte
+}
+
+func (m *mutable) append(b []byte) []byte {
+	b = compact.AppendBuffer(compact.AppendUint(b, m.seq), m.value)
+	return append(b, m.signature[:]...)
+}
+
+func readMutable(r *compact.Reader) mutable {
+	return mutable{seq: r.Uint(), value: r.Buffer(), signature: r.Fixed64()}
+}
+
+func parseMutable(data []byte) (mutable, error) {
+	r := compact.NewReader(data)
+	m := readMutable(r)
+	return m, r.Err()
+}
+
+func (m *mutable) signable() []byte {
+	h := identity.Hash(compact.AppendBuffer(compact.AppendUint(nil, m.seq), m.value))
+	return append(identity.MutablePut[:], h[:]...)
+}
+
+// parsePut reads a mutable record with its owner in front.
+func parsePut(data []byte) (identity.PublicKey, mutable, error) {
+	r := compact.NewReader(data)
+	key := r.Fixed32()
+	m := readMutable(r)
+	return key, m, r.Err()
+}
+
+// The ways of a handshake or punch message.
+const (
+	fromClient = iota
+	fromServer
+	fromRelay
+	fromSecondRelay
+	reply
+)
+
+// relayed is a handshake message on its way between client, relay and server.
+type relayed struct {
+	mode  uint64
+	noise []byte
+	peer  netip.AddrPort // the other end, as the relay sees it; invalid if absent
+	relay netip.AddrPort
+}
+
+const (
+	flagPeerAddr = 1 << iota
+	flagRelayAddr
+)
+
+func (m *relayed) append(b []byte) []byte {
+	var flags uint64
+	if m.peer.IsValid() {
+		flags |= flagPeerAddr
+	}
+	if m.relay.IsValid() {
+		flags |= flagRelayAddr
+	}
+	b = compact.AppendUint(compact.AppendUint(b, flags), m.mode)
+	b = compact.AppendBuffer(b, m.noise)
+	if m.peer.IsValid() {
+		b = compact.AppendAddr(b, m.peer)
+	}
+	if m.relay.IsValid() {
+		b = compact.AppendAddr(b, m.relay)
+	}
+	return b
+}
+
+func parseRelayed(data []byte) (*relayed, error) {
+	r := compact.NewReader(data)
+	flags := r.Uint()
+	m := &relayed{mode: r.Uint(), noise: r.Buffer()}
+	if flags&flagPeerAddr != 0 {
+		m.peer = r.Addr()
+	}
+	if flags&flagRelayAddr != 0 {
+		m.relay = r.Addr()
+	}
+	return m, r.Err()
+}
+
+// Errors in a handshake's payload.
+const (
+	payloadOK = iota
+	payloadAborted
+	payloadVersion
+	payloadTryLater
+)
+
+const (
+	payloadHasHolepunch = 1 << iota
+	payloadHasAddrs4
+	payloadHasAddrs6
+	payloadHasUDX
+	payloadHasSecretStream
+	payloadHasRelayThrough
+	payloadHasRelays
+)
+
+const protocolVersion = 1
+
+// payload is what the two ends tell each other in the handshake.
+type payload struct {
+	version   uint64
+	err       uint64
+	firewall  dhtrpc.Class
+	holepunch *holepunchInfo
+	addrs     []netip.AddrPort
+	streamID  uint32
+	hasUDX    bool
+	relays    []netip.AddrPort
+}
+
+// holepunchInfo says how to arrange for both ends to open their NATs at once.
+type holepunchInfo struct {
+	id     uint64
+	relays []relayInfo
+}
+
+// relayInfo is a node that reaches the server, and how it sees it.
+type relayInfo struct{ relay, peer netip.AddrPort }
+
+func (p *payload) append(b []byte) []byte {
+	flags := uint64(payloadHasSecretStream)
+	if p.holepunch != nil {
+		flags |= payloadHasHolepunch
+	}
+	if len(p.addrs) > 0 {
+		flags |= payloadHasAddrs4
+	}
+	if p.hasUDX {
+		flags |= payloadHasUDX
+	}
+	if len(p.relays) > 0 {
+		flags |= payloadHasRelays
+	}
+	for _, v := range []uint64{protocolVersion, flags, p.err, uint64(p.firewall)} {
+		b = compact.AppendUint(b, v)
+	}
+	if h := p.holepunch; h != nil {
+		b = compact.AppendUint(compact.AppendUint(b, h.id), uint64(len(h.relays)))
+		for _, r := range h.relays {
+			b = compact.AppendAddr(compact.AppendAddr(b, r.relay), r.peer)
+		}
+	}
+	if len(p.addrs) > 0 {
+		b = compact.AppendAddrs(b, p.addrs)
+	}
+	if p.hasUDX {
+		b = append(b, 1, 0) // version, features
+		b = append(compact.AppendUint(b, uint64(p.streamID)), 0)
+	}
+	b = append(b, 1) // the secret stream's version
+	if len(p.relays) > 0 {
+		b = compact.AppendAddrs(b, p.relays)
+	}
+	return b
+}
+
+func parsePayload(data []byte) (*payload, error) {
+	r := compact.NewReader(data)
+	p := &payload{version: r.Uint()}
+	if r.Err() != nil || p.version != protocolVersion {
+		return p, r.Err()
+	}
+	flags := r.Uint()
+	p.err, p.firewall = r.Uint(), dhtrpc.Class(r.Uint())
+	if flags&payloadHasHolepunch != 0 {
+		p.holepunch = &holepunchInfo{id: r.Uint()}
+		for range r.Count(12) {
+			p.holepunch.relays = append(p.holepunch.relays, relayInfo{r.Addr(), r.Addr()})
+		}
+	}
+	if flags&payloadHasAddrs4 != 0 {
+		p.addrs = r.Addrs()
+	}
+	if flags&payloadHasAddrs6 != 0 {
+		r.Fixed(18 * r.Count(18))
+	}
+	if flags&payloadHasUDX != 0 {
+		ok := r.Uint() == 1
+		r.Uint() // features
+		id := r.Uint()
+		r.Uint() // the first sequence number, always 0
+		p.streamID, p.hasUDX = uint32(id), ok && id <= 0xffffffff
+	}
+	if flags&payloadHasSecretStream != 0 {
+		r.Uint()
+	}
+	if flags&payloadHasRelayThrough != 0 {
+		r.Uint()
+		r.Uint()
+		r.Fixed(64)
+	}
+	if flags&payloadHasRelays != 0 {
+		p.relays = r.Addrs()
+	}
+	return p, r.Err()
+}

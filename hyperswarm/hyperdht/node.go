@@ -1,0 +1,344 @@
+// Package hyperdht finds peers by their public keys and topics, connects to them
+// under end-to-end encryption, and keeps small signed records, compatible with
+// the npm package hyperdht.
+//
+// A [Node] with a public address is part of the DHT: it stores records and
+// forwards handshakes for others, within limits. Without one it only asks, and
+// is reached with the help of those that are part of it.
+//
+// There are no built-in bootstrap nodes: a node that is given none is the first
+// of a network of its own.
+package hyperdht
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/hyperswarm/compact"
+	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/hyperswarm/udx"
+	"github.com/parleyhub/parley/identity"
+)
+
+// Options set a [Node] up.
+type Options struct {
+	// Listen is where the UDP socket is bound; the zero value means any port of all
+	// interfaces.
+	Listen netip.AddrPort
+	// Public is the address at which everybody reaches the socket, if there is one;
+	// port 0 means the socket's. It makes the node part of the DHT.
+	Public netip.AddrPort
+	// Bootstrap are nodes of the DHT, as host:port.
+	Bootstrap []string
+	// Pair is the node's identity; nil means a fresh one.
+	Pair *identity.Pair
+	// Stream sets the connections up.
+	Stream secretstream.Options
+	// UDX sets their streams up.
+	UDX udx.Options
+	// HandshakeRate is how many handshakes a second one host may begin with the
+	// node's listeners, with bursts of ten times as many; 0 means 5.
+	HandshakeRate float64
+	// RequestRate is how many requests a second of one host the node handles; 0
+	// means 200. It forwards a twentieth of that.
+	RequestRate float64
+	// Logger gets what nobody else learns of; nil discards it.
+	Logger *slog.Logger
+}
+
+// Node is a member of a DHT. It is safe for concurrent use.
+type Node struct {
+	o     Options
+	mux   *udx.Mux
+	rpc   *dhtrpc.Node
+	store *store
+	log   *slog.Logger
+
+	signatures *dhtrpc.Limiter // checks for a host
+	forwards   *dhtrpc.Limiter
+	handshakes *admission // of those that others begin with our listeners
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool
+	listeners map[dhtrpc.ID]*Listener
+	forwarded *cache[forwardKey, netip.Addr] // handshakes on their way through this node
+	known     *cache[identity.PublicKey, []netip.AddrPort]
+	punching  map[*udx.Socket]*puncher
+}
+
+// maxKnown is how many peers' relays are remembered.
+const maxKnown = 512
+
+// Listen opens a node. It joins the DHT in the background; queries may begin
+// before it has.
+func Listen(o Options) (*Node, error) {
+	if err := dhtrpc.CheckBootstrap(o.Bootstrap); err != nil {
+		return nil, &Error{Code: CodeInvalid, Message: "the bootstrap nodes cannot be used", Err: err}
+	}
+	if a := o.Public.Addr(); a.IsValid() && (!a.Unmap().Is4() || a.IsUnspecified()) {
+		return nil, &Error{Code: CodeInvalid, Message: "the public address must be an IPv4 address, not " + a.String()}
+	}
+	if !o.Listen.Addr().IsValid() {
+		o.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), o.Listen.Port())
+	}
+	if !o.Listen.Addr().Unmap().Is4() {
+		return nil, &Error{Code: CodeInvalid, Message: "the node listens on IPv4 only, not at " + o.Listen.String()}
+	}
+	if o.Pair == nil {
+		o.Pair = identity.Generate()
+	}
+	if o.HandshakeRate == 0 {
+		o.HandshakeRate = 5
+	}
+	if o.RequestRate == 0 {
+		o.RequestRate = 200
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	n := &Node{
+		o: o, mux: udx.NewMux(o.UDX), store: newStore(), log: o.Logger,
+		signatures: dhtrpc.NewLimiter(50, 200, 8192),
+		forwards:   dhtrpc.NewLimiter(o.RequestRate/20, o.RequestRate/5, 8192),
+		handshakes: newAdmission(o.HandshakeRate),
+		listeners:  make(map[dhtrpc.ID]*Listener),
+		forwarded:  newCache[forwardKey, netip.Addr](forwardLife, maxForwarded),
+		known:      newCache[identity.PublicKey, []netip.AddrPort](time.Hour, maxKnown),
+		punching:   make(map[*udx.Socket]*puncher),
+	}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	ready := make(chan struct{}) // the handlers need n.rpc
+	rpc, err := dhtrpc.Listen(n.mux, dhtrpc.Options{
+		Listen: o.Listen, Public: o.Public, Bootstrap: o.Bootstrap, RequestRate: o.RequestRate,
+		Handle:     func(r *dhtrpc.Request) { <-ready; n.handle(r) },
+		HandlePing: func(s *udx.Socket, from netip.AddrPort) { <-ready; n.handlePing(s, from) },
+	})
+	if err != nil {
+		n.cancel()
+		_ = n.mux.Close() // it has nothing yet
+		return nil, &Error{Code: CodeInvalid, Message: "the DHT node cannot start", Err: err}
+	}
+	n.rpc = rpc
+	close(ready)
+	return n, nil
+}
+
+// Close ends the node, its listeners and its connections, and waits for them.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closed = true
+	var all []*Listener
+	for _, l := range n.listeners {
+		all = append(all, l)
+	}
+	n.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, l := range all {
+		wg.Go(func() { _ = l.Close() }) // it always succeeds
+	}
+	wg.Wait()
+	n.cancel()
+	_ = n.rpc.Close() // the mux closes the socket, too, and says what is wrong
+	err := n.mux.Close()
+	n.wg.Wait()
+	return err
+}
+
+// Key returns the node's own key.
+func (n *Node) Key() identity.PublicKey { return n.o.Pair.Public() }
+
+// Pair returns the node's identity.
+func (n *Node) Pair() *identity.Pair { return n.o.Pair }
+
+// Addr returns where the node's socket is bound.
+func (n *Node) Addr() netip.AddrPort { return n.rpc.Socket().Addr() }
+
+// Public returns the node's public address, invalid if none was configured.
+func (n *Node) Public() netip.AddrPort { return n.rpc.Public() }
+
+// SetBootstrap replaces the nodes of the DHT to begin with; see Options.Bootstrap. It
+// does not wait until they are asked.
+func (n *Node) SetBootstrap(nodes []string) error {
+	if err := n.rpc.SetBootstrap(nodes); err != nil {
+		return &Error{Code: CodeInvalid, Message: "the bootstrap nodes cannot be used", Err: err}
+	}
+	return nil
+}
+
+// Known returns how many nodes of the DHT this one knows.
+func (n *Node) Known() int { return n.rpc.Known() }
+
+// Streams returns how many connections, finished or not, the node has.
+func (n *Node) Streams() int { return n.mux.Streams() }
+
+// WaitReady waits until the node has joined the DHT, or has tried to.
+func (n *Node) WaitReady(ctx context.Context) error { return n.rpc.WaitReady(ctx) }
+
+// goBackground runs f unless the node is closed.
+func (n *Node) goBackground(f func()) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.wg.Go(f)
+	return true
+}
+
+// handle answers a request of another node. What is malformed, badly signed or
+// lacks something gets no answer.
+func (n *Node) handle(r *dhtrpc.Request) {
+	switch r.Command {
+	case cmdPeerHandshake:
+		n.handleHandshake(r)
+		return
+	case cmdPeerHolepunch:
+		n.handleHolepunch(r)
+		return
+	}
+	if !n.rpc.Persistent() {
+		r.Refuse(dhtrpc.ErrorUnknownCommand)
+		return
+	}
+	if r.Target == nil {
+		if r.Command > cmdImmutableGet {
+			r.Refuse(dhtrpc.ErrorUnknownCommand)
+		}
+		return
+	}
+	switch r.Command {
+	case cmdFindPeer:
+		n.handleFindPeer(r)
+	case cmdLookup:
+		var value []byte
+		if all := n.store.lookup(*r.Target); len(all) > 0 {
+			value = appendPeers(nil, all)
+		}
+		r.Reply(value)
+	case cmdAnnounce, cmdUnannounce:
+		n.handleAnnounce(r)
+	case cmdMutablePut:
+		n.handleMutablePut(r)
+	case cmdMutableGet:
+		n.handleMutableGet(r)
+	case cmdImmutablePut:
+		n.handleImmutablePut(r)
+	case cmdImmutableGet:
+		value, _ := n.store.getImmutable(*r.Target)
+		r.Reply(value)
+	default:
+		r.Refuse(dhtrpc.ErrorUnknownCommand)
+	}
+}
+
+func (n *Node) handleFindPeer(r *dhtrpc.Request) {
+	var value []byte
+	if p, ok := n.peer(*r.Target); ok {
+		value = appendPeer(nil, &p)
+	}
+	r.Reply(value)
+}
+
+// peer returns the record of a peer that listens in this node or has announced
+// itself here.
+func (n *Node) peer(target dhtrpc.ID) (Peer, bool) {
+	if l := n.listener(target); l != nil {
+		return Peer{Key: l.Key(), Relays: l.Relays()}, true
+	}
+	route, ok := n.store.route(target)
+	return route.peer, ok
+}
+
+func (n *Node) handleAnnounce(r *dhtrpc.Request) {
+	if r.Token == nil || !n.signatures.Allow(r.From.Addr(), 1) {
+		return
+	}
+	a, err := parseAnnouncement(r.Value)
+	if err != nil {
+		return
+	}
+	space := identity.Announce
+	if r.Command == cmdUnannounce {
+		space = identity.Unannounce
+	}
+	if !identity.Verify(a.peer.Key, a.signable(space, *r.Target, n.rpc.ID(), *r.Token), a.signature) {
+		return
+	}
+	peer := Peer{Key: a.peer.Key, Relays: a.peer.Relays[:min(len(a.peer.Relays), maxRelays)]}
+	own := identity.Hash(peer.Key[:]) == *r.Target
+	switch {
+	case r.Command == cmdUnannounce:
+		n.store.unannounce(*r.Target, peer.Key)
+		if own && n.listener(*r.Target) == nil {
+			n.store.removeRoute(*r.Target)
+		}
+	case !own:
+		if !n.store.announce(*r.Target, peer, r.From.Addr()) {
+			return
+		}
+	case n.listener(*r.Target) == nil: // nobody takes the place of a listener in this node
+		n.store.unannounce(*r.Target, peer.Key)
+		if !n.store.setRoute(*r.Target, route{r.From, peer}) {
+			return
+		}
+	}
+	r.Accept()
+}
+
+func (n *Node) handleMutablePut(r *dhtrpc.Request) {
+	if r.Token == nil || !n.signatures.Allow(r.From.Addr(), 1) {
+		return
+	}
+	key, m, err := parsePut(r.Value)
+	if err != nil || len(m.value) > maxRecordSize || identity.Hash(key[:]) != *r.Target || !identity.Verify(key, m.signable(), m.signature) {
+		return
+	}
+	switch code, ok := n.store.putMutable(*r.Target, m, r.From.Addr()); {
+	case code != 0:
+		r.Refuse(code)
+	case ok:
+		r.Reply(nil)
+	}
+}
+
+func (n *Node) handleMutableGet(r *dhtrpc.Request) {
+	v := compact.NewReader(r.Value)
+	least := v.Uint()
+	if v.Err() != nil {
+		return
+	}
+	var value []byte
+	if m, ok := n.store.getMutable(*r.Target); ok && m.seq >= least {
+		value = m.append(nil)
+	}
+	r.Reply(value)
+}
+
+func (n *Node) handleImmutablePut(r *dhtrpc.Request) {
+	if r.Token == nil || r.Value == nil || len(r.Value) > maxRecordSize || identity.Hash(r.Value) != *r.Target {
+		return
+	}
+	if n.store.putImmutable(*r.Target, r.Value, r.From.Addr()) {
+		r.Reply(nil)
+	}
+}
+
+// listener returns who listens on the key with a target.
+func (n *Node) listener(target dhtrpc.ID) *Listener {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.listeners[target]
+}

@@ -1,0 +1,608 @@
+package hyperdht
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/nacl/secretbox"
+
+	"github.com/parleyhub/parley/hyperswarm/compact"
+	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
+	"github.com/parleyhub/parley/hyperswarm/udx"
+	"github.com/parleyhub/parley/identity"
+)
+
+// Hole punching: both ends send to each other at the same time, so that each NAT
+// takes what comes for an answer. It works where both NATs show every peer the
+// same address of a socket (consistent), and where one does and lets in what the
+// other's host sends from any port. What the ends tell each other goes through
+// relays, which can read it: all of it is hints.
+
+const (
+	natSamples    = 4
+	natWait       = 1500 * time.Millisecond
+	punchRounds   = 20
+	shortRounds   = 6 // where a hole is had soon or never
+	punchInterval = 500 * time.Millisecond
+	lowTTL        = 5
+	nonceSize     = 24
+	maxPunchAddrs = 8
+	lanWait       = 500 * time.Millisecond
+)
+
+// holepunch is a punch message on its way between client, relay and server.
+type holepunch struct {
+	mode    uint64
+	id      uint64
+	payload []byte
+	peer    netip.AddrPort
+}
+
+func (m *holepunch) append(b []byte) []byte {
+	flags := uint64(0)
+	if m.peer.IsValid() {
+		flags = flagPeerAddr
+	}
+	for _, v := range []uint64{flags, m.mode, m.id} {
+		b = compact.AppendUint(b, v)
+	}
+	b = compact.AppendBuffer(b, m.payload)
+	if m.peer.IsValid() {
+		b = compact.AppendAddr(b, m.peer)
+	}
+	return b
+}
+
+func parseHolepunch(data []byte) (*holepunch, error) {
+	r := compact.NewReader(data)
+	flags := r.Uint()
+	m := &holepunch{mode: r.Uint(), id: r.Uint(), payload: r.Buffer()}
+	if flags&flagPeerAddr != 0 {
+		m.peer = r.Addr()
+	}
+	return m, r.Err()
+}
+
+const (
+	punchConnected = 1 << iota
+	punchPunching
+	punchHasAddrs
+	punchHasRemote
+	punchHasToken
+	punchHasRemoteToken
+)
+
+// punchPayload is what the ends tell each other.
+type punchPayload struct {
+	err         uint64
+	firewall    dhtrpc.Class
+	round       uint64
+	punching    bool
+	addrs       []netip.AddrPort
+	remote      netip.AddrPort
+	token       *[32]byte
+	remoteToken *[32]byte
+}
+
+func (p *punchPayload) append(b []byte) []byte {
+	flags := uint64(0)
+	set := func(on bool, flag uint64) {
+		if on {
+			flags |= flag
+		}
+	}
+	set(p.punching, punchPunching)
+	set(len(p.addrs) > 0, punchHasAddrs)
+	set(p.remote.IsValid(), punchHasRemote)
+	set(p.token != nil, punchHasToken)
+	set(p.remoteToken != nil, punchHasRemoteToken)
+	for _, v := range []uint64{flags, p.err, uint64(p.firewall), p.round} {
+		b = compact.AppendUint(b, v)
+	}
+	if len(p.addrs) > 0 {
+		b = compact.AppendAddrs(b, p.addrs)
+	}
+	if p.remote.IsValid() {
+		b = compact.AppendAddr(b, p.remote)
+	}
+	if p.token != nil {
+		b = append(b, p.token[:]...)
+	}
+	if p.remoteToken != nil {
+		b = append(b, p.remoteToken[:]...)
+	}
+	return b
+}
+
+func parsePunchPayload(data []byte) (*punchPayload, error) {
+	r := compact.NewReader(data)
+	flags := r.Uint()
+	p := &punchPayload{err: r.Uint(), firewall: dhtrpc.Class(r.Uint()), round: r.Uint(), punching: flags&punchPunching != 0}
+	if flags&punchHasAddrs != 0 {
+		p.addrs = r.Addrs()
+		p.addrs = p.addrs[:min(len(p.addrs), maxPunchAddrs)]
+	}
+	if flags&punchHasRemote != 0 {
+		p.remote = r.Addr()
+	}
+	if flags&punchHasToken != 0 {
+		v := r.Fixed32()
+		p.token = &v
+	}
+	if flags&punchHasRemoteToken != 0 {
+		v := r.Fixed32()
+		p.remoteToken = &v
+	}
+	return p, r.Err()
+}
+
+// puncher is one end's part in punching a hole: a socket of its own and what is
+// known of its mapping.
+type puncher struct {
+	n         *Node
+	sock      *udx.Socket
+	stream    *udx.Stream
+	initiator bool
+	secret    [32]byte
+	begun     sync.Once     // of sampling
+	sampled   chan struct{} // closed when the NAT's class is as known as it will be
+	few       bool          // there were not enough nodes to know it; set before sampled is closed
+	pinged    chan udx.Source
+	started   chan struct{} // closed when the pings begin
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	key     *[32]byte
+	sampler dhtrpc.Sampler
+	remote  []netip.AddrPort
+	punches bool
+	round   uint64
+}
+
+// newPuncher opens a socket. How it is seen is found out when that is needed, or
+// before: see begin.
+func (n *Node) newPuncher(stream *udx.Stream, initiator bool) (*puncher, error) {
+	bound := n.rpc.Socket().Addr()
+	sock, err := n.mux.Listen(netip.AddrPortFrom(bound.Addr(), 0), n.rpc.Receive)
+	if err != nil {
+		return nil, err
+	}
+	p := &puncher{
+		n: n, sock: sock, stream: stream, initiator: initiator,
+		sampled: make(chan struct{}), pinged: make(chan udx.Source, 1), started: make(chan struct{}),
+	}
+	rand.Read(p.secret[:]) // never fails
+	p.ctx, p.cancel = context.WithCancel(n.ctx)
+	n.mu.Lock()
+	n.punching[sock] = p
+	n.mu.Unlock()
+	return p, nil
+}
+
+// begin has the socket's NAT sampled in the background.
+func (p *puncher) begin() {
+	p.begun.Do(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.ctx.Err() == nil { // else nobody waits for it
+			p.wg.Go(p.sample)
+		}
+	})
+}
+
+func (p *puncher) setKey(hash [64]byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := identity.KeyedHash(hash[:], identity.PeerHolepunch[:])
+	p.key = &key
+}
+
+// close ends the puncher. Its socket stays open as long as the stream that is
+// connected through it.
+func (p *puncher) close() {
+	p.mu.Lock()
+	p.cancel()
+	p.mu.Unlock()
+	p.wg.Wait()
+	p.n.mu.Lock()
+	delete(p.n.punching, p.sock)
+	p.n.mu.Unlock()
+	if p.stream.Socket() == p.sock {
+		if p.n.goBackground(func() {
+			select {
+			case <-p.stream.Done():
+			case <-p.n.ctx.Done():
+			}
+			_ = p.sock.Close() // nothing is lost with it
+		}) {
+			return
+		}
+	}
+	_ = p.sock.Close() // nothing is lost with it
+}
+
+// sample asks nodes how they see the socket.
+func (p *puncher) sample() {
+	defer close(p.sampled)
+	ctx, cancel := context.WithTimeout(p.ctx, natWait)
+	defer cancel()
+	nodes := p.n.rpc.Heard()
+	p.few = len(nodes) < dhtrpc.LeastSamples
+	if len(nodes) >= 8 {
+		nodes = nodes[5:] // not those that everything goes through just now
+	}
+	var wg sync.WaitGroup
+	for _, a := range nodes[:min(len(nodes), 2*natSamples)] {
+		wg.Go(func() {
+			if r, err := p.n.rpc.Ping(ctx, a, p.sock, 2); err == nil {
+				p.sampler.Add(a, r.To)
+				if p.sampler.Len() >= natSamples {
+					cancel()
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// class waits for the samples and judges them. A network of one or two public
+// hubs has too few nodes to tell: then the class is a guess.
+func (p *puncher) class(ctx context.Context) (class dhtrpc.Class, addrs []netip.AddrPort, guess bool) {
+	p.begin()
+	select {
+	case <-p.sampled:
+	case <-p.ctx.Done():
+		return dhtrpc.Unknown, nil, false
+	case <-ctx.Done():
+		return dhtrpc.Unknown, nil, false
+	}
+	if p.few {
+		class, addrs = p.sampler.Guess()
+		return class, addrs, true
+	}
+	class, addrs = p.sampler.Class()
+	return class, addrs, false
+}
+
+// passable reports whether a hole may be punched between two NATs.
+func passable(a, b dhtrpc.Class) bool {
+	steady := func(c dhtrpc.Class) bool { return c == dhtrpc.Consistent || c == dhtrpc.Open }
+	return a != dhtrpc.Unknown && b != dhtrpc.Unknown && (steady(a) || steady(b))
+}
+
+// token is what a host must send back to show that it is there.
+func (p *puncher) token(host netip.Addr) *[32]byte {
+	t := identity.KeyedHash(p.secret[:], []byte(host.String()))
+	return &t
+}
+
+func (p *puncher) seal(m *punchPayload) []byte {
+	var nonce [nonceSize]byte
+	rand.Read(nonce[:]) // never fails
+	return secretbox.Seal(nonce[:], m.append(nil), &nonce, p.key)
+}
+
+func (p *puncher) open(data []byte) (*punchPayload, bool) {
+	p.mu.Lock()
+	key := p.key
+	p.mu.Unlock()
+	if key == nil || len(data) < nonceSize {
+		return nil, false
+	}
+	nonce := [nonceSize]byte(data)
+	plain, ok := secretbox.Open(nil, data[nonceSize:], &nonce, key)
+	if !ok {
+		return nil, false
+	}
+	m, err := parsePunchPayload(plain)
+	return m, err == nil
+}
+
+// ping sends what opens a NAT.
+func (p *puncher) ping(to netip.AddrPort, ttl int) {
+	if to.Port() == 0 || !to.Addr().Is4() || reserved(to.Addr()) {
+		return
+	}
+	// The next one comes soon.
+	if ttl == 0 {
+		_ = p.sock.Write([]byte{0}, to)
+	} else {
+		_ = p.sock.WriteTTL([]byte{0}, to, ttl)
+	}
+}
+
+// punch pings the peer's addresses for a while.
+func (p *puncher) punch(to []netip.AddrPort) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remote = to
+	if p.punches || p.ctx.Err() != nil {
+		return
+	}
+	p.punches = true
+	close(p.started)
+	p.wg.Go(func() {
+		for range punchRounds {
+			p.mu.Lock()
+			to := p.remote
+			p.mu.Unlock()
+			for _, a := range to {
+				p.ping(a, 0)
+			}
+			if !pause(p.ctx, punchInterval) {
+				return
+			}
+		}
+	})
+}
+
+// handlePing notes a datagram of one byte at a punching socket.
+func (n *Node) handlePing(s *udx.Socket, from netip.AddrPort) {
+	n.mu.Lock()
+	p := n.punching[s]
+	n.mu.Unlock()
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	expected := (p.punches || p.initiator) && slices.ContainsFunc(p.remote, func(a netip.AddrPort) bool { return a.Addr() == from.Addr() })
+	p.mu.Unlock()
+	switch {
+	case !expected:
+		return
+	case !p.initiator:
+		p.ping(from, 0)
+		return
+	}
+	select {
+	case p.pinged <- udx.Source{Socket: s, Addr: from}:
+	default:
+	}
+}
+
+// handleHolepunch is for a listener of ours, or is forwarded.
+func (n *Node) handleHolepunch(r *dhtrpc.Request) {
+	m, err := parseHolepunch(r.Value)
+	if err != nil || r.Target == nil {
+		return
+	}
+	if l := n.listener(*r.Target); l != nil {
+		if m.mode == fromRelay && m.peer.IsValid() {
+			l.holepunch(r, m)
+		}
+		return
+	}
+	switch m.mode {
+	case fromClient:
+		route, ok := n.store.route(*r.Target)
+		if !ok {
+			return
+		}
+		to := route.addr
+		if m.peer.Addr() == to.Addr() && m.peer.Port() != 0 { // another socket of the same host
+			to = m.peer
+		}
+		n.forwardRequest(r, to, &holepunch{mode: fromRelay, id: m.id, payload: m.payload, peer: r.From})
+	case fromServer:
+		n.forwardReply(r, m.peer, func(server netip.AddrPort) []byte {
+			return (&holepunch{mode: reply, id: m.id, payload: m.payload, peer: server}).append(nil)
+		})
+	}
+}
+
+// offerPunch prepares the listener's end.
+func (l *Listener) offerPunch(s *session, p *payload) {
+	relays := l.announcer.current()
+	if len(relays) == 0 {
+		return
+	}
+	puncher, err := l.n.newPuncher(s.stream, false)
+	if err != nil {
+		l.n.log.Warn("there is no socket to punch a hole with", "error", err)
+		return
+	}
+	if s.client.Addr() != l.n.rpc.Seen().Addr() { // a neighbour hardly needs it
+		puncher.begin()
+	}
+	s.puncher = puncher
+	l.mu.Lock()
+	for s.id = randomID(); l.punches[s.id] != nil; s.id = randomID() {
+	}
+	l.punches[s.id] = s
+	l.mu.Unlock()
+	p.holepunch = &holepunchInfo{id: s.id, relays: relays}
+}
+
+// dropPunch ends what offerPunch began.
+func (l *Listener) dropPunch(s *session) {
+	if s.puncher == nil {
+		return
+	}
+	l.mu.Lock()
+	delete(l.punches, s.id)
+	l.mu.Unlock()
+	s.puncher.close()
+}
+
+// holepunch answers a client that wants to punch.
+func (l *Listener) holepunch(r *dhtrpc.Request, m *holepunch) {
+	l.mu.Lock()
+	s := l.punches[m.id]
+	l.mu.Unlock()
+	if s == nil {
+		return
+	}
+	in, ok := s.puncher.open(m.payload)
+	if !ok {
+		return
+	}
+	select {
+	case l.workers <- struct{}{}:
+	default:
+		return // the client asks again
+	}
+	if !l.goBackground(func() {
+		defer func() { <-l.workers }()
+		out := l.answerPunch(s.puncher, r, m, in)
+		value := (&holepunch{mode: fromServer, payload: s.puncher.seal(out), peer: m.peer}).append(nil)
+		l.n.rpc.Forward(s.puncher.sock, &dhtrpc.Message{TID: r.TID, Command: cmdPeerHolepunch, Target: r.Target, Value: value}, r.From)
+	}) {
+		<-l.workers
+	}
+}
+
+func (l *Listener) answerPunch(p *puncher, r *dhtrpc.Request, m *holepunch, in *punchPayload) *punchPayload {
+	class, addrs, _ := p.class(l.ctx)
+	// A client that only asks so far may not know its own class yet.
+	hopeless := class == dhtrpc.Unknown || (in.punching || in.firewall != dhtrpc.Unknown) && !passable(class, in.firewall)
+	if in.err != payloadOK || hopeless {
+		return &punchPayload{err: payloadAborted, firewall: class}
+	}
+	p.mu.Lock()
+	current := in.round >= p.round
+	p.round = max(p.round, in.round)
+	p.mu.Unlock()
+	out := &punchPayload{firewall: class, addrs: addrs, round: in.round, remoteToken: in.token}
+	if slices.ContainsFunc(l.announcer.current(), func(x relayInfo) bool { return x.relay == r.From }) {
+		out.token = p.token(m.peer.Addr())
+	}
+	if slices.Contains(addrs, in.remote) {
+		p.ping(m.peer, 0) // the client may get through at once
+	}
+	if !in.punching || !current {
+		return out
+	}
+	// The client's host must have shown itself, or be the one that the relay saw;
+	// otherwise the pings would go to whomever the client names.
+	to := slices.DeleteFunc(slices.Clone(in.addrs), func(a netip.AddrPort) bool { return a.Addr() != m.peer.Addr() })
+	if !slices.Contains(to, m.peer) {
+		to = append(to, m.peer)
+	}
+	p.punch(to)
+	out.punching = true
+	return out
+}
+
+// punch is the dialling end.
+func (d *dial) punch(ctx context.Context, a *answer) error {
+	if d.sameHost(ctx, a) {
+		return nil
+	}
+	p, err := d.n.newPuncher(d.stream, true)
+	if err != nil {
+		return peerError(CodeUnreachable, d.key, "cannot be reached", err)
+	}
+	defer p.close()
+	p.begin()
+	p.setKey(a.result.Hash)
+	rounds, err := d.arrange(ctx, p, a)
+	if err != nil {
+		return err
+	}
+	t := time.NewTimer(time.Duration(rounds) * punchInterval)
+	defer t.Stop()
+	select {
+	case from := <-p.pinged:
+		d.stream.Connect(from.Socket, from.Addr, a.payload.streamID, false)
+		return nil
+	case first := <-d.stream.First():
+		d.stream.Connect(first.Socket, first.Addr, a.payload.streamID, false)
+		return nil
+	case <-t.C:
+		return peerError(CodeUnreachable, d.key, "answers, but the firewalls between let nothing through", nil)
+	case <-ctx.Done():
+		return d.failed(ctx, CodeUnreachable, "answers, but no path to it was found in time", nil)
+	}
+}
+
+// sameHost tries the way inside a network that both ends share.
+func (d *dial) sameHost(ctx context.Context, a *answer) bool {
+	if a.self.Addr() != a.server.Addr() {
+		return false
+	}
+	to, ok := neighbour(a.payload.addrs, d.n.addresses())
+	if !ok {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, lanWait)
+	defer cancel()
+	if _, err := d.n.rpc.Ping(ctx, to, nil, 1); err != nil {
+		return false
+	}
+	d.stream.Connect(d.n.rpc.Socket(), to, a.payload.streamID, false)
+	return true
+}
+
+// arrange agrees with the peer on punching now, and returns for how many rounds
+// that makes sense.
+func (d *dial) arrange(ctx context.Context, p *puncher, a *answer) (rounds int, err error) {
+	relay := a.payload.holepunch.relays[0]
+	for _, r := range a.payload.holepunch.relays {
+		if r.relay == a.asked {
+			relay = r
+		}
+	}
+	p.mu.Lock()
+	p.remote = []netip.AddrPort{a.server} // it may get through at once
+	p.mu.Unlock()
+	p.ping(a.server, lowTTL)
+	class, addrs, guess := p.class(ctx)
+	in, from, err := d.punchRound(ctx, p, a, relay.relay, relay.peer, &punchPayload{firewall: class, addrs: addrs, remote: a.server})
+	if err != nil {
+		return 0, err
+	}
+	if in.err != payloadOK || !passable(class, in.firewall) {
+		return 0, peerError(CodeUnreachable, d.key, "answers, but its firewall ("+in.firewall.String()+") or ours ("+class.String()+") cannot be passed", nil)
+	}
+	if relay.relay == a.asked && from.IsValid() {
+		a.server = from
+	}
+	p.punch(append([]netip.AddrPort{a.server}, sameHostOnly(in.addrs, a.server)...))
+	in, _, err = d.punchRound(ctx, p, a, a.asked, a.server, &punchPayload{
+		firewall: class, addrs: addrs, round: 1, punching: true, remote: a.server,
+		token: p.token(a.server.Addr()), remoteToken: in.token,
+	})
+	if err != nil {
+		return 0, err
+	}
+	if in.err != payloadOK || !in.punching {
+		return 0, peerError(CodeUnreachable, d.key, "answers, but does not want to open its firewall", nil)
+	}
+	if guess || class == dhtrpc.Random || in.firewall == dhtrpc.Random {
+		return shortRounds, nil
+	}
+	return punchRounds, nil
+}
+
+// sameHostOnly leaves out addresses of hosts that nobody has vouched for.
+func sameHostOnly(all []netip.AddrPort, as netip.AddrPort) []netip.AddrPort {
+	return slices.DeleteFunc(slices.Clone(all), func(a netip.AddrPort) bool { return a.Addr() != as.Addr() || a == as })
+}
+
+// punchRound sends one message through a relay and returns the peer's answer, and
+// where the relay saw it come from.
+func (d *dial) punchRound(ctx context.Context, p *puncher, a *answer, relay, peer netip.AddrPort, out *punchPayload) (*punchPayload, netip.AddrPort, error) {
+	m := holepunch{mode: fromClient, id: a.payload.holepunch.id, payload: p.seal(out), peer: peer}
+	r, err := d.n.rpc.Call(ctx, relay, dhtrpc.Call{Command: cmdPeerHolepunch, Target: &d.target, Value: m.append(nil), Socket: p.sock, Tries: handshakeTries})
+	if err != nil {
+		return nil, netip.AddrPort{}, d.failed(ctx, CodeUnreachable, "answers, but not about a path to it", err)
+	}
+	p.sampler.Add(relay, r.To)
+	back, err := parseHolepunch(r.Value)
+	if err != nil || back.mode != reply {
+		return nil, netip.AddrPort{}, peerError(CodeUnreachable, d.key, "answers, but not about a path to it", err)
+	}
+	in, ok := p.open(back.payload)
+	if !ok || in.remoteToken != nil && out.token != nil && subtle.ConstantTimeCompare(in.remoteToken[:], out.token[:]) != 1 {
+		return nil, netip.AddrPort{}, peerError(CodeUnreachable, d.key, "answers, but not about a path to it", nil)
+	}
+	return in, back.peer, nil
+}

@@ -1,0 +1,233 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/identity"
+)
+
+// Dial connects with a peer through a relay. What it returns is under encryption
+// with the peer; the relay cannot read it. A nil pair means the node's identity.
+func Dial(ctx context.Context, n *hyperdht.Node, relay, to identity.PublicKey, pair *identity.Pair, o secretstream.Options) (*secretstream.Conn, error) {
+	if pair == nil {
+		pair = n.Pair()
+	}
+	c, err := n.Dial(ctx, relay, hyperdht.DialOptions{Pair: pair})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*stepTime)
+	defer cancel()
+	err = ask(ctx, c, dial+string(to[:]))
+	var inner *secretstream.Conn
+	if err == nil {
+		inner, err = initiate(ctx, c, pair, to, o)
+	}
+	if err != nil {
+		c.Destroy()
+		return nil, err
+	}
+	return inner, nil
+}
+
+// ListenOptions set a [Listener] up.
+type ListenOptions struct {
+	// Pair is the identity to be dialled by; nil means the node's.
+	Pair *identity.Pair
+	// Access decides who may connect, inside the handshake; nil lets everybody in.
+	Access func(identity.PublicKey) bool
+	// Stream sets the connections up.
+	Stream secretstream.Options
+	// Logger gets what nobody else learns of; nil discards it.
+	Logger *slog.Logger
+}
+
+const (
+	backlog     = 64
+	maxAccepts  = 32 // at once
+	firstRetry  = time.Second
+	longestWait = time.Minute
+)
+
+// Listener takes the connections that come through a relay. It is safe for
+// concurrent use.
+type Listener struct {
+	n      *hyperdht.Node
+	relay  identity.PublicKey
+	o      ListenOptions
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	conns  chan *secretstream.Conn
+	slots  chan struct{}
+
+	once  sync.Once
+	first chan struct{} // closed when the first attempt to register has come to an end
+
+	mu      sync.Mutex
+	failure error // why it is not registered now
+}
+
+// Listen registers with a relay, and again whenever that connection breaks.
+func Listen(n *hyperdht.Node, relay identity.PublicKey, o ListenOptions) *Listener {
+	if o.Pair == nil {
+		o.Pair = n.Pair()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	l := &Listener{
+		n: n, relay: relay, o: o, conns: make(chan *secretstream.Conn, backlog),
+		slots: make(chan struct{}, maxAccepts), first: make(chan struct{}),
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.wg.Go(l.run)
+	return l
+}
+
+// WaitRegistered waits until peers can be forwarded here, or the first attempt to
+// register has failed. It returns why they cannot.
+func (l *Listener) WaitRegistered(ctx context.Context) error {
+	select {
+	case <-l.first:
+		if l.ctx.Err() != nil {
+			return ErrClosed
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.failure
+	case <-l.ctx.Done():
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Accept returns the next connection; its peer has proved itself.
+func (l *Listener) Accept(ctx context.Context) (*secretstream.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Close ends the listener. Connections that were accepted live on.
+func (l *Listener) Close() error {
+	l.cancel()
+	l.wg.Wait()
+	for {
+		select {
+		case c := <-l.conns:
+			c.Destroy()
+		default:
+			return nil
+		}
+	}
+}
+
+// run stays registered.
+func (l *Listener) run() {
+	for wait := firstRetry; ; wait = min(2*wait, longestWait) {
+		began := time.Now()
+		err := l.register()
+		l.registered(err)
+		if l.ctx.Err() != nil {
+			return
+		}
+		l.o.Logger.Debug("not registered with the relay", "relay", l.relay, "error", err)
+		if time.Since(began) > longestWait {
+			wait = firstRetry // it was well for a while
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-l.ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// registered notes how the last attempt to register has come out.
+func (l *Listener) registered(err error) {
+	l.mu.Lock()
+	l.failure = err
+	l.mu.Unlock()
+	l.once.Do(func() { close(l.first) })
+}
+
+// register holds one connection with the relay and takes the paths that it tells
+// of.
+func (l *Listener) register() error {
+	ctx, cancel := context.WithTimeout(l.ctx, 2*stepTime)
+	defer cancel()
+	c, err := l.n.Dial(ctx, l.relay, hyperdht.DialOptions{Pair: l.o.Pair})
+	if err != nil {
+		return err
+	}
+	defer c.Destroy()
+	if err := ask(ctx, c, register); err != nil {
+		return err
+	}
+	l.registered(nil)
+	stop := context.AfterFunc(l.ctx, c.Destroy)
+	defer stop()
+	for {
+		m, err := c.ReadMessage()
+		if err != nil {
+			return err
+		}
+		if len(m) != idSize {
+			return ErrProtocol
+		}
+		id := pathID(m)
+		select {
+		case l.slots <- struct{}{}:
+		default:
+			continue // the dialler learns that nobody takes it
+		}
+		l.wg.Go(func() {
+			defer func() { <-l.slots }()
+			if err := l.accept(id); err != nil && !errors.Is(err, context.Canceled) {
+				l.o.Logger.Info("a relayed peer was not accepted", "relay", l.relay, "error", err)
+			}
+		})
+	}
+}
+
+// accept takes one path.
+func (l *Listener) accept(id pathID) error {
+	ctx, cancel := context.WithTimeout(l.ctx, 2*stepTime)
+	defer cancel()
+	c, err := l.n.Dial(ctx, l.relay, hyperdht.DialOptions{Pair: l.o.Pair})
+	if err != nil {
+		return err
+	}
+	err = ask(ctx, c, accept+string(id[:]))
+	var inner *secretstream.Conn
+	if err == nil {
+		inner, err = respond(ctx, c, l.o.Pair, l.o.Access, l.o.Stream)
+	}
+	if err != nil {
+		c.Destroy()
+		return err
+	}
+	select {
+	case l.conns <- inner:
+		return nil
+	default:
+		inner.Destroy()
+		return errors.New("nobody accepts connections")
+	}
+}

@@ -1,0 +1,359 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/identity"
+)
+
+// ServerOptions set a [Server] up. The zero value is ready.
+type ServerOptions struct {
+	// MaxRegistered bounds the peers that hold a connection; 0 means 1024.
+	MaxRegistered int
+	// MaxPaths bounds the paths at once; 0 means 256.
+	MaxPaths int
+	// MaxPathsOfPeer bounds those that one peer has dialled; 0 means 16.
+	MaxPathsOfPeer int
+	// RateOfPeer bounds the bytes a second, both ways together, on the paths that one
+	// peer has dialled; 0 means 16 MiB.
+	RateOfPeer int
+	// Idle is after how long without a byte a path ends; 0 means a minute. Ends that are
+	// there send a sign of life every few seconds.
+	Idle time.Duration
+	// Logger gets what nobody else learns of; nil discards it.
+	Logger *slog.Logger
+}
+
+// Server forwards between peers. It is safe for concurrent use.
+type Server struct {
+	l      *hyperdht.Listener
+	o      ServerOptions
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu         sync.Mutex
+	allowed    func(identity.PublicKey) bool   // of the last Recheck, for those that were on their way in
+	conns      map[*secretstream.Conn]struct{} // all
+	registered map[identity.PublicKey]*secretstream.Conn
+	waiting    map[pathID]*path
+	paths      int
+	ofPeer     map[identity.PublicKey]*share
+}
+
+// share is what a peer that has paths takes of the server.
+type share struct {
+	paths int
+	pace  *rate.Limiter
+}
+
+// path is what a peer has asked for and another may take.
+type path struct {
+	to    identity.PublicKey
+	of    *share                  // of the peer that has dialled
+	taken chan *secretstream.Conn // has room for one
+}
+
+// Serve forwards for the peers whom a listener lets in. The server owns the
+// listener.
+func Serve(l *hyperdht.Listener, o ServerOptions) *Server {
+	if o.MaxRegistered == 0 {
+		o.MaxRegistered = 1024
+	}
+	if o.MaxPaths == 0 {
+		o.MaxPaths = 256
+	}
+	if o.MaxPathsOfPeer == 0 {
+		o.MaxPathsOfPeer = 16
+	}
+	if o.RateOfPeer == 0 {
+		o.RateOfPeer = 16 << 20
+	}
+	if o.Idle == 0 {
+		o.Idle = time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	s := &Server{
+		l: l, o: o, conns: make(map[*secretstream.Conn]struct{}), registered: make(map[identity.PublicKey]*secretstream.Conn),
+		waiting: make(map[pathID]*path), ofPeer: make(map[identity.PublicKey]*share),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.wg.Go(s.run)
+	return s
+}
+
+// Key is what peers need to know of the server.
+func (s *Server) Key() identity.PublicKey { return s.l.Key() }
+
+// Paths returns how many paths there are.
+func (s *Server) Paths() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.paths
+}
+
+// Recheck ends the connections, and with them the paths, of peers that may not use the
+// server any more. The listener decides about those that come; allowed is asked again
+// about those whom it has let in and that are on their way. It must not block.
+func (s *Server) Recheck(allowed func(identity.PublicKey) bool) {
+	s.mu.Lock()
+	s.allowed = allowed
+	all := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, c := range all {
+		if !allowed(c.RemoteKey()) {
+			c.Destroy()
+		}
+	}
+}
+
+// Close ends the server and every path through it.
+func (s *Server) Close() error {
+	s.cancel()
+	err := s.l.Close()
+	s.wg.Wait()
+	return err
+}
+
+func (s *Server) run() {
+	for {
+		c, err := s.l.Accept(s.ctx)
+		if err != nil {
+			return
+		}
+		s.wg.Go(func() {
+			stop := context.AfterFunc(s.ctx, c.Destroy)
+			defer stop()
+			defer c.Destroy()
+			s.mu.Lock()
+			s.conns[c] = struct{}{}
+			allowed := s.allowed
+			s.mu.Unlock()
+			if allowed == nil || allowed(c.RemoteKey()) {
+				s.serve(c)
+			}
+			s.mu.Lock()
+			delete(s.conns, c)
+			s.mu.Unlock()
+		})
+	}
+}
+
+// serve does what a peer asks for first.
+func (s *Server) serve(c *secretstream.Conn) {
+	patience := time.AfterFunc(stepTime, c.Destroy)
+	m, err := c.ReadMessage()
+	patience.Stop()
+	if err != nil {
+		return
+	}
+	request := string(m)
+	switch {
+	case request == register:
+		s.register(c)
+	case strings.HasPrefix(request, dial) && len(request) == len(dial)+len(identity.PublicKey{}):
+		s.dial(c, identity.PublicKey([]byte(request[len(dial):])))
+	case strings.HasPrefix(request, accept) && len(request) == len(accept)+idSize:
+		s.accept(c, pathID([]byte(request[len(accept):])))
+	default:
+		s.o.Logger.Info("a peer wants something unknown of the relay", "peer", c.RemoteKey())
+	}
+}
+
+// register keeps a connection to tell its peer of those who dial it.
+func (s *Server) register(c *secretstream.Conn) {
+	key := c.RemoteKey()
+	s.mu.Lock()
+	old := s.registered[key]
+	if old == nil && len(s.registered) >= s.o.MaxRegistered {
+		s.mu.Unlock()
+		s.refuse(c, answerBusy)
+		return
+	}
+	s.registered[key] = c
+	s.mu.Unlock()
+	if old != nil {
+		old.Destroy()
+	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.registered[key] == c {
+			delete(s.registered, key)
+		}
+	}()
+	if say(c, answerOK) != nil {
+		return
+	}
+	for { // until it ends: it has nothing to say
+		if _, err := c.ReadMessage(); err != nil {
+			return
+		}
+	}
+}
+
+// dial asks a registered peer to take a path, and forwards when it has.
+func (s *Server) dial(c *secretstream.Conn, to identity.PublicKey) {
+	id, p, target, refusal := s.open(c.RemoteKey(), to)
+	if refusal != "" {
+		s.refuse(c, refusal)
+		return
+	}
+	defer s.close(id, p, c.RemoteKey())
+	if target.WriteMessage(id[:]) != nil {
+		s.refuse(c, answerUnknown)
+		return
+	}
+	t := time.NewTimer(stepTime)
+	defer t.Stop()
+	select {
+	case other := <-p.taken:
+		defer other.Destroy()
+		if say(c, answerOK) == nil && say(other, answerOK) == nil {
+			s.splice(c, other, p.of.pace)
+		}
+	case <-t.C:
+		s.refuse(c, answerUnknown)
+	case <-s.ctx.Done():
+	}
+}
+
+// linger is how long a peer may take to read why it is refused.
+const linger = time.Second
+
+// refuse tells a peer why it does not get what it asks for. It waits until the answer
+// has arrived: destroying the connection at once would often lose it.
+func (s *Server) refuse(c *secretstream.Conn, answer string) {
+	if say(c, answer) != nil || c.Close() != nil {
+		return // it finds out anyway
+	}
+	t := time.NewTimer(linger)
+	defer t.Stop()
+	select {
+	case <-c.Ended():
+	case <-t.C:
+	case <-s.ctx.Done():
+	}
+}
+
+// open makes a path that waits to be taken.
+func (s *Server) open(from, to identity.PublicKey) (id pathID, p *path, target *secretstream.Conn, refusal string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	target = s.registered[to]
+	switch {
+	case target == nil:
+		return id, nil, nil, answerUnknown
+	case s.paths >= s.o.MaxPaths || s.ofPeer[from] != nil && s.ofPeer[from].paths >= s.o.MaxPathsOfPeer:
+		return id, nil, nil, answerBusy
+	}
+	of := s.ofPeer[from]
+	if of == nil {
+		of = &share{pace: rate.NewLimiter(rate.Limit(s.o.RateOfPeer), max(s.o.RateOfPeer, copySize))}
+		s.ofPeer[from] = of
+	}
+	rand.Read(id[:]) // never fails
+	p = &path{to: to, of: of, taken: make(chan *secretstream.Conn, 1)}
+	s.waiting[id] = p
+	s.paths++
+	of.paths++
+	return id, p, target, ""
+}
+
+func (s *Server) close(id pathID, p *path, from identity.PublicKey) {
+	s.mu.Lock()
+	delete(s.waiting, id)
+	s.paths--
+	if p.of.paths--; p.of.paths == 0 {
+		delete(s.ofPeer, from)
+	}
+	s.mu.Unlock()
+	select {
+	case late := <-p.taken:
+		late.Destroy()
+	default:
+	}
+}
+
+// accept gives a connection to the path that it takes, and lives as long as it.
+func (s *Server) accept(c *secretstream.Conn, id pathID) {
+	s.mu.Lock()
+	p := s.waiting[id]
+	if p == nil || p.to != c.RemoteKey() { // only the peer that was asked may
+		s.mu.Unlock()
+		return
+	}
+	delete(s.waiting, id)
+	p.taken <- c
+	s.mu.Unlock()
+	<-c.Done()
+}
+
+// copySize is how many bytes are forwarded at once.
+const copySize = 32 << 10
+
+// splice forwards between two connections, at a pace, until both ways have ended, one
+// breaks or nothing comes for long.
+func (s *Server) splice(a, b *secretstream.Conn, pace *rate.Limiter) {
+	breakUp := func() {
+		a.Destroy()
+		b.Destroy()
+	}
+	idle := time.AfterFunc(s.o.Idle, breakUp)
+	var wg sync.WaitGroup
+	forward := func(to, from *secretstream.Conn) {
+		r := &paced{from: from, ctx: s.ctx, pace: pace, came: func() { idle.Reset(s.o.Idle) }}
+		if _, err := io.CopyBuffer(to, r, make([]byte, copySize)); err != nil || to.CloseWrite() != nil {
+			breakUp()
+		}
+	}
+	wg.Go(func() { forward(a, b) })
+	wg.Go(func() { forward(b, a) })
+	wg.Wait()
+	idle.Stop()
+	// What was forwarded last still has to arrive.
+	t := time.NewTimer(stepTime)
+	defer t.Stop()
+	for _, c := range []*secretstream.Conn{a, b} {
+		select {
+		case <-c.Ended():
+		case <-t.C:
+		}
+	}
+}
+
+// paced is a reader that reads no faster than a limiter lets it, whose burst is
+// copySize at least.
+type paced struct {
+	from io.Reader
+	ctx  context.Context
+	pace *rate.Limiter
+	came func() // is called when something has come
+}
+
+// Read implements io.Reader. It waits after it has read: what is here is forwarded late.
+func (p *paced) Read(b []byte) (int, error) {
+	n, err := p.from.Read(b)
+	if n == 0 {
+		return n, err
+	}
+	p.came()
+	if werr := p.pace.WaitN(p.ctx, n); werr != nil {
+		return 0, werr
+	}
+	return n, err
+}

@@ -1,0 +1,302 @@
+package secretstream_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/hyperswarm/handshake"
+	"github.com/parleyhub/parley/hyperswarm/internal/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/hyperswarm/udx"
+	"github.com/parleyhub/parley/identity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// results are what both ends have after a handshake.
+func results(t testing.TB) (a, b *handshake.Result) {
+	t.Helper()
+	alice, bob := identity.Generate(), identity.Generate()
+	i, err := handshake.NewInitiator(alice, bob.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := i.Message(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _, _, err := handshake.NewResponder(bob, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, b, err = r.Finish(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, a, err = i.Finish(m); err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+// streams are the two ends of a UDX stream on a network in memory.
+func streams(t testing.TB, f simnettest.Faults) (a, b *udx.Stream) {
+	t.Helper()
+	net := simnettest.New(1, f)
+	var ends [2]*udx.Stream
+	var socks [2]*udx.Socket
+	for i, at := range []string{"10.0.0.1:1", "10.0.0.2:2"} {
+		m := udx.NewMux(udx.Options{})
+		t.Cleanup(func() {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		var err error
+		if socks[i], err = m.Serve(net.Listen(at), nil); err != nil {
+			t.Fatal(err)
+		}
+		if ends[i], err = m.NewStream(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends[0].Connect(socks[0], netip.MustParseAddrPort("10.0.0.2:2"), ends[1].ID(), false)
+	ends[1].Connect(socks[1], netip.MustParseAddrPort("10.0.0.1:1"), ends[0].ID(), false)
+	return ends[0], ends[1]
+}
+
+func conns(t testing.TB, f simnettest.Faults, o secretstream.Options) (a, b *secretstream.Conn) {
+	t.Helper()
+	x, y := streams(t, f)
+	ra, rb := results(t)
+	a, err := secretstream.New(x, ra, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = secretstream.New(y, rb, o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Destroy)
+	t.Cleanup(b.Destroy)
+	return a, b
+}
+
+func TestMessagesArriveWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := conns(t, simnettest.Faults{Delay: 5 * time.Millisecond, Loss: 0.05}, secretstream.Options{})
+		sizes := []int{1, 7, 8, 16, 1000, 65536, 1 << 20, 3}
+		var wg sync.WaitGroup
+		for _, c := range []*secretstream.Conn{a, b} {
+			wg.Go(func() {
+				for i, n := range sizes {
+					if err := c.WriteMessage(bytes.Repeat([]byte{byte(i)}, n)); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := c.CloseWrite(); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				for i, n := range sizes {
+					m, err := c.ReadMessage()
+					if err != nil || !bytes.Equal(m, bytes.Repeat([]byte{byte(i)}, n)) {
+						t.Errorf("message %d has %d bytes, %v", i, len(m), err)
+					}
+				}
+				if _, err := c.ReadMessage(); !errors.Is(err, io.EOF) {
+					t.Errorf("the end: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+func TestBytesArriveAsFromANetConn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := conns(t, simnettest.Faults{Delay: time.Millisecond}, secretstream.Options{})
+		data := bytes.Repeat([]byte("0123456789"), 30_000)
+		go func() {
+			if _, err := a.Write(data); err != nil {
+				t.Error(err)
+			}
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		got, err := io.ReadAll(b)
+		if err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+		if b.RemoteAddr().String() != "10.0.0.1:1" || b.LocalAddr().String() != "10.0.0.2:2" || a.Initiator() == b.Initiator() {
+			t.Error("the ends are mixed up")
+		}
+	})
+}
+
+// Only something under the stream's keys shows that the peer is there.
+func TestConfirmedByTheFirstMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := conns(t, simnettest.Faults{Delay: time.Millisecond}, secretstream.Options{KeepAlive: -1})
+		time.Sleep(time.Second) // of the bubble: the headers have crossed
+		select {
+		case <-b.Confirmed():
+			t.Fatal("a header has confirmed the peer")
+		default:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := b.WaitConfirmed(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("waiting: %v", err)
+		}
+		if err := a.WriteMessage(nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.WaitConfirmed(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		<-b.Confirmed()
+	})
+}
+
+func TestKeepAliveShowsADeadPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := simnettest.Faults{Delay: time.Millisecond}
+		a, b := conns(t, net, secretstream.Options{})
+		if err := b.WaitConfirmed(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute) // idle, and alive
+		if err := a.WriteMessage([]byte("still here")); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := b.ReadMessage(); err != nil || string(m) != "still here" {
+			t.Fatalf("%q, %v", m, err)
+		}
+		began := time.Now()
+		a.Stream().(*udx.Stream).Destroy()
+		if _, err := b.ReadMessage(); !errors.Is(err, udx.ErrReset) || time.Since(began) > time.Second {
+			t.Errorf("the end: %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// raw is a peer that knows the keys' owner but speaks what the test says.
+func raw(t *testing.T, o secretstream.Options, say func(*testing.T, *udx.Stream, *handshake.Result)) error {
+	t.Helper()
+	x, y := streams(t, simnettest.Faults{})
+	ra, rb := results(t)
+	c, err := secretstream.New(y, rb, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Destroy()
+	say(t, x, ra)
+	_, err = c.ReadMessage()
+	return err
+}
+
+// WIRE-FRAME.
+func TestHostilePeers(t *testing.T) {
+	write := func(data []byte) func(*testing.T, *udx.Stream, *handshake.Result) {
+		return func(t *testing.T, s *udx.Stream, _ *handshake.Result) {
+			if _, err := s.Write(data); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	header := func(t *testing.T, s *udx.Stream, r *handshake.Result) { // a true one, made by a true end
+		c, err := secretstream.New(s, r, secretstream.Options{KeepAlive: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Destroy)
+	}
+	for name, c := range map[string]struct {
+		say  func(*testing.T, *udx.Stream, *handshake.Result)
+		want error
+	}{
+		"header of another size": {write([]byte{55, 0, 0}), secretstream.ErrProtocol},
+		"header of 16 MiB":       {write([]byte{255, 255, 255}), secretstream.ErrProtocol},
+		"another stream's id":    {write(append([]byte{56, 0, 0}, make([]byte, 56)...)), secretstream.ErrProtocol},
+		"frame that is too short": {func(t *testing.T, s *udx.Stream, r *handshake.Result) {
+			header(t, s, r)
+			write([]byte{16, 0, 0})(t, s, r)
+		}, secretstream.ErrProtocol},
+		"frame that is forged": {func(t *testing.T, s *udx.Stream, r *handshake.Result) {
+			header(t, s, r)
+			write(append([]byte{20, 0, 0}, make([]byte, 20)...))(t, s, r)
+		}, secretstream.ErrForged},
+		"frame over the cap": {func(t *testing.T, s *udx.Stream, r *handshake.Result) {
+			header(t, s, r)
+			write([]byte{255, 255, 255})(t, s, r)
+		}, secretstream.ErrTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if err := raw(t, secretstream.Options{}, c.say); !errors.Is(err, c.want) {
+					t.Errorf("got %v, want %v", err, c.want)
+				}
+			})
+		})
+	}
+}
+
+// A length is a promise that costs its sender nothing, so it must cost us as
+// little.
+//
+// WIRE-T27.
+func TestAnnouncedFrameTakesNoMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := streams(t, simnettest.Faults{})
+		ra, rb := results(t)
+		sender, err := secretstream.New(x, ra, secretstream.Options{KeepAlive: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sender.Destroy()
+		c, err := secretstream.New(y, rb, secretstream.Options{MaxMessage: 1<<24 - 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Destroy()
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		if _, err := x.Write([]byte{0xff, 0xff, 0xff - 1}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := x.Write(make([]byte, 10_000)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 2<<20 {
+			t.Errorf("%d bytes are held", grown)
+		}
+	})
+}
+
+func TestWriteMessageRefusesWhatNoFrameHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := conns(t, simnettest.Faults{}, secretstream.Options{})
+		if err := a.WriteMessage(make([]byte, 1<<24)); err == nil {
+			t.Error("16 MiB were taken")
+		}
+		if err := a.WriteMessage([]byte("fits")); err != nil {
+			t.Errorf("after that: %v", err)
+		}
+	})
+}

@@ -1,0 +1,190 @@
+package swarm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/relay"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/identity"
+)
+
+// peer is what is known of a peer. It is guarded by the swarm's mu.
+type peer struct {
+	key      identity.PublicKey
+	relays   []netip.AddrPort
+	topics   map[[32]byte]struct{}
+	explicit bool
+	proven   bool // it was connected once
+	attempts int  // since the last good connection
+	due      time.Time
+	cancel   context.CancelFunc // of the dial under way
+}
+
+// maxAttempts is how often a peer is dialled before a lookup must bring it again.
+const maxAttempts = 3
+
+// delay is how long to wait before a peer's next dial; false means for ever.
+func (p *peer) delay() (time.Duration, bool) {
+	delays := []time.Duration{5 * time.Second, 15 * time.Second, 15 * time.Second}
+	if p.proven || p.explicit { // it is there, or will be
+		delays = []time.Duration{time.Second, 5 * time.Second, 15 * time.Second}
+	}
+	var d time.Duration
+	switch {
+	case p.attempts < 1:
+		return 0, true
+	case p.attempts <= maxAttempts:
+		d = delays[p.attempts-1]
+	case p.explicit: // somebody asked for this one: do not give it up
+		if d = 15 * time.Second; !p.proven {
+			d = min(d<<min(p.attempts-maxAttempts, 3), time.Minute)
+		}
+	default:
+		return 0, false
+	}
+	return d + time.Duration(rand.Int64N(int64(d/2))), true
+}
+
+// wanted reports whether there is a reason to be connected; s.mu is held.
+func (s *Swarm) wanted(p *peer) bool {
+	if p.explicit {
+		return true
+	}
+	for t := range p.topics {
+		if m := s.topics[t]; m != nil && m.role()&Client != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// retry plans a peer's next dial after its connection or dial ended; s.mu is held.
+func (s *Swarm) retry(p *peer) {
+	p.attempts++
+	d, ok := p.delay()
+	if !ok {
+		p.due = time.Time{}
+		return
+	}
+	p.due = time.Now().Add(d)
+	s.kick()
+}
+
+// retrySoon plans a dial now, unless one is planned; s.mu is held.
+func (s *Swarm) retrySoon(p *peer) {
+	if p.due.IsZero() {
+		if p.attempts > maxAttempts {
+			p.attempts = maxAttempts // it was found again
+		}
+		d, _ := p.delay()
+		p.due = time.Now().Add(d)
+	}
+	s.kick()
+}
+
+func (s *Swarm) kick() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// schedule dials peers when they are due.
+func (s *Swarm) schedule() {
+	t := time.NewTimer(time.Hour)
+	defer t.Stop()
+	for {
+		t.Reset(s.dialDue())
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.wake:
+		case <-t.C:
+		}
+	}
+}
+
+// dialDue begins the dials that are due and says when the next one is.
+func (s *Swarm) dialDue() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next, now := time.Hour, time.Now()
+	for key, p := range s.peers {
+		if p.due.IsZero() || p.cancel != nil || s.conns[key] != nil {
+			continue
+		}
+		if !s.wanted(p) {
+			p.due = time.Time{}
+			continue
+		}
+		if wait := p.due.Sub(now); wait > 0 {
+			next = min(next, wait)
+			continue
+		}
+		if s.dials >= s.o.MaxDials || len(s.conns)+s.dials >= s.o.MaxPeers {
+			next = min(next, time.Second)
+			continue
+		}
+		s.dial(p)
+	}
+	return next
+}
+
+// dial begins one dial; s.mu is held.
+func (s *Swarm) dial(p *peer) {
+	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
+	relays := p.relays
+	p.cancel, p.due = cancel, time.Time{}
+	s.dials++
+	if !s.goBackground(func() {
+		defer cancel()
+		c, err := s.connect(ctx, p.key, relays)
+		if !s.dialled(p, c, err) {
+			c.Destroy()
+		}
+	}) {
+		cancel()
+	}
+}
+
+// connect finds a path to a peer, through a relay if there is no other.
+func (s *Swarm) connect(ctx context.Context, key identity.PublicKey, known []netip.AddrPort) (*secretstream.Conn, error) {
+	c, err := s.o.Node.Dial(ctx, key, hyperdht.DialOptions{Pair: s.pair, Relays: known})
+	for _, r := range s.o.Relays {
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		var rerr error
+		if c, rerr = relay.Dial(ctx, s.o.Node, r, key, s.pair, s.o.Stream); rerr == nil {
+			return c, nil
+		}
+		err = errors.Join(err, fmt.Errorf("through the relay %.8s…: %w", r, rerr))
+	}
+	return c, err
+}
+
+// dialled takes a dial's outcome. It reports false if the connection is not wanted
+// any more.
+func (s *Swarm) dialled(p *peer, c *secretstream.Conn, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.cancel = nil
+	s.dials--
+	s.kick()
+	connected := s.conns[p.key] != nil // the peer was faster
+	switch {
+	case err != nil && !connected:
+		s.log.Debug("a peer cannot be dialled", "peer", p.key, "error", err)
+		s.retry(p)
+		return true
+	case err != nil:
+		return true
+	}
+	return !connected && s.add(c)
+}

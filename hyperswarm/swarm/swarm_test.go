@@ -1,0 +1,358 @@
+package swarm_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
+	"github.com/parleyhub/parley/hyperswarm/swarm"
+	"github.com/parleyhub/parley/identity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newSwarm(t testing.TB, bootstrap []string, o swarm.Options) *swarm.Swarm {
+	t.Helper()
+	if o.Node == nil {
+		o.Node = hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Pair: o.Pair})
+	}
+	s := swarm.New(o)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func join(t testing.TB, s *swarm.Swarm, topic [32]byte, r swarm.Role) *swarm.Topic {
+	t.Helper()
+	j, err := s.Join(topic, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Flushed(hyperswarmtest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func accept(t testing.TB, s *swarm.Swarm) *swarm.Conn {
+	t.Helper()
+	c, err := s.Accept(hyperswarmtest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// talk checks that what one end sends the other gets, both ways.
+func talk(t testing.TB, a, b *swarm.Conn) {
+	t.Helper()
+	for _, c := range [][2]*swarm.Conn{{a, b}, {b, a}} {
+		if err := c[0].WriteMessage([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := c[1].ReadMessage(); err != nil || string(m) != "hello" {
+			t.Fatalf("%q, %v", m, err)
+		}
+	}
+}
+
+// Peers of a topic find each other, whoever comes first.
+func TestPeersOfATopicFindEachOther(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	topic := identity.Hash([]byte("topic"))
+	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
+	join(t, a, topic, swarm.Server|swarm.Client)
+	join(t, b, topic, swarm.Server|swarm.Client)
+	x, y := accept(t, a), accept(t, b)
+	if x.RemoteKey() != b.Key() || y.RemoteKey() != a.Key() {
+		t.Fatal("these are others")
+	}
+	talk(t, x, y)
+	if n := a.Connected(); len(n) != 1 || n[0] != b.Key() {
+		t.Errorf("connected with %v", n)
+	}
+}
+
+// Req 3.7: a connection that broke is made again.
+func TestConnectionComesBack(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	topic := identity.Hash([]byte("topic"))
+	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
+	join(t, a, topic, swarm.Server)
+	join(t, b, topic, swarm.Client)
+	for range 2 {
+		x, y := accept(t, a), accept(t, b)
+		talk(t, x, y)
+		x.Destroy()
+	}
+	talk(t, accept(t, a), accept(t, b))
+}
+
+// A peer that is asked for by key needs no topic.
+func TestExplicitPeers(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
+	join(t, a, [32]byte{1}, swarm.Server)
+	b.JoinPeer(a.Key())
+	talk(t, accept(t, a), accept(t, b))
+	b.LeavePeer(a.Key())
+}
+
+// When both dial at once one connection stays, the same at both ends.
+//
+// WIRE-T13.
+func TestOneConnectionWithEachPeer(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	for range 10 {
+		a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
+		join(t, a, [32]byte{1}, swarm.Server)
+		join(t, b, [32]byte{2}, swarm.Server)
+		a.JoinPeer(b.Key())
+		b.JoinPeer(a.Key())
+		ctx := hyperswarmtest.Context(t)
+		// Those that do not stay are over soon; the one that stays carries a message.
+		serve := func(s *swarm.Swarm, got chan<- *swarm.Conn) {
+			for {
+				c, err := s.Accept(ctx)
+				if err != nil {
+					return
+				}
+				go func() {
+					if err := c.WriteMessage([]byte("hello")); err != nil {
+						return
+					}
+					if _, err := c.ReadMessage(); err == nil {
+						got <- c
+					}
+				}()
+			}
+		}
+		atA, atB := make(chan *swarm.Conn, 10), make(chan *swarm.Conn, 10)
+		go serve(a, atA)
+		go serve(b, atB)
+		<-atA
+		<-atB
+		if len(a.Connected()) != 1 || len(b.Connected()) != 1 {
+			t.Errorf("%d and %d connections", len(a.Connected()), len(b.Connected()))
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOnlyAllowedPeersAreDialled(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	topic := identity.Hash([]byte("topic"))
+	friend := identity.Generate()
+	stranger := newSwarm(t, bootstrap, swarm.Options{})
+	a := newSwarm(t, bootstrap, swarm.Options{Allow: func(k identity.PublicKey) bool { return k == friend.Public() }})
+	b := newSwarm(t, bootstrap, swarm.Options{Pair: friend})
+	join(t, stranger, topic, swarm.Server)
+	join(t, b, topic, swarm.Server)
+	join(t, a, topic, swarm.Client)
+	if c := accept(t, a); c.RemoteKey() != friend.Public() {
+		t.Error("a stranger was dialled")
+	}
+	if len(stranger.Connected()) != 0 {
+		t.Error("the stranger is connected")
+	}
+}
+
+// A peer that restarts under its key takes the place of its dead connection.
+func TestARestartedPeerReplacesItsOldConnection(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	a := newSwarm(t, bootstrap, swarm.Options{})
+	join(t, a, [32]byte{1}, swarm.Server)
+	pair := identity.Generate()
+	node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Pair: pair})
+	first, err := node.Dial(hyperswarmtest.Context(t), a.Key(), hyperdht.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Destroy()
+	old := accept(t, a)
+	if err := old.WaitConfirmed(hyperswarmtest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	second, err := node.Dial(hyperswarmtest.Context(t), a.Key(), hyperdht.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Destroy()
+	c := accept(t, a)
+	if err := second.WriteMessage([]byte("again")); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := c.ReadMessage(); err != nil || string(m) != "again" {
+		t.Errorf("%q, %v", m, err)
+	}
+	<-old.Done()
+	if len(a.Connected()) != 1 {
+		t.Errorf("%d connections", len(a.Connected()))
+	}
+}
+
+func TestALimitOfPeers(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 4)
+	a := newSwarm(t, bootstrap, swarm.Options{MaxPeers: 1})
+	join(t, a, [32]byte{1}, swarm.Server)
+	b := newSwarm(t, bootstrap, swarm.Options{})
+	b.JoinPeer(a.Key())
+	talk(t, accept(t, b), accept(t, a))
+	c := newSwarm(t, bootstrap, swarm.Options{})
+	c.JoinPeer(a.Key())
+	if conn, err := c.Accept(hyperswarmtest.Context(t)); err == nil {
+		if _, err := conn.ReadMessage(); err == nil {
+			t.Error("there are two peers")
+		}
+	}
+}
+
+func TestClosedSwarm(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 2)
+	a := newSwarm(t, bootstrap, swarm.Options{})
+	topic := join(t, a, [32]byte{1}, swarm.Server)
+	topic.Refresh()
+	topic.Leave()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Accept(context.Background()); err != swarm.ErrClosed {
+		t.Errorf("accept: %v", err)
+	}
+	if _, err := a.Join([32]byte{2}, swarm.Client); err != swarm.ErrClosed {
+		t.Errorf("join: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := topic.Flushed(ctx); err != nil && err != swarm.ErrClosed {
+		t.Errorf("flushed: %v", err)
+	}
+}
+
+// One hub that everybody reaches is a network: what it announces itself is found
+// there as well.
+func TestOnePublicHubIsEnough(t *testing.T) {
+	bootstrap, nodes := hyperswarmtest.Network(t, 1)
+	topic := identity.Hash([]byte("network"))
+	hub := newSwarm(t, nil, swarm.Options{Node: nodes[0]})
+	join(t, hub, topic, swarm.Server)
+	for range 2 {
+		home := newSwarm(t, bootstrap, swarm.Options{})
+		join(t, home, topic, swarm.Client)
+		x, y := accept(t, home), accept(t, hub)
+		if x.RemoteKey() != hub.Key() || y.RemoteKey() != home.Key() {
+			t.Fatal("these are others")
+		}
+		talk(t, x, y)
+	}
+	pair := identity.Generate()
+	if err := nodes[0].PutMutable(hyperswarmtest.Context(t), pair, []byte("record"), 1); err != nil {
+		t.Fatal(err)
+	}
+	guest := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
+	for _, n := range []*hyperdht.Node{guest, nodes[0]} {
+		if r, err := n.GetMutable(hyperswarmtest.Context(t), pair.Public(), 0); err != nil || string(r.Value) != "record" {
+			t.Errorf("%q, %v", r.Value, err)
+		}
+	}
+	if err := nodes[0].PutMutable(hyperswarmtest.Context(t), pair, []byte("older"), 0); hyperdht.CodeOf(err) != hyperdht.CodeStale {
+		t.Errorf("an older version: %v", err)
+	}
+	hash, err := nodes[0].PutImmutable(hyperswarmtest.Context(t), []byte("value"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []*hyperdht.Node{guest, nodes[0]} {
+		if v, err := n.GetImmutable(hyperswarmtest.Context(t), hash); err != nil || string(v) != "value" {
+			t.Errorf("%q, %v", v, err)
+		}
+	}
+}
+
+// A swarm has the roles of all its memberships of a topic, whoever joins first.
+func TestMembershipsAddUp(t *testing.T) {
+	bootstrap, nodes := hyperswarmtest.Network(t, 4)
+	topic := identity.Hash([]byte("topic"))
+	ctx := hyperswarmtest.Context(t)
+	a := newSwarm(t, bootstrap, swarm.Options{})
+	listed := func() (found bool) {
+		if err := nodes[0].Lookup(ctx, topic, func(p hyperdht.Peer) bool { found = found || p.Key == a.Key(); return true }); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	looks, err := a.Join(topic, swarm.Client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := a.Join(topic, swarm.Server) // before the first round is over
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*swarm.Topic{found, looks} {
+		if err := m.Flushed(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !listed() {
+		t.Error("who joined second to be found is not")
+	}
+	both := join(t, a, topic, swarm.Server|swarm.Client)
+	found.Leave()
+	found.Leave()
+	if !listed() {
+		t.Error("leaving one membership has ended another")
+	}
+	both.Leave() // who only looks stays
+	for listed() {
+		if ctx.Err() != nil {
+			t.Fatal("nobody is left to be found, and the announcement stays")
+		}
+	}
+	b := newSwarm(t, bootstrap, swarm.Options{})
+	join(t, b, topic, swarm.Server)
+	looks.Refresh()
+	talk(t, accept(t, a), accept(t, b))
+	if err := found.Flushed(ctx); err != nil && err != swarm.ErrClosed {
+		t.Errorf("a membership that was left: %v", err)
+	}
+	looks.Leave()
+}
+
+// Who leaves and joins again is found: the announcement that is taken back is the first.
+func TestJoiningWhileLeaving(t *testing.T) {
+	bootstrap, nodes := hyperswarmtest.Network(t, 4)
+	topic := identity.Hash([]byte("topic"))
+	ctx := hyperswarmtest.Context(t)
+	a := newSwarm(t, bootstrap, swarm.Options{})
+	member := join(t, a, topic, swarm.Server)
+	for range 5 {
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			member.Leave()
+		}()
+		next := join(t, a, topic, swarm.Server) // before, meanwhile or after
+		<-left
+		member = next
+		found := false
+		if err := nodes[0].Lookup(ctx, topic, func(p hyperdht.Peer) bool { found = found || p.Key == a.Key(); return true }); err != nil {
+			t.Fatal(err)
+		}
+		if !found {
+			t.Fatal("it is not found")
+		}
+	}
+}
