@@ -16,10 +16,10 @@ import (
 	"github.com/parleyhub/parley"
 	cards "github.com/parleyhub/parley/agent" // main_test.go has an agent
 	"github.com/parleyhub/parley/channel"
+	hubcards "github.com/parleyhub/parley/discovery/hub"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/app/replay"
-	"github.com/parleyhub/parley/registry/hubcards"
 	"github.com/parleyhub/parley/telemetry/audit"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/websocket"

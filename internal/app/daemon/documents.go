@@ -7,9 +7,9 @@ import (
 	"strconv"
 
 	"github.com/parleyhub/parley/crdt/ysync"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/documents/sharing"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // documentsPath is where y-websocket clients find documents: below it, by name.

@@ -6,14 +6,14 @@ import (
 	"slices"
 
 	"github.com/parleyhub/parley/agent"
+	swarmcards "github.com/parleyhub/parley/discovery/hyperswarm"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/hyperswarm/relay"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/federation/node"
-	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/registry/swarmcards"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
 )

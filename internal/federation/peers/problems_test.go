@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // All that is wrong with a hub's agents is told, on one line: lists and doctor show it so.

@@ -12,10 +12,10 @@ import (
 
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // remote is another hub's agent, as one of ours.

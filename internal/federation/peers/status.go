@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // PeerStatus is how a paired hub is, as far as this one knows.

@@ -10,10 +10,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/tools/mounts"
-	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/toolbox"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/internal/hub/process"
-	"github.com/parleyhub/parley/registry/signedcard"
 	"github.com/parleyhub/parley/toolbox"
 )
 

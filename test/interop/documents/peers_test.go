@@ -12,10 +12,10 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/natstest"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // Two hubs, processes of their own on one NATS server, have paired. An agent of the one keeps a replica of the

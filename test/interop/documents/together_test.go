@@ -19,10 +19,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/natstest"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // Req 9.1, 9.2, 9.3: agents over WebSocket, NATS and Hyperswarm, an agent over MCP and a browser page with

@@ -1,4 +1,4 @@
-package hubcards_test
+package hub_test
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	hubcards "github.com/parleyhub/parley/discovery/hub"
 	"github.com/parleyhub/parley/registry"
-	"github.com/parleyhub/parley/registry/hubcards"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,4 +1,4 @@
-// Package natscards lets hubs on one NATS server, cluster or leaf link discover each
+// Package nats lets hubs on one NATS server, cluster or leaf link discover each
 // other's agents: a [Source] announces the cards of its own and finds those of others,
 // as signed statements (Req 1.7, 1.8). See package signedcard for what is believed.
 //
@@ -6,7 +6,7 @@
 //
 //	PREFIX.cards.KEY   what the owner of a key says of its agents
 //	PREFIX.ask         somebody would like to hear it now
-package natscards
+package nats
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // Bounds of what others can make a source do; see also package signedcard.

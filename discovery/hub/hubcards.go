@@ -1,4 +1,4 @@
-// Package hubcards lets a program discover the agents of a Parley hub: a
+// Package hub lets a program discover the agents of a Parley hub: a
 // [Source] reads the cards that the hub serves over HTTP into the program's
 // registry, and keeps them as the hub has them (Req 1.7, 1.8).
 //
@@ -7,7 +7,7 @@
 //
 // The cards lead to the hub's WebSocket endpoint; with a websocket.Dialer among
 // the node's dialers, the first envelope to one of these agents opens a channel.
-package hubcards
+package hub
 
 import (
 	"context"

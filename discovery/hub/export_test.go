@@ -1,4 +1,4 @@
-package hubcards
+package hub
 
 // Decode is decode, for the fuzz test.
 var Decode = decode

@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // heard is a registry of what a ledger finds.

@@ -1,4 +1,4 @@
-// Package swarmcards lets hubs that reach each other over Hyperswarm discover each
+// Package hyperswarm lets hubs that reach each other over Hyperswarm discover each
 // other's agents, without any server: a [Source] keeps a connection with each hub that
 // it is told of or that it finds under the network's topics, and both say what they
 // say of their agents, as signed statements (Req 1.7, 1.8). See package signedcard for
@@ -8,7 +8,7 @@
 // sends [Greeting], then a statement for each agent and whenever one changes, and at
 // least every five seconds a message, if only ".". A message that is too large or an
 // end that is silent ends the connection; the swarm makes it again.
-package swarmcards
+package hyperswarm
 
 import (
 	"context"
@@ -21,10 +21,10 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 // Greeting is the first message of each end.

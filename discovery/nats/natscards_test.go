@@ -1,4 +1,4 @@
-package natscards_test
+package nats_test
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	natscards "github.com/parleyhub/parley/discovery/nats"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/natstest"
 	"github.com/parleyhub/parley/registry"
-	"github.com/parleyhub/parley/registry/natscards"
-	"github.com/parleyhub/parley/registry/signedcard"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

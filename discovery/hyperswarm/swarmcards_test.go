@@ -1,4 +1,4 @@
-package swarmcards_test
+package hyperswarm_test
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	swarmcards "github.com/parleyhub/parley/discovery/hyperswarm"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
-	"github.com/parleyhub/parley/registry/signedcard"
-	"github.com/parleyhub/parley/registry/swarmcards"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
