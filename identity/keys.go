@@ -10,12 +10,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"filippo.io/edwards25519"
 	"golang.org/x/crypto/blake2b"
-
-	"github.com/parleyhub/parley/hyperswarm/compact"
 )
 
 // PublicKey is the name of a peer.
@@ -176,9 +173,3 @@ var (
 	StreamInitiator = Namespace("hyperswarm/secret-stream", 0)
 	StreamResponder = Namespace("hyperswarm/secret-stream", 1)
 )
-
-// NodeID returns the id of a DHT node at an address.
-func NodeID(a netip.AddrPort) [32]byte {
-	var b [6]byte
-	return Hash(compact.AppendAddr(b[:0], a))
-}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
-	"github.com/parleyhub/parley/internal/base/snapshots"
+	"github.com/parleyhub/parley/crdt/snapshots"
 	"github.com/parleyhub/parley/telemetry"
 )
 

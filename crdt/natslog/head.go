@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/crdt/replica"
-	"github.com/parleyhub/parley/internal/base/snapshots"
+	"github.com/parleyhub/parley/crdt/snapshots"
 )
 
 // How long the last states of epochs are kept, for those who come late, and how many.

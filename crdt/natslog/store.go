@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/parleyhub/parley/internal/base/snapshots"
+	"github.com/parleyhub/parley/crdt/snapshots"
 )
 
 // openStore makes what is not there: the streams of entries and snapshots, and the bucket of heads.

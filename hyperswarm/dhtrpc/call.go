@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )
@@ -207,4 +208,8 @@ func (n *Node) Commit(ctx context.Context, c Call, nodes []*Reply, f func(r *Rep
 }
 
 // idOf returns a node's id.
-func idOf(a netip.AddrPort) ID { return identity.NodeID(a) }
+// NodeID returns the id of a DHT node at an address.
+func NodeID(a netip.AddrPort) ID {
+	var b [6]byte
+	return identity.Hash(compact.AppendAddr(b[:0], a))
+}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/udx"
-	"github.com/parleyhub/parley/identity"
 )
 
 // Internal commands.
@@ -129,7 +128,7 @@ func Listen(mux *udx.Mux, o Options) (*Node, error) {
 			port = sock.Addr().Port()
 		}
 		n.public = netip.AddrPortFrom(o.Public.Addr().Unmap(), port)
-		n.id = identity.NodeID(n.public)
+		n.id = NodeID(n.public)
 	}
 	n.table = &table{own: n.id}
 	close(started)
@@ -240,7 +239,7 @@ func (n *Node) pingOldest() {
 // check pings a node; one that does not answer leaves the table.
 func (n *Node) check(addr netip.AddrPort) {
 	n.goBackground(func() {
-		id := identity.NodeID(addr)
+		id := NodeID(addr)
 		if _, err := n.Call(n.ctx, addr, Call{Internal: true, Command: cmdPing, Tries: 3}); err != nil && n.ctx.Err() == nil {
 			n.table.remove(id)
 		}
@@ -276,7 +275,7 @@ func (n *Node) Receive(s *udx.Socket, data []byte, from netip.AddrPort) {
 
 // note puts the sender of a message with a true id into the table.
 func (n *Node) note(m *Message, from netip.AddrPort) {
-	if m.ID == nil || identity.NodeID(from) != *m.ID {
+	if m.ID == nil || NodeID(from) != *m.ID {
 		m.ID = nil // not an id that may be believed
 		return
 	}
@@ -379,7 +378,7 @@ func (n *Node) pingNAT(r *Request) {
 func (n *Node) downHint(r *Request) {
 	v := compact.NewReader(r.Value)
 	addr := v.Addr()
-	if v.Err() == nil && addr.Port() != 0 && n.limits.hints.Allow(r.From.Addr(), 1) && n.table.has(identity.NodeID(addr)) {
+	if v.Err() == nil && addr.Port() != 0 && n.limits.hints.Allow(r.From.Addr(), 1) && n.table.has(NodeID(addr)) {
 		n.mu.Lock()
 		busy := n.checks >= maxHintChecks
 		if !busy {
@@ -389,7 +388,7 @@ func (n *Node) downHint(r *Request) {
 		if !busy {
 			n.goBackground(func() {
 				if _, err := n.Call(n.ctx, addr, Call{Internal: true, Command: cmdPing, Tries: 2}); err != nil && n.ctx.Err() == nil {
-					n.table.remove(identity.NodeID(addr))
+					n.table.remove(NodeID(addr))
 				}
 				n.mu.Lock()
 				n.checks--

@@ -3,6 +3,7 @@ package dhtrpc_test
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -291,7 +292,7 @@ func TestOnlyTrueIdsEnterTheTable(t *testing.T) {
 	if n.Known() != 0 {
 		t.Error("a node without a true id is in the table")
 	}
-	id := identity.NodeID(c.conn.LocalAddr().(*net.UDPAddr).AddrPort())
+	id := dhtrpc.NodeID(c.conn.LocalAddr().(*net.UDPAddr).AddrPort())
 	c.ask(&dhtrpc.Message{Internal: true, ID: &id})
 	if n.Known() != 1 {
 		t.Error("a node with a true id is not in the table")
@@ -422,4 +423,14 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n.Receive(n.Socket(), data, netip.MustParseAddrPort("127.0.0.1:9"))
 	})
+}
+
+// The bytes are those that the npm packages compute.
+//
+// WIRE-T1.
+func TestNodeIDIsThatOfTheOriginal(t *testing.T) {
+	id := dhtrpc.NodeID(netip.MustParseAddrPort("127.0.0.1:49737"))
+	if got := hex.EncodeToString(id[:]); got != "d1dcf835b0d62b9230c41393cb96a34f5f8b9f814f421ca3382dfc1678022e0e" {
+		t.Errorf("got %s", got)
+	}
 }

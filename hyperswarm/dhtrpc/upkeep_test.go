@@ -12,7 +12,7 @@ import (
 
 	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/hyperswarm/internal/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )

@@ -166,7 +166,7 @@ func (q *walker) add(a, by netip.AddrPort) {
 		}
 		return
 	}
-	s := step{idOf(a), a}
+	s := step{NodeID(a), a}
 	if by.IsValid() && !q.worth(s.id) {
 		return
 	}
@@ -252,7 +252,7 @@ func (q *walker) keep(r *Reply) {
 // down tells those that named a node that it does not answer.
 func (q *walker) down(a netip.AddrPort) {
 	n := q.n
-	n.table.remove(idOf(a))
+	n.table.remove(NodeID(a))
 	hint := compact.AppendAddr(nil, a)
 	for _, by := range q.known[a] {
 		if n.hintsLeft.Add(-1) < 0 {

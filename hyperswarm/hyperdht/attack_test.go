@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/hyperswarm/internal/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )
@@ -375,12 +375,12 @@ func TestForgedAnnouncementsAndRecords(t *testing.T) {
 		v := victim.Public()
 		target := identity.Hash(v[:])
 		everything := func([]byte) [64]byte { return [64]byte{1} }
-		var identity identity.PublicKey
-		identity[0] = 1
+		var neutral identity.PublicKey
+		neutral[0] = 1
 		for name, m := range map[string]dhtrpc.Message{
 			"signed by another":        announce(target, v, own.Sign),
-			"a key of small order":     announce(target, identity, everything),
-			"for the key's own target": announce(identity.Hash(identity[:]), identity, everything),
+			"a key of small order":     announce(target, neutral, everything),
+			"for the key's own target": announce(identity.Hash(neutral[:]), neutral, everything),
 		} {
 			if r := mallory.ask(node, m); r != nil {
 				t.Errorf("an announcement, %s: %+v", name, r)

@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/hyperswarm/internal/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/identity"
 )
 
@@ -53,7 +53,7 @@ func (l *liar) nowhere() netip.AddrPort {
 }
 
 func (l *liar) answer(m *dhtrpc.Message, from netip.AddrPort) {
-	id, token := identity.NodeID(l.addr), [32]byte{1}
+	id, token := dhtrpc.NodeID(l.addr), [32]byte{1}
 	r := dhtrpc.Message{Response: true, TID: m.TID, To: from, ID: &id, Token: &token}
 	r.Closer = append(r.Closer, l.others...)
 	for len(r.Closer) < 20 {
@@ -97,7 +97,7 @@ func TestNodesThatLie(t *testing.T) {
 			defer l.conn.Close()
 			// Everybody knows them.
 			for _, n := range i.nodes {
-				id := identity.NodeID(at)
+				id := dhtrpc.NodeID(at)
 				m := dhtrpc.Message{Internal: true, ID: &id, To: n.Public()}
 				if _, err := l.conn.WriteToUDPAddrPort(m.Append(nil), n.Public()); err != nil {
 					t.Fatal(err)

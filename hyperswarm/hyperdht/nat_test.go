@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/hyperswarm/internal/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )

@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/hyperswarm/handshake"
-	"github.com/parleyhub/parley/hyperswarm/internal/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
+	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/hyperswarm/internal/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
-	"github.com/parleyhub/parley/internal/base/snapshots"
+	"github.com/parleyhub/parley/crdt/snapshots"
 )
 
 // Document is one document of a Library. It is safe for concurrent use.

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/crdt"
-	"github.com/parleyhub/parley/internal/base/snapshots"
+	"github.com/parleyhub/parley/crdt/snapshots"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 
