@@ -392,7 +392,7 @@ func TestForgedAnnouncementsAndRecords(t *testing.T) {
 		if r := mallory.ask(node, dhtrpc.Message{Command: findPeerCommand, Target: &target}); r == nil || r.Value != nil {
 			t.Errorf("the victim's route is %+v", r)
 		}
-		for name, key := range map[string]identity.PublicKey{"another's key": v, "a key of small order": identity} {
+		for name, key := range map[string]identity.PublicKey{"another's key": v, "a key of small order": neutral} {
 			token, _ := mallory.token(node)
 			target := identity.Hash(key[:])
 			value := compact.AppendBuffer(append(key[:], 1), []byte("evil"))
