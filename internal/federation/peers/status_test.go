@@ -140,7 +140,7 @@ func TestAnAgentWithoutCapabilities(t *testing.T) {
 // documented are the rights that docs/peers.md names for a hub with a key.
 func documented(t *testing.T, key identity.PublicKey) *server.Permissions {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/peers.md")
+	page, err := os.ReadFile("../../../docs/peers.md")
 	if err != nil {
 		t.Fatal(err)
 	}

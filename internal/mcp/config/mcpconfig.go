@@ -8,7 +8,7 @@
 // (REQ-DESIGN-CONFIG-004, REQ-USE-007).
 package config
 
-//go:generate go run ./genschema ../../schema/mcp-config.schema.json
+//go:generate go run ./genschema ../../../schema/mcp-config.schema.json
 
 import (
 	"crypto/sha256"

@@ -412,7 +412,7 @@ func TestTheSpecifiedVariablesAreRead(t *testing.T) {
 
 // REQ-GUIDE-SCHEMA: what section 13 says of each key, the shipped schema says.
 func TestTheSchemaHasTheSpecifiedKeys(t *testing.T) {
-	data, err := os.ReadFile(filepath.FromSlash("../../schema/mcp-config.schema.json"))
+	data, err := os.ReadFile(filepath.FromSlash("../../../schema/mcp-config.schema.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -524,7 +524,7 @@ func TestTheShippedSchemaIsFresh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := os.ReadFile(filepath.FromSlash("../../schema/mcp-config.schema.json"))
+	got, err := os.ReadFile(filepath.FromSlash("../../../schema/mcp-config.schema.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -536,7 +536,7 @@ func TestTheShippedSchemaIsFresh(t *testing.T) {
 // REQ-CONFIG-002, REQ-DATA-003: the schema and the program agree.
 func TestSchemaAndProgramAgree(t *testing.T) {
 	compiler := jsonschema.NewCompiler()
-	schema, err := compiler.Compile(filepath.FromSlash("../../schema/mcp-config.schema.json"))
+	schema, err := compiler.Compile(filepath.FromSlash("../../../schema/mcp-config.schema.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 // manual is docs/mcp.md by the texts of its headings.
 func manual(t *testing.T) map[string]string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.FromSlash("../../docs/mcp.md"))
+	data, err := os.ReadFile(filepath.FromSlash("../../../docs/mcp.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
