@@ -50,7 +50,7 @@ func exampleConf() string {
 # network each agent has a user of its own, which the server keeps to the agent's
 # entry in the registry, its inbox and its queues; "parley network permissions"
 # writes such a block. Each project has an account of its own for its channels.
-# docs/mesh.md says how to go on from here.
+# docs/network-operate.md says how to go on from here.
 #
 # Start it with the variables set that stand here with a dollar sign:
 #   nats-server -c nats-server.conf

@@ -123,7 +123,7 @@ func (b *Bus) grantCluster(req GrantRequest) (Grant, error) {
 func (b *Bus) Linked() error {
 	if b.embedded == nil || b.embedded.leaf == nil {
 		return &Error{Code: CodeUnsupported, Message: "the hub is not linked to a cluster of the agents' network",
-			Remedy: "set bus.leaf in its config.yaml and restart it, see docs/mesh.md; or name the cluster in crossComputer.natsClusterUrls"}
+			Remedy: "set bus.leaf in its config.yaml and restart it, see docs/network-operate.md; or name the cluster in crossComputer.natsClusterUrls"}
 	}
 	return b.embedded.leaf.closed()
 }

@@ -6,7 +6,7 @@
 // prove their keys in the handshake, which also decides who is let in, and the
 // frames travel under end-to-end encryption: who else is on the server can neither
 // read nor change them, nor pretend to be a peer. It can only cut connections, if it
-// may subscribe or publish below the prefix; see docs/peers.md for permissions.
+// may subscribe or publish below the prefix; see docs/peers-operate.md for permissions.
 //
 // Subjects, below the prefix ("parley" unless set):
 //

@@ -64,7 +64,7 @@ this"), or JSON ([{"task":"do this"}]). What stands behind -- is run after each 
 without a shell, in --dir: the item is done when it exits with 0. Without it every answer
 is good.
 
-With --queue the items come from a work queue of the agents' network (docs/mesh.md), one
+With --queue the items come from a work queue of the agents' network (docs/network-use.md), one
 at a time: the submitter gets the answer, what is given up goes to the dead letters. While
 the loop works it keeps the item. Run it again within the lease (workQueue.ackTimeout) to
 go on with the item; later, somebody else may have it.

@@ -22,7 +22,7 @@ import (
 
 const networkLong = `Look at the agents' network of the current directory's configuration, and take part
 in it as a person: the registry, mail, work queues and dead letters that agents of
-several projects and computers share. See docs/mesh.md.`
+several projects and computers share. See docs/network-use.md.`
 
 func (a *app) networkCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -55,7 +55,7 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *agentnet.
 	cfg.JoinLocalNetwork()
 	if !cfg.Networked() {
 		return &failure{Exit: exitUsage, Kind: "configuration", Message: "the agents' network is off in " + cfg.ProjectPath,
-			Remedy: "set crossComputer.local or crossComputer.enabled in .mcp-config.json, see docs/mesh.md"}
+			Remedy: "set crossComputer.local or crossComputer.enabled in .mcp-config.json, see docs/network-setup.md"}
 	}
 	log := slog.New(slog.DiscardHandler)
 	if a.verbose {
@@ -469,7 +469,7 @@ func (a *app) networkAdmitCommand() *cobra.Command {
 		Use:   "admit",
 		Short: "Make the inbox and the queues of an agent that the NATS server confines",
 		Long: "Make the inbox and the queues of an agent whose NATS user may make none: the\n" +
-			"operator does it once, with a user that may. See docs/mesh.md.",
+			"operator does it once, with a user that may. See docs/network-operate.md.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := (agentnet.Confined{GUID: guid, Capabilities: capabilities}).Check(); err != nil {

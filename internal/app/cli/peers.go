@@ -17,7 +17,7 @@ import (
 
 const peersLong = `Say which hubs on other machines may use this hub's agents, and are used from here.
 A hub is its key; both hubs have to pair with each other's, and anybody else gets no
-answer. Set peers.enabled in config.yaml, and see docs/peers.md. A hub that runs
+answer. Set peers.enabled in config.yaml, and see docs/peers-setup.md. A hub that runs
 follows a change within a second or two.`
 
 func (a *app) peersCommand() *cobra.Command {

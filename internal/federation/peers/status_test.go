@@ -137,17 +137,17 @@ func TestAnAgentWithoutCapabilities(t *testing.T) {
 	}
 }
 
-// documented are the rights that docs/peers.md names for a hub with a key.
+// documented are the rights that docs/peers-operate.md names for a hub with a key.
 func documented(t *testing.T, key identity.PublicKey) *server.Permissions {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/peers.md")
+	page, err := os.ReadFile("../../../docs/peers-operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	subjects := func(kind string) *server.SubjectPermission {
 		line := regexp.MustCompile(`(?m)^    ` + kind + `: +(\[.*\])$`).FindSubmatch(page)
 		if line == nil {
-			t.Fatalf("docs/peers.md says nothing of %s", kind)
+			t.Fatalf("docs/peers-operate.md says nothing of %s", kind)
 		}
 		var list []string
 		if err := json.Unmarshal(line[1], &list); err != nil {
@@ -161,7 +161,7 @@ func documented(t *testing.T, key identity.PublicKey) *server.Permissions {
 	return &server.Permissions{Publish: subjects("publish"), Subscribe: subjects("subscribe")}
 }
 
-// With the permissions of docs/peers.md hubs have all that they need, and cannot speak as
+// With the permissions of docs/peers-operate.md hubs have all that they need, and cannot speak as
 // another, nor listen for it.
 func TestNATSPermissions(t *testing.T) {
 	t.Parallel()
