@@ -11,7 +11,7 @@ import (
 // Origin tells where a card came from.
 type Origin string
 
-// The two origins (Req 1.8).
+// The two origins.
 const (
 	Local  Origin = "local"  // registered in this process
 	Remote Origin = "remote" // discovered elsewhere
@@ -45,8 +45,8 @@ type Capability struct {
 	OutputSchema json.RawMessage `json:"outputSchema,omitempty"`
 }
 
-// Card describes an agent to others (Req 1.1). ID, Name, Version, Tier and
-// Capabilities are required (Req 1.4); Capabilities may be empty but not nil, so
+// Card describes an agent to others. ID, Name, Version, Tier and
+// Capabilities are required; Capabilities may be empty but not nil, so
 // that an agent without any says so.
 type Card struct {
 	ID          string `json:"id"`          // unique, e.g. "sun"; see [CheckID]
@@ -54,7 +54,7 @@ type Card struct {
 	Version     string `json:"version"`     // of the agent; semantic versioning by convention
 	Description string `json:"description"` // what the agent is for
 
-	Tier         Tier         `json:"tier"`         // 0 to 3; decides whom it may address (Req 4.5)
+	Tier         Tier         `json:"tier"`         // 0 to 3; decides whom it may address
 	Protocols    []string     `json:"protocols"`    // e.g. "a2a/1.0", "mcp/2024-11-05"
 	Endpoints    []Endpoint   `json:"endpoints"`    // where it can be reached, the best first
 	Capabilities []Capability `json:"capabilities"` // what it can do; ids are unique
@@ -166,7 +166,7 @@ func (c Card) MarshalJSON() ([]byte, error) {
 // MaxCardSize bounds the JSON of one card, in bytes.
 const MaxCardSize = 256 << 10
 
-// Encode validates the card and returns its JSON (Req 1.6). Errors are
+// Encode validates the card and returns its JSON. Errors are
 // [*Error]s. The result is at most MaxCardSize long.
 func Encode(c Card) ([]byte, error) {
 	if err := c.Validate(); err != nil {

@@ -24,7 +24,7 @@ func PlanetaryIDs() []string {
 }
 
 // PlanetaryTier returns the tier that the specification assigns to a planetary
-// agent (Req 11.1), and NoTier for any other id.
+// agent, and NoTier for any other id.
 func PlanetaryTier(id string) Tier {
 	i := slices.IndexFunc(planetary, func(p struct {
 		id   string

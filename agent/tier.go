@@ -11,7 +11,7 @@ import (
 // must not become the orchestrator. In JSON a tier is the number 0, 1, 2 or 3.
 type Tier uint8
 
-// The tiers (Req 11.1).
+// The tiers.
 const (
 	NoTier Tier = iota // not stated; no valid card has it
 	L0                 // orchestrator

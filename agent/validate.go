@@ -103,7 +103,7 @@ func isGraphicASCII(s string) bool {
 
 // Validate returns nil for a card that a registry may hold, and otherwise an
 // [*Error] with [CodeInvalidCard] that names every field that is missing or
-// wrong (Req 1.4, Property 2).
+// wrong.
 func (c *Card) Validate() error {
 	var v validation
 	v.id("id", c.ID)

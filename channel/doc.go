@@ -1,5 +1,5 @@
 // Package channel links two agents: a [Channel] carries envelopes both ways, in
-// order and each once, over any transport (requirement 3).
+// order and each once, over any transport.
 //
 // A [Manager] opens channels, takes those that others open, and closes them.
 //

@@ -51,7 +51,7 @@ type Options struct {
 	// Telemetry gets message-sent, message-received, channel-state,
 	// delivery-failure, security and error events; nil, none.
 	Telemetry telemetry.Sink
-	// OnDeliveryFailure is told of each envelope that was given up (Req 3.5). If
+	// OnDeliveryFailure is told of each envelope that was given up. If
 	// the channel closed before an acknowledgement came, it may have arrived.
 	OnDeliveryFailure func(*Channel, *envelope.Envelope, error)
 }

@@ -198,7 +198,7 @@ func (c *Channel) sendOn(conn transport.Conn, frames []transport.Frame) error {
 }
 
 // notSent deals with a batch that failed for the n-th time: it waits before the
-// next attempt, gives the first envelope up (Req 3.5, Property 12) or the
+// next attempt, gives the first envelope up or the
 // connection. It returns how many attempts count from now on. c.mu is held, and
 // released while it waits.
 func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {

@@ -11,8 +11,8 @@ const (
 	Closed       Status = "closed"       // for good
 )
 
-// CanBecome reports whether a channel in state s may change to next
-// (Property 10): a channel opens when both ends have acknowledged it, an open one
+// CanBecome reports whether a channel in state s may change to next:
+// a channel opens when both ends have acknowledged it, an open one
 // may break and open again, and any but a closed one may close.
 func (s Status) CanBecome(next Status) bool {
 	switch next {

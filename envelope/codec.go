@@ -43,7 +43,7 @@ func (c *Codec) maxSize() int {
 	return DefaultMaxSize
 }
 
-// Append validates the envelope and appends its JSON to dst (Req 13.1). The
+// Append validates the envelope and appends its JSON to dst. The
 // payload is written byte for byte. Errors are [*Error]s; dst is then returned
 // as it came.
 func (c *Codec) Append(dst []byte, e *Envelope) ([]byte, error) {
@@ -96,8 +96,8 @@ func (m *Metadata) append(out []byte) []byte {
 	return append(out, '}')
 }
 
-// Decode reads the JSON of one envelope and validates it (Req 13.2). An unknown
-// schema version gives [CodeSchemaVersion] with the versions (Req 13.7), more
+// Decode reads the JSON of one envelope and validates it. An unknown
+// schema version gives [CodeSchemaVersion] with the versions, more
 // than MaxSize bytes give [CodeTooLarge], all else that is wrong
 // [CodeInvalidEnvelope]. Keys are matched exactly; a known key that comes twice
 // is an error, since two readers could understand it differently; unknown keys

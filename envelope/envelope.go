@@ -1,5 +1,5 @@
 // Package envelope defines the one message that agents exchange: who sends what
-// to whom, in which thread, and when (requirements 2 and 13).
+// to whom, in which thread, and when.
 //
 // An envelope comes from [New] or from a [Factory], which assign its id and
 // timestamp, or from [Decode]. From the moment it is sent an envelope belongs to
@@ -23,13 +23,13 @@ import (
 	"github.com/parleyhub/parley/internal/base/clock"
 )
 
-// SchemaVersion is the version of the format that this package writes (Req 13.6).
+// SchemaVersion is the version of the format that this package writes.
 const SchemaVersion = 1
 
 // Broadcast as recipient addresses every agent.
 const Broadcast = agent.Broadcast
 
-// Type is what kind of message an envelope is (Req 2.5).
+// Type is what kind of message an envelope is.
 type Type string
 
 // The ten types.
@@ -52,7 +52,7 @@ func Types() []Type {
 		StreamStart, StreamData, StreamEnd, ErrorMessage}
 }
 
-// Valid reports whether t is one of the ten types (Property 9).
+// Valid reports whether t is one of the ten types.
 func (t Type) Valid() bool {
 	switch t {
 	case Request, Response, Notification, TaskProposal, TaskAccept, TaskReject,
@@ -65,7 +65,7 @@ func (t Type) Valid() bool {
 // RoutingHint tells the router how to read the recipient.
 type RoutingHint string
 
-// ByCapability says that the recipient is the id of a capability (Req 4.3).
+// ByCapability says that the recipient is the id of a capability.
 const ByCapability RoutingHint = "capability"
 
 // Metadata is what the sender says about itself and the delivery. The router
@@ -81,7 +81,7 @@ type Metadata struct {
 	TraceState  string `json:"tracestate,omitempty"` // of W3C trace context; goes with TraceParent
 }
 
-// Envelope is one message (Req 2.1). All fields but CorrelationID and Metadata
+// Envelope is one message. All fields but CorrelationID and Metadata
 // are required.
 type Envelope struct {
 	ID            string          `json:"id"`                      // unique; a UUID of version 7 if it was made here
@@ -89,7 +89,7 @@ type Envelope struct {
 	Sender        string          `json:"sender"`                  // agent id
 	Recipient     string          `json:"recipient"`               // agent id, capability id (see RoutingHint) or "*"
 	CorrelationID string          `json:"correlationId,omitempty"` // the thread; empty in an envelope that begins one
-	Type          Type            `json:"type"`                    // one of the ten (Req 2.5)
+	Type          Type            `json:"type"`                    // one of the ten
 	Timestamp     int64           `json:"timestamp"`               // Unix time in milliseconds
 	Payload       json.RawMessage `json:"payload"`                 // any JSON value; null if there is none
 	Metadata      *Metadata       `json:"metadata,omitempty"`      // nil if the sender states none
@@ -104,7 +104,7 @@ func (e *Envelope) ToCapability() bool {
 }
 
 // Thread returns the correlation id of the conversation that the envelope belongs
-// to (Req 2.4): its own, or its id if it has none and so begins one.
+// to: its own, or its id if it has none and so begins one.
 func (e *Envelope) Thread() string {
 	if e.CorrelationID == "" {
 		return e.ID
@@ -155,7 +155,7 @@ func (e *Envelope) Unmarshal(v any) error {
 	return nil
 }
 
-// New makes an envelope with a new id and the current time (Req 2.2). The
+// New makes an envelope with a new id and the current time. The
 // payload may be a json.RawMessage, which is kept as it is and not copied, or
 // any value that json.Marshal takes; nil becomes null. Errors are [*Error]s.
 func New(sender, recipient string, t Type, payload any) (*Envelope, error) {

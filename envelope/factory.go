@@ -37,7 +37,7 @@ func (f *Factory) New(recipient string, t Type, payload any) (*Envelope, error) 
 	return build(f.now(), f.sender, recipient, t, payload, "", f.plain)
 }
 
-// NewInThread is New with a correlation id (Req 2.4).
+// NewInThread is New with a correlation id.
 func (f *Factory) NewInThread(correlationID, recipient string, t Type, payload any) (*Envelope, error) {
 	return build(f.now(), f.sender, recipient, t, payload, correlationID, f.plain)
 }

@@ -17,7 +17,7 @@ const (
 // envelopeCost is what an envelope takes beside its payload, in bytes, about.
 const envelopeCost = 512
 
-// Threads keeps envelopes by correlation id (Req 2.4, Property 8). It is
+// Threads keeps envelopes by correlation id. It is
 // bounded: the thread that was added to least recently gives way to a new one,
 // and a full thread, or the only one, loses its earliest envelope. The zero value is ready; set
 // the limits before the first use. It is safe for concurrent use.

@@ -1,5 +1,5 @@
 // Package negotiation lets agents propose tasks to each other, and accept or
-// reject them (requirement 7).
+// reject them.
 //
 // A [Negotiator] belongs to one registered agent and receives beside the agent's
 // own handlers:

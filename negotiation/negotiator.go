@@ -123,7 +123,7 @@ func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 // AgentID returns the id of the agent that it negotiates for.
 func (n *Negotiator) AgentID() string { return n.id }
 
-// Propose sends a proposal to an agent (Req 7.1) and returns it, pending. The time
+// Propose sends a proposal to an agent and returns it, pending. The time
 // for an answer runs from now. Errors are [*Error]s; the router's refusal, of a
 // missing escalation justification say, is the cause of CodeSend.
 func (n *Negotiator) Propose(ctx context.Context, to string, t Terms) (Proposal, error) {
@@ -183,7 +183,7 @@ func (n *Negotiator) forget(id string) {
 	}
 }
 
-// expire marks a proposal as timed out and tells of it (Req 7.4).
+// expire marks a proposal as timed out and tells of it.
 func (n *Negotiator) expire(id string) {
 	n.mu.Lock()
 	x := n.book.entries[id]
@@ -234,7 +234,7 @@ func (n *Negotiator) sweepLater() {
 	}
 }
 
-// Accept accepts a proposal that the agent was asked (Req 7.2). estimate says how
+// Accept accepts a proposal that the agent was asked. estimate says how
 // long the task will take; it counts in whole milliseconds, at least one. Errors
 // are [*Error]s: CodeTimeout if the time is over.
 //
@@ -244,7 +244,7 @@ func (n *Negotiator) Accept(ctx context.Context, proposalID string, estimate tim
 	return n.answer(ctx, envelope.TaskAccept, Answer{ProposalID: proposalID, AgentID: n.id, EstimatedCompletionMs: estimate.Milliseconds()})
 }
 
-// Reject rejects a proposal that the agent was asked (Req 7.3). alternative may
+// Reject rejects a proposal that the agent was asked. alternative may
 // name an agent that could take the task. Errors are [*Error]s.
 func (n *Negotiator) Reject(ctx context.Context, proposalID string, why Reason, alternative string) error {
 	return n.answer(ctx, envelope.TaskReject, Answer{
@@ -309,7 +309,7 @@ func (n *Negotiator) endAnswer(p Proposal, t envelope.Type, a Answer, failed err
 	}
 }
 
-// Send sends a message about a proposal to the other side, in its thread (Req 7.5).
+// Send sends a message about a proposal to the other side, in its thread.
 func (n *Negotiator) Send(ctx context.Context, proposalID string, t envelope.Type, payload any) error {
 	p, err := n.Proposal(proposalID)
 	if err != nil {
@@ -379,7 +379,7 @@ func (n *Negotiator) Pending() []Proposal {
 	return n.book.pending()
 }
 
-// Thread returns the envelopes of one correlation id in order (Req 7.5): the
+// Thread returns the envelopes of one correlation id in order: the
 // proposal, its answer, and what was sent with [Negotiator.Send].
 func (n *Negotiator) Thread(correlationID string) []*envelope.Envelope {
 	return n.o.Threads.Thread(correlationID)

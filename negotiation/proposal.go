@@ -40,7 +40,7 @@ const (
 	Pending  Status = "pending"
 	Accepted Status = "accepted"
 	Rejected Status = "rejected"
-	TimedOut Status = "timed-out" // Req 7.4
+	TimedOut Status = "timed-out"
 )
 
 // Reason is why a proposal is rejected: a code in lower case for programs, such
@@ -60,7 +60,7 @@ var reasonPattern = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 
 func (r Reason) valid() bool { return len(r) <= 64 && reasonPattern.MatchString(string(r)) }
 
-// Terms is what a proposer asks for (Req 7.1).
+// Terms is what a proposer asks for.
 type Terms struct {
 	TaskDescription      string     // what is to be done; required, at most MaxText bytes
 	RequiredCapabilities []string   // ids that the other agent's card should have; may be empty
@@ -68,7 +68,7 @@ type Terms struct {
 	// Deadline is how long the proposer waits for an answer: whole milliseconds,
 	// at least one and at most MaxDeadline.
 	Deadline time.Duration
-	// EscalationJustification is needed of L2 and L3 towards L0 and L1 (Req 11.2).
+	// EscalationJustification is needed of L2 and L3 towards L0 and L1.
 	EscalationJustification string
 	// CorrelationID puts the proposal into a thread that exists; empty begins one.
 	CorrelationID string
@@ -100,7 +100,7 @@ type Proposal struct {
 	CorrelationID         string `json:"correlationId"` // of the thread that all its envelopes are in
 }
 
-// Offer is the payload of a task-proposal (Req 7.1).
+// Offer is the payload of a task-proposal.
 type Offer struct {
 	// ProposalID is chosen by the proposer, and said again in each answer. Without
 	// one the envelope's id is meant.
@@ -116,7 +116,7 @@ type Offer struct {
 }
 
 // DecodeOffer reads the payload of a task-proposal. It returns what can be read of
-// it, and an [*Error] with CodeInvalid if that is not all that Req 7.1 wants.
+// it, and an [*Error] with CodeInvalid if a field is missing or wrong.
 func DecodeOffer(e *envelope.Envelope) (Offer, error) {
 	var o Offer
 	err := e.Unmarshal(&o)
@@ -134,7 +134,7 @@ func DecodeOffer(e *envelope.Envelope) (Offer, error) {
 	return o, err
 }
 
-// Answer is the payload of a task-accept (Req 7.2) or a task-reject (Req 7.3). An
+// Answer is the payload of a task-accept or a task-reject. An
 // agent that answers without a [Negotiator] writes it itself, as the reply to the
 // envelope of the proposal.
 type Answer struct {
@@ -170,7 +170,7 @@ func (t Terms) offer(id string) Offer {
 
 func (o Offer) deadline() time.Duration { return time.Duration(o.DeadlineMs) * time.Millisecond }
 
-// check returns nil for a proposal as Req 7.1 wants it.
+// check returns nil for a valid proposal.
 func (o Offer) check() *Error {
 	bad := func(format string, args ...any) *Error { return errorf(CodeInvalid, o.ProposalID, format, args...) }
 	switch {
@@ -198,7 +198,7 @@ func (o Offer) check() *Error {
 
 func text(s string) bool { return len(s) <= MaxText && utf8.ValidString(s) }
 
-// check returns nil for an answer of this type as Req 7.2 and 7.3 want it.
+// check returns nil for a valid answer of this type.
 func (a Answer) check(t envelope.Type) *Error {
 	bad := func(format string, args ...any) *Error { return errorf(CodeInvalid, a.ProposalID, format, args...) }
 	if t == envelope.TaskAccept {

@@ -15,8 +15,8 @@ type Coordinator interface {
 	Wait(ctx context.Context, id string) (swarm.Session, error)
 }
 
-// Swarms is a Dispatcher that gives each job to a swarm (Req 8.1), and the Reporter
-// that the swarms report and escalate to (Req 8.5, 8.6):
+// Swarms is a Dispatcher that gives each job to a swarm, and the Reporter
+// that the swarms report and escalate to:
 //
 //	s := ralph.NewSwarms(plan, 1, log)
 //	s.Use(swarm.NewCoordinator(r, n, swarm.CoordinatorOptions{Reporter: s}))

@@ -9,8 +9,8 @@ import (
 	"github.com/parleyhub/parley/agent"
 )
 
-// Source finds the cards of agents elsewhere: on a DHT, a bus, a local network
-// (Req 1.7). A source may also be an [Announcer] and a [Finder].
+// Source finds the cards of agents elsewhere: on a DHT, a bus, a local network.
+// A source may also be an [Announcer] and a [Finder].
 type Source interface {
 	// Discover tells sink of the cards that it finds and loses, and of each found
 	// one again from time to time as long as it is there, until ctx ends. If it
@@ -244,7 +244,7 @@ func (r *Registry) report(ctx context.Context, name string, err error) {
 }
 
 // Resolve returns the cards that answer q. If none is known it asks the sources
-// that are Finders, merges what they find and looks again (Req 4.4). It blocks
+// that are Finders, merges what they find and looks again. It blocks
 // for as long as they do, at most until ctx ends, and returns
 // [CodeAgentNotFound] when nobody knows; the error wraps those of sources that
 // could not be asked.

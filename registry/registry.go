@@ -1,6 +1,5 @@
 // Package registry keeps the cards of the agents that are known here: local
-// ones, which register, and remote ones, which discovery sources find
-// (requirement 1, and 10.3).
+// ones, which register, and remote ones, which discovery sources find.
 //
 // Lookups by id and by capability take constant time however many cards there
 // are. Cards are copied on the way in and out, so nobody can change what the
@@ -127,10 +126,10 @@ func New(o Options) *Registry {
 	return r
 }
 
-// Register stores a card and returns it as stored (Req 1.1). A card that is not
+// Register stores a card and returns it as stored. A card that is not
 // valid is refused with [CodeInvalidCard]; the error wraps the [*agent.Error]
-// that names each missing field (Req 1.4). A card whose id is known replaces
-// that card and gets its revision plus one (Req 1.5), a new one keeps its own.
+// that names each missing field. A card whose id is known replaces
+// that card and gets its revision plus one, a new one keeps its own.
 // No origin means local, no LastSeenAt means now.
 func (r *Registry) Register(card agent.Card) (agent.Card, error) {
 	return r.store(card, func(old *entry) (*entry, error) {
@@ -145,14 +144,14 @@ func (r *Registry) Register(card agent.Card) (agent.Card, error) {
 }
 
 // RegisterSandboxed is Register for an agent that runs in a sandbox: its card is
-// tagged with sandboxID, whatever it says itself (Req 10.3).
+// tagged with sandboxID, whatever it says itself.
 func (r *Registry) RegisterSandboxed(card agent.Card, sandboxID string) (agent.Card, error) {
 	card.SandboxID = sandboxID
 	return r.Register(card)
 }
 
 // Merge stores a card that source found elsewhere. Its origin becomes remote;
-// all else, the revision too, stays as the agent's home has it (Req 1.8). Merge
+// all else, the revision too, stays as the agent's home has it. Merge
 // refuses with [CodeConflict] what would let a peer take an agent over: the id
 // of a local agent, and one that another source holds and still sees. Merging
 // the same card again keeps it from expiring.
@@ -332,7 +331,7 @@ func (r *Registry) expire() {
 	}
 }
 
-// Get returns the card of an agent, or [CodeAgentNotFound] (Req 1.3).
+// Get returns the card of an agent, or [CodeAgentNotFound].
 func (r *Registry) Get(id string) (agent.Card, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -366,7 +365,7 @@ func (r *Registry) Source(id string) string {
 }
 
 // FindByCapability returns the cards that declare a capability, in order of
-// registration (Req 1.2).
+// registration.
 func (r *Registry) FindByCapability(id string) []agent.Card {
 	return r.cards(func() *index { return r.byCap[id] }, nil)
 }
@@ -467,7 +466,7 @@ func (r *Registry) Close() error {
 	return nil
 }
 
-// View is the part of a registry that one agent may see (Req 10.4). Make one
+// View is the part of a registry that one agent may see. Make one
 // with [Registry.View].
 type View struct {
 	r     *Registry

@@ -1,5 +1,5 @@
 // Package router delivers envelopes: to an agent by id, to one that has a
-// capability, or to all (requirements 4, 10 and 11).
+// capability, or to all.
 //
 //	r := router.New(reg, router.Options{})
 //	r.OnReceive("venus", func(ctx context.Context, e *envelope.Envelope) { … })

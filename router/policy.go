@@ -24,7 +24,7 @@ type TierConfig struct {
 	Rules []TierRule `json:"rules"` // of two for one tier, both allow and the later one asks for justification
 }
 
-// DefaultTiers returns the rules of the specification (Req 4.5, 11.2): L0 may
+// DefaultTiers returns the rules of the specification: L0 may
 // address all tiers, L1 L0 and L1, L2 L0 to L2, L3 all; L2 and L3 justify
 // task-proposals to L0 and L1.
 func DefaultTiers() TierConfig {
@@ -103,7 +103,7 @@ func set(list []string) map[string]bool {
 	return m
 }
 
-// admits reports whether from may address and see to (Req 10.1, 10.4).
+// admits reports whether from may address and see to.
 func (s *sandbox) admits(from, to agent.Identity) bool {
 	return !s.enforced || from.SandboxID == "" || from.SandboxID == to.SandboxID ||
 		s.all[to.ID] || s.allowed[from.SandboxID][to.ID]

@@ -30,7 +30,7 @@ type Forwarder interface {
 	Forward(ctx context.Context, to string, e *envelope.Envelope) error
 }
 
-// Auditor keeps what must be accounted for (Req 11.4). An audit.Log is one. e is
+// Auditor keeps what must be accounted for. An audit.Log is one. e is
 // nil where the event alone is to be kept. Append is called on the path of each
 // delivery and must not block for long.
 type Auditor interface {
@@ -254,7 +254,7 @@ func (d *delivery) route() *Error {
 	return d.toAgent()
 }
 
-// toAgent delivers to the agent that the envelope names (Req 4.1, 4.4).
+// toAgent delivers to the agent that the envelope names.
 func (d *delivery) toAgent() *Error {
 	to, known := d.r.reg.Identity(d.e.Recipient)
 	if !known {
@@ -286,7 +286,7 @@ func (d *delivery) resolve(q registry.Query) error {
 // maxCandidates is among how many agents with a capability the load decides.
 const maxCandidates = 8
 
-// toCapability delivers to an agent that has the capability (Req 4.3).
+// toCapability delivers to an agent that has the capability.
 func (d *delivery) toCapability() *Error {
 	id := d.e.Recipient
 	able := d.r.reg.Capable(id)
@@ -477,7 +477,7 @@ func (r *Router) forward(agentID string, it item) {
 	}
 }
 
-// broadcast delivers to everybody that may get it (Req 4.2, 11.3).
+// broadcast delivers to everybody that may get it.
 func (d *delivery) broadcast() *Error {
 	skip := func(to agent.Identity, err *Error) {
 		d.result.Skipped = append(d.result.Skipped, Skipped{AgentID: to.ID, Code: err.Code, Reason: err.Message})
@@ -622,7 +622,7 @@ func (d *delivery) audit(event *telemetry.Event, e *envelope.Envelope) {
 	}
 }
 
-// crossTier records a delivery between tiers (Req 11.4, Property 31).
+// crossTier records a delivery between tiers.
 func (d *delivery) crossTier(to agent.Identity, now int64) {
 	if to.Tier != d.policy.from.Tier {
 		d.record(d.betweenTiers(to, now), nil)
@@ -644,7 +644,7 @@ func (d *delivery) crossTiers(events []telemetry.Event) {
 	}
 }
 
-// refuse records a delivery that policy refused (Req 10.2).
+// refuse records a delivery that policy refused.
 func (d *delivery) refuse(to agent.Identity, err *Error) {
 	event := telemetry.Of(telemetry.Security, d.e)
 	event.Target, event.Code, event.Detail = to.ID, string(err.Code), err.Message
@@ -698,7 +698,7 @@ func (d *delivery) takeIn(agentID string) *Error {
 
 // Discover returns what an agent may see of the registry: all of it, or for one
 // in a sandbox, itself, those in the same sandbox and those that it is allowed to
-// address (Req 10.4, Property 30). Later changes of the rules take effect on the
+// address. Later changes of the rules take effect on the
 // view.
 func (r *Router) Discover(agentID string) (*registry.View, error) {
 	viewer, known := r.reg.Identity(agentID)

@@ -18,9 +18,9 @@ func (w *worker) can(capabilities []string) bool {
 	return !slices.ContainsFunc(capabilities, func(c string) bool { return !w.has(c) })
 }
 
-// distribute gives sub-tasks to workers by capability and load (Req 8.2): each goes
+// distribute gives sub-tasks to workers by capability and load: each goes
 // to the least loaded of those who can do it. With everybody, those who got none
-// then take one from another, as far as capabilities allow (Property 26). The result
+// then take one from another, as far as capabilities allow. The result
 // is by sub-task; one that nobody can do is not in it.
 func distribute(parts []*SubTask, workers []*worker, everybody bool) map[string]*worker {
 	d := &distribution{pools: make(map[string]*pool), to: make(map[string]*worker, len(parts)), counts: make(map[*worker]int), parts: parts}

@@ -32,11 +32,11 @@ const (
 
 // Reporter is told how swarms go: the Ralph loop, say.
 type Reporter interface {
-	// Escalate is asked when no agent could do a sub-task (Req 8.5). With again it
+	// Escalate is asked when no agent could do a sub-task. With again it
 	// gets another round of attempts, otherwise the swarm fails. It may block; ctx
 	// ends when the coordinator closes or another one leads.
 	Escalate(ctx context.Context, s Session, t SubTask) (again bool)
-	// Finished is told the final outcome, completed or failed (Req 8.6). After a
+	// Finished is told the final outcome, completed or failed. After a
 	// coordinator has died in that moment its successor may tell it again.
 	Finished(ctx context.Context, s Session)
 }
@@ -55,9 +55,9 @@ type CoordinatorOptions struct {
 	Sole     bool
 	Reporter Reporter // nil: what is escalated fails
 	// Aggregate makes the outcome of the sub-tasks' results; nil makes an object of
-	// them by sub-task id (Req 8.6).
+	// them by sub-task id.
 	Aggregate func(s Session) (json.RawMessage, error)
-	// Load says how much else an agent has to do; nil: nothing (Req 8.2).
+	// Load says how much else an agent has to do; nil: nothing.
 	Load func(agentID string) int
 
 	// Lease is how long a participant may be silent while it works; 0 means
@@ -161,7 +161,7 @@ func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOp
 	return c
 }
 
-// Create begins a swarm and returns it, recruiting (Req 8.1). Where there is a swarm
+// Create begins a swarm and returns it, recruiting. Where there is a swarm
 // of Plan.ID it returns that one as it stands. Errors are [*Error]s: CodeNoRoom where
 // the journals are so full that swarms that run may soon need what is left.
 func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
@@ -376,7 +376,7 @@ func (c *Coordinator) Join(ctx context.Context, swarmID, agentID string) error {
 	return c.tell(ctx, swarmID, func(l *leader) error { return l.join(agentID) })
 }
 
-// CompleteSubTask enters a sub-task's result (Req 8.4) as if its agent had sent it.
+// CompleteSubTask enters a sub-task's result as if its agent had sent it.
 // For participants that reach the coordinator otherwise than by envelopes.
 func (c *Coordinator) CompleteSubTask(ctx context.Context, swarmID, subTaskID string, value json.RawMessage) error {
 	if !json.Valid(value) {
@@ -385,7 +385,7 @@ func (c *Coordinator) CompleteSubTask(ctx context.Context, swarmID, subTaskID st
 	return c.tell(ctx, swarmID, func(l *leader) error { return l.finish(subTaskID, result{Value: value}) })
 }
 
-// FailSubTask enters that an attempt at a sub-task failed (Req 8.5).
+// FailSubTask enters that an attempt at a sub-task failed.
 func (c *Coordinator) FailSubTask(ctx context.Context, swarmID, subTaskID, reason string) error {
 	if reason == "" {
 		reason = "no reason given"

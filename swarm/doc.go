@@ -1,5 +1,4 @@
 // Package swarm lets agents form groups around a task that is too large for one
-// (requirement 8).
 //
 // A [Coordinator] recruits agents that have the capabilities, splits the task's
 // sub-tasks among them by capability and load, collects their results and reports

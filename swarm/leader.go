@@ -319,7 +319,7 @@ func (l *leader) aside(ctx context.Context, do func() func()) {
 	})
 }
 
-// aggregate puts the results together (Req 8.6).
+// aggregate puts the results together.
 func (l *leader) aggregate(ctx context.Context) {
 	s := l.x.snapshot()
 	l.aside(ctx, func() func() {
@@ -584,7 +584,7 @@ func (l *leader) missing() {
 	}
 }
 
-// depart takes everything from an agent (Req 8.5).
+// depart takes everything from an agent.
 func (l *leader) depart(id string) {
 	if l.x.left[id] {
 		return
@@ -601,7 +601,7 @@ func (l *leader) depart(id string) {
 	})
 }
 
-// set changes the shared state (Req 8.3).
+// set changes the shared state.
 func (l *leader) set(s set) *Error {
 	switch {
 	case s.Key == "" || len(s.Key) > MaxKey || s.Key == beatKey || !utf8.ValidString(s.Key):

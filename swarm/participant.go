@@ -106,7 +106,7 @@ type job struct {
 	sent   time.Time
 }
 
-// State is the shared state of a swarm (Req 8.3).
+// State is the shared state of a swarm.
 type State struct {
 	// Sequence grows with each change; every participant sees the same states in
 	// the same order, though not necessarily each of them.
@@ -488,7 +488,7 @@ func (p *Participant) Swarms() []string {
 	return sortedKeys(p.swarms)
 }
 
-// State returns the shared state (Req 8.3), as it is at this agent now. The first
+// State returns the shared state, as it is at this agent now. The first
 // call blocks until it has come from the coordinator, or ctx ends.
 func (p *Participant) State(ctx context.Context, swarmID string) (State, error) {
 	for {

@@ -37,7 +37,7 @@ type Plan struct {
 	// DefaultMaxAttempts.
 	MaxAttempts int `json:"maxAttempts,omitempty"`
 	// EscalationJustification is for agents of L0 and L1, if an agent of L2 or L3
-	// coordinates (Req 11.2).
+	// coordinates.
 	EscalationJustification string `json:"escalationJustification,omitempty"`
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // recruit proposes the task to the agents that have the capabilities and are not in
-// the swarm (Req 8.1, Property 25).
+// the swarm.
 func (l *leader) recruit(ctx context.Context, capabilities []string) {
 	input, err := json.Marshal(invitation{Swarm: l.id, Coordinators: append([]string{l.c.id}, l.c.o.Successors...)})
 	if err != nil {
@@ -187,7 +187,7 @@ func (l *leader) join(id string) error {
 }
 
 // place finds agents for sub-tasks that have none: participants first, then
-// newcomers; what nobody can do is escalated (Req 8.5).
+// newcomers; what nobody can do is escalated.
 func (l *leader) place(ctx context.Context) {
 	if len(l.proposed) > 0 {
 		return // somebody may still come
@@ -248,7 +248,7 @@ func (l *leader) choose(t *SubTask, workers []*worker) *worker {
 	return best
 }
 
-// escalate asks the reporter what to do about a sub-task (Req 8.5).
+// escalate asks the reporter what to do about a sub-task.
 func (l *leader) escalate(ctx context.Context, id string) {
 	t := *l.x.part(id)
 	if l.c.o.Reporter == nil {

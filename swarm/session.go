@@ -330,8 +330,8 @@ func (x *state) end(e *ended) {
 	}
 }
 
-// partPrefix begins the keys of the shared state that tell of finished sub-tasks
-// (Req 8.4). Participants cannot write them.
+// partPrefix begins the keys of the shared state that report finished sub-tasks.
+// Participants cannot write them.
 const partPrefix = "subTask/"
 
 func partKey(id string) string { return partPrefix + id }

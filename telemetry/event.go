@@ -1,11 +1,11 @@
 // Package telemetry observes what agents do: structured events, counters drawn
-// from them and the latest events for a look back (requirement 12).
+// from them and the latest events for a look back.
 //
 // A [Recorder] takes events from the router, the channels and the tools, counts
 // them and hands them on to [Sink]s: [Logger] writes to a slog.Logger, package
 // telemetry/prom serves the counters to Prometheus, package telemetry/audit
-// keeps an append-only log that can be replayed, and package telemetry/tracing
-// follows envelopes as OpenTelemetry spans.
+// keeps an append-only log that can be replayed, and package telemetry/otel exports
+// counters and spans to OpenTelemetry.
 package telemetry
 
 import (
@@ -22,16 +22,16 @@ type EventType string
 // The event types. The first five are the specification's; the others are
 // Parley's and tell apart what it also wants recorded.
 const (
-	MessageSent     EventType = "message-sent"     // Req 12.1: an envelope was taken for delivery
-	MessageReceived EventType = "message-received" // Req 12.1: an envelope reached a handler
-	RoutingDecision EventType = "routing-decision" // Req 4.6, 12.3: one for each envelope, refused ones too
-	ToolInvocation  EventType = "tool-invocation"  // Req 12.2
+	MessageSent     EventType = "message-sent"     // an envelope was accepted for delivery
+	MessageReceived EventType = "message-received" // an envelope reached a handler
+	RoutingDecision EventType = "routing-decision" // one for each envelope, refused ones too
+	ToolInvocation  EventType = "tool-invocation"
 	ErrorEvent      EventType = "error"
 
-	Security        EventType = "security"         // Req 10.2: a delivery was refused by policy
-	CrossTier       EventType = "cross-tier"       // Req 11.4: a message between tiers
-	DeliveryFailure EventType = "delivery-failure" // Req 3.5: a channel gave an envelope up
-	ChannelState    EventType = "channel-state"    // Req 3: a channel changed its state; Detail has the new one
+	Security        EventType = "security"         // policy refused a delivery
+	CrossTier       EventType = "cross-tier"       // a message between tiers
+	DeliveryFailure EventType = "delivery-failure" // a channel gave an envelope up
+	ChannelState    EventType = "channel-state"    // a channel changed its state; Detail has the new one
 )
 
 // Path is the way that an envelope took.
@@ -128,7 +128,7 @@ type SinkFunc func(Event)
 // Emit calls f.
 func (f SinkFunc) Emit(e Event) { f(e) }
 
-// Invocation is the record of one tool call (Req 13.4). Arguments and Result
+// Invocation is the record of one tool call. Arguments and Result
 // are JSON; empty means there were none.
 type Invocation struct {
 	ToolName    string          `json:"toolName"`              // "agent.tool"
@@ -142,7 +142,7 @@ type Invocation struct {
 	Timestamp   int64           `json:"timestamp,omitempty"`   // Unix time in milliseconds
 }
 
-// Event returns the event of the call (Req 12.2).
+// Event returns the event of the call.
 func (i *Invocation) Event() Event {
 	outcome := Failure
 	if i.Success {
@@ -164,7 +164,7 @@ func EncodeInvocation(i Invocation) ([]byte, error) {
 	return data, nil
 }
 
-// DecodeInvocation reads a record's JSON (Req 13.5, Property 34).
+// DecodeInvocation reads a record's JSON.
 func DecodeInvocation(data []byte) (Invocation, error) {
 	var i Invocation
 	if len(data) > MaxInvocationSize {

@@ -193,7 +193,7 @@ func (r *Recorder) countTool(name string) {
 	r.tools[name]++
 }
 
-// Metrics is what the events add up to (Req 12.4, 12.5). Averages are 0 before
+// Metrics is what the events add up to. Averages are 0 before
 // the first event.
 type Metrics struct {
 	TotalMessagesSent     uint64 `json:"totalMessagesSent"`     // envelopes taken for delivery
@@ -278,7 +278,7 @@ func (r *Recorder) ResetMetrics() {
 	r.tools = nil
 }
 
-// Tracer follows envelopes from agent to agent. Package telemetry/tracing has
+// Tracer follows envelopes from agent to agent. Package telemetry/otel has
 // the one for OpenTelemetry. It must be safe for concurrent use.
 type Tracer interface {
 	// Send begins the span of a delivery. It returns the envelope to deliver, a

@@ -31,7 +31,7 @@ type Options struct {
 	// Policy is asked for each agent that calls; nil permits everything. The
 	// caller "", the user of the process, may call everything.
 	Policy Policy
-	// Telemetry gets an event of each call (Req 12.2); nil: nobody does.
+	// Telemetry gets an event of each call; nil: nobody does.
 	Telemetry *telemetry.Recorder
 	// Record gets the record of each call, arguments and result included, after
 	// the call. It must not block; nil: nobody does.

@@ -1,5 +1,5 @@
-// Package toolbox lets agents share tools, resources and prompts (requirements 5
-// and 6), in the terms of the Model Context Protocol.
+// Package toolbox lets agents share tools, resources and prompts, in the terms of
+// the Model Context Protocol.
 //
 // A [Box] holds what the agents of a process offer. Each agent has a [Provider],
 // under whose name its tools stand, "venus.lint" say:

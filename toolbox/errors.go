@@ -29,7 +29,7 @@ const (
 	CodeClosed           Code = "PROVIDER_CLOSED"
 )
 
-// Error is what the package returns (Req 5.4).
+// Error is what the package returns.
 type Error struct {
 	Code Code
 	// Name is the tool, prompt or URI that it is about.

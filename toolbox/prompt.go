@@ -22,7 +22,7 @@ type prompt struct {
 
 var placeholder = regexp.MustCompile(`\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}`)
 
-// AddPrompt offers a prompt template (Req 6.4) under the name "agent.name". In the
+// AddPrompt offers a prompt template under the name "agent.name". In the
 // body "{{argument}}" stands for the argument's value; each must be one of x's
 // arguments. Values are put in as they are, once: what looks like a placeholder in
 // a value stays. x is not kept. Errors are [*Error]s.
@@ -95,7 +95,7 @@ func (b *Box) Prompts(caller string) []Prompt {
 	return list
 }
 
-// Render makes a prompt of its arguments (Req 6.5). An optional argument that is
+// Render makes a prompt of its arguments. An optional argument that is
 // not given is empty. Errors are [*Error]s: CodeArguments names what is missing,
 // and what the prompt does not know.
 func (b *Box) Render(ctx context.Context, caller, name string, arguments map[string]string) (*mcp.GetPromptResult, error) {

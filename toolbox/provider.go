@@ -92,7 +92,7 @@ func enter[V any](p *Provider, m map[string]V, key string, v V, duplicate Code) 
 	return nil
 }
 
-// qualify returns the name under which the agent's tool or prompt stands (Req 5.6).
+// qualify returns the name under which the agent's tool or prompt stands.
 func (p *Provider) qualify(name string) (string, error) {
 	qualified := p.id + "." + name
 	if p.asIs {

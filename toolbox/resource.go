@@ -53,7 +53,7 @@ type template struct {
 	load    Loader
 }
 
-// AddResource offers a resource under its URI (Req 6.1). r is not kept. Errors are
+// AddResource offers a resource under its URI. r is not kept. Errors are
 // [*Error]s.
 func (p *Provider) AddResource(r *mcp.Resource, load Loader) error {
 	made, err := p.newResource(r, load)
@@ -150,10 +150,10 @@ func (b *Box) ResourceTemplates(caller string) []ResourceTemplate {
 	return list
 }
 
-// Read loads a resource (Req 6.2): the one with this URI, or one of a template that
+// Read loads a resource: the one with this URI, or one of a template that
 // it follows. Where several agents have one, it is that of the agent whose provider is
 // oldest, so that nobody who comes later gets between. Errors are [*Error]s:
-// CodeResourceNotFound with the URI if there is none (Req 6.3).
+// CodeResourceNotFound with the URI if there is none.
 func (b *Box) Read(ctx context.Context, caller, uri string) (*mcp.ReadResourceResult, error) {
 	return b.read(ctx, caller, "", uri)
 }

@@ -164,11 +164,11 @@ const (
 	// content: that must match the tool's output schema, and clients refuse what does
 	// not.
 	MetaError = "io.parley/error"
-	// MetaSource is the id of the agent that offers the tool (Req 5.1).
+	// MetaSource is the id of the agent that offers the tool.
 	MetaSource = "io.parley/sourceAgent"
 )
 
-// failure is the structured error of Req 5.4.
+// failure is the structured error of a tool call.
 type failure struct {
 	Code        Code   `json:"code"`
 	Message     string `json:"message"`

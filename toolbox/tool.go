@@ -55,9 +55,9 @@ type tool struct {
 	handler Handler
 }
 
-// AddTool offers a tool to other agents (Req 5.1) under the name "agent.name". Its
+// AddTool offers a tool to other agents under the name "agent.name". Its
 // input schema must be of type object; without one any object is taken. t is not
-// kept. Errors are [*Error]s: CodeDuplicateTool for a name that is taken (Req 5.5),
+// kept. Errors are [*Error]s: CodeDuplicateTool for a name that is taken,
 // CodeInvalid for a name or schema that makes no sense.
 func (p *Provider) AddTool(t *mcp.Tool, h Handler) error {
 	made, err := p.newTool(t, h)
@@ -121,7 +121,7 @@ func (p *Provider) RemoveTool(name string) bool {
 	return was
 }
 
-// Tool is a tool in a list (Req 5.1, 5.2).
+// Tool is a tool in a list.
 type Tool struct {
 	*mcp.Tool   // with the qualified name; do not change it
 	SourceAgent string
@@ -137,11 +137,11 @@ func (b *Box) Tools(caller string) []Tool {
 	return list
 }
 
-// Call has the agent that offers a tool run it (Req 5.3), and returns its result.
+// Call has the agent that offers a tool run it, and returns its result.
 // Empty arguments are an empty object. progress, which may be nil, is called with
 // what the tool tells meanwhile, from any goroutine; of a mounted server the last word
 // before the result may come late or not at all. Call blocks until the tool is done or ctx ends.
-// Errors are [*Error]s (Req 5.4); nothing is tried twice.
+// Errors are [*Error]s; nothing is tried twice.
 func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawMessage, progress func(Progress)) (*mcp.CallToolResult, error) {
 	began := b.o.Now()
 	if len(bytes.TrimSpace(arguments)) == 0 {
@@ -226,7 +226,7 @@ func saidText(r *mcp.CallToolResult, otherwise string) string {
 	return strings.Join(lines, "\n")
 }
 
-// record counts and records a call (Req 12.2, 13.4).
+// record counts and records a call.
 func (b *Box) record(c *Call, t *tool, result *mcp.CallToolResult, failed error, began time.Time) {
 	if b.o.Telemetry == nil && b.o.Record == nil {
 		return

@@ -1,4 +1,4 @@
-package tracing_test
+package otel_test
 
 import (
 	"context"
@@ -9,14 +9,11 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/telemetry/tracing"
+	"github.com/parleyhub/parley/telemetry/otel"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var mars = agent.Identity{ID: "mars", Tier: agent.L2, SandboxID: "box"}
 
@@ -29,8 +26,8 @@ func newEnvelope(t *testing.T, sender, recipient string) *envelope.Envelope {
 	return e
 }
 
-// hop sends e and receives it elsewhere: what arrives went through JSON.
-func hop(t *testing.T, tr *tracing.Tracer, ctx context.Context, e *envelope.Envelope) context.Context {
+// hop sends e and receives it in another process, through JSON.
+func hop(t *testing.T, tr *otel.Tracer, ctx context.Context, e *envelope.Envelope) context.Context {
 	t.Helper()
 	sent, endSend := tr.Send(ctx, mars, e)
 	endSend(nil)
@@ -49,7 +46,7 @@ func hop(t *testing.T, tr *tracing.Tracer, ctx context.Context, e *envelope.Enve
 
 func TestSpansFollowAnEnvelopeAcrossAgents(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
-	tr := tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
+	tr := otel.NewTracer(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
 	ctx := hop(t, tr, context.Background(), newEnvelope(t, "mars", "venus"))
 	hop(t, tr, ctx, newEnvelope(t, "venus", "earth")) // sent by the handler
 
@@ -68,7 +65,7 @@ func TestSpansFollowAnEnvelopeAcrossAgents(t *testing.T) {
 }
 
 func TestSendStatesTierAndLeavesTheOriginal(t *testing.T) {
-	tr := tracing.New(sdk.NewTracerProvider())
+	tr := otel.NewTracer(sdk.NewTracerProvider())
 	e := newEnvelope(t, "mars", "venus")
 	sent, end := tr.Send(t.Context(), mars, e)
 	end(nil)
@@ -90,7 +87,7 @@ func TestSendStatesTierAndLeavesTheOriginal(t *testing.T) {
 
 func TestErrorsMarkTheSpan(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
-	tr := tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
+	tr := otel.NewTracer(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
 	_, end := tr.Send(t.Context(), mars, newEnvelope(t, "mars", "venus"))
 	end(errors.New("no such agent"))
 	if got := spans.Ended()[0].Status(); got.Code != codes.Error || got.Description != "no such agent" {
@@ -99,19 +96,19 @@ func TestErrorsMarkTheSpan(t *testing.T) {
 }
 
 func TestHostileTraceContextIsIgnored(t *testing.T) {
-	tr := tracing.New(sdk.NewTracerProvider())
+	tr := otel.NewTracer(sdk.NewTracerProvider())
 	e := newEnvelope(t, "mars", "venus").With(func(e *envelope.Envelope) {
 		e.Metadata = &envelope.Metadata{Tier: agent.L2, TraceParent: "00-zz-zz-01", TraceState: ",,,="}
 	})
 	sent, end := tr.Send(t.Context(), mars, e)
 	end(nil)
 	if sent.Metadata.TraceParent == e.Metadata.TraceParent {
-		t.Error("a broken trace context went on")
+		t.Error("a broken trace context was continued")
 	}
 }
 
-func Example() {
-	tracer := tracing.New(sdk.NewTracerProvider())
+func ExampleTracer() {
+	tracer := otel.NewTracer(sdk.NewTracerProvider())
 	e, err := envelope.New("mars", "venus", envelope.Request, "hello")
 	if err != nil {
 		fmt.Println(err)

@@ -1,4 +1,4 @@
-package otelmetrics_test
+package otel_test
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/telemetry"
-	"github.com/parleyhub/parley/telemetry/otelmetrics"
+	"github.com/parleyhub/parley/telemetry/otel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestCountersReachTheSDK(t *testing.T) {
 	r := telemetry.New(telemetry.Options{})
 	reader := metric.NewManualReader()
-	registration, err := otelmetrics.Register(metric.NewMeterProvider(metric.WithReader(reader)), r)
+	registration, err := otel.RegisterMetrics(metric.NewMeterProvider(metric.WithReader(reader)), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestCountersReachTheSDK(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := collect(t, reader); len(left) != 0 {
-		t.Errorf("after the end there are %v", left)
+		t.Errorf("after Unregister the SDK still collects %v", left)
 	}
 }
 

@@ -1,7 +1,4 @@
-// Package tracing follows envelopes across agents and processes as
-// OpenTelemetry spans. The W3C trace context travels in the envelope's metadata,
-// so the spans of a conversation form one trace wherever its agents run.
-package tracing
+package otel
 
 import (
 	"context"
@@ -16,7 +13,9 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Tracer is a [telemetry.Tracer]. It is safe for concurrent use.
+// Tracer is a [telemetry.Tracer] on OpenTelemetry. The W3C trace context travels in
+// the envelope's metadata, so the spans of a conversation form one trace wherever its
+// agents run. It is safe for concurrent use.
 type Tracer struct {
 	tracer      trace.Tracer
 	propagation propagation.TraceContext
@@ -24,14 +23,13 @@ type Tracer struct {
 
 var _ telemetry.Tracer = (*Tracer)(nil)
 
-// New returns a Tracer whose spans go to provider.
-func New(provider trace.TracerProvider) *Tracer {
-	return &Tracer{tracer: provider.Tracer("github.com/parleyhub/parley")}
+// NewTracer returns a Tracer whose spans go to provider.
+func NewTracer(provider trace.TracerProvider) *Tracer {
+	return &Tracer{tracer: provider.Tracer(scope)}
 }
 
 // Send begins a span for the delivery of e. Its parent is the span in ctx or,
-// where there is none, the one that e carries. The envelope that it returns
-// carries the new span; e stays as it is.
+// without one, the span in e's metadata. It returns a copy of e with the new span.
 func (t *Tracer) Send(ctx context.Context, sender agent.Identity, e *envelope.Envelope) (*envelope.Envelope, func(error)) {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		ctx = t.propagation.Extract(ctx, carrier{e.Metadata})
@@ -42,13 +40,13 @@ func (t *Tracer) Send(ctx context.Context, sender agent.Identity, e *envelope.En
 		*m = *e.Metadata
 	}
 	t.propagation.Inject(ctx, carrier{m})
-	traced := *e // the payload is shared: nobody changes it
+	traced := *e // the payload is shared; it does not change
 	traced.Metadata = m
 	return &traced, end(span)
 }
 
-// Receive begins a span in which agentID handles e, as a child of the span that
-// e carries.
+// Receive begins a span in which agentID handles e, as a child of the span in e's
+// metadata.
 func (t *Tracer) Receive(ctx context.Context, agentID string, e *envelope.Envelope) (context.Context, func(error)) {
 	ctx = t.propagation.Extract(ctx, carrier{e.Metadata})
 	ctx, span := t.tracer.Start(ctx, "parley.receive", trace.WithSpanKind(trace.SpanKindConsumer),
@@ -76,7 +74,7 @@ func end(span trace.Span) func(error) {
 	}
 }
 
-// carrier lets the trace context be read from and written to metadata.
+// carrier reads the trace context from metadata, and writes it there.
 type carrier struct{ m *envelope.Metadata }
 
 func (c carrier) Get(key string) string {
