@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,7 +24,13 @@ import (
 	"github.com/parleyhub/parley/transport/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == talkCommand { // see TestTwoProcessesTalk
+		talk()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func card(id string) agent.Card {
 	c := agent.Card{ID: id, Name: strings.ToUpper(id), Version: "1.0.0", Tier: agent.PlanetaryTier(id), Capabilities: []agent.Capability{{ID: "work." + id}}}
@@ -364,45 +371,4 @@ func TestErrors(t *testing.T) {
 			t.Error("a closed node listens")
 		}
 	})
-}
-
-func Example() {
-	ctx := context.Background()
-	node, err := parley.New(parley.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer node.Close(ctx)
-	answered := make(chan struct{})
-	mars, err := node.Join(agent.Card{ID: "mars", Name: "MARS", Version: "1.0.0", Tier: agent.L2, Capabilities: []agent.Capability{}},
-		func(_ context.Context, e *envelope.Envelope) {
-			fmt.Println(e.Sender, "says", string(e.Payload))
-			close(answered)
-		})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	var venus *parley.Agent
-	venus, err = node.Join(agent.Card{ID: "venus", Name: "VENUS", Version: "1.0.0", Tier: agent.L2, Capabilities: []agent.Capability{{ID: "codegen.react"}}},
-		func(ctx context.Context, e *envelope.Envelope) {
-			if _, err := venus.Reply(ctx, e, envelope.Response, "on it"); err != nil {
-				fmt.Println(err)
-			}
-		})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	result, err := mars.SendToCapability(ctx, "codegen.react", envelope.Request, "draw a button")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	<-answered
-	fmt.Println(result.TargetAgentID, result.Path)
-	// Output:
-	// venus says "on it"
-	// venus local
 }

@@ -712,43 +712,6 @@ func TestTracing(t *testing.T) {
 	})
 }
 
-func Example() {
-	reg := registry.New(registry.Options{})
-	defer reg.Close()
-	r, err := router.New(reg, router.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	ctx := context.Background()
-	defer r.Close(ctx)
-	for _, id := range []string{"mercury", "earth", "mars"} {
-		if _, err := reg.Register(agent.Card{ID: id, Name: id, Version: "1.0.0", Tier: agent.PlanetaryTier(id), Capabilities: []agent.Capability{}}); err != nil {
-			fmt.Println(err)
-			return
-		}
-	}
-	done := make(chan struct{})
-	r.OnReceive("earth", func(_ context.Context, e *envelope.Envelope) {
-		fmt.Println(e.Sender, "says", string(e.Payload))
-		close(done)
-	})
-	mercury, err := r.Attach("mercury", func(context.Context, *envelope.Envelope) {})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if _, err := mercury.Send(ctx, "earth", envelope.Notification, "hello"); err != nil {
-		fmt.Println(err)
-	}
-	<-done
-	_, err = mercury.Send(ctx, "mars", envelope.Notification, "hello")
-	fmt.Println(err)
-	// Output:
-	// mercury says "hello"
-	// "mercury" (L1) may not address "mars" (L2)
-}
-
 func TestPermitSaysWhatSendWouldSay(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	register(t, r, card("sun", agent.L0))

@@ -31,7 +31,7 @@ import (
 	"github.com/parleyhub/parley/internal/natstest"
 )
 
-const confFile = "../../examples/agents-network/nats-server.conf"
+const confFile = "../../docs/nats-server.conf"
 
 var writeConf = flag.Bool("write-conf", false, "write the example server configuration")
 

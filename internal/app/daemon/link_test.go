@@ -51,7 +51,7 @@ type team struct {
 func startTeam(t *testing.T) team {
 	t.Helper()
 	cert, key := selfSigned(t)
-	text, err := os.ReadFile(filepath.FromSlash("../../../examples/agents-network/nats-server.conf"))
+	text, err := os.ReadFile(filepath.FromSlash("../../../docs/nats-server.conf"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,6 @@
-// Ask is a program that asks an agent of a running hub, whichever has a
-// capability, and prints the answer as it comes:
-//
-//	parley start
-//	go run ./examples/ask explain-code "what is a monad?"
-//
-// ASK_TOKEN is the hub's token, if it has one; ASK_HUB its URL, if it is not
-// http://127.0.0.1:8080.
-package main
+package hub_test
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -17,12 +8,11 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"os/signal"
 
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
-	hubcards "github.com/parleyhub/parley/discovery/hub"
+	"github.com/parleyhub/parley/discovery/hub"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/telemetry"
@@ -30,28 +20,26 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+// A program that asks an agent of a running hub, usually http://127.0.0.1:8080.
+func Example() {
+	hubURL, stop := startHub(nil)
 	defer stop()
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: ask CAPABILITY QUESTION")
-		os.Exit(2)
+	if err := ask(context.Background(), os.Stdout, hubURL, "", "echo", "is anybody there?"); err != nil {
+		fmt.Println(err)
 	}
-	hub := cmp.Or(os.Getenv("ASK_HUB"), "http://127.0.0.1:8080")
-	if err := ask(ctx, os.Stdout, hub, os.Getenv("ASK_TOKEN"), os.Args[1], os.Args[2]); err != nil {
-		fmt.Fprintln(os.Stderr, "ask:", err)
-		os.Exit(1)
-	}
+	// Output: is anybody there?
 }
 
-func ask(ctx context.Context, out io.Writer, hub, token, capability, question string) (err error) {
-	u, err := url.Parse(hub)
+// ask asks an agent of the hub, whichever has the capability, and prints the answer as
+// it arrives.
+func ask(ctx context.Context, out io.Writer, hubURL, token, capability, question string) (err error) {
+	u, err := url.Parse(hubURL)
 	if err != nil {
 		return err
 	}
 	failed := make(chan error, 1)
 	events := telemetry.New(telemetry.Options{Sinks: []telemetry.Sink{telemetry.SinkFunc(func(e telemetry.Event) {
-		if e.Type == telemetry.DeliveryFailure { // the hub does not want us, say
+		if e.Type == telemetry.DeliveryFailure { // a refusal by the hub, for instance
 			select {
 			case failed <- errors.New(e.Detail):
 			default: // one is enough
@@ -68,15 +56,15 @@ func ask(ctx context.Context, out io.Writer, hub, token, capability, question st
 		return err
 	}
 	defer func() { err = errors.Join(err, node.Close(context.WithoutCancel(ctx))) }()
-	if err := node.Registry().EnableDiscovery("hub", &hubcards.Source{URL: hub, Token: token}); err != nil {
+	if err := node.Registry().EnableDiscovery("hub", &hub.Source{URL: hubURL, Token: token}); err != nil {
 		return err
 	}
 	answers := make(chan *envelope.Envelope, 64)
-	// Each run is an agent of its own: of two with one id the hub takes the first.
+	// Each run is an agent of its own: of two with the same id the hub refuses the second.
 	card := agent.Card{ID: "asker-" + rand.Text(), Name: "Asker", Version: "1.0.0", Tier: agent.L3, Capabilities: []agent.Capability{}}
 	me, err := node.Join(card, func(ctx context.Context, e *envelope.Envelope) {
 		select {
-		case answers <- e: // one that is printed slowly slows the agent's channel down
+		case answers <- e: // slow printing slows the agent down
 		case <-ctx.Done():
 		}
 	})

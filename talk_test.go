@@ -1,25 +1,19 @@
-// Talk is an agent in a process of its own that talks with one in another
-// process over WebSocket. In one terminal:
-//
-//	TALK_TOKEN=secret go run ./examples/talk -as venus -listen 127.0.0.1:7001
-//
-// and in another:
-//
-//	TALK_TOKEN=secret go run ./examples/talk -as mars -to venus -at ws://127.0.0.1:7001 hello "how are you?"
-//
-// Venus answers each message in capitals; mars prints the answers and ends.
-package main
+package parley_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
+	"testing"
+	"time"
 
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
@@ -29,21 +23,70 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-func main() {
+// talkCommand makes the test binary run as an agent that talks over WebSocket with
+// an agent of another process.
+const talkCommand = "talk"
+
+func talkProcess(ctx context.Context, t *testing.T, token string, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, self, append([]string{talkCommand}, args...)...)
+	cmd.Env = append(os.Environ(), "TALK_TOKEN="+token, "GORACE=atexit_sleep_ms=0")
+	return cmd
+}
+
+func TestTwoProcessesTalk(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	venus := talkProcess(ctx, t, "a secret", "-as", "venus", "-listen", "127.0.0.1:0")
+	out, err := venus.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := venus.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		_ = venus.Wait() // killed
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := strings.TrimSpace(strings.TrimPrefix(line, "listening at "))
+
+	got, err := talkProcess(ctx, t, "a secret", "-as", "mars", "-to", "venus", "-at", at, "hello", "how are you?").CombinedOutput()
+	if want := "venus answers: HELLO\nvenus answers: HOW ARE YOU?\n"; err != nil || string(got) != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	got, err = talkProcess(ctx, t, "wrong", "-as", "io", "-to", "venus", "-at", at, "hello").CombinedOutput()
+	if err == nil || strings.Contains(string(got), "answers") || strings.Contains(string(got), "a secret") {
+		t.Errorf("with the wrong token: %q, %v", got, err)
+	}
+}
+
+func talk() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	if err := runTalk(ctx, os.Args[2:]); err != nil {
 		fmt.Fprintln(os.Stderr, "talk:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) (err error) {
+func runTalk(ctx context.Context, args []string) (err error) {
+	flag := flag.NewFlagSet("talk", flag.ContinueOnError)
 	as := flag.String("as", "", "the agent's `id`, a planetary one")
-	listen := flag.String("listen", "", "the `address` to take channels at")
+	listen := flag.String("listen", "", "the `address` to accept channels at")
 	to := flag.String("to", "", "the `id` of the agent to talk with")
 	at := flag.String("at", "", "the `url` where it listens")
-	flag.Parse()
+	if err := flag.Parse(args); err != nil {
+		return err
+	}
 	token := os.Getenv("TALK_TOKEN") // not a flag: other users see those
 	if token == "" {
 		return errors.New("set TALK_TOKEN to the same secret in both processes")
@@ -60,17 +103,13 @@ func run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, node.Close(context.WithoutCancel(ctx))) }()
 
 	if *listen != "" {
-		return answer(ctx, node, *as, *listen, token)
+		return talkAnswer(ctx, node, *as, *listen, token)
 	}
-	return ask(ctx, node, *as, *to, *at, flag.Args())
+	return talkAsk(ctx, node, *as, *to, *at, flag.Args())
 }
 
-func card(id string) agent.Card {
-	return agent.Card{ID: id, Name: strings.ToUpper(id), Version: "1.0.0", Tier: agent.PlanetaryTier(id), Capabilities: []agent.Capability{}}
-}
-
-// answer serves until it is interrupted.
-func answer(ctx context.Context, node *parley.Node, as, address, token string) error {
+// talkAnswer answers each message in capitals until ctx ends.
+func talkAnswer(ctx context.Context, node *parley.Node, as, address, token string) error {
 	var me *parley.Agent
 	ready := make(chan struct{})
 	me, err := node.Join(card(as), func(ctx context.Context, e *envelope.Envelope) {
@@ -101,8 +140,8 @@ func answer(ctx context.Context, node *parley.Node, as, address, token string) e
 	return nil
 }
 
-// ask sends the texts and prints the answers.
-func ask(ctx context.Context, node *parley.Node, as, to, at string, texts []string) error {
+// talkAsk sends the texts and prints the answers.
+func talkAsk(ctx context.Context, node *parley.Node, as, to, at string, texts []string) error {
 	answers := make(chan string, len(texts))
 	me, err := node.Join(card(as), func(_ context.Context, e *envelope.Envelope) {
 		var text string
