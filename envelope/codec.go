@@ -2,7 +2,6 @@ package envelope
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -10,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/envelope/internal/jsonscan"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // DefaultMaxSize bounds an envelope's JSON unless a [Codec] says otherwise, in bytes.
@@ -51,19 +50,19 @@ func (c *Codec) Append(dst []byte, e *Envelope) ([]byte, error) {
 		return dst, err
 	}
 	out := append(dst, `{"id":`...)
-	out = jsonscan.AppendString(out, e.ID)
+	out = rawjson.AppendString(out, e.ID)
 	out = append(out, `,"schemaVersion":`...)
 	out = strconv.AppendInt(out, int64(e.SchemaVersion), 10)
 	out = append(out, `,"sender":`...)
-	out = jsonscan.AppendString(out, e.Sender)
+	out = rawjson.AppendString(out, e.Sender)
 	out = append(out, `,"recipient":`...)
-	out = jsonscan.AppendString(out, e.Recipient)
+	out = rawjson.AppendString(out, e.Recipient)
 	if e.CorrelationID != "" {
 		out = append(out, `,"correlationId":`...)
-		out = jsonscan.AppendString(out, e.CorrelationID)
+		out = rawjson.AppendString(out, e.CorrelationID)
 	}
 	out = append(out, `,"type":`...)
-	out = jsonscan.AppendString(out, string(e.Type))
+	out = rawjson.AppendString(out, string(e.Type))
 	out = append(out, `,"timestamp":`...)
 	out = strconv.AppendInt(out, e.Timestamp, 10)
 	out = append(out, `,"payload":`...)
@@ -90,7 +89,7 @@ func (m *Metadata) append(out []byte) []byte {
 	} {
 		if f.value != "" {
 			out = append(out, f.key...)
-			out = jsonscan.AppendString(out, f.value)
+			out = rawjson.AppendString(out, f.value)
 		}
 	}
 	return append(out, '}')
@@ -174,45 +173,23 @@ func schemaVersion(data []byte) (version int, err error) {
 	return 0, err
 }
 
+// maxDepth is how deep arrays and objects may nest in a payload.
+const maxDepth = 1000
+
 // fields calls f with each quoted key and value of the object that data is, and
-// ends with the first error. All of data is then known to be JSON.
+// stops with the first error. Without an error all of data is JSON.
 func fields(data []byte, f func(key, value []byte) error) error {
-	i := jsonscan.Space(data, 0)
-	if i == len(data) || data[i] != '{' {
+	if rawjson.KindOf(data) != rawjson.Object {
 		return invalid("", "not a JSON object")
 	}
-	for first := true; ; first = false {
-		i = jsonscan.Space(data, i+1)
-		if first && i < len(data) && data[i] == '}' {
-			break
-		}
-		key, from, ok := jsonscan.Key(data, i)
-		if !ok {
-			return notJSON(i)
-		}
-		to, ok := jsonscan.Value(data, from, 1)
-		if !ok {
-			return notJSON(to)
-		}
-		if err := f(key, data[from:to]); err != nil {
-			return err
-		}
-		if i = jsonscan.Space(data, to); i < len(data) && data[i] == '}' {
-			break
-		}
-		if i == len(data) || data[i] != ',' {
-			return notJSON(i)
-		}
+	at, err := rawjson.Scan(data, maxDepth, f)
+	if err == rawjson.ErrSyntax || err == rawjson.ErrDepth {
+		return invalid("", fmt.Sprintf("not the JSON of an envelope: unexpected text at byte %d", at))
 	}
-	if end := jsonscan.Space(data, i+1); end != len(data) {
-		return notJSON(end)
-	}
-	return nil
+	return err
 }
 
-func notJSON(at int) error {
-	return invalid("", fmt.Sprintf("not the JSON of an envelope: unexpected text at byte %d", at))
-}
+func validPayload(data []byte) bool { return rawjson.Check(data, maxDepth) == nil }
 
 // known lists the keys whose repetition is an error, as bits of a set.
 var known = map[string]uint16{
@@ -309,13 +286,7 @@ func text(dst *string, key, value []byte) error {
 	if value[0] != '"' {
 		return invalid("", fmt.Sprintf("%s is not a string", key))
 	}
-	if bytes.IndexByte(value, '\\') < 0 {
-		*dst = string(value[1 : len(value)-1])
-		return nil
-	}
-	if err := json.Unmarshal(value, dst); err != nil {
-		return invalid("", fmt.Sprintf("%s is not a string", key))
-	}
+	*dst = rawjson.Text(value)
 	return nil
 }
 

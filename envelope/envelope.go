@@ -19,7 +19,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/envelope/internal/jsonscan"
 	"github.com/parleyhub/parley/internal/base/clock"
 )
 
@@ -237,7 +236,7 @@ func (e *Envelope) Validate() error {
 }
 
 // valid is the quick answer; explain finds the words. A test holds them together.
-func (e *Envelope) valid() bool { return e.validHeader() && jsonscan.Valid(e.Payload) }
+func (e *Envelope) valid() bool { return e.validHeader() && validPayload(e.Payload) }
 
 func (e *Envelope) validHeader() bool {
 	return e.SchemaVersion == SchemaVersion && e.Type.Valid() && e.Timestamp > 0 &&

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/envelope/internal/jsonscan"
 )
 
 // Code says what kind of thing is wrong with an envelope.
@@ -104,8 +103,8 @@ func (e *Envelope) explain() error {
 	switch {
 	case len(e.Payload) == 0:
 		add("payload", "is missing", true)
-	case !jsonscan.Valid(e.Payload):
-		add("payload", fmt.Sprintf("is not JSON, or nests more than %d deep", jsonscan.MaxDepth), false)
+	case !validPayload(e.Payload):
+		add("payload", fmt.Sprintf("is not JSON, or nests more than %d deep", maxDepth), false)
 	}
 	if m := e.Metadata; m != nil {
 		switch {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
-	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // The types below read what the SDK's own types write, but exactly: the SDK reads

@@ -33,7 +33,7 @@ var mutations = []mutation{
 
 	{"07", "envelope/codec.go", "\tif e.CorrelationID != \"\" {\n", "\tif false {\n", "the correlation id is not written"},
 	{"07", "envelope/codec.go", "\t\t{`,\"tracestate\":`, m.TraceState},\n", "", "the trace state is not written"},
-	{"07", "envelope/internal/jsonscan/jsonscan.go", "\t\tcase '\"', '\\\\':\n\t\t\tdst = append(dst, '\\\\', c)\n", "\t\tcase '\"', '\\\\':\n\t\t\tdst = append(dst, c)\n", "quotes are not escaped"},
+	{"07", "internal/base/rawjson/scan.go", "\t\tcase '\"', '\\\\':\n\t\t\tdst = append(dst, '\\\\', c)\n", "\t\tcase '\"', '\\\\':\n\t\t\tdst = append(dst, c)\n", "quotes are not escaped"},
 
 	{"08", "envelope/threads.go", "return -1 // after", "return 0 // after", "envelopes of one millisecond are reversed"},
 	{"08", "envelope/threads.go", "t.envelopes = slices.Insert(t.envelopes, at, e)", "_ = at\n\tt.envelopes = append(t.envelopes, e)", "threads are in order of arrival"},

@@ -14,8 +14,8 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
 
+	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/rawjson"
 )
 
 // cards makes the agent cards, from what the hub knows at the moment.

@@ -19,7 +19,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
-	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // jsonrpcBinding is A2A over JSON-RPC 2.0, both versions.

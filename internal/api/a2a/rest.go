@@ -12,7 +12,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/log"
 
-	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // maxDepth is how deep a document may nest, as in package jsonrpc.

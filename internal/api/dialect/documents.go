@@ -11,8 +11,8 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/documents"
-	"github.com/parleyhub/parley/internal/rawjson"
 )
 
 // Documents is what the dialect needs of the hub's documents; see package documents.

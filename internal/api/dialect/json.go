@@ -3,7 +3,7 @@ package dialect
 import (
 	"encoding/json"
 
-	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 func marshal(v any) ([]byte, error) { return rawjson.Append(nil, v) }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
-	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // Bounds of what a request may hold, beside the size of the request itself.

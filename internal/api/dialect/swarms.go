@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
-	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/swarm"
 )
 

@@ -19,7 +19,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // Version is the value of every message's member jsonrpc.

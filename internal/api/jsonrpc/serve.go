@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // Emit sends one event of a request that is still being answered. It blocks

@@ -13,8 +13,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/rawjson"
 )
 
 const (

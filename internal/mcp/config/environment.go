@@ -3,7 +3,7 @@ package config
 import (
 	"strings"
 
-	"github.com/parleyhub/parley/internal/strictjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // Variable is an environment variable that sets one value.
@@ -77,7 +77,7 @@ func (l *loader) readEnvironment(only string) {
 		if v.Path == "logging.level" {
 			text = strings.ToUpper(text)
 		}
-		for _, p := range strictjson.DecodeText(v.Path, text, &l.config.Document) {
+		for _, p := range rawjson.DecodeText(v.Path, text, &l.config.Document) {
 			l.problem(v.Name, p.Path, p.Message)
 		}
 		l.config.Origins[v.Path] = Origin{Layer: LayerEnvironment, Name: v.Name}

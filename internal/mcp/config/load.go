@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/parleyhub/parley/internal/strictjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // Sources is what Load reads. The zero value reads the process's own
@@ -258,10 +258,10 @@ func (l *loader) readFile(layer Layer, path string) (found bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read the configuration: %w", err)
 	}
-	node, bad := strictjson.Parse(data)
-	var set map[string]strictjson.Position
+	node, bad := rawjson.Parse(data)
+	var set map[string]rawjson.Position
 	if node != nil {
-		set, bad = strictjson.Decode(node, &l.config.Document)
+		set, bad = rawjson.Decode(node, &l.config.Document)
 		if len(bad) == 0 {
 			bad = checkChannels(node)
 		}
@@ -300,8 +300,8 @@ func readBounded(path string) ([]byte, error) {
 
 // checkChannels finds what a schema cannot say: names that stand twice
 // (REQ-CONFIG-008) and ages that are too short or too long.
-func checkChannels(document *strictjson.Node) []strictjson.Problem {
-	var bad []strictjson.Problem
+func checkChannels(document *rawjson.Node) []rawjson.Problem {
+	var bad []rawjson.Problem
 	seen := map[string]int{}
 	for i, channel := range members(document, "channels") {
 		path := fmt.Sprintf("channels[%d]", i)
@@ -310,13 +310,13 @@ func checkChannels(document *strictjson.Node) []strictjson.Problem {
 			first, twice := seen[text]
 			switch {
 			case m.Key == "name" && twice:
-				bad = append(bad, strictjson.Problem{Position: m.Value.Position, Path: path + ".name",
+				bad = append(bad, rawjson.Problem{Position: m.Value.Position, Path: path + ".name",
 					Message: fmt.Sprintf("the channel %q is there twice; channels[%d] has the name already", text, first)})
 			case m.Key == "name":
 				seen[text] = i
 			case m.Key == "maxAge":
 				if _, err := parseAge(text); err != nil {
-					bad = append(bad, strictjson.Problem{Position: m.Value.Position, Path: path + ".maxAge", Message: err.Error()})
+					bad = append(bad, rawjson.Problem{Position: m.Value.Position, Path: path + ".maxAge", Message: err.Error()})
 				}
 			}
 		}
@@ -325,14 +325,14 @@ func checkChannels(document *strictjson.Node) []strictjson.Problem {
 }
 
 // members are the objects in the list that stands under key.
-func members(document *strictjson.Node, key string) [][]strictjson.Member {
-	var objects [][]strictjson.Member
-	for _, m := range document.Value.([]strictjson.Member) {
+func members(document *rawjson.Node, key string) [][]rawjson.Member {
+	var objects [][]rawjson.Member
+	for _, m := range document.Value.([]rawjson.Member) {
 		if m.Key != key {
 			continue
 		}
-		for _, item := range m.Value.Value.([]*strictjson.Node) {
-			objects = append(objects, item.Value.([]strictjson.Member))
+		for _, item := range m.Value.Value.([]*rawjson.Node) {
+			objects = append(objects, item.Value.([]rawjson.Member))
 		}
 	}
 	return objects

@@ -20,7 +20,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parleyhub/parley/internal/strictjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // Version is the version of the configuration's format (REQ-DESIGN-CONFIG-003).
@@ -230,8 +230,8 @@ func DefaultChannels() []Channel {
 }
 
 // Schema is the JSON Schema of the files.
-func Schema() *strictjson.Schema {
-	s := strictjson.SchemaOf(Document{})
+func Schema() *rawjson.Schema {
+	s := rawjson.SchemaOf(Document{})
 	s.Title = "Configuration of nats-mcp-server (" + ProjectFile + ")"
 	return s
 }

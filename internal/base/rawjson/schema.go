@@ -1,14 +1,13 @@
-package strictjson
+package rawjson
 
 import (
-	"encoding/json"
 	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
 )
 
-// field is what a struct field's tags say.
+// field holds the tags of a struct field.
 type field struct {
 	name     string
 	index    []int
@@ -60,7 +59,7 @@ func number(tag string) *int64 {
 	}
 	n, err := strconv.ParseInt(tag, 10, 64)
 	if err != nil {
-		panic("strictjson: tag is not a number: " + tag)
+		panic("rawjson: tag is not a number: " + tag)
 	}
 	return &n
 }
@@ -87,34 +86,25 @@ type Schema struct {
 	AdditionalProperties *bool       `json:"additionalProperties,omitempty"`
 }
 
-// properties keeps the order of the struct's fields.
+// properties is an object whose keys are in the order of the struct's fields.
 type properties struct {
 	names   []string
 	schemas []*Schema
 }
 
-// MarshalJSON writes the properties in the order of the fields.
+// MarshalJSON implements [json.Marshaler].
 func (p *properties) MarshalJSON() ([]byte, error) {
-	var b strings.Builder
-	b.WriteByte('{')
+	out := []byte{'{'}
 	for i, name := range p.names {
 		if i > 0 {
-			b.WriteByte(',')
+			out = append(out, ',')
 		}
-		key, err := json.Marshal(name)
-		if err != nil {
+		var err error
+		if out, err = Append(append(AppendString(out, name), ':'), p.schemas[i]); err != nil {
 			return nil, err
 		}
-		value, err := json.Marshal(p.schemas[i])
-		if err != nil {
-			return nil, err
-		}
-		b.Write(key)
-		b.WriteByte(':')
-		b.Write(value)
 	}
-	b.WriteByte('}')
-	return []byte(b.String()), nil
+	return append(out, '}'), nil
 }
 
 // SchemaOf returns the schema of what Decode accepts into a value of v's type,
@@ -154,13 +144,13 @@ func schemaOf(t reflect.Type, f field) *Schema {
 	case reflect.Int, reflect.Int64:
 		s.Type, s.Minimum, s.Maximum = "integer", f.min, f.max
 	default:
-		panic("strictjson: no support for " + t.String())
+		panic("rawjson: no support for " + t.String())
 	}
 	s.Default = fallback(f.fallback, t)
 	return s
 }
 
-// fallback is the tag's default as a JSON value of t's kind.
+// fallback returns the default tag's text as a JSON value of type t.
 func fallback(text string, t reflect.Type) any {
 	if text == "" {
 		return nil

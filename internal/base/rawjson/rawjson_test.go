@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"github.com/parleyhub/parley/internal/rawjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,4 +1,4 @@
-package strictjson
+package rawjson
 
 import (
 	"encoding/json"
@@ -12,31 +12,43 @@ import (
 	"github.com/parleyhub/parley/internal/base/spelling"
 )
 
-// Decode sets the fields of the struct that target points to from node and
-// leaves those that the document does not name as they are, so that layers can
-// be laid one over another. A list replaces the whole list. It returns where
-// each value that was set stands, by path ("logging.level", "channels"; not the
-// members of a list), and everything that is wrong. With problems, target may
-// be half set.
+// Decode sets the fields of the struct that target points to from node. Fields
+// that the document does not name keep their values, so documents can be layered;
+// a list replaces the whole list. Decode returns the position of each value that
+// it set, by path ("logging.level", "channels"; not the members of a list), and
+// every problem. With problems, target may be partly set.
 //
-// It panics if target's type has fields that the package does not support: a
-// mistake of the programmer, found by any test.
+// The tags of a field, besides json:
+//
+//	doc:"…"        the description
+//	default:"…"    the default, for the schema only
+//	required:"true"
+//	pattern:"…"    a regular expression that a string must match
+//	enum:"a,b"     the values that a string may have
+//	min:"1"        the least value of a number; the least length of a list
+//	max:"64"       the largest value of a number; the most bytes of a string, the most items of a list
+//	format:"uri"   for the schema only
+//	example:"…"    shown where the pattern does not match
+//	secret:"true"  the value must not be shown
+//
+// A field is a string, bool, int, int64, or a slice or struct of these; Decode
+// panics for any other type. Problems show a string by its type's String method.
 func Decode(node *Node, target any) (map[string]Position, []Problem) {
 	d := &decoder{set: map[string]Position{}}
 	d.decode("", node, reflect.ValueOf(target).Elem(), field{})
 	return d.set, d.problems
 }
 
-// DecodeText sets one field, named by its path, from plain text such as an
-// environment variable's. Lists are separated by commas. Problems have no
-// position.
+// DecodeText sets the field with the given path from plain text, such as an
+// environment variable's. Commas separate the items of a list. Problems have no
+// position. It panics if target has no such field.
 func DecodeText(path, text string, target any) []Problem {
 	v := reflect.ValueOf(target).Elem()
 	var f field
 	for key := range strings.SplitSeq(path, ".") {
 		i := slices.IndexFunc(fields(v.Type()), func(f field) bool { return f.name == key })
 		if i < 0 {
-			panic("strictjson: " + v.Type().String() + " has no field " + key)
+			panic("rawjson: " + v.Type().String() + " has no field " + key)
 		}
 		f = fields(v.Type())[i]
 		v = v.FieldByIndex(f.index)
@@ -46,7 +58,7 @@ func DecodeText(path, text string, target any) []Problem {
 	return d.problems
 }
 
-// textNode is the JSON value that text stands for where a t is wanted.
+// textNode returns the JSON value of type t that text stands for.
 func textNode(text string, t reflect.Type) *Node {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -99,7 +111,7 @@ func (d *decoder) decode(path string, node *Node, v reflect.Value, f field) {
 	case reflect.Int, reflect.Int64:
 		d.number(path, node, v, f)
 	default:
-		panic("strictjson: no support for " + v.Type().String())
+		panic("rawjson: no support for " + v.Type().String())
 	}
 	if !strings.Contains(path, "[") && v.Kind() != reflect.Struct {
 		d.set[path] = node.Position
@@ -192,7 +204,7 @@ func (d *decoder) text(path string, node *Node, v reflect.Value, f field) {
 	}
 }
 
-// forExample shows a value that is right, after one that is not.
+// forExample returns the end of an error text: a value that would be right.
 func (f field) forExample() string {
 	if f.example == "" {
 		return ""
@@ -222,8 +234,8 @@ func (d *decoder) number(path string, node *Node, v reflect.Value, f field) {
 	}
 }
 
-// wholeNumber accepts 5000, 5000.0 and 5e3, up to what every JSON reader can
-// hold exactly.
+// wholeNumber accepts 5000, 5000.0 and 5e3, up to the largest integer that a
+// float64 holds exactly.
 func wholeNumber(n json.Number) (int64, error) {
 	f, err := n.Float64()
 	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53-1 {

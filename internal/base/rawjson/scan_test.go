@@ -1,4 +1,4 @@
-package jsonscan_test
+package rawjson_test
 
 import (
 	"encoding/json"
@@ -6,13 +6,15 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"github.com/parleyhub/parley/envelope/internal/jsonscan"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// maxDepth is the depth bound of these tests.
+const maxDepth = 1000
+
+func valid(data []byte) bool { return rawjson.Check(data, maxDepth) == nil }
 
 var seeds = []string{
 	"", " ", "null", "nul", "true ", "falsey", "0", "-0", "-", "01", "1.", "1.5e", "1.5E+10", "1e-5", ".5", "+1",
@@ -24,7 +26,7 @@ var seeds = []string{
 func TestValidAgreesWithEncodingJSON(t *testing.T) {
 	for _, s := range seeds {
 		want := json.Valid([]byte(s)) && utf8.ValidString(s)
-		if got := jsonscan.Valid([]byte(s)); got != want {
+		if got := valid([]byte(s)); got != want {
 			t.Errorf("Valid(%q) = %v, want %v", s, got, want)
 		}
 	}
@@ -38,7 +40,7 @@ func TestEveryByteAtEveryPlace(t *testing.T) {
 				text := []byte(`"` + strings.Repeat("a", length) + `"`)
 				text[1+at] = byte(b)
 				want := json.Valid(text) && utf8.Valid(text)
-				if got := jsonscan.Valid(text); got != want {
+				if got := valid(text); got != want {
 					t.Fatalf("Valid(%q) = %v, want %v", text, got, want)
 				}
 			}
@@ -46,12 +48,12 @@ func TestEveryByteAtEveryPlace(t *testing.T) {
 	}
 }
 
-func TestDepthIsBounded(t *testing.T) {
+func TestDepthOfCheckIsBounded(t *testing.T) {
 	deep := func(n int) []byte { return []byte(strings.Repeat("[", n) + strings.Repeat("]", n)) }
-	if !jsonscan.Valid(deep(jsonscan.MaxDepth)) {
-		t.Error("MaxDepth is refused")
+	if !valid(deep(maxDepth)) {
+		t.Error("the bound itself is refused")
 	}
-	if jsonscan.Valid(deep(jsonscan.MaxDepth+2)) || jsonscan.Valid([]byte(strings.Repeat(`{"a":`, 1<<20))) {
+	if valid(deep(maxDepth+1)) || valid([]byte(strings.Repeat(`{"a":`, 1<<20))) {
 		t.Error("deeper nesting is taken")
 	}
 }
@@ -60,20 +62,20 @@ func TestAppendStringIsReadBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := strings.ToValidUTF8(rapid.String().Draw(t, "s"), "")
 		var back string
-		if err := json.Unmarshal(jsonscan.AppendString(nil, s), &back); err != nil || back != s {
+		if err := json.Unmarshal(rawjson.AppendString(nil, s), &back); err != nil || back != s {
 			t.Fatalf("%q came back as %q, %v", s, back, err)
 		}
 	})
 }
 
-func FuzzValid(f *testing.F) {
+func FuzzCheckAgreesWithEncodingJSON(f *testing.F) {
 	for _, s := range seeds {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		want := json.Valid(data) && utf8.Valid(data)
-		if got := jsonscan.Valid(data); got != want {
-			if want && strings.Count(string(data), "[")+strings.Count(string(data), "{") > jsonscan.MaxDepth {
+		if got := valid(data); got != want {
+			if want && strings.Count(string(data), "[")+strings.Count(string(data), "{") > maxDepth {
 				return // too deep for us, not for encoding/json
 			}
 			t.Fatalf("Valid(%q) = %v, want %v", data, got, want)

@@ -1,4 +1,4 @@
-package strictjson_test
+package rawjson_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/parleyhub/parley/internal/strictjson"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 type document struct {
@@ -29,7 +29,7 @@ type inner struct {
 	Secret string `json:"secret" secret:"true" pattern:"^s-"`
 }
 
-func problems(list []strictjson.Problem) []string {
+func problems(list []rawjson.Problem) []string {
 	texts := []string{}
 	for _, p := range list {
 		texts = append(texts, p.String())
@@ -39,14 +39,14 @@ func problems(list []strictjson.Problem) []string {
 
 func decode(text string) (document, []string) {
 	var d document
-	node, bad := strictjson.Parse([]byte(text))
+	node, bad := rawjson.Parse([]byte(text))
 	if bad == nil {
-		_, bad = strictjson.Decode(node, &d)
+		_, bad = rawjson.Decode(node, &d)
 	}
 	return d, problems(bad)
 }
 
-func TestEveryProblemIsToldWithItsPlace(t *testing.T) {
+func TestEveryProblemHasItsPosition(t *testing.T) {
 	tests := []struct {
 		name, text string
 		want       []string
@@ -65,7 +65,7 @@ func TestEveryProblemIsToldWithItsPlace(t *testing.T) {
 			[]string{`1:2: zzzzzzz: unknown key; allowed: name, level, count, on, tags, inner, members`}},
 		{"a field that is not for JSON", `{"hidden": 1}`,
 			[]string{`1:2: hidden: unknown key; allowed: name, level, count, on, tags, inner, members`}},
-		{"duplicate key", "{\"on\": true,\n \"on\": false}", []string{`2:2: on: duplicate key; it stands in line 1 already`}},
+		{"duplicate key", "{\"on\": true,\n \"on\": false}", []string{`2:2: on: duplicate key; the first is in line 1`}},
 		{"wrong types, all of them", `{"name": 1, "count": "1", "on": null, "tags": {}, "inner": []}`, []string{
 			`1:10: name: must be text in quotes, not a number`,
 			`1:22: count: must be a number, not text`,
@@ -112,9 +112,9 @@ func TestProblemsRepeatLittleAndNothingHarmful(t *testing.T) {
 		`{"a\nb: fine": 1}`, `{"\u001b]0;title\u0007": 1}`, `{"inner": {"\u202e": {}}}`, `{"` + long + `": 1}`,
 		`{"` + long + `": 1, "` + long + `": 2}`, `{"level": "` + long + `"}`, `{"level": "\u001b[2J"}`, `{"count": 1` + strings.Repeat("0", 1<<16) + `}`,
 	} {
-		node, bad := strictjson.Parse([]byte(text))
+		node, bad := rawjson.Parse([]byte(text))
 		if node != nil {
-			_, more := strictjson.Decode(node, &document{})
+			_, more := rawjson.Decode(node, &document{})
 			bad = append(bad, more...)
 		}
 		if len(bad) == 0 {
@@ -128,8 +128,8 @@ func TestProblemsRepeatLittleAndNothingHarmful(t *testing.T) {
 	}
 }
 
-func TestDepthIsBounded(t *testing.T) {
-	_, bad := strictjson.Parse([]byte(strings.Repeat("[", 1000)))
+func TestDepthOfDocumentsIsBounded(t *testing.T) {
+	_, bad := rawjson.Parse([]byte(strings.Repeat("[", 1000)))
 	if len(bad) != 1 || !strings.Contains(bad[0].Message, "nested more than 64") {
 		t.Fatalf("got %v", bad)
 	}
@@ -137,11 +137,11 @@ func TestDepthIsBounded(t *testing.T) {
 
 func TestLayersOverlayOneAnother(t *testing.T) {
 	d := document{Level: "low", Count: 10, Tags: []string{"x", "y"}}
-	node, bad := strictjson.Parse([]byte("{\"tags\": [\"a\"],\n\"inner\": {\"key\": \"k\"}, \"count\": 5e1}"))
+	node, bad := rawjson.Parse([]byte("{\"tags\": [\"a\"],\n\"inner\": {\"key\": \"k\"}, \"count\": 5e1}"))
 	if bad != nil {
 		t.Fatal(bad)
 	}
-	set, bad := strictjson.Decode(node, &d)
+	set, bad := rawjson.Decode(node, &d)
 	if bad != nil {
 		t.Fatal(bad)
 	}
@@ -149,7 +149,7 @@ func TestLayersOverlayOneAnother(t *testing.T) {
 	if diff := cmp.Diff(want, d); diff != "" {
 		t.Error(diff)
 	}
-	wantSet := map[string]strictjson.Position{"tags": {1, 10}, "inner.key": {2, 18}, "count": {2, 33}}
+	wantSet := map[string]rawjson.Position{"tags": {1, 10}, "inner.key": {2, 18}, "count": {2, 33}}
 	if diff := cmp.Diff(wantSet, set); diff != "" {
 		t.Error(diff)
 	}
@@ -174,7 +174,7 @@ func TestDecodeText(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.path+"="+tt.text, func(t *testing.T) {
 			var d document
-			bad := problems(strictjson.DecodeText(tt.path, tt.text, &d))
+			bad := problems(rawjson.DecodeText(tt.path, tt.text, &d))
 			if tt.problem == "" && len(bad) > 0 || tt.problem != "" && (len(bad) != 1 || !strings.Contains(bad[0], tt.problem)) {
 				t.Fatalf("problems %q, want %q", bad, tt.problem)
 			}
@@ -191,11 +191,11 @@ func TestDecodeTextOfAnUnknownFieldIsAProgrammersMistake(t *testing.T) {
 			t.Error("no panic")
 		}
 	}()
-	strictjson.DecodeText("nothing.here", "x", &document{})
+	rawjson.DecodeText("nothing.here", "x", &document{})
 }
 
 func TestSchemaSaysWhatDecodeAccepts(t *testing.T) {
-	got, err := json.MarshalIndent(strictjson.SchemaOf(document{}), "", " ")
+	got, err := json.MarshalIndent(rawjson.SchemaOf(document{}), "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("\xef\xbb\xbf{\n\t\"on\": true\n}"))
 	f.Add([]byte(`{"a":{"a":{"a":[[[1,2,{"b":null}]]]}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		node, bad := strictjson.Parse(data)
+		node, bad := rawjson.Parse(data)
 		if (node == nil) == (len(bad) == 0) {
 			t.Fatalf("node %v with problems %v", node, bad)
 		}
@@ -262,7 +262,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		var d document
-		strictjson.Decode(node, &d)
+		rawjson.Decode(node, &d)
 	})
 }
 
