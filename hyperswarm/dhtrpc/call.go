@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )
@@ -211,5 +210,5 @@ func (n *Node) Commit(ctx context.Context, c Call, nodes []*Reply, f func(r *Rep
 // NodeID returns the id of a DHT node at an address.
 func NodeID(a netip.AddrPort) ID {
 	var b [6]byte
-	return identity.Hash(compact.AppendAddr(b[:0], a))
+	return identity.Hash(AppendAddr(b[:0], a))
 }

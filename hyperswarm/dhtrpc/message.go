@@ -2,8 +2,6 @@ package dhtrpc
 
 import (
 	"net/netip"
-
-	"github.com/parleyhub/parley/hyperswarm/compact"
 )
 
 // ID is a point in the table: a node's or a target's.
@@ -60,7 +58,7 @@ func (m *Message) Append(b []byte) []byte {
 	set(m.Target != nil && !m.Response || m.Error != 0 && m.Response, flagTargetOrError)
 	set(m.Value != nil, flagValue)
 	b = append(b, first, flags, byte(m.TID), byte(m.TID>>8))
-	b = compact.AppendAddr(b, m.To)
+	b = AppendAddr(b, m.To)
 	if m.ID != nil {
 		b = append(b, m.ID[:]...)
 	}
@@ -69,19 +67,19 @@ func (m *Message) Append(b []byte) []byte {
 	}
 	if m.Response {
 		if len(m.Closer) > 0 {
-			b = compact.AppendAddrs(b, m.Closer[:min(len(m.Closer), maxCloser)])
+			b = AppendAddrs(b, m.Closer[:min(len(m.Closer), maxCloser)])
 		}
 		if m.Error != 0 {
-			b = compact.AppendUint(b, m.Error)
+			b = AppendUint(b, m.Error)
 		}
 	} else {
-		b = compact.AppendUint(b, m.Command)
+		b = AppendUint(b, m.Command)
 		if m.Target != nil {
 			b = append(b, m.Target[:]...)
 		}
 	}
 	if m.Value != nil {
-		b = compact.AppendBuffer(b, m.Value)
+		b = AppendBuffer(b, m.Value)
 	}
 	return b
 }
@@ -89,10 +87,10 @@ func (m *Message) Append(b []byte) []byte {
 // Parse takes a datagram apart. The message refers to data. What follows the
 // known fields is ignored.
 func Parse(data []byte) (*Message, error) {
-	r := compact.NewReader(data)
+	r := NewReader(data)
 	first := r.Fixed(1)
 	if first == nil || first[0] != requestByte && first[0] != responseByte {
-		return nil, compact.ErrInvalid
+		return nil, ErrInvalid
 	}
 	m := &Message{Response: first[0] == responseByte}
 	flags := r.Uint()

@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 )
 
@@ -365,7 +364,7 @@ func (n *Node) internal(r *Request) {
 
 // pingNAT answers to another port of the host that asked.
 func (n *Node) pingNAT(r *Request) {
-	v := compact.NewReader(r.Value)
+	v := NewReader(r.Value)
 	port := v.U16()
 	if v.Err() != nil || port == 0 || !n.limits.pings.Allow(r.From.Addr(), 1) {
 		return
@@ -376,7 +375,7 @@ func (n *Node) pingNAT(r *Request) {
 
 // downHint looks after a node that is said to be down.
 func (n *Node) downHint(r *Request) {
-	v := compact.NewReader(r.Value)
+	v := NewReader(r.Value)
 	addr := v.Addr()
 	if v.Err() == nil && addr.Port() != 0 && n.limits.hints.Allow(r.From.Addr(), 1) && n.table.has(NodeID(addr)) {
 		n.mu.Lock()
@@ -400,7 +399,7 @@ func (n *Node) downHint(r *Request) {
 }
 
 func (n *Node) delayedPing(r *Request) {
-	v := compact.NewReader(r.Value)
+	v := NewReader(r.Value)
 	wait := time.Duration(v.U32()) * time.Millisecond
 	if v.Err() != nil || wait > maxDelay {
 		return

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
@@ -147,7 +146,7 @@ func TestHints(t *testing.T) {
 		n, gone := w.nodes[0], w.nodes[3].Public()
 		hint := func(a netip.AddrPort) {
 			t.Helper()
-			if _, err := w.nodes[1].Call(ctx, n.Public(), dhtrpc.Call{Internal: true, Command: 3, Value: compact.AppendAddr(nil, a)}); err != nil {
+			if _, err := w.nodes[1].Call(ctx, n.Public(), dhtrpc.Call{Internal: true, Command: 3, Value: dhtrpc.AppendAddr(nil, a)}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(20 * time.Second) // of the bubble

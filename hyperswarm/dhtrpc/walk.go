@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/parleyhub/parley/hyperswarm/compact"
 )
 
 const (
@@ -253,7 +251,7 @@ func (q *walker) keep(r *Reply) {
 func (q *walker) down(a netip.AddrPort) {
 	n := q.n
 	n.table.remove(NodeID(a))
-	hint := compact.AppendAddr(nil, a)
+	hint := AppendAddr(nil, a)
 	for _, by := range q.known[a] {
 		if n.hintsLeft.Add(-1) < 0 {
 			return

@@ -10,10 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
@@ -104,7 +103,7 @@ func (a *attacker) token(to netip.AddrPort) (token, id *[32]byte) {
 // handshakeMessage is a client's first message to the owner of a key.
 func handshakeMessage(t *testing.T, from *identity.Pair, to identity.PublicKey) []byte {
 	t.Helper()
-	i, err := handshake.NewInitiator(from, to)
+	i, err := secretstream.NewInitiator(from, to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +112,7 @@ func handshakeMessage(t *testing.T, from *identity.Pair, to identity.PublicKey) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return compact.AppendBuffer([]byte{0, 0}, msg)
+	return dhtrpc.AppendBuffer([]byte{0, 0}, msg)
 }
 
 // A recorded handshake, sent again by whoever forwarded it, brings no connection
@@ -239,7 +238,7 @@ func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 			m := bytes.Clone(msg)
 			m[0], m[1] = 1, 2                              // the client's address follows; from a relay
 			m[len(m)-1], m[len(m)-2] = byte(n), byte(n>>8) // another message each time
-			return dhtrpc.Message{TID: uint16(n), Command: handshakeCommand, Target: &target, Value: compact.AppendAddr(m, netip.AddrPortFrom(client, 5))}
+			return dhtrpc.Message{TID: uint16(n), Command: handshakeCommand, Target: &target, Value: dhtrpc.AppendAddr(m, netip.AddrPortFrom(client, 5))}
 		}
 		numbered := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{8, 1, byte(n >> 8), byte(n)}) }
 		// flood sends every now and then until the others have dialled.
@@ -328,14 +327,14 @@ func TestNodesReflectNothing(t *testing.T) {
 		target := [32]byte{1}
 		noise := bytes.Repeat([]byte{1}, 500)
 		value := func(mode byte, addrs ...netip.AddrPort) []byte {
-			b := compact.AppendBuffer([]byte{byte(1<<len(addrs) - 1), mode}, noise)
+			b := dhtrpc.AppendBuffer([]byte{byte(1<<len(addrs) - 1), mode}, noise)
 			for _, a := range addrs {
-				b = compact.AppendAddr(b, a)
+				b = dhtrpc.AppendAddr(b, a)
 			}
 			return b
 		}
 		punch := func(mode byte) []byte {
-			return compact.AppendAddr(compact.AppendBuffer([]byte{1, mode, 0}, noise), victim.addr)
+			return dhtrpc.AppendAddr(dhtrpc.AppendBuffer([]byte{1, mode, 0}, noise), victim.addr)
 		}
 		for n, m := range []dhtrpc.Message{
 			{Command: 0, Target: &target, Value: value(1, victim.addr)},              // an answer that nobody waits for
@@ -395,7 +394,7 @@ func TestForgedAnnouncementsAndRecords(t *testing.T) {
 		for name, key := range map[string]identity.PublicKey{"another's key": v, "a key of small order": neutral} {
 			token, _ := mallory.token(node)
 			target := identity.Hash(key[:])
-			value := compact.AppendBuffer(append(key[:], 1), []byte("evil"))
+			value := dhtrpc.AppendBuffer(append(key[:], 1), []byte("evil"))
 			if r := mallory.ask(node, dhtrpc.Message{Command: putCommand, Target: &target, Token: token, Value: append(value, append([]byte{1}, make([]byte, 63)...)...)}); r != nil {
 				t.Errorf("a record under %s: %+v", name, r)
 			}
@@ -419,10 +418,10 @@ func TestTheLargestRecord(t *testing.T) {
 			value, pair := make([]byte, size), identity.Generate()
 			token, _ := anybody.token(node)
 			key := pair.Public()
-			h := identity.Hash(append([]byte{1}, compact.AppendBuffer(nil, value)...)) // version 1
+			h := identity.Hash(append([]byte{1}, dhtrpc.AppendBuffer(nil, value)...)) // version 1
 			sig := pair.Sign(append(identity.MutablePut[:], h[:]...))
 			target := identity.Hash(key[:])
-			put := compact.AppendBuffer(append(key[:], 1), value)
+			put := dhtrpc.AppendBuffer(append(key[:], 1), value)
 			mutable := anybody.ask(node, dhtrpc.Message{Command: putCommand, Target: &target, Token: token, Value: append(put, sig[:]...)})
 			target = identity.Hash(value)
 			immutable := anybody.ask(node, dhtrpc.Message{Command: putImmutableCommand, Target: &target, Token: token, Value: value})
@@ -464,7 +463,7 @@ func TestAListenersRouteIsItsOwn(t *testing.T) {
 		if r == nil {
 			t.Fatal("the node does not answer")
 		}
-		v := compact.NewReader(r.Value)
+		v := dhtrpc.NewReader(r.Value)
 		if v.Fixed32() != [32]byte(key) {
 			t.Errorf("the node names %x", r.Value)
 		}

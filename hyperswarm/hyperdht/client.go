@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/identity"
 )
@@ -168,7 +167,7 @@ func (n *Node) PutMutable(ctx context.Context, pair *identity.Pair, value []byte
 	if err := checkSize(value); err != nil {
 		return err
 	}
-	if seq > compact.MaxUint {
+	if seq > dhtrpc.MaxUint {
 		return &Error{Code: CodeInvalid, Message: "a record's version is at most 2^53-1"}
 	}
 	public := pair.Public()
@@ -209,7 +208,7 @@ func (n *Node) GetMutable(ctx context.Context, key identity.PublicKey, least uin
 		best = &m
 	}
 	_, err := n.walk(ctx, dhtrpc.Walk{
-		Target: target, Command: cmdMutableGet, Value: compact.AppendUint(nil, least),
+		Target: target, Command: cmdMutableGet, Value: dhtrpc.AppendUint(nil, least),
 		Each: func(r *dhtrpc.Reply) bool {
 			m, err := parseMutable(r.Value)
 			if err == nil && m.seq >= least && (best == nil || m.seq > best.seq) && identity.Verify(key, m.signable(), m.signature) {

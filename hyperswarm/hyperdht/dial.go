@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
@@ -74,13 +73,13 @@ type dial struct {
 	pair    *identity.Pair
 
 	mu    sync.Mutex // the handshake's state takes one answer at a time
-	noise *handshake.Initiator
+	noise *secretstream.Initiator
 }
 
 // answer is the peer's, by whichever way it came.
 type answer struct {
 	payload *payload
-	result  *handshake.Result
+	result  *secretstream.Result
 	asked   netip.AddrPort // the node that was asked
 	server  netip.AddrPort // where the peer is, as that node sees it
 	self    netip.AddrPort // where we are, as it sees us
@@ -88,7 +87,7 @@ type answer struct {
 }
 
 func (n *Node) newDial(key identity.PublicKey, o DialOptions) (*dial, error) {
-	noise, err := handshake.NewInitiator(o.Pair, key)
+	noise, err := secretstream.NewInitiator(o.Pair, key)
 	if err != nil {
 		return nil, &Error{Code: CodeInvalid, Message: "the peer cannot be dialled", Err: err}
 	}

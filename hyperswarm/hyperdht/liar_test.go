@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/hyperswarm/simnettest"
@@ -62,20 +61,20 @@ func (l *liar) answer(m *dhtrpc.Message, from netip.AddrPort) {
 	switch {
 	case m.Internal:
 	case m.Command == lookupCommand: // more peers than the datagram has
-		r.Value = compact.AppendUint(nil, 1_000_000)
+		r.Value = dhtrpc.AppendUint(nil, 1_000_000)
 		for range 20 {
 			key := identity.Generate().Public()
 			r.Value = append(r.Value, key[:]...)
-			r.Value = compact.AppendAddrs(r.Value, []netip.AddrPort{l.nowhere()})
+			r.Value = dhtrpc.AppendAddrs(r.Value, []netip.AddrPort{l.nowhere()})
 		}
 	case m.Command == findPeerCommand: // another's record
 		key := identity.Generate().Public()
-		r.Value = compact.AppendAddrs(append([]byte(nil), key[:]...), []netip.AddrPort{l.nowhere(), l.addr})
+		r.Value = dhtrpc.AppendAddrs(append([]byte(nil), key[:]...), []netip.AddrPort{l.nowhere(), l.addr})
 	case m.Command == handshakeCommand:
-		r.Value = compact.AppendBuffer([]byte{0, 4}, make([]byte, 200))
+		r.Value = dhtrpc.AppendBuffer([]byte{0, 4}, make([]byte, 200))
 	default: // a record of the highest version, signed by nobody
-		r.Value = compact.AppendUint(nil, compact.MaxUint)
-		r.Value = append(compact.AppendBuffer(r.Value, []byte("evil")), make([]byte, 64)...)
+		r.Value = dhtrpc.AppendUint(nil, dhtrpc.MaxUint)
+		r.Value = append(dhtrpc.AppendBuffer(r.Value, []byte("evil")), make([]byte, 64)...)
 	}
 	data := r.Append(nil)
 	_, _ = l.conn.WriteToUDPAddrPort(data, from)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
@@ -49,8 +48,8 @@ type Listener struct {
 
 	mu          sync.Mutex
 	closed      bool
-	sessions    *cache[[32]byte, *session]                      // by the hash of the first message
-	replays     *cache[[handshake.EphemeralSize]byte, struct{}] // ephemeral keys seen
+	sessions    *cache[[32]byte, *session]                         // by the hash of the first message
+	replays     *cache[[secretstream.EphemeralSize]byte, struct{}] // ephemeral keys seen
 	punches     map[uint64]*session
 	unconfirmed int
 
@@ -64,7 +63,7 @@ type session struct {
 	began   time.Time
 	id      uint64
 	stream  *udx.Stream
-	result  *handshake.Result
+	result  *secretstream.Result
 	payload *payload // the client's
 	client  netip.AddrPort
 	puncher *puncher
@@ -81,7 +80,7 @@ func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 		n: n, pair: o.Pair, target: identity.Hash(public[:]), access: o.Access,
 		workers: make(chan struct{}, maxWorkers), accept: make(chan *secretstream.Conn, backlog),
 		sessions: newCache[[32]byte, *session](answerLife*3/2, 4096),
-		replays:  newCache[[handshake.EphemeralSize]byte, struct{}](replayLife*3/2, maxReplays),
+		replays:  newCache[[secretstream.EphemeralSize]byte, struct{}](replayLife*3/2, maxReplays),
 		punches:  make(map[uint64]*session),
 	}
 	l.ctx, l.cancel = context.WithCancel(n.ctx)
@@ -254,10 +253,10 @@ func (l *Listener) reply(s *session, r *dhtrpc.Request, m *relayed) {
 // begin runs the handshake and connects the session's stream, if the client may
 // talk to us.
 func (l *Listener) begin(s *session, r *dhtrpc.Request, msg []byte, direct bool) {
-	if len(msg) < handshake.EphemeralSize {
+	if len(msg) < secretstream.EphemeralSize {
 		return
 	}
-	ephemeral := [handshake.EphemeralSize]byte(msg)
+	ephemeral := [secretstream.EphemeralSize]byte(msg)
 	l.mu.Lock()
 	_, replayed := l.replays.get(ephemeral)
 	busy := l.unconfirmed >= maxUnconfirmed
@@ -265,7 +264,7 @@ func (l *Listener) begin(s *session, r *dhtrpc.Request, msg []byte, direct bool)
 	if replayed || busy {
 		return
 	}
-	responder, remote, data, err := handshake.NewResponder(l.pair, msg)
+	responder, remote, data, err := secretstream.NewResponder(l.pair, msg)
 	if err != nil {
 		return
 	}
@@ -295,7 +294,7 @@ func (l *Listener) begin(s *session, r *dhtrpc.Request, msg []byte, direct bool)
 	}
 }
 
-func (l *Listener) finish(s *session, responder *handshake.Responder, p *payload) bool {
+func (l *Listener) finish(s *session, responder *secretstream.Responder, p *payload) bool {
 	msg, result, err := responder.Finish(p.append(nil))
 	if err != nil {
 		l.n.log.Warn("a handshake cannot be answered", "error", err)
@@ -306,7 +305,7 @@ func (l *Listener) finish(s *session, responder *handshake.Responder, p *payload
 }
 
 // open makes the session's stream and has it connect.
-func (l *Listener) open(s *session, r *dhtrpc.Request, responder *handshake.Responder, direct bool) {
+func (l *Listener) open(s *session, r *dhtrpc.Request, responder *secretstream.Responder, direct bool) {
 	stream, err := l.n.mux.NewStream()
 	if err != nil {
 		return

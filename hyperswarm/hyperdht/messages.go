@@ -3,7 +3,6 @@ package hyperdht
 import (
 	"net/netip"
 
-	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/identity"
 )
@@ -42,28 +41,28 @@ const (
 )
 
 func appendPeer(b []byte, p *Peer) []byte {
-	return compact.AppendAddrs(append(b, p.Key[:]...), p.Relays)
+	return dhtrpc.AppendAddrs(append(b, p.Key[:]...), p.Relays)
 }
 
-func readPeer(r *compact.Reader) Peer { return Peer{Key: r.Fixed32(), Relays: r.Addrs()} }
+func readPeer(r *dhtrpc.Reader) Peer { return Peer{Key: r.Fixed32(), Relays: r.Addrs()} }
 
 func parsePeer(data []byte) (Peer, error) {
-	r := compact.NewReader(data)
+	r := dhtrpc.NewReader(data)
 	p := readPeer(r)
 	return p, r.Err()
 }
 
 // appendPeers appends the answer to a lookup; 0 is the bump, which nothing uses.
 func appendPeers(b []byte, all []Peer) []byte {
-	b = compact.AppendUint(b, uint64(len(all)))
+	b = dhtrpc.AppendUint(b, uint64(len(all)))
 	for i := range all {
 		b = appendPeer(b, &all[i])
 	}
-	return compact.AppendUint(b, 0)
+	return dhtrpc.AppendUint(b, 0)
 }
 
 func parsePeers(data []byte) ([]Peer, error) {
-	r := compact.NewReader(data)
+	r := dhtrpc.NewReader(data)
 	n := r.Count(peerSize)
 	var all []Peer
 	for range min(n, maxPeers) {
@@ -92,7 +91,7 @@ type announcement struct {
 }
 
 func (a *announcement) append(b []byte) []byte {
-	b = compact.AppendUint(b, announcePeer|announceSignature)
+	b = dhtrpc.AppendUint(b, announcePeer|announceSignature)
 	b = appendPeer(b, a.peer)
 	return append(b, a.signature[:]...)
 }
@@ -100,10 +99,10 @@ func (a *announcement) append(b []byte) []byte {
 // parseAnnouncement reads an announcement that has a peer and a signature. Those
 // that only refresh an earlier one are not supported.
 func parseAnnouncement(data []byte) (*announcement, error) {
-	r := compact.NewReader(data)
+	r := dhtrpc.NewReader(data)
 	flags := r.Uint()
 	if flags&announcePeer == 0 || flags&announceSignature == 0 || flags&announceRefresh != 0 {
-		return nil, compact.ErrInvalid
+		return nil, dhtrpc.ErrInvalid
 	}
 	p := readPeer(r)
 	a := &announcement{peer: &p, signature: r.Fixed64()}
@@ -128,28 +127,28 @@ type mutable struct {
 }
 
 func (m *mutable) append(b []byte) []byte {
-	b = compact.AppendBuffer(compact.AppendUint(b, m.seq), m.value)
+	b = dhtrpc.AppendBuffer(dhtrpc.AppendUint(b, m.seq), m.value)
 	return append(b, m.signature[:]...)
 }
 
-func readMutable(r *compact.Reader) mutable {
+func readMutable(r *dhtrpc.Reader) mutable {
 	return mutable{seq: r.Uint(), value: r.Buffer(), signature: r.Fixed64()}
 }
 
 func parseMutable(data []byte) (mutable, error) {
-	r := compact.NewReader(data)
+	r := dhtrpc.NewReader(data)
 	m := readMutable(r)
 	return m, r.Err()
 }
 
 func (m *mutable) signable() []byte {
-	h := identity.Hash(compact.AppendBuffer(compact.AppendUint(nil, m.seq), m.value))
+	h := identity.Hash(dhtrpc.AppendBuffer(dhtrpc.AppendUint(nil, m.seq), m.value))
 	return append(identity.MutablePut[:], h[:]...)
 }
 
 // parsePut reads a mutable record with its owner in front.
 func parsePut(data []byte) (identity.PublicKey, mutable, error) {
-	r := compact.NewReader(data)
+	r := dhtrpc.NewReader(data)
 	key := r.Fixed32()
 	m := readMutable(r)
 	return key, m, r.Err()
@@ -185,19 +184,19 @@ func (m *relayed) append(b []byte) []byte {
 	if m.relay.IsValid() {
 		flags |= flagRelayAddr
 	}
-	b = compact.AppendUint(compact.AppendUint(b, flags), m.mode)
-	b = compact.AppendBuffer(b, m.noise)
+	b = dhtrpc.AppendUint(dhtrpc.AppendUint(b, flags), m.mode)
+	b = dhtrpc.AppendBuffer(b, m.noise)
 	if m.peer.IsValid() {
-		b = compact.AppendAddr(b, m.peer)
+		b = dhtrpc.AppendAddr(b, m.peer)
 	}
 	if m.relay.IsValid() {
-		b = compact.AppendAddr(b, m.relay)
+		b = dhtrpc.AppendAddr(b, m.relay)
 	}
 	return b
 }
 
 func parseRelayed(data []byte) (*relayed, error) {
-	r := compact.NewReader(data)
+	r := dhtrpc.NewReader(data)
 	flags := r.Uint()
 	m := &relayed{mode: r.Uint(), noise: r.Buffer()}
 	if flags&flagPeerAddr != 0 {
@@ -265,30 +264,30 @@ func (p *payload) append(b []byte) []byte {
 		flags |= payloadHasRelays
 	}
 	for _, v := range []uint64{protocolVersion, flags, p.err, uint64(p.firewall)} {
-		b = compact.AppendUint(b, v)
+		b = dhtrpc.AppendUint(b, v)
 	}
 	if h := p.holepunch; h != nil {
-		b = compact.AppendUint(compact.AppendUint(b, h.id), uint64(len(h.relays)))
+		b = dhtrpc.AppendUint(dhtrpc.AppendUint(b, h.id), uint64(len(h.relays)))
 		for _, r := range h.relays {
-			b = compact.AppendAddr(compact.AppendAddr(b, r.relay), r.peer)
+			b = dhtrpc.AppendAddr(dhtrpc.AppendAddr(b, r.relay), r.peer)
 		}
 	}
 	if len(p.addrs) > 0 {
-		b = compact.AppendAddrs(b, p.addrs)
+		b = dhtrpc.AppendAddrs(b, p.addrs)
 	}
 	if p.hasUDX {
 		b = append(b, 1, 0) // version, features
-		b = append(compact.AppendUint(b, uint64(p.streamID)), 0)
+		b = append(dhtrpc.AppendUint(b, uint64(p.streamID)), 0)
 	}
 	b = append(b, 1) // the secret stream's version
 	if len(p.relays) > 0 {
-		b = compact.AppendAddrs(b, p.relays)
+		b = dhtrpc.AppendAddrs(b, p.relays)
 	}
 	return b
 }
 
 func parsePayload(data []byte) (*payload, error) {
-	r := compact.NewReader(data)
+	r := dhtrpc.NewReader(data)
 	p := &payload{version: r.Uint()}
 	if r.Err() != nil || p.version != protocolVersion {
 		return p, r.Err()

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/hyperswarm/handshake"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
 )
 
@@ -213,7 +213,7 @@ func FuzzRequests(f *testing.F) {
 		}
 		m := dhtrpc.Message{Command: uint64(command), Target: &target, Value: value}
 		n.rpc.Receive(n.rpc.Socket(), m.Append(nil), from)
-		i, err := handshake.NewInitiator(peer, l.Key())
+		i, err := secretstream.NewInitiator(peer, l.Key())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/udx"
@@ -315,7 +314,7 @@ func (n *Node) handleMutablePut(r *dhtrpc.Request) {
 }
 
 func (n *Node) handleMutableGet(r *dhtrpc.Request) {
-	v := compact.NewReader(r.Value)
+	v := dhtrpc.NewReader(r.Value)
 	least := v.Uint()
 	if v.Err() != nil {
 		return

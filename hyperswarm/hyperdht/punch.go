@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/crypto/nacl/secretbox"
 
-	"github.com/parleyhub/parley/hyperswarm/compact"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
@@ -49,17 +48,17 @@ func (m *holepunch) append(b []byte) []byte {
 		flags = flagPeerAddr
 	}
 	for _, v := range []uint64{flags, m.mode, m.id} {
-		b = compact.AppendUint(b, v)
+		b = dhtrpc.AppendUint(b, v)
 	}
-	b = compact.AppendBuffer(b, m.payload)
+	b = dhtrpc.AppendBuffer(b, m.payload)
 	if m.peer.IsValid() {
-		b = compact.AppendAddr(b, m.peer)
+		b = dhtrpc.AppendAddr(b, m.peer)
 	}
 	return b
 }
 
 func parseHolepunch(data []byte) (*holepunch, error) {
-	r := compact.NewReader(data)
+	r := dhtrpc.NewReader(data)
 	flags := r.Uint()
 	m := &holepunch{mode: r.Uint(), id: r.Uint(), payload: r.Buffer()}
 	if flags&flagPeerAddr != 0 {
@@ -102,13 +101,13 @@ func (p *punchPayload) append(b []byte) []byte {
 	set(p.token != nil, punchHasToken)
 	set(p.remoteToken != nil, punchHasRemoteToken)
 	for _, v := range []uint64{flags, p.err, uint64(p.firewall), p.round} {
-		b = compact.AppendUint(b, v)
+		b = dhtrpc.AppendUint(b, v)
 	}
 	if len(p.addrs) > 0 {
-		b = compact.AppendAddrs(b, p.addrs)
+		b = dhtrpc.AppendAddrs(b, p.addrs)
 	}
 	if p.remote.IsValid() {
-		b = compact.AppendAddr(b, p.remote)
+		b = dhtrpc.AppendAddr(b, p.remote)
 	}
 	if p.token != nil {
 		b = append(b, p.token[:]...)
@@ -120,7 +119,7 @@ func (p *punchPayload) append(b []byte) []byte {
 }
 
 func parsePunchPayload(data []byte) (*punchPayload, error) {
-	r := compact.NewReader(data)
+	r := dhtrpc.NewReader(data)
 	flags := r.Uint()
 	p := &punchPayload{err: r.Uint(), firewall: dhtrpc.Class(r.Uint()), round: r.Uint(), punching: flags&punchPunching != 0}
 	if flags&punchHasAddrs != 0 {

@@ -16,7 +16,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
 )
@@ -101,7 +100,7 @@ func why(ctx context.Context, err error) error {
 func initiate(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, to identity.PublicKey, o secretstream.Options) (*secretstream.Conn, error) {
 	stop := context.AfterFunc(ctx, c.Destroy)
 	defer stop()
-	i, err := handshake.NewInitiator(pair, to)
+	i, err := secretstream.NewInitiator(pair, to)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +139,7 @@ func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, acc
 	if err != nil {
 		return nil, why(ctx, err)
 	}
-	r, remote, _, err := handshake.NewResponder(pair, msg)
+	r, remote, _, err := secretstream.NewResponder(pair, msg)
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/identity"
 )
 
@@ -62,7 +61,7 @@ var (
 // everything from any goroutine. End it with Close or Destroy.
 type Conn struct {
 	stream Stream
-	result handshake.Result
+	result Result
 	limit  int
 	pulse  time.Duration
 
@@ -89,7 +88,7 @@ type Conn struct {
 
 // New makes a connection of a stream after the handshake. It sends its header at
 // once and reads the peer's in a goroutine that ends with the connection.
-func New(s Stream, r *handshake.Result, o Options) (*Conn, error) {
+func New(s Stream, r *Result, o Options) (*Conn, error) {
 	c := &Conn{
 		stream: s, result: *r, limit: o.MaxMessage, pulse: o.KeepAlive,
 		opened: make(chan struct{}), confirmed: make(chan struct{}), done: make(chan struct{}),

@@ -14,7 +14,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
@@ -24,10 +23,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // results are what both ends have after a handshake.
-func results(t testing.TB) (a, b *handshake.Result) {
+func results(t testing.TB) (a, b *secretstream.Result) {
 	t.Helper()
 	alice, bob := identity.Generate(), identity.Generate()
-	i, err := handshake.NewInitiator(alice, bob.Public())
+	i, err := secretstream.NewInitiator(alice, bob.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +34,7 @@ func results(t testing.TB) (a, b *handshake.Result) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _, _, err := handshake.NewResponder(bob, m)
+	r, _, _, err := secretstream.NewResponder(bob, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +192,7 @@ func TestKeepAliveShowsADeadPeer(t *testing.T) {
 }
 
 // raw is a peer that knows the keys' owner but speaks what the test says.
-func raw(t *testing.T, o secretstream.Options, say func(*testing.T, *udx.Stream, *handshake.Result)) error {
+func raw(t *testing.T, o secretstream.Options, say func(*testing.T, *udx.Stream, *secretstream.Result)) error {
 	t.Helper()
 	x, y := streams(t, simnettest.Faults{})
 	ra, rb := results(t)
@@ -209,14 +208,14 @@ func raw(t *testing.T, o secretstream.Options, say func(*testing.T, *udx.Stream,
 
 // WIRE-FRAME.
 func TestHostilePeers(t *testing.T) {
-	write := func(data []byte) func(*testing.T, *udx.Stream, *handshake.Result) {
-		return func(t *testing.T, s *udx.Stream, _ *handshake.Result) {
+	write := func(data []byte) func(*testing.T, *udx.Stream, *secretstream.Result) {
+		return func(t *testing.T, s *udx.Stream, _ *secretstream.Result) {
 			if _, err := s.Write(data); err != nil {
 				t.Error(err)
 			}
 		}
 	}
-	header := func(t *testing.T, s *udx.Stream, r *handshake.Result) { // a true one, made by a true end
+	header := func(t *testing.T, s *udx.Stream, r *secretstream.Result) { // a true one, made by a true end
 		c, err := secretstream.New(s, r, secretstream.Options{KeepAlive: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -224,21 +223,21 @@ func TestHostilePeers(t *testing.T) {
 		t.Cleanup(c.Destroy)
 	}
 	for name, c := range map[string]struct {
-		say  func(*testing.T, *udx.Stream, *handshake.Result)
+		say  func(*testing.T, *udx.Stream, *secretstream.Result)
 		want error
 	}{
 		"header of another size": {write([]byte{55, 0, 0}), secretstream.ErrProtocol},
 		"header of 16 MiB":       {write([]byte{255, 255, 255}), secretstream.ErrProtocol},
 		"another stream's id":    {write(append([]byte{56, 0, 0}, make([]byte, 56)...)), secretstream.ErrProtocol},
-		"frame that is too short": {func(t *testing.T, s *udx.Stream, r *handshake.Result) {
+		"frame that is too short": {func(t *testing.T, s *udx.Stream, r *secretstream.Result) {
 			header(t, s, r)
 			write([]byte{16, 0, 0})(t, s, r)
 		}, secretstream.ErrProtocol},
-		"frame that is forged": {func(t *testing.T, s *udx.Stream, r *handshake.Result) {
+		"frame that is forged": {func(t *testing.T, s *udx.Stream, r *secretstream.Result) {
 			header(t, s, r)
 			write(append([]byte{20, 0, 0}, make([]byte, 20)...))(t, s, r)
 		}, secretstream.ErrForged},
-		"frame over the cap": {func(t *testing.T, s *udx.Stream, r *handshake.Result) {
+		"frame over the cap": {func(t *testing.T, s *udx.Stream, r *secretstream.Result) {
 			header(t, s, r)
 			write([]byte{255, 255, 255})(t, s, r)
 		}, secretstream.ErrTooLarge},

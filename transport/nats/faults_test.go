@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/hyperswarm/handshake"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/nats"
@@ -265,7 +265,7 @@ func TestAPeerCannotNameAnySubject(t *testing.T) {
 	w := n.connect(t)
 	const api = "$JS.API.STREAM.DELETE.TASKS"
 	for _, own := range []string{api, "", "parley.link.*", "parley.link.>", "parley.link." + api, "parley.hub." + owner.Public().String(), "parley.link.0123456789012345678901 x"} {
-		i, err := handshake.NewInitiator(identity.Generate(), owner.Public())
+		i, err := secretstream.NewInitiator(identity.Generate(), owner.Public())
 		if err != nil {
 			t.Fatal(err)
 		}

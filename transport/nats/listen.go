@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
@@ -43,7 +42,7 @@ type listener struct {
 	o     ListenOptions
 	sub   *nats.Subscription
 	slots chan struct{}
-	seen  [2]map[[handshake.EphemeralSize]byte]bool // recordings of handshakes are not answered again
+	seen  [2]map[[secretstream.EphemeralSize]byte]bool // recordings of handshakes are not answered again
 	once  sync.Once
 }
 
@@ -61,7 +60,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	l := &listener{Backlog: sealed.NewBacklog(backlog), o: o, slots: make(chan struct{}, maxGreeting)}
-	l.seen[0] = make(map[[handshake.EphemeralSize]byte]bool)
+	l.seen[0] = make(map[[secretstream.EphemeralSize]byte]bool)
 	var err error
 	if l.sub, err = o.Conn.Subscribe(l.Endpoint().Address, l.knocked); err != nil {
 		return nil, unreachable(err)
@@ -83,14 +82,14 @@ func unreachable(err error) *transport.Error {
 // knocked takes the first message of a handshake. Whoever is not let in, or says
 // anything else, hears nothing. NATS calls it with one message after the other.
 func (l *listener) knocked(m *nats.Msg) {
-	if len(m.Data) < 1+handshake.EphemeralSize || len(m.Data) > maxKnock || m.Data[0] != kindOpen {
+	if len(m.Data) < 1+secretstream.EphemeralSize || len(m.Data) > maxKnock || m.Data[0] != kindOpen {
 		return
 	}
 	msg := m.Data[1:]
-	if !l.fresh([handshake.EphemeralSize]byte(msg)) {
+	if !l.fresh([secretstream.EphemeralSize]byte(msg)) {
 		return
 	}
-	r, remote, own, err := handshake.NewResponder(l.o.Pair, msg)
+	r, remote, own, err := secretstream.NewResponder(l.o.Pair, msg)
 	if err != nil || remote == l.o.Pair.Public() || !l.o.Allow(remote) || !l.o.isLink(string(own)) {
 		l.o.Logger.Debug("a peer was not let in", "peer", remote, "error", err)
 		return
@@ -111,12 +110,12 @@ func (l *listener) knocked(m *nats.Msg) {
 
 // fresh reports whether a handshake is not the repetition of one that was
 // remembered.
-func (l *listener) fresh(ephemeral [handshake.EphemeralSize]byte) bool {
+func (l *listener) fresh(ephemeral [secretstream.EphemeralSize]byte) bool {
 	if l.seen[0][ephemeral] || l.seen[1][ephemeral] {
 		return false
 	}
 	if len(l.seen[0]) >= maxSeen {
-		l.seen[0], l.seen[1] = make(map[[handshake.EphemeralSize]byte]bool), l.seen[0]
+		l.seen[0], l.seen[1] = make(map[[secretstream.EphemeralSize]byte]bool), l.seen[0]
 	}
 	l.seen[0][ephemeral] = true
 	return true
@@ -124,7 +123,7 @@ func (l *listener) fresh(ephemeral [handshake.EphemeralSize]byte) bool {
 
 // greet answers a handshake, and queues the connection once the peer has shown that
 // it is there.
-func (l *listener) greet(r *handshake.Responder, peer string) error {
+func (l *listener) greet(r *secretstream.Responder, peer string) error {
 	s, err := newStream(&l.o.Options, l.o.newLink())
 	if err != nil {
 		return err

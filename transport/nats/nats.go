@@ -32,7 +32,6 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
@@ -188,7 +187,7 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 
 // connect shakes hands with the owner of a key.
 func (d *Dialer) connect(ctx context.Context, address string, key identity.PublicKey) (*secretstream.Conn, error) {
-	i, err := handshake.NewInitiator(d.Pair, key)
+	i, err := secretstream.NewInitiator(d.Pair, key)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/parleyhub/parley/hyperswarm/handshake"
+	"github.com/parleyhub/parley/hyperswarm/secretstream"
 )
 
 // The kinds of message.
@@ -92,7 +92,7 @@ func newStream(o *Options, own string) (*stream, error) {
 
 // knock begins a connection at a peer's subject and returns what the handshake
 // gives.
-func (s *stream) knock(ctx context.Context, i *handshake.Initiator, address string) (*handshake.Result, error) {
+func (s *stream) knock(ctx context.Context, i *secretstream.Initiator, address string) (*secretstream.Result, error) {
 	msg, err := i.Message([]byte(s.own))
 	if err != nil {
 		return nil, err

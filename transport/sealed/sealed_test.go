@@ -10,7 +10,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/hyperswarm/handshake"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
@@ -42,7 +41,7 @@ func streams(t testing.TB) (a, b *secretstream.Conn) {
 		t.Fatal(err)
 	}
 	owner := identity.Generate()
-	i, err := handshake.NewInitiator(identity.Generate(), owner.Public())
+	i, err := secretstream.NewInitiator(identity.Generate(), owner.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +49,7 @@ func streams(t testing.TB) (a, b *secretstream.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _, _, err := handshake.NewResponder(owner, msg)
+	r, _, _, err := secretstream.NewResponder(owner, msg)
 	if err != nil {
 		t.Fatal(err)
 	}

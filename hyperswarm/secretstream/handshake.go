@@ -6,7 +6,7 @@
 // responder knows that the initiator is there only when something arrives under
 // the keys of the [Result]. And Result.Hash is no secret: it follows from the two
 // messages and the responder's public key.
-package handshake
+package secretstream
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ type Result struct {
 // ephemeral key, by which a repeated message is recognised.
 const EphemeralSize = 32
 
-var errMessage = errors.New("the handshake message is not valid")
+var errHandshake = errors.New("the handshake message is not valid")
 
 // Initiator is the end that dials. It is not safe for concurrent use.
 type Initiator struct {
@@ -42,7 +42,7 @@ type Initiator struct {
 
 // NewInitiator starts a handshake with the owner of a public key.
 func NewInitiator(pair *identity.Pair, remote identity.PublicKey) (*Initiator, error) {
-	state, err := newState(pair, &remote, nil)
+	state, err := newHandshake(pair, &remote, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -63,11 +63,11 @@ func (i *Initiator) Finish(msg []byte) (payload []byte, r *Result, err error) {
 	// The state is of no more use once a key exchange in it has failed, so the
 	// ephemeral key is looked at first.
 	if len(msg) < EphemeralSize || !identity.PublicKey(msg[:EphemeralSize]).Valid() {
-		return nil, nil, errMessage
+		return nil, nil, errHandshake
 	}
 	payload, send, receive, err := i.state.ReadMessage(nil, msg)
 	if err != nil || send == nil {
-		return nil, nil, fmt.Errorf("%w: %v", errMessage, err)
+		return nil, nil, fmt.Errorf("%w: %v", errHandshake, err)
 	}
 	return payload, result(i.state, i.remote, send, receive, true), nil
 }
@@ -81,13 +81,13 @@ func NewResponder(pair *identity.Pair, msg []byte) (r *Responder, remote identit
 }
 
 func newResponder(pair *identity.Pair, msg []byte, random io.Reader) (*Responder, identity.PublicKey, []byte, error) {
-	state, err := newState(pair, nil, random)
+	state, err := newHandshake(pair, nil, random)
 	if err != nil {
 		return nil, identity.PublicKey{}, nil, err
 	}
 	payload, _, _, err := state.ReadMessage(nil, msg)
 	if err != nil || len(state.PeerStatic()) != len(identity.PublicKey{}) {
-		return nil, identity.PublicKey{}, nil, fmt.Errorf("%w: %v", errMessage, err)
+		return nil, identity.PublicKey{}, nil, fmt.Errorf("%w: %v", errHandshake, err)
 	}
 	return &Responder{state}, identity.PublicKey(state.PeerStatic()), payload, nil
 }
@@ -110,8 +110,8 @@ func result(state *noise.HandshakeState, remote identity.PublicKey, send, receiv
 
 var suite = noise.NewCipherSuite(curve{}, noise.CipherChaChaPoly, noise.HashBLAKE2b)
 
-// newState prepares a handshake; a nil remote makes the responder's.
-func newState(pair *identity.Pair, remote *identity.PublicKey, random io.Reader) (*noise.HandshakeState, error) {
+// newHandshake prepares a handshake; a nil remote makes the responder's.
+func newHandshake(pair *identity.Pair, remote *identity.PublicKey, random io.Reader) (*noise.HandshakeState, error) {
 	seed, public := pair.Seed(), pair.Public()
 	c := noise.Config{
 		CipherSuite: suite, Pattern: noise.HandshakeIK, Prologue: identity.PeerHandshake[:], Random: random,
@@ -141,7 +141,7 @@ func (curve) GenerateKeypair(random io.Reader) (noise.DHKey, error) {
 
 func (curve) DH(private, public []byte) ([]byte, error) {
 	if len(private) != 32 || len(public) != 32 {
-		return nil, errMessage
+		return nil, errHandshake
 	}
 	shared, err := identity.FromSeed([32]byte(private)).DH(identity.PublicKey(public))
 	return shared[:], err

@@ -1,16 +1,12 @@
-package handshake
+package secretstream
 
 import (
 	"bytes"
 	"encoding/hex"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/parleyhub/parley/identity"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func seeded(n byte) *identity.Pair { return identity.FromSeed(repeat(n)) }
 
@@ -34,11 +30,11 @@ const (
 // keys 3 and 4.
 //
 // WIRE-T1.
-func TestVectors(t *testing.T) {
+func TestHandshakeVectors(t *testing.T) {
 	payload1, payload2 := unhex(t, "011a0001017f00000188130100fe040302010001"), unhex(t, "011800010100070001")
 	public := seeded(2).Public()
 	three, four := repeat(3), repeat(4)
-	state, err := newState(seeded(1), &public, bytes.NewReader(three[:]))
+	state, err := newHandshake(seeded(1), &public, bytes.NewReader(three[:]))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,4 @@
-// Package compact writes and reads the encoding of Hyperswarm's messages:
-// numbers of variable length, buffers with their length in front, and IPv4
-// addresses with a little-endian port.
-package compact
+package dhtrpc
 
 import (
 	"encoding/binary"
