@@ -17,17 +17,21 @@ import (
 	"sync"
 )
 
-// Entry is a peer that may connect, and what its owner calls it.
+// Allow reports whether a peer may connect. It is called inside the handshake and must
+// not block.
+type Allow func(PublicKey) bool
+
+// Entry is a peer that may connect.
 type Entry struct {
 	Key  PublicKey
-	Name string
-	// Address is host:port, where the peer can be asked for others and itself; "" for
-	// one that is found by others.
+	Name string // local name, "" for none
+	// Address is the host:port of the peer's bootstrap node, or "".
 	Address string
 }
 
-// AllowList is the peers that may connect, kept in a file: a key a line, in
-// hexadecimal, then its address behind an @, if it has one, then its name. It is safe for concurrent use in one process.
+// AllowList holds the peers that may connect, stored in a file with one line per peer: the
+// hexadecimal key, then optionally "@" and the address, then optionally the name. It is
+// safe for concurrent use within one process.
 type AllowList struct {
 	path string
 
@@ -42,14 +46,14 @@ const (
 	maxAddressSize = 300
 )
 
-// OpenAllowList reads a list. A file that is not there is an empty one.
+// OpenAllowList reads the list at path. A missing file is an empty list.
 func OpenAllowList(path string) (*AllowList, error) {
 	l := &AllowList{path: path}
 	return l, l.Reload()
 }
 
-// Reload reads the file again, e.g. because another process has changed it. When
-// it cannot be read the list stays as it is.
+// Reload reads the file again, e.g. after another process has changed it. On an error the
+// list is unchanged.
 func (l *AllowList) Reload() error {
 	f, err := os.Open(l.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -68,7 +72,7 @@ func (l *AllowList) Reload() error {
 	return nil
 }
 
-// parseAllowList reads entries; lines that are empty or begin with # are none.
+// parseAllowList skips empty lines and lines that begin with #.
 func parseAllowList(r io.Reader) (map[PublicKey]Entry, error) {
 	entries := make(map[PublicKey]Entry)
 	in := bufio.NewScanner(r)
@@ -101,7 +105,7 @@ func parseEntry(line string) (e Entry, err error) {
 	return e, e.Check()
 }
 
-// String is the entry as its line in the file.
+// String returns the entry's line in the file.
 func (e Entry) String() string {
 	at := ""
 	if e.Address != "" {
@@ -110,7 +114,7 @@ func (e Entry) String() string {
 	return strings.Join(slices.DeleteFunc([]string{e.Key.String(), at, strings.TrimSpace(e.Name)}, func(s string) bool { return s == "" }), " ")
 }
 
-// Check returns what is wrong with the name or the address.
+// Check validates the name and the address.
 func (e Entry) Check() error {
 	if err := checkName(e.Name); err != nil || e.Address == "" {
 		return err
@@ -126,16 +130,15 @@ func unprintable(r rune) bool { return r <= ' ' || r == 0x7f }
 
 func checkName(name string) error {
 	if strings.HasPrefix(name, "@") {
-		return errors.New("a peer's name does not begin with @")
+		return errors.New("a peer's name must not begin with @")
 	}
 	if len(name) > maxNameSize || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return fmt.Errorf("a peer's name has at most %d bytes, and no control characters", maxNameSize)
+		return fmt.Errorf("a peer's name must have at most %d bytes and no control characters", maxNameSize)
 	}
 	return nil
 }
 
-// Allowed reports whether a key is in the list. It does not block: it is what a
-// listener asks inside the handshake.
+// Allowed reports whether a key is in the list; it is an [Allow]. It does not block.
 func (l *AllowList) Allowed(key PublicKey) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -143,7 +146,7 @@ func (l *AllowList) Allowed(key PublicKey) bool {
 	return ok
 }
 
-// Entries returns the list, by key.
+// Entries returns the list, sorted by key.
 func (l *AllowList) Entries() []Entry {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -154,7 +157,7 @@ func sorted(entries map[PublicKey]Entry) []Entry {
 	return slices.SortedFunc(maps.Values(entries), func(a, b Entry) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 }
 
-// Add lets a peer in, or changes what is known of it. When it returns, the file says so.
+// Add adds or replaces an entry and writes the file.
 func (l *AllowList) Add(e Entry) error {
 	if !e.Key.Valid() {
 		return errPoint
@@ -171,8 +174,8 @@ func (l *AllowList) Add(e Entry) error {
 	})
 }
 
-// Remove lets a peer in no more, and reports whether it was let in before. It does
-// not end connections.
+// Remove removes a key, writes the file and reports whether the key was in the list. It
+// does not close connections.
 func (l *AllowList) Remove(key PublicKey) (bool, error) {
 	had := l.Allowed(key)
 	return had, l.store(func(entries map[PublicKey]Entry) error {
@@ -181,7 +184,7 @@ func (l *AllowList) Remove(key PublicKey) (bool, error) {
 	})
 }
 
-// store changes a copy, writes it, and takes it over when that is done.
+// store applies a change to a copy, writes the copy to the file, then uses it.
 func (l *AllowList) store(change func(map[PublicKey]Entry) error) error {
 	l.change.Lock()
 	defer l.change.Unlock()
@@ -200,7 +203,7 @@ func (l *AllowList) store(change func(map[PublicKey]Entry) error) error {
 	return nil
 }
 
-// write replaces the file whole or not at all.
+// write replaces the file atomically.
 func (l *AllowList) write(entries map[PublicKey]Entry) error {
 	dir := filepath.Dir(l.path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -210,10 +213,10 @@ func (l *AllowList) write(entries map[PublicKey]Entry) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // it is gone if all went well
+	defer os.Remove(f.Name()) // fails after the rename
 	out := bufio.NewWriter(f)
 	for _, e := range sorted(entries) {
-		fmt.Fprintln(out, e) // Flush tells of errors
+		fmt.Fprintln(out, e) // Flush returns write errors
 	}
 	if err := errors.Join(out.Flush(), f.Sync(), f.Close()); err != nil {
 		return err

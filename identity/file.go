@@ -7,13 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 )
 
-// Load reads a pair from a file, or makes one and the file, if it is not there.
-// The file holds the seed in hexadecimal and is for its owner only (0600); one
-// that others may read is refused, but on Windows, where the mode says nothing
-// and the directory's access list protects it.
+// Load reads a pair from a file, or generates one and creates the file. The file holds the
+// seed in hexadecimal with mode 0600. A file that others may read is an error, except on
+// Windows, where the directory's access list protects it.
 func Load(path string) (*Pair, error) {
 	p, err := read(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -21,7 +21,7 @@ func Load(path string) (*Pair, error) {
 	}
 	p = Generate()
 	if err := write(path, p); err != nil {
-		if errors.Is(err, fs.ErrExist) { // another process was faster
+		if errors.Is(err, fs.ErrExist) { // another process created it first
 			return read(path)
 		}
 		return nil, fmt.Errorf("the identity cannot be stored: %w", err)
@@ -39,8 +39,9 @@ func read(path string) (*Pair, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the identity cannot be read: %w", err)
 	}
-	if !info.Mode().IsRegular() || othersMayRead(info) {
-		return nil, fmt.Errorf("the identity %s is open to others (mode %v): run chmod 600 on it, or remove it to get a new one", path, info.Mode())
+	// On Windows the mode says nothing about access.
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
+		return nil, fmt.Errorf("the identity %s is readable by others (mode %v): run chmod 600 on it, or remove it to get a new one", path, info.Mode())
 	}
 	var text [128]byte
 	n, err := f.Read(text[:])
@@ -54,7 +55,7 @@ func read(path string) (*Pair, error) {
 	return FromSeed([32]byte(seed)), nil
 }
 
-// write stores the pair whole or not at all, and never over another.
+// write creates the file atomically and never replaces an existing one.
 func write(path string, p *Pair) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -1,6 +1,6 @@
-// Package identity has the identities and hashes of Hyperswarm: Ed25519 key pairs,
-// BLAKE2b hashes and the name spaces that keep signatures of one kind from being
-// used as another.
+// Package identity provides the identities and hashes of Hyperswarm: Ed25519 key pairs, a
+// file to keep one in, BLAKE2b hashes, the protocol's name spaces, and the list of peers
+// that may connect.
 package identity
 
 import (
@@ -15,17 +15,17 @@ import (
 	"golang.org/x/crypto/blake2b"
 )
 
-// PublicKey is the name of a peer.
+// PublicKey identifies a peer.
 type PublicKey [32]byte
 
 // String returns the key in hexadecimal.
 func (k PublicKey) String() string { return hex.EncodeToString(k[:]) }
 
-// ParsePublicKey reads what String writes.
+// ParsePublicKey parses the result of String. The key must be [PublicKey.Valid].
 func ParsePublicKey(text string) (PublicKey, error) {
 	b, err := hex.DecodeString(text)
 	if err != nil || len(b) != len(PublicKey{}) {
-		return PublicKey{}, fmt.Errorf("a public key is 64 hexadecimal digits, not %d characters like %.8q", len(text), text)
+		return PublicKey{}, fmt.Errorf("a public key has 64 hexadecimal digits; this one is %d characters like %.8q", len(text), text)
 	}
 	k := PublicKey(b)
 	if _, err := point(k); err != nil {
@@ -34,7 +34,7 @@ func ParsePublicKey(text string) (PublicKey, error) {
 	return k, nil
 }
 
-// Pair is a key pair. It is safe for concurrent use; its zero value is not one.
+// Pair is a key pair. It is safe for concurrent use. The zero value is not usable.
 type Pair struct {
 	public  PublicKey
 	private ed25519.PrivateKey
@@ -59,8 +59,8 @@ func FromSeed(seed [32]byte) *Pair {
 	return &Pair{public: PublicKey(private.Public().(ed25519.PublicKey)), private: private, scalar: s}
 }
 
-// Derive returns a pair that follows from this one and a purpose. Who knows only public
-// keys cannot tell that they belong together.
+// Derive returns a pair computed from this one and a purpose. The public keys alone do not
+// show that the pairs are related.
 func (p *Pair) Derive(purpose string) *Pair {
 	seed := p.Seed()
 	return FromSeed(KeyedHash(seed[:], []byte("derived key\n"+purpose)))
@@ -69,21 +69,21 @@ func (p *Pair) Derive(purpose string) *Pair {
 // Public returns the public key.
 func (p *Pair) Public() PublicKey { return p.public }
 
-// Seed returns what the pair was made from: a secret.
+// Seed returns the secret seed that the pair was made from.
 func (p *Pair) Seed() [32]byte { return [32]byte(p.private.Seed()) }
 
 // Sign signs a message.
 func (p *Pair) Sign(message []byte) [64]byte { return [64]byte(ed25519.Sign(p.private, message)) }
 
-// String keeps the private key out of logs.
+// String omits the private key, so that logs do not contain it.
 func (p *Pair) String() string { return "key pair of " + p.public.String() }
 
-// GoString keeps the private key out of logs.
+// GoString omits the private key, so that logs do not contain it.
 func (p *Pair) GoString() string { return p.String() }
 
-// DH multiplies the private scalar with a public key. It refuses keys that are
-// not the canonical form of a point in the group of prime order: with those an
-// attacker could fix the result or learn bits of the scalar.
+// DH multiplies the private scalar with a public key. A public key that is not
+// [PublicKey.Valid] is an error: with such a key an attacker could choose the result or
+// learn bits of the scalar.
 func (p *Pair) DH(public PublicKey) ([32]byte, error) {
 	q, err := point(public)
 	if err != nil {
@@ -92,9 +92,8 @@ func (p *Pair) DH(public PublicKey) ([32]byte, error) {
 	return [32]byte(new(edwards25519.Point).ScalarMult(p.scalar, q).Bytes()), nil
 }
 
-// Verify reports whether sig is the signature of message under a public key that
-// is one. crypto/ed25519 alone accepts keys of small order, for which anyone can
-// sign anything.
+// Verify reports whether sig is the signature of message under a valid public key.
+// crypto/ed25519 alone accepts keys of small order, for which anyone can forge signatures.
 func Verify(public PublicKey, message []byte, sig [64]byte) bool {
 	if _, err := point(public); err != nil {
 		return false
@@ -122,7 +121,7 @@ func one() *edwards25519.Scalar {
 	return s
 }
 
-// point decodes a public key strictly.
+// point decodes a public key and checks that it is valid.
 func point(k PublicKey) (*edwards25519.Point, error) {
 	p, err := new(edwards25519.Point).SetBytes(k[:])
 	if err != nil || PublicKey(p.Bytes()) != k {
@@ -132,7 +131,7 @@ func point(k PublicKey) (*edwards25519.Point, error) {
 	if p.Equal(identity) == 1 {
 		return nil, errPoint
 	}
-	// [order-1]P + P is the identity for the points of the group, and no others.
+	// [order-1]P + P is the identity exactly for the points of the group.
 	zero := edwards25519.NewScalar()
 	q := new(edwards25519.Point).VarTimeDoubleScalarBaseMult(orderMinusOne, p, zero)
 	if q.Add(q, p).Equal(identity) != 1 {
@@ -141,10 +140,11 @@ func point(k PublicKey) (*edwards25519.Point, error) {
 	return p, nil
 }
 
-// Hash returns the BLAKE2b hash of parts, one after the other.
+// Hash returns the BLAKE2b-256 hash of the concatenated parts.
 func Hash(parts ...[]byte) [32]byte { return KeyedHash(nil, parts...) }
 
-// KeyedHash returns the BLAKE2b hash of parts under a key of at most 64 bytes.
+// KeyedHash returns the keyed BLAKE2b-256 hash of the concatenated parts. It panics if the
+// key is longer than 64 bytes.
 func KeyedHash(key []byte, parts ...[]byte) (sum [32]byte) {
 	h, err := blake2b.New256(key)
 	if err != nil {
@@ -163,7 +163,7 @@ func Namespace(name string, i byte) [32]byte {
 	return Hash(h[:], []byte{i})
 }
 
-// The name spaces of the protocol.
+// The protocol's name spaces: a signature made in one is not valid in another.
 var (
 	PeerHandshake   = Namespace("hyperswarm/dht", 0)
 	PeerHolepunch   = Namespace("hyperswarm/dht", 1)

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Sampler finds out by which address others see a socket. It is safe for
-// concurrent use.
+// Sampler estimates a socket's public address from the addresses at which other nodes see
+// it. It is safe for concurrent use.
 type Sampler struct {
 	mu      sync.Mutex
 	samples []sample
@@ -16,10 +16,10 @@ type sample struct{ by, seen netip.AddrPort }
 
 const maxSamples = 16
 
-// LeastSamples is how many nodes must have had a say before a class is known.
+// LeastSamples is how many samples [Sampler.Class] needs.
 const LeastSamples = 3
 
-// Add notes that a node sees us at an address. Each node's last word counts.
+// Add records at which address a node sees the socket. It replaces the node's former sample.
 func (s *Sampler) Add(by, seen netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,21 +29,19 @@ func (s *Sampler) Add(by, seen netip.AddrPort) {
 			return
 		}
 	}
-	if len(s.samples) == maxSamples {
-		s.samples = append(s.samples[:0], s.samples[1:]...)
-	}
+	s.samples = s.samples[max(0, len(s.samples)-maxSamples+1):]
 	s.samples = append(s.samples, sample{by, seen})
 }
 
-// Len returns how many nodes have had a say.
+// Len returns the number of samples.
 func (s *Sampler) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.samples)
 }
 
-// Addr returns the address that most nodes see; with port 0 if they agree only on
-// the host, and invalid if not even on that.
+// Addr returns the address in most samples; with port 0 if they agree only on the host, and
+// invalid if they do not agree at all.
 func (s *Sampler) Addr() netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,10 +76,10 @@ func (s *Sampler) Addr() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// Class is what a NAT does with a socket.
+// Class is the behaviour of a NAT.
 type Class uint64
 
-// The classes, by the numbers that peers send each other.
+// The classes, by their numbers in the protocol.
 const (
 	Unknown    Class = iota
 	Open             // reachable by anyone
@@ -89,21 +87,15 @@ const (
 	Random           // another port for every peer
 )
 
-// String names the class.
+// String returns the class's name.
 func (c Class) String() string {
-	switch c {
-	case Open:
-		return "open"
-	case Consistent:
-		return "consistent"
-	case Random:
-		return "random"
+	if names := [...]string{"unknown", "open", "consistent", "random"}; c < Class(len(names)) {
+		return names[c]
 	}
 	return "unknown"
 }
 
-// Class judges the samples and returns the addresses at which the socket can be
-// reached.
+// Class returns the NAT's class and the addresses at which the socket can be reached.
 func (s *Sampler) Class() (Class, []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,8 +129,8 @@ func (s *Sampler) Class() (Class, []netip.AddrPort) {
 	return Unknown, nil
 }
 
-// Guess judges fewer than LeastSamples samples: where all of them agree the class
-// is taken for Consistent, since most are.
+// Guess returns a class from fewer than LeastSamples samples: Consistent, the most
+// frequent class, if all of them agree.
 func (s *Sampler) Guess() (Class, []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

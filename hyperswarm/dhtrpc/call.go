@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/udx"
@@ -18,7 +19,7 @@ const (
 	maxHeard    = 32
 )
 
-// ErrTimeout says that a node did not answer.
+// ErrTimeout reports that a node did not answer.
 var ErrTimeout = errors.New("the node does not answer")
 
 // Call is a request to a node.
@@ -28,9 +29,9 @@ type Call struct {
 	Target   *ID
 	Token    *[32]byte
 	Value    []byte
-	// Tries is how often it is sent, with a second between; 0 means 4 times.
+	// Tries is how often the request is sent, one second apart; 0 means 4.
 	Tries int
-	// Socket sends it; nil means the node's.
+	// Socket is the socket to send from; nil means the node's.
 	Socket *udx.Socket
 }
 
@@ -38,7 +39,7 @@ type Call struct {
 type Reply struct {
 	*Message
 	From   netip.AddrPort
-	Socket *udx.Socket // that it came in on
+	Socket *udx.Socket // on which it was received
 }
 
 type pending struct {
@@ -46,8 +47,8 @@ type pending struct {
 	answer chan *Reply
 }
 
-// Call sends a request and waits for the answer. It returns [ErrTimeout] when
-// there is none. A reply with an error code is a reply.
+// Call sends a request and blocks until the answer, ctx's end or [ErrTimeout]. A reply with
+// an error code is a reply.
 func (n *Node) Call(ctx context.Context, to netip.AddrPort, c Call) (*Reply, error) {
 	select {
 	case n.slots <- struct{}{}:
@@ -58,11 +59,12 @@ func (n *Node) Call(ctx context.Context, to netip.AddrPort, c Call) (*Reply, err
 		return nil, net.ErrClosed
 	}
 	p := &pending{to: to, answer: make(chan *Reply, 1)}
-	tid, err := n.reserve(p)
-	if err != nil {
-		return nil, err
-	}
-	defer n.free(tid)
+	tid := n.reserve(p)
+	defer func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.pending, tid)
+	}()
 	sock := c.Socket
 	if sock == nil {
 		sock = n.sock
@@ -76,7 +78,7 @@ func (n *Node) Call(ctx context.Context, to netip.AddrPort, c Call) (*Reply, err
 	t := time.NewTicker(tryTimeout)
 	defer t.Stop()
 	for range c.Tries {
-		_ = sock.Write(data, to) // the next try comes soon
+		_ = sock.Write(data, to) // retried below
 		select {
 		case r := <-p.answer:
 			return r, nil
@@ -90,31 +92,20 @@ func (n *Node) Call(ctx context.Context, to netip.AddrPort, c Call) (*Reply, err
 	return nil, ErrTimeout
 }
 
-// errBusy cannot come up while at most maxInFlight calls run.
-var errBusy = errors.New("too many calls are under way")
-
+// reserve gives a call an id that no other has. There is one: at most maxInFlight calls
+// run.
 // reserve gives a call a number that no other has.
-func (n *Node) reserve(p *pending) (uint16, error) {
+func (n *Node) reserve(p *pending) uint16 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for range 1 << 16 {
-		n.tid++
-		if n.pending[n.tid] == nil {
-			n.pending[n.tid] = p
-			return n.tid, nil
-		}
+	for n.tid++; n.pending[n.tid] != nil; n.tid++ {
 	}
-	return 0, errBusy
+	n.pending[n.tid] = p
+	return n.tid
 }
 
-func (n *Node) free(tid uint16) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.pending, tid)
-}
-
-// response hands a response to the call that waits for it. Only the node that
-// was asked can answer.
+// response delivers a response to the call that waits for it, if it comes from the node
+// that was asked.
 func (n *Node) response(s *udx.Socket, m *Message, from netip.AddrPort) {
 	n.mu.Lock()
 	p := n.pending[m.TID]
@@ -124,49 +115,41 @@ func (n *Node) response(s *udx.Socket, m *Message, from netip.AddrPort) {
 	}
 	delete(n.pending, m.TID)
 	n.heard = append(n.heard, from)
-	if len(n.heard) > maxHeard {
-		n.heard = append(n.heard[:0], n.heard[1:]...)
-	}
+	n.heard = append(n.heard, from)
+	n.heard = n.heard[max(0, len(n.heard)-maxHeard):]
 	n.mu.Unlock()
 	n.note(m, from)
-	if s == n.sock && (m.ID != nil || n.isBootstrap(from)) {
+	// Until enough nodes with an id have answered, a bootstrap node's view counts as well.
+	if s == n.sock && (m.ID != nil || n.seen.Len() < max(len(n.bootstrap()), 1)) {
 		n.seen.Add(from, m.To)
 	}
-	m.Value = append([]byte(nil), m.Value...) // it outlives the datagram's buffer
-	if len(m.Value) == 0 {
-		m.Value = nil
-	}
+	m.Value = append([]byte(nil), m.Value...) // the datagram's buffer is reused; empty becomes nil
 	p.answer <- &Reply{Message: m, From: from, Socket: s}
 }
 
-// isBootstrap reports whether a node that has no id may speak of our address.
-func (n *Node) isBootstrap(netip.AddrPort) bool { return n.seen.Len() < max(len(n.bootstrap()), 1) }
-
-// Heard returns nodes that have answered lately, the newest first.
+// Heard returns nodes that have answered lately, newest first.
 func (n *Node) Heard() []netip.AddrPort {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var all []netip.AddrPort
-	seen := make(map[netip.AddrPort]bool)
-	for i := len(n.heard) - 1; i >= 0; i-- {
-		if a := n.heard[i]; !seen[a] {
-			seen[a] = true
+	for _, a := range slices.Backward(n.heard) {
+		if !slices.Contains(all, a) {
 			all = append(all, a)
 		}
 	}
 	return all
 }
 
-// Ping asks a node whether it is there, once through a socket of the caller's.
-// The reply says where the node sees that socket.
+// Ping pings a node through a socket of the caller's. The reply says at which address the
+// node sees that socket.
 func (n *Node) Ping(ctx context.Context, to netip.AddrPort, s *udx.Socket, tries int) (*Reply, error) {
 	return n.Call(ctx, to, Call{Internal: true, Command: cmdPing, Socket: s, Tries: tries})
 }
 
-// Commit sends a call that changes something to nodes that a walk has found,
-// with their tokens, and returns those that have accepted it. f makes each node's
-// value. A node whose token has expired meanwhile is asked again with a fresh
-// one.
+// Commit sends a request with a token to each of the nodes that a walk has found, with the
+// value that f makes for it. A node whose token has expired is asked again with the fresh
+// one. It returns the replies of the nodes that accepted, and the error codes of those
+// that refused.
 func (n *Node) Commit(ctx context.Context, c Call, nodes []*Reply, f func(r *Reply) []byte) ([]*Reply, []uint64) {
 	type result struct{ reply, asked *Reply }
 	results := make(chan result, len(nodes))
@@ -206,7 +189,6 @@ func (n *Node) Commit(ctx context.Context, c Call, nodes []*Reply, f func(r *Rep
 	return done, refused
 }
 
-// idOf returns a node's id.
 // NodeID returns the id of a DHT node at an address.
 func NodeID(a netip.AddrPort) ID {
 	var b [6]byte

@@ -6,13 +6,13 @@ import (
 	"net/netip"
 )
 
-// MaxUint is the largest number that peers understand: theirs are doubles.
+// MaxUint is the largest number that peers decode exactly: they use doubles.
 const MaxUint = 1<<53 - 1
 
 // addrSize is the size of an encoded IPv4 address with its port.
 const addrSize = 6
 
-// ErrInvalid is the error of every message that does not decode.
+// ErrInvalid reports a message that does not decode.
 var ErrInvalid = errors.New("the message is cut off or holds a number that is too large")
 
 // AppendUint appends a number in its shortest form.
@@ -28,13 +28,12 @@ func AppendUint(b []byte, v uint64) []byte {
 	return binary.LittleEndian.AppendUint64(append(b, 0xff), v)
 }
 
-// AppendBuffer appends bytes with their length in front.
+// AppendBuffer appends bytes, prefixed with their length.
 func AppendBuffer(b, v []byte) []byte {
 	return append(AppendUint(b, uint64(len(v))), v...)
 }
 
-// AppendAddr appends an IPv4 address and its port. What is no IPv4 address
-// becomes 0.0.0.0.
+// AppendAddr appends an IPv4 address and its port. Any other address becomes 0.0.0.0.
 func AppendAddr(b []byte, a netip.AddrPort) []byte {
 	var ip [4]byte
 	if a.Addr().Is4() || a.Addr().Is4In6() {
@@ -52,8 +51,8 @@ func AppendAddrs(b []byte, all []netip.AddrPort) []byte {
 	return b
 }
 
-// Reader takes a message apart. After its first error it returns zeros; look at
-// Err once at the end. What it returns may refer to the message.
+// Reader decodes a message. After the first error it returns zero values; check Err once at
+// the end. Returned slices may refer to the message.
 type Reader struct {
 	data []byte
 	err  error
@@ -62,13 +61,13 @@ type Reader struct {
 // NewReader returns a reader of a message.
 func NewReader(data []byte) *Reader { return &Reader{data: data} }
 
-// Err returns [ErrInvalid] once the message turned out not to be one.
+// Err returns nil or [ErrInvalid].
 func (r *Reader) Err() error { return r.err }
 
 // Len returns how many bytes are left.
 func (r *Reader) Len() int { return len(r.data) }
 
-// Fail makes the message invalid.
+// Fail marks the message as invalid.
 func (r *Reader) Fail() { r.data, r.err = nil, ErrInvalid }
 
 // Fixed returns the next n bytes.
@@ -135,8 +134,7 @@ func (r *Reader) Uint() uint64 {
 	return uint64(first[0])
 }
 
-// Buffer returns the next bytes that have their length in front; never nil if
-// they are there.
+// Buffer returns the next length-prefixed bytes; nil only on an error.
 func (r *Reader) Buffer() []byte {
 	n := r.Uint()
 	if r.err != nil || n > uint64(len(r.data)) {
@@ -146,8 +144,8 @@ func (r *Reader) Buffer() []byte {
 	return r.Fixed(int(n))
 }
 
-// Count returns the number of items that follow, of at least size bytes each. A
-// count that cannot be true is an error, so that nobody reserves memory for it.
+// Count returns the number of items that follow, of at least size bytes each. A count that
+// exceeds the message is an error, so that callers may allocate for it.
 func (r *Reader) Count(size int) int {
 	n := r.Uint()
 	if n > uint64(len(r.data)/size) {

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Limiter gives each host an allowance that refills. It remembers at most a set
-// number of hosts: when there are more, those whose allowance is whole are
-// forgotten, then any. It is safe for concurrent use.
+// Limiter is a token bucket per host. It remembers a bounded number of hosts: above that,
+// hosts with a full bucket are forgotten first, then any. It is safe for concurrent use.
 type Limiter struct {
 	rate, burst float64
 	size        int
@@ -22,13 +21,12 @@ type allowance struct {
 	at   time.Time
 }
 
-// NewLimiter allows rate a second and burst at once, for each of at most size
-// hosts.
+// NewLimiter allows rate per second and bursts of burst, for each of at most size hosts.
 func NewLimiter(rate, burst float64, size int) *Limiter {
 	return &Limiter{rate: rate, burst: burst, size: size, hosts: make(map[netip.Addr]allowance)}
 }
 
-// Allow takes n from a host's allowance, if that has so much.
+// Allow takes n tokens from a host's bucket and reports whether it had as many.
 func (l *Limiter) Allow(host netip.Addr, n float64) bool {
 	now := time.Now()
 	l.mu.Lock()
@@ -50,8 +48,8 @@ func (l *Limiter) Allow(host netip.Addr, n float64) bool {
 	return ok
 }
 
-// forget makes room. It looks at a part of the hosts only: under a flood of
-// forged ones it runs for each.
+// forget makes room. It examines 64 hosts at most, since it runs for each packet of a
+// flood of forged addresses.
 func (l *Limiter) forget(now time.Time) {
 	looked := 0
 	for h, a := range l.hosts {
@@ -70,7 +68,7 @@ func (l *Limiter) forget(now time.Time) {
 	}
 }
 
-// recentSet remembers hosts for a while, at most a set number of them.
+// recentSet remembers at most size hosts, each for a time.
 type recentSet struct {
 	life time.Duration
 	size int
@@ -106,20 +104,20 @@ func (s *recentSet) has(host netip.Addr) bool {
 	return ok
 }
 
-// limits is what one node does for others at most.
+// limits bound what one node does for others.
 type limits struct {
-	requests *Limiter // handled
-	all      *Limiter // of all hosts together, under one key
-	replies  *Limiter // bytes to hosts that may not have asked
-	small    *Limiter // bytes of replies that were cut down
-	pings    *Limiter // ping_nat, which goes to another port than it came from
-	hints    *Limiter
+	requests *Limiter   // requests handled, per host
+	all      *Limiter   // requests of all hosts together, under one key
+	replies  *Limiter   // bytes to hosts whose address may be forged
+	small    *Limiter   // bytes of replies to them without their value
+	pings    *Limiter   // ping_nat, which answers to another port
+	hints    *Limiter   // down hints
 	proven   *recentSet // hosts that have shown a token
 }
 
 const rememberedHosts = 8192
 
-// usualRate is how many requests a second of one host are handled.
+// usualRate is the default of Options.RequestRate.
 const usualRate = 200
 
 func newLimits(rate float64) limits {

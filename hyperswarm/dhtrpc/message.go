@@ -4,7 +4,7 @@ import (
 	"net/netip"
 )
 
-// ID is a point in the table: a node's or a target's.
+// ID is a point of the DHT's key space: a node's id or a target.
 type ID = [32]byte
 
 // The first byte of a message.
@@ -13,8 +13,8 @@ const (
 	responseByte = 0x13
 )
 
-// The flags of a message. 4 means an internal command in a request and closer
-// nodes in a response, 8 a target or an error.
+// The flags of a message. Bit 2 means an internal command in a request and closer nodes in a
+// response, bit 3 a target in a request and an error in a response.
 const (
 	flagID = 1 << iota
 	flagToken
@@ -26,14 +26,14 @@ const (
 // maxCloser is how many closer nodes a response may name.
 const maxCloser = 20
 
-// Message is a request or a response as it travels. Absent fields are nil or 0.
+// Message is a decoded request or response. Absent fields are nil or 0.
 type Message struct {
 	Response bool
 	TID      uint16
-	To       netip.AddrPort // the receiver as its sender sees it
+	To       netip.AddrPort // the receiver's address as the sender sees it
 	ID       *ID            // of the sender, if it is persistent
 	Token    *[32]byte
-	Internal bool // of a request: the command is one of the DHT itself
+	Internal bool // of a request: the command is one of the DHT's own
 	Command  uint64
 	Target   *ID
 	Closer   []netip.AddrPort // of a response
@@ -84,8 +84,8 @@ func (m *Message) Append(b []byte) []byte {
 	return b
 }
 
-// Parse takes a datagram apart. The message refers to data. What follows the
-// known fields is ignored.
+// Parse decodes a datagram. The message refers to data. Bytes after the known fields are
+// ignored.
 func Parse(data []byte) (*Message, error) {
 	r := NewReader(data)
 	first := r.Fixed(1)

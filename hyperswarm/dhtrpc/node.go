@@ -1,6 +1,6 @@
-// Package dhtrpc is a Kademlia table over UDP as the npm package dht-rpc has it:
-// requests and responses, a routing table, tokens, and queries that walk towards
-// a target. Package hyperdht builds peers and records on it.
+// Package dhtrpc is a Kademlia DHT over UDP, compatible with the npm package dht-rpc:
+// requests and responses, their compact encoding, a routing table, tokens, and walks
+// towards a target. Package hyperdht builds peers and records on it.
 package dhtrpc
 
 import (
@@ -46,29 +46,28 @@ const (
 	bootstrapTimeout = 10 * time.Second
 )
 
-// Options set a node up.
+// Options configure a node.
 type Options struct {
 	// Listen is where the node's socket is bound.
 	Listen netip.AddrPort
-	// Public is the address at which everybody reaches the socket, if that is
-	// known; port 0 means the socket's. With it the node is persistent: it has an
-	// id, enters others' tables and stores records. Without, it only asks.
+	// Public is the socket's public address, if known; port 0 means the socket's port.
+	// With it the node is persistent: it has an id, enters other nodes' tables and stores
+	// records. Without it the node only sends requests.
 	Public netip.AddrPort
-	// Bootstrap names the nodes to begin with, as host:port; none makes this the
-	// first one.
+	// Bootstrap lists the first nodes to contact, as host:port; empty for the first node
+	// of a network.
 	Bootstrap []string
-	// RequestRate is how many requests a second of one host are handled, with bursts
-	// of twice as many; 0 means 200.
+	// RequestRate is how many requests per second are handled for one host, with bursts of
+	// twice as many; 0 means 200.
 	RequestRate float64
-	// Handle is called with each request whose command is not internal, from the
-	// goroutine that reads the socket: it must not block. The request is its own.
+	// Handle is called with each request whose command is not internal, from the goroutine
+	// that reads the socket: it must not block. It may keep the request.
 	Handle func(*Request)
 	// HandlePing is called with each datagram of at most one byte.
 	HandlePing func(s *udx.Socket, from netip.AddrPort)
 }
 
-// Node is a node of the table, or one that only asks. It is safe for concurrent
-// use.
+// Node is a DHT node or client. It is safe for concurrent use.
 type Node struct {
 	o      Options
 	mux    *udx.Mux
@@ -88,19 +87,19 @@ type Node struct {
 	closed  bool
 	tid     uint16
 	pending map[uint16]*pending
-	checks  int // of nodes that are said to be down
+	checks  int // pings after down hints
 	swaps   int
 	delayed int
-	heard   []netip.AddrPort // nodes that answered lately, the newest last
-	refresh time.Time        // of the table
+	heard   []netip.AddrPort // nodes that answered lately, newest last
+	refresh time.Time        // last refresh of the table
 
 	slots     chan struct{}
 	hintsLeft atomic.Int32
 	ready     chan struct{}
 }
 
-// Listen opens a node's socket and starts the node. It joins the table in the
-// background: see WaitReady. The mux is the caller's.
+// Listen opens a socket and starts a node. The node joins the DHT in the background; see
+// WaitReady. The mux stays the caller's.
 func Listen(mux *udx.Mux, o Options) (*Node, error) {
 	n := &Node{
 		o: o, mux: mux, tokens: newTokens(), limits: newLimits(o.RequestRate),
@@ -111,7 +110,7 @@ func Listen(mux *udx.Mux, o Options) (*Node, error) {
 	rand.Read(b[:]) // never fails
 	n.tid = binary.LittleEndian.Uint16(b[:])
 	n.hintsLeft.Store(maxHints)
-	started := make(chan struct{}) // what arrives before the node is whole waits
+	started := make(chan struct{}) // datagrams that arrive before the node is set up wait
 	sock, err := mux.Listen(o.Listen, func(s *udx.Socket, data []byte, from netip.AddrPort) {
 		<-started
 		n.Receive(s, data, from)
@@ -135,7 +134,7 @@ func Listen(mux *udx.Mux, o Options) (*Node, error) {
 	return n, nil
 }
 
-// Close ends the node and waits for its goroutines. It does not close the mux.
+// Close stops the node and waits for its goroutines. It does not close the mux.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	n.closed = true
@@ -155,22 +154,20 @@ func (n *Node) Mux() *udx.Mux { return n.mux }
 // Persistent reports whether the node has an id and stores records.
 func (n *Node) Persistent() bool { return n.public.IsValid() }
 
-// Public returns the address at which everybody can reach the node, invalid if
-// none was configured.
+// Public returns the node's public address, invalid if none was configured.
 func (n *Node) Public() netip.AddrPort { return n.public }
 
-// Seen returns the address at which other nodes see this one, as far as they
-// agree; its port is 0 if they agree on the host only.
+// Seen returns the address at which other nodes see this one; the port is 0 if they agree
+// only on the host.
 func (n *Node) Seen() netip.AddrPort { return n.seen.Addr() }
 
-// ID returns the node's place in the table; a random one that others do not see,
-// if it is not persistent.
+// ID returns the node's id; a random one, not shown to others, if it is not persistent.
 func (n *Node) ID() ID { return n.id }
 
 // Known returns how many nodes are in the table.
 func (n *Node) Known() int { return n.table.len() }
 
-// WaitReady waits until the node has joined the table, or has failed to.
+// WaitReady blocks until the first attempt to join the DHT is over, even a failed one.
 func (n *Node) WaitReady(ctx context.Context) error {
 	select {
 	case <-n.ready:
@@ -182,7 +179,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 }
 
-// run joins the table and keeps it fresh.
+// run joins the DHT and refreshes the table until the node closes.
 func (n *Node) run() {
 	n.join()
 	close(n.ready)
@@ -204,14 +201,14 @@ func (n *Node) run() {
 	}
 }
 
-// join walks towards this node.
+// join walks towards the node's own id.
 func (n *Node) join() {
 	ctx, cancel := context.WithTimeout(n.ctx, bootstrapTimeout)
 	defer cancel()
 	n.mu.Lock()
 	n.refresh = time.Now()
 	n.mu.Unlock()
-	// Whoever needs the table walks again, so an error tells nobody anything.
+	// Later walks join again, so an error here does not matter.
 	_, _ = n.Walk(ctx, Walk{Target: n.id, Internal: true, Command: cmdFindNode})
 }
 
@@ -228,21 +225,21 @@ func (n *Node) needsRefresh(i int) bool {
 	return time.Since(last) > refreshInterval
 }
 
-// pingOldest asks the nodes that were silent longest whether they are there.
+// pingOldest checks the nodes that were silent longest.
 func (n *Node) pingOldest() {
 	for _, addr := range n.table.oldest(5, time.Now().Add(-recent)) {
-		n.check(addr)
+		n.goBackground(func() { n.check(addr, 3) })
 	}
 }
 
-// check pings a node; one that does not answer leaves the table.
-func (n *Node) check(addr netip.AddrPort) {
-	n.goBackground(func() {
-		id := NodeID(addr)
-		if _, err := n.Call(n.ctx, addr, Call{Internal: true, Command: cmdPing, Tries: 3}); err != nil && n.ctx.Err() == nil {
-			n.table.remove(id)
-		}
-	})
+// check pings a node and removes it from the table if it does not answer.
+func (n *Node) check(addr netip.AddrPort, tries int) bool {
+	_, err := n.Call(n.ctx, addr, Call{Internal: true, Command: cmdPing, Tries: tries})
+	if err == nil || n.ctx.Err() != nil {
+		return true
+	}
+	n.table.remove(NodeID(addr))
+	return false
 }
 
 // goBackground runs f unless the node is closed.
@@ -254,8 +251,8 @@ func (n *Node) goBackground(f func()) {
 	}
 }
 
-// Receive handles a datagram of one of the node's sockets. It is the
-// [udx.Handler] for sockets that the caller opens in addition.
+// Receive handles a datagram of one of the node's sockets. It is the [udx.Handler] for
+// additional sockets that the caller opens.
 func (n *Node) Receive(s *udx.Socket, data []byte, from netip.AddrPort) {
 	switch {
 	case from.Port() == 0 || !from.Addr().Is4():
@@ -272,41 +269,48 @@ func (n *Node) Receive(s *udx.Socket, data []byte, from netip.AddrPort) {
 	}
 }
 
-// note puts the sender of a message with a true id into the table.
+// note adds the sender of a message to the table if the id is true.
 func (n *Node) note(m *Message, from netip.AddrPort) {
 	if m.ID == nil || NodeID(from) != *m.ID {
-		m.ID = nil // not an id that may be believed
+		m.ID = nil // forged
 		return
 	}
 	stale := n.table.heard(*m.ID, from, time.Now())
 	if stale == nil {
 		return
 	}
-	n.mu.Lock()
-	busy := n.swaps >= maxTableSwaps
-	if !busy {
-		n.swaps++
-	}
-	n.mu.Unlock()
-	if busy {
+	id := *m.ID
+	if !n.goBounded(&n.swaps, maxTableSwaps, func() {
+		alive := n.check(stale.addr, 2)
 		n.table.pinged(stale)
-		return
-	}
-	id, addr := *m.ID, from
-	n.goBackground(func() {
-		_, err := n.Call(n.ctx, stale.addr, Call{Internal: true, Command: cmdPing, Tries: 2})
-		n.table.pinged(stale)
-		n.mu.Lock()
-		n.swaps--
-		n.mu.Unlock()
-		if err != nil && n.ctx.Err() == nil {
-			n.table.remove(stale.id)
-			n.table.heard(id, addr, time.Now())
+		if !alive {
+			n.table.heard(id, from, time.Now())
 		}
-	})
+	}) {
+		n.table.pinged(stale)
+	}
 }
 
-// Request is a request of another node. Reply to it once or not at all.
+// goBounded runs f in a goroutine unless limit such goroutines, counted in *running, run
+// already. It reports whether there was room.
+func (n *Node) goBounded(running *int, limit int, f func()) bool {
+	n.mu.Lock()
+	if *running >= limit {
+		n.mu.Unlock()
+		return false
+	}
+	*running++
+	n.mu.Unlock()
+	n.goBackground(func() {
+		f()
+		n.mu.Lock()
+		*running--
+		n.mu.Unlock()
+	})
+	return true
+}
+
+// Request is a request of another node. Reply at most once.
 type Request struct {
 	*Message
 	From   netip.AddrPort
@@ -319,7 +323,7 @@ func (n *Node) request(s *udx.Socket, data []byte, from netip.AddrPort) {
 	if !n.limits.requests.Allow(from.Addr(), 1) || !n.limits.all.Allow(netip.Addr{}, 1) {
 		return
 	}
-	// The message outlives the datagram's buffer.
+	// The message is used after the datagram's buffer is reused.
 	m, err := Parse(append([]byte(nil), data...))
 	if err != nil {
 		return
@@ -362,7 +366,7 @@ func (n *Node) internal(r *Request) {
 	}
 }
 
-// pingNAT answers to another port of the host that asked.
+// pingNAT answers to another port of the requesting host.
 func (n *Node) pingNAT(r *Request) {
 	v := NewReader(r.Value)
 	port := v.U16()
@@ -373,27 +377,12 @@ func (n *Node) pingNAT(r *Request) {
 	r.Accept()
 }
 
-// downHint looks after a node that is said to be down.
+// downHint checks a node that another one reports as down.
 func (n *Node) downHint(r *Request) {
 	v := NewReader(r.Value)
 	addr := v.Addr()
 	if v.Err() == nil && addr.Port() != 0 && n.limits.hints.Allow(r.From.Addr(), 1) && n.table.has(NodeID(addr)) {
-		n.mu.Lock()
-		busy := n.checks >= maxHintChecks
-		if !busy {
-			n.checks++
-		}
-		n.mu.Unlock()
-		if !busy {
-			n.goBackground(func() {
-				if _, err := n.Call(n.ctx, addr, Call{Internal: true, Command: cmdPing, Tries: 2}); err != nil && n.ctx.Err() == nil {
-					n.table.remove(NodeID(addr))
-				}
-				n.mu.Lock()
-				n.checks--
-				n.mu.Unlock()
-			})
-		}
+		n.goBounded(&n.checks, maxHintChecks, func() { n.check(addr, 2) })
 	}
 	r.Accept()
 }
@@ -404,22 +393,10 @@ func (n *Node) delayedPing(r *Request) {
 	if v.Err() != nil || wait > maxDelay {
 		return
 	}
-	n.mu.Lock()
-	busy := n.delayed >= maxDelayed
-	if !busy {
-		n.delayed++
-	}
-	n.mu.Unlock()
-	if busy {
-		return
-	}
-	n.goBackground(func() {
+	n.goBounded(&n.delayed, maxDelayed, func() {
 		if pause(n.ctx, wait) {
 			r.Accept()
 		}
-		n.mu.Lock()
-		n.delayed--
-		n.mu.Unlock()
 	})
 }
 
@@ -435,7 +412,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// closer returns the nodes to name in the answer to a request.
+// closer returns the nodes near the request's target.
 func (n *Node) closer(r *Request) []netip.AddrPort {
 	if r.Target == nil {
 		return nil
@@ -443,7 +420,7 @@ func (n *Node) closer(r *Request) []netip.AddrPort {
 	return n.table.closest(*r.Target, maxCloser)
 }
 
-// Reply answers with a value, a token for what may follow, and closer nodes.
+// Reply answers with a value, a token for a later request, and closer nodes.
 func (r *Request) Reply(value []byte) {
 	token := r.node.tokens.make(r.From.Addr())
 	r.send(&Message{Value: value, Token: &token, Closer: r.node.closer(r)})
@@ -452,10 +429,10 @@ func (r *Request) Reply(value []byte) {
 // ReplyCloser answers with closer nodes only.
 func (r *Request) ReplyCloser() { r.send(&Message{Closer: r.node.closer(r)}) }
 
-// ReplyValue answers with a value only; it may be nil.
+// ReplyValue answers with a value only, which may be nil.
 func (r *Request) ReplyValue(value []byte) { r.send(&Message{Value: value}) }
 
-// Accept answers that something was done.
+// Accept answers with success.
 func (r *Request) Accept() { r.send(&Message{}) }
 
 // Refuse answers with an error code.
@@ -468,11 +445,11 @@ func (r *Request) Refuse(code uint64) {
 	r.send(m)
 }
 
-// Proven reports whether the request's sender has shown, now or lately, that it
-// receives what is sent to its host.
+// Proven reports whether the sender has shown, with a token, that it receives what is sent
+// to its host.
 func (r *Request) Proven() bool { return r.node.limits.proven.has(r.From.Addr()) }
 
-// send answers within what is granted to hosts that may not have asked at all.
+// send writes the response, within the limits for hosts whose address may be forged.
 func (r *Request) send(m *Message) {
 	n := r.node
 	m.Response, m.TID, m.To = true, r.TID, r.From
@@ -485,33 +462,32 @@ func (r *Request) send(m *Message) {
 			return
 		}
 	}
-	_ = r.Socket.Write(data, r.From) // who asked asks again
+	_ = r.Socket.Write(data, r.From) // the requester retries
 }
 
-// sign adds the node's id to what leaves by the socket that it belongs to.
+// sign adds the node's id to messages that leave through the node's own socket.
 func (n *Node) sign(m *Message, s *udx.Socket) {
 	if n.Persistent() && s == n.sock {
 		m.ID = &n.id
 	}
 }
 
-// Forward sends a message that belongs to somebody else's exchange: nobody here
-// waits for an answer.
+// Forward sends a message of an exchange between other nodes; no answer is expected.
 func (n *Node) Forward(s *udx.Socket, m *Message, to netip.AddrPort) {
 	m.To = to
 	n.sign(m, s)
-	_ = s.Write(m.Append(nil), to) // who asked asks again
+	_ = s.Write(m.Append(nil), to) // the requester retries
 }
 
-// bootstrap names the nodes to begin with.
+// bootstrap returns the bootstrap nodes.
 func (n *Node) bootstrap() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.o.Bootstrap
 }
 
-// SetBootstrap replaces the nodes to begin with, and joins the DHT by them if the node
-// knows nobody. It does not wait for that. The error is that of [CheckBootstrap].
+// SetBootstrap replaces the bootstrap nodes, and joins the DHT through them in the
+// background if the table is empty. The error is that of [CheckBootstrap].
 func (n *Node) SetBootstrap(nodes []string) error {
 	if err := CheckBootstrap(nodes); err != nil {
 		return err
@@ -525,12 +501,12 @@ func (n *Node) SetBootstrap(nodes []string) error {
 	return nil
 }
 
-// resolve returns the addresses of the bootstrap nodes. Names that cannot be
-// looked up are left out.
+// resolve returns the addresses of the bootstrap nodes, without those whose names do not
+// resolve.
 func (n *Node) resolve(ctx context.Context) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, text := range n.bootstrap() {
-		if ip, rest, ok := strings.Cut(text, "@"); ok { // an address that makes the name unnecessary
+		if ip, rest, ok := strings.Cut(text, "@"); ok { // ip@host:port: no lookup needed
 			if _, port, err := net.SplitHostPort(rest); err == nil {
 				text = net.JoinHostPort(ip, port)
 			}

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
 
-// closeness is how many nodes a row of the table holds and how many nodes store
-// a record.
+// closeness is Kademlia's k: the size of a row, and how many nodes store a record.
 const closeness = 20
 
 // contact is a node of the table.
@@ -21,8 +21,7 @@ type contact struct {
 	pinging bool
 }
 
-// table is the nodes that are known, more of those that are close. It is safe
-// for concurrent use.
+// table is the Kademlia routing table. It is safe for concurrent use.
 type table struct {
 	mu   sync.Mutex
 	own  ID
@@ -30,7 +29,7 @@ type table struct {
 	size int
 }
 
-// row is how many leading bits two ids share.
+// row returns how many leading bits two ids share.
 func row(a, b ID) int {
 	for i := range a {
 		if x := a[i] ^ b[i]; x != 0 {
@@ -40,14 +39,13 @@ func row(a, b ID) int {
 	return 256
 }
 
-// steady is how long a node that answers keeps its place against new ones.
 const (
-	steady = 30 * time.Minute
+	steady = 30 * time.Minute // a node that has answered for so long is not replaced by a new one
 	recent = time.Minute
 )
 
-// heard notes that a node has sent something. When its row is full it returns
-// the node to be asked whether it is still there; see replace.
+// heard records a message of a node. When the node's row is full it may return a contact to
+// ping; the caller calls pinged afterwards, and remove if there was no answer.
 func (t *table) heard(id ID, addr netip.AddrPort, now time.Time) (stale *contact) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,7 +67,7 @@ func (t *table) heard(id ID, addr netip.AddrPort, now time.Time) (stale *contact
 	oldest := (*r)[0]
 	for _, c := range *r {
 		if c.pinging {
-			return nil // one at a time
+			return nil // one at a time in each row
 		}
 		if c.heard.Before(oldest.heard) {
 			oldest = c
@@ -82,40 +80,32 @@ func (t *table) heard(id ID, addr netip.AddrPort, now time.Time) (stale *contact
 	return oldest
 }
 
-// pinged ends what heard began.
+// pinged marks the end of a ping that heard asked for.
 func (t *table) pinged(c *contact) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c.pinging = false
 }
 
-// remove takes a node out.
+// remove removes a node.
 func (t *table) remove(id ID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := &t.rows[row(t.own, id)]
-	for i, c := range *r {
-		if c.id == id {
-			*r = append((*r)[:i:i], (*r)[i+1:]...)
-			t.size--
-			return
-		}
+	if i := slices.IndexFunc(*r, func(c *contact) bool { return c.id == id }); i >= 0 {
+		*r = slices.Delete(*r, i, i+1)
+		t.size--
 	}
 }
 
-// find returns the node at an address, nil if there is none.
+// has reports whether a node is in the table.
 func (t *table) has(id ID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range t.rows[row(t.own, id)] {
-		if c.id == id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.rows[row(t.own, id)], func(c *contact) bool { return c.id == id })
 }
 
-// closest returns up to n addresses near a target, roughly the nearest first.
+// closest returns up to n addresses near a target, roughly nearest first.
 func (t *table) closest(target ID, n int) []netip.AddrPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,29 +127,21 @@ func (t *table) closest(target ID, n int) []netip.AddrPort {
 	return all
 }
 
-// oldest returns up to n nodes that were silent longest, and not heard since.
+// oldest returns up to n nodes that were silent longest, all since before a time.
 func (t *table) oldest(n int, since time.Time) []netip.AddrPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var found []*contact
 	for _, r := range t.rows {
 		for _, c := range r {
-			if !c.heard.Before(since) {
-				continue
+			if c.heard.Before(since) {
+				found = append(found, c)
 			}
-			at := len(found)
-			for at > 0 && c.heard.Before(found[at-1].heard) {
-				at--
-			}
-			if at >= n {
-				continue
-			}
-			found = append(found[:at], append([]*contact{c}, found[at:]...)...)
-			found = found[:min(len(found), n)]
 		}
 	}
+	slices.SortStableFunc(found, func(a, b *contact) int { return a.heard.Compare(b.heard) })
 	var all []netip.AddrPort
-	for _, c := range found {
+	for _, c := range found[:min(n, len(found))] {
 		all = append(all, c.addr)
 	}
 	return all

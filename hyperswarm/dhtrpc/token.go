@@ -10,15 +10,15 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// tokenLife is how long tokens are given out under one secret; each is good for
-// once to twice as long.
+// tokenLife is how long tokens are made with one secret; a token is valid for one to two
+// lives.
 const tokenLife = 7500 * time.Millisecond
 
-// tokens are given to whoever asks from an address, and show later that it gets
-// what is sent there.
+// tokens makes and checks tokens: a host that presents the token it was given has shown
+// that it receives what is sent to its address.
 type tokens struct {
 	mu      sync.Mutex
-	secrets [2][32]byte // the newer one first
+	secrets [2][32]byte // newest first
 	turned  time.Time
 }
 
@@ -29,10 +29,10 @@ func newTokens() *tokens {
 	return t
 }
 
-// turn makes a new secret when it is time.
+// turn replaces expired secrets.
 func (t *tokens) turn(now time.Time) {
 	for ; now.Sub(t.turned) >= tokenLife; t.turned = t.turned.Add(tokenLife) {
-		if now.Sub(t.turned) >= 3*tokenLife { // nobody asked for long
+		if now.Sub(t.turned) >= 3*tokenLife { // skip lives without a request
 			t.turned = now.Add(-2 * tokenLife)
 		}
 		t.secrets[1] = t.secrets[0]

@@ -16,34 +16,34 @@ const (
 	maxVisits       = 512
 )
 
-// ErrNoNodes says that a walk has reached nobody.
+// ErrNoNodes reports that no node answered a walk.
 var ErrNoNodes = errors.New("no node of the DHT answers")
 
-// Walk is a query that goes from node to node towards a target.
+// Walk is an iterative query towards a target.
 type Walk struct {
 	Target   ID
 	Internal bool
 	Command  uint64
 	Value    []byte
-	// From are nodes to begin with, besides those of the table.
+	// From lists first nodes, besides those of the table.
 	From []netip.AddrPort
-	// Each, if it is set, is called with each reply without an error, one at a
-	// time; it ends the walk by returning false.
+	// Each, if set, is called with each reply without an error, one at a time. It ends the
+	// walk by returning false.
 	Each func(*Reply) bool
 }
 
-// walker is a walk under way. It belongs to one goroutine.
+// walker is the state of a running walk. It belongs to one goroutine.
 type walker struct {
 	n       *Node
 	w       Walk
-	pending []step // nearest first
-	known   map[netip.AddrPort][]netip.AddrPort
-	closest []*Reply // with ids, nearest first
+	pending []step                              // not yet asked, nearest first
+	known   map[netip.AddrPort][]netip.AddrPort // nodes seen, with the nodes that named them
+	closest []*Reply                            // with ids, nearest first
 	replies int
 	flying  int
 	slow    int
 	visits  int
-	table   bool // the table's nodes are in
+	table   bool // the table's nodes were added
 	stopped bool
 }
 
@@ -54,18 +54,18 @@ type step struct {
 
 type outcome struct {
 	step
-	reply *Reply // nil: no answer
-	slow  bool   // no answer yet
-	wasSl bool   // it was reported slow before
+	reply   *Reply // nil if there was none
+	slow    bool   // no answer yet; another outcome follows
+	wasSlow bool   // reported as slow before
 }
 
-// Walk queries nodes ever closer to a target and returns the closest that have
-// answered and have an id, at most 20, the nearest first. It returns [ErrNoNodes]
-// if none at all has answered, though others are known, or ctx's error.
+// Walk queries nodes ever closer to a target and returns the closest nodes that answered
+// and have an id, at most 20, nearest first. It returns [ErrNoNodes] if none of the known
+// nodes answered, or ctx's error.
 func (n *Node) Walk(ctx context.Context, w Walk) ([]*Reply, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	q := &walker{n: n, w: w, known: make(map[netip.AddrPort][]netip.AddrPort)}
-	results := make(chan outcome, 2*maxVisits) // nobody waits for a walk that is over
+	results := make(chan outcome, 2*maxVisits) // room for all: nobody reads after the walk
 	defer cancel()
 	for _, a := range w.From {
 		q.add(a, netip.AddrPort{})
@@ -104,7 +104,7 @@ func (n *Node) Walk(ctx context.Context, w Walk) ([]*Reply, error) {
 	return q.closest, nil
 }
 
-// visit asks one node. It says when that takes long.
+// visit asks one node, and reports when the answer takes longer than slowAfter.
 func (n *Node) visit(ctx context.Context, w Walk, s step, results chan<- outcome) {
 	slow := false
 	ctx, cancel := context.WithCancel(ctx)
@@ -122,7 +122,7 @@ func (n *Node) visit(ctx context.Context, w Walk, s step, results chan<- outcome
 	for {
 		select {
 		case r := <-done:
-			results <- outcome{step: s, reply: r, wasSl: slow}
+			results <- outcome{step: s, reply: r, wasSlow: slow}
 			return
 		case <-t.C:
 			slow = true
@@ -135,7 +135,7 @@ func (n *Node) visit(ctx context.Context, w Walk, s step, results chan<- outcome
 	}
 }
 
-// addTable adds what the table knows, and the bootstrap nodes if that is little.
+// addTable adds the table's nodes, and the bootstrap nodes if the table has few.
 func (q *walker) addTable(ctx context.Context) {
 	q.table = true
 	near := q.n.table.closest(q.w.Target, closeness)
@@ -149,12 +149,12 @@ func (q *walker) addTable(ctx context.Context) {
 	}
 }
 
-// add takes a node into the pending ones, unless it is known.
+// add adds a node to the pending ones, unless it is known; by named it, if valid.
 func (q *walker) add(a, by netip.AddrPort) {
 	if a.Port() == 0 || !a.Addr().Is4() || a.Addr().IsMulticast() || a.Addr().IsUnspecified() || a == q.n.public {
 		return
 	}
-	// A node of the public network has no business to send us into our own.
+	// Nodes of the public network must not direct requests into a private one.
 	if by.IsValid() && local(a.Addr()) && !local(by.Addr()) {
 		return
 	}
@@ -183,7 +183,7 @@ func (q *walker) add(a, by netip.AddrPort) {
 
 func local(a netip.Addr) bool { return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() }
 
-// worth reports whether a node is nearer than what has been found.
+// worth reports whether a node is nearer than the farthest of the closest.
 func (q *walker) worth(id ID) bool {
 	return len(q.closest) < closeness || nearer(q.w.Target, id, *q.closest[len(q.closest)-1].ID)
 }
@@ -214,7 +214,7 @@ func (q *walker) handle(o outcome) {
 		return
 	}
 	q.flying--
-	if o.wasSl {
+	if o.wasSlow {
 		q.slow--
 	}
 	if o.reply == nil {
@@ -237,7 +237,7 @@ func (q *walker) handle(o outcome) {
 	}
 }
 
-// keep puts a reply among the closest.
+// keep inserts a reply into the closest.
 func (q *walker) keep(r *Reply) {
 	at := len(q.closest)
 	for at > 0 && nearer(q.w.Target, *r.ID, *q.closest[at-1].ID) {
@@ -247,7 +247,7 @@ func (q *walker) keep(r *Reply) {
 	q.closest = q.closest[:min(len(q.closest), closeness)]
 }
 
-// down tells those that named a node that it does not answer.
+// down removes a node that does not answer and sends hints to the nodes that named it.
 func (q *walker) down(a netip.AddrPort) {
 	n := q.n
 	n.table.remove(NodeID(a))
@@ -257,7 +257,7 @@ func (q *walker) down(a netip.AddrPort) {
 			return
 		}
 		n.goBackground(func() {
-			// A hint that is lost costs nobody anything.
+			// A lost hint is harmless.
 			_, _ = n.Call(n.ctx, by, Call{Internal: true, Command: cmdDownHint, Value: hint, Tries: 1})
 		})
 	}

@@ -3,6 +3,7 @@ package hyperdht
 import (
 	"net"
 	"net/netip"
+	"slices"
 )
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -20,21 +21,15 @@ var (
 
 func private(a netip.Addr) bool { return within(a, privateRanges) }
 
-// reserved reports whether nobody can have an address.
+// reserved reports whether an address is not assignable to a host.
 func reserved(a netip.Addr) bool { return within(a, reservedRanges) }
 
 func within(a netip.Addr, ranges []netip.Prefix) bool {
-	for _, p := range ranges {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// usable leaves out the addresses that a node of the DHT has no business to name:
-// those that nobody can have, and a node of the public network private ones, by
-// which it could have us send into networks of our own.
+// usable filters the addresses that a DHT node has named. Reserved ones are dropped, and
+// private ones if the naming node is public: it could direct packets into our own network.
 func usable(all []netip.AddrPort, namedBy netip.AddrPort) []netip.AddrPort {
 	var good []netip.AddrPort
 	for _, a := range all {
@@ -45,11 +40,11 @@ func usable(all []netip.AddrPort, namedBy netip.AddrPort) []netip.AddrPort {
 	return good
 }
 
-// maxAddresses is how many addresses of its own a node tells a peer.
+// maxAddresses bounds the addresses that a node sends to a peer.
 const maxAddresses = 6
 
-// addresses are where this node may be reached: by anybody, if that is known, and
-// by neighbours.
+// addresses returns where this node may be reached: its public address, if it has one, and
+// those in its local networks.
 func (n *Node) addresses() []netip.AddrPort {
 	var all []netip.AddrPort
 	if n.rpc.Public().IsValid() {
@@ -61,7 +56,7 @@ func (n *Node) addresses() []netip.AddrPort {
 	}
 	found, err := net.InterfaceAddrs()
 	if err != nil {
-		return all // neighbours then reach us as others do
+		return all // hosts of the local network use the public address
 	}
 	for _, a := range found {
 		ip, ok := a.(*net.IPNet)
@@ -76,8 +71,7 @@ func (n *Node) addresses() []netip.AddrPort {
 	return all
 }
 
-// neighbour picks, of a peer's addresses, the one that shares most with one of
-// ours.
+// neighbour returns the peer's address with the longest prefix in common with one of ours.
 func neighbour(theirs, ours []netip.AddrPort) (netip.AddrPort, bool) {
 	var best netip.AddrPort
 	most := -1

@@ -9,28 +9,28 @@ import (
 )
 
 const (
-	knownLife = 24 * time.Hour // for which a host with a confirmed connection is known
-	maxHosts  = 8192           // that are remembered, in each table
+	knownLife = 24 * time.Hour // how long a host with a confirmed connection is known
+	maxHosts  = 8192           // remembered, in each table
 )
 
-// admission decides how many handshakes are computed, and for whom: each costs curve
-// arithmetic before it is known who asks. It is safe for concurrent use.
+// admission bounds how many handshakes are computed: each costs curve arithmetic before the
+// client's identity is known. It is safe for concurrent use.
 //
-// Who forwards for others says as it likes for whom: what comes through one host is
-// bounded as well. And addresses can be forged: hosts with which a connection was
-// confirmed lately have a share of their own, which no flood of others uses up.
+// A forwarding host can name any client, so what comes through one host is bounded as well.
+// Client addresses can be forged, so hosts with a recently confirmed connection have a
+// reserve that a flood of others does not use up.
 type admission struct {
-	clients  *dhtrpc.Limiter // for whom it is
-	forwards *dhtrpc.Limiter // through whom it comes
-	all      *dhtrpc.Limiter // of all together
-	reserve  *dhtrpc.Limiter // of known hosts together, beyond that
+	clients  *dhtrpc.Limiter // by the client's host
+	forwards *dhtrpc.Limiter // by the forwarding host
+	all      *dhtrpc.Limiter // of all hosts together
+	reserve  *dhtrpc.Limiter // of known hosts together, beyond all
 
 	mu    sync.Mutex
 	known *cache[netip.Addr, struct{}]
 }
 
-// newAdmission allows rate handshakes a second for one host, five times as many through
-// one host, and ten times as many in all.
+// newAdmission allows rate handshakes per second from one host, five times as many through
+// one host, and ten times as many in total.
 func newAdmission(rate float64) *admission {
 	return &admission{
 		clients:  dhtrpc.NewLimiter(rate, 10*rate, maxHosts),
@@ -41,8 +41,8 @@ func newAdmission(rate float64) *admission {
 	}
 }
 
-// allow reports whether to compute a handshake for a client that came through a host,
-// which is its own if it came straight.
+// allow reports whether to compute a handshake for a client; through is the forwarding host,
+// or the client itself.
 func (a *admission) allow(client, through netip.Addr) bool {
 	if client != through && !a.forwards.Allow(through, 1) || !a.clients.Allow(client, 1) {
 		return false
@@ -56,7 +56,7 @@ func (a *admission) allow(client, through netip.Addr) bool {
 	return known && a.reserve.Allow(netip.Addr{}, 1)
 }
 
-// met notes that a host has a peer with which a connection was confirmed.
+// met records a host with which a connection was confirmed.
 func (a *admission) met(host netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

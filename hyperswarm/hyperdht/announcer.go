@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
@@ -19,8 +20,8 @@ const (
 	longestRetry    = time.Minute
 )
 
-// announcer keeps a listener's key announced at the three nodes closest to it,
-// and the way from them to the listener open.
+// announcer keeps a listener's key announced at the three nodes closest to it, and keeps the
+// NAT mapping from them to the listener open.
 type announcer struct {
 	l     *Listener
 	first chan struct{} // closed after the first round
@@ -45,7 +46,7 @@ func (a *announcer) current() []relayInfo {
 	return slices.Clone(a.relays)
 }
 
-// addresses is what peers are told.
+// addresses returns the relays to announce, after this node if it is public.
 func (a *announcer) addresses() []netip.AddrPort {
 	var all []netip.AddrPort
 	if public := a.l.n.rpc.Public(); public.IsValid() {
@@ -59,7 +60,7 @@ func (a *announcer) addresses() []netip.AddrPort {
 	return all
 }
 
-// run announces until the listener closes, then takes everything back.
+// run announces until the listener closes, then withdraws the announcement.
 func (a *announcer) run() {
 	retry := retryAnnounce
 	for round := 0; a.l.ctx.Err() == nil; round++ {
@@ -94,7 +95,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// announce does one round.
+// announce runs one round.
 func (a *announcer) announce() error {
 	ctx, cancel := context.WithTimeout(a.l.ctx, announceTimeout)
 	defer cancel()
@@ -104,7 +105,7 @@ func (a *announcer) announce() error {
 	}
 	done := a.l.n.announceAt(ctx, cmdAnnounce, a.l.target, a.l.pair, nil, nodes[:min(len(nodes), maxRelays)])
 	if len(done) == 0 && a.l.n.rpc.Persistent() && a.l.n.rpc.Known() == 0 {
-		return nil // the only node of its network: whoever comes asks it
+		return nil // the only node of its network: peers ask this node
 	}
 	if err := committed(len(done), nil); err != nil {
 		return err
@@ -131,7 +132,7 @@ func (a *announcer) keepOpen() {
 		}
 		relays := a.current()
 		if len(relays) == 0 {
-			return // alone so far: look again
+			return // no other node yet: walk again
 		}
 		if a.ping(relays) < min(maxRelays, len(relays)) && a.l.ctx.Err() == nil {
 			return
@@ -139,27 +140,22 @@ func (a *announcer) keepOpen() {
 	}
 }
 
-// ping returns how many relays answer.
+// ping pings the relays and returns how many answer.
 func (a *announcer) ping(relays []relayInfo) int {
-	answers := make(chan bool, len(relays))
+	var wg sync.WaitGroup
+	var answers atomic.Int32
 	for _, r := range relays {
-		if !a.l.goBackground(func() {
-			_, err := a.l.n.rpc.Ping(a.l.ctx, r.relay, nil, 3)
-			answers <- err == nil
-		}) {
-			answers <- false
-		}
+		wg.Go(func() {
+			if _, err := a.l.n.rpc.Ping(a.l.ctx, r.relay, nil, 3); err == nil {
+				answers.Add(1)
+			}
+		})
 	}
-	n := 0
-	for range relays {
-		if <-answers {
-			n++
-		}
-	}
-	return n
+	wg.Wait()
+	return int(answers.Load())
 }
 
-// withdraw takes the announcement back, though the listener's context has ended.
+// withdraw removes the announcement. The listener's context has ended by then.
 func (a *announcer) withdraw() {
 	ctx, cancel := context.WithTimeout(a.l.n.ctx, withdrawTime)
 	defer cancel()
@@ -170,7 +166,7 @@ func (a *announcer) withdraw() {
 	a.leave(ctx, relays)
 }
 
-// leave unannounces at nodes, each with a fresh token.
+// leave unannounces at each of the nodes, with a fresh token.
 func (a *announcer) leave(ctx context.Context, relays []relayInfo) {
 	var wg sync.WaitGroup
 	for _, r := range relays {

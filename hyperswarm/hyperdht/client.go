@@ -11,8 +11,8 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// walk runs a query. It does not wait until the node has joined the DHT: it finds
-// its way from the bootstrap nodes, too.
+// walk runs a query. It need not wait until the node has joined the DHT: a walk also starts
+// at the bootstrap nodes.
 func (n *Node) walk(ctx context.Context, w dhtrpc.Walk) ([]*dhtrpc.Reply, error) {
 	nodes, err := n.rpc.Walk(ctx, w)
 	if err != nil {
@@ -28,21 +28,19 @@ func (n *Node) walkError(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return &Error{Code: CodeNoNodes, Message: "the DHT cannot be asked: check the bootstrap nodes and that UDP is let through", Err: err}
+	return &Error{Code: CodeNoNodes, Message: "the DHT does not answer: check the bootstrap nodes and that the firewall allows UDP", Err: err}
 }
 
-// A node of the DHT is one of those that store what it announces itself: in a
-// network with a single public hub there is no other.
-
-// Lookup asks for the peers of a topic and calls found with each, as they come,
-// until the nodes closest to the topic have answered or found returns false. The
-// nodes may invent peers: only a handshake proves one.
+// Lookup queries the peers of a topic and calls found with each until the nodes closest to
+// the topic have answered or found returns false. Nodes may invent peers: only a handshake
+// proves one. A persistent node also queries its own store: in a network with a single hub
+// no other node stores anything.
 func (n *Node) Lookup(ctx context.Context, topic [32]byte, found func(Peer) bool) error {
 	_, _, err := n.lookup(ctx, topic, n.Key(), found)
 	return err
 }
 
-// lookup also tells which nodes have listed a key.
+// lookup also returns the nodes that listed key.
 func (n *Node) lookup(ctx context.Context, topic [32]byte, key identity.PublicKey, found func(Peer) bool) (nodes, listed []*dhtrpc.Reply, err error) {
 	seen := make(map[identity.PublicKey]bool)
 	if n.rpc.Persistent() {
@@ -76,16 +74,15 @@ func (n *Node) lookup(ctx context.Context, topic [32]byte, key identity.PublicKe
 	return nodes, listed, err
 }
 
-// Announce makes a pair's peer findable under a topic, with nodes that forward
-// handshakes to it (see [Listener.Relays]), and calls found with the peers that
-// are there already, if it is not nil. It lasts for twenty minutes or so: repeat
-// it.
+// Announce makes a pair findable under a topic, with nodes that forward handshakes to it (see
+// [Listener.Relays]). It calls found, if not nil, with the peers already announced. The
+// announcement expires after about twenty minutes: repeat it.
 func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *identity.Pair, relays []netip.AddrPort, found func(Peer) bool) error {
 	nodes, listed, err := n.lookup(ctx, topic, pair.Public(), found)
 	if err != nil {
 		return err
 	}
-	// Nodes of the npm package keep what they have, though the relays are others now.
+	// Nodes of the npm package keep an existing announcement even when the relays changed.
 	n.announceAt(ctx, cmdUnannounce, topic, pair, nil, listed)
 	done := len(n.announceAt(ctx, cmdAnnounce, topic, pair, relays, nodes))
 	if n.rpc.Persistent() && n.store.announce(topic, Peer{Key: pair.Public(), Relays: relays[:min(len(relays), maxRelays)]}, netip.Addr{}) {
@@ -94,7 +91,7 @@ func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *identity.Pair
 	return committed(done, nil)
 }
 
-// Unannounce takes back what Announce did.
+// Unannounce withdraws what Announce did.
 func (n *Node) Unannounce(ctx context.Context, topic [32]byte, pair *identity.Pair) error {
 	n.store.unannounce(topic, pair.Public())
 	nodes, _, err := n.lookup(ctx, topic, pair.Public(), nil)
@@ -118,7 +115,7 @@ func (n *Node) announceAt(ctx context.Context, command uint64, target dhtrpc.ID,
 	return done
 }
 
-// committed judges what came of storing something.
+// committed converts the outcome of storing something to an error.
 func committed(done int, refused []uint64) error {
 	switch {
 	case done > 0:
@@ -131,7 +128,7 @@ func committed(done int, refused []uint64) error {
 	return &Error{Code: CodeNoNodes, Message: "no node of the DHT has stored the record"}
 }
 
-// FindPeer returns the record by which a peer that listens is found.
+// FindPeer returns the record of a peer that listens on a key.
 func (n *Node) FindPeer(ctx context.Context, key identity.PublicKey) (Peer, error) {
 	target := identity.Hash(key[:])
 	if p, ok := n.peer(target); ok {
@@ -161,8 +158,8 @@ type Record struct {
 	Seq   uint64
 }
 
-// PutMutable stores a value under the pair's key. Seq is its version: a node
-// keeps the highest (CodeStale, CodeExists). A value has at most 900 bytes.
+// PutMutable stores a value of at most 900 bytes under the pair's key. Seq is its version:
+// nodes keep the highest, and answer CodeStale or CodeExists to others.
 func (n *Node) PutMutable(ctx context.Context, pair *identity.Pair, value []byte, seq uint64) error {
 	if err := checkSize(value); err != nil {
 		return err
@@ -182,7 +179,7 @@ func (n *Node) PutMutable(ctx context.Context, pair *identity.Pair, value []byte
 	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: cmdMutablePut, Target: &target}, nodes, func(*dhtrpc.Reply) []byte { return data })
 	stored := len(done)
 	if n.rpc.Persistent() {
-		m.value = bytes.Clone(value) // the caller's otherwise
+		m.value = bytes.Clone(value) // the caller may change its own
 		if code, _ := n.store.putMutable(target, m, netip.Addr{}); code != 0 {
 			refused = append(refused, code)
 		} else {
@@ -199,8 +196,8 @@ func checkSize(value []byte) error {
 	return nil
 }
 
-// GetMutable returns the latest version of a key's record, of at least a version,
-// that the closest nodes have. Its signature has been checked.
+// GetMutable returns the latest version, at least least, of a key's record among the closest
+// nodes. The signature has been checked.
 func (n *Node) GetMutable(ctx context.Context, key identity.PublicKey, least uint64) (Record, error) {
 	var best *mutable
 	target := identity.Hash(key[:])
@@ -226,8 +223,7 @@ func (n *Node) GetMutable(ctx context.Context, key identity.PublicKey, least uin
 	return Record{}, &Error{Code: CodeNotFound, Message: "no node has a record of this key"}
 }
 
-// PutImmutable stores a value of at most 900 bytes under its hash, which it
-// returns.
+// PutImmutable stores a value of at most 900 bytes under its hash and returns the hash.
 func (n *Node) PutImmutable(ctx context.Context, value []byte) ([32]byte, error) {
 	target := identity.Hash(value)
 	if err := checkSize(value); err != nil {

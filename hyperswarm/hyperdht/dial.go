@@ -19,27 +19,26 @@ const (
 	parallelHandshakes = 3
 	passiveWait        = 10 * time.Second
 	maxCandidates      = 32
-	walkDelay          = 200 * time.Millisecond // for nodes that are said to know the peer
+	walkDelay          = 200 * time.Millisecond // head start of the relays given
 )
 
-// DialOptions are for one dial. The zero value is ready.
+// DialOptions configure a dial. The zero value is ready to use.
 type DialOptions struct {
-	// Pair is who dials; nil means the node's own.
+	// Pair is the dialler's identity; nil means the node's.
 	Pair *identity.Pair
-	// Relays are nodes that may know the peer, as its record lists them.
+	// Relays are nodes that may know the peer, from its record.
 	Relays []netip.AddrPort
 }
 
-// Dial connects to the peer that listens on a key. It blocks until the peer's
-// first packet is here or ctx ends, for some ten seconds at most if it does not
-// answer. What it returns is under end-to-end encryption with the owner of the
-// key, whatever way the packets take.
+// Dial connects to the peer that listens on a key. It blocks until the peer's first packet
+// arrives or ctx ends, about ten seconds at most. The connection is encrypted end to end with
+// the owner of the key, whatever path the packets take.
 func (n *Node) Dial(ctx context.Context, key identity.PublicKey, o DialOptions) (*secretstream.Conn, error) {
 	if o.Pair == nil {
 		o.Pair = n.o.Pair
 	}
 	if !key.Valid() {
-		return nil, &Error{Code: CodeInvalid, Message: "the peer's key is not one"}
+		return nil, &Error{Code: CodeInvalid, Message: "the peer's key is not a valid public key"}
 	}
 	if n.ctx.Err() != nil {
 		return nil, errClosed
@@ -69,20 +68,20 @@ type dial struct {
 	key     identity.PublicKey
 	target  dhtrpc.ID
 	stream  *udx.Stream
-	request []byte // the handshake's first message, as it goes to each candidate
+	request []byte // the handshake's first message, the same for each candidate
 	pair    *identity.Pair
 
-	mu    sync.Mutex // the handshake's state takes one answer at a time
+	mu    sync.Mutex // guards noise: it handles one answer at a time
 	noise *secretstream.Initiator
 }
 
-// answer is the peer's, by whichever way it came.
+// answer is the peer's answer to a handshake.
 type answer struct {
 	payload *payload
 	result  *secretstream.Result
 	asked   netip.AddrPort // the node that was asked
-	server  netip.AddrPort // where the peer is, as that node sees it
-	self    netip.AddrPort // where we are, as it sees us
+	server  netip.AddrPort // the peer's address as that node sees it
+	self    netip.AddrPort // our address as that node sees it
 	relayed bool
 }
 
@@ -107,7 +106,7 @@ func (n *Node) newDial(key identity.PublicKey, o DialOptions) (*dial, error) {
 	}, nil
 }
 
-// class is how reachable this node is, as far as it knows beforehand.
+// class returns the NAT class that this node announces.
 func (n *Node) class() dhtrpc.Class {
 	if n.rpc.Persistent() {
 		return dhtrpc.Open
@@ -131,12 +130,12 @@ func (d *dial) run(ctx context.Context, relays []netip.AddrPort) (*secretstream.
 	if err != nil {
 		return nil, d.failed(ctx, CodeUnreachable, "cannot be reached", err)
 	}
-	// An empty message proves to the peer that we are no recording.
+	// An empty message proves to the peer that this handshake is not a recording.
 	if err := conn.WriteMessage(nil); err != nil {
 		conn.Destroy()
 		return nil, d.failed(ctx, CodeUnreachable, "cannot be reached", err)
 	}
-	if err := d.heard(ctx); err != nil {
+	if err := d.confirm(ctx); err != nil {
 		conn.Destroy()
 		return nil, err
 	}
@@ -153,7 +152,7 @@ func (d *dial) failed(ctx context.Context, code Code, what string, cause error) 
 	return peerError(code, d.key, what, cause)
 }
 
-// exchange sends the handshake to whoever may forward it until one answer comes.
+// exchange sends the handshake to the candidates until one answer arrives.
 func (d *dial) exchange(ctx context.Context, relays []netip.AddrPort) (*answer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -203,15 +202,15 @@ func (d *dial) exchange(ctx context.Context, relays []netip.AddrPort) (*answer, 
 	<-walked
 	switch {
 	case len(asked) > 0:
-		return nil, peerError(CodeUnanswered, d.key, "does not answer: it is gone, or does not want to talk to this key", nil)
+		return nil, peerError(CodeUnanswered, d.key, "does not answer: it is offline, or does not allow this key", nil)
 	case walkErr != nil:
 		return nil, walkErr
 	}
 	return nil, peerError(CodePeerNotFound, d.key, "is not announced", nil)
 }
 
-// candidates names nodes that may forward a handshake to the peer: those given,
-// then, a little later, all that have its record.
+// candidates sends nodes that may forward a handshake to the peer: first those given, then,
+// after walkDelay, all that have its record.
 func (d *dial) candidates(ctx context.Context, first []netip.AddrPort, to chan<- netip.AddrPort) error {
 	put := func(a netip.AddrPort) bool {
 		select {
@@ -230,7 +229,7 @@ func (d *dial) candidates(ctx context.Context, first []netip.AddrPort, to chan<-
 		}
 	}
 	if len(first) > 0 && !pause(ctx, walkDelay) {
-		return nil // they did
+		return nil // an answer arrived
 	}
 	_, err := d.n.walk(ctx, dhtrpc.Walk{Target: d.target, Command: cmdFindPeer, From: first, Each: func(r *dhtrpc.Reply) bool {
 		p, err := parsePeer(r.Value)
@@ -247,7 +246,7 @@ func (d *dial) candidates(ctx context.Context, first []netip.AddrPort, to chan<-
 	return err
 }
 
-// ask sends the handshake to one node; nil means that nothing came of it.
+// ask sends the handshake to one node. It returns nil if there is no valid answer.
 func (d *dial) ask(ctx context.Context, node netip.AddrPort) *answer {
 	r, err := d.n.rpc.Call(ctx, node, dhtrpc.Call{Command: cmdPeerHandshake, Target: &d.target, Value: d.request, Tries: handshakeTries})
 	if err != nil || r.Value == nil {
@@ -274,6 +273,7 @@ func (d *dial) ask(ctx context.Context, node netip.AddrPort) *answer {
 	return a
 }
 
+// judge returns an error if the peer's answer refuses the connection.
 func (d *dial) judge(a *answer) error {
 	switch {
 	case a.payload.version != protocolVersion, a.payload.err == payloadVersion:
@@ -284,11 +284,11 @@ func (d *dial) judge(a *answer) error {
 	return nil
 }
 
-// connect finds the way to the peer.
+// connect finds a path to the peer and connects the stream.
 func (d *dial) connect(ctx context.Context, a *answer) error {
 	sock := d.n.rpc.Socket()
 	select {
-	case first := <-d.stream.First(): // it was faster than its answer
+	case first := <-d.stream.First(): // arrived before the answer
 		d.stream.Connect(first.Socket, first.Addr, a.payload.streamID, false)
 		return nil
 	default:
@@ -300,13 +300,13 @@ func (d *dial) connect(ctx context.Context, a *answer) error {
 	case a.payload.firewall == dhtrpc.Open || a.payload.holepunch == nil || len(a.payload.holepunch.relays) == 0:
 		d.stream.Connect(sock, reachable(a.payload.addrs, a.server), a.payload.streamID, false)
 		return nil
-	case d.n.rpc.Persistent(): // the peer comes to us
+	case d.n.rpc.Persistent(): // the peer connects to this node
 		return d.await(ctx, a, passiveWait)
 	}
 	return d.punch(ctx, a)
 }
 
-// reachable picks the first address that is anybody's to reach.
+// reachable returns the first public address, or else otherwise.
 func reachable(all []netip.AddrPort, otherwise netip.AddrPort) netip.AddrPort {
 	for _, a := range all {
 		if a.Port() != 0 && !private(a.Addr()) && !reserved(a.Addr()) {
@@ -316,7 +316,7 @@ func reachable(all []netip.AddrPort, otherwise netip.AddrPort) netip.AddrPort {
 	return otherwise
 }
 
-// await connects to wherever the peer's first packet comes from.
+// await connects to the sender of the peer's first packet.
 func (d *dial) await(ctx context.Context, a *answer, patience time.Duration) error {
 	t := time.NewTimer(patience)
 	defer t.Stop()
@@ -325,14 +325,14 @@ func (d *dial) await(ctx context.Context, a *answer, patience time.Duration) err
 		d.stream.Connect(first.Socket, first.Addr, a.payload.streamID, false)
 		return nil
 	case <-t.C:
-		return peerError(CodeUnreachable, d.key, "answers, but no path leads to it", nil)
+		return peerError(CodeUnreachable, d.key, "answers, but there is no path to it", nil)
 	case <-ctx.Done():
 		return d.failed(ctx, CodeUnreachable, "answers, but no path to it was found in time", nil)
 	}
 }
 
-// heard waits until something has come from the peer.
-func (d *dial) heard(ctx context.Context) error {
+// confirm waits for the peer's first packet.
+func (d *dial) confirm(ctx context.Context) error {
 	if d.stream.Proven() {
 		return nil
 	}
@@ -343,7 +343,7 @@ func (d *dial) heard(ctx context.Context) error {
 		return nil
 	case <-d.stream.Done():
 		if d.stream.Proven() {
-			return nil // and gone already: who reads finds out
+			return nil // closed again already: the reader finds out
 		}
 		return peerError(CodeUnreachable, d.key, "cannot be reached", d.stream.Err())
 	case <-t.C:
@@ -353,7 +353,7 @@ func (d *dial) heard(ctx context.Context) error {
 	}
 }
 
-// remember keeps a peer's relays for the next dial.
+// remember stores a peer's relays for the next dial.
 func (n *Node) remember(key identity.PublicKey, relays []netip.AddrPort) {
 	if len(relays) == 0 {
 		return

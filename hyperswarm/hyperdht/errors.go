@@ -7,7 +7,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// Code says what kind of thing went wrong.
+// Code classifies an [Error].
 type Code string
 
 // The codes of an [Error].
@@ -17,10 +17,10 @@ const (
 	CodeNoNodes        Code = "DHT_NO_NODES"        // no node of the DHT answers
 	CodeNotFound       Code = "DHT_NOT_FOUND"       // no node has such a record
 	CodePeerNotFound   Code = "DHT_PEER_NOT_FOUND"  // no node knows the peer
-	CodeUnanswered     Code = "DHT_PEER_UNANSWERED" // the peer is gone, or refuses us: it does not say which
+	CodeUnanswered     Code = "DHT_PEER_UNANSWERED" // the peer is offline or refuses this key: it does not say which
 	CodeIncompatible   Code = "DHT_INCOMPATIBLE"    // the peer speaks another version
 	CodeRefused        Code = "DHT_PEER_ERROR"      // the peer answered with an error
-	CodeUnreachable    Code = "DHT_UNREACHABLE"     // the peer answers, but no path leads to it
+	CodeUnreachable    Code = "DHT_UNREACHABLE"     // the peer answers, but there is no path to it
 	CodeTooLarge       Code = "DHT_TOO_LARGE"       // the record does not fit a datagram
 	CodeStale          Code = "DHT_STALE"           // a later version of the record is stored
 	CodeExists         Code = "DHT_SEQ_USED"        // another value has this version

@@ -184,7 +184,7 @@ func TestAccessIsDecidedInsideTheHandshake(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 3)
 	friend := identity.Generate()
 	server := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
-	l := listen(t, server, hyperdht.ListenOptions{Access: func(k identity.PublicKey) bool { return k == friend.Public() }})
+	l := listen(t, server, hyperdht.ListenOptions{Allow: func(k identity.PublicKey) bool { return k == friend.Public() }})
 	echo(t, l)
 	client := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 	if _, err := client.Dial(hyperswarmtest.Context(t), l.Key(), hyperdht.DialOptions{}); hyperdht.CodeOf(err) != hyperdht.CodeUnanswered {

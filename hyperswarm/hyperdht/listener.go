@@ -20,25 +20,24 @@ const (
 	maxReplays     = 65536
 	confirmTime    = 15 * time.Second
 	maxUnconfirmed = 256
-	maxWorkers     = 32 // handshakes that are computed at once
+	maxWorkers     = 32 // concurrent handshakes
 	backlog        = 64
 )
 
-// ListenOptions are for one listener.
+// ListenOptions configure a listener.
 type ListenOptions struct {
 	// Pair is the key to listen on; nil means the node's own.
 	Pair *identity.Pair
-	// Access decides who may connect, inside the handshake: a refused peer gets no
-	// answer at all. Nil lets everybody in. It must not block.
-	Access func(key identity.PublicKey) bool
+	// Allow decides who may connect; nil allows everyone. A refused peer gets no answer.
+	Allow identity.Allow
 }
 
-// Listener takes connections for a key. It is safe for concurrent use.
+// Listener accepts connections for a key. It is safe for concurrent use.
 type Listener struct {
 	n      *Node
 	pair   *identity.Pair
 	target dhtrpc.ID
-	access func(identity.PublicKey) bool
+	allow  identity.Allow
 
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -59,7 +58,7 @@ type Listener struct {
 // session is one handshake.
 type session struct {
 	done    chan struct{} // closed when the answer is known
-	answer  []byte        // nil: none is given
+	answer  []byte        // nil if none is given
 	began   time.Time
 	id      uint64
 	stream  *udx.Stream
@@ -69,15 +68,15 @@ type session struct {
 	puncher *puncher
 }
 
-// Listen announces a key and takes connections for it. It does not wait until the
-// announcement is known: see WaitAnnounced.
+// Listen announces a key and accepts connections for it. The announcement runs in the
+// background; see WaitAnnounced.
 func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 	if o.Pair == nil {
 		o.Pair = n.o.Pair
 	}
 	public := o.Pair.Public()
 	l := &Listener{
-		n: n, pair: o.Pair, target: identity.Hash(public[:]), access: o.Access,
+		n: n, pair: o.Pair, target: identity.Hash(public[:]), allow: o.Allow,
 		workers: make(chan struct{}, maxWorkers), accept: make(chan *secretstream.Conn, backlog),
 		sessions: newCache[[32]byte, *session](answerLife*3/2, 4096),
 		replays:  newCache[[secretstream.EphemeralSize]byte, struct{}](replayLife*3/2, maxReplays),
@@ -98,11 +97,11 @@ func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 	return l, nil
 }
 
-// Key returns the key that is listened on.
+// Key returns the listener's key.
 func (l *Listener) Key() identity.PublicKey { return l.pair.Public() }
 
-// WaitAnnounced waits until peers can find the listener, or the first attempt to
-// announce it has failed.
+// WaitAnnounced blocks until peers can find the listener, or returns the error of the first
+// attempt to announce it.
 func (l *Listener) WaitAnnounced(ctx context.Context) error {
 	select {
 	case <-l.announcer.first:
@@ -114,15 +113,14 @@ func (l *Listener) WaitAnnounced(ctx context.Context) error {
 	}
 }
 
-// Relays are the nodes that forward handshakes to this listener at the moment, to
-// be announced with its key. A node that everybody can reach comes first itself.
+// Relays returns the nodes that forward handshakes to this listener now, which are announced
+// with its key; the node itself is the first if it is public.
 func (l *Listener) Relays() []netip.AddrPort { return l.announcer.addresses() }
 
-// Accept returns the next connection. The peer has proved its key, but the
-// handshake may be a recording that somebody repeats: only what comes in proves
-// that the peer is there (see [secretstream.Conn.Confirmed]), and until then
-// nothing but the header is sent. A connection that proves nothing within 15 s is
-// destroyed.
+// Accept returns the next connection. The peer has proved its key, but the handshake may be a
+// replayed recording: only data proves that the peer is present (see
+// [secretstream.Conn.Confirmed]). Until then nothing but the header is sent, and after 15 s
+// the connection is destroyed.
 func (l *Listener) Accept(ctx context.Context) (*secretstream.Conn, error) {
 	select {
 	case c := <-l.accept:
@@ -134,8 +132,7 @@ func (l *Listener) Accept(ctx context.Context) (*secretstream.Conn, error) {
 	}
 }
 
-// Close ends the listener and takes its announcement back. Connections that were
-// accepted live on.
+// Close stops the listener and withdraws its announcement. Accepted connections stay open.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -168,7 +165,7 @@ func (l *Listener) goBackground(f func()) bool {
 	return true
 }
 
-// handshake handles a client's message: m.mode says by which way it came.
+// handshake handles a client's message; m.mode says on which way it was received.
 func (l *Listener) handshake(r *dhtrpc.Request, m *relayed) {
 	client, direct := r.From, false
 	switch m.mode {
@@ -200,7 +197,7 @@ func (l *Listener) handshake(r *dhtrpc.Request, m *relayed) {
 	l.mu.Unlock()
 	select {
 	case l.workers <- struct{}{}:
-	default: // the client asks again
+	default: // the client retries
 		if !seen {
 			l.mu.Lock()
 			l.sessions.remove(key)
@@ -225,7 +222,7 @@ func (l *Listener) handshake(r *dhtrpc.Request, m *relayed) {
 	}
 }
 
-// reply sends the session's answer the way the message came.
+// reply sends the session's answer along the way of the message.
 func (l *Listener) reply(s *session, r *dhtrpc.Request, m *relayed) {
 	if s.answer == nil {
 		return
@@ -244,14 +241,13 @@ func (l *Listener) reply(s *session, r *dhtrpc.Request, m *relayed) {
 		to = m.relay
 	}
 	sock := r.Socket
-	if s.puncher != nil { // its mapping is the one to be known
+	if s.puncher != nil { // the client must see this socket's mapping
 		sock = s.puncher.sock
 	}
 	l.n.rpc.Forward(sock, &dhtrpc.Message{TID: r.TID, Command: cmdPeerHandshake, Target: r.Target, Value: out.append(nil)}, to)
 }
 
-// begin runs the handshake and connects the session's stream, if the client may
-// talk to us.
+// begin runs the handshake and connects the session's stream if the client is allowed.
 func (l *Listener) begin(s *session, r *dhtrpc.Request, msg []byte, direct bool) {
 	if len(msg) < secretstream.EphemeralSize {
 		return
@@ -268,7 +264,7 @@ func (l *Listener) begin(s *session, r *dhtrpc.Request, msg []byte, direct bool)
 	if err != nil {
 		return
 	}
-	if l.access != nil && !l.access(remote) {
+	if l.allow != nil && !l.allow(remote) {
 		l.n.log.Debug("a peer was refused", "peer", remote)
 		return
 	}
@@ -304,7 +300,7 @@ func (l *Listener) finish(s *session, responder *secretstream.Responder, p *payl
 	return true
 }
 
-// open makes the session's stream and has it connect.
+// open creates the session's stream and connects it in the background.
 func (l *Listener) open(s *session, r *dhtrpc.Request, responder *secretstream.Responder, direct bool) {
 	stream, err := l.n.mux.NewStream()
 	if err != nil {
@@ -342,7 +338,7 @@ func (l *Listener) open(s *session, r *dhtrpc.Request, responder *secretstream.R
 	}
 }
 
-// serve connects a session's stream and hands the connection out.
+// serve connects a session's stream and delivers the connection.
 func (l *Listener) serve(s *session, sock *udx.Socket, straight bool) {
 	if straight {
 		s.stream.Connect(sock, s.client, s.payload.streamID, true)
@@ -358,7 +354,7 @@ func (l *Listener) serve(s *session, sock *udx.Socket, straight bool) {
 	select {
 	case l.accept <- conn:
 	default:
-		l.n.log.Warn("a connection was dropped: nobody accepts them")
+		l.n.log.Warn("the backlog of accepted connections is full: a connection was dropped")
 		conn.Destroy()
 		return
 	}
@@ -372,7 +368,7 @@ func (l *Listener) serve(s *session, sock *udx.Socket, straight bool) {
 	}
 }
 
-// awaitClient waits for the client's first packet.
+// awaitClient waits for the client's first packet and connects to its sender.
 func (l *Listener) awaitClient(s *session) bool {
 	t := time.NewTimer(passiveWait)
 	defer t.Stop()
@@ -385,7 +381,7 @@ func (l *Listener) awaitClient(s *session) bool {
 		case first := <-s.stream.First():
 			s.stream.Connect(first.Socket, first.Addr, s.payload.streamID, false)
 			return true
-		case <-extended: // the punching takes its time
+		case <-extended: // hole punching takes longer
 			extended = nil
 			t.Reset(2 * passiveWait)
 		case <-t.C:
@@ -396,7 +392,7 @@ func (l *Listener) awaitClient(s *session) bool {
 	}
 }
 
-// randomID returns an unguessable number that peers can carry.
+// randomID returns an unguessable number of 32 bits.
 func randomID() uint64 {
 	var b [4]byte
 	rand.Read(b[:]) // never fails

@@ -27,17 +27,17 @@ const (
 	errorSeqTooLow = 17
 )
 
-// Peer is who announces: a key and the nodes that forward handshakes to it.
+// Peer is an announced key with the nodes that forward handshakes to it.
 type Peer struct {
 	Key    identity.PublicKey
 	Relays []netip.AddrPort
 }
 
 const (
-	maxRelays     = 3  // of one peer
-	maxPeers      = 20 // in one answer
-	peerSize      = 33 // at least
-	maxRecordSize = 900
+	maxRelays     = 3   // of one peer
+	maxPeers      = 20  // in one answer
+	peerSize      = 33  // the least bytes of a peer
+	maxRecordSize = 900 // bytes of a record's value
 )
 
 func appendPeer(b []byte, p *Peer) []byte {
@@ -52,7 +52,7 @@ func parsePeer(data []byte) (Peer, error) {
 	return p, r.Err()
 }
 
-// appendPeers appends the answer to a lookup; 0 is the bump, which nothing uses.
+// appendPeers appends the answer to a lookup; the final 0 is the unused "bump" field.
 func appendPeers(b []byte, all []Peer) []byte {
 	b = dhtrpc.AppendUint(b, uint64(len(all)))
 	for i := range all {
@@ -84,7 +84,7 @@ const (
 	announceBump
 )
 
-// announcement puts a peer under a target, or takes it away.
+// announcement adds a peer to a target, or removes it.
 type announcement struct {
 	peer      *Peer
 	signature [64]byte
@@ -96,8 +96,8 @@ func (a *announcement) append(b []byte) []byte {
 	return append(b, a.signature[:]...)
 }
 
-// parseAnnouncement reads an announcement that has a peer and a signature. Those
-// that only refresh an earlier one are not supported.
+// parseAnnouncement decodes an announcement with a peer and a signature. Refreshes, which
+// have neither, are not supported.
 func parseAnnouncement(data []byte) (*announcement, error) {
 	r := dhtrpc.NewReader(data)
 	flags := r.Uint()
@@ -112,8 +112,8 @@ func parseAnnouncement(data []byte) (*announcement, error) {
 	return a, r.Err()
 }
 
-// signable is what the peer signs: bound to the target, the node that stores it
-// and the token that this has given.
+// signable returns the bytes that the peer signs. They include the target, the storing node
+// and that node's token.
 func (a *announcement) signable(namespace [32]byte, target, node dhtrpc.ID, token [32]byte) []byte {
 	h := identity.Hash(target[:], node[:], token[:], appendPeer(nil, a.peer))
 	return append(namespace[:], h[:]...)
@@ -146,7 +146,7 @@ func (m *mutable) signable() []byte {
 	return append(identity.MutablePut[:], h[:]...)
 }
 
-// parsePut reads a mutable record with its owner in front.
+// parsePut decodes a mutable record, prefixed with its owner's key.
 func parsePut(data []byte) (identity.PublicKey, mutable, error) {
 	r := dhtrpc.NewReader(data)
 	key := r.Fixed32()
@@ -154,7 +154,7 @@ func parsePut(data []byte) (identity.PublicKey, mutable, error) {
 	return key, m, r.Err()
 }
 
-// The ways of a handshake or punch message.
+// The directions of a handshake or hole punching message.
 const (
 	fromClient = iota
 	fromServer
@@ -228,7 +228,7 @@ const (
 
 const protocolVersion = 1
 
-// payload is what the two ends tell each other in the handshake.
+// payload is what each end sends in the handshake.
 type payload struct {
 	version   uint64
 	err       uint64
@@ -240,13 +240,13 @@ type payload struct {
 	relays    []netip.AddrPort
 }
 
-// holepunchInfo says how to arrange for both ends to open their NATs at once.
+// holepunchInfo names the relays through which the ends arrange hole punching.
 type holepunchInfo struct {
 	id     uint64
 	relays []relayInfo
 }
 
-// relayInfo is a node that reaches the server, and how it sees it.
+// relayInfo is a relay's address and the server's address as that relay sees it.
 type relayInfo struct{ relay, peer netip.AddrPort }
 
 func (p *payload) append(b []byte) []byte {

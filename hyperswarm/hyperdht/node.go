@@ -2,19 +2,20 @@
 // under end-to-end encryption, and keeps small signed records, compatible with
 // the npm package hyperdht.
 //
-// A [Node] with a public address is part of the DHT: it stores records and
-// forwards handshakes for others, within limits. Without one it only asks, and
-// is reached with the help of those that are part of it.
+// A [Node] with a public address is part of the DHT: it stores records and forwards
+// handshakes for others, within limits. A node without one is a client, which peers reach
+// with the help of the nodes that are part of it.
 //
-// There are no built-in bootstrap nodes: a node that is given none is the first
-// of a network of its own.
+// There are no built-in bootstrap nodes: a node without any is the first of its own network.
 package hyperdht
 
 import (
+	"cmp"
 	"context"
-	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,33 +25,33 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// Options set a [Node] up.
+// Options configure a [Node].
 type Options struct {
-	// Listen is where the UDP socket is bound; the zero value means any port of all
+	// Listen is the address to bind the UDP socket to; the zero value means any port of all
 	// interfaces.
 	Listen netip.AddrPort
-	// Public is the address at which everybody reaches the socket, if there is one;
-	// port 0 means the socket's. It makes the node part of the DHT.
+	// Public is the socket's public address, if it has one; port 0 means the socket's port.
+	// It makes the node part of the DHT.
 	Public netip.AddrPort
-	// Bootstrap are nodes of the DHT, as host:port.
+	// Bootstrap lists nodes of the DHT, as host:port.
 	Bootstrap []string
-	// Pair is the node's identity; nil means a fresh one.
+	// Pair is the node's identity; nil means a new one.
 	Pair *identity.Pair
-	// Stream sets the connections up.
+	// Stream configures the encryption of the connections.
 	Stream secretstream.Options
-	// UDX sets their streams up.
+	// UDX configures the streams below them.
 	UDX udx.Options
-	// HandshakeRate is how many handshakes a second one host may begin with the
-	// node's listeners, with bursts of ten times as many; 0 means 5.
+	// HandshakeRate is how many handshakes per second one host may begin with the node's
+	// listeners, with bursts of ten times as many; 0 means 5.
 	HandshakeRate float64
-	// RequestRate is how many requests a second of one host the node handles; 0
-	// means 200. It forwards a twentieth of that.
+	// RequestRate is how many requests per second the node handles for one host; 0 means
+	// 200. It forwards a twentieth of that.
 	RequestRate float64
-	// Logger gets what nobody else learns of; nil discards it.
+	// Logger receives failures that no call returns; nil discards them.
 	Logger *slog.Logger
 }
 
-// Node is a member of a DHT. It is safe for concurrent use.
+// Node is a DHT node or client. It is safe for concurrent use.
 type Node struct {
 	o     Options
 	mux   *udx.Mux
@@ -58,9 +59,9 @@ type Node struct {
 	store *store
 	log   *slog.Logger
 
-	signatures *dhtrpc.Limiter // checks for a host
+	signatures *dhtrpc.Limiter // signature checks, per host
 	forwards   *dhtrpc.Limiter
-	handshakes *admission // of those that others begin with our listeners
+	handshakes *admission // handshakes that others begin with our listeners
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -69,7 +70,7 @@ type Node struct {
 	mu        sync.Mutex
 	closed    bool
 	listeners map[dhtrpc.ID]*Listener
-	forwarded *cache[forwardKey, netip.Addr] // handshakes on their way through this node
+	forwarded *cache[forwardKey, netip.Addr] // handshakes that this node forwards
 	known     *cache[identity.PublicKey, []netip.AddrPort]
 	punching  map[*udx.Socket]*puncher
 }
@@ -77,8 +78,8 @@ type Node struct {
 // maxKnown is how many peers' relays are remembered.
 const maxKnown = 512
 
-// Listen opens a node. It joins the DHT in the background; queries may begin
-// before it has.
+// Listen opens a node. The node joins the DHT in the background; queries may begin before
+// it has.
 func Listen(o Options) (*Node, error) {
 	if err := dhtrpc.CheckBootstrap(o.Bootstrap); err != nil {
 		return nil, &Error{Code: CodeInvalid, Message: "the bootstrap nodes cannot be used", Err: err}
@@ -95,14 +96,9 @@ func Listen(o Options) (*Node, error) {
 	if o.Pair == nil {
 		o.Pair = identity.Generate()
 	}
-	if o.HandshakeRate == 0 {
-		o.HandshakeRate = 5
-	}
-	if o.RequestRate == 0 {
-		o.RequestRate = 200
-	}
+	o.HandshakeRate, o.RequestRate = cmp.Or(o.HandshakeRate, 5), cmp.Or(o.RequestRate, 200)
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	n := &Node{
 		o: o, mux: udx.NewMux(o.UDX), store: newStore(), log: o.Logger,
@@ -123,7 +119,7 @@ func Listen(o Options) (*Node, error) {
 	})
 	if err != nil {
 		n.cancel()
-		_ = n.mux.Close() // it has nothing yet
+		_ = n.mux.Close() // it has no streams yet
 		return nil, &Error{Code: CodeInvalid, Message: "the DHT node cannot start", Err: err}
 	}
 	n.rpc = rpc
@@ -131,7 +127,7 @@ func Listen(o Options) (*Node, error) {
 	return n, nil
 }
 
-// Close ends the node, its listeners and its connections, and waits for them.
+// Close closes the node, its listeners and its connections, and waits for them.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -139,10 +135,7 @@ func (n *Node) Close() error {
 		return nil
 	}
 	n.closed = true
-	var all []*Listener
-	for _, l := range n.listeners {
-		all = append(all, l)
-	}
+	all := slices.Collect(maps.Values(n.listeners))
 	n.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, l := range all {
@@ -150,7 +143,7 @@ func (n *Node) Close() error {
 	}
 	wg.Wait()
 	n.cancel()
-	_ = n.rpc.Close() // the mux closes the socket, too, and says what is wrong
+	_ = n.rpc.Close() // mux.Close closes the same socket and returns the error
 	err := n.mux.Close()
 	n.wg.Wait()
 	return err
@@ -162,14 +155,14 @@ func (n *Node) Key() identity.PublicKey { return n.o.Pair.Public() }
 // Pair returns the node's identity.
 func (n *Node) Pair() *identity.Pair { return n.o.Pair }
 
-// Addr returns where the node's socket is bound.
+// Addr returns the local address of the node's socket.
 func (n *Node) Addr() netip.AddrPort { return n.rpc.Socket().Addr() }
 
 // Public returns the node's public address, invalid if none was configured.
 func (n *Node) Public() netip.AddrPort { return n.rpc.Public() }
 
-// SetBootstrap replaces the nodes of the DHT to begin with; see Options.Bootstrap. It
-// does not wait until they are asked.
+// SetBootstrap replaces the bootstrap nodes; see Options.Bootstrap. It does not wait for
+// their answers.
 func (n *Node) SetBootstrap(nodes []string) error {
 	if err := n.rpc.SetBootstrap(nodes); err != nil {
 		return &Error{Code: CodeInvalid, Message: "the bootstrap nodes cannot be used", Err: err}
@@ -177,13 +170,13 @@ func (n *Node) SetBootstrap(nodes []string) error {
 	return nil
 }
 
-// Known returns how many nodes of the DHT this one knows.
+// Known returns how many other nodes are in the routing table.
 func (n *Node) Known() int { return n.rpc.Known() }
 
-// Streams returns how many connections, finished or not, the node has.
+// Streams returns the number of streams, including those that are being closed.
 func (n *Node) Streams() int { return n.mux.Streams() }
 
-// WaitReady waits until the node has joined the DHT, or has tried to.
+// WaitReady blocks until the first attempt to join the DHT is over, even a failed one.
 func (n *Node) WaitReady(ctx context.Context) error { return n.rpc.WaitReady(ctx) }
 
 // goBackground runs f unless the node is closed.
@@ -197,8 +190,7 @@ func (n *Node) goBackground(f func()) bool {
 	return true
 }
 
-// handle answers a request of another node. What is malformed, badly signed or
-// lacks something gets no answer.
+// handle answers a request of another node. Invalid requests get no answer.
 func (n *Node) handle(r *dhtrpc.Request) {
 	switch r.Command {
 	case cmdPeerHandshake:
@@ -251,8 +243,7 @@ func (n *Node) handleFindPeer(r *dhtrpc.Request) {
 	r.Reply(value)
 }
 
-// peer returns the record of a peer that listens in this node or has announced
-// itself here.
+// peer returns the record of a peer that listens on this node or is announced here.
 func (n *Node) peer(target dhtrpc.ID) (Peer, bool) {
 	if l := n.listener(target); l != nil {
 		return Peer{Key: l.Key(), Relays: l.Relays()}, true
@@ -288,7 +279,7 @@ func (n *Node) handleAnnounce(r *dhtrpc.Request) {
 		if !n.store.announce(*r.Target, peer, r.From.Addr()) {
 			return
 		}
-	case n.listener(*r.Target) == nil: // nobody takes the place of a listener in this node
+	case n.listener(*r.Target) == nil: // a local listener has precedence
 		n.store.unannounce(*r.Target, peer.Key)
 		if !n.store.setRoute(*r.Target, route{r.From, peer}) {
 			return
@@ -335,7 +326,7 @@ func (n *Node) handleImmutablePut(r *dhtrpc.Request) {
 	}
 }
 
-// listener returns who listens on the key with a target.
+// listener returns the listener for the key with a target.
 func (n *Node) listener(target dhtrpc.ID) *Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -16,17 +16,17 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// Hole punching: both ends send to each other at the same time, so that each NAT
-// takes what comes for an answer. It works where both NATs show every peer the
-// same address of a socket (consistent), and where one does and lets in what the
-// other's host sends from any port. What the ends tell each other goes through
-// relays, which can read it: all of it is hints.
+// Hole punching: both ends send to each other at the same time, so that each NAT takes the
+// incoming packets for answers. It works if both NATs give a socket the same public address
+// for all peers (consistent), or if one does and accepts packets from any port of the other's
+// host. The ends arrange it through relays, which can read the messages: their content is
+// never more than a hint.
 
 const (
 	natSamples    = 4
 	natWait       = 1500 * time.Millisecond
 	punchRounds   = 20
-	shortRounds   = 6 // where a hole is had soon or never
+	shortRounds   = 6 // where punching succeeds soon or never
 	punchInterval = 500 * time.Millisecond
 	lowTTL        = 5
 	nonceSize     = 24
@@ -34,7 +34,7 @@ const (
 	lanWait       = 500 * time.Millisecond
 )
 
-// holepunch is a punch message on its way between client, relay and server.
+// holepunch is a hole punching message between client, relay and server.
 type holepunch struct {
 	mode    uint64
 	id      uint64
@@ -76,7 +76,7 @@ const (
 	punchHasRemoteToken
 )
 
-// punchPayload is what the ends tell each other.
+// punchPayload is the encrypted content of a hole punching message.
 type punchPayload struct {
 	err         uint64
 	firewall    dhtrpc.Class
@@ -140,17 +140,17 @@ func parsePunchPayload(data []byte) (*punchPayload, error) {
 	return p, r.Err()
 }
 
-// puncher is one end's part in punching a hole: a socket of its own and what is
-// known of its mapping.
+// puncher is one end of a hole punching attempt: a separate socket and the estimate of its
+// public address.
 type puncher struct {
 	n         *Node
 	sock      *udx.Socket
 	stream    *udx.Stream
 	initiator bool
 	secret    [32]byte
-	begun     sync.Once     // of sampling
-	sampled   chan struct{} // closed when the NAT's class is as known as it will be
-	few       bool          // there were not enough nodes to know it; set before sampled is closed
+	begun     sync.Once     // starts sampling
+	sampled   chan struct{} // closed after sampling
+	few       bool          // too few nodes to classify the NAT; set before sampled is closed
 	pinged    chan udx.Source
 	started   chan struct{} // closed when the pings begin
 
@@ -166,8 +166,7 @@ type puncher struct {
 	round   uint64
 }
 
-// newPuncher opens a socket. How it is seen is found out when that is needed, or
-// before: see begin.
+// newPuncher opens a socket. Its NAT is sampled when needed, or earlier with begin.
 func (n *Node) newPuncher(stream *udx.Stream, initiator bool) (*puncher, error) {
 	bound := n.rpc.Socket().Addr()
 	sock, err := n.mux.Listen(netip.AddrPortFrom(bound.Addr(), 0), n.rpc.Receive)
@@ -186,12 +185,12 @@ func (n *Node) newPuncher(stream *udx.Stream, initiator bool) (*puncher, error) 
 	return p, nil
 }
 
-// begin has the socket's NAT sampled in the background.
+// begin samples the socket's NAT in the background.
 func (p *puncher) begin() {
 	p.begun.Do(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.ctx.Err() == nil { // else nobody waits for it
+		if p.ctx.Err() == nil {
 			p.wg.Go(p.sample)
 		}
 	})
@@ -204,8 +203,8 @@ func (p *puncher) setKey(hash [64]byte) {
 	p.key = &key
 }
 
-// close ends the puncher. Its socket stays open as long as the stream that is
-// connected through it.
+// close stops the puncher. The socket stays open as long as a stream is connected through
+// it.
 func (p *puncher) close() {
 	p.mu.Lock()
 	p.cancel()
@@ -214,21 +213,19 @@ func (p *puncher) close() {
 	p.n.mu.Lock()
 	delete(p.n.punching, p.sock)
 	p.n.mu.Unlock()
-	if p.stream.Socket() == p.sock {
-		if p.n.goBackground(func() {
-			select {
-			case <-p.stream.Done():
-			case <-p.n.ctx.Done():
-			}
-			_ = p.sock.Close() // nothing is lost with it
-		}) {
-			return
+	closeSocket := func() { _ = p.sock.Close() } // an error has no consequence
+	if p.stream.Socket() != p.sock || !p.n.goBackground(func() {
+		select {
+		case <-p.stream.Done():
+		case <-p.n.ctx.Done():
 		}
+		closeSocket()
+	}) {
+		closeSocket()
 	}
-	_ = p.sock.Close() // nothing is lost with it
 }
 
-// sample asks nodes how they see the socket.
+// sample asks nodes at which address they see the socket.
 func (p *puncher) sample() {
 	defer close(p.sampled)
 	ctx, cancel := context.WithTimeout(p.ctx, natWait)
@@ -236,7 +233,7 @@ func (p *puncher) sample() {
 	nodes := p.n.rpc.Heard()
 	p.few = len(nodes) < dhtrpc.LeastSamples
 	if len(nodes) >= 8 {
-		nodes = nodes[5:] // not those that everything goes through just now
+		nodes = nodes[5:] // spare the busiest, which answered last
 	}
 	var wg sync.WaitGroup
 	for _, a := range nodes[:min(len(nodes), 2*natSamples)] {
@@ -252,8 +249,8 @@ func (p *puncher) sample() {
 	wg.Wait()
 }
 
-// class waits for the samples and judges them. A network of one or two public
-// hubs has too few nodes to tell: then the class is a guess.
+// class waits for the samples and classifies the NAT. In a network of one or two public nodes
+// there are too few samples, and the class is a guess.
 func (p *puncher) class(ctx context.Context) (class dhtrpc.Class, addrs []netip.AddrPort, guess bool) {
 	p.begin()
 	select {
@@ -271,13 +268,13 @@ func (p *puncher) class(ctx context.Context) (class dhtrpc.Class, addrs []netip.
 	return class, addrs, false
 }
 
-// passable reports whether a hole may be punched between two NATs.
+// passable reports whether hole punching can work between two NATs.
 func passable(a, b dhtrpc.Class) bool {
 	steady := func(c dhtrpc.Class) bool { return c == dhtrpc.Consistent || c == dhtrpc.Open }
 	return a != dhtrpc.Unknown && b != dhtrpc.Unknown && (steady(a) || steady(b))
 }
 
-// token is what a host must send back to show that it is there.
+// token returns what a host must send back to prove its address.
 func (p *puncher) token(host netip.Addr) *[32]byte {
 	t := identity.KeyedHash(p.secret[:], []byte(host.String()))
 	return &t
@@ -305,12 +302,12 @@ func (p *puncher) open(data []byte) (*punchPayload, bool) {
 	return m, err == nil
 }
 
-// ping sends what opens a NAT.
+// ping sends a packet that opens a mapping in the NAT.
 func (p *puncher) ping(to netip.AddrPort, ttl int) {
 	if to.Port() == 0 || !to.Addr().Is4() || reserved(to.Addr()) {
 		return
 	}
-	// The next one comes soon.
+	// Errors are ignored: the ping is repeated.
 	if ttl == 0 {
 		_ = p.sock.Write([]byte{0}, to)
 	} else {
@@ -343,7 +340,7 @@ func (p *puncher) punch(to []netip.AddrPort) {
 	})
 }
 
-// handlePing notes a datagram of one byte at a punching socket.
+// handlePing handles a datagram of one byte on a punching socket.
 func (n *Node) handlePing(s *udx.Socket, from netip.AddrPort) {
 	n.mu.Lock()
 	p := n.punching[s]
@@ -367,7 +364,7 @@ func (n *Node) handlePing(s *udx.Socket, from netip.AddrPort) {
 	}
 }
 
-// handleHolepunch is for a listener of ours, or is forwarded.
+// handleHolepunch passes a message to a local listener, or forwards it.
 func (n *Node) handleHolepunch(r *dhtrpc.Request) {
 	m, err := parseHolepunch(r.Value)
 	if err != nil || r.Target == nil {
@@ -397,7 +394,7 @@ func (n *Node) handleHolepunch(r *dhtrpc.Request) {
 	}
 }
 
-// offerPunch prepares the listener's end.
+// offerPunch prepares hole punching at the listener's end.
 func (l *Listener) offerPunch(s *session, p *payload) {
 	relays := l.announcer.current()
 	if len(relays) == 0 {
@@ -405,10 +402,10 @@ func (l *Listener) offerPunch(s *session, p *payload) {
 	}
 	puncher, err := l.n.newPuncher(s.stream, false)
 	if err != nil {
-		l.n.log.Warn("there is no socket to punch a hole with", "error", err)
+		l.n.log.Warn("cannot open a socket for hole punching", "error", err)
 		return
 	}
-	if s.client.Addr() != l.n.rpc.Seen().Addr() { // a neighbour hardly needs it
+	if s.client.Addr() != l.n.rpc.Seen().Addr() { // clients of the same network rarely need it
 		puncher.begin()
 	}
 	s.puncher = puncher
@@ -420,7 +417,7 @@ func (l *Listener) offerPunch(s *session, p *payload) {
 	p.holepunch = &holepunchInfo{id: s.id, relays: relays}
 }
 
-// dropPunch ends what offerPunch began.
+// dropPunch undoes offerPunch.
 func (l *Listener) dropPunch(s *session) {
 	if s.puncher == nil {
 		return
@@ -431,7 +428,7 @@ func (l *Listener) dropPunch(s *session) {
 	s.puncher.close()
 }
 
-// holepunch answers a client that wants to punch.
+// holepunch answers a client's hole punching message.
 func (l *Listener) holepunch(r *dhtrpc.Request, m *holepunch) {
 	l.mu.Lock()
 	s := l.punches[m.id]
@@ -446,7 +443,7 @@ func (l *Listener) holepunch(r *dhtrpc.Request, m *holepunch) {
 	select {
 	case l.workers <- struct{}{}:
 	default:
-		return // the client asks again
+		return // the client retries
 	}
 	if !l.goBackground(func() {
 		defer func() { <-l.workers }()
@@ -460,7 +457,7 @@ func (l *Listener) holepunch(r *dhtrpc.Request, m *holepunch) {
 
 func (l *Listener) answerPunch(p *puncher, r *dhtrpc.Request, m *holepunch, in *punchPayload) *punchPayload {
 	class, addrs, _ := p.class(l.ctx)
-	// A client that only asks so far may not know its own class yet.
+	// In the first round a client may not know its own class yet.
 	hopeless := class == dhtrpc.Unknown || (in.punching || in.firewall != dhtrpc.Unknown) && !passable(class, in.firewall)
 	if in.err != payloadOK || hopeless {
 		return &punchPayload{err: payloadAborted, firewall: class}
@@ -474,13 +471,12 @@ func (l *Listener) answerPunch(p *puncher, r *dhtrpc.Request, m *holepunch, in *
 		out.token = p.token(m.peer.Addr())
 	}
 	if slices.Contains(addrs, in.remote) {
-		p.ping(m.peer, 0) // the client may get through at once
+		p.ping(m.peer, 0) // the client's packets may pass at once
 	}
 	if !in.punching || !current {
 		return out
 	}
-	// The client's host must have shown itself, or be the one that the relay saw;
-	// otherwise the pings would go to whomever the client names.
+	// Ping only the host that the relay saw: otherwise a client could name any target.
 	to := slices.DeleteFunc(slices.Clone(in.addrs), func(a netip.AddrPort) bool { return a.Addr() != m.peer.Addr() })
 	if !slices.Contains(to, m.peer) {
 		to = append(to, m.peer)
@@ -490,7 +486,7 @@ func (l *Listener) answerPunch(p *puncher, r *dhtrpc.Request, m *holepunch, in *
 	return out
 }
 
-// punch is the dialling end.
+// punch finds a path by hole punching, at the dialling end.
 func (d *dial) punch(ctx context.Context, a *answer) error {
 	if d.sameHost(ctx, a) {
 		return nil
@@ -516,13 +512,13 @@ func (d *dial) punch(ctx context.Context, a *answer) error {
 		d.stream.Connect(first.Socket, first.Addr, a.payload.streamID, false)
 		return nil
 	case <-t.C:
-		return peerError(CodeUnreachable, d.key, "answers, but the firewalls between let nothing through", nil)
+		return peerError(CodeUnreachable, d.key, "answers, but hole punching failed: the firewalls let no packet through", nil)
 	case <-ctx.Done():
 		return d.failed(ctx, CodeUnreachable, "answers, but no path to it was found in time", nil)
 	}
 }
 
-// sameHost tries the way inside a network that both ends share.
+// sameHost tries the path inside a network that both ends share.
 func (d *dial) sameHost(ctx context.Context, a *answer) bool {
 	if a.self.Addr() != a.server.Addr() {
 		return false
@@ -540,8 +536,7 @@ func (d *dial) sameHost(ctx context.Context, a *answer) bool {
 	return true
 }
 
-// arrange agrees with the peer on punching now, and returns for how many rounds
-// that makes sense.
+// arrange agrees with the peer on when to punch, and returns for how many rounds to wait.
 func (d *dial) arrange(ctx context.Context, p *puncher, a *answer) (rounds int, err error) {
 	relay := a.payload.holepunch.relays[0]
 	for _, r := range a.payload.holepunch.relays {
@@ -550,7 +545,7 @@ func (d *dial) arrange(ctx context.Context, p *puncher, a *answer) (rounds int, 
 		}
 	}
 	p.mu.Lock()
-	p.remote = []netip.AddrPort{a.server} // it may get through at once
+	p.remote = []netip.AddrPort{a.server} // its packets may pass at once
 	p.mu.Unlock()
 	p.ping(a.server, lowTTL)
 	class, addrs, guess := p.class(ctx)
@@ -573,7 +568,7 @@ func (d *dial) arrange(ctx context.Context, p *puncher, a *answer) (rounds int, 
 		return 0, err
 	}
 	if in.err != payloadOK || !in.punching {
-		return 0, peerError(CodeUnreachable, d.key, "answers, but does not want to open its firewall", nil)
+		return 0, peerError(CodeUnreachable, d.key, "answers, but refuses hole punching", nil)
 	}
 	if guess || class == dhtrpc.Random || in.firewall == dhtrpc.Random {
 		return shortRounds, nil
@@ -581,27 +576,30 @@ func (d *dial) arrange(ctx context.Context, p *puncher, a *answer) (rounds int, 
 	return punchRounds, nil
 }
 
-// sameHostOnly leaves out addresses of hosts that nobody has vouched for.
+// sameHostOnly returns the other addresses of the same host; other hosts are unverified.
 func sameHostOnly(all []netip.AddrPort, as netip.AddrPort) []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(all), func(a netip.AddrPort) bool { return a.Addr() != as.Addr() || a == as })
 }
 
-// punchRound sends one message through a relay and returns the peer's answer, and
-// where the relay saw it come from.
+// punchRound sends one message through a relay. It returns the peer's answer and the peer's
+// address as the relay sees it.
 func (d *dial) punchRound(ctx context.Context, p *puncher, a *answer, relay, peer netip.AddrPort, out *punchPayload) (*punchPayload, netip.AddrPort, error) {
 	m := holepunch{mode: fromClient, id: a.payload.holepunch.id, payload: p.seal(out), peer: peer}
 	r, err := d.n.rpc.Call(ctx, relay, dhtrpc.Call{Command: cmdPeerHolepunch, Target: &d.target, Value: m.append(nil), Socket: p.sock, Tries: handshakeTries})
+	silent := func(cause error) (*punchPayload, netip.AddrPort, error) {
+		return nil, netip.AddrPort{}, d.failed(ctx, CodeUnreachable, "answers, but not to hole punching messages", cause)
+	}
 	if err != nil {
-		return nil, netip.AddrPort{}, d.failed(ctx, CodeUnreachable, "answers, but not about a path to it", err)
+		return silent(err)
 	}
 	p.sampler.Add(relay, r.To)
 	back, err := parseHolepunch(r.Value)
 	if err != nil || back.mode != reply {
-		return nil, netip.AddrPort{}, peerError(CodeUnreachable, d.key, "answers, but not about a path to it", err)
+		return silent(err)
 	}
 	in, ok := p.open(back.payload)
 	if !ok || in.remoteToken != nil && out.token != nil && subtle.ConstantTimeCompare(in.remoteToken[:], out.token[:]) != 1 {
-		return nil, netip.AddrPort{}, peerError(CodeUnreachable, d.key, "answers, but not about a path to it", nil)
+		return silent(nil)
 	}
 	return in, back.peer, nil
 }

@@ -20,9 +20,8 @@ const (
 	maxRecords     = 32768
 )
 
-// cache holds a set number of entries for a while. Half of them at most is
-// forgotten at once: entries live two to four thirds of the life. It is not safe
-// for concurrent use.
+// cache holds a bounded number of entries for two to four thirds of a time. When full, it
+// forgets the older half at most. It is not safe for concurrent use.
 type cache[K comparable, V any] struct {
 	life       time.Duration
 	size       int
@@ -35,7 +34,7 @@ func newCache[K comparable, V any](life time.Duration, size int) *cache[K, V] {
 	return &cache[K, V]{life: life, size: size, young: make(map[K]V), turned: time.Now()}
 }
 
-// turn makes the young old when it is time or there are too many.
+// turn starts a new generation when it is due or the current one is full.
 func (c *cache[K, V]) turn() {
 	now := time.Now()
 	age, period := now.Sub(c.turned), c.life*2/3
@@ -44,7 +43,7 @@ func (c *cache[K, V]) turn() {
 	}
 	gone := []map[K]V{c.old}
 	c.old, c.young, c.turned = c.young, make(map[K]V), now
-	if age >= 2*period { // nobody asked for long
+	if age >= 2*period { // both generations have expired
 		gone, c.old = append(gone, c.old), nil
 	}
 	if c.dropped == nil {
@@ -66,7 +65,7 @@ func (c *cache[K, V]) get(k K) (V, bool) {
 	return v, ok
 }
 
-// keep moves an entry to the young: what is read stays.
+// keep stores or renews an entry.
 func (c *cache[K, V]) keep(k K, v V) {
 	c.turn()
 	delete(c.old, k)
@@ -78,56 +77,36 @@ func (c *cache[K, V]) remove(k K) {
 	delete(c.old, k)
 }
 
-// store is what a node keeps for others. It is safe for concurrent use.
+// store holds what a node stores for others. It is safe for concurrent use.
 type store struct {
 	mu        sync.Mutex
-	forward   *cache[dhtrpc.ID, route]
+	forward   *cache[dhtrpc.ID, owned[route]]
 	topics    map[dhtrpc.ID]map[identity.PublicKey]struct{}
-	peers     *cache[peerKey, peerRecord]
-	mutable   *cache[dhtrpc.ID, mutableRecord]
-	immutable *cache[dhtrpc.ID, immutableRecord]
+	peers     *cache[peerKey, owned[Peer]]
+	mutable   *cache[dhtrpc.ID, owned[mutable]]
+	immutable *cache[dhtrpc.ID, owned[[]byte]]
 	hosts     hostQuota
 }
 
-// owned is an entry that counts for the host that stored it. An invalid address is the
-// node itself, which counts for nobody.
-type owned interface{ owner() netip.Addr }
+// owned is an entry that counts for the host that stored it. An invalid address is the node
+// itself, which has no quota.
+type owned[V any] struct {
+	value V
+	host  netip.Addr
+}
 
-// route is where a self-announced peer can be reached.
+// route is the address of a self-announced peer.
 type route struct {
 	addr netip.AddrPort
 	peer Peer
 }
-
-func (r route) owner() netip.Addr { return r.addr.Addr() }
 
 type peerKey struct {
 	topic dhtrpc.ID
 	key   identity.PublicKey
 }
 
-type peerRecord struct {
-	peer Peer
-	host netip.Addr
-}
-
-func (r peerRecord) owner() netip.Addr { return r.host }
-
-type mutableRecord struct {
-	mutable
-	host netip.Addr
-}
-
-func (r mutableRecord) owner() netip.Addr { return r.host }
-
-type immutableRecord struct {
-	value []byte
-	host  netip.Addr
-}
-
-func (r immutableRecord) owner() netip.Addr { return r.host }
-
-// hostQuota counts what each host has stored, of every kind.
+// hostQuota counts the entries of every kind that each host has stored.
 type hostQuota map[netip.Addr]int
 
 func (q hostQuota) full(h netip.Addr) bool { return q[h] >= maxPerHost }
@@ -145,48 +124,60 @@ func (q hostQuota) done(h netip.Addr) {
 }
 
 func newStore() *store {
-	s := &store{
-		forward: newCache[dhtrpc.ID, route](peerLife, maxPeerRecords),
-		topics:  make(map[dhtrpc.ID]map[identity.PublicKey]struct{}),
-		peers:   newCache[peerKey, peerRecord](peerLife, maxPeerRecords),
-		mutable: newCache[dhtrpc.ID, mutableRecord](recordLife, maxRecords), immutable: newCache[dhtrpc.ID, immutableRecord](recordLife, maxRecords),
-		hosts: make(hostQuota),
-	}
-	s.peers.dropped = func(k peerKey, r peerRecord) {
+	s := &store{topics: make(map[dhtrpc.ID]map[identity.PublicKey]struct{}), hosts: make(hostQuota)}
+	s.forward = ownedCache[dhtrpc.ID, route](s, peerLife, maxPeerRecords)
+	s.peers = ownedCache[peerKey, Peer](s, peerLife, maxPeerRecords)
+	s.mutable = ownedCache[dhtrpc.ID, mutable](s, recordLife, maxRecords)
+	s.immutable = ownedCache[dhtrpc.ID, []byte](s, recordLife, maxRecords)
+	s.peers.dropped = func(k peerKey, r owned[Peer]) {
 		s.hosts.done(r.host)
 		s.unlist(k)
 	}
-	s.forward.dropped = func(_ dhtrpc.ID, r route) { s.hosts.done(r.owner()) }
-	s.mutable.dropped = func(_ dhtrpc.ID, r mutableRecord) { s.hosts.done(r.host) }
-	s.immutable.dropped = func(_ dhtrpc.ID, r immutableRecord) { s.hosts.done(r.host) }
 	return s
 }
 
-// put keeps an entry in one of the store's caches, in the place of what is there. It
-// reports false, and changes nothing, if the entry's host has its share already; s.mu
-// is held.
-func put[K comparable, V owned](s *store, c *cache[K, V], k K, v V) bool {
+// ownedCache returns a cache whose expired entries no longer count for their hosts.
+func ownedCache[K comparable, V any](s *store, life time.Duration, size int) *cache[K, owned[V]] {
+	c := newCache[K, owned[V]](life, size)
+	c.dropped = func(_ K, v owned[V]) { s.hosts.done(v.host) }
+	return c
+}
+
+// put stores an entry of a host in one of the store's caches. It reports false, and changes
+// nothing, if the host's quota is used up; s.mu is held.
+func put[K comparable, V any](s *store, c *cache[K, owned[V]], k K, v V, host netip.Addr) bool {
 	old, replaces := c.get(k)
-	if s.hosts.full(v.owner()) && !(replaces && old.owner() == v.owner()) {
+	if s.hosts.full(host) && !(replaces && old.host == host) {
 		return false
 	}
 	if replaces {
-		s.hosts.done(old.owner())
+		s.hosts.done(old.host)
 	}
-	s.hosts.add(v.owner())
-	c.keep(k, v)
+	s.hosts.add(host)
+	c.keep(k, owned[V]{v, host})
 	return true
 }
 
-// drop takes an entry out of one of the store's caches; s.mu is held.
-func drop[K comparable, V owned](s *store, c *cache[K, V], k K) {
+// drop removes an entry from one of the store's caches; s.mu is held.
+func drop[K comparable, V any](s *store, c *cache[K, owned[V]], k K) {
 	if old, ok := c.get(k); ok {
-		s.hosts.done(old.owner())
+		s.hosts.done(old.host)
 		c.remove(k)
 	}
 }
 
-// unlist takes a peer out of its topic's index.
+// renewed returns an entry of one of the store's caches and restarts its life.
+func renewed[K comparable, V any](s *store, c *cache[K, owned[V]], k K) (V, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := c.get(k)
+	if ok {
+		c.keep(k, r)
+	}
+	return r.value, ok
+}
+
+// unlist removes a peer from its topic's index.
 func (s *store) unlist(k peerKey) {
 	t := s.topics[k.topic]
 	delete(t, k.key)
@@ -195,13 +186,13 @@ func (s *store) unlist(k peerKey) {
 	}
 }
 
-// announce puts a peer under a topic, for a host. A later announcement replaces an
-// earlier one. It reports false if the host has its share already.
+// announce stores a peer under a topic for a host, or replaces it. It reports false if the
+// host's quota is used up.
 func (s *store) announce(topic dhtrpc.ID, p Peer, host netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := peerKey{topic, p.Key}
-	if !put(s, s.peers, k, peerRecord{p, host}) {
+	if !put(s, s.peers, k, p, host) {
 		return false
 	}
 	t := s.topics[topic]
@@ -213,7 +204,7 @@ func (s *store) announce(topic dhtrpc.ID, p Peer, host netip.Addr) bool {
 	if len(t) <= maxPerTopic {
 		return true
 	}
-	for key := range t { // somebody has to go, or a flood keeps all others out
+	for key := range t { // drop a random peer: a flood must not keep new ones out
 		if key != p.Key {
 			drop(s, s.peers, peerKey{topic, key})
 			s.unlist(peerKey{topic, key})
@@ -237,22 +228,22 @@ func (s *store) lookup(topic dhtrpc.ID) []Peer {
 	var all []Peer
 	for key := range s.topics[topic] {
 		if r, ok := s.peers.get(peerKey{topic, key}); ok {
-			all = append(all, r.peer)
+			all = append(all, r.value)
 		}
 	}
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	all = all[:min(len(all), maxPeers)]
 	if r, ok := s.forward.get(topic); ok && len(all) < maxPeers {
-		all = append(all, r.peer)
+		all = append(all, r.value.peer)
 	}
 	return all
 }
 
-// setRoute notes where a peer is. It reports false if the host has its share already.
+// setRoute stores a peer's address. It reports false if the host's quota is used up.
 func (s *store) setRoute(target dhtrpc.ID, r route) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return put(s, s.forward, target, r)
+	return put(s, s.forward, target, r, r.addr.Addr())
 }
 
 func (s *store) removeRoute(target dhtrpc.ID) {
@@ -265,38 +256,32 @@ func (s *store) route(target dhtrpc.ID) (route, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.forward.get(target)
-	return r, ok
+	return r.value, ok
 }
 
-// putMutable stores a record for a host unless a later one, or another of the same
-// version, is there: then it returns the code to answer with. It reports false if the
-// host has its share already.
+// putMutable stores a record for a host. If a later record, or another one of the same
+// version, is stored, it returns the error code to answer with. It reports false if the
+// host's quota is used up.
 func (s *store) putMutable(target dhtrpc.ID, m mutable, host netip.Addr) (code uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old, ok := s.mutable.get(target); ok {
 		switch {
-		case old.seq > m.seq:
+		case old.value.seq > m.seq:
 			return errorSeqTooLow, true
-		case old.seq == m.seq && string(old.value) != string(m.value):
+		case old.value.seq == m.seq && string(old.value.value) != string(m.value):
 			return errorSeqReused, true
 		}
 	}
-	return 0, put(s, s.mutable, target, mutableRecord{m, host})
+	return 0, put(s, s.mutable, target, m, host)
 }
 
 func (s *store) getMutable(target dhtrpc.ID) (mutable, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, ok := s.mutable.get(target)
-	if ok {
-		s.mutable.keep(target, r)
-	}
-	return r.mutable, ok
+	return renewed(s, s.mutable, target)
 }
 
-// putImmutable stores a value for a host. It reports false if the host has its share
-// already. A value that is there stays whoever stores it again.
+// putImmutable stores a value for a host, or renews it for the host that stored it first. It
+// reports false if the host's quota is used up.
 func (s *store) putImmutable(target dhtrpc.ID, value []byte, host netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -304,15 +289,9 @@ func (s *store) putImmutable(target dhtrpc.ID, value []byte, host netip.Addr) bo
 		s.immutable.keep(target, old)
 		return true
 	}
-	return put(s, s.immutable, target, immutableRecord{value, host})
+	return put(s, s.immutable, target, value, host)
 }
 
 func (s *store) getImmutable(target dhtrpc.ID) ([]byte, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, ok := s.immutable.get(target)
-	if ok {
-		s.immutable.keep(target, r)
-	}
-	return r.value, ok
+	return renewed(s, s.immutable, target)
 }

@@ -7,8 +7,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 )
 
-// forwardKey names a message on its way: the client's, by its number, towards a
-// target.
+// forwardKey identifies a forwarded message: the client's message number and target.
 type forwardKey struct {
 	command uint64
 	tid     uint16
@@ -17,11 +16,11 @@ type forwardKey struct {
 }
 
 const (
-	forwardLife  = 15 * time.Second // an answer that comes within 10 s is let through
+	forwardLife  = 15 * time.Second // answers within 10 s are forwarded
 	maxForwarded = 8192
 )
 
-// handleHandshake is for a listener of ours, or is forwarded.
+// handleHandshake passes a handshake to a local listener, or forwards it.
 func (n *Node) handleHandshake(r *dhtrpc.Request) {
 	if r.Target == nil {
 		return
@@ -54,8 +53,8 @@ func (n *Node) handleHandshake(r *dhtrpc.Request) {
 	}
 }
 
-// forwardRequest sends a client's message on to the server. What the client says
-// about where the server is counts for nothing: the route does.
+// forwardRequest forwards a client's message to the server. The destination is always the
+// route of this node, never one that the client names.
 func (n *Node) forwardRequest(r *dhtrpc.Request, to netip.AddrPort, m interface{ append([]byte) []byte }) {
 	if !n.forwards.Allow(r.From.Addr(), 1) {
 		return
@@ -66,8 +65,7 @@ func (n *Node) forwardRequest(r *dhtrpc.Request, to netip.AddrPort, m interface{
 	n.rpc.Forward(r.Socket, &dhtrpc.Message{TID: r.TID, Command: r.Command, Target: r.Target, Value: m.append(nil)}, to)
 }
 
-// forwardReply sends a server's answer on to the client that asked: only if it
-// did, and only once.
+// forwardReply forwards a server's answer to the client, once for each request.
 func (n *Node) forwardReply(r *dhtrpc.Request, client netip.AddrPort, value func(server netip.AddrPort) []byte) {
 	if !client.IsValid() {
 		return

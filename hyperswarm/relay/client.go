@@ -13,51 +13,55 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// Dial connects with a peer through a relay. What it returns is under encryption
-// with the peer; the relay cannot read it. A nil pair means the node's identity.
+// Dial connects to a peer through a relay. The connection is encrypted end to end with the
+// peer; the relay cannot read it. A nil pair means the node's identity.
 func Dial(ctx context.Context, n *hyperdht.Node, relay, to identity.PublicKey, pair *identity.Pair, o secretstream.Options) (*secretstream.Conn, error) {
 	if pair == nil {
 		pair = n.Pair()
 	}
+	return openPath(ctx, n, relay, pair, dial+string(to[:]), func(ctx context.Context, c *secretstream.Conn) (*secretstream.Conn, error) {
+		return initiate(ctx, c, pair, to, o)
+	})
+}
+
+// openPath connects to the relay, sends a request for a path and makes the inner stream on it.
+func openPath(ctx context.Context, n *hyperdht.Node, relay identity.PublicKey, pair *identity.Pair, request string, inner func(context.Context, *secretstream.Conn) (*secretstream.Conn, error)) (*secretstream.Conn, error) {
 	c, err := n.Dial(ctx, relay, hyperdht.DialOptions{Pair: pair})
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*stepTime)
 	defer cancel()
-	err = ask(ctx, c, dial+string(to[:]))
-	var inner *secretstream.Conn
-	if err == nil {
-		inner, err = initiate(ctx, c, pair, to, o)
+	if err = ask(ctx, c, request); err == nil {
+		var conn *secretstream.Conn
+		if conn, err = inner(ctx, c); err == nil {
+			return conn, nil
+		}
 	}
-	if err != nil {
-		c.Destroy()
-		return nil, err
-	}
-	return inner, nil
+	c.Destroy()
+	return nil, err
 }
 
-// ListenOptions set a [Listener] up.
+// ListenOptions configure a [Listener].
 type ListenOptions struct {
-	// Pair is the identity to be dialled by; nil means the node's.
+	// Pair is the identity that peers dial; nil means the node's.
 	Pair *identity.Pair
-	// Access decides who may connect, inside the handshake; nil lets everybody in.
-	Access func(identity.PublicKey) bool
-	// Stream sets the connections up.
+	// Allow decides who may connect; nil allows everyone.
+	Allow identity.Allow
+	// Stream configures the connections.
 	Stream secretstream.Options
-	// Logger gets what nobody else learns of; nil discards it.
+	// Logger receives failures that no call returns; nil discards them.
 	Logger *slog.Logger
 }
 
 const (
 	backlog     = 64
-	maxAccepts  = 32 // at once
+	maxAccepts  = 32 // concurrent
 	firstRetry  = time.Second
 	longestWait = time.Minute
 )
 
-// Listener takes the connections that come through a relay. It is safe for
-// concurrent use.
+// Listener accepts connections through a relay. It is safe for concurrent use.
 type Listener struct {
 	n      *hyperdht.Node
 	relay  identity.PublicKey
@@ -110,7 +114,7 @@ func (l *Listener) WaitRegistered(ctx context.Context) error {
 	}
 }
 
-// Accept returns the next connection; its peer has proved itself.
+// Accept returns the next connection. The peer has proved its key and its presence.
 func (l *Listener) Accept(ctx context.Context) (*secretstream.Conn, error) {
 	select {
 	case c := <-l.conns:
@@ -122,7 +126,7 @@ func (l *Listener) Accept(ctx context.Context) (*secretstream.Conn, error) {
 	}
 }
 
-// Close ends the listener. Connections that were accepted live on.
+// Close stops the listener. Accepted connections stay open.
 func (l *Listener) Close() error {
 	l.cancel()
 	l.wg.Wait()
@@ -136,7 +140,7 @@ func (l *Listener) Close() error {
 	}
 }
 
-// run stays registered.
+// run registers again whenever the registration ends.
 func (l *Listener) run() {
 	for wait := firstRetry; ; wait = min(2*wait, longestWait) {
 		began := time.Now()
@@ -147,7 +151,7 @@ func (l *Listener) run() {
 		}
 		l.o.Logger.Debug("not registered with the relay", "relay", l.relay, "error", err)
 		if time.Since(began) > longestWait {
-			wait = firstRetry // it was well for a while
+			wait = firstRetry // it had been registered for a while
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -159,7 +163,7 @@ func (l *Listener) run() {
 	}
 }
 
-// registered notes how the last attempt to register has come out.
+// registered records the result of the last attempt to register.
 func (l *Listener) registered(err error) {
 	l.mu.Lock()
 	l.failure = err
@@ -167,8 +171,7 @@ func (l *Listener) registered(err error) {
 	l.once.Do(func() { close(l.first) })
 }
 
-// register holds one connection with the relay and takes the paths that it tells
-// of.
+// register keeps one connection to the relay and accepts the paths that it announces.
 func (l *Listener) register() error {
 	ctx, cancel := context.WithTimeout(l.ctx, 2*stepTime)
 	defer cancel()
@@ -195,7 +198,7 @@ func (l *Listener) register() error {
 		select {
 		case l.slots <- struct{}{}:
 		default:
-			continue // the dialler learns that nobody takes it
+			continue // the dialler's request times out
 		}
 		l.wg.Go(func() {
 			defer func() { <-l.slots }()
@@ -206,21 +209,14 @@ func (l *Listener) register() error {
 	}
 }
 
-// accept takes one path.
+// accept opens one path and delivers its connection.
 func (l *Listener) accept(id pathID) error {
 	ctx, cancel := context.WithTimeout(l.ctx, 2*stepTime)
 	defer cancel()
-	c, err := l.n.Dial(ctx, l.relay, hyperdht.DialOptions{Pair: l.o.Pair})
+	inner, err := openPath(ctx, l.n, l.relay, l.o.Pair, accept+string(id[:]), func(ctx context.Context, c *secretstream.Conn) (*secretstream.Conn, error) {
+		return respond(ctx, c, l.o.Pair, l.o.Allow, l.o.Stream)
+	})
 	if err != nil {
-		return err
-	}
-	err = ask(ctx, c, accept+string(id[:]))
-	var inner *secretstream.Conn
-	if err == nil {
-		inner, err = respond(ctx, c, l.o.Pair, l.o.Access, l.o.Stream)
-	}
-	if err != nil {
-		c.Destroy()
 		return err
 	}
 	select {
@@ -228,6 +224,6 @@ func (l *Listener) accept(id pathID) error {
 		return nil
 	default:
 		inner.Destroy()
-		return errors.New("nobody accepts connections")
+		return errors.New("the backlog of accepted connections is full")
 	}
 }

@@ -1,11 +1,10 @@
-// Package relay connects peers between which no direct path can be had, through
-// a third that both reach: a hub that forwards what it cannot read. The two ends
-// make a handshake and a secret stream of their own inside of the connections
-// with the hub, so that it learns who talks with whom, when and how much, and
-// nothing else.
+// Package relay connects peers that have no direct path, through a relay that both can
+// reach. The two ends run a handshake and a secret stream of their own inside their
+// connections to the relay, so the relay learns who connects to whom, when, and how many bytes
+// are sent, but not the content.
 //
-// Peers that want to be reached hold a connection with the hub. The protocol is
-// Parley's own; npm's blind-relay is another.
+// Peers that want to be reachable keep a connection to the relay. The protocol is Parley's
+// own, not that of the npm package blind-relay.
 package relay
 
 import (
@@ -20,8 +19,8 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// What the first message on a connection with the hub asks for. Behind dial
-// follows the peer's key, behind accept the path's id.
+// The first message on a connection to the relay is one of these requests. The peer's key
+// follows dial, the path's id follows accept.
 const (
 	greeting = "parley-relay/1 "
 	register = greeting + "register "
@@ -29,8 +28,8 @@ const (
 	accept   = greeting + "accept "
 )
 
-// The hub's answer. While one is registered the hub sends the ids of paths that
-// others want.
+// The relay's answers. To a registered peer the relay then sends the ids of the paths that
+// others request.
 const (
 	answerOK      = "ok"
 	answerUnknown = "unknown"
@@ -39,33 +38,33 @@ const (
 
 const (
 	idSize     = 16
-	stepTime   = 10 * time.Second // for one step of making a path
-	maxMessage = 1 << 10          // of the handshake inside
+	stepTime   = 10 * time.Second // timeout of one step of opening a path
+	maxMessage = 1 << 10          // bytes of an inner handshake message
 )
 
 type pathID [idSize]byte
 
-// Errors of dialling through a hub.
+// Errors of dialling through a relay.
 var (
-	// ErrUnknown says that the peer is not registered with the hub, or does not
-	// take the path.
-	ErrUnknown = errors.New("the relay does not reach the peer")
-	// ErrBusy says that the hub forwards as much as it may.
+	// ErrUnknown reports that the peer is not registered with the relay, or did not accept
+	// the path.
+	ErrUnknown = errors.New("the relay cannot reach the peer")
+	// ErrBusy reports that the relay is at a limit.
 	ErrBusy = errors.New("the relay is busy")
-	// ErrProtocol says that the hub is none.
+	// ErrProtocol reports an invalid answer of the relay.
 	ErrProtocol = errors.New("the relay does not speak the relay protocol")
-	// ErrClosed says that this end was closed.
+	// ErrClosed reports that the listener was closed.
 	ErrClosed = errors.New("the relay's listener is closed")
 )
 
-// ask sends a request to the hub and waits for its answer.
+// ask sends a request to the relay and waits for its answer.
 func ask(ctx context.Context, c *secretstream.Conn, request string) error {
 	stop := context.AfterFunc(ctx, c.Destroy)
 	defer stop()
 	if err := c.WriteMessage([]byte(request)); err != nil {
 		return why(ctx, err)
 	}
-	// The answer is read byte for byte: what follows it is the peer's.
+	// Read exactly the answer: the bytes after it are the peer's.
 	var size [1]byte
 	if _, err := io.ReadFull(c, size[:]); err != nil {
 		return why(ctx, err)
@@ -96,7 +95,7 @@ func why(ctx context.Context, err error) error {
 	return fmt.Errorf("the connection with the relay broke: %w", err)
 }
 
-// initiate makes the stream inside of a path, as the end that dials.
+// initiate makes the inner stream of a path, at the dialling end.
 func initiate(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, to identity.PublicKey, o secretstream.Options) (*secretstream.Conn, error) {
 	stop := context.AfterFunc(ctx, c.Destroy)
 	defer stop()
@@ -122,7 +121,7 @@ func initiate(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, to
 	if err != nil {
 		return nil, why(ctx, err)
 	}
-	// An empty message proves to the peer that this is no recording.
+	// An empty message proves to the peer that this handshake is not a recording.
 	if err := inner.WriteMessage(nil); err != nil {
 		inner.Destroy()
 		return nil, why(ctx, err)
@@ -130,9 +129,9 @@ func initiate(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, to
 	return inner, nil
 }
 
-// respond makes the stream inside of a path, as the end that is dialled. A peer
-// that is not let in gets no answer.
-func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, access func(identity.PublicKey) bool, o secretstream.Options) (*secretstream.Conn, error) {
+// respond makes the inner stream of a path, at the accepting end. A peer that is not allowed
+// gets no answer.
+func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, allow identity.Allow, o secretstream.Options) (*secretstream.Conn, error) {
 	stop := context.AfterFunc(ctx, c.Destroy)
 	defer stop()
 	msg, err := readPart(c)
@@ -143,7 +142,7 @@ func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, acc
 	if err != nil {
 		return nil, err
 	}
-	if access != nil && !access(remote) {
+	if allow != nil && !allow(remote) {
 		return nil, fmt.Errorf("the peer %.8s… may not connect", remote)
 	}
 	msg, result, err := r.Finish(nil)
@@ -164,8 +163,8 @@ func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, acc
 	return inner, nil
 }
 
-// writePart writes a message with its length: the hub does not keep the limits of
-// messages.
+// writePart writes a message with its length, since the relay does not keep message
+// boundaries.
 func writePart(w io.Writer, msg []byte) error {
 	_, err := w.Write(append(binary.LittleEndian.AppendUint16(nil, uint16(len(msg))), msg...))
 	return err

@@ -29,7 +29,7 @@ func newNetwork(t *testing.T, o relay.ServerOptions, access func(identity.Public
 	t.Helper()
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	hub := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Public: hyperswarmtest.Loopback})
-	l, err := hub.Listen(hyperdht.ListenOptions{Access: access})
+	l, err := hub.Listen(hyperdht.ListenOptions{Allow: access})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestPeersThatTheRelayDoesNotReach(t *testing.T) {
 func TestAccessIsThePeers(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	friend, pair := identity.Generate(), identity.Generate()
-	l := n.listen(t, relay.ListenOptions{Pair: pair, Access: func(k identity.PublicKey) bool { return k == friend.Public() }})
+	l := n.listen(t, relay.ListenOptions{Pair: pair, Allow: func(k identity.PublicKey) bool { return k == friend.Public() }})
 	client := n.node(t)
 	if _, err := relay.Dial(hyperswarmtest.Context(t), client, n.server.Key(), pair.Public(), nil, secretstream.Options{}); err == nil {
 		t.Error("a stranger is connected")

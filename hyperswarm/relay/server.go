@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"io"
@@ -18,25 +19,25 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// ServerOptions set a [Server] up. The zero value is ready.
+// ServerOptions configure a [Server]. The zero value is ready to use.
 type ServerOptions struct {
-	// MaxRegistered bounds the peers that hold a connection; 0 means 1024.
+	// MaxRegistered bounds the registered peers; 0 means 1024.
 	MaxRegistered int
-	// MaxPaths bounds the paths at once; 0 means 256.
+	// MaxPaths bounds the concurrent paths; 0 means 256.
 	MaxPaths int
-	// MaxPathsOfPeer bounds those that one peer has dialled; 0 means 16.
+	// MaxPathsOfPeer bounds the concurrent paths that one peer has dialled; 0 means 16.
 	MaxPathsOfPeer int
-	// RateOfPeer bounds the bytes a second, both ways together, on the paths that one
-	// peer has dialled; 0 means 16 MiB.
+	// RateOfPeer bounds the bytes per second, in both directions together, on the paths that
+	// one peer has dialled; 0 means 16 MiB.
 	RateOfPeer int
-	// Idle is after how long without a byte a path ends; 0 means a minute. Ends that are
-	// there send a sign of life every few seconds.
+	// Idle is the time without data after which a path is closed; 0 means a minute. Live ends
+	// send a keep-alive every few seconds.
 	Idle time.Duration
-	// Logger gets what nobody else learns of; nil discards it.
+	// Logger receives failures that no call returns; nil discards them.
 	Logger *slog.Logger
 }
 
-// Server forwards between peers. It is safe for concurrent use.
+// Server forwards data between peers. It is safe for concurrent use.
 type Server struct {
 	l      *hyperdht.Listener
 	o      ServerOptions
@@ -45,7 +46,7 @@ type Server struct {
 	wg     sync.WaitGroup
 
 	mu         sync.Mutex
-	allowed    func(identity.PublicKey) bool   // of the last Recheck, for those that were on their way in
+	allowed    identity.Allow                  // of the last Recheck, for connections accepted before it
 	conns      map[*secretstream.Conn]struct{} // all
 	registered map[identity.PublicKey]*secretstream.Conn
 	waiting    map[pathID]*path
@@ -53,39 +54,28 @@ type Server struct {
 	ofPeer     map[identity.PublicKey]*share
 }
 
-// share is what a peer that has paths takes of the server.
+// share is a peer's use of the server.
 type share struct {
 	paths int
 	pace  *rate.Limiter
 }
 
-// path is what a peer has asked for and another may take.
+// path is a connection that one peer has requested and another may accept.
 type path struct {
 	to    identity.PublicKey
-	of    *share                  // of the peer that has dialled
-	taken chan *secretstream.Conn // has room for one
+	of    *share                  // the dialling peer's
+	taken chan *secretstream.Conn // the accepting peer's connection; has room for one
 }
 
-// Serve forwards for the peers whom a listener lets in. The server owns the
-// listener.
+// Serve forwards data for the peers that a listener allows. The server owns the listener.
 func Serve(l *hyperdht.Listener, o ServerOptions) *Server {
-	if o.MaxRegistered == 0 {
-		o.MaxRegistered = 1024
-	}
-	if o.MaxPaths == 0 {
-		o.MaxPaths = 256
-	}
-	if o.MaxPathsOfPeer == 0 {
-		o.MaxPathsOfPeer = 16
-	}
-	if o.RateOfPeer == 0 {
-		o.RateOfPeer = 16 << 20
-	}
-	if o.Idle == 0 {
-		o.Idle = time.Minute
-	}
+	o.MaxRegistered = cmp.Or(o.MaxRegistered, 1024)
+	o.MaxPaths = cmp.Or(o.MaxPaths, 256)
+	o.MaxPathsOfPeer = cmp.Or(o.MaxPathsOfPeer, 16)
+	o.RateOfPeer = cmp.Or(o.RateOfPeer, 16<<20)
+	o.Idle = cmp.Or(o.Idle, time.Minute)
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
 		l: l, o: o, conns: make(map[*secretstream.Conn]struct{}), registered: make(map[identity.PublicKey]*secretstream.Conn),
@@ -96,20 +86,19 @@ func Serve(l *hyperdht.Listener, o ServerOptions) *Server {
 	return s
 }
 
-// Key is what peers need to know of the server.
+// Key returns the server's public key, which peers need to use it.
 func (s *Server) Key() identity.PublicKey { return s.l.Key() }
 
-// Paths returns how many paths there are.
+// Paths returns the number of open paths.
 func (s *Server) Paths() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.paths
 }
 
-// Recheck ends the connections, and with them the paths, of peers that may not use the
-// server any more. The listener decides about those that come; allowed is asked again
-// about those whom it has let in and that are on their way. It must not block.
-func (s *Server) Recheck(allowed func(identity.PublicKey) bool) {
+// Recheck closes the connections, and with them the paths, of peers that allowed rejects. The
+// listener checks new connections; allowed is also applied to those it accepts meanwhile.
+func (s *Server) Recheck(allowed identity.Allow) {
 	s.mu.Lock()
 	s.allowed = allowed
 	all := slices.Collect(maps.Keys(s.conns))
@@ -121,7 +110,7 @@ func (s *Server) Recheck(allowed func(identity.PublicKey) bool) {
 	}
 }
 
-// Close ends the server and every path through it.
+// Close closes the server and every path through it.
 func (s *Server) Close() error {
 	s.cancel()
 	err := s.l.Close()
@@ -153,7 +142,7 @@ func (s *Server) run() {
 	}
 }
 
-// serve does what a peer asks for first.
+// serve reads a peer's request and handles it.
 func (s *Server) serve(c *secretstream.Conn) {
 	patience := time.AfterFunc(stepTime, c.Destroy)
 	m, err := c.ReadMessage()
@@ -170,11 +159,11 @@ func (s *Server) serve(c *secretstream.Conn) {
 	case strings.HasPrefix(request, accept) && len(request) == len(accept)+idSize:
 		s.accept(c, pathID([]byte(request[len(accept):])))
 	default:
-		s.o.Logger.Info("a peer wants something unknown of the relay", "peer", c.RemoteKey())
+		s.o.Logger.Info("a peer sent an unknown request to the relay", "peer", c.RemoteKey())
 	}
 }
 
-// register keeps a connection to tell its peer of those who dial it.
+// register keeps a connection to announce paths to its peer.
 func (s *Server) register(c *secretstream.Conn) {
 	key := c.RemoteKey()
 	s.mu.Lock()
@@ -199,14 +188,14 @@ func (s *Server) register(c *secretstream.Conn) {
 	if say(c, answerOK) != nil {
 		return
 	}
-	for { // until it ends: it has nothing to say
+	for { // until the connection ends; messages are ignored
 		if _, err := c.ReadMessage(); err != nil {
 			return
 		}
 	}
 }
 
-// dial asks a registered peer to take a path, and forwards when it has.
+// dial requests a path from a registered peer, and forwards data once it is accepted.
 func (s *Server) dial(c *secretstream.Conn, to identity.PublicKey) {
 	id, p, target, refusal := s.open(c.RemoteKey(), to)
 	if refusal != "" {
@@ -232,14 +221,14 @@ func (s *Server) dial(c *secretstream.Conn, to identity.PublicKey) {
 	}
 }
 
-// linger is how long a peer may take to read why it is refused.
+// linger is how long a refused peer may take to read the answer.
 const linger = time.Second
 
-// refuse tells a peer why it does not get what it asks for. It waits until the answer
-// has arrived: destroying the connection at once would often lose it.
+// refuse sends an answer and waits until it has arrived: destroying the connection at once
+// would often lose it.
 func (s *Server) refuse(c *secretstream.Conn, answer string) {
 	if say(c, answer) != nil || c.Close() != nil {
-		return // it finds out anyway
+		return // the connection is broken
 	}
 	t := time.NewTimer(linger)
 	defer t.Stop()
@@ -250,7 +239,7 @@ func (s *Server) refuse(c *secretstream.Conn, answer string) {
 	}
 }
 
-// open makes a path that waits to be taken.
+// open creates a path that waits to be accepted.
 func (s *Server) open(from, to identity.PublicKey) (id pathID, p *path, target *secretstream.Conn, refusal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,11 +278,11 @@ func (s *Server) close(id pathID, p *path, from identity.PublicKey) {
 	}
 }
 
-// accept gives a connection to the path that it takes, and lives as long as it.
+// accept hands a connection to the path that it accepts, and returns when it is closed.
 func (s *Server) accept(c *secretstream.Conn, id pathID) {
 	s.mu.Lock()
 	p := s.waiting[id]
-	if p == nil || p.to != c.RemoteKey() { // only the peer that was asked may
+	if p == nil || p.to != c.RemoteKey() { // only the dialled peer may accept
 		s.mu.Unlock()
 		return
 	}
@@ -303,11 +292,11 @@ func (s *Server) accept(c *secretstream.Conn, id pathID) {
 	<-c.Done()
 }
 
-// copySize is how many bytes are forwarded at once.
+// copySize is the largest number of bytes forwarded at once.
 const copySize = 32 << 10
 
-// splice forwards between two connections, at a pace, until both ways have ended, one
-// breaks or nothing comes for long.
+// splice forwards data between two connections, at a limited rate, until both directions have
+// ended, one connection breaks or the path is idle for too long.
 func (s *Server) splice(a, b *secretstream.Conn, pace *rate.Limiter) {
 	breakUp := func() {
 		a.Destroy()
@@ -325,7 +314,7 @@ func (s *Server) splice(a, b *secretstream.Conn, pace *rate.Limiter) {
 	wg.Go(func() { forward(b, a) })
 	wg.Wait()
 	idle.Stop()
-	// What was forwarded last still has to arrive.
+	// The last data still has to arrive.
 	t := time.NewTimer(stepTime)
 	defer t.Stop()
 	for _, c := range []*secretstream.Conn{a, b} {
@@ -336,16 +325,15 @@ func (s *Server) splice(a, b *secretstream.Conn, pace *rate.Limiter) {
 	}
 }
 
-// paced is a reader that reads no faster than a limiter lets it, whose burst is
-// copySize at least.
+// paced is a reader limited to a rate. The limiter's burst must be at least copySize.
 type paced struct {
 	from io.Reader
 	ctx  context.Context
 	pace *rate.Limiter
-	came func() // is called when something has come
+	came func() // called after each read with data
 }
 
-// Read implements io.Reader. It waits after it has read: what is here is forwarded late.
+// Read implements io.Reader. It waits after reading, so the data is delayed.
 func (p *paced) Read(b []byte) (int, error) {
 	n, err := p.from.Read(b)
 	if n == 0 {

@@ -1,7 +1,7 @@
-// Package secretstream makes an ordered stream of bytes secret and true, under
-// the keys of a finished handshake, as the npm package @hyperswarm/secret-stream
-// does. What travels are messages: their limits are kept for those who want them
-// (ReadMessage), and Conn is a net.Conn for all others.
+// Package secretstream encrypts an ordered stream of bytes, compatible with the npm package
+// @hyperswarm/secret-stream: a Noise handshake ([NewInitiator], [NewResponder]) and
+// libsodium's secretstream under its keys ([New]). [Conn] is a net.Conn that also keeps the
+// boundaries of messages (ReadMessage).
 package secretstream
 
 import (
@@ -24,29 +24,29 @@ const (
 	idSize        = 32
 	openingSize   = idSize + headerSize
 	maxFrame      = 1<<24 - 1
-	chunkSize     = 64 << 10 // bytes of a message that Write makes
+	chunkSize     = 64 << 10 // largest message that Write makes
 	firstRead     = 4 << 10
 	defaultLimit  = 1 << 20
 	defaultPulse  = 5 * time.Second
 	maxSpareBytes = 256 << 10
 )
 
-// Stream is what carries a secret stream: a *udx.Stream, or a net.Conn with
+// Stream is the transport below a secret stream: a *udx.Stream, or a net.Conn with
 // CloseWrite.
 type Stream interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// destroyer is a Stream that can be ended at once.
+// destroyer is a Stream that can be closed without flushing.
 type destroyer interface{ Destroy() }
 
-// Options set a connection up. The zero value is ready.
+// Options configure a connection. The zero value is ready to use.
 type Options struct {
-	// MaxMessage is how many bytes a received message may have; 0 means 1 MiB.
+	// MaxMessage is the largest message accepted, in bytes; 0 means 1 MiB.
 	MaxMessage int
-	// KeepAlive is after how long without a write an empty message is sent;
-	// 0 means 5 s, negative never.
+	// KeepAlive is the time without a write after which an empty message is sent; 0 means
+	// 5 s, negative never.
 	KeepAlive time.Duration
 }
 
@@ -57,15 +57,15 @@ var (
 	ErrTooLarge = errors.New("the peer's message is larger than allowed")
 )
 
-// Conn is a secret stream. Read and Write may be used at the same time, and
-// everything from any goroutine. End it with Close or Destroy.
+// Conn is a secret stream. All methods may be called concurrently. End it with Close or
+// Destroy.
 type Conn struct {
 	stream Stream
 	result Result
 	limit  int
 	pulse  time.Duration
 
-	opened    chan struct{} // the peer's header and first message are here, or an error
+	opened    chan struct{} // closed after the peer's header and first message, or an error
 	confirmed chan struct{}
 	done      chan struct{}
 	ended     sync.Once
@@ -73,21 +73,21 @@ type Conn struct {
 	rmu   sync.Mutex // reading
 	pull  *state
 	frame []byte // buffer of the frame being read
-	rest  []byte // of the last message, not yet read
-	first []byte // message that opened the stream
+	rest  []byte // unread part of the last message
+	first []byte // first message, read by open
 	rerr  error
 
 	wmu   sync.Mutex // writing
 	push  *state
 	out   []byte
 	werr  error
-	wrote atomic.Int64 // when the last write was
+	wrote atomic.Int64 // time of the last write
 	timer *time.Timer
 	tmu   sync.Mutex
 }
 
-// New makes a connection of a stream after the handshake. It sends its header at
-// once and reads the peer's in a goroutine that ends with the connection.
+// New starts a connection on a stream after the handshake. It writes the header at once, and
+// reads the peer's in a goroutine that ends with the stream.
 func New(s Stream, r *Result, o Options) (*Conn, error) {
 	c := &Conn{
 		stream: s, result: *r, limit: o.MaxMessage, pulse: o.KeepAlive,
@@ -112,7 +112,7 @@ func New(s Stream, r *Result, o Options) (*Conn, error) {
 	return c, nil
 }
 
-// streamID names one direction of a handshake's stream.
+// streamID returns the id of one direction of a stream.
 func streamID(hash [64]byte, initiator bool) [32]byte {
 	if initiator {
 		return identity.KeyedHash(hash[:], identity.StreamInitiator[:])
@@ -136,8 +136,7 @@ func (c *Conn) sendHeader() error {
 
 func appendLength(b []byte, n int) []byte { return append(b, byte(n), byte(n>>8), byte(n>>16)) }
 
-// open reads the peer's header and its first message, which proves that it is
-// there.
+// open reads the peer's header and first message.
 func (c *Conn) open() {
 	defer close(c.opened)
 	if c.rerr = c.readHeader(); c.rerr != nil {
@@ -175,14 +174,13 @@ func unexpected(err error) error {
 	return err
 }
 
-// fail ends the connection because of what the peer sent.
+// fail destroys the connection after invalid input.
 func (c *Conn) fail(err error) error {
 	c.Destroy()
 	return err
 }
 
-// readFrame reads the next message, which may be empty. It is valid until the
-// next call.
+// readFrame reads the next message, which may be empty. It is valid until the next call.
 func (c *Conn) readFrame() ([]byte, error) {
 	var head [lengthSize]byte
 	if _, err := io.ReadFull(c.stream, head[:]); err != nil {
@@ -213,8 +211,8 @@ func (c *Conn) readFrame() ([]byte, error) {
 	return message, nil
 }
 
-// fill reads n bytes behind openRoom. The buffer grows as they come, so that a
-// length costs its sender as much as us.
+// fill reads n bytes behind openRoom. The buffer grows with the bytes received, so that a
+// large announced length alone takes no memory.
 func (c *Conn) fill(n int) error {
 	if cap(c.frame) > maxSpareBytes && n < maxSpareBytes/4 {
 		c.frame = nil
@@ -239,19 +237,19 @@ func (c *Conn) fill(n int) error {
 	return nil
 }
 
-// Confirmed is closed when the first message has come. Only then it is certain
-// that the peer is there now: a handshake can be a repeated recording.
+// Confirmed is closed when the first message has arrived. Only then is the peer known to be
+// present: a handshake may be a replayed recording.
 func (c *Conn) Confirmed() <-chan struct{} { return c.confirmed }
 
-// RemoteKey names the peer.
+// RemoteKey returns the peer's public key.
 func (c *Conn) RemoteKey() identity.PublicKey { return c.result.Remote }
 
 // Initiator reports whether this end dialled.
 func (c *Conn) Initiator() bool { return c.result.Initiator }
 
-// ReadMessage returns the next message that is not empty; it is the caller's
-// until the next read. At the peer's end it returns io.EOF. The end is not
-// authenticated: who needs to know that nothing is missing says so in a message.
+// ReadMessage returns the next non-empty message, valid until the next read. At the end of
+// the stream it returns io.EOF. The end is not authenticated: a protocol that must detect
+// truncation marks its end itself.
 func (c *Conn) ReadMessage() ([]byte, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
@@ -269,14 +267,9 @@ func (c *Conn) next() ([]byte, error) {
 		return m, nil
 	}
 	for c.rerr == nil {
-		m, err := c.readFrame()
-		if err != nil {
-			var timeout net.Error
-			if errors.As(err, &timeout) && timeout.Timeout() && !errors.Is(err, io.ErrUnexpectedEOF) {
-				return nil, c.timedOut(err)
-			}
-			c.rerr = err
-			break
+		var m []byte
+		if m, c.rerr = c.readFrame(); c.rerr != nil {
+			break // even after a deadline: part of a frame may have been read
 		}
 		if len(m) > 0 {
 			return m, nil
@@ -285,15 +278,8 @@ func (c *Conn) next() ([]byte, error) {
 	return nil, c.rerr
 }
 
-// timedOut is a read whose deadline has passed. Part of a frame may have been
-// read, so nothing can follow.
-func (c *Conn) timedOut(err error) error {
-	c.rerr = err
-	return err
-}
-
-// Read implements net.Conn; see ReadMessage. A read that a deadline ended is the
-// last.
+// Read implements net.Conn; see ReadMessage. No read succeeds after one that exceeded its
+// deadline.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
@@ -309,11 +295,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteMessage sends one message of at most 2^24-18 bytes. An empty one says
-// nothing to the peer but that we are there. It blocks as the stream's Write.
+// WriteMessage sends one message of at most 2^24-18 bytes. An empty one is only a sign of
+// life. It blocks as the stream's Write does.
 func (c *Conn) WriteMessage(p []byte) error {
 	if len(p) > maxFrame-cipherOverhead {
-		return fmt.Errorf("the message has %d bytes; at most %d are possible", len(p), maxFrame-cipherOverhead)
+		return fmt.Errorf("the message has %d bytes; the maximum is %d", len(p), maxFrame-cipherOverhead)
 	}
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -332,14 +318,14 @@ func (c *Conn) write(p []byte) error {
 	b := append(c.out[:front], p...)
 	sealed, err := c.push.seal(b)
 	if err == nil {
-		// The sealed message ends the buffer; its length goes right in front.
+		// The length goes directly in front of the sealed message.
 		at := front - tagSize - lengthSize
 		whole := b[:need][at:]
 		appendLength(whole[:0], len(sealed))
 		c.wrote.Store(time.Now().UnixNano())
 		_, err = c.stream.Write(whole)
 	}
-	c.werr = err // part of the message may be on its way: nothing can follow
+	c.werr = err // part of the message may have been sent: no other can follow
 	return err
 }
 
@@ -358,12 +344,12 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// keepAlive sends an empty message if nothing was written for long.
+// keepAlive sends an empty message after a time without writes.
 func (c *Conn) keepAlive() {
 	next := c.pulse
 	if quiet := time.Since(time.Unix(0, c.wrote.Load())); quiet < c.pulse {
 		next = c.pulse - quiet
-	} else if c.wmu.TryLock() { // otherwise somebody writes
+	} else if c.wmu.TryLock() { // otherwise a write is under way
 		_ = c.write(nil) // the next writer gets the error
 		c.wmu.Unlock()
 	}
@@ -374,7 +360,7 @@ func (c *Conn) keepAlive() {
 	}
 }
 
-// CloseWrite ends this direction: the peer reads io.EOF after what was written.
+// CloseWrite ends this direction: the peer reads io.EOF after the data.
 func (c *Conn) CloseWrite() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -384,13 +370,13 @@ func (c *Conn) CloseWrite() error {
 	return c.stream.CloseWrite()
 }
 
-// Close ends the connection. What was written before still goes out, for a few
-// seconds at most; Close does not wait for that.
+// Close ends the connection. Data written before is still sent for a few seconds; Close does
+// not wait for it.
 func (c *Conn) Close() error { return c.end(c.stream.Close) }
 
 // Destroy ends the connection at once.
 func (c *Conn) Destroy() {
-	_ = c.end(func() error { // there is nothing to be done about an error
+	_ = c.end(func() error { // nothing can be done about an error
 		if d, ok := c.stream.(destroyer); ok {
 			d.Destroy()
 			return nil
@@ -416,8 +402,8 @@ func (c *Conn) end(f func() error) (err error) {
 // Done is closed when this end has closed or destroyed the connection.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Ended is closed when what carries the connection is over: both ends know that
-// both have ended, or it broke. Without that, as of a plain net.Conn, it is Done.
+// Ended is closed when the stream below is over: both ends know that both have ended, or it
+// broke. If that stream does not report it, Ended is Done.
 func (c *Conn) Ended() <-chan struct{} {
 	switch s := c.stream.(type) {
 	case interface{ Ended() <-chan struct{} }:
@@ -428,8 +414,8 @@ func (c *Conn) Ended() <-chan struct{} {
 	return c.done
 }
 
-// WaitConfirmed waits until the peer has proved that it is there. It returns why
-// it cannot any more.
+// WaitConfirmed blocks until the peer is confirmed (see Confirmed), or returns the error that
+// prevents it.
 func (c *Conn) WaitConfirmed(ctx context.Context) error {
 	select {
 	case <-c.opened:
@@ -446,7 +432,7 @@ func (c *Conn) WaitConfirmed(ctx context.Context) error {
 	return c.rerr
 }
 
-// Stream returns what carries the connection.
+// Stream returns the stream below.
 func (c *Conn) Stream() Stream { return c.stream }
 
 // LocalAddr implements net.Conn.
@@ -461,5 +447,5 @@ func (c *Conn) SetDeadline(t time.Time) error { return c.stream.SetDeadline(t) }
 // SetReadDeadline implements net.Conn; see Read.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.stream.SetReadDeadline(t) }
 
-// SetWriteDeadline implements net.Conn. A write that it ended is the last.
+// SetWriteDeadline implements net.Conn. No write succeeds after one that exceeded it.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.stream.SetWriteDeadline(t) }

@@ -1,10 +1,5 @@
-// Package handshake is the Noise handshake of Hyperswarm:
-// Noise_IK_Ed25519_ChaChaPoly_BLAKE2b. One message each way proves both keys and
-// gives the keys of the stream.
-//
-// The first message can be recorded and sent again by whoever forwards it: the
-// responder knows that the initiator is there only when something arrives under
-// the keys of the [Result]. And Result.Hash is no secret: it follows from the two
+// The handshake is Noise_IK_Ed25519_ChaChaPoly_BLAKE2b: one message each way proves both
+// keys and yields the keys of the stream. Result.Hash is not secret: it follows from the
 // messages and the responder's public key.
 package secretstream
 
@@ -18,18 +13,18 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// Result is what both ends have after the handshake.
+// Result is the outcome of a handshake, at either end.
 type Result struct {
 	Remote  identity.PublicKey
-	Hash    [64]byte // known to everybody on the path
+	Hash    [64]byte // known to everyone on the path
 	Send    [32]byte
 	Receive [32]byte
-	// Initiator says which end this is.
+	// Initiator reports whether this end dialled.
 	Initiator bool
 }
 
-// EphemeralSize is how many bytes of the first message are the initiator's
-// ephemeral key, by which a repeated message is recognised.
+// EphemeralSize is the length of the initiator's ephemeral key, with which the first message
+// begins. A repeated message is recognised by it.
 const EphemeralSize = 32
 
 var errHandshake = errors.New("the handshake message is not valid")
@@ -40,7 +35,7 @@ type Initiator struct {
 	remote identity.PublicKey
 }
 
-// NewInitiator starts a handshake with the owner of a public key.
+// NewInitiator begins a handshake with the owner of a public key.
 func NewInitiator(pair *identity.Pair, remote identity.PublicKey) (*Initiator, error) {
 	state, err := newHandshake(pair, &remote, nil)
 	if err != nil {
@@ -60,8 +55,7 @@ func (i *Initiator) Message(payload []byte) ([]byte, error) {
 
 // Finish reads the answer. After an error another answer may be tried.
 func (i *Initiator) Finish(msg []byte) (payload []byte, r *Result, err error) {
-	// The state is of no more use once a key exchange in it has failed, so the
-	// ephemeral key is looked at first.
+	// A failed key exchange spoils the state, so the ephemeral key is checked first.
 	if len(msg) < EphemeralSize || !identity.PublicKey(msg[:EphemeralSize]).Valid() {
 		return nil, nil, errHandshake
 	}
@@ -75,7 +69,8 @@ func (i *Initiator) Finish(msg []byte) (payload []byte, r *Result, err error) {
 // Responder is the end that is dialled. It is not safe for concurrent use.
 type Responder struct{ state *noise.HandshakeState }
 
-// NewResponder reads a first message. Remote is who claims to have sent it.
+// NewResponder reads a first message. The remote key is unconfirmed: the message may be a
+// recording. See [Conn.Confirmed].
 func NewResponder(pair *identity.Pair, msg []byte) (r *Responder, remote identity.PublicKey, payload []byte, err error) {
 	return newResponder(pair, msg, nil)
 }
@@ -110,7 +105,7 @@ func result(state *noise.HandshakeState, remote identity.PublicKey, send, receiv
 
 var suite = noise.NewCipherSuite(curve{}, noise.CipherChaChaPoly, noise.HashBLAKE2b)
 
-// newHandshake prepares a handshake; a nil remote makes the responder's.
+// newHandshake prepares a handshake, the responder's if remote is nil.
 func newHandshake(pair *identity.Pair, remote *identity.PublicKey, random io.Reader) (*noise.HandshakeState, error) {
 	seed, public := pair.Seed(), pair.Public()
 	c := noise.Config{
@@ -127,7 +122,7 @@ func newHandshake(pair *identity.Pair, remote *identity.PublicKey, random io.Rea
 	return state, nil
 }
 
-// curve is Diffie-Hellman on Ed25519 keys. A private key is a seed.
+// curve is Diffie-Hellman on Ed25519 keys; a private key is a seed.
 type curve struct{}
 
 func (curve) GenerateKeypair(random io.Reader) (noise.DHKey, error) {

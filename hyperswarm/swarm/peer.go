@@ -14,25 +14,25 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// peer is what is known of a peer. It is guarded by the swarm's mu.
+// peer is the state of a known peer. It is guarded by the swarm's mu.
 type peer struct {
 	key      identity.PublicKey
 	relays   []netip.AddrPort
 	topics   map[[32]byte]struct{}
 	explicit bool
-	proven   bool // it was connected once
+	proven   bool // there was a connection to it
 	attempts int  // since the last good connection
 	due      time.Time
 	cancel   context.CancelFunc // of the dial under way
 }
 
-// maxAttempts is how often a peer is dialled before a lookup must bring it again.
+// maxAttempts is how often a peer is dialled before it must be found again.
 const maxAttempts = 3
 
-// delay is how long to wait before a peer's next dial; false means for ever.
+// delay returns how long to wait before a peer's next dial, and false if it is not dialled.
 func (p *peer) delay() (time.Duration, bool) {
 	delays := []time.Duration{5 * time.Second, 15 * time.Second, 15 * time.Second}
-	if p.proven || p.explicit { // it is there, or will be
+	if p.proven || p.explicit { // the peer is more likely to be online
 		delays = []time.Duration{time.Second, 5 * time.Second, 15 * time.Second}
 	}
 	var d time.Duration
@@ -41,7 +41,7 @@ func (p *peer) delay() (time.Duration, bool) {
 		return 0, true
 	case p.attempts <= maxAttempts:
 		d = delays[p.attempts-1]
-	case p.explicit: // somebody asked for this one: do not give it up
+	case p.explicit: // dialled until LeavePeer
 		if d = 15 * time.Second; !p.proven {
 			d = min(d<<min(p.attempts-maxAttempts, 3), time.Minute)
 		}
@@ -51,7 +51,7 @@ func (p *peer) delay() (time.Duration, bool) {
 	return d + time.Duration(rand.Int64N(int64(d/2))), true
 }
 
-// wanted reports whether there is a reason to be connected; s.mu is held.
+// wanted reports whether a connection to the peer is needed; s.mu is held.
 func (s *Swarm) wanted(p *peer) bool {
 	if p.explicit {
 		return true
@@ -64,7 +64,7 @@ func (s *Swarm) wanted(p *peer) bool {
 	return false
 }
 
-// retry plans a peer's next dial after its connection or dial ended; s.mu is held.
+// retry schedules the next dial after a connection or dial ended; s.mu is held.
 func (s *Swarm) retry(p *peer) {
 	p.attempts++
 	d, ok := p.delay()
@@ -76,7 +76,7 @@ func (s *Swarm) retry(p *peer) {
 	s.kick()
 }
 
-// retrySoon plans a dial now, unless one is planned; s.mu is held.
+// retrySoon schedules a dial now, unless one is scheduled; s.mu is held.
 func (s *Swarm) retrySoon(p *peer) {
 	if p.due.IsZero() {
 		if p.attempts > maxAttempts {
@@ -110,7 +110,7 @@ func (s *Swarm) schedule() {
 	}
 }
 
-// dialDue begins the dials that are due and says when the next one is.
+// dialDue begins the dials that are due and returns the time until the next one.
 func (s *Swarm) dialDue() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *Swarm) dial(p *peer) {
 	}
 }
 
-// connect finds a path to a peer, through a relay if there is no other.
+// connect connects to a peer, through a relay if there is no direct path.
 func (s *Swarm) connect(ctx context.Context, key identity.PublicKey, known []netip.AddrPort) (*secretstream.Conn, error) {
 	c, err := s.o.Node.Dial(ctx, key, hyperdht.DialOptions{Pair: s.pair, Relays: known})
 	for _, r := range s.o.Relays {
@@ -169,15 +169,15 @@ func (s *Swarm) connect(ctx context.Context, key identity.PublicKey, known []net
 	return c, err
 }
 
-// dialled takes a dial's outcome. It reports false if the connection is not wanted
-// any more.
+// dialled handles the outcome of a dial. It reports false if the connection is not needed any
+// more.
 func (s *Swarm) dialled(p *peer, c *secretstream.Conn, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.cancel = nil
 	s.dials--
 	s.kick()
-	connected := s.conns[p.key] != nil // the peer was faster
+	connected := s.conns[p.key] != nil // the peer has dialled meanwhile
 	switch {
 	case err != nil && !connected:
 		s.log.Debug("a peer cannot be dialled", "peer", p.key, "error", err)

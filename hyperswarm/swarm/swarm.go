@@ -1,13 +1,14 @@
-// Package swarm keeps connections to the peers of topics, as the npm package
-// hyperswarm does: it announces and looks up, dials who is found, keeps one
-// connection with each peer and brings back those that break.
+// Package swarm keeps connections to the peers of topics, like the npm package hyperswarm:
+// it announces topics and looks them up, dials the peers found, keeps one connection to each
+// peer and redials when it breaks.
 package swarm
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -19,51 +20,48 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// ErrClosed is returned for what a closed swarm no longer does.
+// ErrClosed reports that the swarm, or the topic's membership, is closed.
 var ErrClosed = errors.New("the swarm is closed")
 
-// Options set a [Swarm] up.
+// Options configure a [Swarm].
 type Options struct {
-	// Node is the member of the DHT. It is the caller's.
+	// Node is the DHT node. It stays the caller's.
 	Node *hyperdht.Node
-	// Pair is the swarm's identity; nil means the node's. One key can be listened
-	// on once.
+	// Pair is the swarm's identity; nil means the node's. A node can have one listener for
+	// each key.
 	Pair *identity.Pair
-	// Allow decides with whom to be connected: asked before dialling, and inside
-	// the handshake when dialled. Nil allows everybody. It must not block.
-	Allow func(identity.PublicKey) bool
-	// Relays are hubs, by their keys, to go through when no direct path leads to a
-	// peer, and through which peers may come; see package relay. They are tried in
-	// turn.
+	// Allow decides which peers to dial, and which may connect; nil allows everyone.
+	Allow identity.Allow
+	// Relays are the keys of relays, tried in order when there is no direct path to a peer.
+	// Peers can connect through them as well; see package relay.
 	Relays []identity.PublicKey
-	// Stream sets up connections through relays; those on a path of their own are the
-	// node's.
+	// Stream configures connections through relays; direct ones are configured by the node.
 	Stream secretstream.Options
 	// MaxPeers bounds the connections; 0 means 64.
 	MaxPeers int
-	// MaxDials bounds the dials at once; 0 means 3.
+	// MaxDials bounds the concurrent dials; 0 means 3.
 	MaxDials int
-	// Logger gets what nobody else learns of; nil discards it.
+	// Logger receives failures that no call returns; nil discards them.
 	Logger *slog.Logger
 }
 
 const (
 	defaultPeers = 64
 	defaultDials = 3
-	maxKnown     = 4096 // peers that are remembered
+	maxKnown     = 4096 // peers remembered
 	dialTimeout  = 30 * time.Second
-	goodTime     = 15 * time.Second // a connection that lasted so long was a good one
-	freshTime    = 3 * time.Second  // two connections within it were begun at once
+	goodTime     = 15 * time.Second // a connection that lasted this long resets the attempts
+	freshTime    = 3 * time.Second  // connections begun within this time count as simultaneous
 	backlog      = 64
 )
 
-// Conn is a connection with a peer of the swarm.
+// Conn is a connection to a peer of the swarm.
 type Conn struct {
 	*secretstream.Conn
 	began time.Time
 }
 
-// Swarm is safe for concurrent use.
+// Swarm keeps connections to the peers of topics. It is safe for concurrent use.
 type Swarm struct {
 	o      Options
 	pair   *identity.Pair
@@ -78,7 +76,7 @@ type Swarm struct {
 	closed   bool
 	listener *hyperdht.Listener
 	relays   []*relay.Listener
-	topics   map[[32]byte]*meeting
+	topics   map[[32]byte]*topicState
 	peers    map[identity.PublicKey]*peer
 	conns    map[identity.PublicKey]*Conn
 	dials    int
@@ -89,18 +87,13 @@ func New(o Options) *Swarm {
 	if o.Pair == nil {
 		o.Pair = o.Node.Pair()
 	}
-	if o.MaxPeers == 0 {
-		o.MaxPeers = defaultPeers
-	}
-	if o.MaxDials == 0 {
-		o.MaxDials = defaultDials
-	}
+	o.MaxPeers, o.MaxDials = cmp.Or(o.MaxPeers, defaultPeers), cmp.Or(o.MaxDials, defaultDials)
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Swarm{
 		o: o, pair: o.Pair, log: o.Logger, accept: make(chan *Conn, backlog), wake: make(chan struct{}, 1),
-		topics: make(map[[32]byte]*meeting), peers: make(map[identity.PublicKey]*peer), conns: make(map[identity.PublicKey]*Conn),
+		topics: make(map[[32]byte]*topicState), peers: make(map[identity.PublicKey]*peer), conns: make(map[identity.PublicKey]*Conn),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.schedule)
@@ -110,8 +103,8 @@ func New(o Options) *Swarm {
 // Key returns the swarm's public key.
 func (s *Swarm) Key() identity.PublicKey { return s.pair.Public() }
 
-// Accept returns the next connection, whoever began it. A connection that the
-// peer began may be unconfirmed: see [hyperdht.Listener.Accept].
+// Accept returns the next connection, dialled or accepted. An accepted connection may be
+// unconfirmed: see [hyperdht.Listener.Accept].
 func (s *Swarm) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-s.accept:
@@ -123,18 +116,14 @@ func (s *Swarm) Accept(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// Connected returns the peers that are connected.
+// Connected returns the connected peers.
 func (s *Swarm) Connected() []identity.PublicKey {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []identity.PublicKey
-	for k := range s.conns {
-		all = append(all, k)
-	}
-	return all
+	return slices.Collect(maps.Keys(s.conns))
 }
 
-// Close leaves all topics, destroys all connections and waits for everything.
+// Close leaves all topics, destroys all connections and waits for all goroutines.
 func (s *Swarm) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -142,15 +131,12 @@ func (s *Swarm) Close() error {
 		return nil
 	}
 	s.closed = true
-	var meetings []*meeting
-	for _, m := range s.topics {
-		meetings = append(meetings, m)
-	}
+	topics := slices.Collect(maps.Values(s.topics))
 	l, relays := s.listener, s.relays
 	s.mu.Unlock()
 	s.cancel()
 	var wg sync.WaitGroup
-	for _, m := range meetings {
+	for _, m := range topics {
 		wg.Go(func() { <-m.done })
 	}
 	if l != nil {
@@ -161,10 +147,7 @@ func (s *Swarm) Close() error {
 	}
 	wg.Wait()
 	s.mu.Lock()
-	var open []*Conn
-	for _, c := range s.conns {
-		open = append(open, c)
-	}
+	open := slices.Collect(maps.Values(s.conns))
 	s.mu.Unlock()
 	for _, c := range open {
 		c.Destroy()
@@ -182,14 +165,14 @@ func (s *Swarm) goBackground(f func()) bool {
 	return true
 }
 
-// Listen makes the swarm reachable for peers that know its key, whatever its topics,
-// until it closes. It does not wait until they can find it.
+// Listen makes the swarm reachable by its key, even without a topic, until it closes. It does
+// not wait until peers can find it.
 func (s *Swarm) Listen() error {
 	_, err := s.listen()
 	return err
 }
 
-// listen makes the swarm reachable, once.
+// listen starts the listeners, once.
 func (s *Swarm) listen() (*hyperdht.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,14 +182,14 @@ func (s *Swarm) listen() (*hyperdht.Listener, error) {
 	if s.listener != nil {
 		return s.listener, nil
 	}
-	l, err := s.o.Node.Listen(hyperdht.ListenOptions{Pair: s.pair, Access: s.allowed})
+	l, err := s.o.Node.Listen(hyperdht.ListenOptions{Pair: s.pair, Allow: s.allowed})
 	if err != nil {
 		return nil, err
 	}
 	s.listener = l
 	s.wg.Go(func() { s.serve(l) })
 	for _, key := range s.o.Relays {
-		r := relay.Listen(s.o.Node, key, relay.ListenOptions{Pair: s.pair, Access: s.allowed, Stream: s.o.Stream, Logger: s.log})
+		r := relay.Listen(s.o.Node, key, relay.ListenOptions{Pair: s.pair, Allow: s.allowed, Stream: s.o.Stream, Logger: s.log})
 		s.relays = append(s.relays, r)
 		s.wg.Go(func() { s.serve(r) })
 	}
@@ -217,7 +200,7 @@ func (s *Swarm) allowed(k identity.PublicKey) bool {
 	return k != s.pair.Public() && (s.o.Allow == nil || s.o.Allow(k))
 }
 
-// serve takes the connections that peers begin.
+// serve handles the connections that peers begin.
 func (s *Swarm) serve(l interface {
 	Accept(context.Context) (*secretstream.Conn, error)
 }) {
@@ -226,13 +209,13 @@ func (s *Swarm) serve(l interface {
 		if err != nil {
 			return
 		}
-		s.take(c)
+		s.incoming(c)
 	}
 }
 
-// take decides on a connection that a peer has begun. There may be another with
-// it: one of ours that is under way, or one that is dead and nobody has noticed.
-func (s *Swarm) take(c *secretstream.Conn) {
+// incoming decides whether to keep a connection that a peer began. There may be another one to
+// the peer: a dial under way, or a connection that broke unnoticed.
+func (s *Swarm) incoming(c *secretstream.Conn) {
 	key := c.RemoteKey()
 	s.mu.Lock()
 	old, p := s.conns[key], s.peers[key]
@@ -242,7 +225,7 @@ func (s *Swarm) take(c *secretstream.Conn) {
 		c.Destroy()
 		return
 	case old == nil && p != nil && p.cancel != nil && s.larger(key):
-		s.mu.Unlock() // both dial: the connection of the larger key stays, which is ours
+		s.mu.Unlock() // both dial: the larger key's connection, our own, is kept
 		c.Destroy()
 		return
 	case old == nil:
@@ -256,8 +239,7 @@ func (s *Swarm) take(c *secretstream.Conn) {
 		}
 		return
 	}
-	// A handshake can be a recording. Only what has proved itself may replace
-	// another connection.
+	// A handshake may be a recording: only a confirmed connection may replace another.
 	waits := s.goBackground(func() {
 		if err := c.WaitConfirmed(s.ctx); err != nil {
 			c.Destroy()
@@ -277,8 +259,8 @@ func (s *Swarm) larger(key identity.PublicKey) bool {
 	return slices.Compare(own[:], key[:]) > 0
 }
 
-// replace puts a connection, which the peer began and has confirmed, in the place
-// of another, unless both were begun at once and the other is to stay.
+// replace replaces the connection to a peer by a confirmed one that the peer began, unless both
+// were begun simultaneously and the other one is kept.
 func (s *Swarm) replace(c *secretstream.Conn) {
 	s.mu.Lock()
 	old := s.conns[c.RemoteKey()]
@@ -299,8 +281,8 @@ func (s *Swarm) replace(c *secretstream.Conn) {
 	}
 }
 
-// add makes c the connection with its peer and hands it out. It reports false if
-// nobody takes it: then the caller, who holds s.mu, destroys it afterwards.
+// add makes c the connection to its peer and delivers it. If it reports false, the caller, who
+// holds s.mu, destroys c after unlocking.
 func (s *Swarm) add(c *secretstream.Conn) bool {
 	if s.closed {
 		return false
@@ -309,14 +291,14 @@ func (s *Swarm) add(c *secretstream.Conn) bool {
 	select {
 	case s.accept <- conn:
 	default:
-		s.log.Warn("a connection was dropped: nobody accepts them", "peer", c.RemoteKey())
+		s.log.Warn("the backlog of connections is full: a connection was dropped", "peer", c.RemoteKey())
 		return false
 	}
 	s.conns[c.RemoteKey()] = conn
 	return s.goBackground(func() { s.follow(conn) })
 }
 
-// follow waits for a connection's end and has the peer dialled again.
+// follow waits for a connection's end and schedules the next dial.
 func (s *Swarm) follow(c *Conn) {
 	select {
 	case <-c.Done():
@@ -327,7 +309,7 @@ func (s *Swarm) follow(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conns[key] != c {
-		return // another has taken its place
+		return // another one has replaced it
 	}
 	delete(s.conns, key)
 	p := s.peers[key]
@@ -341,7 +323,7 @@ func (s *Swarm) follow(c *Conn) {
 	s.retry(p)
 }
 
-// JoinPeer keeps a connection with a peer whatever its topics.
+// JoinPeer keeps a connection to a peer, even without a common topic.
 func (s *Swarm) JoinPeer(key identity.PublicKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -351,7 +333,7 @@ func (s *Swarm) JoinPeer(key identity.PublicKey) {
 	}
 }
 
-// LeavePeer takes back JoinPeer. The connection, if there is one, stays.
+// LeavePeer undoes JoinPeer. An existing connection stays open.
 func (s *Swarm) LeavePeer(key identity.PublicKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -360,7 +342,7 @@ func (s *Swarm) LeavePeer(key identity.PublicKey) {
 	}
 }
 
-// found notes a peer that a lookup has brought.
+// found records a peer that a lookup has found.
 func (s *Swarm) found(topic [32]byte, found hyperdht.Peer) {
 	if !s.allowed(found.Key) {
 		return
@@ -375,7 +357,7 @@ func (s *Swarm) found(topic [32]byte, found hyperdht.Peer) {
 	s.retrySoon(p)
 }
 
-// know returns the record of a peer, a new one if there is room; s.mu is held.
+// know returns the record of a peer, creating it if there is room; s.mu is held.
 func (s *Swarm) know(key identity.PublicKey, relays []netip.AddrPort) *peer {
 	p := s.peers[key]
 	if p == nil {
@@ -391,7 +373,7 @@ func (s *Swarm) know(key identity.PublicKey, relays []netip.AddrPort) *peer {
 	return p
 }
 
-// forget drops a peer that nothing holds.
+// forget drops the record of one unused peer and reports whether there was one.
 func (s *Swarm) forget() bool {
 	for k, p := range s.peers {
 		if !p.explicit && p.cancel == nil && s.conns[k] == nil {

@@ -16,47 +16,46 @@ const (
 	withdrawTime  = 3 * time.Second
 )
 
-// Role is what to do about a topic.
+// Role says what a member of a topic does.
 type Role int
 
-// The roles; add them to have both.
+// The roles; combine them with | to have both.
 const (
-	Server Role = 1 << iota // be found
-	Client                  // find and dial others
+	Server Role = 1 << iota // announce the swarm
+	Client                  // find and dial the peers
 )
 
 // Topic is one membership of a topic. It is safe for concurrent use.
 type Topic struct {
-	m    *meeting
+	m    *topicState
 	role Role
 	left sync.Once
-	gone chan struct{} // closed when it is left
+	gone chan struct{} // closed by Leave
 }
 
-// meeting is what a swarm does about a topic, for all its memberships together: it has
-// the roles that any of them has.
-type meeting struct {
+// topicState is the state of a topic, common to all its memberships. It has the roles that any of
+// them has.
+type topicState struct {
 	s       *Swarm
 	topic   [32]byte
-	before  *meeting // of the same topic, that takes its announcement back first
+	before  *topicState // the topic's former state, whose announcement is withdrawn first
 	ctx     context.Context
 	cancel  context.CancelFunc
 	refresh chan struct{}
 	done    chan struct{}
 
-	members map[*Topic]struct{} // under the swarm's mu
+	members map[*Topic]struct{} // guarded by the swarm's mu
 
 	mu        sync.Mutex
-	rounds    map[Role]chan struct{} // closed after the first round with a role
+	rounds    map[Role]chan struct{} // closed after the first round that includes the role
 	err       error                  // of the last round
 	announced bool
 }
 
-// Join looks a topic up and announces the swarm under it, as the role says, until the
-// topic is left, and again every ten minutes or so. A topic can be joined several times:
-// the swarm has the roles of all its memberships, and each is left for itself. Any 32
-// bytes are a topic; the DHT's nodes see them, and who knows them has no right by that:
-// derive them from a secret.
+// Join announces the swarm under a topic, looks the topic up, or both, depending on the role,
+// and repeats it about every ten minutes until Leave. A topic may be joined several times:
+// the swarm has the roles of all memberships. Any 32 bytes are a topic. DHT nodes see it, so
+// derive it from a secret, and do not take its knowledge for authorization.
 func (s *Swarm) Join(topic [32]byte, r Role) (*Topic, error) {
 	if r&Server != 0 {
 		if _, err := s.listen(); err != nil {
@@ -70,20 +69,20 @@ func (s *Swarm) Join(topic [32]byte, r Role) (*Topic, error) {
 	}
 	m := s.topics[topic]
 	if m == nil || len(m.members) == 0 {
-		m = s.meet(topic, m)
+		m = s.newState(topic, m)
 	}
 	t := &Topic{m: m, role: r, gone: make(chan struct{})}
 	had := m.role()
 	m.members[t] = struct{}{}
 	if m.role() != had && had != 0 {
-		m.again()
+		m.trigger()
 	}
 	return t, nil
 }
 
-// meet begins to do something about a topic; s.mu is held.
-func (s *Swarm) meet(topic [32]byte, before *meeting) *meeting {
-	m := &meeting{
+// newState creates a topic's state and starts its goroutine; s.mu is held.
+func (s *Swarm) newState(topic [32]byte, before *topicState) *topicState {
+	m := &topicState{
 		s: s, topic: topic, before: before, members: make(map[*Topic]struct{}),
 		refresh: make(chan struct{}, 1), done: make(chan struct{}), rounds: make(map[Role]chan struct{}),
 	}
@@ -93,15 +92,15 @@ func (s *Swarm) meet(topic [32]byte, before *meeting) *meeting {
 	return m
 }
 
-// role is what to do; s.mu is held.
-func (m *meeting) role() (all Role) {
+// role returns the union of the members' roles; s.mu is held.
+func (m *topicState) role() (all Role) {
 	for t := range m.members {
 		all |= t.role
 	}
 	return all
 }
 
-// Flushed waits until the first lookup, and announcement, of its role is done.
+// Flushed blocks until the first round of the membership's role is done.
 func (t *Topic) Flushed(ctx context.Context) error {
 	select {
 	case <-t.m.round(t.role):
@@ -117,8 +116,8 @@ func (t *Topic) Flushed(ctx context.Context) error {
 	}
 }
 
-// round is closed after the first round with a role.
-func (m *meeting) round(r Role) chan struct{} {
+// round returns a channel that is closed after the first round that includes a role.
+func (m *topicState) round(r Role) chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.rounds[r]
@@ -129,19 +128,19 @@ func (m *meeting) round(r Role) chan struct{} {
 	return c
 }
 
-// Refresh looks up and announces now, e.g. because the network has changed.
-func (t *Topic) Refresh() { t.m.again() }
+// Refresh runs a round now, e.g. after the network has changed.
+func (t *Topic) Refresh() { t.m.trigger() }
 
-func (m *meeting) again() {
+func (m *topicState) trigger() {
 	select {
 	case m.refresh <- struct{}{}:
 	default:
 	}
 }
 
-// Leave ends the membership. If it was the last one to be found by, it takes the
-// announcement back, if it was the last one it waits for that, a few seconds at most.
-// Connections stay. Leaving again does nothing but wait.
+// Leave ends the membership. The announcement is withdrawn when no other membership needs it.
+// The last membership's Leave blocks until that is done, a few seconds at most. Connections
+// stay open. Another call only waits.
 func (t *Topic) Leave() {
 	m := t.m
 	m.s.mu.Lock()
@@ -149,7 +148,7 @@ func (t *Topic) Leave() {
 	delete(m.members, t)
 	last := len(m.members) == 0
 	if !last && m.role() != had {
-		m.again()
+		m.trigger()
 	}
 	m.s.mu.Unlock()
 	t.left.Do(func() { close(t.gone) })
@@ -159,7 +158,7 @@ func (t *Topic) Leave() {
 	}
 }
 
-func (m *meeting) run() {
+func (m *topicState) run() {
 	defer close(m.done)
 	defer m.leave()
 	if m.before != nil {
@@ -192,8 +191,8 @@ func (m *meeting) run() {
 	}
 }
 
-// rounded tells of a round with a role who waits for it, or for a part of it.
-func (m *meeting) rounded(role Role, err error) {
+// rounded reports a finished round to those who wait for its role, or a part of it.
+func (m *topicState) rounded(role Role, err error) {
 	for _, part := range []Role{0, Client, Server, Client | Server} {
 		if part&^role != 0 {
 			continue
@@ -210,8 +209,8 @@ func (m *meeting) rounded(role Role, err error) {
 	m.err = err
 }
 
-// look is one lookup, and announcement.
-func (m *meeting) look(role Role) error {
+// look runs one lookup, with an announcement if the role includes Server.
+func (m *topicState) look(role Role) error {
 	found := func(p hyperdht.Peer) bool {
 		if role&Client != 0 {
 			m.s.found(m.topic, p)
@@ -235,8 +234,8 @@ func (m *meeting) look(role Role) error {
 	return m.s.o.Node.Announce(m.ctx, m.topic, m.s.pair, l.Relays(), found)
 }
 
-// leave ends the meeting, unless another has taken its place.
-func (m *meeting) leave() {
+// leave withdraws the announcement and removes the topic's state, unless it was replaced.
+func (m *topicState) leave() {
 	m.withdraw()
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
@@ -245,9 +244,8 @@ func (m *meeting) leave() {
 	}
 }
 
-// withdraw takes the announcement back, if there is one. Who leaves meanwhile waits for
-// that: it is not begun again.
-func (m *meeting) withdraw() {
+// withdraw removes the announcement if there is one. It runs after the context has ended.
+func (m *topicState) withdraw() {
 	m.mu.Lock()
 	announced := m.announced
 	m.announced = false
@@ -255,7 +253,7 @@ func (m *meeting) withdraw() {
 	if announced {
 		ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
 		defer cancel()
-		// What cannot be taken back expires.
+		// An announcement that is not removed expires.
 		_ = m.s.o.Node.Unannounce(ctx, m.topic, m.s.pair)
 	}
 }

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// congestion says how many bytes may be on their way. Implementations are used
-// under the stream's lock.
+// congestion computes how many bytes may be in flight. Methods are called with the stream's
+// lock held.
 type congestion interface {
-	// window is in bytes.
+	// window returns the congestion window in bytes.
 	window() int
-	// acked tells of bytes that arrived. limited says that the window, not the
-	// writer, held the sender back.
+	// acked reports acknowledged bytes. Limited means that the window, not the writer, limited
+	// the sender.
 	acked(bytes int, limited bool, rtt, minRTT time.Duration, now time.Time)
-	// lost tells of a loss, once a window.
+	// lost reports a loss, at most once per window.
 	lost(now time.Time)
-	// spurious tells that there was no loss: a packet came late.
+	// spurious reports that the last loss was none: the packet arrived late.
 	spurious()
-	// timedOut tells that nothing has come back for long.
+	// timedOut reports a retransmission timeout.
 	timedOut()
-	// rate is how many bytes a second to send, for a smoothed round trip.
+	// rate returns the bytes per second to send, given the smoothed round trip time.
 	rate(srtt time.Duration) float64
-	// setPacketSize tells how large packets are now.
+	// setPacketSize sets the payload of a full packet.
 	setPacketSize(bytes int)
 }
 
@@ -33,21 +33,21 @@ const (
 	cubicBeta      = 0.7
 )
 
-// cubic is the congestion control of RFC 9438, with slow start that ends when
-// the round trip grows (as in RFC 9406).
+// cubic is the congestion control of RFC 9438. Slow start also ends when the round trip time
+// grows, as in RFC 9406.
 type cubic struct {
 	mss       int
 	cwnd      float64 // packets
 	ssthresh  float64
 	wMax      float64
-	epoch     time.Time // when the present growth began; zero: not yet
+	epoch     time.Time // when the current growth began, or zero
 	k         float64
 	wEst      float64
-	roundMin  time.Duration // least round trip of this round
-	lastMin   time.Duration // and of the one before
+	roundMin  time.Duration // least round trip time of this round
+	lastMin   time.Duration // and of the last one
 	roundLeft float64       // packets until the round ends
 	samples   int
-	before    *cubic // the last loss
+	before    *cubic // the state before the last loss
 }
 
 func newCubic(mss int) *cubic {
@@ -85,7 +85,7 @@ func (c *cubic) acked(bytes int, limited bool, rtt, minRTT time.Duration, now ti
 	c.cwnd += (target - c.cwnd) / c.cwnd * packets
 }
 
-// round watches the round trip time and ends slow start when a queue builds up.
+// round tracks the round trip time and ends slow start when a queue builds up.
 func (c *cubic) round(packets float64, rtt time.Duration) {
 	if rtt > 0 && (c.roundMin == 0 || rtt < c.roundMin) {
 		c.roundMin = rtt
@@ -106,7 +106,7 @@ func (c *cubic) lost(time.Time) {
 	old.before = nil
 	c.before = &old
 	c.epoch = time.Time{}
-	if c.cwnd < c.wMax { // somebody else wants room, too
+	if c.cwnd < c.wMax { // another flow needs bandwidth
 		c.wMax = c.cwnd * (1 + cubicBeta) / 2
 	} else {
 		c.wMax = c.cwnd

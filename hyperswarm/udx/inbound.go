@@ -2,28 +2,29 @@ package udx
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
 )
 
 const (
-	maxAhead    = 8192 // packets beyond the next expected that are kept
-	maxEarly    = 16   // packets that are kept before the stream is connected
+	maxAhead    = 8192 // packets kept beyond the next expected one
+	maxEarly    = 16   // packets kept before the stream is connected
 	spareBuffer = 64 << 10
 )
 
 // inbound is the receiving half of a stream.
 type inbound struct {
-	next       uint32           // expected next
-	ahead      map[uint32]piece // came out of order
+	next       uint32           // next expected
+	ahead      map[uint32]piece // received out of order
 	aheadBytes int
-	early      int // packets that came before the stream was connected
+	early      int // packets received before the stream was connected
 	buf        buffer
 	eof        bool // the peer's END has been reached
-	discard    bool // nobody reads any more
+	discard    bool // the stream was closed for reading
 	ackDue     bool
-	advertised int // the window that the peer knows of
+	advertised int // the window last sent to the peer
 }
 
 type piece struct {
@@ -36,7 +37,7 @@ func (s *Stream) receive(sock *Socket, p *packet, from netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
-		// Its peer may have missed that its END arrived.
+		// The peer repeats its END if the acknowledgement was lost.
 		s.in.ackDue = s.in.eof && p.types&(typeData|typeEnd) != 0 && from == s.remote
 		return
 	}
@@ -46,22 +47,22 @@ func (s *Stream) receive(sock *Socket, p *packet, from netip.AddrPort) {
 	now := time.Now()
 	if p.types&typeHeartbeat != 0 {
 		s.in.ackDue = true
-		s.out.heard(p)
+		s.out.updateWindow(p)
 		return
 	}
-	if !s.takeIn(p) {
+	if !s.accept(p) {
 		return
 	}
-	if before(s.out.next, p.ack) { // acknowledges what was never sent
+	if before(s.out.next, p.ack) { // acknowledges unsent data
 		return
 	}
-	s.out.heard(p)
+	s.out.updateWindow(p)
 	s.acknowledged(p, now)
 	s.finishIfEnded()
 }
 
-// from checks where a packet comes from. The first one shows the peer's address,
-// which no later one changes; others of the same host are taken.
+// from checks the source of a packet. The first packet sets the peer's address for good; later
+// ones may come from any port of the same host.
 func (s *Stream) from(sock *Socket, p *packet, from netip.AddrPort) bool {
 	if s.proven {
 		if from.Addr() != s.remote.Addr() {
@@ -72,17 +73,14 @@ func (s *Stream) from(sock *Socket, p *packet, from netip.AddrPort) bool {
 		s.sock, s.remote = sock, from
 		s.first <- Source{sock, from} // has room: it is sent once
 	}
-	if s.connected {
-		return true
+	if !s.connected {
+		s.in.early++
 	}
-	if s.in.early++; s.in.early > maxEarly {
-		return false
-	}
-	return true
+	return s.connected || s.in.early <= maxEarly
 }
 
-// takeIn keeps a packet's data and reports whether to look at the rest of it.
-func (s *Stream) takeIn(p *packet) bool {
+// accept stores a packet's data and reports whether to process the rest of the packet.
+func (s *Stream) accept(p *packet) bool {
 	distance := int32(p.seq - s.in.next)
 	if p.types&typeDestroy != 0 {
 		if distance >= 0 && distance <= maxAhead {
@@ -98,7 +96,7 @@ func (s *Stream) takeIn(p *packet) bool {
 	}
 	if distance >= 0 && !s.in.eof {
 		if distance > 0 && s.in.buf.len()+s.in.aheadBytes+len(p.payload) > s.m.opts.ReceiveBuffer {
-			return false // beyond the window that was granted
+			return false // exceeds the advertised window
 		}
 		if distance == 0 && s.in.buf.len() > 0 && s.in.buf.len()+len(p.payload) > s.m.opts.ReceiveBuffer {
 			return false
@@ -111,7 +109,7 @@ func (s *Stream) takeIn(p *packet) bool {
 		return true
 	}
 	if distance > 0 {
-		s.keepAhead(p)
+		s.storeAhead(p)
 		return true
 	}
 	s.deliver(piece{p.payload, p.types&typeEnd != 0})
@@ -128,7 +126,7 @@ func (s *Stream) takeIn(p *packet) bool {
 	return true
 }
 
-func (s *Stream) keepAhead(p *packet) {
+func (s *Stream) storeAhead(p *packet) {
 	if _, ok := s.in.ahead[p.seq]; ok {
 		s.stats.Duplicates++
 		return
@@ -150,12 +148,13 @@ func (s *Stream) deliver(p piece) {
 	}
 }
 
-// window is how many bytes the peer may send.
+// window returns how many more bytes the peer may send.
 func (s *Stream) window() int {
 	return max(s.m.opts.ReceiveBuffer-s.in.buf.len()-s.in.aheadBytes, 0)
 }
 
-// windowOpened asks for a packet that tells of room, once it is worth one.
+// windowOpened schedules an acknowledgement if the window has grown enough, and reports whether
+// it did.
 func (s *Stream) windowOpened() bool {
 	half := s.m.opts.ReceiveBuffer / 2
 	if s.over || !s.connected || s.in.advertised >= half || s.window() < half {
@@ -165,13 +164,9 @@ func (s *Stream) windowOpened() bool {
 	return true
 }
 
-// appendSack appends what arrived out of order.
+// appendSack appends the ranges of packets received out of order.
 func (s *Stream) appendSack(b []byte) []byte {
-	numbers := make([]uint32, 0, len(s.in.ahead))
-	for n := range s.in.ahead {
-		numbers = append(numbers, n)
-	}
-	slices.SortFunc(numbers, func(a, b uint32) int { return int(int32(a - b)) })
+	numbers := slices.SortedFunc(maps.Keys(s.in.ahead), func(a, b uint32) int { return int(int32(a - b)) })
 	for i, ranges := 0, 0; i < len(numbers) && ranges < sackRanges; ranges++ {
 		first := numbers[i]
 		end := first
@@ -207,7 +202,7 @@ func (b *buffer) read(p []byte) int {
 		return n
 	}
 	b.data, b.off = b.data[:0], 0
-	if cap(b.data) > spareBuffer { // a burst is no reason to hold its memory
+	if cap(b.data) > spareBuffer { // free the memory of a burst
 		b.data = nil
 	}
 	return n

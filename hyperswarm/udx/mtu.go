@@ -11,10 +11,10 @@ const (
 	maxPayload = largestMTU - overhead
 )
 
-// mtuSearch tries ever larger packets: data packets with padding between header
-// and payload.
+// mtuSearch finds the path's MTU with ever larger data packets, padded between header and
+// payload.
 type mtuSearch struct {
-	payload int // bytes a packet may carry
+	payload int // payload of a full packet in bytes
 	trying  bool
 	tries   int
 	over    bool
@@ -22,7 +22,7 @@ type mtuSearch struct {
 
 func newMTUSearch() mtuSearch { return mtuSearch{payload: baseMTU - overhead, over: !probesMTU} }
 
-// probe returns the padded size of a segment that shall try one, or 0.
+// probe returns the padded size of a segment to send as a probe, or 0.
 func (m *mtuSearch) probe(g *segment) int {
 	size := min(m.payload+mtuStep, maxPayload)
 	if m.over || m.trying || size-len(g.payload) > maxPadding || size <= len(g.payload) {

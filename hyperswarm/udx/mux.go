@@ -1,10 +1,9 @@
-// Package udx carries ordered, reliable byte streams in UDP datagrams, as the
-// npm package udx-native does. Streams share their sockets with other
-// protocols: what is no packet of a known stream goes to the socket's [Handler].
+// Package udx provides ordered, reliable byte streams over UDP, compatible with the npm package
+// udx-native. Streams share their sockets with other protocols: datagrams that belong to no
+// stream are passed to the socket's [Handler].
 //
-// A stream's packets are not authenticated. Whoever sees them can end, stop or
-// falsify the stream; package secretstream is what makes its bytes secret and
-// true.
+// Packets are not authenticated: anyone who sees a stream's packets can end or falsify the
+// stream. Package secretstream encrypts and authenticates it.
 package udx
 
 import (
@@ -16,8 +15,7 @@ import (
 	"time"
 )
 
-// Mux is a set of sockets and the streams that they share. It is safe for
-// concurrent use.
+// Mux is a set of sockets that share a set of streams. It is safe for concurrent use.
 type Mux struct {
 	opts Options
 
@@ -29,13 +27,12 @@ type Mux struct {
 	wg      sync.WaitGroup
 }
 
-// Options set a [Mux] up. The zero value is ready.
+// Options configure a [Mux]. The zero value is ready to use.
 type Options struct {
-	// ReceiveBuffer is how many bytes of a stream may wait for its reader; 0 means
-	// 4 MiB.
+	// ReceiveBuffer is how many bytes of a stream may wait for a Read; 0 means 4 MiB.
 	ReceiveBuffer int
-	// SendBuffer is how many bytes a stream takes from its writer beyond what is
-	// on its way; 0 means 256 KiB.
+	// SendBuffer is how many bytes of a stream may wait to be sent, besides those in flight;
+	// 0 means 256 KiB.
 	SendBuffer int
 	// Open opens the sockets; nil means UDP over IPv4.
 	Open func(at netip.AddrPort) (PacketConn, error)
@@ -44,7 +41,7 @@ type Options struct {
 const (
 	defaultReceiveBuffer = 4 << 20
 	defaultSendBuffer    = 256 << 10
-	reserveTime          = 20 * time.Second // an id is not used again so soon
+	reserveTime          = 20 * time.Second // how long an ended stream's id stays reserved
 	maxReserved          = 4096
 )
 
@@ -59,11 +56,11 @@ func NewMux(o Options) *Mux {
 	return &Mux{opts: o, streams: make(map[uint32]*Stream), sockets: make(map[*Socket]struct{})}
 }
 
-// ErrMuxClosed is returned for things that a closed mux no longer does.
+// ErrMuxClosed is returned by the methods of a closed mux.
 var ErrMuxClosed = errors.New("the UDP sockets are closed")
 
-// NewStream returns a stream with a fresh random id, which the peer needs to
-// connect to it. From now on the stream keeps what arrives for it.
+// NewStream returns a stream with a random id, which the peer needs to connect. The stream
+// receives packets at once.
 func (m *Mux) NewStream() (*Stream, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,7 +79,7 @@ func (m *Mux) NewStream() (*Stream, error) {
 	return s, nil
 }
 
-// forget frees ids that were reserved long enough; m.mu is held.
+// forget releases ids whose reservation has expired; m.mu is held.
 func (m *Mux) forget() {
 	now := time.Now()
 	for len(m.ended) > 0 && (len(m.ended) > maxReserved || now.Sub(m.ended[0].endedAt) > reserveTime) {
@@ -92,8 +89,8 @@ func (m *Mux) forget() {
 	}
 }
 
-// retire takes a closed stream out, but keeps its id for a while, so that a
-// repeated END still gets its acknowledgement.
+// retire marks a stream as ended. Its id stays reserved for a while, so that a repeated END is
+// still acknowledged.
 func (m *Mux) retire(s *Stream) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,14 +99,14 @@ func (m *Mux) retire(s *Stream) {
 	m.forget()
 }
 
-// Streams returns how many streams are open.
+// Streams returns the number of open streams.
 func (m *Mux) Streams() int {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return len(m.streams) - len(m.ended)
 }
 
-// receive hands a datagram to its stream and reports whether there is one.
+// receive passes a datagram to its stream and reports whether there is one.
 func (m *Mux) receive(s *Socket, data []byte, from netip.AddrPort) (*Stream, bool) {
 	id, ok := looksLikePacket(data)
 	if !ok {

@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// segment is a packet of data that is to be sent or was. Its payload is never
-// split again.
+// segment is a data packet, sent or not yet sent. Its payload is never split again.
 type segment struct {
 	payload []byte
 	end     bool
 	seq     uint32
 	sentAt  time.Time
 	sends   int
-	probe   int // its padded size, if it tries a larger packet
+	probe   int // the padded size if it is an MTU probe, or 0
 	sacked  bool
 	lost    bool
 
@@ -33,29 +32,29 @@ func newSegment() *segment {
 
 // outbound is the sending half of a stream.
 type outbound struct {
-	queue    []*segment // to be sent for the first time
+	queue    []*segment // not yet sent
 	unsent   int        // bytes in queue
 	sent     []*segment // from una to next
-	flying   int        // bytes of sent that count as on their way
+	inFlight int        // bytes of sent in flight
 	unacked  int        // bytes of sent
 	una      uint32     // oldest unacknowledged
-	next     uint32     // to be sent next
+	next     uint32     // next to be sent
 	ended    bool
 	endAcked bool
 	endSeq   uint32
 	endSent  bool
 
 	peerWindow int
-	windowSeq  uint32 // of the packet that told the window
+	windowSeq  uint32 // of the packet with the latest window
 	windowAck  uint32
-	askAt      time.Time // when to ask about a window of 0
+	askAt      time.Time // when to probe a window of 0
 	asked      int       // unanswered
 }
 
 const (
 	initialPeerWindow = 4 << 20
-	// maxPeerWindow is what a peer may have us keep for it: one that acknowledges the
-	// rest, but never the oldest packet, has us keep all of its window.
+	// maxPeerWindow bounds the unacknowledged bytes: a peer that never acknowledges the
+	// oldest packet makes us keep its whole window.
 	maxPeerWindow = 64 << 20
 )
 
@@ -78,7 +77,7 @@ func (o *outbound) append(p []byte, size int) {
 	}
 }
 
-// end queues the END, with the last data if that is not yet sent.
+// end queues the END flag, on the last unsent packet if there is one.
 func (o *outbound) end() {
 	if o.ended {
 		return
@@ -93,9 +92,8 @@ func (o *outbound) end() {
 	o.queue = append(o.queue, g)
 }
 
-// heard takes over the window of a packet, unless one that was sent later has
-// been seen.
-func (o *outbound) heard(p *packet) {
+// updateWindow stores the window of a packet, unless a later packet was seen.
+func (o *outbound) updateWindow(p *packet) {
 	o.asked = 0
 	if before(p.seq, o.windowSeq) || p.seq == o.windowSeq && before(p.ack, o.windowAck) {
 		return
@@ -104,10 +102,10 @@ func (o *outbound) heard(p *packet) {
 	o.windowSeq, o.windowAck = p.seq, p.ack
 }
 
-// maxBatch is how many packets are written in one go.
+// maxBatch is how many packets are written at once.
 const maxBatch = 32
 
-// batch is datagrams to one address, one after the other in one buffer.
+// batch holds datagrams to one address, concatenated in one buffer.
 type batch struct {
 	buf  []byte
 	ends []int
@@ -119,8 +117,8 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 
 func (b *batch) done() { b.ends = append(b.ends, len(b.buf)) }
 
-// flush sends what may be sent. No lock is held while it writes: the goroutine
-// that finds nobody at it does it for all.
+// flush sends what may be sent. It holds no lock while it writes: of concurrent callers one
+// sends for all.
 func (s *Stream) flush() {
 	s.mu.Lock()
 	if s.flushing {
@@ -149,7 +147,7 @@ func (s *Stream) flush() {
 	batches.Put(b)
 }
 
-// collect puts what may be sent into a batch; s.mu is held.
+// collect appends the packets that may be sent now to a batch; s.mu is held.
 func (s *Stream) collect(b *batch) {
 	if !s.connected {
 		return
@@ -188,7 +186,7 @@ func (s *Stream) appendAck(b *batch) {
 	b.done()
 }
 
-// resend sends again what was lost.
+// resend appends lost segments.
 func (s *Stream) resend(b *batch, now time.Time) {
 	for len(s.loss.lost) > 0 && len(b.ends) < maxBatch {
 		g := s.loss.lost[0]
@@ -203,16 +201,16 @@ func (s *Stream) resend(b *batch, now time.Time) {
 	}
 }
 
-// mayResend says whether there is room on the way. The oldest packet always has
-// room: nothing else gets the stream going again.
+// mayResend reports whether the congestion window has room. A segment may always be sent if
+// nothing else is in flight: otherwise the stream would stall.
 func (s *Stream) mayResend(g *segment) bool {
 	if s.cautious && !s.proven && g.sends > 3 {
 		return false
 	}
-	return s.out.flying+len(g.payload) <= s.loss.cc.window() || s.out.flying == 0
+	return s.out.inFlight+len(g.payload) <= s.loss.cc.window() || s.out.inFlight == 0
 }
 
-// sendNew sends for the first time.
+// sendNew appends segments that were not sent before.
 func (s *Stream) sendNew(b *batch, now time.Time) {
 	for len(s.out.queue) > 0 && len(b.ends) < maxBatch && len(s.loss.lost) == 0 {
 		g := s.out.queue[0]
@@ -220,7 +218,7 @@ func (s *Stream) sendNew(b *batch, now time.Time) {
 		switch {
 		case s.cautious && !s.proven && s.out.next > 0:
 			return
-		case s.out.flying > 0 && s.out.flying+n > s.loss.cc.window():
+		case s.out.inFlight > 0 && s.out.inFlight+n > s.loss.cc.window():
 			s.loss.limited = true
 			return
 		case n > 0 && s.out.unacked+n > s.out.peerWindow:
@@ -246,7 +244,7 @@ func (s *Stream) sendNew(b *batch, now time.Time) {
 	}
 }
 
-// transmit appends a segment's packet.
+// transmit appends a segment's packet to the batch.
 func (s *Stream) transmit(b *batch, g *segment, now time.Time) {
 	types := byte(typeData)
 	if g.end {
@@ -272,15 +270,14 @@ func (s *Stream) transmit(b *batch, g *segment, now time.Time) {
 	}
 	g.sends++
 	g.sentAt, g.lost = now, false
-	s.out.flying += len(g.payload)
+	s.out.inFlight += len(g.payload)
 	s.loss.order.push(g)
 	s.loss.sent(now, len(s.out.sent))
 }
 
 var padding [256]byte
 
-// probeWindow asks for the peer's window when that is 0 and nothing on the way
-// will bring it.
+// probeWindow asks for the peer's window if it is 0 and no packet in flight will return it.
 func (s *Stream) probeWindow(b *batch, now time.Time) {
 	o := &s.out
 	if len(o.queue) == 0 || len(o.sent) > 0 || o.unacked+len(o.queue[0].payload) <= o.peerWindow || s.cautious && !s.proven {
@@ -301,8 +298,8 @@ func (s *Stream) probeWindow(b *batch, now time.Time) {
 	b.done()
 }
 
-// write sends the datagrams, those of one size in one go where the system can.
-// What is not sent is as what gets lost.
+// write sends the datagrams, those of one size with one system call where possible. Errors are
+// ignored: an unsent datagram counts as lost.
 func (b *batch) write() {
 	at := 0
 	for i := 0; i < len(b.ends); {
@@ -311,7 +308,7 @@ func (b *batch) write() {
 		for i+n < len(b.ends) && b.ends[i+n]-b.ends[i+n-1] == size {
 			n++
 		}
-		// The last datagram of a train may be shorter.
+		// The last datagram of a train may be shorter than the others.
 		if i+n < len(b.ends) && b.ends[i+n]-b.ends[i+n-1] < size {
 			n++
 		}

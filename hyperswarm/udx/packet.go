@@ -11,30 +11,28 @@ const (
 	headerSize = 20
 )
 
-// The bits of a packet's type. None means an acknowledgement.
+// The bits of a packet's type. A packet without any is an acknowledgement.
 const (
 	typeData      = 1 << iota // the payload is stream data
 	typeEnd                   // the last packet of the stream
 	typeSack                  // ranges that arrived out of order follow the header
 	typeMessage               // the payload is one unordered message
-	typeDestroy               // the stream is aborted
+	typeDestroy               // the stream is reset
 	typeHeartbeat             // asks for an acknowledgement
 )
 
-// maxSackRanges is how many ranges a packet may have; we send at most
-// sackRanges.
+// maxSackRanges bounds the ranges in a received packet, sackRanges those in a sent one.
 const (
 	maxSackRanges = 50
 	sackRanges    = 8
 )
 
-// header is the front of a packet. Numbers of packets are compared by signed
-// difference.
+// header is a packet's header. Sequence numbers wrap and are compared by signed difference.
 type header struct {
 	types  byte
 	offset byte   // bytes between header and payload
 	id     uint32 // the receiver's stream id
-	window uint32 // bytes that the sender of this packet can take
+	window uint32 // bytes that the sender of this packet accepts
 	seq    uint32
 	ack    uint32 // next expected
 }
@@ -47,14 +45,14 @@ func (h *header) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, h.ack)
 }
 
-// packet is a received packet, taken apart. It refers to the datagram.
+// packet is a decoded packet. It refers to the datagram.
 type packet struct {
 	header
 	sack    []byte // ranges of 8 bytes
 	payload []byte
 }
 
-// looksLikePacket reports whether a datagram may be one of a stream, and of which.
+// looksLikePacket reports whether a datagram may be a packet, and returns the stream's id.
 func looksLikePacket(data []byte) (id uint32, ok bool) {
 	if len(data) < headerSize || data[0] != magic || data[1] != version {
 		return 0, false
@@ -62,7 +60,7 @@ func looksLikePacket(data []byte) (id uint32, ok bool) {
 	return binary.LittleEndian.Uint32(data[4:]), true
 }
 
-// parsePacket takes a datagram apart that looksLikePacket.
+// parsePacket decodes a datagram that looksLikePacket accepts.
 func parsePacket(data []byte) (p packet, ok bool) {
 	p.header = header{
 		types: data[2], offset: data[3],
@@ -78,7 +76,7 @@ func parsePacket(data []byte) (p packet, ok bool) {
 	between := rest[:p.offset]
 	p.payload = rest[p.offset:]
 	if p.types&typeSack != 0 {
-		if p.offset == 0 { // they fill the packet
+		if p.offset == 0 { // the ranges fill the packet
 			between, p.payload = rest, nil
 		}
 		n := min(len(between)/8, maxSackRanges)
@@ -87,7 +85,7 @@ func parsePacket(data []byte) (p packet, ok bool) {
 	return p, true
 }
 
-// ranges calls f for each range of numbers [first, end) that arrived.
+// ranges calls f for each range [first, end) of sequence numbers received out of order.
 func (p *packet) ranges(f func(first, end uint32)) {
 	for b := p.sack; len(b) >= 8; b = b[8:] {
 		f(binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]))

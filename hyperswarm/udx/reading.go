@@ -10,25 +10,25 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// batchSize is how many datagrams one system call may return; it is asked for
-// fewBatch as long as few come, since preparing for more takes time.
+// batchSize is how many datagrams one system call may return. Preparing for many takes time, so
+// only fewBatch are asked for while few arrive.
 const (
 	batchSize = 64
 	fewBatch  = 4
 )
 
-// arrivals is what the last reading of a socket returned: many datagrams, or one
-// where the system or the connection does not give more.
-type arrivals struct {
+// datagrams is the result of the last read of a socket: many datagrams where the system returns
+// them with one call, otherwise one.
+type datagrams struct {
 	msgs    []ipv4.Message
-	from    netip.AddrPort // of the one
+	from    netip.AddrPort // sender, if batches is false
 	batches bool
-	size    int       // to ask for
-	n, at   int       // how many there are, and which is next
+	size    int       // how many to ask for
+	n, at   int       // number of datagrams, index of the next
 	touched []*Stream // to be flushed
 }
 
-func (a *arrivals) init(batches bool) {
+func (a *datagrams) init(batches bool) {
 	n := 1
 	if a.batches = batches; batches {
 		n = batchSize
@@ -39,8 +39,8 @@ func (a *arrivals) init(batches bool) {
 	}
 }
 
-// read waits for datagrams.
-func (a *arrivals) read(s *Socket) error {
+// read blocks until datagrams arrive.
+func (a *datagrams) read(s *Socket) error {
 	a.n, a.at = 0, 0
 	if !a.batches {
 		n, from, err := s.conn.ReadFromUDPAddrPort(a.msgs[0].Buffers[0])
@@ -61,9 +61,8 @@ func (a *arrivals) read(s *Socket) error {
 	return nil
 }
 
-// datagram returns the one that is next; an invalid address if nobody knows
-// where it came from.
-func (a *arrivals) datagram() (data []byte, from netip.AddrPort) {
+// datagram returns the next datagram and its sender; the address is invalid if unknown.
+func (a *datagrams) datagram() (data []byte, from netip.AddrPort) {
 	m := &a.msgs[a.at]
 	data = m.Buffers[0][:m.N]
 	if !a.batches {
@@ -75,15 +74,15 @@ func (a *arrivals) datagram() (data []byte, from netip.AddrPort) {
 	return data, from
 }
 
-// touch notes that a stream is to be flushed.
-func (a *arrivals) touch(s *Stream) {
+// touch adds a stream to those to be flushed.
+func (a *datagrams) touch(s *Stream) {
 	if len(a.touched) == 0 || a.touched[len(a.touched)-1] != s {
 		a.touched = append(a.touched, s)
 	}
 }
 
-// flush lets the streams answer: one acknowledgement for all that came.
-func (a *arrivals) flush() {
+// flush flushes the streams: one acknowledgement for all packets of a read.
+func (a *datagrams) flush() {
 	for i, stream := range a.touched {
 		stream.flush()
 		a.touched[i] = nil
@@ -91,20 +90,19 @@ func (a *arrivals) flush() {
 	a.touched = a.touched[:0]
 }
 
-// only returns the stream that a single datagram was for, if that is what came.
-func (a *arrivals) only() *Stream {
+// only returns the stream that received the only datagram, or nil.
+func (a *datagrams) only() *Stream {
 	if a.n == 1 && len(a.touched) == 1 {
 		return a.touched[0]
 	}
 	return nil
 }
 
-// read hands what arrives on until the socket is closed. Errors of single
-// datagrams, such as an unreachable port that a peer's machine reported, do not
-// end it.
+// read dispatches datagrams until the socket is closed. Errors of single datagrams, such as an
+// unreachable port reported by a peer's host, do not end it.
 func (s *Socket) read() {
 	defer close(s.closed)
-	a := &s.arrived
+	a := &s.received
 	var failures failures
 	for {
 		err := a.read(s)
@@ -115,31 +113,30 @@ func (s *Socket) read() {
 		only := a.only()
 		if !s.turn.due(only, a.msgs[0].N) {
 			if only != nil {
-				runtime.Gosched() // whoever waited for this may answer at once, and acknowledge it so
+				runtime.Gosched() // a Read that was waiting may answer at once, with the acknowledgement
 			}
 			a.flush()
 			continue
 		}
 		s.turn.lend(only)
-		s.dispatchAll() // what its borrower left
+		s.dispatchAll() // what the borrower left
 		a.flush()
 	}
 }
 
-// dispatchAll hands the datagrams on that are left.
+// dispatchAll dispatches the remaining datagrams.
 func (s *Socket) dispatchAll() {
-	for s.dispatchStreams(); s.arrived.at < s.arrived.n; s.dispatchStreams() {
-		if data, from := s.arrived.datagram(); s.handler != nil && from.IsValid() {
+	for s.dispatchStreams(); s.received.at < s.received.n; s.dispatchStreams() {
+		if data, from := s.received.datagram(); s.handler != nil && from.IsValid() {
 			s.handler(s, data, from)
 		}
-		s.arrived.at++
+		s.received.at++
 	}
 }
 
-// dispatchStreams hands datagrams to their streams, up to the first that is for
-// none.
+// dispatchStreams dispatches datagrams to their streams, up to the first that belongs to none.
 func (s *Socket) dispatchStreams() {
-	for a := &s.arrived; a.at < a.n; a.at++ {
+	for a := &s.received; a.at < a.n; a.at++ {
 		data, from := a.datagram()
 		if !from.IsValid() {
 			continue
@@ -152,11 +149,11 @@ func (s *Socket) dispatchStreams() {
 	}
 }
 
-// failures counts errors of reading, one after the other.
+// failures counts consecutive read errors.
 type failures int
 
-// over reports whether the socket is closed. After a number of errors in a row it
-// waits a little, so that a socket that is broken does not take a processor.
+// over reports whether the socket is closed. After many consecutive errors it sleeps, so that a
+// broken socket does not use up a processor.
 func (f *failures) over(err error) bool {
 	const many, wait = 16, 10 * time.Millisecond
 	switch {

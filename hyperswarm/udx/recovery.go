@@ -9,29 +9,29 @@ const (
 	minRTO       = time.Second
 	maxRTO       = 30 * time.Second
 	minProbe     = 10 * time.Millisecond
-	maxTimeouts  = 6 // one more and the stream is given up
+	maxTimeouts  = 6 // with one more the stream fails
 	rttMemory    = 10 * time.Second
 	maxReordered = 16
-	maxBurst     = 32 // packets that pacing lets pass at once
+	maxBurst     = 32 // packets that pacing allows at once
 )
 
-// recovery finds out what was lost (RACK-TLP, RFC 8985), when to stop waiting
-// (RFC 6298), and how fast to send.
+// recovery detects losses (RACK-TLP, RFC 8985), computes timeouts (RFC 6298) and paces the
+// sending.
 type recovery struct {
 	cc      congestion
-	limited bool // the window held the sender back
+	limited bool // the congestion window limited the sender
 
 	srtt, rttvar time.Duration
 	minRTT       time.Duration
 	minRTTAt     time.Time
 
-	order segmentList // on their way, by the time of their last sending
+	order segmentList // in flight, by the time of their last transmission
 	lost  []*segment  // to be sent again
 
-	newest     time.Time // sending time of the newest packet known to have arrived
+	newest     time.Time // transmission time of the newest packet known to have arrived
 	newestSeq  uint32
 	newestRTT  time.Duration
-	reordered  int // how often a packet came late; waits grow with it
+	reordered  int // how often packets arrived late; tolerances grow with it
 	sacked     int // packets that arrived beyond a gap
 	highest    uint32
 	hasHighest bool
@@ -40,17 +40,17 @@ type recovery struct {
 	recoverTo  uint32
 
 	timeouts  int
-	timeoutAt time.Time // zero: nothing is on its way
+	timeoutAt time.Time // zero: nothing is in flight
 	probeAt   time.Time // of the tail loss probe
 	probed    bool
 	reorderAt time.Time
 	paceAt    time.Time
 
-	tokens   float64 // bytes that may be sent now
+	tokens   float64 // bytes that pacing allows now
 	tokensAt time.Time
 }
 
-// rto is how long to wait for an acknowledgement.
+// rto returns the retransmission timeout.
 func (r *recovery) rto() time.Duration {
 	if r.srtt == 0 {
 		return minRTO
@@ -58,7 +58,7 @@ func (r *recovery) rto() time.Duration {
 	return min(max(r.srtt+4*r.rttvar, minRTO), maxRTO)
 }
 
-// restart begins to wait anew.
+// restart restarts the retransmission timer.
 func (r *recovery) restart(now time.Time) {
 	d := r.rto()
 	if r.timeouts > 0 {
@@ -67,7 +67,7 @@ func (r *recovery) restart(now time.Time) {
 	r.timeoutAt = now.Add(d)
 }
 
-// sent sets the tail loss probe after a transmission.
+// sent schedules the tail loss probe after a transmission.
 func (r *recovery) sent(now time.Time, out int) {
 	if r.probed || r.recovering {
 		return
@@ -82,7 +82,7 @@ func (r *recovery) sent(now time.Time, out int) {
 	r.probeAt = now.Add(d)
 }
 
-// pace takes n bytes from the tokens, or sets the time when there will be enough.
+// pace takes n bytes from the tokens and reports true, or sets the time when there are enough.
 func (r *recovery) pace(n int, now time.Time) bool {
 	if r.srtt == 0 {
 		return true // the first window
@@ -128,7 +128,7 @@ func (r *recovery) sample(rtt time.Duration, now time.Time) {
 // acknowledged handles the acknowledgements of a packet; s.mu is held.
 func (s *Stream) acknowledged(p *packet, now time.Time) {
 	a := acking{now: now}
-	s.loss.limited = s.loss.limited || 2*s.out.flying >= s.loss.cc.window()
+	s.loss.limited = s.loss.limited || 2*s.out.inFlight >= s.loss.cc.window()
 	n := 0
 	if news := p.ack - s.out.una; news <= uint32(len(s.out.sent)) {
 		n = int(news)
@@ -170,14 +170,14 @@ func (s *Stream) acknowledged(p *packet, now time.Time) {
 	r.limited = false
 }
 
-// acking sums up what one packet acknowledges.
+// acking accumulates what one packet acknowledges.
 type acking struct {
 	now   time.Time
 	bytes int
-	rtt   time.Duration // of the packet sent last that was sent once
+	rtt   time.Duration // of the last segment that was sent only once
 }
 
-// arrived notes that a segment has arrived.
+// arrived records that a segment has arrived.
 func (s *Stream) arrived(g *segment, a *acking) {
 	if g.sacked {
 		s.loss.sacked--
@@ -186,11 +186,11 @@ func (s *Stream) arrived(g *segment, a *acking) {
 	r := &s.loss
 	if !g.lost {
 		r.order.remove(g)
-		s.out.flying -= len(g.payload)
+		s.out.inFlight -= len(g.payload)
 	}
 	a.bytes += max(len(g.payload), 1)
 	rtt := a.now.Sub(g.sentAt)
-	late := g.lost || rtt < r.minRTT/2 // what came is the packet that was thought lost
+	late := g.lost || rtt < r.minRTT/2 // the first transmission arrived after all
 	switch {
 	case g.sends == 1 && !g.lost:
 		a.rtt = max(rtt, 1)
@@ -218,12 +218,12 @@ func (s *Stream) arrived(g *segment, a *acking) {
 	g.probe = 0
 }
 
-// release gives the i-th sent segment back.
+// release recycles the i-th sent segment.
 func (s *Stream) release(i int) {
 	g := s.out.sent[i]
 	s.out.sent[i] = nil
 	s.out.unacked -= len(g.payload)
-	if !g.lost { // otherwise it is still in the queue of the lost
+	if !g.lost { // otherwise it is still in loss.lost
 		segments.Put(g)
 		return
 	}
@@ -232,7 +232,7 @@ func (s *Stream) release(i int) {
 
 func (s *Stream) sackRange(first, end uint32, a *acking) {
 	from, to := first-s.out.una, end-s.out.una
-	if from >= to || to > uint32(len(s.out.sent)) { // not of what is on its way
+	if from >= to || to > uint32(len(s.out.sent)) { // not in flight
 		return
 	}
 	for i := from; i < to; i++ {
@@ -246,7 +246,7 @@ func (s *Stream) sackRange(first, end uint32, a *acking) {
 	}
 }
 
-// detectLoss marks what was sent well before something that has arrived.
+// detectLoss marks segments as lost that were sent well before one that has arrived.
 func (s *Stream) detectLoss(now time.Time) {
 	r := &s.loss
 	r.reorderAt = time.Time{}
@@ -266,24 +266,30 @@ func (s *Stream) detectLoss(now time.Time) {
 	}
 }
 
-func (s *Stream) markLost(g *segment, now time.Time) {
-	r := &s.loss
-	r.order.remove(g)
-	s.out.flying -= len(g.payload)
+// retract moves a segment from those in flight to the lost ones, and reports whether it was an
+// MTU probe.
+func (s *Stream) retract(g *segment) (probe bool) {
+	s.loss.order.remove(g)
+	s.out.inFlight -= len(g.payload)
 	g.lost = true
-	r.lost = append(r.lost, g)
-	if g.probe > 0 { // its size, not the network's load, may be why
+	s.loss.lost = append(s.loss.lost, g)
+	if probe = g.probe > 0; probe {
 		g.probe = 0
 		s.mtu.failed()
-		return
 	}
-	if !r.recovering {
+	return probe
+}
+
+func (s *Stream) markLost(g *segment, now time.Time) {
+	r := &s.loss
+	// A probe may be lost because of its size: that is no sign of congestion.
+	if !s.retract(g) && !r.recovering {
 		r.recovering, r.recoverTo, r.probeAt = true, s.out.next, time.Time{}
 		r.cc.lost(now)
 	}
 }
 
-// arm sets the timer to what comes first; s.mu is held.
+// arm sets the timer to the earliest due time; s.mu is held.
 func (s *Stream) arm() {
 	if s.over {
 		return
@@ -295,7 +301,7 @@ func (s *Stream) arm() {
 		}
 	}
 	if at.IsZero() || !s.armed.IsZero() && !at.Before(s.armed) {
-		return // one that fires too early sets the next
+		return // a timer that fires too early is set again
 	}
 	s.armed = at
 	d := max(time.Until(at), 0)
@@ -306,7 +312,7 @@ func (s *Stream) arm() {
 	s.timer.Reset(d)
 }
 
-// tick does what is due.
+// tick handles what is due.
 func (s *Stream) tick() {
 	s.mu.Lock()
 	s.armed = time.Time{}
@@ -338,7 +344,7 @@ func (s *Stream) tick() {
 
 func due(t, now time.Time) bool { return !t.IsZero() && !t.After(now) }
 
-// reached forgets a time that has come.
+// reached returns t, or zero if t is due.
 func reached(t, now time.Time) time.Time {
 	if due(t, now) {
 		return time.Time{}
@@ -346,8 +352,7 @@ func reached(t, now time.Time) time.Time {
 	return t
 }
 
-// probeTail sends the last packet again if nothing new would tell whether it
-// arrived.
+// probeTail sends the last packet again if no new one would reveal whether it arrived.
 func (s *Stream) probeTail(now time.Time) {
 	r := &s.loss
 	r.probeAt, r.probed = time.Time{}, true
@@ -355,18 +360,11 @@ func (s *Stream) probeTail(now time.Time) {
 	if len(s.out.queue) > 0 || g == nil || len(r.lost) > 0 {
 		return
 	}
-	r.order.remove(g)
-	s.out.flying -= len(g.payload)
-	if g.probe > 0 {
-		g.probe = 0
-		s.mtu.failed()
-	}
-	g.lost = true
-	r.lost = append(r.lost, g)
+	s.retract(g)
 	r.restart(now)
 }
 
-// timedOut takes all that is on its way for lost, or gives up.
+// timedOut treats everything in flight as lost, or fails the stream.
 func (s *Stream) timedOut(now time.Time) {
 	r := &s.loss
 	r.timeouts++
@@ -375,15 +373,10 @@ func (s *Stream) timedOut(now time.Time) {
 		return
 	}
 	for g := r.order.first; g != nil; g = r.order.first {
-		r.order.remove(g)
-		if g.probe > 0 {
-			g.probe = 0
-			s.mtu.failed()
-		}
-		g.lost = true
+		s.retract(g)
 	}
-	r.lost = r.lost[:0]
-	s.out.flying = 0
+	r.lost = r.lost[:0] // rebuilt in the order of sequence numbers
+	s.out.inFlight = 0
 	for _, g := range s.out.sent {
 		if !g.sacked {
 			g.lost = true

@@ -11,18 +11,17 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// maxDatagram is the largest datagram that is read whole.
+// maxDatagram is the size of the read buffers.
 const maxDatagram = 2048
 
-// socketBuffer is what the kernel is asked to hold of a socket in each direction.
+// socketBuffer is the size requested for each of the kernel's buffers of a socket.
 const socketBuffer = 4 << 20
 
-// Handler takes the datagrams that belong to no stream, one at a time. It must
-// not block, and not keep data.
+// Handler receives the datagrams that belong to no stream, one at a time. It must not block, and
+// must not keep data.
 type Handler func(s *Socket, data []byte, from netip.AddrPort)
 
-// PacketConn is the part of a *net.UDPConn that a socket needs. Others are for
-// tests.
+// PacketConn is the part of *net.UDPConn that a socket needs. Tests provide others.
 type PacketConn interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
@@ -32,15 +31,15 @@ type PacketConn interface {
 
 // Socket is a UDP socket of a [Mux].
 type Socket struct {
-	m       *Mux
-	conn    PacketConn
-	ip      *ipv4.PacketConn // nil for a socket that is not UDP's
-	handler Handler
-	ttl     sync.Mutex
-	single  atomic.Bool // the system does not take trains
-	closed  chan struct{}
-	arrived arrivals // of whoever reads
-	turn    turn
+	m        *Mux
+	conn     PacketConn
+	ip       *ipv4.PacketConn // nil if conn is not a UDP socket
+	handler  Handler
+	ttl      sync.Mutex
+	single   atomic.Bool // the system does not support writeTrain
+	closed   chan struct{}
+	received datagrams // used by the goroutine that reads
+	turn     turn
 }
 
 // Listen opens a UDP socket over IPv4 and reads it until it is closed.
@@ -56,21 +55,21 @@ func (m *Mux) Listen(at netip.AddrPort, h Handler) (*Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no UDP socket at %v: %w", at, err)
 	}
-	// The kernel gives less if its limits are lower; then bursts are lost sooner.
+	// The kernel may grant less: then bursts are lost sooner.
 	_ = conn.SetReadBuffer(socketBuffer)
 	_ = conn.SetWriteBuffer(socketBuffer)
 	dontFragment(conn)
 	return m.Serve(conn, h)
 }
 
-// Serve reads a connection until it is closed. It owns conn from here on.
+// Serve reads conn until it is closed. The mux owns conn.
 func (m *Mux) Serve(conn PacketConn, h Handler) (*Socket, error) {
 	s := &Socket{m: m, conn: conn, handler: h, closed: make(chan struct{})}
 	s.turn.init(conn)
 	if udp, ok := conn.(*net.UDPConn); ok {
 		s.ip = ipv4.NewPacketConn(udp)
 	}
-	s.arrived.init(s.ip != nil && readsBatches)
+	s.received.init(s.ip != nil && readsBatches)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -81,7 +80,7 @@ func (m *Mux) Serve(conn PacketConn, h Handler) (*Socket, error) {
 	return s, nil
 }
 
-// Addr returns the address at which the socket is bound.
+// Addr returns the socket's local address.
 func (s *Socket) Addr() netip.AddrPort {
 	if a, ok := s.conn.LocalAddr().(*net.UDPAddr); ok {
 		return unmap(a.AddrPort())
@@ -93,15 +92,14 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// Write sends one datagram. It does not wait for anything but room in the
-// kernel's buffer. An error says only that it was not sent: datagrams get lost
-// without one.
+// Write sends one datagram. It blocks only for room in the kernel's buffer. A nil error does not
+// mean that the datagram arrives.
 func (s *Socket) Write(data []byte, to netip.AddrPort) error {
 	_, err := s.conn.WriteToUDPAddrPort(data, to)
 	return err
 }
 
-// WriteTTL sends one datagram that dies after so many hops.
+// WriteTTL sends one datagram with a limited number of hops.
 func (s *Socket) WriteTTL(data []byte, to netip.AddrPort, ttl int) error {
 	if s.ip == nil {
 		return s.Write(data, to)
@@ -109,8 +107,8 @@ func (s *Socket) WriteTTL(data []byte, to netip.AddrPort, ttl int) error {
 	return s.writeTTL(data, to, ttl)
 }
 
-// setTTL sends a datagram between two changes of the whole socket: what others
-// send meanwhile dies early, too.
+// setTTL changes the TTL of the whole socket for one datagram: datagrams sent concurrently use
+// it as well.
 func (s *Socket) setTTL(data []byte, to netip.AddrPort, ttl int) error {
 	s.ttl.Lock()
 	defer s.ttl.Unlock()
@@ -121,8 +119,8 @@ func (s *Socket) setTTL(data []byte, to netip.AddrPort, ttl int) error {
 	return errors.Join(err, s.ip.SetTTL(64))
 }
 
-// Close closes the socket. Streams connected through it time out. It does not
-// wait for the reading goroutine; the mux's Close does.
+// Close closes the socket. Streams connected through it time out. Close does not wait for the
+// reading goroutine; [Mux.Close] does.
 func (s *Socket) Close() error {
 	s.m.mu.Lock()
 	_, open := s.m.sockets[s]
@@ -134,5 +132,5 @@ func (s *Socket) Close() error {
 	return s.conn.Close()
 }
 
-// Done is closed when the socket reads no more.
+// Done is closed when the socket is no longer read.
 func (s *Socket) Done() <-chan struct{} { return s.closed }

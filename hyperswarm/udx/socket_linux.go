@@ -9,28 +9,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dontFragment has the kernel send each datagram whole or not at all, whatever
-// it believes of the path, so that the search for the path's MTU sees the truth.
+// dontFragment makes the kernel send each datagram unfragmented or not at all, whatever MTU it
+// has cached for the path, so that MTU probes give true results.
 func dontFragment(conn *net.UDPConn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return
 	}
-	// If it fails, large datagrams are fragmented: slower, not wrong.
+	// If it fails, large datagrams are fragmented, which is only slower.
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 	})
 }
 
-// probesMTU says that a datagram that is too large for the path is lost, not
-// fragmented, so that larger ones can be tried.
+// probesMTU reports that datagrams too large for the path are lost, not fragmented, so that MTU
+// probes work.
 const probesMTU = true
 
-// readsBatches says that one system call can return many datagrams.
+// readsBatches reports that one system call can return many datagrams.
 const readsBatches = true
 
-// writeTrain has the kernel cut data into datagrams of a size (UDP_SEGMENT): one
-// system call for many. It reports false if the kernel does not.
+// writeTrain sends data as datagrams of a size with one system call (UDP_SEGMENT). It reports
+// false if the kernel does not support it.
 func (s *Socket) writeTrain(data []byte, size int, to netip.AddrPort) bool {
 	conn, ok := s.conn.(*net.UDPConn)
 	if !ok || s.single.Load() {
@@ -47,8 +47,7 @@ func (s *Socket) writeTrain(data []byte, size int, to netip.AddrPort) bool {
 	return err == nil
 }
 
-// writeTTL says with the datagram how far it goes (IP_TTL): the socket's others
-// are not touched.
+// writeTTL sends a datagram with its own TTL (IP_TTL); others are not affected.
 func (s *Socket) writeTTL(data []byte, to netip.AddrPort, ttl int) error {
 	conn, ok := s.conn.(*net.UDPConn)
 	if !ok {

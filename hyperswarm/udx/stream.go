@@ -1,6 +1,7 @@
 package udx
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -10,13 +11,26 @@ import (
 	"time"
 )
 
-// Stream is one stream. It is a net.Conn; all its methods may be called from any
-// goroutine. Deadlines, Read and Write are as those of a TCP connection. A stream
-// must be ended with Close or Destroy.
+// The errors of streams.
+var (
+	// ErrReset reports that the peer has destroyed the stream.
+	ErrReset = errors.New("the peer has reset the stream")
+	// ErrTimeout reports that the peer has not answered for too long.
+	ErrTimeout = errors.New("the peer stopped answering")
+	// ErrDestroyed reports that this end has destroyed the stream.
+	ErrDestroyed = errors.New("the stream was destroyed")
+	// ErrEnded reports a write after Close or CloseWrite.
+	ErrEnded = errors.New("the stream was closed for writing")
+	// ErrClosed reports that this end has closed the stream.
+	ErrClosed = net.ErrClosed
+)
+
+// Stream is a reliable stream and a net.Conn. All methods may be called concurrently. Deadlines,
+// Read and Write behave like those of a TCP connection. End it with Close or Destroy.
 type Stream struct {
 	m       *Mux
 	id      uint32
-	endedAt time.Time // under m.mu
+	endedAt time.Time // guarded by m.mu
 
 	first    chan Source
 	readable chan struct{} // has room for one
@@ -24,18 +38,18 @@ type Stream struct {
 	done     chan struct{}
 	readBy   deadline
 	writeBy  deadline
-	readers  atomic.Int32           // that wait
-	leads    atomic.Pointer[Socket] // where a Read waits in the place of the socket's goroutine
+	readers  atomic.Int32           // Reads that wait
+	leads    atomic.Pointer[Socket] // the socket at which a Read waits in place of the socket's goroutine
 
 	mu        sync.Mutex
 	sock      *Socket
 	remote    netip.AddrPort
 	remoteID  uint32
 	connected bool
-	proven    bool // something arrived, so the remote address is true
-	cautious  bool // send next to nothing until then
+	proven    bool // a packet has arrived, so the remote address is true
+	cautious  bool // send almost nothing until proven
 	over      bool
-	err       error // why it is over; nil after a clean end
+	err       error // why the stream is over; nil after a clean end
 
 	in   inbound
 	out  outbound
@@ -50,27 +64,27 @@ type Stream struct {
 	stats    Stats
 }
 
-// Source is where a packet came from and at which socket.
+// Source is the sender of a packet and the socket that received it.
 type Source struct {
 	Socket *Socket
 	Addr   netip.AddrPort
 }
 
-// Stats counts what a stream has done.
+// Stats are a stream's counters.
 type Stats struct {
 	Sent, Resent, Received, Duplicates uint64 // data packets
 	RTT                                time.Duration
 	PacketSize                         int // payload bytes
 }
 
-// lingerTime bounds how long a closed stream waits for its peer.
+// lingerTime bounds how long a closed stream waits for its peer's acknowledgements.
 const lingerTime = 5 * time.Second
 
 func newStream(m *Mux, id uint32) *Stream {
 	s := &Stream{
 		m: m, id: id,
 		first: make(chan Source, 1), readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
-		done: make(chan struct{}), readBy: newDeadline(), writeBy: newDeadline(),
+		done: make(chan struct{}), readBy: deadline{done: make(chan struct{})}, writeBy: deadline{done: make(chan struct{})},
 	}
 	s.mtu = newMTUSearch()
 	s.out.init()
@@ -78,16 +92,15 @@ func newStream(m *Mux, id uint32) *Stream {
 	return s
 }
 
-// ID returns the number by which the peer addresses this stream.
+// ID returns the id by which the peer addresses this stream.
 func (s *Stream) ID() uint32 { return s.id }
 
-// First receives, once, where the first packet came from.
+// First receives the source of the first packet, once.
 func (s *Stream) First() <-chan Source { return s.first }
 
-// Connect says where the peer is and how it names its stream. If packets of the
-// peer have arrived already, they have shown the better address. A cautious
-// stream sends no more than its first packet, four times at most, before anything
-// has come from there: the address may be somebody else's.
+// Connect sets the peer's address and stream id. If packets of the peer have arrived already,
+// their source is used instead of the address. A cautious stream sends only its first packet,
+// at most four times, before a packet of the peer arrives: the address may be forged.
 func (s *Stream) Connect(sock *Socket, to netip.AddrPort, remoteID uint32, cautious bool) {
 	s.mu.Lock()
 	if s.over || s.connected {
@@ -102,7 +115,7 @@ func (s *Stream) Connect(sock *Socket, to netip.AddrPort, remoteID uint32, cauti
 	s.flush()
 }
 
-// Read implements net.Conn. After the peer's end it returns io.EOF.
+// Read implements net.Conn. At the end of the peer's data it returns io.EOF.
 func (s *Stream) Read(p []byte) (int, error) {
 	for {
 		if s.readBy.expired() {
@@ -121,7 +134,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 	}
 }
 
-// wait waits for a reason to look whether there is something to read.
+// wait blocks until there may be something to read.
 func (s *Stream) wait() {
 	s.readers.Add(1)
 	defer s.readers.Add(-1)
@@ -132,7 +145,7 @@ func (s *Stream) wait() {
 	}
 }
 
-// take reads what is there. Update says that the peer should learn of the room.
+// take reads from the buffer. If update is true, the peer should receive the new window.
 func (s *Stream) take(p []byte) (n int, err error, update bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +154,7 @@ func (s *Stream) take(p []byte) (n int, err error, update bool) {
 	}
 	if n = s.in.buf.read(p); n > 0 {
 		if s.in.buf.len() > 0 {
-			signal(s.readable) // for others that wait
+			signal(s.readable) // for other waiting Reads
 		}
 		return n, nil, s.windowOpened()
 	}
@@ -156,7 +169,7 @@ func (s *Stream) take(p []byte) (n int, err error, update bool) {
 	return 0, nil, false
 }
 
-// Write implements net.Conn. It blocks while the stream holds as much as it may.
+// Write implements net.Conn. It blocks while the send buffer is full.
 func (s *Stream) Write(p []byte) (int, error) {
 	written := 0
 	for {
@@ -179,7 +192,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 	}
 }
 
-// put queues as much of p as there is room for.
+// put appends as much of p as fits to the send buffer.
 func (s *Stream) put(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,12 +208,12 @@ func (s *Stream) put(p []byte) (int, error) {
 	}
 	s.out.append(p[:n], s.mtu.payload)
 	if s.out.unsent < s.m.opts.SendBuffer {
-		signal(s.writable) // for others that wait
+		signal(s.writable) // for other waiting Writes
 	}
 	return n, nil
 }
 
-// CloseWrite ends this direction: the peer reads io.EOF after what was written.
+// CloseWrite ends this direction: the peer reads io.EOF after the data.
 func (s *Stream) CloseWrite() error {
 	s.mu.Lock()
 	err := s.err
@@ -212,23 +225,21 @@ func (s *Stream) CloseWrite() error {
 	return err
 }
 
-// Close ends the stream. What was written before still goes out, for a few
-// seconds at most; nothing is read any more. It does not wait: see Done.
+// Close ends the stream. Data written before is still sent for a few seconds, received data is
+// dropped. Close does not wait; see Done.
 func (s *Stream) Close() error {
 	s.mu.Lock()
-	if s.over {
-		s.in.discard = true
-		s.in.buf = buffer{}
-		s.mu.Unlock()
-		return nil
-	}
-	if !s.connected || s.cautious && !s.proven { // there is nobody to take what is left
+	if !s.over && (!s.connected || s.cautious && !s.proven) { // no known peer to send the rest to
 		s.mu.Unlock()
 		s.Destroy()
 		return nil
 	}
 	s.in.discard = true
 	s.in.buf = buffer{}
+	if s.over {
+		s.mu.Unlock()
+		return nil
+	}
 	s.out.end()
 	if s.lingerAt.IsZero() {
 		s.lingerAt = time.Now().Add(lingerTime)
@@ -239,7 +250,7 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-// Destroy ends the stream at once. What is not yet on its way is dropped.
+// Destroy ends the stream at once. Unsent data is dropped.
 func (s *Stream) Destroy() { s.abort(ErrDestroyed) }
 
 func (s *Stream) abort(err error) {
@@ -257,11 +268,11 @@ func (s *Stream) abort(err error) {
 	s.finish(err)
 	s.mu.Unlock()
 	if bye != nil {
-		_ = sock.Write(bye, to) // if it is lost, the peer finds out by itself
+		_ = sock.Write(bye, to) // if it is lost, the peer times out
 	}
 }
 
-// finish makes the stream be over; s.mu is held.
+// finish ends the stream and frees its buffers; s.mu is held.
 func (s *Stream) finish(err error) {
 	if s.over {
 		return
@@ -282,19 +293,19 @@ func (s *Stream) finish(err error) {
 	s.m.retire(s)
 }
 
-// finishIfEnded closes the stream once both directions ended and were
-// acknowledged; s.mu is held.
+// finishIfEnded ends the stream if both directions have ended and were acknowledged; s.mu is
+// held.
 func (s *Stream) finishIfEnded() {
 	if s.in.eof && s.out.endAcked {
 		s.finish(nil)
 	}
 }
 
-// Done is closed when the stream is over: both ends have ended and know it, or it
-// failed. What has arrived can still be read.
+// Done is closed when the stream is over: both directions have ended and were acknowledged, or
+// it failed. Received data can still be read.
 func (s *Stream) Done() <-chan struct{} { return s.done }
 
-// Err says why the stream is over; nil if it is not, or has ended well.
+// Err returns why the stream failed; nil if it is not over or ended cleanly.
 func (s *Stream) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,7 +321,7 @@ func (s *Stream) Stats() Stats {
 	return st
 }
 
-// Proven reports whether anything has come from the peer.
+// Proven reports whether a packet of the peer has arrived.
 func (s *Stream) Proven() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,7 +335,7 @@ func (s *Stream) Remote() netip.AddrPort {
 	return s.remote
 }
 
-// Socket returns the socket by which the stream sends, nil before it is connected.
+// Socket returns the socket that the stream sends from, nil before it is connected.
 func (s *Stream) Socket() *Socket {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -353,7 +364,7 @@ func (s *Stream) SetDeadline(t time.Time) error {
 // SetReadDeadline implements net.Conn.
 func (s *Stream) SetReadDeadline(t time.Time) error {
 	s.readBy.set(t)
-	s.interrupt() // who waits at a socket does not see deadlines
+	s.interrupt() // a Read that waits at a socket does not check deadlines
 	return nil
 }
 
@@ -367,69 +378,58 @@ func signal(c chan struct{}) {
 	}
 }
 
-// deadline is a channel that closes at a time that may be changed.
+// deadline is a time that can be changed, with a channel that is closed when the time is reached
+// or changed.
 type deadline struct {
-	mu    *sync.Mutex
-	state *deadlineState
+	mu    sync.Mutex
+	at    time.Time
+	timer *time.Timer
+	done  chan struct{}
+	fired bool // done is closed
 }
 
-type deadlineState struct {
-	at     time.Time
-	timer  *time.Timer
-	done   chan struct{}
-	closed bool
-}
-
-func newDeadline() deadline {
-	return deadline{new(sync.Mutex), &deadlineState{done: make(chan struct{})}}
-}
-
-// expired reports whether the time has come.
-func (d deadline) expired() bool {
+// expired reports whether the time is reached.
+func (d *deadline) expired() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return !d.state.at.IsZero() && !time.Now().Before(d.state.at)
+	return !d.at.IsZero() && !time.Now().Before(d.at)
 }
 
-// isSet reports whether there is one.
-func (d deadline) isSet() bool {
+// isSet reports whether there is a deadline.
+func (d *deadline) isSet() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return !d.state.at.IsZero()
+	return !d.at.IsZero()
 }
 
-// changed returns a channel that is closed when the time comes or is changed.
-func (d deadline) changed() <-chan struct{} {
+func (d *deadline) changed() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.state.done
+	return d.done
 }
 
-func (s *deadlineState) close() {
-	if !s.closed {
-		s.closed = true
-		close(s.done)
+func (d *deadline) set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+	d.fire(d.done)
+	done := make(chan struct{})
+	d.at, d.timer, d.done, d.fired = t, nil, done, false
+	if !t.IsZero() {
+		d.timer = time.AfterFunc(max(time.Until(t), 0), func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.fire(done)
+		})
 	}
 }
 
-func (d deadline) set(t time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := d.state
-	if s.timer != nil {
-		s.timer.Stop()
+// fire closes done if it is still the current channel; d.mu is held.
+func (d *deadline) fire(done chan struct{}) {
+	if d.done == done && !d.fired {
+		d.fired = true
+		close(done)
 	}
-	s.close()
-	*s = deadlineState{at: t, done: make(chan struct{})}
-	if t.IsZero() {
-		return
-	}
-	done := s.done
-	s.timer = time.AfterFunc(max(time.Until(t), 0), func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if s.done == done {
-			s.close()
-		}
-	})
 }

@@ -5,42 +5,42 @@ import (
 	"time"
 )
 
-// A socket has a goroutine that reads it. When it wakes the one that waits in a
-// stream's Read, the runtime wakes a second thread as well, which costs as much as
-// everything else that a short message needs. Therefore the goroutine lends the
-// reading to a stream that receives one datagram after the other: its Read then
-// waits at the socket itself. It does nothing there but what belongs to streams;
-// anything else, also a second stream's datagram, makes it give the reading back.
+// Each socket has a goroutine that reads it. When it wakes a goroutine that waits in a stream's
+// Read, the runtime wakes a second thread as well, which costs as much as everything else that
+// a short message needs. Therefore the goroutine lends the reading to a stream that receives one
+// datagram after the other: the stream's Read then waits at the socket itself. The borrower
+// handles packets of streams only. Any other datagram, even of a second stream, makes it return
+// the reading.
 const (
-	// lendAfter is how many datagrams in a row, each by itself and for the same
-	// stream, show that lending pays.
+	// lendAfter is how many datagrams in a row, one per read and all for the same stream,
+	// make the goroutine lend the reading.
 	lendAfter = 8
-	// shortDatagram is the longest that counts: one of more is likely to be followed by
-	// others, and then it is better that one goroutine receives and another decrypts.
+	// shortDatagram is the longest that counts: others probably follow a longer one, and then
+	// receiving and decrypting in two goroutines is faster.
 	shortDatagram = 1024
-	// lendTime is how long a borrower may stay away from the socket, at least, and
-	// twice that at most: what comes meanwhile waits.
+	// lendTime is how long a borrower may stay away from the socket, up to twice as long;
+	// datagrams wait meanwhile.
 	lendTime = time.Millisecond
 )
 
-// interruptible is a connection whose reading can be ended from elsewhere.
+// interruptible is a connection whose reads can be interrupted by a deadline.
 type interruptible interface {
 	SetReadDeadline(t time.Time) error
 }
 
-// turn says whose turn it is to read a socket.
+// turn decides which goroutine reads a socket.
 type turn struct {
-	conn   interruptible // nil: nothing is lent
-	back   chan struct{} // has room for one: the reading is given back
-	timer  *time.Timer   // for the socket's goroutine to look after what it lent
-	last   *Stream       // that received; the goroutine's
-	streak int           // how often in a row
+	conn   interruptible // nil: the reading is never lent
+	back   chan struct{} // has room for one: the reading is returned
+	timer  *time.Timer   // makes the socket's goroutine check the borrower
+	last   *Stream       // that received; used by the goroutine only
+	streak int           // datagrams in a row for last
 
 	mu          sync.Mutex
-	borrower    *Stream // nil: it is the goroutine's turn
+	borrower    *Stream // nil: the socket's goroutine reads
 	reading     bool    // the borrower waits at the socket
-	used        bool    // it did since the goroutine looked
-	unwatched   bool    // the timer does not run
+	used        bool    // the borrower has read since the last check
+	unwatched   bool    // the timer is stopped
 	interrupted bool
 }
 
@@ -49,8 +49,8 @@ func (t *turn) init(conn PacketConn) {
 	t.conn, _ = conn.(interruptible)
 }
 
-// due counts what came, and says whether to lend: only is the stream for which a
-// single datagram came, or nil.
+// due counts datagrams and reports whether to lend the reading. Only is the stream that received
+// the only datagram of a read, or nil.
 func (t *turn) due(only *Stream, size int) bool {
 	if t.conn == nil || only == nil || size > shortDatagram {
 		t.last, t.streak = nil, 0
@@ -63,7 +63,7 @@ func (t *turn) due(only *Stream, size int) bool {
 	return t.streak >= lendAfter && only.comesBack()
 }
 
-// lend lets a stream read until that gives the reading back or stays away.
+// lend lets a stream read until it returns the reading or stays away.
 func (t *turn) lend(to *Stream) {
 	t.last, t.streak = nil, 0
 	t.mu.Lock()
@@ -87,7 +87,7 @@ func (t *turn) lend(to *Stream) {
 	}
 }
 
-// reclaim takes the reading back from a borrower that did not use it for a while.
+// reclaim takes the reading back if the borrower has not used it for a while.
 func (t *turn) reclaim() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,8 +105,7 @@ func (t *turn) reclaim() bool {
 	return false
 }
 
-// begin reports whether a stream has borrowed the reading, and then says that it
-// waits at the socket.
+// begin reports whether a stream has borrowed the reading, and marks it as waiting at the socket.
 func (t *turn) begin(s *Stream) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +116,7 @@ func (t *turn) begin(s *Stream) bool {
 	return true
 }
 
-// pause says that the borrower does not wait at the socket for now.
+// pause marks the borrower as not waiting at the socket.
 func (t *turn) pause() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,26 +128,26 @@ func (t *turn) pause() {
 	}
 }
 
-// end gives the reading back.
+// end returns the reading to the socket's goroutine.
 func (t *turn) end() {
 	t.mu.Lock()
 	t.calm()
 	t.borrower, t.reading = nil, false
 	t.mu.Unlock()
-	t.back <- struct{}{} // has room: one end for each lend
+	t.back <- struct{}{} // has room: there is one end for each lend
 }
 
-// interrupt has a borrower that waits at the socket look at its stream.
+// interrupt makes a borrower that waits at the socket check its stream.
 func (t *turn) interrupt(s *Stream) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.borrower == s && t.reading && !t.interrupted {
 		t.interrupted = true
-		_ = t.conn.SetReadDeadline(time.Unix(1, 0)) // fails if the socket is closed, which interrupts, too
+		_ = t.conn.SetReadDeadline(time.Unix(1, 0)) // fails if the socket is closed, which also interrupts
 	}
 }
 
-// calm takes an interruption back; t.mu is held.
+// calm ends an interruption; t.mu is held.
 func (t *turn) calm() {
 	if t.interrupted {
 		t.interrupted = false
@@ -156,14 +155,14 @@ func (t *turn) calm() {
 	}
 }
 
-// lead waits for the stream at its socket, if that has been lent to it, and
-// reports whether to look at the stream again.
+// lead waits at the stream's socket if the reading has been lent to the stream, and reports
+// whether to check the stream again.
 func (s *Stream) lead() bool {
 	sock := s.Socket()
 	if sock == nil || !sock.turn.begin(s) {
 		return false
 	}
-	a := &sock.arrived
+	a := &sock.received
 	for {
 		if !s.waitAt(sock) {
 			s.leads.Store(nil)
@@ -174,7 +173,7 @@ func (s *Stream) lead() bool {
 			sock.turn.pause()
 			return true
 		}
-		a.flush() // acknowledges what the caller has not answered
+		a.flush() // sends acknowledgements that no answer has carried
 		err := a.read(sock)
 		s.leads.Store(nil)
 		sock.dispatchStreams()
@@ -185,13 +184,12 @@ func (s *Stream) lead() bool {
 	}
 }
 
-// isShortFor reports whether a single short datagram came, for the stream.
-func (a *arrivals) isShortFor(s *Stream) bool {
+// isShortFor reports whether the read returned a single short datagram for the stream.
+func (a *datagrams) isShortFor(s *Stream) bool {
 	return a.at == a.n && a.only() == s && a.msgs[0].N <= shortDatagram
 }
 
-// wasInterrupted reports whether the reading ended by interrupt, and takes that
-// back.
+// wasInterrupted reports whether interrupt ended the read, and ends the interruption.
 func (t *turn) wasInterrupted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -200,8 +198,8 @@ func (t *turn) wasInterrupted() bool {
 	return was
 }
 
-// waitAt says that the stream waits at a socket, unless it has no reason to.
-// Whatever ends the waiting after that interrupts it.
+// waitAt records that the stream waits at a socket, unless there is no reason to wait. Whatever
+// ends the reason afterwards interrupts the wait.
 func (s *Stream) waitAt(sock *Socket) bool {
 	s.leads.Store(sock)
 	if s.readBy.isSet() {
@@ -212,8 +210,8 @@ func (s *Stream) waitAt(sock *Socket) bool {
 	return !s.over && !s.in.discard && !s.in.eof && s.in.buf.len() == 0 && s.sock == sock
 }
 
-// comesBack reports whether a Read is about to take what came, after which its
-// caller is likely to read again.
+// comesBack reports whether a waiting Read will consume what arrived; its caller is likely to
+// read again.
 func (s *Stream) comesBack() bool {
 	if s.readers.Load() == 0 || s.readBy.isSet() {
 		return false
@@ -223,14 +221,14 @@ func (s *Stream) comesBack() bool {
 	return s.connected && !s.over && !s.in.eof && s.in.buf.len() > 0
 }
 
-// interrupt has a Read that waits at a socket look at the stream.
+// interrupt interrupts a Read that waits at a socket.
 func (s *Stream) interrupt() {
 	if sock := s.leads.Load(); sock != nil {
 		sock.turn.interrupt(s)
 	}
 }
 
-// wake wakes a Read.
+// wake wakes a waiting Read.
 func (s *Stream) wake() {
 	signal(s.readable)
 	s.interrupt()

@@ -57,7 +57,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	inner, err := o.Node.Listen(hyperdht.ListenOptions{Pair: o.Pair, Access: allow})
+	inner, err := o.Node.Listen(hyperdht.ListenOptions{Pair: o.Pair, Allow: allow})
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "nobody can be let in through the DHT", Err: err}
 	}
@@ -71,7 +71,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	l.Go(func() { l.run(inner) })
 	for _, key := range o.Relays {
 		r := relay.Listen(o.Node, key, relay.ListenOptions{
-			Pair: o.Pair, Access: allow, Stream: secretstream.Options{MaxMessage: o.Codec.MaxMessage()}, Logger: o.Logger,
+			Pair: o.Pair, Allow: allow, Stream: secretstream.Options{MaxMessage: o.Codec.MaxMessage()}, Logger: o.Logger,
 		})
 		l.relays = append(l.relays, r)
 		l.Go(func() { l.run(r) })

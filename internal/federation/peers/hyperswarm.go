@@ -89,7 +89,7 @@ func (n *Network) openDHT(o Hyperswarm, ledger *signedcard.Ledger, at *node.Netw
 	at.Listeners = append(at.Listeners, listener)
 	at.Dialers[agent.TransportHyperswarm] = &hyperswarm.Dialer{Node: d.node, Relays: o.Relays}
 	if o.Relay {
-		l, err := d.node.Listen(hyperdht.ListenOptions{Pair: n.pair.Derive(relayPurpose), Access: n.mayRelay})
+		l, err := d.node.Listen(hyperdht.ListenOptions{Pair: n.pair.Derive(relayPurpose), Allow: n.mayRelay})
 		if err != nil {
 			return err
 		}
