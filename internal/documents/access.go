@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -13,20 +12,20 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 )
 
-// Role is what an agent of another process may do with a document. The hub's user and
-// the hub's own agents need none.
+// Role is what an agent of another process may do with a document. The hub's user and the hub's own agents need
+// none.
 type Role string
 
-// The roles; each may do what those before it may.
+// The roles; each includes those before it.
 const (
-	RoleReader Role = "reader" // hear of changes
-	RoleWriter Role = "writer" // make some
-	RoleOwner  Role = "owner"  // say who else may what
+	RoleReader Role = "reader" // receives changes
+	RoleWriter Role = "writer" // makes changes
+	RoleOwner  Role = "owner"  // gives roles to others
 )
 
-// rights are a role's with a replica. Nobody may speak for others: what an agent brings
-// of them is known here or not believed.
-func (r Role) rights() replica.Access {
+// access returns what a role permits a replica. No role includes [replica.Relay]: an agent's replica cannot forward
+// changes of other writers.
+func (r Role) access() replica.Access {
 	switch r {
 	case RoleReader:
 		return replica.Read
@@ -36,18 +35,17 @@ func (r Role) rights() replica.Access {
 	return 0
 }
 
-// Whom the hub's own replica, and y-websocket's clients, write for. No agent can have
-// a role under these names.
+// Writers that are no agents of other processes; they cannot be given a role.
 const (
-	hubAgent = "hub"
-	Browser  = "browser"
+	hubAgent = "hub"     // the hub's own replica
+	Browser  = "browser" // all clients of y-websocket
 )
 
 // MaxShares bounds the agents that have a role in one document.
 const MaxShares = 1000
 
-// Share gives an agent of another process a role in a document, which is made if there is
-// none; "" takes it away. It holds for the replicas that are linked now, too.
+// Share gives an agent of another process a role in a document, which is created if it is missing. The role ""
+// withdraws the agent's role. Replicas that are linked already are affected at once.
 func (l *Library) Share(ctx context.Context, name, agentID string, role Role) error {
 	if err := checkShare(agentID, role); err != nil {
 		return err
@@ -65,8 +63,8 @@ func (l *Library) Share(ctx context.Context, name, agentID string, role Role) er
 		return err
 	}
 	d.adopt(next)
-	if now, err := l.Get(ctx, name); err == nil { // it may have been opened anew meanwhile, with the roles of before
-		now.adopt(next)
+	if reopened, err := l.Get(ctx, name); err == nil { // perhaps another instance, loaded before the change
+		reopened.adopt(next)
 	}
 	return nil
 }
@@ -78,7 +76,7 @@ func checkShare(agentID string, role Role) error {
 	if agentID == hubAgent || agentID == Browser {
 		return invalid("%q is no agent of another process", agentID)
 	}
-	if role != "" && !slices.Contains([]Role{RoleReader, RoleWriter, RoleOwner}, role) {
+	if role != "" && role.access() == 0 {
 		return invalid("there is no role %q: the roles are reader, writer, owner and none", role)
 	}
 	return nil
@@ -90,14 +88,19 @@ func (l *Library) Shares(ctx context.Context, name string) (map[string]Role, err
 	if err != nil {
 		return nil, err
 	}
-	if roles := maps.Clone(d.roles()); roles != nil {
-		return roles, nil
-	}
-	return map[string]Role{}, nil
+	return cloneRoles(d.shares.Load().roles), nil
 }
 
-// Role returns an agent's role in a document, "" for none: whether there is such a
-// document is for those to know who have one. It opens nothing.
+// cloneRoles returns a copy that is not nil.
+func cloneRoles(roles map[string]Role) map[string]Role {
+	if roles == nil {
+		return map[string]Role{}
+	}
+	return maps.Clone(roles)
+}
+
+// Role returns an agent's role in a document, "" for none or if there is no such document, so that an agent without
+// a role does not learn whether it exists. It does not open the document.
 func (l *Library) Role(ctx context.Context, name, agentID string) (Role, error) {
 	if err := CheckName(name); err != nil {
 		return "", err
@@ -122,11 +125,9 @@ func (l *Library) Role(ctx context.Context, name, agentID string) (Role, error) 
 }
 
 // Role returns an agent's role in the document, "" for none.
-func (d *Document) Role(agentID string) Role { return d.roles()[agentID] }
+func (d *Document) Role(agentID string) Role { return d.shares.Load().roles[agentID] }
 
-func (d *Document) roles() map[string]Role { return d.shares.Load().roles }
-
-// adopt takes over roles that were stored, unless later ones are known.
+// adopt replaces the roles by stored ones, unless those in force are newer.
 func (d *Document) adopt(next *shares) {
 	for {
 		old := d.shares.Load()
@@ -136,41 +137,41 @@ func (d *Document) adopt(next *shares) {
 	}
 }
 
-// rights are what an agent may do, for the replica.
-func (d *Document) rights(agentID string) replica.Access {
+// accessOf returns what an agent's replica may do.
+func (d *Document) accessOf(agentID string) replica.Access {
 	if agentID == hubAgent {
 		return replica.Read | replica.Write | replica.Relay | replica.Keep
 	}
-	return d.Role(agentID).rights()
+	return d.Role(agentID).access()
 }
 
-// shares are the roles in a document as they are stored. They are never changed, only replaced.
+// shares is the stored access list of a document. It is immutable.
 type shares struct {
-	roles    map[string]Role
-	revision uint64 // of the entry, 0 if there is none
+	roles    map[string]Role // by agent
+	revision uint64          // of the entry in the bucket, 0 if there is none
 }
 
-// shares returns the roles in a document as they are stored.
+// shares loads the access list of a document.
 func (s *store) shares(ctx context.Context, name string) (*shares, error) {
 	e, err := s.access.Get(ctx, name)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return new(shares), nil
 	}
 	if err != nil {
-		return nil, storage(err, "who may what with the document %s cannot be looked up", name)
+		return nil, storage(err, "the roles in the document %s cannot be read", name)
 	}
 	found := shares{revision: e.Revision()}
 	if err := json.Unmarshal(e.Value(), &found.roles); err != nil {
-		return nil, storage(err, "who may what with the document %s is stored in a broken way", name)
+		return nil, storage(err, "the stored roles in the document %s are corrupt", name)
 	}
 	return &found, nil
 }
 
-// shareAttempts bounds how often roles are changed anew because another changed them at the same moment.
+// shareAttempts bounds the retries after concurrent changes of the same access list.
 const shareAttempts = 50
 
-// changeShares gives an agent a role in a document, durably, and returns what is stored then. Each change replaces
-// the entry that it was made from, so that none is lost.
+// changeShares gives an agent a role in a document and returns the new access list once it is durable. Each change
+// is a compare-and-set on the entry's revision, so that concurrent changes are not lost.
 func (s *store) changeShares(ctx context.Context, name, agentID string, role Role) (*shares, error) {
 	var err error
 	for range shareAttempts {
@@ -181,15 +182,12 @@ func (s *store) changeShares(ctx context.Context, name, agentID string, role Rol
 		if old.roles[agentID] == role {
 			return old, nil
 		}
-		roles := maps.Clone(old.roles)
-		if roles == nil {
-			roles = make(map[string]Role)
-		}
+		roles := cloneRoles(old.roles)
 		if roles[agentID] = role; role == "" {
 			delete(roles, agentID)
 		}
 		if len(roles) > MaxShares {
-			return nil, &Error{Code: CodeInvalid, Message: "the document " + name + " is shared with too many agents"}
+			return nil, invalid("the document %s is shared with too many agents", name)
 		}
 		next := &shares{roles: roles}
 		if next.revision, err = s.setShares(ctx, name, roles, old.revision); err == nil {
@@ -199,19 +197,18 @@ func (s *store) changeShares(ctx context.Context, name, agentID string, role Rol
 			break
 		}
 	}
-	return nil, storage(err, "who may what with the document %s cannot be stored", name)
+	return nil, storage(err, "the roles in the document %s cannot be stored", name)
 }
 
-// setShares replaces the entry of a revision, and returns when that is durable. The error is
-// [jetstream.ErrKeyExists] or [jetstream.ErrKeyRevisionMismatch] if there is another entry by now.
+// setShares replaces the entry of a revision and returns when that is durable. The error is
+// [jetstream.ErrKeyExists] or [jetstream.ErrKeyRevisionMismatch] if the entry has changed.
 func (s *store) setShares(ctx context.Context, name string, roles map[string]Role, revision uint64) (next uint64, err error) {
 	b, err := json.Marshal(roles)
-	if err != nil {
-		return 0, err
-	}
-	if revision == 0 {
+	switch {
+	case err != nil:
+	case revision == 0:
 		next, err = s.access.Create(ctx, name, b)
-	} else {
+	default:
 		next, err = s.access.Update(ctx, name, b, revision)
 	}
 	if err == nil {

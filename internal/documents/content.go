@@ -7,81 +7,69 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/base/broadcast"
 )
 
 // Content is a document as people and agents see it.
 type Content struct {
 	Name    string          `json:"name"`
 	Epoch   uint64          `json:"epoch"`
-	Version string          `json:"version"` // another one after each change, the same at all replicas
+	Version string          `json:"version"` // differs after each change, equal at all replicas
 	Items   int             `json:"items"`   // tombstones included
 	Bytes   int             `json:"bytes"`   // of content
 	Content json.RawMessage `json:"content"` // the roots by name
 }
 
-// Content returns the document as it is now.
-func (d *Document) Content(ctx context.Context) (Content, error) {
-	c := Content{Name: d.name}
-	var err error
+// Content returns the current content of the document.
+func (d *Document) Content(ctx context.Context) (Content, error) { return d.contentUnless(ctx, "") }
+
+// contentUnless returns the content of the document, or only its version if that is seen.
+func (d *Document) contentUnless(ctx context.Context, seen string) (c Content, err error) {
+	c.Name = d.name
 	if e := d.View(ctx, func(doc *crdt.Doc) {
-		c.Version = version(doc)
-		c.Items, c.Bytes = doc.Items(), doc.Bytes()
-		c.Content, err = doc.JSON()
+		g := doc.Digest(false)
+		c.Version = hex.EncodeToString(g.Vector[:8]) + hex.EncodeToString(g.Deletes[:8])
+		if c.Version != seen {
+			c.Items, c.Bytes = doc.Items(), doc.Bytes()
+			c.Content, err = doc.JSON()
+		}
 	}); e != nil {
 		return Content{}, e
 	}
-	s, e := d.Status(ctx)
-	if e != nil {
-		return Content{}, e
-	}
-	c.Epoch = s.Epoch
+	c.Epoch = d.Epoch()
 	return c, err
 }
 
-func version(doc *crdt.Doc) string {
-	g := doc.Digest(false)
-	return hex.EncodeToString(g.Vector[:8]) + hex.EncodeToString(g.Deletes[:8])
-}
-
-// Wait returns the document as soon as its version is another than seen, or when ctx ends
-// with ctx's error. If another epoch takes the document's place, its error has [CodeClosed].
+// Wait blocks until the document's version differs from seen and returns the document, or until ctx ends and returns
+// ctx's error. The error has [CodeClosed] if the document is closed, as when a new epoch begins.
 func (d *Document) Wait(ctx context.Context, seen string) (Content, error) {
-	changed := make(chan struct{}, 1)
-	defer d.OnUpdate(func(replica.Update) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	})()
-	ended := &Error{Code: CodeClosed, Message: "the document " + d.name + " was closed", Remedy: "try again"}
+	var changed broadcast.Signal
+	defer d.OnUpdate(func(replica.Update) { changed.Send() })()
 	for {
-		var now string
-		err := d.View(ctx, func(doc *crdt.Doc) { now = version(doc) })
-		if err == nil && now != seen {
-			var c Content
-			if c, err = d.Content(ctx); err == nil {
-				return c, nil
-			}
+		next := changed.Wait()
+		c, err := d.contentUnless(ctx, seen)
+		if err == nil && c.Version != seen {
+			return c, nil
 		}
-		if err != nil {
+		if err == nil {
 			select {
+			case <-next:
+				continue
 			case <-d.Done():
-				return Content{}, ended
-			default:
-				return Content{}, err
+			case <-ctx.Done():
+				return Content{}, ctx.Err()
 			}
 		}
 		select {
-		case <-changed:
 		case <-d.Done():
-			return Content{}, ended
-		case <-ctx.Done():
-			return Content{}, ctx.Err()
+			return Content{}, &Error{Code: CodeClosed, Message: "the document " + d.name + " was closed", Remedy: "try again"}
+		default:
+			return Content{}, err
 		}
 	}
 }
 
-// Change makes edits one change and returns when it is durable.
+// Change applies edits as one change and returns when it is durable.
 func (d *Document) Change(ctx context.Context, edits []Edit) error {
 	return d.Edit(ctx, func(doc *crdt.Doc) error { return Apply(doc, edits) })
 }

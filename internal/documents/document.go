@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/crdt/snapshots"
+	"github.com/parleyhub/parley/internal/base/broadcast"
 )
 
 // Document is one document of a Library. It is safe for concurrent use.
@@ -28,61 +29,62 @@ type Document struct {
 	done sync.WaitGroup
 
 	shares   atomic.Pointer[shares]
-	used     atomic.Int64 // when it was asked for last, Unix time in nanoseconds
-	watchers atomic.Int64 // who hear of changes
+	used     atomic.Int64 // Unix time of the last use, in nanoseconds
+	watchers atomic.Int64 // subscriptions of OnUpdate
 
-	gate    sync.RWMutex // held for reading while an edit is made
-	retired bool         // another epoch takes its place
+	gate    sync.RWMutex // held for reading during an edit
+	retired bool         // the epoch ends: no further edits
 
-	mu      sync.Mutex
-	seats   map[*seat]struct{} // of other processes' replicas
-	queue   [][]byte           // changes that are not in the log yet
-	queued  int                // their bytes
-	number  uint64             // of the last change that was made
-	stored  uint64             // of the last that is durable in the log
-	changed chan struct{}
-	failed  error // why the log does not take changes at the moment
+	mu       sync.Mutex
+	attached map[*attachment]struct{}
+	queue    [][]byte         // changes that are not in the log yet
+	queued   int              // bytes in the queue
+	number   uint64           // of the last change
+	stored   uint64           // number of the last change that is durable in the log
+	changed  broadcast.Signal // queue or stored changed
+	failed   error            // of the last attempt to write the log
 
-	// Of the writer.
-	damaged  bool // what is stored is to be replaced by what could be loaded
+	// The rest belongs to the writer goroutine.
+	damaged  bool // the store is damaged; a snapshot of the loaded state replaces it
 	head     snapshots.Head
-	sequence uint64 // of the last change in the stream
-	since    int    // bytes in the log behind the snapshot
+	sequence uint64 // in the stream, of the last change
+	since    int    // bytes in the log since the snapshot
 }
 
-// When a snapshot is taken, and how much may wait for the log.
 const (
-	snapshotChanges = 1000
-	snapshotBytes   = 1 << 20
-	maxQueued       = 32 << 20
+	snapshotChanges = 1000     // changes since the snapshot that cause the next one
+	snapshotBytes   = 1 << 20  // bytes since the snapshot that cause the next one
+	maxQueued       = 32 << 20 // bytes that wait for the log
+	maxBatch        = 1000     // changes in one batch for the log
 	retryDelay      = time.Second
 )
 
-// opened is what a document begins with, besides what the store has.
-type opened struct {
-	interval time.Duration    // see Options
-	former   *replica.Former  // of the epoch before, if this process ended it
-	renew    func(why string) // told that a new epoch should begin
-	max      int              // how many documents there may be
+// openOptions are the parameters of openDocument that the store does not have.
+type openOptions struct {
+	create    bool
+	interval  time.Duration    // see Options
+	former    *replica.Former  // the previous epoch, if this process ended it
+	renew     func(why string) // requests a new epoch
+	maxStored int              // how many documents may exist
 }
 
-func openDocument(ctx context.Context, s *store, name string, create bool, with opened, log *slog.Logger) (*Document, error) {
+func openDocument(ctx context.Context, s *store, name string, o openOptions, log *slog.Logger) (*Document, error) {
 	h, err := s.head(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if h.Revision == 0 {
-		if !create {
-			return nil, &Error{Code: CodeNotFound, Message: "there is no document " + name, Remedy: "`parley doc list` shows those that there are; the first edit makes one"}
+		if !o.create {
+			return nil, &Error{Code: CodeNotFound, Message: "there is no document " + name, Remedy: "`parley doc list` lists the documents; the first edit creates one"}
 		}
-		if err := s.roomForOne(ctx, with.max); err != nil {
+		if err := s.checkCount(ctx, o.maxStored); err != nil {
 			return nil, err
 		}
 		if h.Revision, err = s.setHead(ctx, name, h); err != nil {
 			return nil, err
 		}
 	}
-	d := &Document{name: name, store: s, log: log.With("document", name), head: h, changed: make(chan struct{}), seats: make(map[*seat]struct{})}
+	d := &Document{name: name, store: s, log: log.With("document", name), head: h, attached: make(map[*attachment]struct{})}
 	roles, err := s.shares(ctx, name)
 	if err != nil {
 		return nil, err
@@ -93,8 +95,8 @@ func openDocument(ctx context.Context, s *store, name string, create bool, with 
 		return nil, err
 	}
 	d.Replica, err = replica.New(replica.Options{
-		Agent: hubAgent, State: name, Epoch: h.Epoch, Logger: d.log, Journal: d.journal, Access: d.rights,
-		Interval: with.interval, Keeper: true, Renew: with.renew, Former: with.former,
+		Agent: hubAgent, State: name, Epoch: h.Epoch, Logger: d.log, Journal: d.journal, Access: d.accessOf,
+		Interval: o.interval, Keeper: true, Renew: o.renew, Former: o.former,
 		Saved: &replica.Saved{Epoch: h.Epoch, Update: state, Clock: h.Clock},
 	})
 	if err != nil {
@@ -102,13 +104,12 @@ func openDocument(ctx context.Context, s *store, name string, create bool, with 
 	}
 	d.used.Store(time.Now().UnixNano())
 	d.ctx, d.stop = context.WithCancel(context.Background())
-	d.done.Add(1)
-	go d.write()
+	d.done.Go(d.write)
 	return d, nil
 }
 
-// load returns the state of snapshot and log together, as far as they are whole: what is lost is
-// logged, and the state that is left is stored anew.
+// load returns the state of snapshot and log together. Damaged or missing parts are logged and skipped; the writer
+// then replaces them by a new snapshot.
 func (d *Document) load(ctx context.Context) ([]byte, error) {
 	doc, base, err := d.loadSnapshot(ctx)
 	if err != nil {
@@ -119,9 +120,9 @@ func (d *Document) load(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	if end < base.Sequence {
-		// What is written now is behind the end and yet before the snapshot's place: only a new snapshot leads to it.
+		// New changes would get sequences that the snapshot claims to contain: only a new snapshot makes them readable.
 		d.damaged = true
-		d.log.Error("the log of documents has lost its end, as one from a backup has; the document opens with its snapshot and what replicas bring back",
+		d.log.Error("the log of documents ends before a snapshot, as after a restore from a backup; the document is opened from its snapshot, and linked replicas restore the rest",
 			"end", end, "snapshot", base.Sequence, "epoch", base.Epoch)
 		base.Sequence = 0
 	}
@@ -131,15 +132,15 @@ func (d *Document) load(ctx context.Context) ([]byte, error) {
 		return err
 	}, func(first, last uint64, why error) {
 		d.damaged = true
-		d.log.Error("changes of a document are lost; it opens without them, and has them again once a replica that has them is linked",
+		d.log.Error("changes of a document are lost; it is opened without them, and a linked replica that has them restores them",
 			"first", first, "last", last, "epoch", base.Epoch, "error", why)
 	})
 	d.stored = d.number
 	return doc.Snapshot(), err
 }
 
-// loadSnapshot loads the newest snapshot that is whole, and returns its head: of two there is one at least,
-// and the log behind it.
+// loadSnapshot loads the newest intact snapshot and returns its head. The store keeps the last two snapshots and the
+// log since the older one.
 func (d *Document) loadSnapshot(ctx context.Context) (*crdt.Doc, snapshots.Head, error) {
 	doc := crdt.New(crdt.Options{})
 	err := d.store.restore(ctx, d.head, doc)
@@ -151,7 +152,7 @@ func (d *Document) loadSnapshot(ctx context.Context) (*crdt.Doc, snapshots.Head,
 		return nil, snapshots.Head{}, err
 	}
 	d.damaged = true
-	d.log.Error("a snapshot of a document is broken; it opens from the one before", "number", d.head.Number, "epoch", d.head.Epoch, "error", err)
+	d.log.Error("a snapshot of a document is corrupt; the document is opened from the previous one", "number", d.head.Number, "epoch", d.head.Epoch, "error", err)
 	doc = crdt.New(crdt.Options{})
 	return doc, *base, d.store.restore(ctx, *base, doc)
 }
@@ -159,47 +160,39 @@ func (d *Document) loadSnapshot(ctx context.Context) (*crdt.Doc, snapshots.Head,
 // Name returns the document's name.
 func (d *Document) Name() string { return d.name }
 
-// journal takes a change for the log, in the goroutine that owns the document.
+// journal queues a change for the log. It runs in the goroutine that owns the document.
 func (d *Document) journal(update []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.number++
 	d.queue = append(d.queue, update)
 	d.queued += len(update)
-	d.signal()
+	d.changed.Send()
 }
 
-// OnUpdate is as that of the replica. While somebody hears of changes the document stays open.
+// OnUpdate subscribes f to updates, as [replica.Replica.OnUpdate] does, and keeps the document open until cancel is
+// called. Cancel is idempotent.
 func (d *Document) OnUpdate(f func(replica.Update)) (cancel func()) {
 	d.watchers.Add(1)
 	end := d.Replica.OnUpdate(f)
-	var once sync.Once
-	return func() {
-		once.Do(func() {
-			end()
-			d.watchers.Add(-1)
-		})
-	}
+	return sync.OnceFunc(func() {
+		end()
+		d.watchers.Add(-1)
+	})
 }
 
-// idle reports whether nobody has anything to do with the document, or had for a while.
+// idle reports whether the document has no users and was not used for this long.
 func (d *Document) idle(since time.Duration) bool {
 	d.mu.Lock()
-	seats := len(d.seats)
+	attached := len(d.attached)
 	d.mu.Unlock()
-	return seats == 0 && d.watchers.Load() == 0 && time.Since(time.Unix(0, d.used.Load())) >= since
+	return attached == 0 && d.watchers.Load() == 0 && time.Since(time.Unix(0, d.used.Load())) >= since
 }
 
-// signal wakes those who wait for a change of the queue; the lock is held.
-func (d *Document) signal() {
-	close(d.changed)
-	d.changed = make(chan struct{})
-}
-
-// Edit makes the edits of f one change and returns when it is durable. An error of
-// f takes the edits back; one with [CodeUncertain] says that they were made and may not be stored.
+// Edit applies the edits of f as one change and returns when it is durable. An error of f reverts the edits; an
+// error with [CodeUncertain] means that they were applied and may not be stored.
 func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error {
-	if err := d.enter(); err != nil {
+	if err := d.beginEdit(); err != nil {
 		return err
 	}
 	err := d.Replica.Edit(ctx, f)
@@ -208,25 +201,24 @@ func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error 
 		return err
 	}
 	if err := d.Durable(ctx); err != nil {
-		return uncertain(d.name, err)
+		return uncertain(err, "the edit of the document %s was not confirmed: it is stored as a whole, or not at all", d.name)
 	}
 	return nil
 }
 
-// Submit applies an update of a writer without a replica of its own, such as a browser; see
-// [replica.Replica.Submit]. It does not wait until it is durable: such writers
-// do not hear of that anyway.
+// Submit applies an update of a writer that has no replica, such as a browser; see [replica.Replica.Submit]. It does
+// not wait until the update is durable.
 func (d *Document) Submit(ctx context.Context, writer string, update []byte, whole bool) error {
-	if err := d.enter(); err != nil {
+	if err := d.beginEdit(); err != nil {
 		return err
 	}
 	defer d.gate.RUnlock()
 	return d.Replica.Submit(ctx, writer, update, whole)
 }
 
-// enter takes the gate for an edit, unless none may be made.
-func (d *Document) enter() error {
-	if err := d.room(); err != nil {
+// beginEdit locks the gate for an edit; the caller unlocks it. It fails while the queue is full and once the epoch ends.
+func (d *Document) beginEdit() error {
+	if err := d.checkQueue(); err != nil {
 		return err
 	}
 	d.gate.RLock()
@@ -237,16 +229,16 @@ func (d *Document) enter() error {
 	return nil
 }
 
-// retire ends edits, waits for those under way and until all is in the log.
+// retire refuses further edits, detaches all replicas and waits until every change is in the log.
 func (d *Document) retire(ctx context.Context) error {
 	d.gate.Lock()
 	d.retired = true
 	d.gate.Unlock()
 	d.mu.Lock()
-	seats := slices.Collect(maps.Keys(d.seats))
+	attached := slices.Collect(maps.Keys(d.attached))
 	d.mu.Unlock()
-	for _, s := range seats {
-		s.leave()
+	for _, a := range attached {
+		a.detach()
 	}
 	if err := d.Durable(ctx); err != nil {
 		return err
@@ -256,8 +248,7 @@ func (d *Document) retire(ctx context.Context) error {
 	return nil
 }
 
-// compact ends the replica and makes the next epoch's head from what the document holds, after
-// retire.
+// compact ends the replica and stores the document's content as the next epoch. Call it after retire.
 func (d *Document) compact(ctx context.Context) (*replica.Former, error) {
 	state, former, err := d.Succeed(ctx)
 	if err != nil {
@@ -267,25 +258,25 @@ func (d *Document) compact(ctx context.Context) (*replica.Former, error) {
 	return former, err
 }
 
-// room refuses edits while too many wait for a store that does not answer.
-func (d *Document) room() error {
+// checkQueue returns an error while the queue for the log is full.
+func (d *Document) checkQueue() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.queued > maxQueued {
-		return &Error{Code: CodeStorage, Message: "the document " + d.name + " cannot be stored at the moment", Remedy: "`parley doctor` shows how the bus fares", Err: d.failed}
+		return &Error{Code: CodeStorage, Message: "the document " + d.name + " cannot be stored at the moment", Remedy: "`parley doctor` shows the state of the bus", Err: d.failed}
 	}
 	return nil
 }
 
-// Durable waits until all changes made so far are in the log.
+// Durable blocks until all changes so far are in the log. The error has [CodeClosed] if the document ends first.
 func (d *Document) Durable(ctx context.Context) error {
 	d.mu.Lock()
 	number := d.number
 	d.mu.Unlock()
 	for {
-		ended := d.ctx.Err() // before the look: what was stored before the end is stored
+		ended, changed := d.ctx.Err(), d.changed.Wait() // before stored is read, else the last change is missed
 		d.mu.Lock()
-		stored, changed := d.stored, d.changed
+		stored := d.stored
 		d.mu.Unlock()
 		switch {
 		case stored >= number:
@@ -302,17 +293,15 @@ func (d *Document) Durable(ctx context.Context) error {
 	}
 }
 
-// write brings changes to the log, and takes snapshots.
+// write moves changes from the queue to the log and takes snapshots, until the document ends.
 func (d *Document) write() {
-	defer d.done.Done()
 	if d.damaged {
 		d.takeSnapshot()
 	}
 	for {
-		d.mu.Lock()
-		queue, first, changed := d.queue, d.stored+1, d.changed
-		d.mu.Unlock()
-		if len(queue) == 0 {
+		changed := d.changed.Wait()
+		n, err := d.append(d.ctx, maxBatch)
+		if n == 0 && err == nil {
 			select {
 			case <-changed:
 				continue
@@ -320,7 +309,7 @@ func (d *Document) write() {
 				return
 			}
 		}
-		if err := d.append(d.ctx, first, queue); err != nil {
+		if err != nil {
 			if d.ctx.Err() != nil {
 				return
 			}
@@ -342,32 +331,36 @@ func (d *Document) takeSnapshot() {
 	}
 }
 
-// pause waits after a failure of the store. What is queued stays.
+// pause waits after a failure of the store. The queue is kept.
 func (d *Document) pause(err error) {
 	d.mu.Lock()
 	d.failed = err
 	d.mu.Unlock()
-	d.log.Error("changes of a document are not stored; trying again", "error", err)
+	d.log.Error("changes of a document cannot be stored; retrying", "error", err)
 	select {
 	case <-time.After(retryDelay):
 	case <-d.ctx.Done():
 	}
 }
 
-// append stores changes, of which the first has a number, and returns when they are
-// durable.
-func (d *Document) append(ctx context.Context, first uint64, queue [][]byte) error {
-	queue = queue[:min(len(queue), 1000)]
+// append moves up to limit changes from the queue to the log and returns how many, once they are durable.
+func (d *Document) append(ctx context.Context, limit int) (int, error) {
+	d.mu.Lock()
+	queue, first := d.queue[:min(len(d.queue), limit)], d.stored+1
+	d.mu.Unlock()
+	if len(queue) == 0 {
+		return 0, nil
+	}
 	batch := d.store.bus.NewBatch()
 	for i, update := range queue {
 		n := first + uint64(i)
 		if err := batch.Add(ctx, d.store.change(d.name, d.head.Epoch, n, update), jetstream.WithMsgID(changeID(d.name, d.head.Epoch, n))); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	acks, err := batch.Wait(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -379,11 +372,11 @@ func (d *Document) append(ctx context.Context, first uint64, queue [][]byte) err
 	d.queue = d.queue[len(queue):]
 	d.stored += uint64(len(queue))
 	d.failed = nil
-	d.signal()
-	return nil
+	d.changed.Send()
+	return len(queue), nil
 }
 
-// snapshot stores the state as of now, once the log has all that is in it.
+// snapshot stores the current state, after the log contains all changes of it.
 func (d *Document) snapshot(ctx context.Context) error {
 	var number uint64
 	var saved replica.Saved
@@ -396,10 +389,7 @@ func (d *Document) snapshot(ctx context.Context) error {
 		return err
 	}
 	for d.stored < number {
-		d.mu.Lock()
-		queue, first := d.queue, d.stored+1
-		d.mu.Unlock()
-		if err := d.append(ctx, first, queue[:min(uint64(len(queue)), number-d.stored)]); err != nil {
+		if _, err := d.append(ctx, int(min(maxBatch, number-d.stored))); err != nil {
 			return err
 		}
 	}
@@ -411,8 +401,7 @@ func (d *Document) snapshot(ctx context.Context) error {
 	return nil
 }
 
-// close stores what is queued, takes a snapshot of what has changed, and ends the
-// document.
+// close stores the queue, takes a snapshot if something has changed since the last one, and ends the document.
 func (d *Document) close(ctx context.Context) error {
 	err := d.Durable(ctx)
 	d.stop()

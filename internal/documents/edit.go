@@ -1,46 +1,48 @@
 package documents
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/parleyhub/parley/crdt"
 )
 
-// Op is what an Edit does.
+// Op is the operation of an [Edit].
 type Op string
 
 // The operations.
 const (
-	OpSet       Op = "set"       // give a key a value
-	OpDelete    Op = "delete"    // take a key or a list's elements away
-	OpInsert    Op = "insert"    // put values into a list
-	OpMake      Op = "make"      // make a shared map, array or text, if there is none
-	OpText      Op = "text"      // replace a part of a text
-	OpIncrement Op = "increment" // add to a counter
+	OpSet       Op = "set"       // sets the value of a key
+	OpDelete    Op = "delete"    // deletes a key, or elements of a list
+	OpInsert    Op = "insert"    // inserts values into a list
+	OpMake      Op = "make"      // creates a shared map, array or text if it is missing
+	OpText      Op = "text"      // replaces a part of a text
+	OpIncrement Op = "increment" // adds to a counter
 )
 
-// Edit is one edit of a document, as it comes from people and agents. Path leads from the
-// root's name through keys; maps on the way are made if they are missing.
+// Edit is one edit of a document by a person or an agent. Path is the root's name followed by keys; missing maps on
+// the path are created.
 type Edit struct {
 	Op     Op       `json:"op"`
 	Path   []string `json:"path"`
 	Value  any      `json:"value,omitempty"`  // of set: any JSON
 	Values []any    `json:"values,omitempty"` // of insert
 	Index  *int     `json:"index,omitempty"`  // of insert, delete and text; the end if it is missing
-	Count  int      `json:"count,omitempty"`  // of delete: how many elements; of text: how many UTF-16 units go
-	Text   string   `json:"text,omitempty"`   // of text: what comes
+	Count  int      `json:"count,omitempty"`  // of delete: elements to delete; of text: UTF-16 units to delete
+	Text   string   `json:"text,omitempty"`   // of text: the insertion
 	Type   string   `json:"type,omitempty"`   // of make: map, array or text
 	By     int64    `json:"by,omitempty"`     // of increment; 1 if it is missing
 }
 
-// MaxEdits bounds the edits of one change, and the steps of a path.
 const (
+	// MaxEdits bounds the edits of one change.
 	MaxEdits = 10_000
 	maxPath  = 32
 )
 
-// Apply makes edits one change; none of them happens if one cannot.
+// Apply applies edits as one change: all of them, or none if one fails.
 func Apply(doc *crdt.Doc, edits []Edit) error {
 	if len(edits) == 0 || len(edits) > MaxEdits {
 		return invalid("a change has between 1 and %d edits", MaxEdits)
@@ -48,7 +50,7 @@ func Apply(doc *crdt.Doc, edits []Edit) error {
 	_, err := doc.Transact(nil, func() error {
 		for i, e := range edits {
 			if err := e.apply(doc); err != nil {
-				return &Error{Code: CodeInvalid, Message: invalid("edit %d, %q", i+1, string(e.Op)).Message, Err: err}
+				return &Error{Code: CodeInvalid, Message: fmt.Sprintf("edit %d, %q", i+1, string(e.Op)), Err: err}
 			}
 		}
 		return nil
@@ -56,66 +58,39 @@ func Apply(doc *crdt.Doc, edits []Edit) error {
 	return err
 }
 
+// operations are the implementations of the operations, with the fields that each uses besides its path.
+var operations = map[Op]struct {
+	fields []string
+	apply  func(*Edit, *crdt.Doc) error
+}{
+	OpSet:       {[]string{"value"}, (*Edit).set},
+	OpDelete:    {[]string{"index", "count"}, (*Edit).delete},
+	OpInsert:    {[]string{"values", "index"}, (*Edit).insert},
+	OpMake:      {[]string{"type"}, (*Edit).make},
+	OpText:      {[]string{"text", "index", "count"}, (*Edit).replaceText},
+	OpIncrement: {[]string{"by"}, (*Edit).increment},
+}
+
 func (e *Edit) apply(doc *crdt.Doc) error {
 	if len(e.Path) == 0 || len(e.Path) > maxPath {
 		return invalid("a path has between 1 and %d names, the root's first", maxPath)
 	}
-	for _, name := range e.Path {
-		if name == "" {
-			return invalid("a path has no empty names")
-		}
+	if slices.Contains(e.Path, "") {
+		return invalid("a path has no empty names")
 	}
-	if err := e.checkFields(); err != nil {
-		return err
-	}
-	switch e.Op {
-	case OpSet:
-		m, key, err := e.parent(doc)
-		if err != nil {
-			return err
-		}
-		return m.Set(key, e.Value)
-	case OpMake:
-		_, err := e.target(doc, e.Type)
-		return err
-	case OpDelete:
-		if e.Index == nil {
-			return e.deleteKey(doc)
-		}
-		return e.deleteElements(doc)
-	case OpInsert:
-		return e.insert(doc)
-	case OpText:
-		return e.replaceText(doc)
-	case OpIncrement:
-		m, err := e.target(doc, "map")
-		if err != nil {
-			return err
-		}
-		by := e.By
-		if by == 0 {
-			by = 1
-		}
-		return crdt.CounterOf(m.(*crdt.Map)).Add(by)
-	}
-	return errNoSuchOp
-}
-
-var errNoSuchOp = invalid("there is no such operation; there are set, delete, insert, make, text, increment")
-
-// fields are those that each operation uses besides its path.
-var fields = map[Op][]string{
-	OpSet: {"value"}, OpDelete: {"index", "count"}, OpInsert: {"values", "index"}, OpMake: {"type"},
-	OpText: {"text", "index", "count"}, OpIncrement: {"by"},
-}
-
-// checkFields refuses what an operation would not use: whoever wrote it meant something else, and
-// a set with "values" would clear what is there.
-func (e *Edit) checkFields() error {
-	used, ok := fields[e.Op]
+	op, ok := operations[e.Op]
 	if !ok {
-		return errNoSuchOp
+		return invalid("there is no such operation; the operations are set, delete, insert, make, text, increment")
 	}
+	if err := e.checkFields(op.fields); err != nil {
+		return err
+	}
+	return op.apply(e, doc)
+}
+
+// checkFields refuses fields that the operation ignores: a set with "values", for example, would silently clear the
+// key.
+func (e *Edit) checkFields(used []string) error {
 	for _, f := range []struct {
 		name  string
 		given bool
@@ -129,102 +104,129 @@ func (e *Edit) checkFields() error {
 	}
 	switch {
 	case e.Index != nil && *e.Index < 0 || e.Count < 0:
-		return invalid("index and count are not negative")
+		return invalid("index and count must not be negative")
 	case e.Op == OpDelete && e.Index == nil && e.Count != 0:
-		return invalid("count needs an index; without both the whole key goes")
+		return invalid("count needs an index; without both, the whole key is deleted")
 	case e.Op == OpInsert && len(e.Values) == 0:
 		return invalid(`it needs "values", a list`)
 	}
 	return nil
 }
 
-// parent returns the map that the path's last name is a key of.
+// parent returns the map that has the path's last name as a key. It creates missing maps on the path.
 func (e *Edit) parent(doc *crdt.Doc) (*crdt.Map, string, error) {
 	if len(e.Path) < 2 {
-		return nil, "", invalid("the path needs a key behind the root's name")
+		return nil, "", invalid("the path needs a key after the root's name")
 	}
 	if err := checkRoot(doc, e.Path[0], "map"); err != nil {
 		return nil, "", err
 	}
 	m := doc.Map(e.Path[0])
 	for _, name := range e.Path[1 : len(e.Path)-1] {
-		v, there := m.Get(name)
-		if !there {
-			inner, err := m.SetMap(name)
-			if err != nil {
-				return nil, "", err
-			}
-			m = inner
-			continue
-		}
-		inner, ok := v.(*crdt.Map)
-		if !ok {
-			return nil, "", invalid("%q on the path is no shared map", name)
+		inner, err := member(m, name, mapKind)
+		if err != nil {
+			return nil, "", err
 		}
 		m = inner
 	}
 	return m, e.Path[len(e.Path)-1], nil
 }
 
-// checkRoot refuses to use a root as something else than it is: it would be both, and
-// shown as one.
+// checkRoot refuses to use an existing root as another type: it would have two types, and show only one.
 func checkRoot(doc *crdt.Doc, name, kind string) error {
 	have := doc.Shape(name)
 	if have == "" || have == kind || have == "list" && kind != "map" {
 		return nil
 	}
-	return invalid("%q is there and no shared %s", name, kind)
+	return otherKind(name, kind)
 }
 
-// target returns the shared type at the path's end, made if there is none.
-func (e *Edit) target(doc *crdt.Doc, kind string) (any, error) {
+func otherKind(name, kind string) error { return invalid("%q exists and is no shared %s", name, kind) }
+
+// kind is a shared type that an edit can address.
+type kind[T any] struct {
+	name   string
+	root   func(*crdt.Doc, string) T
+	create func(*crdt.Map, string) (T, error)
+}
+
+var (
+	mapKind   = kind[*crdt.Map]{"map", (*crdt.Doc).Map, (*crdt.Map).SetMap}
+	arrayKind = kind[*crdt.Array]{"array", (*crdt.Doc).Array, (*crdt.Map).SetArray}
+	textKind  = kind[*crdt.Text]{"text", (*crdt.Doc).Text, (*crdt.Map).SetText}
+)
+
+// target returns the shared value at the path's end, created if it is missing.
+func target[T any](e *Edit, doc *crdt.Doc, k kind[T]) (T, error) {
+	var none T
 	if len(e.Path) == 1 {
-		if err := checkRoot(doc, e.Path[0], kind); err != nil {
-			return nil, err
+		if err := checkRoot(doc, e.Path[0], k.name); err != nil {
+			return none, err
 		}
-		switch kind {
-		case "map":
-			return doc.Map(e.Path[0]), nil
-		case "array":
-			return doc.Array(e.Path[0]), nil
-		case "text":
-			return doc.Text(e.Path[0]), nil
-		}
-		return nil, invalid("a type is map, array or text")
+		return k.root(doc, e.Path[0]), nil
 	}
 	m, key, err := e.parent(doc)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	v, there := m.Get(key)
-	switch kind {
-	case "map":
-		if t, ok := v.(*crdt.Map); ok {
-			return t, nil
-		} else if !there {
-			return m.SetMap(key)
-		}
-	case "array":
-		if t, ok := v.(*crdt.Array); ok {
-			return t, nil
-		} else if !there {
-			return m.SetArray(key)
-		}
-	case "text":
-		if t, ok := v.(*crdt.Text); ok {
-			return t, nil
-		} else if !there {
-			return m.SetText(key)
-		}
-	default:
-		return nil, invalid("a type is map, array or text")
-	}
-	return nil, invalid("%q is there and no shared %s", key, kind)
+	return member(m, key, k)
 }
 
-// deleteKey takes a key away. Where nothing is, it makes nothing on the way there.
-func (e *Edit) deleteKey(doc *crdt.Doc) error {
-	if len(e.Path) > 1 && !e.leads(doc) {
+// member returns the shared value of a key, created if it is missing.
+func member[T any](m *crdt.Map, key string, k kind[T]) (T, error) {
+	v, exists := m.Get(key)
+	if !exists {
+		return k.create(m, key)
+	}
+	t, ok := v.(T)
+	if !ok {
+		return t, otherKind(key, k.name)
+	}
+	return t, nil
+}
+
+func (e *Edit) set(doc *crdt.Doc) error {
+	m, key, err := e.parent(doc)
+	if err != nil {
+		return err
+	}
+	return m.Set(key, e.Value)
+}
+
+func (e *Edit) make(doc *crdt.Doc) (err error) {
+	switch e.Type {
+	case mapKind.name:
+		_, err = target(e, doc, mapKind)
+	case arrayKind.name:
+		_, err = target(e, doc, arrayKind)
+	case textKind.name:
+		_, err = target(e, doc, textKind)
+	default:
+		err = invalid("a type is map, array or text")
+	}
+	return err
+}
+
+func (e *Edit) increment(doc *crdt.Doc) error {
+	m, err := target(e, doc, mapKind)
+	if err != nil {
+		return err
+	}
+	return crdt.CounterOf(m).Add(cmp.Or(e.By, 1))
+}
+
+// delete deletes a key or elements of a list. Unlike other edits it creates nothing on the path.
+func (e *Edit) delete(doc *crdt.Doc) error {
+	switch exists := e.pathExists(doc); {
+	case e.Index != nil && !exists:
+		return invalid("there is no list %s", strings.Join(e.Path, "."))
+	case e.Index != nil:
+		a, err := target(e, doc, arrayKind)
+		if err != nil {
+			return err
+		}
+		return a.Delete(*e.Index, cmp.Or(e.Count, 1))
+	case len(e.Path) > 1 && !exists:
 		return nil
 	}
 	m, key, err := e.parent(doc)
@@ -234,50 +236,35 @@ func (e *Edit) deleteKey(doc *crdt.Doc) error {
 	return m.Delete(key)
 }
 
-// leads reports whether something is at each step of the path but the last.
-func (e *Edit) leads(doc *crdt.Doc) bool {
+// pathExists reports whether the path exists up to its last name. It also reports true for a path through something
+// else than maps, which is an error elsewhere.
+func (e *Edit) pathExists(doc *crdt.Doc) bool {
 	switch shape := doc.Shape(e.Path[0]); {
 	case shape == "":
 		return false
 	case shape != "map" || len(e.Path) == 1:
 		return true
 	}
-	at := doc.Map(e.Path[0])
+	m := doc.Map(e.Path[0])
 	for _, name := range e.Path[1 : len(e.Path)-1] {
-		v, there := at.Get(name)
-		if !there {
+		v, exists := m.Get(name)
+		if !exists {
 			return false
 		}
 		inner, ok := v.(*crdt.Map)
 		if !ok {
-			return true // to something else, which is an error
+			return true
 		}
-		at = inner
+		m = inner
 	}
 	return true
 }
 
-func (e *Edit) deleteElements(doc *crdt.Doc) error {
-	if !e.leads(doc) {
-		return invalid("there is no list %s", strings.Join(e.Path, "."))
-	}
-	a, err := e.target(doc, "array")
-	if err != nil {
-		return err
-	}
-	count := e.Count
-	if count == 0 {
-		count = 1
-	}
-	return a.(*crdt.Array).Delete(*e.Index, count)
-}
-
 func (e *Edit) insert(doc *crdt.Doc) error {
-	v, err := e.target(doc, "array")
+	a, err := target(e, doc, arrayKind)
 	if err != nil {
 		return err
 	}
-	a := v.(*crdt.Array)
 	if e.Index == nil {
 		return a.Append(e.Values...)
 	}
@@ -285,11 +272,10 @@ func (e *Edit) insert(doc *crdt.Doc) error {
 }
 
 func (e *Edit) replaceText(doc *crdt.Doc) error {
-	v, err := e.target(doc, "text")
+	t, err := target(e, doc, textKind)
 	if err != nil {
 		return err
 	}
-	t := v.(*crdt.Text)
 	at := t.Len()
 	if e.Index != nil {
 		at = *e.Index

@@ -5,18 +5,16 @@ import (
 	"fmt"
 )
 
-// Code says what kind of thing went wrong with a document.
+// Code is the kind of an [Error].
 type Code string
 
 // The codes of an [Error].
 const (
-	CodeInvalid  Code = "invalid"   // a name, path or edit that is wrong
-	CodeNotFound Code = "not-found" // no such document
-	CodeStorage  Code = "storage"   // the bus does not store, or what it has is broken
-	CodeClosed   Code = "closed"    // the hub stops, or another epoch takes the document's place; nothing was changed
-	// CodeUncertain is that of an edit of which it is not known whether it is stored: it may
-	// be in the document, as a whole, or not at all.
-	CodeUncertain Code = "uncertain"
+	CodeInvalid   Code = "invalid"   // an invalid name, path, edit or role
+	CodeNotFound  Code = "not-found" // no such document
+	CodeStorage   Code = "storage"   // the bus is unavailable, or the stored data is corrupt
+	CodeClosed    Code = "closed"    // the hub stops, or a new epoch began; nothing was changed
+	CodeUncertain Code = "uncertain" // an edit may be stored, as a whole, or not at all
 )
 
 // Error is what the package returns. Message and Remedy are fit for users.
@@ -35,15 +33,15 @@ func (e *Error) Error() string {
 	return e.Message + ": " + e.Err.Error()
 }
 
-// Explain puts the error into words for agents.
+// Explain returns the parts of the error that agents receive.
 func (e *Error) Explain() (category, message, remedy string) {
 	switch e.Code {
 	case CodeInvalid:
 		return "ValidationError", e.Error(), e.Remedy
 	case CodeNotFound:
-		return "NotFoundError", e.Message, "Call list_documents; the first edit_document makes a document."
+		return "NotFoundError", e.Message, "Call list_documents; the first edit_document creates a document."
 	case CodeUncertain:
-		return "UncertainError", e.Message, "Look with read_document before you make the edit again."
+		return "UncertainError", e.Message, "Check with read_document before you repeat the edit."
 	default:
 		return "StorageError", e.Message, "Try again later."
 	}
@@ -52,7 +50,7 @@ func (e *Error) Explain() (category, message, remedy string) {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// CodeOf returns the code of an error, "" if it has none.
+// CodeOf returns the code of err, "" if err is no [Error].
 func CodeOf(err error) Code {
 	var e *Error
 	if errors.As(err, &e) {
@@ -65,15 +63,18 @@ func invalid(format string, args ...any) *Error {
 	return &Error{Code: CodeInvalid, Message: fmt.Sprintf(format, args...)}
 }
 
-// uncertain is the error of an edit that was made and may not be stored.
-func uncertain(name string, err error) *Error {
+// uncertain returns the error of an edit that was applied and may not be stored.
+func uncertain(err error, format string, args ...any) *Error {
 	return &Error{
-		Code: CodeUncertain, Err: err,
-		Message: "the edit of the document " + name + " was not confirmed: all of it may be there, or nothing",
-		Remedy:  "look at the document before you make the edit again",
+		Code: CodeUncertain, Err: err, Message: fmt.Sprintf(format, args...),
+		Remedy: "read the document before you repeat the edit",
 	}
 }
 
-func storage(err error, format string, args ...any) *Error {
+// storage wraps a failure of the store; it returns nil for nil.
+func storage(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
 	return &Error{Code: CodeStorage, Message: fmt.Sprintf(format, args...), Err: err}
 }

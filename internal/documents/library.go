@@ -1,10 +1,20 @@
+// Package documents stores the hub's shared documents, by name, on the bus.
+//
+// Each change is appended to a log: one subject per document and epoch, in a stream without retention limits. From
+// time to time a snapshot of the state is stored in parts in a second stream, and the head, a key, points to it. A
+// document is its newest snapshot and the log since then; all but the last two snapshots, and the log before them,
+// are purged. A snapshot counts after it was read back and loaded into a second engine with an equal result. The head
+// is changed last, by compare-and-set, so that head, snapshot and log are consistent after a crash at any moment.
+//
+// Only the hub writes the store: agents, people and browsers use documents through it. An edit returns once it is
+// durable in the sense of the bus's mode.
 package documents
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"regexp"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,17 +23,17 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// Options set up a Library.
+// Options configure a Library.
 type Options struct {
 	Bus    *bus.Bus     // required
-	Name   string       // the hub's on the bus; required
+	Name   string       // of the hub on the bus; required
 	Logger *slog.Logger // nil for none
-	// Interval between looks at a document, for whether it is as its copies and whether it is worn; 0 for
-	// that of package replica.
+	// Interval between checks whether a document agrees with its replicas and needs a new epoch; 0 for the default of
+	// package replica.
 	Interval time.Duration
 }
 
-// Library has the documents of a hub. It is safe for concurrent use.
+// Library holds the documents of a hub. It is safe for concurrent use.
 type Library struct {
 	store    *store
 	log      *slog.Logger
@@ -31,71 +41,66 @@ type Library struct {
 
 	mu      sync.Mutex
 	open    map[string]*opening
-	maxOpen int                        // MaxDocuments but in tests
-	most    int                        // MaxStored but in tests
-	idle    time.Duration              // idleTime but in tests
-	former  map[string]*replica.Former // of documents that have a new epoch and are not open
+	maxOpen int                        // MaxDocuments, except in tests
+	most    int                        // MaxStored, except in tests
+	idle    time.Duration              // idleTime, except in tests
+	former  map[string]*replica.Former // previous epochs of documents that are not open
 	closed  bool
 
-	compacting sync.Mutex // held while an epoch begins, before mu
+	compacting sync.Mutex // held while an epoch begins; locked before mu
 	renewals   sync.WaitGroup
 }
 
-// opening is a document that is open, or being opened.
+// opening is a document that is open, being opened or, if evicted, being closed.
 type opening struct {
 	done    chan struct{}
 	doc     *Document
 	err     error
-	evicted bool // it was closed to make room for others
+	evicted bool // closed to free a slot
 }
 
-// MaxDocuments bounds how many documents may be open, and MaxStored how many there may be. Of some that are made at the
-// same moment there may be a few more.
+// MaxDocuments bounds how many documents may be open, and MaxStored how many may exist; concurrent creations may
+// exceed the latter by a few.
 const (
 	MaxDocuments = 1000
 	MaxStored    = 10_000
 )
 
-// Open opens the library.
+// Open opens the library and creates its streams and buckets if they are missing.
 func Open(ctx context.Context, o Options) (*Library, error) {
 	s, err := openStore(ctx, o.Bus, o.Name)
 	if err != nil {
 		return nil, err
 	}
-	l := &Library{store: s, log: o.Logger, interval: o.Interval, open: map[string]*opening{}, maxOpen: MaxDocuments, most: MaxStored, idle: idleTime, former: map[string]*replica.Former{}}
-	if l.log == nil {
-		l.log = slog.New(slog.DiscardHandler)
+	l := &Library{
+		store: s, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), interval: o.Interval, open: map[string]*opening{},
+		maxOpen: MaxDocuments, most: MaxStored, idle: idleTime, former: map[string]*replica.Former{},
 	}
 	return l, nil
 }
 
 var nameForm = regexp.MustCompile(`^([a-z0-9-]{1,64}=)?[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
-// InProject returns the name of a project's document, apart from those of other
-// projects.
+// InProject qualifies a document's name with the namespace of its project.
 func InProject(namespace, name string) string { return namespace + "=" + name }
 
-// CheckName says whether a document may have a name.
+// CheckName returns an error with [CodeInvalid] if name is no valid name of a document.
 func CheckName(name string) error {
 	if !nameForm.MatchString(name) {
-		return &Error{Code: CodeInvalid, Message: "a document's name has up to 64 letters, digits, - and _, and begins with a letter or digit"}
+		return invalid("a document's name has up to 64 letters, digits, - and _, and begins with a letter or digit")
 	}
 	return nil
 }
 
-// Names lists the documents that there are, in order.
-func (l *Library) Names(ctx context.Context) ([]string, error) {
-	names, err := l.store.names(ctx)
-	slices.Sort(names)
-	return names, err
-}
+// Names lists the names of all documents, sorted.
+func (l *Library) Names(ctx context.Context) ([]string, error) { return l.store.names(ctx) }
 
-// Get returns a document that there is.
+// Get opens a document. The error has [CodeNotFound] if there is none of this name.
 func (l *Library) Get(ctx context.Context, name string) (*Document, error) {
 	return l.get(ctx, name, false)
 }
 
-// Ensure returns a document, a new one if there is none of this name.
+// Ensure opens a document and creates it if it is missing.
 func (l *Library) Ensure(ctx context.Context, name string) (*Document, error) {
 	return l.get(ctx, name, true)
 }
@@ -112,19 +117,19 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 	o := l.open[name]
 	if o == nil {
 		if len(l.open) >= l.maxOpen {
-			made := l.evict(ctx)
+			freed := l.evict(ctx)
 			l.mu.Unlock()
-			if !made {
+			if !freed {
 				return nil, &Error{Code: CodeStorage, Message: "too many documents are open at once", Remedy: "try again in a minute"}
 			}
-			return l.get(ctx, name, create) // unless somebody else has taken the room
+			return l.get(ctx, name, create) // another goroutine may have taken the slot
 		}
 		o = &opening{done: make(chan struct{})}
 		l.open[name] = o
-		with := opened{interval: l.interval, max: l.most, former: l.former[name], renew: func(why string) { l.renew(name, why) }}
+		with := openOptions{create: create, interval: l.interval, maxStored: l.most, former: l.former[name], renew: func(why string) { l.renew(name, why) }}
 		delete(l.former, name)
 		l.mu.Unlock()
-		o.doc, o.err = openDocument(ctx, l.store, name, create, with, l.log)
+		o.doc, o.err = openDocument(ctx, l.store, name, with, l.log)
 		if o.err != nil {
 			l.mu.Lock()
 			delete(l.open, name)
@@ -139,11 +144,8 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 		if o.doc != nil {
 			o.doc.used.Store(time.Now().UnixNano())
 		}
-		if o.evicted {
+		if o.evicted || create && CodeOf(o.err) == CodeNotFound { // it is closed now, or the other call was a Get
 			return l.get(ctx, name, create)
-		}
-		if o.err != nil && create && CodeOf(o.err) == CodeNotFound {
-			return l.get(ctx, name, create) // the other did not want a new one
 		}
 		return o.doc, o.err
 	case <-ctx.Done():
@@ -151,11 +153,11 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 	}
 }
 
-// idleTime is how long nobody has looked at a document that is closed to make room.
+// idleTime is how long a document must be unused before it may be evicted.
 const idleTime = time.Minute
 
-// evict closes the document that was not used for longest, if there is one that nobody uses. The
-// lock is held, before and after; it reports false if there is none, or the document could not be stored.
+// evict closes the least recently used document among the idle ones. It reports false if there is none or the
+// document could not be stored. The caller holds the lock, which evict releases meanwhile.
 func (l *Library) evict(ctx context.Context) bool {
 	var name string
 	var oldest *opening
@@ -172,7 +174,7 @@ func (l *Library) evict(ctx context.Context) bool {
 	if oldest == nil {
 		return false
 	}
-	// Whoever wants it meanwhile waits until it is closed, and then opens it.
+	// A concurrent get of it waits until it is closed and reopens it.
 	closing := &opening{done: make(chan struct{}), evicted: true}
 	l.open[name] = closing
 	l.mu.Unlock()
@@ -181,15 +183,15 @@ func (l *Library) evict(ctx context.Context) bool {
 	delete(l.open, name)
 	close(closing.done)
 	if err != nil {
-		l.log.Error("a document was closed before all of it was stored", "document", name, "error", err)
+		l.log.Error("a document was closed before all of its changes were stored", "document", name, "error", err)
 	}
 	return err == nil && len(l.open) < l.maxOpen
 }
 
-// Documents lists the names, as package client does.
+// Documents is [Library.Names] under the name that package client has for it.
 func (l *Library) Documents(ctx context.Context) ([]string, error) { return l.Names(ctx) }
 
-// Document returns a document as it is.
+// Document returns the current content of a document.
 func (l *Library) Document(ctx context.Context, name string) (*Content, error) {
 	d, err := l.Get(ctx, name)
 	if err != nil {
@@ -199,44 +201,42 @@ func (l *Library) Document(ctx context.Context, name string) (*Content, error) {
 	return &c, err
 }
 
-// EditDocument makes edits one change and returns the document, once that is durable. An error with
-// [CodeUncertain] says that the edits may have been made; after any other they were not.
+// EditDocument applies edits as one change and returns the document once the change is durable. After an error with
+// [CodeUncertain] the edits may be applied; after any other error they are not.
 func (l *Library) EditDocument(ctx context.Context, name string, edits []Edit) (*Content, error) {
-	for {
-		err := l.change(ctx, name, edits)
-		if err == nil {
-			break
-		}
-		if CodeOf(err) != CodeClosed || l.ended() {
-			return nil, err
-		}
-		select { // the document has just begun a new epoch
-		case <-time.After(reopening):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	if err := l.retryClosed(ctx, func() error { return l.change(ctx, name, edits) }); err != nil {
+		return nil, err
 	}
-	c, err := l.AwaitDocument(ctx, name, "") // in whatever epoch it is by now
+	c, err := l.AwaitDocument(ctx, name, "") // whatever the epoch
 	if err != nil {
-		return nil, &Error{
-			Code: CodeUncertain, Err: err, Message: "the edit of the document " + name + " was made, and the document cannot be read at the moment",
-			Remedy: "look at the document before you make the edit again",
-		}
+		return nil, uncertain(err, "the edit of the document %s was made, and the document cannot be read at the moment", name)
 	}
 	return c, nil
 }
 
-func (l *Library) ended() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.closed
+// retryClosed repeats f while a new epoch of the document begins.
+func (l *Library) retryClosed(ctx context.Context, f func() error) error {
+	for {
+		err := f()
+		l.mu.Lock()
+		closed := l.closed
+		l.mu.Unlock()
+		if CodeOf(err) != CodeClosed || closed {
+			return err
+		}
+		select {
+		case <-time.After(reopening):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
-// change makes edits one change of a document, which is made if there is none.
+// change applies edits as one change of a document, which is created if it is missing.
 func (l *Library) change(ctx context.Context, name string, edits []Edit) error {
 	d, err := l.Get(ctx, name)
 	if CodeOf(err) == CodeNotFound {
-		// Edits that cannot be made must not make a document.
+		// Invalid edits must not create a document.
 		if err := Apply(crdt.New(crdt.Options{}), edits); err != nil {
 			return err
 		}
@@ -248,31 +248,26 @@ func (l *Library) change(ctx context.Context, name string, edits []Edit) error {
 	return d.Change(ctx, edits)
 }
 
-// reopening is about how long it takes until a new epoch of a document is there.
+// reopening is about how long a document takes to begin a new epoch.
 const reopening = 10 * time.Millisecond
 
-// AwaitDocument returns a document as soon as it is another than seen, whatever epoch it is in then.
-func (l *Library) AwaitDocument(ctx context.Context, name, seen string) (*Content, error) {
-	for {
+// AwaitDocument blocks until a document's version differs from seen and returns the document, across epochs.
+func (l *Library) AwaitDocument(ctx context.Context, name, seen string) (c *Content, err error) {
+	err = l.retryClosed(ctx, func() error {
 		d, err := l.Get(ctx, name)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		c, err := d.Wait(ctx, seen)
-		if CodeOf(err) != CodeClosed {
-			return &c, err
-		}
-		select {
-		case <-time.After(reopening):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+		now, err := d.Wait(ctx, seen)
+		c = &now
+		return err
+	})
+	return c, err
 }
 
-// Compact begins a new epoch of a document, with its content and without its history. Who
-// has it open must open it anew. What agents wrote for the old epoch, and the hub had not heard of, is
-// carried over if it comes within an hour and this process lives; a browser's copy is not.
+// Compact begins a new epoch of a document, which keeps its content and drops its history, and returns the number of
+// items before and after. Whoever has the document open must reopen it. Changes that agents made in the old epoch and
+// had not sent are merged if they arrive within an hour in this process; changes of browsers are not.
 func (l *Library) Compact(ctx context.Context, name string) (before, after int, err error) {
 	l.compacting.Lock()
 	defer l.compacting.Unlock()
@@ -288,7 +283,7 @@ func (l *Library) Compact(ctx context.Context, name string) (before, after int, 
 	if err = d.retire(ctx); err == nil {
 		former, err = d.compact(ctx)
 	}
-	// Whatever came of it, the store has a head that holds: open that.
+	// The store has a consistent head, whether compaction succeeded or not: reopen the document from it.
 	d.stop()
 	d.done.Wait()
 	d.Replica.Close()
@@ -308,10 +303,10 @@ func (l *Library) Compact(ctx context.Context, name string) (before, after int, 
 	return s.Items, now.Items, err
 }
 
-// renewPatience bounds how long a new epoch may take to begin.
-const renewPatience = time.Minute
+// renewTimeout bounds the compaction of a document.
+const renewTimeout = time.Minute
 
-// renew begins a new epoch of a document that is worn. If that fails, its replica asks again.
+// renew compacts a document in the background. If that fails, the replica asks again later.
 func (l *Library) renew(name, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -319,18 +314,18 @@ func (l *Library) renew(name, why string) {
 		return
 	}
 	l.renewals.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), renewPatience)
+		ctx, cancel := context.WithTimeout(context.Background(), renewTimeout)
 		defer cancel()
 		before, after, err := l.Compact(ctx, name)
 		if err != nil {
-			l.log.Error("a document's new epoch did not begin", "document", name, "because", why, "error", err)
+			l.log.Error("a document could not begin a new epoch", "document", name, "because", why, "error", err)
 			return
 		}
 		l.log.Info("a document has begun a new epoch", "document", name, "because", why, "items", before, "left", after)
 	})
 }
 
-// Close stores what is not stored yet and ends all documents.
+// Close stores all pending changes, closes the documents and returns the first error.
 func (l *Library) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
@@ -342,12 +337,8 @@ func (l *Library) Close(ctx context.Context) error {
 	l.mu.Unlock()
 	var first error
 	for _, o := range open {
-		<-o.done
-		if o.doc == nil {
-			continue
-		}
-		if err := o.doc.close(ctx); err != nil && first == nil {
-			first = err
+		if <-o.done; o.doc != nil {
+			first = cmp.Or(first, o.doc.close(ctx))
 		}
 	}
 	return first

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,17 +16,20 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// store is where documents are kept on the bus.
+// store persists documents on the bus.
 type store struct {
 	bus       *bus.Bus
-	name      string // the hub's on the bus
+	name      string // of the hub on the bus
 	stream    jetstream.Stream
 	access    jetstream.KeyValue
 	snapshots *snapshots.Store
 }
 
-// numberHeader has a change's number in its document and epoch, from 1.
-const numberHeader = "Parley-Document-Change"
+// Headers of a change in the log.
+const (
+	numberHeader = "Parley-Document-Change" // number in its document and epoch, from 1
+	sumHeader    = "Parley-Document-Sum"    // checksum
+)
 
 func openStore(ctx context.Context, b *bus.Bus, name string) (*store, error) {
 	s := &store{bus: b, name: name}
@@ -69,45 +73,40 @@ func (s *store) subject(name string, epoch uint64) string {
 // head returns a document's head, one of revision 0 if there is none.
 func (s *store) head(ctx context.Context, name string) (snapshots.Head, error) {
 	h, err := s.snapshots.Head(ctx, name)
-	if err != nil {
-		return snapshots.Head{}, storage(err, "the document %s cannot be looked up", name)
-	}
-	return h, nil
+	return h, storage(err, "the document %s cannot be read", name)
 }
 
-// setHead changes the head if nobody has meanwhile.
+// setHead replaces the head of revision h.Revision and returns the new revision.
 func (s *store) setHead(ctx context.Context, name string, h snapshots.Head) (revision uint64, err error) {
-	if revision, err = s.snapshots.SetHead(ctx, name, h); err != nil {
-		return 0, storage(err, "the head of the document %s cannot be changed", name)
-	}
-	return revision, nil
+	revision, err = s.snapshots.SetHead(ctx, name, h)
+	return revision, storage(err, "the head of the document %s cannot be changed", name)
 }
 
-// end returns the sequence of the last change of all documents, 0 if there never was one.
+// end returns the sequence of the last change of any document, 0 if there was none.
 func (s *store) end(ctx context.Context) (uint64, error) {
 	info, err := s.stream.Info(ctx)
 	if err != nil {
-		return 0, storage(err, "the log of documents cannot be looked at")
+		return 0, storage(err, "the log of documents cannot be read")
 	}
 	return info.State.LastSeq, nil
 }
 
-// roomForOne refuses one more document where there are as many as there may be.
-func (s *store) roomForOne(ctx context.Context, most int) error {
+// checkCount returns an error if there are as many documents as may exist.
+func (s *store) checkCount(ctx context.Context, most int) error {
 	status, err := s.snapshots.Heads.Status(ctx)
 	if err != nil {
 		return storage(err, "documents cannot be counted")
 	}
 	if status.Values() >= uint64(most) { // one entry for each
 		return &Error{
-			Code: CodeInvalid, Message: fmt.Sprintf("there are %d documents, which is as many as there may be", status.Values()),
-			Remedy: "use one that there is: `parley doc list` shows them; several things fit into one under keys of their own",
+			Code: CodeInvalid, Message: fmt.Sprintf("there are %d documents, the maximum", status.Values()),
+			Remedy: "use an existing one: `parley doc list` lists them; one document holds several things under separate keys",
 		}
 	}
 	return nil
 }
 
-// names lists the documents that there are.
+// names lists the names of all documents, sorted.
 func (s *store) names(ctx context.Context) ([]string, error) {
 	lister, err := s.snapshots.Heads.ListKeys(ctx)
 	if err != nil {
@@ -117,28 +116,24 @@ func (s *store) names(ctx context.Context) ([]string, error) {
 	for key := range lister.Keys() {
 		names = append(names, key)
 	}
+	slices.Sort(names)
 	return names, nil
 }
 
-// restore loads the head's snapshot into a document, which is new.
+// restore loads the head's snapshot into a new document.
 func (s *store) restore(ctx context.Context, h snapshots.Head, doc *crdt.Doc) error {
 	b, err := s.snapshots.Load(ctx, h)
-	if err != nil {
+	if err != nil || b == nil {
 		return storage(err, "a document cannot be loaded")
 	}
-	if b == nil {
-		return nil
-	}
-	if _, err := doc.Apply(b, nil); err != nil {
-		return storage(err, "the snapshot %s cannot be loaded", h.Object)
-	}
-	return nil
+	_, err = doc.Apply(b, nil)
+	return storage(err, "the snapshot %s cannot be loaded", h.Object)
 }
 
-// replay calls f with each change behind the head's snapshot, in order, and returns the number and
-// the sequence of the last. What is missing or broken is left out and told to lost: later changes
-// wait in the document for what they build on, which a replica elsewhere may still have.
-func (s *store) replay(ctx context.Context, name string, h snapshots.Head, f func(update []byte) error, lost func(first, last uint64, why error)) (number, sequence uint64, err error) {
+// replay calls apply with each change since the head's snapshot, in order, and returns the number and the sequence of
+// the last. Missing and corrupt changes are skipped and reported to lost. The document buffers the changes that depend
+// on them until a replica elsewhere restores them.
+func (s *store) replay(ctx context.Context, name string, h snapshots.Head, apply func(update []byte) error, lost func(first, last uint64, why error)) (number, sequence uint64, err error) {
 	number, sequence = h.Number, h.Sequence
 	failed := func(err error) (uint64, uint64, error) {
 		return 0, 0, storage(err, "the log of the document %s cannot be read", name)
@@ -174,39 +169,30 @@ func (s *store) replay(ctx context.Context, name string, h snapshots.Head, f fun
 		sequence = meta.Sequence.Stream
 		n, err := strconv.ParseUint(m.Headers().Get(numberHeader), 10, 64)
 		if err != nil {
-			lost(number+1, number+1, errors.New("a message of the log is no change"))
+			lost(number+1, number+1, errors.New("the message has no change number"))
 			continue
 		}
 		if n <= number {
-			continue // it was published twice, which changes nothing
+			continue // a duplicate
 		}
 		if n > number+1 {
 			lost(number+1, n-1, errors.New("they are missing"))
 		}
 		number = n
-		if err := intact(m); err != nil {
-			lost(n, n, err)
-		} else if err := f(m.Data()); err != nil {
+		err = errors.New("the checksum does not match")
+		if sum := m.Headers().Get(sumHeader); sum == "" || sum == sumOf(m.Data()) { // older versions wrote no sum
+			err = apply(m.Data())
+		}
+		if err != nil {
 			lost(n, n, err)
 		}
 	}
 	return number, sequence, nil
 }
 
-// sumHeader has a change's checksum.
-const sumHeader = "Parley-Document-Sum"
-
-// intact holds a change against its checksum.
-func intact(m jetstream.Msg) error {
-	if sum := m.Headers().Get(sumHeader); sum != "" && sum != sumOf(m.Data()) { // those of older versions have none
-		return errors.New("it is not what was stored")
-	}
-	return nil
-}
-
 func sumOf(update []byte) string { return snapshots.Hash(update)[:16] }
 
-// change is one change of a document on its way to the log.
+// change encodes a change of a document for the log.
 func (s *store) change(name string, epoch, number uint64, update []byte) *nats.Msg {
 	m := nats.NewMsg(s.subject(name, epoch))
 	m.Data = update
@@ -219,17 +205,13 @@ func changeID(name string, epoch, number uint64) string {
 	return fmt.Sprintf("%s/%d/%d", name, epoch, number)
 }
 
-// point stores a snapshot, makes it the head, and purges what is no longer needed. old is
-// the head so far.
+// point stores a snapshot, replaces the head old by one that points to it, and purges what is obsolete then.
 func (s *store) point(ctx context.Context, name string, old, next snapshots.Head, state []byte) (snapshots.Head, error) {
 	h, err := s.snapshots.Point(ctx, name, old, next, state)
-	if err != nil {
-		return snapshots.Head{}, storage(err, "a snapshot of the document %s cannot be stored", name)
-	}
-	return h, nil
+	return h, storage(err, "a snapshot of the document %s cannot be stored", name)
 }
 
-// put stores messages and returns when they are durable.
+// put publishes messages and returns when they are durable.
 func (s *store) put(ctx context.Context, messages []*nats.Msg) error {
 	batch := s.bus.NewBatch()
 	for _, m := range messages {

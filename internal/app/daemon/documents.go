@@ -28,15 +28,15 @@ func (d *daemon) openDocuments(ctx context.Context) error {
 // openSharing lets agents of other processes keep replicas of documents: those that come
 // over HTTP, and those of peers.
 func (d *daemon) openSharing(context.Context) error {
-	desk := sharing.New(d.documents, d.log)
-	d.atEnd(func() error { desk.Close(); return nil })
-	if err := desk.Sit(d.node, sharing.CardID, notOfPeers); err != nil {
+	service := sharing.New(d.documents, d.log)
+	d.atEnd(func() error { service.Close(); return nil })
+	if err := service.Serve(d.node, sharing.CardID, notOfPeers); err != nil {
 		return err
 	}
 	if d.peers == nil {
 		return nil
 	}
-	return desk.Sit(d.peers.Node(), signedcard.ID(sharing.CardID, d.peers.Key()), nil) // it lets peers speak for themselves only
+	return service.Serve(d.peers.Node(), signedcard.ID(sharing.CardID, d.peers.Key()), nil) // it lets peers speak for themselves only
 }
 
 // notOfPeers keeps whoever may call the hub over HTTP from passing for a peer's agent, whose

@@ -83,8 +83,8 @@ func TestAFloodOfRefusedMessagesIsBounded(t *testing.T) {
 	if n := strings.Count(text, "agent=mars"); n == 0 || n > 300 {
 		t.Errorf("the log speaks of it %d times", n)
 	}
-	if !strings.Contains(text, "not listened to for a while") {
-		t.Errorf("the log does not say that it is not listened to:\n%s", text)
+	if !strings.Contains(text, "are ignored for a while") {
+		t.Errorf("the log does not report that its messages are ignored:\n%s", text)
 	}
 	if first := p.problem(t); first.Code != sharing.CodeDenied && first.Code != sharing.CodeBusy {
 		t.Errorf("it hears %+v", first)

@@ -1,15 +1,14 @@
 // Package sharing lets agents of other processes keep replicas of the hub's documents.
 //
-// The hub has a card for it, [CardID]. An agent opens a channel to that card, by
-// whatever transport, and attaches a replica (package crdt/replica) to the channel; the first
-// message about a document links the hub's replica with it. What the agent may do
-// then is its role in the document, which the hub's user gives it (documents.Role). Without
-// one it gets an answer that says so, whether there is such a document or not.
-//
-// The rules of tiers and sandboxes hold as for every envelope.
+// The hub serves documents under an agent card, [CardID]. An agent opens a channel to that card over any transport and
+// attaches a replica (package crdt/replica); the first message about a document links the hub's replica with it. The
+// agent's role in the document (documents.Role), which the hub's user assigns, decides what it may do. An agent without
+// a role gets the same error whether the document exists or not. The rules of tiers and sandboxes apply as to every
+// envelope.
 package sharing
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,276 +26,268 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// CardID is the agent to whom agents of other processes open a channel. Among hubs the hub's
-// key follows it.
+// CardID is the agent to which agents of other processes open a channel. Among hubs the hub's key is appended.
 const CardID = "hub-documents"
 
-// Codes of the answers to agents that are refused.
+// Codes of error answers.
 const (
-	// CodeDenied is that, and the code of the security event, if an agent has no role
-	// in a document, or not the one it needs.
+	// CodeDenied answers an agent without the role that it needs; the security event has it too.
 	CodeDenied = "DOCUMENT_ACCESS_DENIED"
-	// CodeBusy is that if an agent, or all of them, have as many documents or requests as they
-	// may; once there is room, what is asked again is granted.
+	// CodeBusy answers when an agent, or all of them together, have reached the limit of documents or requests; a later
+	// retry can succeed.
 	CodeBusy = "DOCUMENT_LIMIT"
+
+	codeUnavailable = "DOCUMENT_UNAVAILABLE"
+	codeInvalid     = "INVALID_REQUEST"
 )
 
-// Bounds of what agents can use.
+// Limits of what agents can use.
 const (
 	maxPerAgent = 64   // documents that one agent is linked with
-	maxGuests   = 4096 // links
-	maxRefusals = 4096 // that are remembered
+	maxLinks    = 4096 // of all agents
+	maxRefusals = 4096 // remembered ones
 )
 
-// refusalLife is how long an agent that was refused gets no further answer about the same
-// document, so that who asks all the time is not answered all the time.
+// refusalLife is how long a refused agent gets no further answer about the same document.
 const refusalLife = time.Second
 
-// Node is where agents of other processes come in: a *node.Node.
+// Node is a node that accepts agents of other processes: a *node.Node.
 type Node interface {
 	Join(card agent.Card, h router.Handler) (*parley.Agent, error)
 	Parley() *parley.Node
 }
 
-// Desk lets agents in. Make one with [New], have it sit at nodes, and [Desk.Close] it
-// before the library and the nodes. It is safe for concurrent use.
-type Desk struct {
+// Service links documents of a library with replicas of agents. Create it with [New], attach it to nodes with
+// [Service.Serve], and [Service.Close] it before the library and the nodes. It is safe for concurrent use.
+type Service struct {
 	library *documents.Library
 	log     *slog.Logger
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 
-	mu     sync.Mutex
-	chairs []*chair
-	closed bool
+	mu        sync.Mutex
+	endpoints []*endpoint
+	closed    bool
 }
 
-// New returns a desk for the documents of a library. A nil logger discards.
-func New(library *documents.Library, log *slog.Logger) *Desk {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	d := &Desk{library: library, log: log}
-	d.ctx, d.cancel = context.WithCancel(context.Background())
-	return d
+// New returns a Service for the documents of a library. A nil logger discards.
+func New(library *documents.Library, log *slog.Logger) *Service {
+	s := &Service{library: library, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
 }
 
-// chair is the desk at one node.
-type chair struct {
-	desk   *Desk
-	id     string
-	node   *parley.Node
-	speaks func(agentID string) error
-	access *parley.Agent
+// endpoint is the service at one node.
+type endpoint struct {
+	service *Service
+	id      string
+	node    *parley.Node
+	vouch   func(agentID string) error
+	access  *parley.Agent
 
 	mu       sync.Mutex
-	guests   map[place]*guest
-	refusals map[place]time.Time
-	visitors visitors
+	links    map[linkKey]*link
+	refusals map[linkKey]time.Time
+	limits   limiter
 }
 
-// place is an agent at a document.
-type place struct{ agent, document string }
+// linkKey is an agent and a document.
+type linkKey struct{ agent, document string }
 
-// guest is an agent's replica that is linked, or about to be.
-type guest struct {
+// link is an agent's replica that is linked with a document, or is about to be.
+type link struct {
 	channel *channel.Channel
 	stop    context.CancelFunc
 }
 
-// Sit has the desk answer at a node under an id. speaks says which agents that node
-// vouches for, so that none of another node is taken for one of this; nil means all.
-func (d *Desk) Sit(n Node, id string, speaks func(agentID string) error) error {
-	if speaks == nil {
-		speaks = func(string) error { return nil }
+// Serve answers at a node under an id. vouch returns nil for the agents that the node vouches for, so that an agent of
+// another node cannot be impersonated; a nil vouch accepts all.
+func (s *Service) Serve(n Node, id string, vouch func(agentID string) error) error {
+	if vouch == nil {
+		vouch = func(string) error { return nil }
 	}
-	c := &chair{
-		desk: d, id: id, node: n.Parley(), speaks: speaks,
-		guests: make(map[place]*guest), refusals: make(map[place]time.Time),
-		visitors: make(visitors),
+	p := &endpoint{
+		service: s, id: id, node: n.Parley(), vouch: vouch,
+		links: make(map[linkKey]*link), refusals: make(map[linkKey]time.Time), limits: make(limiter),
 	}
 	card := agent.Card{
 		ID: id, Name: "Documents", Version: "1", Description: "Shares documents of this hub with replicas of agents elsewhere, by channel",
-		// L0, the hub itself: only so may agents of every tier be answered.
+		// L0, the tier of the hub: it alone may answer agents of every tier.
 		Tier: agent.L0, Protocols: []string{"crdt-sync/1"}, Capabilities: []agent.Capability{},
 	}
-	access, err := n.Join(card, c.receive)
+	access, err := n.Join(card, p.receive)
 	if err != nil {
-		return fmt.Errorf("the documents have no card: %w", err)
+		return fmt.Errorf("documents cannot be shared: %w", err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c.access = access
-	d.chairs = append(d.chairs, c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.access = access
+	s.endpoints = append(s.endpoints, p)
 	return nil
 }
 
-// Close ends all links and waits for that.
-func (d *Desk) Close() {
-	d.mu.Lock()
-	d.closed = true
-	chairs := d.chairs
-	d.mu.Unlock()
-	d.cancel()
-	for _, c := range chairs {
-		c.access.Leave()
+// Close ends all links and waits for their goroutines.
+func (s *Service) Close() {
+	s.mu.Lock()
+	s.closed = true
+	endpoints := s.endpoints
+	s.mu.Unlock()
+	s.cancel()
+	for _, p := range endpoints {
+		p.access.Leave()
 	}
-	d.wg.Wait()
+	s.wg.Wait()
 }
 
-// begin counts a goroutine in, unless the desk is closed.
-func (d *Desk) begin(f func()) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+// start runs f in a goroutine that Close waits for. It reports false if the service is closed.
+func (s *Service) start(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return false
 	}
-	d.wg.Go(f)
+	s.wg.Go(f)
 	return true
 }
 
-// receive takes what arrives for the card. It must be quick, for all agents wait
-// for it: an agent's messages go to its own link, by its channel's goroutine.
-func (c *chair) receive(ctx context.Context, e *envelope.Envelope) {
+// receive handles the envelopes for the card. It must not block, for it serves all agents: messages of a linked agent
+// go to its link on its channel's goroutine.
+func (p *endpoint) receive(ctx context.Context, e *envelope.Envelope) {
 	switch e.Type {
 	case envelope.StreamData:
 		var head struct {
 			State *string `json:"state"`
 		}
 		if e.Unmarshal(&head) != nil || head.State == nil || documents.CheckName(*head.State) != nil {
-			return // somebody else's stream
+			return // another kind of stream
 		}
-		c.welcome(place{e.Sender, *head.State}, e)
+		p.open(linkKey{e.Sender, *head.State}, e)
 	case envelope.Request:
-		c.take(ctx, e)
+		p.request(ctx, e)
 	}
 }
 
-// take has a request answered, unless too many of the agent's are, or were refused.
-func (c *chair) take(ctx context.Context, e *envelope.Envelope) {
+// request answers a request in a goroutine, within the sender's limits.
+func (p *endpoint) request(ctx context.Context, e *envelope.Envelope) {
 	now := time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.visitors.heard(e.Sender, now) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.limits.ignored(e.Sender, now) {
 		return
 	}
-	if !c.visitors.ask(e.Sender, now) {
-		c.count(e.Sender, now)
-		c.desk.begin(func() {
-			c.reply(ctx, e, envelope.ErrorMessage, problem{Code: CodeBusy, Message: fmt.Sprintf("at most %d requests of an agent are answered at once", maxRequests), Remedy: "wait for the answers"})
+	if !p.limits.beginRequest(e.Sender, now) {
+		p.countRefusal(e.Sender, now)
+		p.service.start(func() {
+			p.replyError(ctx, e, problem{Code: CodeBusy, Message: fmt.Sprintf("at most %d requests of an agent are answered at once", maxRequests), Remedy: "wait for the answers"})
 		})
 		return
 	}
-	if !c.desk.begin(func() {
-		c.answer(ctx, e)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.visitors.answered(e.Sender)
+	if !p.service.start(func() {
+		p.answer(ctx, e)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.limits.endRequest(e.Sender)
 	}) {
-		c.visitors.answered(e.Sender)
+		p.limits.endRequest(e.Sender)
 	}
 }
 
-// welcome links an agent with a document, unless it is.
-func (c *chair) welcome(p place, e *envelope.Envelope) {
-	ch, ok := c.node.Channels().Between(c.id, p.agent)
+// open links an agent with a document, unless it is linked. e is the agent's message.
+func (p *endpoint) open(k linkKey, e *envelope.Envelope) {
+	ch, ok := p.node.Channels().Between(p.id, k.agent)
 	if !ok {
-		return // it has gone meanwhile, or is of this process, where nothing has a replica
+		return // closed meanwhile, or an agent of this process, where nothing has a replica
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	old, now := c.guests[p], time.Now()
-	if old != nil && old.channel == ch || now.Sub(c.refusals[p]) < refusalLife || !c.visitors.heard(p.agent, now) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old, now := p.links[k], time.Now()
+	if old != nil && old.channel == ch || now.Sub(p.refusals[k]) < refusalLife || p.limits.ignored(k.agent, now) {
 		return
 	}
-	if old == nil && c.full(p.agent) {
-		c.note(p, now) // before the next message about it comes
-		c.desk.begin(func() { c.tell(c.desk.ctx, p, e, errFull) })
+	if old == nil && p.full(k.agent) {
+		p.noteRefusal(k, now) // before its next message
+		p.service.start(func() { p.reportRefusal(p.service.ctx, k, e, errFull) })
 		return
 	}
-	ctx, stop := context.WithCancel(c.desk.ctx)
-	g := &guest{channel: ch, stop: stop}
-	if !c.desk.begin(func() { c.host(ctx, p, g, e) }) {
+	ctx, stop := context.WithCancel(p.service.ctx)
+	l := &link{channel: ch, stop: stop}
+	if !p.service.start(func() { p.serve(ctx, k, l, e) }) {
 		stop()
 		return
 	}
-	if old != nil { // it has come anew before its former channel was given up
+	if old != nil { // the agent reconnected before its former channel was closed
 		old.stop()
 	}
-	c.guests[p] = g
+	p.links[k] = l
 }
 
-// full reports whether an agent, or all of them, have as many links as they may; the lock is held.
-func (c *chair) full(agentID string) bool {
+// full reports whether an agent, or all agents together, have as many links as allowed. The lock is held.
+func (p *endpoint) full(agentID string) bool {
 	n := 0
-	for p := range c.guests {
-		if p.agent == agentID {
+	for k := range p.links {
+		if k.agent == agentID {
 			n++
 		}
 	}
-	return n >= maxPerAgent || len(c.guests) >= maxGuests
+	return n >= maxPerAgent || len(p.links) >= maxLinks
 }
 
-// host links an agent with a document until its channel, the document or the desk
-// ends. e is its first message.
-func (c *chair) host(ctx context.Context, p place, g *guest, e *envelope.Envelope) {
+// serve keeps an agent linked with a document, across epochs, until its channel is closed or ctx ends. e is the
+// agent's first message.
+func (p *endpoint) serve(ctx context.Context, k linkKey, l *link, e *envelope.Envelope) {
 	defer func() {
-		g.stop()
-		c.mu.Lock()
-		if c.guests[p] == g {
-			delete(c.guests, p)
+		l.stop()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.links[k] == l {
+			delete(p.links, k)
 		}
-		c.mu.Unlock()
 	}()
-	gone := make(chan struct{}, 1)
-	note := func(s channel.Status) {
+	connected, closed := context.WithCancel(ctx)
+	defer closed()
+	onStatus := func(s channel.Status) {
 		if s == channel.Closed {
-			select {
-			case gone <- struct{}{}:
-			default:
-			}
+			closed()
 		}
 	}
-	defer g.channel.OnStatus(note)()
-	note(g.channel.Status()) // it may have closed before
-	for ctx.Err() == nil && c.sit(ctx, p, g, e, gone) {
-		e = nil // the document has begun a new epoch, which the agent is to hear of
+	defer l.channel.OnStatus(onStatus)()
+	onStatus(l.channel.Status()) // it may be closed already
+	for ctx.Err() == nil && p.attach(ctx, connected.Done(), k, l, e) {
+		e = nil // a new epoch, which is announced to the agent
 	}
 }
 
-// sit links an agent with a document until either ends. It reports whether it was the document,
-// which may be there again in another epoch.
-func (c *chair) sit(ctx context.Context, p place, g *guest, e *envelope.Envelope, gone <-chan struct{}) (again bool) {
-	doc, err := c.lookUp(ctx, p)
+// attach links an agent with a document until the channel is closed or the document ends. It reports whether the
+// document ended, as when a new epoch begins.
+func (p *endpoint) attach(ctx context.Context, closed <-chan struct{}, k linkKey, l *link, e *envelope.Envelope) (again bool) {
+	doc, err := p.document(ctx, k)
 	if err != nil {
-		c.refuse(ctx, p, e, err)
+		p.refuse(ctx, k, e, err)
 		return false
 	}
-	link := &lawful{Channel: g.channel, permitted: func() bool { return c.permitted(p.agent) == nil }}
-	leave, err := doc.Attach(link)
+	filtered := &filteredLink{Channel: l.channel, permitted: func() bool { return p.permitted(k.agent) == nil }}
+	detach, err := doc.Attach(filtered)
 	if err != nil {
-		return documents.CodeOf(err) == documents.CodeClosed && c.pause(ctx, doc)
+		return documents.CodeOf(err) == documents.CodeClosed && p.pause(ctx, doc)
 	}
-	defer leave()
+	defer detach()
 	if e != nil {
-		link.deliver(ctx, e)
+		filtered.handler(ctx, e)
 	}
 	select {
-	case <-gone:
+	case <-closed:
 		return false
 	case <-doc.Done():
 		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
-// reopening is about how long it takes until a new epoch of a document is there.
+// reopening is about how long a document takes to begin a new epoch.
 const reopening = 20 * time.Millisecond
 
-// pause waits a moment after the end of a document. It reports false if ctx ends first.
-func (c *chair) pause(ctx context.Context, doc *documents.Document) bool {
+// pause waits until a document has ended and a moment longer. It reports false if ctx ends first.
+func (p *endpoint) pause(ctx context.Context, doc *documents.Document) bool {
 	select {
 	case <-doc.Done():
 	case <-ctx.Done():
@@ -310,46 +301,40 @@ func (c *chair) pause(ctx context.Context, doc *documents.Document) bool {
 	}
 }
 
-// lookUp returns a document if an agent may know of it.
-func (c *chair) lookUp(ctx context.Context, p place) (*documents.Document, error) {
-	if err := c.admit(ctx, p); err != nil {
+// document opens a document if the agent has a role in it.
+func (p *endpoint) document(ctx context.Context, k linkKey) (*documents.Document, error) {
+	if err := p.permitted(k.agent); err != nil {
 		return nil, err
 	}
-	return c.desk.library.Get(ctx, p.document)
+	role, err := p.service.library.Role(ctx, k.document, k.agent)
+	if err != nil {
+		return nil, err
+	}
+	if role == "" {
+		return nil, &deniedError{k}
+	}
+	return p.service.library.Get(ctx, k.document)
 }
 
-// admit returns nil if an agent may know of a document.
-func (c *chair) admit(ctx context.Context, p place) error {
-	if err := c.permitted(p.agent); err != nil {
+// permitted returns nil if the node vouches for an agent and the rules permit its messages to the card.
+func (p *endpoint) permitted(agentID string) error {
+	if err := p.vouch(agentID); err != nil {
 		return err
 	}
-	role, err := c.desk.library.Role(ctx, p.document, p.agent)
-	if err == nil && role == "" {
-		err = denied(p)
-	}
-	return err
+	return p.node.Router().Permit(agentID, p.id)
 }
 
-// permitted returns nil if the rules let an agent come here.
-func (c *chair) permitted(agentID string) error {
-	if err := c.speaks(agentID); err != nil {
-		return err
-	}
-	return c.node.Router().Permit(agentID, c.id)
-}
-
-func denied(p place) error {
-	return &deniedError{p}
-}
-
-// deniedError says the same whether there is the document or not.
-type deniedError struct{ place }
+// deniedError is the same whether the document exists or not.
+type deniedError struct{ linkKey }
 
 func (e *deniedError) Error() string {
 	return fmt.Sprintf("the document %s is not shared with %s", e.document, e.agent)
 }
 
-// problem is the payload of an answer that is an error.
+// errFull refuses an agent that has a role.
+var errFull = fmt.Errorf("at most %d documents are shared with an agent at once, and %d with all", maxPerAgent, maxLinks)
+
+// problem is the payload of an error answer.
 type problem struct {
 	Code     string `json:"code"`
 	Message  string `json:"message"`
@@ -357,143 +342,127 @@ type problem struct {
 	Document string `json:"document,omitempty"`
 }
 
-// refuse tells an agent that it is not linked, and the log who wanted what.
-func (c *chair) refuse(ctx context.Context, p place, e *envelope.Envelope, err error) {
+// refuse notes and reports a refusal to link an agent, unless ctx has ended.
+func (p *endpoint) refuse(ctx context.Context, k linkKey, e *envelope.Envelope, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	c.mu.Lock()
-	c.note(p, time.Now())
-	c.mu.Unlock()
-	c.tell(ctx, p, e, err)
+	p.mu.Lock()
+	p.noteRefusal(k, time.Now())
+	p.mu.Unlock()
+	p.reportRefusal(ctx, k, e, err)
 }
 
-// note remembers a refusal; the lock is held.
-func (c *chair) note(p place, now time.Time) {
-	if len(c.refusals) >= maxRefusals {
-		clear(c.refusals)
+// noteRefusal counts a refusal and suppresses further answers for refusalLife. The lock is held.
+func (p *endpoint) noteRefusal(k linkKey, now time.Time) {
+	if len(p.refusals) >= maxRefusals {
+		clear(p.refusals)
 	}
-	c.refusals[p] = now
-	c.count(p.agent, now)
+	p.refusals[k] = now
+	p.countRefusal(k.agent, now)
 }
 
-// count counts a refusal of an agent; the lock is held.
-func (c *chair) count(agentID string, now time.Time) {
-	if c.visitors.refuse(agentID, now) {
-		c.desk.log.Warn("an agent is not listened to for a while: it was refused too often", "agent", agentID, "for", refusedFor)
+// countRefusal counts a refusal against the agent's limit. The lock is held.
+func (p *endpoint) countRefusal(agentID string, now time.Time) {
+	if p.limits.refuse(agentID, now) {
+		p.service.log.Warn("messages of an agent are ignored for a while: it was refused too often", "agent", agentID, "for", refusedFor)
 	}
 }
 
-// errFull is why an agent is not linked that has a role.
-var errFull = fmt.Errorf("at most %d documents are shared with an agent at once, and %d with all", maxPerAgent, maxGuests)
-
-// tell tells an agent and the log of a refusal.
-func (c *chair) tell(ctx context.Context, p place, e *envelope.Envelope, err error) {
-	c.log(p, err)
+// reportRefusal logs a refusal and answers the agent's message, if there is one.
+func (p *endpoint) reportRefusal(ctx context.Context, k linkKey, e *envelope.Envelope, err error) {
+	p.logRefusal(k, err)
 	if e == nil {
 		return
 	}
-	answer := problem{Document: p.document, Message: err.Error()}
+	answer := problem{Document: k.document, Message: err.Error()}
 	switch {
 	case errors.As(err, new(*deniedError)):
-		answer.Code, answer.Remedy = CodeDenied, fmt.Sprintf("the hub's user can share it: parley doc share %s %s reader", p.document, p.agent)
+		answer.Code, answer.Remedy = CodeDenied, fmt.Sprintf("the hub's user can share it: parley doc share %s %s reader", k.document, k.agent)
 	case errors.Is(err, errFull):
 		answer.Code, answer.Remedy = CodeBusy, "close the channel, and attach fewer replicas to the next"
 	default:
-		answer.Code, answer.Message = "DOCUMENT_UNAVAILABLE", "the document "+p.document+" is not to be had at the moment"
+		answer.Code, answer.Message = codeUnavailable, "the document "+k.document+" is not available at the moment"
 	}
-	c.reply(ctx, e, envelope.ErrorMessage, answer)
+	p.replyError(ctx, e, answer)
 }
 
-// log tells of a refusal, with its source.
-func (c *chair) log(p place, err error) {
-	c.desk.log.Warn("an agent is not let to a document", "document", p.document, "agent", p.agent, "error", err)
-	c.node.Telemetry().Emit(telemetry.Event{
-		Type: telemetry.Security, Sender: p.agent, Recipient: c.id, MessageType: envelope.StreamData, Code: CodeDenied, Detail: err.Error(),
+// logRefusal logs a refusal and emits a security event.
+func (p *endpoint) logRefusal(k linkKey, err error) {
+	p.service.log.Warn("an agent was refused access to a document", "document", k.document, "agent", k.agent, "error", err)
+	p.node.Telemetry().Emit(telemetry.Event{
+		Type: telemetry.Security, Sender: k.agent, Recipient: p.id, MessageType: envelope.StreamData, Code: CodeDenied, Detail: err.Error(),
 	})
 }
 
-func (c *chair) reply(ctx context.Context, e *envelope.Envelope, t envelope.Type, payload any) {
-	if _, err := c.access.Reply(ctx, e, t, payload); err != nil {
-		c.desk.log.Info("an agent was not answered", "agent", e.Sender, "error", err)
+func (p *endpoint) replyError(ctx context.Context, e *envelope.Envelope, answer problem) {
+	p.reply(ctx, e, envelope.ErrorMessage, answer)
+}
+
+func (p *endpoint) reply(ctx context.Context, e *envelope.Envelope, t envelope.Type, payload any) {
+	if _, err := p.access.Reply(ctx, e, t, payload); err != nil {
+		p.service.log.Info("an answer could not be sent", "agent", e.Sender, "error", err)
 	}
 }
 
-// request is what an owner may ask for: who has which role, after a change if it names an
-// agent.
+// request is an owner's request for the roles in a document; with an agent, the agent's role is changed first.
 type request struct {
 	Document string          `json:"document"`
 	Agent    string          `json:"agent,omitempty"`
-	Role     *documents.Role `json:"role,omitempty"` // "" takes it away
+	Role     *documents.Role `json:"role,omitempty"` // "" withdraws the role
 }
 
-// shared answers a request.
-type shared struct {
+// response answers a request.
+type response struct {
 	Document string                    `json:"document"`
 	Roles    map[string]documents.Role `json:"roles"` // by agent
 }
 
-// answer does what an owner asks for.
-func (c *chair) answer(ctx context.Context, e *envelope.Envelope) {
+// answer executes an owner's request and answers it.
+func (p *endpoint) answer(ctx context.Context, e *envelope.Envelope) {
 	var r request
 	if err := json.Unmarshal(e.Payload, &r); err != nil || documents.CheckName(r.Document) != nil || (r.Agent == "") != (r.Role == nil) {
-		c.reply(ctx, e, envelope.ErrorMessage, problem{Code: "INVALID_REQUEST", Message: `a request is {"document": NAME}, or with "agent" and "role" besides`})
+		p.replyError(ctx, e, problem{Code: codeInvalid, Message: `a request is {"document": NAME}, optionally with "agent" and "role"`})
 		return
 	}
-	p := place{e.Sender, r.Document}
-	if role, err := c.desk.library.Role(ctx, p.document, p.agent); err != nil || role != documents.RoleOwner || c.permitted(p.agent) != nil {
-		err := fmt.Errorf("%s is no owner of the document %s", p.agent, p.document)
-		c.mu.Lock()
-		c.count(p.agent, time.Now())
-		c.mu.Unlock()
-		c.log(p, err)
-		c.reply(ctx, e, envelope.ErrorMessage, problem{Code: CodeDenied, Message: err.Error(), Document: p.document})
+	if role, err := p.service.library.Role(ctx, r.Document, e.Sender); err != nil || role != documents.RoleOwner || p.permitted(e.Sender) != nil {
+		err := fmt.Errorf("%s is no owner of the document %s", e.Sender, r.Document)
+		p.mu.Lock()
+		p.countRefusal(e.Sender, time.Now())
+		p.mu.Unlock()
+		p.logRefusal(linkKey{e.Sender, r.Document}, err)
+		p.replyError(ctx, e, problem{Code: CodeDenied, Message: err.Error(), Document: r.Document})
 		return
 	}
 	if r.Role != nil {
-		if err := c.desk.library.Share(ctx, r.Document, r.Agent, *r.Role); err != nil {
-			c.reply(ctx, e, envelope.ErrorMessage, problem{Code: "INVALID_REQUEST", Message: err.Error(), Document: p.document})
+		if err := p.service.library.Share(ctx, r.Document, r.Agent, *r.Role); err != nil {
+			p.replyError(ctx, e, problem{Code: codeInvalid, Message: err.Error(), Document: r.Document})
 			return
 		}
-		c.desk.log.Info("an owner has shared a document", "document", p.document, "owner", p.agent, "agent", r.Agent, "role", *r.Role)
+		p.service.log.Info("an owner has shared a document", "document", r.Document, "owner", e.Sender, "agent", r.Agent, "role", *r.Role)
 	}
-	roles, err := c.desk.library.Shares(ctx, r.Document)
+	roles, err := p.service.library.Shares(ctx, r.Document)
 	if err != nil {
-		c.reply(ctx, e, envelope.ErrorMessage, problem{Code: "DOCUMENT_UNAVAILABLE", Message: err.Error(), Document: p.document})
+		p.replyError(ctx, e, problem{Code: codeUnavailable, Message: err.Error(), Document: r.Document})
 		return
 	}
-	c.reply(ctx, e, envelope.Response, shared{r.Document, roles})
+	p.reply(ctx, e, envelope.Response, response{r.Document, roles})
 }
 
-// lawful is a channel that hands on what the rules of tiers and sandboxes let pass: the router
-// applies them to what it delivers, and what goes to a replica goes past it.
-type lawful struct {
+// filteredLink is a channel that delivers messages only while the rules of tiers and sandboxes permit the agent. The
+// router applies the rules to what it delivers itself, but not to messages for a replica.
+type filteredLink struct {
 	*channel.Channel
 	permitted func() bool
-
-	mu      sync.Mutex
-	handler channel.Handler
+	handler   channel.Handler // set by OnMessage
 }
 
 // OnMessage implements [replica.Link].
-func (l *lawful) OnMessage(h channel.Handler) (remove func()) {
-	handle := func(ctx context.Context, e *envelope.Envelope) {
+func (l *filteredLink) OnMessage(h channel.Handler) (remove func()) {
+	l.handler = func(ctx context.Context, e *envelope.Envelope) {
 		if l.permitted() {
 			h(ctx, e)
 		}
 	}
-	l.mu.Lock()
-	l.handler = handle
-	l.mu.Unlock()
-	return l.Channel.OnMessage(handle)
-}
-
-// deliver hands on the message that came before the link.
-func (l *lawful) deliver(ctx context.Context, e *envelope.Envelope) {
-	l.mu.Lock()
-	h := l.handler
-	l.mu.Unlock()
-	if h != nil {
-		h(ctx, e)
-	}
+	return l.Channel.OnMessage(l.handler)
 }

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
 // patience bounds what takes as long as it takes.
 const patience = 30 * time.Second
 
-// keeper is a hub as far as documents go: a library, and a node with a desk.
+// keeper is a hub as far as documents go: a library, and a node with a sharing service.
 type keeper struct {
 	bus     *bus.Bus
 	listens []func(t *testing.T) transport.Listener
@@ -51,10 +51,10 @@ type keeper struct {
 
 	library *documents.Library
 	node    *parley.Node
-	desk    *sharing.Desk
+	service *sharing.Service
 }
 
-// node is a parley.Node as the desk wants it.
+// node is a parley.Node as the service requires it.
 type node struct{ *parley.Node }
 
 func (n node) Parley() *parley.Node { return n.Node }
@@ -85,8 +85,8 @@ func (k *keeper) open(t *testing.T) {
 	if k.node, err = parley.New(k.options); err != nil {
 		t.Fatal(err)
 	}
-	k.desk = sharing.New(k.library, log)
-	if err := k.desk.Sit(node{k.node}, sharing.CardID, k.speaks); err != nil {
+	k.service = sharing.New(k.library, log)
+	if err := k.service.Serve(node{k.node}, sharing.CardID, k.speaks); err != nil {
 		t.Fatal(err)
 	}
 	for _, listen := range k.listens {
@@ -98,17 +98,17 @@ func (k *keeper) open(t *testing.T) {
 
 func (k *keeper) close(t *testing.T) {
 	t.Helper()
-	if k.desk == nil {
+	if k.service == nil {
 		return
 	}
-	k.desk.Close()
+	k.service.Close()
 	if err := k.node.Close(context.Background()); err != nil {
 		t.Error(err)
 	}
 	if err := k.library.Close(context.Background()); err != nil {
 		t.Error(err)
 	}
-	k.desk = nil
+	k.service = nil
 }
 
 func (k *keeper) share(t *testing.T, document, agentID string, role documents.Role) {

@@ -1,0 +1,71 @@
+package documents
+
+import (
+	"context"
+	"sync"
+
+	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/envelope"
+)
+
+// attachment is the link of a document with another process's replica.
+type attachment struct {
+	detach func()
+}
+
+// Attach links the document with an agent's replica; the agent's role decides what passes. While the store is
+// unavailable, the agent's messages wait, which blocks only its own channel. Detach is idempotent.
+func (d *Document) Attach(l replica.Link) (detach func(), err error) {
+	if err := d.beginEdit(); err != nil {
+		return nil, err
+	}
+	defer d.gate.RUnlock()
+	end, err := d.Replica.Attach(bufferedLink{l, d})
+	if err != nil {
+		return nil, err
+	}
+	a := new(attachment)
+	a.detach = sync.OnceFunc(func() {
+		end()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.attached, a)
+	})
+	d.mu.Lock()
+	d.attached[a] = struct{}{}
+	d.mu.Unlock()
+	return a.detach, nil
+}
+
+// bufferedLink is a link that delivers messages only while the document's queue has room.
+type bufferedLink struct {
+	replica.Link
+	d *Document
+}
+
+// OnMessage implements [replica.Link].
+func (l bufferedLink) OnMessage(h channel.Handler) (remove func()) {
+	return l.Link.OnMessage(func(ctx context.Context, e *envelope.Envelope) {
+		if l.d.awaitRoom(ctx) {
+			h(ctx, e)
+		}
+	})
+}
+
+// awaitRoom blocks until the queue for the log has room. It reports false if ctx or the document ends first.
+func (d *Document) awaitRoom(ctx context.Context) bool {
+	for {
+		changed := d.changed.Wait()
+		if d.checkQueue() == nil {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		case <-d.ctx.Done():
+			return false
+		}
+	}
+}
