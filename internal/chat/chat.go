@@ -1,12 +1,12 @@
-// Package chat is a project's channels: named streams of messages on the bus
-// that the agents of one project share.
+// Package chat implements a project's channels: named streams of messages on the bus that the agents of one project
+// share.
 //
-// A [Space] works before the bus can be reached and while it is gone: what is
-// sent then waits in a bounded queue and is stored, in order and once, when the
-// bus is back.
+// A [Space] also works while the bus is unreachable: messages are then queued, within a limit, and stored in order and
+// exactly once when the bus is back.
 package chat
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -23,13 +23,11 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// MaxBackoff is the longest pause between two attempts to reach the bus
-// (REQ-REL-002).
+// MaxBackoff is the longest pause between two attempts to reach the bus.
 const MaxBackoff = 60 * time.Second
 
-// requestTimeout bounds one look at the server. A request that is under way
-// when the connection breaks is never answered: a short limit makes the next
-// attempt come soon.
+// requestTimeout bounds one request to the server. It is short because a request that is pending when the connection
+// breaks gets no answer, nor does a request that the server's permissions forbid.
 const requestTimeout = 2 * time.Second
 
 // Channel is one channel of a project.
@@ -41,18 +39,17 @@ type Channel struct {
 	MaxAge      time.Duration
 }
 
-// Config says which channels there are and where.
+// Config configures a [Space].
 type Config struct {
-	// Namespace keeps the project's channels apart from other projects'.
+	// Namespace separates the project's channels from those of other projects.
 	Namespace string
 	Channels  []Channel
-	// Dial finds the bus. It is called until it succeeds once, with pauses that
-	// grow to MaxBackoff; from then on the Bus reconnects by itself. The Space
-	// closes the Bus.
+	// Dial connects to the bus. It is retried with backoff, up to MaxBackoff, until it succeeds; after that the Bus
+	// reconnects by itself. The Space closes the Bus.
 	Dial func(context.Context) (*bus.Bus, error)
-	// Logger is slog.Default() where it is nil.
+	// Logger defaults to slog.Default().
 	Logger *slog.Logger
-	// Now is time.Now where it is nil.
+	// Now defaults to time.Now.
 	Now func() time.Time
 }
 
@@ -60,12 +57,12 @@ type Config struct {
 type Space struct {
 	cfg      Config
 	log      *slog.Logger
-	instance string // tells this process's consumers from others'
-	ids      string // begins the ids of this process's messages
+	instance string // distinguishes this process's consumers
+	ids      string // prefix of the ids of this process's messages
 	sent     atomic.Uint64
 	outbox   outbox
 	news     broadcast.Signal
-	ears     ears
+	watcher  watcher
 	readers  readers
 
 	stop  context.CancelFunc
@@ -73,17 +70,15 @@ type Space struct {
 	tried chan struct{} // closed after the first attempt to reach the bus
 
 	mu      sync.Mutex
-	bus     *bus.Bus // nil until it is reached
-	failure error    // why it is nil
+	bus     *bus.Bus // nil until the first connection
+	failure error    // of the last attempt, while bus is nil
 	ensured map[string]bool
 	closing bool
 }
 
-// Open begins to look for the bus and returns at once.
+// Open returns a Space that connects in the background.
 func Open(cfg Config) *Space {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -94,26 +89,24 @@ func Open(cfg Config) *Space {
 		instance: strings.ToLower(rand.Text()[:8]),
 		ids:      rand.Text()[:16], // 80 bits
 		stop:     stop,
-		failure: &Error{Category: ConnectionError, Message: "The messages' server has not been reached yet.",
-			Remedy: "It is being tried; try again in a moment."},
-		ensured: map[string]bool{},
-		tried:   make(chan struct{}),
+		failure:  &Error{Category: ConnectionError, Message: "The NATS server has not been reached yet.", Remedy: "Try again in a moment."},
+		ensured:  map[string]bool{},
+		tried:    make(chan struct{}),
 	}
-	s.outbox.init()
+	s.outbox.pushed = make(chan struct{}, 1)
 	s.done.Go(func() { s.run(ctx) })
 	return s
 }
 
-// run connects, and then keeps the channels and the queue up to date whenever
-// the connection comes back, until ctx ends.
+// run connects, sends the queue, and re-creates missing streams after each reconnect, until ctx ends.
 func (s *Space) run(ctx context.Context) {
-	b, changes, ok := s.connect(ctx)
-	if !ok {
+	b, changes := s.connect(ctx)
+	if b == nil {
 		return
 	}
 	defer b.Conn().RemoveStatusListener(changes)
-	rest := time.NewTicker(earsRest)
-	defer rest.Stop()
+	idle := time.NewTicker(watchIdle)
+	defer idle.Stop()
 	s.ensureAll(ctx)
 	for {
 		s.flush(ctx)
@@ -121,14 +114,14 @@ func (s *Space) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.outbox.pushed:
-		case <-rest.C:
-			if s.ears.rest() {
-				s.news.Send()
-			}
+		case <-idle.C:
+			s.unwatchIdle()
 		case status := <-changes:
 			s.log.Info("connection to the bus", "status", status.String())
 			if status == nats.CONNECTED {
-				s.forgetEnsured()
+				s.mu.Lock()
+				clear(s.ensured) // perhaps another server
+				s.mu.Unlock()
 				s.ensureAll(ctx)
 				s.news.Send()
 			}
@@ -136,64 +129,45 @@ func (s *Space) run(ctx context.Context) {
 	}
 }
 
-// connect dials until there is a bus. The channel tells each change of the
-// connection, also the first after somebody could see it.
-func (s *Space) connect(ctx context.Context) (*bus.Bus, chan nats.Status, bool) {
-	var changes chan nats.Status
+// connect dials until it succeeds or ctx ends; then the bus is nil. The channel receives the status changes of the
+// connection; it is registered before the bus is visible to others, so that none is missed.
+func (s *Space) connect(ctx context.Context) (b *bus.Bus, changes chan nats.Status) {
 	for attempt := 1; ; attempt++ {
 		b, err := s.cfg.Dial(ctx)
 		if err == nil {
 			s.log.Info("connected to the bus", "attempt", attempt)
 			changes = b.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
-			s.attach(b)
-		} else {
-			s.mu.Lock()
-			s.failure = err
-			s.mu.Unlock()
 		}
+		s.mu.Lock()
+		s.bus, s.failure = b, err
+		s.mu.Unlock()
 		if attempt == 1 {
 			close(s.tried)
 		}
 		if err == nil {
-			return b, changes, true
+			s.news.Send()
+			return b, changes
 		}
 		if ctx.Err() != nil {
-			return nil, nil, false
+			return nil, nil
 		}
-		pause := bus.Backoff(attempt, MaxBackoff)
-		s.log.Warn("the bus cannot be reached", "attempt", attempt, "retryIn", pause.String(), "error", err)
-		select {
-		case <-ctx.Done():
-			return nil, nil, false
-		case <-time.After(pause):
-		}
+		delay := bus.Backoff(attempt, MaxBackoff)
+		s.log.Warn("the bus cannot be reached", "attempt", attempt, "retryIn", delay.String(), "error", err)
+		pause(ctx, delay)
 	}
 }
 
-func (s *Space) attach(b *bus.Bus) {
-	s.mu.Lock()
-	s.bus, s.failure = b, nil
-	s.mu.Unlock()
-	s.news.Send()
-}
-
-// Tried is closed when the first attempt to reach the bus has ended, either way.
+// Tried returns a channel that is closed when the first attempt to reach the bus has succeeded or failed.
 func (s *Space) Tried() <-chan struct{} { return s.tried }
 
-// listen has the news tell what others say, too.
-func (s *Space) listen() {
+// current returns the bus, connected or not; nil before the first connection.
+func (s *Space) current() *bus.Bus {
 	s.mu.Lock()
-	b := s.bus
-	s.mu.Unlock()
-	if b == nil {
-		return // attach wakes who waits
-	}
-	if err := s.ears.open(b, s.cfg.Namespace+".*", s.news.Send); err != nil {
-		s.log.Error("new messages cannot be followed", "error", err)
-	}
+	defer s.mu.Unlock()
+	return s.bus
 }
 
-// connected returns the bus if it can be used right now.
+// connected returns the bus if it is connected.
 func (s *Space) connected() (*bus.Bus, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +185,7 @@ func (s *Space) connected() (*bus.Bus, error) {
 // Channels lists the project's channels in the order of the configuration.
 func (s *Space) Channels() []Channel { return slices.Clone(s.cfg.Channels) }
 
-// channel finds a channel (REQ-TOOL-016, REQ-TOOL-025, REQ-ERROR-003).
+// channel returns the channel of a name.
 func (s *Space) channel(name string) (Channel, error) {
 	names := make([]string, len(s.cfg.Channels))
 	for i, c := range s.cfg.Channels {
@@ -227,19 +201,19 @@ func (s *Space) channel(name string) (Channel, error) {
 	}
 }
 
-// Status is how a Space is.
+// Status is the state of a [Space].
 type Status struct {
 	Connected bool
-	// Problem is why it is not connected, nil if it is.
+	// Problem is why it is not connected; nil if it is.
 	Problem error
-	// Queued is how many messages wait for the bus, Dropped how many were lost
-	// since the start because too many did.
+	// Queued is how many messages wait for the bus, Dropped how many were dropped since the start because the queue was
+	// full.
 	Queued, Dropped int
-	// Bus describes the connection, nil until there was one.
+	// Bus describes the connection; nil while there is none.
 	Bus *bus.Info
 }
 
-// Status returns without blocking.
+// Status returns the state. It does not block.
 func (s *Space) Status() Status {
 	b, err := s.connected()
 	st := Status{Connected: err == nil, Problem: err}
@@ -251,8 +225,8 @@ func (s *Space) Status() Status {
 	return st
 }
 
-// Close stores what is queued if the bus can be reached before ctx ends, and
-// releases everything (REQ-REL-009). It returns how many messages are lost.
+// Close stores the queued messages if the bus can be reached before ctx ends, closes the bus, and returns how many
+// messages were lost. It waits for the goroutines of the Space.
 func (s *Space) Close(ctx context.Context) (lost int, err error) {
 	s.mu.Lock()
 	again := s.closing
@@ -268,15 +242,11 @@ func (s *Space) Close(ctx context.Context) (lost int, err error) {
 	}
 	s.stop()
 	s.done.Wait()
-	s.ears.close()
-	s.mu.Lock()
-	b = s.bus
-	s.mu.Unlock()
-	lost, _ = s.outbox.counts()
-	if lost > 0 {
-		s.log.Error("messages were not stored before the end", "lost", lost)
+	s.watcher.close()
+	if lost, _ = s.outbox.counts(); lost > 0 {
+		s.log.Error("queued messages were lost at the end", "lost", lost)
 	}
-	if b == nil {
+	if b = s.current(); b == nil {
 		return lost, nil
 	}
 	return lost, b.Close(ctx)

@@ -11,8 +11,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// Category says what kind of thing went wrong, in the specification's words
-// (REQ-ERROR-001).
+// Category is the kind of an [Error], as the specification names it.
 type Category string
 
 // The categories of an [Error].
@@ -20,12 +19,12 @@ const (
 	ValidationError Category = "ValidationError" // the caller's argument is wrong
 	NotFoundError   Category = "NotFoundError"   // no such channel
 	ConnectionError Category = "ConnectionError" // the bus cannot be used
-	ConflictError   Category = "ConflictError"   // the channel's place on the bus is taken
+	ConflictError   Category = "ConflictError"   // the channel's stream or subject belongs to another program
 	InternalError   Category = "InternalError"
 )
 
-// Error is what the package returns. Message and Remedy are fit for agents and
-// people and hold no secrets; Err is the cause, for logs.
+// Error is an error of the package. Message and Remedy are fit for agents and people and contain no secrets; Err is the
+// cause, for logs.
 type Error struct {
 	Category Category
 	Message  string
@@ -44,7 +43,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Explain returns the parts that an agent is told (REQ-ERROR-001).
+// Explain returns the parts of the error that agents receive.
 func (e *Error) Explain() (category, message, remedy string) {
 	return string(e.Category), e.Message, e.Remedy
 }
@@ -52,7 +51,12 @@ func (e *Error) Explain() (category, message, remedy string) {
 var errClosed = &Error{Category: ConnectionError, Message: "The connection to the channels is closed.",
 	Remedy: "Restart the MCP server."}
 
-// connectionError puts a failure of the bus into words for agents.
+// invalid returns a ValidationError.
+func invalid(remedy, format string, args ...any) *Error {
+	return &Error{Category: ValidationError, Message: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+// connectionError converts a failure of the bus.
 func connectionError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -60,12 +64,11 @@ func connectionError(err error) *Error {
 	if e, ok := errors.AsType[*bus.Error](err); ok {
 		return &Error{Category: ConnectionError, Message: sentence(e.Message), Remedy: sentence(e.Remedy), Err: err}
 	}
-	return &Error{Category: ConnectionError, Message: "The messages' server did not answer as it should.",
-		Remedy: "Try again; if it stays so, run `parley doctor`.", Err: err}
+	return &Error{Category: ConnectionError, Message: "The NATS server returned an unexpected error.",
+		Remedy: "Try again; if the problem persists, run `parley doctor`.", Err: err}
 }
 
-// interrupted says that a connection which stood is gone, where to, and what is
-// known of the reason (REQ-ERROR-002).
+// interrupted returns the error of a connection that was lost, with the server and the known reason.
 func interrupted(b *bus.Bus) *Error {
 	info := b.Info()
 	where, start := "the NATS server at "+info.URL, "nats-server -js"
@@ -77,13 +80,12 @@ func interrupted(b *bus.Bus) *Error {
 		message += " " + sentence(info.LastError)
 	}
 	return &Error{Category: ConnectionError, Message: message, Err: b.Conn().LastError(),
-		Remedy: "It is being restored, and messages that you send meanwhile are queued: try again in a moment. If it stays so, " +
-			"see that the server runs (" + start + "), or run `parley doctor`."}
+		Remedy: "It is being restored, and messages that you send meanwhile are queued: try again in a moment. If the problem persists, " +
+			"make sure that the server runs (" + start + "), or run `parley doctor`."}
 }
 
-// unanswered is connectionError over a connection that stands. Where nobody answers
-// in time it says who does not (REQ-ERROR-002), and whether that is because
-// something is forbidden: the server keeps silent then.
+// unanswered is connectionError for an established connection. A timeout is reported with the server's name, or as
+// missing permissions: the server does not answer what it forbids.
 func unanswered(b *bus.Bus, err error) *Error {
 	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
 		return connectionError(err)
@@ -94,16 +96,15 @@ func unanswered(b *bus.Bus, err error) *Error {
 	}
 	info := b.Info()
 	e := &Error{Category: ConnectionError, Err: err, Message: "The NATS server at " + info.URL + " does not answer.",
-		Remedy: "Try again in a moment. If it stays so, see the server's log: it may be overloaded, or its disk full."}
+		Remedy: "Try again in a moment. If the problem persists, see the server's log: it may be overloaded, or its disk full."}
 	if info.Kind != bus.KindExternal {
 		e.Message = "The hub does not answer."
-		e.Remedy = "Try again in a moment. If it stays so, run `parley doctor`, and restart the hub: parley stop, parley start."
+		e.Remedy = "Try again in a moment. If the problem persists, run `parley doctor`, and restart the hub: parley stop, parley start."
 	}
 	return e
 }
 
-// sentence begins text with a capital, unless that is part of a URL, and ends
-// it with a stop.
+// sentence capitalises the first letter of text, unless it begins with a URL, and adds a full stop.
 func sentence(text string) string {
 	if text == "" {
 		return ""

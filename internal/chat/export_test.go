@@ -3,22 +3,18 @@ package chat
 // Decode is the decoder of messages, for its fuzz test.
 var Decode = decode
 
-// Rest is what happens every minute.
-func (s *Space) Rest() {
-	if s.ears.rest() {
-		s.news.Send()
-	}
+// UnwatchIdle is what happens every minute.
+func (s *Space) UnwatchIdle() { s.unwatchIdle() }
+
+// Watching reports whether the Space has a subscription.
+func (s *Space) Watching() bool {
+	s.watcher.mu.Lock()
+	defer s.watcher.mu.Unlock()
+	return s.watcher.sub != nil
 }
 
-// Listening says whether the Space hears what others say.
-func (s *Space) Listening() bool {
-	s.ears.mu.Lock()
-	defer s.ears.mu.Unlock()
-	return s.ears.sub != nil
-}
-
-// Apart is how far two times are apart.
+// Apart returns the difference of two times.
 var Apart = apart
 
-// Lasting says whether a queued message is given up.
+// Lasting reports whether a queued message is dropped.
 var Lasting = lasting

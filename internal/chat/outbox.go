@@ -8,35 +8,30 @@ import (
 	"github.com/parleyhub/parley/internal/base/broadcast"
 )
 
-// MaxQueued is how many messages wait for the bus at most (REQ-REL-004).
+// MaxQueued bounds the messages that wait for the bus.
 const MaxQueued = 1000
 
 // entry is a message on its way to the bus.
 type entry struct {
 	channel Channel
-	id      string // the same at every attempt, so that it is stored once
+	id      string // the same at every attempt, for deduplication
 	data    []byte
-	tried   time.Time     // when the first attempt began; zero before
-	stored  chan struct{} // closed when it is
+	tried   time.Time     // of the first attempt; zero before
+	stored  chan struct{} // closed once the message is stored
 	seq     uint64        // valid once stored is closed
 }
 
-// outbox is the queue of messages that wait for the bus, in the order of the
-// sends. When it is full the oldest is dropped (REQ-REL-005).
+// outbox is the queue of messages that wait for the bus, in the order of the sends. A full queue drops the oldest.
 type outbox struct {
-	pushed chan struct{} // has a value when something was pushed
+	pushed chan struct{} // of capacity 1; has a value after a push
 
 	mu      sync.Mutex
 	entries []*entry
 	dropped int
-	empty   broadcast.Signal // sent when the last entry has gone
+	empty   broadcast.Signal // sent when the queue becomes empty
 }
 
-func (o *outbox) init() {
-	o.pushed = make(chan struct{}, 1)
-}
-
-// push appends e and returns the entry that had to go for it, if any.
+// push appends e and returns the entry that was dropped for it, if any.
 func (o *outbox) push(e *entry) (dropped *entry) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,7 +48,7 @@ func (o *outbox) push(e *entry) (dropped *entry) {
 	return dropped
 }
 
-// head is the oldest entry, nil if there is none. It stays in the queue.
+// head returns the oldest entry without removing it, nil if there is none.
 func (o *outbox) head() *entry {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -63,7 +58,7 @@ func (o *outbox) head() *entry {
 	return o.entries[0]
 }
 
-// remove takes e out, if it was not dropped already.
+// remove removes the oldest entry if it is e, which may have been dropped.
 func (o *outbox) remove(e *entry) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,7 +78,7 @@ func (o *outbox) counts() (queued, dropped int) {
 	return len(o.entries), o.dropped
 }
 
-// drained waits until the queue is empty or ctx ends.
+// drained blocks until the queue is empty or ctx ends.
 func (o *outbox) drained(ctx context.Context) {
 	for {
 		empty := o.empty.Wait()

@@ -7,48 +7,45 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// The limits of a read.
+// Limits of a read.
 const (
-	DefaultLimit = 50   // messages (REQ-TOOL-024)
-	MaxLimit     = 1000 // messages
-	MaxRead      = 8 << 20
+	DefaultLimit = 50      // messages
+	MaxLimit     = 1000    // messages
+	MaxRead      = 8 << 20 // bytes
 )
 
 const (
 	readTimeout   = 10 * time.Second
 	readBatch     = 100           // messages in one fetch
-	readerTimeout = 1 * time.Hour // an unused consumer goes
-	maxReaders    = 64            // consumers that this process keeps
-	maxWidenings  = 64            // halvings of a sequence number
+	readerTimeout = 1 * time.Hour // after which the server deletes an unused consumer
+	maxReaders    = 64            // consumers of this process
+	maxWidenings  = 64            // doublings that cover every sequence number
 )
 
-// History is the end of a channel.
+// History is the newest messages of a channel.
 type History struct {
 	Messages []Message // oldest first
-	// Skipped messages could not be read; Omitted ones are older than those
-	// here and would have made more than MaxRead bytes.
+	// Skipped counts messages in an unreadable format, Omitted older messages beyond MaxRead bytes.
 	Skipped, Omitted int
-	// Last is the sequence of the newest message, 0 of an empty channel.
+	// Last is the sequence of the newest message, 0 for an empty channel.
 	Last uint64
 }
 
-// Read returns the last limit messages of a channel, oldest first, in a time
-// that does not depend on how many there are. reader is whose durable consumer
-// acknowledges them (REQ-TOOL-033, REQ-STORAGE-005, REQ-STORAGE-006): the
-// agent's handle.
+// Read returns the last limit messages of a channel, oldest first; the time does not depend on how many the channel
+// has. reader is the agent's handle; its durable consumer acknowledges the messages.
 func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (History, error) {
 	c, err := s.channel(channel)
 	if err != nil {
 		return History{}, err
 	}
 	if limit < 1 || limit > MaxLimit {
-		return History{}, &Error{Category: ValidationError, Message: fmt.Sprintf("The limit %d is not allowed.", limit),
-			Remedy: fmt.Sprintf("Use a limit from 1 to %d.", MaxLimit)}
+		return History{}, invalid(fmt.Sprintf("Use a limit from 1 to %d.", MaxLimit), "The limit %d is not allowed.", limit)
 	}
 	b, err := s.connected()
 	if err != nil {
@@ -61,7 +58,7 @@ func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (Hi
 	}
 	h, err := s.read(ctx, b, reader, c, limit)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) {
-		// Somebody deleted them behind our back: they are made anew, once.
+		// Another program deleted them: create them again, once.
 		s.setEnsured(c.Name, false)
 		s.readers.forget(reader, c.Name)
 		if err = s.ensure(ctx, b, c); err == nil {
@@ -98,13 +95,13 @@ func (s *Space) read(ctx context.Context, b *bus.Bus, reader string, c Channel, 
 		before := got
 		for m := range batch.Messages() {
 			got++
-			size += s.take(&h, m, c)
+			size += s.add(&h, m, c)
 			size -= trim(&h, limit, size)
 		}
 		if err := batch.Error(); err != nil {
 			return History{}, err
 		}
-		if got == before { // what was there has expired meanwhile
+		if got == before { // the rest has expired meanwhile
 			break
 		}
 	}
@@ -113,7 +110,7 @@ func (s *Space) read(ctx context.Context, b *bus.Bus, reader string, c Channel, 
 	return h, nil
 }
 
-// last is the sequence of the newest message of a channel, 0 if there is none.
+// last returns the sequence of the newest message of a channel, 0 if there is none.
 func (s *Space) last(ctx context.Context, b *bus.Bus, c Channel) (uint64, error) {
 	stream, err := b.JetStream().Stream(ctx, s.streamName(c.Name))
 	if err != nil {
@@ -127,17 +124,13 @@ func (s *Space) last(ctx context.Context, b *bus.Bus, c Channel) (uint64, error)
 	return state.LastSeq, nil
 }
 
-// rewind puts the consumer before the last limit messages and returns how many
-// there are from there. Where messages in between were deleted it goes back
-// further, so there may be more than limit.
+// rewind resets the consumer to before the last limit messages and returns how many are pending. Gaps of deleted
+// messages make it widen the range, so that more than limit may be pending.
 func (s *Space) rewind(ctx context.Context, b *bus.Bus, consumer jetstream.Consumer, last uint64, limit int) (int, error) {
 	info := consumer.CachedInfo()
 	span := uint64(limit)
 	for range maxWidenings {
-		start := uint64(1)
-		if last > span {
-			start = last - span + 1
-		}
+		start := max(last, span) - span + 1
 		reset, err := b.JetStream().ResetConsumerToSequence(ctx, info.Stream, info.Name, start)
 		if err != nil {
 			return 0, err
@@ -152,26 +145,37 @@ func (s *Space) rewind(ctx context.Context, b *bus.Bus, consumer jetstream.Consu
 	return 0, errors.New("the stream's sequence numbers are out of range")
 }
 
-// take acknowledges m and adds it, if it can be read (REQ-TOOL-029,
-// REQ-TOOL-034). It returns the size of what it added.
-func (s *Space) take(h *History, m jetstream.Msg, c Channel) int {
+// add acknowledges m and adds it to h, or counts it as skipped. It returns the size of what it added.
+func (s *Space) add(h *History, m jetstream.Msg, c Channel) int {
 	if err := m.Ack(); err != nil {
 		s.log.Debug("a message was not acknowledged", "channel", c.Name, "error", err)
 	}
-	message, err := decode(m.Data())
-	meta, metaErr := m.Metadata()
-	if err = errors.Join(err, metaErr); err != nil {
-		s.log.Error("a message is skipped: it is not of the channel's format", "channel", c.Name, "error", err)
+	message, ok := s.message(c, m.Headers(), m.Data())
+	meta, err := m.Metadata()
+	if err != nil {
+		s.log.Error("a message is skipped: it has no metadata", "channel", c.Name, "error", err)
+	}
+	if !ok || err != nil {
 		h.Skipped++
 		return 0
 	}
-	message.Sequence, message.ID = meta.Sequence.Stream, m.Headers().Get(jetstream.MsgIDHeader)
+	message.Sequence = meta.Sequence.Stream
 	h.Messages = append(h.Messages, message)
 	return message.Size()
 }
 
-// trim drops the oldest messages beyond limit and beyond MaxRead bytes, and
-// returns the bytes it dropped.
+// message decodes a stored message, without its sequence; it logs one that cannot be decoded.
+func (s *Space) message(c Channel, header nats.Header, data []byte) (m Message, ok bool) {
+	m, err := decode(data)
+	if err != nil {
+		s.log.Error("a message is skipped: it is not in the channel's format", "channel", c.Name, "error", err)
+		return Message{}, false
+	}
+	m.ID = header.Get(jetstream.MsgIDHeader)
+	return m, true
+}
+
+// trim drops the oldest messages beyond limit and beyond MaxRead bytes, and returns the bytes it dropped.
 func trim(h *History, limit, size int) (freed int) {
 	for len(h.Messages) > 1 && (len(h.Messages) > limit || size-freed > MaxRead) {
 		if len(h.Messages) <= limit {
@@ -184,8 +188,7 @@ func trim(h *History, limit, size int) (freed int) {
 	return freed
 }
 
-// readers are the durable consumers of this process, one for each agent and
-// channel, made by the first read.
+// readers caches the durable consumers of this process: one for each agent and channel, created by the first read.
 type readers struct {
 	mu    sync.Mutex
 	byKey map[readerKey]*readerEntry
@@ -194,20 +197,20 @@ type readers struct {
 type readerKey struct{ reader, channel string }
 
 type readerEntry struct {
-	turn     chan struct{} // holds the token of who may use the consumer
+	turn     chan struct{} // of capacity 1; a lock that can be waited for with a context
 	stream   string
-	consumer jetstream.Consumer // nil until it is made
+	consumer jetstream.Consumer // nil until it is created
 }
 
-// acquire returns the consumer for the caller alone until release is called.
+// acquire returns a consumer, locked until release is called.
 func (r *readers) acquire(ctx context.Context, b *bus.Bus, stream, reader, channel, instance string) (jetstream.Consumer, func(), error) {
 	entry := r.entry(readerKey{reader, channel}, stream)
 	select {
-	case <-entry.turn:
+	case entry.turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
 	}
-	release := func() { entry.turn <- struct{}{} }
+	release := func() { <-entry.turn }
 	if entry.consumer != nil {
 		return entry.consumer, release, nil
 	}
@@ -236,15 +239,13 @@ func (r *readers) entry(key readerKey, stream string) *readerEntry {
 		r.byKey = map[readerKey]*readerEntry{}
 	}
 	if len(r.byKey) >= maxReaders {
-		// An agent that keeps changing its handle: forget one; the server drops
-		// its consumer after a while.
+		// An agent keeps changing its handle: forget any consumer; the server deletes it after readerTimeout.
 		for old := range r.byKey {
 			delete(r.byKey, old)
 			break
 		}
 	}
 	e := &readerEntry{turn: make(chan struct{}, 1), stream: stream}
-	e.turn <- struct{}{}
 	r.byKey[key] = e
 	return e
 }
@@ -255,8 +256,7 @@ func (r *readers) forget(reader, channel string) {
 	delete(r.byKey, readerKey{reader, channel})
 }
 
-// deleteAll removes the consumers from the server, as far as ctx allows; the
-// rest go by themselves after a while.
+// deleteAll deletes the consumers on the server until ctx ends; the server deletes the rest after readerTimeout.
 func (r *readers) deleteAll(ctx context.Context, b *bus.Bus) {
 	r.mu.Lock()
 	entries := r.byKey
@@ -264,12 +264,12 @@ func (r *readers) deleteAll(ctx context.Context, b *bus.Bus) {
 	r.mu.Unlock()
 	for _, e := range entries {
 		select {
-		case <-e.turn:
+		case e.turn <- struct{}{}:
 		case <-ctx.Done():
 			return
 		}
 		if e.consumer != nil && b.Conn().IsConnected() {
-			// Without effect where the server is gone.
+			// The server deletes the consumer after readerTimeout if this fails.
 			_ = b.JetStream().DeleteConsumer(ctx, e.stream, e.consumer.CachedInfo().Name)
 		}
 	}

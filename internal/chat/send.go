@@ -16,37 +16,31 @@ import (
 )
 
 const (
-	// publishTimeout bounds one attempt to store a message in a channel that is
-	// ready. To make it ready has a time of its own: what one takes of a slow
-	// server's, the other would lack again at each attempt.
-	publishTimeout = requestTimeout
-	// queuePatience is how long a send waits for those before it.
-	queuePatience = 2 * time.Second
-	// dedupeTrust is how old an attempt may be for the server to remember its
-	// id surely; its window is two minutes.
-	dedupeTrust = 90 * time.Second
-	// storedOverhead is what a stored message takes besides its payload: the
-	// subject, the headers and the store's own, in bytes and rounded up.
+	// queueTimeout is how long a send waits for the queue to be sent.
+	queueTimeout = 2 * time.Second
+	// dedupeWindow is the age of an attempt up to which the server surely knows its message id; the server's own window
+	// is two minutes.
+	dedupeWindow = 90 * time.Second
+	// storedOverhead bounds what a stored message takes in addition to its payload, in bytes: subject, headers, store.
 	storedOverhead = 256
-	// clockSkew is how far the server's clock may be from ours.
+	// clockSkew bounds the difference of the server's clock.
 	clockSkew = 5 * time.Minute
 )
 
-// Receipt says what became of a message.
+// Receipt is the result of a send.
 type Receipt struct {
 	Timestamp time.Time
-	// Queued is set where the bus cannot be reached: the message is stored once
-	// it can be, unless the process ends before. Sequence is 0 then.
+	// Queued is true if the bus is unreachable: the message is stored once it can be reached, unless the process ends
+	// first. Sequence is 0 then.
 	Queued   bool
 	Sequence uint64
-	// ID is the message's own, unlike that of every other.
+	// ID is unique among all messages.
 	ID string
 }
 
-// Send stores a message in a channel. It returns when the message is durable,
-// or queued (Receipt.Queued). Messages that one caller sends one after another
-// keep their order, also across an outage; each is stored once. If ctx ends
-// before, the message may be stored or not.
+// Send stores a message in a channel. It returns when the message is durable, or queued (Receipt.Queued). Consecutive
+// messages of one caller keep their order across an outage, and each is stored once. If ctx ends first, the message may
+// be stored or not.
 func (s *Space) Send(ctx context.Context, handle, channel, text string) (Receipt, error) {
 	if err := CheckHandle(handle); err != nil {
 		return Receipt{}, err
@@ -66,14 +60,8 @@ func (s *Space) Send(ctx context.Context, handle, channel, text string) (Receipt
 	if size := int64(len(data) + storedOverhead); size > c.MaxBytes {
 		return Receipt{}, tooLarge(int(size), c.MaxBytes, fmt.Sprintf("the channel %q keeps", c.Name), "raise maxBytes of the channel", nil)
 	}
-	e := &entry{channel: c, id: s.nextID(), data: data, stored: make(chan struct{})}
-	return s.send(ctx, e, at)
-}
-
-// nextID returns a message id that no other Space has. It is short, for the
-// server keeps it with the message.
-func (s *Space) nextID() string {
-	return s.ids + "-" + strconv.FormatUint(s.sent.Add(1), 36)
+	id := s.ids + "-" + strconv.FormatUint(s.sent.Add(1), 36) // short: the server stores it with the message
+	return s.send(ctx, &entry{channel: c, id: id, data: data, stored: make(chan struct{})}, at)
 }
 
 func (s *Space) send(ctx context.Context, e *entry, at time.Time) (Receipt, error) {
@@ -90,7 +78,7 @@ func (s *Space) send(ctx context.Context, e *entry, at time.Time) (Receipt, erro
 		return Receipt{Timestamp: at, Sequence: e.seq, ID: e.id}, nil
 	case ctx.Err() != nil:
 		return Receipt{}, &Error{Category: ConnectionError, Message: "The send was cancelled; the message may have been stored.",
-			Remedy: "Read the channel to see.", Err: err}
+			Remedy: "Read the channel to check.", Err: err}
 	case !temporary(err):
 		return Receipt{}, refusal(e, b, err)
 	}
@@ -98,36 +86,33 @@ func (s *Space) send(ctx context.Context, e *entry, at time.Time) (Receipt, erro
 	return s.enqueue(ctx, e, at, false), nil
 }
 
-// enqueue puts e behind what waits already. Where the bus is there, the queue
-// is just being worked off: it waits a little for its turn.
+// enqueue appends e to the queue. With wait, as when the queue is being sent, it waits up to queueTimeout until e is
+// stored.
 func (s *Space) enqueue(ctx context.Context, e *entry, at time.Time, wait bool) Receipt {
 	if dropped := s.outbox.push(e); dropped != nil {
 		s.log.Warn("the queue is full: the oldest message is dropped", "channel", dropped.channel.Name, "limit", MaxQueued)
 	}
 	if wait {
-		patience := time.NewTimer(queuePatience)
-		defer patience.Stop()
+		waiting, cancel := context.WithTimeout(ctx, queueTimeout)
+		defer cancel()
 		select {
 		case <-e.stored:
 			return Receipt{Timestamp: at, Sequence: e.seq, ID: e.id}
-		case <-patience.C:
-		case <-ctx.Done():
+		case <-waiting.Done():
 		}
 	}
 	return Receipt{Timestamp: at, Queued: true, ID: e.id}
 }
 
-// flush works the queue off until it is empty, the bus is gone or ctx ends. A
-// message that can never be stored is dropped with an error in the log.
+// flush sends the queue until it is empty, the connection is lost or ctx ends. A message that can never be stored is
+// logged and dropped.
 func (s *Space) flush(ctx context.Context) {
 	for attempt := 1; ctx.Err() == nil; {
 		e := s.outbox.head()
 		if e == nil {
 			return
 		}
-		s.mu.Lock()
-		b := s.bus
-		s.mu.Unlock()
+		b := s.current()
 		if !b.Conn().IsConnected() {
 			return
 		}
@@ -155,17 +140,18 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// publish stores e, if an earlier attempt has not done so unnoticed.
+// publish stores e, unless an earlier attempt has stored it. Preparing the channel and publishing have separate
+// timeouts, so that a slow server makes progress over several attempts.
 func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 	if err := s.ensure(ctx, b, e.channel); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	switch {
 	case e.tried.IsZero():
 		e.tried = s.cfg.Now()
-	case apart(e.tried, s.cfg.Now()) > dedupeTrust:
+	case apart(e.tried, s.cfg.Now()) > dedupeWindow:
 		seq, err := s.find(ctx, b, e)
 		if err != nil {
 			return err
@@ -178,8 +164,8 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 	ack, err := b.Publish(ctx, &nats.Msg{Subject: s.subject(e.channel.Name), Data: e.data},
 		jetstream.WithMsgID(e.id), jetstream.WithExpectStream(s.streamName(e.channel.Name)))
 	if err != nil {
-		// Somebody may have deleted the stream: the next attempt looks again. No
-		// answer is all that tells it, because we listen on the subject ourselves.
+		// The stream may have been deleted: the next attempt checks. A missing answer is the only sign, because our own
+		// subscription hides the error that there are no responders.
 		s.setEnsured(e.channel.Name, false)
 		return err
 	}
@@ -190,8 +176,8 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 	return nil
 }
 
-// apart is how far two times are apart, by whichever clock says more: the wall's
-// jumps when it is set, the other one stands still while the machine sleeps.
+// apart returns the longer of the differences by the wall clock, which jumps when it is set, and by the monotonic clock,
+// which stops while the machine sleeps.
 func apart(then, now time.Time) time.Duration {
 	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)).Abs())
 }
@@ -199,12 +185,11 @@ func apart(then, now time.Time) time.Duration {
 func (s *Space) settle(e *entry, seq uint64) {
 	e.seq = seq
 	close(e.stored)
-	s.news.Send() // the connection may not echo it
+	s.news.Send() // the subscription may be idle
 }
 
-// find looks for e among what was stored since its first attempt. An attempt
-// can succeed without our learning of it, and after a long outage the server
-// no longer remembers the ids by which it refuses duplicates.
+// find searches the messages stored since e's first attempt for e, and returns its sequence or 0. The answer to a
+// successful attempt can be lost, and after a long outage the server has forgotten the ids for deduplication.
 func (s *Space) find(ctx context.Context, b *bus.Bus, e *entry) (seq uint64, err error) {
 	since := e.tried.Add(-clockSkew)
 	consumer, err := b.JetStream().OrderedConsumer(ctx, s.streamName(e.channel.Name), jetstream.OrderedConsumerConfig{
@@ -234,15 +219,14 @@ func (s *Space) find(ctx context.Context, b *bus.Bus, e *entry) (seq uint64, err
 	}
 }
 
-// refusal says why the server will never take e.
+// refusal converts the error of a server that will never accept e.
 func refusal(e *entry, b *bus.Bus, err error) error {
 	api, _ := errors.AsType[*jetstream.APIError](err)
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
-		return tooLarge(len(e.data), b.Conn().MaxPayload(), "the server takes", "raise max_payload of the NATS server", err)
+		return tooLarge(len(e.data), b.Conn().MaxPayload(), "the server accepts", "raise max_payload of the NATS server", err)
 	case api != nil && api.ErrorCode == errMessageTooLarge:
-		return &Error{Category: ValidationError, Message: fmt.Sprintf("The message is larger than the channel %q takes.", e.channel.Name),
-			Remedy: "Write the long part to a file and send its path, or split the message.", Err: err}
+		return &Error{Category: ValidationError, Message: fmt.Sprintf("The message is larger than the channel %q accepts.", e.channel.Name), Remedy: splitRemedy, Err: err}
 	}
 	return connectionError(err)
 }
@@ -253,19 +237,19 @@ func tooLarge(size int, limit int64, whose, or string, err error) error {
 		Remedy:  fmt.Sprintf("Write the long part to a file and send its path, split the message, or %s.", or), Err: err}
 }
 
-// lasting says whether a message that waits in the queue can never be stored. What
-// is the server's trouble rather than the message's, as a full disk, may pass.
+// lasting reports whether a queued message can never be stored. Errors of the server, such as a full disk, may be
+// resolved.
 func lasting(err error) bool {
 	if temporary(err) {
 		return false
 	}
 	api, ok := errors.AsType[*jetstream.APIError](err)
-	return !ok || api.Code < http.StatusInternalServerError // they are as those of HTTP
+	return !ok || api.Code < http.StatusInternalServerError // the codes are those of HTTP
 }
 
-// temporary tells an outage from a refusal that stays.
+// temporary reports whether an error is an outage rather than a permanent refusal.
 func temporary(err error) bool {
-	if errors.Is(err, nats.ErrMaxPayload) {
+	if err == nil || errors.Is(err, nats.ErrMaxPayload) {
 		return false
 	}
 	if e, ok := errors.AsType[*Error](err); ok {

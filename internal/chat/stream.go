@@ -13,42 +13,36 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// Keys of a stream's metadata: what the names below are made of. Two
-// namespaces can come to the same stream name ("a_b" and "c", "a" and "b_c"),
-// so the name alone proves nothing.
+// Keys of a stream's metadata. The stream's name alone does not identify its owner: the namespaces and channels
+// "a_b", "c" and "a", "b_c" have the same one.
 const (
 	metaNamespace = "parley.namespace"
 	metaChannel   = "parley.channel"
 )
 
-// subject is where a channel's messages are published (REQ-NAMESPACE-005).
+// subject returns the subject of a channel's messages.
 func (s *Space) subject(channel string) string { return s.cfg.Namespace + "." + channel }
 
-// streamName is the stream that stores them (REQ-NAMESPACE-006).
+// streamName returns the name of a channel's stream.
 func (s *Space) streamName(channel string) string {
 	return s.cfg.Namespace + "_" + strings.ToUpper(strings.ReplaceAll(channel, "-", "_"))
 }
 
-// ensureAll makes the streams of all channels (REQ-CONFIG-009). What fails is
-// tried again by the first use.
+// ensureAll ensures the streams of all channels. The first use of a channel retries a failure.
 func (s *Space) ensureAll(ctx context.Context) {
 	for _, c := range s.cfg.Channels {
-		if err := s.ensureOne(ctx, c); err != nil && ctx.Err() == nil {
+		b, err := s.connected()
+		if err == nil {
+			err = s.ensure(ctx, b, c)
+		}
+		if err != nil && ctx.Err() == nil {
 			s.log.Error("a channel is not ready", "channel", c.Name, "error", err)
 		}
 	}
 }
 
-func (s *Space) ensureOne(ctx context.Context, c Channel) error {
-	b, err := s.connected()
-	if err != nil {
-		return err
-	}
-	return s.ensure(ctx, b, c)
-}
-
-// ensure makes the stream of a channel, or changes it to what the configuration
-// says now (REQ-CONFIG-010). It has requestTimeout for that.
+// ensure creates the stream of a channel, or updates it to the configuration, within requestTimeout. The result is
+// cached until the next reconnect.
 func (s *Space) ensure(ctx context.Context, b *bus.Bus, c Channel) error {
 	s.mu.Lock()
 	ready := s.ensured[c.Name]
@@ -69,7 +63,7 @@ func (s *Space) ensure(ctx context.Context, b *bus.Bus, c Channel) error {
 		if err := s.checkOwner(c, have); err != nil {
 			return err
 		}
-		if current(have, want) {
+		if upToDate(have, want) {
 			s.setEnsured(c.Name, true)
 			return nil
 		}
@@ -89,16 +83,7 @@ func (s *Space) setEnsured(channel string, ready bool) {
 	s.ensured[channel] = ready
 }
 
-// forgetEnsured makes every channel be looked at again: the server may be
-// another one now.
-func (s *Space) forgetEnsured() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.ensured)
-}
-
-// streamConfig is a channel's stream (REQ-STORAGE-002, REQ-STORAGE-003,
-// REQ-STORAGE-004).
+// streamConfig returns the configuration of a channel's stream.
 func (s *Space) streamConfig(c Channel) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:        s.streamName(c.Name),
@@ -115,9 +100,8 @@ func (s *Space) streamConfig(c Channel) jetstream.StreamConfig {
 	}
 }
 
-// checkOwner refuses a stream of that name that is another's. One without our
-// metadata that has just our subject is adopted: another implementation of the
-// specification made it.
+// checkOwner returns a ConflictError if the stream belongs to another namespace or program. A stream without metadata
+// that has exactly our subject is accepted: another implementation of the specification created it.
 func (s *Space) checkOwner(c Channel, have jetstream.StreamConfig) error {
 	namespace, channel := have.Metadata[metaNamespace], have.Metadata[metaChannel]
 	ours := namespace == s.cfg.Namespace && channel == c.Name
@@ -127,51 +111,47 @@ func (s *Space) checkOwner(c Channel, have jetstream.StreamConfig) error {
 	}
 	return &Error{
 		Category: ConflictError,
-		Message:  fmt.Sprintf("The place of the channel %q on the server is taken by another namespace or program.", c.Name),
+		Message:  fmt.Sprintf("The stream of the channel %q belongs to another namespace or program.", c.Name),
 		Remedy:   "Choose another namespace in .mcp-config.json, or another name for the channel.",
 		Err:      fmt.Errorf("stream %s has the subjects %q and the metadata %q", have.Name, have.Subjects, have.Metadata),
 	}
 }
 
-// checkKind refuses a stream that would lose messages and cannot be changed: one
-// that deletes what was read, one in memory, and one that takes nothing.
+// checkKind returns a ConflictError for a stream whose settings would lose messages and cannot be updated: one that
+// deletes read messages, is in memory, is sealed or is a mirror.
 func (s *Space) checkKind(c Channel, have jetstream.StreamConfig) error {
 	if have.Retention == jetstream.LimitsPolicy && have.Storage == jetstream.FileStorage && !have.Sealed && have.Mirror == nil {
 		return nil
 	}
 	return &Error{
 		Category: ConflictError,
-		Message:  fmt.Sprintf("The channel %q is there on the server, but does not keep messages as a channel does.", c.Name),
+		Message:  fmt.Sprintf("The stream of the channel %q exists, but does not retain messages as a channel does.", c.Name),
 		Remedy:   "Delete its stream, or choose another namespace in .mcp-config.json.",
 		Err: fmt.Errorf("stream %s has retention %v, storage %v, sealed %t, a mirror %t", have.Name, have.Retention, have.Storage,
 			have.Sealed, have.Mirror != nil),
 	}
 }
 
-// current says whether a stream needs no change.
-func current(have, want jetstream.StreamConfig) bool {
+// upToDate reports whether a stream needs no update.
+func upToDate(have, want jetstream.StreamConfig) bool {
 	return have.Description == want.Description && have.MaxMsgs == want.MaxMsgs && have.MaxBytes == want.MaxBytes &&
 		have.MaxAge == want.MaxAge && have.Discard == want.Discard && have.AllowDirect && !have.NoAck &&
 		have.Metadata[metaNamespace] == want.Metadata[metaNamespace]
 }
 
-// merge changes what we decide and leaves the rest, such as replicas and
-// placement, as the operator of the server wants it.
+// merge applies our settings to a stream and keeps those of the server's operator, such as replicas and placement.
 func merge(have, want jetstream.StreamConfig) jetstream.StreamConfig {
 	have.Description, have.Discard, have.AllowDirect, have.NoAck = want.Description, want.Discard, true, false
 	have.MaxMsgs, have.MaxBytes, have.MaxAge = want.MaxMsgs, want.MaxBytes, want.MaxAge
-	if have.Duplicates > have.MaxAge {
-		have.Duplicates = have.MaxAge
-	}
-	have.Metadata = maps.Clone(have.Metadata)
-	if have.Metadata == nil {
-		have.Metadata = map[string]string{}
-	}
-	maps.Copy(have.Metadata, want.Metadata)
+	have.Duplicates = min(have.Duplicates, have.MaxAge)
+	metadata := map[string]string{}
+	maps.Copy(metadata, have.Metadata)
+	maps.Copy(metadata, want.Metadata)
+	have.Metadata = metadata
 	return have
 }
 
-// streamError says why a stream could not be made.
+// streamError converts the error of a stream that could not be created or updated.
 func streamError(b *bus.Bus, c Channel, err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
@@ -182,7 +162,7 @@ func streamError(b *bus.Bus, c Channel, err error) error {
 		return &Error{Category: ConflictError, Message: fmt.Sprintf("The subject of the channel %q belongs to another stream of the server.", c.Name),
 			Remedy: "Choose another namespace in .mcp-config.json.", Err: err}
 	case errStorageExceeded, errMaxBytesRequired:
-		return &Error{Category: ConnectionError, Message: fmt.Sprintf("The server has no room for the channel %q.", c.Name),
+		return &Error{Category: ConnectionError, Message: fmt.Sprintf("The server has too little storage for the channel %q.", c.Name),
 			Remedy: "Lower maxBytes of the channels, or give the server more storage.", Err: err}
 	}
 	return unanswered(b, err)

@@ -14,19 +14,18 @@ import (
 // maxWaitMessages bounds what one wait returns.
 const maxWaitMessages = 100
 
-// Cursor is how far somebody has read: the sequence of the last message, by
-// channel.
+// Cursor is a read position: the sequence of the last message read, by channel.
 type Cursor map[string]uint64
 
-// News is what came after a cursor.
+// News is the messages after a cursor.
 type News struct {
 	// Messages by channel, oldest first.
 	Messages map[string][]Message
-	// Cursor is behind the messages.
+	// Cursor is the position after the messages.
 	Cursor Cursor
 }
 
-// Tips returns the cursor behind everything that the channels hold now.
+// Tips returns the cursor after the newest messages of the channels.
 func (s *Space) Tips(ctx context.Context, channels []string) (Cursor, error) {
 	b, err := s.connected()
 	if err != nil {
@@ -48,9 +47,8 @@ func (s *Space) Tips(ctx context.Context, channels []string) (Cursor, error) {
 	return cursor, nil
 }
 
-// Wait blocks until a channel of the cursor has messages behind it, and returns
-// them. It also waits through an outage. When ctx ends first it returns no
-// messages, and an error only where the bus cannot be reached.
+// Wait blocks until a channel of the cursor has later messages, and returns them. An outage does not end it. When ctx
+// ends first it returns no messages, with an error only if the bus is unreachable.
 func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 	for name := range cursor {
 		if _, err := s.channel(name); err != nil {
@@ -68,11 +66,11 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 			if news, err = s.after(ctx, b, cursor); err == nil && len(news.Messages) > 0 {
 				return news, nil
 			}
-			if err == nil && moved(cursor, news.Cursor) { // what came cannot be read: look behind it
+			if err == nil && moved(cursor, news.Cursor) { // past messages in an unreadable format
 				cursor = news.Cursor
 				continue
 			}
-			if err != nil && ctx.Err() == nil { // perhaps lost in an outage: look again
+			if err != nil && ctx.Err() == nil { // perhaps the connection was lost
 				pause(ctx, requestTimeout/10)
 				continue
 			}
@@ -88,17 +86,22 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 	}
 }
 
-// Changed returns a channel that is closed when there may be something new in
-// any of the channels: look after the call, and call it again each time.
+// Changed returns a channel that is closed when any of the project's channels may have new messages. Read the channels
+// after the call, and call it again for each wait.
 func (s *Space) Changed() <-chan struct{} {
 	changed := s.news.Wait()
-	s.listen()
+	b := s.current()
+	if b == nil {
+		return changed // connect sends the signal
+	}
+	if err := s.watcher.open(b, s.cfg.Namespace+".*", s.news.Send); err != nil {
+		s.log.Error("new messages cannot be watched", "error", err)
+	}
 	return changed
 }
 
-// after returns what it finds behind the cursor. Where the time or the
-// connection ends on the way, it returns what it has: the next look goes on from
-// there, however slow the server is.
+// after returns the messages after the cursor. If the time or the connection ends midway, it returns those read so far,
+// so that a slow server makes progress over several calls.
 func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -123,12 +126,10 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, err
 	return news, nil
 }
 
-// moved says whether the second cursor stands elsewhere.
 func moved(from, to Cursor) bool { return !maps.Equal(from, to) }
 
-// messagesAfter returns the next messages behind seq and the sequence of the
-// last that it looked at, also with an error. It looks at a bounded number of
-// messages and bytes, whether they can be read or not.
+// messagesAfter returns the next messages after seq and the sequence of the last message that it fetched, also with an
+// error. It fetches a bounded number of messages and bytes, readable or not.
 func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq uint64) ([]Message, uint64, error) {
 	stream, err := b.JetStream().Stream(ctx, s.streamName(c.Name))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -138,8 +139,7 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 		return nil, seq, err
 	}
 	if stream.CachedInfo().State.LastSeq < seq {
-		// The stream was made anew: its numbers begin again.
-		seq = 0
+		seq = 0 // the stream was deleted and created again
 	}
 	var messages []Message
 	size := 0
@@ -153,14 +153,11 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 		}
 		seq = raw.Sequence
 		size += len(raw.Data)
-		message, err := decode(raw.Data)
-		if err != nil {
-			s.log.Error("a message is skipped: it is not of the channel's format", "channel", c.Name, "error", err)
-			continue
+		if m, ok := s.message(c, raw.Header, raw.Data); ok {
+			m.Sequence = seq
+			messages = append(messages, m)
 		}
-		message.Sequence, message.ID = seq, raw.Header.Get(jetstream.MsgIDHeader)
-		messages = append(messages, message)
 	}
-	s.log.Debug("new messages looked for", "stream", s.streamName(c.Name), "messages", len(messages), "sequence", seq)
+	s.log.Debug("new messages fetched", "stream", s.streamName(c.Name), "messages", len(messages), "sequence", seq)
 	return slices.Clip(messages), seq, nil
 }

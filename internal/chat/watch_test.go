@@ -1,0 +1,93 @@
+package chat_test
+
+import (
+	"testing"
+
+	"github.com/parleyhub/parley/internal/chat"
+)
+
+// A Space subscribes to the messages of others only while somebody waits for them, however long.
+func TestASpaceHearsOthersWhileSomebodyWaits(t *testing.T) {
+	n := startServer(t)
+	s, other := open(t, n.config("project-1")), ready(t, open(t, n.config("project-1")))
+	<-s.Tried()
+	send(t, s, "agent", "roadmap", "1")
+	if s.Watching() {
+		t.Error("it is subscribed though nobody waits")
+	}
+	tips, err := s.Tips(t.Context(), []string{"roadmap"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	came := make(chan chat.News, 1)
+	first := s.Changed()
+	go func() {
+		news, err := s.Wait(t.Context(), tips)
+		if err != nil {
+			t.Error(err)
+		}
+		came <- news
+	}()
+	for range 3 { // it waits for longer than the idle checks are apart
+		s.UnwatchIdle()
+		<-first
+		first = s.Changed()
+	}
+	send(t, other, "other", "roadmap", "2")
+	if news := <-came; len(news.Messages["roadmap"]) != 1 {
+		t.Errorf("received %+v", news)
+	}
+	s.UnwatchIdle()
+	s.UnwatchIdle()
+	if s.Watching() {
+		t.Error("it is still subscribed though nobody waits any more")
+	}
+	changed := s.Changed()
+	look(t, s)
+	send(t, other, "other", "roadmap", "3")
+	<-changed
+}
+
+// The server delivers a message to subscriptions and to the stream at the same time: a waiter can read before it is
+// stored, and must be notified again.
+func TestWhatIsHeardIsToldAgain(t *testing.T) {
+	n := startServer(t)
+	s, other := ready(t, open(t, n.config("project-1"))), ready(t, open(t, n.config("project-1")))
+	changed := s.Changed()
+	look(t, s)
+	send(t, other, "other", "roadmap", "1")
+	<-changed
+	<-s.Changed() // hangs if the notification is not repeated
+}
+
+// look reads a channel after Changed, as callers must: the server then has the subscription.
+func look(t *testing.T, s *chat.Space) {
+	t.Helper()
+	if _, err := s.Tips(t.Context(), []string{"roadmap"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A waiter is notified of a message before the stream has stored it, and may read too early: the notification is
+// repeated, though there is no further message.
+func TestWhoHearsLooksMoreThanOnce(t *testing.T) {
+	n := startServer(t)
+	s := ready(t, open(t, n.config("echo")))
+	other := ready(t, open(t, n.config("echo")))
+	if _, err := s.Tips(t.Context(), []string{"roadmap"}); err != nil {
+		t.Fatal(err)
+	}
+	first := s.Changed()
+	if _, err := s.Tips(t.Context(), []string{"roadmap"}); err != nil { // the server has our subscription
+		t.Fatal(err)
+	}
+	send(t, other, "a", "roadmap", "x")
+	<-first
+	for range 2 {
+		select {
+		case <-s.Changed():
+		case <-t.Context().Done():
+			t.Fatal("it was not woken again")
+		}
+	}
+}
