@@ -1,3 +1,9 @@
+// Package agent describes agents: a [Card] states an agent's [Tier], capabilities,
+// endpoints and sandbox.
+//
+// A Card is a plain value, with the JSON form of the coordination specification (see
+// package schema). [Decode] reads what [Encode] writes without loss. [Card.Validate]
+// names every missing or wrong field.
 package agent
 
 import (
@@ -8,7 +14,7 @@ import (
 	"strings"
 )
 
-// Origin tells where a card came from.
+// Origin is where a card is from.
 type Origin string
 
 // The two origins.
@@ -17,7 +23,7 @@ const (
 	Remote Origin = "remote" // discovered elsewhere
 )
 
-// Transport names the way to reach an agent.
+// Transport is a way to reach an agent.
 type Transport string
 
 // The transports. The specification has the first three; NATS is Parley's own.
@@ -28,11 +34,10 @@ const (
 	TransportNATS       Transport = "nats"
 )
 
-// Endpoint is one place where an agent can be reached.
+// Endpoint is an address at which an agent can be reached.
 type Endpoint struct {
-	Transport Transport `json:"transport"` // how to reach it
-	// Address is a URL or a topic key, as the transport wants it. Local needs none.
-	Address string `json:"address,omitempty"`
+	Transport Transport `json:"transport"`
+	Address   string    `json:"address,omitempty"` // a URL or a topic key; none for TransportLocal
 }
 
 // Capability is one thing that an agent can do.
@@ -45,39 +50,35 @@ type Capability struct {
 	OutputSchema json.RawMessage `json:"outputSchema,omitempty"`
 }
 
-// Card describes an agent to others. ID, Name, Version, Tier and
-// Capabilities are required; Capabilities may be empty but not nil, so
-// that an agent without any says so.
+// Card describes an agent to others. ID, Name, Version, Tier and Capabilities are
+// required; Capabilities may be empty but not nil.
 type Card struct {
 	ID          string `json:"id"`          // unique, e.g. "sun"; see [CheckID]
 	Name        string `json:"name"`        // for people, e.g. "SUN"
 	Version     string `json:"version"`     // of the agent; semantic versioning by convention
 	Description string `json:"description"` // what the agent is for
 
-	Tier         Tier         `json:"tier"`         // 0 to 3; decides whom it may address
+	Tier         Tier         `json:"tier"`         // 0 to 3; limits which agents it may address
 	Protocols    []string     `json:"protocols"`    // e.g. "a2a/1.0", "mcp/2024-11-05"
-	Endpoints    []Endpoint   `json:"endpoints"`    // where it can be reached, the best first
-	Capabilities []Capability `json:"capabilities"` // what it can do; ids are unique
-	// Revision counts the changes of this card. The registry raises it.
-	Revision uint64 `json:"revision"`
+	Endpoints    []Endpoint   `json:"endpoints"`    // in order of preference
+	Capabilities []Capability `json:"capabilities"` // with unique ids
+	Revision     uint64       `json:"revision"`     // counts the card's changes; set by the registry
 
-	// SandboxID names the sandbox that the agent runs in; empty means none.
-	SandboxID string `json:"sandboxId,omitempty"`
-	Origin    Origin `json:"origin"` // set by the registry; empty means local
-	// LastSeenAt is Unix time in milliseconds; 0 means not stated.
-	LastSeenAt int64 `json:"lastSeenAt"`
+	SandboxID  string `json:"sandboxId,omitempty"` // that the agent runs in; empty means none
+	Origin     Origin `json:"origin"`              // set by the registry; empty means local
+	LastSeenAt int64  `json:"lastSeenAt"`          // Unix time in milliseconds; 0 means not stated
 }
 
-// Identity is the part of a card that policy asks for. It is small and holds no
-// reference to the card, so it can be handed around freely.
+// Identity is the part of a card that routing policy needs, without references to the
+// card.
 type Identity struct {
-	ID        string // the card's
-	Tier      Tier   // the card's
-	SandboxID string // empty: in none
-	Origin    Origin // local or remote
+	ID        string
+	Tier      Tier
+	SandboxID string // empty means none
+	Origin    Origin
 }
 
-// Identity returns what policy asks for of the card.
+// Identity returns the part of the card that routing policy needs.
 func (c *Card) Identity() Identity {
 	return Identity{ID: c.ID, Tier: c.Tier, SandboxID: c.SandboxID, Origin: c.Origin}
 }
@@ -109,24 +110,16 @@ func (c Card) Clone() Card {
 	return c
 }
 
-// Equal reports whether two cards say the same. Absent and empty lists of
-// protocols and endpoints are the same, and schemas are compared as JSON values,
-// not as text.
+// Equal reports whether two cards are equal. Absent and empty lists of protocols and
+// endpoints are equal, and schemas are compared as JSON values.
 func (c Card) Equal(d Card) bool {
-	if !slices.Equal(c.Protocols, d.Protocols) || !slices.Equal(c.Endpoints, d.Endpoints) {
-		return false
-	}
-	if (c.Capabilities == nil) != (d.Capabilities == nil) {
-		return false
-	}
-	if !slices.EqualFunc(c.Capabilities, d.Capabilities, Capability.Equal) {
-		return false
-	}
 	return c.ID == d.ID && c.Name == d.Name && c.Version == d.Version && c.Description == d.Description &&
-		c.Identity() == d.Identity() && c.Revision == d.Revision && c.LastSeenAt == d.LastSeenAt
+		c.Identity() == d.Identity() && c.Revision == d.Revision && c.LastSeenAt == d.LastSeenAt &&
+		slices.Equal(c.Protocols, d.Protocols) && slices.Equal(c.Endpoints, d.Endpoints) &&
+		(c.Capabilities == nil) == (d.Capabilities == nil) && slices.EqualFunc(c.Capabilities, d.Capabilities, Capability.Equal)
 }
 
-// Equal reports whether two capabilities say the same.
+// Equal reports whether two capabilities are equal.
 func (c Capability) Equal(d Capability) bool {
 	return c.ID == d.ID && c.Name == d.Name && c.Description == d.Description &&
 		sameJSON(c.InputSchema, d.InputSchema) && sameJSON(c.OutputSchema, d.OutputSchema)
@@ -141,8 +134,7 @@ func sameJSON(a, b json.RawMessage) bool {
 	return errA == nil && errB == nil && reflect.DeepEqual(va, vb)
 }
 
-// decodeNumber keeps numbers as text, so that large ones do not become equal by
-// rounding.
+// decodeNumber keeps numbers as text, so that rounding does not make large ones equal.
 func decodeNumber(data []byte) (v any, err error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -150,8 +142,8 @@ func decodeNumber(data []byte) (v any, err error) {
 	return v, err
 }
 
-// MarshalJSON writes absent lists of protocols and endpoints as empty ones, as
-// the schema wants it. Absent capabilities stay null: that card is not valid.
+// MarshalJSON writes absent lists of protocols and endpoints as empty ones, as the
+// schema requires. Absent capabilities, which are not valid, stay null.
 func (c Card) MarshalJSON() ([]byte, error) {
 	type plain Card // without this method
 	if c.Protocols == nil {
@@ -166,8 +158,8 @@ func (c Card) MarshalJSON() ([]byte, error) {
 // MaxCardSize bounds the JSON of one card, in bytes.
 const MaxCardSize = 256 << 10
 
-// Encode validates the card and returns its JSON. Errors are
-// [*Error]s. The result is at most MaxCardSize long.
+// Encode validates the card and returns its JSON, of at most MaxCardSize bytes. Errors
+// are [*Error]s.
 func Encode(c Card) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -182,8 +174,8 @@ func Encode(c Card) ([]byte, error) {
 	return data, nil
 }
 
-// Decode reads and validates the JSON of one card. Unknown fields are ignored:
-// they belong to later versions. Errors are [*Error]s.
+// Decode reads and validates the JSON of one card. It ignores unknown fields, which
+// later versions may add. Errors are [*Error]s.
 func Decode(data []byte) (Card, error) {
 	if len(data) > MaxCardSize {
 		return Card{}, tooLarge("", len(data))

@@ -6,9 +6,9 @@ import (
 	"strconv"
 )
 
-// Tier is an agent's level in the hierarchy, L0 (orchestrator) to L3
-// (specialist). The zero value is [NoTier], not L0: a card that forgets its tier
-// must not become the orchestrator. In JSON a tier is the number 0, 1, 2 or 3.
+// Tier is an agent's level in the hierarchy, L0 (orchestrator) to L3 (specialist); in
+// JSON the number 0 to 3. The zero value is [NoTier], so that a card without a tier
+// does not become the orchestrator.
 type Tier uint8
 
 // The tiers.
@@ -34,7 +34,7 @@ func TierOf(level int) Tier {
 // Valid reports whether t is one of L0 to L3.
 func (t Tier) Valid() bool { return t >= L0 && t <= L3 }
 
-// Level returns 0 to 3, the number of the specification, or -1 for NoTier.
+// Level returns 0 to 3, or -1 for NoTier.
 func (t Tier) Level() int {
 	if !t.Valid() {
 		return -1
@@ -74,4 +74,36 @@ func (t *Tier) UnmarshalJSON(data []byte) error {
 	}
 	*t = tier
 	return nil
+}
+
+// planetary holds the 21 planetary agents of the specification, in its order.
+var planetary = []struct {
+	id   string
+	tier Tier
+}{
+	{"sun", L0},
+	{"mercury", L1}, {"earth", L1}, {"jupiter", L1},
+	{"venus", L2}, {"mars", L2}, {"pluto", L2}, {"saturn", L2}, {"titan", L2},
+	{"enceladus", L3}, {"ganymede", L3}, {"neptune", L3}, {"charon", L3}, {"uranus", L3}, {"europa", L3},
+	{"mimas", L3}, {"io", L3}, {"triton", L3}, {"callisto", L3}, {"atlas", L3}, {"andromeda", L3},
+}
+
+// PlanetaryIDs returns the ids of the 21 planetary agents, "sun" first.
+func PlanetaryIDs() []string {
+	ids := make([]string, len(planetary))
+	for i, p := range planetary {
+		ids[i] = p.id
+	}
+	return ids
+}
+
+// PlanetaryTier returns the tier that the specification assigns to a planetary agent,
+// and NoTier for any other id.
+func PlanetaryTier(id string) Tier {
+	for _, p := range planetary {
+		if p.id == id {
+			return p.tier
+		}
+	}
+	return NoTier
 }

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// Code says what kind of thing is wrong with a card.
+// Code is the kind of an [Error].
 type Code string
 
-// CodeInvalidCard marks a card with missing or wrong fields, or JSON that is none.
+// CodeInvalidCard is for a card with missing or wrong fields, or invalid JSON.
 const CodeInvalidCard Code = "INVALID_CARD"
 
 // Problem is one thing that is wrong with a card.
@@ -80,7 +80,7 @@ func CheckID(id string) error {
 		return fmt.Errorf("is missing")
 	case len(id) > MaxIDLength:
 		return fmt.Errorf("has %d bytes; at most %d are allowed", len(id), MaxIDLength)
-	case isGraphicASCII(id) && id != Broadcast: // nearly every id, and every delivery asks
+	case isGraphicASCII(id) && id != Broadcast: // the quick check, since every delivery asks
 		return nil
 	case id == Broadcast:
 		return fmt.Errorf("must not be %q, which means every agent", Broadcast)
@@ -101,9 +101,8 @@ func isGraphicASCII(s string) bool {
 	return true
 }
 
-// Validate returns nil for a card that a registry may hold, and otherwise an
-// [*Error] with [CodeInvalidCard] that names every field that is missing or
-// wrong.
+// Validate returns nil for a valid card, and otherwise an [*Error] with
+// [CodeInvalidCard] that names every missing or wrong field.
 func (c *Card) Validate() error {
 	var v validation
 	v.id("id", c.ID)
@@ -140,8 +139,8 @@ func (c *Card) Validate() error {
 	return &Error{Code: CodeInvalidCard, CardID: c.ID, Message: "the agent card is not valid", Problems: v.problems}
 }
 
-// validation gathers problems. It stops recording after a hundred: a hostile
-// card of thousands of bad entries must not become an error of megabytes.
+// validation collects at most a hundred problems, so that a hostile card with
+// thousands of bad entries does not become a huge error.
 type validation struct{ problems []Problem }
 
 func (v *validation) add(p Problem) {

@@ -14,13 +14,39 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Handler takes an envelope that arrived. One channel's handlers are called one
-// after the other, so they may block: that holds up this channel and its sender,
-// nobody else. A panic is caught and reported. The context ends with the manager.
+// Status is the state of a channel.
+type Status string
+
+// The four states.
+const (
+	Connecting   Status = "connecting"   // not yet acknowledged by both ends
+	Open         Status = "open"         // envelopes are exchanged
+	Reconnecting Status = "reconnecting" // the connection broke; envelopes are queued
+	Closed       Status = "closed"       // for good
+)
+
+// CanBecome reports whether a channel in state s may change to next: a channel opens
+// when both ends have acknowledged it, an open one may break and open again, and any
+// but a closed one may close.
+func (s Status) CanBecome(next Status) bool {
+	switch next {
+	case Open:
+		return s == Connecting || s == Reconnecting
+	case Reconnecting:
+		return s == Open
+	case Closed:
+		return s == Connecting || s == Open || s == Reconnecting
+	}
+	return false
+}
+
+// Handler handles a received envelope. A channel calls its handlers one after the
+// other, so they may block: that delays this channel and its sender only. A panic is
+// recovered and reported. The context ends with the manager.
 type Handler func(ctx context.Context, e *envelope.Envelope)
 
-// Channel is one end of a link between two agents. It comes from a [Manager] and
-// is safe for concurrent use.
+// Channel is one end of a link between two agents, made by a [Manager]. It is safe
+// for concurrent use.
 type Channel struct {
 	m      *Manager
 	id     string
@@ -34,25 +60,25 @@ type Channel struct {
 	sendMu sync.Mutex // held while a connection sends
 
 	mu        sync.Mutex
-	endpoints []agent.Endpoint // where the opener dials, first at the first; only its connecting goroutine changes them
+	endpoints []agent.Endpoint // that the opener dials, in this order; only its connecting goroutine changes them
 	transport agent.Transport
 	status    Status
 	cause     error          // why it is closed
 	conn      transport.Conn // nil while there is none
-	dying     transport.Conn // it sends no more; what has arrived on it is still read
-	joining   transport.Conn // the acceptor's, until the opener is ready
-	peer      string         // who the transport says is there
-	instance  string         // the opener's process, if that is the other end
+	dying     transport.Conn // a connection that only receives what has already arrived
+	joining   transport.Conn // the acceptor's, until the handshake ends
+	peer      string         // the other end as authenticated by the transport
+	instance  string         // identifies the opener's process
 	changed   chan struct{}  // closed at the next change; nil if nobody waits
 	out       outbox
 	in        inbox
 	handlers  []*registered // replaced, never changed
 	watchers  []*watcher    // replaced, never changed
-	notes     []func()      // calls to make without the lock, in order
-	telling   bool          // a goroutine makes them
+	pending   []func()      // calls to make without the lock, in order
+	notifying bool          // a goroutine makes them
 	giveUp    *time.Timer   // the acceptor's, while reconnecting
-	redial    time.Duration // the opener's: to wait before the next attempt
-	joined    time.Time     // when the present connection came
+	redial    time.Duration // the opener's delay before the next attempt
+	joined    time.Time     // when the present connection was opened
 }
 
 type registered struct{ handle Handler }
@@ -68,7 +94,7 @@ func (c *Channel) LocalAgent() string { return c.local }
 // RemoteAgent returns the agent at the other end.
 func (c *Channel) RemoteAgent() string { return c.remote }
 
-// Transport returns what the channel runs over.
+// Transport returns the transport of the present or latest connection.
 func (c *Channel) Transport() agent.Transport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,8 +108,8 @@ func (c *Channel) Status() Status {
 	return c.status
 }
 
-// Err returns why the channel is closed: nil while it is not and after
-// [Channel.Close], an [*Error] otherwise.
+// Err returns why the channel closed, an [*Error]; nil before that and after
+// [Channel.Close].
 func (c *Channel) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,13 +119,12 @@ func (c *Channel) Err() error {
 // Ready blocks until the channel is open. It returns the reason if the channel
 // closes instead, and ctx's error if that ends first.
 func (c *Channel) Ready(ctx context.Context) error {
-	return c.wait(ctx, func() (bool, error) { return c.status == Open, nil })
+	return c.wait(ctx, func() bool { return c.status == Open })
 }
 
-// Send sends an envelope. It returns when the channel has taken it, which may be
-// long before it is handled at the other end; see [Channel.Flush]. It blocks
-// while the channel is connecting and while the window is full, at most until
-// ctx ends. In the state reconnecting envelopes are taken and wait.
+// Send queues an envelope for the other end and returns before it is handled there;
+// see [Channel.Flush]. It blocks while the channel is connecting or its window is
+// full, at most until ctx ends. While it is reconnecting, envelopes are queued.
 //
 // The envelope's sender must be this end's agent (CodeWrongSender). Errors are
 // [*Error]s, [*envelope.Error]s for an envelope that is not valid, or ctx's.
@@ -111,13 +136,13 @@ func (c *Channel) Send(ctx context.Context, e *envelope.Envelope) error {
 		return c.errorf(CodeWrongSender, nil, "the envelope's sender is %q, this end of the channel is %q", e.Sender, c.local)
 	}
 	size := e.Size()
-	err := c.wait(ctx, func() (bool, error) {
+	err := c.wait(ctx, func() bool {
 		if c.status == Connecting || !c.out.hasRoom(size) {
-			return false, nil
+			return false
 		}
 		c.out.push(e, size)
 		c.startFlush()
-		return true, nil
+		return true
 	})
 	if err == nil {
 		c.m.opts.Telemetry.Emit(c.event(telemetry.MessageSent, e))
@@ -129,17 +154,17 @@ func (c *Channel) Send(ctx context.Context, e *envelope.Envelope) error {
 // other end.
 func (c *Channel) Flush(ctx context.Context) error {
 	var upTo uint64
-	return c.wait(ctx, func() (bool, error) {
+	return c.wait(ctx, func() bool {
 		if upTo == 0 {
 			upTo = c.out.sent
 		}
-		return c.out.acked >= upTo, nil
+		return c.out.acked >= upTo
 	})
 }
 
-// wait calls ready under the lock, now and after each change, until it says yes
-// or the channel is closed.
-func (c *Channel) wait(ctx context.Context, ready func() (bool, error)) error {
+// wait calls ready under the lock, now and after each change, until it returns true
+// or the channel closes.
+func (c *Channel) wait(ctx context.Context, ready func() bool) error {
 	for {
 		c.mu.Lock()
 		if c.status == Closed {
@@ -147,9 +172,9 @@ func (c *Channel) wait(ctx context.Context, ready func() (bool, error)) error {
 			c.mu.Unlock()
 			return err
 		}
-		if ok, err := ready(); ok || err != nil {
+		if ready() {
 			c.mu.Unlock()
-			return err
+			return nil
 		}
 		if c.changed == nil {
 			c.changed = make(chan struct{})
@@ -164,7 +189,7 @@ func (c *Channel) wait(ctx context.Context, ready func() (bool, error)) error {
 	}
 }
 
-// wake lets everybody in wait look again; c.mu is held.
+// wake makes every wait check its condition again; c.mu is held.
 func (c *Channel) wake() {
 	if c.changed != nil {
 		close(c.changed)
@@ -183,9 +208,9 @@ func (c *Channel) errorf(code Code, cause error, format string, args ...any) *Er
 	return &Error{Code: code, ChannelID: c.id, Message: fmt.Sprintf(format, args...), Err: cause}
 }
 
-// OnMessage adds a handler for what arrives and returns the function that
-// removes it. Envelopes wait, within the window, until there is a handler; with
-// several, each gets every envelope.
+// OnMessage adds a handler for received envelopes and returns the function that
+// removes it. Envelopes are queued, within the window, until there is a handler. With
+// several handlers, each gets every envelope.
 func (c *Channel) OnMessage(h Handler) (remove func()) {
 	r := &registered{h}
 	c.mu.Lock()
@@ -200,7 +225,7 @@ func (c *Channel) OnMessage(h Handler) (remove func()) {
 }
 
 // OnStatus calls f with each new state, in order, and returns the function that
-// ends that. f must not block for long: later states wait for it.
+// stops that. f must not block for long: it delays later states.
 func (c *Channel) OnStatus(f func(Status)) (remove func()) {
 	w := &watcher{f}
 	c.mu.Lock()
@@ -213,31 +238,31 @@ func (c *Channel) OnStatus(f func(Status)) (remove func()) {
 	}
 }
 
-// Close closes the channel at both ends and releases what it holds. What was
-// sent and not acknowledged is reported as failed (call [Channel.Flush] first),
-// what arrived and was not yet handled is dropped. It blocks for at most a
-// second, to tell the peer, and is safe to call more than once.
+// Close closes the channel at both ends. Envelopes that were sent but not acknowledged
+// are reported as failed (call [Channel.Flush] first); received ones that were not yet
+// handled are dropped. It blocks for at most a second, to notify the peer, and is safe
+// to call more than once.
 func (c *Channel) Close() error {
 	c.shut(nil, &transport.Reason{Code: string(CodeClosed), Message: "closed by the other end"})
 	return nil
 }
 
-// Suspend ends this end of the channel without a word to the other, for which
-// the connection breaks, and returns what [Manager.Resume] needs to go on, in
-// this process or the next. It waits for a handler that is running, at most
-// until ctx ends. Nothing is reported as failed.
+// Suspend ends this end of the channel without notifying the peer, which sees a broken
+// connection, and returns the state that [Manager.Resume] needs to continue, in this
+// process or the next. It waits for a running handler, at most until ctx ends. No
+// envelope is reported as failed.
 func (c *Channel) Suspend(ctx context.Context) (State, error) {
 	var state State
 	var finish func()
-	err := c.wait(ctx, func() (bool, error) {
+	err := c.wait(ctx, func() bool {
 		c.handlers = nil
 		if c.in.dispatching {
-			return false, nil
+			return false
 		}
 		state = c.state()
-		c.out.queue = nil // not failed: it travels in the state
+		c.out.queue = nil // not failed: the state has it
 		finish = c.shutting(nil, nil)
-		return true, nil
+		return true
 	})
 	if err == nil {
 		finish()
@@ -245,7 +270,7 @@ func (c *Channel) Suspend(ctx context.Context) (State, error) {
 	return state, err
 }
 
-// set changes the state; c.mu is held. It reports whether that was legal.
+// set changes the state and reports whether that was legal; c.mu is held.
 func (c *Channel) set(next Status) bool {
 	if !c.status.CanBecome(next) {
 		return false
@@ -255,7 +280,7 @@ func (c *Channel) set(next Status) bool {
 	event := telemetry.Event{Type: telemetry.ChannelState, ChannelID: c.id, Sender: c.local, Recipient: c.remote,
 		Detail: string(next), Timestamp: time.Now().UnixMilli()}
 	watchers := c.watchers
-	c.tell(func() {
+	c.notify(func() {
 		c.m.opts.Telemetry.Emit(event)
 		for _, w := range watchers {
 			w.changed(next)
@@ -264,24 +289,24 @@ func (c *Channel) set(next Status) bool {
 	return true
 }
 
-// tell has f called soon, without the lock, after those before it; c.mu is held.
-func (c *Channel) tell(f func()) {
-	c.notes = append(c.notes, f)
-	if c.telling {
+// notify has f called soon, without the lock and in order; c.mu is held.
+func (c *Channel) notify(f func()) {
+	c.pending = append(c.pending, f)
+	if c.notifying {
 		return
 	}
-	c.telling = true
+	c.notifying = true
 	c.m.wg.Go(func() {
 		for {
 			c.mu.Lock()
-			notes := c.notes
-			c.notes = nil
-			c.telling = len(notes) > 0
+			calls := c.pending
+			c.pending = nil
+			c.notifying = len(calls) > 0
 			c.mu.Unlock()
-			if len(notes) == 0 {
+			if len(calls) == 0 {
 				return
 			}
-			for _, f := range notes {
+			for _, f := range calls {
 				c.protect(f)
 			}
 		}
@@ -299,25 +324,25 @@ func (c *Channel) protect(f func()) {
 	f()
 }
 
-// shut closes the channel. tell, if any, is said to the peer.
-func (c *Channel) shut(cause error, tell *transport.Reason) {
+// shut closes the channel. The peer gets the reason, if there is one.
+func (c *Channel) shut(cause error, reason *transport.Reason) {
 	c.mu.Lock()
-	finish := c.shutting(cause, tell)
+	finish := c.shutting(cause, reason)
 	c.mu.Unlock()
 	finish()
 }
 
-// shutting closes the channel and returns what is left to do without the lock;
-// c.mu is held.
-func (c *Channel) shutting(cause error, tell *transport.Reason) (finish func()) {
-	// One that never opened may be tried again, and a suspended one resumed.
-	bury := !c.opener && c.status != Connecting && (tell != nil || cause != nil)
+// shutting closes the channel and returns the rest of the work, to be done without
+// the lock; c.mu is held.
+func (c *Channel) shutting(cause error, reason *transport.Reason) (finish func()) {
+	// A channel that never opened may be tried again, and a suspended one resumed.
+	entomb := !c.opener && c.status != Connecting && (reason != nil || cause != nil)
 	if !c.set(Closed) {
 		return func() {}
 	}
 	c.cause = cause
 	conn := c.conn
-	var last []transport.Frame // before the peer is told: what was handled did not fail
+	var last []transport.Frame // acknowledges what was handled, before the close
 	if conn != nil {
 		last = []transport.Frame{{Kind: transport.Ack, Seq: c.in.received, Ack: c.in.handled}}
 	} else {
@@ -325,35 +350,36 @@ func (c *Channel) shutting(cause error, tell *transport.Reason) (finish func()) 
 	}
 	c.conn, c.joining, c.dying = nil, nil, nil
 	c.failUnacked(cause)
-	if tell != nil {
-		c.in.queue = nil // closed from here; if the peer closed, what arrived is still handled
+	if reason != nil {
+		c.in.queue = nil // closed here; if the peer closed, what arrived is still handled
 	}
 	c.in.dropAhead()
-	for _, t := range []*time.Timer{c.giveUp, c.out.watch, c.in.ackTimer, c.in.gapTimer} {
+	for _, t := range []*time.Timer{c.giveUp, c.out.life.timer, c.in.ack.timer, c.in.gap.timer} {
 		if t != nil {
 			t.Stop()
 		}
 	}
 	return func() {
-		if bury {
-			c.m.bury(c)
+		if entomb {
+			c.m.addTombstone(c)
 		}
 		if conn != nil {
-			c.leave(conn, last, tell)
+			c.sendClose(conn, last, reason)
 		}
 		c.cancel()
 		c.m.forget(c)
 	}
 }
 
-// leave tells the peer, after the last frames, and ends the connection.
-func (c *Channel) leave(conn transport.Conn, last []transport.Frame, tell *transport.Reason) {
-	if tell != nil {
-		// A send that hangs must not hold up the end.
+// sendClose sends the last frames and, if there is a reason, the close; then it ends
+// the connection.
+func (c *Channel) sendClose(conn transport.Conn, last []transport.Frame, reason *transport.Reason) {
+	if reason != nil {
+		// A send that hangs must not delay the end.
 		guard := time.AfterFunc(closeTimeout, func() { closeConn(conn) })
 		c.sendMu.Lock()
 		ctx, cancel := context.WithTimeout(c.ctx, closeTimeout)
-		_ = conn.Send(ctx, append(last, transport.Frame{Kind: transport.Close, Reason: tell})) // the peer notices the end anyway
+		_ = conn.Send(ctx, append(last, transport.Frame{Kind: transport.Close, Reason: reason})) // the peer notices the end anyway
 		cancel()
 		c.sendMu.Unlock()
 		guard.Stop()
@@ -361,11 +387,10 @@ func (c *Channel) leave(conn transport.Conn, last []transport.Frame, tell *trans
 	closeConn(conn)
 }
 
-// closeConn ends a connection that is of no more use, and with it any error of
-// ending it.
+// closeConn ends a connection and ignores the error: it is of no more use.
 func closeConn(conn transport.Conn) { _ = conn.Close() }
 
-// failUnacked reports everything that was not acknowledged; c.mu is held.
+// failUnacked reports every unacknowledged envelope as failed; c.mu is held.
 func (c *Channel) failUnacked(cause error) {
 	for _, o := range c.out.queue {
 		if o.e != nil {
@@ -375,11 +400,11 @@ func (c *Channel) failUnacked(cause error) {
 	c.out.queue, c.out.bytes = nil, 0
 }
 
-// fail reports that an envelope was given up; c.mu is held.
+// fail reports an envelope as failed; c.mu is held.
 func (c *Channel) fail(e *envelope.Envelope, err *Error) {
 	event := c.event(telemetry.DeliveryFailure, e)
 	event.Code, event.Detail, event.Timestamp = string(err.Code), err.Error(), time.Now().UnixMilli()
-	c.tell(func() {
+	c.notify(func() {
 		c.m.opts.Telemetry.Emit(event)
 		c.m.opts.OnDeliveryFailure(c, e, err)
 	})

@@ -16,13 +16,13 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// lost ends a connection that broke; c.mu is held.
+// lost replaces a broken connection; c.mu is held.
 func (c *Channel) lost(conn transport.Conn) {
 	if c.conn != conn || conn == nil {
 		return
 	}
 	c.conn, c.dying = nil, nil
-	c.in.dropAhead() // comes again
+	c.in.dropAhead() // it will be sent again
 	c.set(Reconnecting)
 	if c.opener {
 		c.m.wg.Go(c.run)
@@ -32,7 +32,7 @@ func (c *Channel) lost(conn transport.Conn) {
 	c.m.wg.Go(func() { closeConn(conn) })
 }
 
-// awaitReturn closes the channel if the opener does not come back; c.mu is held.
+// awaitReturn closes the channel unless the opener reconnects in time; c.mu is held.
 func (c *Channel) awaitReturn() {
 	if c.giveUp == nil {
 		c.giveUp = time.AfterFunc(c.m.opts.ReconnectTimeout, c.abandon)
@@ -43,29 +43,29 @@ func (c *Channel) awaitReturn() {
 
 func (c *Channel) abandon() {
 	if c.Status() == Reconnecting {
-		c.shut(c.errorf(CodeUnreachable, nil, "%q did not come back within %v", c.remote, c.m.opts.ReconnectTimeout), nil)
+		c.shut(c.errorf(CodeUnreachable, nil, "%q did not reconnect within %v", c.remote, c.m.opts.ReconnectTimeout), nil)
 	}
 }
 
-// run connects the opener's end, and reads from the connection until it breaks.
-// Then lost starts it anew.
+// run connects the opener's end and receives until the connection breaks; then lost
+// starts it again.
 func (c *Channel) run() {
-	conn, err := c.persist()
+	conn, err := c.connectWithRetry()
 	if err != nil {
 		c.shut(c.unreachable(err), nil)
 		return
 	}
 	if conn != nil {
-		c.follow(conn, nil)
+		c.receiveFrom(conn, nil)
 	}
 }
 
-// persist connects, again and again if it must, until the channel closes (nil,
-// nil) or there is no more hope.
-func (c *Channel) persist() (transport.Conn, error) {
+// connectWithRetry connects. It returns nil, nil if the channel closes meanwhile, and
+// an error if retrying cannot help or has taken too long.
+func (c *Channel) connectWithRetry() (transport.Conn, error) {
 	began := time.Now()
 	for c.ctx.Err() == nil {
-		if !pause(c.ctx, c.retreat()) {
+		if !pause(c.ctx, c.nextDelay()) {
 			break
 		}
 		conn, err := c.connect()
@@ -82,9 +82,9 @@ func (c *Channel) persist() (transport.Conn, error) {
 	return nil, nil
 }
 
-// retreat returns how long to wait before dialling: nothing at first, then twice
-// as long each time, until a connection has lived for a while.
-func (c *Channel) retreat() time.Duration {
+// nextDelay returns the backoff before the next attempt: 0 at first, then doubled each
+// time. A connection that lasted for a while resets it.
+func (c *Channel) nextDelay() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delay := c.redial
@@ -96,15 +96,15 @@ func (c *Channel) retreat() time.Duration {
 	return delay
 }
 
-// follow takes what arrives over conn, first what has arrived already. It blocks
-// until conn breaks, unless conn calls by itself.
-func (c *Channel) follow(conn transport.Conn, first []transport.Frame) {
+// receiveFrom receives from conn, after the frames that have arrived already. It
+// blocks until conn breaks, unless conn pushes.
+func (c *Channel) receiveFrom(conn transport.Conn, first []transport.Frame) {
 	p, ok := conn.(transport.Pusher)
 	if !ok {
 		c.read(conn, first)
 		return
 	}
-	if err := c.arrived(conn, first); err != nil {
+	if err := c.receive(conn, first); err != nil {
 		return
 	}
 	p.Push(func(frames []transport.Frame, err error) {
@@ -114,19 +114,19 @@ func (c *Channel) follow(conn transport.Conn, first []transport.Frame) {
 			c.lost(conn)
 			return
 		}
-		_ = c.arrived(conn, frames) // it has dealt with the error
+		_ = c.receive(conn, frames) // it has handled the error
 	})
 }
 
 func (c *Channel) unreachable(err error) error {
-	if code := codeOf(err); code != "" {
+	if codeOf(err) != "" {
 		return err
 	}
 	return c.errorf(CodeUnreachable, err, "no connection to %q", c.remote)
 }
 
-// connect dials and shakes hands, at one endpoint after the other until that is done.
-// After it the channel is open.
+// connect dials one endpoint after the other until a handshake succeeds, which opens
+// the channel.
 func (c *Channel) connect() (transport.Conn, error) {
 	var failed error
 	for range c.endpoints {
@@ -134,7 +134,7 @@ func (c *Channel) connect() (transport.Conn, error) {
 		if err == nil || c.Status() == Closed || codeOf(err) == CodeRefused {
 			return conn, err
 		}
-		if failed == nil || lasting(failed) { // as long as one gives hope there is some
+		if failed == nil || lasting(failed) { // an error that a retry may cure counts most
 			failed = err
 		}
 		c.mu.Lock()
@@ -158,17 +158,17 @@ func (c *Channel) connectAt(at agent.Endpoint) (transport.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.shakeHands(ctx, conn); err != nil {
+	if err := c.openHandshake(ctx, conn); err != nil {
 		closeConn(conn)
 		if c.Status() == Closed {
-			c.m.forget(c) // once more: the introduction may have come after the end
+			c.m.forget(c) // again: the introduction may have followed the end
 		}
 		return nil, err
 	}
 	return conn, nil
 }
 
-func (c *Channel) shakeHands(ctx context.Context, conn transport.Conn) error {
+func (c *Channel) openHandshake(ctx context.Context, conn transport.Conn) error {
 	hello := c.hello()
 	if err := conn.Send(ctx, []transport.Frame{{Kind: transport.Open, Hello: hello}}); err != nil {
 		return err
@@ -177,7 +177,7 @@ func (c *Channel) shakeHands(ctx context.Context, conn transport.Conn) error {
 	if err != nil {
 		return err
 	}
-	answer := frames[0] // what a faulty network repeats behind it does not matter
+	answer := frames[0] // a faulty network may have repeated it
 	switch {
 	case answer.Kind == transport.Refuse && answer.Reason != nil:
 		return c.errorf(CodeRefused, nil, "%q refused the channel: %s", c.remote, shorten(answer.Reason.Message))
@@ -185,7 +185,7 @@ func (c *Channel) shakeHands(ctx context.Context, conn transport.Conn) error {
 		return c.errorf(CodeInvalid, nil, "the peer did not answer the handshake")
 	}
 	if err := c.m.introduced(ctx, Request{Peer: conn.Peer(), From: c.remote, To: c.local, Card: answer.Hello.Card, Resume: hello.Resume}); err != nil {
-		return c.errorf(CodeRefused, err, "the channel to %q was not taken", c.remote)
+		return c.errorf(CodeRefused, err, "the channel to %q was not accepted", c.remote)
 	}
 	if err := conn.Send(ctx, []transport.Frame{{Kind: transport.Ready}}); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (c *Channel) shakeHands(ctx context.Context, conn transport.Conn) error {
 	return c.join(conn, answer.Hello)
 }
 
-// hello says how far this end has got.
+// hello returns this end's part of the handshake.
 func (c *Channel) hello() *transport.Hello {
 	card := c.m.introduce(c.local)
 	c.mu.Lock()
@@ -212,28 +212,28 @@ func (c *Channel) hello() *transport.Hello {
 	}
 }
 
-// fits checks the peer's hello against this end; c.mu is held.
-func (c *Channel) fits(h *transport.Hello) error {
+// checkPeer checks the peer's hello against this end; c.mu is held.
+func (c *Channel) checkPeer(h *transport.Hello) error {
 	switch {
 	case h.Version != transport.Version:
 		return c.errorf(CodeInvalid, nil, "the peer speaks version %d of the protocol, not %d", h.Version, transport.Version)
 	case h.Channel != c.id || h.From != c.remote || h.To != c.local:
-		return c.errorf(CodeInvalid, nil, "the peer speaks of another channel")
+		return c.errorf(CodeInvalid, nil, "the peer names another channel")
 	case h.Received > c.out.sent:
-		return c.errorf(CodeInvalid, nil, "the peer has got envelope %d, which was never sent", h.Received)
+		return c.errorf(CodeInvalid, nil, "the peer has received envelope %d, which was never sent", h.Received)
 	case h.Received < c.out.acked:
 		return c.errorf(CodeInvalid, nil, "the peer has forgotten envelopes that it had handled")
 	case h.Base > c.in.received:
-		return c.errorf(CodeInvalid, nil, "the peer counts on envelopes that never arrived")
+		return c.errorf(CodeInvalid, nil, "the peer expects acknowledgements of envelopes that never arrived")
 	case h.Window < 1 || h.WindowBytes < 0:
-		return c.errorf(CodeInvalid, nil, "the peer takes no envelopes")
+		return c.errorf(CodeInvalid, nil, "the peer accepts no envelopes")
 	}
 	return nil
 }
 
 // join makes conn the channel's connection, after the handshake; c.mu is held.
 func (c *Channel) join(conn transport.Conn, h *transport.Hello) error {
-	if err := c.fits(h); err != nil {
+	if err := c.checkPeer(h); err != nil {
 		return err
 	}
 	if !c.set(Open) {
@@ -247,39 +247,40 @@ func (c *Channel) join(conn transport.Conn, h *transport.Hello) error {
 	if c.out.windowBytes = c.m.opts.WindowBytes; h.WindowBytes > 0 {
 		c.out.windowBytes = min(h.WindowBytes, c.out.windowBytes)
 	}
-	c.out.has = max(c.out.has, h.Received)
-	c.out.wire = h.Received                                                                               // what follows is sent again
-	c.out.rejected = slices.DeleteFunc(c.out.rejected, func(r rejection) bool { return r.seq <= h.Base }) // the peer has heard of them
+	c.out.delivered = max(c.out.delivered, h.Received)
+	c.out.wire = h.Received // what follows is sent again
+	// The peer knows of these rejections.
+	c.out.rejected = slices.DeleteFunc(c.out.rejected, func(r rejection) bool { return r.seq <= h.Base })
 	c.out.ackDue, c.out.probe, c.out.probed = true, false, false
 	c.startFlush()
 	return nil
 }
 
-// accept deals with a connection that a peer has opened, until it breaks.
+// accept serves a connection that a peer has opened, until it breaks.
 func (m *Manager) accept(conn transport.Conn, via agent.Transport) {
-	c, rest, err := m.welcome(conn, via)
+	c, rest, err := m.handshake(conn, via)
 	if err != nil {
 		m.refuse(conn, err)
 		return
 	}
-	c.follow(conn, rest)
+	c.receiveFrom(conn, rest)
 }
 
-// refuse tells the peer why and ends the connection.
+// refuse sends the peer the reason and ends the connection.
 func (m *Manager) refuse(conn transport.Conn, err error) {
 	switch code := codeOf(err); code {
-	case CodeRefused, CodeInvalid, CodeTooMany: // after anything else the opener should try again
+	case CodeRefused, CodeInvalid, CodeTooMany: // after other errors the opener should retry
 		ctx, cancel := context.WithTimeout(m.ctx, closeTimeout)
 		defer cancel()
 		reason := &transport.Reason{Code: string(code), Message: err.Error()}
-		_ = conn.Send(ctx, []transport.Frame{{Kind: transport.Refuse, Reason: reason}}) // it notices the end anyway
+		_ = conn.Send(ctx, []transport.Frame{{Kind: transport.Refuse, Reason: reason}}) // the peer notices the end anyway
 	}
 	closeConn(conn)
 }
 
-// welcome shakes hands as the acceptor. It returns the channel and what arrived
+// handshake is the acceptor's. It returns the channel and the frames that arrived
 // after the handshake.
-func (m *Manager) welcome(conn transport.Conn, via agent.Transport) (*Channel, []transport.Frame, error) {
+func (m *Manager) handshake(conn transport.Conn, via agent.Transport) (*Channel, []transport.Frame, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.opts.HandshakeTimeout)
 	defer cancel()
 	frames, err := conn.Receive(ctx)
@@ -290,23 +291,23 @@ func (m *Manager) welcome(conn transport.Conn, via agent.Transport) (*Channel, [
 	if frames[0].Kind != transport.Open || h == nil {
 		return nil, nil, &Error{Code: CodeInvalid, Message: "a connection begins with the handshake"}
 	}
-	c, fresh, err := m.admit(ctx, conn, h, via)
+	c, created, err := m.admit(ctx, conn, h, via)
 	if err != nil {
 		return nil, nil, err
 	}
-	rest, err := c.agree(ctx, conn, h)
+	rest, err := c.respond(ctx, conn, h)
 	if err != nil {
-		c.part(conn, fresh, err)
+		c.abortHandshake(conn, created, err)
 		return nil, nil, err
 	}
-	if fresh && m.onChannel != nil {
+	if created && m.onChannel != nil {
 		m.onChannel(c)
 	}
 	return c, rest, nil
 }
 
-// agree answers the opener and waits for its word.
-func (c *Channel) agree(ctx context.Context, conn transport.Conn, h *transport.Hello) ([]transport.Frame, error) {
+// respond answers the opener and waits until it is ready.
+func (c *Channel) respond(ctx context.Context, conn transport.Conn, h *transport.Hello) ([]transport.Frame, error) {
 	if err := conn.Send(ctx, []transport.Frame{{Kind: transport.Accept, Hello: c.hello()}}); err != nil {
 		return nil, err
 	}
@@ -317,13 +318,13 @@ func (c *Channel) agree(ctx context.Context, conn transport.Conn, h *transport.H
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.joining != conn {
-		return nil, errStale // the opener has come again meanwhile
+		return nil, errStale // the opener has connected again meanwhile
 	}
 	return early, c.join(conn, h)
 }
 
-// awaitReady waits for the opener's word and returns what came with it. A
-// network that reorders may bring envelopes first.
+// awaitReady waits for the opener's Ready frame and returns the frames received with
+// it. A network that reorders may deliver envelopes first.
 func (c *Channel) awaitReady(ctx context.Context, conn transport.Conn) (early []transport.Frame, err error) {
 	size := 0
 	for len(early) <= 2*c.m.opts.Window && size <= c.m.opts.WindowBytes {
@@ -343,25 +344,25 @@ func (c *Channel) awaitReady(ctx context.Context, conn transport.Conn) (early []
 	return nil, c.errorf(CodeInvalid, nil, "the opener did not finish the handshake")
 }
 
-// part takes back what admit did; the caller still has a word to say on conn.
-func (c *Channel) part(conn transport.Conn, fresh bool, err error) {
+// abortHandshake undoes admit. The caller still sends on conn.
+func (c *Channel) abortHandshake(conn transport.Conn, created bool, err error) {
 	c.mu.Lock()
 	if c.joining == conn {
 		c.joining = nil
 	}
 	c.mu.Unlock()
-	if fresh {
+	if created {
 		c.shut(err, nil)
 	}
 }
 
-// admit finds or makes the channel that a peer asks for.
-func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.Hello, via agent.Transport) (c *Channel, fresh bool, err error) {
+// admit finds or makes the channel that a peer requests.
+func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.Hello, via agent.Transport) (c *Channel, created bool, err error) {
 	if err := checkHello(h); err != nil {
 		return nil, false, err
 	}
 	req := Request{Peer: conn.Peer(), From: h.From, To: h.To, Card: h.Card, Resume: h.Resume}
-	refused := func(err error) error { // its text goes to the peer
+	refused := func(err error) error { // the peer gets its text
 		return &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error()}
 	}
 	if m.opts.Authorize != nil {
@@ -369,38 +370,38 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 			return nil, false, refused(err)
 		}
 	}
-	if c, known := m.Channel(h.Channel); known { // who knows its secret speaks for its agent
+	if c, known := m.Channel(h.Channel); known { // reattach checks the secret
 		if err := m.introduced(ctx, req); err != nil {
 			return nil, false, refused(err)
 		}
-		err := c.readmit(conn, h)
+		err := c.reattach(conn, h)
 		if err != nil && c.Status() == Closed {
-			m.forget(c) // once more: the introduction may have come after the end
+			m.forget(c) // again: the introduction may have followed the end
 		}
 		return c, false, err
 	}
-	if m.buried(h.Channel) {
+	if m.hasTombstone(h.Channel) {
 		return nil, false, &Error{Code: CodeRefused, ChannelID: h.Channel, Message: "this channel is closed"}
 	}
 	if err := m.displace(h, conn.Peer()); err != nil {
 		return nil, false, err
 	}
-	if c, err = m.fresh(conn, h, via); err != nil {
+	if c, err = m.newAcceptor(conn, h, via); err != nil {
 		return nil, false, err
 	}
-	// Now that the channel is known: what the introduction leaves goes when it ends.
+	// After the channel is known, since its end removes what the introduction left.
 	if err := m.introduced(ctx, req); err != nil {
 		err = refused(err)
-		c.part(conn, true, err)
+		c.abortHandshake(conn, true, err)
 		return nil, false, err
 	}
 	return c, true, nil
 }
 
-// displace keeps two processes of one peer from speaking for the same agent, as two
-// that hold the same token could. The first one may as long as it is connected: the
-// other is refused. When its connections are broken, it has most likely been
-// started anew: the other takes its place, and what the first had open is closed.
+// displace keeps two processes of one peer, which share a token, from speaking for the
+// same agent. While the first is connected, the second is refused. Once the first's
+// connections are broken, the second replaces it (a restart, usually), and the first's
+// channels are closed.
 func (m *Manager) displace(h *transport.Hello, peer string) error {
 	var stale []*Channel
 	for _, c := range m.With(h.From) {
@@ -412,7 +413,7 @@ func (m *Manager) displace(h *transport.Hello, peer string) error {
 		case status == Reconnecting:
 			stale = append(stale, c)
 		case status != Closed:
-			err := &Error{Code: CodeRefused, ChannelID: h.Channel, Message: fmt.Sprintf("another process is connected that speaks for %q", h.From)}
+			err := &Error{Code: CodeRefused, ChannelID: h.Channel, Message: fmt.Sprintf("another connected process speaks for %q", h.From)}
 			m.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.Security, ChannelID: h.Channel, Sender: h.From, Recipient: h.To,
 				Code: string(CodeRefused), Detail: err.Message, Timestamp: time.Now().UnixMilli()})
 			return err
@@ -424,8 +425,8 @@ func (m *Manager) displace(h *transport.Hello, peer string) error {
 	return nil
 }
 
-// maxSeq bounds the numbers that a peer may begin with, so that counting on from
-// them does not overflow.
+// maxSeq bounds the sequence numbers that a peer may begin with, so that they cannot
+// overflow.
 const maxSeq = 1 << 62
 
 func checkHello(h *transport.Hello) error {
@@ -444,38 +445,38 @@ func checkHello(h *transport.Hello) error {
 		return &Error{Code: CodeInvalid, Message: "the handshake has no window"}
 	}
 	if max(h.Received, h.Base) > maxSeq {
-		return &Error{Code: CodeInvalid, Message: "the handshake counts envelopes that nobody can have sent"}
+		return &Error{Code: CodeInvalid, Message: "the handshake's sequence numbers are out of range"}
 	}
 	return nil
 }
 
-// readmit lets the opener of a known channel come back.
-func (c *Channel) readmit(conn transport.Conn, h *transport.Hello) error {
+// reattach gives a known channel the opener's new connection.
+func (c *Channel) reattach(conn transport.Conn, h *transport.Hello) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.opener || subtle.ConstantTimeCompare([]byte(c.secret), []byte(h.Secret)) != 1 || c.peer != conn.Peer() {
-		return c.errorf(CodeRefused, nil, "this channel belongs to somebody else")
+		return c.errorf(CodeRefused, nil, "this channel belongs to another peer")
 	}
-	if err := c.fits(h); err != nil {
+	if err := c.checkPeer(h); err != nil {
 		return err
 	}
 	if c.status == Closed {
 		return c.closedError()
 	}
-	if c.conn != nil { // the opener has noticed the break before us
+	if c.conn != nil { // the opener noticed the break first
 		c.lost(c.conn)
 	}
 	if old := c.joining; old != nil {
-		c.tell(func() { closeConn(old) })
+		c.notify(func() { closeConn(old) })
 	}
 	c.joining, c.instance = conn, h.Instance
 	return nil
 }
 
-// fresh makes the acceptor's end of a channel. If the opener resumes one that
-// this process does not know, it was restarted: it goes on where its checkpoint
-// or, without one, the opener's acknowledgements left off.
-func (m *Manager) fresh(conn transport.Conn, h *transport.Hello, via agent.Transport) (*Channel, error) {
+// newAcceptor makes the acceptor's end of a channel. If the opener resumes a channel
+// that this process does not know, this process has restarted: it continues from its
+// checkpoint or, without one, from the opener's acknowledgements.
+func (m *Manager) newAcceptor(conn transport.Conn, h *transport.Hello, via agent.Transport) (*Channel, error) {
 	c := m.newChannel(h.Channel, h.To, h.From, h.Secret)
 	c.transport = via
 	c.peer, c.instance = conn.Peer(), h.Instance
@@ -493,7 +494,7 @@ func (m *Manager) fresh(conn transport.Conn, h *transport.Hello, via agent.Trans
 		c.in.handled = c.in.received
 		c.out.sent, c.out.acked = h.Received, h.Received
 	}
-	if err := c.fits(h); err != nil {
+	if err := c.checkPeer(h); err != nil {
 		c.cancel()
 		return nil, err
 	}
@@ -503,12 +504,12 @@ func (m *Manager) fresh(conn transport.Conn, h *transport.Hello, via agent.Trans
 // newSecret returns 128 random bits as text.
 func newSecret() string { return rand.Text() }
 
-// idOf draws a channel's id, a UUID, from its secret. Whoever resumes the channel
-// at a process that has restarted, and knows it no more, so proves that it is his.
+// idOf derives a channel's id, a UUID, from its secret. An opener that resumes the
+// channel after the acceptor has restarted thereby proves that it owns the channel.
 func idOf(secret string) string {
 	sum := sha256.Sum256([]byte("a2a.v1 channel " + secret))
 	id := uuid.UUID(sum[:16])
-	id[6] = id[6]&0x0f | 0x80 // version 8: of our own making
+	id[6] = id[6]&0x0f | 0x80 // version 8: custom
 	id[8] = id[8]&0x3f | 0x80 // the variant of RFC 9562
 	return id.String()
 }

@@ -1,44 +1,39 @@
-// Package channel links two agents: a [Channel] carries envelopes both ways, in
-// order and each once, over any transport.
+// Package channel links two agents: a [Channel] delivers envelopes both ways, in
+// order and each once, over any transport. A [Manager] opens, accepts and closes
+// channels:
 //
-// A [Manager] opens channels, takes those that others open, and closes them.
+//	m := channel.NewManager(channel.Options{Dialers: dialers}, nil)
+//	c, err := m.OpenAt(ctx, "mars", "venus", endpoint)
+//	c.OnMessage(func(ctx context.Context, e *envelope.Envelope) { fmt.Println(e.Sender) })
+//	err = c.Send(ctx, e)
 //
-//	m := channel.NewManager(channel.Options{Dialers: …})
-//	ch, err := m.OpenAt(ctx, "mars", "venus", endpoint)
-//	ch.OnMessage(func(ctx context.Context, e *envelope.Envelope) { … })
-//	err = ch.Send(ctx, e)
+// # Delivery
 //
-// # Promises
+// Envelopes are numbered. The receiver passes them to the handlers one after the other
+// and acknowledges those that were handled; the sender keeps the unacknowledged ones.
+// When the connection breaks, the channel is [Reconnecting]: the end that opened it
+// connects again, both ends exchange what they have received, and the rest is sent
+// again. So a broken connection loses, repeats or reorders nothing.
 //
-// Envelopes are numbered. The receiver hands them to the handlers one after the
-// other and acknowledges those that were handled; the sender keeps what is not
-// acknowledged. When the connection breaks, the channel is [Reconnecting]: the
-// end that opened it connects again, both say how far they have got, and the
-// rest is sent again. So across breaks of the connection nothing is lost,
-// repeated or reordered.
+// The memory of a process ends with it. An end that restarts keeps these guarantees if
+// its state is stored: [Options.Checkpoints] at the end that receives, [Channel.State]
+// and [Manager.Resume] at the end that opened the channel. Without checkpoints a
+// receiver that crashes may receive again what it handled but did not acknowledge.
 //
-// What a process has in memory goes with it. An end that restarts keeps the
-// promise if it saves its side: [Options.Checkpoints] for the end that receives,
-// [Channel.State] and [Manager.Resume] for the end that opened the channel.
-// Without checkpoints a receiver that crashes may get again what it had handled
-// but not yet acknowledged.
+// An envelope that the receiver cannot read (too large, or of another schema version)
+// is rejected: its sender gets a delivery failure, and the next ones are delivered.
 //
-// An envelope that the receiver cannot read, because it is too large for it or of
-// another schema version, is sent back: its sender is told as of any other
-// delivery that failed, and those behind it go on.
+// # Peers
 //
-// # Who speaks for an agent
-//
-// Options.Authorize decides which peer may. Of two processes that are the same
-// peer to the transport, because they hold the same token, say, the first that
-// speaks for an agent does so as long as it is connected, and the other is
-// refused; when its connections are broken, the other takes its place, as a
-// process that was started anew does.
+// Options.Authorize decides which peer may speak for an agent. If two processes are the
+// same peer to the transport, because they share a token, the first that speaks for an
+// agent keeps it while it is connected, and the second is refused. Once the first's
+// connections are broken, the second replaces it.
 //
 // # Bounds
 //
-// A sender holds at most Options.Window envelopes and Options.WindowBytes bytes
-// that the receiver has not handled, or what the receiver allows if that is less;
-// then Send blocks. A slow handler thus slows its sender down and nobody else. A
-// receiver drops the connection of a sender that sends more.
+// At most Options.Window envelopes and Options.WindowBytes bytes, or less if the
+// receiver says so, may be sent and not yet handled; then Send blocks. So a slow
+// handler delays its own sender only. A receiver drops the connection of a sender that
+// exceeds the window.
 package channel

@@ -307,7 +307,7 @@ func TestOneProcessAtATimeSpeaksForAnAgent(t *testing.T) {
 		mine := opened(first[0])
 		first[1] = join("one", "b", "earth") // the same process may have another
 		opened(first[1])
-		if m := refused(join("two", "c", "venus")); !strings.Contains(m, "another process") {
+		if m := refused(join("two", "c", "venus")); !strings.Contains(m, "another connected process") {
 			t.Error(m)
 		}
 		if n := rec.Metrics().SecurityEvents; n != 1 {

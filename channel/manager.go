@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -16,12 +17,12 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Manager opens, takes and closes channels. Make one with [NewManager] and Close
+// Manager opens, accepts and closes channels. Make one with [NewManager] and Close
 // it in the end. It is safe for concurrent use.
 type Manager struct {
 	opts      Options
 	onChannel func(*Channel)
-	instance  string          // says that channels are opened by the same process
+	instance  string          // identifies this process to the other ends
 	ctx       context.Context // ends with the manager
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup     // every goroutine
@@ -31,35 +32,36 @@ type Manager struct {
 	byID   map[string]*Channel
 	byPair map[pair]*Channel     // the latest between two agents
 	remote map[string][]*Channel // by the agent at the other end
-	gone   map[string]bool       // channels that ended for good, so that none is resumed
-	past   []string              // the same, oldest first
 	closed bool
+
+	tombstones map[string]bool // channels that must not be resumed
+	oldest     []string        // the same, oldest first
 }
 
 type pair struct{ local, remote string }
 
-// NewManager returns a manager. onChannel, if not nil, is called with each new
-// channel: one that is opened or resumed here, before it is returned, and one
-// that a peer has opened, as soon as it is open. What arrives waits until a
-// handler is added. onChannel must not block.
+// NewManager returns a manager. onChannel, if not nil, is called with each channel
+// that is opened or resumed here, before it is returned, and with each channel that a
+// peer has opened, once it is open. It must not block. Received envelopes are queued
+// until a handler is added.
 func NewManager(o Options, onChannel func(*Channel)) *Manager {
 	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, instance: newSecret(), byID: make(map[string]*Channel), byPair: make(map[pair]*Channel),
-		remote: make(map[string][]*Channel), gone: make(map[string]bool)}
+		remote: make(map[string][]*Channel), tombstones: make(map[string]bool)}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
 }
 
-// Open opens a channel from a local agent to a remote one, at its endpoints (see
-// Options.Resolve) that there is a dialer for: the first that answers, and the next
-// one whenever that is lost. It returns a channel in the state connecting; see
-// [Channel.Ready]. The channel outlives ctx.
+// Open opens a channel from a local agent to a remote one. It tries the endpoints
+// (Options.Resolve) that have a dialer in turn, also when a connection breaks. It
+// returns a channel in the state connecting; see [Channel.Ready]. The channel outlives
+// ctx.
 func (m *Manager) Open(ctx context.Context, local, remote string) (*Channel, error) {
 	if m.opts.Resolve == nil {
-		return nil, &Error{Code: CodeNoEndpoint, Message: "nothing tells where agents can be reached"}
+		return nil, &Error{Code: CodeNoEndpoint, Message: "Options.Resolve is not set, so no agent's endpoint is known"}
 	}
 	endpoints, err := m.opts.Resolve(ctx, remote)
 	if err != nil {
-		return nil, &Error{Code: CodeNoEndpoint, Message: fmt.Sprintf("it is not known where %q can be reached", remote), Err: err}
+		return nil, &Error{Code: CodeNoEndpoint, Message: fmt.Sprintf("the endpoints of %q are not known", remote), Err: err}
 	}
 	endpoints = slices.DeleteFunc(slices.Clone(endpoints), func(e agent.Endpoint) bool { return m.opts.Dialers[e.Transport] == nil })
 	if len(endpoints) == 0 {
@@ -85,7 +87,7 @@ func (m *Manager) open(local, remote string, at []agent.Endpoint) (*Channel, err
 	return m.launch(c)
 }
 
-// launch makes a channel of our own known and starts it.
+// launch adds a channel that is opened here and starts it.
 func (m *Manager) launch(c *Channel) (*Channel, error) {
 	if err := m.add(c); err != nil {
 		return nil, err
@@ -104,19 +106,21 @@ func (m *Manager) newChannel(id, local, remote, secret string) *Channel {
 	return c
 }
 
-// add makes a channel known.
-func (m *Manager) add(c *Channel) error {
+// add registers a channel; if that fails, the channel ends.
+func (m *Manager) add(c *Channel) (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer func() {
+		if err != nil {
+			c.cancel()
+		}
+	}()
 	switch {
 	case m.closed:
-		c.cancel()
 		return c.errorf(CodeClosed, nil, "the channel manager is closed")
 	case m.byID[c.id] != nil:
-		c.cancel()
 		return c.errorf(CodeInvalid, nil, "a channel with this id exists")
 	case len(m.byID) >= m.opts.MaxChannels:
-		c.cancel()
 		return c.errorf(CodeTooMany, nil, "there are %d channels, as many as are allowed", len(m.byID))
 	}
 	m.byID[c.id] = c
@@ -127,11 +131,7 @@ func (m *Manager) add(c *Channel) error {
 
 // forget drops a closed channel.
 func (m *Manager) forget(c *Channel) {
-	m.drop(c)
-	c.protect(func() { m.opts.Ended(c) })
-}
-
-func (m *Manager) drop(c *Channel) {
+	defer c.protect(func() { m.opts.Ended(c) })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.byID, c.id)
@@ -144,33 +144,29 @@ func (m *Manager) drop(c *Channel) {
 	}
 }
 
-// maxGone is how many channels that ended are remembered.
-const maxGone = 4096
-
-// bury remembers that a channel ended for good. Its opener may not have heard of
-// it and come back.
-func (m *Manager) bury(c *Channel) {
+// addTombstone keeps a channel that ended for good from being resumed: its opener may
+// not know of the end.
+func (m *Manager) addTombstone(c *Channel) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.gone[c.id] {
+	if m.tombstones[c.id] {
 		return
 	}
-	m.gone[c.id] = true
-	if m.past = append(m.past, c.id); len(m.past) > maxGone {
-		delete(m.gone, m.past[0])
-		m.past = m.past[1:]
+	m.tombstones[c.id] = true
+	if m.oldest = append(m.oldest, c.id); len(m.oldest) > maxTombstones {
+		delete(m.tombstones, m.oldest[0])
+		m.oldest = m.oldest[1:]
 	}
 }
 
-func (m *Manager) buried(id string) bool {
+func (m *Manager) hasTombstone(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.gone[id]
+	return m.tombstones[id]
 }
 
-// Serve takes channels from a listener until ctx ends, the listener is closed or
-// the manager is; it then returns nil, or the error that ended it. It leaves the
-// listener open.
+// Serve accepts channels from a listener until ctx ends or the listener or the manager
+// is closed; it then returns nil. Other errors end it too. It leaves the listener open.
 func (m *Manager) Serve(ctx context.Context, l transport.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -225,12 +221,7 @@ func (m *Manager) Between(local, remote string) (*Channel, bool) {
 func (m *Manager) Channels() []*Channel {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]*Channel, 0, len(m.byID))
-	for _, c := range m.byID {
-		list = append(list, c)
-	}
-	slices.SortFunc(list, func(a, b *Channel) int { return cmp.Compare(a.id, b.id) })
-	return list
+	return slices.SortedFunc(maps.Values(m.byID), func(a, b *Channel) int { return cmp.Compare(a.id, b.id) })
 }
 
 // With returns the channels to one remote agent that are not closed.
@@ -270,10 +261,10 @@ func (m *Manager) CloseAll() error {
 	return nil
 }
 
-// Suspend ends the manager without a word to the other ends, for which the
-// connections break, and returns the states of the channels that were opened
-// here. The next process gives them to [Manager.Resume]; for channels that
-// others opened it needs the same Options.Checkpoints. It waits as Close does.
+// Suspend closes the manager without notifying the other ends, which see broken
+// connections, and returns the states of the channels that were opened here. The next
+// process passes them to [Manager.Resume]; for channels that others opened it needs
+// the same Options.Checkpoints. It waits as Close does.
 func (m *Manager) Suspend(ctx context.Context) ([]State, error) {
 	m.mu.Lock()
 	m.closed = true
@@ -292,9 +283,9 @@ func (m *Manager) Suspend(ctx context.Context) ([]State, error) {
 	return states, errors.Join(append(errs, m.Close())...)
 }
 
-// Close closes all channels, takes no more and waits until every goroutine has
-// ended, handlers that are running included: do not call it from a handler. It
-// is safe to call more than once.
+// Close closes all channels, accepts no more and waits until every goroutine has
+// ended, running handlers included: do not call it from a handler. It is safe to call
+// more than once.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
@@ -319,22 +310,22 @@ func (m *Manager) introduced(ctx context.Context, r Request) error {
 	return m.opts.Introduced(ctx, r)
 }
 
-// State is what the opener's end of a channel must remember to go on after a
-// restart of its process. It holds the channel's secret.
+// State is what the opener's end of a channel needs to continue after a restart of
+// its process. It holds the channel's secret.
 type State struct {
 	ID       string         `json:"id"`       // the channel's
-	Secret   string         `json:"secret"`   // proves that the channel is ours
+	Secret   string         `json:"secret"`   // proves who opened the channel
 	Local    string         `json:"local"`    // the agent at this end
 	Remote   string         `json:"remote"`   // the agent at the other end
-	Endpoint agent.Endpoint `json:"endpoint"` // where the other end is dialled
+	Endpoint agent.Endpoint `json:"endpoint"` // of the other end
 	Acked    uint64         `json:"acked"`    // envelopes that the peer has handled
 	Handled  uint64         `json:"handled"`  // envelopes that were handled here
-	// Unacked follow Acked; null stands for one that was given up.
+	// Unacked follow Acked; null stands for a failed one.
 	Unacked []*envelope.Envelope `json:"unacked"`
 }
 
-// State returns what [Manager.Resume] needs, as it is now: what is sent or
-// handled afterwards is not in it. [Channel.Suspend] returns the last word.
+// State returns the present state for [Manager.Resume]. It lacks what is sent or
+// handled afterwards; [Channel.Suspend] returns the final state.
 func (c *Channel) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -352,12 +343,12 @@ func (c *Channel) state() State {
 	return s
 }
 
-// Resume continues a channel that an earlier process had opened. The other end
-// must not have given it up meanwhile (Options.ReconnectTimeout there).
+// Resume continues a channel that an earlier process opened, unless the other end has
+// closed it meanwhile (after its Options.ReconnectTimeout).
 func (m *Manager) Resume(s State) (*Channel, error) {
 	for _, id := range []string{s.ID, s.Secret, s.Local, s.Remote} {
 		if err := agent.CheckID(id); err != nil {
-			return nil, &Error{Code: CodeInvalid, Message: "the state is of no channel", Err: err}
+			return nil, &Error{Code: CodeInvalid, Message: "the state does not describe a channel", Err: err}
 		}
 	}
 	if s.ID != idOf(s.Secret) {

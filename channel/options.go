@@ -16,61 +16,60 @@ import (
 type Options struct {
 	// Dialers opens connections, by transport.
 	Dialers map[agent.Transport]transport.Dialer
-	// Resolve returns where an agent can be reached; [Manager.Open] asks it.
+	// Resolve returns an agent's endpoints, for [Manager.Open].
 	Resolve func(ctx context.Context, agentID string) ([]agent.Endpoint, error)
-	// Authorize decides on a channel that a peer opens or resumes; an error
-	// refuses it, and its text reaches the peer. Nil takes every channel that the
-	// transport lets in.
+	// Authorize accepts or refuses a channel that a peer opens or resumes; the peer gets
+	// the text of its error. Nil accepts every channel that the transport accepts.
 	Authorize func(context.Context, Request) error
-	// Introduce returns the card to send along when a local agent opens or takes
-	// a channel; nil, or no card, sends none.
+	// Introduce returns the card to send when a local agent opens or accepts a channel;
+	// nil, or no card, sends none.
 	Introduce func(agentID string) json.RawMessage
-	// Introduced is told of the card that a peer sent, after Authorize; an error
+	// Introduced is called after Authorize with the card that a peer sent; an error
 	// refuses the channel.
 	Introduced func(context.Context, Request) error
-	// Ended is told of each channel that has ended, one that never opened included,
-	// when it is no longer among [Manager.Channels], maybe twice. It must not block.
+	// Ended is called, possibly twice, with each channel that has ended or failed to
+	// open, once it is no longer among [Manager.Channels]. It must not block.
 	Ended func(*Channel)
 
 	Window      int // envelopes that were sent and not yet handled; 256
-	WindowBytes int // their bytes, about, at either end: what it holds for the other; 16 MiB
+	WindowBytes int // their approximate bytes, in each direction; 16 MiB
 	MaxChannels int // 100,000
 
-	Retries          int           // after a delivery that failed; 3
+	Retries          int           // after a failed delivery; 3
 	RetryDelay       time.Duration // before the first retry, then doubled; 100 ms
-	AckTimeout       time.Duration // without a sign of life, then the connection counts as broken; 15 s
+	AckTimeout       time.Duration // without progress, then the connection counts as broken; 15 s
 	AckDelay         time.Duration // at most, until an acknowledgement is sent; 10 ms
 	GapTimeout       time.Duration // for a missing envelope among later ones, then the connection counts as broken; 2 s
 	HandshakeTimeout time.Duration // 10 s
-	ReconnectDelay   time.Duration // before connecting again, then doubled up to 5 s; 100 ms
+	ReconnectDelay   time.Duration // before reconnecting, then doubled up to 5 s; 100 ms
 	ReconnectTimeout time.Duration // without a connection, then the channel closes; 60 s
 
-	// Checkpoints keeps how far this process has handled channels, across
-	// restarts; nil keeps it in memory only.
+	// Checkpoints stores, across restarts, how many envelopes of each channel were
+	// handled; nil keeps that in memory only.
 	Checkpoints Checkpoints
 	// Telemetry gets message-sent, message-received, channel-state,
 	// delivery-failure, security and error events; nil, none.
 	Telemetry telemetry.Sink
-	// OnDeliveryFailure is told of each envelope that was given up. If
-	// the channel closed before an acknowledgement came, it may have arrived.
+	// OnDeliveryFailure is called with each envelope that failed. If the channel closed
+	// before the acknowledgement, the envelope may have arrived.
 	OnDeliveryFailure func(*Channel, *envelope.Envelope, error)
 }
 
-// Request is what a peer asks for.
+// Request is a peer's request for a channel.
 type Request struct {
-	Peer   string          // who it is, as the transport has authenticated it
+	Peer   string          // as the transport has authenticated it
 	From   string          // the agent that it speaks for
-	To     string          // the local agent that it wants
+	To     string          // the local agent
 	Card   json.RawMessage // From's card, if it was sent; see agent.Decode
-	Resume bool            // it goes on with a channel that it opened before
+	Resume bool            // continues a channel that the peer opened before
 }
 
-// Checkpoints keeps, for each channel, the number up to which its envelopes were
+// Checkpoints stores, for each channel, the number of the last envelope that was
 // handled. Implementations must be safe for concurrent use. A crash exactly
 // between the handler's return and Save repeats that one envelope; a handler
-// that must exclude it remembers the envelope's id with its effect.
+// that must not repeat it stores the envelope's id with its effect.
 type Checkpoints interface {
-	// Load returns the number, 0 for a channel that is not known.
+	// Load returns the number, 0 for an unknown channel.
 	Load(channelID string) (uint64, error)
 	// Save is called after an envelope was handled and before it is acknowledged,
 	// for one channel from one goroutine at a time. An error closes the channel.
@@ -78,28 +77,18 @@ type Checkpoints interface {
 }
 
 func (o Options) withDefaults() Options {
-	number := func(n *int, otherwise int) {
-		if *n <= 0 {
-			*n = otherwise
-		}
-	}
-	duration := func(d *time.Duration, otherwise time.Duration) {
-		if *d <= 0 {
-			*d = otherwise
-		}
-	}
-	number(&o.Window, 256)
+	orDefault(&o.Window, 256)
 	o.Window = min(o.Window, maxWindow)
-	number(&o.WindowBytes, 16<<20)
-	number(&o.MaxChannels, 100_000)
-	number(&o.Retries, 3)
-	duration(&o.RetryDelay, 100*time.Millisecond)
-	duration(&o.AckTimeout, 15*time.Second)
-	duration(&o.AckDelay, 10*time.Millisecond)
-	duration(&o.GapTimeout, 2*time.Second)
-	duration(&o.HandshakeTimeout, 10*time.Second)
-	duration(&o.ReconnectDelay, 100*time.Millisecond)
-	duration(&o.ReconnectTimeout, time.Minute)
+	orDefault(&o.WindowBytes, 16<<20)
+	orDefault(&o.MaxChannels, 100_000)
+	orDefault(&o.Retries, 3)
+	orDefault(&o.RetryDelay, 100*time.Millisecond)
+	orDefault(&o.AckTimeout, 15*time.Second)
+	orDefault(&o.AckDelay, 10*time.Millisecond)
+	orDefault(&o.GapTimeout, 2*time.Second)
+	orDefault(&o.HandshakeTimeout, 10*time.Second)
+	orDefault(&o.ReconnectDelay, 100*time.Millisecond)
+	orDefault(&o.ReconnectTimeout, time.Minute)
 	if o.Telemetry == nil {
 		o.Telemetry = (*telemetry.Recorder)(nil)
 	}
@@ -112,8 +101,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+func orDefault[N int | time.Duration](n *N, otherwise N) {
+	if *n <= 0 {
+		*n = otherwise
+	}
+}
+
 const (
 	maxWindow         = 1 << 16
 	maxReconnectDelay = 5 * time.Second
-	closeTimeout      = time.Second // for telling the peer
+	closeTimeout      = time.Second // to notify the peer
+	maxTombstones     = 4096
 )

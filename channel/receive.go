@@ -12,35 +12,30 @@ import (
 )
 
 // inbox is what has arrived: queue holds the envelopes numbered handled+1 to
-// received, the one being handled included.
+// received, including the one being handled.
 type inbox struct {
 	queue       []incoming
-	received    uint64 // everything up to here has arrived
+	received    uint64 // every envelope up to this number has arrived
 	handled     uint64
 	bytes       int                 // of queue and ahead
-	broken      int                 // times that the peer broke the rules since there was progress
-	ahead       map[uint64]incoming // arrived before its turn
-	dispatching bool                // a goroutine hands envelopes to the handlers
-	ackTimer    *time.Timer
-	ackWaiting  bool
-	gapTimer    *time.Timer
-	gapWaiting  bool
-	gapAt       uint64
-	gapConn     transport.Conn
+	violations  int                 // of the protocol by the peer, since the last progress
+	ahead       map[uint64]incoming // arrived out of order
+	dispatching bool                // a goroutine calls the handlers
+	ack         watchdog            // sends a delayed acknowledgement
+	gap         watchdog            // ends a connection on which an envelope is missing
 }
 
-// incoming is an envelope that arrived; e is nil if the sender has given it up or
-// it is not for the handlers, and bad says why.
+// incoming is a received envelope; e is nil if the sender gave it up or the handlers
+// must not get it, and bad is the event that reports why.
 type incoming struct {
 	e   *envelope.Envelope
 	bad *telemetry.Event
 }
 
-// read takes what arrives over conn until it breaks. first has arrived already.
-func (c *Channel) read(conn transport.Conn, first []transport.Frame) {
-	frames := first
+// read receives from conn until it breaks. frames have arrived already.
+func (c *Channel) read(conn transport.Conn, frames []transport.Frame) {
 	for {
-		if err := c.arrived(conn, frames); err != nil {
+		if err := c.receive(conn, frames); err != nil {
 			return
 		}
 		var err error
@@ -53,9 +48,9 @@ func (c *Channel) read(conn transport.Conn, first []transport.Frame) {
 	}
 }
 
-// arrived deals with frames. An error means that the connection is done with: a
-// peer that breaks the rules gets another one, but not for ever.
-func (c *Channel) arrived(conn transport.Conn, frames []transport.Frame) error {
+// receive handles frames. After an error the connection is not used any more: a peer
+// that violates the protocol may reconnect, but only a few times.
+func (c *Channel) receive(conn transport.Conn, frames []transport.Frame) error {
 	var reason *transport.Reason
 	err := func() error {
 		c.mu.Lock()
@@ -64,7 +59,7 @@ func (c *Channel) arrived(conn transport.Conn, frames []transport.Frame) error {
 			return errStale
 		}
 		if len(frames) > 0 {
-			c.out.probed = false // it lives
+			c.out.probed = false // the peer is alive
 		}
 		for i := range frames {
 			f := &frames[i]
@@ -72,16 +67,16 @@ func (c *Channel) arrived(conn transport.Conn, frames []transport.Frame) error {
 				if reason = f.Reason; reason == nil {
 					reason = new(transport.Reason)
 				}
-				c.startDispatch() // what came before it
+				c.startDispatch() // of what preceded it
 				return errStale
 			}
-			if err := c.take(f); err != nil {
+			if err := c.receiveFrame(f); err != nil {
 				c.report(err)
-				if c.in.broken++; c.in.broken <= c.m.opts.Retries {
+				if c.in.violations++; c.in.violations <= c.m.opts.Retries {
 					c.lost(conn)
 					return err
 				}
-				// Not here: this may be the goroutine of the one that sends.
+				// In a goroutine: this may be the sender's.
 				c.m.wg.Go(c.shutting(err, &transport.Reason{Code: string(CodeInvalid), Message: shorten(err.Error())}))
 				return err
 			}
@@ -97,35 +92,35 @@ func (c *Channel) arrived(conn transport.Conn, frames []transport.Frame) error {
 	return err
 }
 
-var errStale = &Error{Code: CodeClosed, Message: "this connection is done with"}
+var errStale = &Error{Code: CodeClosed, Message: "the channel does not use this connection any more"}
 
-// take deals with one frame; c.mu is held.
-func (c *Channel) take(f *transport.Frame) error {
+// receiveFrame handles one frame; c.mu is held.
+func (c *Channel) receiveFrame(f *transport.Frame) error {
 	switch f.Kind {
-	case transport.Open, transport.Accept, transport.Ready: // the handshake's, repeated on the way
+	case transport.Open, transport.Accept, transport.Ready: // of the handshake, repeated by the network
 		return nil
 	case transport.Ack:
-		if err := c.takeAck(f.Ack); err != nil {
+		if err := c.receiveAck(f.Ack); err != nil {
 			return err
 		}
 		if f.Seq > c.out.sent {
-			return c.errorf(CodeInvalid, nil, "the peer has got envelope %d, which was never sent", f.Seq)
+			return c.errorf(CodeInvalid, nil, "the peer has received envelope %d, which was never sent", f.Seq)
 		}
-		c.out.has = max(c.out.has, f.Seq)
+		c.out.delivered = max(c.out.delivered, f.Seq)
 		return nil
 	case transport.Data:
-		if err := c.takeAck(f.Ack); err != nil {
+		if err := c.receiveAck(f.Ack); err != nil {
 			return err
 		}
-		return c.takeData(f)
+		return c.receiveData(f)
 	case transport.Reject:
-		c.takeReject(f)
+		c.receiveReject(f)
 		return nil
 	}
-	return c.errorf(CodeInvalid, nil, "a frame of kind %d came out of turn", f.Kind)
+	return c.errorf(CodeInvalid, nil, "a frame of kind %d is not expected here", f.Kind)
 }
 
-func (c *Channel) takeAck(upTo uint64) error {
+func (c *Channel) receiveAck(upTo uint64) error {
 	if upTo > c.out.sent {
 		return c.errorf(CodeInvalid, nil, "the peer acknowledges envelope %d, which was never sent", upTo)
 	}
@@ -133,18 +128,18 @@ func (c *Channel) takeAck(upTo uint64) error {
 		return nil // late
 	}
 	c.out.ack(upTo)
-	c.in.broken = 0
-	c.out.has = max(c.out.has, upTo)
-	c.startFlush() // the peer may take more now
+	c.in.violations = 0
+	c.out.delivered = max(c.out.delivered, upTo)
+	c.startFlush() // the peer may accept more now
 	c.wake()
 	return nil
 }
 
-func (c *Channel) takeData(f *transport.Frame) error {
+func (c *Channel) receiveData(f *transport.Frame) error {
 	in := &c.in
 	switch {
 	case f.Seq <= in.received:
-		c.out.ackDue = true // again: our acknowledgement may have been lost
+		c.out.ackDue = true // a duplicate: the acknowledgement may have been lost
 		c.startFlush()
 		return nil
 	case f.Seq > in.handled+uint64(c.m.opts.Window):
@@ -154,7 +149,7 @@ func (c *Channel) takeData(f *transport.Frame) error {
 		return nil
 	}
 	got := c.examine(f)
-	// Twice, because a migration may have made them longer than they were sent.
+	// Twice, because a migration may have made them longer.
 	if size := sizeOf(got.e); in.bytes > 0 && in.bytes+size > 2*c.m.opts.WindowBytes {
 		return c.errorf(CodeInvalid, nil, "envelope %d is outside of the window of %d bytes", f.Seq, c.m.opts.WindowBytes)
 	}
@@ -178,8 +173,8 @@ func (c *Channel) takeData(f *transport.Frame) error {
 	return nil
 }
 
-// examine looks at an envelope that arrived. The number of one that is not for the
-// handlers counts, so that the next ones go on.
+// examine checks a received envelope. A bad one keeps its number, so that those behind
+// it are handled.
 func (c *Channel) examine(f *transport.Frame) incoming {
 	switch {
 	case f.Err != nil:
@@ -192,7 +187,7 @@ func (c *Channel) examine(f *transport.Frame) incoming {
 	return incoming{e: f.Envelope}
 }
 
-// reject sends word of an envelope that cannot be read.
+// reject reports an unreadable envelope to the peer.
 func (c *Channel) reject(f *transport.Frame) {
 	out := &c.out
 	if len(out.rejected) == maxRejections {
@@ -204,18 +199,18 @@ func (c *Channel) reject(f *transport.Frame) {
 	c.startFlush()
 }
 
-// takeReject gives an envelope up that the peer cannot read.
-func (c *Channel) takeReject(f *transport.Frame) {
+// receiveReject fails an envelope that the peer cannot read.
+func (c *Channel) receiveReject(f *transport.Frame) {
 	if f.Seq <= c.out.acked || f.Seq > c.out.sent || f.Reason == nil {
-		return // late, or nonsense
+		return // late, or invalid
 	}
 	o := &c.out.queue[f.Seq-c.out.acked-1]
 	if o.e == nil {
-		return // again
+		return // a duplicate
 	}
 	cause := &Error{Code: Code(f.Reason.Code), ChannelID: c.id, Message: shorten(f.Reason.Message)}
 	c.fail(o.e, c.errorf(CodeDeliveryFailed, cause, "%q cannot read envelope %s", c.remote, o.e.ID))
-	o.e = nil // the number stays until it is acknowledged
+	o.e = nil // it keeps its number until it is acknowledged
 }
 
 // rejectCode returns the envelope's error's code, e.g. SCHEMA_VERSION_MISMATCH.
@@ -227,7 +222,7 @@ func rejectCode(err error) string {
 	return string(CodeInvalid)
 }
 
-// maxReason bounds what is told of an error to the peer, in bytes.
+// maxReason bounds the text of an error that the peer gets, in bytes.
 const maxReason = 1000
 
 func shorten(s string) string {
@@ -237,7 +232,7 @@ func shorten(s string) string {
 	return s
 }
 
-// dropAhead forgets what arrived before its turn.
+// dropAhead drops what arrived out of order.
 func (in *inbox) dropAhead() {
 	for _, early := range in.ahead {
 		in.bytes -= sizeOf(early.e)
@@ -247,15 +242,15 @@ func (in *inbox) dropAhead() {
 
 func (c *Channel) enqueue(next incoming) {
 	c.in.received++
-	c.in.broken = 0
+	c.in.violations = 0
 	c.in.queue = append(c.in.queue, next)
 }
 
-// forgery is the event of an envelope in somebody else's name.
+// forgery is the event of an envelope with the wrong sender.
 func (c *Channel) forgery(e *envelope.Envelope) *telemetry.Event {
 	event := c.event(telemetry.Security, e)
 	event.Code = string(CodeWrongSender)
-	event.Detail = fmt.Sprintf("an envelope of %q came over the channel of %q", e.Sender, c.remote)
+	event.Detail = fmt.Sprintf("the channel of %q received an envelope of %q", c.remote, e.Sender)
 	event.Timestamp = time.Now().UnixMilli()
 	return &event
 }
@@ -265,75 +260,80 @@ func (c *Channel) errorEvent(err error) *telemetry.Event {
 		Code: string(codeOf(err)), Detail: err.Error(), Timestamp: time.Now().UnixMilli()}
 }
 
-// report tells of an error that ends a connection; c.mu is held.
+// report emits the event of an error that ends a connection; c.mu is held.
 func (c *Channel) report(err error) {
 	event := c.errorEvent(err)
-	c.tell(func() { c.m.opts.Telemetry.Emit(*event) })
+	c.notify(func() { c.m.opts.Telemetry.Emit(*event) })
 }
 
-// scheduleAck sees to it that the peer learns what has arrived and was handled,
-// soon, but not for every envelope; c.mu is held.
+// scheduleAck acknowledges what has arrived and was handled: at once when a quarter of
+// the window is due, otherwise after AckDelay; c.mu is held.
 func (c *Channel) scheduleAck() {
 	in, out := &c.in, &c.out
-	if in.received == out.saidHas && in.handled == out.saidAck || c.status != Open {
+	if in.received == out.receivedOut && in.handled == out.ackedOut || c.status != Open {
 		return
 	}
 	quarter := uint64(max(c.m.opts.Window/4, 1))
-	if in.received-out.saidHas >= quarter || in.handled-out.saidAck >= quarter {
+	if in.received-out.receivedOut >= quarter || in.handled-out.ackedOut >= quarter {
 		out.ackDue = true
 		c.startFlush()
 		return
 	}
-	if in.ackWaiting {
-		return
+	if !in.ack.waiting {
+		c.watch(&in.ack, c.m.opts.AckDelay, 0, c.ackNow)
 	}
-	in.ackWaiting = true
-	if in.ackTimer == nil {
-		in.ackTimer = time.AfterFunc(c.m.opts.AckDelay, c.ackNow)
-		return
-	}
-	in.ackTimer.Reset(c.m.opts.AckDelay)
 }
 
-func (c *Channel) ackNow() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.in.ackWaiting = false
-	if c.in.received != c.out.saidHas || c.in.handled != c.out.saidAck {
+func (c *Channel) ackNow(bool, uint64) {
+	if c.in.received != c.out.receivedOut || c.in.handled != c.out.ackedOut {
 		c.out.ackDue = true
 		c.startFlush()
 	}
 }
 
-// watchGap looks after GapTimeout whether a missing envelope has come; c.mu is held.
+// watchGap ends the connection if a missing envelope does not arrive within
+// GapTimeout; c.mu is held.
 func (c *Channel) watchGap() {
-	in := &c.in
-	if len(in.ahead) == 0 || in.gapWaiting || c.status != Open {
-		return
+	if len(c.in.ahead) > 0 && !c.in.gap.waiting && c.status == Open {
+		c.watch(&c.in.gap, c.m.opts.GapTimeout, c.in.received, c.checkGap)
 	}
-	in.gapWaiting, in.gapAt, in.gapConn = true, in.received, c.conn
-	if in.gapTimer == nil {
-		in.gapTimer = time.AfterFunc(c.m.opts.GapTimeout, c.lookForGap)
-		return
-	}
-	in.gapTimer.Reset(c.m.opts.GapTimeout)
 }
 
-func (c *Channel) lookForGap() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	in := &c.in
-	in.gapWaiting = false
-	conn := in.gapConn
-	in.gapConn = nil
-	if c.status == Open && c.conn == conn && len(in.ahead) > 0 && in.received == in.gapAt {
-		c.lost(conn) // resuming brings what is missing
+func (c *Channel) checkGap(sameConn bool, received uint64) {
+	if sameConn && len(c.in.ahead) > 0 && c.in.received == received {
+		c.lost(c.conn) // the next connection resends what is missing
 		return
 	}
 	c.watchGap()
 }
 
-// startDispatch makes sure that a goroutine hands on what has arrived; c.mu is held.
+// watchdog checks the progress of a connection after a while. Channel.mu guards it.
+type watchdog struct {
+	timer    *time.Timer
+	waiting  bool
+	conn     transport.Conn // that was in use when it was started
+	progress uint64         // when it was started
+}
+
+// watch calls check once after d, with c.mu held: with the progress that is given here
+// and whether the channel still uses the same connection. The watchdog must not be
+// waiting, and check must be the same in each call; c.mu is held.
+func (c *Channel) watch(w *watchdog, d time.Duration, progress uint64, check func(sameConn bool, progress uint64)) {
+	w.waiting, w.conn, w.progress = true, c.conn, progress
+	if w.timer != nil {
+		w.timer.Reset(d)
+		return
+	}
+	w.timer = time.AfterFunc(d, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		same := c.status == Open && c.conn == w.conn
+		w.waiting, w.conn = false, nil
+		check(same, w.progress)
+	})
+}
+
+// startDispatch makes sure that a goroutine calls the handlers; c.mu is held.
 func (c *Channel) startDispatch() {
 	if c.in.dispatching || len(c.in.queue) == 0 || len(c.handlers) == 0 || c.m.ctx.Err() != nil {
 		return
@@ -348,7 +348,7 @@ func (c *Channel) dispatch() {
 	for len(c.in.queue) > 0 && len(c.handlers) > 0 {
 		first, handlers := c.in.queue[0], c.handlers
 		c.mu.Unlock()
-		if first.bad != nil { // told here, where a flood of them is held up
+		if first.bad != nil { // reported here, so that a flood of them is slowed down
 			c.m.opts.Telemetry.Emit(*first.bad)
 		}
 		if e := first.e; e != nil {
@@ -364,7 +364,7 @@ func (c *Channel) dispatch() {
 		}
 		if err != nil {
 			c.mu.Unlock()
-			c.shut(err, &transport.Reason{Code: string(CodeClosed), Message: "the other end cannot go on"})
+			c.shut(err, &transport.Reason{Code: string(CodeClosed), Message: "the other end cannot continue"})
 			c.mu.Lock()
 			break
 		}
@@ -380,7 +380,7 @@ func (c *Channel) dispatch() {
 	c.wake()
 }
 
-// checkpoint saves that the first envelope of the queue was handled.
+// checkpoint stores that the first envelope of the queue was handled.
 func (c *Channel) checkpoint() error {
 	if c.m.opts.Checkpoints == nil {
 		return nil

@@ -9,47 +9,44 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// outbox is what a channel has to send: queue holds the envelopes numbered
-// acked+1 to sent. The first of them up to wire were handed to the connection.
+// outbox is what a channel has to send: queue holds the envelopes numbered acked+1 to
+// sent.
 type outbox struct {
 	queue       []outgoing
-	acked       uint64 // handled by the peer, up to here
-	sent        uint64 // the last number given
-	wire        uint64 // handed to the present connection, up to here
-	has         uint64 // arrived at the peer, up to here
-	bytes       int    // about, of queue
-	window      int    // what the peer takes
+	acked       uint64 // the last envelope that the peer has handled
+	sent        uint64 // the last number assigned
+	wire        uint64 // the last envelope that was given to the present connection
+	delivered   uint64 // the last envelope that has arrived at the peer
+	bytes       int    // of queue, approximately
+	window      int    // of the peer
 	windowBytes int
 	flushing    bool // a goroutine sends
 	ackDue      bool
-	saidAck     uint64 // what the peer was last told of the other direction
-	saidHas     uint64
-	rejected    []rejection // what arrived here and could not be read, the latest
-	watch       *time.Timer // looks whether the peer is alive
-	watching    bool
-	watchedHas  uint64
-	watchedConn transport.Conn
-	probe       bool // a question is due: anything that has arrived, said again
-	probed      bool // one was asked and nothing was heard since
+	ackedOut    uint64 // what the peer was last sent about the other direction
+	receivedOut uint64
+	rejected    []rejection // the latest unreadable envelopes
+	life        watchdog    // ends a connection whose peer does not answer
+	probe       bool        // a probe is due: an acknowledged number again
+	probed      bool        // a probe was sent, and nothing received since
 }
 
-// rejection is word to the peer that one of its envelopes could not be read.
+// rejection reports to the peer that one of its envelopes could not be read.
 type rejection struct {
 	seq    uint64
 	reason *transport.Reason
-	said   transport.Conn // on which it was said
+	sentOn transport.Conn
 }
 
-// maxRejections is how many are kept until the peer is known to have heard them.
+// maxRejections is how many are kept until the peer has received them.
 const maxRejections = 64
 
 type outgoing struct {
-	e    *envelope.Envelope // nil: given up
+	e    *envelope.Envelope // nil: failed
 	size int
 }
 
-// hasRoom reports whether the window takes an envelope. An envelope larger than
-// the whole window goes alone.
+// hasRoom reports whether the window has room for an envelope. An envelope larger
+// than the whole window is sent alone.
 func (o *outbox) hasRoom(size int) bool {
 	return len(o.queue) == 0 || len(o.queue) < o.window && o.bytes+size <= o.windowBytes
 }
@@ -77,8 +74,8 @@ func (o *outbox) ack(upTo uint64) {
 // next returns the index of the first envelope that is not on the wire.
 func (o *outbox) next() int { return int(max(o.wire, o.acked) - o.acked) }
 
-// sendable returns how many of the queue the peer takes at present: all, unless
-// its window has become smaller.
+// sendable returns how many envelopes of the queue the peer's window has room for: all,
+// unless the window has become smaller.
 func (o *outbox) sendable() int {
 	if len(o.queue) <= o.window && o.bytes <= o.windowBytes {
 		return len(o.queue)
@@ -93,7 +90,7 @@ func (o *outbox) sendable() int {
 	return n
 }
 
-// sizeOf is an envelope's part of a window.
+// sizeOf is an envelope's share of a window.
 func sizeOf(e *envelope.Envelope) int {
 	if e == nil {
 		return 0
@@ -111,17 +108,17 @@ const (
 type batch struct {
 	frames []transport.Frame
 	data   int    // how many of them are envelopes of the queue
-	last   uint64 // number of the last of these, 0 if there is none
+	last   uint64 // number of the last of these, 0 without any
 }
 
 var batches = sync.Pool{New: func() any { return &batch{frames: make([]transport.Frame, 0, maxBatch)} }}
 
-// fill takes what is to be sent next, at most limit envelopes; c.mu is held.
+// fill collects what to send next, at most limit envelopes; c.mu is held.
 func (c *Channel) fill(b *batch, limit int) {
 	b.frames, b.data, b.last = b.frames[:0], 0, 0
 	for i := range c.out.rejected { // before what acknowledges them
-		if r := &c.out.rejected[i]; r.said != c.conn {
-			r.said = c.conn
+		if r := &c.out.rejected[i]; r.sentOn != c.conn {
+			r.sentOn = c.conn
 			b.frames = append(b.frames, transport.Frame{Kind: transport.Reject, Seq: r.seq, Reason: r.reason})
 		}
 	}
@@ -137,16 +134,16 @@ func (c *Channel) fill(b *batch, limit int) {
 		c.out.probe, c.out.probed = false, true
 		b.frames = append(b.frames, transport.Frame{Kind: transport.Data, Seq: c.out.acked, Ack: c.in.handled})
 	}
-	if c.out.ackDue && (len(b.frames) == 0 || c.in.received > c.out.saidHas) {
+	if c.out.ackDue && (len(b.frames) == 0 || c.in.received > c.out.receivedOut) {
 		b.frames = append(b.frames, transport.Frame{Kind: transport.Ack, Seq: c.in.received, Ack: c.in.handled})
-		c.out.saidHas = c.in.received
+		c.out.receivedOut = c.in.received
 	}
 	if len(b.frames) > 0 {
-		c.out.ackDue, c.out.saidAck = false, c.in.handled
+		c.out.ackDue, c.out.ackedOut = false, c.in.handled
 	}
 }
 
-// startFlush makes sure that a goroutine sends what there is; c.mu is held.
+// startFlush makes sure that a goroutine sends what is due; c.mu is held.
 func (c *Channel) startFlush() {
 	if c.out.flushing || c.status != Open || c.conn == c.dying || c.out.next() >= c.out.sendable() && !c.out.ackDue && !c.out.probe {
 		return
@@ -155,7 +152,7 @@ func (c *Channel) startFlush() {
 	c.m.wg.Go(c.flush)
 }
 
-// flush sends until there is nothing left or the connection is gone.
+// flush sends until nothing is left or the connection is lost.
 func (c *Channel) flush() {
 	b := batches.Get().(*batch)
 	defer func() {
@@ -179,11 +176,11 @@ func (c *Channel) flush() {
 		c.mu.Lock()
 		switch {
 		case c.conn != conn:
-			failed = 0 // the next connection begins with what the peer has
+			failed = 0 // the next connection begins after what the peer has received
 		case err == nil:
 			failed = 0
 			c.out.wire = max(c.out.wire, b.last)
-			c.startWatch()
+			c.watchLife()
 		default:
 			failed = c.notSent(conn, b, failed+1, err)
 		}
@@ -197,18 +194,17 @@ func (c *Channel) sendOn(conn transport.Conn, frames []transport.Frame) error {
 	return conn.Send(c.ctx, frames)
 }
 
-// notSent deals with a batch that failed for the n-th time: it waits before the
-// next attempt, gives the first envelope up or the
-// connection. It returns how many attempts count from now on. c.mu is held, and
-// released while it waits.
+// notSent handles the n-th failure of a batch: it waits for the next attempt, fails the
+// first envelope, or ends the connection. It returns the attempts that now count. c.mu
+// is held, and released while it waits.
 func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {
 	code := transport.CodeOf(err)
 	c.out.ackDue = true // it may have been in the batch
 	for i := range c.out.rejected {
-		c.out.rejected[i].said = nil // so may they
+		c.out.rejected[i].sentOn = nil // likewise
 	}
 	if code == transport.CodeTooLarge && b.data > 1 {
-		return n // one by one, to find which
+		return n // next one by one, to find the large one
 	}
 	if code != transport.CodeNotSent && code != transport.CodeTooLarge {
 		c.expire(conn)
@@ -223,18 +219,17 @@ func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {
 	}
 	i := c.out.next()
 	if b.last == 0 || i >= len(c.out.queue) || c.out.queue[i].e == nil {
-		c.expire(conn) // not even a word gets through
+		c.expire(conn) // not even an acknowledgement can be sent
 		return 0
 	}
 	o := &c.out.queue[i]
 	c.fail(o.e, c.errorf(CodeDeliveryFailed, err, "envelope %s could not be delivered in %d attempts", o.e.ID, n))
-	o.e = nil // the number stays, so that those after it keep theirs
+	o.e = nil // its number stays in use
 	return 0
 }
 
-// expire ends a connection that sends no more. It counts as lost when all that
-// has arrived on it is read: the peer may have closed the channel, and said so.
-// c.mu is held.
+// expire ends a connection that cannot send. It counts as lost once everything that
+// has arrived on it is read, which may include the peer's close. c.mu is held.
 func (c *Channel) expire(conn transport.Conn) {
 	if c.conn != conn {
 		return
@@ -255,37 +250,25 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// startWatch looks after AckTimeout whether the peer is alive; c.mu is held.
-func (c *Channel) startWatch() {
-	o := &c.out
-	if o.watching || o.wire <= o.acked || c.status != Open {
-		return
+// watchLife checks after AckTimeout whether the peer is alive; c.mu is held.
+func (c *Channel) watchLife() {
+	if o := &c.out; o.wire > o.acked && !o.life.waiting && c.status == Open {
+		c.watch(&o.life, c.m.opts.AckTimeout, o.delivered, c.checkLife)
 	}
-	o.watching, o.watchedHas, o.watchedConn = true, o.has, c.conn
-	if o.watch == nil {
-		o.watch = time.AfterFunc(c.m.opts.AckTimeout, c.lookForLife)
-		return
-	}
-	o.watch.Reset(c.m.opts.AckTimeout)
 }
 
-// lookForLife gives the connection up if what is on the wire does not arrive. If
-// it arrived and is only not handled yet, it asks: a peer that does not answer
-// until the next look is gone, or our word was lost on the way.
-func (c *Channel) lookForLife() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// checkLife ends the connection if nothing on the wire has arrived. If everything has
+// arrived but is not handled yet, it sends a probe, which the peer must answer before
+// the next check.
+func (c *Channel) checkLife(sameConn bool, delivered uint64) {
 	o := &c.out
-	o.watching = false
-	conn := o.watchedConn
-	o.watchedConn = nil
-	if c.status == Open && c.conn == conn && o.wire > o.acked {
-		if o.probed || o.wire > o.has && o.has == o.watchedHas {
-			c.lost(conn)
+	if sameConn && o.wire > o.acked {
+		if o.probed || o.wire > o.delivered && o.delivered == delivered {
+			c.lost(c.conn)
 			return
 		}
 		o.probe = true
 		c.startFlush()
 	}
-	c.startWatch()
+	c.watchLife()
 }

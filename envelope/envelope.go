@@ -1,13 +1,10 @@
-// Package envelope defines the one message that agents exchange: who sends what
-// to whom, in which thread, and when.
+// Package envelope defines the message that agents exchange, with its sender,
+// recipient, thread, type, time and payload.
 //
-// An envelope comes from [New] or from a [Factory], which assign its id and
-// timestamp, or from [Decode]. From the moment it is sent an envelope belongs to
-// all who hold it: the memory transport and the router hand on the pointer, not
-// a copy. So never change one that was sent; [Envelope.With] makes a changed copy.
-//
-// The payload is kept as JSON text. [Encode] and [Decode] leave it byte for byte
-// as it is, spacing and number formats included.
+// [New] and a [Factory] make envelopes with an id and a timestamp; [Decode] reads them.
+// The memory transport and the router share the pointer, so never change an envelope
+// that was sent: [Envelope.With] makes a changed copy. The payload is JSON text that
+// [Encode] and [Decode] keep byte for byte.
 package envelope
 
 import (
@@ -28,7 +25,7 @@ const SchemaVersion = 1
 // Broadcast as recipient addresses every agent.
 const Broadcast = agent.Broadcast
 
-// Type is what kind of message an envelope is.
+// Type is the kind of a message.
 type Type string
 
 // The ten types.
@@ -61,33 +58,31 @@ func (t Type) Valid() bool {
 	return false
 }
 
-// RoutingHint tells the router how to read the recipient.
+// RoutingHint is how the router interprets the recipient.
 type RoutingHint string
 
 // ByCapability says that the recipient is the id of a capability.
 const ByCapability RoutingHint = "capability"
 
-// Metadata is what the sender says about itself and the delivery. The router
-// holds it against the sender's registered card and refuses a lie.
+// Metadata is what the sender states about itself and the delivery. The router refuses
+// an envelope whose metadata contradict the sender's registered card.
 type Metadata struct {
 	Tier        agent.Tier  `json:"tier"`                  // the sender's; required
-	SandboxID   string      `json:"sandboxId,omitempty"`   // the sender's sandbox; empty: in none
+	SandboxID   string      `json:"sandboxId,omitempty"`   // the sender's; empty means none
 	RoutingHint RoutingHint `json:"routingHint,omitempty"` // ByCapability, or empty
-	// TraceParent and TraceState are the W3C trace context, by which spans follow
-	// an envelope. They are Parley's addition; readers of the specified schema
-	// ignore them.
+	// TraceParent and TraceState are the W3C trace context, an extension of the
+	// specified schema.
 	TraceParent string `json:"traceparent,omitempty"`
-	TraceState  string `json:"tracestate,omitempty"` // of W3C trace context; goes with TraceParent
+	TraceState  string `json:"tracestate,omitempty"`
 }
 
-// Envelope is one message. All fields but CorrelationID and Metadata
-// are required.
+// Envelope is one message. All fields but CorrelationID and Metadata are required.
 type Envelope struct {
 	ID            string          `json:"id"`                      // unique; a UUID of version 7 if it was made here
 	SchemaVersion int             `json:"schemaVersion"`           // of the format: SchemaVersion
 	Sender        string          `json:"sender"`                  // agent id
 	Recipient     string          `json:"recipient"`               // agent id, capability id (see RoutingHint) or "*"
-	CorrelationID string          `json:"correlationId,omitempty"` // the thread; empty in an envelope that begins one
+	CorrelationID string          `json:"correlationId,omitempty"` // of the thread; empty in an envelope that begins one
 	Type          Type            `json:"type"`                    // one of the ten
 	Timestamp     int64           `json:"timestamp"`               // Unix time in milliseconds
 	Payload       json.RawMessage `json:"payload"`                 // any JSON value; null if there is none
@@ -102,8 +97,8 @@ func (e *Envelope) ToCapability() bool {
 	return e.Metadata != nil && e.Metadata.RoutingHint == ByCapability
 }
 
-// Thread returns the correlation id of the conversation that the envelope belongs
-// to: its own, or its id if it has none and so begins one.
+// Thread returns the correlation id of the envelope's conversation: its own or, in an
+// envelope that begins one, its id.
 func (e *Envelope) Thread() string {
 	if e.CorrelationID == "" {
 		return e.ID
@@ -111,8 +106,7 @@ func (e *Envelope) Thread() string {
 	return e.CorrelationID
 }
 
-// With returns a copy that change has changed. The payload's bytes and the
-// metadata are copied too, so the change cannot reach the original.
+// With returns a deep copy to which change was applied.
 func (e *Envelope) With(change func(*Envelope)) *Envelope {
 	c := *e
 	c.Payload = bytes.Clone(e.Payload)
@@ -124,7 +118,7 @@ func (e *Envelope) With(change func(*Envelope)) *Envelope {
 	return &c
 }
 
-// Equal reports whether two envelopes say the same, payloads byte for byte.
+// Equal reports whether two envelopes are equal, payloads byte for byte.
 func (e *Envelope) Equal(f *Envelope) bool {
 	if e == nil || f == nil {
 		return e == f
@@ -136,8 +130,7 @@ func (e *Envelope) Equal(f *Envelope) bool {
 		e.CorrelationID == f.CorrelationID && e.Type == f.Type && e.Timestamp == f.Timestamp && bytes.Equal(e.Payload, f.Payload)
 }
 
-// Size returns about how many bytes the envelope has as JSON. Strings that need
-// escapes make it longer.
+// Size returns the approximate size of the envelope's JSON in bytes, without escapes.
 func (e *Envelope) Size() int {
 	n := 128 + len(e.ID) + len(e.Sender) + len(e.Recipient) + len(e.CorrelationID) + len(e.Type) + len(e.Payload)
 	if m := e.Metadata; m != nil {
@@ -154,16 +147,15 @@ func (e *Envelope) Unmarshal(v any) error {
 	return nil
 }
 
-// New makes an envelope with a new id and the current time. The
-// payload may be a json.RawMessage, which is kept as it is and not copied, or
-// any value that json.Marshal takes; nil becomes null. Errors are [*Error]s.
+// New makes an envelope with a new id and the current time. The payload is a
+// json.RawMessage, which is not copied, or any value for json.Marshal; nil becomes
+// null. Errors are [*Error]s.
 func New(sender, recipient string, t Type, payload any) (*Envelope, error) {
 	return build(clock.UnixMilli(), sender, recipient, t, payload, "", nil)
 }
 
-// Reply makes an envelope from e's recipient to its sender in the same thread:
-// e's correlation id, or e's id if it has none. from is who replies, since e may
-// have been sent to all or to a capability.
+// Reply makes an envelope to e's sender, in e's thread. from is the agent that
+// replies, since e's recipient may be a capability or everybody.
 func (e *Envelope) Reply(from string, t Type, payload any) (*Envelope, error) {
 	return build(clock.UnixMilli(), from, e.Sender, t, payload, e.Thread(), nil)
 }
@@ -202,8 +194,8 @@ func rawPayload(payload any) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// newID returns a UUID of version 7 of a Unix time in milliseconds. Ids need to be unique, not secret, so the
-// runtime's generator does; it takes no lock and no system call.
+// newID returns a UUID of version 7 for a Unix time in milliseconds. Ids are unique,
+// not secret, so it uses the runtime's generator, without locks and system calls.
 func newID(now int64) string {
 	var id [36]byte
 	hi := uint64(now)<<16 | 0x7000 | rand.Uint64()&0x0fff
@@ -225,9 +217,8 @@ func putHex(dst []byte, v uint64) {
 	}
 }
 
-// Validate returns nil for an envelope that may travel, and otherwise an
-// [*Error] with [CodeInvalidEnvelope] that names every field that is missing or
-// wrong. It does not allocate for a valid one.
+// Validate returns nil for a valid envelope, without allocating, and otherwise an
+// [*Error] with [CodeInvalidEnvelope] that names every missing or wrong field.
 func (e *Envelope) Validate() error {
 	if e.valid() {
 		return nil
@@ -235,7 +226,7 @@ func (e *Envelope) Validate() error {
 	return e.explain()
 }
 
-// valid is the quick answer; explain finds the words. A test holds them together.
+// valid is the quick check; explain finds the problems. A test compares the two.
 func (e *Envelope) valid() bool { return e.validHeader() && validPayload(e.Payload) }
 
 func (e *Envelope) validHeader() bool {
@@ -254,7 +245,7 @@ func (m *Metadata) valid() bool {
 		printable(m.TraceParent) && printable(m.TraceState)
 }
 
-// maxOpaque bounds the ids that only need to be told apart, in bytes.
+// maxOpaque bounds the ids of envelopes and threads, in bytes.
 const maxOpaque = 256
 
 // opaque reports whether s can be an envelope's id or correlation id: any text
@@ -268,7 +259,7 @@ func opaque(s string) bool {
 	return len(s) <= maxOpaque && utf8.ValidString(s)
 }
 
-// printable reports whether s is text as HTTP headers allow it.
+// printable reports whether s may be the value of an HTTP header.
 func printable(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {

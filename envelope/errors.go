@@ -7,13 +7,13 @@ import (
 	"github.com/parleyhub/parley/agent"
 )
 
-// Code says what kind of thing is wrong with an envelope.
+// Code is the kind of an [Error].
 type Code string
 
 // The codes of an [Error].
 const (
-	CodeInvalidEnvelope Code = "INVALID_ENVELOPE"        // missing or wrong fields, or no JSON
-	CodeSchemaVersion   Code = "SCHEMA_VERSION_MISMATCH" // a version that this program cannot read
+	CodeInvalidEnvelope Code = "INVALID_ENVELOPE"        // missing or wrong fields, or invalid JSON
+	CodeSchemaVersion   Code = "SCHEMA_VERSION_MISMATCH" // an unsupported version
 	CodeTooLarge        Code = "ENVELOPE_TOO_LARGE"      // more bytes than the codec allows
 )
 
@@ -58,7 +58,7 @@ func versionMismatch(got, want int) *Error {
 
 var notOpaque = fmt.Sprintf("is longer than %d bytes, has control characters or is not UTF-8", maxOpaque)
 
-// explain names what valid found wrong.
+// explain returns the error for an envelope that is not valid.
 func (e *Envelope) explain() error {
 	var problems []agent.Problem
 	add := func(field, reason string, missing bool) {

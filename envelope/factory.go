@@ -7,13 +7,13 @@ import (
 	"github.com/parleyhub/parley/internal/base/clock"
 )
 
-// Factory makes the envelopes of one sender and states its tier and sandbox in
-// each. It is safe for concurrent use.
+// Factory makes the envelopes of one sender, with its tier and sandbox in the
+// metadata. It is safe for concurrent use.
 type Factory struct {
 	sender string
 	now    func() int64 // Unix time in milliseconds
-	// Envelopes never change, so all of a factory can share their metadata.
-	plain, byCapability *Metadata
+
+	plain, byCapability *Metadata // shared by all its envelopes
 }
 
 // NewFactory returns a factory for the agent with this identity.
@@ -24,15 +24,15 @@ func NewFactory(sender agent.Identity) *Factory {
 	return &Factory{sender: sender.ID, now: clock.UnixMilli, plain: &m, byCapability: &hinted}
 }
 
-// WithClock returns a factory that takes the time from now.
+// WithClock returns a factory that uses another clock.
 func (f *Factory) WithClock(now func() time.Time) *Factory {
 	g := *f
 	g.now = func() int64 { return now().UnixMilli() }
 	return &g
 }
 
-// New makes an envelope for one agent, or for all with [Broadcast]. See the
-// function [New] for the payload.
+// New makes an envelope for one agent, or for all with [Broadcast]; see the function
+// [New].
 func (f *Factory) New(recipient string, t Type, payload any) (*Envelope, error) {
 	return build(f.now(), f.sender, recipient, t, payload, "", f.plain)
 }
@@ -47,7 +47,7 @@ func (f *Factory) NewForCapability(capabilityID string, t Type, payload any) (*E
 	return build(f.now(), f.sender, capabilityID, t, payload, "", f.byCapability)
 }
 
-// Reply makes an answer to e, in e's thread and, if e carries one, its trace.
+// Reply makes an answer to e, in e's thread and trace.
 func (f *Factory) Reply(e *Envelope, t Type, payload any) (*Envelope, error) {
 	m := f.plain
 	if e.Metadata != nil && e.Metadata.TraceParent != "" {

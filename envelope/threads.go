@@ -14,13 +14,13 @@ const (
 	DefaultMaxBytes     = 64 << 20
 )
 
-// envelopeCost is what an envelope takes beside its payload, in bytes, about.
+// envelopeCost is the approximate size of an envelope without its payload, in bytes.
 const envelopeCost = 512
 
-// Threads keeps envelopes by correlation id. It is
-// bounded: the thread that was added to least recently gives way to a new one,
-// and a full thread, or the only one, loses its earliest envelope. The zero value is ready; set
-// the limits before the first use. It is safe for concurrent use.
+// Threads keeps envelopes by correlation id, within bounds: when it is full, it drops
+// the thread that was added to least recently; a full or only thread drops its earliest
+// envelope. The zero value is ready; set the limits before the first use. It is safe
+// for concurrent use.
 type Threads struct {
 	MaxThreads   int // 0 means DefaultMaxThreads
 	MaxPerThread int // 0 means DefaultMaxPerThread
@@ -29,7 +29,7 @@ type Threads struct {
 	mu     sync.Mutex
 	bytes  int
 	byID   map[string]*list.Element // of *thread
-	recent list.List                // most recently added to in front
+	recent list.List                // of *thread, the most recently added to in front
 }
 
 type thread struct {
@@ -40,9 +40,8 @@ type thread struct {
 
 func cost(e *Envelope) int { return len(e.Payload) + envelopeCost }
 
-// Add keeps e in its thread. An envelope without a correlation id is in no
-// thread, and one that the thread has already is not added again; Add then
-// reports false.
+// Add adds e to its thread. It reports false for an envelope without a correlation id
+// and for a duplicate.
 func (s *Threads) Add(e *Envelope) bool {
 	if e.CorrelationID == "" {
 		return false
@@ -71,20 +70,18 @@ func (s *Threads) Add(e *Envelope) bool {
 		} else if len(t.envelopes) > 1 {
 			s.dropFirst(t)
 		} else {
-			break // one that is larger than all may be is kept
+			break // a single envelope that exceeds MaxBytes is kept
 		}
 	}
 	return true
 }
 
-// dropFirst drops a thread's earliest envelope.
 func (s *Threads) dropFirst(t *thread) {
 	delete(t.ids, t.envelopes[0].ID)
 	s.bytes -= cost(t.envelopes[0])
 	t.envelopes = slices.Delete(t.envelopes, 0, 1)
 }
 
-// drop drops a thread.
 func (s *Threads) drop(el *list.Element) {
 	t := s.recent.Remove(el).(*thread)
 	delete(s.byID, t.id)
@@ -110,8 +107,8 @@ func (s *Threads) thread(id string) *thread {
 	return t
 }
 
-// Thread returns the envelopes with this correlation id in order of their
-// timestamps; those of the same millisecond in the order in which they came.
+// Thread returns the envelopes with this correlation id by timestamp; those of the
+// same millisecond in the order in which they were added.
 func (s *Threads) Thread(correlationID string) []*Envelope {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +128,7 @@ func (s *Threads) Forget(correlationID string) {
 	}
 }
 
-// Remove takes an envelope out of its thread again, one that could not be sent say.
+// Remove removes an envelope from its thread, for instance one that could not be sent.
 // It reports whether it was there.
 func (s *Threads) Remove(e *Envelope) bool {
 	s.mu.Lock()
@@ -141,20 +138,15 @@ func (s *Threads) Remove(e *Envelope) bool {
 		return false
 	}
 	t := el.Value.(*thread)
-	if !t.ids[e.ID] {
+	i := slices.IndexFunc(t.envelopes, func(have *Envelope) bool { return have.ID == e.ID })
+	if i < 0 {
 		return false
 	}
+	s.bytes -= cost(t.envelopes[i])
+	t.envelopes = slices.Delete(t.envelopes, i, i+1)
 	delete(t.ids, e.ID)
-	t.envelopes = slices.DeleteFunc(t.envelopes, func(have *Envelope) bool {
-		if have.ID != e.ID {
-			return false
-		}
-		s.bytes -= cost(have)
-		return true
-	})
 	if len(t.envelopes) == 0 {
-		s.recent.Remove(el)
-		delete(s.byID, t.id)
+		s.drop(el)
 	}
 	return true
 }

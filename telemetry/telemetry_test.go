@@ -389,3 +389,14 @@ func BenchmarkEmit(b *testing.B) {
 		r.Emit(e)
 	}
 }
+
+func ExampleRecorder() {
+	r := telemetry.New(telemetry.Options{Sinks: []telemetry.Sink{
+		telemetry.SinkFunc(func(e telemetry.Event) { fmt.Println(e.Type, e.MessageType) }),
+	}})
+	r.Emit(telemetry.Event{Type: telemetry.MessageSent, MessageType: envelope.Request})
+	fmt.Println(r.Metrics().TotalMessagesSent)
+	// Output:
+	// message-sent request
+	// 1
+}

@@ -41,8 +41,8 @@ var mutations = []mutation{
 	{"09", "envelope/envelope.go", "\t\tStreamStart, StreamData, StreamEnd, ErrorMessage:\n", "\t\tStreamStart, StreamData, ErrorMessage:\n", "stream-end is no type"},
 	{"09", "envelope/envelope.go", "e.SchemaVersion == SchemaVersion && e.Type.Valid()", "e.SchemaVersion == SchemaVersion && e.Type != \"\"", "any type is taken"},
 
-	{"10", "channel/status.go", "\t\treturn s == Open\n", "\t\treturn s == Open || s == Connecting\n", "a channel that never opened may reconnect"},
-	{"10", "channel/status.go", "\t\treturn s == Connecting || s == Reconnecting\n", "\t\treturn s == Connecting\n", "a broken channel does not open again"},
+	{"10", "channel/channel.go", "\t\treturn s == Open\n", "\t\treturn s == Open || s == Connecting\n", "a channel that never opened may reconnect"},
+	{"10", "channel/channel.go", "\t\treturn s == Connecting || s == Reconnecting\n", "\t\treturn s == Connecting\n", "a broken channel does not open again"},
 	{"10", "channel/channel.go", "\tif !c.set(Closed) {\n", "\tif false {\n", "a closed channel is not marked as closed"},
 
 	{"11", "channel/receive.go", "\tcase f.Seq <= in.received:\n", "\tcase f.Seq < in.received:\n", "a repeated envelope is taken again"},
