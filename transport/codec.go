@@ -3,40 +3,41 @@ package transport
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/parleyhub/parley/envelope"
 )
 
-// Codec writes and reads frames as bytes, for transports that carry bytes. The
-// zero Codec is ready; it is safe for concurrent use once set up.
+// Codec encodes and decodes frames, for transports that carry bytes. The zero Codec is ready to
+// use. It is safe for concurrent use if it is not changed.
 //
 // A frame is a byte with its kind, then
 //
 //	Open, Accept          uvarint length, Hello as JSON
 //	Refuse, Close         uvarint length, Reason as JSON
 //	Ready                 nothing
-//	Data                  uvarint Seq, uvarint Ack, uvarint length, Envelope as JSON; length 0: given up
+//	Data                  uvarint Seq, uvarint Ack, uvarint length, Envelope as JSON; length 0: none
 //	Ack                   uvarint Seq, uvarint Ack
 //	Reject                uvarint Seq, uvarint length, Reason as JSON
 //
-// and frames follow each other without separators.
+// Frames follow each other without separators.
 type Codec struct {
-	// Envelope writes and reads the envelopes and bounds their size.
+	// Envelope encodes and decodes the envelopes and bounds their size.
 	Envelope envelope.Codec
 }
 
 // maxHello bounds a Hello; it leaves room for an agent card.
 const maxHello = 512 << 10
 
-// MaxFrames bounds the frames of one Decode: the smallest has one byte, and takes
-// much more in memory.
+// MaxFrames bounds the frames of one Decode: a frame may have one byte, but takes much more
+// memory.
 const MaxFrames = 4096
 
 // maxFrameHeader is a kind and three numbers.
 const maxFrameHeader = 1 + 3*binary.MaxVarintLen64
 
-// MaxFrame returns how many bytes the largest frame may have.
+// MaxFrame returns the size of the largest frame in bytes.
 func (c *Codec) MaxFrame() int {
 	size := c.Envelope.MaxSize
 	if size <= 0 {
@@ -45,18 +46,18 @@ func (c *Codec) MaxFrame() int {
 	return max(size, maxHello) + maxFrameHeader
 }
 
-// MessageSize is up to how many bytes frames share a message of a transport that
-// has messages; a larger frame has one of its own.
+// MessageSize bounds how many bytes of frames share a message; a larger frame has a message of
+// its own.
 const MessageSize = 64 << 10
 
-// MaxMessage returns how many bytes the largest message of AppendMessages may have.
+// MaxMessage returns the size of the largest message of AppendMessages in bytes.
 func (c *Codec) MaxMessage() int { return max(c.MaxFrame(), MessageSize) }
 
-// AppendMessages appends frames to dst, and returns where in it each message ends.
-// The peer takes frames of at most maxFrame bytes: a larger one gives CodeTooLarge.
+// AppendMessages appends frames to dst and returns the offsets at which the messages end. A frame
+// larger than maxFrame, the peer's limit, is an error with CodeTooLarge.
 func (c *Codec) AppendMessages(dst []byte, frames []Frame, maxFrame int) ([]byte, []int, error) {
 	var ends []int
-	begin, first := len(dst), 0 // of the present message: its first byte and frame
+	begin, first := len(dst), 0 // of the current message: its first byte and frame
 	for i := range frames {
 		at := len(dst)
 		var err error
@@ -64,7 +65,7 @@ func (c *Codec) AppendMessages(dst []byte, frames []Frame, maxFrame int) ([]byte
 			return dst, nil, err
 		}
 		if size := len(dst) - at; size > maxFrame {
-			return dst, nil, &Error{Code: CodeTooLarge, Message: fmt.Sprintf("the frame has %d bytes; the peer takes %d", size, maxFrame)}
+			return dst, nil, &Error{Code: CodeTooLarge, Message: fmt.Sprintf("the frame has %d bytes; the peer accepts %d", size, maxFrame)}
 		}
 		if at > begin && (len(dst)-begin > min(MessageSize, maxFrame) || i-first == MaxFrames) {
 			ends = append(ends, at)
@@ -77,8 +78,8 @@ func (c *Codec) AppendMessages(dst []byte, frames []Frame, maxFrame int) ([]byte
 	return dst, ends, nil
 }
 
-// Append appends a frame to dst. An envelope that is too large gives
-// CodeTooLarge and leaves dst as it came.
+// Append appends a frame to dst. An envelope that is too large is an error with CodeTooLarge and
+// leaves dst unchanged.
 func (c *Codec) Append(dst []byte, f *Frame) ([]byte, error) {
 	out := append(dst, byte(f.Kind))
 	switch f.Kind {
@@ -101,7 +102,7 @@ func (c *Codec) Append(dst []byte, f *Frame) ([]byte, error) {
 func appendJSON(dst, out []byte, v any) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
-		return dst, &Error{Code: CodeInvalid, Message: "the frame cannot be written as JSON", Err: err}
+		return dst, &Error{Code: CodeInvalid, Message: "the frame cannot be encoded as JSON", Err: err}
 	}
 	if len(data) > maxHello {
 		return dst, &Error{Code: CodeTooLarge, Message: fmt.Sprintf("the frame has %d bytes; at most %d are allowed", len(data), maxHello)}
@@ -109,8 +110,8 @@ func appendJSON(dst, out []byte, v any) ([]byte, error) {
 	return append(binary.AppendUvarint(out, uint64(len(data))), data...), nil
 }
 
-// lengthSize is the room kept for an envelope's length, which is not known
-// before it is written: a uvarint may be padded to this many bytes.
+// lengthSize is the size of an envelope's length: a uvarint padded to a fixed size, since the
+// length is known only after the envelope is encoded.
 const lengthSize = 4
 
 func (c *Codec) appendData(dst, out []byte, f *Frame) ([]byte, error) {
@@ -135,10 +136,9 @@ func (c *Codec) appendData(dst, out []byte, f *Frame) ([]byte, error) {
 	return out, nil
 }
 
-// Decode appends the frames in data to dst. Data is the whole of one or more
-// frames, at most [MaxFrames]; anything else gives CodeInvalid. An envelope that
-// is not valid is its own frame's Err and stops no other. The frames do not refer
-// to data.
+// Decode appends the frames in data to dst. Data must hold one or more whole frames, at most
+// [MaxFrames]; anything else is an error with CodeInvalid. The error of an invalid envelope is
+// its frame's Err and does not affect other frames. The frames do not refer to data.
 func (c *Codec) Decode(dst []Frame, data []byte) ([]Frame, error) {
 	for n := 0; len(data) > 0; n++ {
 		if n == MaxFrames {
@@ -168,7 +168,7 @@ func (c *Codec) Decode(dst []Frame, data []byte) ([]Frame, error) {
 			return dst, &Error{Code: CodeInvalid, Message: fmt.Sprintf("there is no frame of kind %d", data[0])}
 		}
 		if r.err != nil {
-			return dst, &Error{Code: CodeInvalid, Message: fmt.Sprintf("a frame of kind %d is broken", f.Kind), Err: r.err}
+			return dst, &Error{Code: CodeInvalid, Message: fmt.Sprintf("a frame of kind %d cannot be decoded", f.Kind), Err: r.err}
 		}
 		dst = append(dst, f)
 		data = r.data
@@ -176,7 +176,7 @@ func (c *Codec) Decode(dst []Frame, data []byte) ([]Frame, error) {
 	return dst, nil
 }
 
-// reader takes data apart; after its first error it returns zeros.
+// reader decodes data. After the first error it returns zero values.
 type reader struct {
 	data []byte
 	err  error
@@ -186,7 +186,7 @@ func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.data)
 	if n <= 0 || r.err != nil {
 		if r.err == nil {
-			r.err = fmt.Errorf("a number is cut off or too large")
+			r.err = errors.New("a number is truncated or too large")
 		}
 		return 0
 	}
@@ -197,7 +197,7 @@ func (r *reader) uvarint() uint64 {
 func (r *reader) bytes() []byte {
 	n := r.uvarint()
 	if r.err == nil && n > uint64(len(r.data)) {
-		r.err = fmt.Errorf("%d bytes are announced and %d are there", n, len(r.data))
+		r.err = fmt.Errorf("the length is %d bytes, but %d remain", n, len(r.data))
 	}
 	if r.err != nil {
 		return nil
@@ -210,7 +210,7 @@ func (r *reader) bytes() []byte {
 func (r *reader) json(v any) {
 	part := r.bytes()
 	if r.err == nil && len(part) > maxHello {
-		r.err = fmt.Errorf("%d bytes are more than %d", len(part), maxHello)
+		r.err = fmt.Errorf("the length is %d bytes; the maximum is %d", len(part), maxHello)
 	}
 	if r.err == nil {
 		r.err = json.Unmarshal(part, v)

@@ -2,27 +2,24 @@ package transport
 
 import "context"
 
-// maxSpare is how many frames a slice may have room for that is kept to be used
-// again.
+// maxSpare bounds the capacity of a slice that is kept for reuse.
 const maxSpare = 512
 
-// Inbox is what a connection's reader has read and nobody has yet received. It is
-// for those who write a transport whose connections are read by a goroutine: that
-// calls Spare, Put and at last End; [Conn.Receive] calls Receive. It holds what
-// came in one message beside the one that is received: more waits in the network,
-// and so at the sender.
+// Inbox buffers the frames that a connection's reading goroutine has decoded, for implementations
+// of [Conn]. The goroutine calls Spare, Put and finally End; [Conn.Receive] calls Receive. The
+// buffer holds one message, besides the one being received: further ones wait in the network, so
+// that the sender blocks.
 type Inbox struct {
 	done   <-chan struct{}
 	closed func() error
 
 	in    chan []Frame // closed after the last
-	spare chan []Frame // slices to be used again
-	lent  []Frame      // the caller's, of the last Receive
+	spare chan []Frame // slices for reuse
+	lent  []Frame      // returned by the last Receive
 }
 
-// NewInbox returns the inbox of a connection that is of no more use once done is
-// closed; after that closed says why. Before or after [Inbox.End] done is closed
-// in any case.
+// NewInbox returns the inbox of a connection that is unusable once done is closed; closed then
+// returns the reason. Done must be closed before or soon after [Inbox.End].
 func NewInbox(done <-chan struct{}, closed func() error) *Inbox {
 	return &Inbox{done: done, closed: closed, in: make(chan []Frame, 1), spare: make(chan []Frame, 2)}
 }
@@ -37,9 +34,8 @@ func (b *Inbox) Spare() []Frame {
 	}
 }
 
-// Put gives the inbox frames that have been read, and the slice with them. It
-// blocks until there is room, and reports false when the connection is of no more
-// use.
+// Put stores decoded frames; the slice then belongs to the inbox. It blocks until there is room,
+// and reports false if the connection has ended.
 func (b *Inbox) Put(frames []Frame) bool {
 	select {
 	case b.in <- frames:
@@ -49,12 +45,12 @@ func (b *Inbox) Put(frames []Frame) bool {
 	}
 }
 
-// End says that nothing more is put.
+// End marks the end of the frames; Put is not called afterwards.
 func (b *Inbox) End() { close(b.in) }
 
-// Receive is [Conn.Receive]. When ctx ends, the connection lives on.
+// Receive implements [Conn.Receive]. The end of ctx does not end the connection.
 func (b *Inbox) Receive(ctx context.Context) ([]Frame, error) {
-	b.giveBack()
+	b.recycle()
 	select {
 	case frames, ok := <-b.in:
 		return b.lend(frames, ok)
@@ -63,7 +59,7 @@ func (b *Inbox) Receive(ctx context.Context) ([]Frame, error) {
 		return nil, ctx.Err()
 	}
 	select {
-	case frames, ok := <-b.in: // came before the end
+	case frames, ok := <-b.in: // stored before the end
 		return b.lend(frames, ok)
 	default:
 		return nil, b.closed()
@@ -79,8 +75,8 @@ func (b *Inbox) lend(frames []Frame, ok bool) ([]Frame, error) {
 	return frames, nil
 }
 
-// giveBack keeps the slice of the last Receive, which is over, to be used again.
-func (b *Inbox) giveBack() {
+// recycle keeps the slice of the last Receive for reuse.
+func (b *Inbox) recycle() {
 	frames := b.lent
 	b.lent = nil
 	if cap(frames) == 0 || cap(frames) > maxSpare {

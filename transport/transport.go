@@ -1,11 +1,9 @@
-// Package transport defines how the bytes of a link between two agents travel.
-// Each transport has a package of its own; package channel builds ordered,
-// acknowledged, resumable channels on any of them, and package
-// transport/transporttest has the tests that each must pass.
+// Package transport defines the connections that carry a link between two agents. Each
+// transport has a package of its own. Package channel builds ordered, acknowledged, resumable
+// channels on any of them, and package transport/transporttest tests each of them.
 //
-// A transport carries [Frame]s over a [Conn]. It promises little: while a
-// connection lives, frames arrive once and in order; when it breaks, nobody
-// knows which have arrived. The rest is the channel's work.
+// A transport carries [Frame]s over a [Conn]. While a connection lives, frames arrive once and
+// in order. After it breaks, it is unknown which frames have arrived; the channel resends.
 package transport
 
 import (
@@ -17,84 +15,78 @@ import (
 	"github.com/parleyhub/parley/envelope"
 )
 
-// Conn is one connection. Send and Receive may be used at the same time, each
-// from one goroutine at a time; Close and Peer from any.
+// Conn is one connection. Send and Receive may be used concurrently, each by one goroutine at a
+// time; Close and Peer by any number.
 type Conn interface {
-	// Send hands frames on in order. It blocks while the connection takes no
-	// more, at most until ctx ends. It does not keep the slice. An [*Error] with
-	// CodeNotSent or CodeTooLarge means that none of the frames was sent and the
-	// connection still lives; after any other error it is of no more use, but for
-	// Receive to return what has arrived.
+	// Send sends frames in order. It blocks while the connection's buffers are full, at most
+	// until ctx ends, and does not keep the slice. An [*Error] with CodeNotSent or CodeTooLarge
+	// means that none of the frames was sent and the connection is still usable. After any
+	// other error only Receive is of use, to return what has arrived.
 	Send(ctx context.Context, frames []Frame) error
-	// Receive returns the next frames, at least one, in order. It blocks until
-	// some arrive, ctx ends or the connection breaks. The slice is the caller's
-	// until the next call.
+	// Receive returns the next frames, at least one, in order. It blocks until some arrive, ctx
+	// ends or the connection breaks. The slice is valid until the next call.
 	Receive(ctx context.Context) ([]Frame, error)
-	// Peer names who is at the other end, as the transport has authenticated
-	// them; "" means it does not know.
+	// Peer returns the authenticated identity of the other end, "" if there is none.
 	Peer() string
-	// Close ends the connection and wakes whoever uses it. What was sent before
-	// still arrives, unless the connection breaks: a peer's last word is not lost.
-	// It may wait for that, at most a second or two, and is safe to call more than
-	// once.
+	// Close ends the connection and unblocks Send and Receive. Frames sent before still arrive
+	// unless the connection breaks. Close may wait for that, at most a second or two, and may
+	// be called more than once.
 	Close() error
 }
 
-// Pusher is a Conn that can call when frames arrive, so that nobody has to wait
-// in Receive. A connection is read in one of the two ways, not both.
+// Pusher is a Conn that can call a function with the frames that arrive, instead of Receive. A
+// connection is read in one of the two ways, not both.
 type Pusher interface {
-	// Push has f called with what arrives, in order and one call at a time, and at
-	// last, once, with the error that ended the connection. f must not block; it
-	// is called from the goroutine of whoever sends or closes.
+	// Push makes the connection call f with the frames that arrive, in order and one call at a
+	// time, and finally once with the error that ended the connection. f must not block: the
+	// goroutine that sends or closes calls it.
 	Push(f func(frames []Frame, err error))
 }
 
 // Dialer opens connections.
 type Dialer interface {
-	// Dial connects to an endpoint. It blocks until that is done or ctx ends.
+	// Dial connects to an endpoint. It blocks until the connection is open or ctx ends.
 	Dial(ctx context.Context, to agent.Endpoint) (Conn, error)
 }
 
-// Listener takes connections.
+// Listener accepts connections.
 type Listener interface {
 	// Accept returns the next connection. It blocks until there is one, ctx ends
 	// or the listener is closed (CodeClosed).
 	Accept(ctx context.Context) (Conn, error)
-	// Endpoint is where to dial.
+	// Endpoint returns the endpoint to dial.
 	Endpoint() agent.Endpoint
-	// Close ends the listener and wakes whoever waits in Accept. Connections that
-	// were accepted live on.
+	// Close stops the listener and unblocks Accept. Accepted connections stay open.
 	Close() error
 }
 
-// Kind is what a frame says.
+// Kind is the kind of a frame.
 type Kind uint8
 
 // The kinds of frame.
 const (
-	Open   Kind = iota + 1 // the opener asks for a channel, or to resume one; has Hello
+	Open   Kind = iota + 1 // the opener requests a channel, or resumes one; has Hello
 	Accept                 // the acceptor agrees; has Hello
 	Ready                  // the opener acknowledges: the channel is open at both ends
-	Refuse                 // the acceptor does not agree; has Reason
+	Refuse                 // the acceptor refuses; has Reason
 	Data                   // one envelope
-	Ack                    // what has arrived
+	Ack                    // acknowledges envelopes
 	Close                  // the channel ends; has Reason
-	Reject                 // an envelope arrived and cannot be read; has Seq and Reason
+	Reject                 // an envelope arrived but cannot be decoded; has Seq and Reason
 )
 
-// Frame is what a connection carries.
+// Frame is the unit that a connection carries.
 type Frame struct {
-	Kind Kind // says which of the other fields count
+	Kind Kind // determines which of the other fields are used
 	// Seq of Data and Reject numbers the envelopes of one direction of a channel
 	// from 1; of Ack it is the highest number up to which all have arrived.
 	Seq uint64
 	// Ack, of Data and Ack, is the highest number up to which all were handled.
 	Ack uint64
-	// Envelope of Data; nil says that the sender has given this number up.
+	// Envelope of Data; nil means that the sender has given this number up.
 	Envelope *envelope.Envelope
-	// Err, of Data that was received without Envelope, says why that cannot be
-	// read: too large for this end, say, or of another schema version. It does not
-	// travel.
+	// Err, of received Data without Envelope, is why the envelope cannot be decoded, e.g. its
+	// size or its schema version. It is not sent.
 	Err    error
 	Hello  *Hello  // of Open and Accept
 	Reason *Reason // of Refuse, Close and Reject
@@ -107,44 +99,44 @@ const Version = 1
 type Hello struct {
 	Version int    `json:"version"` // of the protocol: [Version]
 	Channel string `json:"channel"` // the channel's id
-	// Secret was chosen by the opener; only who knows it can resume the channel.
+	// Secret was chosen by the opener. It is needed to resume the channel.
 	Secret string `json:"secret,omitempty"`
-	// Instance was chosen by the opener's process, at random. It tells two processes
-	// apart that speak for an agent of the same id; only the acceptor sees it.
+	// Instance was chosen at random by the opener's process. It distinguishes processes that
+	// use the same agent id. Only the acceptor receives it.
 	Instance string `json:"instance,omitempty"`
 	From     string `json:"from"`             // agent id of this end
 	To       string `json:"to"`               // agent id of the other end
 	Resume   bool   `json:"resume,omitempty"` // the channel was open before
-	// Received is the highest number up to which this end has all envelopes.
+	// Received is the highest number up to which this end has received all envelopes.
 	Received uint64 `json:"received"`
-	// Base is the highest number up to which this end knows that the other has
-	// handled all; it can send again what follows.
+	// Base is the highest number up to which this end knows that the other has handled all; it
+	// can send what follows again.
 	Base   uint64 `json:"base"`
-	Window int    `json:"window"` // unhandled envelopes that this end takes
-	// WindowBytes is how many bytes they may have together, as envelope.Size counts
-	// them; an envelope that is larger goes alone. 0 means not stated.
+	Window int    `json:"window"` // unhandled envelopes that this end accepts
+	// WindowBytes is the total size of unhandled envelopes that this end accepts, as
+	// envelope.Size counts it; a larger envelope is sent alone. 0 means not stated.
 	WindowBytes int `json:"windowBytes,omitempty"`
 	// Card is this end's agent card, as JSON, if it introduces itself.
 	Card json.RawMessage `json:"card,omitempty"`
 }
 
-// Reason says why something ended.
+// Reason is why a channel or envelope was refused or a channel has ended.
 type Reason struct {
 	Code    string `json:"code"`    // for programs
 	Message string `json:"message"` // for people
 }
 
-// Code says what kind of thing went wrong.
+// Code classifies an [Error].
 type Code string
 
 // The codes of an [Error].
 const (
-	CodeClosed       Code = "TRANSPORT_CLOSED"       // the connection or the listener is gone
-	CodeUnreachable  Code = "TRANSPORT_UNREACHABLE"  // nobody answers at the endpoint
-	CodeUnauthorized Code = "TRANSPORT_UNAUTHORIZED" // the other side does not know us
-	CodeNotSent      Code = "TRANSPORT_NOT_SENT"     // not sent this time; the connection lives
-	CodeTooLarge     Code = "TRANSPORT_TOO_LARGE"    // can never be sent; the connection lives
-	CodeInvalid      Code = "TRANSPORT_INVALID"      // not a frame, or an endpoint of another transport
+	CodeClosed       Code = "TRANSPORT_CLOSED"       // the connection or the listener is closed
+	CodeUnreachable  Code = "TRANSPORT_UNREACHABLE"  // the endpoint does not answer
+	CodeUnauthorized Code = "TRANSPORT_UNAUTHORIZED" // one end does not trust the other
+	CodeNotSent      Code = "TRANSPORT_NOT_SENT"     // not sent this time; the connection is usable
+	CodeTooLarge     Code = "TRANSPORT_TOO_LARGE"    // can never be sent; the connection is usable
+	CodeInvalid      Code = "TRANSPORT_INVALID"      // an invalid frame, option or endpoint
 )
 
 // Error is what transports return.
@@ -174,7 +166,7 @@ func CodeOf(err error) Code {
 	return ""
 }
 
-// ErrClosed returns the error of something that is closed, e.g. "the connection".
+// ErrClosed returns the error for the use of something closed, e.g. "the connection".
 func ErrClosed(what string, cause error) *Error {
 	return &Error{Code: CodeClosed, Message: what + " is closed", Err: cause}
 }

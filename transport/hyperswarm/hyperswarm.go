@@ -1,9 +1,8 @@
-// Package hyperswarm carries channels between agents over Hyperswarm: peers are
-// reached by their public keys, wherever they are, under end-to-end encryption.
+// Package hyperswarm carries channels between agents over Hyperswarm: peers are reached by their
+// public keys, across NATs, and encrypted end to end.
 //
-// This package is the adaptor; the protocol is in the packages below it, which
-// need nothing else of Parley: hyperdht finds peers and connects to them, swarm
-// keeps connections to the peers of topics.
+// The protocol is in the packages below the repository's hyperswarm directory: hyperdht finds
+// peers and connects to them, swarm keeps connections to the peers of topics.
 package hyperswarm
 
 import (
@@ -20,31 +19,30 @@ import (
 	"github.com/parleyhub/parley/transport/sealed"
 )
 
-// Dialer dials peers by their public keys: an endpoint's address is the key in
-// hexadecimal. It is safe for concurrent use.
+// Dialer dials peers by their public keys: an endpoint's address is the key in hexadecimal. It is
+// safe for concurrent use.
 type Dialer struct {
-	// Node is the member of the DHT that dials.
+	// Node is the DHT node to dial with.
 	Node *hyperdht.Node
 	// Pair is the identity; nil means the node's.
 	Pair *identity.Pair
-	// Codec writes and reads the frames.
+	// Codec encodes and decodes the frames.
 	Codec transport.Codec
-	// Relays are hubs, by their keys, to go through when no direct path leads to a
-	// peer; see package relay. They are tried in turn.
+	// Relays are the keys of relays, tried in order when there is no direct path to a peer; see
+	// package relay.
 	Relays []identity.PublicKey
 }
 
-// Dial implements [transport.Dialer]. The connection's Peer is the key in
-// hexadecimal, which the peer has proved. Errors are CodeInvalid for an address
-// that is no key or a peer that is no agent, CodeUnreachable for all else: a peer
-// that does not let us in does not answer either.
+// Dial implements [transport.Dialer]. The connection's Peer is the key in hexadecimal, which the
+// peer has proved. The error is CodeInvalid for an invalid address or a peer that is not an agent,
+// and CodeUnreachable otherwise: a peer that does not allow this key does not answer.
 func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	if to.Transport != agent.TransportHyperswarm {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: fmt.Sprintf("the Hyperswarm transport cannot dial %q", to.Transport)}
 	}
 	key, err := identity.ParsePublicKey(to.Address)
 	if err != nil {
-		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the endpoint's address is no public key", Err: err}
+		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the endpoint's address is not a public key", Err: err}
 	}
 	s, err := d.Node.Dial(ctx, key, hyperdht.DialOptions{Pair: d.Pair})
 	if err != nil && ctx.Err() == nil {
@@ -55,12 +53,12 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	}
 	c, err := sealed.Greet(ctx, s, &d.Codec)
 	if err != nil {
-		return nil, err // not c: a nil pointer would be a connection
+		return nil, err // not c, which would be a non-nil interface
 	}
 	return c, nil
 }
 
-// relayed dials through the relays. It returns why the direct way failed, too.
+// relayed dials through the relays. Its error includes that of the direct dial.
 func (d *Dialer) relayed(ctx context.Context, key identity.PublicKey, direct error) (*secretstream.Conn, error) {
 	all := []error{direct}
 	for _, r := range d.Relays {

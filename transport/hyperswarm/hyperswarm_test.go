@@ -116,7 +116,7 @@ func TestPeersThatAreNoAgents(t *testing.T) {
 	}()
 	dialer := &hyperswarm.Dialer{Node: client}
 	to := agent.Endpoint{Transport: agent.TransportHyperswarm, Address: other.Key().String()}
-	if _, err := dialer.Dial(hyperswarmtest.Context(t), to); transport.CodeOf(err) != transport.CodeInvalid || !strings.Contains(err.Error(), "no agent") {
+	if _, err := dialer.Dial(hyperswarmtest.Context(t), to); transport.CodeOf(err) != transport.CodeInvalid || !strings.Contains(err.Error(), "not an agent") {
 		t.Errorf("got %v", err)
 	}
 }

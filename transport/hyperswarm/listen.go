@@ -3,7 +3,6 @@ package hyperswarm
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 
 	"github.com/parleyhub/parley/agent"
@@ -15,24 +14,23 @@ import (
 	"github.com/parleyhub/parley/transport/sealed"
 )
 
-// ListenOptions set a listener up.
+// ListenOptions configure a listener.
 type ListenOptions struct {
-	// Node is the member of the DHT through which peers come.
+	// Node is the DHT node to listen with.
 	Node *hyperdht.Node
 	// Pair is the identity; nil means the node's.
 	Pair *identity.Pair
-	// Allow decides who may connect, inside the handshake: a peer that may not gets
-	// no answer at all. Nil lets nobody in. It must not block.
-	Allow func(identity.PublicKey) bool
-	// Codec writes and reads the frames.
+	// Allow decides who may connect; nil allows nobody. A refused peer gets no answer.
+	Allow identity.Allow
+	// Codec encodes and decodes the frames.
 	Codec transport.Codec
-	// Relays are hubs, by their keys, through which peers may come that have no
-	// direct path; see package relay.
+	// Relays are the keys of relays through which peers without a direct path can connect; see
+	// package relay.
 	Relays []identity.PublicKey
-	// Background lets Listen return before the key is announced and the relays know of
-	// it, and with nobody to announce it to: that is tried until it is done.
+	// Background makes Listen return before the key is announced and registered with the
+	// relays, which is then retried until it succeeds.
 	Background bool
-	// Logger gets what nobody else learns of; nil discards it.
+	// Logger receives failures that no call returns; nil discards them.
 	Logger *slog.Logger
 }
 
@@ -46,20 +44,19 @@ type listener struct {
 	log    *slog.Logger
 }
 
-// Listen takes connections for a key. It blocks until peers can find the key and every
-// relay has taken it or could not be reached, or ctx ends, unless it is to do that in the
-// background. It fails if there are relays and none of them takes the key.
+// Listen accepts connections for a key. Unless o.Background is set it blocks until the key is
+// announced and each relay has registered it or failed to, or ctx ends. If there are relays, at
+// least one must have registered the key.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
-	allow := o.Allow
-	if allow == nil {
-		allow = func(identity.PublicKey) bool { return false }
+	if o.Allow == nil {
+		o.Allow = func(identity.PublicKey) bool { return false }
 	}
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	inner, err := o.Node.Listen(hyperdht.ListenOptions{Pair: o.Pair, Allow: allow})
+	inner, err := o.Node.Listen(hyperdht.ListenOptions{Pair: o.Pair, Allow: o.Allow})
 	if err != nil {
-		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "nobody can be let in through the DHT", Err: err}
+		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the DHT node cannot listen", Err: err}
 	}
 	if !o.Background {
 		if err := inner.WaitAnnounced(ctx); err != nil {
@@ -71,7 +68,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	l.Go(func() { l.run(inner) })
 	for _, key := range o.Relays {
 		r := relay.Listen(o.Node, key, relay.ListenOptions{
-			Pair: o.Pair, Allow: allow, Stream: secretstream.Options{MaxMessage: o.Codec.MaxMessage()}, Logger: o.Logger,
+			Pair: o.Pair, Allow: o.Allow, Stream: secretstream.Options{MaxMessage: o.Codec.MaxMessage()}, Logger: o.Logger,
 		})
 		l.relays = append(l.relays, r)
 		l.Go(func() { l.run(r) })
@@ -84,14 +81,14 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	return l, nil
 }
 
-// waitRelays waits until each relay forwards to this listener or has failed to. One that
-// does is enough: the others are tried again.
+// waitRelays blocks until each relay has registered this listener or failed to. One is enough: the
+// others are retried.
 func (l *listener) waitRelays(ctx context.Context) error {
 	errs := make([]error, len(l.relays))
 	for i, r := range l.relays {
 		errs[i] = r.WaitRegistered(ctx)
 		if ctx.Err() != nil {
-			return &transport.Error{Code: transport.CodeUnreachable, Message: "the relays were not reached in time", Err: ctx.Err()}
+			return &transport.Error{Code: transport.CodeUnreachable, Message: "the relays did not answer in time", Err: ctx.Err()}
 		}
 	}
 	failed := 0
@@ -100,21 +97,20 @@ func (l *listener) waitRelays(ctx context.Context) error {
 			continue
 		}
 		failed++
-		l.log.Warn("a relay does not take this end", "error", err)
+		l.log.Warn("a relay did not register this listener", "error", err)
 	}
 	if failed < len(errs) {
 		return nil
 	}
-	return &transport.Error{Code: transport.CodeUnreachable, Message: "no relay takes this end", Err: errors.Join(errs...)}
+	return &transport.Error{Code: transport.CodeUnreachable, Message: "no relay has registered this listener", Err: errors.Join(errs...)}
 }
 
-// source is where connections come from.
+// source is a listener of the library: direct or through a relay.
 type source interface {
 	Accept(context.Context) (*secretstream.Conn, error)
 }
 
-// run takes connections until the listener closes. What a peer says first shows
-// that it is there, and no recording.
+// run accepts connections until the listener closes.
 func (l *listener) run(from source) {
 	for {
 		s, err := from.Accept(l.Context())
@@ -139,7 +135,7 @@ func (l *listener) greet(s *secretstream.Conn) {
 	}
 }
 
-// Endpoint implements [transport.Listener]: the address is the key.
+// Endpoint implements [transport.Listener]. The address is the key.
 func (l *listener) Endpoint() agent.Endpoint {
 	return agent.Endpoint{Transport: agent.TransportHyperswarm, Address: l.l.Key().String()}
 }

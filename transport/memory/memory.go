@@ -1,5 +1,5 @@
-// Package memory connects agents of one process. Envelopes are handed over by
-// reference: nothing is copied or written as JSON.
+// Package memory connects agents of one process. Envelopes are passed by reference, without
+// copying or encoding.
 package memory
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Network is a set of addresses in memory. The zero value is ready; it is safe
-// for concurrent use. It is a [transport.Dialer].
+// Network is a set of in-memory addresses and a [transport.Dialer]. The zero value is ready to
+// use. It is safe for concurrent use.
 type Network struct {
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -20,7 +20,7 @@ type Network struct {
 // backlog is how many connections wait for Accept before Dial blocks.
 const backlog = 64
 
-// Listen takes connections at an address, any text, which must be free.
+// Listen accepts connections at an address, which may be any text not in use.
 func (n *Network) Listen(address string) (transport.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -35,7 +35,7 @@ func (n *Network) Listen(address string) (transport.Listener, error) {
 	return l, nil
 }
 
-// Dial connects to an address of the network. The endpoint's transport is local.
+// Dial connects to an address of the network. The endpoint's transport must be local.
 func (n *Network) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	if to.Transport != agent.TransportLocal {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the memory transport cannot dial " + string(to.Transport)}
@@ -58,7 +58,7 @@ func (n *Network) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, 
 }
 
 func unreachable(address string) *transport.Error {
-	return &transport.Error{Code: transport.CodeUnreachable, Message: "nobody listens at the memory address " + address}
+	return &transport.Error{Code: transport.CodeUnreachable, Message: "there is no listener at the memory address " + address}
 }
 
 type listener struct {
@@ -107,7 +107,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// Pipe returns the two ends of a connection.
+// Pipe returns the two ends of a connection, without a listener.
 func Pipe() (transport.Conn, transport.Conn) {
 	link := &link{done: make(chan struct{})}
 	for i := range link.ways {
@@ -120,7 +120,7 @@ func Pipe() (transport.Conn, transport.Conn) {
 	return a, b
 }
 
-// link is one connection with both its ends, in one allocation.
+// link holds both ends of a connection in one allocation.
 type link struct {
 	once sync.Once
 	done chan struct{}
@@ -128,21 +128,21 @@ type link struct {
 	ends [2]conn
 }
 
-// maxQueue bounds the frames on the way in one direction.
+// maxQueue bounds the frames queued in one direction.
 const maxQueue = 4096
 
-// maxSpare is how large a batch is kept to be used again.
+// maxSpare bounds the capacity of a batch that is kept for reuse.
 const maxSpare = 512
 
-// way is one direction.
+// way is one direction of a link.
 type way struct {
 	mu      sync.Mutex
 	queue   []transport.Frame
-	spare   []transport.Frame // the receiver's last batch, to be used again
-	wake    chan struct{}     // something is in the queue
+	spare   []transport.Frame // the receiver's last batch, for reuse
+	wake    chan struct{}     // frames were queued
 	room    chan struct{}     // the queue was emptied
 	push    func([]transport.Frame, error)
-	pushing bool // somebody calls push
+	pushing bool // a goroutine is calling push
 	ended   bool
 }
 
@@ -183,7 +183,7 @@ func (w *way) put(frames []transport.Frame) bool {
 	return true
 }
 
-// pump hands what is in the queue to push; w.mu is held, and released meanwhile.
+// pump passes the queued frames to push; w.mu is held, and released during the calls.
 func (w *way) pump() {
 	if w.push == nil || w.pushing {
 		return
@@ -241,13 +241,13 @@ func (w *way) take() []transport.Frame {
 	return w.swap()
 }
 
-// swap empties the queue. The batch before belongs to the queue again; w.mu is held.
+// swap empties the queue and reuses the former batch as the queue; w.mu is held.
 func (w *way) swap() []transport.Frame {
 	frames := w.queue
 	clear(w.spare)
 	w.queue, w.spare = w.spare[:0], frames
 	if cap(frames) > maxSpare {
-		w.spare = nil // a burst is no reason to hold its memory for ever
+		w.spare = nil // free the memory of a burst
 	}
 	signal(w.room)
 	return frames
@@ -276,7 +276,7 @@ func (c *conn) close() {
 	if !first {
 		return
 	}
-	for i := range c.link.ways { // not inside of once: who is told may close, too
+	for i := range c.link.ways { // outside of once: push may call Close
 		w := &c.link.ways[i]
 		w.mu.Lock()
 		w.ended = true

@@ -2,7 +2,6 @@ package nats
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"sync"
 
@@ -15,26 +14,25 @@ import (
 	"github.com/parleyhub/parley/transport/sealed"
 )
 
-// ListenOptions set a listener up.
+// ListenOptions configure a listener.
 type ListenOptions struct {
 	Options
-	// Allow decides who may connect, inside the handshake: a peer that may not gets
-	// no answer at all. Nil lets nobody in. It must not block.
-	Allow func(identity.PublicKey) bool
-	// Background lets Listen return before the server has the subscription: it may be
-	// away at the moment.
+	// Allow decides who may connect; nil allows nobody. A refused peer gets no answer.
+	Allow identity.Allow
+	// Background makes Listen return before the server has confirmed the subscription, which
+	// allows for a server that is unreachable now.
 	Background bool
-	// Logger gets what nobody else learns of; nil discards it.
+	// Logger receives failures that no call returns; nil discards them.
 	Logger *slog.Logger
 }
 
-// Bounds of what others can make a listener do.
+// Limits of what others can make a listener do.
 const (
-	backlog     = 64   // connections that wait for Accept
-	maxKnocks   = 256  // handshakes that wait; more are lost
-	maxKnock    = 1024 // bytes of a handshake
-	maxGreeting = 64   // connections that have not proved yet that they are no recording
-	maxSeen     = 4096 // handshakes that are remembered, twice over
+	backlog        = 64   // connections waiting for Accept
+	maxPending     = 256  // handshakes waiting; more are dropped
+	maxHandshake   = 1024 // bytes of a handshake
+	maxUnconfirmed = 64   // connections whose peer is not yet confirmed
+	maxSeen        = 4096 // handshakes remembered in each generation
 )
 
 type listener struct {
@@ -42,13 +40,13 @@ type listener struct {
 	o     ListenOptions
 	sub   *nats.Subscription
 	slots chan struct{}
-	seen  [2]map[[secretstream.EphemeralSize]byte]bool // recordings of handshakes are not answered again
+	seen  [2]map[[secretstream.EphemeralSize]byte]bool // ephemeral keys: a replayed handshake gets no answer
 	once  sync.Once
 }
 
-// Listen takes connections at the subject of its key. It blocks until the server has
-// the subscription, or ctx ends, unless that is left to the background. Two listeners of
-// one key would take each other's connections.
+// Listen accepts connections at the subject of its key. It blocks until the server has confirmed
+// the subscription or ctx ends, unless o.Background is set. There must be only one listener for
+// each key: two would receive each other's connections.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -57,15 +55,15 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 		o.Allow = func(identity.PublicKey) bool { return false }
 	}
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &listener{Backlog: sealed.NewBacklog(backlog), o: o, slots: make(chan struct{}, maxGreeting)}
+	l := &listener{Backlog: sealed.NewBacklog(backlog), o: o, slots: make(chan struct{}, maxUnconfirmed)}
 	l.seen[0] = make(map[[secretstream.EphemeralSize]byte]bool)
 	var err error
-	if l.sub, err = o.Conn.Subscribe(l.Endpoint().Address, l.knocked); err != nil {
+	if l.sub, err = o.Conn.Subscribe(l.Endpoint().Address, l.handle); err != nil {
 		return nil, unreachable(err)
 	}
-	if err = l.sub.SetPendingLimits(maxKnocks, maxKnocks*maxKnock); err == nil && !o.Background {
+	if err = l.sub.SetPendingLimits(maxPending, maxPending*maxHandshake); err == nil && !o.Background {
 		err = o.Conn.FlushWithContext(ctx)
 	}
 	if err != nil {
@@ -76,13 +74,13 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 }
 
 func unreachable(err error) *transport.Error {
-	return &transport.Error{Code: transport.CodeUnreachable, Message: "NATS does not take the subscription", Err: err}
+	return &transport.Error{Code: transport.CodeUnreachable, Message: "the subscription on NATS failed", Err: err}
 }
 
-// knocked takes the first message of a handshake. Whoever is not let in, or says
-// anything else, hears nothing. NATS calls it with one message after the other.
-func (l *listener) knocked(m *nats.Msg) {
-	if len(m.Data) < 1+secretstream.EphemeralSize || len(m.Data) > maxKnock || m.Data[0] != kindOpen {
+// handle handles the first message of a handshake. Refused peers and invalid messages get no
+// answer. NATS calls it with one message at a time.
+func (l *listener) handle(m *nats.Msg) {
+	if len(m.Data) < 1+secretstream.EphemeralSize || len(m.Data) > maxHandshake || m.Data[0] != kindOpen {
 		return
 	}
 	msg := m.Data[1:]
@@ -91,25 +89,24 @@ func (l *listener) knocked(m *nats.Msg) {
 	}
 	r, remote, own, err := secretstream.NewResponder(l.o.Pair, msg)
 	if err != nil || remote == l.o.Pair.Public() || !l.o.Allow(remote) || !l.o.isLink(string(own)) {
-		l.o.Logger.Debug("a peer was not let in", "peer", remote, "error", err)
+		l.o.Logger.Debug("a peer was refused", "peer", remote, "error", err)
 		return
 	}
 	select {
 	case l.slots <- struct{}{}:
 	default:
-		l.o.Logger.Warn("a peer was not let in: too many handshakes are under way", "peer", remote)
+		l.o.Logger.Warn("a peer was refused: too many handshakes are in progress", "peer", remote)
 		return
 	}
-	l.Go(func() { // or not at all: then no more slots are wanted
+	l.Go(func() { // does nothing once the listener is closed; slots are not needed then
 		defer func() { <-l.slots }()
-		if err := l.greet(r, string(own)); err != nil && l.Context().Err() == nil {
+		if err := l.respond(r, string(own)); err != nil && l.Context().Err() == nil {
 			l.o.Logger.Info("a peer was not accepted", "peer", remote, "error", err)
 		}
 	})
 }
 
-// fresh reports whether a handshake is not the repetition of one that was
-// remembered.
+// fresh reports whether a handshake is not a replay, and remembers it.
 func (l *listener) fresh(ephemeral [secretstream.EphemeralSize]byte) bool {
 	if l.seen[0][ephemeral] || l.seen[1][ephemeral] {
 		return false
@@ -121,14 +118,13 @@ func (l *listener) fresh(ephemeral [secretstream.EphemeralSize]byte) bool {
 	return true
 }
 
-// greet answers a handshake, and queues the connection once the peer has shown that
-// it is there.
-func (l *listener) greet(r *secretstream.Responder, peer string) error {
+// respond answers a handshake, and queues the connection once the peer is confirmed.
+func (l *listener) respond(r *secretstream.Responder, peer string) error {
 	s, err := newStream(&l.o.Options, l.o.newLink())
 	if err != nil {
 		return err
 	}
-	if err := s.meet(peer); err != nil {
+	if err := s.setPeer(peer); err != nil {
 		s.Destroy()
 		return err
 	}

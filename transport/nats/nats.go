@@ -1,26 +1,26 @@
-// Package nats carries channels between agents over a NATS server, cluster or leaf
-// link that both ends are connected to. Nothing is stored: what NATS loses breaks
-// the connection, and the channel on it resumes.
+// Package nats carries channels between agents over a NATS server, cluster or leaf node that
+// both ends are connected to. Nothing is stored: a lost message breaks the connection, and the
+// channel on it resumes.
 //
-// Peers are reached by their public keys, at the subject [Address] of the key. They
-// prove their keys in the handshake, which also decides who is let in, and the
-// frames travel under end-to-end encryption: who else is on the server can neither
-// read nor change them, nor pretend to be a peer. It can only cut connections, if it
-// may subscribe or publish below the prefix; see docs/peers-operate.md for permissions.
+// A peer is reached by its public key, at the subject [Address] of the key. The handshake proves
+// both keys and checks whether the peer is allowed. Frames are encrypted end to end: other users
+// of the server cannot read, change or forge them. A user who may subscribe or publish below the
+// prefix can only break connections; see docs/peers.md for permissions.
 //
 // Subjects, below the prefix ("parley" unless set):
 //
-//	PREFIX.hub.KEY      where the owner of a key takes connections
+//	PREFIX.hub.KEY      the key's owner accepts connections
 //	PREFIX.link.TOKEN   one end of one connection; the token is random
 //
-// The first message of a connection goes to the owner's subject, its answer and all
-// else to the ends' own. A message is a byte that says its kind, eight bytes with a
-// position in the stream of this direction, big endian, and for data the bytes from
-// there on. The receiver grants how far the sender may go, so that a slow reader
-// slows its sender down and loses nothing at the server.
+// The first message of a connection is sent to the owner's subject, its answer and all others to
+// the subjects of the ends. A message is a byte with its kind, eight bytes with a position in the
+// stream of this direction (big endian), and for data the bytes from that position. The receiver
+// grants how far the sender may send, so that a slow reader blocks its sender instead of losing
+// messages at the server.
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,29 +38,28 @@ import (
 	"github.com/parleyhub/parley/transport/sealed"
 )
 
-// DefaultPrefix is what subjects begin with unless told otherwise.
+// DefaultPrefix is the default of Options.Prefix.
 const DefaultPrefix = "parley"
 
-// Options are what both ends have in common.
+// Options are the options of both ends.
 type Options struct {
-	// Conn is the connection to NATS. It is the caller's, and has to outlive what is
-	// made with it.
+	// Conn is the connection to NATS. It stays the caller's, and must outlive everything made
+	// with it.
 	Conn *nats.Conn
-	// Pair is the identity of this end.
+	// Pair is this end's identity.
 	Pair *identity.Pair
-	// Prefix is what subjects begin with; "" means DefaultPrefix. Both ends need the
-	// same.
+	// Prefix begins all subjects; "" means DefaultPrefix. Both ends need the same.
 	Prefix string
-	// Codec writes and reads the frames.
+	// Codec encodes and decodes the frames.
 	Codec transport.Codec
-	// Silence is after how long without a sign of life a connection counts as
-	// broken; 0 means 15 s. Signs of life are exchanged three times as often.
+	// Silence is the time without a message after which a connection counts as broken; 0 means
+	// 15 s. Keep-alives are sent three times as often.
 	Silence time.Duration
 }
 
 const (
 	defaultSilence = 15 * time.Second
-	dialTime       = 10 * time.Second // for the answer to a handshake
+	dialTime       = 10 * time.Second // timeout of the handshake
 )
 
 func (o *Options) check() error {
@@ -70,17 +69,12 @@ func (o *Options) check() error {
 	case o.Pair == nil:
 		return invalid("the NATS transport needs an identity", nil)
 	case !ValidPrefix(o.prefix()):
-		return invalid(fmt.Sprintf("%q cannot be the beginning of subjects", o.Prefix), nil)
+		return invalid(fmt.Sprintf("%q is not a valid subject prefix", o.Prefix), nil)
 	}
 	return nil
 }
 
-func (o *Options) prefix() string {
-	if o.Prefix == "" {
-		return DefaultPrefix
-	}
-	return o.Prefix
-}
+func (o *Options) prefix() string { return cmp.Or(o.Prefix, DefaultPrefix) }
 
 func (o *Options) silence() time.Duration {
 	if o.Silence <= 0 {
@@ -90,11 +84,11 @@ func (o *Options) silence() time.Duration {
 }
 
 func (o *Options) secret() secretstream.Options {
-	// The stream has signs of life of its own.
+	// The stream below has its own keep-alive.
 	return secretstream.Options{MaxMessage: o.Codec.MaxMessage(), KeepAlive: -1}
 }
 
-// newLink returns a fresh subject for one end of one connection.
+// newLink returns a new random subject for one end of a connection.
 func (o *Options) newLink() string { return o.prefix() + ".link." + nuid.New().Next() }
 
 var (
@@ -102,26 +96,25 @@ var (
 	linkPattern   = regexp.MustCompile(`^[A-Za-z0-9]{22}$`)
 )
 
-// ValidPrefix reports whether subjects can begin with a text: one to eight tokens
-// of letters, digits, "-" and "_".
+// ValidPrefix reports whether a text can be a prefix: one to eight tokens of letters, digits, "-"
+// and "_".
 func ValidPrefix(prefix string) bool { return prefixPattern.MatchString(prefix) }
 
-// isLink reports whether a subject that a peer names is that of an end of a
-// connection. Any other could be meant to make us say something where the peer may
-// not.
+// isLink reports whether a subject named by a peer is that of an end of a connection. With any
+// other the peer could make us publish where it may not.
 func (o *Options) isLink(subject string) bool {
 	token, ok := strings.CutPrefix(subject, o.prefix()+".link.")
 	return ok && linkPattern.MatchString(token)
 }
 
-// Address is the subject at which the owner of a key takes connections: the address
-// of its endpoint.
+// Address returns the subject at which the owner of a key accepts connections, which is the
+// address of its endpoint.
 func Address(prefix string, key identity.PublicKey) string {
 	o := Options{Prefix: prefix}
 	return o.prefix() + ".hub." + key.String()
 }
 
-// ParseAddress reads what Address has written.
+// ParseAddress parses the result of Address.
 func ParseAddress(address string) (prefix string, key identity.PublicKey, err error) {
 	prefix, text, ok := cutLast(address, ".hub.")
 	if !ok || !ValidPrefix(prefix) {
@@ -129,7 +122,7 @@ func ParseAddress(address string) (prefix string, key identity.PublicKey, err er
 	}
 	key, err = identity.ParsePublicKey(text)
 	if err == nil && key.String() != text {
-		err = errors.New("the key is not in lower case")
+		err = errors.New("the key is not in lowercase")
 	}
 	return prefix, key, err
 }
@@ -142,16 +135,15 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// Dialer dials peers by the subjects of their keys. Do not change it while it is in
-// use; it is then safe for concurrent use.
+// Dialer dials peers by the subjects of their keys. It is safe for concurrent use if it is not
+// changed.
 type Dialer struct {
 	Options
 }
 
-// Dial implements [transport.Dialer]. The connection's Peer is the key in the
-// address, which the peer has proved. Errors are CodeInvalid for an address that is
-// none, or a peer that is no agent; CodeUnreachable for all else: a peer that does
-// not let us in does not answer either.
+// Dial implements [transport.Dialer]. The connection's Peer is the key in the address, which the
+// peer has proved. The error is CodeInvalid for an invalid address or a peer that is not an agent,
+// and CodeUnreachable otherwise: a peer that does not allow this key does not answer.
 func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	if to.Transport != agent.TransportNATS {
 		return nil, invalid(fmt.Sprintf("the NATS transport cannot dial %q", to.Transport), nil)
@@ -161,12 +153,12 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	}
 	prefix, key, err := ParseAddress(to.Address)
 	if err != nil {
-		return nil, invalid("the endpoint's address is no peer's", err)
+		return nil, invalid("the endpoint's address is not valid", err)
 	}
 	if prefix != d.prefix() {
-		return nil, invalid(fmt.Sprintf("the peer is reached below %q, we below %q", prefix, d.prefix()), nil)
+		return nil, invalid(fmt.Sprintf("the peer's subject prefix is %q, ours is %q", prefix, d.prefix()), nil)
 	}
-	if !d.Conn.IsConnected() { // others may know another way
+	if !d.Conn.IsConnected() { // fail at once: another transport may work
 		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "no connection to " + key.String(), Err: nats.ErrConnectionReconnecting}
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
@@ -174,18 +166,18 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	s, err := d.connect(ctx, to.Address, key)
 	if err != nil {
 		if ctx.Err() != nil {
-			err = errors.Join(errors.New("it does not answer; has it paired with us?"), ctx.Err())
+			err = errors.Join(errors.New("the peer does not answer; has it paired with this hub?"), ctx.Err())
 		}
 		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "no connection to " + key.String(), Err: err}
 	}
 	c, err := sealed.Greet(ctx, s, &d.Codec)
 	if err != nil {
-		return nil, err // not c: a nil pointer would be a connection
+		return nil, err // not c, which would be a non-nil interface
 	}
 	return c, nil
 }
 
-// connect shakes hands with the owner of a key.
+// connect runs the handshake with the owner of a key.
 func (d *Dialer) connect(ctx context.Context, address string, key identity.PublicKey) (*secretstream.Conn, error) {
 	i, err := secretstream.NewInitiator(d.Pair, key)
 	if err != nil {
@@ -195,7 +187,7 @@ func (d *Dialer) connect(ctx context.Context, address string, key identity.Publi
 	if err != nil {
 		return nil, err
 	}
-	result, err := s.knock(ctx, i, address)
+	result, err := s.handshake(ctx, i, address)
 	if err != nil {
 		s.Destroy()
 		return nil, err

@@ -126,7 +126,7 @@ func TestNobodyThere(t *testing.T) {
 	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: identity.Generate()}}
 	to := agent.Endpoint{Transport: agent.TransportNATS, Address: nats.Address("", identity.Generate().Public())}
 	_, err := d.Dial(deadline(t), to)
-	if transport.CodeOf(err) != transport.CodeUnreachable || !strings.Contains(err.Error(), "gone") {
+	if transport.CodeOf(err) != transport.CodeUnreachable || !strings.Contains(err.Error(), "no subscription") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -21,31 +21,31 @@ const (
 	kindAnswer = 'A' // the second; no position
 	kindData   = 'D' // bytes from the position on
 	kindGrant  = 'W' // the peer may send up to the position
-	kindAlive  = 'P' // nothing new; everything up to the position was sent
-	kindEnd    = 'F' // nothing follows the position
+	kindAlive  = 'P' // keep-alive; everything up to the position was sent
+	kindEnd    = 'F' // end of the stream at the position
 	kindReset  = 'R' // the connection is over
 )
 
 const (
 	headSize  = 1 + 8
-	window    = 2 << 20   // bytes that a sender may be ahead of the reader
-	grantStep = 256 << 10 // of reading before the sender is told
+	window    = 2 << 20   // bytes that may be sent before the peer reads them
+	grantStep = 256 << 10 // bytes read before a new grant is sent
 	maxChunk  = 128 << 10 // bytes in a message
 	flushTime = time.Second
 )
 
 // Errors that break a stream.
 var (
-	errGone     = errors.New("the peer is gone from NATS")
+	errGone     = errors.New("the peer has no subscription on NATS any more")
 	errSilent   = errors.New("the peer is silent")
 	errLost     = errors.New("NATS has lost a message")
-	errReset    = errors.New("the peer has broken the connection")
-	errProtocol = errors.New("the peer does not speak the transport's protocol")
+	errReset    = errors.New("the peer has reset the connection")
+	errProtocol = errors.New("the peer sent an invalid message")
 )
 
-// stream is an ordered stream of bytes between two subjects. It carries the secret
-// stream, which is what makes it true. It owns one goroutine, which sends and awaits
-// signs of life, and its subscription's.
+// stream is an ordered stream of bytes between two subjects, below the secret stream that
+// authenticates it. It owns one goroutine, which sends and checks keep-alives, and that of its
+// subscription.
 type stream struct {
 	nc      *nats.Conn
 	own     string // subject
@@ -54,15 +54,15 @@ type stream struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change
-	peer    string        // subject; "" before the handshake is done
-	err     error         // why it is over; it may still be read to its end
+	peer    string        // subject; "" until the handshake is done
+	err     error         // why the stream is over; received bytes may still be read
 
 	sent    uint64 // position of the next byte to send
-	granted uint64 // up to here we may send
-	ended   bool   // we send nothing more
+	granted uint64 // position up to which the peer allows sending
+	ended   bool   // this end sends nothing more
 
-	received uint64 // position of the next byte to come
-	allowed  uint64 // what we have granted
+	received uint64 // position of the next byte to receive
+	allowed  uint64 // position up to which we have granted
 	queue    [][]byte
 	unread   int
 	eof      bool // the peer sends nothing more
@@ -73,7 +73,7 @@ type stream struct {
 	out  []byte // buffer of Write
 	omu  sync.Mutex
 	over chan struct{} // closed when the stream is over
-	done chan struct{} // closed when it is, and everything has left for the server
+	done chan struct{} // closed after that, when the server has everything
 }
 
 func newStream(o *Options, own string) (*stream, error) {
@@ -90,14 +90,13 @@ func newStream(o *Options, own string) (*stream, error) {
 	return s, nil
 }
 
-// knock begins a connection at a peer's subject and returns what the handshake
-// gives.
-func (s *stream) knock(ctx context.Context, i *secretstream.Initiator, address string) (*secretstream.Result, error) {
+// handshake sends the first message to a peer's subject and returns the outcome of the handshake.
+func (s *stream) handshake(ctx context.Context, i *secretstream.Initiator, address string) (*secretstream.Result, error) {
 	msg, err := i.Message([]byte(s.own))
 	if err != nil {
 		return nil, err
 	}
-	// The reply subject has the server say at once if nobody is there.
+	// With a reply subject the server reports at once if nobody has subscribed.
 	if err := s.nc.PublishRequest(address, s.own, append([]byte{kindOpen}, msg...)); err != nil {
 		return nil, err
 	}
@@ -106,9 +105,9 @@ func (s *stream) knock(ctx context.Context, i *secretstream.Initiator, address s
 		case msg := <-s.answers:
 			peer, result, err := i.Finish(msg)
 			if err != nil {
-				continue // somebody else's: the peer's may follow
+				continue // not from the peer, whose answer may follow
 			}
-			return result, s.meet(string(peer))
+			return result, s.setPeer(string(peer))
 		case <-s.over:
 			return nil, s.cause()
 		case <-ctx.Done():
@@ -117,8 +116,8 @@ func (s *stream) knock(ctx context.Context, i *secretstream.Initiator, address s
 	}
 }
 
-// meet sets where the peer is.
-func (s *stream) meet(peer string) error {
+// setPeer sets the peer's subject.
+func (s *stream) setPeer(peer string) error {
 	prefix, _, _ := cutLast(s.own, ".link.")
 	if o := (Options{Prefix: prefix}); !o.isLink(peer) {
 		return errProtocol
@@ -130,7 +129,7 @@ func (s *stream) meet(peer string) error {
 	return nil
 }
 
-// change wakes whoever waits; s.mu is held.
+// change wakes all waiting goroutines; s.mu is held.
 func (s *stream) change() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -142,7 +141,7 @@ func (s *stream) cause() error {
 	return s.err
 }
 
-// handle takes a message. NATS calls it with one after the other.
+// handle handles a message. NATS calls it with one message at a time.
 func (s *stream) handle(m *nats.Msg) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		s.fail(errGone)
@@ -156,15 +155,15 @@ func (s *stream) handle(m *nats.Msg) {
 		return
 	}
 	if len(m.Data) < headSize {
-		return // whoever that is
+		return // not from the peer
 	}
 	at, body := binary.BigEndian.Uint64(m.Data[1:]), m.Data[headSize:]
-	if err := s.take(m.Data[0], at, body); err != nil {
+	if err := s.receive(m.Data[0], at, body); err != nil {
 		s.fail(err)
 	}
 }
 
-func (s *stream) take(kind byte, at uint64, body []byte) error {
+func (s *stream) receive(kind byte, at uint64, body []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -201,14 +200,13 @@ func (s *stream) take(kind byte, at uint64, body []byte) error {
 	return nil
 }
 
-// say publishes a message without bytes. When NATS takes it no more, the stream is
-// over.
-func (s *stream) say(kind byte, peer string, at uint64) error {
+// control publishes a message without data. An error ends the stream.
+func (s *stream) control(kind byte, peer string, at uint64) error {
 	return s.publish(peer, binary.BigEndian.AppendUint64([]byte{kind}, at))
 }
 
-// publish sends to the peer. The reply subject has the server tell if the peer is
-// gone.
+// publish sends a message to the peer. With the reply subject the server reports if the peer has
+// no subscription any more. An error ends the stream.
 func (s *stream) publish(peer string, data []byte) error {
 	err := s.nc.PublishRequest(peer, s.own, data)
 	if err != nil {
@@ -217,7 +215,7 @@ func (s *stream) publish(peer string, data []byte) error {
 	return err
 }
 
-// watch says that we are there, and breaks a stream whose peer says nothing.
+// watch sends keep-alives, and breaks a stream whose peer is silent.
 func (s *stream) watch(silence time.Duration) {
 	t := time.NewTicker(silence / 3)
 	defer t.Stop()
@@ -227,7 +225,7 @@ func (s *stream) watch(silence time.Duration) {
 			return
 		case <-t.C:
 		}
-		s.omu.Lock() // between two writes: what was sent is on its way before
+		s.omu.Lock() // between two writes, so that everything counted in sent was published
 		s.mu.Lock()
 		quiet, peer, at := time.Since(s.heard) > silence, s.peer, s.sent
 		s.mu.Unlock()
@@ -235,16 +233,16 @@ func (s *stream) watch(silence time.Duration) {
 		case quiet:
 			s.fail(errSilent)
 		case peer != "":
-			_ = s.say(kindAlive, peer, at) // it has dealt with the error
+			_ = s.control(kindAlive, peer, at) // an error has ended the stream
 		}
 		s.omu.Unlock()
 	}
 }
 
-// fail breaks the stream. What has arrived can still be read.
+// fail breaks the stream. Received bytes can still be read.
 func (s *stream) fail(err error) { s.finish(err, nil) }
 
-// finish ends the stream, once; last is done before the subscription goes.
+// finish ends the stream, once. Last, if not nil, runs before the subscription ends.
 func (s *stream) finish(err error, last func()) {
 	s.mu.Lock()
 	if s.err != nil {
@@ -262,8 +260,7 @@ func (s *stream) finish(err error, last func()) {
 	close(s.done)
 }
 
-// wait waits for a change, at most until a deadline; s.mu is held, and released
-// meanwhile.
+// wait blocks until the next change or a deadline; s.mu is held, and released meanwhile.
 func (s *stream) wait(by *time.Time) error {
 	changed := s.changed
 	var late <-chan time.Time
@@ -313,19 +310,19 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 	s.unread -= n
 	may := s.received - uint64(s.unread) + window
-	tell := may-s.allowed >= grantStep && s.err == nil && s.peer != ""
-	if tell {
+	grant := may-s.allowed >= grantStep && s.err == nil && s.peer != ""
+	if grant {
 		s.allowed = may
 	}
 	peer := s.peer
 	s.mu.Unlock()
-	if tell {
-		_ = s.say(kindGrant, peer, may) // it has dealt with the error
+	if grant {
+		_ = s.control(kindGrant, peer, may) // an error has ended the stream
 	}
 	return n, nil
 }
 
-// Write implements net.Conn. It blocks while the peer does not read.
+// Write implements net.Conn. It blocks while the peer does not grant more.
 func (s *stream) Write(p []byte) (int, error) {
 	s.omu.Lock()
 	defer s.omu.Unlock()
@@ -337,7 +334,7 @@ func (s *stream) Write(p []byte) (int, error) {
 		}
 		s.out = binary.BigEndian.AppendUint64(append(s.out[:0], kindData), at)
 		s.out = append(s.out, p[written:written+n]...)
-		if err := s.publish(peer, s.out); err != nil { // it keeps nothing of the buffer
+		if err := s.publish(peer, s.out); err != nil { // publish copies the buffer
 			return written, err
 		}
 		written += n
@@ -345,7 +342,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// room waits until some of n bytes may be sent, and counts them as sent.
+// room blocks until some of n bytes may be sent, and counts them as sent.
 func (s *stream) room(n int) (may int, at uint64, peer string, err error) {
 	limit := min(maxChunk, int(s.nc.MaxPayload())-headSize)
 	s.mu.Lock()
@@ -357,7 +354,7 @@ func (s *stream) room(n int) (may int, at uint64, peer string, err error) {
 		case s.ended:
 			return 0, 0, "", net.ErrClosed
 		case limit <= 0:
-			return 0, 0, "", errors.New("the NATS server takes no messages of a useful size")
+			return 0, 0, "", errors.New("the NATS server's maximum message size is too small")
 		}
 		if may = min(n, limit, int(s.granted-s.sent)); may > 0 {
 			break
@@ -371,7 +368,7 @@ func (s *stream) room(n int) (may int, at uint64, peer string, err error) {
 	return may, at, s.peer, nil
 }
 
-// CloseWrite ends this direction: the peer reads io.EOF after what was written.
+// CloseWrite ends this direction: the peer reads io.EOF after the data.
 func (s *stream) CloseWrite() error {
 	s.omu.Lock()
 	defer s.omu.Unlock()
@@ -382,13 +379,13 @@ func (s *stream) CloseWrite() error {
 	if done || peer == "" {
 		return nil
 	}
-	return s.say(kindEnd, peer, at)
+	return s.control(kindEnd, peer, at)
 }
 
-// Close ends the stream. What was written goes out: the server has it when Ended is
+// Close ends the stream. Data written before is still sent: the server has it when Ended is
 // closed.
 func (s *stream) Close() error {
-	// A write that waits for the peer must not hold up the end.
+	// Unblock a Write that waits for a grant.
 	s.mu.Lock()
 	s.putBy = time.Unix(1, 0)
 	s.change()
@@ -396,7 +393,7 @@ func (s *stream) Close() error {
 	err := s.CloseWrite()
 	s.finish(net.ErrClosed, func() {
 		if s.nc.IsConnected() {
-			_ = s.nc.FlushTimeout(flushTime) // without the server nothing arrives anyway
+			_ = s.nc.FlushTimeout(flushTime) // without a server nothing arrives anyway
 		}
 	})
 	return err
@@ -409,12 +406,12 @@ func (s *stream) Destroy() {
 		peer, at := s.peer, s.sent
 		s.mu.Unlock()
 		if peer != "" {
-			_ = s.say(kindReset, peer, at) // it notices the end anyway
+			_ = s.control(kindReset, peer, at) // without it the peer times out
 		}
 	})
 }
 
-// Ended is closed when the stream is over.
+// Ended is closed when the stream is over and the server has everything.
 func (s *stream) Ended() <-chan struct{} { return s.done }
 
 // SetDeadline implements net.Conn.

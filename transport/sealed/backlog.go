@@ -7,8 +7,8 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Backlog is the connections of a listener that wait for Accept, and the goroutines
-// that bring them. Make one with [NewBacklog]; it is safe for concurrent use.
+// Backlog is a listener's queue of connections that wait for Accept, with the goroutines that
+// open them. Create it with [NewBacklog]. It is safe for concurrent use.
 type Backlog struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -26,11 +26,11 @@ func NewBacklog(size int) *Backlog {
 	return b
 }
 
-// Context ends when the listener closes.
+// Context returns a context that ends when the listener closes.
 func (b *Backlog) Context() context.Context { return b.ctx }
 
-// Go runs f in a goroutine that Close waits for, and reports whether it does: not
-// after the end.
+// Go runs f in a goroutine that Close waits for. It reports false, without running f, once the
+// listener has closed.
 func (b *Backlog) Go(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,8 +41,8 @@ func (b *Backlog) Go(f func()) bool {
 	return true
 }
 
-// Put queues a connection, and blocks as long as there is no room. At the end of the
-// listener it ends the connection.
+// Put queues a connection. It blocks while the queue is full. Once the listener has closed it
+// aborts the connection.
 func (b *Backlog) Put(c *Conn) {
 	select {
 	case b.queue <- c:
@@ -51,7 +51,7 @@ func (b *Backlog) Put(c *Conn) {
 	}
 }
 
-// Accept implements that of [transport.Listener].
+// Accept implements [transport.Listener].
 func (b *Backlog) Accept(ctx context.Context) (transport.Conn, error) {
 	if b.ctx.Err() != nil {
 		return nil, transport.ErrClosed("the listener", nil)
@@ -66,7 +66,7 @@ func (b *Backlog) Accept(ctx context.Context) (transport.Conn, error) {
 	}
 }
 
-// End wakes who waits in Accept or Put. It does not wait; Close does.
+// End unblocks Accept and Put. It does not wait; Close does.
 func (b *Backlog) End() {
 	b.mu.Lock()
 	b.over = true
@@ -74,8 +74,8 @@ func (b *Backlog) End() {
 	b.cancel()
 }
 
-// Close ends the backlog, waits for its goroutines and ends the connections that were
-// never accepted. It is safe to call more than once.
+// Close ends the backlog, waits for its goroutines and aborts the connections that were never
+// accepted. It may be called more than once.
 func (b *Backlog) Close() {
 	b.End()
 	b.wg.Wait()

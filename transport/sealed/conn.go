@@ -12,44 +12,39 @@ import (
 )
 
 const (
-	maxBuffer = 2 << 20     // bytes of a buffer that is kept to be used again
-	linger    = time.Second // for what is on its way at the end
+	maxBuffer = 2 << 20     // capacity of a buffer that is kept for reuse
+	linger    = time.Second // how long Close waits for data in flight
 )
 
-// Conn is one connection, a [transport.Conn]. Make one with [Greet]. It owns one
-// goroutine, which reads; Close waits for it.
+// Conn is one connection, a [transport.Conn]. Create it with [Greet]. It owns one goroutine, which
+// reads; Close waits for it.
 type Conn struct {
 	s       *secretstream.Conn
 	codec   *transport.Codec
-	maxSend int // bytes of the largest message that the peer takes
+	maxSend int // the largest message that the peer accepts, in bytes
 	wg      sync.WaitGroup
 
 	once  sync.Once
-	done  chan struct{} // closed when the connection is of no more use
-	cause error         // why; set before done is closed
+	done  chan struct{} // closed when the connection has ended
+	cause error         // the reason; set before done is closed
 
 	inbox *transport.Inbox
 }
 
-// newConn takes over s.
+// newConn returns a connection that owns s.
 func newConn(s *secretstream.Conn, codec *transport.Codec, maxSend int) *Conn {
-	c := &Conn{
-		s: s, codec: codec, maxSend: maxSend,
-		done: make(chan struct{}),
-	}
+	c := &Conn{s: s, codec: codec, maxSend: maxSend, done: make(chan struct{})}
 	c.inbox = transport.NewInbox(c.done, c.closedError)
 	c.wg.Go(c.read)
 	return c
 }
 
-// Peer implements [transport.Conn]: the key that the peer has proved, in
-// hexadecimal.
+// Peer implements [transport.Conn]. It is the key that the peer has proved, in hexadecimal.
 func (c *Conn) Peer() string { return c.s.RemoteKey().String() }
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// Send implements [transport.Conn]. Nothing is written before all frames are
-// known to fit.
+// Send implements [transport.Conn]. It writes nothing unless all frames fit.
 func (c *Conn) Send(ctx context.Context, frames []transport.Frame) error {
 	select {
 	case <-c.done:
@@ -86,10 +81,10 @@ func (c *Conn) Send(ctx context.Context, frames []transport.Frame) error {
 	return nil
 }
 
-// Receive implements [transport.Conn]. When ctx ends, the connection lives on.
+// Receive implements [transport.Conn]. The end of ctx does not end the connection.
 func (c *Conn) Receive(ctx context.Context) ([]transport.Frame, error) { return c.inbox.Receive(ctx) }
 
-// read takes messages until the connection ends.
+// read decodes messages until the connection ends.
 func (c *Conn) read() {
 	defer c.inbox.End()
 	for {
@@ -109,8 +104,8 @@ func (c *Conn) read() {
 	}
 }
 
-// Close implements [transport.Conn]. What was sent before still arrives, if the
-// peer takes it within a second; Close waits for that.
+// Close implements [transport.Conn]. It waits until the peer has received what was sent before,
+// for a second at most.
 func (c *Conn) Close() error {
 	c.end(nil)
 	c.wg.Wait()
@@ -123,32 +118,32 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// end makes the connection of no more use, but for what is on its way.
-func (c *Conn) end(cause error) {
+// finish marks the connection as ended, once.
+func (c *Conn) finish(cause error) {
 	c.once.Do(func() {
 		c.cause = cause
 		close(c.done)
 	})
-	_ = c.s.Close() // it is over, whatever that says
 }
 
-// Abort ends the connection at once, whatever is on its way, and waits for its
-// goroutine.
+// end ends the connection after the data in flight.
+func (c *Conn) end(cause error) {
+	c.finish(cause)
+	_ = c.s.Close() // the connection is over in any case
+}
+
+// Abort ends the connection at once, without the data in flight, and waits for its goroutine.
 func (c *Conn) Abort() {
 	c.abort(nil)
 	c.wg.Wait()
 }
 
-// abort ends the connection at once.
 func (c *Conn) abort(cause error) {
-	c.once.Do(func() {
-		c.cause = cause
-		close(c.done)
-	})
+	c.finish(cause)
 	c.s.Destroy()
 }
 
-// closedError says why the connection is over.
+// closedError returns the error for the use of an ended connection.
 func (c *Conn) closedError() error {
 	switch {
 	case transport.CodeOf(c.cause) != "":

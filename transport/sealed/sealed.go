@@ -1,7 +1,7 @@
-// Package sealed carries frames over a secret stream, under end-to-end encryption
-// with the owner of a public key: what the Hyperswarm and the NATS transport have in
-// common. Each end first says [Greeting] and how much it takes at once; then each
-// message of the stream is one or more frames.
+// Package sealed carries frames over a secret stream, encrypted end to end with the owner of a
+// public key. It is the common part of the Hyperswarm and NATS transports. Each end first sends
+// [Greeting] and the size of the largest message it accepts; each later message holds one or more
+// frames.
 package sealed
 
 import (
@@ -14,19 +14,18 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Greeting is the start of the first message of each end; how many bytes a
-// message may have follows, as a uvarint.
+// Greeting begins the first message of each end. The largest message that this end accepts
+// follows, in bytes, as a uvarint.
 const Greeting = "parley-channel/1 "
 
 const (
 	greetingTime = 10 * time.Second
-	minMessage   = 64 << 10 // a peer that takes less is of no use
+	minMessage   = 64 << 10 // the least that a peer must accept
 )
 
-// Greet exchanges greetings with the peer, for ten seconds at most, and makes a
-// connection of the stream, which it takes over: after an error it is destroyed. The
-// greeting shows that the peer is there, and no recording. The stream's options must
-// allow messages of the codec's MaxMessage bytes.
+// Greet exchanges greetings with the peer, for ten seconds at most, and returns a connection that
+// owns the stream. After an error the stream is destroyed. The greeting also proves that the
+// handshake is not a recording. The stream's options must allow messages of c.MaxMessage bytes.
 func Greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (*Conn, error) {
 	limit, err := greet(ctx, s, c)
 	if err != nil {
@@ -36,7 +35,7 @@ func Greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (*Conn
 	return newConn(s, c, limit), nil
 }
 
-// greet exchanges the first messages and returns how much the peer takes at once.
+// greet exchanges the greetings and returns the largest message that the peer accepts.
 func greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, greetingTime)
 	defer cancel()
@@ -55,11 +54,11 @@ func greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (int, 
 
 func parseGreeting(m []byte) (int, error) {
 	if len(m) < len(Greeting) || string(m[:len(Greeting)]) != Greeting {
-		return 0, &transport.Error{Code: transport.CodeInvalid, Message: "the peer is no agent: it does not say " + Greeting}
+		return 0, &transport.Error{Code: transport.CodeInvalid, Message: "the peer is not an agent: it does not send " + Greeting}
 	}
 	limit, n := binary.Uvarint(m[len(Greeting):])
 	if n <= 0 || limit < minMessage {
-		return 0, &transport.Error{Code: transport.CodeInvalid, Message: "the peer does not say how much it takes"}
+		return 0, &transport.Error{Code: transport.CodeInvalid, Message: "the peer's greeting has no valid message size"}
 	}
 	return int(min(limit, 1<<24-18)), nil
 }

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// errUnauthorized says no more than that, so that nobody learns what was wrong.
+// errUnauthorized does not say which part of the check failed.
 var errUnauthorized = errors.New("the bearer token is missing or not known")
 
-// Tokens lets in whoever shows one of these bearer tokens (RFC 6750). The keys
-// are the peers' names, which their connections return as Peer. Tokens are
-// compared in constant time; an empty one lets nobody in. Make them of at least
-// 128 random bits, as crypto/rand.Text does. The map is copied.
+// Tokens returns an Authenticate function that accepts these bearer tokens (RFC 6750). The keys
+// are the peers' names, which their connections return as Peer. Tokens are compared in constant
+// time; an empty one is never accepted. A token should have at least 128 random bits, like those
+// of crypto/rand.Text. The map is copied.
 func Tokens(tokens map[string]string) func(*http.Request) (peer string, err error) {
 	type entry struct {
 		peer string
@@ -40,7 +40,7 @@ func Tokens(tokens map[string]string) func(*http.Request) (peer string, err erro
 		}
 		sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
 		found := -1
-		for i := range entries { // all of them, whichever it is
+		for i := range entries { // always all of them: constant time
 			found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], entries[i].sum[:]), i, found)
 		}
 		if found < 0 {
@@ -50,8 +50,8 @@ func Tokens(tokens map[string]string) func(*http.Request) (peer string, err erro
 	}
 }
 
-// TokenFor is a Dialer's Token: it shows the token to one host, "name:port" as
-// in the endpoint's address, and nothing to others.
+// TokenFor returns a Token function for a Dialer that sends the token to one host, "name:port" as
+// in the endpoint's address, and none to others.
 func TokenFor(host, token string) func(context.Context, *url.URL) (string, error) {
 	return func(_ context.Context, to *url.URL) (string, error) {
 		if to.Host != host {
@@ -61,7 +61,7 @@ func TokenFor(host, token string) func(context.Context, *url.URL) (string, error
 	}
 }
 
-// loopback reports whether a host, a name or an address, is this machine.
+// loopback reports whether a host, a name or an address, is the local computer.
 func loopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true

@@ -15,40 +15,39 @@ import (
 )
 
 const (
-	chunkSize = 64 << 10    // bytes of a WebSocket frame; pings go between
-	maxBuffer = 2 << 20     // bytes of a buffer that is kept to be used again
-	linger    = time.Second // for what is on its way at the end
+	chunkSize = 64 << 10    // bytes of a WebSocket frame; pings are sent between frames
+	maxBuffer = 2 << 20     // capacity of a buffer that is kept for reuse
+	linger    = time.Second // how long Close waits for data in flight
 )
 
-// conn is one connection. It owns up to three goroutines: one reads, one looks
-// whether the peer is alive, one says goodbye. Close waits for all.
+// conn is one connection. It owns up to three goroutines: one reads, one checks whether the peer
+// is alive, one sends the close frame. Close waits for all.
 type conn struct {
 	ws      *websocket.Conn
-	socket  *cork // of the dialling end, which masks; nil at the other
+	socket  *cork // at the dialling end, which masks; nil at the other
 	codec   *transport.Codec
 	peer    string
-	maxSend int // bytes of the largest message that the peer takes
+	maxSend int // the largest message that the peer accepts, in bytes
 
 	ctx    context.Context // when it ends, the socket is closed
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	endOnce sync.Once
-	done    chan struct{} // closed when the connection is of no more use
-	cause   error         // why; set before done is closed
+	done    chan struct{} // closed when the connection has ended
+	cause   error         // the reason; set before done is closed
 
 	inbox *transport.Inbox
 
-	heard   atomic.Int64 // when the last byte came
-	waiting atomic.Bool  // what was read waits to be received
-	writing atomic.Int64 // when the present write last got on; 0 if there is none
+	heard   atomic.Int64 // time of the last byte received
+	waiting atomic.Bool  // a message waits for Receive
+	writing atomic.Int64 // time of the current write's last progress; 0 without one
 }
 
-// newConn takes over ws. maxSend is what the peer takes.
+// newConn returns a connection that owns ws. The peer accepts messages of maxSend bytes.
 func newConn(ws *websocket.Conn, socket *cork, o *Options, peer string, maxSend int) *conn {
 	c := &conn{
-		ws: ws, socket: socket, codec: &o.Codec, peer: peer, maxSend: maxSend,
-		done: make(chan struct{}),
+		ws: ws, socket: socket, codec: &o.Codec, peer: peer, maxSend: maxSend, done: make(chan struct{}),
 	}
 	c.inbox = transport.NewInbox(c.done, c.closedError)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -61,7 +60,7 @@ func newConn(ws *websocket.Conn, socket *cork, o *Options, peer string, maxSend 
 
 var started = time.Now()
 
-// now returns a monotonic time in nanoseconds; never 0.
+// now returns a monotonic time in nanoseconds, never 0.
 func now() int64 { return int64(time.Since(started)) + 1 }
 
 func since(t int64) time.Duration { return time.Duration(now() - t) }
@@ -77,8 +76,7 @@ func putBuffer(b *[]byte) {
 	}
 }
 
-// Send implements [transport.Conn]. Nothing is written before all frames are
-// known to fit.
+// Send implements [transport.Conn]. It writes nothing unless all frames fit.
 func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
 	select {
 	case <-c.done:
@@ -104,7 +102,7 @@ func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
 	return nil
 }
 
-// write sends one message, a large one in chunks.
+// write writes one message, a large one in chunks.
 func (c *conn) write(ctx context.Context, data []byte) error {
 	if len(data) <= chunkSize {
 		return c.writeChunk(ctx, func() error { return c.ws.Write(ctx, websocket.MessageBinary, data) })
@@ -124,7 +122,7 @@ func (c *conn) write(ctx context.Context, data []byte) error {
 	return w.Close()
 }
 
-// writeChunk has write write a chunk, in one piece if it can.
+// writeChunk calls write, and combines its system calls at the dialling end.
 func (c *conn) writeChunk(ctx context.Context, write func() error) error {
 	defer func() { c.writing.Store(now()) }()
 	if c.socket == nil {
@@ -132,11 +130,11 @@ func (c *conn) writeChunk(ctx context.Context, write func() error) error {
 	}
 	c.socket.put()
 	err := write()
-	defer context.AfterFunc(ctx, func() { _ = c.socket.Close() })() // pull does not look at ctx
+	defer context.AfterFunc(ctx, func() { _ = c.socket.Close() })() // pull does not check ctx
 	return errors.Join(err, c.socket.pull())
 }
 
-// broken ends the connection after a write that failed and says why.
+// broken ends the connection after a failed write and returns the error to report.
 func (c *conn) broken(ctx context.Context, err error) error {
 	c.abort(err)
 	if ctx.Err() != nil {
@@ -145,11 +143,11 @@ func (c *conn) broken(ctx context.Context, err error) error {
 	return c.closedError()
 }
 
-// Receive implements [transport.Conn]. When ctx ends, the connection lives on.
+// Receive implements [transport.Conn]. The end of ctx does not end the connection.
 func (c *conn) Receive(ctx context.Context) ([]transport.Frame, error) { return c.inbox.Receive(ctx) }
 
-// read takes messages until the socket is closed. Once the connection is of no
-// more use it only drains, so that the peer can say goodbye.
+// read decodes messages until the socket is closed. After the connection has ended it discards
+// them, so that the closing handshake can complete.
 func (c *conn) read() {
 	defer c.inbox.End()
 	defer c.cancel()
@@ -168,7 +166,7 @@ func (c *conn) read() {
 		c.waiting.Store(true)
 		c.inbox.Put(frames)
 		c.waiting.Store(false)
-		c.heard.Store(now()) // nobody listened meanwhile
+		c.heard.Store(now()) // nothing was read meanwhile
 	}
 }
 
@@ -194,7 +192,7 @@ func (c *conn) next() ([]transport.Frame, error) {
 	return c.codec.Decode(c.inbox.Spare(), *b)
 }
 
-// readAll is io.ReadAll into a buffer; each part is a sign of life.
+// readAll is io.ReadAll into a buffer; each read updates heard.
 func (c *conn) readAll(b []byte, r io.Reader) ([]byte, error) {
 	for {
 		if len(b) == cap(b) {
@@ -212,7 +210,7 @@ func (c *conn) readAll(b []byte, r io.Reader) ([]byte, error) {
 	}
 }
 
-// watch breaks the connection when the peer is silent.
+// watch breaks the connection if the peer is silent.
 func (c *conn) watch(interval, timeout time.Duration) {
 	t := time.NewTicker(interval)
 	defer t.Stop()
@@ -229,13 +227,13 @@ func (c *conn) watch(interval, timeout time.Duration) {
 	}
 }
 
-// quiet reports whether nothing came for d, though we listened.
+// quiet reports whether nothing was received for d although this end was reading.
 func (c *conn) quiet(d time.Duration) bool {
 	return !c.waiting.Load() && since(c.heard.Load()) >= d
 }
 
-// answers asks the peer whether it is alive. While a message is being written
-// the ping would wait behind it: then the write's progress is the answer.
+// answers pings the peer and reports whether it is alive. During a write the ping would wait
+// behind the message, so the write's progress is checked instead.
 func (c *conn) answers(timeout time.Duration) bool {
 	if at := c.writing.Load(); at != 0 {
 		return since(at) < timeout
@@ -250,42 +248,41 @@ func (c *conn) answers(timeout time.Duration) bool {
 	return c.waiting.Load() || c.heard.Load() >= began
 }
 
-// Close implements [transport.Conn]. What was sent before still arrives, if the
-// peer takes it within a second; Close waits for that.
+// Close implements [transport.Conn]. It waits until the peer has received what was sent before,
+// for a second at most.
 func (c *conn) Close() error {
 	c.end(nil, websocket.StatusNormalClosure)
 	c.wg.Wait()
 	return nil
 }
 
-// end makes the connection of no more use, wakes Receive, and says goodbye to the
-// peer. Closing the socket at once could destroy what is still on its way.
+// end ends the connection with a closing handshake and wakes Receive. Closing the socket at once
+// could destroy data in flight.
 func (c *conn) end(cause error, status websocket.StatusCode) {
 	c.endOnce.Do(func() {
 		c.cause = cause
 		close(c.done)
 		c.wg.Go(func() {
-			// When ctx ends the reader, or it has ended already, the socket is closed
-			// and nothing can block any more.
+			// When ctx ends, the socket is closed and nothing blocks any more.
 			guard := time.AfterFunc(linger, c.cancel)
 			defer guard.Stop()
 			defer c.cancel()
-			_ = c.ws.Close(status, "") // the connection is over, whatever the peer thinks of it
+			_ = c.ws.Close(status, "") // the connection is over in any case
 		})
 	})
 }
 
-// abort ends the connection without a word.
+// abort ends the connection at once.
 func (c *conn) abort(cause error) {
 	c.endOnce.Do(func() {
 		c.cause = cause
 		close(c.done)
 	})
 	c.cancel()
-	_ = c.ws.CloseNow() // it is over, whatever that says
+	_ = c.ws.CloseNow() // the connection is over in any case
 }
 
-// closedError says why the connection is over.
+// closedError returns the error for the use of an ended connection.
 func (c *conn) closedError() error {
 	var status websocket.CloseError
 	switch {

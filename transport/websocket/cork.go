@@ -5,22 +5,22 @@ import (
 	"sync"
 )
 
-// cork is a dialled socket that can hold writes back and make one of them. The
-// WebSocket library masks what a client sends four kilobytes at a time and writes
-// each part by itself; together they cost a sixteenth of the system calls.
+// cork is a socket that can buffer writes and combine them into one. The WebSocket library masks
+// and writes a client's data in pieces of four kilobytes; combined they take a sixteenth of the
+// system calls.
 type cork struct {
 	net.Conn
 
 	mu   sync.Mutex // keeps writes in order; held while the socket writes
-	held *[]byte    // nil while the cork is out
+	held *[]byte    // nil while the cork is not in
 }
 
-// maxHeld bounds what is held back, in bytes: a chunk with its headers.
+// maxHeld bounds the buffered bytes: a chunk with its headers.
 const maxHeld = chunkSize + 1024
 
 var helds = sync.Pool{New: func() any { b := make([]byte, 0, maxHeld); return &b }}
 
-// Write holds p back while the cork is in and there is room.
+// Write buffers p if the cork is in and there is room.
 func (c *cork) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,7 +39,7 @@ func (c *cork) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// put puts the cork in: writes are held back until pull.
+// put puts the cork in: writes are buffered until pull.
 func (c *cork) put() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,8 +48,8 @@ func (c *cork) put() {
 	}
 }
 
-// pull takes the cork out and writes what was held back. It blocks as Write does,
-// until the socket is closed.
+// pull removes the cork and writes the buffer. It blocks as Write does, until the socket is
+// closed.
 func (c *cork) pull() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,33 +16,33 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Dialer dials "ws://" and "wss://" addresses. The zero value is ready. Do not
-// change it while it is in use; it is then safe for concurrent use.
+// Dialer dials "ws://" and "wss://" addresses. The zero value is ready to use. It is safe for
+// concurrent use if it is not changed.
 type Dialer struct {
 	Options
-	// Token returns the bearer token to show at an address, "" for none. It is
-	// asked for each connection and should give a token only to hosts that it is
-	// meant for: addresses come from other agents' cards. Nil shows none.
+	// Token returns the bearer token for an address, "" for none. It is called for each
+	// connection. Addresses come from other agents' cards, so it should return a token only
+	// for the hosts that may receive it. Nil sends none.
 	Token func(ctx context.Context, to *url.URL) (string, error)
-	// TLS is for wss; nil trusts the system's authorities.
+	// TLS configures wss; nil trusts the system's certificate authorities.
 	TLS *tls.Config
-	// Insecure lets tokens travel in the clear to hosts that are not loopback, as
-	// in a network that is encrypted below.
+	// Insecure allows sending tokens unencrypted to hosts that are not loopback, e.g. in a
+	// network that is encrypted at a lower layer.
 	Insecure bool
-	// DialContext opens the TCP connection, e.g. to look at the address first; nil
-	// means net.Dialer's and the proxies that the environment names.
+	// DialContext opens the TCP connection, e.g. after a check of the address; nil means that
+	// of net.Dialer, with the proxies that the environment names.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // maxHeader bounds the HTTP headers of the handshake in bytes.
 const maxHeader = 64 << 10
 
-// Dial implements [transport.Dialer]. The connection's Peer is the host that the
-// server's certificate proves, "" over ws.
+// Dial implements [transport.Dialer]. The connection's Peer is the host name in the server's
+// certificate, "" over ws.
 //
-// Errors are CodeInvalid for an address that is not one or leads to no peer that
-// speaks [Subprotocol], CodeUnauthorized if either end does not trust the other,
-// CodeUnreachable for all else, ctx's end included.
+// The error is CodeInvalid for an invalid address or a server that does not speak [Subprotocol],
+// CodeUnauthorized if either end does not trust the other, and CodeUnreachable otherwise, also
+// when ctx ends.
 func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	u, err := parse(to)
 	if err != nil {
@@ -68,7 +68,7 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	}
 	if err != nil {
 		_ = ws.CloseNow() // never used
-		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "there is no peer at " + u.Redacted(), Err: err}
+		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the server at " + u.Redacted() + " is not a peer", Err: err}
 	}
 	peer := ""
 	if u.Scheme == "wss" && (d.TLS == nil || !d.TLS.InsecureSkipVerify) {
@@ -107,14 +107,14 @@ func (d *Dialer) header(ctx context.Context, u *url.URL, o *Options) (http.Heade
 	}
 	if u.Scheme != "wss" && !d.Insecure && !loopback(u.Hostname()) {
 		return nil, &transport.Error{Code: transport.CodeInvalid,
-			Message: "the token for " + u.Host + " would travel in the clear: use a wss address"}
+			Message: "the token for " + u.Host + " would be sent unencrypted: use a wss address"}
 	}
 	h.Set("Authorization", "Bearer "+token)
 	return h, nil
 }
 
-// client returns an HTTP client for one handshake, which leaves its socket in
-// *socket: the connection outlives the client.
+// client returns an HTTP client for one handshake, which stores its socket in *socket. The socket
+// outlives the client.
 func (d *Dialer) client(socket **cork) (client *http.Client, release func()) {
 	dial, proxy := d.DialContext, (func(*http.Request) (*url.URL, error))(nil)
 	if dial == nil {
@@ -149,13 +149,12 @@ func dialError(u *url.URL, resp *http.Response, err error) error {
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		e.Code = transport.CodeUnauthorized
 	case resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusTooManyRequests:
-		e.Code = transport.CodeInvalid // somebody answers, but it is no peer
+		e.Code = transport.CodeInvalid // the server is not a peer
 	}
 	return e
 }
 
-// peerLimit returns the largest message that the peer takes; a peer that does
-// not say takes what we take.
+// peerLimit returns the largest message that the peer accepts, by default this end's limit.
 func peerLimit(h http.Header, o *Options) (int, error) {
 	text := h.Get(MaxMessageHeader)
 	if text == "" {

@@ -17,56 +17,55 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// ListenOptions set up a Listener. The zero value takes anybody on loopback.
+// ListenOptions configure a Listener. The zero value accepts everyone on loopback.
 type ListenOptions struct {
 	Options
-	// Authenticate decides who comes in and returns the peer's name, which the
-	// connection returns as Peer; see [Tokens]. Its error is not shown to the peer.
-	// It must be safe for concurrent use. Nil takes everybody, under no name.
+	// Authenticate decides who may connect and returns the peer's name, which the connection
+	// returns as Peer; see [Tokens]. Its error is not sent to the peer. It must be safe for
+	// concurrent use. Nil accepts everyone, without a name.
 	Authenticate func(*http.Request) (peer string, err error)
-	// MaxConns bounds the connections that are open; 10,000.
+	// MaxConns bounds the open connections; 0 means 10,000.
 	MaxConns int
-	// URL is what Endpoint returns: where peers reach the listener, e.g. through a
-	// proxy that adds TLS. Listen makes one of its address if it is empty.
+	// URL is the address that Endpoint returns, e.g. that of a proxy that adds TLS. If it is
+	// empty, Listen uses its own address.
 	URL string
-	// OnRefuse, if not nil, is told of each request that was not let in and why.
-	// It must be safe for concurrent use.
+	// OnRefuse, if not nil, is called with each refused request and the reason. It must be safe
+	// for concurrent use.
 	OnRefuse func(r *http.Request, reason error)
 
-	// TLS is the server's side of wss, for Listen only; nil means ws.
+	// TLS configures wss for Listen; nil means ws.
 	TLS *tls.Config
-	// Insecure lets Listen take an address that is not loopback without TLS or
-	// without Authenticate.
+	// Insecure allows Listen to use an address that is not loopback without TLS or without
+	// Authenticate.
 	Insecure bool
-	// ErrorLog is the HTTP server's, for Listen only; nil means the standard logger.
+	// ErrorLog is for Listen's HTTP server; nil means the standard logger.
 	ErrorLog *log.Logger
 }
 
 const (
 	maxConns         = 10_000
-	backlog          = 64               // connections that wait for Accept
-	handshakeTimeout = 10 * time.Second // for the request, and for Accept
+	backlog          = 64               // connections waiting for Accept
+	handshakeTimeout = 10 * time.Second // for the request, and for a full queue
 )
 
-// Listener takes connections over HTTP. It is a [transport.Listener] and an
-// [http.Handler], and safe for concurrent use.
+// Listener accepts connections over HTTP. It is a [transport.Listener] and an [http.Handler], and
+// safe for concurrent use.
 type Listener struct {
 	o        ListenOptions
 	endpoint agent.Endpoint
 	queue    chan *conn
-	done     chan struct{} // closed at the end
-	server   *http.Server  // nil unless it is our own
+	done     chan struct{} // closed by stop
+	server   *http.Server  // Listen's own, or nil
 
 	mu       sync.Mutex
 	open     int // connections
 	closed   bool
-	cause    error          // why it is closed, unless Close did it
+	cause    error          // why it is closed, nil after Close
 	handling sync.WaitGroup // requests, and the server
 }
 
-// NewListener returns a listener to be mounted in an HTTP server, which must
-// speak HTTP/1.1; o.URL says where peers find it. That server bounds how long a
-// request may take to arrive.
+// NewListener returns a listener to mount in an HTTP server, which must speak HTTP/1.1 and should
+// limit how long a request may take to arrive. The endpoint is o.URL.
 func NewListener(o ListenOptions) *Listener {
 	o.Options = o.Options.withDefaults()
 	if o.MaxConns <= 0 {
@@ -78,9 +77,9 @@ func NewListener(o ListenOptions) *Listener {
 	}
 }
 
-// Listen listens on a TCP address, such as "127.0.0.1:0", with an HTTP server of
-// its own, which takes any path. An address that is not loopback wants o.TLS and
-// o.Authenticate (or o.Insecure): otherwise CodeInvalid.
+// Listen listens on a TCP address, such as "127.0.0.1:0", with its own HTTP server, which accepts
+// any path. Unless o.Insecure is set, an address that is not loopback needs o.TLS and
+// o.Authenticate; otherwise the error is CodeInvalid.
 func Listen(address string, o ListenOptions) (*Listener, error) {
 	ln, err := net.Listen("tcp", address)
 	if err != nil {
@@ -109,7 +108,7 @@ func Listen(address string, o ListenOptions) (*Listener, error) {
 	return l, nil
 }
 
-// safe refuses to be open to a network by oversight.
+// safe prevents a listener that is open to a network by mistake.
 func safe(at net.Addr, o *ListenOptions) error {
 	host, _, err := net.SplitHostPort(at.String())
 	if err == nil && loopback(host) || o.Insecure {
@@ -125,29 +124,28 @@ func safe(at net.Addr, o *ListenOptions) error {
 	return nil
 }
 
-// ServeHTTP upgrades a request to a connection and queues it for Accept. Requests
-// that are not let in get 401 (not authenticated), 403 (a browser), 400 or 426
-// (no WebSocket handshake, or not in subprotocol a2a.v1) or 503 (too many
-// connections, or closed).
+// ServeHTTP upgrades a request to a connection and queues it for Accept. Refused requests get 401
+// (not authenticated), 403 (from a browser), 400 or 426 (no WebSocket handshake, or another
+// subprotocol than a2a.v1) or 503 (too many connections, or closed).
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !l.enter() {
+	if !l.acquire() {
 		w.Header().Set("Retry-After", "5")
-		l.told(r, refuse(w, http.StatusServiceUnavailable, errors.New("closed, or as many connections as are allowed")))
+		l.report(r, refuse(w, http.StatusServiceUnavailable, errors.New("the listener is closed or at its limit of connections")))
 		return
 	}
 	defer l.handling.Done()
 	c, err := l.upgrade(w, r)
 	if err != nil {
-		l.leave()
-		l.told(r, err)
+		l.release()
+		l.report(r, err)
 		return
 	}
-	context.AfterFunc(c.ctx, l.leave)
-	l.hand(c)
+	context.AfterFunc(c.ctx, l.release)
+	l.deliver(c)
 }
 
-// enter counts a connection in, if there is room, and a request.
-func (l *Listener) enter() bool {
+// acquire counts a request and its connection, if there is room.
+func (l *Listener) acquire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.open >= l.o.MaxConns {
@@ -158,29 +156,28 @@ func (l *Listener) enter() bool {
 	return true
 }
 
-func (l *Listener) leave() {
+func (l *Listener) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
 }
 
-// refuse answers a request that is not let in and returns the reason, which the
-// peer does not learn.
+// refuse answers a refused request and returns the reason, which is not sent to the peer.
 func refuse(w http.ResponseWriter, status int, reason error) error {
 	http.Error(w, http.StatusText(status), status)
 	return reason
 }
 
-func (l *Listener) told(r *http.Request, reason error) {
+func (l *Listener) report(r *http.Request, reason error) {
 	if l.o.OnRefuse != nil {
 		l.o.OnRefuse(r, reason)
 	}
 }
 
-// upgrade lets a request in. On an error it has answered.
+// upgrade checks a request and upgrades it. On an error the request has been answered.
 func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error) {
-	// No agent sends an Origin. A browser does, and with a name that resolves to
-	// this machine it would even be that of the request's own host.
+	// Agents send no Origin; browsers do. With a name that resolves to this computer, a web
+	// page's Origin could even match the request's host.
 	if r.Header.Get("Origin") != "" {
 		return nil, refuse(w, http.StatusForbidden, errors.New("a browser's request"))
 	}
@@ -208,9 +205,9 @@ func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error
 	return newConn(ws, nil, &l.o.Options, peer, limit), nil
 }
 
-// hand queues a connection for Accept. If the queue is full, it waits a while;
-// otherwise even a connection that has ended is queued, with what it has brought.
-func (l *Listener) hand(c *conn) {
+// deliver queues a connection for Accept. If the queue has room, even a connection that has ended
+// is queued, with the frames it has received; otherwise deliver waits for a limited time.
+func (l *Listener) deliver(c *conn) {
 	select {
 	case l.queue <- c:
 		return
@@ -225,11 +222,8 @@ func (l *Listener) hand(c *conn) {
 	case <-c.done:
 	case <-t.C:
 	}
-	closeConn(c)
+	_ = c.Close() // never accepted; always succeeds
 }
-
-// closeConn ends a connection that nobody took.
-func closeConn(c *conn) { _ = c.Close() }
 
 // Accept implements [transport.Listener].
 func (l *Listener) Accept(ctx context.Context) (transport.Conn, error) {
@@ -257,8 +251,8 @@ func (l *Listener) closedError() error {
 // Endpoint implements [transport.Listener].
 func (l *Listener) Endpoint() agent.Endpoint { return l.endpoint }
 
-// Close implements [transport.Listener]. It waits until no request is being
-// handled any more; connections that were not accepted are closed.
+// Close implements [transport.Listener]. It waits for the requests in progress and closes the
+// connections that were not accepted.
 func (l *Listener) Close() error {
 	l.stop(nil)
 	var err error
@@ -269,14 +263,14 @@ func (l *Listener) Close() error {
 	for {
 		select {
 		case c := <-l.queue:
-			closeConn(c)
+			_ = c.Close() // always succeeds
 		default:
 			return err
 		}
 	}
 }
 
-// stop lets nobody in any more.
+// stop refuses new connections from now on.
 func (l *Listener) stop(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package websocket carries frames over WebSocket (RFC 6455), subprotocol
-// [Subprotocol]: the way between hubs that can reach each other over TCP (Req 3.6).
+// Package websocket carries frames over WebSocket (RFC 6455) with the subprotocol [Subprotocol],
+// between hubs that can reach each other over TCP.
 //
-// One end listens, alone with [Listen] or inside an HTTP server of yours with
-// [NewListener]; the other dials with a [Dialer]:
+// One end listens, with its own server ([Listen]) or inside an existing HTTP server
+// ([NewListener]); the other dials with a [Dialer]:
 //
 //	l, err := websocket.Listen(":8443", websocket.ListenOptions{
 //		TLS:          serverTLS,
@@ -13,24 +13,21 @@
 //
 // # Security
 //
-// What is not meant to be open is closed: an address that is not loopback needs
-// TLS and authentication, a bearer token is not sent in the clear, redirects are
-// not followed, and requests of browsers are refused, so that no web page can
-// reach a hub on its user's machine.
+// The defaults are safe: an address that is not loopback needs TLS and authentication, bearer
+// tokens are not sent unencrypted, redirects are not followed, and requests of browsers are
+// refused, so that a web page cannot reach a hub on its user's computer.
 //
 // # Wire
 //
-// A binary message holds one or more frames as [transport.Codec] writes them.
-// Frames that are sent together share messages of about 64 KiB. In the HTTP
-// headers both ends name the largest message that they take ([MaxMessageHeader]),
-// so that what is too large for the other end is refused before it is sent.
+// A binary message holds one or more frames as [transport.Codec] encodes them. Frames that are sent
+// together share messages of about 64 KiB. In the HTTP headers both ends name the largest message
+// that they accept ([MaxMessageHeader]), so that a larger one is refused before it is sent.
 //
-// # Silence
+// # Keep-alive
 //
-// After Options.PingInterval without a byte from the peer a ping is sent; after
-// Options.PingTimeout without an answer the connection is broken. Pings are
-// answered while somebody receives, or until a message waits to be received: keep
-// calling Receive.
+// After Options.PingInterval without a byte from the peer a ping is sent; after Options.PingTimeout
+// without an answer the connection is broken. Pings are answered only while Receive is called, or
+// until a message waits for it: keep calling Receive.
 package websocket
 
 import (
@@ -39,23 +36,22 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Subprotocol is what both ends must speak.
+// Subprotocol is the WebSocket subprotocol of both ends.
 const Subprotocol = "a2a.v1"
 
-// MaxMessageHeader names, in both HTTP headers, how many bytes the largest
-// message may have that the sender of the header takes.
+// MaxMessageHeader is the HTTP header with the size of the largest message, in bytes, that its
+// sender accepts.
 const MaxMessageHeader = "A2a-Max-Message"
 
-// Options are what either end may set. The zero value is ready; durations that
-// are zero mean the default that each names.
+// Options are the options of both ends. The zero value is ready to use; zero durations mean the
+// defaults.
 type Options struct {
-	// Codec writes and reads the frames and bounds the envelopes.
+	// Codec encodes and decodes the frames and bounds the envelopes.
 	Codec transport.Codec
-	// PingInterval is how long the peer may be silent before it is asked whether
-	// it is alive; 15 s.
+	// PingInterval is how long the peer may be silent before a ping is sent; 0 means 15 s.
 	PingInterval time.Duration
-	// PingTimeout is how long its answer may take, and how long a write may make
-	// no progress, before the connection is broken; 15 s.
+	// PingTimeout is how long the answer may take, and how long a write may make no progress,
+	// before the connection is broken; 0 means 15 s.
 	PingTimeout time.Duration
 }
 
