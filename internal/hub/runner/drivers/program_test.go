@@ -299,3 +299,17 @@ func TestAProgramThatIsTooOldIsNotUsed(t *testing.T) {
 		}
 	}
 }
+
+// Every built-in agent, and so every driver that it names, can be opened.
+func TestEveryBuiltinAgentOpens(t *testing.T) {
+	for id, def := range runner.Builtin() {
+		if _, err := runner.Open(def, runner.Options{Drivers: drivers.All()}); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	def := runner.Builtin()["gemini"]
+	def.Driver = runner.DriverACP
+	if _, err := runner.Open(def, runner.Options{Drivers: drivers.All()}); err != nil {
+		t.Errorf("gemini with ACP: %v", err)
+	}
+}

@@ -3,7 +3,6 @@ package duplex_test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 
@@ -12,64 +11,6 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
-
-func TestOutboxKeepsTheOrder(t *testing.T) {
-	r, w := io.Pipe()
-	o := duplex.NewOutbox(w)
-	for i := range 100 {
-		if err := o.Send(i); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var want strings.Builder
-	for i := range 100 {
-		fmt.Fprintln(&want, i)
-	}
-	got := make([]byte, want.Len())
-	if _, err := io.ReadFull(r, got); err != nil || string(got) != want.String() {
-		t.Errorf("%q, %v", got, err)
-	}
-	_ = w.Close() // a pipe in memory
-	o.Close()
-	if err := o.Send(1); !errors.Is(err, duplex.ErrClosed) {
-		t.Errorf("error %v", err)
-	}
-}
-
-func TestOutboxIsBounded(t *testing.T) {
-	tests := map[string]any{"by lines": 1, "by bytes": strings.Repeat("x", 1<<20)}
-	for name, v := range tests {
-		t.Run(name, func(t *testing.T) {
-			_, w := io.Pipe() // nobody reads
-			o := duplex.NewOutbox(w)
-			n := 0
-			for ; n < 5000; n++ {
-				if err := o.Send(v); err != nil {
-					break
-				}
-			}
-			if n < 30 || n > 1100 {
-				t.Errorf("%d messages wait", n)
-			}
-			_ = w.Close() // a pipe in memory
-			o.Close()
-		})
-	}
-}
-
-func TestOutboxTellsAFailedWrite(t *testing.T) {
-	r, w := io.Pipe()
-	_ = r.CloseWithError(errors.New("gone")) // never fails
-	o := duplex.NewOutbox(w)
-	defer o.Close()
-	err := o.Send(1)
-	for !errors.Is(err, duplex.ErrClosed) { // until the write has been tried
-		err = o.Send(1)
-	}
-	if !strings.Contains(err.Error(), "gone") {
-		t.Errorf("error %v", err)
-	}
-}
 
 func TestLabels(t *testing.T) {
 	for in, want := range map[string]string{

@@ -34,11 +34,11 @@ type Dialect interface {
 	Args(resume string) []string
 	// Connect begins to speak on the pipes of a process that was started with
 	// those arguments. It must not block.
-	Connect(conn Conn) Peer
+	Connect(pipes Pipes) Connection
 }
 
 // Conn is what a peer gets of a process.
-type Conn struct {
+type Pipes struct {
 	// Stdin may block while the agent does not read. A write fails when the
 	// process is stopped.
 	Stdin io.Writer
@@ -52,7 +52,7 @@ type Conn struct {
 
 // Peer speaks the protocol with one process. Open comes first, then one Prompt
 // after another; the others may be called at any time.
-type Peer interface {
+type Connection interface {
 	// Open greets the agent and continues the conversation resume, or begins a
 	// new one. It blocks until the agent is ready for a prompt. Errors of the
 	// agent are *runner.Error, its end is ErrClosed.
@@ -70,6 +70,9 @@ type Peer interface {
 	// of the peer has ended.
 	Close()
 }
+
+// ErrClosed says that the connection to the agent has ended.
+var ErrClosed = errors.New("the agent's connection is closed")
 
 // Opened is what came of a greeting.
 type Opened struct {
@@ -316,7 +319,7 @@ func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *proc
 	}
 	l := &link{proc: proc}
 	l.watch.Store(watch)
-	l.peer = s.o.Dialect.Connect(Conn{
+	l.conn = s.o.Dialect.Connect(Pipes{
 		Stdin:   proc.Stdin(),
 		Stdout:  touchReader{proc.Stdout(), l},
 		WorkDir: s.o.Spec.WorkDir,
@@ -324,7 +327,7 @@ func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *proc
 	})
 	octx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	opened, err := l.peer.Open(octx, resume, t)
+	opened, err := l.conn.Open(octx, resume, t)
 	if err == nil {
 		return l, opened, nil
 	}
@@ -353,7 +356,7 @@ func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) end
 	defer cancel()
 	answered := make(chan answer, 1)
 	go func() {
-		r, err := l.peer.Prompt(giveUp, text, t)
+		r, err := l.conn.Prompt(giveUp, text, t)
 		answered <- answer{r, err}
 	}()
 	select {
@@ -367,7 +370,7 @@ func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) end
 	interrupted := make(chan struct{})
 	go func() {
 		defer close(interrupted)
-		if err := l.peer.Interrupt(); err != nil {
+		if err := l.conn.Interrupt(); err != nil {
 			cancel() // it cannot be asked
 		}
 		t.endAsking()
@@ -379,7 +382,7 @@ func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) end
 	select {
 	case a := <-answered:
 		done = true
-		e.drop = a.err != nil || l.peer.Resumable()
+		e.drop = a.err != nil || l.conn.Resumable()
 	case <-grace.C:
 		e.drop = true
 	}
@@ -420,7 +423,7 @@ func (s *Session) ended(l *link, r Result, err error, t *Turn) ending {
 	case r.Rejected:
 		return ending{status: runner.OutcomeRejected, exitCode: -1}
 	}
-	t.Tell(func(a *runner.Answer) {
+	t.Report(func(a *runner.Answer) {
 		if !a.HasText() {
 			a.Text(r.Text)
 		}
@@ -552,7 +555,7 @@ func (s *Session) stop(ctx context.Context, l *link) process.Exit {
 	exit := l.proc.Stop(ctx, s.o.Definition.StopPolicy())
 	l.closing.Do(func() {
 		_ = l.proc.Close() // what it could report is in exit
-		l.peer.Close()
+		l.conn.Close()
 	})
 	return exit
 }
@@ -603,7 +606,7 @@ const maxMessage = 8 << 10
 // link is a running process with its protocol.
 type link struct {
 	proc    Process
-	peer    Peer
+	conn    Connection
 	watch   atomic.Pointer[process.Watch] // of the running turn
 	closing sync.Once
 }

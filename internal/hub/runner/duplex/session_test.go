@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/internal/hub/process"
@@ -19,8 +20,10 @@ import (
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// dialect is a protocol that lives in the test: its peers do what the fields
-// say, without any line.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// dialect is a protocol within the test: its connections do what the fields say,
+// without any line.
 type dialect struct {
 	open      func(n int, resume string, t *duplex.Turn) (duplex.Opened, error)
 	prompt    func(p *peer, text string, t *duplex.Turn) (duplex.Result, error)
@@ -41,7 +44,7 @@ type peer struct {
 
 func (d *dialect) Args(resume string) []string { return []string{"resume=" + resume} }
 
-func (d *dialect) Connect(duplex.Conn) duplex.Peer {
+func (d *dialect) Connect(duplex.Pipes) duplex.Connection {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := &peer{d: d, n: len(d.peers), interrupted: make(chan struct{}), closed: make(chan struct{})}
@@ -394,8 +397,8 @@ func TestCancelDuringTheGreeting(t *testing.T) {
 // hanging is a dialect whose agent never greets.
 type hanging struct{}
 
-func (hanging) Args(string) []string            { return nil }
-func (hanging) Connect(duplex.Conn) duplex.Peer { return hangingPeer{} }
+func (hanging) Args(string) []string                   { return nil }
+func (hanging) Connect(duplex.Pipes) duplex.Connection { return hangingPeer{} }
 
 type hangingPeer struct{}
 

@@ -53,7 +53,7 @@ func newTurn(o Options, known runner.SessionStarted, h runner.Handler, clocks pa
 }
 
 // Tell lets f tell the answer something. f must not block.
-func (t *Turn) Tell(f func(a *runner.Answer)) {
+func (t *Turn) Report(f func(a *runner.Answer)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.over {
@@ -62,31 +62,31 @@ func (t *Turn) Tell(f func(a *runner.Answer)) {
 }
 
 // Text adds a piece to the answer.
-func (t *Turn) Text(s string) { t.Tell(func(a *runner.Answer) { a.Text(s) }) }
+func (t *Turn) Text(s string) { t.Report(func(a *runner.Answer) { a.Text(s) }) }
 
 // Paragraph says that the next piece begins a new message: agents say something
 // before and after each tool, and the pieces must not run together.
-func (t *Turn) Paragraph() { t.Tell(func(a *runner.Answer) { a.Paragraph() }) }
+func (t *Turn) Paragraph() { t.Report(func(a *runner.Answer) { a.Paragraph() }) }
 
 // Thought adds a piece of reasoning.
-func (t *Turn) Thought(s string) { t.Tell(func(a *runner.Answer) { a.Thought(s) }) }
+func (t *Turn) Thought(s string) { t.Report(func(a *runner.Answer) { a.Thought(s) }) }
 
 // Usage reports the turn's cost so far.
-func (t *Turn) Usage(u runner.Usage) { t.Tell(func(a *runner.Answer) { a.Usage(u) }) }
+func (t *Turn) Usage(u runner.Usage) { t.Report(func(a *runner.Answer) { a.Usage(u) }) }
 
 // Notice tells the user something that is neither answer nor error.
-func (t *Turn) Notice(s string) { t.Tell(func(a *runner.Answer) { a.Notice(s) }) }
+func (t *Turn) Notice(s string) { t.Report(func(a *runner.Answer) { a.Notice(s) }) }
 
 // Session reports the agent's id of the conversation. Saying it again is
 // harmless.
 func (t *Turn) Session(s runner.SessionStarted) {
-	t.Tell(func(a *runner.Answer) { a.Session(s.ID, s.Model) })
+	t.Report(func(a *runner.Answer) { a.Session(s.ID, s.Model) })
 }
 
 // Tool reports a tool call. One that was denied stays so.
 func (t *Turn) Tool(tc runner.ToolCall) {
 	if tc.ID != "" && len(tc.ID) <= maxLabel {
-		t.Tell(func(a *runner.Answer) { a.Tool(labelled(tc)) })
+		t.Report(func(a *runner.Answer) { a.Tool(labelled(tc)) })
 	}
 }
 
@@ -95,7 +95,7 @@ func (t *Turn) Deny(tc runner.ToolCall) {
 	tc = labelled(tc)
 	tc.ID = cut(tc.ID, maxLabel)
 	tc.Status = runner.ToolDenied
-	t.Tell(func(a *runner.Answer) { a.Tool(tc) })
+	t.Report(func(a *runner.Answer) { a.Tool(tc) })
 }
 
 // labelled bounds a tool call's words for people.

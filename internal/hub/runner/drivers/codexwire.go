@@ -1,23 +1,25 @@
-package codexappserver
+package drivers
 
 import "encoding/json"
 
-// The app-server speaks JSON-RPC 2.0, one message a line, without the jsonrpc
-// field. The types hold what this driver reads; the rest is ignored.
+// The app-server speaks JSON-RPC 2.0, one message a line, without the field
+// jsonrpc. The types hold what this driver reads; other fields are ignored.
 
-// message is any line of either side.
-type message struct {
+// rpcMessage is a message of the server.
+type rpcMessage struct {
 	ID     json.RawMessage `json:"id,omitempty"`
 	Method string          `json:"method,omitempty"`
 	Params json.RawMessage `json:"params,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
-	Error  *wireError      `json:"error,omitempty"`
+	Error  *rpcError       `json:"error,omitempty"`
 }
 
-type wireError struct {
+type rpcError struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
 }
+
+func (e *rpcError) Error() string { return e.Message }
 
 // Error codes of JSON-RPC.
 const (
@@ -26,18 +28,18 @@ const (
 	codeInvalidParams  = -32602
 )
 
-// outgoing is a request or a notification of ours.
-type outgoing struct {
+// rpcRequest is a request of this client; without an ID a notification.
+type rpcRequest struct {
 	ID     int64  `json:"id,omitempty"`
 	Method string `json:"method"`
 	Params any    `json:"params,omitempty"`
 }
 
-// reply answers a request of the server.
-type reply struct {
+// rpcAnswer answers a request of the server.
+type rpcAnswer struct {
 	ID     json.RawMessage `json:"id"`
 	Result any             `json:"result,omitempty"`
-	Error  *wireError      `json:"error,omitempty"`
+	Error  *rpcError       `json:"error,omitempty"`
 }
 
 type initializeParams struct {
@@ -51,8 +53,8 @@ type clientInfo struct {
 }
 
 type initializeResult struct {
-	// UserAgent is NAME/VERSION (SYSTEM) …, where NAME is the client's and
-	// VERSION the server's.
+	// UserAgent is NAME/VERSION (SYSTEM) …, with the client's NAME and the server's
+	// VERSION.
 	UserAgent string `json:"userAgent"`
 }
 
@@ -67,20 +69,14 @@ type threadParams struct {
 
 type threadResult struct {
 	Thread struct {
-		ID         string `json:"id"`
-		CLIVersion string `json:"cliVersion"`
+		ID string `json:"id"`
 	} `json:"thread"`
 	Model string `json:"model"`
 }
 
 type turnStartParams struct {
 	ThreadID string      `json:"threadId"`
-	Input    []userInput `json:"input"`
-}
-
-type userInput struct {
-	Type string `json:"type"`
-	Text string `json:"text"`
+	Input    []textBlock `json:"input"`
 }
 
 type turnResult struct {
@@ -94,9 +90,8 @@ type turnInfo struct {
 }
 
 type turnError struct {
-	Message           string          `json:"message"`
-	CodexErrorInfo    json.RawMessage `json:"codexErrorInfo"` // a word, or an object with one key
-	AdditionalDetails string          `json:"additionalDetails"`
+	Message        string          `json:"message"`
+	CodexErrorInfo json.RawMessage `json:"codexErrorInfo"` // a word, or an object with one key
 }
 
 type interruptParams struct {
@@ -104,8 +99,8 @@ type interruptParams struct {
 	TurnID   string `json:"turnId"`
 }
 
-// note is the union of the notifications' parameters.
-type note struct {
+// notification is the union of the notifications' parameters.
+type notification struct {
 	ThreadID   string          `json:"threadId"`
 	TurnID     string          `json:"turnId"`
 	ItemID     string          `json:"itemId"`
@@ -134,8 +129,7 @@ type item struct {
 	ID     string `json:"id"`
 	Status string `json:"status"` // inProgress, completed, failed, declined
 
-	Text  string `json:"text"`  // agentMessage, plan
-	Phase string `json:"phase"` // agentMessage
+	Text string `json:"text"` // agentMessage, plan
 
 	Command string   `json:"command"` // commandExecution
 	Actions []action `json:"commandActions"`
@@ -157,11 +151,10 @@ type action struct {
 
 // approval is the union of the approval requests' parameters.
 type approval struct {
-	ThreadID           string            `json:"threadId"`
 	ItemID             string            `json:"itemId"`
-	CallID             string            `json:"callId"` // of the requests of older servers
+	CallID             string            `json:"callId"` // older servers
 	Reason             string            `json:"reason"`
-	Command            json.RawMessage   `json:"command"` // a string, of older servers a list
+	Command            json.RawMessage   `json:"command"` // a string; a list from older servers
 	CommandActions     []action          `json:"commandActions"`
 	Cwd                string            `json:"cwd"`
 	GrantRoot          string            `json:"grantRoot"`

@@ -1,24 +1,26 @@
-package codexappserver
+package drivers
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
-// approvalKind is a request of the server that a person decides.
+// approvalKind is a kind of request that the user decides.
 type approvalKind struct {
-	// tool and verb describe it where the item is not known.
+	// tool and verb describe the request if its item is not known.
 	tool, verb string
-	// the words of the answer
+	// The words of the answer.
 	accept, acceptForSession, decline, cancel string
-	// grant answers with the permissions that were asked for, not with a word.
+	// grant is set if the answer holds the requested permissions, not a word.
 	grant bool
 }
 
-// approvals are the requests by method; the last two are those of older servers.
+// approvals are the requests by method. Older servers send the last two.
 var approvals = map[string]approvalKind{
 	"item/commandExecution/requestApproval": {
 		tool: "shell", verb: "Run a command",
@@ -42,53 +44,42 @@ var approvals = map[string]approvalKind{
 	},
 }
 
-func (a approval) item() string {
-	if a.ItemID != "" {
-		return a.ItemID
-	}
-	return a.CallID
-}
+func (a approval) item() string { return cmp.Or(a.ItemID, a.CallID) }
 
-// command is the command as one line; older servers send a list.
+// command returns the command as one line; older servers send a list.
 func (a approval) command() string {
 	var s string
 	if json.Unmarshal(a.Command, &s) == nil {
 		return s
 	}
 	var list []string
-	if json.Unmarshal(a.Command, &list) == nil {
-		return strings.Join(list, " ")
-	}
-	return ""
+	_ = json.Unmarshal(a.Command, &list) // without a command the kind describes the request
+	return strings.Join(list, " ")
 }
 
-// offers reports whether the server takes a decision: it lists those it takes,
-// or does not say.
+// offers reports whether the server accepts a decision. A server that lists none
+// accepts all.
 func (a approval) offers(decision string) bool {
-	if len(a.AvailableDecisions) == 0 {
-		return true
-	}
-	for _, d := range a.AvailableDecisions {
+	return len(a.AvailableDecisions) == 0 || slices.ContainsFunc(a.AvailableDecisions, func(d json.RawMessage) bool {
 		var word string
-		if json.Unmarshal(d, &word) == nil && word == decision {
-			return true
-		}
-	}
-	return false
+		return json.Unmarshal(d, &word) == nil && word == decision
+	})
 }
 
-// request is the question for a person.
+// request returns the question for the user.
 func (k approvalKind) request(a approval, known runner.ToolCall) runner.PermissionRequest {
 	tool := known
 	if tool.ID == "" {
 		tool = runner.ToolCall{ID: a.item(), Name: k.tool, Title: k.verb}
 	}
-	if cmd := a.command(); cmd != "" {
-		tool.Title = duplex.OneLine(plainCommand(cmd, a.CommandActions))
-		tool.Input = object("command", cmd, "cwd", a.Cwd)
+	if command := a.command(); command != "" {
+		tool.Title = duplex.OneLine(plainCommand(command, a.CommandActions))
+		tool.Input = commandInput(command, a.Cwd)
 	}
-	if len(tool.Input) == 0 {
-		tool.Input = firstOf(a.FileChanges, a.Permissions)
+	for _, input := range []json.RawMessage{a.FileChanges, a.Permissions} {
+		if len(tool.Input) == 0 && string(input) != "null" {
+			tool.Input = input
+		}
 	}
 	tool.Status = runner.ToolPending
 	title := k.verb
@@ -104,17 +95,8 @@ func (k approvalKind) request(a approval, known runner.ToolCall) runner.Permissi
 	return runner.PermissionRequest{Title: title, Tool: tool, Options: k.options(a)}
 }
 
-func firstOf(list ...json.RawMessage) json.RawMessage {
-	for _, m := range list {
-		if len(m) > 0 && string(m) != "null" {
-			return m
-		}
-	}
-	return nil
-}
-
-// options are what may be answered. Rules that codex would write into its own
-// configuration are left out: whoever answers a task decides about this session.
+// options returns the possible answers. Rules that codex would write into its own
+// configuration are omitted: the user of a task decides about this session only.
 func (k approvalKind) options(a approval) []runner.PermissionOption {
 	options := []runner.PermissionOption{{ID: k.accept, Name: "Allow", Kind: runner.AllowOnce}}
 	if k.grant || a.offers(k.acceptForSession) {
@@ -134,8 +116,8 @@ type grantResult struct {
 	Scope       string          `json:"scope,omitempty"`
 }
 
-// answer is what the server gets. Without a decision the turn is being cancelled,
-// or nobody could be asked.
+// answer returns the result for the server. Without a decision the turn is being
+// cancelled, or no user could be asked.
 func (k approvalKind) answer(a approval, d duplex.Decision) any {
 	switch {
 	case k.grant && d.Allowed():

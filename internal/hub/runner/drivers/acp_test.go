@@ -1,4 +1,4 @@
-package acp_test
+package drivers_test
 
 import (
 	"encoding/json"
@@ -10,19 +10,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/hub/runner/acp"
+	"github.com/parleyhub/parley/internal/hub/runner/drivers"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// agent plays processes that answer each method with the lines of answers; %ID%
+// acpAgent plays processes that answer each method with the lines of answers; %ID%
 // is the request's id. A method that is not there ends the process. What the host
 // said comes back.
-func agent(t *testing.T, resume string, answers map[string][]string) (s *duplex.Session, said *[]string) {
+func acpAgent(t *testing.T, resume string, answers map[string][]string) (s *duplex.Session, said *[]string) {
 	t.Helper()
 	said = new([]string)
 	def := test.Definition(t, runner.DriverACP, nil)
-	s = test.Session(t, def, acp.NewDialect(def), func(a *test.Agent) {
+	s = test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
 		for {
 			m, ok := a.Next()
 			if !ok {
@@ -48,24 +48,24 @@ func agent(t *testing.T, resume string, answers map[string][]string) (s *duplex.
 	return s, said
 }
 
-func initialized(capabilities string) []string {
+func acpInitialized(capabilities string) []string {
 	return []string{`{"jsonrpc":"2.0","id":%ID%,"result":{"protocolVersion":1,"agentCapabilities":` + capabilities + `}}`}
 }
 
-func update(u string) string {
+func acpUpdate(u string) string {
 	return `{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"S","update":` + u + `}}`
 }
 
 var (
-	newSession = []string{`{"jsonrpc":"2.0","id":%ID%,"result":{"sessionId":"S","models":{"currentModelId":"m","availableModels":[]}}}`}
-	done       = []string{`{"jsonrpc":"2.0","id":%ID%,"result":{"stopReason":"end_turn"}}`}
-	history    = update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"from long ago"}}`)
+	acpNewSession = []string{`{"jsonrpc":"2.0","id":%ID%,"result":{"sessionId":"S","models":{"currentModelId":"m","availableModels":[]}}}`}
+	acpDone       = []string{`{"jsonrpc":"2.0","id":%ID%,"result":{"stopReason":"end_turn"}}`}
+	acpHistory    = acpUpdate(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"from long ago"}}`)
 )
 
 // Files and terminals are not offered: the agent works in its own directory by
 // its own means.
-func TestGreetingOffersNothing(t *testing.T) {
-	s, said := agent(t, "", map[string][]string{"initialize": initialized("{}"), "session/new": newSession, "session/prompt": done})
+func TestACPGreetingOffersNothing(t *testing.T) {
+	s, said := acpAgent(t, "", map[string][]string{"initialize": acpInitialized("{}"), "session/new": acpNewSession, "session/prompt": acpDone})
 	h := &test.Handler{}
 	if _, err := s.Turn(t.Context(), test.Prompt("hello"), h); err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestGreetingOffersNothing(t *testing.T) {
 	}
 }
 
-func TestResume(t *testing.T) {
+func TestACPResume(t *testing.T) {
 	refused := []string{`{"jsonrpc":"2.0","id":%ID%,"error":{"code":-32603,"message":"Internal error","data":{"details":"no such session"}}}`}
 	empty := `{"jsonrpc":"2.0","id":%ID%,"result":{}}`
 	tests := map[string]struct {
@@ -98,30 +98,30 @@ func TestResume(t *testing.T) {
 		},
 		"session/load, whose history is not the answer": {
 			`{"loadSession":true}`,
-			map[string][]string{"session/load": {history, history, empty}}, "initialize session/load session/prompt", "",
+			map[string][]string{"session/load": {acpHistory, acpHistory, empty}}, "initialize session/load session/prompt", "",
 		},
 		"session/load fails": {
 			`{"loadSession":true}`,
-			map[string][]string{"session/load": append([]string{history}, refused...), "session/new": newSession},
+			map[string][]string{"session/load": append([]string{acpHistory}, refused...), "session/new": acpNewSession},
 			"initialize session/load session/new session/prompt",
 			"Test Agent could not continue the earlier conversation and begins a new one: Internal error: no such session\n",
 		},
 		"the agent cannot": {
-			`{}`, map[string][]string{"session/new": newSession}, "initialize session/new session/prompt",
+			`{}`, map[string][]string{"session/new": acpNewSession}, "initialize session/new session/prompt",
 			"Test Agent could not continue the earlier conversation and begins a new one: the agent cannot continue sessions\n",
 		},
 		"the agent dies of it": {
 			`{"loadSession":true}`,
-			map[string][]string{"session/new": newSession},
+			map[string][]string{"session/new": acpNewSession},
 			"initialize session/load initialize session/new session/prompt",
 			"Test Agent could not continue the earlier conversation and begins a new one: Test Agent ended before it was ready (exit code 1): unexpected session/load\n",
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			tt.answers["initialize"] = initialized(tt.capabilities)
-			tt.answers["session/prompt"] = append([]string{update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"now"}}`)}, done...)
-			s, said := agent(t, "S", tt.answers)
+			tt.answers["initialize"] = acpInitialized(tt.capabilities)
+			tt.answers["session/prompt"] = append([]string{acpUpdate(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"now"}}`)}, acpDone...)
+			s, said := acpAgent(t, "S", tt.answers)
 			h := &test.Handler{}
 			out, err := s.Turn(t.Context(), test.Prompt("x"), h)
 			if err != nil || out.Text != "now" {
@@ -142,7 +142,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-func TestGreetingErrors(t *testing.T) {
+func TestACPGreetingErrors(t *testing.T) {
 	tests := map[string]struct {
 		answers map[string][]string
 		resume  string
@@ -151,15 +151,15 @@ func TestGreetingErrors(t *testing.T) {
 	}{
 		"another version": {map[string][]string{"initialize": {`{"jsonrpc":"2.0","id":%ID%,"result":{"protocolVersion":2}}`}}, "", runner.CodeProtocol, "speaks version 2"},
 		"refused":         {map[string][]string{"initialize": {`{"jsonrpc":"2.0","id":%ID%,"error":{"code":-32603,"message":""}}`}}, "", runner.CodeAgent, "code -32603"},
-		"no session":      {map[string][]string{"initialize": initialized("{}"), "session/new": {`{"jsonrpc":"2.0","id":%ID%,"result":{}}`}}, "", runner.CodeProtocol, "did not name"},
+		"no session":      {map[string][]string{"initialize": acpInitialized("{}"), "session/new": {`{"jsonrpc":"2.0","id":%ID%,"result":{}}`}}, "", runner.CodeProtocol, "did not name"},
 		"no login to resume": {map[string][]string{
-			"initialize":   initialized(`{"loadSession":true}`),
+			"initialize":   acpInitialized(`{"loadSession":true}`),
 			"session/load": {`{"jsonrpc":"2.0","id":%ID%,"error":{"code":-32000,"message":"Authentication required"}}`},
 		}, "S", runner.CodeAuth, "log in with"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s, _ := agent(t, tt.resume, tt.answers)
+			s, _ := acpAgent(t, tt.resume, tt.answers)
 			_, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
 			e, ok := errors.AsType[*runner.Error](err)
 			if !ok || e.Code != tt.code || !strings.Contains(e.Error(), tt.text) {
@@ -169,24 +169,24 @@ func TestGreetingErrors(t *testing.T) {
 	}
 }
 
-func TestUpdatesBecomeEvents(t *testing.T) {
-	s, _ := agent(t, "", map[string][]string{
-		"initialize": initialized("{}"), "session/new": newSession,
+func TestACPUpdatesBecomeEvents(t *testing.T) {
+	s, _ := acpAgent(t, "", map[string][]string{
+		"initialize": acpInitialized("{}"), "session/new": acpNewSession,
 		"session/prompt": append([]string{
-			update(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"hm"}}`),
-			update(`{"sessionUpdate":"agent_message_chunk","messageId":"1","content":{"type":"text","text":"one"}}`),
-			update(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"resource_link","name":"doc","uri":"file:///x"}}`),
-			update(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"image","data":"","mimeType":"image/png"}}`),
-			update(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"audio","data":"","mimeType":"audio/wav"}}`),
-			update(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"resource","resource":{"uri":"x","text":"inner"}}}`),
-			update(`{"sessionUpdate":"user_message_chunk","content":{"type":"text","text":"mine"}}`),
-			update(`{"sessionUpdate":"tool_call","toolCallId":"t","title":"Edit","kind":"edit","status":"in_progress","rawInput":{"path":"/a"},"content":[{"type":"content","content":{"type":"text","text":"about to"}}]}`),
-			update(`{"sessionUpdate":"tool_call_update","toolCallId":"t","status":"completed","content":[{"type":"diff","path":"/a","newText":"x"},{"type":"content","content":{"type":"text","text":"done"}}]}`),
-			update(`{"sessionUpdate":"tool_call_update","toolCallId":"u","status":"failed","rawOutput":{"code":1}}`),
-			update(`{"sessionUpdate":"plan","entries":[]}`),
+			acpUpdate(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":"hm"}}`),
+			acpUpdate(`{"sessionUpdate":"agent_message_chunk","messageId":"1","content":{"type":"text","text":"one"}}`),
+			acpUpdate(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"resource_link","name":"doc","uri":"file:///x"}}`),
+			acpUpdate(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"image","data":"","mimeType":"image/png"}}`),
+			acpUpdate(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"audio","data":"","mimeType":"audio/wav"}}`),
+			acpUpdate(`{"sessionUpdate":"agent_message_chunk","messageId":"2","content":{"type":"resource","resource":{"uri":"x","text":"inner"}}}`),
+			acpUpdate(`{"sessionUpdate":"user_message_chunk","content":{"type":"text","text":"mine"}}`),
+			acpUpdate(`{"sessionUpdate":"tool_call","toolCallId":"t","title":"Edit","kind":"edit","status":"in_progress","rawInput":{"path":"/a"},"content":[{"type":"content","content":{"type":"text","text":"about to"}}]}`),
+			acpUpdate(`{"sessionUpdate":"tool_call_update","toolCallId":"t","status":"completed","content":[{"type":"diff","path":"/a","newText":"x"},{"type":"content","content":{"type":"text","text":"done"}}]}`),
+			acpUpdate(`{"sessionUpdate":"tool_call_update","toolCallId":"u","status":"failed","rawOutput":{"code":1}}`),
+			acpUpdate(`{"sessionUpdate":"plan","entries":[]}`),
 			`{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"other","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"not mine"}}}}`,
 			`{"jsonrpc":"2.0","method":"_vendor/news","params":{}}`,
-		}, done...),
+		}, acpDone...),
 	})
 	h := &test.Handler{}
 	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
@@ -203,7 +203,7 @@ func TestUpdatesBecomeEvents(t *testing.T) {
 	}
 }
 
-func TestStopReasons(t *testing.T) {
+func TestACPStopReasons(t *testing.T) {
 	tests := map[string]struct {
 		reason string
 		status runner.OutcomeStatus
@@ -217,8 +217,8 @@ func TestStopReasons(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s, _ := agent(t, "", map[string][]string{
-				"initialize": initialized("{}"), "session/new": newSession,
+			s, _ := acpAgent(t, "", map[string][]string{
+				"initialize": acpInitialized("{}"), "session/new": acpNewSession,
 				"session/prompt": {fmt.Sprintf(`{"jsonrpc":"2.0","id":%%ID%%,"result":{"stopReason":%q}}`, tt.reason)},
 			})
 			h := &test.Handler{}
@@ -232,12 +232,12 @@ func TestStopReasons(t *testing.T) {
 
 // A permission may be asked for before the update that tells of its tool.
 func TestAPermissionRequestMayOvertakeItsTool(t *testing.T) {
-	s, _ := agent(t, "", map[string][]string{
-		"initialize": initialized("{}"), "session/new": newSession,
+	s, _ := acpAgent(t, "", map[string][]string{
+		"initialize": acpInitialized("{}"), "session/new": acpNewSession,
 		"session/prompt": {
-			speaker.Permission("5"),
-			update(`{"sessionUpdate":"tool_call","toolCallId":"tool-5","title":"ls","kind":"execute","status":"pending"}`),
-			update(`{"sessionUpdate":"tool_call_update","toolCallId":"tool-5","status":"completed"}`),
+			acpSpeaker.Permission("5"),
+			acpUpdate(`{"sessionUpdate":"tool_call","toolCallId":"tool-5","title":"ls","kind":"execute","status":"pending"}`),
+			acpUpdate(`{"sessionUpdate":"tool_call_update","toolCallId":"tool-5","status":"completed"}`),
 			`{"jsonrpc":"2.0","id":3,"result":{"stopReason":"end_turn"}}`,
 		},
 		"answer": nil,
@@ -258,14 +258,14 @@ func TestUpdatesAsRequestsAreRefused(t *testing.T) {
 	const n = 2000
 	var lines []string
 	for i := range n {
-		lines = append(lines, fmt.Sprintf(`{"jsonrpc":"2.0","id":"u%d","method":"session/update","params":{}}`, i), speaker.Text("x"))
+		lines = append(lines, fmt.Sprintf(`{"jsonrpc":"2.0","id":"u%d","method":"session/update","params":{}}`, i), acpSpeaker.Text("x"))
 	}
 	def := test.Definition(t, runner.DriverACP, nil)
-	s := test.Session(t, def, acp.NewDialect(def), func(a *test.Agent) {
-		if !speaker.Greet(a) {
+	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
+		if !acpSpeaker.Greet(a) {
 			return
 		}
-		id, ok := speaker.Prompt(a)
+		id, ok := acpSpeaker.Prompt(a)
 		if !ok {
 			return
 		}
@@ -276,12 +276,12 @@ func TestUpdatesAsRequestsAreRefused(t *testing.T) {
 		}()
 		for range n {
 			m, ok := a.Next()
-			if _, answer := speaker.Answered(m); !ok || answer != test.Refused {
+			if _, answer := acpSpeaker.Answered(m); !ok || answer != test.Refused {
 				t.Errorf("answered %v", m)
 				return
 			}
 		}
-		_ = a.Send(speaker.Done(id) + "\n") // the turn tells
+		_ = a.Send(acpSpeaker.Done(id) + "\n") // the turn tells
 		a.Wait()
 	}, nil)
 	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
@@ -290,26 +290,26 @@ func TestUpdatesAsRequestsAreRefused(t *testing.T) {
 	}
 }
 
-func TestOpenTakesADefinition(t *testing.T) {
+func TestACPOpenTakesADefinition(t *testing.T) {
 	def := test.Definition(t, runner.DriverACP, func(d *runner.Definition) {
 		d.Args, d.Model, d.ModelArgs = []string{"--acp"}, "pro", []string{"-m", "{model}"}
 	})
-	a, err := acp.Open(def, runner.Options{})
+	a, err := drivers.All()[def.Driver](def, runner.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if p := a.Probe(t.Context()); p.Stage != runner.StageMissing {
 		t.Errorf("probe %+v", p)
 	}
-	if diff := cmp.Diff([]string{"--acp", "-m", "pro"}, acp.NewDialect(def).Args("S")); diff != "" {
+	if diff := cmp.Diff([]string{"--acp", "-m", "pro"}, drivers.Dialect(def).Args("S")); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// FuzzLines feeds an agent's output to a turn: whatever it is, the turn ends.
-func FuzzLines(f *testing.F) {
+// FuzzACPLines feeds an agent's output to a turn: whatever it is, the turn ends.
+func FuzzACPLines(f *testing.F) {
 	for _, file := range []string{"claude", "codex", "codex-esc", "gemini", "nocred-claude"} {
-		for _, l := range test.Load(f, "testdata/"+file+".jsonl") {
+		for _, l := range test.Load(f, "testdata/acp/"+file+".jsonl") {
 			if l.FromHost || len(l.Text) > 4096 {
 				continue
 			}
@@ -319,9 +319,9 @@ func FuzzLines(f *testing.F) {
 			f.Add(l.Text)
 		}
 	}
-	f.Add(speaker.Permission("1") + "\n" + speaker.Unknown("2") + "\n" + speaker.Event)
+	f.Add(acpSpeaker.Permission("1") + "\n" + acpSpeaker.Unknown("2") + "\n" + acpSpeaker.Event)
 	f.Fuzz(func(t *testing.T, lines string) {
 		def := test.Definition(t, runner.DriverACP, nil)
-		test.Fuzz(t, def, acp.NewDialect(def), speaker, lines)
+		test.Fuzz(t, def, drivers.Dialect(def), acpSpeaker, lines)
 	})
 }

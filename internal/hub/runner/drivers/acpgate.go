@@ -1,4 +1,4 @@
-package acp
+package drivers
 
 import (
 	"bytes"
@@ -13,23 +13,22 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
-// Bounds of what the SDK's connection is given at once.
+// Bounds of what is passed to the SDK's connection at once.
 const (
-	// maxLine is just below the line at which the connection gives up.
+	// maxLine is just below the length of a line at which the connection fails.
 	maxLine = 10<<20 - 2
-	// maxNotifications is below the queue of the connection (1024), which it
-	// closes when one more comes.
+	// maxNotifications is below the size of the connection's queue (1024). The
+	// connection closes when the queue overflows.
 	maxNotifications = 512
-	// maxRequests bounds the goroutines that the connection starts, one a
-	// request.
+	// maxRequests bounds the goroutines of the connection, one for each request.
 	maxRequests = 128
 )
 
-// gate stands between an agent's pipes and the SDK's connection, which trusts
-// its peer more than this program does. It lets through whole lines of JSON
-// objects only, of the notifications only those that are read, no more at a time
-// than the connection can take (above that the agent waits), and the end of the
-// stream not before the answer ahead of it was taken.
+// gate filters what an agent sends to the SDK's connection, which trusts agents more
+// than this program does. It passes whole lines of JSON objects only, only the
+// notifications that are read, and no more at a time than the connection can
+// queue: beyond that the agent waits. It passes the end of the stream only after
+// the answer before it was received.
 type gate struct {
 	lines *process.Lines
 	w     io.Writer
@@ -37,19 +36,19 @@ type gate struct {
 
 	mu            sync.Mutex
 	cond          sync.Cond
-	notifications int             // passed on, not yet handled
+	notifications int             // passed, not yet handled
 	requests      map[string]bool // of the agent, not yet answered
-	calls         map[string]bool // of ours, not yet answered
-	answered      bool            // an answer was passed on and not yet taken; there is one call at a time
+	calls         map[string]bool // of the hub, not yet answered
+	answered      bool            // an answer was passed and not yet received; one call runs at a time
 	closed        bool
 	err           error // why the stream ended
 	writeErr      error
 }
 
-func newGate(conn duplex.Conn) *gate {
+func newGate(pipes duplex.Pipes) *gate {
 	g := &gate{
-		lines:    process.NewLines(conn.Stdout, min(conn.MaxLine, maxLine)),
-		w:        conn.Stdin,
+		lines:    process.NewLines(pipes.Stdout, min(pipes.MaxLine, maxLine)),
+		w:        pipes.Stdin,
 		requests: make(map[string]bool),
 		calls:    make(map[string]bool),
 	}
@@ -57,15 +56,13 @@ func newGate(conn duplex.Conn) *gate {
 	return g
 }
 
-// envelope is what the gate reads of a message.
-type envelope struct {
+// rpcHeader is the part of a message that the gate reads.
+type rpcHeader struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
 }
 
-func (e envelope) hasID() bool { return len(e.ID) > 0 && !bytes.Equal(e.ID, []byte("null")) }
-
-// Read gives the connection at most one line at a time.
+// Read implements io.Reader for the connection: at most one line at a time.
 func (g *gate) Read(b []byte) (int, error) {
 	for len(g.rest) == 0 {
 		line, err := g.lines.Next()
@@ -79,61 +76,59 @@ func (g *gate) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// end remembers why there is nothing more, and waits until what was passed on
-// has been taken: the connection would let go of callers whose answer is there.
+// end records why the stream ended, and waits until everything passed was received:
+// at the end of the stream the connection drops calls that have an answer.
 func (g *gate) end(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for (g.answered || g.notifications > 0) && !g.closed {
 		g.cond.Wait()
 	}
-	g.err = duplex.ReadError(err)
+	g.err = readError(err)
 	return io.EOF
 }
 
-// admit decides about a line and counts it in; it returns what the connection
-// gets, and blocks while too much is on the way.
+// admit counts a line and returns it for the connection, nil to drop it. It blocks
+// while too many messages are in progress.
 func (g *gate) admit(line []byte) []byte {
-	var e envelope
+	var e rpcHeader
 	if len(line) == 0 || json.Unmarshal(line, &e) != nil {
-		return nil // a warning of a wrapper script, say
+		return nil // such as a warning of a wrapper script
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case e.Method != "" && e.hasID():
+	case e.Method != "" && isID(e.ID):
 		return g.admitRequest(line, e)
 	case e.Method == cancelRequest:
-		// The connection handles it at once.
+		// The connection handles it immediately.
 	case e.Method == sdk.ClientMethodSessionUpdate:
 		g.waitWhile(func() bool { return g.notifications >= maxNotifications })
 		g.notifications++
-	case e.Method == "" && e.hasID() && g.calls[string(e.ID)]:
+	case e.Method == "" && isID(e.ID) && g.calls[string(e.ID)]:
 		delete(g.calls, string(e.ID))
 		g.answered = true
 	default:
-		// Another notification, or an answer that nobody waits for, or a second
-		// one.
-		return nil
+		return nil // another notification, an answer to no call, or a second answer
 	}
 	return append(bytes.Clone(line), '\n')
 }
 
-func (g *gate) admitRequest(line []byte, e envelope) []byte {
+func (g *gate) admitRequest(line []byte, e rpcHeader) []byte {
 	if g.requests[string(e.ID)] {
-		return nil // the same request again: one answer is enough
+		return nil // a repeated request: one answer is enough
 	}
 	g.waitWhile(func() bool { return len(g.requests) >= maxRequests })
 	g.requests[string(e.ID)] = true
 	if e.Method == sdk.ClientMethodSessionUpdate {
-		// The handler cannot tell it from a notification, which it counts out.
+		// The handler would count it as a notification.
 		line = []byte(`{"jsonrpc":"2.0","id":` + string(e.ID) + `,"method":"` + updateRequest + `"}`)
 	}
 	return append(bytes.Clone(line), '\n')
 }
 
-// updateRequest stands for an update that came as a request. It is no method, so
-// that the agent is told.
+// updateRequest replaces the method of an update that arrived as a request. It is
+// no method, so that the agent receives an error.
 const updateRequest = "session/update as a request"
 
 func (g *gate) waitWhile(full func() bool) {
@@ -145,10 +140,10 @@ func (g *gate) waitWhile(full func() bool) {
 // cancelRequest is a notification that the SDK handles outside of its queue.
 const cancelRequest = "$/cancel_request"
 
-// Write takes one message of the connection.
+// Write implements io.Writer: one message of the connection.
 func (g *gate) Write(b []byte) (int, error) {
-	var e envelope
-	if json.Unmarshal(b, &e) == nil && e.hasID() {
+	var e rpcHeader
+	if json.Unmarshal(b, &e) == nil && isID(e.ID) {
 		g.mu.Lock()
 		if e.Method != "" {
 			g.calls[string(e.ID)] = true
@@ -167,14 +162,14 @@ func (g *gate) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// broken is why nothing more can be written, nil if it can.
+// broken returns the error of a failed write, nil if there was none.
 func (g *gate) broken() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.writeErr
 }
 
-// handled counts a notification out.
+// handled ends a notification that Read has passed.
 func (g *gate) handled() {
 	g.mu.Lock()
 	g.notifications--
@@ -182,15 +177,15 @@ func (g *gate) handled() {
 	g.cond.Broadcast()
 }
 
-// taken says that the caller has got the answer, or has given up.
-func (g *gate) taken() {
+// received ends a call: its caller has the answer, or no longer waits.
+func (g *gate) received() {
 	g.mu.Lock()
 	g.answered = false
 	g.mu.Unlock()
 	g.cond.Broadcast()
 }
 
-// cause is why the stream ended, ErrClosed if that is not known.
+// cause returns why the stream ended, ErrClosed if that is unknown.
 func (g *gate) cause() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -200,7 +195,7 @@ func (g *gate) cause() error {
 	return g.err
 }
 
-// close lets nothing wait any more.
+// close ends all waiting.
 func (g *gate) close() {
 	g.mu.Lock()
 	g.closed = true

@@ -1,4 +1,4 @@
-package claudestdio_test
+package drivers_test
 
 import (
 	"encoding/json"
@@ -9,17 +9,17 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/hub/runner/claudestdio"
+	"github.com/parleyhub/parley/internal/hub/runner/drivers"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// play answers each prompt with lines; %ID% in them is the prompt's id.
-func play(t *testing.T, lines ...string) *duplex.Session {
+// claudeTurn answers each prompt with lines; %ID% in them is the prompt's id.
+func claudeTurn(t *testing.T, lines ...string) *duplex.Session {
 	t.Helper()
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
-	return test.Session(t, def, claudestdio.NewDialect(def), func(a *test.Agent) {
-		if !speaker.Greet(a) {
+	return test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
+		if !claudeSpeaker.Greet(a) {
 			return
 		}
 		for {
@@ -39,11 +39,11 @@ func play(t *testing.T, lines ...string) *duplex.Session {
 	}, nil)
 }
 
-func TestArguments(t *testing.T) {
+func TestClaudeArguments(t *testing.T) {
 	def := test.Definition(t, runner.DriverClaudeStdio, func(d *runner.Definition) {
 		d.Args, d.Model, d.ModelArgs = []string{"--add-dir", "/x"}, "opus", []string{"--model", "{model}"}
 	})
-	d := claudestdio.NewDialect(def)
+	d := drivers.Dialect(def)
 	args := strings.Join(d.Args("abc"), " ")
 	for _, want := range []string{"--permission-prompt-tool stdio", "--add-dir /x --model opus --resume abc"} {
 		if !strings.Contains(args, want) {
@@ -59,7 +59,7 @@ func TestArguments(t *testing.T) {
 // results are not the prompt's.
 func TestAResultBeforeThePromptsEchoIsNotItsEnd(t *testing.T) {
 	const echo = `{"type":"user","uuid":"%ID%","isReplay":true,"message":{"role":"user","content":"x"}}`
-	s := play(t,
+	s := claudeTurn(t,
 		`{"type":"user","uuid":"other","isReplay":true,"message":{"role":"user","content":"y"}}`,
 		`{"type":"result","subtype":"success","is_error":false,"result":"of another turn"}`,
 		echo,
@@ -72,7 +72,7 @@ func TestAResultBeforeThePromptsEchoIsNotItsEnd(t *testing.T) {
 }
 
 func TestWholeMessagesCountWhereNothingWasStreamed(t *testing.T) {
-	s := play(t,
+	s := claudeTurn(t,
 		`{"type":"assistant","message":{"id":"1","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"one"},{"type":"tool_use","id":"t","name":"Read","input":{"file_path":"/a"}}]}}`,
 		`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"in"},{"type":"text","text":"side"}]}]}}`,
 		`{"type":"assistant","parent_tool_use_id":"t","message":{"id":"2","content":"of a subagent"}}`,
@@ -91,7 +91,7 @@ func TestWholeMessagesCountWhereNothingWasStreamed(t *testing.T) {
 	}
 }
 
-func TestErrors(t *testing.T) {
+func TestClaudeErrors(t *testing.T) {
 	retry := `{"type":"system","subtype":"api_retry","attempt":1,"max_retries":10,"error_status":401,"error":"authentication_failed"}`
 	tests := map[string]struct {
 		lines []string
@@ -128,7 +128,7 @@ func TestErrors(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			out, err := play(t, tt.lines...).Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			out, err := claudeTurn(t, tt.lines...).Turn(t.Context(), test.Prompt("x"), &test.Handler{})
 			e, ok := errors.AsType[*runner.Error](err)
 			if !ok || e.Code != tt.code || e.Error() != tt.text {
 				t.Fatalf("outcome %+v, error %v", out, err)
@@ -141,7 +141,7 @@ func TestErrors(t *testing.T) {
 }
 
 func TestDenialsThatClaudeMadeItself(t *testing.T) {
-	s := play(t,
+	s := claudeTurn(t,
 		`{"type":"system","subtype":"permission_denied","tool_name":"Bash","tool_use_id":"t1","message":"no"}`,
 		`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1","is_error":true,"content":"no"}]}}`,
 		`{"type":"result","subtype":"success","is_error":false,"result":"sorry","permission_denials":[{"tool_name":"Bash","tool_use_id":"t1"},{"tool_name":"Write","tool_use_id":"t2","tool_input":{"file_path":"/a"}}]}`,
@@ -157,11 +157,11 @@ func TestDenialsThatClaudeMadeItself(t *testing.T) {
 func TestAllowAlwaysStaysInTheSession(t *testing.T) {
 	answered := make(chan string, 1)
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
-	s := test.Session(t, def, claudestdio.NewDialect(def), func(a *test.Agent) {
-		if !speaker.Greet(a) {
+	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
+		if !claudeSpeaker.Greet(a) {
 			return
 		}
-		id, ok := speaker.Prompt(a)
+		id, ok := claudeSpeaker.Prompt(a)
 		if !ok {
 			return
 		}
@@ -177,7 +177,7 @@ func TestAllowAlwaysStaysInTheSession(t *testing.T) {
 			b, _ := json.Marshal(m["response"])
 			answered <- string(b)
 		}
-		_ = a.Send(speaker.Done(id) + "\n") // the turn tells
+		_ = a.Send(claudeSpeaker.Done(id) + "\n") // the turn tells
 		a.Wait()
 	}, nil)
 	h := &test.Handler{Answer: test.Choose(runner.AllowAlways, "")}
@@ -193,8 +193,8 @@ func TestAllowAlwaysStaysInTheSession(t *testing.T) {
 }
 
 func TestARequestThatClaudeWithdrawsIsLetGo(t *testing.T) {
-	s := play(t,
-		speaker.Permission("9"),
+	s := claudeTurn(t,
+		claudeSpeaker.Permission("9"),
 		`{"type":"control_cancel_request","request_id":"9"}`,
 		`{"type":"result","subtype":"success","is_error":false,"result":"went on"}`,
 	)
@@ -204,9 +204,9 @@ func TestARequestThatClaudeWithdrawsIsLetGo(t *testing.T) {
 	}
 }
 
-func TestARefusedGreeting(t *testing.T) {
+func TestClaudeRefusesTheGreeting(t *testing.T) {
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
-	s := test.Session(t, def, claudestdio.NewDialect(def), func(a *test.Agent) {
+	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
 		m, _ := a.Next()
 		_ = a.SendLine(map[string]any{"type": "control_response", "response": map[string]any{ // the turn tells
 			"subtype": "error", "request_id": m["request_id"], "error": "unsupported",
@@ -220,7 +220,7 @@ func TestARefusedGreeting(t *testing.T) {
 }
 
 func TestOpenAnswersWithoutAProgram(t *testing.T) {
-	agent, err := claudestdio.Open(test.Definition(t, runner.DriverClaudeStdio, nil), runner.Options{})
+	agent, err := drivers.All()[runner.DriverClaudeStdio](test.Definition(t, runner.DriverClaudeStdio, nil), runner.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,16 +240,16 @@ func TestOpenAnswersWithoutAProgram(t *testing.T) {
 	}
 }
 
-// FuzzLines feeds claude's output to a turn: whatever it is, the turn ends.
-func FuzzLines(f *testing.F) {
+// FuzzClaudeLines feeds claude's output to a turn: whatever it is, the turn ends.
+func FuzzClaudeLines(f *testing.F) {
 	for _, l := range test.Load(f, "testdata/claude-bidir.jsonl") {
 		if !l.FromHost && len(l.Text) < 4096 {
 			f.Add(l.Text)
 		}
 	}
-	f.Add(speaker.Permission("1") + "\n" + speaker.Unknown("2") + "\n" + speaker.Event)
+	f.Add(claudeSpeaker.Permission("1") + "\n" + claudeSpeaker.Unknown("2") + "\n" + claudeSpeaker.Event)
 	f.Fuzz(func(t *testing.T, lines string) {
 		def := test.Definition(t, runner.DriverClaudeStdio, nil)
-		test.Fuzz(t, def, claudestdio.NewDialect(def), speaker, lines)
+		test.Fuzz(t, def, drivers.Dialect(def), claudeSpeaker, lines)
 	})
 }

@@ -1,4 +1,4 @@
-package acp_test
+package drivers_test
 
 import (
 	"context"
@@ -7,21 +7,21 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/hub/runner/acp"
+	"github.com/parleyhub/parley/internal/hub/runner/drivers"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// recorded plays the greeting and one turn of a recorded conversation.
-func recorded(t *testing.T, agent string, turn int) *duplex.Session {
+// acpRecorded plays the greeting and one turn of a recorded conversation.
+func acpRecorded(t *testing.T, agent string, turn int) *duplex.Session {
 	t.Helper()
-	greeting, turns := test.Split(test.Load(t, "testdata/"+agent+".jsonl"), "session/prompt")
+	greeting, turns := test.Split(test.Load(t, "testdata/acp/"+agent+".jsonl"), "session/prompt")
 	script := untilAnswered(greeting, 2)
 	if turn >= 0 {
 		script = append(greeting, untilAnswered(turns[turn], 1)...)
 	}
 	def := test.Definition(t, runner.DriverACP, nil)
-	return test.Session(t, def, acp.NewDialect(def), func(a *test.Agent) {
+	return test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
 		if err := a.Replay(script); err != nil {
 			t.Error(err)
 		}
@@ -44,17 +44,17 @@ func untilAnswered(script []test.Line, n int) []test.Line {
 
 // The turns of the recordings, in order.
 const (
-	turnHello = iota
-	turnAllowed
-	turnDenied
-	turnWrite
-	turnInterrupted
-	turnCancelledWhileAsking
-	turnRemember
-	turnError
+	acpHello = iota
+	acpAllowed
+	acpDenied
+	acpWrite
+	acpInterrupted
+	acpCancelledWhileAsking
+	acpRemember
+	acpError
 )
 
-func TestRecordedTurns(t *testing.T) {
+func TestACPRecordedTurns(t *testing.T) {
 	const hello = "def hello():\n    print(\"Hello from the stub model\")\n"
 	tests := map[string]struct {
 		agent   string
@@ -65,23 +65,23 @@ func TestRecordedTurns(t *testing.T) {
 		asked   string
 		denials int
 	}{
-		"gemini answers":          {agent: "gemini", turn: turnHello, text: hello, usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
-		"gemini is allowed":       {agent: "gemini", turn: turnAllowed, answer: runner.AllowOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}, asked: "Allow touch /home/user/project?"},
-		"gemini is denied":        {agent: "gemini", turn: turnDenied, answer: runner.RejectOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}, asked: "Allow touch /home/user/project?", denials: 1},
-		"gemini writes":           {agent: "gemini", turn: turnWrite, answer: runner.AllowOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}, asked: "Allow Writing to acp-gemini.py?"},
-		"gemini remembers":        {agent: "gemini", turn: turnRemember, text: "user turns seen: 6", usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
-		"claude answers":          {agent: "claude", turn: turnHello, text: hello, usage: runner.Usage{InputTokens: 10, OutputTokens: 12, CostUSD: 0.0005600000000000001}},
-		"claude is allowed":       {agent: "claude", turn: turnAllowed, answer: runner.AllowOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 24, CostUSD: 0.0014000000000000002}, asked: "Allow touch /home/user/project?"},
-		"claude is denied":        {agent: "claude", turn: turnDenied, answer: runner.RejectOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 24, CostUSD: 0.00252}, asked: "Allow touch /home/user/project?", denials: 1},
-		"codex answers":           {agent: "codex", turn: turnHello, text: hello, usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
-		"codex runs its tool":     {agent: "codex", turn: turnAllowed, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}},
-		"codex remembers":         {agent: "codex", turn: turnRemember, text: "user turns seen: 8", usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
-		"codex reviews by itself": {agent: "codex-esc", turn: turnAllowed, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}},
+		"gemini answers":          {agent: "gemini", turn: acpHello, text: hello, usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
+		"gemini is allowed":       {agent: "gemini", turn: acpAllowed, answer: runner.AllowOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}, asked: "Allow touch /home/user/project?"},
+		"gemini is denied":        {agent: "gemini", turn: acpDenied, answer: runner.RejectOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}, asked: "Allow touch /home/user/project?", denials: 1},
+		"gemini writes":           {agent: "gemini", turn: acpWrite, answer: runner.AllowOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}, asked: "Allow Writing to acp-gemini.py?"},
+		"gemini remembers":        {agent: "gemini", turn: acpRemember, text: "user turns seen: 6", usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
+		"claude answers":          {agent: "claude", turn: acpHello, text: hello, usage: runner.Usage{InputTokens: 10, OutputTokens: 12, CostUSD: 0.0005600000000000001}},
+		"claude is allowed":       {agent: "claude", turn: acpAllowed, answer: runner.AllowOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 24, CostUSD: 0.0014000000000000002}, asked: "Allow touch /home/user/project?"},
+		"claude is denied":        {agent: "claude", turn: acpDenied, answer: runner.RejectOnce, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 24, CostUSD: 0.00252}, asked: "Allow touch /home/user/project?", denials: 1},
+		"codex answers":           {agent: "codex", turn: acpHello, text: hello, usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
+		"codex runs its tool":     {agent: "codex", turn: acpAllowed, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}},
+		"codex remembers":         {agent: "codex", turn: acpRemember, text: "user turns seen: 8", usage: runner.Usage{InputTokens: 10, OutputTokens: 5}},
+		"codex reviews by itself": {agent: "codex-esc", turn: acpAllowed, text: "tool said: …", usage: runner.Usage{InputTokens: 20, OutputTokens: 10}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			h := &test.Handler{Answer: test.Choose(tt.answer, "")}
-			out, err := recorded(t, tt.agent, tt.turn).Turn(t.Context(), test.Prompt("x"), h)
+			out, err := acpRecorded(t, tt.agent, tt.turn).Turn(t.Context(), test.Prompt("x"), h)
 			if err != nil || out.Status != runner.OutcomeCompleted {
 				t.Fatalf("outcome %+v, %v", out, err)
 			}
@@ -108,7 +108,7 @@ func TestRecordedTurns(t *testing.T) {
 	}
 }
 
-func TestRecordedCancel(t *testing.T) {
+func TestACPRecordedCancel(t *testing.T) {
 	for _, agent := range []string{"gemini", "claude", "codex"} {
 		t.Run(agent, func(t *testing.T) {
 			h := &test.Handler{}
@@ -117,7 +117,7 @@ func TestRecordedCancel(t *testing.T) {
 				h.AwaitText("tick 8")
 				cancel()
 			}()
-			out, err := recorded(t, agent, turnInterrupted).Turn(ctx, test.Prompt("SLOW"), h)
+			out, err := acpRecorded(t, agent, acpInterrupted).Turn(ctx, test.Prompt("SLOW"), h)
 			if err != nil || out.Status != runner.OutcomeCanceled {
 				t.Fatalf("outcome %+v, %v", out, err)
 			}
@@ -127,7 +127,7 @@ func TestRecordedCancel(t *testing.T) {
 
 // gemini ends a cancelled turn only when its open permission request has been
 // answered as cancelled: the replay stands still without that.
-func TestRecordedCancelAnswersAnOpenPermissionRequest(t *testing.T) {
+func TestACPRecordedCancelAnswersAnOpenPermissionRequest(t *testing.T) {
 	for _, agent := range []string{"gemini", "claude"} {
 		t.Run(agent, func(t *testing.T) {
 			h := &test.Handler{}
@@ -136,7 +136,7 @@ func TestRecordedCancelAnswersAnOpenPermissionRequest(t *testing.T) {
 				h.Await(func(_ []runner.Event, asked []runner.PermissionRequest) bool { return len(asked) > 0 })
 				cancel()
 			}()
-			out, err := recorded(t, agent, turnCancelledWhileAsking).Turn(ctx, test.Prompt("x"), h)
+			out, err := acpRecorded(t, agent, acpCancelledWhileAsking).Turn(ctx, test.Prompt("x"), h)
 			if err != nil || out.Status != runner.OutcomeCanceled {
 				t.Fatalf("outcome %+v, %v", out, err)
 			}
@@ -147,23 +147,23 @@ func TestRecordedCancelAnswersAnOpenPermissionRequest(t *testing.T) {
 	}
 }
 
-func TestRecordedErrors(t *testing.T) {
+func TestACPRecordedErrors(t *testing.T) {
 	tests := map[string]struct {
 		agent string
 		turn  int
 		want  runner.Code
 		text  string
 	}{
-		"gemini: an RPC error":        {"gemini", turnError, runner.CodeAgent, "Test Agent reported an error: stub says 400"},
-		"claude: an RPC error":        {"claude", turnError, runner.CodeAgent, "Test Agent reported an error: Internal error: API Error: 400 stub says 400"},
-		"codex: text before end_turn": {"codex", turnError, runner.CodeAgent, "Test Agent reported an error: stub says 400"},
-		"claude without credentials":  {"nocred-claude", turnHello, runner.CodeAuth, "Test Agent is not logged in: Authentication required; log in with: test-agent login"},
+		"gemini: an RPC error":        {"gemini", acpError, runner.CodeAgent, "Test Agent reported an error: stub says 400"},
+		"claude: an RPC error":        {"claude", acpError, runner.CodeAgent, "Test Agent reported an error: Internal error: API Error: 400 stub says 400"},
+		"codex: text before end_turn": {"codex", acpError, runner.CodeAgent, "Test Agent reported an error: stub says 400"},
+		"claude without credentials":  {"nocred-claude", acpHello, runner.CodeAuth, "Test Agent is not logged in: Authentication required; log in with: test-agent login"},
 		"codex without credentials":   {"nocred-codex", -1, runner.CodeAuth, "Test Agent is not logged in: Authentication required; log in with: test-agent login"},
 		"gemini without credentials":  {"nocred-gemini", -1, runner.CodeAuth, "Test Agent is not logged in: Gemini API key is missing or not configured.; log in with: test-agent login"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			out, err := recorded(t, tt.agent, tt.turn).Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			out, err := acpRecorded(t, tt.agent, tt.turn).Turn(t.Context(), test.Prompt("x"), &test.Handler{})
 			var e *runner.Error
 			if !errors.As(err, &e) || e.Code != tt.want || e.Error() != tt.text {
 				t.Fatalf("outcome %+v, error %v", out, err)
@@ -180,9 +180,9 @@ func TestRecordedErrors(t *testing.T) {
 }
 
 // codex-acp says its warnings as if they were part of the answer.
-func TestRecordedWarningsOfCodexAreNotices(t *testing.T) {
+func TestACPRecordedWarningsOfCodexAreNotices(t *testing.T) {
 	h := &test.Handler{}
-	if _, err := recorded(t, "codex", turnHello).Turn(t.Context(), test.Prompt("x"), h); err != nil {
+	if _, err := acpRecorded(t, "codex", acpHello).Turn(t.Context(), test.Prompt("x"), h); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(h.Notices(), "Model metadata for `stub-model` not found") {

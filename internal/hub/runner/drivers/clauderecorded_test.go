@@ -1,4 +1,4 @@
-package claudestdio_test
+package drivers_test
 
 import (
 	"context"
@@ -7,26 +7,26 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/hub/runner/claudestdio"
+	"github.com/parleyhub/parley/internal/hub/runner/drivers"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
 // The turns of the recording, in order.
 const (
-	turnAllowed = iota
-	turnDenied
-	turnInterrupted
-	turnRemember
+	claudeAllowed = iota
+	claudeDenied
+	claudeInterrupted
+	claudeRemember
 )
 
-// recorded plays the greeting and one turn of the conversation that was recorded
+// claudeRecorded plays the greeting and one turn of the conversation that was recorded
 // with claude 2.1.329.
-func recorded(t *testing.T, turn int) *duplex.Session {
+func claudeRecorded(t *testing.T, turn int) *duplex.Session {
 	t.Helper()
 	greeting, turns := test.Split(test.Load(t, "testdata/claude-bidir.jsonl"), "user")
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
-	return test.Session(t, def, claudestdio.NewDialect(def), func(a *test.Agent) {
+	return test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
 		if err := a.Replay(append(greeting, turns[turn]...)); err != nil {
 			t.Error(err)
 		}
@@ -34,8 +34,8 @@ func recorded(t *testing.T, turn int) *duplex.Session {
 	}, nil)
 }
 
-func TestRecordedPermissionAllowed(t *testing.T) {
-	s := recorded(t, turnAllowed)
+func TestClaudeRecordedPermissionAllowed(t *testing.T) {
+	s := claudeRecorded(t, claudeAllowed)
 	h := &test.Handler{Answer: test.Choose(runner.AllowOnce, "")}
 	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
 	if err != nil || out.Status != runner.OutcomeCompleted {
@@ -73,8 +73,8 @@ func TestRecordedPermissionAllowed(t *testing.T) {
 	}
 }
 
-func TestRecordedPermissionDeniedIsListed(t *testing.T) {
-	s := recorded(t, turnDenied)
+func TestClaudeRecordedPermissionDeniedIsListed(t *testing.T) {
+	s := claudeRecorded(t, claudeDenied)
 	h := &test.Handler{Answer: test.Choose(runner.RejectOnce, "user said no")}
 	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
 	if err != nil || out.Status != runner.OutcomeCompleted {
@@ -89,8 +89,8 @@ func TestRecordedPermissionDeniedIsListed(t *testing.T) {
 	}
 }
 
-func TestRecordedInterruptEndsTheTurn(t *testing.T) {
-	s := recorded(t, turnInterrupted)
+func TestClaudeRecordedInterruptEndsTheTurn(t *testing.T) {
+	s := claudeRecorded(t, claudeInterrupted)
 	h := &test.Handler{}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -103,8 +103,8 @@ func TestRecordedInterruptEndsTheTurn(t *testing.T) {
 	}
 }
 
-func TestRecordedSecondTurn(t *testing.T) {
-	s := recorded(t, turnRemember)
+func TestClaudeRecordedSecondTurn(t *testing.T) {
+	s := claudeRecorded(t, claudeRemember)
 	out, err := s.Turn(t.Context(), test.Prompt("REMEMBER"), &test.Handler{})
 	if err != nil || out.Text != "user turns seen: 4" {
 		t.Fatalf("outcome %+v, %v", out, err)

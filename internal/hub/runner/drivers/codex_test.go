@@ -1,4 +1,4 @@
-package codexappserver_test
+package drivers_test
 
 import (
 	"encoding/json"
@@ -10,30 +10,30 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/hub/runner/codexappserver"
+	"github.com/parleyhub/parley/internal/hub/runner/drivers"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-func session(t *testing.T, change func(*runner.Definition), play func(*test.Agent)) *duplex.Session {
+func codexSession(t *testing.T, change func(*runner.Definition), play func(*test.Agent)) *duplex.Session {
 	t.Helper()
 	def := test.Definition(t, runner.DriverCodexAppServer, change)
-	return test.Session(t, def, codexappserver.NewDialect(def), play, nil)
+	return test.Session(t, def, drivers.Dialect(def), play, nil)
 }
 
-// turn answers each prompt with lines and its end; %ID% is the turn's id.
-func turn(t *testing.T, lines ...string) *duplex.Session {
+// codexTurn answers each prompt with lines and its end; %ID% is the turn's id.
+func codexTurn(t *testing.T, lines ...string) *duplex.Session {
 	t.Helper()
-	return session(t, nil, func(a *test.Agent) {
-		if !speaker.Greet(a) {
+	return codexSession(t, nil, func(a *test.Agent) {
+		if !codexSpeaker.Greet(a) {
 			return
 		}
 		for {
-			id, ok := speaker.Prompt(a)
+			id, ok := codexSpeaker.Prompt(a)
 			if !ok {
 				return
 			}
-			for _, l := range append(lines, speaker.Done(id)) {
+			for _, l := range append(lines, codexSpeaker.Done(id)) {
 				if a.Send(strings.ReplaceAll(l, "%ID%", id)+"\n") != nil {
 					return
 				}
@@ -47,7 +47,7 @@ func greetings(t *testing.T, change func(*runner.Definition), resume string, res
 	t.Helper()
 	var said []string
 	def := test.Definition(t, runner.DriverCodexAppServer, change)
-	s := test.Session(t, def, codexappserver.NewDialect(def), func(a *test.Agent) {
+	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
 		for {
 			m, ok := a.Next()
 			if !ok {
@@ -76,11 +76,11 @@ func greetings(t *testing.T, change func(*runner.Definition), resume string, res
 }
 
 const (
-	helloResult  = `{"id":%ID%,"result":{"userAgent":"parley/0.169.0"}}`
-	threadResult = `{"id":%ID%,"result":{"thread":{"id":"T"}}}`
+	codexHello  = `{"id":%ID%,"result":{"userAgent":"parley/0.169.0"}}`
+	codexThread = `{"id":%ID%,"result":{"thread":{"id":"T"}}}`
 )
 
-func TestGreeting(t *testing.T) {
+func TestCodexGreeting(t *testing.T) {
 	initialize := `initialize {"clientInfo":{"name":"parley","title":"Parley","version":"1"}}`
 	prompt := `turn/start {"input":[{"text":"x","type":"text"}],"threadId":"T"}`
 	tests := map[string]struct {
@@ -90,30 +90,30 @@ func TestGreeting(t *testing.T) {
 		want   []string
 	}{
 		"a new thread asks before it acts": {
-			answer: map[string]string{"initialize": helloResult, "thread/start": threadResult},
+			answer: map[string]string{"initialize": codexHello, "thread/start": codexThread},
 			want:   []string{initialize, "initialized null", `thread/start {"approvalPolicy":"untrusted","sandbox":"workspace-write"}`, prompt},
 		},
 		"what is granted anyway is not asked for": {
 			change: func(d *runner.Definition) { d.Permissions, d.Model = "allow", "gpt" },
-			answer: map[string]string{"initialize": helloResult, "thread/start": threadResult},
+			answer: map[string]string{"initialize": codexHello, "thread/start": codexThread},
 			want:   []string{initialize, "initialized null", `thread/start {"approvalPolicy":"on-request","model":"gpt","sandbox":"workspace-write"}`, prompt},
 		},
 		"the definition's arguments win": {
 			change: func(d *runner.Definition) {
 				d.Args = []string{"-c", "approval_policy=never", "-c", "sandbox_mode=read-only"}
 			},
-			answer: map[string]string{"initialize": helloResult, "thread/start": threadResult},
+			answer: map[string]string{"initialize": codexHello, "thread/start": codexThread},
 			want:   []string{initialize, "initialized null", `thread/start {}`, prompt},
 		},
 		"a thread goes on": {
 			resume: "T",
-			answer: map[string]string{"initialize": helloResult, "thread/resume": threadResult},
+			answer: map[string]string{"initialize": codexHello, "thread/resume": codexThread},
 			want:   []string{initialize, "initialized null", `thread/resume {"approvalPolicy":"untrusted","excludeTurns":true,"sandbox":"workspace-write","threadId":"T"}`, prompt},
 		},
 		"a lost thread": {
 			resume: "L",
 			answer: map[string]string{
-				"initialize": helloResult, "thread/start": threadResult,
+				"initialize": codexHello, "thread/start": codexThread,
 				"thread/resume": `{"id":%ID%,"error":{"code":-32600,"message":"no rollout found"}}`,
 			},
 			want: []string{
@@ -131,21 +131,21 @@ func TestGreeting(t *testing.T) {
 	}
 }
 
-func TestGreetingErrors(t *testing.T) {
+func TestCodexGreetingErrors(t *testing.T) {
 	tests := map[string]struct {
 		answers []string // to initialize, initialized, thread/start
 		code    runner.Code
 		text    string
 	}{
-		"no threads":    {[]string{helloResult, "", `{"id":%ID%,"error":{"code":-32600,"message":"unknown variant"}}`}, runner.CodeProtocol, "(parley/0.169.0) does not speak"},
-		"no login":      {[]string{helloResult, "", `{"id":%ID%,"error":{"code":-1,"message":"401 Unauthorized"}}`}, runner.CodeAuth, "log in with"},
-		"no thread":     {[]string{helloResult, "", `{"id":%ID%,"result":{}}`}, runner.CodeProtocol, "which thread"},
-		"not an object": {[]string{helloResult, "", `{"id":%ID%,"result":7}`}, runner.CodeProtocol, "could not be understood"},
+		"no threads":    {[]string{codexHello, "", `{"id":%ID%,"error":{"code":-32600,"message":"unknown variant"}}`}, runner.CodeProtocol, "(parley/0.169.0) does not speak"},
+		"no login":      {[]string{codexHello, "", `{"id":%ID%,"error":{"code":-1,"message":"401 Unauthorized"}}`}, runner.CodeAuth, "log in with"},
+		"no thread":     {[]string{codexHello, "", `{"id":%ID%,"result":{}}`}, runner.CodeProtocol, "which thread"},
+		"not an object": {[]string{codexHello, "", `{"id":%ID%,"result":7}`}, runner.CodeProtocol, "could not be understood"},
 		"refused":       {[]string{`{"id":%ID%,"error":{"code":-1,"message":"go away"}}`}, runner.CodeAgent, "go away"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := session(t, nil, func(a *test.Agent) {
+			s := codexSession(t, nil, func(a *test.Agent) {
 				for _, answer := range tt.answers {
 					m, ok := a.Next()
 					if !ok || answer != "" && a.Send(strings.ReplaceAll(answer, "%ID%", fmt.Sprint(m["id"]))+"\n") != nil {
@@ -164,7 +164,7 @@ func TestGreetingErrors(t *testing.T) {
 }
 
 func TestItemsBecomeToolsAndText(t *testing.T) {
-	s := turn(t,
+	s := codexTurn(t,
 		`{"method":"item/reasoning/textDelta","params":{"threadId":"T","turnId":"%ID%","delta":"hm"}}`,
 		`{"method":"item/agentMessage/delta","params":{"threadId":"T","turnId":"%ID%","itemId":"m1","delta":"one"}}`,
 		`{"method":"item/completed","params":{"threadId":"T","turnId":"%ID%","item":{"type":"agentMessage","id":"m1","text":"one"}}}`,
@@ -209,14 +209,14 @@ func TestUsageIsTheTurnsAlone(t *testing.T) {
 		return fmt.Sprintf(`{"method":"thread/tokenUsage/updated","params":{"threadId":"T","turnId":%q,"tokenUsage":{"total":{"inputTokens":%d},"last":{"inputTokens":%d}}}}`, turn, total, last)
 	}
 	// The count of the time before is repeated when a thread goes on.
-	s := turn(t, usage("before", 100, 7), usage("%ID%", 110, 10), usage("%ID%", 115, 5))
+	s := codexTurn(t, usage("before", 100, 7), usage("%ID%", 110, 10), usage("%ID%", 115, 5))
 	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
 	if err != nil || out.Usage.InputTokens != 15 {
 		t.Fatalf("outcome %+v, %v", out, err)
 	}
 }
 
-func TestApprovals(t *testing.T) {
+func TestCodexApprovals(t *testing.T) {
 	item := `{"method":"item/started","params":{"threadId":"T","turnId":"%ID%","item":{"type":"fileChange","id":"f","changes":[{"path":"/a/b.go"}]}}}`
 	tests := map[string]struct {
 		before  string
@@ -263,11 +263,11 @@ func TestApprovals(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			answered := make(chan string, 1)
-			s := session(t, nil, func(a *test.Agent) {
-				if !speaker.Greet(a) {
+			s := codexSession(t, nil, func(a *test.Agent) {
+				if !codexSpeaker.Greet(a) {
 					return
 				}
-				id, ok := speaker.Prompt(a)
+				id, ok := codexSpeaker.Prompt(a)
 				if !ok {
 					return
 				}
@@ -277,7 +277,7 @@ func TestApprovals(t *testing.T) {
 					b, _ := json.Marshal(m["result"])
 					answered <- string(b)
 				}
-				_ = a.Send(speaker.Done(id) + "\n") // the turn tells
+				_ = a.Send(codexSpeaker.Done(id) + "\n") // the turn tells
 				a.Wait()
 			})
 			h := &test.Handler{Answer: test.Choose(tt.kind, "")}
@@ -299,16 +299,16 @@ func TestOtherRequestsAreRefused(t *testing.T) {
 	for _, method := range []string{"mcpServer/elicitation/request", "item/tool/requestUserInput", "item/tool/call", "account/chatgptAuthTokens/refresh"} {
 		t.Run(method, func(t *testing.T) {
 			answered := make(chan any, 1)
-			s := session(t, nil, func(a *test.Agent) {
-				if !speaker.Greet(a) {
+			s := codexSession(t, nil, func(a *test.Agent) {
+				if !codexSpeaker.Greet(a) {
 					return
 				}
-				id, _ := speaker.Prompt(a)
+				id, _ := codexSpeaker.Prompt(a)
 				_ = a.Send(fmt.Sprintf(`{"id":5,"method":%q,"params":{"threadId":"T"}}`+"\n", method)) // the turn tells
 				if m, ok := a.Next(); ok {
 					answered <- m["error"]
 				}
-				_ = a.Send(speaker.Done(id) + "\n") // the turn tells
+				_ = a.Send(codexSpeaker.Done(id) + "\n") // the turn tells
 				a.Wait()
 			})
 			if _, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}); err != nil {
@@ -340,7 +340,7 @@ func TestEndsThatCodexTells(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			out, err := turn(t, tt.lines...).Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			out, err := codexTurn(t, tt.lines...).Turn(t.Context(), test.Prompt("x"), &test.Handler{})
 			if out.Status != tt.status || fmt.Sprint(err) != tt.text && (err != nil || tt.text != "") {
 				t.Fatalf("outcome %+v, error %v", out, err)
 			}
@@ -349,15 +349,15 @@ func TestEndsThatCodexTells(t *testing.T) {
 }
 
 func TestARequestThatCodexWithdrawsIsLetGo(t *testing.T) {
-	s := turn(t, speaker.Permission("3"), `{"method":"serverRequest/resolved","params":{"threadId":"T","requestId":3}}`)
+	s := codexTurn(t, codexSpeaker.Permission("3"), `{"method":"serverRequest/resolved","params":{"threadId":"T","requestId":3}}`)
 	if _, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}); err != nil { // waits for ever otherwise
 		t.Fatal(err)
 	}
 }
 
-func TestARefusedPrompt(t *testing.T) {
-	s := session(t, nil, func(a *test.Agent) {
-		if !speaker.Greet(a) {
+func TestCodexRefusesAPrompt(t *testing.T) {
+	s := codexSession(t, nil, func(a *test.Agent) {
+		if !codexSpeaker.Greet(a) {
 			return
 		}
 		m, _ := a.Next()
@@ -370,31 +370,31 @@ func TestARefusedPrompt(t *testing.T) {
 	}
 }
 
-func TestOpenTakesADefinition(t *testing.T) {
-	agent, err := codexappserver.Open(test.Definition(t, runner.DriverCodexAppServer, nil), runner.Options{})
+func TestCodexOpenTakesADefinition(t *testing.T) {
+	agent, err := drivers.All()[runner.DriverCodexAppServer](test.Definition(t, runner.DriverCodexAppServer, nil), runner.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if p := agent.Probe(t.Context()); p.Stage != runner.StageMissing {
 		t.Errorf("probe %+v", p)
 	}
-	args := codexappserver.NewDialect(runner.Definition{Args: []string{"-c", "x=y"}}).Args("T")
+	args := drivers.Dialect(runner.Definition{Driver: runner.DriverCodexAppServer, Args: []string{"-c", "x=y"}}).Args("T")
 	if diff := cmp.Diff([]string{"app-server", "-c", "x=y"}, args); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// FuzzLines feeds the server's output to a turn: whatever it is, the turn ends.
-func FuzzLines(f *testing.F) {
+// FuzzCodexLines feeds the server's output to a turn: whatever it is, the turn ends.
+func FuzzCodexLines(f *testing.F) {
 	for _, l := range test.Load(f, "testdata/codex-appserver.jsonl") {
 		if !l.FromHost && len(l.Text) < 4096 {
 			text := strings.ReplaceAll(l.Text, "01a1fbcc-73b0-76f3-87f4-7feb7a99dab8", "T")
 			f.Add(strings.ReplaceAll(text, "01a1fbcc-73d2-7ae3-9487-f778d9931e52", "turn-3"))
 		}
 	}
-	f.Add(speaker.Permission("1") + "\n" + speaker.Unknown("2") + "\n" + speaker.Event)
+	f.Add(codexSpeaker.Permission("1") + "\n" + codexSpeaker.Unknown("2") + "\n" + codexSpeaker.Event)
 	f.Fuzz(func(t *testing.T, lines string) {
 		def := test.Definition(t, runner.DriverCodexAppServer, nil)
-		test.Fuzz(t, def, codexappserver.NewDialect(def), speaker, lines)
+		test.Fuzz(t, def, drivers.Dialect(def), codexSpeaker, lines)
 	})
 }

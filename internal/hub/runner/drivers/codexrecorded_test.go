@@ -1,4 +1,4 @@
-package codexappserver_test
+package drivers_test
 
 import (
 	"context"
@@ -8,25 +8,25 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/hub/runner/codexappserver"
+	"github.com/parleyhub/parley/internal/hub/runner/drivers"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
 // The turns of the recording, in order.
 const (
-	turnAllowed = iota
-	turnDenied
-	turnInterrupted
+	codexAllowed = iota
+	codexDenied
+	codexInterrupted
 )
 
-// recorded plays the greeting and one turn of the conversation that was recorded
+// codexRecorded plays the greeting and one turn of the conversation that was recorded
 // with codex 0.169.0.
-func recorded(t *testing.T, turn int) *duplex.Session {
+func codexRecorded(t *testing.T, turn int) *duplex.Session {
 	t.Helper()
 	greeting, turns := test.Split(test.Load(t, "testdata/codex-appserver.jsonl"), "turn/start")
 	def := test.Definition(t, runner.DriverCodexAppServer, func(d *runner.Definition) { d.Model = "stub-model" })
-	return test.Session(t, def, codexappserver.NewDialect(def), func(a *test.Agent) {
+	return test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
 		if err := a.Replay(append(greeting, turns[turn]...)); err != nil {
 			t.Error(err)
 		}
@@ -34,8 +34,8 @@ func recorded(t *testing.T, turn int) *duplex.Session {
 	}, nil)
 }
 
-func TestRecordedCommandAllowed(t *testing.T) {
-	s := recorded(t, turnAllowed)
+func TestCodexRecordedCommandAllowed(t *testing.T) {
+	s := codexRecorded(t, codexAllowed)
 	h := &test.Handler{Answer: test.Choose(runner.AllowOnce, "")}
 	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
 	if err != nil || out.Status != runner.OutcomeCompleted {
@@ -66,8 +66,8 @@ func TestRecordedCommandAllowed(t *testing.T) {
 	}
 }
 
-func TestRecordedCommandDeniedIsListed(t *testing.T) {
-	s := recorded(t, turnDenied)
+func TestCodexRecordedCommandDeniedIsListed(t *testing.T) {
+	s := codexRecorded(t, codexDenied)
 	h := &test.Handler{Answer: test.Choose(runner.RejectOnce, "")}
 	out, err := s.Turn(t.Context(), test.Prompt("x"), h)
 	if err != nil || out.Status != runner.OutcomeCompleted {
@@ -78,8 +78,8 @@ func TestRecordedCommandDeniedIsListed(t *testing.T) {
 	}
 }
 
-func TestRecordedInterruptEndsTheTurn(t *testing.T) {
-	s := recorded(t, turnInterrupted)
+func TestCodexRecordedInterruptEndsTheTurn(t *testing.T) {
+	s := codexRecorded(t, codexInterrupted)
 	h := &test.Handler{}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

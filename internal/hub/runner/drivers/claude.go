@@ -1,0 +1,276 @@
+package drivers
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/duplex"
+)
+
+// claudeArgs select claude's stdio protocol: prompts and control messages as JSON
+// lines in, the event stream and permission requests out. The option
+// --permission-prompt-tool is not in claude's help; Probe.MinVersion excludes
+// versions without it. The tool AskUserQuestion is disabled, because a permission
+// request cannot represent its answer; claude then asks in its text.
+var claudeArgs = []string{
+	"-p",
+	"--input-format", "stream-json",
+	"--output-format", "stream-json",
+	"--verbose",
+	"--include-partial-messages",
+	"--replay-user-messages",
+	"--permission-prompt-tool", "stdio",
+	"--disallowedTools=AskUserQuestion",
+}
+
+type claudeDialect struct{ def runner.Definition }
+
+func (d claudeDialect) Args(resume string) []string {
+	args := slices.Concat(claudeArgs, d.def.Args, d.def.ModelArguments())
+	if resume != "" {
+		args = append(args, "--resume", resume)
+	}
+	return args
+}
+
+func (d claudeDialect) Connect(pipes duplex.Pipes) duplex.Connection {
+	c := &claudeConn{calls: newCalls[claudeControl](pipes.Stdin)}
+	go c.read(pipes, c.receive)
+	return c
+}
+
+// claudeConn speaks with one claude process.
+type claudeConn struct {
+	*calls[claudeControl]
+	questions questions
+
+	mu sync.Mutex
+	// replays is set once claude has echoed a prompt. From then on a result counts
+	// only after the echo of its prompt.
+	replays bool
+	prompt  *claudePrompt // the running one
+	stream  runner.ClaudeStream
+}
+
+type claudePrompt struct {
+	id      string
+	turn    *duplex.Turn
+	started bool // claude has echoed it
+	ended   chan duplex.Result
+}
+
+// Open sends the greeting. The arguments have chosen the conversation; its id
+// arrives with the first prompt.
+func (c *claudeConn) Open(ctx context.Context, _ string, _ *duplex.Turn) (duplex.Opened, error) {
+	request := newClaudeRequest(c.requestID(), "initialize")
+	answer, err := c.call(ctx, request.RequestID, request)
+	if err == nil && answer.Response.Subtype != "success" {
+		err = &runner.Error{Code: runner.CodeProtocol, Message: "claude refuses the stdio protocol: " + answer.Response.Error}
+	}
+	return duplex.Opened{}, err
+}
+
+func (c *claudeConn) requestID() string { return "parley-" + strconv.FormatInt(c.id(), 10) }
+
+// Prompt implements duplex.Connection.
+func (c *claudeConn) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.Result, error) {
+	pr := &claudePrompt{id: uuid.NewString(), turn: t, ended: make(chan duplex.Result, 1)}
+	c.mu.Lock()
+	c.prompt = pr
+	c.stream.Next()
+	c.mu.Unlock()
+	defer c.detach()
+	err := c.send(claudeUser{
+		Type:    "user",
+		UUID:    pr.id,
+		Message: claudeUserMessage{Role: "user", Content: []textBlock{{Type: "text", Text: text}}},
+	})
+	if err != nil {
+		return duplex.Result{}, err
+	}
+	return await(ctx, c.calls, pr.ended)
+}
+
+// detach ends the prompt and cancels its permission requests.
+func (c *claudeConn) detach() {
+	c.mu.Lock()
+	c.prompt = nil
+	c.mu.Unlock()
+	c.questions.end()
+}
+
+// Interrupt implements duplex.Connection.
+func (c *claudeConn) Interrupt() error { return c.send(newClaudeRequest(c.requestID(), "interrupt")) }
+
+// Resumable implements duplex.Connection: claude keeps conversations on disk.
+func (c *claudeConn) Resumable() bool { return true }
+
+// Close implements duplex.Connection.
+func (c *claudeConn) Close() {
+	c.calls.close()
+	c.detach()
+}
+
+// receive handles one line, on the reading goroutine. It ignores lines that are
+// not JSON or of an unknown type.
+func (c *claudeConn) receive(b []byte) {
+	var h claudeHeader
+	if json.Unmarshal(b, &h) != nil {
+		return
+	}
+	switch h.Type {
+	case "control_request", "control_cancel_request", "control_response":
+		var l claudeControl
+		if json.Unmarshal(b, &l) == nil {
+			c.control(h.Type, l)
+		}
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pr := c.prompt
+	if pr == nil {
+		return // of a turn that has ended
+	}
+	switch {
+	case h.Type == "user" && h.IsReplay:
+		c.replays = true
+		pr.started = pr.started || h.UUID == pr.id
+		return
+	case h.Type == "result" && c.replays && !pr.started:
+		// claude runs turns of its own when a background task has ended. Their results
+		// precede the prompt's echo.
+		return
+	}
+	pr.turn.Report(func(a *runner.Answer) {
+		c.stream.Line(b, a)
+		switch {
+		case h.Type == "result":
+			pr.end(claudeEnd(b, a))
+		case a.Hopeless(): // claude would retry for minutes
+			pr.end(duplex.Result{Err: &runner.Error{Code: runner.CodeAuth, Message: "the credentials were refused"}})
+		}
+	})
+}
+
+// end reports the end of the prompt; the first call counts.
+func (pr *claudePrompt) end(r duplex.Result) {
+	select {
+	case pr.ended <- r:
+	default:
+	}
+}
+
+// claudeEnd reads the end of a turn; a holds what the turn reported.
+func claudeEnd(b []byte, a *runner.Answer) duplex.Result {
+	var l claudeResult
+	if err := json.Unmarshal(b, &l); err != nil {
+		return duplex.Result{Err: &runner.Error{
+			Code: runner.CodeProtocol, Message: "the end of claude's turn could not be understood", Err: err,
+		}}
+	}
+	message, auth, failed := a.Failure()
+	switch {
+	case !failed:
+		return duplex.Result{}
+	case l.TerminalReason == "aborted_streaming" || l.TerminalReason == "aborted_tools":
+		return duplex.Result{Canceled: true}
+	case auth:
+		return duplex.Result{Err: &runner.Error{Code: runner.CodeAuth, Message: message}}
+	default:
+		return duplex.Result{Err: &runner.Error{Code: runner.CodeAgent, Message: message}}
+	}
+}
+
+// The ids of the options: claude names none.
+const (
+	optionAllow  = "allow"
+	optionAlways = "allow-session"
+	optionDeny   = "deny"
+)
+
+// control handles a control message, on the reading goroutine. Every request is
+// answered: the user decides whether a tool may run, all others are refused.
+func (c *claudeConn) control(kind string, l claudeControl) {
+	switch {
+	case kind == "control_response":
+		c.answered(l.Response.RequestID, l)
+	case kind == "control_cancel_request":
+		c.questions.withdraw(l.RequestID)
+	case l.RequestID == "": // an answer could not be addressed
+	case l.Request.Subtype != "can_use_tool":
+		c.answer(claudeAnswer{Subtype: "error", RequestID: l.RequestID, Error: "this host does not know " + duplex.OneLine(l.Request.Subtype)})
+	default:
+		c.mu.Lock()
+		defer c.mu.Unlock() // the prompt cannot end meanwhile
+		var t *duplex.Turn
+		if c.prompt != nil {
+			t = c.prompt.turn
+		}
+		c.questions.ask(t, l.RequestID, claudeQuestion(l), func(d duplex.Decision) { c.decide(l, d) })
+	}
+}
+
+func claudeQuestion(l claudeControl) runner.PermissionRequest {
+	r := l.Request
+	title := runner.ToolTitle(r.ToolName, r.Input)
+	options := []runner.PermissionOption{{ID: optionAllow, Name: "Allow", Kind: runner.AllowOnce}}
+	if len(forSession(r.Suggestions)) > 0 {
+		options = append(options, runner.PermissionOption{ID: optionAlways, Name: "Allow for this session", Kind: runner.AllowAlways})
+	}
+	options = append(options, runner.PermissionOption{ID: optionDeny, Name: "Deny", Kind: runner.RejectOnce})
+	return runner.PermissionRequest{
+		ID:    l.RequestID,
+		Title: "Allow " + title + "?",
+		Tool: runner.ToolCall{
+			ID: r.ToolUseID, Name: r.ToolName, Title: title, Status: runner.ToolPending, Input: r.Input,
+		},
+		Options: options,
+	}
+}
+
+// forSession keeps the suggestions that allow similar requests, and limits them to
+// the session: an answer to a task changes neither claude's configuration files
+// nor its mode.
+func forSession(list []claudeSuggestion) []claudeSuggestion {
+	var out []claudeSuggestion
+	for _, s := range list {
+		if s.Type == "addRules" && s.Behavior == "allow" || s.Type == "addDirectories" {
+			s.Destination = "session"
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// decide answers a request. Without a decision the turn is being cancelled, or no
+// user could be asked: claude is told to stop.
+func (c *claudeConn) decide(l claudeControl, d duplex.Decision) {
+	res := claudePermission{Behavior: "deny", Message: "The request was cancelled.", Interrupt: true}
+	switch {
+	case d.Allowed():
+		res = claudePermission{Behavior: "allow", UpdatedInput: l.Request.Input}
+		if len(res.UpdatedInput) == 0 {
+			res.UpdatedInput = json.RawMessage("{}")
+		}
+		if d.Option.ID == optionAlways {
+			res.UpdatedPermissions = forSession(l.Request.Suggestions)
+		}
+	case d.Answered():
+		res = claudePermission{Behavior: "deny", Message: cmp.Or(d.Message, "The user denied this.")}
+	}
+	c.answer(claudeAnswer{Subtype: "success", RequestID: l.RequestID, Response: res})
+}
+
+// answer sends. After a failure the connection has ended, or claude does not read:
+// the turn's end or its time limit reports that.
+func (c *claudeConn) answer(a claudeAnswer) {
+	_ = c.send(claudeResponse{Type: "control_response", Response: a})
+}

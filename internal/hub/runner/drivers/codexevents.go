@@ -1,0 +1,263 @@
+package drivers
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+
+	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/hub/runner/duplex"
+)
+
+// notified handles a notification, on the reading goroutine. It ignores unknown
+// methods and parameters that cannot be read.
+func (c *codexConn) notified(method string, params json.RawMessage) {
+	var n notification
+	if json.Unmarshal(params, &n) != nil {
+		return
+	}
+	if method == "serverRequest/resolved" {
+		c.questions.withdraw(string(n.RequestID))
+		return
+	}
+	if n.ThreadID == c.threadID() {
+		switch {
+		case method == "thread/tokenUsage/updated":
+			c.count(n)
+			return
+		case method == "turn/started" && n.Turn != nil:
+			c.begun(n.Turn.ID)
+			return
+		}
+	}
+	t, ok := c.running(n)
+	if !ok {
+		return
+	}
+	switch method {
+	case "turn/completed":
+		if n.Turn != nil {
+			c.finish(*n.Turn)
+		}
+	case "item/agentMessage/delta":
+		c.startMessage(t, n.ItemID)
+		t.Text(n.Delta)
+	case "item/reasoning/summaryTextDelta", "item/reasoning/textDelta", "item/plan/delta":
+		t.Thought(n.Delta)
+	case "item/started", "item/completed":
+		if n.Item != nil {
+			c.step(t, *n.Item, method == "item/completed")
+		}
+	case "error":
+		if n.Error != nil && n.WillRetry {
+			c.retry(t, *n.Error)
+		}
+	case "warning", "guardianWarning":
+		t.Notice(n.Message)
+	}
+}
+
+// running returns the turn of a notification. codex also reports the threads of
+// its subagents, and turns that have ended.
+func (c *codexConn) running(n notification) (*duplex.Turn, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mine := c.turn != nil && n.ThreadID == c.thread && (n.TurnID == "" || n.TurnID == c.turnID)
+	return c.turn, mine
+}
+
+func (c *codexConn) threadID() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.thread
+}
+
+// maxRefused is how often credentials may be refused in a turn.
+const maxRefused = 2
+
+// retry ends a turn that codex does not: without credentials it retries for ever.
+// After the first refusal it may have new ones.
+func (c *codexConn) retry(t *duplex.Turn, e turnError) {
+	t.Notice("codex tries again: " + duplex.ErrorText(e.Message))
+	if codexError(e.Message, e.CodexErrorInfo).Code != runner.CodeAuth {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused++; c.refused >= maxRefused {
+		c.end(turnInfo{ID: c.turnID, Status: "failed", Error: &e})
+	}
+}
+
+// finish passes the end of the turn to Prompt.
+func (c *codexConn) finish(info turnInfo) {
+	c.begun(info.ID)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.turn != nil && info.ID == c.turnID {
+		c.end(info)
+	}
+}
+
+// end passes the end of the turn to Prompt; the first call counts. mu is held.
+func (c *codexConn) end(info turnInfo) {
+	select {
+	case c.ended <- info:
+	default:
+	}
+}
+
+// startMessage begins a paragraph with each new message, and reports whether the
+// message is new.
+func (c *codexConn) startMessage(t *duplex.Turn, id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.streams[id] {
+		return false
+	}
+	if len(c.streams) < maxItems {
+		c.streams[id] = true
+		t.Paragraph()
+	}
+	return true
+}
+
+// count reports the usage of the running turn. codex counts the whole thread, and
+// repeats the count when it resumes one.
+func (c *codexConn) count(n notification) {
+	if n.TokenUsage == nil {
+		return
+	}
+	total, last := n.TokenUsage.Total, n.TokenUsage.Last
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.total = &total
+	if c.turn == nil || c.turnID == "" || n.TurnID != c.turnID {
+		c.base = &total
+		return
+	}
+	if c.base == nil {
+		c.base = &tokens{Input: total.Input - last.Input, Cached: total.Cached - last.Cached, Output: total.Output - last.Output}
+	}
+	c.turn.Usage(runner.Usage{
+		InputTokens:  max(total.Input-c.base.Input, 0),
+		CachedTokens: max(total.Cached-c.base.Cached, 0),
+		OutputTokens: max(total.Output-c.base.Output, 0),
+	})
+}
+
+// step reports an item.
+func (c *codexConn) step(t *duplex.Turn, it item, completed bool) {
+	if it.Type == "agentMessage" {
+		if completed && c.startMessage(t, it.ID) {
+			t.Text(it.Text)
+		}
+		return
+	}
+	tc := codexToolCall(it)
+	if tc.Name == "" {
+		return // a user message, reasoning, a plan or the like
+	}
+	c.mu.Lock()
+	if len(c.items) < maxItems {
+		c.items[it.ID] = tc
+	}
+	c.mu.Unlock()
+	t.Tool(tc)
+	if it.Status == "declined" {
+		t.Deny(tc)
+	}
+}
+
+func codexToolCall(it item) runner.ToolCall {
+	tc := runner.ToolCall{ID: it.ID, Status: codexStatus[it.Status]}
+	if it.Output != nil {
+		tc.Output = *it.Output
+	}
+	switch it.Type {
+	case "commandExecution":
+		tc.Name, tc.Title = "shell", duplex.OneLine(plainCommand(it.Command, it.Actions))
+		tc.Input = commandInput(it.Command, it.Cwd)
+	case "fileChange":
+		tc.Name, tc.Title = "apply_patch", changeTitle(it.Changes)
+		tc.Input = it.Changes
+	case "mcpToolCall":
+		tc.Name, tc.Title, tc.Input = it.Server+"/"+it.Tool, it.Tool, it.Arguments
+	case "dynamicToolCall", "collabAgentToolCall":
+		tc.Name, tc.Title, tc.Input = it.Tool, it.Tool, it.Arguments
+	case "webSearch":
+		tc.Name, tc.Title = "web_search", duplex.OneLine(it.Query)
+	}
+	return tc
+}
+
+// plainCommand returns the command as the model wrote it, without the shell that
+// codex wraps around it, if it is a single command.
+func plainCommand(command string, actions []action) string {
+	if len(actions) == 1 && actions[0].Command != "" {
+		return actions[0].Command
+	}
+	return command
+}
+
+var codexStatus = map[string]runner.ToolStatus{
+	"inProgress": runner.ToolRunning,
+	"completed":  runner.ToolCompleted,
+	"failed":     runner.ToolFailed,
+	"declined":   runner.ToolDenied,
+}
+
+// changeTitle names the files of a patch, if the patch lists them.
+func changeTitle(changes json.RawMessage) string {
+	var list []struct {
+		Path string `json:"path"`
+	}
+	if json.Unmarshal(changes, &list) != nil || len(list) == 0 {
+		return ""
+	}
+	names := make([]string, 0, 4)
+	for _, c := range list[:min(len(list), 3)] {
+		names = append(names, filepath.Base(c.Path))
+	}
+	if len(list) > len(names) {
+		names = append(names, "…")
+	}
+	return "Change " + strings.Join(names, ", ")
+}
+
+func commandInput(command, cwd string) json.RawMessage {
+	b, err := json.Marshal(struct {
+		Command string `json:"command,omitempty"`
+		Cwd     string `json:"cwd,omitempty"`
+	}{command, cwd})
+	if err != nil {
+		return nil // strings can always be encoded
+	}
+	return b
+}
+
+// requested handles a request of the server, on the reading goroutine. Every
+// request is answered: the user decides about approvals, all others are refused.
+func (c *codexConn) requested(id json.RawMessage, method string, params json.RawMessage) {
+	var a approval
+	if json.Unmarshal(params, &a) != nil {
+		c.answer(rpcAnswer{ID: id, Error: &rpcError{codeInvalidParams, "the parameters of " + method + " could not be read"}})
+		return
+	}
+	kind, ok := approvals[method]
+	if !ok {
+		c.answer(rpcAnswer{ID: id, Error: &rpcError{codeMethodNotFound, "this client does not know " + method}})
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock() // the prompt cannot end meanwhile
+	req := kind.request(a, c.items[a.item()])
+	req.ID = string(id)
+	c.questions.ask(c.turn, string(id), req, func(d duplex.Decision) {
+		c.answer(rpcAnswer{ID: id, Result: kind.answer(a, d)})
+	})
+}
+
+// answer sends. After a failure the connection has ended, or the server does not
+// read: the turn's end or its time limit reports that.
+func (c *codexConn) answer(a rpcAnswer) { _ = c.send(a) }
