@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/hub/workdir"
 )
 
 // sessions are the conversations of agents: one of each agent in each context.
@@ -18,7 +17,7 @@ import (
 // other is resumed from its record when it is needed.
 type sessions struct {
 	hub  *Hub
-	dirs *workdir.Dirs
+	dirs *workDirs
 
 	mu      sync.Mutex
 	byKey   map[sessionKey]*session
@@ -54,7 +53,7 @@ func (k sessionKey) String() string { return k.agent + "/" + k.context }
 
 func newSessions(h *Hub) *sessions {
 	return &sessions{
-		hub: h, dirs: workdir.New(h.cfg.DataDir, h.cfg.WorkRoots),
+		hub: h, dirs: newWorkDirs(h.cfg.DataDir, h.cfg.WorkRoots),
 		byKey: map[sessionKey]*session{}, records: map[sessionKey]sessionRecord{},
 	}
 }

@@ -1,4 +1,4 @@
-package workdir_test
+package hub
 
 import (
 	"errors"
@@ -9,12 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"github.com/parleyhub/parley/internal/hub/workdir"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func realDir(t *testing.T) string {
 	t.Helper()
@@ -54,9 +50,9 @@ func write(t *testing.T, file, content string) {
 	}
 }
 
-func prepare(t *testing.T, d *workdir.Dirs, agent, context string, spec workdir.Spec) string {
+func prepare(t *testing.T, d *workDirs, agent, context string, spec runner.WorkDirSpec) string {
 	t.Helper()
-	dir, err := d.Prepare(t.Context(), agent, context, spec)
+	dir, err := d.prepare(t.Context(), agent, context, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,15 +69,15 @@ func exists(path string) bool {
 
 func TestAContextHasItsOwnDirectoryWhateverItsID(t *testing.T) {
 	data := realDir(t)
-	d := workdir.New(data, nil)
+	d := newWorkDirs(data, nil)
 	seen := make(map[string]bool)
 	for _, id := range []string{"a", "../../etc", "", "a/b", strings.Repeat("x", 5000), "\x00"} {
-		dir := prepare(t, d, "agent", id, workdir.Spec{})
+		dir := prepare(t, d, "agent", id, runner.WorkDirSpec{})
 		if filepath.Dir(dir) != filepath.Join(data, "contexts") || seen[dir] {
 			t.Errorf("context %q works in %s", id, dir)
 		}
 		seen[dir] = true
-		if other := prepare(t, d, "another", id, workdir.Spec{Policy: workdir.Context}); other != dir {
+		if other := prepare(t, d, "another", id, runner.WorkDirSpec{Policy: runner.WorkDirContext}); other != dir {
 			t.Errorf("two agents of a context work in %s and %s", dir, other)
 		}
 	}
@@ -91,9 +87,9 @@ func TestAContextHasItsOwnDirectoryWhateverItsID(t *testing.T) {
 }
 
 func TestAContextsDirectoryIsRemovedWithAllThatIsInIt(t *testing.T) {
-	d := workdir.New(realDir(t), nil)
-	dir := prepare(t, d, "a", "c", workdir.Spec{})
-	kept := prepare(t, d, "a", "other", workdir.Spec{})
+	d := newWorkDirs(realDir(t), nil)
+	dir := prepare(t, d, "a", "c", runner.WorkDirSpec{})
+	kept := prepare(t, d, "a", "other", runner.WorkDirSpec{})
 	outside := filepath.Join(realDir(t), "file")
 	write(t, outside, "x")
 	write(t, filepath.Join(dir, "deep", "file"), "x")
@@ -101,7 +97,7 @@ func TestAContextsDirectoryIsRemovedWithAllThatIsInIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second time there is nothing
-		if err := d.Remove(t.Context(), "a", "c", workdir.Spec{}); err != nil {
+		if err := d.remove(t.Context(), "a", "c", runner.WorkDirSpec{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -112,32 +108,32 @@ func TestAContextsDirectoryIsRemovedWithAllThatIsInIt(t *testing.T) {
 
 func TestALinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
 	data, elsewhere := realDir(t), realDir(t)
-	d := workdir.New(data, nil)
-	dir := prepare(t, d, "a", "c", workdir.Spec{})
+	d := newWorkDirs(data, nil)
+	dir := prepare(t, d, "a", "c", runner.WorkDirSpec{})
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(elsewhere, dir); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.Prepare(t.Context(), "a", "c", workdir.Spec{}); err == nil {
+	if got, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); err == nil {
 		t.Errorf("got %s", got)
 	}
-	inside := prepare(t, d, "a", "other", workdir.Spec{})
+	inside := prepare(t, d, "a", "other", runner.WorkDirSpec{})
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(filepath.Base(inside), dir); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.Prepare(t.Context(), "a", "c", workdir.Spec{}); !errors.Is(err, workdir.ErrOutside) {
+	if got, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); !errors.Is(err, errDirOutside) {
 		t.Errorf("another context's directory: %s, %v", got, err)
 	}
 }
 
 func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 	data, root, outside := realDir(t), realDir(t), realDir(t)
-	d := workdir.New(data, []string{"/no/such/root", root})
+	d := newWorkDirs(data, []string{"/no/such/root", root})
 	inside := filepath.Join(root, "project")
 	write(t, filepath.Join(inside, "file"), "x")
 	for name, target := range map[string]string{"good": inside, "bad": outside} {
@@ -150,16 +146,16 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 		root:                            nil,
 		filepath.Join(root, "good"):     nil,
 		data:                            nil,
-		filepath.Join(root, "bad"):      workdir.ErrOutside,
-		outside:                         workdir.ErrOutside,
-		root + "/../":                   workdir.ErrOutside,
-		root + "x":                      workdir.ErrConfig,
-		"relative":                      workdir.ErrConfig,
-		"":                              workdir.ErrConfig,
-		filepath.Join(inside, "file"):   workdir.ErrConfig,
-		filepath.Join(inside, "absent"): workdir.ErrConfig,
+		filepath.Join(root, "bad"):      errDirOutside,
+		outside:                         errDirOutside,
+		root + "/../":                   errDirOutside,
+		root + "x":                      errDirConfig,
+		"relative":                      errDirConfig,
+		"":                              errDirConfig,
+		filepath.Join(inside, "file"):   errDirConfig,
+		filepath.Join(inside, "absent"): errDirConfig,
 	} {
-		dir, err := d.Prepare(t.Context(), "a", "c", workdir.Spec{Policy: workdir.Fixed, Path: path})
+		dir, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: path})
 		if !errors.Is(err, want) || want == nil && err != nil {
 			t.Errorf("%s: %s, %v, want %v", path, dir, err, want)
 		}
@@ -175,10 +171,10 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 	if err := os.Symlink(outside, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Prepare(t.Context(), "a", "c", workdir.Spec{Policy: workdir.Fixed, Path: link}); !errors.Is(err, workdir.ErrOutside) {
+	if _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: link}); !errors.Is(err, errDirOutside) {
 		t.Errorf("a changed link: %v", err)
 	}
-	if err := d.Remove(t.Context(), "a", "c", workdir.Spec{Policy: workdir.Fixed, Path: inside}); err != nil || !exists(inside) {
+	if err := d.remove(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: inside}); err != nil || !exists(inside) {
 		t.Errorf("a fixed directory was removed, %v", err)
 	}
 }
@@ -186,15 +182,15 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 func TestEachAgentAndContextHasAWorktree(t *testing.T) {
 	repo := repository(t)
 	data := realDir(t)
-	d := workdir.New(data, []string{repo})
-	spec := workdir.Spec{Policy: workdir.Worktree, Path: filepath.Join(repo, "part")}
+	d := newWorkDirs(data, []string{repo})
+	spec := runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: filepath.Join(repo, "part")}
 	var wg sync.WaitGroup
 	dirs := make([]string, 6)
 	for i := range dirs {
 		wg.Go(func() {
 			agent := []string{"a", "b"}[i%2]
 			context := []string{"c1", "c2", "c3"}[i/2]
-			dir, err := d.Prepare(t.Context(), agent, context, spec)
+			dir, err := d.prepare(t.Context(), agent, context, spec)
 			if err != nil {
 				t.Error(err)
 			}
@@ -219,9 +215,9 @@ func TestEachAgentAndContextHasAWorktree(t *testing.T) {
 
 func TestRemovingAWorktreeLosesNoWork(t *testing.T) {
 	repo := repository(t)
-	d := workdir.New(realDir(t), []string{repo})
-	spec := workdir.Spec{Policy: workdir.Worktree, Path: repo}
-	remove := func(context string) error { return d.Remove(t.Context(), "agent.x", context, spec) }
+	d := newWorkDirs(realDir(t), []string{repo})
+	spec := runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}
+	remove := func(context string) error { return d.remove(t.Context(), "agent.x", context, spec) }
 
 	clean := prepare(t, d, "agent.x", "clean", spec)
 	write(t, filepath.Join(clean, ".parley", ".gitignore"), "*\n")
@@ -232,7 +228,7 @@ func TestRemovingAWorktreeLosesNoWork(t *testing.T) {
 
 	dirty := prepare(t, d, "agent.x", "dirty", spec)
 	write(t, filepath.Join(dirty, "new.txt"), "x")
-	if err := remove("dirty"); !errors.Is(err, workdir.ErrKept) || !exists(filepath.Join(dirty, "new.txt")) {
+	if err := remove("dirty"); !errors.Is(err, errDirKept) || !exists(filepath.Join(dirty, "new.txt")) {
 		t.Errorf("a worktree with changes: %v", err)
 	}
 
@@ -259,13 +255,13 @@ func TestRemovingAWorktreeLosesNoWork(t *testing.T) {
 
 func TestAWorktreeWhoseDirectoryIsGoneIsMadeAnew(t *testing.T) {
 	repo := repository(t)
-	d := workdir.New(realDir(t), []string{repo})
-	spec := workdir.Spec{Policy: workdir.Worktree, Path: repo}
+	d := newWorkDirs(realDir(t), []string{repo})
+	spec := runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}
 	dir := prepare(t, d, "a", "c", spec)
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Remove(t.Context(), "a", "c", spec); err != nil {
+	if err := d.remove(t.Context(), "a", "c", spec); err != nil {
 		t.Error(err)
 	}
 	prepare(t, d, "a", "c", spec)
@@ -277,25 +273,25 @@ func TestWorktreesThatCannotBe(t *testing.T) {
 	plain := realDir(t)
 	repo := repository(t)
 	write(t, filepath.Join(repo, "untracked", "x"), "x")
-	d := workdir.New(realDir(t), []string{empty, plain, repo})
+	d := newWorkDirs(realDir(t), []string{empty, plain, repo})
 	for name, path := range map[string]string{
 		"no repository": plain, "no commit": empty, "not in the commit": filepath.Join(repo, "untracked"), "relative": "x",
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := d.Prepare(t.Context(), "a", "c-"+name, workdir.Spec{Policy: workdir.Worktree, Path: path})
-			if !errors.Is(err, workdir.ErrConfig) {
+			_, err := d.prepare(t.Context(), "a", "c-"+name, runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: path})
+			if !errors.Is(err, errDirConfig) {
 				t.Errorf("%v", err)
 			}
 		})
 	}
-	outside := workdir.New(realDir(t), nil)
-	if _, err := outside.Prepare(t.Context(), "a", "c", workdir.Spec{Policy: workdir.Worktree, Path: repo}); !errors.Is(err, workdir.ErrOutside) {
+	outside := newWorkDirs(realDir(t), nil)
+	if _, err := outside.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}); !errors.Is(err, errDirOutside) {
 		t.Errorf("outside: %v", err)
 	}
-	if _, err := d.Prepare(t.Context(), "a", "c", workdir.Spec{Policy: "odd"}); !errors.Is(err, workdir.ErrConfig) {
+	if _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: "odd"}); !errors.Is(err, errDirConfig) {
 		t.Errorf("odd policy: %v", err)
 	}
-	if _, err := workdir.New("", nil).Prepare(t.Context(), "a", "c", workdir.Spec{}); !errors.Is(err, workdir.ErrConfig) {
+	if _, err := newWorkDirs("", nil).prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); !errors.Is(err, errDirConfig) {
 		t.Errorf("no data directory: %v", err)
 	}
 }
@@ -303,8 +299,8 @@ func TestWorktreesThatCannotBe(t *testing.T) {
 func TestTheHubsOwnGitVariablesDoNotLeadElsewhere(t *testing.T) {
 	repo := repository(t)
 	t.Setenv("GIT_DIR", filepath.Join(realDir(t), "nowhere"))
-	d := workdir.New(realDir(t), []string{repo})
-	if _, err := d.Prepare(t.Context(), "a", "c", workdir.Spec{Policy: workdir.Worktree, Path: repo}); err != nil {
+	d := newWorkDirs(realDir(t), []string{repo})
+	if _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}); err != nil {
 		t.Error(err)
 	}
 }
