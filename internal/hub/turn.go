@@ -117,7 +117,7 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	from := DelegationOf(&a2a.Task{Metadata: t.metadata})
 	t.mu.Unlock()
 	if from != nil {
-		turn.Over, turn.TraceParent = from.Chain, from.TraceParent
+		turn.Chain, turn.TraceParent = from.Chain, from.TraceParent
 	}
 	out, err = s.session.Turn(tn.ctx, turn, (*handler)(tn))
 	t.mu.Lock()

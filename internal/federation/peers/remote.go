@@ -171,8 +171,8 @@ func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) 
 	answers, done := f.wait(s.r.id, s.thread)
 	defer done()
 	asked := map[string]any{"text": prompt, "stream": true}
-	if len(turn.Over) > 0 {
-		asked["over"] = s.r.n.amongHubs(turn.Over)
+	if len(turn.Chain) > 0 {
+		asked["over"] = s.r.n.amongHubs(turn.Chain)
 	}
 	if err := f.sendTraced(ctx, s.r.id, s.thread, envelope.Request, asked, turn.TraceParent); err != nil {
 		return failed(runner.CodeAgent, fmt.Sprintf("the agent at %s cannot be asked: %v", s.r.peer, err), "")

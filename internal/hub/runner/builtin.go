@@ -1,21 +1,19 @@
 package runner
 
-// Builtin are the agents that every hub has, by id. They are not completed: what
-// is missing depends on the driver, which the user may change.
+// Builtin returns the agents that every hub has, by id. They are not completed: the
+// remaining fields depend on the driver, which the user may change.
 //
-// The drivers, and why:
+// The reasons for their drivers:
 //
-//   - claude-code speaks claude-stdio: it asks for permissions, streams, and can
-//     be interrupted without losing the session. exec denies silently.
-//   - codex speaks codex-appserver: exec never asks for approvals and does not
-//     stream.
-//   - gemini runs once a turn (exec): its ACP mode cannot load a conversation of
-//     an earlier process (measured with 0.61.0), so that every restart of the hub
-//     and every pause longer than limits.sessionIdle would lose it, while headless
-//     --resume works. The price: exec cannot ask for permissions, and tools that
-//     would need one are denied. With driver: acp it asks.
-//   - vibe speaks ACP through vibe-acp: its headless mode has no final event, and
-//     session ids only in newer versions.
+//   - claude-code uses claude-stdio: it asks for permissions, streams, and can be
+//     interrupted without losing the session. exec denies silently.
+//   - codex uses codex-appserver: exec never asks for approvals and does not stream.
+//   - gemini uses exec: its ACP mode cannot load a conversation of an earlier process
+//     (measured with 0.61.0) and would lose it at every restart of the hub and after
+//     limits.sessionIdle, while headless --resume works. exec cannot ask for
+//     permissions, so that tools that need one are denied. With driver: acp it asks.
+//   - vibe uses ACP through vibe-acp: its headless mode has no final event, and session
+//     ids only in newer versions.
 //   - echo answers with the message itself.
 func Builtin() map[string]Definition {
 	return map[string]Definition{
@@ -33,7 +31,7 @@ func Builtin() map[string]Definition {
 	}
 }
 
-// codingSkills are what the coding agents have in common.
+// codingSkills are the skills of every coding agent.
 func codingSkills() []Skill {
 	return []Skill{
 		{ID: "write-code", Name: "Write code", Description: "Writes and changes code in its working directory", Tags: []string{"code", "edit", "refactoring"}},
@@ -48,15 +46,15 @@ func claudeCode() Definition {
 		Description: "Anthropic's coding agent",
 		ModelArgs:   []string{"--model", modelPlace},
 		Env: EnvSpec{
-			// CLAUDECODE and its like stay out: claude refuses to run within claude.
+			// Without CLAUDECODE and the like: claude refuses to run within claude.
 			Allow: []string{
 				"ANTHROPIC_*", "CLAUDE_CONFIG_DIR", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_*", "CLAUDE_CODE_SKIP_*",
 				"CLAUDE_CODE_MAX_*", "CLAUDE_CODE_API_KEY_HELPER_TTL_MS", "CLAUDE_CODE_DISABLE_*",
 				"DISABLE_TELEMETRY", "DISABLE_ERROR_REPORTING", "CLOUD_ML_REGION",
 			},
 			Set: map[string]string{
-				// By default claude tries ten times, for minutes, before it says that it cannot
-				// reach its model.
+				// By default claude retries ten times, for minutes, before it reports that its
+				// model is unreachable.
 				"CLAUDE_CODE_MAX_RETRIES": "3",
 				"DISABLE_AUTOUPDATER":     "1",
 			},
@@ -84,10 +82,10 @@ func gemini() Definition {
 				"CODE_ASSIST_ENDPOINT", "NODE_COMPILE_CACHE",
 			},
 			Set: map[string]string{
-				// Without it gemini ends with 55 in a directory that the user has not
-				// trusted by hand. The hub confines working directories itself.
+				// Without it gemini exits with 55 in a directory that the user has not marked as
+				// trusted. The hub restricts working directories itself.
 				"GEMINI_CLI_TRUST_WORKSPACE": "true",
-				// One process instead of two, and 0.4 s less.
+				// One process instead of two, and 0.4 s faster.
 				"GEMINI_CLI_NO_RELAUNCH": "true",
 			},
 		},
@@ -136,8 +134,8 @@ func vibe() Definition {
 	}
 }
 
-// preset is how a built-in agent is run by one of its drivers; the drivers
-// claude-stdio and codex-appserver know their arguments themselves.
+// preset returns the arguments of a built-in agent for one of its drivers. The drivers
+// claude-stdio and codex-appserver add their arguments themselves.
 func preset(id, driver string) Definition {
 	switch id + "/" + driver {
 	case "claude-code/exec":
@@ -148,7 +146,7 @@ func preset(id, driver string) Definition {
 				New:    []string{"--session-id", sessionPlace},
 				Resume: []string{"--resume", sessionPlace},
 			},
-			// Not bypassPermissions, which claude refuses to root, in containers too.
+			// claude refuses bypassPermissions to root, also in containers.
 			PermissionArgs: map[string][]string{PermissionsAllow: {
 				"--allowedTools=Bash,Edit,NotebookEdit,WebFetch,WebSearch,Write,mcp__*",
 			}},
@@ -166,8 +164,8 @@ func preset(id, driver string) Definition {
 	case "gemini/acp":
 		return Definition{Args: []string{"--acp"}}
 	case "codex/exec":
-		// Sessions may be continued from any directory; -s is not known to resume,
-		// the configuration key is.
+		// Sessions may be resumed from any directory. "resume" does not accept -s, but
+		// accepts the configuration key.
 		return Definition{
 			Args:   []string{"exec", "--json", "--skip-git-repo-check", "-c", `sandbox_mode="workspace-write"`},
 			Parser: ParserCodexJSONL,
@@ -181,11 +179,11 @@ func preset(id, driver string) Definition {
 		}
 	case "vibe/exec": // with command: vibe
 		return Definition{
-			// A -p without a value takes the prompt from standard input.
+			// With a -p without a value vibe reads the prompt from standard input.
 			Args:    []string{"-p", "--output", "streaming"},
 			Parser:  ParserVibeStream,
 			Session: SessionFlags{Resume: []string{"--resume=" + sessionPlace}},
-			// Headless, vibe approves everything unless another of its modes is chosen.
+			// Headless vibe approves everything unless another mode is chosen.
 			PermissionArgs: map[string][]string{
 				PermissionsAsk:   {"--agent", "default"},
 				PermissionsAllow: {"--agent", "auto-approve"},

@@ -1,34 +1,24 @@
 package runner
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
-
-	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// claudeStream reads claude's --output-format stream-json, with or without
-// --include-partial-messages.
-type claudeStream struct {
-	// streamed are the messages whose text came in pieces: the whole message that
-	// follows has nothing new.
+// ClaudeStream reads claude's --output-format stream-json, with or without
+// --include-partial-messages. The zero value is ready.
+type ClaudeStream struct {
+	// streamed are the messages whose text arrived in pieces. The whole message that
+	// follows repeats it.
 	streamed map[string]bool
-	current  string // id of the message that is being streamed
-	// spent is what the process had cost before this turn: claude counts the whole.
-	spent float64
+	current  string  // id of the message that is being streamed
+	spent    float64 // the process's cost before this turn: claude counts the whole
 }
 
-// ClaudeStream reads the events of a claude that answers many prompts, for the
-// driver that speaks with it both ways.
-type ClaudeStream struct{ stream claudeStream }
-
-// Line takes one line of claude's output; it is valid only during the call. What
-// is no event, or of an unknown kind, is skipped.
-func (c *ClaudeStream) Line(b []byte, a *Answer) { c.stream.line(b, a) }
-
-// Next forgets the messages of a turn, before the next.
-func (c *ClaudeStream) Next() { c.stream = claudeStream{spent: c.stream.spent} }
+// Next prepares for the next turn of a claude that answers many prompts.
+func (c *ClaudeStream) Next() { *c = ClaudeStream{spent: c.spent} }
 
 type claudeLine struct {
 	Type      string          `json:"type"`
@@ -104,7 +94,9 @@ type claudeDenial struct {
 	Input json.RawMessage `json:"tool_input"`
 }
 
-func (c *claudeStream) line(b []byte, a *Answer) {
+// Line reads one line of claude's output, which is valid only during the call. It
+// ignores unknown events and lines that are not JSON.
+func (c *ClaudeStream) Line(b []byte, a *Answer) {
 	var l claudeLine
 	if !object(b, &l) {
 		return
@@ -113,7 +105,7 @@ func (c *claudeStream) line(b []byte, a *Answer) {
 	case "system":
 		c.system(l, a)
 	case "stream_event":
-		if l.Parent == "" { // a subagent's words are not the answer
+		if l.Parent == "" { // a subagent's text is not the answer
 			c.event(l.Event, a)
 		}
 	case "assistant":
@@ -125,7 +117,7 @@ func (c *claudeStream) line(b []byte, a *Answer) {
 	}
 }
 
-func (c *claudeStream) system(l claudeLine, a *Answer) {
+func (c *ClaudeStream) system(l claudeLine, a *Answer) {
 	switch l.Subtype {
 	case "init":
 		a.Session(l.SessionID, l.Model)
@@ -134,12 +126,12 @@ func (c *claudeStream) system(l claudeLine, a *Answer) {
 			l.ErrorStatus == 401)
 	case "permission_denied":
 		var words string
-		_ = json.Unmarshal(l.Message, &words) // the name alone will do
+		_ = json.Unmarshal(l.Message, &words) // optional
 		a.Tool(ToolCall{ID: l.ToolUseID, Name: l.ToolName, Status: ToolDenied, Output: words})
 	}
 }
 
-func (c *claudeStream) event(e claudeEvent, a *Answer) {
+func (c *ClaudeStream) event(e claudeEvent, a *Answer) {
 	switch e.Type {
 	case "message_start":
 		c.current = e.Message.ID
@@ -163,7 +155,7 @@ func (c *claudeStream) event(e claudeEvent, a *Answer) {
 	}
 }
 
-func (c *claudeStream) assistant(l claudeLine, a *Answer) {
+func (c *ClaudeStream) assistant(l claudeLine, a *Answer) {
 	var m claudeMessage
 	if !object(l.Message, &m) {
 		return
@@ -171,7 +163,7 @@ func (c *claudeStream) assistant(l claudeLine, a *Answer) {
 	for _, block := range claudeBlocks(m.Content) {
 		switch block.Type {
 		case "text":
-			// An error comes as a message too; the result tells it again.
+			// An error is also a message; the result repeats it.
 			if l.Parent == "" && l.Error == "" && !c.streamed[m.ID] {
 				a.Paragraph()
 				a.Text(block.Text)
@@ -183,13 +175,13 @@ func (c *claudeStream) assistant(l claudeLine, a *Answer) {
 		case "tool_use":
 			a.Tool(ToolCall{
 				ID: block.ID, Name: block.Name, Title: ToolTitle(block.Name, block.Input),
-				Status: ToolRunning, Input: rawOr(block.Input),
+				Status: ToolRunning, Input: copyJSON(block.Input),
 			})
 		}
 	}
 }
 
-func (c *claudeStream) user(l claudeLine, a *Answer) {
+func (c *ClaudeStream) user(l claudeLine, a *Answer) {
 	var m claudeMessage
 	if !object(l.Message, &m) {
 		return
@@ -202,11 +194,11 @@ func (c *claudeStream) user(l claudeLine, a *Answer) {
 		if block.IsError {
 			status = ToolFailed
 		}
-		a.Tool(ToolCall{ID: block.ToolUseID, Status: status, Output: claudeText(block.Content)})
+		a.Tool(ToolCall{ID: block.ToolUseID, Status: status, Output: textOf(block.Content)})
 	}
 }
 
-func (c *claudeStream) result(l claudeLine, a *Answer) {
+func (c *ClaudeStream) result(l claudeLine, a *Answer) {
 	a.Session(l.SessionID, "")
 	a.Usage(Usage{
 		InputTokens:  l.Usage.Input + l.Usage.Creation + l.Usage.Cached,
@@ -214,7 +206,7 @@ func (c *claudeStream) result(l claudeLine, a *Answer) {
 	})
 	c.spent = l.Cost
 	for _, d := range l.Denials {
-		t := ToolCall{ID: d.ID, Name: d.Name, Title: ToolTitle(d.Name, d.Input), Status: ToolDenied, Input: rawOr(d.Input)}
+		t := ToolCall{ID: d.ID, Name: d.Name, Title: ToolTitle(d.Name, d.Input), Status: ToolDenied, Input: copyJSON(d.Input)}
 		if a.wasDenied(d.ID) {
 			a.deny(t)
 		} else {
@@ -222,13 +214,9 @@ func (c *claudeStream) result(l claudeLine, a *Answer) {
 		}
 	}
 	a.done = true
-	// The subtype says success also where an error is flagged.
+	// The subtype can be success although is_error is set.
 	if l.IsError || l.Subtype != "success" {
-		message := l.Result
-		if message == "" {
-			message = strings.Join(append([]string{l.Subtype}, l.Errors...), ": ")
-		}
-		a.fail(message)
+		a.fail(cmp.Or(l.Result, strings.Join(append([]string{l.Subtype}, l.Errors...), ": ")))
 		a.auth = a.auth || l.APIStatus == 401
 		return
 	}
@@ -236,9 +224,6 @@ func (c *claudeStream) result(l claudeLine, a *Answer) {
 		a.Text(l.Result)
 	}
 }
-
-// diagnose has nothing to add: claude puts its errors into the result.
-func (c *claudeStream) diagnose(_ process.Exit, _ string, _ *Answer) *Error { return nil }
 
 func claudeBlocks(content json.RawMessage) []claudeBlock {
 	var blocks []claudeBlock
@@ -252,19 +237,11 @@ func claudeBlocks(content json.RawMessage) []claudeBlock {
 	return nil
 }
 
-func claudeText(content json.RawMessage) string {
-	var text strings.Builder
-	for _, b := range claudeBlocks(content) {
-		text.WriteString(b.Text)
-	}
-	return text.String()
-}
-
-// toolSubject are the inputs of common tools that tell most about a call.
+// toolSubject are the inputs of common tools that describe a call best.
 var toolSubject = []string{"command", "cmd", "file_path", "path", "notebook_path", "url", "pattern", "query", "description"}
 
-// ToolTitle is one line for people on what a tool is used for: its name and the
-// input that tells most.
+// ToolTitle returns one line for users about a tool call: the tool's name and the input
+// that describes the call best.
 func ToolTitle(name string, input json.RawMessage) string {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(input, &fields) != nil {

@@ -48,7 +48,7 @@ type codexItem struct {
 	} `json:"changes"`
 }
 
-func (c *codexJSONL) line(b []byte, a *Answer) {
+func (c codexJSONL) Line(b []byte, a *Answer) {
 	var l codexLine
 	if !object(b, &l) {
 		return
@@ -64,12 +64,12 @@ func (c *codexJSONL) line(b []byte, a *Answer) {
 	case "turn.failed":
 		a.done = true
 		a.fail(l.Error.Message)
-	case "error": // a notice that it tries again, or words that turn.failed repeats
+	case "error": // a retry, or a text that turn.failed repeats
 		a.retry(l.Message, false)
 	}
 }
 
-func (c *codexJSONL) item(i codexItem, completed bool, a *Answer) {
+func (c codexJSONL) item(i codexItem, completed bool, a *Answer) {
 	switch i.Type {
 	case "agent_message":
 		if completed {
@@ -88,7 +88,7 @@ func (c *codexJSONL) item(i codexItem, completed bool, a *Answer) {
 }
 
 func codexTool(i codexItem, completed bool) ToolCall {
-	t := ToolCall{ID: i.ID, Name: i.Type, Status: ToolRunning, Output: i.Output, Input: rawOr(i.Arguments)}
+	t := ToolCall{ID: i.ID, Name: i.Type, Status: ToolRunning, Output: i.Output, Input: copyJSON(i.Arguments)}
 	switch i.Type {
 	case "command_execution":
 		t.Title = oneLine(i.Command, 200)
@@ -120,7 +120,7 @@ func codexTool(i codexItem, completed bool) ToolCall {
 	return t
 }
 
-func (c *codexJSONL) diagnose(_ process.Exit, stderr string, _ *Answer) *Error {
+func (c codexJSONL) diagnose(_ process.Exit, stderr string, _ *Answer) *Error {
 	if strings.Contains(stderr, "--skip-git-repo-check") {
 		return &Error{
 			Code: CodeConfig, Message: "codex runs only in a git repository that it trusts",

@@ -8,14 +8,14 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// Environ is the environment of the agent's processes.
+// Environ returns the environment of the agent's processes.
 func (d Definition) Environ(opts Options) []string {
 	return process.Environ(opts.Environ, d.Env.Allow, d.Env.Set)
 }
 
-// NewCommand is a process of the agent with args in dir, ready for process.Start.
-// Every driver starts its processes this way: the environment, the mark and the
-// bounds are then those that the definition promises.
+// NewCommand returns a command of the agent with args in dir, for process.Start. Every
+// driver uses it, so that the environment, the marker and the bounds are those of the
+// definition.
 func NewCommand(def Definition, opts Options, dir string, args []string) process.Command {
 	return process.Command{
 		Path:       def.Command,
@@ -27,19 +27,19 @@ func NewCommand(def Definition, opts Options, dir string, args []string) process
 	}
 }
 
-// SessionEnviron is the environment of a session's processes.
+// SessionEnviron returns the environment of a session's processes.
 func (d Definition) SessionEnviron(opts Options, spec SessionSpec) []string {
 	return append(d.Environ(opts), spec.Env...)
 }
 
-// NewSessionCommand is NewCommand for a process of a session.
+// NewSessionCommand is [NewCommand] for a process of a session.
 func NewSessionCommand(def Definition, opts Options, spec SessionSpec, args []string) process.Command {
 	cmd := NewCommand(def, opts, spec.WorkDir, args)
 	cmd.Env = def.SessionEnviron(opts, spec)
 	return cmd
 }
 
-// ModelArguments are the arguments that choose the model, none for the agent's
+// ModelArguments returns the arguments that choose the model, none for the agent's
 // default.
 func (d Definition) ModelArguments() []string {
 	if d.Model == "" {
@@ -48,7 +48,7 @@ func (d Definition) ModelArguments() []string {
 	return replaceIn(d.ModelArgs, modelPlace, d.Model)
 }
 
-// replaceIn puts value for the placeholder in a copy of args.
+// replaceIn returns args with value in place of the placeholder.
 func replaceIn(args []string, place, value string) []string {
 	out := make([]string, len(args))
 	for i, a := range args {
@@ -57,19 +57,19 @@ func replaceIn(args []string, place, value string) []string {
 	return out
 }
 
-// StopPolicy is how the agent's processes are asked to end. The definition must
-// be completed.
+// StopPolicy returns how the agent's processes are stopped. The definition must be
+// completed.
 func (d Definition) StopPolicy() process.StopPolicy {
 	policy := process.StopPolicy{Grace: d.Stop.Grace}
 	for _, name := range d.Stop.Signals {
-		if sig, err := process.ParseSignal(name); err == nil { // Complete has refused others
+		if sig, err := process.ParseSignal(name); err == nil { // Complete has rejected others
 			policy.Signals = append(policy.Signals, sig)
 		}
 	}
 	return policy
 }
 
-// StartError says in words why a process of the agent could not be started.
+// StartError translates an error of process.Start for users.
 func (d Definition) StartError(err error) *Error {
 	switch {
 	case errors.Is(err, process.ErrNotFound):
@@ -85,8 +85,8 @@ func (d Definition) StartError(err error) *Error {
 	return &Error{Code: CodeInternal, Message: d.Name + " could not be started", Err: err}
 }
 
-// AuthError says that the agent has no valid credentials, with the agent's own
-// words as detail (redacted by the caller) and the remedy.
+// AuthError returns the error of an agent without valid credentials. detail is the
+// agent's own text, redacted by the caller.
 func (d Definition) AuthError(detail string) *Error {
 	msg := d.Name + " is not logged in"
 	if detail = strings.TrimSpace(detail); detail != "" {
@@ -95,8 +95,8 @@ func (d Definition) AuthError(detail string) *Error {
 	return &Error{Code: CodeAuth, Message: msg, Remedy: d.Probe.Login}
 }
 
-// TimeoutError says which limit a turn has reached: cause is context.Cause of a
-// process.Watch's context.
+// TimeoutError returns the error for the limit that a turn has reached. cause is
+// context.Cause of a process.Watch's context.
 func (d Definition) TimeoutError(cause error) *Error {
 	msg := d.Name + " was stopped after " + d.Limits.Run.String() + ", the limit for one turn (limits.run)"
 	if errors.Is(cause, process.ErrIdle) {

@@ -28,7 +28,7 @@ const (
 	DriverCodexAppServer = "codex-appserver"
 	DriverACP            = "acp"
 	DriverEcho           = "echo"
-	// DriverPeer is that of another hub's agents, which no configuration defines.
+	// DriverPeer is the driver of another hub's agents. No configuration can set it.
 	DriverPeer = "peer"
 
 	PromptStdin = "stdin"
@@ -43,7 +43,7 @@ const (
 	WorkDirWorktree = "worktree"
 )
 
-// defaultLimits and defaultStop stand for zero values: see [Limits], [StopSpec].
+// defaultLimits and defaultStop replace zero values, see [Limits] and [StopSpec].
 var (
 	defaultLimits = Limits{
 		Concurrency: 4,
@@ -61,13 +61,12 @@ var (
 
 var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// ValidID tells whether id may name an agent, see [Definition].
+// ValidID reports whether id is a valid agent id, see [Definition].
 func ValidID(id string) bool { return idPattern.MatchString(id) }
 
-// Complete returns the definition with everything filled in that was left out:
-// from the built-in agent that it extends or is, then from the documented
-// defaults. The error is an *Error with CodeConfig that names the field. A
-// completed definition completes to itself.
+// Complete returns the definition with defaults for its zero fields: from the built-in
+// agent that it extends or is, then the documented ones. The error is an *Error with
+// CodeConfig that names the field. Complete is idempotent.
 func (d Definition) Complete() (Definition, error) {
 	base, err := d.base()
 	if err != nil {
@@ -103,7 +102,8 @@ func (d Definition) base() (Definition, error) {
 	return base, nil
 }
 
-// over fills what d leaves out from base. Maps are joined, d's entries win.
+// over returns d with base's values for its zero fields. Maps are merged; d's entries
+// win.
 func (d Definition) over(base Definition) Definition {
 	d.Name = cmp.Or(d.Name, base.Name)
 	d.Description = cmp.Or(d.Description, base.Description)
@@ -134,7 +134,7 @@ func (d Definition) over(base Definition) Definition {
 	return d
 }
 
-// withAddress fills in how envelopes find the agent.
+// withAddress fills in the tier and the capabilities.
 func (d Definition) withAddress() Definition {
 	if d.Tier == nil {
 		tier := cmp.Or(agent.PlanetaryTier(d.ID), agent.L3).Level()
@@ -176,8 +176,7 @@ func (e EnvSpec) over(base EnvSpec) EnvSpec {
 	return EnvSpec{Allow: allow, Set: joinMaps(base.Set, e.Set)}
 }
 
-// WithDefaults returns the limits with the documented defaults for those that
-// are zero.
+// WithDefaults returns the limits with the documented defaults for zero fields.
 func (l Limits) WithDefaults() Limits { return l.over(defaultLimits) }
 
 func (l Limits) over(base Limits) Limits {
@@ -198,7 +197,7 @@ func (s StopSpec) over(base StopSpec) StopSpec {
 	return StopSpec{Signals: orSlice(s.Signals, base.Signals), Grace: cmp.Or(s.Grace, base.Grace)}
 }
 
-// orSlice is a unless it was left out; an empty list that was written counts.
+// orSlice returns a, or b if a is nil. An explicitly empty list counts.
 func orSlice[T any](a, b []T) []T {
 	if a == nil {
 		return b
@@ -219,7 +218,7 @@ func configError(field, format string, args ...any) *Error {
 	return &Error{Code: CodeConfig, Field: field, Message: field + ": " + fmt.Sprintf(format, args...)}
 }
 
-// check refuses what would fail or be unsafe later.
+// check rejects a definition that would fail or be unsafe later.
 func (d Definition) check() error {
 	for _, check := range []func(Definition) error{
 		checkNames, checkArgs, checkPrompt, checkParser, checkSession, checkEnv, checkWorkDir, checkLimits, checkStop, checkAddress,
@@ -250,7 +249,7 @@ func checkNames(d Definition) error {
 	return oneOf("permissions", d.Permissions, PermissionsAsk, PermissionsAllow, PermissionsDeny)
 }
 
-// checkAddress makes sure that the agent's card will be a valid one.
+// checkAddress checks that the agent's card will be valid.
 func checkAddress(d Definition) error {
 	if t := *d.Tier; t < 0 || t > 3 {
 		return configError("tier", "%d is not one of 0, 1, 2, 3", t)
@@ -312,8 +311,8 @@ func checkArgs(d Definition) error {
 	return nil
 }
 
-// checkPrompt makes sure that a prompt cannot be read as a flag: it stands behind
-// a "--", or behind other text in its argument (-p={prompt}).
+// checkPrompt checks that a prompt cannot be read as a flag: it follows a "--", or other
+// text in its argument (-p={prompt}).
 func checkPrompt(d Definition) error {
 	if d.Prompt != PromptArg {
 		return nil
@@ -361,10 +360,15 @@ func checkSession(d Definition) error {
 		}
 		return nil
 	}
-	if !slices.ContainsFunc(s.Resume, func(a string) bool { return strings.Contains(a, sessionPlace) }) {
+	if !hasPlace(s.Resume, sessionPlace) {
 		return configError("session.resume", "needs an argument with %s", sessionPlace)
 	}
 	return nil
+}
+
+// hasPlace reports whether an argument holds the placeholder.
+func hasPlace(args []string, place string) bool {
+	return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, place) })
 }
 
 func checkEnv(d Definition) error {

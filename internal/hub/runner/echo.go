@@ -10,9 +10,9 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// echo is the agent that is always there. It answers with the message's text,
-// in this process, at once: to try a hub and to measure it. With the argument
-// "words" it streams the text word by word.
+// echo is an agent that every hub has, for trials and measurements. It answers with
+// the message's text, in the hub's process. With the argument "words" it streams the
+// text word by word.
 type echo struct {
 	def   Definition
 	words bool
@@ -56,16 +56,13 @@ func (s *echoSession) Turn(ctx context.Context, turn Turn, h Handler) (Outcome, 
 	return out, nil
 }
 
-// emit reports false when ctx ended before all was said.
+// emit returns false if ctx ended before all text was reported.
 func (e *echo) emit(ctx context.Context, text string, h Handler) bool {
-	if ctx.Err() != nil {
-		return false
+	words := slices.Values([]string{text})
+	if e.words {
+		words = strings.SplitAfterSeq(text, " ")
 	}
-	if !e.words {
-		h.Event(TextDelta{Text: text})
-		return true
-	}
-	for word := range strings.SplitAfterSeq(text, " ") {
+	for word := range words {
 		if ctx.Err() != nil {
 			return false
 		}
@@ -74,8 +71,8 @@ func (e *echo) emit(ctx context.Context, text string, h Handler) bool {
 	return true
 }
 
-// answer is the message's text; a message of one text part, the common one, is
-// not copied.
+// answer returns the message's text. A message of one text part, the usual one, is not
+// copied.
 func (e *echo) answer(parts []*a2a.Part) (string, *Error) {
 	if len(parts) == 1 && parts[0] != nil {
 		if t, ok := parts[0].Content.(a2a.Text); ok && len(t) <= e.def.Limits.MaxPrompt {
@@ -85,5 +82,5 @@ func (e *echo) answer(parts []*a2a.Part) (string, *Error) {
 	return PromptText(parts, e.def.Limits.MaxPrompt)
 }
 
-// Close has nothing to end.
+// Close does nothing: there is no process.
 func (s *echoSession) Close(context.Context) error { return nil }

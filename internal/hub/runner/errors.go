@@ -2,15 +2,15 @@ package runner
 
 import "fmt"
 
-// Code says what kind of thing went wrong with an agent.
+// Code is the kind of an error of an agent.
 type Code string
 
 // The codes of an [Error].
 const (
 	CodeNotInstalled Code = "not-installed" // the command cannot be found or run
-	CodeAuth         Code = "auth"          // no or refused credentials
+	CodeAuth         Code = "auth"          // missing or refused credentials
 	CodeAgent        Code = "agent"         // the agent reported an error
-	CodeProtocol     Code = "protocol"      // the agent's output could not be understood or ended early
+	CodeProtocol     Code = "protocol"      // the agent's output was not understood or ended early
 	CodeTimeout      Code = "timeout"       // run or idle limit reached
 	CodeLimit        Code = "limit"         // prompt, line or output larger than allowed
 	CodeBusy         Code = "busy"          // a turn is already running in this session

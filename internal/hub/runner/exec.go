@@ -20,8 +20,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// execAgent runs a program once a turn: the prompt goes in, the answer comes out,
-// the program ends. Conversations go on by the program's own sessions.
+// execAgent runs a program once for each turn. The program's own sessions continue
+// conversations.
 type execAgent struct {
 	def  Definition
 	opts Options
@@ -40,7 +40,7 @@ func (e *execAgent) Open(spec SessionSpec) (Session, error) {
 		return nil, &Error{Code: CodeInternal, Message: "the working directory is not absolute"}
 	}
 	s := &execSession{agent: e, spec: spec}
-	if sessionPattern.MatchString(spec.Resume) {
+	if ValidSessionID(spec.Resume) {
 		s.resume = spec.Resume
 	}
 	return s, nil
@@ -55,7 +55,7 @@ type execSession struct {
 	cancel context.CancelFunc // ends the running turn
 	ended  chan struct{}      // closed at its end
 	resume string             // the program's session id
-	begun  bool               // the role was told
+	begun  bool               // the program has received the role
 	closed bool
 }
 
@@ -70,7 +70,7 @@ func (s *execSession) Turn(ctx context.Context, turn Turn, h Handler) (Outcome, 
 	return out, nil
 }
 
-// guarded lets one turn run at a time.
+// guarded runs turn unless another one runs.
 func (s *execSession) guarded(ctx context.Context, turn Turn, h Handler) (Outcome, *Error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -92,7 +92,7 @@ func (s *execSession) guarded(ctx context.Context, turn Turn, h Handler) (Outcom
 	return s.turn(ctx, turn, h)
 }
 
-// turn runs the program, and again with a new session where the old one is lost.
+// turn runs the program, and again with a new session if the old one is lost.
 func (s *execSession) turn(ctx context.Context, turn Turn, h Handler) (Outcome, *Error) {
 	prompt, err := BuildPrompt(turn, s.spec.WorkDir, s.agent.def.Limits.MaxPrompt)
 	if err != nil {
@@ -112,17 +112,15 @@ func (s *execSession) turn(ctx context.Context, turn Turn, h Handler) (Outcome, 
 		return Outcome{ExitCode: -1}, err
 	}
 	out, err := r.outcome(ctx)
-	if err == nil && out.Status == OutcomeCompleted {
-		if r.answer.Started().ID == "" { // the program does not repeat it
-			r.answer.Session(r.newID, "")
-		}
+	if err == nil && out.Status == OutcomeCompleted && r.answer.session.ID == "" {
+		r.answer.Session(r.newID, "") // the program does not repeat it
 	}
 	s.resume = cmp.Or(r.answer.session.ID, s.resume)
 	s.begun = s.begun || !r.answer.empty()
 	return out, err
 }
 
-// run starts the program once and blocks until nothing of it is left.
+// run runs the program once and blocks until all its processes have ended.
 func (s *execSession) run(ctx context.Context, prompt, resume string, h Handler) (*execRun, *Error) {
 	def := s.agent.def
 	if resume == "" || !s.begun && s.spec.Resume == "" {
@@ -149,8 +147,8 @@ func (s *execSession) run(ctx context.Context, prompt, resume string, h Handler)
 	return r, nil
 }
 
-// execArgs are the program's arguments, and the session id where the hub chooses
-// it. What could be taken for a flag, the prompt, comes last.
+// execArgs returns the program's arguments, and the session id if the hub chooses it.
+// The prompt, which could be read as a flag, is last.
 func execArgs(def Definition, resume, prompt string) (args []string, newID string, err *Error) {
 	args = slices.Clone(def.Args)
 	switch {
@@ -159,7 +157,7 @@ func execArgs(def Definition, resume, prompt string) (args []string, newID strin
 	case resume != "":
 		args = append(args, replaceIn(def.Session.Resume, sessionPlace, resume)...)
 	default:
-		if slices.ContainsFunc(def.Session.New, func(a string) bool { return strings.Contains(a, sessionPlace) }) {
+		if hasPlace(def.Session.New, sessionPlace) {
 			newID = uuid.NewString()
 		}
 		args = append(args, replaceIn(def.Session.New, sessionPlace, newID)...)
@@ -186,8 +184,8 @@ func execArgs(def Definition, resume, prompt string) (args []string, newID strin
 	return args, newID, nil
 }
 
-// refuseBatch keeps foreign text out of the arguments of a batch file: Windows
-// hands them to a shell.
+// refuseBatch keeps messages out of the arguments of a batch file, which Windows passes
+// to a shell.
 func refuseBatch(def Definition, cmd process.Command) *Error {
 	if runtime.GOOS != "windows" || def.Prompt != PromptArg {
 		return nil
@@ -232,10 +230,10 @@ type execRun struct {
 
 	exit   process.Exit
 	stderr string
-	cause  error // why the hub stopped it, nil if it did not
+	cause  error // why the hub stopped the program, nil if it did not
 }
 
-// errHopeless is the cause where an agent would go on trying for ever.
+// errHopeless is the cause if an agent would retry for ever.
 var errHopeless = errors.New("credentials refused")
 
 func (r *execRun) do(ctx context.Context, cmd process.Command, prompt string) *Error {
@@ -254,10 +252,10 @@ func (r *execRun) do(ctx context.Context, cmd process.Command, prompt string) *E
 	}
 	var owned sync.WaitGroup
 	defer owned.Wait()
-	defer p.Close() //nolint:errcheck // what is left is in the exit
+	defer p.Close() //nolint:errcheck // the exit holds the error
 	owned.Go(func() {
-		// A program that does not read its input gives EPIPE; whether that is an
-		// error shows in what it does instead.
+		// A program that does not read its input causes EPIPE. Its output shows whether
+		// that is an error.
 		_, _ = io.WriteString(p.Stdin(), prompt)
 		_ = p.Stdin().Close() // may be closed by Stop
 	})
@@ -280,7 +278,7 @@ func (r *execRun) do(ctx context.Context, cmd process.Command, prompt string) *E
 	return nil
 }
 
-// readText passes raw output on as it comes, between characters.
+// readText reports raw output as it arrives, in whole characters.
 func (r *execRun) readText(stdout io.Reader) {
 	buf := make([]byte, 32<<10)
 	n := 0
@@ -289,7 +287,7 @@ func (r *execRun) readText(stdout io.Reader) {
 		n += m
 		whole := n
 		if err == nil {
-			whole = wholeRunes(buf[:n])
+			whole = WholeRunes(buf[:n])
 		}
 		r.answer.Text(string(buf[:whole]))
 		n = copy(buf, buf[whole:n])
@@ -299,17 +297,17 @@ func (r *execRun) readText(stdout io.Reader) {
 	}
 }
 
-// wholeRunes is how much of b ends with a whole character.
-func wholeRunes(b []byte) int {
-	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
-		if c := b[len(b)-i]; utf8.RuneStart(c) {
-			if !utf8.FullRune(b[len(b)-i:]) {
-				return len(b) - i
+// WholeRunes returns the length of text without an incomplete character at its end.
+func WholeRunes[T string | []byte](text T) int {
+	for i := len(text) - 1; i >= max(len(text)-utf8.UTFMax, 0); i-- {
+		if utf8.RuneStart(text[i]) {
+			if !utf8.FullRuneInString(string(text[i:])) {
+				return i
 			}
 			break
 		}
 	}
-	return len(b)
+	return len(text)
 }
 
 func (r *execRun) readLines(stdout io.Reader, watch *process.Watch, stop context.CancelCauseFunc) {
@@ -325,7 +323,7 @@ func (r *execRun) readLines(stdout io.Reader, watch *process.Watch, stop context
 			return
 		}
 		r.answer.stalled = false
-		r.parser.line(line, r.answer)
+		r.parser.Line(line, r.answer)
 		if !r.answer.stalled {
 			watch.Touch()
 		}
@@ -335,13 +333,13 @@ func (r *execRun) readLines(stdout io.Reader, watch *process.Watch, stop context
 	}
 }
 
-// lostSession are the words for an unknown session. They stand on standard error,
-// also where the program was told to print JSON.
+// lostSession matches the errors for an unknown session. Programs print them to
+// standard error even in JSON mode.
 var lostSession = regexp.MustCompile(`(?i)no conversation found|no (?:saved |previous )?(?:session|conversation|thread|rollout)s? (?:found|with|for)|` +
 	`(?:session|conversation|thread|rollout)\b.{0,80}(?:not found|not exist|unknown|invalid)|(?:unknown|invalid|no such) (?:session|conversation|thread)`)
 
-// sessionLost reports that a resume failed for want of the session: the program
-// has ended with an error before it said or did anything.
+// sessionLost reports whether a resume failed because the session does not exist: the
+// program has ended with an error before it reported anything.
 func (r *execRun) sessionLost() bool {
 	if r.cause != nil || r.exit.Code == 0 || !r.answer.empty() || r.answer.auth {
 		return false
@@ -349,18 +347,18 @@ func (r *execRun) sessionLost() bool {
 	return lostSession.MatchString(r.stderr) || lostSession.MatchString(r.answer.message)
 }
 
-// outcome decides how the turn ended. Success is the agent's word that it has
-// finished, without an error, and exit code 0.
+// outcome decides how the turn ended. Success is a reported end without an error, and
+// exit code 0.
 func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
 	a := r.answer
-	// An agent that had finished before the hub's stop reached it has finished.
+	// An agent that finished before it was stopped has succeeded.
 	if a.done && !a.failed && r.exit.Code == 0 {
 		r.cause = nil
 	}
 	var special *Error
-	if r.parser != nil {
-		special = r.parser.diagnose(r.exit, r.stderr, a)
-	} else {
+	if d, ok := r.parser.(diagnoser); ok {
+		special = d.diagnose(r.exit, r.stderr, a)
+	} else if r.parser == nil {
 		a.done = r.exit.Code == 0
 	}
 	out := a.Outcome(OutcomeCompleted)
@@ -382,14 +380,14 @@ func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
 	case a.failed || r.exit.Code != 0:
 		return out, &Error{
 			Code:    CodeAgent,
-			Message: fmt.Sprintf("%s reported an error%s%s", r.def.Name, exitText(r.exit), quoteTail(r.words())),
+			Message: fmt.Sprintf("%s reported an error%s%s", r.def.Name, exitText(r.exit), QuoteTail(r.words())),
 		}
 	case !a.done && a.tooLong != nil:
 		return out, &Error{Code: CodeLimit, Message: r.def.Name + ": " + a.tooLong.Error(), Remedy: "raise limits.maxLine of the agent", Err: a.tooLong}
 	case !a.done:
 		return out, &Error{
 			Code:    CodeProtocol,
-			Message: fmt.Sprintf("%s ended without saying that it had finished%s%s", r.def.Name, exitText(r.exit), quoteTail(r.stderr)),
+			Message: fmt.Sprintf("%s ended without saying that it had finished%s%s", r.def.Name, exitText(r.exit), QuoteTail(r.stderr)),
 		}
 	case r.exit.Err != nil:
 		a.Notice("not every process that the agent started could be ended")
@@ -397,8 +395,8 @@ func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
 	return out, nil
 }
 
-// words are the agent's on its error: of its output, else of standard error, else,
-// where it prints plain text, of its answer.
+// words returns the agent's text of its error: from its output, else from standard
+// error, else, for plain text, its answer.
 func (r *execRun) words() string {
 	switch {
 	case r.answer.message != "":
@@ -411,10 +409,10 @@ func (r *execRun) words() string {
 	return ""
 }
 
-// authFailed looks for missing credentials in an error.
+// authFailed reports whether the program failed because of its credentials.
 func (r *execRun) authFailed() bool {
 	if r.exit.Code == 0 && !r.answer.failed {
 		return false
 	}
-	return r.answer.auth || isAuthText(r.words()) || !r.answer.failed && isAuthText(r.stderr)
+	return r.answer.auth || IsAuthText(r.words()) || !r.answer.failed && IsAuthText(r.stderr)
 }

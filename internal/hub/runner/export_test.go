@@ -27,7 +27,7 @@ func Parse(def Definition, output []byte, stderr string, code int, h Handler) (O
 			if err != nil {
 				break
 			}
-			r.parser.line(line, r.answer)
+			r.parser.Line(line, r.answer)
 		}
 	}
 	out, rerr := r.outcome(context.Background())

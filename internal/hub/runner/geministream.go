@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -9,7 +10,7 @@ import (
 
 // geminiStream reads gemini's -o stream-json.
 type geminiStream struct {
-	// tooled is set after a tool was used: what is said then is a new paragraph.
+	// tooled is set after a tool call: the next text is a new paragraph.
 	tooled bool
 }
 
@@ -39,7 +40,7 @@ type geminiError struct {
 	Message string `json:"message"`
 }
 
-func (g *geminiStream) line(b []byte, a *Answer) {
+func (g *geminiStream) Line(b []byte, a *Answer) {
 	var l geminiLine
 	if !object(b, &l) {
 		return
@@ -48,7 +49,7 @@ func (g *geminiStream) line(b []byte, a *Answer) {
 	case "init":
 		a.Session(l.SessionID, l.Model)
 	case "message":
-		if l.Role != "assistant" { // the prompt comes back too
+		if l.Role != "assistant" { // gemini repeats the prompt
 			return
 		}
 		if g.tooled {
@@ -60,11 +61,11 @@ func (g *geminiStream) line(b []byte, a *Answer) {
 		g.tooled = true
 		a.Tool(ToolCall{
 			ID: l.ToolID, Name: l.ToolName, Title: ToolTitle(l.ToolName, l.Parameters),
-			Status: ToolRunning, Input: rawOr(l.Parameters),
+			Status: ToolRunning, Input: copyJSON(l.Parameters),
 		})
 	case "tool_result":
 		a.Tool(ToolCall{ID: l.ToolID, Status: geminiStatus(l), Output: geminiOutput(l)})
-	case "error": // a warning, or an error that the result tells again
+	case "error": // a warning, or an error that the result repeats
 		a.Notice(l.Message)
 	case "result":
 		a.Usage(Usage{InputTokens: l.Stats.Input, OutputTokens: l.Stats.Output, CachedTokens: l.Stats.Cached})
@@ -75,8 +76,8 @@ func (g *geminiStream) line(b []byte, a *Answer) {
 	}
 }
 
-// geminiStatus: a tool that may not be used in the approval mode is not even
-// registered, which is a denial to the user.
+// geminiStatus returns a tool's status. A tool that the approval mode forbids is not
+// registered, which is a denial for the user.
 func geminiStatus(l geminiLine) ToolStatus {
 	switch {
 	case l.Status == "success":
@@ -94,17 +95,12 @@ func geminiOutput(l geminiLine) string {
 	if json.Unmarshal(l.Output, &text) != nil {
 		text = string(l.Output)
 	}
-	if text == "" {
-		return l.Error.Message
-	}
-	return text
+	return cmp.Or(text, l.Error.Message)
 }
 
-// The exit codes of gemini with a meaning of their own. Others are the HTTP status
-// of the model server modulo 256.
+// The exit codes of gemini. Others are the HTTP status of the model server modulo 256.
 const (
 	geminiExitAuth  = 41
-	geminiExitInput = 42 // also an unknown session
 	geminiExitTrust = 55
 	geminiExit401   = 401 % 256
 )

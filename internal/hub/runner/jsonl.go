@@ -11,9 +11,9 @@ import (
 
 // jsonl reads the lines of any program by the paths in its definition.
 //
-//   - With TextTypes only those lines' text counts, else every line's.
-//   - A line of DoneTypes ends the turn. Without DoneTypes an exit with 0 does.
-//   - A line of ErrorTypes, or one with something at Error, is an error.
+//   - With TextTypes only the text of such lines counts, else that of every line.
+//   - A line of DoneTypes ends the turn. Without DoneTypes an exit with 0 ends it.
+//   - A line of ErrorTypes, or with a value at Error, is an error.
 type jsonl struct {
 	fields                    JSONLFields
 	typ, text, session, error []string
@@ -26,7 +26,7 @@ func newJSONL(f JSONLFields) *jsonl {
 	}
 }
 
-// keys are the steps of a dotted path.
+// keys returns the steps of a dotted path.
 func keys(dotted string) []string {
 	if dotted == "" {
 		return nil
@@ -34,7 +34,7 @@ func keys(dotted string) []string {
 	return strings.Split(dotted, ".")
 }
 
-func (j *jsonl) line(b []byte, a *Answer) {
+func (j *jsonl) Line(b []byte, a *Answer) {
 	var l map[string]any
 	if !object(b, &l) {
 		return
@@ -58,8 +58,8 @@ func (j *jsonl) diagnose(exit process.Exit, _ string, a *Answer) *Error {
 	return nil
 }
 
-// at is what stands at a path, as text: a string as it is, another value as JSON,
-// nothing, null and false as "". Numbers in the path count in lists.
+// at returns the value at a path as text: a string unchanged, a missing value, null
+// and false as "", any other value as JSON. Numbers in the path index lists.
 func at(v any, path []string) string {
 	if len(path) == 0 {
 		return ""

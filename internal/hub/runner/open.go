@@ -7,24 +7,23 @@ import (
 	"strings"
 )
 
-// Driver makes an agent of a completed definition: it speaks one protocol.
+// Driver returns the agent of a completed definition. It implements one protocol.
 type Driver func(def Definition, opts Options) (Agent, error)
 
-// Options are what all agents of a hub have in common. The zero value works.
+// Options are common to all agents of a hub. The zero value is valid.
 type Options struct {
-	// Drivers are the drivers by name, beside exec and echo, which are always
-	// there: package drivers has all of them.
+	// Drivers are the drivers by name besides exec and echo, see package drivers.
 	Drivers map[string]Driver
-	// Owner marks every process of this hub's agents, so that a later run finds
-	// what a killed one left behind (process.SweepOwner). It holds neither a dot
-	// nor a colon; empty is allowed and gives that up.
+	// Owner marks every process of this hub's agents, so that a later run can find the
+	// processes of a killed one (process.SweepOwner). It holds neither a dot nor a
+	// colon. Empty disables the sweep.
 	Owner string
-	// Environ is the environment that agents get a part of; nil is the hub's own.
+	// Environ is the environment of which agents receive a part; nil is the hub's own.
 	Environ []string
 }
 
-// Open completes def and makes an agent of it. It starts nothing. The error is
-// an *Error with CodeConfig.
+// Open completes def and returns its agent. It starts no process. The error is an
+// *Error with CodeConfig.
 func Open(def Definition, opts Options) (Agent, error) {
 	def, err := def.Complete()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// failed makes out the outcome of a turn that ended with err.
+// failed returns the outcome of a turn that ended with err.
 func failed(out Outcome, err *Error) (Outcome, error) {
 	out.Status = OutcomeFailed
 	if err.Code == CodeAuth {
@@ -28,7 +28,7 @@ func cutUTF8(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// exitText says how a process ended, for the end of a sentence.
+// exitText describes how a process ended, for the end of a sentence.
 func exitText(e process.Exit) string {
 	switch {
 	case e.Signal != "":
@@ -39,18 +39,21 @@ func exitText(e process.Exit) string {
 	return ""
 }
 
-// maxQuote is how much of standard error goes into a message for users.
-const maxQuote = 1000
-
-// quoteTail is the end of what an agent has written to standard error, for the
-// end of a sentence.
-func quoteTail(stderr string) string {
+// Tail returns the end of what an agent has written to standard error, for a message:
+// at most 1000 bytes.
+func Tail(stderr string) string {
+	const most = 1000
 	stderr = strings.TrimSpace(stderr)
-	if stderr == "" {
-		return ""
+	if len(stderr) > most {
+		stderr = "…" + strings.ToValidUTF8(stderr[len(stderr)-most:], "")
 	}
-	if len(stderr) > maxQuote {
-		stderr = "…" + strings.ToValidUTF8(stderr[len(stderr)-maxQuote:], "")
+	return stderr
+}
+
+// QuoteTail returns [Tail] for the end of a sentence: behind a colon, or empty.
+func QuoteTail(stderr string) string {
+	if stderr = Tail(stderr); stderr == "" {
+		return ""
 	}
 	return ": " + stderr
 }

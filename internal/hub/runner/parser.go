@@ -18,14 +18,17 @@ const (
 	ParserJSONL        = "jsonl"
 )
 
-// parser understands what one program prints to standard output. One is made for
-// each turn.
+// parser reads the standard output of one program, for one turn.
 type parser interface {
-	// line takes one line; it is valid only during the call. Lines that are not
-	// JSON and events of unknown kinds are skipped.
-	line(b []byte, a *Answer)
-	// diagnose explains an end by what the program is known to mean with it, nil
-	// if it says nothing special. It comes after the last line.
+	// Line reads one line, which is valid only during the call. Lines that are not JSON
+	// and events of unknown kinds are ignored.
+	Line(b []byte, a *Answer)
+}
+
+// diagnoser is a parser that knows the meaning of exit codes and error texts.
+type diagnoser interface {
+	// diagnose is called after the last line. It returns nil if the end of the program
+	// has no special meaning.
 	diagnose(exit process.Exit, stderr string, a *Answer) *Error
 }
 
@@ -33,13 +36,13 @@ type parser interface {
 func newParser(def Definition) parser {
 	switch def.Parser {
 	case ParserClaudeStream:
-		return &claudeStream{}
+		return &ClaudeStream{}
 	case ParserGeminiStream:
 		return &geminiStream{}
 	case ParserCodexJSONL:
-		return &codexJSONL{}
+		return codexJSONL{}
 	case ParserVibeStream:
-		return &vibeStream{}
+		return vibeStream{}
 	case ParserJSONL:
 		return newJSONL(*def.JSONL)
 	}
@@ -50,9 +53,8 @@ func parserNames() []string {
 	return []string{ParserText, ParserClaudeStream, ParserGeminiStream, ParserCodexJSONL, ParserVibeStream, ParserJSONL}
 }
 
-// object decodes a line that holds a JSON object, and reports false for anything
-// else: agents print warnings between their events. A field of another type than
-// expected is left empty: the others still count.
+// object decodes a line that holds a JSON object, and returns false for anything else,
+// such as a warning between events. A field of an unexpected type stays empty.
 func object(b []byte, into any) bool {
 	b = bytes.TrimSpace(b)
 	if len(b) == 0 || b[0] != '{' {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,19 +16,18 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// probeTimeout bounds each command of a probe. The slowest agent measured takes
-// 1.5 s to say its version.
+// probeTimeout bounds each command of a probe. The slowest measured agent needs 1.5 s
+// to print its version.
 const probeTimeout = 15 * time.Second
 
-// maxProbeOutput is how much of a command's output is read.
+// maxProbeOutput bounds the output that is read of a command.
 const maxProbeOutput = 64 << 10
 
 var versionPattern = regexp.MustCompile(`\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]+)?`)
 
-// ProbeCommand finds out about an agent by its commands, as its definition says.
-// It is what every driver of an installed program does for Agent.Probe. The three
-// stages: the command is there and prints its version; it is new enough; there
-// are credentials.
+// ProbeCommand implements Agent.Probe for an installed program, by the commands of its
+// definition: whether the program prints its version, is new enough, and has
+// credentials.
 func ProbeCommand(ctx context.Context, def Definition, opts Options) Probe {
 	began := time.Now()
 	out, err := runProbe(ctx, def, opts, def.Probe.Version)
@@ -48,8 +48,8 @@ func ProbeCommand(ctx context.Context, def Definition, opts Options) Probe {
 	return p
 }
 
-// CheckVersion runs the agent's program to see whether it is new enough for the
-// definition. The error is an *Error. A version that cannot be read is let pass.
+// CheckVersion runs the agent's program and checks that it is new enough for the
+// definition. The error is an *Error. A version that cannot be read is accepted.
 func CheckVersion(ctx context.Context, def Definition, opts Options) error {
 	out, err := runProbe(ctx, def, opts, def.Probe.Version)
 	if err != nil {
@@ -61,7 +61,7 @@ func CheckVersion(ctx context.Context, def Definition, opts Options) error {
 	return nil
 }
 
-// tooOld returns nil for a version that the definition takes.
+// tooOld returns nil for a version that the definition accepts.
 func (d Definition) tooOld(version string) *Error {
 	if !older(version, d.Probe.MinVersion) {
 		return nil
@@ -84,7 +84,7 @@ func (p *Probe) authenticate(ctx context.Context, def Definition, opts Options) 
 		switch {
 		case err == nil:
 			p.Stage, p.AuthKnown = StageAuthenticated, true
-		case err.Code == CodeAgent: // it ran, and said no
+		case err.Code == CodeAgent: // the program ran, and exited with an error
 			p.AuthKnown, p.Err = true, def.AuthError("")
 		default:
 			p.Err = err
@@ -94,7 +94,7 @@ func (p *Probe) authenticate(ctx context.Context, def Definition, opts Options) 
 	}
 }
 
-// hasCredentials looks where credentials are kept, without reading them.
+// hasCredentials checks whether credentials exist, without reading them.
 func hasCredentials(spec ProbeSpec, env []string) bool {
 	home := ""
 	for _, kv := range env {
@@ -102,28 +102,24 @@ func hasCredentials(spec ProbeSpec, env []string) bool {
 		if name == "HOME" || name == "USERPROFILE" && home == "" {
 			home = value
 		}
-		for _, want := range spec.AuthEnv {
-			if name == want && value != "" {
-				return true
-			}
-		}
-	}
-	for _, file := range spec.AuthFiles {
-		if rest, ok := strings.CutPrefix(file, "~"); ok {
-			if home == "" {
-				continue
-			}
-			file = filepath.Join(home, rest)
-		}
-		if info, err := os.Stat(file); err == nil && info.Size() > 0 {
+		if value != "" && slices.Contains(spec.AuthEnv, name) {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(spec.AuthFiles, func(file string) bool {
+		if rest, ok := strings.CutPrefix(file, "~"); ok {
+			if home == "" {
+				return false
+			}
+			file = filepath.Join(home, rest)
+		}
+		info, err := os.Stat(file)
+		return err == nil && info.Size() > 0
+	})
 }
 
-// runProbe runs the agent with args and returns what it printed. An exit code
-// other than 0 is an error with CodeAgent.
+// runProbe runs the agent with args and returns its output. An exit code other than 0
+// is an error with CodeAgent.
 func runProbe(ctx context.Context, def Definition, opts Options, args []string) (string, *Error) {
 	ctx, watch := process.NewWatch(ctx, probeTimeout, 0)
 	defer watch.Stop()
@@ -131,10 +127,10 @@ func runProbe(ctx context.Context, def Definition, opts Options, args []string) 
 	if err != nil {
 		return "", def.StartError(err)
 	}
-	defer p.Close() //nolint:errcheck // ErrNotGone is of no use here
+	defer p.Close() //nolint:errcheck // a probe ignores ErrNotGone
 	stopped := context.AfterFunc(ctx, func() { p.Stop(ctx, process.StopPolicy{}) })
 	defer stopped()
-	_ = p.Stdin().Close() // nothing to say; it may have ended already
+	_ = p.Stdin().Close() // may have ended already
 	out, err := io.ReadAll(io.LimitReader(p.Stdout(), maxProbeOutput))
 	if err == nil && len(out) == maxProbeOutput {
 		_, err = io.Copy(io.Discard, p.Stdout())
@@ -149,33 +145,25 @@ func runProbe(ctx context.Context, def Definition, opts Options, args []string) 
 	case exit.Code != 0:
 		return "", &Error{
 			Code:    CodeAgent,
-			Message: fmt.Sprintf("%s failed%s%s", command, exitText(exit), quoteTail(p.Stderr())),
+			Message: fmt.Sprintf("%s failed%s%s", command, exitText(exit), QuoteTail(p.Stderr())),
 			Remedy:  def.Probe.Install,
 			Err:     errors.Join(exit.Err, fmt.Errorf("exit code %d", exit.Code)),
 		}
 	}
-	// Some print their version to standard error.
+	// Some agents print their version to standard error.
 	return string(out) + p.Stderr(), nil
 }
 
-// older reports whether version a is before b. What is not a version is not older.
+// older reports whether version a is older than b; false if a is no version.
 func older(a, b string) bool {
 	x, y := numbers(a), numbers(b)
 	if len(x) == 0 {
 		return false
 	}
-	for i, n := range y {
-		switch {
-		case i >= len(x) || x[i] < n:
-			return true
-		case x[i] > n:
-			return false
-		}
-	}
-	return false
+	return slices.Compare(x[:min(len(x), len(y))], y) < 0
 }
 
-// numbers are the leading numbers of a version: 2.1.0-beta has 2, 1 and 0.
+// numbers returns the leading numbers of a version: 2, 1 and 0 of 2.1.0-beta.
 func numbers(version string) []int {
 	version, _, _ = strings.Cut(version, "-")
 	var ns []int

@@ -1,6 +1,8 @@
 package runner
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -17,32 +19,32 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// Bounds of what a message's files become.
+// Bounds of a message's files.
 const (
-	maxInline    = 64 << 10 // bytes of a text file that is put into the prompt
+	maxInline    = 64 << 10 // bytes of a text file within the prompt
 	maxFiles     = 100      // files of one message
-	maxFileBytes = 64 << 20 // of all of them
+	maxFileBytes = 64 << 20 // bytes of all files of one message
 	maxFileName  = 100      // bytes of a file's name in the inbox
 )
 
-// between stands between the parts of a message.
+// between separates the parts of a message.
 const between = "\n\n"
 
-// inboxDir lies below the working directory and holds the files that came with
-// messages, those of each task by themselves.
+// inboxDir is below the working directory and holds the files of messages, in a
+// directory for each task.
 const inboxDir = ".parley/inbox"
 
-// PromptText is a message as text for an agent that takes only text, at most max
-// bytes of it. Nothing is dropped: data is shown as JSON, text files stand
-// between fences, other files and links are described in words.
+// PromptText returns a message of at most max bytes as text, for an agent without
+// files. It drops nothing: data becomes JSON, text files are fenced, other files and
+// links are described in words.
 func PromptText(parts []*a2a.Part, max int) (string, *Error) {
 	return BuildPrompt(Turn{Parts: parts}, "", max)
 }
 
-// BuildPrompt is PromptText with files: those that are not short text are written
-// to .parley/inbox/<task> below dir, under names that are safe, and the prompt
-// says where. Symbolic links do not lead out of dir. The error has CodeLimit where
-// a bound is passed, else CodeInternal.
+// BuildPrompt is [PromptText] with files: those that are not short text are written to
+// .parley/inbox/<task> below dir under safe names, which the prompt states. Symbolic
+// links cannot redirect them out of dir. The error has CodeLimit if a bound is
+// exceeded, else CodeInternal.
 func BuildPrompt(turn Turn, dir string, max int) (string, *Error) {
 	b := promptBuilder{dir: dir, task: turn.TaskID}
 	for _, p := range turn.Parts {
@@ -63,8 +65,8 @@ func BuildPrompt(turn Turn, dir string, max int) (string, *Error) {
 	return strings.Join(b.pieces, between), nil
 }
 
-// WithRole puts an agent's role (Definition.SystemPrompt) before the first prompt
-// of a session.
+// WithRole puts an agent's role (Definition.SystemPrompt) before the first prompt of a
+// session.
 func WithRole(role, prompt string) string {
 	if role == "" {
 		return prompt
@@ -111,7 +113,7 @@ func (b *promptBuilder) part(p *a2a.Part) *Error {
 	return nil
 }
 
-// file puts short text between fences and everything else into the inbox.
+// file adds short text to the prompt and writes any other file to the inbox.
 func (b *promptBuilder) file(p *a2a.Part, content []byte) *Error {
 	b.files++
 	b.bytes += len(content)
@@ -137,8 +139,8 @@ func (b *promptBuilder) file(p *a2a.Part, content []byte) *Error {
 	return nil
 }
 
-// saveInbox writes a file that is not there yet and returns its path relative to
-// dir. The root keeps links that an agent has planted from leading elsewhere.
+// saveInbox writes a new file and returns its path relative to dir. os.Root prevents
+// that an agent's symbolic link redirects it.
 func saveInbox(dir, task, name string, content []byte) (string, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -149,7 +151,7 @@ func saveInbox(dir, task, name string, content []byte) (string, error) {
 	if err := root.MkdirAll(folder, 0o700); err != nil {
 		return "", err
 	}
-	// Keeps the inbox out of the commits of a repository that the agent works in.
+	// Keep the inbox out of commits, if the agent works in a repository.
 	ignore, err := root.OpenFile(path.Join(path.Dir(inboxDir), ".gitignore"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err == nil {
 		_, err = ignore.WriteString("*\n")
@@ -160,7 +162,7 @@ func saveInbox(dir, task, name string, content []byte) (string, error) {
 	}
 	for i := range 1000 {
 		file := path.Join(folder, name)
-		if i > 0 { // an earlier message of the task had one of that name
+		if i > 0 { // the name is that of an earlier message's file
 			file = path.Join(folder, fmt.Sprintf("%d-%s", i, name))
 		}
 		f, err := root.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -176,8 +178,7 @@ func saveInbox(dir, task, name string, content []byte) (string, error) {
 	return "", fs.ErrExist
 }
 
-// safeTask is a folder's name for a task: the id where it is harmless, else its
-// hash.
+// safeTask returns a directory name for a task: its id if that is safe, else its hash.
 func safeTask(id string) string {
 	harmless := id != "" && len(id) <= 64 && !strings.ContainsFunc(id, func(r rune) bool {
 		return r != '-' && r != '_' && !isAlnum(r)
@@ -189,9 +190,9 @@ func safeTask(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// safeName keeps of a file's name what is harmless on every system. The caller
-// puts a number before it, so neither a dot nor a dash begins it, and it is no
-// device.
+// safeName returns a file's name with only the characters that are safe on every
+// system. The caller puts a number before it, so that it begins with neither a dot nor
+// a dash, and is no device.
 func safeName(p *a2a.Part) string {
 	base := p.Filename
 	if i := strings.LastIndexAny(base, `/\`); i >= 0 {
@@ -219,19 +220,16 @@ func isAlnum(r rune) bool {
 	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 }
 
-// describe is a file's name and media type in words.
+// describe returns a file's name and media type in words.
 func describe(p *a2a.Part) string {
-	name := oneLine(p.Filename, 255)
-	if name == "" {
-		name = "without a name"
-	}
+	name := cmp.Or(oneLine(p.Filename, 255), "without a name")
 	if p.MediaType == "" {
 		return name
 	}
 	return name + " (" + oneLine(p.MediaType, 100) + ")"
 }
 
-// oneLine makes foreign text harmless within a line.
+// oneLine returns at most max bytes of s without line ends and control characters.
 func oneLine(s string, max int) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -242,7 +240,7 @@ func oneLine(s string, max int) string {
 	return strings.TrimSpace(cutUTF8(s, max))
 }
 
-// fence puts text between fences that it does not hold itself.
+// fence puts text between code fences that are longer than any within it.
 func fence(language, text string) string {
 	longest, run := 0, 0
 	for _, r := range text {
@@ -260,8 +258,8 @@ func fence(language, text string) string {
 	return marks + language + "\n" + text + marks
 }
 
-// isText reports whether content can stand in a prompt: it says nothing else of
-// itself and looks like it.
+// isText reports whether a file can be part of a prompt: its media type is empty or a
+// text format, and its content is text.
 func isText(mediaType string, content []byte) bool {
 	t, _, err := mime.ParseMediaType(mediaType)
 	if err != nil {
@@ -278,10 +276,5 @@ func isText(mediaType string, content []byte) bool {
 	if !utf8.Valid(content) {
 		return false
 	}
-	for _, c := range content {
-		if c < ' ' && c != '\n' && c != '\t' && c != '\r' && c != '\f' {
-			return false
-		}
-	}
-	return true
+	return !bytes.ContainsFunc(content, func(c rune) bool { return c < ' ' && !strings.ContainsRune("\n\t\r\f", c) })
 }

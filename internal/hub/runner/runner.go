@@ -1,15 +1,15 @@
-// Package runner drives coding agents that live in other processes.
+// Package runner runs coding agents, which are programs in other processes.
 //
-// A [Definition] says, as plain data, how one agent is started and spoken to.
-// [Open] turns a definition into an [Agent]; an agent opens a [Session] for each
-// conversation, and a session runs one [Turn] at a time. Whatever protocol the
-// agent speaks, a turn reports the same [Event] union and ends in one [Outcome].
+// A [Definition] describes as plain data how one agent is started and which protocol
+// it speaks. [Open] returns the [Agent] of a definition; an agent opens a [Session]
+// for each conversation, and a session runs one [Turn] at a time. Every protocol
+// reports a turn by the same [Event] union and ends it with one [Outcome].
 //
-// The package knows nothing of tasks, stores or servers: package hub maps turns
-// to tasks.
+// Package hub maps turns to tasks; this package knows no tasks, stores or servers.
 package runner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -20,67 +20,63 @@ import (
 // Agent is one agent, ready to be probed and to open sessions. Safe for
 // concurrent use.
 type Agent interface {
-	// Probe finds out whether the agent is there and may be used. It starts
-	// short-lived processes, respects ctx and never returns an error: what went
-	// wrong is in the result.
+	// Probe checks whether the agent is installed and has credentials. It may start
+	// short-lived processes, and stops them when ctx ends. The result holds the error.
 	Probe(ctx context.Context) Probe
-	// Open prepares a session. It must not block on the agent: a process that
-	// the driver needs is started by the first turn.
+	// Open returns a session. It must not block on the agent: the first turn starts
+	// the process that the driver needs.
 	Open(spec SessionSpec) (Session, error)
 }
 
-// Session is one conversation with an agent. Its methods may be called from any
-// goroutine, but only one turn runs at a time: a second Turn waits for nothing
-// and returns an error.
+// Session is one conversation with an agent. Its methods are safe for concurrent use,
+// but only one turn runs at a time: a second Turn fails immediately.
 type Session interface {
-	// Turn sends one prompt and blocks until the agent has answered and every
-	// process that only this turn needed is gone. Cancelling ctx asks the agent
-	// to stop, first by its protocol, then by signals; Turn then returns
-	// OutcomeCanceled. The error is non-nil only where the outcome is
-	// OutcomeFailed or OutcomeAuthRequired, and is then an *Error.
+	// Turn sends one prompt and blocks until the agent has answered and every process
+	// that only this turn needed has ended. When ctx ends, the agent is asked to stop,
+	// first by its protocol, then by signals; Turn then returns OutcomeCanceled. The
+	// error is non-nil only for OutcomeFailed and OutcomeAuthRequired, and is an *Error.
 	Turn(ctx context.Context, turn Turn, h Handler) (Outcome, error)
-	// Close ends the session's processes, also those their tools left behind.
-	// It is idempotent and blocks until they are gone or ctx ends.
+	// Close stops the session's processes and those that their tools left behind. It is
+	// idempotent and blocks until they have ended or ctx ends.
 	Close(ctx context.Context) error
 }
 
-// Handler receives what happens during a turn. Event is called from one
-// goroutine at a time, in order, and must not block for long. Permission may be
-// called while Event is and blocks until somebody has answered.
+// Handler receives the events of a turn. Event is called by one goroutine at a time,
+// in order, and must not block for long. Permission may be called concurrently.
 type Handler interface {
 	Event(Event)
-	// Permission asks for a decision. When ctx ends before there is one, it
-	// returns ctx's error and the driver denies the request.
+	// Permission asks the user for a decision and blocks until there is one. When ctx
+	// ends before, it returns ctx's error and the driver denies the request.
 	Permission(ctx context.Context, req PermissionRequest) (PermissionAnswer, error)
 }
 
-// SessionSpec says which conversation a session continues.
+// SessionSpec describes the conversation of a session.
 type SessionSpec struct {
-	// ContextID is the hub's name of the conversation.
+	// ContextID is the hub's id of the conversation.
 	ContextID string
 	// Resume is the agent's own session id of an earlier run, empty for a new
-	// conversation. A resume that fails opens a new session and emits a Notice.
+	// conversation. If it cannot be resumed, a new one begins and a Notice is reported.
 	Resume string
-	// WorkDir is the absolute directory that the agent works in. It exists.
+	// WorkDir is the agent's working directory: absolute and existing.
 	WorkDir string
-	// Env is what the session's processes get besides the definition's environment,
-	// as NAME=value. What is a secret has a name that says so.
+	// Env is added to the environment of the session's processes, as NAME=value. The
+	// names of secrets must look like secrets, see process.NewRedactor.
 	Env []string
 }
 
 // Turn is one prompt.
 type Turn struct {
-	// Parts is the message. Drivers pass text on as it is; what an agent cannot
-	// take (files for a text-only CLI) is described in words, never dropped.
+	// Parts is the message. Drivers forward text unchanged; a part that an agent cannot
+	// accept (a file for a text-only CLI) is described in words, never dropped.
 	Parts []*a2a.Part
-	// TaskID marks the processes of this turn, for the sweep.
+	// TaskID names the directory of the message's files.
 	TaskID string
-	// MessageID is that of the message that Parts come from, as the client chose
-	// it: not unique, and never part of a command.
+	// MessageID is the message's id, chosen by the client: not unique, and never part
+	// of a command.
 	MessageID string
-	// Over is the agents over whom the work has come, the first one first, and
-	// TraceParent its W3C trace context: for a driver that hands it on to another hub.
-	Over        []string
+	// Chain is the delegation chain of agents, the first one first, and TraceParent its
+	// W3C trace context. They are for drivers that forward the work to another hub.
+	Chain       []string
 	TraceParent string
 }
 
@@ -94,8 +90,8 @@ type TextDelta struct{ Text string }
 // Thought is a piece of the agent's reasoning; it is not part of the answer.
 type Thought struct{ Text string }
 
-// ToolCall tells of a tool that the agent uses. The same ID comes again as the
-// call goes on; a later event replaces the earlier one's non-empty fields.
+// ToolCall reports a tool that the agent uses. Later events with the same ID update
+// the call, see [ToolCall.Update].
 type ToolCall struct {
 	ID     string
 	Name   string          // e.g. "Bash", "write_file"
@@ -105,7 +101,20 @@ type ToolCall struct {
 	Output string          // bounded
 }
 
-// ToolStatus is how far a tool call is.
+// Update returns the call with the non-empty fields of a later event.
+func (t ToolCall) Update(later ToolCall) ToolCall {
+	t.ID = later.ID
+	t.Name = cmp.Or(later.Name, t.Name)
+	t.Title = cmp.Or(later.Title, t.Title)
+	t.Status = cmp.Or(later.Status, t.Status)
+	t.Output = cmp.Or(later.Output, t.Output)
+	if len(later.Input) > 0 {
+		t.Input = later.Input
+	}
+	return t
+}
+
+// ToolStatus is the progress of a tool call.
 type ToolStatus string
 
 // The states of a tool call.
@@ -117,7 +126,7 @@ const (
 	ToolDenied    ToolStatus = "denied"
 )
 
-// Artifact is a product of the turn besides the answer's text.
+// Artifact is a result of the turn besides the answer's text.
 type Artifact struct {
 	ID          string // unique in the turn
 	Name        string
@@ -127,7 +136,7 @@ type Artifact struct {
 	Last        bool // nothing more follows for this ID
 }
 
-// Usage is what the turn has cost so far; a later event replaces an earlier one.
+// Usage is the turn's cost so far; a later event replaces an earlier one.
 type Usage struct {
 	InputTokens  int64   `json:"inputTokens,omitempty"`
 	OutputTokens int64   `json:"outputTokens,omitempty"`
@@ -135,15 +144,15 @@ type Usage struct {
 	CostUSD      float64 `json:"costUsd,omitempty"`
 }
 
-// SessionStarted carries the agent's own id of the conversation, to be kept for
+// SessionStarted reports the agent's own id of the conversation, for
 // SessionSpec.Resume.
 type SessionStarted struct {
 	ID    string
 	Model string
 }
 
-// Notice is something the user should know that is neither answer nor error:
-// a retry, a session that could not be resumed, a denied tool.
+// Notice informs the user of something that is neither answer nor error: a retry, a
+// session that could not be resumed, a denied tool.
 type Notice struct{ Text string }
 
 func (TextDelta) event()      {}
@@ -154,7 +163,7 @@ func (Usage) event()          {}
 func (SessionStarted) event() {}
 func (Notice) event()         {}
 
-// PermissionRequest is a question that only the user can answer.
+// PermissionRequest asks the user whether a tool may run.
 type PermissionRequest struct {
 	ID      string // unique in the session
 	Title   string // one line for people, e.g. "Run `rm -rf build`?"
@@ -169,7 +178,7 @@ type PermissionOption struct {
 	Kind PermissionKind `json:"kind"`
 }
 
-// PermissionKind says what an option means, whatever the agent calls it.
+// PermissionKind is the meaning of an option, independent of the agent's name for it.
 type PermissionKind string
 
 // The kinds of options, those of the Agent Client Protocol.
@@ -180,8 +189,28 @@ const (
 	RejectAlways PermissionKind = "reject_always"
 )
 
-// PermissionAnswer is the decision: the ID of one of the options, and an
-// optional word to the agent where it denies.
+// Allow and Reject are the kinds that allow and deny, the narrower one first: a later
+// change of the definition does not reach what an agent remembers.
+var (
+	Allow  = []PermissionKind{AllowOnce, AllowAlways}
+	Reject = []PermissionKind{RejectOnce, RejectAlways}
+)
+
+// Choose returns the first option of the first kind that is offered. Ids differ between
+// agents, kinds do not.
+func Choose(options []PermissionOption, kinds []PermissionKind) (option PermissionOption, ok bool) {
+	for _, k := range kinds {
+		for _, o := range options {
+			if o.Kind == k {
+				return o, true
+			}
+		}
+	}
+	return PermissionOption{}, false
+}
+
+// PermissionAnswer is the decision: the ID of one of the options, and an optional
+// message for the agent if it denies.
 type PermissionAnswer struct {
 	OptionID string
 	Message  string
@@ -190,13 +219,13 @@ type PermissionAnswer struct {
 // OutcomeStatus is how a turn ended.
 type OutcomeStatus string
 
-// The ends of a turn. Success means that the agent said so in a terminal event,
-// raised no error flag and exited with 0.
+// The ends of a turn. Success means that the agent reported it in a final event,
+// reported no error and exited with 0.
 const (
 	OutcomeCompleted     OutcomeStatus = "completed"
 	OutcomeFailed        OutcomeStatus = "failed"
 	OutcomeCanceled      OutcomeStatus = "canceled"
-	OutcomeInputRequired OutcomeStatus = "input-required" // the agent asks; the next message of the task goes on
+	OutcomeInputRequired OutcomeStatus = "input-required" // the agent asks; the next message of the task answers
 	OutcomeAuthRequired  OutcomeStatus = "auth-required"
 	OutcomeRejected      OutcomeStatus = "rejected"
 )
@@ -204,27 +233,25 @@ const (
 // Outcome is the end of a turn.
 type Outcome struct {
 	Status OutcomeStatus
-	// Text is the whole answer, bounded by Limits.MaxOutput. It equals the
-	// joined TextDelta events where the agent streams.
-	Text string
-	// Truncated is set where the output passed Limits.MaxOutput.
-	Truncated bool
-	// Denials lists tools that were refused during the turn.
-	Denials []ToolCall
-	Usage   Usage
-	// ExitCode is the process's, -1 where there was none or it was killed.
+	// Text is the whole answer, bounded by Limits.MaxOutput. It equals the joined
+	// TextDelta events of agents that stream.
+	Text      string
+	Truncated bool       // the output exceeded Limits.MaxOutput
+	Denials   []ToolCall // tools that were denied during the turn
+	Usage     Usage
+	// ExitCode is the process's, -1 if there was none or it was killed.
 	ExitCode int
 	Duration time.Duration
 }
 
-// Stage is how far an agent is from being usable.
+// Stage is how close an agent is to being usable.
 type Stage string
 
 // The stages of an agent.
 const (
 	StageUnknown       Stage = "unknown"
-	StageMissing       Stage = "missing"       // the command is not there
-	StageInstalled     Stage = "installed"     // it runs, but has no credentials (or that cannot be told)
+	StageMissing       Stage = "missing"       // the command was not found
+	StageInstalled     Stage = "installed"     // it runs, but has no credentials, or that is unknown
 	StageAuthenticated Stage = "authenticated" // ready
 )
 
@@ -232,10 +259,11 @@ const (
 type Probe struct {
 	Stage   Stage
 	Version string
-	// AuthKnown tells a missing login (true, StageInstalled) from an agent that
-	// offers no way to find out (false, StageInstalled).
+	// AuthKnown is false if the agent offers no way to check for credentials. At
+	// StageInstalled it distinguishes a missing login (true).
 	AuthKnown bool
 	Latency   time.Duration
-	// Err is what went wrong, nil if nothing did. Its text is fit for users.
+	// Err is why the stage was not passed, nil if unknown or passed. Its text is fit for
+	// users.
 	Err *Error
 }

@@ -3,13 +3,11 @@ package runner
 import (
 	"encoding/json"
 	"strings"
-
-	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// vibeStream reads vibe's --output streaming: one message of the conversation a
-// line, as sent to the model. There is no final event: the turn is complete when
-// vibe exits with 0 after an assistant's message without tool calls.
+// vibeStream reads vibe's --output streaming: each line is one message of the
+// conversation, as sent to the model. There is no final event: the turn is complete
+// when vibe exits with 0 after an assistant's message without tool calls.
 type vibeStream struct{}
 
 type vibeLine struct {
@@ -28,7 +26,7 @@ type vibeLine struct {
 	} `json:"tool_calls"`
 }
 
-func (v *vibeStream) line(b []byte, a *Answer) {
+func (v vibeStream) Line(b []byte, a *Answer) {
 	var l vibeLine
 	if !object(b, &l) {
 		return
@@ -55,8 +53,8 @@ func (v *vibeStream) line(b []byte, a *Answer) {
 	}
 }
 
-// vibeStatus goes by the words that vibe gives the model for a tool's end: there
-// is no field for it.
+// vibeStatus derives a tool's status from the text for the model: there is no field
+// for it.
 func vibeStatus(output string) ToolStatus {
 	switch {
 	case strings.Contains(output, "<user_cancellation>"), strings.Contains(output, "not permitted"),
@@ -68,9 +66,7 @@ func vibeStatus(output string) ToolStatus {
 	return ToolCompleted
 }
 
-func (v *vibeStream) diagnose(process.Exit, string, *Answer) *Error { return nil }
-
-// textOf is a string, or the joined texts of pieces.
+// textOf returns a JSON string, or the joined texts of a list of pieces.
 func textOf(content json.RawMessage) string {
 	var s string
 	if json.Unmarshal(content, &s) == nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// Agent is an installed program that speaks a dialect. It implements
-// runner.Agent.
+// Agent is an installed program that speaks a dialect. It implements runner.Agent
+// and is safe for concurrent use.
 type Agent struct {
 	def     runner.Definition
 	opts    runner.Options
 	dialect Dialect
 
-	checked atomic.Bool // the program is new enough
+	checked atomic.Bool // set once the program was new enough
 }
 
-// NewAgent makes an agent of a completed definition. It starts nothing.
+// NewAgent returns the agent of a completed definition. It starts no process.
 func NewAgent(def runner.Definition, opts runner.Options, dialect Dialect) *Agent {
 	return &Agent{def: def, opts: opts, dialect: dialect}
 }
@@ -50,8 +50,8 @@ func (a *Agent) Open(spec runner.SessionSpec) (runner.Session, error) {
 	}), nil
 }
 
-// check refuses a program that is too old for its protocol, which would show as
-// silence or worse. It asks the program until it was new enough once.
+// check refuses a program that is too old for its protocol, which would fail
+// silently or worse. It runs the program until it was new enough once.
 func (a *Agent) check(ctx context.Context) error {
 	if a.def.Probe.MinVersion == "" || a.checked.Load() {
 		return nil

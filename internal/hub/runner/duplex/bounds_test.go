@@ -50,7 +50,7 @@ func TestToolCallsAreBounded(t *testing.T) {
 			ids[tc.ID] = true
 		}
 	}
-	if len(ids) != 4096 || !strings.Contains(h.Notices(), "more tools than can be told") {
+	if len(ids) != 4096 || !strings.Contains(h.Notices(), "too many tools") {
 		t.Errorf("%d tools, notices %q", len(ids), h.Notices())
 	}
 	if tc := h.Tool("7"); len(tc.Title) > 1024 || tc.Status != runner.ToolCompleted || tc.Output != "p" {

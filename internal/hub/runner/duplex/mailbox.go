@@ -9,37 +9,36 @@ import (
 
 // Bounds of what a turn reports.
 const (
-	// maxWaiting is how many events wait as entries of their own. Above it a
-	// text joins the youngest waiting text, whatever came between.
+	// maxWaiting is how many events wait separately. Above it a text is appended to the
+	// newest waiting text, whatever events are in between.
 	maxWaiting = 1024
 	// maxTools is how many tool calls of a turn are reported.
 	maxTools = 4096
 )
 
-// mailbox carries events from the goroutines that read an agent to the one that
-// calls the handler. Putting never blocks: a slow handler does not stop the
-// reading of permission requests and ends, it gets fewer and larger events.
+// mailbox passes events from the goroutines that read an agent to the one that calls
+// the handler. Event never blocks: a slow handler does not delay permission
+// requests and the end of the turn, but receives fewer and larger events.
 //
-//   - Text and thoughts join a waiting event of their kind; none is lost (the
-//     turn bounds how much there is).
+//   - Text and thoughts are appended to a waiting event of their kind; none is lost.
 //   - A tool call replaces the fields of the waiting one with its id.
-//   - Usage replaces waiting usage, and a session's id a waiting one.
-//   - Tool calls above a number are dropped, and a notice says so.
+//   - Usage and the session replace a waiting event of their kind.
+//   - Tool calls beyond maxTools are dropped, and one notice reports that.
 //
-// How much text and how many notices there are is bounded by runner.Answer.
+// runner.Answer bounds the amount of text and the number of notices.
 type mailbox struct {
-	ready chan struct{} // holds a token while there may be something to take
+	ready chan struct{} // holds a token while events may wait
 
 	mu      sync.Mutex
 	waiting []entry
-	last    map[kind]int   // the youngest waiting entry of a kind that joins
+	last    map[kind]int   // the newest waiting entry of each kind
 	tools   map[string]int // the waiting entry of a tool call
 	seen    map[string]bool
 	dropped bool
 	closed  bool
 }
 
-// kind tells the events apart that join others.
+// kind distinguishes the events that are merged.
 type kind int
 
 const (
@@ -50,7 +49,7 @@ const (
 	kindSession
 )
 
-// entry is a waiting event; joined text grows in a builder.
+// entry is a waiting event; merged text grows in a builder.
 type entry struct {
 	kind kind
 	text *strings.Builder // of kindText and kindThought
@@ -128,7 +127,7 @@ func (m *mailbox) join(k kind, text string) {
 
 func (m *mailbox) putTool(ev runner.ToolCall) {
 	if i, ok := m.tools[ev.ID]; ok {
-		m.waiting[i].ev = mergeTool(m.waiting[i].ev.(runner.ToolCall), ev)
+		m.waiting[i].ev = m.waiting[i].ev.(runner.ToolCall).Update(ev)
 		return
 	}
 	if !m.seen[ev.ID] {
@@ -141,13 +140,13 @@ func (m *mailbox) putTool(ev runner.ToolCall) {
 	m.tools[ev.ID] = m.add(entry{ev: ev})
 }
 
-// drop remembers that an event was not reported; the first one is told.
+// drop reports the first event that is dropped.
 func (m *mailbox) drop() {
 	if m.dropped {
 		return
 	}
 	m.dropped = true
-	m.add(entry{ev: runner.Notice{Text: "the agent uses more tools than can be told: some are left out"}})
+	m.add(entry{ev: runner.Notice{Text: "the agent uses too many tools: some are not reported"}})
 }
 
 func (m *mailbox) wake() {
@@ -157,8 +156,8 @@ func (m *mailbox) wake() {
 	}
 }
 
-// take removes and returns what waits, in order; done is set when there is
-// nothing and nothing will come.
+// take removes and returns the waiting events, in order. done is set when none waits
+// and the mailbox is closed.
 func (m *mailbox) take() (evs []runner.Event, done bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,7 +172,7 @@ func (m *mailbox) take() (evs []runner.Event, done bool) {
 	return evs, false
 }
 
-// close lets deliver end when everything is delivered.
+// close makes deliver return after the last event.
 func (m *mailbox) close() {
 	m.mu.Lock()
 	m.closed = true
@@ -181,8 +180,8 @@ func (m *mailbox) close() {
 	m.wake()
 }
 
-// deliver calls handle with each event, in order, until the mailbox is closed
-// and empty.
+// deliver calls handle with each event, in order, until the mailbox is closed and
+// empty.
 func (m *mailbox) deliver(handle func(runner.Event)) {
 	for range m.ready {
 		for {
@@ -198,24 +197,4 @@ func (m *mailbox) deliver(handle func(runner.Event)) {
 			}
 		}
 	}
-}
-
-// mergeTool puts the non-empty fields of next over those of old.
-func mergeTool(old, next runner.ToolCall) runner.ToolCall {
-	if next.Name != "" {
-		old.Name = next.Name
-	}
-	if next.Title != "" {
-		old.Title = next.Title
-	}
-	if next.Status != "" {
-		old.Status = next.Status
-	}
-	if len(next.Input) > 0 {
-		old.Input = next.Input
-	}
-	if next.Output != "" {
-		old.Output = next.Output
-	}
-	return old
 }

@@ -1,12 +1,11 @@
-// Package duplex keeps conversations with agents whose process speaks in both
-// directions: it answers prompts, streams what happens and asks for permissions,
-// and lives on between the turns.
+// Package duplex runs sessions with agents whose process stays open between turns
+// and speaks in both directions: it receives prompts, streams events and asks for
+// permissions.
 //
-// [Session] is what the drivers claude-stdio, codex-appserver and acp have in
-// common: one process a session, begun by the first turn, ended when it was not
-// used for a while, begun again with the agent's own session id when it died;
-// one turn at a time; cancelling; limits; the way from what an agent says to one
-// outcome. A driver adds a [Dialect], which knows one protocol.
+// [Session] implements what all such protocols need: one process for a session,
+// started by the first turn, stopped when idle, restarted with the agent's own
+// session id; one turn at a time; cancellation; limits; one outcome. A [Dialect]
+// implements one protocol.
 package duplex
 
 import (
@@ -14,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,81 +21,74 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// openTimeout bounds the start of a process and its greeting. The slowest agent
-// measured takes 1.3 s on an idle machine.
+// openTimeout bounds the start of a process and its greeting. The slowest measured
+// agent needs 1.3 s on an idle machine.
 const openTimeout = 60 * time.Second
 
 // Dialect is one agent protocol.
 type Dialect interface {
-	// Args are the arguments of a process that continues the conversation
-	// resume, or begins one where it is empty.
+	// Args returns the arguments of a process that continues the conversation
+	// resume, or begins one if resume is empty.
 	Args(resume string) []string
-	// Connect begins to speak on the pipes of a process that was started with
-	// those arguments. It must not block.
+	// Connect returns a connection to a process that was started with these
+	// arguments. It must not block.
 	Connect(pipes Pipes) Connection
 }
 
-// Conn is what a peer gets of a process.
+// Pipes are the streams of a process.
 type Pipes struct {
-	// Stdin may block while the agent does not read. A write fails when the
-	// process is stopped.
+	// Stdin blocks while the agent does not read. A write fails when the process is
+	// stopped.
 	Stdin io.Writer
 	// Stdout ends when the process has ended.
-	Stdout io.Reader
-	// WorkDir is where the agent works.
-	WorkDir string
-	// MaxLine is the longest line that is taken.
-	MaxLine int
+	Stdout  io.Reader
+	WorkDir string // the agent's working directory
+	MaxLine int    // bytes of the longest accepted line
 }
 
-// Peer speaks the protocol with one process. Open comes first, then one Prompt
-// after another; the others may be called at any time.
+// Connection speaks the protocol with one process. Open is called first, then one
+// Prompt after another; the other methods may be called at any time.
 type Connection interface {
-	// Open greets the agent and continues the conversation resume, or begins a
-	// new one. It blocks until the agent is ready for a prompt. Errors of the
-	// agent are *runner.Error, its end is ErrClosed.
+	// Open sends the greeting and continues the conversation resume, or begins a new
+	// one. It blocks until the agent is ready for a prompt. Errors of the agent are
+	// *runner.Error, its end is ErrClosed.
 	Open(ctx context.Context, resume string, t *Turn) (Opened, error)
-	// Prompt sends a prompt and blocks until the agent has said that it is
-	// done. Everything on the way goes to t. The end of ctx gives up: the
-	// process will be ended. Errors as with Open.
+	// Prompt sends a prompt and blocks until the agent reports its end. Events are
+	// reported to t. When ctx ends, Prompt returns and the caller stops the process.
+	// Errors are as with Open.
 	Prompt(ctx context.Context, prompt string, t *Turn) (Result, error)
-	// Interrupt asks the agent to stop the running prompt. It does not wait for
-	// the end, but may block while the agent does not read.
+	// Interrupt asks the agent to stop the running prompt. It does not wait for the
+	// end, but may block while the agent does not read.
 	Interrupt() error
 	// Resumable reports whether a new process could continue the conversation.
 	Resumable() bool
-	// Close is called when the process is gone. It returns when every goroutine
-	// of the peer has ended.
+	// Close is called after the end of the process. It returns when every goroutine
+	// of the connection has ended.
 	Close()
 }
 
 // ErrClosed says that the connection to the agent has ended.
 var ErrClosed = errors.New("the agent's connection is closed")
 
-// Opened is what came of a greeting.
+// Opened is the result of a greeting.
 type Opened struct {
-	// Session is the agent's id of the conversation, empty where the agent tells
-	// it later.
+	// Session holds the agent's id of the conversation, empty if the agent reports it
+	// later.
 	Session runner.SessionStarted
-	// Lost says why the conversation could not be continued, empty if it was or
-	// there was none. A new one has begun then.
+	// Lost is why the conversation could not be continued and a new one has begun;
+	// empty if it was continued, or there was none.
 	Lost string
 }
 
-// Result is how an agent says that a prompt ended.
+// Result is the end of a prompt as the agent reports it.
 type Result struct {
-	// Text is the whole answer, for agents that do not stream; it counts only
-	// where nothing was streamed.
-	Text string
-	// Canceled is set when the agent stopped because it was asked to.
-	Canceled bool
-	// Rejected is set when the agent refused to answer.
-	Rejected bool
-	// Err is the agent's error, nil if it succeeded.
-	Err *runner.Error
+	Text     string        // the whole answer; ignored if anything was streamed
+	Canceled bool          // the agent stopped on request
+	Rejected bool          // the agent refused to answer
+	Err      *runner.Error // the agent's error, nil if it succeeded
 }
 
-// Process is what a session needs of a running program: *process.Process.
+// Process is a running program: *process.Process.
 type Process interface {
 	Stdin() io.WriteCloser
 	Stdout() io.Reader
@@ -108,26 +99,25 @@ type Process interface {
 	SweepOrphans() (int, error)
 }
 
-// Options are what a session works with.
+// Options configure a [Session].
 type Options struct {
 	Definition runner.Definition // completed
 	Spec       runner.SessionSpec
 	Dialect    Dialect
-	// Check refuses a program that does not speak the dialect, before one is
-	// started. Nil takes every one. The error is a *runner.Error.
+	// Check is called before a program is started, and refuses one that does not
+	// speak the dialect with a *runner.Error. Nil accepts every program.
 	Check func(ctx context.Context) error
 	// Start starts the agent's program with args in the working directory.
 	Start func(args []string) (Process, error)
-	// Redact takes secrets out of a text that a user will see. Nil leaves it.
+	// Redact removes secrets from a text for users. Nil leaves it unchanged.
 	Redact func(string) string
-	// Clock measures the time without a turn. Nil is the real one.
+	// Clock times the idle process. Nil is the real clock.
 	Clock Clock
 }
 
-// Clock is the time that a session's idle process is measured by.
+// Clock starts timers.
 type Clock interface {
-	// AfterFunc calls f on its own goroutine after d, unless the returned
-	// function was called before.
+	// AfterFunc calls f on its own goroutine after d, unless stop was called before.
 	AfterFunc(d time.Duration, f func()) (stop func() bool)
 }
 
@@ -142,21 +132,20 @@ type Session struct {
 	o Options
 
 	running atomic.Bool // a turn runs
-	life    context.Context
-	endLife context.CancelFunc // by Close
+	closed  context.Context
+	close   context.CancelFunc
 
-	// slot is held by whoever uses what follows. It is a channel so that
-	// waiting can end.
-	slot    chan struct{}
-	live    *link
+	// lock guards the fields below. It is a channel so that waiting can be cancelled.
+	lock    chan struct{}
+	live    *program
 	resume  string                // the agent's id of the conversation
-	known   runner.SessionStarted // what was last told of it
-	briefed bool                  // the conversation has had the system prompt
-	turns   int                   // tells an idle timer that it is late
-	unidle  func() bool
+	known   runner.SessionStarted // as last reported
+	briefed bool                  // the conversation has received the system prompt
+	turns   int                   // lets an idle timer detect that it fired late
+	endIdle func() bool           // stops the idle timer, nil if there is none
 }
 
-// New returns a session. Nothing is started before the first turn.
+// New returns a session. The first turn starts its process.
 func New(o Options) *Session {
 	if o.Clock == nil {
 		o.Clock = realClock{}
@@ -166,11 +155,11 @@ func New(o Options) *Session {
 	}
 	s := &Session{
 		o:       o,
-		slot:    make(chan struct{}, 1),
+		lock:    make(chan struct{}, 1),
 		resume:  o.Spec.Resume,
 		briefed: o.Spec.Resume != "",
 	}
-	s.life, s.endLife = context.WithCancel(context.Background())
+	s.closed, s.close = context.WithCancel(context.Background())
 	return s
 }
 
@@ -179,7 +168,12 @@ type ending struct {
 	status   runner.OutcomeStatus
 	err      *runner.Error
 	exitCode int
-	drop     bool // the process is to be ended
+	drop     bool // the process must be stopped
+}
+
+// outcome returns the outcome of a turn that did not reach the agent.
+func (e ending) outcome() runner.Outcome {
+	return runner.Outcome{Status: e.status, ExitCode: e.exitCode}
 }
 
 func canceled() ending { return ending{status: runner.OutcomeCanceled, exitCode: -1} }
@@ -196,16 +190,7 @@ func failed(err *runner.Error) ending {
 // Turn implements runner.Session.
 func (s *Session) Turn(ctx context.Context, in runner.Turn, h runner.Handler) (runner.Outcome, error) {
 	start := time.Now()
-	var e ending
-	out := runner.Outcome{}
-	switch {
-	case !s.running.CompareAndSwap(false, true):
-		e = failed(&runner.Error{Code: runner.CodeBusy, Message: s.name() + " is still answering in this session"})
-		out = runner.Outcome{Status: e.status, ExitCode: -1}
-	default:
-		defer s.running.Store(false)
-		out, e = s.turn(ctx, in, h)
-	}
+	out, e := s.turn(ctx, in, h)
 	out.Duration = time.Since(start)
 	if e.err != nil {
 		return out, e.err
@@ -214,20 +199,23 @@ func (s *Session) Turn(ctx context.Context, in runner.Turn, h runner.Handler) (r
 }
 
 func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) (runner.Outcome, ending) {
-	if s.life.Err() != nil {
-		e := failed(&runner.Error{Code: runner.CodeInternal, Message: "the conversation with " + s.name() + " is closed"})
-		return runner.Outcome{Status: e.status, ExitCode: -1}, e
+	refuse := func(err *runner.Error) (runner.Outcome, ending) { e := failed(err); return e.outcome(), e }
+	if !s.running.CompareAndSwap(false, true) {
+		return refuse(&runner.Error{Code: runner.CodeBusy, Message: s.name() + " is still answering in this session"})
 	}
-	prompt, bad := runner.BuildPrompt(in, s.o.Spec.WorkDir, s.o.Definition.Limits.MaxPrompt)
-	if bad != nil {
-		e := failed(bad)
-		return runner.Outcome{Status: e.status, ExitCode: -1}, e
+	defer s.running.Store(false)
+	if s.closed.Err() != nil {
+		return refuse(&runner.Error{Code: runner.CodeInternal, Message: "the conversation with " + s.name() + " is closed"})
+	}
+	prompt, err := runner.BuildPrompt(in, s.o.Spec.WorkDir, s.o.Definition.Limits.MaxPrompt)
+	if err != nil {
+		return refuse(err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(s.life, cancel)()
+	defer context.AfterFunc(s.closed, cancel)()
 	if s.acquire(ctx) != nil {
-		return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1}, canceled()
+		return canceled().outcome(), canceled()
 	}
 	defer s.release()
 	s.stopIdle()
@@ -239,7 +227,7 @@ func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) (r
 	e := s.answer(ctx, prompt, t, watch)
 	t.endAsking()
 	if e.drop {
-		s.dropAndTell(t)
+		s.dropAndReport(t)
 	}
 	t.end()
 	out, started := t.result(e.status)
@@ -252,10 +240,10 @@ func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) (r
 	return out, e
 }
 
-// answer has the prompt answered, by a new process where there is none.
+// answer sends the prompt and waits for the answer. It starts a process if none runs.
 func (s *Session) answer(ctx context.Context, prompt string, t *Turn, watch *process.Watch) ending {
 	if s.live != nil && s.live.ended() {
-		s.dropAndTell(t)
+		s.dropAndReport(t)
 	}
 	if s.live == nil {
 		l, err := s.open(ctx, t, watch)
@@ -274,10 +262,10 @@ func (s *Session) answer(ctx context.Context, prompt string, t *Turn, watch *pro
 }
 
 // open starts a process and continues the conversation, or begins a new one and
-// says so.
-func (s *Session) open(ctx context.Context, t *Turn, watch *process.Watch) (*link, error) {
+// reports that.
+func (s *Session) open(ctx context.Context, t *Turn, watch *process.Watch) (*program, error) {
 	l, opened, err := s.start(ctx, s.resume, t, watch)
-	if err != nil && s.resume != "" && ctx.Err() == nil && mayBeTheSession(err) {
+	if err != nil && s.resume != "" && ctx.Err() == nil && curable(err) {
 		lost := words(err)
 		l, opened, err = s.start(ctx, "", t, watch)
 		opened.Lost = lost
@@ -293,7 +281,8 @@ func (s *Session) open(ctx context.Context, t *Turn, watch *process.Watch) (*lin
 	return l, nil
 }
 
-// words are an error's without the remedy, which is for the end of a turn.
+// words returns the text of an error without the remedy, which only the end of a turn
+// shows.
 func words(err error) string {
 	if e, ok := errors.AsType[*runner.Error](err); ok {
 		return e.Message
@@ -301,13 +290,13 @@ func words(err error) string {
 	return err.Error()
 }
 
-// mayBeTheSession tells the errors that a new conversation may cure.
-func mayBeTheSession(err error) bool {
+// curable reports whether a new conversation may cure an error.
+func curable(err error) bool {
 	e, ok := errors.AsType[*runner.Error](err)
 	return !ok || e.Code == runner.CodeAgent || e.Code == runner.CodeProtocol
 }
 
-func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *process.Watch) (*link, Opened, error) {
+func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *process.Watch) (*program, Opened, error) {
 	if s.o.Check != nil {
 		if err := s.o.Check(ctx); err != nil {
 			return nil, Opened{}, err
@@ -317,7 +306,7 @@ func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *proc
 	if err != nil {
 		return nil, Opened{}, err
 	}
-	l := &link{proc: proc}
+	l := &program{proc: proc}
 	l.watch.Store(watch)
 	l.conn = s.o.Dialect.Connect(Pipes{
 		Stdin:   proc.Stdin(),
@@ -338,7 +327,7 @@ func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *proc
 	case octx.Err() != nil:
 		return nil, Opened{}, &runner.Error{
 			Code:    runner.CodeTimeout,
-			Message: fmt.Sprintf("%s did not answer its greeting within %v%s", s.name(), openTimeout, s.stderr(l)),
+			Message: fmt.Sprintf("%s did not answer its greeting within %v%s", s.name(), openTimeout, runner.QuoteTail(l.proc.Stderr())),
 			Err:     err,
 		}
 	default:
@@ -347,7 +336,7 @@ func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *proc
 }
 
 // prompt sends one prompt and waits for its end.
-func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) ending {
+func (s *Session) prompt(ctx context.Context, l *program, text string, t *Turn) ending {
 	type answer struct {
 		Result
 		err error
@@ -365,13 +354,13 @@ func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) end
 	case <-ctx.Done():
 	}
 
-	// Ask the agent first. What it waits for from us is answered right behind:
-	// gemini does not stop before.
+	// Ask the agent first, then cancel its permission requests: gemini stops only after
+	// they are answered.
 	interrupted := make(chan struct{})
 	go func() {
 		defer close(interrupted)
 		if err := l.conn.Interrupt(); err != nil {
-			cancel() // it cannot be asked
+			cancel() // the request cannot be sent
 		}
 		t.endAsking()
 	}()
@@ -390,7 +379,7 @@ func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) end
 		select {
 		case <-interrupted:
 		case <-grace.C:
-			e.drop = true // it has answered, and does not read
+			e.drop = true // it has answered, but does not read
 		}
 	}
 	if e.drop {
@@ -406,8 +395,8 @@ func (s *Session) prompt(ctx context.Context, l *link, text string, t *Turn) end
 	return e
 }
 
-// ended turns the end that the agent told into that of the turn.
-func (s *Session) ended(l *link, r Result, err error, t *Turn) ending {
+// ended translates the end that the agent reported.
+func (s *Session) ended(l *program, r Result, err error, t *Turn) ending {
 	if err != nil {
 		exit := s.stop(context.Background(), l)
 		e := failed(s.presentable(s.explain(err, l, exit, "in the middle of its answer")))
@@ -431,9 +420,9 @@ func (s *Session) ended(l *link, r Result, err error, t *Turn) ending {
 	return ending{status: runner.OutcomeCompleted, exitCode: -1}
 }
 
-// sweep ends what the turn's tools have put into the background. What still
-// belongs to the agent's process lives as long as it.
-func (s *Session) sweep(l *link, t *Turn) {
+// sweep kills processes that the turn's tools have put into the background. Children
+// of the agent's process stay.
+func (s *Session) sweep(l *program, t *Turn) {
 	n, err := l.proc.SweepOrphans()
 	if err != nil {
 		t.Notice("processes that a tool of " + s.name() + " left behind could not be ended")
@@ -444,8 +433,7 @@ func (s *Session) sweep(l *link, t *Turn) {
 	}
 }
 
-// gaveUp is the end of a turn that was cancelled, ran out of time, or could not
-// begin.
+// gaveUp returns the end of a turn that was cancelled, timed out or could not begin.
 func (s *Session) gaveUp(ctx context.Context, err error) ending {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -462,12 +450,12 @@ func (s *Session) gaveUp(ctx context.Context, err error) ending {
 	return failed(s.o.Definition.StartError(err))
 }
 
-// explain says what ended a process or a connection.
-func (s *Session) explain(err error, l *link, exit process.Exit, when string) *runner.Error {
+// explain describes the end of a process or a connection.
+func (s *Session) explain(err error, l *program, exit process.Exit, when string) *runner.Error {
 	if e, ok := errors.AsType[*runner.Error](err); ok {
 		return e
 	}
-	if tail := tailOf(l.proc.Stderr()); runner.IsAuthText(tail) {
+	if tail := runner.Tail(l.proc.Stderr()); runner.IsAuthText(tail) {
 		return &runner.Error{Code: runner.CodeAuth, Message: tail, Err: err}
 	}
 	how := fmt.Sprintf("exit code %d", exit.Code)
@@ -476,35 +464,14 @@ func (s *Session) explain(err error, l *link, exit process.Exit, when string) *r
 	}
 	return &runner.Error{
 		Code:    runner.CodeProtocol,
-		Message: fmt.Sprintf("%s ended %s (%s)%s", s.name(), when, how, s.stderr(l)),
+		Message: fmt.Sprintf("%s ended %s (%s)%s", s.name(), when, how, runner.QuoteTail(l.proc.Stderr())),
 		Remedy:  "try again; if it happens again, run the program by hand",
 		Err:     err,
 	}
 }
 
-// stderr is the end of what the process said on standard error, for the end of a
-// message. The process package has redacted it.
-func (s *Session) stderr(l *link) string {
-	tail := tailOf(l.proc.Stderr())
-	if tail == "" {
-		return ""
-	}
-	return ": " + tail
-}
-
-// maxStderr is how much of standard error goes into a message.
-const maxStderr = 1000
-
-func tailOf(stderr string) string {
-	stderr = strings.TrimSpace(stderr)
-	if len(stderr) > maxStderr {
-		stderr = "…" + strings.ToValidUTF8(stderr[len(stderr)-maxStderr:], "")
-	}
-	return stderr
-}
-
-// presentable makes of a dialect's error one for users. The words of agents are
-// put into a sentence that says whose they are.
+// presentable turns a dialect's error into one for users. It quotes the agent's words
+// as the agent's.
 func (s *Session) presentable(e *runner.Error) *runner.Error {
 	words := s.o.Redact(clip(ErrorText(e.Message), maxMessage))
 	switch e.Code {
@@ -523,7 +490,7 @@ func (s *Session) presentable(e *runner.Error) *runner.Error {
 
 // Close implements runner.Session. A running turn is cancelled.
 func (s *Session) Close(ctx context.Context) error {
-	s.endLife()
+	s.close()
 	if err := s.acquire(ctx); err != nil {
 		return err
 	}
@@ -532,15 +499,15 @@ func (s *Session) Close(ctx context.Context) error {
 	return s.drop(ctx)
 }
 
-// dropAndTell is drop within a turn.
-func (s *Session) dropAndTell(t *Turn) {
+// dropAndReport is drop within a turn.
+func (s *Session) dropAndReport(t *Turn) {
 	if s.drop(context.Background()) != nil {
 		t.Notice("not every process that " + s.name() + " started could be ended")
 	}
 }
 
-// drop ends the process, if there is one. The error says that something of it is
-// still there.
+// drop stops the process, if one runs. The error says that descendants of it are
+// still running.
 func (s *Session) drop(ctx context.Context) error {
 	if s.live == nil {
 		return nil
@@ -550,68 +517,67 @@ func (s *Session) drop(ctx context.Context) error {
 	return exit.Err
 }
 
-// stop ends a process and its protocol. It may be called again.
-func (s *Session) stop(ctx context.Context, l *link) process.Exit {
+// stop stops a process and its connection. It may be called again.
+func (s *Session) stop(ctx context.Context, l *program) process.Exit {
 	exit := l.proc.Stop(ctx, s.o.Definition.StopPolicy())
 	l.closing.Do(func() {
-		_ = l.proc.Close() // what it could report is in exit
+		_ = l.proc.Close() // exit holds its error
 		l.conn.Close()
 	})
 	return exit
 }
 
-// startIdle ends the process when no turn comes for a while.
+// startIdle stops the process after limits.sessionIdle without a turn.
 func (s *Session) startIdle() {
 	if s.live == nil {
 		return
 	}
 	s.turns++
 	turns := s.turns
-	s.unidle = s.o.Clock.AfterFunc(s.o.Definition.Limits.SessionIdle, func() {
+	s.endIdle = s.o.Clock.AfterFunc(s.o.Definition.Limits.SessionIdle, func() {
 		if s.acquire(context.Background()) != nil {
 			return
 		}
 		defer s.release()
-		if s.turns == turns && s.unidle != nil {
-			s.unidle = nil
-			// Nobody is there to be told; the next turn starts a new process.
-			_ = s.drop(context.Background())
+		if s.turns == turns && s.endIdle != nil {
+			s.endIdle = nil
+			_ = s.drop(context.Background()) // the next turn starts a new process
 		}
 	})
 }
 
 func (s *Session) stopIdle() {
-	if s.unidle != nil {
-		s.unidle()
-		s.unidle = nil
+	if s.endIdle != nil {
+		s.endIdle()
+		s.endIdle = nil
 	}
 }
 
 func (s *Session) acquire(ctx context.Context) error {
 	select {
-	case s.slot <- struct{}{}:
+	case s.lock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *Session) release() { <-s.slot }
+func (s *Session) release() { <-s.lock }
 
 func (s *Session) name() string { return s.o.Definition.Name }
 
-// maxMessage is how many bytes of an agent's error are shown.
+// maxMessage bounds the text of an agent's error, in bytes.
 const maxMessage = 8 << 10
 
-// link is a running process with its protocol.
-type link struct {
+// program is a running process with its connection.
+type program struct {
 	proc    Process
 	conn    Connection
 	watch   atomic.Pointer[process.Watch] // of the running turn
 	closing sync.Once
 }
 
-func (l *link) ended() bool {
+func (l *program) ended() bool {
 	select {
 	case <-l.proc.Ended():
 		return true
@@ -620,10 +586,10 @@ func (l *link) ended() bool {
 	}
 }
 
-// touchReader tells the running turn's clocks of every sign of life.
+// touchReader resets the running turn's idle limit with every read.
 type touchReader struct {
 	r io.Reader
-	l *link
+	l *program
 }
 
 func (r touchReader) Read(b []byte) (int, error) {

@@ -31,7 +31,7 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
-// OneLine makes a label of a text: its first line that is not empty.
+// OneLine returns a label for a text: its first line that is not empty, shortened.
 func OneLine(s string) string {
 	for line := range strings.Lines(s) {
 		if line = strings.TrimSpace(line); line != "" {
@@ -41,7 +41,7 @@ func OneLine(s string) string {
 	return ""
 }
 
-// ErrorText is the readable part of an agent's error: agents pass on the JSON of
+// ErrorText returns the readable part of an agent's error. Agents forward the JSON of
 // their model's server.
 func ErrorText(s string) string {
 	s = strings.TrimSpace(s)

@@ -2,29 +2,24 @@ package duplex
 
 import (
 	"context"
+	"slices"
 	"sync"
 
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// pauser stops the clocks of a turn while a person is asked.
-type pauser interface {
-	Pause()
-	Resume()
-}
-
-// Turn takes what an agent says while it answers one prompt: an Answer for many
-// goroutines, whose events reach the handler without holding up the agent, and
-// which also answers permission requests. After the end of the turn its methods do
-// nothing.
+// Turn collects what an agent reports while it answers one prompt, and asks for
+// permissions. Its methods are safe for concurrent use, except Ask do not wait for
+// the handler, and do nothing after the end of the turn.
 type Turn struct {
 	policy    string
 	handler   runner.Handler
-	clocks    pauser
+	watch     *process.Watch // paused while the user is asked
 	mailbox   *mailbox
 	delivered chan struct{}
 
-	// asking ends when the turn is cancelled or over.
+	// asking ends when the turn is cancelled or has ended.
 	asking    context.Context
 	endAsking context.CancelFunc
 	asks      sync.WaitGroup
@@ -35,11 +30,11 @@ type Turn struct {
 	pending int
 }
 
-func newTurn(o Options, known runner.SessionStarted, h runner.Handler, clocks pauser) *Turn {
+func newTurn(o Options, known runner.SessionStarted, h runner.Handler, watch *process.Watch) *Turn {
 	t := &Turn{
 		policy:    o.Definition.Permissions,
 		handler:   h,
-		clocks:    clocks,
+		watch:     watch,
 		mailbox:   newMailbox(),
 		delivered: make(chan struct{}),
 	}
@@ -52,7 +47,7 @@ func newTurn(o Options, known runner.SessionStarted, h runner.Handler, clocks pa
 	return t
 }
 
-// Tell lets f tell the answer something. f must not block.
+// Report calls f with the answer. f must not block.
 func (t *Turn) Report(f func(a *runner.Answer)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,8 +59,8 @@ func (t *Turn) Report(f func(a *runner.Answer)) {
 // Text adds a piece to the answer.
 func (t *Turn) Text(s string) { t.Report(func(a *runner.Answer) { a.Text(s) }) }
 
-// Paragraph says that the next piece begins a new message: agents say something
-// before and after each tool, and the pieces must not run together.
+// Paragraph begins a new message: an agent's texts before and after a tool must not
+// run together.
 func (t *Turn) Paragraph() { t.Report(func(a *runner.Answer) { a.Paragraph() }) }
 
 // Thought adds a piece of reasoning.
@@ -74,23 +69,22 @@ func (t *Turn) Thought(s string) { t.Report(func(a *runner.Answer) { a.Thought(s
 // Usage reports the turn's cost so far.
 func (t *Turn) Usage(u runner.Usage) { t.Report(func(a *runner.Answer) { a.Usage(u) }) }
 
-// Notice tells the user something that is neither answer nor error.
+// Notice reports something that is neither answer nor error.
 func (t *Turn) Notice(s string) { t.Report(func(a *runner.Answer) { a.Notice(s) }) }
 
-// Session reports the agent's id of the conversation. Saying it again is
-// harmless.
+// Session reports the agent's id of the conversation. It may be repeated.
 func (t *Turn) Session(s runner.SessionStarted) {
 	t.Report(func(a *runner.Answer) { a.Session(s.ID, s.Model) })
 }
 
-// Tool reports a tool call. One that was denied stays so.
+// Tool reports a tool call. A denied call stays denied.
 func (t *Turn) Tool(tc runner.ToolCall) {
 	if tc.ID != "" && len(tc.ID) <= maxLabel {
 		t.Report(func(a *runner.Answer) { a.Tool(labelled(tc)) })
 	}
 }
 
-// Deny records a tool that was refused, by whomever.
+// Deny reports a tool call that the user, the policy or the agent denied.
 func (t *Turn) Deny(tc runner.ToolCall) {
 	tc = labelled(tc)
 	tc.ID = cut(tc.ID, maxLabel)
@@ -98,15 +92,14 @@ func (t *Turn) Deny(tc runner.ToolCall) {
 	t.Report(func(a *runner.Answer) { a.Tool(tc) })
 }
 
-// labelled bounds a tool call's words for people.
+// labelled bounds a tool call's name and title.
 func labelled(tc runner.ToolCall) runner.ToolCall {
 	tc.Name, tc.Title = clip(tc.Name, maxLabel), clip(tc.Title, maxLabel)
 	return tc
 }
 
-// Ask gets a decision on a request and blocks until there is one, ctx ends or
-// the turn is over. It must not be called on the goroutine that reads the
-// agent; Go runs it on another.
+// Ask returns the decision on a request. It blocks until there is one, ctx ends or the
+// turn ends. It must not be called on the goroutine that reads the agent.
 func (t *Turn) Ask(ctx context.Context, req runner.PermissionRequest) Decision {
 	req = bounded(req)
 	if d, ok := byPolicy(t.policy, req.Options); ok {
@@ -131,9 +124,9 @@ func (t *Turn) Ask(ctx context.Context, req runner.PermissionRequest) Decision {
 		t.Deny(req.Tool)
 		return Decision{}
 	}
-	t.clocks.Pause()
+	t.watch.Pause()
 	answer, err := t.handler.Permission(ctx, req)
-	t.clocks.Resume()
+	t.watch.Resume()
 	if ctx.Err() != nil {
 		return Decision{}
 	}
@@ -142,18 +135,16 @@ func (t *Turn) Ask(ctx context.Context, req runner.PermissionRequest) Decision {
 	return d
 }
 
-// decide turns the handler's answer into a decision. Whatever is not a clear
-// answer denies.
+// decide translates the handler's answer. An unclear answer denies.
 func decide(req runner.PermissionRequest, answer runner.PermissionAnswer, err error) Decision {
 	if err != nil {
 		return refuse(req.Options, "nobody could be asked")
 	}
-	for _, o := range req.Options {
-		if o.ID == answer.OptionID {
-			return Decision{Option: o, Message: answer.Message}
-		}
+	i := slices.IndexFunc(req.Options, func(o runner.PermissionOption) bool { return o.ID == answer.OptionID })
+	if i < 0 {
+		return refuse(req.Options, "the answer was none of the options")
 	}
-	return refuse(req.Options, "the answer was none of the options")
+	return Decision{Option: req.Options[i], Message: answer.Message}
 }
 
 func (t *Turn) settle(req runner.PermissionRequest, d Decision) {
@@ -162,7 +153,8 @@ func (t *Turn) settle(req runner.PermissionRequest, d Decision) {
 	}
 }
 
-// begin counts a request in; it refuses when the turn is over or too many wait.
+// begin registers a request. It returns false if the turn has ended or too many
+// requests wait.
 func (t *Turn) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,8 +173,8 @@ func (t *Turn) finish() {
 	t.asks.Done()
 }
 
-// end closes the turn: requests that wait are let go, and what was reported is
-// delivered before it returns.
+// end ends the turn: it cancels the waiting requests and returns when all events are
+// delivered.
 func (t *Turn) end() {
 	t.endAsking()
 	t.mu.Lock()
@@ -193,8 +185,7 @@ func (t *Turn) end() {
 	<-t.delivered
 }
 
-// result is what the turn has gathered, and the session as it is known now. Call
-// it after end.
+// result returns the outcome, and the session as last reported. Call it after end.
 func (t *Turn) result(status runner.OutcomeStatus) (runner.Outcome, runner.SessionStarted) {
 	return t.answer.Outcome(status), t.answer.Started()
 }

@@ -1,5 +1,5 @@
-// Package duplextest runs sessions of package duplex against agents that are
-// played within the test: by a recorded conversation, or by code.
+// Package duplextest runs sessions of package duplex against agents that are simulated
+// within the test, by a recorded conversation or by code.
 package duplextest
 
 import (
@@ -23,10 +23,10 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
-// Process is a program that is played by an [Agent] over pipes in memory. It
+// Process simulates a program, which an [Agent] plays over pipes in memory. It
 // implements duplex.Process.
 type Process struct {
-	stdin  *pipeEnd
+	stdin  *io.PipeWriter
 	stdout *io.PipeReader
 	agent  *Agent
 
@@ -35,32 +35,27 @@ type Process struct {
 	tail  string
 	ended chan struct{}
 
-	// Orphans and SweepErr are what SweepOrphans answers, Left what stopping does:
-	// set them before the process is used.
+	// Orphans and SweepErr are the result of SweepOrphans, Left is the error of Stop. Set
+	// them before the process is used.
 	Orphans  int
 	SweepErr error
 	Left     error
 }
 
-type pipeEnd struct{ *io.PipeWriter }
-
-// Agent is the other side of a Process: what a program does.
+// Agent is the program's side of a [Process].
 type Agent struct {
-	// Args are those that the program was started with.
-	Args []string
-	// In are the lines that the host sends.
-	In  *bufio.Scanner
-	in  *io.PipeReader
-	out *io.PipeWriter
-	p   *Process
+	Args []string       // of the program
+	In   *bufio.Scanner // the lines of the host
+	in   *io.PipeReader
+	out  *io.PipeWriter
+	p    *Process
 }
 
-// NewProcess starts play on a goroutine of its own; the process ends with 0 when
-// it returns.
+// NewProcess runs play on its own goroutine. The process exits with 0 when play returns.
 func NewProcess(args []string, play func(*Agent)) *Process {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
-	p := &Process{stdin: &pipeEnd{inW}, stdout: outR, ended: make(chan struct{})}
+	p := &Process{stdin: inW, stdout: outR, ended: make(chan struct{})}
 	in := bufio.NewScanner(inR)
 	in.Buffer(nil, 64<<20)
 	p.agent = &Agent{Args: args, In: in, in: inR, out: outW, p: p}
@@ -71,7 +66,7 @@ func NewProcess(args []string, play func(*Agent)) *Process {
 	return p
 }
 
-// end ends the process once.
+// end ends the process; the first call counts.
 func (p *Process) end(exit process.Exit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +117,7 @@ func (p *Process) SweepOrphans() (int, error) {
 	return p.Orphans, p.SweepErr
 }
 
-// Send writes raw bytes to the host. It fails when nobody reads any more.
+// Send writes raw bytes to the host. It fails when the host has stopped the process.
 func (a *Agent) Send(b string) error {
 	_, err := io.WriteString(a.out, b)
 	return err
@@ -149,7 +144,7 @@ func (a *Agent) Next() (map[string]any, bool) {
 	return m, true
 }
 
-// Exit ends the process with a code and the end of its standard error.
+// Exit ends the process with an exit code and a text on standard error.
 func (a *Agent) Exit(code int, stderr string) {
 	a.p.mu.Lock()
 	a.p.tail = stderr
@@ -157,7 +152,7 @@ func (a *Agent) Exit(code int, stderr string) {
 	a.p.end(process.Exit{Code: code})
 }
 
-// Wait blocks until the host has ended the process.
+// Wait blocks until the host has stopped the process.
 func (a *Agent) Wait() { <-a.p.ended }
 
 // Line is a line of a recorded conversation.
@@ -167,8 +162,8 @@ type Line struct {
 	Text     string
 }
 
-// Load reads a recording: a line from the host begins with ">> ", one from the
-// agent with "<< " or, where the recorder was too late, with nothing.
+// Load reads a recording. A line of the host begins with ">> ", one of the agent with
+// "<< " or, if the recorder was too late, with nothing.
 func Load(tb testing.TB, file string) []Line {
 	tb.Helper()
 	b, err := os.ReadFile(file)
@@ -194,10 +189,9 @@ func Load(tb testing.TB, file string) []Line {
 	return lines
 }
 
-// Replay plays the agent's part of a recording: it waits for the host where the
-// recorded host spoke. key names a line of the host; a line that is not the
-// recorded one is an error. The ids that the host chose replace the recorded
-// ones in the answers.
+// Replay plays the agent's part of a recording, and waits for the host where the
+// recorded host sent a line. A line with another [Key] than the recorded one is an
+// error. The ids of the host replace the recorded ones in the answers.
 func (a *Agent) Replay(lines []Line) error {
 	ids := make(map[string]string) // recorded to real
 	for i, l := range lines {
@@ -221,7 +215,7 @@ func (a *Agent) Replay(lines []Line) error {
 	return nil
 }
 
-// Key names a line of the host: its method, or what it is.
+// Key returns the method of a line of the host, or its type.
 func Key(m map[string]any) string {
 	switch {
 	case m["method"] != nil:
@@ -237,8 +231,8 @@ func Key(m map[string]any) string {
 	return "unknown"
 }
 
-// Split parts a recording into the greeting and the turns, each of which begins
-// with a line of the host that has the key.
+// Split divides a recording into the greeting and the turns. Each turn begins with a
+// line of the host that has the key.
 func Split(lines []Line, key string) (greeting []Line, turns [][]Line) {
 	for _, l := range lines {
 		if l.FromHost && Key(l.JSON) == key {
@@ -253,7 +247,7 @@ func Split(lines []Line, key string) (greeting []Line, turns [][]Line) {
 	return greeting, turns
 }
 
-// hostID is the id of a request of the host.
+// hostID returns the id of a request of the host.
 func hostID(m map[string]any) string {
 	switch {
 	case m["method"] != nil && m["id"] != nil:
@@ -264,7 +258,7 @@ func hostID(m map[string]any) string {
 	return ""
 }
 
-// answerTo is a line of the agent with the id of the host's real request.
+// answerTo returns a line of the agent with the id of the host's actual request.
 func answerTo(l Line, ids map[string]string) string {
 	recorded := ""
 	switch {
@@ -283,7 +277,7 @@ func answerTo(l Line, ids map[string]string) string {
 	return l.Text
 }
 
-// Handler records what a turn reports. It implements runner.Handler.
+// Handler records the events of a turn. It implements runner.Handler.
 type Handler struct {
 	// Answer decides about permission requests; nil blocks until ctx ends.
 	Answer func(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error)
@@ -321,7 +315,7 @@ func (h *Handler) signal() {
 	}
 }
 
-// Await blocks until ok holds of what was reported so far.
+// Await blocks until ok returns true for the events and requests so far.
 func (h *Handler) Await(ok func(events []runner.Event, asked []runner.PermissionRequest) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -340,24 +334,24 @@ func (h *Handler) AwaitText(text string) {
 	})
 }
 
-// Events are the events so far.
+// Events returns the events so far.
 func (h *Handler) Events() []runner.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]runner.Event(nil), h.events...)
 }
 
-// Asked are the permission requests so far.
+// Asked returns the permission requests so far.
 func (h *Handler) Asked() []runner.PermissionRequest {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]runner.PermissionRequest(nil), h.asked...)
 }
 
-// Text is the answer so far.
+// Text returns the answer so far.
 func (h *Handler) Text() string { return joined(h.Events()) }
 
-// Notices are the notices so far, one a line.
+// Notices returns the notices so far, one on each line.
 func (h *Handler) Notices() string {
 	var b bytes.Buffer
 	for _, ev := range h.Events() {
@@ -368,29 +362,12 @@ func (h *Handler) Notices() string {
 	return b.String()
 }
 
-// Tool is the tool call with the id, all its events put together.
+// Tool returns the tool call with the id, from all its events.
 func (h *Handler) Tool(id string) (tc runner.ToolCall) {
 	for _, ev := range h.Events() {
-		t, ok := ev.(runner.ToolCall)
-		if !ok || t.ID != id {
-			continue
+		if t, ok := ev.(runner.ToolCall); ok && t.ID == id {
+			tc = tc.Update(t)
 		}
-		if t.Name == "" {
-			t.Name = tc.Name
-		}
-		if t.Title == "" {
-			t.Title = tc.Title
-		}
-		if t.Status == "" {
-			t.Status = tc.Status
-		}
-		if len(t.Input) == 0 {
-			t.Input = tc.Input
-		}
-		if t.Output == "" {
-			t.Output = tc.Output
-		}
-		tc = t
 	}
 	return tc
 }
@@ -405,20 +382,18 @@ func joined(events []runner.Event) string {
 	return b.String()
 }
 
-// Choose answers every request with the first option of the kind.
+// Choose returns an answer for every request: the first option of the kind.
 func Choose(kind runner.PermissionKind, message string) func(context.Context, runner.PermissionRequest) (runner.PermissionAnswer, error) {
 	return func(_ context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error) {
-		for _, o := range req.Options {
-			if o.Kind == kind {
-				return runner.PermissionAnswer{OptionID: o.ID, Message: message}, nil
-			}
+		if o, ok := runner.Choose(req.Options, []runner.PermissionKind{kind}); ok {
+			return runner.PermissionAnswer{OptionID: o.ID, Message: message}, nil
 		}
 		return runner.PermissionAnswer{}, errors.New("no option of the kind " + string(kind))
 	}
 }
 
-// Definition is a completed definition for tests. Graces are short: the agents
-// here end at once.
+// Definition returns a completed definition for tests. Its grace is short, because the
+// simulated agents end immediately.
 func Definition(tb testing.TB, driver string, change func(*runner.Definition)) runner.Definition {
 	tb.Helper()
 	def := runner.Definition{
@@ -436,7 +411,7 @@ func Definition(tb testing.TB, driver string, change func(*runner.Definition)) r
 	return def
 }
 
-// Session is a session whose processes are played by play, one call a process.
+// Session returns a session that calls play for each process.
 func Session(tb testing.TB, def runner.Definition, dialect duplex.Dialect, play func(*Agent), change func(*duplex.Options)) *duplex.Session {
 	tb.Helper()
 	o := duplex.Options{
@@ -459,7 +434,7 @@ func Session(tb testing.TB, def runner.Definition, dialect duplex.Dialect, play 
 	return s
 }
 
-// Prompt is a turn of one text.
+// Prompt returns a turn of one text.
 func Prompt(text string) runner.Turn {
 	return runner.Turn{Parts: []*a2a.Part{a2a.NewTextPart(text)}, TaskID: "task"}
 }

@@ -11,44 +11,43 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
-// Speaker is how a protocol says things, for agents that misbehave.
+// Speaker writes and reads the lines of a protocol, for agents that misbehave.
 type Speaker struct {
 	// Greet answers the host's greeting.
 	Greet func(a *Agent) bool
 	// Prompt reads on to the next prompt and returns its id.
 	Prompt func(a *Agent) (id string, ok bool)
-	// The lines of an agent: a piece of the answer, the end of a prompt, a
-	// permission request, a request of a method that nobody knows, an event of an
-	// unknown kind.
+	// The lines of an agent: a piece of the answer, the end of a prompt, a permission
+	// request, a request with an unknown method, an event of an unknown kind.
 	Text       func(s string) string
 	Done       func(id string) string
 	Permission func(id string) string
 	Unknown    func(id string) string
 	Event      string
-	// Answered tells how the host answered the request with the id, if the line
-	// does.
+	// Answered returns the request that a line of the host answers, and the answer; ""
+	// for any other line.
 	Answered func(m map[string]any) (id, answer string)
 }
 
-// The answers that Speaker.Answered knows.
+// The answers of Speaker.Answered.
 const (
 	Allowed = "allowed"
 	Denied  = "denied"
 	Refused = "refused" // with an error
 )
 
-// Hostile runs a protocol's driver against agents that misbehave in every way
-// that was thought of. open makes a session whose processes are played by play.
+// Hostile tests a protocol's driver with agents that misbehave. open returns a session
+// that calls play for each process.
 func Hostile(t *testing.T, sp Speaker, open func(t *testing.T, play func(*Agent)) *duplex.Session) {
 	h := hostile{sp, open}
-	t.Run("noise is passed over", h.noise)
+	t.Run("noise is ignored", h.noise)
 	t.Run("a flood of updates arrives whole", h.flood)
 	t.Run("a giant line ends the turn", h.giantLine)
-	t.Run("death in the middle is told with standard error", h.death)
-	t.Run("an answer counts though the agent dies behind it", h.lastWords)
-	t.Run("an agent that never answers is ended", h.silence)
+	t.Run("death within an answer is reported with standard error", h.death)
+	t.Run("an answer counts although the agent dies after it", h.lastWords)
+	t.Run("an agent that never answers is stopped", h.silence)
 	t.Run("a second answer is not the next prompt's", h.twice)
-	t.Run("answers to nobody are passed over", h.wrongIDs)
+	t.Run("answers to no request are ignored", h.wrongIDs)
 	t.Run("unknown requests are refused", h.unknownRequests)
 	t.Run("a request without a turn is answered", h.betweenTurns)
 	t.Run("a storm of permission requests is answered", h.storm)
@@ -61,7 +60,7 @@ type hostile struct {
 	open func(t *testing.T, play func(*Agent)) *duplex.Session
 }
 
-// play greets and answers each prompt by what turn does.
+// play greets and calls turn for each prompt.
 func (h hostile) play(t *testing.T, turn func(a *Agent, n int, id string)) *duplex.Session {
 	return h.open(t, func(a *Agent) {
 		if !h.Greet(a) {
@@ -77,7 +76,7 @@ func (h hostile) play(t *testing.T, turn func(a *Agent, n int, id string)) *dupl
 	})
 }
 
-// say sends lines; errors show in the turn.
+// say sends lines. Its errors show in the turn.
 func say(a *Agent, lines ...string) {
 	for _, l := range lines {
 		_ = a.Send(l + "\n") // the host has ended the process
@@ -163,7 +162,7 @@ func (h hostile) lastWords(t *testing.T) {
 func (h hostile) silence(t *testing.T) {
 	s := h.play(t, func(a *Agent, _ int, _ string) {
 		say(a, h.Text("tick"))
-		for { // reads, and does nothing
+		for { // reads, but does nothing
 			if _, ok := a.Next(); !ok {
 				return
 			}
@@ -172,7 +171,7 @@ func (h hostile) silence(t *testing.T) {
 	canceled(t, s, &Handler{}, func(hd *Handler) { hd.AwaitText("tick") })
 }
 
-// canceled cancels a turn when it has come as far as until waits for.
+// canceled cancels a turn when until returns.
 func canceled(t *testing.T, s *duplex.Session, hd *Handler, until func(*Handler)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -218,7 +217,7 @@ func (h hostile) unknownRequests(t *testing.T) {
 	}
 }
 
-// await reads on to the answer of a request.
+// await reads lines until the answer to a request.
 func (h hostile) await(a *Agent, id string) string {
 	for {
 		m, ok := a.Next()
@@ -236,8 +235,8 @@ func (h hostile) betweenTurns(t *testing.T) {
 	s := h.play(t, func(a *Agent, n int, id string) {
 		say(a, h.Text("one"), h.Done(id))
 		if n == 0 {
-			// The turn is over when the host has answered: until then nothing
-			// tells a request behind the end from one before it.
+			// The turn has ended once the host has answered. Before that a request after the
+			// end looks like one before it.
 			say(a, h.Permission("88"))
 			answered <- h.await(a, "88")
 		}
@@ -305,8 +304,8 @@ func (h hostile) sameRequest(t *testing.T) {
 	}
 }
 
-// Fuzz feeds lines to a turn, whose agent then ends, and checks that the turn ends
-// in an outcome that agrees with its events.
+// Fuzz passes lines to a turn, whose agent then ends, and checks that the turn's outcome
+// agrees with its events.
 func Fuzz(t *testing.T, def runner.Definition, d duplex.Dialect, sp Speaker, lines string) {
 	t.Helper()
 	s := Session(t, def, d, func(a *Agent) {
@@ -318,7 +317,7 @@ func Fuzz(t *testing.T, def runner.Definition, d duplex.Dialect, sp Speaker, lin
 		}
 		go func() {
 			for a.In.Scan() {
-				continue // reads what it is told
+				continue // discards the host's lines
 			}
 		}()
 		_ = a.Send(lines + "\n") // the host may have ended the process
