@@ -219,7 +219,7 @@ func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, age
 }
 
 func (h Hub) finder(access bus.Access, namespace string) (*busfinder.Finder, error) {
-	exe, err := daemon.Executable()
+	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}

@@ -1,12 +1,12 @@
-// Package busfinder finds the bus that a process of the user works on: the
-// configured NATS server, else the bus of the running hub, else that of a hub
-// which it starts in the background.
+// Package busfinder connects a process of the user to its bus: the configured NATS server, or
+// else the bus of the running hub, or else that of a hub that it starts in the background.
 //
-// A configured server that cannot be used is an error, never a reason to look
-// elsewhere: messages would go where nobody reads them.
+// A configured server that cannot be used is an error. There is no fallback to the hub:
+// messages would be stored where nobody reads them.
 package busfinder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,71 +26,66 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// Config says which bus is wanted.
+// Config selects a bus.
 type Config struct {
-	// URL of a NATS server, with Credentials. Where it is set nothing else counts.
+	// URL is a NATS server, used with Credentials and InboxPrefix. If it is set, the hub's
+	// bus is not used.
 	URL         bus.Secret
 	Credentials bus.Credentials
-
-	// Access is what is asked of the hub, in Namespace.
-	Access    bus.Access
-	Namespace string
-	// Hub reads the hub's configuration, which says where it is. Nil is
-	// config.Load without options.
-	Hub func() (*config.Loaded, error)
-	// Autostart allows to start a hub in the background where none runs.
-	Autostart bool
-	// Command starts it: a program and arguments, to which --socket, --data-dir,
-	// --config and --http-port are added. Nil is this program's own `start
-	// --background`.
-	Command []string
-
-	// InboxPrefix is that of bus.Config, for the URL.
 	InboxPrefix string
 
-	// Name of the connection, for the server's logs.
+	// Access and Namespace are the access to request from the hub.
+	Access    bus.Access
+	Namespace string
+	// Hub loads the hub's configuration; nil means config.Load without options.
+	Hub func() (*config.Loaded, error)
+	// Autostart starts a hub in the background if none is running.
+	Autostart bool
+	// Command is the program and its first arguments that start the hub; --socket,
+	// --data-dir, --config and --http-port are appended. Nil means this program's own
+	// `start --background`.
+	Command []string
+
+	// Name is the connection's name in the server's logs.
 	Name string
-	// NoEcho is bus.Config's.
+	// NoEcho is as in bus.Config.
 	NoEcho bool
-	// Logger is slog.Default() where it is nil.
+	// Logger is slog.Default() if it is nil.
 	Logger *slog.Logger
 }
 
-// ForProject is the Config of a project's MCP server.
+// ForProject returns the Config for the channels of a project.
 func ForProject(project *mcpconfig.Config) Config {
 	server := daemon.ProjectBus(project, nil)
 	return Config{
 		URL: server.URL, Credentials: server.Credentials, Name: server.Name, NoEcho: server.NoEcho,
-		Access:    bus.AccessProject,
-		Namespace: project.Namespace,
-		Autostart: project.Autostart,
+		Access: bus.AccessProject, Namespace: project.Namespace, Autostart: project.Autostart,
 	}
 }
 
-// ForNetwork is the Config of the agents' network that a project's MCP server
-// takes part in: the cluster that the computers share, or this computer's hub.
+// ForNetwork returns the Config for the agents' network of a project: the cluster that the
+// computers share, or the bus of this computer's hub.
 func ForNetwork(project *mcpconfig.Config) Config {
+	server := daemon.NetworkBus(project, nil)
 	if !project.CrossComputer.Enabled {
-		return Config{Access: bus.AccessNetwork, Autostart: project.Autostart, Name: "agents-network " + project.Namespace}
+		return Config{Access: bus.AccessNetwork, Autostart: project.Autostart, Name: server.Name}
 	}
 	if project.CrossComputer.ThroughHub {
-		return Config{Access: bus.AccessCluster, Autostart: project.Autostart, Name: "agents-network " + project.Namespace}
+		return Config{Access: bus.AccessCluster, Autostart: project.Autostart, Name: server.Name}
 	}
-	server := daemon.NetworkBus(project, nil)
 	return Config{URL: server.URL, Credentials: server.Credentials, InboxPrefix: server.InboxPrefix, Name: server.Name}
 }
 
-// Finder finds the bus, and the hub's again when it has restarted. It is safe
-// for concurrent use.
+// Finder connects to the bus that its Config selects. It is safe for concurrent use.
 type Finder struct {
 	cfg Config
 
 	mu     sync.Mutex
-	failed time.Time // when a hub could not be started
-	reason error     // why
+	failed time.Time // of the last attempt to start a hub, zero if it succeeded
+	reason error     // of that failure
 }
 
-// New returns a Finder. It looks for nothing yet.
+// New returns a Finder. It does not connect yet.
 func New(cfg Config) *Finder {
 	if cfg.Hub == nil {
 		cfg.Hub = func() (*config.Loaded, error) { return config.Load(config.Options{}) }
@@ -101,53 +96,47 @@ func New(cfg Config) *Finder {
 	return &Finder{cfg: cfg}
 }
 
-// Dial tries once: it connects to the configured server, or joins the hub's bus,
-// where that may start the hub and take a minute in the worst case. The errors
-// are *bus.Error, each with a remedy. A Bus that it returns reconnects by itself
-// for ever; a hub that was killed is started again then, one that was stopped is
-// not.
+// Dial makes one attempt to connect to the configured server or to join the hub's bus; it may
+// start the hub, which takes up to a minute. Errors are *bus.Error with a remedy. The returned
+// Bus reconnects without a time limit. A reconnect restarts a hub that was killed, but not one
+// that was stopped.
 func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, Logger: f.cfg.Logger}
 	if f.cfg.URL != "" {
 		cfg.URL, cfg.Credentials, cfg.InboxPrefix = f.cfg.URL, f.cfg.Credentials, f.cfg.InboxPrefix
 		return bus.Open(ctx, cfg)
 	}
-	first := true
-	return bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) {
-		may := startAnyhow
-		if !first {
-			may = startKilled
-		}
-		first = false
-		var grant bus.Grant
-		err := f.ask(ctx, may, func(ctx context.Context, c *client.Client) error {
+	policy := startAlways
+	return bus.Join(ctx, cfg, func(ctx context.Context) (grant bus.Grant, err error) {
+		err = f.call(ctx, policy, func(ctx context.Context, c *client.Client) error {
 			g, err := c.JoinBus(ctx, dialect.BusJoinParams{Access: string(f.cfg.Access), Namespace: f.cfg.Namespace})
 			if err == nil {
 				grant, err = grantOf(*g)
 			}
 			return err
 		})
+		policy = startKilled
 		return grant, err
 	})
 }
 
-// DialAgent is Dial for one agent of this computer's network: the hub says who the
-// agent is, and the Bus can do nothing but what that agent is there for. settings are
-// the network's; of an agent they say nothing. With their Via the network is that of the
-// cluster which the hub is linked to: the Bus is this computer's part of it, and the
-// Place's DialCluster is confined to the agent.
+// DialAgent is Dial for one agent of this computer's network: the hub assigns the agent its
+// identity, and restricts the Bus to what that agent needs. settings are those of the network
+// and not of an agent. If settings.Via is set, the network is the one of the cluster that the
+// hub is linked to: the Bus is this computer's part of it, and the Place's DialCluster
+// connects to the cluster, also restricted to the agent.
 func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
 	var place agentnet.Place
-	enter := func(ctx context.Context, may mayStart, a agentnet.Arrival, via string) (grant bus.Grant, err error) {
+	join := func(ctx context.Context, policy startPolicy, a agentnet.Arrival, via string) (grant bus.Grant, err error) {
 		p := settings
 		p.Via = via
 		p.AgentType, p.ProjectPath, p.GUID, p.Secret = a.AgentType, a.ProjectPath, a.GUID, a.Secret
-		err = f.ask(ctx, may, func(ctx context.Context, c *client.Client) error {
+		err = f.call(ctx, policy, func(ctx context.Context, c *client.Client) error {
 			g, err := c.JoinNetwork(ctx, p)
 			if err != nil {
 				return err
 			}
-			if p.Via != dialect.ViaCluster && place.GUID == "" { // the first answer; those after a restart say the same
+			if p.Via != dialect.ViaCluster && place.GUID == "" { // answers after a restart are the same
 				place = agentnet.Place{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Again: g.Again, Desk: g.Desk, Mark: g.Mark}
 			}
 			grant, err = grantOf(g.BusGrant)
@@ -155,7 +144,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 		})
 		return grant, err
 	}
-	first, err := enter(ctx, startAnyhow, a, settings.Via)
+	first, err := join(ctx, startAlways, a, settings.Via)
 	if err != nil {
 		return agentnet.Place{}, nil, err
 	}
@@ -167,31 +156,31 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 			used = true
 			return first, nil
 		}
-		return enter(ctx, startKilled, a, settings.Via)
+		return join(ctx, startKilled, a, settings.Via)
 	})
 	if settings.Via == dialect.ViaHub {
 		cfg.InboxPrefix = agentnet.ClusterInboxPrefix(place.GUID)
 		place.DialCluster = func(ctx context.Context) (*bus.Bus, error) {
-			return bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) { return enter(ctx, startKilled, a, dialect.ViaCluster) })
+			return bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) { return join(ctx, startKilled, a, dialect.ViaCluster) })
 		}
 	}
 	return place, b, err
 }
 
-// mayStart says when a hub is started that does not run.
-type mayStart int
+// startPolicy selects when call starts a hub that is not running.
+type startPolicy int
 
 const (
-	startAnyhow mayStart = iota
-	startKilled          // if it was killed: somebody who stops it wants it stopped
+	startAlways startPolicy = iota
+	startKilled             // only if it was killed, and not if the user stopped it
 )
 
-// askTimeout bounds the hub's answer. Opening a namespace with many channels
-// that were not used since the hub's start takes the longest.
-const askTimeout = 15 * time.Second
+// callTimeout bounds the hub's answer. Opening a namespace with many channels for the first
+// time since the hub's start takes the longest.
+const callTimeout = 15 * time.Second
 
-// ask asks the running hub for a Grant, or one that it starts.
-func (f *Finder) ask(ctx context.Context, may mayStart, question func(context.Context, *client.Client) error) error {
+// call runs f with a connection to the running hub; it starts the hub if policy permits.
+func (f *Finder) call(ctx context.Context, policy startPolicy, do func(context.Context, *client.Client) error) error {
 	hub, err := f.cfg.Hub()
 	if err != nil {
 		return &bus.Error{Code: bus.CodeConfig, Message: "the hub's configuration cannot be used: " + err.Error(),
@@ -199,41 +188,43 @@ func (f *Finder) ask(ctx context.Context, may mayStart, question func(context.Co
 	}
 	info, running, err := daemon.Running(hub.DataDir)
 	if err != nil {
-		return &bus.Error{Code: bus.CodeStorage, Message: "cannot look whether a hub runs on " + hub.DataDir,
+		return &bus.Error{Code: bus.CodeStorage, Message: "cannot find out whether a hub runs on " + hub.DataDir,
 			Remedy: "check that the data directory is yours", Err: err}
 	}
 	socket := hub.Socket.Path
 	if running && info.PID != 0 {
 		if info.Socket == "" {
-			return &bus.Error{Code: bus.CodeNotRunning, Message: "the hub runs without its socket, by which its bus is joined",
-				Remedy: "set socket.enabled to true in its config.yaml and restart it"}
+			return errNoSocket
 		}
 		socket = info.Socket
 	}
-	err = f.join(ctx, socket, question)
+	err = f.callSocket(ctx, socket, do)
 	if !errors.Is(err, client.ErrNotRunning) {
 		return err
 	}
-	if err := f.allowed(hub, may); err != nil {
+	if err := f.mayStart(hub, policy); err != nil {
 		return err
 	}
 	if info, err = f.start(ctx, hub); err != nil {
 		return err
 	}
-	return f.join(ctx, info.Socket, question)
+	return f.callSocket(ctx, info.Socket, do)
 }
 
-// join asks the hub that listens on socket. Where none does, the error is
-// client.ErrNotRunning.
-func (f *Finder) join(ctx context.Context, socket string, question func(context.Context, *client.Client) error) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+var errNoSocket = &bus.Error{Code: bus.CodeNotRunning, Message: "the hub runs without its socket, which is needed to join its bus",
+	Remedy: "set socket.enabled to true in its config.yaml and restart it"}
+
+// callSocket runs f with a connection to the hub on socket. If none listens there, the error
+// is client.ErrNotRunning.
+func (f *Finder) callSocket(ctx context.Context, socket string, do func(context.Context, *client.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	c, err := client.Dial(ctx, socket)
 	if err != nil {
 		return hubError(err, socket)
 	}
 	defer c.Close()
-	if err = question(ctx, c); err == nil {
+	if err = do(ctx, c); err == nil {
 		return nil
 	}
 	if e, ok := errors.AsType[*bus.Error](err); ok {
@@ -242,7 +233,7 @@ func (f *Finder) join(ctx context.Context, socket string, question func(context.
 	return hubError(err, socket)
 }
 
-// grantOf reads what the hub has granted.
+// grantOf converts the hub's answer. It refuses an address that is not on this computer.
 func grantOf(g dialect.BusGrant) (bus.Grant, error) {
 	if host, _, err := net.SplitHostPort(g.Address); err != nil || !net.ParseIP(host).IsLoopback() {
 		return bus.Grant{}, &bus.Error{Code: bus.CodeConfig, Message: "the hub's bus is not on this machine", Remedy: "restart the hub"}
@@ -253,7 +244,7 @@ func grantOf(g dialect.BusGrant) (bus.Grant, error) {
 	}, nil
 }
 
-// hubError puts a failure of the socket into the words of the bus.
+// hubError converts an error of the socket to an error of the bus.
 func hubError(err error, socket string) error {
 	if answer, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return answerError(answer)
@@ -264,7 +255,7 @@ func hubError(err error, socket string) error {
 		e.Remedy = "start it with: parley start"
 	case errors.Is(err, client.ErrForeignSocket):
 		e.Code = bus.CodeAuth
-		e.Remedy = "give your hub a socket of its own: socket.path in config.yaml, or PARLEY_SOCKET"
+		e.Remedy = "set another socket for your hub: socket.path in config.yaml, or PARLEY_SOCKET"
 	case errors.Is(err, client.ErrLost):
 		e.Message, e.Remedy = "the hub stopped before it answered", "it may be restarting: try again in a moment"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -275,36 +266,33 @@ func hubError(err error, socket string) error {
 	return e
 }
 
-// answerError translates what the hub refused.
-func answerError(answer *jsonrpc.Error) error {
-	e := &bus.Error{Code: bus.CodeRejected, Message: answer.Message, Remedy: answer.Details().Remedy, Err: answer}
-	switch answer.Code {
-	case jsonrpc.CodeInvalidParams:
-		e.Code = bus.CodeConfig
-	case jsonrpc.CodeServerBusy:
-		e.Code = bus.CodeLimit
-	case dialect.CodeUnsupportedOperation:
-		e.Code = bus.CodeUnsupported
-	case dialect.CodeAgentUnavailable:
-		e.Code = bus.CodeNotRunning
-	case jsonrpc.CodeMethodNotFound:
-		e.Code, e.Message, e.Remedy = bus.CodeUnsupported, "the hub that runs is of an earlier version", "restart it: parley stop, parley start"
-	}
-	return e
+var answerCodes = map[int]bus.Code{
+	jsonrpc.CodeInvalidParams:        bus.CodeConfig,
+	jsonrpc.CodeServerBusy:           bus.CodeLimit,
+	dialect.CodeUnsupportedOperation: bus.CodeUnsupported,
+	dialect.CodeAgentUnavailable:     bus.CodeNotRunning,
 }
 
-// startPause is how long after a failure no hub is started: who reconnects
-// tries every two seconds.
+// answerError converts an error that the hub has answered to an error of the bus.
+func answerError(answer *jsonrpc.Error) error {
+	if answer.Code == jsonrpc.CodeMethodNotFound {
+		return &bus.Error{Code: bus.CodeUnsupported, Message: "the running hub is an earlier version", Remedy: "restart it: parley stop, parley start", Err: answer}
+	}
+	return &bus.Error{Code: cmp.Or(answerCodes[answer.Code], bus.CodeRejected), Message: answer.Message, Remedy: answer.Details().Remedy, Err: answer}
+}
+
+// startPause is how long after a failure no hub is started again; a connection that is lost
+// retries every two seconds.
 const startPause = 10 * time.Second
 
-// allowed says why no hub is to be started, nil if one is.
-func (f *Finder) allowed(hub *config.Loaded, may mayStart) error {
+// mayStart returns nil if a hub may be started, and the reason otherwise.
+func (f *Finder) mayStart(hub *config.Loaded, policy startPolicy) error {
 	e := &bus.Error{Code: bus.CodeNotRunning, Message: "no hub is running on " + hub.DataDir, Remedy: "start it with: parley start"}
 	if !f.cfg.Autostart {
-		e.Remedy += ", or allow it to be started (NATS_MCP_AUTOSTART=1), or set NATS_URL"
+		e.Remedy += ", or let it be started automatically (NATS_MCP_AUTOSTART=1), or set NATS_URL"
 		return e
 	}
-	if may == startKilled {
+	if policy == startKilled {
 		if _, err := daemon.Read(hub.DataDir); err != nil {
 			e.Message = "the hub on " + hub.DataDir + " was stopped"
 			return e
@@ -318,18 +306,17 @@ func (f *Finder) allowed(hub *config.Loaded, may mayStart) error {
 	return nil
 }
 
-// start starts the hub, or waits for another process that does: of many
-// processes that come at once one starts it.
+// start starts the hub, or waits for another process that is starting it.
 func (f *Finder) start(ctx context.Context, hub *config.Loaded) (daemon.Info, error) {
-	command, err := f.command(hub)
+	command, err := daemon.Command(hub, f.cfg.Command...)
 	if err != nil {
-		return daemon.Info{}, err
+		return daemon.Info{}, f.startError(ctx, err)
 	}
 	f.cfg.Logger.Info("starting the hub in the background", "data", hub.DataDir)
 	info, err := daemon.Start(ctx, hub.DataDir, command)
 	if de, ok := errors.AsType[*daemon.Error](err); ok && de.Code == daemon.CodeInUse && hub.HTTP.Enabled {
-		// Another program has the port: channels need none.
-		f.cfg.Logger.Warn("the hub's port is taken; it is started with another",
+		// Another program uses the port, which channels do not need.
+		f.cfg.Logger.Warn("the hub's port is in use; starting it with another port",
 			"port", strconv.Itoa(hub.HTTP.Port), "reason", de.Message)
 		info, err = daemon.Start(ctx, hub.DataDir, append(command, "--http-port=0"))
 	}
@@ -337,30 +324,12 @@ func (f *Finder) start(ctx context.Context, hub *config.Loaded) (daemon.Info, er
 		err = nil
 	}
 	if err == nil && info.Socket == "" {
-		return info, &bus.Error{Code: bus.CodeNotRunning, Message: "the hub runs without its socket, by which its bus is joined",
-			Remedy: "set socket.enabled to true in its config.yaml and restart it"}
+		return info, errNoSocket
 	}
 	return info, f.startError(ctx, err)
 }
 
-func (f *Finder) command(hub *config.Loaded) ([]string, error) {
-	command := f.cfg.Command
-	if len(command) == 0 {
-		program, err := daemon.Executable()
-		if err != nil {
-			return nil, f.startError(context.Background(), err)
-		}
-		command = []string{program, "start", "--background"}
-	}
-	// Absolute, because the process in the background changes its directory.
-	command = append(command[:len(command):len(command)], "--socket="+hub.Socket.Path, "--data-dir="+hub.DataDir)
-	if hub.Found {
-		command = append(command, "--config="+hub.File)
-	}
-	return command, nil
-}
-
-// startError remembers why no hub could be started.
+// startError records and returns the error of an attempt to start a hub, nil if it succeeded.
 func (f *Finder) startError(ctx context.Context, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -94,7 +94,7 @@ func (p *place) load() (*config.Loaded, error) {
 // finder finds the bus of the place's hub.
 func (p *place) finder(t *testing.T, change ...func(*busfinder.Config)) *busfinder.Finder {
 	t.Helper()
-	exe, err := daemon.Executable()
+	exe, err := os.Executable()
 	must(t, err)
 	cfg := busfinder.Config{
 		Namespace: "test", Hub: p.load, Autostart: true, Command: []string{exe}, Logger: slog.New(slog.DiscardHandler),

@@ -19,30 +19,19 @@ func (a *app) agentsCommand() *cobra.Command {
 		Use:   "agents",
 		Short: "List the agents, with --health also whether they can work",
 		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				agents, err := c.Agents(ctx, health)
-				if err != nil {
-					return err
-				}
-				if health {
-					a.awaitHealth(ctx, c, agents)
-				}
-				if a.json() {
-					writeJSON(a.stdout, agents)
-					return nil
-				}
-				a.printAgents(agents, health)
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.Agent, error) {
+			agents, err := c.Agents(ctx, health)
+			if health && err == nil {
+				a.awaitHealth(ctx, c, agents)
+			}
+			return agents, err
+		}, func(agents []dialect.Agent) { a.printAgents(agents, health) }),
 	}
-	cmd.Flags().BoolVar(&health, "health", false, "show each agent's health, its version and what it lacks")
+	cmd.Flags().BoolVar(&health, "health", false, "show each agent's health, its version and what is missing")
 	return cmd
 }
 
-// awaitHealth has the agents examined that the hub has not come to yet, as
-// after its start.
+// awaitHealth has the hub probe the agents that it has not probed yet, as after its start.
 func (a *app) awaitHealth(ctx context.Context, c *client.Client, agents []dialect.Agent) {
 	spinner := a.spin("examining the agents")
 	defer spinner.end()
@@ -61,49 +50,41 @@ func (a *app) awaitHealth(ctx context.Context, c *client.Client, agents []dialec
 }
 
 func (a *app) printAgents(agents []dialect.Agent, health bool) {
-	if len(agents) == 0 {
-		fmt.Fprintln(a.stdout, "There are no agents: all are disabled in the configuration.")
-		return
+	list := listing[dialect.Agent]{
+		none:     "There are no agents: all are disabled in the configuration.",
+		headings: []string{"AGENT", "NAME", "DRIVER", "TIER", "CAPABILITIES", "DESCRIPTION"},
+		row:      agentRow,
+		paint:    a.paintFirst,
 	}
-	if !health {
-		t := table{headings: []string{"AGENT", "NAME", "DRIVER", "TIER", "CAPABILITIES", "DESCRIPTION"}, paint: a.paintFirst}
-		for _, agent := range agents {
-			tier := ""
-			if agent.Tier != nil {
-				tier = fmt.Sprintf("L%d", *agent.Tier)
-			}
-			t.add(agent.ID, agent.Name, agent.Driver, tier, fit(strings.Join(agent.Capabilities, ", "), 40), agent.Description)
-		}
-		t.write(a.stdout, a.style)
-		return
+	if health {
+		list.headings, list.row, list.paint = []string{"AGENT", "HEALTH", "VERSION", "LATENCY", "CHECKED", "REMARK"}, healthRow, a.paintHealth
 	}
-	t := table{headings: []string{"AGENT", "HEALTH", "VERSION", "LATENCY", "CHECKED", "REMARK"}, paint: a.paintHealth}
-	for _, agent := range agents {
-		h := agent.Health
-		if h == nil {
-			h = &dialect.Health{Status: "unknown"}
-		}
-		latency := ""
-		if h.LatencyMs != nil {
-			latency = fmt.Sprintf("%d ms", *h.LatencyMs)
-		}
-		remark := h.ErrorMessage
-		if remark == "" && h.Circuit == "open" {
-			remark = "paused after repeated failures"
-		}
-		t.add(agent.ID, h.Status, firstField(h.Version), latency, ago(time.Now(), h.LastCheck.Time), remark)
-	}
-	t.write(a.stdout, a.style)
+	list.table(a.stdout, a.style, agents)
 }
 
-// firstField shortens "2.1.3 (Claude Code)" to the version itself.
-func firstField(s string) string {
-	for i, r := range s {
-		if r == ' ' || r == '\n' {
-			return s[:i]
-		}
+func agentRow(agent dialect.Agent) []string {
+	tier := ""
+	if agent.Tier != nil {
+		tier = fmt.Sprintf("L%d", *agent.Tier)
 	}
-	return s
+	return []string{agent.ID, agent.Name, agent.Driver, tier, fit(strings.Join(agent.Capabilities, ", "), 40), agent.Description}
+}
+
+func healthRow(agent dialect.Agent) []string {
+	h := agent.Health
+	if h == nil {
+		h = &dialect.Health{Status: "unknown"}
+	}
+	latency := ""
+	if h.LatencyMs != nil {
+		latency = fmt.Sprintf("%d ms", *h.LatencyMs)
+	}
+	remark := h.ErrorMessage
+	if remark == "" && h.Circuit == "open" {
+		remark = "paused after repeated failures"
+	}
+	version, _, _ := strings.Cut(strings.ReplaceAll(h.Version, "\n", " "), " ") // of "2.1.3 (Claude Code)"
+	return []string{agent.ID, h.Status, version, latency, ago(time.Now(), h.LastCheck.Time), remark}
 }
 
 func (a *app) paintFirst(column int, text string) string {

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	maxAncestors = 8       // that are looked at
-	maxEnviron   = 4 << 20 // bytes of the environment of one
+	maxAncestors = 8       // how many are searched
+	maxEnviron   = 4 << 20 // bytes of an environment
 )
 
-// ancestorsEnv returns a variable of the nearest process that has started this one,
-// directly or not, and has it; "" if none has, or it is another user's.
+// ancestorsEnv returns a variable of the nearest ancestor of this process that has it; "" if
+// none has, or the process belongs to another user.
 func ancestorsEnv(name string) string {
 	pid := os.Getppid()
 	for range maxAncestors {
@@ -48,13 +48,13 @@ func environOf(pid int, name string) (string, bool) {
 	return "", false
 }
 
-// parentOf returns the process that has started another one, 0 if it has gone.
+// parentOf returns the parent of a process, 0 if the process has ended.
 func parentOf(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	// The name, in parentheses, may hold anything.
+	// The name, in parentheses, may contain any byte.
 	_, rest, ok := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(") "))
 	fields := bytes.Fields(rest)
 	if !ok || len(fields) < 2 {

@@ -3,54 +3,46 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
-
-	"golang.org/x/term"
 )
 
-// board is a picture in the terminal that is drawn over again. It is for one
-// goroutine.
+// board is a block of lines on a terminal that is redrawn in place. It is not safe for
+// concurrent use.
 type board struct {
 	w     io.Writer
-	lines int // of the last picture
+	lines int // drawn last
 }
 
-// draw replaces the picture. The caller makes lines that fit; a picture that
-// is too high is cut at its end.
+// newBoard returns a board on w, and nil unless w is a terminal that can redraw lines and
+// the format is for people.
+func (a *app) newBoard(w io.Writer) *board {
+	if a.json() || !isTerminal(w) || a.getenv("TERM") == "dumb" {
+		return nil
+	}
+	return &board{w: w}
+}
+
+// draw replaces the block. The lines must fit the width; lines below the terminal's height
+// are cut.
 func (b *board) draw(lines []string) {
 	var out strings.Builder
 	if b.lines > 0 {
 		fmt.Fprintf(&out, "\x1b[%dA\x1b[J", b.lines)
 	}
-	if rows := rowsOf(b.w); rows > 2 && len(lines) > rows-1 {
+	if _, rows := terminalSize(b.w); rows > 2 && len(lines) > rows-1 {
 		lines = append(lines[:rows-2:rows-2], "…")
 	}
 	for _, l := range lines {
 		out.WriteString(l + "\n")
 	}
 	b.lines = len(lines)
-	io.WriteString(b.w, out.String()) //nolint:errcheck // a terminal that has gone is nobody to tell
+	io.WriteString(b.w, out.String()) //nolint:errcheck // the error of a closed terminal cannot be shown
 }
 
-// width is how much of a line is shown without a second one, which draw would not
-// know of.
+// width returns the columns that a line may take without wrapping.
 func (b *board) width() int {
 	if cols := columns(b.w); cols > 1 {
 		return cols - 1
 	}
-	return 79 // a terminal that does not say
-}
-
-// rowsOf is the height of the terminal, 0 where w is none.
-func rowsOf(w io.Writer) int {
-	f, ok := w.(*os.File)
-	if !ok {
-		return 0
-	}
-	_, rows, err := term.GetSize(int(f.Fd()))
-	if err != nil {
-		return 0
-	}
-	return rows
+	return 79 // the terminal does not report its size
 }

@@ -170,11 +170,11 @@ func TestLoopIsStoppedFromElsewhere(t *testing.T) {
 	want(t, p.run(t, "--format", "json", "loop", "stop", path), 0, `{"stopping":false}`)
 	out, _, done := p.background(t, "think", "loop", "run", path, "--agent", "hangs")
 	<-out.seen
-	want(t, p.run(t, "loop", "status", path), 0, "A loop works through this list.")
-	if o := p.run(t, "loop", "run", path, "--agent", "words"); o.code != 1 || !strings.Contains(o.stderr, "a loop works through this list already") {
+	want(t, p.run(t, "loop", "status", path), 0, "A loop is running on this list.")
+	if o := p.run(t, "loop", "run", path, "--agent", "words"); o.code != 1 || !strings.Contains(o.stderr, "a loop is already running on this list") {
 		t.Errorf("%+v", o)
 	}
-	want(t, p.run(t, "loop", "stop", path), 0, "The loop stops.")
+	want(t, p.run(t, "loop", "stop", path), 0, "The loop is stopping.")
 	if code := <-done; code != 130 {
 		t.Errorf("exit %d", code)
 	}
@@ -211,7 +211,7 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 	}
 
 	o := p.run(t, "network", "inbox")
-	_, guid, ok := strings.Cut(strings.TrimSuffix(strings.TrimSpace(o.stdout), "."), "by the GUID ")
+	_, guid, ok := strings.Cut(strings.TrimSuffix(strings.TrimSpace(o.stdout), "."), "at the GUID ")
 	if !ok {
 		t.Fatalf("%+v", o)
 	}

@@ -10,14 +10,15 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 )
 
-// completionPatience bounds how long a Tab waits for the hub.
-const completionPatience = time.Second
+// completionTimeout bounds how long a completion waits for the hub.
+const completionTimeout = time.Second
 
-// candidates asks the hub for completions; without a hub there are none.
+// candidates asks the hub for completions.
 type candidates func(context.Context, *client.Client) []string
 
+// ask returns the completions, none without a hub.
 func (a *app) ask(cmd *cobra.Command, from candidates) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
 	c, err := a.connect(ctx)
 	if err != nil {
@@ -33,7 +34,7 @@ func (a *app) complete(cmd *cobra.Command, flag string, from candidates) {
 		return a.ask(cmd, from)
 	})
 	if err != nil {
-		panic(err) // the flag is defined by the caller
+		panic(err) // the caller has defined the flag
 	}
 }
 
@@ -47,28 +48,31 @@ func (a *app) completeFirst(from candidates) func(*cobra.Command, []string, stri
 	}
 }
 
-func agentIDs(ctx context.Context, c *client.Client) []string {
-	agents, err := c.Agents(ctx, false)
+// each converts the items of a list to completions, none with an error.
+func each[T any](list []T, err error, id func(T) string) []string {
 	if err != nil {
 		return nil
 	}
-	ids := make([]string, 0, len(agents))
-	for _, agent := range agents {
-		ids = append(ids, agent.ID+"\t"+oneLine(agent.Name))
+	ids := make([]string, len(list))
+	for i, item := range list {
+		ids[i] = id(item)
 	}
 	return ids
 }
 
+func agentIDs(ctx context.Context, c *client.Client) []string {
+	agents, err := c.Agents(ctx, false)
+	return each(agents, err, func(agent dialect.Agent) string { return agent.ID + "\t" + oneLine(agent.Name) })
+}
+
 func contextIDs(ctx context.Context, c *client.Client) []string {
 	contexts, err := c.Contexts(ctx, 50)
-	if err != nil {
-		return nil
-	}
-	ids := make([]string, 0, len(contexts))
-	for _, one := range contexts {
-		ids = append(ids, plain(one.ID))
-	}
-	return ids
+	return each(contexts, err, func(one dialect.Context) string { return plain(one.ID) })
+}
+
+func swarmIDs(ctx context.Context, c *client.Client) []string {
+	swarms, err := c.Swarms(ctx)
+	return each(swarms, err, func(s dialect.SwarmSummary) string { return s.ID })
 }
 
 func taskIDs(ctx context.Context, c *client.Client) []string {
@@ -76,9 +80,5 @@ func taskIDs(ctx context.Context, c *client.Client) []string {
 	if err != nil {
 		return nil
 	}
-	ids := make([]string, 0, len(page.Tasks))
-	for _, task := range page.Tasks {
-		ids = append(ids, plain(task.ID)+"\t"+string(task.Status.State))
-	}
-	return ids
+	return each(page.Tasks, nil, func(task dialect.Task) string { return plain(task.ID) + "\t" + string(task.Status.State) })
 }

@@ -14,37 +14,25 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// The configurations: the hub's, and that of the MCP server in the project
-// that the current directory belongs to.
+// The two configurations: of the hub, and of the MCP server in the project of the current
+// directory.
 const (
 	configHub = "hub"
 	configMCP = "mcp"
 )
 
 func (a *app) configCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Show or check the configuration of the hub and of the project's MCP server",
-		Long: "Show or check two configurations: hub is the hub's config.yaml, mcp is the channels\n" +
-			"of the project in the current directory: .mcp-config.json, ~/.nats-mcp/config.json\n" +
-			"and the environment.",
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return usage("there is no command %q; there are show, validate and path", "config "+args[0])
-		},
-	}
-	cmd.AddCommand(
-		a.configSubcommand("show", "Show what is in force and where each value comes from; secrets stay hidden", a.configShow),
-		a.configSubcommand("validate", "Check the configuration and name every mistake with its line", a.configValidate),
+	return group("config", "Show or check the configuration of the hub and of the project's MCP server",
+		"Show or check two configurations: hub is the hub's config.yaml; mcp is the configuration\n"+
+			"of the channels of the project in the current directory: .mcp-config.json,\n"+
+			"~/.nats-mcp/config.json and the environment.",
+		a.configSubcommand("show", "Show the values in force and their sources; secrets stay hidden", a.configShow),
+		a.configSubcommand("validate", "Check the configuration and print each error with its line", a.configValidate),
 		a.configSubcommand("path", "Print the path of the configuration file, the hub's by default", a.configPath),
 	)
-	return cmd
 }
 
-// configSubcommand takes one argument at most: which configuration is meant.
+// configSubcommand returns a command with one optional argument: which configuration.
 func (a *app) configSubcommand(name, short string, run func(which string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: name + " [" + configHub + "|" + configMCP + "]", Short: short,
@@ -62,7 +50,7 @@ func (a *app) configSubcommand(name, short string, run func(which string) error)
 	}
 }
 
-// configurations reads the one that is meant, or both. What is not meant is nil.
+// configurations reads one configuration, or both if which is "". The other one is nil.
 func (a *app) configurations(which string) (hub *config.Loaded, mcp *mcpconfig.Config, err error) {
 	var hubErr, mcpErr error
 	if which != configMCP {
@@ -83,7 +71,7 @@ type configValue struct {
 	Source        string `json:"source,omitempty"` // file, variable or flag
 	Line          int    `json:"line,omitempty"`
 
-	shown string // the origin as people read it
+	shown string // the origin in text
 }
 
 func hubValues(cfg *config.Loaded) []configValue {
@@ -138,15 +126,17 @@ func (a *app) configShow(which string) error {
 }
 
 func (a *app) printValues(values []configValue) error {
-	t := table{headings: []string{"KEY", "ORIGIN", "VALUE"}, paint: a.paintFirst}
-	for _, v := range values {
+	rows := make([][]string, len(values))
+	for i, v := range values {
 		text, err := json.Marshal(v.Value)
 		if err != nil {
 			return fmt.Errorf("show %s: %w", v.Key, err)
 		}
-		t.add(v.Key, v.shown, string(text))
+		rows[i] = []string{v.Key, v.shown, string(text)}
 	}
-	t.write(a.stdout, a.style)
+	listing[[]string]{
+		headings: []string{"KEY", "ORIGIN", "VALUE"}, paint: a.paintFirst, row: func(row []string) []string { return row },
+	}.table(a.stdout, a.style, rows)
 	return nil
 }
 
@@ -155,8 +145,8 @@ type mcpSummary struct {
 	ProjectPath string `json:"projectPath"`
 	ProjectID   string `json:"projectId"`
 	Namespace   string `json:"namespace"`
-	File        string `json:"file,omitempty"`     // missing where there is none
-	UserFile    string `json:"userFile,omitempty"` // likewise
+	File        string `json:"file,omitempty"`
+	UserFile    string `json:"userFile,omitempty"`
 	Channels    int    `json:"channels"`
 }
 
@@ -179,23 +169,23 @@ func (a *app) configValidate(which string) error {
 	if hub != nil {
 		a.warn(hub)
 		if hub.Found {
-			a.isValid(hub.File)
+			a.printValid(hub.File)
 		} else {
 			fmt.Fprintf(a.stdout, "There is no %s; the defaults are in force.\n", hub.File)
 		}
 	}
 	if mcp != nil {
-		a.mcpIsValid(mcp)
+		a.printMCPValid(mcp)
 	}
 	return nil
 }
 
-func (a *app) mcpIsValid(mcp *mcpconfig.Config) {
+func (a *app) printMCPValid(mcp *mcpconfig.Config) {
 	if mcp.UserFile != "" {
-		a.isValid(mcp.UserFile)
+		a.printValid(mcp.UserFile)
 	}
 	if mcp.File != "" {
-		a.isValid(mcp.File)
+		a.printValid(mcp.File)
 	} else {
 		fmt.Fprintf(a.stdout, "There is no %s in %s or above; the default channels are in force.\n", mcpconfig.ProjectFile, plain(mcp.ProjectPath))
 	}
@@ -206,7 +196,7 @@ func (a *app) mcpIsValid(mcp *mcpconfig.Config) {
 	fmt.Fprintf(a.stdout, "The project is %s, its namespace %s, its channels %s.\n", plain(mcp.ProjectPath), mcp.Namespace, strings.Join(names, ", "))
 }
 
-func (a *app) isValid(file string) {
+func (a *app) printValid(file string) {
 	fmt.Fprintf(a.stdout, "%s %s\n", plain(file), a.style.green("is valid."))
 }
 
@@ -223,12 +213,7 @@ func (a *app) configPath(which string) error {
 	if hub != nil {
 		file, found = hub.File, hub.Found
 	} else if file, found = mcp.File, mcp.File != ""; !found {
-		file = filepath.Join(mcp.ProjectPath, mcpconfig.ProjectFile) // where it would be
+		file = filepath.Join(mcp.ProjectPath, mcpconfig.ProjectFile)
 	}
-	if a.json() {
-		writeJSON(a.stdout, map[string]any{"file": file, "found": found})
-		return nil
-	}
-	fmt.Fprintln(a.stdout, file)
-	return nil
+	return a.print(map[string]any{"file": file, "found": found}, func() { fmt.Fprintln(a.stdout, file) })
 }

@@ -18,14 +18,13 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 )
 
-// conformanceCommand runs a hub that the official A2A kits can test, and an MCP
-// server for the official MCP suite at /mcp. It is hidden: nobody needs it for
-// work.
+// conformanceCommand runs a hub for the official A2A test kits, and at /mcp an MCP server for
+// the official MCP test suite. It is hidden: only tests need it.
 func (a *app) conformanceCommand() *cobra.Command {
 	var httpPort, grpcPort int
 	cmd := &cobra.Command{
 		Use:    "conformance",
-		Short:  "Serve what the official A2A kits and the MCP suite test",
+		Short:  "Run servers for the official A2A test kits and MCP test suite",
 		Hidden: true,
 		Args:   exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -33,7 +32,7 @@ func (a *app) conformanceCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&httpPort, "http-port", 9999, "the port to serve on; 0 lets the system choose")
-	cmd.Flags().IntVar(&grpcPort, "grpc-port", 0, "the port for gRPC; 0 leaves it out")
+	cmd.Flags().IntVar(&grpcPort, "grpc-port", 0, "the port for gRPC; 0 for none")
 	return cmd
 }
 
@@ -42,12 +41,12 @@ func (a *app) conformance(ctx context.Context, httpPort, grpcPort int) (err erro
 	defer cancel()
 	dir, err := os.MkdirTemp("", "parley-conformance-")
 	if err != nil {
-		return fmt.Errorf("make a data directory: %w", err)
+		return fmt.Errorf("create a data directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	ln, err := listenLoopback(ctx, httpPort)
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(httpPort)))
 	if err != nil {
-		return err
+		return fmt.Errorf("listen: %w", err)
 	}
 	defer ln.Close()
 	opts := conformance.Options{
@@ -88,14 +87,6 @@ func (a *app) serveSuite(ctx context.Context, suite *conformance.Suite, ln net.L
 	case <-ctx.Done():
 		return nil
 	case err := <-failed:
-		return fmt.Errorf("serve the kit's agent: %w", err)
+		return fmt.Errorf("serve the test kit's agent: %w", err)
 	}
-}
-
-func listenLoopback(ctx context.Context, port int) (net.Listener, error) {
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	return ln, nil
 }

@@ -14,9 +14,9 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Watch agents find each other, negotiate, share a tool and split a job",
-		Long: "Five agents in this process, which need no program and no model, find each other,\n" +
-			"negotiate, share a tool, split a job, lose one of them, and finish. No hub is needed, and\n" +
-			"nothing is left behind. With --format json each event is a line.",
+		Long: "Five agents in this process, without a program or a model, find each other, negotiate,\n" +
+			"share a tool, split a job, lose one of them, and finish. The demo needs no hub and leaves\n" +
+			"no files. With --format json each event is a line.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if pace < 0 || pace > time.Minute {
@@ -24,11 +24,8 @@ func (a *app) demoCommand() *cobra.Command {
 			}
 			ctx, cancel := a.interruptible(cmd.Context())
 			defer cancel()
-			show := &demoView{a: a}
-			if !a.json() && isTerminal(a.stdout) && a.getenv("TERM") != "dumb" {
-				show.board = &board{w: a.stdout}
-			}
-			_, err := demo.Run(ctx, demo.Options{Pace: pace, Tell: show.tell})
+			view := &demoView{a: a, board: a.newBoard(a.stdout), doing: make(map[string]string)}
+			_, err := demo.Run(ctx, demo.Options{Pace: pace, Report: view.show})
 			return err
 		},
 	}
@@ -36,7 +33,7 @@ func (a *app) demoCommand() *cobra.Command {
 	return cmd
 }
 
-// demoView shows the events: as a picture in a terminal, as lines else.
+// demoView shows the events: on a terminal as a board that is redrawn, otherwise as lines.
 type demoView struct {
 	a      *app
 	board  *board
@@ -45,10 +42,10 @@ type demoView struct {
 	last   []string          // the latest events
 }
 
-// shownEvents is how many events the picture has.
+// shownEvents is how many events the board shows.
 const shownEvents = 8
 
-func (v *demoView) tell(e demo.Event) {
+func (v *demoView) show(e demo.Event) {
 	if v.a.json() {
 		writeJSON(v.a.stdout, e)
 		return
@@ -57,7 +54,7 @@ func (v *demoView) tell(e demo.Event) {
 		fmt.Fprintf(v.a.stdout, "%-10s %s\n", e.Kind, e.Text)
 		return
 	}
-	v.note(e)
+	v.record(e)
 	width := v.board.width()
 	lines := []string{""}
 	for _, id := range v.agents {
@@ -68,17 +65,14 @@ func (v *demoView) tell(e demo.Event) {
 		lines = append(lines, v.a.style.dim(fit("  "+l, width)))
 	}
 	v.board.draw(lines)
-	if e.Kind == demo.Finished { // below the picture, which may be cut to the terminal
+	if e.Kind == demo.Finished { // below the board, which may be cut
 		fmt.Fprintf(v.a.stdout, "\n  %s\n\n", v.a.style.bold(e.Text))
 	}
 }
 
 const deadAgent = "dead"
 
-func (v *demoView) note(e demo.Event) {
-	if v.doing == nil {
-		v.doing = make(map[string]string)
-	}
+func (v *demoView) record(e demo.Event) {
 	switch e.Kind {
 	case demo.Joined:
 		v.agents = append(v.agents, e.Agent)
@@ -88,9 +82,8 @@ func (v *demoView) note(e demo.Event) {
 		v.doing[e.Agent] = "has done " + e.SubTask
 	case demo.Lost:
 		v.doing[e.Agent] = deadAgent
-	}
-	if e.Kind == demo.Finished {
-		return // it is said below
+	case demo.Finished:
+		return // printed below the board
 	}
 	if v.last = append(v.last, e.Text); len(v.last) > shownEvents {
 		v.last = v.last[1:]

@@ -14,25 +14,23 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/documents"
 )
 
 func (a *app) docCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "doc",
-		Short: "Read and edit the documents that agents, people and browsers share",
-		Long: `Read and edit the documents that agents, people and browsers share. Everybody edits
-at once; what comes of it is the same for all.
+	cmd := group("doc", "Read and edit the documents that agents, people and browsers share",
+		`Read and edit the documents that agents, people and browsers share. All of them can
+edit at the same time; every copy converges to the same content.
 
-A browser page with stock yjs and y-websocket edits along at ws://HUB/documents.
-Where the hub needs a token the page offers the subprotocols parley.sync and
+Browser pages with stock yjs and y-websocket connect to ws://HUB/documents. If the
+hub requires a token, the page offers the subprotocols parley.sync and
 parley.token.TOKEN.`,
-		Args: exactly(),
-		RunE: func(*cobra.Command, []string) error {
-			return usage("missing what to do: list, show, edit, watch, share or compact")
-		},
+		a.docListCommand(), a.docShowCommand(), a.docEditCommand(), a.docWatchCommand(), a.docShareCommand(), a.docCompactCommand())
+	cmd.Args = exactly()
+	cmd.RunE = func(*cobra.Command, []string) error {
+		return usage("missing a command: list, show, edit, watch, share or compact")
 	}
-	cmd.AddCommand(a.docListCommand(), a.docShowCommand(), a.docEditCommand(), a.docWatchCommand(), a.docShareCommand(), a.docCompactCommand())
 	return cmd
 }
 
@@ -41,25 +39,16 @@ func (a *app) docListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List the documents",
 		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				names, err := c.Documents(ctx)
-				if err != nil {
-					return err
-				}
-				if a.json() {
-					writeJSON(a.stdout, names)
-					return nil
-				}
-				if len(names) == 0 {
-					fmt.Fprintln(a.stdout, "No documents.")
-				}
-				for _, name := range names {
-					fmt.Fprintln(a.stdout, name)
-				}
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]string, error) {
+			return c.Documents(ctx)
+		}, func(names []string) {
+			if len(names) == 0 {
+				fmt.Fprintln(a.stdout, "No documents.")
+			}
+			for _, name := range names {
+				fmt.Fprintln(a.stdout, name)
+			}
+		}),
 	}
 }
 
@@ -68,25 +57,14 @@ func (a *app) docShowCommand() *cobra.Command {
 		Use:   "show DOCUMENT",
 		Short: "Print a document as JSON",
 		Args:  exactly("the document's name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				d, err := c.Document(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				a.printDocument(d)
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*documents.Content, error) {
+			return c.Document(ctx, args[0])
+		}, a.printContent),
 	}
 }
 
-// printDocument prints the content alone, and with --json what is known of it too.
-func (a *app) printDocument(d *documents.Content) {
-	if a.json() {
-		writeJSON(a.stdout, d)
-		return
-	}
+// printContent prints a document's content, indented.
+func (a *app) printContent(d *documents.Content) {
 	var b bytes.Buffer
 	if err := json.Indent(&b, d.Content, "", "  "); err != nil {
 		b.Reset()
@@ -99,9 +77,9 @@ func (a *app) docEditCommand() *cobra.Command {
 	var set, text []string
 	cmd := &cobra.Command{
 		Use:   "edit DOCUMENT [EDITS]",
-		Short: "Edit a document, or make one",
-		Long: `Edit a document, or make one, and print what it is then. All edits of one call happen
-together or not at all.
+		Short: "Edit a document, or create one",
+		Long: `Edit a document, or create one, and print the result. All edits of one call are applied
+together, or none is.
 
 EDITS is a JSON array, or "-" to read it from standard input:
 
@@ -113,8 +91,8 @@ EDITS is a JSON array, or "-" to read it from standard input:
   {"op": "increment", "path": ["runs"], "by": 1}
   {"op": "make",      "path": ["plan", "owners"], "type": "map, array or text"}
 
-A path leads from the root's name through keys; maps on the way are made. Without an
-index, text and values go to the end, and delete takes the whole key away.`,
+A path starts with the name of a root and continues with keys; missing maps are created.
+Without an index, text and values are appended, and delete removes the key.`,
 		Example: "  " + a.name + ` doc edit plan --set plan.status=open
   ` + a.name + ` doc edit plan --text 'notes=first thoughts'
   ` + a.name + ` doc edit plan '[{"op":"insert","path":["todo"],"values":["test it"]}]'`,
@@ -125,21 +103,17 @@ index, text and values go to the end, and delete takes the whole key away.`,
 			case 1, 2:
 				return nil
 			}
-			return usage("unexpected argument %q: all edits of a call are in one JSON array", args[2])
+			return usage("unexpected argument %q: put all edits into one JSON array", args[2])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			edits, err := a.docEdits(args[1:], set, text)
 			if err != nil {
 				return err
 			}
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+			return hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*documents.Content, error) {
 				d, err := c.EditDocument(ctx, args[0], edits)
-				if err != nil {
-					return a.unanswered(err, "all of the edits may be in the document, or none", "doc show "+args[0])
-				}
-				a.printDocument(d)
-				return nil
-			})
+				return d, a.unanswered(err, "all of the edits may be in the document, or none", "doc show "+args[0])
+			}, a.printContent)(cmd, args)
 		},
 	}
 	cmd.Flags().StringArrayVar(&set, "set", nil, "set `path=value`, the path with dots; the value is JSON, or else text")
@@ -147,8 +121,11 @@ index, text and values go to the end, and delete takes the whole key away.`,
 	return cmd
 }
 
-// maxEdits bounds what is read from standard input, in bytes.
+// maxEdits bounds the edits read from standard input, in bytes.
 const maxEdits = 8 << 20
+
+// docEdits returns the edits of the arguments behind the document's name, then those of the
+// flags --set and --text.
 
 func (a *app) docEdits(args, set, text []string) ([]documents.Edit, error) {
 	var edits []documents.Edit
@@ -160,7 +137,7 @@ func (a *app) docEdits(args, set, text []string) ([]documents.Edit, error) {
 				return nil, err
 			}
 			if len(raw) > maxEdits {
-				return nil, usage("the edits are larger than %d MiB; make several changes of them", maxEdits>>20)
+				return nil, usage("the edits are larger than %d MiB; split them", maxEdits>>20)
 			}
 		}
 		d := json.NewDecoder(bytes.NewReader(raw))
@@ -168,34 +145,34 @@ func (a *app) docEdits(args, set, text []string) ([]documents.Edit, error) {
 		d.UseNumber()
 		switch err := d.Decode(&edits); {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return nil, usage("the edits are no JSON array of edits: the end is missing")
+			return nil, usage("the edits are not a JSON array of edits: the end is missing")
 		case err != nil:
-			return nil, usage("the edits are no JSON array of edits: %v", err)
+			return nil, usage("the edits are not a JSON array of edits: %v", err)
 		case !ended(d):
-			return nil, usage("the edits are one JSON array, and something follows it")
+			return nil, usage("unexpected text after the JSON array of edits")
 		}
 	}
 	for _, s := range set {
 		path, value, ok := strings.Cut(s, "=")
 		if !ok {
-			return nil, usage("--set wants path=value, not %q", s)
+			return nil, usage("--set needs path=value, not %q", s)
 		}
 		edits = append(edits, documents.Edit{Op: documents.OpSet, Path: strings.Split(path, "."), Value: jsonOrText(value)})
 	}
 	for _, s := range text {
 		path, value, ok := strings.Cut(s, "=")
 		if !ok {
-			return nil, usage("--text wants path=text, not %q", s)
+			return nil, usage("--text needs path=text, not %q", s)
 		}
 		edits = append(edits, documents.Edit{Op: documents.OpText, Path: strings.Split(path, "."), Text: value})
 	}
 	if len(edits) == 0 {
-		return nil, usage("missing the edits: say --set path=value, --text path=text, or a JSON array of them")
+		return nil, usage("missing the edits: use --set path=value, --text path=text, or a JSON array")
 	}
 	return edits, nil
 }
 
-// jsonOrText returns a JSON value, or the text itself if it is none.
+// jsonOrText decodes a JSON value; it returns s itself if s is not one.
 func jsonOrText(s string) any {
 	d := json.NewDecoder(strings.NewReader(s))
 	d.UseNumber()
@@ -206,7 +183,7 @@ func jsonOrText(s string) any {
 	return v
 }
 
-// ended reports whether nothing follows what was decoded.
+// ended reports whether d has no more input.
 func ended(d *json.Decoder) bool {
 	_, err := d.Token()
 	return errors.Is(err, io.EOF)
@@ -216,22 +193,22 @@ func (a *app) docWatchCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch DOCUMENT",
 		Short: "Print a document now and after each change, until Ctrl-C",
-		Long: `Print a document now and after each change, until Ctrl-C. Several changes at once may be
-printed as one. A hub that goes is waited for, up to a minute.`,
+		Long: `Print a document now and after each change, until Ctrl-C. Changes in quick succession may
+be printed as one. While the hub is down the command retries, for up to a minute.`,
 		Args: exactly("the document's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				seen, away := "", a.absence("The hub is away; its changes are shown when it is back.")
+				seen, retry := "", hubRetry{app: a, notice: "The hub is down; changes are shown when it is up again."}
 				for {
 					d, err := c.AwaitDocument(ctx, args[0], seen)
 					if ctx.Err() != nil {
-						return nil // Ctrl-C is how watching ends
+						return nil // by Ctrl-C
 					}
-					if err := away.outlast(ctx, err); err != nil {
+					if err := retry.after(ctx, err); err != nil {
 						return err
 					}
 					if err == nil && d.Version != seen {
-						a.printDocument(d)
+						_ = a.print(d, func() { a.printContent(d) }) // returns nil
 						seen = d.Version
 					}
 				}
@@ -243,55 +220,40 @@ printed as one. A hub that goes is waited for, up to a minute.`,
 func (a *app) docShareCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "share DOCUMENT [AGENT ROLE]",
-		Short: "Say which agents elsewhere may keep a copy of a document, and change it",
-		Long: `Say which agents of other processes may keep a copy of a document and change it, or
-show who may. Nobody may unless it is said here; agents of this hub need no role.
+		Short: "Set or show which remote agents may copy and change a document",
+		Long: `Set which agents of other processes may keep a copy of a document and change it, or
+show the current roles. Remote agents have no access by default; agents of this hub
+need no role.
 
-ROLE is reader, writer, owner (who may also say who else may) or none. An agent
-reaches the hub at its card "hub-documents". Over the hub's HTTP server whoever has
-the hub's token may come under any name; an agent of a peer is NAME@KEY, which it
-has proved.`,
+ROLE is reader, writer, owner (may also assign roles) or none. An agent reaches the
+hub at its card "hub-documents". Over the hub's HTTP server, any client with the
+hub's token can use any name; an agent of a peer is NAME@KEY, which is verified.`,
 		Example: "  " + a.name + ` doc share plan mars writer
   ` + a.name + ` doc share plan mars none
   ` + a.name + ` doc share plan`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 && len(args) != 3 {
-				return usage("share wants a document, or a document, an agent and a role")
+				return usage("share needs a document, or a document, an agent and a role")
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				if len(args) == 1 {
-					roles, err := c.DocumentShares(ctx, args[0])
-					if err != nil {
-						return err
-					}
-					a.printShares(roles)
-					return nil
-				}
-				role := documents.Role(args[2])
-				if role == "none" {
-					role = ""
-				}
-				roles, err := c.ShareDocument(ctx, args[0], args[1], role)
-				if err != nil {
-					return a.unanswered(err, "the agent may have the new role or the former", "doc share "+args[0])
-				}
-				a.printShares(roles)
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (map[string]documents.Role, error) {
+			if len(args) == 1 {
+				return c.DocumentShares(ctx, args[0])
+			}
+			role := documents.Role(args[2])
+			if role == "none" {
+				role = ""
+			}
+			roles, err := c.ShareDocument(ctx, args[0], args[1], role)
+			return roles, a.unanswered(err, "the agent may have the new role or the former", "doc share "+args[0])
+		}, a.printShares),
 	}
 }
 
 func (a *app) printShares(roles map[string]documents.Role) {
-	if a.json() {
-		writeJSON(a.stdout, roles)
-		return
-	}
 	if len(roles) == 0 {
-		fmt.Fprintln(a.stdout, "Shared with no agent elsewhere.")
+		fmt.Fprintln(a.stdout, "Not shared with any remote agent.")
 	}
 	for _, agent := range slices.Sorted(maps.Keys(roles)) {
 		fmt.Fprintf(a.stdout, "%s\t%s\n", agent, roles[agent])
@@ -301,34 +263,26 @@ func (a *app) printShares(roles map[string]documents.Role) {
 func (a *app) docCompactCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "compact DOCUMENT",
-		Short: "Begin a document anew, with its content and without its history",
-		Long: `Begin a document anew, with its content and without its history, which only grows:
-each write leaves a mark. Do it when a document that is rewritten all the time has become
-large and nobody edits it: browser pages that have it open are sent away, and what they
-had not sent is lost. They must load the page again, with the document's new epoch
-(parley doc show --format json) as the parameter epoch of the address.`,
+		Short: "Remove a document's history and keep its content",
+		Long: `Remove a document's history and keep its content. The history grows with every write.
+Compact a document that is rewritten often and has become large, while nobody edits it:
+browser pages that have it open are disconnected and lose the changes that they have not
+sent. They must load the page again, with the document's new epoch (parley doc show
+--format json) as the parameter epoch of the address.`,
 		Args: exactly("the document's name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				r, err := c.CompactDocument(ctx, args[0])
-				if err != nil {
-					return a.unanswered(err, "the document may have begun a new epoch", "doc show --format json "+args[0])
-				}
-				if a.json() {
-					writeJSON(a.stdout, r)
-					return nil
-				}
-				fmt.Fprintf(a.stdout, "Of %d items %d are left.\n", r.Before, r.After)
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.DocumentCompacted, error) {
+			r, err := c.CompactDocument(ctx, args[0])
+			return r, a.unanswered(err, "the document may have a new epoch", "doc show --format json "+args[0])
+		}, func(r *dialect.DocumentCompacted) {
+			fmt.Fprintf(a.stdout, "%d of %d items are left.\n", r.After, r.Before)
+		}),
 	}
 }
 
-// unanswered says of a change to which the hub gave no answer that it may have been made, and how to see
-// that. Any other error it returns as it is.
+// unanswered converts the error of a change that the hub did not answer: the change may or
+// may not have been made. It returns any other error, and nil, unchanged.
 func (a *app) unanswered(err error, what, look string) error {
-	f := &failure{Remedy: "look with: " + a.self() + " " + look}
+	f := &failure{Remedy: "see: " + a.self() + " " + look}
 	switch {
 	case errors.Is(err, client.ErrLost):
 		f.Exit, f.Kind, f.Message = exitFailure, kindOutcomeUnknown, client.ErrLost.Error()+" before it answered: "+what

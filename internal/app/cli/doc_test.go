@@ -71,7 +71,7 @@ func TestDocuments(t *testing.T) {
 	want(t, p.run(t, "doc", "edit", "odd", "--set", "m.k=1]"), 0, `"k": "1]"`)
 	want(t, p.run(t, "doc", "edit", "churn", "--set", "m.k=1"), 0, "")
 	want(t, p.run(t, "doc", "edit", "churn", "--set", "m.k=2", "--set", "m.l=1"), 0, "")
-	want(t, p.run(t, "doc", "compact", "churn"), 0, "2 are left")
+	want(t, p.run(t, "doc", "compact", "churn"), 0, "2 of 3 items are left")
 	want(t, p.run(t, "doc", "show", "churn"), 0, `"k": 2`)
 	after := p.run(t, "--format", "json", "doc", "show", "plan")
 	var again struct{ Version string }
@@ -85,7 +85,7 @@ func TestDocumentsAreShared(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
 	want(t, p.run(t, "doc", "edit", "plan", "--set", "m.k=1"), 0, "")
-	want(t, p.run(t, "doc", "share", "plan"), 0, "Shared with no agent elsewhere.")
+	want(t, p.run(t, "doc", "share", "plan"), 0, "Not shared with any remote agent.")
 	want(t, p.run(t, "doc", "share", "plan", "mars", "writer"), 0, "mars\twriter\n")
 	want(t, p.run(t, "doc", "share", "plan", "venus", "reader"), 0, "mars\twriter\nvenus\treader\n")
 	if roles := decode[map[string]string](t, p.run(t, "--format", "json", "doc", "share", "plan")); len(roles) != 2 || roles["mars"] != "writer" {
@@ -95,8 +95,8 @@ func TestDocumentsAreShared(t *testing.T) {
 	want(t, p.run(t, "doc", "share", "new", "mars", "owner"), 0, "mars\towner\n")
 	want(t, p.run(t, "doc", "show", "new"), 0, "{}")
 	for args, message := range map[string]string{
-		"share":                 "share wants a document",
-		"share plan mars":       "share wants a document",
+		"share":                 "share needs a document",
+		"share plan mars":       "share needs a document",
 		"share plan mars king":  "the roles are reader, writer, owner",
 		"share plan hub writer": "no agent of another process",
 		"share none":            "there is no document none",
@@ -161,10 +161,10 @@ func TestAHubThatDiesInAnEditLeavesItOpen(t *testing.T) {
 	}{
 		{[]string{"doc", "edit", "plan", "--set", "m.k=1"}, "all of the edits may be in the document, or none", "parley doc show plan"},
 		{[]string{"doc", "share", "plan", "mars", "writer"}, "may have the new role or the former", "parley doc share plan"},
-		{[]string{"doc", "compact", "plan"}, "may have begun a new epoch", "parley doc show --format json plan"},
+		{[]string{"doc", "compact", "plan"}, "may have a new epoch", "parley doc show --format json plan"},
 	} {
 		o := p.run(t, c.args...)
-		if o.code != 1 || o.stdout != "" || !strings.Contains(o.stderr, c.message) || !strings.Contains(o.stderr, "look with: "+c.look) {
+		if o.code != 1 || o.stdout != "" || !strings.Contains(o.stderr, c.message) || !strings.Contains(o.stderr, "see: "+c.look) {
 			t.Errorf("%v: %+v", c.args, o)
 		}
 		o = p.run(t, append([]string{"--format", "json"}, c.args...)...)
@@ -175,7 +175,7 @@ func TestAHubThatDiesInAnEditLeavesItOpen(t *testing.T) {
 			}
 		}
 		if err := json.Unmarshal([]byte(o.stderr), &told); err != nil || o.code != 1 || told.Error.ExitCode != 1 ||
-			told.Error.Code != "outcome-unknown" || told.Error.Remedy != "look with: "+c.look {
+			told.Error.Code != "outcome-unknown" || told.Error.Remedy != "see: "+c.look {
 			t.Errorf("%v: %+v, %v", c.args, o, err)
 		}
 	}

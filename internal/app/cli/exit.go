@@ -18,7 +18,7 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// The exit codes. They are a contract: docs/json.md.
+// The exit codes, which docs/json.md specifies.
 const (
 	exitOK            = 0
 	exitFailure       = 1
@@ -33,18 +33,16 @@ const (
 	exitInterrupted   = 130
 )
 
-// kindOutcomeUnknown is the code of a change that may have been made or not.
+// kindOutcomeUnknown is the code of a change that may or may not have been made.
 const kindOutcomeUnknown = "outcome-unknown"
 
-// failure is an error as the user sees it.
+// failure is an error in the form that the user gets.
 type failure struct {
 	Exit    int    `json:"exitCode"`
 	Kind    string `json:"code"`
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
-	// quiet is set where the output says all there is to say, as with a task
-	// that failed.
-	quiet bool
+	quiet   bool   // not printed: the output already says it, as for a failed task
 }
 
 func (f *failure) Error() string { return f.Message }
@@ -56,7 +54,7 @@ func usage(format string, args ...any) error {
 	return &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf(format, args...)}
 }
 
-// explain turns any error into what the user is told.
+// explain converts any error to a failure.
 func (a *app) explain(err error) *failure {
 	var f *failure
 	var rpc *jsonrpc.Error
@@ -69,27 +67,27 @@ func (a *app) explain(err error) *failure {
 	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
 		return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: "interrupted"}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &failure{Exit: exitTimeout, Kind: "timeout", Message: "the hub took too long to answer", Remedy: "look with: " + a.self() + " status"}
+		return &failure{Exit: exitTimeout, Kind: "timeout", Message: "the hub took too long to answer", Remedy: "see: " + a.self() + " status"}
 	case errors.Is(err, client.ErrNotRunning):
 		return &failure{Exit: exitNotRunning, Kind: "hub-not-running", Message: err.Error(), Remedy: "start it with: " + a.self() + " start"}
 	case errors.Is(err, client.ErrForeignSocket), errors.Is(err, os.ErrPermission):
-		return &failure{Exit: exitFailure, Kind: "forbidden", Message: err.Error(), Remedy: "find out more with: " + a.self() + " doctor"}
+		return &failure{Exit: exitFailure, Kind: "forbidden", Message: err.Error(), Remedy: "see: " + a.self() + " doctor"}
 	case errors.Is(err, client.ErrLost):
-		return &failure{Exit: exitFailure, Kind: "connection-lost", Message: err.Error(), Remedy: "look with: " + a.self() + " status; the hub's log says why"}
+		return &failure{Exit: exitFailure, Kind: "connection-lost", Message: err.Error(), Remedy: "see the hub's log, and: " + a.self() + " status"}
 	case errors.As(err, &rpc):
 		return a.explainRPC(rpc)
 	case errors.As(err, &invalid), errors.As(err, &invalidMCP):
-		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "mend it, then check with: " + a.self() + " config validate"}
+		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "correct it, then check with: " + a.self() + " config validate"}
 	case errors.As(err, &de):
 		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
 	}
 	if flags := exclusiveFlags.FindStringSubmatch(err.Error()); flags != nil {
-		return &failure{Exit: exitUsage, Kind: "usage", Message: "--" + strings.ReplaceAll(flags[1], " ", " and --") + " do not go together"}
+		return &failure{Exit: exitUsage, Kind: "usage", Message: "--" + strings.ReplaceAll(flags[1], " ", " and --") + " cannot be used together"}
 	}
 	return &failure{Exit: exitFailure, Kind: "failure", Message: err.Error()}
 }
 
-// exclusiveFlags is how cobra says that flags exclude each other.
+// exclusiveFlags matches cobra's error for flags that exclude each other.
 var exclusiveFlags = regexp.MustCompile(`^if any flags in the group .* \[(.+)\] were all set$`)
 
 var rpcFailures = map[int]struct {
@@ -116,11 +114,11 @@ func (a *app) explainRPC(rpc *jsonrpc.Error) *failure {
 	}
 	switch rpc.Details().Code {
 	case "DOCUMENT_NOT_FOUND":
-		f.Exit, f.Kind, f.Remedy = exitNotFound, "document-not-found", "list them with: "+a.self()+" doc list; the first edit makes one"
+		f.Exit, f.Kind, f.Remedy = exitNotFound, "document-not-found", "list them with: "+a.self()+" doc list; the first edit creates one"
 	case dialect.CodeOutcomeUnknown:
 		f.Kind = kindOutcomeUnknown
 	}
-	switch rpc.Code { // the hub speaks of its methods, people know commands
+	switch rpc.Code { // the hub's remedies name methods; people need commands
 	case dialect.CodeAgentNotFound:
 		f.Remedy = "list them with: " + a.self() + " agents"
 	case dialect.CodeSwarmNotFound:
@@ -146,8 +144,8 @@ func stateExit(state dialect.TaskState) int {
 	return exitFailure
 }
 
-// tell prints a failure to stderr.
-func (a *app) tell(f *failure) {
+// printFailure prints a failure to stderr.
+func (a *app) printFailure(f *failure) {
 	if f.quiet {
 		return
 	}
@@ -155,17 +153,16 @@ func (a *app) tell(f *failure) {
 		writeJSON(a.stderr, map[string]*failure{"error": f})
 		return
 	}
-	// Both may repeat what stands in somebody else's file.
 	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red("error:"), plain(f.Message))
 	if f.Remedy != "" {
 		fmt.Fprintf(a.stderr, "  %s\n", plain(f.Remedy))
 	}
 }
 
-// writeJSON writes one value and a newline. The commands' values always
-// encode; a reader that has gone is nobody to tell.
+// writeJSON writes one value and a newline. The commands' values always encode, and an
+// error of a closed pipe could not be reported to anybody.
 func writeJSON(w io.Writer, v any) {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // see above
+	_ = enc.Encode(v)
 }

@@ -29,3 +29,22 @@ func (c *cleaner) Clean(text string) string { return c.clean(text) }
 
 // TaskToken finds the task token of this process.
 var TaskToken = taskToken
+
+// The parts of replay are tested by themselves.
+type (
+	AuditFilter   = auditFilter
+	ReplayOptions = replayOptions
+	ReplayOutcome = replayOutcome
+)
+
+var (
+	ReadAudit = readAudit
+	Resend    = resend
+)
+
+// The readers of plans are tested by themselves.
+var (
+	ReadPlan      = readPlan
+	SubTasksIn    = subTasksIn
+	PlannerPrompt = plannerPrompt
+)

@@ -26,21 +26,10 @@ import (
 )
 
 func (a *app) loopCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "loop",
-		Short: "Work through a task list, item by item",
-		Long: "Gives the items of a task list to an agent or a swarm, one after the other, checks each\n" +
-			"with a command of yours, tries again with what the check said, and ticks what is done.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return usage("there is no command %q; there are run, status and stop", "loop "+args[0])
-		},
-		Args: cobra.ArbitraryArgs,
-	}
-	cmd.AddCommand(a.loopRunCommand(), a.loopStatusCommand(), a.loopStopCommand())
-	return cmd
+	return group("loop", "Work through a task list, item by item",
+		"Gives the items of a task list to an agent or a swarm, one at a time. It checks each result\n"+
+			"with your command, retries with the output of a check that failed, and ticks completed items.",
+		a.loopRunCommand(), a.loopStatusCommand(), a.loopStopCommand())
 }
 
 type loopFlags struct {
@@ -58,19 +47,20 @@ func (a *app) loopRunCommand() *cobra.Command {
 	var f loopFlags
 	cmd := &cobra.Command{
 		Use:   "run LIST|--queue NAME [-- CHECK...]",
-		Short: "Work through a list until nothing is left to do",
-		Long: `Work through a list until nothing is left to do: Markdown with check boxes ("- [ ] do
-this"), or JSON ([{"task":"do this"}]). What stands behind -- is run after each attempt,
-without a shell, in --dir: the item is done when it exits with 0. Without it every answer
-is good.
+		Short: "Work through a list until no item is left",
+		Long: `Work through a list until no item is left: Markdown with check boxes ("- [ ] do this"),
+or JSON ([{"task":"do this"}]). The command after -- runs after each attempt, without a
+shell, in --dir: the item is done when it exits with 0. Without a command every answer
+is accepted.
 
 With --queue the items come from a work queue of the agents' network (docs/network-use.md), one
-at a time: the submitter gets the answer, what is given up goes to the dead letters. While
-the loop works it keeps the item. Run it again within the lease (workQueue.ackTimeout) to
-go on with the item; later, somebody else may have it.
+at a time: the submitter gets the answer, and items that are given up become dead letters.
+The loop extends the lease of its item while it runs. After it has stopped, run it again
+within the lease (workQueue.ackTimeout) to continue with the item; later another worker
+may have it.
 
-Ctrl-C or "loop stop" stop the loop; run it again and it goes on where it was, also after
-it was killed. What an agent works on meanwhile goes on.`,
+Ctrl-C or "loop stop" stop the loop. Run it again to continue where it stopped, also after
+it was killed. A task that an agent is working on continues meanwhile.`,
 		Example: "  " + a.name + ` loop run TODO.md --agent claude-code --dir . -- go test ./...
   ` + a.name + ` loop run TODO.json --swarm codex,gemini --attempts 5
   ` + a.name + ` loop run --queue go --follow --agent claude-code`,
@@ -89,13 +79,13 @@ it was killed. What an agent works on meanwhile goes on.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.queue, "queue", "", "work through this queue of the agents' network instead of a file")
-	flags.BoolVar(&f.follow, "follow", false, "with --queue: wait for items where there are none")
-	flags.StringVar(&f.agent, "agent", "", "the agent that does the items")
-	flags.StringSliceVar(&f.swarm, "swarm", nil, "the agents that do the items as a swarm: who fails is replaced")
-	flags.StringVar(&f.dir, "dir", "", "the directory that the agent and the check work in")
+	flags.BoolVar(&f.follow, "follow", false, "with --queue: wait for new items when the queue is empty")
+	flags.StringVar(&f.agent, "agent", "", "the agent that works on the items")
+	flags.StringSliceVar(&f.swarm, "swarm", nil, "the agents that work on the items as a swarm: one that fails is replaced")
+	flags.StringVar(&f.dir, "dir", "", "the working directory of the agent and the check")
 	flags.IntVar(&f.attempts, "attempts", ralph.DefaultMaxAttempts, "how often an item is tried")
 	flags.DurationVar(&f.limit, "check-timeout", loop.DefaultCheckTime, "how long the check may take")
-	flags.BoolVar(&f.noStart, "no-start", false, "fail where no hub runs instead of starting one")
+	noStartFlag(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("agent", "swarm")
 	cmd.MarkFlagsMutuallyExclusive("swarm", "dir")
 	a.complete(cmd, "agent", agentIDs)
@@ -103,7 +93,7 @@ it was killed. What an agent works on meanwhile goes on.`,
 	return cmd
 }
 
-// listOrQueue takes LIST, or nothing with the flag --queue.
+// listOrQueue requires the argument LIST, or none with --queue.
 func listOrQueue(queue string) cobra.PositionalArgs {
 	if queue != "" {
 		return exactly()
@@ -122,19 +112,16 @@ func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check
 	if err != nil {
 		return usage("%v", err)
 	}
-	place, err := a.loopPlace(path)
+	dir, err := a.listStateDir(path)
 	if err != nil {
-		return err
-	}
-	if err := makePlace(place); err != nil {
 		return err
 	}
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
-	return a.runLoop(ctx, f, list, place, path, check)
+	return a.runLoop(ctx, f, list, dir, path, check)
 }
 
-// runLoopOnQueue works as the person who runs it: that is who holds the items.
+// runLoopOnQueue works through a queue. The person who runs the command holds the items.
 func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) error {
 	if err := errors.Join(f.complete(), findCheck(check)); err != nil {
 		return err
@@ -143,32 +130,32 @@ func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) er
 	if err != nil {
 		return err
 	}
-	place, err := a.queuePlace(cfg, f.queue)
+	dir, err := a.queueStateDir(cfg, f.queue)
+	if err == nil {
+		err = makeStateDir(dir)
+	}
 	if err != nil {
 		return err
 	}
-	if err := makePlace(place); err != nil {
-		return err
-	}
 	return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
-		person, err := visit(ctx, n)
+		person, err := joinAsPerson(ctx, n)
 		if err != nil {
 			return err
 		}
 		list, err := loop.OpenQueue(loop.QueueOptions{
-			Worker: person, Name: f.queue, File: filepath.Join(place, "claim.json"), Follow: f.follow,
+			Worker: person, Name: f.queue, File: filepath.Join(dir, "claim.json"), Follow: f.follow,
 			Lease: time.Duration(cfg.WorkQueue.AckTimeout) * time.Second,
 		})
 		if err != nil {
 			return err
 		}
 		defer list.Close()
-		return a.runLoop(ctx, f, list, place, "queue "+f.queue, check)
+		return a.runLoop(ctx, f, list, dir, "queue "+f.queue, check)
 	})
 }
 
-// findCheck makes a path to the check absolute, from where the user is, and makes sure
-// that it is there: an agent should not have worked in vain.
+// findCheck makes the path of the check absolute, and verifies before the first attempt that
+// it can be run.
 func findCheck(check []string) (err error) {
 	if len(check) == 0 {
 		return nil
@@ -188,7 +175,7 @@ func findCheck(check []string) (err error) {
 func (f *loopFlags) complete() (err error) {
 	switch {
 	case f.agent == "" && len(f.swarm) == 0:
-		return usage("say who does the items, with --agent or --swarm")
+		return usage("missing --agent or --swarm: the agents that work on the items")
 	case f.attempts < 1 || f.limit <= 0:
 		return usage("--attempts and --check-timeout must be more than 0")
 	case f.dir == "":
@@ -200,25 +187,28 @@ func (f *loopFlags) complete() (err error) {
 	return nil
 }
 
-func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, place, name string, check []string) (err error) {
+func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, name string, check []string) (err error) {
+	if err := makeStateDir(dir); err != nil {
+		return err
+	}
 	c, err := a.connectOrStart(ctx, f.noStart)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	log, err := audit.Open(filepath.Join(place, "audit"), audit.Options{MaxFileSize: 4 << 20, MaxFiles: 8})
+	log, err := audit.Open(filepath.Join(dir, "audit"), audit.Options{MaxFileSize: 4 << 20, MaxFiles: 8})
 	if err != nil {
 		return loopFailure(err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	o := ralph.Options{
-		List: list, StateFile: filepath.Join(place, "state.json"), MaxAttempts: f.attempts, Dispatcher: &loop.Swarm{Hub: c, Agents: f.swarm},
+		List: list, StateFile: filepath.Join(dir, "state.json"), MaxAttempts: f.attempts, Dispatcher: &loop.Swarm{Hub: c, Agents: f.swarm},
 		Record: func(s ralph.Step) error {
 			a.printStep(s)
 			if err := log.Append(s.Event(), nil); err != nil {
 				return err
 			}
-			a.tellHub(ctx, c, name, s)
+			a.reportStep(ctx, c, name, s)
 			return nil
 		},
 	}
@@ -241,45 +231,45 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, place, 
 	}
 	if len(sum.GivenUp) > 0 {
 		return &failure{Exit: exitTaskFailed, Kind: "items-given-up", Message: fmt.Sprintf("%d items were given up", len(sum.GivenUp)),
-			Remedy: "see why with: " + a.self() + " loop status " + flagged(f.queue, name)}
+			Remedy: "for the reasons, see: " + a.self() + " loop status " + listArgument(f.queue, name)}
 	}
 	return nil
 }
 
-func flagged(queue, path string) string {
+func listArgument(queue, path string) string {
 	if queue != "" {
 		return "--queue " + queue
 	}
 	return path
 }
 
-// stepPatience is how long the hub may take to log a step.
-const stepPatience = 5 * time.Second
+// stepTimeout is how long the hub may take to log a step.
+const stepTimeout = 5 * time.Second
 
-// tellHub has the hub log a step, too. The loop's own log is what counts: a hub that is
-// away, or keeps none, misses it.
-func (a *app) tellHub(ctx context.Context, c *client.Client, name string, s ralph.Step) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepPatience)
+// reportStep asks the hub to log a step in its audit log too. The loop's own log is the
+// complete one, so an error is ignored.
+func (a *app) reportStep(ctx context.Context, c *client.Client, name string, s ralph.Step) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
 	if err := c.LoopStep(ctx, name, s); err != nil {
 		a.debugf("the hub has not logged a step: %v", err)
 	}
 }
 
-// loopFailure is what the user is told of a loop's error.
+// loopFailure converts a loop's error to a failure.
 func loopFailure(err error) error {
 	var ae *audit.Error
 	switch code := ralph.CodeOf(err); {
 	case errors.Is(err, errInterrupted):
 		return errInterrupted
 	case code == ralph.CodeStopped:
-		return &failure{Exit: exitInterrupted, Kind: "loop-stopped", Message: err.Error(), Remedy: "run the same command again to go on"}
+		return &failure{Exit: exitInterrupted, Kind: "loop-stopped", Message: err.Error(), Remedy: "run the same command again to continue"}
 	case code == ralph.CodeUnavailable:
-		return &failure{Exit: exitUnavailable, Kind: "agents-away", Message: err.Error(), Remedy: "run the same command again when they are there"}
+		return &failure{Exit: exitUnavailable, Kind: "agents-away", Message: err.Error(), Remedy: "run the same command again when they are available"}
 	case code == ralph.CodeRunning, errors.As(err, &ae) && ae.Code == audit.CodeLocked:
-		return &failure{Exit: exitFailure, Kind: "loop-running", Message: "a loop works through this list already", Remedy: "stop it with loop stop, or wait for its end"}
+		return &failure{Exit: exitFailure, Kind: "loop-running", Message: "a loop is already running on this list", Remedy: "stop it with loop stop, or wait until it ends"}
 	case code == ralph.CodeValidator:
-		return &failure{Exit: exitFailure, Kind: "check-not-run", Message: err.Error(), Remedy: "run the loop again with a check that can be run; it goes on with the check"}
+		return &failure{Exit: exitFailure, Kind: "check-not-run", Message: err.Error(), Remedy: "run the loop again with a check that can be run; it continues with the check"}
 	}
 	return err
 }
@@ -294,7 +284,7 @@ func (a *app) printStep(s ralph.Step) {
 		about += fmt.Sprintf(" (attempt %d)", s.Attempt)
 	}
 	if s.Detail != "" {
-		about = strings.TrimPrefix(about+": "+oneLine(s.Detail), ": ") // of the loop itself there is no text
+		about = strings.TrimPrefix(about+": "+oneLine(s.Detail), ": ") // steps of the loop itself have no text
 	}
 	line := strings.TrimSpace(fmt.Sprintf("%-10s %s", s.Kind, about))
 	if width := columns(a.stdout); width > 1 {
@@ -303,13 +293,9 @@ func (a *app) printStep(s ralph.Step) {
 	fmt.Fprintln(a.stdout, line)
 }
 
-// loopPlace is where the state of a list's loop is: in the data directory, named
-// after where the list is.
-func (a *app) loopPlace(path string) (string, error) {
-	cfg, err := a.load()
-	if err != nil {
-		return "", err
-	}
+// listStateDir returns the directory of the state of a list's loop: in the data directory,
+// named after the list's path.
+func (a *app) listStateDir(path string) (string, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return "", usage("%v", err)
@@ -317,71 +303,67 @@ func (a *app) loopPlace(path string) (string, error) {
 	if real, err := filepath.EvalSymlinks(absolute); err == nil {
 		absolute = real
 	}
-	return placeIn(cfg.DataDir, absolute), nil
+	return a.stateDir(absolute)
 }
 
-// queuePlace is where the state of a queue's loop is.
-func (a *app) queuePlace(project *mcpconfig.Config, queue string) (string, error) {
+func (a *app) queueStateDir(project *mcpconfig.Config, queue string) (string, error) {
+	return a.stateDir("queue " + queue + " of " + project.ProjectPath)
+}
+
+func (a *app) stateDir(name string) (string, error) {
 	cfg, err := a.load()
 	if err != nil {
 		return "", err
 	}
-	return placeIn(cfg.DataDir, "queue "+queue+" of "+project.ProjectPath), nil
+	sum := sha256.Sum256([]byte(name))
+	return filepath.Join(cfg.DataDir, "loops", hex.EncodeToString(sum[:8])), nil
 }
 
-// placeOf is where the state is of the loop that the arguments name. One that has
-// never run has none, which is an error unless there is such a list.
-func (a *app) placeOf(queue string, args []string) (place string, err error) {
-	name := "the queue " + queue
+func makeStateDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory of the loop's state: %w", err)
+	}
+	return nil
+}
+
+// stateFileOf returns the state file of the loop that the arguments name. If the loop has
+// never run, the file does not exist; that is an error unless the list exists.
+func (a *app) stateFileOf(queue string, args []string) (file string, err error) {
+	var dir, name string
 	if queue == "" {
 		name = args[0]
-		place, err = a.loopPlace(args[0])
+		dir, err = a.listStateDir(name)
 	} else {
+		name = "the queue " + queue
 		var cfg *mcpconfig.Config
 		if cfg, err = mcpconfig.Load(mcpconfig.Sources{}); err == nil {
-			place, err = a.queuePlace(cfg, queue)
+			dir, err = a.queueStateDir(cfg, queue)
 		}
 	}
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(place); err == nil {
-		return place, nil
+	_, err = os.Stat(dir)
+	if err != nil && queue == "" {
+		_, err = ralph.Open(name)
 	}
-	if queue == "" {
-		if _, err := ralph.Open(args[0]); err == nil {
-			return place, nil
-		}
+	if err != nil {
+		return "", &failure{Exit: exitNotFound, Kind: "loop-not-found", Message: "no loop has run on " + name,
+			Remedy: "start one with: " + a.self() + " loop run " + listArgument(queue, name)}
 	}
-	return "", &failure{Exit: exitNotFound, Kind: "loop-not-found", Message: "no loop has worked through " + name,
-		Remedy: "begin with: " + a.self() + " loop run " + flagged(queue, name)}
+	return filepath.Join(dir, "state.json"), nil
 }
 
-func placeIn(dataDir, name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return filepath.Join(dataDir, "loops", hex.EncodeToString(sum[:8]))
-}
-
-func makePlace(place string) error {
-	if err := os.MkdirAll(place, 0o700); err != nil {
-		return fmt.Errorf("the loop's state has no directory: %w", err)
-	}
-	return nil
-}
-
-func (a *app) loopStatusCommand() *cobra.Command {
+// loopSubcommand returns a command on the loop that its arguments name: run gets the loop's
+// state file.
+func (a *app) loopSubcommand(name, short string, run func(file string, running bool) error) *cobra.Command {
 	queue := ""
 	cmd := &cobra.Command{
-		Use:   "status LIST|--queue NAME",
-		Short: "Show how far the loop of a list is, and why items failed",
+		Use:   name + " LIST|--queue NAME",
+		Short: short,
 		Args:  func(cmd *cobra.Command, args []string) error { return listOrQueue(queue)(cmd, args) },
 		RunE: func(_ *cobra.Command, args []string) error {
-			place, err := a.placeOf(queue, args)
-			if err != nil {
-				return err
-			}
-			file := filepath.Join(place, "state.json")
-			state, err := ralph.ReadState(file)
+			file, err := a.stateFileOf(queue, args)
 			if err != nil {
 				return err
 			}
@@ -389,36 +371,47 @@ func (a *app) loopStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json() {
-				writeJSON(a.stdout, map[string]any{"running": running, "current": state.Current, "items": state.Items, "state": file, "audit": filepath.Join(place, "audit")})
-				return nil
-			}
-			a.printLoop(state, running)
-			return nil
+			return run(file, running)
 		},
 	}
-	cmd.Flags().StringVar(&queue, "queue", "", "of this queue of the agents' network")
+	cmd.Flags().StringVar(&queue, "queue", "", "the loop of this queue of the agents' network")
 	return cmd
 }
 
+func (a *app) loopStatusCommand() *cobra.Command {
+	return a.loopSubcommand("status", "Show the progress of a list's loop, and why items failed", func(file string, running bool) error {
+		state, err := ralph.ReadState(file)
+		if err != nil {
+			return err
+		}
+		return a.print(map[string]any{
+			"running": running, "current": state.Current, "items": state.Items, "state": file, "audit": filepath.Join(filepath.Dir(file), "audit"),
+		}, func() { a.printLoop(state, running) })
+	})
+}
+
+const noLoop = "No loop is running on this list."
+
 func (a *app) printLoop(state *ralph.State, running bool) {
-	word := "No loop works through this list now."
+	status := noLoop
 	if running {
-		word = "A loop works through this list."
+		status = "A loop is running on this list."
 	}
-	fmt.Fprintln(a.stdout, word)
+	fmt.Fprintln(a.stdout, status)
 	if len(state.Items) == 0 {
 		return
 	}
-	t := table{headings: []string{"STATUS", "ATTEMPT", "SINCE", "ITEM", "FAILURE"}, paint: a.paintFirst}
-	for _, id := range sortedItems(state) {
-		p := state.Items[id]
-		t.add(string(p.Status), fmt.Sprint(p.Attempt), ago(time.Now(), p.Since), fit(oneLine(p.Text), 50), p.Failure)
-	}
-	t.write(a.stdout, a.style)
+	listing[string]{
+		headings: []string{"STATUS", "ATTEMPT", "SINCE", "ITEM", "FAILURE"},
+		row: func(id string) []string {
+			p := state.Items[id]
+			return []string{string(p.Status), fmt.Sprint(p.Attempt), ago(time.Now(), p.Since), fit(oneLine(p.Text), 50), p.Failure}
+		},
+		paint: a.paintFirst,
+	}.table(a.stdout, a.style, sortedItems(state))
 }
 
-// sortedItems are the ids of a state's items, the longest unchanged first.
+// sortedItems returns the ids of a state's items, the longest unchanged first.
 func sortedItems(s *ralph.State) []string {
 	return slices.SortedFunc(maps.Keys(s.Items), func(x, y string) int {
 		return cmp.Or(s.Items[x].Since.Compare(s.Items[y].Since), cmp.Compare(x, y))
@@ -426,35 +419,16 @@ func sortedItems(s *ralph.State) []string {
 }
 
 func (a *app) loopStopCommand() *cobra.Command {
-	queue := ""
-	cmd := &cobra.Command{
-		Use:   "stop LIST|--queue NAME",
-		Short: "Stop the loop of a list; run goes on where it was",
-		Args:  func(cmd *cobra.Command, args []string) error { return listOrQueue(queue)(cmd, args) },
-		RunE: func(_ *cobra.Command, args []string) error {
-			place, err := a.placeOf(queue, args)
-			if err != nil {
-				return err
+	return a.loopSubcommand("stop", "Stop the loop of a list; loop run continues it", func(file string, running bool) error {
+		if err := ralph.Stop(file); err != nil {
+			return err
+		}
+		return a.print(map[string]bool{"stopping": running}, func() {
+			if running {
+				fmt.Fprintln(a.stdout, "The loop is stopping.")
+			} else {
+				fmt.Fprintln(a.stdout, noLoop)
 			}
-			file := filepath.Join(place, "state.json")
-			running, err := ralph.Running(file)
-			if err == nil {
-				err = ralph.Stop(file)
-			}
-			if err != nil {
-				return err
-			}
-			switch {
-			case a.json():
-				writeJSON(a.stdout, map[string]bool{"stopping": running})
-			case running:
-				fmt.Fprintln(a.stdout, "The loop stops.")
-			default:
-				fmt.Fprintln(a.stdout, "No loop works through this list.")
-			}
-			return nil
-		},
-	}
-	cmd.Flags().StringVar(&queue, "queue", "", "of this queue of the agents' network")
-	return cmd
+		})
+	})
 }

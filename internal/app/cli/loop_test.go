@@ -39,10 +39,10 @@ func TestLoopRunWorksThroughAList(t *testing.T) {
 	if err != nil || string(data) != "# To do\n- [x] say one\n- [x] say two\n" || o.code != 0 {
 		t.Errorf("%v, %q, %+v", err, data, o)
 	}
-	if o := p.run(t, "loop", "status", path); o.code != 0 || !strings.Contains(o.stdout, "No loop works") || strings.Count(o.stdout, "completed") != 2 {
+	if o := p.run(t, "loop", "status", path); o.code != 0 || !strings.Contains(o.stdout, "No loop is running") || strings.Count(o.stdout, "completed") != 2 {
 		t.Errorf("%+v", o)
 	}
-	if o := p.run(t, "loop", "stop", path); o.code != 0 || !strings.Contains(o.stdout, "No loop works") {
+	if o := p.run(t, "loop", "stop", path); o.code != 0 || !strings.Contains(o.stdout, "No loop is running") {
 		t.Errorf("%+v", o)
 	}
 }
@@ -64,7 +64,7 @@ func TestLoopRunGivesUp(t *testing.T) {
 		args []string
 	}{
 		{2, "missing LIST", []string{"--agent", "words"}},
-		{2, "who does the items", []string{path}},
+		{2, "missing --agent or --swarm", []string{path}},
 		{2, "cannot be found", []string{path + "x", "--agent", "words"}},
 		{2, "more than 0", []string{path, "--agent", "words", "--attempts", "0"}},
 		{2, "the check cannot be run", []string{path, "--agent", "words", "--", "./no-such-check"}},
@@ -77,19 +77,19 @@ func TestLoopRunGivesUp(t *testing.T) {
 	}
 }
 
-// Of a list that is not there, and that no loop has ever worked through, nothing is
-// said but that; a list that was taken away after a loop has still its state.
+// A list that does not exist and has no state is an error; the state of a list that was
+// removed after a loop is still shown.
 func TestLoopStatusAndStopWantAList(t *testing.T) {
 	p := newPlace(t)
 	t.Chdir(p.dir)
 	path := p.list(t, "- [ ] x\n")
 	for _, command := range []string{"status", "stop"} {
-		if o := p.run(t, "loop", command, path); o.code != 0 || !strings.Contains(o.stdout, "No loop works") {
+		if o := p.run(t, "loop", command, path); o.code != 0 || !strings.Contains(o.stdout, "No loop is running") {
 			t.Errorf("%s: %+v", command, o)
 		}
 		for _, args := range [][]string{{path + "x"}, {"--queue", "none"}} {
 			o := p.run(t, append([]string{"loop", command}, args...)...)
-			if o.code != 4 || o.stdout != "" || !strings.Contains(o.stderr, "no loop has worked through") || !strings.Contains(o.stderr, "loop run") {
+			if o.code != 4 || o.stdout != "" || !strings.Contains(o.stderr, "no loop has run on") || !strings.Contains(o.stderr, "loop run") {
 				t.Errorf("%s %q: %+v", command, args, o)
 			}
 			if o := p.run(t, append([]string{"loop", command, "--format", "json"}, args...)...); o.code != 4 || !strings.Contains(o.stderr, `"code":"loop-not-found"`) {
@@ -169,7 +169,7 @@ func TestAKilledLoopGoesOnWithItsWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer may.Close()
-	if o := p.run(t, "loop", "run", path, "--agent", "waits"); o.code != 1 || !strings.Contains(o.stderr, "works through this list already") {
+	if o := p.run(t, "loop", "run", path, "--agent", "waits"); o.code != 1 || !strings.Contains(o.stderr, "already running on this list") {
 		t.Errorf("%+v", o)
 	}
 	if err := killed.Process.Kill(); err != nil {
@@ -178,7 +178,7 @@ func TestAKilledLoopGoesOnWithItsWork(t *testing.T) {
 	if err := killed.Wait(); err == nil {
 		t.Fatal("it was not killed")
 	}
-	if o := p.run(t, "loop", "status", path); !strings.Contains(o.stdout, "No loop works") || !strings.Contains(o.stdout, "working") {
+	if o := p.run(t, "loop", "status", path); !strings.Contains(o.stdout, "No loop is running") || !strings.Contains(o.stdout, "working") {
 		t.Errorf("%+v", o)
 	}
 	if err := may.Close(); err != nil {
@@ -282,7 +282,7 @@ func TestLoopRunWorksThroughAQueue(t *testing.T) {
 	if o := p.run(t, "loop", "status", "--queue", "go"); o.code != 0 || strings.Count(o.stdout, "completed") != 2 {
 		t.Errorf("%+v", o)
 	}
-	if o := p.run(t, "loop", "stop", "--queue", "go"); o.code != 0 || !strings.Contains(o.stdout, "No loop works") {
+	if o := p.run(t, "loop", "stop", "--queue", "go"); o.code != 0 || !strings.Contains(o.stdout, "No loop is running") {
 		t.Errorf("%+v", o)
 	}
 	o = p.run(t, "replay", "--event", "loop-step")

@@ -20,11 +20,11 @@ func (a *app) manCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := args[0]
 			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return fmt.Errorf("make the directory of the manual pages: %w", err)
+				return fmt.Errorf("create the directory of the manual pages: %w", err)
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
-			date := time.Unix(0, 0) // of no day: the pages of one version are the same everywhere
+			date := time.Unix(0, 0) // fixed: the pages of a version are always the same
 			header := &doc.GenManHeader{Section: "1", Source: "Parley " + version.String(), Manual: "Parley", Date: &date}
 			if err := doc.GenManTree(root, header, dir); err != nil {
 				return fmt.Errorf("write the manual pages: %w", err)
@@ -33,12 +33,9 @@ func (a *app) manCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json() {
-				writeJSON(a.stdout, map[string]any{"pages": pages})
-				return nil
-			}
-			fmt.Fprintf(a.stdout, "Wrote %d pages; read one with: man -l %s\n", len(pages), filepath.Join(dir, a.name+".1"))
-			return nil
+			return a.print(map[string]any{"pages": pages}, func() {
+				fmt.Fprintf(a.stdout, "Wrote %d pages; read one with: man -l %s\n", len(pages), filepath.Join(dir, a.name+".1"))
+			})
 		},
 	}
 }

@@ -21,20 +21,21 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// MCPServer is the name of the program that is the MCP server without a command.
+// MCPServer is the name of the program that runs the MCP server without a command.
 const MCPServer = "nats-mcp-server"
 
-const mcpLong = `Serve MCP on standard input and output, for one coding agent. The agents of one
-project share its channels: they see each other's messages, other projects do
-not. Add it to an agent with:
+const mcpLong = `Serve MCP on standard input and output, for one coding agent. The agents of a
+project share its channels: they see each other's messages; agents of other projects
+do not. Add the server to an agent with:
 
   claude mcp add parley -- nats-mcp-server
   codex mcp add parley -- nats-mcp-server
   gemini mcp add parley nats-mcp-server
 
-The project is the current directory, or that of the nearest .mcp-config.json up
-to five levels above. Messages go to the NATS server of NATS_URL; without it to the
-bus of the running hub, which is started in the background if need be.`
+The project is the current directory, or the directory of the nearest .mcp-config.json
+up to five levels above. Messages are stored on the NATS server of NATS_URL. Without
+NATS_URL they are stored on the bus of the hub, which is started in the background if
+it is not running.`
 
 func (a *app) mcpCommand() *cobra.Command {
 	return &cobra.Command{
@@ -46,8 +47,8 @@ func (a *app) mcpCommand() *cobra.Command {
 	}
 }
 
-// mcpRoot is the program nats-mcp-server. It can start the hub, for users may
-// have installed nothing else.
+// mcpRoot returns the command of nats-mcp-server. It can start the hub: users may not have
+// installed the other programs.
 func (a *app) mcpRoot() *cobra.Command {
 	root := a.mcpCommand()
 	root.Use = a.name
@@ -58,25 +59,25 @@ func (a *app) mcpRoot() *cobra.Command {
 }
 
 const (
-	// mcpMemory is where the garbage collector begins to work harder. Between
-	// collections the heap may grow: the SDK allocates much for every call.
+	// mcpMemory is the soft memory limit, in bytes. Below it the garbage collector runs
+	// less often than by default, since the SDK allocates much for every call.
 	mcpMemory = 64 << 20
 	mcpGOGC   = 200
-	// flushPatience is how long the end waits for messages to be stored.
-	flushPatience = 10 * time.Second
+	// flushTimeout is how long the end waits until messages are stored.
+	flushTimeout = 10 * time.Second
 )
 
 func (a *app) mcp(ctx context.Context) error {
 	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
 	if err != nil {
-		return a.wrongMCPConfig(err)
+		return a.logMCPConfig(err)
 	}
 	log := mcpserver.NewLogger(a.stderr, cfg.Logging, cfg.Credentials.Password)
 	debug.SetGCPercent(mcpGOGC)
 	debug.SetMemoryLimit(mcpMemory)
-	stdout := a.keepStdout()
+	stdout := a.reserveStdout()
 	if isTerminal(a.stdin) {
-		fmt.Fprintf(a.stderr, "%s speaks MCP, which is for programs: add it to an agent, see --help. Ctrl-C ends it.\n", a.name)
+		fmt.Fprintf(a.stderr, "%s is an MCP server for programs: add it to an agent, see --help. Ctrl-C ends it.\n", a.name)
 	}
 	ctx, cancel := a.interruptibleServer(ctx)
 	defer cancel()
@@ -87,7 +88,7 @@ func (a *app) mcp(ctx context.Context) error {
 		Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log, Documents: documentsAtHub{a},
 		Idle: func() {
 			if err := memory.GiveBack(); err != nil {
-				log.Debug("memory was not given back", "error", err)
+				log.Debug("cannot return memory to the system", "error", err)
 			}
 		},
 	}
@@ -110,9 +111,9 @@ func (a *app) mcp(ctx context.Context) error {
 		return err
 	}
 	if cfg.NATSURL == "" {
-		go shared.lookAfter(ctx, project.Tried()) // ends with ctx at the latest
+		go shared.connectAfter(ctx, project.Tried()) // ends with ctx at the latest
 	} else {
-		shared.look()
+		shared.connect()
 	}
 	log.Info("the MCP server is ready", "version", version.String(), "project", cfg.ProjectPath, "projectId", cfg.ProjectID,
 		"namespace", cfg.Namespace, "channels", len(cfg.Channels), "configuration", cfg.File)
@@ -121,9 +122,9 @@ func (a *app) mcp(ctx context.Context) error {
 	}
 	err = project.ServeLines(ctx, mcpserver.Caller{}, io.NopCloser(a.stdin), stdout)
 	if err != nil {
-		log.Warn("the connection to the client broke", "error", err)
+		log.Warn("the connection to the client was lost", "error", err)
 	}
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), flushPatience)
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	lost, err := project.Close(ctx)
 	if err != nil {
@@ -133,9 +134,9 @@ func (a *app) mcp(ctx context.Context) error {
 	return nil
 }
 
-// keepStdout returns standard output for the protocol alone: whatever else prints
-// to it goes to standard error from now on.
-func (a *app) keepStdout() io.Writer {
+// reserveStdout returns standard output for the protocol, and redirects other output of the
+// process to standard error.
+func (a *app) reserveStdout() io.Writer {
 	stdout := a.stdout
 	if stdout == os.Stdout {
 		os.Stdout = os.Stderr
@@ -143,9 +144,9 @@ func (a *app) keepStdout() io.Writer {
 	return stdout
 }
 
-// interruptibleServer returns a context that the first SIGINT, SIGTERM or SIGHUP
-// ends (REQ-REL-008). A client that goes away must not kill the process by
-// SIGPIPE: what is queued is still to be stored.
+// interruptibleServer returns a context that the first SIGINT, SIGTERM or SIGHUP ends. It
+// also catches SIGPIPE: the process must store queued messages after the client has
+// disconnected.
 func (a *app) interruptibleServer(ctx context.Context) (context.Context, context.CancelFunc) {
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
@@ -167,9 +168,9 @@ func (a *app) interruptibleServer(ctx context.Context) (context.Context, context
 	}
 }
 
-// wrongMCPConfig logs every problem with its place, for the agent's program shows
-// people the log (REQ-DESIGN-CONFIG-004, REQ-USE-007).
-func (a *app) wrongMCPConfig(err error) error {
+// logMCPConfig logs every problem of the configuration with its position: agents show the log
+// to people. It returns the failure.
+func (a *app) logMCPConfig(err error) error {
 	log := mcpserver.NewLogger(a.stderr, mcpconfig.Logging{Level: "INFO", Format: os.Getenv("LOG_FORMAT")}).With("component", "configuration")
 	failure := &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), quiet: true}
 	wrong, ok := errors.AsType[*mcpconfig.Error](err)
@@ -180,6 +181,6 @@ func (a *app) wrongMCPConfig(err error) error {
 	for _, p := range wrong.Problems {
 		log.Error(p.String(), "source", p.Source, "line", p.Line, "column", p.Column, "path", p.Path)
 	}
-	log.Error("The server did not start. Mend the configuration, check it with: parley config validate")
+	log.Error("The server did not start. Correct the configuration, then check it with: parley config validate")
 	return failure
 }

@@ -12,8 +12,8 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// documentsAtHub are the documents of the running hub, for the MCP server. Each call has a
-// connection of its own, so that the hub may restart meanwhile.
+// documentsAtHub gives the MCP server access to the documents of the running hub. Each call
+// makes its own connection, so the hub may restart between calls.
 type documentsAtHub struct{ a *app }
 
 func (h documentsAtHub) Documents(ctx context.Context) (names []string, err error) {
@@ -29,8 +29,8 @@ func (h documentsAtHub) Document(ctx context.Context, name string) (d *documents
 func (h documentsAtHub) EditDocument(ctx context.Context, name string, edits []documents.Edit) (d *documents.Content, err error) {
 	err = h.with(ctx, func(c *client.Client) error { d, err = c.EditDocument(ctx, name, edits); return err })
 	if errors.Is(err, client.ErrLost) {
-		err = &mcpserver.Failure{Category: "UncertainError", Message: "The hub went away before it answered: all of the edit may be in the document, or nothing.",
-			Remedy: "Look with read_document before you make the edit again.", Err: err}
+		err = &mcpserver.Failure{Category: "UncertainError", Message: "The hub stopped before it answered: all of the edit may be in the document, or nothing.",
+			Remedy: "Check with read_document before you make the edit again.", Err: err}
 	}
 	return d, err
 }
@@ -40,10 +40,10 @@ func (h documentsAtHub) AwaitDocument(ctx context.Context, name, seen string) (d
 	return d, err
 }
 
-// lostHub says that what was only asked for can be asked for again.
+// lostHub converts the error of a read that the hub did not answer: it can be repeated.
 func lostHub(err error) error {
 	if errors.Is(err, client.ErrLost) {
-		return &mcpserver.Failure{Category: "ConnectionError", Message: "The hub went away before it answered.", Remedy: "Try again in a few seconds.", Err: err}
+		return &mcpserver.Failure{Category: "ConnectionError", Message: "The hub stopped before it answered.", Remedy: "Try again in a few seconds.", Err: err}
 	}
 	return err
 }
@@ -55,14 +55,14 @@ func (h documentsAtHub) with(ctx context.Context, f func(*client.Client) error) 
 	}
 	c, err := client.Dial(ctx, cfg.Socket.Path)
 	if err != nil {
-		return &mcpserver.Failure{Category: "ConnectionError", Message: "Documents are kept by the hub, and none runs.",
+		return &mcpserver.Failure{Category: "ConnectionError", Message: "The hub stores the documents, and it is not running.",
 			Remedy: "Ask the user to run `parley start`, then try again.", Err: err}
 	}
 	defer c.Close()
 	return documentFailure(f(c))
 }
 
-// documentFailure makes of the hub's answer what the hub itself would have had.
+// documentFailure converts the hub's answer to the error that the hub's own MCP server gets.
 func documentFailure(err error) error {
 	e, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
@@ -70,7 +70,7 @@ func documentFailure(err error) error {
 	}
 	var details jsonrpc.Details
 	if json.Unmarshal(e.Data, &details) != nil {
-		return err // no hub of ours says that
+		return err // not an error of a hub
 	}
 	switch details.Code {
 	case "DOCUMENT_NOT_FOUND":

@@ -15,20 +15,21 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// hubTools are the tools that agents share on the hub, in an MCP process: what the
-// hub shows to the agent of this process, under the same names. They fail with a
-// clear error while the hub is away.
+// hubTools are the hub's shared tools in an MCP process: those that the hub shows to the
+// agent of this process, with the same names. Calls fail with a clear error while the hub is
+// down.
 type hubTools struct {
 	*mcpserver.Toolbox
 	mount *toolbox.Mount
-	begin chan struct{} // closed when it may be looked for the hub
+	begin chan struct{} // closed by connect
 }
 
-// redialHub bounds the pause between two attempts to reach the hub. They cost next
-// to nothing: a socket that is not there.
+// redialHub bounds the pause between two attempts to reach the hub. An attempt is cheap: it
+// opens a socket.
 const redialHub = 5 * time.Second
 
-// shareTools looks for the hub from look on; it starts none.
+// shareTools returns the hub's tools, which are available once connect is called and a hub
+// runs. It does not start a hub.
 func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
 	t := &hubTools{begin: make(chan struct{})}
 	box := toolbox.New(toolbox.Options{})
@@ -60,23 +61,23 @@ func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
 	return t, nil
 }
 
-// look begins to look for the hub. It is called once.
-func (t *hubTools) look() { close(t.begin) }
+// connect begins to connect to the hub. It must be called once.
+func (t *hubTools) connect() { close(t.begin) }
 
-// lookAfter is look once the channels have found their bus, or not: that may have
-// started the hub.
-func (t *hubTools) lookAfter(ctx context.Context, tried <-chan struct{}) {
+// connectAfter calls connect once tried is closed: after the channels' first attempt to find
+// their bus, which may start the hub.
+func (t *hubTools) connectAfter(ctx context.Context, tried <-chan struct{}) {
 	select {
 	case <-tried:
 	case <-ctx.Done():
 	}
-	t.look()
+	t.connect()
 }
 
 // Close ends the connection to the hub.
 func (t *hubTools) Close() { t.mount.Close() }
 
-// hubSocket is where the hub listens: the one that runs, else the one that would.
+// hubSocket returns the socket of the running hub, or else the configured one.
 func (a *app) hubSocket() (string, error) {
 	cfg, err := a.load()
 	if err != nil {
@@ -89,9 +90,9 @@ func (a *app) hubSocket() (string, error) {
 	return cfg.Socket.Path, nil
 }
 
-// taskToken is the token of the agent's conversation in which this process runs, ""
-// where it runs in none. Some agents keep their environment from the MCP servers
-// that they start: then it is that of the process that has started this one.
+// taskToken returns the token of the agent's conversation in which this process runs, "" if
+// it runs in none. Some agents do not pass their environment to the MCP servers that they
+// start; then it searches the ancestors' environments.
 func taskToken(lookup func(string) (string, bool)) string {
 	if token, ok := lookup(delegation.TokenEnv); ok {
 		return token
@@ -99,12 +100,12 @@ func taskToken(lookup func(string) (string, bool)) string {
 	return ancestorsEnv(delegation.TokenEnv)
 }
 
-// quietly lowers what a mount says to debug: a user without a hub misses nothing.
-func quietly(log *slog.Logger) *slog.Logger { return slog.New(debugging{log.Handler()}) }
+// quietly returns a logger that lowers every level to debug: the lack of a hub is normal.
+func quietly(log *slog.Logger) *slog.Logger { return slog.New(debugHandler{log.Handler()}) }
 
-type debugging struct{ slog.Handler }
+type debugHandler struct{ slog.Handler }
 
-func (h debugging) Handle(ctx context.Context, r slog.Record) error {
+func (h debugHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
 	if !h.Enabled(ctx, r.Level) {
 		return nil

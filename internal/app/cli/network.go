@@ -17,11 +17,10 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// tlsPatience is how long the start waits for the cluster's servers to show
-// whether they have TLS.
-const tlsPatience = 3 * time.Second
+// tlsCheckTimeout is how long the start waits to find out whether the cluster has TLS.
+const tlsCheckTimeout = 3 * time.Second
 
-// joinNetwork lets a project's MCP server take part in the agents' network.
+// joinNetwork sets the options that connect a project's MCP server to the agents' network.
 func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcpserver.ProjectOptions) error {
 	log := opts.Logger.With("component", "mesh")
 	warnInsecure(cfg, log)
@@ -40,8 +39,8 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 	return nil
 }
 
-// dialNear finds the bus of the hub, if it runs, on which the computer's agents go
-// on while the cluster cannot be reached; nil where the network is on that bus.
+// dialNear returns a function that joins the bus of the running hub, which this computer's
+// agents use while the cluster cannot be reached; nil if the network is on that bus anyway.
 func (a *app) dialNear(cfg *mcpconfig.Config, log *slog.Logger) func(context.Context) (*bus.Bus, error) {
 	if !cfg.CrossComputer.Enabled {
 		return nil
@@ -57,24 +56,23 @@ func (a *app) networkFinder(cfg *mcpconfig.Config, log *slog.Logger) *busfinder.
 	return busfinder.New(finder)
 }
 
-// warnInsecure is REQ-SEC-CROSS-006 and REQ-SEC-CROSS-007.
+// warnInsecure warns of settings that leave the connection to the cluster unprotected.
 func warnInsecure(cfg *mcpconfig.Config, log *slog.Logger) {
-	if !cfg.CrossComputer.Enabled || cfg.CrossComputer.ThroughHub { // the hub warns of its link itself
+	if !cfg.CrossComputer.Enabled || cfg.CrossComputer.ThroughHub { // the hub warns about its own link
 		return
 	}
 	if !cfg.CrossComputer.TLSRequired {
-		log.Warn("crossComputer.tlsRequired is false: anyone on the network can read and change what agents say to each other, and passwords")
+		log.Warn("crossComputer.tlsRequired is false: anyone on the network can read and change the agents' messages and passwords")
 	}
 	if cfg.CrossComputer.InsecureSkipVerify {
 		log.Warn("crossComputer.insecureSkipVerify is true: the servers' certificates are not verified")
 	}
 }
 
-// refuseWithoutTLS does not let the server start where the cluster has no TLS
-// (REQ-CONFIG-CROSS-004). A cluster that cannot be reached now is tried again
-// later, and then not used without TLS either.
+// refuseWithoutTLS returns an error if the cluster has no TLS. It returns nil if the cluster
+// does not answer in time: later connections require TLS too.
 func refuseWithoutTLS(ctx context.Context, finder *busfinder.Finder, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(ctx, tlsPatience)
+	ctx, cancel := context.WithTimeout(ctx, tlsCheckTimeout)
 	defer cancel()
 	result := make(chan error, 1)
 	go func() {

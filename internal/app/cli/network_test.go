@@ -127,8 +127,8 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 		{[]string{"network", "permissions", "--bucket", "*"}, 2, "cannot be the registry's"},
 		{[]string{"network", "admit", "--guid", "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", "--capabilities", "*"}, 2, "cannot name a work queue"},
 		{[]string{"network", "dead-letters", "--discard", "nothing"}, 1, "parley network dead-letters shows"},
-		{[]string{"network", "dead-letters", "--keep-attempts"}, 2, "goes with --retry"},
-		{[]string{"network", "dead-letters", "--retry", "a", "--discard", "b"}, 2, "--discard and --retry do not go together"},
+		{[]string{"network", "dead-letters", "--keep-attempts"}, 2, "needs --retry"},
+		{[]string{"network", "dead-letters", "--retry", "a", "--discard", "b"}, 2, "--discard and --retry cannot be used together"},
 	} {
 		if o := p.run(t, tt.args...); o.code != tt.code || !strings.Contains(o.stderr, tt.part) {
 			t.Errorf("%v: %+v", tt.args, o)

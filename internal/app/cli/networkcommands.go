@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,31 +22,23 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-const networkLong = `Look at the agents' network of the current directory's configuration, and take part
-in it as a person: the registry, mail, work queues and dead letters that agents of
-several projects and computers share. See docs/network-use.md.`
+const networkLong = `See and use the agents' network of the current directory's configuration as a person:
+the registry, mail, work queues and dead letters that agents of several projects and
+computers share. See docs/network-use.md.`
 
 func (a *app) networkCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "network",
-		Short: "See the agents' network: agents, mail, work, dead letters",
-		Long:  networkLong,
-		Args:  exactly(),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.networkAgentsCommand(), a.networkInboxCommand(), a.networkSendCommand(), a.networkWorkCommand(),
+	return group("network", "See the agents' network: agents, mail, work, dead letters", networkLong,
+		a.networkAgentsCommand(), a.networkInboxCommand(), a.networkSendCommand(), a.networkWorkCommand(),
 		a.deadLettersCommand(), a.networkAdmitCommand(), a.networkPermissionsCommand())
-	return cmd
 }
 
 const (
-	// networkPatience is how long a command waits for the network.
-	networkPatience = 15 * time.Second
-	// watchEvery is how often a watch looks again.
-	watchEvery = 2 * time.Second
+	networkTimeout = 15 * time.Second // to join or leave the network
+	watchInterval  = 2 * time.Second  // between two reads of --watch
 )
 
-// withNetwork runs f in the configured network.
+// withNetwork runs f with a connection to the configured network, and a context that the
+// first signal ends.
 func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *agentnet.Network) error) error {
 	ctx, cancel := a.interruptible(cmd.Context())
 	defer cancel()
@@ -63,17 +57,17 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *agentnet.
 	}
 	network := mcpserver.NetworkConfig(cfg, a.networkFinder(cfg, log).Dial, log)
 	network.StateDir = mcpconfig.AgentsDir()
-	network.GUID = "" // that is the agent's, not the person's
+	network.GUID = "" // the configured one is the agent's
 	network.DialLocal = a.dialNear(cfg, log)
 	n := agentnet.Open(network)
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), networkPatience)
+		ctx, cancel := context.WithTimeout(context.Background(), networkTimeout)
 		defer cancel()
 		if err := n.Close(ctx); err != nil {
-			a.debugf("the network: %v", err)
+			a.debugf("cannot leave the network: %v", err)
 		}
 	}()
-	ready, cancelReady := context.WithTimeout(ctx, networkPatience)
+	ready, cancelReady := context.WithTimeout(ctx, networkTimeout)
 	defer cancelReady()
 	if err := n.Usable(ready); err != nil {
 		return networkFailure(err)
@@ -84,11 +78,10 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *agentnet.
 	return networkFailure(f(ctx, n))
 }
 
-// commandsForTools puts what people can type in the place of the tools that agents
-// have.
+// commandsForTools replaces the agents' tools in messages with the commands for people.
 var commandsForTools = strings.NewReplacer("list_dead_letter_items", "parley network dead-letters", "discover_agents", "parley network agents")
 
-// networkFailure puts the network's errors into the program's form.
+// networkFailure converts the network's errors to failures.
 func networkFailure(err error) error {
 	e, ok := errors.AsType[*agentnet.Error](err)
 	if !ok {
@@ -102,8 +95,8 @@ func networkFailure(err error) error {
 	return f
 }
 
-// repeat shows something once, or with watch again whenever it has changed, until
-// the user ends it.
+// repeat calls show once. With watch it calls show repeatedly and prints the output whenever
+// it has changed, until ctx ends.
 func (a *app) repeat(ctx context.Context, watch bool, show func(context.Context, io.Writer) error) error {
 	last := ""
 	for {
@@ -127,13 +120,13 @@ func (a *app) repeat(ctx context.Context, watch bool, show func(context.Context,
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(watchEvery):
+		case <-time.After(watchInterval):
 		}
 	}
 }
 
 func watchFlag(cmd *cobra.Command, watch *bool) {
-	cmd.Flags().BoolVarP(watch, "watch", "w", false, "show it again whenever it changes, until Ctrl-C")
+	cmd.Flags().BoolVarP(watch, "watch", "w", false, "print it again whenever it changes, until Ctrl-C")
 }
 
 func (a *app) networkAgentsCommand() *cobra.Command {
@@ -155,7 +148,7 @@ func (a *app) networkAgentsCommand() *cobra.Command {
 	}
 	watchFlag(cmd, &watch)
 	cmd.Flags().BoolVar(&offline, "offline", false, "also those that are offline")
-	cmd.Flags().BoolVar(&removed, "removed", false, "what the collector has removed, instead")
+	cmd.Flags().BoolVar(&removed, "removed", false, "the removed registry entries instead")
 	return cmd
 }
 
@@ -164,23 +157,18 @@ func (a *app) showNetworkAgents(ctx context.Context, n *agentnet.Network, offlin
 	if err != nil {
 		return err
 	}
-	if a.json() {
-		writeJSON(w, d.Agents)
-		return nil
-	}
-	if len(d.Agents) == 0 {
-		fmt.Fprintln(w, "There are no agents that you may see.")
-		return nil
-	}
-	t := table{headings: []string{"HANDLE", "TYPE", "HOST", "STATUS", "TASKS", "GUID", "CAPABILITIES"}, paint: a.paintFirst}
-	for _, x := range d.Agents {
-		status := string(x.Status)
-		if x.PossiblyOffline {
-			status += "?"
-		}
-		t.add(x.Handle, x.AgentType, x.Hostname, status, fmt.Sprintf("%g", x.CurrentTaskCount), x.GUID, strings.Join(x.Capabilities, ", "))
-	}
-	t.write(w, a.style)
+	listing[agentnet.Summary]{
+		none:     "There are no agents that you may see.",
+		headings: []string{"HANDLE", "TYPE", "HOST", "STATUS", "TASKS", "GUID", "CAPABILITIES"},
+		row: func(x agentnet.Summary) []string {
+			status := string(x.Status)
+			if x.PossiblyOffline {
+				status += "?"
+			}
+			return []string{x.Handle, x.AgentType, x.Hostname, status, fmt.Sprintf("%g", x.CurrentTaskCount), x.GUID, strings.Join(x.Capabilities, ", ")}
+		},
+		paint: a.paintFirst,
+	}.print(a, w, d.Agents)
 	return nil
 }
 
@@ -189,45 +177,35 @@ func (a *app) showRemovals(ctx context.Context, n *agentnet.Network, w io.Writer
 	if err != nil {
 		return err
 	}
-	if a.json() {
-		writeJSON(w, list)
-		return nil
-	}
-	t := table{headings: []string{"REMOVED", "HANDLE", "TYPE", "HOST", "LAST HEARTBEAT", "BY", "GUID"}}
-	for _, r := range list {
-		t.add(r.RemovedAt, r.Handle, r.AgentType, r.Hostname, r.LastHeartbeat, r.RemovedBy, r.GUID)
-	}
-	t.write(w, a.style)
+	listing[agentnet.Removal]{
+		headings: []string{"REMOVED", "HANDLE", "TYPE", "HOST", "LAST HEARTBEAT", "BY", "GUID"},
+		row: func(r agentnet.Removal) []string {
+			return []string{r.RemovedAt, r.Handle, r.AgentType, r.Hostname, r.LastHeartbeat, r.RemovedBy, r.GUID}
+		},
+	}.print(a, w, list)
 	return nil
 }
 
 var notHandle = regexp.MustCompile(`[^a-z0-9-]+`)
 
-// visit makes the user a person in the network.
-func visit(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, error) {
-	name := "person"
+// joinAsPerson makes the user an agent of the network, named after the user's login.
+func joinAsPerson(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, error) {
+	name := ""
 	if u, err := user.Current(); err == nil {
 		name = strings.Trim(notHandle.ReplaceAllString(strings.ToLower(u.Username), "-"), "-")
 	}
-	return n.Visit(ctx, cmpOr(name, "person"))
-}
-
-func cmpOr(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
+	return n.Visit(ctx, cmp.Or(name, "person"))
 }
 
 func (a *app) networkInboxCommand() *cobra.Command {
 	var watch, all bool
 	cmd := &cobra.Command{
 		Use:   "inbox",
-		Short: "Read your own mail: what agents have answered to parley network send",
+		Short: "Read your mail: the agents' answers to parley network send",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
-				me, err := visit(ctx, n)
+				me, err := joinAsPerson(ctx, n)
 				if err != nil {
 					return err
 				}
@@ -236,7 +214,7 @@ func (a *app) networkInboxCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "wait for more, until Ctrl-C")
-	cmd.Flags().BoolVar(&all, "all", false, "also what you have read before")
+	cmd.Flags().BoolVar(&all, "all", false, "also mail that you have already read")
 	return cmd
 }
 
@@ -246,7 +224,7 @@ func (a *app) inbox(ctx context.Context, me *agentnet.Agent, watch, all bool) er
 		return err
 	}
 	if len(mail) == 0 && !watch && !a.json() {
-		fmt.Fprintf(a.stdout, "No mail. Agents reach you by the GUID %s.\n", me.GUID())
+		fmt.Fprintf(a.stdout, "No mail. Agents can write to you at the GUID %s.\n", me.GUID())
 	}
 	a.printMail(mail)
 	for watch {
@@ -261,7 +239,7 @@ func (a *app) inbox(ctx context.Context, me *agentnet.Agent, watch, all bool) er
 	return nil
 }
 
-// mailJSON is a message as docs/json.md promises it.
+// mailJSON is the JSON of a message, as docs/json.md specifies it.
 type mailJSON struct {
 	MessageID    string               `json:"messageId"`
 	SenderGUID   string               `json:"senderGuid"`
@@ -293,7 +271,7 @@ func (a *app) networkSendCommand() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use:   "send AGENT MESSAGE",
-		Short: "Write to an agent, by its GUID or its handle",
+		Short: "Send a message to an agent, by its GUID or its handle",
 		Args:  exactly("AGENT", "MESSAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
@@ -301,7 +279,7 @@ func (a *app) networkSendCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				me, err := visit(ctx, n)
+				me, err := joinAsPerson(ctx, n)
 				if err != nil {
 					return err
 				}
@@ -327,7 +305,8 @@ func (a *app) networkSendCommand() *cobra.Command {
 	return cmd
 }
 
-// findAgent takes a GUID, or the handle of exactly one agent.
+// findAgent returns the GUID of the agent that who names: by its GUID, or by a handle that
+// only one agent has.
 func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, error) {
 	if uuid.Validate(who) == nil {
 		return who, nil
@@ -348,7 +327,7 @@ func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, er
 	case 1:
 		return found[0], nil
 	}
-	return "", usage("%d agents have the handle %q: use the GUID of one, %s", len(found), who, strings.Join(found, " or "))
+	return "", usage("%d agents have the handle %q: use a GUID, %s", len(found), who, strings.Join(found, " or "))
 }
 
 func (a *app) networkWorkCommand() *cobra.Command {
@@ -356,13 +335,11 @@ func (a *app) networkWorkCommand() *cobra.Command {
 	var state string
 	cmd := &cobra.Command{
 		Use:   "work",
-		Short: "List the items of work: who has them, what came of them",
+		Short: "List the work items, their holders and results",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch agentnet.ItemState(state) {
-			case "", agentnet.Queued, agentnet.Claimed, agentnet.Completed, agentnet.Dead, agentnet.Discarded:
-			default:
-				return usage("--state %q is not one of queued, claimed, completed, dead, discarded", state)
+			if state != "" && !slices.Contains(itemStates, state) {
+				return usage("--state %q is not one of %s", state, strings.Join(itemStates, ", "))
 			}
 			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
 				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return a.showWork(ctx, n, agentnet.ItemState(state), w) })
@@ -370,28 +347,25 @@ func (a *app) networkWorkCommand() *cobra.Command {
 		},
 	}
 	watchFlag(cmd, &watch)
-	cmd.Flags().StringVar(&state, "state", "", "only items in this state: queued, claimed, completed, dead, discarded")
+	cmd.Flags().StringVar(&state, "state", "", "only items in this state: "+strings.Join(itemStates, ", "))
 	return cmd
 }
+
+var itemStates = []string{string(agentnet.Queued), string(agentnet.Claimed), string(agentnet.Completed), string(agentnet.Dead), string(agentnet.Discarded)}
 
 func (a *app) showWork(ctx context.Context, n *agentnet.Network, state agentnet.ItemState, w io.Writer) error {
 	items, err := n.Items(ctx, state)
 	if err != nil {
 		return err
 	}
-	if a.json() {
-		writeJSON(w, items)
-		return nil
-	}
-	if len(items) == 0 {
-		fmt.Fprintln(w, "There is no work.")
-		return nil
-	}
-	t := table{headings: []string{"TASK", "QUEUE", "STATE", "TRY", "HOLDER", "FROM", "DESCRIPTION"}, paint: a.paintFirst}
-	for _, x := range items {
-		t.add(fit(x.TaskID, 36), x.Capability, string(x.State), fmt.Sprint(x.Attempts), x.HolderHandle, x.SubmitterHandle, cmpOr(x.ResultSummary, x.Description))
-	}
-	t.write(w, a.style)
+	listing[agentnet.ItemStatus]{
+		none:     "There is no work.",
+		headings: []string{"TASK", "QUEUE", "STATE", "TRY", "HOLDER", "FROM", "DESCRIPTION"},
+		row: func(x agentnet.ItemStatus) []string {
+			return []string{fit(x.TaskID, 36), x.Capability, string(x.State), fmt.Sprint(x.Attempts), x.HolderHandle, x.SubmitterHandle, cmp.Or(x.ResultSummary, x.Description)}
+		},
+		paint: a.paintFirst,
+	}.print(a, w, items)
 	return nil
 }
 
@@ -400,11 +374,11 @@ func (a *app) deadLettersCommand() *cobra.Command {
 	var queue, retry, discard string
 	cmd := &cobra.Command{
 		Use:   "dead-letters",
-		Short: "List failed work, try it again, or discard it",
+		Short: "List failed work, retry it, or discard it",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if keep && retry == "" {
-				return usage("--keep-attempts goes with --retry TASK only")
+				return usage("--keep-attempts needs --retry TASK")
 			}
 			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
 				switch {
@@ -419,9 +393,9 @@ func (a *app) deadLettersCommand() *cobra.Command {
 	}
 	watchFlag(cmd, &watch)
 	cmd.Flags().StringVar(&queue, "queue", "", "only work of this queue (a capability)")
-	cmd.Flags().StringVar(&retry, "retry", "", "put the item with this task id into its queue again")
-	cmd.Flags().BoolVar(&keep, "keep-attempts", false, "with --retry: let the attempts so far count")
-	cmd.Flags().StringVar(&discard, "discard", "", "remove the item with this task id for good")
+	cmd.Flags().StringVar(&retry, "retry", "", "put the item with this task id back into its queue")
+	cmd.Flags().BoolVar(&keep, "keep-attempts", false, "with --retry: keep the count of attempts")
+	cmd.Flags().StringVar(&discard, "discard", "", "remove the item with this task id permanently")
 	cmd.MarkFlagsMutuallyExclusive("retry", "discard", "watch")
 	return cmd
 }
@@ -430,12 +404,7 @@ func (a *app) deadLetterDone(l agentnet.DeadLetter, err error) error {
 	if err != nil {
 		return err
 	}
-	if a.json() {
-		writeJSON(a.stdout, l)
-		return nil
-	}
-	fmt.Fprintf(a.stdout, "%s is out of the dead letters.\n", oneLine(l.TaskID))
-	return nil
+	return a.print(l, func() { fmt.Fprintf(a.stdout, "%s is removed from the dead letters.\n", oneLine(l.TaskID)) })
 }
 
 func (a *app) showDeadLetters(ctx context.Context, n *agentnet.Network, queue string, w io.Writer) error {
@@ -443,20 +412,15 @@ func (a *app) showDeadLetters(ctx context.Context, n *agentnet.Network, queue st
 	if err != nil {
 		return err
 	}
-	if a.json() {
-		writeJSON(w, list)
-		return nil
-	}
-	if len(list) == 0 {
-		fmt.Fprintln(w, "There are no dead letters.")
-		return nil
-	}
-	t := table{headings: []string{"TASK", "QUEUE", "REASON", "TRIES", "LAST", "DETAIL"}, paint: a.paintFirst}
-	for _, l := range list {
-		t.add(fit(l.TaskID, 36), l.Subject[strings.LastIndexByte(l.Subject, '.')+1:], string(l.Reason), fmt.Sprint(l.Attempts), l.LastAttemptAt, l.Detail)
-	}
-	t.write(w, a.style)
-	if more {
+	listing[agentnet.DeadLetter]{
+		none:     "There are no dead letters.",
+		headings: []string{"TASK", "QUEUE", "REASON", "TRIES", "LAST", "DETAIL"},
+		row: func(l agentnet.DeadLetter) []string {
+			return []string{fit(l.TaskID, 36), l.Subject[strings.LastIndexByte(l.Subject, '.')+1:], string(l.Reason), fmt.Sprint(l.Attempts), l.LastAttemptAt, l.Detail}
+		},
+		paint: a.paintFirst,
+	}.print(a, w, list)
+	if more && len(list) > 0 && !a.json() {
 		fmt.Fprintln(w, "There are more.")
 	}
 	return nil
@@ -467,9 +431,9 @@ func (a *app) networkAdmitCommand() *cobra.Command {
 	var capabilities []string
 	cmd := &cobra.Command{
 		Use:   "admit",
-		Short: "Make the inbox and the queues of an agent that the NATS server confines",
-		Long: "Make the inbox and the queues of an agent whose NATS user may make none: the\n" +
-			"operator does it once, with a user that may. See docs/network-operate.md.",
+		Short: "Create the inbox and the queues of a restricted agent",
+		Long: "Create the inbox and the queues of an agent whose NATS user is not permitted to create\n" +
+			"them. The operator runs this once, with a NATS user that is. See docs/network-operate.md.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := (agentnet.Confined{GUID: guid, Capabilities: capabilities}).Check(); err != nil {
@@ -484,7 +448,7 @@ func (a *app) networkAdmitCommand() *cobra.Command {
 						return err
 					}
 				}
-				a.note("%s has its inbox, and %d queues.", guid, len(capabilities))
+				a.note("Created the inbox of %s, and %d queues.", guid, len(capabilities))
 				return nil
 			})
 		},
@@ -495,7 +459,7 @@ func (a *app) networkAdmitCommand() *cobra.Command {
 
 func confinedFlags(cmd *cobra.Command, guid *string, capabilities *[]string) {
 	cmd.Flags().StringVar(guid, "guid", "", "the agent's GUID")
-	cmd.Flags().StringSliceVar(capabilities, "capabilities", nil, "the queues it works on or submits to, with commas")
+	cmd.Flags().StringSliceVar(capabilities, "capabilities", nil, "the queues that it takes work from or submits to, separated by commas")
 }
 
 func (a *app) networkPermissionsCommand() *cobra.Command {
@@ -503,24 +467,21 @@ func (a *app) networkPermissionsCommand() *cobra.Command {
 	var capabilities []string
 	cmd := &cobra.Command{
 		Use:   "permissions",
-		Short: "Write the NATS server's permissions that keep an agent to what is its own",
+		Short: "Print the NATS permissions that restrict an agent to its own data",
 		Args:  exactly(),
 		RunE: func(*cobra.Command, []string) error {
 			if guid == "" {
 				guid = uuid.NewString()
-				a.note("A new GUID: set it as crossComputer.agentGuid (NATS_MCP_AGENT_GUID).")
+				a.note("Created a GUID; set it as crossComputer.agentGuid (NATS_MCP_AGENT_GUID).")
 			}
 			c, err := agentnet.Confined{GUID: guid, Bucket: bucket, Capabilities: capabilities}.Check()
 			if err != nil {
 				return networkFailure(err)
 			}
 			p := c.Permissions()
-			if a.json() {
-				writeJSON(a.stdout, map[string]any{"guid": c.GUID, "publish": p.Publish, "subscribe": p.Subscribe})
-				return nil
-			}
-			fmt.Fprintf(a.stdout, "# agent %s\n%s", c.GUID, p)
-			return nil
+			return a.print(map[string]any{"guid": c.GUID, "publish": p.Publish, "subscribe": p.Subscribe}, func() {
+				fmt.Fprintf(a.stdout, "# agent %s\n%s", c.GUID, p)
+			})
 		},
 	}
 	confinedFlags(cmd, &guid, &capabilities)

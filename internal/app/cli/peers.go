@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,24 +16,17 @@ import (
 	"github.com/parleyhub/parley/internal/federation/peers"
 )
 
-const peersLong = `Say which hubs on other machines may use this hub's agents, and are used from here.
-A hub is its key; both hubs have to pair with each other's, and anybody else gets no
-answer. Set peers.enabled in config.yaml, and see docs/peers-setup.md. A hub that runs
-follows a change within a second or two.`
+const peersLong = `Pair with hubs on other machines: paired hubs use each other's agents. A hub is
+identified by its key. Each of the two hubs must pair with the other's key; other hubs
+get no answer. Set peers.enabled in config.yaml, and see docs/peers-setup.md. A running hub
+applies a change within two seconds.`
 
 func (a *app) peersCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "peers",
-		Short: "Pair with hubs on other machines",
-		Long:  peersLong,
-		Args:  exactly(),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.peersPairCommand(), a.peersListCommand(), a.peersRemoveCommand())
-	return cmd
+	return group("peers", "Pair with hubs on other machines", peersLong,
+		a.peersPairCommand(), a.peersListCommand(), a.peersRemoveCommand())
 }
 
-// peerJSON is one peer as `peers list` has it.
+// peerJSON is the JSON of a peer.
 type peerJSON struct {
 	Name    string `json:"name"`
 	Key     string `json:"key"`
@@ -43,22 +37,22 @@ func peerOf(e identity.Entry) peerJSON {
 	return peerJSON{Name: peers.NameOf(e), Key: e.Key.String(), Address: e.Address}
 }
 
-// listedJSON is a peer with how it is, where the hub runs and meets others.
+// listedJSON is a peer in `peers list`, with its status if the running hub knows it.
 type listedJSON struct {
 	peerJSON
 	Status *dialect.PeerStatus `json:"status,omitempty"`
 }
 
-// peersNow asks the running hub how its peers are. It returns why nothing is known
-// where that is so: without a hub the list is worth showing all the same.
+// peersNow asks the running hub for the status of its peers. If the status is not known, it
+// returns nil and the reason, since the list is useful without a hub.
 func (a *app) peersNow(cmd *cobra.Command) (now *dialect.PeersStatus, why string) {
 	ctx, cancel := a.interruptible(cmd.Context())
 	defer cancel()
-	ctx, late := context.WithTimeout(ctx, peersPatience)
-	defer late()
+	ctx, cancelTimeout := context.WithTimeout(ctx, peersTimeout)
+	defer cancelTimeout()
 	c, err := a.connect(ctx)
 	if errors.Is(err, client.ErrNotRunning) {
-		return nil, "the hub does not run; " + a.self() + " start starts it"
+		return nil, "the hub is not running; start it with: " + a.self() + " start"
 	}
 	if err != nil {
 		return nil, err.Error()
@@ -69,19 +63,19 @@ func (a *app) peersNow(cmd *cobra.Command) (now *dialect.PeersStatus, why string
 	case err != nil:
 		return nil, err.Error()
 	case status.Peers == nil:
-		return nil, "the hub meets no others: set peers.enabled in its configuration and restart it"
+		return nil, "the hub does not connect to others: set peers.enabled in its configuration and restart it"
 	}
 	return status.Peers, ""
 }
 
-// peersPatience bounds the wait for the hub's word on its peers.
-const peersPatience = 5 * time.Second
+// peersTimeout bounds the wait for the hub's status.
+const peersTimeout = 5 * time.Second
 
-// stateOf says how a peer is.
+// stateOf describes a peer's status.
 func (a *app) stateOf(s *dialect.PeerStatus) string {
-	heard := "not heard since this hub started"
+	heard := "not seen since this hub started"
 	if s.LastHeard != nil {
-		heard = "heard " + short(time.Since(s.LastHeard.Time)) + " ago"
+		heard = "last seen " + short(time.Since(s.LastHeard.Time)) + " ago"
 	}
 	state := a.style.red("down") + ", " + heard
 	if s.Connected {
@@ -97,7 +91,7 @@ func (a *app) stateOf(s *dialect.PeerStatus) string {
 	return state
 }
 
-// allowList opens the hub's list, and its data directory's path.
+// allowList opens the hub's allow-list. It also returns the path of the data directory.
 func (a *app) allowList() (*identity.AllowList, string, error) {
 	cfg, err := a.load()
 	if err != nil {
@@ -118,7 +112,7 @@ func (a *app) peersPairCommand() *cobra.Command {
 	var name, at string
 	cmd := &cobra.Command{
 		Use:   "pair KEY",
-		Short: "Let a hub use this one's agents, and use its",
+		Short: "Pair with a hub: each uses the other's agents",
 		Example: "  " + a.name + " peers pair 4f1c…e2 --name bob                      # its agents become bob.claude-code and so on\n" +
 			"  " + a.name + " peers pair 4f1c…e2 --name bob --at 203.0.113.7:49737  # a hub with peers.hyperswarm.public",
 		Args: exactly("KEY"),
@@ -139,7 +133,7 @@ func (a *app) peersPairCommand() *cobra.Command {
 				return peersFailure(err)
 			}
 			if own.Public() == key {
-				return usage("this is the hub's own key; pair with another's")
+				return usage("this is the hub's own key; pair with another hub's key")
 			}
 			entry := identity.Entry{Key: key, Name: name, Address: at}
 			if err := entry.Check(); err != nil {
@@ -158,34 +152,39 @@ func (a *app) peersPairCommand() *cobra.Command {
 				return nil
 			}
 			fmt.Fprintf(a.stdout, "paired with %s\n", peers.NameOf(entry))
-			cfg, err := a.load()
-			if err != nil {
-				return err
-			}
-			there := fmt.Sprintf("%s peers pair %s", a.name, own.Public())
-			if public := cfg.Peers.Hyperswarm.Public; public != "" {
-				there += " --at " + public
-			}
-			a.note("There, run: %s", there)
-			if !cfg.Peers.Enabled {
-				a.note("Nothing happens before peers.enabled is set in %s, and the hub restarted.", cfg.File)
-			}
-			return nil
+			return a.printNextPairing(own.Public())
 		},
 	}
-	cmd.Flags().StringVar(&at, "at", "", "host:port where it is reached, if it has peers.hyperswarm.public; hubs find each other by it")
-	cmd.Flags().StringVar(&name, "name", "", "what to call it; its agents are then NAME.AGENT (default the key's first 8 digits)")
+	cmd.Flags().StringVar(&at, "at", "", "host:port at which it can be reached, if it has peers.hyperswarm.public; hubs find each other through it")
+	cmd.Flags().StringVar(&name, "name", "", "its name here; its agents are then NAME.AGENT (default the key's first 8 digits)")
 	return cmd
+}
+
+// printNextPairing prints what is left to do after this hub has paired with another.
+func (a *app) printNextPairing(own identity.PublicKey) error {
+	cfg, err := a.load()
+	if err != nil {
+		return err
+	}
+	there := fmt.Sprintf("%s peers pair %s", a.name, own)
+	if public := cfg.Peers.Hyperswarm.Public; public != "" {
+		there += " --at " + public
+	}
+	a.note("On the other machine, run: %s", there)
+	if !cfg.Peers.Enabled {
+		a.note("Then set peers.enabled in %s and restart the hub.", cfg.File)
+	}
+	return nil
 }
 
 func (a *app) peersListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "Show this hub's key, and the hubs that are paired",
+		Short: "Show this hub's key, and the paired hubs",
 		Args:  exactly(),
-		Long: "Show this hub's key, the hubs that are paired, and whether they are heard now: over which\n" +
-			"transport, when last, and with which agents. That a hub is up does not say that it has\n" +
-			"paired with this one; without that it does not answer.",
+		Long: "Show this hub's key, the paired hubs, and their status: the transport, when they were\n" +
+			"last seen, and their agents. A hub that is up need not have paired with this one; if it\n" +
+			"has not, it does not answer.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, dir, err := a.allowList()
 			if err != nil {
@@ -224,23 +223,20 @@ func (a *app) peersListCommand() *cobra.Command {
 				}
 			}
 			if len(paired) > 0 && why != "" {
-				a.note("Whether they can be reached is not known: %s", why)
+				a.note("Their status is unknown: %s", why)
 			}
 			return nil
 		},
 	}
 }
 
-// statusOf finds a peer's status; nil where nothing is known, as of one that was paired
-// just now.
+// statusOf finds a peer's status, nil if it is not known, as after pairing.
 func statusOf(now *dialect.PeersStatus, key string) *dialect.PeerStatus {
 	if now == nil {
 		return nil
 	}
-	for i := range now.Hubs {
-		if now.Hubs[i].Key == key {
-			return &now.Hubs[i]
-		}
+	if i := slices.IndexFunc(now.Hubs, func(s dialect.PeerStatus) bool { return s.Key == key }); i >= 0 {
+		return &now.Hubs[i]
 	}
 	return nil
 }
@@ -248,7 +244,7 @@ func statusOf(now *dialect.PeersStatus, key string) *dialect.PeerStatus {
 func (a *app) peersRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove PEER",
-		Short: "Let a hub, by its name or key, use this one's agents no more",
+		Short: "End the pairing with a hub, by its name or key",
 		Args:  exactly("PEER"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			list, _, err := a.allowList()
@@ -262,12 +258,7 @@ func (a *app) peersRemoveCommand() *cobra.Command {
 				if _, err := list.Remove(e.Key); err != nil {
 					return peersFailure(err)
 				}
-				if a.json() {
-					writeJSON(a.stdout, peerOf(e))
-					return nil
-				}
-				fmt.Fprintf(a.stdout, "removed %s\n", peers.NameOf(e))
-				return nil
+				return a.print(peerOf(e), func() { fmt.Fprintf(a.stdout, "removed %s\n", peers.NameOf(e)) })
 			}
 			return &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf("no peer is called %q", args[0]), Remedy: "see: " + a.self() + " peers list"}
 		},

@@ -64,7 +64,7 @@ func TestPeersListSaysHowTheyAre(t *testing.T) {
 	p.stopAtEnd(t)
 	bob := identity.Generate().Public().String()
 	want(t, p.run(t, "peers", "pair", bob, "--name", "bob"), 0, "paired with bob\n")
-	if o := p.run(t, "peers", "list"); o.code != 0 || !strings.Contains(o.stderr, "the hub does not run") {
+	if o := p.run(t, "peers", "list"); o.code != 0 || !strings.Contains(o.stderr, "the hub is not running") {
 		t.Errorf("%+v", o)
 	}
 	type list struct {
@@ -82,7 +82,7 @@ func TestPeersListSaysHowTheyAre(t *testing.T) {
 	if l := decode[list](t, p.run(t, "peers", "list", "--format", "json")); l.Running || l.Peers[0].Status != nil {
 		t.Errorf("%+v", l)
 	}
-	want(t, p.process(t, "start"), 0, "The hub runs")
+	want(t, p.process(t, "start"), 0, "The hub is running")
 	if o := p.run(t, "peers", "list"); o.code != 0 || !strings.Contains(o.stderr, "peers.enabled") {
 		t.Errorf("a hub without peers: %+v", o)
 	}
@@ -90,8 +90,8 @@ func TestPeersListSaysHowTheyAre(t *testing.T) {
 		t.Fatalf("%+v", o)
 	}
 	addSettings(t, p, "peers: {enabled: true, hyperswarm: {listen: '127.0.0.1:0'}}\n")
-	want(t, p.process(t, "start"), 0, "The hub runs")
-	if o := p.run(t, "peers", "list"); o.code != 0 || !strings.Contains(o.stdout, "down, not heard since this hub started") {
+	want(t, p.process(t, "start"), 0, "The hub is running")
+	if o := p.run(t, "peers", "list"); o.code != 0 || !strings.Contains(o.stdout, "down, not seen since this hub started") {
 		t.Errorf("%+v", o)
 	}
 	l := decode[list](t, p.run(t, "peers", "list", "--format", "json"))

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,8 +15,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// permission finds the question of a task that waits for an answer, nil where
-// the agent asks in its own words.
+// permission returns the permission that a task asks for, nil if it asks a free question.
 func permission(task *dialect.Task) *hub.PermissionData {
 	if task.Status.Message == nil {
 		return nil
@@ -37,12 +37,12 @@ func permission(task *dialect.Task) *hub.PermissionData {
 	return nil
 }
 
-// printQuestion shows what a task waits for and the commands that answer it.
+// printQuestion prints the question of a task and the commands that answer it.
 func (a *app) printQuestion(task *dialect.Task) {
 	s, id := a.errStyle, plain(task.ID)
 	q := permission(task)
 	if q == nil {
-		fmt.Fprintf(a.stderr, "%s %s\n", s.yellow("The agent asks:"), orText(strings.TrimSpace(plain(task.Status.Message.Text())), "for more input"))
+		fmt.Fprintf(a.stderr, "%s %s\n", s.yellow("The agent asks:"), cmp.Or(strings.TrimSpace(plain(task.Status.Message.Text())), "for more input"))
 		fmt.Fprintf(a.stderr, "  answer with: %s send --task %s \"…\"\n", a.self(), id)
 		return
 	}
@@ -64,18 +64,14 @@ func (a *app) printPermission(q *hub.PermissionData) {
 	}
 }
 
-// maxInput bounds how much of a tool's input a question shows, in characters.
-// What is cut off is said: nobody should allow what was hidden.
+// maxInput bounds how much of a tool's input a question shows, in characters. The question
+// says how much is cut: the user should know that some of it is hidden.
 const maxInput = 4000
 
 func describeInput(input any) string {
-	text := ""
-	if m, ok := input.(map[string]any); ok && len(m) > 0 {
-		if command, ok := m["command"].(string); ok && len(m) == 1 {
-			text = command
-		}
-	}
-	if text == "" {
+	m, _ := input.(map[string]any)
+	text, ok := m["command"].(string)
+	if !ok || text == "" || len(m) > 1 {
 		raw, err := json.MarshalIndent(input, "", "  ")
 		if err != nil {
 			return "(cannot be shown)"
@@ -91,7 +87,7 @@ func describeInput(input any) string {
 
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n         ") }
 
-// quote makes text safe to paste into a shell.
+// quote quotes text for a shell if necessary.
 func quote(text string) string {
 	if text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.:/", r))
@@ -101,8 +97,7 @@ func quote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// askUser puts the question of a task to the user and returns the answer, nil
-// where the user gives none.
+// askUser asks the user a task's question. It returns the answer, nil without one.
 func (a *app) askUser(ctx context.Context, task *dialect.Task) (*dialect.Part, error) {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
@@ -133,7 +128,7 @@ func (a *app) askUser(ctx context.Context, task *dialect.Task) (*dialect.Part, e
 	}
 }
 
-// readLine reads one line from the user; the end of the input is an empty one.
+// readLine reads one line from the user; at the end of the input it returns an empty one.
 func (a *app) readLine(ctx context.Context, prompt string) (string, error) {
 	fmt.Fprint(a.stderr, prompt)
 	type input struct {
@@ -144,7 +139,7 @@ func (a *app) readLine(ctx context.Context, prompt string) (string, error) {
 	if a.lines == nil {
 		a.lines = bufio.NewReader(a.stdin)
 	}
-	go func() { // a read from a terminal cannot be cut off: it ends with the process
+	go func() { // a read from a terminal cannot be canceled: it ends with the process
 		line, err := a.lines.ReadString('\n')
 		lines <- input{strings.TrimRight(line, "\r\n"), err}
 	}()

@@ -14,14 +14,13 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/app/daemon"
-	"github.com/parleyhub/parley/internal/app/replay"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
 
-// auditEvents are the events that the hub audits.
+// auditEvents are the events in the audit log.
 var auditEvents = []string{string(telemetry.RoutingDecision), string(telemetry.CrossTier), string(telemetry.Security), string(telemetry.ToolInvocation), string(ralph.StepEvent)}
 
 func messageTypes() []string {
@@ -35,7 +34,7 @@ func messageTypes() []string {
 // replayFlags are the flags of replay.
 type replayFlags struct {
 	event, kind, since, until string
-	filter                    replay.Filter
+	filter                    auditFilter
 	payload, send             bool
 	speed                     float64
 	timeout                   time.Duration
@@ -45,12 +44,12 @@ func (a *app) replayCommand() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
 		Use:   "replay",
-		Short: "Show what was said to agents with envelopes, and say it again",
-		Long: "Shows the audit log of the envelopes to and from the hub's agents: what was routed,\n" +
-			"what went between tiers, what was refused; and calls of shared tools and the steps of\n" +
-			"loops. With --send, the envelopes that the flags\n" +
-			"select are sent to the running hub again, which runs their tasks again: each in its\n" +
-			"sender's name, under a new id and in a new thread. The log itself is not changed.",
+		Short: "Show the audit log of envelopes, and send them again",
+		Long: "Shows the audit log: the envelopes to and from the hub's agents that were routed, that\n" +
+			"crossed tiers or were refused, the calls of shared tools, and the steps of loops. With\n" +
+			"--send, the selected envelopes are sent to the running hub again, which runs their tasks\n" +
+			"again: each in its sender's name, with a new id and in a new thread. The log is not\n" +
+			"changed.",
 		Example: "  " + a.name + ` replay --failed --since 1h
   ` + a.name + ` replay --agent claude-code --payload
   ` + a.name + ` replay --thread 01a1fce1-a520-7808-8c90-a1ed16c0b05f --send`,
@@ -64,7 +63,7 @@ func (a *app) replayCommand() *cobra.Command {
 				return err
 			}
 			if f.send {
-				return a.sendAgain(cmd.Context(), cfg, f)
+				return a.resend(cmd.Context(), cfg, f)
 			}
 			return a.listAudit(cfg, f)
 		},
@@ -72,23 +71,23 @@ func (a *app) replayCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.event, "event", "", "only this event: "+strings.Join(auditEvents, ", "))
 	flags.StringVar(&f.kind, "type", "", "only envelopes of this type: "+strings.Join(messageTypes(), ", "))
-	flags.StringVar(&f.filter.Agent, "agent", "", "only from or to this agent")
+	flags.StringVar(&f.filter.Agent, "agent", "", "only envelopes from or to this agent")
 	flags.StringVar(&f.filter.Thread, "thread", "", "only envelopes of this thread (correlation id)")
-	flags.StringVar(&f.since, "since", "", "only since then: 2h, 3d, or 2026-11-21T06:00:00Z")
-	flags.StringVar(&f.until, "until", "", "only before then")
-	flags.BoolVar(&f.filter.Failed, "failed", false, "only what failed or was refused")
-	flags.IntVar(&f.filter.Latest, "limit", 50, "the last so many; 0 for all")
-	flags.BoolVar(&f.payload, "payload", false, "show what the envelopes say")
+	flags.StringVar(&f.since, "since", "", "only records since then: 2h, 3d, or 2026-11-21T06:00:00Z")
+	flags.StringVar(&f.until, "until", "", "only records before then")
+	flags.BoolVar(&f.filter.Failed, "failed", false, "only failures and refusals")
+	flags.IntVar(&f.filter.Latest, "limit", 50, "how many records, the last ones; 0 for all")
+	flags.BoolVar(&f.payload, "payload", false, "show the envelopes' payloads")
 	flags.BoolVar(&f.send, "send", false, "send the envelopes to the hub again, and show the answers")
-	flags.Float64Var(&f.speed, "speed", 0, "with --send: 1 keeps the distances in time, 2 halves them, 0 does not wait")
-	flags.DurationVar(&f.timeout, "timeout", 30*time.Minute, "with --send: how long to wait for everything")
+	flags.Float64Var(&f.speed, "speed", 0, "with --send: 1 keeps the intervals between records, 2 halves them, 0 does not wait")
+	flags.DurationVar(&f.timeout, "timeout", 30*time.Minute, "with --send: how long sending and answers may take together")
 	a.complete(cmd, "event", func(context.Context, *client.Client) []string { return auditEvents })
 	a.complete(cmd, "type", func(context.Context, *client.Client) []string { return messageTypes() })
 	a.complete(cmd, "agent", agentIDs)
 	return cmd
 }
 
-// parse checks the flags and puts them into the filter.
+// parse checks the flags and sets the filter.
 func (f *replayFlags) parse(now time.Time) (err error) {
 	switch {
 	case f.event != "" && !slices.Contains(auditEvents, f.event):
@@ -110,7 +109,7 @@ func (f *replayFlags) parse(now time.Time) (err error) {
 	return err
 }
 
-// moment reads a time, or how long ago it was; "" is no time.
+// moment parses a time, or a duration before now. It returns the zero time for "".
 func moment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -127,7 +126,7 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 
 func (a *app) listAudit(cfg *config.Loaded, f replayFlags) error {
 	n := 0
-	damage, err := replay.List(daemon.AuditDir(cfg.DataDir), f.filter, func(rec audit.Record) error {
+	damage, err := readAudit(daemon.AuditDir(cfg.DataDir), f.filter, func(rec audit.Record) error {
 		n++
 		if a.json() {
 			writeJSON(a.stdout, rec)
@@ -140,22 +139,22 @@ func (a *app) listAudit(cfg *config.Loaded, f replayFlags) error {
 		return err
 	}
 	if n == 0 && !a.json() {
-		fmt.Fprintln(a.stdout, "Nothing in the audit log is of that kind.")
+		fmt.Fprintln(a.stdout, "No record of the audit log matches.")
 	}
 	return damaged(damage)
 }
 
-// damaged is the error of a log that is not whole.
-func damaged(d replay.Damage) error {
+// damaged returns the error for a damaged log, nil without damage.
+func damaged(d auditDamage) error {
 	if d.Places == 0 {
 		return nil
 	}
 	return &failure{Exit: exitFailure, Kind: "audit-damaged", Message: fmt.Sprintf("the audit log is damaged in %d places, the first: %v", d.Places, d.First),
-		Remedy: "what is shown is whole; the rest was lost or changed outside of the hub"}
+		Remedy: "the records shown are intact; others were lost, or changed by another program"}
 }
 
-// printRecord prints a record in one line: columns cannot be aligned in a log
-// that may have a million of them.
+// printRecord prints a record on one line. Columns are not aligned: the log is printed as it
+// is read.
 func (a *app) printRecord(rec audit.Record, payload bool) {
 	ev := rec.Event
 	at := time.UnixMilli(ev.Timestamp).Local().Format("2006-01-02 15:04:05.000")
@@ -194,7 +193,7 @@ func (a *app) printRecord(rec audit.Record, payload bool) {
 	}
 }
 
-// printPayload shows what an envelope says: its text as text.
+// printPayload prints an envelope's payload; if it is a text or has one, only the text.
 func (a *app) printPayload(e *envelope.Envelope) {
 	text := string(e.Payload)
 	var s string
@@ -209,8 +208,8 @@ func (a *app) printPayload(e *envelope.Envelope) {
 	}
 }
 
-// sendAgain sends what the filter selects to the hub that runs.
-func (a *app) sendAgain(ctx context.Context, cfg *config.Loaded, f replayFlags) error {
+// resend sends the selected envelopes to the running hub.
+func (a *app) resend(ctx context.Context, cfg *config.Loaded, f replayFlags) error {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
 	ctx, done := context.WithTimeout(ctx, f.timeout)
@@ -222,27 +221,27 @@ func (a *app) sendAgain(ctx context.Context, cfg *config.Loaded, f replayFlags) 
 	case !running:
 		return client.ErrNotRunning
 	case info.HTTP == "" || !cfg.Node.Enabled:
-		return &failure{Exit: exitFailure, Kind: "no-node", Message: "this hub takes no envelopes",
-			Remedy: "set http.enabled and node.enabled in config.yaml, then start it again"}
+		return &failure{Exit: exitFailure, Kind: "no-node", Message: "this hub does not accept envelopes",
+			Remedy: "set http.enabled and node.enabled in config.yaml, then restart the hub"}
 	}
 	sent, failed := 0, 0
-	damage, err := replay.Send(ctx, daemon.AuditDir(cfg.DataDir), f.filter, replay.Options{
+	damage, err := resend(ctx, daemon.AuditDir(cfg.DataDir), f.filter, replayOptions{
 		URL: info.HTTP, Token: cfg.HTTP.Token, Speed: f.speed,
-		Told: func(o replay.Outcome) {
+		Report: func(o replayOutcome) {
 			switch {
-			case o.Kind == replay.Sent:
+			case o.Kind == replaySent:
 				sent++
-			case o.Kind == replay.Failed, o.Kind == replay.Answer && o.Envelope.Type == envelope.ErrorMessage:
+			case o.Kind == replayFailed, o.Kind == replayAnswer && o.Envelope.Type == envelope.ErrorMessage:
 				failed++
 			}
-			a.printOutcomeOf(o)
+			a.printReplayed(o)
 		},
 	})
 	if err != nil {
 		return err
 	}
 	if sent+failed == 0 {
-		a.note("Nothing in the audit log can be sent again.")
+		a.note("No selected record can be sent again.")
 	}
 	if failed > 0 {
 		return errors.Join(damaged(damage), &failure{Exit: exitTaskFailed, Kind: "replay-failed", Message: fmt.Sprintf("%d of the envelopes failed", failed), quiet: a.json()})
@@ -250,23 +249,25 @@ func (a *app) sendAgain(ctx context.Context, cfg *config.Loaded, f replayFlags) 
 	return damaged(damage)
 }
 
-func (a *app) printOutcomeOf(o replay.Outcome) {
+func (a *app) printReplayed(o replayOutcome) {
 	if a.json() {
 		writeJSON(a.stdout, o)
 		return
 	}
+	envelopeTo := func(kind, to string) {
+		fmt.Fprintf(a.stdout, "%s %s %s → %s  %s\n", kind, o.Envelope.Type, a.style.bold(oneLine(o.Envelope.Sender)),
+			a.style.bold(oneLine(to)), a.style.dim("thread "+oneLine(o.Envelope.Thread())))
+	}
 	switch o.Kind {
-	case replay.Skipped:
+	case replaySkipped:
 		a.note("record %d is not sent: %s", o.Seq, oneLine(o.Reason))
 		return
-	case replay.Failed:
+	case replayFailed:
 		fmt.Fprintf(a.stdout, "%s %s %s: %s\n", a.style.red("failed"), o.Envelope.Type, a.style.yellow(o.Code), oneLine(o.Reason))
-	case replay.Sent:
-		fmt.Fprintf(a.stdout, "%s %s %s → %s  %s\n", a.style.green("sent"), o.Envelope.Type, a.style.bold(oneLine(o.Envelope.Sender)),
-			a.style.bold(oneLine(o.Target)), a.style.dim("thread "+oneLine(o.Envelope.Thread())))
-	case replay.Answer:
-		fmt.Fprintf(a.stdout, "%s %s %s → %s  %s\n", a.style.dim("answer"), o.Envelope.Type, a.style.bold(oneLine(o.Envelope.Sender)),
-			a.style.bold(oneLine(o.Envelope.Recipient)), a.style.dim("thread "+oneLine(o.Envelope.Thread())))
+	case replaySent:
+		envelopeTo(a.style.green("sent"), o.Target)
+	case replayAnswer:
+		envelopeTo(a.style.dim("answer"), o.Envelope.Recipient)
 	}
 	a.printPayload(o.Envelope)
 }

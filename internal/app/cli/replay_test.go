@@ -18,8 +18,8 @@ import (
 	"github.com/parleyhub/parley/channel"
 	hubcards "github.com/parleyhub/parley/discovery/hub"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/app/cli"
 	"github.com/parleyhub/parley/internal/app/daemon"
-	"github.com/parleyhub/parley/internal/app/replay"
 	"github.com/parleyhub/parley/telemetry/audit"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/websocket"
@@ -114,7 +114,7 @@ func (p place) audited(t *testing.T, n int) []audit.Record {
 func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 	t.Parallel()
 	p, url := newHubOverHTTP(t)
-	want(t, p.run(t, "replay"), 0, "Nothing in the audit log")
+	want(t, p.run(t, "replay"), 0, "No record of the audit log matches.")
 	thread := converse(t, url, "first", "second \x1b[31mred")
 	all := p.audited(t, 4) // two requests, two answers
 
@@ -123,8 +123,8 @@ func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 	if !strings.Contains(o.stdout, "    first\n") || strings.Contains(o.stdout, "\x1b[31m") {
 		t.Errorf("%q", o.stdout)
 	}
-	want(t, p.run(t, "replay", "--failed"), 0, "Nothing in the audit log")
-	want(t, p.run(t, "replay", "--until", "1h"), 0, "Nothing in the audit log")
+	want(t, p.run(t, "replay", "--failed"), 0, "No record of the audit log matches.")
+	want(t, p.run(t, "replay", "--until", "1h"), 0, "No record of the audit log matches.")
 
 	for name, tc := range map[string]struct {
 		args []string
@@ -153,22 +153,22 @@ func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 	}
 
 	o = p.run(t, "--format", "json", "replay", "--send")
-	var kinds []replay.Kind
+	var kinds []string
 	for line := range strings.Lines(o.stdout) {
-		var out replay.Outcome
+		var out cli.ReplayOutcome
 		if err := json.Unmarshal([]byte(line), &out); err != nil {
 			t.Fatalf("%v in %q", err, line)
 		}
-		kinds = append(kinds, out.Kind)
-		if out.Kind == replay.Answer && out.Envelope.Type != envelope.Response {
+		kinds = append(kinds, string(out.Kind))
+		if out.Kind == "answer" && out.Envelope.Type != envelope.Response {
 			t.Errorf("%s", out.Envelope.Payload)
 		}
 	}
-	count := map[replay.Kind]int{}
+	count := map[string]int{}
 	for _, k := range kinds {
 		count[k]++
 	}
-	if o.code != 0 || count[replay.Sent] != 2 || count[replay.Answer] != 2 || count[replay.Skipped] != 2 {
+	if o.code != 0 || count["sent"] != 2 || count["answer"] != 2 || count["skipped"] != 2 {
 		t.Errorf("exit %d, %v, %q", o.code, kinds, o.stderr)
 	}
 	p.audited(t, 8)

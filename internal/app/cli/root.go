@@ -1,6 +1,6 @@
-// Package cli is the command line: one file a command. Commands talk to the hub
-// through package client and print through the two formats, pretty for people
-// and json, whose shapes docs/json.md promises.
+// Package cli implements the command lines of parley, a2a-hub and nats-mcp-server, one file
+// for each command. Commands call the hub through package client. They print text for
+// people, or with --format json the JSON that docs/json.md specifies.
 package cli
 
 import (
@@ -15,13 +15,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/base/version"
 	"github.com/parleyhub/parley/internal/config"
 )
 
-// Main runs the program called name with args and returns its exit code. It
-// reads standard input and writes standard output and error.
+// Main runs the program called name with args and returns its exit code. It uses the
+// process's standard input, output and error, and handles its interrupts.
 func Main(name string, args []string) int {
 	a := &app{name: name, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
 	signals := make(chan os.Signal, 2)
@@ -30,14 +29,13 @@ func Main(name string, args []string) int {
 	return a.run(context.Background(), args, signals)
 }
 
-// Command returns the commands of a program as they are described: nothing of
-// it is to be run.
+// Command returns the commands of a program, for their descriptions only: they must not be run.
 func Command(name string) *cobra.Command {
 	a := &app{name: name, getenv: func(string) string { return "" }}
 	return a.command()
 }
 
-// app is what the commands share.
+// app is the state that the commands share.
 type app struct {
 	name           string // parley, a2a-hub or nats-mcp-server
 	stdin          io.Reader
@@ -52,9 +50,8 @@ type app struct {
 	verbose    bool
 
 	style, errStyle style
-	lines           *bufio.Reader // over stdin, once the user is asked something
-	// interrupts delivers the user's second thoughts: see send.
-	interrupts <-chan os.Signal
+	lines           *bufio.Reader    // reads stdin; nil until the user is asked something
+	interrupts      <-chan os.Signal // SIGINT and SIGTERM
 }
 
 // The output formats.
@@ -65,8 +62,7 @@ const (
 
 func (a *app) json() bool { return a.format == formatJSON }
 
-// run executes one command line. The first signal ends the command's context
-// with errInterrupted, unless the command takes the signals itself.
+// run executes one command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string, signals <-chan os.Signal) int {
 	a.style, a.errStyle = styleOf(a.stdout, a.getenv), styleOf(a.stderr, a.getenv)
 	a.interrupts = signals
@@ -80,11 +76,11 @@ func (a *app) run(ctx context.Context, args []string, signals <-chan os.Signal) 
 		return exitOK
 	}
 	f := a.explain(err)
-	a.tell(f)
+	a.printFailure(f)
 	return f.Exit
 }
 
-// interruptible returns a context that ends with the first signal.
+// interruptible returns a context that the first signal ends, with errInterrupted as the cause.
 func (a *app) interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -97,7 +93,7 @@ func (a *app) interruptible(ctx context.Context) (context.Context, context.Cance
 	return ctx, func() { cancel(nil) }
 }
 
-// The groups of the help.
+// The groups of commands in the help.
 const (
 	groupWork  = "work"
 	groupHub   = "hub"
@@ -136,10 +132,10 @@ func (a *app) root() *cobra.Command {
 	}
 	root := &cobra.Command{
 		Use:   a.name,
-		Short: "The meeting place for coding agents",
-		Long: "Parley runs a hub on this machine through which coding agents of any vendor are\n" +
-			"reached in one way: " + a.name + " send AGENT MESSAGE.",
-		Example: "  " + a.name + ` send echo "hello"             # starts the hub when none runs
+		Short: "A hub for the coding agents of any vendor",
+		Long: "Parley runs a hub on this machine. Through it you reach coding agents of any vendor\n" +
+			"with one command: " + a.name + " send AGENT MESSAGE.",
+		Example: "  " + a.name + ` send echo "hello"             # starts the hub if it is not running
   ` + a.name + ` send claude-code "fix the tests"
   git diff | ` + a.name + ` send codex -
   ` + a.name + ` agents --health`,
@@ -176,7 +172,43 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// exactly checks the number of arguments and names what is missing.
+// group returns a command that only has subcommands.
+func group(name, short, long string, commands ...*cobra.Command) *cobra.Command {
+	names := make([]string, len(commands))
+	for i, c := range commands {
+		names[i] = c.Name()
+	}
+	last := len(names) - 1
+	known := strings.Join(names[:last], ", ") + " and " + names[last]
+	cmd := &cobra.Command{
+		Use: name, Short: short, Long: long,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return usage("there is no command %q; there are %s", name+" "+args[0], known)
+		},
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			v := version.Get()
+			return a.print(v, func() {
+				fmt.Fprintf(a.stdout, "%s %s\n%s %s/%s\n", a.name, v.Version, v.Go, v.OS, v.Arch)
+			})
+		},
+	}
+}
+
+// exactly requires one argument for each name; the error names the missing ones.
 func exactly(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == len(names) {
@@ -192,37 +224,8 @@ func exactly(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// load reads the configuration with the global flags laid over it.
-func (a *app) load(extra ...config.Override) (*config.Loaded, error) {
-	overrides := extra
-	if a.socket != "" {
-		overrides = append(overrides, config.Override{Key: "socket.path", Value: a.socket, Flag: "--socket"})
-	}
-	if a.dataDir != "" {
-		overrides = append(overrides, config.Override{Key: "dataDir", Value: a.dataDir, Flag: "--data-dir"})
-	}
-	if a.verbose {
-		overrides = append(overrides, config.Override{Key: "logging.level", Value: "debug", Flag: "--verbose"})
-	}
-	return config.Load(config.Options{File: a.configFile, Overrides: overrides})
-}
-
-// connect connects to the hub that the configuration names.
-func (a *app) connect(ctx context.Context) (*client.Client, error) {
-	cfg, err := a.load()
-	if err != nil {
-		return nil, err
-	}
-	return a.dial(ctx, cfg)
-}
-
-func (a *app) dial(ctx context.Context, cfg *config.Loaded) (*client.Client, error) {
-	a.debugf("connecting to %s", cfg.Socket.Path)
-	return client.Dial(ctx, cfg.Socket.Path)
-}
-
-// self is how the user calls the program, for commands to copy: with the flags
-// that say which hub is meant.
+// self returns the command line of this program for remedies that the user can copy, with
+// the flags that select the hub.
 func (a *app) self() string {
 	command := a.name
 	for _, flag := range []struct{ name, value string }{{"socket", a.socket}, {"data-dir", a.dataDir}, {"config", a.configFile}} {
@@ -233,28 +236,26 @@ func (a *app) self() string {
 	return command
 }
 
-// debugf tells what happens, with --verbose.
+// debugf prints a debug message to stderr, with --verbose.
 func (a *app) debugf(format string, args ...any) {
 	if a.verbose {
 		fmt.Fprintf(a.stderr, "%s\n", a.errStyle.dim("debug: "+fmt.Sprintf(format, args...)))
 	}
 }
 
-// note tells people, never programs.
+// note prints a remark to stderr, unless the format is JSON.
 func (a *app) note(format string, args ...any) {
 	if !a.json() {
 		fmt.Fprintf(a.stderr, "%s\n", a.errStyle.dim(fmt.Sprintf(format, args...)))
 	}
 }
 
-// withHub runs f with a connection and a context that the first signal ends.
-func (a *app) withHub(cmd *cobra.Command, f func(context.Context, *client.Client) error) error {
-	ctx, cancel := a.interruptible(cmd.Context())
-	defer cancel()
-	c, err := a.connect(ctx)
-	if err != nil {
-		return err
+// print writes v as JSON with --format json, and calls pretty otherwise. It returns nil.
+func (a *app) print(v any, pretty func()) error {
+	if a.json() {
+		writeJSON(a.stdout, v)
+	} else {
+		pretty()
 	}
-	defer c.Close()
-	return f(ctx, c)
+	return nil
 }

@@ -12,8 +12,8 @@ import (
 type rosterEntry struct {
 	ID    string `json:"id"`
 	Tier  int    `json:"tier"`
-	Agent string `json:"agent,omitempty"` // that plays it; "" for nobody
-	Own   bool   `json:"own,omitempty"`   // an agent of this id is configured under agents
+	Agent string `json:"agent,omitempty"` // the agent that plays it; "" for none
+	Own   bool   `json:"own,omitempty"`   // an agent with this id is configured under agents
 }
 
 func (a *app) rosterCommand() *cobra.Command {
@@ -21,7 +21,7 @@ func (a *app) rosterCommand() *cobra.Command {
 		Use:   "roster",
 		Short: "List the 21 planetary agents, their tiers, and who plays them",
 		Long: "Lists the 21 planetary agents of the specification with their tiers. The key roster of the\n" +
-			"configuration has agents play them:\n\n" +
+			"configuration assigns agents to them:\n\n" +
 			"  roster:\n    mars: {agent: codex, prompt: \"You review code. Be strict.\"}",
 		Args: exactly(),
 		RunE: func(*cobra.Command, []string) error {
@@ -36,19 +36,13 @@ func (a *app) rosterCommand() *cobra.Command {
 				e.Own = e.Own && e.Agent == ""
 				list = append(list, e)
 			}
-			if a.json() {
-				writeJSON(a.stdout, list)
-				return nil
-			}
-			t := table{headings: []string{"AGENT", "TIER", "PLAYED BY"}, paint: a.paintFirst}
-			for _, e := range list {
+			listing[rosterEntry]{headings: []string{"AGENT", "TIER", "PLAYED BY"}, paint: a.paintFirst, row: func(e rosterEntry) []string {
 				by := e.Agent
 				if e.Own {
 					by = "itself"
 				}
-				t.add(e.ID, fmt.Sprintf("L%d", e.Tier), by)
-			}
-			t.write(a.stdout, a.style)
+				return []string{e.ID, fmt.Sprintf("L%d", e.Tier), by}
+			}}.print(a, a.stdout, list)
 			return nil
 		},
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// maxMessage bounds a message from standard input, in bytes; the hub takes
-// requests of 10 MiB.
+// maxMessage bounds a message from standard input, in bytes. The hub accepts requests of up
+// to 10 MiB.
 const maxMessage = 8 << 20
 
 type sendFlags struct {
@@ -40,14 +40,14 @@ func (a *app) sendCommand() *cobra.Command {
 		Use:   "send AGENT MESSAGE",
 		Short: "Send a message to an agent and print its answer",
 		Long: `Send a message to an agent and print its answer. "-" as the message reads it from
-standard input. Where no hub runs, one is started in the background first.
+standard input. If no hub is running, one is started in the background first.
 
-The first Ctrl-C cancels the task and waits until its processes are gone; the
-second leaves it to itself. --detach does not wait at all.
+The first Ctrl-C cancels the task and waits until its processes have ended; a
+second Ctrl-C exits, and the task keeps running. --detach does not wait at all.
 
-An agent works in a directory of the conversation's own, or where the
-configuration says. --dir chooses another for a new conversation; it must lie
-below workdirs.roots of the configuration.`,
+An agent works in a directory that belongs to the conversation, or in the one that
+the configuration sets. --dir chooses another for a new conversation; it must be
+below a directory of workdirs.roots in the configuration.`,
 		Example: "  " + a.name + ` send echo "hello"
   git diff | ` + a.name + ` send claude-code - --context review
   ` + a.name + ` send codex "fix the failing test" --dir .
@@ -57,7 +57,7 @@ below workdirs.roots of the configuration.`,
 				return nil
 			}
 			if len(args) > 2 {
-				return usage("unexpected argument %q; put the message into quotes", args[2])
+				return usage("unexpected argument %q; put the message in quotes", args[2])
 			}
 			return exactly("AGENT", "MESSAGE")(cmd, args)
 		},
@@ -67,17 +67,21 @@ below workdirs.roots of the configuration.`,
 		ValidArgsFunction: a.completeFirst(agentIDs),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.context, "context", "", "the conversation that the message belongs to; a new id begins one")
-	flags.StringVar(&f.task, "task", "", "the task that the message answers or continues; AGENT may then be left out")
-	flags.StringVar(&f.dir, "dir", "", "the directory that the agent works in, for a new conversation")
-	flags.Int64Var(&f.timeout, "timeout", 0, "the longest run, in milliseconds; 0 is the agent's limit")
-	flags.BoolVar(&f.stream, "stream", false, "print the answer as it comes; with --format json one event a line")
+	flags.StringVar(&f.context, "context", "", "the conversation that the message belongs to; a new id starts one")
+	flags.StringVar(&f.task, "task", "", "the task that the message answers or continues; AGENT is then optional")
+	flags.StringVar(&f.dir, "dir", "", "the agent's working directory, for a new conversation")
+	flags.Int64Var(&f.timeout, "timeout", 0, "the time limit in milliseconds; 0 means the agent's limit")
+	flags.BoolVar(&f.stream, "stream", false, "print the answer as it arrives; with --format json one event per line")
 	flags.BoolVar(&f.detach, "detach", false, "return when the task is stored, without its answer")
-	flags.BoolVar(&f.noStart, "no-start", false, "fail where no hub runs instead of starting one")
+	noStartFlag(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("detach", "stream")
 	a.complete(cmd, "context", contextIDs)
 	a.complete(cmd, "task", taskIDs)
 	return cmd
+}
+
+func noStartFlag(cmd *cobra.Command, noStart *bool) {
+	cmd.Flags().BoolVar(noStart, "no-start", false, "fail if no hub is running, instead of starting one")
 }
 
 func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
@@ -121,8 +125,7 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 	return run.send(ctx, params)
 }
 
-// readMessage reads a message and leaves out the newline at its end, which is
-// the pipe's, not the message's.
+// readMessage reads a message without the newline that commands append to their output.
 func readMessage(r io.Reader) (string, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxMessage+1))
 	if err != nil {
@@ -137,9 +140,8 @@ func readMessage(r io.Reader) (string, error) {
 func (f sendFlags) params(agent string, part dialect.Part) dialect.SendParams {
 	m := dialect.Message{
 		Kind: dialect.KindMessage, MessageID: uuid.NewString(), Role: dialect.RoleUser,
-		Parts: []dialect.Part{part}, ContextID: f.context, TaskID: f.task,
+		Parts: []dialect.Part{part}, ContextID: f.context, TaskID: f.task, Metadata: map[string]any{},
 	}
-	m.Metadata = map[string]any{}
 	if agent != "" {
 		m.Metadata[hub.MetaTargetAgent] = agent
 	}
@@ -149,7 +151,7 @@ func (f sendFlags) params(agent string, part dialect.Part) dialect.SendParams {
 	return dialect.SendParams{Message: m, Configuration: &dialect.SendConfig{Timeout: f.timeout}}
 }
 
-// connectOrStart connects to the hub and starts one where none runs.
+// connectOrStart connects to the hub. If none is running it starts one, unless noStart is set.
 func (a *app) connectOrStart(ctx context.Context, noStart bool) (*client.Client, error) {
 	cfg, err := a.load()
 	if err != nil {
@@ -161,7 +163,7 @@ func (a *app) connectOrStart(ctx context.Context, noStart bool) (*client.Client,
 	if noStart || !errors.Is(err, client.ErrNotRunning) {
 		return c, err
 	}
-	cancel() // startHub takes the signals itself
+	cancel() // startHub handles the signals itself
 	return a.startAndConnect(context.WithoutCancel(ctx), cfg)
 }
 
@@ -184,19 +186,18 @@ func (a *app) startAndConnect(ctx context.Context, cfg *config.Loaded) (*client.
 	return a.dial(ctx, cfg)
 }
 
-// interactive tells whether the user can be asked.
+// interactive reports whether the command can ask the user questions.
 func (a *app) interactive() bool {
 	return !a.json() && isTerminal(a.stdin) && isTerminal(a.stderr)
 }
 
-// taskRun follows one task to its end for the user.
+// taskRun follows one task to its end.
 type taskRun struct {
 	app    *app
 	client *client.Client
 	live   bool // --stream
-	ask    bool // questions may be put to the user
-	// leave makes an interrupt leave the task to itself, as with task follow.
-	leave bool
+	ask    bool // forward the agent's questions to the user
+	keep   bool // an interrupt does not cancel the task, as with task follow
 
 	began time.Time
 }
@@ -211,17 +212,14 @@ func (r *taskRun) detach(ctx context.Context, p dialect.SendParams) error {
 	if err != nil {
 		return err
 	}
-	if r.app.json() {
-		writeJSON(r.app.stdout, task)
-		return nil
-	}
-	fmt.Fprintln(r.app.stdout, plain(task.ID))
-	r.app.note("follow it with: %s task follow %s", r.app.self(), plain(task.ID))
-	return nil
+	return r.app.print(task, func() {
+		fmt.Fprintln(r.app.stdout, plain(task.ID))
+		r.app.note("follow it with: %s task follow %s", r.app.self(), plain(task.ID))
+	})
 }
 
-// send sends a message, shows what comes back, and puts questions of the agent
-// to the user until the task is done.
+// send sends a message, prints the answer, and forwards the agent's questions to the user
+// until the task ends.
 func (r *taskRun) send(ctx context.Context, p dialect.SendParams) error {
 	r.began = time.Now()
 	for {
@@ -243,8 +241,7 @@ func (r *taskRun) send(ctx context.Context, p dialect.SendParams) error {
 	}
 }
 
-// watch shows a stream until it ends. Interrupts act while it waits: see
-// interrupted.
+// watch prints a stream until it ends, and handles interrupts meanwhile.
 func (r *taskRun) watch(ctx context.Context, open func(context.Context) (*client.Stream, error)) (*dialect.Task, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -274,19 +271,18 @@ func (r *taskRun) watch(ctx context.Context, open func(context.Context) (*client
 		if event.Task != nil {
 			select {
 			case ids <- event.Task.ID:
-			default: // it is known already
+			default: // already known
 			}
 		}
 		view.show(event)
 	}
 }
 
-// firstWord is how long the hub may take to say which task it has made of a message
-// before whoever interrupts leaves without knowing.
-const firstWord = 5 * time.Second
+// taskIDTimeout is how long an interrupted command waits for the id of its task.
+const taskIDTimeout = 5 * time.Second
 
-// interrupted acts on the user's signals: the first cancels the task, after
-// which the stream ends by itself, the second leaves.
+// interrupted handles the user's interrupts: the first cancels the task, which ends the
+// stream; the second ends the command.
 func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc, ids <-chan string, view *view) {
 	if !wait(ctx, r.app.interrupts) {
 		return
@@ -294,33 +290,36 @@ func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc,
 	var id string
 	select {
 	case id = <-ids:
-	case <-r.app.interrupts: // the hub has not said yet: it goes on without us
+	case <-r.app.interrupts: // the task continues
 		stop(errInterrupted)
 		return
-	case <-time.After(firstWord):
+	case <-time.After(taskIDTimeout):
 		stop(errInterrupted)
 		return
 	case <-ctx.Done():
 		return
 	}
-	if r.leave {
-		stop(&failure{Exit: exitInterrupted, Kind: "interrupted", Message: "left the task to itself", Remedy: "follow it again with: " + r.app.self() + " task follow " + plain(id)})
+	exit := func(message, remedy string) {
+		stop(&failure{Exit: exitInterrupted, Kind: "interrupted", Message: message, Remedy: remedy + plain(id)})
+	}
+	if r.keep {
+		exit("the task keeps running", "follow it again with: "+r.app.self()+" task follow ")
 		return
 	}
-	view.say("canceling; Ctrl-C again leaves the task running")
-	r.app.note("\ncanceling task %s; press Ctrl-C again to leave it to itself", plain(id))
+	view.say("canceling; after another Ctrl-C the task keeps running")
+	r.app.note("\ncanceling task %s; a second Ctrl-C exits, and the task keeps running", plain(id))
 	canceled := make(chan error, 1)
 	go func() { // ends with the answer or with ctx
 		_, err := r.client.Cancel(ctx, id)
 		canceled <- err
 	}()
 	if wait(ctx, r.app.interrupts) {
-		stop(&failure{Exit: exitInterrupted, Kind: "interrupted", Message: "left task " + plain(id) + " while it was being canceled", Remedy: "look with: " + r.app.self() + " task show " + plain(id)})
+		exit("exited while task "+plain(id)+" was being canceled", "see: "+r.app.self()+" task show ")
 	}
-	<-canceled // the stream tells how the task ended
+	<-canceled // the stream has the task's result
 }
 
-// wait waits for a signal; it returns false when ctx ended first.
+// wait waits for a signal; it returns false if ctx ends first.
 func wait(ctx context.Context, signals <-chan os.Signal) bool {
 	select {
 	case <-signals:
@@ -343,22 +342,19 @@ func (r *taskRun) finish(task *dialect.Task) error {
 	if code == exitOK {
 		return nil
 	}
-	if code == exitTaskFailed && errorCode(task) == string(hub.CodeTimeout) {
+	if code == exitTaskFailed && taskError(task, "code") == string(hub.CodeTimeout) {
 		code = exitTimeout
 	}
 	return &failure{Exit: code, Kind: string(task.Status.State), Message: plain(task.Status.Message.Text()), quiet: true}
 }
 
-// errorCode is why a task failed, as the hub has put it into the status.
-func errorCode(task *dialect.Task) string {
-	code, _ := taskError(task)["code"].(string) // "" where it is not there
-	return code
-}
-
-func taskError(task *dialect.Task) map[string]any {
+// taskError returns a field of the error that the hub has put into the status of a failed
+// task, "" without one.
+func taskError(task *dialect.Task, field string) string {
 	if task.Status.Message == nil {
-		return nil
+		return ""
 	}
-	info, _ := task.Status.Message.Metadata[hub.MetaError].(map[string]any) // nil where it is not there
-	return info
+	info, _ := task.Status.Message.Metadata[hub.MetaError].(map[string]any)
+	text, _ := info[field].(string)
+	return text
 }

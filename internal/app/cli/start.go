@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +18,7 @@ import (
 // startFlags are the flags of start.
 type startFlags struct {
 	foreground bool
-	background bool // this process is the one in the background
+	background bool // this process is the background process
 	httpPort   int
 	noHTTP     bool
 	durability string
@@ -28,14 +29,11 @@ func (a *app) startCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Start the hub in the background",
-		Long: "Start the hub in the background and return as soon as it serves. A hub that runs\n" +
-			"already is left alone. Its log is logs/hub.log in the data directory.",
+		Long: "Start the hub in the background and return when it is ready. If a hub is already\n" +
+			"running, the command does nothing. The log is logs/hub.log in the data directory.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			overrides, err := f.overrides(cmd)
-			if err != nil {
-				return err
-			}
+			overrides := f.overrides(cmd)
 			cfg, err := a.load(overrides...)
 			if f.background {
 				return a.serveInBackground(cmd.Context(), cfg, err)
@@ -47,15 +45,15 @@ func (a *app) startCommand() *cobra.Command {
 			if f.foreground {
 				return a.serve(cmd.Context(), cfg)
 			}
-			return a.start(cmd.Context(), cfg, f.arguments(cmd))
+			return a.start(cmd.Context(), cfg, overrides)
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.foreground, "foreground", false, "run here, with the log on standard error, until Ctrl-C")
+	flags.BoolVar(&f.foreground, "foreground", false, "run in this process, with the log on standard error, until Ctrl-C")
 	flags.IntVar(&f.httpPort, "http-port", 8080, "the port of the HTTP interface; 0 lets the system choose")
 	flags.BoolVar(&f.noHTTP, "no-http", false, "serve on the Unix socket only")
-	flags.StringVar(&f.durability, "durability", "commit", "when the bus acknowledges: commit, always, fast")
-	flags.BoolVar(&f.background, "background", false, "run as the process in the background")
+	flags.StringVar(&f.durability, "durability", "commit", "when the bus acknowledges a write: commit, always, fast")
+	flags.BoolVar(&f.background, "background", false, "run as the background process")
 	cmd.MarkFlagsMutuallyExclusive("http-port", "no-http")
 	cmd.MarkFlagsMutuallyExclusive("foreground", "background")
 	if err := flags.MarkHidden("background"); err != nil {
@@ -64,7 +62,8 @@ func (a *app) startCommand() *cobra.Command {
 	return cmd
 }
 
-func (f *startFlags) overrides(cmd *cobra.Command) ([]config.Override, error) {
+// overrides returns the configuration that the flags set.
+func (f *startFlags) overrides(cmd *cobra.Command) []config.Override {
 	var all []config.Override
 	if cmd.Flags().Changed("http-port") {
 		all = append(all, config.Override{Key: "http.port", Value: strconv.Itoa(f.httpPort), Flag: "--http-port"})
@@ -75,25 +74,10 @@ func (f *startFlags) overrides(cmd *cobra.Command) ([]config.Override, error) {
 	if cmd.Flags().Changed("durability") {
 		all = append(all, config.Override{Key: "bus.durability", Value: f.durability, Flag: "--durability"})
 	}
-	return all, nil
+	return all
 }
 
-// arguments are the flags that the process in the background gets as well.
-func (f *startFlags) arguments(cmd *cobra.Command) []string {
-	var args []string
-	if cmd.Flags().Changed("http-port") {
-		args = append(args, "--http-port="+strconv.Itoa(f.httpPort))
-	}
-	if f.noHTTP {
-		args = append(args, "--no-http")
-	}
-	if cmd.Flags().Changed("durability") {
-		args = append(args, "--durability="+f.durability)
-	}
-	return args
-}
-
-// warn tells what works but should be mended.
+// warn prints the configuration's warnings.
 func (a *app) warn(cfg *config.Loaded) {
 	for _, w := range cfg.Warnings {
 		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("warning:"), w)
@@ -106,26 +90,23 @@ type started struct {
 	AlreadyRunning bool `json:"alreadyRunning"`
 }
 
-func (a *app) start(ctx context.Context, cfg *config.Loaded, args []string) error {
-	info, already, err := a.startHub(ctx, cfg, args)
+func (a *app) start(ctx context.Context, cfg *config.Loaded, overrides []config.Override) error {
+	info, already, err := a.startHub(ctx, cfg, overrides)
 	if err != nil {
 		return err
 	}
-	if a.json() {
-		writeJSON(a.stdout, started{Info: info, AlreadyRunning: already})
-		return nil
-	}
-	if already {
-		fmt.Fprintf(a.stdout, "%s (process %d, since %s).\n", a.style.green("The hub runs already"), info.PID, info.StartedAt.Local().Format("2006-01-02 15:04:05"))
-	} else {
-		fmt.Fprintf(a.stdout, "%s (process %d).\n", a.style.green("The hub runs"), info.PID)
-	}
-	a.printPlaces(info)
-	fmt.Fprintf(a.stdout, "\nNext: %s   %s   %s\n", a.style.bold(a.self()+` send echo "hello"`), a.style.bold(a.self()+" agents --health"), a.style.bold(a.self()+" stop"))
-	return nil
+	return a.print(started{Info: info, AlreadyRunning: already}, func() {
+		if already {
+			fmt.Fprintf(a.stdout, "%s (process %d, since %s).\n", a.style.green("The hub is already running"), info.PID, info.StartedAt.Local().Format(time.DateTime))
+		} else {
+			fmt.Fprintf(a.stdout, "%s (process %d).\n", a.style.green("The hub is running"), info.PID)
+		}
+		a.printAddresses(info)
+		fmt.Fprintf(a.stdout, "\nNext: %s   %s   %s\n", a.style.bold(a.self()+` send echo "hello"`), a.style.bold(a.self()+" agents --health"), a.style.bold(a.self()+" stop"))
+	})
 }
 
-func (a *app) printPlaces(info daemon.Info) {
+func (a *app) printAddresses(info daemon.Info) {
 	row := func(label, value string) {
 		if value != "" {
 			fmt.Fprintf(a.stdout, "  %-11s %s\n", label, value)
@@ -139,19 +120,21 @@ func (a *app) printPlaces(info daemon.Info) {
 	row("log", info.Log)
 }
 
-// startHub starts a hub in the background and returns when it serves.
-func (a *app) startHub(ctx context.Context, cfg *config.Loaded, args []string) (info daemon.Info, already bool, err error) {
+// startHub starts a hub in the background and returns when it is ready. It reports whether a
+// hub was already running.
+func (a *app) startHub(ctx context.Context, cfg *config.Loaded, overrides []config.Override) (info daemon.Info, already bool, err error) {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
-	program, err := daemon.Executable()
+	command, err := daemon.Command(cfg)
 	if err != nil {
 		return info, false, err
 	}
-	command := append([]string{program, "start", "--background"}, args...)
-	// Absolute, because the process in the background changes its directory.
-	command = append(command, "--socket="+cfg.Socket.Path, "--data-dir="+cfg.DataDir)
-	if cfg.Found {
-		command = append(command, "--config="+cfg.File)
+	for _, o := range overrides {
+		if o.Flag == "--no-http" {
+			command = append(command, o.Flag)
+		} else {
+			command = append(command, o.Flag+"="+o.Value)
+		}
 	}
 	if a.verbose {
 		command = append(command, "--verbose")
@@ -172,24 +155,22 @@ func (a *app) serve(ctx context.Context, cfg *config.Loaded) error {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
 	if info, running, err := daemon.Running(cfg.DataDir); err == nil && running && info.PID != 0 {
-		return a.start(ctx, cfg, nil) // says that it runs
+		return a.start(ctx, cfg, nil) // prints that it is running
 	}
 	return daemon.Run(ctx, cfg, daemon.Options{
 		Version: version.String(),
 		Logger:  daemon.NewLogger(a.stderr, cfg.Logging, isTerminal(a.stderr)),
 		Ready: func(info daemon.Info) {
-			if a.json() {
-				writeJSON(a.stdout, started{Info: info})
-				return
-			}
-			fmt.Fprintf(a.stdout, "%s. Ctrl-C stops it.\n", a.style.green("The hub runs"))
-			a.printPlaces(info)
+			_ = a.print(started{Info: info}, func() { // returns nil
+				fmt.Fprintf(a.stdout, "%s. Ctrl-C stops it.\n", a.style.green("The hub is running"))
+				a.printAddresses(info)
+			})
 		},
 	})
 }
 
-// serveInBackground runs the hub as the detached process and reports to the one
-// that started it.
+// serveInBackground runs the hub as the background process, which reports on standard output
+// to the process that started it.
 func (a *app) serveInBackground(ctx context.Context, cfg *config.Loaded, configErr error) error {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()

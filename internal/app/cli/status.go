@@ -15,28 +15,16 @@ import (
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show whether the hub runs, where, and what it does",
+		Short: "Show whether the hub is running, its addresses and its load",
 		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				status, err := c.Status(ctx)
-				if err != nil {
-					return err
-				}
-				if a.json() {
-					writeJSON(a.stdout, status)
-					return nil
-				}
-				a.printStatus(status)
-				a.printLog(status)
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) (*dialect.Status, error) {
+			return c.Status(ctx)
+		}, a.printStatus),
 	}
 }
 
 func (a *app) printStatus(s *dialect.Status) {
-	fmt.Fprintf(a.stdout, "%s %s, process %d, up %s\n", a.style.green("The hub runs:"), plain(s.Version), s.PID, short(time.Duration(s.Uptime)*time.Millisecond))
+	fmt.Fprintf(a.stdout, "%s %s, process %d, up %s\n", a.style.green("The hub is running:"), plain(s.Version), s.PID, short(time.Duration(s.Uptime)*time.Millisecond))
 	fmt.Fprintf(a.stdout, "  tasks   %d active, %d in all\n", s.ActiveTasks, s.TotalTasks)
 	fmt.Fprintf(a.stdout, "  agents  %d healthy, %d degraded, %d unhealthy, %d not yet checked\n", s.Healthy, s.Degraded, s.Unhealthy, s.Unknown)
 	if b := s.Bus; b != nil {
@@ -50,14 +38,17 @@ func (a *app) printStatus(s *dialect.Status) {
 	}
 	a.printMCPServers(s.MCPServers)
 	fmt.Fprintln(a.stdout)
-	t := table{headings: []string{"AGENT", "HEALTH", "RUNNING", "QUEUED", "NAME"}, paint: a.paintHealth}
-	for _, agent := range s.Agents {
-		t.add(agent.ID, agent.Status, fmt.Sprint(agent.Running), fmt.Sprint(agent.Queued), agent.Name)
-	}
-	t.write(a.stdout, a.style)
+	listing[dialect.AgentStatus]{
+		headings: []string{"AGENT", "HEALTH", "RUNNING", "QUEUED", "NAME"},
+		row: func(agent dialect.AgentStatus) []string {
+			return []string{agent.ID, agent.Status, fmt.Sprint(agent.Running), fmt.Sprint(agent.Queued), agent.Name}
+		},
+		paint: a.paintHealth,
+	}.table(a.stdout, a.style, s.Agents)
+	a.printLog(s)
 }
 
-// printMCPServers tells how the MCP servers are whose tools the agents share.
+// printMCPServers prints the state of the MCP servers whose tools the agents share.
 func (a *app) printMCPServers(servers []dialect.MCPServerStatus) {
 	for i, s := range servers {
 		label := ""
@@ -66,7 +57,7 @@ func (a *app) printMCPServers(servers []dialect.MCPServerStatus) {
 		}
 		what := fmt.Sprintf("%d tools, %d resources, %d prompts", s.Tools, s.Resources, s.Prompts)
 		if s.Skipped > 0 {
-			what += fmt.Sprintf(", %d left out (see the log)", s.Skipped)
+			what += fmt.Sprintf(", %d skipped (see the log)", s.Skipped)
 		}
 		if !s.Connected {
 			what = a.style.red("not connected:") + " " + plain(s.Problem)
@@ -75,19 +66,18 @@ func (a *app) printMCPServers(servers []dialect.MCPServerStatus) {
 	}
 }
 
-// printLog tells where the hub writes its log, as far as the configured data
-// directory is the hub's.
+// printLog prints where the hub writes its log, if the hub has the configured data directory.
 func (a *app) printLog(s *dialect.Status) {
 	cfg, err := a.load()
 	if err != nil {
-		return // the hub runs all the same
+		return // the status is complete without it
 	}
 	if info, err := daemon.Read(cfg.DataDir); err == nil && info.PID == s.PID && info.Log != "" {
 		a.note("\nlog: %s", info.Log)
 	}
 }
 
-// describeLink says how the hub's link to the agents' cluster is.
+// describeLink describes the hub's link to the agents' cluster.
 func (a *app) describeLink(l *dialect.LinkStatus) string {
 	if l.Connected {
 		return fmt.Sprintf("to the cluster at %s, for %s", plain(l.URL), short(time.Since(l.Since.Time)))
@@ -105,5 +95,5 @@ func describeBus(b *dialect.BusStatus) string {
 	case "always":
 		return "embedded, durability always: each write is on disk before it is acknowledged"
 	}
-	return "embedded, durability " + plain(b.Mode) + ": what is acknowledged is on disk"
+	return "embedded, durability " + plain(b.Mode) + ": acknowledged writes are on disk"
 }

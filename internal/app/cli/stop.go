@@ -14,16 +14,16 @@ import (
 
 // stopped is what stop prints as JSON.
 type stopped struct {
-	Stopped bool `json:"stopped"` // false: none was running
+	Stopped bool `json:"stopped"` // false if none was running
 	PID     int  `json:"pid,omitempty"`
 }
 
 func (a *app) stopCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop",
-		Short: "Stop the hub and wait until it is gone",
-		Long: "Stop the hub and wait until it is gone. Turns that run are ended and their tasks\n" +
-			"say so; everything that is finished stays.",
+		Short: "Stop the hub and wait until it has ended",
+		Long: "Stop the hub and wait until it has ended. Running tasks fail with a message that says\n" +
+			"why; ended tasks stay as they are.",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := a.interruptible(cmd.Context())
@@ -52,8 +52,8 @@ func (a *app) stopCommand() *cobra.Command {
 	}
 }
 
-// stopHub stops the hub that listens on the configured socket. Its data
-// directory may be another than the configured one: the hub is asked.
+// stopHub stops the hub of the configured data directory, or else the one that listens on
+// the configured socket.
 func (a *app) stopHub(ctx context.Context, cfg *config.Loaded) (stopped, error) {
 	info, was, err := daemon.Stop(ctx, cfg.DataDir, func(ctx context.Context) error {
 		c, err := a.dial(ctx, cfg)
@@ -69,8 +69,8 @@ func (a *app) stopHub(ctx context.Context, cfg *config.Loaded) (stopped, error) 
 	return a.stopElsewhere(ctx, cfg)
 }
 
-// stopElsewhere stops a hub that listens on the socket but has another data
-// directory, and waits until it closed its socket.
+// stopElsewhere stops a hub that listens on the socket but has another data directory, and
+// waits until it has closed the connection.
 func (a *app) stopElsewhere(ctx context.Context, cfg *config.Loaded) (stopped, error) {
 	c, err := a.dial(ctx, cfg)
 	if errors.Is(err, client.ErrNotRunning) {

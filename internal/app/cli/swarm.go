@@ -17,27 +17,16 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
-	"github.com/parleyhub/parley/internal/app/swarmplan"
+	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/swarm"
 )
 
 func (a *app) swarmCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "swarm",
-		Short: "Share one task among several agents",
-		Long: "Several agents work on the parts of one task. The hub asks them, gives each the parts\n" +
-			"that it can do, gives the parts of one that fails or dies to others, and puts the results\n" +
-			"together. A swarm outlives this command and the hub: one that was killed goes on.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return usage("there is no command %q; there are run, list, show and stop", "swarm "+args[0])
-		},
-		Args: cobra.ArbitraryArgs,
-	}
-	cmd.AddCommand(a.swarmRunCommand(), a.swarmListCommand(), a.swarmShowCommand(), a.swarmStopCommand())
-	return cmd
+	return group("swarm", "Share one task among several agents",
+		"Several agents work on the parts of one task. The hub invites agents, assigns each the\n"+
+			"parts that it can do, reassigns the parts of an agent that fails or dies, and combines the\n"+
+			"results. A swarm survives the end of this command and restarts of the hub.",
+		a.swarmRunCommand(), a.swarmListCommand(), a.swarmShowCommand(), a.swarmStopCommand())
 }
 
 type swarmFlags struct {
@@ -57,7 +46,7 @@ func (a *app) swarmRunCommand() *cobra.Command {
 a file in JSON or YAML (--plan, - is standard input), or the answer of an agent that is
 asked to split the task (--planner). Without a plan every agent gets the whole task.
 
-Ctrl-C leaves the swarm to itself; stop it with "swarm stop".`,
+Ctrl-C ends this command and not the swarm; stop the swarm with "swarm stop".`,
 		Example: "  " + a.name + ` swarm run --planner claude-code --agents claude-code,codex "review this repository"
   ` + a.name + ` swarm run --plan review.yaml
   ` + a.name + ` swarm run --agents gemini,codex "find the bug in parser.go"`,
@@ -76,14 +65,14 @@ Ctrl-C leaves the swarm to itself; stop it with "swarm stop".`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.agents, "agents", nil, "only these agents may take part; default: everybody who is able")
+	flags.StringSliceVar(&f.agents, "agents", nil, "only these agents may participate; default: all that are able")
 	flags.StringSliceVar(&f.capabilities, "capabilities", nil, "capabilities that every participant must have")
 	flags.StringVar(&f.plan, "plan", "", "a file with the sub-tasks, in JSON or YAML")
 	flags.StringVar(&f.planner, "planner", "", "the agent that splits the task")
 	flags.IntVar(&f.attempts, "attempts", 0, "how many agents try a sub-task before the swarm fails (default 3)")
 	flags.BoolVar(&f.planOnly, "plan-only", false, "print the plan as JSON and run nothing")
 	flags.BoolVar(&f.detach, "detach", false, "return when the swarm is stored, without its result")
-	flags.BoolVar(&f.noStart, "no-start", false, "fail where no hub runs instead of starting one")
+	noStartFlag(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("plan", "planner")
 	cmd.MarkFlagsMutuallyExclusive("plan-only", "detach")
 	a.complete(cmd, "planner", agentIDs)
@@ -120,21 +109,23 @@ func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
 		return err
 	}
 	if f.detach {
-		a.printCreated(s)
-		return nil
+		return a.print(s, func() {
+			fmt.Fprintln(a.stdout, s.ID)
+			a.note("The swarm runs. Show it with: %s swarm show %s", a.self(), s.ID)
+		})
 	}
 	return a.followSwarm(ctx, c, s)
 }
 
-// swarmPlan is what the user wants, without what a planner adds.
+// swarmPlan returns the plan of the flags, without the sub-tasks that a planner adds.
 func (a *app) swarmPlan(f swarmFlags, task string) (swarm.Plan, error) {
 	var p swarm.Plan
 	if f.plan != "" {
-		data, err := a.readPlan(f.plan)
+		data, err := a.readPlanFile(f.plan)
 		if err != nil {
 			return p, err
 		}
-		if p, err = swarmplan.Read(data); err != nil {
+		if p, err = readPlan(data); err != nil {
 			return p, usage("%s: %v", f.plan, err)
 		}
 	}
@@ -142,7 +133,7 @@ func (a *app) swarmPlan(f swarmFlags, task string) (swarm.Plan, error) {
 		p.TaskDescription = task
 	}
 	if strings.TrimSpace(p.TaskDescription) == "" {
-		return p, usage("missing TASK: say what is to be done, in quotes, or as taskDescription of the plan")
+		return p, usage("missing TASK: describe the task in quotes, or set taskDescription in the plan")
 	}
 	p.RequiredCapabilities = append(p.RequiredCapabilities, f.capabilities...)
 	if p.RequiredCapabilities == nil {
@@ -158,7 +149,7 @@ func (a *app) swarmPlan(f swarmFlags, task string) (swarm.Plan, error) {
 	return p, nil
 }
 
-func (a *app) readPlan(path string) ([]byte, error) {
+func (a *app) readPlanFile(path string) ([]byte, error) {
 	r := a.stdin
 	if path != "-" {
 		file, err := os.Open(path)
@@ -168,15 +159,14 @@ func (a *app) readPlan(path string) ([]byte, error) {
 		defer file.Close()
 		r = file
 	}
-	data, err := io.ReadAll(io.LimitReader(r, swarmplan.MaxFile+1))
+	data, err := io.ReadAll(io.LimitReader(r, maxPlan+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the plan: %w", err)
 	}
 	return data, nil
 }
 
-// checkAgents finds ids that the hub does not have: a swarm without them would begin
-// all the same.
+// checkAgents reports ids that the hub does not know: the swarm would start without them.
 func (a *app) checkAgents(ctx context.Context, c *client.Client, ids []string) error {
 	if len(ids) == 0 {
 		return nil
@@ -193,25 +183,22 @@ func (a *app) checkAgents(ctx context.Context, c *client.Client, ids []string) e
 	return nil
 }
 
-// askPlanner has an agent split the task.
+// askPlanner asks an agent to split the task and returns the sub-tasks of its answer.
 func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, p swarm.Plan) ([]swarm.SubTaskPlan, error) {
 	agents, err := c.Agents(ctx, false)
 	if err != nil {
 		return nil, err
 	}
-	var workers []swarmplan.Worker
-	for _, agent := range agents {
-		if len(p.Agents) == 0 || slices.Contains(p.Agents, agent.ID) {
-			workers = append(workers, swarmplan.Worker{ID: agent.ID, Description: agent.Description, Capabilities: agent.Capabilities})
-		}
+	if len(p.Agents) > 0 {
+		agents = slices.DeleteFunc(agents, func(agent dialect.Agent) bool { return !slices.Contains(p.Agents, agent.ID) })
 	}
 	spinner := a.spin(planner + " splits the task")
 	defer spinner.end()
 	task, err := c.Send(ctx, dialect.SendParams{
 		Message: dialect.Message{
 			Kind: dialect.KindMessage, MessageID: uuid.NewString(), Role: dialect.RoleUser,
-			Parts:    []dialect.Part{dialect.TextPart(swarmplan.Prompt(p.TaskDescription, workers))},
-			Metadata: map[string]any{"targetAgent": planner},
+			Parts:    []dialect.Part{dialect.TextPart(plannerPrompt(p.TaskDescription, agents))},
+			Metadata: map[string]any{hub.MetaTargetAgent: planner},
 		},
 	})
 	if err != nil {
@@ -219,20 +206,13 @@ func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, 
 	}
 	refuse := func(reason string) error {
 		return &failure{Exit: cmp.Or(stateExit(task.Status.State), exitFailure), Kind: "no-plan",
-			Message: planner + " made no plan: " + reason, Remedy: "see: " + a.self() + " task show " + task.ID + "; or write a plan and give it with --plan"}
+			Message: planner + " made no plan: " + reason, Remedy: "see: " + a.self() + " task show " + task.ID + "; or write a plan and pass it with --plan"}
 	}
-	answer := ""
-	if m := task.Status.Message; m != nil {
-		for _, part := range m.Parts {
-			if part.Text != nil {
-				answer += *part.Text
-			}
-		}
-	}
+	answer := task.Status.Message.Text()
 	if task.Status.State != dialect.StateCompleted {
 		return nil, refuse("its task is " + string(task.Status.State) + ". " + clipText(answer, 500))
 	}
-	parts, err := swarmplan.FromAnswer(answer)
+	parts, err := subTasksIn(answer)
 	if err != nil {
 		return nil, refuse(err.Error())
 	}
@@ -246,20 +226,11 @@ func clipText(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
-func (a *app) printCreated(s *swarm.Session) {
-	if a.json() {
-		writeJSON(a.stdout, s)
-		return
-	}
-	fmt.Fprintln(a.stdout, s.ID)
-	a.note("The swarm works on it. Look with: %s swarm show %s", a.self(), s.ID)
-}
-
-// followSwarm shows a swarm until it has ended, and then its result. A hub that was
-// killed may come back meanwhile.
+// followSwarm shows the progress of a swarm until it ends, and then its result. It retries
+// while the hub is down.
 func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Session) error {
 	view := a.swarmView()
-	away := a.absence("The hub is away; the swarm goes on when it is back.")
+	retry := hubRetry{app: a, notice: "The hub is down; the swarm continues when it is up again."}
 	for {
 		view.show(s)
 		if s.Status.Ended() {
@@ -270,38 +241,31 @@ func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Sessio
 		case err == nil:
 			s = next
 		case ctx.Err() != nil && errors.Is(context.Cause(ctx), errInterrupted):
-			a.note("The swarm goes on. Look with: %s swarm show %s; end it with: %s swarm stop %s", a.self(), s.ID, a.self(), s.ID)
+			a.note("The swarm continues. Show it with: %s swarm show %s; stop it with: %s swarm stop %s", a.self(), s.ID, a.self(), s.ID)
 			return errInterrupted
 		}
-		if err := away.outlast(ctx, err); err != nil {
+		if err := retry.after(ctx, err); err != nil {
 			return err
 		}
 	}
-	if a.json() {
-		writeJSON(a.stdout, s)
-	} else {
-		a.printResults(s)
-	}
+	_ = a.print(s, func() { a.printResults(s) }) // returns nil
 	if s.Status == swarm.Failed {
 		return &failure{Exit: exitTaskFailed, Kind: "swarm-failed", Message: "the swarm failed: " + s.Error, quiet: a.json()}
 	}
 	return nil
 }
 
-// swarmView shows how a swarm goes on: as a picture in a terminal, as lines else.
+// swarmView shows the progress of a swarm on stderr: on a terminal as a board that is
+// redrawn, otherwise as lines.
 type swarmView struct {
-	a     *app
-	board *board
-	told  map[string]string // by sub-task
-	state swarm.Status
+	a       *app
+	board   *board
+	printed map[string]string // the last line of each sub-task
+	state   swarm.Status
 }
 
 func (a *app) swarmView() *swarmView {
-	v := &swarmView{a: a, told: make(map[string]string)}
-	if !a.json() && isTerminal(a.stderr) && a.getenv("TERM") != "dumb" {
-		v.board = &board{w: a.stderr}
-	}
-	return v
+	return &swarmView{a: a, board: a.newBoard(a.stderr), printed: make(map[string]string)}
 }
 
 func (v *swarmView) show(s *swarm.Session) {
@@ -354,7 +318,7 @@ func (v *swarmView) paint(s swarm.SubTaskStatus, line string) string {
 	return v.a.errStyle.dim(line)
 }
 
-// lines tells what has changed.
+// lines prints what has changed since the last call.
 func (v *swarmView) lines(s *swarm.Session) {
 	if v.state != s.Status {
 		v.state = s.Status
@@ -364,14 +328,14 @@ func (v *swarmView) lines(s *swarm.Session) {
 		if t.Status == swarm.TaskPending && t.Error == "" {
 			continue
 		}
-		if now := subTaskLine(t); v.told[t.ID] != now {
-			v.told[t.ID] = now
+		if now := subTaskLine(t); v.printed[t.ID] != now {
+			v.printed[t.ID] = now
 			fmt.Fprintln(v.a.stderr, now)
 		}
 	}
 }
 
-// printResults prints the results of the parts, in the order of the plan.
+// printResults prints the results of the sub-tasks, in the order of the plan.
 func (a *app) printResults(s *swarm.Session) {
 	for _, t := range s.SubTasks {
 		if t.Status != swarm.TaskCompleted {
@@ -381,8 +345,7 @@ func (a *app) printResults(s *swarm.Session) {
 	}
 }
 
-// resultText is a sub-task's result for people: the text, if it is one of the hub's
-// agents'.
+// resultText returns the text of a result as the hub's agents make it, and the JSON of any other.
 func resultText(raw json.RawMessage) string {
 	var r struct {
 		Text *string `json:"text"`
@@ -396,31 +359,23 @@ func resultText(raw json.RawMessage) string {
 func (a *app) swarmListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the swarms: those that work, and those of the last day",
+		Short: "List the swarms: the running ones, and those of the last day",
 		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				list, err := c.Swarms(ctx)
-				if err != nil {
-					return err
-				}
-				if a.json() {
-					writeJSON(a.stdout, list)
-					return nil
-				}
-				if len(list) == 0 {
-					fmt.Fprintln(a.stdout, "There are no swarms.")
-					return nil
-				}
-				t := table{headings: []string{"SWARM", "STATUS", "DONE", "AGENTS", "CREATED", "TASK"}, paint: a.paintFirst}
-				for _, s := range list {
-					t.add(s.ID, string(s.Status), fmt.Sprintf("%d/%d", s.Completed, s.SubTasks), fmt.Sprint(len(s.Participants)), ago(time.Now(), s.CreatedAt.Time), s.TaskDescription)
-				}
-				t.write(a.stdout, a.style)
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.SwarmSummary, error) {
+			return c.Swarms(ctx)
+		}, a.printSwarms),
 	}
+}
+
+func (a *app) printSwarms(swarms []dialect.SwarmSummary) {
+	listing[dialect.SwarmSummary]{
+		none:     "There are no swarms.",
+		headings: []string{"SWARM", "STATUS", "DONE", "AGENTS", "CREATED", "TASK"},
+		row: func(s dialect.SwarmSummary) []string {
+			return []string{s.ID, string(s.Status), fmt.Sprintf("%d/%d", s.Completed, s.SubTasks), fmt.Sprint(len(s.Participants)), ago(time.Now(), s.CreatedAt.Time), s.TaskDescription}
+		},
+		paint: a.paintFirst,
+	}.table(a.stdout, a.style, swarms)
 }
 
 func (a *app) swarmShowCommand() *cobra.Command {
@@ -439,16 +394,11 @@ func (a *app) swarmShowCommand() *cobra.Command {
 				if follow {
 					return a.followSwarm(ctx, c, s)
 				}
-				if a.json() {
-					writeJSON(a.stdout, s)
-					return nil
-				}
-				a.printSwarm(s)
-				return nil
+				return a.print(s, func() { a.printSwarm(s) })
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&follow, "follow", false, "wait until the swarm has ended, as swarm run does")
+	cmd.Flags().BoolVar(&follow, "follow", false, "follow the swarm to its end, as swarm run does")
 	return cmd
 }
 
@@ -468,34 +418,11 @@ func (a *app) printSwarm(s *swarm.Session) {
 func (a *app) swarmStopCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "stop SWARM",
-		Short:             "End a swarm; what its agents work on is canceled",
+		Short:             "Stop a swarm and cancel the tasks of its agents",
 		Args:              exactly("SWARM"),
 		ValidArgsFunction: a.completeFirst(swarmIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				s, err := c.StopSwarm(ctx, args[0], "")
-				if err != nil {
-					return err
-				}
-				if a.json() {
-					writeJSON(a.stdout, s)
-					return nil
-				}
-				fmt.Fprintf(a.stdout, "%s is %s.\n", s.ID, s.Status)
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*swarm.Session, error) {
+			return c.StopSwarm(ctx, args[0], "")
+		}, func(s *swarm.Session) { fmt.Fprintf(a.stdout, "%s is %s.\n", s.ID, s.Status) }),
 	}
-}
-
-func swarmIDs(ctx context.Context, c *client.Client) []string {
-	list, err := c.Swarms(ctx)
-	if err != nil {
-		return nil
-	}
-	ids := make([]string, len(list))
-	for i, s := range list {
-		ids[i] = s.ID
-	}
-	return ids
 }

@@ -152,7 +152,7 @@ func TestAKilledHubGoesOnWithItsSwarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.stopAtEnd(t)
-	want(t, p.process(t, "start"), 0, "The hub runs (process ")
+	want(t, p.process(t, "start"), 0, "The hub is running (process ")
 	s := session(t, p.run(t, "swarm", "run", "--detach", "--format", "json", "--plan", p.plan(t, `taskDescription: say something
 agents: [words, hangs]
 maxAttempts: 9
@@ -190,7 +190,7 @@ subTasks:
 	if err := os.WriteFile(p.dir+"/config.yaml", []byte(mended), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, p.process(t, "start"), 0, "The hub runs (process ")
+	want(t, p.process(t, "start"), 0, "The hub is running (process ")
 	s = session(t, p.run(t, "swarm", "show", s.ID, "--follow", "--format", "json"))
 	if s.Status != swarm.Completed || s.Epoch < 1 {
 		t.Fatalf("%+v", s)

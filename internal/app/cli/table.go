@@ -7,29 +7,40 @@ import (
 	"time"
 )
 
-// table prints rows under headings, in columns that fit the terminal: the last
-// column gives way.
-type table struct {
+// listing describes how the items of a list are printed as a table. The columns fit the
+// terminal: the last one is cut.
+type listing[T any] struct {
+	none     string // printed instead of an empty table; "" prints the headings
 	headings []string
-	rows     [][]string
-	// paint colours a cell, after its width is known; nil for none.
-	paint func(column int, text string) string
+	row      func(T) []string
+	paint    func(column int, text string) string // colours a cell; nil for no colours
 }
 
-func (t *table) add(cells ...string) {
-	for i := range cells {
-		cells[i] = oneLine(cells[i])
+// print writes items to w as JSON with --format json, and as a table otherwise.
+func (l listing[T]) print(a *app, w io.Writer, items []T) {
+	if a.json() {
+		writeJSON(w, items)
+		return
 	}
-	t.rows = append(t.rows, cells)
+	l.table(w, a.style, items)
 }
 
 const columnGap = 2
 
-func (t *table) write(w io.Writer, s style) {
-	widths := make([]int, len(t.headings))
-	for _, row := range append([][]string{t.headings}, t.rows...) {
+func (l listing[T]) table(w io.Writer, s style, items []T) {
+	if len(items) == 0 && l.none != "" {
+		fmt.Fprintln(w, l.none)
+		return
+	}
+	rows := [][]string{l.headings}
+	widths := make([]int, len(l.headings))
+	for _, item := range items {
+		rows = append(rows, l.row(item))
+	}
+	for _, row := range rows {
 		for i, cell := range row {
-			widths[i] = max(widths[i], cells(cell))
+			row[i] = oneLine(cell)
+			widths[i] = max(widths[i], cells(row[i]))
 		}
 	}
 	last := len(widths) - 1
@@ -40,13 +51,13 @@ func (t *table) write(w io.Writer, s style) {
 		}
 		widths[last] = max(min(widths[last], total-before), 8)
 	}
-	t.line(w, t.headings, widths, func(_ int, text string) string { return s.dim(text) })
-	for _, row := range t.rows {
-		t.line(w, row, widths, t.paint)
+	printRow(w, rows[0], widths, func(_ int, text string) string { return s.dim(text) })
+	for _, row := range rows[1:] {
+		printRow(w, row, widths, l.paint)
 	}
 }
 
-func (t *table) line(w io.Writer, row []string, widths []int, paint func(int, string) string) {
+func printRow(w io.Writer, row []string, widths []int, paint func(int, string) string) {
 	var b strings.Builder
 	for i, cell := range row {
 		cell = fit(cell, widths[i])
@@ -62,7 +73,7 @@ func (t *table) line(w io.Writer, row []string, widths []int, paint func(int, st
 	fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 }
 
-// ago is a moment in the past, for people.
+// ago formats a time in the past, relative to now.
 func ago(now, then time.Time) string {
 	if then.IsZero() {
 		return "never"
@@ -74,7 +85,7 @@ func ago(now, then time.Time) string {
 	return short(d) + " ago"
 }
 
-// short is a duration in its largest unit.
+// short formats a duration in its largest unit.
 func short(d time.Duration) string {
 	switch {
 	case d < time.Minute:

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,19 +14,7 @@ import (
 )
 
 func (a *app) taskCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "task",
-		Short: "Show, follow or cancel one task",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return usage("there is no command %q; there are show, follow and cancel", "task "+args[0])
-		},
-		Args: cobra.ArbitraryArgs,
-	}
-	cmd.AddCommand(a.taskShowCommand(), a.taskFollowCommand(), a.taskCancelCommand())
-	return cmd
+	return group("task", "Show, follow or cancel one task", "", a.taskShowCommand(), a.taskFollowCommand(), a.taskCancelCommand())
 }
 
 func (a *app) taskShowCommand() *cobra.Command {
@@ -34,20 +23,9 @@ func (a *app) taskShowCommand() *cobra.Command {
 		Short:             "Show a task: its state, messages and artifacts",
 		Args:              exactly("TASK"),
 		ValidArgsFunction: a.completeFirst(taskIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				task, err := c.Task(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				if a.json() {
-					writeJSON(a.stdout, task)
-					return nil
-				}
-				a.printTask(task)
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.Task, error) {
+			return c.Task(ctx, args[0])
+		}, a.printTask),
 	}
 }
 
@@ -55,40 +33,30 @@ func (a *app) taskCancelCommand() *cobra.Command {
 	keep := false
 	cmd := &cobra.Command{
 		Use:   "cancel TASK",
-		Short: "Cancel a task and wait until its processes are gone",
-		Long: "Cancel a task and wait until its processes are gone. The tasks that its agent has\n" +
-			"handed on to other agents, and these to others, are canceled with it.",
+		Short: "Cancel a task and wait until its processes have ended",
+		Long: "Cancel a task and wait until its processes have ended. The tasks that its agent has\n" +
+			"delegated, directly or through other agents, are canceled too.",
 		Args:              exactly("TASK"),
 		ValidArgsFunction: a.completeFirst(taskIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				spinner := a.spin("canceling")
-				cancel := c.Cancel
-				if keep {
-					cancel = c.CancelAlone
-				}
-				task, err := cancel(ctx, args[0])
-				spinner.end()
-				if err != nil {
-					return err
-				}
-				if a.json() {
-					writeJSON(a.stdout, task)
-					return nil
-				}
-				fmt.Fprintf(a.stdout, "Task %s is %s.\n", plain(task.ID), a.state(task.Status.State))
-				return nil
-			})
-		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.Task, error) {
+			spinner := a.spin("canceling")
+			defer spinner.end()
+			if keep {
+				return c.CancelAlone(ctx, args[0])
+			}
+			return c.Cancel(ctx, args[0])
+		}, func(task *dialect.Task) {
+			fmt.Fprintf(a.stdout, "Task %s is %s.\n", plain(task.ID), a.state(task.Status.State))
+		}),
 	}
-	cmd.Flags().BoolVar(&keep, "keep-delegated", false, "leave running what its agent has handed on")
+	cmd.Flags().BoolVar(&keep, "keep-delegated", false, "do not cancel the tasks that its agent has delegated")
 	return cmd
 }
 
 func (a *app) taskFollowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "follow TASK",
-		Short:             "Follow a task to its end; Ctrl-C leaves it running",
+		Short:             "Follow a task to its end; after Ctrl-C it keeps running",
 		Args:              exactly("TASK"),
 		ValidArgsFunction: a.completeFirst(taskIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -97,7 +65,7 @@ func (a *app) taskFollowCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			run := taskRun{app: a, client: c, live: true, leave: true}
+			run := taskRun{app: a, client: c, live: true, keep: true}
 			task, err := run.watch(cmd.Context(), func(ctx context.Context) (*client.Stream, error) {
 				return c.Follow(ctx, args[0])
 			})
@@ -125,12 +93,12 @@ func (a *app) printTask(task *dialect.Task) {
 	for _, m := range task.History {
 		a.printMessage(m)
 	}
-	if m := task.Status.Message; m != nil && !inHistory(task, m.MessageID) {
+	if m := task.Status.Message; m != nil && !slices.ContainsFunc(task.History, func(h dialect.Message) bool { return h.MessageID == m.MessageID }) {
 		a.printMessage(*m)
 	}
 	shown := task.Status.Message.Text()
 	for _, artifact := range task.Artifacts {
-		if text := artifactText(artifact); text != shown {
+		if text := partsText(artifact.Parts); text != shown {
 			fmt.Fprintf(a.stdout, "\n%s\n%s\n", a.style.bold("artifact "+oneLine(artifact.Name)), strings.TrimRight(plain(text), "\n"))
 		}
 	}
@@ -138,15 +106,6 @@ func (a *app) printTask(task *dialect.Task) {
 		fmt.Fprintln(a.stdout)
 		a.printQuestion(task)
 	}
-}
-
-func inHistory(task *dialect.Task, id string) bool {
-	for _, m := range task.History {
-		if m.MessageID == id {
-			return true
-		}
-	}
-	return false
 }
 
 func (a *app) printMessage(m dialect.Message) {
@@ -157,9 +116,7 @@ func (a *app) printMessage(m dialect.Message) {
 	fmt.Fprintf(a.stdout, "\n%s\n%s\n", who, strings.TrimRight(plain(partsText(m.Parts)), "\n"))
 }
 
-func artifactText(artifact dialect.Artifact) string { return partsText(artifact.Parts) }
-
-// partsText is what a person can read of parts.
+// partsText returns the text of parts, with a placeholder for each file or value.
 func partsText(parts []dialect.Part) string {
 	var b strings.Builder
 	for _, p := range parts {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -27,42 +26,31 @@ func (a *app) tasksCommand() *cobra.Command {
 		Use:   "tasks",
 		Short: "List tasks, newest first",
 		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if state != "" && !slices.Contains(taskStates, state) {
 				return usage("--state %q is not one of %s", state, strings.Join(taskStates, ", "))
 			}
-			if p.Limit < 1 || p.Limit > 1000 {
-				return usage("--limit must be between 1 and 1000")
-			}
 			p.State = dialect.TaskState(state)
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				page, err := tasksUpTo(ctx, c, p)
-				if err != nil {
-					return err
-				}
-				if a.json() {
-					writeJSON(a.stdout, page)
-					return nil
-				}
-				a.printTasks(page)
-				return nil
-			})
+			return checkLimit(p.Limit)
 		},
+		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) (*dialect.TaskPage, error) {
+			return tasksUpTo(ctx, c, p)
+		}, a.printTasks),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&p.ContextID, "context", "", "only tasks of this conversation")
 	flags.StringVar(&p.AgentID, "agent", "", "only tasks of this agent")
 	flags.StringVar(&state, "state", "", "only tasks in this state: "+strings.Join(taskStates, ", "))
 	flags.IntVar(&p.Limit, "limit", 20, "how many, 1 to 1000")
-	flags.StringVar(&p.Cursor, "cursor", "", "go on where nextCursor of an earlier page points")
+	flags.StringVar(&p.Cursor, "cursor", "", "continue from the nextCursor of an earlier page")
 	a.complete(cmd, "state", func(context.Context, *client.Client) []string { return taskStates })
 	a.complete(cmd, "agent", agentIDs)
 	a.complete(cmd, "context", contextIDs)
 	return cmd
 }
 
-// tasksUpTo returns as many tasks as were asked for, over several pages where
-// long answers made the hub end one early.
+// tasksUpTo returns up to p.Limit tasks. It reads several pages where the hub ended a page
+// early because its tasks are long.
 func tasksUpTo(ctx context.Context, c *client.Client, p dialect.TasksListParams) (*dialect.TaskPage, error) {
 	limit := p.Limit
 	all, err := c.Tasks(ctx, p)
@@ -82,22 +70,21 @@ func tasksUpTo(ctx context.Context, c *client.Client, p dialect.TasksListParams)
 }
 
 func (a *app) printTasks(page *dialect.TaskPage) {
-	if len(page.Tasks) == 0 {
-		fmt.Fprintln(a.stdout, "No tasks.")
-		return
-	}
-	t := table{headings: []string{"TASK", "STATE", "AGENT", "CHANGED", "ANSWER"}, paint: a.paintState}
-	for _, task := range page.Tasks {
-		t.add(task.ID, string(task.Status.State), agentOf(&task), ago(time.Now(), task.Status.Timestamp.Time), task.Status.Message.Text())
-	}
-	t.write(a.stdout, a.style)
-	if page.Total > len(page.Tasks) {
+	listing[dialect.Task]{
+		none:     "No tasks.",
+		headings: []string{"TASK", "STATE", "AGENT", "CHANGED", "ANSWER"},
+		row: func(t dialect.Task) []string {
+			return []string{t.ID, string(t.Status.State), agentOf(&t), ago(time.Now(), t.Status.Timestamp.Time), t.Status.Message.Text()}
+		},
+		paint: a.paintState,
+	}.table(a.stdout, a.style, page.Tasks)
+	if len(page.Tasks) > 0 && page.Total > len(page.Tasks) {
 		a.note("%d of %d tasks; --limit shows more", len(page.Tasks), page.Total)
 	}
 }
 
 func agentOf(task *dialect.Task) string {
-	agent, _ := task.Metadata[hub.MetaAgent].(string) // "" where it is not there
+	agent, _ := task.Metadata[hub.MetaAgent].(string)
 	return agent
 }
 

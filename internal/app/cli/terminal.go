@@ -13,26 +13,26 @@ import (
 	"golang.org/x/text/width"
 )
 
-// isTerminal tells whether a stream is a terminal.
+// isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// columns is the width of the terminal, 0 where w is none.
-func columns(w io.Writer) int {
-	f, ok := w.(*os.File)
-	if !ok {
-		return 0
+// terminalSize returns the size of a terminal, zeros if w is not one.
+func terminalSize(w io.Writer) (columns, rows int) {
+	if f, ok := w.(*os.File); ok {
+		columns, rows, _ = term.GetSize(int(f.Fd())) // zeros with an error
 	}
-	cols, _, err := term.GetSize(int(f.Fd()))
-	if err != nil {
-		return 0
-	}
-	return cols
+	return columns, rows
 }
 
-// style colours text where its stream is a terminal that wants it.
+func columns(w io.Writer) int {
+	n, _ := terminalSize(w)
+	return n
+}
+
+// style colours text if its stream is a terminal that supports and allows it.
 type style struct{ on bool }
 
 func styleOf(stream any, env func(string) string) style {
@@ -53,9 +53,9 @@ func (s style) green(text string) string  { return s.paint("32", text) }
 func (s style) yellow(text string) string { return s.paint("33", text) }
 func (s style) cyan(text string) string   { return s.paint("36", text) }
 
-// cleaner takes terminal control sequences out of text that comes in pieces.
-// What agents and other peers write is data: it must not move the cursor,
-// retitle the window, write the clipboard or reorder what the user reads.
+// cleaner removes terminal control sequences from text that arrives in pieces. The text of
+// agents and peers is untrusted: it must not move the cursor, change the window's title,
+// write the clipboard or reorder what the user reads.
 type cleaner struct{ state cleanState }
 
 type cleanState int
@@ -68,7 +68,7 @@ const (
 	cleanStringEscape
 )
 
-// clean returns the part of text that may be shown.
+// clean returns the next piece of text without control sequences.
 func (c *cleaner) clean(text string) string {
 	var b strings.Builder
 	b.Grow(len(text))
@@ -96,7 +96,7 @@ func (c *cleaner) keep(r rune) bool {
 			c.state = cleanText
 		case 0x1b:
 			c.state = cleanStringEscape
-		case '\n': // no such sequence spans lines: do not swallow the rest
+		case '\n': // no such sequence spans lines: keep the rest
 			c.state = cleanText
 			return true
 		}
@@ -134,21 +134,21 @@ func afterEscape(r rune) cleanState {
 	return cleanText
 }
 
-// reorders tells the characters that change the order in which text is shown.
+// reorders reports whether r changes the order in which text is displayed.
 func reorders(r rune) bool {
 	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f
 }
 
-// plain cleans a whole text.
+// plain removes terminal control sequences from text.
 func plain(text string) string {
 	var c cleaner
 	return c.clean(text)
 }
 
-// oneLine cleans text and puts it on one line.
+// oneLine removes terminal control sequences from text and joins its lines.
 func oneLine(text string) string { return strings.Join(strings.Fields(plain(text)), " ") }
 
-// cells is how many columns text takes.
+// cells returns how many columns text takes.
 func cells(text string) int {
 	n := 0
 	for _, r := range text {
@@ -168,7 +168,7 @@ func runeCells(r rune) int {
 	return 1
 }
 
-// fit cuts text to at most n columns.
+// fit cuts text to n columns.
 func fit(text string, n int) string {
 	if cells(text) <= n {
 		return text
@@ -186,13 +186,12 @@ func fit(text string, n int) string {
 	return b.String() + "…"
 }
 
-// spinnerDelay is how long a wait is quiet before the spinner shows.
+// spinnerDelay is how long a wait lasts before the spinner appears.
 const spinnerDelay = 300 * time.Millisecond
 
 var spinnerFrames = []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
 
-// spinner shows on a terminal that something is waited for. The nil spinner
-// does nothing.
+// spinner shows on a terminal that the command is waiting. The nil spinner does nothing.
 type spinner struct {
 	w     io.Writer
 	style style
@@ -204,7 +203,7 @@ type spinner struct {
 	shown bool
 }
 
-// spin starts a spinner on stderr, where that is a terminal.
+// spin starts a spinner on stderr. It returns nil if stderr is not a terminal.
 func (a *app) spin(label string) *spinner {
 	if a.json() || !isTerminal(a.stderr) || a.getenv("TERM") == "dumb" {
 		return nil
@@ -251,7 +250,7 @@ func (s *spinner) erase() {
 	s.shown = false
 }
 
-// say changes what is waited for.
+// say changes the label.
 func (s *spinner) say(label string) {
 	if s == nil {
 		return
@@ -261,7 +260,7 @@ func (s *spinner) say(label string) {
 	s.label = label
 }
 
-// end takes the spinner away; it may be called more than once.
+// end removes the spinner; it may be called more than once.
 func (s *spinner) end() {
 	if s == nil {
 		return

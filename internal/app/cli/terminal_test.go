@@ -149,7 +149,7 @@ func TestSpinnerShowsOnAWaitAndTheTaskIsCanceled(t *testing.T) {
 	s.await("thinking…")
 	signals <- os.Interrupt
 	text := s.await("<end>")
-	if c := <-code; c != 5 || !strings.Contains(text, "Ctrl-C again") || !strings.Contains(text, "canceled:") {
+	if c := <-code; c != 5 || !strings.Contains(text, "a second Ctrl-C exits") || !strings.Contains(text, "canceled:") {
 		t.Errorf("exit %d, got %q", c, text)
 	}
 	p.run(t, "send", "--detach", "--context", "busy", "hangs", "hi")
@@ -174,7 +174,7 @@ func TestStartAtATerminal(t *testing.T) {
 		t.Errorf("exit %d, got %q", c, text)
 	}
 	s.run(p, nil, nil, "start")
-	s.await("The hub runs already")
+	s.await("The hub is already running")
 	want(t, p.run(t, "stop"), 0, "has stopped")
 	want(t, p.run(t, "--format", "json", "start"), 0, `"alreadyRunning":false`)
 }

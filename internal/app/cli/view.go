@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -9,8 +10,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// view shows the events of one stream: as NDJSON, as text that comes live, or
-// with a spinner until the answer is there.
+// view prints the events of one stream: as one JSON value per line, as text while it
+// arrives, or as a spinner until the answer is complete.
 type view struct {
 	app     *app
 	ndjson  bool
@@ -18,13 +19,13 @@ type view struct {
 	spinner *spinner
 	clean   cleaner
 
-	task     *dialect.Task // the first event
-	printed  bool          // some of the answer has been
-	newline  bool          // what was printed last ended a line
-	toldTool string        // the tool that was told last
+	task    *dialect.Task // the first event
+	printed bool          // a part of the answer is printed
+	newline bool          // the output is at the start of a line
+	tool    string        // the tool printed last
 }
 
-// newView makes a view. On a terminal the answer always comes live.
+// newView returns a view. On a terminal the answer is always printed while it arrives.
 func newView(a *app, live bool) *view {
 	v := &view{app: a, ndjson: a.json() && live, live: !a.json() && (live || isTerminal(a.stdout)), newline: true}
 	v.spinner = a.spin("waiting for the agent")
@@ -46,14 +47,14 @@ func (v *view) show(e dialect.Event) {
 	}
 }
 
-// snapshot takes a task in. A second one in a stream stands for events that
-// were lost because this side was slow.
+// snapshot handles a whole task. A second one in a stream replaces events that were dropped
+// because the client was slow.
 func (v *view) snapshot(t *dialect.Task) {
 	if v.task != nil && v.live && v.printed {
 		v.text("\n[… part of the answer was skipped; the whole is in: " + v.app.self() + " task show " + plain(t.ID) + "]\n")
 	}
 	if v.task == nil && v.live {
-		for _, artifact := range t.Artifacts { // of a task that was under way
+		for _, artifact := range t.Artifacts { // of a task that was already running
 			v.parts(artifact.Parts)
 		}
 	}
@@ -68,23 +69,24 @@ func (v *view) status(s *dialect.StatusUpdate) {
 	if m := s.Status.Message; m != nil {
 		label = oneLine(m.Text())
 		if tool, ok := m.Metadata[hub.MetaTool].(map[string]any); ok {
-			v.tool(label, tool)
+			v.showTool(label, tool)
 		}
 	}
 	v.spinner.say(label)
 }
 
-// tool tells people once of a tool that the agent uses.
-func (v *view) tool(title string, tool map[string]any) {
-	status, _ := tool["status"].(string) // "" where it is not there
-	if !isTerminal(v.app.stderr) || v.app.json() || title == v.toldTool && status != "failed" && status != "denied" {
+// showTool prints a tool that the agent uses, once per call.
+func (v *view) showTool(title string, tool map[string]any) {
+	status, _ := tool["status"].(string)
+	failed := status == "failed" || status == "denied"
+	if !isTerminal(v.app.stderr) || v.app.json() || title == v.tool && !failed {
 		return
 	}
-	v.toldTool = title
+	v.tool = title
 	v.spinner.end()
 	v.breakLine()
 	mark := "·"
-	if status == "failed" || status == "denied" {
+	if failed {
 		mark = status + ":"
 	}
 	v.app.note("  %s %s", mark, fit(title, 100))
@@ -127,8 +129,8 @@ func (v *view) breakLine() {
 	}
 }
 
-// end prints the answer of a task where it has not come live. What the agent
-// did not put into the answer, a question or an error, is finish's.
+// end prints the answer of a task unless it is already printed. Questions and errors of the
+// agent are printed by finish.
 func (v *view) end(task *dialect.Task) {
 	v.spinner.end()
 	if v.app.json() {
@@ -137,10 +139,11 @@ func (v *view) end(task *dialect.Task) {
 		}
 		return
 	}
-	if !v.printed && task.Status.State == dialect.StateCompleted {
+	switch {
+	case v.printed:
+	case task.Status.State == dialect.StateCompleted:
 		v.text(task.Text())
-	}
-	if !v.printed && task.Status.State != dialect.StateCompleted {
+	default:
 		for _, artifact := range task.Artifacts {
 			v.parts(artifact.Parts)
 		}
@@ -148,7 +151,7 @@ func (v *view) end(task *dialect.Task) {
 	v.breakLine()
 }
 
-// say changes what the spinner says.
+// say changes the spinner's label.
 func (v *view) say(label string) { v.spinner.say(label) }
 
 func (v *view) close() {
@@ -158,7 +161,7 @@ func (v *view) close() {
 	}
 }
 
-// printOutcome tells people how a task ended, on stderr: stdout has the answer.
+// printOutcome prints how a task ended to stderr; its answer is on stdout.
 func (a *app) printOutcome(task *dialect.Task, began time.Time) {
 	id := plain(task.ID)
 	for _, notice := range notices(task) {
@@ -177,37 +180,30 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time) {
 	case dialect.StateAuthRequired:
 		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("The agent needs a login:"), message)
 		a.printRemedy(task)
-		fmt.Fprintf(a.stderr, "  afterwards go on with: %s send --task %s \"go on\"\n", a.self(), id)
+		fmt.Fprintf(a.stderr, "  then continue with: %s send --task %s \"go on\"\n", a.self(), id)
 		return
 	case dialect.StateCanceled:
-		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("canceled:"), orText(message, "task "+id))
+		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("canceled:"), cmp.Or(message, "task "+id))
 		return
 	}
-	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red(string(task.Status.State)+":"), orText(message, "task "+id))
-	if remedy, _ := taskError(task)["remedy"].(string); !strings.Contains(message, plain(remedy)) {
+	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red(string(task.Status.State)+":"), cmp.Or(message, "task "+id))
+	if !strings.Contains(message, plain(taskError(task, "remedy"))) {
 		a.printRemedy(task)
 	}
 }
 
 func (a *app) printRemedy(task *dialect.Task) {
-	if remedy, _ := taskError(task)["remedy"].(string); remedy != "" {
+	if remedy := taskError(task, "remedy"); remedy != "" {
 		fmt.Fprintf(a.stderr, "  %s\n", plain(remedy))
 	}
 }
 
-func orText(text, instead string) string {
-	if text == "" {
-		return instead
-	}
-	return text
-}
-
-// footer is one line about a task that is done: what a user needs for going on.
+// footer returns one line about a completed task: its ids, tokens and duration.
 func footer(task *dialect.Task, began time.Time) string {
 	facts := []string{"task " + plain(task.ID), "context " + plain(task.ContextID)}
 	if usage, ok := task.Metadata[hub.MetaUsage].(map[string]any); ok {
-		in, _ := usage["inputTokens"].(float64)   // 0 where it is not there
-		out, _ := usage["outputTokens"].(float64) // the same
+		in, _ := usage["inputTokens"].(float64)
+		out, _ := usage["outputTokens"].(float64)
 		if in+out > 0 {
 			facts = append(facts, fmt.Sprintf("%.0f + %.0f tokens", in, out))
 		}
@@ -219,7 +215,7 @@ func footer(task *dialect.Task, began time.Time) string {
 }
 
 func notices(task *dialect.Task) []string {
-	list, _ := task.Metadata[hub.MetaNotices].([]any) // nil where it is not there
+	list, _ := task.Metadata[hub.MetaNotices].([]any)
 	var all []string
 	for _, n := range list {
 		if text, ok := n.(string); ok {

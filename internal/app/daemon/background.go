@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/tools/delegation"
 )
@@ -173,11 +174,20 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Executable returns the path of this program, for running it once more.
-func Executable() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", &Error{Code: CodeStart, Message: "cannot find this program's own file", Err: err}
+// Command returns the command line for [Start] that runs the hub of a configuration. program
+// is the command that runs `parley start --background`; by default it is this program.
+func Command(cfg *config.Loaded, program ...string) ([]string, error) {
+	if len(program) == 0 {
+		path, err := os.Executable()
+		if err != nil {
+			return nil, &Error{Code: CodeStart, Message: "cannot find this program's own file", Err: err}
+		}
+		program = []string{path, "start", "--background"}
 	}
-	return path, nil
+	// The paths are absolute, because the background process changes its directory.
+	command := append(slices.Clone(program), "--socket="+cfg.Socket.Path, "--data-dir="+cfg.DataDir)
+	if cfg.Found {
+		command = append(command, "--config="+cfg.File)
+	}
+	return command, nil
 }

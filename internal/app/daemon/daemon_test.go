@@ -74,7 +74,7 @@ func background(kind string, args []string) int {
 // hubCommand is the command line of a process in the background.
 func hubCommand(t testing.TB, kind, dir string, settings ...string) []string {
 	t.Helper()
-	exe, err := daemon.Executable()
+	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
-// Package demo shows in one process what agents do with Parley, with agents that
-// need no program and no model: they find each other, negotiate, share a tool, split
-// a job, lose one of them, and finish. All parts but the agents' minds are the real
-// ones.
+// Package demo runs a demonstration in one process: agents without a program or a model find
+// each other, negotiate, share a tool, split a job, lose one of them, and finish. Everything
+// but the agents' answers is real.
 package demo
 
 import (
@@ -24,43 +23,43 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// Kind is what kind of thing an Event tells.
+// Kind is the kind of an Event.
 type Kind string
 
-// The kinds of events, in the order in which they first come.
+// The kinds of events, in the order of their first occurrence.
 const (
-	Joined    Kind = "joined"    // an agent has a card
+	Joined    Kind = "joined"    // an agent joined with its card
 	Found     Kind = "found"     // an agent found others by capability
-	Proposed  Kind = "proposed"  // a task
-	Accepted  Kind = "accepted"  // it
-	Rejected  Kind = "rejected"  // it
+	Proposed  Kind = "proposed"  // an agent proposed a task
+	Accepted  Kind = "accepted"  // an agent accepted a proposal
+	Rejected  Kind = "rejected"  // an agent rejected a proposal
 	ToolAdded Kind = "tool"      // an agent offers a tool
-	Working   Kind = "working"   // on a part of the job, told each time it begins
-	Called    Kind = "called"    // an agent used another one's tool
+	Working   Kind = "working"   // an agent started a part of the job
+	Called    Kind = "called"    // an agent called another one's tool
 	Lost      Kind = "lost"      // an agent died
-	Completed Kind = "completed" // a part of the job
-	Finished  Kind = "finished"  // the job, with its result
+	Completed Kind = "completed" // an agent completed a part of the job
+	Finished  Kind = "finished"  // the job has its result
 )
 
-// Event is one thing that happened.
+// Event is one step of the demonstration.
 type Event struct {
 	Kind    Kind   `json:"kind"`
-	Agent   string `json:"agent"`             // who did it
-	Other   string `json:"other,omitempty"`   // with whom
-	SubTask string `json:"subTask,omitempty"` // about which part
-	Text    string `json:"text"`              // for people
+	Agent   string `json:"agent"`
+	Other   string `json:"other,omitempty"`   // the other agent
+	SubTask string `json:"subTask,omitempty"` // the part of the job
+	Text    string `json:"text"`              // a sentence for people
 }
 
-// Options set up a demonstration.
+// Options are the options of [Run].
 type Options struct {
-	// Pace is how long a part of the job takes; 0 is no time.
+	// Pace is how long a part of the job takes.
 	Pace time.Duration
-	// Tell is told what happens, one event after the other.
-	Tell func(Event)
+	// Report is called with each event, in sequence; nil discards them.
+	Report func(Event)
 }
 
-// Run plays the demonstration and returns the job's result. It takes about eight
-// times the pace.
+// Run runs the demonstration and returns the job's result. It takes about eight times the
+// pace.
 func Run(ctx context.Context, o Options) (result string, err error) {
 	n, err := parley.New(parley.Options{Router: router.Options{Telemetry: telemetry.New(telemetry.Options{})}})
 	if err != nil {
@@ -71,25 +70,25 @@ func Run(ctx context.Context, o Options) (result string, err error) {
 		s.close()
 		err = errors.Join(err, n.Close(context.WithoutCancel(ctx)))
 	}()
-	for _, act := range []func(context.Context) error{s.join, s.negotiate, s.share} {
-		if err := act(ctx); err != nil {
+	for _, step := range []func(context.Context) error{s.join, s.negotiate, s.share} {
+		if err := step(ctx); err != nil {
 			return "", err
 		}
 	}
 	return s.work(ctx)
 }
 
-// stage is where the agents play.
+// stage is the state of a demonstration.
 type stage struct {
-	o    Options
-	node *parley.Node
-	box  *toolbox.Box
-	ends []func() // run backwards
+	o       Options
+	node    *parley.Node
+	box     *toolbox.Box
+	closers []func() // called in reverse order
 
-	telling sync.Mutex
-	cast    []*player
-	died    chan struct{} // closed when titan is lost
-	dies    sync.Once
+	reporting sync.Mutex
+	cast      []*player
+	died      chan struct{} // closed when titan dies
+	dies      sync.Once
 }
 
 // player is one agent.
@@ -100,17 +99,17 @@ type player struct {
 	neg    *negotiation.Negotiator
 }
 
-func (s *stage) tell(e Event) {
-	s.telling.Lock()
-	defer s.telling.Unlock()
-	if s.o.Tell != nil {
-		s.o.Tell(e)
+func (s *stage) report(e Event) {
+	s.reporting.Lock()
+	defer s.reporting.Unlock()
+	if s.o.Report != nil {
+		s.o.Report(e)
 	}
 }
 
 func (s *stage) close() {
-	for _, end := range slices.Backward(s.ends) {
-		end()
+	for _, closer := range slices.Backward(s.closers) {
+		closer()
 	}
 }
 
@@ -118,7 +117,7 @@ func (s *stage) player(id string) *player {
 	return s.cast[slices.IndexFunc(s.cast, func(p *player) bool { return p.id == id })]
 }
 
-// join gives five of the planetary agents their cards, and has sun look for help.
+// join joins five of the planetary agents; sun searches for agents that write.
 func (s *stage) join(context.Context) error {
 	for _, p := range []*player{
 		{id: "sun", skills: []string{"lead"}},
@@ -138,9 +137,9 @@ func (s *stage) join(context.Context) error {
 		if p.neg, err = negotiation.New(s.node.Router(), p.id, negotiation.Options{}); err != nil {
 			return err
 		}
-		s.ends = append(s.ends, func() { _ = p.neg.Close() }) // returns nil
+		s.closers = append(s.closers, func() { _ = p.neg.Close() }) // returns nil
 		s.cast = append(s.cast, p)
-		s.tell(Event{Kind: Joined, Agent: p.id, Text: fmt.Sprintf("%s joins as %v: %s", p.id, card.Tier, strings.Join(p.skills, ", "))})
+		s.report(Event{Kind: Joined, Agent: p.id, Text: fmt.Sprintf("%s joins as %v: %s", p.id, card.Tier, strings.Join(p.skills, ", "))})
 	}
 	view, err := s.node.Router().Discover("sun")
 	if err != nil {
@@ -151,19 +150,19 @@ func (s *stage) join(context.Context) error {
 		found = append(found, card.ID)
 	}
 	slices.Sort(found)
-	s.tell(Event{Kind: Found, Agent: "sun", Text: "sun looks for agents that write, and finds " + strings.Join(found, ", ")})
+	s.report(Event{Kind: Found, Agent: "sun", Text: "sun looks for agents that write, and finds " + strings.Join(found, ", ")})
 	return nil
 }
 
-// negotiate has mars ask venus and then saturn for a review.
+// negotiate lets mars ask venus and then saturn for a review.
 func (s *stage) negotiate(ctx context.Context) error {
 	venus, saturn, mars := s.player("venus"), s.player("saturn"), s.player("mars")
 	stop := venus.neg.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
-		_ = venus.neg.Reject(ctx, p.ID, negotiation.Busy, "saturn") // else it times out
+		_ = venus.neg.Reject(ctx, p.ID, negotiation.Busy, "saturn") // after an error the proposal times out
 	})
 	defer stop()
 	stop = saturn.neg.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
-		_ = saturn.neg.Accept(ctx, p.ID, time.Minute) // the same
+		_ = saturn.neg.Accept(ctx, p.ID, time.Minute) // after an error the proposal times out
 	})
 	defer stop()
 	for to := "venus"; ; {
@@ -173,18 +172,18 @@ func (s *stage) negotiate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.tell(Event{Kind: Proposed, Agent: "mars", Other: to, Text: "mars proposes to " + to + ": review my draft"})
+		s.report(Event{Kind: Proposed, Agent: "mars", Other: to, Text: "mars proposes to " + to + ": review my draft"})
 		p, err := mars.neg.Wait(ctx, asked.ID)
 		switch {
 		case err != nil:
 			return err
 		case p.Status == negotiation.Accepted:
-			s.tell(Event{Kind: Accepted, Agent: to, Other: "mars", Text: to + " accepts"})
+			s.report(Event{Kind: Accepted, Agent: to, Other: "mars", Text: to + " accepts"})
 			return nil
 		case p.Status != negotiation.Rejected || p.AlternativeSuggestion == "" || p.AlternativeSuggestion == to:
 			return fmt.Errorf("%s's answer to the proposal is %s", to, p.Status)
 		}
-		s.tell(Event{Kind: Rejected, Agent: to, Other: "mars", Text: fmt.Sprintf("%s is %s and suggests %s", to, p.RejectionReason, p.AlternativeSuggestion)})
+		s.report(Event{Kind: Rejected, Agent: to, Other: "mars", Text: fmt.Sprintf("%s is %s and suggests %s", to, p.RejectionReason, p.AlternativeSuggestion)})
 		to = p.AlternativeSuggestion
 	}
 }
@@ -197,7 +196,7 @@ type counted struct {
 	Words int `json:"words"`
 }
 
-// share has venus offer a tool.
+// share lets venus offer a tool.
 func (s *stage) share(context.Context) error {
 	p, err := s.box.Provider("venus")
 	if err != nil {
@@ -209,31 +208,31 @@ func (s *stage) share(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.tell(Event{Kind: ToolAdded, Agent: "venus", Text: "venus offers a tool to all: venus.count"})
+	s.report(Event{Kind: ToolAdded, Agent: "venus", Text: "venus offers a tool to all: venus.count"})
 	return nil
 }
 
-// job is what the agents share: five chapters, and a review of all.
+// job returns the plan of the job: five chapters, and a review of all.
 func job() swarm.Plan {
 	plan := swarm.Plan{TaskDescription: "write a short guide to the solar system", RequiredCapabilities: []string{}}
-	for _, about := range []string{"planets", "moons", "comets", "rings", "belts"} {
+	all := []string{"planets", "moons", "comets", "rings", "belts"}
+	for _, about := range all {
 		plan.SubTasks = append(plan.SubTasks, swarm.SubTaskPlan{ID: about, Description: "a chapter about " + about, RequiredCapabilities: []string{"write"}})
 	}
-	all := []string{"planets", "moons", "comets", "rings", "belts"}
 	plan.SubTasks = append(plan.SubTasks, swarm.SubTaskPlan{ID: "review", Description: "read all of it", RequiredCapabilities: []string{"review"}, DependsOn: all})
 	return plan
 }
 
-// work splits the job; titan dies over its first chapter.
+// work runs the job as a swarm; titan dies while it works on its first chapter.
 func (s *stage) work(ctx context.Context) (string, error) {
 	for _, p := range s.cast[1:] {
 		member := swarm.NewParticipant(s.node.Router(), p.neg, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
 			return s.do(ctx, p, j)
 		}, swarm.ParticipantOptions{})
-		s.ends = append(s.ends, func() { _ = member.Close() }) // returns nil
+		s.closers = append(s.closers, func() { _ = member.Close() }) // returns nil
 	}
 	c := swarm.NewCoordinator(s.node.Router(), s.player("sun").neg, swarm.CoordinatorOptions{})
-	s.ends = append(s.ends, func() { _ = c.Close() }) // returns nil
+	s.closers = append(s.closers, func() { _ = c.Close() }) // returns nil
 	session, err := c.Create(ctx, job())
 	if err != nil {
 		return "", err
@@ -245,23 +244,23 @@ func (s *stage) work(ctx context.Context) (string, error) {
 	if err := json.Unmarshal(session.Outcome, &results); err != nil {
 		return "", err
 	}
-	s.tell(Event{Kind: Finished, Agent: "sun", Text: fmt.Sprintf("all %d parts are done, each once: %s", len(results), results["review"])})
+	s.report(Event{Kind: Finished, Agent: "sun", Text: fmt.Sprintf("all %d parts are done, each once: %s", len(results), results["review"])})
 	return results["review"], nil
 }
 
-// do is how an agent works on a part.
+// do lets an agent work on a part of the job.
 func (s *stage) do(ctx context.Context, p *player, j swarm.Job) (json.RawMessage, error) {
-	s.tell(Event{Kind: Working, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " begins " + j.Description})
+	s.report(Event{Kind: Working, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " begins " + j.Description})
 	if p.id == "titan" {
 		s.dies.Do(func() {
-			s.tell(Event{Kind: Lost, Agent: p.id, SubTask: j.SubTaskID, Text: "titan dies over it"})
+			s.report(Event{Kind: Lost, Agent: p.id, SubTask: j.SubTaskID, Text: "titan dies"})
 			p.access.Leave()
 			close(s.died)
 		})
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	select { // nobody takes all the work before titan has its part
+	select { // titan must get a part before the others have done all
 	case <-s.died:
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -291,11 +290,11 @@ func (s *stage) do(ctx context.Context, p *player, j swarm.Job) (json.RawMessage
 	if j.SubTaskID == "review" {
 		answer = fmt.Sprintf("%d chapters, %d words, no complaint", len(j.Results), words)
 	}
-	s.tell(Event{Kind: Completed, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " has done " + j.SubTaskID})
+	s.report(Event{Kind: Completed, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " has done " + j.SubTaskID})
 	return json.Marshal(answer)
 }
 
-// count uses venus's tool, as any agent may.
+// count calls venus's tool.
 func (s *stage) count(ctx context.Context, who, draft string) (int, error) {
 	arguments, err := json.Marshal(text{draft})
 	if err != nil {
@@ -313,6 +312,6 @@ func (s *stage) count(ctx context.Context, who, draft string) (int, error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return 0, err
 	}
-	s.tell(Event{Kind: Called, Agent: who, Other: "venus", Text: fmt.Sprintf("%s calls venus.count: %d words", who, c.Words)})
+	s.report(Event{Kind: Called, Agent: who, Other: "venus", Text: fmt.Sprintf("%s calls venus.count: %d words", who, c.Words)})
 	return c.Words, nil
 }

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestTheDemonstrationLosesOneAndFinishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []demo.Event
-		result, err := demo.Run(t.Context(), demo.Options{Pace: time.Second, Tell: func(e demo.Event) { events = append(events, e) }})
+		result, err := demo.Run(t.Context(), demo.Options{Pace: time.Second, Report: func(e demo.Event) { events = append(events, e) }})
 		if err != nil || result != "5 chapters, 50 words, no complaint" {
 			t.Fatalf("%q, %v, %+v", result, err, events)
 		}

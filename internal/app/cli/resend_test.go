@@ -1,4 +1,4 @@
-package replay_test
+package cli_test
 
 import (
 	"context"
@@ -10,19 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"github.com/parleyhub/parley/agent"
+	cards "github.com/parleyhub/parley/agent" // main_test.go has an agent
 	"github.com/parleyhub/parley/envelope"
-	"github.com/parleyhub/parley/internal/app/replay"
+	"github.com/parleyhub/parley/internal/app/cli"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var epoch = time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
 
@@ -47,9 +43,9 @@ func written(t *testing.T, envelopes ...*envelope.Envelope) string {
 	return dir
 }
 
-func made(t *testing.T, sender string, tier agent.Tier, to string, kind envelope.Type, payload any, change func(*envelope.Envelope)) *envelope.Envelope {
+func made(t *testing.T, sender string, tier cards.Tier, to string, kind envelope.Type, payload any, change func(*envelope.Envelope)) *envelope.Envelope {
 	t.Helper()
-	e, err := envelope.NewFactory(agent.Identity{ID: sender, Tier: tier}).New(to, kind, payload)
+	e, err := envelope.NewFactory(cards.Identity{ID: sender, Tier: tier}).New(to, kind, payload)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +55,10 @@ func made(t *testing.T, sender string, tier agent.Tier, to string, kind envelope
 	return e.With(change)
 }
 
-func seqs(t *testing.T, dir string, f replay.Filter) []uint64 {
+func seqs(t *testing.T, dir string, f cli.AuditFilter) []uint64 {
 	t.Helper()
 	var got []uint64
-	damage, err := replay.List(dir, f, func(rec audit.Record) error {
+	damage, err := cli.ReadAudit(dir, f, func(rec audit.Record) error {
 		got = append(got, rec.Seq)
 		return nil
 	})
@@ -73,39 +69,39 @@ func seqs(t *testing.T, dir string, f replay.Filter) []uint64 {
 }
 
 func TestFilters(t *testing.T) {
-	first := made(t, "a", agent.L3, "echo", envelope.Request, "1", nil)
+	first := made(t, "a", cards.L3, "echo", envelope.Request, "1", nil)
 	dir := written(t, first,
-		made(t, "b", agent.L3, "echo", envelope.Notification, "2", nil),
-		made(t, "echo", agent.L3, "a", envelope.Response, "3", func(e *envelope.Envelope) { e.CorrelationID = first.ID }),
+		made(t, "b", cards.L3, "echo", envelope.Notification, "2", nil),
+		made(t, "echo", cards.L3, "a", envelope.Response, "3", func(e *envelope.Envelope) { e.CorrelationID = first.ID }),
 	)
 	for name, tc := range map[string]struct {
-		f    replay.Filter
+		f    cli.AuditFilter
 		want []uint64
 	}{
-		"all":      {replay.Filter{}, []uint64{1, 2, 3}},
-		"latest":   {replay.Filter{Latest: 2}, []uint64{2, 3}},
-		"latest 1": {replay.Filter{Latest: 1, Agent: "a"}, []uint64{3}},
-		"more":     {replay.Filter{Latest: 10}, []uint64{1, 2, 3}},
-		"agent":    {replay.Filter{Agent: "b"}, []uint64{2}},
-		"thread":   {replay.Filter{Thread: first.ID}, []uint64{1, 3}},
-		"type":     {replay.Filter{Type: envelope.Notification}, []uint64{2}},
-		"event":    {replay.Filter{Event: telemetry.Security}, nil},
-		"failed":   {replay.Filter{Failed: true}, nil},
-		"since":    {replay.Filter{Since: epoch.Add(time.Minute)}, []uint64{2, 3}},
-		"until":    {replay.Filter{Until: epoch.Add(time.Minute)}, []uint64{1}},
+		"all":      {cli.AuditFilter{}, []uint64{1, 2, 3}},
+		"latest":   {cli.AuditFilter{Latest: 2}, []uint64{2, 3}},
+		"latest 1": {cli.AuditFilter{Latest: 1, Agent: "a"}, []uint64{3}},
+		"more":     {cli.AuditFilter{Latest: 10}, []uint64{1, 2, 3}},
+		"agent":    {cli.AuditFilter{Agent: "b"}, []uint64{2}},
+		"thread":   {cli.AuditFilter{Thread: first.ID}, []uint64{1, 3}},
+		"type":     {cli.AuditFilter{Type: envelope.Notification}, []uint64{2}},
+		"event":    {cli.AuditFilter{Event: telemetry.Security}, nil},
+		"failed":   {cli.AuditFilter{Failed: true}, nil},
+		"since":    {cli.AuditFilter{Since: epoch.Add(time.Minute)}, []uint64{2, 3}},
+		"until":    {cli.AuditFilter{Until: epoch.Add(time.Minute)}, []uint64{1}},
 	} {
 		got := seqs(t, dir, tc.f)
 		if len(got) != len(tc.want) || len(got) > 0 && (got[0] != tc.want[0] || got[len(got)-1] != tc.want[len(tc.want)-1]) {
 			t.Errorf("%s: %v, not %v", name, got, tc.want)
 		}
 	}
-	if got := seqs(t, filepath.Join(dir, "not-there"), replay.Filter{}); got != nil {
+	if got := seqs(t, filepath.Join(dir, "not-there"), cli.AuditFilter{}); got != nil {
 		t.Errorf("of no log: %v", got)
 	}
 }
 
 func TestDamageIsCounted(t *testing.T) {
-	dir := written(t, made(t, "a", agent.L3, "echo", envelope.Request, "1", nil))
+	dir := written(t, made(t, "a", cards.L3, "echo", envelope.Request, "1", nil))
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -119,12 +115,12 @@ func TestDamageIsCounted(t *testing.T) {
 	}
 	f.Close()
 	n := 0
-	damage, err := replay.List(dir, replay.Filter{}, func(audit.Record) error { n++; return nil })
+	damage, err := cli.ReadAudit(dir, cli.AuditFilter{}, func(audit.Record) error { n++; return nil })
 	if err != nil || damage.Places != 2 || damage.First == nil || n != 2 {
 		t.Errorf("%d records, %+v, %v", n, damage, err)
 	}
 	stop := errors.New("enough")
-	if _, err := replay.List(dir, replay.Filter{}, func(audit.Record) error { return stop }); !errors.Is(err, stop) {
+	if _, err := cli.ReadAudit(dir, cli.AuditFilter{}, func(audit.Record) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("%v", err)
 	}
 }
@@ -144,7 +140,7 @@ func (a *asks) Turn(_ context.Context, t runner.Turn, _ runner.Handler) (runner.
 	return runner.Outcome{Status: runner.OutcomeCompleted, Text: "did " + t.Parts[0].Text()}, nil
 }
 
-func serve(t *testing.T) string {
+func serveNode(t *testing.T) string {
 	t.Helper()
 	define := func(id string) runner.Definition {
 		def, err := runner.Definition{ID: id, Driver: runner.DriverEcho, Capabilities: []runner.Capability{{ID: "can." + id}}}.Complete()
@@ -178,29 +174,29 @@ func serve(t *testing.T) string {
 }
 
 func TestEnvelopesAreSentAgain(t *testing.T) {
-	question := made(t, "a", agent.L3, "asks", envelope.Request, "paint", nil)
+	question := made(t, "a", cards.L3, "asks", envelope.Request, "paint", nil)
 	dir := written(t,
-		made(t, "a", agent.L3, "can.echo", envelope.Request, "hello", func(e *envelope.Envelope) { e.Metadata.RoutingHint = envelope.ByCapability }),
+		made(t, "a", cards.L3, "can.echo", envelope.Request, "hello", func(e *envelope.Envelope) { e.Metadata.RoutingHint = envelope.ByCapability }),
 		question,
-		made(t, "a", agent.L3, "asks", envelope.Request, "red", func(e *envelope.Envelope) { e.CorrelationID = question.ID }),
-		made(t, "asks", agent.L3, "a", envelope.Response, "done", func(e *envelope.Envelope) { e.CorrelationID = question.ID }),
-		made(t, "boss", agent.L0, "echo", envelope.Request, "above the tier of peers", nil),
-		made(t, "a", agent.L3, "nobody", envelope.Notification, "hello?", nil),
-		made(t, "a", agent.L3, "echo", envelope.TaskProposal, "no proposal", nil),
+		made(t, "a", cards.L3, "asks", envelope.Request, "red", func(e *envelope.Envelope) { e.CorrelationID = question.ID }),
+		made(t, "asks", cards.L3, "a", envelope.Response, "done", func(e *envelope.Envelope) { e.CorrelationID = question.ID }),
+		made(t, "boss", cards.L0, "echo", envelope.Request, "above the tier of peers", nil),
+		made(t, "a", cards.L3, "nobody", envelope.Notification, "hello?", nil),
+		made(t, "a", cards.L3, "echo", envelope.TaskProposal, "no proposal", nil),
 	)
-	var told []replay.Outcome
-	_, err := replay.Send(t.Context(), dir, replay.Filter{}, replay.Options{
-		URL: serve(t), Speed: 1e6, Told: func(o replay.Outcome) { told = append(told, o) },
+	var told []cli.ReplayOutcome
+	_, err := cli.Resend(t.Context(), dir, cli.AuditFilter{}, cli.ReplayOptions{
+		URL: serveNode(t), Speed: 1e6, Report: func(o cli.ReplayOutcome) { told = append(told, o) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	answers := map[uint64]string{}
-	kinds := map[uint64]replay.Kind{}
+	kinds := map[uint64]string{}
 	threads := map[uint64]string{}
 	for _, o := range told {
-		if o.Kind != replay.Answer {
-			kinds[o.Seq] = o.Kind
+		if o.Kind != "answer" {
+			kinds[o.Seq] = string(o.Kind)
 			if o.Envelope != nil {
 				threads[o.Seq] = o.Envelope.Thread()
 			}
@@ -212,7 +208,7 @@ func TestEnvelopesAreSentAgain(t *testing.T) {
 		}
 		answers[o.Seq] = a.Text + a.RejectionReason
 	}
-	for seq, want := range map[uint64]replay.Kind{1: replay.Sent, 2: replay.Sent, 3: replay.Sent, 4: replay.Skipped, 5: replay.Failed, 6: replay.Failed, 7: replay.Sent} {
+	for seq, want := range map[uint64]string{1: "sent", 2: "sent", 3: "sent", 4: "skipped", 5: "failed", 6: "failed", 7: "sent"} {
 		if kinds[seq] != want {
 			t.Errorf("record %d: %s, not %s", seq, kinds[seq], want)
 		}
@@ -228,14 +224,14 @@ func TestEnvelopesAreSentAgain(t *testing.T) {
 }
 
 func TestSendEndsWithItsContextAndWithoutAHub(t *testing.T) {
-	dir := written(t, made(t, "a", agent.L3, "echo", envelope.Request, "1", nil), made(t, "a", agent.L3, "echo", envelope.Request, "2", nil))
-	url := serve(t)
+	dir := written(t, made(t, "a", cards.L3, "echo", envelope.Request, "1", nil), made(t, "a", cards.L3, "echo", envelope.Request, "2", nil))
+	url := serveNode(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := replay.Send(ctx, dir, replay.Filter{}, replay.Options{URL: url, Speed: 1, Told: func(replay.Outcome) { cancel() }})
+	_, err := cli.Resend(ctx, dir, cli.AuditFilter{}, cli.ReplayOptions{URL: url, Speed: 1, Report: func(cli.ReplayOutcome) { cancel() }})
 	if !errors.Is(err, context.Canceled) { // it waits a minute for the second
 		t.Errorf("%v", err)
 	}
-	if _, err := replay.Send(t.Context(), dir, replay.Filter{}, replay.Options{URL: "http://127.0.0.1:1", Told: func(replay.Outcome) {}}); err == nil {
+	if _, err := cli.Resend(t.Context(), dir, cli.AuditFilter{}, cli.ReplayOptions{URL: "http://127.0.0.1:1", Report: func(cli.ReplayOutcome) {}}); err == nil {
 		t.Error("sent to nobody")
 	}
 }

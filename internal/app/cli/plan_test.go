@@ -1,4 +1,4 @@
-package swarmplan_test
+package cli_test
 
 import (
 	"encoding/json"
@@ -6,15 +6,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/app/swarmplan"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/cli"
 	"github.com/parleyhub/parley/swarm"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var want = swarm.Plan{
+var wantedPlan = swarm.Plan{
 	TaskDescription: "Review it", Agents: []string{"a", "b"}, MaxAttempts: 2,
 	SubTasks: []swarm.SubTaskPlan{
 		{ID: "api", Description: "the API", RequiredCapabilities: []string{"go"}, Input: json.RawMessage(`{"n":1}`)},
@@ -30,7 +28,7 @@ func TestPlansAreReadFromJSONAndYAML(t *testing.T) {
 		"YAML": "taskDescription: Review it\nagents: [a, b]\nmaxAttempts: 2\nsubTasks:\n- id: api\n  description: the API\n" +
 			"  requiredCapabilities: [go]\n  input: {n: 1}\n- {id: all, description: together, dependsOn: [api]}\n",
 	} {
-		got, err := swarmplan.Read([]byte(text))
+		got, err := cli.ReadPlan([]byte(text))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -39,7 +37,7 @@ func TestPlansAreReadFromJSONAndYAML(t *testing.T) {
 				got.SubTasks[i].Input = json.RawMessage(strings.ReplaceAll(string(s.Input), " ", ""))
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(wantedPlan, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -49,14 +47,14 @@ func TestWrongPlansAreRefused(t *testing.T) {
 	for text, part := range map[string]string{
 		"":                                "empty",
 		`{"task":"x"}`:                    "unknown field",
-		`{"taskDescription":"x"} {}`:      "goes on",
+		`{"taskDescription":"x"} {}`:      "after the plan",
 		"taskDescription: [":              "neither",
-		strings.Repeat("[", 100):          "within each other",
+		strings.Repeat("[", 100):          "nested",
 		`{"subTasks":"all"}`:              "cannot be read",
 		strings.Repeat("a", 2<<20):        "at most",
 		"taskDescription: x\nshell: rm\n": "unknown field",
 	} {
-		if _, err := swarmplan.Read([]byte(text)); err == nil || !strings.Contains(err.Error(), part) {
+		if _, err := cli.ReadPlan([]byte(text)); err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%.40q: %v, want %q", text, err, part)
 		}
 	}
@@ -67,20 +65,20 @@ func TestThePlannersAnswerMayHaveWordsAround(t *testing.T) {
 		`{"subTasks":[{"id":"a","description":"x"}]}`,
 		"Here {is} the plan:\n```json\n{\"subTasks\":[{\"id\":\"a\",\"description\":\"x\"}], \"agents\": [\"root\"]}\n```\nGood luck!",
 	} {
-		got, err := swarmplan.FromAnswer(answer)
+		got, err := cli.SubTasksIn(answer)
 		if err != nil || len(got) != 1 || got[0].ID != "a" {
 			t.Errorf("%q: %+v, %v", answer, got, err)
 		}
 	}
 	for _, answer := range []string{"", "I cannot", `{"subTasks":[]}`, `{"subTasks":3}`, strings.Repeat("{", 1<<20)} {
-		if got, err := swarmplan.FromAnswer(answer); err == nil {
+		if got, err := cli.SubTasksIn(answer); err == nil {
 			t.Errorf("%.40q: %+v", answer, got)
 		}
 	}
 }
 
 func TestThePromptNamesTaskAndWorkers(t *testing.T) {
-	p := swarmplan.Prompt("build\nit", []swarmplan.Worker{{ID: "codex", Description: "two\nlines", Capabilities: []string{"go", "js"}}})
+	p := cli.PlannerPrompt("build\nit", []dialect.Agent{{ID: "codex", Description: "two\nlines", Capabilities: []string{"go", "js"}}})
 	for _, part := range []string{"build\nit", "- codex: two lines (capabilities: go, js)\n", `"subTasks"`} {
 		if !strings.Contains(p, part) {
 			t.Errorf("no %q in:\n%s", part, p)
@@ -88,12 +86,12 @@ func TestThePromptNamesTaskAndWorkers(t *testing.T) {
 	}
 }
 
-func FuzzRead(f *testing.F) {
+func FuzzReadPlan(f *testing.F) {
 	f.Add([]byte(`{"taskDescription":"x","subTasks":[{"id":"a","description":"y"}]}`))
 	f.Add([]byte("taskDescription: x\nsubTasks:\n- id: a\n"))
 	f.Add([]byte("a: &a [*a]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := swarmplan.Read(data)
+		p, err := cli.ReadPlan(data)
 		if err != nil {
 			return
 		}
@@ -101,17 +99,17 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := swarmplan.Read(again); err != nil {
+		if _, err := cli.ReadPlan(again); err != nil {
 			t.Fatalf("what was read is not read again: %v\n%s", err, again)
 		}
 	})
 }
 
-func FuzzFromAnswer(f *testing.F) {
+func FuzzSubTasksIn(f *testing.F) {
 	f.Add(`sure: {"subTasks":[{"id":"a","description":"x"}]}`)
 	f.Add("{{{")
 	f.Fuzz(func(t *testing.T, answer string) {
-		if parts, err := swarmplan.FromAnswer(answer); err == nil && len(parts) == 0 {
+		if parts, err := cli.SubTasksIn(answer); err == nil && len(parts) == 0 {
 			t.Fatal("no sub-tasks and no error")
 		}
 	})

@@ -1,5 +1,4 @@
-// Package replay reads the hub's audit log and sends envelopes of it again.
-package replay
+package cli
 
 import (
 	"errors"
@@ -12,19 +11,19 @@ import (
 	"github.com/parleyhub/parley/telemetry/audit"
 )
 
-// Filter selects records. The zero Filter selects all.
-type Filter struct {
+// auditFilter selects records of the audit log; its zero value selects all.
+type auditFilter struct {
 	Event  telemetry.EventType
 	Type   envelope.Type
-	Agent  string // sender, recipient or the agent that it went to
+	Agent  string // the sender, the recipient or the agent that the router chose
 	Thread string
-	Since  time.Time // this and later
-	Until  time.Time // before this
+	Since  time.Time // inclusive
+	Until  time.Time // exclusive
 	Failed bool      // only what failed or was refused
-	Latest int       // the last so many of those that are selected; 0 means all
+	Latest int       // how many of the selected records, the last ones; 0 means all
 }
 
-func (f *Filter) admits(rec audit.Record) bool {
+func (f *auditFilter) selects(rec audit.Record) bool {
 	ev := rec.Event
 	at := time.UnixMilli(ev.Timestamp)
 	switch {
@@ -40,34 +39,33 @@ func (f *Filter) admits(rec audit.Record) bool {
 	return true
 }
 
-// Damage is what of a log could not be read: lines that are no records, and
-// records that are missing.
-type Damage struct {
+// auditDamage counts the lines of a log that are not records, and the gaps between records.
+type auditDamage struct {
 	Places int
-	First  error // nil if there is none
+	First  error
 }
 
-func (d *Damage) add(err error) {
+func (d *auditDamage) add(err error) {
 	if d.Places++; d.First == nil {
 		d.First = err
 	}
 }
 
-// List calls do with the records of the log in dir that the filter selects,
-// oldest first, until do fails. A directory that is not there is an empty log.
-// The log may be written meanwhile. Damage is counted and skipped; an error is
-// do's, or an [*audit.Error] where the files cannot be read at all.
-func List(dir string, f Filter, do func(audit.Record) error) (Damage, error) {
+// readAudit calls do with the records of the log in dir that the filter selects, oldest
+// first, until do fails. A missing directory is an empty log. The log may be written
+// meanwhile. Damage is counted and skipped; the error is that of do, or an [*audit.Error] if
+// the files cannot be read at all.
+func readAudit(dir string, f auditFilter, do func(audit.Record) error) (auditDamage, error) {
 	from := uint64(0)
 	if f.Latest > 0 {
 		var err error
-		if from, err = begin(dir, f); err != nil {
-			return Damage{}, err
+		if from, err = firstOfLatest(dir, f); err != nil {
+			return auditDamage{}, err
 		}
 	}
-	var d Damage
-	err := each(dir, &d, func(rec audit.Record) error {
-		if rec.Seq < from || !f.admits(rec) {
+	var d auditDamage
+	err := eachRecord(dir, &d, func(rec audit.Record) error {
+		if rec.Seq < from || !f.selects(rec) {
 			return nil
 		}
 		return do(rec)
@@ -75,12 +73,12 @@ func List(dir string, f Filter, do func(audit.Record) error) (Damage, error) {
 	return d, err
 }
 
-// begin returns the number of the first of the latest records.
-func begin(dir string, f Filter) (uint64, error) {
-	latest := make([]uint64, 0, min(f.Latest, 1024)) // a ring, once it is full
+// firstOfLatest returns the sequence number of the first of the last f.Latest records.
+func firstOfLatest(dir string, f auditFilter) (uint64, error) {
+	latest := make([]uint64, 0, min(f.Latest, 1024)) // a ring buffer once it is full
 	n := 0
-	err := each(dir, new(Damage), func(rec audit.Record) error {
-		if !f.admits(rec) {
+	err := eachRecord(dir, new(auditDamage), func(rec audit.Record) error {
+		if !f.selects(rec) {
 			return nil
 		}
 		if len(latest) < f.Latest {
@@ -97,8 +95,8 @@ func begin(dir string, f Filter) (uint64, error) {
 	return latest[n%f.Latest], nil
 }
 
-// each calls do with every record.
-func each(dir string, d *Damage, do func(audit.Record) error) error {
+// eachRecord calls do with every record.
+func eachRecord(dir string, d *auditDamage, do func(audit.Record) error) error {
 	for rec, err := range audit.Read(dir) {
 		ae, ok := errors.AsType[*audit.Error](err)
 		switch {
@@ -117,8 +115,8 @@ func each(dir string, d *Damage, do func(audit.Record) error) error {
 	return nil
 }
 
-// identity is who sent an envelope, as far as it says so itself.
-func identity(e *envelope.Envelope) agent.Identity {
+// senderOf returns the identity that an envelope claims for its sender.
+func senderOf(e *envelope.Envelope) agent.Identity {
 	id := agent.Identity{ID: e.Sender, Tier: agent.L3}
 	if e.Metadata != nil {
 		id.Tier, id.SandboxID = e.Metadata.Tier, e.Metadata.SandboxID

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/config"
+)
+
+// load reads the configuration. The global flags and overrides take precedence over it.
+func (a *app) load(overrides ...config.Override) (*config.Loaded, error) {
+	if a.socket != "" {
+		overrides = append(overrides, config.Override{Key: "socket.path", Value: a.socket, Flag: "--socket"})
+	}
+	if a.dataDir != "" {
+		overrides = append(overrides, config.Override{Key: "dataDir", Value: a.dataDir, Flag: "--data-dir"})
+	}
+	if a.verbose {
+		overrides = append(overrides, config.Override{Key: "logging.level", Value: "debug", Flag: "--verbose"})
+	}
+	return config.Load(config.Options{File: a.configFile, Overrides: overrides})
+}
+
+// connect connects to the hub that the configuration names.
+func (a *app) connect(ctx context.Context) (*client.Client, error) {
+	cfg, err := a.load()
+	if err != nil {
+		return nil, err
+	}
+	return a.dial(ctx, cfg)
+}
+
+func (a *app) dial(ctx context.Context, cfg *config.Loaded) (*client.Client, error) {
+	a.debugf("connecting to %s", cfg.Socket.Path)
+	return client.Dial(ctx, cfg.Socket.Path)
+}
+
+// withHub runs f with a connection and a context that the first signal ends.
+func (a *app) withHub(cmd *cobra.Command, f func(context.Context, *client.Client) error) error {
+	ctx, cancel := a.interruptible(cmd.Context())
+	defer cancel()
+	c, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return f(ctx, c)
+}
+
+// runE is how cobra runs a command.
+type runE func(cmd *cobra.Command, args []string) error
+
+// hubCall returns the run function of a command that makes one call to the hub and prints
+// the result: as JSON, or with pretty.
+func hubCall[T any](a *app, call func(ctx context.Context, c *client.Client, args []string) (T, error), pretty func(T)) runE {
+	return func(cmd *cobra.Command, args []string) error {
+		return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
+			v, err := call(ctx, c, args)
+			if err != nil {
+				return err
+			}
+			return a.print(v, func() { pretty(v) })
+		})
+	}
+}
+
+const (
+	// hubDownLimit is how long a command that follows something waits for a hub that is
+	// down: a hub that was killed may be restarted meanwhile.
+	hubDownLimit = time.Minute
+	// hubRetryInterval is the pause between two attempts to reach it.
+	hubRetryInterval = time.Second / 2
+)
+
+// hubRetry retries a command's calls while the hub is down. The zero value of down means
+// that the hub is up.
+type hubRetry struct {
+	app    *app
+	notice string // printed when the hub goes down
+	down   time.Time
+}
+
+// after takes the result of each call to the hub. It returns nil if the command should
+// continue: after a call that succeeded, and after a short pause while the hub is down. It
+// returns any other error, and the last one when the hub was down for hubDownLimit.
+func (r *hubRetry) after(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		r.down = time.Time{}
+		return nil
+	case !errors.Is(err, client.ErrLost) && !errors.Is(err, client.ErrNotRunning):
+		return err
+	case r.down.IsZero():
+		r.down = time.Now()
+		r.app.note("%s", r.notice)
+	case time.Since(r.down) > hubDownLimit:
+		return err
+	}
+	select {
+	case <-time.After(hubRetryInterval):
+	case <-ctx.Done():
+	}
+	return nil
+}
