@@ -42,8 +42,8 @@ func valid() agent.Card {
 
 func TestValidateNamesEveryMissingField(t *testing.T) {
 	err := new(agent.Card).Validate()
-	var invalid *agent.Error
-	if !errors.As(err, &invalid) || invalid.Code != agent.CodeInvalidCard {
+	invalid, ok := errors.AsType[agent.Problems](err)
+	if !ok || agent.CodeOf(err) != agent.CodeInvalidCard {
 		t.Fatalf("got %v", err)
 	}
 	want := []string{"id", "name", "version", "tier", "capabilities"}
@@ -89,12 +89,13 @@ func TestValidateRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := valid()
 			tc.break_(&c)
-			var invalid *agent.Error
-			if err := c.Validate(); !errors.As(err, &invalid) {
+			err := c.Validate()
+			invalid, ok := errors.AsType[agent.Problems](err)
+			if !ok || agent.CodeOf(err) != agent.CodeInvalidCard {
 				t.Fatalf("got %v", err)
 			}
-			if !slices.ContainsFunc(invalid.Problems, func(p agent.Problem) bool { return p.Field == tc.field }) {
-				t.Errorf("problems %v do not name %s", invalid.Problems, tc.field)
+			if !slices.ContainsFunc(invalid, func(p agent.Problem) bool { return p.Field == tc.field }) {
+				t.Errorf("problems %v do not name %s", invalid, tc.field)
 			}
 			if _, err := agent.Encode(c); err == nil {
 				t.Error("Encode took it")
@@ -117,8 +118,8 @@ func TestValidateErrorStaysSmall(t *testing.T) {
 
 func TestDecodeRefusesCardsWithoutTier(t *testing.T) {
 	_, err := agent.Decode([]byte(`{"id":"a","name":"A","version":"1","capabilities":[]}`))
-	var invalid *agent.Error
-	if !errors.As(err, &invalid) || !slices.Equal(invalid.Missing(), []string{"tier"}) {
+	invalid, ok := errors.AsType[agent.Problems](err)
+	if !ok || agent.CodeOf(err) != agent.CodeInvalidCard || !slices.Equal(invalid.Missing(), []string{"tier"}) {
 		t.Errorf("got %v", err)
 	}
 }

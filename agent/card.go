@@ -166,7 +166,7 @@ func Encode(c Card) ([]byte, error) {
 	}
 	data, err := json.Marshal(c)
 	if err != nil {
-		return nil, &Error{Code: CodeInvalidCard, CardID: c.ID, Message: "the card cannot be written as JSON", Err: err}
+		return nil, &Error{Code: CodeInvalidCard, Subject: c.ID, Message: "the card cannot be written as JSON", Err: err}
 	}
 	if len(data) > MaxCardSize {
 		return nil, tooLarge(c.ID, len(data))

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code is the kind of an [Error].
@@ -21,43 +23,38 @@ type Problem struct {
 	Missing bool   // the field is absent, rather than wrong
 }
 
-// Error is what the package returns. It names every problem of the card.
-type Error struct {
-	Code     Code      // for programs
-	CardID   string    // empty if the card has none
-	Message  string    // for people, without the cause
-	Problems []Problem // each thing that is wrong, in order; at most a hundred
-	Err      error     // the cause, may be nil
-}
+// Problems are the things that are wrong with a card, in order; at most a hundred.
+type Problems []Problem
 
-// Error returns the message with every problem.
-func (e *Error) Error() string {
-	if len(e.Problems) == 0 {
-		return e.Message
+// Error returns every problem.
+func (p Problems) Error() string {
+	parts := make([]string, len(p))
+	for i, problem := range p {
+		parts[i] = problem.Field + " " + problem.Reason
 	}
-	parts := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		parts[i] = p.Field + " " + p.Reason
-	}
-	return e.Message + ": " + strings.Join(parts, "; ")
+	return strings.Join(parts, "; ")
 }
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
 
 // Missing returns the fields that are absent.
-func (e *Error) Missing() []string {
+func (p Problems) Missing() []string {
 	var fields []string
-	for _, p := range e.Problems {
-		if p.Missing {
-			fields = append(fields, p.Field)
+	for _, problem := range p {
+		if problem.Missing {
+			fields = append(fields, problem.Field)
 		}
 	}
 	return fields
 }
 
+// Error is what the package returns. Its fields are Code, Subject (the card's id, empty if it has none), Message
+// (with every problem), and Err (the cause, may be nil: [Problems] of a card with missing or wrong fields).
+type Error = fault.UserError[Code]
+
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
+
 func tooLarge(id string, size int) *Error {
-	return &Error{Code: CodeInvalidCard, CardID: id,
+	return &Error{Code: CodeInvalidCard, Subject: id,
 		Message: fmt.Sprintf("the card has %d bytes; at most %d are allowed", size, MaxCardSize)}
 }
 
@@ -136,12 +133,12 @@ func (c *Card) Validate() error {
 	if len(v.problems) == 0 {
 		return nil
 	}
-	return &Error{Code: CodeInvalidCard, CardID: c.ID, Message: "the agent card is not valid", Problems: v.problems}
+	return &Error{Code: CodeInvalidCard, Subject: c.ID, Message: "the agent card is not valid: " + v.problems.Error(), Err: v.problems}
 }
 
 // validation collects at most a hundred problems, so that a hostile card with
 // thousands of bad entries does not become a huge error.
-type validation struct{ problems []Problem }
+type validation struct{ problems Problems }
 
 func (v *validation) add(p Problem) {
 	if len(v.problems) < 100 {

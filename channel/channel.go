@@ -201,11 +201,11 @@ func (c *Channel) closedError() error {
 	if c.cause != nil {
 		return c.cause
 	}
-	return &Error{Code: CodeClosed, ChannelID: c.id, Message: fmt.Sprintf("the channel from %q to %q is closed", c.local, c.remote)}
+	return &Error{Code: CodeClosed, Subject: c.id, Message: fmt.Sprintf("the channel from %q to %q is closed", c.local, c.remote)}
 }
 
 func (c *Channel) errorf(code Code, cause error, format string, args ...any) *Error {
-	return &Error{Code: code, ChannelID: c.id, Message: fmt.Sprintf(format, args...), Err: cause}
+	return &Error{Code: code, Subject: c.id, Message: fmt.Sprintf(format, args...), Err: cause}
 }
 
 // OnMessage adds a handler for received envelopes and returns the function that

@@ -119,7 +119,7 @@ func (c *Channel) receiveFrom(conn transport.Conn, first []transport.Frame) {
 }
 
 func (c *Channel) unreachable(err error) error {
-	if codeOf(err) != "" {
+	if CodeOf(err) != "" {
 		return err
 	}
 	return c.errorf(CodeUnreachable, err, "no connection to %q", c.remote)
@@ -131,7 +131,7 @@ func (c *Channel) connect() (transport.Conn, error) {
 	var failed error
 	for range c.endpoints {
 		conn, err := c.connectAt(c.endpoints[0])
-		if err == nil || c.Status() == Closed || codeOf(err) == CodeRefused {
+		if err == nil || c.Status() == Closed || CodeOf(err) == CodeRefused {
 			return conn, err
 		}
 		if failed == nil || lasting(failed) { // an error that a retry may cure counts most
@@ -268,7 +268,7 @@ func (m *Manager) accept(conn transport.Conn, via agent.Transport) {
 
 // refuse sends the peer the reason and ends the connection.
 func (m *Manager) refuse(conn transport.Conn, err error) {
-	switch code := codeOf(err); code {
+	switch code := CodeOf(err); code {
 	case CodeRefused, CodeInvalid, CodeTooMany: // after other errors the opener should retry
 		ctx, cancel := context.WithTimeout(m.ctx, closeTimeout)
 		defer cancel()
@@ -363,7 +363,7 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	}
 	req := Request{Peer: conn.Peer(), From: h.From, To: h.To, Card: h.Card, Resume: h.Resume}
 	refused := func(err error) error { // the peer gets its text
-		return &Error{Code: CodeRefused, ChannelID: h.Channel, Message: err.Error()}
+		return &Error{Code: CodeRefused, Subject: h.Channel, Message: err.Error()}
 	}
 	if m.opts.Authorize != nil {
 		if err := m.opts.Authorize(ctx, req); err != nil {
@@ -381,7 +381,7 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 		return c, false, err
 	}
 	if m.hasTombstone(h.Channel) {
-		return nil, false, &Error{Code: CodeRefused, ChannelID: h.Channel, Message: "this channel is closed"}
+		return nil, false, &Error{Code: CodeRefused, Subject: h.Channel, Message: "this channel is closed"}
 	}
 	if err := m.displace(h, conn.Peer()); err != nil {
 		return nil, false, err
@@ -413,7 +413,7 @@ func (m *Manager) displace(h *transport.Hello, peer string) error {
 		case status == Reconnecting:
 			stale = append(stale, c)
 		case status != Closed:
-			err := &Error{Code: CodeRefused, ChannelID: h.Channel, Message: fmt.Sprintf("another connected process speaks for %q", h.From)}
+			err := &Error{Code: CodeRefused, Subject: h.Channel, Message: fmt.Sprintf("another connected process speaks for %q", h.From)}
 			m.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.Security, ChannelID: h.Channel, Sender: h.From, Recipient: h.To,
 				Code: string(CodeRefused), Detail: err.Message, Timestamp: time.Now().UnixMilli()})
 			return err

@@ -1,8 +1,7 @@
 package channel
 
 import (
-	"errors"
-
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/transport"
 )
 
@@ -21,37 +20,16 @@ const (
 	CodeTooMany        Code = "TOO_MANY_CHANNELS"
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code      Code   // for programs
-	ChannelID string // empty if there is none yet
-	Message   string // for people, without the cause
-	Err       error  // the cause, may be nil
-}
+// Error is what the package returns. Its fields are Code, Subject (the channel's id, empty if there is none
+// yet), Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// codeOf returns the code of an error, "" if it has none.
-func codeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 // lasting reports whether connecting again cannot help.
 func lasting(err error) bool {
-	switch codeOf(err) {
+	switch CodeOf(err) {
 	case CodeRefused, CodeInvalid, CodeNoEndpoint:
 		return true
 	}

@@ -274,7 +274,7 @@ func (m *Manager) Suspend(ctx context.Context) ([]State, error) {
 	for _, c := range m.Channels() {
 		s, err := c.Suspend(ctx)
 		switch {
-		case err != nil && codeOf(err) != CodeClosed:
+		case err != nil && CodeOf(err) != CodeClosed:
 			errs = append(errs, err)
 		case err == nil && c.opener:
 			states = append(states, s)
@@ -352,7 +352,7 @@ func (m *Manager) Resume(s State) (*Channel, error) {
 		}
 	}
 	if s.ID != idOf(s.Secret) {
-		return nil, &Error{Code: CodeInvalid, ChannelID: s.ID, Message: "the state's id is not that of its secret"}
+		return nil, &Error{Code: CodeInvalid, Subject: s.ID, Message: "the state's id is not that of its secret"}
 	}
 	c := m.newChannel(s.ID, s.Local, s.Remote, s.Secret)
 	c.opener, c.endpoints, c.transport = true, []agent.Endpoint{s.Endpoint}, s.Endpoint.Transport
@@ -363,7 +363,7 @@ func (m *Manager) Resume(s State) (*Channel, error) {
 		if e != nil {
 			if err := e.Validate(); err != nil {
 				c.cancel()
-				return nil, errors.Join(&Error{Code: CodeInvalid, ChannelID: s.ID, Message: "the state has an envelope that is not valid"}, err)
+				return nil, errors.Join(&Error{Code: CodeInvalid, Subject: s.ID, Message: "the state has an envelope that is not valid"}, err)
 			}
 			size = e.Size()
 		}

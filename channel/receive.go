@@ -1,7 +1,7 @@
 package channel
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -208,18 +208,14 @@ func (c *Channel) receiveReject(f *transport.Frame) {
 	if o.e == nil {
 		return // a duplicate
 	}
-	cause := &Error{Code: Code(f.Reason.Code), ChannelID: c.id, Message: shorten(f.Reason.Message)}
+	cause := &Error{Code: Code(f.Reason.Code), Subject: c.id, Message: shorten(f.Reason.Message)}
 	c.fail(o.e, c.errorf(CodeDeliveryFailed, cause, "%q cannot read envelope %s", c.remote, o.e.ID))
 	o.e = nil // it keeps its number until it is acknowledged
 }
 
 // rejectCode returns the envelope's error's code, e.g. SCHEMA_VERSION_MISMATCH.
 func rejectCode(err error) string {
-	var e *envelope.Error
-	if errors.As(err, &e) {
-		return string(e.Code)
-	}
-	return string(CodeInvalid)
+	return cmp.Or(string(envelope.CodeOf(err)), string(CodeInvalid))
 }
 
 // maxReason bounds the text of an error that the peer gets, in bytes.
@@ -257,7 +253,7 @@ func (c *Channel) forgery(e *envelope.Envelope) *telemetry.Event {
 
 func (c *Channel) errorEvent(err error) *telemetry.Event {
 	return &telemetry.Event{Type: telemetry.ErrorEvent, ChannelID: c.id, Sender: c.remote, Recipient: c.local,
-		Code: string(codeOf(err)), Detail: err.Error(), Timestamp: time.Now().UnixMilli()}
+		Code: string(CodeOf(err)), Detail: err.Error(), Timestamp: time.Now().UnixMilli()}
 }
 
 // report emits the event of an error that ends a connection; c.mu is held.

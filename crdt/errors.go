@@ -3,6 +3,8 @@ package crdt
 import (
 	"errors"
 	"fmt"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code says what kind of thing went wrong with a document.
@@ -18,32 +20,11 @@ const (
 	CodeInvalid         Code = "CRDT_INVALID_EDIT"   // a wrong index, value or moment of a local edit
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code    Code
-	Message string
-	Err     error // the cause, may be nil
-}
-
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
 // CodeOf returns the code of an error, "" if it has none.
-func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func errorf(code Code, cause error, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: cause}

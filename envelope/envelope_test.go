@@ -102,8 +102,8 @@ func TestDecodeRefuses(t *testing.T) {
 // Req 13.7: an unknown version gives an error that names both versions.
 func TestDecodeNamesVersionMismatch(t *testing.T) {
 	_, err := envelope.Decode([]byte(strings.Replace(wire, `"schemaVersion":1`, `"schemaVersion":7`, 1)))
-	var e *envelope.Error
-	if !errors.As(err, &e) || e.Code != envelope.CodeSchemaVersion || e.Got != 7 || e.Want != 1 {
+	version, ok := errors.AsType[*envelope.VersionError](err)
+	if !ok || envelope.CodeOf(err) != envelope.CodeSchemaVersion || version.Got != 7 || version.Want != 1 {
 		t.Fatalf("got %#v", err)
 	}
 	if s := err.Error(); !strings.Contains(s, "7") || !strings.Contains(s, "1") {
@@ -307,8 +307,8 @@ func TestValidateExplainsWhatItRefuses(t *testing.T) {
 			m.RoutingHint = envelope.RoutingHint(text.Draw(t, "hint"))
 		}
 		if err := e.Validate(); err != nil {
-			var invalid *envelope.Error
-			if !errors.As(err, &invalid) || len(invalid.Problems) == 0 {
+			invalid, ok := errors.AsType[agent.Problems](err)
+			if !ok || envelope.CodeOf(err) != envelope.CodeInvalidEnvelope || len(invalid) == 0 {
 				t.Fatalf("%+v is refused without a reason: %v", e, err)
 			}
 		}

@@ -2,9 +2,9 @@ package envelope
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code is the kind of an [Error].
@@ -17,50 +17,41 @@ const (
 	CodeTooLarge        Code = "ENVELOPE_TOO_LARGE"      // more bytes than the codec allows
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code       Code            // for programs
-	EnvelopeID string          // empty if it is not known
-	Message    string          // for people, without the cause
-	Problems   []agent.Problem // for CodeInvalidEnvelope: every field that is missing or wrong
-	Want, Got  int             // for CodeSchemaVersion: the versions
-	Err        error           // the cause, may be nil
-}
+// Error is what the package returns. Its fields are Code, Subject (the envelope's id, empty if it is not known),
+// Message (with every problem), and Err (the cause, may be nil: [agent.Problems] of missing or wrong fields, a
+// [*VersionError] for CodeSchemaVersion).
+type Error = fault.UserError[Code]
 
-// Error returns the message with every problem.
-func (e *Error) Error() string {
-	if len(e.Problems) == 0 {
-		return e.Message
-	}
-	parts := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		parts[i] = p.Field + " " + p.Reason
-	}
-	return e.Message + ": " + strings.Join(parts, "; ")
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func invalid(id, message string) *Error {
-	return &Error{Code: CodeInvalidEnvelope, EnvelopeID: id, Message: message}
+	return &Error{Code: CodeInvalidEnvelope, Subject: id, Message: message}
 }
 
 func tooLarge(id string, size, limit int) *Error {
-	return &Error{Code: CodeTooLarge, EnvelopeID: id,
+	return &Error{Code: CodeTooLarge, Subject: id,
 		Message: fmt.Sprintf("the envelope has %d bytes; at most %d are allowed", size, limit)}
 }
 
+// VersionError is the cause of an [Error] with CodeSchemaVersion.
+type VersionError struct{ Want, Got int } // the version that this program reads, and the envelope's
+
+// Error returns both versions.
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("the envelope has schema version %d; this program reads version %d", e.Got, e.Want)
+}
+
 func versionMismatch(got, want int) *Error {
-	return &Error{Code: CodeSchemaVersion, Want: want, Got: got,
-		Message: fmt.Sprintf("the envelope has schema version %d; this program reads version %d", got, want)}
+	cause := &VersionError{Want: want, Got: got}
+	return &Error{Code: CodeSchemaVersion, Message: cause.Error(), Err: cause}
 }
 
 var notOpaque = fmt.Sprintf("is longer than %d bytes, has control characters or is not UTF-8", maxOpaque)
 
 // explain returns the error for an envelope that is not valid.
 func (e *Envelope) explain() error {
-	var problems []agent.Problem
+	var problems agent.Problems
 	add := func(field, reason string, missing bool) {
 		problems = append(problems, agent.Problem{Field: field, Reason: reason, Missing: missing})
 	}
@@ -126,5 +117,5 @@ func (e *Envelope) explain() error {
 			add("metadata.tracestate", "is not a trace state", false)
 		}
 	}
-	return &Error{Code: CodeInvalidEnvelope, EnvelopeID: e.ID, Message: "the envelope is not valid", Problems: problems}
+	return &Error{Code: CodeInvalidEnvelope, Subject: e.ID, Message: "the envelope is not valid: " + problems.Error(), Err: problems}
 }

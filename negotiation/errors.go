@@ -1,9 +1,11 @@
 package negotiation
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"strings"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code says what kind of thing went wrong.
@@ -22,27 +24,15 @@ const (
 	CodeClosed   Code = "NEGOTIATOR_CLOSED"
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code       Code   // for programs
-	ProposalID string // empty if there is none yet
-	Message    string // for people, without the cause
-	Err        error  // the cause, may be nil
-}
+// Error is what the package returns. Its fields are Code, Subject (the proposal, empty if there is none yet),
+// Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func errorf(code Code, id, format string, args ...any) *Error {
-	return &Error{Code: code, ProposalID: id, Message: clip(fmt.Sprintf(format, args...))}
+	return &Error{Code: code, Subject: id, Message: clip(fmt.Sprintf(format, args...))}
 }
 
 // maxMessage bounds what is told of an error to the other side and in events, in
@@ -64,9 +54,5 @@ func notFound(id string) *Error {
 
 // codeOf returns the code of an error, CodeSend for one of another package.
 func codeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return CodeSend
+	return cmp.Or(CodeOf(err), CodeSend)
 }

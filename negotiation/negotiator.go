@@ -325,13 +325,13 @@ func (n *Negotiator) Send(ctx context.Context, proposalID string, t envelope.Typ
 func (n *Negotiator) send(ctx context.Context, p Proposal, to string, t envelope.Type, payload any) error {
 	e, err := envelope.New(n.id, to, t, payload)
 	if err != nil {
-		return &Error{Code: CodeInvalid, ProposalID: p.ID, Message: "the message cannot be written", Err: err}
+		return &Error{Code: CodeInvalid, Subject: p.ID, Message: "the message cannot be written", Err: err}
 	}
 	e.CorrelationID = p.CorrelationID
 	n.o.Threads.Add(e) // before the other side can answer
 	if _, err := n.r.Send(ctx, e); err != nil {
 		n.o.Threads.Remove(e)
-		return &Error{Code: CodeSend, ProposalID: p.ID, Message: "the message cannot be sent to " + to, Err: err}
+		return &Error{Code: CodeSend, Subject: p.ID, Message: "the message cannot be sent to " + to, Err: err}
 	}
 	return nil
 }

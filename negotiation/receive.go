@@ -108,7 +108,7 @@ func (n *Negotiator) take(e *envelope.Envelope, a Answer) (Proposal, *Error) {
 }
 
 func (n *Negotiator) refuse(ctx context.Context, e *envelope.Envelope, why *Error) {
-	r := Refusal{ProposalID: why.ProposalID, Code: why.Code, Message: why.Message}
+	r := Refusal{ProposalID: why.Subject, Code: why.Code, Message: why.Message}
 	n.reply(ctx, e, envelope.ErrorMessage, r)
 }
 

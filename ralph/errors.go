@@ -1,8 +1,9 @@
 package ralph
 
 import (
-	"errors"
 	"fmt"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code says what kind of thing went wrong.
@@ -21,32 +22,11 @@ const (
 	CodeValidator   Code = "CHECK_NOT_RUN"   // the validation could not be made at all
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code    Code
-	Message string
-	Err     error // the cause, may be nil
-}
-
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
 // CodeOf returns the code of an error, "" if it has none.
-func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func wrap(code Code, err error, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: err}

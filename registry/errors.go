@@ -1,6 +1,10 @@
 package registry
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/parleyhub/parley/internal/base/fault"
+)
 
 // Code says what kind of thing went wrong.
 type Code string
@@ -16,30 +20,23 @@ const (
 	CodeInvalidRegistry Code = "INVALID_REGISTRY" // not the JSON of a registry
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code    Code   // for programs
-	AgentID string // if it is about one agent
-	Message string // for people, without the cause
-	Err     error  // the cause, may be nil
-}
+// Error is what the package returns. Its fields are Code, Subject (the agent, if it is about one), Message and
+// Err (the cause, may be nil). Its text is the message.
+type Error = fault.UserError[Code]
 
-// Error returns the message.
-func (e *Error) Error() string { return e.Message }
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 var errClosed = &Error{Code: CodeClosed, Message: "the registry is closed"}
 
 func notFound(id string) *Error {
-	return &Error{Code: CodeAgentNotFound, AgentID: id, Message: fmt.Sprintf("no agent %q is known", id)}
+	return &Error{Code: CodeAgentNotFound, Subject: id, Message: fmt.Sprintf("no agent %q is known", id)}
 }
 
 func conflict(id, why string) *Error {
-	return &Error{Code: CodeConflict, AgentID: id, Message: fmt.Sprintf("agent %q cannot be merged: %s", id, why)}
+	return &Error{Code: CodeConflict, Subject: id, Message: fmt.Sprintf("agent %q cannot be merged: %s", id, why)}
 }
 
 func full(id string, limit int) *Error {
-	return &Error{Code: CodeFull, AgentID: id, Message: fmt.Sprintf("the registry is full: it holds %d cards", limit)}
+	return &Error{Code: CodeFull, Subject: id, Message: fmt.Sprintf("the registry is full: it holds %d cards", limit)}
 }

@@ -97,8 +97,8 @@ func TestProperty02IncompleteCardsAreRejected(t *testing.T) {
 			"Register": second(r.Register(card)),
 			"Merge":    second(r.Merge(card, "peers")),
 		} {
-			var invalid *agent.Error
-			if code(err) != registry.CodeInvalidCard || !errors.As(err, &invalid) {
+			invalid, ok := errors.AsType[agent.Problems](err)
+			if code(err) != registry.CodeInvalidCard || agent.CodeOf(err) != agent.CodeInvalidCard || !ok {
 				t.Fatalf("%s without %v: %v", name, missing, err)
 			}
 			slices.Sort(missing)

@@ -182,7 +182,7 @@ func (r *Registry) Hold(card agent.Card, source string) (agent.Card, error) {
 // store validates the card and lets make build its entry under the lock.
 func (r *Registry) store(card agent.Card, build func(old *entry) (*entry, error)) (agent.Card, error) {
 	if err := card.Validate(); err != nil {
-		return agent.Card{}, &Error{Code: CodeInvalidCard, AgentID: card.ID, Message: err.Error(), Err: err}
+		return agent.Card{}, &Error{Code: CodeInvalidCard, Subject: card.ID, Message: err.Error(), Err: err}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

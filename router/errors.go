@@ -1,11 +1,11 @@
 package router
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -35,36 +35,15 @@ func (c Code) refusal() bool {
 	return slices.Contains([]Code{CodeSenderUnknown, CodeMetadataMismatch, CodeTierViolation, CodeSandboxViolation, CodeEscalationRequired}, c)
 }
 
-// Error is what the package returns.
-type Error struct {
-	Code    Code   // for programs
-	AgentID string // the agent, or the capability, that could not be reached
-	Message string // for people, without the cause
-	Err     error  // the cause, may be nil
-}
-
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-func errorf(code Code, agentID, format string, args ...any) *Error {
-	return &Error{Code: code, AgentID: agentID, Message: fmt.Sprintf(format, args...)}
-}
+// Error is what the package returns. Its fields are Code, Subject (the agent, or the capability, that could not
+// be reached), Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
 // CodeOf returns the code of an error, "" if it has none.
-func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
+
+func errorf(code Code, agentID, format string, args ...any) *Error {
+	return &Error{Code: code, Subject: agentID, Message: fmt.Sprintf(format, args...)}
 }
 
 // Result tells what became of an envelope.

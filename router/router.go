@@ -403,7 +403,7 @@ func asError(err error, agentID string) *Error {
 	if e, ok := err.(*Error); ok {
 		return e
 	}
-	return &Error{Code: CodeDeliveryFailed, AgentID: agentID, Message: fmt.Sprintf("%q could not be reached", agentID), Err: err}
+	return &Error{Code: CodeDeliveryFailed, Subject: agentID, Message: fmt.Sprintf("%q could not be reached", agentID), Err: err}
 }
 
 // forward puts the envelope into the mailbox from which it goes elsewhere.

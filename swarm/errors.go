@@ -1,8 +1,9 @@
 package swarm
 
 import (
-	"errors"
 	"fmt"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code says what kind of thing went wrong.
@@ -24,37 +25,15 @@ const (
 	CodeClosed    Code = "COORDINATOR_CLOSED"
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code      Code
-	SwarmID   string
-	SubTaskID string
-	Message   string
-	Err       error // the cause, may be nil
-}
-
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// Error is what the package returns. Its fields are Code, Subject (the swarm, or swarm/sub-task), Message and
+// Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
 // CodeOf returns the code of an error, "" if it has none.
-func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func errorf(code Code, swarmID, format string, args ...any) *Error {
-	return &Error{Code: code, SwarmID: swarmID, Message: fmt.Sprintf(format, args...)}
+	return &Error{Code: code, Subject: swarmID, Message: fmt.Sprintf(format, args...)}
 }
 
 func notFound(id string) *Error { return errorf(CodeNotFound, id, "no swarm %q is known here", id) }

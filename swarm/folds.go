@@ -44,7 +44,7 @@ func newFolds(j Journal) *folds {
 func (f *folds) session(ctx context.Context, id string) (Session, error) {
 	last, err := f.journal.LastOf(ctx, id)
 	if err != nil {
-		return Session{}, &Error{Code: CodeJournal, SwarmID: id, Message: "the journal cannot be read", Err: err}
+		return Session{}, &Error{Code: CodeJournal, Subject: id, Message: "the journal cannot be read", Err: err}
 	}
 	return f.sessionAt(ctx, id, last)
 }

@@ -154,7 +154,7 @@ func (e *entry) encode() ([]byte, error) { return json.Marshal(e) }
 func decodeEntry(swarmID string, r Record) (entry, error) {
 	var e entry
 	if err := json.Unmarshal(r.Data, &e); err != nil {
-		return e, &Error{Code: CodeJournal, SwarmID: swarmID, Message: "a record of the journal cannot be read", Err: err}
+		return e, &Error{Code: CodeJournal, Subject: swarmID, Message: "a record of the journal cannot be read", Err: err}
 	}
 	if e.Version != entryVersion {
 		return e, errorf(CodeJournal, swarmID, "a record of the journal has version %d, this program reads %d", e.Version, entryVersion)
@@ -173,7 +173,7 @@ func load(ctx context.Context, j Journal, swarmID string) (*state, error) {
 func (x *state) catchUp(ctx context.Context, j Journal, swarmID string) (bytes int, err error) {
 	records, err := j.Read(ctx, swarmID, x.s.Sequence)
 	if err != nil {
-		return 0, &Error{Code: CodeJournal, SwarmID: swarmID, Message: "the journal cannot be read", Err: err}
+		return 0, &Error{Code: CodeJournal, Subject: swarmID, Message: "the journal cannot be read", Err: err}
 	}
 	for _, r := range records {
 		e, err := decodeEntry(swarmID, r)

@@ -215,7 +215,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 	e := entry{Version: entryVersion, Writer: l.writer, Number: l.number, Events: events}
 	data, err := e.encode()
 	if err != nil {
-		return &Error{Code: CodeJournal, SwarmID: l.id, Message: "a record cannot be written", Err: err}
+		return &Error{Code: CodeJournal, Subject: l.id, Message: "a record cannot be written", Err: err}
 	}
 	whatever := final(events)
 	if !whatever {
@@ -245,7 +245,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 		select {
 		case <-time.After(wait.NextBackOff()):
 		case <-ctx.Done():
-			return &Error{Code: CodeJournal, SwarmID: l.id, Message: "the journal cannot be written", Err: errors.Join(err, ctx.Err())}
+			return &Error{Code: CodeJournal, Subject: l.id, Message: "the journal cannot be written", Err: errors.Join(err, ctx.Err())}
 		}
 	}
 }
@@ -488,11 +488,11 @@ func (l *leader) finish(id string, r result) error {
 	t := l.x.find(id)
 	switch {
 	case t == nil:
-		return &Error{Code: CodeNotFound, SwarmID: l.id, SubTaskID: id, Message: "the swarm has no sub-task " + id}
+		return &Error{Code: CodeNotFound, Subject: l.id + "/" + id, Message: "the swarm has no sub-task " + id}
 	case t.Status == TaskCompleted || t.Status == TaskFailed:
-		return &Error{Code: CodeState, SwarmID: l.id, SubTaskID: id, Message: "sub-task " + id + " is " + string(t.Status) + " already"}
+		return &Error{Code: CodeState, Subject: l.id + "/" + id, Message: "sub-task " + id + " is " + string(t.Status) + " already"}
 	case t.AssignedAgent == "" || !l.x.held[t.AssignedAgent][id]:
-		return &Error{Code: CodeState, SwarmID: l.id, SubTaskID: id, Message: "sub-task " + id + " is assigned to nobody yet"}
+		return &Error{Code: CodeState, Subject: l.id + "/" + id, Message: "sub-task " + id + " is assigned to nobody yet"}
 	case r.Error != "":
 		l.failAttempt(id, r.Error)
 	default:

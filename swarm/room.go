@@ -96,7 +96,7 @@ func noRoom(id string, err error) error {
 	if !errors.Is(err, ErrFull) {
 		return err
 	}
-	return &Error{Code: CodeNoRoom, SwarmID: id, Message: "there is no room for another swarm: those that run need what is left of the journals' room"}
+	return &Error{Code: CodeNoRoom, Subject: id, Message: "there is no room for another swarm: those that run need what is left of the journals' room"}
 }
 
 // graceTime is for how long a swarm that has ended does not give way: somebody may be

@@ -1,10 +1,11 @@
 package toolbox
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code says what kind of thing went wrong.
@@ -29,41 +30,25 @@ const (
 	CodeClosed           Code = "PROVIDER_CLOSED"
 )
 
-// Error is what the package returns.
+type base = fault.Error[Code]
+
+// Error is what the package returns. Besides its own fields it has Code, Subject (the tool, prompt or
+// URI that it is about), Message and Err (the cause, may be nil).
 type Error struct {
-	Code Code
-	// Name is the tool, prompt or URI that it is about.
-	Name string
-	// SourceAgent is the agent that offers it, empty if there is none.
-	SourceAgent string
-	Message     string
-	// Result is what the tool itself said of its failure, nil if it said nothing.
-	Result *mcp.CallToolResult
-	Err    error // the cause, may be nil
+	base
+	SourceAgent string              // the agent that offers it, empty if there is none
+	Result      *mcp.CallToolResult // what the tool itself said of its failure, nil if it said nothing
 }
-
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
 
 // CodeOf returns the code of an error, "" if it has none.
-func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func errorf(code Code, name, source, format string, args ...any) *Error {
-	return &Error{Code: code, Name: name, SourceAgent: source, Message: fmt.Sprintf(format, args...)}
+	return failed(code, name, source, nil, fmt.Sprintf(format, args...))
+}
+
+func failed(code Code, name, source string, cause error, message string) *Error {
+	return &Error{base{Code: code, Subject: name, Message: message, Err: cause}, source, nil}
 }
 
 func toolNotFound(name string) *Error {

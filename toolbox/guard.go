@@ -31,7 +31,7 @@ func guard[R any](ctx context.Context, p *Provider, name string, call func(conte
 func catch[R any](ctx context.Context, p *Provider, name string, call func(context.Context) (R, error)) (result R, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &Error{Code: CodePanic, Name: name, SourceAgent: p.source, Message: name + " crashed", Err: &crash{v, debug.Stack()}}
+			err = failed(CodePanic, name, p.source, &crash{v, debug.Stack()}, name+" crashed")
 		}
 	}()
 	return call(ctx)
@@ -54,11 +54,11 @@ func (p *Provider) failure(ctx context.Context, name string, err error) *Error {
 	case errors.Is(err, ErrNoResource):
 		return resourceNotFound(name)
 	case p.ctx.Err() != nil:
-		return &Error{Code: CodeClosed, Name: name, SourceAgent: p.source, Message: name + " was cut off", Err: context.Cause(p.ctx)}
+		return failed(CodeClosed, name, p.source, context.Cause(p.ctx), name+" was cut off")
 	case ctx.Err() != nil:
-		return &Error{Code: CodeCanceled, Name: name, SourceAgent: p.source, Message: name + " was canceled", Err: err}
+		return failed(CodeCanceled, name, p.source, err, name+" was canceled")
 	}
-	return &Error{Code: CodeFailed, Name: name, SourceAgent: p.source, Message: name + " failed", Err: err}
+	return failed(CodeFailed, name, p.source, err, name+" failed")
 }
 
 // read loads a resource.

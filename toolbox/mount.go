@@ -603,16 +603,12 @@ func ask[R any](ctx context.Context, m *Mount, name string, alive <-chan struct{
 	result, err := f(ctx, session)
 	if err != nil && context.Cause(ctx) == errSilent {
 		wake(m.doubt)
-		return none, &Error{
-			Code: CodeTimeout, Name: name, SourceAgent: m.provider.source, Err: errSilent,
-			Message: fmt.Sprintf("the MCP server %s has not answered within %s", m.o.Name, m.o.CallTimeout),
-		}
+		return none, failed(CodeTimeout, name, m.provider.source, errSilent,
+			fmt.Sprintf("the MCP server %s has not answered within %s", m.o.Name, m.o.CallTimeout))
 	}
 	if err != nil && context.Cause(ctx) == errGone {
-		return none, &Error{
-			Code: CodeClosed, Name: name, SourceAgent: m.provider.source, Err: errGone,
-			Message: fmt.Sprintf("the MCP server %s has left", m.o.Name),
-		}
+		return none, failed(CodeClosed, name, m.provider.source, errGone,
+			fmt.Sprintf("the MCP server %s has left", m.o.Name))
 	}
 	if undelivered(err) {
 		wake(m.doubt)
@@ -639,10 +635,8 @@ func undelivered(err error) bool {
 }
 
 func (m *Mount) unavailable(name string, why error) *Error {
-	return &Error{
-		Code: CodeUnavailable, Name: name, SourceAgent: m.provider.source, Err: why,
-		Message: "the MCP server " + m.o.Name + " cannot be reached now; it is tried again, so try the call later",
-	}
+	return failed(CodeUnavailable, name, m.provider.source, why,
+		"the MCP server "+m.o.Name+" cannot be reached now; it is tried again, so try the call later")
 }
 
 // expect remembers who wants to hear of a call's progress.

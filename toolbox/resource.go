@@ -93,7 +93,7 @@ func (p *Provider) newTemplate(t *mcp.ResourceTemplate, load Loader) (*template,
 	}
 	pattern, err := uritemplate.New(t.URITemplate)
 	if err != nil {
-		return nil, &Error{Code: CodeInvalid, Name: t.URITemplate, SourceAgent: p.id, Message: "the URI template cannot be used", Err: err}
+		return nil, failed(CodeInvalid, t.URITemplate, p.id, err, "the URI template cannot be used")
 	}
 	if scheme, err := url.Parse(pattern.Raw()[:max(0, schemeEnd(pattern.Raw()))]); err != nil || scheme.Scheme == "" {
 		return nil, errorf(CodeInvalid, t.URITemplate, p.id, "the URI template %q must begin with a scheme", t.URITemplate)

@@ -139,8 +139,8 @@ func (f *face) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 	if err == nil {
 		return result, nil
 	}
-	var e *Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
 		return nil, err
 	}
 	return e.result(), nil
@@ -212,8 +212,8 @@ func (f *face) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.G
 
 // wire makes a protocol error with the structured one as its data.
 func wire(err error) error {
-	var e *Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
 		return err
 	}
 	code := int64(jsonrpc.CodeInternalError)

@@ -84,10 +84,10 @@ func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
 	made := &tool{Provider: p, shown: &shown, source: p.sourceOf(t), handler: h}
 	shown.Meta = with(t.Meta, MetaSource, made.source)
 	if shown.InputSchema, made.input, err = compileInput(t.InputSchema, p.foreign); err != nil {
-		return nil, &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "the input schema of " + name + " cannot be used", Err: err}
+		return nil, failed(CodeInvalid, name, p.id, err, "the input schema of "+name+" cannot be used")
 	}
 	if shown.OutputSchema, made.output, err = compile(t.OutputSchema, p.foreign); err != nil {
-		return nil, &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "the output schema of " + name + " cannot be used", Err: err}
+		return nil, failed(CodeInvalid, name, p.id, err, "the output schema of "+name+" cannot be used")
 	}
 	if p.asIs { // the other box checks what it is sent, and says whose tool it is
 		made.input, made.output = nil, nil
@@ -166,7 +166,7 @@ func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 		return nil, errorf(CodeArguments, c.Tool, t.source, "the arguments of %s have %d bytes, at most %d are allowed", c.Tool, len(c.Arguments), MaxArguments)
 	}
 	if err := t.input.check(c.Arguments); err != nil {
-		return nil, &Error{Code: CodeArguments, Name: c.Tool, SourceAgent: t.source, Message: "the arguments of " + c.Tool + " do not fit its input schema", Err: err}
+		return nil, failed(CodeArguments, c.Tool, t.source, err, "the arguments of "+c.Tool+" do not fit its input schema")
 	}
 	result, err := guard(ctx, t.Provider, c.Tool, func(ctx context.Context) (*mcp.CallToolResult, error) { return t.handler(ctx, c) })
 	if err != nil {
@@ -179,7 +179,7 @@ func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 		return nil, t.said(c, result)
 	}
 	if err := t.checkResult(result); err != nil {
-		return nil, &Error{Code: CodeResult, Name: c.Tool, SourceAgent: t.source, Message: "the result of " + c.Tool + " does not fit its output schema", Err: err}
+		return nil, failed(CodeResult, c.Tool, t.source, err, "the result of "+c.Tool+" does not fit its output schema")
 	}
 	return result, nil
 }
@@ -187,7 +187,8 @@ func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 // said is the error of a tool that says itself that it has failed; of another box's,
 // what that box makes of it.
 func (t *tool) said(c *Call, r *mcp.CallToolResult) *Error {
-	e := &Error{Code: CodeFailed, Name: c.Tool, SourceAgent: t.source, Message: saidText(r, c.Tool+" failed"), Result: r}
+	e := failed(CodeFailed, c.Tool, t.source, nil, saidText(r, c.Tool+" failed"))
+	e.Result = r
 	if parts, ok := r.Meta[MetaError].(map[string]any); ok && t.asIs {
 		if code, _ := parts["code"].(string); code != "" {
 			e.Code = Code(code)

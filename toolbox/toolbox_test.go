@@ -313,7 +313,7 @@ func TestAFailedCallSaysWhatWhyAndWhose(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := b.Call(ctx, "", name, json.RawMessage(`{"a":1,"b":2}`), nil)
 			e := wantCode(t, err, want)
-			if e.SourceAgent != "venus" || e.Name != name || !strings.Contains(e.Error(), "disk") && want != toolbox.CodeResult {
+			if e.SourceAgent != "venus" || e.Subject != name || !strings.Contains(e.Error(), "disk") && want != toolbox.CodeResult {
 				t.Fatalf("%+v", e)
 			}
 		})
@@ -412,7 +412,7 @@ func TestAMissingResourceIsNamed(t *testing.T) {
 	}
 	for _, uri := range []string{"vault://taste/8", "vault://other", "vault://taste/7/8"} {
 		_, err := b.Read(ctx, "", uri)
-		if e := wantCode(t, err, toolbox.CodeResourceNotFound); e.Name != uri || !strings.Contains(e.Error(), uri) {
+		if e := wantCode(t, err, toolbox.CodeResourceNotFound); e.Subject != uri || !strings.Contains(e.Error(), uri) {
 			t.Fatalf("%+v does not name %s", e, uri)
 		}
 	}

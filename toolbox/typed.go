@@ -14,17 +14,17 @@ import (
 func AddFunc[In, Out any](p *Provider, name, description string, f func(ctx context.Context, c *Call, in In) (Out, error)) error {
 	input, err := jsonschema.For[In](nil)
 	if err != nil {
-		return &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "no schema can be drawn from the arguments", Err: err}
+		return failed(CodeInvalid, name, p.id, err, "no schema can be drawn from the arguments")
 	}
 	output, err := jsonschema.For[Out](nil)
 	if err != nil {
-		return &Error{Code: CodeInvalid, Name: name, SourceAgent: p.id, Message: "no schema can be drawn from the result", Err: err}
+		return failed(CodeInvalid, name, p.id, err, "no schema can be drawn from the result")
 	}
 	t := &mcp.Tool{Name: name, Description: description, InputSchema: input, OutputSchema: output}
 	return p.AddTool(t, func(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 		var in In
 		if err := json.Unmarshal(c.Arguments, &in); err != nil {
-			return nil, &Error{Code: CodeArguments, Name: c.Tool, SourceAgent: p.id, Message: "the arguments cannot be read", Err: err}
+			return nil, failed(CodeArguments, c.Tool, p.id, err, "the arguments cannot be read")
 		}
 		out, err := f(ctx, c, in)
 		if err != nil {

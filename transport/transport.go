@@ -9,10 +9,10 @@ package transport
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Conn is one connection. Send and Receive may be used concurrently, each by one goroutine at a
@@ -139,32 +139,11 @@ const (
 	CodeInvalid      Code = "TRANSPORT_INVALID"      // an invalid frame, option or endpoint
 )
 
-// Error is what transports return.
-type Error struct {
-	Code    Code   // for programs
-	Message string // for people, without the cause
-	Err     error  // the cause, may be nil
-}
-
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// Error is what transports return. Its fields are Code, Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
 // CodeOf returns the code of an error, "" if it has none.
-func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 // ErrClosed returns the error for the use of something closed, e.g. "the connection".
 func ErrClosed(what string, cause error) *Error {

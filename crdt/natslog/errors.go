@@ -1,6 +1,10 @@
 package natslog
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/parleyhub/parley/internal/base/fault"
+)
 
 // Code says what kind of thing went wrong with a document's log. Errors about the document itself are those of
 // packages crdt and replica.
@@ -15,23 +19,11 @@ const (
 	CodeLost    Code = "LOG_EDITS_LOST"  // the epoch ended before edits were in the log, and they could not be carried over
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code    Code
-	Message string
-	Err     error // the cause, may be nil
-}
+// Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func failed(code Code, cause error, format string, args ...any) error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: cause}

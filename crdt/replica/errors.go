@@ -1,11 +1,12 @@
 package replica
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"strconv"
 
 	"github.com/parleyhub/parley/crdt"
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code says what kind of thing went wrong with a replica. Errors about the
@@ -21,23 +22,11 @@ const (
 	CodeLate     Code = "EPOCH_OVER"         // edits were written for an epoch that is over
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code    Code
-	Message string
-	Err     error // the cause, may be nil
-}
+// Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func errClosed() error { return &Error{Code: CodeClosed, Message: "the replica is closed"} }
 
@@ -48,11 +37,7 @@ func unreadable(cause error, format string, args ...any) error {
 
 // codeOf returns the code of an error for the log.
 func codeOf(err error) string {
-	var e *Error
-	if errors.As(err, &e) {
-		return string(e.Code)
-	}
-	return string(crdt.CodeOf(err))
+	return cmp.Or(string(CodeOf(err)), string(crdt.CodeOf(err)))
 }
 
 func formatUint(v uint64) string { return strconv.FormatUint(v, 10) }

@@ -1,10 +1,10 @@
 package hyperdht
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code classifies an [Error].
@@ -27,32 +27,11 @@ const (
 	CodeAlreadyStarted Code = "DHT_LISTENS"         // the key is listened on already
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code    Code
-	Message string
-	Err     error // the cause, may be nil
-}
-
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
 // CodeOf returns the code of an error, "" if it has none.
-func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func peerError(code Code, key identity.PublicKey, what string, cause error) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf("the peer %.8s… %s", key, what), Err: cause}

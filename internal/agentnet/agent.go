@@ -39,27 +39,27 @@ func (r Registration) check() error {
 		return err
 	}
 	if !slices.Contains(Scopes, r.Scope) {
-		return invalid("There is no scope %s.", quote(string(r.Scope))).remedy("Use user, project or cross-project.")
+		return invalid("There is no scope %s.", quote(string(r.Scope))).WithRemedy("Use user, project or cross-project.")
 	}
 	if r.Visibility != "" && !slices.Contains(Visibilities, r.Visibility) {
-		return invalid("There is no visibility %s.", quote(string(r.Visibility))).remedy("Use private, project-only, user-only or public.")
+		return invalid("There is no visibility %s.", quote(string(r.Visibility))).WithRemedy("Use private, project-only, user-only or public.")
 	}
 	if r.MaxConcurrentTasks < 0 {
-		return invalid("maxConcurrentTasks is %d.", r.MaxConcurrentTasks).remedy("Use 0 for no limit, or a positive number.")
+		return invalid("maxConcurrentTasks is %d.", r.MaxConcurrentTasks).WithRemedy("Use 0 for no limit, or a positive number.")
 	}
 	if h := r.HeartbeatInterval; h != 0 && (h < minimumHeartbeat || h > maximumHeartbeat) {
-		return invalid("A heartbeat every %v is not allowed.", h).remedy("Use 10 seconds to 24 hours.")
+		return invalid("A heartbeat every %v is not allowed.", h).WithRemedy("Use 10 seconds to 24 hours.")
 	}
 	return checkCapabilities(r.Capabilities)
 }
 
 func checkCapabilities(list []string) error {
 	if len(list) > maxCapabilities {
-		return invalid("%d capabilities are too many.", len(list)).remedy("Name at most %d.", maxCapabilities)
+		return invalid("%d capabilities are too many.", len(list)).WithRemedy("Name at most %d.", maxCapabilities)
 	}
 	for _, c := range list {
 		if c == "" || len(c) > maxName {
-			return invalid("Invalid capability %s.", quote(c)).remedy("A capability is a word of at most %d bytes, for example: typescript.", maxName)
+			return invalid("Invalid capability %s.", quote(c)).WithRemedy("A capability is a word of at most %d bytes, for example: typescript.", maxName)
 		}
 	}
 	return nil
@@ -289,7 +289,7 @@ func (a *Agent) ready() (*bus.Bus, error) {
 	}
 	b, err := a.net.connected()
 	if err == nil && late {
-		return nil, &Error{Category: ConnectionError, Message: "The agents' network has only just been reached.", Remedy: "Try again in a moment."}
+		return nil, &Error{Code: ConnectionError, Message: "The agents' network has only just been reached.", Remedy: "Try again in a moment."}
 	}
 	return b, err
 }
@@ -304,10 +304,10 @@ type Changes struct {
 
 func (c Changes) check() error {
 	if c.Status != nil && !slices.Contains(Presences, *c.Status) {
-		return invalid("There is no status %s.", quote(string(*c.Status))).remedy("Use active, idle, busy or offline.")
+		return invalid("There is no status %s.", quote(string(*c.Status))).WithRemedy("Use active, idle, busy or offline.")
 	}
 	if c.CurrentTaskCount != nil && *c.CurrentTaskCount < 0 {
-		return invalid("currentTaskCount is %d.", *c.CurrentTaskCount).remedy("Use 0 or a positive number.")
+		return invalid("currentTaskCount is %d.", *c.CurrentTaskCount).WithRemedy("Use 0 or a positive number.")
 	}
 	return checkCapabilities(c.Capabilities)
 }
@@ -339,7 +339,7 @@ func (a *Agent) Describe(ctx context.Context, r Registration) (Entry, error) {
 		return Entry{}, err
 	}
 	if have := a.Entry().AgentType; r.AgentType != have {
-		return Entry{}, &Error{Category: ConflictError, Message: fmt.Sprintf("You are registered as %s already.", quote(have)),
+		return Entry{}, &Error{Code: ConflictError, Message: fmt.Sprintf("You are registered as %s already.", quote(have)),
 			Remedy: "Call deregister_agent first to become another type of agent, with another GUID."}
 	}
 	return a.update(ctx, func(e *Entry) {
@@ -417,7 +417,7 @@ func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
 	a.unsaid = false
 	a.mu.Unlock()
 	if err != nil {
-		return &Error{Category: ValidationError, Message: fmt.Sprintf("The registry does not take this entry: %v.", err), Err: err}
+		return &Error{Code: ValidationError, Message: fmt.Sprintf("The registry does not take this entry: %v.", err), Err: err}
 	}
 	c := a.net.entryCell(a.guid)
 	for attempt := 0; attempt < maxConflicts; attempt++ {

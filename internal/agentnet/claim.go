@@ -124,7 +124,7 @@ func (a *Agent) queuesOf(capabilities []string) ([]string, error) {
 		}
 	}
 	if len(queues) == 0 {
-		return nil, invalid("There is no queue to claim from.").remedy("Name a capability, or register with some.")
+		return nil, invalid("There is no queue to claim from.").WithRemedy("Name a capability, or register with some.")
 	}
 	return queues, nil
 }

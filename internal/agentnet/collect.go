@@ -167,7 +167,7 @@ func (n *Network) removeInboxes(ctx context.Context, b *bus.Bus) (removed int, e
 	}
 	for _, guid := range empty {
 		_, err := n.addressee(ctx, b, guid)
-		if e, ok := errors.AsType[*Error](err); !ok || e.Category != NotFoundError {
+		if e, ok := errors.AsType[*Error](err); !ok || e.Code != NotFoundError {
 			continue
 		}
 		if err := b.JetStream().DeleteStream(ctx, inboxPrefix+guid); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {

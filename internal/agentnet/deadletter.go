@@ -117,7 +117,7 @@ func (n *Network) DeadLetters(ctx context.Context, limit int, capability string)
 func (n *Network) deadLetters(ctx context.Context, b *bus.Bus, limit int, capability string) (list []DeadLetter, more bool, err error) {
 	limit = or(limit, DefaultDeadLimit)
 	if limit < 1 || limit > MaxDeadLimit {
-		return nil, false, invalid("The limit %d is not allowed.", limit).remedy("Use a limit from 1 to %d.", MaxDeadLimit)
+		return nil, false, invalid("The limit %d is not allowed.", limit).WithRemedy("Use a limit from 1 to %d.", MaxDeadLimit)
 	}
 	subject := ""
 	if capability != "" {
@@ -251,7 +251,7 @@ func (n *Network) discard(ctx context.Context, b *bus.Bus, taskID string) (DeadL
 	x.State = Discarded
 	err = n.save(ctx, b, x)
 	if errors.Is(err, errConflict) {
-		return DeadLetter{}, &Error{Category: ConflictError, Message: fmt.Sprintf("Somebody else has just taken %s out of the dead letters.", quote(taskID)),
+		return DeadLetter{}, &Error{Code: ConflictError, Message: fmt.Sprintf("Somebody else has just taken %s out of the dead letters.", quote(taskID)),
 			Remedy: "See list_dead_letter_items."}
 	}
 	if err == nil {
@@ -267,7 +267,7 @@ func (n *Network) deadItem(ctx context.Context, b *bus.Bus, taskID string) (*ver
 		return nil, DeadLetter{}, connectionError(err)
 	}
 	if x == nil || x.State != Dead {
-		return nil, DeadLetter{}, &Error{Category: NotFoundError, Message: fmt.Sprintf("There is no dead letter of the task %s.", quote(taskID)),
+		return nil, DeadLetter{}, &Error{Code: NotFoundError, Message: fmt.Sprintf("There is no dead letter of the task %s.", quote(taskID)),
 			Remedy: "list_dead_letter_items shows those that there are."}
 	}
 	letter, err := x.deadLetter()

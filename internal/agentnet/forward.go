@@ -101,7 +101,7 @@ func (a *Agent) entrust(ctx context.Context, near *Agent, o order, capability st
 		if outage == nil {
 			outage = a.net.carry(ctx, nb, b, have)
 		}
-		if refused, ok := errors.AsType[*Error](outage); ok && refused.Category != ConnectionError {
+		if refused, ok := errors.AsType[*Error](outage); ok && refused.Code != ConnectionError {
 			return errors.Join(refused, n.erase(ctx, nb, have))
 		}
 		if outage != nil {
@@ -249,7 +249,7 @@ func (n *Network) move(ctx context.Context, nb, b *bus.Bus, taskID string) (done
 			}
 		}
 		err = n.carry(ctx, nb, b, x)
-		if refused, ok := errors.AsType[*Error](err); ok && refused.Category != ConnectionError {
+		if refused, ok := errors.AsType[*Error](err); ok && refused.Code != ConnectionError {
 			return true, n.near.bury(ctx, nb, x, x.AckSubject, Refused, "the agents' network does not take it: "+refused.Error())
 		}
 		if err == nil {

@@ -82,7 +82,7 @@ var handoffs = map[MessageType][]field{
 // sender left out, or says everything that is wrong with it.
 func checkMetadata(t MessageType, metadata map[string]any, now time.Time) (json.RawMessage, error) {
 	if !slices.Contains(MessageTypes, t) {
-		return nil, invalid("There is no message type %s.", quote(string(t))).remedy("Use one of: %s.", joinTypes())
+		return nil, invalid("There is no message type %s.", quote(string(t))).WithRemedy("Use one of: %s.", joinTypes())
 	}
 	full := map[string]any{}
 	for name, v := range metadata {
@@ -103,18 +103,18 @@ func checkMetadata(t MessageType, metadata map[string]any, now time.Time) (json.
 		}
 	}
 	if len(wrong) > 0 {
-		return nil, invalid("The metadata of a message of the type %s is wrong: %s.", t, strings.Join(wrong, ", ")).remedy("It has: %s.", describeFields(t))
+		return nil, invalid("The metadata of a message of the type %s is wrong: %s.", t, strings.Join(wrong, ", ")).WithRemedy("It has: %s.", describeFields(t))
 	}
 	if len(full) == 0 {
 		return nil, nil
 	}
 	data, err := json.Marshal(full)
 	if err != nil {
-		return nil, invalid("The metadata is not JSON: %v.", err).remedy("Use an object.")
+		return nil, invalid("The metadata is not JSON: %v.", err).WithRemedy("Use an object.")
 	}
 	if len(data) > maxMetadata {
 		return nil, invalid("The metadata is %d bytes long; at most %d are allowed.", len(data), maxMetadata).
-			remedy("Write the long part to a file and send its path.")
+			WithRemedy("Write the long part to a file and send its path.")
 	}
 	return data, nil
 }

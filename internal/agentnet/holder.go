@@ -22,7 +22,7 @@ func (a *Agent) held(ctx context.Context, b *bus.Bus, taskID string, token int) 
 	case x.State == Claimed && x.Holder == a.guid && x.Token == token:
 		return x, nil
 	}
-	e := &Error{Category: ConflictError, Remedy: "Do not go on with it; claim other work with claim_work_item."}
+	e := &Error{Code: ConflictError, Remedy: "Do not go on with it; claim other work with claim_work_item."}
 	switch {
 	case x.State == Claimed && x.Holder == a.guid:
 		e.Message = fmt.Sprintf("The claim %d of %s is over: you have claimed the item again since, with the token %d.", token, quote(taskID), x.Token)
@@ -40,7 +40,7 @@ func (a *Agent) held(ctx context.Context, b *bus.Bus, taskID string, token int) 
 }
 
 func noItem(taskID string) *Error {
-	return &Error{Category: NotFoundError, Message: fmt.Sprintf("There is no item of work %s.", quote(taskID)),
+	return &Error{Code: NotFoundError, Message: fmt.Sprintf("There is no item of work %s.", quote(taskID)),
 		Remedy: "Check the taskId; finished items are kept for some days only."}
 }
 
@@ -71,13 +71,13 @@ type Outcome struct {
 // the same token is no error and changes nothing.
 func (a *Agent) Complete(ctx context.Context, taskID string, token int, o Outcome) error {
 	if o.Summary == "" || len(o.Summary) > maxNote {
-		return invalid("The result's summary has %d bytes.", len(o.Summary)).remedy("Say in 1 to %d bytes what came of the work.", maxNote)
+		return invalid("The result's summary has %d bytes.", len(o.Summary)).WithRemedy("Say in 1 to %d bytes what came of the work.", maxNote)
 	}
 	var result json.RawMessage
 	if o.Result != nil {
 		data, err := json.Marshal(o.Result)
 		if err != nil || len(data) > maxResult {
-			return invalid("The result's data are not JSON of at most %d bytes.", maxResult).remedy("Write them to a file and give its path.")
+			return invalid("The result's data are not JSON of at most %d bytes.", maxResult).WithRemedy("Write them to a file and give its path.")
 		}
 		result = data
 	}
@@ -114,7 +114,7 @@ func (a *Agent) completed(ctx context.Context, taskID string, token int) bool {
 // which.
 func (a *Agent) Reject(ctx context.Context, taskID string, token int, reason string, final bool) (dead bool, err error) {
 	if reason == "" || len(reason) > maxNote {
-		return false, invalid("The reason has %d bytes.", len(reason)).remedy("Say in 1 to %d bytes why.", maxNote)
+		return false, invalid("The reason has %d bytes.", len(reason)).WithRemedy("Say in 1 to %d bytes why.", maxNote)
 	}
 	network := a.net
 	if a, err = a.keeper(ctx, taskID); err != nil {

@@ -64,7 +64,7 @@ func (n *Network) takeIdentity(ctx context.Context, b *bus.Bus, agentType string
 }
 
 func tooManyAgents(agentType string) error {
-	return &Error{Category: ConflictError,
+	return &Error{Code: ConflictError,
 		Message: fmt.Sprintf("There are already %d agents of the type %s in this project on this computer.", maxAgentsOnThisHost, quote(agentType)),
 		Remedy:  "End some of them, or use another agent type."}
 }
@@ -73,7 +73,7 @@ func tooManyAgents(agentType string) error {
 func (n *Network) takeFixed(ctx context.Context, b *bus.Bus) (*identity, error) {
 	id, err := n.takeSlot(ctx, b, "fixed."+n.cfg.GUID, "fixed."+n.cfg.GUID, n.cfg.GUID)
 	if err == nil && id == nil {
-		return nil, &Error{Category: ConflictError,
+		return nil, &Error{Code: ConflictError,
 			Message: fmt.Sprintf("Another process is registered with the GUID %s of the configuration.", n.cfg.GUID),
 			Remedy:  "End it, or give this agent a GUID (crossComputer.agentGuid) and a credential of its own."}
 	}
@@ -172,7 +172,7 @@ func (n *Network) lockSlot(name string) (lock *flock.Flock, free bool, err error
 		return nil, true, nil
 	}
 	fail := func(err error) error {
-		return &Error{Category: InternalError, Message: fmt.Sprintf("The directory %s cannot be used.", n.cfg.StateDir),
+		return &Error{Code: InternalError, Message: fmt.Sprintf("The directory %s cannot be used.", n.cfg.StateDir),
 			Remedy: "Make it writable.", Err: err}
 	}
 	if err := os.MkdirAll(n.cfg.StateDir, 0o700); err != nil {

@@ -124,7 +124,7 @@ func beWorker(at, stateDir, name string) int {
 			loops.Wait()
 		}
 		e, ok := errors.AsType[*agentnet.Error](err)
-		if !ok || (e.Category != agentnet.ConnectionError && e.Category != agentnet.RateLimitError) {
+		if !ok || (e.Code != agentnet.ConnectionError && e.Code != agentnet.RateLimitError) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

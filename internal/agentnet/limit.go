@@ -102,7 +102,7 @@ func (n *Network) take(ctx context.Context, b *bus.Bus, who, guid string, l limi
 		}
 		wait := uses[0].Add(l.per).Sub(now)
 		refused = &Error{
-			Category:   RateLimitError,
+			Code:       RateLimitError,
 			Message:    fmt.Sprintf("Too many %s: at most %d in %v are allowed.", l.what, l.most, l.per),
 			Remedy:     fmt.Sprintf("Try again in %d seconds.", int(wait/time.Second)+1),
 			RetryAfter: wait,
@@ -115,7 +115,7 @@ func (n *Network) take(ctx context.Context, b *bus.Bus, who, guid string, l limi
 	}
 	if err != nil {
 		if errors.Is(err, errConflict) {
-			return &Error{Category: RateLimitError, Message: "Too many requests at once.", Remedy: "Try again in a second.",
+			return &Error{Code: RateLimitError, Message: "Too many requests at once.", Remedy: "Try again in a second.",
 				RetryAfter: time.Second, Err: err}
 		}
 		return connectionError(err)

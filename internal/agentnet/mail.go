@@ -176,19 +176,19 @@ func (a *Agent) Send(ctx context.Context, m Message) (Sent, error) {
 func checkText(text string) error {
 	switch {
 	case text == "":
-		return invalid("The message is empty.").remedy("Say something in it.")
+		return invalid("The message is empty.").WithRemedy("Say something in it.")
 	case !utf8.ValidString(text):
-		return invalid("The message is not valid UTF-8.").remedy("Send text only; encode binary data, for example with base64.")
+		return invalid("The message is not valid UTF-8.").WithRemedy("Send text only; encode binary data, for example with base64.")
 	case len(text) > MaxMail:
 		return invalid("The message is %d bytes long; at most %d are allowed.", len(text), MaxMail).
-			remedy("Write the long part to a file and send its path, or split the message.")
+			WithRemedy("Write the long part to a file and send its path, or split the message.")
 	}
 	return nil
 }
 
 func tooLarge(size int, most int64) *Error {
 	return invalid("The message makes %d bytes on the network; the server takes %d.", size, most).
-		remedy("Write the long part to a file and send its path.")
+		WithRemedy("Write the long part to a file and send its path.")
 }
 
 // post stores a message, however often the attempt has to be repeated, once.
@@ -198,7 +198,7 @@ func (a *Agent) post(ctx context.Context, b *bus.Bus, recipient string, p mailPa
 	p.SenderGUID, p.SenderHandle = a.guid, a.Entry().Handle
 	data, err := json.Marshal(p)
 	if err != nil {
-		return Sent{}, &Error{Category: InternalError, Message: "The message cannot be encoded.", Err: err}
+		return Sent{}, &Error{Code: InternalError, Message: "The message cannot be encoded.", Err: err}
 	}
 	if most := b.Conn().MaxPayload() - 1024; int64(len(data)) > most {
 		return Sent{}, tooLarge(len(data), most)
@@ -210,7 +210,7 @@ func (a *Agent) post(ctx context.Context, b *bus.Bus, recipient string, p mailPa
 			break
 		}
 		if inboxFull(err) {
-			return Sent{}, &Error{Category: ConflictError, Message: "The recipient's inbox is full.",
+			return Sent{}, &Error{Code: ConflictError, Message: "The recipient's inbox is full.",
 				Remedy: "Try again when it has read its mail.", Err: err}
 		}
 		if attempt == sendAttempts || ctx.Err() != nil || !b.Conn().IsConnected() {
@@ -242,10 +242,10 @@ type Selection struct {
 func (s *Selection) check() error {
 	s.Limit = or(s.Limit, DefaultMailLimit)
 	if s.Limit < 1 || s.Limit > MaxMailLimit {
-		return invalid("The limit %d is not allowed.", s.Limit).remedy("Use a limit from 1 to %d.", MaxMailLimit)
+		return invalid("The limit %d is not allowed.", s.Limit).WithRemedy("Use a limit from 1 to %d.", MaxMailLimit)
 	}
 	if s.Type != "" && !slices.Contains(MessageTypes, s.Type) {
-		return invalid("There is no message type %s.", quote(string(s.Type))).remedy("Use one of: %s.", joinTypes())
+		return invalid("There is no message type %s.", quote(string(s.Type))).WithRemedy("Use one of: %s.", joinTypes())
 	}
 	if s.Sender == "" {
 		return nil
@@ -430,7 +430,7 @@ func (a *Agent) Wait(ctx context.Context, s Selection) (mail []Mail, more bool, 
 
 func isConnection(err error) bool {
 	e, ok := errors.AsType[*Error](err)
-	return ok && e.Category == ConnectionError && !errors.Is(err, errClosed)
+	return ok && e.Code == ConnectionError && !errors.Is(err, errClosed)
 }
 
 // Unread counts the mail that was not read yet, up to 1000.

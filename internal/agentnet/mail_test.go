@@ -196,7 +196,7 @@ func TestWrongMailIsRefused(t *testing.T) {
 	boss, hand := pair(t, n)
 	for name, tt := range map[string]struct {
 		message  agentnet.Message
-		category agentnet.Category
+		category agentnet.Code
 		part     string
 	}{
 		"no guid":    {agentnet.Message{Recipient: "worker-1", Text: "x"}, agentnet.ValidationError, "is not a GUID"},

@@ -148,17 +148,17 @@ func comes(t testing.TB, condition func() bool) bool {
 }
 
 // category is that of an error, "" for none.
-func category(err error) agentnet.Category {
+func category(err error) agentnet.Code {
 	if e, ok := errors.AsType[*agentnet.Error](err); ok {
-		return e.Category
+		return e.Code
 	}
 	if err != nil {
-		return agentnet.Category(err.Error())
+		return agentnet.Code(err.Error())
 	}
 	return ""
 }
 
-func wants(t testing.TB, err error, c agentnet.Category, part string) {
+func wants(t testing.TB, err error, c agentnet.Code, part string) {
 	t.Helper()
 	if category(err) != c || !strings.Contains(err.Error(), part) {
 		t.Errorf("got %v, want %s: …%s…", err, c, part)

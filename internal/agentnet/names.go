@@ -53,7 +53,7 @@ func checkName(what, text string) error {
 		return nil
 	}
 	return invalid("Invalid %s %s.", what, quote(text)).
-		remedy("It has lowercase letters, digits and hyphens only (pattern: ^[a-z0-9-]+$) and at most %d characters, for example: tdd-engineer.", maxName)
+		WithRemedy("It has lowercase letters, digits and hyphens only (pattern: ^[a-z0-9-]+$) and at most %d characters, for example: tdd-engineer.", maxName)
 }
 
 // queueName is the queue of a capability.
@@ -61,11 +61,11 @@ func queueName(capability string) (string, error) {
 	name := strings.ToLower(strings.TrimSpace(capability))
 	if name == "deadletter" {
 		return "", invalid("The capability %s is reserved.", quote(capability)).
-			remedy("Use list_dead_letter_items to see failed work.")
+			WithRemedy("Use list_dead_letter_items to see failed work.")
 	}
 	if len(name) > maxName || !queueRegexp.MatchString(name) {
 		return "", invalid("The capability %s cannot name a work queue.", quote(capability)).
-			remedy("Use letters, digits, hyphens and underscores, at most %d, for example: typescript.", maxName)
+			WithRemedy("Use letters, digits, hyphens and underscores, at most %d, for example: typescript.", maxName)
 	}
 	return name, nil
 }
@@ -75,7 +75,7 @@ func checkGUID(what, text string) (string, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
 		return "", invalid("%s %s is not a GUID.", what, quote(text)).
-			remedy("GUIDs look like 7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11; discover_agents lists those of the agents you can see.")
+			WithRemedy("GUIDs look like 7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11; discover_agents lists those of the agents you can see.")
 	}
 	return id.String(), nil
 }

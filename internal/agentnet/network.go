@@ -298,12 +298,12 @@ func (n *Network) connected() (*bus.Bus, error) {
 	case n.bus == nil:
 		return nil, connectionError(n.failure)
 	case !n.bus.Conn().IsConnected() && n.bus.Info().Kind == bus.KindJoined:
-		return nil, &Error{Category: ConnectionError,
+		return nil, &Error{Code: ConnectionError,
 			Message: "The connection to the hub of this computer, on whose bus the agents' network is, is interrupted.",
 			Remedy:  "Try again in a moment. If somebody has stopped the hub, a person starts it again with `parley start`; your registration, mail and work are kept.",
 			Err:     n.bus.Conn().LastError()}
 	case !n.bus.Conn().IsConnected():
-		return nil, &Error{Category: ConnectionError,
+		return nil, &Error{Code: ConnectionError,
 			Message: "The connection to the agents' network is interrupted.",
 			Remedy:  "It is being restored. Try again in a moment, or run `parley doctor`.",
 			Err:     n.bus.Conn().LastError()}
@@ -536,7 +536,7 @@ func (n *Network) ensure(ctx context.Context, b *bus.Bus, want jetstream.StreamC
 		return stream, nil
 	}
 	if !slices.Equal(have.Subjects, want.Subjects) {
-		return nil, &Error{Category: ConflictError,
+		return nil, &Error{Code: ConflictError,
 			Message: fmt.Sprintf("The place of %s on the server is taken by another program.", want.Name),
 			Remedy:  "Use another NATS account for the agents' network.",
 			Err:     fmt.Errorf("the stream %s has the subjects %q", have.Name, have.Subjects)}

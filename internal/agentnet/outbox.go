@@ -129,11 +129,11 @@ func (a *Agent) enqueue(ctx context.Context, recipient string, p mailPayload) (S
 		a.net.outbox.note(a.guid, false) // also after an error: it may be there all the same
 	}
 	if inboxFull(err) {
-		return Sent{}, &Error{Category: ConflictError, Message: "The agents' network cannot be reached, and what waits for it on this computer is all that there is room for.",
+		return Sent{}, &Error{Code: ConflictError, Message: "The agents' network cannot be reached, and what waits for it on this computer is all that there is room for.",
 			Remedy: "Try again when the network can be reached.", Err: err}
 	}
 	if err != nil {
-		return Sent{}, &Error{Category: ConnectionError, Message: "The agents' network cannot be reached, and the message could not be kept on this computer.",
+		return Sent{}, &Error{Code: ConnectionError, Message: "The agents' network cannot be reached, and the message could not be kept on this computer.",
 			Remedy: "Try again in a moment; a running hub (parley start) keeps messages meanwhile.", Err: err}
 	}
 	a.net.kickForward(a.net.outbox.kick)

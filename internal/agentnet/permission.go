@@ -34,7 +34,7 @@ func (c Confined) Check() (Confined, error) {
 	}
 	checked := Confined{GUID: guid, Bucket: c.Bucket}
 	if c.Bucket != "" && !queueRegexp.MatchString(strings.ToLower(c.Bucket)) {
-		return Confined{}, invalid("The bucket %s cannot be the registry's.", quote(c.Bucket)).remedy("Use letters, digits, hyphens and underscores.")
+		return Confined{}, invalid("The bucket %s cannot be the registry's.", quote(c.Bucket)).WithRemedy("Use letters, digits, hyphens and underscores.")
 	}
 	for _, capability := range c.Capabilities {
 		name, err := queueName(capability)

@@ -232,7 +232,7 @@ func (n *Network) findPlace(ctx context.Context, b *bus.Bus, a Arrival, attendan
 		}
 		return place, nil
 	}
-	return Place{}, &Error{Category: ConflictError,
+	return Place{}, &Error{Code: ConflictError,
 		Message: fmt.Sprintf("There are already %d agents of the type %s in this project on this computer.", maxAgentsOnThisHost, quote(a.AgentType)),
 		Remedy:  "End some of them, or use another agent type."}
 }
@@ -279,9 +279,9 @@ func (n *Network) confined() bool { return n.cfg.GUID != "" || n.cfg.Place != ni
 
 // deskAnswer is what the hub says to who asks for a queue.
 type deskAnswer struct {
-	Category Category `json:"category,omitempty"` // of why there is none
-	Message  string   `json:"message,omitempty"`
-	Remedy   string   `json:"remedy,omitempty"`
+	Code    Code   `json:"category,omitempty"` // of why there is none
+	Message string `json:"message,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
 }
 
 // openDesk makes queues for confined agents from now on, and returns the subject
@@ -305,7 +305,7 @@ func (n *Network) openDesk(b *bus.Bus) (string, error) {
 		err := n.makeQueue(ctx, string(m.Data), n.guests.owner(guid))
 		var answer deskAnswer
 		if e, ok := errors.AsType[*Error](err); ok {
-			answer = deskAnswer{e.Category, e.Message, e.Remedy}
+			answer = deskAnswer{e.Code, e.Message, e.Remedy}
 		}
 		data, err := json.Marshal(answer)
 		if err == nil {
@@ -361,8 +361,8 @@ func (n *Network) askForQueue(ctx context.Context, b *bus.Bus, capability string
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
 		return err
 	}
-	if answer.Category != "" {
-		return &Error{Category: answer.Category, Message: answer.Message, Remedy: answer.Remedy}
+	if answer.Code != "" {
+		return &Error{Code: answer.Code, Message: answer.Message, Remedy: answer.Remedy}
 	}
 	return nil
 }

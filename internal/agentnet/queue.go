@@ -132,11 +132,11 @@ func (n *Network) roomForQueue(ctx context.Context, b *bus.Bus, owner string) er
 		return err
 	}
 	if owned >= maxOwned {
-		return &Error{Category: ConflictError, Message: fmt.Sprintf("The agents of this project have made %d work queues on this computer.", owned),
+		return &Error{Code: ConflictError, Message: fmt.Sprintf("The agents of this project have made %d work queues on this computer.", owned),
 			Remedy: "Use the name of a capability that agents have; discover_agents shows them."}
 	}
 	if count >= maxQueues {
-		return &Error{Category: ConflictError, Message: "The network has too many work queues.",
+		return &Error{Code: ConflictError, Message: "The network has too many work queues.",
 			Remedy: "Use the name of a capability that agents have; discover_agents shows them."}
 	}
 	return nil

@@ -103,7 +103,7 @@ func (a *Agent) claimIdentity(ctx context.Context, b *bus.Bus) error {
 		return err
 	}
 	if id == nil {
-		return &Error{Category: ConflictError, Message: "Another process has this agent's identity in the network.",
+		return &Error{Code: ConflictError, Message: "Another process has this agent's identity in the network.",
 			Remedy: "End it; otherwise the identity is free when its heartbeat has been missing three times."}
 	}
 	have.cell, have.holder, have.record, have.revision, have.written = id.cell, id.holder, id.record, id.revision, id.written

@@ -110,7 +110,7 @@ func (a *Agent) MessageStatus(ctx context.Context, messageID string) (MessageSta
 	}
 	if uuid.Validate(messageID) != nil || len(messageID) != 36 {
 		return MessageStatus{}, invalid("%s is not the id of a message.", quote(messageID)).
-			remedy("Use the messageId that send_direct_message returned.")
+			WithRemedy("Use the messageId that send_direct_message returned.")
 	}
 	var status MessageStatus
 	err = scan(ctx, b, mailStream, receiptSubject+a.guid+".*."+messageID, 1, func(s stored) bool {
@@ -121,7 +121,7 @@ func (a *Agent) MessageStatus(ctx context.Context, messageID string) (MessageSta
 		return MessageStatus{}, connectionError(err)
 	}
 	if status.MessageID == "" {
-		return MessageStatus{}, &Error{Category: NotFoundError, Message: fmt.Sprintf("You have sent no message %s.", messageID),
+		return MessageStatus{}, &Error{Code: NotFoundError, Message: fmt.Sprintf("You have sent no message %s.", messageID),
 			Remedy: "Receipts are kept for two days; use the messageId that send_direct_message returned."}
 	}
 	return status, nil
@@ -140,7 +140,7 @@ func (a *Agent) MarkHandled(ctx context.Context, messageID, note string) (Mail, 
 		return Mail{}, err
 	}
 	if len(note) > maxNote {
-		return Mail{}, invalid("The note is %d bytes long; at most %d are allowed.", len(note), maxNote).remedy("Send a message instead.")
+		return Mail{}, invalid("The note is %d bytes long; at most %d are allowed.", len(note), maxNote).WithRemedy("Send a message instead.")
 	}
 	var found *Mail
 	err = a.look(ctx, b, 0, readMarks{}, func(m Mail) bool {
@@ -153,7 +153,7 @@ func (a *Agent) MarkHandled(ctx context.Context, messageID, note string) (Mail, 
 		return Mail{}, connectionError(err)
 	}
 	if found == nil {
-		return Mail{}, &Error{Category: NotFoundError, Message: fmt.Sprintf("There is no message %s in your inbox.", quote(messageID)),
+		return Mail{}, &Error{Code: NotFoundError, Message: fmt.Sprintf("There is no message %s in your inbox.", quote(messageID)),
 			Remedy: "Use the messageId that read_direct_messages returned."}
 	}
 	if err := a.net.receiptNote(ctx, b, *found, Handled, note); err != nil {

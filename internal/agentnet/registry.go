@@ -64,13 +64,13 @@ const (
 
 func (f Filter) check() error {
 	if f.Limit < 0 || f.Limit > MaxDiscoverLimit {
-		return invalid("The limit %d is not allowed.", f.Limit).remedy("Use a limit from 1 to %d.", MaxDiscoverLimit)
+		return invalid("The limit %d is not allowed.", f.Limit).WithRemedy("Use a limit from 1 to %d.", MaxDiscoverLimit)
 	}
 	if f.Status != "" && !slices.Contains(Presences, f.Status) {
-		return invalid("There is no status %s.", quote(string(f.Status))).remedy("Use active, idle, busy or offline.")
+		return invalid("There is no status %s.", quote(string(f.Status))).WithRemedy("Use active, idle, busy or offline.")
 	}
 	if f.Scope != "" && !slices.Contains(Scopes, f.Scope) {
-		return invalid("There is no scope %s.", quote(string(f.Scope))).remedy("Use user, project or cross-project.")
+		return invalid("There is no scope %s.", quote(string(f.Scope))).WithRemedy("Use user, project or cross-project.")
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (a *Agent) infoOne(ctx context.Context, b *bus.Bus, guid string) (Entry, Li
 }
 
 func unknownAgent(guid string) *Error {
-	return &Error{Category: NotFoundError, Message: fmt.Sprintf("There is no agent %s that you can see.", guid),
+	return &Error{Code: NotFoundError, Message: fmt.Sprintf("There is no agent %s that you can see.", guid),
 		Remedy: "Use discover_agents to find agents and their GUIDs."}
 }
 
@@ -242,7 +242,7 @@ func (n *Network) addressee(ctx context.Context, b *bus.Bus, guid string) (addre
 	}
 	var k known
 	if !v.there() || json.Unmarshal(v.data, &k) != nil {
-		return addressee{}, &Error{Category: NotFoundError, Message: fmt.Sprintf("There is no agent %s in the registry.", guid),
+		return addressee{}, &Error{Code: NotFoundError, Message: fmt.Sprintf("There is no agent %s in the registry.", guid),
 			Remedy: "Use discover_agents to find agents and their GUIDs.", Err: errors.New("neither an entry nor an identity")}
 	}
 	return addressee{guid, k.Handle, Offline}, nil

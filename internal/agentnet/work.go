@@ -232,7 +232,7 @@ func sameItem(have, o order) error {
 		bytes.Equal(have.ContextData, o.ContextData) && slices.Equal(have.RequiredCapabilities, o.RequiredCapabilities)) {
 		return nil
 	}
-	return &Error{Category: ConflictError, Message: fmt.Sprintf("There is another item of work with the id %s.", quote(o.TaskID)),
+	return &Error{Code: ConflictError, Message: fmt.Sprintf("There is another item of work with the id %s.", quote(o.TaskID)),
 		Remedy: "Choose another taskId, or leave it out."}
 }
 
@@ -247,7 +247,7 @@ func (n *Network) enqueue(ctx context.Context, b *bus.Bus, o order, capability s
 	}
 	if most := b.Conn().MaxPayload() - 1024; int64(len(data)) > most {
 		return 0, invalid("The item makes %d bytes on the network; the server takes %d.", len(data), most).
-			remedy("Write the long part to a file and send its path.")
+			WithRemedy("Write the long part to a file and send its path.")
 	}
 	for attempt := 1; ; attempt++ {
 		ack, err := b.Publish(ctx, &nats.Msg{Subject: queueSubject + capability, Data: data},

@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code says what kind of thing went wrong with the bus.
@@ -37,23 +39,10 @@ const (
 
 // Error is what the package returns. Message and Remedy are fit for users and
 // hold no secrets; Err is the cause, for logs and errors.Is.
-type Error struct {
-	Code    Code
-	Message string
-	Remedy  string // what to do next, may be empty
-	Err     error
-}
+type Error = fault.UserError[Code]
 
-// Error returns the message, and the remedy where there is one.
-func (e *Error) Error() string {
-	if e.Remedy == "" {
-		return e.Message
-	}
-	return fmt.Sprintf("%s; %s", e.Message, e.Remedy)
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 var errClosed = &Error{Code: CodeClosed, Message: "the bus is closed"}
 
@@ -83,10 +72,8 @@ func contextError(err error, doing string) error {
 
 // asError returns err's *Error, nil if it has none.
 func asError(err error) *Error {
-	if e := (*Error)(nil); errors.As(err, &e) {
-		return e
-	}
-	return nil
+	e, _ := errors.AsType[*Error](err)
+	return e
 }
 
 // connectError tells the ways apart in which a connection to where fails.

@@ -18,10 +18,10 @@ import (
 )
 
 // wantCategory checks the category, and that the error says what to do.
-func wantCategory(t *testing.T, err error, category chat.Category, words ...string) {
+func wantCategory(t *testing.T, err error, category chat.Code, words ...string) {
 	t.Helper()
 	e, ok := err.(*chat.Error)
-	if !ok || e.Category != category || e.Remedy == "" {
+	if !ok || e.Code != category || e.Remedy == "" {
 		t.Fatalf("%v (%T), want a %s with a remedy", err, err, category)
 	}
 	for _, w := range words {

@@ -89,7 +89,7 @@ func Open(cfg Config) *Space {
 		instance: strings.ToLower(rand.Text()[:8]),
 		ids:      rand.Text()[:16], // 80 bits
 		stop:     stop,
-		failure:  &Error{Category: ConnectionError, Message: "The NATS server has not been reached yet.", Remedy: "Try again in a moment."},
+		failure:  &Error{Code: ConnectionError, Message: "The NATS server has not been reached yet.", Remedy: "Try again in a moment."},
 		ensured:  map[string]bool{},
 		tried:    make(chan struct{}),
 	}
@@ -195,9 +195,9 @@ func (s *Space) channel(name string) (Channel, error) {
 		names[i] = c.Name
 	}
 	return Channel{}, &Error{
-		Category: NotFoundError,
-		Message:  fmt.Sprintf("There is no channel %s.", quote(name)),
-		Remedy:   fmt.Sprintf("The project's channels are: %s.", strings.Join(names, ", ")),
+		Code:    NotFoundError,
+		Message: fmt.Sprintf("There is no channel %s.", quote(name)),
+		Remedy:  fmt.Sprintf("The project's channels are: %s.", strings.Join(names, ", ")),
 	}
 }
 

@@ -281,7 +281,7 @@ func TestWrongArgumentsAreRefusedWithTheRemedy(t *testing.T) {
 	s := ready(t, open(t, n.config("p")))
 	tests := []struct {
 		name, handle, channel, text string
-		category                    chat.Category
+		category                    chat.Code
 		want                        string
 	}{
 		{"capitals", "Boss", "roadmap", "x", chat.ValidationError, `Invalid handle "Boss". A handle has lowercase letters, digits and hyphens only (pattern: ^[a-z0-9-]+$) and at most 64 characters, for example: project-manager.`},
@@ -299,7 +299,7 @@ func TestWrongArgumentsAreRefusedWithTheRemedy(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := s.Send(t.Context(), tt.handle, tt.channel, tt.text)
 			e, ok := err.(*chat.Error)
-			if !ok || e.Category != tt.category || !strings.Contains(e.Error(), tt.want) || e.Remedy == "" {
+			if !ok || e.Code != tt.category || !strings.Contains(e.Error(), tt.want) || e.Remedy == "" {
 				t.Fatalf("got %v", err)
 			}
 			if strings.ContainsFunc(e.Error(), func(r rune) bool { return !unicode.IsPrint(r) }) {
@@ -332,11 +332,11 @@ func TestANameThatAnotherNamespaceHasIsRefused(t *testing.T) {
 	}
 	s := ready(t, open(t, n.config("p")))
 	_, err := s.Read(t.Context(), "r", "roadmap", 1)
-	if e, ok := err.(*chat.Error); !ok || e.Category != chat.ConflictError {
+	if e, ok := err.(*chat.Error); !ok || e.Code != chat.ConflictError {
 		t.Errorf("read: %v", err)
 	}
 	_, err = s.Send(t.Context(), "pm", "roadmap", "x")
-	if e, ok := err.(*chat.Error); !ok || e.Category != chat.ConflictError {
+	if e, ok := err.(*chat.Error); !ok || e.Code != chat.ConflictError {
 		t.Errorf("send: %v", err)
 	}
 	send(t, s, "pm", "parallel-work", "the other channel works")
@@ -570,7 +570,7 @@ func TestQueuedMessagesAreGivenUpOnlyForTheirOwnFaults(t *testing.T) {
 		"the message is too large":     {&jetstream.APIError{Code: 400, ErrorCode: 10054}, true},
 		"larger than the server takes": {nats.ErrMaxPayload, true},
 		"no answer":                    {context.DeadlineExceeded, false},
-		"the channel is another's":     {&chat.Error{Category: chat.ConflictError}, true},
+		"the channel is another's":     {&chat.Error{Code: chat.ConflictError}, true},
 	} {
 		if got := chat.Lasting(tt.err); got != tt.want {
 			t.Errorf("%s: %t", name, got)

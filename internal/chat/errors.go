@@ -8,52 +8,35 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
 // Category is the kind of an [Error], as the specification names it.
-type Category string
+type Code string
 
 // The categories of an [Error].
 const (
-	ValidationError Category = "ValidationError" // the caller's argument is wrong
-	NotFoundError   Category = "NotFoundError"   // no such channel
-	ConnectionError Category = "ConnectionError" // the bus cannot be used
-	ConflictError   Category = "ConflictError"   // the channel's stream or subject belongs to another program
-	InternalError   Category = "InternalError"
+	ValidationError Code = "ValidationError" // the caller's argument is wrong
+	NotFoundError   Code = "NotFoundError"   // no such channel
+	ConnectionError Code = "ConnectionError" // the bus cannot be used
+	ConflictError   Code = "ConflictError"   // the channel's stream or subject belongs to another program
+	InternalError   Code = "InternalError"
 )
 
-// Error is an error of the package. Message and Remedy are fit for agents and people and contain no secrets; Err is the
-// cause, for logs.
-type Error struct {
-	Category Category
-	Message  string
-	Remedy   string // what to do next
-	Err      error
-}
+// Error is what the package returns. Message and Remedy are fit for agents and
+// people and hold no secrets; Err is the cause, for logs.
+type Error = fault.ToolError[Code]
 
-// Error returns the message and the remedy.
-func (e *Error) Error() string {
-	if e.Remedy == "" {
-		return e.Message
-	}
-	return fmt.Sprintf("%s %s", e.Message, e.Remedy)
-}
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// Explain returns the parts of the error that agents receive.
-func (e *Error) Explain() (category, message, remedy string) {
-	return string(e.Category), e.Message, e.Remedy
-}
-
-var errClosed = &Error{Category: ConnectionError, Message: "The connection to the channels is closed.",
+var errClosed = &Error{Code: ConnectionError, Message: "The connection to the channels is closed.",
 	Remedy: "Restart the MCP server."}
 
 // invalid returns a ValidationError.
 func invalid(remedy, format string, args ...any) *Error {
-	return &Error{Category: ValidationError, Message: fmt.Sprintf(format, args...), Remedy: remedy}
+	return &Error{Code: ValidationError, Message: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
 // connectionError converts a failure of the bus.
@@ -62,9 +45,9 @@ func connectionError(err error) *Error {
 		return e
 	}
 	if e, ok := errors.AsType[*bus.Error](err); ok {
-		return &Error{Category: ConnectionError, Message: sentence(e.Message), Remedy: sentence(e.Remedy), Err: err}
+		return &Error{Code: ConnectionError, Message: sentence(e.Message), Remedy: sentence(e.Remedy), Err: err}
 	}
-	return &Error{Category: ConnectionError, Message: "The NATS server returned an unexpected error.",
+	return &Error{Code: ConnectionError, Message: "The NATS server returned an unexpected error.",
 		Remedy: "Try again; if the problem persists, run `parley doctor`.", Err: err}
 }
 
@@ -79,7 +62,7 @@ func interrupted(b *bus.Bus) *Error {
 	if info.LastError != "" {
 		message += " " + sentence(info.LastError)
 	}
-	return &Error{Category: ConnectionError, Message: message, Err: b.Conn().LastError(),
+	return &Error{Code: ConnectionError, Message: message, Err: b.Conn().LastError(),
 		Remedy: "It is being restored, and messages that you send meanwhile are queued: try again in a moment. If the problem persists, " +
 			"make sure that the server runs (" + start + "), or run `parley doctor`."}
 }
@@ -91,11 +74,11 @@ func unanswered(b *bus.Bus, err error) *Error {
 		return connectionError(err)
 	}
 	if denied := b.Conn().LastError(); errors.Is(denied, nats.ErrPermissionViolation) {
-		return &Error{Category: ConnectionError, Message: "The server does not let this user use the channels.",
+		return &Error{Code: ConnectionError, Message: "The server does not let this user use the channels.",
 			Remedy: "Allow it to publish on the project's subjects and to use JetStream's API, or use another user.", Err: denied}
 	}
 	info := b.Info()
-	e := &Error{Category: ConnectionError, Err: err, Message: "The NATS server at " + info.URL + " does not answer.",
+	e := &Error{Code: ConnectionError, Err: err, Message: "The NATS server at " + info.URL + " does not answer.",
 		Remedy: "Try again in a moment. If the problem persists, see the server's log: it may be overloaded, or its disk full."}
 	if info.Kind != bus.KindExternal {
 		e.Message = "The hub does not answer."

@@ -63,7 +63,7 @@ func (s *Space) inspect(ctx context.Context, b *bus.Bus, state *ChannelState) er
 		return nil
 	}
 	if err == nil {
-		return &Error{Category: InternalError, Message: fmt.Sprintf("The server ignores the expected stream of a message for %q.", state.Channel.Name),
+		return &Error{Code: InternalError, Message: fmt.Sprintf("The server ignores the expected stream of a message for %q.", state.Channel.Name),
 			Remedy: "Use a NATS server of version 2.2 or later."}
 	}
 	return unanswered(b, err)

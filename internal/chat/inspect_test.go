@@ -62,7 +62,7 @@ func TestInspectFindsAForeignStream(t *testing.T) {
 	}
 	got := inspect(t, n.config("p"))
 	e, ok := got[0].Err.(*chat.Error)
-	if !ok || e.Category != chat.ConflictError || got[1].Err != nil {
+	if !ok || e.Code != chat.ConflictError || got[1].Err != nil {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -91,7 +91,7 @@ func TestInspectTellsAMissingPermission(t *testing.T) {
 			}
 			for _, s := range inspect(t, cfg) {
 				e, ok := s.Err.(*chat.Error)
-				if !ok || e.Category != chat.ConnectionError || !strings.Contains(e.Message, "does not let this user") || e.Remedy == "" {
+				if !ok || e.Code != chat.ConnectionError || !strings.Contains(e.Message, "does not let this user") || e.Remedy == "" {
 					t.Errorf("%s: %+v", s.Channel.Name, s.Err)
 				}
 			}

@@ -55,7 +55,7 @@ func (s *Space) Send(ctx context.Context, handle, channel, text string) (Receipt
 	at := s.cfg.Now()
 	data, err := encode(handle, text, at)
 	if err != nil {
-		return Receipt{}, &Error{Category: InternalError, Message: "The message could not be encoded.", Err: err}
+		return Receipt{}, &Error{Code: InternalError, Message: "The message could not be encoded.", Err: err}
 	}
 	if size := int64(len(data) + storedOverhead); size > c.MaxBytes {
 		return Receipt{}, tooLarge(int(size), c.MaxBytes, fmt.Sprintf("the channel %q keeps", c.Name), "raise maxBytes of the channel", nil)
@@ -77,7 +77,7 @@ func (s *Space) send(ctx context.Context, e *entry, at time.Time) (Receipt, erro
 	case err == nil:
 		return Receipt{Timestamp: at, Sequence: e.seq, ID: e.id}, nil
 	case ctx.Err() != nil:
-		return Receipt{}, &Error{Category: ConnectionError, Message: "The send was cancelled; the message may have been stored.",
+		return Receipt{}, &Error{Code: ConnectionError, Message: "The send was cancelled; the message may have been stored.",
 			Remedy: "Read the channel to check.", Err: err}
 	case !temporary(err):
 		return Receipt{}, refusal(e, b, err)
@@ -226,13 +226,13 @@ func refusal(e *entry, b *bus.Bus, err error) error {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return tooLarge(len(e.data), b.Conn().MaxPayload(), "the server accepts", "raise max_payload of the NATS server", err)
 	case api != nil && api.ErrorCode == errMessageTooLarge:
-		return &Error{Category: ValidationError, Message: fmt.Sprintf("The message is larger than the channel %q accepts.", e.channel.Name), Remedy: splitRemedy, Err: err}
+		return &Error{Code: ValidationError, Message: fmt.Sprintf("The message is larger than the channel %q accepts.", e.channel.Name), Remedy: splitRemedy, Err: err}
 	}
 	return connectionError(err)
 }
 
 func tooLarge(size int, limit int64, whose, or string, err error) error {
-	return &Error{Category: ValidationError,
+	return &Error{Code: ValidationError,
 		Message: fmt.Sprintf("The message takes %d bytes as it is stored; %s at most %d.", size, whose, limit),
 		Remedy:  fmt.Sprintf("Write the long part to a file and send its path, split the message, or %s.", or), Err: err}
 }
@@ -253,7 +253,7 @@ func temporary(err error) bool {
 		return false
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Category == ConnectionError
+		return e.Code == ConnectionError
 	}
 	if _, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return errors.Is(err, jetstream.ErrNoStreamResponse)

@@ -237,7 +237,7 @@ func TestFailuresToConnectAreToldApart(t *testing.T) {
 			_, err := s.Read(t.Context(), "r", "roadmap", 1)
 			return errors.As(err, &e) && strings.Contains(e.Message, "nats://h:1")
 		})
-		if e.Category != chat.ConnectionError || e.Remedy == "" || !errors.Is(e, error(cause)) || seen[e.Error()] {
+		if e.Code != chat.ConnectionError || e.Remedy == "" || !errors.Is(e, error(cause)) || seen[e.Error()] {
 			t.Errorf("%s: %+v", cause.Code, e)
 		}
 		seen[e.Error()] = true
@@ -253,7 +253,7 @@ func TestAnInterruptionNamesTheServer(t *testing.T) {
 	await(t, s, func() bool { return !s.Status().Connected })
 	_, err := s.Read(t.Context(), "r", "roadmap", 1)
 	e, ok := err.(*chat.Error)
-	if !ok || e.Category != chat.ConnectionError || !strings.Contains(e.Message, "The connection to the NATS server at "+url+" is interrupted.") ||
+	if !ok || e.Code != chat.ConnectionError || !strings.Contains(e.Message, "The connection to the NATS server at "+url+" is interrupted.") ||
 		!strings.Contains(e.Remedy, "nats-server -js") {
 		t.Errorf("got %+v", err)
 	}
@@ -272,7 +272,7 @@ func TestAServerThatHangsIsNamed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err := s.Read(ctx, "r", "roadmap", 1)
-	if e, ok := err.(*chat.Error); !ok || e.Category != chat.ConnectionError || e.Message != "The NATS server at "+way.url+" does not answer." || e.Remedy == "" {
+	if e, ok := err.(*chat.Error); !ok || e.Code != chat.ConnectionError || e.Message != "The NATS server at "+way.url+" does not answer." || e.Remedy == "" {
 		t.Errorf("got %+v", err)
 	}
 }

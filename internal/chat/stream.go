@@ -110,10 +110,10 @@ func (s *Space) checkOwner(c Channel, have jetstream.StreamConfig) error {
 		return s.checkKind(c, have)
 	}
 	return &Error{
-		Category: ConflictError,
-		Message:  fmt.Sprintf("The stream of the channel %q belongs to another namespace or program.", c.Name),
-		Remedy:   "Choose another namespace in .mcp-config.json, or another name for the channel.",
-		Err:      fmt.Errorf("stream %s has the subjects %q and the metadata %q", have.Name, have.Subjects, have.Metadata),
+		Code:    ConflictError,
+		Message: fmt.Sprintf("The stream of the channel %q belongs to another namespace or program.", c.Name),
+		Remedy:  "Choose another namespace in .mcp-config.json, or another name for the channel.",
+		Err:     fmt.Errorf("stream %s has the subjects %q and the metadata %q", have.Name, have.Subjects, have.Metadata),
 	}
 }
 
@@ -124,9 +124,9 @@ func (s *Space) checkKind(c Channel, have jetstream.StreamConfig) error {
 		return nil
 	}
 	return &Error{
-		Category: ConflictError,
-		Message:  fmt.Sprintf("The stream of the channel %q exists, but does not retain messages as a channel does.", c.Name),
-		Remedy:   "Delete its stream, or choose another namespace in .mcp-config.json.",
+		Code:    ConflictError,
+		Message: fmt.Sprintf("The stream of the channel %q exists, but does not retain messages as a channel does.", c.Name),
+		Remedy:  "Delete its stream, or choose another namespace in .mcp-config.json.",
 		Err: fmt.Errorf("stream %s has retention %v, storage %v, sealed %t, a mirror %t", have.Name, have.Retention, have.Storage,
 			have.Sealed, have.Mirror != nil),
 	}
@@ -159,10 +159,10 @@ func streamError(b *bus.Bus, c Channel, err error) error {
 	}
 	switch api.ErrorCode {
 	case errSubjectOverlap:
-		return &Error{Category: ConflictError, Message: fmt.Sprintf("The subject of the channel %q belongs to another stream of the server.", c.Name),
+		return &Error{Code: ConflictError, Message: fmt.Sprintf("The subject of the channel %q belongs to another stream of the server.", c.Name),
 			Remedy: "Choose another namespace in .mcp-config.json.", Err: err}
 	case errStorageExceeded, errMaxBytesRequired:
-		return &Error{Category: ConnectionError, Message: fmt.Sprintf("The server has too little storage for the channel %q.", c.Name),
+		return &Error{Code: ConnectionError, Message: fmt.Sprintf("The server has too little storage for the channel %q.", c.Name),
 			Remedy: "Lower maxBytes of the channels, or give the server more storage.", Err: err}
 	}
 	return unanswered(b, err)

@@ -284,12 +284,12 @@ func (l *Loaded) completeAgent(d *decoder, id string) {
 	}
 	whole, err := def.Complete()
 	var re *runner.Error
-	if errors.As(err, &re) && re.Field != "" {
-		field := key + "." + re.Field
-		if re.Field == "id" {
+	if errors.As(err, &re) && re.Subject != "" {
+		field := key + "." + re.Subject
+		if re.Subject == "id" {
 			field = key
 		}
-		d.at(field, strings.TrimPrefix(re.Error(), re.Field+": "))
+		d.at(field, strings.TrimPrefix(re.Error(), re.Subject+": "))
 		return
 	}
 	if err != nil {

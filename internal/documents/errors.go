@@ -1,8 +1,9 @@
 package documents
 
 import (
-	"errors"
 	"fmt"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Code is the kind of an [Error].
@@ -17,24 +18,15 @@ const (
 	CodeUncertain Code = "uncertain" // an edit may be stored, as a whole, or not at all
 )
 
-// Error is what the package returns. Message and Remedy are fit for users.
-type Error struct {
-	Code    Code
-	Message string
-	Remedy  string
-	Err     error
-}
+// Error is what the package returns. Message and Remedy are fit for users; the
+// text is the message and the cause.
+type Error = fault.Error[Code]
 
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 // Explain returns the parts of the error that agents receive.
-func (e *Error) Explain() (category, message, remedy string) {
+func Explain(e *Error) (category, message, remedy string) {
 	switch e.Code {
 	case CodeInvalid:
 		return "ValidationError", e.Error(), e.Remedy
@@ -45,18 +37,6 @@ func (e *Error) Explain() (category, message, remedy string) {
 	default:
 		return "StorageError", e.Message, "Try again later."
 	}
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// CodeOf returns the code of err, "" if err is no [Error].
-func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
 }
 
 func invalid(format string, args ...any) *Error {

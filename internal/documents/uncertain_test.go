@@ -91,7 +91,7 @@ func TestAnEditThatIsNotConfirmedIsLeftOpen(t *testing.T) {
 
 // Agents are told to look before they make an uncertain edit again, and not that they should try again.
 func TestUncertaintyIsExplained(t *testing.T) {
-	_, _, remedy := (&documents.Error{Code: documents.CodeUncertain, Message: "m"}).Explain()
+	_, _, remedy := documents.Explain(&documents.Error{Code: documents.CodeUncertain, Message: "m"})
 	if !strings.Contains(remedy, "read_document") || slices.Contains(strings.Fields(remedy), "Try") {
 		t.Errorf("the remedy is %q", remedy)
 	}

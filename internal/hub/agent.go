@@ -87,11 +87,11 @@ func (h *Hub) Register(a Agent) error {
 
 func (h *Hub) register(a Agent) error {
 	if !runner.ValidID(a.Definition.ID) {
-		return &Error{Code: CodeInvalid, Field: "id",
+		return &Error{Code: CodeInvalid, Subject: "id",
 			Message: fmt.Sprintf("%q cannot be an agent's id: use a to z, 0 to 9, '.', '_' and '-', at most 64", clip(a.Definition.ID, 80))}
 	}
 	if a.Runner == nil {
-		return &Error{Code: CodeInvalid, Field: "driver", Message: fmt.Sprintf("agent %s has nothing that runs it", a.Definition.ID)}
+		return &Error{Code: CodeInvalid, Subject: "driver", Message: fmt.Sprintf("agent %s has nothing that runs it", a.Definition.ID)}
 	}
 	a.Definition.Limits = a.Definition.Limits.WithDefaults()
 	ctx, cancel := context.WithCancel(h.background)
@@ -108,7 +108,7 @@ func (h *Hub) register(a Agent) error {
 	ag.health = newHealth(ag)
 	if !h.agents.add(ag) {
 		cancel()
-		return &Error{Code: CodeInvalid, Field: "id", Message: fmt.Sprintf("there is an agent %s already", a.Definition.ID)}
+		return &Error{Code: CodeInvalid, Subject: "id", Message: fmt.Sprintf("there is an agent %s already", a.Definition.ID)}
 	}
 	h.wg.Go(func() { ag.health.watch(ctx) })
 	h.agentsChanged()

@@ -1,6 +1,8 @@
 package hub
 
-import "fmt"
+import (
+	"github.com/parleyhub/parley/internal/base/fault"
+)
 
 // Code says what kind of thing went wrong in the hub, whatever the wire.
 type Code string
@@ -20,22 +22,9 @@ const (
 )
 
 // Error is what the package returns. Message and Remedy are fit for users and
-// hold no secrets; Err is the cause, for logs.
-type Error struct {
-	Code    Code
-	Message string
-	Remedy  string // what to do next, may be empty
-	Field   string // for CodeInvalid: the offending parameter, e.g. "message.parts[0].text"
-	Err     error
-}
+// hold no secrets; Subject is, for CodeInvalid, the offending parameter, e.g.
+// "message.parts[0].text"; Err is the cause, for logs.
+type Error = fault.UserError[Code]
 
-// Error returns the message, and the remedy where there is one.
-func (e *Error) Error() string {
-	if e.Remedy == "" {
-		return e.Message
-	}
-	return fmt.Sprintf("%s; %s", e.Message, e.Remedy)
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }

@@ -95,7 +95,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Name = "local"
 	}
 	if !validName(c.Name) {
-		return c, &Error{Code: CodeInvalid, Field: "name", Message: fmt.Sprintf("the hub's name %q is not 1 to 32 letters, digits, - or _", c.Name)}
+		return c, &Error{Code: CodeInvalid, Subject: "name", Message: fmt.Sprintf("the hub's name %q is not 1 to 32 letters, digits, - or _", c.Name)}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

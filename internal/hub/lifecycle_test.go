@@ -240,7 +240,7 @@ func TestSendRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := h.Send(t.Context(), tc.req)
 			he, ok := errors.AsType[*hub.Error](err)
-			if !ok || he.Code != tc.code || he.Field != tc.field {
+			if !ok || he.Code != tc.code || he.Subject != tc.field {
 				t.Errorf("error %#v", err)
 			}
 		})

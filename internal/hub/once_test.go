@@ -65,7 +65,7 @@ func TestAMessageWithAnIdempotencyKeyBeginsOneTask(t *testing.T) {
 	}
 	for _, key := range []any{"", 7, strings.Repeat("x", 1000), "a\x00b"} {
 		_, err := h.Send(t.Context(), onceRequest("echo", "hello", key))
-		if he, ok := errors.AsType[*hub.Error](err); !ok || he.Code != hub.CodeInvalid || !strings.Contains(he.Field, hub.MetaOnce) {
+		if he, ok := errors.AsType[*hub.Error](err); !ok || he.Code != hub.CodeInvalid || !strings.Contains(he.Subject, hub.MetaOnce) {
 			t.Errorf("key %v: %v", key, err)
 		}
 	}

@@ -202,11 +202,11 @@ func parseReply(req runner.PermissionRequest, msg *a2a.Message) (decision, error
 				continue
 			}
 			if rid, ok := m["requestId"].(string); ok && rid != req.ID {
-				return decision{}, &Error{Code: CodeInvalid, Field: fmt.Sprintf("message.parts[%d].data.requestId", i),
+				return decision{}, &Error{Code: CodeInvalid, Subject: fmt.Sprintf("message.parts[%d].data.requestId", i),
 					Message: fmt.Sprintf("the question that stands is %q, not %q", req.ID, clip(rid, 64))}
 			}
 			if !slices.ContainsFunc(req.Options, func(o runner.PermissionOption) bool { return o.ID == id }) {
-				return decision{}, &Error{Code: CodeInvalid, Field: fmt.Sprintf("message.parts[%d].data.optionId", i),
+				return decision{}, &Error{Code: CodeInvalid, Subject: fmt.Sprintf("message.parts[%d].data.optionId", i),
 					Message: fmt.Sprintf("the question has no option %q", clip(id, 64)), Remedy: "use the id of one of its options: " + optionIDs(req)}
 			}
 			note, _ := m["message"].(string) // optional: a word to the agent

@@ -69,7 +69,7 @@ func TestRepliesToAPermission(t *testing.T) {
 			m.TaskID, m.Parts = task.ID, a2a.ContentParts{tc.part}
 			end, err := h.SendAndWait(t.Context(), hub.SendRequest{Message: m})
 			if tc.err != "" {
-				if he, ok := errors.AsType[*hub.Error](err); !ok || he.Code != hub.CodeInvalid || he.Field != tc.err {
+				if he, ok := errors.AsType[*hub.Error](err); !ok || he.Code != hub.CodeInvalid || he.Subject != tc.err {
 					t.Fatalf("error %#v", err)
 				}
 				// The question still stands.

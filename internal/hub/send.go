@@ -389,7 +389,7 @@ func (h *Hub) dropRef(t *task) {
 // task's.
 func (t *task) checkAddress(req SendRequest, msg *a2a.Message) error {
 	if msg.ContextID != "" && msg.ContextID != t.contextID {
-		return &Error{Code: CodeInvalid, Field: "message.contextId", Message: fmt.Sprintf("task %s belongs to another context", t.id),
+		return &Error{Code: CodeInvalid, Subject: "message.contextId", Message: fmt.Sprintf("task %s belongs to another context", t.id),
 			Remedy: "leave the contextId out, or send the task's own"}
 	}
 	want, field := req.AgentID, "agentId"
@@ -398,7 +398,7 @@ func (t *task) checkAddress(req SendRequest, msg *a2a.Message) error {
 		field = "message.metadata." + MetaTargetAgent
 	}
 	if want != "" && want != t.agentID {
-		return &Error{Code: CodeInvalid, Field: field, Message: fmt.Sprintf("task %s belongs to agent %s, not to %q", t.id, t.agentID, clip(want, 64)),
+		return &Error{Code: CodeInvalid, Subject: field, Message: fmt.Sprintf("task %s belongs to agent %s, not to %q", t.id, t.agentID, clip(want, 64)),
 			Remedy: "leave the agent out, or send a message without a taskId"}
 	}
 	return nil
@@ -411,11 +411,11 @@ func targetAgent(req SendRequest) (string, error) {
 	const field = "message.metadata." + MetaTargetAgent
 	v, ok := req.Message.Metadata[MetaTargetAgent]
 	if !ok {
-		return "", &Error{Code: CodeInvalid, Field: field, Message: "the message names no agent", Remedy: "set " + field + " to the id of an agent"}
+		return "", &Error{Code: CodeInvalid, Subject: field, Message: "the message names no agent", Remedy: "set " + field + " to the id of an agent"}
 	}
 	id, ok := v.(string)
 	if !ok || id == "" {
-		return "", &Error{Code: CodeInvalid, Field: field, Message: field + " must be the id of an agent"}
+		return "", &Error{Code: CodeInvalid, Subject: field, Message: field + " must be the id of an agent"}
 	}
 	return id, nil
 }
@@ -446,7 +446,7 @@ func (a *agent) checkPrompt(msg *a2a.Message) error {
 	if n <= limit {
 		return nil
 	}
-	return &Error{Code: CodeInvalid, Field: "message.parts", Message: fmt.Sprintf("the text has %d bytes; agent %s takes %d", n, a.id, limit),
+	return &Error{Code: CodeInvalid, Subject: "message.parts", Message: fmt.Sprintf("the text has %d bytes; agent %s takes %d", n, a.id, limit),
 		Remedy: "shorten it, or raise the agent's limits.maxPrompt"}
 }
 
@@ -507,7 +507,7 @@ func validateMessage(m *a2a.Message, meta map[string]any) error {
 }
 
 func invalid(field, format string, args ...any) *Error {
-	return &Error{Code: CodeInvalid, Field: field, Message: fmt.Sprintf(format, args...)}
+	return &Error{Code: CodeInvalid, Subject: field, Message: fmt.Sprintf(format, args...)}
 }
 
 // validID tells whether a user's id may be kept: it is printable and short. It

@@ -223,7 +223,7 @@ func TestAMessageChoosesTheWorkingDirectory(t *testing.T) {
 	}
 	for _, dir := range []any{"relative", "", 7, "/a\x00b"} {
 		_, err := h.Send(t.Context(), ask("bad", dir))
-		if e, ok := errors.AsType[*hub.Error](err); !ok || e.Code != hub.CodeInvalid || e.Field != "message.metadata.workingDirectory" {
+		if e, ok := errors.AsType[*hub.Error](err); !ok || e.Code != hub.CodeInvalid || e.Subject != "message.metadata.workingDirectory" {
 			t.Errorf("%q: %v", dir, err)
 		}
 	}

@@ -387,7 +387,7 @@ func FuzzReply(f *testing.F) {
 		d, err := parseReply(req, m)
 		if err != nil {
 			var he *Error
-			if !errors.As(err, &he) || he.Code != CodeInvalid || he.Field == "" {
+			if !errors.As(err, &he) || he.Code != CodeInvalid || he.Subject == "" {
 				t.Fatalf("error %#v", err)
 			}
 			return

@@ -168,7 +168,7 @@ func TestTasksRefuses(t *testing.T) {
 		"cursor":        {Cursor: "????"},
 	} {
 		_, err := h.Tasks(t.Context(), q)
-		if he, _ := err.(*hub.Error); he == nil || he.Code != hub.CodeInvalid || he.Field != field {
+		if he, _ := err.(*hub.Error); he == nil || he.Code != hub.CodeInvalid || he.Subject != field {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

@@ -95,7 +95,7 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Journal, err
 }
 
 func failed(id, what string, err error) *swarm.Error {
-	return &swarm.Error{Code: swarm.CodeJournal, SwarmID: id, Message: what, Err: err}
+	return &swarm.Error{Code: swarm.CodeJournal, Subject: id, Message: what, Err: err}
 }
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)

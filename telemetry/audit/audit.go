@@ -28,6 +28,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -94,23 +95,11 @@ const (
 	CodeGap     Code = "AUDIT_GAP"     // records are missing
 )
 
-// Error is what the package returns.
-type Error struct {
-	Code    Code   // for programs
-	Message string // for people, without the cause
-	Err     error  // the cause, may be nil
-}
+// Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).
+type Error = fault.Error[Code]
 
-// Error returns the message and the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Message
-	}
-	return e.Message + ": " + e.Err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 // Log is an audit log that is open for writing. It is safe for concurrent use.
 type Log struct {

@@ -104,8 +104,8 @@ func fromHubError(log *slog.Logger, he *hub.Error) error {
 		log.Warn("call failed", "code", he.Code, "message", he.Message, "error", he.Err)
 	}
 	out := fault(kind, he.Error())
-	if he.Field != "" {
-		out = out.WithTypedDetails(badField(he.Field, he.Message))
+	if he.Subject != "" {
+		out = out.WithTypedDetails(badField(he.Subject, he.Message))
 	}
 	return out.WithErrorInfoMeta(map[string]string{"code": string(he.Code)})
 }

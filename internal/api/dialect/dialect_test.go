@@ -145,7 +145,7 @@ func TestErrorCodes(t *testing.T) {
 		name  string
 		field string
 	}{
-		{&hub.Error{Code: hub.CodeInvalid, Field: "message.contextId", Message: "bad"}, -32602, "INVALID_PARAMS", "message.contextId"},
+		{&hub.Error{Code: hub.CodeInvalid, Subject: "message.contextId", Message: "bad"}, -32602, "INVALID_PARAMS", "message.contextId"},
 		{&hub.Error{Code: hub.CodeTaskNotFound, Message: "no"}, -32001, "TASK_NOT_FOUND", ""},
 		{&hub.Error{Code: hub.CodeNotCancelable, Message: "no"}, -32002, "TASK_NOT_CANCELABLE", ""},
 		{&hub.Error{Code: hub.CodeAgentNotFound, Message: "no"}, -32003, "AGENT_NOT_FOUND", ""},

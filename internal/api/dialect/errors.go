@@ -49,7 +49,7 @@ func rpcError(err error) error {
 			return err
 		}
 		return jsonrpc.NewError(code.number, he.Message,
-			jsonrpc.Details{Code: code.name, Field: he.Field, Remedy: he.Remedy})
+			jsonrpc.Details{Code: code.name, Field: he.Subject, Remedy: he.Remedy})
 	case errors.Is(err, context.DeadlineExceeded):
 		return jsonrpc.NewError(CodeTimeoutError, "The request took too long",
 			jsonrpc.Details{Code: "TIMEOUT_ERROR", Remedy: "ask for the task with tasks/get; it goes on"})

@@ -153,7 +153,7 @@ func (s *Service) swarmStop(ctx context.Context, req jsonrpc.Request, _ jsonrpc.
 	session, err := s.cfg.Swarms.Session(ctx, id)
 	if err == nil && !session.Status.Ended() {
 		if err = s.cfg.Swarms.Stop(ctx, id, reason); swarm.CodeOf(err) == swarm.CodeNotFound { // there is one, but not here
-			err = &swarm.Error{Code: swarm.CodeState, SwarmID: id, Message: "the swarm is led by " + session.Coordinator + "; stop it there"}
+			err = &swarm.Error{Code: swarm.CodeState, Subject: id, Message: "the swarm is led by " + session.Coordinator + "; stop it there"}
 		}
 		if err == nil {
 			session, err = s.cfg.Swarms.Session(ctx, id)

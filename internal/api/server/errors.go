@@ -1,6 +1,8 @@
 package server
 
-import "fmt"
+import (
+	"github.com/parleyhub/parley/internal/base/fault"
+)
 
 // Code says what kept the server from starting.
 type Code string
@@ -14,20 +16,7 @@ const (
 )
 
 // Error is what New and Start return. Message and Remedy are fit for users.
-type Error struct {
-	Code    Code
-	Message string
-	Remedy  string // what to do next, may be empty
-	Err     error
-}
+type Error = fault.UserError[Code]
 
-// Error returns the message, and the remedy where there is one.
-func (e *Error) Error() string {
-	if e.Remedy == "" {
-		return e.Message
-	}
-	return fmt.Sprintf("%s; %s", e.Message, e.Remedy)
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }

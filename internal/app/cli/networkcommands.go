@@ -89,7 +89,7 @@ func networkFailure(err error) error {
 	}
 	f := &failure{Exit: exitFailure, Kind: "network", Message: strings.TrimSuffix(e.Message, "."),
 		Remedy: commandsForTools.Replace(strings.TrimSuffix(e.Remedy, "."))}
-	if e.Category == agentnet.ValidationError {
+	if e.Code == agentnet.ValidationError {
 		f.Exit, f.Kind = exitUsage, "usage"
 	}
 	return f

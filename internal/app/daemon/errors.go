@@ -1,6 +1,8 @@
 package daemon
 
-import "fmt"
+import (
+	"github.com/parleyhub/parley/internal/base/fault"
+)
 
 // Code says what kind of thing went wrong.
 type Code string
@@ -17,20 +19,7 @@ const (
 
 // Error is what the package returns. Message and Remedy are fit for users and
 // hold no secrets; Err is the cause, for logs.
-type Error struct {
-	Code    Code   `json:"code"`
-	Message string `json:"message"`
-	Remedy  string `json:"remedy,omitempty"`
-	Err     error  `json:"-"`
-}
+type Error = fault.UserError[Code]
 
-// Error returns the message, and the remedy where there is one.
-func (e *Error) Error() string {
-	if e.Remedy == "" {
-		return e.Message
-	}
-	return fmt.Sprintf("%s; %s", e.Message, e.Remedy)
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }

@@ -290,7 +290,7 @@ func refusal(err error) error {
 		return b
 	}
 	code := bus.CodeLimit
-	if e.Category == agentnet.ValidationError {
+	if e.Code == agentnet.ValidationError {
 		code = bus.CodeConfig
 	}
 	return &bus.Error{Code: code, Message: e.Message, Remedy: e.Remedy, Err: err}

@@ -146,7 +146,7 @@ func (q *Queue) confirm(ctx context.Context, c *agentnet.Claim) (bool, error) {
 // lostClaim reports whether an error says that the item is not the holder's any more.
 func lostClaim(err error) bool {
 	e, ok := errors.AsType[*agentnet.Error](err)
-	return ok && (e.Category == agentnet.ConflictError || e.Category == agentnet.NotFoundError || e.Category == agentnet.ValidationError)
+	return ok && (e.Code == agentnet.ConflictError || e.Code == agentnet.NotFoundError || e.Code == agentnet.ValidationError)
 }
 
 // isDone reports whether an item that was held was completed.

@@ -72,13 +72,13 @@ func (w *work) change(id string, token int, state agentnet.ItemState, result str
 		case t.token == token && t.state == agentnet.Completed && state == agentnet.Completed:
 			return nil
 		case t.token != token || t.state != agentnet.Claimed:
-			return &agentnet.Error{Category: agentnet.ConflictError, Message: "somebody else has it"}
+			return &agentnet.Error{Code: agentnet.ConflictError, Message: "somebody else has it"}
 		default:
 			t.state, t.result, t.until = state, result, time.Now().Add(lease)
 			return nil
 		}
 	}
-	return &agentnet.Error{Category: agentnet.NotFoundError, Message: "there is no such item"}
+	return &agentnet.Error{Code: agentnet.NotFoundError, Message: "there is no such item"}
 }
 
 func (w *work) Extend(_ context.Context, id string, token int) (string, error) {
@@ -101,7 +101,7 @@ func (w *work) Item(_ context.Context, id string, _ bool) (agentnet.ItemStatus, 
 			return agentnet.ItemStatus{TaskID: id, State: t.state}, nil
 		}
 	}
-	return agentnet.ItemStatus{}, &agentnet.Error{Category: agentnet.NotFoundError, Message: "there is no such item"}
+	return agentnet.ItemStatus{}, &agentnet.Error{Code: agentnet.NotFoundError, Message: "there is no such item"}
 }
 
 func (w *work) states() string {

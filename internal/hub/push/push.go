@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Config is one webhook of one task.
@@ -62,13 +64,7 @@ const (
 
 // Error is what the package returns. Message is fit for users and holds no
 // secrets; Err is the cause, for logs.
-type Error struct {
-	Code    Code
-	Message string
-	Err     error
-}
+type Error = fault.UserError[Code]
 
-func (e *Error) Error() string { return e.Message }
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }

@@ -215,7 +215,7 @@ func joinMaps[V any](base, over map[string]V) map[string]V {
 }
 
 func configError(field, format string, args ...any) *Error {
-	return &Error{Code: CodeConfig, Field: field, Message: field + ": " + fmt.Sprintf(format, args...)}
+	return &Error{Code: CodeConfig, Subject: field, Message: field + ": " + fmt.Sprintf(format, args...)}
 }
 
 // check rejects a definition that would fail or be unsafe later.

@@ -1,6 +1,8 @@
 package runner
 
-import "fmt"
+import (
+	"github.com/parleyhub/parley/internal/base/fault"
+)
 
 // Code is the kind of an error of an agent.
 type Code string
@@ -19,22 +21,9 @@ const (
 )
 
 // Error is what the package returns. Message and Remedy are fit for users and
-// hold no secrets; Err is the cause, for logs.
-type Error struct {
-	Code    Code
-	Message string
-	Remedy  string // what to do next, may be empty
-	Field   string // for CodeConfig: the offending field, e.g. "workdir.path"; Message begins with it
-	Err     error
-}
+// hold no secrets; Subject is, for CodeConfig, the offending field, e.g. "workdir.path", and
+// Message begins with it; Err is the cause, for logs.
+type Error = fault.UserError[Code]
 
-// Error returns the message, and the remedy where there is one.
-func (e *Error) Error() string {
-	if e.Remedy == "" {
-		return e.Message
-	}
-	return fmt.Sprintf("%s; %s", e.Message, e.Remedy)
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/documents"
 )
 
 // The categories of failures that arise in this package; groups may have further
@@ -54,16 +56,30 @@ func failureOf(err error) *Failure {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		return f
 	}
-	if e, ok := errors.AsType[explained](err); ok {
-		category, message, remedy := e.Explain()
-		f := &Failure{Category: category, Message: message, Remedy: remedy, Err: errors.Unwrap(e)}
-		if limited, ok := e.(interface{ RetryIn() time.Duration }); ok {
-			f.RetryAfter = limited.RetryIn()
-		}
+	if f := explain(err); f != nil {
 		return f
 	}
 	return &Failure{Category: InternalError, Message: "The tool failed unexpectedly.",
 		Remedy: "Try again; the server's log on standard error says more.", Err: err}
+}
+
+// explain returns what the package that an error is of says about it to agents, nil if it
+// says nothing.
+func explain(err error) *Failure {
+	if e, ok := errors.AsType[*documents.Error](err); ok {
+		category, message, remedy := documents.Explain(e)
+		return &Failure{Category: category, Message: message, Remedy: remedy, Err: e.Err}
+	}
+	e, ok := errors.AsType[explained](err)
+	if !ok {
+		return nil
+	}
+	category, message, remedy := e.Explain()
+	f := &Failure{Category: category, Message: message, Remedy: remedy, Err: errors.Unwrap(e)}
+	if limited, ok := e.(interface{ RetryIn() time.Duration }); ok {
+		f.RetryAfter = limited.RetryIn()
+	}
+	return f
 }
 
 // errorMeta is where a result carries the parts of a failure for programs. They

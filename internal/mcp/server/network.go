@@ -165,7 +165,7 @@ func (g *Network) register(ctx context.Context, s *Session, r agentnet.Registrat
 	defer release()
 	if p.agent != nil {
 		entry, err = p.agent.Describe(ctx, r)
-		if f, ok := errors.AsType[*agentnet.Error](err); !ok || f.Category != agentnet.NotRegisteredError {
+		if f, ok := errors.AsType[*agentnet.Error](err); !ok || f.Code != agentnet.NotRegisteredError {
 			return entry, true, err
 		}
 		g.vacate(ctx, p) // it has lost its place

@@ -250,9 +250,8 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 			s.service.idle.Reset(idleAfter)
 		}
 		result, err = next(ctx, method, req)
-		if e, ok := errors.AsType[explained](err); ok { // of a resource: tools return results
-			_, message, remedy := e.Explain()
-			err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: message + " " + remedy}
+		if f := explain(err); f != nil { // of a resource: tools return results
+			err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: f.Message + " " + f.Remedy}
 		}
 		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && len(e.Data) > 0 && !json.Valid(e.Data) {
 			// The SDK quotes a URI that does not exist as Go does, not as JSON.
