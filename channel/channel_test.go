@@ -153,14 +153,6 @@ func (in *inbox) check(t tb, n int) {
 	}
 }
 
-func code(err error) channel.Code {
-	var e *channel.Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
-
 // Feature: a2a-mcp-protocols, Property 10: Channel state machine validity.
 // Req 3.1, Req 3.2, Req 3.3, Req 3.7
 func TestProperty10StateMachine(t *testing.T) {
@@ -312,7 +304,7 @@ func TestProperty12RetryOnFailure(t *testing.T) {
 				a.OnDeliveryFailure = func(_ *channel.Channel, e *envelope.Envelope, err error) {
 					mu.Lock()
 					defer mu.Unlock()
-					if code(err) != channel.CodeDeliveryFailed {
+					if channel.CodeOf(err) != channel.CodeDeliveryFailed {
 						t.Errorf("failed with %v", err)
 					}
 					failed = append(failed, string(e.Payload))
@@ -435,7 +427,7 @@ func TestOpenIsAcknowledgedByBothEnds(t *testing.T) {
 func TestSendRefuses(t *testing.T) {
 	l := newLink(t, nil)
 	a, b := l.open()
-	if err := a.Send(ctx(t), message(t, "venus", 1)); code(err) != channel.CodeWrongSender {
+	if err := a.Send(ctx(t), message(t, "venus", 1)); channel.CodeOf(err) != channel.CodeWrongSender {
 		t.Errorf("somebody else's envelope: %v", err)
 	}
 	var invalid *envelope.Error
@@ -445,7 +437,7 @@ func TestSendRefuses(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Send(ctx(t), message(t, "mars", 1)); code(err) != channel.CodeClosed || a.Err() != nil {
+	if err := a.Send(ctx(t), message(t, "mars", 1)); channel.CodeOf(err) != channel.CodeClosed || a.Err() != nil {
 		t.Errorf("after Close: %v, %v", err, a.Err())
 	}
 	if err := b.Ready(ctx(t)); err == nil {
@@ -453,7 +445,7 @@ func TestSendRefuses(t *testing.T) {
 			waitFor(t, b, channel.Closed)
 		}
 	}
-	if err := b.Send(ctx(t), message(t, "venus", 1)); code(err) != channel.CodeClosed || !strings.Contains(err.Error(), "other end") {
+	if err := b.Send(ctx(t), message(t, "venus", 1)); channel.CodeOf(err) != channel.CodeClosed || !strings.Contains(err.Error(), "other end") {
 		t.Errorf("at the other end: %v", err)
 	}
 	if n := len(l.a.Channels()); n != 0 {
@@ -499,7 +491,7 @@ func TestWhatArrivedBeforeThePeersCloseIsHandled(t *testing.T) {
 		got := collect(b)
 		synctest.Wait()
 		got.check(t, 100)
-		if code(b.Err()) != channel.CodeClosed {
+		if channel.CodeOf(b.Err()) != channel.CodeClosed {
 			t.Errorf("b: %v", b.Err())
 		}
 	})
@@ -620,7 +612,7 @@ func TestReconnectingGivesUp(t *testing.T) {
 		send(t, a, 0, 3) // waits for better times
 		time.Sleep(2 * time.Minute)
 		for name, c := range map[string]*channel.Channel{"a": a, "b": b} {
-			if c.Status() != channel.Closed || code(c.Err()) != channel.CodeUnreachable {
+			if c.Status() != channel.Closed || channel.CodeOf(c.Err()) != channel.CodeUnreachable {
 				t.Errorf("%s is %s: %v", name, c.Status(), c.Err())
 			}
 		}
@@ -711,7 +703,7 @@ func TestClosedChannelIsNotResumed(t *testing.T) {
 		send(t, a, 0, 1)
 		synctest.Wait()
 		time.Sleep(time.Minute)
-		if a.Status() != channel.Closed || code(a.Err()) != channel.CodeRefused {
+		if a.Status() != channel.Closed || channel.CodeOf(a.Err()) != channel.CodeRefused {
 			t.Errorf("a is %s: %v", a.Status(), a.Err())
 		}
 		if n := len(l.b.Channels()); n != 0 {
@@ -825,7 +817,7 @@ func TestAuthorize(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Ready(ctx(t)); code(err) != channel.CodeRefused || !strings.Contains(err.Error(), map[string]string{"pluto": "no dwarfs", "neptune": "do not like"}[id]) {
+			if err := c.Ready(ctx(t)); channel.CodeOf(err) != channel.CodeRefused || !strings.Contains(err.Error(), map[string]string{"pluto": "no dwarfs", "neptune": "do not like"}[id]) {
 				t.Errorf("%s: %v", id, err)
 			}
 		}
@@ -843,7 +835,7 @@ func TestChannelCannotBeHijacked(t *testing.T) {
 		evil.Secret = "guess"
 		thief := channel.NewManager(channel.Options{Dialers: map[agent.Transport]transport.Dialer{agent.TransportLocal: &l.net}}, nil)
 		defer thief.Close()
-		if _, err := thief.Resume(evil); code(err) != channel.CodeInvalid {
+		if _, err := thief.Resume(evil); channel.CodeOf(err) != channel.CodeInvalid {
 			t.Errorf("the thief: %v", err)
 		}
 		got := collect(b)
@@ -980,7 +972,7 @@ func TestResumeRefusesNonsense(t *testing.T) {
 	m := channel.NewManager(channel.Options{}, nil)
 	defer m.Close()
 	for _, s := range []channel.State{{}, {ID: channel.IDOf("s"), Secret: "s", Local: "a", Remote: "b", Unacked: []*envelope.Envelope{{}}}} {
-		if _, err := m.Resume(s); code(err) != channel.CodeInvalid {
+		if _, err := m.Resume(s); channel.CodeOf(err) != channel.CodeInvalid {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
@@ -993,15 +985,15 @@ func TestOpenFindsAnEndpoint(t *testing.T) {
 		l := newLink(t, func(a, _ *channel.Options) {
 			a.Resolve = func(context.Context, string) ([]agent.Endpoint, error) { return endpoints, lookup }
 		})
-		if _, err := l.b.Open(t.Context(), "x", "y"); code(err) != channel.CodeNoEndpoint {
+		if _, err := l.b.Open(t.Context(), "x", "y"); channel.CodeOf(err) != channel.CodeNoEndpoint {
 			t.Errorf("without Resolve: %v", err)
 		}
 		endpoints = []agent.Endpoint{{Transport: agent.TransportHyperswarm}}
-		if _, err := l.a.Open(t.Context(), "x", "y"); code(err) != channel.CodeNoEndpoint {
+		if _, err := l.a.Open(t.Context(), "x", "y"); channel.CodeOf(err) != channel.CodeNoEndpoint {
 			t.Errorf("without a dialer: %v", err)
 		}
 		lookup = errors.New("no")
-		if _, err := l.a.Open(t.Context(), "x", "y"); code(err) != channel.CodeNoEndpoint || !errors.Is(err, lookup) {
+		if _, err := l.a.Open(t.Context(), "x", "y"); channel.CodeOf(err) != channel.CodeNoEndpoint || !errors.Is(err, lookup) {
 			t.Errorf("with an error: %v", err)
 		}
 		lookup = nil
@@ -1014,7 +1006,7 @@ func TestOpenFindsAnEndpoint(t *testing.T) {
 		if n := len(l.a.Channels()); n != 1 {
 			t.Errorf("%d channels, want 1", n)
 		}
-		if _, err := l.a.OpenAt(t.Context(), "*", "y", atB); code(err) != channel.CodeInvalid {
+		if _, err := l.a.OpenAt(t.Context(), "*", "y", atB); channel.CodeOf(err) != channel.CodeInvalid {
 			t.Errorf("from everybody: %v", err)
 		}
 	})
@@ -1024,13 +1016,13 @@ func TestManagerIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, func(a, _ *channel.Options) { a.MaxChannels = 1 })
 		a, _ := l.open()
-		if _, err := l.a.OpenAt(t.Context(), "mars", "venus", atB); code(err) != channel.CodeTooMany {
+		if _, err := l.a.OpenAt(t.Context(), "mars", "venus", atB); channel.CodeOf(err) != channel.CodeTooMany {
 			t.Errorf("the second: %v", err)
 		}
 		a.Close()
 		l.open()
 		l.a.Close()
-		if _, err := l.a.OpenAt(t.Context(), "mars", "venus", atB); code(err) != channel.CodeClosed {
+		if _, err := l.a.OpenAt(t.Context(), "mars", "venus", atB); channel.CodeOf(err) != channel.CodeClosed {
 			t.Errorf("after Close: %v", err)
 		}
 	})

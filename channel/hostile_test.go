@@ -229,7 +229,7 @@ func TestUnreadableEnvelopesAreSentBack(t *testing.T) {
 			}
 			synctest.Wait()
 			got.check(t, 300)
-			if len(failed) != 1 || code(failed[0]) != channel.CodeDeliveryFailed || !strings.Contains(failed[0].Error(), "expected version 1, got 2") {
+			if len(failed) != 1 || channel.CodeOf(failed[0]) != channel.CodeDeliveryFailed || !strings.Contains(failed[0].Error(), "expected version 1, got 2") {
 				t.Errorf("failed: %v", failed)
 			}
 			if a.Status() != channel.Open {
@@ -324,7 +324,7 @@ func TestOneProcessAtATimeSpeaksForAnAgent(t *testing.T) {
 		synctest.Wait()
 		opened(join("two", "c", "venus"))
 		synctest.Wait()
-		if err := mine.Err(); code(err) != channel.CodeRefused {
+		if err := mine.Err(); channel.CodeOf(err) != channel.CodeRefused {
 			t.Errorf("the first's channel ended with %v", err)
 		}
 		refused(join("one", "a", "venus")) // it has had its time
@@ -344,10 +344,10 @@ func TestPeerThatNeverKeepsTheRules(t *testing.T) {
 			return f
 		})
 		send(t, a, 0, 1)
-		if err := a.Flush(ctx(t)); code(err) != channel.CodeClosed || !strings.Contains(err.Error(), "acknowledges envelope 99") {
+		if err := a.Flush(ctx(t)); channel.CodeOf(err) != channel.CodeClosed || !strings.Contains(err.Error(), "acknowledges envelope 99") {
 			t.Errorf("got %v", err)
 		}
-		if err := b.Err(); code(err) != channel.CodeInvalid {
+		if err := b.Err(); channel.CodeOf(err) != channel.CodeInvalid {
 			t.Errorf("the other end: %v", err)
 		}
 	})

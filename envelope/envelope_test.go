@@ -20,14 +20,6 @@ import (
 
 const wire = `{"id":"e1","schemaVersion":1,"sender":"sun","recipient":"mars","type":"request","timestamp":1700000000000,"payload":{"a":1}}`
 
-func code(err error) envelope.Code {
-	var e *envelope.Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
-
 func mustNew(t testing.TB, payload any) *envelope.Envelope {
 	t.Helper()
 	e, err := envelope.New("sun", "mars", envelope.Request, payload)
@@ -93,7 +85,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"sandbox of two words": {sub(`"payload"`, `"metadata":{"tier":1,"sandboxId":"a b"},"payload"`), "sandboxId"},
 	} {
 		_, err := envelope.Decode([]byte(tc.data))
-		if code(err) != envelope.CodeInvalidEnvelope || !strings.Contains(err.Error(), tc.want) {
+		if envelope.CodeOf(err) != envelope.CodeInvalidEnvelope || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.want)
 		}
 	}
@@ -134,13 +126,13 @@ func TestMigrations(t *testing.T) {
 	} {
 		c := envelope.Codec{Migrations: tc.steps}
 		got, err := envelope.Migrate(&c, []byte(`{"schemaVersion":1}`), 3)
-		if string(got) != tc.want || code(err) != tc.code {
+		if string(got) != tc.want || envelope.CodeOf(err) != tc.code {
 			t.Errorf("%s: got %s, %v", name, got, err)
 		}
 	}
 	later := []byte(strings.Replace(wire, `"schemaVersion":1`, `"schemaVersion":2`, 1))
 	c := envelope.Codec{Migrations: map[int]envelope.Migration{2: to(3)}}
-	if _, err := c.Decode(later); code(err) != envelope.CodeSchemaVersion {
+	if _, err := c.Decode(later); envelope.CodeOf(err) != envelope.CodeSchemaVersion {
 		t.Errorf("a later version went through a migration: %v", err)
 	}
 }
@@ -150,17 +142,17 @@ func TestSizeIsBounded(t *testing.T) {
 	c := envelope.Codec{MaxSize: 500}
 	prefix := []byte("kept")
 	out, err := c.Append(prefix, big)
-	if code(err) != envelope.CodeTooLarge || string(out) != "kept" {
+	if envelope.CodeOf(err) != envelope.CodeTooLarge || string(out) != "kept" {
 		t.Errorf("Append: %q, %v", out, err)
 	}
 	data, err := envelope.Encode(big)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Decode(data); code(err) != envelope.CodeTooLarge {
+	if _, err := c.Decode(data); envelope.CodeOf(err) != envelope.CodeTooLarge {
 		t.Errorf("Decode: %v", err)
 	}
-	if _, err := envelope.Decode(make([]byte, envelope.DefaultMaxSize+1)); code(err) != envelope.CodeTooLarge {
+	if _, err := envelope.Decode(make([]byte, envelope.DefaultMaxSize+1)); envelope.CodeOf(err) != envelope.CodeTooLarge {
 		t.Errorf("Decode of too much: %v", err)
 	}
 	if n := big.Size(); n < len(data) {
@@ -216,7 +208,7 @@ func TestNew(t *testing.T) {
 		}
 	}
 	for name, payload := range map[string]any{"a channel": make(chan int), "broken JSON": json.RawMessage("{")} {
-		if _, err := envelope.New("a", "b", envelope.Request, payload); code(err) != envelope.CodeInvalidEnvelope {
+		if _, err := envelope.New("a", "b", envelope.Request, payload); envelope.CodeOf(err) != envelope.CodeInvalidEnvelope {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -224,7 +216,7 @@ func TestNew(t *testing.T) {
 	if err := e.Unmarshal(&v); err != nil || v.N != 1 {
 		t.Errorf("Unmarshal: %v, %v", v, err)
 	}
-	if err := e.Unmarshal(new(string)); code(err) != envelope.CodeInvalidEnvelope {
+	if err := e.Unmarshal(new(string)); envelope.CodeOf(err) != envelope.CodeInvalidEnvelope {
 		t.Errorf("Unmarshal into the wrong type: %v", err)
 	}
 }
@@ -265,7 +257,7 @@ func TestFactory(t *testing.T) {
 	if e, err := f.New(envelope.Broadcast, envelope.Notification, nil); err != nil || e.ToCapability() {
 		t.Errorf("got %+v, %v", e, err)
 	}
-	if _, err := f.New("", envelope.Request, nil); code(err) != envelope.CodeInvalidEnvelope {
+	if _, err := f.New("", envelope.Request, nil); envelope.CodeOf(err) != envelope.CodeInvalidEnvelope {
 		t.Errorf("no recipient: %v", err)
 	}
 }
@@ -397,7 +389,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e, err := envelope.Decode(data)
 		if err != nil {
-			if code(err) == "" {
+			if envelope.CodeOf(err) == "" {
 				t.Fatalf("an error without a code: %v", err)
 			}
 			return

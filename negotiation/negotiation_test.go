@@ -121,17 +121,9 @@ func terms() negotiation.Terms {
 	}
 }
 
-func codeOf(err error) negotiation.Code {
-	var e *negotiation.Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
-
 func wantCode(t tb, err error, want negotiation.Code) {
 	t.Helper()
-	if codeOf(err) != want {
+	if negotiation.CodeOf(err) != want {
 		t.Fatalf("error %v, want code %s", err, want)
 	}
 }

@@ -69,7 +69,7 @@ func TestProperty01RegistrationAndRetrieval(t *testing.T) {
 		unknown := agenttest.ID().Filter(func(id string) bool {
 			return !slices.ContainsFunc(cards, func(c agent.Card) bool { return c.ID == id })
 		}).Draw(t, "unknown")
-		if _, err := r.Get(unknown); code(err) != registry.CodeAgentNotFound {
+		if _, err := r.Get(unknown); registry.CodeOf(err) != registry.CodeAgentNotFound {
 			t.Fatalf("Get of an unknown agent: %v", err)
 		}
 	})
@@ -98,7 +98,7 @@ func TestProperty02IncompleteCardsAreRejected(t *testing.T) {
 			"Merge":    second(r.Merge(card, "peers")),
 		} {
 			invalid, ok := errors.AsType[agent.Problems](err)
-			if code(err) != registry.CodeInvalidCard || agent.CodeOf(err) != agent.CodeInvalidCard || !ok {
+			if registry.CodeOf(err) != registry.CodeInvalidCard || agent.CodeOf(err) != agent.CodeInvalidCard || !ok {
 				t.Fatalf("%s without %v: %v", name, missing, err)
 			}
 			slices.Sort(missing)

@@ -16,14 +16,6 @@ import (
 	"github.com/parleyhub/parley/registry"
 )
 
-func code(err error) registry.Code {
-	var e *registry.Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
-
 func card(id string, capabilities ...string) agent.Card {
 	c := agent.Card{ID: id, Name: id, Version: "1.0.0", Tier: agent.L3, Capabilities: []agent.Capability{}}
 	for _, x := range capabilities {
@@ -115,7 +107,7 @@ func TestMergeRefusesTakeovers(t *testing.T) {
 	register(t, r, card("ours"))
 	merge(t, r, card("theirs"), "dht")
 	for _, id := range []string{"ours", "theirs"} {
-		if _, err := r.Merge(card(id), "evil"); code(err) != registry.CodeConflict {
+		if _, err := r.Merge(card(id), "evil"); registry.CodeOf(err) != registry.CodeConflict {
 			t.Errorf("%s was taken over: %v", id, err)
 		}
 		if r.Lost(id, "evil") {
@@ -178,7 +170,7 @@ func TestHeldCardsStayUntilLost(t *testing.T) {
 		if r.Source("a") != "peer" || r.Source("b") != "" {
 			t.Errorf("held by %q", r.Source("a"))
 		}
-		if _, err := r.Merge(card("a"), "other"); code(err) != registry.CodeConflict {
+		if _, err := r.Merge(card("a"), "other"); registry.CodeOf(err) != registry.CodeConflict {
 			t.Errorf("another source: %v", err)
 		}
 		if !r.Lost("a", "peer") {
@@ -202,7 +194,7 @@ func TestRegistryIsBounded(t *testing.T) {
 	r := newRegistry(t, registry.Options{MaxCards: 2})
 	register(t, r, card("a"))
 	merge(t, r, card("b"), "s")
-	if _, err := r.Merge(card("c"), "s"); code(err) != registry.CodeFull {
+	if _, err := r.Merge(card("c"), "s"); registry.CodeOf(err) != registry.CodeFull {
 		t.Errorf("got %v", err)
 	}
 	register(t, r, card("a")) // an update needs no room
@@ -241,7 +233,7 @@ func TestWatch(t *testing.T) {
 	}
 	w.Close()
 	w.Close()
-	if _, err := w.Next(t.Context()); code(err) != registry.CodeClosed {
+	if _, err := w.Next(t.Context()); registry.CodeOf(err) != registry.CodeClosed {
 		t.Errorf("Next after Close: %v", err)
 	}
 }
@@ -274,10 +266,10 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.Register(card("c")); code(err) != registry.CodeClosed {
+	if _, err := r.Register(card("c")); registry.CodeOf(err) != registry.CodeClosed {
 		t.Errorf("Register: %v", err)
 	}
-	if err := r.EnableDiscovery("n", new(registry.MemoryNetwork).Join()); code(err) != registry.CodeClosed {
+	if err := r.EnableDiscovery("n", new(registry.MemoryNetwork).Join()); registry.CodeOf(err) != registry.CodeClosed {
 		t.Errorf("EnableDiscovery: %v", err)
 	}
 	for range 2 { // what was queued can still be read
@@ -286,7 +278,7 @@ func TestClose(t *testing.T) {
 		}
 	}
 	for _, w := range []*registry.Watcher{w, r.Watch()} {
-		if _, err := w.Next(t.Context()); code(err) != registry.CodeClosed {
+		if _, err := w.Next(t.Context()); registry.CodeOf(err) != registry.CodeClosed {
 			t.Errorf("Next: %v", err)
 		}
 	}
@@ -308,7 +300,7 @@ func TestView(t *testing.T) {
 	}
 	_, hidden := v.Get("b")
 	_, absent := v.Get("z")
-	if code(hidden) != registry.CodeAgentNotFound || strings.ReplaceAll(hidden.Error(), "b", "z") != absent.Error() {
+	if registry.CodeOf(hidden) != registry.CodeAgentNotFound || strings.ReplaceAll(hidden.Error(), "b", "z") != absent.Error() {
 		t.Errorf("a hidden agent looks different: %v, %v", hidden, absent)
 	}
 	if _, err := v.Get("a"); err != nil {
@@ -328,7 +320,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"a bad card":      `{"schemaVersion":1,"cards":[{"id":"a"}]}`,
 		"a card twice":    fmt.Sprintf(`{"schemaVersion":1,"cards":[%s,%s]}`, one, one),
 	} {
-		if _, err := registry.Decode([]byte(text), registry.Options{}); code(err) != registry.CodeInvalidRegistry {
+		if _, err := registry.Decode([]byte(text), registry.Options{}); registry.CodeOf(err) != registry.CodeInvalidRegistry {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -374,7 +366,7 @@ func TestDiscovery(t *testing.T) {
 			if err := r.EnableDiscovery("memory", network.Join()); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.EnableDiscovery("memory", network.Join()); code(err) != registry.CodeDiscovery {
+			if err := r.EnableDiscovery("memory", network.Join()); registry.CodeOf(err) != registry.CodeDiscovery {
 				t.Errorf("twice: %v", err)
 			}
 		}
@@ -433,7 +425,7 @@ func TestResolveAsksSources(t *testing.T) {
 		r.Unregister("far")
 	}
 	for _, q := range []registry.Query{{ID: "nobody"}, {Capability: "none"}} {
-		if _, err := r.Resolve(t.Context(), q); code(err) != registry.CodeAgentNotFound {
+		if _, err := r.Resolve(t.Context(), q); registry.CodeOf(err) != registry.CodeAgentNotFound {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
@@ -476,7 +468,7 @@ func TestFailingSourceIsReportedAndRetried(t *testing.T) {
 		if err := r.EnableDiscovery("f", failing{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Resolve(t.Context(), registry.Query{ID: "x"}); code(err) != registry.CodeAgentNotFound {
+		if _, err := r.Resolve(t.Context(), registry.Query{ID: "x"}); registry.CodeOf(err) != registry.CodeAgentNotFound {
 			t.Error(err)
 		}
 		time.Sleep(3 * time.Minute)

@@ -47,10 +47,10 @@ func (c *crash) Error() string { return fmt.Sprint(c.value) }
 
 // failure gives an error of an agent's function its code.
 func (p *Provider) failure(ctx context.Context, name string, err error) *Error {
-	var e *Error
-	switch {
-	case errors.As(err, &e):
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
+	}
+	switch {
 	case errors.Is(err, ErrNoResource):
 		return resourceNotFound(name)
 	case p.ctx.Err() != nil:

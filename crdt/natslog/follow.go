@@ -377,8 +377,7 @@ func (d *Document) receive(m *replica.Message) (missing bool, err error) {
 		key := m.SourceAgentID + "/" + m.Session
 		d.needs[key] = max(d.needs[key], m.Seq)
 	}
-	var late *replica.Error
-	if errors.As(err, &late) && late.Code == replica.CodeLate {
+	if replica.CodeOf(err) == replica.CodeLate {
 		return false, nil // a stray of another epoch
 	}
 	return missing, err

@@ -2,7 +2,6 @@ package replica
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -142,8 +141,7 @@ func (l *link) transmit(ctx context.Context, r *Replica, m *Message) bool {
 	if err == nil {
 		return true
 	}
-	var closed *channel.Error
-	if ctx.Err() != nil || errors.As(err, &closed) && closed.Code == channel.CodeClosed {
+	if ctx.Err() != nil || channel.CodeOf(err) == channel.CodeClosed {
 		return false
 	}
 	r.log.Warn("a document's message was not sent", slog.String("document", r.state), slog.String("to", l.RemoteAgent()), slog.Any("error", err))

@@ -91,14 +91,6 @@ func ensureStream(t testing.TB, b *bus.Bus, name, subjects string) jetstream.Str
 	return s
 }
 
-// code returns the code of a *bus.Error, "" for any other.
-func code(err error) bus.Code {
-	if e := (*bus.Error)(nil); errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
-
 // stored returns how often each payload is in a stream.
 func stored(t testing.TB, b *bus.Bus, name string) map[string]int {
 	t.Helper()
@@ -202,7 +194,7 @@ func TestEnsureStreamAppliesChangedLimits(t *testing.T) {
 	}
 	_, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: "T", Subjects: []string{"s.1"}})
 	var api *jetstream.APIError
-	if code(err) != bus.CodeRejected || !errors.As(err, &api) || api.ErrorCode != 10065 {
+	if bus.CodeOf(err) != bus.CodeRejected || !errors.As(err, &api) || api.ErrorCode != 10065 {
 		t.Errorf("overlapping subjects: %v", err)
 	}
 }
@@ -222,7 +214,7 @@ func TestEnsureKeyValue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := b.EnsureKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "not a name"}); code(err) != bus.CodeRejected {
+	if _, err := b.EnsureKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "not a name"}); bus.CodeOf(err) != bus.CodeRejected {
 		t.Errorf("bad bucket name: %v", err)
 	}
 }
@@ -231,7 +223,7 @@ func TestFullStoreIsAStorageError(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Config{DataDir: t.TempDir(), MaxStore: 1 << 20})
 	_, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, MaxBytes: 2 << 20})
-	if code(err) != bus.CodeStorage {
+	if bus.CodeOf(err) != bus.CodeStorage {
 		t.Errorf("EnsureStream over the limit: %v", err)
 	}
 	usage, err := b.Usage(t.Context())
@@ -263,8 +255,8 @@ func TestPublishErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := b.Publish(tt.ctx, tt.msg, tt.opts...)
-			if code(err) != tt.want || tt.is != nil && !errors.Is(err, tt.is) {
-				t.Errorf("Publish: %v (code %s), want %s, %v", err, code(err), tt.want, tt.is)
+			if bus.CodeOf(err) != tt.want || tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("Publish: %v (code %s), want %s, %v", err, bus.CodeOf(err), tt.want, tt.is)
 			}
 		})
 	}
@@ -316,7 +308,7 @@ func TestBatchTellsWhichMessageFailed(t *testing.T) {
 		}
 	}
 	acks, err := batch.Wait(t.Context())
-	if code(err) != bus.CodeRejected || !strings.Contains(err.Error(), "message 2 of 3") {
+	if bus.CodeOf(err) != bus.CodeRejected || !strings.Contains(err.Error(), "message 2 of 3") {
 		t.Errorf("Wait: %v", err)
 	}
 	if len(acks) != 3 || acks[0] == nil || acks[1] != nil || acks[2] == nil {
@@ -328,7 +320,7 @@ func TestOneDataDirectoryHasOneHub(t *testing.T) {
 	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	b := open(t, cfg)
-	if _, err := bus.Open(t.Context(), cfg); code(err) != bus.CodeLocked {
+	if _, err := bus.Open(t.Context(), cfg); bus.CodeOf(err) != bus.CodeLocked {
 		t.Errorf("second Open: %v", err)
 	}
 	ensureStream(t, b, "S", "s.>") // the first is unharmed
@@ -362,7 +354,7 @@ func TestOpenLeavesNothingBehindAfterAFailure(t *testing.T) {
 	if err := os.WriteFile(store, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bus.Open(t.Context(), cfg); code(err) != bus.CodeStorage {
+	if _, err := bus.Open(t.Context(), cfg); bus.CodeOf(err) != bus.CodeStorage {
 		t.Fatalf("Open on a broken store: %v", err)
 	}
 	if err := os.Remove(store); err != nil {
@@ -394,7 +386,7 @@ func TestWrongConfigurations(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := bus.Open(tt.ctx, tt.cfg); code(err) != tt.want {
+			if _, err := bus.Open(tt.ctx, tt.cfg); bus.CodeOf(err) != tt.want {
 				t.Errorf("Open: %v, want %s", err, tt.want)
 			}
 		})
@@ -423,7 +415,7 @@ func TestCloseLosesNoMessageInFlight(t *testing.T) {
 						text := fmt.Sprintf("%d/%d", p, i)
 						_, err := b.Publish(context.Background(), &nats.Msg{Subject: "s.1", Data: []byte(text)})
 						if err != nil {
-							if code(err) != bus.CodeClosed {
+							if bus.CodeOf(err) != bus.CodeClosed {
 								t.Errorf("Publish: %v", err)
 							}
 							return
@@ -490,7 +482,7 @@ func TestCloseEndsInTimeAndReleasesAll(t *testing.T) {
 	go func() { closed <- b.Close(ctx) }()
 	<-gone // it does not wait for the publish
 	close(gate)
-	if err := <-closed; code(err) != bus.CodeTimeout {
+	if err := <-closed; bus.CodeOf(err) != bus.CodeTimeout {
 		t.Errorf("Close = %v, want that it gave up waiting", err)
 	}
 	wg.Wait()

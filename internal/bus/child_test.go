@@ -199,7 +199,7 @@ func TestKilledHubLosesNoAcknowledgedMessage(t *testing.T) {
 				if !c.read(300) {
 					t.Fatal("the child ended")
 				}
-				if _, err := bus.Open(t.Context(), cfg); code(err) != bus.CodeLocked {
+				if _, err := bus.Open(t.Context(), cfg); bus.CodeOf(err) != bus.CodeLocked {
 					t.Errorf("Open beside a running hub: %v", err)
 				}
 				c.kill()
@@ -275,7 +275,7 @@ func TestJoinedBusFollowsTheHub(t *testing.T) {
 	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	ask := askOver(cfg.DataDir)
-	if _, err := bus.Join(t.Context(), bus.Config{}, ask); code(err) != bus.CodeNotRunning {
+	if _, err := bus.Join(t.Context(), bus.Config{}, ask); bus.CodeOf(err) != bus.CodeNotRunning {
 		t.Fatalf("Join without a hub: %v", err)
 	}
 	hub := open(t, cfg)
@@ -301,7 +301,7 @@ func TestJoinedBusFollowsTheHub(t *testing.T) {
 	changes := joined.Conn().StatusChanged(nats.RECONNECTING, nats.CONNECTED)
 	shut(t, hub)
 	awaitStatus(t, changes, nats.RECONNECTING)
-	if _, err := joined.Publish(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte("lost")}); code(err) != bus.CodeNotRunning {
+	if _, err := joined.Publish(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte("lost")}); bus.CodeOf(err) != bus.CodeNotRunning {
 		t.Errorf("Publish without a hub: %v", err)
 	}
 

@@ -66,7 +66,7 @@ func TestAllWhoWaitShareTheNextSync(t *testing.T) {
 		if err := c.Close(); err != nil || !d.closed.Load() {
 			t.Errorf("Close: %v, syncer closed: %v", err, d.closed.Load())
 		}
-		if err := c.Commit(t.Context()); code(err) != bus.CodeClosed {
+		if err := c.Commit(t.Context()); bus.CodeOf(err) != bus.CodeClosed {
 			t.Errorf("Commit after Close: %v", err)
 		}
 	})
@@ -150,14 +150,14 @@ func TestFailedDiskIsFinal(t *testing.T) {
 	broken.Store(true)
 	for range 2 {
 		_, err := b.Publish(t.Context(), &nats.Msg{Subject: "s.1"})
-		if code(err) != bus.CodeStorage || !errors.Is(err, eio) {
+		if bus.CodeOf(err) != bus.CodeStorage || !errors.Is(err, eio) {
 			t.Fatalf("Publish on a broken disk: %v", err)
 		}
 	}
 	if b.Info().StorageError == "" {
 		t.Error("Info does not tell of the failed disk")
 	}
-	if err := b.Close(context.Background()); code(err) != bus.CodeStorage {
+	if err := b.Close(context.Background()); bus.CodeOf(err) != bus.CodeStorage {
 		t.Errorf("Close = %v, want the disk's failure", err)
 	}
 }
@@ -272,7 +272,7 @@ func TestJoinerThatCannotSyncIsRefused(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			cfg := bus.Config{DataDir: t.TempDir(), Durability: mode}
 			b, err := bus.Join(t.Context(), bus.WithSyncer(bus.Config{}, refuse), project(open(t, cfg)))
-			if code(err) != want {
+			if bus.CodeOf(err) != want {
 				t.Errorf("Join: %v, want %q", err, want)
 			}
 			if err == nil {

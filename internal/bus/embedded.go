@@ -132,7 +132,7 @@ func (e *embedded) stop() {
 func makeDir(dataDir string) (string, error) {
 	dir := filepath.Join(dataDir, busDir)
 	fail := func(err error) (string, error) {
-		if e := (*Error)(nil); errors.As(err, &e) {
+		if e := asError(err); e != nil {
 			return "", e
 		}
 		return "", &Error{

@@ -178,8 +178,8 @@ func TestAuthenticationAtAnExternalServer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var log logBuffer
 			b, err := bus.Open(t.Context(), bus.Config{URL: bus.Secret(tt.url), Credentials: tt.c, Logger: log.logger()})
-			if code(err) != tt.want || tt.want == "" && err != nil {
-				t.Errorf("Open: %v (code %s), want %q", err, code(err), tt.want)
+			if bus.CodeOf(err) != tt.want || tt.want == "" && err != nil {
+				t.Errorf("Open: %v (code %s), want %q", err, bus.CodeOf(err), tt.want)
 			}
 			shown := fmt.Sprint(log.String(), err, errors.Unwrap(err))
 			if err == nil {
@@ -222,8 +222,8 @@ func TestUnusableServers(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := bus.Open(t.Context(), bus.Config{URL: bus.Secret(tt.url)})
-			if code(err) != tt.want || !strings.Contains(err.Error(), tt.message) {
-				t.Errorf("Open: %v (code %s), want %s: %s", err, code(err), tt.want, tt.message)
+			if bus.CodeOf(err) != tt.want || !strings.Contains(err.Error(), tt.message) {
+				t.Errorf("Open: %v (code %s), want %s: %s", err, bus.CodeOf(err), tt.want, tt.message)
 			}
 			if strings.Contains(fmt.Sprint(err, errors.Unwrap(err)), "hunter2") {
 				t.Errorf("the password is shown: %v", err)
@@ -307,8 +307,8 @@ func TestTLS(t *testing.T) {
 					t.Errorf("no TLS: %v", err)
 				}
 			}
-			if code(err) != tt.want || err != nil && !strings.Contains(err.Error(), tt.message) {
-				t.Errorf("Open: %v (code %s), want %q: %s", err, code(err), tt.want, tt.message)
+			if bus.CodeOf(err) != tt.want || err != nil && !strings.Contains(err.Error(), tt.message) {
+				t.Errorf("Open: %v (code %s), want %q: %s", err, bus.CodeOf(err), tt.want, tt.message)
 			}
 			if warned := log.contains("not verified"); warned != tt.c.InsecureSkipVerify {
 				t.Errorf("warned of the missing verification: %v", warned)
@@ -334,10 +334,10 @@ func TestExternalBusReconnectsForEver(t *testing.T) {
 
 	stop()
 	awaitStatus(t, changes, nats.RECONNECTING)
-	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s.1"}); code(err) != bus.CodeNotRunning {
+	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s.1"}); bus.CodeOf(err) != bus.CodeNotRunning {
 		t.Errorf("Publish without a connection: %v", err)
 	}
-	if _, err := b.Usage(t.Context()); code(err) != bus.CodeNotRunning {
+	if _, err := b.Usage(t.Context()); bus.CodeOf(err) != bus.CodeNotRunning {
 		t.Errorf("Usage without a connection: %v", err)
 	}
 	awaitInfo(t, b, func(i bus.Info) bool {
@@ -384,8 +384,8 @@ func TestPublishInFlightEndsWithTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	if err := <-failed; code(err) != bus.CodeNotRunning || !errors.Is(err, nats.ErrDisconnected) {
-		t.Errorf("Publish: %v (code %s)", err, code(err))
+	if err := <-failed; bus.CodeOf(err) != bus.CodeNotRunning || !errors.Is(err, nats.ErrDisconnected) {
+		t.Errorf("Publish: %v (code %s)", err, bus.CodeOf(err))
 	}
 }
 
@@ -409,7 +409,7 @@ func FuzzURL(f *testing.F) {
 		const password = "correct-horse"
 		for _, u := range []string{s, "nats://ann:" + password + "@" + s, s + ":" + password + "@host"} {
 			shown, err := bus.ShownURL(bus.Config{URL: bus.Secret(u)})
-			if err != nil && code(err) != bus.CodeConfig {
+			if err != nil && bus.CodeOf(err) != bus.CodeConfig {
 				t.Errorf("%q: %v", u, err)
 			}
 			if !strings.Contains(s, password) && strings.Contains(u, "@") && strings.Contains(fmt.Sprint(shown, err), password) {
@@ -509,8 +509,8 @@ func TestCredentialsFile(t *testing.T) {
 		URL:         bus.Secret(address),
 		Credentials: bus.Credentials{File: credentials(time.Now().Add(-time.Hour))},
 	})
-	if code(err) != bus.CodeAuth {
-		t.Errorf("expired credentials: %v (code %s)", err, code(err))
+	if bus.CodeOf(err) != bus.CodeAuth {
+		t.Errorf("expired credentials: %v (code %s)", err, bus.CodeOf(err))
 	}
 }
 
@@ -561,7 +561,7 @@ func TestDial(t *testing.T) {
 		"no file":                  {URL: "nats://127.0.0.1:1", Credentials: bus.Credentials{File: filepath.Join(t.TempDir(), "none")}},
 		"two ways to authenticate": {URL: "nats://127.0.0.1:1", Credentials: bus.Credentials{User: "u", NKeyFile: "k"}},
 	} {
-		if c, err := bus.Dial(cfg); code(err) == "" {
+		if c, err := bus.Dial(cfg); bus.CodeOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 			c.Close()
 		}

@@ -344,7 +344,7 @@ func TestACredentialEndsWithTheHub(t *testing.T) {
 	stale, err := project(hub)(t.Context())
 	must(t, err)
 	shut(t, hub)
-	if _, err := hub.Grant(t.Context(), bus.GrantRequest{Namespace: "test"}); code(err) != bus.CodeClosed {
+	if _, err := hub.Grant(t.Context(), bus.GrantRequest{Namespace: "test"}); bus.CodeOf(err) != bus.CodeClosed {
 		t.Errorf("a closed bus grants: %v", err)
 	}
 	fresh, err := project(open(t, cfg))(t.Context())
@@ -373,11 +373,11 @@ func TestARevokedCredentialIsOfNoUse(t *testing.T) {
 	if !s.victim.Conn().IsConnected() {
 		t.Error("another connection was cut")
 	}
-	if err := s.victim.Revoke(used.User); code(err) != bus.CodeUnsupported {
+	if err := s.victim.Revoke(used.User); bus.CodeOf(err) != bus.CodeUnsupported {
 		t.Errorf("Revoke on a joined bus: %v", err)
 	}
 	must(t, s.hub.Revoke("nobody"))
-	if err := s.hub.Revoke("hub"); code(err) != bus.CodeConfig || !s.hub.Conn().IsConnected() {
+	if err := s.hub.Revoke("hub"); bus.CodeOf(err) != bus.CodeConfig || !s.hub.Conn().IsConnected() {
 		t.Errorf("the hub's own user was revoked: %v", err)
 	}
 }
@@ -458,14 +458,14 @@ func TestNamespacesAreValidated(t *testing.T) {
 	t.Parallel()
 	s := newSiege(t)
 	for _, namespace := range []string{"", "global", "A", "a.b", "a b", "*", ">", "$SYS", "../x", "a/b", "ä", "a\n", strings.Repeat("a", 65)} {
-		if _, err := s.hub.Grant(t.Context(), bus.GrantRequest{Namespace: namespace}); code(err) != bus.CodeConfig {
+		if _, err := s.hub.Grant(t.Context(), bus.GrantRequest{Namespace: namespace}); bus.CodeOf(err) != bus.CodeConfig {
 			t.Errorf("namespace %q: %v", namespace, err)
 		}
 	}
-	if _, err := s.hub.Grant(t.Context(), bus.GrantRequest{Namespace: "a", Access: "everything"}); code(err) != bus.CodeConfig {
+	if _, err := s.hub.Grant(t.Context(), bus.GrantRequest{Namespace: "a", Access: "everything"}); bus.CodeOf(err) != bus.CodeConfig {
 		t.Errorf("unknown access: %v", err)
 	}
-	if _, err := s.victim.Grant(t.Context(), bus.GrantRequest{Namespace: "a"}); code(err) != bus.CodeUnsupported {
+	if _, err := s.victim.Grant(t.Context(), bus.GrantRequest{Namespace: "a"}); bus.CodeOf(err) != bus.CodeUnsupported {
 		t.Errorf("a joined bus grants: %v", err)
 	}
 }

@@ -164,7 +164,7 @@ func TestALinkThatFallsCutsOffWhoIsBehindIt(t *testing.T) {
 	awaitLeaf(t, hub, func(i bus.LeafInfo) bool {
 		return strings.Contains(i.LastError, "no NATS server is running") && i.Remedy != ""
 	})
-	if _, err := hub.Grant(t.Context(), whole); codeOf(err) != bus.CodeNotRunning || !strings.Contains(err.Error(), "the hub has no link") {
+	if _, err := hub.Grant(t.Context(), whole); bus.CodeOf(err) != bus.CodeNotRunning || !strings.Contains(err.Error(), "the hub has no link") {
 		t.Errorf("a grant without a link: %v", err)
 	}
 	if nc, err := connectWith(unused); err == nil {
@@ -177,13 +177,6 @@ func TestALinkThatFallsCutsOffWhoIsBehindIt(t *testing.T) {
 	awaitLeaf(t, hub, stands)
 	awaitInfo(t, b, func(i bus.Info) bool { return i.State == bus.StateConnected && i.Reconnects == 1 })
 	ensureStream(t, b, "BACK", "back")
-}
-
-func codeOf(err error) bus.Code {
-	if e, ok := errors.AsType[*bus.Error](err); ok {
-		return e.Code
-	}
-	return ""
 }
 
 // A hub that restarts with another link, or none, is asked anew.
@@ -286,14 +279,14 @@ func TestAnAgentIsConfinedBehindTheLink(t *testing.T) {
 		}
 	}
 	for _, wrong := range []bus.GrantRequest{{Access: bus.AccessAgent, Cluster: true}, {Access: bus.AccessProject, Cluster: true}, {Access: bus.AccessCluster, Namespace: "x"}} {
-		if _, err := hub.Grant(t.Context(), wrong); codeOf(err) != bus.CodeConfig {
+		if _, err := hub.Grant(t.Context(), wrong); bus.CodeOf(err) != bus.CodeConfig {
 			t.Errorf("%+v: %v", wrong, err)
 		}
 	}
-	if _, err := open(t, bus.Config{DataDir: t.TempDir()}).Grant(t.Context(), whole); codeOf(err) != bus.CodeUnsupported {
+	if _, err := open(t, bus.Config{DataDir: t.TempDir()}).Grant(t.Context(), whole); bus.CodeOf(err) != bus.CodeUnsupported {
 		t.Errorf("a hub without a link: %v", err)
 	}
-	if err := hub.Revoke("agents-cluster.hub"); codeOf(err) != bus.CodeConfig {
+	if err := hub.Revoke("agents-cluster.hub"); bus.CodeOf(err) != bus.CodeConfig {
 		t.Errorf("Revoke of the hub's own user: %v", err)
 	}
 }
@@ -401,7 +394,7 @@ func TestALeafConfigurationThatCannotBeUsed(t *testing.T) {
 			if err == nil {
 				shut(t, b)
 			}
-			if codeOf(err) != bus.CodeConfig || strings.Contains(err.Error(), "secret-of-the-hub") {
+			if bus.CodeOf(err) != bus.CodeConfig || strings.Contains(err.Error(), "secret-of-the-hub") {
 				t.Errorf("Open: %v", err)
 			}
 		})

@@ -46,7 +46,7 @@ func TestContextsExpireWithWhatTheyHold(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
 
-		if _, err := h.Send(t.Context(), in("old", "say:x")); code(err) != hub.CodeContextNotFound {
+		if _, err := h.Send(t.Context(), in("old", "say:x")); hub.CodeOf(err) != hub.CodeContextNotFound {
 			t.Errorf("a message to the expired context: %v", err)
 		}
 		got, err := h.Task(t.Context(), asks.ID, nil)
@@ -97,7 +97,7 @@ func TestOldTasksAreRemoved(t *testing.T) {
 			}
 		}
 		total(5)
-		if _, err := h.Task(t.Context(), all[3].ID, nil); code(err) != hub.CodeTaskNotFound {
+		if _, err := h.Task(t.Context(), all[3].ID, nil); hub.CodeOf(err) != hub.CodeTaskNotFound {
 			t.Errorf("one of the oldest: %v", err)
 		}
 		if _, err := h.Task(t.Context(), all[4].ID, nil); err != nil {
@@ -132,7 +132,7 @@ func TestExpiryIsRememberedAcrossARestart(t *testing.T) {
 	h = newHub(t, hub.Config{Bus: b}, map[string]*fakeAgent{"a": a})
 	m := message("say:x")
 	m.ContextID = task.ContextID
-	if _, err := h.Send(t.Context(), hub.SendRequest{AgentID: "a", Message: m}); code(err) != hub.CodeContextNotFound {
+	if _, err := h.Send(t.Context(), hub.SendRequest{AgentID: "a", Message: m}); hub.CodeOf(err) != hub.CodeContextNotFound {
 		t.Errorf("Send: %v", err)
 	}
 	if got, err := h.Task(t.Context(), task.ID, nil); err != nil || got.Status.State != a2a.TaskStateFailed {

@@ -134,7 +134,7 @@ func TestAHungProbeDelaysNobody(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := h.CheckHealth(ctx, "hung"); code(err) != hub.CodeTimeout {
+		if _, err := h.CheckHealth(ctx, "hung"); hub.CodeOf(err) != hub.CodeTimeout {
 			t.Errorf("CheckHealth: %v", err)
 		}
 		time.Sleep(20 * time.Second)
@@ -145,7 +145,7 @@ func TestAHungProbeDelaysNobody(t *testing.T) {
 		if err := h.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if _, err := h.CheckHealth(t.Context(), "good"); code(err) != hub.CodeUnavailable {
+		if _, err := h.CheckHealth(t.Context(), "good"); hub.CodeOf(err) != hub.CodeUnavailable {
 			t.Errorf("CheckHealth after Close: %v", err)
 		}
 	})
@@ -171,7 +171,7 @@ func TestAMissingAgentIsRefusedAndProbedAgain(t *testing.T) {
 		if err := h.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if _, err := h.CheckHealth(t.Context(), "nobody"); code(err) != hub.CodeAgentNotFound {
+		if _, err := h.CheckHealth(t.Context(), "nobody"); hub.CodeOf(err) != hub.CodeAgentNotFound {
 			t.Errorf("CheckHealth: %v", err)
 		}
 	})
@@ -213,7 +213,7 @@ func TestFailedRunsOpenTheCircuitAndATrialClosesIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := h.Send(t.Context(), request("a", "say:x")); code(err) != hub.CodeUnavailable {
+		if _, err := h.Send(t.Context(), request("a", "say:x")); hub.CodeOf(err) != hub.CodeUnavailable {
 			t.Errorf("a second trial at once: %v", err)
 		}
 		if _, err := h.Cancel(t.Context(), trial.ID); err != nil { // says nothing: another trial may come

@@ -93,13 +93,6 @@ func errorCode(t *testing.T, task *a2a.Task) string {
 	return code
 }
 
-func code(err error) hub.Code {
-	if he, ok := errors.AsType[*hub.Error](err); ok {
-		return he.Code
-	}
-	return ""
-}
-
 func send(t testing.TB, h *hub.Hub, req hub.SendRequest) *a2a.Task {
 	t.Helper()
 	task, err := h.SendAndWait(context.Background(), req)
@@ -413,7 +406,7 @@ func TestAFullQueueRefusesWithoutATrace(t *testing.T) {
 	if he, ok := errors.AsType[*hub.Error](err); !ok || he.Code != hub.CodeUnavailable || he.Remedy == "" {
 		t.Fatalf("error %v", err)
 	}
-	if _, err := h.Send(t.Context(), follow(tasks[0], "more")); code(err) != hub.CodeUnavailable {
+	if _, err := h.Send(t.Context(), follow(tasks[0], "more")); hub.CodeOf(err) != hub.CodeUnavailable {
 		t.Fatalf("a follow-up: error %v", err)
 	}
 	if info, err := h.Agent("a"); err != nil || info.Running != 1 || info.Queued != 2 {
@@ -457,7 +450,7 @@ func TestCancel(t *testing.T) {
 					switch {
 					case err == nil && end.Status.State == a2a.TaskStateCanceled:
 						canceled.Add(1)
-					case code(err) != hub.CodeNotCancelable:
+					case hub.CodeOf(err) != hub.CodeNotCancelable:
 						t.Errorf("Cancel = %+v, %v", end, err)
 					}
 				})
@@ -466,12 +459,12 @@ func TestCancel(t *testing.T) {
 			if canceled.Load() == 0 {
 				t.Error("no call has canceled it")
 			}
-			if _, err := h.Cancel(t.Context(), task.ID); code(err) != hub.CodeNotCancelable {
+			if _, err := h.Cancel(t.Context(), task.ID); hub.CodeOf(err) != hub.CodeNotCancelable {
 				t.Errorf("a second Cancel: %v", err)
 			}
 		})
 	}
-	if _, err := h.Cancel(t.Context(), "nothing"); code(err) != hub.CodeTaskNotFound {
+	if _, err := h.Cancel(t.Context(), "nothing"); hub.CodeOf(err) != hub.CodeTaskNotFound {
 		t.Errorf("unknown task: %v", err)
 	}
 }
@@ -492,11 +485,11 @@ func TestTheEndOfTheCallersTimeLeavesTheTaskRunning(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	task, err := h.SendAndWait(ctx, request("a", "wait"))
-	if code(err) != hub.CodeTimeout || task == nil {
+	if hub.CodeOf(err) != hub.CodeTimeout || task == nil {
 		t.Fatalf("SendAndWait = %v, %v", task, err)
 	}
 	await(t, h, task.ID, a2a.TaskStateWorking)
-	if _, err := h.Send(ctx, request("a", "wait")); code(err) != hub.CodeTimeout {
+	if _, err := h.Send(ctx, request("a", "wait")); hub.CodeOf(err) != hub.CodeTimeout {
 		t.Errorf("Send after the end: %v", err)
 	}
 }
@@ -535,7 +528,7 @@ func TestCloseEndsWhatRunsAndWhatWaits(t *testing.T) {
 	if n := agent.left(); n != 0 {
 		t.Errorf("%d sessions are left", n)
 	}
-	if _, err := h.Send(t.Context(), request("a", "x")); code(err) != hub.CodeUnavailable {
+	if _, err := h.Send(t.Context(), request("a", "x")); hub.CodeOf(err) != hub.CodeUnavailable {
 		t.Errorf("Send after Close: %v", err)
 	}
 	if err := h.Close(t.Context()); err != nil {
@@ -558,7 +551,7 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := h.Close(ctx); code(err) != hub.CodeTimeout {
+	if err := h.Close(ctx); hub.CodeOf(err) != hub.CodeTimeout {
 		t.Errorf("Close = %v", err)
 	}
 	close(stuck)
@@ -612,11 +605,11 @@ func TestAgentsComeAndGo(t *testing.T) {
 	if err := h.Register(a); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Register(a); code(err) != hub.CodeInvalid {
+	if err := h.Register(a); hub.CodeOf(err) != hub.CodeInvalid {
 		t.Errorf("twice: %v", err)
 	}
 	for _, id := range []string{"", "Upper", "-x", strings.Repeat("x", 65), "a/b"} {
-		if err := h.Register(hub.Agent{Definition: definition(id), Runner: agent}); code(err) != hub.CodeInvalid {
+		if err := h.Register(hub.Agent{Definition: definition(id), Runner: agent}); hub.CodeOf(err) != hub.CodeInvalid {
 			t.Errorf("id %q: %v", id, err)
 		}
 	}
@@ -634,16 +627,16 @@ func TestAgentsComeAndGo(t *testing.T) {
 	if n := agent.left(); n != 0 {
 		t.Errorf("%d sessions are left", n)
 	}
-	if _, err := h.Send(t.Context(), request("late", "x")); code(err) != hub.CodeAgentNotFound {
+	if _, err := h.Send(t.Context(), request("late", "x")); hub.CodeOf(err) != hub.CodeAgentNotFound {
 		t.Errorf("Send: %v", err)
 	}
-	if _, err := h.Send(t.Context(), follow(asks, "x")); code(err) != hub.CodeAgentNotFound {
+	if _, err := h.Send(t.Context(), follow(asks, "x")); hub.CodeOf(err) != hub.CodeAgentNotFound {
 		t.Errorf("Send to a task of it: %v", err)
 	}
-	if err := h.Deregister(t.Context(), "late"); code(err) != hub.CodeAgentNotFound {
+	if err := h.Deregister(t.Context(), "late"); hub.CodeOf(err) != hub.CodeAgentNotFound {
 		t.Errorf("Deregister: %v", err)
 	}
-	if _, err := h.Agent("late"); code(err) != hub.CodeAgentNotFound {
+	if _, err := h.Agent("late"); hub.CodeOf(err) != hub.CodeAgentNotFound {
 		t.Errorf("Agent: %v", err)
 	}
 }
@@ -686,7 +679,7 @@ func TestTasksChangeOnlyAlongTheDiagram(t *testing.T) {
 		var wg sync.WaitGroup
 		if rapid.Bool().Draw(rt, "cancel") || strings.Contains(strings.Join(prompts, " "), "wait") {
 			wg.Go(func() {
-				if _, err := h.Cancel(context.Background(), id); err != nil && code(err) != hub.CodeNotCancelable {
+				if _, err := h.Cancel(context.Background(), id); err != nil && hub.CodeOf(err) != hub.CodeNotCancelable {
 					rt.Error(err)
 				}
 			})
@@ -697,7 +690,7 @@ func TestTasksChangeOnlyAlongTheDiagram(t *testing.T) {
 			m := message(p)
 			m.TaskID = id
 			sub, err := h.SendAndStream(context.Background(), hub.SendRequest{Message: m})
-			if code(err) == hub.CodeUnsupported {
+			if hub.CodeOf(err) == hub.CodeUnsupported {
 				break
 			}
 			if err != nil {
@@ -712,7 +705,7 @@ func TestTasksChangeOnlyAlongTheDiagram(t *testing.T) {
 			rt.Fatal(err)
 		}
 		if !end.Status.State.Terminal() {
-			if _, err := h.Cancel(context.Background(), id); err != nil && code(err) != hub.CodeNotCancelable {
+			if _, err := h.Cancel(context.Background(), id); err != nil && hub.CodeOf(err) != hub.CodeNotCancelable {
 				rt.Fatal(err)
 			}
 		} else if state.Terminal() && state != end.Status.State {

@@ -295,7 +295,7 @@ func TestAStoreOfAnotherFormIsToldAndLeftOut(t *testing.T) {
 	}
 	h := newHub(t, hub.Config{Bus: b}, nil)
 	for _, id := range []a2a.TaskID{"x", "y"} {
-		if _, err := h.Task(t.Context(), id, nil); code(err) != hub.CodeInternal {
+		if _, err := h.Task(t.Context(), id, nil); hub.CodeOf(err) != hub.CodeInternal {
 			t.Errorf("Task %s: %v", id, err)
 		}
 	}
@@ -308,11 +308,11 @@ func TestAStoreOfAnotherFormIsToldAndLeftOut(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	if _, err := hub.New(t.Context(), hub.Config{Name: "a.b"}); code(err) != hub.CodeInvalid {
+	if _, err := hub.New(t.Context(), hub.Config{Name: "a.b"}); hub.CodeOf(err) != hub.CodeInvalid {
 		t.Errorf("a name that is no subject's: %v", err)
 	}
 	bad := []hub.Agent{{Definition: definition("a"), Runner: actor()}, {Definition: definition("b")}}
-	if _, err := hub.New(t.Context(), hub.Config{Agents: bad}); code(err) != hub.CodeInvalid {
+	if _, err := hub.New(t.Context(), hub.Config{Agents: bad}); hub.CodeOf(err) != hub.CodeInvalid {
 		t.Errorf("an agent without a runner: %v", err)
 	}
 	off := definition("a")

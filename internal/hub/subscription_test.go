@@ -221,7 +221,7 @@ func TestSubscriptionEnds(t *testing.T) {
 		}
 		sub.Close()
 	})
-	if _, err := h.Subscribe(t.Context(), "nothing"); code(err) != hub.CodeTaskNotFound {
+	if _, err := h.Subscribe(t.Context(), "nothing"); hub.CodeOf(err) != hub.CodeTaskNotFound {
 		t.Errorf("unknown task: %v", err)
 	}
 }

@@ -172,13 +172,13 @@ func TestTasksRefuses(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := h.Tasks(t.Context(), hub.TaskQuery{Cursor: "AAAAAAAAAAA"}); code(err) != hub.CodeInvalid {
+	if _, err := h.Tasks(t.Context(), hub.TaskQuery{Cursor: "AAAAAAAAAAA"}); hub.CodeOf(err) != hub.CodeInvalid {
 		t.Errorf("an empty cursor: %v", err)
 	}
-	if _, err := h.Task(t.Context(), "x", &minus); code(err) != hub.CodeInvalid {
+	if _, err := h.Task(t.Context(), "x", &minus); hub.CodeOf(err) != hub.CodeInvalid {
 		t.Errorf("historyLength of a task: %v", err)
 	}
-	if _, err := h.Contexts(t.Context(), -1); code(err) != hub.CodeInvalid {
+	if _, err := h.Contexts(t.Context(), -1); hub.CodeOf(err) != hub.CodeInvalid {
 		t.Errorf("limit of contexts: %v", err)
 	}
 	page, err := h.Tasks(t.Context(), hub.TaskQuery{})

@@ -75,7 +75,7 @@ func TestUpdateKeepsTasksAndSessions(t *testing.T) {
 		if worker.left() != 2 {
 			t.Errorf("%d sessions are open", worker.left())
 		}
-		if err := h.Update(definition("nobody")); code(err) != hub.CodeAgentNotFound {
+		if err := h.Update(definition("nobody")); hub.CodeOf(err) != hub.CodeAgentNotFound {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -60,14 +60,6 @@ func read(dir string) (details []string, errs []error) {
 	return details, errs
 }
 
-func code(err error) audit.Code {
-	var e *audit.Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
-
 func files(t testing.TB, dir string) []string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(dir, "audit-*.jsonl"))
@@ -181,7 +173,7 @@ func TestReadNamesWhatIsMissingOrBroken(t *testing.T) {
 	got, errs := read(dir)
 	var codes []audit.Code
 	for _, err := range errs {
-		codes = append(codes, code(err))
+		codes = append(codes, audit.CodeOf(err))
 	}
 	if fmt.Sprint(got) != "[one four]" || fmt.Sprint(codes) != "[AUDIT_CORRUPT AUDIT_CORRUPT AUDIT_CORRUPT AUDIT_GAP]" {
 		t.Errorf("read %v, %v", got, errs)
@@ -194,15 +186,15 @@ func TestReadNamesWhatIsMissingOrBroken(t *testing.T) {
 func TestOneProcessWrites(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, audit.Options{})
-	if _, err := audit.Open(dir, audit.Options{}); code(err) != audit.CodeLocked {
+	if _, err := audit.Open(dir, audit.Options{}); audit.CodeOf(err) != audit.CodeLocked {
 		t.Errorf("a second Open: %v", err)
 	}
 	closeLog(t, l)
 	closeLog(t, l) // twice is fine
-	if err := l.Append(telemetry.Event{}, nil); code(err) != audit.CodeClosed {
+	if err := l.Append(telemetry.Event{}, nil); audit.CodeOf(err) != audit.CodeClosed {
 		t.Errorf("Append after Close: %v", err)
 	}
-	if err := l.Sync(); code(err) != audit.CodeClosed {
+	if err := l.Sync(); audit.CodeOf(err) != audit.CodeClosed {
 		t.Errorf("Sync after Close: %v", err)
 	}
 	open(t, dir, audit.Options{})
@@ -213,10 +205,10 @@ func TestOpenWhereNoDirectoryCanBe(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := audit.Open(path, audit.Options{}); code(err) != audit.CodeIO || err.Error() == "" {
+	if _, err := audit.Open(path, audit.Options{}); audit.CodeOf(err) != audit.CodeIO || err.Error() == "" {
 		t.Errorf("got %v", err)
 	}
-	if _, errs := read(path); len(errs) != 1 || code(errs[0]) != audit.CodeIO {
+	if _, errs := read(path); len(errs) != 1 || audit.CodeOf(errs[0]) != audit.CodeIO {
 		t.Errorf("read: %v", errs)
 	}
 }
@@ -230,7 +222,7 @@ func TestKeepAndEmit(t *testing.T) {
 	if got, errs := read(dir); fmt.Sprint(got) != "[yes]" || errs != nil {
 		t.Errorf("read %v, %v", got, errs)
 	}
-	if err := l.Append(telemetry.Event{Type: telemetry.Security}, &envelope.Envelope{}); code(err) != audit.CodeCorrupt {
+	if err := l.Append(telemetry.Event{Type: telemetry.Security}, &envelope.Envelope{}); audit.CodeOf(err) != audit.CodeCorrupt {
 		t.Errorf("an envelope that is not valid: %v", err)
 	}
 	if l.Err() == nil {
@@ -332,7 +324,7 @@ func TestReplayEndsWithTheFirstError(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothing := func(context.Context, audit.Record) error { return nil }
-	if n, err := audit.Replay(t.Context(), dir, all, nothing); n != 0 || code(err) != audit.CodeCorrupt {
+	if n, err := audit.Replay(t.Context(), dir, all, nothing); n != 0 || audit.CodeOf(err) != audit.CodeCorrupt {
 		t.Errorf("%d, %v", n, err)
 	}
 	all.OnError = func(error) error { return nil }

@@ -258,7 +258,6 @@ func (a *app) reportStep(ctx context.Context, c *client.Client, name string, s r
 
 // loopFailure converts a loop's error to a failure.
 func loopFailure(err error) error {
-	var ae *audit.Error
 	switch code := ralph.CodeOf(err); {
 	case errors.Is(err, errInterrupted):
 		return errInterrupted
@@ -266,7 +265,7 @@ func loopFailure(err error) error {
 		return &failure{Exit: exitInterrupted, Kind: "loop-stopped", Message: err.Error(), Remedy: "run the same command again to continue"}
 	case code == ralph.CodeUnavailable:
 		return &failure{Exit: exitUnavailable, Kind: "agents-away", Message: err.Error(), Remedy: "run the same command again when they are available"}
-	case code == ralph.CodeRunning, errors.As(err, &ae) && ae.Code == audit.CodeLocked:
+	case code == ralph.CodeRunning, audit.CodeOf(err) == audit.CodeLocked:
 		return &failure{Exit: exitFailure, Kind: "loop-running", Message: "a loop is already running on this list", Remedy: "stop it with loop stop, or wait until it ends"}
 	case code == ralph.CodeValidator:
 		return &failure{Exit: exitFailure, Kind: "check-not-run", Message: err.Error(), Remedy: "run the loop again with a check that can be run; it continues with the check"}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -143,8 +142,7 @@ func (a *app) startHub(ctx context.Context, cfg *config.Loaded, overrides []conf
 	defer spinner.end()
 	a.debugf("running %q", command)
 	info, err = daemon.Start(ctx, cfg.DataDir, command)
-	var de *daemon.Error
-	if errors.As(err, &de) && de.Code == daemon.CodeRunning {
+	if daemon.CodeOf(err) == daemon.CodeRunning {
 		return info, true, nil
 	}
 	return info, false, err

@@ -48,8 +48,7 @@ func Start(ctx context.Context, dataDir string, command []string) (Info, error) 
 		}
 		if !running {
 			info, err := launch(ctx, command)
-			var de *Error
-			if !errors.As(err, &de) || de.Code != CodeRunning {
+			if CodeOf(err) != CodeRunning {
 				return info, err
 			}
 		} // else, or when the race was lost: see what becomes of the other

@@ -2,7 +2,6 @@ package delegation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -206,8 +205,7 @@ func (s *Service) cancelTask() mcpserver.Tool[cancelTaskIn, taskOut] {
 				if in.KeepDelegated {
 					end = s.o.Hub.CancelAlone
 				}
-				var ended *hub.Error
-				if _, err := end(ctx, t.ID); err != nil && !(errors.As(err, &ended) && ended.Code == hub.CodeNotCancelable) {
+				if _, err := end(ctx, t.ID); err != nil && hub.CodeOf(err) != hub.CodeNotCancelable {
 					return "", taskOut{}, failure(err)
 				}
 			}
