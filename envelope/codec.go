@@ -18,14 +18,12 @@ const DefaultMaxSize = 1 << 20
 // Migration turns the JSON of one schema version into that of the next.
 type Migration func(data []byte) ([]byte, error)
 
-// Codec writes and reads envelopes as JSON. The zero Codec is ready and what
-// [Encode] and [Decode] use. A Codec must not be changed once it is in use; it is
-// then safe for concurrent use.
+// Codec writes and reads envelopes as JSON. [Encode] and [Decode] use the zero Codec.
+// It is safe for concurrent use as long as it is not changed.
 type Codec struct {
-	// MaxSize bounds the JSON of one envelope in bytes; 0 means DefaultMaxSize.
-	MaxSize int
-	// Migrations holds, by the version that it reads, the step to the next
-	// version. Decode follows them up to SchemaVersion.
+	MaxSize int // bytes of one envelope's JSON; 0 means DefaultMaxSize
+	// Migrations holds the steps to the next schema version, by the version that they
+	// read. Decode applies them up to SchemaVersion.
 	Migrations map[int]Migration
 }
 
@@ -42,9 +40,8 @@ func (c *Codec) maxSize() int {
 	return DefaultMaxSize
 }
 
-// Append validates the envelope and appends its JSON to dst. The
-// payload is written byte for byte. Errors are [*Error]s; dst is then returned
-// as it came.
+// Append validates the envelope and appends its JSON to dst, with the payload byte for
+// byte. Errors are [*Error]s; dst is then returned unchanged.
 func (c *Codec) Append(dst []byte, e *Envelope) ([]byte, error) {
 	if err := e.Validate(); err != nil {
 		return dst, err
@@ -122,7 +119,7 @@ func (c *Codec) Decode(data []byte) (*Envelope, error) {
 	return nil, e.explain()
 }
 
-// migrate brings data to the schema version want.
+// migrate converts data to the schema version want.
 func (c *Codec) migrate(data []byte, want int) ([]byte, error) {
 	for {
 		version, err := schemaVersion(data)

@@ -22,8 +22,7 @@ type document struct {
 // Encode returns all cards as JSON, in order of registration.
 func (r *Registry) Encode() ([]byte, error) { return encode(r.All()) }
 
-// EncodeLocal is [Registry.Encode] of the cards that were registered here: what
-// others may be told.
+// EncodeLocal is [Registry.Encode] of the cards that were registered here.
 func (r *Registry) EncodeLocal() ([]byte, error) { return encode(r.Local()) }
 
 func encode(cards []agent.Card) ([]byte, error) {
@@ -38,9 +37,9 @@ func encode(cards []agent.Card) ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// Decode makes a registry of the JSON that [Registry.Encode] wrote. Revisions
-// and origins are as they were; remote cards count as seen now and belong to no
-// source, so the first one that finds them again takes them over.
+// Decode makes a registry from the JSON of [Registry.Encode]. Revisions and origins
+// are kept. Remote cards count as seen now and belong to the first source that finds
+// them again.
 func Decode(data []byte, o Options) (*Registry, error) {
 	if len(data) > MaxSize {
 		return nil, invalid(fmt.Sprintf("the registry has %d bytes; at most %d are allowed", len(data), MaxSize), nil)
@@ -55,19 +54,11 @@ func Decode(data []byte, o Options) (*Registry, error) {
 	r := New(o)
 	for i, raw := range doc.Cards {
 		if err := r.restore(raw); err != nil {
-			err := invalid(fmt.Sprintf("cards[%d]: %v", i, err), err)
-			return nil, closing(r, err)
+			_ = r.Close() // returns nil
+			return nil, invalid(fmt.Sprintf("cards[%d]: %v", i, err), err)
 		}
 	}
 	return r, nil
-}
-
-// closing closes a registry that is not handed out because of err.
-func closing(r *Registry, err error) error {
-	if closeErr := r.Close(); closeErr != nil {
-		return closeErr
-	}
-	return err
 }
 
 func (r *Registry) restore(raw json.RawMessage) error {
@@ -76,7 +67,7 @@ func (r *Registry) restore(raw json.RawMessage) error {
 		return err
 	}
 	if _, known := r.Identity(card.ID); known {
-		return conflict(card.ID, "it comes twice")
+		return conflict(card.ID, "it occurs twice")
 	}
 	_, err = r.Register(card)
 	return err

@@ -9,16 +9,16 @@ import (
 	"github.com/parleyhub/parley/agent"
 )
 
-// Source finds the cards of agents elsewhere: on a DHT, a bus, a local network.
-// A source may also be an [Announcer] and a [Finder].
+// Source finds the cards of remote agents, on a DHT, a bus or a local network. It may
+// also be an [Announcer] and a [Finder].
 type Source interface {
-	// Discover tells sink of the cards that it finds and loses, and of each found
-	// one again from time to time as long as it is there, until ctx ends. If it
-	// returns earlier it is called again after a while.
+	// Discover reports to sink the cards that it finds and loses, and repeats each
+	// found one from time to time, until ctx ends. If it returns earlier, the registry
+	// calls it again with backoff.
 	Discover(ctx context.Context, sink Sink) error
 }
 
-// Sink is where a source reports. It is safe for concurrent use.
+// Sink receives what a source finds. It is safe for concurrent use.
 type Sink struct {
 	r      *Registry
 	source string
@@ -33,29 +33,28 @@ func (s Sink) Found(card agent.Card) error {
 // Lost removes a card that this source had found.
 func (s Sink) Lost(id string) { s.r.Lost(id, s.source) }
 
-// Announcer is a Source that makes local cards known elsewhere.
+// Announcer is a Source that publishes local cards.
 type Announcer interface {
-	// Announce publishes a card or, again, what has become of it. The registry
-	// calls it for each local card at the start and at each change, and for all
-	// of them every third of Options.RemoteTTL, so that they do not expire.
+	// Announce publishes a card or its new version. The registry calls it for each
+	// local card at the start and at each change, and for all of them every third of
+	// Options.RemoteTTL, so that they do not expire.
 	Announce(ctx context.Context, card agent.Card) error
-	// Withdraw takes it back.
+	// Withdraw ends the publication of a card.
 	Withdraw(ctx context.Context, id string) error
 }
 
-// Query asks for the agent with an id or for agents with a capability; one of
-// the two is set.
+// Query is for the agent with an id or for agents with a capability; one is set.
 type Query struct {
-	ID         string // of an agent
-	Capability string // of agents
+	ID         string
+	Capability string
 }
 
-// Finder is a Source that can be asked.
+// Finder is a Source that answers queries.
 type Finder interface {
 	Find(ctx context.Context, q Query) ([]agent.Card, error)
 }
 
-// withdrawTime bounds what a source may take to withdraw cards at the end.
+// withdrawTime bounds the time to withdraw cards at the end.
 const withdrawTime = 2 * time.Second
 
 // discovery holds the enabled sources.
@@ -71,8 +70,8 @@ type running struct {
 	wg     sync.WaitGroup
 }
 
-// EnableDiscovery starts a source under a name, by which its cards are told
-// apart from those of others. It does not wait for the first card.
+// EnableDiscovery starts a source under a name, which its cards belong to. It does not
+// wait for the first card.
 func (r *Registry) EnableDiscovery(name string, s Source) error {
 	d := &r.discovery
 	d.mu.Lock()
@@ -91,15 +90,14 @@ func (r *Registry) EnableDiscovery(name string, s Source) error {
 	d.sources[name] = run
 	run.wg.Go(func() { r.discover(ctx, name, s) })
 	if a, ok := s.(Announcer); ok {
-		w := r.Watch() // before the goroutine: no change from here on is missed
+		w := r.Watch() // before the goroutine, so that it misses no change
 		run.wg.Go(func() { r.announce(ctx, name, a, w) })
 	}
 	return nil
 }
 
-// DisableDiscovery stops a source, withdraws what it announced and removes the
-// cards that it found. It waits for the source to end, and reports whether there
-// was one of this name.
+// DisableDiscovery stops a source, withdraws its announcements and removes the cards
+// that it found. It waits for the source to end, and reports whether it was enabled.
 func (r *Registry) DisableDiscovery(name string) bool {
 	d := &r.discovery
 	d.mu.Lock()
@@ -142,7 +140,7 @@ func (r *Registry) discover(ctx context.Context, name string, s Source) {
 			r.onError(name, err)
 		}
 		if time.Since(began) > longest {
-			delay = time.Second // it was well for a while
+			delay = time.Second // it worked for a while
 		}
 		if !pause(ctx, delay) {
 			return
@@ -162,14 +160,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// announce keeps what a announces in step with the local cards.
+// announce keeps the announcements of a equal to the local cards.
 func (r *Registry) announce(ctx context.Context, name string, a Announcer, w *Watcher) {
 	defer w.Close()
 	announced := make(map[string]bool)
 	publish := func(card agent.Card) {
 		if err := a.Announce(ctx, card); err != nil {
 			r.report(ctx, name, err)
-			return // the next round tries again
+			return // the next round retries
 		}
 		announced[card.ID] = true
 	}
@@ -203,9 +201,11 @@ func (r *Registry) announce(ctx context.Context, name string, a Announcer, w *Wa
 	if every <= 0 {
 		every = DefaultRemoteTTL / 3
 	}
-	for round(); ctx.Err() == nil; {
+	for round(); ctx.Err() == nil; round() {
 		turn, cancel := context.WithTimeout(ctx, every)
-		err := follow(turn, w, func(c Change) {
+		var c Change
+		var err error
+		for c, err = w.Next(turn); err == nil; c, err = w.Next(turn) {
 			switch {
 			case c.Kind == Resync:
 				round()
@@ -216,38 +216,25 @@ func (r *Registry) announce(ctx context.Context, name string, a Announcer, w *Wa
 			default:
 				publish(c.Card)
 			}
-		})
+		}
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) {
 			return // the registry or the source ends
 		}
-		round()
 	}
 }
 
-// follow hands changes to do until ctx or the watcher ends.
-func follow(ctx context.Context, w *Watcher, do func(Change)) error {
-	for {
-		c, err := w.Next(ctx)
-		if err != nil {
-			return err
-		}
-		do(c)
-	}
-}
-
-// report tells of a source's error, unless it only ends.
+// report passes a source's error to Options.OnError, unless the source is being stopped.
 func (r *Registry) report(ctx context.Context, name string, err error) {
 	if ctx.Err() == nil {
 		r.onError(name, err)
 	}
 }
 
-// Resolve returns the cards that answer q. If none is known it asks the sources
-// that are Finders, merges what they find and looks again. It blocks
-// for as long as they do, at most until ctx ends, and returns
-// [CodeAgentNotFound] when nobody knows; the error wraps those of sources that
-// could not be asked.
+// Resolve returns the cards that match q. If the registry has none, it queries the
+// sources that are Finders and merges what they find; it blocks until they have
+// answered or ctx ends. Without a match it returns [CodeAgentNotFound], which wraps the
+// errors of the sources.
 func (r *Registry) Resolve(ctx context.Context, q Query) ([]agent.Card, error) {
 	if cards := r.lookup(q); len(cards) > 0 {
 		return cards, nil
@@ -307,6 +294,5 @@ func (r *Registry) finders() map[string]Finder {
 	return finders
 }
 
-// CanFind reports whether an enabled source can be asked for agents, so that a
-// Resolve of an unknown one takes time.
+// CanFind reports whether an enabled source answers queries, so that Resolve may block.
 func (r *Registry) CanFind() bool { return len(r.finders()) > 0 }

@@ -6,14 +6,14 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Code says what kind of thing went wrong.
+// Code is the kind of an [Error].
 type Code string
 
 // The codes of an [Error].
 const (
 	CodeInvalidCard     Code = "INVALID_CARD"     // fields are missing or wrong; wraps an *agent.Error
 	CodeAgentNotFound   Code = "AGENT_NOT_FOUND"  //
-	CodeConflict        Code = "AGENT_CONFLICT"   // somebody else has this id
+	CodeConflict        Code = "AGENT_CONFLICT"   // another agent has this id
 	CodeFull            Code = "REGISTRY_FULL"    // Options.MaxCards is reached
 	CodeClosed          Code = "REGISTRY_CLOSED"  //
 	CodeDiscovery       Code = "DISCOVERY_EXISTS" // a source of this name is enabled

@@ -2,14 +2,14 @@ package registry
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	"github.com/parleyhub/parley/agent"
 )
 
-// MemoryNetwork lets registries of one process discover each other's agents. It
-// serves tests, and stands for what a discovery network does. The zero value is
-// ready; it is safe for concurrent use.
+// MemoryNetwork is a discovery network for registries of one process, for tests. The
+// zero value is ready; it is safe for concurrent use.
 type MemoryNetwork struct {
 	mu      sync.Mutex
 	members map[*memorySource]map[string]announced
@@ -22,15 +22,15 @@ type announced struct {
 	beat uint64 // differs between announcements
 }
 
-// Join returns a source that announces to the network and finds what others
-// announce. It is a [Source], an [Announcer] and a [Finder], for one registry.
+// Join returns a [Source] for one registry, which is also an [Announcer] and a
+// [Finder].
 func (n *MemoryNetwork) Join() Source {
 	s := &memorySource{n: n}
 	n.change(func() { n.members[s] = make(map[string]announced) })
 	return s
 }
 
-// change makes a change and wakes everybody.
+// change makes a change and wakes the sources.
 func (n *MemoryNetwork) change(do func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -43,17 +43,15 @@ func (n *MemoryNetwork) change(do func()) {
 	n.changed = make(chan struct{})
 }
 
-// others returns what everybody but s announces, and when to look again.
+// others returns what the other sources announce, and a channel that the next change
+// closes.
 func (n *MemoryNetwork) others(s *memorySource) (map[string]announced, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	all := make(map[string]announced)
 	for member, cards := range n.members {
-		if member == s {
-			continue
-		}
-		for id, a := range cards {
-			all[id] = a
+		if member != s {
+			maps.Copy(all, cards)
 		}
 	}
 	return all, n.changed
@@ -71,7 +69,7 @@ func (s *memorySource) Discover(ctx context.Context, sink Sink) error {
 			}
 			known[id] = a.beat
 			if err := sink.Found(a.card); err != nil {
-				sink.r.report(ctx, sink.source, err) // one bad card hides no other
+				sink.r.report(ctx, sink.source, err)
 			}
 		}
 		for id := range known {

@@ -1,15 +1,14 @@
-// Package registry keeps the cards of the agents that are known here: local
-// ones, which register, and remote ones, which discovery sources find.
+// Package registry keeps the cards of agents: local ones, which register, and remote
+// ones, which discovery sources find.
 //
-// Lookups by id and by capability take constant time however many cards there
-// are. Cards are copied on the way in and out, so nobody can change what the
-// registry holds. Remote cards expire unless their source sees them again.
-// [Registry.Watch] tells of changes; [Registry.EnableDiscovery] plugs in a
-// [Source].
+// Lookups by id and by capability take constant time. Cards are copied when they are
+// stored and returned. Remote cards expire unless their source sees them again.
+// [Registry.Watch] reports changes; [Registry.EnableDiscovery] adds a [Source].
 package registry
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,21 +22,20 @@ const (
 	DefaultMaxCards  = 1_000_000
 )
 
-// Options set up a Registry. The zero Options are good.
+// Options set up a Registry. The zero Options are valid.
 type Options struct {
-	// RemoteTTL is how long a remote card stays after it was last seen; 0 means
-	// DefaultRemoteTTL, less than 0 for ever. It goes at most a quarter later.
+	// RemoteTTL is how long a remote card stays after it was last seen, give or take a
+	// quarter; 0 means DefaultRemoteTTL, less than 0 for ever.
 	RemoteTTL time.Duration
 	// MaxCards bounds the cards, local and remote together; 0 means DefaultMaxCards.
 	MaxCards int
-	// OnError is told when a discovery source fails; the registry tries again by
-	// itself. It is called from the source's goroutine and must not block.
+	// OnError is called when a discovery source fails, before the registry retries. It
+	// must not block.
 	OnError func(source string, err error)
 }
 
-// Registry keeps cards. Make one with [New] and [Registry.Close] it in the end.
-// It is safe for concurrent use, and no method but Resolve, DisableDiscovery and
-// Close blocks.
+// Registry keeps cards. Make one with [New] and [Registry.Close] it in the end. It is
+// safe for concurrent use; only Resolve, DisableDiscovery and Close block.
 type Registry struct {
 	ttl     time.Duration
 	max     int
@@ -61,12 +59,12 @@ type Registry struct {
 type entry struct {
 	card   agent.Card
 	seq    uint64 // order of registration; an update keeps it
-	source string // of a remote card; "" means nobody's
+	source string // of a remote card; "" means none
 	seen   time.Time
 	held   bool // does not expire
 }
 
-// index is a set of entries with a sorted summary, rebuilt when somebody asks.
+// index is a set of entries with a sorted summary, which is rebuilt on demand.
 type index struct {
 	members map[string]*entry
 	sorted  []agent.Identity // nil: stale
@@ -89,12 +87,7 @@ func (x *index) remove(id string) {
 }
 
 func (x *index) entries() []*entry {
-	list := make([]*entry, 0, len(x.members))
-	for _, e := range x.members {
-		list = append(list, e)
-	}
-	slices.SortFunc(list, func(a, b *entry) int { return cmp.Compare(a.seq, b.seq) })
-	return list
+	return slices.SortedFunc(maps.Values(x.members), func(a, b *entry) int { return cmp.Compare(a.seq, b.seq) })
 }
 
 func (x *index) identities() []agent.Identity {
@@ -110,9 +103,9 @@ func (x *index) identities() []agent.Identity {
 
 // New returns an empty registry.
 func New(o Options) *Registry {
-	r := &Registry{ttl: o.RemoteTTL, max: o.MaxCards, onError: o.OnError}
-	if r.ttl == 0 {
-		r.ttl = DefaultRemoteTTL
+	r := &Registry{
+		ttl: cmp.Or(o.RemoteTTL, DefaultRemoteTTL), max: o.MaxCards, onError: o.OnError,
+		byID: make(map[string]*entry), byCap: make(map[string]*index), watchers: make(map[*Watcher]struct{}),
 	}
 	if r.max <= 0 {
 		r.max = DefaultMaxCards
@@ -120,17 +113,13 @@ func New(o Options) *Registry {
 	if r.onError == nil {
 		r.onError = func(string, error) {}
 	}
-	r.byID = make(map[string]*entry)
-	r.byCap = make(map[string]*index)
-	r.watchers = make(map[*Watcher]struct{})
 	return r
 }
 
-// Register stores a card and returns it as stored. A card that is not
-// valid is refused with [CodeInvalidCard]; the error wraps the [*agent.Error]
-// that names each missing field. A card whose id is known replaces
-// that card and gets its revision plus one, a new one keeps its own.
-// No origin means local, no LastSeenAt means now.
+// Register stores a card and returns it as stored. An invalid card is refused with
+// [CodeInvalidCard], which wraps the [*agent.Error] that names each missing field. A
+// card with a known id replaces that card and gets its revision plus one; a new card
+// keeps its revision. Without an origin it is local, without LastSeenAt it is seen now.
 func (r *Registry) Register(card agent.Card) (agent.Card, error) {
 	return r.store(card, func(old *entry) (*entry, error) {
 		if card.Origin == "" {
@@ -143,18 +132,16 @@ func (r *Registry) Register(card agent.Card) (agent.Card, error) {
 	})
 }
 
-// RegisterSandboxed is Register for an agent that runs in a sandbox: its card is
-// tagged with sandboxID, whatever it says itself.
+// RegisterSandboxed is Register for an agent in a sandbox: it sets the card's SandboxID.
 func (r *Registry) RegisterSandboxed(card agent.Card, sandboxID string) (agent.Card, error) {
 	card.SandboxID = sandboxID
 	return r.Register(card)
 }
 
-// Merge stores a card that source found elsewhere. Its origin becomes remote;
-// all else, the revision too, stays as the agent's home has it. Merge
-// refuses with [CodeConflict] what would let a peer take an agent over: the id
-// of a local agent, and one that another source holds and still sees. Merging
-// the same card again keeps it from expiring.
+// Merge stores a card that a source found. Its origin becomes remote, the rest stays
+// as it is, including the revision. Merge refuses the id of a local agent and of one
+// that another source holds with [CodeConflict], so that a peer cannot impersonate an
+// agent. Merging the same card again keeps it from expiring.
 func (r *Registry) Merge(card agent.Card, source string) (agent.Card, error) {
 	return r.merge(card, source, false)
 }
@@ -173,13 +160,12 @@ func (r *Registry) merge(card agent.Card, source string, held bool) (agent.Card,
 	})
 }
 
-// Hold is Merge for a card whose source notices by itself when the agent goes: it
-// does not expire, and stays until [Registry.Lost].
+// Hold is Merge for a card that does not expire: its source calls [Registry.Lost].
 func (r *Registry) Hold(card agent.Card, source string) (agent.Card, error) {
 	return r.merge(card, source, true)
 }
 
-// store validates the card and lets make build its entry under the lock.
+// store validates the card and stores the entry that build makes under the lock.
 func (r *Registry) store(card agent.Card, build func(old *entry) (*entry, error)) (agent.Card, error) {
 	if err := card.Validate(); err != nil {
 		return agent.Card{}, &Error{Code: CodeInvalidCard, Subject: card.ID, Message: err.Error(), Err: err}
@@ -206,7 +192,7 @@ func (r *Registry) store(card agent.Card, build func(old *entry) (*entry, error)
 	return e.card.Clone(), nil
 }
 
-// put replaces old, which may be nil, by e in all indexes and tells watchers.
+// put replaces old, which may be nil, by e in all indexes and notifies the watchers.
 func (r *Registry) put(old, e *entry) {
 	kind := Added
 	if old == nil {
@@ -232,19 +218,17 @@ func (r *Registry) put(old, e *entry) {
 		r.remote++
 		r.watchExpiry()
 	}
-	if old != nil && sameButForTime(old.card, e.card) {
-		return // seen again, nothing new
+	if old != nil {
+		before := old.card
+		before.LastSeenAt = e.card.LastSeenAt
+		if before.Equal(e.card) {
+			return // only seen again
+		}
 	}
 	r.notify(Change{Kind: kind, Card: e.card})
 }
 
-func sameButForTime(a, b agent.Card) bool {
-	a.LastSeenAt = b.LastSeenAt
-	return a.Equal(b)
-}
-
-// unindex takes e out of the indexes in which next, the card that follows it,
-// will not stand. A card that is only seen again leaves them as they are.
+// unindex removes e from the indexes that next, the card that replaces it, is not in.
 func (r *Registry) unindex(e *entry, next *agent.Card) {
 	id := e.card.ID
 	if next.Tier != e.card.Tier {
@@ -306,14 +290,14 @@ func (r *Registry) LostAll(source string) {
 	}
 }
 
-// watchExpiry starts the timer of remote cards if it does not run yet.
+// watchExpiry starts the timer of remote cards unless it runs.
 func (r *Registry) watchExpiry() {
 	if r.ttl > 0 && r.expiry == nil {
 		r.expiry = time.AfterFunc(max(r.ttl/4, time.Millisecond), r.expire)
 	}
 }
 
-// expire removes remote cards that were not seen for too long.
+// expire removes remote cards that were last seen too long ago.
 func (r *Registry) expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -342,7 +326,7 @@ func (r *Registry) Get(id string) (agent.Card, error) {
 	return e.card.Clone(), nil
 }
 
-// Identity returns what policy asks for of an agent's card. It does not allocate.
+// Identity returns the identity of an agent's card. It does not allocate.
 func (r *Registry) Identity(id string) (agent.Identity, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -353,8 +337,7 @@ func (r *Registry) Identity(id string) (agent.Identity, bool) {
 	return e.card.Identity(), true
 }
 
-// Source returns the discovery source that holds a remote card, "" for a local
-// one and one that nobody holds.
+// Source returns the discovery source that holds a remote card, "" without one.
 func (r *Registry) Source(id string) string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -367,8 +350,10 @@ func (r *Registry) Source(id string) string {
 // FindByCapability returns the cards that declare a capability, in order of
 // registration.
 func (r *Registry) FindByCapability(id string) []agent.Card {
-	return r.cards(func() *index { return r.byCap[id] }, nil)
+	return r.cards(r.capable(id), nil)
 }
+
+func (r *Registry) capable(id string) func() *index { return func() *index { return r.byCap[id] } }
 
 // FindByTier returns the cards of a tier, in order of registration.
 func (r *Registry) FindByTier(t agent.Tier) []agent.Card {
@@ -394,7 +379,7 @@ func (r *Registry) every() *index { return &r.all }
 func fromHere(id agent.Identity) bool      { return id.Origin == agent.Local }
 func fromElsewhere(id agent.Identity) bool { return id.Origin == agent.Remote }
 
-// cards copies the cards of an index that keep, if any, selects.
+// cards copies the cards of an index that keep selects; nil selects all.
 func (r *Registry) cards(of func() *index, keep func(agent.Identity) bool) []agent.Card {
 	r.mu.RLock()
 	var entries []*entry
@@ -412,10 +397,9 @@ func (r *Registry) cards(of func() *index, keep func(agent.Identity) bool) []age
 }
 
 // Capable returns the identities of the agents with a capability, in order of
-// registration. The slice is shared: do not change it. Unless cards of the
-// capability changed since the last call it is there already.
+// registration. The slice is shared and cached: do not change it.
 func (r *Registry) Capable(capabilityID string) []agent.Identity {
-	return r.identities(func() *index { return r.byCap[capabilityID] })
+	return r.identities(r.capable(capabilityID))
 }
 
 // Identities returns the identities of all agents like [Registry.Capable].
@@ -448,8 +432,8 @@ func (r *Registry) Len() int {
 	return len(r.byID)
 }
 
-// Close ends discovery, the expiry of cards and every watcher. The cards can
-// still be read. It is safe to call more than once.
+// Close ends discovery, expiry and every watcher. The cards remain readable. It is
+// safe to call more than once.
 func (r *Registry) Close() error {
 	r.discovery.close(r)
 	r.mu.Lock()
@@ -473,12 +457,12 @@ type View struct {
 	allow func(agent.Identity) bool
 }
 
-// View returns a view of the cards that allow admits. allow is called without a
-// lock and may be called from many goroutines.
+// View returns a view of the cards that allow accepts. allow is called without a lock,
+// from many goroutines.
 func (r *Registry) View(allow func(agent.Identity) bool) *View { return &View{r, allow} }
 
-// Get returns a card, or [CodeAgentNotFound] for one that is not there or must
-// not be seen: the two look the same.
+// Get returns a card, or [CodeAgentNotFound] for one that does not exist or is not
+// visible.
 func (v *View) Get(id string) (agent.Card, error) {
 	card, err := v.r.Get(id)
 	if err != nil || !v.allow(card.Identity()) {

@@ -15,32 +15,32 @@ const (
 	Added   ChangeKind = "added"
 	Updated ChangeKind = "updated"
 	Removed ChangeKind = "removed" // unregistered, lost or expired
-	// Resync says that the watcher fell behind and changes were dropped. What
-	// follows is complete again; list the cards anew before going on.
+	// Resync says that the watcher was too slow and changes were dropped. List the cards
+	// again; later changes follow.
 	Resync ChangeKind = "resync"
 )
 
 // Change is one change of the registry.
 type Change struct {
-	Kind ChangeKind // what happened to it
-	// Card is as it is now, or was when it was removed; empty for Resync. It is
-	// shared between watchers: do not change what it refers to.
+	Kind ChangeKind
+	// Card is the new card, or the removed one; empty for Resync. Watchers share it: do
+	// not change what it refers to.
 	Card agent.Card
 }
 
-// maxWatch is how many changes wait for a watcher.
+// maxWatch is how many changes a watcher buffers.
 const maxWatch = 1024
 
-// Watcher receives the changes of a registry in order. It holds at most 1024 of
-// them for a reader that is slow; then it drops them all and says [Resync], so
-// the registry never waits. It is safe for concurrent use.
+// Watcher receives the changes of a registry in order. It buffers at most 1024; then
+// it drops them all and returns [Resync], so the registry never waits. It is safe for
+// concurrent use.
 type Watcher struct {
 	r *Registry
 
 	mu    sync.Mutex
 	queue []Change
 	ended bool
-	wake  chan struct{} // has room for one: something is new
+	wake  chan struct{} // holds a token when there is something new
 }
 
 // Watch returns a watcher of the changes from now on. Close it.
@@ -56,8 +56,8 @@ func (r *Registry) Watch() *Watcher {
 	return w
 }
 
-// Next returns the next change. It blocks until there is one, ctx ends (its
-// error) or the watcher or the registry is closed ([CodeClosed]).
+// Next returns the next change. It blocks until there is one, ctx ends (then it
+// returns ctx's error) or the watcher or the registry is closed ([CodeClosed]).
 func (w *Watcher) Next(ctx context.Context) (Change, error) {
 	for {
 		c, ok, ended := w.pop()
@@ -80,7 +80,7 @@ func (w *Watcher) pop() (c Change, ok, ended bool) {
 	defer w.mu.Unlock()
 	if len(w.queue) == 0 {
 		if w.ended {
-			w.signal() // for others that wait
+			w.signal() // for other goroutines in Next
 		}
 		return Change{}, false, w.ended
 	}
@@ -125,7 +125,7 @@ func (w *Watcher) Close() {
 	w.end()
 }
 
-// notify hands a change to every watcher; r.mu is held.
+// notify passes a change to every watcher; r.mu is held.
 func (r *Registry) notify(c Change) {
 	if len(r.watchers) == 0 {
 		return

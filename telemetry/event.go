@@ -1,11 +1,10 @@
-// Package telemetry observes what agents do: structured events, counters drawn
-// from them and the latest events for a look back.
+// Package telemetry records what agents do as structured events.
 //
-// A [Recorder] takes events from the router, the channels and the tools, counts
-// them and hands them on to [Sink]s: [Logger] writes to a slog.Logger, package
-// telemetry/prom serves the counters to Prometheus, package telemetry/audit
-// keeps an append-only log that can be replayed, and package telemetry/otel exports
-// counters and spans to OpenTelemetry.
+// A [Recorder] counts the events of the router, the channels and the tools, keeps the
+// latest and passes them to [Sink]s. [Logger] writes to a slog.Logger; package
+// telemetry/audit keeps an append-only log that can be replayed; package telemetry/prom
+// exports the counters to Prometheus, telemetry/otel counters and spans to
+// OpenTelemetry.
 package telemetry
 
 import (
@@ -16,11 +15,10 @@ import (
 	"github.com/parleyhub/parley/envelope"
 )
 
-// EventType is what kind of thing happened.
+// EventType is the kind of an event.
 type EventType string
 
-// The event types. The first five are the specification's; the others are
-// Parley's and tell apart what it also wants recorded.
+// The event types: those of the specification, and Parley's own.
 const (
 	MessageSent     EventType = "message-sent"     // an envelope was accepted for delivery
 	MessageReceived EventType = "message-received" // an envelope reached a handler
@@ -34,7 +32,7 @@ const (
 	ChannelState    EventType = "channel-state"    // a channel changed its state; Detail has the new one
 )
 
-// Path is the way that an envelope took.
+// Path is how an envelope was routed.
 type Path string
 
 // The paths.
@@ -44,8 +42,8 @@ const (
 	PathBroadcast Path = "broadcast"
 )
 
-// Outcome tells whether something succeeded. In JSON it is true or false, and
-// absent where the question does not arise.
+// Outcome is whether something succeeded: in JSON true or false, absent where it does
+// not apply.
 type Outcome uint8
 
 // The outcomes.
@@ -91,23 +89,23 @@ func (o *Outcome) UnmarshalJSON(data []byte) error {
 
 // Event is one thing that happened. Fields that do not apply are empty.
 type Event struct {
-	Type        EventType     `json:"type"`                  // what happened
-	EnvelopeID  string        `json:"envelopeId,omitempty"`  // of the envelope that it is about
+	Type        EventType     `json:"type"`
+	EnvelopeID  string        `json:"envelopeId,omitempty"`
 	Sender      string        `json:"sender,omitempty"`      // an agent
-	Recipient   string        `json:"recipient,omitempty"`   // as the envelope has it
+	Recipient   string        `json:"recipient,omitempty"`   // the envelope's
 	MessageType envelope.Type `json:"messageType,omitempty"` // the envelope's type
-	RoutingPath Path          `json:"routingPath,omitempty"` // of a routing decision, and of what follows from it
+	RoutingPath Path          `json:"routingPath,omitempty"` // of a routing decision, and of its consequences
 	ToolName    string        `json:"toolName,omitempty"`    // of a tool-invocation
 	Duration    float64       `json:"duration,omitempty"`    // milliseconds
 	Success     Outcome       `json:"success,omitzero"`      // of a routing decision or a tool-invocation
 	Timestamp   int64         `json:"timestamp"`             // Unix time in milliseconds
 
-	Target     string     `json:"targetAgentId,omitempty"` // the agent it went to; "*" for all
-	SourceTier agent.Tier `json:"sourceTier,omitzero"`     // the sender's, of cross-tier and security
+	Target     string     `json:"targetAgentId,omitempty"` // the agent that it was delivered to; "*" for all
+	SourceTier agent.Tier `json:"sourceTier,omitzero"`     // the sender's, of cross-tier and security events
 	TargetTier agent.Tier `json:"targetTier,omitzero"`     // the target's, likewise
-	ChannelID  string     `json:"channelId,omitempty"`     // of the channel that it is about
-	Code       string     `json:"code,omitempty"`          // of the error
-	Detail     string     `json:"detail,omitempty"`        // for people
+	ChannelID  string     `json:"channelId,omitempty"`
+	Code       string     `json:"code,omitempty"`   // of the error
+	Detail     string     `json:"detail,omitempty"` // for people
 }
 
 // Of returns an event about an envelope.
@@ -115,9 +113,8 @@ func Of(t EventType, e *envelope.Envelope) Event {
 	return Event{Type: t, EnvelopeID: e.ID, Sender: e.Sender, Recipient: e.Recipient, MessageType: e.Type}
 }
 
-// Sink takes events. Emit is called from many goroutines, on the path of a
-// delivery: it must be quick and must not call back. Wrap what is slow in
-// [NewAsync].
+// Sink receives events. Emit is called from many goroutines during deliveries: it must
+// not block or call back. Wrap a slow sink in [NewAsync].
 type Sink interface {
 	Emit(Event)
 }
@@ -128,18 +125,17 @@ type SinkFunc func(Event)
 // Emit calls f.
 func (f SinkFunc) Emit(e Event) { f(e) }
 
-// Invocation is the record of one tool call. Arguments and Result
-// are JSON; empty means there were none.
+// Invocation is the record of one tool call.
 type Invocation struct {
 	ToolName    string          `json:"toolName"`              // "agent.tool"
-	SourceAgent string          `json:"sourceAgent,omitempty"` // who has the tool
-	Arguments   json.RawMessage `json:"arguments,omitempty"`   // JSON
-	Result      json.RawMessage `json:"result,omitempty"`      // JSON
+	SourceAgent string          `json:"sourceAgent,omitempty"` // that offers the tool
+	Arguments   json.RawMessage `json:"arguments,omitempty"`   // empty: none
+	Result      json.RawMessage `json:"result,omitempty"`      // empty: none
 	Duration    float64         `json:"duration"`              // milliseconds
-	Success     bool            `json:"success"`               // whether the tool did its work
-	ErrorCode   string          `json:"errorCode,omitempty"`   // of a failure
-	Error       string          `json:"error,omitempty"`       // of a failure, for people
-	Timestamp   int64           `json:"timestamp,omitempty"`   // Unix time in milliseconds
+	Success     bool            `json:"success"`
+	ErrorCode   string          `json:"errorCode,omitempty"` // of a failure
+	Error       string          `json:"error,omitempty"`     // of a failure, for people
+	Timestamp   int64           `json:"timestamp,omitempty"` // Unix time in milliseconds
 }
 
 // Event returns the event of the call.

@@ -2,6 +2,8 @@ package telemetry
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,22 +12,21 @@ import (
 	"github.com/parleyhub/parley/internal/base/clock"
 )
 
-// DefaultRecent is how many events a Recorder keeps unless told otherwise.
+// DefaultRecent is how many events a Recorder keeps by default.
 const DefaultRecent = 1024
 
 // maxTools bounds the tools that are counted by name; others count as "other".
 const maxTools = 1000
 
-// Options set up a Recorder. The zero Options are good.
+// Options set up a Recorder. The zero Options are valid.
 type Options struct {
 	Recent int              // events to keep; 0 means DefaultRecent
 	Sinks  []Sink           // get every event, in this order
 	Now    func() time.Time // for events without a timestamp; nil means the wall clock, read in steps of at most 5 ms
 }
 
-// Recorder counts events, keeps the latest and hands them to its sinks. The zero
-// Recorder is ready, a nil *Recorder takes events and forgets them. It is safe
-// for concurrent use.
+// Recorder counts events, keeps the latest and passes them to its sinks. The zero
+// Recorder is ready; a nil *Recorder discards events. It is safe for concurrent use.
 type Recorder struct {
 	sinks []Sink
 	now   func() time.Time
@@ -33,7 +34,7 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	ring   []Event
-	next   int // where the next event goes, once the ring is full
+	next   int // where to write the next event, once the ring is full
 	counts counts
 	tools  map[string]uint64
 }
@@ -54,7 +55,7 @@ func New(o Options) *Recorder {
 	return &Recorder{sinks: o.Sinks, now: o.Now, size: o.Recent}
 }
 
-// Emit counts and keeps the event, then hands it to the sinks. An event without
+// Emit counts and keeps the event, then passes it to the sinks. An event without
 // a timestamp gets the current time.
 func (r *Recorder) Emit(e Event) {
 	if r == nil {
@@ -72,9 +73,8 @@ func (r *Recorder) Emit(e Event) {
 	}
 }
 
-// EmitAll is [Recorder.Emit] of several events, one after the other, at less than
-// the price of each. It gives those without a timestamp one, and keeps no
-// reference to the slice.
+// EmitAll emits several events at a lower price than one after the other. It sets
+// missing timestamps in the slice, and keeps no reference to it.
 func (r *Recorder) EmitAll(events []Event) {
 	if r == nil || len(events) == 0 {
 		return
@@ -152,36 +152,12 @@ func (r *Recorder) count(e *Event) {
 }
 
 func countType(counts *[10]uint64, t envelope.Type) {
-	if i := typeIndex(t); i >= 0 {
+	if i := slices.Index(types, t); i >= 0 {
 		counts[i]++
 	}
 }
 
-func typeIndex(t envelope.Type) int {
-	switch t {
-	case envelope.Request:
-		return 0
-	case envelope.Response:
-		return 1
-	case envelope.Notification:
-		return 2
-	case envelope.TaskProposal:
-		return 3
-	case envelope.TaskAccept:
-		return 4
-	case envelope.TaskReject:
-		return 5
-	case envelope.StreamStart:
-		return 6
-	case envelope.StreamData:
-		return 7
-	case envelope.StreamEnd:
-		return 8
-	case envelope.ErrorMessage:
-		return 9
-	}
-	return -1
-}
+var types = envelope.Types()
 
 func (r *Recorder) countTool(name string) {
 	if r.tools == nil {
@@ -193,23 +169,20 @@ func (r *Recorder) countTool(name string) {
 	r.tools[name]++
 }
 
-// Metrics is what the events add up to. Averages are 0 before
-// the first event.
+// Metrics are the counters. Averages are 0 before the first event.
 type Metrics struct {
-	TotalMessagesSent     uint64 `json:"totalMessagesSent"`     // envelopes taken for delivery
+	TotalMessagesSent     uint64 `json:"totalMessagesSent"`     // envelopes accepted for delivery
 	TotalMessagesReceived uint64 `json:"totalMessagesReceived"` // envelopes that reached a handler
-	// MessagesByType counts sent and received ones together: a message that
-	// passes through one process counts twice. The next two tell them apart.
+	// MessagesByType is the sum of SentByType and ReceivedByType: a message between two
+	// agents of one process counts twice.
 	MessagesByType          map[envelope.Type]uint64 `json:"messagesByType"`
 	SentByType              map[envelope.Type]uint64 `json:"sentByType"`              // TotalMessagesSent, by type
 	ReceivedByType          map[envelope.Type]uint64 `json:"receivedByType"`          // TotalMessagesReceived, by type
 	AverageRoutingLatencyMs float64                  `json:"averageRoutingLatencyMs"` // of the decisions, in milliseconds
 	RoutingDecisions        uint64                   `json:"routingDecisions"`        // refused ones too
-	// ErrorCount counts errors, delivery failures and envelopes that could not be
-	// routed, refused ones included.
-	ErrorCount       uint64 `json:"errorCount"`
-	SecurityEvents   uint64 `json:"securityEvents"`   // refusals by policy
-	DeliveryFailures uint64 `json:"deliveryFailures"` // envelopes that were given up
+	ErrorCount              uint64                   `json:"errorCount"`              // errors, delivery failures, and envelopes refused or not routed
+	SecurityEvents          uint64                   `json:"securityEvents"`          // refusals by policy
+	DeliveryFailures        uint64                   `json:"deliveryFailures"`        // envelopes that were given up
 
 	TotalToolInvocations  uint64            `json:"totalToolInvocations"`  // failed ones too
 	ToolInvocationsByTool map[string]uint64 `json:"toolInvocationsByTool"` // at most 1000 names, then "other"
@@ -232,15 +205,15 @@ func (r *Recorder) Metrics() Metrics {
 		ReceivedByType:          make(map[envelope.Type]uint64, 10),
 		AverageRoutingLatencyMs: average(c.routingMs, c.routed), RoutingDecisions: c.routed,
 		ErrorCount: c.errors, SecurityEvents: c.security, DeliveryFailures: c.failures,
-		TotalToolInvocations: c.toolCalls, ToolInvocationsByTool: make(map[string]uint64, len(r.tools)),
+		TotalToolInvocations: c.toolCalls, ToolInvocationsByTool: maps.Clone(r.tools),
 		AverageToolDurationMs: average(c.toolMs, c.toolCalls), ToolErrorCount: c.toolErrors,
 	}
-	for i, t := range envelope.Types() {
+	for i, t := range types {
 		m.SentByType[t], m.ReceivedByType[t] = c.sentByType[i], c.receivedByType[i]
 		m.MessagesByType[t] = c.sentByType[i] + c.receivedByType[i]
 	}
-	for name, n := range r.tools {
-		m.ToolInvocationsByTool[name] = n
+	if m.ToolInvocationsByTool == nil {
+		m.ToolInvocationsByTool = make(map[string]uint64)
 	}
 	return m
 }
@@ -252,15 +225,15 @@ func average(sum float64, n uint64) float64 {
 	return sum / float64(n)
 }
 
-// Recent returns the latest events, oldest first, at most limit of them; a limit
-// of 0 or less means all that are kept.
+// Recent returns the latest events, oldest first: at most limit, or all if limit is 0
+// or less.
 func (r *Recorder) Recent(limit int) []Event {
 	if r == nil {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := append(append(make([]Event, 0, len(r.ring)), r.ring[r.next:]...), r.ring[:r.next]...)
+	all := slices.Concat(r.ring[r.next:], r.ring[:r.next])
 	if limit > 0 && limit < len(all) {
 		all = all[len(all)-limit:]
 	}
@@ -278,14 +251,14 @@ func (r *Recorder) ResetMetrics() {
 	r.tools = nil
 }
 
-// Tracer follows envelopes from agent to agent. Package telemetry/otel has
-// the one for OpenTelemetry. It must be safe for concurrent use.
+// Tracer follows envelopes from agent to agent, as package telemetry/otel does for
+// OpenTelemetry. It must be safe for concurrent use.
 type Tracer interface {
-	// Send begins the span of a delivery. It returns the envelope to deliver, a
-	// copy of e that carries the trace context and states the sender's tier and
-	// sandbox, and the function that ends the span.
+	// Send begins the span of a delivery. It returns the envelope to deliver, a copy of e
+	// with the trace context and the sender's tier and sandbox, and the function that
+	// ends the span.
 	Send(ctx context.Context, sender agent.Identity, e *envelope.Envelope) (*envelope.Envelope, func(error))
-	// Receive begins the span in which agentID handles e. The context that it
-	// returns is the handler's: what is sent with it belongs to the trace.
+	// Receive begins the span in which agentID handles e. The handler gets the returned
+	// context: what it sends with that belongs to the trace.
 	Receive(ctx context.Context, agentID string, e *envelope.Envelope) (context.Context, func(error))
 }

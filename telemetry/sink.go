@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Logger returns a sink that logs each event: security events and delivery
-// failures as warnings, errors and failed decisions as errors, everything else
-// at debug level. Payloads never reach a log; they are not in events.
+// Logger returns a sink that logs security events and delivery failures as warnings,
+// errors and failed decisions as errors, and everything else at debug level. Events
+// have no payloads.
 func Logger(l *slog.Logger) Sink { return logSink{l} }
 
 type logSink struct{ l *slog.Logger }
@@ -55,16 +55,15 @@ func levelOf(e Event) slog.Level {
 	return slog.LevelDebug
 }
 
-// Limit returns a sink that hands on at most n warnings and errors of one type in
-// each period, so that whoever causes them from outside cannot fill a log. It
-// says so when it begins to leave events out, and afterwards, with the first one
-// that it hands on again, how many they were. Other events pass. Counters and the
-// audit log, which must have all, do not belong behind it.
+// Limit returns a sink that forwards at most n warnings and errors of one type per
+// period, so that a peer cannot fill a log. It reports when it begins to omit events,
+// and later how many it omitted. It forwards all other events. Do not use it for
+// counters or the audit log, which need every event.
 func Limit(next Sink, n int, period time.Duration) Sink {
 	return &limiter{next: next, n: n, period: period, windows: make(map[EventType]*window)}
 }
 
-// CodeOmitted is the code of events that stand for those that [Limit] left out.
+// CodeOmitted is the code of events about those that [Limit] omitted.
 const CodeOmitted = "EVENTS_OMITTED"
 
 type limiter struct {
@@ -81,7 +80,7 @@ type window struct {
 	seen  int
 }
 
-// Emit hands the event on, or counts it.
+// Emit forwards the event, or counts it.
 func (l *limiter) Emit(e Event) {
 	if levelOf(e) < slog.LevelWarn {
 		l.next.Emit(e)
@@ -117,7 +116,7 @@ func (l *limiter) count(t EventType) (pass bool, notice string) {
 	return w.seen <= l.n, notice
 }
 
-// Async hands events to a slow sink from a goroutine of its own.
+// Async passes events to a slow sink in its own goroutine.
 type Async struct {
 	sink  Sink
 	queue chan Event
@@ -128,20 +127,17 @@ type Async struct {
 	dropped atomic.Uint64
 }
 
-// NewAsync starts the goroutine; [Async.Close] ends it. At most size events
-// wait; the one that finds the queue full is dropped and counted, so that the
-// sender of an envelope never waits for an exporter.
+// NewAsync starts the goroutine; [Async.Close] ends it. At most size events are queued;
+// further ones are dropped and counted, so that a delivery never waits for an exporter.
 func NewAsync(sink Sink, size int) *Async {
 	a := &Async{sink: sink, queue: make(chan Event, max(size, 1)), done: make(chan struct{})}
-	go a.run()
+	go func() {
+		defer close(a.done)
+		for e := range a.queue {
+			a.sink.Emit(e)
+		}
+	}()
 	return a
-}
-
-func (a *Async) run() {
-	defer close(a.done)
-	for e := range a.queue {
-		a.sink.Emit(e)
-	}
 }
 
 // Emit queues the event, or drops it. It never blocks.
@@ -159,11 +155,11 @@ func (a *Async) Emit(e Event) {
 	}
 }
 
-// Dropped returns how many events found the queue full or closed.
+// Dropped returns how many events were dropped because the queue was full or closed.
 func (a *Async) Dropped() uint64 { return a.dropped.Load() }
 
-// Close hands over what is queued and ends the goroutine. It is safe to call
-// more than once.
+// Close emits the queued events and ends the goroutine. It is safe to call more than
+// once.
 func (a *Async) Close() error {
 	a.mu.Lock()
 	if !a.closed {

@@ -1,11 +1,10 @@
 // Package audit keeps an append-only log of what agents did, as lines of JSON,
 // and reads and replays it.
 //
-// A [Log] is a directory of numbered files. Each record has a sequence number,
-// so a reader notices what is missing. A record is written to the file before
-// Append returns and so outlives the process; when it reaches the disk is a
-// matter of the [SyncPolicy]. The log is bounded: a full file is followed by a
-// new one, and the oldest file goes when there are too many.
+// A [Log] is a directory of numbered files. Each record has a sequence number, so a
+// reader notices missing records. Append writes a record to the file before it returns,
+// so that it outlives the process; the [SyncPolicy] decides when it reaches the disk.
+// When there are too many full files, the oldest is removed.
 package audit
 
 import (
@@ -37,24 +36,21 @@ type SyncPolicy int
 
 // The policies.
 const (
-	// SyncInterval forces once in each Options.Interval in which something was
-	// written. A crash of the machine loses at most that much, a crash of the
-	// process nothing.
+	// SyncInterval syncs once per Options.Interval in which something was written. A
+	// crash of the machine loses at most that much, a crash of the process nothing.
 	SyncInterval SyncPolicy = iota
-	// SyncAlways forces each record before Append returns.
-	SyncAlways
-	// SyncNever leaves it to the operating system.
-	SyncNever
+	SyncAlways              // syncs each record before Append returns
+	SyncNever               // leaves it to the operating system
 )
 
-// Options set up a Log. The zero Options are good.
+// Options set up a Log. The zero Options are valid.
 type Options struct {
 	MaxFileSize int64         // bytes before a new file is begun; 0 means 64 MiB
 	MaxFiles    int           // files to keep; 0 means 16
 	Sync        SyncPolicy    //
 	Interval    time.Duration // of SyncInterval; 0 means one second
-	// Keep selects events; nil keeps all. The router offers each routing decision
-	// with its envelope, each cross-tier delivery and each refusal.
+	// Keep selects events; nil keeps all. The router appends each routing decision with
+	// its envelope, each cross-tier delivery and each refusal.
 	Keep func(telemetry.Event) bool
 }
 
@@ -78,20 +74,20 @@ func (o Options) withDefaults() Options {
 type Record struct {
 	Seq   uint64          `json:"seq"`   // number of the record, from 1, without gaps
 	Event telemetry.Event `json:"event"` // what happened
-	// Envelope is what the event is about, if it was recorded along. Line breaks
-	// between the tokens of its payload have become spaces.
+	// Envelope is the event's, if it was recorded. Line breaks between the tokens of its
+	// payload have become spaces.
 	Envelope *envelope.Envelope `json:"envelope,omitempty"`
 }
 
-// Code says what kind of thing went wrong with a log.
+// Code is the kind of an [Error].
 type Code string
 
 // The codes of an [Error].
 const (
 	CodeLocked  Code = "AUDIT_LOCKED"  // another process writes this log
 	CodeClosed  Code = "AUDIT_CLOSED"  //
-	CodeIO      Code = "AUDIT_IO"      // the file system refused
-	CodeCorrupt Code = "AUDIT_CORRUPT" // a line that is no record
+	CodeIO      Code = "AUDIT_IO"      // of the file system
+	CodeCorrupt Code = "AUDIT_CORRUPT" // a line is not a record
 	CodeGap     Code = "AUDIT_GAP"     // records are missing
 )
 
@@ -120,10 +116,9 @@ type Log struct {
 	buf    []byte
 }
 
-// Open opens the log in dir, creates it if need be (0700, files 0600), and goes
-// on after the last whole record; a record that a crash cut off is removed. One
-// process can have it open at a time ([CodeLocked]). Close it to end the
-// goroutine that syncs.
+// Open opens or creates the log in dir (0700, files 0600) and continues after the last
+// complete record; it removes one that a crash cut off. One process can have it open
+// at a time ([CodeLocked]). Close it in the end.
 func Open(dir string, opts Options) (*Log, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, ioError("create the audit log", err)
@@ -140,7 +135,7 @@ func Open(dir string, opts Options) (*Log, error) {
 	if err := l.resume(); err != nil {
 		return nil, errors.Join(err, lock.Unlock())
 	}
-	go l.syncNowAndThen()
+	go l.syncPeriodically()
 	return l, nil
 }
 
@@ -167,7 +162,7 @@ func numbers(dir string) ([]int, error) {
 	return list, nil
 }
 
-// resume opens the last file and finds where to go on.
+// resume opens the last file and finds where to continue.
 func (l *Log) resume() error {
 	list, err := numbers(l.dir)
 	if err != nil {
@@ -208,8 +203,8 @@ func (l *Log) openFile() error {
 	return nil
 }
 
-// lastRecord returns the sequence number of the last whole record of a file and
-// the end of the last whole line.
+// lastRecord returns the sequence number of the last complete record of a file and the
+// end of the last complete line.
 func lastRecord(path string) (seq uint64, end int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -219,7 +214,7 @@ func lastRecord(path string) (seq uint64, end int64, err error) {
 	r := bufio.NewReaderSize(f, 64<<10)
 	for {
 		line, err := readLine(r)
-		if err == io.EOF { // what was cut off has no line break
+		if err == io.EOF { // a line that was cut off does not count
 			return seq, end, nil
 		}
 		if err != nil && !errors.Is(err, errLong) {
@@ -235,15 +230,13 @@ func lastRecord(path string) (seq uint64, end int64, err error) {
 	}
 }
 
-// Emit appends an event. It makes a Log a [telemetry.Sink]; errors show in
-// [Log.Err].
+// Emit appends an event, as a [telemetry.Sink]. [Log.Err] returns errors.
 func (l *Log) Emit(e telemetry.Event) {
-	_ = l.Append(e, nil) // kept in l.err: a sink has nobody to return it to
+	_ = l.Append(e, nil) // kept in l.err
 }
 
-// Append appends one record unless Options.Keep refuses the event; e may be nil.
-// Errors are [*Error]s. A record that could only be written in part is removed
-// again.
+// Append appends one record unless Options.Keep rejects the event; e may be nil.
+// Errors are [*Error]s. A partly written record is removed.
 func (l *Log) Append(event telemetry.Event, e *envelope.Envelope) error {
 	if !l.opts.Keep(event) {
 		return nil
@@ -301,7 +294,7 @@ func (l *Log) line(event telemetry.Event, e *envelope.Envelope) ([]byte, error) 
 			return nil, err
 		}
 		for i := from; i < len(buf); i++ {
-			if buf[i] == '\n' || buf[i] == '\r' { // between tokens: strings have them escaped
+			if buf[i] == '\n' || buf[i] == '\r' { // between tokens; strings have them escaped
 				buf[i] = ' '
 			}
 		}
@@ -355,7 +348,7 @@ func (l *Log) sync() error {
 	return nil
 }
 
-// Sync forces everything that was appended to the disk.
+// Sync writes everything that was appended to the disk.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -365,7 +358,7 @@ func (l *Log) Sync() error {
 	return l.sync()
 }
 
-func (l *Log) syncNowAndThen() {
+func (l *Log) syncPeriodically() {
 	defer close(l.done)
 	if l.opts.Sync != SyncInterval {
 		return
@@ -416,8 +409,8 @@ type line struct {
 
 var errLong = errors.New("the line is too long")
 
-// readLine reads up to the next line break. It returns io.EOF for a rest
-// without one, and errLong after having skipped a line longer than maxLine.
+// readLine reads up to the next line break. It returns io.EOF if there is none, and
+// errLong after a line that is longer than maxLine.
 func readLine(r *bufio.Reader) (line, error) {
 	var l line
 	for {
@@ -438,10 +431,9 @@ func readLine(r *bufio.Reader) (line, error) {
 	}
 }
 
-// Read returns the records of the log in dir, oldest first. It may be called
-// while another process writes the log: it then ends with the last whole record.
-// Along the way it yields an [*Error] for each line that is no record
-// ([CodeCorrupt]) and each jump of the sequence ([CodeGap]) and goes on;
+// Read returns the records of the log in dir, oldest first, up to the last complete
+// one if another process is writing. It yields an [*Error] for each line that is not a
+// record ([CodeCorrupt]) and each gap in the sequence ([CodeGap]) and continues;
 // [CodeIO] ends it.
 func Read(dir string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
@@ -459,11 +451,11 @@ func Read(dir string) iter.Seq2[Record, error] {
 	}
 }
 
-// readFile yields the records of one file and reports whether to go on.
+// readFile yields the records of one file and reports whether to continue.
 func readFile(path string, last *uint64, yield func(Record, error) bool) bool {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return true // rotated away meanwhile; the sequence will tell
+		return true // rotated meanwhile; the sequence shows it
 	}
 	if err != nil {
 		yield(Record{}, ioError("read the audit log", err))
@@ -476,17 +468,16 @@ func readFile(path string, last *uint64, yield func(Record, error) bool) bool {
 		if err == io.EOF {
 			return true
 		}
+		if err != nil && !errors.Is(err, errLong) {
+			yield(Record{}, ioError("read the audit log", err))
+			return false
+		}
 		var rec Record
 		if err == nil {
 			rec, err = decode(line.text)
 		}
 		if err != nil {
-			bad := &Error{Code: CodeCorrupt, Message: fmt.Sprintf("%s:%d is no record", filepath.Base(path), number), Err: err}
-			if !errors.Is(err, errLong) && !errors.As(err, new(*decodeError)) {
-				yield(Record{}, ioError("read the audit log", err))
-				return false
-			}
-			if !yield(Record{}, bad) {
+			if !yield(Record{}, &Error{Code: CodeCorrupt, Message: fmt.Sprintf("%s:%d is not a record", filepath.Base(path), number), Err: err}) {
 				return false
 			}
 			continue
@@ -504,13 +495,7 @@ func readFile(path string, last *uint64, yield func(Record, error) bool) bool {
 	}
 }
 
-type decodeError struct{ err error }
-
-func (e *decodeError) Error() string { return strings.TrimPrefix(e.err.Error(), "json: ") }
-func (e *decodeError) Unwrap() error { return e.err }
-
-// decode reads one line. The envelope is decoded by its own codec, so that its
-// payload stays as it is.
+// decode reads one line. The envelope has its own codec, which keeps the payload.
 func decode(text []byte) (Record, error) {
 	var raw struct {
 		Seq      uint64          `json:"seq"`
@@ -518,38 +503,34 @@ func decode(text []byte) (Record, error) {
 		Envelope json.RawMessage `json:"envelope"`
 	}
 	if err := json.Unmarshal(bytes.TrimRight(text, "\r\n"), &raw); err != nil {
-		return Record{}, &decodeError{err}
+		return Record{}, errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if raw.Seq == 0 {
-		return Record{}, &decodeError{errors.New("seq is missing")}
+		return Record{}, errors.New("seq is missing")
 	}
 	rec := Record{Seq: raw.Seq, Event: raw.Event}
 	if len(raw.Envelope) == 0 {
 		return rec, nil
 	}
 	codec := envelope.Codec{MaxSize: maxEnvelope}
-	e, err := codec.Decode(raw.Envelope)
-	if err != nil {
-		return Record{}, &decodeError{err}
-	}
-	rec.Envelope = e
-	return rec, nil
+	var err error
+	rec.Envelope, err = codec.Decode(raw.Envelope)
+	return rec, err
 }
 
-// ReplayOptions say what is replayed and how fast.
+// ReplayOptions select what is replayed and how fast.
 type ReplayOptions struct {
 	// Keep selects records; nil selects those with an envelope.
 	Keep func(Record) bool
-	// Speed 1 keeps the original distances in time, 2 halves them; 0 does not wait.
+	// Speed 1 keeps the original intervals, 2 halves them; 0 does not wait.
 	Speed float64
-	// OnError is told of corrupt lines and gaps. It returns nil to go on; if
-	// OnError is nil the first one ends the replay.
+	// OnError is called with corrupt lines and gaps, and returns nil to continue. If it
+	// is nil, the first one ends the replay.
 	OnError func(error) error
 }
 
-// Replay calls do for the selected records of the log in dir, in order, until
-// one of them or ctx fails. It returns how many were replayed. The log is not
-// changed.
+// Replay calls do for the selected records of the log in dir, in order, until do or
+// ctx fails. It returns how many were replayed.
 func Replay(ctx context.Context, dir string, opts ReplayOptions, do func(context.Context, Record) error) (int, error) {
 	n := 0
 	var before int64

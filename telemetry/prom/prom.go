@@ -1,4 +1,4 @@
-// Package prom serves the counters of a telemetry.Recorder to Prometheus.
+// Package prom exports the counters of a telemetry.Recorder to Prometheus.
 package prom
 
 import (
@@ -8,9 +8,8 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Collector reads a Recorder when Prometheus scrapes; events cost nothing extra.
-// It is safe for concurrent use. [telemetry.Recorder.ResetMetrics] looks like a
-// restart to Prometheus, which knows how to deal with those.
+// Collector reads a Recorder when Prometheus scrapes. It is safe for concurrent use.
+// To Prometheus, [telemetry.Recorder.ResetMetrics] looks like a restart.
 type Collector struct {
 	recorder *telemetry.Recorder
 }
