@@ -9,17 +9,17 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Code says why an envelope was not delivered.
+// Code is the kind of an [Error]: why an envelope was not delivered.
 type Code string
 
 // The codes of an [Error].
 const (
-	CodeAgentNotFound      Code = "AGENT_NOT_FOUND"      // neither here nor elsewhere
+	CodeAgentNotFound      Code = "AGENT_NOT_FOUND"      // neither local nor remote
 	CodeCapabilityNotFound Code = "CAPABILITY_NOT_FOUND" //
 	CodeInvalidEnvelope    Code = "INVALID_ENVELOPE"     // wraps an *envelope.Error
-	CodeNoReceiver         Code = "NO_RECEIVER"          // the agent has a card, but nobody receives for it
+	CodeNoReceiver         Code = "NO_RECEIVER"          // the agent has a card but no handler
 	CodeMailboxFull        Code = "MAILBOX_FULL"         // the receiver is slow; try again later
-	CodeDeliveryFailed     Code = "DELIVERY_FAILED"      // the agent elsewhere could not be reached
+	CodeDeliveryFailed     Code = "DELIVERY_FAILED"      // the remote agent could not be reached
 	CodeClosed             Code = "ROUTER_CLOSED"
 
 	// Refusals by policy: each gives a security event.
@@ -30,7 +30,7 @@ const (
 	CodeEscalationRequired Code = "ESCALATION_REQUIRED"
 )
 
-// refusal reports whether policy is behind the code.
+// refusal reports whether the code is a refusal by policy.
 func (c Code) refusal() bool {
 	return slices.Contains([]Code{CodeSenderUnknown, CodeMetadataMismatch, CodeTierViolation, CodeSandboxViolation, CodeEscalationRequired}, c)
 }
@@ -46,37 +46,40 @@ func errorf(code Code, agentID, format string, args ...any) *Error {
 	return &Error{Code: code, Subject: agentID, Message: fmt.Sprintf(format, args...)}
 }
 
-// Result tells what became of an envelope.
+// Result describes the routing of an envelope.
 type Result struct {
-	// Delivered: the envelope is in the mailbox of its receiver; of a broadcast,
-	// of at least one. For an agent elsewhere it is in the mailbox from which it
-	// is forwarded; after [Router.SendWait] its channel has taken it.
-	Delivered bool `json:"delivered"`
-	// Path is how it went: to an agent here, elsewhere, or to all.
-	Path telemetry.Path `json:"path"`
-	// TargetAgentID is the agent that it went to: of a capability, the one that
-	// was chosen, of a broadcast "*".
+	// Delivered: the envelope is in the mailbox of its receiver; of a broadcast, of at
+	// least one. For a remote agent it is queued for forwarding or, after
+	// [Router.SendWait], its channel has accepted it.
+	Delivered bool           `json:"delivered"`
+	Path      telemetry.Path `json:"path"`
+	// TargetAgentID is the agent that it was delivered to, also if the recipient is a
+	// capability; "*" for a broadcast.
 	TargetAgentID string  `json:"targetAgentId"`
-	LatencyMs     float64 `json:"latencyMs"`       // of the decision and the hand-over, in milliseconds
+	LatencyMs     float64 `json:"latencyMs"`       // of the decision and the delivery, in milliseconds
 	Error         string  `json:"error,omitempty"` // the text of the error that is returned with it
 
 	Recipients int       `json:"recipients,omitempty"` // agents that a broadcast was delivered to
 	Skipped    []Skipped `json:"skipped,omitempty"`    // agents that it was not delivered to
 }
 
-// Skipped is an agent that a broadcast left out.
+// Skipped is an agent to which a broadcast was not delivered.
 type Skipped struct {
-	AgentID string `json:"agentId"` // who was left out
-	Code    Code   `json:"code"`    // why
-	Reason  string `json:"reason"`  // for people
+	AgentID string `json:"agentId"`
+	Code    Code   `json:"code"`
+	Reason  string `json:"reason"` // for people
 }
 
 func notFound(id string) *Error {
-	return errorf(CodeAgentNotFound, id, "no agent %q is known, here or elsewhere", id)
+	return errorf(CodeAgentNotFound, id, "no local or remote agent %q is known", id)
+}
+
+func senderUnknown(id string) *Error {
+	return errorf(CodeSenderUnknown, id, "the sender %q has no registered card", id)
 }
 
 func noReceiver(id string) *Error {
-	return errorf(CodeNoReceiver, id, "nobody receives for agent %q", id)
+	return errorf(CodeNoReceiver, id, "agent %q has no handler", id)
 }
 
 func full(id string) *Error {

@@ -11,26 +11,26 @@ import (
 // item is one envelope in a mailbox.
 type item struct {
 	e    *envelope.Envelope
-	done chan<- error // told of the outcome of a forwarding; may be nil
+	done chan<- error // receives the outcome of forwarding; may be nil
 }
 
-// mailbox holds what waits for one agent, and calls handle with each. While
-// there is something in it, it is with the pool.
+// mailbox queues the envelopes for one agent and calls handle with each. The pool has
+// it while it is not empty.
 type mailbox struct {
 	size   int
 	pool   *pool
 	handle func(item)
-	empty  func() // called when all was handled; may be nil
+	empty  func() // called when all were handled; may be nil
 
 	mu      sync.Mutex
 	queue   []item // a ring
 	head, n int
-	busy    bool          // with the pool
+	busy    bool          // the pool has it
 	room    chan struct{} // closed when there is room again; nil if nobody waits
 	closed  bool
 }
 
-// put adds an item. It reports false if there is no room, or none any more.
+// put adds an item. It reports false if the mailbox is full or closed.
 func (m *mailbox) put(it item) bool {
 	ok, woken := m.add(it)
 	if woken {
@@ -39,7 +39,7 @@ func (m *mailbox) put(it item) bool {
 	return ok
 }
 
-// add is put that leaves it to the caller to submit the mailbox if it is woken.
+// add is put, except that the caller must submit the mailbox to the pool if woken.
 func (m *mailbox) add(it item) (ok, woken bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,7 +65,7 @@ func (m *mailbox) grow() {
 	m.queue, m.head = next, 0
 }
 
-// wait is put that waits for room until ctx ends.
+// wait is put, except that it waits for room until ctx ends.
 func (m *mailbox) wait(ctx context.Context, it item) error {
 	for {
 		if m.put(it) {
@@ -93,14 +93,14 @@ func (m *mailbox) wait(ctx context.Context, it item) error {
 	}
 }
 
-// run handles what is there until nothing is.
+// run handles items until the mailbox is empty.
 func (m *mailbox) run() {
 	for {
 		m.mu.Lock()
 		if m.n == 0 {
 			m.busy = false
 			if len(m.queue) > keep {
-				m.queue, m.head = nil, 0 // a burst is no reason to hold its memory for ever
+				m.queue, m.head = nil, 0 // release the memory of a burst
 			}
 			m.mu.Unlock()
 			if m.empty != nil {
@@ -121,10 +121,10 @@ func (m *mailbox) run() {
 	}
 }
 
-// keep is how large the ring of an empty mailbox may be.
+// keep bounds the ring of an empty mailbox.
 const keep = 64
 
-// load returns how many envelopes wait or are being handled.
+// load returns how many envelopes are queued or being handled.
 func (m *mailbox) load() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,8 +134,7 @@ func (m *mailbox) load() int {
 	return m.n
 }
 
-// retire closes a mailbox that nothing is in and nobody works on, and reports
-// whether it was one.
+// retire closes a mailbox that is empty and idle, and reports whether it did.
 func (m *mailbox) retire() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,7 +145,7 @@ func (m *mailbox) retire() bool {
 	return true
 }
 
-// close drops what waits and takes no more.
+// close drops what is queued and accepts no more.
 func (m *mailbox) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

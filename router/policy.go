@@ -10,23 +10,22 @@ import (
 	"github.com/parleyhub/parley/envelope"
 )
 
-// TierRule says whom agents of one tier may address.
+// TierRule lists the tiers that agents of one tier may address.
 type TierRule struct {
-	SourceTier         agent.Tier   `json:"sourceTier"`         // of the sender
-	AllowedTargetTiers []agent.Tier `json:"allowedTargetTiers"` // of those that it may address; empty: nobody
-	// RequiresEscalationJustification asks for a justification in each
-	// task-proposal to L0 or L1; see [JustificationField].
+	SourceTier         agent.Tier   `json:"sourceTier"`         // the sender's
+	AllowedTargetTiers []agent.Tier `json:"allowedTargetTiers"` // the recipients'; empty: none
+	// RequiresEscalationJustification requires a justification in each task-proposal to
+	// L0 or L1; see [JustificationField].
 	RequiresEscalationJustification bool `json:"requiresEscalationJustification"`
 }
 
 // TierConfig is the set of rules. A tier without a rule may address nobody.
 type TierConfig struct {
-	Rules []TierRule `json:"rules"` // of two for one tier, both allow and the later one asks for justification
+	Rules []TierRule `json:"rules"` // several for a tier add up; the last decides about justification
 }
 
-// DefaultTiers returns the rules of the specification: L0 may
-// address all tiers, L1 L0 and L1, L2 L0 to L2, L3 all; L2 and L3 justify
-// task-proposals to L0 and L1.
+// DefaultTiers returns the rules of the specification: L0 and L3 may address all
+// tiers, L1 L0 and L1, L2 L0 to L2; L2 and L3 must justify task-proposals to L0 and L1.
 func DefaultTiers() TierConfig {
 	return TierConfig{Rules: []TierRule{
 		{SourceTier: agent.L0, AllowedTargetTiers: []agent.Tier{agent.L0, agent.L1, agent.L2, agent.L3}},
@@ -36,27 +35,22 @@ func DefaultTiers() TierConfig {
 	}}
 }
 
-// JustificationField is the field of a task-proposal's payload, an object, in
-// which a justification stands: a text that is not blank.
+// JustificationField is the field of a task-proposal's payload, an object, with the
+// justification: a text that is not blank.
 const JustificationField = "escalationJustification"
 
-// SandboxConfig says whom agents in sandboxes may address, and see: those in
-// the same sandbox and those that are allowed. Agents outside of any sandbox are
-// not bound by it.
+// SandboxConfig limits which agents a sandboxed agent may address and discover: those
+// in the same sandbox and those listed here. It does not limit other agents.
 type SandboxConfig struct {
-	// Enforced false lets everybody address and see everybody.
-	Enforced bool `json:"enforced"`
-	// CrossSandboxAllowList holds agents that every sandbox may address.
-	CrossSandboxAllowList []string `json:"crossSandboxAllowList"`
-	// Allowed holds, by sandbox, further agents that this one may address.
-	Allowed map[string][]string `json:"allowed,omitempty"`
+	Enforced              bool                `json:"enforced"`              // false: there are no limits
+	CrossSandboxAllowList []string            `json:"crossSandboxAllowList"` // agents that every sandbox may address
+	Allowed               map[string][]string `json:"allowed,omitempty"`     // by sandbox, further agents that it may address
 }
 
-// DefaultSandbox returns the configuration of a router that was told nothing:
-// enforced, with nobody allowed.
+// DefaultSandbox returns the default configuration: enforced, with empty lists.
 func DefaultSandbox() SandboxConfig { return SandboxConfig{Enforced: true} }
 
-// tiers is a TierConfig for quick answers, by levels.
+// tiers is a compiled TierConfig, by levels.
 type tiers struct {
 	allowed [4][4]bool
 	justify [4]bool
@@ -80,7 +74,7 @@ func compileTiers(c TierConfig) (*tiers, error) {
 	return t, nil
 }
 
-// sandbox is a SandboxConfig for quick answers.
+// sandbox is a compiled SandboxConfig.
 type sandbox struct {
 	enforced bool
 	all      map[string]bool
@@ -103,24 +97,24 @@ func set(list []string) map[string]bool {
 	return m
 }
 
-// admits reports whether from may address and see to.
+// admits reports whether from may address and discover to.
 func (s *sandbox) admits(from, to agent.Identity) bool {
 	return !s.enforced || from.SandboxID == "" || from.SandboxID == to.SandboxID ||
 		s.all[to.ID] || s.allowed[from.SandboxID][to.ID]
 }
 
-// policy answers for one envelope of one sender.
+// policy decides about one envelope of one sender.
 type policy struct {
 	tiers   *tiers
 	sandbox *sandbox
 	from    agent.Identity
 	e       *envelope.Envelope
 
-	looked    bool // for a justification
+	looked    bool // justified is set
 	justified bool
 }
 
-// checkAddress returns nil if the sender may address this agent at all.
+// checkAddress returns nil if the sender may address this agent.
 func (p *policy) checkAddress(to agent.Identity) *Error {
 	if !p.tiers.allowed[p.from.Tier.Level()][to.Tier.Level()] {
 		return tierViolation(p.from, to)
@@ -131,7 +125,7 @@ func (p *policy) checkAddress(to agent.Identity) *Error {
 	return nil
 }
 
-// check returns nil if the envelope may go to this agent.
+// check returns nil if the envelope may be delivered to this agent.
 func (p *policy) check(to agent.Identity) *Error {
 	if err := p.checkAddress(to); err != nil {
 		return err
@@ -143,7 +137,7 @@ func (p *policy) check(to agent.Identity) *Error {
 	return nil
 }
 
-// hasJustification looks into the payload, once for all recipients.
+// hasJustification reads the payload, once for all recipients.
 func (p *policy) hasJustification() bool {
 	if p.looked {
 		return p.justified
@@ -161,7 +155,7 @@ func (p *policy) hasJustification() bool {
 	return p.justified
 }
 
-// checkMetadata refuses an envelope whose metadata are not the card's.
+// checkMetadata refuses an envelope whose metadata contradict the sender's card.
 func checkMetadata(from agent.Identity, e *envelope.Envelope) *Error {
 	m := e.Metadata
 	switch {
@@ -175,11 +169,10 @@ func checkMetadata(from agent.Identity, e *envelope.Envelope) *Error {
 	return nil
 }
 
-// MayAddress returns nil if the rules of tiers and sandboxes let one agent
-// address another, and otherwise the [*Error] with which [Router.Send] would
-// refuse. A task-proposal may need a justification besides. Nothing is delivered
-// or recorded, and neither needs to be registered: it lets an agent find out,
-// before it works for somebody, whether it could answer.
+// MayAddress returns nil if the tier and sandbox rules permit one agent to address
+// another, and otherwise the [*Error] of [Router.Send]. It neither delivers nor records
+// anything, ignores the justification of task-proposals, and the agents need no cards:
+// an agent can find out whether it could answer before it works.
 func (r *Router) MayAddress(from, to agent.Identity) error {
 	if !from.Tier.Valid() || !to.Tier.Valid() {
 		return tierViolation(from, to)
@@ -204,22 +197,15 @@ func (r *Router) SetTierConfig(c TierConfig) error {
 // SetSandboxConfig replaces the sandbox rules.
 func (r *Router) SetSandboxConfig(c SandboxConfig) { r.sandbox.Store(compileSandbox(c)) }
 
-// Permit returns nil if a request of agent from may go to agent to, both of which
-// must have cards, and otherwise the [*Error] that the router would give. It sends
-// nothing and emits nothing: it is for those who show agents only what they may
-// use.
+// Permit is [Router.MayAddress] for the ids of two registered agents.
 func (r *Router) Permit(from, to string) error {
 	sender, known := r.reg.Identity(from)
 	if !known {
-		return errorf(CodeSenderUnknown, from, "the sender %q has no registered card", from)
+		return senderUnknown(from)
 	}
 	target, known := r.reg.Identity(to)
 	if !known {
 		return notFound(to)
 	}
-	p := policy{tiers: r.tiers.Load(), sandbox: r.sandbox.Load(), from: sender, e: &envelope.Envelope{Type: envelope.Request}}
-	if err := p.check(target); err != nil {
-		return err
-	}
-	return nil
+	return r.MayAddress(sender, target)
 }

@@ -2,18 +2,17 @@ package router
 
 import "sync"
 
-// pool calls the receivers. It keeps the goroutines few when receivers are quick
-// and still lets none wait for another: whenever mailboxes wait, at least one
-// worker is looking for work, because one that is about to call a receiver, and
-// may be held up there, first sees to it that another looks. A worker that finds
-// nothing ends.
+// pool calls the receivers, with few goroutines while receivers are quick. No receiver
+// waits for another: while mailboxes are ready, at least one worker is looking for
+// work, because a worker that is about to call a receiver first makes sure of that. A
+// worker that finds nothing ends.
 type pool struct {
 	wg sync.WaitGroup // every worker
 
 	mu      sync.Mutex
 	ready   []*mailbox // a queue: from next on
 	next    int
-	looking int // workers that are started or awake, and not in a receiver
+	looking int // workers that are not in a receiver
 }
 
 // submit queues mailboxes that have become busy.
@@ -49,8 +48,8 @@ func (p *pool) work() {
 	}
 }
 
-// take returns the next mailbox, nil if there is none, and whether another worker
-// must be started to look on. The caller no longer counts as looking.
+// take returns the next mailbox, or nil, and whether another worker must be started.
+// The caller no longer counts as looking.
 func (p *pool) take() (m *mailbox, another bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,11 +68,11 @@ func (p *pool) take() (m *mailbox, another bool) {
 		p.looking--
 		return m, false
 	}
-	return m, true // it takes this one's place among those who look
+	return m, true // it is the one that is looking now
 }
 
-// serve empties a mailbox. A receiver that ends its goroutine (runtime.Goexit, as
-// a failing test does) ends this worker; the rest is then left to another.
+// serve empties a mailbox. If a receiver ends its goroutine (runtime.Goexit, as a
+// failing test does), this worker ends and another continues.
 func (p *pool) serve(m *mailbox) {
 	whole := false
 	defer func() {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,47 +17,39 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Handler takes an envelope for an agent. An agent's handlers are called one
-// envelope after the other; they may block, which delays only this agent. A panic
-// is caught and reported. The context ends when the router closes and carries the
-// trace, so pass it to what the handler sends. The envelope is shared: do not
-// change it.
+// Handler handles an envelope for an agent. An agent's handlers are called with one
+// envelope after the other; they may block, which delays only this agent. A panic is
+// recovered and reported. The context ends when the router closes; it has the trace,
+// so pass it to what the handler sends. Do not change the envelope, which is shared.
 type Handler func(ctx context.Context, e *envelope.Envelope)
 
-// Forwarder carries envelopes to agents elsewhere. A channel.Manager is one.
+// Forwarder sends envelopes to remote agents, as a channel.Manager does.
 type Forwarder interface {
-	// Forward returns when the agent's channel has taken the envelope. It may
-	// block, at most until ctx ends.
+	// Forward returns when the agent's channel has accepted the envelope. It may block,
+	// at most until ctx ends.
 	Forward(ctx context.Context, to string, e *envelope.Envelope) error
 }
 
-// Auditor keeps what must be accounted for. An audit.Log is one. e is
-// nil where the event alone is to be kept. Append is called on the path of each
-// delivery and must not block for long.
+// Auditor stores decisions, as an audit.Log does. e may be nil. Append is called during
+// each delivery and must not block for long.
 type Auditor interface {
 	Append(event telemetry.Event, e *envelope.Envelope) error
 }
 
-// Options set up a Router. The zero Options are good.
+// Options set up a Router. The zero Options are valid.
 type Options struct {
-	Tiers   *TierConfig    // nil means DefaultTiers
-	Sandbox *SandboxConfig // nil means DefaultSandbox
-	// Mailbox is how many envelopes wait for each agent; 0 means 1024.
-	Mailbox int
-	// MaxEnvelope bounds an envelope, about, in bytes; 0 means
-	// envelope.DefaultMaxSize.
-	MaxEnvelope int
-	// Telemetry counts and keeps events; nil means a Recorder of its own, see
-	// [Router.Telemetry].
-	Telemetry *telemetry.Recorder
-	Tracer    telemetry.Tracer // nil: no traces
-	Audit     Auditor          // nil: no audit
-	// Threads collects delivered envelopes by correlation id; nil: they are not kept.
-	Threads *envelope.Threads
-	// Forwarder reaches agents elsewhere; nil: nobody does.
-	Forwarder      Forwarder
+	Tiers       *TierConfig         // nil means DefaultTiers
+	Sandbox     *SandboxConfig      // nil means DefaultSandbox
+	Mailbox     int                 // envelopes that are queued for each agent; 0 means 1024
+	MaxEnvelope int                 // approximate bytes of an envelope; 0 means envelope.DefaultMaxSize
+	Telemetry   *telemetry.Recorder // nil means a new one, see [Router.Telemetry]
+	Tracer      telemetry.Tracer    // nil: no traces
+	Audit       Auditor             // nil: no audit
+	Threads     *envelope.Threads   // collects delivered envelopes by correlation id; nil: none
+
+	Forwarder      Forwarder     // nil: remote agents cannot be reached
 	ForwardTimeout time.Duration // for one envelope; 0 means 30 s
-	ResolveTimeout time.Duration // for asking discovery sources; 0 means 2 s
+	ResolveTimeout time.Duration // for queries to discovery sources; 0 means 2 s
 }
 
 // Router delivers envelopes. Make one with [New] and [Router.Close] it in the
@@ -72,38 +65,24 @@ type Router struct {
 
 	mu        sync.RWMutex
 	receivers map[string]*receiver
-	outboxes  map[string]*mailbox // of agents elsewhere, while something waits
+	outboxes  map[string]*mailbox // of remote agents, while they are not empty
 	closed    bool
 }
 
 var errClosed = &Error{Code: CodeClosed, Message: "the router is closed"}
 
-// New returns a router for the agents of a registry. It fails only for tier
-// rules that make no sense.
+// New returns a router for the agents of a registry. It fails only for invalid tier
+// rules.
 func New(reg *registry.Registry, o Options) (*Router, error) {
-	if o.Mailbox <= 0 {
-		o.Mailbox = 1024
-	}
-	if o.MaxEnvelope <= 0 {
-		o.MaxEnvelope = envelope.DefaultMaxSize
-	}
-	if o.ForwardTimeout <= 0 {
-		o.ForwardTimeout = 30 * time.Second
-	}
-	if o.ResolveTimeout <= 0 {
-		o.ResolveTimeout = 2 * time.Second
-	}
+	orDefault(&o.Mailbox, 1024)
+	orDefault(&o.MaxEnvelope, envelope.DefaultMaxSize)
+	orDefault(&o.ForwardTimeout, 30*time.Second)
+	orDefault(&o.ResolveTimeout, 2*time.Second)
 	if o.Telemetry == nil {
 		o.Telemetry = telemetry.New(telemetry.Options{})
 	}
-	if o.Tiers == nil {
-		tiers := DefaultTiers()
-		o.Tiers = &tiers
-	}
-	if o.Sandbox == nil {
-		sandbox := DefaultSandbox()
-		o.Sandbox = &sandbox
-	}
+	tiers, sandbox := DefaultTiers(), DefaultSandbox()
+	o.Tiers, o.Sandbox = cmp.Or(o.Tiers, &tiers), cmp.Or(o.Sandbox, &sandbox)
 	r := &Router{reg: reg, opts: o, receivers: make(map[string]*receiver), outboxes: make(map[string]*mailbox)}
 	if err := r.SetTierConfig(*o.Tiers); err != nil {
 		return nil, err
@@ -113,15 +92,21 @@ func New(reg *registry.Registry, o Options) (*Router, error) {
 	return r, nil
 }
 
+func orDefault[N int | time.Duration](n *N, otherwise N) {
+	if *n <= 0 {
+		*n = otherwise
+	}
+}
+
 // Registry returns the registry whose agents the router serves.
 func (r *Router) Registry() *registry.Registry { return r.reg }
 
-// Telemetry returns where the router's events go.
+// Telemetry returns the recorder of the router's events.
 func (r *Router) Telemetry() *telemetry.Recorder { return r.opts.Telemetry }
 
-// OnReceive has h called with every envelope for an agent and returns the
-// function that ends that. With several handlers each gets every envelope. The
-// agent can be addressed once its card is registered, before or after this.
+// OnReceive adds a handler for an agent's envelopes and returns the function that
+// removes it. With several handlers each gets every envelope. The agent's card may be
+// registered before or after.
 func (r *Router) OnReceive(agentID string, h Handler) (stop func()) {
 	reg := &registered{h}
 	r.mu.Lock()
@@ -165,7 +150,7 @@ func (r *Router) receive(agentID string, rec *receiver, e *envelope.Envelope) {
 	end(failed)
 }
 
-// call calls one handler and turns its panic into an error.
+// call calls one handler and returns its panic as an error.
 func (r *Router) call(ctx context.Context, h Handler, agentID string, e *envelope.Envelope) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -180,18 +165,18 @@ func (r *Router) call(ctx context.Context, h Handler, agentID string, e *envelop
 	return nil
 }
 
-// Send routes an envelope. It does not wait for receivers: a mailbox that is full
-// gives CodeMailboxFull. It blocks only where an unknown recipient has to be
-// looked up by a discovery source, for Options.ResolveTimeout at most.
+// Send routes an envelope. It does not wait for receivers: a full mailbox is
+// CodeMailboxFull. It blocks only to look up an unknown recipient with the discovery
+// sources, at most for Options.ResolveTimeout.
 //
-// The result says what happened in any case; the error, an [*Error], is nil if
-// the envelope was delivered, or broadcast to whoever may and can get it.
+// The error, an [*Error], is nil if the envelope was delivered, or broadcast to every
+// agent that may and can get it. The result is valid in any case.
 func (r *Router) Send(ctx context.Context, e *envelope.Envelope) (Result, error) {
 	return r.send(ctx, e, false)
 }
 
-// SendWait is Send that waits, until ctx ends: for room in the mailbox of a local
-// agent, and for the channel to an agent elsewhere to have taken the envelope.
+// SendWait is Send, except that it waits until ctx ends: for room in the mailbox of a
+// local agent, or until the channel to a remote agent has accepted the envelope.
 // Broadcasts do not wait.
 func (r *Router) SendWait(ctx context.Context, e *envelope.Envelope) (Result, error) {
 	return r.send(ctx, e, true)
@@ -203,7 +188,7 @@ type delivery struct {
 	ctx    context.Context
 	e      *envelope.Envelope
 	wait   bool
-	inward bool  // it came from elsewhere: it was sent there
+	inward bool  // a channel has received it
 	began  int64 // clock.Nano
 	policy policy
 	target agent.Identity
@@ -225,7 +210,7 @@ func (r *Router) send(ctx context.Context, e *envelope.Envelope, wait bool) (Res
 	return d.finish(d.route())
 }
 
-// open checks what holds for every recipient.
+// open checks what does not depend on the recipient.
 func (d *delivery) open() *Error {
 	if d.e.Recipient == envelope.Broadcast {
 		d.result.Path = telemetry.PathBroadcast
@@ -238,7 +223,7 @@ func (d *delivery) open() *Error {
 	}
 	from, known := d.r.reg.Identity(d.e.Sender)
 	if !known {
-		return errorf(CodeSenderUnknown, d.e.Sender, "the sender %q has no registered card", d.e.Sender)
+		return senderUnknown(d.e.Sender)
 	}
 	d.policy = policy{tiers: d.r.tiers.Load(), sandbox: d.r.sandbox.Load(), from: from, e: d.e}
 	return checkMetadata(from, d.e)
@@ -265,14 +250,10 @@ func (d *delivery) toAgent() *Error {
 			return unknown
 		}
 	}
-	if err := d.policy.check(to); err != nil {
-		d.target = to
-		return err
-	}
-	return d.deliver(to)
+	return d.deliverIfPermitted(to)
 }
 
-// resolve asks the discovery sources, and returns why some could not be asked.
+// resolve queries the discovery sources and returns their errors.
 func (d *delivery) resolve(q registry.Query) error {
 	if !d.r.reg.CanFind() {
 		return nil
@@ -283,7 +264,7 @@ func (d *delivery) resolve(q registry.Query) error {
 	return errors.Unwrap(err)
 }
 
-// maxCandidates is among how many agents with a capability the load decides.
+// maxCandidates is how many agents with a capability are compared by load.
 const maxCandidates = 8
 
 // toCapability delivers to an agent that has the capability.
@@ -320,9 +301,9 @@ func (d *delivery) toCapability() *Error {
 	return noReceiver(able[0].ID)
 }
 
-// choose returns the least busy of the first eligible agents, or why none is.
+// choose returns the least busy of the first eligible agents, or why there is none.
 func (d *delivery) choose(able []agent.Identity, eligible func(agent.Identity) bool) (best agent.Identity, refused *Error) {
-	least, n, more := 0, 0, 64 // agents to look at once there is one
+	least, n, more := 0, 0, 64 // agents to examine after the first eligible one
 	for _, to := range able {
 		if best.ID != "" {
 			if more--; more == 0 {
@@ -367,7 +348,16 @@ func (r *Router) load(agentID string) int {
 	return 0
 }
 
-// deliver puts the envelope into one agent's mailbox.
+func (d *delivery) deliverIfPermitted(to agent.Identity) *Error {
+	d.target = to
+	if err := d.policy.check(to); err != nil {
+		return err
+	}
+	return d.deliver(to)
+}
+
+// deliver puts the envelope into one agent's mailbox. What a channel has received is
+// not forwarded, so that nothing loops.
 func (d *delivery) deliver(to agent.Identity) *Error {
 	d.target = to
 	d.result.TargetAgentID = to.ID
@@ -379,7 +369,7 @@ func (d *delivery) deliver(to agent.Identity) *Error {
 		return errClosed
 	case rec != nil:
 		return d.put(rec.mailbox, to)
-	case to.Origin == agent.Remote && d.r.opts.Forwarder != nil:
+	case to.Origin == agent.Remote && d.r.opts.Forwarder != nil && !d.inward:
 		d.result.Path = telemetry.PathRemote
 		return d.forward(to)
 	}
@@ -406,7 +396,7 @@ func asError(err error, agentID string) *Error {
 	return &Error{Code: CodeDeliveryFailed, Subject: agentID, Message: fmt.Sprintf("%q could not be reached", agentID), Err: err}
 }
 
-// forward puts the envelope into the mailbox from which it goes elsewhere.
+// forward queues the envelope for a remote agent.
 func (d *delivery) forward(to agent.Identity) *Error {
 	if !d.wait {
 		return d.r.enqueue(to.ID, item{e: d.e})
@@ -426,7 +416,7 @@ func (d *delivery) forward(to agent.Identity) *Error {
 	}
 }
 
-// enqueue adds to the outbox of an agent elsewhere, which it makes if need be.
+// enqueue adds to the outbox of a remote agent, which it makes if necessary.
 func (r *Router) enqueue(agentID string, it item) *Error {
 	for {
 		r.mu.Lock()
@@ -462,7 +452,7 @@ func (r *Router) retire(agentID string, out *mailbox) {
 	}
 }
 
-// forward hands one envelope to the forwarder.
+// forward passes one envelope to the forwarder.
 func (r *Router) forward(agentID string, it item) {
 	ctx, cancel := context.WithTimeout(r.ctx, r.opts.ForwardTimeout)
 	defer cancel()
@@ -477,7 +467,7 @@ func (r *Router) forward(agentID string, it item) {
 	}
 }
 
-// broadcast delivers to everybody that may get it.
+// broadcast delivers to every permitted agent.
 func (d *delivery) broadcast() *Error {
 	skip := func(to agent.Identity, err *Error) {
 		d.result.Skipped = append(d.result.Skipped, Skipped{AgentID: to.ID, Code: err.Code, Reason: err.Message})
@@ -491,7 +481,7 @@ func (d *delivery) broadcast() *Error {
 		return errClosed
 	}
 	now := clock.UnixMilli()
-	var between []telemetry.Event // those of deliveries between tiers, some at a time
+	var between []telemetry.Event // cross-tier events, emitted in batches
 	defer func() { d.crossTiers(between) }()
 	var woken []*mailbox
 	wake := func() {
@@ -545,11 +535,11 @@ func (d *delivery) broadcast() *Error {
 	return nil
 }
 
-// maxWoken is how many mailboxes a broadcast fills before they are worked on.
+// maxWoken is how many mailboxes a broadcast fills before it submits them to the pool.
 const maxWoken = 64
 
-// boxes returns the mailboxes of local agents, nil for others, and nil for all
-// if the router is closed.
+// boxes returns the mailboxes of local agents, with nil for others, or nil if the
+// router is closed.
 func (r *Router) boxes(ids []agent.Identity) []*mailbox {
 	boxes := make([]*mailbox, len(ids))
 	r.mu.RLock()
@@ -570,8 +560,7 @@ func (d *delivery) finish(err *Error) (Result, error) {
 	now := clock.Nano()
 	res := &d.result
 	res.LatencyMs = float64(now-d.began) / float64(time.Millisecond)
-	// The decision, and before it, if the envelope was taken, that it was sent.
-	var events [2]telemetry.Event
+	var events [2]telemetry.Event // message-sent, if the envelope was accepted, and the decision
 	event := &events[1]
 	*event = telemetry.Of(telemetry.RoutingDecision, d.e)
 	event.Timestamp, event.Duration, event.RoutingPath, event.Target = clock.UnixMilliAt(now), res.LatencyMs, res.Path, res.TargetAgentID
@@ -603,19 +592,18 @@ func (d *delivery) finish(err *Error) (Result, error) {
 	return *res, nil
 }
 
-// record emits an event and hands it to the audit.
+// record emits and audits an event.
 func (d *delivery) record(event telemetry.Event, e *envelope.Envelope) {
 	d.r.opts.Telemetry.Emit(event)
 	d.audit(&event, e)
 }
 
-// audit hands an event to the audit.
 func (d *delivery) audit(event *telemetry.Event, e *envelope.Envelope) {
 	if d.r.opts.Audit == nil {
 		return
 	}
 	if e != nil && e.Validate() != nil {
-		e = nil // it cannot be written, and was not delivered
+		e = nil // an invalid envelope was not delivered and cannot be encoded
 	}
 	if err := d.r.opts.Audit.Append(*event, e); err != nil {
 		d.r.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.ErrorEvent, EnvelopeID: event.EnvelopeID, Code: "AUDIT_FAILED", Detail: err.Error()})
@@ -636,7 +624,7 @@ func (d *delivery) betweenTiers(to agent.Identity, now int64) telemetry.Event {
 	return event
 }
 
-// crossTiers records the deliveries of a broadcast between tiers.
+// crossTiers records deliveries of a broadcast between tiers.
 func (d *delivery) crossTiers(events []telemetry.Event) {
 	d.r.opts.Telemetry.EmitAll(events)
 	for i := range events {
@@ -652,54 +640,37 @@ func (d *delivery) refuse(to agent.Identity, err *Error) {
 	d.record(event, nil)
 }
 
-// Receive delivers an envelope that came from elsewhere over a channel to a local
-// agent. It goes to that agent and no further, whatever its recipient says, so
-// that nothing circles. The sender must have a remote card here, and every rule
-// holds as for [Router.Send]. Receive waits for room in the mailbox until ctx
-// ends; so a slow receiver slows down the channel, and its sender.
+// Receive delivers an envelope that a channel has received to a local agent and to no
+// other, whatever its recipient, so that nothing loops. The sender must have a remote
+// card, and the rules of [Router.Send] apply. Receive waits for room in the mailbox
+// until ctx ends, so a slow receiver slows down the channel and its sender.
 func (r *Router) Receive(ctx context.Context, agentID string, e *envelope.Envelope) (Result, error) {
 	d := delivery{r: r, ctx: ctx, e: e, wait: true, inward: true, began: clock.Nano(), result: Result{Path: telemetry.PathLocal, TargetAgentID: agentID}}
-	return d.finish(d.takeIn(agentID))
+	return d.finish(d.receive(agentID))
 }
 
-func (d *delivery) takeIn(agentID string) *Error {
+func (d *delivery) receive(agentID string) *Error {
 	err := d.open()
 	d.result.Path = telemetry.PathLocal
 	if err != nil {
 		return err
 	}
 	if d.policy.from.Origin != agent.Remote {
-		return errorf(CodeSenderUnknown, d.e.Sender, "an envelope from elsewhere claims to be of the local agent %q", d.e.Sender)
+		return errorf(CodeSenderUnknown, d.e.Sender, "a remote envelope claims to be of the local agent %q", d.e.Sender)
 	}
 	card, getErr := d.r.reg.Get(agentID)
 	if getErr != nil {
 		return notFound(agentID)
 	}
 	if d.e.Recipient != envelope.Broadcast && d.e.Recipient != agentID && !(d.e.ToCapability() && card.Has(d.e.Recipient)) {
-		return errorf(CodeAgentNotFound, d.e.Recipient, "the envelope is for %q and came to %q", d.e.Recipient, agentID)
+		return errorf(CodeAgentNotFound, d.e.Recipient, "%q received the envelope for %q", agentID, d.e.Recipient)
 	}
-	to := card.Identity()
-	if err := d.policy.check(to); err != nil {
-		d.target = to
-		return err
-	}
-	d.target = to
-	d.r.mu.RLock()
-	rec, closed := d.r.receivers[agentID], d.r.closed
-	d.r.mu.RUnlock()
-	switch {
-	case closed:
-		return errClosed
-	case rec == nil:
-		return noReceiver(agentID)
-	}
-	return d.put(rec.mailbox, to)
+	return d.deliverIfPermitted(card.Identity())
 }
 
-// Discover returns what an agent may see of the registry: all of it, or for one
-// in a sandbox, itself, those in the same sandbox and those that it is allowed to
-// address. Later changes of the rules take effect on the
-// view.
+// Discover returns an agent's view of the registry: all cards or, for an agent in a
+// sandbox, its own, those in the same sandbox and those that it may address. Later
+// changes of the rules apply to the view.
 func (r *Router) Discover(agentID string) (*registry.View, error) {
 	viewer, known := r.reg.Identity(agentID)
 	if !known {
@@ -710,9 +681,9 @@ func (r *Router) Discover(agentID string) (*registry.View, error) {
 	}), nil
 }
 
-// Close takes no more envelopes, drops those that wait, ends the context of the
-// handlers and waits until those that run have returned, at most until ctx ends
-// (its error). It is safe to call more than once.
+// Close accepts no more envelopes, drops the queued ones, ends the context of the
+// handlers and waits for running handlers, at most until ctx ends (then it returns
+// ctx's error). It is safe to call more than once.
 func (r *Router) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true
