@@ -157,7 +157,7 @@ func schemaVersion(data []byte) (version int, err error) {
 		if string(key) != `"schemaVersion"` {
 			return nil
 		}
-		n, ok := integer(value)
+		n, ok := rawjson.Integer(value)
 		if !ok || n < 1 || n > math.MaxInt32 {
 			return invalid("", "schemaVersion is not a positive number")
 		}
@@ -217,7 +217,7 @@ func (e *Envelope) read(data []byte) error {
 		case `"id"`:
 			return text(&e.ID, key, value)
 		case `"schemaVersion"`:
-			n, _ := integer(value) // migrate has checked it
+			n, _ := rawjson.Integer(value) // migrate has checked it
 			e.SchemaVersion = int(n)
 		case `"sender"`:
 			return text(&e.Sender, key, value)
@@ -228,7 +228,7 @@ func (e *Envelope) read(data []byte) error {
 		case `"type"`:
 			return messageType(&e.Type, key, value)
 		case `"timestamp"`:
-			n, ok := integer(value)
+			n, ok := rawjson.Integer(value)
 			if !ok {
 				return invalid("", "timestamp is not a whole number of milliseconds")
 			}
@@ -254,7 +254,7 @@ func (m *Metadata) read(data []byte) error {
 		}
 		switch string(key) {
 		case `"tier"`:
-			n, ok := integer(value)
+			n, ok := rawjson.Integer(value)
 			if !ok || n < 0 || n > 3 {
 				return invalid("", "metadata.tier is not one of 0, 1, 2, 3")
 			}
@@ -297,18 +297,6 @@ func messageType(dst *Type, key, value []byte) error {
 		}
 	}
 	return text((*string)(dst), key, value)
-}
-
-// integer reads a whole number in any notation that JSON has for it.
-func integer(value []byte) (int64, bool) {
-	if n, err := strconv.ParseInt(string(value), 10, 64); err == nil {
-		return n, true
-	}
-	f, err := strconv.ParseFloat(string(value), 64)
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
-		return 0, false
-	}
-	return int64(f), true
 }
 
 // MarshalJSON lets an envelope stand inside other JSON. encoding/json then

@@ -1,13 +1,14 @@
 package dialect
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// AgentLister is where the cards' agents come from: package hub's Hub.
+// AgentLister lists the agents of the cards, as package hub's Hub does.
 type AgentLister interface {
 	Agents() []hub.AgentInfo
 	Agent(id string) (hub.AgentInfo, error)
@@ -18,10 +19,10 @@ type Directory struct {
 	Agents AgentLister
 	// Version is the hub's.
 	Version string
-	// BaseURL returns where the hub's HTTP server is reached, without a slash at
-	// its end: "http://127.0.0.1:8080". It may change while the hub starts.
+	// BaseURL returns the URL of the hub's HTTP server without a slash at its end,
+	// such as "http://127.0.0.1:8080". It may change while the hub starts.
 	BaseURL func() string
-	// Token says that requests need a bearer token.
+	// Token is set if requests need a bearer token.
 	Token bool
 }
 
@@ -54,12 +55,7 @@ func (d *Directory) HubCard() AgentCard {
 
 // AgentCards returns the cards of all agents.
 func (d *Directory) AgentCards() []AgentCard {
-	agents := d.Agents.Agents()
-	cards := make([]AgentCard, 0, len(agents))
-	for _, a := range agents {
-		cards = append(cards, d.agentCard(a))
-	}
-	return cards
+	return each(d.Agents.Agents(), d.agentCard)
 }
 
 // AgentCard returns the card of one agent, or the hub's error.
@@ -74,13 +70,8 @@ func (d *Directory) AgentCard(id string) (AgentCard, error) {
 func (d *Directory) agentCard(a hub.AgentInfo) AgentCard {
 	card := d.card(displayName(a), description(a))
 	card.URL = d.BaseURL() + "/agents/" + a.Definition.ID + "/a2a"
-	card.Version = a.Health.Version
-	if card.Version == "" {
-		card.Version = d.Version
-	}
-	for _, s := range a.Definition.Skills {
-		card.Skills = append(card.Skills, skill(s))
-	}
+	card.Version = cmp.Or(a.Health.Version, d.Version)
+	card.Skills = each(a.Definition.Skills, skill)
 	if len(card.Skills) == 0 {
 		card.Skills = append(card.Skills, Skill{
 			ID: "prompt", Name: "Prompt", Description: "Works on a prompt in natural language.",
@@ -102,10 +93,7 @@ func skill(s runner.Skill) Skill {
 }
 
 func description(a hub.AgentInfo) string {
-	if a.Definition.Description != "" {
-		return a.Definition.Description
-	}
-	return displayName(a) + ", run by the Parley hub."
+	return cmp.Or(a.Definition.Description, displayName(a)+", run by the Parley hub.")
 }
 
 func (d *Directory) card(name, about string) AgentCard {

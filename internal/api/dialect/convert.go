@@ -1,12 +1,15 @@
 package dialect
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -21,7 +24,7 @@ var stateNames = map[a2a.TaskState]TaskState{
 	a2a.TaskStateAuthRequired:  StateAuthRequired,
 }
 
-// FromState translates a state; one that is not known is "unknown".
+// FromState translates a state; an unknown one becomes "unknown".
 func FromState(s a2a.TaskState) TaskState {
 	if name, ok := stateNames[s]; ok {
 		return name
@@ -29,7 +32,7 @@ func FromState(s a2a.TaskState) TaskState {
 	return StateUnknown
 }
 
-// hubState is the reverse of FromState; ok is false for what no task can have.
+// hubState is the reverse of FromState; ok is false for any other state.
 func hubState(name TaskState) (state a2a.TaskState, ok bool) {
 	for state, n := range stateNames {
 		if n == name {
@@ -39,29 +42,31 @@ func hubState(name TaskState) (state a2a.TaskState, ok bool) {
 	return "", false
 }
 
+// each returns the results of f for a list, never nil.
+func each[A, B any](list []A, f func(A) B) []B {
+	out := make([]B, 0, len(list))
+	for _, a := range list {
+		out = append(out, f(a))
+	}
+	return out
+}
+
 // FromTask translates a task with the last historyLength messages of its
-// history, all where that is nil.
+// history, or all of them if that is nil.
 func FromTask(t *a2a.Task, historyLength *int) Task {
 	history := t.History
 	if historyLength != nil && len(history) > *historyLength {
 		history = history[len(history)-*historyLength:]
 	}
-	task := Task{
+	return Task{
 		Kind:      KindTask,
 		ID:        string(t.ID),
 		ContextID: t.ContextID,
 		Status:    fromStatus(t.Status),
-		History:   make([]Message, 0, len(history)),
-		Artifacts: make([]Artifact, 0, len(t.Artifacts)),
+		History:   each(history, FromMessage),
+		Artifacts: each(t.Artifacts, fromArtifact),
 		Metadata:  t.Metadata,
 	}
-	for _, m := range history {
-		task.History = append(task.History, FromMessage(m))
-	}
-	for _, a := range t.Artifacts {
-		task.Artifacts = append(task.Artifacts, fromArtifact(a))
-	}
-	return task
 }
 
 func fromStatus(s a2a.TaskStatus) TaskStatus {
@@ -82,7 +87,7 @@ func FromMessage(m *a2a.Message) Message {
 		Kind:       KindMessage,
 		MessageID:  m.ID,
 		Role:       RoleAgent,
-		Parts:      fromParts(m.Parts),
+		Parts:      each(m.Parts, fromPart),
 		TaskID:     string(m.TaskID),
 		ContextID:  m.ContextID,
 		Metadata:   m.Metadata,
@@ -102,25 +107,17 @@ func fromArtifact(a *a2a.Artifact) Artifact {
 		ArtifactID:  string(a.ID),
 		Name:        a.Name,
 		Description: a.Description,
-		Parts:       fromParts(a.Parts),
+		Parts:       each(a.Parts, fromPart),
 		Metadata:    a.Metadata,
 		Extensions:  a.Extensions,
 	}
-}
-
-func fromParts(parts a2a.ContentParts) []Part {
-	out := make([]Part, 0, len(parts))
-	for _, p := range parts {
-		out = append(out, fromPart(p))
-	}
-	return out
 }
 
 func fromPart(p *a2a.Part) Part {
 	var part Part
 	switch content := p.Content.(type) {
 	case a2a.Raw:
-		part = FilePart(File{Name: p.Filename, MimeType: p.MediaType, Bytes: notNil(content)})
+		part = FilePart(File{Name: p.Filename, MimeType: p.MediaType, Bytes: append([]byte{}, content...)})
 	case a2a.URL:
 		part = FilePart(File{Name: p.Filename, MimeType: p.MediaType, URI: string(content)})
 	case a2a.Data:
@@ -133,11 +130,6 @@ func fromPart(p *a2a.Part) Part {
 }
 
 func fromData(value any, metadata map[string]any) Part {
-	if m, ok := value.(map[string]any); ok {
-		part := DataPart(m)
-		part.Metadata = metadata
-		return part
-	}
 	if m, ok := asObject(value); ok {
 		part := DataPart(m)
 		part.Metadata = metadata
@@ -152,29 +144,22 @@ func fromData(value any, metadata map[string]any) Part {
 	return part
 }
 
-// asObject turns a struct, which a data part made in this process may hold,
-// into the object that it is on the wire.
+// asObject returns the JSON object that a map or a struct is on the wire. Data
+// parts made in this process may hold structs.
 func asObject(value any) (map[string]any, bool) {
-	switch value.(type) {
+	switch value := value.(type) {
+	case map[string]any:
+		return value, true
 	case nil, string, bool, float64, []any:
 		return nil, false
 	}
-	raw, err := marshal(value)
+	raw, err := rawjson.Append(nil, value)
 	if err != nil {
 		return nil, false
 	}
 	var m map[string]any
-	if unmarshal(raw, &m) != nil || m == nil {
-		return nil, false
-	}
-	return m, true
-}
-
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
+	err = json.Unmarshal(raw, &m)
+	return m, err == nil && m != nil
 }
 
 // fromEvent translates an event of a subscription.
@@ -225,18 +210,14 @@ func fromHealth(h hub.Health) Health {
 }
 
 func fromContext(c hub.ContextInfo) Context {
-	context := Context{
+	return Context{
 		ID:         c.ID,
 		AgentIDs:   append([]string{}, c.AgentIDs...),
-		TaskIDs:    make([]string, 0, len(c.TaskIDs)),
+		TaskIDs:    each(c.TaskIDs, func(id a2a.TaskID) string { return string(id) }),
 		CreatedAt:  Time{c.CreatedAt},
 		LastUsedAt: Time{c.LastUsedAt},
 		ExpiresAt:  Time{c.ExpiresAt},
 	}
-	for _, id := range c.TaskIDs {
-		context.TaskIDs = append(context.TaskIDs, string(id))
-	}
-	return context
 }
 
 func fromStatusInfo(s hub.Status, now time.Time) Status {
@@ -244,19 +225,12 @@ func fromStatusInfo(s hub.Status, now time.Time) Status {
 		Version:     s.Version,
 		Uptime:      max(0, now.Sub(s.StartedAt).Milliseconds()),
 		StartedAt:   Time{s.StartedAt},
-		Agents:      make([]AgentStatus, 0, len(s.Agents)),
+		Agents:      each(s.Agents, agentStatus),
 		ActiveTasks: s.ActiveTasks,
 		TotalTasks:  s.TotalTasks,
-		Total:       len(s.Agents),
+		AgentCounts: AgentCounts{Total: len(s.Agents)},
 	}
 	for _, a := range s.Agents {
-		status.Agents = append(status.Agents, AgentStatus{
-			ID:      a.Definition.ID,
-			Name:    displayName(a),
-			Status:  string(a.Health.Status),
-			Running: a.Running,
-			Queued:  a.Queued,
-		})
 		switch a.Health.Status {
 		case hub.Healthy:
 			status.Healthy++
@@ -271,9 +245,10 @@ func fromStatusInfo(s hub.Status, now time.Time) Status {
 	return status
 }
 
-func displayName(a hub.AgentInfo) string {
-	if a.Definition.Name != "" {
-		return a.Definition.Name
+func agentStatus(a hub.AgentInfo) AgentStatus {
+	return AgentStatus{
+		ID: a.Definition.ID, Name: displayName(a), Status: string(a.Health.Status), Running: a.Running, Queued: a.Queued,
 	}
-	return a.Definition.ID
 }
+
+func displayName(a hub.AgentInfo) string { return cmp.Or(a.Definition.Name, a.Definition.ID) }

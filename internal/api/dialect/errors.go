@@ -26,6 +26,15 @@ type wireCode struct {
 	name   string
 }
 
+// error returns the wire's error with this code, or err, which has no code there.
+func (c wireCode) error(ok bool, err error, message string, details jsonrpc.Details) error {
+	if !ok {
+		return err
+	}
+	details.Code = c.name
+	return jsonrpc.NewError(c.number, message, details)
+}
+
 var wireCodes = map[hub.Code]wireCode{
 	hub.CodeInvalid:         {jsonrpc.CodeInvalidParams, "INVALID_PARAMS"},
 	hub.CodeTaskNotFound:    {CodeTaskNotFound, "TASK_NOT_FOUND"},
@@ -38,31 +47,26 @@ var wireCodes = map[hub.Code]wireCode{
 	hub.CodeContextNotFound: {CodeContextNotFound, "CONTEXT_NOT_FOUND"},
 }
 
-// rpcError translates an error of the hub. Errors that are the hub's own fault
+// rpcError translates an error that the caller can act on. The hub's own errors
 // stay as they are, for the log.
 func rpcError(err error) error {
 	var he *hub.Error
 	switch {
 	case errors.As(err, &he):
 		code, ok := wireCodes[he.Code]
-		if !ok {
-			return err
-		}
-		return jsonrpc.NewError(code.number, he.Message,
-			jsonrpc.Details{Code: code.name, Field: he.Subject, Remedy: he.Remedy})
+		return code.error(ok, err, he.Message, jsonrpc.Details{Field: he.Subject, Remedy: he.Remedy})
 	case errors.Is(err, context.DeadlineExceeded):
 		return jsonrpc.NewError(CodeTimeoutError, "The request took too long",
-			jsonrpc.Details{Code: "TIMEOUT_ERROR", Remedy: "ask for the task with tasks/get; it goes on"})
+			jsonrpc.Details{Code: "TIMEOUT_ERROR", Remedy: "ask for the task with tasks/get; it keeps running"})
 	case errors.Is(err, context.Canceled):
-		return jsonrpc.NewError(CodeAgentUnavailable, "The request was cut off as the hub stops",
+		return jsonrpc.NewError(CodeAgentUnavailable, "The request was interrupted because the hub stops",
 			jsonrpc.Details{Code: "AGENT_UNAVAILABLE", Remedy: "start the hub again and ask for the task with tasks/get"})
 	default:
 		return err
 	}
 }
 
-// busError translates an error of the bus that the caller can do something
-// about.
+// busError translates an error of the bus that the caller can act on.
 func busError(err error) error {
 	var be *bus.Error
 	if !errors.As(err, &be) {
@@ -73,12 +77,9 @@ func busError(err error) error {
 		bus.CodeLimit:       {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
 		bus.CodeClosed:      {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
 		bus.CodeUnsupported: {CodeUnsupportedOperation, "UNSUPPORTED_OPERATION"},
-		bus.CodeNotRunning:  {CodeAgentUnavailable, "CLUSTER_UNAVAILABLE"}, // behind the hub's link
+		bus.CodeNotRunning:  {CodeAgentUnavailable, "CLUSTER_UNAVAILABLE"}, // reached through the hub's link
 	}[be.Code]
-	if !ok {
-		return err
-	}
-	return jsonrpc.NewError(code.number, be.Message, jsonrpc.Details{Code: code.name, Remedy: be.Remedy})
+	return code.error(ok, err, be.Message, jsonrpc.Details{Remedy: be.Remedy})
 }
 
 func unsupported(message, remedy string) error {

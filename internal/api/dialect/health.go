@@ -8,8 +8,8 @@ const (
 	HubUnhealthy = "unhealthy"
 )
 
-// HealthReport is the body of GET /health. The figures are left out for callers
-// without the token.
+// HealthReport is the body of GET /health. Callers without the token get no
+// numbers.
 type HealthReport struct {
 	Status      string       `json:"status"`           // healthy, or unhealthy with HTTP 503
 	Reason      string       `json:"reason,omitempty"` // why the hub is unhealthy
@@ -19,7 +19,7 @@ type HealthReport struct {
 	Agents      *AgentCounts `json:"agents,omitempty"`
 }
 
-// AgentCounts counts agents by their health.
+// AgentCounts counts agents by health.
 type AgentCounts struct {
 	Total     int `json:"total"`
 	Healthy   int `json:"healthy"`
@@ -28,19 +28,12 @@ type AgentCounts struct {
 	Unknown   int `json:"unknown"`
 }
 
-// Health tells whether the hub works: it does while its store answers, whatever
-// its agents do.
+// Health reports whether the hub works: its store answers. Agents do not matter.
 func (s *Service) Health() HealthReport {
 	status := fromStatusInfo(s.cfg.Hub.Status(), time.Now())
 	report := HealthReport{
-		Status:      HubHealthy,
-		Version:     status.Version,
-		Uptime:      status.Uptime,
-		ActiveTasks: &status.ActiveTasks,
-		Agents: &AgentCounts{
-			Total: status.Total, Healthy: status.Healthy, Degraded: status.Degraded,
-			Unhealthy: status.Unhealthy, Unknown: status.Unknown,
-		},
+		Status: HubHealthy, Version: status.Version, Uptime: status.Uptime,
+		ActiveTasks: &status.ActiveTasks, Agents: &status.AgentCounts,
 	}
 	if s.cfg.Bus != nil {
 		if bus := s.cfg.Bus(); bus.Error != "" {

@@ -37,11 +37,11 @@ const (
 	MethodTaskFollow = "tasks/resubscribe"
 )
 
-// NotifyEvent is the method of the notifications that carry the events of a
-// stream on the socket; their params are a StreamEvent.
+// NotifyEvent is the method of the notifications with the events of a stream on
+// the socket; their params are a StreamEvent.
 const NotifyEvent = "stream/event"
 
-// StreamEvent is an event of the stream that the request with this id began.
+// StreamEvent is an event of the stream of the request with this id.
 type StreamEvent struct {
 	ID    json.RawMessage `json:"id"`
 	Event Event           `json:"event"`
@@ -53,85 +53,80 @@ type Status struct {
 	Uptime      int64         `json:"uptime"` // milliseconds
 	StartedAt   Time          `json:"startedAt"`
 	Agents      []AgentStatus `json:"agents"`
-	ActiveTasks int           `json:"activeTasks"` // neither ended nor waiting for somebody
+	ActiveTasks int           `json:"activeTasks"` // neither ended nor waiting for its user
 	TotalTasks  int           `json:"totalTasks"`
-	// Total and the four behind it count agents.
-	Total     int        `json:"total"`
-	Healthy   int        `json:"healthy"`
-	Degraded  int        `json:"degraded"`
-	Unhealthy int        `json:"unhealthy"`
-	Unknown   int        `json:"unknown"`
-	Bus       *BusStatus `json:"bus,omitempty"`
+	AgentCounts
+	Bus *BusStatus `json:"bus,omitempty"`
 	// MCPServers are the MCP servers whose tools the agents share.
 	MCPServers []MCPServerStatus `json:"mcpServers,omitempty"`
-	// Peers is how the hubs on other machines are; only on the socket, and where
+	// Peers is the status of hubs on other machines; only on the socket, and only if
 	// peers.enabled is set.
 	Peers *PeersStatus `json:"peers,omitempty"`
 	PID   int          `json:"pid,omitempty"`
 }
 
-// PeersStatus is the hub's place among others.
+// PeersStatus is the status of the paired hubs.
 type PeersStatus struct {
 	Key    string       `json:"key"`              // this hub's
-	Public string       `json:"public,omitempty"` // where others reach and find each other by it, if they do
-	Hubs   []PeerStatus `json:"hubs"`             // that are paired
+	Public string       `json:"public,omitempty"` // the address by which others find this hub
+	Hubs   []PeerStatus `json:"hubs"`             // the paired ones
 }
 
-// PeerStatus is a paired hub as this one knows it.
+// PeerStatus is the status of a paired hub.
 type PeerStatus struct {
 	Name      string   `json:"name"`
 	Key       string   `json:"key"`
-	Connected bool     `json:"connected"`           // it is heard now
-	Via       []string `json:"via"`                 // how: hyperswarm, nats
-	LastHeard *Time    `json:"lastHeard,omitempty"` // missing if not since this hub started
-	Agents    []string `json:"agents"`              // its agents, as they are called here
-	Problem   string   `json:"problem,omitempty"`   // why what it says is not believed, or an agent of it has no place here
+	Connected bool     `json:"connected"`           // it sends messages now
+	Via       []string `json:"via"`                 // hyperswarm, nats
+	LastHeard *Time    `json:"lastHeard,omitempty"` // since this hub started; else missing
+	Agents    []string `json:"agents"`              // its agents, by their names here
+	Problem   string   `json:"problem,omitempty"`   // why its statements or one of its agents are refused
 }
 
-// BusStatus says where the hub keeps its data.
+// BusStatus is the status of the hub's store.
 type BusStatus struct {
 	Mode     string `json:"mode"`     // durability: commit, always or fast
-	Embedded bool   `json:"embedded"` // in the hub's process, or an external server
+	Embedded bool   `json:"embedded"` // in the hub's process, not an external server
 	URL      string `json:"url,omitempty"`
 	Error    string `json:"error,omitempty"` // why it does not answer
 	// Link is the embedded bus's link to a cluster; missing without one.
 	Link *LinkStatus `json:"link,omitempty"`
 }
 
-// LinkStatus is how the hub's link to the cluster of the agents' network is.
+// LinkStatus is the status of the hub's link to the cluster of the agents' network.
 type LinkStatus struct {
 	Connected bool   `json:"connected"`
 	Since     Time   `json:"since"`
 	URL       string `json:"url"`
-	Server    string `json:"server,omitempty"`  // of the cluster, that the link is with
+	Server    string `json:"server,omitempty"`  // the connected server of the cluster
 	Problem   string `json:"problem,omitempty"` // why it is not connected
 	Remedy    string `json:"remedy,omitempty"`
 }
 
-// MCPServerStatus is how an MCP server is whose tools the agents share: one of the
-// configuration, or an agent elsewhere.
+// MCPServerStatus is the status of an MCP server whose tools the agents share: a
+// configured server, or a remote agent.
 type MCPServerStatus struct {
 	Name      string `json:"name"`
 	Kind      string `json:"kind"` // command, url, agent or peer
 	Connected bool   `json:"connected"`
-	Since     Time   `json:"since"`             // when it was connected, or lost
+	Since     Time   `json:"since"`             // when it was connected or lost
 	Problem   string `json:"problem,omitempty"` // why it is not connected
 	Tools     int    `json:"tools"`
-	Resources int    `json:"resources"` // templates included
+	Resources int    `json:"resources"` // including templates
 	Prompts   int    `json:"prompts"`
-	Skipped   int    `json:"skipped,omitempty"` // what could not be taken in; the log says why
+	Skipped   int    `json:"skipped,omitempty"` // tools, resources and prompts that were refused; the log says why
 }
 
-// MCPParams are the params of hub/mcp, by which a connection of the socket becomes
-// one of MCP: the answer is {}, and what follows it, both ways, is MCP, one message a
-// line. It must be the connection's first request, sent before anything else.
+// MCPParams are the params of hub/mcp, which turns a connection of the socket into
+// an MCP connection: after the answer {}, both ends send MCP messages, one per
+// line. It must be the connection's first request.
 type MCPParams struct {
-	// Token proves that the caller is an agent of the hub: PARLEY_TASK_TOKEN of its
-	// environment. Empty is the user.
+	// Token identifies an agent of the hub: PARLEY_TASK_TOKEN of its environment.
+	// Empty is the user.
 	Token string `json:"token,omitempty"`
 }
 
-// AgentStatus is an agent at a glance.
+// AgentStatus is the short status of an agent.
 type AgentStatus struct {
 	ID      string `json:"id"`
 	Name    string `json:"name"`
@@ -152,7 +147,7 @@ type Agent struct {
 	RegisteredAt Time      `json:"registeredAt"`
 	Running      int       `json:"running"`
 	Queued       int       `json:"queued"`
-	// Tier, Capabilities and Sandbox are how envelopes find the agent.
+	// Tier, Capabilities and Sandbox are for the routing of envelopes.
 	Tier         *int     `json:"tier,omitempty"`
 	Capabilities []string `json:"capabilities,omitempty"`
 	Sandbox      string   `json:"sandbox,omitempty"`
@@ -163,7 +158,7 @@ type Health struct {
 	Status       string `json:"status"`    // healthy, degraded, unhealthy or unknown
 	LastCheck    Time   `json:"lastCheck"` // null before the first check
 	LatencyMs    *int64 `json:"latencyMs,omitempty"`
-	ErrorMessage string `json:"errorMessage,omitempty"` // with the remedy
+	ErrorMessage string `json:"errorMessage,omitempty"` // includes the remedy
 	Stage        string `json:"stage,omitempty"`        // missing, installed, authenticated or unknown
 	Version      string `json:"version,omitempty"`      // of the agent's program
 	Circuit      string `json:"circuit,omitempty"`      // closed, open or half-open
@@ -185,13 +180,13 @@ type AgentCard struct {
 	Security           []map[string][]string     `json:"security,omitempty"`
 }
 
-// Provider is who offers an agent.
+// Provider is the organization behind an agent.
 type Provider struct {
 	Name string `json:"name"`
 	URL  string `json:"url,omitempty"`
 }
 
-// Skill is one thing that an agent is good at.
+// Skill is a skill of an agent.
 type Skill struct {
 	ID          string   `json:"id"`
 	Name        string   `json:"name"`
@@ -224,12 +219,12 @@ type Context struct {
 	ExpiresAt  Time     `json:"expiresAt"`
 }
 
-// TaskPage is the result of hub/tasks/page. It may hold fewer tasks than the
-// limit and not be the last: a page ends after 16 MiB.
+// TaskPage is the result of hub/tasks/page. A page ends after 16 MiB, so one that is
+// not the last may have fewer tasks than the limit.
 type TaskPage struct {
 	Tasks      []Task `json:"tasks"`
-	Total      int    `json:"total"`                // that match, on all pages
-	NextCursor string `json:"nextCursor,omitempty"` // not there on the last page
+	Total      int    `json:"total"`                // matching tasks on all pages
+	NextCursor string `json:"nextCursor,omitempty"` // missing on the last page
 }
 
 // AgentsListParams are the parameters of hub/agents/list.
@@ -242,9 +237,9 @@ type AgentParams struct {
 	AgentID string `json:"agentId"`
 }
 
-// TasksListParams are the parameters of hub/tasks/list and hub/tasks/page,
-// newest tasks first. Both end early after 16 MiB of tasks; only hub/tasks/page
-// says so, with a cursor.
+// TasksListParams are the parameters of hub/tasks/list and hub/tasks/page, which
+// return the newest tasks first and at most 16 MiB; only hub/tasks/page reports
+// that more follow, with a cursor.
 type TasksListParams struct {
 	ContextID string    `json:"contextId,omitempty"`
 	AgentID   string    `json:"agentId,omitempty"`
@@ -252,7 +247,7 @@ type TasksListParams struct {
 	Limit     int       `json:"limit,omitempty"` // 1..1000, default 50
 	Offset    int       `json:"offset,omitempty"`
 	Cursor    string    `json:"cursor,omitempty"` // hub/tasks/page only; Offset is then ignored
-	// HistoryLength is how many messages of each task come along; default 0.
+	// HistoryLength is the most messages per task; default 0.
 	HistoryLength    *int `json:"historyLength,omitempty"`
 	IncludeArtifacts bool `json:"includeArtifacts,omitempty"`
 }
@@ -266,18 +261,18 @@ type ContextsListParams struct {
 type SendParams struct {
 	Message       Message        `json:"message"`
 	Configuration *SendConfig    `json:"configuration,omitempty"`
-	Metadata      map[string]any `json:"metadata,omitempty"` // kept in a new task
+	Metadata      map[string]any `json:"metadata,omitempty"` // stored with a new task
 }
 
-// SendConfig says how a message is answered.
+// SendConfig are options of the answer to a message.
 type SendConfig struct {
 	// HistoryLength bounds the history in the answer: nil all, 0 none.
 	HistoryLength *int `json:"historyLength,omitempty"`
-	// Blocking waits until the task has ended or waits for somebody; default true.
+	// Blocking waits until the task has ended or waits for its user; default true.
 	Blocking *bool `json:"blocking,omitempty"`
 	// Timeout bounds the agent's run, in milliseconds; 0 means the agent's limit.
 	Timeout int64 `json:"timeout,omitempty"`
-	// AcceptedOutputModes are MIME types, a hint that agents may ignore.
+	// AcceptedOutputModes are MIME types; agents may ignore them.
 	AcceptedOutputModes []string `json:"acceptedOutputModes,omitempty"`
 }
 
@@ -286,43 +281,43 @@ type SendConfig struct {
 type TaskParams struct {
 	ID            string `json:"id"`
 	HistoryLength *int   `json:"historyLength,omitempty"` // tasks/get, and the snapshots of tasks/resubscribe
-	// KeepDelegated has tasks/cancel leave alone what agents have delegated from the task.
+	// KeepDelegated keeps tasks/cancel from canceling tasks that were delegated from this one.
 	KeepDelegated bool `json:"keepDelegated,omitempty"`
 }
 
 // BusJoinParams are the parameters of hub/bus/join.
 type BusJoinParams struct {
-	Access    string `json:"access,omitempty"`    // project, the default; network; or cluster, the one that the hub is linked to
+	Access    string `json:"access,omitempty"`    // project (default), network, or cluster: the linked one
 	Namespace string `json:"namespace,omitempty"` // for the access project
 }
 
-// BusGrant is the result of hub/bus/join: what a process needs to connect to the
-// hub's NATS server, once and before it expires.
+// BusGrant is the result of hub/bus/join: a credential for one connection to the
+// hub's NATS server, made before it expires.
 type BusGrant struct {
 	Address    string `json:"address"` // host:port
 	User       string `json:"user"`
 	Password   string `json:"password"`
 	Expires    Time   `json:"expires"`
-	StoreDir   string `json:"storeDir"`   // of the server: what to sync where durability is commit
+	StoreDir   string `json:"storeDir"`   // of the server; synced by the process if durability is commit
 	Durability string `json:"durability"` // commit, always or fast
 	PID        int    `json:"pid"`        // of the hub
-	// Cluster is the URL of what is reached through the hub's link; missing for the
-	// hub's own bus.
+	// Cluster is the URL of the cluster behind the hub's link; missing for the hub's
+	// own bus.
 	Cluster string `json:"cluster,omitempty"`
 }
 
-// NetworkJoinParams are the parameters of hub/network/join: an agent, and the network
-// as its process has it configured. Times are in seconds; 0 is the default.
+// NetworkJoinParams are the parameters of hub/network/join: an agent, and its
+// process's configuration of the network. Times are in seconds; 0 is the default.
 type NetworkJoinParams struct {
 	AgentType   string `json:"agentType"`
 	ProjectPath string `json:"projectPath"`
-	// GUID and Secret are of an earlier NetworkGrant, to come back after a restart of
+	// GUID and Secret are from an earlier NetworkGrant, to rejoin after a restart of
 	// the hub.
 	GUID   string `json:"guid,omitempty"`
 	Secret string `json:"secret,omitempty"`
-	// Via is empty for the network on the hub's bus. For that of the cluster which the
-	// hub is linked to an agent asks twice: with hub for its place on the hub's bus, and
-	// with that place's GUID and secret and cluster for its connection to the cluster.
+	// Via is empty for the network on the hub's bus. To join the linked cluster's
+	// network an agent asks twice: with ViaHub for its identity on the hub's bus, then
+	// with that identity's GUID and secret and ViaCluster for its connection.
 	Via string `json:"via,omitempty"`
 
 	Bucket        string `json:"bucket,omitempty"` // of the registry
@@ -333,28 +328,28 @@ type NetworkJoinParams struct {
 	DeadLetterTTL int    `json:"deadLetterTTL,omitempty"`
 }
 
-// Settings are the network's alone: the same for all its agents.
+// Settings returns p without the parameters of the agent.
 func (p NetworkJoinParams) Settings() NetworkJoinParams {
 	p.AgentType, p.ProjectPath, p.GUID, p.Secret, p.Via = "", "", "", "", ""
 	return p
 }
 
-// The ways of NetworkJoinParams.Via.
+// Values of NetworkJoinParams.Via.
 const (
 	ViaHub     = "hub"
 	ViaCluster = "cluster"
 )
 
-// NetworkGrant is the result of hub/network/join: a credential with which the agent
-// is itself in the agents' network of this computer, and nobody else.
+// NetworkGrant is the result of hub/network/join: a credential for the agents'
+// network of this computer that is restricted to the agent's own identity.
 type NetworkGrant struct {
 	BusGrant
 	GUID   string `json:"guid"`
 	Slot   string `json:"slot"`   // the key of its identity's record
-	Secret string `json:"secret"` // to come back
-	Again  bool   `json:"again"`  // an agent of its kind had the GUID before
+	Secret string `json:"secret"` // to rejoin
+	Again  bool   `json:"again"`  // the GUID was an agent's of the same type before
 	Desk   string `json:"desk"`   // the subject on which it asks for queues
-	// Mark is that of the hub's store, for the agent's record at the cluster.
+	// Mark identifies the hub's store in the agent's record at the cluster.
 	Mark string `json:"mark,omitempty"`
 }
 

@@ -1,27 +1,27 @@
 package dialect
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-// Time is a moment as the specification writes it: UTC with milliseconds,
-// "2025-01-01T00:00:00.000Z". The zero Time is written as null.
+// Time is a time that is written as the specification has it: in UTC with
+// milliseconds, such as "2025-01-01T00:00:00.000Z". The zero Time is null.
 type Time struct{ time.Time }
 
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// MarshalJSON writes the time.
+// MarshalJSON implements [json.Marshaler].
 func (t Time) MarshalJSON() ([]byte, error) {
 	if t.IsZero() {
 		return []byte("null"), nil
 	}
-	b := make([]byte, 0, len(timeLayout)+2)
-	b = append(b, '"')
-	b = t.UTC().AppendFormat(b, timeLayout)
-	return append(b, '"'), nil
+	return t.UTC().AppendFormat(nil, `"`+timeLayout+`"`), nil
 }
 
 // TaskState is a state of the specification.
@@ -40,7 +40,7 @@ const (
 	StateUnknown       TaskState = "unknown"
 )
 
-// Ended tells whether a task in this state never changes again.
+// Ended reports whether the state is final: the task never changes again.
 func (s TaskState) Ended() bool {
 	switch s {
 	case StateCompleted, StateCanceled, StateFailed, StateRejected:
@@ -49,8 +49,8 @@ func (s TaskState) Ended() bool {
 	return false
 }
 
-// Final tells whether a stream ends with this state: the task has ended, or
-// waits for somebody.
+// Final reports whether a stream ends with this state: the task has ended, or
+// waits for its user.
 func (s TaskState) Final() bool {
 	return s.Ended() || s == StateInputRequired || s == StateAuthRequired
 }
@@ -93,8 +93,8 @@ func (m *Message) Text() string {
 	return textOf(m.Parts)
 }
 
-// Part is a piece of a message or artifact: Kind says which one of Text, File
-// and Data is there.
+// Part is a part of a message or artifact: Kind says which one of Text, File and
+// Data is set.
 type Part struct {
 	Kind     string         `json:"kind"`
 	Text     *string        `json:"text,omitempty"`
@@ -118,7 +118,7 @@ func DataPart(data map[string]any) Part {
 func FilePart(file File) Part { return Part{Kind: KindFile, File: &file} }
 
 // File is a file by content or by address: exactly one of Bytes (base64 on the
-// wire, not nil) and URI is there.
+// wire, not nil) and URI is set.
 type File struct {
 	Name     string `json:"name"`
 	MimeType string `json:"mimeType"`
@@ -126,7 +126,7 @@ type File struct {
 	URI      string `json:"uri,omitempty"`
 }
 
-// Task is one piece of work of an agent.
+// Task is a task of an agent.
 type Task struct {
 	Kind      string         `json:"kind"`
 	ID        string         `json:"id"`
@@ -137,8 +137,8 @@ type Task struct {
 	Metadata  map[string]any `json:"metadata,omitempty"`
 }
 
-// Text returns what the agent answered: the status message's text, or else that
-// of the artifacts.
+// Text returns the agent's answer: the status message's text, or else the
+// artifacts'.
 func (t *Task) Text() string {
 	if text := t.Status.Message.Text(); text != "" {
 		return text
@@ -162,14 +162,14 @@ func textOf(parts []Part) string {
 	return b.String()
 }
 
-// TaskStatus is the state of a task and since when.
+// TaskStatus is the state of a task and the time of the last change.
 type TaskStatus struct {
 	State     TaskState `json:"state"`
 	Message   *Message  `json:"message,omitempty"`
 	Timestamp Time      `json:"timestamp"`
 }
 
-// Artifact is a product of a task.
+// Artifact is a result of a task.
 type Artifact struct {
 	ArtifactID  string         `json:"artifactId"`
 	Name        string         `json:"name"`
@@ -179,8 +179,8 @@ type Artifact struct {
 	Extensions  []string       `json:"extensions,omitempty"`
 }
 
-// StatusUpdate is a stream's news that a task's status changed. Final is set on
-// the last event of a stream.
+// StatusUpdate is the event of a changed status. Final is set on the last event
+// of a stream.
 type StatusUpdate struct {
 	Kind      string         `json:"kind"`
 	TaskID    string         `json:"taskId"`
@@ -190,8 +190,8 @@ type StatusUpdate struct {
 	Metadata  map[string]any `json:"metadata,omitempty"`
 }
 
-// ArtifactUpdate is a stream's news of an artifact. Append adds the parts to
-// the artifact that came before under the same id.
+// ArtifactUpdate is the event of a new or longer artifact. With Append, the parts
+// extend the earlier artifact with the same id.
 type ArtifactUpdate struct {
 	Kind      string         `json:"kind"`
 	TaskID    string         `json:"taskId"`
@@ -203,42 +203,42 @@ type ArtifactUpdate struct {
 }
 
 // Event is one event of a stream as a client reads it: exactly one of the
-// fields is set. A Task in the middle of a stream replaces all that came before
-// (the client had fallen behind).
+// fields is set. A Task in the middle of a stream replaces all earlier events:
+// the client had fallen behind.
 type Event struct {
 	Task     *Task
 	Status   *StatusUpdate
 	Artifact *ArtifactUpdate
 }
 
-// UnmarshalJSON tells the events apart by their kind.
+// UnmarshalJSON sets the field that the event's kind names.
 func (e *Event) UnmarshalJSON(data []byte) error {
 	var probe struct {
 		Kind string `json:"kind"`
 	}
-	if err := unmarshal(data, &probe); err != nil {
+	if err := json.Unmarshal(data, &probe); err != nil {
 		return err
 	}
 	*e = Event{}
 	switch probe.Kind {
 	case KindTask:
-		return unmarshal(data, &e.Task)
+		return json.Unmarshal(data, &e.Task)
 	case KindStatusUpdate:
-		return unmarshal(data, &e.Status)
+		return json.Unmarshal(data, &e.Status)
 	case KindArtifactUpdate:
-		return unmarshal(data, &e.Artifact)
+		return json.Unmarshal(data, &e.Artifact)
 	default:
 		return fmt.Errorf("an event of the unknown kind %.40q", probe.Kind)
 	}
 }
 
-// MarshalJSON writes the event that is set.
+// MarshalJSON writes the field that is set.
 func (e Event) MarshalJSON() ([]byte, error) {
 	p := e.payload()
 	if p == nil {
-		return nil, errors.New("an event with nothing in it")
+		return nil, errors.New("an empty event")
 	}
-	return marshal(p)
+	return rawjson.Append(nil, p)
 }
 
 func (e Event) payload() any {

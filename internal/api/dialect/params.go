@@ -3,14 +3,13 @@ package dialect
 import (
 	"encoding/json"
 	"fmt"
-	"math"
-	"strconv"
+	"slices"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-// Bounds of what a request may hold, beside the size of the request itself.
+// Bounds of the parameters of a request.
 const (
 	maxID       = 256      // bytes of an id or name
 	maxMembers  = 256      // of an object that is read by name
@@ -21,8 +20,8 @@ const (
 	maxData     = 1 << 20  // bytes of JSON of one data part
 )
 
-// decoder keeps the first thing that is wrong. What is read after it counts for
-// nothing, so callers check err once, at the end.
+// decoder keeps the first error. Callers check err once, after all reads; values
+// read after an error are meaningless.
 type decoder struct{ err *jsonrpc.Error }
 
 func (d *decoder) fail(field, reason string) {
@@ -39,7 +38,7 @@ type object struct {
 	members map[string]json.RawMessage
 }
 
-// readParams begins with a request's params. No params are an empty object.
+// readParams starts to read a request's params. Missing params are an empty object.
 func readParams(raw json.RawMessage) object {
 	d := new(decoder)
 	if rawjson.KindOf(raw) == rawjson.Array {
@@ -54,8 +53,8 @@ func (d *decoder) object(path string, raw json.RawMessage) object {
 		if o.members == nil {
 			o.members = make(map[string]json.RawMessage, 8)
 		}
-		if _, twice := o.members[name]; twice {
-			d.fail(o.field(fmt.Sprintf("%.64s", name)), "is there twice")
+		if _, duplicate := o.members[name]; duplicate {
+			d.fail(o.field(fmt.Sprintf("%.64s", name)), "is a duplicate")
 			break
 		}
 		if len(o.members) == maxMembers {
@@ -74,8 +73,8 @@ func (o object) field(name string) string {
 	return o.path + "." + name
 }
 
-// get returns a member of the kind, nil where it is not there. An optional
-// member that is null is not there.
+// get returns a member of the kind, or nil if it is missing. An optional member
+// may also be null, which counts as missing.
 func (o object) get(name string, kind rawjson.Kind, required bool) json.RawMessage {
 	raw := o.members[name]
 	switch got := rawjson.KindOf(raw); {
@@ -101,7 +100,7 @@ func withArticle(k rawjson.Kind) string {
 	}
 }
 
-// text reads an optional string of at most limit bytes, limit 0 meaning any.
+// text reads an optional string of at most limit bytes; 0 means no limit.
 func (o object) text(name string, limit int) string {
 	return o.bounded(name, rawjson.Text(o.get(name, rawjson.String, false)), limit)
 }
@@ -130,13 +129,11 @@ func (o object) literal(name string, values ...string) string {
 	if o.err != nil {
 		return ""
 	}
-	for _, v := range values {
-		if s == v {
-			return s
-		}
+	if !slices.Contains(values, s) {
+		o.fail(o.field(name), fmt.Sprintf("must be one of %q", values))
+		return ""
 	}
-	o.fail(o.field(name), fmt.Sprintf("must be one of %q", values))
-	return ""
+	return s
 }
 
 func (o object) boolean(name string, otherwise bool) bool {
@@ -147,23 +144,15 @@ func (o object) boolean(name string, otherwise bool) bool {
 	return raw[0] == 't'
 }
 
-// integer reads an optional whole number in [least, most]. 10.0 and 1e1 are
-// whole numbers.
+// integer reads an optional whole number in [least, most], such as 10, 10.0 or
+// 1e1.
 func (o object) integer(name string, least, most int64) *int64 {
 	raw := o.get(name, rawjson.Number, false)
 	if raw == nil {
 		return nil
 	}
-	n, err := strconv.ParseInt(string(raw), 10, 64)
-	if err != nil {
-		f, ferr := strconv.ParseFloat(string(raw), 64)
-		if ferr != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
-			o.fail(o.field(name), fmt.Sprintf("must be a whole number from %d to %d", least, most))
-			return nil
-		}
-		n = int64(f)
-	}
-	if n < least || n > most {
+	n, ok := rawjson.Integer(raw)
+	if !ok || n < least || n > most {
 		o.fail(o.field(name), fmt.Sprintf("must be a whole number from %d to %d", least, most))
 		return nil
 	}
@@ -188,7 +177,7 @@ func (o object) limit(name string) int {
 	return 0
 }
 
-// values reads an optional object of any content with at most limit bytes.
+// values reads an object with any content and at most limit bytes.
 func (o object) values(name string, limit int, required bool) map[string]any {
 	raw := o.get(name, rawjson.Object, required)
 	if raw == nil {
@@ -227,7 +216,7 @@ func (o object) texts(name string) []string {
 	return list
 }
 
-// child reads a member that is an object; ok is false where it is not there.
+// child reads a member that is an object; ok is false if it is missing.
 func (o object) child(name string, required bool) (child object, ok bool) {
 	raw := o.get(name, rawjson.Object, required)
 	return o.object(o.field(name), raw), raw != nil

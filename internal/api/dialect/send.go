@@ -2,7 +2,6 @@ package dialect
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"time"
@@ -21,15 +20,14 @@ const (
 	maxOffset  = 1 << 40
 )
 
-// sendCall is a decoded message/send or message/stream.
+// sendCall holds the parameters of message/send or message/stream.
 type sendCall struct {
 	request       hub.SendRequest
 	historyLength *int
 	blocking      bool
 }
 
-func decodeSend(raw json.RawMessage) (sendCall, error) {
-	params := readParams(raw)
+func decodeSend(params object) (sendCall, error) {
 	call := sendCall{blocking: true}
 	call.request.Metadata = params.metadata()
 	if message, ok := params.child("message", true); ok {
@@ -38,7 +36,7 @@ func decodeSend(raw json.RawMessage) (sendCall, error) {
 	if config, ok := params.child("configuration", false); ok {
 		call.blocking = config.boolean("blocking", true)
 		call.historyLength = config.count("historyLength", maxHistory)
-		config.texts("acceptedOutputModes") // a hint; agents answer in what they have
+		config.texts("acceptedOutputModes") // a hint that agents ignore
 		if ms := config.integer("timeout", 0, maxTimeout); ms != nil {
 			call.request.Timeout = time.Duration(*ms) * time.Millisecond
 		}
@@ -94,7 +92,7 @@ func decodeMessage(o object) *a2a.Message {
 		m.ReferenceTasks = append(m.ReferenceTasks, a2a.TaskID(id))
 	}
 	if role := o.literal("role", RoleUser, RoleAgent); role == RoleAgent {
-		o.fail(o.field("role"), `must be "user": agents' messages are the hub's to write`)
+		o.fail(o.field("role"), `must be "user": only the hub writes agents' messages`)
 	}
 	m.Parts = decodeParts(o)
 	return m
@@ -142,8 +140,8 @@ func decodePart(o object) *a2a.Part {
 	return p
 }
 
-// compatKey marks a data part whose value is no object in A2A 1.0: 0.3 only has
-// objects, so the value travels in {"value": …}. The A2A SDK does the same.
+// compatKey marks a data part whose value is not an object in A2A 1.0: 0.3 only
+// has objects, so the value is wrapped in {"value": …}, as the A2A SDK does.
 const compatKey = "data_part_compat"
 
 func decodeData(o object, p *a2a.Part) a2a.PartContent {

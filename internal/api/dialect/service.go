@@ -1,7 +1,29 @@
+// Package dialect is the hub's own JSON-RPC dialect: the methods of the hub's
+// specification (hub/*, message/*, tasks/*) with the shapes of A2A 0.3 and the
+// specification's error codes. It translates between them and package hub, the
+// same on the Unix socket and on HTTP. Pure A2A is package a2a.
+//
+// Parameters that the dialect knows are decoded strictly: names match by case,
+// types must be right, duplicates are errors, and an error names the parameter
+// ("message.parts[0].text"). Unknown parameters are ignored, since A2A clients
+// send more than the hub's specification lists.
+//
+// Where the specification leaves a shape open: hub/tasks/list and
+// hub/contexts/list return arrays, as hub/agents/list does; hub/tasks/page
+// returns a page and a cursor. Uptime is in milliseconds. A health's lastCheck is
+// null before the first check.
+//
+// Streams (message/stream, tasks/resubscribe) send the task first, then status
+// and artifact updates; the last event is a status update with final set. Over
+// HTTP each event is a JSON-RPC response in an SSE event. On the socket each is a
+// notification with the method stream/event and the request's id in its params;
+// the response to the request, the final task, ends the stream.
 package dialect
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -38,48 +60,57 @@ type Subscription interface {
 	Close()
 }
 
-// Gate gives and withdraws credentials of the hub's bus; see package bus.
+// OnHub returns h as the Hub of a Config.
+func OnHub(h *hub.Hub) Hub { return onHub{h} }
+
+// onHub returns the hub's subscriptions as the interface type.
+type onHub struct{ *hub.Hub }
+
+func (h onHub) SendAndStream(ctx context.Context, req hub.SendRequest) (Subscription, error) {
+	return subscription(h.Hub.SendAndStream(ctx, req))
+}
+
+func (h onHub) Subscribe(ctx context.Context, id a2a.TaskID) (Subscription, error) {
+	return subscription(h.Hub.Subscribe(ctx, id))
+}
+
+// subscription keeps a nil *hub.Subscription from becoming a non-nil interface.
+func subscription(s *hub.Subscription, err error) (Subscription, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Gate grants and revokes credentials of the hub's bus; see package bus.
 type Gate interface {
 	Grant(ctx context.Context, req bus.GrantRequest) (bus.Grant, error)
 	Revoke(user string) error
 }
 
-// Reception lets agents into the agents' network on the hub's bus, one by one.
-type Reception interface {
-	Receive(ctx context.Context, p NetworkJoinParams) (NetworkGrant, error)
+// Admission admits agents to the agents' network on the hub's bus.
+type Admission interface {
+	Admit(ctx context.Context, p NetworkJoinParams) (NetworkGrant, error)
 }
 
-// Config is what a Service works with.
+// Config is what a Service works with. A method whose field is nil does not exist.
+// Shutdown, Gate, LoopStep, Shares and Peers are for the service of the socket only.
 type Config struct {
 	Hub   Hub        // required
 	Cards *Directory // required
-	// Bus tells where the hub keeps its data; nil leaves it out of hub/status.
-	Bus func() BusStatus
-	// MCPServers tells how the MCP servers are whose tools the agents share; nil
-	// leaves them out of hub/status.
+	// Bus, MCPServers and Peers return parts of hub/status; a nil one is left out.
+	Bus        func() BusStatus
 	MCPServers func() []MCPServerStatus
-	// Peers tells how the hubs on other machines are, nil for none; where it is nil
-	// itself they are left out of hub/status: give it to the service of the socket only.
-	Peers func() *PeersStatus
-	// Shutdown begins to stop the hub and must not block. Where it is nil, there
-	// is no method hub/shutdown: give it to the service of the socket only.
-	Shutdown func()
-	// Swarms leads swarms of agents. Where it is nil, there are no methods
-	// hub/swarms/*.
-	Swarms Swarms
-	// Reception lets agents into the agents' network. Where it is nil, there is no
-	// method hub/network/join.
-	Reception Reception
-	// Gate lets the user's other processes into the hub's bus. Where it is nil,
-	// there are no methods hub/bus/*: give it to the service of the socket only.
-	Gate Gate
-	// LoopStep puts a step of one of the user's loops into the audit log. Where it is
-	// nil, there is no method hub/loop/step: give it to the service of the socket only.
-	LoopStep func(list string, s ralph.Step) error
-	// Documents are the hub's. Where it is nil, there are no methods hub/documents/*.
+	Peers      func() *PeersStatus
+	// Shutdown starts to stop the hub and must not block.
+	Shutdown  func()
+	Swarms    Swarms
+	Admission Admission
+	Gate      Gate
+	// LoopStep writes a step of one of the user's loops to the audit log.
+	LoopStep  func(list string, s ralph.Step) error
 	Documents Documents
-	// Shares gives agents of other processes roles in documents. Where it is nil, there are no
-	// methods for that: give it to the service of the socket only.
+	// Shares sets the roles of other processes' agents in documents.
 	Shares Shares
 }
 
@@ -90,16 +121,44 @@ type Service struct {
 	methods map[string]method
 }
 
-type method func(ctx context.Context, req jsonrpc.Request, emit jsonrpc.Emit) (any, error)
+// call is a request with its parameters.
+type call struct {
+	jsonrpc.Request
+	object // the parameters
+	emit   jsonrpc.Emit
+}
+
+type method func(ctx context.Context, c *call) (any, error)
+
+// withoutParams returns the method that takes no parameters.
+func withoutParams[T any](f func(context.Context) (T, error)) method {
+	return func(ctx context.Context, c *call) (any, error) {
+		if c.err != nil {
+			return nil, c.err
+		}
+		return f(ctx)
+	}
+}
+
+// withText returns the method whose only parameter is the named text.
+func withText[T any](name string, f func(ctx context.Context, text string) (T, error)) method {
+	return func(ctx context.Context, c *call) (any, error) {
+		text := c.requiredText(name, maxID)
+		if c.err != nil {
+			return nil, c.err
+		}
+		return f(ctx, text)
+	}
+}
 
 // New returns a service.
 func New(cfg Config) *Service {
-	s := &Service{cfg: cfg}
-	s.methods = map[string]method{
-		MethodStatus:       s.status,
+	s := &Service{cfg: cfg, methods: map[string]method{}}
+	s.add(true, rpcError, map[string]method{
+		MethodStatus:       withoutParams(s.status),
 		MethodAgentsList:   s.agentsList,
-		MethodAgentsGet:    s.agentsGet,
-		MethodAgentsHealth: s.agentsHealth,
+		MethodAgentsGet:    withText("agentId", s.agentsGet),
+		MethodAgentsHealth: withText("agentId", s.agentsHealth),
 		MethodTasksList:    s.tasksList,
 		MethodTasksPage:    s.tasksPage,
 		MethodContextsList: s.contextsList,
@@ -108,38 +167,45 @@ func New(cfg Config) *Service {
 		MethodTaskGet:      s.taskGet,
 		MethodTaskCancel:   s.taskCancel,
 		MethodTaskFollow:   s.taskFollow,
-	}
-	if cfg.Shutdown != nil {
-		s.methods[MethodShutdown] = s.shutdown
-	}
-	if cfg.Swarms != nil {
-		s.methods[MethodSwarmCreate] = s.swarmCreate
-		s.methods[MethodSwarmGet] = s.swarmGet
-		s.methods[MethodSwarmList] = s.swarmList
-		s.methods[MethodSwarmStop] = s.swarmStop
-	}
-	if cfg.Gate != nil {
-		s.methods[MethodBusJoin] = s.busJoin
-		s.methods[MethodBusLeave] = s.busLeave
-	}
-	if cfg.LoopStep != nil {
-		s.methods[MethodLoopStep] = s.loopStep
-	}
-	if cfg.Reception != nil {
-		s.methods[MethodNetworkJoin] = s.networkJoin
-	}
-	if cfg.Documents != nil {
-		s.methods[MethodDocumentsList] = s.documentsList
-		s.methods[MethodDocumentsGet] = s.documentsGet
-		s.methods[MethodDocumentsWait] = s.documentsWait
-		s.methods[MethodDocumentsEdit] = s.documentsEdit
-		s.methods[MethodDocumentsCompact] = s.documentsCompact
-	}
-	if cfg.Shares != nil {
-		s.methods[MethodDocumentsShare] = s.documentsShare
-		s.methods[MethodDocumentsShares] = s.documentsShares
-	}
+	})
+	s.add(cfg.Shutdown != nil, rpcError, map[string]method{MethodShutdown: s.shutdown})
+	s.add(cfg.LoopStep != nil, rpcError, map[string]method{MethodLoopStep: s.loopStep})
+	s.add(cfg.Swarms != nil, swarmError, map[string]method{
+		MethodSwarmCreate: s.swarmCreate,
+		MethodSwarmGet:    s.swarmGet,
+		MethodSwarmList:   withoutParams(s.swarmList),
+		MethodSwarmStop:   s.swarmStop,
+	})
+	s.add(cfg.Gate != nil, busError, map[string]method{MethodBusJoin: s.busJoin, MethodBusLeave: withText("user", s.busLeave)})
+	s.add(cfg.Admission != nil, busError, map[string]method{MethodNetworkJoin: s.networkJoin})
+	s.add(cfg.Documents != nil, documentError, map[string]method{
+		MethodDocumentsList:    withoutParams(s.documentsList),
+		MethodDocumentsGet:     withText("name", s.document),
+		MethodDocumentsWait:    s.documentsWait,
+		MethodDocumentsEdit:    s.documentsEdit,
+		MethodDocumentsCompact: withText("name", s.documentsCompact),
+	})
+	s.add(cfg.Shares != nil, documentError, map[string]method{
+		MethodDocumentsShare:  s.documentsShare,
+		MethodDocumentsShares: withText("name", s.documentsShares),
+	})
 	return s
+}
+
+// add adds methods whose errors wire translates, if has is set.
+func (s *Service) add(has bool, wire func(error) error, methods map[string]method) {
+	if !has {
+		return
+	}
+	for name, m := range methods {
+		s.methods[name] = func(ctx context.Context, c *call) (any, error) {
+			result, err := m(ctx, c)
+			if err != nil {
+				return nil, rpcError(wire(err))
+			}
+			return result, nil
+		}
+	}
 }
 
 // Handle answers one request.
@@ -148,20 +214,13 @@ func (s *Service) Handle(ctx context.Context, req jsonrpc.Request, emit jsonrpc.
 	if !ok {
 		return nil, jsonrpc.MethodNotFound(req.Method)
 	}
-	result, err := m(ctx, req, emit)
-	if err != nil {
-		return nil, rpcError(err)
-	}
-	return result, nil
+	return m(ctx, &call{req, readParams(req.Params), emit})
 }
 
-// Streams tells whether a method sends events.
+// Streams reports whether a method sends events.
 func Streams(method string) bool { return method == MethodStream || method == MethodTaskFollow }
 
-func (s *Service) status(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	if params := readParams(req.Params); params.err != nil {
-		return nil, params.err
-	}
+func (s *Service) status(context.Context) (Status, error) {
 	status := fromStatusInfo(s.cfg.Hub.Status(), time.Now())
 	status.PID = os.Getpid()
 	if s.cfg.Bus != nil {
@@ -177,18 +236,12 @@ func (s *Service) status(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit)
 	return status, nil
 }
 
-func (s *Service) agentsList(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	params := readParams(req.Params)
-	withHealth := params.boolean("includeHealth", false)
-	if params.err != nil {
-		return nil, params.err
+func (s *Service) agentsList(_ context.Context, c *call) (any, error) {
+	withHealth := c.boolean("includeHealth", false)
+	if c.err != nil {
+		return nil, c.err
 	}
-	infos := s.cfg.Hub.Agents()
-	agents := make([]Agent, 0, len(infos))
-	for _, info := range infos {
-		agents = append(agents, s.agent(info, withHealth))
-	}
-	return agents, nil
+	return each(s.cfg.Hub.Agents(), func(info hub.AgentInfo) Agent { return s.agent(info, withHealth) }), nil
 }
 
 func (s *Service) agent(info hub.AgentInfo, withHealth bool) Agent {
@@ -214,11 +267,7 @@ func (s *Service) agent(info hub.AgentInfo, withHealth bool) Agent {
 	return agent
 }
 
-func (s *Service) agentsGet(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	id, err := agentParam(req)
-	if err != nil {
-		return nil, err
-	}
+func (s *Service) agentsGet(_ context.Context, id string) (any, error) {
 	info, err := s.cfg.Hub.Agent(id)
 	if err != nil {
 		return nil, err
@@ -226,164 +275,122 @@ func (s *Service) agentsGet(_ context.Context, req jsonrpc.Request, _ jsonrpc.Em
 	return s.agent(info, true), nil
 }
 
-func (s *Service) agentsHealth(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	id, err := agentParam(req)
-	if err != nil {
-		return nil, err
-	}
+func (s *Service) agentsHealth(ctx context.Context, id string) (Health, error) {
 	health, err := s.cfg.Hub.CheckHealth(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	return fromHealth(health), nil
+	return fromHealth(health), err
 }
 
-func agentParam(req jsonrpc.Request) (string, error) {
-	params := readParams(req.Params)
-	id := params.requiredText("agentId", maxID)
-	if params.err != nil {
-		return "", params.err
-	}
-	return id, nil
-}
-
-func (s *Service) tasksList(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	page, err := s.tasks(ctx, req)
+func (s *Service) tasksList(ctx context.Context, c *call) (any, error) {
+	page, err := s.tasks(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	return page.Tasks, nil
 }
 
-func (s *Service) tasksPage(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	return s.tasks(ctx, req)
-}
+func (s *Service) tasksPage(ctx context.Context, c *call) (any, error) { return s.tasks(ctx, c) }
 
-func (s *Service) tasks(ctx context.Context, req jsonrpc.Request) (*TaskPage, error) {
-	params := readParams(req.Params)
+func (s *Service) tasks(ctx context.Context, c *call) (*TaskPage, error) {
 	query := hub.TaskQuery{
-		ContextID:     params.text("contextId", maxID),
-		AgentID:       params.text("agentId", maxID),
-		Limit:         params.limit("limit"),
-		HistoryLength: params.count("historyLength", maxHistory),
-		WithArtifacts: params.boolean("includeArtifacts", false),
+		ContextID:     c.text("contextId", maxID),
+		AgentID:       c.text("agentId", maxID),
+		Limit:         c.limit("limit"),
+		HistoryLength: c.count("historyLength", maxHistory),
+		WithArtifacts: c.boolean("includeArtifacts", false),
 	}
-	if offset := params.count("offset", maxOffset); offset != nil {
+	if offset := c.count("offset", maxOffset); offset != nil {
 		query.Offset = *offset
 	}
-	if req.Method == MethodTasksPage {
-		query.Cursor = params.text("cursor", maxURI)
+	if c.Method == MethodTasksPage {
+		query.Cursor = c.text("cursor", maxURI)
 	}
 	if query.HistoryLength == nil {
 		query.HistoryLength = new(int)
 	}
-	known := true
-	if name := TaskState(params.text("state", maxID)); name == StateUnknown {
-		known = false
-	} else if name != "" {
-		var ok bool
-		if query.State, ok = hubState(name); !ok {
-			params.fail("state", "must be a task state such as \"working\" or \"completed\"")
+	state, ok := TaskState(c.text("state", maxID)), true
+	if state != "" && state != StateUnknown {
+		if query.State, ok = hubState(state); !ok {
+			c.fail("state", "must be a task state such as \"working\" or \"completed\"")
 		}
 	}
 	switch {
-	case params.err != nil:
-		return nil, params.err
-	case !known: // no task of this hub is in an unknown state
+	case c.err != nil:
+		return nil, c.err
+	case state == StateUnknown: // no task of this hub
 		return &TaskPage{Tasks: []Task{}}, nil
 	}
 	found, err := s.cfg.Hub.Tasks(ctx, query)
 	if err != nil {
 		return nil, err
 	}
-	page := &TaskPage{Tasks: make([]Task, 0, len(found.Tasks)), Total: found.Total, NextCursor: found.NextCursor}
-	for _, t := range found.Tasks {
-		page.Tasks = append(page.Tasks, FromTask(t, query.HistoryLength))
-	}
-	return page, nil
+	tasks := each(found.Tasks, func(t *a2a.Task) Task { return FromTask(t, query.HistoryLength) })
+	return &TaskPage{Tasks: tasks, Total: found.Total, NextCursor: found.NextCursor}, nil
 }
 
-func (s *Service) contextsList(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	params := readParams(req.Params)
-	limit := params.limit("limit")
-	if params.err != nil {
-		return nil, params.err
-	}
-	if limit == 0 {
-		limit = 50
+func (s *Service) contextsList(ctx context.Context, c *call) (any, error) {
+	limit := cmp.Or(c.limit("limit"), 50)
+	if c.err != nil {
+		return nil, c.err
 	}
 	infos, err := s.cfg.Hub.Contexts(ctx, limit)
-	if err != nil {
-		return nil, err
-	}
-	contexts := make([]Context, 0, len(infos))
-	for _, info := range infos {
-		contexts = append(contexts, fromContext(info))
-	}
-	return contexts, nil
+	return each(infos, fromContext), err
 }
 
-// send answers message/send. A notification waits for nothing, as nobody hears
-// of the end.
-func (s *Service) send(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	call, err := decodeSend(req.Params)
+// send answers message/send. A notification does not wait for the task's end.
+func (s *Service) send(ctx context.Context, c *call) (any, error) {
+	message, err := decodeSend(c.object)
 	if err != nil {
 		return nil, err
 	}
 	send := s.cfg.Hub.SendAndWait
-	if !call.blocking || req.IsNotification() {
+	if !message.blocking || c.IsNotification() {
 		send = s.cfg.Hub.Send
 	}
-	task, err := send(ctx, call.request)
-	if err != nil {
-		return nil, err
-	}
-	return FromTask(task, call.historyLength), nil
+	return answer(message.historyLength)(send(ctx, message.request))
 }
 
-func (s *Service) stream(ctx context.Context, req jsonrpc.Request, emit jsonrpc.Emit) (any, error) {
-	if req.IsNotification() {
-		return s.send(ctx, req, nil)
+// answer returns what translates the hub's answer, a task or an error.
+func answer(historyLength *int) func(*a2a.Task, error) (any, error) {
+	return func(t *a2a.Task, err error) (any, error) {
+		if err != nil {
+			return nil, err
+		}
+		return FromTask(t, historyLength), nil
 	}
-	call, err := decodeSend(req.Params)
-	if err != nil {
-		return nil, err
-	}
-	if emit == nil {
-		return nil, cannotStream(req.Method)
-	}
-	sub, err := s.cfg.Hub.SendAndStream(ctx, call.request)
-	if err != nil {
-		return nil, err
-	}
-	return s.follow(ctx, sub, call.historyLength, emit)
 }
 
-func (s *Service) taskFollow(ctx context.Context, req jsonrpc.Request, emit jsonrpc.Emit) (any, error) {
-	id, historyLength, err := taskParams(req)
+func (s *Service) stream(ctx context.Context, c *call) (any, error) {
+	if c.IsNotification() {
+		return s.send(ctx, c)
+	}
+	message, err := decodeSend(c.object)
 	if err != nil {
 		return nil, err
 	}
-	if emit == nil {
-		return nil, cannotStream(req.Method)
-	}
-	sub, err := s.cfg.Hub.Subscribe(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	return s.follow(ctx, sub, historyLength, emit)
+	return s.follow(ctx, c, message.historyLength, func() (Subscription, error) { return s.cfg.Hub.SendAndStream(ctx, message.request) })
 }
 
-func cannotStream(method string) error {
-	return unsupported(method+" cannot be answered in a batch", "send it by itself")
+func (s *Service) taskFollow(ctx context.Context, c *call) (any, error) {
+	id, historyLength := c.task()
+	if c.err != nil {
+		return nil, c.err
+	}
+	return s.follow(ctx, c, historyLength, func() (Subscription, error) { return s.cfg.Hub.Subscribe(ctx, id) })
 }
 
 // follow sends a subscription's events until it ends, and returns the task as
 // it then is. The last event is always a final status.
-func (s *Service) follow(ctx context.Context, sub Subscription, historyLength *int, emit jsonrpc.Emit) (any, error) {
+func (s *Service) follow(ctx context.Context, c *call, historyLength *int, subscribe func() (Subscription, error)) (any, error) {
+	if c.emit == nil {
+		return nil, unsupported(c.Method+" cannot be answered in a batch", "send it by itself")
+	}
+	sub, err := subscribe()
+	if err != nil {
+		return nil, err
+	}
 	defer sub.Close()
 	snapshot := FromTask(sub.Task(), historyLength)
-	if err := emit(&snapshot); err != nil {
+	if err := c.emit(&snapshot); err != nil {
 		return nil, err
 	}
 	final := false
@@ -399,7 +406,7 @@ func (s *Service) follow(ctx context.Context, sub Subscription, historyLength *i
 		if err != nil {
 			return nil, err
 		}
-		if err := emit(event.payload()); err != nil {
+		if err := c.emit(event.payload()); err != nil {
 			return nil, err
 		}
 		final = event.Status != nil && event.Status.Final
@@ -413,74 +420,49 @@ func (s *Service) follow(ctx context.Context, sub Subscription, historyLength *i
 		return result, nil
 	}
 	last := StatusUpdate{Kind: KindStatusUpdate, TaskID: result.ID, ContextID: result.ContextID, Status: result.Status, Final: true}
-	if err := emit(&last); err != nil {
-		return nil, err
-	}
-	return result, nil
+	return result, c.emit(&last)
 }
 
-func (s *Service) taskGet(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	id, historyLength, err := taskParams(req)
-	if err != nil {
-		return nil, err
+func (s *Service) taskGet(ctx context.Context, c *call) (any, error) {
+	id, historyLength := c.task()
+	if c.err != nil {
+		return nil, c.err
 	}
-	task, err := s.cfg.Hub.Task(ctx, id, historyLength)
-	if err != nil {
-		return nil, err
-	}
-	return FromTask(task, historyLength), nil
+	return answer(historyLength)(s.cfg.Hub.Task(ctx, id, historyLength))
 }
 
-func (s *Service) taskCancel(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	id, historyLength, err := taskParams(req)
-	if err != nil {
-		return nil, err
-	}
-	params := readParams(req.Params)
-	keep := params.boolean("keepDelegated", false)
-	if params.err != nil {
-		return nil, params.err
-	}
+func (s *Service) taskCancel(ctx context.Context, c *call) (any, error) {
+	id, historyLength := c.task()
 	cancel := s.cfg.Hub.Cancel
-	if keep {
+	if c.boolean("keepDelegated", false) {
 		cancel = s.cfg.Hub.CancelAlone
 	}
-	task, err := cancel(ctx, id)
-	if err != nil {
-		return nil, err
+	if c.err != nil {
+		return nil, c.err
 	}
-	return FromTask(task, historyLength), nil
+	return answer(historyLength)(cancel(ctx, id))
 }
 
-func taskParams(req jsonrpc.Request) (a2a.TaskID, *int, error) {
-	params := readParams(req.Params)
-	id := params.requiredText("id", maxID)
-	historyLength := params.count("historyLength", maxHistory)
-	if params.err != nil {
-		return "", nil, params.err
-	}
-	return a2a.TaskID(id), historyLength, nil
+// task reads the parameters of the methods tasks/*.
+func (c *call) task() (id a2a.TaskID, historyLength *int) {
+	return a2a.TaskID(c.requiredText("id", maxID)), c.count("historyLength", maxHistory)
 }
 
-func (s *Service) shutdown(context.Context, jsonrpc.Request, jsonrpc.Emit) (any, error) {
+func (s *Service) shutdown(context.Context, *call) (any, error) {
 	s.cfg.Shutdown()
 	return ShutdownResult{Status: "stopping"}, nil
 }
 
-func (s *Service) busJoin(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	params := readParams(req.Params)
-	access, namespace := params.text("access", maxID), params.text("namespace", maxID)
-	if params.err != nil {
-		return nil, params.err
+func (s *Service) busJoin(ctx context.Context, c *call) (any, error) {
+	req := bus.GrantRequest{Access: bus.Access(c.text("access", maxID)), Namespace: c.text("namespace", maxID)}
+	if c.err != nil {
+		return nil, c.err
 	}
-	g, err := s.cfg.Gate.Grant(ctx, bus.GrantRequest{Access: bus.Access(access), Namespace: namespace})
-	if err != nil {
-		return nil, busError(err)
-	}
-	return FromGrant(g), nil
+	g, err := s.cfg.Gate.Grant(ctx, req)
+	return FromGrant(g), err
 }
 
-// FromGrant is a credential as the hub sends it.
+// FromGrant translates a credential of the bus.
 func FromGrant(g bus.Grant) BusGrant {
 	return BusGrant{
 		Address: g.Address, User: g.User, Password: string(g.Password), Expires: Time{g.Expires},
@@ -488,44 +470,64 @@ func FromGrant(g bus.Grant) BusGrant {
 	}
 }
 
-func (s *Service) networkJoin(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	params := readParams(req.Params)
+func (s *Service) networkJoin(ctx context.Context, c *call) (any, error) {
 	p := NetworkJoinParams{
-		AgentType: params.requiredText("agentType", maxID), ProjectPath: params.text("projectPath", maxPath),
-		GUID: params.text("guid", maxID), Secret: params.text("secret", maxID),
-		Bucket: params.text("bucket", maxID), Inboxes: params.text("inboxes", maxID),
-		Via: params.text("via", maxID),
+		AgentType: c.requiredText("agentType", maxID), ProjectPath: c.text("projectPath", maxPath),
+		GUID: c.text("guid", maxID), Secret: c.text("secret", maxID),
+		Bucket: c.text("bucket", maxID), Inboxes: c.text("inboxes", maxID),
+		Via: c.text("via", maxID),
 	}
 	for name, field := range map[string]*int{"registryTTL": &p.RegistryTTL, "ackTimeout": &p.AckTimeout,
 		"maxDeliveryAttempts": &p.MaxAttempts, "deadLetterTTL": &p.DeadLetterTTL} {
-		if n := params.count(name, maxSeconds); n != nil {
+		if n := c.count(name, maxSeconds); n != nil {
 			*field = *n
 		}
 	}
-	if params.err != nil {
-		return nil, params.err
+	if c.err != nil {
+		return nil, c.err
 	}
-	grant, err := s.cfg.Reception.Receive(ctx, p)
-	if err != nil {
-		return nil, busError(err)
-	}
-	return grant, nil
+	return s.cfg.Admission.Admit(ctx, p)
 }
 
-// The limits of what hub/network/join takes.
+// Bounds of the parameters of hub/network/join.
 const (
 	maxPath    = 4096
 	maxSeconds = 365 * 24 * 3600
 )
 
-func (s *Service) busLeave(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	params := readParams(req.Params)
-	user := params.requiredText("user", maxID)
-	if params.err != nil {
-		return nil, params.err
+func (s *Service) busLeave(_ context.Context, user string) (BusLeaveResult, error) {
+	return BusLeaveResult{Status: "left"}, s.cfg.Gate.Revoke(user)
+}
+
+// LoopStepParams is a step of a loop, for the hub's audit log.
+type LoopStepParams struct {
+	List string     `json:"list"` // the list that the loop works on
+	Step ralph.Step `json:"step"`
+}
+
+// LoopStepResult reports that the step is in the log.
+type LoopStepResult struct {
+	Logged bool `json:"logged"`
+}
+
+// Bounds of a step, in bytes.
+const (
+	maxLoopList = 4 << 10
+	maxLoopText = 16 << 10
+)
+
+func (s *Service) loopStep(_ context.Context, c *call) (any, error) {
+	var p LoopStepParams
+	if err := json.Unmarshal(c.Params, &p); err != nil {
+		return nil, jsonrpc.InvalidParams("params", err.Error())
 	}
-	if err := s.cfg.Gate.Revoke(user); err != nil {
-		return nil, busError(err)
+	switch {
+	case p.List == "" || len(p.List) > maxLoopList:
+		return nil, jsonrpc.InvalidParams("list", "expected a text of at most 4096 bytes")
+	case !p.Step.Kind.Valid():
+		return nil, jsonrpc.InvalidParams("step.kind", "there is no such step")
+	case len(p.Step.Item)+len(p.Step.Text)+len(p.Step.Ref)+len(p.Step.Detail) > maxLoopText:
+		return nil, jsonrpc.InvalidParams("step", "it is too long")
 	}
-	return BusLeaveResult{Status: "left"}, nil
+	return LoopStepResult{Logged: true}, s.cfg.LoopStep(p.List, p.Step)
 }

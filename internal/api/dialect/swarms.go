@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,7 +26,7 @@ type Swarms interface {
 // The codes of the errors about swarms; the specification has none for them.
 const (
 	CodeSwarmNotFound = -32020
-	CodeSwarmState    = -32021 // it is over, or led by another hub
+	CodeSwarmState    = -32021 // it has ended, or another hub leads it
 )
 
 // SwarmCreateParams are the parameters of hub/swarms/create.
@@ -33,8 +34,8 @@ type SwarmCreateParams struct {
 	Plan swarm.Plan `json:"plan"`
 }
 
-// SwarmParams are the parameters of hub/swarms/get. With After the answer comes
-// when the swarm's sequence is another, or it has ended, or after 20 seconds.
+// SwarmParams are the parameters of hub/swarms/get. With After, the hub answers
+// when the swarm's sequence differs from it, the swarm ends, or 20 seconds pass.
 type SwarmParams struct {
 	ID    string `json:"id"`
 	After uint64 `json:"after,omitempty"`
@@ -60,19 +61,18 @@ type SwarmSummary struct {
 }
 
 const (
-	swarmPatience = 20 * time.Second       // of a get with After
-	swarmLook     = 100 * time.Millisecond // between its looks
-	maxPlan       = 4 << 20                // bytes of a plan
+	swarmPatience = 20 * time.Second // of a get with After
+	swarmPoll     = 100 * time.Millisecond
+	maxPlan       = 4 << 20 // bytes of a plan
 )
 
-func (s *Service) swarmCreate(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	params := readParams(req.Params)
-	raw := params.get("plan", rawjson.Object, true)
+func (s *Service) swarmCreate(ctx context.Context, c *call) (any, error) {
+	raw := c.get("plan", rawjson.Object, true)
 	if len(raw) > maxPlan {
-		params.fail("plan", fmt.Sprintf("has more than %d bytes", maxPlan))
+		c.fail("plan", fmt.Sprintf("has more than %d bytes", maxPlan))
 	}
-	if params.err != nil {
-		return nil, params.err
+	if c.err != nil {
+		return nil, c.err
 	}
 	var plan swarm.Plan
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -80,49 +80,30 @@ func (s *Service) swarmCreate(ctx context.Context, req jsonrpc.Request, _ jsonrp
 	if err := dec.Decode(&plan); err != nil {
 		return nil, jsonrpc.InvalidParams("plan", err.Error())
 	}
-	session, err := s.cfg.Swarms.Create(ctx, plan)
-	if err != nil {
-		return nil, swarmError(err)
-	}
-	return session, nil
+	return s.cfg.Swarms.Create(ctx, plan)
 }
 
-func (s *Service) swarmGet(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	params := readParams(req.Params)
-	id := params.requiredText("id", maxID)
-	after := params.integer("after", 0, 1<<53)
-	if params.err != nil {
-		return nil, params.err
+func (s *Service) swarmGet(ctx context.Context, c *call) (any, error) {
+	id, after := c.requiredText("id", maxID), c.integer("after", 0, 1<<53)
+	if c.err != nil {
+		return nil, c.err
 	}
 	session, err := s.cfg.Swarms.Session(ctx, id)
 	deadline := time.Now().Add(swarmPatience)
 	for err == nil && after != nil && *after > 0 && session.Sequence == uint64(*after) && !session.Status.Ended() && time.Now().Before(deadline) {
 		select {
-		case <-time.After(swarmLook):
+		case <-time.After(swarmPoll):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 		session, err = s.cfg.Swarms.Session(ctx, id)
 	}
-	if err != nil {
-		return nil, swarmError(err)
-	}
-	return session, nil
+	return session, err
 }
 
-func (s *Service) swarmList(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	if params := readParams(req.Params); params.err != nil {
-		return nil, params.err
-	}
+func (s *Service) swarmList(ctx context.Context) ([]SwarmSummary, error) {
 	sessions, err := s.cfg.Swarms.Sessions(ctx)
-	if err != nil {
-		return nil, swarmError(err)
-	}
-	list := make([]SwarmSummary, 0, len(sessions))
-	for _, session := range sessions {
-		list = append(list, summary(session))
-	}
-	return list, nil
+	return each(sessions, summary), err
 }
 
 func summary(s swarm.Session) SwarmSummary {
@@ -141,31 +122,26 @@ func summary(s swarm.Session) SwarmSummary {
 	return sum
 }
 
-func (s *Service) swarmStop(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
-	params := readParams(req.Params)
-	id, reason := params.requiredText("id", maxID), params.text("reason", maxID)
-	if params.err != nil {
-		return nil, params.err
-	}
-	if reason == "" {
-		reason = "by the user"
+func (s *Service) swarmStop(ctx context.Context, c *call) (any, error) {
+	id, reason := c.requiredText("id", maxID), cmp.Or(c.text("reason", maxID), "by the user")
+	if c.err != nil {
+		return nil, c.err
 	}
 	session, err := s.cfg.Swarms.Session(ctx, id)
-	if err == nil && !session.Status.Ended() {
-		if err = s.cfg.Swarms.Stop(ctx, id, reason); swarm.CodeOf(err) == swarm.CodeNotFound { // there is one, but not here
-			err = &swarm.Error{Code: swarm.CodeState, Subject: id, Message: "the swarm is led by " + session.Coordinator + "; stop it there"}
-		}
-		if err == nil {
-			session, err = s.cfg.Swarms.Session(ctx, id)
-		}
+	if err != nil || session.Status.Ended() {
+		return session, err
 	}
-	if err != nil {
-		return nil, swarmError(err)
+	err = s.cfg.Swarms.Stop(ctx, id, reason)
+	switch {
+	case swarm.CodeOf(err) == swarm.CodeNotFound: // another hub leads it
+		return nil, &swarm.Error{Code: swarm.CodeState, Subject: id, Message: "the swarm is led by " + session.Coordinator + "; stop it there"}
+	case err != nil:
+		return nil, err
 	}
-	return session, nil
+	return s.cfg.Swarms.Session(ctx, id)
 }
 
-// swarmError translates an error that the caller can do something about.
+// swarmError translates an error that the caller can act on.
 func swarmError(err error) error {
 	var se *swarm.Error
 	if !errors.As(err, &se) {
@@ -180,7 +156,7 @@ func swarmError(err error) error {
 	case swarm.CodeState:
 		number = CodeSwarmState
 	case swarm.CodeNoRoom:
-		number, remedy = jsonrpc.CodeServerBusy, "stop a swarm with hub/swarms/stop, wait for one to end, or raise bus.maxStore: swarms have an eighth of it, at most 256 MiB"
+		number, remedy = jsonrpc.CodeServerBusy, "stop a swarm with hub/swarms/stop, wait for one to end, or raise bus.maxStore: swarms get an eighth of it, at most 256 MiB"
 	case swarm.CodeFull, swarm.CodeClosed:
 		number, remedy = jsonrpc.CodeServerBusy, "try again later"
 	default:

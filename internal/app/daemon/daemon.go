@@ -456,7 +456,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 			agents.forward(ctx)
 		}
 		d.atEnd(agents.close)
-		rpc.Reception = agents
+		rpc.Admission = agents
 	}
 	overSocket := dialect.New(rpc)
 

@@ -108,8 +108,8 @@ func (r *reception) forward(ctx context.Context) {
 	}
 }
 
-// Receive implements dialect.Reception.
-func (r *reception) Receive(ctx context.Context, p dialect.NetworkJoinParams) (grant dialect.NetworkGrant, err error) {
+// Admit implements dialect.Admission.
+func (r *reception) Admit(ctx context.Context, p dialect.NetworkJoinParams) (grant dialect.NetworkGrant, err error) {
 	if err := r.check(p); err != nil {
 		return dialect.NetworkGrant{}, err
 	}

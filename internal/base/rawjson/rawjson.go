@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -127,6 +128,19 @@ func Text(raw []byte) string {
 	}
 	text, _ := jsontext.AppendUnquote(nil, raw) // the error is about the surrogates
 	return string(text)
+}
+
+// Integer reads a checked whole number in any notation: 10, 10.0 or 1e1. ok is
+// false for another number or kind, or where a float64 would round.
+func Integer(raw []byte) (n int64, ok bool) {
+	if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
+		return n, true
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return 0, false
+	}
+	return int64(f), true
 }
 
 // Value decodes a checked value into nil, bool, float64, string, []any and
