@@ -1,15 +1,16 @@
 // Package hub lets a program discover the agents of a Parley hub: a
 // [Source] reads the cards that the hub serves over HTTP into the program's
-// registry, and keeps them as the hub has them (Req 1.7, 1.8).
+// registry and keeps them up to date.
 //
 //	hub := &hubcards.Source{URL: "http://127.0.0.1:8080", Token: token}
 //	err := node.Registry().EnableDiscovery("hub", hub)
 //
-// The cards lead to the hub's WebSocket endpoint; with a websocket.Dialer among
-// the node's dialers, the first envelope to one of these agents opens a channel.
+// The cards name the hub's WebSocket endpoint. If the node has a websocket.Dialer,
+// the first envelope to one of these agents opens a channel.
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,45 +28,43 @@ import (
 	"github.com/parleyhub/parley/registry"
 )
 
-// Where a hub's HTTP server takes channels and serves cards.
+// The paths of a hub's HTTP server for channels and for cards.
 const (
 	Path      = "/node"
 	CardsPath = Path + "/cards"
 )
 
-// DefaultInterval is how often a Source asks unless told otherwise.
+// DefaultInterval is the default of [Source].Interval.
 const DefaultInterval = 5 * time.Second
 
-// maxDocument bounds the cards of one hub, in bytes.
-const maxDocument = 32 << 20
-
-// requestTimeout bounds one question to a hub.
-const requestTimeout = 10 * time.Second
+const (
+	maxDocument    = 32 << 20 // bytes of the cards of one hub
+	requestTimeout = 10 * time.Second
+)
 
 // Source reads the cards of one hub. It is a [registry.Source] and a
-// [registry.Finder]. An agent of the hub whose id a local agent or another source
-// has already is left out. Set the fields before its first use, which makes it safe
-// for concurrent use; one Source serves one registry.
+// [registry.Finder]. It skips an agent of the hub if a local agent or another
+// source already has its id. Set the fields before the first use; it is then safe
+// for concurrent use. One Source serves one registry.
 type Source struct {
-	// URL is the hub's HTTP server: "http://127.0.0.1:8080". Its cards get this
-	// server's endpoint, whatever they say, so that a token meant for this hub
-	// goes nowhere else.
+	// URL is the hub's HTTP server, such as "http://127.0.0.1:8080". All its cards
+	// get this server's endpoint, so that no card can redirect the hub's token.
 	URL string
-	// Token is the hub's bearer token, "" for none. It is not sent in the clear to
-	// hosts that are not loopback.
+	// Token is the hub's bearer token, "" for none. It is only sent over HTTPS or to
+	// loopback addresses.
 	Token string
-	// Interval is the time between two questions; 0 means DefaultInterval. It must
-	// be well below the registry's RemoteTTL.
+	// Interval is the time between two requests; 0 means DefaultInterval. It must be
+	// well below the registry's RemoteTTL.
 	Interval time.Duration
-	// Client asks; nil means one of its own, which follows no redirects.
+	// Client makes the requests; nil means a client that follows no redirects.
 	Client *http.Client
 
 	mu    sync.Mutex
 	etag  string
-	cards []agent.Card // as of etag
+	cards []agent.Card // the version with etag
 }
 
-// Endpoint returns where a hub takes channels, by the URL of its HTTP server.
+// Endpoint returns the endpoint for channels of the hub with this HTTP server.
 func Endpoint(baseURL string) (agent.Endpoint, error) {
 	u, err := parse(baseURL)
 	if err != nil {
@@ -86,18 +86,14 @@ func discoveryError(message string, err error) *registry.Error {
 	return &registry.Error{Code: registry.CodeDiscovery, Message: message, Err: err}
 }
 
-// Discover implements [registry.Source]: it asks at once, then each Interval, and
-// returns at the first question that fails; the registry calls it again.
+// Discover implements [registry.Source]. It requests the cards now and every
+// Interval, and returns when a request fails; the registry calls it again.
 func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
-	interval := s.Interval
-	if interval <= 0 {
-		interval = DefaultInterval
-	}
-	tick := time.NewTicker(interval)
+	tick := time.NewTicker(cmp.Or(max(s.Interval, 0), DefaultInterval))
 	defer tick.Stop()
 	known := map[string]bool{}
 	for {
-		cards, err := s.ask(ctx)
+		cards, err := s.fetch(ctx)
 		if err != nil {
 			return err
 		}
@@ -112,9 +108,8 @@ func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 	}
 }
 
-// report tells of the cards that there are and that there are no longer. One
-// whose id is taken here is left out; any other that the registry refuses hides
-// no other, and is reported in the end.
+// report passes found and lost cards to the sink. It skips a card whose id is
+// taken here. The last error of another card is returned after all are reported.
 func report(sink registry.Sink, cards []agent.Card, known map[string]bool) error {
 	var refused error
 	now := make(map[string]bool, len(cards))
@@ -136,23 +131,19 @@ func report(sink registry.Sink, cards []agent.Card, known map[string]bool) error
 	return refused
 }
 
-// Find implements [registry.Finder]: it asks the hub now.
+// Find implements [registry.Finder]. It requests the cards now.
 func (s *Source) Find(ctx context.Context, q registry.Query) ([]agent.Card, error) {
-	cards, err := s.ask(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var found []agent.Card
-	for _, c := range cards {
-		if q.ID != "" && c.ID == q.ID || q.ID == "" && c.Has(q.Capability) {
-			found = append(found, c)
+	cards, err := s.fetch(ctx)
+	return slices.DeleteFunc(slices.Clone(cards), func(c agent.Card) bool {
+		if q.ID != "" {
+			return c.ID != q.ID
 		}
-	}
-	return found, nil
+		return !c.Has(q.Capability)
+	}), err
 }
 
-// ask returns the cards that the hub has now.
-func (s *Source) ask(ctx context.Context) ([]agent.Card, error) {
+// fetch returns the hub's current cards.
+func (s *Source) fetch(ctx context.Context) ([]agent.Card, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	s.mu.Lock()
@@ -177,9 +168,9 @@ func (s *Source) ask(ctx context.Context) ([]agent.Card, error) {
 		return cards, nil
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, discoveryError("the hub at "+req.URL.Host+" does not let this program in: it wants its bearer token", nil)
+		return nil, discoveryError("the hub at "+req.URL.Host+" refuses this program: a valid bearer token is required", nil)
 	case http.StatusNotFound:
-		return nil, discoveryError("the hub at "+req.URL.Host+" has no node: node.enabled is false there, or it is no hub", nil)
+		return nil, discoveryError("the hub at "+req.URL.Host+" serves no cards: node.enabled is false there, or it is not a Parley hub", nil)
 	default:
 		return nil, discoveryError(fmt.Sprintf("the hub at %s answers %s", req.URL.Host, resp.Status), nil)
 	}
@@ -199,11 +190,11 @@ func (s *Source) request(ctx context.Context, etag string) (*http.Request, error
 		return nil, err
 	}
 	if s.Token != "" && u.Scheme != "https" && !loopback(u.Hostname()) {
-		return nil, discoveryError("the token for "+u.Host+" would travel in the clear: use an https URL", nil)
+		return nil, discoveryError("the token for "+u.Host+" would be sent in clear text: use an https URL", nil)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath(CardsPath).String(), nil)
 	if err != nil {
-		return nil, discoveryError("the hub's URL cannot be asked", err)
+		return nil, discoveryError("the hub's URL cannot be requested", err)
 	}
 	if s.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+s.Token)
@@ -219,11 +210,11 @@ func loopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// read decodes what a hub answers. Every card must be valid.
+// read decodes the hub's answer. Every card must be valid.
 func (s *Source) read(body io.Reader) ([]agent.Card, error) {
 	data, err := io.ReadAll(io.LimitReader(body, maxDocument+1))
 	if err != nil {
-		return nil, discoveryError("the hub's cards did not arrive whole", err)
+		return nil, discoveryError("the hub's cards could not be read completely", err)
 	}
 	if len(data) > maxDocument {
 		return nil, discoveryError(fmt.Sprintf("the hub's cards have more than %d bytes", maxDocument), nil)
@@ -241,7 +232,7 @@ func decode(data []byte, at agent.Endpoint) ([]agent.Card, error) {
 		Cards         []json.RawMessage `json:"cards"`
 	}
 	if err := json.Unmarshal(data, &doc); err != nil {
-		return nil, discoveryError("the hub's answer is not the JSON of a registry", err)
+		return nil, discoveryError("the hub's answer is not a list of cards in JSON", err)
 	}
 	if doc.SchemaVersion != registry.SchemaVersion {
 		return nil, discoveryError(fmt.Sprintf("the hub's cards have schema version %d; this program reads version %d", doc.SchemaVersion, registry.SchemaVersion), nil)

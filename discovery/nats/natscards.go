@@ -1,14 +1,15 @@
 // Package nats lets hubs on one NATS server, cluster or leaf link discover each
-// other's agents: a [Source] announces the cards of its own and finds those of others,
-// as signed statements (Req 1.7, 1.8). See package signedcard for what is believed.
+// other's agents. A [Source] announces its own hub's cards and finds those of other
+// hubs, as signed statements; package signedcard says which are accepted.
 //
 // Subjects, below the prefix:
 //
-//	PREFIX.cards.KEY   what the owner of a key says of its agents
-//	PREFIX.ask         somebody would like to hear it now
+//	PREFIX.cards.KEY   statements of the owner of a key
+//	PREFIX.ask         a request that all hubs repeat their statements now
 package nats
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -22,49 +23,43 @@ import (
 	"github.com/parleyhub/parley/registry"
 )
 
-// Bounds of what others can make a source do; see also package signedcard.
+// Bounds of what other hubs can make a source do; see also package signedcard.
 const (
-	maxPending   = 1024                   // statements that wait to be read; more are lost
-	maxBytes     = 16 << 20               // of them
-	answerPause  = 200 * time.Millisecond // between two answers to those who ask
-	findPatience = time.Second            // for answers
+	maxPending  = 1024                   // unread statements; more are lost
+	maxBytes    = 16 << 20               // of them
+	answerPause = 200 * time.Millisecond // between two answers to requests
+	findTimeout = time.Second
 )
 
 // Source is a [registry.Source], [registry.Announcer] and [registry.Finder]. Set the
-// fields before its first use, which makes it safe for concurrent use; one Source
+// fields before the first use; it is then safe for concurrent use. One Source
 // serves one registry.
 type Source struct {
-	// Conn is the connection to NATS. It is the caller's.
+	// Conn is the connection to NATS. The caller closes it.
 	Conn *nats.Conn
-	// Prefix is what subjects begin with, as for the transport.
+	// Prefix starts all subjects, as for the transport; "" means "parley".
 	Prefix string
-	// Ledger has what is said and heard.
+	// Ledger signs and checks the statements.
 	Ledger *signedcard.Ledger
 
 	once  sync.Once
-	asked chan struct{} // has room for one: somebody would like to hear
+	asked chan struct{} // buffers one request
 
-	mu    sync.Mutex
-	heard map[identity.PublicKey]time.Time // of keys that the ledger trusts, which are few
+	mu       sync.Mutex
+	lastSeen map[identity.PublicKey]time.Time // of trusted keys, so it is small
 }
 
 func (s *Source) init() {
-	s.once.Do(func() { s.asked, s.heard = make(chan struct{}, 1), make(map[identity.PublicKey]time.Time) })
+	s.once.Do(func() { s.asked, s.lastSeen = make(chan struct{}, 1), make(map[identity.PublicKey]time.Time) })
 }
 
-func (s *Source) subject(of string) string {
-	prefix := s.Prefix
-	if prefix == "" {
-		prefix = "parley"
-	}
-	return prefix + "." + of
-}
+func (s *Source) subject(of string) string { return cmp.Or(s.Prefix, "parley") + "." + of }
 
-// Discover implements [registry.Source]. It asks at once, so that those who are there
-// are known within a round trip, and again when the connection to NATS is back.
+// Discover implements [registry.Source]. It requests all statements now, so that
+// present hubs are known within a round trip, and after each reconnection to NATS.
 func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 	s.init()
-	cards, err := s.Conn.Subscribe(s.subject("cards.*"), func(m *nats.Msg) { s.hear(m, sink) })
+	cards, err := s.Conn.Subscribe(s.subject("cards.*"), func(m *nats.Msg) { s.receive(m, sink) })
 	if err != nil {
 		return discoveryError(err)
 	}
@@ -97,7 +92,7 @@ func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 	}
 }
 
-// unsubscribe ends a subscription, which fails only where the connection is closed.
+// unsubscribe ends a subscription. It fails only if the connection is closed.
 func unsubscribe(sub *nats.Subscription) { _ = sub.Unsubscribe() }
 
 func discoveryError(err error) error {
@@ -106,7 +101,8 @@ func discoveryError(err error) error {
 
 func (s *Source) ask() error { return s.Conn.Publish(s.subject("ask"), nil) }
 
-// askAll asks unless the connection is away: when it is back it is done again.
+// askAll requests all statements. A lost connection is no error: Discover asks
+// again after the reconnection.
 func (s *Source) askAll() error {
 	if err := s.ask(); err != nil && (s.Conn.IsConnected() || s.Conn.IsClosed()) {
 		return discoveryError(err)
@@ -121,12 +117,12 @@ func (s *Source) wake() {
 	}
 }
 
-// answer announces all cards again, for whoever asked, and then pauses: a flood of
-// questions gets few answers.
+// answer repeats all statements and then pauses, which bounds the answers to a
+// flood of requests.
 func (s *Source) answer(ctx context.Context) {
 	for _, id := range s.Ledger.Agents() {
 		if data, err := s.Ledger.Statement(id); err == nil {
-			_ = s.say(data) // a connection that is back asks and answers again
+			_ = s.publish(data) // after a reconnection Discover answers again
 		}
 	}
 	t := time.NewTimer(answerPause)
@@ -137,36 +133,28 @@ func (s *Source) answer(ctx context.Context) {
 	}
 }
 
-// hear takes what somebody says. NATS calls it with one message after the other.
-func (s *Source) hear(m *nats.Msg, sink registry.Sink) {
-	_, text, _ := cutLast(m.Subject)
-	key, err := identity.ParsePublicKey(text)
-	if err != nil || !s.Ledger.Hear(key, m.Data, sink) {
+// receive handles one statement. NATS calls it for one message at a time.
+func (s *Source) receive(m *nats.Msg, sink registry.Sink) {
+	key, err := identity.ParsePublicKey(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
+	if err != nil || !s.Ledger.Receive(key, m.Data, sink) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Ledger.Left(key) {
-		delete(s.heard, key) // that was its goodbye
+	if s.Ledger.AllWithdrawn(key) { // the hub stops
+		delete(s.lastSeen, key)
 		return
 	}
-	s.heard[key] = time.Now()
+	s.lastSeen[key] = time.Now()
 }
 
-// Heard returns when the owner of a key was heard last this way; zero for never, and for
-// one that has withdrawn all its agents since, as a hub does when it stops.
-func (s *Source) Heard(key identity.PublicKey) time.Time {
+// LastSeen returns the time of the last statement from the owner of a key over NATS.
+// It is zero if there was none, or if all its agents have been withdrawn since, as
+// when a hub stops.
+func (s *Source) LastSeen(key identity.PublicKey) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.heard[key]
-}
-
-func cutLast(subject string) (before, token string, ok bool) {
-	i := strings.LastIndexByte(subject, '.')
-	if i < 0 {
-		return "", subject, false
-	}
-	return subject[:i], subject[i+1:], true
+	return s.lastSeen[key]
 }
 
 // Announce implements [registry.Announcer].
@@ -175,10 +163,10 @@ func (s *Source) Announce(_ context.Context, card agent.Card) error {
 	if err != nil {
 		return err
 	}
-	return s.say(data)
+	return s.publish(data)
 }
 
-func (s *Source) say(data []byte) error {
+func (s *Source) publish(data []byte) error {
 	if err := s.Conn.Publish(s.subject("cards."+s.Ledger.Author.Key().String()), data); err != nil {
 		return discoveryError(err)
 	}
@@ -191,23 +179,23 @@ func (s *Source) Withdraw(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.say(data); err != nil {
+	if err := s.publish(data); err != nil {
 		return err
 	}
 	if !s.Conn.IsConnected() {
-		return nil // what cannot be taken back expires
+		return nil // the last statement expires
 	}
 	return s.Conn.FlushWithContext(ctx)
 }
 
-// Find implements [registry.Finder]: it asks, and waits for up to a second until
-// something was found. What it finds goes through Discover: it returns none itself.
+// Find implements [registry.Finder]. It requests all statements and waits up to a
+// second for the first. Discover reports the cards; Find itself returns none.
 func (s *Source) Find(ctx context.Context, _ registry.Query) ([]agent.Card, error) {
 	found := s.Ledger.Found()
 	if err := s.ask(); err != nil {
 		return nil, discoveryError(err)
 	}
-	t := time.NewTimer(findPatience)
+	t := time.NewTimer(findTimeout)
 	defer t.Stop()
 	select {
 	case <-found:

@@ -306,14 +306,14 @@ func TestASourceTellsWhenAHubWasHeard(t *testing.T) {
 	a, b := newHub(t, url, anybody, registry.Options{}), newHub(t, url, anybody, registry.Options{})
 	atB := b.Watch()
 	defer atB.Close()
-	if !b.source.Heard(a.pair.Public()).IsZero() {
+	if !b.source.LastSeen(a.pair.Public()).IsZero() {
 		t.Error("it was heard before it spoke")
 	}
 	await(t, atB, a.register(t, "first").ID, registry.Added)
 	// The registry tells first.
-	heard := func() bool { return !b.source.Heard(a.pair.Public()).IsZero() }
+	heard := func() bool { return !b.source.LastSeen(a.pair.Public()).IsZero() }
 	eventually(t, "it is heard", heard)
-	if at := b.source.Heard(a.pair.Public()); at.After(time.Now()) {
+	if at := b.source.LastSeen(a.pair.Public()); at.After(time.Now()) {
 		t.Errorf("heard at %v", at)
 	}
 	second := a.register(t, "second").ID

@@ -1,6 +1,7 @@
 package signedcard
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -9,19 +10,19 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// DefaultMaxAgents is how many agents of one key a Book knows unless told otherwise.
+// DefaultMaxAgents is the default of [Book].MaxAgents.
 const DefaultMaxAgents = 256
 
-// Book remembers what was said last of each agent, so that nothing older is believed.
-// It holds at most MaxAgents agents of each key that Trusted lets in, and nothing of
-// others. Set the fields before its first use; it is then safe for concurrent use.
+// Book keeps the sequence of the last statement about each agent and refuses older
+// ones. It holds at most MaxAgents agents of each trusted key, and nothing of other
+// keys. Set the fields before the first use; it is then safe for concurrent use.
 type Book struct {
-	// Trusted decides whose statements are read: of the keys that were paired with.
-	// Nil trusts nobody. It must not block.
+	// Trusted reports whether statements of a key are accepted. Nil accepts none. It
+	// must not block.
 	Trusted func(identity.PublicKey) bool
 	// MaxAgents bounds the agents of one key; 0 means DefaultMaxAgents.
 	MaxAgents int
-	// Now is the time; nil means time.Now.
+	// Now returns the time; nil means time.Now.
 	Now func() time.Time
 
 	mu    sync.Mutex
@@ -31,35 +32,27 @@ type Book struct {
 
 type entry struct {
 	sequence uint64
-	at       time.Time // when it came
-	gone     bool      // it was withdrawn
+	received time.Time
+	gone     bool // it was withdrawn
 }
 
-// memory is how long a sequence is remembered after it came: whatever was signed
-// before has expired by then.
+// memory is how long a sequence is kept after its statement was received. All
+// statements that were signed earlier have expired by then.
 const memory = MaxLifetime + 2*MaxSkew
 
-func (b *Book) now() time.Time {
-	if b.Now == nil {
-		return time.Now()
-	}
-	return b.Now()
-}
-
-// Read opens a statement, and believes it if it holds now and is not older than the
-// last one about its agent.
+// Read opens a statement and accepts it if it is valid now and newer than the last
+// one about its agent.
 func (b *Book) Read(data []byte) (Statement, error) {
-	trusted := b.Trusted
-	if trusted == nil {
-		trusted = func(identity.PublicKey) bool { return false }
-	}
-	s, err := Open(data, trusted)
+	s, err := Open(data, func(key identity.PublicKey) bool { return b.Trusted != nil && b.Trusted(key) })
 	if err != nil {
 		return Statement{}, err
 	}
-	now := b.now()
+	now := time.Now()
+	if b.Now != nil {
+		now = b.Now()
+	}
 	if s.IssuedAt.After(now.Add(MaxSkew)) || !s.ExpiresAt.Add(MaxSkew).After(now) {
-		return Statement{}, &Error{Code: CodeExpired, Message: fmt.Sprintf("what is said of %s holds from %s to %s; do the clocks differ?",
+		return Statement{}, &Error{Code: CodeExpired, Message: fmt.Sprintf("the statement about %s is valid from %s to %s; do the clocks differ?",
 			s.AgentID(), s.IssuedAt.UTC().Format(time.RFC3339), s.ExpiresAt.UTC().Format(time.RFC3339))}
 	}
 	return s, b.note(&s, now)
@@ -71,15 +64,12 @@ func (b *Book) note(s *Statement, now time.Time) error {
 	b.sweep(now)
 	known := b.last[s.Key]
 	last, ok := known[s.AgentID()]
-	limit := b.MaxAgents
-	if limit <= 0 {
-		limit = DefaultMaxAgents
-	}
+	limit := cmp.Or(max(b.MaxAgents, 0), DefaultMaxAgents)
 	switch {
 	case ok && s.Sequence <= last.sequence:
-		return &Error{Code: CodeOld, Message: fmt.Sprintf("statement %d about %s comes after %d", s.Sequence, s.AgentID(), last.sequence)}
+		return &Error{Code: CodeOld, Message: fmt.Sprintf("statement %d about %s is older than statement %d", s.Sequence, s.AgentID(), last.sequence)}
 	case !ok && len(known) >= limit:
-		return &Error{Code: CodeTooMany, Message: fmt.Sprintf("%s has %d agents already, as many as are allowed", s.Key, len(known))}
+		return &Error{Code: CodeTooMany, Message: fmt.Sprintf("%s already has %d agents, the most that are allowed", s.Key, len(known))}
 	}
 	if known == nil {
 		if b.last == nil {
@@ -92,9 +82,9 @@ func (b *Book) note(s *Statement, now time.Time) error {
 	return nil
 }
 
-// Left reports whether the owner of a key has withdrawn all its agents that are
-// remembered, of which there is one at least: it has said goodbye.
-func (b *Book) Left(key identity.PublicKey) bool {
+// AllWithdrawn reports whether the owner of a key has withdrawn all its agents. It
+// is false for a key without agents.
+func (b *Book) AllWithdrawn(key identity.PublicKey) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, e := range b.last[key] {
@@ -105,7 +95,7 @@ func (b *Book) Left(key identity.PublicKey) bool {
 	return len(b.last[key]) > 0
 }
 
-// sweep forgets what was said so long ago that nothing older can hold; b.mu is held.
+// sweep deletes entries older than memory. The caller holds b.mu.
 func (b *Book) sweep(now time.Time) {
 	if now.Sub(b.swept) < MaxSkew {
 		return
@@ -113,7 +103,7 @@ func (b *Book) sweep(now time.Time) {
 	b.swept = now
 	for key, known := range b.last {
 		for id, e := range known {
-			if now.Sub(e.at) > memory {
+			if now.Sub(e.received) > memory {
 				delete(known, id)
 			}
 		}
@@ -123,9 +113,9 @@ func (b *Book) sweep(now time.Time) {
 	}
 }
 
-// Author signs statements about the agents of one key, each later than the one
-// before, also after a restart as long as the clock goes on. It is safe for
-// concurrent use.
+// Author signs statements about the agents of one key with rising sequences, which
+// follow the clock so that they rise across restarts too. It is safe for concurrent
+// use.
 type Author struct {
 	pair *identity.Pair
 	life time.Duration
@@ -134,19 +124,19 @@ type Author struct {
 	last uint64
 }
 
-// NewAuthor returns an author whose statements hold for a while, of MaxLifetime at
-// most.
+// NewAuthor returns an author whose statements are valid for life, at most
+// MaxLifetime.
 func NewAuthor(pair *identity.Pair, life time.Duration) *Author {
 	return &Author{pair: pair, life: min(life, MaxLifetime)}
 }
 
-// Key returns whose statements they are.
+// Key returns the key of the statements.
 func (a *Author) Key() identity.PublicKey { return a.pair.Public() }
 
-// State signs that an agent is as its card says.
+// State signs an agent's card.
 func (a *Author) State(card agent.Card) ([]byte, error) { return a.sign(Statement{Card: card}) }
 
-// Withdraw signs that an agent is no more.
+// Withdraw signs that an agent has been withdrawn.
 func (a *Author) Withdraw(id string) ([]byte, error) { return a.sign(Statement{Withdrawn: id}) }
 
 func (a *Author) sign(s Statement) ([]byte, error) {

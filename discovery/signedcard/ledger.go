@@ -15,40 +15,40 @@ import (
 	"github.com/parleyhub/parley/registry"
 )
 
-// Bounds of what one key can make a ledger do.
+// The rate limit of the statements of one key.
 const (
-	perSecond = 200  // statements that are read
-	burst     = 1000 // of them at once
+	perSecond = 200
+	burst     = 1000
 )
 
-// Ledger is what a hub says of its agents and hears of others', whatever carries it.
-// Several carriers share one, so that what comes twice counts once. Set the fields
-// before its first use; it is then safe for concurrent use and never blocks.
+// Ledger signs the statements of a hub and checks those of other hubs, for all its
+// discovery sources: a statement that arrives by several counts once. Set the fields
+// before the first use; it is then safe for concurrent use and never blocks.
 type Ledger struct {
-	// Author signs what the hub says. Its statements should hold for as long as the
-	// registry's RemoteTTL, so that both ends forget at the same time.
+	// Author signs the hub's statements. They should be valid for as long as the
+	// registry's RemoteTTL, so that both ends drop a card at the same time.
 	Author *Author
-	// Trusted decides whose cards are believed; see [Book]. Nil: nobody's.
+	// Trusted reports whether cards of a key are accepted; see [Book]. Nil accepts none.
 	Trusted func(identity.PublicKey) bool
-	// Logger gets what nobody else learns of; nil discards it.
+	// Logger gets the refused statements; nil discards them.
 	Logger *slog.Logger
 
 	once sync.Once
 	book *Book
 	log  *slog.Logger
 
-	mu     sync.Mutex
-	mine   map[string]agent.Card // announced
-	found  chan struct{}         // closed when something is heard
-	rates  map[identity.PublicKey]*rate.Limiter
-	heard  map[identity.PublicKey]hearing
-	warned time.Time
+	mu       sync.Mutex
+	mine     map[string]agent.Card // announced
+	found    chan struct{}         // closed when a statement is accepted
+	rates    map[identity.PublicKey]*rate.Limiter
+	lastSeen map[identity.PublicKey]lastSeen
+	warned   time.Time
 }
 
-// hearing is how a key was heard last.
-type hearing struct {
-	at      time.Time // when it was believed
-	refused error     // why it was not since; nil if it was
+// lastSeen is the outcome of the last statements of a key.
+type lastSeen struct {
+	at      time.Time // of the last accepted one
+	refused error     // of a later one that was refused; nil if there was none
 }
 
 func (l *Ledger) init() {
@@ -61,14 +61,14 @@ func (l *Ledger) init() {
 		l.mine = make(map[string]agent.Card)
 		l.found = make(chan struct{})
 		l.rates = make(map[identity.PublicKey]*rate.Limiter)
-		l.heard = make(map[identity.PublicKey]hearing)
+		l.lastSeen = make(map[identity.PublicKey]lastSeen)
 	})
 }
 
-// Trusts reports whether what the owner of a key says is believed.
+// Trusts reports whether statements of a key are accepted.
 func (l *Ledger) Trusts(key identity.PublicKey) bool { return l.Trusted != nil && l.Trusted(key) }
 
-// Announce notes an agent of the hub and returns what to say of it.
+// Announce adds an agent of the hub and returns the statement about it.
 func (l *Ledger) Announce(card agent.Card) ([]byte, error) {
 	l.init()
 	l.mu.Lock()
@@ -77,7 +77,7 @@ func (l *Ledger) Announce(card agent.Card) ([]byte, error) {
 	return l.Author.State(card)
 }
 
-// Withdraw forgets an agent of the hub and returns what to say then.
+// Withdraw removes an agent of the hub and returns the statement about that.
 func (l *Ledger) Withdraw(id string) ([]byte, error) {
 	l.init()
 	l.mu.Lock()
@@ -94,8 +94,8 @@ func (l *Ledger) Agents() []string {
 	return slices.Collect(maps.Keys(l.mine))
 }
 
-// Capabilities returns the ids of what the agents can do that were announced and not
-// withdrawn, in order and each once.
+// Capabilities returns the ids of the capabilities of these agents, sorted and
+// without duplicates.
 func (l *Ledger) Capabilities() []string {
 	l.init()
 	l.mu.Lock()
@@ -110,8 +110,8 @@ func (l *Ledger) Capabilities() []string {
 	return slices.Compact(ids)
 }
 
-// Statement returns what to say of an agent now: that it is as its card, or is no
-// more.
+// Statement returns the current statement about an agent: its card, or that it was
+// withdrawn.
 func (l *Ledger) Statement(id string) ([]byte, error) {
 	l.init()
 	l.mu.Lock()
@@ -123,53 +123,55 @@ func (l *Ledger) Statement(id string) ([]byte, error) {
 	return l.Author.State(card)
 }
 
-// Hear takes what the owner of a key says, as a carrier has it. What is not believed,
-// or comes too fast, changes nothing but the log and what [Ledger.Heard] returns. It
-// reports whether the owner of the key said it, and not long ago, be it news or not.
-func (l *Ledger) Hear(from identity.PublicKey, data []byte, sink registry.Sink) bool {
+// Receive checks a statement that a source received from the owner of a key, and
+// passes it to the sink. Refused statements, and those beyond the rate limit, change
+// only the log and the result of [Ledger.LastSeen]. It reports whether the statement
+// is genuine and recent, even if it is not new.
+func (l *Ledger) Receive(from identity.PublicKey, data []byte, sink registry.Sink) bool {
 	l.init()
-	if from == l.Author.Key() || !l.may(from) {
+	if from == l.Author.Key() || !l.allow(from) {
 		return false
 	}
-	said, err := l.book.Read(data)
+	s, err := l.book.Read(data)
 	switch {
 	case err != nil:
-	case said.Key != from: // who carries it may let nobody speak for others
-		err = &Error{Code: CodeForged, Message: "it is of " + said.Key.String()}
-	case said.Withdrawn != "":
-		sink.Lost(said.Withdrawn)
+	case s.Key != from: // nobody may make statements for others
+		err = &Error{Code: CodeForged, Message: "the statement is by " + s.Key.String()}
+	case s.Withdrawn != "":
+		sink.Lost(s.Withdrawn)
 	default:
-		err = sink.Found(said.Card)
+		err = sink.Found(s.Card)
 	}
 	if err != nil {
 		l.refused(from, err)
-		return CodeOf(err) == CodeOld && said.Key == from
+		return CodeOf(err) == CodeOld && s.Key == from
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.heard[from] = hearing{at: time.Now()}
+	l.lastSeen[from] = lastSeen{at: time.Now()}
 	close(l.found)
 	l.found = make(chan struct{})
 	return true
 }
 
-// Heard returns when something that the owner of a key said was believed last, the zero
-// time for never, and why what came since was not.
-func (l *Ledger) Heard(key identity.PublicKey) (at time.Time, refused error) {
+// LastSeen returns the time of the last accepted statement of a key, zero for none,
+// and the error of a later one that was refused.
+func (l *Ledger) LastSeen(key identity.PublicKey) (at time.Time, refused error) {
 	l.init()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.heard[key]
-	return h.at, h.refused
+	last := l.lastSeen[key]
+	return last.at, last.refused
 }
 
-// Left reports whether the owner of a key has withdrawn all its agents: it has left.
-func (l *Ledger) Left(key identity.PublicKey) bool {
+// AllWithdrawn reports whether the owner of a key has withdrawn all its agents, as
+// a hub does when it stops.
+func (l *Ledger) AllWithdrawn(key identity.PublicKey) bool {
 	l.init()
-	return l.book.Left(key)
+	return l.book.AllWithdrawn(key)
 }
 
-// Found is closed when the next statement is believed.
+// Found returns a channel that is closed when the next statement is accepted.
 func (l *Ledger) Found() <-chan struct{} {
 	l.init()
 	l.mu.Lock()
@@ -177,15 +179,14 @@ func (l *Ledger) Found() <-chan struct{} {
 	return l.found
 }
 
-// may decides, before anything is read, whether a key is one that is listened to and
-// says not too much.
-func (l *Ledger) may(key identity.PublicKey) bool {
+// allow reports whether a key is trusted and within its rate limit.
+func (l *Ledger) allow(key identity.PublicKey) bool {
 	if !l.Trusts(key) {
 		return false
 	}
 	l.mu.Lock()
 	r := l.rates[key]
-	if r == nil { // of trusted keys only, which are few
+	if r == nil { // only trusted keys, so the map is small
 		r = rate.NewLimiter(perSecond, burst)
 		l.rates[key] = r
 	}
@@ -193,15 +194,15 @@ func (l *Ledger) may(key identity.PublicKey) bool {
 	return r.Allow()
 }
 
-// refused tells of what is not believed, at most once a second.
+// refused logs a refused statement, at most once a second.
 func (l *Ledger) refused(key identity.PublicKey, err error) {
 	level := slog.LevelWarn
 	if CodeOf(err) == CodeOld {
-		level = slog.LevelDebug // several carriers, and clusters, repeat and reorder
+		level = slog.LevelDebug // several sources, and clusters, repeat and reorder
 	}
 	l.mu.Lock()
-	if CodeOf(err) != CodeOld { // of trusted keys only, see may
-		l.heard[key] = hearing{at: l.heard[key].at, refused: err}
+	if CodeOf(err) != CodeOld { // only trusted keys, see allow
+		l.lastSeen[key] = lastSeen{at: l.lastSeen[key].at, refused: err}
 	}
 	quiet := time.Since(l.warned) < time.Second
 	if !quiet {
@@ -209,6 +210,6 @@ func (l *Ledger) refused(key identity.PublicKey, err error) {
 	}
 	l.mu.Unlock()
 	if !quiet {
-		l.log.Log(context.Background(), level, "what a hub says of its agent is not believed", "peer", key, "error", err)
+		l.log.Log(context.Background(), level, "a hub's statement about its agent was refused", "peer", key, "error", err)
 	}
 }

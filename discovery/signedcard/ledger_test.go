@@ -57,7 +57,7 @@ func TestALedgerHearsWhatAnotherSays(t *testing.T) {
 	echo := card("echo", alice)
 	first := must(here.Announce(echo))
 	news := there.Found()
-	if !there.Hear(alice.Public(), first, got.sink) || len(got.Remote()) != 1 {
+	if !there.Receive(alice.Public(), first, got.sink) || len(got.Remote()) != 1 {
 		t.Fatalf("found %v", got.Remote())
 	}
 	select {
@@ -65,39 +65,39 @@ func TestALedgerHearsWhatAnotherSays(t *testing.T) {
 	default:
 		t.Error("nobody is told")
 	}
-	if at, refused := there.Heard(alice.Public()); at.IsZero() || refused != nil {
+	if at, refused := there.LastSeen(alice.Public()); at.IsZero() || refused != nil {
 		t.Errorf("%v, %v", at, refused)
 	}
 	if !slices.Equal(here.Agents(), []string{echo.ID}) || !slices.Equal(here.Capabilities(), []string{"work"}) {
 		t.Errorf("%v, %v", here.Agents(), here.Capabilities())
 	}
-	if again := must(here.Statement(echo.ID)); !there.Hear(alice.Public(), again, got.sink) {
+	if again := must(here.Statement(echo.ID)); !there.Receive(alice.Public(), again, got.sink) {
 		t.Error("what is said again is not heard")
 	}
-	there.Hear(alice.Public(), first, got.sink) // older: it counts as a sign of life, not as news
+	there.Receive(alice.Public(), first, got.sink) // older: it counts as a sign of life, not as news
 	if len(got.Remote()) != 1 || got.Remote()[0].ID != echo.ID {
 		t.Errorf("found %v", got.Remote())
 	}
 
 	theirs := must(signedcard.NewAuthor(bob, time.Minute).State(card("other", bob)))
-	if there.Hear(alice.Public(), theirs, got.sink) || there.Hear(bob.Public(), theirs, got.sink) {
+	if there.Receive(alice.Public(), theirs, got.sink) || there.Receive(bob.Public(), theirs, got.sink) {
 		t.Error("a carrier speaks for another, or a hub hears itself")
 	}
-	if _, refused := there.Heard(alice.Public()); refused == nil {
+	if _, refused := there.LastSeen(alice.Public()); refused == nil {
 		t.Error("it is not told why it was refused")
 	}
 	carol := identity.FromSeed([32]byte{3})
-	if there.Hear(carol.Public(), must(signedcard.NewAuthor(carol, time.Minute).State(card("x", carol))), got.sink) {
+	if there.Receive(carol.Public(), must(signedcard.NewAuthor(carol, time.Minute).State(card("x", carol))), got.sink) {
 		t.Error("a stranger is heard")
 	}
-	if there.Hear(alice.Public(), []byte("{"), got.sink) {
+	if there.Receive(alice.Public(), []byte("{"), got.sink) {
 		t.Error("noise is heard")
 	}
 	if len(got.Remote()) != 1 || got.Remote()[0].ID != echo.ID {
 		t.Errorf("found %v", got.Remote())
 	}
 
-	there.Hear(alice.Public(), must(here.Withdraw(echo.ID)), got.sink)
+	there.Receive(alice.Public(), must(here.Withdraw(echo.ID)), got.sink)
 	if len(got.Remote()) != 0 || len(here.Agents()) != 0 {
 		t.Errorf("left %v, %v", got.Remote(), here.Agents())
 	}

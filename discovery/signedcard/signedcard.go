@@ -1,19 +1,17 @@
-// Package signedcard makes agent cards that can travel anywhere: what a hub says of
-// an agent, signed with the hub's key, for a while (Req 1.7, 1.8).
+// Package signedcard signs agent cards, so that hubs can pass them on over any
+// network: a statement is an agent's card, signed with its hub's key, with an expiry.
 //
 // A statement is a JSON object
 //
 //	{"signature": BASE64, "statement": {"version": 1, "key": HEX, "sequence": N,
 //	 "issuedAt": MS, "expiresAt": MS, "card": {…}}}
 //
-// or has "withdrawn", the id of an agent that is no more, in the place of "card". The
-// signature is Ed25519 over [Context] and the statement in canonical JSON (RFC 8785).
-// What is read is the canonical form too, so that nothing can be read that was not
-// signed.
+// or has "withdrawn", the id of a withdrawn agent, instead of "card". The signature
+// is Ed25519 over [Context] and the statement in canonical JSON (RFC 8785). The
+// canonical form is also what is decoded, so that nothing unsigned is ever read.
 //
-// The id of an agent says whose it is: NAME@KEY, see [ID]. A statement about an
-// agent of another key is refused, and so is one that is older than what was said
-// before: see [Book].
+// An agent's id names its hub's key: NAME@KEY, see [ID]. Statements about an agent of
+// another key are refused, and so are those older than the last one: see [Book].
 package signedcard
 
 import (
@@ -31,7 +29,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Context begins what is signed, so that the signature is of no use for anything
+// Context precedes the signed statement, so that the signature is valid for nothing
 // else.
 const Context = "parley signed card 1\n"
 
@@ -39,22 +37,22 @@ const Context = "parley signed card 1\n"
 const (
 	MaxSize     = agent.MaxCardSize + 4<<10 // bytes
 	MaxLifetime = 10 * time.Minute          // from issue to expiry
-	MaxSkew     = 2 * time.Minute           // that clocks may differ by
-	maxInteger  = 1<<53 - 1                 // that JSON carries everywhere
+	MaxSkew     = 2 * time.Minute           // between two clocks
+	maxInteger  = 1<<53 - 1                 // the largest integer that every JSON reader holds exactly
 	version     = 1
 )
 
-// Code says what is wrong with a statement.
+// Code classifies an [Error].
 type Code string
 
 // The codes of an [Error].
 const (
 	CodeInvalid   Code = "STATEMENT_INVALID"   // not a statement
-	CodeForged    Code = "STATEMENT_FORGED"    // the signature is not the key's, or the agent not the signer's
-	CodeExpired   Code = "STATEMENT_EXPIRED"   // or not valid yet
-	CodeOld       Code = "STATEMENT_OLD"       // something later was said before
-	CodeUntrusted Code = "STATEMENT_UNTRUSTED" // nobody has paired with this key
-	CodeTooMany   Code = "STATEMENT_TOO_MANY"  // of one key
+	CodeForged    Code = "STATEMENT_FORGED"    // wrong signature, or an agent of another key
+	CodeExpired   Code = "STATEMENT_EXPIRED"   // or not yet valid
+	CodeOld       Code = "STATEMENT_OLD"       // a later statement was read before
+	CodeUntrusted Code = "STATEMENT_UNTRUSTED" // this hub has not paired with the key
+	CodeTooMany   Code = "STATEMENT_TOO_MANY"  // too many agents of one key
 )
 
 // Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).
@@ -67,19 +65,19 @@ func invalid(err error, format string, args ...any) *Error {
 	return &Error{Code: CodeInvalid, Message: fmt.Sprintf(format, args...), Err: err}
 }
 
-// Statement is what the owner of a key says of an agent.
+// Statement is a statement of the owner of a key about one of its agents.
 type Statement struct {
-	Key       identity.PublicKey // who says it
-	Sequence  uint64             // the later one counts
+	Key       identity.PublicKey // the signer
+	Sequence  uint64             // the highest one counts
 	IssuedAt  time.Time          // to the millisecond
 	ExpiresAt time.Time
-	// Card is the agent's. Its origin and its time of being seen do not travel.
+	// Card is the agent's, without origin and LastSeenAt.
 	Card agent.Card
-	// Withdrawn is the id of an agent that is no more; Card is then empty.
+	// Withdrawn is the id of a withdrawn agent; Card is then empty.
 	Withdrawn string
 }
 
-// AgentID returns which agent it is about.
+// AgentID returns the id of the statement's agent.
 func (s *Statement) AgentID() string {
 	if s.Withdrawn != "" {
 		return s.Withdrawn
@@ -87,10 +85,10 @@ func (s *Statement) AgentID() string {
 	return s.Card.ID
 }
 
-// ID is the id, among hubs, of an agent that its hub calls name.
+// ID returns the id between hubs of the agent that its hub calls name.
 func ID(name string, key identity.PublicKey) string { return name + "@" + key.String() }
 
-// ParseID takes an id apart. It reports false for one that says nothing of a key.
+// ParseID splits an id. It reports false for an id without a key.
 func ParseID(id string) (name string, key identity.PublicKey, ok bool) {
 	i := strings.LastIndexByte(id, '@')
 	if i < 1 {
@@ -119,7 +117,7 @@ type statement struct {
 	Withdrawn string          `json:"withdrawn,omitempty"`
 }
 
-// Sign returns a statement as bytes, signed with the pair, whose key it gets.
+// Sign sets the statement's key to the pair's and returns it encoded and signed.
 func Sign(pair *identity.Pair, s Statement) ([]byte, error) {
 	s.Key = pair.Public()
 	if err := s.check(); err != nil {
@@ -138,7 +136,7 @@ func Sign(pair *identity.Pair, s Statement) ([]byte, error) {
 	}
 	raw, err := json.Marshal(w)
 	if err != nil {
-		return nil, invalid(err, "the statement cannot be written")
+		return nil, invalid(err, "the statement cannot be encoded")
 	}
 	if raw, err = canonical(raw); err != nil {
 		return nil, err
@@ -151,16 +149,16 @@ func Sign(pair *identity.Pair, s Statement) ([]byte, error) {
 	return data, nil
 }
 
-// check holds for a statement that is signed and for one that is read.
+// check validates a statement that is signed or read.
 func (s *Statement) check() error {
 	life := s.ExpiresAt.Sub(s.IssuedAt)
 	switch {
 	case (s.Withdrawn == "") == (s.Card.ID == ""):
-		return invalid(nil, "a statement has a card or says which was withdrawn")
+		return invalid(nil, "a statement must have either a card or a withdrawn id")
 	case s.Sequence == 0 || s.Sequence > maxInteger || s.Card.Revision > maxInteger:
 		return invalid(nil, "the sequence or the card's revision is out of range")
 	case life <= 0 || life > MaxLifetime:
-		return invalid(nil, "a statement holds for at most %v, not %v", MaxLifetime, life)
+		return invalid(nil, "a statement may be valid for at most %v, not %v", MaxLifetime, life)
 	}
 	_, key, ok := ParseID(s.AgentID())
 	if !ok || key != s.Key {
@@ -169,8 +167,8 @@ func (s *Statement) check() error {
 	return nil
 }
 
-// canonical returns a JSON value as RFC 8785 has it. It refuses repeated names and
-// text that is not UTF-8.
+// canonical returns a JSON value in the form of RFC 8785. It refuses duplicate names
+// and invalid UTF-8.
 func canonical(raw []byte) ([]byte, error) {
 	v := jsontext.Value(bytes.Clone(raw))
 	if err := v.Canonicalize(); err != nil {
@@ -179,9 +177,8 @@ func canonical(raw []byte) ([]byte, error) {
 	return v, nil
 }
 
-// Open reads a statement and checks who signed it. trusted, if not nil, is asked
-// about the key before the signature is looked at. Whether it has expired or was
-// said before is for a [Book] to say.
+// Open reads a statement and checks its signature. trusted, if not nil, is called
+// first and refuses keys. A [Book] checks expiry and order.
 func Open(data []byte, trusted func(identity.PublicKey) bool) (Statement, error) {
 	if len(data) > MaxSize {
 		return Statement{}, invalid(nil, "the statement has %d bytes; at most %d are allowed", len(data), MaxSize)
@@ -203,10 +200,10 @@ func Open(data []byte, trusted func(identity.PublicKey) bool) (Statement, error)
 	}
 	key, err := identity.ParsePublicKey(w.Key)
 	if err != nil {
-		return Statement{}, invalid(err, "the statement's key is none")
+		return Statement{}, invalid(err, "the statement's key is invalid")
 	}
 	if trusted != nil && !trusted(key) {
-		return Statement{}, &Error{Code: CodeUntrusted, Message: "nobody here has paired with " + key.String()}
+		return Statement{}, &Error{Code: CodeUntrusted, Message: "this hub has not paired with " + key.String()}
 	}
 	sig, err := base64.StdEncoding.Strict().DecodeString(doc.Signature)
 	if err != nil || len(sig) != 64 || !identity.Verify(key, append([]byte(Context), raw...), [64]byte(sig)) {
@@ -227,8 +224,5 @@ func (w *statement) open(key identity.PublicKey) (Statement, error) {
 		}
 		s.Card.Origin = agent.Remote
 	}
-	if err := s.check(); err != nil {
-		return Statement{}, err
-	}
-	return s, nil
+	return s, s.check()
 }

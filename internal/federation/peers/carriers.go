@@ -16,8 +16,8 @@ type carrier interface {
 	registry.Source
 	registry.Announcer
 	registry.Finder
-	// Heard returns when the hub with a key was heard last this way; zero for never.
-	Heard(identity.PublicKey) time.Time
+	// LastSeen returns the time of the last message of the hub with a key; zero for none.
+	LastSeen(identity.PublicKey) time.Time
 }
 
 // carriers are several of them as one: what a hub signs counts the same whichever way

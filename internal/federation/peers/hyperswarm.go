@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/parleyhub/parley/agent"
-	swarmcards "github.com/parleyhub/parley/discovery/hyperswarm"
+	hyperswarmcards "github.com/parleyhub/parley/discovery/hyperswarm"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/hyperswarm/relay"
@@ -29,7 +29,7 @@ type Hyperswarm struct {
 	// Bootstrap are nodes of the DHT, as host:port, besides the addresses in the
 	// allow-list.
 	Bootstrap []string
-	// Network and Capabilities are those of [swarmcards.Source].
+	// Network and Capabilities are those of [hyperswarmcards.Source].
 	Network      string
 	Capabilities bool
 	// Relay has the hub forward between hubs that have paired with it and find no path
@@ -60,7 +60,7 @@ const maxHubs = 1024
 type dht struct {
 	node   *hyperdht.Node
 	swarm  *swarm.Swarm
-	cards  *swarmcards.Source
+	cards  *hyperswarmcards.Source
 	relay  *relay.Server // nil for a hub that is none
 	always []string      // bootstrap nodes of the configuration
 }
@@ -98,7 +98,7 @@ func (n *Network) openDHT(o Hyperswarm, ledger *signedcard.Ledger, at *node.Netw
 	d.swarm = swarm.New(swarm.Options{
 		Node: d.node, Allow: n.allow.Allowed, Relays: o.Relays, Stream: stream, MaxPeers: maxHubs, Logger: n.log,
 	})
-	d.cards = &swarmcards.Source{Swarm: d.swarm, Ledger: ledger, Network: o.Network, Capabilities: o.Capabilities, Logger: n.log}
+	d.cards = &hyperswarmcards.Source{Swarm: d.swarm, Ledger: ledger, Network: o.Network, Capabilities: o.Capabilities, Logger: n.log}
 	n.carry(agent.TransportHyperswarm, d.cards)
 	return nil
 }
@@ -139,7 +139,7 @@ func (d *dht) follow(n *Network) {
 	for _, e := range n.allow.Entries() {
 		paired = append(paired, e.Key)
 	}
-	d.cards.Keep(paired)
+	d.cards.KeepConnected(paired)
 	if d.relay != nil {
 		d.relay.Recheck(n.mayRelay)
 	}

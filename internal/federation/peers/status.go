@@ -42,12 +42,12 @@ func (n *Network) Status() []PeerStatus {
 	for _, e := range n.allow.Entries() {
 		s := PeerStatus{Name: NameOf(e), Key: e.Key, Agents: agents[e.Key]}
 		slices.Sort(s.Agents)
-		s.Heard, s.Problem = n.ledger.Heard(e.Key)
+		s.Heard, s.Problem = n.ledger.LastSeen(e.Key)
 		if s.Problem == nil {
 			s.Problem = misfits[e.Key]
 		}
 		for way, c := range n.ways {
-			at := c.Heard(e.Key)
+			at := c.LastSeen(e.Key)
 			if at.After(s.Heard) {
 				s.Heard = at
 			}

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
-	swarmcards "github.com/parleyhub/parley/discovery/hyperswarm"
+	hyperswarmcards "github.com/parleyhub/parley/discovery/hyperswarm"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
@@ -33,14 +33,14 @@ type hub struct {
 	*registry.Registry
 	pair   *identity.Pair
 	swarm  *swarm.Swarm
-	source *swarmcards.Source
+	source *hyperswarmcards.Source
 }
 
-func newHub(t testing.TB, bootstrap []string, trusted func(identity.PublicKey) bool, change func(*swarmcards.Source)) *hub {
+func newHub(t testing.TB, bootstrap []string, trusted func(identity.PublicKey) bool, change func(*hyperswarmcards.Source)) *hub {
 	t.Helper()
 	h := &hub{Registry: registry.New(registry.Options{RemoteTTL: lasting}), pair: identity.Generate()}
 	h.swarm = newSwarm(t, bootstrap, h.pair, trusted)
-	h.source = &swarmcards.Source{
+	h.source = &hyperswarmcards.Source{
 		Swarm: h.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(h.pair, lasting), Trusted: trusted},
 	}
 	if change != nil {
@@ -128,7 +128,7 @@ func TestHubsThatKnowEachOther(t *testing.T) {
 	atB, atA := b.Watch(), a.Watch()
 	defer atB.Close()
 	defer atA.Close()
-	b.source.Keep([]identity.PublicKey{a.key()})
+	b.source.KeepConnected([]identity.PublicKey{a.key()})
 	if got := await(t, atB, first.ID, registry.Added); got.Origin != agent.Remote || got.Name != "first" {
 		t.Errorf("got %+v", got)
 	}
@@ -158,7 +158,7 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 	for i := range 5 {
 		ids = append(ids, b.register(t, fmt.Sprint("worker", i), "work").ID)
 	}
-	b.source.Keep([]identity.PublicKey{a.key()})
+	b.source.KeepConnected([]identity.PublicKey{a.key()})
 	for _, id := range ids {
 		eventually(t, "the agents are found", func() bool { return a.knows(id) })
 	}
@@ -179,8 +179,8 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 // still have to trust each other.
 func TestHubsOfANetwork(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
-	in := func(network string) func(*swarmcards.Source) {
-		return func(s *swarmcards.Source) { s.Network = network }
+	in := func(network string) func(*hyperswarmcards.Source) {
+		return func(s *hyperswarmcards.Source) { s.Network = network }
 	}
 	a, b := newHub(t, bootstrap, anybody, in("secret")), newHub(t, bootstrap, anybody, in("secret"))
 	elsewhere := newHub(t, bootstrap, anybody, in("another secret"))
@@ -211,13 +211,13 @@ func TestHubsOfANetwork(t *testing.T) {
 // connected.
 func TestHubsOfACapability(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
-	change := func(s *swarmcards.Source) { s.Network, s.Capabilities = "secret", true }
+	change := func(s *hyperswarmcards.Source) { s.Network, s.Capabilities = "secret", true }
 	a := newHub(t, bootstrap, anybody, change)
 	card := a.register(t, "worker", "dig")
 	// This one is in no topic but those that it asks for.
 	b := &hub{Registry: registry.New(registry.Options{RemoteTTL: lasting}), pair: identity.Generate()}
 	b.swarm = newSwarm(t, bootstrap, b.pair, anybody)
-	b.source = &swarmcards.Source{
+	b.source = &hyperswarmcards.Source{
 		Swarm: b.swarm, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(b.pair, lasting), Trusted: anybody}, Network: "secret", Capabilities: true,
 	}
 	if err := b.EnableDiscovery("hyperswarm", b.source); err != nil {
@@ -248,15 +248,15 @@ func TestWhoIsNotTrustedAnyMore(t *testing.T) {
 		return v
 	}
 	a, b := newHub(t, bootstrap, trusted, nil), newHub(t, bootstrap, anybody, nil)
-	b.source.Keep([]identity.PublicKey{a.key()})
+	b.source.KeepConnected([]identity.PublicKey{a.key()})
 	eventually(t, "they are connected", func() bool { return len(a.swarm.Connected()) == 1 })
 	<-trust
 	trust <- false
-	a.source.Keep(nil)
+	a.source.KeepConnected(nil)
 	eventually(t, "the connection ends", func() bool { return len(a.swarm.Connected()) == 0 })
 	card := b.register(t, "worker", "work")
-	b.source.Keep(nil)
-	b.source.Keep([]identity.PublicKey{a.key()})
+	b.source.KeepConnected(nil)
+	b.source.KeepConnected([]identity.PublicKey{a.key()})
 	if a.knows(card.ID) {
 		t.Error("it is still believed")
 	}
@@ -317,7 +317,7 @@ func TestHostilePeers(t *testing.T) {
 		flood[i] = []byte(`{"signature":"","statement":{}}`)
 	}
 	c := peer(t, bootstrap, liar, a.key())
-	say(t, c, []byte(swarmcards.Greeting), []byte("{"), nil, []byte("."), forged, stolen, state(liar, signedcard.ID("late", liar.Public()), 1, time.Hour), good)
+	say(t, c, []byte(hyperswarmcards.Greeting), []byte("{"), nil, []byte("."), forged, stolen, state(liar, signedcard.ID("late", liar.Public()), 1, time.Hour), good)
 	eventually(t, "the good one is believed", func() bool { return a.knows(mine) })
 	if n := len(a.Remote()); n != 1 {
 		t.Errorf("%d agents are known", n)
@@ -345,7 +345,7 @@ func TestHostilePeers(t *testing.T) {
 	for name, m := range map[string][]byte{"another protocol": []byte("GET / HTTP/1.1"), "too large": make([]byte, signedcard.MaxSize+1)} {
 		c := peer(t, bootstrap, identity.Generate(), a.key())
 		if name == "too large" {
-			say(t, c, []byte(swarmcards.Greeting))
+			say(t, c, []byte(hyperswarmcards.Greeting))
 		}
 		_ = c.WriteMessage(m) // it may be cut off in the middle of it
 		for {
@@ -361,10 +361,10 @@ func TestHostilePeers(t *testing.T) {
 // WIRE-STRANGER.
 func TestStrangersAreNotLetIn(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
-	a := newHub(t, bootstrap, nobody, func(s *swarmcards.Source) { s.Network = "secret" })
+	a := newHub(t, bootstrap, nobody, func(s *hyperswarmcards.Source) { s.Network = "secret" })
 	a.register(t, "worker", "work")
 	s := newSwarm(t, bootstrap, identity.Generate(), anybody)
-	topic, err := s.Join(swarmcards.Topic("secret", ""), swarm.Client|swarm.Server)
+	topic, err := s.Join(hyperswarmcards.Topic("secret", ""), swarm.Client|swarm.Server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,11 +384,11 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 // more; that it looked there itself before changes nothing.
 func TestTopicsFollowTheAgents(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
-	h := newHub(t, bootstrap, anybody, func(s *swarmcards.Source) { s.Network, s.Capabilities = "secret", true })
+	h := newHub(t, bootstrap, anybody, func(s *hyperswarmcards.Source) { s.Network, s.Capabilities = "secret", true })
 	observer := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 	under := func(capability string) bool {
 		found := false
-		if err := observer.Lookup(hyperswarmtest.Context(t), swarmcards.Topic("secret", capability), func(p hyperdht.Peer) bool {
+		if err := observer.Lookup(hyperswarmtest.Context(t), hyperswarmcards.Topic("secret", capability), func(p hyperdht.Peer) bool {
 			found = found || p.Key == h.key()
 			return true
 		}); err != nil {
