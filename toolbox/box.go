@@ -1,3 +1,24 @@
+// Package toolbox lets agents share tools, resources and prompts over the Model Context
+// Protocol (MCP).
+//
+// A [Box] holds what the agents of a process offer. Each agent has a [Provider], whose
+// name qualifies its tools, for instance "venus.lint":
+//
+//	box := toolbox.New(toolbox.Options{})
+//	venus, err := box.Provider("venus")
+//	err = venus.AddTool(tool, handler)
+//	result, err := box.Call(ctx, "mars", "venus.lint", arguments, nil)
+//
+// [Box.Serve] keeps an MCP server equal to an agent's view of the box, so its clients
+// are notified of changes. [Box.Mount] adds the tools of another MCP server, which may
+// be a local program, a remote server, or an agent at the other end of a channel (see
+// [Over]), and keeps the connection.
+//
+// [Options.Policy] decides which agents' tools an agent sees and may call; a router
+// permits the agents that it may address. What an agent may not see does not exist for
+// it. Arguments and results are checked against the schemas of the tool. A failed call
+// returns an [Error] with a code, a message and the agent that offers the tool; each
+// call is counted and recorded.
 package toolbox
 
 import (
@@ -20,40 +41,39 @@ const (
 	MaxURI            = 4 << 10 // bytes of a resource's URI, and of a template of URIs
 )
 
-// Policy decides whose tools an agent may see and call. A router.Router is one.
+// Policy decides which agents' tools an agent may see and call, as a router.Router does.
 type Policy interface {
 	// Permit returns nil if agent from may address agent to.
 	Permit(from, to string) error
 }
 
-// Options set up a Box. The zero Options are good.
+// Options set up a Box. The zero Options are valid.
 type Options struct {
-	// Policy is asked for each agent that calls; nil permits everything. The
-	// caller "", the user of the process, may call everything.
+	// Policy decides for each calling agent; nil permits everything. The caller "", the
+	// user of the process, may call everything.
 	Policy Policy
-	// Telemetry gets an event of each call; nil: nobody does.
+	// Telemetry gets an event of each call; nil: none.
 	Telemetry *telemetry.Recorder
-	// Record gets the record of each call, arguments and result included, after
-	// the call. It must not block; nil: nobody does.
-	Record func(telemetry.Invocation)
-	// MaxEntries bounds what the box holds; 0 means DefaultMaxEntries.
-	MaxEntries int
+	// Record is called after each call, with its arguments and result. It must not
+	// block; nil: no records.
+	Record     func(telemetry.Invocation)
+	MaxEntries int              // of the box; 0 means DefaultMaxEntries
 	Now        func() time.Time // nil means time.Now
 }
 
-// Box is the tools, resources and prompts that agents share. It is safe for
+// Box holds the tools, resources and prompts that agents share. It is safe for
 // concurrent use.
 type Box struct {
 	o Options
 
 	mu        sync.RWMutex
 	providers map[string]*Provider
-	came      int                  // providers, so far
+	created   int                  // providers, so far
 	tools     map[string]*tool     // by qualified name
 	resources map[string]*resource // by URI
 	templates map[string]*template // by URI template
 	prompts   map[string]*prompt   // by qualified name
-	faces     map[*face]struct{}   // MCP servers that show the box
+	views     map[*view]struct{}   // MCP servers that show the box
 }
 
 // New returns an empty box.
@@ -66,7 +86,7 @@ func New(o Options) *Box {
 	}
 	return &Box{
 		o: o, providers: make(map[string]*Provider), tools: make(map[string]*tool), resources: make(map[string]*resource),
-		templates: make(map[string]*template), prompts: make(map[string]*prompt), faces: make(map[*face]struct{}),
+		templates: make(map[string]*template), prompts: make(map[string]*prompt), views: make(map[*view]struct{}),
 	}
 }
 
@@ -75,23 +95,23 @@ func (b *Box) permits(caller, owner string) bool {
 	return caller == "" || caller == owner || b.o.Policy == nil || b.o.Policy.Permit(caller, owner) == nil
 }
 
-// change makes a change and shows it to those who look.
+// change makes a change and updates the views.
 func (b *Box) change(do func() error) error {
 	b.mu.Lock()
 	err := do()
-	faces := slices.Collect(maps.Keys(b.faces))
+	views := slices.Collect(maps.Keys(b.views))
 	b.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	for _, f := range faces {
-		f.sync()
+	for _, v := range views {
+		v.sync()
 	}
 	return nil
 }
 
-// Refresh shows every MCP server anew what its agent may see. Call it after a
-// change of the policy, or of the cards that it goes by.
+// Refresh updates every MCP server that shows the box. Call it after a change of the
+// policy or of the cards that it uses.
 func (b *Box) Refresh() {
 	_ = b.change(func() error { return nil }) // it cannot fail
 }
@@ -104,10 +124,10 @@ func (b *Box) room(n int, name, owner string) error {
 	return errorf(CodeFull, name, owner, "the toolbox is full: it holds at most %d tools, resources and prompts", b.o.MaxEntries)
 }
 
-// owned is anything that an agent offers.
+// owned is a tool, resource, template or prompt.
 type owned interface{ owner() *Provider }
 
-// visible lists what a caller may see of m, in the order of the keys.
+// visible lists the entries of m that a caller may see, by key.
 func visible[K cmp.Ordered, V owned](b *Box, caller string, m map[K]V) []V {
 	b.mu.RLock()
 	keys := slices.Sorted(maps.Keys(m))
@@ -116,7 +136,7 @@ func visible[K cmp.Ordered, V owned](b *Box, caller string, m map[K]V) []V {
 		all = append(all, m[k])
 	}
 	b.mu.RUnlock()
-	permitted := make(map[string]bool) // one question for each agent
+	permitted := make(map[string]bool) // by owner
 	return slices.DeleteFunc(all, func(v V) bool {
 		id := v.owner().id
 		ok, asked := permitted[id]
@@ -128,7 +148,17 @@ func visible[K cmp.Ordered, V owned](b *Box, caller string, m map[K]V) []V {
 	})
 }
 
-// find returns what a caller may see under a key.
+// listed is visible, converted for the caller.
+func listed[V owned, T any](b *Box, caller string, m map[string]V, convert func(V) T) []T {
+	all := visible(b, caller, m)
+	list := make([]T, len(all))
+	for i, v := range all {
+		list[i] = convert(v)
+	}
+	return list
+}
+
+// find returns the entry of a key if the caller may see it.
 func find[K comparable, V owned](b *Box, caller string, m map[K]V, key K) (V, bool) {
 	b.mu.RLock()
 	v, ok := m[key]

@@ -4,25 +4,23 @@ import (
 	"errors"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// Bounds of what a schema of others may cost.
+// Bounds of the cost of a foreign schema.
 const (
-	// maxCost is how many schemas and values are compared in one check: some tenths of
-	// a second.
-	maxCost = 2_000_000
-	// maxNesting is how deep schemas and values may go into each other.
-	maxNesting = 500
+	maxCost    = 2_000_000 // comparisons of a schema with a value in one check: some tenths of a second
+	maxNesting = 500       // depth of schemas and values
 	// maxPatterns is how many instructions the patterns of one schema have together.
-	// Each takes 40 bytes, and some nanoseconds for each byte that it is held against.
+	// Each takes 40 bytes, and some nanoseconds for each byte that it is matched with.
 	maxPatterns = 20_000
 )
 
-// affordable reports whether to hold a value against a schema costs at most maxCost.
-// The validator has no bound of its own: with schemas that refer to each other twice a
-// check takes 2^n steps. It goes the same ways, as if nothing failed early.
+// affordable reports whether checking a value against a schema costs at most maxCost.
+// The validator has no bound: with schemas that refer to each other twice a check takes
+// 2^n steps. This visits the same schemas as the validator, as if nothing failed early.
 func affordable(s *jsonschema.Schema, v any) bool {
 	m := meter{left: maxCost}
 	return m.apply(s, v, 0)
@@ -35,12 +33,12 @@ func (m *meter) pay(cost int) bool {
 	return m.left >= 0
 }
 
-// apply pays for holding v against s. It returns false when there is nothing left.
+// apply pays for checking v against s. It returns false when nothing is left.
 func (m *meter) apply(s *jsonschema.Schema, v any, depth int) bool {
 	if s == nil {
 		return true
 	}
-	if depth > maxNesting || s.RecursiveRef != nil || s.DynamicRef != nil { // to where it leads shows only later
+	if depth > maxNesting || s.RecursiveRef != nil || s.DynamicRef != nil { // their targets are not known here
 		return false
 	}
 	cost := 1 + len(s.Required)
@@ -50,16 +48,9 @@ func (m *meter) apply(s *jsonschema.Schema, v any, depth int) bool {
 	if !m.pay(cost) {
 		return false
 	}
-	for _, same := range []*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else} {
+	for _, same := range slices.Concat([]*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else}, s.AllOf, s.AnyOf, s.OneOf) {
 		if !m.apply(same, v, depth+1) {
 			return false
-		}
-	}
-	for _, all := range [][]*jsonschema.Schema{s.AllOf, s.AnyOf, s.OneOf} {
-		for _, same := range all {
-			if !m.apply(same, v, depth+1) {
-				return false
-			}
 		}
 	}
 	switch v := v.(type) {
@@ -125,8 +116,8 @@ func (m *meter) array(s *jsonschema.Schema, v []any, depth int) bool {
 	return true
 }
 
-// match pays for holding a text against a pattern: Go's take a step for each byte and
-// instruction at worst.
+// match pays for matching a text with a pattern: at worst a step for each byte and
+// instruction.
 func (m *meter) match(p jsonschema.Regexp, text string) bool {
 	counted, ok := p.(pattern)
 	return !ok || m.pay(1+len(text)*counted.size/64)
@@ -135,10 +126,10 @@ func (m *meter) match(p jsonschema.Regexp, text string) bool {
 // pattern is a regular expression of known size.
 type pattern struct {
 	*regexp.Regexp
-	size int // instructions, about
+	size int // instructions, approximately
 }
 
-// patterns compiles those of one schema, as long as they are not too large together.
+// patterns compiles the patterns of one schema, within a bound for all together.
 type patterns struct {
 	left   int
 	failed bool
@@ -163,7 +154,7 @@ func (p *patterns) compile(text string) (jsonschema.Regexp, error) {
 	return nil, err
 }
 
-// sizeOf is about how many instructions an expression has, at most maxPatterns+1.
+// sizeOf is the approximate number of instructions, at most maxPatterns+1.
 func sizeOf(re *syntax.Regexp) int {
 	size := 1 + len(re.Rune)/8
 	for _, sub := range re.Sub {

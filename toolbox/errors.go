@@ -8,7 +8,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Code says what kind of thing went wrong.
+// Code is the kind of an [Error].
 type Code string
 
 // The codes of an [Error].
@@ -26,7 +26,7 @@ const (
 	CodePanic            Code = "TOOL_PANIC"
 	CodeCanceled         Code = "CANCELED"
 	CodeTimeout          Code = "TIMEOUT"             // the mounted server does not answer this call
-	CodeUnavailable      Code = "BACKEND_UNAVAILABLE" // the mounted server is gone; it may come back
+	CodeUnavailable      Code = "BACKEND_UNAVAILABLE" // the mounted server is not connected; try again later
 	CodeClosed           Code = "PROVIDER_CLOSED"
 )
 
@@ -37,7 +37,7 @@ type base = fault.Error[Code]
 type Error struct {
 	base
 	SourceAgent string              // the agent that offers it, empty if there is none
-	Result      *mcp.CallToolResult // what the tool itself said of its failure, nil if it said nothing
+	Result      *mcp.CallToolResult // the tool's own result of the failure, may be nil
 }
 
 // CodeOf returns the code of an error, "" if it has none.
@@ -51,14 +51,6 @@ func failed(code Code, name, source string, cause error, message string) *Error 
 	return &Error{base{Code: code, Subject: name, Message: message, Err: cause}, source, nil}
 }
 
-func toolNotFound(name string) *Error {
-	return errorf(CodeToolNotFound, name, "", "there is no tool %q; list the tools to see which there are", name)
-}
-
 func resourceNotFound(uri string) *Error {
 	return errorf(CodeResourceNotFound, uri, "", "there is no resource %q", uri)
-}
-
-func promptNotFound(name string) *Error {
-	return errorf(CodePromptNotFound, name, "", "there is no prompt %q", name)
 }

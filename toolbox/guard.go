@@ -10,12 +10,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// ErrNoResource is what a Loader of a template returns for a URI behind which
-// there is nothing.
+// ErrNoResource is the error of a template's Loader for a URI without a resource.
 var ErrNoResource = errors.New("no such resource")
 
-// guard calls what an agent has registered. The context also ends with the
-// provider; a panic becomes an error, and every error an *Error.
+// guard calls a function of an agent. The context also ends with the provider. A panic
+// becomes an error, and every error an *Error.
 func guard[R any](ctx context.Context, p *Provider, name string, call func(context.Context) (R, error)) (R, error) {
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -37,7 +36,7 @@ func catch[R any](ctx context.Context, p *Provider, name string, call func(conte
 	return call(ctx)
 }
 
-// crash is a panic's value. Its stack is for logs: errors.As finds it.
+// crash is the value of a panic, with the stack for logs.
 type crash struct {
 	value any
 	stack []byte
@@ -45,7 +44,7 @@ type crash struct {
 
 func (c *crash) Error() string { return fmt.Sprint(c.value) }
 
-// failure gives an error of an agent's function its code.
+// failure converts the error of an agent's function.
 func (p *Provider) failure(ctx context.Context, name string, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -68,7 +67,7 @@ func (p *Provider) read(ctx context.Context, uri, mimeType string, load Loader) 
 		return nil, err
 	}
 	if result == nil || slices.Contains(result.Contents, nil) {
-		return nil, errorf(CodeFailed, uri, p.source, "%s gave nothing", uri)
+		return nil, errorf(CodeFailed, uri, p.source, "%s returned nothing", uri)
 	}
 	for _, c := range result.Contents {
 		if c.URI == "" {

@@ -1,6 +1,7 @@
 package toolbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,45 +23,36 @@ const (
 	MaxCatalog         = 8 << 20 // bytes of JSON that describe them, together
 	DefaultDialTimeout = 30 * time.Second
 	DefaultMaxRedial   = time.Minute // between two attempts
-	// DefaultCallTimeout is how long a call may hear nothing of the server.
+	// DefaultCallTimeout is how long a call may last without an answer or progress.
 	DefaultCallTimeout = 10 * time.Minute
-	// steady is how long a connection must have lasted for the next attempt to come
-	// soon: a server that dies as soon as it is used is not begun again every second.
+	// steady is how long a connection must last to reset the backoff, so that a server
+	// that dies when it is used is not restarted every second.
 	steady = 30 * time.Second
-	// refreshPause is the least time between two looks at what a server has: one that
-	// never stops to tell of changes keeps nobody busy.
+	// refreshPause is the minimum interval between two reads of a server's lists.
 	refreshPause = time.Second
 )
 
-// MountOptions say which MCP server to take in.
+// MountOptions select an MCP server to mount.
 type MountOptions struct {
-	// Name is the id of the provider, and so the first part of the tools' names.
-	Name string
-	// Source is who offers the tools, for errors and records, where that is not Name.
-	Source string
-	// AsIs leaves the names as the server has them: it is another box, whose names
-	// are qualified already.
-	AsIs bool
-	// Dial returns a new transport to the server: mcp.CommandTransport,
-	// mcp.StreamableClientTransport or [Over], say. ctx ends when the attempt is
-	// given up, not with the connection.
-	Dial func(ctx context.Context) (mcp.Transport, error)
-	// DialTimeout bounds an attempt, the lists of tools included; 0 means
-	// DefaultDialTimeout.
-	DialTimeout time.Duration
-	// CallTimeout bounds how long a call, a read or a prompt may go without an answer or
-	// progress; 0 means DefaultCallTimeout. What takes longer is canceled at the server
-	// and fails with CodeTimeout.
+	Name   string // the id of the provider, which qualifies the names of the tools
+	Source string // the agent in errors and records; "" means Name
+	AsIs   bool   // keeps the server's names: those of another box are qualified already
+	// Dial returns a new transport to the server, for instance an mcp.CommandTransport,
+	// an mcp.StreamableClientTransport or [Over]. ctx ends with the attempt, not with the
+	// connection.
+	Dial        func(ctx context.Context) (mcp.Transport, error)
+	DialTimeout time.Duration // of an attempt, including the lists of tools; 0 means DefaultDialTimeout
+	// CallTimeout bounds how long a call, a read or a prompt may last without an answer
+	// or progress; 0 means DefaultCallTimeout. After it, the call is canceled at the
+	// server and fails with CodeTimeout.
 	CallTimeout time.Duration
-	// MaxRedial bounds the growing pause between two attempts; 0 means
-	// DefaultMaxRedial.
-	MaxRedial time.Duration
-	Logger    *slog.Logger // nil discards
+	MaxRedial   time.Duration // maximum backoff between two attempts; 0 means DefaultMaxRedial
+	Logger      *slog.Logger  // nil discards
 }
 
-// Mount is an MCP server whose tools, resources and prompts stand in a box. Its
-// connection is made again when it breaks; until then the calls of its tools, which
-// stay listed, fail with CodeUnavailable. It is safe for concurrent use.
+// Mount is an MCP server whose tools, resources and prompts are in a box. It reconnects
+// when the connection breaks; until then its tools stay listed, and their calls fail
+// with CodeUnavailable. It is safe for concurrent use.
 type Mount struct {
 	o        MountOptions
 	provider *Provider
@@ -70,7 +62,7 @@ type Mount struct {
 	changed  chan struct{}   // the server has changed its lists
 	doubt    chan struct{}   // a call did not reach the server
 	tried    chan struct{}   // closed after the first attempt
-	told     map[string]bool
+	reported map[string]bool
 
 	mu       sync.Mutex
 	status   MountStatus
@@ -79,64 +71,57 @@ type Mount struct {
 	lastCall int64
 }
 
-// MountStatus is how a mount is.
+// MountStatus is the status of a mount, with the number of its entries in the box.
 type MountStatus struct {
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since"`
-	// Problem is why it is not connected.
-	Problem error `json:"-"`
-	// Tools, Resources, Templates and Prompts are how many stand in the box, Skipped
-	// how many could not be taken in.
-	Tools     int `json:"tools"`
-	Resources int `json:"resources"`
-	Templates int `json:"templates"`
-	Prompts   int `json:"prompts"`
-	Skipped   int `json:"skipped"`
+	Problem   error     `json:"-"` // why it is not connected
+	Tools     int       `json:"tools"`
+	Resources int       `json:"resources"`
+	Templates int       `json:"templates"`
+	Prompts   int       `json:"prompts"`
+	Skipped   int       `json:"skipped"` // entries that could not be added
 }
 
 var errConnecting = errors.New("the server is not connected yet")
 
-// Mount begins to take in an MCP server and returns at once. Errors are [*Error]s,
-// of a name that is taken say. [Mount.Close] ends it.
+// Mount starts to mount an MCP server and returns at once. Errors are [*Error]s, for
+// instance for a duplicate name. [Mount.Close] ends it.
 func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	p, err := b.Provider(o.Name)
 	if err != nil {
 		return nil, err
 	}
-	if o.DialTimeout <= 0 {
-		o.DialTimeout = DefaultDialTimeout
-	}
-	if o.MaxRedial <= 0 {
-		o.MaxRedial = DefaultMaxRedial
-	}
-	if o.CallTimeout <= 0 {
-		o.CallTimeout = DefaultCallTimeout
+	for timeout, otherwise := range map[*time.Duration]time.Duration{
+		&o.DialTimeout: DefaultDialTimeout, &o.MaxRedial: DefaultMaxRedial, &o.CallTimeout: DefaultCallTimeout,
+	} {
+		if *timeout <= 0 {
+			*timeout = otherwise
+		}
 	}
 	p.asIs, p.foreign = o.AsIs, true
-	if o.Source != "" {
-		p.source = o.Source
-	}
+	p.source = cmp.Or(o.Source, p.source)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Mount{
 		o: o, provider: p, cancel: cancel, gone: ctx.Done(), done: make(chan struct{}), changed: make(chan struct{}, 1), doubt: make(chan struct{}, 1), tried: make(chan struct{}),
-		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, calls: make(map[int64]func(Progress)), told: make(map[string]bool),
+		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, calls: make(map[int64]func(Progress)), reported: make(map[string]bool),
 	}
 	go m.run(ctx)
 	return m, nil
 }
 
-// Close disconnects, takes the server's tools out of the box, and waits until all is
-// released. Calls that run end with an error of CodeClosed. It is safe to call more than once.
+// Close disconnects, removes the server's tools from the box and waits for the end.
+// Running calls fail with CodeClosed. It is safe to call more than once.
 func (m *Mount) Close() {
 	m.cancel()
 	<-m.done
 }
 
-// Tried is closed when the first attempt has ended, well or not: what the server has
-// stands in the box then, if it could be reached.
+// Tried is closed after the first attempt: if it succeeded, the box has the server's
+// tools.
 func (m *Mount) Tried() <-chan struct{} { return m.tried }
 
 // Status returns without blocking.
@@ -155,7 +140,6 @@ func (m *Mount) run(ctx context.Context) {
 	first := true
 	for ctx.Err() == nil {
 		session, err := m.dial(ctx)
-		// What came of it is noted before anybody hears that it has been tried.
 		if err != nil && ctx.Err() == nil {
 			m.lost(err)
 		}
@@ -165,7 +149,7 @@ func (m *Mount) run(ctx context.Context) {
 		}
 		if err == nil {
 			began := time.Now()
-			if err = m.attend(ctx, session); ctx.Err() == nil {
+			if err = m.serve(ctx, session); ctx.Err() == nil {
 				m.lost(err)
 			}
 			if time.Since(began) >= steady {
@@ -179,7 +163,7 @@ func (m *Mount) run(ctx context.Context) {
 	}
 }
 
-// dial connects and takes in what the server has.
+// dial connects and loads the server's lists.
 func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 	dialing, cancel := context.WithTimeout(ctx, m.o.DialTimeout)
 	defer cancel()
@@ -189,7 +173,7 @@ func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 	}
 	signal := func() { wake(m.changed) }
 	client := mcp.NewClient(&mcp.Implementation{Name: "parley", Version: "1"}, &mcp.ClientOptions{
-		Capabilities:                &mcp.ClientCapabilities{}, // none: a mounted server asks nothing of us
+		Capabilities:                &mcp.ClientCapabilities{}, // none: a mounted server may send no requests
 		ToolListChangedHandler:      func(context.Context, *mcp.ToolListChangedRequest) { signal() },
 		ResourceListChangedHandler:  func(context.Context, *mcp.ResourceListChangedRequest) { signal() },
 		PromptListChangedHandler:    func(context.Context, *mcp.PromptListChangedRequest) { signal() },
@@ -199,23 +183,23 @@ func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.take(dialing, session); err != nil {
-		_ = session.Close() // the first error says it
+	if err := m.load(dialing, session); err != nil {
+		_ = session.Close() // the first error counts
 		return nil, err
 	}
 	return session, nil
 }
 
-// wake has attend look; it does not block.
+// wake puts a token into c unless it has one.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it will look anyway
+	default:
 	}
 }
 
-// attend serves a connection until it breaks or ctx ends.
-func (m *Mount) attend(ctx context.Context, session *mcp.ClientSession) error {
+// serve keeps a connection until it breaks or ctx ends.
+func (m *Mount) serve(ctx context.Context, session *mcp.ClientSession) error {
 	ended := make(chan error, 1)
 	go func() { ended <- session.Wait() }()
 	changed := m.changed
@@ -227,17 +211,17 @@ func (m *Mount) attend(ctx context.Context, session *mcp.ClientSession) error {
 			<-ended
 			return err
 		case err := <-ended:
-			_ = session.Close() // it has ended: this releases what is left
+			_ = session.Close() // releases what is left
 			if err == nil {
 				err = mcp.ErrConnectionClosed
 			}
 			return err
 		case <-m.doubt:
-			// Over HTTP a server that was restarted has forgotten the session, and the
-			// connection does not notice. Calls that run would end with it: so it must
-			// fail to answer, too.
+			// Over HTTP the client does not notice that a restarted server has forgotten
+			// the connection. Closing it ends running calls, so the server must fail to
+			// answer first.
 			if err := m.refresh(ctx, session); err != nil {
-				_ = session.Close() // the first error says it
+				_ = session.Close() // the first error counts
 				<-ended
 				return err
 			}
@@ -245,7 +229,7 @@ func (m *Mount) attend(ctx context.Context, session *mcp.ClientSession) error {
 			changed, rested = m.changed, nil
 		case <-changed:
 			changed, rested = nil, time.After(refreshPause)
-			// Where that fails, the old stays.
+			// After an error the old lists stay.
 			if err := m.refresh(ctx, session); err != nil && ctx.Err() == nil {
 				m.o.Logger.Warn("the lists of a mounted MCP server cannot be read again", "server", m.o.Name, "error", err)
 			}
@@ -253,11 +237,11 @@ func (m *Mount) attend(ctx context.Context, session *mcp.ClientSession) error {
 	}
 }
 
-// refresh looks again at what the server has.
+// refresh reads the server's lists again.
 func (m *Mount) refresh(ctx context.Context, session *mcp.ClientSession) error {
 	ctx, cancel := context.WithTimeout(ctx, m.o.DialTimeout)
 	defer cancel()
-	return m.take(ctx, session)
+	return m.load(ctx, session)
 }
 
 func (m *Mount) lost(err error) {
@@ -269,11 +253,11 @@ func (m *Mount) lost(err error) {
 		m.status.Since = m.provider.box.o.Now()
 	}
 	m.mu.Unlock()
-	m.o.Logger.Warn("a mounted MCP server cannot be reached; it is tried again", "server", m.o.Name, "error", err)
+	m.o.Logger.Warn("a mounted MCP server cannot be reached; retrying", "server", m.o.Name, "error", err)
 }
 
-// taken is what a server has, as it stands in the box.
-type taken struct {
+// catalog is what a server has, converted for the box.
+type catalog struct {
 	tools     []*tool
 	resources []*resource
 	templates []*template
@@ -282,13 +266,13 @@ type taken struct {
 	size      int // bytes of JSON
 }
 
-// take replaces the provider's entries by what the server has now.
-func (m *Mount) take(ctx context.Context, session *mcp.ClientSession) error {
+// load replaces the provider's entries by what the server has now.
+func (m *Mount) load(ctx context.Context, session *mcp.ClientSession) error {
 	t, err := m.read(ctx, session)
 	if err != nil {
 		return err
 	}
-	// Who sees its tools may call them at once.
+	// First, since its tools may be called once they are listed.
 	m.mu.Lock()
 	m.session = session
 	m.mu.Unlock()
@@ -297,7 +281,7 @@ func (m *Mount) take(ctx context.Context, session *mcp.ClientSession) error {
 		if p.closed {
 			return errorf(CodeClosed, "", p.id, "agent %q has left", p.id)
 		}
-		old := taken{tools: mine(b.tools, p), resources: mine(b.resources, p), templates: mine(b.templates, p), prompts: mine(b.prompts, p)}
+		old := catalog{tools: mine(b.tools, p), resources: mine(b.resources, p), templates: mine(b.templates, p), prompts: mine(b.prompts, p)}
 		p.clear()
 		t.skipped += enterAll(m, b.tools, old.tools, t.tools, func(x *tool) (string, any) { return x.shown.Name, x.shown })
 		t.skipped += enterAll(m, b.resources, old.resources, t.resources, func(x *resource) (string, any) { return x.shown.URI, x.shown })
@@ -332,8 +316,8 @@ func mine[V owned](all map[string]V, p *Provider) []V {
 	return list
 }
 
-// enterAll enters what a server has. What has not changed stays the same entry, so
-// that no session is told of a change. It returns how many do not fit.
+// enterAll adds the entries of a server. An unchanged entry stays, so that no client is
+// notified. It returns how many entries were skipped.
 func enterAll[V any](m *Mount, all map[string]V, old, now []V, describe func(V) (key string, shown any)) (skipped int) {
 	before := make(map[string]V, len(old))
 	for _, v := range old {
@@ -355,22 +339,22 @@ func enterAll[V any](m *Mount, all map[string]V, old, now []V, describe func(V) 
 	return skipped
 }
 
-// maxTold bounds the log of what is left out.
-const maxTold = 100
+// maxReported bounds the log of skipped entries.
+const maxReported = 100
 
-// skip tells once of what is left out. Only the goroutine of the mount calls it.
+// skip logs a skipped entry once. Only the goroutine of the mount calls it.
 func (m *Mount) skip(what string, why error) {
 	what = what[:min(len(what), MaxName)]
-	if m.told[what] || len(m.told) >= maxTold {
+	if m.reported[what] || len(m.reported) >= maxReported {
 		return
 	}
-	m.told[what] = true
-	m.o.Logger.Warn("something of a mounted MCP server is left out", "server", m.o.Name, "name", what, "error", why)
+	m.reported[what] = true
+	m.o.Logger.Warn("an entry of a mounted MCP server is skipped", "server", m.o.Name, "name", what, "error", why)
 }
 
-// read asks the server for everything that it says it has.
-func (m *Mount) read(ctx context.Context, session *mcp.ClientSession) (*taken, error) {
-	t := new(taken)
+// read reads the server's lists.
+func (m *Mount) read(ctx context.Context, session *mcp.ClientSession) (*catalog, error) {
+	t := new(catalog)
 	has := session.InitializeResult().Capabilities
 	if has == nil {
 		return t, nil
@@ -393,9 +377,9 @@ func (m *Mount) read(ctx context.Context, session *mcp.ClientSession) (*taken, e
 
 var errNothing = errors.New("it is null")
 
-var errCatalog = fmt.Errorf("what the server has is described in more than %d MiB", MaxCatalog>>20)
+var errCatalog = fmt.Errorf("the descriptions of the server's entries exceed %d MiB", MaxCatalog>>20)
 
-// limit is how many entries of each kind are taken in: of another box, all.
+// limit bounds the entries of each kind.
 func (m *Mount) limit() int {
 	if m.o.AsIs {
 		return DefaultMaxEntries
@@ -403,8 +387,8 @@ func (m *Mount) limit() int {
 	return MaxMounted
 }
 
-// describedIn reports whether there is room for what describes one more entry.
-func (t *taken) describedIn(m *Mount, x any) error {
+// hasRoomFor returns an error if the description of one more entry is too large.
+func (t *catalog) hasRoomFor(m *Mount, x any) error {
 	if m.o.AsIs {
 		return nil
 	}
@@ -416,7 +400,7 @@ func (t *taken) describedIn(m *Mount, x any) error {
 }
 
 // collect makes entries of a list, at most [Mount.limit].
-func collect[T, V any](m *Mount, t *taken, list iter.Seq2[*T, error], make func(*T) (V, string, error)) ([]V, error) {
+func collect[T, V any](m *Mount, t *catalog, list iter.Seq2[*T, error], make func(*T) (V, string, error)) ([]V, error) {
 	var all []V
 	seen := 0
 	for x, err := range list {
@@ -424,7 +408,7 @@ func collect[T, V any](m *Mount, t *taken, list iter.Seq2[*T, error], make func(
 			return nil, err
 		}
 		if seen++; seen > m.limit() {
-			m.o.Logger.Warn("a mounted MCP server has more than can be taken in", "server", m.o.Name, "limit", m.limit())
+			m.o.Logger.Warn("a mounted MCP server has too many entries", "server", m.o.Name, "limit", m.limit())
 			t.skipped++
 			break
 		}
@@ -435,7 +419,7 @@ func collect[T, V any](m *Mount, t *taken, list iter.Seq2[*T, error], make func(
 		}
 		v, name, err := make(x)
 		if err == nil {
-			err = t.describedIn(m, x)
+			err = t.hasRoomFor(m, x)
 		}
 		if err != nil {
 			m.skip(name, err)
@@ -454,12 +438,12 @@ func (m *Mount) tool(t *mcp.Tool) (*tool, string, error) {
 }
 
 func (m *Mount) resource(r *mcp.Resource) (*resource, string, error) {
-	made, err := m.provider.newResource(r, m.load)
+	made, err := m.provider.newResource(r, m.readResource)
 	return made, r.URI, err
 }
 
 func (m *Mount) template(t *mcp.ResourceTemplate) (*template, string, error) {
-	made, err := m.provider.newTemplate(t, m.load)
+	made, err := m.provider.newTemplate(t, m.readResource)
 	return made, t.URITemplate, err
 }
 
@@ -473,12 +457,11 @@ func (m *Mount) prompt(x *mcp.Prompt) (*prompt, string, error) {
 	return made, name, err
 }
 
-// codeNoResource says that there is no such resource, in the revisions of the protocol
-// before 2026-07-28; since then it is the code of wrong params, of which a read has
-// none but the URI.
+// codeNoResource is the code for an unknown resource in the revisions of the protocol
+// before 2026-07-28; since then it is that of invalid params, and the URI is the only one.
 const codeNoResource = -32002
 
-func (m *Mount) load(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
+func (m *Mount) readResource(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
 	return ask(ctx, m, uri, nil, func(ctx context.Context, s *mcp.ClientSession) (*mcp.ReadResourceResult, error) {
 		result, err := s.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
 		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && (e.Code == codeNoResource || e.Code == jsonrpc.CodeInvalidParams) {
@@ -490,14 +473,13 @@ func (m *Mount) load(ctx context.Context, uri string) (*mcp.ReadResourceResult, 
 
 func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallToolResult, error) {
 	params := &mcp.CallToolParams{Name: name, Arguments: json.RawMessage(c.Arguments)}
-	// A caller who does not ask for progress has it asked for all the same: it tells a
-	// server that works from one that hangs.
+	// Always ask for progress: it distinguishes a working server from one that hangs.
 	alive := make(chan struct{}, 1)
-	hear := newTeller(c.progress)
-	defer hear.close()
+	progress := newReporter(c.progress)
+	defer progress.close()
 	token := m.expect(func(p Progress) {
 		wake(alive)
-		hear.tell(p)
+		progress.report(p)
 	})
 	defer m.forget(token)
 	params.SetProgressToken(token)
@@ -506,9 +488,9 @@ func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallTo
 	})
 }
 
-// teller passes on how far a call is, always the latest word: a caller who takes long to
-// hear it holds up neither the server's other calls nor its own.
-type teller struct {
+// reporter forwards the latest progress of a call, so that a slow caller delays neither
+// the server's other calls nor its own.
+type reporter struct {
 	latest chan Progress
 	done   chan struct{}
 
@@ -516,9 +498,9 @@ type teller struct {
 	closed bool
 }
 
-// newTeller begins to tell; to may be nil.
-func newTeller(to func(Progress)) *teller {
-	t := &teller{latest: make(chan Progress, 1), done: make(chan struct{})}
+// newReporter returns a reporter to a function, which may be nil.
+func newReporter(to func(Progress)) *reporter {
+	t := &reporter{latest: make(chan Progress, 1), done: make(chan struct{})}
 	if to == nil {
 		close(t.done)
 		return t
@@ -532,22 +514,22 @@ func newTeller(to func(Progress)) *teller {
 	return t
 }
 
-// tell does not block.
-func (t *teller) tell(p Progress) {
+// report does not block.
+func (t *reporter) report(p Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return
 	}
 	select {
-	case <-t.latest: // nobody has heard it yet
+	case <-t.latest: // replaced before it was reported
 	default:
 	}
 	t.latest <- p
 }
 
-// close waits for the word that is being heard.
-func (t *teller) close() {
+// close waits for a report that is under way.
+func (t *reporter) close() {
 	t.mu.Lock()
 	t.closed = true
 	close(t.latest)
@@ -555,16 +537,16 @@ func (t *teller) close() {
 	<-t.done
 }
 
-// errSilent is the cause of the end of a call of which nothing was heard, errGone that of
-// one whose server is mounted no more: the SDK would wait for it before it disconnects.
+// The causes for which calls are canceled. The SDK waits for running calls before it
+// disconnects.
 var (
-	errSilent = errors.New("the server neither answered nor told of progress")
-	errGone   = errors.New("the server is mounted no more")
+	errNoProgress = errors.New("the server neither answered nor reported progress")
+	errUnmounted  = errors.New("the server is not mounted any more")
 )
 
-// patience returns a context that ends when alive has told nothing for a time, or when
-// gone is closed. stop must be called, and waits for what counts the time.
-func patience(ctx context.Context, d time.Duration, alive, gone <-chan struct{}) (_ context.Context, stop func()) {
+// withTimeout returns a context that ends when alive is silent for d, or gone is closed.
+// stop must be called, and waits for the goroutine.
+func withTimeout(ctx context.Context, d time.Duration, alive, gone <-chan struct{}) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() { // ends with ctx
@@ -576,10 +558,10 @@ func patience(ctx context.Context, d time.Duration, alive, gone <-chan struct{})
 			case <-alive:
 				timer.Reset(d)
 			case <-timer.C:
-				cancel(errSilent)
+				cancel(errNoProgress)
 				return
 			case <-gone:
-				cancel(errGone)
+				cancel(errUnmounted)
 				return
 			case <-ctx.Done():
 				return
@@ -589,7 +571,8 @@ func patience(ctx context.Context, d time.Duration, alive, gone <-chan struct{})
 	return ctx, func() { cancel(nil); <-done }
 }
 
-// ask asks the server, if it is connected. alive tells that it works, and may be nil.
+// ask sends a request to the server, if it is connected. alive, which may be nil,
+// signals progress.
 func ask[R any](ctx context.Context, m *Mount, name string, alive <-chan struct{}, f func(context.Context, *mcp.ClientSession) (R, error)) (R, error) {
 	m.mu.Lock()
 	session, problem := m.session, m.status.Problem
@@ -598,16 +581,16 @@ func ask[R any](ctx context.Context, m *Mount, name string, alive <-chan struct{
 	if session == nil {
 		return none, m.unavailable(name, problem)
 	}
-	ctx, stop := patience(ctx, m.o.CallTimeout, alive, m.gone)
+	ctx, stop := withTimeout(ctx, m.o.CallTimeout, alive, m.gone)
 	defer stop()
 	result, err := f(ctx, session)
-	if err != nil && context.Cause(ctx) == errSilent {
+	if err != nil && context.Cause(ctx) == errNoProgress {
 		wake(m.doubt)
-		return none, failed(CodeTimeout, name, m.provider.source, errSilent,
+		return none, failed(CodeTimeout, name, m.provider.source, errNoProgress,
 			fmt.Sprintf("the MCP server %s has not answered within %s", m.o.Name, m.o.CallTimeout))
 	}
-	if err != nil && context.Cause(ctx) == errGone {
-		return none, failed(CodeClosed, name, m.provider.source, errGone,
+	if err != nil && context.Cause(ctx) == errUnmounted {
+		return none, failed(CodeClosed, name, m.provider.source, errUnmounted,
 			fmt.Sprintf("the MCP server %s has left", m.o.Name))
 	}
 	if undelivered(err) {
@@ -617,12 +600,12 @@ func ask[R any](ctx context.Context, m *Mount, name string, alive <-chan struct{
 	return result, err
 }
 
-// errRejected is how the SDK says that a request did not get through; a server's own
-// error may come with it.
+// errRejected is the SDK's error for a request that was not sent; it may wrap an error
+// of the server.
 var errRejected = &jsonrpc.Error{Code: -32005}
 
-// undelivered reports whether an error says that the server cannot be reached, not that
-// it has refused something.
+// undelivered reports whether an error means that the server cannot be reached, rather
+// than that it refused the request.
 func undelivered(err error) bool {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -636,10 +619,10 @@ func undelivered(err error) bool {
 
 func (m *Mount) unavailable(name string, why error) *Error {
 	return failed(CodeUnavailable, name, m.provider.source, why,
-		"the MCP server "+m.o.Name+" cannot be reached now; it is tried again, so try the call later")
+		"the MCP server "+m.o.Name+" cannot be reached now; try the call again later")
 }
 
-// expect remembers who wants to hear of a call's progress.
+// expect registers the receiver of a call's progress.
 func (m *Mount) expect(progress func(Progress)) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

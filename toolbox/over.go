@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,49 +20,47 @@ import (
 
 // Limits of MCP over envelopes.
 const (
-	MaxSessions = 256 // with one listener
-	// MaxPeerSessions are those of one peer. One more ends the peer's oldest: who was
-	// killed has not said good-bye.
-	MaxPeerSessions = 16
-	MaxUnread       = 256 // messages of a session
+	MaxConnections = 256 // of one listener
+	// MaxPeerConnections are those of one peer. A further one closes the peer's oldest,
+	// since a killed peer does not close its connections.
+	MaxPeerConnections = 16
+	MaxUnread          = 256 // messages of a connection
 )
 
-// goodbyeTime is how long the end of a session may wait for a link that is broken.
-const goodbyeTime = time.Second
+// closeTime bounds the notification of the peer when a connection closes.
+const closeTime = time.Second
 
-// frame is the payload of an envelope that carries MCP.
+// frame is the payload of an envelope with an MCP message.
 type frame struct {
-	Session string `json:"mcpSession"`
-	// ToServer tells the two directions apart, since an agent may be client and
-	// server at once.
-	ToServer bool            `json:"toServer,omitempty"`
+	Session  string          `json:"mcpSession"`         // the connection's id
+	ToServer bool            `json:"toServer,omitempty"` // an agent may be client and server at once
 	Message  json.RawMessage `json:"message,omitempty"`
 	Closed   bool            `json:"closed,omitempty"`
 }
 
-// ends is the sessions of one agent that carry MCP in envelopes.
-type ends struct {
+// connections are those of one agent that exchange MCP messages in envelopes.
+type connections struct {
 	r      *router.Router
 	agent  string
 	stop   func()          // ends receiving
-	ctx    context.Context // of the sessions of servers
+	ctx    context.Context // of the servers
 	cancel context.CancelFunc
 
-	mu       sync.Mutex
-	closed   bool
-	sessions map[string]*end // by peer and session
-	opened   int             // so far
-	run      sync.WaitGroup  // sessions of servers
-	// serve returns the server for a peer. It is nil at the client's end, where no
-	// session begins by itself.
+	mu     sync.Mutex
+	closed bool
+	open   map[string]*connection // by peer and id
+	opened int                    // so far
+	run    sync.WaitGroup         // of the servers
+	// serve returns the server for a peer. It is nil at the client's end, which accepts
+	// no connections.
 	serve func(peer string) *mcp.Server
 }
 
-// end is one side of a session: an mcp.Connection.
-type end struct {
-	all     *ends
+// connection is one end of a connection: an mcp.Connection.
+type connection struct {
+	all     *connections
 	peer    string
-	session string
+	id      string
 	number  int // of its opening
 	unread  chan jsonrpc.Message
 	closing sync.Once
@@ -68,39 +68,39 @@ type end struct {
 	last    func() // called once when it closes
 }
 
-func newEnds(r *router.Router, agent string, serve func(string) *mcp.Server) *ends {
-	all := &ends{r: r, agent: agent, sessions: make(map[string]*end), serve: serve}
+func newConnections(r *router.Router, agent string, serve func(string) *mcp.Server) *connections {
+	all := &connections{r: r, agent: agent, open: make(map[string]*connection), serve: serve}
 	all.ctx, all.cancel = context.WithCancel(context.Background())
 	all.stop = r.OnReceive(agent, all.receive)
 	return all
 }
 
-// open begins a session, nil if there are too many. done is called when it ends.
-func (a *ends) open(peer, session string, done func()) *end {
-	a.outgrown(peer)
+// add returns a new connection, nil if there are too many. done is called when it ends.
+func (a *connections) add(peer, id string, done func()) *connection {
+	a.closeOldest(peer)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed || len(a.sessions) >= MaxSessions {
+	if a.closed || len(a.open) >= MaxConnections {
 		return nil
 	}
 	a.opened++
-	c := &end{
-		all: a, peer: peer, session: session, number: a.opened, unread: make(chan jsonrpc.Message, MaxUnread),
+	c := &connection{
+		all: a, peer: peer, id: id, number: a.opened, unread: make(chan jsonrpc.Message, MaxUnread),
 		done: make(chan struct{}), last: done,
 	}
-	a.sessions[peer+"\n"+session] = c
+	a.open[peer+"\n"+id] = c
 	if a.serve != nil {
-		a.run.Add(1) // the session's goroutine, which begin starts
+		a.run.Add(1) // the goroutine that accept starts
 	}
 	return c
 }
 
-// outgrown ends the oldest session of a peer that has as many as it may have.
-func (a *ends) outgrown(peer string) {
-	var oldest *end
+// closeOldest closes a peer's oldest connection if the peer has reached its limit.
+func (a *connections) closeOldest(peer string) {
+	var oldest *connection
 	a.mu.Lock()
 	n := 0
-	for _, c := range a.sessions {
+	for _, c := range a.open {
 		if c.peer != peer {
 			continue
 		}
@@ -109,25 +109,25 @@ func (a *ends) outgrown(peer string) {
 		}
 	}
 	a.mu.Unlock()
-	if n >= MaxPeerSessions {
+	if n >= MaxPeerConnections {
 		_ = oldest.Close() // it always succeeds
 	}
 }
 
-func (a *ends) remove(c *end) {
+func (a *connections) remove(c *connection) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.sessions, c.peer+"\n"+c.session)
+	delete(a.open, c.peer+"\n"+c.id)
 }
 
-// receive sorts what arrives for the agent into its sessions.
-func (a *ends) receive(ctx context.Context, e *envelope.Envelope) {
+// receive passes an envelope to its connection.
+func (a *connections) receive(ctx context.Context, e *envelope.Envelope) {
 	var f frame
 	if e.Unmarshal(&f) != nil || f.Session == "" || len(f.Session) > 64 || f.ToServer != (a.serve != nil) {
-		return // not for us
+		return // another kind of envelope
 	}
 	a.mu.Lock()
-	c := a.sessions[e.Sender+"\n"+f.Session]
+	c := a.open[e.Sender+"\n"+f.Session]
 	a.mu.Unlock()
 	if f.Closed {
 		if c != nil {
@@ -137,10 +137,10 @@ func (a *ends) receive(ctx context.Context, e *envelope.Envelope) {
 	}
 	message, err := jsonrpc.DecodeMessage(f.Message)
 	if err != nil {
-		return // a peer that does not speak JSON-RPC gets no answer
+		return // not JSON-RPC: no answer
 	}
 	if c == nil {
-		c = a.begin(ctx, e.Sender, f.Session, message)
+		c = a.accept(ctx, e.Sender, f.Session, message)
 	}
 	if c == nil {
 		return
@@ -148,24 +148,24 @@ func (a *ends) receive(ctx context.Context, e *envelope.Envelope) {
 	select {
 	case c.unread <- message:
 	default:
-		_ = c.Close() // it does not read: the session ends, nobody else waits
+		_ = c.Close() // it reads too slowly; nobody else waits for it
 	}
 }
 
-// begin begins the session of a peer whose first message is a call.
-func (a *ends) begin(ctx context.Context, peer, session string, first jsonrpc.Message) *end {
+// accept accepts a connection, whose first message must be a call.
+func (a *connections) accept(ctx context.Context, peer, id string, first jsonrpc.Message) *connection {
 	call, ok := first.(*jsonrpc.Request)
 	if !ok || !call.IsCall() || a.serve == nil {
-		return nil // the rest of a session that has ended
+		return nil // the rest of a closed connection
 	}
 	server := a.serve(peer)
 	if server == nil {
-		a.sendClosed(ctx, peer, session)
+		a.sendClosed(ctx, peer, id)
 		return nil
 	}
-	c := a.open(peer, session, nil)
+	c := a.add(peer, id, nil)
 	if c == nil {
-		a.sendClosed(ctx, peer, session)
+		a.sendClosed(ctx, peer, id)
 		return nil
 	}
 	go func() {
@@ -175,19 +175,19 @@ func (a *ends) begin(ctx context.Context, peer, session string, first jsonrpc.Me
 			_ = c.Close() // it always succeeds
 			return
 		}
-		_ = s.Wait() // how the peer left does not matter
+		_ = s.Wait() // the reason of the end does not matter
 	}()
 	return c
 }
 
-func (a *ends) sendClosed(ctx context.Context, peer, session string) {
-	// A peer that cannot be reached any more needs no good-bye.
-	ctx, cancel := context.WithTimeout(ctx, goodbyeTime)
+func (a *connections) sendClosed(ctx context.Context, peer, id string) {
+	// A peer that cannot be reached need not know.
+	ctx, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
-	_ = a.send(ctx, peer, envelope.Notification, frame{Session: session, ToServer: a.serve == nil, Closed: true})
+	_ = a.send(ctx, peer, envelope.Notification, frame{Session: id, ToServer: a.serve == nil, Closed: true})
 }
 
-func (a *ends) send(ctx context.Context, peer string, t envelope.Type, f frame) error {
+func (a *connections) send(ctx context.Context, peer string, t envelope.Type, f frame) error {
 	e, err := envelope.New(a.agent, peer, t, f)
 	if err != nil {
 		return err
@@ -197,15 +197,12 @@ func (a *ends) send(ctx context.Context, peer string, t envelope.Type, f frame) 
 	return err
 }
 
-// close ends every session and waits for them.
-func (a *ends) close() {
+// close closes every connection and waits for the servers.
+func (a *connections) close() {
 	a.stop()
 	a.mu.Lock()
 	a.closed = true
-	var all []*end
-	for _, c := range a.sessions {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Values(a.open))
 	a.mu.Unlock()
 	for _, c := range all {
 		_ = c.Close() // it always succeeds
@@ -215,7 +212,7 @@ func (a *ends) close() {
 }
 
 // Read implements mcp.Connection.
-func (c *end) Read(ctx context.Context) (jsonrpc.Message, error) {
+func (c *connection) Read(ctx context.Context) (jsonrpc.Message, error) {
 	select {
 	case m := <-c.unread:
 		return m, nil
@@ -227,7 +224,7 @@ func (c *end) Read(ctx context.Context) (jsonrpc.Message, error) {
 }
 
 // Write implements mcp.Connection.
-func (c *end) Write(ctx context.Context, m jsonrpc.Message) error {
+func (c *connection) Write(ctx context.Context, m jsonrpc.Message) error {
 	select {
 	case <-c.done:
 		return mcp.ErrConnectionClosed
@@ -238,18 +235,18 @@ func (c *end) Write(ctx context.Context, m jsonrpc.Message) error {
 	if !isAnswer || router.CodeOf(err) != router.CodeInvalidEnvelope {
 		return err
 	}
-	// The session need not die of one result that is too large for an envelope.
+	// A result that is too large for an envelope must not end the connection.
 	return c.write(ctx, &jsonrpc.Response{ID: answer.ID, Error: &jsonrpc.Error{
 		Code: jsonrpc.CodeInternalError, Message: "the result cannot be sent: " + err.Error(),
 	}})
 }
 
-func (c *end) write(ctx context.Context, m jsonrpc.Message) error {
+func (c *connection) write(ctx context.Context, m jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(m)
 	if err != nil {
 		return err
 	}
-	return c.all.send(ctx, c.peer, kind(m), frame{Session: c.session, ToServer: c.all.serve == nil, Message: data})
+	return c.all.send(ctx, c.peer, kind(m), frame{Session: c.id, ToServer: c.all.serve == nil, Message: data})
 }
 
 // kind is the envelope's type for a message.
@@ -269,15 +266,15 @@ func kind(m jsonrpc.Message) envelope.Type {
 }
 
 // Close implements mcp.Connection.
-func (c *end) Close() error {
+func (c *connection) Close() error {
 	if c.shut() {
-		c.all.sendClosed(context.Background(), c.peer, c.session)
+		c.all.sendClosed(context.Background(), c.peer, c.id)
 	}
 	return nil
 }
 
 // shut closes this side only. It reports whether it was open.
-func (c *end) shut() bool {
+func (c *connection) shut() bool {
 	first := false
 	c.closing.Do(func() {
 		first = true
@@ -291,16 +288,16 @@ func (c *end) shut() bool {
 }
 
 // SessionID implements mcp.Connection.
-func (c *end) SessionID() string { return c.session }
+func (c *connection) SessionID() string { return c.id }
 
-// transport hands out a connection that is there already.
+// transport returns an existing connection.
 type transport struct{ c mcp.Connection }
 
 func (t transport) Connect(context.Context) (mcp.Connection, error) { return t.c, nil }
 
-// Over returns a transport of MCP to another agent, near or far, in envelopes from
-// the agent local: for [MountOptions.Dial], or any MCP client. The other side
-// answers with [Listen]. Every rule of the router holds.
+// Over returns an MCP transport to another agent, local or remote, for
+// [MountOptions.Dial] or any MCP client. It sends envelopes as the agent local, and the
+// router's rules apply. The other agent uses [Listen].
 func Over(r *router.Router, local, remote string) mcp.Transport { return over{r, local, remote} }
 
 type over struct {
@@ -312,18 +309,18 @@ func (o over) Connect(context.Context) (mcp.Connection, error) {
 	if err := o.r.Permit(o.local, o.remote); err != nil && router.CodeOf(err) != router.CodeAgentNotFound {
 		return nil, fmt.Errorf("%s cannot use the tools of %s: %w", o.local, o.remote, err)
 	}
-	all := newEnds(o.r, o.local, nil)
-	return all.open(o.remote, uuid.NewString(), func() { all.stop(); all.cancel() }), nil
+	all := newConnections(o.r, o.local, nil)
+	return all.add(o.remote, uuid.NewString(), func() { all.stop(); all.cancel() }), nil
 }
 
-// Listener lets other agents use an MCP server through envelopes.
-type Listener struct{ all *ends }
+// Listener serves an MCP server to other agents over envelopes.
+type Listener struct{ all *connections }
 
-// Listen has an agent answer those that speak MCP to it. serve returns the server
-// for a peer, or nil to refuse; it is called for each session and must not block.
+// Listen accepts MCP connections to an agent. serve returns the server for a peer, or
+// nil to refuse it; it is called for each connection and must not block.
 func Listen(r *router.Router, agentID string, serve func(peer string) *mcp.Server) *Listener {
-	return &Listener{newEnds(r, agentID, serve)}
+	return &Listener{newConnections(r, agentID, serve)}
 }
 
-// Close ends every session and waits for them.
+// Close closes every connection and waits for the servers.
 func (l *Listener) Close() { l.all.close() }

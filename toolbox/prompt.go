@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Renderer makes a prompt of its arguments.
+// Renderer renders a prompt with its arguments.
 type Renderer func(ctx context.Context, arguments map[string]string) (*mcp.GetPromptResult, error)
 
 // prompt is a registered prompt. It does not change.
@@ -22,10 +22,9 @@ type prompt struct {
 
 var placeholder = regexp.MustCompile(`\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}`)
 
-// AddPrompt offers a prompt template under the name "agent.name". In the
-// body "{{argument}}" stands for the argument's value; each must be one of x's
-// arguments. Values are put in as they are, once: what looks like a placeholder in
-// a value stays. x is not kept. Errors are [*Error]s.
+// AddPrompt offers a prompt template under the name "agent.name". "{{argument}}" in the
+// body is replaced by the value of this argument of x, once: placeholders in values
+// stay. x is not kept. Errors are [*Error]s.
 func (p *Provider) AddPrompt(x *mcp.Prompt, body string) error {
 	if len(body) > MaxDescription || !utf8.ValidString(body) {
 		return errorf(CodeInvalid, x.Name, p.id, "the body of prompt %q must be UTF-8 of at most %d bytes", x.Name, MaxDescription)
@@ -47,7 +46,7 @@ func (p *Provider) AddPrompt(x *mcp.Prompt, body string) error {
 	})
 }
 
-// AddRenderer offers a prompt that a function makes.
+// AddRenderer offers a prompt that a function renders.
 func (p *Provider) AddRenderer(x *mcp.Prompt, render Renderer) error {
 	made, err := p.newPrompt(x, render)
 	if err != nil {
@@ -67,7 +66,7 @@ func (p *Provider) newPrompt(x *mcp.Prompt, render Renderer) (*prompt, error) {
 	seen := make(map[string]bool)
 	for _, a := range x.Arguments {
 		if a == nil || a.Name == "" || seen[a.Name] {
-			return nil, errorf(CodeInvalid, name, p.id, "the arguments of prompt %q need names, each its own", name)
+			return nil, errorf(CodeInvalid, name, p.id, "the arguments of prompt %q must have different names", name)
 		}
 		seen[a.Name] = true
 		if err := p.describe(name, a.Name, a.Title, a.Description); err != nil {
@@ -87,28 +86,22 @@ type Prompt struct {
 
 // Prompts lists the prompts that a caller may see, by name.
 func (b *Box) Prompts(caller string) []Prompt {
-	all := visible(b, caller, b.prompts)
-	list := make([]Prompt, len(all))
-	for i, x := range all {
-		list[i] = Prompt{Prompt: x.shown, SourceAgent: x.id}
-	}
-	return list
+	return listed(b, caller, b.prompts, func(x *prompt) Prompt { return Prompt{Prompt: x.shown, SourceAgent: x.id} })
 }
 
-// Render makes a prompt of its arguments. An optional argument that is
-// not given is empty. Errors are [*Error]s: CodeArguments names what is missing,
-// and what the prompt does not know.
+// Render renders a prompt. A missing optional argument is empty. Errors are [*Error]s:
+// CodeArguments names missing and unknown arguments.
 func (b *Box) Render(ctx context.Context, caller, name string, arguments map[string]string) (*mcp.GetPromptResult, error) {
 	x, known := find(b, caller, b.prompts, name)
 	if !known {
-		return nil, promptNotFound(name)
+		return nil, errorf(CodePromptNotFound, name, "", "there is no prompt %q", name)
 	}
 	if err := x.checkArguments(arguments); err != nil {
 		return nil, err
 	}
 	result, err := guard(ctx, x.Provider, name, func(ctx context.Context) (*mcp.GetPromptResult, error) { return x.render(ctx, arguments) })
 	if err == nil && (result == nil || slices.Contains(result.Messages, nil)) {
-		return nil, errorf(CodeFailed, name, x.source, "%s gave nothing", name)
+		return nil, errorf(CodeFailed, name, x.source, "%s returned nothing", name)
 	}
 	return result, err
 }

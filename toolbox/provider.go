@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"regexp"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -16,18 +17,18 @@ var (
 type Provider struct {
 	box    *Box
 	id     string
-	number int             // of its coming
-	source string          // who it is in errors and records: the id, but for what is mounted
+	number int             // in order of creation
+	source string          // the agent in errors and records: id, except for a mounted server
 	ctx    context.Context // of the calls
 	cancel context.CancelCauseFunc
-	asIs   bool // names are qualified already: see MountOptions.AsIs
-	// foreign is set for a mounted server, whose schemas are those of a stranger.
+	asIs   bool // names are qualified already, see MountOptions.AsIs
+	// foreign is set for a mounted server, whose schemas are not trusted.
 	foreign bool
 	closed  bool // guarded by box.mu
 }
 
-// Provider returns the provider of an agent, which has none yet. The agent's id
-// becomes part of names: letters, digits, "_", "-" and single dots between them.
+// Provider creates the provider of an agent. The agent's id becomes part of names:
+// letters, digits, "_", "-" and single dots between them.
 func (b *Box) Provider(agentID string) (*Provider, error) {
 	if len(agentID) > MaxName/2 || !agentPattern.MatchString(agentID) {
 		return nil, errorf(CodeInvalid, agentID, "", "agent %q cannot offer tools: its id must be up to %d letters, digits, _, - and dots", agentID, MaxName/2)
@@ -37,8 +38,8 @@ func (b *Box) Provider(agentID string) (*Provider, error) {
 	if b.providers[agentID] != nil {
 		return nil, errorf(CodeDuplicate, agentID, agentID, "agent %q has a provider already", agentID)
 	}
-	b.came++
-	p := &Provider{box: b, id: agentID, number: b.came, source: agentID}
+	b.created++
+	p := &Provider{box: b, id: agentID, number: b.created, source: agentID}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	b.providers[agentID] = p
 	return p, nil
@@ -49,8 +50,8 @@ func (p *Provider) ID() string { return p.id }
 
 func (p *Provider) owner() *Provider { return p }
 
-// Close takes back everything that the agent offers and cancels the calls that
-// run. It is safe to call more than once.
+// Close removes everything that the agent offers and cancels running calls. It is safe
+// to call more than once.
 func (p *Provider) Close() {
 	p.cancel(errorf(CodeClosed, "", p.id, "agent %q has left", p.id))
 	_ = p.box.change(func() error {
@@ -63,16 +64,19 @@ func (p *Provider) Close() {
 	}) // it cannot fail
 }
 
-// clear takes back everything. box.mu is held.
+// clear removes everything. box.mu is held.
 func (p *Provider) clear() {
-	maps.DeleteFunc(p.box.tools, func(_ string, t *tool) bool { return t.Provider == p })
-	maps.DeleteFunc(p.box.resources, func(_ string, r *resource) bool { return r.Provider == p })
-	maps.DeleteFunc(p.box.templates, func(_ string, t *template) bool { return t.Provider == p })
-	maps.DeleteFunc(p.box.prompts, func(_ string, x *prompt) bool { return x.Provider == p })
+	removeOf(p, p.box.tools)
+	removeOf(p, p.box.resources)
+	removeOf(p, p.box.templates)
+	removeOf(p, p.box.prompts)
 }
 
-// add enters something under a key that is free. duplicate is the code for one
-// that is not.
+func removeOf[V owned](p *Provider, m map[string]V) {
+	maps.DeleteFunc(m, func(_ string, v V) bool { return v.owner() == p })
+}
+
+// add adds an entry. duplicate is the code for a key that exists.
 func add[V any](p *Provider, m map[string]V, key string, v V, duplicate Code) error {
 	return p.box.change(func() error { return enter(p, m, key, v, duplicate) })
 }
@@ -92,7 +96,7 @@ func enter[V any](p *Provider, m map[string]V, key string, v V, duplicate Code) 
 	return nil
 }
 
-// qualify returns the name under which the agent's tool or prompt stands.
+// qualify returns the qualified name of the agent's tool or prompt.
 func (p *Provider) qualify(name string) (string, error) {
 	qualified := p.id + "." + name
 	if p.asIs {
@@ -104,13 +108,31 @@ func (p *Provider) qualify(name string) (string, error) {
 	return qualified, nil
 }
 
-// describe returns an error for descriptions and titles that are no text, too long, or
-// not what a person sees of them.
+// describe returns an error for a description or title that is not UTF-8, too long, or
+// has invisible characters.
 func (p *Provider) describe(name string, texts ...string) error {
 	for _, text := range texts {
 		if len(text) > MaxDescription || !utf8.ValidString(text) || !visibleText(text) {
-			return errorf(CodeInvalid, name, p.id, "the description of %q must be UTF-8 of at most %d bytes, without characters that cannot be seen", name, MaxDescription)
+			return errorf(CodeInvalid, name, p.id, "the description of %q must be UTF-8 of at most %d bytes, without invisible characters", name, MaxDescription)
 		}
 	}
 	return nil
+}
+
+// unseen are invisible characters that a model or a terminal interprets: those that
+// change the direction of text, and the tags, which repeat ASCII.
+var unseen = &unicode.RangeTable{
+	R16: []unicode.Range16{{Lo: 0x202a, Hi: 0x202e, Stride: 1}, {Lo: 0x2066, Hi: 0x2069, Stride: 1}},
+	R32: []unicode.Range32{{Lo: 0xe0000, Hi: 0xe007f, Stride: 1}},
+}
+
+// visibleText reports whether a text has no invisible or control characters, apart from
+// tabs and line breaks.
+func visibleText(text string) bool {
+	for _, r := range text {
+		if unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t' || unicode.Is(unseen, r) {
+			return false
+		}
+	}
+	return true
 }

@@ -4,37 +4,35 @@ import (
 	"context"
 	"net/url"
 	"regexp"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/yosida95/uritemplate/v3"
 )
 
 // Loader returns the content of a resource. ctx ends when the reader gives up. A
-// template's loader must not trust what stands in the template's places: they may hold
-// "..", encoded too. For
-// a template's resource that does not exist it returns an error that wraps
+// template's loader must not trust the template's variables, which may contain "..",
+// also encoded; for a resource that does not exist it returns an error that wraps
 // [ErrNoResource]. Contents without URI or MIME type get those of the resource.
 type Loader func(ctx context.Context, uri string) (*mcp.ReadResourceResult, error)
 
-// Text makes a Loader of a function that returns text.
+// Text converts a function that returns text to a Loader.
 func Text(load func(ctx context.Context, uri string) (string, error)) Loader {
-	return func(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
-		text, err := load(ctx, uri)
-		if err != nil {
-			return nil, err
-		}
-		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{Text: text}}}, nil
-	}
+	return loader(load, func(text string) *mcp.ResourceContents { return &mcp.ResourceContents{Text: text} })
 }
 
-// Bytes makes a Loader of a function that returns bytes.
+// Bytes converts a function that returns bytes to a Loader.
 func Bytes(load func(ctx context.Context, uri string) ([]byte, error)) Loader {
+	return loader(load, func(data []byte) *mcp.ResourceContents { return &mcp.ResourceContents{Blob: data} })
+}
+
+func loader[T any](load func(context.Context, string) (T, error), contents func(T) *mcp.ResourceContents) Loader {
 	return func(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
-		data, err := load(ctx, uri)
+		value, err := load(ctx, uri)
 		if err != nil {
 			return nil, err
 		}
-		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{Blob: data}}}, nil
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{contents(value)}}, nil
 	}
 }
 
@@ -95,7 +93,8 @@ func (p *Provider) newTemplate(t *mcp.ResourceTemplate, load Loader) (*template,
 	if err != nil {
 		return nil, failed(CodeInvalid, t.URITemplate, p.id, err, "the URI template cannot be used")
 	}
-	if scheme, err := url.Parse(pattern.Raw()[:max(0, schemeEnd(pattern.Raw()))]); err != nil || scheme.Scheme == "" {
+	scheme, _, _ := strings.Cut(pattern.Raw(), ":")
+	if u, err := url.Parse(scheme + ":"); err != nil || u.Scheme == "" || len(scheme) == len(pattern.Raw()) {
 		return nil, errorf(CodeInvalid, t.URITemplate, p.id, "the URI template %q must begin with a scheme", t.URITemplate)
 	}
 	if err := p.describe(t.URITemplate, t.Description, t.Name, t.Title, t.MIMEType); err != nil {
@@ -103,19 +102,6 @@ func (p *Provider) newTemplate(t *mcp.ResourceTemplate, load Loader) (*template,
 	}
 	shown := *t
 	return &template{Provider: p, shown: &shown, pattern: pattern.Regexp(), load: load}, nil
-}
-
-// schemeEnd returns where the part up to and with the colon ends, or 0.
-func schemeEnd(uri string) int {
-	for i, c := range uri {
-		switch {
-		case c == ':':
-			return i + 1
-		case c == '{' || c == '/':
-			return 0
-		}
-	}
-	return 0
 }
 
 // Resource is a resource in a list.
@@ -126,12 +112,7 @@ type Resource struct {
 
 // Resources lists the resources that a caller may see, by URI.
 func (b *Box) Resources(caller string) []Resource {
-	all := visible(b, caller, b.resources)
-	list := make([]Resource, len(all))
-	for i, r := range all {
-		list[i] = Resource{Resource: r.shown, SourceAgent: r.id}
-	}
-	return list
+	return listed(b, caller, b.resources, func(r *resource) Resource { return Resource{Resource: r.shown, SourceAgent: r.id} })
 }
 
 // ResourceTemplate is a template in a list.
@@ -142,23 +123,19 @@ type ResourceTemplate struct {
 
 // ResourceTemplates lists the templates that a caller may see, by template.
 func (b *Box) ResourceTemplates(caller string) []ResourceTemplate {
-	all := visible(b, caller, b.templates)
-	list := make([]ResourceTemplate, len(all))
-	for i, t := range all {
-		list[i] = ResourceTemplate{ResourceTemplate: t.shown, SourceAgent: t.id}
-	}
-	return list
+	return listed(b, caller, b.templates, func(t *template) ResourceTemplate {
+		return ResourceTemplate{ResourceTemplate: t.shown, SourceAgent: t.id}
+	})
 }
 
-// Read loads a resource: the one with this URI, or one of a template that
-// it follows. Where several agents have one, it is that of the agent whose provider is
-// oldest, so that nobody who comes later gets between. Errors are [*Error]s:
-// CodeResourceNotFound with the URI if there is none.
+// Read loads the resource with this URI or with a template that matches it. If several
+// agents have one, the oldest provider's is read, so that a later agent cannot shadow
+// it. Errors are [*Error]s: CodeResourceNotFound with the URI if there is none.
 func (b *Box) Read(ctx context.Context, caller, uri string) (*mcp.ReadResourceResult, error) {
 	return b.read(ctx, caller, "", uri)
 }
 
-// read reads what an agent offers, or any one if only is "".
+// read is Read for the resources of one agent, or of all if only is "".
 func (b *Box) read(ctx context.Context, caller, only, uri string) (*mcp.ReadResourceResult, error) {
 	if len(uri) > MaxURI {
 		return nil, resourceNotFound(uri[:MaxURI])

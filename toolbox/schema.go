@@ -13,12 +13,11 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// checker holds JSON against a schema. A nil checker takes anything.
+// checker checks JSON against a schema. A nil checker accepts anything.
 type checker struct {
 	schema *jsonschema.Schema
-	// foreign is set for the schema of a mounted server. It is then not to cost the
-	// process more than maxCost to hold a value against it; what would cost more is for
-	// the server to check, and for who gets its results.
+	// foreign is set for the schema of a mounted server. A check that would cost more
+	// than maxCost is then left to the server and to the caller.
 	foreign bool
 }
 
@@ -42,8 +41,8 @@ func compileInput(schema any, foreign bool) (any, *checker, error) {
 	return text, check, showable(text.(json.RawMessage))
 }
 
-// compile compiles a schema, anything that marshals to one. The text is nil, as an
-// interface, where there is no schema.
+// compile compiles a schema, anything that marshals to one. Without a schema the text
+// is a nil interface.
 func compile(schema any, foreign bool) (text any, check *checker, err error) {
 	if schema == nil {
 		return nil, nil, nil
@@ -62,7 +61,7 @@ func compile(schema any, foreign bool) (text any, check *checker, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := legible(doc); err != nil {
+	if err := walk("", doc, legible); err != nil {
 		return nil, nil, err
 	}
 	c := jsonschema.NewCompiler()
@@ -79,22 +78,22 @@ func compile(schema any, foreign bool) (text any, check *checker, err error) {
 	compiled, err := c.Compile(url)
 	switch {
 	case err != nil && foreign && patterns.failed:
-		return json.RawMessage(data), nil, nil // another dialect of patterns: the server checks
+		return json.RawMessage(data), nil, nil // the patterns are not Go's: the server checks
 	case err != nil:
 		return nil, nil, err
 	}
 	return json.RawMessage(data), &checker{compiled, foreign}, nil
 }
 
-// noLoader keeps schemas of peers from naming files and addresses.
+// noLoader keeps schemas from reading files and addresses.
 type noLoader struct{}
 
 func (noLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("a schema must not refer to %s", url)
 }
 
-// showable returns an error for an input schema that the SDK's servers refuse, which they
-// do with a panic: one with wrong "x-mcp-header" annotations.
+// showable returns an error for an input schema for which the SDK's servers panic: one
+// with invalid "x-mcp-header" annotations.
 func showable(schema json.RawMessage) (err error) {
 	if !bytes.Contains(schema, []byte("x-mcp-header")) {
 		return nil
@@ -109,25 +108,33 @@ func showable(schema json.RawMessage) (err error) {
 	return nil
 }
 
-// legible returns an error if a schema has texts for people and models with what cannot
-// be seen: see [visibleText].
-func legible(schema any) error {
-	switch v := schema.(type) {
+// walk calls f with v and all values in it, with their keys, until an error.
+func walk(key string, v any, f func(key string, v any) error) error {
+	if err := f(key, v); err != nil {
+		return err
+	}
+	switch v := v.(type) {
 	case map[string]any:
-		for key, value := range v {
-			if text, ok := value.(string); ok && (key == "title" || key == "description" || key == "$comment") && !visibleText(text) {
-				return fmt.Errorf("a %s in it has characters that cannot be seen", key)
-			}
-			if err := legible(value); err != nil {
+		for k, value := range v {
+			if err := walk(k, value, f); err != nil {
 				return err
 			}
 		}
 	case []any:
 		for _, value := range v {
-			if err := legible(value); err != nil {
+			if err := walk("", value, f); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// legible returns an error for a text of a schema with invisible characters.
+func legible(key string, v any) error {
+	text, ok := v.(string)
+	if ok && (key == "title" || key == "description" || key == "$comment") && !visibleText(text) {
+		return fmt.Errorf("a %s in it has invisible characters", key)
 	}
 	return nil
 }
@@ -145,31 +152,30 @@ func (c *checker) check(data json.RawMessage) error {
 		return nil
 	}
 	if err := c.schema.Validate(v); err != nil {
-		return misfit(err)
+		return mismatch(err)
 	}
 	return nil
 }
 
-// maxMisfit bounds what is said of data that does not fit, in bytes: each of a million
-// items may be wrong.
-const maxMisfit = 2 << 10
+// maxMismatch bounds the description of a mismatch, in bytes: each of a million items
+// may be wrong.
+const maxMismatch = 2 << 10
 
-// misfit says where data does not fit, for a model: without the name that the schema has
-// here only.
-func misfit(err error) error {
+// mismatch describes for a model where data does not match, without the internal name
+// of the schema.
+func mismatch(err error) error {
 	text := err.Error()
 	if _, places, ok := strings.Cut(text, "\n"); ok {
 		text = places
 	}
 	text = strings.TrimPrefix(strings.ReplaceAll(text, "- at '':", "- at the top:"), "- ")
-	if len(text) > maxMisfit {
-		text = strings.ToValidUTF8(text[:maxMisfit], "") + "…"
+	if len(text) > maxMismatch {
+		text = strings.ToValidUTF8(text[:maxMismatch], "") + "…"
 	}
 	return errors.New(text)
 }
 
-// Bounds of a number in JSON. The validator calculates with all digits, and fails badly
-// where it cannot.
+// Bounds of a number in JSON. The validator calculates with all digits, at any cost.
 const (
 	maxDigits   = 1000
 	maxExponent = 400 // a float64 has 308
@@ -181,30 +187,19 @@ func decode(data json.RawMessage) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v, calculable(v)
+	return v, walk("", v, inRange)
 }
 
-// calculable returns an error for a number with which nobody can calculate.
-func calculable(v any) error {
-	switch v := v.(type) {
-	case json.Number:
-		_, exponent, has := strings.Cut(strings.ToLower(string(v)), "e")
-		n, err := strconv.Atoi(exponent)
-		if len(v) > maxDigits || has && (err != nil || n > maxExponent || n < -maxExponent) {
-			return fmt.Errorf("the number %.40s is out of range", string(v))
-		}
-	case map[string]any:
-		for _, value := range v {
-			if err := calculable(value); err != nil {
-				return err
-			}
-		}
-	case []any:
-		for _, value := range v {
-			if err := calculable(value); err != nil {
-				return err
-			}
-		}
+// inRange returns an error for a number that is out of range.
+func inRange(_ string, v any) error {
+	number, ok := v.(json.Number)
+	if !ok {
+		return nil
+	}
+	_, exponent, has := strings.Cut(strings.ToLower(string(number)), "e")
+	n, err := strconv.Atoi(exponent)
+	if len(number) > maxDigits || has && (err != nil || n > maxExponent || n < -maxExponent) {
+		return fmt.Errorf("the number %.40s is out of range", string(number))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,8 +13,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// face is an MCP server that shows a caller's part of the box.
-type face struct {
+// view keeps an MCP server equal to what a caller may see of the box.
+type view struct {
 	box    *Box
 	server *mcp.Server
 	caller string
@@ -27,89 +28,87 @@ type face struct {
 	prompts   map[string]*prompt
 }
 
-// Serve adds to an MCP server everything that a caller may see of the box, and
-// keeps that so until stop is called: the server's sessions are told of tools that
-// come and go. What the server has of its own stays; it must not have names of the
-// form "agent.tool". The sessions of one server all act for the same caller.
+// Serve adds everything that a caller may see of the box to an MCP server and updates
+// it, notifying the server's clients, until stop is called. The server's own tools stay;
+// their names must not have the form "agent.tool". All connections of the server act
+// for the same caller.
 //
-// Tool calls carry progress and cancellation both ways. A failure is a result with
-// IsError, whose _meta has {"code","message","sourceAgent"} under [MetaError]. The
-// _meta of a listed tool has the agent that offers it under [MetaSource].
+// Tool calls forward progress and cancellation. A failure is a result with IsError,
+// whose _meta has {"code","message","sourceAgent"} under [MetaError]. The _meta of a
+// listed tool has the agent that offers it under [MetaSource].
 func (b *Box) Serve(server *mcp.Server, caller string) (stop func()) {
 	return b.serve(server, caller, "")
 }
 
-// ServeAgent is Serve for what one agent offers, under the names that the agent gave,
-// "lint" for "venus.lint": for another box that takes the agent in under a name of
-// its own.
+// ServeAgent is Serve for what one agent offers, under unqualified names ("lint" for
+// "venus.lint"), for another box that mounts the agent under its own name.
 func (b *Box) ServeAgent(server *mcp.Server, caller, agentID string) (stop func()) {
 	return b.serve(server, caller, agentID)
 }
 
 func (b *Box) serve(server *mcp.Server, caller, only string) (stop func()) {
-	f := &face{
+	w := &view{
 		box: b, server: server, caller: caller, only: only, tools: make(map[string]*tool), resources: make(map[string]*resource),
 		templates: make(map[string]*template), prompts: make(map[string]*prompt),
 	}
 	b.mu.Lock()
-	b.faces[f] = struct{}{}
+	b.views[w] = struct{}{}
 	b.mu.Unlock()
-	f.sync()
-	return f.stop
+	w.sync()
+	return w.stop
 }
 
-func (f *face) stop() {
-	f.box.mu.Lock()
-	delete(f.box.faces, f)
-	f.box.mu.Unlock()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.closed = true
-	f.show(nil, nil, nil, nil)
+func (w *view) stop() {
+	w.box.mu.Lock()
+	delete(w.box.views, w)
+	w.box.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.show(nil, nil, nil, nil)
 }
 
-// sync shows what the caller may see now. Several changes at once end with the
-// latest state, since each sync looks anew.
-func (f *face) sync() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
+// sync updates the server to what the caller may see now.
+func (w *view) sync() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
 		return
 	}
-	b := f.box
-	f.show(shown(f, b.tools), shown(f, b.resources), shown(f, b.templates), shown(f, b.prompts))
+	b := w.box
+	w.show(shown(w, b.tools), shown(w, b.resources), shown(w, b.templates), shown(w, b.prompts))
 }
 
-// shown is what of m the face's caller may see.
-func shown[V owned](f *face, m map[string]V) []V {
-	return slices.DeleteFunc(visible(f.box, f.caller, m), func(v V) bool { return f.only != "" && v.owner().id != f.only })
+// shown returns the entries of m that the view shows.
+func shown[V owned](w *view, m map[string]V) []V {
+	return slices.DeleteFunc(visible(w.box, w.caller, m), func(v V) bool { return w.only != "" && v.owner().id != w.only })
 }
 
-// short is a name as the face shows it, long the one that it has in the box.
-func (f *face) short(name string) string { return strings.TrimPrefix(name, f.prefix()) }
-func (f *face) long(name string) string  { return f.prefix() + name }
+// short is a name in the view, long the same name in the box.
+func (w *view) short(name string) string { return strings.TrimPrefix(name, w.prefix()) }
+func (w *view) long(name string) string  { return w.prefix() + name }
 
-func (f *face) prefix() string {
-	if f.only == "" {
+func (w *view) prefix() string {
+	if w.only == "" {
 		return ""
 	}
-	return f.only + "."
+	return w.only + "."
 }
 
-// show changes the server to what is given. f.mu is held; the SDK's servers notify
-// their sessions from timers of their own, so nothing here waits for a peer.
-func (f *face) show(tools []*tool, resources []*resource, templates []*template, prompts []*prompt) {
-	update(f.tools, tools, func(t *tool) string { return f.short(t.shown.Name) },
-		func(t *tool) { x := *t.shown; x.Name = f.short(x.Name); f.server.AddTool(&x, f.callTool) }, f.server.RemoveTools)
-	update(f.resources, resources, func(r *resource) string { return r.shown.URI },
-		func(r *resource) { f.server.AddResource(r.shown, f.readResource) }, f.server.RemoveResources)
-	update(f.templates, templates, func(t *template) string { return t.shown.URITemplate },
-		func(t *template) { f.server.AddResourceTemplate(t.shown, f.readResource) }, f.server.RemoveResourceTemplates)
-	update(f.prompts, prompts, func(x *prompt) string { return f.short(x.shown.Name) },
-		func(x *prompt) { y := *x.shown; y.Name = f.short(y.Name); f.server.AddPrompt(&y, f.getPrompt) }, f.server.RemovePrompts)
+// show updates the server. w.mu is held; the SDK's servers notify their clients from
+// timers, so this waits for no peer.
+func (w *view) show(tools []*tool, resources []*resource, templates []*template, prompts []*prompt) {
+	update(w.tools, tools, func(t *tool) string { return w.short(t.shown.Name) },
+		func(t *tool) { x := *t.shown; x.Name = w.short(x.Name); w.server.AddTool(&x, w.callTool) }, w.server.RemoveTools)
+	update(w.resources, resources, func(r *resource) string { return r.shown.URI },
+		func(r *resource) { w.server.AddResource(r.shown, w.readResource) }, w.server.RemoveResources)
+	update(w.templates, templates, func(t *template) string { return t.shown.URITemplate },
+		func(t *template) { w.server.AddResourceTemplate(t.shown, w.readResource) }, w.server.RemoveResourceTemplates)
+	update(w.prompts, prompts, func(x *prompt) string { return w.short(x.shown.Name) },
+		func(x *prompt) { y := *x.shown; y.Name = w.short(y.Name); w.server.AddPrompt(&y, w.getPrompt) }, w.server.RemovePrompts)
 }
 
-// update makes have equal to want with the least additions and removals.
+// update makes have equal to want with as few additions and removals as possible.
 func update[V comparable](have map[string]V, want []V, key func(V) string, add func(V), remove func(...string)) {
 	wanted := make(map[string]bool, len(want))
 	for _, v := range want {
@@ -134,8 +133,8 @@ func update[V comparable](have map[string]V, want []V, key func(V) string, add f
 	}
 }
 
-func (f *face) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	result, err := f.box.Call(ctx, f.caller, f.long(req.Params.Name), req.Params.Arguments, progressTo(ctx, req))
+func (w *view) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	result, err := w.box.Call(ctx, w.caller, w.long(req.Params.Name), req.Params.Arguments, progressTo(ctx, req))
 	if err == nil {
 		return result, nil
 	}
@@ -146,23 +145,23 @@ func (f *face) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 	return e.result(), nil
 }
 
-// progressTo returns what tells the session of progress, nil if it did not ask.
+// progressTo returns the function that reports progress to the client, nil if it did
+// not ask for that.
 func progressTo(ctx context.Context, req *mcp.CallToolRequest) func(Progress) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
 		return nil
 	}
 	return func(p Progress) {
-		// A session that is gone misses it; its call ends by its context.
+		// After an error the client is gone; its call ends with its context.
 		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: p.Done, Total: p.Total, Message: p.Message})
 	}
 }
 
 // The keys in the _meta of results and of listed tools.
 const (
-	// MetaError has the parts of a failure. They cannot stand in the structured
-	// content: that must match the tool's output schema, and clients refuse what does
-	// not.
+	// MetaError has the parts of a failure. Clients would refuse them in the structured
+	// content, which must match the tool's output schema.
 	MetaError = "io.parley/error"
 	// MetaSource is the id of the agent that offers the tool.
 	MetaSource = "io.parley/sourceAgent"
@@ -175,8 +174,7 @@ type failure struct {
 	SourceAgent string `json:"sourceAgent,omitempty"`
 }
 
-// result returns the error as a model is to read it. What the tool itself said of
-// its failure comes first.
+// result returns the error for a model: the tool's own result, if there is one.
 func (e *Error) result() *mcp.CallToolResult {
 	result := mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: e.Error()}}}
 	if e.Result != nil {
@@ -188,29 +186,26 @@ func (e *Error) result() *mcp.CallToolResult {
 
 // with returns a copy of a _meta with one more entry.
 func with(m mcp.Meta, key string, value any) mcp.Meta {
-	made := mcp.Meta{key: value}
-	for k, v := range m {
-		if k != key {
-			made[k] = v
-		}
-	}
+	made := mcp.Meta{}
+	maps.Copy(made, m)
+	made[key] = value
 	return made
 }
 
-func (f *face) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	result, err := f.box.read(ctx, f.caller, f.only, req.Params.URI)
+func (w *view) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	result, err := w.box.read(ctx, w.caller, w.only, req.Params.URI)
 	if CodeOf(err) == CodeResourceNotFound {
 		return nil, mcp.ResourceNotFoundError(req.Params.URI)
 	}
 	return result, wire(err)
 }
 
-func (f *face) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-	result, err := f.box.Render(ctx, f.caller, f.long(req.Params.Name), req.Params.Arguments)
+func (w *view) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	result, err := w.box.Render(ctx, w.caller, w.long(req.Params.Name), req.Params.Arguments)
 	return result, wire(err)
 }
 
-// wire makes a protocol error with the structured one as its data.
+// wire returns a protocol error with the structured error as its data.
 func wire(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/telemetry"
@@ -16,33 +17,30 @@ import (
 
 // Call is one call of a tool.
 type Call struct {
-	// Caller is the agent that calls, "" for the user of the process.
-	Caller string
-	// Tool is the qualified name.
-	Tool string
-	// Arguments is a JSON object that fits the tool's input schema.
-	Arguments json.RawMessage
+	Caller    string          // the agent that calls, "" for the user of the process
+	Tool      string          // the qualified name
+	Arguments json.RawMessage // an object that matches the tool's input schema
 
 	progress func(Progress)
 }
 
-// Progress is how far a call is.
+// Progress is the progress of a call.
 type Progress struct {
-	Done, Total float64 // Total is 0 where it is not known
+	Done, Total float64 // Total is 0 if it is not known
 	Message     string
 }
 
-// Progress tells the caller how far the call is, if it wants to know. It may be
-// called from any goroutine until the handler has returned.
+// Progress reports progress to the caller, if it asked for that. It may be called from
+// any goroutine until the handler has returned.
 func (c *Call) Progress(p Progress) {
 	if c.progress != nil {
 		c.progress(p)
 	}
 }
 
-// Handler does what a tool is for. It runs in the caller's goroutine; ctx ends when
-// the caller gives up or the provider closes. A panic is caught. A handler says
-// that it failed by an error, or by a result with IsError.
+// Handler executes a tool in the caller's goroutine. ctx ends when the caller gives up
+// or the provider closes. A panic is recovered. A handler fails with an error or a
+// result with IsError.
 type Handler func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
 
 // tool is a registered tool. It does not change.
@@ -55,10 +53,10 @@ type tool struct {
 	handler Handler
 }
 
-// AddTool offers a tool to other agents under the name "agent.name". Its
-// input schema must be of type object; without one any object is taken. t is not
-// kept. Errors are [*Error]s: CodeDuplicateTool for a name that is taken,
-// CodeInvalid for a name or schema that makes no sense.
+// AddTool offers a tool to other agents under the name "agent.name". Its input schema
+// must be of type object; without one any object is accepted. t is not kept. Errors are
+// [*Error]s: CodeDuplicateTool for an existing name, CodeInvalid for an invalid name or
+// schema.
 func (p *Provider) AddTool(t *mcp.Tool, h Handler) error {
 	made, err := p.newTool(t, h)
 	if err != nil {
@@ -89,17 +87,16 @@ func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
 	if shown.OutputSchema, made.output, err = compile(t.OutputSchema, p.foreign); err != nil {
 		return nil, failed(CodeInvalid, name, p.id, err, "the output schema of "+name+" cannot be used")
 	}
-	if p.asIs { // the other box checks what it is sent, and says whose tool it is
+	if p.asIs { // the other box checks
 		made.input, made.output = nil, nil
 	}
 	return made, nil
 }
 
-// maxSource bounds the id of an agent in another box: its name there, and its hub's key.
+// maxSource bounds the id of an agent in another box: its name there and its hub's key.
 const maxSource = 2 * MaxName
 
-// sourceOf returns the agent that offers a tool: of another box's tools, the one that
-// it names.
+// sourceOf returns the agent that offers a tool; another box names it.
 func (p *Provider) sourceOf(t *mcp.Tool) string {
 	if name, ok := t.Meta[MetaSource].(string); ok && p.asIs && name != "" && len(name) <= maxSource && utf8.ValidString(name) {
 		return name
@@ -107,8 +104,7 @@ func (p *Provider) sourceOf(t *mcp.Tool) string {
 	return p.source
 }
 
-// RemoveTool takes a tool back. Calls that run go on. It reports whether it was
-// there.
+// RemoveTool removes a tool and reports whether it was there. Running calls continue.
 func (p *Provider) RemoveTool(name string) bool {
 	var was bool
 	_ = p.box.change(func() error {
@@ -129,19 +125,13 @@ type Tool struct {
 
 // Tools lists the tools of all agents that a caller may see, by name.
 func (b *Box) Tools(caller string) []Tool {
-	all := visible(b, caller, b.tools)
-	list := make([]Tool, len(all))
-	for i, t := range all {
-		list[i] = Tool{Tool: t.shown, SourceAgent: t.source}
-	}
-	return list
+	return listed(b, caller, b.tools, func(t *tool) Tool { return Tool{Tool: t.shown, SourceAgent: t.source} })
 }
 
-// Call has the agent that offers a tool run it, and returns its result.
-// Empty arguments are an empty object. progress, which may be nil, is called with
-// what the tool tells meanwhile, from any goroutine; of a mounted server the last word
-// before the result may come late or not at all. Call blocks until the tool is done or ctx ends.
-// Errors are [*Error]s; nothing is tried twice.
+// Call calls a tool and returns its result; it blocks until the tool is done or ctx
+// ends. Empty arguments are an empty object. progress, which may be nil, is called from
+// any goroutine; the last progress of a mounted server may be late or missing. Errors
+// are [*Error]s; a call is never retried.
 func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawMessage, progress func(Progress)) (*mcp.CallToolResult, error) {
 	began := b.o.Now()
 	if len(bytes.TrimSpace(arguments)) == 0 {
@@ -150,7 +140,7 @@ func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawM
 	c := &Call{Caller: caller, Tool: name, Arguments: arguments, progress: progress}
 	t, known := find(b, caller, b.tools, name)
 	var result *mcp.CallToolResult
-	err := error(toolNotFound(name))
+	err := error(errorf(CodeToolNotFound, name, "", "there is no tool %q; list the tools to see the names", name))
 	if known {
 		result, err = t.call(ctx, c)
 	}
@@ -184,8 +174,7 @@ func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 	return result, nil
 }
 
-// said is the error of a tool that says itself that it has failed; of another box's,
-// what that box makes of it.
+// said is the error of a result with IsError; another box states its code.
 func (t *tool) said(c *Call, r *mcp.CallToolResult) *Error {
 	e := failed(CodeFailed, c.Tool, t.source, nil, saidText(r, c.Tool+" failed"))
 	e.Result = r
@@ -197,8 +186,7 @@ func (t *tool) said(c *Call, r *mcp.CallToolResult) *Error {
 	return e
 }
 
-// checkResult holds the structured content against the output schema. A tool with
-// such a schema must have one.
+// checkResult checks the structured content against the output schema, if there is one.
 func (t *tool) checkResult(r *mcp.CallToolResult) error {
 	if t.output == nil {
 		return nil
@@ -213,7 +201,7 @@ func (t *tool) checkResult(r *mcp.CallToolResult) error {
 	return t.output.check(data)
 }
 
-// saidText is the text of a result, or something else to say.
+// saidText is the text of a result, or otherwise.
 func saidText(r *mcp.CallToolResult, otherwise string) string {
 	var lines []string
 	for _, c := range r.Content {
@@ -227,7 +215,6 @@ func saidText(r *mcp.CallToolResult, otherwise string) string {
 	return strings.Join(lines, "\n")
 }
 
-// record counts and records a call.
 func (b *Box) record(c *Call, t *tool, result *mcp.CallToolResult, failed error, began time.Time) {
 	if b.o.Telemetry == nil && b.o.Record == nil {
 		return
@@ -254,9 +241,39 @@ func (b *Box) record(c *Call, t *tool, result *mcp.CallToolResult, failed error,
 	}
 	if result != nil {
 		data, err := json.Marshal(result)
-		if err == nil { // content that cannot be written never left the handler's process
+		if err == nil {
 			i.Result = data
 		}
 	}
 	b.o.Record(i)
+}
+
+// AddFunc offers a Go function as a tool. Its schemas are derived from In and Out as in
+// the MCP SDK: fields without omitempty are required, a jsonschema tag describes a
+// field. The result is returned as structured content and as text.
+func AddFunc[In, Out any](p *Provider, name, description string, f func(ctx context.Context, c *Call, in In) (Out, error)) error {
+	input, err := jsonschema.For[In](nil)
+	if err != nil {
+		return failed(CodeInvalid, name, p.id, err, "no schema can be derived from the arguments")
+	}
+	output, err := jsonschema.For[Out](nil)
+	if err != nil {
+		return failed(CodeInvalid, name, p.id, err, "no schema can be derived from the result")
+	}
+	t := &mcp.Tool{Name: name, Description: description, InputSchema: input, OutputSchema: output}
+	return p.AddTool(t, func(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
+		var in In
+		if err := json.Unmarshal(c.Arguments, &in); err != nil {
+			return nil, failed(CodeArguments, c.Tool, p.id, err, "the arguments cannot be read")
+		}
+		out, err := f(ctx, c, in)
+		if err != nil {
+			return nil, err
+		}
+		data, err := json.Marshal(out)
+		if err != nil {
+			return nil, err
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(data)}}, StructuredContent: json.RawMessage(data)}, nil
+	})
 }

@@ -71,7 +71,7 @@ var mutations = []mutation{
 	{"17", "router/router.go", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n\t\td.record(*event, d.e)\n", "\t\tevent.Success, event.Code, event.Detail = telemetry.Failure, string(err.Code), err.Error()\n", "failures give no routing event"},
 	{"17", "router/router.go", "d.result.Path = telemetry.PathRemote\n", "d.result.Path = telemetry.PathLocal\n", "the remote path is called local"},
 
-	{"18", "toolbox/tool.go", "list[i] = Tool{Tool: t.shown, SourceAgent: t.source}", "list[i] = Tool{Tool: t.shown, SourceAgent: t.shown.Name}", "a tool is listed without its agent"},
+	{"18", "toolbox/tool.go", "return Tool{Tool: t.shown, SourceAgent: t.source}", "return Tool{Tool: t.shown, SourceAgent: t.shown.Name}", "a tool is listed without its agent"},
 	{"18", "toolbox/provider.go", "qualified := p.id + \".\" + name", "qualified := p.id + \".\" + name + \"x\"", "tools stand under other names"},
 	{"18", "toolbox/box.go", "keys := slices.Sorted(maps.Keys(m))", "keys := slices.Collect(maps.Keys(m))", "lists are in no order"},
 	{"19", "toolbox/tool.go", "return t.handler(ctx, c) })", "return t.handler(ctx, &Call{Tool: c.Tool}) })", "tools get no arguments"},

@@ -71,7 +71,7 @@ func TestSharedToolsOutlastTheHub(t *testing.T) {
 	says("hello from afar")
 
 	d.stopHub()
-	says("cannot be reached now; it is tried again")
+	says("cannot be reached now; try the call again")
 	start()
 	says("hello from afar")
 
@@ -86,7 +86,7 @@ func TestSharedToolsOutlastTheHub(t *testing.T) {
 	if err := hub.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	says("cannot be reached now; it is tried again")
+	says("cannot be reached now; try the call again")
 	start()
 	says("hello from afar")
 	var list struct {
