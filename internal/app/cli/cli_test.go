@@ -494,7 +494,7 @@ func TestDoctorNeedsNoHub(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	o := p.run(t, "doctor")
-	want(t, o, 0, "does not run; parley start starts it")
+	want(t, o, 0, "is not running; start it with: parley start")
 	want(t, o, 0, "→ install it with: magic")
 	if err := os.WriteFile(p.dir+"/config.yaml", []byte("htpp: {}\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -15,62 +15,61 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/tools/delegation"
 )
 
-// report is the one line that a hub in the background writes to its standard
-// output: that it serves, or why it does not.
+// report is the line that a hub in the background writes to its standard output: that it is
+// ready, or why it failed to start.
 type report struct {
 	Ready *Info  `json:"ready,omitempty"`
 	Error *Error `json:"error,omitempty"`
 }
 
-// startPatience is how long a hub may take to serve: reading back the store
-// of a hub with a long history takes seconds.
-const startPatience = 60 * time.Second
+// startTimeout is how long a hub may take to get ready: recovering the store of a hub with a
+// long history takes seconds.
+const startTimeout = 60 * time.Second
 
-// Start runs command, which runs a hub with RunInBackground, detached from this
-// process and its terminal, and waits until the hub serves. Where another hub
-// has the data directory and serves, Start returns that one with an *Error of
-// CodeRunning; where it is still starting or ending, Start waits for it.
+// Start runs command, which calls [RunInBackground], detached from this process and its
+// terminal, and waits until the hub is ready. If another hub has the data directory and is
+// ready, Start returns its Info with an *Error with CodeRunning; if that hub is starting or
+// stopping, Start waits for it.
 func Start(ctx context.Context, dataDir string, command []string) (Info, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, errPatience)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStartTimeout)
 	defer cancel()
 	for {
 		info, running, err := Running(dataDir)
 		if err != nil {
 			return Info{}, &Error{Code: CodeStart, Message: err.Error(), Err: err}
 		}
-		if running && info.serves(ctx) {
-			return info, &Error{Code: CodeRunning, Message: fmt.Sprintf("the hub runs already (process %d)", info.PID)}
+		if running && info.answers(ctx) {
+			return info, &Error{Code: CodeRunning, Message: fmt.Sprintf("the hub is already running (process %d)", info.PID)}
 		}
 		if !running {
 			info, err := launch(ctx, command)
 			if CodeOf(err) != CodeRunning {
 				return info, err
 			}
-		} // else, or when the race was lost: see what becomes of the other
+		}
+		// Another process has the lock: wait for what it does.
 		if err := wait(ctx, pollInterval); err != nil {
 			return Info{}, &Error{
-				Code: CodeStart, Message: "another process has locked the data directory " + dataDir + " but does not serve",
-				Remedy: "look into " + LogPath(dataDir), Err: err,
+				Code: CodeStart, Message: "another process has locked the data directory " + dataDir + " but does not answer",
+				Remedy: "see " + LogPath(dataDir), Err: err,
 			}
 		}
 	}
 }
 
-var errPatience = errors.New("the hub did not serve in time")
+var errStartTimeout = errors.New("the hub was not ready in time")
 
-// serves tells whether the hub answers. One that was killed has its lock for
-// another moment, and its run file for good.
-func (i Info) serves(ctx context.Context) bool {
-	if i.PID == 0 {
-		return false
-	}
-	if i.Socket == "" {
-		return true // it cannot be asked by this way
+// answers reports whether the hub answers on its socket; without a socket it returns true. A
+// killed hub keeps its lock for a moment, and its run file stays.
+func (i Info) answers(ctx context.Context) bool {
+	if i.PID == 0 || i.Socket == "" {
+		return i.PID != 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -83,19 +82,19 @@ func (i Info) serves(ctx context.Context) bool {
 	return err == nil && status.PID == i.PID
 }
 
-// maxReport bounds the report line and what is kept of standard error.
+// maxReport bounds the report, in bytes.
 const maxReport = 64 << 10
 
 func launch(ctx context.Context, command []string) (Info, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = withoutMarker(os.Environ())
 	detach(cmd)
-	keepDescriptors()
+	closeDescriptorsOnExec()
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return Info{}, &Error{Code: CodeStart, Message: "cannot start the hub: " + err.Error(), Err: err}
+	if err == nil {
+		err = cmd.Start()
 	}
-	if err := cmd.Start(); err != nil {
+	if err != nil {
 		return Info{}, &Error{Code: CodeStart, Message: "cannot start the hub: " + err.Error(), Err: err}
 	}
 	lines := make(chan report, 1)
@@ -109,24 +108,22 @@ func launch(ctx context.Context, command []string) (Info, error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		// Killed before it served, it has nothing to lose but what it stored.
 		killErr := errors.Join(cmd.Process.Kill(), ignoreExit(cmd.Wait()))
 		<-lines
-		return Info{}, &Error{Code: CodeStart, Message: "the hub did not begin to serve in time", Remedy: "look into its log, or run it with --foreground", Err: errors.Join(err, killErr)}
+		return Info{}, &Error{Code: CodeStart, Message: "the hub was not ready in time", Remedy: "see its log, or run it with --foreground", Err: errors.Join(err, killErr)}
 	}
 	if r.Ready != nil {
 		return *r.Ready, errors.Join(out.Close(), cmd.Process.Release())
 	}
 	waitErr := cmd.Wait()
 	if r.Error == nil {
-		r.Error = &Error{Code: CodeStart, Message: fmt.Sprintf("the hub ended before it served (%v)", waitErr), Remedy: "run it with --foreground to see why"}
+		r.Error = &Error{Code: CodeStart, Message: fmt.Sprintf("the hub ended before it was ready (%v)", waitErr), Remedy: "run it with --foreground to see why"}
 	}
 	return Info{}, r.Error
 }
 
-// withoutMarker takes the mark and the token of an agent's turn out of an
-// environment: with the one the hub would be ended with the turn in which it was
-// started, the other is nothing for it.
+// withoutMarker removes the mark and the token of an agent's turn from an environment. A hub
+// with the mark would be ended with the turn that has started it; it does not need the token.
 func withoutMarker(env []string) []string {
 	return slices.DeleteFunc(env, func(variable string) bool {
 		return strings.HasPrefix(variable, process.MarkerEnv+"=") || strings.HasPrefix(variable, delegation.TokenEnv+"=")
@@ -134,8 +131,7 @@ func withoutMarker(env []string) []string {
 }
 
 func ignoreExit(err error) error {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
 		return nil
 	}
 	return err
@@ -150,8 +146,7 @@ func readReport(r io.Reader) report {
 	return rep
 }
 
-// send writes the report and closes the pipe. A parent that has gone does not
-// keep the hub from serving.
+// send writes the report and closes the pipe.
 func (r report) send(w io.WriteCloser) error {
 	line, err := json.Marshal(r)
 	if err == nil {
@@ -189,4 +184,54 @@ func Command(cfg *config.Loaded, program ...string) ([]string, error) {
 		command = append(command, "--config="+cfg.File)
 	}
 	return command, nil
+}
+
+// RunInBackground is [Run] in the process that [Start] has started: it writes the log to the
+// data directory, and to reportTo the report that Start waits for. loadErr is the error of
+// loading the configuration, for the report.
+func RunInBackground(ctx context.Context, cfg *config.Loaded, loadErr error, reportTo io.WriteCloser, opts Options) error {
+	ignoreBrokenPipes()
+	fail := func(err error) error {
+		e := &Error{Code: CodeStart, Message: err.Error(), Err: err}
+		var de *Error
+		var se *server.Error
+		switch {
+		case errors.As(err, &de):
+			e = de
+		case errors.As(err, &se) && se.Code == server.CodeInUse:
+			e = &Error{Code: CodeInUse, Message: se.Message, Remedy: se.Remedy, Err: err}
+		}
+		return errors.Join(err, report{Error: e}.send(reportTo))
+	}
+	if loadErr != nil {
+		return fail(loadErr)
+	}
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return fail(err)
+	}
+	if err := os.Chdir(cfg.DataDir); err != nil { // another directory could not be unmounted
+		return fail(err)
+	}
+	opts.Log, opts.KeepLock = LogPath(cfg.DataDir), true
+	logFile, err := OpenLog(opts.Log)
+	if err != nil {
+		return fail(err)
+	}
+	opts.Logger = NewLogger(logFile, cfg.Logging, false)
+	ready := false
+	opts.Ready = func(info Info) {
+		ready = true
+		if err := (report{Ready: &info}).send(reportTo); err != nil {
+			opts.Logger.Warn("the process that started the hub has ended", "error", err)
+		}
+	}
+	err = Run(ctx, cfg, opts)
+	if err != nil {
+		opts.Logger.Error("the hub ended", "error", err)
+	}
+	err = errors.Join(err, logFile.Close())
+	if err != nil && !ready {
+		return fail(err)
+	}
+	return err
 }

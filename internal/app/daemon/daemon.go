@@ -1,14 +1,14 @@
-// Package daemon is the hub as one process: it puts the bus, the agents, the
-// hub and the servers together in the order in which they need each other, and
-// takes them apart in the order in which nothing is lost. It also starts and
-// stops that process in the background.
+// Package daemon runs the hub as one process: it starts the bus, the agents, the hub and the
+// servers in the order of their dependencies, and stops them in an order that loses no data.
+// It also starts and stops that process in the background.
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -49,43 +49,42 @@ import (
 	"github.com/parleyhub/parley/telemetry/audit"
 )
 
-// Options are what Run needs besides the configuration.
+// Options are the options of [Run] besides the configuration.
 type Options struct {
 	Version string
 	Logger  *slog.Logger
-	// Log is where Logger writes, for the run file; "" for a terminal.
+	// Log is the path of the log file, for the run file; "" for a terminal.
 	Log string
-	// KeepLock leaves the lock of the data directory to the end of the process:
-	// who waits for it then waits for the process too.
+	// KeepLock keeps the lock of the data directory until the process ends, so that a
+	// process that waits for the lock also waits for the end of this one.
 	KeepLock bool
-	// SwarmTakeover is how long a swarm's coordinator may be silent before another hub
-	// on the same NATS server takes its place; 0 means the default. All hubs on the
-	// server have the same.
+	// SwarmTakeover is how long a swarm's coordinator may be silent before another hub on
+	// the same NATS server takes over; 0 means the default. It must be the same for all
+	// hubs on the server.
 	SwarmTakeover time.Duration
-	// Ready is called once the hub serves; nil for nothing. It must not block.
+	// Ready is called when the hub is ready, unless it is nil. It must not block.
 	Ready func(Info)
 }
 
-// How long the parts may take to end. Agents get the most: a turn is asked to
-// stop, then told, then killed.
+// How long the parts may take to stop. The hub gets the longest: it interrupts the agents'
+// turns, and kills those that do not end.
 const (
-	hubPatience    = 20 * time.Second
-	nodePatience   = 5 * time.Second
-	serverPatience = 5 * time.Second
-	mcpPatience    = 5 * time.Second
-	busPatience    = 20 * time.Second
-
-	documentsPatience = 10 * time.Second
+	hubTimeout       = 20 * time.Second
+	nodeTimeout      = 5 * time.Second
+	serverTimeout    = 5 * time.Second
+	mcpTimeout       = 5 * time.Second
+	busTimeout       = 20 * time.Second
+	documentsTimeout = 10 * time.Second
 )
 
-// giveBackEvery is how often a hub without work gives memory back.
-const giveBackEvery = 15 * time.Second
+// memoryInterval is how often an idle hub returns memory to the system.
+const memoryInterval = 15 * time.Second
 
-// Run runs a hub until ctx ends, a listener breaks, or a client asks it to stop.
-// It returns nil after a stop that was asked for. Where another hub has the data
-// directory it returns an *Error of CodeRunning.
+// Run runs a hub until ctx ends, a listener fails, or a client requests a stop. It returns nil
+// after a requested stop. If another hub has the data directory, it returns an *Error with
+// CodeRunning.
 func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
-	keepDescriptors()
+	closeDescriptorsOnExec()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, stop: func() { stop(errStopRequested) }}
@@ -100,9 +99,9 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	defer background.Wait()
 	defer stop(nil)
 	background.Go(func() {
-		memory.Keep(ctx, giveBackEvery, func() bool { return d.hub.Status().ActiveTasks > 0 }, d.log)
+		memory.Keep(ctx, memoryInterval, func() bool { return d.hub.Status().ActiveTasks > 0 }, d.log)
 	})
-	d.log.Info("the hub serves", "version", opts.Version, "pid", d.info.PID, "data", cfg.DataDir, "durability", d.info.Durability)
+	d.log.Info("the hub is ready", "version", opts.Version, "pid", d.info.PID, "data", cfg.DataDir, "durability", d.info.Durability)
 	if opts.Ready != nil {
 		opts.Ready(d.info)
 	}
@@ -111,22 +110,21 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 		d.log.Info("the hub stops", "reason", context.Cause(ctx))
 		return nil
 	case err := <-d.server.Failed():
-		d.log.Error("a listener broke; the hub stops", "error", err)
-		return fmt.Errorf("a listener broke: %w", err)
+		d.log.Error("a listener failed; the hub stops", "error", err)
+		return fmt.Errorf("a listener failed: %w", err)
 	}
 }
 
-var errStopRequested = errors.New("a client asked for it")
+var errStopRequested = errors.New("requested by a client")
 
-// daemon is a hub that runs. Its parts are set as they start; what follows
-// is on the stack of ends.
+// daemon is a running hub. Its fields are set as the parts start.
 type daemon struct {
 	cfg  *config.Loaded
 	opts Options
 	log  *slog.Logger
 	stop func()
 
-	held      *flock.Flock // of the data directory
+	locked    *flock.Flock // of the data directory
 	bus       *bus.Bus
 	name      string // on the bus
 	hub       *hub.Hub
@@ -138,15 +136,20 @@ type daemon struct {
 	rooms     *ysync.Server // nil without HTTP
 	tools     *mounts.Tools
 	badges    *delegation.Badges
-	work      *delegation.Service // that agents hand each other
+	work      *delegation.Service // tasks that agents delegate to each other
 	server    *server.Server
 	mcp       *mcpserver.Handler // nil without HTTP
 	info      Info
-	ends      []func() error // in the order of the starts; run backwards
+	closers   []func() error // in the order of the starts; called in reverse order
 }
 
-// atEnd adds what ends a part that has just started.
-func (d *daemon) atEnd(end func() error) { d.ends = append(d.ends, end) }
+// onClose registers the function that stops a part that has just started.
+func (d *daemon) onClose(stop func() error) { d.closers = append(d.closers, stop) }
+
+// onCloseWithin is onClose for a function that takes a context, which ends after limit.
+func (d *daemon) onCloseWithin(limit time.Duration, stop func(context.Context) error) {
+	d.onClose(func() error { return within(limit, stop) })
+}
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
@@ -162,18 +165,18 @@ func (d *daemon) open(ctx context.Context) error {
 	return nil
 }
 
-// close ends the parts, the last one first, but for the hub: it ends before the
-// servers, so that those who wait hear how their tasks ended.
+// close stops the parts in reverse order, except for the hub: it stops before the servers, so
+// that waiting clients get the results of their tasks.
 func (d *daemon) close() error {
 	var errs []error
 	if d.node != nil {
-		d.node.CloseSwarms() // the end of the agents is no failure of theirs
+		d.node.CloseSwarms() // first: stopping the agents must not make their sub-tasks fail
 	}
 	if d.hub != nil {
-		errs = append(errs, within(hubPatience, d.hub.Close))
+		errs = append(errs, within(hubTimeout, d.hub.Close))
 	}
-	for _, end := range slices.Backward(d.ends) {
-		errs = append(errs, end())
+	for _, stop := range slices.Backward(d.closers) {
+		errs = append(errs, stop())
 	}
 	err := errors.Join(errs...)
 	if err != nil {
@@ -182,10 +185,10 @@ func (d *daemon) close() error {
 	return err
 }
 
-func within(patience time.Duration, end func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func within(limit time.Duration, stop func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	return end(ctx)
+	return stop(ctx)
 }
 
 func (d *daemon) lock(ctx context.Context) error {
@@ -193,18 +196,18 @@ func (d *daemon) lock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.held = lock
+	d.locked = lock
 	if !d.opts.KeepLock {
-		d.atEnd(lock.Unlock)
+		d.onClose(lock.Unlock)
 	}
 	return nil
 }
 
-// BusConfig is the bus that the configuration asks for; log may be nil.
+// BusConfig returns the hub's bus as the configuration describes it; log may be nil.
 func BusConfig(cfg *config.Loaded, log *slog.Logger) bus.Config {
 	c := cfg.Bus
 	dir := cfg.DataDir
-	if c.URL != "" { // the store is elsewhere
+	if c.URL != "" { // the server has the store
 		dir = ""
 	}
 	leaf := bus.LeafConfig{URL: bus.Secret(c.Leaf.URL), Domain: c.Leaf.Domain, Credentials: credentials(c.Leaf.NATSLogin)}
@@ -215,7 +218,7 @@ func BusConfig(cfg *config.Loaded, log *slog.Logger) bus.Config {
 	}
 }
 
-// credentials are those of a configured NATS server.
+// credentials converts the login of a configured NATS server.
 func credentials(n config.NATSLogin) bus.Credentials {
 	return bus.Credentials{User: n.User, Password: bus.Secret(n.Password), File: n.CredentialsFile, NKeyFile: n.NKeyFile,
 		CAFile: n.TLS.CAFile, CertFile: n.TLS.CertFile, KeyFile: n.TLS.KeyFile}
@@ -227,10 +230,10 @@ func (d *daemon) openBus(ctx context.Context) error {
 		return err
 	}
 	d.bus = b
-	d.atEnd(func() error { return within(busPatience, b.Close) })
+	d.onCloseWithin(busTimeout, b.Close)
 	info := b.Info()
 	if info.DurabilityReason != "" {
-		d.log.Warn("the bus runs in another durability mode than asked for", "mode", info.Durability, "asked", info.DurabilityAsked, "reason", info.DurabilityReason)
+		d.log.Warn("the bus runs in another durability mode than configured", "mode", info.Durability, "asked", info.DurabilityAsked, "reason", info.DurabilityReason)
 	}
 	d.log.Info("the bus is open", "kind", info.Kind, "durability", info.Durability, "url", info.URL)
 	return nil
@@ -239,7 +242,7 @@ func (d *daemon) openBus(ctx context.Context) error {
 func (d *daemon) openHub(ctx context.Context) error {
 	owner := ownerOf(d.cfg.DataDir)
 	if n, err := process.SweepOwner(owner); err != nil {
-		d.log.Warn("cannot look for processes of an earlier run", "error", err)
+		d.log.Warn("cannot search for processes of an earlier run", "error", err)
 	} else if n > 0 {
 		d.log.Warn("ended processes that an earlier run left behind", "processes", n)
 	}
@@ -263,7 +266,7 @@ func (d *daemon) openHub(ctx context.Context) error {
 	return nil
 }
 
-// openAgents makes the agents that are not disabled, in the order of their ids.
+// openAgents opens the agents that are not disabled, in the order of their ids.
 func openAgents(defs map[string]runner.Definition, owner string) ([]hub.Agent, error) {
 	var agents []hub.Agent
 	for _, id := range slices.Sorted(maps.Keys(defs)) {
@@ -286,16 +289,16 @@ func (d *daemon) openPush(ctx context.Context) error {
 		return err
 	}
 	d.push = p
-	d.atEnd(func() error { p.Close(); return nil })
+	d.onClose(func() error { p.Close(); return nil })
 	d.hub.OnTurn(p.TurnStarted)
 	return nil
 }
 
-// AuditDir is where the hub of a data directory keeps its audit log.
+// AuditDir returns the directory of the audit log of a data directory's hub.
 func AuditDir(dataDir string) string { return filepath.Join(dataDir, "audit") }
 
-// openNode makes the agents cards. The audit log is another process's business
-// only while a hub holds the lock of the data directory, which this one does.
+// openNode opens the audit log and the node through which agents exchange envelopes. The lock
+// of the data directory keeps other hubs from the log.
 func (d *daemon) openNode(ctx context.Context) error {
 	cfg := d.cfg.Node
 	opts := node.Options{
@@ -304,9 +307,9 @@ func (d *daemon) openNode(ctx context.Context) error {
 	if cfg.Audit.Enabled {
 		log, err := audit.Open(AuditDir(d.cfg.DataDir), audit.Options{MaxFileSize: cfg.Audit.MaxFileSize, MaxFiles: cfg.Audit.MaxFiles})
 		if err != nil {
-			return &Error{Code: CodeDataDir, Message: err.Error(), Remedy: "mend the directory audit in the data directory, or set node.audit.enabled to false", Err: err}
+			return &Error{Code: CodeDataDir, Message: err.Error(), Remedy: "repair the directory audit in the data directory, or set node.audit.enabled to false", Err: err}
 		}
-		d.atEnd(log.Close)
+		d.onClose(log.Close)
 		opts.Audit, d.audit = log, log
 	}
 	journal, err := d.swarmJournal(ctx)
@@ -319,15 +322,15 @@ func (d *daemon) openNode(ctx context.Context) error {
 		return err
 	}
 	d.node = n
-	d.atEnd(func() error { return within(nodePatience, n.Close) })
+	d.onCloseWithin(nodeTimeout, n.Close)
 	return nil
 }
 
-// maxJournals bounds the journals of swarms, in bytes; a smaller store gives them an
-// eighth.
+// maxJournals bounds the journals of swarms, in bytes. They get at most an eighth of a bounded
+// store.
 const maxJournals = 256 << 20
 
-// swarmJournal keeps swarms on the bus, as durable as tasks are.
+// swarmJournal opens the journal of swarms on the bus, with the durability of tasks.
 func (d *daemon) swarmJournal(ctx context.Context) (swarm.Journal, error) {
 	size := int64(maxJournals)
 	if most := d.cfg.Bus.MaxStore; most > 0 {
@@ -337,126 +340,42 @@ func (d *daemon) swarmJournal(ctx context.Context) (swarm.Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	return j, d.bus.Commit(ctx) // the new stream, too
+	return j, d.bus.Commit(ctx) // of a new stream
 }
 
-// durable publishes with the bus's promise instead of JetStream's.
+// durable publishes with the bus's durability instead of JetStream's.
 type durable struct{ bus *bus.Bus }
 
 func (p durable) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	return p.bus.Publish(ctx, msg, opts...)
 }
 
-// openTools begins to connect the MCP servers whose tools the agents share.
+// openTools starts to connect the MCP servers whose tools the agents share.
 func (d *daemon) openTools(context.Context) error {
 	d.tools = mounts.Open(mounts.Options{
 		Node: d.node.Parley(), Servers: d.cfg.MCPServers, Shared: d.cfg.Peers.Tools, Dir: d.cfg.DataDir, Owner: ownerOf(d.cfg.DataDir), Logger: d.log,
 	})
-	d.atEnd(func() error { d.tools.Close(); return nil })
+	d.onClose(func() error { d.tools.Close(); return nil })
 	d.work = delegation.New(delegation.Options{
 		Hub: d.hub, Badges: d.badges, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(),
 	})
 	return nil
 }
 
-// openPeers meets other hubs.
-func (d *daemon) openPeers(ctx context.Context) error {
-	cfg := d.cfg.Peers
-	if !cfg.Enabled {
-		return nil
-	}
-	opts := peers.Options{
-		Hub: d.hub, DataDir: d.cfg.DataDir, Version: d.opts.Version, Prefix: cfg.Prefix, Tools: d.tools,
-		Hyperswarm: hyperswarm(cfg.Hyperswarm),
-		PeerTier:   agent.TierOf(cfg.PeerTier), CrossSandbox: d.cfg.Node.CrossSandbox, Logger: d.log,
-	}
-	switch {
-	case cfg.NATS.URL != "":
-		shared, err := bus.Dial(peersBus(cfg.NATS, d.log))
-		if err != nil {
-			return err
-		}
-		d.atEnd(func() error { shared.Close(); return nil })
-		opts.NATS = shared
-	case d.cfg.Bus.URL != "": // the embedded server is the hub's own
-		opts.NATS = d.bus.Conn()
-	}
-	if d.audit != nil {
-		opts.Audit = d.audit
-	}
-	n, err := peers.Open(ctx, opts)
-	if err != nil {
-		return &Error{Code: CodeStart, Message: "cannot join other hubs: " + err.Error(), Remedy: "mend it, or set peers.enabled to false", Err: err}
-	}
-	d.peers = n
-	d.atEnd(func() error { return within(nodePatience, n.Close) })
-	d.log.Info("hubs that have paired with this one can reach it", "key", n.Key(), "nats", opts.NATS != nil, "hyperswarm", opts.Hyperswarm != nil, "public", n.Public())
-	return nil
-}
-
-// peersBus is the NATS server on which hubs meet that have their stores elsewhere.
-func peersBus(c config.PeersNATS, log *slog.Logger) bus.Config {
-	return bus.Config{URL: bus.Secret(c.URL), Name: "parley-hub peers", Logger: log.With("for", "peers"), Credentials: credentials(c.NATSLogin)}
-}
-
-// peersStatus is how other hubs are; nil for a hub that meets none.
-func (d *daemon) peersStatus() *dialect.PeersStatus {
-	if d.peers == nil {
-		return nil
-	}
-	status := &dialect.PeersStatus{Key: d.peers.Key().String(), Hubs: []dialect.PeerStatus{}}
-	if public := d.peers.Public(); public.IsValid() {
-		status.Public = public.String()
-	}
-	for _, p := range d.peers.Status() {
-		s := dialect.PeerStatus{Name: p.Name, Key: p.Key.String(), Connected: len(p.Via) > 0, Via: []string{}, Agents: append([]string{}, p.Agents...)}
-		for _, way := range p.Via {
-			s.Via = append(s.Via, string(way))
-		}
-		if !p.Heard.IsZero() {
-			s.LastHeard = &dialect.Time{Time: p.Heard}
-		}
-		if p.Problem != nil {
-			s.Problem = p.Problem.Error()
-		}
-		status.Hubs = append(status.Hubs, s)
-	}
-	return status
-}
-
-// hyperswarm is what the configuration says of it; nil if it is off. It was checked
-// when it was read.
-func hyperswarm(h config.Hyperswarm) *peers.Hyperswarm {
-	if !h.Enabled {
-		return nil
-	}
-	listen, _ := h.ListenAddr()
-	public, _ := h.PublicAddr()
-	relays, _ := h.RelayKeys()
-	return &peers.Hyperswarm{
-		Listen: listen, Public: public, Bootstrap: h.Bootstrap, Network: h.Network, Capabilities: h.Capabilities, Relay: h.Relay, Relays: relays,
-	}
-}
-
 func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
 	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus}
 	overHTTP := dialect.New(rpc)
-	rpc.Shutdown = d.stop // only who may open the socket may stop the hub
-	rpc.Gate = d.bus      // or come near the bus
+	// Only clients of the socket may stop the hub, join the bus or write to the audit log.
+	rpc.Shutdown = d.stop
+	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus
 	rpc.Shares = d.documents
 	if d.audit != nil {
-		rpc.LoopStep = d.loopStep // or write to the log
+		rpc.LoopStep = d.loopStep
 	}
 	if d.bus.Info().Kind == bus.KindEmbedded {
-		agents := newReception(d.bus, func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub network") },
-			func(ctx context.Context) (*bus.Bus, error) { return d.linkedCluster(ctx, "parley-hub network") }, d.log)
-		if d.bus.Info().Leaf != nil {
-			agents.forward(ctx)
-		}
-		d.atEnd(agents.close)
-		rpc.Admission = agents
+		rpc.Admission = d.openAdmission(ctx)
 	}
 	overSocket := dialect.New(rpc)
 
@@ -475,15 +394,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 		return err
 	}
 	if d.cfg.HTTP.Enabled {
-		d.a2a().Mount(s.Mount)
-		s.Mount(metricsPath, metrics(d.hub, d.node.Telemetry()))
-		if d.cfg.Node.Enabled {
-			d.node.Mount(s.Mount)
-		}
-		d.rooms = d.documentRooms()
-		s.Mount(documentsPath+"{name}", d.rooms)
-		d.mcp = d.mcpHandler()
-		s.Mount(mcpserver.Path, d.mcp)
+		d.mount(s)
 	}
 	if err := s.Start(ctx); err != nil {
 		if d.rooms != nil {
@@ -492,12 +403,10 @@ func (d *daemon) openServer(ctx context.Context) error {
 		return err
 	}
 	d.server = s
-	d.atEnd(func() error { return within(serverPatience, s.Shutdown) })
-	if d.rooms != nil {
-		d.atEnd(func() error { d.rooms.Close(); return nil })
-	}
-	if d.mcp != nil { // before the server, which waits for the requests
-		d.atEnd(func() error { return within(mcpPatience, d.mcp.Close) })
+	d.onCloseWithin(serverTimeout, s.Shutdown)
+	if d.rooms != nil { // these stop before the server, which waits for their requests
+		d.onClose(func() error { d.rooms.Close(); return nil })
+		d.onCloseWithin(mcpTimeout, d.mcp.Close)
 	}
 	if url := d.baseURL(); url != "" && d.cfg.Node.Enabled {
 		return d.node.Announce(url)
@@ -505,15 +414,27 @@ func (d *daemon) openServer(ctx context.Context) error {
 	return nil
 }
 
-// loopStep logs a step of one of the user's loops, which is a process of its own.
+// mount adds the paths of the HTTP interface to the server.
+func (d *daemon) mount(s *server.Server) {
+	d.a2a().Mount(s.Mount)
+	s.Mount(metricsPath, metrics(d.hub, d.node.Telemetry()))
+	if d.cfg.Node.Enabled {
+		d.node.Mount(s.Mount)
+	}
+	d.rooms = d.documentRooms()
+	s.Mount(documentsPath+"{name}", d.rooms)
+	d.mcp = d.mcpHandler()
+	s.Mount(mcpserver.Path, d.mcp)
+}
+
+// loopStep logs a step of a loop, which runs in another process of the user.
 func (d *daemon) loopStep(list string, s ralph.Step) error {
 	event := s.Event()
 	event.Sender = "loop " + list
 	return d.audit.Append(event, nil)
 }
 
-// a2a makes the A2A bindings over the hub. They keep nothing: HTTP and gRPC may
-// each have their own.
+// a2a returns the A2A bindings of the hub. They have no state: HTTP and gRPC each get their own.
 func (d *daemon) a2a() *a2aserver.Server {
 	opts := a2aserver.Options{
 		Hub: d.hub, Push: d.push, Version: d.opts.Version, TokenRequired: d.cfg.HTTP.Token != "", Logger: d.log,
@@ -539,7 +460,7 @@ func (d *daemon) openGRPC(ctx context.Context) error {
 	s := d.a2a().NewGRPC(a2aserver.GRPCOptions{Authorize: d.authorize})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ln) }()
-	d.atEnd(func() error {
+	d.onClose(func() error {
 		stopGRPC(s)
 		return <-served
 	})
@@ -547,16 +468,20 @@ func (d *daemon) openGRPC(ctx context.Context) error {
 	return nil
 }
 
-// stopGRPC lets calls finish for a while, then cuts them off.
+// stopGRPC waits for running calls, and cancels those that take longer than serverTimeout.
 func stopGRPC(s *grpc.Server) {
-	timer := time.AfterFunc(serverPatience, s.Stop)
+	timer := time.AfterFunc(serverTimeout, s.Stop)
 	defer timer.Stop()
 	s.GracefulStop()
 }
 
-func (d *daemon) authorize(token string) bool { return sameToken(token, d.cfg.HTTP.Token) }
+// authorize compares tokens in constant time; without a configured token it accepts all.
+func (d *daemon) authorize(token string) bool {
+	configured := d.cfg.HTTP.Token
+	return configured == "" || subtle.ConstantTimeCompare([]byte(token), []byte(configured)) == 1
+}
 
-// announce writes the run file, the last thing before the hub is ready.
+// announce writes the run file, when all parts run.
 func (d *daemon) announce(context.Context) error {
 	d.info = Info{
 		PID: os.Getpid(), Version: d.opts.Version, StartedAt: time.Now().Truncate(time.Millisecond), DataDir: d.cfg.DataDir,
@@ -572,11 +497,11 @@ func (d *daemon) announce(context.Context) error {
 		return &Error{Code: CodeDataDir, Message: "cannot write the run file: " + err.Error(), Err: err}
 	}
 	path := filepath.Join(d.cfg.DataDir, infoName)
-	d.atEnd(func() error { return os.Remove(path) })
+	d.onClose(func() error { return os.Remove(path) })
 	return nil
 }
 
-// baseURL is where the HTTP server is reached, "" without one.
+// baseURL returns the URL of the HTTP server, "" without one.
 func (d *daemon) baseURL() string {
 	if d.server == nil || d.server.Addr() == nil {
 		return ""
@@ -585,7 +510,7 @@ func (d *daemon) baseURL() string {
 	if !ok || !addr.IP.IsUnspecified() {
 		return "http://" + d.server.Addr().String()
 	}
-	return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port)) // listens on every address, this one too
+	return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port)) // it listens on every address
 }
 
 func (d *daemon) busStatus() dialect.BusStatus {
@@ -602,60 +527,7 @@ func (d *daemon) busStatus() dialect.BusStatus {
 	case info.StorageError != "":
 		status.Error = info.StorageError
 	case info.State != bus.StateConnected:
-		status.Error = info.LastError
-		if status.Error == "" {
-			status.Error = "the connection is " + string(info.State)
-		}
+		status.Error = cmp.Or(info.LastError, "the connection is "+string(info.State))
 	}
 	return status
-}
-
-// RunInBackground is Run in the process that Start has made: the log goes to
-// the data directory, and report gets the one line that Start waits for.
-// loadErr is the error of reading the configuration, for the report.
-func RunInBackground(ctx context.Context, cfg *config.Loaded, loadErr error, reportTo io.WriteCloser, opts Options) error {
-	surviveParent()
-	fail := func(err error) error {
-		e := &Error{Code: CodeStart, Message: err.Error(), Err: err}
-		var de *Error
-		var se *server.Error
-		switch {
-		case errors.As(err, &de):
-			e = de
-		case errors.As(err, &se) && se.Code == server.CodeInUse:
-			e = &Error{Code: CodeInUse, Message: se.Message, Remedy: se.Remedy, Err: err}
-		}
-		return errors.Join(err, report{Error: e}.send(reportTo))
-	}
-	if loadErr != nil {
-		return fail(loadErr)
-	}
-	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
-		return fail(err)
-	}
-	if err := os.Chdir(cfg.DataDir); err != nil { // hold no other directory
-		return fail(err)
-	}
-	opts.Log, opts.KeepLock = LogPath(cfg.DataDir), true
-	logFile, err := OpenLog(opts.Log)
-	if err != nil {
-		return fail(err)
-	}
-	opts.Logger = NewLogger(logFile, cfg.Logging, false)
-	ready := false
-	opts.Ready = func(info Info) {
-		ready = true
-		if err := (report{Ready: &info}).send(reportTo); err != nil {
-			opts.Logger.Warn("the process that started the hub has gone", "error", err)
-		}
-	}
-	err = Run(ctx, cfg, opts)
-	if err != nil {
-		opts.Logger.Error("the hub ended", "error", err)
-	}
-	err = errors.Join(err, logFile.Close())
-	if err != nil && !ready {
-		return fail(err)
-	}
-	return err
 }

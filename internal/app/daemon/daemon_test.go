@@ -537,7 +537,7 @@ func TestRunInBackgroundReportsAndLogs(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if log, err := os.ReadFile(daemon.LogPath(dir)); err != nil || !bytes.Contains(log, []byte("the hub serves")) {
+	if log, err := os.ReadFile(daemon.LogPath(dir)); err != nil || !bytes.Contains(log, []byte("the hub is ready")) {
 		t.Errorf("the log: %s, %v", log, err)
 	}
 }

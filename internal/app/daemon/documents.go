@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -12,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/documents/sharing"
 )
 
-// documentsPath is where y-websocket clients find documents: below it, by name.
+// documentsPath is the path of documents for y-websocket clients, followed by the name.
 const documentsPath = "/documents/"
 
 func (d *daemon) openDocuments(ctx context.Context) error {
@@ -21,35 +22,35 @@ func (d *daemon) openDocuments(ctx context.Context) error {
 		return err
 	}
 	d.documents = l
-	d.atEnd(func() error { return within(documentsPatience, l.Close) })
+	d.onCloseWithin(documentsTimeout, l.Close)
 	return nil
 }
 
-// openSharing lets agents of other processes keep replicas of documents: those that come
+// openSharing serves replicas of documents to agents of other processes: those that connect
 // over HTTP, and those of peers.
 func (d *daemon) openSharing(context.Context) error {
 	service := sharing.New(d.documents, d.log)
-	d.atEnd(func() error { service.Close(); return nil })
+	d.onClose(func() error { service.Close(); return nil })
 	if err := service.Serve(d.node, sharing.CardID, notOfPeers); err != nil {
 		return err
 	}
 	if d.peers == nil {
 		return nil
 	}
-	return service.Serve(d.peers.Node(), signedcard.ID(sharing.CardID, d.peers.Key()), nil) // it lets peers speak for themselves only
+	return service.Serve(d.peers.Node(), signedcard.ID(sharing.CardID, d.peers.Key()), nil) // peers.Node verifies the ids
 }
 
-// notOfPeers keeps whoever may call the hub over HTTP from passing for a peer's agent, whose
-// id ends in the key that the peer has proved to have.
+// notOfPeers refuses clients over HTTP that use the id of a peer's agent, which ends in the
+// peer's verified key.
 func notOfPeers(agentID string) error {
 	if _, _, ok := signedcard.ParseID(agentID); ok {
-		return fmt.Errorf("%s is an agent of a peer, and not come from there", agentID)
+		return fmt.Errorf("%s is the id of a peer's agent, which cannot be used over HTTP", agentID)
 	}
 	return nil
 }
 
-// documentRooms lets clients of y-websocket edit the hub's documents. The server has
-// checked host, origin and token before.
+// documentRooms returns the handler that lets y-websocket clients edit the hub's documents. The
+// server has already checked host, origin and token.
 func (d *daemon) documentRooms() *ysync.Server {
 	return ysync.NewServer(ysync.Options{
 		OriginChecked: true,
@@ -62,7 +63,7 @@ func (d *daemon) documentRooms() *ysync.Server {
 			if err := sameEpoch(r, doc.Epoch()); err != nil {
 				return nil, "", err
 			}
-			// The hub knows no more of them than that they may call it.
+			// The hub does not know who uses the page.
 			return doc, documents.Browser, nil
 		},
 		Status: func(err error) int {
@@ -78,15 +79,11 @@ func (d *daemon) documentRooms() *ysync.Server {
 	})
 }
 
-// sameEpoch holds the epoch that a page was written for, 0 where it names none, against the
-// document's.
+// sameEpoch returns an error unless the epoch that a page names, 0 by default, is the
+// document's current one.
 func sameEpoch(r *http.Request, epoch uint64) error {
-	asked := r.URL.Query().Get("epoch")
-	if asked == "" {
-		asked = "0"
-	}
-	if now := strconv.FormatUint(epoch, 10); asked != now {
-		return &ysync.StaleError{Message: "the document is in epoch " + now + "; begin with a new copy"}
+	if now := strconv.FormatUint(epoch, 10); cmp.Or(r.URL.Query().Get("epoch"), "0") != now {
+		return &ysync.StaleError{Message: "the document is in epoch " + now + "; start with a new copy"}
 	}
 	return nil
 }

@@ -9,9 +9,9 @@ type Code string
 
 // The codes of an [Error].
 const (
-	CodeRunning  Code = "already-running" // another hub has the data directory
+	CodeRunning  Code = "already-running" // another hub has locked the data directory
 	CodeStart    Code = "start-failed"
-	CodeInUse    Code = "address-in-use" // another program has the port, or another hub the socket
+	CodeInUse    Code = "address-in-use" // another program uses the port, or another hub the socket
 	CodeStop     Code = "stop-failed"
 	CodeDataDir  Code = "data-directory"
 	CodeInternal Code = "internal"

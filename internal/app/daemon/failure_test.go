@@ -86,7 +86,7 @@ func TestUnreadableLock(t *testing.T) {
 	}
 }
 
-// Whoever holds the lock and does not serve is waited for, and then named.
+// Start waits for a process that holds the lock and does not answer, and then names it.
 func TestALockThatNobodyServes(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -101,7 +101,7 @@ func TestALockThatNobodyServes(t *testing.T) {
 	silent := func(context.Context) error { return silence }
 	var de *daemon.Error
 
-	if _, err := daemon.Start(ended, dir, []string{"/no/such/program"}); !errors.As(err, &de) || !strings.Contains(de.Message, "does not serve") || !errors.Is(err, context.Canceled) {
+	if _, err := daemon.Start(ended, dir, []string{"/no/such/program"}); !errors.As(err, &de) || !strings.Contains(de.Message, "does not answer") || !errors.Is(err, context.Canceled) {
 		t.Errorf("start: %v", err)
 	}
 	if _, was, err := daemon.Stop(t.Context(), dir, silent); !was || !errors.As(err, &de) || de.Code != daemon.CodeStop || !errors.Is(err, silence) {

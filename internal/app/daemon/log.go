@@ -12,12 +12,12 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 )
 
-// NewLogger returns the logger that the configuration asks for. terminal says
-// that w is one, where pretty is the default.
+// NewLogger returns the configured logger. terminal says that w is a terminal, for which
+// pretty is the default.
 func NewLogger(w io.Writer, cfg config.Logging, terminal bool) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		level = slog.LevelInfo // config.Load lets nothing else through
+		level = slog.LevelInfo // cannot happen after config.Load
 	}
 	pretty := terminal
 	if cfg.Pretty != nil {
@@ -29,7 +29,7 @@ func NewLogger(w io.Writer, cfg config.Logging, terminal bool) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// clockOnly shortens the time for people, who know the date.
+// clockOnly removes the date from the time of a record.
 func clockOnly(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && a.Key == slog.TimeKey {
 		return slog.String(slog.TimeKey, a.Value.Time().Format("15:04:05.000"))
@@ -37,15 +37,14 @@ func clockOnly(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// LogPath is where a hub in the background writes its log.
+// LogPath returns the path of the log of a hub in the background.
 func LogPath(dataDir string) string { return filepath.Join(dataDir, "logs", "hub.log") }
 
-// maxLog bounds the log file, in bytes; one older file is kept beside it.
+// maxLog bounds the log file, in bytes; one older file is kept.
 const maxLog = 16 << 20
 
-// LogFile is a log that turns over at a bound: PATH becomes PATH.1. It also
-// receives what the runtime says when the process crashes. Safe for concurrent
-// use.
+// LogFile is a log file that is rotated at a size limit: PATH becomes PATH.1. The runtime also
+// writes crash reports to it. It is safe for concurrent use.
 type LogFile struct {
 	path  string
 	limit int64
@@ -55,11 +54,11 @@ type LogFile struct {
 	size int64
 }
 
-// OpenLog opens the log file, for its user alone.
+// OpenLog opens the log file with mode 0600.
 func OpenLog(path string) (*LogFile, error) {
 	l := &LogFile{path: path, limit: maxLog}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory of the log: %w", err)
+		return nil, fmt.Errorf("create the directory of the log: %w", err)
 	}
 	if err := l.open(); err != nil {
 		return nil, err
@@ -73,13 +72,12 @@ func (l *LogFile) open() error {
 		return fmt.Errorf("open the log: %w", err)
 	}
 	info, err := f.Stat()
+	if err == nil {
+		err = debug.SetCrashOutput(f, debug.CrashOptions{})
+	}
 	if err != nil {
 		f.Close()
 		return fmt.Errorf("open the log: %w", err)
-	}
-	if err := debug.SetCrashOutput(f, debug.CrashOptions{}); err != nil {
-		f.Close()
-		return fmt.Errorf("direct crashes to the log: %w", err)
 	}
 	l.file, l.size = f, info.Size()
 	return nil
@@ -90,7 +88,7 @@ func (l *LogFile) Write(record []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.size > 0 && l.size+int64(len(record)) > l.limit {
-		if err := l.turnOver(); err != nil {
+		if err := l.rotate(); err != nil {
 			return 0, err
 		}
 	}
@@ -99,8 +97,8 @@ func (l *LogFile) Write(record []byte) (int, error) {
 	return n, err
 }
 
-// turnOver closes the file first: Windows renames no open file.
-func (l *LogFile) turnOver() error {
+// rotate closes the file before it renames it, because of Windows.
+func (l *LogFile) rotate() error {
 	if err := l.file.Close(); err != nil {
 		return err
 	}
@@ -110,7 +108,7 @@ func (l *LogFile) turnOver() error {
 	return l.open()
 }
 
-// Close closes the file. Crashes go to standard error again.
+// Close closes the file. Crash reports are written to standard error again.
 func (l *LogFile) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

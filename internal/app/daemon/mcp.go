@@ -16,27 +16,27 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// idleAgents is how long an agent at /mcp may be silent and is still shown as there:
-// nobody tells the hub that its program has ended.
+// idleAgents is how long an agent at /mcp may be silent before it is shown as offline: the hub
+// does not learn when the agent's program ends.
 const idleAgents = 30 * time.Minute
 
-// hubNamespace has the channels of those who call /mcp without a project.
+// hubNamespace is the namespace of clients that call /mcp without a project.
 const hubNamespace = "hub"
 
-// mcpHandler serves MCP to agents that have no process of ours, over HTTP.
+// mcpHandler returns the handler that serves MCP over HTTP, without an MCP process per agent.
 func (d *daemon) mcpHandler() *mcpserver.Handler {
 	return mcpserver.NewHandler(mcpserver.HandlerOptions{
 		Open: d.openProject, Identify: d.work.Identify, Logger: d.log.With("component", "mcp-server"),
 	})
 }
 
-// sharedGroups are what agents share on the hub, beside their project's channels.
+// sharedGroups returns the tools that agents share on the hub besides their project's channels.
 func (d *daemon) sharedGroups() []mcpserver.Group {
 	return []mcpserver.Group{d.work, mcpserver.NewToolbox(d.tools.Box(), nil)}
 }
 
-// socketMCP serves what agents share over a connection of the socket, to the MCP
-// process of an agent.
+// socketMCP serves the shared tools over a connection of the socket, to the MCP process of an
+// agent.
 func (d *daemon) socketMCP(raw json.RawMessage) (server.Attached, *jsonrpc.Error) {
 	var params dialect.MCPParams
 	if len(raw) > 0 {
@@ -55,12 +55,12 @@ func (d *daemon) socketMCP(raw json.RawMessage) (server.Attached, *jsonrpc.Error
 		service := mcpserver.NewService(mcpserver.Options{Version: d.opts.Version, Groups: d.sharedGroups(), Logger: d.log.With("component", "mcp-server")})
 		defer service.Stop()
 		if err := service.ServeLines(ctx, caller, in, out); err != nil {
-			d.log.Debug("a connection of MCP over the socket broke", "error", err)
+			d.log.Debug("an MCP connection over the socket failed", "error", err)
 		}
 	}, nil
 }
 
-// mcpStatus is how the MCP servers are.
+// mcpStatus returns the status of the MCP servers.
 func (d *daemon) mcpStatus() []dialect.MCPServerStatus {
 	var list []dialect.MCPServerStatus
 	for _, s := range d.tools.Status() {
@@ -72,8 +72,8 @@ func (d *daemon) mcpStatus() []dialect.MCPServerStatus {
 	return list
 }
 
-// openProject opens the channels of the project in a directory, the same as the
-// MCP process of an agent that works there.
+// openProject opens the channels of the project in a directory, as the MCP process of an agent
+// in that directory does.
 func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 	cfg, err := mcpConfig(dir)
 	if err != nil {
@@ -95,8 +95,7 @@ func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 	return mcpserver.OpenProject(cfg, opts)
 }
 
-// mcpConfig reads a project's configuration. The hub's own environment is not the
-// project's, so it does not count.
+// mcpConfig loads a project's configuration, without the variables of the hub's environment.
 func mcpConfig(dir string) (*mcpconfig.Config, error) {
 	noEnvironment := func(string) (string, bool) { return "", false }
 	if dir != "" {
@@ -110,26 +109,24 @@ func mcpConfig(dir string) (*mcpconfig.Config, error) {
 		CrossComputer: users.CrossComputer, WorkQueue: users.WorkQueue, Credentials: users.Credentials, TLS: users.TLS}}, nil
 }
 
-// projectBus is the bus of a project: the server that it has configured, else this
-// hub's own, where it gets no more than the project's account.
+// projectBus opens the bus of a project: the configured server, or else this hub's own, where
+// it has access to the project's account only.
 func (d *daemon) projectBus(ctx context.Context, cfg *mcpconfig.Config) (*bus.Bus, error) {
 	if cfg.NATSURL != "" {
 		return bus.Open(ctx, ProjectBus(cfg, d.log))
 	}
-	return bus.Join(ctx, bus.Config{Name: "parley-hub " + cfg.Namespace, NoEcho: true, Logger: d.log}, func(ctx context.Context) (bus.Grant, error) {
-		return d.bus.Grant(ctx, bus.GrantRequest{Access: bus.AccessProject, Namespace: cfg.Namespace})
-	})
+	return d.joinOwn(ctx, bus.Config{Name: "parley-hub " + cfg.Namespace, NoEcho: true}, bus.GrantRequest{Access: bus.AccessProject, Namespace: cfg.Namespace})
 }
 
-// ProjectBus is the NATS server that a project has configured.
+// ProjectBus returns the NATS server that a project has configured.
 func ProjectBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
 	files := cfg.TLS
 	if cfg.CrossComputer.Enabled && cfg.NATSURL.OnThisComputer() && !cfg.NATSURL.TLS() {
-		files = mcpconfig.TLS{} // they are for the cluster that the computers share
+		files = mcpconfig.TLS{} // the files are for the cluster that the computers share
 	}
 	return bus.Config{
 		URL: bus.Secret(cfg.NATSURL), Name: "nats-mcp-server " + cfg.Namespace, Logger: log,
-		NoEcho: true, // chat knows itself what it has sent
+		NoEcho: true, // chat handles its own messages
 		Credentials: bus.Credentials{
 			User: cfg.Credentials.Username, Password: bus.Secret(cfg.Credentials.Password),
 			CertFile: files.Cert, KeyFile: files.Key, CAFile: files.CA,

@@ -12,29 +12,29 @@ import (
 	"github.com/parleyhub/parley/telemetry/prom"
 )
 
-// metricsPath is where Prometheus reads the hub, behind the checks of every path.
+// metricsPath is the path for Prometheus, with the same checks as all paths.
 const metricsPath = "GET /metrics"
 
-// metrics serves the hub's state, the counters of its envelopes and those of its
+// metrics returns a handler that serves the metrics of the hub, of its envelopes and of the
 // process to Prometheus.
 func metrics(h *hub.Hub, envelopes *telemetry.Recorder) http.Handler {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister( // fails only for names that clash: a test would see it
+	reg.MustRegister( // panics only for duplicate names, which tests would find
 		hubCollector{h}, prom.NewCollector(envelopes),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 }
 
-// hubCollector reads the hub when it is scraped.
+// hubCollector collects the hub's metrics when they are read.
 type hubCollector struct{ hub *hub.Hub }
 
 var (
-	tasksActive  = prometheus.NewDesc("parley_tasks_active", "Tasks that neither ended nor wait for somebody.", nil, nil)
+	tasksActive  = prometheus.NewDesc("parley_tasks_active", "Tasks that have not ended and do not wait for input.", nil, nil)
 	tasksStored  = prometheus.NewDesc("parley_tasks", "Tasks in the store.", nil, nil)
-	agentHealth  = prometheus.NewDesc("parley_agent_health", "1 for the health that the agent has.", []string{"agent", "status"}, nil)
-	agentRunning = prometheus.NewDesc("parley_agent_running", "Turns that run.", []string{"agent"}, nil)
-	agentQueued  = prometheus.NewDesc("parley_agent_queued", "Turns that wait.", []string{"agent"}, nil)
+	agentHealth  = prometheus.NewDesc("parley_agent_health", "1 for the current health of the agent, else 0.", []string{"agent", "status"}, nil)
+	agentRunning = prometheus.NewDesc("parley_agent_running", "Running turns.", []string{"agent"}, nil)
+	agentQueued  = prometheus.NewDesc("parley_agent_queued", "Queued turns.", []string{"agent"}, nil)
 	build        = prometheus.NewDesc("parley_build_info", "1, with the hub's version.", []string{"version"}, nil)
 )
 

@@ -3,6 +3,8 @@ package daemon
 import (
 	"bytes"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,15 +14,14 @@ import (
 	"strings"
 )
 
-// nameFile holds the hub's name on a bus that it shares with other hubs.
+// nameFile is the file with the hub's name on a bus that it shares with other hubs.
 const nameFile = "hub-name"
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]{1,32}$`)
 
-// hubName is what tells this hub's tasks from those of others on the same bus.
-// An embedded bus has no others. On an external one the name is made once for a
-// data directory: two hubs of one name would end each other's tasks, and a hub
-// whose name changed would not find its own.
+// hubName returns the name that marks this hub's tasks on the bus. An embedded bus has no
+// other hubs. On an external bus the name is created once for each data directory: two hubs
+// with one name would end each other's tasks, and a hub with a new name would not find its own.
 func hubName(dataDir string, embedded bool) (string, error) {
 	if embedded {
 		return "local", nil
@@ -36,8 +37,15 @@ func hubName(dataDir string, embedded bool) (string, error) {
 	}
 	name := bytes.TrimSpace(data)
 	if !namePattern.Match(name) {
-		return "", &Error{Code: CodeDataDir, Message: fmt.Sprintf("%s does not hold a name", path),
+		return "", &Error{Code: CodeDataDir, Message: fmt.Sprintf("%s does not contain a name", path),
 			Remedy: "restore the file; without it the hub does not find its tasks on the shared bus"}
 	}
 	return string(name), nil
+}
+
+// ownerOf returns the name under which the processes of a data directory's hub are marked: the
+// next hub finds those that a killed hub left behind, and only those.
+func ownerOf(dataDir string) string {
+	sum := sha256.Sum256([]byte(dataDir))
+	return "hub-" + hex.EncodeToString(sum[:8])
 }

@@ -11,8 +11,7 @@ import (
 	"syscall"
 )
 
-// detach puts the process into a session of its own: the terminal's signals and
-// its end do not reach it.
+// detach starts the process in a new session: the terminal's signals do not reach it.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // terminate asks a process to end.
@@ -23,18 +22,16 @@ func ownedByUser(info fs.FileInfo) bool {
 	return ok && int(st.Uid) == os.Geteuid()
 }
 
-// surviveParent lets writes to a pipe that nobody reads any more fail instead
-// of killing the process.
-func surviveParent() { signal.Ignore(syscall.SIGPIPE) }
+// ignoreBrokenPipes makes writes to a closed pipe fail instead of killing the process.
+func ignoreBrokenPipes() { signal.Ignore(syscall.SIGPIPE) }
 
-// keepDescriptors keeps what this process was started with open, beyond the
-// three standard ones, from the processes that it starts: a hub in the
-// background would hold a script's pipe and let its reader wait for ever, and
-// agents would get what is none of theirs.
-func keepDescriptors() {
+// closeDescriptorsOnExec makes the processes that this one starts inherit only the standard
+// descriptors. Otherwise a hub in the background would keep a script's pipe open, and its
+// reader would wait forever; agents would get files of others.
+func closeDescriptorsOnExec() {
 	entries, err := os.ReadDir("/dev/fd")
 	if err != nil {
-		return // not a system that shows them
+		return // the system does not list them
 	}
 	for _, e := range entries {
 		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {

@@ -17,9 +17,8 @@ func detach(cmd *exec.Cmd) {
 	}
 }
 
-// terminate ends a process. Windows has no signal that asks: the hub's store
-// survives it as it survives a crash, and running turns become failed at the
-// next start.
+// terminate kills a process: Windows has no signal to request a stop. The hub recovers as from
+// a crash, and running tasks fail at its next start.
 func terminate(pid int) error {
 	p, err := os.FindProcess(pid)
 	if err != nil {
@@ -28,10 +27,10 @@ func terminate(pid int) error {
 	return p.Kill()
 }
 
-// ownedByUser trusts the directory: Windows keeps a user's profile to the user.
+// ownedByUser trusts the directory: on Windows a user's profile is private by default.
 func ownedByUser(fs.FileInfo) bool { return true }
 
-func surviveParent() {}
+func ignoreBrokenPipes() {}
 
-// keepDescriptors has nothing to do: handles are passed on by name only.
-func keepDescriptors() {}
+// closeDescriptorsOnExec does nothing: on Windows handles are inherited only on request.
+func closeDescriptorsOnExec() {}

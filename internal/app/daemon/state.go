@@ -14,8 +14,8 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Info is what a running hub tells other processes of its user, in hub.json in
-// the data directory. It holds no secret.
+// Info describes a running hub to other processes of its user, in the file hub.json in the data
+// directory. It contains no secret.
 type Info struct {
 	PID        int       `json:"pid"`
 	Version    string    `json:"version"`
@@ -25,7 +25,7 @@ type Info struct {
 	HTTP       string    `json:"http,omitempty"` // base URL
 	GRPC       string    `json:"grpc,omitempty"` // host:port
 	Durability string    `json:"durability"`
-	Log        string    `json:"log,omitempty"` // "" where it went to the terminal
+	Log        string    `json:"log,omitempty"` // "" for the terminal
 }
 
 const (
@@ -34,9 +34,8 @@ const (
 	maxInfo  = 64 << 10 // bytes
 )
 
-// Read returns what the hub of a data directory said of itself. A missing file
-// is os.ErrNotExist. The file of a hub that was killed is still there: only
-// [Running] tells.
+// Read reads the Info of a data directory's hub. The error for a missing file is
+// os.ErrNotExist. A killed hub leaves its file behind: use [Running] to check for a hub.
 func Read(dataDir string) (Info, error) {
 	f, err := os.Open(filepath.Join(dataDir, infoName))
 	if err != nil {
@@ -54,7 +53,7 @@ func Read(dataDir string) (Info, error) {
 	return info, nil
 }
 
-// write replaces the file as a whole: a reader sees the old one or the new one.
+// write replaces the file atomically.
 func (i Info) write() error {
 	data, err := json.MarshalIndent(i, "", "  ")
 	if err != nil {
@@ -74,9 +73,8 @@ func (i Info) write() error {
 	return nil
 }
 
-// Running tells whether a hub has the data directory, and what it says of
-// itself; of a hub that is still starting only the PID may be known, or
-// nothing.
+// Running reports whether a hub has the data directory, and returns its Info. The Info of a
+// hub that is starting or stopping may be incomplete or zero.
 func Running(dataDir string) (Info, bool, error) {
 	lock := flock.New(filepath.Join(dataDir, lockName), flock.SetFlag(os.O_RDONLY))
 	free, err := lock.TryRLock()
@@ -84,7 +82,7 @@ func Running(dataDir string) (Info, bool, error) {
 		return Info{}, false, nil
 	}
 	if err != nil {
-		return Info{}, false, fmt.Errorf("look at %s: %w", lock.Path(), err)
+		return Info{}, false, fmt.Errorf("check the lock %s: %w", lock.Path(), err)
 	}
 	if free {
 		return Info{}, false, lock.Close()
@@ -96,20 +94,20 @@ func Running(dataDir string) (Info, bool, error) {
 	return info, true, nil
 }
 
-// A process that looks whether a hub runs holds the lock for an instant, and
-// one that stops for a little longer: try for so long.
+// A process that checks for a hub holds the lock for an instant, and a process that stops a hub
+// a little longer: retry that long.
 const (
-	lockPatience = 500 * time.Millisecond
-	lockRetry    = 10 * time.Millisecond
+	lockTimeout = 500 * time.Millisecond
+	lockRetry   = 10 * time.Millisecond
 )
 
-// prepare makes the data directory and takes its lock.
+// prepare creates the data directory and locks it.
 func prepare(ctx context.Context, dataDir string) (*flock.Flock, error) {
 	if err := makePrivate(dataDir); err != nil {
 		return nil, err
 	}
 	lock := flock.New(filepath.Join(dataDir, lockName), flock.SetPermissions(0o600))
-	waitCtx, cancel := context.WithTimeout(ctx, lockPatience)
+	waitCtx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	ok, err := lock.TryLockContext(waitCtx, lockRetry)
 	if ok {
@@ -127,18 +125,18 @@ func prepare(ctx context.Context, dataDir string) (*flock.Flock, error) {
 	}
 	return nil, &Error{
 		Code:    CodeRunning,
-		Message: who + " runs already with the data directory " + dataDir,
-		Remedy:  "stop it, or give this one a data directory and a socket of its own",
+		Message: who + " is already running with the data directory " + dataDir,
+		Remedy:  "stop it, or set another data directory and socket for this one",
 	}
 }
 
-// makePrivate makes the data directory for its user alone, and takes away the
-// rights of others where it is there already.
+// makePrivate creates the data directory with mode 0700, and removes the permissions of others
+// from an existing one.
 func makePrivate(dir string) error {
 	fail := func(err error) error {
 		return &Error{
 			Code: CodeDataDir, Message: fmt.Sprintf("cannot use the data directory %s: %v", dir, err),
-			Remedy: "set dataDir or PARLEY_DATA_DIR to a directory of your own", Err: err,
+			Remedy: "set dataDir or PARLEY_DATA_DIR to a directory that you own", Err: err,
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

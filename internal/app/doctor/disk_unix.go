@@ -4,7 +4,7 @@ package doctor
 
 import "golang.org/x/sys/unix"
 
-// freeSpace is what the user may still write in the file system of dir, in bytes.
+// freeSpace returns the space that the user can still use in the file system of dir, in bytes.
 func freeSpace(dir string) (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

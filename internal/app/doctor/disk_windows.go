@@ -2,7 +2,7 @@ package doctor
 
 import "golang.org/x/sys/windows"
 
-// freeSpace is what the user may still write in the volume of dir, in bytes.
+// freeSpace returns the space that the user can still use in the volume of dir, in bytes.
 func freeSpace(dir string) (uint64, error) {
 	path, err := windows.UTF16PtrFromString(dir)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package doctor finds out what keeps a hub, its agents or a project's channels
-// from working. It needs no hub, starts none, and changes nothing; each finding
-// that is not well says what to do.
+// Package doctor finds the problems that prevent a hub, its agents or a project's channels from
+// working. It needs no hub, starts none, and changes nothing. Each problem has a remedy.
 package doctor
 
 import (
@@ -29,11 +28,11 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// Level is how well something is.
+// Level is the severity of a Finding.
 type Level string
 
-// The levels. A failure keeps the hub or the channels from working; a warning
-// keeps a part from it, such as one agent, or will do so later.
+// The levels. A failure prevents the hub or the channels from working; a warning affects a
+// part, such as one agent, or will become a failure.
 const (
 	OK      Level = "ok"
 	Warning Level = "warning"
@@ -42,39 +41,39 @@ const (
 
 // Finding is the result of one check.
 type Finding struct {
-	// Check names it: configuration, data-directory, disk, socket, hub, http,
-	// grpc, bus, cluster-link, git, peers, mcp-server, project, channel-bus,
-	// channels, network or agent.
+	// Check is configuration, data-directory, disk, socket, hub, http, grpc, bus,
+	// cluster-link, git, peers, mcp-server, project, channel-bus, channels, network, network
+	// link or agent.
 	Check   string `json:"check"`
-	Agent   string `json:"agent,omitempty"`  // where Check is agent
-	Server  string `json:"server,omitempty"` // where Check is mcp-server
+	Agent   string `json:"agent,omitempty"`  // if Check is agent
+	Server  string `json:"server,omitempty"` // if Check is mcp-server
 	Level   Level  `json:"level"`
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// Patient is what is examined.
+// Patient is a hub and a project to be checked.
 type Patient struct {
-	// Config is the configuration; nil where it could not be read, for Err.
+	// Config is the hub's configuration; nil if it could not be read, because of Err.
 	Config *config.Loaded
 	Err    error
-	// Project is the configuration of the project's MCP server; nil where it
-	// could not be read, for ProjectErr. With neither nothing of it is examined.
+	// Project is the configuration of the project's MCP server; nil if it could not be read,
+	// because of ProjectErr. Without both the project is not checked.
 	Project    *mcpconfig.Config
 	ProjectErr error
-	// Program is the name that remedies call the command line by.
+	// Program is the command line of this program in remedies.
 	Program string
 	// Environ is the environment of the agents; nil is this process's.
 	Environ []string
-	// ServerPatience bounds the examination of one MCP server; 0 means 30 s.
-	ServerPatience time.Duration
+	// ServerTimeout bounds the check of one MCP server; 0 means 30 s.
+	ServerTimeout time.Duration
 }
 
-// agentPatience bounds the probe of one agent.
-const agentPatience = 30 * time.Second
+// agentTimeout bounds the probe of one agent.
+const agentTimeout = 30 * time.Second
 
-// Examine runs all checks. It blocks until the slowest agent has answered or
-// the probes' limit is over.
+// Examine runs all checks. It blocks until every agent and MCP server has answered or its time
+// limit has passed.
 func (p Patient) Examine(ctx context.Context) []Finding {
 	findings := p.configuration()
 	if p.Config == nil {
@@ -82,14 +81,11 @@ func (p Patient) Examine(ctx context.Context) []Finding {
 	}
 	hub, err := p.hub(ctx)
 	findings = append(findings, p.dataDirectory(), p.disk(), p.describeHub(hub, err), p.socket(hub))
-	findings = append(findings, p.ports(ctx, hub)...)
-	findings = append(findings, p.bus(ctx, hub))
-	findings = append(findings, p.link(hub)...)
-	findings = append(findings, p.git())
+	findings = slices.Concat(findings, p.ports(ctx, hub), []Finding{p.bus(ctx, hub)}, p.link(hub), []Finding{p.git()})
 	return slices.Concat(findings, p.peers(hub), p.mcpServers(ctx, hub), p.project(ctx), p.network(ctx), p.agents(ctx))
 }
 
-// Worst is the worst level of findings.
+// Worst returns the worst level of findings.
 func Worst(findings []Finding) Level {
 	worst := OK
 	for _, f := range findings {
@@ -104,23 +100,31 @@ func good(check, format string, args ...any) Finding {
 	return Finding{Check: check, Level: OK, Message: fmt.Sprintf(format, args...)}
 }
 
+func warning(check, message, remedy string) Finding {
+	return Finding{Check: check, Level: Warning, Message: message, Remedy: remedy}
+}
+
+func failure(check, message, remedy string) Finding {
+	return Finding{Check: check, Level: Failure, Message: message, Remedy: remedy}
+}
+
 func (p Patient) configuration() []Finding {
 	if p.Err != nil {
-		return []Finding{{Check: "configuration", Level: Failure, Message: p.Err.Error(), Remedy: "mend the file, or move it away to use the defaults"}}
+		return []Finding{failure("configuration", p.Err.Error(), "correct the file, or move it away to use the defaults")}
 	}
 	state := "is valid"
 	if !p.Config.Found {
-		state = "is not there; the defaults are in force"
+		state = "does not exist; the defaults are in force"
 	}
 	findings := []Finding{good("configuration", "%s %s", p.Config.File, state)}
 	for _, w := range p.Config.Warnings {
-		findings = append(findings, Finding{Check: "configuration", Level: Warning, Message: w})
+		findings = append(findings, warning("configuration", w, ""))
 	}
 	return findings
 }
 
-// hub returns the status of the hub that listens on the socket; an error that
-// is client.ErrNotRunning means that there is none.
+// hub returns the status of the hub that listens on the socket; the error without a hub is
+// client.ErrNotRunning.
 func (p Patient) hub(ctx context.Context) (*dialect.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -133,33 +137,35 @@ func (p Patient) hub(ctx context.Context) (*dialect.Status, error) {
 }
 
 func (p Patient) describeHub(hub *dialect.Status, err error) Finding {
+	const check = "hub"
 	if hub != nil {
-		return good("hub", "runs (process %d, version %s)", hub.PID, hub.Version)
+		return good(check, "is running (process %d, version %s)", hub.PID, hub.Version)
 	}
 	info, running, runningErr := daemon.Running(p.Config.DataDir)
 	switch {
 	case runningErr != nil:
-		return Finding{Check: "hub", Level: Failure, Message: runningErr.Error(), Remedy: "give your user the rights to the data directory"}
+		return failure(check, runningErr.Error(), "give your user access to the data directory")
 	case running && info.Socket != p.Config.Socket.Path && info.Socket != "":
-		return Finding{Check: "hub", Level: Warning, Message: fmt.Sprintf("runs (process %d), but on another socket: %s", info.PID, info.Socket), Remedy: "use --socket " + info.Socket}
+		return warning(check, fmt.Sprintf("is running (process %d), but on another socket: %s", info.PID, info.Socket), "use --socket "+info.Socket)
 	case running:
-		return Finding{Check: "hub", Level: Failure, Message: fmt.Sprintf("has the data directory (process %d) but does not answer: %v", info.PID, err), Remedy: fmt.Sprintf("look into %s; if it hangs, run: %s stop", daemon.LogPath(p.Config.DataDir), p.Program)}
+		return failure(check, fmt.Sprintf("has locked the data directory (process %d) but does not answer: %v", info.PID, err),
+			fmt.Sprintf("see %s; if the hub hangs, run: %s stop", daemon.LogPath(p.Config.DataDir), p.Program))
 	case errors.Is(err, client.ErrNotRunning):
-		return good("hub", "does not run; %s start starts it", p.Program)
+		return good(check, "is not running; start it with: %s start", p.Program)
 	}
-	return Finding{Check: "hub", Level: Failure, Message: err.Error(), Remedy: "remove what is in the way, or choose another path with --socket"}
+	return failure(check, err.Error(), "remove the file, or choose another path with --socket")
 }
 
 func (p Patient) dataDirectory() Finding {
+	const check = "data-directory"
 	dir := p.Config.DataDir
-	remedy := "set dataDir or PARLEY_DATA_DIR to a directory of your own"
+	remedy := "set dataDir or PARLEY_DATA_DIR to a directory that you own"
 	info, err := os.Stat(dir)
 	if errors.Is(err, os.ErrNotExist) {
-		parent := existingParent(dir)
-		if err := writable(parent); err != nil {
-			return Finding{Check: "data-directory", Level: Failure, Message: fmt.Sprintf("%s cannot be made: %v", dir, err), Remedy: remedy}
+		if err := writable(existingParent(dir)); err != nil {
+			return failure(check, fmt.Sprintf("%s cannot be created: %v", dir, err), remedy)
 		}
-		return good("data-directory", "%s will be made by the first start", dir)
+		return good(check, "%s will be created by the first start", dir)
 	}
 	if err == nil && !info.IsDir() {
 		err = errors.New("it is not a directory")
@@ -168,12 +174,12 @@ func (p Patient) dataDirectory() Finding {
 		err = writable(dir)
 	}
 	if err != nil {
-		return Finding{Check: "data-directory", Level: Failure, Message: fmt.Sprintf("%s cannot be used: %v", dir, err), Remedy: remedy}
+		return failure(check, fmt.Sprintf("%s cannot be used: %v", dir, err), remedy)
 	}
 	if info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
-		return Finding{Check: "data-directory", Level: Warning, Message: fmt.Sprintf("others may look into %s (mode %04o)", dir, info.Mode().Perm()), Remedy: "run: chmod 700 " + dir}
+		return warning(check, fmt.Sprintf("other users have access to %s (mode %04o)", dir, info.Mode().Perm()), "run: chmod 700 "+dir)
 	}
-	return good("data-directory", "%s is yours alone", dir)
+	return good(check, "%s is private", dir)
 }
 
 func existingParent(dir string) string {
@@ -185,8 +191,7 @@ func existingParent(dir string) string {
 	}
 }
 
-// writable finds out by making a file and removing it: rights alone do not tell
-// of read-only file systems.
+// writable creates and removes a file: permissions alone do not show a read-only file system.
 func writable(dir string) error {
 	f, err := os.CreateTemp(dir, ".parley-doctor-*")
 	if err != nil {
@@ -195,22 +200,21 @@ func writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// Free space below which the disk is worth a word, and below which nothing
-// would work for long.
+// Free space, in bytes.
 const (
-	littleSpace = 1 << 30
-	noSpace     = 64 << 20
+	littleSpace = 1 << 30  // less is a warning
+	noSpace     = 64 << 20 // less is a failure
 )
 
 func (p Patient) disk() Finding {
 	dir := existingParent(p.Config.DataDir)
 	free, err := freeSpace(dir)
 	if err != nil {
-		return Finding{Check: "disk", Level: Warning, Message: fmt.Sprintf("the free space of %s cannot be told: %v", dir, err)}
+		return warning("disk", fmt.Sprintf("cannot determine the free space of %s: %v", dir, err), "")
 	}
 	f := good("disk", "%d MiB are free", free>>20)
 	if free < littleSpace {
-		f.Level, f.Remedy = Warning, "make room, or set tasks.retention lower"
+		f.Level, f.Remedy = Warning, "free space, or set tasks.retention lower"
 	}
 	if free < noSpace {
 		f.Level = Failure
@@ -218,80 +222,79 @@ func (p Patient) disk() Finding {
 	return f
 }
 
-// maxSocketPath is the longest path of a Unix socket that every platform takes.
+// maxSocketPath is the longest path of a Unix socket that every platform supports.
 const maxSocketPath = 103
 
 func (p Patient) socket(hub *dialect.Status) Finding {
+	const check, choose = "socket", "choose another path with socket.path or PARLEY_SOCKET"
 	path := p.Config.Socket.Path
 	if !p.Config.Socket.Enabled {
-		return Finding{Check: "socket", Level: Warning, Message: "is turned off; no command reaches the hub", Remedy: "set socket.enabled: true"}
+		return warning(check, "is turned off; commands cannot reach the hub", "set socket.enabled: true")
 	}
 	if hub != nil {
-		return good("socket", "%s answers", path)
+		return good(check, "%s answers", path)
 	}
 	if len(path) > maxSocketPath {
-		return Finding{Check: "socket", Level: Failure, Message: fmt.Sprintf("%s is longer than %d bytes, the most of a Unix socket", path, maxSocketPath), Remedy: "choose a shorter path with socket.path or PARLEY_SOCKET"}
+		return failure(check, fmt.Sprintf("%s is longer than %d bytes, the limit for a Unix socket", path, maxSocketPath), "choose a shorter path with socket.path or PARLEY_SOCKET")
 	}
 	dir := filepath.Dir(path)
 	if err := writable(dir); err != nil {
-		return Finding{Check: "socket", Level: Failure, Message: fmt.Sprintf("no socket can be made in %s: %v", dir, err), Remedy: "choose another path with socket.path or PARLEY_SOCKET"}
+		return failure(check, fmt.Sprintf("no socket can be created in %s: %v", dir, err), choose)
 	}
 	info, err := os.Lstat(path)
 	if err != nil {
-		return good("socket", "%s is free", path)
+		return good(check, "%s is free", path)
 	}
 	if info.Mode()&os.ModeSocket == 0 && runtime.GOOS != "windows" {
-		return Finding{Check: "socket", Level: Failure, Message: path + " is there and is not a socket", Remedy: "remove it, or choose another path with socket.path or PARLEY_SOCKET"}
+		return failure(check, path+" exists and is not a socket", "remove it, or "+choose)
 	}
-	return good("socket", "%s is left from a hub that was killed; the next start cleans it up", path)
+	return good(check, "%s was left by a killed hub; the next start removes it", path)
 }
 
 func (p Patient) ports(ctx context.Context, hub *dialect.Status) []Finding {
 	var findings []Finding
-	check := func(name, key string, port int) {
-		address := net.JoinHostPort(p.Config.HTTP.Host, strconv.Itoa(port))
-		if hub != nil {
-			findings = append(findings, good(name, "the running hub decides; the configuration says %s", address))
-			return
-		}
-		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-		if err != nil {
-			findings = append(findings, Finding{Check: name, Level: Failure, Message: fmt.Sprintf("%s cannot be listened on: %v", address, err), Remedy: fmt.Sprintf("stop what listens there, or choose another port with %s", key)})
-			return
-		}
-		if err := ln.Close(); err != nil {
-			findings = append(findings, Finding{Check: name, Level: Warning, Message: err.Error()})
-			return
-		}
-		findings = append(findings, good(name, "%s is free", address))
-	}
 	if p.Config.HTTP.Enabled {
-		check("http", "http.port", p.Config.HTTP.Port)
+		findings = append(findings, p.port(ctx, "http", p.Config.HTTP.Port, hub != nil))
 	}
 	if p.Config.GRPC.Port != 0 {
-		check("grpc", "grpc.port", p.Config.GRPC.Port)
+		findings = append(findings, p.port(ctx, "grpc", p.Config.GRPC.Port, hub != nil))
 	}
 	return findings
 }
 
-// link looks at the hub's link to the cluster of the agents' network, where it has one.
+func (p Patient) port(ctx context.Context, check string, port int, running bool) Finding {
+	address := net.JoinHostPort(p.Config.HTTP.Host, strconv.Itoa(port))
+	if running {
+		return good(check, "the hub is running; the configured address is %s", address)
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return failure(check, fmt.Sprintf("cannot listen on %s: %v", address, err), "stop the program that listens there, or choose another port with "+check+".port")
+	}
+	if err := ln.Close(); err != nil {
+		return warning(check, err.Error(), "")
+	}
+	return good(check, "%s is free", address)
+}
+
+// link checks the hub's link to the cluster of the agents' network.
 func (p Patient) link(hub *dialect.Status) []Finding {
 	const check = "cluster-link"
 	switch {
 	case p.Config.Bus.Leaf.URL == "":
 		return nil
 	case hub == nil:
-		return []Finding{good(check, "the hub links itself to %s when it runs", p.Config.Bus.Leaf.URL)}
+		return []Finding{good(check, "the hub will connect to %s when it runs", p.Config.Bus.Leaf.URL)}
 	case hub.Bus == nil || hub.Bus.Link == nil:
-		return []Finding{{Check: check, Level: Warning, Message: "the hub runs without the link that its configuration has", Remedy: "restart it: " + p.Program + " stop, " + p.Program + " start"}}
+		return []Finding{warning(check, "the running hub was started without the configured link", "restart it: "+p.Program+" stop, "+p.Program+" start")}
 	}
 	l := hub.Bus.Link
 	if !l.Connected {
-		return []Finding{{Check: check, Level: Failure, Message: l.Problem, Remedy: l.Remedy}}
+		return []Finding{failure(check, l.Problem, l.Remedy)}
 	}
 	if !p.Config.Bus.Leaf.TLSRequired && !strings.HasPrefix(l.URL, "tls://") {
-		return []Finding{{Check: check, Level: Warning, Message: "the hub is linked to " + l.URL + " as a leaf node; without TLS others on the way can read and change everything",
-			Remedy: "give the leafnodes block of the servers TLS and set bus.leaf.tlsRequired"}}
+		return []Finding{warning(check, "the hub is linked to "+l.URL+" as a leaf node; without TLS anyone on the network path can read and change everything",
+			"enable TLS in the leafnodes block of the servers and set bus.leaf.tlsRequired")}
 	}
 	return []Finding{good(check, "the hub is linked to %s as a leaf node", l.URL)}
 }
@@ -299,7 +302,7 @@ func (p Patient) link(hub *dialect.Status) []Finding {
 func (p Patient) bus(ctx context.Context, hub *dialect.Status) Finding {
 	if hub != nil && hub.Bus != nil {
 		if hub.Bus.Error != "" {
-			return Finding{Check: "bus", Level: Failure, Message: hub.Bus.Error, Remedy: "look into " + daemon.LogPath(p.Config.DataDir)}
+			return failure("bus", hub.Bus.Error, "see "+daemon.LogPath(p.Config.DataDir))
 		}
 		if hub.Bus.Embedded {
 			return durability(hub.Bus.Mode)
@@ -313,12 +316,10 @@ func (p Patient) bus(ctx context.Context, hub *dialect.Status) Finding {
 	defer cancel()
 	b, err := bus.Open(ctx, daemon.BusConfig(p.Config, nil))
 	if err != nil {
-		f := Finding{Check: "bus", Level: Failure, Message: err.Error(), Remedy: "check bus.url and its credentials"}
-		var be *bus.Error
-		if errors.As(err, &be) {
-			f.Message, f.Remedy = be.Message, be.Remedy
+		if be, ok := errors.AsType[*bus.Error](err); ok {
+			return failure("bus", be.Message, be.Remedy)
 		}
-		return f
+		return failure("bus", err.Error(), "check bus.url and its credentials")
 	}
 	defer b.Close(ctx) //nolint:errcheck // nothing was written
 	return good("bus", "%s answers, with JetStream", b.Info().URL)
@@ -326,19 +327,19 @@ func (p Patient) bus(ctx context.Context, hub *dialect.Status) Finding {
 
 func durability(mode string) Finding {
 	if mode == string(bus.DurabilityFast) {
-		return Finding{Check: "bus", Level: Warning, Message: "embedded, durability fast: a power cut can lose the last seconds", Remedy: "set bus.durability: commit"}
+		return warning("bus", "embedded, durability fast: a power cut can lose the last seconds", "set bus.durability: commit")
 	}
-	return good("bus", "embedded, durability %s: what is acknowledged is on disk", mode)
+	return good("bus", "embedded, durability %s: acknowledged writes are on disk", mode)
 }
 
 func (p Patient) git() Finding {
 	if _, err := exec.LookPath("git"); err != nil {
-		return Finding{Check: "git", Level: Warning, Message: "is not installed; agents with workdir.policy worktree cannot work, and codex wants repositories", Remedy: "install git"}
+		return warning("git", "is not installed; agents with workdir.policy worktree cannot work, and codex needs repositories", "install git")
 	}
 	return good("git", "is installed")
 }
 
-// agents probes all agents at once.
+// agents probes all agents concurrently.
 func (p Patient) agents(ctx context.Context) []Finding {
 	ids := slices.Sorted(maps.Keys(p.Config.Agents))
 	findings := make([]Finding, len(ids))
@@ -358,10 +359,10 @@ func (p Patient) agent(ctx context.Context, id string, def runner.Definition) Fi
 	}
 	agent, err := runner.Open(def, runner.Options{Drivers: drivers.All(), Environ: p.Environ})
 	if err != nil {
-		f.Level, f.Message, f.Remedy = Failure, err.Error(), "mend agents."+id+" in the configuration"
+		f.Level, f.Message, f.Remedy = Failure, err.Error(), "correct agents."+id+" in the configuration"
 		return f
 	}
-	ctx, cancel := context.WithTimeout(ctx, agentPatience)
+	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	return describe(f, def, agent.Probe(ctx))
 }
@@ -381,9 +382,9 @@ func describe(f Finding, def runner.Definition, probe runner.Probe) Finding {
 	case probe.Stage == runner.StageInstalled && probe.AuthKnown:
 		f.Level, f.Message, f.Remedy = Warning, "is installed but not logged in"+version, def.Probe.Login
 	case probe.Stage == runner.StageInstalled:
-		f.Message = "is installed; whether it is logged in shows with the first message" + version
+		f.Message = "is installed; the first message will show whether it is logged in" + version
 	default:
-		f.Level, f.Message, f.Remedy = Warning, "could not be examined", def.Probe.Install
+		f.Level, f.Message, f.Remedy = Warning, "could not be checked", def.Probe.Install
 	}
 	return f
 }

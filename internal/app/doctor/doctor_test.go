@@ -160,7 +160,7 @@ func TestSocket(t *testing.T) {
 	dir := place(t, "")
 	expect(t, examine(t, dir, "socket.enabled=false"), "socket", doctor.Warning, "turned off")
 	expect(t, examine(t, dir, "socket.path="+dir+"/"+strings.Repeat("x", 100)), "socket", doctor.Failure, "longer than")
-	expect(t, examine(t, dir, "socket.path=/proc/hub.sock"), "socket", doctor.Failure, "no socket can be made")
+	expect(t, examine(t, dir, "socket.path=/proc/hub.sock"), "socket", doctor.Failure, "no socket can be created")
 	if err := os.WriteFile(dir+"/hub.sock", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestRunningHub(t *testing.T) {
 	findings := examine(t, dir)
 	expect(t, findings, "hub", doctor.OK, fmt.Sprintf("process %d", os.Getpid()))
 	expect(t, findings, "socket", doctor.OK, "answers")
-	expect(t, findings, "http", doctor.OK, "the running hub decides")
+	expect(t, findings, "http", doctor.OK, "the hub is running")
 	expect(t, findings, "bus", doctor.Warning, "durability fast")
 	expect(t, examine(t, dir, "socket.path="+dir+"/other.sock"), "hub", doctor.Warning, "--socket "+dir+"/hub.sock")
 	if err := os.Rename(dir+"/hub.sock", dir+"/gone.sock"); err != nil {

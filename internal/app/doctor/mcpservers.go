@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -17,23 +18,24 @@ import (
 	"github.com/parleyhub/parley/internal/tools/mounts"
 )
 
-// serverPatience bounds the examination of one MCP server: as long as a hub gives it.
-const serverPatience = 30 * time.Second
+const (
+	// serverTimeout bounds the check of one MCP server; the hub has the same limit.
+	serverTimeout = 30 * time.Second
+	// maxConcurrent bounds how many MCP servers are checked at once.
+	maxConcurrent = 16
+)
 
-// maxTried bounds how many MCP servers are examined at once.
-const maxTried = 16
-
-// mcpServers connects each MCP server of the configuration as a hub does, all at once.
-// One that a running hub is connected with is not begun a second time.
+// mcpServers connects to each configured MCP server as a hub does, concurrently. It does not
+// start a server that a running hub is connected to.
 func (p Patient) mcpServers(ctx context.Context, hub *dialect.Status) []Finding {
 	names := slices.Sorted(maps.Keys(p.Config.MCPServers))
 	findings := make([]Finding, len(names))
-	places := make(chan struct{}, maxTried)
+	slots := make(chan struct{}, maxConcurrent)
 	var wait sync.WaitGroup
 	for i, name := range names {
 		wait.Go(func() {
-			places <- struct{}{}
-			defer func() { <-places }()
+			slots <- struct{}{}
+			defer func() { <-slots }()
 			findings[i] = p.mcpServer(ctx, name, p.Config.MCPServers[name], hub)
 		})
 	}
@@ -59,11 +61,8 @@ func (p Patient) mcpServer(ctx context.Context, name string, s config.MCPServer,
 			}
 		}
 	}
-	patience := serverPatience
-	if p.ServerPatience > 0 {
-		patience = p.ServerPatience
-	}
-	status, cause := mounts.Try(ctx, name, s, existingParent(p.Config.DataDir), patience)
+	limit := cmp.Or(p.ServerTimeout, serverTimeout)
+	status, cause := mounts.Try(ctx, name, s, existingParent(p.Config.DataDir), limit)
 	if cause == mounts.CauseNone {
 		f = p.offered(f, status.Tools, status.Resources+status.Templates, status.Prompts, status.Skipped)
 		if hub != nil && !known {
@@ -72,7 +71,7 @@ func (p Patient) mcpServer(ctx context.Context, name string, s config.MCPServer,
 		return f
 	}
 	f.Level = Warning
-	f.Message, f.Remedy = describeServer(name, s, cause, patience)
+	f.Message, f.Remedy = describeServer(name, s, cause, limit)
 	if status.Why != "" && cause != mounts.CauseSilent {
 		f.Message += ": " + strings.Join(strings.Fields(status.Why), " ")
 	}
@@ -83,29 +82,29 @@ func (p Patient) offered(f Finding, tools, resources, prompts, skipped int) Find
 	f.Message = fmt.Sprintf("answers: %d tools, %d resources, %d prompts", tools, resources, prompts)
 	if skipped > 0 {
 		f.Level = Warning
-		f.Message += fmt.Sprintf("; %d things of it cannot be taken in", skipped)
-		f.Remedy = "a hub that runs says in its log what and why: " + daemon.LogPath(p.Config.DataDir)
+		f.Message += fmt.Sprintf("; %d of its tools, resources or prompts are skipped", skipped)
+		f.Remedy = "see the running hub's log for the reasons: " + daemon.LogPath(p.Config.DataDir)
 	}
 	return f
 }
 
-// describeServer puts what keeps a server from being connected into words.
-func describeServer(name string, s config.MCPServer, cause mounts.Cause, patience time.Duration) (message, remedy string) {
+// describeServer describes why a server cannot be connected.
+func describeServer(name string, s config.MCPServer, cause mounts.Cause, limit time.Duration) (message, remedy string) {
 	key := "mcpServers." + name
 	switch cause {
 	case mounts.CauseNotFound:
 		if _, err := os.Stat(s.Cwd); s.Cwd != "" && err != nil {
-			return "cannot be started", "make the directory that " + key + ".cwd names, or name another"
+			return "cannot be started", "create the directory of " + key + ".cwd, or set another"
 		}
-		return "cannot be started", fmt.Sprintf("install %s, or name its path in %s.command", filepath.Base(s.Command), key)
+		return "cannot be started", fmt.Sprintf("install %s, or set its path in %s.command", filepath.Base(s.Command), key)
 	case mounts.CauseEnded:
-		return "ended before it answered", "run its command by hand; it gets only the environment that " + key + ".env and envAllow name"
+		return "ended before it answered", "run its command by hand; its environment contains only what " + key + ".env and envAllow set"
 	case mounts.CauseSilent:
-		return fmt.Sprintf("has not answered within %s", patience), "see whether it speaks MCP there; a package that is loaded at first may need longer: try again"
+		return fmt.Sprintf("has not answered within %s", limit), "check that it is an MCP server; the first run may download a package and take longer: try again"
 	case mounts.CauseRefused:
-		return "refuses us", "see whether the token in " + key + ".tokenFile or headers is right, and still good"
+		return "refused the connection", "check that the token in " + key + ".tokenFile or headers is correct and still valid"
 	case mounts.CauseUnreachable:
-		return "cannot be reached", "see whether the server runs, and whether " + key + ".url is right"
+		return "cannot be reached", "check that the server is running and that " + key + ".url is correct"
 	}
-	return "does not answer as an MCP server", "see whether " + key + " names an MCP server; the url is that of its endpoint, often with /mcp at the end"
+	return "does not answer as an MCP server", "check that " + key + " is an MCP server; its url must be that of the endpoint, often with /mcp at the end"
 }

@@ -103,7 +103,7 @@ func TestASilentMCPServerIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	patient := doctor.Patient{Config: cfg, Program: "parley", ServerPatience: time.Second}
+	patient := doctor.Patient{Config: cfg, Program: "parley", ServerTimeout: time.Second}
 	expect(t, serverFinding(t, patient.Examine(t.Context()), "silent"), "mcp-server", doctor.Warning, "has not answered within 1s")
 }
 

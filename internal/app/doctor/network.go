@@ -11,27 +11,22 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// network examines the agents' network, where the project takes part in it.
+// network checks the agents' network, if the project is in it.
 func (p Patient) network(ctx context.Context) []Finding {
 	if p.Project == nil || !p.Project.Networked() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, busPatience)
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
 	defer cancel()
 	state, b, err := p.inspect(ctx, busfinder.ForNetwork(p.Project))
-	var found []Finding
-	if err == nil {
-		found = append(found, p.describeNetwork(b, state))
-	} else {
-		found = append(found, p.describeNetworkError(err))
-	}
+	findings := []Finding{p.describeNetwork(b, state, err)}
 	if p.Project.CrossComputer.Enabled {
-		found = append(found, p.withoutLink(ctx, err == nil))
+		findings = append(findings, p.withoutLink(ctx, err == nil))
 	}
-	return found
+	return findings
 }
 
-// inspect looks at a network. The bus is closed when it returns.
+// inspect reads the state of a network. The bus is closed when it returns.
 func (p Patient) inspect(ctx context.Context, where busfinder.Config) (agentnet.Inspection, *bus.Bus, error) {
 	b, err := p.dial(ctx, where)
 	if err != nil {
@@ -42,45 +37,46 @@ func (p Patient) inspect(ctx context.Context, where busfinder.Config) (agentnet.
 	return state, b, err
 }
 
-// withoutLink says what the agents of this computer have to go on with while the
-// cluster cannot be reached, and what waits there for it.
+// withoutLink describes how this computer's agents work while the cluster cannot be reached, and
+// what waits on the hub's bus for the cluster.
 func (p Patient) withoutLink(ctx context.Context, linked bool) Finding {
-	ctx, cancel := context.WithTimeout(ctx, busPatience)
+	const check = "network link"
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
 	defer cancel()
 	state, _, err := p.inspect(ctx, busfinder.Config{Access: bus.AccessNetwork, Name: "doctor"})
 	switch {
 	case err != nil && linked:
-		return good("network link", "no hub runs: without the cluster this computer's agents cannot work together")
+		return good(check, "no hub is running: this computer's agents cannot work together while the cluster is unreachable")
 	case err != nil:
-		return Finding{Check: "network link", Level: Failure, Message: "the cluster cannot be reached, and there is no hub for this computer's agents to go on with",
-			Remedy: "start one with: " + p.Program + " start"}
+		return failure(check, "the cluster cannot be reached, and this computer's agents have no hub to work together", "start one with: "+p.Program+" start")
 	case linked && state.Mail == 0:
-		return good("network link", "without the cluster this computer's agents go on among themselves, on the hub's bus")
+		return good(check, "while the cluster is unreachable, this computer's agents work together on the hub's bus")
+	case linked:
+		return warning(check, fmt.Sprintf("%d messages wait on the hub's bus for the cluster", state.Mail),
+			"they are forwarded when an agent of this computer runs, or "+p.Program+" network agents --watch")
 	}
-	f := Finding{Check: "network link", Level: Warning, Remedy: "restore the connection to the cluster",
-		Message: fmt.Sprintf("the link is down: this computer's agents go on among themselves on the hub's bus; %d messages and %d items of work wait there", state.Mail, state.Work)}
-	if linked {
-		f.Message = fmt.Sprintf("%d messages wait on the hub's bus for the cluster", state.Mail)
-		f.Remedy = "they are forwarded as soon as an agent of this computer, or " + p.Program + " network agents --watch, runs"
-	}
-	return f
+	return warning(check, fmt.Sprintf("the link is down: this computer's agents work together on the hub's bus; %d messages and %d work items wait there", state.Mail, state.Work),
+		"restore the connection to the cluster")
 }
 
-// describeNetworkError says why the network cannot be used. That no hub runs is
-// well where the first agent starts one.
-func (p Patient) describeNetworkError(err error) Finding {
-	f := Finding{Check: "network", Level: Failure, Message: err.Error(), Remedy: "see: " + p.Program + " config show mcp"}
-	if e, ok := errors.AsType[*bus.Error](err); ok {
-		if !p.Project.CrossComputer.Enabled && p.Project.Autostart && e.Code == bus.CodeNotRunning {
-			return good("network", "no hub runs; the first agent's MCP server starts it")
-		}
-		f.Message, f.Remedy = e.Message, e.Remedy
+// busError describes why a bus cannot be used. If autostart is set, a hub that is not running is
+// no problem.
+func (p Patient) busError(check string, err error, autostart bool) Finding {
+	e, ok := errors.AsType[*bus.Error](err)
+	switch {
+	case !ok:
+		return failure(check, err.Error(), "see: "+p.Program+" config show mcp")
+	case autostart && p.Project.Autostart && e.Code == bus.CodeNotRunning:
+		return good(check, "no hub is running; the first agent's MCP server starts it")
 	}
-	return f
+	return failure(check, e.Message, e.Remedy)
 }
 
-func (p Patient) describeNetwork(b *bus.Bus, state agentnet.Inspection) Finding {
+func (p Patient) describeNetwork(b *bus.Bus, state agentnet.Inspection, err error) Finding {
 	cross := p.Project.CrossComputer
+	if err != nil {
+		return p.busError("network", err, !cross.Enabled)
+	}
 	where := "the hub's bus"
 	if cross.Enabled {
 		where = "the NATS server at " + b.Info().URL
@@ -88,7 +84,7 @@ func (p Patient) describeNetwork(b *bus.Bus, state agentnet.Inspection) Finding 
 			where = "the cluster behind the hub's link"
 		}
 	}
-	f := good("network", "%s answers, and nobody has used it yet", where)
+	f := good("network", "%s answers; the network is not used yet", where)
 	if state.Used {
 		f.Message = fmt.Sprintf("%s answers: %d agents are live and %d offline", where, state.Live, state.Offline)
 	}
@@ -102,10 +98,10 @@ func (p Patient) describeNetwork(b *bus.Bus, state agentnet.Inspection) Finding 
 		warn(fmt.Sprintf("%d items of work are in the dead letters", state.Dead), "see: "+p.Program+" network dead-letters")
 	}
 	if cross.Enabled && !cross.ThroughHub && !cross.TLSRequired {
-		warn("without TLS others on the way can read and change everything", "give the server TLS and set crossComputer.tlsRequired")
+		warn("without TLS anyone on the network path can read and change everything", "enable TLS in the server and set crossComputer.tlsRequired")
 	}
 	if cross.Enabled && !cross.ThroughHub && cross.InsecureSkipVerify {
-		warn("the servers' certificates are not verified", "name their authority in natsTls.ca and unset crossComputer.insecureSkipVerify")
+		warn("the servers' certificates are not verified", "set their certificate authority in natsTls.ca and unset crossComputer.insecureSkipVerify")
 	}
 	f.Remedy = strings.Join(remedies, "; ")
 	return f

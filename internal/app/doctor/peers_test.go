@@ -54,12 +54,12 @@ func TestPeersThatNobodyWants(t *testing.T) {
 func TestWaysToPeers(t *testing.T) {
 	dir := place(t, "")
 	on := "peers.enabled=true"
-	expect(t, examine(t, dir, on), "peers", doctor.Warning, "no way to other hubs")
+	expect(t, examine(t, dir, on), "peers", doctor.Warning, "other hubs cannot be reached")
 	expect(t, last(examine(t, dir, on), "peers"), "peers", doctor.Warning, "peers pair KEY")
 	pairWith(t, dir, "hub.example.org:49737")
 	findings := examine(t, dir, on)
-	expect(t, findings, "peers", doctor.OK, "beginning at 1 addresses")
-	expect(t, last(findings, "peers"), "peers", doctor.OK, "a hub that runs knows")
+	expect(t, findings, "peers", doctor.OK, "with 1 bootstrap addresses")
+	expect(t, last(findings, "peers"), "peers", doctor.OK, "known only while the hub is running")
 
 	taken, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -67,7 +67,7 @@ func TestWaysToPeers(t *testing.T) {
 	}
 	defer taken.Close()
 	public := "peers.hyperswarm.public=" + taken.LocalAddr().String()
-	expect(t, examine(t, dir, on, public, "peers.hyperswarm.listen="+taken.LocalAddr().String()), "peers", doctor.Failure, "cannot be listened on")
+	expect(t, examine(t, dir, on, public, "peers.hyperswarm.listen="+taken.LocalAddr().String()), "peers", doctor.Failure, "cannot listen on UDP")
 	expect(t, examine(t, dir, on, public, "peers.hyperswarm.listen=127.0.0.1:0"), "peers", doctor.OK, "over Hyperswarm, at 127.0.0.1")
 	if _, err := os.Stat(peers.KeyPath(dir)); err == nil {
 		t.Error("the doctor has made an identity")
@@ -92,6 +92,6 @@ func TestPeersOfARunningHub(t *testing.T) {
 	pairWith(t, dir, "")
 	hub(t, dir)
 	findings := last(examine(t, dir), "peers")
-	expect(t, findings, "peers", doctor.Warning, "bob has not been heard since this hub started")
+	expect(t, findings, "peers", doctor.Warning, "bob has not been seen since this hub started")
 	expect(t, findings, "peers", doctor.Warning, "has paired with this hub")
 }

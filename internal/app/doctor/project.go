@@ -14,35 +14,39 @@ import (
 )
 
 const (
-	// busPatience bounds reaching the bus of the channels.
-	busPatience = 15 * time.Second
-	// farAway is a round trip above which reading and sending feel slow.
-	farAway = 50 * time.Millisecond
-	// nearlyFull is the part of its store in use, in percent, that is worth a word.
+	// busTimeout bounds connecting to the bus of the channels.
+	busTimeout = 15 * time.Second
+	// slowRTT is a round trip above which reading and sending feel slow.
+	slowRTT = 50 * time.Millisecond
+	// nearlyFull is the use of the store, in percent, that is a warning.
 	nearlyFull = 90
 )
 
-// project examines what an MCP server in this project would meet: its
-// configuration, the bus that it would use, and the channels there.
+// project checks what an MCP server in this project needs: its configuration, its bus, and the
+// channels there.
 func (p Patient) project(ctx context.Context) []Finding {
 	if p.ProjectErr != nil {
-		return []Finding{{Check: "project", Level: Failure, Message: p.ProjectErr.Error(), Remedy: fmt.Sprintf("mend it, then check with: %s config validate mcp", p.Program)}}
+		return []Finding{failure("project", p.ProjectErr.Error(), "correct it, then check with: "+p.Program+" config validate mcp")}
 	}
 	if p.Project == nil {
 		return nil
 	}
 	findings := []Finding{p.describeProject()}
-	ctx, cancel := context.WithTimeout(ctx, busPatience)
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
 	defer cancel()
 	b, err := p.dial(ctx, busfinder.ForProject(p.Project))
 	if err != nil {
-		return append(findings, p.describeBusError(err))
+		f := p.busError("channel-bus", err, p.Project.NATSURL == "")
+		if _, ok := errors.AsType[*bus.Error](err); ok && p.Project.NATSURL != "" {
+			f.Message += fmt.Sprintf("; the server is set by %s", p.Project.Origin("natsUrl"))
+		}
+		return append(findings, f)
 	}
 	defer b.Close(ctx) //nolint:errcheck // nothing was written
 	return append(findings, p.describeChannelBus(ctx, b), p.channels(ctx, b))
 }
 
-// dial reaches a bus that an MCP server would use, without starting a hub.
+// dial connects to a bus as an MCP server does, but does not start a hub.
 func (p Patient) dial(ctx context.Context, finder busfinder.Config) (*bus.Bus, error) {
 	finder.Autostart = false
 	finder.Logger = slog.New(slog.DiscardHandler)
@@ -59,36 +63,18 @@ func (p Patient) describeProject() Finding {
 	return good("project", "%s, namespace %s (%s), %s", c.ProjectPath, c.Namespace, c.Origin("namespace").Layer, where)
 }
 
-// describeBusError says why the bus cannot be used. That no hub runs is well
-// where the first agent starts one.
-func (p Patient) describeBusError(err error) Finding {
-	f := Finding{Check: "channel-bus", Level: Failure, Message: err.Error(), Remedy: "see: " + p.Program + " config show mcp"}
-	e, ok := errors.AsType[*bus.Error](err)
-	if !ok {
-		return f
-	}
-	if p.Project.NATSURL == "" && p.Project.Autostart && e.Code == bus.CodeNotRunning {
-		return good("channel-bus", "no hub runs; the first agent's MCP server starts it")
-	}
-	f.Message, f.Remedy = e.Message, e.Remedy
-	if p.Project.NATSURL != "" {
-		f.Message += fmt.Sprintf("; the server is named by %s", p.Project.Origin("natsUrl"))
-	}
-	return f
-}
-
-// describeChannelBus says where the bus is, how far, and how full.
+// describeChannelBus describes the bus, its round trip time and the use of its store.
 func (p Patient) describeChannelBus(ctx context.Context, b *bus.Bus) Finding {
 	info := b.Info()
-	where := fmt.Sprintf("the NATS server at %s, named by %s,", info.URL, p.Project.Origin("natsUrl"))
+	where := fmt.Sprintf("the NATS server at %s, set by %s,", info.URL, p.Project.Origin("natsUrl"))
 	if info.Kind != bus.KindExternal {
 		where = "the hub's bus"
 	}
 	f := good("channel-bus", "%s answers, with JetStream", where)
 	if rtt, err := b.Conn().RTT(); err == nil {
 		f.Message += fmt.Sprintf(", in %s", rtt.Round(10*time.Microsecond))
-		if rtt > farAway {
-			f.Level, f.Remedy = Warning, "use a NATS server that is nearer, or the hub's"
+		if rtt > slowRTT {
+			f.Level, f.Remedy = Warning, "use a NATS server with a faster connection, or the hub's bus"
 		}
 	}
 	usage, err := b.Usage(ctx)
@@ -100,7 +86,7 @@ func (p Patient) describeChannelBus(ctx context.Context, b *bus.Bus) Finding {
 	return f
 }
 
-// channels looks at the streams of the project's channels.
+// channels checks the streams of the project's channels.
 func (p Patient) channels(ctx context.Context, b *bus.Bus) Finding {
 	list := make([]chat.Channel, len(p.Project.Channels))
 	for i, c := range p.Project.Channels {
@@ -110,7 +96,7 @@ func (p Patient) channels(ctx context.Context, b *bus.Bus) Finding {
 	made, messages, bytes := 0, uint64(0), uint64(0)
 	for _, s := range states {
 		if e, ok := errors.AsType[*chat.Error](s.Err); ok {
-			return Finding{Check: "channels", Level: Failure, Message: fmt.Sprintf("channel %s: %s", s.Channel.Name, e.Message), Remedy: e.Remedy}
+			return failure("channels", fmt.Sprintf("channel %s: %s", s.Channel.Name, e.Message), e.Remedy)
 		}
 		if s.Exists {
 			made++

@@ -115,7 +115,7 @@ func TestAServerThatCanBeUsed(t *testing.T) {
 	data := place(t, "")
 	findings := visit(t, data, `{"namespace": "shop"}`, env)
 	expect(t, findings, "project", doctor.OK, "namespace shop (project), channels of ")
-	expect(t, findings, "channel-bus", doctor.OK, "named by environment (NATS_URL), answers, with JetStream")
+	expect(t, findings, "channel-bus", doctor.OK, "set by environment (NATS_URL), answers, with JetStream")
 	expect(t, findings, "channels", doctor.OK, "0 of 3 channels are in use")
 	nc, err := nats.Connect(srv.URL())
 	if err != nil {
@@ -188,7 +188,7 @@ func TestTheAgentsNetwork(t *testing.T) {
 	expect(t, visit(t, data, local, nil), "network", doctor.OK, "the first agent's MCP server starts it")
 	expect(t, visit(t, data, local, map[string]string{"NATS_MCP_AUTOSTART": "0"}), "network", doctor.Failure, "parley start")
 	hub(t, data)
-	expect(t, visit(t, data, local, nil), "network", doctor.OK, "the hub's bus answers, and nobody has used it yet")
+	expect(t, visit(t, data, local, nil), "network", doctor.OK, "the hub's bus answers; the network is not used yet")
 }
 
 func TestTheAgentsNetworkOnACluster(t *testing.T) {
@@ -200,10 +200,10 @@ func TestTheAgentsNetworkOnACluster(t *testing.T) {
 	closed := closedPort(t)
 	away := cluster("nats://"+closed, `, "tlsRequired": false`)
 	expect(t, visit(t, data, away, nil), "network", doctor.Failure, closed)
-	expect(t, visit(t, data, away, nil), "network link", doctor.Failure, "there is no hub for this computer's agents to go on with")
+	expect(t, visit(t, data, away, nil), "network link", doctor.Failure, "this computer's agents have no hub to work together")
 	expect(t, visit(t, data, cluster(srv.URL(), ""), nil), "network", doctor.Failure, "TLS")
 	file := cluster(srv.URL(), `, "tlsRequired": false`)
-	expect(t, visit(t, data, file, nil), "network", doctor.Warning, "nobody has used it yet; without TLS")
+	expect(t, visit(t, data, file, nil), "network", doctor.Warning, "the network is not used yet; without TLS")
 	n := agentnet.Open(agentnet.Config{ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
 		return bus.Open(ctx, bus.Config{URL: bus.Secret(srv.URL()), Logger: slog.New(slog.DiscardHandler)})
 	}})
@@ -228,8 +228,8 @@ func TestTheAgentsNetworkOnACluster(t *testing.T) {
 	findings := visit(t, data, file, nil)
 	expect(t, findings, "network", doctor.Warning, "1 agents are live and 0 offline; 1 items of work are in the dead letters")
 	expect(t, findings, "network", doctor.Warning, "parley network dead-letters")
-	expect(t, findings, "network link", doctor.OK, "no hub runs")
+	expect(t, findings, "network link", doctor.OK, "no hub is running")
 	hub(t, data)
-	expect(t, visit(t, data, file, nil), "network link", doctor.OK, "agents go on among themselves, on the hub's bus")
-	expect(t, visit(t, data, away, nil), "network link", doctor.Warning, "0 messages and 0 items of work wait there")
+	expect(t, visit(t, data, file, nil), "network link", doctor.OK, "agents work together on the hub's bus")
+	expect(t, visit(t, data, away, nil), "network link", doctor.Warning, "0 messages and 0 work items wait there")
 }

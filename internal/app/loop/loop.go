@@ -1,5 +1,5 @@
-// Package loop lets package ralph's loop use a hub: its agents and swarms do the
-// items, and a command of the user's validates them.
+// Package loop connects package ralph's loop to a hub: the hub's agents and swarms work on the
+// items, and a command of the user validates the results.
 package loop
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// Hub is what a dispatcher needs of a hub; a [client.Client] is one.
+// Hub is the part of a hub's interface that dispatchers need; [client.Client] implements it.
 type Hub interface {
 	Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error)
 	Task(ctx context.Context, id string) (*dialect.Task, error)
@@ -32,18 +32,17 @@ type Hub interface {
 	AwaitSwarm(ctx context.Context, id string, after uint64) (*swarm.Session, error)
 }
 
-// look is how often a task is asked for.
-const look = 250 * time.Millisecond
+// pollInterval is the pause between two requests for a task's state.
+const pollInterval = 250 * time.Millisecond
 
-// Agent dispatches to one agent of a hub.
+// Agent dispatches items to one agent of a hub.
 type Agent struct {
 	Hub Hub
 	ID  string
-	Dir string // that it works in; "" leaves it to the hub
+	Dir string // the working directory; "" means the hub's default
 }
 
-// Dispatch implements [ralph.Dispatcher]. The reference is the idempotency key of
-// the task.
+// Dispatch implements [ralph.Dispatcher]. The reference is the idempotency key of the task.
 func (a *Agent) Dispatch(ctx context.Context, j ralph.Job, begins func(string) error) (ralph.Outcome, error) {
 	key := uuid.NewString()
 	if err := begins(key); err != nil {
@@ -52,25 +51,24 @@ func (a *Agent) Dispatch(ctx context.Context, j ralph.Job, begins func(string) e
 	return a.send(ctx, j, key)
 }
 
-// Resume implements [ralph.Dispatcher]: the hub takes the same message once, however
-// often it comes.
+// Resume implements [ralph.Dispatcher]: the hub processes a message with the same key once.
 func (a *Agent) Resume(ctx context.Context, j ralph.Job, key string) (ralph.Outcome, error) {
-	return again(a.send(ctx, j, key))
+	return restartable(a.send(ctx, j, key))
 }
 
-// errUnfit is in the error of work that failed because nobody could do any: the program
-// is missing, say. That is not the fault of an item.
-var errUnfit = errors.New("nobody can work")
+// errNoAgent is the cause of failures that do not depend on the item: no agent can work, for
+// example because its program is missing.
+var errNoAgent = errors.New("no agent can work")
 
-func unfit(text string) error {
-	return &ralph.Error{Code: ralph.CodeUnavailable, Message: text, Err: errUnfit}
+func noAgent(text string) error {
+	return &ralph.Error{Code: ralph.CodeUnavailable, Message: text, Err: errNoAgent}
 }
 
-// again has work that failed because nobody could do any in an earlier run begun anew,
-// since under its name it would be the same failure for ever.
-func again(o ralph.Outcome, err error) (ralph.Outcome, error) {
-	if errors.Is(err, errUnfit) {
-		return o, &ralph.Error{Code: ralph.CodeLost, Message: "nobody could do it", Err: err}
+// restartable makes the loop start resumed work again if it failed in an earlier run because no
+// agent could work: with the same reference it would fail again.
+func restartable(o ralph.Outcome, err error) (ralph.Outcome, error) {
+	if errors.Is(err, errNoAgent) {
+		return o, &ralph.Error{Code: ralph.CodeLost, Message: "no agent could work on it", Err: err}
 	}
 	return o, err
 }
@@ -89,73 +87,58 @@ func (a *Agent) send(ctx context.Context, j ralph.Job, key string) (ralph.Outcom
 		Configuration: &dialect.SendConfig{Blocking: &blocking},
 	})
 	if err != nil {
-		return ralph.Outcome{}, away(err)
+		return ralph.Outcome{}, hubError(err)
 	}
 	return a.wait(ctx, task)
 }
 
-// wait asks for a task until it rests. One that asks something is a failure: nobody
-// is there to answer.
+// wait polls a task until it ends. A task that asks for input is a failure: nobody can answer.
 func (a *Agent) wait(ctx context.Context, task *dialect.Task) (ralph.Outcome, error) {
 	for {
-		text := answer(task)
+		text, code := task.Status.Message.Text(), failureCode(task)
 		switch task.Status.State {
 		case dialect.StateCompleted:
 			return ralph.Outcome{Text: text}, nil
-		case dialect.StateFailed:
-			switch code := failureCode(task); {
+		case dialect.StateAuthRequired:
+			return ralph.Outcome{}, noAgent(text)
+		case dialect.StateFailed, dialect.StateCanceled, dialect.StateRejected, dialect.StateInputRequired:
+			switch {
 			case code == hub.CodeStopped:
 				return ralph.Outcome{}, &ralph.Error{Code: ralph.CodeLost, Message: text}
-			case slices.Contains(unfitCodes, code):
-				return ralph.Outcome{}, unfit(text)
+			case slices.Contains(noAgentCodes, code):
+				return ralph.Outcome{}, noAgent(text)
 			}
-			return ralph.Outcome{}, fmt.Errorf("the task is %s: %s", task.Status.State, text)
-		case dialect.StateAuthRequired:
-			return ralph.Outcome{}, unfit(text)
-		case dialect.StateCanceled, dialect.StateRejected, dialect.StateInputRequired:
 			return ralph.Outcome{}, fmt.Errorf("the task is %s: %s", task.Status.State, text)
 		}
 		select {
-		case <-time.After(look):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			return ralph.Outcome{}, ctx.Err()
 		}
 		var err error
 		if task, err = a.Hub.Task(ctx, task.ID); err != nil {
-			return ralph.Outcome{}, away(err)
+			return ralph.Outcome{}, hubError(err)
 		}
 	}
 }
 
-// unfitCodes are those of tasks that failed before the agent had a look at them.
-var unfitCodes = []string{string(runner.CodeNotInstalled), string(runner.CodeAuth), string(runner.CodeConfig), string(hub.CodeUnavailable)}
+// noAgentCodes are the codes of tasks that failed before the agent started to work.
+var noAgentCodes = []string{string(runner.CodeNotInstalled), string(runner.CodeAuth), string(runner.CodeConfig), string(hub.CodeUnavailable)}
 
-// failureCode is why a task failed, "" if the hub does not say.
+// failureCode returns the code of a failed task, "" for any other and for one without a code.
 func failureCode(task *dialect.Task) string {
-	if task.Status.Message == nil {
+	if task.Status.State != dialect.StateFailed || task.Status.Message == nil {
 		return ""
 	}
-	why, _ := task.Status.Message.Metadata[hub.MetaError].(map[string]any)
-	code, _ := why["code"].(string)
+	info, _ := task.Status.Message.Metadata[hub.MetaError].(map[string]any)
+	code, _ := info["code"].(string)
 	return code
-}
-
-func answer(task *dialect.Task) string {
-	text := ""
-	if m := task.Status.Message; m != nil {
-		for _, p := range m.Parts {
-			if p.Text != nil {
-				text += *p.Text
-			}
-		}
-	}
-	return text
 }
 
 // Swarm dispatches each item to a swarm of a hub's agents.
 type Swarm struct {
 	Hub    Hub
-	Agents []string // that may take part; none: everybody who is able
+	Agents []string // the agents that may participate; empty means all that are able
 }
 
 // Dispatch implements [ralph.Dispatcher]. The reference is the swarm's id.
@@ -169,7 +152,7 @@ func (s *Swarm) Dispatch(ctx context.Context, j ralph.Job, begins func(string) e
 
 // Resume implements [ralph.Dispatcher]: creating the same swarm again does nothing.
 func (s *Swarm) Resume(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
-	return again(s.create(ctx, j, id))
+	return restartable(s.create(ctx, j, id))
 }
 
 func (s *Swarm) create(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
@@ -178,7 +161,7 @@ func (s *Swarm) create(ctx context.Context, j ralph.Job, id string) (ralph.Outco
 		SubTasks: []swarm.SubTaskPlan{{ID: "item", Description: j.Prompt()}},
 	})
 	if err != nil {
-		return ralph.Outcome{}, away(err)
+		return ralph.Outcome{}, hubError(err)
 	}
 	return s.wait(ctx, j, id)
 }
@@ -189,11 +172,11 @@ func (s *Swarm) wait(ctx context.Context, j ralph.Job, id string) (ralph.Outcome
 		session, err := s.Hub.AwaitSwarm(ctx, id, after)
 		switch {
 		case err != nil:
-			return ralph.Outcome{}, away(err)
+			return ralph.Outcome{}, hubError(err)
 		case session.Status == swarm.Completed:
 			return ralph.Outcome{Text: string(session.Outcome)}, nil
 		case session.Status == swarm.Failed && len(j.Item.Capabilities) == 0 && strings.HasPrefix(session.Error, string(swarm.CodeNoAgents)):
-			return ralph.Outcome{}, unfit("the swarm failed: " + session.Error) // whatever it was for
+			return ralph.Outcome{}, noAgent("the swarm failed: " + session.Error) // the item requires no capability
 		case session.Status == swarm.Failed:
 			return ralph.Outcome{}, errors.New("the swarm failed: " + session.Error)
 		}
@@ -201,18 +184,20 @@ func (s *Swarm) wait(ctx context.Context, j ralph.Job, id string) (ralph.Outcome
 	}
 }
 
-// away says which errors are not the item's fault.
-func away(err error) error {
-	var rpc *jsonrpc.Error
-	switch {
-	case errors.Is(err, client.ErrNotRunning), errors.Is(err, client.ErrLost), errors.Is(err, client.ErrForeignSocket):
-		return &ralph.Error{Code: ralph.CodeUnavailable, Message: "the hub is away", Err: err}
-	case !errors.As(err, &rpc):
+// hubError converts the hub's errors that do not depend on the item.
+func hubError(err error) error {
+	if errors.Is(err, client.ErrNotRunning) || errors.Is(err, client.ErrLost) || errors.Is(err, client.ErrForeignSocket) {
+		return &ralph.Error{Code: ralph.CodeUnavailable, Message: "the hub is not available", Err: err}
+	}
+	rpc, ok := errors.AsType[*jsonrpc.Error](err)
+	if !ok {
 		return err
-	case slices.Contains([]int{dialect.CodeTaskNotFound, dialect.CodeSwarmNotFound}, rpc.Code):
-		return &ralph.Error{Code: ralph.CodeLost, Message: "the hub does not know it any more", Err: err}
-	case slices.Contains([]int{dialect.CodeAgentNotFound, dialect.CodeAgentUnavailable, dialect.CodeAuthenticationError, jsonrpc.CodeServerBusy, jsonrpc.CodeInvalidParams}, rpc.Code):
-		return &ralph.Error{Code: ralph.CodeUnavailable, Message: "the agent cannot be given work", Err: err}
+	}
+	switch rpc.Code {
+	case dialect.CodeTaskNotFound, dialect.CodeSwarmNotFound:
+		return &ralph.Error{Code: ralph.CodeLost, Message: "the hub no longer has it", Err: err}
+	case dialect.CodeAgentNotFound, dialect.CodeAgentUnavailable, dialect.CodeAuthenticationError, jsonrpc.CodeServerBusy, jsonrpc.CodeInvalidParams:
+		return &ralph.Error{Code: ralph.CodeUnavailable, Message: "the agent does not accept work", Err: err}
 	}
 	return err
 }
@@ -223,13 +208,13 @@ const (
 	DefaultCheckOutput = 64 << 10
 )
 
-// Check validates items with a command of the user's. It passes if the command exits
-// with 0. Nothing of the item or of the answer reaches the command.
+// Check validates items with a command of the user. It passes if the command exits with 0. The
+// command gets neither the item nor the answer.
 type Check struct {
 	Argv   []string
 	Dir    string        // "" is the working directory
 	Limit  time.Duration // 0 means DefaultCheckTime
-	Output int           // bytes of standard output that are kept, its end; 0 means DefaultCheckOutput
+	Output int           // how many bytes of the end of standard output to report; 0 means DefaultCheckOutput
 }
 
 // Validate implements [ralph.Validator].
@@ -247,8 +232,8 @@ func (c *Check) Validate(ctx context.Context, _ ralph.Job, _ ralph.Outcome) (ral
 	}
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	_ = p.Stdin().Close()                                      // it reads nothing
-	stop := context.AfterFunc(timed, func() { _ = p.Close() }) // kills it; Wait tells how it ended
+	_ = p.Stdin().Close()                                      // the command gets no input
+	stop := context.AfterFunc(timed, func() { _ = p.Close() }) // kills it; Wait returns the result
 	output := readTail(p.Stdout(), most)
 	exit := p.Wait()
 	stop()
@@ -271,7 +256,7 @@ func (c *Check) Validate(ctx context.Context, _ ralph.Job, _ ralph.Outcome) (ral
 	return ralph.Verdict{Report: fmt.Sprintf("%s\nthe check exited with %d", report, exit.Code)}, nil
 }
 
-// readTail reads everything and keeps the end.
+// readTail reads r to its end and returns the last most bytes.
 func readTail(r io.Reader, most int) string {
 	var kept []byte
 	buf := make([]byte, 32<<10)

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +18,8 @@ import (
 	"github.com/parleyhub/parley/ralph"
 )
 
-// Worker is what a Queue needs of an agent of the network; a [agentnet.Agent] is one.
+// Worker is the part of an agent of the network that a Queue needs; [agentnet.Agent] implements
+// it.
 type Worker interface {
 	Claim(ctx context.Context, capabilities []string) (*agentnet.Claim, error)
 	Extend(ctx context.Context, taskID string, token int) (until string, err error)
@@ -26,23 +28,22 @@ type Worker interface {
 	Item(ctx context.Context, taskID string, wait bool) (agentnet.ItemStatus, error)
 }
 
-// QueueOptions set up a Queue. All but Follow and Logger are needed.
+// QueueOptions are the options of [OpenQueue]. All but Follow and Logger are required.
 type QueueOptions struct {
 	Worker Worker
-	Name   string // the queue's: the capability that its items want
-	// File keeps the claim, so that a loop that was killed goes on with its item while
-	// the lease lasts. One queue at a time uses it.
+	Name   string // of the queue: the capability that its items require
+	// File stores the claim, so that a loop that was killed continues with its item within
+	// the lease. Only one Queue at a time may use it.
 	File string
-	// Lease is how long the network leaves an item to somebody who does not extend it.
+	// Lease is how long a claim lasts unless it is extended.
 	Lease time.Duration
-	// Follow waits for items where there are none.
+	// Follow waits for new items when the queue is empty.
 	Follow bool
 	Logger *slog.Logger // nil discards
 }
 
-// Queue is a work queue of the agents' network as a loop's list. It holds one item at a
-// time, and extends its lease until it is completed, dropped, or the queue closed. Make
-// one with [OpenQueue]; Close it.
+// Queue is a loop's list on a work queue of the agents' network. It holds one item at a time,
+// and extends its lease until the item is completed or dropped, or the Queue is closed.
 type Queue struct {
 	o      QueueOptions
 	cancel context.CancelFunc
@@ -50,7 +51,7 @@ type Queue struct {
 
 	mu    sync.Mutex
 	claim *agentnet.Claim // nil while none is held
-	lost  error           // why it is not held any more
+	lost  error           // why the claim is no longer held
 }
 
 var (
@@ -58,11 +59,11 @@ var (
 	_ ralph.Dropper = (*Queue)(nil)
 )
 
-// look for work, where nobody waits for it.
-const claimTime = 2 * time.Second
+// claimTimeout is how long a Queue that does not follow waits for an item.
+const claimTimeout = 2 * time.Second
 
-// OpenQueue returns the queue of a capability, with what was held when the last one
-// ended.
+// OpenQueue returns the queue of a capability. It restores the claim that the last Queue with
+// the same file held. The caller must Close the Queue.
 func OpenQueue(o QueueOptions) (*Queue, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -76,7 +77,7 @@ func OpenQueue(o QueueOptions) (*Queue, error) {
 	default:
 		q.claim = &agentnet.Claim{}
 		if err := json.Unmarshal(data, q.claim); err != nil {
-			return nil, listError(err, "the claim of the last run, %s, is damaged; take it away", o.File)
+			return nil, listError(err, "the claim of the last run is damaged; remove %s", o.File)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -85,8 +86,8 @@ func OpenQueue(o QueueOptions) (*Queue, error) {
 	return q, nil
 }
 
-// Close ends extending the lease. The item stays claimed until that ends, for the next
-// run to go on with.
+// Close stops extending the lease. The item stays claimed until the lease ends, so that the next
+// run can continue with it.
 func (q *Queue) Close() {
 	q.cancel()
 	q.keeper.Wait()
@@ -96,8 +97,8 @@ func listError(err error, format string, args ...any) error {
 	return &ralph.Error{Code: ralph.CodeList, Message: fmt.Sprintf(format, args...), Err: err}
 }
 
-// Items implements [ralph.List]: the item that is held, or else the next, and that of
-// the last run if it is done.
+// Items implements [ralph.List]. It returns the item that is held; or else the next one, and the
+// one of the last run if that was completed.
 func (q *Queue) Items(ctx context.Context) ([]ralph.Item, error) {
 	var items []ralph.Item
 	if c := q.held(); c != nil {
@@ -131,7 +132,7 @@ func (q *Queue) held() *agentnet.Claim {
 	return q.claim
 }
 
-// confirm extends a lease. It reports whether there is one.
+// confirm extends the lease of a claim. It reports whether the claim is still held.
 func (q *Queue) confirm(ctx context.Context, c *agentnet.Claim) (bool, error) {
 	_, err := q.o.Worker.Extend(ctx, c.TaskID, c.Token)
 	if err == nil {
@@ -143,7 +144,7 @@ func (q *Queue) confirm(ctx context.Context, c *agentnet.Claim) (bool, error) {
 	return false, listError(err, "the queue cannot be reached")
 }
 
-// lostClaim reports whether an error says that the item is not the holder's any more.
+// lostClaim reports whether an error means that the claim is no longer held.
 func lostClaim(err error) bool {
 	e, ok := errors.AsType[*agentnet.Error](err)
 	return ok && (e.Code == agentnet.ConflictError || e.Code == agentnet.NotFoundError || e.Code == agentnet.ValidationError)
@@ -163,7 +164,7 @@ func (q *Queue) next(ctx context.Context) (*agentnet.Claim, error) {
 	wait := ctx
 	if !q.o.Follow {
 		var cancel context.CancelFunc
-		wait, cancel = context.WithTimeout(ctx, claimTime)
+		wait, cancel = context.WithTimeout(ctx, claimTimeout)
 		defer cancel()
 	}
 	c, err := q.o.Worker.Claim(wait, []string{q.o.Name})
@@ -180,9 +181,9 @@ func (q *Queue) next(ctx context.Context) (*agentnet.Claim, error) {
 	if err == nil {
 		err = os.Rename(q.o.File+".new", q.o.File)
 	}
-	if err != nil { // without it the item is held by a loop that knows nothing of it
-		_, rejected := q.o.Worker.Reject(ctx, c.TaskID, c.Token, "the worker cannot keep the claim", false)
-		return nil, listError(errors.Join(err, rejected), "the claim cannot be kept in %s", filepath.Dir(q.o.File))
+	if err != nil { // return the item: after a crash the claim would be unknown
+		_, rejected := q.o.Worker.Reject(ctx, c.TaskID, c.Token, "the worker cannot store the claim", false)
+		return nil, listError(errors.Join(err, rejected), "the claim cannot be stored in %s", filepath.Dir(q.o.File))
 	}
 	q.mu.Lock()
 	q.claim, q.lost = c, nil
@@ -198,7 +199,7 @@ func itemOf(c *agentnet.Claim) ralph.Item {
 	return ralph.Item{ID: c.TaskID, Text: text, Capabilities: c.RequiredCapabilities}
 }
 
-// keep extends the lease of what is held, three times in its time.
+// keep extends the lease of the claim three times per lease.
 func (q *Queue) keep(ctx context.Context) {
 	tick := time.NewTicker(max(q.o.Lease/3, time.Millisecond))
 	defer tick.Stop()
@@ -216,7 +217,7 @@ func (q *Queue) keep(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		q.o.Logger.Warn("the lease of an item of work cannot be extended", "item", c.TaskID, "error", err)
+		q.o.Logger.Warn("cannot extend the lease of a work item", "item", c.TaskID, "error", err)
 		if !lostClaim(err) {
 			continue
 		}
@@ -228,7 +229,7 @@ func (q *Queue) keep(ctx context.Context) {
 	}
 }
 
-// mine returns the claim of an item, an error if somebody else has it now.
+// mine returns the claim of an item, or an error if it is no longer held.
 func (q *Queue) mine(id string) (*agentnet.Claim, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -242,10 +243,10 @@ func (q *Queue) mine(id string) (*agentnet.Claim, error) {
 }
 
 func lost(err error, id string) error {
-	return &ralph.Error{Code: ralph.CodeLost, Message: "the item " + id + " is not ours any more", Err: err}
+	return &ralph.Error{Code: ralph.CodeLost, Message: "the item " + id + " is no longer claimed by this loop", Err: err}
 }
 
-// The bounds of what the network keeps of an outcome, in bytes.
+// The limits of the network for an outcome, in bytes.
 const (
 	maxSummary = 1000
 	maxAnswer  = 200 << 10
@@ -258,10 +259,7 @@ func (q *Queue) Complete(ctx context.Context, id string, o ralph.Outcome) error 
 		return err
 	}
 	answer := clip(o.Text, maxAnswer)
-	summary := clip(strings.TrimSpace(answer), maxSummary)
-	if summary == "" {
-		summary = "done"
-	}
+	summary := cmp.Or(clip(strings.TrimSpace(answer), maxSummary), "done")
 	err = q.o.Worker.Complete(ctx, c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: summary, Result: map[string]any{"text": answer}})
 	switch {
 	case err == nil:
@@ -276,25 +274,22 @@ func (q *Queue) Complete(ctx context.Context, id string, o ralph.Outcome) error 
 func (q *Queue) Drop(ctx context.Context, id, reason string) error {
 	c, err := q.mine(id)
 	if err != nil {
-		return nil //nolint:nilerr // it is not in our hands any more, which is what is wanted
+		return nil //nolint:nilerr // a claim that is no longer held is what Drop is for
 	}
-	reason = clip(strings.TrimSpace(reason), maxSummary)
-	if reason == "" {
-		reason = "the loop gave it up"
-	}
+	reason = cmp.Or(clip(strings.TrimSpace(reason), maxSummary), "the loop gave it up")
 	if _, err := q.o.Worker.Reject(ctx, c.TaskID, c.Token, reason, true); err != nil && !lostClaim(err) {
 		return listError(err, "the item %s cannot be given back", id)
 	}
 	return q.release()
 }
 
-// release lets go of what is held.
+// release forgets the claim.
 func (q *Queue) release() error {
 	q.mu.Lock()
 	q.claim, q.lost = nil, nil
 	q.mu.Unlock()
 	if err := os.Remove(q.o.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return listError(err, "the claim cannot be forgotten")
+		return listError(err, "the claim's file cannot be removed")
 	}
 	return nil
 }

@@ -1,0 +1,272 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+const (
+	// maxNetworks bounds the configurations of the network that are in use at once.
+	maxNetworks = 16
+	// networkTimeout bounds the creation of a network's streams at its first use.
+	networkTimeout = 10 * time.Second
+)
+
+// networks are agents' networks by their settings.
+type networks map[dialect.NetworkJoinParams]*agentnet.Network
+
+// admission admits agents to the agents' network on the hub's bus. For each configuration of
+// the network it runs an operator, which has all rights there: it creates what agents must not
+// create, and removes what they leave behind.
+type admission struct {
+	bus     *bus.Bus
+	dial    func(context.Context) (*bus.Bus, error)
+	cluster func(context.Context) (*bus.Bus, error) // the cluster behind the hub's link
+	log     *slog.Logger
+
+	turn      chan struct{} // a token; its holder may use the fields below
+	operators networks
+	linked    networks          // at the cluster; they also forward what waits on the hub's bus
+	users     map[string]string // the user of the last Grant, by GUID
+}
+
+func newAdmission(b *bus.Bus, dial, cluster func(context.Context) (*bus.Bus, error), log *slog.Logger) *admission {
+	a := &admission{bus: b, dial: dial, cluster: cluster, log: log, turn: make(chan struct{}, 1), operators: networks{}, linked: networks{}, users: map[string]string{}}
+	a.turn <- struct{}{}
+	return a
+}
+
+// openAdmission starts to admit agents to the network on the hub's bus.
+func (d *daemon) openAdmission(ctx context.Context) *admission {
+	const name = "parley-hub network"
+	a := newAdmission(d.bus, func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, name) },
+		func(ctx context.Context) (*bus.Bus, error) { return d.linkedCluster(ctx, name) }, d.log)
+	if d.bus.Info().Leaf != nil {
+		a.forward(ctx)
+	}
+	d.onClose(a.close)
+	return a
+}
+
+// forward starts to forward to the cluster what waits on the hub's bus, if the user's
+// configuration uses the link. Without it forwarding starts with the first agent.
+func (a *admission) forward(ctx context.Context) {
+	cfg, err := mcpConfig("")
+	if err != nil {
+		a.log.Warn("cannot read the user's configuration of the agents' network: forwarding to the cluster starts with the first agent", "error", err)
+		return
+	}
+	if p := NetworkSettings(cfg); p.Via != "" {
+		if err := a.inTurn(ctx, func() error { _, err := a.link(p); return err }); err != nil {
+			a.log.Warn("cannot forward messages to the cluster", "error", err)
+		}
+	}
+}
+
+// Admit implements dialect.Admission.
+func (a *admission) Admit(ctx context.Context, p dialect.NetworkJoinParams) (grant dialect.NetworkGrant, err error) {
+	if err := a.check(p); err != nil {
+		return dialect.NetworkGrant{}, err
+	}
+	if p.Via == dialect.ViaCluster {
+		return a.admitToCluster(ctx, p)
+	}
+	err = a.inTurn(ctx, func() error {
+		place, may, err := a.place(ctx, p)
+		if err != nil {
+			return err
+		}
+		request := bus.GrantRequest{Access: bus.AccessNetwork}
+		if may != nil && p.Via == "" {
+			request = bus.GrantRequest{Access: bus.AccessAgent, Publish: may.Publish, Subscribe: may.Subscribe}
+		}
+		g, err := a.bus.Grant(ctx, request)
+		if err != nil {
+			return err
+		}
+		a.users[place.GUID] = g.User
+		grant = networkGrant(place, g)
+		return nil
+	})
+	return grant, err
+}
+
+// admitToCluster admits an agent of the network on the hub's bus to the cluster. Only this agent
+// waits for the cluster: the turn is released before.
+func (a *admission) admitToCluster(ctx context.Context, p dialect.NetworkJoinParams) (dialect.NetworkGrant, error) {
+	var place agentnet.Place
+	var n *agentnet.Network
+	err := a.inTurn(ctx, func() (err error) {
+		if place, _, err = a.place(ctx, p); err != nil {
+			return err
+		}
+		n, err = a.link(p)
+		return err
+	})
+	if err != nil {
+		return dialect.NetworkGrant{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
+	defer cancel()
+	if err := n.Ready(ctx); err != nil {
+		return dialect.NetworkGrant{}, clusterError(err)
+	}
+	may, err := n.Host(ctx, place, agentnet.Arrival{AgentType: p.AgentType, ProjectPath: p.ProjectPath})
+	if err != nil {
+		return dialect.NetworkGrant{}, clusterError(err)
+	}
+	request := bus.GrantRequest{Access: bus.AccessCluster}
+	if may != nil {
+		request = bus.GrantRequest{Access: bus.AccessAgent, Cluster: true, Publish: may.Publish, Subscribe: may.Subscribe}
+	}
+	g, err := a.bus.Grant(ctx, request)
+	if err != nil {
+		return dialect.NetworkGrant{}, err
+	}
+	return networkGrant(place, g), nil
+}
+
+func networkGrant(place agentnet.Place, g bus.Grant) dialect.NetworkGrant {
+	return dialect.NetworkGrant{BusGrant: dialect.FromGrant(g), GUID: place.GUID, Slot: place.Slot, Secret: place.Secret,
+		Again: place.Again, Desk: place.Desk, Mark: place.Mark}
+}
+
+// inTurn calls do while it holds the turn.
+func (a *admission) inTurn(ctx context.Context, do func() error) error {
+	select {
+	case <-a.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { a.turn <- struct{}{} }()
+	return do()
+}
+
+// check refuses unknown and unavailable values of p.Via.
+func (a *admission) check(p dialect.NetworkJoinParams) error {
+	linked := a.bus.Linked()
+	e, _ := errors.AsType[*bus.Error](linked)
+	switch {
+	case p.Via == "":
+		return nil
+	case p.Via != dialect.ViaHub && p.Via != dialect.ViaCluster:
+		return &bus.Error{Code: bus.CodeConfig, Message: fmt.Sprintf("unknown way to the network %.80q", p.Via), Remedy: "use hub or cluster"}
+	case p.Via == dialect.ViaCluster && (p.GUID == "" || p.Secret == ""):
+		return &bus.Error{Code: bus.CodeConfig, Message: "an agent must join on the hub's bus before it joins at the cluster", Remedy: "join with via hub"}
+	case linked != nil && (p.Via == dialect.ViaCluster || e.Code == bus.CodeUnsupported):
+		return linked
+	}
+	return nil
+}
+
+// place admits an agent on the hub's bus, and returns the permissions of its connection. The
+// caller holds the turn.
+func (a *admission) place(ctx context.Context, p dialect.NetworkJoinParams) (agentnet.Place, *agentnet.Permissions, error) {
+	if p.Via != "" {
+		if _, err := a.link(p); err != nil { // it forwards from now on
+			return agentnet.Place{}, nil, err
+		}
+	}
+	operator, err := a.operator(ctx, p)
+	if err != nil {
+		return agentnet.Place{}, nil, busError(err)
+	}
+	place, may, err := operator.Receive(ctx, agentnet.Arrival{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, a.attendance)
+	if err == nil && p.Via != "" {
+		place.Mark, err = operator.Mark(ctx)
+	}
+	return place, may, busError(err)
+}
+
+func (a *admission) attendance(guid string) agentnet.Attendance {
+	user, known := a.users[guid]
+	switch {
+	case !known:
+		return agentnet.Unknown
+	case a.bus.Admitted(user):
+		return agentnet.Attends
+	}
+	return agentnet.Departed
+}
+
+// link returns the network with p's settings at the cluster, which may not be connected yet. The
+// caller holds the turn.
+func (a *admission) link(p dialect.NetworkJoinParams) (*agentnet.Network, error) {
+	return a.open(a.linked, p, agentnet.Config{Dial: a.cluster, DialLocal: a.dial, ThroughHub: true})
+}
+
+// operator returns the operator of the network with p's settings. The caller holds the turn.
+func (a *admission) operator(ctx context.Context, p dialect.NetworkJoinParams) (*agentnet.Network, error) {
+	n, err := a.open(a.operators, p, agentnet.Config{Dial: a.dial})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
+	defer cancel()
+	return n, n.Ready(ctx)
+}
+
+// open returns the network with p's settings, and opens it with cfg if it is not open yet.
+func (a *admission) open(opened networks, p dialect.NetworkJoinParams, cfg agentnet.Config) (*agentnet.Network, error) {
+	p = p.Settings()
+	if n := opened[p]; n != nil {
+		return n, nil
+	}
+	if len(opened) >= maxNetworks {
+		return nil, errNetworks
+	}
+	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
+	cfg.Logger, cfg.Bucket, cfg.Inboxes, cfg.MaxAttempts = a.log, p.Bucket, agentnet.Inboxes(p.Inboxes), p.MaxAttempts
+	cfg.RegistryTTL, cfg.AckTimeout, cfg.DeadLetterTTL = seconds(p.RegistryTTL), seconds(p.AckTimeout), seconds(p.DeadLetterTTL)
+	opened[p] = agentnet.Open(cfg)
+	return opened[p], nil
+}
+
+var errNetworks = &bus.Error{Code: bus.CodeLimit, Message: fmt.Sprintf("there are %d different configurations of the agents' network in use", maxNetworks),
+	Remedy: "configure it once, in ~/.nats-mcp/config.json, and restart the hub"}
+
+// busError converts an error of the network to an error of the bus, which the socket can
+// transmit.
+func busError(err error) error {
+	e, ok := errors.AsType[*agentnet.Error](err)
+	if !ok {
+		return err
+	}
+	if b, ok := errors.AsType[*bus.Error](e.Err); ok {
+		return b
+	}
+	code := bus.CodeLimit
+	if e.Code == agentnet.ValidationError {
+		code = bus.CodeConfig
+	}
+	return &bus.Error{Code: code, Message: e.Message, Remedy: e.Remedy, Err: err}
+}
+
+// clusterError is busError for the cluster behind the hub's link: other errors mean that the
+// cluster does not answer.
+func clusterError(err error) error {
+	err = busError(err)
+	e, ok := errors.AsType[*bus.Error](err)
+	if !ok || e.Code == bus.CodeConfig || e.Code == bus.CodeLimit || e.Code == bus.CodeNotRunning {
+		return err
+	}
+	return &bus.Error{Code: bus.CodeNotRunning, Message: "the agents' cluster does not answer: " + e.Message, Remedy: e.Remedy, Err: err}
+}
+
+func (a *admission) close() error {
+	<-a.turn // never returned
+	var errs []error
+	for _, opened := range []networks{a.linked, a.operators} {
+		for _, n := range opened {
+			errs = append(errs, within(busTimeout, n.Close))
+		}
+	}
+	return errors.Join(errs...)
+}
