@@ -5,26 +5,28 @@ import (
 	"slices"
 )
 
-// Sender is who sent an update, for [Doc.Admit].
+// Sender describes the sender of an update, for [Doc.Admit].
 type Sender struct {
-	// Writes reports whether the sender may bring new structs of a client id: its own
-	// of this session, or of an earlier one. Nil allows all.
+	// Writes reports whether the sender may write under a client id: an id of its current or an
+	// earlier session. Nil allows all.
 	Writes func(client uint64) bool
-	// Vector is what the sender knew before the update, if it says so. Then it is
-	// checked in full that the update could be written from there.
+	// Vector is the sender's state before the update, if known. Admit then checks that the
+	// update
+	// could have been written in that state.
 	Vector StateVector
-	// Whole says that the update answers a state vector: it may have structs that
-	// are known here, and holes.
+	// Whole means that the update answers a state vector: it may contain known structs and
+	// gaps.
 	Whole bool
 }
 
-// Admit decides, without changing anything, whether an update may be applied: whether
-// it fits the document and stays within the limits. All replicas must
-// apply what one of them has admitted. Errors have CodeLimit, CodeRefused,
-// CodeEquivocation or, of an update that was applied, CodeInvalid.
+// Admit reports, without changing anything, whether an update may be applied: whether it fits the
+// document and stays within the limits. All replicas must apply an update that one of them has
+// admitted. Errors have CodeLimit, CodeRefused, CodeEquivocation or, for an update that was already
+// applied, CodeInvalid.
 //
-// After a refusal nothing more of that sender's client id can be applied, since
-// its units are counted: its session must end, and begin anew with another id.
+// After a refusal later updates under the same client id cannot be applied, since units are
+// numbered
+// without gaps: the sender must start a new session with another id.
 func (d *Doc) Admit(u *Update, from Sender) error {
 	if u == nil || u.used {
 		return errorf(CodeInvalid, nil, "an update must be admitted before it is applied")
@@ -49,9 +51,9 @@ type admission struct {
 	u     *Update
 	from  Sender
 	index map[uint64][]*item // the update's structs by client
-	depth map[*item]int      // of the type that an item of the update is in; see depthOf
-	steps uint64             // that placing the update's items may take
-	fresh int                // structs that are new here
+	depth map[*item]int      // of the type that contains an item of the update; see depthOf
+	steps uint64             // to integrate the update's items
+	fresh int                // structs that are new to the document
 }
 
 func (a *admission) sizes() error {
@@ -64,7 +66,7 @@ func (a *admission) sizes() error {
 	}
 	switch {
 	case clients > d.limits.DocClients:
-		return errorf(CodeLimit, nil, "the document would have %d client ids; %d are allowed", clients, d.limits.DocClients)
+		return errorf(CodeLimit, nil, "the document would have %d client ids; the maximum is %d", clients, d.limits.DocClients)
 	case d.items+u.count > d.limits.DocItems:
 		return errorf(CodeLimit, nil, "the document would have more than %d items", d.limits.DocItems)
 	case d.bytes+u.size > d.limits.DocBytes:
@@ -101,9 +103,9 @@ func (a *admission) block(b block) error {
 	return nil
 }
 
-// known checks that a struct which is here already is the same: otherwise
-// two writers use one client id, or one rewrites its history. What was deleted
-// meanwhile cannot be compared.
+// known checks that a struct which is already stored is the same here. Otherwise two writers use
+// one
+// client id, or one writer changes its history. Deleted content cannot be compared.
 func (a *admission) known(it *item) error {
 	end := min(it.end(), a.d.state(it.id.Client))
 	for clock := it.id.Clock; clock < end; {
@@ -117,8 +119,9 @@ func (a *admission) known(it *item) error {
 	return nil
 }
 
-// same reports whether two structs, perhaps cut or joined otherwise, agree in the units from one clock to
-// another that both have.
+// same reports whether two structs, possibly split differently, agree in the units from one clock
+// to
+// another.
 func (it *item) same(here *item, from, to uint64) bool {
 	if here.deleted() || it.deleted() {
 		return true
@@ -126,7 +129,7 @@ func (it *item) same(here *item, from, to uint64) bool {
 	if here.kind != it.kind || it.has(flagRight) != here.has(flagRight) || it.rightOrigin != here.rightOrigin {
 		return false
 	}
-	before := ID{it.id.Client, from - 1} // what is cut off comes after what it was cut from
+	before := ID{it.id.Client, from - 1} // the origin of the right half of a split struct
 	switch {
 	case it.id == here.id:
 		if it.has(flagOrigin) != here.has(flagOrigin) || it.origin != here.origin {
@@ -142,8 +145,8 @@ func (it *item) same(here *item, from, to uint64) bool {
 	return sameUnits(it.content(from, to), here.content(from, to))
 }
 
-// content returns what is there from one clock to another: of a string its UTF-16 units in UTF-8, of a list its
-// elements.
+// content returns the content from one clock to another: UTF-8 of a string, encoded elements of a
+// list.
 func (it *item) content(from, to uint64) []byte {
 	i, j := uint32(from-it.id.Clock), uint32(to-it.id.Clock)
 	switch it.kind {
@@ -163,14 +166,14 @@ func (it *item) content(from, to uint64) []byte {
 	}
 }
 
-// sameUnits compares content. Half of a pair of surrogates, which a replica has that cut the pair, is like
-// the pair that another still has.
+// sameUnits compares content. A replica that has split a surrogate pair has U+FFFD for its halves,
+// which counts as equal.
 func sameUnits(a, b []byte) bool {
 	return bytes.Equal(a, b) || (bytes.Contains(a, []byte(replacement)) || bytes.Contains(b, []byte(replacement))) && unitsOf(a) == unitsOf(b)
 }
 
 func (a *admission) equivocation(it *item) error {
-	return errorf(CodeEquivocation, nil, "the unit %s is here with other content", it.id)
+	return errorf(CodeEquivocation, nil, "the unit %s already exists with different content", it.id)
 }
 
 // item checks one struct that is new.
@@ -192,21 +195,22 @@ func (a *admission) item(it *item) error {
 	return a.adjacent(it)
 }
 
-// ordered checks that origin and right origin are in one list, in this order:
-// with others replicas could end with different orders.
+// ordered checks that origin and right origin are in one list, in this order. Otherwise replicas
+// could
+// end with different orders.
 func (a *admission) ordered(it *item) error {
 	if it.origin == it.rightOrigin {
 		return a.disorder(it)
 	}
 	if !a.d.knows(it.origin) || !a.d.knows(it.rightOrigin) {
-		return nil // of this update or not here yet
+		return nil // part of this update, or unknown
 	}
 	left, right := a.d.get(it.origin), a.d.get(it.rightOrigin)
 	if left.kind == kindGC || right.kind == kindGC {
 		return nil
 	}
 	if left.parent != right.parent || left.has(flagKeyed) != right.has(flagKeyed) || left.key != right.key {
-		return errorf(CodeRefused, nil, "the unit %s says it is between %s and %s, which are not in one list", it.id, it.origin, it.rightOrigin)
+		return errorf(CodeRefused, nil, "the unit %s claims to be between %s and %s, which are not in the same list", it.id, it.origin, it.rightOrigin)
 	}
 	if left == right {
 		if it.origin.Clock > it.rightOrigin.Clock {
@@ -227,10 +231,10 @@ func (a *admission) ordered(it *item) error {
 }
 
 func (a *admission) disorder(it *item) error {
-	return errorf(CodeRefused, nil, "the unit %s says it is after %s and before %s, which come in the other order", it.id, it.origin, it.rightOrigin)
+	return errorf(CodeRefused, nil, "the unit %s claims to be after %s and before %s, but they are in the opposite order", it.id, it.origin, it.rightOrigin)
 }
 
-// chainSteps bounds the walk along a key's history.
+// chainSteps bounds the search in a key's history.
 const chainSteps = 4096
 
 func (a *admission) chained(it, left, right *item) error {
@@ -242,8 +246,8 @@ func (a *admission) chained(it, left, right *item) error {
 	return a.disorder(it)
 }
 
-// adjacent checks that the sender, if it told what it knew, knew nothing
-// between the item's neighbours, or between one and the end of the list.
+// adjacent checks, if the sender's vector is known, that the sender knew no unit between the item's
+// neighbours, or between a neighbour and the end of the list.
 func (a *admission) adjacent(it *item) error {
 	if a.from.Vector == nil {
 		return nil
@@ -257,15 +261,16 @@ func (a *admission) adjacent(it *item) error {
 			return a.tooCostly()
 		}
 		if o.id.Clock < a.from.Vector[o.id.Client] {
-			return errorf(CodeRefused, nil, "the unit %s was not written where its writer says: it knew %s, which is between its neighbours", it.id, o.id)
+			return errorf(CodeRefused, nil, "the unit %s was not written at its place: its writer knew %s, which is between its neighbours", it.id, o.id)
 		}
 	}
 	return nil
 }
 
-// neighbours returns the first item that is between the neighbours of an item
-// as its writer saw them, and the right one, nil for the end. It is not ok if they are not
-// here, or inside one item, where nothing can be between.
+// neighbours returns the first item between an item's neighbours as its writer saw them, and the
+// right
+// neighbour, nil for the end. It reports false if they are unknown or inside one item, with nothing
+// between them.
 func (a *admission) neighbours(it *item) (first, right *item, ok bool) {
 	if it.has(flagOrigin) && !a.d.knows(it.origin) || it.has(flagRight) && !a.d.knows(it.rightOrigin) {
 		return nil, nil, false
@@ -289,14 +294,15 @@ func (a *admission) neighbours(it *item) (first, right *item, ok bool) {
 	return nil, nil, false
 }
 
-// depthOf returns the depth of the type that an item of the update will be in. It
-// is not known if that depends on what is not here.
+// depthOf returns the depth of the type that will contain an item of the update, and false if it
+// depends on unknown units.
 func (a *admission) depthOf(it *item) (int, bool) {
 	if a.depth == nil {
 		a.depth = make(map[*item]int)
 	}
-	// Follow the references until one is known, and give all on the way their depth:
-	// an item has that of its origin, an item in a type one more than the type's item.
+	// Follow the references to a known unit, then set the depth of all items passed: an item
+	// has the
+	// depth of its origin, and is one deeper than the item that holds its type.
 	type step struct {
 		it   *item
 		more int
@@ -309,7 +315,7 @@ func (a *admission) depthOf(it *item) (int, bool) {
 			break
 		}
 		if len(way) > a.u.count {
-			return 0, false // references in a circle
+			return 0, false // circular references
 		}
 		next, more := a.reference(it)
 		way = append(way, step{it, more})
@@ -335,8 +341,9 @@ func (a *admission) depthOf(it *item) (int, bool) {
 	return depth, true
 }
 
-// reference returns the unit that tells where an item is, and how much deeper the
-// item is; -1 if it is in a root.
+// reference returns the unit that determines an item's place, and how much deeper the item is; -1
+// if it
+// is in a root.
 func (a *admission) reference(it *item) (ID, int) {
 	switch {
 	case it.has(flagOrigin):
@@ -350,17 +357,11 @@ func (a *admission) reference(it *item) (ID, int) {
 	}
 }
 
-// find returns the update's struct that holds a unit, nil if there is none.
+// find returns the update's struct that contains a unit, nil if there is none.
 func (a *admission) find(id ID) *item {
 	items := a.index[id.Client]
 	i, found := slices.BinarySearchFunc(items, id.Clock, func(it *item, clock uint64) int {
-		switch {
-		case it.end() <= clock:
-			return -1
-		case it.id.Clock > clock:
-			return 1
-		}
-		return 0
+		return compareRange(it.id.Clock, it.end(), clock)
 	})
 	if !found {
 		return nil
@@ -368,12 +369,14 @@ func (a *admission) find(id ID) *item {
 	return items[i]
 }
 
-// trialSize is how many new structs may all be at one place before the cost of placing them
-// has to be found out.
+// trialSize is the number of new structs from which the cost of integrating them is measured: fewer
+// are
+// cheap even if all are at one place.
 const trialSize = 4000
 
-// cost refuses an update whose items would take too long to place. If it cannot be excluded
-// cheaply, the update is tried on a copy.
+// cost refuses an update that takes too many steps to integrate. A large one is tried on a copy of
+// the
+// document.
 func (a *admission) cost() error {
 	if a.steps > a.d.limits.IntegrationCost {
 		return a.tooCostly()
@@ -410,5 +413,5 @@ func (a *admission) cost() error {
 }
 
 func (a *admission) tooCostly() error {
-	return errorf(CodeLimit, nil, "placing the update's items would take more than %d steps", a.d.limits.IntegrationCost)
+	return errorf(CodeLimit, nil, "integrating the update would take more than %d steps", a.d.limits.IntegrationCost)
 }

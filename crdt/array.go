@@ -10,7 +10,7 @@ import (
 // Array is a shared list of values and shared types.
 type Array struct{ n *node }
 
-// Array returns the root array of a name.
+// Array returns the root array with a name.
 func (d *Doc) Array(name string) *Array {
 	n := d.root(name)
 	n.cast = typeArray
@@ -20,7 +20,7 @@ func (d *Doc) Array(name string) *Array {
 // Len returns the number of elements.
 func (a *Array) Len() int { return int(a.n.length()) }
 
-// Insert puts values in before index i, which is at most the length.
+// Insert inserts values before index i, which must be at most the length.
 func (a *Array) Insert(i int, values ...any) error {
 	return a.n.edit(func(d *Doc) error {
 		if err := a.n.checkRange(uint64(i), 0); err != nil {
@@ -39,10 +39,10 @@ func (a *Array) Insert(i int, values ...any) error {
 	})
 }
 
-// Append puts values at the end.
+// Append appends values.
 func (a *Array) Append(values ...any) error { return a.Insert(a.Len(), values...) }
 
-// pack makes one item of the first values, as many as can be in one.
+// pack returns an item with as many of the first values as one item can hold.
 func (d *Doc) pack(values []any) (it *item, taken int, err error) {
 	if _, ok := values[0].([]byte); ok {
 		it, err = d.content(values[0])
@@ -67,19 +67,19 @@ func (d *Doc) pack(values []any) (it *item, taken int, err error) {
 	return it, taken, nil
 }
 
-// InsertMap puts a new, empty map in before index i.
+// InsertMap inserts a new, empty map before index i.
 func (a *Array) InsertMap(i int) (*Map, error) {
 	n, err := a.insertType(i, typeMap)
 	return &Map{n}, err
 }
 
-// InsertArray puts a new, empty array in before index i.
+// InsertArray inserts a new, empty array before index i.
 func (a *Array) InsertArray(i int) (*Array, error) {
 	n, err := a.insertType(i, typeArray)
 	return &Array{n}, err
 }
 
-// InsertText puts a new, empty text in before index i.
+// InsertText inserts a new, empty text before index i.
 func (a *Array) InsertText(i int) (*Text, error) {
 	n, err := a.insertType(i, typeText)
 	return &Text{n}, err
@@ -101,7 +101,7 @@ func (a *Array) insertType(i int, ref typeRef) (n *node, err error) {
 	return n, err
 }
 
-// Delete takes count elements away, from index i on.
+// Delete deletes count elements from index i on.
 func (a *Array) Delete(i, count int) error {
 	return a.n.edit(func(d *Doc) error {
 		if err := a.n.checkRange(uint64(i), uint64(count)); err != nil {
@@ -139,7 +139,7 @@ func (a *Array) All() iter.Seq2[int, any] {
 	}
 }
 
-// JSON returns the array as JSON, objects in it with sorted keys.
+// JSON returns the array as JSON; objects have sorted keys.
 func (a *Array) JSON() ([]byte, error) { return a.n.appendListJSON(nil) }
 
 func binaryContent(b []byte) []byte { return lib0.AppendBytes(nil, b) }
@@ -149,7 +149,7 @@ func formatUint(v uint64) string { return strconv.FormatUint(v, 10) }
 func checkExact(values ...int64) error {
 	for _, v := range values {
 		if v > lib0.MaxSafe || v < -lib0.MaxSafe {
-			return errorf(CodeInvalid, nil, "a counter's part must stay within ±(2^53-1)")
+			return errorf(CodeInvalid, nil, "an entry of a counter must stay within ±(2^53-1)")
 		}
 	}
 	return nil

@@ -7,22 +7,22 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// The content of an item is kept as the bytes of the wire: it goes on to others
-// exactly as it came, and is decoded only when somebody looks.
+// The content of an item is kept encoded, so that it is sent exactly as received, and decoded only
+// when the application reads it.
 //
 //	kindAny    elements back to back
 //	kindJSON   elements back to back, each with its length
 //	kindString UTF-8
-//	others     the body
+//	others     the encoded body
 
-// ends has the offsets in data at which the elements of an item end. It is
-// shared by the halves of an item that was split.
+// ends has the offsets in data at which the elements of an item end. The halves of a split item
+// share the slice.
 type ends struct {
-	base int // what to subtract: the offset at which this item's data begins
+	base int // to be subtracted: the offset at which this item's data begins
 	at   []int
 }
 
-// offset returns where element i begins in data.
+// offset returns the offset at which element i begins in data.
 func (it *item) offset(i uint32) int {
 	switch {
 	case i == 0:
@@ -39,7 +39,7 @@ func (it *item) element(i uint32) []byte {
 	return it.data[it.offset(i):it.offset(i+1)]
 }
 
-// value returns element i for the application.
+// value returns the decoded element i.
 func (it *item) value(i uint32) any {
 	switch it.kind {
 	case kindAny:
@@ -60,8 +60,8 @@ func (it *item) value(i uint32) any {
 	return nil
 }
 
-// split cuts a live or deleted item in two before unit k and returns the right
-// half, which is linked but not in the store.
+// split splits an item before unit k and returns the right half, which is linked into the list but
+// not yet stored.
 func (d *Doc) split(it *item, k uint32) *item {
 	r := d.alloc()
 	*r = *it
@@ -110,7 +110,7 @@ func cut(it, r *item, k uint32) {
 	}
 }
 
-// setASCII sets the flag of a string after its content changed.
+// setASCII updates the flag of a string after a change.
 func (it *item) setASCII() {
 	it.flags &^= flagASCII
 	if uint32(len(it.data)) == it.length {
@@ -118,11 +118,12 @@ func (it *item) setASCII() {
 	}
 }
 
-// replacement stands for half of a pair of surrogates, one unit long.
+// replacement replaces half of a surrogate pair; it has one unit.
 const replacement = "\uFFFD"
 
-// cutString cuts before UTF-16 unit k. A cut inside a pair of surrogates turns
-// both halves into U+FFFD, so that lengths stay as they were.
+// cutString cuts before UTF-16 unit k. A cut inside a surrogate pair replaces both halves by
+// U+FFFD,
+// so that lengths stay the same.
 func cutString(s []byte, k uint32, ascii bool) (left, right []byte) {
 	if ascii {
 		return s[:k:k], s[k:]
@@ -136,8 +137,9 @@ func cutString(s []byte, k uint32, ascii bool) (left, right []byte) {
 	return left, right
 }
 
-// offsetOfUnit returns the byte offset of UTF-16 unit k, or that of the
-// character and true if the unit is the second half of one.
+// offsetOfUnit returns the byte offset of UTF-16 unit k. If the unit is the second half of a
+// surrogate
+// pair it returns the offset of the character, and true.
 func offsetOfUnit(s []byte, k uint32) (at int, inside bool) {
 	for k > 0 {
 		c := s[at]
@@ -163,7 +165,7 @@ func offsetOfUnit(s []byte, k uint32) (at int, inside bool) {
 	return at, false
 }
 
-// unitsOf returns the number of UTF-16 units of valid UTF-8.
+// unitsOf returns the length of valid UTF-8 in UTF-16 units.
 func unitsOf[S []byte | string](s S) uint64 {
 	n := uint64(0)
 	for i := range len(s) {
@@ -177,7 +179,7 @@ func unitsOf[S []byte | string](s S) uint64 {
 	return n
 }
 
-// joins reports whether b, which follows a in the store, can become part of it.
+// joins reports whether b, which follows a in the store, can be joined to it.
 func joins(a, b *item) bool {
 	if a.kind != b.kind {
 		return false
@@ -194,7 +196,7 @@ func joins(a, b *item) bool {
 		(!a.has(flagRight) || a.rightOrigin == b.rightOrigin)
 }
 
-// join makes b part of a. The caller takes b out of the store.
+// join appends b to a. The caller removes b from the store.
 func join(a, b *item) {
 	if a.kind == kindGC {
 		a.length += b.length

@@ -10,8 +10,7 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// Update is an update that has been read and found well-formed, in itself: it
-// changes nothing until [Doc.ApplyUpdate] takes it, once.
+// Update is a decoded, well-formed update. [Doc.ApplyUpdate] applies it, once.
 type Update struct {
 	blocks  []block // by descending client
 	deletes IDSet
@@ -21,17 +20,17 @@ type Update struct {
 	used    bool
 }
 
-// block is a stretch of consecutive structs of one client.
+// block is a run of consecutive structs of one client.
 type block struct {
 	client uint64
 	items  []*item
 }
 
-func (b *block) first() uint64 { return b.items[0].id.Clock }
-func (b *block) end() uint64   { return b.items[len(b.items)-1].end() }
+func (b block) first() uint64 { return b.items[0].id.Clock }
+func (b block) end() uint64   { return b.items[len(b.items)-1].end() }
 
-// Clients returns, for each client with structs in the update, the range of
-// clocks that they cover, holes included.
+// Clients returns the range of clocks that the update's structs cover for each client, including
+// gaps.
 func (u *Update) Clients() map[uint64]Range {
 	m := make(map[uint64]Range, len(u.blocks))
 	for _, b := range u.blocks {
@@ -45,21 +44,21 @@ func (u *Update) Clients() map[uint64]Range {
 	return m
 }
 
-// Deletes returns what the update deletes. It must not be changed.
+// Deletes returns the update's delete set. It must not be changed.
 func (u *Update) Deletes() IDSet { return u.deletes }
 
-// Empty reports whether the update says nothing.
+// Empty reports whether the update has no content.
 func (u *Update) Empty() bool { return len(u.blocks) == 0 && len(u.deletes) == 0 }
 
-// Size returns the update's bytes.
+// Size returns the size of the encoded update in bytes.
 func (u *Update) Size() int { return u.size }
 
-// ParseUpdate reads an update of the Yjs format, version 1, in full: its
-// structure, the bounds of limits, and what no honest writer writes. It keeps no reference to data.
-// Errors have CodeDeserialization or CodeLimit.
+// ParseUpdate decodes an update of the Yjs format, version 1, and checks its structure and the
+// limits.
+// It keeps no reference to data. Errors have CodeDeserialization or CodeLimit.
 func ParseUpdate(data []byte, limits Limits) (*Update, error) {
 	if len(data) > limits.Update {
-		return nil, errorf(CodeLimit, nil, "an update of %d bytes; %d are allowed", len(data), limits.Update)
+		return nil, errorf(CodeLimit, nil, "the update has %d bytes; the maximum is %d", len(data), limits.Update)
 	}
 	data = bytes.Clone(data)
 	p := parser{Reader: lib0.NewReader(data), limits: &limits, any: limits.any()}
@@ -91,15 +90,15 @@ type parser struct {
 	limits *Limits
 	any    lib0.AnyLimits
 	slab   []item
-	left   uint64 // structs of the client that were announced and not read
-	root   *node  // the last parent that was named
-	holder *node  // the last parent that was told by its id
+	left   uint64 // announced structs of the client that are not yet read
+	root   *node  // the last parent given by name
+	holder *node  // the last parent given by id
 }
 
 func (p *parser) structs(u *Update) {
 	clients := p.Uint()
 	if clients > uint64(p.limits.Clients) {
-		p.Fail(errorf(CodeLimit, nil, "an update of %d clients; %d are allowed", clients, p.limits.Clients))
+		p.Fail(errorf(CodeLimit, nil, "the update has structs of %d clients; the maximum is %d", clients, p.limits.Clients))
 		return
 	}
 	var seen map[uint64]bool
@@ -113,7 +112,7 @@ func (p *parser) structs(u *Update) {
 			return
 		}
 		if u.count += int(min(n, 1<<30)); u.count > p.limits.Structs {
-			p.Fail(errorf(CodeLimit, nil, "an update of more than %d structs", p.limits.Structs))
+			p.Fail(errorf(CodeLimit, nil, "the update has more than %d structs", p.limits.Structs))
 			return
 		}
 		switch {
@@ -121,7 +120,7 @@ func (p *parser) structs(u *Update) {
 			p.Fail(errClientTwice)
 		case n == 0:
 			p.Fail(errNoStructs)
-		case n > uint64(p.Len()): // a struct has two bytes at least
+		case n > uint64(p.Len()): // a struct has at least two bytes
 			p.Fail(lib0.ErrShort)
 		}
 		if seen != nil {
@@ -137,7 +136,7 @@ func (p *parser) structs(u *Update) {
 	}
 }
 
-// client reads the n structs of one client; a skip begins a new block.
+// client reads the n structs of one client; a Skip begins a new block.
 func (p *parser) client(u *Update, id ID, n uint64) {
 	var b *block
 	p.slab = nil
@@ -179,7 +178,7 @@ func (p *parser) alloc() *item {
 	return it
 }
 
-// maxAhead is for how many announced structs there is room before they are read.
+// maxAhead bounds the preallocation for announced structs.
 const maxAhead = 1024
 
 const (
@@ -189,7 +188,7 @@ const (
 	infoKind   = 0x1f
 )
 
-// skip reads the length of a hole, which may be long, and returns the clock behind it.
+// skip reads the length of a Skip and returns the clock after it.
 func (p *parser) skip(clock uint64) uint64 {
 	n := p.Uint()
 	if p.Err() == nil && n == 0 {
@@ -231,7 +230,7 @@ func (p *parser) item(id ID, info byte) *item {
 	return it
 }
 
-// reference reads the id of another unit, which a client cannot have written later.
+// reference reads the id of another unit, which must not be a later one of the same client.
 func (p *parser) reference(of ID) ID {
 	id := ID{p.Uint(), p.Uint()}
 	if id.Client == of.Client && id.Clock >= of.Clock {
@@ -243,7 +242,7 @@ func (p *parser) reference(of ID) ID {
 func (p *parser) parent(it *item) {
 	switch p.Uint() {
 	case 1:
-		// References are not changed, so neighbours share one.
+		// References are immutable, so neighbours share them.
 		if name := p.String(p.limits.Name); p.root == nil || p.root.name != string(name) {
 			p.root = &node{name: string(name), ref: typeRoot}
 		}
@@ -349,8 +348,7 @@ func (p *parser) sharedType(it *item) {
 	}
 }
 
-// json reads a string that must be JSON, or else "undefined", which stands for
-// itself among the elements of a list.
+// json reads a string that must be JSON; "undefined" is also allowed among the elements of a list.
 func (p *parser) json(orUndefined bool) {
 	s := p.String(p.limits.String)
 	if p.Err() != nil || orUndefined && string(s) == "undefined" {
@@ -369,7 +367,7 @@ func (p *parser) json(orUndefined bool) {
 	}
 }
 
-// jsonDepth returns how deep arrays and objects are inside each other.
+// jsonDepth returns the nesting depth of arrays and objects.
 func jsonDepth(s []byte) int {
 	depth, deepest, quoted := 0, 0, false
 	for i := 0; i < len(s); i++ {

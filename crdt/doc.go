@@ -1,31 +1,29 @@
-// Package crdt is a document that many edit at once, each on a copy of their
-// own, and that comes out the same everywhere: whatever the order in which their
-// updates arrive, however often, and whoever was away meanwhile (requirement 9).
+// Package crdt provides documents that several replicas edit concurrently. All replicas converge,
+// whatever the order in which updates arrive and however often, also after a time offline.
 //
 // A [Doc] has named roots, each a [Map], an [Array] or a [Text], and shared types inside them.
-// Updates, state vectors and snapshots are those of Yjs, version 1, byte for
-// byte: a browser with stock yjs edits along.
+// Updates, state vectors and snapshots are byte for byte those of Yjs, version 1, so browsers with
+// stock yjs can edit the same document.
 //
 //	d := crdt.New(crdt.Options{})
 //	update, err := d.Transact(nil, func() error {
 //		return d.Map("plan").Set("status", "open")
 //	})
-//	… send update to the others, who call Apply with it
+//	… send update to the other replicas, which call Apply with it
 //
 // # How it works
 //
-// Each unit of content has an id of a client and a clock. An item says after
-// and before which unit it was written; what several put at the same place is
-// ordered by their client ids (see scan). Deleted items stay, without content, as
-// marks of their place. Of the values that a key was given at once, the one of the highest
-// client id stays: ids are random, so the winner is too, and nobody should
-// read a meaning into it.
+// Each unit of content has an id of a client and a clock. An item names the units that were its
+// left and right neighbours when it was written; items written concurrently at the same place are
+// ordered by their client ids (see scan). Deleted items stay as tombstones without content. Of the
+// values that a key was given concurrently, the one with the highest client id wins. Client ids
+// are random, so the winner is arbitrary.
 //
 // # Concurrency
 //
-// A Doc and all that comes from it belong to one goroutine at a time; nothing in this package
-// blocks, starts goroutines or looks at a clock. Package replica has an owner for
-// it, and the exchange with others.
+// A Doc and its shared types must be used by one goroutine at a time. Nothing in this package
+// blocks,
+// starts goroutines or reads a clock. Package replica owns a Doc and exchanges updates with others.
 package crdt
 
 import (
@@ -33,13 +31,14 @@ import (
 	"encoding/binary"
 )
 
-// Options set up a Doc.
+// Options configure a Doc.
 type Options struct {
-	// Client is the id under which this replica writes; 0 draws one at random. Two
-	// replicas that write under one id diverge for ever, so draw one for each start of
-	// each process, and never go on with the id of an earlier one.
+	// Client is the id under which this replica writes; 0 means a random one. Replicas that
+	// write
+	// under the same id diverge for good, so use a new id at each start of a process.
 	Client uint64
-	// Limits that [Doc.Admit] and the parking of structs keep to; nil for LiveLimits.
+	// Limits bound what [Doc.Admit] accepts and how many structs are parked; nil means
+	// LiveLimits.
 	Limits *Limits
 }
 
@@ -48,22 +47,22 @@ type Doc struct {
 	id      uint64
 	limits  Limits
 	clients map[uint64]*client
-	recent  *client // that was looked up last
+	recent  *client // last looked up
 	roots   map[string]*node
 
 	items  int    // structs in the store
 	bytes  int    // content in the store
-	step   uint64 // steps of scans so far
-	budget uint64 // at which scans end early; 0 for never
+	step   uint64 // steps of all scans
+	budget uint64 // step after which scans end early; 0 for none
 
 	parked    parkedSizes
 	needsSync bool
-	updates   uint64 // that were applied
+	updates   uint64 // updates applied
 
 	tx        transaction
 	observers observers
 	undo      []*UndoManager
-	successor *Succession // that carries the open transaction over
+	successor *Succession // receives the open transaction's changes
 	notifying bool
 
 	slab []item
@@ -82,7 +81,7 @@ func New(o Options) *Doc {
 	return d
 }
 
-// drawClient takes a new random id of 32 bits, as JavaScript's are, that the document does not know.
+// drawClient chooses a random id of 32 bits, like those of Yjs, that the document does not know.
 func (d *Doc) drawClient() {
 	for {
 		var b [4]byte
@@ -95,24 +94,24 @@ func (d *Doc) drawClient() {
 	}
 }
 
-// Client returns the id under which this replica writes. It changes only if
-// somebody else writes under it (see [Result]).
+// Client returns the id under which this replica writes. It changes only if another replica writes
+// under it (see [Result]), or in Renew.
 func (d *Doc) Client() uint64 { return d.id }
 
-// Renew draws a new client id, for what this replica writes from now on.
+// Renew chooses a new client id for later edits.
 func (d *Doc) Renew() { d.drawClient() }
 
-// Items returns the number of items, tombstones included.
+// Items returns the number of items, including tombstones.
 func (d *Doc) Items() int { return d.items }
 
-// Bytes returns the size of the content.
+// Bytes returns the size of the content in bytes.
 func (d *Doc) Bytes() int { return d.bytes }
 
-// ScanSteps returns how many items were passed so far to find the places of others:
-// what concurrent edits of one place cost.
+// ScanSteps returns how many items scans have passed so far: the cost of concurrent edits at the
+// same place.
 func (d *Doc) ScanSteps() uint64 { return d.step }
 
-// Roots returns the names of the roots in use, in order.
+// Roots returns the sorted names of the roots in use.
 func (d *Doc) Roots() []string { return sortedKeys(d.roots) }
 
 func (d *Doc) root(name string) *node {
@@ -124,21 +123,20 @@ func (d *Doc) root(name string) *node {
 	return n
 }
 
-// Result tells what an update did.
+// Result is the outcome of applying an update.
 type Result struct {
-	// Update has what was new to this document, in one update; nil if nothing was.
+	// Update has what was new to this document, as one update; nil if nothing was.
 	Update []byte
-	// Parked says that something waits for what is not here: see [Doc.Pending].
+	// Parked reports that part of the update waits for missing structs: see [Doc.Pending].
 	Parked bool
-	// ClientTaken says that somebody wrote under this replica's client id. It now
-	// has another; what it wrote and had not sent may be lost.
+	// ClientTaken reports that another replica wrote under this replica's client id. This one
+	// now has another id; its unsent edits may be lost.
 	ClientTaken bool
 }
 
-// Apply reads an update and applies it. It may come in any order and any number
-// of times. Errors are those of [ParseUpdate]; the document is then as before. Apply
-// trusts the update to fit the document: call [Doc.Admit] first with one from a
-// peer.
+// Apply decodes an update and applies it. Updates may be applied in any order and any number of
+// times. Errors are those of [ParseUpdate] and leave the document unchanged. Apply does not check
+// that the update fits the document: call [Doc.Admit] first for updates of a peer.
 func (d *Doc) Apply(update []byte, origin any) (Result, error) {
 	u, err := ParseUpdate(update, StateLimits())
 	if err != nil {
@@ -147,18 +145,17 @@ func (d *Doc) Apply(update []byte, origin any) (Result, error) {
 	return d.ApplyUpdate(u, origin)
 }
 
-// ApplyUpdate applies an update that was read with [ParseUpdate], once. It fails
-// only when it is called by an observer, inside a transaction or with an update
-// that was used.
+// ApplyUpdate applies an update decoded with [ParseUpdate], once. It fails only if it is called by
+// an observer, inside a transaction or with an update that was already applied.
 func (d *Doc) ApplyUpdate(u *Update, origin any) (Result, error) {
 	if d.tx.open || d.notifying || u == nil || u.used {
-		return Result{}, errorf(CodeInvalid, nil, "an update cannot be nil, nor applied twice, nor inside a transaction or an observer")
+		return Result{}, errorf(CodeInvalid, nil, "an update must not be nil or applied twice, nor applied inside a transaction or an observer")
 	}
 	u.used = true
 	own := d.state(d.id)
 	d.updates++
 	d.begin(origin, false)
-	// If all of it is new it can be passed on as it is.
+	// An update that is new as a whole is passed on unchanged.
 	allNew := d.parked == parkedSizes{} && (len(d.clients) == 0 || len(u.deletes) == 0)
 	for _, b := range u.blocks {
 		d.applyBlock(b, d.updates)

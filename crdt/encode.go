@@ -4,7 +4,7 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// appendItem appends a struct without its first skip units.
+// appendItem appends a struct's encoding without its first skip units.
 func appendItem(b []byte, it *item, skip uint32) []byte {
 	if it.kind == kindGC {
 		return lib0.AppendUint(append(b, byte(kindGC)), uint64(it.length-skip))
@@ -44,7 +44,7 @@ func appendParent(b []byte, it *item) []byte {
 		b = appendID(append(b, 0), n.item.id)
 	case n.ref == typeRoot:
 		b = lib0.AppendString(append(b, 1), n.name)
-	default: // a reference of a struct that is parked
+	default: // the reference of a parked struct
 		b = appendID(append(b, 0), n.by)
 	}
 	if it.has(flagKeyed) {
@@ -77,7 +77,7 @@ func appendContent(b []byte, it *item, skip uint32) []byte {
 	}
 }
 
-// appendSince appends a client's structs from a clock below its state on.
+// appendSince appends a client's structs from a clock, which must be below its state.
 func (c *client) appendSince(b []byte, from uint64) []byte {
 	p := c.find(from)
 	n := len(c.chunks[p.chunk]) - p.i
@@ -95,7 +95,7 @@ func (c *client) appendSince(b []byte, from uint64) []byte {
 	return b
 }
 
-// StateVector returns what the document knows.
+// StateVector returns the document's state vector.
 func (d *Doc) StateVector() StateVector {
 	sv := make(StateVector, len(d.clients))
 	for id, c := range d.clients {
@@ -106,16 +106,16 @@ func (d *Doc) StateVector() StateVector {
 	return sv
 }
 
-// EncodeSince returns an update with all that a replica with this state vector does
-// not know, what is parked here included, and all deletes. A nil vector
-// gives the whole state.
+// EncodeSince returns an update with everything that a replica with this state vector lacks,
+// including
+// parked structs, and all deletes. A nil vector gives the whole state.
 func (d *Doc) EncodeSince(sv StateVector) []byte {
 	b := d.encodeStore(sv)
 	if parked := d.encodeParked(sv); parked != nil {
-		// Both were written here, so they can be read.
+		// Both were encoded here, so they can be decoded.
 		merged, err := MergeUpdates(StateLimits().unbounded(), b, parked)
 		if err != nil {
-			panic("crdt: cannot read what was just written: " + err.Error())
+			panic("crdt: cannot decode what was just encoded: " + err.Error())
 		}
 		return merged
 	}
@@ -136,17 +136,26 @@ func (d *Doc) encodeStore(sv StateVector) []byte {
 	return d.deleted().append(b)
 }
 
-// deleted returns all that is deleted in the store.
+// deleted returns the ids of all deleted structs in the store.
 func (d *Doc) deleted() IDSet {
 	s := make(IDSet)
-	for id, c := range d.clients {
+	for it := range d.structs {
+		if it.deleted() {
+			s.add(it.id.Client, Range{it.id.Clock, uint64(it.length)})
+		}
+	}
+	return s
+}
+
+// structs yields all structs in the store, those of each client in order.
+func (d *Doc) structs(yield func(*item) bool) {
+	for _, c := range d.clients {
 		for _, chunk := range c.chunks {
 			for _, it := range chunk {
-				if it.deleted() {
-					s.add(id, Range{it.id.Clock, uint64(it.length)})
+				if !yield(it) {
+					return
 				}
 			}
 		}
 	}
-	return s
 }

@@ -7,17 +7,16 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Code says what kind of thing went wrong with a document.
+// Code classifies an [Error].
 type Code string
 
 // The codes of an [Error].
 const (
-	// CodeDeserialization: bytes that are no update, state vector or snapshot (Req 9.5).
-	CodeDeserialization Code = "CRDT_DESERIALIZATION_FAILED"
-	CodeLimit           Code = "CRDT_LIMIT_EXCEEDED" // more than the limits allow
-	CodeRefused         Code = "CRDT_UPDATE_REFUSED" // a well-formed update that the document must not take
-	CodeEquivocation    Code = "CRDT_EQUIVOCATION"   // other content under ids that are in use
-	CodeInvalid         Code = "CRDT_INVALID_EDIT"   // a wrong index, value or moment of a local edit
+	CodeDeserialization Code = "CRDT_DESERIALIZATION_FAILED" // not a valid update, state vector or snapshot
+	CodeLimit           Code = "CRDT_LIMIT_EXCEEDED"         // more than the limits allow
+	CodeRefused         Code = "CRDT_UPDATE_REFUSED"         // a well-formed update that does not fit the document
+	CodeEquivocation    Code = "CRDT_EQUIVOCATION"           // different content under existing ids
+	CodeInvalid         Code = "CRDT_INVALID_EDIT"           // an invalid index, value or time of a local edit
 )
 
 // Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).
@@ -30,7 +29,7 @@ func errorf(code Code, cause error, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: cause}
 }
 
-// What can be wrong with the structs of an update.
+// Errors of malformed updates.
 var (
 	errEmptyRange    = errors.New("a range or struct has no length")
 	errInfo          = errors.New("a struct has an unknown kind")

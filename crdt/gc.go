@@ -1,12 +1,13 @@
 package crdt
 
-// becomeGC drops all but the id and the length of an item.
+// becomeGC turns an item into a GC struct, which keeps only id and length.
 func (it *item) becomeGC() {
 	*it = item{id: it.id, length: it.length, kind: kindGC, flags: it.flags & flagJournal}
 }
 
-// collect drops the content of what the transaction deleted: a tombstone keeps
-// its place, what was in a deleted type keeps not even that.
+// collect frees the content that the transaction deleted: items become tombstones, and what was in
+// a
+// deleted type becomes GC structs.
 func (d *Doc) collect() {
 	for _, r := range d.tx.deletes {
 		c := d.clients[r.client]
@@ -33,7 +34,7 @@ func (d *Doc) collectItem(it *item) {
 	it.flags &^= flagASCII
 }
 
-// collectNode turns all that is in a deleted type into GC structs.
+// collectNode turns everything in a deleted type into GC structs.
 func (d *Doc) collectNode(n *node) {
 	inside := []*node{n}
 	for len(inside) > 0 {

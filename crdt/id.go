@@ -9,8 +9,8 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// ID names one unit of content: a list element, a UTF-16 unit of a text, the
-// value of a key. Each client counts its own units from 0.
+// ID identifies one unit of content: a list element, a UTF-16 unit of a text, or a key's value.
+// Each client numbers its units from 0.
 type ID struct {
 	Client uint64
 	Clock  uint64
@@ -20,18 +20,14 @@ type ID struct {
 func (id ID) String() string { return fmt.Sprintf("%d:%d", id.Client, id.Clock) }
 
 func compareIDs(a, b ID) int {
-	if c := cmp.Compare(a.Client, b.Client); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.Clock, b.Clock)
+	return cmp.Or(cmp.Compare(a.Client, b.Client), cmp.Compare(a.Clock, b.Clock))
 }
 
-// StateVector says, for each client, how many of its units are known. A client
-// without any is not in it. Deletes do not move it: equal vectors are not equal
-// documents, see [Doc.Digest].
+// StateVector maps each client to the number of its units that are known; clients without any are
+// absent. Deletes do not change it, so documents with equal vectors may differ: see [Doc.Digest].
 type StateVector map[uint64]uint64
 
-// Covers reports whether sv knows all that other knows.
+// Covers reports whether sv includes everything that other includes.
 func (sv StateVector) Covers(other StateVector) bool {
 	for client, clock := range other {
 		if sv[client] < clock {
@@ -41,18 +37,15 @@ func (sv StateVector) Covers(other StateVector) bool {
 	return true
 }
 
-// Equal reports whether both know the same.
+// Equal reports whether both vectors are the same.
 func (sv StateVector) Equal(other StateVector) bool { return maps.Equal(sv, other) }
 
-// descending returns the keys of a map by client, the highest client first, in which
-// order everything travels.
+// descending returns the keys of a map by client in descending order, the order of the encoding.
 func descending[V any](m map[uint64]V) []uint64 {
-	clients := slices.Collect(maps.Keys(m))
-	slices.SortFunc(clients, func(a, b uint64) int { return cmp.Compare(b, a) })
-	return clients
+	return slices.SortedFunc(maps.Keys(m), func(a, b uint64) int { return cmp.Compare(b, a) })
 }
 
-// Encode returns the vector as it travels.
+// Encode returns the vector's encoding.
 func (sv StateVector) Encode() []byte {
 	b := lib0.AppendUint(nil, uint64(len(sv)))
 	for _, client := range descending(sv) {
@@ -61,13 +54,12 @@ func (sv StateVector) Encode() []byte {
 	return b
 }
 
-// DecodeStateVector reads a vector of at most max entries. It fails with
-// CodeDeserialization.
+// DecodeStateVector decodes a vector of at most max entries. Errors have CodeDeserialization.
 func DecodeStateVector(data []byte, max int) (StateVector, error) {
 	r := lib0.NewReader(data)
 	n := r.Uint()
 	if n > uint64(max) {
-		return nil, errorf(CodeDeserialization, nil, "a state vector has %d entries; %d are allowed", n, max)
+		return nil, errorf(CodeDeserialization, nil, "a state vector has %d entries; the maximum is %d", n, max)
 	}
 	sv := make(StateVector, min(n, 1024))
 	for ; n > 0 && r.Err() == nil; n-- {
@@ -83,7 +75,7 @@ func DecodeStateVector(data []byte, max int) (StateVector, error) {
 		return nil, errorf(CodeDeserialization, nil, "%d bytes follow a state vector", r.Len())
 	}
 	if r.Err() != nil {
-		return nil, errorf(CodeDeserialization, r.Err(), "the state vector cannot be read")
+		return nil, errorf(CodeDeserialization, r.Err(), "the state vector cannot be decoded")
 	}
 	return sv, nil
 }
@@ -97,11 +89,11 @@ type Range struct {
 // End returns the first clock after the range.
 func (r Range) End() uint64 { return r.Clock + r.Length }
 
-// IDSet is a set of ids, kept as ranges. The zero value is empty; it must be
-// made before it is added to.
+// IDSet is a set of ids as ranges of clocks by client. A set is normal if the ranges are sorted and
+// do not touch.
 type IDSet map[uint64][]Range
 
-// add puts a range in. Adding in ascending order keeps the set normal.
+// add adds a range. Adding in ascending order keeps the set normal.
 func (s IDSet) add(client uint64, r Range) {
 	ranges := s[client]
 	if n := len(ranges); n > 0 && ranges[n-1].End() == r.Clock {
@@ -147,22 +139,26 @@ func (s IDSet) Len() int {
 	return n
 }
 
-// Has reports whether a normal set holds the id.
+// Has reports whether a normal set contains the id.
 func (s IDSet) Has(id ID) bool {
-	ranges := s[id.Client]
-	i, found := slices.BinarySearchFunc(ranges, id.Clock, func(r Range, clock uint64) int {
-		switch {
-		case r.End() <= clock:
-			return -1
-		case r.Clock > clock:
-			return 1
-		}
-		return 0
+	_, found := slices.BinarySearchFunc(s[id.Client], id.Clock, func(r Range, clock uint64) int {
+		return compareRange(r.Clock, r.End(), clock)
 	})
-	return found && ranges[i].Clock <= id.Clock
+	return found
 }
 
-// append appends a normal set as it travels.
+// compareRange compares the range [first, end) with a clock: 0 means that it contains it.
+func compareRange(first, end, clock uint64) int {
+	switch {
+	case end <= clock:
+		return -1
+	case first > clock:
+		return 1
+	}
+	return 0
+}
+
+// append appends a normal set's encoding.
 func (s IDSet) append(b []byte) []byte {
 	b = lib0.AppendUint(b, uint64(len(s)))
 	for _, client := range descending(s) {
@@ -175,7 +171,7 @@ func (s IDSet) append(b []byte) []byte {
 	return b
 }
 
-// readIDSet reads a delete set and makes it normal.
+// readIDSet decodes a delete set and normalizes it.
 func readIDSet(r *lib0.Reader, max int) IDSet {
 	clients := r.Uint()
 	if clients == 0 {
@@ -186,7 +182,7 @@ func readIDSet(r *lib0.Reader, max int) IDSet {
 	for ; clients > 0 && r.Err() == nil; clients-- {
 		client, n := r.Uint(), r.Uint()
 		if n > uint64(left) {
-			r.Fail(errorf(CodeLimit, nil, "more than %d ranges are deleted", max))
+			r.Fail(errorf(CodeLimit, nil, "the update deletes more than %d ranges", max))
 			return s
 		}
 		left -= int(n)

@@ -1,6 +1,6 @@
 package crdt
 
-// missing returns a unit that must be here before a struct can be placed.
+// missing returns a unit that must be known before a struct can be integrated.
 func (d *Doc) missing(it *item) (ID, bool) {
 	switch {
 	case it.has(flagOrigin) && !d.knows(it.origin):
@@ -13,16 +13,18 @@ func (d *Doc) missing(it *item) (ID, bool) {
 	return ID{}, false
 }
 
-// integrate puts a struct in that begins at or before its client's state and
-// ends after it, and of which nothing is missing.
+// integrate adds a struct that begins at or before its client's state and ends after it. No unit
+// that
+// it depends on may be missing.
 func (d *Doc) integrate(c *client, it *item) {
 	if known := c.state - it.id.Clock; known > 0 {
 		it.trim(uint32(known))
 	} else {
 		d.tx.whole++
 	}
-	// The right one first: where a hostile writer names two units of one item in the wrong order,
-	// cutting for the right one would leave the left one ending elsewhere.
+	// Split for the right origin first: if a malicious update names two units of one item in
+	// the wrong
+	// order, the second split would otherwise change the item found by the first.
 	var left, right *item
 	if it.has(flagRight) {
 		right = d.startingAt(it.rightOrigin)
@@ -41,7 +43,7 @@ func (d *Doc) integrate(c *client, it *item) {
 	d.link(c, it, left)
 }
 
-// trim drops the first units of a struct that is not yet in the store.
+// trim removes the first units of a struct that is not yet stored.
 func (it *item) trim(known uint32) {
 	front := *it
 	it.id.Clock += uint64(known)
@@ -55,8 +57,8 @@ func (it *item) trim(known uint32) {
 	it.parent, it.key = nil, ""
 }
 
-// resolve finds the item's parent and key. Without a parent, because it was
-// collected or never was a type, the item has no place.
+// resolve finds the item's parent and key. It reports false if the parent was collected or is not a
+// type.
 func (d *Doc) resolve(it, left, right *item) bool {
 	by := it.parent
 	it.parent = nil
@@ -81,12 +83,12 @@ func (d *Doc) resolve(it, left, right *item) bool {
 	return it.parent != nil
 }
 
-// scan finds the item that goes before it among those that others put at the same
-// place. It is the rule on which all replicas agree: passed items whose origin
-// is the same are in order of their clients, and what depends on them stays
-// with them. An item was seen in this scan if its step is at or above seen, and
-// since left last moved if at or above conflicts. A budget ends scans early, in a copy
-// that is thrown away (see admission.cost).
+// scan finds the left neighbour of an item among those that others wrote at the same place. This is
+// the rule by which all replicas agree: items with the same origin are ordered by client id, and
+// the
+// items that depend on them stay with them. An item was passed in this scan if its step is at least
+// seen, and since left last moved if it is at least conflicts. A budget ends scans early, in a copy
+// that is discarded (see admission.cost).
 func (d *Doc) scan(it, left, right *item) *item {
 	o := it.parent.first(it)
 	if left != nil {
@@ -119,8 +121,7 @@ func (d *Doc) scan(it, left, right *item) *item {
 	return left
 }
 
-// link puts an item of which the parent is known behind left, or first, and into
-// the store.
+// link inserts an item with a known parent after left, or first if left is nil, and stores it.
 func (d *Doc) link(c *client, it, left *item) {
 	n := it.parent
 	if it.left = left; left != nil {
@@ -151,7 +152,7 @@ func (d *Doc) link(c *client, it, left *item) {
 	}
 }
 
-// setFirst makes it the first of its list or chain.
+// setFirst makes an item the first of its list or chain.
 func (n *node) setFirst(it *item) {
 	if !it.has(flagKeyed) {
 		n.head = it
@@ -167,7 +168,7 @@ func (n *node) setFirst(it *item) {
 	n.keys[it.key] = &chain{head: it, tail: it}
 }
 
-// store appends a struct to its client's.
+// store appends a struct to its client's structs.
 func (d *Doc) store(c *client, it *item) {
 	d.noteClient(c)
 	c.append(it)
@@ -178,7 +179,7 @@ func (d *Doc) store(c *client, it *item) {
 	}
 }
 
-// delete marks an item as deleted, with all that is in it.
+// delete marks an item as deleted, with everything in it.
 func (d *Doc) delete(it *item) {
 	if !d.deleteOne(it) || it.kind != kindType {
 		return
@@ -220,7 +221,7 @@ func (d *Doc) deleteOne(it *item) bool {
 	return true
 }
 
-// deleteRange deletes the units of a range, all of them known.
+// deleteRange deletes a range of known units.
 func (d *Doc) deleteRange(id uint64, r Range) {
 	c := d.clients[id]
 	p := c.find(r.Clock)

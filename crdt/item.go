@@ -1,6 +1,6 @@
 package crdt
 
-// kind is what a struct holds. The values are those of the wire.
+// kind is the kind of a struct, by its number in the encoding.
 type kind uint8
 
 const (
@@ -17,10 +17,10 @@ const (
 	kindSkip    kind = 10
 )
 
-// countable reports whether the content counts in the length of a list.
+// countable reports whether content of this kind counts in the length of a list.
 func (k kind) countable() bool { return k != kindDeleted && k != kindFormat }
 
-// mergeable reports whether neighbours of this kind can become one.
+// mergeable reports whether neighbours of this kind can be joined.
 func (k kind) mergeable() bool {
 	return k == kindDeleted || k == kindJSON || k == kindString || k == kindAny
 }
@@ -30,26 +30,26 @@ const (
 	flagRight                     // rightOrigin is set
 	flagKeyed                     // the item is in a key's chain, not in the list
 	flagDeleted                   // a tombstone
-	flagASCII                     // a string of which each byte is a unit
-	flagJournal                   // deleted by the local transaction that is open
+	flagASCII                     // a string with one byte per unit
+	flagJournal                   // deleted by the open local transaction
 )
 
-// item is one struct: content with its place in a list or in a key's chain, or a
-// GC struct, of which only id and length are left. A struct is never removed from
-// the store; it merges with its neighbour or becomes GC or a tombstone.
+// item is one struct: content with its place in a list or in a key's chain, or a GC struct, which
+// has only id and length. Structs are never removed from the store; they are joined with their
+// neighbours, or become GC structs or tombstones.
 type item struct {
 	id          ID
-	origin      ID // the unit on the left when it was written
-	rightOrigin ID // the unit on the right when it was written
+	origin      ID // the left neighbour when it was written
+	rightOrigin ID // the right neighbour when it was written
 
 	left, right *item // in the list or the chain
-	parent      *node // nil for GC; a reference, not a type, until it is integrated
+	parent      *node // nil for GC; until integration only a reference to the type
 	key         string
-	data        []byte // content as it travels; see content.go
-	ends        *ends  // where each of several elements ends in data
-	node        *node  // the type that kindType holds
-	span        *span  // the run of the list that the item is in; nil in a chain
-	step        uint64 // when a scan last passed it
+	data        []byte // encoded content; see content.go
+	ends        *ends  // offsets in data at which several elements end
+	node        *node  // the type, for kindType
+	span        *span  // the leaf of the list's tree; nil in a chain
+	step        uint64 // of the last scan that passed it
 	length      uint32
 	kind        kind
 	flags       uint8
@@ -60,7 +60,7 @@ func (it *item) deleted() bool       { return it.has(flagDeleted) || it.kind == 
 func (it *item) end() uint64         { return it.id.Clock + uint64(it.length) }
 func (it *item) lastID() ID          { return ID{it.id.Client, it.end() - 1} }
 
-// units returns what the item adds to the visible length of its list.
+// units returns the item's contribution to the visible length of its list.
 func (it *item) units() uint64 {
 	if it.deleted() || !it.kind.countable() || it.has(flagKeyed) {
 		return 0
@@ -68,7 +68,7 @@ func (it *item) units() uint64 {
 	return uint64(it.length)
 }
 
-// formats returns 1 for an attribute that is in force.
+// formats returns 1 if the item is an effective attribute, else 0.
 func (it *item) formats() int {
 	if it.kind == kindFormat && !it.deleted() {
 		return 1
@@ -76,8 +76,8 @@ func (it *item) formats() int {
 	return 0
 }
 
-// typeRef is what a shared type is. The values are those of the wire; a root is
-// untyped until the application uses it as one.
+// typeRef is the kind of a shared type, by its number in the encoding. Roots have no kind until the
+// application uses them.
 type typeRef uint8
 
 const (
@@ -91,12 +91,12 @@ const (
 	typeRoot typeRef = 255
 )
 
-// node is a shared type: a list and a map. Before an item is integrated its
-// parent is a node that is only a reference, by name or by id.
+// node is a shared type, with a list and a map. The parent of an item that is not yet integrated is
+// a node that only refers to the type, by name or id.
 type node struct {
-	item  *item // that holds it; nil for a root
+	item  *item // the item that holds it; nil for a root
 	name  string
-	by    ID // a reference by id
+	by    ID // id of the item, in a reference
 	ref   typeRef
 	tag   string // an XML element's name
 	depth int
@@ -104,10 +104,10 @@ type node struct {
 	list  *span // order statistics of the list; nil while it is empty
 	keys  map[string]*chain
 	doc   *Doc    // nil in a reference
-	cast  typeRef // what the application uses a root as; typeRoot if it has not said
+	cast  typeRef // how the application uses a root; typeRoot if unknown
 }
 
-// chain is the history of one key; the last item is the value.
+// chain is the history of one key; the last item holds the value.
 type chain struct{ head, tail *item }
 
 func (n *node) deleted() bool { return n.item != nil && n.item.deleted() }
@@ -120,7 +120,7 @@ func (n *node) length() uint64 {
 	return n.list.units
 }
 
-// live returns the value of a key, nil if it has none.
+// live returns the item with a key's value, nil if there is none.
 func (n *node) live(key string) *item {
 	c := n.keys[key]
 	if c == nil || c.tail.deleted() {
@@ -129,7 +129,7 @@ func (n *node) live(key string) *item {
 	return c.tail
 }
 
-// first returns the first item of the sequence that an item with this key is in.
+// first returns the first item of the list or chain to which an item belongs.
 func (n *node) first(it *item) *item {
 	if !it.has(flagKeyed) {
 		return n.head

@@ -2,36 +2,36 @@ package crdt
 
 import "github.com/parleyhub/parley/crdt/internal/lib0"
 
-// Limits bounds what is taken from elsewhere. They act before anything changes
-// (see [Doc.Admit]): what has been admitted is applied by every replica, since
-// a replica that refused what others took would differ from them for ever.
+// Limits bound updates and documents. They are checked before anything changes (see [Doc.Admit]):
+// all
+// replicas apply what one has admitted, since a replica that refused it would differ for good.
 //
 // Sizes are in bytes.
 type Limits struct {
 	Update       int    // one update
-	Clients      int    // with structs in one update
+	Clients      int    // clients with structs in one update
 	Structs      int    // in one update
-	StructLength uint64 // units of a struct that carries no content
+	StructLength uint64 // units of a struct without content
 	String       int    // a string or bytes
 	Key          int    // a key of a map or an attribute
 	Name         int    // the name of a root type
-	AnyDepth     int    // arrays and objects inside each other
+	AnyDepth     int    // nesting of arrays and objects
 	AnyElements  int    // values in one update
 	JSONDepth    int    // of an embed or an attribute's value
 	DeleteRanges int    // in one update
 	Vector       int    // entries of a state vector
 
-	Depth           int    // shared types inside each other
+	Depth           int    // nesting of shared types
 	DocClients      int    // client ids in the document
 	DocItems        int    // items in the document, tombstones included
 	DocBytes        int    // content in the document
 	ParkedStructs   int    // structs that wait for others
-	ParkedBytes     int    // their content
-	ParkedRanges    int    // deletes of what is not here yet
-	IntegrationCost uint64 // steps that placing the update's items may take
+	ParkedBytes     int    // content of those
+	ParkedRanges    int    // deletes of unknown units
+	IntegrationCost uint64 // scan steps to integrate an update's items
 }
 
-// LiveLimits bounds the updates of a peer that edits.
+// LiveLimits are the limits for updates of an editing peer.
 func LiveLimits() Limits {
 	return Limits{
 		Update: 960 << 10, Clients: 256, Structs: 100_000, StructLength: 1 << 31,
@@ -44,8 +44,7 @@ func LiveLimits() Limits {
 	}
 }
 
-// StateLimits bounds a whole state: a snapshot, or what a trusted replica
-// answers a newcomer.
+// StateLimits are the limits for a whole state: a snapshot, or a trusted replica's state.
 func StateLimits() Limits {
 	l := LiveLimits()
 	l.Update = 256 << 20

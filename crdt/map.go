@@ -5,15 +5,16 @@ import "iter"
 // Map is a shared map from strings to values and shared types.
 type Map struct{ n *node }
 
-// Map returns the root map of a name.
+// Map returns the root map with a name.
 func (d *Doc) Map(name string) *Map {
 	n := d.root(name)
 	n.cast = typeMap
 	return &Map{n}
 }
 
-// Set gives a key a value; see [Undefined] for what a value is. If others give it
-// one at the same time, all replicas keep the same of them.
+// Set sets a key's value; see [Undefined] for the possible values. If replicas set a key
+// concurrently,
+// all of them keep the same value.
 func (m *Map) Set(key string, value any) error {
 	return m.n.edit(func(d *Doc) error {
 		if err := d.checkKey(key); err != nil {
@@ -28,19 +29,19 @@ func (m *Map) Set(key string, value any) error {
 	})
 }
 
-// SetMap gives a key a new, empty map.
+// SetMap sets a key's value to a new, empty map.
 func (m *Map) SetMap(key string) (*Map, error) {
 	n, err := m.setType(key, typeMap)
 	return &Map{n}, err
 }
 
-// SetArray gives a key a new, empty array.
+// SetArray sets a key's value to a new, empty array.
 func (m *Map) SetArray(key string) (*Array, error) {
 	n, err := m.setType(key, typeArray)
 	return &Array{n}, err
 }
 
-// SetText gives a key a new, empty text.
+// SetText sets a key's value to a new, empty text.
 func (m *Map) SetText(key string) (*Text, error) {
 	n, err := m.setType(key, typeText)
 	return &Text{n}, err
@@ -62,8 +63,7 @@ func (m *Map) setType(key string, ref typeRef) (n *node, err error) {
 	return n, err
 }
 
-// Delete takes a key's value away. It does nothing if there is none. A value that
-// somebody sets at the same time stays.
+// Delete deletes a key's value, if there is one. A value set concurrently stays.
 func (m *Map) Delete(key string) error {
 	return m.n.edit(func(d *Doc) error {
 		if it := m.n.live(key); it != nil {
@@ -93,7 +93,7 @@ func (m *Map) Len() int {
 	return n
 }
 
-// All yields the keys that have a value, in order.
+// All yields the keys with their values, sorted by key.
 func (m *Map) All() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		for _, key := range sortedKeys(m.n.keys) {
@@ -107,28 +107,28 @@ func (m *Map) All() iter.Seq2[string, any] {
 // JSON returns the map as JSON with sorted keys.
 func (m *Map) JSON() ([]byte, error) { return m.n.appendMapJSON(nil) }
 
-// Counter is a map in which each client has an entry that only it changes; its
-// value is their sum. So concurrent additions all count.
+// Counter is a map with an entry for each client, which only that client changes. Its value is
+// their
+// sum, so concurrent additions all count.
 type Counter struct{ m *Map }
 
-// Counter returns the root counter of a name.
+// Counter returns the root counter with a name.
 func (d *Doc) Counter(name string) *Counter { return &Counter{d.Map(name)} }
 
-// CounterOf treats a map as a counter.
+// CounterOf returns a map as a counter.
 func CounterOf(m *Map) *Counter { return &Counter{m} }
 
-// Add adds n, which may be negative. It fails if this replica's part would be too
-// large to be exact.
+// Add adds n, which may be negative. It fails if this replica's entry would exceed ±(2^53-1).
 func (c *Counter) Add(n int64) error {
 	return c.m.n.edit(func(d *Doc) error {
 		key := formatUint(d.id)
 		part := n
 		if v, ok := c.m.Get(key); ok {
-			f, isNumber := v.(float64)
-			if !isNumber || f != float64(int64(f)) {
+			i, ok := integral(v)
+			if !ok {
 				return errorf(CodeInvalid, nil, "the counter's entry %s is not an integer", key)
 			}
-			part += int64(f)
+			part += i
 		}
 		if err := checkExact(part, n); err != nil {
 			return err
@@ -137,13 +137,21 @@ func (c *Counter) Add(n int64) error {
 	})
 }
 
-// Value returns the sum of all integers in the map, in order of the keys.
+// Value returns the sum of all integers in the map.
 func (c *Counter) Value() int64 {
 	var sum int64
 	for _, v := range c.m.All() {
-		if f, ok := v.(float64); ok && f == float64(int64(f)) {
-			sum += int64(f)
-		}
+		i, _ := integral(v)
+		sum += i
 	}
 	return sum
+}
+
+// integral returns the integer in a decoded value, and 0 and false if it is none.
+func integral(v any) (int64, bool) {
+	f, ok := v.(float64)
+	if !ok || f != float64(int64(f)) {
+		return 0, false
+	}
+	return int64(f), true
 }

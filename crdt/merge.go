@@ -9,9 +9,8 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// MergeUpdates joins updates into one that says the same, without a document. Holes
-// between them are kept as such. It costs O(n log n) for n structs, however
-// many updates they came in.
+// MergeUpdates merges updates into one with the same content, without a document. Gaps between them
+// become Skips. It costs O(n log n) for n structs, regardless of the number of updates.
 func MergeUpdates(limits Limits, updates ...[]byte) ([]byte, error) {
 	var all []block
 	deletes := make(IDSet)
@@ -29,7 +28,7 @@ func MergeUpdates(limits Limits, updates ...[]byte) ([]byte, error) {
 	return writeBlocks(all, nil, deletes), nil
 }
 
-// writeBlocks writes structs, which may overlap, from a state vector on.
+// writeBlocks encodes structs, which may overlap, from a state vector on.
 func writeBlocks(all []block, sv StateVector, deletes IDSet) []byte {
 	slices.SortStableFunc(all, func(a, b block) int { return cmp.Compare(b.client, a.client) })
 	var b []byte
@@ -40,7 +39,7 @@ func writeBlocks(all []block, sv StateVector, deletes IDSet) []byte {
 			n++
 		}
 		before := len(b)
-		if b = appendLanes(b, all[:n], sv[all[0].client]); len(b) > before {
+		if b = appendMerged(b, all[:n], sv[all[0].client]); len(b) > before {
 			clients++
 		}
 		all = all[n:]
@@ -49,23 +48,24 @@ func writeBlocks(all []block, sv StateVector, deletes IDSet) []byte {
 	return deletes.append(b)
 }
 
-// lanes is a heap of blocks of one client by their next clock.
-type lanes []block
+// byClock is a heap of structs or runs of structs, by their first clock.
+type byClock[T interface{ first() uint64 }] []T
 
-func (l lanes) Len() int           { return len(l) }
-func (l lanes) Less(i, j int) bool { return l[i].first() < l[j].first() }
-func (l lanes) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
-func (l *lanes) Push(x any)        { *l = append(*l, x.(block)) }
-func (l *lanes) Pop() any {
-	old := *l
-	b := old[len(old)-1]
-	*l = old[:len(old)-1]
-	return b
+func (h byClock[T]) Len() int           { return len(h) }
+func (h byClock[T]) Less(i, j int) bool { return h[i].first() < h[j].first() }
+func (h byClock[T]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *byClock[T]) Push(x any)        { *h = append(*h, x.(T)) }
+func (h *byClock[T]) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	clear((*h)[last:])
+	*h = (*h)[:last]
+	return x
 }
 
-// appendLanes merges the blocks of one client from a clock on.
-func appendLanes(b []byte, blocks []block, from uint64) []byte {
-	l := lanes(slices.Clone(blocks))
+// appendMerged merges the blocks of one client from a clock on.
+func appendMerged(b []byte, blocks []block, from uint64) []byte {
+	l := byClock[block](slices.Clone(blocks))
 	heap.Init(&l)
 	var body []byte
 	count := 0
@@ -103,7 +103,7 @@ func appendLanes(b []byte, blocks []block, from uint64) []byte {
 	return append(b, body...)
 }
 
-// unbounded lifts the limits for what was written here.
+// unbounded removes the limits, for updates that were encoded here.
 func (l Limits) unbounded() Limits {
 	const most = math.MaxInt
 	l.Update, l.Clients, l.Structs, l.String, l.Key, l.Name = most, most, most, most, most, most

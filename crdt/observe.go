@@ -5,29 +5,28 @@ import (
 	"slices"
 )
 
-// Change is what one transaction changed, as observers see it.
+// Change is what one transaction changed.
 type Change struct {
 	Update []byte // to send to other replicas
-	Origin any    // what was given to Transact or Apply
-	Local  bool   // an edit here, not an update from elsewhere
+	Origin any    // the argument of Transact or Apply
+	Local  bool   // an edit of this replica
 	Types  []TypeChange
 }
 
-// TypeChange is what changed in one shared type, not in those inside it.
+// TypeChange is what changed in one shared type, without the types inside it.
 type TypeChange struct {
-	// Path leads from the root to the type: the root's name, then keys (string) and
-	// indexes (int).
+	// Path is the path from the root: its name, then keys (string) and indexes (int).
 	Path []any
 	Type any // *Map, *Array or *Text; nil for a root that was not used as one
 	Keys map[string]KeyChange
-	// List leads from the old to the new content, from the beginning.
+	// List describes the changes of the list, in order from its beginning.
 	List []ListChange
-	// Formatted says that attributes changed: read them with [Text.Runs].
+	// Formatted reports that attributes changed: read them with [Text.Runs].
 	Formatted bool
 	node      *node
 }
 
-// KeyChange is what happened to a key.
+// KeyChange is the change of a key's value.
 type KeyChange struct {
 	Old, New       any
 	HadOld, HasNew bool
@@ -35,78 +34,69 @@ type KeyChange struct {
 
 // ListChange is one step through a list; one field is set.
 type ListChange struct {
-	Retain int // go on by so many
-	Delete int // so many are gone here
-	Insert any // string in a text, []any otherwise
+	Retain int // units that are unchanged
+	Delete int // units that were deleted here
+	Insert any // inserted content: string in a text, []any otherwise
 }
 
-// observers are told of changes in the order in which they came.
+// observers are called in the order in which they were added.
 type observers struct {
-	next    int
-	all     []observer
-	updates []updateObserver
+	changes callbacks[observer]
+	updates callbacks[func(update []byte, origin any, local bool)]
 }
 
 type observer struct {
-	id int
 	on *node // nil for all types
 	f  func(Change)
 }
 
-type updateObserver struct {
-	id int
-	f  func(update []byte, origin any, local bool)
+// callbacks is a list of functions that may be changed while they are called.
+type callbacks[F any] []*F
+
+func (l *callbacks[F]) add(f F) (cancel func()) {
+	*l = append(slices.Clip(*l), &f)
+	return func() {
+		*l = slices.DeleteFunc(slices.Clone(*l), func(other *F) bool { return other == &f })
+	}
 }
 
-// Observe calls f after each transaction that changed something, in the
-// goroutine of Transact or Apply, and returns the function that ends that. f
-// must not edit the document.
+// Observe calls f after each transaction that changed something, in the goroutine of Transact or
+// Apply, until cancel is called. f must not edit the document.
 func (d *Doc) Observe(f func(Change)) (cancel func()) { return d.observe(nil, f) }
 
-// OnUpdate calls f with each update that was made or applied here and said
-// something new. It costs less than Observe.
+// OnUpdate calls f with each update, made or applied here, that changed something. It costs less
+// than
+// Observe.
 func (d *Doc) OnUpdate(f func(update []byte, origin any, local bool)) (cancel func()) {
-	o := &d.observers
-	o.next++
-	id := o.next
-	o.updates = append(slices.Clip(o.updates), updateObserver{id, f})
-	return func() {
-		o.updates = slices.DeleteFunc(slices.Clone(o.updates), func(u updateObserver) bool { return u.id == id })
-	}
+	return d.observers.updates.add(f)
 }
 
 func (d *Doc) observe(on *node, f func(Change)) func() {
-	o := &d.observers
-	o.next++
-	id := o.next
-	o.all = append(slices.Clip(o.all), observer{id, on, f})
-	return func() {
-		o.all = slices.DeleteFunc(slices.Clone(o.all), func(u observer) bool { return u.id == id })
-	}
+	return d.observers.changes.add(observer{on, f})
 }
 
-// Observe calls f with what changes in the map, but not inside its values.
+// Observe calls f with the changes of the map, but not of its values.
 func (m *Map) Observe(f func(Change)) (cancel func()) { return m.n.doc.observe(m.n, f) }
 
-// Observe calls f with what changes in the array, but not inside its elements.
+// Observe calls f with the changes of the array, but not of its elements.
 func (a *Array) Observe(f func(Change)) (cancel func()) { return a.n.doc.observe(a.n, f) }
 
-// Observe calls f with what changes in the text.
+// Observe calls f with the changes of the text.
 func (t *Text) Observe(f func(Change)) (cancel func()) { return t.n.doc.observe(t.n, f) }
 
-func (d *Doc) observed() bool { return len(d.observers.all) > 0 || d.successor != nil }
+func (d *Doc) observed() bool { return len(d.observers.changes) > 0 || d.successor != nil }
 
 func (d *Doc) notify(types []TypeChange, update []byte, local bool, origin any) {
-	if len(d.observers.all)+len(d.observers.updates) == 0 {
+	if len(d.observers.changes)+len(d.observers.updates) == 0 {
 		return
 	}
 	d.notifying = true
 	defer func() { d.notifying = false }()
-	for _, o := range d.observers.updates {
-		o.f(update, origin, local)
+	for _, f := range d.observers.updates {
+		(*f)(update, origin, local)
 	}
 	change := Change{Update: update, Origin: origin, Local: local, Types: types}
-	for _, o := range d.observers.all {
+	for _, o := range d.observers.changes {
 		if o.on == nil {
 			o.f(change)
 			continue
@@ -121,10 +111,9 @@ func (d *Doc) notify(types []TypeChange, update []byte, local bool, origin any) 
 	}
 }
 
-// describe says what the open transaction changed, while the content that it
-// deleted is still there.
+// describe returns what the open transaction changed, before deleted content is freed.
 func (d *Doc) describe() []TypeChange {
-	if len(d.observers.all) == 0 {
+	if len(d.observers.changes) == 0 {
 		return nil
 	}
 	touched := make(map[*node][]*item)
@@ -139,13 +128,13 @@ func (d *Doc) describe() []TypeChange {
 	var changes []TypeChange
 	for n, items := range touched {
 		if n.deleted() {
-			continue // the change is that of the type around it
+			continue // part of the change of the type that contained it
 		}
 		c := TypeChange{Path: n.path(), node: n}
 		if n.ref != typeRoot {
 			c.Type = n.handle()
 		} else if n.cast != typeRoot {
-			c.Type = (&node{ref: n.cast}).sameAs(n)
+			c.Type = n.handleAs(n.cast)
 		}
 		d.describeKeys(&c, items)
 		d.describeList(&c, items)
@@ -165,19 +154,7 @@ func (d *Doc) describe() []TypeChange {
 	return changes
 }
 
-// sameAs returns the handle for n as what shape is.
-func (shape *node) sameAs(n *node) any {
-	switch shape.ref {
-	case typeMap:
-		return &Map{n}
-	case typeArray:
-		return &Array{n}
-	default:
-		return &Text{n}
-	}
-}
-
-// path returns the way from the root to a type that is not deleted.
+// path returns the path from the root to a type that is not deleted.
 func (n *node) path() []any {
 	var p []any
 	for ; n.item != nil; n = n.item.parent {
@@ -223,7 +200,7 @@ func (d *Doc) describeKeys(c *TypeChange, items []*item) {
 	}
 }
 
-// describeList turns the items that were added or deleted, in list order, into steps.
+// describeList converts the added and deleted items into steps, in the order of the list.
 func (d *Doc) describeList(c *TypeChange, items []*item) {
 	type placed struct {
 		it    *item

@@ -5,67 +5,44 @@ import (
 	"slices"
 )
 
-// A struct whose dependencies are not here is parked, with all later ones of its
-// client. Runs of parked structs are ordered by their first clock; the first
-// waits for its own client's state to reach it, or, if it has, is registered with the
-// client that it depends on. So whatever the order in which updates come, each
-// struct is looked at a few times only.
+// A struct with missing dependencies is parked, with all later ones of its client. Runs of parked
+// structs
+// are ordered by their first clock. The first run waits until its own client's state reaches it, or
+// is
+// registered with the client that it depends on. So each struct is examined only a few times,
+// whatever
+// the order of the updates.
 
-// run is a stretch of parked structs of one client.
+// run is a sequence of consecutive parked structs of one client.
 type run struct {
 	items []*item
-	seq   uint64 // of the update that brought it
+	seq   uint64 // number of the update that contained it
 }
 
 func (r *run) first() uint64 { return r.items[0].id.Clock }
 func (r *run) end() uint64   { return r.items[len(r.items)-1].end() }
 
-type runHeap []*run
-
-func (h runHeap) Len() int           { return len(h) }
-func (h runHeap) Less(i, j int) bool { return h[i].first() < h[j].first() }
-func (h runHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *runHeap) Push(x any)        { *h = append(*h, x.(*run)) }
-func (h *runHeap) Pop() any {
-	old := *h
-	r := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return r
-}
-
-// waiter is a client whose next struct needs a unit.
+// waiter is a client whose next struct depends on a unit.
 type waiter struct {
 	clock  uint64
 	client *client
 }
 
-type waiterHeap []waiter
+func (w waiter) first() uint64 { return w.clock }
 
-func (h waiterHeap) Len() int           { return len(h) }
-func (h waiterHeap) Less(i, j int) bool { return h[i].clock < h[j].clock }
-func (h waiterHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *waiterHeap) Push(x any)        { *h = append(*h, x.(waiter)) }
-func (h *waiterHeap) Pop() any {
-	old := *h
-	w := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return w
-}
-
-// Pending tells what waits in a document for what is not here yet.
+// Pending is the content that waits for missing structs.
 type Pending struct {
 	Structs int
-	Bytes   int // of their content, about
+	Bytes   int // of content, approximately
 	Ranges  int // of deletes
-	// Missing has, for each client that is waited for, the clock known of it.
+	// Missing has the known clock of each client that is waited for.
 	Missing StateVector
-	// NeedsSync is set once something had to be dropped because too much was
-	// parked, until a state from elsewhere is applied: see [Doc.Synced].
+	// NeedsSync is set when parked content was dropped, until a whole state is applied: see
+	// [Doc.Synced].
 	NeedsSync bool
 }
 
-// Pending returns what waits in the document.
+// Pending returns what is parked.
 func (d *Doc) Pending() Pending {
 	p := Pending{Structs: d.parked.structs, Bytes: d.parked.bytes, Ranges: d.parked.ranges, NeedsSync: d.needsSync}
 	if p.Structs+p.Ranges == 0 {
@@ -80,7 +57,7 @@ func (d *Doc) Pending() Pending {
 	return p
 }
 
-// DropParked forgets what waits, because it has waited too long. NeedsSync is set.
+// DropParked drops what is parked and sets NeedsSync.
 func (d *Doc) DropParked() {
 	if d.parked == (parkedSizes{}) {
 		return
@@ -92,15 +69,14 @@ func (d *Doc) DropParked() {
 	d.needsSync = true
 }
 
-// Synced says that a whole state has been applied, so that nothing is missing for
-// what had been dropped.
+// Synced clears NeedsSync. Call it after a whole state of another replica has been applied.
 func (d *Doc) Synced() { d.needsSync = false }
 
 type parkedSizes struct{ structs, bytes, ranges int }
 
 const itemOverhead = 160
 
-// add counts items that are parked (sign 1) or no longer (-1).
+// add counts parked items (sign 1) or items that are no longer parked (-1).
 func (s *parkedSizes) add(items []*item, sign int) {
 	for _, it := range items {
 		s.structs += sign
@@ -108,8 +84,9 @@ func (s *parkedSizes) add(items []*item, sign int) {
 	}
 }
 
-// applyBlock brings in what can go of a block, parks the rest, and lets those go on
-// that waited for it.
+// applyBlock integrates the structs of a block, parks those with missing dependencies, and
+// integrates
+// parked ones that depend on the block.
 func (d *Doc) applyBlock(b block, seq uint64) {
 	c := d.client(b.client)
 	before := c.state
@@ -126,8 +103,8 @@ func (d *Doc) applyBlock(b block, seq uint64) {
 	}
 }
 
-// integrateRun brings in the first of consecutive structs, as far as nothing is missing,
-// and returns the rest.
+// integrateRun integrates consecutive structs until one has a missing dependency, and returns the
+// rest.
 func (d *Doc) integrateRun(c *client, items []*item) []*item {
 	for len(items) > 0 {
 		it := items[0]
@@ -142,8 +119,7 @@ func (d *Doc) integrateRun(c *client, items []*item) []*item {
 	return items
 }
 
-// park keeps structs until they can go in. Of two runs that begin with the same
-// unit the longer one is kept.
+// park keeps structs for later. Of two runs with the same first unit the longer one is kept.
 func (d *Doc) park(c *client, items []*item, seq uint64) {
 	r := c.starts[items[0].id.Clock]
 	switch {
@@ -163,7 +139,7 @@ func (d *Doc) park(c *client, items []*item, seq uint64) {
 	d.parked.add(items, 1)
 }
 
-// wake lets the clients go on that waited for c, and those that wait for them.
+// wake continues the clients that waited for c, and in turn those that waited for them.
 func (d *Doc) wake(c *client) {
 	work := append(d.work[:0], c)
 	for len(work) > 0 {
@@ -182,7 +158,7 @@ func (d *Doc) wake(c *client) {
 	d.work = work
 }
 
-// advance brings in what can go of a client's parked structs.
+// advance integrates a client's parked structs as far as possible.
 func (d *Doc) advance(c *client) {
 	for len(c.parked) > 0 {
 		r := c.parked[0]
@@ -207,8 +183,9 @@ func (d *Doc) advance(c *client) {
 	}
 }
 
-// admitsNext reports whether a struct can go in now. If a unit of another client
-// is missing, c is registered as waiting for it.
+// admitsNext reports whether a struct can be integrated now. If a unit of another client is
+// missing, c
+// is registered as waiting for it.
 func (d *Doc) admitsNext(c *client, it *item) bool {
 	if it.id.Clock > c.state {
 		return false
@@ -221,7 +198,7 @@ func (d *Doc) admitsNext(c *client, it *item) bool {
 	return !missing
 }
 
-// dropNewest forgets what an update brought and is still parked.
+// dropNewest drops the structs of an update that are still parked.
 func (d *Doc) dropNewest(u *Update, seq uint64) {
 	d.needsSync = true
 	for _, b := range u.blocks {
@@ -243,7 +220,7 @@ func (d *Doc) dropNewest(u *Update, seq uint64) {
 	}
 }
 
-// parkDeletes keeps a range of units that are not here, unless too many are kept.
+// parkDeletes keeps a range of unknown units, unless too many ranges are kept.
 func (d *Doc) parkDeletes(id uint64, r Range) {
 	if d.parked.ranges >= d.limits.ParkedRanges {
 		d.needsSync = true
@@ -255,7 +232,7 @@ func (d *Doc) parkDeletes(id uint64, r Range) {
 	d.parked.ranges += len(c.deletes) - before
 }
 
-// insertRange puts a range into a normal list.
+// insertRange inserts a range into a normal list.
 func insertRange(list []Range, r Range) []Range {
 	i, _ := slices.BinarySearchFunc(list, r.Clock, func(o Range, clock uint64) int {
 		if o.End() < clock {
@@ -271,7 +248,7 @@ func insertRange(list []Range, r Range) []Range {
 	return slices.Replace(list, i, j, r)
 }
 
-// applyDeletes deletes what is here of an update's delete set and parks the rest.
+// applyDeletes deletes the known units of a delete set and parks the rest.
 func (d *Doc) applyDeletes(s IDSet) {
 	for _, id := range descending(s) {
 		for _, r := range s[id] {
@@ -291,7 +268,7 @@ func (d *Doc) deleteKnown(id uint64, r Range) {
 	}
 }
 
-// applyParkedDeletes deletes what was parked and has come meanwhile.
+// applyParkedDeletes deletes parked units that have become known.
 func (d *Doc) applyParkedDeletes() {
 	for i := 0; i < len(d.tx.before); i++ {
 		c := d.tx.before[i].client
@@ -304,8 +281,8 @@ func (d *Doc) applyParkedDeletes() {
 	}
 }
 
-// encodeParked returns what is parked and not covered by sv as an update, nil if
-// there is nothing.
+// encodeParked returns the parked content that sv does not cover as an update, nil if there is
+// none.
 func (d *Doc) encodeParked(sv StateVector) []byte {
 	if d.parked == (parkedSizes{}) {
 		return nil

@@ -1,6 +1,6 @@
 package crdt
 
-// edit runs f inside a transaction, its own if none is open.
+// edit runs f inside a transaction, the open one or a new one.
 func (n *node) edit(f func(d *Doc) error) error {
 	if n.deleted() {
 		return errorf(CodeInvalid, nil, "the type was deleted")
@@ -9,8 +9,7 @@ func (n *node) edit(f func(d *Doc) error) error {
 	return err
 }
 
-// insert puts a new item of this replica behind left, or first, in the list. The
-// item has its content.
+// insert inserts a new item of this replica, with content, after left, or first if left is nil.
 func (d *Doc) insert(n *node, left *item, it *item) {
 	right := n.head
 	if left != nil {
@@ -23,7 +22,7 @@ func (d *Doc) insert(n *node, left *item, it *item) {
 	d.write(n, left, it)
 }
 
-// put makes a new item the value of a key.
+// put makes a new item of this replica the value of a key.
 func (d *Doc) put(n *node, key string, it *item) {
 	it.key = key
 	it.flags |= flagKeyed
@@ -45,8 +44,9 @@ func (d *Doc) write(n *node, left *item, it *item) {
 	d.link(c, it, left)
 }
 
-// place returns the item behind which an insertion at an index goes, nil for the
-// beginning. An item that the index is inside of is cut.
+// place returns the item after which content is inserted at an index, nil for the beginning. It
+// splits
+// the item that contains the index.
 func (n *node) place(index uint64) *item {
 	if index == 0 {
 		return nil
@@ -55,7 +55,7 @@ func (n *node) place(index uint64) *item {
 	return n.doc.endingAt(ID{it.id.Client, it.id.Clock + uint64(offset)})
 }
 
-// remove deletes count units from an index on; both are within the length.
+// remove deletes count units from an index on. Both must be within the length.
 func (n *node) remove(index, count uint64) {
 	if count == 0 {
 		return
@@ -115,20 +115,21 @@ func (d *Doc) contentOf(v any) (kind, []byte, error) {
 
 func (d *Doc) checkBytes(n int) error {
 	if n > d.limits.String {
-		return errorf(CodeInvalid, nil, "%d bytes at once; %d are allowed", n, d.limits.String)
+		return errorf(CodeInvalid, nil, "the content has %d bytes; the maximum is %d", n, d.limits.String)
 	}
 	return nil
 }
 
 func (d *Doc) checkKey(key string) error {
 	if len(key) > d.limits.Key {
-		return errorf(CodeInvalid, nil, "a key of %d bytes; %d are allowed", len(key), d.limits.Key)
+		return errorf(CodeInvalid, nil, "the key has %d bytes; the maximum is %d", len(key), d.limits.Key)
 	}
 	return nil
 }
 
-// JSON returns the document as JSON with sorted keys: an object of its roots. A
-// root that was not used here as a certain type is shown as what it looks like.
+// JSON returns the document as a JSON object of its roots, with sorted keys. A root that was not
+// used
+// as a certain type is shown as the type that its content suggests.
 func (d *Doc) JSON() ([]byte, error) {
 	b := []byte{'{'}
 	for _, name := range d.Roots() {
@@ -148,9 +149,9 @@ func (d *Doc) JSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// Shape returns what a root holds: "map", "array", "text", "list" for a list of which only marks
-// of deleted content are left, or "" for nothing. One that several used differently holds
-// several, of which the first in this order is told.
+// Shape returns what a root contains: "map", "array", "text", "list" for a list with only
+// tombstones, or
+// "" for nothing. If it was used as several types, the first of these is returned.
 func (d *Doc) Shape(name string) string {
 	n := d.roots[name]
 	switch {
@@ -163,28 +164,33 @@ func (d *Doc) Shape(name string) string {
 	case n.list.items > 0 && n.list.units == 0 && n.list.formats == 0:
 		return "list"
 	}
-	for it := n.head; it != nil; it = it.right {
-		switch it.kind {
-		case kindString, kindFormat, kindEmbed:
-			return "text"
-		case kindAny, kindJSON, kindBinary, kindType, kindDoc:
-			return "array"
-		}
+	switch n.listType() {
+	case typeText:
+		return "text"
+	case typeArray:
+		return "array"
 	}
 	return "list"
 }
 
-// shape returns what a type is, or looks like.
+// shape returns a type's kind, or the kind that a root's content suggests.
 func (n *node) shape() typeRef {
-	if n.ref != typeRoot {
+	switch {
+	case n.ref != typeRoot:
 		return n.ref
-	}
-	if n.cast != typeRoot {
+	case n.cast != typeRoot:
 		return n.cast
-	}
-	if n.head == nil {
+	case n.head == nil:
 		return typeMap
+	case n.listType() == typeText:
+		return typeText
 	}
+	return typeArray
+}
+
+// listType returns typeText or typeArray if the list's content shows which it is, else
+// typeRoot.
+func (n *node) listType() typeRef {
 	for it := n.head; it != nil; it = it.right {
 		switch it.kind {
 		case kindString, kindFormat, kindEmbed:
@@ -193,10 +199,10 @@ func (n *node) shape() typeRef {
 			return typeArray
 		}
 	}
-	return typeArray
+	return typeRoot
 }
 
-// maxDepth bounds the recursion over shared types, far above what is admitted.
+// maxDepth bounds the recursion over shared types; it is far above the limit of admitted updates.
 const maxDepth = 1000
 
 func (n *node) appendJSON(b []byte) ([]byte, error) {
@@ -257,7 +263,7 @@ func (n *node) appendListJSON(b []byte) ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-// elements returns how many values the item has: a string counts as one.
+// elements returns the number of values in the item: a string counts as one.
 func (it *item) elements() uint32 {
 	if it.kind == kindString {
 		return 1

@@ -4,29 +4,33 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"hash"
+	"maps"
 	"slices"
 
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// Snapshot returns the whole state, parked structs and deletes included. Replicas
-// with the same content return the same bytes.
+// Snapshot returns the whole state, including parked structs and deletes. Replicas with the same
+// content
+// return the same bytes.
 func (d *Doc) Snapshot() []byte {
 	d.Compact()
 	return d.EncodeSince(nil)
 }
 
-// Digest tells documents apart. The state vector alone would not do: deletes do
-// not move it; and the order of what several put at one place is not even in a snapshot.
+// Digest distinguishes documents with equal state vectors: deletes do not change the vector, and
+// not even
+// a snapshot shows the order of what was written concurrently at one place.
 type Digest struct {
 	Vector  [32]byte // of the state vector
-	Deletes [32]byte // of the ids that are deleted
-	Order   [32]byte // of the ids in the order of each list and chain; zero if not asked for
-	Content [32]byte // of the snapshot, without what is parked; zero if not asked for
+	Deletes [32]byte // of the deleted ids
+	Order   [32]byte // of the ids in the order of each list and chain; zero unless requested
+	Content [32]byte // of the snapshot without parked content; zero unless requested
 }
 
-// Digest computes the document's digest; with order and content it costs several times more.
-// What is parked is not part of it.
+// Digest computes the document's digest, without parked content. With order and content it takes
+// several
+// times longer.
 func (d *Doc) Digest(order bool) Digest {
 	g := Digest{
 		Vector:  sha256.Sum256(d.StateVector().Encode()),
@@ -39,8 +43,9 @@ func (d *Doc) Digest(order bool) Digest {
 	return g
 }
 
-// orderDigest hashes the ids of each list and chain: of the roots by name, then of
-// the types by the ids of their items.
+// orderDigest hashes the ids of each list and chain, of the roots by name, then of the other types
+// by the
+// ids of their items.
 func (d *Doc) orderDigest() (sum [32]byte) {
 	h := sha256.New()
 	w := orderWriter{h: h}
@@ -51,13 +56,9 @@ func (d *Doc) orderDigest() (sum [32]byte) {
 		}
 	}
 	var nodes []*node
-	for _, c := range d.clients {
-		for _, chunk := range c.chunks {
-			for _, it := range chunk {
-				if it.kind == kindType {
-					nodes = append(nodes, it.node)
-				}
-			}
+	for it := range d.structs {
+		if it.kind == kindType {
+			nodes = append(nodes, it.node)
 		}
 	}
 	slices.SortFunc(nodes, func(a, b *node) int { return compareIDs(a.item.id, b.item.id) })
@@ -84,7 +85,7 @@ func (w *orderWriter) node(n *node) {
 	w.flush()
 }
 
-// sequence writes ids as runs, so that it does not matter how items are cut.
+// sequence writes ids as ranges, so that the hash does not depend on how items are split.
 func (w *orderWriter) sequence(it *item) {
 	for it != nil {
 		id, n := it.id, uint64(it.length)
@@ -101,11 +102,4 @@ func (w *orderWriter) flush() {
 	w.b = w.b[:0]
 }
 
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

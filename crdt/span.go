@@ -2,17 +2,17 @@ package crdt
 
 import "slices"
 
-// span is a node of the tree that counts a list. A leaf is a run of neighbours in
-// the linked list; an inner node has the sums of its children. So the item at an
-// index, the index of an item and the order of two items cost O(log n),
-// whoever edits.
+// span is a node of the tree that counts a list's items. A leaf is a run of neighbours in the
+// linked
+// list, an inner node has the sums of its children. It makes the item at an index, the index of an
+// item and the order of two items cost O(log n).
 type span struct {
 	up      *span
 	kids    []*span // nil in a leaf
 	first   *item   // of a leaf
 	items   int
 	units   uint64 // visible length
-	formats int    // attributes in force
+	formats int    // effective attributes
 }
 
 const (
@@ -20,7 +20,7 @@ const (
 	maxKids   = 32
 )
 
-// add changes the sums from s upwards.
+// add adds to the sums of s and its ancestors.
 func (s *span) add(items int, units int64, formats int) {
 	for ; s != nil; s = s.up {
 		s.items += items
@@ -29,7 +29,7 @@ func (s *span) add(items int, units int64, formats int) {
 	}
 }
 
-// count puts an item that is linked into its list into the tree.
+// count adds a linked item to the tree.
 func (n *node) count(it *item) {
 	var s *span
 	switch {
@@ -48,7 +48,7 @@ func (n *node) count(it *item) {
 	n.divide(s)
 }
 
-// countHalf puts the right half of an item that was cut into the tree.
+// countHalf adds the right half of a split item to the tree.
 func (n *node) countHalf(it *item) {
 	s := it.left.span
 	it.span = s
@@ -56,7 +56,7 @@ func (n *node) countHalf(it *item) {
 	n.divide(s)
 }
 
-// divide cuts a leaf that is too long in two.
+// divide splits a leaf that is too long.
 func (n *node) divide(s *span) {
 	if s.items <= leafItems {
 		return
@@ -76,7 +76,7 @@ func (n *node) divide(s *span) {
 	n.adopt(s, r)
 }
 
-// adopt puts r, which takes the second half of s, behind s.
+// adopt inserts r, which has taken the second half of s, after s.
 func (n *node) adopt(s, r *span) {
 	up := s.up
 	if up == nil {
@@ -104,7 +104,7 @@ func (n *node) adopt(s, r *span) {
 	n.adopt(up, half)
 }
 
-// uncount takes an item out of the tree, before it is unlinked.
+// uncount removes an item from the tree, before it is unlinked.
 func (n *node) uncount(it *item) {
 	s := it.span
 	it.span = nil
@@ -130,8 +130,8 @@ func (n *node) uncount(it *item) {
 	}
 }
 
-// seek returns the item that holds the unit at an index below the length, and the
-// unit's offset in it.
+// seek returns the item that contains the unit at an index below the length, and the unit's offset
+// in it.
 func (n *node) seek(index uint64) (*item, uint32) {
 	s := n.list
 	for s.kids != nil {
@@ -170,15 +170,14 @@ func (it *item) before() (items int, units uint64) {
 	return items, units
 }
 
-// eachFormat calls f with the attributes in force among the items before stop (all
-// if it is nil), in order. Runs without any are passed over.
+// eachFormat calls f with the effective attributes before stop, or all if it is nil, in order.
 func (n *node) eachFormat(stop *item, f func(*item)) {
 	if n.list != nil {
 		n.list.eachFormat(stop, f)
 	}
 }
 
-// eachFormat returns false when it has come to stop.
+// eachFormat returns false once it has reached stop.
 func (s *span) eachFormat(stop *item, f func(*item)) bool {
 	for _, kid := range s.kids {
 		if !kid.eachFormat(stop, f) {

@@ -5,31 +5,30 @@ import (
 	"sort"
 )
 
-// client is what the document holds of one client: its structs, without a hole
-// from clock 0, in chunks, so that cutting one in two moves little; and what
-// waits for more.
+// client holds the structs of one client, without gaps from clock 0, and its parked structs and
+// deletes. Structs are stored in chunks, so that an insertion moves only a few.
 type client struct {
 	id     uint64
 	state  uint64 // the clock after the last struct
 	chunks [][]*item
-	txn    uint64 // the transaction that has noted the client's state
+	txn    uint64 // the last transaction that recorded the client's state
 
-	parked   runHeap         // runs of structs that cannot go in yet
+	parked   byClock[*run]   // runs of structs that cannot be integrated yet
 	starts   map[uint64]*run // the same by their first clock
-	waiters  waiterHeap      // clients whose next struct waits for this one
-	waits    bool            // the client is registered as waiting
-	waitsFor ID              // for this
-	deletes  []Range         // of units that are not here yet, normal
+	waiters  byClock[waiter] // clients whose next struct depends on this one
+	waits    bool            // registered as a waiter
+	waitsFor ID              // the unit it depends on
+	deletes  []Range         // of unknown units, normal
 }
 
 const chunkSize = 256
 
-// append adds the struct that begins at the client's state.
+// append appends the struct that begins at the client's state.
 func (c *client) append(it *item) {
 	n := len(c.chunks)
 	if n == 0 || len(c.chunks[n-1]) >= chunkSize {
 		var chunk []*item
-		if n > 0 { // the first may stay small
+		if n > 0 { // the first chunk may stay small
 			chunk = make([]*item, 0, chunkSize)
 		}
 		c.chunks = append(c.chunks, chunk)
@@ -39,12 +38,12 @@ func (c *client) append(it *item) {
 	c.state = it.end()
 }
 
-// at is the place of a struct in the store.
+// at is the position of a struct in the store.
 type at struct{ chunk, i int }
 
-// find returns the place of the struct that holds a clock below the state.
+// find returns the position of the struct that contains a clock below the state.
 func (c *client) find(clock uint64) at {
-	// Most look-ups are for the end.
+	// Most lookups are for the last chunk.
 	n := len(c.chunks) - 1
 	if c.chunks[n][0].id.Clock > clock {
 		n = sort.Search(n, func(i int) bool { return c.chunks[i][0].id.Clock > clock }) - 1
@@ -54,8 +53,8 @@ func (c *client) find(clock uint64) at {
 	if chunk[hi].id.Clock <= clock {
 		return at{n, hi}
 	}
-	// Most structs are about as long as their neighbours, so it is tried where it should be, then
-	// close by, and then halfway.
+	// Structs are often of similar length: interpolate first, then try a neighbour, then
+	// bisect.
 	first := chunk[lo].id.Clock
 	mid := int((clock - first) * uint64(hi) / (chunk[hi].id.Clock - first))
 	for try := 0; lo < hi-1; try++ {
@@ -76,7 +75,7 @@ func (c *client) find(clock uint64) at {
 
 func (c *client) item(p at) *item { return c.chunks[p.chunk][p.i] }
 
-// next returns the place after p; its chunk may be beyond the end.
+// next returns the position after p; its chunk may be beyond the end.
 func (c *client) next(p at) at {
 	if p.i++; p.i == len(c.chunks[p.chunk]) {
 		return at{p.chunk + 1, 0}
@@ -84,7 +83,7 @@ func (c *client) next(p at) at {
 	return p
 }
 
-// insertAfter puts the right half of a struct that was cut in.
+// insertAfter inserts the right half of a split struct.
 func (c *client) insertAfter(p at, it *item) {
 	chunk := slices.Insert(c.chunks[p.chunk], p.i+1, it)
 	c.chunks[p.chunk] = chunk
@@ -96,8 +95,9 @@ func (c *client) insertAfter(p at, it *item) {
 	}
 }
 
-// merge joins neighbours among the structs that hold the clocks from-1 to
-// to, and returns how many are left over.
+// merge joins neighbours among the structs that contain the clocks from-1 to to, and returns how
+// many
+// structs were removed.
 func (c *client) merge(from, to uint64) (gone int) {
 	if c.state == 0 || from >= c.state {
 		return 0
@@ -106,7 +106,7 @@ func (c *client) merge(from, to uint64) (gone int) {
 		from--
 	}
 	p := c.find(from)
-	var before *item // the last of the chunk in front
+	var before *item // the last kept struct
 	empty := false
 	for n := p.chunk; n < len(c.chunks); n++ {
 		chunk := c.chunks[n]
@@ -142,14 +142,14 @@ func (c *client) merge(from, to uint64) (gone int) {
 	return gone
 }
 
-// get returns the struct that holds a unit, which must be known.
+// get returns the struct that contains a known unit.
 func (d *Doc) get(id ID) *item {
 	c := d.known(id.Client)
 	return c.item(c.find(id.Clock))
 }
 
-// startingAt returns the struct that begins with a unit, cutting one if need be. A
-// GC struct is never cut.
+// startingAt returns the struct that begins with a unit, splitting one if necessary. GC structs are
+// never split.
 func (d *Doc) startingAt(id ID) *item {
 	c := d.known(id.Client)
 	p := c.find(id.Clock)
@@ -163,8 +163,9 @@ func (d *Doc) startingAt(id ID) *item {
 	return r
 }
 
-// endingAt returns the struct that ends with a unit, cutting one if need be. A
-// GC struct is never cut.
+// endingAt returns the struct that ends with a unit, splitting one if necessary. GC structs are
+// never
+// split.
 func (d *Doc) endingAt(id ID) *item {
 	c := d.known(id.Client)
 	p := c.find(id.Clock)
@@ -187,8 +188,7 @@ func (d *Doc) state(id uint64) uint64 {
 	return 0
 }
 
-// known returns what the document has of a client, nil if it has nothing. Most look-ups are for the
-// client of the one before.
+// known returns a client's structs, nil if there are none. Most lookups repeat the last one.
 func (d *Doc) known(id uint64) *client {
 	if c := d.recent; c != nil && c.id == id {
 		return c
@@ -200,7 +200,7 @@ func (d *Doc) known(id uint64) *client {
 	return c
 }
 
-// client returns what the document has of a client, made if need be.
+// client returns a client's structs, creating an empty record if necessary.
 func (d *Doc) client(id uint64) *client {
 	c := d.known(id)
 	if c == nil {
@@ -210,8 +210,9 @@ func (d *Doc) client(id uint64) *client {
 	return c
 }
 
-// slabSize is how many items are allocated at once: few enough that those
-// which merged away do not hold much.
+// slabSize is how many items are allocated at once. It is small, because one item that is in use
+// keeps
+// the slab in memory.
 const slabSize = 32
 
 func (d *Doc) alloc() *item {

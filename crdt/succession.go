@@ -5,25 +5,28 @@ import (
 	"slices"
 )
 
-// Succession leads from a document to the one that took its place, with the same content and none
-// of the history: updates that were written for the former and come late are carried over. It
-// belongs to one goroutine at a time, as the documents do.
+// Succession connects a document with its successor, which has the same content without the
+// history:
+// late updates for the former document are applied to the successor. It must be used by one
+// goroutine
+// at a time, like the documents.
 type Succession struct {
 	former *Doc
 	moved  moves
-	folded map[string]bool // counters
-	into   *Doc            // while an update is carried over
-	size   int             // about what the open transaction of into has
+	folded map[string]bool // names of root counters of which only the sum was kept
+	into   *Doc            // the successor, while a late update is carried over
+	size   int             // approximate size of into's open transaction
 	update [][]byte
 	err    error
 }
 
-// Succeed returns a document with what d shows and none of its history, no marks of what was deleted
-// and one client id, and what carries late updates of d over to it. Content of all
-// kinds comes along as it is. Of the root counters that are named one entry is left each.
+// Succeed returns a successor of d with the visible content, no tombstones and a single client id,
+// and the
+// Succession that carries late updates over to it. Content of all kinds is preserved. Each of the
+// root counters named is reduced to one entry with the sum.
 //
-// From now on d belongs to the Succession: it must not be edited. The two must never be merged, or
-// content doubles.
+// From then on d belongs to the Succession and must not be edited. The two documents must never be
+// merged, or content is duplicated.
 func Succeed(d *Doc, o Options, counters ...string) (*Doc, *Succession, error) {
 	if d == nil || d.tx.open || d.notifying {
 		return nil, nil, errorf(CodeInvalid, nil, "a document cannot be succeeded inside a transaction or an observer")
@@ -33,13 +36,13 @@ func Succeed(d *Doc, o Options, counters ...string) (*Doc, *Succession, error) {
 	for _, name := range counters {
 		s.folded[name] = true
 	}
-	// A document may be larger and deeper than what one update may bring.
+	// A document may be larger and deeper than the limits of one update.
 	limits := fresh.limits
 	fresh.limits.Update, fresh.limits.Depth = 1<<30, maxDepth
 	for _, name := range d.Roots() {
 		from, to := d.roots[name], fresh.root(name)
 		to.cast = from.cast
-		// Each root in a transaction of its own: the journal of one is kept until its end.
+		// One transaction per root, since the journal of each is in memory until its end.
 		if _, err := fresh.Transact(nil, func() error { return s.copyRoot(fresh, from, to) }); err != nil {
 			return nil, nil, err
 		}
@@ -49,10 +52,10 @@ func Succeed(d *Doc, o Options, counters ...string) (*Doc, *Succession, error) {
 	return fresh, s, nil
 }
 
-// Former returns the document before: to be read, and asked what it would admit.
+// Former returns the former document, for reading and [Doc.Admit].
 func (s *Succession) Former() *Doc { return s.former }
 
-// copyRoot copies what is live in a root and in the types inside it.
+// copyRoot copies the live content of a root, including the types inside it.
 func (s *Succession) copyRoot(d *Doc, from, to *node) error {
 	if s.folded[from.name] {
 		return s.fold(d, from, to)
@@ -93,7 +96,7 @@ func (s *Succession) copyRoot(d *Doc, from, to *node) error {
 	return nil
 }
 
-// fold makes one entry of a counter's.
+// fold reduces a counter to one entry.
 func (s *Succession) fold(d *Doc, from, to *node) error {
 	if sum := (&Counter{&Map{from}}).Value(); sum != 0 {
 		return (&Counter{&Map{to}}).Add(sum)
@@ -101,7 +104,7 @@ func (s *Succession) fold(d *Doc, from, to *node) error {
 	return nil
 }
 
-// copyOf returns a new item for a type with the content of another, which may be of another document.
+// copyOf returns a new item, to be inserted in n, with the content of an item of any document.
 func (d *Doc) copyOf(n *node, from *item) (*item, error) {
 	if from.kind == kindType {
 		it, err := d.newType(n, from.node.ref)
@@ -120,17 +123,20 @@ func (d *Doc) copyOf(n *node, from *item) (*item, error) {
 	return it, nil
 }
 
-// carryBytes is about how much one transaction carries over, so that its update can travel.
+// carryBytes is the approximate size of one transaction of carried changes, and so of its update.
 const carryBytes = 128 << 10
 
-// Carry applies a late update to the former document and makes what it changes there in the document
-// that took its place, which has the ids that Succeed gave, in edits of that replica: content goes beside
-// what it was beside, also if that is no longer there; a key gets the value that it has in the former. What is
-// known changes nothing. It returns the updates to send to others. Call
-// [Doc.Admit] of the former document first with one from a peer.
+// Carry applies a late update to the former document and repeats its changes in into, the
+// successor, as
+// edits of that replica: content is inserted beside the copies of its neighbours, even deleted
+// ones; a key
+// gets the value that it has in the former document. Known updates change nothing. Carry returns
+// the
+// updates to send to other replicas. Call [Doc.Admit] of the former document first for updates of a
+// peer.
 func (s *Succession) Carry(u *Update, into *Doc) (updates [][]byte, err error) {
 	if into == nil || into == s.former || into.tx.open || into.notifying {
-		return nil, errorf(CodeInvalid, nil, "a late update can only be carried into another document, outside transactions and observers")
+		return nil, errorf(CodeInvalid, nil, "a late update can only be carried over to another document, outside transactions and observers")
 	}
 	s.into, s.update, s.err = into, nil, nil
 	s.former.successor = s
@@ -141,8 +147,8 @@ func (s *Succession) Carry(u *Update, into *Doc) (updates [][]byte, err error) {
 	return s.update, s.err
 }
 
-// capture carries over what the former document's open transaction changed, while the content
-// that it deleted is still there.
+// capture repeats the changes of the former document's open transaction, before deleted content is
+// freed.
 func (s *Succession) capture() {
 	t := &s.former.tx
 	s.countFolded()
@@ -164,7 +170,7 @@ func (s *Succession) capture() {
 	}
 }
 
-// countFolded adds what late entries of folded counters add.
+// countFolded adds the changes of folded counters' entries.
 func (s *Succession) countFolded() {
 	if len(s.folded) == 0 {
 		return
@@ -175,9 +181,8 @@ func (s *Succession) countFolded() {
 		if it.parent == nil || it.parent.item != nil || !it.has(flagKeyed) || !s.folded[it.parent.name] {
 			return
 		}
-		if f, ok := it.value(it.length - 1).(float64); ok && f == float64(int64(f)) {
-			late[it.parent.name] += sign * int64(f)
-		}
+		i, _ := integral(it.value(it.length - 1))
+		late[it.parent.name] += sign * i
 	}
 	for _, it := range t.removed {
 		if !s.former.isNew(it) {
@@ -200,7 +205,7 @@ func (s *Succession) countFolded() {
 	}
 }
 
-// remove deletes what took the place of an item that was deleted.
+// remove deletes the copy of an item that was deleted.
 func (s *Succession) remove(it *item) {
 	if s.former.isNew(it) {
 		return
@@ -215,7 +220,7 @@ func (s *Succession) remove(it *item) {
 	}
 }
 
-// add puts a copy of a new item where the item is.
+// add inserts a copy of a new item at the item's place.
 func (s *Succession) add(it *item) error {
 	n := s.home(it)
 	if n == nil {
@@ -235,7 +240,7 @@ func (s *Succession) add(it *item) error {
 	return nil
 }
 
-// home returns the type that a new item goes into, nil if it shows nowhere.
+// home returns the successor's type for a new item, nil if the item is not visible.
 func (s *Succession) home(it *item) *node {
 	if it.deleted() || it.parent == nil {
 		return nil
@@ -257,8 +262,9 @@ func (s *Succession) home(it *item) *node {
 	return nil
 }
 
-// behind returns the item behind which a copy goes: that of the nearest unit on the left which has
-// one. All copies in a list are in the order of what they are copies of.
+// behind returns the item after which a copy is inserted: the copy of the nearest unit on the left
+// that
+// has one. All copies in a list are in the order of their originals.
 func (s *Succession) behind(n *node, it *item) *item {
 	for o := it.left; o != nil; o = o.left {
 		id, ok := s.moved.last(o.id, o.length)
@@ -272,16 +278,16 @@ func (s *Succession) behind(n *node, it *item) *item {
 	return nil
 }
 
-// moves has where units are that were copied, by client and in order of their clocks.
+// moves maps units to their copies, by client and in order of their clocks.
 type moves map[uint64][]movedRange
 
-// movedRange says that units were copied under other ids.
+// movedRange is a range of units with the id of the first copy.
 type movedRange struct {
 	Range
 	to ID
 }
 
-// note adds a copy; sort must follow.
+// note adds a copy; sort must be called afterwards.
 func (m moves) note(old ID, it *item) {
 	list := m[old.Client]
 	if n := len(list); n > 0 && list[n-1].precedes(old, it.id) {
@@ -291,7 +297,7 @@ func (m moves) note(old ID, it *item) {
 	m[old.Client] = append(list, movedRange{Range{old.Clock, uint64(it.length)}, it.id})
 }
 
-// precedes reports whether a unit and its copy both follow those of the range.
+// precedes reports whether a unit and its copy directly follow those of the range.
 func (r movedRange) precedes(old, to ID) bool {
 	return r.End() == old.Clock && r.to.Client == to.Client && r.to.Clock+r.Length == to.Clock
 }
@@ -311,7 +317,7 @@ func (m moves) sort() {
 	}
 }
 
-// insert adds a copy to sorted ones.
+// insert adds a copy to sorted moves.
 func (m moves) insert(old ID, it *item) {
 	list := m[old.Client]
 	i := m.after(old)
@@ -322,7 +328,7 @@ func (m moves) insert(old ID, it *item) {
 	m[old.Client] = slices.Insert(list, i, movedRange{Range{old.Clock, uint64(it.length)}, it.id})
 }
 
-// after returns the index of the first range of the client that begins behind a unit.
+// after returns the index of the client's first range that begins after a unit.
 func (m moves) after(id ID) int {
 	i, _ := slices.BinarySearchFunc(m[id.Client], id.Clock, func(r movedRange, clock uint64) int {
 		if r.Clock <= clock {
@@ -333,8 +339,9 @@ func (m moves) after(id ID) int {
 	return i
 }
 
-// find returns where a unit is now, and how many of the n units from it on are with it; or, if it was
-// not copied, how many were not.
+// find returns the copy of a unit, and how many of the n units from it on were copied with it; or,
+// if it
+// was not copied, how many of them were not.
 func (m moves) find(id ID, n uint64) (to ID, length uint64, ok bool) {
 	list := m[id.Client]
 	i := m.after(id)
@@ -348,7 +355,7 @@ func (m moves) find(id ID, n uint64) (to ID, length uint64, ok bool) {
 	return ID{}, n, false
 }
 
-// last returns where the last of the units is that were copied of n from id on.
+// last returns the copy of the last of n units from id that was copied.
 func (m moves) last(id ID, n uint32) (to ID, ok bool) {
 	end := id.Clock + uint64(n)
 	list := m[id.Client]
@@ -360,30 +367,27 @@ func (m moves) last(id ID, n uint32) (to ID, ok bool) {
 	return ID{r.to.Client, r.to.Clock + min(end, r.End()) - r.Clock - 1}, true
 }
 
-// Churn is what a document carries along for what it shows.
+// Churn compares the size of a document's history with its visible content.
 type Churn struct {
-	Items, Live int // structs in the store, and those of them that are not deleted
-	Clients     int // ids under which it was written
-	Bytes       int // about what a snapshot takes
+	Items, Live int // structs in the store, and those that are not deleted
+	Clients     int // client ids in the document
+	Bytes       int // approximate size of a snapshot
 }
 
-// Churn counts what the document consists of. It looks at every item.
+// Churn examines every item.
 func (d *Doc) Churn() Churn {
 	c := Churn{Items: d.items, Clients: len(d.clients), Bytes: d.bytes + 12*d.items}
-	for _, cl := range d.clients {
-		for _, chunk := range cl.chunks {
-			for _, it := range chunk {
-				if !it.deleted() {
-					c.Live++
-				}
-			}
+	for it := range d.structs {
+		if !it.deleted() {
+			c.Live++
 		}
 	}
 	return c
 }
 
-// Worn reports whether a successor would be worth while: much of the document is history, or many have
-// written it. A document that is only large is not worn.
+// Worn reports whether a successor is worthwhile: because most of the document is history, or
+// because of
+// the number of client ids. A large document is not worn for its size alone.
 func (c Churn) Worn() bool {
 	switch {
 	case c.Items > 50_000 && c.Items > 10*c.Live:

@@ -7,16 +7,16 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// Text is a shared text with attributes. Indexes and lengths count UTF-16 units,
-// as in JavaScript: see [Units]. An index inside a character that has two is
-// moved to the character's beginning, the end of a range to its end.
+// Text is a shared text with attributes. Indexes and lengths count UTF-16 units, as in JavaScript:
+// see
+// [Units]. An index inside a surrogate pair is moved to its beginning, the end of a range to its
+// end.
 type Text struct{ n *node }
 
-// Attributes are what a stretch of text has, such as {"bold": true}. A nil value
-// takes the attribute away.
+// Attributes are formatting attributes, such as {"bold": true}. A nil value removes an attribute.
 type Attributes map[string]any
 
-// Run is a stretch of text with the same attributes, or an embedded value.
+// Run is a run of text with the same attributes, or an embedded value.
 type Run struct {
 	Insert     any        `json:"insert"` // a string, an embedded value or a shared type
 	Attributes Attributes `json:"attributes,omitempty"`
@@ -25,7 +25,7 @@ type Run struct {
 // Units returns the length of a string in UTF-16 units.
 func Units(s string) int { return int(unitsOf(wellFormed(s))) }
 
-// Text returns the root text of a name.
+// Text returns the root text with a name.
 func (d *Doc) Text(name string) *Text {
 	n := d.root(name)
 	n.cast = typeText
@@ -48,15 +48,15 @@ func (n *node) text() string {
 	return b.String()
 }
 
-// Insert puts a string in at an index, with the attributes of what is before it.
+// Insert inserts a string at an index, with the attributes of the text before it.
 func (t *Text) Insert(index int, s string) error { return t.insert(index, s, nil, false) }
 
-// InsertWith puts a string in with exactly these attributes.
+// InsertWith inserts a string with exactly these attributes.
 func (t *Text) InsertWith(index int, s string, attributes Attributes) error {
 	return t.insert(index, s, attributes, true)
 }
 
-// Append puts a string at the end.
+// Append appends a string.
 func (t *Text) Append(s string) error { return t.Insert(t.Len(), s) }
 
 func (t *Text) insert(index int, s string, attributes Attributes, exact bool) error {
@@ -75,8 +75,9 @@ func (t *Text) insert(index int, s string, attributes Attributes, exact bool) er
 	})
 }
 
-// InsertEmbed puts a value in that counts as one unit, such as an image's
-// address. It must be a JSON value.
+// InsertEmbed inserts a value that counts as one unit, such as an image's address. It must be a
+// JSON
+// value.
 func (t *Text) InsertEmbed(index int, value any, attributes Attributes) error {
 	return t.n.edit(func(d *Doc) error {
 		text, err := jsonOf(value)
@@ -98,12 +99,15 @@ func (t *Text) insertItem(d *Doc, index int, it *item, attributes Attributes, ex
 	}
 	left := t.n.place(t.border(uint64(index), false))
 	if !exact && len(attributes) == 0 {
-		// What is before it continues, so no attribute changes.
+		// The attributes before it continue, so none changes.
 		d.insert(t.n, t.n.behindTombstones(left), it)
 		return nil
 	}
 	c := d.cursor(t.n, left)
-	want := c.now.without(attributes)
+	want, err := c.now.without(attributes)
+	if err != nil {
+		return err
+	}
 	c.skipEqual(want)
 	negated, err := c.change(want)
 	if err != nil {
@@ -113,11 +117,12 @@ func (t *Text) insertItem(d *Doc, index int, it *item, attributes Attributes, ex
 	return c.restore(negated)
 }
 
-// maxTombstones bounds how many marks of deleted text a place is moved by.
+// maxTombstones bounds how many tombstones an insertion is moved by.
 const maxTombstones = 1000
 
-// behindTombstones moves a place behind the marks of deleted text that follow, so that what is
-// typed over a gap stays together.
+// behindTombstones moves an insertion after the tombstones that follow, so that text typed over
+// deleted
+// text stays together.
 func (n *node) behindTombstones(left *item) *item {
 	right := n.head
 	if left != nil {
@@ -129,7 +134,7 @@ func (n *node) behindTombstones(left *item) *item {
 	return left
 }
 
-// Delete takes count units away, from an index on.
+// Delete deletes count units from an index on.
 func (t *Text) Delete(index, count int) error {
 	return t.n.edit(func(d *Doc) error {
 		if err := t.n.checkRange(uint64(index), uint64(count)); err != nil || count == 0 {
@@ -141,8 +146,7 @@ func (t *Text) Delete(index, count int) error {
 	})
 }
 
-// Format sets attributes of count units, from an index on. Those with a nil value
-// are taken away.
+// Format sets attributes of count units from an index on. A nil value removes an attribute.
 func (t *Text) Format(index, count int, attributes Attributes) error {
 	return t.n.edit(func(d *Doc) error {
 		if err := t.n.checkRange(uint64(index), uint64(count)); err != nil || count == 0 {
@@ -153,7 +157,7 @@ func (t *Text) Format(index, count int, attributes Attributes) error {
 	})
 }
 
-// border moves an index that is inside a character to its beginning or its end.
+// border moves an index inside a surrogate pair to its beginning or its end.
 func (t *Text) border(index uint64, up bool) uint64 {
 	if index == 0 || index >= t.n.length() {
 		return index
@@ -171,7 +175,7 @@ func (t *Text) border(index uint64, up bool) uint64 {
 	return index - 1
 }
 
-// Runs returns the text as stretches of equal attributes.
+// Runs returns the text as runs with equal attributes.
 func (t *Text) Runs() []Run {
 	var runs []Run
 	now := attributes{}
@@ -201,7 +205,7 @@ func (t *Text) Runs() []Run {
 	return joinedRuns(runs)
 }
 
-// joinedRuns joins neighbours of text between which attributes changed to and fro.
+// joinedRuns joins neighbouring runs of text with equal attributes.
 func joinedRuns(runs []Run) []Run {
 	kept := runs[:0]
 	for _, r := range runs {
@@ -217,7 +221,7 @@ func joinedRuns(runs []Run) []Run {
 	return kept
 }
 
-// attributes are attributes by key, their values as JSON; "null" is absence.
+// attributes maps keys to JSON values; "null" means that the attribute is absent.
 type attributes map[string]string
 
 // format returns the attribute that an item changes.
@@ -260,39 +264,33 @@ func (a attributes) values() Attributes {
 	return v
 }
 
-// wanted are the attributes that something shall have.
-type wanted struct {
-	attributes map[string]string
-	err        error
-}
-
-func encodeAttributes(want Attributes) wanted {
-	w := wanted{attributes: make(map[string]string, len(want))}
-	for key, v := range want {
+func encodeAttributes(set Attributes) (attributes, error) {
+	all := make(attributes, len(set))
+	for key, v := range set {
 		text, err := jsonOf(v)
 		if err != nil {
-			return wanted{err: err}
+			return nil, err
 		}
-		w.attributes[wellFormed(key)] = text
+		all[wellFormed(key)] = text
 	}
-	return w
+	return all, nil
 }
 
-// without returns what makes of a exactly the given attributes.
-func (a attributes) without(want Attributes) wanted {
-	w := encodeAttributes(want)
-	if w.err != nil {
-		return w
+// without returns the changes that turn a into exactly the attributes given.
+func (a attributes) without(only Attributes) (attributes, error) {
+	want, err := encodeAttributes(only)
+	if err != nil {
+		return nil, err
 	}
 	for key := range a {
-		if _, ok := w.attributes[key]; !ok {
-			w.attributes[key] = null
+		if _, ok := want[key]; !ok {
+			want[key] = null
 		}
 	}
-	return w
+	return want, nil
 }
 
-// cursor is a place in a text with the attributes that hold there.
+// cursor is a position in a text with the attributes that apply there.
 type cursor struct {
 	d    *Doc
 	n    *node
@@ -300,7 +298,7 @@ type cursor struct {
 	now  attributes
 }
 
-// cursor returns the place behind left.
+// cursor returns the position after left.
 func (d *Doc) cursor(n *node, left *item) *cursor {
 	c := &cursor{d: d, n: n, left: left, now: attributes{}}
 	if left != nil {
@@ -329,15 +327,15 @@ func (c *cursor) insert(it *item) {
 	c.step()
 }
 
-// skipEqual passes tombstones and attributes that are wanted anyhow.
-func (c *cursor) skipEqual(want wanted) {
+// skipEqual advances past tombstones and attributes that already have the wanted value.
+func (c *cursor) skipEqual(want attributes) {
 	for it := c.right(); it != nil; it = c.right() {
 		if !it.deleted() {
 			if it.kind != kindFormat {
 				return
 			}
 			key, value := it.format()
-			if v, ok := want.attributes[key]; ok && v != value || !ok && value != null {
+			if v, ok := want[key]; ok && v != value || !ok && value != null {
 				return
 			}
 		}
@@ -345,15 +343,11 @@ func (c *cursor) skipEqual(want wanted) {
 	}
 }
 
-// change puts in what makes the wanted attributes hold, and returns what held
-// before.
-func (c *cursor) change(want wanted) (negated attributes, err error) {
-	if want.err != nil {
-		return nil, want.err
-	}
+// change inserts what makes the wanted attributes apply, and returns the former values.
+func (c *cursor) change(want attributes) (negated attributes, err error) {
 	negated = attributes{}
-	for _, key := range sortedKeys(want.attributes) {
-		value := want.attributes[key]
+	for _, key := range sortedKeys(want) {
+		value := want[key]
 		if before := c.now.get(key); before != value {
 			negated[key] = before
 			if err := c.putFormat(key, value); err != nil {
@@ -381,8 +375,7 @@ func (c *cursor) putFormat(key, value string) error {
 	return nil
 }
 
-// restore puts in what makes the earlier attributes hold again, unless what
-// follows does so.
+// restore inserts what makes the former attributes apply again, unless what follows does.
 func (c *cursor) restore(negated attributes) error {
 	for it := c.right(); it != nil; it = c.right() {
 		if !it.deleted() {
@@ -405,10 +398,13 @@ func (c *cursor) restore(negated attributes) error {
 	return nil
 }
 
-// format sets attributes of the next count units and drops those inside them
-// that no longer say anything.
+// format sets attributes of the next count units and deletes those inside them that become
+// ineffective.
 func (c *cursor) format(count uint64, set Attributes) error {
-	want := encodeAttributes(set)
+	want, err := encodeAttributes(set)
+	if err != nil {
+		return err
+	}
 	c.skipEqual(want)
 	negated, err := c.change(want)
 	if err != nil {
@@ -423,7 +419,7 @@ func (c *cursor) format(count uint64, set Attributes) error {
 		case it.deleted():
 		case it.kind == kindFormat:
 			key, value := it.format()
-			if v, ok := want.attributes[key]; ok {
+			if v, ok := want[key]; ok {
 				if v == value {
 					delete(negated, key)
 				} else {

@@ -7,18 +7,18 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// transaction is what the changes made together have in common.
+// transaction is the state of the open transaction.
 type transaction struct {
 	open    bool
 	local   bool
 	seq     uint64
 	origin  any
-	before  []clientState // of each client that grew, its state before
+	before  []clientState // the former state of each client that grew
 	deletes []clientRange
-	merges  []ID    // items that may now join a neighbour
-	journal []entry // of a local transaction, to take it back
-	whole   int     // structs that went in uncut
-	update  []byte  // that was applied, if all of it was new
+	merges  []ID    // items that may be joined with a neighbour
+	journal []entry // steps of a local transaction, for its rollback
+	whole   int     // structs integrated without trimming
+	update  []byte  // the applied update, if it was new as a whole
 	added   []*item // for observers
 	removed []*item // for observers
 }
@@ -49,7 +49,7 @@ func (t *transaction) noteDelete(it *item) {
 
 func (t *transaction) noteMerge(id ID) { t.merges = append(t.merges, id) }
 
-// noteClient remembers a client's state before its first new struct.
+// noteClient records a client's state before its first new struct.
 func (d *Doc) noteClient(c *client) {
 	if c.txn != d.tx.seq {
 		c.txn = d.tx.seq
@@ -76,7 +76,7 @@ func (d *Doc) noteRemoved(it *item) {
 	}
 }
 
-// noteSplit keeps the transaction's notes right when an item of it is cut.
+// noteSplit updates the transaction's records when an item is split.
 func (d *Doc) noteSplit(it, right *item) {
 	t := &d.tx
 	t.noteMerge(right.id)
@@ -116,7 +116,7 @@ func (d *Doc) begin(origin any, local bool) {
 	t.seq++
 }
 
-// end forgets the transaction but keeps its memory, within reason.
+// end resets the transaction but keeps its slices, unless they are large.
 func (d *Doc) end() {
 	t := &d.tx
 	if len(t.before)+len(t.deletes)+len(t.merges)+len(t.journal) > 4096 {
@@ -128,10 +128,10 @@ func (d *Doc) end() {
 	*t = transaction{seq: t.seq, before: t.before[:0], deletes: t.deletes[:0], merges: t.merges[:0], journal: t.journal[:0]}
 }
 
-// Transact makes the edits of f one change: they travel in one update, are observed
-// as one and undone as one. If f fails or panics, they are taken back. It
-// returns the update to send to other replicas, nil if nothing changed. Inside
-// f, Transact only calls its function.
+// Transact makes the edits of f one change: one update, one call of each observer and one step of
+// undo.
+// If f fails or panics, the edits are rolled back. Transact returns the update to send to other
+// replicas, nil if nothing changed. Nested calls only call their function.
 func (d *Doc) Transact(origin any, f func() error) (update []byte, err error) {
 	if d.tx.open {
 		if !d.tx.local {
@@ -159,8 +159,8 @@ func (d *Doc) Transact(origin any, f func() error) (update []byte, err error) {
 	return d.commit(), nil
 }
 
-// checkSize refuses a transaction that others would refuse for its size: their
-// limit is this replica's.
+// checkSize refuses a transaction that other replicas, with the same limits, would refuse for its
+// size.
 func (d *Doc) checkSize() error {
 	size := 0
 	for _, e := range d.tx.journal {
@@ -169,15 +169,15 @@ func (d *Doc) checkSize() error {
 		}
 	}
 	if size > d.limits.Update {
-		return errorf(CodeLimit, nil, "a transaction of about %d bytes; %d are allowed", size, d.limits.Update)
+		return errorf(CodeLimit, nil, "the transaction has about %d bytes; the maximum is %d", size, d.limits.Update)
 	}
 	return nil
 }
 
-// structOverhead is the most that a struct takes besides content and key.
+// structOverhead is the largest size of a struct without content and key.
 const structOverhead = 48
 
-// rollback takes a local transaction back.
+// rollback undoes a local transaction.
 func (d *Doc) rollback() {
 	t := &d.tx
 	for _, e := range slices.Backward(t.journal) {
@@ -196,7 +196,7 @@ func (d *Doc) rollback() {
 	d.end()
 }
 
-// unlink takes an item that was added out of its list or chain.
+// unlink removes an added item from its list or chain.
 func (d *Doc) unlink(it *item) {
 	n := it.parent
 	if it.span != nil {
@@ -222,7 +222,7 @@ func (d *Doc) unlink(it *item) {
 	}
 	d.items--
 	d.bytes -= len(it.data)
-	it.flags |= flagDeleted // whoever still holds its type is told so
+	it.flags |= flagDeleted // a handle of its type then reports it as deleted
 }
 
 func (d *Doc) undelete(it *item) {
@@ -232,7 +232,7 @@ func (d *Doc) undelete(it *item) {
 	}
 }
 
-// truncate forgets a client's structs from a clock on, where one begins.
+// truncate removes a client's structs from a clock on, at which one begins.
 func (d *Doc) truncate(c *client, state uint64) {
 	if c.state == state {
 		return
@@ -249,8 +249,9 @@ func (d *Doc) truncate(c *client, state uint64) {
 	c.state = state
 }
 
-// commit ends a transaction: what it deleted is collected, neighbours join, and
-// the update is written. Nil means that nothing changed.
+// commit ends a transaction: it frees deleted content, joins neighbours and encodes the update, nil
+// if
+// nothing changed.
 func (d *Doc) commit() []byte {
 	t := &d.tx
 	t.deletes = sortedRanges(t.deletes)
@@ -292,28 +293,26 @@ func (d *Doc) mergeTouched() {
 	}
 }
 
-// mergeAround joins the item that begins with a unit with its neighbours if they allow.
+// mergeAround joins the item that begins with a unit with its neighbours if possible.
 func (d *Doc) mergeAround(id ID) {
 	if c := d.clients[id.Client]; id.Clock < c.state {
 		d.items -= c.merge(id.Clock, id.Clock+1)
 	}
 }
 
-// Compact joins all neighbours that can be joined. Only then do replicas with the
-// same content encode to the same bytes: see [Doc.Snapshot].
+// Compact joins all neighbours that can be joined. Replicas with the same content encode to the
+// same bytes
+// only then: see [Doc.Snapshot].
 func (d *Doc) Compact() {
 	for _, c := range d.clients {
 		d.items -= c.merge(0, c.state)
 	}
 }
 
-// sortedRanges puts ranges in the order in which they travel and joins them.
+// sortedRanges sorts ranges in the order of the encoding and joins them.
 func sortedRanges(ranges []clientRange) []clientRange {
 	byPlace := func(a, b clientRange) int {
-		if c := cmp.Compare(b.client, a.client); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.Clock, b.Clock)
+		return cmp.Or(cmp.Compare(b.client, a.client), cmp.Compare(a.Clock, b.Clock))
 	}
 	if !slices.IsSortedFunc(ranges, byPlace) {
 		slices.SortFunc(ranges, byPlace)
@@ -332,7 +331,7 @@ func sortedRanges(ranges []clientRange) []clientRange {
 func (d *Doc) encodeTransaction() []byte {
 	t := &d.tx
 	if t.update != nil {
-		return slices.Clone(t.update) // the document's content refers to it
+		return slices.Clone(t.update) // the document refers to it
 	}
 	slices.SortFunc(t.before, func(a, b clientState) int { return cmp.Compare(b.client.id, a.client.id) })
 	b := lib0.AppendUint(make([]byte, 0, 32), uint64(len(t.before)))

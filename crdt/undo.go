@@ -2,39 +2,39 @@ package crdt
 
 import "slices"
 
-// UndoManager takes back what was edited here, and only that: what others wrote
-// meanwhile stays. Make it before the edits.
+// UndoManager undoes this replica's edits; those of others stay. Create it before the edits.
 type UndoManager struct {
 	d       *Doc
 	track   func(origin any) bool
 	undo    []undoStep
 	redo    []undoStep
-	moved   map[uint64][]movedRange // where restored content is now
+	moved   map[uint64][]movedRange // the copies of restored content
 	clients map[uint64]bool         // ids under which this replica wrote
-	running *[]undoStep             // where the transaction that is open goes
+	running *[]undoStep             // receives the open transaction during Undo and Redo
 }
 
-// maxUndo bounds the steps that are kept; the oldest go first.
+// maxUndo bounds the steps; the oldest are dropped.
 const maxUndo = 1000
 
-// undoStep is what one transaction did.
+// undoStep is the effect of one transaction.
 type undoStep struct {
 	inserted []clientRange
 	deleted  []removed
 }
 
-// removed is content that was deleted, with its place.
+// removed is deleted content with its place.
 type removed struct {
 	id     ID
-	after  *ID   // what was before it in the list
-	parent *item // that holds the type it was in; nil in a root
+	after  *ID   // what preceded it in the list
+	parent *item // holds the type that contained it; nil in a root
 	root   string
 	item   *item // a copy with content
 	inside []removed
 }
 
-// NewUndo returns a manager for the transactions of this replica whose origin track
-// accepts; nil accepts all. Close it to release what it keeps.
+// NewUndo returns a manager for this replica's transactions whose origin track accepts; nil accepts
+// all.
+// Close it to free its memory.
 func (d *Doc) NewUndo(track func(origin any) bool) *UndoManager {
 	m := &UndoManager{d: d, track: track, moved: make(map[uint64][]movedRange), clients: make(map[uint64]bool)}
 	d.undo = append(d.undo, m)
@@ -47,17 +47,17 @@ func (m *UndoManager) Close() {
 	m.undo, m.redo, m.moved = nil, nil, nil
 }
 
-// CanUndo reports whether there is a transaction to take back.
+// CanUndo reports whether there is a transaction to undo.
 func (m *UndoManager) CanUndo() bool { return len(m.undo) > 0 }
 
-// CanRedo reports whether there is one to do again.
+// CanRedo reports whether there is a transaction to redo.
 func (m *UndoManager) CanRedo() bool { return len(m.redo) > 0 }
 
-// Undo takes the last transaction back and returns the update, nil if there was
-// none or nothing is left of it.
+// Undo undoes the last transaction that still has an effect and returns the update, nil if there is
+// none.
 func (m *UndoManager) Undo() ([]byte, error) { return m.revert(&m.undo, &m.redo) }
 
-// Redo does again what was undone last.
+// Redo repeats the transaction that was undone last.
 func (m *UndoManager) Redo() ([]byte, error) { return m.revert(&m.redo, &m.undo) }
 
 func (m *UndoManager) revert(from, to *[]undoStep) ([]byte, error) {
@@ -79,7 +79,7 @@ func (m *UndoManager) revert(from, to *[]undoStep) ([]byte, error) {
 	return nil, nil
 }
 
-// captureUndo keeps what the open transaction did for those who may undo it.
+// captureUndo records the open transaction for the managers that may undo it.
 func (d *Doc) captureUndo() {
 	if !d.tx.local {
 		return
@@ -118,7 +118,7 @@ func (m *UndoManager) capture(into *[]undoStep) {
 		step.deleted = append(step.deleted, d.keep(e.it))
 	}
 	if !lives && len(step.deleted) == 0 {
-		return // all that came went again
+		return // everything inserted was deleted again
 	}
 	*into = append(*into, step)
 	if len(*into) > maxUndo {
@@ -126,7 +126,7 @@ func (m *UndoManager) capture(into *[]undoStep) {
 	}
 }
 
-// keep copies an item that was deleted, before its content goes.
+// keep copies a deleted item, before its content is freed.
 func (d *Doc) keep(it *item) removed {
 	one := *it
 	one.left, one.right, one.span = nil, nil, nil
@@ -140,7 +140,7 @@ func (d *Doc) keep(it *item) removed {
 	}
 	if it.kind == kindType {
 		it.node.each(func(o *item) {
-			if o.has(flagJournal) && !d.isNew(o) { // it was there until now
+			if o.has(flagJournal) && !d.isNew(o) { // deleted by this transaction
 				r.inside = append(r.inside, d.keep(o))
 			}
 		})
@@ -162,7 +162,7 @@ func (m *UndoManager) apply(step undoStep) error {
 	return nil
 }
 
-// eachNow calls f with where units are now.
+// eachNow calls f with the present ids of units.
 func (m *UndoManager) eachNow(id ID, n uint64, f func(client uint64, now Range)) {
 	for n > 0 {
 		to, length := m.now(id, n)
@@ -172,7 +172,7 @@ func (m *UndoManager) eachNow(id ID, n uint64, f func(client uint64, now Range))
 	}
 }
 
-// now returns where a unit is now, and how many of the n units from it on are with it.
+// now returns the present id of a unit, and how many of the n units from it on follow it there.
 func (m *UndoManager) now(id ID, n uint64) (ID, uint64) {
 	for {
 		next, found := id, false
@@ -198,7 +198,7 @@ func (m *UndoManager) note(old ID, it *item) {
 	m.moved[old.Client] = append(m.moved[old.Client], movedRange{Range{old.Clock, uint64(it.length)}, it.id})
 }
 
-// restore puts content back to where it was, under new ids.
+// restore inserts deleted content at its former place, under new ids.
 func (m *UndoManager) restore(r removed) error {
 	n := m.home(r)
 	if n == nil || n.deleted() {
@@ -220,8 +220,9 @@ func (m *UndoManager) restore(r removed) error {
 	return m.fill(it, r)
 }
 
-// place returns the item behind which content goes: before the mark that it left,
-// or, if the type was itself deleted and restored, behind what was before it.
+// place returns the item after which content is restored: before its tombstone, or, if the type was
+// itself
+// deleted and restored, after what preceded it.
 func (m *UndoManager) place(n *node, r removed) *item {
 	old, _ := m.now(r.id, 1)
 	if mark := m.d.get(old); mark.kind != kindGC && mark.parent == n {
@@ -237,7 +238,7 @@ func (m *UndoManager) place(n *node, r removed) *item {
 	return m.d.endingAt(id)
 }
 
-// home returns the type that content was in, as it is now.
+// home returns the type that contained the content, as it is now.
 func (m *UndoManager) home(r removed) *node {
 	if r.parent == nil {
 		return m.d.root(r.root)
@@ -249,8 +250,7 @@ func (m *UndoManager) home(r removed) *node {
 	return m.d.get(id).node
 }
 
-// mayRestore reports whether the key has no value, and none but this replica has
-// written it since.
+// mayRestore reports whether the key has no value and only this replica has written it since.
 func (m *UndoManager) mayRestore(n *node, r removed) bool {
 	c := n.keys[r.item.key]
 	if c == nil {
@@ -264,7 +264,7 @@ func (m *UndoManager) mayRestore(n *node, r removed) bool {
 	return c.tail.deleted()
 }
 
-// fill restores what was in a type.
+// fill restores the content of a type.
 func (m *UndoManager) fill(it *item, r removed) error {
 	var last *item
 	for _, o := range r.inside {

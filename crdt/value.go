@@ -2,6 +2,7 @@ package crdt
 
 import (
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"math"
 	"slices"
@@ -11,33 +12,34 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// Values that a document holds are nil, bool, float64, string, []byte, []any and
-// [Object], and what only JavaScript has, [Undefined] and [BigInt]. Besides
-// those, edits take all integers, float32, json.Number and map[string]any.
-// Reading gives each value its own copy.
+// The values in a document are nil, bool, float64, string, []byte, []any and [Object], and the
+// JavaScript values [Undefined] and [BigInt]. Edits also accept all integer types, float32,
+// json.Number
+// and map[string]any. Reading returns copies.
 type (
 	// Undefined is JavaScript's undefined.
 	Undefined = lib0.Undefined
 	// BigInt is a JavaScript BigInt of 64 bits.
 	BigInt = lib0.BigInt
-	// Object is an object with its members in the order of who wrote it.
+	// Object is an object with its members in their original order.
 	Object = lib0.Object
 	// Member is one member of an Object.
 	Member = lib0.Member
 )
 
-// Subdocument stands for a document inside the document. It is kept as it is,
-// but not loaded.
+// Subdocument is a document inside the document. It is preserved but not loaded.
 type Subdocument struct{ GUID string }
 
-// Opaque stands for a shared XML type. It is kept as it is.
+// Opaque is a shared XML type. It is preserved but cannot be edited.
 type Opaque struct{ n *node }
 
 // Tag returns an XML element's name.
 func (o Opaque) Tag() string { return o.n.tag }
 
-func (n *node) handle() any {
-	switch n.ref {
+func (n *node) handle() any { return n.handleAs(n.ref) }
+
+func (n *node) handleAs(ref typeRef) any {
+	switch ref {
 	case typeArray:
 		return &Array{n}
 	case typeMap:
@@ -49,7 +51,7 @@ func (n *node) handle() any {
 	}
 }
 
-// appendValue appends a value as JavaScript would write it.
+// appendValue appends a value in JavaScript's encoding.
 func appendValue(b []byte, v any, depth int) ([]byte, error) {
 	if depth < 0 {
 		return nil, errorf(CodeInvalid, nil, "a value is nested too deeply")
@@ -73,11 +75,7 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 	case float32:
 		return lib0.AppendNumber(b, float64(v)), nil
 	case BigInt:
-		b = append(b, lib0.TagBigInt)
-		for shift := 56; shift >= 0; shift -= 8 {
-			b = append(b, byte(uint64(v)>>shift))
-		}
-		return b, nil
+		return binary.BigEndian.AppendUint64(append(b, lib0.TagBigInt), uint64(v)), nil
 	case json.Number:
 		f, err := v.Float64()
 		if err != nil {
@@ -105,7 +103,7 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 	}
 	if i, ok := integer(v); ok {
 		if i > lib0.MaxSafe || i < -lib0.MaxSafe {
-			return nil, errorf(CodeInvalid, nil, "%d is not exact as a number; use BigInt", i)
+			return nil, errorf(CodeInvalid, nil, "%d has no exact number in JavaScript; use BigInt", i)
 		}
 		return lib0.AppendNumber(b, float64(i)), nil
 	}
@@ -138,8 +136,8 @@ func integer(v any) (int64, bool) {
 	return 0, false
 }
 
-// appendObject writes members in the order in which JavaScript has them: those whose keys
-// are indexes come first, ascending.
+// appendObject appends members in JavaScript's order: keys that are array indexes come first,
+// ascending.
 func appendObject(b []byte, o Object, depth int) ([]byte, error) {
 	o = slices.Clone(o)
 	slices.SortStableFunc(o, func(a, b Member) int {
@@ -160,7 +158,7 @@ func appendObject(b []byte, o Object, depth int) ([]byte, error) {
 	for _, m := range o {
 		key := wellFormed(m.Key)
 		if seen[key] || key == "__proto__" {
-			return nil, errorf(CodeInvalid, nil, "an object must not have the key %q, or have it twice", key)
+			return nil, errorf(CodeInvalid, nil, "an object has the key %q, which must occur once and not be __proto__", key)
 		}
 		seen[key] = true
 		var err error
@@ -171,7 +169,7 @@ func appendObject(b []byte, o Object, depth int) ([]byte, error) {
 	return b, nil
 }
 
-// arrayIndex reports whether JavaScript treats a key as an index.
+// arrayIndex reports whether JavaScript treats a key as an array index.
 func arrayIndex(key string) (uint64, bool) {
 	if key == "" || len(key) > 10 || len(key) > 1 && key[0] == '0' {
 		return 0, false
@@ -180,11 +178,12 @@ func arrayIndex(key string) (uint64, bool) {
 	return i, err == nil && i < math.MaxUint32
 }
 
-// wellFormed replaces what is not UTF-8.
+// wellFormed replaces invalid UTF-8.
 func wellFormed(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// anyItem appends a value to content of kindAny and checks it against the limits
-// that other replicas have too.
+// anyValue appends a value to content of kindAny and checks it against the limits, which other
+// replicas
+// have as well.
 func (d *Doc) anyValue(b []byte, v any) ([]byte, error) {
 	start := len(b)
 	b, err := appendValue(b, v, d.limits.AnyDepth)
@@ -199,14 +198,14 @@ func (d *Doc) anyValue(b []byte, v any) ([]byte, error) {
 	return b, nil
 }
 
-// valueOfJSON decodes JSON that was checked when it came.
+// valueOfJSON decodes JSON that was validated on receipt.
 func valueOfJSON(b []byte) any {
 	if string(b) == "undefined" {
 		return Undefined{}
 	}
 	var v any
 	if err := json.Unmarshal(b, &v); err != nil {
-		return nil // a number that is too large for a float64: JSON.parse gives Infinity
+		return nil // a number too large for float64; JSON.parse gives Infinity
 	}
 	return v
 }
@@ -217,8 +216,8 @@ func jsonOf(v any) (string, error) {
 	return string(b), err
 }
 
-// appendValueJSON appends a value as JSON, objects with sorted keys. NaN and
-// infinities become null, as in JavaScript; bytes become base64.
+// appendValueJSON appends a value as JSON with sorted keys. NaN and infinities become null, as in
+// JavaScript; bytes become base64.
 func appendValueJSON(b []byte, v any) ([]byte, error) {
 	var err error
 	switch v := v.(type) {
@@ -229,7 +228,7 @@ func appendValueJSON(b []byte, v any) ([]byte, error) {
 			return append(b, "null"...), nil
 		}
 		if v == 0 {
-			return append(b, '0'), nil // and not -0
+			return append(b, '0'), nil // not -0
 		}
 	case string:
 		return appendStringJSON(b, v), nil
@@ -277,7 +276,7 @@ func appendStringJSON(b []byte, s string) []byte {
 	e := json.NewEncoder(&w)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(s); err != nil {
-		panic(err) // a string can always be written
+		panic(err) // a string can always be encoded
 	}
 	return append(b, strings.TrimSuffix(w.String(), "\n")...)
 }

@@ -24,7 +24,7 @@ const (
 	TagBytes     = 116
 )
 
-// Errors about an Any.
+// Errors of malformed values.
 var (
 	ErrDepth     = errors.New("a value is nested too deeply")
 	ErrElements  = errors.New("a value has too many elements")
@@ -33,16 +33,17 @@ var (
 	ErrTag       = errors.New("a value begins with an unknown tag")
 )
 
-// AnyLimits bounds the values that a Reader takes.
+// AnyLimits bounds decoded values.
 type AnyLimits struct {
-	Depth    int // of arrays and objects inside each other
-	Elements int // left; each value read takes one away
-	String   int // bytes of a string or of bytes
+	Depth    int // nesting of arrays and objects
+	Elements int // remaining values; each value read takes one
+	String   int // bytes of a string or byte slice
 	Key      int // bytes of an object's key
 }
 
-// Any reads one value and returns its bytes as they are. l.Elements is counted
-// down, so that one budget can cover many values.
+// Any reads one value and returns its encoding. It decrements l.Elements, so that one budget can
+// cover
+// many values.
 func (r *Reader) Any(l *AnyLimits) []byte {
 	start := r.pos
 	r.skipAny(l, 0)
@@ -80,14 +81,15 @@ func (r *Reader) skipAny(l *AnyLimits, depth int) {
 	}
 }
 
-// skipMany reads the elements of an array, or the members of an object if seen
-// is not nil. Nothing is allocated for a count that is only claimed.
+// skipMany reads the elements of an array, or the members of an object if seen is not nil. It
+// allocates
+// nothing for the announced count.
 func (r *Reader) skipMany(l *AnyLimits, depth int, seen *keys) {
 	n := r.Uint()
 	if depth++; depth > l.Depth {
 		r.Fail(ErrDepth)
 	}
-	if n > uint64(r.Len()) { // every element has a byte at least
+	if n > uint64(r.Len()) { // every element has at least one byte
 		r.Fail(ErrShort)
 	}
 	for ; n > 0 && r.err == nil; n-- {

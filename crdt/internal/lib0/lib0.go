@@ -1,5 +1,6 @@
-// Package lib0 reads and writes the primitive encodings of the Yjs wire format:
-// variable-length integers, byte strings and the self-describing value "Any".
+// Package lib0 encodes and decodes the primitives of the Yjs wire format: variable-length integers,
+// byte
+// strings and the self-describing value "Any".
 package lib0
 
 import (
@@ -8,20 +9,22 @@ import (
 	"unicode/utf8"
 )
 
-// MaxSafe is the largest integer that the format allows, 2^53-1: what a
-// JavaScript number holds exactly.
+// MaxSafe is the largest integer that the format allows, 2^53-1: the largest that a JavaScript
+// number
+// holds exactly.
 const MaxSafe = 1<<53 - 1
 
-// The ways in which bytes can be wrong.
+// Errors of malformed data.
 var (
-	ErrShort   = errors.New("the data ends too early")
+	ErrShort   = errors.New("the data is truncated")
 	ErrRange   = errors.New("an integer is greater than 2^53-1 or longer than 8 bytes")
 	ErrUTF8    = errors.New("a string is not valid UTF-8")
 	ErrTooLong = errors.New("a string is longer than allowed")
 )
 
-// Reader reads primitives from a byte slice. After the first error it returns
-// zero values; Err tells the error. What it returns refers to the slice.
+// Reader decodes primitives from a byte slice. After the first error it returns zero values.
+// Returned
+// slices refer to the data.
 type Reader struct {
 	b   []byte
 	pos int
@@ -34,20 +37,20 @@ func NewReader(b []byte) *Reader { return &Reader{b: b} }
 // Err returns the first error.
 func (r *Reader) Err() error { return r.err }
 
-// Fail makes err the reader's error unless it has one.
+// Fail sets the reader's error unless it has one.
 func (r *Reader) Fail(err error) {
 	if r.err == nil {
 		r.err = err
 	}
 }
 
-// Len returns how many bytes are left.
+// Len returns the number of unread bytes.
 func (r *Reader) Len() int { return len(r.b) - r.pos }
 
-// Pos returns how many bytes were read.
+// Pos returns the number of bytes read.
 func (r *Reader) Pos() int { return r.pos }
 
-// Since returns what was read from an earlier position on.
+// Since returns the bytes read since an earlier position.
 func (r *Reader) Since(pos int) []byte { return r.b[pos:r.pos:r.pos] }
 
 // Byte reads one byte.
@@ -87,8 +90,9 @@ func (r *Reader) Uint() uint64 {
 	return 0
 }
 
-// Int reads a varInt: a sign in bit 6 of the first byte. A negative zero is
-// reported as such, since JavaScript tells it from 0.
+// Int reads a varInt: a sign in bit 6 of the first byte. A negative zero is reported, since
+// JavaScript
+// distinguishes it from 0.
 func (r *Reader) Int() (v int64, negativeZero bool) {
 	c := r.Byte()
 	negative := c&0x40 != 0
@@ -131,8 +135,7 @@ func (r *Reader) Take(n uint64) []byte {
 // Bytes reads a length and as many bytes.
 func (r *Reader) Bytes() []byte { return r.Take(r.Uint()) }
 
-// String reads a length, which must not be above max, and as many bytes of
-// valid UTF-8.
+// String reads a length, which must be at most max, and as many bytes of valid UTF-8.
 func (r *Reader) String(max int) []byte {
 	n := r.Uint()
 	if n > uint64(max) && n <= uint64(r.Len()) {
