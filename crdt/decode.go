@@ -26,8 +26,8 @@ type block struct {
 	items  []*item
 }
 
-func (b block) first() uint64 { return b.items[0].id.Clock }
-func (b block) end() uint64   { return b.items[len(b.items)-1].end() }
+func (b *block) first() uint64 { return b.items[0].id.Clock }
+func (b block) end() uint64    { return b.items[len(b.items)-1].end() }
 
 // Clients returns the range of clocks that the update's structs cover for each client, including
 // gaps.

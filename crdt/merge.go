@@ -48,24 +48,23 @@ func writeBlocks(all []block, sv StateVector, deletes IDSet) []byte {
 	return deletes.append(b)
 }
 
-// byClock is a heap of structs or runs of structs, by their first clock.
-type byClock[T interface{ first() uint64 }] []T
+// lanes is a heap of blocks of one client by their next clock.
+type lanes []block
 
-func (h byClock[T]) Len() int           { return len(h) }
-func (h byClock[T]) Less(i, j int) bool { return h[i].first() < h[j].first() }
-func (h byClock[T]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *byClock[T]) Push(x any)        { *h = append(*h, x.(T)) }
-func (h *byClock[T]) Pop() any {
-	last := len(*h) - 1
-	x := (*h)[last]
-	clear((*h)[last:])
-	*h = (*h)[:last]
-	return x
+func (l lanes) Len() int           { return len(l) }
+func (l lanes) Less(i, j int) bool { return l[i].first() < l[j].first() }
+func (l lanes) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *lanes) Push(x any)        { *l = append(*l, x.(block)) }
+func (l *lanes) Pop() any {
+	old := *l
+	b := old[len(old)-1]
+	*l = old[:len(old)-1]
+	return b
 }
 
 // appendMerged merges the blocks of one client from a clock on.
 func appendMerged(b []byte, blocks []block, from uint64) []byte {
-	l := byClock[block](slices.Clone(blocks))
+	l := lanes(slices.Clone(blocks))
 	heap.Init(&l)
 	var body []byte
 	count := 0

@@ -22,13 +22,38 @@ type run struct {
 func (r *run) first() uint64 { return r.items[0].id.Clock }
 func (r *run) end() uint64   { return r.items[len(r.items)-1].end() }
 
+type runHeap []*run
+
+func (h runHeap) Len() int           { return len(h) }
+func (h runHeap) Less(i, j int) bool { return h[i].first() < h[j].first() }
+func (h runHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *runHeap) Push(x any)        { *h = append(*h, x.(*run)) }
+func (h *runHeap) Pop() any {
+	old := *h
+	r := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return r
+}
+
 // waiter is a client whose next struct depends on a unit.
 type waiter struct {
 	clock  uint64
 	client *client
 }
 
-func (w waiter) first() uint64 { return w.clock }
+type waiterHeap []waiter
+
+func (h waiterHeap) Len() int           { return len(h) }
+func (h waiterHeap) Less(i, j int) bool { return h[i].clock < h[j].clock }
+func (h waiterHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *waiterHeap) Push(x any)        { *h = append(*h, x.(waiter)) }
+func (h *waiterHeap) Pop() any {
+	old := *h
+	w := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return w
+}
 
 // Pending is the content that waits for missing structs.
 type Pending struct {

@@ -13,9 +13,9 @@ type client struct {
 	chunks [][]*item
 	txn    uint64 // the last transaction that recorded the client's state
 
-	parked   byClock[*run]   // runs of structs that cannot be integrated yet
+	parked   runHeap         // runs of structs that cannot be integrated yet
 	starts   map[uint64]*run // the same by their first clock
-	waiters  byClock[waiter] // clients whose next struct depends on this one
+	waiters  waiterHeap      // clients whose next struct depends on this one
 	waits    bool            // registered as a waiter
 	waitsFor ID              // the unit it depends on
 	deletes  []Range         // of unknown units, normal
