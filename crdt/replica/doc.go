@@ -1,43 +1,49 @@
-// Package replica keeps one document the same among agents that are linked by
-// channels (requirement 9): the sync channel of the specification.
+// Package replica synchronizes a document among agents that are linked by channels.
 //
 //	r, err := replica.New(replica.Options{Agent: "mars", State: "plan"})
-//	detach, err := r.Attach(ch) // a *channel.Channel, over whatever transport
+//	detach, err := r.Attach(ch) // a *channel.Channel, over any transport
 //	err = r.Edit(ctx, func(d *crdt.Doc) error { return d.Map("todo").Set("k", 1) })
 //	cancel := r.OnUpdate(func(u replica.Update) { … })
 //
-// # What is promised
+// # Guarantees
 //
-// A change made here is sent to all who are linked (Req 9.1), and from them to
-// those that they are linked with. A change that arrives is applied once
-// (Req 9.2), after all that its maker had seen; concurrent ones all count (Req
-// 9.3). Each carries a vector clock (Req 9.4), which counts updates by session:
-// by state vectors, a change that only deletes would look like one that is known. One that
-// cannot be read is logged with its source and skipped (Req 9.5), and what is
-// then missing is asked for.
+// A change is sent to all linked replicas, and forwarded by them. It is applied once, after all
+// changes that
+// its maker had seen; concurrent changes all count. Each carries a vector clock that counts updates
+// by
+// session, since state vectors do not change with deletes. A message that cannot be decoded is
+// logged with
+// its source and skipped, and the state is asked for instead.
 //
-// Whatever is lost on the way, replicas that are linked become equal: a new link
-// begins with an exchange of what each lacks, and digests are compared now and
-// then (Options.Interval), deletes and the order of lists included.
+// Linked replicas converge even if messages are lost: a new link begins with an exchange of the
+// missing
+// state, and digests of the document, including deletes and the order of lists, are compared
+// periodically
+// (Options.Interval).
 //
 // # Restarts
 //
-// A Replica writes under a client id and in a session that it drew at random, so that
-// a process that begins anew, even from an old [Saved], is never taken for the
-// one before. What was not sent when a process died is lost; [Replica.Flush]
-// waits until it has been handed to the channels.
+// A Replica writes under a random client id and in a random session, so a process that starts
+// again, even from
+// an old [Saved], is distinct from the former one. What was not sent when a process died is lost;
+// [Replica.Flush] blocks until it has been passed to the channels.
 //
 // # Trust
 //
-// The agent at the other end is who the channel says. It may read, write, and
-// speak for others as Options.Access allows. A client id belongs to the session
-// that used it first. Updates are checked before they are applied ([crdt.Doc.Admit]);
-// all replicas need the same Options.Limits, since one that refused what others
-// took would differ for ever. Who was refused is told so, and must begin anew.
+// The channel determines the identity of the agent at the other end, and Options.Access its rights
+// to read, to
+// write and to forward changes of others. A client id belongs to the session that used it first.
+// Updates
+// are checked before they are applied ([crdt.Doc.Admit]). All replicas need the same
+// Options.Limits: one that
+// refused what others applied would differ for good. The maker of a refused update is notified, and
+// must open
+// the document again.
 //
 // # Concurrency
 //
-// One goroutine owns the document, the clock and what is held back; calls are run by it
-// in turn. No lock is held, and nothing waits for a link: what a slow one does
-// not take is dropped, and it is told to ask.
+// One goroutine owns the document, the clock and the buffered updates, and runs all calls in order.
+// No lock is
+// held and nothing waits for a link: if a link's queue is full it is dropped, and the peer asks for
+// the state.
 package replica

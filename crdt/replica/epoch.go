@@ -15,18 +15,21 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// A document that churns is succeeded by one without the history, of a later epoch. Epochs never
-// merge: each message tells its own. Who hears of a later one, from an agent that may
-// begin some, leaves its copy and asks for the new state; what its copy had that the keeper had not
-// seen goes to the keeper as a late state, and is carried over by it.
+// A document with too much history is succeeded by one without it, in a later epoch. Epochs never
+// merge:
+// each message names its own. A replica that learns of a later epoch, from an agent with the right
+// Keep,
+// drops its copy and asks for the new state. Edits in its copy that the keeper had not seen are
+// sent to the
+// keeper as a late state, which the keeper carries over.
 
-// lateFor is how long after the beginning of an epoch edits of the one before are carried over.
+// lateFor is how long edits of the former epoch are carried over.
 const lateFor = time.Hour
 
 // maxLate bounds the late states that wait for the keeper, in bytes.
 const maxLate = 64 << 20
 
-// Former is what a keeper has of the epoch before, to carry over what comes late.
+// Former is a keeper's state of the former epoch, for carrying over late edits.
 type Former struct {
 	epoch  uint64
 	s      *crdt.Succession
@@ -34,40 +37,38 @@ type Former struct {
 	until  time.Time
 }
 
-// origin tells what an epoch came from; it is the payload of KindEpoch.
+// origin describes how an epoch began; it is the payload of KindEpoch.
 type origin struct {
-	Former  uint64 `json:"former"`  // the epoch before
-	Known   bool   `json:"known"`   // what its keeper had seen of it follows
+	Former  uint64 `json:"former"`  // the former epoch
+	Known   bool   `json:"known"`   // the following fields describe what the keeper had seen of it
 	Vector  []byte `json:"vector"`  // the state vector
 	Deletes []byte `json:"deletes"` // the digest of the deletes
 }
 
-// lateState is a state of the former epoch that the keeper has not said to have.
+// lateState is a state of a former epoch that the keeper has not acknowledged.
 type lateState struct {
 	sum   [sha256.Size]byte
 	state []byte
-	epoch uint64 // the former
-	from  *link  // that it came by; nil if it is this replica's own
+	epoch uint64 // the former epoch
+	from  *link  // the link it arrived on; nil for this replica's own
 	until time.Time
 }
 
-// Compact begins a new epoch, with what the document shows and none of its history: no
-// marks of what was deleted and one client id. All who are linked follow if they grant this agent
-// the right Keep. Edits that they made meanwhile are carried over, for an hour; handles, observers and undo
-// managers of the former document are of no more use, see [Update]. One agent should do this.
+// Compact begins a new epoch with the document's visible content: no history, no tombstones and a
+// single
+// client id. All linked replicas that grant this agent the right Keep follow. Edits that they make
+// meanwhile are carried over for an hour. Handles, observers and undo managers of the former
+// document
+// become unusable; see [Update]. Only one agent should call it.
 //
-// A replica with a Journal, which is of one epoch, cannot: see [Replica.Succeed].
+// A replica with a Journal, which has one epoch only, returns an error: see [Replica.Succeed].
 func (r *Replica) Compact(ctx context.Context) error {
-	var err error
-	if ran := r.run(ctx, func() { err = r.compact() }); ran != nil {
-		return ran
-	}
-	return err
+	return r.try(ctx, r.compact)
 }
 
 func (r *Replica) compact() error {
 	if r.journal != nil || r.toLog != nil {
-		return &Error{Code: CodeInvalid, Message: "a replica with a journal or a log does not begin an epoch by itself"}
+		return &Error{Code: CodeInvalid, Message: "a replica with a journal or a log cannot begin an epoch itself"}
 	}
 	if err := r.mayEdit(); err != nil {
 		return err
@@ -76,16 +77,17 @@ func (r *Replica) compact() error {
 	if err != nil {
 		return err
 	}
-	// If two begin an epoch at the same time, chance tells these apart, and all follow the later one.
+	// If two agents begin an epoch concurrently, the random part decides, and all follow the
+	// later one.
 	r.begin(f.epoch+1+rand.Uint64N(1<<16), fresh)
 	r.former, r.origin, r.keeper = f, nil, ""
 	r.owners[fresh.Client()] = owner{r.agent, sessionKey(r.agent, r.session)}
-	r.log.Info("a document begins a new epoch", slog.String("document", r.state), slog.Uint64("epoch", r.epoch.Load()),
+	r.log.Info("a document begins a new epoch", slog.Uint64("epoch", r.epoch.Load()),
 		slog.Int("items", f.s.Former().Items()), slog.Int("left", fresh.Items()))
 	for _, l := range r.links {
-		r.tellEpoch(l)
+		r.sendEpoch(l)
 	}
-	r.handlers.tell(Update{Message: r.message(KindEpoch, nil), Local: true, Began: true})
+	r.handlers.notify(Update{Message: r.message(KindEpoch, nil), Local: true, Began: true})
 	return nil
 }
 
@@ -97,9 +99,11 @@ func (r *Replica) succeed() (*crdt.Doc, *Former, error) {
 	return fresh, &Former{epoch: r.epoch.Load(), s: s, owners: r.owners, until: time.Now().Add(lateFor)}, nil
 }
 
-// Succeed ends the replica and returns the state with which the next epoch begins, and what carries
-// over what comes late: the replica of a later epoch gets both in its [Options]. For who
-// stores the document; others call Compact.
+// Succeed closes the replica and returns the state with which the next epoch begins and the Former
+// for
+// late edits, both for the [Options] of the next epoch's replica. It is for programs that store the
+// document;
+// others call Compact.
 func (r *Replica) Succeed(ctx context.Context) (state []byte, f *Former, err error) {
 	ran := r.run(ctx, func() {
 		var fresh *crdt.Doc
@@ -114,12 +118,11 @@ func (r *Replica) Succeed(ctx context.Context) (state []byte, f *Former, err err
 	return state, f, err
 }
 
-// begin makes doc the document, of an epoch: in a new session, since those of another epoch
-// count for nothing.
+// begin replaces the document by that of another epoch, in a new session.
 func (r *Replica) begin(epoch uint64, doc *crdt.Doc) {
 	r.epoch.Store(epoch)
-	r.take(doc)
-	r.session, r.hold, r.sent = newSession(), newHoldback(), map[string]uint64{}
+	r.setDocument(doc)
+	r.session, r.buffer, r.sent = newSession(), newCausalBuffer(), map[string]uint64{}
 	r.owners, r.banned, r.refused = map[uint64]owner{}, map[string]bool{}, nil
 	r.ahead = map[dependency]bool{}
 	r.status.Diverged = false
@@ -129,8 +132,8 @@ func (r *Replica) begin(epoch uint64, doc *crdt.Doc) {
 	}
 }
 
-// take makes doc the document.
-func (r *Replica) take(doc *crdt.Doc) {
+// setDocument replaces the document.
+func (r *Replica) setDocument(doc *crdt.Doc) {
 	if r.unobserve != nil {
 		r.unobserve()
 	}
@@ -139,8 +142,9 @@ func (r *Replica) take(doc *crdt.Doc) {
 	r.unobserve = doc.OnUpdate(r.changed)
 }
 
-// current reports whether a message is of this epoch. Who is behind is told, and who is
-// ahead is asked to tell.
+// current reports whether a message is of this epoch. It announces the epoch to a peer that is
+// behind, and
+// sends a digest to one that is ahead, which then announces its epoch.
 func (r *Replica) current(l *link, m *Message) bool {
 	epoch := r.epoch.Load()
 	if m.Kind == KindEpoch && m.Epoch > epoch {
@@ -151,20 +155,20 @@ func (r *Replica) current(l *link, m *Message) bool {
 		return m.Kind != KindEpoch
 	}
 	r.status.Skipped++
-	r.log.Debug("a message for another epoch of a document", slog.String("document", r.state), slog.String("source", m.SourceAgentID), slog.Uint64("epoch", m.Epoch))
+	r.log.Debug("a message for another epoch of a document", slog.String("source", m.SourceAgentID), slog.Uint64("epoch", m.Epoch))
 	if now := time.Now(); l.told.IsZero() || now.Sub(l.told) >= askEvery {
 		l.told = now
 		if m.Epoch < epoch {
-			r.tellEpoch(l)
+			r.sendEpoch(l)
 		} else {
-			r.sendDigest(l) // which shows that this replica is behind
+			r.sendDigest(l) // shows that this replica is behind
 		}
 	}
 	return false
 }
 
-// tellEpoch tells a peer the epoch, and what was seen of the one before.
-func (r *Replica) tellEpoch(l *link) {
+// sendEpoch announces the epoch to a peer, with what was seen of the former one.
+func (r *Replica) sendEpoch(l *link) {
 	if r.access(l.RemoteAgent())&Read == 0 {
 		return
 	}
@@ -179,19 +183,17 @@ func (r *Replica) tellEpoch(l *link) {
 	}
 	payload, err := json.Marshal(o)
 	if err != nil {
-		r.log.Error("an epoch cannot be told", slog.Any("error", err))
+		r.log.Error("an epoch cannot be announced", slog.Any("error", err))
 		return
 	}
-	m := r.message(KindEpoch, payload)
-	m.Sum = m.checksum()
-	l.put(m)
+	r.send(l, r.message(KindEpoch, payload))
 }
 
-// follow leaves the document for that of a later epoch.
+// follow replaces the document by that of a later epoch.
 func (r *Replica) follow(l *link, m *Message) {
 	switch {
 	case !r.speaksFor(l, m.SourceAgentID):
-		return // epochs are not passed on, but told anew
+		return // epochs are not forwarded; each replica announces its own
 	case r.journal != nil, r.toLog != nil, r.access(l.RemoteAgent())&Keep == 0:
 		r.status.Skipped++
 		r.emit(telemetry.Security, m.SourceAgentID, &Error{Code: CodeReadOnly, Message: "agent " + l.RemoteAgent() + " must not begin an epoch of the document"}, "did not follow to another epoch")
@@ -204,29 +206,30 @@ func (r *Replica) follow(l *link, m *Message) {
 		vector, err = crdt.DecodeStateVector(o.Vector, r.limits.Vector)
 	}
 	if err != nil {
-		r.skip(l, m.SourceAgentID, m.Session, unreadable(err, "it does not tell an epoch"))
+		r.skip(l, m.SourceAgentID, m.Session, unreadable(err, "it is not an announcement of an epoch"))
 		return
 	}
 	u := Update{Message: r.message(KindEpoch, nil), Began: true, Left: r.leave(&o, vector)}
 	u.Message.Epoch = m.Epoch
 	r.keeper, r.origin, r.former = l.RemoteAgent(), &o, nil
 	r.begin(m.Epoch, crdt.New(crdt.Options{Limits: &r.limits}))
-	r.log.Info("following to another epoch of a document", slog.String("document", r.state), slog.String("of", r.keeper), slog.Uint64("epoch", m.Epoch))
+	r.log.Info("following to another epoch of a document", slog.String("of", r.keeper), slog.Uint64("epoch", m.Epoch))
 	if u.Left != nil {
-		r.lose(r.keeper, "it knows nothing of epoch "+formatUint(m.Epoch))
+		r.lose(r.keeper, "it does not know epoch "+formatUint(m.Epoch))
 	}
 	r.sendLate()
 	r.ask(l, "")
 	for _, other := range r.links {
 		if other != l {
-			r.tellEpoch(other)
+			r.sendEpoch(other)
 		}
 	}
-	r.handlers.tell(u)
+	r.handlers.notify(u)
 }
 
-// leave keeps what the document has that the keeper has not seen, as a late state. If the keeper
-// knows nothing of the epoch that ends here, the document is returned.
+// leave keeps what the keeper has not seen as a late state. If the keeper does not know the epoch
+// that ends
+// here, leave returns the whole document.
 func (r *Replica) leave(o *origin, vector crdt.StateVector) (left []byte) {
 	p := r.doc.Pending()
 	waits := p.Structs+p.Ranges > 0
@@ -234,7 +237,7 @@ func (r *Replica) leave(o *origin, vector crdt.StateVector) (left []byte) {
 		return nil
 	}
 	if r.former != nil && o.Known && o.Former == r.former.epoch {
-		// Two began an epoch at the same time, and this one gives way.
+		// Two agents began an epoch concurrently, and this one's is dropped.
 		r.keepLate(&lateState{state: r.former.s.Former().EncodeSince(vector), epoch: o.Former})
 		return r.doc.Snapshot()
 	}
@@ -248,7 +251,8 @@ func (r *Replica) leave(o *origin, vector crdt.StateVector) (left []byte) {
 	return nil
 }
 
-// keepLate keeps a late state for the keeper. It reports whether that is a new one.
+// keepLate keeps a late state for the keeper. It reports false for a duplicate or if there is no
+// room.
 func (r *Replica) keepLate(s *lateState) bool {
 	s.sum, s.until = sha256.Sum256(s.state), time.Now().Add(lateFor)
 	size := len(s.state)
@@ -259,20 +263,20 @@ func (r *Replica) keepLate(s *lateState) bool {
 		size += len(o.state)
 	}
 	if size > maxLate || len(s.state) > maxState {
-		r.lose(r.agent, "too much waits for the document's keeper")
+		r.lose(r.agent, "too many edits wait for the document's keeper")
 		return false
 	}
 	r.late = append(r.late, s)
 	return true
 }
 
-// lose says that edits of an epoch that is over will not be in the next.
+// lose reports that edits of a former epoch are missing in the next.
 func (r *Replica) lose(source, why string) {
 	r.status.Lost++
 	r.emit(telemetry.ErrorEvent, source, &Error{Code: CodeLate, Message: "edits of a former epoch are lost: " + why}, "edits were not carried over")
 }
 
-// sendLate sends what waits for the keeper, if it is linked.
+// sendLate sends the late states to the keeper, if it is linked.
 func (r *Replica) sendLate() {
 	for _, l := range r.links {
 		if l.RemoteAgent() != r.keeper {
@@ -284,8 +288,9 @@ func (r *Replica) sendLate() {
 	}
 }
 
-// applyLate takes a state of the former epoch: the keeper carries over what is new in it, others
-// pass it on to the keeper.
+// applyLate handles a state of a former epoch: a keeper carries it over, other replicas forward it
+// to the
+// keeper.
 func (r *Replica) applyLate(l *link, m *Message, state []byte) {
 	sum := sha256.Sum256(state)
 	switch {
@@ -297,12 +302,13 @@ func (r *Replica) applyLate(l *link, m *Message, state []byte) {
 		}
 		r.answerLate(l, sum, err)
 	case r.keeper != "" && r.keeper != l.RemoteAgent() && r.origin != nil && r.origin.Former == m.Former:
-		// Sent at once only the first time: after restarts keepers may be named in a circle.
+		// Forwarded at once only the first time: after restarts, replicas may name each
+		// other as keeper.
 		if r.access(l.RemoteAgent())&Write != 0 && r.keepLate(&lateState{state: state, epoch: m.Former, from: l}) {
 			r.sendLate()
 		}
 	default:
-		r.answerLate(l, sum, &Error{Code: CodeLate, Message: "the epoch " + formatUint(m.Former) + " is over for too long"})
+		r.answerLate(l, sum, &Error{Code: CodeLate, Message: "epoch " + formatUint(m.Former) + " ended too long ago"})
 	}
 }
 
@@ -325,18 +331,16 @@ func (r *Replica) carry(l *link, state []byte) error {
 	return err
 }
 
-// answerLate says that a late state has arrived, or why it is not taken.
+// answerLate acknowledges a late state, or sends the reason why it was refused.
 func (r *Replica) answerLate(l *link, sum [sha256.Size]byte, err error) {
 	payload := sum[:]
 	if err != nil {
 		payload = append(payload, err.Error()...)
 	}
-	m := r.message(KindCarried, payload)
-	m.Sum = m.checksum()
-	l.put(m)
+	r.send(l, r.message(KindCarried, payload))
 }
 
-// carried hears that the keeper has a late state.
+// carried handles the keeper's acknowledgement of a late state.
 func (r *Replica) carried(l *link, m *Message) {
 	if l.RemoteAgent() != r.keeper || !r.speaksFor(l, m.SourceAgentID) || len(m.Payload) < sha256.Size {
 		return
@@ -358,7 +362,9 @@ func (r *Replica) carried(l *link, m *Message) {
 	}
 }
 
-// maintain begins a new epoch if this replica is the keeper and the document is worn.
+// maintain drops expired late states, and begins a new epoch if this replica is the keeper and the
+// document
+// is worn.
 func (r *Replica) maintain(now time.Time) {
 	if r.former != nil && now.After(r.former.until) {
 		r.former, r.origin = nil, nil
@@ -380,24 +386,26 @@ func (r *Replica) maintain(now time.Time) {
 	}
 }
 
-// renew has a new epoch begun.
+// renew begins a new epoch, or has the application begin one.
 func (r *Replica) renew(why string, attrs ...any) {
-	r.log.Info("a document needs a new epoch", append([]any{slog.String("document", r.state), slog.String("because", why)}, attrs...)...)
+	r.log.Info("a document needs a new epoch", append([]any{slog.String("because", why)}, attrs...)...)
 	if r.onRenew != nil {
 		r.onRenew(why)
 		return
 	}
 	if err := r.compact(); err != nil {
-		r.log.Error("a document's new epoch cannot begin", slog.String("document", r.state), slog.Any("error", err))
+		r.log.Error("a document's new epoch cannot begin", slog.Any("error", err))
 	}
 }
 
-// repairEvery bounds how often a document is read in anew.
+// repairEvery is the least time between two reloads of a document.
 const repairEvery = time.Minute
 
-// repair ends a divergence: the keeper begins a new epoch, which all follow. Others read their own state in
-// anew, which gives one order to those who have the same; of two contents under the same
-// ids neither is right, and only a new epoch helps.
+// repair ends a divergence. A keeper begins a new epoch, which all replicas follow. Others reload
+// their own
+// state, which restores a common order of the same content; different content under the same ids
+// needs a new
+// epoch.
 func (r *Replica) repair(sameContent bool) {
 	if r.keeps {
 		r.renew("copies of it have diverged")
@@ -410,10 +418,10 @@ func (r *Replica) repair(sameContent bool) {
 	r.repaired = now
 	doc := crdt.New(crdt.Options{Limits: &r.limits})
 	if _, err := doc.Apply(r.doc.Snapshot(), nil); err != nil {
-		r.log.Error("a document cannot be read in anew", slog.String("document", r.state), slog.Any("error", err))
+		r.log.Error("a document cannot be reloaded", slog.Any("error", err))
 		return
 	}
-	r.take(doc)
+	r.setDocument(doc)
 	r.status.Repairs++
-	r.handlers.tell(Update{Message: r.message(KindEpoch, nil), Began: true})
+	r.handlers.notify(Update{Message: r.message(KindEpoch, nil), Began: true})
 }

@@ -6,39 +6,32 @@ import (
 	"sync"
 )
 
-// handlers tells the application of changes, in a goroutine of its own, so that
-// the application may call the replica.
+// handlers calls the application's handlers in a separate goroutine, so that they may call the
+// replica.
 type handlers struct {
+	wake chan struct{}
+
 	mu     sync.Mutex
-	next   int
-	list   []handler
+	list   []*func(Update)
 	queue  []Update
 	missed int
-	wake   chan struct{}
 }
 
-type handler struct {
-	id int
-	f  func(Update)
-}
-
-// maxUpdates bounds the changes that wait for slow handlers.
+// maxUpdates bounds the queued changes.
 const maxUpdates = 1024
 
 func (h *handlers) add(f func(Update)) (cancel func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.next++
-	id := h.next
-	h.list = append(slices.Clip(h.list), handler{id, f})
+	h.list = append(slices.Clip(h.list), &f)
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.list = slices.DeleteFunc(slices.Clone(h.list), func(o handler) bool { return o.id == id })
+		h.list = slices.DeleteFunc(slices.Clone(h.list), func(other *func(Update)) bool { return other == &f })
 	}
 }
 
-func (h *handlers) tell(u Update) {
+func (h *handlers) notify(u Update) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.list) == 0 {
@@ -51,43 +44,35 @@ func (h *handlers) tell(u Update) {
 	u.Missed, h.missed = h.missed, 0
 	h.queue = append(h.queue, u)
 	select {
-	case h.signal() <- struct{}{}:
+	case h.wake <- struct{}{}:
 	default:
 	}
 }
 
-// signal returns the channel that wakes run; the lock is held.
-func (h *handlers) signal() chan struct{} {
-	if h.wake == nil {
-		h.wake = make(chan struct{}, 1)
-	}
-	return h.wake
-}
-
-func (h *handlers) take() (queue []Update, list []handler, wake chan struct{}) {
+func (h *handlers) take() (queue []Update, list []*func(Update)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	queue, h.queue = h.queue, nil
-	return queue, h.list, h.signal()
+	return queue, h.list
 }
 
 func (h *handlers) run(ctx context.Context, done *sync.WaitGroup) {
 	defer done.Done()
 	for {
-		queue, list, wake := h.take()
+		queue, list := h.take()
 		for _, u := range queue {
-			for _, one := range list {
+			for _, f := range list {
 				if ctx.Err() != nil {
 					return
 				}
-				one.f(u)
+				(*f)(u)
 			}
 		}
 		if len(queue) > 0 {
 			continue
 		}
 		select {
-		case <-wake:
+		case <-h.wake:
 		case <-ctx.Done():
 			return
 		}

@@ -7,18 +7,20 @@ import (
 	"github.com/parleyhub/parley/channel"
 )
 
-// Pauses between two attempts of Keep.
+// Pauses between two attempts of KeepConnected.
 const (
 	keepPause    = 100 * time.Millisecond
 	keepPauseMax = 5 * time.Second
 )
 
-// Keep keeps the replica linked with whom dial leads to: when the channel has closed for
-// good, because the process at the other end was started anew, say, it dials again,
-// with pauses that grow to 5 s. A channel that only breaks mends itself. Keep returns when
-// ctx ends, with its error, or when the replica is closed. It closes the channels that
-// dial has opened.
-func (r *Replica) Keep(ctx context.Context, dial func(context.Context) (*channel.Channel, error)) error {
+// KeepConnected keeps the replica attached to the channel that dial opens. When the channel has
+// closed for
+// good, e.g. because the other process was restarted, it dials again, with pauses that grow to 5 s.
+// A
+// channel that only loses its connection reconnects itself. KeepConnected blocks until ctx ends or
+// the
+// replica is closed, and closes the channels that dial has opened.
+func (r *Replica) KeepConnected(ctx context.Context, dial func(context.Context) (*channel.Channel, error)) error {
 	pause := keepPause
 	for {
 		ch, err := dial(ctx)
@@ -27,7 +29,7 @@ func (r *Replica) Keep(ctx context.Context, dial func(context.Context) (*channel
 			err = r.keep(ctx, ch)
 		}
 		if err != nil && ctx.Err() == nil && r.ctx.Err() == nil {
-			r.log.Info("a document's keeper is not reached", "document", r.state, "error", err)
+			r.log.Info("a document's keeper cannot be reached", "error", err)
 		}
 		select {
 		case <-time.After(pause):
@@ -40,9 +42,9 @@ func (r *Replica) Keep(ctx context.Context, dial func(context.Context) (*channel
 	}
 }
 
-// keep links the replica with a channel until that closes.
+// keep attaches the replica to a channel until the channel closes.
 func (r *Replica) keep(ctx context.Context, ch *channel.Channel) error {
-	defer ch.Close() // it returns nil
+	defer ch.Close() // returns nil
 	closed := make(chan struct{}, 1)
 	note := func(s channel.Status) {
 		if s == channel.Closed {
@@ -53,7 +55,7 @@ func (r *Replica) keep(ctx context.Context, ch *channel.Channel) error {
 		}
 	}
 	defer ch.OnStatus(note)()
-	note(ch.Status()) // it may have closed before
+	note(ch.Status()) // it may have closed already
 	detach, err := r.Attach(ch)
 	if err != nil {
 		return err

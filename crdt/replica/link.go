@@ -10,8 +10,8 @@ import (
 	"github.com/parleyhub/parley/envelope"
 )
 
-// Link is a way to another agent. A *[channel.Channel] is one; several replicas
-// can share it.
+// Link is a connection to another agent. A *[channel.Channel] is one. Several replicas can share a
+// link.
 type Link interface {
 	Send(ctx context.Context, e *envelope.Envelope) error
 	OnMessage(h channel.Handler) (remove func())
@@ -19,7 +19,7 @@ type Link interface {
 	RemoteAgent() string
 }
 
-// link is a Link with a queue of what goes out.
+// link is a Link with a queue of messages to send.
 type link struct {
 	Link
 	remove func()
@@ -32,24 +32,25 @@ type link struct {
 	bytes    int
 	overflow bool
 
-	// Of the owner.
-	asked    time.Time // when the state was asked for last
-	again    bool      // it must be asked for once more
-	told     time.Time // when an epoch was told last
-	unlike   int       // digests in a row that were unlike this replica's
+	// The owner's goroutine owns these.
+	asked    time.Time // when the state was last asked for
+	again    bool      // ask once more
+	told     time.Time // when the epoch was last announced
+	unlike   int       // consecutive digests that differed
 	failures []time.Time
-	parts    [][]byte // of a state that is coming
+	parts    [][]byte // of a state that is being received
 	partSize int
 }
 
-// outgoing is a message, or, without one, a mark that tells how far sending has got.
+// outgoing is a message, or a marker for flushed.
 type outgoing struct {
 	m    *Message
 	sent chan struct{}
 }
 
-// Bounds of a link's queue: beyond them it is emptied, and the peer told by a
-// digest that it lacks something.
+// Limits of a link's queue: beyond them the queue is dropped, and a digest makes the peer ask for
+// the
+// state.
 const (
 	maxQueue      = 1024
 	maxQueueBytes = 16 << 20
@@ -72,7 +73,7 @@ func (l *link) put(m *Message) {
 	l.signal()
 }
 
-// flushed returns a channel that is closed when what is queued now has been sent.
+// flushed returns a channel that is closed when everything queued now has been sent.
 func (l *link) flushed() chan struct{} {
 	sent := make(chan struct{})
 	l.mu.Lock()
@@ -89,8 +90,7 @@ func (l *link) signal() {
 	}
 }
 
-// take returns what goes out next, false if there is nothing, and whether something
-// had to be dropped.
+// take returns the next item of the queue, if any, and whether messages were dropped.
 func (l *link) take() (o outgoing, ok, overflow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *link) take() (o outgoing, ok, overflow bool) {
 	return o, true, overflow
 }
 
-// run sends what is queued until the link is detached or gone.
+// run sends queued messages until the link is detached or closed.
 func (l *link) run(ctx context.Context, r *Replica) {
 	defer close(l.done)
 	for {
@@ -132,7 +132,7 @@ func (l *link) run(ctx context.Context, r *Replica) {
 	}
 }
 
-// transmit sends one message. It returns false when the link is at its end.
+// transmit sends one message. It reports false if the link is closed.
 func (l *link) transmit(ctx context.Context, r *Replica, m *Message) bool {
 	e, err := m.envelope(l.LocalAgent(), l.RemoteAgent())
 	if err == nil {
@@ -144,6 +144,6 @@ func (l *link) transmit(ctx context.Context, r *Replica, m *Message) bool {
 	if ctx.Err() != nil || channel.CodeOf(err) == channel.CodeClosed {
 		return false
 	}
-	r.log.Warn("a document's message was not sent", slog.String("document", r.state), slog.String("to", l.RemoteAgent()), slog.Any("error", err))
+	r.log.Warn("a document's message was not sent", slog.String("to", l.RemoteAgent()), slog.Any("error", err))
 	return true
 }

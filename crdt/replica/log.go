@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"maps"
 	"time"
@@ -13,15 +12,18 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// Replicas can share a log, which has all updates in one order, instead of channels or besides them:
-// Options.Log is given what goes there, Receive takes what comes from it. Package natslog is such a log.
+// Instead of channels, or in addition, replicas can share a log with all updates in one order:
+// Options.Log
+// receives the messages to append, Receive applies those read. Package natslog implements such a
+// log.
 //
-// The order of a log extends the causal one: whoever writes an update has put into the log before what it builds
-// on, or had it from there. So nothing is held back. What an entry builds on is missing only if an
-// earlier entry was lost or damaged; it is applied all the same, so that each state that is stored has it, and
-// waits in the document.
+// The order of the log extends the causal order: a writer appends an update after those on which it
+// depends. So
+// nothing needs to be buffered. A dependency is missing only if an earlier entry was lost or
+// damaged. The update
+// is applied nevertheless, so that every stored state contains it, and parked in the document.
 
-// MarshalBinary encodes the message for a log, with its payload as it is.
+// MarshalBinary encodes the message for a log; the payload is not re-encoded.
 func (m *Message) MarshalBinary() ([]byte, error) {
 	head := *m
 	head.Payload = nil
@@ -33,11 +35,12 @@ func (m *Message) MarshalBinary() ([]byte, error) {
 	return append(append(out, b...), m.Payload...), nil
 }
 
-// UnmarshalBinary reads and checks what MarshalBinary wrote. Errors have [crdt.CodeDeserialization].
+// UnmarshalBinary decodes and checks the result of MarshalBinary. Errors have
+// [crdt.CodeDeserialization].
 func (m *Message) UnmarshalBinary(b []byte) error {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {
-		return unreadable(nil, "it ends early")
+		return unreadable(nil, "it is truncated")
 	}
 	head, payload := b[size:size+int(n)], b[size+int(n):]
 	var read Message
@@ -52,11 +55,12 @@ func (m *Message) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Size is about what the message takes in a log, in bytes.
+// Size returns the approximate size of the message in a log, in bytes.
 func (m *Message) Size() int { return len(m.Payload) + len(m.Vector) + 64*len(m.VectorClock) + 512 }
 
-// logState gives the log what came by a channel in a state: no updates of their makers, so that
-// their entries of the vector clock come along.
+// logState appends a state received over a channel to the log. Since it has no updates of their
+// makers, their
+// entries of the vector clock are included.
 func (r *Replica) logState(update []byte, clock map[string]uint64) {
 	if r.toLog == nil {
 		return
@@ -67,17 +71,20 @@ func (r *Replica) logState(update []byte, clock map[string]uint64) {
 	r.toLog(m)
 }
 
-// logged gives the log an update.
+// logged appends an update to the log, if there is one.
 func (r *Replica) logged(m *Message) {
 	if r.toLog != nil {
 		r.toLog(m)
 	}
 }
 
-// Receive takes a message from a log, in the order of the log, and returns when it has been applied. missing
-// says that something is not here that the log should have had before: a state that has it
-// is to be given to [Replica.Load]. Errors have [CodeLate], for a message of another epoch, or
-// [crdt.CodeDeserialization]. What is refused is reported as of channels, and no error.
+// Receive applies a message of a log, in the order of the log, and blocks until it is applied.
+// missing reports
+// that an earlier entry is missing; pass a state that contains it to [Replica.Load]. The error is
+// [CodeLate] for a
+// message of another epoch, or [crdt.CodeDeserialization]. Refused updates are reported like those
+// of channels and
+// are not errors.
 func (r *Replica) Receive(ctx context.Context, m *Message) (missing bool, err error) {
 	var u *crdt.Update
 	switch m.Kind {
@@ -86,7 +93,7 @@ func (r *Replica) Receive(ctx context.Context, m *Message) (missing bool, err er
 	case KindStep2:
 		u, err = crdt.ParseUpdate(m.Payload, crdt.StateLimits())
 	default:
-		err = unreadable(nil, "a log has no messages of kind %s", m.Kind)
+		err = unreadable(nil, "messages of kind %s do not belong in a log", m.Kind)
 	}
 	if err != nil {
 		return false, err
@@ -107,22 +114,22 @@ func (r *Replica) Receive(ctx context.Context, m *Message) (missing bool, err er
 	return missing, err
 }
 
-// receiveUpdate takes an update from the log.
+// receiveUpdate handles an update of the log.
 func (r *Replica) receiveUpdate(m *Message, u *crdt.Update) (missing bool) {
 	key := m.key()
 	switch {
 	case key == sessionKey(r.agent, r.session): // made here
 	case r.banned[key]:
 		r.status.Refused++
-	case m.Seq <= r.hold.clock[key]:
+	case m.Seq <= r.buffer.clock[key]:
 		r.status.Repeated++
 	case r.access(m.SourceAgentID)&Write == 0:
 		r.refuse(nil, m, &Error{Code: CodeReadOnly, Message: "agent " + m.SourceAgentID + " must not write to the document"})
-	case r.hold.clock[key] == 0 && len(r.hold.clock) >= maxClock:
+	case r.buffer.clock[key] == 0 && len(r.buffer.clock) >= maxClock:
 		r.refuse(nil, m, &crdt.Error{Code: crdt.CodeLimit, Message: "the document has too many sessions"})
 	default:
 		x := &held{m: m, u: u, at: time.Now()}
-		if _, unmet := r.hold.unmet(m); unmet {
+		if _, unmet := r.buffer.unmet(m); unmet {
 			r.applyAhead(x)
 			return true
 		}
@@ -132,8 +139,9 @@ func (r *Replica) receiveUpdate(m *Message, u *crdt.Update) (missing bool) {
 	return false
 }
 
-// applyAhead applies an update although something is missing before it. Its number counts once those
-// before it are here.
+// applyAhead applies an update although one before it is missing. It counts in the clock once those
+// before it
+// are applied.
 func (r *Replica) applyAhead(x *held) {
 	m := x.m
 	at := dependency{m.key(), m.Seq}
@@ -146,36 +154,29 @@ func (r *Replica) applyAhead(x *held) {
 		r.refuse(nil, m, err)
 		return
 	}
-	res, err := r.doc.ApplyUpdate(x.u, m.SourceAgentID)
-	if err != nil {
-		r.refuse(nil, m, err)
+	if _, ok := r.applyAdmitted(nil, m, x.u); !ok {
 		return
 	}
-	for _, c := range m.Clients {
-		r.owners[c] = owner{m.SourceAgentID, at.key}
-	}
-	r.alarm(m.SourceAgentID, res)
-	r.status.Received++
-	if len(r.ahead) < maxHeld { // of more, another state will have to tell
+	if len(r.ahead) < maxBuffered { // further ones need a state with their clock
 		r.ahead[at] = true
 	}
 	r.countAhead()
-	r.handlers.tell(Update{Message: m})
-	r.passOn(nil)
+	r.handlers.notify(Update{Message: m})
+	r.sendDigests(nil)
 }
 
-// countAhead counts the updates that were applied ahead of others which are here now.
+// countAhead counts the updates that were applied ahead and have no more gap before them.
 func (r *Replica) countAhead() {
 	for counted := true; counted; {
 		counted = false
 		for at := range r.ahead {
-			switch n := r.hold.clock[at.key]; {
+			switch n := r.buffer.clock[at.key]; {
 			case at.n <= n:
 				delete(r.ahead, at)
 			case at.n == n+1:
 				delete(r.ahead, at)
 				counted = true
-				for _, x := range r.hold.advance(map[string]uint64{at.key: at.n}) {
+				for _, x := range r.buffer.advance(map[string]uint64{at.key: at.n}) {
 					r.release(x)
 				}
 			}
@@ -183,13 +184,13 @@ func (r *Replica) countAhead() {
 	}
 }
 
-// receiveState takes a state from the log that another replica had by a channel.
+// receiveState handles a state in the log, which another replica has received over a channel.
 func (r *Replica) receiveState(m *Message, u *crdt.Update) {
 	if m.key() == sessionKey(r.agent, r.session) {
 		return
 	}
 	if r.access(m.SourceAgentID)&(Write|Relay) != Write|Relay {
-		r.refuse(nil, m, &Error{Code: CodeReadOnly, Message: "agent " + m.SourceAgentID + " must not pass on what others write"})
+		r.refuse(nil, m, &Error{Code: CodeReadOnly, Message: "agent " + m.SourceAgentID + " must not forward the changes of others"})
 		return
 	}
 	if err := r.doc.Admit(u, crdt.Sender{Whole: true}); err != nil {
@@ -199,57 +200,54 @@ func (r *Replica) receiveState(m *Message, u *crdt.Update) {
 	r.mergeState(m, u)
 }
 
-// mergeState applies a state that is believed as a whole, with its clock.
+// mergeState applies a trusted state with its clock.
 func (r *Replica) mergeState(m *Message, u *crdt.Update) {
-	res, ok := r.takeState(m, u)
+	res, ok := r.mergeUpdate(m, u)
 	if !ok {
 		return
 	}
 	clock := maps.Clone(m.VectorClock)
 	delete(clock, sessionKey(r.agent, r.session))
-	for _, x := range r.hold.advance(clock) {
+	for _, x := range r.buffer.advance(clock) {
 		r.release(x)
 	}
 	r.countAhead()
 	if res.Update != nil {
-		r.tellOfState(m, res.Update)
-		r.passOn(nil)
+		r.notifyState(m, res.Update)
+		r.sendDigests(nil)
 	}
 }
 
-// Load merges a state of the same epoch that a log has stored.
+// Load merges a stored state of the same epoch.
 func (r *Replica) Load(ctx context.Context, s Saved) error {
 	u, err := crdt.ParseUpdate(s.Update, crdt.StateLimits())
 	if err != nil {
 		return err
 	}
-	ran := r.run(ctx, func() {
+	return r.try(ctx, func() error {
 		if s.Epoch != r.epoch.Load() {
-			err = &Error{Code: CodeLate, Message: "the state is of epoch " + formatUint(s.Epoch)}
-			return
+			return &Error{Code: CodeLate, Message: "the state is of epoch " + formatUint(s.Epoch)}
 		}
 		m := r.message(KindStep2, s.Update)
 		m.VectorClock = s.Clock
 		r.mergeState(m, u)
 		r.doc.Synced()
+		return nil
 	})
-	if ran != nil {
-		return ran
-	}
-	return err
 }
 
-// Next is the epoch that the replicas of a log go on to.
+// Next describes the next epoch of a log.
 type Next struct {
 	Epoch uint64
-	// Origin is the last state of the epoch before. It has all that the log had, up to where
-	// that epoch ends.
+	// Origin is the last state of the former epoch, with everything that the log contained
+	// until the epoch's end.
 	Origin   []byte
-	Client   uint64   // under which the content is written anew
+	Client   uint64   // client id of the copied content
 	Counters []string // see Options
 }
 
-// State returns the state with which the epoch begins: the same to all who know the origin, client id and
+// State returns the state with which the epoch begins. It is the same for all who know the origin,
+// client id and
 // counters.
 func (n *Next) State(limits *crdt.Limits) ([]byte, error) {
 	fresh, _, err := n.succeed(limits)
@@ -267,14 +265,15 @@ func (n *Next) succeed(limits *crdt.Limits) (*crdt.Doc, *crdt.Succession, error)
 	return crdt.Succeed(former, crdt.Options{Limits: limits, Client: n.Client}, n.Counters...)
 }
 
-// Advance goes on to the next epoch, and carries over what this replica's agent has written and the origin does not
-// have: as changes of the new epoch, which Options.Log is given. If same does not know the state that the epoch
-// begins with here nothing has changed; then only [Replica.Leave] is left. An error although the epoch is the next one
-// says that some edits could not be carried over.
+// Advance begins the next epoch, and carries over what this replica's agent has written and the
+// origin lacks: as
+// changes of the new epoch, which are passed to Options.Log. If same rejects the initial state
+// computed here, nothing has
+// changed, and the caller must use [Replica.Leave]. An error after the epoch has changed means that
+// some edits were not
+// carried over.
 func (r *Replica) Advance(ctx context.Context, n Next, same func(state []byte) bool) error {
-	var err error
-	ran := r.run(ctx, func() { err = r.advance(n, same) })
-	return errors.Join(ran, err)
+	return r.try(ctx, func() error { return r.advance(n, same) })
 }
 
 func (r *Replica) advance(n Next, same func(state []byte) bool) error {
@@ -283,7 +282,7 @@ func (r *Replica) advance(n Next, same func(state []byte) bool) error {
 		return err
 	}
 	if !same(fresh.Snapshot()) {
-		return &Error{Code: CodeInvalid, Message: "the epoch's origin does not lead to its state"}
+		return &Error{Code: CodeInvalid, Message: "the epoch's origin does not yield its initial state"}
 	}
 	fresh.Renew()
 	rest, err := crdt.ParseUpdate(r.written(succession.Former().StateVector()), crdt.StateLimits())
@@ -293,8 +292,8 @@ func (r *Replica) advance(n Next, same func(state []byte) bool) error {
 	f := &Former{epoch: r.epoch.Load(), s: succession, owners: r.owners, until: time.Now().Add(lateFor)}
 	r.begin(n.Epoch, fresh)
 	r.former, r.origin, r.keeper = f, nil, ""
-	r.log.Info("a document goes on to another epoch", slog.String("document", r.state), slog.Uint64("epoch", n.Epoch))
-	r.handlers.tell(Update{Message: r.message(KindEpoch, nil), Began: true})
+	r.log.Info("a document continues in the next epoch", slog.Uint64("epoch", n.Epoch))
+	r.handlers.notify(Update{Message: r.message(KindEpoch, nil), Began: true})
 	r.noteBefore()
 	updates, err := succession.Carry(rest, r.doc)
 	if len(updates) > 0 {
@@ -304,12 +303,12 @@ func (r *Replica) advance(n Next, same func(state []byte) bool) error {
 		r.lose(r.agent, err.Error())
 	}
 	for _, l := range r.links {
-		r.tellEpoch(l)
+		r.sendEpoch(l)
 	}
 	return err
 }
 
-// written returns what was written here, and all deletes, beyond a state vector.
+// written returns what was written here beyond a state vector, and all deletes.
 func (r *Replica) written(beyond crdt.StateVector) []byte {
 	vector := r.doc.StateVector()
 	key := sessionKey(r.agent, r.session)
@@ -322,8 +321,9 @@ func (r *Replica) written(beyond crdt.StateVector) []byte {
 	return r.doc.EncodeSince(vector)
 }
 
-// Leave goes on to a later epoch without what this replica has: the application gets that, see [Update]. lost says
-// that there are edits in it which nobody else has.
+// Leave continues in a later epoch without the content of this replica, which the application
+// receives: see
+// [Update]. lost means that it contains edits that exist nowhere else.
 func (r *Replica) Leave(ctx context.Context, s Saved, lost bool) error {
 	fresh := crdt.New(crdt.Options{Limits: &r.limits})
 	if _, err := fresh.Apply(s.Update, nil); err != nil {
@@ -337,14 +337,14 @@ func (r *Replica) Leave(ctx context.Context, s Saved, lost bool) error {
 			u.Left = r.doc.Snapshot()
 		}
 		r.begin(s.Epoch, fresh)
-		r.hold.advance(s.Clock)
+		r.buffer.advance(s.Clock)
 		r.former, r.origin, r.keeper = nil, nil, ""
 		if lost {
-			r.lose(r.agent, "the log of that epoch is gone")
+			r.lose(r.agent, "the log of that epoch no longer exists")
 		}
-		r.handlers.tell(u)
+		r.handlers.notify(u)
 		for _, l := range r.links {
-			r.tellEpoch(l)
+			r.sendEpoch(l)
 		}
 	})
 }

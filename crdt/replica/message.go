@@ -14,32 +14,32 @@ import (
 	"github.com/parleyhub/parley/envelope"
 )
 
-// Version is the version of the messages that this package writes.
+// Version is the version of the message format.
 const Version = 1
 
-// Kind is what a message is for.
+// Kind is the kind of a message.
 type Kind string
 
 // The kinds of messages.
 const (
-	KindUpdate Kind = "update" // a change; counted by the vector clock
-	KindStep1  Kind = "step1"  // asks for what a state vector does not have
-	KindStep2  Kind = "step2"  // answers that
-	KindDigest Kind = "digest" // what the sender has, in short
-	KindRefuse Kind = "refuse" // an update was refused, and its session with it
+	KindUpdate Kind = "update" // a change, numbered by the vector clock
+	KindStep1  Kind = "step1"  // asks for what a state vector lacks
+	KindStep2  Kind = "step2"  // the answer
+	KindDigest Kind = "digest" // a digest of the sender's document
+	KindRefuse Kind = "refuse" // an update was refused, and with it its session
 
-	KindEpoch   Kind = "epoch"   // the document has a later epoch
-	KindLate    Kind = "late"    // a state of the epoch before, for the keeper
-	KindCarried Kind = "carried" // answers that
+	KindEpoch   Kind = "epoch"   // announces the document's epoch
+	KindLate    Kind = "late"    // a state of the former epoch, for the keeper
+	KindCarried Kind = "carried" // the answer
 )
 
-// Message travels as the payload of an envelope of type stream-data: the
-// specification's sync message and what makes it safe (Req 9.4).
+// Message is a sync message, the payload of an envelope of type stream-data.
 type Message struct {
-	SourceAgentID string `json:"sourceAgentId"` // who made it, which in a forwarded one is not who sent it
-	// VectorClock has, by "agent/session", how many updates its maker had applied. Its own entry
-	// is the update's number. Entries that have not changed since the maker's previous update
-	// are left out of updates, since that one had them.
+	SourceAgentID string `json:"sourceAgentId"` // its maker; another agent may have forwarded it
+	// VectorClock has the number of updates that the maker had applied, by "agent/session". Its
+	// own entry is
+	// the update's number. Updates omit the entries that have not changed since the maker's
+	// previous one.
 	VectorClock map[string]uint64 `json:"vectorClock"`
 	Payload     []byte            `json:"payload"`   // an update, a state vector, or a digest
 	Timestamp   int64             `json:"timestamp"` // Unix time in milliseconds
@@ -49,21 +49,21 @@ type Message struct {
 	State   string   `json:"state"` // the document's name
 	Epoch   uint64   `json:"epoch"`
 	Session string   `json:"session"`           // of the maker's process
-	Seq     uint64   `json:"seq"`               // of an update in its session, from 1
-	Clients []uint64 `json:"clients,omitempty"` // client ids with structs in the update, ascending; of a step2 the sender's own
-	Vector  []byte   `json:"sv,omitempty"`      // what the maker knew before the update
-	Part    int      `json:"part,omitempty"`    // of a state in several parts, from 0
+	Seq     uint64   `json:"seq"`               // number of an update in its session, from 1
+	Clients []uint64 `json:"clients,omitempty"` // client ids with structs in the update, ascending; in a step2 the sender's own
+	Vector  []byte   `json:"sv,omitempty"`      // the maker's state vector before the update
+	Part    int      `json:"part,omitempty"`    // index of a part of a state
 	Parts   int      `json:"parts,omitempty"`
-	Former  uint64   `json:"former,omitempty"` // the epoch that a late state is of
-	Sum     string   `json:"sum"`              // against corruption, not against forgery
+	Former  uint64   `json:"former,omitempty"` // the epoch of a late state
+	Sum     string   `json:"sum"`              // checksum, against corruption only
 }
 
-// sessionKey is an entry of a vector clock.
+// sessionKey returns a key of a vector clock.
 func sessionKey(agent, session string) string { return agent + "/" + session }
 
 func (m *Message) key() string { return sessionKey(m.SourceAgentID, m.Session) }
 
-// checksum covers all that the receiver acts on.
+// checksum covers everything that the receiver uses.
 func (m *Message) checksum() string {
 	h := sha256.New()
 	var b []byte
@@ -99,9 +99,9 @@ func (m *Message) checksum() string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Bounds of a message.
+// Limits of a message.
 const (
-	maxPayload  = 640 << 10 // so that an envelope of 1 MiB has room for it as base64
+	maxPayload  = 640 << 10 // fits as base64 in an envelope of 1 MiB
 	maxName     = 256
 	maxClock    = 4096 // entries of a vector clock
 	maxParts    = 512
@@ -117,7 +117,7 @@ func (m *Message) envelope(from, to string) (*envelope.Envelope, error) {
 	return envelope.New(from, to, envelope.StreamData, json.RawMessage(payload))
 }
 
-// peek says whether an envelope has a message for a document.
+// peek reports whether an envelope has a message for a document.
 func peek(e *envelope.Envelope, state string) bool {
 	if e.Type != envelope.StreamData {
 		return false
@@ -127,12 +127,12 @@ func peek(e *envelope.Envelope, state string) bool {
 		Kind  Kind    `json:"kind"`
 	}
 	if err := json.Unmarshal(e.Payload, &head); err != nil || head.State == nil {
-		return false // somebody else's stream
+		return false // not a sync message
 	}
 	return *head.State == state
 }
 
-// decode reads and checks a message, in itself.
+// decode decodes a message and checks it as far as possible without the document.
 func decode(e *envelope.Envelope) (*Message, error) {
 	var m Message
 	if err := json.Unmarshal(e.Payload, &m); err != nil {
@@ -144,10 +144,10 @@ func decode(e *envelope.Envelope) (*Message, error) {
 	return &m, nil
 }
 
-// verify checks a message that was read.
+// verify checks a decoded message.
 func (m *Message) verify() error {
 	if m.V != Version {
-		return unreadable(nil, "it is of version %d; this program reads version %d", m.V, Version)
+		return unreadable(nil, "it has version %d; this program supports version %d", m.V, Version)
 	}
 	if m.Sum == "" || subtle.ConstantTimeCompare([]byte(m.Sum), []byte(m.checksum())) == 0 {
 		return unreadable(nil, "its checksum is wrong")
@@ -158,34 +158,34 @@ func (m *Message) verify() error {
 func (m *Message) check() error {
 	switch {
 	case m.SourceAgentID == "" || len(m.SourceAgentID) > maxName || strings.Contains(m.SourceAgentID, "/"):
-		return unreadable(nil, "its source is no agent id")
+		return unreadable(nil, "its source is not an agent id")
 	case len(m.Session) != sessionSize || strings.Trim(m.Session, "0123456789abcdef") != "":
-		return unreadable(nil, "its session is none")
+		return unreadable(nil, "its session is not valid")
 	case len(m.Payload) > maxPayload:
-		return unreadable(nil, "its payload has %d bytes; %d are allowed", len(m.Payload), maxPayload)
+		return unreadable(nil, "its payload has %d bytes; the maximum is %d", len(m.Payload), maxPayload)
 	case len(m.VectorClock) > maxClock:
-		return unreadable(nil, "its vector clock has %d entries; %d are allowed", len(m.VectorClock), maxClock)
+		return unreadable(nil, "its vector clock has %d entries; the maximum is %d", len(m.VectorClock), maxClock)
 	case m.Kind == KindUpdate && (m.Seq == 0 || m.VectorClock[m.key()] != m.Seq):
-		return unreadable(nil, "its number is not that in its vector clock")
+		return unreadable(nil, "its number differs from that in its vector clock")
 	case m.Parts < 0 || m.Parts > maxParts || m.Part < 0 || m.Part >= max(m.Parts, 1):
 		return unreadable(nil, "it is part %d of %d", m.Part, m.Parts)
 	}
 	for key := range m.VectorClock {
 		if len(key) > maxName+1+sessionSize {
-			return unreadable(nil, "its vector clock has a long entry")
+			return unreadable(nil, "a key of its vector clock is too long")
 		}
 	}
 	return nil
 }
 
-// update reads the update of a message and holds it against what the message says of it.
+// update decodes the update of a message and checks that it matches the message.
 func (m *Message) update(limits crdt.Limits) (*crdt.Update, error) {
 	u, err := crdt.ParseUpdate(m.Payload, limits)
 	if err != nil {
 		return nil, err
 	}
 	if clients := slices.Sorted(maps.Keys(u.Clients())); !slices.Equal(clients, m.Clients) {
-		return nil, unreadable(nil, "it has structs of other clients than it says")
+		return nil, unreadable(nil, "its structs are of other clients than it lists")
 	}
 	return u, nil
 }

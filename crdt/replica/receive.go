@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/parleyhub/parley/crdt"
@@ -13,9 +14,11 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// arrived takes an envelope from a link, in the channel's goroutine: what can be checked
-// without the document is checked here. It blocks while the owner has much to do,
-// which slows down this sender only.
+// arrived handles an envelope of a link, in the channel's goroutine: it decodes and checks it as
+// far
+// as possible without the document. It blocks while the owner's queue is full, which delays only
+// this
+// link.
 func (r *Replica) arrived(ctx context.Context, l *link, e *envelope.Envelope) {
 	if !peek(e, r.state) || e.Sender != l.RemoteAgent() {
 		return
@@ -33,7 +36,7 @@ func (r *Replica) arrived(ctx context.Context, l *link, e *envelope.Envelope) {
 	})
 }
 
-// handler reads what a message has, and returns what the owner is to do with it.
+// handler decodes a message's payload and returns the function that the owner runs.
 func (r *Replica) handler(l *link, m *Message) func() {
 	switch m.Kind {
 	case KindUpdate:
@@ -52,27 +55,22 @@ func (r *Replica) handler(l *link, m *Message) func() {
 		return func() { r.wasRefused(l, m) }
 	case KindCarried:
 		return func() { r.carried(l, m) }
-	default: // of a later version
+	default: // a kind of a later version
 		return func() { r.status.Skipped++ }
 	}
 }
 
-// skip logs what cannot be read, with its source, and goes on (Req 9.5). What is
-// missing then is asked for; who sends such twice in a minute is not listened to.
+// skip logs a message that cannot be decoded, with its source, and asks for the state instead. A
+// session
+// with two of them within a minute is banned.
 func (r *Replica) skip(l *link, source, session string, err error) {
 	r.status.Skipped++
 	r.emit(telemetry.ErrorEvent, source, err, "skipped an update that cannot be read")
 	if l == nil {
-		return // of a log
+		return // from a log
 	}
 	now := time.Now()
-	kept := l.failures[:0]
-	for _, t := range l.failures {
-		if now.Sub(t) < time.Minute {
-			kept = append(kept, t)
-		}
-	}
-	l.failures = append(kept, now)
+	l.failures = append(slices.DeleteFunc(l.failures, func(t time.Time) bool { return now.Sub(t) >= time.Minute }), now)
 	if session != "" && len(l.failures) > 1 {
 		r.ban(sessionKey(source, session))
 	}
@@ -85,16 +83,15 @@ func (r *Replica) ban(key string) {
 	if len(r.banned) < maxBanned {
 		r.banned[key] = true
 	}
-	r.hold.drop(key)
+	r.buffer.drop(key)
 }
 
-// speaksFor reports whether the agent at the other end may bring messages of a
-// source.
+// speaksFor reports whether the agent at the other end may send messages of a source.
 func (r *Replica) speaksFor(l *link, source string) bool {
 	return l.RemoteAgent() == source || r.access(l.RemoteAgent())&Relay != 0
 }
 
-// update takes an update that arrived.
+// update handles an update.
 func (r *Replica) update(l *link, m *Message, u *crdt.Update, err error) {
 	if err != nil {
 		r.skip(l, m.SourceAgentID, m.Session, err)
@@ -105,37 +102,37 @@ func (r *Replica) update(l *link, m *Message, u *crdt.Update, err error) {
 	case r.banned[key]:
 		r.status.Refused++
 		return
-	case r.hold.known(m):
+	case r.buffer.known(m):
 		r.status.Repeated++
 		return
 	case !r.speaksFor(l, m.SourceAgentID):
-		r.refuse(l, m, &Error{Code: CodeReadOnly, Message: "agent " + l.RemoteAgent() + " must not pass on what others write"})
+		r.refuse(l, m, &Error{Code: CodeReadOnly, Message: "agent " + l.RemoteAgent() + " must not forward the changes of others"})
 		return
 	case r.access(m.SourceAgentID)&Write == 0:
 		r.refuse(l, m, &Error{Code: CodeReadOnly, Message: "agent " + m.SourceAgentID + " must not write to the document"})
 		return
-	case r.hold.clock[key] == 0 && len(r.hold.clock) >= maxClock:
+	case r.buffer.clock[key] == 0 && len(r.buffer.clock) >= maxClock:
 		r.refuse(l, m, &crdt.Error{Code: crdt.CodeLimit, Message: "the document has too many sessions"})
 		return
 	}
 	x := &held{m: m, u: u, from: l, at: time.Now()}
-	if on, wait := r.hold.unmet(m); wait {
-		if !r.hold.hold(x, on) {
-			r.ask(l, "too many updates wait")
+	if on, wait := r.buffer.unmet(m); wait {
+		if !r.buffer.add(x, on) {
+			r.ask(l, "too many updates are buffered")
 		}
 		return
 	}
 	r.deliver(x)
 }
 
-// deliver applies an update, and then those that waited for it.
+// deliver applies an update, and then the buffered ones that depend on it.
 func (r *Replica) deliver(x *held) {
 	ready := []*held{x}
 	for len(ready) > 0 {
 		x := ready[0]
 		ready = ready[1:]
 		if r.apply(x) {
-			for _, w := range r.hold.delivered(x.m) {
+			for _, w := range r.buffer.delivered(x.m) {
 				if r.freed(w) {
 					ready = append(ready, w)
 				}
@@ -144,27 +141,26 @@ func (r *Replica) deliver(x *held) {
 	}
 }
 
-// freed takes an update that waited out, if it waits for nothing else.
+// freed removes a buffered update from the buffer if all its dependencies are applied.
 func (r *Replica) freed(x *held) bool {
-	if on, wait := r.hold.unmet(x.m); wait {
-		r.hold.waiters[on] = append(r.hold.waiters[on], x)
+	if on, wait := r.buffer.unmet(x.m); wait {
+		r.buffer.waiters[on] = append(r.buffer.waiters[on], x)
 		return false
 	}
-	r.hold.release(x)
-	return x.m.Seq > r.hold.clock[x.m.key()]
+	r.buffer.release(x)
+	return x.m.Seq > r.buffer.clock[x.m.key()]
 }
 
-// release lets an update go on that waited.
+// release delivers a buffered update if all its dependencies are applied.
 func (r *Replica) release(x *held) {
 	if r.freed(x) {
 		r.deliver(x)
 	}
 }
 
-// apply admits and applies one update. All that it depends on has been applied.
+// apply admits and applies an update whose dependencies are applied.
 func (r *Replica) apply(x *held) bool {
 	m := x.m
-	key := m.key()
 	sender := crdt.Sender{Writes: r.writes(m)}
 	if m.Vector != nil {
 		sv, err := crdt.DecodeStateVector(m.Vector, r.limits.Vector)
@@ -178,16 +174,10 @@ func (r *Replica) apply(x *held) bool {
 		r.refuse(x.from, m, err)
 		return false
 	}
-	res, err := r.doc.ApplyUpdate(x.u, m.SourceAgentID)
-	if err != nil {
-		r.refuse(x.from, m, err)
+	res, ok := r.applyAdmitted(x.from, m, x.u)
+	if !ok {
 		return false
 	}
-	for _, c := range m.Clients {
-		r.owners[c] = owner{m.SourceAgentID, key}
-	}
-	r.alarm(m.SourceAgentID, res)
-	r.status.Received++
 	if r.forward {
 		r.spread(m, x.from)
 	}
@@ -197,12 +187,13 @@ func (r *Replica) apply(x *held) bool {
 	if res.Parked && x.from != nil {
 		r.ask(x.from, "")
 	}
-	r.handlers.tell(Update{Message: m})
+	r.handlers.notify(Update{Message: m})
 	return true
 }
 
-// writes says which client ids the maker of an update may write under: those of its session and those that are
-// nobody's.
+// writes returns the check of client ids for the maker of an update: it may use those of its
+// session and
+// unowned ones.
 func (r *Replica) writes(m *Message) func(client uint64) bool {
 	return func(client uint64) bool {
 		o, taken := r.owners[client]
@@ -210,54 +201,69 @@ func (r *Replica) writes(m *Message) func(client uint64) bool {
 	}
 }
 
-// alarm says that another has written under this replica's client id.
+// applyAdmitted applies an admitted update of a session, which then owns its client ids.
+func (r *Replica) applyAdmitted(from *link, m *Message, u *crdt.Update) (crdt.Result, bool) {
+	res, err := r.doc.ApplyUpdate(u, m.SourceAgentID)
+	if err != nil {
+		r.refuse(from, m, err)
+		return res, false
+	}
+	for _, c := range m.Clients {
+		r.owners[c] = owner{m.SourceAgentID, m.key()}
+	}
+	r.alarm(m.SourceAgentID, res)
+	r.status.Received++
+	return res, true
+}
+
+// alarm reports that another replica has written under this replica's client id.
 func (r *Replica) alarm(source string, res crdt.Result) {
 	if res.ClientTaken {
-		r.emit(telemetry.Security, source, &crdt.Error{Code: crdt.CodeEquivocation, Message: "another has written under this replica's client id; it has a new one"}, "a client id was taken")
+		r.emit(telemetry.Security, source, &crdt.Error{Code: crdt.CodeEquivocation, Message: "another replica has written under this replica's client id; this one has a new id"}, "a client id was used twice")
 	}
 }
 
-// parked reports whether something waits in the document for what is not here.
+// parked reports whether the document waits for missing structs or a state.
 func (r *Replica) parked() bool {
 	p := r.doc.Pending()
 	return p.Structs+p.Ranges > 0 || p.NeedsSync
 }
 
-// refuse tells the maker of an update that it was not applied. None of its session can be
-// after that, since clocks would have a gap.
+// refuse bans a session and sends its maker the reason: later updates of the session cannot be
+// applied,
+// since its clock would have a gap.
 func (r *Replica) refuse(l *link, m *Message, err error) {
 	r.status.Refused++
 	r.emit(telemetry.Security, m.SourceAgentID, err, "refused an update")
 	r.ban(m.key())
 	if l == nil {
-		return // of a log, where nobody listens
+		return // from a log, which carries no refusals
 	}
 	reply := r.message(KindRefuse, []byte(err.Error()))
 	reply.VectorClock = map[string]uint64{m.key(): m.Seq}
-	reply.Sum = reply.checksum()
-	l.put(reply)
+	r.send(l, reply)
 }
 
-// wasRefused hears that another did not apply what this session wrote.
+// wasRefused handles another replica's refusal of this session.
 func (r *Replica) wasRefused(l *link, m *Message) {
 	if m.VectorClock[sessionKey(r.agent, r.session)] == 0 || r.refused != nil {
 		return
 	}
-	// Only who may speak for others, or the document's keeper, can end a session:
-	// anybody else's refusal is its own affair.
+	// Only an agent with the right Relay can end a session; the refusal of any other affects
+	// only
+	// that agent.
 	if r.access(l.RemoteAgent())&Relay == 0 {
 		return
 	}
 	reason := m.Payload[:min(len(m.Payload), 1000)]
-	r.refused = &Error{Code: CodeRefused, Message: "agent " + m.SourceAgentID + " says: " + string(bytes.ToValidUTF8(reason, []byte("?")))}
-	r.log.Error("what this replica wrote was refused", slog.String("document", r.state), slog.Any("error", r.refused))
+	r.refused = &Error{Code: CodeRefused, Message: "agent " + m.SourceAgentID + " reports: " + string(bytes.ToValidUTF8(reason, []byte("?")))}
+	r.log.Error("what this replica wrote was refused", slog.Any("error", r.refused))
 }
 
-// askEvery bounds how often one peer is asked for the state.
+// askEvery is the least time between two questions to one peer.
 const askEvery = 5 * time.Second
 
-// ask asks a peer for what is missing here. The first time after linking it is
-// not limited in rate.
+// ask asks a peer for the state that is missing here, at most every askEvery.
 func (r *Replica) ask(l *link, why string) {
 	now := time.Now()
 	if !l.asked.IsZero() && now.Sub(l.asked) < askEvery {
@@ -266,18 +272,16 @@ func (r *Replica) ask(l *link, why string) {
 	}
 	l.asked, l.again = now, false
 	if why != "" {
-		r.log.Info("asking for a document's state", slog.String("document", r.state), slog.String("of", l.RemoteAgent()), slog.String("because", why))
+		r.log.Info("asking for a document's state", slog.String("peer", l.RemoteAgent()), slog.String("because", why))
 	}
-	m := r.message(KindStep1, r.doc.StateVector().Encode())
-	m.Sum = m.checksum()
-	l.put(m)
+	r.send(l, r.message(KindStep1, r.doc.StateVector().Encode()))
 }
 
-// expire drops what has waited for too long and asks for the state instead.
+// expire drops updates that were buffered for too long and asks for the state instead.
 func (r *Replica) expire(now time.Time) {
-	old := r.hold.expired(now)
+	old := r.buffer.expired(now)
 	for _, key := range old {
-		r.hold.drop(key)
+		r.buffer.drop(key)
 	}
 	stuck := r.stuck(now)
 	for _, l := range r.links {
@@ -287,12 +291,14 @@ func (r *Replica) expire(now time.Time) {
 	}
 }
 
-// maxParkedAge bounds how long structs wait in the document for what is not here. Asked for the
-// state meanwhile, a peer that had it would have told.
+// maxParkedAge bounds how long structs stay parked. By then the peers that were asked for the
+// missing ones
+// have answered if they have them.
 const maxParkedAge = 30 * time.Second
 
-// stuck reports whether something waits in the document. What has waited for too long is dropped;
-// with the state that is asked for it comes again.
+// stuck reports whether anything is parked. It drops what has been parked for too long: the state
+// that is
+// asked for contains it.
 func (r *Replica) stuck(now time.Time) bool {
 	if !r.parked() {
 		r.waiting = time.Time{}
@@ -301,14 +307,14 @@ func (r *Replica) stuck(now time.Time) bool {
 	if r.waiting.IsZero() {
 		r.waiting = now
 	}
-	if now.Sub(r.waiting) >= maxParkedAge && r.toLog == nil { // what a log brought it does not bring again
+	if now.Sub(r.waiting) >= maxParkedAge && r.toLog == nil { // a log delivers its entries only once
 		r.waiting = now
 		r.doc.DropParked()
 	}
 	return true
 }
 
-// answer sends a peer what its state vector lacks, and the vector clock of the same moment.
+// answer sends a peer what its state vector lacks, with the vector clock of the same moment.
 func (r *Replica) answer(l *link, m *Message, sv crdt.StateVector, err error) {
 	if err != nil {
 		r.skip(l, m.SourceAgentID, m.Session, err)
@@ -317,19 +323,20 @@ func (r *Replica) answer(l *link, m *Message, sv crdt.StateVector, err error) {
 	if r.access(l.RemoteAgent())&Read == 0 {
 		return
 	}
-	if r.behind(sv) {
-		r.ask(l, "") // the peer was linked later than it was asked, or lost the question
+	if !r.doc.StateVector().Covers(sv) {
+		r.ask(l, "") // the peer has more; it may have missed the first question
 	}
 	r.sendState(l, KindStep2, r.doc.EncodeSince(sv), func(m *Message) {
-		m.VectorClock, m.Clients = maps.Clone(r.hold.clock), []uint64{r.doc.Client()}
+		m.VectorClock, m.Clients = maps.Clone(r.buffer.clock), []uint64{r.doc.Client()}
 	})
 }
 
-// sendState sends a state, in parts if it is large. What belongs to it as a whole is set in the
-// last part.
+// sendState sends a state, in parts if it is large. whole sets the fields of the last part, which
+// apply to
+// the state as a whole.
 func (r *Replica) sendState(l *link, kind Kind, state []byte, whole func(*Message)) {
 	parts := max(1, (len(state)+maxPayload-1)/maxPayload)
-	if parts > 1 || len(r.hold.clock) > 100 {
+	if parts > 1 || len(r.buffer.clock) > 100 {
 		parts++ // the clock goes in a part of its own
 	}
 	for i := range parts {
@@ -340,36 +347,24 @@ func (r *Replica) sendState(l *link, kind Kind, state []byte, whole func(*Messag
 		if i == parts-1 {
 			whole(part)
 		}
-		part.Sum = part.checksum()
-		l.put(part)
+		r.send(l, part)
 	}
 }
 
-// behind reports whether a peer's state vector has what is not here.
-func (r *Replica) behind(sv crdt.StateVector) bool {
-	here := r.doc.StateVector()
-	for client, clock := range sv {
-		if here[client] < clock {
-			return true
-		}
-	}
-	return false
-}
-
-// maxState bounds a state that comes in parts.
+// maxState bounds a state received in parts.
 const maxState = 128 << 20
 
-// part takes a part of a state; parts of one state follow each other.
+// part handles a part of a state; the parts arrive in order.
 func (r *Replica) part(l *link, m *Message) {
 	if !r.speaksFor(l, m.SourceAgentID) {
-		return // states are not passed on; a keeper may have another name than its replica
+		return // states are not forwarded; a keeper's agent id may differ from its replica's
 	}
 	if m.Part == 0 {
 		l.parts, l.partSize = nil, 0
 	}
 	if m.Part != len(l.parts) || l.partSize+len(m.Payload) > maxState {
 		l.parts, l.partSize = nil, 0
-		r.ask(l, "a state came in part")
+		r.ask(l, "part of a state is missing")
 		return
 	}
 	l.parts = append(l.parts, m.Payload)
@@ -386,9 +381,8 @@ func (r *Replica) part(l *link, m *Message) {
 	r.applyState(l, m, state)
 }
 
-// takeState applies a state that m has brought and that may be applied. It reports
-// whether that could be done.
-func (r *Replica) takeState(m *Message, u *crdt.Update) (crdt.Result, bool) {
+// mergeUpdate applies an admitted state and reports whether that succeeded.
+func (r *Replica) mergeUpdate(m *Message, u *crdt.Update) (crdt.Result, bool) {
 	res, err := r.doc.ApplyUpdate(u, m.SourceAgentID)
 	if err != nil {
 		r.emit(telemetry.ErrorEvent, m.SourceAgentID, err, "could not apply a state")
@@ -399,15 +393,14 @@ func (r *Replica) takeState(m *Message, u *crdt.Update) (crdt.Result, bool) {
 	return res, true
 }
 
-// tellOfState tells the handlers what was new in a state.
-func (r *Replica) tellOfState(m *Message, update []byte) {
+// notifyState calls the application's handlers with the changes of a state.
+func (r *Replica) notifyState(m *Message, update []byte) {
 	news := *m
 	news.Payload = update
-	r.handlers.tell(Update{Message: &news})
+	r.handlers.notify(Update{Message: &news})
 }
 
-// applyState applies what a peer answered, takes over its clock, and lets go on
-// what waited.
+// applyState applies a peer's answer, merges its clock and releases the updates that waited for it.
 func (r *Replica) applyState(l *link, m *Message, state []byte) {
 	u, err := crdt.ParseUpdate(state, crdt.StateLimits())
 	if err != nil {
@@ -424,8 +417,9 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 		r.emit(telemetry.Security, m.SourceAgentID, err, "refused a state")
 		return
 	}
-	// Of the client ids in it only the session's own are claimed. The others' may be those of
-	// agents who are away: what this replica has lost, their neighbours bring back.
+	// The session owns only its own client ids in the state. Others may belong to agents that
+	// are
+	// offline, whose neighbours return what this replica has lost.
 	if rights&Relay == 0 {
 		for _, c := range m.Clients {
 			_, brought := clients[c]
@@ -434,7 +428,7 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 			}
 		}
 	}
-	res, ok := r.takeState(m, u)
+	res, ok := r.mergeUpdate(m, u)
 	if !ok {
 		return
 	}
@@ -443,16 +437,16 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 		r.ask(l, "")
 	}
 	if res.Update != nil {
-		r.tellOfState(m, res.Update)
+		r.notifyState(m, res.Update)
 		if r.forward {
-			r.passOn(l)
+			r.sendDigests(l)
 		}
 		r.noteReturned(l, res.Update)
 	}
 	clock := r.believable(l, m, rights)
-	maps.DeleteFunc(clock, func(key string, n uint64) bool { return n <= r.hold.clock[key] })
-	free := r.hold.advance(clock)
-	if (res.Update != nil || len(clock) > 0) && r.access(r.agent)&Relay != 0 { // others would refuse it
+	maps.DeleteFunc(clock, func(key string, n uint64) bool { return n <= r.buffer.clock[key] })
+	free := r.buffer.advance(clock)
+	if (res.Update != nil || len(clock) > 0) && r.access(r.agent)&Relay != 0 { // others refuse it without this right
 		r.logState(state, clock)
 	}
 	for _, x := range free {
@@ -460,15 +454,16 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 	}
 }
 
-// noteReturned tells of edits that came from a copy and are not of its session, where there is a journal: all others' had
-// come here before they went there.
+// noteReturned logs edits that a copy has returned and that are not of its session, if there is a
+// journal:
+// they had been here before.
 func (r *Replica) noteReturned(l *link, news []byte) {
 	if r.journal == nil {
 		return
 	}
 	u, err := crdt.ParseUpdate(news, crdt.StateLimits())
 	if err != nil {
-		r.log.Error("a document's own update cannot be read", slog.String("document", r.state), slog.Any("error", err))
+		r.log.Error("a document's own update cannot be decoded", slog.Any("error", err))
 		return
 	}
 	returned := 0
@@ -478,13 +473,14 @@ func (r *Replica) noteReturned(l *link, news []byte) {
 		}
 	}
 	if returned > 0 {
-		r.log.Warn("a copy of a document brought edits of others or of an earlier session, which were not here; they are taken over. If they were acknowledged here, the log has lost them",
-			slog.String("document", r.state), slog.String("source", l.RemoteAgent()), slog.Int("writers", returned))
+		r.log.Warn("a copy of a document has returned edits of others or of an earlier session, which were missing here; they were applied. If they were acknowledged here, the log has lost them",
+			slog.String("source", l.RemoteAgent()), slog.Int("writers", returned))
 	}
 }
 
-// stateSender says what is believed of a state that a peer brings: of others only what is known, unless it
-// may speak for them.
+// stateSender returns the checks for a peer's state: without the right Relay it may contain only
+// known
+// structs of others.
 func (r *Replica) stateSender(l *link, owners map[uint64]owner) crdt.Sender {
 	sender := crdt.Sender{Whole: true}
 	if rights := r.access(l.RemoteAgent()); rights&Relay == 0 {
@@ -496,8 +492,9 @@ func (r *Replica) stateSender(l *link, owners map[uint64]owner) crdt.Sender {
 	return sender
 }
 
-// believable returns the entries of a peer's clock that are taken over: of others only if
-// it may speak for them.
+// believable returns the new entries of a peer's clock: without the right Relay only that of its
+// own
+// session.
 func (r *Replica) believable(l *link, m *Message, rights Access) map[string]uint64 {
 	own := sessionKey(r.agent, r.session)
 	clock := make(map[string]uint64, len(m.VectorClock))
@@ -505,18 +502,19 @@ func (r *Replica) believable(l *link, m *Message, rights Access) map[string]uint
 		if key == own || rights&Relay == 0 && key != sessionKey(l.RemoteAgent(), m.Session) {
 			continue
 		}
-		if _, known := r.hold.clock[key]; known || len(r.hold.clock)+len(clock) < maxClock {
+		if _, known := r.buffer.clock[key]; known || len(r.buffer.clock)+len(clock) < maxClock {
 			clock[key] = n
 		}
 	}
 	return clock
 }
 
-// passOn tells the other peers by a digest that there is something new, which came in
-// a state and not in updates that could be forwarded.
-func (r *Replica) passOn(from *link) {
+// sendDigests sends a digest to all peers but one, after changes that arrived in a state and cannot
+// be
+// forwarded as updates.
+func (r *Replica) sendDigests(except *link) {
 	for _, l := range r.links {
-		if l != from {
+		if l != except {
 			r.sendDigest(l)
 		}
 	}
@@ -529,16 +527,15 @@ func (r *Replica) sendDigest(l *link) {
 	d := r.digest()
 	payload, err := json.Marshal(d)
 	if err != nil {
-		r.log.Error("a digest cannot be written", slog.Any("error", err))
+		r.log.Error("a digest cannot be encoded", slog.Any("error", err))
 		return
 	}
 	m := r.message(KindDigest, payload)
-	m.VectorClock = maps.Clone(r.hold.clock)
-	m.Sum = m.checksum()
-	l.put(m)
+	m.VectorClock = maps.Clone(r.buffer.clock)
+	r.send(l, m)
 }
 
-// digest returns the digest of the document, computed once for each version.
+// digest returns the document's digest. It is computed once for each version.
 func (r *Replica) digest() *digest {
 	if r.summary == nil || r.summed != r.version {
 		g := r.doc.Digest(true)
@@ -549,7 +546,7 @@ func (r *Replica) digest() *digest {
 	return &d
 }
 
-// compare holds a peer's digest against the document.
+// compare compares a peer's digest with the document's.
 func (r *Replica) compare(l *link, m *Message, theirs *digest, err error) {
 	if err != nil {
 		r.skip(l, m.SourceAgentID, m.Session, unreadable(err, "it is not a digest"))
@@ -571,7 +568,7 @@ func (r *Replica) compare(l *link, m *Message, theirs *digest, err error) {
 	case r.lacks(m.VectorClock):
 		r.ask(l, "")
 	default:
-		// It may be on its way to us or from us; if not, the next digest shows it.
+		// Updates may be in flight; if not, the next digest differs again.
 		if l.unlike++; l.unlike > 1 {
 			l.unlike = 0
 			r.ask(l, "digests differ")
@@ -579,23 +576,23 @@ func (r *Replica) compare(l *link, m *Message, theirs *digest, err error) {
 	}
 }
 
-// diverged says that a peer has the same updates and yet another document, and repairs that.
+// diverged reports that a peer has the same updates but a different document, and repairs it.
 func (r *Replica) diverged(m *Message, sameContent bool) {
 	if !r.status.Diverged {
 		r.status.Diverged = true
-		what := "the same ids have other content"
+		what := "the same ids have different content"
 		if sameContent {
-			what = "the same content is in another order"
+			what = "the same content is in a different order"
 		}
 		r.emit(telemetry.Security, m.SourceAgentID, &crdt.Error{Code: crdt.CodeEquivocation, Message: what}, "a document has diverged")
 	}
 	r.repair(sameContent)
 }
 
-// lacks reports whether a clock has updates that were not delivered here.
+// lacks reports whether a clock includes updates that were not delivered here.
 func (r *Replica) lacks(clock map[string]uint64) bool {
 	for key, n := range clock {
-		if r.hold.clock[key] < n {
+		if r.buffer.clock[key] < n {
 			return true
 		}
 	}

@@ -18,8 +18,9 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Replica is one agent's copy of a document, shared with others. Make one with New
-// and Close it in the end. It is safe for concurrent use.
+// Replica is one agent's copy of a document, synchronized with others over links. Create it with
+// New and
+// Close it. It is safe for concurrent use.
 type Replica struct {
 	agent, state string
 	limits       crdt.Limits
@@ -40,37 +41,37 @@ type Replica struct {
 	stop  context.CancelFunc
 	done  sync.WaitGroup
 
-	epoch atomic.Uint64 // changed by the owner's goroutine only
+	epoch atomic.Uint64 // written by the owner's goroutine only
 
-	// Of the owner's goroutine.
+	// The owner's goroutine owns these.
 	session   string
 	doc       *crdt.Doc
 	unobserve func()
-	hold      *holdback
-	sent      map[string]uint64 // the clock as of the last update made here
-	before    crdt.StateVector  // what was known before the update that is being made
+	buffer    *causalBuffer
+	sent      map[string]uint64 // the clock at the last update made here
+	before    crdt.StateVector  // the state before the update that is being made
 	links     []*link
 	owners    map[uint64]owner    // of client ids
-	banned    map[string]bool     // sessions that were refused
-	ahead     map[dependency]bool // of a log, that were applied while one before is missing
-	refused   error               // others have refused this session
+	banned    map[string]bool     // refused sessions
+	ahead     map[dependency]bool // updates of a log applied although an earlier one is missing
+	refused   error               // another replica's refusal of this session
 	status    Status
-	version   uint64 // of the document; counted up by each change
+	version   uint64 // of the document; incremented by each change
 	summary   *digest
 	summed    uint64    // the version of summary
-	weighed   uint64    // the version that was looked at for wear
-	waiting   time.Time // since when something is parked
+	weighed   uint64    // the version last checked for churn
+	waiting   time.Time // since when anything is parked
 	repaired  time.Time
 
-	former *Former      // of the keeper of an epoch, for a while
-	keeper string       // the agent that the epoch came from
-	origin *origin      // what it told
-	late   []*lateState // that it has not said to have
+	former *Former      // of a keeper, for lateFor after its epoch began
+	keeper string       // the agent that announced the epoch
+	origin *origin      // its announcement
+	late   []*lateState // not yet acknowledged by the keeper
 
 	handlers handlers
 }
 
-// owner is the session that a client id belongs to.
+// owner is the session that owns a client id.
 type owner struct{ agent, key string }
 
 const mailbox = 256
@@ -92,7 +93,7 @@ func New(o Options) (*Replica, error) {
 		agent: o.Agent, state: o.State, session: newSession(), limits: limits, counters: o.Counters, keeps: o.Keeper, onRenew: o.Renew, former: o.Former,
 		access: o.Access, forward: !o.NoForward, interval: o.Interval, journal: o.Journal, toLog: o.Log, log: o.Logger, telemetry: o.Telemetry,
 		mail: make(chan func(), mailbox), ended: make(chan struct{}),
-		hold: newHoldback(), sent: map[string]uint64{}, owners: map[uint64]owner{}, banned: map[string]bool{}, ahead: map[dependency]bool{},
+		buffer: newCausalBuffer(), handlers: handlers{wake: make(chan struct{}, 1)}, sent: map[string]uint64{}, owners: map[uint64]owner{}, banned: map[string]bool{}, ahead: map[dependency]bool{},
 	}
 	r.epoch.Store(o.Epoch)
 	r.doc = crdt.New(crdt.Options{Limits: &limits})
@@ -102,6 +103,7 @@ func New(o Options) (*Replica, error) {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
+	r.log = r.log.With(slog.String("document", r.state))
 	if r.access == nil {
 		r.access = func(string) Access { return Read | Write | Relay | Keep }
 	}
@@ -131,18 +133,18 @@ func (r *Replica) restore(s *Saved) error {
 	if _, err := r.doc.Apply(s.Update, nil); err != nil {
 		return err
 	}
-	r.doc.Renew() // not an id that the saved state knows
-	r.hold.advance(s.Clock)
+	r.doc.Renew() // the saved state may contain the old id
+	r.buffer.advance(s.Clock)
 	return nil
 }
 
-// own runs what others post, one after the other.
+// own runs the posted functions, one at a time.
 func (r *Replica) own() {
 	defer r.done.Done()
 	defer close(r.ended)
 	digests := time.NewTimer(r.jitter())
 	defer digests.Stop()
-	ages := time.NewTicker(maxHeldAge / 2)
+	ages := time.NewTicker(maxBufferedAge / 2)
 	defer ages.Stop()
 	for {
 		select {
@@ -166,7 +168,7 @@ func (r *Replica) jitter() time.Duration {
 	return r.interval*4/5 + time.Duration(mathrand.Int64N(int64(r.interval)*2/5+1))
 }
 
-// post has f run by the owner. It reports whether f was taken.
+// post queues f for the owner. It reports false if the replica is closed or ctx ends first.
 func (r *Replica) post(ctx context.Context, f func()) bool {
 	select {
 	case r.mail <- f:
@@ -177,7 +179,7 @@ func (r *Replica) post(ctx context.Context, f func()) bool {
 	return false
 }
 
-// run has f run by the owner and waits for its end. After an error f has not run, and will not.
+// run runs f in the owner's goroutine and waits for it. On an error f has not run and will not run.
 func (r *Replica) run(ctx context.Context, f func()) error {
 	ran := make(chan struct{})
 	if !r.post(ctx, func() { defer close(ran); f() }) {
@@ -189,7 +191,7 @@ func (r *Replica) run(ctx context.Context, f func()) error {
 	select {
 	case <-ran:
 		return nil
-	case <-r.ended: // not r.ctx.Done: f may be running, and write to what the caller reads
+	case <-r.ended: // not r.ctx.Done: f may still be running
 		select {
 		case <-ran: // it was the last
 			return nil
@@ -199,9 +201,20 @@ func (r *Replica) run(ctx context.Context, f func()) error {
 	}
 }
 
-// Edit makes the edits of f one change and sends it to all who are linked. It returns
-// when the change was made here, not when it has arrived. f runs in the owner's
-// goroutine: it must be quick and must not call the replica. If it fails, nothing has changed.
+// try runs f like run and returns its error.
+func (r *Replica) try(ctx context.Context, f func() error) error {
+	var err error
+	if ran := r.run(ctx, func() { err = f() }); ran != nil {
+		return ran
+	}
+	return err
+}
+
+// Edit makes the edits of f one change and sends it over all links. It returns when the change is
+// made
+// here; see Flush. f runs in the owner's goroutine: it must be quick and must not call the replica.
+// If f
+// fails nothing has changed.
 func (r *Replica) Edit(ctx context.Context, f func(d *crdt.Doc) error) error {
 	return r.Do(ctx, func(d *crdt.Doc) error {
 		_, err := d.Transact(r, func() error { return f(d) })
@@ -209,24 +222,20 @@ func (r *Replica) Edit(ctx context.Context, f func(d *crdt.Doc) error) error {
 	})
 }
 
-// Do is Edit for a function that makes its own transactions, or undoes some.
+// Do is Edit for a function that makes its own transactions, or uses an undo manager.
 func (r *Replica) Do(ctx context.Context, f func(d *crdt.Doc) error) error {
-	var err error
-	ran := r.run(ctx, func() {
-		if err = r.mayEdit(); err == nil {
-			r.noteBefore()
-			err = f(r.doc)
+	return r.try(ctx, func() error {
+		if err := r.mayEdit(); err != nil {
+			return err
 		}
+		r.noteBefore()
+		return f(r.doc)
 	})
-	if ran != nil {
-		return ran
-	}
-	return err
 }
 
 func (r *Replica) mayEdit() error {
 	if r.refused != nil {
-		return &Error{Code: CodeRefused, Message: "others have refused what this replica wrote: open the document anew", Err: r.refused}
+		return &Error{Code: CodeRefused, Message: "another replica has refused this session's changes: open the document again", Err: r.refused}
 	}
 	if r.access(r.agent)&Write == 0 {
 		return &Error{Code: CodeReadOnly, Message: "agent " + r.agent + " must not write to the document " + r.state}
@@ -234,22 +243,22 @@ func (r *Replica) mayEdit() error {
 	return nil
 }
 
-// View has f read the document, in the owner's goroutine.
+// View calls f with the document for reading, in the owner's goroutine.
 func (r *Replica) View(ctx context.Context, f func(d *crdt.Doc)) error {
 	return r.run(ctx, func() { f(r.doc) })
 }
 
-// Broadcast applies an update that was made elsewhere for this replica's agent, by
-// an engine that this replica does not own, and sends it to all who are linked: the
-// broadcast of the specification (Req 9.1). Errors are those of [crdt.ParseUpdate] and
-// [crdt.Doc.Admit].
+// Broadcast applies an update that was made for this replica's agent by another engine, and sends
+// it over
+// all links. Errors are those of [crdt.ParseUpdate] and [crdt.Doc.Admit].
 func (r *Replica) Broadcast(ctx context.Context, update []byte) error {
 	return r.Submit(ctx, r.agent, update, false)
 }
 
-// Submit is Broadcast for a writer that has no replica of its own, such as a browser. A
-// client id belongs to the writer that used it first. whole says that the update
-// answers a state vector and may hold what is known.
+// Submit is Broadcast for a writer without a replica, such as a browser. A client id belongs to the
+// writer
+// that used it first. whole means that the update answers a state vector and may contain known
+// structs.
 func (r *Replica) Submit(ctx context.Context, writer string, update []byte, whole bool) error {
 	limits := r.limits
 	if whole {
@@ -259,12 +268,7 @@ func (r *Replica) Submit(ctx context.Context, writer string, update []byte, whol
 	if err != nil {
 		return err
 	}
-	var refused error
-	err = r.run(ctx, func() { refused = r.submit(writer, u, whole) })
-	if err != nil {
-		return err
-	}
-	return refused
+	return r.try(ctx, func() error { return r.submit(writer, u, whole) })
 }
 
 func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
@@ -299,25 +303,25 @@ func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
 		return err
 	}
 	if len(res.Update) > maxPayload {
-		// Too large for one message: the others are told that there is something.
-		r.passOn(nil)
+		// Too large for one message: a digest makes the others ask for the state.
+		r.sendDigests(nil)
 		r.logState(res.Update, nil)
 		m := r.message(KindStep2, res.Update)
-		r.handlers.tell(Update{Message: m, Local: true})
+		r.handlers.notify(Update{Message: m, Local: true})
 		return nil
 	}
 	r.announce(res.Update, news, nil)
 	return nil
 }
 
-// VectorClock returns, by "agent/session", how many updates were applied here.
+// VectorClock returns the number of updates applied here, by "agent/session".
 func (r *Replica) VectorClock(ctx context.Context) (map[string]uint64, error) {
 	var c map[string]uint64
-	err := r.run(ctx, func() { c = maps.Clone(r.hold.clock) })
+	err := r.run(ctx, func() { c = maps.Clone(r.buffer.clock) })
 	return c, err
 }
 
-// Status tells how the replica fares.
+// Status returns the replica's status.
 func (r *Replica) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := r.run(ctx, func() {
@@ -325,27 +329,28 @@ func (r *Replica) Status(ctx context.Context) (Status, error) {
 		s.Agent, s.State, s.Epoch, s.Session, s.Client = r.agent, r.state, r.epoch.Load(), r.session, r.doc.Client()
 		s.Links, s.Items, s.Bytes, s.Clients = len(r.links), r.doc.Items(), r.doc.Bytes(), len(r.doc.StateVector())
 		s.Steps = r.doc.ScanSteps()
-		s.Held, s.Parked = len(r.hold.bySeq), r.doc.Pending().Structs
+		s.Held, s.Parked = len(r.buffer.bySeq), r.doc.Pending().Structs
 	})
 	return s, err
 }
 
-// Save returns the whole state, to begin with in another process.
+// Save returns the whole state, for [Options].Saved.
 func (r *Replica) Save(ctx context.Context) (Saved, error) {
 	var saved Saved
 	err := r.Checkpoint(ctx, func(s Saved) { saved = s })
 	return saved, err
 }
 
-// Checkpoint calls f with the whole state, in the owner's goroutine, so that what
-// else f looks at is of the same moment.
+// Checkpoint calls f with the whole state, in the owner's goroutine, so that f can read other state
+// of the
+// same moment.
 func (r *Replica) Checkpoint(ctx context.Context, f func(Saved)) error {
 	return r.run(ctx, func() {
-		f(Saved{Epoch: r.epoch.Load(), Update: r.doc.Snapshot(), Clock: maps.Clone(r.hold.clock)})
+		f(Saved{Epoch: r.epoch.Load(), Update: r.doc.Snapshot(), Clock: maps.Clone(r.buffer.clock)})
 	})
 }
 
-// Attach links the replica with another agent, and asks it for what is missing here.
+// Attach adds a link to another agent and asks it for the missing state.
 func (r *Replica) Attach(ch Link) (detach func(), err error) {
 	ctx, stop := context.WithCancel(r.ctx)
 	l := &link{Link: ch, stop: stop, done: make(chan struct{}), wake: make(chan struct{}, 1)}
@@ -378,7 +383,7 @@ func (r *Replica) Attach(ch Link) (detach func(), err error) {
 	}, nil
 }
 
-// Flush waits until all that was made here before has been handed to the channels.
+// Flush blocks until everything made here before has been passed to the channels.
 func (r *Replica) Flush(ctx context.Context) error {
 	var waits []chan struct{}
 	if err := r.run(ctx, func() {
@@ -400,14 +405,15 @@ func (r *Replica) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Done is closed when the replica is.
+// Done is closed when the replica is closed.
 func (r *Replica) Done() <-chan struct{} { return r.ctx.Done() }
 
-// Epoch returns the document's epoch. It grows, see [Replica.Compact].
+// Epoch returns the document's epoch. It increases; see [Replica.Compact].
 func (r *Replica) Epoch() uint64 { return r.epoch.Load() }
 
-// Close ends the replica and waits for its goroutines. It does not close the
-// channels. A handler of OnUpdate must not call it.
+// Close closes the replica and waits for its goroutines. It does not close the channels. A handler
+// of
+// OnUpdate must not call it.
 func (r *Replica) Close() error {
 	r.stop()
 	r.done.Wait()
@@ -417,7 +423,7 @@ func (r *Replica) Close() error {
 	return nil
 }
 
-// changed is told by the document of each change.
+// changed is the document's update observer.
 func (r *Replica) changed(update []byte, _ any, local bool) {
 	r.version++
 	if r.journal != nil {
@@ -428,17 +434,17 @@ func (r *Replica) changed(update []byte, _ any, local bool) {
 	}
 	u, err := crdt.ParseUpdate(update, crdt.StateLimits())
 	if err != nil {
-		r.log.Error("a document's own update cannot be read", slog.String("document", r.state), slog.Any("error", err))
+		r.log.Error("a document's own update cannot be decoded", slog.Any("error", err))
 		return
 	}
 	r.announce(update, u, r.before)
 	r.noteBefore()
 }
 
-// maxVector bounds the clients of a document whose writers say what they knew.
+// maxVector bounds the clients of a document up to which updates include the writer's state vector.
 const maxVector = 64
 
-// noteBefore notes what is known before an update, for those who check it.
+// noteBefore records the state before an update, which receivers use to check it.
 func (r *Replica) noteBefore() {
 	r.before = nil
 	if sv := r.doc.StateVector(); len(sv) <= maxVector {
@@ -446,12 +452,12 @@ func (r *Replica) noteBefore() {
 	}
 }
 
-// announce counts an update made here and sends it to all who are linked.
+// announce numbers an update made here and sends it over all links.
 func (r *Replica) announce(update []byte, u *crdt.Update, before crdt.StateVector) {
 	key := sessionKey(r.agent, r.session)
-	r.hold.clock[key]++
+	r.buffer.clock[key]++
 	clock := map[string]uint64{}
-	for k, n := range r.hold.clock {
+	for k, n := range r.buffer.clock {
 		if r.sent[k] != n {
 			clock[k] = n
 			r.sent[k] = n
@@ -472,13 +478,13 @@ func (r *Replica) announce(update []byte, u *crdt.Update, before crdt.StateVecto
 	r.status.Sent++
 	r.spread(m, nil)
 	r.logged(m)
-	for _, x := range r.hold.delivered(m) { // nobody waits for what was not sent yet
+	for _, x := range r.buffer.delivered(m) {
 		r.release(x)
 	}
-	r.handlers.tell(Update{Message: m, Local: true})
+	r.handlers.notify(Update{Message: m, Local: true})
 }
 
-// message begins a message of this replica.
+// message returns a new message of this replica.
 func (r *Replica) message(kind Kind, payload []byte) *Message {
 	return &Message{
 		SourceAgentID: r.agent, Payload: payload, Timestamp: time.Now().UnixMilli(),
@@ -486,7 +492,13 @@ func (r *Replica) message(kind Kind, payload []byte) *Message {
 	}
 }
 
-// spread sends an update to all who may read, but not back to where it came from.
+// send signs a message with its checksum and queues it for a link.
+func (r *Replica) send(l *link, m *Message) {
+	m.Sum = m.checksum()
+	l.put(m)
+}
+
+// spread sends an update to all peers with the right Read, except its sender and its maker.
 func (r *Replica) spread(m *Message, from *link) {
 	for _, l := range r.links {
 		if l != from && l.RemoteAgent() != m.SourceAgentID && r.access(l.RemoteAgent())&Read != 0 {
@@ -495,14 +507,14 @@ func (r *Replica) spread(m *Message, from *link) {
 	}
 }
 
-// OnUpdate calls f with each change, whether made here or elsewhere, in causal order
-// and in a goroutine of its own, and returns the function that ends that. If f
-// is slow some are left out: see [Update].
+// OnUpdate calls f with each change, made here or elsewhere, in causal order and in a separate
+// goroutine,
+// until cancel is called. If f is slow some changes are skipped: see [Update].
 func (r *Replica) OnUpdate(f func(Update)) (cancel func()) { return r.handlers.add(f) }
 
-// emit reports something to the log and to telemetry.
+// emit logs an error and reports it to telemetry.
 func (r *Replica) emit(t telemetry.EventType, source string, err error, what string) {
-	r.log.Warn(what, slog.String("document", r.state), slog.String("source", source), slog.String("code", codeOf(err)), slog.Any("error", err))
+	r.log.Warn(what, slog.String("source", source), slog.String("code", codeOf(err)), slog.Any("error", err))
 	if r.telemetry != nil {
 		r.telemetry.Emit(telemetry.Event{Type: t, Sender: source, MessageType: envelope.StreamData, Timestamp: time.Now().UnixMilli(), Code: codeOf(err), Detail: what + ": " + err.Error()})
 	}

@@ -158,7 +158,7 @@ func TestForgedMessagesAreRefused(t *testing.T) {
 	}
 	eventually(t, "the log says who sent it", func() bool {
 		text := k.logs.String()
-		return strings.Contains(text, "source=mars") && strings.Contains(text, "must not pass on")
+		return strings.Contains(text, "source=mars") && strings.Contains(text, "must not forward")
 	})
 	if _, shown := content(t, k.document(t)); strings.Contains(shown, "forged") {
 		t.Errorf("the hub has %s", shown)

@@ -189,7 +189,7 @@ func (p *program) start(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
 	p.keeping.Go(func() {
-		_ = p.replica.Keep(ctx, func(ctx context.Context) (*channel.Channel, error) {
+		_ = p.replica.KeepConnected(ctx, func(ctx context.Context) (*channel.Channel, error) {
 			return p.node.Connect(ctx, p.id, sharing.CardID, p.at)
 		}) // it ends with ctx
 	})
