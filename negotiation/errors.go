@@ -35,8 +35,8 @@ func errorf(code Code, id, format string, args ...any) *Error {
 	return &Error{Code: code, Subject: id, Message: clip(fmt.Sprintf(format, args...))}
 }
 
-// maxMessage bounds what is told of an error to the other side and in events, in
-// bytes: the other side's own words may be part of it.
+// maxMessage bounds an error's text for the other side and in events, in bytes: it may
+// include the other side's text.
 const maxMessage = 1000
 
 func clip(s string) string {

@@ -1,3 +1,21 @@
+// Package negotiation lets agents propose tasks to each other, and accept or reject
+// them. A [Negotiator] belongs to one registered agent:
+//
+//	sun, err := negotiation.New(r, "sun", negotiation.Options{})
+//	p, err := sun.Propose(ctx, "venus", terms)
+//	p, err = sun.Wait(ctx, p.ID) // accepted, rejected or timed out
+//
+// and at the other agent:
+//
+//	venus.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
+//		err := venus.Accept(ctx, p.ID, 10*time.Minute)
+//	})
+//
+// A proposal, its answer and all later messages about the task share one correlation
+// id, see [Negotiator.Send] and [Negotiator.Thread]. Each side measures the deadline on
+// its own clock, from sending or receiving the proposal; the proposer decides. An answer
+// that is late, repeated, or from an agent that was not asked changes nothing; an agent
+// whose acceptance does not count is notified.
 package negotiation
 
 import (
@@ -21,11 +39,10 @@ const (
 	DefaultKeep               = 24 * time.Hour
 )
 
-// Clock is where a Negotiator has its time from. It must be safe for concurrent
-// use.
+// Clock is a Negotiator's source of time. It must be safe for concurrent use.
 type Clock interface {
-	// AfterFunc calls f in a goroutine of its own once d has passed. stop keeps
-	// it from being called, and reports whether it did.
+	// AfterFunc calls f in its own goroutine after d. stop prevents that, and reports
+	// whether it did.
 	AfterFunc(d time.Duration, f func()) (stop func() bool)
 }
 
@@ -33,26 +50,24 @@ type wallClock struct{}
 
 func (wallClock) AfterFunc(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
 
-// Options set up a Negotiator. The zero Options are good.
+// Options set up a Negotiator. The zero Options are valid.
 type Options struct {
 	Clock Clock // nil: the real one
-	// Threads collects the envelopes of negotiations; nil: the Negotiator has one
-	// of its own, of at most MaxBytes, that forgets a thread with the last of its
-	// proposals. It may be the router's.
+	// Threads collects the envelopes of negotiations, and may be the router's. Nil means
+	// a new store of at most MaxBytes, which drops a thread with the last of its proposals.
 	Threads *envelope.Threads
-	// Only says which envelopes are the Negotiator's, of an agent that answers
-	// other proposals by itself; nil: all. It must not block.
+	// Only selects the proposals that are for the Negotiator, if the agent answers others
+	// itself; nil selects all. It must not block.
 	Only func(e *envelope.Envelope) bool
 
-	MaxPending         int // proposals without an answer, in each direction; 0 means DefaultMaxPending
+	MaxPending         int // pending proposals, in each direction; 0 means DefaultMaxPending
 	MaxPendingPerAgent int // of them from one other agent; 0 means DefaultMaxPendingPerAgent
-	MaxSettled         int // settled proposals that are remembered, the latest; 0 means DefaultMaxSettled
-	// MaxBytes bounds the texts and inputs of all proposals: settled ones are forgotten
-	// for others, the oldest first; beyond that no more are taken. 0 means
-	// DefaultMaxBytes.
+	MaxSettled         int // settled proposals that are kept, the latest; 0 means DefaultMaxSettled
+	// MaxBytes bounds the texts and inputs of all proposals: first the oldest settled ones
+	// are dropped, then new ones are refused. 0 means DefaultMaxBytes.
 	MaxBytes int
-	// Keep is how long settled proposals are remembered, at least; at twice that they are
-	// forgotten. 0 means DefaultKeep.
+	// Keep is how long settled proposals are kept, at least, and at most twice that. 0
+	// means DefaultKeep.
 	Keep time.Duration
 }
 
@@ -75,12 +90,12 @@ func orDefault[N int | time.Duration](n, otherwise N) N {
 	return n
 }
 
-// Handler takes a proposal. Handlers are called without a lock and may use the
-// Negotiator. The context ends when the router or the Negotiator closes.
+// Handler handles a proposal. It is called without a lock and may use the Negotiator.
+// The context ends when the router or the Negotiator closes.
 type Handler func(ctx context.Context, p Proposal)
 
-// Negotiator negotiates for one agent, which has only one: a second would refuse the
-// answers to the first. Make one with New and Close it in the end. It is safe for
+// Negotiator negotiates for one agent. An agent must not have two, since each refuses
+// the answers to the other. Make one with New and Close it in the end. It is safe for
 // concurrent use.
 type Negotiator struct {
 	r    *router.Router
@@ -94,14 +109,14 @@ type Negotiator struct {
 
 	mu       sync.Mutex
 	closed   bool
-	unsweep  func() // stops the next sweep; nil: none is to come
-	book     book
+	unsweep  func() // stops the next sweep; nil: none is due
+	store    store
 	proposed handlers
 	settled  handlers
 }
 
-// New returns the negotiator of an agent that is registered at the router. It
-// receives beside the agent's other handlers, which see the same envelopes.
+// New returns the negotiator of a registered agent. The agent's other handlers receive
+// the same envelopes.
 func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 	if _, known := r.Registry().Identity(agentID); !known {
 		return nil, errorf(CodeSend, "", "agent %q is not registered", agentID)
@@ -112,9 +127,9 @@ func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 	if own {
 		o.Threads = &envelope.Threads{MaxBytes: o.MaxBytes}
 	}
-	n := &Negotiator{r: r, id: agentID, o: o, ctx: ctx, cancel: cancel, book: newBook(agentID, o)}
+	n := &Negotiator{r: r, id: agentID, o: o, ctx: ctx, cancel: cancel, store: newStore(agentID, o)}
 	if own {
-		n.book.ended = o.Threads.Forget
+		n.store.ended = o.Threads.Forget
 	}
 	n.stop = r.OnReceive(agentID, n.receive)
 	return n, nil
@@ -123,16 +138,16 @@ func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 // AgentID returns the id of the agent that it negotiates for.
 func (n *Negotiator) AgentID() string { return n.id }
 
-// Propose sends a proposal to an agent and returns it, pending. The time
-// for an answer runs from now. Errors are [*Error]s; the router's refusal, of a
-// missing escalation justification say, is the cause of CodeSend.
+// Propose sends a proposal to an agent and returns it, pending, with the deadline from
+// now. Errors are [*Error]s; CodeSend wraps a refusal by the router, for instance for a
+// missing escalation justification.
 func (n *Negotiator) Propose(ctx context.Context, to string, t Terms) (Proposal, error) {
 	offer := t.offer(uuid.NewString())
 	if err := offer.check(); err != nil {
 		return Proposal{}, err
 	}
 	if to == n.id || to == envelope.Broadcast {
-		return Proposal{}, errorf(CodeInvalid, "", "a proposal goes to one other agent, not to %q", to)
+		return Proposal{}, errorf(CodeInvalid, "", "a proposal must be for one other agent, not for %q", to)
 	}
 	thread := t.CorrelationID
 	if thread == "" {
@@ -149,50 +164,55 @@ func (n *Negotiator) Propose(ctx context.Context, to string, t Terms) (Proposal,
 	return p, nil
 }
 
-// open enters a pending proposal and starts its time.
+// open adds a pending proposal and starts its timer.
 func (n *Negotiator) open(p Proposal, deadline time.Duration) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return errClosed
 	}
-	x, err := n.book.open(p)
+	x, err := n.store.open(p)
 	if err != nil {
 		return err
 	}
-	n.timers.Add(1)
-	stop := n.o.Clock.AfterFunc(deadline, func() {
-		defer n.timers.Done()
-		n.expire(p.ID)
-	})
-	x.stop = func() {
-		if stop() {
-			n.timers.Done()
-		}
-	}
+	x.stop = n.after(deadline, func() { n.expire(p.ID) })
 	return nil
 }
 
-// forget takes back a proposal that was never sent.
-func (n *Negotiator) forget(id string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if x := n.book.entries[id]; x != nil {
-		x.end()
-		n.book.drop(x)
+// after calls f after d unless it is stopped before. Close waits for f. n.mu is held.
+func (n *Negotiator) after(d time.Duration, f func()) (stop func()) {
+	n.timers.Add(1)
+	stopped := n.o.Clock.AfterFunc(d, func() {
+		defer n.timers.Done()
+		f()
+	})
+	return func() {
+		if stopped() {
+			n.timers.Done()
+		}
 	}
 }
 
-// expire marks a proposal as timed out and tells of it.
+// forget removes a proposal that was never sent.
+func (n *Negotiator) forget(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if x := n.store.entries[id]; x != nil {
+		x.end()
+		n.store.drop(x)
+	}
+}
+
+// expire marks a proposal as timed out and reports it.
 func (n *Negotiator) expire(id string) {
 	n.mu.Lock()
-	x := n.book.entries[id]
+	x := n.store.entries[id]
 	if x == nil || x.p.Status != Pending {
 		n.mu.Unlock()
 		return
 	}
 	if x.answering {
-		x.expired = true // the answer's sending decides
+		x.expired = true // whether the answer can be sent decides
 		n.mu.Unlock()
 		return
 	}
@@ -205,47 +225,40 @@ func (n *Negotiator) expire(id string) {
 	n.settled.call(n.ctx, p)
 }
 
-// settle ends a proposal's being pending. n.mu is held.
+// settle stores the outcome of a pending proposal. n.mu is held.
 func (n *Negotiator) settle(x *entry, p Proposal) Proposal {
 	x.end()
-	n.book.settle(x, p)
+	n.store.settle(x, p)
 	n.sweepLater()
 	return p
 }
 
-// sweepLater has settled proposals forgotten in time. n.mu is held.
+// sweepLater schedules the removal of settled proposals. n.mu is held.
 func (n *Negotiator) sweepLater() {
-	if n.unsweep != nil || n.closed || len(n.book.old) == 0 {
+	if n.unsweep != nil || n.closed || len(n.store.settled) == 0 {
 		return
 	}
-	n.timers.Add(1)
-	stop := n.o.Clock.AfterFunc(n.o.Keep, func() {
-		defer n.timers.Done()
+	n.unsweep = n.after(n.o.Keep, func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.unsweep = nil
-		n.book.sweep()
+		n.store.sweep()
 		n.sweepLater()
 	})
-	n.unsweep = func() {
-		if stop() {
-			n.timers.Done()
-		}
-	}
 }
 
-// Accept accepts a proposal that the agent was asked. estimate says how
-// long the task will take; it counts in whole milliseconds, at least one. Errors
-// are [*Error]s: CodeTimeout if the time is over.
+// Accept accepts a proposal to the agent. estimate is how long the task will take, in
+// whole milliseconds, at least one. Errors are [*Error]s: CodeTimeout after the
+// deadline.
 //
-// The proposer may find that the answer came too late. It then says so, and the
-// proposal goes to the handlers of [Negotiator.OnSettled] as timed out.
+// If the answer is late at the proposer, the handlers of [Negotiator.OnSettled] get the
+// proposal as timed out.
 func (n *Negotiator) Accept(ctx context.Context, proposalID string, estimate time.Duration) error {
 	return n.answer(ctx, envelope.TaskAccept, Answer{ProposalID: proposalID, AgentID: n.id, EstimatedCompletionMs: estimate.Milliseconds()})
 }
 
-// Reject rejects a proposal that the agent was asked. alternative may
-// name an agent that could take the task. Errors are [*Error]s.
+// Reject rejects a proposal to the agent. alternative may name an agent that could do
+// the task. Errors are [*Error]s.
 func (n *Negotiator) Reject(ctx context.Context, proposalID string, why Reason, alternative string) error {
 	return n.answer(ctx, envelope.TaskReject, Answer{
 		ProposalID: proposalID, AgentID: n.id, RejectionReason: why, AlternativeSuggestion: alternative,
@@ -265,20 +278,20 @@ func (n *Negotiator) answer(ctx context.Context, t envelope.Type, a Answer) erro
 	return err
 }
 
-// beginAnswer makes sure that there is one answer.
+// beginAnswer makes sure that there is only one answer.
 func (n *Negotiator) beginAnswer(id string) (Proposal, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	x := n.book.entries[id]
+	x := n.store.entries[id]
 	switch {
 	case n.closed:
 		return Proposal{}, errClosed
 	case x == nil:
 		return Proposal{}, notFound(id)
 	case x.p.Recipient != n.id:
-		return Proposal{}, errorf(CodeNotYours, id, "proposal %q was made to %q, who alone can answer it", id, x.p.Recipient)
+		return Proposal{}, errorf(CodeNotYours, id, "only %q can answer proposal %q", x.p.Recipient, id)
 	case x.p.Status == TimedOut:
-		return Proposal{}, errorf(CodeTimeout, id, "the time for an answer to proposal %q is over", id)
+		return Proposal{}, errorf(CodeTimeout, id, "the deadline of proposal %q has passed", id)
 	case x.p.Status != Pending || x.answering:
 		return Proposal{}, errorf(CodeSettled, id, "proposal %q is answered already", id)
 	}
@@ -286,14 +299,13 @@ func (n *Negotiator) beginAnswer(id string) (Proposal, error) {
 	return x.p, nil
 }
 
-// endAnswer enters what was answered, or leaves the proposal open if that could not
-// be sent.
+// endAnswer stores the answer, or leaves the proposal pending if it could not be sent.
 func (n *Negotiator) endAnswer(p Proposal, t envelope.Type, a Answer, failed error) {
 	n.mu.Lock()
-	x := n.book.entries[p.ID]
+	x := n.store.entries[p.ID]
 	if x == nil {
 		n.mu.Unlock()
-		return // forgotten after Close
+		return // removed after Close
 	}
 	x.answering = false
 	refused := x.refused && t == envelope.TaskAccept
@@ -336,12 +348,11 @@ func (n *Negotiator) send(ctx context.Context, p Proposal, to string, t envelope
 	return nil
 }
 
-// Wait blocks until a proposal of the agent's own is answered or timed out, and
-// returns it. It returns an error only for a proposal that is unknown, when ctx
-// ends or the Negotiator closes.
+// Wait blocks until a proposal is settled, and returns it. It fails only for an unknown
+// proposal, or when ctx ends or the Negotiator closes.
 func (n *Negotiator) Wait(ctx context.Context, proposalID string) (Proposal, error) {
 	n.mu.Lock()
-	x := n.book.entries[proposalID]
+	x := n.store.entries[proposalID]
 	n.mu.Unlock()
 	if x == nil {
 		return Proposal{}, notFound(proposalID)
@@ -359,51 +370,49 @@ func (n *Negotiator) Wait(ctx context.Context, proposalID string) (Proposal, err
 	return x.p, nil
 }
 
-// Proposal returns a proposal that the agent made or was asked. It forgets those
-// that were settled long ago: see Options.MaxSettled, MaxBytes and Keep.
+// Proposal returns a proposal from or to the agent. Options.MaxSettled, MaxBytes and
+// Keep limit how long settled ones are kept.
 func (n *Negotiator) Proposal(id string) (Proposal, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	x := n.book.entries[id]
+	x := n.store.entries[id]
 	if x == nil {
 		return Proposal{}, notFound(id)
 	}
 	return x.p, nil
 }
 
-// Pending lists the proposals without an answer that the agent made or was asked,
-// in the order of their ids.
+// Pending lists the pending proposals from and to the agent, by id.
 func (n *Negotiator) Pending() []Proposal {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.book.pending()
+	return n.store.pending()
 }
 
-// Thread returns the envelopes of one correlation id in order: the
-// proposal, its answer, and what was sent with [Negotiator.Send].
+// Thread returns the envelopes of one correlation id in order: the proposal, its
+// answer, and the messages of [Negotiator.Send].
 func (n *Negotiator) Thread(correlationID string) []*envelope.Envelope {
 	return n.o.Threads.Thread(correlationID)
 }
 
-// OnProposal has h called with each proposal that the agent is asked, one after
-// the other: while h runs, nothing else arrives for the agent. The proposal may be
-// answered in h or later. stop ends it.
+// OnProposal calls h with each proposal to the agent, one after the other, until it is
+// stopped. While h runs, the agent receives nothing else. h may answer the proposal, or
+// leave that for later.
 func (n *Negotiator) OnProposal(h Handler) (stop func()) { return n.proposed.add(h) }
 
-// OnSettled has h called with each proposal that is settled by the other side or by
-// time: those of the agent's own that are answered or time out, and those that the
-// agent left without an answer, or accepted too late. stop ends it.
+// OnSettled calls h with each proposal that the other side or a timeout settles, until
+// it is stopped: the agent's own that are answered or time out, and those to the agent
+// that it did not answer, or accepted too late.
 func (n *Negotiator) OnSettled(h Handler) (stop func()) { return n.settled.add(h) }
 
-// Close ends receiving and all timers, and wakes those who wait. It waits for
-// handlers that a timer has called; do not call it from one. It is safe to call
-// more than once.
+// Close ends receiving and all timers, and wakes the waiters. It waits for handlers that
+// a timer has called; do not call it from one. It is safe to call more than once.
 func (n *Negotiator) Close() error {
 	n.stop()
 	n.cancel()
 	n.mu.Lock()
 	n.closed = true
-	for _, x := range n.book.entries {
+	for _, x := range n.store.entries {
 		x.end()
 	}
 	if n.unsweep != nil {

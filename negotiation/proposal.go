@@ -20,7 +20,7 @@ const (
 	MaxEstimate     = 365 * 24 * time.Hour
 )
 
-// Complexity is how much work a task is thought to be.
+// Complexity is the estimated amount of work.
 type Complexity string
 
 // The complexities of the specification.
@@ -32,7 +32,7 @@ const (
 
 func (c Complexity) valid() bool { return c == Simple || c == Medium || c == Complex }
 
-// Status is where a proposal stands.
+// Status is the state of a proposal.
 type Status string
 
 // A proposal is pending, and then one of the others for ever.
@@ -43,8 +43,7 @@ const (
 	TimedOut Status = "timed-out"
 )
 
-// Reason is why a proposal is rejected: a code in lower case for programs, such
-// as these.
+// Reason is why a proposal is rejected: a code in lower case.
 type Reason string
 
 // Reasons for a rejection. Agents may give others.
@@ -60,63 +59,52 @@ var reasonPattern = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 
 func (r Reason) valid() bool { return len(r) <= 64 && reasonPattern.MatchString(string(r)) }
 
-// Terms is what a proposer asks for.
+// Terms are the terms of a proposal.
 type Terms struct {
-	TaskDescription      string     // what is to be done; required, at most MaxText bytes
-	RequiredCapabilities []string   // ids that the other agent's card should have; may be empty
-	EstimatedComplexity  Complexity // required
-	// Deadline is how long the proposer waits for an answer: whole milliseconds,
-	// at least one and at most MaxDeadline.
-	Deadline time.Duration
-	// EscalationJustification is needed of L2 and L3 towards L0 and L1.
-	EscalationJustification string
-	// CorrelationID puts the proposal into a thread that exists; empty begins one.
-	CorrelationID string
-	// Input is what the task works on, any JSON; it travels as it is.
-	Input json.RawMessage
+	TaskDescription         string          // required, at most MaxText bytes
+	RequiredCapabilities    []string        // ids; may be empty
+	EstimatedComplexity     Complexity      // required
+	Deadline                time.Duration   // for the answer: whole milliseconds, at least one, at most MaxDeadline
+	EscalationJustification string          // required from L2 and L3 to L0 and L1
+	CorrelationID           string          // of an existing thread; empty begins one
+	Input                   json.RawMessage // of the task, any JSON
 }
 
-// Proposal is one proposed task. It is a snapshot: it does not change any more.
+// Proposal is a snapshot of one proposed task.
 type Proposal struct {
-	ID                   string     `json:"proposalId"` // unique; chosen by the proposer
-	TaskDescription      string     `json:"taskDescription"`
-	RequiredCapabilities []string   `json:"requiredCapabilities"`
-	EstimatedComplexity  Complexity `json:"estimatedComplexity"`
-	// DeadlineMs is how many milliseconds the proposer waits for an answer.
-	DeadlineMs              int64           `json:"deadlineMs"`
+	ID                      string          `json:"proposalId"` // unique; chosen by the proposer
+	TaskDescription         string          `json:"taskDescription"`
+	RequiredCapabilities    []string        `json:"requiredCapabilities"`
+	EstimatedComplexity     Complexity      `json:"estimatedComplexity"`
+	DeadlineMs              int64           `json:"deadlineMs"`                        // for the answer, in milliseconds
 	EscalationJustification string          `json:"escalationJustification,omitempty"` // why L2 or L3 ask L0 or L1
-	Input                   json.RawMessage `json:"input,omitempty"`                   // what the task works on; empty: nothing
-	Proposer                string          `json:"proposerAgentId"`                   // who proposed it
-	Recipient               string          `json:"recipientAgentId"`                  // who was asked
+	Input                   json.RawMessage `json:"input,omitempty"`                   // of the task; empty: none
+	Proposer                string          `json:"proposerAgentId"`
+	Recipient               string          `json:"recipientAgentId"`
 	Status                  Status          `json:"status"`
-	AcceptedBy              string          `json:"acceptedBy,omitempty"` // Recipient, once it is accepted
-	// EstimatedCompletionMs is how many milliseconds the task will take, if it is
-	// accepted, from then on.
-	EstimatedCompletionMs int64  `json:"estimatedCompletionMs,omitempty"`
-	RejectionReason       Reason `json:"rejectionReason,omitempty"`  // why it is rejected
-	RejectionMessage      string `json:"rejectionMessage,omitempty"` // the same for people, if it was said
-	// AlternativeSuggestion is an agent that may want the task instead.
-	AlternativeSuggestion string `json:"alternativeSuggestion,omitempty"`
-	CorrelationID         string `json:"correlationId"` // of the thread that all its envelopes are in
+	AcceptedBy              string          `json:"acceptedBy,omitempty"`            // Recipient, once it is accepted
+	EstimatedCompletionMs   int64           `json:"estimatedCompletionMs,omitempty"` // milliseconds from the acceptance
+	RejectionReason         Reason          `json:"rejectionReason,omitempty"`
+	RejectionMessage        string          `json:"rejectionMessage,omitempty"`      // for people, may be empty
+	AlternativeSuggestion   string          `json:"alternativeSuggestion,omitempty"` // an agent that may do the task instead
+	CorrelationID           string          `json:"correlationId"`                   // of the thread of all its envelopes
 }
 
 // Offer is the payload of a task-proposal.
 type Offer struct {
-	// ProposalID is chosen by the proposer, and said again in each answer. Without
-	// one the envelope's id is meant.
-	ProposalID           string     `json:"proposalId"`
+	ProposalID           string     `json:"proposalId"` // chosen by the proposer; empty means the envelope's id
 	TaskDescription      string     `json:"taskDescription"`
-	RequiredCapabilities []string   `json:"requiredCapabilities"` // not nil, but maybe empty
+	RequiredCapabilities []string   `json:"requiredCapabilities"` // not nil, but may be empty
 	EstimatedComplexity  Complexity `json:"estimatedComplexity"`
-	// DeadlineMs is how many milliseconds the proposer waits for an answer. Each
-	// side counts them on its own clock, from when it sends or gets the envelope.
+	// DeadlineMs is the deadline of the answer in milliseconds, on each side's own clock
+	// from sending or receiving the envelope.
 	DeadlineMs              int64           `json:"deadlineMs"`
-	EscalationJustification string          `json:"escalationJustification,omitempty"` // of L2 and L3 towards L0 and L1
-	Input                   json.RawMessage `json:"input,omitempty"`                   // what the task works on
+	EscalationJustification string          `json:"escalationJustification,omitempty"` // required from L2 and L3 to L0 and L1
+	Input                   json.RawMessage `json:"input,omitempty"`                   // of the task
 }
 
-// DecodeOffer reads the payload of a task-proposal. It returns what can be read of
-// it, and an [*Error] with CodeInvalid if a field is missing or wrong.
+// DecodeOffer reads the payload of a task-proposal. It returns the fields that can be
+// read, and an [*Error] with CodeInvalid if a field is missing or wrong.
 func DecodeOffer(e *envelope.Envelope) (Offer, error) {
 	var o Offer
 	err := e.Unmarshal(&o)
@@ -129,27 +117,24 @@ func DecodeOffer(e *envelope.Envelope) (Offer, error) {
 		err = bad
 	}
 	if agent.CheckID(o.ProposalID) != nil {
-		o.ProposalID = e.ID // the answer must name something
+		o.ProposalID = e.ID // an answer must name the proposal
 	}
 	return o, err
 }
 
-// Answer is the payload of a task-accept or a task-reject. An
-// agent that answers without a [Negotiator] writes it itself, as the reply to the
-// envelope of the proposal.
+// Answer is the payload of a task-accept or a task-reject. An agent without a
+// [Negotiator] sends it as the reply to the proposal's envelope.
 type Answer struct {
-	ProposalID string `json:"proposalId"`
-	AgentID    string `json:"agentId"` // who answers
-	// EstimatedCompletionMs, of a task-accept, is how many milliseconds the task
-	// will take from now on; at least one.
-	EstimatedCompletionMs int64  `json:"estimatedCompletionMs,omitempty"`
+	ProposalID            string `json:"proposalId"`
+	AgentID               string `json:"agentId"`                         // that answers
+	EstimatedCompletionMs int64  `json:"estimatedCompletionMs,omitempty"` // of a task-accept: milliseconds from now, at least one
 	RejectionReason       Reason `json:"rejectionReason,omitempty"`       // of a task-reject
 	Message               string `json:"message,omitempty"`               // of a task-reject: the reason for people
-	AlternativeSuggestion string `json:"alternativeSuggestion,omitempty"` // of a task-reject: an agent that may want the task
+	AlternativeSuggestion string `json:"alternativeSuggestion,omitempty"` // of a task-reject: an agent that may do the task
 }
 
-// Refusal is the payload of the error with which a proposer answers an acceptance
-// that does not count: it came too late, say. Who accepted must not begin the task.
+// Refusal is the payload of the error with which a proposer refuses an acceptance, for
+// instance a late one. The agent that accepted must not begin the task.
 type Refusal struct {
 	ProposalID string `json:"proposalId"`
 	Code       Code   `json:"code"`
@@ -226,10 +211,10 @@ func (o Offer) proposal(from, to, thread string) Proposal {
 	}
 }
 
-// proposalCost is what a proposal takes beside its texts, in bytes, about.
+// proposalCost is the approximate size of a proposal without its texts, in bytes.
 const proposalCost = 512
 
-// size is how many bytes a proposal takes, about.
+// size is the approximate size of a proposal in bytes.
 func (p *Proposal) size() int {
 	n := proposalCost + len(p.TaskDescription) + len(p.EscalationJustification) + len(p.Input) + len(p.RejectionMessage)
 	for _, c := range p.RequiredCapabilities {
@@ -238,7 +223,7 @@ func (p *Proposal) size() int {
 	return n
 }
 
-// settle returns the proposal as the answer leaves it.
+// settle returns the answered proposal.
 func (p Proposal) settle(t envelope.Type, a Answer) Proposal {
 	if t == envelope.TaskAccept {
 		p.Status, p.AcceptedBy, p.EstimatedCompletionMs = Accepted, a.AgentID, a.EstimatedCompletionMs

@@ -6,20 +6,20 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Code says what kind of thing went wrong.
+// Code is the kind of an [Error].
 type Code string
 
 // The codes of an [Error].
 const (
 	CodeList        Code = "LIST_UNUSABLE"   // the task list cannot be read, or has changed under the loop
 	CodeState       Code = "STATE_UNUSABLE"  // the state file cannot be read or written
-	CodeRunning     Code = "LOOP_RUNNING"    // another loop works with the state file
-	CodeUnavailable Code = "AGENTS_AWAY"     // nobody can be given work now; the item is not to blame
-	CodeLost        Code = "WORK_LOST"       // of a reference: there is no such work (any more)
+	CodeRunning     Code = "LOOP_RUNNING"    // another loop uses the state file
+	CodeUnavailable Code = "AGENTS_AWAY"     // no agent is available; the item did not fail
+	CodeLost        Code = "WORK_LOST"       // the reference's work does not exist (any more)
 	CodeRecord      Code = "STEP_NOT_LOGGED" // the log of the steps cannot be written
 	CodeInvalid     Code = "OPTIONS_INVALID" //
-	CodeStopped     Code = "LOOP_STOPPED"    // somebody asked for it
-	CodeValidator   Code = "CHECK_NOT_RUN"   // the validation could not be made at all
+	CodeStopped     Code = "LOOP_STOPPED"    // on request
+	CodeValidator   Code = "CHECK_NOT_RUN"   // the validation could not run
 )
 
 // Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -23,42 +24,38 @@ const (
 	MaxItemText = 64 << 10 // bytes
 )
 
-// Item is one thing to do.
+// Item is one task of a list.
 type Item struct {
-	// ID is the same in each reading of the list, whatever else changes there.
-	ID string `json:"id"`
-	// Text says what to do.
-	Text string `json:"text"`
-	// Capabilities are what the agents need who do it.
-	Capabilities []string `json:"capabilities,omitempty"`
+	ID           string   `json:"id"` // does not change when the list is read again
+	Text         string   `json:"text"`
+	Capabilities []string `json:"capabilities,omitempty"` // that its agents need
 	Done         bool     `json:"done"`
 }
 
-// List is where a loop's items come from: a file ([Open]), or a queue.
+// List is the source of a loop's items: a file ([Open]) or a queue.
 type List interface {
-	// Items returns the items in order, done ones included or not.
+	// Items returns the items in order. It may omit done ones.
 	Items(ctx context.Context) ([]Item, error)
-	// Complete marks an item as done, durably; the outcome is for those who want to
-	// know. To do that again does nothing. An error with CodeLost says that somebody
-	// else has the item now, or has taken it away.
+	// Complete durably marks an item as done; repeating it does nothing. An error with
+	// CodeLost means that another worker has the item, or that it was removed.
 	Complete(ctx context.Context, id string, o Outcome) error
 }
 
-// Dropper is a List that wants to hear of items that are given up.
+// Dropper is a List from which items that were given up are removed.
 type Dropper interface {
-	// Drop takes an item out of the list, durably. To do that again does nothing.
+	// Drop durably removes an item; repeating it does nothing.
 	Drop(ctx context.Context, id, reason string) error
 }
 
 // File is a list in a file: Markdown with check boxes, or JSON.
 //
 // Markdown items are list items with a box, "- [ ] do this", outside of code blocks;
-// the lines below that are indented further and are no items themselves belong to
-// the text. JSON is an array of objects, or an object with such an array as "tasks":
+// lines below that are indented further and are not items belong to the text. JSON is
+// an array of objects, or an object with such an array as "tasks":
 // {"id", "task", "done", "capabilities"}, of which only task is required.
 //
-// Completing an item changes its box or its "done" and leaves every other byte as it
-// was; the file is replaced in one step, so that nobody ever sees half of it.
+// Completing an item changes its box or its "done" and no other byte; the file is
+// replaced in one step.
 type File struct {
 	path  string
 	parse func([]byte) ([]entry, error)
@@ -67,14 +64,14 @@ type File struct {
 // entry is an item and how to mark it.
 type entry struct {
 	Item
-	at, end int    // the bytes that mark what stands in place of
+	at, end int    // the bytes that mark replaces
 	mark    string // when it is done
 }
 
-// Open returns the list in a file, JSON if its name ends so. The file is read by
-// each call of the methods.
+// Open returns the list in a file: JSON if its name ends in ".json". Each method reads
+// the file again.
 func Open(path string) (*File, error) {
-	resolved, err := filepath.EvalSymlinks(path) // else replacing would replace the link
+	resolved, err := filepath.EvalSymlinks(path) // a link must not be replaced
 	if err != nil {
 		return nil, wrap(CodeList, err, "the task list cannot be found")
 	}
@@ -95,7 +92,7 @@ func (f *File) read() ([]byte, []entry, error) {
 		return nil, nil, wrap(CodeList, err, "the task list cannot be read")
 	}
 	if !info.Mode().IsRegular() || info.Size() > MaxListFile {
-		return nil, nil, wrap(CodeList, nil, "the task list %s is no file of at most %d bytes", f.path, MaxListFile)
+		return nil, nil, wrap(CodeList, nil, "the task list %s is not a file of at most %d bytes", f.path, MaxListFile)
 	}
 	data, err := os.ReadFile(f.path)
 	if err != nil {
@@ -124,8 +121,7 @@ func (f *File) Items(context.Context) ([]Item, error) {
 	return items, nil
 }
 
-// Complete implements [List]. Where somebody else changes the file at the same time
-// it looks again.
+// Complete implements [List]. It retries if the file changes meanwhile.
 func (f *File) Complete(ctx context.Context, id string, _ Outcome) error {
 	const attempts = 10
 	for range attempts {
@@ -136,10 +132,11 @@ func (f *File) Complete(ctx context.Context, id string, _ Outcome) error {
 		if err != nil {
 			return err
 		}
-		e, ok := find(entries, id)
-		if !ok {
+		i := slices.IndexFunc(entries, func(e entry) bool { return e.ID == id })
+		if i < 0 {
 			return wrap(CodeLost, nil, "the item %s is not in the task list any more", id)
 		}
+		e := entries[i]
 		if e.Done {
 			return nil
 		}
@@ -149,51 +146,53 @@ func (f *File) Complete(ctx context.Context, id string, _ Outcome) error {
 			return err
 		}
 	}
-	return wrap(CodeList, nil, "the task list %s is being changed all the time", f.path)
-}
-
-func find(entries []entry, id string) (entry, bool) {
-	for _, e := range entries {
-		if e.ID == id {
-			return e, true
-		}
-	}
-	return entry{}, false
+	return wrap(CodeList, nil, "the task list %s changes all the time", f.path)
 }
 
 var errChanged = errors.New("the file has changed")
 
-// replace puts new content in place of a file's old one, in one step and durably.
-// If the file is not old any more it returns errChanged.
-func replace(path string, content, old []byte) (err error) {
-	fail := func(err error) error { return wrap(CodeList, err, "%s cannot be written", path) }
+// replace replaces a file's content in one step and durably. If the content is not old
+// any more it returns errChanged.
+func replace(path string, content, old []byte) error {
 	info, err := os.Stat(path)
-	if err != nil {
-		return fail(err)
+	if err == nil {
+		err = writeFile(path, content, info.Mode().Perm(), func() error {
+			now, err := os.ReadFile(path)
+			if err == nil && !bytes.Equal(now, old) {
+				err = errChanged
+			}
+			return err
+		})
 	}
+	if err == nil || errors.Is(err, errChanged) {
+		return err
+	}
+	return wrap(CodeList, err, "%s cannot be written", path)
+}
+
+// writeFile makes or replaces a file in one step and durably, unless check, which may
+// be nil, fails.
+func writeFile(path string, content []byte, mode fs.FileMode, check func() error) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".parley-*")
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(tmp.Name()) // the error is what counts
+			_ = os.Remove(tmp.Name()) // the first error counts
 		}
 	}()
 	_, err = tmp.Write(content)
-	err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Sync(), tmp.Close())
-	if err != nil {
-		return fail(err)
+	if err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err != nil {
+		return err
 	}
-	now, err := os.ReadFile(path)
-	if err != nil {
-		return fail(err)
+	if check != nil {
+		if err = check(); err != nil {
+			return err
+		}
 	}
-	if !bytes.Equal(now, old) {
-		return errChanged
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return fail(err)
+	if err = os.Rename(tmp.Name(), path); err != nil {
+		return err
 	}
 	return syncDir(filepath.Dir(path))
 }
@@ -252,7 +251,7 @@ func parseMarkdown(data []byte) ([]entry, error) {
 	return entries, nil
 }
 
-// names makes ids of texts: the same text gets another one each time.
+// names derives ids from texts, with a number for repeated texts.
 type names map[string]int
 
 func (n names) of(text string) string {
@@ -265,7 +264,7 @@ func (n names) of(text string) string {
 	return id
 }
 
-// parseJSON finds the items of a JSON document, and where each is marked.
+// parseJSON finds the items of a JSON document and the places of their marks.
 func parseJSON(data []byte) ([]entry, error) {
 	if !utf8.Valid(data) || !json.Valid(data) {
 		return nil, errors.New("it is not JSON")
@@ -307,7 +306,7 @@ type jsonParser struct {
 	known map[string]bool
 }
 
-// skip reads a value and returns where it stands.
+// skip reads a value and returns its offset.
 func (p *jsonParser) skip() (raw json.RawMessage, at int, err error) {
 	err = p.dec.Decode(&raw)
 	return raw, int(p.dec.InputOffset()) - len(raw), err
@@ -357,7 +356,7 @@ func (p *jsonParser) item() (entry, error) {
 			continue
 		}
 		if seen[key] {
-			return e, fmt.Errorf("%q is there twice", key)
+			return e, fmt.Errorf("%q occurs twice", key)
 		}
 		seen[key] = true
 		if string(raw) == "null" || json.Unmarshal(raw, target) != nil {
@@ -381,25 +380,4 @@ func (p *jsonParser) item() (entry, error) {
 	}
 	p.known[e.ID] = true
 	return e, nil
-}
-
-// writeFile makes or replaces a file in one step and durably.
-func writeFile(path string, content []byte, mode fs.FileMode) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".parley-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp.Name()) // the error is what counts
-		}
-	}()
-	_, err = tmp.Write(content)
-	if err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
 }

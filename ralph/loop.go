@@ -1,3 +1,18 @@
+// Package ralph is a loop that works through a task list: it picks the next item,
+// dispatches it to an agent or a swarm, validates the answer, retries with the failure
+// in the prompt, and completes the item or gives it up after a number of attempts.
+//
+//	loop, err := ralph.New(ralph.Options{
+//		List: list, Dispatcher: agents, Validator: tests, StateFile: "loop.json",
+//	})
+//	summary, err := loop.Run(ctx)
+//
+// A loop can be stopped or killed at any moment and started again. Its state file has
+// each step before it is done. The [Dispatcher]'s reference to a piece of work is stored
+// before the work begins, so a new run resumes it and does not begin it twice.
+//
+// A list's items and an agent's answers are data: the [Validator], which runs code, is
+// chosen by the program alone.
 package ralph
 
 import (
@@ -14,19 +29,18 @@ import (
 // Defaults and limits.
 const (
 	DefaultMaxAttempts = 3
-	maxFailure         = 8 << 10 // bytes of a failure that go into the next prompt: its end
+	maxFailure         = 8 << 10 // bytes of the end of a failure that the next prompt contains
 	stopInterval       = 200 * time.Millisecond
 )
 
 // Job is an attempt at an item.
 type Job struct {
 	Item    Item
-	Attempt int // from 1
-	// Failure is why the last attempt failed, "" at the first.
-	Failure string
+	Attempt int    // from 1
+	Failure string // of the last attempt, "" at the first
 }
 
-// Prompt is what to tell an agent: the item, and how the last attempt failed.
+// Prompt is the prompt for an agent: the item, and how the last attempt failed.
 func (j Job) Prompt() string {
 	if j.Failure == "" {
 		return j.Item.Text
@@ -35,40 +49,37 @@ func (j Job) Prompt() string {
 		j.Item.Text, j.Attempt, j.Failure)
 }
 
-// Outcome is what an agent or a swarm answered.
+// Outcome is the answer of an agent or a swarm.
 type Outcome struct {
 	Text string
 }
 
-// Dispatcher has jobs done.
+// Dispatcher gives jobs to agents.
 type Dispatcher interface {
-	// Dispatch has a job done and returns the answer. It calls begins once, before
-	// anything has begun, with a name of its own choice that finds the work again; it
-	// goes on only if begins returns nil. It blocks until the work is done or ctx ends;
-	// what has begun may then go on. An error with CodeUnavailable ends the loop; any
-	// other one is a failed attempt.
+	// Dispatch gives a job to an agent and returns the answer. Before the work begins it
+	// calls begins once, with a reference that it chooses; an error from begins ends it.
+	// It blocks until the work is done or ctx ends; the work may then continue. An error
+	// with CodeUnavailable ends the loop; any other error is a failed attempt.
 	Dispatch(ctx context.Context, j Job, begins func(ref string) error) (Outcome, error)
-	// Resume waits for the work of a reference, which a process that is gone now
-	// wanted to begin. Where it had not begun, Resume begins it, under the same
-	// reference, so that it is done once whatever was on its way; or it returns an
-	// error with CodeLost, and the job is dispatched anew.
+	// Resume waits for the work of a reference of an earlier process. If the work has not
+	// begun, Resume begins it under the same reference, so that it is done once; or it
+	// returns an error with CodeLost, and the job is dispatched again.
 	Resume(ctx context.Context, j Job, ref string) (Outcome, error)
 }
 
-// Verdict is what a validation says.
+// Verdict is the result of a validation.
 type Verdict struct {
-	OK bool
-	// Report is why not; the next attempt is told its end.
-	Report string
+	OK     bool
+	Report string // why not; the next prompt contains its end
 }
 
-// Validator decides whether an attempt has done what its item asks for. An error
-// means that this could not be found out, and ends the loop.
+// Validator decides whether an attempt has done its item. An error means that it could
+// not decide, and ends the loop.
 type Validator interface {
 	Validate(ctx context.Context, j Job, o Outcome) (Verdict, error)
 }
 
-// Kind is what kind of step a loop took.
+// Kind is the kind of a step.
 type Kind string
 
 // The steps.
@@ -81,10 +92,10 @@ const (
 	Failed     Kind = "failed" // the attempt
 	Done       Kind = "completed"
 	Dropped    Kind = "given-up"
-	Left       Kind = "left"      // the list, without being done here: somebody else has it now
+	Left       Kind = "left"      // the list, without being done here: another worker has it now
 	Escalated  Kind = "escalated" // by a swarm
 	Halted     Kind = "stopped"   // the loop, before its end
-	Finished   Kind = "finished"  // the loop: nothing is left to do
+	Finished   Kind = "finished"  // the loop, with nothing left to do
 )
 
 // Valid reports whether k is one of the kinds of steps.
@@ -107,10 +118,10 @@ type Step struct {
 	Time    time.Time `json:"time"`
 }
 
-// StepEvent is the type of the telemetry events that steps are.
+// StepEvent is the type of a step's telemetry event.
 const StepEvent telemetry.EventType = "loop-step"
 
-// Event is the step for an audit log.
+// Event returns the step's telemetry event.
 func (s Step) Event() telemetry.Event {
 	detail := fmt.Sprintf("%s (attempt %d)", s.Text, s.Attempt)
 	if s.Item == "" {
@@ -126,29 +137,26 @@ func (s Step) Event() telemetry.Event {
 	return e
 }
 
-// Options set up a Loop. List, Dispatcher and StateFile are needed.
+// Options set up a Loop. List, Dispatcher and StateFile are required.
 type Options struct {
-	List       List
-	Dispatcher Dispatcher
-	Validator  Validator // nil: what was answered is good
-	// StateFile is where the loop keeps how far it is; one loop at a time uses it.
-	StateFile string
-	// MaxAttempts is how often an item is tried before it is given up; 0 means
-	// DefaultMaxAttempts.
-	MaxAttempts int
-	// Record is told each step, before the loop goes on; an audit log, say. An error
-	// ends the loop. nil: nobody is.
+	List        List
+	Dispatcher  Dispatcher
+	Validator   Validator // nil: every answer passes
+	StateFile   string    // the loop's progress; it locks out other loops
+	MaxAttempts int       // at an item before it is given up; 0 means DefaultMaxAttempts
+	// Record is called with each step before the loop continues, for an audit log. An
+	// error ends the loop. Nil records nothing.
 	Record func(Step) error
 }
 
-// Loop works through a list. Make one with New; Run it as often as you like, once
-// at a time: the state file's lock sees to that.
+// Loop works through a list. Make one with New. Run may be called repeatedly; the state
+// file's lock prevents concurrent runs.
 type Loop struct {
 	o Options
 
 	state   *State
 	givenUp []string // in the list's order
-	dropped []string // by this run, and gone from the list
+	dropped []string // removed from the list by this run
 }
 
 // New returns a loop.
@@ -165,16 +173,16 @@ func New(o Options) (*Loop, error) {
 	return &Loop{o: o}, nil
 }
 
-// Summary is how a run went.
+// Summary is the result of a run.
 type Summary struct {
 	Completed int      `json:"completed"` // by this run
-	GivenUp   []string `json:"givenUp"`   // ids of items that were given up: all that are in the list, in its order, after those that this run took out
+	GivenUp   []string `json:"givenUp"`   // ids: those that this run dropped, then those in the list, in its order
 	Open      int      `json:"open"`      // items that are left
 }
 
 // Run works until nothing is left to do, ctx ends, or [Stop] is called for the state
-// file. The error is nil if every item was completed or given up, and an [*Error]
-// with CodeStopped after a stop, whose cause is ctx's; then another Run goes on.
+// file. The error is nil if every item was completed or given up, and an [*Error] with
+// CodeStopped, whose cause is ctx's, after a stop; another Run then continues.
 func (l *Loop) Run(ctx context.Context) (sum Summary, err error) {
 	release, err := acquire(l.o.StateFile)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"strings"
 	"time"
@@ -11,9 +12,9 @@ import (
 )
 
 // errStop is the cause of a context that Stop has ended.
-var errStop = errors.New("it was asked to stop")
+var errStop = errors.New("a stop was requested")
 
-// watchStop ends the loop when somebody has asked for it.
+// watchStop ends the loop when a stop is requested.
 func (l *Loop) watchStop(ctx context.Context, cancel context.CancelCauseFunc) {
 	ticker := time.NewTicker(stopInterval)
 	defer ticker.Stop()
@@ -33,7 +34,7 @@ func (l *Loop) watchStop(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// halted is the error of a run that ended before its end.
+// halted returns the error of a run that is interrupted.
 func (l *Loop) halted(ctx context.Context, err error) error {
 	detail := err.Error()
 	if ctx.Err() != nil {
@@ -43,7 +44,7 @@ func (l *Loop) halted(ctx context.Context, err error) error {
 	return errors.Join(err, l.step(Step{Kind: Halted, Detail: detail}))
 }
 
-// step records what happens.
+// step records a step.
 func (l *Loop) step(s Step) error {
 	s.Time = time.Now().UTC()
 	s.Detail = cut(s.Detail, 1000)
@@ -58,7 +59,7 @@ func (l *Loop) itemStep(kind Kind, item Item, detail string) error {
 	return l.step(Step{Kind: kind, Item: item.ID, Text: p.Text, Attempt: p.Attempt, Ref: p.Ref, Detail: detail})
 }
 
-// save stores where an item stands.
+// save stores the progress of an item.
 func (l *Loop) save(item Item, change func(p *Progress)) error {
 	p := l.state.of(item)
 	change(p)
@@ -92,7 +93,7 @@ func (l *Loop) next(ctx context.Context) (item *Item, open int, err error) {
 				return nil, 0, err
 			}
 			if gone {
-				return l.next(ctx) // the list has others now
+				return l.next(ctx) // the list has changed
 			}
 			l.givenUp = append(l.givenUp, it.ID)
 			continue
@@ -111,17 +112,13 @@ func (l *Loop) next(ctx context.Context) (item *Item, open int, err error) {
 			return nil, open, err
 		}
 	}
-	for id, p := range l.state.Items { // what has left the list is forgotten
-		if !known[id] && p.Status != Completed {
-			delete(l.state.Items, id)
-		}
-	}
+	maps.DeleteFunc(l.state.Items, func(id string, p *Progress) bool { return !known[id] && p.Status != Completed })
 	return first, open, nil
 }
 
-// settle ends an item that was under way and is open no more. One that is still in the
-// list is done: the loop was killed between completing it and noting so, or a person has
-// done it. Else it was taken away.
+// settle ends the current item, which is not open any more. If it is still in the list
+// it is done: the loop was killed before it noted the completion, or a person has
+// completed it. Otherwise it was removed.
 func (l *Loop) settle(done bool) error {
 	id := l.state.Current
 	l.state.Current = ""
@@ -139,8 +136,8 @@ func (l *Loop) settle(done bool) error {
 	return l.step(s)
 }
 
-// drop takes an item that was given up out of a list that wants to know. It reports
-// whether the list is one.
+// drop removes an item that was given up from a list that is a Dropper, and reports
+// whether it is one.
 func (l *Loop) drop(ctx context.Context, item Item) (gone bool, err error) {
 	d, ok := l.o.List.(Dropper)
 	if !ok {
@@ -153,8 +150,8 @@ func (l *Loop) drop(ctx context.Context, item Item) (gone bool, err error) {
 	return true, nil
 }
 
-// attempt makes one attempt at an item, or goes on with one. It reports whether the
-// item is done.
+// attempt makes or continues one attempt at an item. It reports whether the item is
+// done.
 func (l *Loop) attempt(ctx context.Context, item Item) (done bool, err error) {
 	outcome, err := l.work(ctx, item)
 	switch {
@@ -190,7 +187,7 @@ func (l *Loop) attempt(ctx context.Context, item Item) (done bool, err error) {
 	return l.complete(ctx, item, outcome)
 }
 
-// loopEnds reports whether an error is not the item's fault.
+// loopEnds reports whether an error ends the loop, rather than being a failed attempt.
 func loopEnds(err error) bool {
 	switch CodeOf(err) {
 	case CodeUnavailable, CodeState, CodeRecord, CodeList, CodeValidator:
@@ -199,7 +196,7 @@ func loopEnds(err error) bool {
 	return false
 }
 
-// work has an item worked on: anew, or what had begun before this run.
+// work dispatches an item, or resumes the work of an earlier run.
 func (l *Loop) work(ctx context.Context, item Item) (Outcome, error) {
 	if p := l.state.of(item); l.state.Current == item.ID && p.Ref != "" {
 		if err := l.itemStep(Resumed, item, ""); err != nil {
@@ -209,18 +206,18 @@ func (l *Loop) work(ctx context.Context, item Item) (Outcome, error) {
 		if CodeOf(err) != CodeLost {
 			return outcome, err
 		}
-		if err := l.save(item, func(p *Progress) { p.Status, p.Ref = Working, "" }); err != nil { // the attempt is made once more
+		if err := l.save(item, func(p *Progress) { p.Status, p.Ref = Working, "" }); err != nil { // the same attempt begins again
 			return Outcome{}, err
 		}
 	}
 	again := l.state.Current == item.ID && l.state.of(item).Status == Working && l.state.of(item).Ref == "" && l.state.of(item).Attempt > 0
 	l.state.Current = item.ID
 	if p := l.state.of(item); p.Status == Completed || p.Status == GivenUp {
-		delete(l.state.Items, item.ID) // somebody wants it done again, or has changed it
+		delete(l.state.Items, item.ID) // the item was reopened or changed
 	}
 	if err := l.save(item, func(p *Progress) {
 		p.note(item)
-		if !again { // else it was cut off before anything had begun
+		if !again { // otherwise it was interrupted before the work began
 			p.Attempt++
 		}
 		p.Status = Working
@@ -240,10 +237,10 @@ func (l *Loop) job(item Item) Job {
 	return Job{Item: item, Attempt: max(p.Attempt, 1), Failure: p.Failure}
 }
 
-// failed ends an attempt, and the item after too many.
+// failed ends an attempt, and after too many gives the item up.
 func (l *Loop) failed(item Item, reason string) error {
 	if reason = strings.TrimSpace(reason); reason == "" {
-		reason = "it did not pass, without a word"
+		reason = "it did not pass, and gave no reason"
 	}
 	reason = tail(strings.ToValidUTF8(reason, "�"), maxFailure)
 	if err := l.itemStep(Failed, item, reason); err != nil {
@@ -261,9 +258,9 @@ func (l *Loop) failed(item Item, reason string) error {
 	return l.itemStep(Dropped, item, reason)
 }
 
-// complete ends an item that has passed. It reports whether that was still ours to do.
+// complete completes an item that has passed. It reports false if another worker has it.
 func (l *Loop) complete(ctx context.Context, item Item, o Outcome) (bool, error) {
-	// A stop in this moment must not leave the item open that has passed.
+	// A stop must not leave an item open that has passed.
 	err := l.o.List.Complete(context.WithoutCancel(ctx), item.ID, o)
 	if CodeOf(err) == CodeLost {
 		return false, l.settle(false)

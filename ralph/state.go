@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,35 +15,33 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Status is where an item stands.
+// Status is the state of an item.
 type Status string
 
 // The states of an item.
 const (
 	Waiting   Status = "open"
-	Working   Status = "working"  // an agent has it
-	Checking  Status = "checking" // its validation runs
+	Working   Status = "working"  // at an agent
+	Checking  Status = "checking" // being validated
 	Completed Status = "completed"
 	GivenUp   Status = "given-up"
 )
 
-// Progress is what a loop knows of an item.
+// Progress is a loop's state of an item.
 type Progress struct {
-	Text    string `json:"text"`          // the first 200 bytes of the item's
-	Sum     string `json:"sum,omitempty"` // of the whole text, at the last attempt
-	Status  Status `json:"status"`
-	Attempt int    `json:"attempt"`       // the one under way, or the last
-	Ref     string `json:"ref,omitempty"` // the dispatcher's, of the work under way
-	// Failure is why the last attempt failed.
-	Failure string    `json:"failure,omitempty"`
-	Since   time.Time `json:"since"` // the last change
+	Text    string    `json:"text"`          // the first 200 bytes of the item's
+	Sum     string    `json:"sum,omitempty"` // of the whole text, at the last attempt
+	Status  Status    `json:"status"`
+	Attempt int       `json:"attempt"`           // the present or the last one
+	Ref     string    `json:"ref,omitempty"`     // the dispatcher's, of the present work
+	Failure string    `json:"failure,omitempty"` // of the last attempt
+	Since   time.Time `json:"since"`             // of the last change
 }
 
 // State is a loop's state file.
 type State struct {
-	Version int `json:"version"`
-	// Current is the id of the item under way, "" for none.
-	Current string               `json:"current,omitempty"`
+	Version int                  `json:"version"`
+	Current string               `json:"current,omitempty"` // id of the present item, "" for none
 	Items   map[string]*Progress `json:"items"`
 	Updated time.Time            `json:"updated"`
 }
@@ -70,24 +69,20 @@ func ReadState(path string) (*State, error) {
 		return nil, wrap(CodeState, err, "the state file cannot be read")
 	}
 	if err := json.Unmarshal(data, s); err != nil {
-		return nil, wrap(CodeState, err, "the state file %s is damaged; take it away to begin anew", path)
+		return nil, wrap(CodeState, err, "the state file %s is damaged; remove it to start again", path)
 	}
 	if s.Version != stateVersion {
 		return nil, wrap(CodeState, nil, "the state file %s has version %d, this program reads %d", path, s.Version, stateVersion)
 	}
-	for id, p := range s.Items {
-		if p == nil {
-			delete(s.Items, id)
-		}
-	}
+	maps.DeleteFunc(s.Items, func(_ string, p *Progress) bool { return p == nil })
 	if s.Items == nil {
 		s.Items = make(map[string]*Progress)
 	}
 	return s, nil
 }
 
-// forget keeps the state bounded: a queue never ends. The oldest of what is completed
-// goes.
+// forget bounds the state, since a queue never ends: it removes the items that were
+// completed first.
 func (s *State) forget() {
 	if len(s.Items) <= MaxItems {
 		return
@@ -109,7 +104,7 @@ func (s *State) write(path string) error {
 	s.Updated = time.Now().UTC()
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = writeFile(path, append(data, '\n'), 0o600)
+		err = writeFile(path, append(data, '\n'), 0o600, nil)
 	}
 	if err != nil {
 		return wrap(CodeState, err, "the state file cannot be written")
@@ -127,11 +122,10 @@ func (s *State) of(item Item) *Progress {
 	return p
 }
 
-// note enters what an item says now.
+// note stores the item's present text.
 func (p *Progress) note(item Item) { p.Text, p.Sum = cut(item.Text, 200), sumOf(item) }
 
-// about reports whether an item says what it did at the last attempt: its id may be
-// the same though its text is another.
+// about reports whether the item's text is that of the last attempt.
 func (p *Progress) about(item Item) bool { return p.Sum == "" || p.Sum == sumOf(item) }
 
 func sumOf(item Item) string {
@@ -139,7 +133,7 @@ func sumOf(item Item) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Running reports whether a loop works with a state file now, in any process.
+// Running reports whether a loop of any process uses a state file.
 func Running(stateFile string) (bool, error) {
 	if _, err := os.Stat(lockOf(stateFile)); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -152,15 +146,15 @@ func Running(stateFile string) (bool, error) {
 	return !free, l.Unlock()
 }
 
-// Stop asks the loop that works with a state file to stop, in whatever process it
-// is. It does not wait for that. Without such a loop it does nothing.
+// Stop requests that the loop of any process that uses a state file stops. It does not
+// wait for that. Without such a loop it does nothing.
 func Stop(stateFile string) error {
 	running, err := Running(stateFile)
 	if err != nil || !running {
 		return err
 	}
-	if err := writeFile(stopOf(stateFile), []byte("stop\n"), 0o600); err != nil {
-		return wrap(CodeState, err, "the loop cannot be asked to stop")
+	if err := writeFile(stopOf(stateFile), []byte("stop\n"), 0o600, nil); err != nil {
+		return wrap(CodeState, err, "the request to stop cannot be written")
 	}
 	return nil
 }
@@ -168,7 +162,7 @@ func Stop(stateFile string) error {
 func lockOf(stateFile string) string { return stateFile + ".lock" }
 func stopOf(stateFile string) string { return stateFile + ".stop" }
 
-// acquire takes the state file for one loop.
+// acquire locks the state file.
 func acquire(stateFile string) (release func() error, err error) {
 	if err := os.MkdirAll(filepath.Dir(stateFile), 0o700); err != nil {
 		return nil, wrap(CodeState, err, "the state file has no directory")
@@ -179,9 +173,9 @@ func acquire(stateFile string) (release func() error, err error) {
 		return nil, wrap(CodeState, err, "the state file cannot be locked")
 	}
 	if !free {
-		return nil, wrap(CodeRunning, nil, "another loop works with %s", stateFile)
+		return nil, wrap(CodeRunning, nil, "another loop uses %s", stateFile)
 	}
-	if err := os.Remove(stopOf(stateFile)); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was for an earlier one
+	if err := os.Remove(stopOf(stateFile)); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an earlier loop
 		return nil, errors.Join(wrap(CodeState, err, "an old request to stop cannot be removed"), l.Unlock())
 	}
 	return l.Unlock, nil

@@ -15,10 +15,10 @@ type Coordinator interface {
 	Wait(ctx context.Context, id string) (swarm.Session, error)
 }
 
-// Swarms is a Dispatcher that gives each job to a swarm, and the Reporter
-// that the swarms report and escalate to:
+// Swarms is a Dispatcher that gives each job to a swarm, and the Reporter of these
+// swarms:
 //
-//	s := ralph.NewSwarms(plan, 1, log)
+//	s := ralph.NewSwarms(nil, 1, nil)
 //	s.Use(swarm.NewCoordinator(r, n, swarm.CoordinatorOptions{Reporter: s}))
 //
 // It is safe for concurrent use.
@@ -29,7 +29,7 @@ type Swarms struct {
 
 	mu      sync.Mutex
 	c       Coordinator
-	granted map[string]int // granted, by swarm and sub-task
+	granted map[string]int // further rounds, by swarm and sub-task
 }
 
 var (
@@ -38,8 +38,8 @@ var (
 )
 
 // NewSwarms returns a dispatcher. plan makes a job's plan; nil gives the job to each
-// agent with the item's capabilities. rounds is how many more rounds of attempts an
-// escalated sub-task gets. record is told of escalations; nil: nobody is.
+// agent with the item's capabilities. rounds is how many further rounds of attempts an
+// escalated sub-task gets. record is called with escalations; nil records nothing.
 func NewSwarms(plan func(Job) (swarm.Plan, error), rounds int, record func(Step) error) *Swarms {
 	if plan == nil {
 		plan = func(j Job) (swarm.Plan, error) {
@@ -91,10 +91,6 @@ func (s *Swarms) Resume(ctx context.Context, j Job, id string) (Outcome, error) 
 	if _, err := c.Create(ctx, plan); err != nil {
 		return Outcome{}, swarmError(err)
 	}
-	return s.wait(ctx, c, id)
-}
-
-func (s *Swarms) wait(ctx context.Context, c Coordinator, id string) (Outcome, error) {
 	session, err := c.Wait(ctx, id)
 	if err != nil {
 		return Outcome{}, swarmError(err)
@@ -102,7 +98,7 @@ func (s *Swarms) wait(ctx context.Context, c Coordinator, id string) (Outcome, e
 	return Outcome{Text: string(session.Outcome)}, nil
 }
 
-// swarmError says whose fault a swarm's error is.
+// swarmError converts a swarm's error.
 func swarmError(err error) error {
 	switch swarm.CodeOf(err) {
 	case swarm.CodeNotFound:
@@ -127,12 +123,12 @@ func (s *Swarms) Escalate(_ context.Context, session swarm.Session, t swarm.SubT
 		detail = "sub-task " + t.ID + " gets another round: " + t.Error
 	}
 	if err := s.record(Step{Kind: Escalated, Ref: session.ID, Detail: detail}); err != nil {
-		return false // what is not logged is not done
+		return false // no round without a record
 	}
 	return again
 }
 
-// Finished implements [swarm.Reporter]: the one who waits in Dispatch hears it.
+// Finished implements [swarm.Reporter]. Resume returns the outcome.
 func (s *Swarms) Finished(_ context.Context, session swarm.Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
