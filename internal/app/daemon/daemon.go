@@ -131,7 +131,7 @@ type daemon struct {
 	push      *push.Service
 	audit     *audit.Log // nil without one
 	node      *node.Node
-	peers     *peers.Network // nil without peers
+	peers     *peers.Peers // nil without peers
 	documents *documents.Library
 	rooms     *ysync.Server // nil without HTTP
 	tools     *mounts.Tools

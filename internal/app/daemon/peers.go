@@ -65,8 +65,8 @@ func (d *daemon) peersStatus() *dialect.PeersStatus {
 		for _, way := range p.Via {
 			s.Via = append(s.Via, string(way))
 		}
-		if !p.Heard.IsZero() {
-			s.LastHeard = &dialect.Time{Time: p.Heard}
+		if !p.LastSeen.IsZero() {
+			s.LastHeard = &dialect.Time{Time: p.LastSeen}
 		}
 		if p.Problem != nil {
 			s.Problem = p.Problem.Error()

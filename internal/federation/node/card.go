@@ -27,7 +27,7 @@ var outputSchema = json.RawMessage(`{
     "state": {"type": "string"}, "taskId": {"type": "string"}, "contextId": {"type": "string"}, "text": {"type": "string"}}
 }`)
 
-// cardOf makes an agent's card. endpoints are where peers reach it.
+// cardOf returns an agent's card.
 func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoint) agent.Card {
 	def := info.Definition
 	card := agent.Card{
@@ -46,7 +46,7 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 		card.Tier = agent.TierOf(*def.Tier)
 	}
 	if info.Health.Status == hub.Unhealthy {
-		card.Protocols = nil // it can do nothing now, and speaks to nobody: see [Unfit]
+		card.Protocols = nil // see [Unavailable]
 		return card
 	}
 	for _, c := range def.Capabilities {
@@ -57,9 +57,11 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 	return card
 }
 
-// Unfit reports whether a hub says with an agent's card that the agent cannot work now.
-// One that speaks a protocol can, even if it declares no capability.
-func Unfit(card agent.Card) bool { return len(card.Protocols) == 0 && len(card.Capabilities) == 0 }
+// Unavailable reports whether a card says that its agent cannot work now: it has neither
+// protocols nor capabilities.
+func Unavailable(card agent.Card) bool {
+	return len(card.Protocols) == 0 && len(card.Capabilities) == 0
+}
 
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
@@ -74,8 +76,7 @@ func clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// serveCards answers with the cards of the hub's agents, in order of
-// registration, as registry.Encode writes them.
+// serveCards sends the cards of the hub's agents in order of registration.
 func (n *Node) serveCards(w http.ResponseWriter, r *http.Request) {
 	body, err := n.Registry().EncodeLocal()
 	if err != nil {
@@ -93,7 +94,5 @@ func (n *Node) serveCards(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.Set("Content-Type", "application/json")
-	if _, err := w.Write(body); err != nil {
-		return // the peer has gone
-	}
+	_, _ = w.Write(body) // fails only if the client has disconnected
 }

@@ -1,15 +1,12 @@
-// Package node gives the hub's agents to the coordination library: each is a card
-// in a registry, and an envelope that is sent to one runs a task on it, the way
-// that every task runs.
+// Package node makes the hub's agents reachable for the coordination library: each
+// has a card in a registry, and an envelope to it runs a task.
 //
-// The cards are kept true. An agent that cannot take a task, because its program
-// is missing or its circuit is open, keeps its card but offers no capabilities,
-// so that nobody who asks for a capability is sent to it; one who asks for the
-// agent itself is told why it cannot.
+// The cards follow the agents' health. An unhealthy agent keeps its card without
+// capabilities, so that searches for a capability skip it; requests to the agent
+// itself are answered with the reason.
 //
-// Programs with the library, package parley, reach the agents over WebSocket at
-// [Path], and find them at [CardsPath]. What envelopes say to an agent and it to
-// them is described in docs/coordination.md.
+// Programs with the library, package parley, connect over WebSocket at [Path] and
+// read the cards at [CardsPath]. docs/coordination.md describes the payloads.
 package node
 
 import (
@@ -38,90 +35,88 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// Where peers reach the node on the hub's HTTP server.
+// The node's paths on the hub's HTTP server.
 const (
 	Path      = hubcards.Path
 	CardsPath = hubcards.CardsPath
 )
 
-// Options set up a Node. Hub is needed.
+// Options are those of [Open]. Hub is required.
 type Options struct {
 	Hub *hub.Hub
-	// Version is the hub's; it stands on the card of an agent whose own is not known.
+	// Version is the hub's. It is on the cards of agents whose own is unknown.
 	Version string
 	// PeerTier is the highest tier that agents of other processes may have here;
 	// NoTier means L2.
 	PeerTier agent.Tier
-	// CrossSandbox are agents that those in any sandbox may address.
+	// CrossSandbox are agents that may be addressed from any sandbox.
 	CrossSandbox []string
-	// Audit keeps decisions, deliveries between tiers and refusals; nil: nothing
-	// does. It must outlive the node.
+	// Audit records decisions, deliveries between tiers and refusals; nil records
+	// nothing. It must outlive the node.
 	Audit router.Auditor
-	// Swarms has the hub coordinate swarms; nil: its agents only take part in
-	// those of others.
+	// Swarms makes the hub coordinate swarms; with nil its agents only take part in
+	// others'.
 	Swarms *SwarmOptions
 	Logger *slog.Logger // nil discards
-	// Network makes it a node for other hubs instead of one for programs that come
-	// over HTTP; nil: the latter.
-	Network *Network
+	// Federation makes the node serve other hubs instead of programs over HTTP.
+	Federation *Federation
 }
 
-// Network is how a node meets other hubs.
-type Network struct {
-	// Name returns the id under which other hubs know an agent of this one.
-	Name func(agentID string) string
-	// Here is the reverse: what an agent of any hub is called at this one.
-	Here func(id string) string
-	// Dialers lead to other hubs.
+// Federation are the options of a node for other hubs.
+type Federation struct {
+	// GlobalID returns the id by which other hubs know an agent of this one.
+	GlobalID func(agentID string) string
+	// LocalID is the reverse: the id at this hub of an agent of any hub.
+	LocalID func(id string) string
+	// Dialers connect to other hubs.
 	Dialers map[agent.Transport]transport.Dialer
-	// Listeners let them in. The node closes them.
+	// Listeners accept connections of other hubs. The node closes them.
 	Listeners []transport.Listener
-	// Sources find their agents and announce this hub's, by name.
+	// Sources, by name, find their agents and announce this hub's.
 	Sources map[string]registry.Source
-	// Speaks decides for which agents a peer may speak; see [parley.Options].
+	// Speaks returns an error unless a peer may speak for an agent; see [parley.Options].
 	Speaks func(peer, agentID string) error
-	// RemoteTTL is how long the card of another hub's agent stays after it was last
-	// seen.
+	// RemoteTTL is how long another hub's card stays after it was last seen.
 	RemoteTTL time.Duration
-	// Closed is told of each channel that has closed; nil: nobody. It must not block.
+	// Closed, if not nil, is called for each closed channel. It must not block.
 	Closed func(local, remote string)
 }
 
-// Bounds of what peers can use.
+// Bounds of what other processes and hubs can use.
 const (
 	maxConns    = 1024
 	maxChannels = 10_000
 	maxCards    = 20_000
-	maxWork     = 2048 // envelopes whose answers are under way
-	maxLogged   = 60   // warnings or errors of one type in the log, in a minute
+	maxWork     = 2048 // envelopes that are being answered
+	maxLogged   = 60   // log lines of one type in a minute
 )
 
-// Node is the hub's agents as cards. Make one with [Open] and [Node.Close] it in
-// the end, after the hub. It is safe for concurrent use.
+// Node serves the hub's agents. [Open] returns one; [Node.Close] it after the hub. It is
+// safe for concurrent use.
 type Node struct {
-	hub      *hub.Hub
-	version  string
-	peerTier agent.Tier
-	audit    router.Auditor
-	log      *slog.Logger
-	node     *parley.Node
-	network  *Network            // nil of one for programs
-	listener *websocket.Listener // nil of one for hubs
-	swarms   *Swarms             // nil without Options.Swarms
+	hub        *hub.Hub
+	version    string
+	peerTier   agent.Tier
+	audit      router.Auditor
+	log        *slog.Logger
+	node       *parley.Node
+	federation *Federation         // nil in a node for programs
+	listener   *websocket.Listener // nil in a node for hubs
+	swarms     *Swarms             // nil without Options.Swarms
 
-	changed chan struct{} // holds one if the agents may have changed
+	changed chan struct{} // buffers one change of the agents
 	stop    context.CancelFunc
 	watcher sync.WaitGroup
-	slots   chan struct{} // of maxWork
+	slots   chan struct{} // of maxWork answers
 
-	mu       sync.Mutex
-	desks    map[string]*desk // by agent
-	endpoint string           // where peers reach the node; "" while nobody can
-	work     sync.WaitGroup   // of answers under way; counted up under mu
-	closed   bool
+	mu         sync.Mutex
+	responders map[string]*responder // by agent
+	endpoint   string                // of the listener; "" before Announce
+	work       sync.WaitGroup        // answers in progress; added to under mu
+	closed     bool
 }
 
-// Open makes a node of the agents of a hub. Nobody can reach it before
+// Open returns a node for the agents of a hub. Programs can connect after
 // [Node.Mount].
 func Open(o Options) (*Node, error) {
 	if o.Logger == nil {
@@ -132,15 +127,15 @@ func Open(o Options) (*Node, error) {
 	}
 	n := &Node{
 		hub: o.Hub, version: o.Version, peerTier: o.PeerTier, audit: o.Audit, log: o.Logger,
-		changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), desks: make(map[string]*desk),
+		changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), responders: make(map[string]*responder),
+		federation: o.Federation,
 	}
-	n.network = o.Network
 	var err error
 	if n.node, err = parley.New(n.options(&o)); err != nil {
 		return nil, fmt.Errorf("open the node: %w", err)
 	}
-	if n.network != nil {
-		err = n.openNetwork()
+	if n.federation != nil {
+		err = n.openFederation()
 	} else {
 		err = n.openListener()
 	}
@@ -148,7 +143,7 @@ func Open(o Options) (*Node, error) {
 		return nil, errors.Join(err, n.node.Close(context.Background()))
 	}
 	n.sync()
-	if o.Swarms != nil { // with the agents there, since it may have work for them at once
+	if o.Swarms != nil { // after the agents, since it may have work for them at once
 		if n.swarms, err = n.openSwarms(*o.Swarms); err != nil {
 			n.CloseSwarms()
 			return nil, errors.Join(err, n.node.Close(context.Background()))
@@ -158,7 +153,7 @@ func Open(o Options) (*Node, error) {
 	n.stop = stop
 	n.watcher.Go(func() { n.watch(ctx) })
 	n.hub.OnAgents(n.wake)
-	n.wake() // what changed before
+	n.wake() // for earlier changes
 	return n, nil
 }
 
@@ -173,50 +168,50 @@ func (n *Node) options(o *Options) parley.Options {
 		Channels: channel.Options{MaxChannels: maxChannels},
 		Trust:    n.trust,
 	}
-	if o.Network != nil {
-		p.Registry.RemoteTTL, p.Channels.Dialers, p.Speaks = o.Network.RemoteTTL, o.Network.Dialers, o.Network.Speaks
+	if o.Federation != nil {
+		p.Registry.RemoteTTL, p.Channels.Dialers, p.Speaks = o.Federation.RemoteTTL, o.Federation.Dialers, o.Federation.Speaks
 		sinks = append(sinks, telemetry.SinkFunc(n.followChannels))
 	}
 	p.Router.Telemetry = telemetry.New(telemetry.Options{Sinks: sinks})
 	return p
 }
 
-// openListener lets programs in over HTTP.
+// openListener accepts programs over HTTP.
 func (n *Node) openListener() error {
 	n.listener = websocket.NewListener(websocket.ListenOptions{
-		// The hub's HTTP server has checked Host, Origin and token: all that come this
-		// far hold the same token and are one peer.
+		// The hub's HTTP server has checked Host, Origin and token. All programs have the
+		// same token, so they are one peer.
 		Authenticate: func(*http.Request) (string, error) { return "http", nil },
 		MaxConns:     maxConns,
 		OnRefuse: func(_ *http.Request, reason error) {
-			n.log.Info("a connection of a peer was refused", "reason", reason)
+			n.log.Info("a program's connection was refused", "reason", reason)
 		},
 	})
 	return n.node.Listen(n.listener)
 }
 
-// openNetwork lets other hubs in, and looks for their agents.
-func (n *Node) openNetwork() error {
+// openFederation accepts other hubs and discovers their agents.
+func (n *Node) openFederation() error {
 	var errs []error
-	for _, l := range n.network.Listeners {
+	for _, l := range n.federation.Listeners {
 		errs = append(errs, n.node.Listen(l))
 	}
-	for name, s := range n.network.Sources {
+	for name, s := range n.federation.Sources {
 		errs = append(errs, n.Registry().EnableDiscovery(name, s))
 	}
 	return errors.Join(errs...)
 }
 
-// followChannels tells the network of channels that have closed.
+// followChannels reports closed channels.
 func (n *Node) followChannels(e telemetry.Event) {
-	if n.network.Closed != nil && e.Type == telemetry.ChannelState && e.Detail == string(channel.Closed) {
-		n.network.Closed(e.Sender, e.Recipient)
+	if n.federation.Closed != nil && e.Type == telemetry.ChannelState && e.Detail == string(channel.Closed) {
+		n.federation.Closed(e.Sender, e.Recipient)
 	}
 }
 
-// Join adds an agent that is not the hub's own, under an id that none of those has.
+// Join adds an agent that is not the hub's own. Its id must be free.
 func (n *Node) Join(card agent.Card, h router.Handler) (*parley.Agent, error) {
-	if n.network != nil && len(card.Endpoints) == 0 {
+	if n.federation != nil && len(card.Endpoints) == 0 {
 		card.Endpoints = n.endpoints()
 	}
 	return n.node.Join(card, h)
@@ -225,14 +220,14 @@ func (n *Node) Join(card agent.Card, h router.Handler) (*parley.Agent, error) {
 // Channels returns the channels to other processes.
 func (n *Node) Channels() *channel.Manager { return n.node.Channels() }
 
-// Mount adds what peers need to an HTTP server that checks who they are.
+// Mount adds the node's handlers to an HTTP server, which must authenticate requests.
 func (n *Node) Mount(mount func(pattern string, h http.Handler)) {
 	mount("GET "+Path, n.listener)
 	mount("GET "+CardsPath, http.HandlerFunc(n.serveCards))
 }
 
-// Announce puts into the cards where peers reach the node: the URL of the HTTP
-// server in which it is mounted, "http://127.0.0.1:8080".
+// Announce sets the endpoint in the cards to the HTTP server in which the node is
+// mounted, such as "http://127.0.0.1:8080".
 func (n *Node) Announce(baseURL string) error {
 	at, err := hubcards.Endpoint(baseURL)
 	if err != nil {
@@ -245,28 +240,27 @@ func (n *Node) Announce(baseURL string) error {
 	return nil
 }
 
-// Parley returns the node of the library, for those who join agents to it.
+// Parley returns the library's node.
 func (n *Node) Parley() *parley.Node { return n.node }
 
 // Registry returns the cards.
 func (n *Node) Registry() *registry.Registry { return n.node.Registry() }
 
-// Telemetry returns where the node's events go.
+// Telemetry returns the recorder of the node's events.
 func (n *Node) Telemetry() *telemetry.Recorder { return n.node.Telemetry() }
 
-// trust decides which agents of other processes come in.
-//
-// One that the agent which it wants could not answer hears it here: later on, the
-// same rules would keep the hub from telling it.
+// trust admits an agent of another process, or returns why not. It refuses one that
+// the wanted agent could not answer, since the same rules would later prevent the hub
+// from reporting that.
 func (n *Node) trust(r channel.Request, card agent.Card) error {
 	if card.Tier < n.peerTier {
-		return fmt.Errorf("this hub takes agents of other processes from tier %v on, and %q is of %v; node.peerTier in its config.yaml says so",
+		return fmt.Errorf("this hub admits agents of other processes from tier %v on, and %q has %v; see node.peerTier in its config.yaml",
 			n.peerTier, card.ID, card.Tier)
 	}
 	return n.mayAnswer(r.To, card.Identity())
 }
 
-// mayAnswer returns nil if the rules let an agent of the hub address somebody.
+// mayAnswer returns nil if an agent of the hub may address the given one.
 func (n *Node) mayAnswer(id string, to agent.Identity) error {
 	from, known := n.Registry().Identity(id)
 	if !known {
@@ -278,19 +272,23 @@ func (n *Node) mayAnswer(id string, to agent.Identity) error {
 	return nil
 }
 
-// auditRest audits what the router does not: calls of tools, refused delegations,
-// and refused channels.
+// auditRest audits what the router does not: tool calls, refused delegations and
+// refused channels.
 func (n *Node) auditRest(e telemetry.Event) {
 	refused := e.Type == telemetry.Security && (e.ChannelID != "" || e.Code == parley.CodePeerRefused || e.Code == delegation.CodeRefused)
 	if n.audit == nil || !refused && e.Type != telemetry.ToolInvocation {
 		return
 	}
+	n.append(e)
+}
+
+func (n *Node) append(e telemetry.Event) {
 	if err := n.audit.Append(e, nil); err != nil {
-		n.log.Error("an event could not be audited", "type", e.Type, "error", err)
+		n.log.Error("cannot audit an event", "type", e.Type, "error", err)
 	}
 }
 
-// wake has the cards looked through. It never blocks.
+// wake makes watch call sync. It never blocks.
 func (n *Node) wake() {
 	select {
 	case n.changed <- struct{}{}:
@@ -309,22 +307,21 @@ func (n *Node) watch(ctx context.Context) {
 	}
 }
 
-// sync makes the cards what the hub's agents are now. One goroutine at a time
-// calls it.
+// sync updates the cards to the hub's agents. One goroutine at a time calls it.
 func (n *Node) sync() {
 	endpoints := n.endpoints()
 	present := make(map[string]bool)
 	for _, info := range n.hub.Agents() {
 		id := info.Definition.ID
-		if n.network != nil {
+		if n.federation != nil {
 			if info.Definition.Driver == runner.DriverPeer {
-				continue // who wants it asks its own hub
+				continue // other hubs connect to its own hub
 			}
-			id = n.network.Name(id)
+			id = n.federation.GlobalID(id)
 		}
 		present[id] = true
 		if err := n.present(cardOf(info, id, n.version, endpoints), info.Definition.ID); err != nil {
-			n.log.Error("an agent has no card", "agent", id, "error", err)
+			n.log.Error("cannot register an agent's card", "agent", id, "error", err)
 		}
 	}
 	for _, d := range n.all() {
@@ -332,15 +329,15 @@ func (n *Node) sync() {
 			d.leaveSwarms()
 			d.access.Leave()
 			n.mu.Lock()
-			delete(n.desks, d.id)
+			delete(n.responders, d.id)
 			n.mu.Unlock()
 		}
 	}
 }
 
-// endpoints are where peers reach the node.
+// endpoints returns the endpoints for the cards.
 func (n *Node) endpoints() []agent.Endpoint {
-	if n.network == nil {
+	if n.federation == nil {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.endpoint == "" {
@@ -349,25 +346,25 @@ func (n *Node) endpoints() []agent.Endpoint {
 		return []agent.Endpoint{{Transport: agent.TransportWebSocket, Address: n.endpoint}}
 	}
 	var all []agent.Endpoint
-	for _, l := range n.network.Listeners {
+	for _, l := range n.federation.Listeners {
 		all = append(all, l.Endpoint())
 	}
 	return all
 }
 
-func (n *Node) all() []*desk {
+func (n *Node) all() []*responder {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Collect(maps.Values(n.desks))
+	return slices.Collect(maps.Values(n.responders))
 }
 
-// present registers an agent's card, unless it is as it was.
+// present registers an agent's card if it has changed.
 func (n *Node) present(card agent.Card, agentID string) error {
 	n.mu.Lock()
-	d := n.desks[card.ID]
+	d := n.responders[card.ID]
 	n.mu.Unlock()
 	if d == nil {
-		d = &desk{n: n, id: card.ID, agent: agentID, offers: make(map[offerKey]undertaking)}
+		d = &responder{n: n, id: card.ID, agent: agentID, accepted: make(map[proposalKey]acceptance)}
 		access, err := n.node.Join(card, d.handle)
 		if err != nil {
 			return err
@@ -378,7 +375,7 @@ func (n *Node) present(card agent.Card, agentID string) error {
 			return err
 		}
 		n.mu.Lock()
-		n.desks[card.ID] = d
+		n.responders[card.ID] = d
 		n.mu.Unlock()
 		return nil
 	}
@@ -392,8 +389,8 @@ func (n *Node) present(card agent.Card, agentID string) error {
 	return nil
 }
 
-// begin takes a place for an answer; it waits for one until ctx ends. The caller
-// calls end if it is true.
+// begin waits for a slot for an answer until ctx ends. If it returns true, the caller
+// must call end.
 func (n *Node) begin(ctx context.Context) bool {
 	select {
 	case n.slots <- struct{}{}:
@@ -415,9 +412,8 @@ func (n *Node) end() {
 	n.work.Done()
 }
 
-// Close ends the node: answers that are due are given, at most until ctx ends,
-// then channels are closed. Close the hub before, so that they are due. A second
-// call does nothing.
+// Close sends pending answers, at most until ctx ends, and closes the channels. Close
+// the hub before, so that all tasks have ended. A second call does nothing.
 func (n *Node) Close(ctx context.Context) error {
 	n.mu.Lock()
 	if n.closed {
@@ -430,7 +426,7 @@ func (n *Node) Close(ctx context.Context) error {
 	n.watcher.Wait()
 	n.CloseSwarms()
 	answered := make(chan struct{})
-	go func() { // ends at the latest when the router has ended the answers' context
+	go func() { // ends when the router has closed, at the latest
 		n.work.Wait()
 		close(answered)
 	}()
@@ -444,11 +440,10 @@ func (n *Node) Close(ctx context.Context) error {
 	return err
 }
 
-// flushTime is how long peers may take to handle the last answers.
+// flushTime is how long receivers may take for the last answers.
 const flushTime = 2 * time.Second
 
-// flush waits until peers have handled what was sent to them: closing a channel
-// drops the rest.
+// flush waits until the sent envelopes are handled. Closing a channel drops the rest.
 func (n *Node) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
@@ -456,24 +451,20 @@ func (n *Node) flush(ctx context.Context) {
 	for _, c := range n.node.Channels().Channels() {
 		peers.Go(func() {
 			if err := c.Flush(ctx); err != nil {
-				n.log.Info("a peer may not have heard the last answer", "agent", c.LocalAgent(), "peer", c.RemoteAgent(), "error", err)
+				n.log.Info("the last answer may be lost", "agent", c.LocalAgent(), "peer", c.RemoteAgent(), "error", err)
 			}
 		})
 	}
 	peers.Wait()
 }
 
-// refused records that an agent did not work for somebody to whom it could not
-// answer.
-func (n *Node) refused(d *desk, e *envelope.Envelope, cause error) {
+// refused records a request whose sender the agent may not answer.
+func (n *Node) refused(d *responder, e *envelope.Envelope, cause error) {
 	event := telemetry.Of(telemetry.Security, e)
 	event.Target, event.Code = d.id, string(router.CodeOf(cause))
-	event.Detail = "no task was begun: " + cause.Error()
+	event.Detail = "no task was started: " + cause.Error()
 	n.Telemetry().Emit(event)
-	if n.audit == nil {
-		return
-	}
-	if err := n.audit.Append(event, nil); err != nil {
-		n.log.Error("a refusal could not be audited", "error", err)
+	if n.audit != nil {
+		n.append(event)
 	}
 }

@@ -879,7 +879,7 @@ func TestCardsAreKeptTrue(t *testing.T) {
 	}
 	for _, reg := range []*registry.Registry{r.node.Registry(), p.node.Registry()} {
 		await(t, reg, "worker", offers(0))
-		if card, err := reg.Get("worker"); err != nil || !node.Unfit(card) || node.Unfit(after) {
+		if card, err := reg.Get("worker"); err != nil || !node.Unavailable(card) || node.Unavailable(after) {
 			t.Errorf("its card does not say that it cannot work: %+v, %v", card, err)
 		}
 	}

@@ -16,24 +16,24 @@ import (
 	"github.com/parleyhub/parley/negotiation"
 )
 
-// request is what a request asks an agent for.
+// request is a decoded request or proposal.
 type request struct {
 	parts   []*a2a.Part
 	stream  bool
-	timeout time.Duration // 0: the agent's limit
-	over    []string      // the agents over whom the work has come, by their ids among hubs
+	timeout time.Duration // 0 means the agent's limit
+	chain   []string      // the delegation chain, by global ids
 }
 
-// Bounds of over. Hubs hand work on a few times only.
+// Bounds of a delegation chain.
 const (
-	maxOver   = 16
-	maxOverID = 256
+	maxChain   = 16
+	maxChainID = 256
 )
 
 var errEmpty = errors.New("the payload asks for nothing: send a text, or an object with the field text")
 
-// readRequest reads the payload of a request: a text; an object with the field
-// text; or any other JSON value, which the agent gets as data.
+// readRequest reads the payload of a request: a text, an object with the field text, or
+// any other JSON value, which the agent receives as data.
 func readRequest(payload json.RawMessage) (request, error) {
 	trimmed := bytes.TrimSpace(payload)
 	switch {
@@ -83,14 +83,14 @@ func readFields(payload []byte) (request, error) {
 	if fields.TimeoutMs < 0 || fields.TimeoutMs > float64(longest.Milliseconds()) {
 		return request{}, errors.New("timeoutMs is not a time in milliseconds")
 	}
-	if len(fields.Over) > maxOver || slices.ContainsFunc(fields.Over, func(id string) bool { return id == "" || len(id) > maxOverID }) {
-		return request{}, fmt.Errorf("over names more than %d agents, or one that is none", maxOver)
+	if len(fields.Over) > maxChain || slices.ContainsFunc(fields.Over, func(id string) bool { return id == "" || len(id) > maxChainID }) {
+		return request{}, fmt.Errorf("over has more than %d agents, or an invalid id", maxChain)
 	}
 	r, err := textRequest(fields.Text)
 	if err != nil {
 		return request{}, err
 	}
-	r.over = fields.Over
+	r.chain = fields.Over
 	if d := bytes.TrimSpace(fields.Data); len(d) > 0 && string(d) != "null" {
 		part, err := dataPart(d)
 		if err != nil {
@@ -104,7 +104,7 @@ func readFields(payload []byte) (request, error) {
 
 func dataPart(data []byte) (*a2a.Part, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber() // a large one must not be rounded
+	dec.UseNumber() // large numbers must not be rounded
 	var v any
 	if err := dec.Decode(&v); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func dataPart(data []byte) (*a2a.Part, error) {
 	return a2a.NewDataPart(v), nil
 }
 
-// offerRequest is what a proposal asks for.
+// offerRequest returns a proposal's request.
 func offerRequest(o negotiation.Offer) (request, error) {
 	r, err := textRequest(o.TaskDescription)
 	if err != nil || len(o.Input) == 0 || string(o.Input) == "null" {
@@ -133,7 +133,7 @@ type accepted struct {
 	ContextID string `json:"contextId"`
 }
 
-// cancellation is the payload of a notification that ends the thread's tasks.
+// cancellation is the payload of a notification that cancels the thread's tasks.
 type cancellation struct {
 	Cancel bool `json:"cancel"`
 }
@@ -144,26 +144,26 @@ type begun struct {
 	ContextID string `json:"contextId"`
 }
 
-// chunk is the payload of a stream-data: a piece of the answer, or what the agent
-// is doing.
+// chunk is the payload of a stream-data: a part of the answer, or the agent's current
+// activity.
 type chunk struct {
 	ArtifactID string `json:"artifactId,omitempty"`
-	Append     bool   `json:"append,omitempty"` // to what the artifact was; else in its place
+	Append     bool   `json:"append,omitempty"` // to the artifact; otherwise it replaces it
 	Text       string `json:"text,omitempty"`
 	Data       any    `json:"data,omitempty"`
-	File       string `json:"file,omitempty"` // the name of one that tasks/get has
+	File       string `json:"file,omitempty"` // the name of a file that tasks/get returns
 	Status     string `json:"status,omitempty"`
 }
 
 // result is the payload of a response, and of a stream-end.
 type result struct {
-	State     string   `json:"state"` // completed, input-required or auth-required; of a stream-end, any end
+	State     string   `json:"state"` // completed, input-required or auth-required; in a stream-end any final state
 	TaskID    string   `json:"taskId"`
 	ContextID string   `json:"contextId"`
-	Text      string   `json:"text"`                // the answer, or the question; of a stream-end only the latter
+	Text      string   `json:"text"`                // the answer or the question; in a stream-end only the question
 	Data      []any    `json:"data,omitempty"`      // such as a permission question with its options
-	Truncated bool     `json:"truncated,omitempty"` // tasks/get has the whole text, and a stream too
-	Error     *failure `json:"error,omitempty"`     // of a stream-end
+	Truncated bool     `json:"truncated,omitempty"` // tasks/get and streams have the whole text
+	Error     *failure `json:"error,omitempty"`     // only in a stream-end
 }
 
 // failure is the payload of an error.
@@ -181,7 +181,7 @@ type failure struct {
 // envelope even if every byte has to be escaped.
 const maxText = 128 << 10
 
-// resultOf is the answer that a task has, or its question.
+// resultOf returns a task's answer or question.
 func resultOf(t *a2a.Task) result {
 	r := result{State: stateName(t.Status.State), TaskID: string(t.ID), ContextID: t.ContextID}
 	if m := t.Status.Message; m != nil {
@@ -201,13 +201,13 @@ func resultOf(t *a2a.Task) result {
 	return r
 }
 
-// fits tells whether data has room in an envelope.
+// fits reports whether data is small enough for an envelope.
 func fits(data any) bool {
 	encoded, err := json.Marshal(data)
 	return err == nil && len(encoded) <= maxText
 }
 
-// failureOf tells how a task ended that has no answer.
+// failureOf returns the error of a task without an answer.
 func failureOf(t *a2a.Task) *failure {
 	f := &failure{
 		Code: "TASK_" + upper(stateName(t.Status.State)), Message: "the task ended " + stateName(t.Status.State),
@@ -221,22 +221,22 @@ func failureOf(t *a2a.Task) *failure {
 		f.Message = cut(text, maxText)
 	}
 	if e, ok := m.Metadata[hub.MetaError].(map[string]any); ok {
-		f.Cause, _ = e["code"].(string)    // "" where it is not there
-		f.Remedy, _ = e["remedy"].(string) // the same
+		f.Cause, _ = e["code"].(string) // either may be missing
+		f.Remedy, _ = e["remedy"].(string)
 	}
 	return f
 }
 
-// failureFrom tells why the hub did not take a message.
+// failureFrom returns the hub's error for a message.
 func failureFrom(err error) *failure {
 	he, ok := errors.AsType[*hub.Error](err)
 	if !ok {
-		return &failure{Code: "INTERNAL", Message: "the hub could not do it", Remedy: "see the hub's log"}
+		return &failure{Code: "INTERNAL", Message: "the hub failed", Remedy: "see the hub's log"}
 	}
 	return &failure{Code: upper(string(he.Code)), Message: he.Message, Remedy: he.Remedy}
 }
 
-// reasonFrom tells the same as a reason for a rejection.
+// reasonFrom returns the hub's error as the reason of a rejection.
 func reasonFrom(err error) negotiation.Reason {
 	he, ok := errors.AsType[*hub.Error](err)
 	if !ok {
@@ -245,14 +245,14 @@ func reasonFrom(err error) negotiation.Reason {
 	return negotiation.Reason(he.Code)
 }
 
-// upper writes a code of the hub as envelopes have them: TASK_NOT_FOUND.
+// upper converts a code of the hub to the form in envelopes: TASK_NOT_FOUND.
 func upper(code string) string { return strings.ToUpper(strings.ReplaceAll(code, "-", "_")) }
 
-// answers tells whether a task that has come to rest has something to say, or
-// else has failed.
+// answers reports whether a task in this state has an answer or a question. Otherwise
+// it has failed.
 func answers(s a2a.TaskState) bool { return s == a2a.TaskStateCompleted || hub.Interrupted(s) }
 
-// stateName is a state in the specification's words: input-required.
+// stateName returns a state's name in the specification: input-required.
 func stateName(s a2a.TaskState) string {
 	name := strings.ToLower(strings.TrimPrefix(string(s), "TASK_STATE_"))
 	return strings.ReplaceAll(name, "_", "-")
@@ -268,7 +268,7 @@ func textOf(parts []*a2a.Part) string {
 	return b.String()
 }
 
-// cut returns at most n bytes of whole characters.
+// cut returns the longest prefix of at most n bytes that does not split a character.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s

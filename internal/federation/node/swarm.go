@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -21,19 +22,19 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// SwarmOptions set up the hub's coordinator.
+// SwarmOptions are the options of the hub's coordinator.
 type SwarmOptions struct {
-	// Journal is where swarms are kept. Hubs that share one succeed each other.
+	// Journal stores the swarms. Hubs that share one take over from each other.
 	Journal swarm.Journal
-	// Hub is the name of the hub, which no other on the journal has.
+	// Hub is the name of the hub, which must be unique on the journal.
 	Hub string
 	// Lease, Takeover and Answer are as in swarm.CoordinatorOptions.
 	Lease, Takeover, Answer time.Duration
 }
 
-// Swarms coordinates swarms of the hub's agents, and of peers that its tier and
-// sandbox rules let it reach. It speaks in the name of an agent of its own, of L0,
-// whose id no configured agent can have.
+// Swarms coordinates swarms of the hub's agents, and of remote agents within the rules
+// for tiers and sandboxes. It sends as an agent of its own of tier L0, whose id no
+// configured agent can have.
 type Swarms struct {
 	*swarm.Coordinator
 	access interface{ Leave() }
@@ -46,13 +47,10 @@ const coordinatorPrefix = "hub:"
 
 func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 	card := agent.Card{
-		ID: coordinatorPrefix + o.Hub, Name: "swarm coordinator", Version: firstLine(n.version), Tier: agent.L0, Origin: agent.Local,
+		ID: coordinatorPrefix + o.Hub, Name: "swarm coordinator", Version: cmp.Or(firstLine(n.version), "unknown"), Tier: agent.L0, Origin: agent.Local,
 		Description: "Leads the swarms of this hub.", Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{},
 	}
-	if card.Version == "" {
-		card.Version = "unknown"
-	}
-	access, err := n.node.Join(card, func(context.Context, *envelope.Envelope) {}) // the coordinator hears for it
+	access, err := n.node.Join(card, func(context.Context, *envelope.Envelope) {}) // the coordinator handles its own
 	if err != nil {
 		return nil, fmt.Errorf("the swarms' coordinator: %w", err)
 	}
@@ -67,11 +65,11 @@ func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 	return &Swarms{Coordinator: c, access: access, n: neg}, nil
 }
 
-// load is how much an agent of the hub has to do (Req 8.2).
+// load returns the number of running and queued tasks of an agent.
 func (n *Node) load(id string) int {
 	info, err := n.hub.Agent(id)
 	if err != nil {
-		return 0 // another process's: it tells nobody
+		return 0 // a remote agent's load is unknown
 	}
 	return info.Running + info.Queued
 }
@@ -79,10 +77,10 @@ func (n *Node) load(id string) int {
 // Swarms returns the hub's coordinator, nil without [Options.Swarms].
 func (n *Node) Swarms() *Swarms { return n.swarms }
 
-// CloseSwarms ends the hub's part in swarms: it leads no more, and its agents give
-// up what they work on, without a word to anybody. What the journal has goes on
-// with the next hub. Close the swarms before the hub, whose end would otherwise look
-// like the failure of every agent. More calls do nothing.
+// CloseSwarms ends the hub's coordination of swarms and its agents' work in them,
+// without reporting anything: the next hub on the journal continues. Close the swarms
+// before the hub, whose end would otherwise look like the failure of every agent.
+// Further calls do nothing.
 func (n *Node) CloseSwarms() {
 	if n.swarms != nil {
 		_ = errors.Join(n.swarms.Close(), n.swarms.n.Close()) // they return nil
@@ -92,62 +90,62 @@ func (n *Node) CloseSwarms() {
 	}
 }
 
-// member is an agent's part in swarms.
+// member is an agent's participation in swarms.
 type member struct {
 	n *negotiation.Negotiator
 	p *swarm.Participant
 }
 
-// joinSwarms has an agent accept invitations.
-func (d *desk) joinSwarms() error {
+// joinSwarms makes the agent accept invitations.
+func (d *responder) joinSwarms() error {
 	r := d.n.node.Router()
 	neg, err := negotiation.New(r, d.id, negotiation.Options{Only: swarm.Concerns})
 	if err != nil {
 		return err
 	}
 	parallel := 1
-	if info, err := d.n.hub.Agent(d.agent); err == nil { // else it is being removed
+	if info, err := d.n.hub.Agent(d.agent); err == nil { // otherwise it is being removed
 		parallel = info.Definition.Limits.Concurrency
 	}
 	d.member = member{n: neg, p: swarm.NewParticipant(r, neg, d.work, swarm.ParticipantOptions{
 		Accept: d.joins, Parallel: parallel,
 		Refused: func(why error) {
-			d.n.log.Warn("a swarm's coordinator refuses something of an agent's", "agent", d.id, "error", why)
+			d.n.log.Warn("a swarm's coordinator refused an agent's message", "agent", d.id, "error", why)
 		},
 	})}
 	return nil
 }
 
-// leaveSwarms waits until the agent works on nothing of theirs. More calls do
+// leaveSwarms waits until the agent's work in swarms has ended. Further calls do
 // nothing.
-func (d *desk) leaveSwarms() {
-	if d.member.p != nil {
-		_ = errors.Join(d.member.p.Close(), d.member.n.Close()) // they return nil
+func (r *responder) leaveSwarms() {
+	if r.member.p != nil {
+		_ = errors.Join(r.member.p.Close(), r.member.n.Close()) // they return nil
 	}
 }
 
-// joins decides about an invitation: only who can do the work and could answer the
-// coordinator takes part.
-func (d *desk) joins(p negotiation.Proposal) (bool, negotiation.Reason) {
-	proposer, known := d.n.Registry().Identity(p.Proposer)
+// joins accepts an invitation if the agent can do the work and may answer the
+// coordinator.
+func (r *responder) joins(p negotiation.Proposal) (bool, negotiation.Reason) {
+	proposer, known := r.n.Registry().Identity(p.Proposer)
 	if !known {
-		return false, negotiation.Declined // it has gone meanwhile
+		return false, negotiation.Declined // it has disconnected
 	}
-	if err := d.n.mayAnswer(d.id, proposer); err != nil {
+	if err := r.n.mayAnswer(r.id, proposer); err != nil {
 		return false, negotiation.Declined
 	}
-	info, err := d.n.hub.Agent(d.agent)
+	info, err := r.n.hub.Agent(r.agent)
 	if err != nil || info.Health.Status == hub.Unhealthy {
 		return false, "unhealthy"
 	}
-	card, err := d.n.Registry().Get(d.id)
+	card, err := r.n.Registry().Get(r.id)
 	if err != nil || slices.ContainsFunc(p.RequiredCapabilities, func(c string) bool { return !card.Has(c) }) {
 		return false, negotiation.MissingCapability
 	}
 	return true, ""
 }
 
-// done is the result of a sub-task that an agent of the hub did.
+// done is the result of a sub-task.
 type done struct {
 	Text      string `json:"text"`
 	Data      []any  `json:"data,omitempty"`
@@ -155,35 +153,33 @@ type done struct {
 	TaskID    string `json:"taskId"`
 }
 
-// cancelPatience bounds how long a sub-task that is no longer wanted may take to
-// end. The hub goes on ending it.
-const cancelPatience = 10 * time.Second
+// cancelTimeout bounds the wait for the cancellation of an abandoned sub-task.
+const cancelTimeout = 10 * time.Second
 
-// work is the agent's [swarm.Worker]: it runs a task on the hub, in a conversation
-// of its own.
-func (d *desk) work(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
-	if task, ok := d.did(ctx, j); ok {
+// work is the agent's [swarm.Worker]. It runs a task on the hub in a new context.
+func (r *responder) work(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
+	if task, ok := r.completed(ctx, j); ok {
 		return report(task)
 	}
 	about := map[string]any{"swarm": map[string]any{"id": j.SwarmID, "subTask": j.SubTaskID, "attempt": j.Attempt}}
 	m := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(prompt(j)))
 	m.Metadata = maps.Clone(about)
 	m.Metadata[hub.MetaOnce] = attemptKey(j, j.Attempt)
-	pending, err := d.n.hub.Start(ctx, hub.SendRequest{AgentID: d.agent, Message: m, Metadata: about})
+	pending, err := r.n.hub.Start(ctx, hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about})
 	if err != nil {
 		return nil, errors.New(failureFrom(err).Message)
 	}
 	task, err := pending.Wait(ctx)
 	if err != nil {
-		d.abandon(ctx, pending.TaskID())
+		r.abandon(ctx, pending.TaskID())
 		return nil, err
 	}
 	switch state := task.Status.State; {
 	case state == a2a.TaskStateCompleted:
 		return report(task)
-	case hub.Interrupted(state): // nobody is there to answer
-		d.abandon(ctx, task.ID)
-		return nil, fmt.Errorf("it is %s, which nobody answers in a swarm: %s", stateName(state), cut(resultOf(task).Text, 4096))
+	case hub.Interrupted(state): // a swarm has no user to answer
+		r.abandon(ctx, task.ID)
+		return nil, fmt.Errorf("it is %s, and a swarm has no user who could answer: %s", stateName(state), cut(resultOf(task).Text, 4096))
 	}
 	return nil, errors.New(cut(failureOf(task).Message, 4096))
 }
@@ -193,14 +189,14 @@ func report(task *a2a.Task) (json.RawMessage, error) {
 	return json.Marshal(done{Text: r.Text, Data: r.Data, Truncated: r.Truncated, TaskID: r.TaskID})
 }
 
-// lookedAt is how many former attempts are looked at.
-const lookedAt = 10
+// maxAttempts is how many earlier attempts are checked.
+const maxAttempts = 10
 
-// did returns the task of a former attempt that this agent ended well. The hub was
-// killed before the coordinator had heard of it.
-func (d *desk) did(ctx context.Context, j swarm.Job) (*a2a.Task, bool) {
-	for n := j.Attempt - 1; n > max(0, j.Attempt-1-lookedAt); n-- {
-		task, err := d.n.hub.Task(ctx, hub.OnceID(d.agent, attemptKey(j, n)), nil)
+// completed returns the task of an earlier attempt that this agent completed before the
+// hub was killed, so that the coordinator did not receive its result.
+func (r *responder) completed(ctx context.Context, j swarm.Job) (*a2a.Task, bool) {
+	for n := j.Attempt - 1; n > max(0, j.Attempt-1-maxAttempts); n-- {
+		task, err := r.n.hub.Task(ctx, hub.OnceID(r.agent, attemptKey(j, n)), nil)
 		if err == nil && task.Status.State == a2a.TaskStateCompleted {
 			return task, true
 		}
@@ -208,26 +204,25 @@ func (d *desk) did(ctx context.Context, j swarm.Job) (*a2a.Task, bool) {
 	return nil, false
 }
 
-// attemptKey names an attempt at a sub-task, for all times.
+// attemptKey identifies an attempt at a sub-task, across restarts.
 func attemptKey(j swarm.Job, attempt int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %s %d", len(j.SwarmID), j.SwarmID, len(j.SubTaskID), j.SubTaskID, attempt))
 	return "swarm-" + hex.EncodeToString(sum[:16])
 }
 
-// abandon ends a task that is no longer wanted.
-func (d *desk) abandon(ctx context.Context, id a2a.TaskID) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelPatience)
+// abandon cancels a task whose result is no longer needed.
+func (r *responder) abandon(ctx context.Context, id a2a.TaskID) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer stop()
-	if _, err := d.n.hub.Cancel(ctx, id); err != nil {
+	if _, err := r.n.hub.Cancel(ctx, id); err != nil {
 		he, ok := errors.AsType[*hub.Error](err)
 		if !ok || he.Code != hub.CodeNotCancelable { // it has just ended
-			d.n.log.Warn("a sub-task that is no longer wanted may go on", "agent", d.id, "task", id, "error", err)
+			r.n.log.Warn("cannot cancel an abandoned sub-task", "agent", r.id, "task", id, "error", err)
 		}
 	}
 }
 
-// prompt tells an agent what to do. What other agents answered is given as data,
-// marked as such.
+// prompt returns the prompt for a sub-task. Other agents' results are marked as data.
 func prompt(j swarm.Job) string {
 	var b strings.Builder
 	b.WriteString(j.Description)
@@ -243,7 +238,7 @@ func prompt(j swarm.Job) string {
 	return b.String()
 }
 
-// resultText is a result as an agent reads it best: the text if it has one.
+// resultText returns the text of a result, or its JSON if it has none.
 func resultText(result json.RawMessage) string {
 	var r done
 	if json.Unmarshal(result, &r) == nil && r.Text != "" {

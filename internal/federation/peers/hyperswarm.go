@@ -18,70 +18,71 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm"
 )
 
-// Hyperswarm is how a hub meets others without a server that all share.
+// Hyperswarm are the options of connections without a shared server.
 type Hyperswarm struct {
-	// Listen is where the UDP socket is bound; the zero value means Public's port, or
-	// any, of all interfaces.
+	// Listen is the address of the UDP socket; the zero value means Public's port, or
+	// any port, on all interfaces.
 	Listen netip.AddrPort
-	// Public is the IPv4 address at which everybody reaches the hub, if there is one. It
-	// then is a node of the DHT: others find each other by it.
+	// Public is the hub's public IPv4 address, if it has one. It makes the hub a node
+	// of the DHT, by which other hubs find each other.
 	Public netip.AddrPort
-	// Bootstrap are nodes of the DHT, as host:port, besides the addresses in the
-	// allow-list.
+	// Bootstrap are nodes of the DHT, as host:port, in addition to the addresses in
+	// the allow-list.
 	Bootstrap []string
 	// Network and Capabilities are those of [hyperswarmcards.Source].
 	Network      string
 	Capabilities bool
-	// Relay has the hub forward between hubs that have paired with it and find no path
-	// to each other. They name it by [RelayKey] in their Relays.
+	// Relay makes the hub a relay for paired hubs that cannot connect to each other
+	// directly. They name its [RelayKey] in their Relays.
 	Relay  bool
 	Relays []identity.PublicKey
 }
 
-// A key can be listened on once: the hub's own is that of the swarm, which exchanges
-// cards; channels and relayed paths have keys that follow from it.
+// A key can have one listener: the hub's own is for the swarm, which exchanges cards;
+// channels and the relay have keys derived from it.
 const (
 	channelsPurpose = "parley channels"
 	relayPurpose    = "parley relay"
 )
 
-// ChannelsKey is the key with which a hub takes channels over Hyperswarm. Its signed cards tell it, too.
+// ChannelsKey returns the key under which a hub accepts channels over Hyperswarm. It is
+// also in the hub's signed cards.
 func ChannelsKey(pair *identity.Pair) identity.PublicKey {
 	return pair.Derive(channelsPurpose).Public()
 }
 
-// RelayKey is the key of the relay that a hub with an identity can be.
+// RelayKey returns the key of a hub's relay.
 func RelayKey(pair *identity.Pair) identity.PublicKey { return pair.Derive(relayPurpose).Public() }
 
-// maxHubs bounds the hubs that this one is connected with.
+// maxHubs bounds the connections with other hubs.
 const maxHubs = 1024
 
-// dht is a hub's part in a Hyperswarm.
+// dht holds what a hub runs on Hyperswarm.
 type dht struct {
 	node   *hyperdht.Node
 	swarm  *swarm.Swarm
 	cards  *hyperswarmcards.Source
-	relay  *relay.Server // nil for a hub that is none
-	always []string      // bootstrap nodes of the configuration
+	relay  *relay.Server // nil unless the hub is a relay
+	always []string      // configured bootstrap nodes
 }
 
-// openDHT joins the DHT and adds what it offers to the node's network. It does not
-// wait for anybody.
-func (n *Network) openDHT(o Hyperswarm, ledger *signedcard.Ledger, at *node.Network) (err error) {
+// openDHT joins the DHT and adds its listener, dialer and source. It does not wait for
+// other nodes.
+func (p *Peers) openDHT(o Hyperswarm, ledger *signedcard.Ledger, at *node.Federation) (err error) {
 	stream := secretstream.Options{MaxMessage: max(new(transport.Codec).MaxMessage(), signedcard.MaxSize)}
 	if !o.Listen.IsValid() {
 		o.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), o.Public.Port())
 	}
 	d := &dht{always: o.Bootstrap}
 	if d.node, err = hyperdht.Listen(hyperdht.Options{
-		Listen: o.Listen, Public: o.Public, Bootstrap: n.bootstrap(o.Bootstrap), Pair: n.pair, Stream: stream, Logger: n.log,
+		Listen: o.Listen, Public: o.Public, Bootstrap: p.bootstrap(o.Bootstrap), Pair: p.pair, Stream: stream, Logger: p.log,
 	}); err != nil {
 		return err
 	}
-	n.dht = d
-	channels := n.pair.Derive(channelsPurpose)
-	listener, err := hyperswarm.Listen(n.ctx, hyperswarm.ListenOptions{
-		Node: d.node, Pair: channels, Allow: n.allow.Allowed, Relays: o.Relays, Background: true, Logger: n.log,
+	p.dht = d
+	channels := p.pair.Derive(channelsPurpose)
+	listener, err := hyperswarm.Listen(p.ctx, hyperswarm.ListenOptions{
+		Node: d.node, Pair: channels, Allow: p.allow.Allowed, Relays: o.Relays, Background: true, Logger: p.log,
 	})
 	if err != nil {
 		return err
@@ -89,24 +90,24 @@ func (n *Network) openDHT(o Hyperswarm, ledger *signedcard.Ledger, at *node.Netw
 	at.Listeners = append(at.Listeners, listener)
 	at.Dialers[agent.TransportHyperswarm] = &hyperswarm.Dialer{Node: d.node, Relays: o.Relays}
 	if o.Relay {
-		l, err := d.node.Listen(hyperdht.ListenOptions{Pair: n.pair.Derive(relayPurpose), Allow: n.mayRelay})
+		l, err := d.node.Listen(hyperdht.ListenOptions{Pair: p.pair.Derive(relayPurpose), Allow: p.mayRelay})
 		if err != nil {
 			return err
 		}
-		d.relay = relay.Serve(l, relay.ServerOptions{Logger: n.log})
+		d.relay = relay.Serve(l, relay.ServerOptions{Logger: p.log})
 	}
 	d.swarm = swarm.New(swarm.Options{
-		Node: d.node, Allow: n.allow.Allowed, Relays: o.Relays, Stream: stream, MaxPeers: maxHubs, Logger: n.log,
+		Node: d.node, Allow: p.allow.Allowed, Relays: o.Relays, Stream: stream, MaxPeers: maxHubs, Logger: p.log,
 	})
-	d.cards = &hyperswarmcards.Source{Swarm: d.swarm, Ledger: ledger, Network: o.Network, Capabilities: o.Capabilities, Logger: n.log}
-	n.carry(agent.TransportHyperswarm, d.cards)
+	d.cards = &hyperswarmcards.Source{Swarm: d.swarm, Ledger: ledger, Network: o.Network, Capabilities: o.Capabilities, Logger: p.log}
+	p.sources[agent.TransportHyperswarm] = d.cards
 	return nil
 }
 
-// bootstrap returns the nodes of the DHT to begin with.
-func (n *Network) bootstrap(always []string) []string {
+// bootstrap returns the bootstrap nodes: the configured ones and the allow-list's.
+func (p *Peers) bootstrap(always []string) []string {
 	all := slices.Clone(always)
-	for _, e := range n.allow.Entries() {
+	for _, e := range p.allow.Entries() {
 		if e.Address != "" && !slices.Contains(all, e.Address) {
 			all = append(all, e.Address)
 		}
@@ -114,38 +115,38 @@ func (n *Network) bootstrap(always []string) []string {
 	return all
 }
 
-// mayRelay lets paired hubs use the relay, under the keys as well that they take
-// channels with.
-func (n *Network) mayRelay(key identity.PublicKey) bool {
-	if n.allow.Allowed(key) {
+// mayRelay reports whether a key may use the relay: a paired hub's, or one of their
+// channel keys.
+func (p *Peers) mayRelay(key identity.PublicKey) bool {
+	if p.allow.Allowed(key) {
 		return true
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for hub, door := range n.doors {
-		if door == key.String() && n.allow.Allowed(hub) { // it may have been removed just now
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for hub, channels := range p.channelKeys {
+		if channels == key.String() && p.allow.Allowed(hub) { // a removed hub can still be listed
 			return true
 		}
 	}
 	return false
 }
 
-// follow keeps connections with those that the allow-list has now.
-func (d *dht) follow(n *Network) {
-	if err := d.node.SetBootstrap(n.bootstrap(d.always)); err != nil {
-		n.log.Warn("the peers' addresses cannot be used", "error", err)
+// apply applies the allow-list.
+func (d *dht) apply(p *Peers) {
+	if err := d.node.SetBootstrap(p.bootstrap(d.always)); err != nil {
+		p.log.Warn("cannot use the peers' addresses", "error", err)
 	}
 	var paired []identity.PublicKey
-	for _, e := range n.allow.Entries() {
+	for _, e := range p.allow.Entries() {
 		paired = append(paired, e.Key)
 	}
 	d.cards.KeepConnected(paired)
 	if d.relay != nil {
-		d.relay.Recheck(n.mayRelay)
+		d.relay.Recheck(p.mayRelay)
 	}
 }
 
-// close leaves the DHT, after the registry and the channels.
+// close leaves the DHT. Close the registry and the channels first.
 func (d *dht) close() error {
 	var errs []error
 	if d.swarm != nil {

@@ -1,10 +1,10 @@
-// Package peers makes one hub of several: the agents of hubs that have paired become
-// agents here, PEER.AGENT, that run the way every agent does, with their turns taken
-// by envelope to the other hub.
+// Package peers makes the agents of paired hubs agents of this hub, with ids of the
+// form PEER.AGENT. They run as every agent does; their turns are envelopes to the
+// other hub.
 //
-// Both hubs have to pair. A hub is its key; who is in the allow-list may connect,
-// announce its own agents, and run ours, under the rules of tier and sandbox. Nobody
-// else gets so much as an answer.
+// Both hubs must pair. A hub is identified by its key. Hubs in the allow-list may
+// connect, announce their own agents and run ours, within the rules for tiers and
+// sandboxes. Other hubs get no answer.
 package peers
 
 import (
@@ -37,19 +37,19 @@ import (
 	natslink "github.com/parleyhub/parley/transport/nats"
 )
 
-// KeyPath is where a hub keeps its identity.
+// KeyPath returns the file of a hub's identity.
 func KeyPath(dataDir string) string { return filepath.Join(dataDir, "peer.key") }
 
-// AllowPath is where a hub keeps the list of those that it is paired with.
+// AllowPath returns the file of a hub's allow-list, the paired hubs.
 func AllowPath(dataDir string) string { return filepath.Join(dataDir, "peers") }
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
 
-// ValidName reports whether a peer can be called so: it begins the ids of its agents.
+// ValidName reports whether a peer can have this name, which begins its agents' ids.
 func ValidName(name string) bool { return namePattern.MatchString(name) }
 
-// NameOf returns what a peer is called: its name in the allow-list, or else the
-// beginning of its key.
+// NameOf returns a peer's name: that in the allow-list, or else the beginning of its
+// key.
 func NameOf(e identity.Entry) string {
 	if ValidName(e.Name) {
 		return e.Name
@@ -57,39 +57,40 @@ func NameOf(e identity.Entry) string {
 	return e.Key.String()[:8]
 }
 
-// Options set up a Network. Hub, DataDir, Version and a way to others are needed.
+// Options are those of [Open]. Hub, DataDir, Version, and NATS or Hyperswarm are
+// required.
 type Options struct {
 	Hub     *hub.Hub
-	DataDir string // of the hub: identity and allow-list
+	DataDir string // of the hub, with its identity and allow-list
 	Version string // of the hub
-	// NATS is the connection to the server that the hubs share, if they do. It may be
-	// away at first, and must outlive the network.
+	// NATS is the connection to a server that the hubs share, nil for none. It may
+	// connect later, and must outlive the Peers.
 	NATS   *nats.Conn
 	Prefix string // of the subjects; "" means that of package transport/nats
-	// Hyperswarm has hubs meet without such a server; nil: they do not.
+	// Hyperswarm connects hubs without a shared server; nil disables it.
 	Hyperswarm *Hyperswarm
 
-	// Tools is the hub's toolbox: what it shares is offered to other hubs, what they
-	// share is taken in. nil: neither. It must outlive the network.
+	// Tools is the hub's toolbox: its shared tools are offered to other hubs, and
+	// theirs are imported. Nil disables both. It must outlive the Peers.
 	Tools *mounts.Tools
 
 	PeerTier     agent.Tier // the highest tier of other hubs' agents here; NoTier means L2
-	CrossSandbox []string   // agents that those in any sandbox may address
+	CrossSandbox []string   // agents that may be addressed from any sandbox
 	Audit        router.Auditor
 	Logger       *slog.Logger
 }
 
 const (
-	cardLife   = 30 * time.Second // without a word, then a remote card goes
-	graceTime  = 10 * time.Minute // without a card, then its agent here goes
-	pollTime   = time.Second      // between two looks at the allow-list
-	listenTime = 5 * time.Second
-	checkTime  = time.Second // for a look at what is known here
+	cardLife     = 30 * time.Second // remote cards expire after this long unseen
+	graceTime    = 10 * time.Minute // agents without a card are removed after this long
+	pollInterval = time.Second      // of the allow-list
+	listenTime   = 5 * time.Second
+	checkTime    = time.Second // for a health check, which only reads the registry
 )
 
-// Network is a hub's place among others. Make one with [Open] and [Network.Close] it,
-// after the hub has ended its tasks.
-type Network struct {
+// Peers connects a hub to the paired hubs. [Open] returns one; [Peers.Close] it after
+// the hub has ended its tasks. It is safe for concurrent use.
+type Peers struct {
 	o     Options
 	log   *slog.Logger
 	pair  *identity.Pair
@@ -97,38 +98,34 @@ type Network struct {
 	node  *node.Node
 	dht   *dht // nil without Hyperswarm
 
-	opened chan struct{} // closed when node is there
+	opened chan struct{} // closed when node is set
 
-	carriers carriers
-	ways     map[agent.Transport]carrier // each of carriers
-	ledger   *signedcard.Ledger
-	ctx      context.Context // ends with the network
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup
+	sources sources
+	ledger  *signedcard.Ledger
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
 
 	mu     sync.Mutex
-	agents map[string]*remote // by the id among hubs
-	// doors are the keys with which paired hubs take channels over Hyperswarm. They are
-	// remembered when the cards have gone: a link that was cut for long comes back
-	// before them.
-	doors map[identity.PublicKey]string
-	// misfits are announced agents, by the id among hubs, that have no place here, and why.
-	misfits map[string]misfit
-	fronts  map[agent.Tier]*front
-	closed  bool
+	agents map[string]*remote // by global id
+	// channelKeys are the keys under which paired hubs accept channels over Hyperswarm.
+	// They outlive the cards, since a channel can reconnect before new cards arrive.
+	channelKeys map[identity.PublicKey]string
+	rejected    map[string]rejection // announced agents that cannot be registered, by global id
+	senders     map[agent.Tier]*sender
 
 	tools tools
 }
 
-// misfit is another hub's agent that has no place here.
-type misfit struct {
-	local string // what it would be called
+// rejection is the reason why another hub's agent cannot be registered here.
+type rejection struct {
+	local string // the id that it would have
 	why   error
 }
 
-// Open meets other hubs. It blocks until the NATS server, if the connection with one
-// stands, lets hubs come, and for no other hub.
-func Open(ctx context.Context, o Options) (*Network, error) {
+// Open connects to the paired hubs. It blocks until the listeners are ready, at most
+// five seconds for NATS; it does not wait for peers.
+func Open(ctx context.Context, o Options) (*Peers, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -139,38 +136,38 @@ func Open(ctx context.Context, o Options) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	read := stamp(AllowPath(o.DataDir)) // before, so that no change is missed
+	read := fileVersion(AllowPath(o.DataDir)) // before reading, so that no change is missed
 	allow, err := identity.OpenAllowList(AllowPath(o.DataDir))
 	if err != nil {
 		return nil, err
 	}
-	n := &Network{o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), agents: make(map[string]*remote), misfits: make(map[string]misfit), fronts: make(map[agent.Tier]*front), ways: make(map[agent.Transport]carrier), tools: newTools()}
-	n.ctx, n.cancel = context.WithCancel(context.Background())
-	if err := n.open(ctx); err != nil {
-		n.cancel()
-		return nil, errors.Join(err, n.leave(context.Background()))
+	p := &Peers{o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), agents: make(map[string]*remote), rejected: make(map[string]rejection), senders: make(map[agent.Tier]*sender), sources: make(sources), tools: newTools()}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	if err := p.open(ctx); err != nil {
+		p.cancel()
+		return nil, errors.Join(err, p.close(context.Background()))
 	}
-	w := n.node.Registry().Watch()
-	n.wg.Go(func() { n.follow(n.ctx, w) })
-	n.wg.Go(func() { n.watchAllowList(n.ctx, read) })
-	return n, nil
+	w := p.node.Registry().Watch()
+	p.wg.Go(func() { p.watchRegistry(p.ctx, w) })
+	p.wg.Go(func() { p.watchAllowList(p.ctx, read) })
+	return p, nil
 }
 
-// open makes the hub's node, with all ways to others.
-func (n *Network) open(ctx context.Context) (err error) {
-	ledger := &signedcard.Ledger{Author: signedcard.NewAuthor(n.pair, cardLife), Trusted: n.allow.Allowed, Logger: n.log}
-	n.ledger = ledger
-	at := &node.Network{
-		Name:    func(id string) string { return signedcard.ID(id, n.pair.Public()) },
-		Here:    n.here,
-		Dialers: make(map[agent.Transport]transport.Dialer),
-		Speaks:  n.speaks, RemoteTTL: cardLife, Closed: n.channelClosed,
+// open opens the node for other hubs, with all transports.
+func (p *Peers) open(ctx context.Context) (err error) {
+	ledger := &signedcard.Ledger{Author: signedcard.NewAuthor(p.pair, cardLife), Trusted: p.allow.Allowed, Logger: p.log}
+	p.ledger = ledger
+	at := &node.Federation{
+		GlobalID: func(id string) string { return signedcard.ID(id, p.pair.Public()) },
+		LocalID:  p.localID,
+		Dialers:  make(map[agent.Transport]transport.Dialer),
+		Speaks:   p.maySpeakFor, RemoteTTL: cardLife, Closed: p.channelClosed,
 	}
-	if n.o.NATS != nil {
-		err = n.openNATS(ctx, ledger, at)
+	if p.o.NATS != nil {
+		err = p.openNATS(ctx, ledger, at)
 	}
-	if err == nil && n.o.Hyperswarm != nil {
-		err = n.openDHT(*n.o.Hyperswarm, ledger, at)
+	if err == nil && p.o.Hyperswarm != nil {
+		err = p.openDHT(*p.o.Hyperswarm, ledger, at)
 	}
 	if err != nil {
 		for _, l := range at.Listeners {
@@ -178,117 +175,108 @@ func (n *Network) open(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	at.Sources = map[string]registry.Source{"hubs": n.carriers}
-	if n.node, err = node.Open(node.Options{
-		Hub: n.o.Hub, Version: n.o.Version, PeerTier: n.o.PeerTier, CrossSandbox: n.o.CrossSandbox, Audit: n.o.Audit, Logger: n.log,
-		Network: at,
+	at.Sources = map[string]registry.Source{"hubs": p.sources}
+	if p.node, err = node.Open(node.Options{
+		Hub: p.o.Hub, Version: p.o.Version, PeerTier: p.o.PeerTier, CrossSandbox: p.o.CrossSandbox, Audit: p.o.Audit, Logger: p.log,
+		Federation: at,
 	}); err != nil {
 		return err
 	}
-	close(n.opened)
-	if n.dht != nil {
-		n.dht.follow(n)
+	close(p.opened)
+	if p.dht != nil {
+		p.dht.apply(p)
 	}
-	return n.openFronts()
+	return p.openSenders()
 }
 
-// openNATS meets those on the same NATS server.
-func (n *Network) openNATS(ctx context.Context, ledger *signedcard.Ledger, at *node.Network) error {
-	link := natslink.Options{Conn: n.o.NATS, Pair: n.pair, Prefix: n.o.Prefix}
+// openNATS listens and discovers on the shared NATS server.
+func (p *Peers) openNATS(ctx context.Context, ledger *signedcard.Ledger, at *node.Federation) error {
+	link := natslink.Options{Conn: p.o.NATS, Pair: p.pair, Prefix: p.o.Prefix}
 	ctx, cancel := context.WithTimeout(ctx, listenTime)
 	defer cancel()
 	listener, err := natslink.Listen(ctx, natslink.ListenOptions{
-		Options: link, Allow: n.allow.Allowed, Background: !n.o.NATS.IsConnected(), Logger: n.log,
+		Options: link, Allow: p.allow.Allowed, Background: !p.o.NATS.IsConnected(), Logger: p.log,
 	})
 	if err != nil {
 		return err
 	}
 	at.Listeners = append(at.Listeners, listener)
 	at.Dialers[agent.TransportNATS] = &natslink.Dialer{Options: link}
-	n.carry(agent.TransportNATS, &natscards.Source{Conn: n.o.NATS, Prefix: n.o.Prefix, Ledger: ledger})
+	p.sources[agent.TransportNATS] = &natscards.Source{Conn: p.o.NATS, Prefix: p.o.Prefix, Ledger: ledger}
 	return nil
 }
 
-// carry adds a way for cards to travel.
-func (n *Network) carry(way agent.Transport, c carrier) {
-	n.carriers, n.ways[way] = append(n.carriers, c), c
-}
-
-// leave ends what open began.
-func (n *Network) leave(ctx context.Context) error {
+// close reverses open.
+func (p *Peers) close(ctx context.Context) error {
 	var errs []error
-	if n.node != nil {
-		errs = append(errs, n.node.Close(ctx))
+	if p.node != nil {
+		errs = append(errs, p.node.Close(ctx))
 	}
-	if n.dht != nil {
-		errs = append(errs, n.dht.close())
+	if p.dht != nil {
+		errs = append(errs, p.dht.close())
 	}
 	return errors.Join(errs...)
 }
 
-// Key returns who this hub is.
-func (n *Network) Key() identity.PublicKey { return n.pair.Public() }
+// Key returns this hub's key.
+func (p *Peers) Key() identity.PublicKey { return p.pair.Public() }
 
-// Node returns where other hubs' agents come in, for those who join cards to it.
-func (n *Network) Node() *node.Node { return n.node }
+// Node returns the node for other hubs.
+func (p *Peers) Node() *node.Node { return p.node }
 
-// Public returns the address at which others reach the hub over Hyperswarm and find
-// each other; invalid if there is none.
-func (n *Network) Public() netip.AddrPort {
-	if n.dht == nil {
+// Public returns the public address of the hub's DHT node; invalid if there is none.
+func (p *Peers) Public() netip.AddrPort {
+	if p.dht == nil {
 		return netip.AddrPort{}
 	}
-	return n.dht.node.Public()
+	return p.dht.node.Public()
 }
 
-// Close leaves the network. Answers that are due are given, at most until ctx ends.
-func (n *Network) Close(ctx context.Context) error {
-	n.mu.Lock()
-	n.closed = true
-	n.mu.Unlock()
-	n.cancel()
-	n.wg.Wait()
-	n.closeTools()
-	return n.leave(ctx)
+// Close disconnects from all hubs. It sends pending answers, at most until ctx ends.
+func (p *Peers) Close(ctx context.Context) error {
+	p.cancel()
+	p.wg.Wait()
+	p.closeTools()
+	return p.close(ctx)
 }
 
-// speaks lets a peer speak for its own agents only: their ids end in its key. Over
-// Hyperswarm channels are taken under another one, which the cards name that are
-// signed with the hub's.
-func (n *Network) speaks(peer, id string) error {
+// maySpeakFor returns an error unless the agent belongs to the peer: its id ends in
+// the peer's key. Over Hyperswarm the peer is the hub's channel key, which is in its
+// signed cards.
+func (p *Peers) maySpeakFor(peer, id string) error {
 	_, key, ok := signedcard.ParseID(id)
-	if !ok || key.String() != peer && !n.takesChannels(key, id, peer) {
-		return fmt.Errorf("%q is no agent of the hub %s", id, peer)
+	if !ok || key.String() != peer && !p.hasChannelKey(key, id, peer) {
+		return fmt.Errorf("%q is not an agent of the hub %s", id, peer)
 	}
-	if !n.allow.Allowed(key) { // it was removed after it had connected
+	if !p.allow.Allowed(key) { // removed after it had connected
 		return fmt.Errorf("the hub %s is not paired", key)
 	}
 	return nil
 }
 
-func (n *Network) takesChannels(hub identity.PublicKey, id, peer string) bool {
-	n.mu.Lock()
-	door := n.doors[hub]
-	n.mu.Unlock()
-	if door == peer {
+func (p *Peers) hasChannelKey(hub identity.PublicKey, id, peer string) bool {
+	p.mu.Lock()
+	known := p.channelKeys[hub]
+	p.mu.Unlock()
+	if known == peer {
 		return true
 	}
 	select {
-	case <-n.opened:
+	case <-p.opened:
 	default:
-		return false // too early; the peer comes again
+		return false // too early; the peer connects again
 	}
-	card, err := n.node.Registry().Get(id)
+	card, err := p.node.Registry().Get(id)
 	return err == nil && slices.Contains(card.Endpoints, agent.Endpoint{Transport: agent.TransportHyperswarm, Address: peer})
 }
 
-// follow keeps the hub's agents in step with the cards of others.
-func (n *Network) follow(ctx context.Context, w *registry.Watcher) {
+// watchRegistry keeps the hub's agents in step with other hubs' cards until ctx ends.
+func (p *Peers) watchRegistry(ctx context.Context, w *registry.Watcher) {
 	defer w.Close()
-	n.compare(ctx)
+	p.reconcile(ctx)
 	grace := time.NewTicker(graceTime / 10)
 	defer grace.Stop()
-	changes := n.tools.changes
+	changes := p.tools.changes
 	done := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(done)
@@ -296,7 +284,7 @@ func (n *Network) follow(ctx context.Context, w *registry.Watcher) {
 			if _, err := w.Next(ctx); err != nil {
 				return
 			}
-			n.wake()
+			p.signalTools()
 		}
 	}()
 	defer func() { <-done }()
@@ -307,24 +295,23 @@ func (n *Network) follow(ctx context.Context, w *registry.Watcher) {
 		case <-changes:
 		case <-grace.C:
 		}
-		n.compare(ctx)
+		p.reconcile(ctx)
 	}
 }
 
-// compare registers agents that have come and takes out those that are gone for
-// long, or whose hub is not paired any more. One goroutine calls it, and that of the
-// allow-list's changes asks it to.
-func (n *Network) compare(ctx context.Context) {
+// reconcile registers new agents, and removes agents whose cards have been missing for
+// graceTime or whose hub is no longer paired. Only watchRegistry calls it.
+func (p *Peers) reconcile(ctx context.Context) {
 	names := make(map[identity.PublicKey]string)
-	for _, e := range n.allow.Entries() {
+	for _, e := range p.allow.Entries() {
 		names[e.Key] = NameOf(e)
 	}
-	if n.o.Tools != nil {
-		n.o.Tools.Reserve(slices.Collect(maps.Values(names)))
+	if p.o.Tools != nil {
+		p.o.Tools.Reserve(slices.Collect(maps.Values(names)))
 	}
-	n.compareTools(names)
-	here, doors := make(map[string]bool), make(map[identity.PublicKey]string)
-	for _, card := range n.node.Registry().Remote() {
+	p.reconcileTools(names)
+	here, channelKeys := make(map[string]bool), make(map[identity.PublicKey]string)
+	for _, card := range p.node.Registry().Remote() {
 		name, key, ok := signedcard.ParseID(card.ID)
 		peer, paired := names[key]
 		if !ok || !paired {
@@ -332,46 +319,46 @@ func (n *Network) compare(ctx context.Context) {
 		}
 		for _, at := range card.Endpoints {
 			if at.Transport == agent.TransportHyperswarm {
-				doors[key] = at.Address
+				channelKeys[key] = at.Address
 			}
 		}
-		if !runner.ValidID(name) || card.Tier < n.o.PeerTier {
+		if !runner.ValidID(name) || card.Tier < p.o.PeerTier {
 			continue
 		}
 		here[card.ID] = true
-		n.present(ctx, peer+"."+name, peer, card)
+		p.add(ctx, peer+"."+name, peer, card)
 	}
-	n.mu.Lock()
-	for key, door := range n.doors {
-		if _, paired := names[key]; paired && doors[key] == "" {
-			doors[key] = door
+	p.mu.Lock()
+	for key, known := range p.channelKeys {
+		if _, paired := names[key]; paired && channelKeys[key] == "" {
+			channelKeys[key] = known
 		}
 	}
-	n.doors = doors
-	maps.DeleteFunc(n.misfits, func(id string, _ misfit) bool { return !here[id] })
-	n.mu.Unlock()
-	for _, r := range n.all() {
+	p.channelKeys = channelKeys
+	maps.DeleteFunc(p.rejected, func(id string, _ rejection) bool { return !here[id] })
+	p.mu.Unlock()
+	for _, r := range p.all() {
 		_, key, _ := signedcard.ParseID(r.id)
 		if name, paired := names[key]; !paired || name != r.peer || !here[r.id] && r.missingFor() > graceTime {
-			n.drop(ctx, r)
+			p.remove(ctx, r)
 			continue
 		}
-		if r.turned() {
-			n.check(ctx, r)
+		if r.availabilityChanged() {
+			p.checkHealth(ctx, r)
 		}
 	}
 }
 
-// here is what an agent among hubs is called at this one, whether it is there or not.
-func (n *Network) here(id string) string {
+// localID returns the id at this hub for a global id, whether the agent exists or not.
+func (p *Peers) localID(id string) string {
 	name, key, ok := signedcard.ParseID(id)
 	switch {
 	case !ok:
 		return id
-	case key == n.pair.Public():
+	case key == p.pair.Public():
 		return name
 	}
-	for _, e := range n.allow.Entries() {
+	for _, e := range p.allow.Entries() {
 		if e.Key == key {
 			return NameOf(e) + "." + name
 		}
@@ -379,10 +366,10 @@ func (n *Network) here(id string) string {
 	return id
 }
 
-// amongHubs is what agents of this hub are called among hubs: see [Network.here].
-func (n *Network) amongHubs(ids []string) []string {
+// globalIDs is the reverse of localID, for several ids.
+func (p *Peers) globalIDs(ids []string) []string {
 	known := make(map[string]string)
-	for _, r := range n.all() {
+	for _, r := range p.all() {
 		known[r.local] = r.id
 	}
 	all := make([]string, len(ids))
@@ -391,84 +378,79 @@ func (n *Network) amongHubs(ids []string) []string {
 		switch {
 		case known[id] != "":
 			all[i] = known[id]
-		case foreign: // of a hub that is not paired with this one
+		case foreign: // its hub is not paired with this one
 			all[i] = id
 		default:
-			all[i] = signedcard.ID(id, n.pair.Public())
+			all[i] = signedcard.ID(id, p.pair.Public())
 		}
 	}
 	return all
 }
 
-// check has the hub see now that an agent can work again, or no more, rather than with
-// its next round: what is asked of it meanwhile would fail, or not be tried.
-func (n *Network) check(ctx context.Context, r *remote) {
+// checkHealth updates the health of an agent whose availability has changed. Until the
+// hub's next round, requests would fail or not be tried.
+func (p *Peers) checkHealth(ctx context.Context, r *remote) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	if _, err := n.o.Hub.CheckHealth(ctx, r.local); err != nil && ctx.Err() == nil {
-		n.log.Warn("another hub's agent cannot be examined", "agent", r.local, "error", err)
+	if _, err := p.o.Hub.CheckHealth(ctx, r.local); err != nil && ctx.Err() == nil {
+		p.log.Warn("cannot check the health of a peer's agent", "agent", r.local, "error", err)
 	}
 }
 
-func (n *Network) all() []*remote {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var all []*remote
-	for _, r := range n.agents {
-		all = append(all, r)
-	}
-	return all
+func (p *Peers) all() []*remote {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Values(p.agents))
 }
 
-// present registers another hub's agent with ours. One that is there already changes
-// as its card has, under the turns that run.
-func (n *Network) present(ctx context.Context, local, peer string, card agent.Card) {
-	n.mu.Lock()
-	old := n.agents[card.ID]
-	n.mu.Unlock()
+// add registers another hub's agent at this hub, or updates it; running turns go on.
+func (p *Peers) add(ctx context.Context, local, peer string, card agent.Card) {
+	p.mu.Lock()
+	old := p.agents[card.ID]
+	p.mu.Unlock()
 	if old != nil && old.local == local {
 		if d, changed := old.update(card); changed {
-			if err := n.o.Hub.Update(d); err != nil && ctx.Err() == nil {
-				n.log.Warn("another hub's agent stays as it was here", "agent", local, "error", err)
+			if err := p.o.Hub.Update(d); err != nil && ctx.Err() == nil {
+				p.log.Warn("cannot update a peer's agent", "agent", local, "error", err)
 			}
 		}
 		return
 	}
 	if old != nil {
-		n.drop(ctx, old) // the peer is called something else now
+		p.remove(ctx, old) // the peer has another name now
 	}
-	r := &remote{n: n, id: card.ID, local: local, peer: peer}
+	r := &remote{peers: p, id: card.ID, local: local, peer: peer}
 	d, _ := r.update(card)
-	err := n.o.Hub.Register(hub.Agent{Definition: d, Runner: r})
-	n.mu.Lock()
-	before := n.misfits[card.ID]
+	err := p.o.Hub.Register(hub.Agent{Definition: d, Runner: r})
+	p.mu.Lock()
+	before := p.rejected[card.ID]
 	if err == nil {
-		delete(n.misfits, card.ID)
-		n.agents[card.ID] = r
+		delete(p.rejected, card.ID)
+		p.agents[card.ID] = r
 	} else {
-		n.misfits[card.ID] = misfit{local, err}
+		p.rejected[card.ID] = rejection{local, err}
 	}
-	n.mu.Unlock()
+	p.mu.Unlock()
 	switch {
 	case err == nil:
-		n.log.Info("another hub's agent is here", "agent", local, "peer", peer)
-	case before.local != local: // it is tried again with each change
-		n.log.Warn("another hub's agent has no place here", "agent", local, "error", err)
+		p.log.Info("a peer's agent was registered", "agent", local, "peer", peer)
+	case before.local != local: // logged once, tried again with each change
+		p.log.Warn("a peer's agent cannot be registered", "agent", local, "error", err)
 	}
 }
 
-func (n *Network) drop(ctx context.Context, r *remote) {
-	n.mu.Lock()
-	delete(n.agents, r.id)
-	n.mu.Unlock()
-	if err := n.o.Hub.Deregister(ctx, r.local); err != nil && ctx.Err() == nil {
-		n.log.Warn("another hub's agent could not be taken out", "agent", r.local, "error", err)
+func (p *Peers) remove(ctx context.Context, r *remote) {
+	p.mu.Lock()
+	delete(p.agents, r.id)
+	p.mu.Unlock()
+	if err := p.o.Hub.Deregister(ctx, r.local); err != nil && ctx.Err() == nil {
+		p.log.Warn("cannot remove a peer's agent", "agent", r.local, "error", err)
 	}
 }
 
-// watchAllowList follows what `peers pair` and `peers remove` write.
-func (n *Network) watchAllowList(ctx context.Context, last string) {
-	t := time.NewTicker(pollTime)
+// watchAllowList polls the file that `peers pair` and `peers remove` write.
+func (p *Peers) watchAllowList(ctx context.Context, last string) {
+	t := time.NewTicker(pollInterval)
 	defer t.Stop()
 	for {
 		select {
@@ -476,23 +458,23 @@ func (n *Network) watchAllowList(ctx context.Context, last string) {
 			return
 		case <-t.C:
 		}
-		n.offerTools()
-		n.cutChannels() // also those that were being opened when a pairing ended
-		now := stamp(AllowPath(n.o.DataDir))
+		p.offerTools()
+		p.closeChannels() // including those that were opening when a pairing ended
+		now := fileVersion(AllowPath(p.o.DataDir))
 		if now == last {
 			continue
 		}
 		last = now
-		if err := n.allow.Reload(); err != nil {
-			n.log.Error("the allow-list stays as it was", "error", err)
+		if err := p.allow.Reload(); err != nil {
+			p.log.Error("cannot read the allow-list; the old one stays", "error", err)
 			continue
 		}
-		n.obey()
+		p.applyAllowList()
 	}
 }
 
-// stamp tells versions of a file apart.
-func stamp(path string) string {
+// fileVersion returns a text that changes with the file.
+func fileVersion(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
 		return ""
@@ -500,42 +482,42 @@ func stamp(path string) string {
 	return fmt.Sprint(info.ModTime().UnixNano(), info.Size())
 }
 
-// obey ends what the allow-list no longer allows, and looks who is new.
-func (n *Network) obey() {
-	reg := n.node.Registry()
+// applyAllowList disconnects removed hubs and looks up new ones.
+func (p *Peers) applyAllowList() {
+	reg := p.node.Registry()
 	for _, card := range reg.Remote() {
-		if _, key, ok := signedcard.ParseID(card.ID); !ok || !n.allow.Allowed(key) {
-			reg.Unregister(card.ID) // the follower of the registry takes out its agent
+		if _, key, ok := signedcard.ParseID(card.ID); !ok || !p.allow.Allowed(key) {
+			reg.Unregister(card.ID) // watchRegistry removes its agent
 		}
 	}
-	n.cutChannels()
-	if n.dht != nil {
-		n.dht.follow(n)
+	p.closeChannels()
+	if p.dht != nil {
+		p.dht.apply(p)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), listenTime)
 	defer cancel()
-	// Who has just been paired is asked for its agents; nobody has this capability.
+	// A lookup of a capability that nobody has requests the agents of new peers.
 	_, _ = reg.Resolve(ctx, registry.Query{Capability: "~"}) // not found
-	n.wake()                                                 // one may be called otherwise now, which changes no card
+	p.signalTools()                                          // a changed name changes no card
 }
 
-// cutChannels ends the channels with hubs that are not paired.
-func (n *Network) cutChannels() {
-	for _, c := range n.node.Channels().Channels() {
-		if _, key, ok := signedcard.ParseID(c.RemoteAgent()); !ok || !n.allow.Allowed(key) {
+// closeChannels closes the channels with hubs that are not paired.
+func (p *Peers) closeChannels() {
+	for _, c := range p.node.Channels().Channels() {
+		if _, key, ok := signedcard.ParseID(c.RemoteAgent()); !ok || !p.allow.Allowed(key) {
 			_ = c.Close() // returns nil
 		}
 	}
 }
 
-// channelClosed ends the turns that waited for somebody at the end of a channel.
-func (n *Network) channelClosed(local, other string) {
-	n.toolsLost(other)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, f := range n.fronts {
+// channelClosed ends the turns that wait for an answer on a closed channel.
+func (p *Peers) channelClosed(local, other string) {
+	p.toolsDisconnected(other)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.senders {
 		if f.id == local {
-			f.lost(other)
+			f.closeAnswers(other)
 		}
 	}
 }

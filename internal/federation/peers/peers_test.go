@@ -125,7 +125,7 @@ func (a *auditor) has(sender string) bool {
 type party struct {
 	dir    string
 	hub    *hub.Hub
-	net    *peers.Network
+	net    *peers.Peers
 	audit  *auditor
 	actor  *actor
 	badges *delegation.Badges
@@ -370,7 +370,7 @@ func TestOnlyPairedHubsMeet(t *testing.T) {
 	}
 }
 
-// An agent of a higher tier than a hub lets in is not taken over.
+// An agent whose tier is higher than the hub allows is not registered.
 func TestTiersHoldBetweenHubs(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)

@@ -13,15 +13,15 @@ import (
 func TestProblemsOfSeveralAgents(t *testing.T) {
 	bob, carol := identity.Generate().Public(), identity.Generate().Public()
 	taken := errors.New("it is taken")
-	n := &Network{misfits: map[string]misfit{
+	n := &Peers{rejected: map[string]rejection{
 		signedcard.ID("b", bob): {"bob.b", taken}, signedcard.ID("a", bob): {"bob.a", taken}, signedcard.ID("c", carol): {"carol.c", taken},
 	}}
 	problems := n.problems()
-	const want = "its agent has no place here as bob.a: it is taken; its agent has no place here as bob.b: it is taken"
+	const want = "its agent cannot be registered here as bob.a: it is taken; its agent cannot be registered here as bob.b: it is taken"
 	if got := problems[bob]; got == nil || got.Error() != want || !errors.Is(got, taken) {
 		t.Errorf("of bob: %v", got)
 	}
-	if got := problems[carol]; got == nil || got.Error() != "its agent has no place here as carol.c: it is taken" {
+	if got := problems[carol]; got == nil || got.Error() != "its agent cannot be registered here as carol.c: it is taken" {
 		t.Errorf("of carol: %v", got)
 	}
 }
@@ -38,16 +38,16 @@ func TestARemovedHubLocksNobodyOutOfTheRelay(t *testing.T) {
 	if err := list.Add(identity.Entry{Key: paired}); err != nil {
 		t.Fatal(err)
 	}
-	n := &Network{allow: list, doors: map[identity.PublicKey]string{paired: door.String()}}
+	n := &Peers{allow: list, channelKeys: map[identity.PublicKey]string{paired: door.String()}}
 	for range 8 {
-		n.doors[identity.Generate().Public()] = door.String()
+		n.channelKeys[identity.Generate().Public()] = door.String()
 	}
 	for range 20 { // the hubs are looked through in any order
 		if !n.mayRelay(door) {
 			t.Fatal("the door of a paired hub is refused")
 		}
 	}
-	delete(n.doors, paired)
+	delete(n.channelKeys, paired)
 	if n.mayRelay(door) {
 		t.Error("the door of hubs that were removed is let in")
 	}

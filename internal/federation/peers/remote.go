@@ -18,23 +18,22 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// remote is another hub's agent, as one of ours.
+// remote is another hub's agent, registered at this hub.
 type remote struct {
-	n     *Network
-	id    string // among hubs
-	local string // here
-	peer  string // what its hub is called
+	peers *Peers
+	id    string // global
+	local string // at this hub
+	peer  string // its hub's name
 
-	mu     sync.Mutex
-	card   agent.Card         // as it was heard last
-	offers []agent.Capability // when it could work last
-	since  time.Time          // its card is missing; zero while it is there
-	well   bool               // it could work when turned was asked last
+	mu        sync.Mutex
+	card      agent.Card         // the last one
+	offers    []agent.Capability // those of the last card of an available agent
+	since     time.Time          // the card is missing since then; zero if it is not
+	available bool               // at the last call of availabilityChanged
 }
 
-// update takes the card as it is now and returns what the hub is to know of it, if
-// that has changed. An agent that cannot work at the moment keeps what it offered:
-// its health says that it cannot.
+// update sets the card and returns the agent's definition if it has changed. An
+// unavailable agent keeps its capabilities; its health says that it is unavailable.
 func (r *remote) update(card agent.Card) (d runner.Definition, changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,14 +41,14 @@ func (r *remote) update(card agent.Card) (d runner.Definition, changed bool) {
 	if r.card.Equal(card) {
 		return d, false
 	}
-	if !node.Unfit(card) {
+	if !node.Unavailable(card) {
 		r.offers = card.Capabilities
 	}
 	r.card = card
 	return r.definition(), true
 }
 
-// definition is the agent as one of ours; r.mu is held.
+// definition returns the agent's definition at this hub. The caller holds r.mu.
 func (r *remote) definition() runner.Definition {
 	tier := r.card.Tier.Level()
 	d := runner.Definition{
@@ -68,9 +67,9 @@ func (r *remote) tier() agent.Tier {
 	return r.card.Tier
 }
 
-// missingFor returns for how long nobody has spoken of the agent.
+// missingFor returns for how long the agent's card has been missing.
 func (r *remote) missingFor() time.Duration {
-	_, here := r.n.node.Registry().Identity(r.id)
+	_, here := r.peers.node.Registry().Identity(r.id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -83,29 +82,29 @@ func (r *remote) missingFor() time.Duration {
 	return time.Since(r.since)
 }
 
-// turned reports whether the agent can work now and could not before, or the other way
-// round.
-func (r *remote) turned() bool {
-	card, err := r.n.node.Registry().Get(r.id)
-	well := err == nil && !node.Unfit(card)
+// availabilityChanged reports whether the agent has become available or unavailable
+// since the last call.
+func (r *remote) availabilityChanged() bool {
+	card, err := r.peers.node.Registry().Get(r.id)
+	available := err == nil && !node.Unavailable(card)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.well
-	r.well = well
-	return well != before
+	before := r.available
+	r.available = available
+	return available != before
 }
 
-// Probe implements [runner.Agent]: an agent whose card is here can work, unless its hub
-// says that it cannot.
+// Probe implements [runner.Agent]: an agent is healthy if it has a card that does not
+// say that it is unavailable.
 func (r *remote) Probe(context.Context) runner.Probe {
-	card, err := r.n.node.Registry().Get(r.id)
+	card, err := r.peers.node.Registry().Get(r.id)
 	switch {
 	case err != nil:
 		return runner.Probe{Stage: runner.StageMissing, Err: &runner.Error{
-			Code: runner.CodeNotInstalled, Message: "nothing is heard of the hub " + r.peer, Remedy: "see whether it runs and can be reached, and run `parley doctor` at both"}}
-	case node.Unfit(card):
+			Code: runner.CodeNotInstalled, Message: "no messages from the hub " + r.peer, Remedy: "check that it runs and can be reached, and run `parley doctor` at both"}}
+	case node.Unavailable(card):
 		return runner.Probe{Stage: runner.StageMissing, Version: card.Version, Err: &runner.Error{
-			Code: runner.CodeNotInstalled, Message: "the hub " + r.peer + " says that it cannot work there now", Remedy: "see its health at that hub"}}
+			Code: runner.CodeNotInstalled, Message: "the hub " + r.peer + " reports that it is unavailable there", Remedy: "see its health at that hub"}}
 	}
 	return runner.Probe{Stage: runner.StageAuthenticated, Version: card.Version, AuthKnown: true}
 }
@@ -115,7 +114,7 @@ func (r *remote) Open(spec runner.SessionSpec) (runner.Session, error) {
 	return &session{r: r, thread: spec.ContextID}, nil
 }
 
-// session is a conversation: a thread of envelopes.
+// session is a conversation, held as a thread of envelopes.
 type session struct {
 	r      *remote
 	thread string
@@ -126,11 +125,11 @@ type session struct {
 func (s *session) Close(context.Context) error { return nil }
 
 const (
-	maxAnswers = 4096            // envelopes of one answer that wait to be taken
-	cancelTime = 3 * time.Second // for the other hub to end a task
+	maxAnswers = 4096            // buffered envelopes of one answer
+	cancelTime = 3 * time.Second // for the other hub to cancel a task
 )
 
-// What the other hub answers with: see docs/coordination.md.
+// The payloads of answers; see docs/coordination.md.
 type (
 	chunk struct {
 		ArtifactID string          `json:"artifactId"`
@@ -153,7 +152,8 @@ type (
 	}
 )
 
-// Turn implements [runner.Session]: a request to the agent, whose stream is the turn.
+// Turn implements [runner.Session]. It sends a request to the agent and reads the
+// stream of its answer.
 func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
 	if !s.busy.TryLock() {
 		return failed(runner.CodeBusy, "a turn is running already in this session", "")
@@ -164,40 +164,40 @@ func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) 
 		return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, perr
 	}
 	tier := s.r.tier()
-	f := s.r.n.front(tier)
+	f := s.r.peers.sender(tier)
 	if f == nil {
-		return failed(runner.CodeConfig, "the hub has no agent of tier "+tier.String()+" to ask with", "")
+		return failed(runner.CodeConfig, "the hub cannot send to agents of tier "+tier.String(), "")
 	}
-	answers, done := f.wait(s.r.id, s.thread)
+	answers, done := f.subscribe(s.r.id, s.thread)
 	defer done()
 	asked := map[string]any{"text": prompt, "stream": true}
 	if len(turn.Chain) > 0 {
-		asked["over"] = s.r.n.amongHubs(turn.Chain)
+		asked["over"] = s.r.peers.globalIDs(turn.Chain)
 	}
 	if err := f.sendTraced(ctx, s.r.id, s.thread, envelope.Request, asked, turn.TraceParent); err != nil {
-		return failed(runner.CodeAgent, fmt.Sprintf("the agent at %s cannot be asked: %v", s.r.peer, err), "")
+		return failed(runner.CodeAgent, fmt.Sprintf("cannot send the request to %s: %v", s.r.peer, err), "")
 	}
-	return s.listen(ctx, f, answers, h)
+	return s.readAnswer(ctx, f, answers, h)
 }
 
 func failed(code runner.Code, message, remedy string) (runner.Outcome, error) {
 	return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, &runner.Error{Code: code, Message: message, Remedy: remedy}
 }
 
-// listen takes the answer to its end.
-func (s *session) listen(ctx context.Context, f *front, answers <-chan *envelope.Envelope, h runner.Handler) (runner.Outcome, error) {
+// readAnswer handles the answer until it ends.
+func (s *session) readAnswer(ctx context.Context, f *sender, answers <-chan *envelope.Envelope, h runner.Handler) (runner.Outcome, error) {
 	began := time.Now()
-	t := &talk{h: h}
+	a := &answer{h: h}
 	var late <-chan time.Time
 	canceled := ctx.Done()
 	for {
 		select {
 		case e, ok := <-answers:
 			if !ok {
-				return failed(runner.CodeProtocol, "the link to "+s.r.peer+" was lost before the answer came; the task may go on there",
+				return failed(runner.CodeProtocol, "the connection with "+s.r.peer+" ended before its answer; the task may still run there",
 					"look there, or send the message again")
 			}
-			if out, err, over := t.take(e); over {
+			if out, err, ended := a.handle(e); ended {
 				out.ExitCode, out.Duration = -1, time.Since(began)
 				return out, err
 			}
@@ -207,91 +207,91 @@ func (s *session) listen(ctx context.Context, f *front, answers <-chan *envelope
 			defer timer.Stop()
 			late = timer.C
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
-			// If it does not arrive, the timer ends the turn here.
+			// If this does not arrive, the timer ends the turn here.
 			_ = f.send(last, s.r.id, s.thread, envelope.Notification, map[string]any{"cancel": true})
 			cancel()
 		case <-late:
-			return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1, Text: t.text.String()}, nil
+			return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1, Text: a.text.String()}, nil
 		}
 	}
 }
 
-// talk is an answer as it comes.
-type talk struct {
-	h     runner.Handler
-	begun bool // what came before belongs to an earlier turn
-	text  strings.Builder
+// answer reads the envelopes of an answer.
+type answer struct {
+	h       runner.Handler
+	started bool // earlier envelopes belong to an earlier turn
+	text    strings.Builder
 }
 
-func (t *talk) take(e *envelope.Envelope) (out runner.Outcome, err error, over bool) {
+func (a *answer) handle(e *envelope.Envelope) (out runner.Outcome, err error, ended bool) {
 	switch e.Type {
 	case envelope.StreamStart:
-		t.begun = true
+		a.started = true
 	case envelope.StreamData:
-		if t.begun {
-			t.piece(e)
+		if a.started {
+			a.data(e)
 		}
 	case envelope.StreamEnd:
-		if t.begun {
-			out, err = t.end(e)
+		if a.started {
+			out, err = a.end(e)
 			return out, err, true
 		}
 	case envelope.ErrorMessage:
 		var p problem
 		if json.Unmarshal(e.Payload, &p) != nil || p.Message == "" {
-			p.Message = "the other hub answers with an error that cannot be read"
+			p.Message = "the other hub's error cannot be read"
 		}
-		out, err = t.fail(&p)
+		out, err = a.fail(&p)
 		return out, err, true
 	}
 	return out, nil, false
 }
 
-func (t *talk) piece(e *envelope.Envelope) {
+func (a *answer) data(e *envelope.Envelope) {
 	var c chunk
 	if json.Unmarshal(e.Payload, &c) != nil {
-		return // of another version
+		return // from another version
 	}
 	switch {
 	case c.Status != "":
-		t.h.Event(runner.Notice{Text: c.Status})
+		a.h.Event(runner.Notice{Text: c.Status})
 	case c.Text != "":
-		t.text.WriteString(c.Text)
-		t.h.Event(runner.TextDelta{Text: c.Text})
+		a.text.WriteString(c.Text)
+		a.h.Event(runner.TextDelta{Text: c.Text})
 	case len(c.Data) > 0:
 		var v any
 		if json.Unmarshal(c.Data, &v) == nil {
-			t.h.Event(runner.Artifact{ID: c.ArtifactID, Parts: []*a2a.Part{a2a.NewDataPart(v)}, Append: c.Append})
+			a.h.Event(runner.Artifact{ID: c.ArtifactID, Parts: []*a2a.Part{a2a.NewDataPart(v)}, Append: c.Append})
 		}
 	case c.File != "":
-		t.h.Event(runner.Notice{Text: "the file " + c.File + " stays at the other hub"})
+		a.h.Event(runner.Notice{Text: "the file " + c.File + " stays at the other hub"})
 	}
 }
 
-func (t *talk) end(e *envelope.Envelope) (runner.Outcome, error) {
+func (a *answer) end(e *envelope.Envelope) (runner.Outcome, error) {
 	var r result
 	if err := json.Unmarshal(e.Payload, &r); err != nil {
 		return failed(runner.CodeProtocol, "the other hub's answer cannot be read", "")
 	}
-	out := runner.Outcome{Text: t.text.String()}
+	out := runner.Outcome{Text: a.text.String()}
 	switch r.State {
 	case "completed":
 		out.Status = runner.OutcomeCompleted
 	case "canceled":
 		out.Status = runner.OutcomeCanceled
 	case "input-required":
-		out.Status, out.Text = runner.OutcomeInputRequired, t.text.String()+r.Text
+		out.Status, out.Text = runner.OutcomeInputRequired, a.text.String()+r.Text
 	default:
 		if r.Error == nil {
 			r.Error = &problem{State: r.State, Message: "the task ended " + r.State}
 		}
-		return t.fail(r.Error)
+		return a.fail(r.Error)
 	}
 	return out, nil
 }
 
-func (t *talk) fail(p *problem) (runner.Outcome, error) {
-	out := runner.Outcome{Status: runner.OutcomeFailed, Text: t.text.String(), ExitCode: -1}
+func (a *answer) fail(p *problem) (runner.Outcome, error) {
+	out := runner.Outcome{Status: runner.OutcomeFailed, Text: a.text.String(), ExitCode: -1}
 	code := runner.CodeAgent
 	switch p.State {
 	case "canceled":
@@ -303,15 +303,15 @@ func (t *talk) fail(p *problem) (runner.Outcome, error) {
 	return out, &runner.Error{Code: code, Message: clip(p.Message), Remedy: clip(p.Remedy)}
 }
 
-// clip bounds what another hub has us say.
+// clip bounds the texts of other hubs.
 func clip(s string) string {
 	const longest = 4096
 	return strings.ToValidUTF8(s[:min(len(s), longest)], "")
 }
 
-// front is who asks other hubs' agents for us: one of each tier, since an agent may
-// address, and answer, those of its own.
-type front struct {
+// sender is the identity by which this hub sends to other hubs' agents. There is one of
+// each tier, since agents may always address those of their own tier.
+type sender struct {
 	id       string
 	identity agent.Identity
 	access   *parley.Agent
@@ -322,42 +322,43 @@ type front struct {
 
 type thread struct{ agent, id string }
 
-// answers are what waits for a turn. The channel is closed, once, when no more comes.
+// answers are the buffered envelopes for a turn. The channel is closed when no more
+// will follow.
 type answers struct {
 	c      chan *envelope.Envelope
 	closed bool
 }
 
-// openFronts makes one for each tier that other hubs' agents may have here.
-func (n *Network) openFronts() error {
+// openSenders opens a sender for each tier that other hubs' agents may have here.
+func (p *Peers) openSenders() error {
 	for _, tier := range []agent.Tier{agent.L0, agent.L1, agent.L2, agent.L3} {
-		if tier < n.o.PeerTier {
+		if tier < p.o.PeerTier {
 			continue
 		}
-		f := &front{id: signedcard.ID("~hub-"+strings.ToLower(tier.String()), n.pair.Public()), waiting: make(map[thread]*answers)}
+		f := &sender{id: signedcard.ID("~hub-"+strings.ToLower(tier.String()), p.pair.Public()), waiting: make(map[thread]*answers)}
 		card := agent.Card{
 			ID: f.id, Name: "the hub", Version: "1", Tier: tier, Capabilities: []agent.Capability{}, Origin: agent.Local,
-			Description: "asks for its own agents and users",
+			Description: "sends for its own agents and users",
 		}
 		f.identity = card.Identity()
 		var err error
-		f.access, err = n.node.Join(card, f.take)
+		f.access, err = p.node.Join(card, f.deliver)
 		if err != nil {
 			return err
 		}
-		n.fronts[tier] = f
+		p.senders[tier] = f
 	}
 	return nil
 }
 
-func (n *Network) front(t agent.Tier) *front {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.fronts[t]
+func (p *Peers) sender(t agent.Tier) *sender {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.senders[t]
 }
 
-// wait registers for the answers of an agent in a thread.
-func (f *front) wait(agentID, id string) (<-chan *envelope.Envelope, func()) {
+// subscribe returns the answers of an agent in a thread, until done is called.
+func (f *sender) subscribe(agentID, id string) (<-chan *envelope.Envelope, func()) {
 	t, a := thread{agentID, id}, &answers{c: make(chan *envelope.Envelope, maxAnswers)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -371,9 +372,9 @@ func (f *front) wait(agentID, id string) (<-chan *envelope.Envelope, func()) {
 	}
 }
 
-// take hands an answer to the turn that waits for it. A turn that takes none for
-// very long has lost its place: the router must not wait for it.
-func (f *front) take(_ context.Context, e *envelope.Envelope) {
+// deliver passes an answer to the turn that waits for it. It closes a full buffer, since
+// the router must not wait for a slow turn.
+func (f *sender) deliver(_ context.Context, e *envelope.Envelope) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	a := f.waiting[thread{e.Sender, e.CorrelationID}]
@@ -394,8 +395,8 @@ func (a *answers) close() {
 	}
 }
 
-// lost ends the turns that wait for an agent.
-func (f *front) lost(agentID string) {
+// closeAnswers ends the turns that wait for an agent.
+func (f *sender) closeAnswers(agentID string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for t, a := range f.waiting {
@@ -405,13 +406,13 @@ func (f *front) lost(agentID string) {
 	}
 }
 
-// send sends to an agent in a thread. That it does not arrive shows in the end of the
-// channel.
-func (f *front) send(ctx context.Context, to, id string, kind envelope.Type, payload any) error {
+// send sends to an agent in a thread. It does not wait for the delivery; if that fails,
+// the channel closes.
+func (f *sender) send(ctx context.Context, to, id string, kind envelope.Type, payload any) error {
 	return f.sendTraced(ctx, to, id, kind, payload, "")
 }
 
-func (f *front) sendTraced(ctx context.Context, to, id string, kind envelope.Type, payload any, traceParent string) error {
+func (f *sender) sendTraced(ctx context.Context, to, id string, kind envelope.Type, payload any, traceParent string) error {
 	e, err := envelope.NewFactory(f.identity).NewInThread(id, to, kind, payload)
 	if err != nil {
 		return err

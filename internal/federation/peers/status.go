@@ -11,48 +11,47 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// PeerStatus is how a paired hub is, as far as this one knows.
+// PeerStatus is the status of a paired hub as this one sees it.
 type PeerStatus struct {
 	Name string
 	Key  identity.PublicKey
-	// Via are the ways by which it is heard now, none if it is not. That it is heard
-	// does not say that it has paired with this hub.
+	// Via are the transports with recent messages from it. It need not have paired
+	// with this hub.
 	Via []agent.Transport
-	// Heard is when it was heard last; zero for not since this hub started.
-	Heard time.Time
-	// Agents are its agents here that are announced now, in order.
+	// LastSeen is the time of its last message; zero for none since this hub started.
+	LastSeen time.Time
+	// Agents are the ids here of its announced agents, sorted.
 	Agents []string
-	// Problem is why what it says is not believed, or an agent of it has no place here;
-	// nil if all is well.
+	// Problem is why its statements or one of its agents are refused; nil for none.
 	Problem error
 }
 
-// Status returns how the paired hubs are, in the order of the allow-list. It is safe for
-// concurrent use and does not block.
-func (n *Network) Status() []PeerStatus {
+// Status returns the status of the paired hubs in the order of the allow-list. It does
+// not block.
+func (p *Peers) Status() []PeerStatus {
 	agents := make(map[identity.PublicKey][]string)
-	for _, r := range n.all() {
-		if _, here := n.node.Registry().Identity(r.id); here {
+	for _, r := range p.all() {
+		if _, here := p.node.Registry().Identity(r.id); here {
 			_, key, _ := signedcard.ParseID(r.id) // it was read from a card
 			agents[key] = append(agents[key], r.local)
 		}
 	}
-	misfits := n.problems()
+	rejected := p.problems()
 	var all []PeerStatus
-	for _, e := range n.allow.Entries() {
+	for _, e := range p.allow.Entries() {
 		s := PeerStatus{Name: NameOf(e), Key: e.Key, Agents: agents[e.Key]}
 		slices.Sort(s.Agents)
-		s.Heard, s.Problem = n.ledger.LastSeen(e.Key)
+		s.LastSeen, s.Problem = p.ledger.LastSeen(e.Key)
 		if s.Problem == nil {
-			s.Problem = misfits[e.Key]
+			s.Problem = rejected[e.Key]
 		}
-		for way, c := range n.ways {
+		for transport, c := range p.sources {
 			at := c.LastSeen(e.Key)
-			if at.After(s.Heard) {
-				s.Heard = at
+			if at.After(s.LastSeen) {
+				s.LastSeen = at
 			}
 			if time.Since(at) < cardLife {
-				s.Via = append(s.Via, way)
+				s.Via = append(s.Via, transport)
 			}
 		}
 		slices.Sort(s.Via)
@@ -61,16 +60,16 @@ func (n *Network) Status() []PeerStatus {
 	return all
 }
 
-// problems says, of each hub, which of its agents have no place here: an agent of this
-// hub is called so, for one.
-func (n *Network) problems() map[identity.PublicKey]error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// problems returns, by hub, why agents cannot be registered here: a local agent already
+// has the name, for example.
+func (p *Peers) problems() map[identity.PublicKey]error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	problems := make(map[identity.PublicKey]error)
-	for _, id := range slices.Sorted(maps.Keys(n.misfits)) {
+	for _, id := range slices.Sorted(maps.Keys(p.rejected)) {
 		_, key, _ := signedcard.ParseID(id) // it was read from a card
-		m := n.misfits[id]
-		err := fmt.Errorf("its agent has no place here as %s: %w", m.local, m.why)
+		m := p.rejected[id]
+		err := fmt.Errorf("its agent cannot be registered here as %s: %w", m.local, m.why)
 		if before := problems[key]; before != nil {
 			err = fmt.Errorf("%w; %w", before, err) // one line
 		}

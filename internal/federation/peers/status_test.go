@@ -38,19 +38,19 @@ func TestStatusOfAPeer(t *testing.T) {
 	a, b := meet(t, t.TempDir(), true, nil), meet(t, t.TempDir(), false, nil)
 	a.pair(t, "bob", b)
 	eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
-	if s := a.of(t); s.Name != "bob" || s.Key != b.net.Key() || len(s.Via) != 0 || !s.Heard.IsZero() || len(s.Agents) != 0 {
+	if s := a.of(t); s.Name != "bob" || s.Key != b.net.Key() || len(s.Via) != 0 || !s.LastSeen.IsZero() || len(s.Agents) != 0 {
 		t.Errorf("before it has paired: %+v", s)
 	}
 	b.pair(t, "alice", a)
 	a.awaitAgent(t, "bob.worker")
 	eventually(t, "it is there", func() bool { // the agent is known a moment before
 		s := a.of(t)
-		return slices.Equal(s.Via, []agent.Transport{agent.TransportHyperswarm}) && time.Since(s.Heard) < time.Minute && slices.Equal(s.Agents, []string{"bob.worker"}) && s.Problem == nil
+		return slices.Equal(s.Via, []agent.Transport{agent.TransportHyperswarm}) && time.Since(s.LastSeen) < time.Minute && slices.Equal(s.Agents, []string{"bob.worker"}) && s.Problem == nil
 	})
 	b.end()
 	eventually(t, "it is seen that it is gone", func() bool {
 		s := a.of(t)
-		return len(s.Via) == 0 && len(s.Agents) == 0 && !s.Heard.IsZero()
+		return len(s.Via) == 0 && len(s.Agents) == 0 && !s.LastSeen.IsZero()
 	})
 }
 
@@ -112,7 +112,7 @@ func TestAHubWhoseClockIsWrong(t *testing.T) {
 	})
 }
 
-// An agent whose capabilities are all taken away can still be asked, as at its own hub.
+// An agent whose capabilities are all removed can still be asked, as at its own hub.
 func TestAnAgentWithoutCapabilities(t *testing.T) {
 	t.Parallel()
 	_, a, b := two(t)
@@ -221,7 +221,7 @@ func TestNATSPermissions(t *testing.T) {
 				t.Error(err)
 			}
 		case <-deadline(t).Done():
-			t.Fatal("another hub's place can be taken")
+			t.Fatal("another hub's address can be taken over")
 		}
 	}
 }
@@ -251,7 +251,7 @@ func TestHealthFollowsTheCards(t *testing.T) {
 	eventually(t, "it is known that its hub is back", is(hub.Healthy))
 }
 
-// A hub that stops in order says so: over NATS, too, it is not taken to be there for as
+// A hub that stops in order says so: over NATS, too, it is not considered connected for as
 // long as its last words hold.
 func TestAHubThatStopsIsDown(t *testing.T) {
 	_, a, b := two(t)
@@ -260,9 +260,9 @@ func TestAHubThatStopsIsDown(t *testing.T) {
 	b.end()
 	eventually(t, "it is seen that it is gone", func() bool {
 		s := a.of(t)
-		return len(s.Via) == 0 && len(s.Agents) == 0 && !s.Heard.IsZero() || time.Since(stopped) > 25*time.Second
+		return len(s.Via) == 0 && len(s.Agents) == 0 && !s.LastSeen.IsZero() || time.Since(stopped) > 25*time.Second
 	})
-	if s := a.of(t); len(s.Via) != 0 || s.Heard.Before(stopped.Add(-time.Minute)) {
+	if s := a.of(t); len(s.Via) != 0 || s.LastSeen.Before(stopped.Add(-time.Minute)) {
 		t.Errorf("%+v", s)
 	}
 }

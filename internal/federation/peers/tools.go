@@ -17,98 +17,99 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// toolsPrefix begins the names of the cards behind which MCP is spoken: one for each
-// server or agent whose tools a hub shares, so that the rules hold for each by itself.
+// toolsPrefix begins the names of the cards that serve MCP: one for each server or
+// agent whose tools a hub shares, so that the rules apply to each one.
 const toolsPrefix = "~tools-"
 
-// maxTaken bounds those at other hubs whose tools are taken in.
-const maxTaken = 256
+// maxImported bounds the owners at other hubs whose tools are imported.
+const maxImported = 256
 
-// tools is the part of a network that shares tools.
+// tools is the state of the tools that hubs share.
 type tools struct {
-	changes chan struct{} // holds one if cards or links may have changed
+	changes chan struct{} // buffers one change of cards or channels
 
-	mu      sync.Mutex
-	offered map[string]*offered // by owner
-	taken   map[string]*taken   // by the id of the card
+	mu       sync.Mutex
+	offered  map[string]*offered  // by owner
+	imported map[string]*imported // by the id of the card
 }
 
 func newTools() tools {
-	return tools{changes: make(chan struct{}, 1), offered: make(map[string]*offered), taken: make(map[string]*taken)}
+	return tools{changes: make(chan struct{}, 1), offered: make(map[string]*offered), imported: make(map[string]*imported)}
 }
 
-// offered is an owner here whose tools other hubs may use.
+// offered is a local owner whose tools other hubs may use.
 type offered struct {
 	owner mounts.Owner
 	end   func()
 }
 
-// taken is an owner at another hub whose tools are here.
-type taken struct {
+// imported is an owner at another hub whose tools are available here.
+type imported struct {
 	name string // here
 	as   agent.Identity
 	drop func()
-	lost bool // its link broke: it has to be taken anew
+	lost bool // its channel has closed: import it again
 }
 
-// wake has the follower compare. It never blocks.
-func (n *Network) wake() {
+// signalTools makes watchRegistry reconcile. It never blocks.
+func (p *Peers) signalTools() {
 	select {
-	case n.tools.changes <- struct{}{}:
-	default: // it will look anyway
+	case p.tools.changes <- struct{}{}:
+	default: // already signaled
 	}
 }
 
-// offerTools keeps the cards in step with what the hub shares. One goroutine calls it.
-func (n *Network) offerTools() {
-	if n.o.Tools == nil {
+// offerTools keeps the cards in step with the tools that the hub shares. Only
+// watchAllowList calls it.
+func (p *Peers) offerTools() {
+	if p.o.Tools == nil {
 		return
 	}
-	shared := n.o.Tools.Shared()
-	for id, o := range n.tools.offered {
+	shared := p.o.Tools.Shared()
+	for id, o := range p.tools.offered {
 		if !slices.Contains(shared, o.owner) {
 			o.end()
-			delete(n.tools.offered, id)
+			delete(p.tools.offered, id)
 		}
 	}
 	for _, owner := range shared {
-		if n.tools.offered[owner.ID] != nil {
+		if p.tools.offered[owner.ID] != nil {
 			continue
 		}
-		end, err := n.offer(owner)
+		end, err := p.offer(owner)
 		if err != nil {
-			n.log.Warn("tools cannot be shared with other hubs", "owner", owner.ID, "error", err)
-			end = func() {} // once is enough to say so
+			p.log.Warn("cannot share tools with other hubs", "owner", owner.ID, "error", err)
+			end = func() {} // log it once
 		}
-		n.tools.offered[owner.ID] = &offered{owner, end}
+		p.tools.offered[owner.ID] = &offered{owner, end}
 	}
 }
 
-// offer lets paired hubs use an owner's tools.
-func (n *Network) offer(owner mounts.Owner) (end func(), err error) {
+// offer makes an owner's tools available to paired hubs.
+func (p *Peers) offer(owner mounts.Owner) (end func(), err error) {
 	card := agent.Card{
-		ID: signedcard.ID(toolsPrefix+owner.ID, n.pair.Public()), Name: owner.ID, Version: "1", Description: "shares its tools",
+		ID: signedcard.ID(toolsPrefix+owner.ID, p.pair.Public()), Name: owner.ID, Version: "1", Description: "shares its tools",
 		Tier: owner.As.Tier, SandboxID: owner.As.SandboxID, Protocols: []string{"mcp/2025-11-25"}, Capabilities: []agent.Capability{}, Origin: agent.Local,
 	}
-	if card.Tier == agent.NoTier { // a server of the configuration
-		card.Tier = n.o.PeerTier
+	if card.Tier == agent.NoTier { // a configured server
+		card.Tier = p.o.PeerTier
 	}
 	asks := agent.Identity{ID: "another hub", Tier: card.Tier}
-	if err := n.node.Parley().Router().MayAddress(card.Identity(), asks); err != nil {
+	if err := p.node.Parley().Router().MayAddress(card.Identity(), asks); err != nil {
 		return nil, fmt.Errorf("it could not answer: %w", err)
 	}
-	access, err := n.node.Join(card, func(context.Context, *envelope.Envelope) {}) // toolbox.Listen hears for itself
+	access, err := p.node.Join(card, func(context.Context, *envelope.Envelope) {}) // toolbox.Listen handles its own
 	if err != nil {
 		return nil, err
 	}
-	l := toolbox.Listen(n.node.Parley().Router(), card.ID, func(peer string) *mcp.Server {
+	l := toolbox.Listen(p.node.Parley().Router(), card.ID, func(peer string) *mcp.Server {
 		if _, _, ok := signedcard.ParseID(peer); !ok {
 			return nil
 		}
-		s := mcp.NewServer(&mcp.Implementation{Name: "parley", Version: n.o.Version}, &mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{
+		s := mcp.NewServer(&mcp.Implementation{Name: "parley", Version: p.o.Version}, &mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{
 			Tools: &mcp.ToolCapabilities{ListChanged: true}, Resources: &mcp.ResourceCapabilities{ListChanged: true}, Prompts: &mcp.PromptCapabilities{ListChanged: true},
 		}})
-		n.serve(s, peer, owner.ID)
+		p.serve(s, peer, owner.ID)
 		return s
 	})
 	return func() {
@@ -117,9 +118,9 @@ func (n *Network) offer(owner mounts.Owner) (end func(), err error) {
 	}, nil
 }
 
-// serve shows an owner's tools for as long as the server has its session.
-func (n *Network) serve(s *mcp.Server, peer, owner string) {
-	stop := n.o.Tools.ServePeer(s, peer, owner)
+// serve adds an owner's tools to a server until its MCP connection ends.
+func (p *Peers) serve(s *mcp.Server, peer, owner string) {
+	stop := p.o.Tools.ServePeer(s, peer, owner)
 	var once sync.Once
 	s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -128,8 +129,8 @@ func (n *Network) serve(s *mcp.Server, peer, owner string) {
 				if !ok {
 					return
 				}
-				go func() { // ends with the session, which the listener ends at the latest
-					_ = session.Wait() // how it ended does not matter
+				go func() { // ends with the connection, which the listener closes at the latest
+					_ = session.Wait() // the error does not matter
 					stop()
 				}()
 			})
@@ -138,98 +139,98 @@ func (n *Network) serve(s *mcp.Server, peer, owner string) {
 	})
 }
 
-// compareTools takes in the tools whose cards have come, and drops those that are gone.
-// names are what the paired hubs are called. One goroutine at a time calls it.
-func (n *Network) compareTools(names map[identity.PublicKey]string) {
-	if n.o.Tools == nil {
+// reconcileTools imports the tools of new cards and drops those of lost cards. names are
+// the paired hubs' names. Only reconcile calls it.
+func (p *Peers) reconcileTools(names map[identity.PublicKey]string) {
+	if p.o.Tools == nil {
 		return
 	}
 	here := make(map[string]agent.Card)
-	for _, card := range n.node.Registry().Remote() {
-		if n.toolsName(card, names) != "" {
+	for _, card := range p.node.Registry().Remote() {
+		if p.toolsName(card, names) != "" {
 			here[card.ID] = card
 		}
 	}
-	for id, t := range n.takenNow() {
+	for id, t := range p.importedNow() {
 		card, there := here[id]
-		if !there || t.lost || t.as != card.Identity() || t.name != n.toolsName(card, names) {
-			n.tools.mu.Lock()
-			delete(n.tools.taken, id)
-			n.tools.mu.Unlock()
+		if !there || t.lost || t.as != card.Identity() || t.name != p.toolsName(card, names) {
+			p.tools.mu.Lock()
+			delete(p.tools.imported, id)
+			p.tools.mu.Unlock()
 			t.drop()
 		}
 	}
-	now := n.takenNow()
+	now := p.importedNow()
 	for id, card := range here {
-		if _, there := now[id]; !there && len(n.takenNow()) < maxTaken {
-			n.take(card, n.toolsName(card, names))
+		if _, there := now[id]; !there && len(p.importedNow()) < maxImported {
+			p.importTools(card, p.toolsName(card, names))
 		}
 	}
 }
 
-func (n *Network) takenNow() map[string]taken {
-	n.tools.mu.Lock()
-	defer n.tools.mu.Unlock()
-	all := make(map[string]taken, len(n.tools.taken))
-	for id, t := range n.tools.taken {
+func (p *Peers) importedNow() map[string]imported {
+	p.tools.mu.Lock()
+	defer p.tools.mu.Unlock()
+	all := make(map[string]imported, len(p.tools.imported))
+	for id, t := range p.tools.imported {
 		all[id] = *t
 	}
 	return all
 }
 
-// toolsName is what the tools behind a card are called here, "" if they have no place.
-func (n *Network) toolsName(card agent.Card, names map[identity.PublicKey]string) string {
+// toolsName returns the name here of a card's tools, "" if they cannot be imported.
+func (p *Peers) toolsName(card agent.Card, names map[identity.PublicKey]string) string {
 	name, key, ok := signedcard.ParseID(card.ID)
 	peer, paired := names[key]
 	owner, tools := strings.CutPrefix(name, toolsPrefix)
-	if !ok || !paired || !tools || card.Tier < n.o.PeerTier || n.front(card.Tier) == nil {
+	if !ok || !paired || !tools || card.Tier < p.o.PeerTier || p.sender(card.Tier) == nil {
 		return ""
 	}
 	return peer + "." + owner
 }
 
-// take takes in the tools behind a card.
-func (n *Network) take(card agent.Card, name string) {
+// importTools imports the tools of a card.
+func (p *Peers) importTools(card agent.Card, name string) {
 	_, key, _ := signedcard.ParseID(card.ID)
 	owner := strings.TrimPrefix(strings.TrimSuffix(card.ID, "@"+key.String()), toolsPrefix)
-	t := &taken{name: name, as: card.Identity()}
-	front := n.front(card.Tier)
+	t := &imported{name: name, as: card.Identity()}
+	sender := p.sender(card.Tier)
 	var err error
-	t.drop, err = n.o.Tools.TakePeer(mounts.PeerTools{
+	t.drop, err = p.o.Tools.TakePeer(mounts.PeerTools{
 		Name: name, As: t.as, Source: signedcard.ID(owner, key),
 		Dial: func(context.Context) (mcp.Transport, error) {
-			return toolbox.Over(n.node.Parley().Router(), front.id, card.ID), nil
+			return toolbox.Over(p.node.Parley().Router(), sender.id, card.ID), nil
 		},
 	})
 	if err != nil {
-		n.log.Warn("another hub's tools have no place here", "tools", name, "error", err)
+		p.log.Warn("cannot import a peer's tools", "tools", name, "error", err)
 		t.drop = func() {}
 	}
-	n.tools.mu.Lock()
-	n.tools.taken[card.ID] = t
-	n.tools.mu.Unlock()
+	p.tools.mu.Lock()
+	p.tools.imported[card.ID] = t
+	p.tools.mu.Unlock()
 }
 
-// toolsLost has the tools behind a card taken anew, whose link broke: nobody answers the
-// calls that run. It does not block.
-func (n *Network) toolsLost(cardID string) {
-	n.tools.mu.Lock()
-	t := n.tools.taken[cardID]
+// toolsDisconnected imports a card's tools again after its channel has closed, which ends
+// the running calls. It does not block.
+func (p *Peers) toolsDisconnected(cardID string) {
+	p.tools.mu.Lock()
+	t := p.tools.imported[cardID]
 	if t != nil {
 		t.lost = true
 	}
-	n.tools.mu.Unlock()
+	p.tools.mu.Unlock()
 	if t != nil {
-		n.wake()
+		p.signalTools()
 	}
 }
 
-// closeTools ends all sharing, after the goroutines that begin it.
-func (n *Network) closeTools() {
-	for _, t := range n.takenNow() {
+// closeTools ends all sharing. The goroutines that start it must have ended.
+func (p *Peers) closeTools() {
+	for _, t := range p.importedNow() {
 		t.drop()
 	}
-	for _, o := range n.tools.offered {
+	for _, o := range p.tools.offered {
 		o.end()
 	}
 }

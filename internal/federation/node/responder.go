@@ -1,0 +1,489 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley"
+	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/swarm"
+)
+
+// responder handles the envelopes for one agent and answers in its name. The router
+// calls handle for one envelope at a time. Everything that blocks, including all
+// answers, runs in goroutines, which Node.Close waits for.
+type responder struct {
+	n      *Node
+	id     string        // of the card
+	agent  string        // of the hub's agent
+	access *parley.Agent // the agent in the node
+	card   agent.Card    // the registered one
+	member member        // of swarms
+
+	mu       sync.Mutex
+	accepted map[proposalKey]acceptance
+	mean     time.Duration // moving average of the durations of successful tasks
+}
+
+// handle handles one envelope. Coding agents have no inbox, so answers and most
+// notifications are only recorded, by the router.
+func (r *responder) handle(ctx context.Context, e *envelope.Envelope) {
+	if swarm.Concerns(e) {
+		return // the participant handles it
+	}
+	handler, answered := r.notified, false
+	switch e.Type {
+	case envelope.Request:
+		handler, answered = r.request, true
+	case envelope.TaskProposal:
+		handler, answered = r.propose, true
+	case envelope.Notification:
+	case envelope.ErrorMessage:
+		handler = r.acceptanceRefused
+	default:
+		return
+	}
+	if answered {
+		sender, known := r.n.Registry().Identity(e.Sender)
+		if !known {
+			return // it has disconnected
+		}
+		// The sender may have reconnected with another card since its channel opened.
+		if err := r.n.mayAnswer(r.id, sender); err != nil {
+			r.n.refused(r, e, err)
+			return
+		}
+	}
+	if !r.n.begin(ctx) {
+		return // the node closes
+	}
+	var follow func()
+	defer func() {
+		if follow == nil { // also after a panic, which the router reports
+			r.n.end()
+		}
+	}()
+	if follow = handler(ctx, e); follow != nil {
+		go func() {
+			defer r.n.end()
+			follow()
+		}()
+	}
+}
+
+// request runs a task and answers with its result.
+func (r *responder) request(ctx context.Context, e *envelope.Envelope) (follow func()) {
+	req, err := readRequest(e.Payload)
+	if err != nil {
+		return r.failing(ctx, e, &failure{Code: "INVALID_PAYLOAD", Message: "the request cannot be read: " + err.Error(),
+			Remedy: `send a text, or an object {"text": …, "stream": true}`})
+	}
+	send, err := r.message(ctx, e, req)
+	if err != nil {
+		return r.failing(ctx, e, failureFrom(err))
+	}
+	if req.stream {
+		sub, err := r.n.hub.SendAndStream(ctx, send)
+		if err != nil {
+			return r.failing(ctx, e, failureFrom(err))
+		}
+		return func() { r.stream(ctx, e, sub) }
+	}
+	pending, err := r.n.hub.Start(ctx, send)
+	if err != nil {
+		return r.failing(ctx, e, failureFrom(err))
+	}
+	return func() { r.await(ctx, e, pending) }
+}
+
+// await answers when the task has ended or needs input.
+func (r *responder) await(ctx context.Context, e *envelope.Envelope, pending *hub.Pending) {
+	began := time.Now()
+	task, err := pending.Wait(ctx)
+	switch {
+	case err != nil:
+		r.fail(ctx, e, failureFrom(err))
+	case answers(task.Status.State):
+		r.addDuration(time.Since(began))
+		r.reply(ctx, e, envelope.Response, resultOf(task))
+	default:
+		r.fail(ctx, e, failureOf(task))
+	}
+}
+
+// message converts an envelope to a message for the hub. Envelopes of a thread share a
+// context; if a task there waits for input, the envelope is the input.
+func (r *responder) message(ctx context.Context, e *envelope.Envelope, req request) (hub.SendRequest, error) {
+	about := map[string]any{"envelope": r.about(e)}
+	m := &a2a.Message{ID: e.ID, Role: a2a.MessageRoleUser, Parts: req.parts, ContextID: contextOf(e), Metadata: about}
+	if e.CorrelationID != "" {
+		task, err := r.waitingTask(ctx, m.ContextID)
+		if err != nil {
+			return hub.SendRequest{}, err
+		}
+		m.TaskID = task
+	}
+	return hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about, Timeout: req.timeout, Delegation: r.delegation(req)}, nil
+}
+
+// delegation returns the delegation chain of a request of another hub, nil if it has
+// none. Delegation chains cross hubs, so that their limits do too.
+func (r *responder) delegation(req request) *hub.Delegation {
+	if r.n.federation == nil || len(req.chain) == 0 {
+		return nil // programs cannot delegate for agents
+	}
+	chain := make([]string, len(req.chain))
+	for i, id := range req.chain {
+		chain[i] = r.n.federation.LocalID(id)
+	}
+	return &hub.Delegation{By: chain[len(chain)-1], Chain: chain}
+}
+
+// about returns the metadata of tasks and messages about their envelope.
+func (r *responder) about(e *envelope.Envelope) map[string]any {
+	about := map[string]any{"id": e.ID, "sender": e.Sender, "thread": e.Thread()}
+	if e.Metadata != nil && e.Metadata.TraceParent != "" {
+		about["traceparent"] = e.Metadata.TraceParent
+	}
+	return about
+}
+
+// contextOf returns the hub's context id for a sender's thread. The hash prevents
+// senders from naming the contexts of others.
+func contextOf(e *envelope.Envelope) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s", len(e.Sender), e.Sender, e.Thread()))
+	return "envelopes-" + hex.EncodeToString(sum[:16])
+}
+
+// waitingTask returns the task of a context that waits for input, "" if none does.
+func (r *responder) waitingTask(ctx context.Context, contextID string) (a2a.TaskID, error) {
+	none := 0
+	page, err := r.n.hub.Tasks(ctx, hub.TaskQuery{ContextID: contextID, AgentID: r.agent, Limit: 1, HistoryLength: &none})
+	if err != nil || len(page.Tasks) == 0 || !hub.Interrupted(page.Tasks[0].Status.State) {
+		return "", err
+	}
+	return page.Tasks[0].ID, nil
+}
+
+// stream sends the task's events.
+func (r *responder) stream(ctx context.Context, e *envelope.Envelope, sub *hub.Subscription) {
+	defer sub.Close()
+	began := time.Now()
+	task := sub.Task()
+	s := streamer{d: r, e: e, last: *task}
+	if !r.reply(ctx, e, envelope.StreamStart, begun{TaskID: string(task.ID), ContextID: task.ContextID}) {
+		return
+	}
+	for {
+		event, err := sub.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil || !s.event(ctx, event) {
+			return // the node closes, or the sender is disconnected; the task keeps running
+		}
+	}
+	if s.last.Status.State == a2a.TaskStateCompleted {
+		r.addDuration(time.Since(began))
+	}
+	s.end(ctx)
+}
+
+// streamer sends the events of a task as envelopes.
+type streamer struct {
+	d    *responder
+	e    *envelope.Envelope
+	last a2a.Task // with the last status
+	sent bool     // part of the answer was sent
+}
+
+// event sends one event. It reports whether the sender is still connected.
+func (s *streamer) event(ctx context.Context, event a2a.Event) bool {
+	switch ev := event.(type) {
+	case *a2a.Task: // replaces missed events
+		s.last = *ev
+		for _, artifact := range ev.Artifacts {
+			if !s.artifact(ctx, artifact, false) {
+				return false
+			}
+		}
+	case *a2a.TaskStatusUpdateEvent:
+		s.last.Status = ev.Status
+		if m := ev.Status.Message; m != nil && ev.Status.State == a2a.TaskStateWorking {
+			return s.data(ctx, chunk{Status: cut(textOf(m.Parts), 4096)})
+		}
+	case *a2a.TaskArtifactUpdateEvent:
+		return s.artifact(ctx, ev.Artifact, ev.Append)
+	}
+	return true
+}
+
+// artifact sends the parts of an artifact, long text in pieces.
+func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool) bool {
+	c := chunk{ArtifactID: string(a.ID), Append: appended}
+	for _, p := range a.Parts {
+		switch content := p.Content.(type) {
+		case a2a.Text:
+			for text := string(content); text != ""; {
+				c.Text = cut(text, maxText)
+				text = text[len(c.Text):]
+				if !s.data(ctx, c) {
+					return false
+				}
+				s.sent, c.Append, c.Text = true, true, ""
+			}
+			continue
+		case a2a.Data:
+			if c.Data = content.Value; !fits(c.Data) {
+				c.Data, c.File = nil, "data"
+			}
+		default:
+			c.File = cut(p.Filename, 1024)
+		}
+		if !s.data(ctx, c) {
+			return false
+		}
+		c.Append, c.Data, c.File = true, nil, ""
+	}
+	return true
+}
+
+func (s *streamer) data(ctx context.Context, c chunk) bool {
+	return s.d.reply(ctx, s.e, envelope.StreamData, c)
+}
+
+// end sends the answer if no part of it was sent, and the end of the stream.
+func (s *streamer) end(ctx context.Context) {
+	r := resultOf(&s.last)
+	if s.last.Status.State == a2a.TaskStateCompleted {
+		if m := s.last.Status.Message; m != nil && !s.sent {
+			if !s.artifact(ctx, &a2a.Artifact{ID: "answer", Parts: m.Parts}, false) {
+				return
+			}
+		}
+		r.Text, r.Data, r.Truncated = "", nil, false
+	}
+	if !answers(s.last.Status.State) {
+		r.Text, r.Truncated, r.Error = "", false, failureOf(&s.last)
+	}
+	s.d.reply(ctx, s.e, envelope.StreamEnd, r)
+}
+
+// proposalKey identifies a proposal: ids are only unique per sender.
+type proposalKey struct{ sender, id string }
+
+// acceptance is an accepted proposal whose task is running.
+type acceptance struct {
+	thread string
+	task   a2a.TaskID
+}
+
+// propose accepts a task that the agent can do or rejects it, and answers with the
+// result, all in the proposal's thread. The proposer enforces the deadline of the
+// answer; see acceptanceRefused.
+func (r *responder) propose(ctx context.Context, e *envelope.Envelope) (follow func()) {
+	offer, err := negotiation.DecodeOffer(e)
+	if err != nil {
+		return r.rejecting(ctx, e, offer, negotiation.InvalidProposal, err.Error())
+	}
+	key := proposalKey{e.Sender, offer.ProposalID}
+	if r.hasAccepted(key) {
+		return nil // a duplicate
+	}
+	card, err := r.n.Registry().Get(r.id)
+	if err != nil {
+		return nil // the agent is being removed
+	}
+	for _, c := range offer.RequiredCapabilities {
+		if !card.Has(c) {
+			return r.rejecting(ctx, e, offer, negotiation.MissingCapability, fmt.Sprintf("%s does not offer %q now", r.id, c))
+		}
+	}
+	req, err := offerRequest(offer)
+	if err != nil {
+		return r.rejecting(ctx, e, offer, negotiation.InvalidProposal, err.Error())
+	}
+	send, err := r.message(ctx, e, req)
+	if err != nil {
+		return r.rejecting(ctx, e, offer, reasonFrom(err), failureFrom(err).Message)
+	}
+	pending, err := r.n.hub.Start(ctx, send)
+	if err != nil {
+		return r.rejecting(ctx, e, offer, reasonFrom(err), failureFrom(err).Message)
+	}
+	r.mu.Lock()
+	r.accepted[key] = acceptance{thread: e.Thread(), task: pending.TaskID()}
+	r.mu.Unlock()
+	return func() {
+		defer func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			delete(r.accepted, key)
+		}()
+		r.accept(ctx, e, offer, pending)
+	}
+}
+
+// accept accepts a proposal once its task is stored, and answers when the task has
+// ended or needs input.
+func (r *responder) accept(ctx context.Context, e *envelope.Envelope, offer negotiation.Offer, pending *hub.Pending) {
+	if err := pending.Stored(ctx); err == nil { // otherwise await reports the error
+		r.reply(ctx, e, envelope.TaskAccept, accepted{
+			Answer: negotiation.Answer{ProposalID: offer.ProposalID, AgentID: r.id, EstimatedCompletionMs: r.estimate().Milliseconds()},
+			TaskID: string(pending.TaskID()), ContextID: pending.ContextID(),
+		})
+	}
+	r.await(ctx, e, pending)
+}
+
+func (r *responder) hasAccepted(key proposalKey) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, known := r.accepted[key]
+	return known
+}
+
+// acceptanceRefused cancels the task of an acceptance that the proposer refused, because
+// it was too late, for example.
+func (d *responder) acceptanceRefused(ctx context.Context, e *envelope.Envelope) (follow func()) {
+	var r negotiation.Refusal
+	if e.Unmarshal(&r) != nil {
+		return nil // an error about something else
+	}
+	d.mu.Lock()
+	accepted, known := d.accepted[proposalKey{e.Sender, r.ProposalID}]
+	d.mu.Unlock()
+	if !known || accepted.thread != e.Thread() {
+		return nil
+	}
+	return func() { d.cancel(ctx, e, accepted.task) }
+}
+
+func (r *responder) rejecting(ctx context.Context, e *envelope.Envelope, o negotiation.Offer, why negotiation.Reason, message string) (follow func()) {
+	return func() {
+		r.reply(ctx, e, envelope.TaskReject, negotiation.Answer{
+			ProposalID: o.ProposalID, AgentID: r.id, RejectionReason: why, Message: cut(message, 1000), AlternativeSuggestion: r.alternative(e, o),
+		})
+	}
+}
+
+// alternative returns another agent of the hub that has the required capabilities and
+// that the sender may see and address, "" if there is none.
+func (r *responder) alternative(e *envelope.Envelope, p negotiation.Offer) string {
+	view, err := r.n.node.Router().Discover(e.Sender)
+	if err != nil || len(p.RequiredCapabilities) == 0 {
+		return ""
+	}
+	sender, known := r.n.Registry().Identity(e.Sender)
+	for _, card := range view.FindByCapability(p.RequiredCapabilities[0]) {
+		able := card.ID != r.id && card.Origin == agent.Local && !slices.ContainsFunc(p.RequiredCapabilities, func(c string) bool { return !card.Has(c) })
+		if able && known && r.n.node.Router().MayAddress(sender, card.Identity()) == nil && r.n.mayAnswer(card.ID, sender) == nil {
+			return card.ID
+		}
+	}
+	return ""
+}
+
+// addDuration adds a task's duration to the moving average.
+func (r *responder) addDuration(t time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mean == 0 {
+		r.mean = t
+		return
+	}
+	r.mean += (t - r.mean) / 4
+}
+
+// estimate returns the expected duration of a task: the moving average or, before the
+// first task, the agent's limit.
+func (r *responder) estimate() time.Duration {
+	r.mu.Lock()
+	mean := r.mean
+	r.mu.Unlock()
+	if mean > 0 {
+		return min(max(mean, time.Millisecond), negotiation.MaxEstimate)
+	}
+	info, err := r.n.hub.Agent(r.agent)
+	if err != nil {
+		return time.Millisecond // it is being removed; the task will fail
+	}
+	return min(max(info.Definition.Limits.Run, time.Millisecond), negotiation.MaxEstimate)
+}
+
+// maxCanceled is how many tasks of a thread one notification cancels.
+const maxCanceled = 100
+
+// notified handles a notification: {"cancel": true} cancels the sender's tasks in the
+// thread, whose requests are answered with that. Others are ignored.
+func (r *responder) notified(ctx context.Context, e *envelope.Envelope) (follow func()) {
+	var c cancellation
+	if json.Unmarshal(e.Payload, &c) != nil || !c.Cancel || e.CorrelationID == "" {
+		return nil
+	}
+	none := 0
+	page, err := r.n.hub.Tasks(ctx, hub.TaskQuery{ContextID: contextOf(e), AgentID: r.agent, Limit: maxCanceled, HistoryLength: &none})
+	if err != nil {
+		return r.failing(ctx, e, failureFrom(err))
+	}
+	running := slices.DeleteFunc(page.Tasks, func(t *a2a.Task) bool { return t.Status.State.Terminal() })
+	if len(running) == 0 {
+		return nil
+	}
+	return func() {
+		for _, t := range running {
+			r.cancel(ctx, e, t.ID)
+		}
+	}
+}
+
+// cancel cancels a task. Its own request is answered with that.
+func (r *responder) cancel(ctx context.Context, e *envelope.Envelope, id a2a.TaskID) {
+	_, err := r.n.hub.Cancel(ctx, id)
+	he, ok := errors.AsType[*hub.Error](err)
+	if err != nil && !(ok && he.Code == hub.CodeNotCancelable) { // it has just ended
+		r.fail(ctx, e, failureFrom(err))
+	}
+}
+
+func (r *responder) failing(ctx context.Context, e *envelope.Envelope, f *failure) (follow func()) {
+	return func() { r.fail(ctx, e, f) }
+}
+
+func (r *responder) fail(ctx context.Context, e *envelope.Envelope, f *failure) {
+	r.reply(ctx, e, envelope.ErrorMessage, f)
+}
+
+// replyTimeout bounds the delivery of an answer.
+const replyTimeout = 30 * time.Second
+
+// reply answers an envelope in the agent's name and reports whether the answer was
+// delivered. The router emits an event if it was not.
+func (r *responder) reply(ctx context.Context, e *envelope.Envelope, t envelope.Type, payload any) bool {
+	me, known := r.n.Registry().Identity(r.id)
+	if !known {
+		return false // the agent was removed
+	}
+	answer, err := envelope.NewFactory(me).Reply(e, t, payload)
+	if err != nil {
+		r.n.log.Error("cannot encode an answer", "agent", r.id, "error", err)
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	_, err = r.n.node.Router().SendWait(ctx, answer)
+	return err == nil
+}
