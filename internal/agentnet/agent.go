@@ -14,7 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/parleyhub/parley/internal/base/broadcast"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -74,8 +74,8 @@ type Agent struct {
 	identity *identity
 	log      *slog.Logger
 	reused   bool
-	unlisted bool             // it has no entry in the registry
-	mail     broadcast.Signal // there may be new mail
+	unlisted bool        // it has no entry in the registry
+	mail     wait.Signal // there may be new mail
 
 	stop context.CancelFunc
 	done sync.WaitGroup

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/parleyhub/parley/internal/base/broadcast"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -152,7 +152,7 @@ type Network struct {
 	cfg        Config
 	log        *slog.Logger
 	clock      clock
-	news       broadcast.Signal // something may have changed
+	news       wait.Signal // something may have changed
 	queue      queues
 	outbox     outbox
 	items      forwarder

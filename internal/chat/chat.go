@@ -19,7 +19,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/parleyhub/parley/internal/base/broadcast"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -61,7 +61,7 @@ type Space struct {
 	ids      string // prefix of the ids of this process's messages
 	sent     atomic.Uint64
 	outbox   outbox
-	news     broadcast.Signal
+	news     wait.Signal
 	watcher  watcher
 	readers  readers
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley/internal/base/broadcast"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // MaxQueued bounds the messages that wait for the bus.
@@ -28,7 +28,7 @@ type outbox struct {
 	mu      sync.Mutex
 	entries []*entry
 	dropped int
-	empty   broadcast.Signal // sent when the queue becomes empty
+	empty   wait.Signal // sent when the queue becomes empty
 }
 
 // push appends e and returns the entry that was dropped for it, if any.

@@ -18,7 +18,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/base/spelling"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	natslink "github.com/parleyhub/parley/transport/nats"
@@ -331,7 +331,7 @@ func (d *decoder) oneOf(key, value string, allowed []string) {
 		return
 	}
 	message := fmt.Sprintf("%q is not one of %s", value, strings.Join(allowed, ", "))
-	if near := spelling.Nearest(value, allowed); near != "" {
+	if near := text.Nearest(value, allowed); near != "" {
 		message += "; did you mean " + near + "?"
 	}
 	d.at(key, message)

@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"github.com/parleyhub/parley/internal/base/spelling"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // maxFile bounds config.yaml: a larger file is not one that a person wrote.
@@ -193,7 +193,7 @@ func (d *decoder) structure(n ast.Node, key string, v reflect.Value) {
 }
 
 func unknownKey(name string, known []string) string {
-	if near := spelling.Nearest(name, known); near != "" {
+	if near := text.Nearest(name, known); near != "" {
 		return fmt.Sprintf("unknown key; did you mean %s?", near)
 	}
 	return "unknown key; allowed are " + strings.Join(known, ", ")

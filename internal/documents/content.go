@@ -7,7 +7,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
-	"github.com/parleyhub/parley/internal/base/broadcast"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Content is a document as people and agents see it.
@@ -43,7 +43,7 @@ func (d *Document) contentUnless(ctx context.Context, seen string) (c Content, e
 // Wait blocks until the document's version differs from seen and returns the document, or until ctx ends and returns
 // ctx's error. The error has [CodeClosed] if the document is closed, as when a new epoch begins.
 func (d *Document) Wait(ctx context.Context, seen string) (Content, error) {
-	var changed broadcast.Signal
+	var changed wait.Signal
 	defer d.OnUpdate(func(replica.Update) { changed.Send() })()
 	for {
 		next := changed.Wait()

@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/crdt/snapshots"
-	"github.com/parleyhub/parley/internal/base/broadcast"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Document is one document of a Library. It is safe for concurrent use.
@@ -37,12 +37,12 @@ type Document struct {
 
 	mu       sync.Mutex
 	attached map[*attachment]struct{}
-	queue    [][]byte         // changes that are not in the log yet
-	queued   int              // bytes in the queue
-	number   uint64           // of the last change
-	stored   uint64           // number of the last change that is durable in the log
-	changed  broadcast.Signal // queue or stored changed
-	failed   error            // of the last attempt to write the log
+	queue    [][]byte    // changes that are not in the log yet
+	queued   int         // bytes in the queue
+	number   uint64      // of the last change
+	stored   uint64      // number of the last change that is durable in the log
+	changed  wait.Signal // queue or stored changed
+	failed   error       // of the last attempt to write the log
 
 	// The rest belongs to the writer goroutine.
 	damaged  bool // the store is damaged; a snapshot of the loaded state replaces it

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/parleyhub/parley/internal/base/spelling"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Decode sets the fields of the struct that target points to from node. Fields
@@ -151,7 +151,7 @@ func (d *decoder) unknownKey(path string, m Member, known []field) {
 		names[i] = f.name
 	}
 	hint := ""
-	if near := spelling.Nearest(m.Key, names); near != "" {
+	if near := text.Nearest(m.Key, names); near != "" {
 		hint = fmt.Sprintf("did you mean %q? ", near)
 	}
 	d.problem(m.Position, join(path, m.Key), "unknown key; %sallowed: %s", hint, strings.Join(names, ", "))

@@ -9,7 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/parleyhub/parley/internal/base/spelling"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/chat"
 )
 
@@ -134,7 +134,7 @@ func (g *Channels) promptArguments(w workflow, given map[string]string) (argumen
 		switch {
 		case !slices.Contains(names, name):
 			message := fmt.Sprintf("the prompt %s has no argument %.80q; it has %s", w.name, name, strings.Join(names, ", "))
-			if near := spelling.Nearest(name, names); near != "" {
+			if near := text.Nearest(name, names); near != "" {
 				message += fmt.Sprintf(" (did you mean %s?)", near)
 			}
 			return nil, fmt.Errorf("%s", message)

@@ -17,7 +17,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/parleyhub/parley/internal/base/spelling"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Tool is one tool. In and Out are structs: their JSON names and jsonschema tags
@@ -296,7 +296,7 @@ func unknownArgument(name string, schema *jsonschema.Schema) error {
 		name = strings.ToValidUTF8(name[:80], "") + "…"
 	}
 	message := fmt.Sprintf("There is no argument %q.", name)
-	if near := spelling.Nearest(name, argumentNames(schema)); near != "" {
+	if near := text.Nearest(name, argumentNames(schema)); near != "" {
 		message += fmt.Sprintf(" Did you mean %q?", near)
 	}
 	return wrongArgument(message, schema)

@@ -1,5 +1,4 @@
-// Package broadcast wakes goroutines that wait for something new.
-package broadcast
+package wait
 
 import "sync"
 

@@ -1,4 +1,4 @@
-package spelling_test
+package text_test
 
 import (
 	"strings"
@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/parleyhub/parley/internal/base/spelling"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 func TestNearest(t *testing.T) {
@@ -15,11 +15,11 @@ func TestNearest(t *testing.T) {
 		"sockets": "socket", "scoket": "socket", "HTTP": "http", "htpp": "http", "login": "logging", "datadir": "dataDir",
 		"zzz": "", "": "", "completely-different": "",
 	} {
-		if got := spelling.Nearest(word, names); got != want {
+		if got := text.Nearest(word, names); got != want {
 			t.Errorf("%q is %q, want %q", word, got, want)
 		}
 	}
-	if got := spelling.Nearest("x", nil); got != "" {
+	if got := text.Nearest("x", nil); got != "" {
 		t.Errorf("of nothing: %q", got)
 	}
 }
@@ -28,7 +28,7 @@ func TestANameIsNearestToItself(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-zA-Z]{1,12}`), 1, 8, strings.ToLower).Draw(t, "names")
 		word := rapid.SampledFrom(names).Draw(t, "word")
-		if got := spelling.Nearest(word, names); got != word {
+		if got := text.Nearest(word, names); got != word {
 			t.Fatalf("%q is %q", word, got)
 		}
 	})

@@ -1,4 +1,4 @@
-package broadcast_test
+package wait_test
 
 import (
 	"sync"
@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/base/broadcast"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,7 +22,7 @@ func isClosed(c <-chan struct{}) bool {
 
 // Everybody who has begun to wait is woken once, nobody who comes later.
 func TestASendWakesWhoWaits(t *testing.T) {
-	var s broadcast.Signal
+	var s wait.Signal
 	s.Send() // nobody is there
 	one, two := s.Wait(), s.Wait()
 	if isClosed(one) || isClosed(two) {
@@ -39,7 +39,7 @@ func TestASendWakesWhoWaits(t *testing.T) {
 
 // A change that comes after Wait is not missed.
 func TestNoSendIsMissed(t *testing.T) {
-	var s broadcast.Signal
+	var s wait.Signal
 	var mu sync.Mutex
 	count := 0
 	const sends = 1000

@@ -1,5 +1,4 @@
-// Package spelling guesses what a mistyped name was meant to be.
-package spelling
+package text
 
 import "strings"
 

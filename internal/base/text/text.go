@@ -1,0 +1,53 @@
+// Package text has helpers for texts that people read.
+package text
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Cut returns the longest prefix of s that has at most n bytes and does not end
+// within a character.
+func Cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// Clip is Cut with an ellipsis, which is not counted, where s was longer.
+func Clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return Cut(s, n) + "…"
+}
+
+// Valid is Cut for s that need not be UTF-8: what is not is left out.
+func Valid(s string, n int) string { return strings.ToValidUTF8(Cut(s, n), "") }
+
+// Quote quotes foreign text for a message, clipped to n bytes.
+func Quote(s string, n int) string { return fmt.Sprintf("%q", Clip(s, n)) }
+
+// OneLine returns s with each run of white space as one space.
+func OneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// Sentence begins s with a capital, unless that is part of a URL, and ends it
+// with a stop.
+func Sentence(s string) string {
+	if s == "" {
+		return ""
+	}
+	word, _, _ := strings.Cut(s, " ")
+	if first := s[0]; first >= 'a' && first <= 'z' && !strings.Contains(word, "://") {
+		s = string(first-'a'+'A') + s[1:]
+	}
+	if last := s[len(s)-1]; last != '.' && last != '!' && last != '?' {
+		s += "."
+	}
+	return s
+}
