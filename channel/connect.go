@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 )
@@ -65,7 +66,7 @@ func (c *Channel) run() {
 func (c *Channel) connectWithRetry() (transport.Conn, error) {
 	began := time.Now()
 	for c.ctx.Err() == nil {
-		if !pause(c.ctx, c.nextDelay()) {
+		if !wait.Pause(c.ctx, c.nextDelay()) {
 			break
 		}
 		conn, err := c.connect()

@@ -1,11 +1,10 @@
 package channel
 
 import (
-	"context"
 	"sync"
-	"time"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/transport"
 )
 
@@ -213,7 +212,7 @@ func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {
 	if n <= c.m.opts.Retries && code == transport.CodeNotSent {
 		delay := c.m.opts.RetryDelay << (n - 1)
 		c.mu.Unlock()
-		pause(c.ctx, delay)
+		wait.Pause(c.ctx, delay)
 		c.mu.Lock()
 		return n
 	}
@@ -236,18 +235,6 @@ func (c *Channel) expire(conn transport.Conn) {
 	}
 	c.dying = conn
 	c.m.wg.Go(func() { closeConn(conn) })
-}
-
-// pause waits and reports false if ctx ended meanwhile.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // watchLife checks after AckTimeout whether the peer is alive; c.mu is held.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Source finds the cards of remote agents, on a DHT, a bus or a local network. It may
@@ -130,7 +131,8 @@ func (d *discovery) close(r *Registry) {
 // discover keeps a source running.
 func (r *Registry) discover(ctx context.Context, name string, s Source) {
 	const longest = time.Minute
-	for delay := time.Second; ; delay = min(2*delay, longest) {
+	retry := wait.Backoff{First: time.Second, Most: longest}
+	for {
 		began := time.Now()
 		err := s.Discover(ctx, Sink{r, name})
 		if ctx.Err() != nil {
@@ -140,23 +142,11 @@ func (r *Registry) discover(ctx context.Context, name string, s Source) {
 			r.onError(name, err)
 		}
 		if time.Since(began) > longest {
-			delay = time.Second // it worked for a while
+			retry.Reset() // it worked for a while
 		}
-		if !pause(ctx, delay) {
+		if !retry.Pause(ctx) {
 			return
 		}
-	}
-}
-
-// pause waits and reports false if ctx ended meanwhile.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 

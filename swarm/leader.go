@@ -12,10 +12,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/telemetry"
 )
@@ -223,8 +223,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 			return err
 		}
 	}
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 5*time.Second
+	retry := wait.Backoff{Most: 5 * time.Second, Jitter: 0.5}
 	for said := false; ; {
 		sequence, err := l.c.o.Journal.Append(ctx, l.id, l.x.s.Sequence, data)
 		if errors.Is(err, ErrConflict) {
@@ -242,9 +241,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 			said = true
 			l.c.o.Logger.Warn("a swarm waits for its journal, which takes no record", "swarm", l.id, "error", err)
 		}
-		select {
-		case <-time.After(wait.NextBackOff()):
-		case <-ctx.Done():
+		if !retry.Pause(ctx) {
 			return &Error{Code: CodeJournal, Subject: l.id, Message: "the journal cannot be written", Err: errors.Join(err, ctx.Err())}
 		}
 	}

@@ -12,9 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Limits of a mount.
@@ -135,8 +136,7 @@ func (m *Mount) Status() MountStatus {
 func (m *Mount) run(ctx context.Context) {
 	defer close(m.done)
 	defer m.provider.Close()
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = min(time.Second, m.o.MaxRedial), m.o.MaxRedial
+	retry := wait.Backoff{First: time.Second, Most: m.o.MaxRedial, Jitter: 0.5}
 	first := true
 	for ctx.Err() == nil {
 		session, err := m.dial(ctx)
@@ -153,13 +153,10 @@ func (m *Mount) run(ctx context.Context) {
 				m.lost(err)
 			}
 			if time.Since(began) >= steady {
-				wait.Reset()
+				retry.Reset()
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait.NextBackOff()):
-		}
+		retry.Pause(ctx)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/crdt/snapshots"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -178,7 +179,7 @@ func (d *Document) Compact(ctx context.Context) error {
 	epoch := d.Epoch()
 	err := d.ask(ctx, func(ctx context.Context) error { return d.end(ctx, epoch) })
 	for errors.Is(err, errLacking) {
-		d.pause(firstPause)
+		wait.Pause(d.ctx, firstPause)
 		err = d.ask(ctx, func(ctx context.Context) error { return d.end(ctx, epoch) })
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -48,20 +49,19 @@ var errAnew = errors.New("the log is read anew")
 // follow reads the log until the document is closed.
 func (d *Document) follow() {
 	defer d.done.Done()
-	pause := firstPause
+	retry := wait.Backoff{First: firstPause, Most: maxPause}
 	for d.ctx.Err() == nil {
 		began := time.Now()
 		err := d.read()
 		if d.ctx.Err() != nil || errors.Is(err, errAnew) {
-			pause = firstPause
+			retry.Reset()
 			continue
 		}
 		d.log.Warn("the log of a document is not read; trying again", "error", err)
 		if time.Since(began) > maxPause {
-			pause = firstPause
+			retry.Reset()
 		}
-		d.pause(pause) // who wants something waits
-		pause = min(2*pause, maxPause)
+		retry.Pause(d.ctx)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Pauses between two attempts.
@@ -43,7 +45,8 @@ func (d *Document) deliver(first []outgoing, epoch, n uint64) bool {
 	}
 	entry := newEntry(d.options.subject(d.options.Document, epoch), d.options.Agent, entryID(d.writer, n), kindUpdates, body)
 	spoilt := 0
-	for pause := firstPause; d.ctx.Err() == nil && d.outbox.current(epoch); pause = min(2*pause, maxPause) {
+	retry := wait.Backoff{First: firstPause, Most: maxPause}
+	for d.ctx.Err() == nil && d.outbox.current(epoch) {
 		generation := d.place.generation()
 		sequence, err := d.send(entry)
 		switch {
@@ -64,7 +67,7 @@ func (d *Document) deliver(first []outgoing, epoch, n uint64) bool {
 			d.outbox.fail(err)
 			d.log.Warn("changes of a document are not in the log yet; trying again", "error", err)
 		}
-		d.pause(pause)
+		retry.Pause(d.ctx)
 	}
 	return false
 }
@@ -95,13 +98,14 @@ func entryBody(first []outgoing) (body []byte, err error) {
 // deliverBySnapshot is for what no entry can have: the others get it with a snapshot.
 func (d *Document) deliverBySnapshot(epoch uint64, why error) bool {
 	d.log.Info("changes are not brought by an entry of the log but with a snapshot", "because", why)
-	for pause := firstPause; d.ctx.Err() == nil && d.outbox.current(epoch); pause = min(2*pause, maxPause) {
+	retry := wait.Backoff{First: firstPause, Most: maxPause}
+	for d.ctx.Err() == nil && d.outbox.current(epoch) {
 		err := d.ask(d.ctx, d.snapshotOf)
 		if err == nil {
 			return true
 		}
 		d.outbox.fail(err)
-		d.pause(pause)
+		retry.Pause(d.ctx)
 	}
 	return false
 }
@@ -124,13 +128,6 @@ func (d *Document) send(entry *nats.Msg) (sequence uint64, err error) {
 		return 0, context.DeadlineExceeded
 	case <-d.ctx.Done():
 		return 0, d.ctx.Err()
-	}
-}
-
-func (d *Document) pause(pause time.Duration) {
-	select {
-	case <-time.After(pause):
-	case <-d.ctx.Done():
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Pauses between two attempts of KeepConnected.
@@ -13,32 +14,28 @@ const (
 	keepPauseMax = 5 * time.Second
 )
 
-// KeepConnected keeps the replica attached to the channel that dial opens. When the channel has
-// closed for
-// good, e.g. because the other process was restarted, it dials again, with pauses that grow to 5 s.
-// A
-// channel that only loses its connection reconnects itself. KeepConnected blocks until ctx ends or
-// the
-// replica is closed, and closes the channels that dial has opened.
+// KeepConnected keeps the replica attached to the channel that dial opens. When the channel has closed for good, e.g.
+// because the other process was restarted, it dials again, with pauses that grow to 5 s. A channel that only loses its
+// connection reconnects itself. KeepConnected blocks until ctx ends or the replica is closed, and closes the channels
+// that dial has opened.
 func (r *Replica) KeepConnected(ctx context.Context, dial func(context.Context) (*channel.Channel, error)) error {
-	pause := keepPause
+	retry := wait.Backoff{First: keepPause, Most: keepPauseMax}
 	for {
 		ch, err := dial(ctx)
 		if err == nil {
-			pause = keepPause
+			retry.Reset()
 			err = r.keep(ctx, ch)
 		}
 		if err != nil && ctx.Err() == nil && r.ctx.Err() == nil {
 			r.log.Info("a document's keeper cannot be reached", "error", err)
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(retry.Next()):
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.ctx.Done():
 			return errClosed()
 		}
-		pause = min(2*pause, keepPauseMax)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/udx"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Internal commands.
@@ -389,27 +390,15 @@ func (n *Node) downHint(r *Request) {
 
 func (n *Node) delayedPing(r *Request) {
 	v := NewReader(r.Value)
-	wait := time.Duration(v.U32()) * time.Millisecond
-	if v.Err() != nil || wait > maxDelay {
+	delay := time.Duration(v.U32()) * time.Millisecond
+	if v.Err() != nil || delay > maxDelay {
 		return
 	}
 	n.goBounded(&n.delayed, maxDelayed, func() {
-		if pause(n.ctx, wait) {
+		if wait.Pause(n.ctx, delay) {
 			r.Accept()
 		}
 	})
-}
-
-// pause waits and reports false if ctx ended meanwhile.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // closer returns the nodes near the request's target.

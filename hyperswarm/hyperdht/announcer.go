@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 const (
@@ -62,7 +63,7 @@ func (a *announcer) addresses() []netip.AddrPort {
 
 // run announces until the listener closes, then withdraws the announcement.
 func (a *announcer) run() {
-	retry := retryAnnounce
+	retry := wait.Backoff{First: retryAnnounce, Most: longestRetry}
 	for round := 0; a.l.ctx.Err() == nil; round++ {
 		err := a.announce()
 		a.mu.Lock()
@@ -72,27 +73,14 @@ func (a *announcer) run() {
 			close(a.first)
 		}
 		if err == nil {
-			retry = retryAnnounce
+			retry.Reset()
 			a.keepOpen()
 			continue
 		}
 		a.l.n.log.Debug("the listener cannot be announced", "error", err)
-		pause(a.l.ctx, retry)
-		retry = min(2*retry, longestRetry)
+		retry.Pause(a.l.ctx)
 	}
 	a.withdraw()
-}
-
-// pause waits and reports false if ctx ended meanwhile.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // announce runs one round.
@@ -127,7 +115,7 @@ func (a *announcer) announce() error {
 // keepOpen pings the relays until too few of them answer or a new round is due.
 func (a *announcer) keepOpen() {
 	for range pingsPerRound {
-		if !pause(a.l.ctx, relayPing) {
+		if !wait.Pause(a.l.ctx, relayPing) {
 			return
 		}
 		relays := a.current()

@@ -12,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 const (
@@ -228,7 +229,7 @@ func (d *dial) candidates(ctx context.Context, first []netip.AddrPort, to chan<-
 			return nil
 		}
 	}
-	if len(first) > 0 && !pause(ctx, walkDelay) {
+	if len(first) > 0 && !wait.Pause(ctx, walkDelay) {
 		return nil // an answer arrived
 	}
 	_, err := d.n.walk(ctx, dhtrpc.Walk{Target: d.target, Command: cmdFindPeer, From: first, Each: func(r *dhtrpc.Reply) bool {

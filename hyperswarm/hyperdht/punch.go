@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Hole punching: both ends send to each other at the same time, so that each NAT takes the
@@ -333,7 +334,7 @@ func (p *puncher) punch(to []netip.AddrPort) {
 			for _, a := range to {
 				p.ping(a, 0)
 			}
-			if !pause(p.ctx, punchInterval) {
+			if !wait.Pause(p.ctx, punchInterval) {
 				return
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Dial connects to a peer through a relay. The connection is encrypted end to end with the
@@ -142,7 +143,8 @@ func (l *Listener) Close() error {
 
 // run registers again whenever the registration ends.
 func (l *Listener) run() {
-	for wait := firstRetry; ; wait = min(2*wait, longestWait) {
+	retry := wait.Backoff{First: firstRetry, Most: longestWait}
+	for {
 		began := time.Now()
 		err := l.register()
 		l.registered(err)
@@ -151,14 +153,10 @@ func (l *Listener) run() {
 		}
 		l.o.Logger.Debug("not registered with the relay", "relay", l.relay, "error", err)
 		if time.Since(began) > longestWait {
-			wait = firstRetry // it had been registered for a while
+			retry.Reset() // it had been registered for a while
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-l.ctx.Done():
-			t.Stop()
+		if !retry.Pause(l.ctx) {
 			return
-		case <-t.C:
 		}
 	}
 }

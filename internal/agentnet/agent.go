@@ -546,6 +546,7 @@ func (a *Agent) live(ctx context.Context) {
 	interval := a.interval()
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
+	var backoff wait.Backoff
 	for failures := 0; ; {
 		select {
 		case <-ctx.Done():
@@ -563,7 +564,7 @@ func (a *Agent) live(ctx context.Context) {
 		err := a.beat(ctx, b)
 		switch {
 		case err == nil:
-			failures = 0
+			failures, backoff = 0, wait.Backoff{}
 			timer.Reset(a.interval())
 		case ctx.Err() != nil:
 			return
@@ -584,9 +585,10 @@ func (a *Agent) live(ctx context.Context) {
 			return
 		default:
 			failures++
-			wait := bus.Backoff(failures, min(MaxBackoff, a.interval()))
-			a.log.Error("a heartbeat failed", "error", err, "attempt", failures, "retryIn", wait.String()) // REQ-HEARTBEAT-006
-			timer.Reset(wait)
+			backoff.Most = min(MaxBackoff, a.interval())
+			pause := backoff.Next()
+			a.log.Error("a heartbeat failed", "error", err, "attempt", failures, "retryIn", pause.String()) // REQ-HEARTBEAT-006
+			timer.Reset(pause)
 		}
 	}
 }

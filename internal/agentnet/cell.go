@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -78,10 +79,14 @@ func (c cell) publish(ctx context.Context, b *bus.Bus, msg *nats.Msg, revision u
 	return ack.Sequence, nil
 }
 
+// conflictBackoff is for those who lost a race of writers.
+var conflictBackoff = wait.Backoff{First: time.Millisecond, Most: 50 * time.Millisecond, Jitter: 0.5}
+
 // change reads the cell, lets next say what it should hold, and writes that,
 // again and again while somebody else is quicker. next returns nil to leave it
 // as it is. It returns what the cell holds in the end.
 func (c cell) change(ctx context.Context, b *bus.Bus, next func(value) ([]byte, error), opts ...jetstream.PublishOpt) (value, error) {
+	retry := conflictBackoff
 	for attempt := 1; ; attempt++ {
 		v, err := c.read(ctx, b)
 		if err != nil {
@@ -98,7 +103,7 @@ func (c cell) change(ctx context.Context, b *bus.Bus, next func(value) ([]byte, 
 		if !errors.Is(err, errConflict) || attempt >= maxConflicts {
 			return value{}, err
 		}
-		pause(ctx, bus.Backoff(1, time.Duration(attempt)*time.Millisecond))
+		retry.Pause(ctx)
 	}
 }
 
@@ -107,13 +112,4 @@ func isWrongSequence(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

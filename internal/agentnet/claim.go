@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -150,17 +151,17 @@ func (a *Agent) patience(ctx context.Context, queues int, first bool) time.Durat
 
 // claimFrom asks one queue for an item. What comes and is not to be worked on,
 // for it is done or has failed too often, is cleared away on the spot.
-func (a *Agent) claimFrom(ctx context.Context, b *bus.Bus, capability string, wait time.Duration) (*Claim, error) {
+func (a *Agent) claimFrom(ctx context.Context, b *bus.Bus, capability string, patience time.Duration) (*Claim, error) {
 	consumer, err := a.net.queueConsumer(ctx, b, capability)
 	if err != nil {
 		return nil, err
 	}
 	if consumer == nil {
-		pause(ctx, min(wait, queueRetry))
+		wait.Pause(ctx, min(patience, queueRetry))
 		return nil, nil
 	}
 	for {
-		msg, err := fetchOne(consumer, wait)
+		msg, err := fetchOne(consumer, patience)
 		if err != nil {
 			a.net.queue.forget()
 			return nil, err

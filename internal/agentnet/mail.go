@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -203,6 +204,7 @@ func (a *Agent) post(ctx context.Context, b *bus.Bus, recipient string, p mailPa
 	if most := b.Conn().MaxPayload() - 1024; int64(len(data)) > most {
 		return Sent{}, tooLarge(len(data), most)
 	}
+	retry := wait.Backoff{Most: time.Second}
 	for attempt := 1; ; attempt++ {
 		_, err = b.Publish(ctx, &nats.Msg{Subject: inboxSubject + recipient, Data: data},
 			jetstream.WithMsgID(p.MessageID), jetstream.WithExpectStream(a.net.inboxStream(recipient)))
@@ -221,7 +223,7 @@ func (a *Agent) post(ctx context.Context, b *bus.Bus, recipient string, p mailPa
 				return Sent{}, err
 			}
 		}
-		pause(ctx, bus.Backoff(attempt, time.Second))
+		retry.Pause(ctx)
 	}
 	mail := Mail{ID: p.MessageID, SenderGUID: a.guid, Recipient: recipient, Timestamp: now}
 	if err := a.receipt(ctx, b, mail, Stored); err != nil {
@@ -279,6 +281,7 @@ func (a *Agent) readOne(ctx context.Context, s Selection) (mail []Mail, more boo
 	if err != nil {
 		return nil, false, err
 	}
+	retry := conflictBackoff
 	for attempt := 1; ; attempt++ {
 		mail, more, err = a.readOnce(ctx, b, s)
 		if err == nil {
@@ -287,7 +290,7 @@ func (a *Agent) readOne(ctx context.Context, s Selection) (mail []Mail, more boo
 		if !errors.Is(err, errConflict) || attempt == maxConflicts {
 			return nil, false, connectionError(err)
 		}
-		pause(ctx, bus.Backoff(1, time.Duration(attempt)*time.Millisecond))
+		retry.Pause(ctx)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -194,6 +195,7 @@ func (a *Agent) keepNear(ctx context.Context) {
 // arrive waits until the network can be used, and enters it where the agent has
 // not yet.
 func (a *Agent) arrive(ctx context.Context) (*bus.Bus, error) {
+	retry := wait.Backoff{Most: MaxBackoff}
 	for attempt := 1; ; attempt++ {
 		if err := a.net.Ready(ctx); err != nil {
 			return nil, err
@@ -211,7 +213,7 @@ func (a *Agent) arrive(ctx context.Context) (*bus.Bus, error) {
 		if !isConnection(err) {
 			a.log.Error("the agent is not in the network yet", "error", err, "attempt", attempt)
 		}
-		pause(ctx, bus.Backoff(attempt, MaxBackoff))
+		retry.Pause(ctx)
 	}
 }
 

@@ -246,6 +246,10 @@ func (n *Network) run() {
 
 // connect dials until there is a bus with the network's streams.
 func (n *Network) connect() (*bus.Bus, bool) {
+	retry := wait.Backoff{Most: MaxBackoff}
+	if n.cfg.isNear || n.cfg.ThroughHub {
+		retry.Most = maxNearBackoff
+	}
 	var b *bus.Bus
 	for attempt := 1; ; attempt++ {
 		var err error
@@ -269,16 +273,13 @@ func (n *Network) connect() (*bus.Bus, bool) {
 			}
 			return nil, false
 		}
-		wait := bus.Backoff(attempt, MaxBackoff)
-		if n.cfg.isNear || n.cfg.ThroughHub {
-			wait = min(wait, maxNearBackoff)
-		}
-		n.log.Log(n.ctx, n.cfg.unreachable(attempt), "the agents' network cannot be used", "attempt", attempt, "retryIn", wait.String(), "error", err)
+		pause := retry.Next()
+		n.log.Log(n.ctx, n.cfg.unreachable(attempt), "the agents' network cannot be used", "attempt", attempt, "retryIn", pause.String(), "error", err)
 		n.mu.Lock()
 		n.failure = err
 		n.mu.Unlock()
 		n.news.Send()
-		pause(n.ctx, wait)
+		wait.Pause(n.ctx, pause)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -146,28 +147,25 @@ func (a *Agent) enqueue(ctx context.Context, recipient string, p mailPayload) (S
 // again, or there is a kick, until the Network is closed. After a failure it
 // tries again with growing pauses.
 func (n *Network) forward(kick <-chan struct{}, do func(context.Context) error) {
-	for attempt := 1; ; {
+	backoff := wait.Backoff{Most: maxForwardPause}
+	for {
 		changed, nearChanged := n.news.Wait(), n.near.news.Wait()
 		err := do(n.ctx)
 		var retry <-chan time.Time
-		wait := time.NewTimer(bus.Backoff(attempt, maxForwardPause))
 		if err != nil {
 			n.log.Debug("what waits on the hub's bus was not forwarded", "error", err)
-			retry = wait.C
+			retry = time.After(backoff.Next())
 		} else {
-			attempt = 1
+			backoff.Reset()
 		}
 		select {
 		case <-n.ctx.Done():
-			wait.Stop()
 			return
 		case <-changed:
 		case <-nearChanged:
 		case <-kick:
 		case <-retry:
-			attempt++
 		}
-		wait.Stop()
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -249,6 +250,7 @@ func (n *Network) enqueue(ctx context.Context, b *bus.Bus, o order, capability s
 		return 0, invalid("The item makes %d bytes on the network; the server takes %d.", len(data), most).
 			WithRemedy("Write the long part to a file and send its path.")
 	}
+	retry := wait.Backoff{Most: time.Second}
 	for attempt := 1; ; attempt++ {
 		ack, err := b.Publish(ctx, &nats.Msg{Subject: queueSubject + capability, Data: data},
 			jetstream.WithMsgID(fmt.Sprintf("%s/%s/%d", itemKey(o.TaskID), o.SubmitterGUID, o.Generation)),
@@ -260,6 +262,6 @@ func (n *Network) enqueue(ctx context.Context, b *bus.Bus, o order, capability s
 			n.queue.forget() // somebody may have removed the stream
 			return 0, err
 		}
-		pause(ctx, bus.Backoff(attempt, time.Second))
+		retry.Pause(ctx)
 	}
 }

@@ -249,7 +249,7 @@ func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	if b.closing {
 		b.mu.Unlock()
-		return wait(ctx, b.closed, "for the bus to close")
+		return waitFor(ctx, b.closed, "for the bus to close")
 	}
 	b.closing = true
 	b.mu.Unlock()
@@ -271,19 +271,19 @@ func (b *Bus) drain(ctx context.Context) error {
 		defer close(returned)
 		b.inFlight.Wait() // at the latest when release has closed the connection
 	}()
-	if err := wait(ctx, returned, inFlight); err != nil {
+	if err := waitFor(ctx, returned, inFlight); err != nil {
 		return err
 	}
-	if err := wait(ctx, b.js.PublishAsyncComplete(), inFlight); err != nil {
+	if err := waitFor(ctx, b.js.PublishAsyncComplete(), inFlight); err != nil {
 		return err
 	}
 	if err := b.conn.Drain(); err != nil {
 		return nil // without a connection there is nothing to drain
 	}
-	return wait(ctx, b.link.closed, inFlight)
+	return waitFor(ctx, b.link.closed, inFlight)
 }
 
-func wait(ctx context.Context, done <-chan struct{}, what string) error {
+func waitFor(ctx context.Context, done <-chan struct{}, what string) error {
 	select {
 	case <-done:
 		return nil

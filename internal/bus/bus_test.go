@@ -510,20 +510,6 @@ func TestSecretsDoNotPrint(t *testing.T) {
 	}
 }
 
-// REQ-REL-002
-func TestBackoffGrowsToItsLimit(t *testing.T) {
-	t.Parallel()
-	for attempt := range 200 {
-		d := bus.Backoff(attempt, bus.MaxDelay)
-		if d <= 0 || d > bus.MaxDelay {
-			t.Fatalf("attempt %d waits %v", attempt, d)
-		}
-		if attempt > 12 && d < bus.MaxDelay*8/10 {
-			t.Errorf("attempt %d waits only %v", attempt, d)
-		}
-	}
-}
-
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -19,6 +19,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // LeafConfig links an embedded bus to a cluster elsewhere, as a leaf node. What
@@ -64,6 +66,7 @@ const (
 
 	leafPoll     = 100 * time.Millisecond // to see that the link is there, or gone: the server tells only its log
 	leafGrace    = time.Second            // for a link that has just begun
+	minLeafDelay = 400 * time.Millisecond // between two looks at why there is none, at first
 	maxLeafDelay = 5 * time.Second        // between two looks at why there is none
 )
 
@@ -294,20 +297,20 @@ func (l *leaf) watch(ctx context.Context) {
 	poll := time.NewTicker(leafPoll)
 	defer poll.Stop()
 	var linked uint64
-	attempt, next := 0, time.Now().Add(leafGrace)
+	retry, next := wait.Backoff{First: minLeafDelay, Most: maxLeafDelay}, time.Now().Add(leafGrace)
 	for {
 		id, with := l.link()
 		if id != linked {
 			l.shut()
-			linked, attempt, next = id, 0, time.Now()
+			linked, next = id, time.Now()
+			retry.Reset()
 			if id == 0 {
 				next = next.Add(leafGrace)
 			}
 		}
 		if l.closed() != nil && !time.Now().Before(next) {
-			attempt++
 			l.note(l.examine(ctx, id != 0), with)
-			next = time.Now().Add(Backoff(attempt+3, maxLeafDelay))
+			next = time.Now().Add(retry.Next())
 		}
 		select {
 		case <-poll.C:

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 const (
@@ -17,7 +18,6 @@ const (
 	drainTimeout   = 10 * time.Second
 	pingInterval   = 20 * time.Second // a silent peer is given up after three
 
-	firstDelay = 50 * time.Millisecond
 	// MaxDelay is the longest wait between two attempts to reconnect.
 	MaxDelay = 60 * time.Second
 	// A hub on the same machine costs nothing to look for.
@@ -34,22 +34,13 @@ const (
 	StateClosed       State = "closed"
 )
 
-// Backoff returns how long to wait before an attempt, counted from 1: twice as
-// long each time from 50 ms up to max, give or take a tenth.
-func Backoff(attempt int, most time.Duration) time.Duration {
-	d := most
-	if shift := max(attempt, 1) - 1; shift < 32 {
-		d = min(most, firstDelay<<shift)
-	}
-	return min(most, d*9/10+rand.N(d/5+1))
-}
-
 // A link watches one connection: what state it is in, and why. It logs each
 // change once.
 type link struct {
 	log      *slog.Logger
 	where    string // the server's name in messages
 	maxDelay time.Duration
+	backoff  wait.Backoff // of delay, which the connection calls from one goroutine
 	secrets  []string
 	closed   chan struct{} // closed with the connection; nothing of it runs any more
 
@@ -121,7 +112,10 @@ func (l *link) delay(attempt int) time.Duration {
 	l.mu.Lock()
 	l.attempts = attempt
 	l.mu.Unlock()
-	return Backoff(attempt, l.maxDelay)
+	if attempt <= 1 {
+		l.backoff = wait.Backoff{Most: l.maxDelay}
+	}
+	return l.backoff.Next()
 }
 
 func (l *link) disconnected(conn *nats.Conn, err error) {

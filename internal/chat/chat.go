@@ -132,6 +132,7 @@ func (s *Space) run(ctx context.Context) {
 // connect dials until it succeeds or ctx ends; then the bus is nil. The channel receives the status changes of the
 // connection; it is registered before the bus is visible to others, so that none is missed.
 func (s *Space) connect(ctx context.Context) (b *bus.Bus, changes chan nats.Status) {
+	retry := wait.Backoff{Most: MaxBackoff}
 	for attempt := 1; ; attempt++ {
 		b, err := s.cfg.Dial(ctx)
 		if err == nil {
@@ -151,9 +152,9 @@ func (s *Space) connect(ctx context.Context) (b *bus.Bus, changes chan nats.Stat
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		delay := bus.Backoff(attempt, MaxBackoff)
+		delay := retry.Next()
 		s.log.Warn("the bus cannot be reached", "attempt", attempt, "retryIn", delay.String(), "error", err)
-		pause(ctx, delay)
+		wait.Pause(ctx, delay)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -107,6 +108,7 @@ func (s *Space) enqueue(ctx context.Context, e *entry, at time.Time, wait bool) 
 // flush sends the queue until it is empty, the connection is lost or ctx ends. A message that can never be stored is
 // logged and dropped.
 func (s *Space) flush(ctx context.Context) {
+	retry := wait.Backoff{Most: MaxBackoff}
 	for attempt := 1; ctx.Err() == nil; {
 		e := s.outbox.head()
 		if e == nil {
@@ -119,7 +121,7 @@ func (s *Space) flush(ctx context.Context) {
 		err := s.publish(ctx, b, e)
 		if err != nil && !lasting(err) {
 			s.log.Warn("a queued message could not be stored yet", "channel", e.channel.Name, "attempt", attempt, "error", err)
-			pause(ctx, bus.Backoff(attempt, MaxBackoff))
+			retry.Pause(ctx)
 			attempt++
 			continue
 		}
@@ -128,15 +130,7 @@ func (s *Space) flush(ctx context.Context) {
 		}
 		s.outbox.remove(e)
 		attempt = 1
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+		retry.Reset()
 	}
 }
 

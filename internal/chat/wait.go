@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -71,7 +72,7 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 				continue
 			}
 			if err != nil && ctx.Err() == nil { // perhaps the connection was lost
-				pause(ctx, requestTimeout/10)
+				wait.Pause(ctx, requestTimeout/10)
 				continue
 			}
 		}

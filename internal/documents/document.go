@@ -337,10 +337,7 @@ func (d *Document) pause(err error) {
 	d.failed = err
 	d.mu.Unlock()
 	d.log.Error("changes of a document cannot be stored; retrying", "error", err)
-	select {
-	case <-time.After(retryDelay):
-	case <-d.ctx.Done():
-	}
+	wait.Pause(d.ctx, retryDelay)
 }
 
 // append moves up to limit changes from the queue to the log and returns how many, once they are durable.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // none are the arguments of a tool without any.
@@ -130,12 +132,8 @@ func form(required []string, properties object) object {
 const step = 50 * time.Millisecond
 
 func pause(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(step):
-		return nil
-	}
+	wait.Pause(ctx, step)
+	return ctx.Err()
 }
 
 func info(ctx context.Context, req *mcp.CallToolRequest, line string) error {

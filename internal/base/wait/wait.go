@@ -4,6 +4,7 @@
 package wait
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -22,12 +23,12 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Backoff gives the pauses between attempts: from First each twice as long as
-// the one before, up to Most. Jitter is the part of a pause, 0 to 1, by which it
-// may be longer or shorter. A Backoff belongs to one goroutine.
+// Backoff gives the pauses between attempts: each is twice as long as the one
+// before, up to Most. A Backoff belongs to one goroutine.
 type Backoff struct {
-	First, Most time.Duration
-	Jitter      float64
+	Most   time.Duration
+	First  time.Duration // 0 means 50 ms
+	Jitter float64       // the part by which a pause may be longer or shorter; 0 means a tenth
 
 	pauses *backoff.ExponentialBackOff
 }
@@ -35,7 +36,8 @@ type Backoff struct {
 // Next returns how long to wait before the next attempt.
 func (b *Backoff) Next() time.Duration {
 	if b.pauses == nil {
-		b.pauses = &backoff.ExponentialBackOff{InitialInterval: min(b.First, b.Most), MaxInterval: b.Most, Multiplier: 2, RandomizationFactor: b.Jitter}
+		first := min(cmp.Or(b.First, 50*time.Millisecond), b.Most)
+		b.pauses = &backoff.ExponentialBackOff{InitialInterval: first, MaxInterval: b.Most, Multiplier: 2, RandomizationFactor: cmp.Or(b.Jitter, 0.1)}
 		b.pauses.Reset()
 	}
 	return min(b.Most, b.pauses.NextBackOff())

@@ -21,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/telemetry"
@@ -293,12 +294,7 @@ func (p *endpoint) pause(ctx context.Context, doc *documents.Document) bool {
 	case <-ctx.Done():
 		return false
 	}
-	select {
-	case <-time.After(reopening):
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return wait.Pause(ctx, reopening)
 }
 
 // document opens a document if the agent has a role in it.

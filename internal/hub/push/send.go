@@ -15,7 +15,8 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
-	"github.com/cenkalti/backoff/v5"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 const v03 = a2av0.Version
@@ -137,13 +138,7 @@ func (s *Service) deliver(t *target, it item) (gone bool) {
 		s.log.Error("push notification cannot be encoded", "task", t.task, "error", err)
 		return false
 	}
-	pauses := &backoff.ExponentialBackOff{
-		InitialInterval:     s.opts.FirstPause,
-		MaxInterval:         s.opts.MaxPause,
-		Multiplier:          2,
-		RandomizationFactor: 0.3,
-	}
-	pauses.Reset()
+	retry := wait.Backoff{First: s.opts.FirstPause, Most: s.opts.MaxPause, Jitter: 0.3}
 	begun := time.Now()
 	for try := 1; ; try++ {
 		outcome := s.call(t, body, contentType)
@@ -158,12 +153,10 @@ func (s *Service) deliver(t *target, it item) (gone bool) {
 			log.Warn("push notification given up")
 			return outcome.gone
 		}
-		pause := min(max(pauses.NextBackOff(), outcome.after), s.opts.MaxPause)
+		pause := min(max(retry.Next(), outcome.after), s.opts.MaxPause)
 		log.Debug("push notification failed", "pause", pause)
-		select {
-		case <-s.ctx.Done():
+		if !wait.Pause(s.ctx, pause) {
 			return false
-		case <-time.After(pause):
 		}
 	}
 }

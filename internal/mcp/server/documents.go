@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/documents"
 )
 
@@ -302,13 +303,13 @@ func (g *Documents) watch(ctx context.Context, s *Server, name, seen string) {
 	for ctx.Err() == nil {
 		c, err := g.store.AwaitDocument(ctx, documents.InProject(g.namespace, name), seen)
 		if err != nil {
-			pause(ctx, documentRetry)
+			wait.Pause(ctx, documentRetry)
 			continue
 		}
 		if c.Version != seen {
 			// Failures are the SDK's to log: the client has gone.
 			_ = s.mcp.ResourceUpdated(ctx, &mcp.ResourceUpdatedNotificationParams{URI: documentURI + name})
-			pause(ctx, watchEvery)
+			wait.Pause(ctx, watchEvery)
 		}
 		seen = c.Version
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/chat"
 )
 
@@ -183,18 +184,9 @@ func (w *watcher) run(ctx context.Context) {
 		w.look(ctx)
 		select {
 		case <-changed:
-			pause(ctx, watchEvery)
+			wait.Pause(ctx, watchEvery)
 		case <-ctx.Done():
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 
