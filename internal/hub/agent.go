@@ -18,7 +18,7 @@ type agent struct {
 	run        runner.Agent
 	registered time.Time
 	health     *health
-	cancel     context.CancelFunc // ends its probes
+	cancel     context.CancelFunc // stops its probes
 
 	mu      sync.Mutex
 	def     runner.Definition // see definition
@@ -26,7 +26,7 @@ type agent struct {
 	removed bool
 }
 
-// definition returns what the agent is now: [Hub.Update] may change all but the id.
+// definition returns the current definition: [Hub.Update] may change all but the id.
 func (a *agent) definition() runner.Definition {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,8 +75,8 @@ func (r *agents) remove(id string) *agent {
 	return a
 }
 
-// Register adds an agent to a running hub. The error is CodeInvalid where its
-// ID is malformed or taken.
+// Register adds an agent to a running hub. The error is CodeInvalid if its ID is
+// malformed or in use.
 func (h *Hub) Register(a Agent) error {
 	if err := h.begin(); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (h *Hub) register(a Agent) error {
 			Message: fmt.Sprintf("%q cannot be an agent's id: use a to z, 0 to 9, '.', '_' and '-', at most 64", clip(a.Definition.ID, 80))}
 	}
 	if a.Runner == nil {
-		return &Error{Code: CodeInvalid, Subject: "driver", Message: fmt.Sprintf("agent %s has nothing that runs it", a.Definition.ID)}
+		return &Error{Code: CodeInvalid, Subject: "driver", Message: fmt.Sprintf("agent %s has no driver", a.Definition.ID)}
 	}
 	a.Definition.Limits = a.Definition.Limits.WithDefaults()
 	ctx, cancel := context.WithCancel(h.background)
@@ -115,10 +115,9 @@ func (h *Hub) register(a Agent) error {
 	return nil
 }
 
-// Update changes what an agent is while it works: how it is called, what it offers,
-// its tier and its limits. What runs it stays, and so do its sessions and its tasks,
-// those that run as well: from now on they are held to what is new. The error is
-// CodeAgentNotFound.
+// Update replaces an agent's definition: its name, skills, tier and limits. Its driver,
+// its sessions and its tasks stay; the new limits apply to running tasks too. The error
+// is CodeAgentNotFound.
 func (h *Hub) Update(d runner.Definition) error {
 	if err := h.begin(); err != nil {
 		return err
@@ -134,19 +133,14 @@ func (h *Hub) Update(d runner.Definition) error {
 	a.queue.concurrency, a.queue.limit = d.Limits.Concurrency, d.Limits.Queue
 	next := a.queue.next()
 	a.mu.Unlock()
-	for _, t := range next {
-		a.start(t)
-	}
+	a.start(next...)
 	h.agentsChanged()
-	select {
-	case a.health.kick <- struct{}{}: // it may be fit for other things now
-	default: // a probe is asked for already
-	}
+	a.health.probeSoon()
 	return nil
 }
 
-// Deregister takes an agent out: its tasks fail with the reason, its sessions
-// are closed. It returns when no process of it is left, or ctx ends.
+// Deregister removes an agent: its tasks fail with the reason, its sessions are closed.
+// It returns when all its processes have ended, or ctx ends.
 func (h *Hub) Deregister(ctx context.Context, id string) error {
 	a := h.agents.remove(id)
 	if a == nil {
@@ -168,7 +162,7 @@ func (h *Hub) Deregister(ctx context.Context, id string) error {
 		errs = append(errs, err)
 		h.release(t)
 	}
-	return errors.Join(append(errs, h.pool.closeAgent(ctx, id))...)
+	return errors.Join(append(errs, h.pool.closeWhere(ctx, func(s *session) bool { return s.key.agent == id }))...)
 }
 
 // liveTasks returns an agent's tasks in memory, with a reference to each.
@@ -222,8 +216,8 @@ func agentNotFound(id string) *Error {
 		Remedy: "the list of agents names those there are"}
 }
 
-// enqueue lets a task have its next turn, now or when its time has come. The
-// caller has a reference to the task that passes to its runner.
+// enqueue starts a task's next turn, now or when it is first in the queue. The caller's
+// reference to the task passes to the turn.
 func (a *agent) enqueue(t *task) error {
 	a.mu.Lock()
 	if a.removed {
@@ -250,26 +244,26 @@ func (a *agent) queueFull(err error) *Error {
 	}
 }
 
-// start runs a task that has its place.
-func (a *agent) start(t *task) {
-	a.hub.wg.Go(func() {
-		defer a.hub.release(t)
-		t.run()
-	})
+// start runs tasks that the queue has admitted.
+func (a *agent) start(tasks ...*task) {
+	for _, t := range tasks {
+		a.hub.wg.Go(func() {
+			defer a.hub.release(t)
+			t.run()
+		})
+	}
 }
 
-// turnsDone gives a task's place to the next.
+// turnsDone ends a task's turns and starts the next tasks.
 func (a *agent) turnsDone(t *task) {
 	a.mu.Lock()
 	next := a.queue.done(t.contextID)
 	a.mu.Unlock()
-	for _, t := range next {
-		a.start(t)
-	}
+	a.start(next...)
 }
 
-// reserve counts a message that waits for its task's running turn; unreserve
-// takes n of them back.
+// reserve counts a message that waits for its task's running turn; unreserve ends its
+// wait.
 func (a *agent) reserve() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -279,20 +273,20 @@ func (a *agent) reserve() error {
 	return nil
 }
 
-func (a *agent) unreserve(n int) {
+func (a *agent) unreserve() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue.waiting -= n
+	a.queue.waiting--
 }
 
-// dequeue takes a waiting task out of the queue; false where it does not wait.
+// dequeue removes a waiting task from the queue; false if it does not wait.
 func (a *agent) dequeue(t *task) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.queue.remove(t)
 }
 
-// failWaiting ends every task that waits for its turn.
+// failWaiting ends every waiting task.
 func (a *agent) failWaiting(cause error) {
 	a.mu.Lock()
 	waiting := a.queue.drain()

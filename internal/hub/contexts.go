@@ -12,13 +12,12 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// A context exists as long as there is a task in it. What the hub keeps of it
-// besides its tasks are its sessions and its working directory, which are
-// released when it expires; that it has expired is remembered for a while, so
-// that a message to it is not taken for the start of another conversation.
+// A context exists while it has tasks. Its sessions and its working directory are
+// released when it expires. The hub remembers an expired context for a while, so that a
+// message to it does not start another conversation.
 
-// Contexts returns up to limit contexts (0 means 50, at most 1,000), the most
-// recently used first.
+// Contexts returns up to limit contexts (0 means 50, at most 1,000), the most recently
+// used first.
 func (h *Hub) Contexts(ctx context.Context, limit int) ([]ContextInfo, error) {
 	if limit < 0 || limit > maxPage {
 		return nil, invalid("limit", "limit must be 1 to %d", maxPage)
@@ -33,7 +32,7 @@ func (h *Hub) Contexts(ctx context.Context, limit int) ([]ContextInfo, error) {
 	return infos, nil
 }
 
-// expiredContexts remembers which contexts have expired.
+// expiredContexts holds the contexts that have expired.
 type expiredContexts struct {
 	mu sync.Mutex
 	at map[string]time.Time
@@ -45,8 +44,7 @@ type expiredRecord struct {
 	At      time.Time `json:"at"`
 }
 
-// maxExpired bounds how many expired contexts are remembered of which there is
-// no task any more; the oldest are forgotten first.
+// maxExpired bounds the expired contexts without tasks; the oldest are forgotten first.
 const maxExpired = 10_000
 
 func newExpiredContexts() *expiredContexts {
@@ -73,8 +71,8 @@ func (x *expiredContexts) add(id string, at time.Time) {
 	x.at[id] = at
 }
 
-// forget removes and returns those that expired before a time, and the oldest
-// beyond the bound; but none that is needed.
+// forget removes and returns the contexts that expired before a time, and the oldest
+// above the bound, but none that is needed.
 func (x *expiredContexts) forget(before time.Time, needed func(id string) bool) []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -95,11 +93,10 @@ func (x *expiredContexts) forget(before time.Time, needed func(id string) bool) 
 	return ids[:n]
 }
 
-// upkeepEvery is how often contexts, tasks and sessions are looked through.
+// upkeepEvery is the interval of upkeep.
 const upkeepEvery = time.Minute
 
-// upkeep expires contexts, removes old tasks and closes idle sessions, until
-// ctx ends.
+// upkeep expires contexts, removes old tasks and closes idle sessions, until ctx ends.
 func (h *Hub) upkeep(ctx context.Context) {
 	tick := time.NewTicker(upkeepEvery)
 	defer tick.Stop()
@@ -115,7 +112,7 @@ func (h *Hub) upkeep(ctx context.Context) {
 	}
 }
 
-// expireContexts releases the contexts that were not used for long.
+// expireContexts releases the contexts that were unused for Config.ContextTTL.
 func (h *Hub) expireContexts(ctx context.Context) {
 	now := time.Now().UTC()
 	for _, id := range h.index.idleContexts(now.Add(-h.cfg.ContextTTL)) {
@@ -149,7 +146,7 @@ func (h *Hub) expireContext(ctx context.Context, id string, now time.Time) error
 	return h.pool.release(ctx, id)
 }
 
-// endExpired ends a task that waits for its user in an expired context.
+// endExpired fails an interrupted task of an expired context.
 func (h *Hub) endExpired(ctx context.Context, id a2a.TaskID) {
 	if hd, ok := h.index.get(id); !ok || !Interrupted(hd.State) {
 		return
@@ -172,8 +169,8 @@ func (h *Hub) endExpired(ctx context.Context, id a2a.TaskID) {
 	}
 }
 
-// removeOldTasks removes ended tasks that are older than their time, and the
-// oldest beyond the bound.
+// removeOldTasks removes ended tasks after Config.TaskTTL, and the oldest above
+// Config.MaxTasks.
 func (h *Hub) removeOldTasks(ctx context.Context) {
 	_, total := h.index.totals()
 	surplus := total - h.cfg.MaxTasks
@@ -181,7 +178,7 @@ func (h *Hub) removeOldTasks(ctx context.Context) {
 	var old []a2a.TaskID
 	h.index.oldest(func(hd head) bool {
 		if len(old) >= surplus && hd.Updated >= deadline || len(old) >= 10_000 {
-			return false // the rest at the next round
+			return false // the next round removes the rest
 		}
 		if hd.State.Terminal() {
 			old = append(old, hd.ID)

@@ -12,42 +12,39 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Delegation is who handed a task over, and on whose behalf. It stands in the task's
-// metadata under MetaDelegation, where only the hub writes.
+// Delegation is the origin of a delegated task. It is stored in the task's metadata
+// under MetaDelegation, which only the hub writes.
 type Delegation struct {
-	// By is the agent that handed it over, "" for the user, and Context and Task the
-	// conversation and the task in which it did.
+	// By is the agent that delegated the task, "" for the user; Context and Task are its
+	// context and task at that time.
 	By      string     `json:"by,omitempty"`
 	Context string     `json:"context,omitempty"`
 	Task    a2a.TaskID `json:"task,omitempty"`
-	// Chain is the agents over whom the work came, the first one first; its last is By.
+	// Chain is the delegation chain of agents, the first one first; its last is By.
 	Chain []string `json:"chain,omitempty"`
-	// Tasks are the tasks over which it came, those of Chain; its last is Task. To
-	// cancel one of them cancels this one, too.
+	// Tasks are the tasks of Chain; the last is Task. Canceling one of them cancels this
+	// task too.
 	Tasks []a2a.TaskID `json:"tasks,omitempty"`
 	// TraceParent is the W3C trace context of the task.
 	TraceParent string `json:"traceparent,omitempty"`
 }
 
-// DelegationOf returns how a task was handed over, nil if it was not.
+// DelegationOf returns the delegation of a task, nil if it was not delegated.
 func DelegationOf(t *a2a.Task) *Delegation {
-	said, ok := t.Metadata[MetaDelegation]
+	stored, ok := t.Metadata[MetaDelegation]
 	if !ok {
 		return nil
 	}
-	data, err := json.Marshal(said)
-	if err != nil {
-		return nil
-	}
+	data, err := json.Marshal(stored)
 	var d Delegation
-	if json.Unmarshal(data, &d) != nil {
+	if err != nil || json.Unmarshal(data, &d) != nil {
 		return nil
 	}
 	return &d
 }
 
-// Working returns the task whose turn an agent has in a conversation now; false if
-// there is none.
+// Working returns the task whose turn an agent runs in a context now; false if there is
+// none.
 func (h *Hub) Working(agentID, contextID string) (a2a.TaskID, bool) {
 	h.mu.Lock()
 	var candidates []*task
@@ -70,58 +67,57 @@ func (h *Hub) Working(agentID, contextID string) (a2a.TaskID, bool) {
 	return id, id != ""
 }
 
-// descent knows the delegated tasks that have not ended, of this run of the hub, by
-// the tasks over which they came. Hub.mu guards it.
-type descent map[a2a.TaskID]map[a2a.TaskID]struct{}
+// delegated holds the delegated tasks of this run of the hub that have not ended, by
+// the tasks of their delegation chains. Hub.mu guards it.
+type delegated map[a2a.TaskID]map[a2a.TaskID]struct{}
 
-// add enters a task.
-func (d descent) add(id a2a.TaskID, from *Delegation) {
+// add adds a task; from may be nil.
+func (d delegated) add(id a2a.TaskID, from *Delegation) {
 	if from == nil {
 		return
 	}
-	for _, over := range from.Tasks {
-		if d[over] == nil {
-			d[over] = make(map[a2a.TaskID]struct{})
+	for _, ancestor := range from.Tasks {
+		if d[ancestor] == nil {
+			d[ancestor] = make(map[a2a.TaskID]struct{})
 		}
-		d[over][id] = struct{}{}
+		d[ancestor][id] = struct{}{}
 	}
 }
 
-// remove forgets a task that has ended.
-func (d descent) remove(id a2a.TaskID, from *Delegation) {
+// remove removes a task that has ended; from may be nil.
+func (d delegated) remove(id a2a.TaskID, from *Delegation) {
 	if from == nil {
 		return
 	}
-	for _, over := range from.Tasks {
-		delete(d[over], id)
-		if len(d[over]) == 0 {
-			delete(d, over)
+	for _, ancestor := range from.Tasks {
+		delete(d[ancestor], id)
+		if len(d[ancestor]) == 0 {
+			delete(d, ancestor)
 		}
 	}
 }
 
-// admit makes a new task known, unless the task that it was delegated from has been
-// canceled: whoever cancels that one sees this one, or this one is not begun.
+// admit makes a new task live, or fails if the task that it was delegated from has been
+// canceled. A concurrent cancellation thus finds the new task, or prevents it.
 func (h *Hub) admit(t *task, from *Delegation) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if from != nil {
 		if parent, known := h.index.get(from.Task); known && parent.State == a2a.TaskStateCanceled {
-			return &Error{Code: CodeUnavailable, Message: fmt.Sprintf("task %s, for which this was to be done, has been canceled", from.Task)}
+			return &Error{Code: CodeUnavailable, Message: fmt.Sprintf("task %s, which delegates this one, has been canceled", from.Task)}
 		}
 	}
-	h.descent.add(t.id, from)
+	h.delegated.add(t.id, from)
 	h.live[t.id] = t
 	return nil
 }
 
-// maxCanceling bounds how many delegated tasks are ended at once.
+// maxCanceling bounds the delegated tasks that are canceled concurrently.
 const maxCanceling = 16
 
-// cancelDescent cancels what was delegated from a task that has been canceled, over
-// any number of hops. What is delegated meanwhile is found in the next round, or
-// refused by admit.
-func (h *Hub) cancelDescent(ctx context.Context, id a2a.TaskID) error {
+// cancelDelegated cancels the tasks delegated from a canceled task, directly or not.
+// Tasks that are delegated meanwhile are found in the next round, or rejected by admit.
+func (h *Hub) cancelDelegated(ctx context.Context, id a2a.TaskID) error {
 	tried := make(map[a2a.TaskID]bool)
 	var failed []error
 	for {
@@ -140,19 +136,19 @@ func (h *Hub) cancelDescent(ctx context.Context, id a2a.TaskID) error {
 			tried[id] = true
 			group.Go(func() error { errs[i] = h.cancelOne(ctx, id); return nil })
 		}
-		_ = group.Wait() // errs has them
+		_ = group.Wait() // errs holds the errors
 		failed = append(failed, errs...)
 	}
 	if err := errors.Join(failed...); err != nil {
 		return &Error{
-			Code: CodeInternal, Message: fmt.Sprintf("task %s is canceled, but not everything that was delegated from it", id),
-			Remedy: "look for what still runs, and cancel it by itself", Err: err,
+			Code: CodeInternal, Message: fmt.Sprintf("task %s is canceled, but not all tasks delegated from it", id),
+			Remedy: "list the tasks that still run, and cancel them", Err: err,
 		}
 	}
 	return nil
 }
 
-// cancelOne cancels a delegated task, if it has not ended.
+// cancelOne cancels a delegated task unless it has ended.
 func (h *Hub) cancelOne(ctx context.Context, id a2a.TaskID) error {
 	t, err := h.acquire(ctx, id)
 	if err == nil {
@@ -165,17 +161,17 @@ func (h *Hub) cancelOne(ctx context.Context, id a2a.TaskID) error {
 	return err
 }
 
-// delegatedFrom returns the tasks delegated from one, over any number of hops, that
-// have not ended.
+// delegatedFrom returns the tasks delegated from a task, directly or not, that have not
+// ended.
 func (h *Hub) delegatedFrom(ctx context.Context, id a2a.TaskID) ([]a2a.TaskID, error) {
 	h.mu.Lock()
-	ids := slices.Sorted(maps.Keys(h.descent[id]))
+	ids := slices.Sorted(maps.Keys(h.delegated[id]))
 	h.mu.Unlock()
 	parent, known := h.index.get(id)
 	if !known || parent.Created >= h.started.UnixNano() {
 		return ids, nil
 	}
-	// It is of an earlier run, from which only tasks that wait for somebody are left.
+	// The task is of an earlier run. Of that run only interrupted tasks have not ended.
 	for _, waiting := range h.index.unfinished(parent.Created, h.started.UnixNano()) {
 		t, err := h.present(ctx, waiting, false)
 		if err != nil {

@@ -4,7 +4,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Code says what kind of thing went wrong in the hub, whatever the wire.
+// Code is the kind of an error of the hub, independent of the wire format.
 type Code string
 
 // The codes of an [Error]. The hub's dialect and A2A each map them to numbers.

@@ -10,33 +10,34 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// health is what is known of one agent: by probes in the background, by the
-// runs it had, and by the circuit that these opened. Safe for concurrent use;
-// asking never waits for a probe.
+// health is the known health of one agent, from probes in the background, from its runs
+// and from its circuit breaker. Safe for concurrent use; reading never waits for a
+// probe.
 type health struct {
 	agent   *agent
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
-	kick    chan struct{} // asks for a probe now
-	opened  chan struct{} // the circuit has
+	request chan struct{} // requests a probe now
+	opened  chan struct{} // the circuit has opened
 
 	mu      sync.Mutex
 	probe   runner.Probe
 	at      time.Time     // of the last probe's end; zero before the first
-	next    chan struct{} // closed when the probe that begins next has ended
-	lastRun error         // what the last run failed with
+	next    chan struct{} // closed at the end of the next probe to begin
+	lastRun error         // of the last run, nil if it succeeded
 }
 
 func newHealth(a *agent) *health {
 	cfg := a.hub.cfg
 	opened := make(chan struct{}, 1)
 	return &health{
-		agent:  a,
-		opened: opened,
-		kick:   make(chan struct{}, 1),
-		next:   make(chan struct{}),
+		agent:   a,
+		opened:  opened,
+		request: make(chan struct{}, 1),
+		next:    make(chan struct{}),
 		circuit: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 			Name:        a.id,
 			MaxRequests: 1,
@@ -48,7 +49,7 @@ func newHealth(a *agent) *health {
 				if to == gobreaker.StateOpen {
 					select {
 					case opened <- struct{}{}:
-					default: // watch knows already
+					default: // already reported
 					}
 				}
 				a.hub.agentsChanged()
@@ -57,8 +58,7 @@ func newHealth(a *agent) *health {
 	}
 }
 
-// watch probes the agent at once, then every interval and whenever it is asked
-// to, until ctx ends.
+// watch probes the agent at once, then at every interval and on request, until ctx ends.
 func (h *health) watch(ctx context.Context) {
 	cfg := h.agent.hub.cfg
 	timer := time.NewTimer(cfg.ProbeInterval)
@@ -72,14 +72,14 @@ func (h *health) watch(ctx context.Context) {
 		timer.Reset(cfg.ProbeInterval)
 		select {
 		case <-timer.C:
-		case <-h.kick:
+		case <-h.request:
 		case <-h.opened:
-			// The circuit lets a trial through after its pause, and says so only when
-			// it is asked.
+			// The circuit becomes half-open after its pause, but reports that only when
+			// asked.
 			timer.Reset(min(cfg.ProbeInterval, cfg.BreakerPause))
 			select {
 			case <-timer.C:
-			case <-h.kick:
+			case <-h.request:
 			case <-ctx.Done():
 				return
 			}
@@ -104,14 +104,14 @@ func (h *health) probeNow(ctx context.Context, timeout time.Duration) {
 		p.Latency = time.Since(began)
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return // the hub stops: this says nothing about the agent
+		return // the hub is stopping
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.probe, h.at = p, time.Now().UTC()
 }
 
-// safeProbe probes; a driver that panics has told nothing.
+// safeProbe probes, and treats a panic of the driver as an unknown stage.
 func (h *health) safeProbe(ctx context.Context) (p runner.Probe) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -122,16 +122,21 @@ func (h *health) safeProbe(ctx context.Context) (p runner.Probe) {
 	return h.agent.run.Probe(ctx)
 }
 
-// check probes now and returns the result; a probe under way does not count, it
-// may be older than what the caller has changed.
+// probeSoon requests a probe, unless one is requested already.
+func (h *health) probeSoon() {
+	select {
+	case h.request <- struct{}{}:
+	default:
+	}
+}
+
+// check probes now and returns the result. A probe that already runs does not count: it
+// may have begun before a change by the caller.
 func (h *health) check(ctx context.Context) (Health, error) {
 	h.mu.Lock()
 	done := h.next
 	h.mu.Unlock()
-	select {
-	case h.kick <- struct{}{}:
-	default: // one is asked for already
-	}
+	h.probeSoon()
 	select {
 	case <-done:
 		return h.current(), nil
@@ -142,8 +147,8 @@ func (h *health) check(ctx context.Context) (Health, error) {
 	}
 }
 
-// CheckHealth probes an agent now. When ctx ends first it returns what was known
-// before, with an error of CodeTimeout.
+// CheckHealth probes an agent now. When ctx ends first, it returns the previous health
+// with an error of CodeTimeout.
 func (h *Hub) CheckHealth(ctx context.Context, id string) (Health, error) {
 	a := h.agents.get(id)
 	if a == nil {
@@ -152,11 +157,11 @@ func (h *Hub) CheckHealth(ctx context.Context, id string) (Health, error) {
 	if err := h.begin(); err != nil {
 		return a.health.current(), err
 	}
-	h.wg.Done() // it need not be waited for
+	h.wg.Done() // Close need not wait for it
 	return a.health.check(ctx)
 }
 
-// current maps what is known to the specification's health.
+// current returns the health in the terms of the specification.
 func (h *health) current() Health {
 	circuit := h.circuit.State()
 	h.mu.Lock()
@@ -189,13 +194,13 @@ func (h *health) current() Health {
 	return out
 }
 
-// explain says why the agent is not healthy. mu is held.
+// explain sets the reason why the agent is not healthy. mu is held.
 func (h *health) explain(out *Health) {
 	if out.Status == Healthy {
 		out.Message = ""
 		return
 	}
-	login := h.agent.definition().Probe.Login
+	remedies := h.agent.definition().Probe
 	switch {
 	case out.Circuit != gobreaker.StateClosed.String() && h.lastRun != nil:
 		out.Message = fmt.Sprintf("its last runs failed: %v", h.lastRun)
@@ -203,19 +208,13 @@ func (h *health) explain(out *Health) {
 	case h.lastRun != nil:
 		out.Message = fmt.Sprintf("its last run failed: %v", h.lastRun)
 	case out.Stage == runner.StageInstalled:
-		out.Message = "it has no credentials"
-		if login != "" {
-			out.Message += "; " + login
-		}
+		out.Message = withRemedy("it has no credentials", remedies.Login)
 	case out.Stage == runner.StageMissing:
-		out.Message = "it is not installed"
-		if i := h.agent.definition().Probe.Install; i != "" {
-			out.Message += "; " + i
-		}
+		out.Message = withRemedy("it is not installed", remedies.Install)
 	}
 }
 
-// admit lets a turn in, or says why not. The turn's end is told to done.
+// admit admits a turn, or returns why not. The caller reports the turn's end to done.
 func (h *health) admit() (done func(error), err error) {
 	h.mu.Lock()
 	stage, last := h.probe.Stage, h.lastRun
@@ -226,10 +225,7 @@ func (h *health) admit() (done func(error), err error) {
 	h.mu.Unlock()
 	def := h.agent.definition()
 	if stage == runner.StageMissing {
-		select {
-		case h.kick <- struct{}{}: // perhaps it has been installed since
-		default:
-		}
+		h.probeSoon() // it may have been installed since
 		return nil, &Error{
 			Code:    CodeUnavailable,
 			Message: cmp.Or(why, fmt.Sprintf("agent %s is not installed", def.ID)),
@@ -240,10 +236,10 @@ func (h *health) admit() (done func(error), err error) {
 	if err == nil {
 		return done, nil
 	}
-	msg := fmt.Sprintf("agent %s is taking a pause after failed runs", def.ID)
-	remedy := fmt.Sprintf("try again in %s at most; its health tells more", h.agent.hub.cfg.BreakerPause)
+	msg := fmt.Sprintf("agent %s is paused after failed runs", def.ID)
+	remedy := fmt.Sprintf("try again in %s at most; its health shows more", h.agent.hub.cfg.BreakerPause)
 	if errors.Is(err, gobreaker.ErrTooManyRequests) {
-		remedy = "try again when the trial run that is under way has ended"
+		remedy = "try again when the current trial run has ended"
 	}
 	if last != nil {
 		msg += fmt.Sprintf("; the last: %v", last)
@@ -251,7 +247,7 @@ func (h *health) admit() (done func(error), err error) {
 	return nil, &Error{Code: CodeUnavailable, Message: msg, Remedy: remedy, Err: err}
 }
 
-// ran notes how a run ended: nil is well, errNeutral tells nothing.
+// ran records how a run ended: nil is success, errNeutral is ignored.
 func (h *health) ran(fault error) {
 	if errors.Is(fault, errNeutral) {
 		return
@@ -262,27 +258,23 @@ func (h *health) ran(fault error) {
 	h.agent.hub.agentsChanged()
 }
 
-// agentFault tells what a run's end says about its agent: nil where it ended
-// well, errNeutral where the user, the prompt or the hub ended it, else the
-// error. short is set where the user allowed less time than the agent's limit.
+// agentFault returns the agent's share in a run's end: nil for success, errNeutral if
+// the user, the prompt or the hub ended it, else the error. short is set if the user
+// allowed less time than the agent's limit.
 func agentFault(out runner.Outcome, err, cause error, short bool) error {
 	switch {
 	case out.Status == runner.OutcomeCompleted, out.Status == runner.OutcomeInputRequired:
 		return nil
-	case errors.Is(cause, errTimeout) && !short:
+	case errors.Is(cause, process.ErrRunTime) && !short:
 		return &runner.Error{Code: runner.CodeTimeout, Message: "the run took longer than the agent's limits.run"}
 	case cause != nil, out.Status == runner.OutcomeCanceled, out.Status == runner.OutcomeRejected:
 		return errNeutral
 	}
 	re, ok := errors.AsType[*runner.Error](err)
 	if !ok {
-		return errNeutral // the hub's own trouble
+		return errNeutral // an error of the hub
 	}
-	if errors.Is(err, errAskedDir) {
-		return errNeutral
-	}
-	switch re.Code {
-	case runner.CodeLimit, runner.CodeBusy:
+	if errors.Is(err, errAskedDir) || re.Code == runner.CodeLimit || re.Code == runner.CodeBusy {
 		return errNeutral
 	}
 	return re

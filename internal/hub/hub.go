@@ -1,10 +1,12 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,101 +18,84 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// Config says what a hub is made of. Zero fields mean the default in the
-// comment.
+// Config configures a hub. Zero fields mean the default in the comment.
 type Config struct {
-	// Bus stores tasks, contexts and sessions. Without one nothing outlives the
-	// hub: for tests and for the conformance mode.
+	// Bus stores tasks, contexts and sessions. Without one they are in memory, for tests
+	// and the conformance mode.
 	Bus *bus.Bus
-	// Name tells hubs apart that share one bus: [A-Za-z0-9_-]{1,32}, "local".
+	// Name identifies the hub among those on one bus: [A-Za-z0-9_-]{1,32}, "local".
 	Name string
-	// Version is shown in Status.
+	// Version is reported in Status.
 	Version string
-	// DataDir holds the working directories of contexts, in "contexts", and
-	// worktrees, in "worktrees". It is needed where an agent's working directory
-	// policy is not fixed.
+	// DataDir holds the working directories of contexts, in "contexts", and worktrees, in
+	// "worktrees". It is required unless all agents' directories are fixed.
 	DataDir string
-	// WorkRoots are directories outside DataDir that agents may work in, by
-	// definition or because a message asks for it: none.
+	// WorkRoots are directories outside DataDir that agents may work in, if a definition
+	// or a message says so: none.
 	WorkRoots []string
-	// Agents are registered at the start, but for those that are disabled.
+	// Agents are registered at the start, except disabled ones.
 	Agents []Agent
-	// Logger for starts and ends of tasks and for what goes wrong in the
-	// background; never for the text of messages. Nil discards.
+	// Logger receives the ends of turns and errors in the background, never the text of
+	// messages. Nil discards.
 	Logger *slog.Logger
 
-	// SessionEnv returns what the processes of an agent get in their environment, as
-	// NAME=value, for a conversation. It must not block. Nil for nothing.
+	// SessionEnv returns additions to the environment of an agent's processes in a
+	// context, as NAME=value. It must not block. Nil adds nothing.
 	SessionEnv func(agentID, contextID string) []string
 
-	ContextTTL time.Duration // a context unused that long expires: 30 days
-	TaskTTL    time.Duration // an ended task unchanged that long is removed: 90 days
-	MaxTasks   int           // beyond, the oldest ended tasks are removed: 200,000
+	ContextTTL time.Duration // an unused context expires after it: 30 days
+	TaskTTL    time.Duration // an ended task is removed after it: 90 days
+	MaxTasks   int           // above it the oldest ended tasks are removed: 200,000
 
 	ProbeInterval time.Duration // of health probes: 30 s
 	ProbeTimeout  time.Duration // of one probe: 20 s
 
 	BreakerFailures int           // consecutive failed runs that open an agent's circuit: 5
-	BreakerPause    time.Duration // until a trial is let through: 30 s
+	BreakerPause    time.Duration // until the open circuit admits a trial: 30 s
 
-	// MaxIdleSessions bounds the sessions that are kept open between turns; the
-	// longest unused is closed first, and resumed when it is needed: 16.
+	// MaxIdleSessions bounds the sessions that stay open between turns: 16. The least
+	// recently used is closed first, and resumed by its next turn.
 	MaxIdleSessions int
-	// MaxHistory and MaxTaskBytes bound one task. Beyond, the oldest messages
-	// but the first are dropped, and artifacts left out, with a notice in the
-	// task's metadata: 1,000 messages, 32 MiB.
+	// MaxHistory and MaxTaskBytes bound one task: 1,000 messages, 32 MiB. Beyond them the
+	// oldest messages except the first are dropped, and artifacts omitted, with a notice
+	// in the task's metadata.
 	MaxHistory   int
 	MaxTaskBytes int
 }
 
-// Agent is one agent of a hub: what it is, and what runs it.
+// Agent is one agent of a hub, with its driver.
 type Agent struct {
 	Definition runner.Definition
 	Runner     runner.Agent
 }
 
 func (c Config) withDefaults() (Config, error) {
-	set := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	setInt := func(i *int, v int) {
-		if *i <= 0 {
-			*i = v
-		}
-	}
 	const day = 24 * time.Hour
-	set(&c.ContextTTL, 30*day)
-	set(&c.TaskTTL, 90*day)
-	setInt(&c.MaxTasks, 200_000)
-	set(&c.ProbeInterval, 30*time.Second)
-	set(&c.ProbeTimeout, 20*time.Second)
-	setInt(&c.BreakerFailures, 5)
-	set(&c.BreakerPause, 30*time.Second)
-	setInt(&c.MaxIdleSessions, 16)
-	setInt(&c.MaxHistory, 1000)
-	setInt(&c.MaxTaskBytes, 32<<20)
-	if c.Name == "" {
-		c.Name = "local"
-	}
-	if !validName(c.Name) {
+	setDefault(&c.ContextTTL, 30*day)
+	setDefault(&c.TaskTTL, 90*day)
+	setDefault(&c.MaxTasks, 200_000)
+	setDefault(&c.ProbeInterval, 30*time.Second)
+	setDefault(&c.ProbeTimeout, 20*time.Second)
+	setDefault(&c.BreakerFailures, 5)
+	setDefault(&c.BreakerPause, 30*time.Second)
+	setDefault(&c.MaxIdleSessions, 16)
+	setDefault(&c.MaxHistory, 1000)
+	setDefault(&c.MaxTaskBytes, 32<<20)
+	c.Name = cmp.Or(c.Name, "local")
+	if !validName.MatchString(c.Name) {
 		return c, &Error{Code: CodeInvalid, Subject: "name", Message: fmt.Sprintf("the hub's name %q is not 1 to 32 letters, digits, - or _", c.Name)}
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c, nil
 }
 
-func validName(s string) bool {
-	for _, r := range s {
-		if !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_') {
-			return false
-		}
+func setDefault[T int | time.Duration](v *T, to T) {
+	if *v <= 0 {
+		*v = to
 	}
-	return len(s) >= 1 && len(s) <= 32
 }
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
 
 // Hub runs tasks on agents. All methods are safe for concurrent use.
 type Hub struct {
@@ -124,37 +109,36 @@ type Hub struct {
 	pool    *sessions
 	expired *expiredContexts
 
-	// base ends when the hub gives up waiting for its turns.
+	// base is the context of turns, which Close cancels.
 	base context.Context
 	stop context.CancelCauseFunc
-	// background is that of probes and upkeep, which end first.
-	background context.Context
-	quiet      context.CancelFunc
-	wg         sync.WaitGroup // goroutines of turns, probes, upkeep and flushes
+	// background is the context of probes and upkeep, which end first.
+	background     context.Context
+	stopBackground context.CancelFunc
+	wg             sync.WaitGroup // goroutines of turns, probes, upkeep and writes
 
-	mu      sync.Mutex
-	live    map[a2a.TaskID]*task // whoever uses a task holds a reference
-	descent descent              // see Cancel
-	closing bool
-	closed  chan struct{} // closed when Close is done
-	onTurn  func(a2a.TaskID)
+	mu        sync.Mutex
+	live      map[a2a.TaskID]*task // every user of a task holds a reference
+	delegated delegated            // see Cancel
+	closing   bool
+	closed    chan struct{} // closed when Close is done
+	onTurn    func(a2a.TaskID)
 
-	once sync.Mutex // between looking for the task of an idempotency key and making it
+	once sync.Mutex // held between the lookup of an idempotency key and the creation of its task
 
-	onAgents atomic.Pointer[[]func()] // no lock: circuits call it from within theirs
+	onAgents atomic.Pointer[[]func()] // not under mu: circuits call it under their own lock
 }
 
-// Reasons for the end of a turn, as causes of its context.
+// Reasons for the end of a turn, as causes of its context; process.ErrRunTime is another.
 var (
 	errCanceled = errors.New("canceled by the user")
-	errTimeout  = errors.New("the time for the run is over")
 	errStopping = errors.New("the hub stopped")
 	errRemoved  = errors.New("the agent was removed")
 )
 
-// New starts a hub: it reads what is stored, ends the tasks that a crash cut
-// off, and begins to probe its agents in the background. The caller closes it,
-// and the bus after it.
+// New starts a hub: it reads the store, fails the tasks that a crash has interrupted,
+// and starts to probe its agents in the background. The caller closes the hub, and the
+// bus after it.
 func New(ctx context.Context, cfg Config) (*Hub, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -171,20 +155,20 @@ func New(ctx context.Context, cfg Config) (*Hub, error) {
 
 func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 	h := &Hub{
-		cfg:     cfg,
-		log:     cfg.Logger,
-		started: time.Now(),
-		store:   st,
-		index:   newIndex(),
-		cache:   newTaskCache(256, 8<<20),
-		live:    map[a2a.TaskID]*task{},
-		descent: descent{},
-		closed:  make(chan struct{}),
+		cfg:       cfg,
+		log:       cfg.Logger,
+		started:   time.Now(),
+		store:     st,
+		index:     newIndex(),
+		cache:     newTaskCache(256, 8<<20),
+		live:      map[a2a.TaskID]*task{},
+		delegated: delegated{},
+		closed:    make(chan struct{}),
 	}
 	h.pool = newSessions(h)
 	h.expired = newExpiredContexts()
 	h.base, h.stop = context.WithCancelCause(context.Background())
-	h.background, h.quiet = context.WithCancel(context.Background())
+	h.background, h.stopBackground = context.WithCancel(context.Background())
 	if err := h.restore(ctx); err != nil {
 		return nil, err
 	}
@@ -193,7 +177,7 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 			continue
 		}
 		if err := h.register(a); err != nil {
-			h.quiet()
+			h.stopBackground()
 			h.wg.Wait()
 			return nil, err
 		}
@@ -202,28 +186,25 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 	return h, nil
 }
 
-// OnTurn sets a function that the hub calls whenever a task begins or resumes,
-// before anything of it can be seen: one who watches some tasks subscribes
-// there. It is called by several goroutines, also at once. It must not block, and
-// must not call the hub in the same goroutine.
+// OnTurn sets a function that the hub calls whenever a task begins or resumes, before
+// any of its events, so that a watcher of some tasks can subscribe. It is called
+// concurrently. It must not block, and must not call the hub in the same goroutine.
 func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.onTurn = f
 }
 
-// OnAgents adds a function that the hub calls whenever an agent comes or goes,
-// or what is known of its fitness may have changed: by a probe, a run or its
-// circuit. It is called by several goroutines, also at once. It must not block, and
-// must not call the hub in the same goroutine.
+// OnAgents adds a function that the hub calls whenever an agent is added, removed or
+// updated, or its health may have changed. It is called concurrently. It must not
+// block, and must not call the hub in the same goroutine.
 func (h *Hub) OnAgents(f func()) {
 	for {
 		old := h.onAgents.Load()
-		var all []func()
+		all := []func(){f}
 		if old != nil {
-			all = *old
+			all = append(slices.Clip(*old), f)
 		}
-		all = append(slices.Clip(all), f)
 		if h.onAgents.CompareAndSwap(old, &all) {
 			return
 		}
@@ -238,7 +219,7 @@ func (h *Hub) agentsChanged() {
 	}
 }
 
-// Status returns the hub at a glance.
+// Status returns a summary of the hub.
 func (h *Hub) Status() Status {
 	active, total := h.index.totals()
 	return Status{
@@ -250,17 +231,17 @@ func (h *Hub) Status() Status {
 	}
 }
 
-// Close takes no more messages, ends the turns that run (their tasks fail with
-// the reason), closes all sessions and returns when no process is left and
-// everything is stored. When ctx ends first it returns ctx's error, and what is
-// left goes on ending. The bus may be closed afterwards.
+// Close rejects new messages, ends the running turns (their tasks fail with the
+// reason), closes all sessions and returns when all processes have ended and
+// everything is stored. When ctx ends first, it returns an error of CodeTimeout and
+// the shutdown continues. The bus may be closed afterwards.
 func (h *Hub) Close(ctx context.Context) error {
 	h.mu.Lock()
 	first := !h.closing
 	h.closing = true
 	h.mu.Unlock()
 	if first {
-		h.quiet()
+		h.stopBackground()
 		h.stop(errStopping)
 		go func() {
 			defer close(h.closed)
@@ -279,8 +260,8 @@ func (h *Hub) Close(ctx context.Context) error {
 	}
 }
 
-// acquire returns a task with a reference to it that keeps it in memory: the
-// live one, or one read from the store.
+// acquire returns a task with a reference that keeps it in memory: the live one, or
+// one read from the store.
 func (h *Hub) acquire(ctx context.Context, id a2a.TaskID) (*task, error) {
 	for {
 		h.mu.Lock()
@@ -303,7 +284,7 @@ func (h *Hub) acquire(ctx context.Context, id a2a.TaskID) (*task, error) {
 	}
 }
 
-// revive brings a stored task to life, unless it has changed since it was read.
+// revive makes a stored task live, or returns nil if it has changed since it was read.
 func (h *Hub) revive(id a2a.TaskID, rec record) *task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -321,7 +302,7 @@ func (h *Hub) revive(id a2a.TaskID, rec record) *task {
 	return t
 }
 
-// release gives a reference back.
+// release drops a reference.
 func (h *Hub) release(t *task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -331,7 +312,7 @@ func (h *Hub) release(t *task) {
 	}
 }
 
-// retain adds a reference for somebody who outlives the holder of one.
+// retain adds a reference; the caller holds one.
 func (h *Hub) retain(t *task) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -366,7 +347,7 @@ func taskNotFound(id a2a.TaskID) *Error {
 	return &Error{Code: CodeTaskNotFound, Message: fmt.Sprintf("there is no task %q", clip(string(id), 64))}
 }
 
-// contextError makes an error of a caller that waits no longer.
+// contextError returns the error for a caller whose context has ended.
 func contextError(err error) *Error {
 	return &Error{Code: CodeTimeout, Message: "the caller's time is over", Err: err}
 }

@@ -1,6 +1,8 @@
 package hub
 
 import (
+	"cmp"
+	"iter"
 	"slices"
 	"sort"
 	"strings"
@@ -10,9 +12,9 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// index knows of every task what listings ask for, in memory: which agent and
-// context it belongs to, its state and when it last changed. Bodies stay in the
-// store. Safe for concurrent use; its lock is a leaf.
+// index holds in memory what listings need of every task: its agent, its context, its
+// state and its last change. Bodies stay in the store. Safe for concurrent use; no
+// other lock is acquired under its lock.
 type index struct {
 	mu       sync.RWMutex
 	tasks    map[a2a.TaskID]*entry
@@ -20,7 +22,7 @@ type index struct {
 	order    order
 	counts   map[stateKey]int
 	names    map[string]string // one copy of each agent's id and state
-	last     int64             // newest stamp given out
+	last     int64             // newest stamp
 }
 
 type stateKey struct {
@@ -28,8 +30,8 @@ type stateKey struct {
 	state a2a.TaskState
 }
 
-// entry is one task. Its fields belong to the index's lock, but for id,
-// contextID, agent and created, which never change.
+// entry is one task. The index's lock guards updated and state; the other fields never
+// change.
 type entry struct {
 	id      a2a.TaskID
 	context *conversation
@@ -39,7 +41,7 @@ type entry struct {
 	state   a2a.TaskState
 }
 
-// conversation is what the index knows of one context.
+// conversation is one context.
 type conversation struct {
 	id       string
 	created  int64
@@ -57,8 +59,8 @@ func newIndex() *index {
 	}
 }
 
-// stamp returns the time of a change: now, but later than every stamp before,
-// so that a stamp names one change and cursors are exact.
+// stamp returns the time of a change: now, but later than every earlier stamp, so that a
+// stamp identifies one change and cursors are exact.
 func (x *index) stamp() time.Time {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -66,7 +68,7 @@ func (x *index) stamp() time.Time {
 	return time.Unix(0, x.last).UTC()
 }
 
-// add enters a task; one that is there already is left alone.
+// add adds a task, or returns the existing entry.
 func (x *index) add(h head) *entry {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -89,6 +91,7 @@ func (x *index) add(h head) *entry {
 	return e
 }
 
+// name returns one shared copy of s.
 func (x *index) name(s string) string {
 	n, ok := x.names[s]
 	if !ok {
@@ -115,8 +118,8 @@ func (x *index) update(e *entry, state a2a.TaskState, at time.Time) {
 	x.count(e, 1)
 }
 
-// remove forgets a task, and with the last one of a context that too: it is
-// returned then.
+// remove removes a task and returns its context. gone is set if the context had no
+// other task and is removed too.
 func (x *index) remove(id a2a.TaskID) (contextID string, gone bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -146,7 +149,7 @@ func isActive(s a2a.TaskState) bool {
 	return s == a2a.TaskStateSubmitted || s == a2a.TaskStateWorking
 }
 
-// get returns what is known of a task now.
+// get returns the current head of a task.
 func (x *index) get(id a2a.TaskID) (head, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -165,7 +168,7 @@ func (x *index) entry(id a2a.TaskID) (*entry, bool) {
 	return e, ok
 }
 
-// unchanged tells whether a task's last change was at a time.
+// unchanged reports whether a task's last change was at a time.
 func (x *index) unchanged(e *entry, at time.Time) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -201,8 +204,8 @@ func (s *selection) matches(e *entry) bool {
 	return (s.agent == "" || e.agent == s.agent) && (s.state == "" || e.state == s.state)
 }
 
-// find returns the selected page, newest first, the number of all that match
-// and whether more follow. It costs time linear in the tasks it passes over.
+// find returns the selected page, newest first, the number of all matches, and whether
+// more follow. Its time is linear in the tasks that it skips.
 func (x *index) find(s selection) (page []head, total int, more bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -240,16 +243,16 @@ func (x *index) find(s selection) (page []head, total int, more bool) {
 		}
 		page = append(page, e.head())
 		if s.before == 0 && s.offset == 0 && len(page) == total {
-			break // all there are: the rest need not be looked at
+			break // these are all matches
 		}
 	}
 	return page, total, false
 }
 
-// total counts what matches, from the counters where they suffice.
+// total counts the matches, from the counters if they suffice.
 func (x *index) total(o *order, s selection) int {
+	n := 0
 	if s.after == 0 && s.context == "" {
-		n := 0
 		for k, c := range x.counts {
 			if (s.agent == "" || k.agent == s.agent) && (s.state == "" || k.state == s.state) {
 				n += c
@@ -257,27 +260,28 @@ func (x *index) total(o *order, s selection) int {
 		}
 		return n
 	}
-	n := 0
-	for _, sl := range o.slots[o.search(s.after):] {
-		if sl.e != nil && s.matches(sl.e) {
+	for e := range o.from(s.after) {
+		if s.matches(e) {
 			n++
 		}
 	}
 	return n
 }
 
-// oldest calls f with tasks, the longest unchanged first, until it returns false.
+// oldest calls f with the tasks, the least recently changed first, until f returns
+// false.
 func (x *index) oldest(f func(head) bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	for _, sl := range x.order.slots {
-		if sl.e != nil && !f(sl.e.head()) {
+	for e := range x.order.from(0) {
+		if !f(e.head()) {
 			return
 		}
 	}
 }
 
-// unfinished returns the tasks made in a time, in Unix nanoseconds, that have not ended.
+// unfinished returns the tasks created between two times, in Unix nanoseconds, that have
+// not ended.
 func (x *index) unfinished(after, before int64) []a2a.TaskID {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -290,7 +294,7 @@ func (x *index) unfinished(after, before int64) []a2a.TaskID {
 	return ids
 }
 
-// recentContexts returns up to limit contexts that are wanted, most recently
+// recentContexts returns up to limit contexts for which wanted is true, the most recently
 // used first.
 func (x *index) recentContexts(limit int, wanted func(id string) bool) []ContextInfo {
 	x.mu.RLock()
@@ -298,7 +302,7 @@ func (x *index) recentContexts(limit int, wanted func(id string) bool) []Context
 	var infos []ContextInfo
 	for i := len(x.order.slots) - 1; i >= 0 && len(infos) < limit; i-- {
 		e := x.order.slots[i].e
-		// A context stands where its most recently changed task does.
+		// A context has the position of its most recently changed task.
 		if e == nil || e.context.order.newest() != e || !wanted(e.context.id) {
 			continue
 		}
@@ -307,7 +311,7 @@ func (x *index) recentContexts(limit int, wanted func(id string) bool) []Context
 	return infos
 }
 
-// context returns what is known of one context.
+// context returns one context.
 func (x *index) context(id string) (ContextInfo, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -324,8 +328,8 @@ func (x *index) hasContext(id string) bool {
 	return x.contexts[id] != nil
 }
 
-// idleContexts returns the contexts that were last used before a time and have
-// no task under way.
+// idleContexts returns the contexts without active tasks that were last used before a
+// time.
 func (x *index) idleContexts(before time.Time) []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -345,14 +349,8 @@ func (c *conversation) info() ContextInfo {
 		CreatedAt:  time.Unix(0, c.created).UTC(),
 		LastUsedAt: time.Unix(0, c.lastUsed).UTC(),
 	}
-	entries := make([]*entry, 0, c.order.live)
-	for _, sl := range c.order.slots {
-		if sl.e != nil {
-			entries = append(entries, sl.e)
-		}
-	}
-	slices.SortFunc(entries, func(a, b *entry) int { return int(min(max(a.created-b.created, -1), 1)) })
-	for _, e := range entries {
+	byCreation := func(a, b *entry) int { return cmp.Compare(a.created, b.created) }
+	for _, e := range slices.SortedFunc(c.order.from(0), byCreation) {
 		info.TaskIDs = append(info.TaskIDs, e.id)
 		if !slices.Contains(info.AgentIDs, e.agent) {
 			info.AgentIDs = append(info.AgentIDs, e.agent)
@@ -361,8 +359,8 @@ func (c *conversation) info() ContextInfo {
 	return info
 }
 
-// order keeps entries sorted by their last change. A change nearly always goes
-// to the end; the slot left behind is a hole until the next compaction.
+// order keeps entries sorted by their last change. A change nearly always moves an entry
+// to the end; its old slot stays empty until the next compaction.
 type order struct {
 	slots []slot
 	live  int
@@ -370,12 +368,23 @@ type order struct {
 
 type slot struct {
 	at int64
-	e  *entry // nil is a hole
+	e  *entry // nil if the slot is empty
 }
 
 // search returns the first slot at or after a stamp.
 func (o *order) search(at int64) int {
 	return sort.Search(len(o.slots), func(i int) bool { return o.slots[i].at >= at })
+}
+
+// from yields the entries at or after a stamp, the oldest first.
+func (o *order) from(at int64) iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
+		for _, s := range o.slots[o.search(at):] {
+			if s.e != nil && !yield(s.e) {
+				return
+			}
+		}
+	}
 }
 
 func (o *order) insert(e *entry) {
@@ -387,7 +396,7 @@ func (o *order) insert(e *entry) {
 }
 
 func (o *order) remove(e *entry) {
-	// Stamps read from a store of another clock may coincide: look on.
+	// Stamps from the store may coincide, if the clock was set back.
 	for i := o.search(e.updated); i < len(o.slots) && o.slots[i].at == e.updated; i++ {
 		if o.slots[i].e == e {
 			o.slots[i].e = nil

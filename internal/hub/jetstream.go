@@ -16,15 +16,15 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// jetStream keeps a hub in two streams, below parley.hub.<name>:
+// jetStream stores a hub in two streams, below parley.hub.<name>:
 //
-//	task.<id>              the head and body of a task: the last message counts
-//	part.<id>.<rev>.<n>    the body's pieces where it is too large for one message
+//	task.<id>              the head and body of a task
+//	part.<id>.<rev>.<n>    the body's pieces, if it is too large for one message
 //	record.<kind>.<key>    a small record; the key is base64
-//	output.<id>            what a running task puts out (the second stream)
+//	output.<id>            the output of a running task (the second stream)
 //
-// The first stream keeps one message a subject. What the index needs travels in
-// the header "Parley-Task", so that a start reads headers only.
+// The first stream keeps one message for each subject. The header "Parley-Task" holds
+// the head of a task, so that the hub's start reads headers only.
 type jetStream struct {
 	bus    *bus.Bus
 	prefix string
@@ -33,7 +33,7 @@ type jetStream struct {
 	piece  int // bytes of a body in one message
 
 	mu   sync.Mutex
-	revs map[a2a.TaskID]int64 // of the bodies that are in pieces
+	revs map[a2a.TaskID]int64 // of the bodies in pieces
 }
 
 const (
@@ -69,7 +69,7 @@ func openJetStream(ctx context.Context, b *bus.Bus, name string) (*jetStream, er
 	if err != nil {
 		return nil, err
 	}
-	const headroom = 64 << 10 // for headers, of a server with a small limit
+	const headroom = 64 << 10 // for headers, if the server has a small limit
 	s.piece = int(min(maxPiece, max(b.Conn().MaxPayload()-headroom, 16<<10)))
 	return s, nil
 }
@@ -81,7 +81,7 @@ func (s *jetStream) load(ctx context.Context, task func(head), record func(kind,
 			bad(fmt.Errorf("%s: %w", m.Subject(), err))
 			return
 		}
-		h.ID = a2a.TaskID(lastToken(m.Subject()))
+		h.ID = a2a.TaskID(strings.TrimPrefix(m.Subject(), s.prefix+"task."))
 		if rev != 0 {
 			s.revs[h.ID] = rev
 		}
@@ -101,9 +101,7 @@ func (s *jetStream) load(ctx context.Context, task func(head), record func(kind,
 	})
 }
 
-func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
-
-// read visits the messages of a subject, oldest first.
+// read calls visit with the messages of a subject, the oldest first.
 func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject string, headersOnly bool, visit func(jetstream.Msg)) error {
 	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
 		FilterSubject: subject,
@@ -117,7 +115,7 @@ func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject s
 	}
 	info := c.CachedInfo()
 	defer func() {
-		// One that is left goes by itself after its inactivity.
+		// After an error the server deletes the inactive consumer.
 		_ = stream.DeleteConsumer(context.WithoutCancel(ctx), info.Name)
 	}()
 	left := info.NumPending
@@ -144,17 +142,8 @@ func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject s
 
 // encodeHead writes "format state created updated live rev pieces agent context".
 func encodeHead(h head, rev int64, pieces int) string {
-	b := make([]byte, 0, 160)
-	b = append(b, headerFormat...)
-	b = append(append(b, ' '), h.State...)
-	b = strconv.AppendInt(append(b, ' '), h.Created, 10)
-	b = strconv.AppendInt(append(b, ' '), h.Updated, 10)
-	b = strconv.AppendBool(append(b, ' '), h.Live)
-	b = strconv.AppendInt(append(b, ' '), rev, 10)
-	b = strconv.AppendInt(append(b, ' '), int64(pieces), 10)
-	b = append(append(b, ' '), h.Agent...)
-	b = base64.RawURLEncoding.AppendEncode(append(b, ' '), []byte(h.Context))
-	return string(b)
+	return fmt.Sprint(headerFormat, " ", h.State, " ", h.Created, " ", h.Updated, " ", h.Live, " ", rev, " ", pieces, " ",
+		h.Agent, " ", base64.RawURLEncoding.EncodeToString([]byte(h.Context)))
 }
 
 func decodeHead(s string) (h head, rev int64, err error) {
@@ -178,7 +167,7 @@ func decodeHead(s string) (h head, rev int64, err error) {
 	return head{State: state, Created: created, Updated: updated, Live: live, Agent: f[7], Context: string(contextID)}, rev, nil
 }
 
-// pieces returns how many messages a stored task's body is in besides its head.
+// pieces returns the number of pieces of a stored body; 0 if it is with its head.
 func pieces(header string) (rev int64, n int, err error) {
 	if _, rev, err = decodeHead(header); err != nil {
 		return 0, 0, err
@@ -215,7 +204,7 @@ func (s *jetStream) pieceSubject(id a2a.TaskID, rev int64, n int) string {
 	return fmt.Sprintf("%spart.%s.%d.%d", s.prefix, id, rev, n)
 }
 
-// dropPieces removes the pieces of a former body, if there are any.
+// dropPieces removes the pieces of the previous body, if it had any.
 func (s *jetStream) dropPieces(ctx context.Context, id a2a.TaskID, rev int64) error {
 	s.mu.Lock()
 	old := s.revs[id]
@@ -245,7 +234,7 @@ func (s *jetStream) task(ctx context.Context, id a2a.TaskID) ([]byte, error) {
 		if !errors.Is(err, errNotStored) {
 			return body, err
 		}
-		// A newer body has taken its place meanwhile, or the pieces are lost.
+		// Either a newer body replaces this one, or the pieces are lost.
 		again, err := s.last(ctx, s.prefix+"task."+string(id))
 		if err != nil {
 			return nil, err

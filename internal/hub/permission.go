@@ -13,30 +13,30 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// question is a permission that the agent of a running turn asks for.
+// question is a permission request of the agent in a running turn.
 type question struct {
 	req    runner.PermissionRequest
-	asked  bool          // it stands in the status
-	answer chan decision // takes one
+	asked  bool          // the status shows it
+	answer chan decision // with room for one
 }
 
 type decision struct {
 	answer runner.PermissionAnswer
-	err    error // the driver denies
+	err    error // then the driver denies
 }
 
-const maxQuestions = 100 // of one turn at a time
+const maxQuestions = 100 // that wait in one turn
 
 var (
 	errDenied     = errors.New("denied by the user, and the agent offers no option that says so")
 	errNoOptions  = errors.New("the agent offers no options")
-	errTurnOver   = errors.New("the turn is over")
+	errTurnOver   = errors.New("the turn has ended")
 	errTooMany    = errors.New("too many questions at a time")
 	errNotAskable = errors.New("the question could not be stored")
 )
 
-// Permission asks the user, and waits for the answer on the task: the first of
-// several questions stands in the status, the others wait behind it.
+// Permission implements runner.Handler: it asks the user and blocks until a message to the
+// task answers. The task's status shows the first of several questions.
 func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error) {
 	tn := (*turn)(h)
 	t := tn.task
@@ -64,7 +64,7 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 		t.ask()
 	}
 	select {
-	case d := <-q.answer: // in the last moment
+	case d := <-q.answer: // it arrived meanwhile
 		return d.unpack()
 	default:
 		return runner.PermissionAnswer{}, cmp.Or(ctx.Err(), context.Cause(tn.ctx))
@@ -85,13 +85,13 @@ func (tn *turn) addQuestion(q *question) error {
 	}
 	tn.start()
 	if len(t.questions) == 0 {
-		tn.clock.pause()
+		tn.watch.Pause()
 	}
 	t.questions = append(t.questions, q)
 	return nil
 }
 
-// ask puts the first question into the status, unless it stands there.
+// ask shows the first question in the status, unless it does already.
 func (t *task) ask() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,7 +114,7 @@ func (t *task) ask() {
 		return
 	}
 	if !slices.Contains(t.questions, q) {
-		t.resume() // withdrawn meanwhile
+		t.resume() // it was withdrawn meanwhile
 	}
 }
 
@@ -126,24 +126,21 @@ func permissionData(req runner.PermissionRequest) PermissionData {
 }
 
 func questionText(req runner.PermissionRequest) string {
-	title := cmp.Or(req.Title, cmp.Or(req.Tool.Title, req.Tool.Name))
-	if title == "" {
-		title = "The agent asks for permission."
-	}
+	title := cmp.Or(req.Title, req.Tool.Title, req.Tool.Name, "The agent asks for permission.")
 	return strings.ToValidUTF8(title, "\uFFFD")
 }
 
-// resume makes the task working again after a question. mu is held.
+// resume makes the task working after a question. mu is held.
 func (t *task) resume() {
 	if t.status.State != a2a.TaskStateInputRequired || t.turn == nil {
 		return
 	}
 	t.reopen()
 	t.show(t.newStatus(a2a.TaskStateWorking, nil))
-	t.startPulse()
+	t.flushSoon()
 }
 
-// dropQuestion takes a question out. mu is held.
+// dropQuestion removes a question; false if it is not there. mu is held.
 func (t *task) dropQuestion(q *question) bool {
 	i := slices.Index(t.questions, q)
 	if i < 0 {
@@ -151,13 +148,13 @@ func (t *task) dropQuestion(q *question) bool {
 	}
 	t.questions = slices.Delete(t.questions, i, i+1)
 	if len(t.questions) == 0 && t.turn != nil && !t.turn.over {
-		t.turn.clock.resume()
+		t.turn.watch.Resume()
 	}
 	return true
 }
 
-// withdraw takes back a question that needs no answer any more. It returns true
-// where another one may be asked.
+// withdraw removes a question that needs no answer. It returns true if another one may be
+// asked.
 func (t *task) withdraw(q *question) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,8 +167,7 @@ func (t *task) withdraw(q *question) bool {
 	return true
 }
 
-// reply answers the question that stands in the status. mu is held, a question
-// stands there.
+// reply answers the question in the status. mu is held.
 func (t *task) reply(msg *a2a.Message) error {
 	q := t.questions[0]
 	d, err := parseReply(q.req, msg)
@@ -185,7 +181,7 @@ func (t *task) reply(msg *a2a.Message) error {
 	return nil
 }
 
-// parseReply reads the user's decision out of a message, see PermissionData.
+// parseReply reads the user's decision from a message, see PermissionData.
 func parseReply(req runner.PermissionRequest, msg *a2a.Message) (decision, error) {
 	var text []string
 	for i, p := range msg.Parts {
@@ -203,21 +199,21 @@ func parseReply(req runner.PermissionRequest, msg *a2a.Message) (decision, error
 			}
 			if rid, ok := m["requestId"].(string); ok && rid != req.ID {
 				return decision{}, &Error{Code: CodeInvalid, Subject: fmt.Sprintf("message.parts[%d].data.requestId", i),
-					Message: fmt.Sprintf("the question that stands is %q, not %q", req.ID, clip(rid, 64))}
+					Message: fmt.Sprintf("the open question is %q, not %q", req.ID, clip(rid, 64))}
 			}
 			if !slices.ContainsFunc(req.Options, func(o runner.PermissionOption) bool { return o.ID == id }) {
 				return decision{}, &Error{Code: CodeInvalid, Subject: fmt.Sprintf("message.parts[%d].data.optionId", i),
 					Message: fmt.Sprintf("the question has no option %q", clip(id, 64)), Remedy: "use the id of one of its options: " + optionIDs(req)}
 			}
-			note, _ := m["message"].(string) // optional: a word to the agent
+			note, _ := m["message"].(string) // optional: a text for the agent
 			return decision{answer: runner.PermissionAnswer{OptionID: id, Message: note}}, nil
 		}
 	}
 	return parseWords(req, strings.TrimSpace(strings.Join(text, "\n"))), nil
 }
 
-// parseWords reads a decision out of text: an option's id, name or kind, a plain
-// yes or no, or else a refusal with the text as its reason.
+// parseWords reads a decision from text: an option's id, name or kind, yes or no. Any
+// other text denies, with the text as the reason.
 func parseWords(req runner.PermissionRequest, text string) decision {
 	for _, field := range []func(runner.PermissionOption) string{
 		func(o runner.PermissionOption) string { return o.ID },
@@ -239,20 +235,17 @@ func parseWords(req runner.PermissionRequest, text string) decision {
 	return decide(req, false, text)
 }
 
-// decide chooses the option that allows or denies, this once where it can be.
+// decide chooses the option that allows or denies, preferably once.
 func decide(req runner.PermissionRequest, allow bool, reason string) decision {
-	kinds := []runner.PermissionKind{runner.RejectOnce, runner.RejectAlways}
+	kinds := runner.Reject
 	if allow {
-		kinds = []runner.PermissionKind{runner.AllowOnce, runner.AllowAlways}
+		kinds = runner.Allow
 	}
-	for _, k := range kinds {
-		for _, o := range req.Options {
-			if o.Kind == k {
-				return decision{answer: runner.PermissionAnswer{OptionID: o.ID, Message: reason}}
-			}
-		}
+	o, ok := runner.Choose(req.Options, kinds)
+	if !ok {
+		return decision{err: errDenied}
 	}
-	return decision{err: errDenied}
+	return decision{answer: runner.PermissionAnswer{OptionID: o.ID, Message: reason}}
 }
 
 func optionIDs(req runner.PermissionRequest) string {

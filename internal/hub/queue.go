@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// queue lets an agent's tasks run: one turn at a time in a context, so many at
-// once in all, contexts with waiting turns one after another in a round. Its
-// fields belong to the agent's lock.
+// queue schedules an agent's tasks: one turn at a time in each context, a bounded number
+// in all, and round-robin among the contexts with waiting turns. The agent's lock
+// guards it.
 type queue struct {
 	concurrency, limit int
 
-	lanes   map[string]*lane // by context; those that run or wait
-	ready   []*lane          // wait, and none of their turns runs
+	lanes   map[string]*lane // by context; with a running or waiting turn
+	ready   []*lane          // with a waiting turn and no running one
 	running int
-	waiting int // turns, those of running tasks included
+	waiting int // turns, including those of running tasks
 }
 
 // lane is one context at one agent.
@@ -24,25 +24,23 @@ type lane struct {
 	tasks   []*task
 }
 
-// push adds a task. It returns true where the task shall be started at once, by
-// the caller.
+// push adds a task. If start is true, the caller starts the task at once.
 func (q *queue) push(t *task) (start bool, err error) {
 	l := q.lanes[t.contextID]
-	if (l == nil || !l.busy && len(l.tasks) == 0) && q.running < q.concurrency && len(q.ready) == 0 {
-		if l == nil {
-			l = &lane{context: t.contextID}
-			q.lanes[t.contextID] = l
+	start = (l == nil || !l.busy && len(l.tasks) == 0) && q.running < q.concurrency && len(q.ready) == 0
+	if !start {
+		if err := q.reserve(); err != nil {
+			return false, err
 		}
-		l.busy = true
-		q.running++
-		return true, nil
-	}
-	if err := q.reserve(); err != nil {
-		return false, err
 	}
 	if l == nil {
 		l = &lane{context: t.contextID}
 		q.lanes[t.contextID] = l
+	}
+	if start {
+		l.busy = true
+		q.running++
+		return true, nil
 	}
 	l.tasks = append(l.tasks, t)
 	if !l.busy && len(l.tasks) == 1 {
@@ -51,7 +49,7 @@ func (q *queue) push(t *task) (start bool, err error) {
 	return false, nil
 }
 
-// reserve counts one more turn that waits.
+// reserve counts one more waiting turn.
 func (q *queue) reserve() error {
 	if q.waiting >= q.limit {
 		return fmt.Errorf("%d turns wait already", q.waiting)
@@ -60,7 +58,7 @@ func (q *queue) reserve() error {
 	return nil
 }
 
-// done ends a turn of a context and returns the tasks to be started now.
+// done ends the turn of a context and returns the tasks to start now.
 func (q *queue) done(context string) []*task {
 	q.running--
 	l := q.lanes[context]
@@ -73,7 +71,7 @@ func (q *queue) done(context string) []*task {
 	return q.next()
 }
 
-// next takes out the tasks that may start.
+// next removes and returns the tasks to start now.
 func (q *queue) next() []*task {
 	var start []*task
 	for q.running < q.concurrency && len(q.ready) > 0 {
@@ -89,7 +87,7 @@ func (q *queue) next() []*task {
 	return start
 }
 
-// remove takes a waiting task out.
+// remove removes a waiting task; false if it does not wait.
 func (q *queue) remove(t *task) bool {
 	l := q.lanes[t.contextID]
 	if l == nil {
@@ -108,7 +106,7 @@ func (q *queue) remove(t *task) bool {
 	return true
 }
 
-// drain takes out every waiting task.
+// drain removes and returns every waiting task.
 func (q *queue) drain() []*task {
 	var ts []*task
 	for _, l := range q.lanes {

@@ -9,18 +9,17 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// record is the stored body of a task. A text that the task shows in several
-// places (the last message, the status, the artifact it was streamed as) is
-// stored once.
+// record is the stored body of a task. A text that the task shows in several places (the
+// last message, the status, the streamed artifact) is stored once.
 type record struct {
 	*a2a.Task
-	// StatusInHistory says that the status's message is the history's last.
+	// StatusInHistory is set if the status's message is the last of the history.
 	StatusInHistory bool `json:"statusInHistory,omitempty"`
-	// AnswerInHistory is the index (from 1) of an artifact whose one text part is
-	// that of the history's last message.
+	// AnswerInHistory is the index (from 1) of an artifact with the text of the history's
+	// last message.
 	AnswerInHistory int `json:"answerInHistory,omitempty"`
-	// Turns counts the turns whose output is in the task: output of a later one
-	// is in the deltas. Waiting are the messages of turns to come.
+	// Turns is the number of turns whose output is in the task; the output of the next one
+	// is in the deltas. Waiting are the messages of later turns.
 	Turns   int            `json:"turns,omitempty"`
 	Waiting []*a2a.Message `json:"waiting,omitempty"`
 }
@@ -55,7 +54,7 @@ func sameText(a, b a2a.ContentParts) bool {
 	return ok && ok2 && x == y
 }
 
-// plainText returns the text of a part that is nothing else.
+// plainText returns the text of a part that has no other content.
 func plainText(p *a2a.Part) (a2a.Text, bool) {
 	s, ok := p.Content.(a2a.Text)
 	return s, ok && p.Filename == "" && p.MediaType == "" && len(p.Metadata) == 0
@@ -74,7 +73,7 @@ func decodeRecord(body []byte) (record, error) {
 	}
 	n := len(r.History)
 	if (r.StatusInHistory || r.AnswerInHistory > 0) && n == 0 || r.AnswerInHistory > len(r.Artifacts) {
-		return record{}, fmt.Errorf("%w: it refers to a message that is not there", errUnreadable)
+		return record{}, fmt.Errorf("%w: it refers to a message that is missing", errUnreadable)
 	}
 	if r.StatusInHistory {
 		r.Status.Message = r.History[n-1]
@@ -85,15 +84,15 @@ func decodeRecord(body []byte) (record, error) {
 	return r, nil
 }
 
-// delta is one line of what a running turn has put out since it began.
+// delta is one line of the output of a running turn.
 type delta struct {
 	Turn     int                          `json:"turn"`
 	Text     string                       `json:"text,omitempty"`
 	Artifact *a2a.TaskArtifactUpdateEvent `json:"artifact,omitempty"`
 }
 
-// decodeDeltas reads the lines of the turns after a number of them. A cut last
-// line, or one that cannot be read, ends it: what came before is kept.
+// decodeDeltas reads the lines of the turns after the given number of turns. It stops at
+// a truncated line, or one that cannot be read.
 func decodeDeltas(data []byte, turns int) []delta {
 	var ds []delta
 	for line := range bytes.Lines(data) {

@@ -9,11 +9,10 @@ import (
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-// The types below read what the SDK's own types write, but exactly: the SDK reads
-// every number as a float64, which rounds large integers and refuses 1e400. A
-// task must come back as it was answered, whatever numbers somebody put into it.
-// Each embeds the SDK's type and shadows what holds numbers, so that a field that
-// the SDK gains is read too.
+// The types below read the JSON of the SDK's types with exact numbers. The SDK reads
+// every number as a float64, which rounds large integers and rejects 1e400. Each type
+// embeds the SDK's type and shadows the fields with numbers, so that fields of later
+// versions of the SDK are read too.
 
 type (
 	plainTask     a2a.Task
@@ -75,7 +74,7 @@ type storedPart struct {
 	Metadata  storedMap       `json:"metadata"`
 }
 
-// storedMap is an object whose numbers are read exactly.
+// storedMap is an object with exact numbers.
 type storedMap map[string]any
 
 func (m *storedMap) UnmarshalJSON(raw []byte) error {
@@ -160,7 +159,7 @@ func (p *storedPart) part() (*a2a.Part, error) {
 	return part, nil
 }
 
-// storedList converts the elements of a list; a list that is not there stays nil.
+// storedList converts the elements of a list; nil stays nil.
 func storedList[S, T any](list []*S, convert func(*S) (*T, error)) ([]*T, error) {
 	if list == nil {
 		return nil, nil
@@ -168,7 +167,7 @@ func storedList[S, T any](list []*S, convert func(*S) (*T, error)) ([]*T, error)
 	out := make([]*T, len(list))
 	for i, s := range list {
 		if s == nil {
-			return nil, errors.New("something in it is null")
+			return nil, errors.New("an element of a list is null")
 		}
 		var err error
 		if out[i], err = convert(s); err != nil {

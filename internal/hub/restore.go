@@ -8,11 +8,11 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// restore reads the index, the sessions and the expired contexts out of the
-// store, and ends the tasks that a crash cut off.
+// restore reads the index, the sessions and the expired contexts from the store, and
+// fails the tasks that a crash has interrupted.
 func (h *Hub) restore(ctx context.Context) error {
 	var cut []head
-	bad := func(err error) { h.log.Warn("something stored cannot be read and is left out", "error", err) }
+	bad := func(err error) { h.log.Warn("a stored entry cannot be read and is ignored", "error", err) }
 	err := h.store.load(ctx,
 		func(hd head) {
 			h.index.add(hd)
@@ -40,20 +40,20 @@ func (h *Hub) restore(ctx context.Context) error {
 	}
 	for _, hd := range cut {
 		if err := h.endCutOff(ctx, hd); err != nil {
-			return &Error{Code: CodeInternal, Message: fmt.Sprintf("cannot end task %s, which a crash cut off", hd.ID), Err: err}
+			return &Error{Code: CodeInternal, Message: fmt.Sprintf("cannot end task %s, which a crash interrupted", hd.ID), Err: err}
 		}
 	}
 	if err := h.store.dropAllDeltas(ctx); err != nil {
 		return &Error{Code: CodeInternal, Message: "cannot clear the hub's store of output", Err: err}
 	}
 	if len(cut) > 0 {
-		h.log.Warn("tasks that were under way when the hub stopped have failed", "tasks", len(cut))
+		h.log.Warn("tasks that ran when the hub stopped have failed", "tasks", len(cut))
 	}
 	return nil
 }
 
-// endCutOff makes a task failed whose turn was under way when the process died,
-// and keeps what the turn had put out.
+// endCutOff fails a task whose turn ran when the process died, and keeps the output of
+// the turn.
 func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	body, err := h.store.task(ctx, hd.ID)
 	if err != nil {
@@ -62,7 +62,7 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	e, _ := h.index.entry(hd.ID)
 	rec, err := decodeRecord(body)
 	if err != nil {
-		h.log.Error("a task that was cut off cannot be read", "task", hd.ID, "error", err)
+		h.log.Error("an interrupted task cannot be read", "task", hd.ID, "error", err)
 		h.index.update(e, a2a.TaskStateFailed, h.index.stamp())
 		return nil
 	}
@@ -80,7 +80,7 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 		return err
 	}
 	for range steps[:len(steps)-1] {
-		h.index.stamp() // the state it passed through
+		h.index.stamp() // of the intermediate state
 	}
 	msg := t.errorMessage(CodeStopped, "the hub stopped while the task was "+cutOffState(hd.State), "send the message again")
 	status := t.newStatus(a2a.TaskStateFailed, msg)
@@ -95,8 +95,8 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	return nil
 }
 
-// cutOffState is where a task was when it was cut off, in words. Short tasks are
-// stored once at the end, so that a stored "submitted" may have been working.
+// cutOffState describes the state of an interrupted task. Short tasks are stored only at
+// the end, so that a stored "submitted" may have been working.
 func cutOffState(stored a2a.TaskState) string {
 	if stored == a2a.TaskStateSubmitted || stored == a2a.TaskStateWorking {
 		return "under way"
@@ -104,7 +104,7 @@ func cutOffState(stored a2a.TaskState) string {
 	return stateName(stored)
 }
 
-// replay makes artifacts of what a turn had put out.
+// replay returns the artifacts of a turn's stored output.
 func (t *task) replay(data []byte) []*a2a.Artifact {
 	tn := &turn{task: t, n: t.turns + 1, seen: true}
 	for _, d := range decodeDeltas(data, t.turns) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"strings"
 	"time"
@@ -16,19 +17,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// Limits of a message, in what they name. The bytes of text are bounded by the
-// agent's limits.maxPrompt too.
+// Limits of a message. The agent's limits.maxPrompt bounds the text further.
 const (
 	maxIDLength     = 128
 	maxParts        = 1000
 	maxMessageBytes = 24 << 20
-	maxMetadata     = 64 << 10
+	maxMetadata     = 64 << 10 // bytes
 )
 
-// Send stores a message and starts or queues its turn. It returns at once, when
-// the task is stored. For the errors see Code.
+// Send stores a message and starts or queues its turn. It returns when the task is
+// stored, and does not wait for the turn. For the errors see Code.
 func (h *Hub) Send(ctx context.Context, req SendRequest) (*a2a.Task, error) {
-	t, err := h.accept(ctx, req)
+	t, err := h.accept(ctx, req, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -40,9 +40,9 @@ func (h *Hub) Send(ctx context.Context, req SendRequest) (*a2a.Task, error) {
 	return snap, nil
 }
 
-// SendAndWait sends a message and waits until its task has ended or is
-// interrupted: then the task is stored. When ctx ends first, the task goes on;
-// it is returned as it is then, with an error of CodeTimeout.
+// SendAndWait sends a message and blocks until its task has ended or is interrupted, and
+// is stored. When ctx ends first, the task continues; it is returned in its current
+// state, with an error of CodeTimeout.
 func (h *Hub) SendAndWait(ctx context.Context, req SendRequest) (*a2a.Task, error) {
 	p, err := h.Start(ctx, req)
 	if err != nil {
@@ -51,19 +51,17 @@ func (h *Hub) SendAndWait(ctx context.Context, req SendRequest) (*a2a.Task, erro
 	return p.Wait(ctx)
 }
 
-// Pending is a message that an agent has, see [Hub.Start].
+// Pending is a message that was accepted, see [Hub.Start].
 type Pending struct {
 	h     *Hub
 	t     *task
 	ended chan struct{}
 }
 
-// Start is [Hub.SendAndWait] in two steps, for one who has something to do once
-// the message is taken. It does not wait for the store,
-// see [Pending.Stored]. The caller calls
-// [Pending.Wait], once.
+// Start is the first step of [Hub.SendAndWait]: it returns when the message is accepted,
+// but not yet stored, see [Pending.Stored]. The caller must call [Pending.Wait] once.
 func (h *Hub) Start(ctx context.Context, req SendRequest) (*Pending, error) {
-	t, err := h.accept(ctx, req)
+	t, err := h.accept(ctx, req, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +76,7 @@ func (p *Pending) TaskID() a2a.TaskID { return p.t.id }
 // ContextID returns the conversation of the task.
 func (p *Pending) ContextID() string { return p.t.contextID }
 
-// Stored returns when the message is in the store: before that nobody should be
-// told that it is taken.
+// Stored blocks until the message is durable. Report acceptance only after that.
 func (p *Pending) Stored(ctx context.Context) error { return p.t.ensureStored(ctx) }
 
 // Wait is the second step of [Hub.SendAndWait].
@@ -92,18 +89,18 @@ func (p *Pending) Wait(ctx context.Context) (*a2a.Task, error) {
 	case <-ctx.Done():
 		return t.currentSnapshot(), &Error{
 			Code:    CodeTimeout,
-			Message: fmt.Sprintf("the answer did not come in time; task %s goes on", t.id),
+			Message: fmt.Sprintf("the answer did not arrive in time; task %s continues", t.id),
 			Remedy:  "get the task later, follow it, or cancel it",
 			Err:     ctx.Err(),
 		}
 	}
 }
 
-// SendAndStream sends a message and follows its task. The caller closes the
+// SendAndStream sends a message and subscribes to its task. The caller closes the
 // subscription; the end of ctx does not.
 func (h *Hub) SendAndStream(ctx context.Context, req SendRequest) (*Subscription, error) {
 	var sub *Subscription
-	t, err := h.acceptWith(ctx, req, func(t *task) { sub = t.subscribe() })
+	t, err := h.accept(ctx, req, func(t *task) { sub = t.subscribe() })
 	if err != nil {
 		if sub != nil {
 			sub.Close()
@@ -118,7 +115,7 @@ func (h *Hub) SendAndStream(ctx context.Context, req SendRequest) (*Subscription
 	return sub, nil
 }
 
-// ensureStored returns when the task, as it was before the call, is durable.
+// ensureStored blocks until the task, as it was before the call, is durable.
 func (t *task) ensureStored(ctx context.Context) error {
 	if err := t.store(ctx); err != nil {
 		return err
@@ -131,14 +128,9 @@ func (t *task) ensureStored(ctx context.Context) error {
 	return nil
 }
 
-func (h *Hub) accept(ctx context.Context, req SendRequest) (*task, error) {
-	return h.acceptWith(ctx, req, nil)
-}
-
-// acceptWith takes a message and returns its task with a reference. It calls
-// seen with the task locked, after the message is part of it and before
-// anything follows from it.
-func (h *Hub) acceptWith(ctx context.Context, req SendRequest, seen func(*task)) (*task, error) {
+// accept accepts a message and returns its task with a reference. It calls seen, unless
+// nil, with the task locked, after the message is part of it and before any effect.
+func (h *Hub) accept(ctx context.Context, req SendRequest, seen func(*task)) (*task, error) {
 	if err := h.begin(); err != nil {
 		return nil, err
 	}
@@ -166,14 +158,14 @@ func (h *Hub) acceptWith(ctx context.Context, req SendRequest, seen func(*task))
 	h.mu.Lock()
 	onTurn := h.onTurn
 	h.mu.Unlock()
-	h.log.LogAttrs(ctx, slog.LevelDebug, "message taken", slog.String("task", string(t.id)), slog.String("agent", t.agentID))
+	h.log.LogAttrs(ctx, slog.LevelDebug, "message accepted", slog.String("task", string(t.id)), slog.String("agent", t.agentID))
 	if onTurn != nil {
 		onTurn(t.id)
 	}
 	return t, nil
 }
 
-// begin registers work that Close waits for; wg.Done ends it.
+// begin registers work that Close waits for; the caller ends it with wg.Done.
 func (h *Hub) begin() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,9 +176,9 @@ func (h *Hub) begin() error {
 	return nil
 }
 
-// OnceID returns the id of the task that the message with an idempotency key has
-// begun, or will begin, for an agent. Whoever stores the key before it sends the
-// message can send it again after a crash, or ask whether it has arrived.
+// OnceID returns the id of the task for a message with an idempotency key to an agent,
+// before or after the message is sent. A client that stores the key first can repeat
+// the message after a crash, or check whether it arrived.
 func OnceID(agentID, key string) a2a.TaskID {
 	name := fmt.Appendf(nil, "%d %s %s", len(agentID), agentID, key)
 	return a2a.TaskID(uuid.NewHash(sha256.New(), onceSpace, name, 8).String())
@@ -194,8 +186,8 @@ func OnceID(agentID, key string) a2a.TaskID {
 
 var onceSpace = uuid.MustParse("8a4bd7f6-6c1c-4a0e-9f50-2f6b1d1f7d11")
 
-// onlyTask is newTask for the first message with a key; a later one gets the task
-// as it stands.
+// onlyTask is newTask for the first message with an idempotency key. For a repeated
+// message it returns the existing task.
 func (h *Hub) onlyTask(ctx context.Context, req SendRequest, msg *a2a.Message, key string, seen func(*task)) (*task, error) {
 	agentID, err := targetAgent(req)
 	if err != nil {
@@ -212,7 +204,7 @@ func (h *Hub) onlyTask(ctx context.Context, req SendRequest, msg *a2a.Message, k
 		h.once.Unlock()
 		t, err := h.acquire(ctx, id)
 		if _, still := h.index.get(id); err != nil && !still {
-			continue // it has just been refused, or was removed
+			continue // it was rejected or removed meanwhile
 		}
 		if err == nil && seen != nil {
 			t.mu.Lock()
@@ -223,7 +215,7 @@ func (h *Hub) onlyTask(ctx context.Context, req SendRequest, msg *a2a.Message, k
 	}
 }
 
-// newTask makes a task for a message and queues it.
+// newTask creates a task for a message and queues it.
 func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen func(*task)) (*task, error) {
 	id, err := targetAgent(req)
 	if err != nil {
@@ -272,24 +264,24 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 		h.index.remove(t.id)
 		h.mu.Lock()
 		delete(h.live, t.id)
-		h.descent.remove(t.id, req.Delegation)
+		h.delegated.remove(t.id, req.Delegation)
 		h.mu.Unlock()
-		// Who has found it meanwhile, to cancel it with what it was delegated from,
-		// must not wait for a turn that never comes.
+		// A cancellation that has found the task meanwhile must not wait for a turn that
+		// never starts.
 		t.waiting, t.status.State = nil, a2a.TaskStateRejected
 		return nil, err
 	}
-	t.startPulse()
+	t.flushSoon()
 	return t, nil
 }
 
-// continueTask adds a message to a task that is there.
+// continueTask adds a message to an existing task.
 func (h *Hub) continueTask(ctx context.Context, req SendRequest, msg *a2a.Message, seen func(*task)) (*task, error) {
 	t, err := h.acquire(ctx, msg.TaskID)
 	if err != nil {
 		return nil, err
 	}
-	ask, err := t.take(ctx, req, msg, seen)
+	ask, err := t.receive(ctx, req, msg, seen)
 	if err != nil {
 		h.release(t)
 		return nil, err
@@ -300,10 +292,9 @@ func (h *Hub) continueTask(ctx context.Context, req SendRequest, msg *a2a.Messag
 	return t, nil
 }
 
-// take makes a message part of the task: the answer to a question, the next
-// turn of one that runs, or what an interrupted one waited for. It returns true
-// where it was an answer.
-func (t *task) take(ctx context.Context, req SendRequest, msg *a2a.Message, seen func(*task)) (answer bool, err error) {
+// receive adds a message to the task: the answer to a question, or the next turn. It
+// returns true for an answer.
+func (t *task) receive(ctx context.Context, req SendRequest, msg *a2a.Message, seen func(*task)) (answer bool, err error) {
 	if err := t.checkAddress(req, msg); err != nil {
 		return false, err
 	}
@@ -314,7 +305,7 @@ func (t *task) take(ctx context.Context, req SendRequest, msg *a2a.Message, seen
 	}
 	defer t.mu.Unlock()
 	if s := t.status.State; s.Terminal() {
-		return false, &Error{Code: CodeUnsupported, Message: fmt.Sprintf("task %s has ended (%s) and takes no more messages", t.id, stateName(s)),
+		return false, &Error{Code: CodeUnsupported, Message: fmt.Sprintf("task %s has ended (%s) and accepts no more messages", t.id, stateName(s)),
 			Remedy: "send the message without a taskId; the contextId continues the conversation"}
 	}
 	if t.agent == nil {
@@ -335,17 +326,17 @@ func (t *task) take(ctx context.Context, req SendRequest, msg *a2a.Message, seen
 	if err := t.agent.checkPrompt(msg); err != nil {
 		return false, err
 	}
-	return false, t.takeTurn(req, msg, seen)
+	return false, t.addTurn(req, msg, seen)
 }
 
-// takeTurn queues another turn of the task. mu is held.
-func (t *task) takeTurn(req SendRequest, msg *a2a.Message, seen func(*task)) error {
+// addTurn queues another turn of the task. mu is held.
+func (t *task) addTurn(req SendRequest, msg *a2a.Message, seen func(*task)) error {
 	done, err := t.agent.health.admit()
 	if err != nil {
 		return err
 	}
 	p := pending{msg: msg, timeout: t.agent.timeout(req.Timeout), done: done}
-	if t.turn != nil || len(t.waiting) > 0 { // it runs, or waits in the queue
+	if t.turn != nil || len(t.waiting) > 0 { // the task runs, or waits in the queue
 		if err := t.agent.reserve(); err != nil {
 			done(errNeutral)
 			return err
@@ -367,26 +358,18 @@ func (t *task) takeTurn(req SendRequest, msg *a2a.Message, seen func(*task)) err
 	}
 	t.hub.retain(t) // the turn's
 	if err := t.agent.enqueue(t); err != nil {
-		t.hub.dropRef(t)
+		t.hub.release(t)
 		t.waiting, t.history, t.bytes, t.metadata, t.snap = nil, history, size, meta, nil
 		close(t.settled)
 		done(errNeutral)
 		return err
 	}
 	t.stored = false // until the message is in the store too
-	t.startPulse()
+	t.flushSoon()
 	return nil
 }
 
-// dropRef gives a reference back that is not the last.
-func (h *Hub) dropRef(t *task) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t.refs--
-}
-
-// checkAddress refuses a message that names another context or agent than its
-// task's.
+// checkAddress rejects a message with another context or agent than its task's.
 func (t *task) checkAddress(req SendRequest, msg *a2a.Message) error {
 	if msg.ContextID != "" && msg.ContextID != t.contextID {
 		return &Error{Code: CodeInvalid, Subject: "message.contextId", Message: fmt.Sprintf("task %s belongs to another context", t.id),
@@ -420,15 +403,12 @@ func targetAgent(req SendRequest) (string, error) {
 	return id, nil
 }
 
-// taskMetadata is what a new task carries: the caller's, but nothing under the
-// hub's own prefix.
+// taskMetadata returns the metadata of a new task: the caller's without the hub's own
+// prefix, and the hub's.
 func taskMetadata(req SendRequest, agent string) map[string]any {
 	m := make(map[string]any, len(req.Metadata)+2)
-	for k, v := range req.Metadata {
-		if !strings.HasPrefix(k, "parley.") {
-			m[k] = v
-		}
-	}
+	maps.Copy(m, req.Metadata)
+	maps.DeleteFunc(m, func(k string, _ any) bool { return strings.HasPrefix(k, "parley.") })
 	m[MetaAgent] = agent
 	if req.Delegation != nil {
 		m[MetaDelegation] = plain(req.Delegation)
@@ -436,7 +416,7 @@ func taskMetadata(req SendRequest, agent string) map[string]any {
 	return m
 }
 
-// checkPrompt refuses a prompt that is larger than the agent takes.
+// checkPrompt rejects a prompt above the agent's limit.
 func (a *agent) checkPrompt(msg *a2a.Message) error {
 	limit := a.definition().Limits.MaxPrompt
 	n := 0
@@ -446,11 +426,11 @@ func (a *agent) checkPrompt(msg *a2a.Message) error {
 	if n <= limit {
 		return nil
 	}
-	return &Error{Code: CodeInvalid, Subject: "message.parts", Message: fmt.Sprintf("the text has %d bytes; agent %s takes %d", n, a.id, limit),
+	return &Error{Code: CodeInvalid, Subject: "message.parts", Message: fmt.Sprintf("the text has %d bytes; agent %s accepts %d", n, a.id, limit),
 		Remedy: "shorten it, or raise the agent's limits.maxPrompt"}
 }
 
-// timeout bounds what was asked for by the agent's limit.
+// timeout returns the requested timeout, at most the agent's limit.
 func (a *agent) timeout(asked time.Duration) time.Duration {
 	if asked <= 0 {
 		return a.definition().Limits.Run
@@ -458,7 +438,7 @@ func (a *agent) timeout(asked time.Duration) time.Duration {
 	return min(asked, a.definition().Limits.Run)
 }
 
-// validateMessage checks what the hub itself relies on, and the sizes of the rest.
+// validateMessage checks the fields that the hub uses, and the sizes of the others.
 func validateMessage(m *a2a.Message, meta map[string]any) error {
 	switch {
 	case m == nil:
@@ -510,19 +490,12 @@ func invalid(field, format string, args ...any) *Error {
 	return &Error{Code: CodeInvalid, Subject: field, Message: fmt.Sprintf(format, args...)}
 }
 
-// validID tells whether a user's id may be kept: it is printable and short. It
-// is never used as a path or subject as it is.
+// validID reports whether a client's id is acceptable: printable and short. The hub never
+// uses it unescaped in a path or subject.
 func validID(s string) bool {
-	if len(s) == 0 || len(s) > maxIDLength || !utf8.ValidString(s) {
-		return false
-	}
-	for _, r := range s {
-		if !unicode.IsPrint(r) {
-			return false
-		}
-	}
-	return true
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	return 1 <= len(s) && len(s) <= maxIDLength && utf8.ValidString(s) && !strings.ContainsFunc(s, unprintable)
 }
 
-// errNeutral says of a turn that it tells nothing about its agent.
-var errNeutral = errors.New("not the agent's doing")
+// errNeutral is the result of a turn that says nothing about its agent.
+var errNeutral = errors.New("not caused by the agent")

@@ -12,34 +12,34 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// sessions are the conversations of agents: one of each agent in each context.
-// Those without a turn stay open for a while, a bounded number of them; any
-// other is resumed from its record when it is needed.
+// sessions are the agents' conversations, one for each agent and context. A bounded
+// number stays open between turns for a while; the others are resumed from their
+// records.
 type sessions struct {
 	hub  *Hub
 	dirs *workDirs
 
 	mu      sync.Mutex
 	byKey   map[sessionKey]*session
-	idle    list.List // of *session, the longest unused first
+	idle    list.List // of *session, the least recently used first
 	records map[sessionKey]sessionRecord
 }
 
 type sessionKey struct{ agent, context string }
 
-// session is one that is open. Its fields belong to the pool's lock, but for
-// key, agent, dir and session, which never change.
+// session is an open session. The lock of sessions guards used, idle and closed; the
+// other fields never change.
 type session struct {
 	key     sessionKey
 	agent   *agent
 	session runner.Session
-	asked   string // the directory that its first message asked for
+	asked   string // the directory that its first message requested
 	used    time.Time
-	place   *list.Element // in idle; nil while a turn runs, or it closes
-	closed  chan struct{} // closed when a close that began is done; nil before
+	idle    *list.Element // in sessions.idle; nil while a turn runs or it closes
+	closed  chan struct{} // closed at the end of Close; nil before it starts
 }
 
-// sessionRecord is what is stored of a session.
+// sessionRecord is the stored form of a session.
 type sessionRecord struct {
 	Agent     string    `json:"agent"`
 	Context   string    `json:"context"`
@@ -58,9 +58,9 @@ func newSessions(h *Hub) *sessions {
 	}
 }
 
-// open returns the session of an agent in a context for one turn; done gives it
-// back. There is one turn at a time for each key. asked is the directory that the
-// message wants, "" if it does not care: the first message decides for all.
+// open returns the session of an agent in a context for one turn; done returns it. Each
+// key has one turn at a time. asked is the directory that the message requests, ""
+// for any; the first message decides for all.
 func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) (*session, error) {
 	key := sessionKey{a.id, contextID}
 	p.mu.Lock()
@@ -72,10 +72,10 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) 
 		if s.closed == nil {
 			if asked != "" && asked != s.asked {
 				p.mu.Unlock()
-				return nil, elsewhere(a)
+				return nil, otherDir(a)
 			}
-			p.idle.Remove(s.place)
-			s.place = nil
+			p.idle.Remove(s.idle)
+			s.idle = nil
 			p.mu.Unlock()
 			return s, nil
 		}
@@ -91,7 +91,7 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) 
 	p.mu.Unlock()
 
 	if known && asked != "" && asked != rec.AskedDir {
-		return nil, elsewhere(a)
+		return nil, otherDir(a)
 	}
 	if known {
 		asked = rec.AskedDir
@@ -115,8 +115,8 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) 
 	return s, nil
 }
 
-// elsewhere refuses to move a conversation.
-func elsewhere(a *agent) *runner.Error {
+// otherDir returns the error for a conversation that works in another directory.
+func otherDir(a *agent) *runner.Error {
 	return &runner.Error{
 		Code:    runner.CodeConfig,
 		Message: fmt.Sprintf("the conversation with agent %s works in another directory", a.id),
@@ -124,12 +124,12 @@ func elsewhere(a *agent) *runner.Error {
 	}
 }
 
-// done gives a session back after its turn; a broken one is closed.
+// done returns a session after its turn, and closes a broken one.
 func (p *sessions) done(s *session, broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.used = time.Now()
-	s.place = p.idle.PushBack(s)
+	s.idle = p.idle.PushBack(s)
 	if broken {
 		p.close(s)
 	}
@@ -140,8 +140,8 @@ func (p *sessions) done(s *session, broken bool) {
 
 // close closes an idle session in the background. mu is held.
 func (p *sessions) close(s *session) {
-	p.idle.Remove(s.place)
-	s.place = nil
+	p.idle.Remove(s.idle)
+	s.idle = nil
 	s.closed = make(chan struct{})
 	p.hub.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -159,8 +159,8 @@ func (p *sessions) close(s *session) {
 // closeTimeout bounds the end of one session's processes.
 const closeTimeout = 30 * time.Second
 
-// closeWhere closes the idle sessions that match, and waits for all that match
-// and close. One with a running turn is closed by whoever ends that.
+// closeWhere closes the idle sessions that match, and waits for all matching ones that
+// are closing. It ignores sessions with a running turn.
 func (p *sessions) closeWhere(ctx context.Context, match func(*session) bool) error {
 	var closing []chan struct{}
 	p.mu.Lock()
@@ -168,7 +168,7 @@ func (p *sessions) closeWhere(ctx context.Context, match func(*session) bool) er
 		if !match(s) {
 			continue
 		}
-		if s.place != nil {
+		if s.idle != nil {
 			p.close(s)
 		}
 		if s.closed != nil {
@@ -186,7 +186,7 @@ func (p *sessions) closeWhere(ctx context.Context, match func(*session) bool) er
 	return nil
 }
 
-// closeIdle closes the sessions that were not used for their agent's time.
+// closeIdle closes the sessions that were unused for their agent's limit.
 func (p *sessions) closeIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -200,22 +200,17 @@ func (p *sessions) closeIdle() {
 	}
 }
 
-// closeAgent closes an agent's sessions.
-func (p *sessions) closeAgent(ctx context.Context, id string) error {
-	return p.closeWhere(ctx, func(s *session) bool { return s.key.agent == id })
-}
-
-// closeAll closes every session, when no turn runs any more.
+// closeAll closes every session. No turn may run.
 func (p *sessions) closeAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*closeTimeout)
 	defer cancel()
 	if err := p.closeWhere(ctx, func(*session) bool { return true }); err != nil {
-		p.hub.log.Error("agents' sessions are left open", "error", err)
+		p.hub.log.Error("agents' sessions stay open", "error", err)
 	}
 	p.hub.wg.Wait()
 }
 
-// started notes the id that an agent gave its session, durably.
+// started stores the id that an agent gave its session.
 func (p *sessions) started(a *agent, contextID, id string) {
 	key := sessionKey{a.id, contextID}
 	version := a.health.current().Version
@@ -247,7 +242,7 @@ func (p *sessions) started(a *agent, contextID, id string) {
 	p.mu.Unlock()
 }
 
-// restore takes a stored record.
+// restore adds a stored record.
 func (p *sessions) restore(value []byte) error {
 	var rec sessionRecord
 	if err := json.Unmarshal(value, &rec); err != nil {
@@ -257,7 +252,7 @@ func (p *sessions) restore(value []byte) error {
 	return nil
 }
 
-// release closes a context's sessions, forgets them and removes its working
+// release closes a context's sessions, deletes their records and removes its working
 // directory.
 func (p *sessions) release(ctx context.Context, contextID string) error {
 	if err := p.closeWhere(ctx, func(s *session) bool { return s.key.context == contextID }); err != nil {

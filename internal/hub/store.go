@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -12,8 +13,8 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// head is what the index needs to know of a stored task; it travels beside the
-// body, so that a start reads no bodies.
+// head is the part of a stored task that the index needs. It is stored beside the body,
+// so that the hub's start reads no bodies.
 type head struct {
 	ID      a2a.TaskID
 	Agent   string
@@ -21,33 +22,33 @@ type head struct {
 	State   a2a.TaskState
 	Created int64 // Unix nanoseconds
 	Updated int64 // Unix nanoseconds
-	// Live is set while a turn is queued or running: a live task that is found
-	// at a start was cut off.
+	// Live is set while a turn is queued or running. A live task in the store of a
+	// starting hub was interrupted.
 	Live bool
 }
 
-// A store keeps tasks and small records. Its methods are safe for concurrent
-// use; the writes of one task come from one goroutine at a time.
+// A store keeps tasks and small records. Its methods are safe for concurrent use; one
+// goroutine at a time writes a task.
 type store interface {
-	// load visits everything that is stored, tasks in the order of their last
-	// write. What cannot be read is told to bad and left out.
+	// load calls task and record with everything stored, the tasks in the order of their
+	// last write. It reports unreadable entries to bad.
 	load(ctx context.Context, task func(head), record func(kind, key string, value []byte), bad func(error)) error
 
-	// putTask replaces a task and returns when that is durable.
+	// putTask replaces a task and returns when the change is durable.
 	putTask(ctx context.Context, h head, body []byte) error
 	// task returns a task's body, or errNotStored.
 	task(ctx context.Context, id a2a.TaskID) ([]byte, error)
 	deleteTask(ctx context.Context, id a2a.TaskID) error
 
-	// appendDelta adds to what a running task has put out since its last head.
-	// It returns when the order is settled, not when it is durable.
+	// appendDelta adds to the output of a running task since its last head. It returns when
+	// the order is fixed, not when the change is durable.
 	appendDelta(ctx context.Context, id a2a.TaskID, data []byte) error
-	// deltas returns all of it.
+	// deltas returns all output of a task.
 	deltas(ctx context.Context, id a2a.TaskID) ([]byte, error)
 	dropDeltas(ctx context.Context, id a2a.TaskID) error
 	dropAllDeltas(ctx context.Context) error
 
-	// putRecord replaces a small record and returns when that is durable.
+	// putRecord replaces a small record and returns when the change is durable.
 	putRecord(ctx context.Context, kind, key string, value []byte) error
 	deleteRecord(ctx context.Context, kind, key string) error
 }
@@ -63,7 +64,7 @@ const storeTimeout = 10 * time.Second
 
 var errNotStored = errors.New("not stored")
 
-// memory is the store of a hub without a bus: nothing outlives the process.
+// memory is the store of a hub without a bus, in memory.
 type memory struct {
 	mu      sync.Mutex
 	heads   map[a2a.TaskID]head
@@ -84,7 +85,7 @@ func newMemory() *memory {
 func (m *memory) load(_ context.Context, task func(head), record func(kind, key string, value []byte), _ func(error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	heads := slices.SortedFunc(maps.Values(m.heads), func(a, b head) int { return int(min(max(a.Updated-b.Updated, -1), 1)) })
+	heads := slices.SortedFunc(maps.Values(m.heads), func(a, b head) int { return cmp.Compare(a.Updated, b.Updated) })
 	for _, h := range heads {
 		task(h)
 	}

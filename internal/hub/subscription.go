@@ -7,30 +7,30 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// logSize is how many events a subscriber may be behind before it is given a
-// snapshot instead.
+// logSize is how many events a subscriber may be behind before it receives a snapshot
+// instead.
 const logSize = 512
 
-// log is a task's latest events, for those who watch it: a ring in which every
-// subscriber has a place of its own, so that none can hold up the task or
-// another. While nobody watches it keeps nothing. It belongs to the task's lock.
+// log holds a task's latest events for its subscribers. Every subscriber has its own
+// position, so that none delays the task or another. Without subscribers the log is
+// empty. The task's lock guards it.
 type log struct {
-	events   []a2a.Event
-	first    uint64 // number of events[0]
-	watchers int
-	wake     chan struct{} // closed with the next event; nil if nobody waits
+	events      []a2a.Event
+	first       uint64 // number of events[0]
+	subscribers int
+	wake        chan struct{} // closed with the next event; nil if nobody waits
 }
 
-func (l *log) watched() bool { return l.watchers > 0 }
+func (l *log) watched() bool { return l.subscribers > 0 }
 
 func (l *log) end() uint64 { return l.first + uint64(len(l.events)) }
 
 func (l *log) add(ev a2a.Event) {
-	if l.watchers == 0 {
+	if l.subscribers == 0 {
 		return
 	}
 	if len(l.events) >= logSize {
-		// Half at a time: a copy an event would be dear.
+		// Half at once: one copy for each event would be slow.
 		n := copy(l.events, l.events[logSize/2:])
 		clear(l.events[n:])
 		l.events = l.events[:n]
@@ -51,34 +51,33 @@ func (l *log) wait() <-chan struct{} {
 	return l.wake
 }
 
-// Subscription follows one task from a snapshot on. Next is for one goroutine;
-// Close may be called from any.
+// Subscription returns the events of one task after a snapshot. Next is for one goroutine
+// at a time; Close may be called from any.
 type Subscription struct {
 	task  *task
 	start *a2a.Task
 
-	// The rest belongs to the task's lock.
+	// The task's lock guards the rest.
 	next   uint64 // number of the next event
 	ended  bool   // the last event was an end or interruption
 	closed bool
 	done   chan struct{} // closed by Close
 }
 
-// subscribe makes a subscription that holds a reference of its own. mu is held;
-// the caller holds a reference.
+// subscribe returns a subscription, which holds its own reference. mu is held; the
+// caller holds a reference.
 func (t *task) subscribe() *Subscription {
 	s := &Subscription{task: t, done: make(chan struct{})}
 	t.hub.retain(t)
-	t.log.watchers++
+	t.log.subscribers++
 	s.start = t.snapshot()
 	s.next = t.log.end()
 	s.ended = s.start.Status.State.Terminal()
 	return s
 }
 
-// Subscribe follows a task: its snapshot, then what happens to it. Of a task
-// that has ended there is the snapshot and then io.EOF; at one that is
-// interrupted the subscription waits for it to go on.
+// Subscribe returns a subscription to a task. For a task that has ended, Next returns
+// io.EOF; for an interrupted one, Next blocks until the task resumes.
 func (h *Hub) Subscribe(ctx context.Context, id a2a.TaskID) (*Subscription, error) {
 	t, err := h.acquire(ctx, id)
 	if err != nil {
@@ -90,15 +89,16 @@ func (h *Hub) Subscribe(ctx context.Context, id a2a.TaskID) (*Subscription, erro
 	return t.subscribe(), nil
 }
 
-// Task returns the snapshot that the events follow.
+// Task returns the snapshot before the first event.
 func (s *Subscription) Task() *a2a.Task { return s.start }
 
-// Next returns the next event, and waits for it. It returns io.EOF after an end
-// or interruption of the task, and after Close. One that reads too slowly is
-// given a *a2a.Task, the present, in place of the events it has missed.
+// Next blocks until the next event and returns it: *a2a.TaskStatusUpdateEvent,
+// *a2a.TaskArtifactUpdateEvent or, in place of events that a slow subscriber has
+// missed, the current *a2a.Task. The error is io.EOF after an end or interruption of
+// the task and after Close, or ctx's.
 func (s *Subscription) Next(ctx context.Context) (a2a.Event, error) {
 	for {
-		ev, wait := s.take()
+		ev, wait := s.poll()
 		if ev != nil {
 			return ev, nil
 		}
@@ -114,9 +114,8 @@ func (s *Subscription) Next(ctx context.Context) (a2a.Event, error) {
 	}
 }
 
-// take returns the next event, or a channel to wait for it, or neither at the
-// end.
-func (s *Subscription) take() (a2a.Event, <-chan struct{}) {
+// poll returns the next event, or a channel to wait for it, or neither at the end.
+func (s *Subscription) poll() (a2a.Event, <-chan struct{}) {
 	t := s.task
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,7 +139,7 @@ func (s *Subscription) take() (a2a.Event, <-chan struct{}) {
 	return ev, nil
 }
 
-// Close ends the subscription; the task goes on. A second call does nothing.
+// Close ends the subscription; the task continues. Close is idempotent.
 func (s *Subscription) Close() {
 	t := s.task
 	t.mu.Lock()
@@ -150,8 +149,8 @@ func (s *Subscription) Close() {
 	}
 	s.closed = true
 	close(s.done)
-	t.log.watchers--
-	if t.log.watchers == 0 {
+	t.log.subscribers--
+	if t.log.subscribers == 0 {
 		t.log.first = t.log.end()
 		t.log.events = nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,55 +13,54 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// task is a task in memory: one that is active, or that somebody looks at. It
-// is there while there are references to it, see Hub.acquire.
+// task is a task in memory while references to it exist, see Hub.acquire: an active one,
+// or one in use.
 //
-// What others may see of a settled state (an end or an interruption) is stored
-// before it is shown: settle writes the task as it will be, and only then
-// changes it.
+// An end or interruption is stored before it becomes visible: settle writes the task's
+// future state, and only then changes it.
 type task struct {
 	hub       *Hub
 	id        a2a.TaskID
 	contextID string
-	agent     *agent // nil where the agent is gone
+	agent     *agent // nil if the agent was removed
 	agentID   string
 	entry     *entry
-	refs      int // belongs to the hub's lock
+	refs      int // the hub's lock guards it
 
-	// save is held during a write of the task to the store. Taken before mu.
+	// save is held during a write of the task to the store. It is locked before mu.
 	save sync.Mutex
 
 	mu        sync.Mutex
 	status    a2a.TaskStatus
-	history   []*a2a.Message // only appended to, or replaced: snapshots share it
+	history   []*a2a.Message // appended or replaced, never changed: snapshots share it
 	artifacts []*a2a.Artifact
 	bytes     int            // of history and artifacts
 	metadata  map[string]any // replaced, never changed
 	turns     int
-	turn      *turn // that runs
-	// waiting are the messages of the turns to come. The first one's task is in
-	// the agent's queue unless a turn runs.
+	turn      *turn // the running one
+	// waiting are the messages of the next turns. Unless a turn runs, the task is in the
+	// agent's queue for the first.
 	waiting   []pending
 	questions []*question
 	stored    bool          // a head is in the store
 	settling  bool          // an end or interruption is being written
 	settled   chan struct{} // closed when the task has ended or is interrupted
 	changed   chan struct{} // see waitChange; nil if nobody waits
-	pulse     *time.Timer   // does what is put off: see beat
-	pulsing   bool
+	flush     *time.Timer   // calls flushNow
+	flushing  bool          // flush is scheduled
 
 	log log
-	// snap is the snapshot of the present; nil after a change.
+	// snap is the current snapshot; nil after a change.
 	snap *a2a.Task
 }
 
 // pending is a message that waits for its turn.
 type pending struct {
 	msg     *a2a.Message
-	listed  bool // in the history already
+	listed  bool // it is in the history
 	timeout time.Duration
-	reserve bool                   // it counts in the agent's queue by itself
-	done    func(agentFault error) // tells the circuit breaker
+	reserve bool                   // the agent's queue counts it separately
+	done    func(agentFault error) // reports to the circuit breaker
 }
 
 func newTask(h *Hub, e *entry, r record) *task {
@@ -81,9 +81,7 @@ func newTask(h *Hub, e *entry, r record) *task {
 	return t
 }
 
-// Snapshot
-
-// snapshot returns the task as it is. mu is held.
+// snapshot returns the current task. mu is held.
 func (t *task) snapshot() *a2a.Task {
 	if t.snap != nil {
 		return t.snap
@@ -93,7 +91,7 @@ func (t *task) snapshot() *a2a.Task {
 		History: slices.Clip(t.history), Artifacts: slices.Clip(t.artifacts),
 	}
 	if t.turn != nil {
-		// Whoever sees the answer grow sees it as an artifact from now on.
+		// From now on the growing answer is visible as an artifact.
 		t.turn.reveal()
 		s.Artifacts = append(s.Artifacts, t.turn.artifacts()...)
 	}
@@ -107,7 +105,7 @@ func (t *task) currentSnapshot() *a2a.Task {
 	return t.snapshot()
 }
 
-// head describes the task for the store.
+// head returns the task's head for the store.
 func (t *task) head(status a2a.TaskStatus, live bool) head {
 	return head{
 		ID: t.id, Agent: t.agentID, Context: t.contextID, State: status.State,
@@ -115,18 +113,15 @@ func (t *task) head(status a2a.TaskStatus, live bool) head {
 	}
 }
 
-// Changes
-
-// show changes the state and tells those who watch. mu is held; the change is
-// legal.
+// show changes the state and emits the change, which must be legal. mu is held.
 func (t *task) show(status a2a.TaskStatus) {
 	t.status = status
 	t.snap = nil
 	t.hub.index.update(t.entry, status.State, *status.Timestamp)
-	t.emit(&a2a.TaskStatusUpdateEvent{TaskID: t.id, ContextID: t.contextID, Status: status})
+	t.log.add(&a2a.TaskStatusUpdateEvent{TaskID: t.id, ContextID: t.contextID, Status: status})
 }
 
-// advance changes the state to one in which work goes on. mu is held.
+// advance changes the state if that is legal. mu is held.
 func (t *task) advance(to a2a.TaskState, msg *a2a.Message) error {
 	if err := CheckTransition(t.status.State, to); err != nil {
 		return err
@@ -140,13 +135,13 @@ func (t *task) newStatus(state a2a.TaskState, msg *a2a.Message) a2a.TaskStatus {
 	return a2a.TaskStatus{State: state, Message: msg, Timestamp: &now}
 }
 
-// agentMessage makes a message of the agent's.
+// agentMessage returns a message of the agent.
 func (t *task) agentMessage(parts ...*a2a.Part) *a2a.Message {
 	return &a2a.Message{ID: a2a.NewMessageID(), Role: a2a.MessageRoleAgent, TaskID: t.id, ContextID: t.contextID, Parts: parts}
 }
 
-// addHistory appends a message, and drops the oldest but the first where there
-// are too many. mu is held.
+// addHistory appends a message, and drops the oldest except the first above the limits. mu
+// is held.
 func (t *task) addHistory(m *a2a.Message) {
 	t.history = append(t.history, m)
 	t.bytes += partsSize(m.Parts)
@@ -165,9 +160,7 @@ func (t *task) addHistory(m *a2a.Message) {
 // setMeta replaces one value of the metadata. mu is held.
 func (t *task) setMeta(key string, value any) {
 	m := make(map[string]any, len(t.metadata)+1)
-	for k, v := range t.metadata {
-		m[k] = v
-	}
+	maps.Copy(m, t.metadata)
 	m[key] = value
 	t.metadata = m
 	t.snap = nil
@@ -175,7 +168,7 @@ func (t *task) setMeta(key string, value any) {
 
 const maxNotices = 50
 
-// notice adds to the task's notices, unless it is among them. mu is held.
+// notice adds a notice to the task's metadata, unless it is there. mu is held.
 func (t *task) notice(text string) {
 	old, _ := t.metadata[MetaNotices].([]any)
 	if len(old) >= maxNotices || slices.Contains(old, any(text)) {
@@ -184,13 +177,8 @@ func (t *task) notice(text string) {
 	t.setMeta(MetaNotices, append(slices.Clip(old), text))
 }
 
-// emit shows an event to those who watch. mu is held.
-func (t *task) emit(ev a2a.Event) { t.log.add(ev) }
-
-// Writing
-
-// body encodes the task with a status, and with what an ending adds. The output
-// of a turn that goes on is not part of it: that is in the deltas. mu is held.
+// body encodes the task with a status and an ending. It omits the output of a turn that
+// continues, which is in the deltas. mu is held.
 func (t *task) body(status a2a.TaskStatus, e ending) ([]byte, error) {
 	r := record{
 		Task: &a2a.Task{
@@ -213,14 +201,14 @@ func (t *task) body(status a2a.TaskStatus, e ending) ([]byte, error) {
 	return encodeRecord(r)
 }
 
-// store writes the task as it is, and returns when that is durable.
+// store writes the task, and returns when that is durable.
 func (t *task) store(ctx context.Context) error {
 	t.save.Lock()
 	defer t.save.Unlock()
 	t.mu.Lock()
 	if t.settling || settled(t.status.State) && t.stored {
 		t.mu.Unlock()
-		return nil // whoever settles it writes it, or has
+		return nil // settle writes it, or has written it
 	}
 	h := t.head(t.status, true)
 	body, err := t.body(t.status, ending{})
@@ -241,14 +229,14 @@ func (t *task) store(ctx context.Context) error {
 type ending struct {
 	state   a2a.TaskState
 	message *a2a.Message    // of the status
-	history bool            // message becomes part of the history
-	output  []*a2a.Artifact // of the turn, become part of the task
-	live    bool            // a turn still runs: a permission is asked for
+	history bool            // message is added to the history
+	output  []*a2a.Artifact // of the turn, added to the task
+	live    bool            // the turn continues after a permission request
 }
 
-// settle ends or interrupts the task: it writes what it will be, then shows it.
-// mu is held, and settling is not set; settle gives mu back while it writes. The
-// error is non-nil where nothing has changed.
+// settle ends or interrupts the task: it writes the new state, then shows it. mu is held
+// and settling is not set; settle unlocks mu while it writes. After an error nothing has
+// changed.
 func (t *task) settle(e ending) error {
 	steps, err := path(t.status.State, e.state)
 	if err != nil {
@@ -260,7 +248,7 @@ func (t *task) settle(e ending) error {
 	}
 	final := t.newStatus(e.state, e.message)
 	t.settling = true
-	t.stopPulse()
+	t.stopFlush()
 	body, err := t.body(final, e)
 	hadOutput := t.turn != nil && t.turn.storedAny
 	t.mu.Unlock()
@@ -274,7 +262,7 @@ func (t *task) settle(e ending) error {
 	t.change()
 	if err != nil {
 		if e.live {
-			return err // the question cannot be asked; the turn goes on
+			return err // the question cannot be asked; the turn continues
 		}
 		t.hub.log.Error("a task's result could not be stored", "task", t.id, "state", final.State, "error", err)
 		final = t.unstored(final)
@@ -297,7 +285,7 @@ func (t *task) settle(e ending) error {
 	if final.State.Terminal() {
 		if from := DelegationOf(&a2a.Task{Metadata: t.metadata}); from != nil {
 			t.hub.mu.Lock()
-			t.hub.descent.remove(t.id, from)
+			t.hub.delegated.remove(t.id, from)
 			t.hub.mu.Unlock()
 		}
 		t.hub.cache.put(record{Task: t.snapshot(), Turns: t.turns}, t.bytes)
@@ -308,8 +296,8 @@ func (t *task) settle(e ending) error {
 	return nil
 }
 
-// unstored is what a task is shown as that could not be stored: never as
-// something that a restart would take back.
+// unstored returns the status of a task whose end could not be stored: failed, as a
+// restart would report it.
 func (t *task) unstored(final a2a.TaskStatus) a2a.TaskStatus {
 	msg := t.agentMessage(a2a.NewTextPart("the task's result could not be stored; see the hub's log"))
 	msg.Metadata = errorMeta(string(CodeInternal), "check the disk's free space and the hub's log, then send the message again")
@@ -317,8 +305,8 @@ func (t *task) unstored(final a2a.TaskStatus) a2a.TaskStatus {
 	return final
 }
 
-// write stores a head, again if need be: a turn's result is worth waiting for. The
-// others who write see that the task is being settled, and leave it alone.
+// write stores a head and body, with two retries. Other writers see settling and do not
+// write.
 func (t *task) write(h head, body []byte) error {
 	var err error
 	for try := range 3 {
@@ -340,8 +328,8 @@ func (t *task) writeOnce(h head, body []byte) error {
 	return t.hub.store.putTask(ctx, h, body)
 }
 
-// dropDeltas removes output that the head holds by now. It matters to nobody
-// when; output of a later turn must stay, and the older one with it.
+// dropDeltas removes, in the background, output that the body holds by now. While a later
+// turn has stored output, all of it stays.
 func (t *task) dropDeltas() {
 	t.hub.wg.Go(func() {
 		t.save.Lock()
@@ -360,7 +348,7 @@ func (t *task) dropDeltas() {
 	})
 }
 
-// reopen makes an interrupted task one that waits for work. mu is held.
+// reopen prepares an interrupted task for its next turn. mu is held.
 func (t *task) reopen() {
 	if Interrupted(t.status.State) && isClosed(t.settled) {
 		t.settled = make(chan struct{})
@@ -376,8 +364,8 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// whileSettling waits until no end or interruption is being written. mu is held
-// before and after, unless an error is returned.
+// whileSettling blocks until no end or interruption is being written. mu is held before
+// and after, except after an error.
 func (t *task) whileSettling(ctx context.Context) error {
 	for t.settling {
 		if err := t.waitChange(ctx); err != nil {
@@ -387,8 +375,8 @@ func (t *task) whileSettling(ctx context.Context) error {
 	return nil
 }
 
-// waitChange waits until the task has begun to run, or has been settled. mu is
-// held before and after, unless an error is returned.
+// waitChange blocks until a turn of the task starts or the task is settled. mu is held
+// before and after, except after an error.
 func (t *task) waitChange(ctx context.Context) error {
 	if t.changed == nil {
 		t.changed = make(chan struct{})
@@ -404,7 +392,7 @@ func (t *task) waitChange(ctx context.Context) error {
 	return nil
 }
 
-// change wakes whoever waits in waitChange. mu is held.
+// change ends all waitChange calls. mu is held.
 func (t *task) change() {
 	if t.changed != nil {
 		close(t.changed)
@@ -412,43 +400,39 @@ func (t *task) change() {
 	}
 }
 
-// endWaiting ends a task whose turn was taken out of the queue.
+// endWaiting ends a task that was removed from the queue.
 func (t *task) endWaiting(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	report(t.takeWaiting(), errNeutral)
+	report(t.dropWaiting(), errNeutral)
 	if err := t.settle(t.cutOff(cause)); err != nil {
 		t.hub.log.Error("a waiting task could not be ended", "task", t.id, "error", err)
 	}
 }
 
-// takeWaiting moves the messages that wait into the history. mu is held.
-func (t *task) takeWaiting() []pending {
-	w := t.waiting
+// dropWaiting moves the waiting messages to the history. mu is held.
+func (t *task) dropWaiting() []pending {
+	dropped := t.waiting
 	t.waiting = nil
-	n := 0
-	for _, p := range w {
+	for _, p := range dropped {
 		if !p.listed {
 			t.addHistory(p.msg)
 		}
 		if p.reserve {
-			n++
+			t.agent.unreserve()
 		}
 	}
-	if n > 0 && t.agent != nil {
-		t.agent.unreserve(n)
-	}
-	return w
+	return dropped
 }
 
-// report tells the circuit breaker of turns that did not take place.
+// report reports turns that did not run to the circuit breaker.
 func report(w []pending, err error) {
 	for _, p := range w {
 		p.done(err)
 	}
 }
 
-// cutOff is the ending of a task for a reason that is not its agent's.
+// cutOff returns the ending for a reason outside the agent.
 func (t *task) cutOff(cause error) ending {
 	e := ending{state: a2a.TaskStateFailed, history: true}
 	switch {
@@ -462,59 +446,61 @@ func (t *task) cutOff(cause error) ending {
 	return e
 }
 
-// CodeStopped is the code in MetaError of a task that the hub's end cut off.
+// CodeStopped is the code in MetaError of a task that the hub's end interrupted.
 const CodeStopped = "hub-stopped"
 
 func (t *task) errorMessage(code, text, remedy string) *a2a.Message {
-	full := text
-	if remedy != "" {
-		full += "; " + remedy
-	}
-	m := t.agentMessage(a2a.NewTextPart(full))
+	m := t.agentMessage(a2a.NewTextPart(withRemedy(text, remedy)))
 	m.Metadata = errorMeta(code, remedy)
 	return m
+}
+
+func withRemedy(text, remedy string) string {
+	if remedy == "" {
+		return text
+	}
+	return text + "; " + remedy
 }
 
 func errorMeta(code, remedy string) map[string]any {
 	return map[string]any{MetaError: map[string]any{"code": code, "remedy": remedy}}
 }
 
-// The pulse: what is put off for a moment so that it need not be done twice.
+// flushDelay is how long output is buffered before it is shown, and how long an accepted
+// task may stay unstored before it is reported.
+const flushDelay = 100 * time.Millisecond
 
-// pulseEvery is how long output is gathered before it is shown, and how long a
-// task that nobody has been told of may go unstored.
-const pulseEvery = 100 * time.Millisecond
-
-// startPulse arranges a beat. mu is held.
-func (t *task) startPulse() {
-	if t.pulsing {
+// flushSoon schedules flushNow. mu is held.
+func (t *task) flushSoon() {
+	if t.flushing {
 		return
 	}
-	t.pulsing = true
+	t.flushing = true
 	t.hub.wg.Add(1)
-	if t.pulse == nil {
-		t.pulse = time.AfterFunc(pulseEvery, t.beat)
+	if t.flush == nil {
+		t.flush = time.AfterFunc(flushDelay, t.flushNow)
 		return
 	}
-	t.pulse.Reset(pulseEvery)
+	t.flush.Reset(flushDelay)
 }
 
-// stopPulse takes the next beat back. mu is held.
-func (t *task) stopPulse() {
-	if t.pulsing && t.pulse.Stop() {
-		t.pulsing = false
+// stopFlush cancels the scheduled flushNow. mu is held.
+func (t *task) stopFlush() {
+	if t.flushing && t.flush.Stop() {
+		t.flushing = false
 		t.hub.wg.Done()
 	}
 }
 
-// beat shows the output that was gathered, and stores what is not stored yet.
-func (t *task) beat() {
+// flushNow shows buffered output, and stores the task if it is not stored yet.
+func (t *task) flushNow() {
 	defer t.hub.wg.Done()
 	t.mu.Lock()
-	t.pulsing = false
+	t.flushing = false
 	store := !t.stored && !t.settling
 	if t.turn != nil && !t.settling {
-		t.turn.beat()
+		t.turn.start()
+		t.turn.showText(false)
 	}
 	t.mu.Unlock()
 	if store {
@@ -525,19 +511,19 @@ func (t *task) beat() {
 	t.storeOutput()
 }
 
-// logEnd tells the log of an end or interruption.
+// logEnd logs an end or interruption.
 func (t *task) logEnd(began time.Time, status a2a.TaskStatus) {
 	t.hub.log.LogAttrs(context.Background(), slog.LevelInfo, "turn ended",
 		slog.String("task", string(t.id)), slog.String("agent", t.agentID), slog.String("state", stateName(status.State)),
 		slog.Duration("took", time.Since(began)))
 }
 
-// stateName returns a state as the hub's specification spells it.
+// stateName returns a state in the spelling of the hub's specification.
 func stateName(s a2a.TaskState) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(string(s), "TASK_STATE_"), "_", "-"))
 }
 
-// partsSize returns how many bytes of content parts hold.
+// partsSize returns the bytes of content of parts.
 func partsSize(parts a2a.ContentParts) int {
 	n := 0
 	for _, p := range parts {

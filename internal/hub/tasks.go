@@ -18,13 +18,12 @@ import (
 const (
 	defaultPage = 50
 	maxPage     = 1000
-	// maxPageBytes is where a page ends early: thousands of long answers are not
-	// held, nor sent, at once. One task is shown however long it is.
+	// maxPageBytes bounds a page, so that thousands of long answers are not held or sent at
+	// once. A page has at least one task.
 	maxPageBytes = 16 << 20
 )
 
-// Task returns a task as it is, with at most historyLength messages, the latest;
-// nil is all of them.
+// Task returns a task with at most historyLength messages, the latest; nil means all.
 func (h *Hub) Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a.Task, error) {
 	if err := checkHistoryLength(historyLength); err != nil {
 		return nil, err
@@ -36,8 +35,8 @@ func (h *Hub) Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a
 	return WithHistory(t, historyLength), nil
 }
 
-// present returns a task from memory or the store. A listing that shows no
-// artifacts does not count as having seen a running answer.
+// present returns a task from memory or the store. Without artifacts it does not make a
+// running answer visible, see turn.
 func (h *Hub) present(ctx context.Context, id a2a.TaskID, artifacts bool) (*a2a.Task, error) {
 	h.mu.Lock()
 	t := h.live[id]
@@ -64,8 +63,8 @@ func (h *Hub) present(ctx context.Context, id a2a.TaskID, artifacts bool) (*a2a.
 	return rec.Task, nil
 }
 
-// WithHistory returns a task with at most n messages of its history, the latest;
-// nil is all of them. It shares everything else.
+// WithHistory returns a copy of a task with at most n messages of its history, the latest;
+// nil means all. It shares everything else.
 func WithHistory(t *a2a.Task, n *int) *a2a.Task {
 	if n == nil || *n >= len(t.History) {
 		return t
@@ -85,10 +84,10 @@ func checkHistoryLength(n *int) error {
 	return nil
 }
 
-// Tasks returns a page of the tasks that a query selects, the most recently
-// changed first. A cursor goes on exactly where its page ended: tasks that come
-// in or change meanwhile are newer than it, so none is shown twice. A page of
-// fewer tasks than its limit need not be the last one: it ends after 16 MiB too.
+// Tasks returns a page of the selected tasks, the most recently changed first. A cursor
+// continues exactly where its page ended: tasks that are added or changed meanwhile are
+// newer, so that none is repeated. A page with fewer tasks than its limit need not be
+// the last: it also ends after 16 MiB.
 func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 	s, err := q.selection()
 	if err != nil {
@@ -101,7 +100,7 @@ func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 	for i, hd := range heads {
 		t, err := h.present(ctx, hd.ID, q.WithArtifacts)
 		if he, ok := errors.AsType[*Error](err); ok && he.Code == CodeTaskNotFound {
-			continue // removed since
+			continue // removed meanwhile
 		}
 		if errors.Is(err, errUnreadable) {
 			h.log.Error("a listed task cannot be read", "task", hd.ID, "error", err)
@@ -123,8 +122,7 @@ func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 	return page, nil
 }
 
-// bare is a task of which only the head is known: its body cannot be read, and
-// must not keep the others from being listed.
+// bare returns a task whose body cannot be read, so that the others can be listed.
 func (h head) bare() *a2a.Task {
 	at := time.Unix(0, h.Updated).UTC()
 	return &a2a.Task{
@@ -165,7 +163,7 @@ func (q TaskQuery) selection() (selection, error) {
 	if q.Cursor != "" {
 		at, err := decodeCursor(q.Cursor)
 		if err != nil {
-			return s, invalid("cursor", "the cursor is none of this hub's")
+			return s, invalid("cursor", "the cursor is not from this hub")
 		}
 		s.before, s.offset = at, 0
 	}
@@ -184,26 +182,21 @@ func encodeCursor(at int64) string {
 
 func decodeCursor(s string) (int64, error) {
 	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil || len(b) != 8 {
+	if err != nil || len(b) != 8 || int64(binary.BigEndian.Uint64(b)) <= 0 {
 		return 0, fmt.Errorf("malformed cursor %q", clip(s, 40))
 	}
-	at := int64(binary.BigEndian.Uint64(b))
-	if at <= 0 {
-		return 0, fmt.Errorf("malformed cursor %q", clip(s, 40))
-	}
-	return at, nil
+	return int64(binary.BigEndian.Uint64(b)), nil
 }
 
-// Cancel ends a task and everything that agents have delegated from it, over any
-// number of hops, and returns the task when no process of it all is left. It goes on
-// where ctx ends before. The error is CodeNotCancelable where the task has ended already,
-// also where it ended by itself while it was being canceled; what was delegated from
-// it goes on then.
+// Cancel cancels a task and all tasks delegated from it, directly or not, and returns when
+// their processes have ended. When ctx ends first, the cancellation continues. The error
+// is CodeNotCancelable if the task has ended, or ends by itself meanwhile; the tasks
+// delegated from it then continue.
 func (h *Hub) Cancel(ctx context.Context, id a2a.TaskID) (*a2a.Task, error) {
-	return h.cancel(ctx, id, h.cancelDescent)
+	return h.cancel(ctx, id, h.cancelDelegated)
 }
 
-// CancelAlone is Cancel, but what was delegated from the task goes on.
+// CancelAlone is [Hub.Cancel], but tasks delegated from the task continue.
 func (h *Hub) CancelAlone(ctx context.Context, id a2a.TaskID) (*a2a.Task, error) {
 	return h.cancel(ctx, id, func(context.Context, a2a.TaskID) error { return nil })
 }
@@ -217,7 +210,7 @@ func (h *Hub) cancel(ctx context.Context, id a2a.TaskID, then func(context.Conte
 		err  error
 	}
 	done := make(chan result, 1)
-	go func() { // a caller that goes away does not leave the half of it running
+	go func() { // the cancellation completes even if the caller stops waiting
 		defer h.wg.Done()
 		ctx := context.WithoutCancel(ctx)
 		t, err := h.acquire(ctx, id)
@@ -266,9 +259,8 @@ func (t *task) cancel(ctx context.Context) (*a2a.Task, error) {
 	return t.snapshot(), nil
 }
 
-// endTurns ends the turn that runs and those that wait, for a reason, and
-// returns when none is left. mu is held before and after, unless an error is
-// returned.
+// endTurns ends the running and the waiting turns for a reason, and returns when none is
+// left. mu is held before and after, except after an error.
 func (t *task) endTurns(ctx context.Context, cause error) error {
 	for t.turn != nil || len(t.waiting) > 0 {
 		if t.turn == nil && t.agent.dequeue(t) {
@@ -292,14 +284,13 @@ func (t *task) notCancelable(s a2a.TaskState) *Error {
 	return &Error{Code: CodeNotCancelable, Message: fmt.Sprintf("task %s has ended already (%s)", t.id, stateName(s))}
 }
 
-// taskCache keeps the tasks that ended or were asked for last, bounded in number
-// and bytes.
+// taskCache keeps the most recently ended or read tasks, bounded in number and bytes.
 type taskCache struct {
 	mu       sync.Mutex
 	max      int
 	maxBytes int
 	bytes    int
-	recent   list.List // of cached, the latest first
+	recent   list.List // of cached, the most recent first
 	byID     map[a2a.TaskID]*list.Element
 }
 
@@ -324,7 +315,7 @@ func (c *taskCache) get(id a2a.TaskID) (record, bool) {
 }
 
 func (c *taskCache) put(rec record, bytes int) {
-	bytes += 1 << 10 // what a small task takes by itself
+	bytes += 1 << 10 // the overhead of a task
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop(rec.ID)
@@ -352,7 +343,7 @@ func (c *taskCache) drop(id a2a.TaskID) {
 	}
 }
 
-// taskSize estimates the bytes of a task as it is answered.
+// taskSize estimates the bytes of a task in a response.
 func taskSize(t *a2a.Task) int {
 	n := dataSize(t.Metadata) + messageSize(t.Status.Message)
 	for _, m := range t.History {

@@ -10,54 +10,51 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/base/rawjson"
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// turn is one prompt of a task on its way through the agent. It is the
-// runner's handler. Its fields belong to the task's lock.
+// turn is one prompt of a task at the agent. The task's lock guards its fields.
 //
-// How an answer is shown: while the turn runs, its text grows as the artifact
-// "answer" ("answer-2" in the task's second turn and so on), but only for those
-// who look: the artifact is part of the task from the moment that somebody has
-// seen it. When the turn ends, the whole text is the status's message, and the
-// last one of the history. So a plain send is answered by a status message and
-// no artifact, and what was streamed is never taken back. A turn that does not
-// end well keeps what it had put out as the artifact in any case.
+// While a turn runs, its text grows as the artifact "answer" ("answer-2" in the second
+// turn and so on). The artifact is part of the task only once a subscriber or a snapshot
+// has shown it. At the end of the turn the whole text is the status's message, and the
+// last message of the history. Thus a plain send returns a status message without an
+// artifact, and a streamed artifact is never removed. A failed turn always keeps its
+// output as the artifact.
 type turn struct {
 	task   *task
 	n      int
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	clock  *runClock
+	watch  *process.Watch // of the timeout; paused while the user is asked
 
 	text    strings.Builder
 	shown   int  // bytes of text that were emitted
-	seen    bool // somebody saw the text as an artifact
+	seen    bool // the text was shown as an artifact
 	others  []*a2a.Artifact
 	bytes   int // of others
 	usage   runner.Usage
 	tools   map[string]runner.ToolCall
-	session chan struct{} // closed when the session's record is stored; nil if there is none to store
+	session chan struct{} // closed when the session's record is stored; nil without one
 	over    bool
 
-	unsaved   []byte // lines for the store: artifacts
+	unsaved   []byte // artifacts to store, as lines
 	written   int    // bytes of text in the store
-	storedAny bool   // something is
+	storedAny bool   // some output is in the store
 }
 
 const (
-	chunkSize    = 8 << 10 // text is shown without waiting for the pulse
+	chunkSize    = 8 << 10 // of text that is shown without waiting for flushDelay
 	maxArtifacts = 1000    // of one turn
-	maxTools     = 1000    // whose states are followed
+	maxTools     = 1000    // tool calls whose states are tracked
 )
 
-// run has the task's turns run, as long as messages wait. It holds the task's
-// place at the agent.
+// run runs the task's turns while messages wait. The agent's queue has admitted the task.
 func (t *task) run() {
 	began := time.Now()
 	for more := true; more; {
@@ -71,7 +68,7 @@ func (t *task) run() {
 		p := t.waiting[0]
 		t.waiting = slices.Clone(t.waiting[1:])
 		if p.reserve {
-			t.agent.unreserve(1)
+			t.agent.unreserve()
 		}
 		if !p.listed {
 			t.addHistory(p.msg)
@@ -79,14 +76,15 @@ func (t *task) run() {
 		t.turns++
 		tn := &turn{task: t, n: t.turns}
 		tn.ctx, tn.cancel = context.WithCancelCause(t.hub.base)
-		tn.clock = newRunClock(p.timeout, func() { tn.cancel(errTimeout) })
+		tn.ctx, tn.watch = process.NewWatch(tn.ctx, p.timeout, 0)
 		t.turn = tn
 		t.change()
-		t.startPulse()
+		t.flushSoon()
 		t.mu.Unlock()
 
 		out, err := tn.do(p.msg)
 		more = t.endTurn(tn, p, out, err)
+		tn.watch.Stop()
 		tn.cancel(nil)
 	}
 	t.mu.Lock()
@@ -95,11 +93,11 @@ func (t *task) run() {
 	t.logEnd(began, status)
 }
 
-// do runs the turn at the agent. A driver that panics has failed.
+// do runs the turn at the agent. A panic of the driver is a failure.
 func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	t := tn.task
 	defer func() {
-		tn.clock.stop()
+		tn.watch.Pause() // the time after the turn does not count
 		if r := recover(); r != nil {
 			t.hub.log.Error("an agent's driver panicked", "agent", t.agentID, "task", t.id, "panic", r, "stack", string(debug.Stack()))
 			out = runner.Outcome{Status: runner.OutcomeFailed}
@@ -129,8 +127,8 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	return out, err
 }
 
-// workDir is the directory that a message asks for, "" if none. It was checked
-// when the message came.
+// workDir returns the directory that a message requests, "" if none. validateMessage has
+// checked it.
 func workDir(msg *a2a.Message) string {
 	dir, _ := msg.Metadata[MetaWorkDir].(string)
 	return dir
@@ -138,15 +136,14 @@ func workDir(msg *a2a.Message) string {
 
 var errPanicked = errors.New("the driver panicked")
 
-// broken tells whether a session is not to be trusted with another turn: the
-// next one opens a new session, which resumes the conversation.
+// broken reports whether a session must be closed after an error. The next turn resumes the
+// conversation in a new session.
 func broken(err error) bool {
 	re, ok := errors.AsType[*runner.Error](err)
 	return err != nil && (!ok || re.Code != runner.CodeLimit && re.Code != runner.CodeAuth)
 }
 
-// endTurn takes the turn's outcome. It returns true where the task goes on with
-// another turn at once.
+// endTurn applies the turn's outcome. It returns true if another turn follows at once.
 func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more bool) {
 	cause := context.Cause(tn.ctx)
 	fault := agentFault(out, err, cause, p.timeout < t.agent.definition().Limits.Run)
@@ -158,13 +155,13 @@ func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more
 	if lerr := t.whileSettling(context.Background()); lerr != nil {
 		panic(lerr) // Background never ends
 	}
-	t.questions = nil // a driver that asked must not end before the answer; if it did, nobody waits for one
+	t.questions = nil // of a driver that ended before the answer
 	t.resume()
 	tn.showText(true)
 	t.outcomeMeta(tn, out)
-	e := t.ending(tn, out, err, cause)
+	e := t.ending(tn, p.timeout, out, err, cause)
 	if len(t.waiting) > 0 && (out.Status == runner.OutcomeCompleted || out.Status == runner.OutcomeInputRequired) && cause == nil {
-		t.carryOn(tn, e)
+		t.proceed(tn, e)
 		t.mu.Unlock()
 		if err := t.store(context.Background()); err != nil {
 			t.hub.log.Warn("a task could not be stored between two turns", "task", t.id, "error", err)
@@ -173,10 +170,10 @@ func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more
 		}
 		return true
 	}
-	waiting := t.takeWaiting()
+	waiting := t.dropWaiting()
 	t.agent.turnsDone(t)
 	if err := t.settle(e); err != nil {
-		t.hub.log.Error("a turn ended in a way that its task cannot", "task", t.id, "error", err)
+		t.hub.log.Error("a turn ended in an illegal state of its task", "task", t.id, "error", err)
 		e = ending{state: a2a.TaskStateFailed, output: e.output, message: t.errorMessage(string(CodeInternal), err.Error(), "")}
 		if err := t.settle(e); err != nil {
 			t.hub.log.Error("a task could not be ended", "task", t.id, "error", err)
@@ -187,9 +184,8 @@ func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more
 	return false
 }
 
-// carryOn makes the turn's result part of a task that has another turn to come.
-// mu is held.
-func (t *task) carryOn(tn *turn, e ending) {
+// proceed adds the turn's result to a task with another turn. mu is held.
+func (t *task) proceed(tn *turn, e ending) {
 	if t.status.State != a2a.TaskStateWorking {
 		t.show(t.newStatus(a2a.TaskStateWorking, nil))
 	}
@@ -202,8 +198,7 @@ func (t *task) carryOn(tn *turn, e ending) {
 	t.snap = nil
 }
 
-// outcomeMeta writes what the turn cost and was denied into the metadata. mu is
-// held.
+// outcomeMeta writes the turn's usage and denials into the metadata. mu is held.
 func (t *task) outcomeMeta(tn *turn, out runner.Outcome) {
 	if u := out.Usage; u != (runner.Usage{}) {
 		tn.usage = u
@@ -223,8 +218,8 @@ func (t *task) outcomeMeta(tn *turn, out runner.Outcome) {
 	}
 }
 
-// ending maps the turn's outcome to the task's. mu is held.
-func (t *task) ending(tn *turn, out runner.Outcome, err error, cause error) ending {
+// ending maps the turn's outcome to an ending of the task. mu is held.
+func (t *task) ending(tn *turn, timeout time.Duration, out runner.Outcome, err, cause error) ending {
 	text := strings.ToValidUTF8(out.Text, "\uFFFD")
 	if text == "" {
 		text = tn.answer()
@@ -232,9 +227,9 @@ func (t *task) ending(tn *turn, out runner.Outcome, err error, cause error) endi
 	if cause != nil && out.Status != runner.OutcomeCompleted {
 		tn.seen = true
 		e := t.cutOff(cause)
-		if errors.Is(cause, errTimeout) {
+		if errors.Is(cause, process.ErrRunTime) {
 			e.message = t.errorMessage(string(CodeTimeout),
-				fmt.Sprintf("the agent did not end within %s", tn.clock.limit), "send the message with a longer timeout, or raise the agent's limits.run")
+				fmt.Sprintf("the agent did not end within %s", timeout), "send the message with a longer timeout, or raise the agent's limits.run")
 		}
 		e.output = tn.artifacts()
 		return e
@@ -255,7 +250,7 @@ func (t *task) ending(tn *turn, out runner.Outcome, err error, cause error) endi
 	case runner.OutcomeRejected:
 		e.state = a2a.TaskStateRejected
 		if t.status.State != a2a.TaskStateSubmitted {
-			e.state = a2a.TaskStateFailed // the diagram knows no refusal of work that has begun
+			e.state = a2a.TaskStateFailed // working tasks cannot be rejected
 		}
 		if err == nil && text != "" {
 			e.message = t.agentMessage(a2a.NewTextPart(text))
@@ -275,7 +270,7 @@ func (t *task) ending(tn *turn, out runner.Outcome, err error, cause error) endi
 	return e
 }
 
-// outcomeError is the message of a turn that did not end well.
+// outcomeError returns the message of a failed turn.
 func (t *task) outcomeError(err error, code, text string) *a2a.Message {
 	if re, ok := errors.AsType[*runner.Error](err); ok {
 		return t.errorMessage(string(re.Code), re.Message, re.Remedy)
@@ -289,8 +284,7 @@ func (t *task) outcomeError(err error, code, text string) *a2a.Message {
 	return t.errorMessage(code, text, "")
 }
 
-// addArtifacts makes artifacts part of the task; one with a known ID replaces
-// that. mu is held.
+// addArtifacts adds artifacts to the task. They replace those with the same ID. mu is held.
 func (t *task) addArtifacts(as []*a2a.Artifact) {
 	if len(as) == 0 {
 		return
@@ -317,27 +311,13 @@ func mergeArtifacts(old, add []*a2a.Artifact) []*a2a.Artifact {
 	return all
 }
 
-// answer returns the text so far, without the beginning of a character whose
-// rest has not come yet. mu is held.
+// answer returns the text so far, without an incomplete character at its end. mu is held.
 func (tn *turn) answer() string {
 	s := tn.text.String()
 	if tn.over {
 		return strings.ToValidUTF8(s, "\uFFFD")
 	}
-	return s[:wholeRunes(s)]
-}
-
-// wholeRunes returns the length of s without an incomplete character at its end.
-func wholeRunes(s string) int {
-	for i := len(s) - 1; i >= 0 && i >= len(s)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(s[i]) {
-			if !utf8.FullRuneInString(s[i:]) {
-				return i
-			}
-			break
-		}
-	}
-	return len(s)
+	return s[:runner.WholeRunes(s)]
 }
 
 func (tn *turn) answerID() a2a.ArtifactID {
@@ -347,8 +327,7 @@ func (tn *turn) answerID() a2a.ArtifactID {
 	return a2a.ArtifactID(fmt.Sprintf("answer-%d", tn.n))
 }
 
-// artifacts returns what the turn has put out so far, as those who look see it.
-// mu is held.
+// artifacts returns the visible output of the turn so far. mu is held.
 func (tn *turn) artifacts() []*a2a.Artifact {
 	text := tn.answer()
 	if !tn.seen || text == "" {
@@ -361,7 +340,7 @@ func (tn *turn) answerArtifact(text string) *a2a.Artifact {
 	return &a2a.Artifact{ID: tn.answerID(), Name: "answer", Parts: a2a.ContentParts{a2a.NewTextPart(text)}}
 }
 
-// reveal shows all the text there is, and makes it an artifact. mu is held.
+// reveal shows all text so far, and makes it an artifact. mu is held.
 func (tn *turn) reveal() {
 	if tn.text.Len() == 0 {
 		return
@@ -370,7 +349,7 @@ func (tn *turn) reveal() {
 	tn.emitText(tn.over)
 }
 
-// showText emits the text that was not, where somebody watches. mu is held.
+// showText emits the new text if the task has subscribers. mu is held.
 func (tn *turn) showText(last bool) {
 	if tn.task.log.watched() || tn.shown > 0 {
 		tn.emitText(last)
@@ -381,13 +360,13 @@ func (tn *turn) emitText(last bool) {
 	s := tn.text.String()
 	end := len(s)
 	if !last {
-		end = wholeRunes(s)
+		end = runner.WholeRunes(s)
 	}
 	if end <= tn.shown {
 		return
 	}
 	chunk := strings.ToValidUTF8(s[tn.shown:end], "\uFFFD")
-	tn.task.emit(&a2a.TaskArtifactUpdateEvent{
+	tn.task.log.add(&a2a.TaskArtifactUpdateEvent{
 		TaskID: tn.task.id, ContextID: tn.task.contextID,
 		Artifact: tn.answerArtifact(chunk), Append: tn.shown > 0, LastChunk: last,
 	})
@@ -395,35 +374,29 @@ func (tn *turn) emitText(last bool) {
 	tn.seen = true
 }
 
-// beat is the pulse's. mu is held.
-func (tn *turn) beat() {
-	tn.start()
-	tn.showText(false)
-}
-
-// start makes the task working with the first sign of work: until then the
-// agent may still reject it. mu is held.
+// start makes the task working, unless it is. Before the first event the agent may still
+// reject the task. mu is held.
 func (tn *turn) start() {
 	t := tn.task
 	if s := t.status.State; s == a2a.TaskStateWorking || t.settling || len(t.questions) > 0 || s.Terminal() {
 		return
 	}
 	if err := t.advance(a2a.TaskStateWorking, nil); err != nil {
-		t.hub.log.Error("a turn runs in a task that cannot work", "task", t.id, "error", err)
+		t.hub.log.Error("a turn runs in a task that cannot become working", "task", t.id, "error", err)
 	}
 }
 
-// handler is the runner's view of a turn.
+// handler is a turn as runner.Handler.
 type handler turn
 
-// Event takes one event of the agent's.
+// Event implements runner.Handler.
 func (h *handler) Event(ev runner.Event) {
 	tn := (*turn)(h)
 	t := tn.task
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if tn.over {
-		return // a driver that goes on after its turn
+		return // a driver that continues after its turn
 	}
 	tn.start()
 	switch ev := ev.(type) {
@@ -440,7 +413,7 @@ func (h *handler) Event(ev runner.Event) {
 	case runner.Notice:
 		t.notice(clip(strings.ToValidUTF8(ev.Text, "\uFFFD"), 2000))
 	case runner.Thought:
-		// Reasoning is not part of what the hub keeps or shows.
+		// The hub neither stores nor shows reasoning.
 	}
 }
 
@@ -453,7 +426,7 @@ func (tn *turn) addText(text string) {
 	if tn.task.log.watched() && (tn.shown == 0 || tn.text.Len()-tn.shown >= chunkSize) {
 		tn.emitText(false)
 	}
-	tn.task.startPulse()
+	tn.task.flushSoon()
 }
 
 func (tn *turn) addArtifact(ev runner.Artifact) {
@@ -464,7 +437,7 @@ func (tn *turn) addArtifact(ev runner.Artifact) {
 	}
 	i := slices.IndexFunc(tn.others, func(a *a2a.Artifact) bool { return string(a.ID) == ev.ID })
 	if t.bytes+tn.bytes+size > t.hub.cfg.MaxTaskBytes || i < 0 && len(tn.others) >= maxArtifacts {
-		t.notice(fmt.Sprintf("artifact %s was left out or cut: the task is too large", clip(ev.ID, 64)))
+		t.notice(fmt.Sprintf("artifact %s was omitted or truncated: the task is too large", clip(ev.ID, 64)))
 		return
 	}
 	tn.bytes += size
@@ -483,11 +456,11 @@ func (tn *turn) addArtifact(ev runner.Artifact) {
 		tn.replace(i, a)
 	}
 	t.snap = nil
-	t.emit(up)
-	if line, err := json.Marshal(delta{Turn: tn.n, Artifact: up}); err == nil { // what cannot be encoded is in memory all the same
+	t.log.add(up)
+	if line, err := json.Marshal(delta{Turn: tn.n, Artifact: up}); err == nil { // an error leaves it in memory only
 		tn.unsaved = append(append(tn.unsaved, line...), '\n')
 	}
-	t.startPulse()
+	t.flushSoon()
 }
 
 // replace changes one artifact in a list that snapshots share.
@@ -500,33 +473,21 @@ func (tn *turn) addTool(ev runner.ToolCall) {
 	if tn.tools == nil {
 		tn.tools = map[string]runner.ToolCall{}
 	}
-	call := mergeTool(tn.tools[ev.ID], ev)
+	call := tn.tools[ev.ID].Update(ev)
 	if _, ok := tn.tools[ev.ID]; ok || len(tn.tools) < maxTools {
 		tn.tools[ev.ID] = call
 	}
 	t := tn.task
 	if t.status.State != a2a.TaskStateWorking || t.settling {
-		return // a question stands in the status
+		return // the status shows a question
 	}
-	title := cmp.Or(call.Title, cmp.Or(call.Name, "a tool"))
+	title := cmp.Or(call.Title, call.Name, "a tool")
 	m := t.agentMessage(a2a.NewTextPart(title))
 	m.Metadata = map[string]any{MetaTool: toolData(call)}
 	t.show(t.newStatus(a2a.TaskStateWorking, m))
 }
 
-func mergeTool(old, ev runner.ToolCall) runner.ToolCall {
-	old.ID = ev.ID
-	old.Name = cmp.Or(ev.Name, old.Name)
-	old.Title = cmp.Or(ev.Title, old.Title)
-	old.Status = cmp.Or(ev.Status, old.Status)
-	old.Output = cmp.Or(ev.Output, old.Output)
-	if len(ev.Input) > 0 {
-		old.Input = ev.Input
-	}
-	return old
-}
-
-// toolData is a tool call as metadata show it.
+// toolData returns a tool call for the metadata.
 func toolData(c runner.ToolCall) map[string]any {
 	m := map[string]any{}
 	for k, v := range map[string]string{
@@ -542,7 +503,7 @@ func toolData(c runner.ToolCall) map[string]any {
 	return m
 }
 
-// rawData decodes JSON of an agent's; what is none is shown as text.
+// rawData decodes an agent's JSON; invalid JSON becomes text.
 func rawData(raw json.RawMessage) any {
 	if len(raw) == 0 {
 		return nil
@@ -553,8 +514,8 @@ func rawData(raw json.RawMessage) any {
 	return rawjson.Value(raw)
 }
 
-// plain turns a value into what its JSON decodes to, so that a task looks the
-// same before and after a restart.
+// plain converts a value to the decoded form of its JSON, so that a task looks the same
+// before and after a restart.
 func plain(v any) any {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -577,7 +538,7 @@ func (tn *turn) sessionStarted(ev runner.SessionStarted) {
 	})
 }
 
-// storeOutput adds what the running turn has put out to the store.
+// storeOutput stores the new output of the running turn.
 func (t *task) storeOutput() {
 	t.save.Lock()
 	defer t.save.Unlock()
@@ -590,7 +551,7 @@ func (t *task) storeOutput() {
 	data := tn.unsaved
 	tn.unsaved = nil
 	text := tn.text.String()
-	if end := wholeRunes(text); end > tn.written {
+	if end := runner.WholeRunes(text); end > tn.written {
 		if line, err := json.Marshal(delta{Turn: tn.n, Text: text[tn.written:end]}); err == nil { // a string always encodes
 			data = append(append(data, line...), '\n')
 		}
@@ -609,29 +570,3 @@ func (t *task) storeOutput() {
 		t.hub.log.Warn("output of a running task could not be stored", "task", t.id, "error", err)
 	}
 }
-
-// runClock ends a turn that takes too long. Time in which the agent waits for
-// its user does not count.
-type runClock struct {
-	limit time.Duration
-	left  time.Duration
-	since time.Time
-	timer *time.Timer
-}
-
-func newRunClock(limit time.Duration, end func()) *runClock {
-	return &runClock{limit: limit, left: limit, since: time.Now(), timer: time.AfterFunc(limit, end)}
-}
-
-func (c *runClock) pause() {
-	if c.timer.Stop() {
-		c.left -= time.Since(c.since)
-	}
-}
-
-func (c *runClock) resume() {
-	c.since = time.Now()
-	c.timer.Reset(max(c.left, 0))
-}
-
-func (c *runClock) stop() { c.timer.Stop() }
