@@ -15,8 +15,8 @@ var (
 	validScheme = regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+.^_|~-]+$`)
 )
 
-// check tells what is wrong with a configuration. It looks at the URL as it is
-// written; where its name leads is checked at every call (see guard).
+// check validates a configuration. It checks the URL's text; guard checks the resolved
+// address of every request.
 func check(c Config, allowPrivate bool) error {
 	if len(c.ID) > maxID || c.ID != "" && !validID.MatchString(c.ID) {
 		return invalid("id must be at most %d letters, digits or any of . _ ~ : -", maxID)
@@ -45,7 +45,7 @@ func checkURL(raw string, allowPrivate bool) error {
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
-		return invalid("url is not a URL") // the parser's text would repeat what may be secret
+		return invalid("url is not a URL") // the parser's error could contain a secret
 	}
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":
@@ -67,7 +67,7 @@ func checkURL(raw string, allowPrivate bool) error {
 	return nil
 }
 
-var errPrivateURL = &Error{Code: CodeInvalid, Message: "url leads to this machine or a private network, which the hub's configuration does not allow"}
+var errPrivateURL = &Error{Code: CodeInvalid, Message: "url is on this machine or in a private network, which the hub's configuration does not allow"}
 
 func checkHeader(name, value string) error {
 	if len(value) > maxSecret {

@@ -7,14 +7,15 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 )
 
 var errBlocked = errors.New("the webhook's address is on this machine or in a private network")
 
-// special are the networks that are not the public internet, beyond those that
-// netip.Addr knows.
+// special are the networks outside the public internet that netip.Addr does not
+// recognize.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT
@@ -35,22 +36,17 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),
 }
 
-// public tells whether ip is one of the public internet.
+// public reports whether ip is an address of the public internet.
 func public(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	if !ip.IsGlobalUnicast() || ip.IsPrivate() {
 		return false
 	}
-	for _, p := range special {
-		if p.Contains(ip) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// guard is run for each connection, with the address that is really called:
-// whatever a name resolved to before does not matter.
+// guard is called for each connection with its actual address, independent of earlier
+// results of name resolution.
 func guard(_ context.Context, _, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -62,9 +58,9 @@ func guard(_ context.Context, _, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// newClient makes the client for webhooks. It follows no redirect (a webhook
-// moves by a new configuration) and, unless private networks are allowed, uses
-// no proxy: behind one the guard would see the proxy's address only.
+// newClient returns the client for webhooks. It follows no redirects. Unless private
+// networks are allowed, it uses no proxy, because guard would see only the proxy's
+// address.
 func newClient(allowPrivate bool, timeout time.Duration) *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	transport := &http.Transport{

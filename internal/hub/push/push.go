@@ -1,18 +1,16 @@
-// Package push sends what happens to tasks to the webhooks that clients have
-// asked for: A2A's push notifications.
+// Package push implements A2A's push notifications: it sends the events of tasks to
+// clients' webhooks.
 //
-// A [Service] keeps the configurations on the bus and follows every task that has
-// one while a turn of it runs. What it promises:
+// A [Service] stores the configurations on the bus and watches every task that has one
+// while a turn of it runs. It guarantees:
 //
-//   - Events of a task reach one webhook in their order, one request at a time.
-//   - A webhook that fails is tried again with growing pauses. Meanwhile events
-//     wait in a bounded queue; when it is full they are replaced by one snapshot
-//     of the task, which says at least as much.
-//   - How a task ended is delivered at least once, also when the hub was killed
-//     in between, unless the webhook refuses it for good or for longer than
-//     Options.GiveUp.
-//   - Nobody can make the hub call into its own network (server-side request
-//     forgery): see Options.AllowPrivate.
+//   - A webhook receives the events of a task in order, one request at a time.
+//   - Failed requests are retried with exponential backoff. Meanwhile events wait in a
+//     bounded queue; when it is full, one snapshot of the task replaces them.
+//   - The end of a task is delivered at least once, even if the hub is killed in
+//     between, unless the webhook rejects it or fails for longer than Options.GiveUp.
+//   - No client can make the hub send requests into its own network (server-side
+//     request forgery), see Options.AllowPrivate.
 package push
 
 import (
@@ -26,8 +24,8 @@ import (
 // Config is one webhook of one task.
 type Config struct {
 	a2a.PushConfig
-	// Version is the protocol that the client speaks. It decides the shape of
-	// the notifications: a stream response in 1.0, the whole task in 0.3.
+	// Version is the client's protocol. It determines the format of the notifications: a
+	// stream response in 1.0, the whole task in 0.3.
 	Version a2a.ProtocolVersion
 }
 
@@ -40,18 +38,17 @@ const (
 	maxSecret  = 4096
 )
 
-// record is a configuration as it is stored.
+// record is the stored form of a configuration.
 type record struct {
 	Config  a2a.PushConfig      `json:"config"`
 	Version a2a.ProtocolVersion `json:"version,omitempty"`
-	// Delivered is the time of the last status that the webhook has accepted.
+	// Delivered is the time of the last status that the webhook accepted.
 	Delivered time.Time `json:"delivered,omitzero"`
-	// Done is set when nothing more is to be sent: the end was delivered, or
-	// given up.
+	// Done is set when nothing remains to be sent: the end was delivered or given up.
 	Done bool `json:"done,omitempty"`
 }
 
-// Code says what kind of thing went wrong.
+// Code is the kind of an error of push notifications.
 type Code string
 
 // The codes of an [Error].

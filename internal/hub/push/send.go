@@ -21,26 +21,25 @@ import (
 
 const v03 = a2av0.Version
 
-// target is one webhook of one task and what waits for it. The fields above
-// saving are guarded by Service.mu, but the key and rec's Config and Version,
-// which never change.
+// target is one webhook of one task, with its queue. Service.mu guards the fields above
+// saving, except the key and rec's Config and Version, which never change.
 type target struct {
 	key
 	rec     record
 	queue   []item
 	queued  time.Time // of the newest status that was queued or delivered
-	sending bool      // a goroutine works on queue
+	sending bool      // a goroutine sends the queue
 
 	saving  sync.Mutex // held over a write to the store
-	retired bool       // replaced or deleted: must not be stored again
+	retired bool       // it was replaced or deleted, and must not be stored again
 }
 
 // item is one notification.
 type item struct {
 	event  a2a.Event
 	status time.Time // of an event that has a status
-	final  bool      // it tells of the task's end
-	latest bool      // stands for a snapshot of the task when its turn comes
+	final  bool      // it reports the task's end
+	latest bool      // replaced by a snapshot of the task when it is sent
 }
 
 func newTarget(k key, r record) *target {
@@ -63,8 +62,8 @@ func (t *target) save(ctx context.Context, st store, r record) error {
 	return st.put(ctx, t.key, r)
 }
 
-// retire ends a target's time in the store and waits for a write that is under
-// way. It tells whether this call did it.
+// retire prevents further writes of the target, and waits for a running one. It returns
+// false if the target was retired before.
 func (t *target) retire() bool {
 	t.saving.Lock()
 	defer t.saving.Unlock()
@@ -79,7 +78,7 @@ func (t *target) isRetired() bool {
 	return t.retired
 }
 
-// send works off a target's queue.
+// send sends a target's queue.
 func (s *Service) send(t *target) {
 	for {
 		s.mu.Lock()
@@ -97,7 +96,7 @@ func (s *Service) send(t *target) {
 			if err != nil {
 				continue // the task is gone, or the service closes
 			}
-			it = item{event: task, status: statusTime(task), final: task.Status.State.Terminal()}
+			it = item{event: task, status: statusTime(task.Status), final: task.Status.State.Terminal()}
 		}
 		gone := s.deliver(t, it)
 		if s.ctx.Err() == nil && !t.isRetired() {
@@ -106,7 +105,7 @@ func (s *Service) send(t *target) {
 	}
 }
 
-// settled notes that a notification was delivered or given up.
+// settled records that a notification was delivered or given up.
 func (s *Service) settled(t *target, it item, gone bool) {
 	if it.status.IsZero() && !gone {
 		return
@@ -123,15 +122,15 @@ func (s *Service) settled(t *target, it item, gone bool) {
 	now := t.rec
 	s.mu.Unlock()
 	if err := t.save(s.ctx, s.store, now); err != nil {
-		s.log.Warn("delivery of a push notification not noted: it may be sent again after a restart", "task", t.task, "error", err)
+		s.log.Warn("delivery of a push notification not stored: it may be repeated after a restart", "task", t.task, "error", err)
 	}
 	if done {
 		s.finished(t)
 	}
 }
 
-// deliver sends one notification until the webhook takes it, refuses it for good
-// or the time is over. gone means that the webhook wants no more of the task.
+// deliver sends one notification until the webhook accepts it, rejects it permanently, or
+// Options.GiveUp has passed. gone means that the webhook rejects all notifications.
 func (s *Service) deliver(t *target, it item) (gone bool) {
 	body, contentType, err := encode(it.event, t.rec.Version, s.opts.MaxBody)
 	if err != nil {
@@ -161,15 +160,15 @@ func (s *Service) deliver(t *target, it item) (gone bool) {
 	}
 }
 
-// outcome is how one call ended.
+// outcome is the result of one request.
 type outcome struct {
-	err   error         // nil: accepted
-	final bool          // trying again is of no use
-	gone  bool          // the webhook says that it is not there any more
-	after time.Duration // the pause that it asks for
+	err   error         // nil if the webhook accepted
+	final bool          // a retry is useless
+	gone  bool          // the webhook answered 410 Gone
+	after time.Duration // the requested pause
 }
 
-// call makes one request.
+// call sends one request.
 func (s *Service) call(t *target, body []byte, contentType string) outcome {
 	select {
 	case s.calls <- struct{}{}:
@@ -177,20 +176,20 @@ func (s *Service) call(t *target, body []byte, contentType string) outcome {
 	case <-s.ctx.Done():
 		return outcome{err: s.ctx.Err()}
 	}
-	if t.isRetired() { // while it waited
+	if t.isRetired() { // while the call waited
 		return outcome{err: errors.New("configuration removed"), final: true}
 	}
 	c := t.rec.Config
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodPost, c.URL, bytes.NewReader(body))
 	if err != nil {
-		return outcome{err: errors.New("the URL cannot be called"), final: true} // err would hold the URL
+		return outcome{err: errors.New("the URL cannot be called"), final: true} // err contains the URL
 	}
 	req.Header.Set("Content-Type", contentType)
 	req.Header.Set("User-Agent", "parley")
 	if c.Token != "" {
 		req.Header.Set("X-A2A-Notification-Token", c.Token)
 		if t.rec.Version != v03 {
-			req.Header.Set("A2A-Notification-Token", c.Token) // as the 1.0 SDKs name it
+			req.Header.Set("A2A-Notification-Token", c.Token) // the name in the 1.0 SDKs
 		}
 	}
 	if c.Auth != nil && c.Auth.Credentials != "" {
@@ -198,15 +197,13 @@ func (s *Service) call(t *target, body []byte, contentType string) outcome {
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) {
-			err = ue.Err // without the URL, which may hold a secret
+		if ue, ok := errors.AsType[*url.Error](err); ok {
+			err = ue.Err // without the URL, which may contain a secret
 		}
 		return outcome{err: err, final: errors.Is(err, errBlocked)}
 	}
-	defer func() { _ = resp.Body.Close() }() // reading is over
-	// An answer read to its end lets the connection be used again. What it says,
-	// or that it is longer, does not matter.
+	defer func() { _ = resp.Body.Close() }() // after reading
+	// The connection can be reused once the body is read. Its content does not matter.
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	return judge(resp)
 }
@@ -224,13 +221,13 @@ func judge(resp *http.Response) outcome {
 		if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
 			o.after = time.Duration(min(seconds, 24*3600)) * time.Second
 		}
-	default: // a redirect, or an error that is ours
+	default: // a redirect, or an error of the request
 		o.final = true
 	}
 	return o
 }
 
-// hostOf is what of a webhook's URL may stand in a log.
+// hostOf returns the part of a webhook's URL that may be logged.
 func hostOf(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -239,12 +236,11 @@ func hostOf(raw string) string {
 	return u.Host
 }
 
-// metaOmitted marks a notification that was too large to be sent whole: the
-// client reads the rest with GetTask.
+// metaOmitted marks a truncated notification; the client reads the rest with GetTask.
 const metaOmitted = "parley.omitted"
 
-// encode makes the body of a notification, at most limit bytes: what is too much
-// is left out, the status last of all.
+// encode returns the body of a notification. Above limit bytes it omits the history and
+// the artifacts, then the status's message.
 func encode(event a2a.Event, version a2a.ProtocolVersion, limit int) (body []byte, contentType string, err error) {
 	body, contentType, err = encodeWhole(event, version)
 	if err != nil || len(body) <= limit {

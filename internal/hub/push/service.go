@@ -18,30 +18,30 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// Tasks is where a service reads what happens; *hub.Hub has it.
+// Tasks provides tasks and their events; *hub.Hub implements it.
 type Tasks interface {
 	Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a.Task, error)
 	Subscribe(ctx context.Context, id a2a.TaskID) (*hub.Subscription, error)
 }
 
-// Options say how a [Service] is to be. Tasks is required; zero fields mean the
-// default in the comment.
+// Options configure a [Service]. Tasks is required; other zero fields mean the default in
+// the comment.
 type Options struct {
 	Tasks Tasks
-	// Bus keeps the configurations; without one they end with the process.
+	// Bus stores the configurations; without one they end with the process.
 	Bus *bus.Bus
 	// Name is the hub's, as hub.Config.Name: "local".
 	Name string
-	// AllowPrivate lets webhooks be on this machine and in private networks.
+	// AllowPrivate allows webhooks on this machine and in private networks.
 	AllowPrivate bool
-	Timeout      time.Duration // of one call: 15 s
-	FirstPause   time.Duration // before the second try: 1 s
-	MaxPause     time.Duration // between two tries: 5 min
+	Timeout      time.Duration // of one request: 15 s
+	FirstPause   time.Duration // before the first retry: 1 s
+	MaxPause     time.Duration // before a retry: 5 min
 	GiveUp       time.Duration // on one notification: 24 h
 	Queue        int           // waiting notifications of one webhook: 256
-	Concurrency  int           // calls at a time: 16
+	Concurrency  int           // concurrent requests: 16
 	MaxBody      int           // bytes of a notification: 1 MiB
-	Logger       *slog.Logger  // never gets secrets; nil discards
+	Logger       *slog.Logger  // never receives secrets; nil discards
 }
 
 func (o Options) withDefaults() Options {
@@ -64,31 +64,31 @@ type Service struct {
 	log    *slog.Logger
 	store  store
 	client *http.Client
-	calls  chan struct{} // a slot for each call that runs
+	calls  chan struct{} // holds one token for each running request
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
-	wg   sync.WaitGroup // followers and senders
+	wg   sync.WaitGroup // watching and sending goroutines
 
 	mu     sync.Mutex
 	closed bool
-	tasks  map[a2a.TaskID]*followed
+	tasks  map[a2a.TaskID]*watched
 	total  int
-	done   []*target // with nothing more to send, the oldest first
+	done   []*target // with nothing left to send, the oldest first
 }
 
-// followed is a task that has configurations.
-type followed struct {
-	targets   []*target // in the order of their ids
-	following bool      // a goroutine follows the task's turn, and there is only one
-	again     bool      // another turn has begun since it looked
+// watched is a task with configurations.
+type watched struct {
+	targets  []*target // in the order of their ids
+	watching bool      // a goroutine watches the task's turns
+	again    bool      // another turn has begun since that goroutine subscribed
 }
 
-// maxDone is how many configurations of ended tasks are kept to be read.
+// maxDone is how many configurations of ended tasks are kept for clients to read.
 const maxDone = 1000
 
-// Open reads the configurations and begins to send what was left to send. Have
-// the hub call [Service.TurnStarted] (hub.OnTurn) before it takes messages.
+// Open reads the configurations and sends outstanding notifications. The hub must call
+// [Service.TurnStarted] (hub.OnTurn) before it accepts messages.
 func Open(ctx context.Context, opts Options) (*Service, error) {
 	opts = opts.withDefaults()
 	var st store = noStore{}
@@ -105,7 +105,7 @@ func Open(ctx context.Context, opts Options) (*Service, error) {
 		store:  st,
 		client: newClient(opts.AllowPrivate, opts.Timeout),
 		calls:  make(chan struct{}, opts.Concurrency),
-		tasks:  map[a2a.TaskID]*followed{},
+		tasks:  map[a2a.TaskID]*watched{},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := st.load(ctx, s.restore); err != nil {
@@ -126,7 +126,7 @@ func Open(ctx context.Context, opts Options) (*Service, error) {
 	return s, nil
 }
 
-// restore adds a stored configuration. Nothing else runs yet.
+// restore adds a stored configuration. It needs no lock: nothing else runs yet.
 func (s *Service) restore(k key, r record) {
 	t := newTarget(k, r)
 	s.add(t)
@@ -135,8 +135,8 @@ func (s *Service) restore(k key, r record) {
 	}
 }
 
-// Close stops sending and returns when all calls have ended. What was not
-// delivered is sent after the next Open.
+// Close stops sending and returns when all requests have ended. The next Open sends the
+// outstanding notifications.
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -146,14 +146,14 @@ func (s *Service) Close() {
 	s.client.CloseIdleConnections()
 }
 
-// Check tells what is wrong with a configuration, as Create would.
+// Check validates a configuration, as Create does.
 func (s *Service) Check(c a2a.PushConfig) error {
 	return check(Config{PushConfig: c}, s.opts.AllowPrivate)
 }
 
-// Create stores a configuration of a task that exists, in place of one with the
-// same id, and returns it; without an id it gets one. It returns when that is
-// durable. A task that has ended already is notified of at once.
+// Create stores a configuration of an existing task, and returns it with an id. It
+// replaces one with the same id, and returns when the change is durable. The end of a
+// task that has ended already is sent at once.
 func (s *Service) Create(ctx context.Context, c Config) (Config, error) {
 	if err := check(c, s.opts.AllowPrivate); err != nil {
 		return Config{}, err
@@ -167,19 +167,19 @@ func (s *Service) Create(ctx context.Context, c Config) (Config, error) {
 	}
 	t := newTarget(key{c.TaskID, c.ID}, record{Config: c.PushConfig, Version: c.Version})
 	if hub.Interrupted(task.Status.State) {
-		// The client knows this state: it is the one it reacts to.
-		t.rec.Delivered, t.queued = statusTime(task), statusTime(task)
+		// The client knows this state already.
+		t.rec.Delivered, t.queued = statusTime(task.Status), statusTime(task.Status)
 	}
 	if err := s.introduce(ctx, t); err != nil {
 		return Config{}, err
 	}
-	s.TurnStarted(c.TaskID) // one may be running; otherwise its end is found
+	s.TurnStarted(c.TaskID) // a turn may be running, or the task may have ended
 	return t.config(), nil
 }
 
-// introduce registers a target and stores it, in place of one with its key.
+// introduce registers and stores a target, and replaces one with its key.
 func (s *Service) introduce(ctx context.Context, t *target) error {
-	t.saving.Lock() // what is delivered meanwhile is noted after this
+	t.saving.Lock() // deliveries meanwhile are stored after this
 	defer t.saving.Unlock()
 	first := t.rec
 	old, err := s.register(t)
@@ -190,7 +190,9 @@ func (s *Service) introduce(ctx context.Context, t *target) error {
 		old.retire()
 	}
 	if err := s.store.put(ctx, t.key, first); err != nil {
-		s.unregister(t)
+		s.mu.Lock()
+		s.remove(t)
+		s.mu.Unlock()
 		t.retired = true
 		return &Error{Code: CodeInternal, Message: "the push configuration could not be stored", Err: err}
 	}
@@ -201,12 +203,8 @@ func (s *Service) introduce(ctx context.Context, t *target) error {
 func (s *Service) Get(_ context.Context, task a2a.TaskID, id string) (Config, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.tasks[task]; f != nil {
-		for _, t := range f.targets {
-			if id == "" || t.id == id {
-				return t.config(), nil
-			}
-		}
+	if t := s.find(task, id); t != nil {
+		return t.config(), nil
 	}
 	return Config{}, &Error{Code: CodeNotFound, Message: "the task has no such push configuration"}
 }
@@ -226,16 +224,17 @@ func (s *Service) List(_ context.Context, task a2a.TaskID) ([]Config, error) {
 	return configs, nil
 }
 
-// Delete removes a configuration, for good when it returns; a call that is under
-// way may still arrive. That there is none is no error.
+// Delete removes a configuration durably, if it exists. A running request may still
+// arrive.
 func (s *Service) Delete(ctx context.Context, task a2a.TaskID, id string) error {
 	s.mu.Lock()
 	t := s.find(task, id)
-	s.mu.Unlock()
-	if t == nil {
+	if t == nil || id == "" {
+		s.mu.Unlock()
 		return nil
 	}
-	s.unregister(t)
+	s.remove(t)
+	s.mu.Unlock()
 	t.retire()
 	if err := s.store.delete(ctx, t.key); err != nil {
 		return &Error{Code: CodeInternal, Message: "the push configuration could not be deleted", Err: err}
@@ -243,8 +242,8 @@ func (s *Service) Delete(ctx context.Context, task a2a.TaskID, id string) error 
 	return nil
 }
 
-// TurnStarted tells that a turn of a task begins: from here on its events are
-// sent. It does not block and costs nothing for tasks without a configuration.
+// TurnStarted reports that a turn of a task begins, whose events are then sent. It does not
+// block, and ignores tasks without a configuration.
 func (s *Service) TurnStarted(id a2a.TaskID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,15 +251,15 @@ func (s *Service) TurnStarted(id a2a.TaskID) {
 	if f == nil || s.closed {
 		return
 	}
-	if f.following {
+	if f.watching {
 		f.again = true
 		return
 	}
-	f.following = true
-	s.wg.Go(func() { s.follow(id, f) })
+	f.watching = true
+	s.wg.Go(func() { s.watch(id, f) })
 }
 
-// register adds a target and returns the one that it replaces.
+// register adds a target and returns the one that it replaces, if any.
 func (s *Service) register(t *target) (old *target, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,17 +281,11 @@ func (s *Service) register(t *target) (old *target, err error) {
 	return old, nil
 }
 
-func (s *Service) unregister(t *target) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.remove(t)
-}
-
-// add, remove and find need s.mu.
+// add adds a target. mu is held, as for remove and find.
 func (s *Service) add(t *target) {
 	f := s.tasks[t.task]
 	if f == nil {
-		f = &followed{}
+		f = &watched{}
 		s.tasks[t.task] = f
 	}
 	i, _ := slices.BinarySearchFunc(f.targets, t.id, func(t *target, id string) int { return cmp.Compare(t.id, id) })
@@ -311,15 +304,16 @@ func (s *Service) remove(t *target) {
 	}
 	f.targets = slices.Delete(f.targets, i, i+1)
 	s.total--
-	if len(f.targets) == 0 && !f.following {
+	if len(f.targets) == 0 && !f.watching {
 		delete(s.tasks, t.task)
 	}
 }
 
+// find returns a task's target, with an empty id the first; nil if there is none.
 func (s *Service) find(task a2a.TaskID, id string) *target {
 	if f := s.tasks[task]; f != nil {
 		for _, t := range f.targets {
-			if t.id == id {
+			if id == "" || t.id == id {
 				return t
 			}
 		}
@@ -327,13 +321,13 @@ func (s *Service) find(task a2a.TaskID, id string) *target {
 	return nil
 }
 
-// catchUp finds what happened to a task while nobody watched. One that waits for
-// its user is not followed: TurnStarted will say when it goes on.
+// catchUp queues the changes of a task while the service did not run. It does not watch an
+// interrupted task: TurnStarted reports when that resumes.
 func (s *Service) catchUp(id a2a.TaskID) {
 	task, err := s.opts.Tasks.Task(s.ctx, id, nil)
-	var he *hub.Error
+	he, _ := errors.AsType[*hub.Error](err)
 	switch {
-	case errors.As(err, &he) && he.Code == hub.CodeTaskNotFound:
+	case he != nil && he.Code == hub.CodeTaskNotFound:
 		s.forget(id)
 	case err != nil:
 		if s.ctx.Err() == nil {
@@ -346,7 +340,7 @@ func (s *Service) catchUp(id a2a.TaskID) {
 	}
 }
 
-// forget removes the configurations of a task that the hub no longer has.
+// forget removes the configurations of a task that the hub has removed.
 func (s *Service) forget(id a2a.TaskID) {
 	configs, _ := s.List(s.ctx, id) // never fails
 	for _, c := range configs {
@@ -356,13 +350,13 @@ func (s *Service) forget(id a2a.TaskID) {
 	}
 }
 
-// follow queues the events of a task's turns until none runs.
-func (s *Service) follow(id a2a.TaskID, f *followed) {
+// watch queues the events of a task's turns until none runs.
+func (s *Service) watch(id a2a.TaskID, f *watched) {
 	for {
-		s.followTurn(id)
+		s.watchTurn(id)
 		s.mu.Lock()
 		if !f.again || s.ctx.Err() != nil {
-			f.following = false
+			f.watching = false
 			if len(f.targets) == 0 {
 				delete(s.tasks, id)
 			}
@@ -374,7 +368,7 @@ func (s *Service) follow(id a2a.TaskID, f *followed) {
 	}
 }
 
-func (s *Service) followTurn(id a2a.TaskID) {
+func (s *Service) watchTurn(id a2a.TaskID) {
 	sub, err := s.opts.Tasks.Subscribe(s.ctx, id)
 	if err == nil {
 		defer sub.Close()
@@ -387,7 +381,7 @@ func (s *Service) followTurn(id a2a.TaskID) {
 			s.queueEvent(id, event)
 		}
 	}
-	// However that ended, the task's state is what must not be missed.
+	// The subscription may have missed the task's last state.
 	task, err := s.opts.Tasks.Task(s.ctx, id, nil)
 	if err != nil {
 		if s.ctx.Err() == nil {
@@ -398,9 +392,9 @@ func (s *Service) followTurn(id a2a.TaskID) {
 	s.queueTask(id, task)
 }
 
-// queueTask queues a snapshot for the webhooks that have not had its status.
+// queueTask queues a snapshot for the webhooks that have not received its status.
 func (s *Service) queueTask(id a2a.TaskID, task *a2a.Task) {
-	at := statusTime(task)
+	at := statusTime(task.Status)
 	s.each(id, func(t *target) {
 		if !at.After(t.queued) {
 			return
@@ -409,8 +403,8 @@ func (s *Service) queueTask(id a2a.TaskID, task *a2a.Task) {
 	})
 }
 
-// queueEvent queues an event as each webhook's version wants it: in 0.3 a
-// notification is the task, at each change of its status.
+// queueEvent queues an event in the format of each webhook's version: in 0.3 that is the
+// whole task, at each change of its status.
 func (s *Service) queueEvent(id a2a.TaskID, event a2a.Event) {
 	if task, ok := event.(*a2a.Task); ok { // the subscription fell behind
 		s.queueTask(id, task)
@@ -421,7 +415,7 @@ func (s *Service) queueEvent(id a2a.TaskID, event a2a.Event) {
 	if status != nil && s.has03(id) {
 		var err error
 		if snapshot, err = s.opts.Tasks.Task(s.ctx, id, nil); err != nil {
-			return // followTurn reads it again at the end
+			return // watchTurn reads it again at the end
 		}
 	}
 	s.each(id, func(t *target) {
@@ -430,9 +424,9 @@ func (s *Service) queueEvent(id a2a.TaskID, event a2a.Event) {
 			s.push(t, item{event: event})
 		case status == nil:
 		case t.rec.Version != v03:
-			s.push(t, item{event: event, status: eventTime(status), final: status.Status.State.Terminal()})
-		case snapshot != nil && statusTime(snapshot).After(t.queued):
-			s.push(t, item{event: snapshot, status: statusTime(snapshot), final: snapshot.Status.State.Terminal()})
+			s.push(t, item{event: event, status: statusTime(status.Status), final: status.Status.State.Terminal()})
+		case snapshot != nil && statusTime(snapshot.Status).After(t.queued):
+			s.push(t, item{event: snapshot, status: statusTime(snapshot.Status), final: snapshot.Status.State.Terminal()})
 		}
 	})
 }
@@ -443,25 +437,25 @@ func (s *Service) has03(id a2a.TaskID) bool {
 	return found
 }
 
-// each calls f for the task's webhooks that still want something, with s.mu held.
-func (s *Service) each(id a2a.TaskID, f func(*target)) {
+// each calls do, with s.mu held, for the task's webhooks that are not done.
+func (s *Service) each(id a2a.TaskID, do func(*target)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	followed := s.tasks[id]
-	if followed == nil {
+	f := s.tasks[id]
+	if f == nil {
 		return
 	}
-	for _, t := range followed.targets {
+	for _, t := range f.targets {
 		if !t.rec.Done {
-			f(t)
+			do(t)
 		}
 	}
 }
 
-// push adds to a target's queue, with s.mu held, and has it sent.
+// push adds an item to a target's queue and starts sending. s.mu is held.
 func (s *Service) push(t *target, it item) {
 	if len(t.queue) >= s.opts.Queue {
-		// One snapshot, read when its turn comes, says what all of them did.
+		// One snapshot, read when it is sent, replaces them all.
 		t.queue = append(t.queue[:0], item{latest: true})
 	} else if n := len(t.queue); n == 0 || !t.queue[n-1].latest {
 		t.queue = append(t.queue, it)
@@ -475,8 +469,7 @@ func (s *Service) push(t *target, it item) {
 	}
 }
 
-// finished keeps a target that has nothing more to send among the readable ones,
-// and removes the oldest of them beyond maxDone.
+// finished keeps a target with nothing left to send, and removes the oldest above maxDone.
 func (s *Service) finished(t *target) {
 	s.mu.Lock()
 	s.done = append(s.done, t)
@@ -494,16 +487,9 @@ func (s *Service) finished(t *target) {
 	}
 }
 
-func statusTime(task *a2a.Task) time.Time {
-	if task.Status.Timestamp == nil {
+func statusTime(status a2a.TaskStatus) time.Time {
+	if status.Timestamp == nil {
 		return time.Time{}
 	}
-	return *task.Status.Timestamp
-}
-
-func eventTime(e *a2a.TaskStatusUpdateEvent) time.Time {
-	if e.Status.Timestamp == nil {
-		return time.Time{}
-	}
-	return *e.Status.Timestamp
+	return *status.Timestamp
 }

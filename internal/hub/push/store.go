@@ -15,7 +15,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// key names one configuration.
+// key identifies one configuration.
 type key struct {
 	task a2a.TaskID
 	id   string
@@ -28,21 +28,21 @@ type store interface {
 	delete(ctx context.Context, k key) error
 }
 
-// noStore is the store of a service without a bus: nothing outlives the process.
+// noStore is the store of a service without a bus: it stores nothing.
 type noStore struct{}
 
 func (noStore) load(context.Context, func(key, record)) error { return nil }
 func (noStore) put(context.Context, key, record) error        { return nil }
 func (noStore) delete(context.Context, key) error             { return nil }
 
-// kvStore keeps records in a bucket, one key each.
+// kvStore keeps each record under its own key in a bucket.
 type kvStore struct {
 	bus *bus.Bus
 	kv  jetstream.KeyValue
 }
 
-// retention is how long a configuration is kept after its last change. It is
-// long for a task's life and bounds what forgotten ones take.
+// retention is how long a configuration is kept after its last change. It is long for a
+// task, and removes forgotten configurations.
 const retention = 30 * 24 * time.Hour
 
 func openStore(ctx context.Context, b *bus.Bus, name string) (*kvStore, error) {
@@ -66,17 +66,17 @@ func (s *kvStore) load(ctx context.Context, visit func(key, record)) error {
 		return err
 	}
 	for entry := range watcher.Updates() {
-		if entry == nil { // all that is stored has come
+		if entry == nil { // the end of the stored entries
 			return watcher.Stop()
 		}
 		k, ok := decodeKey(entry.Key())
 		var r record
 		if !ok || json.Unmarshal(entry.Value(), &r) != nil {
-			continue // not written by this version of the hub: it ages away
+			continue // written by another version of the hub; it expires
 		}
 		visit(k, r)
 	}
-	return errors.Join(errors.New("the bucket's contents did not come to their end"), ctx.Err())
+	return errors.Join(errors.New("the bucket could not be read to its end"), ctx.Err())
 }
 
 func (s *kvStore) put(ctx context.Context, k key, r record) error {
@@ -98,7 +98,7 @@ func (s *kvStore) delete(ctx context.Context, k key) error {
 	return s.bus.Commit(ctx)
 }
 
-// Ids come from clients and may hold what a subject may not.
+// encodeKey returns a key for the bucket: ids may hold characters that are illegal there.
 func encodeKey(k key) string {
 	e := base64.RawURLEncoding
 	return e.EncodeToString([]byte(k.task)) + "." + e.EncodeToString([]byte(k.id))
