@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// worker is an agent that sub-tasks can be given to.
+// worker is an agent that can get sub-tasks.
 type worker struct {
 	id   string
 	has  func(capability string) bool
@@ -18,16 +18,15 @@ func (w *worker) can(capabilities []string) bool {
 	return !slices.ContainsFunc(capabilities, func(c string) bool { return !w.has(c) })
 }
 
-// distribute gives sub-tasks to workers by capability and load: each goes
-// to the least loaded of those who can do it. With everybody, those who got none
-// then take one from another, as far as capabilities allow. The result
-// is by sub-task; one that nobody can do is not in it.
+// distribute assigns each sub-task to the least loaded worker that can do it. With
+// everybody, a worker without a sub-task then gets one of another's, if capabilities
+// allow. The result is by sub-task, without those that nobody can do.
 func distribute(parts []*SubTask, workers []*worker, everybody bool) map[string]*worker {
 	d := &distribution{pools: make(map[string]*pool), to: make(map[string]*worker, len(parts)), counts: make(map[*worker]int), parts: parts}
 	for _, t := range parts {
 		d.pool(t, workers)
 	}
-	// Those that few can do come first, while these few are still free.
+	// First the sub-tasks that few workers can do, while these are free.
 	order := slices.SortedStableFunc(slices.Values(parts), func(a, b *SubTask) int {
 		return cmp.Compare(d.pool(a, workers).size, d.pool(b, workers).size)
 	})
@@ -52,7 +51,7 @@ type distribution struct {
 	counts map[*worker]int // sub-tasks that each got
 }
 
-// pool returns those who can do a sub-task.
+// pool returns the workers that can do a sub-task.
 func (d *distribution) pool(t *SubTask, workers []*worker) *pool {
 	key := strings.Join(t.RequiredCapabilities, "\n")
 	if p := d.pools[key]; p != nil {
@@ -61,17 +60,17 @@ func (d *distribution) pool(t *SubTask, workers []*worker) *pool {
 	p := new(pool)
 	for _, w := range workers {
 		if w.can(t.RequiredCapabilities) {
-			p.seats = append(p.seats, seat{w, w.load})
+			p.entries = append(p.entries, heapEntry{w, w.load})
 		}
 	}
-	p.size = len(p.seats)
+	p.size = len(p.entries)
 	heap.Init(p)
 	d.pools[key] = p
 	return p
 }
 
-// serve finds a sub-task for a worker without one: from somebody who has several,
-// or from somebody for whom another can be found (an augmenting path).
+// serve finds a sub-task for a worker without one: of a worker that has several, or of
+// one that can get another instead (an augmenting path).
 func (d *distribution) serve(w *worker, asked map[*worker]bool) bool {
 	asked[w] = true
 	var others []*SubTask
@@ -106,38 +105,38 @@ func (d *distribution) move(t *SubTask, from, to *worker) {
 	to.load++
 }
 
-// pool is a heap of those who can do the same, the least loaded first. Loads only
-// grow while it is used, so a seat's may be out of date but never too high.
+// pool is a heap of workers with the same capabilities, the least loaded first. Loads
+// only grow meanwhile, so an entry's load may be too low but never too high.
 type pool struct {
-	seats []seat
-	size  int
+	entries []heapEntry
+	size    int
 }
 
-type seat struct {
+type heapEntry struct {
 	w    *worker
 	load int
 }
 
 // take returns the least loaded worker and counts one more for it.
 func (p *pool) take() *worker {
-	if len(p.seats) == 0 {
+	if len(p.entries) == 0 {
 		return nil
 	}
-	for p.seats[0].load != p.seats[0].w.load {
-		p.seats[0].load = p.seats[0].w.load
+	for p.entries[0].load != p.entries[0].w.load {
+		p.entries[0].load = p.entries[0].w.load
 		heap.Fix(p, 0)
 	}
-	w := p.seats[0].w
+	w := p.entries[0].w
 	w.load++
 	return w
 }
 
 // Len, Less, Swap, Push and Pop implement heap.Interface.
-func (p *pool) Len() int { return len(p.seats) }
+func (p *pool) Len() int { return len(p.entries) }
 func (p *pool) Less(i, j int) bool {
-	a, b := p.seats[i], p.seats[j]
+	a, b := p.entries[i], p.entries[j]
 	return cmp.Or(cmp.Compare(a.load, b.load), strings.Compare(a.w.id, b.w.id)) < 0
 }
-func (p *pool) Swap(i, j int) { p.seats[i], p.seats[j] = p.seats[j], p.seats[i] }
+func (p *pool) Swap(i, j int) { p.entries[i], p.entries[j] = p.entries[j], p.entries[i] }
 func (p *pool) Push(any)      { panic("a pool does not grow") }
 func (p *pool) Pop() any      { panic("a pool does not shrink") }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,59 +31,46 @@ const (
 	DefaultMaxWritten      = 32 << 20
 )
 
-// Reporter is told how swarms go: the Ralph loop, say.
+// Reporter receives escalations and outcomes, as the Ralph loop does.
 type Reporter interface {
-	// Escalate is asked when no agent could do a sub-task. With again it
-	// gets another round of attempts, otherwise the swarm fails. It may block; ctx
-	// ends when the coordinator closes or another one leads.
+	// Escalate is called when no agent could do a sub-task. If it returns true, the
+	// sub-task gets another round of attempts; otherwise the swarm fails. It may block;
+	// ctx ends when the coordinator closes or another one leads.
 	Escalate(ctx context.Context, s Session, t SubTask) (again bool)
-	// Finished is told the final outcome, completed or failed. After a
-	// coordinator has died in that moment its successor may tell it again.
+	// Finished is called with the final state of a swarm, again by its successor if the
+	// coordinator dies meanwhile.
 	Finished(ctx context.Context, s Session)
 }
 
-// CoordinatorOptions set up a Coordinator. The zero options make one that stands
-// alone.
+// CoordinatorOptions set up a Coordinator. The zero options are valid.
 type CoordinatorOptions struct {
-	// Journal is where swarms are kept; nil: in memory, without a successor.
-	Journal Journal
-	// Successors are the agents that coordinate on the same journal and may take
-	// over, apart from this one. Participants obey them then.
+	Journal Journal // nil means a MemoryJournal, without successors
+	// Successors are the other agents that coordinate on the same journal and may take
+	// over. Participants accept them.
 	Successors []string
-	// Sole says that no other coordinator ever has this one's agent id, so that what
-	// the journal says it leads is led by nobody: after a restart its own swarms go
-	// on at once.
+	// Sole says that no other process uses this coordinator's agent id, so that after a
+	// restart it takes over its own swarms at once.
 	Sole     bool
-	Reporter Reporter // nil: what is escalated fails
-	// Aggregate makes the outcome of the sub-tasks' results; nil makes an object of
-	// them by sub-task id.
+	Reporter Reporter // nil: escalated sub-tasks fail
+	// Aggregate makes the outcome from the sub-tasks' results; nil makes an object by
+	// sub-task id.
 	Aggregate func(s Session) (json.RawMessage, error)
-	// Load says how much else an agent has to do; nil: nothing.
+	// Load returns an agent's load apart from swarms; nil means none.
 	Load func(agentID string) int
 
-	// Lease is how long a participant may be silent while it works; 0 means
-	// DefaultLease.
-	Lease time.Duration
-	// Takeover is how long a swarm's journal rests before another coordinator takes
-	// it over; 0 means DefaultTakeover. It is the same for all on a journal.
-	Takeover time.Duration
-	// Answer is how long agents have to answer a proposal; 0 means DefaultAnswer.
-	Answer time.Duration
-	// PerAgent is how many sub-tasks run at once on one participant; 0 means 1.
-	PerAgent int
-	// MaxParticipants bounds the agents of one swarm, MaxSwarms the swarms that this
-	// coordinator leads; 0 means the default.
-	MaxParticipants int
-	MaxSwarms       int
-	// MaxWritten bounds the changes of a swarm's shared state that one participant may
-	// ask for, in bytes: keys, values, and 256 for each change. What is taken away again
-	// makes no room, since the journal keeps it. All participants together may ask for
-	// twice as much. 0 means DefaultMaxWritten.
+	Lease           time.Duration // a participant's without a heartbeat; 0 means DefaultLease
+	Takeover        time.Duration // without a record before another coordinator takes a swarm over, the same for all on a journal; 0 means DefaultTakeover
+	Answer          time.Duration // for a proposal; 0 means DefaultAnswer
+	PerAgent        int           // concurrent sub-tasks of a participant; 0 means 1
+	MaxParticipants int           // of one swarm; 0 means DefaultMaxParticipants
+	MaxSwarms       int           // led by this coordinator; 0 means DefaultMaxSwarms
+	// MaxWritten bounds the changes of a swarm's shared state by one participant, in
+	// bytes: keys, values, and 256 for each change. Deleting frees nothing, since the
+	// journal keeps it. The bound for all participants together is twice that. 0 means
+	// DefaultMaxWritten.
 	MaxWritten int
-	// Keep is how long the journal of a swarm that has ended is kept; 0 means
-	// DefaultKeep.
-	Keep   time.Duration
-	Logger *slog.Logger // nil discards
+	Keep       time.Duration // the journal of an ended swarm; 0 means DefaultKeep
+	Logger     *slog.Logger  // nil discards
 }
 
 func (o CoordinatorOptions) withDefaults() CoordinatorOptions {
@@ -125,8 +113,8 @@ func byID(s Session) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
-// Coordinator leads swarms for one agent. Make one with NewCoordinator and Close it
-// in the end. It is safe for concurrent use.
+// Coordinator leads swarms as one agent. Make one with NewCoordinator and Close it in
+// the end. It is safe for concurrent use.
 type Coordinator struct {
 	r  *router.Router
 	n  *negotiation.Negotiator
@@ -138,10 +126,10 @@ type Coordinator struct {
 	running sync.WaitGroup
 	stops   []func() // end what arrives
 
-	meters   meters
-	folds    *folds
-	tight    atomic.Bool   // the journals have little room
-	clearing chan struct{} // a token for who makes room in them
+	limits     limits
+	cache      *sessionCache
+	nearlyFull atomic.Bool   // the journals have little room
+	evicting   chan struct{} // a token for who makes room in them
 
 	mu      sync.Mutex
 	closed  bool
@@ -149,11 +137,11 @@ type Coordinator struct {
 	ended   map[string]time.Time // when swarms ended that were led here, of the last graceTime
 }
 
-// NewCoordinator returns the coordinator of an agent, whose negotiator n is. It
-// takes over swarms of the journal that nobody leads.
+// NewCoordinator returns the coordinator of n's agent. It takes over swarms of the
+// journal that have no leader.
 func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOptions) *Coordinator {
-	c := &Coordinator{r: r, n: n, id: n.AgentID(), o: o.withDefaults(), leaders: make(map[string]*leader), ended: make(map[string]time.Time), clearing: make(chan struct{}, 1)}
-	c.folds = newFolds(c.o.Journal)
+	c := &Coordinator{r: r, n: n, id: n.AgentID(), o: o.withDefaults(), leaders: make(map[string]*leader), ended: make(map[string]time.Time), evicting: make(chan struct{}, 1)}
+	c.cache = newSessionCache(c.o.Journal)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.stops = append(c.stops, r.OnReceive(c.id, c.receive), n.OnSettled(c.answered))
 	c.running.Go(c.watchJournal)
@@ -161,9 +149,9 @@ func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOp
 	return c
 }
 
-// Create begins a swarm and returns it, recruiting. Where there is a swarm
-// of Plan.ID it returns that one as it stands. Errors are [*Error]s: CodeNoRoom where
-// the journals are so full that swarms that run may soon need what is left.
+// Create creates a swarm and returns it, recruiting. If a swarm of Plan.ID exists, it
+// returns that one. Errors are [*Error]s: CodeNoRoom if the journal storage is so full
+// that the running swarms may need the rest.
 func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	if err := p.check(); err != nil {
 		return Session{}, err
@@ -184,8 +172,8 @@ func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	}
 	if size, err := first.size(); err != nil {
 		return Session{}, err
-	} else if err := c.room(ctx, size, roomForNew); err != nil {
-		return Session{}, noRoom(id, err)
+	} else if err := c.ensureSpace(ctx, size, spaceForNew); err != nil {
+		return Session{}, noSpace(id, err)
 	}
 	l := newLeader(c, id, x)
 	if err := c.add(l); err != nil {
@@ -197,10 +185,10 @@ func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	if err := l.store(ctx, []event{first}); err != nil {
 		c.drop(l)
 		if errors.Is(err, ErrFull) {
-			return Session{}, noRoom(id, err)
+			return Session{}, noSpace(id, err)
 		}
 		if errors.Is(err, ErrConflict) {
-			return c.Session(ctx, id) // somebody has just created it
+			return c.Session(ctx, id) // another coordinator has just created it
 		}
 		return Session{}, err
 	}
@@ -209,7 +197,7 @@ func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	return s, nil
 }
 
-// add enters a leader that is not running yet.
+// add adds a leader that is not running yet.
 func (c *Coordinator) add(l *leader) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,14 +207,14 @@ func (c *Coordinator) add(l *leader) error {
 	case c.leaders[l.id] != nil:
 		return errorf(CodeState, l.id, "swarm %q is led here already", l.id)
 	case len(c.leaders) >= c.o.MaxSwarms:
-		return errorf(CodeFull, l.id, "%d swarms are led here, no more are taken", c.o.MaxSwarms)
+		return errorf(CodeFull, l.id, "the coordinator leads %d swarms, which is the limit", c.o.MaxSwarms)
 	}
 	c.leaders[l.id] = l
 	return nil
 }
 
 // vacant reports whether one more swarm can be led.
-func (c *Coordinator) vacant() bool {
+func (c *Coordinator) hasCapacity() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.closed && len(c.leaders) < c.o.MaxSwarms
@@ -240,13 +228,13 @@ func (c *Coordinator) remove(l *leader) {
 	}
 }
 
-// drop takes out a leader that never ran.
+// drop removes a leader that never ran.
 func (c *Coordinator) drop(l *leader) {
 	c.remove(l)
 	close(l.done)
 }
 
-// start runs a leader until its swarm has ended, or is another's.
+// start runs a leader until its swarm has ended or another coordinator leads it.
 func (c *Coordinator) start(l *leader) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -270,32 +258,28 @@ func (c *Coordinator) leader(swarmID string) *leader {
 func (c *Coordinator) all() []*leader {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make([]*leader, 0, len(c.leaders))
-	for _, l := range c.leaders {
-		all = append(all, l)
-	}
-	return all
+	return slices.Collect(maps.Values(c.leaders))
 }
 
-// patience is how long a leader may take to tell of its swarm. One whose journal takes
-// no record is busy until it does; the journal tells then.
-const patience = 2 * time.Second
+// leaderTimeout bounds the wait for a leader's session. A leader that waits for its
+// journal is busy; the session is then read from the journal.
+const leaderTimeout = 2 * time.Second
 
-// Session returns a swarm of the journal as it stands, whoever leads it.
+// Session returns the present session of a swarm, whichever coordinator leads it.
 func (c *Coordinator) Session(ctx context.Context, swarmID string) (Session, error) {
-	if s, led := c.led(ctx, swarmID); led {
+	if s, led := c.askLeader(ctx, swarmID); led {
 		return s, nil
 	}
-	return c.folds.session(ctx, swarmID)
+	return c.cache.session(ctx, swarmID)
 }
 
-// led returns a swarm that is led here, if its leader tells.
-func (c *Coordinator) led(ctx context.Context, swarmID string) (Session, bool) {
+// askLeader returns the session of a swarm that is led here, if its leader answers.
+func (c *Coordinator) askLeader(ctx context.Context, swarmID string) (Session, bool) {
 	l := c.leader(swarmID)
 	if l == nil {
 		return Session{}, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
 	s, err := l.ask(ctx, func() (Session, error) { return l.x.snapshot(), nil })
 	return s, err == nil
@@ -315,12 +299,12 @@ func (c *Coordinator) Sessions(ctx context.Context) ([]Session, error) {
 	}
 	var list []Session
 	for id, sequence := range last {
-		s, led := c.led(ctx, id)
+		s, led := c.askLeader(ctx, id)
 		if !led {
-			s, err = c.folds.sessionAt(ctx, id, sequence)
+			s, err = c.cache.sessionAt(ctx, id, sequence)
 		}
 		if CodeOf(err) == CodeNotFound {
-			continue // forgotten meanwhile
+			continue // deleted meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -333,8 +317,8 @@ func (c *Coordinator) Sessions(ctx context.Context) ([]Session, error) {
 	return list, nil
 }
 
-// Wait blocks until a swarm has ended, whoever leads it, and returns it. The error
-// is an [*Error] with CodeFailed for one that failed, or ctx's.
+// Wait blocks until a swarm has ended, whichever coordinator leads it, and returns it.
+// The error is an [*Error] with CodeFailed for a failed swarm, or ctx's.
 func (c *Coordinator) Wait(ctx context.Context, swarmID string) (Session, error) {
 	for {
 		l := c.leader(swarmID)
@@ -352,9 +336,9 @@ func (c *Coordinator) Wait(ctx context.Context, swarmID string) (Session, error)
 		select {
 		case <-ended:
 			if end := l.end.Load(); end != nil {
-				return *end, failure(*end) // whatever has become of the journal since
+				return *end, failure(*end) // even if its journal was deleted since
 			}
-		case <-time.After(c.o.Takeover / 3): // another leads it: look again
+		case <-time.After(c.o.Takeover / 3): // another coordinator leads it: poll
 		case <-ctx.Done():
 			return s, ctx.Err()
 		case <-c.ctx.Done():
@@ -373,30 +357,30 @@ func failure(s Session) error {
 
 // Join adds an agent to a swarm that is led here, without a proposal.
 func (c *Coordinator) Join(ctx context.Context, swarmID, agentID string) error {
-	return c.tell(ctx, swarmID, func(l *leader) error { return l.join(agentID) })
+	return c.withLeader(ctx, swarmID, func(l *leader) error { return l.join(agentID) })
 }
 
-// CompleteSubTask enters a sub-task's result as if its agent had sent it.
-// For participants that reach the coordinator otherwise than by envelopes.
+// CompleteSubTask stores a sub-task's result as if its agent had sent it, for
+// participants that do not use envelopes.
 func (c *Coordinator) CompleteSubTask(ctx context.Context, swarmID, subTaskID string, value json.RawMessage) error {
 	if !json.Valid(value) {
 		return errorf(CodeInvalid, swarmID, "the result of %q is not JSON", subTaskID)
 	}
-	return c.tell(ctx, swarmID, func(l *leader) error { return l.finish(subTaskID, result{Value: value}) })
+	return c.withLeader(ctx, swarmID, func(l *leader) error { return l.finish(subTaskID, result{Value: value}) })
 }
 
-// FailSubTask enters that an attempt at a sub-task failed.
+// FailSubTask stores that an attempt at a sub-task failed.
 func (c *Coordinator) FailSubTask(ctx context.Context, swarmID, subTaskID, reason string) error {
 	if reason == "" {
 		reason = "no reason given"
 	}
-	return c.tell(ctx, swarmID, func(l *leader) error { return l.finish(subTaskID, result{Error: reason}) })
+	return c.withLeader(ctx, swarmID, func(l *leader) error { return l.finish(subTaskID, result{Error: reason}) })
 }
 
 // SetState changes the shared state of a swarm that is led here; an empty value
 // removes the key.
 func (c *Coordinator) SetState(ctx context.Context, swarmID, key string, value json.RawMessage) error {
-	return c.tell(ctx, swarmID, func(l *leader) error {
+	return c.withLeader(ctx, swarmID, func(l *leader) error {
 		if err := l.set(set{Key: key, Value: value}); err != nil {
 			return err
 		}
@@ -404,16 +388,16 @@ func (c *Coordinator) SetState(ctx context.Context, swarmID, key string, value j
 	})
 }
 
-// Stop ends a swarm that is led here: it fails for this reason, and what its
-// participants work on is no longer wanted.
+// Stop ends a swarm that is led here: it fails for this reason, and its participants
+// stop working.
 func (c *Coordinator) Stop(ctx context.Context, swarmID, reason string) error {
-	return c.tell(ctx, swarmID, func(l *leader) error {
+	return c.withLeader(ctx, swarmID, func(l *leader) error {
 		l.fail(c.ctx, "stopped: "+reason)
 		return nil
 	})
 }
 
-func (c *Coordinator) tell(ctx context.Context, swarmID string, do func(*leader) error) error {
+func (c *Coordinator) withLeader(ctx context.Context, swarmID string, do func(*leader) error) error {
 	l := c.leader(swarmID)
 	if l == nil {
 		return notFound(swarmID)
@@ -422,62 +406,62 @@ func (c *Coordinator) tell(ctx context.Context, swarmID string, do func(*leader)
 	return err
 }
 
-// receive sorts what arrives for the agent into its swarms. What is more than its
-// sender may ask for goes no further than here, before anybody else has to wait for it.
+// receive passes an envelope to its swarm. It refuses envelopes beyond the sender's rate
+// limit here, before others wait for them.
 func (c *Coordinator) receive(ctx context.Context, e *envelope.Envelope) {
 	l := c.leader(e.CorrelationID)
 	switch e.Type {
 	case envelope.Request, envelope.Response, envelope.Notification, envelope.StreamData:
 	default:
-		return // not for us
+		return // another kind of envelope
 	}
 	if l == nil {
 		return
 	}
-	if !c.meters.arrives(e.Sender, len(e.Payload)) {
+	if !c.limits.allowMessage(e.Sender, len(e.Payload)) {
 		c.refuse(ctx, l, e.Sender, errorf(CodeFlood, l.id, "%s sends more than %d messages or %d bytes a second", e.Sender, messageRate, inRate))
 		return
 	}
 	if e.Type == envelope.StreamData {
-		if d := l.doc.Load(); d != nil && !d.arrived(ctx, e) {
+		if d := l.doc.Load(); d != nil && !d.receive(ctx, e) {
 			c.refuse(ctx, l, e.Sender, tooManyStates(l.id))
 		}
 		return
 	}
 	var m message
 	if e.Unmarshal(&m) != nil || m.Swarm != e.CorrelationID {
-		return // not for us
+		return // another kind of envelope
 	}
-	l.put(ctx, func() { l.receive(e.Sender, m) })
+	l.enqueue(ctx, func() { l.receive(e.Sender, m) })
 }
 
 func tooManyStates(swarmID string) *Error {
-	return errorf(CodeFlood, swarmID, "the shared state is asked for too often; it comes again by itself, later")
+	return errorf(CodeFlood, swarmID, "the shared state is requested too often; it is sent again later")
 }
 
-// refuse tells an agent, and the log, why it was not heard: not each time.
+// refuse reports a refusal to the agent and the log, at a limited rate.
 func (c *Coordinator) refuse(ctx context.Context, l *leader, who string, why *Error) {
-	if c.meters.tells(who) {
-		l.put(ctx, func() { l.refuse(c.ctx, who, why) })
+	if c.limits.allowRefusal(who) {
+		l.enqueue(ctx, func() { l.refuse(c.ctx, who, why) })
 	}
 }
 
-// answered hears how a proposal was answered.
+// answered passes a settled proposal to its swarm.
 func (c *Coordinator) answered(ctx context.Context, p negotiation.Proposal) {
 	if p.Proposer != c.id {
 		return
 	}
 	l := c.leader(p.CorrelationID)
 	if l == nil {
-		c.tooLate(ctx, p)
+		c.notifyOver(ctx, p)
 		return
 	}
-	l.put(ctx, func() { l.answered(p) })
+	l.enqueue(ctx, func() { l.answered(p) })
 }
 
-// tooLate tells one who has accepted when the swarm was over, or is led by another,
+// notifyOver tells one who has accepted when the swarm was over, or is led by another,
 // who asks again.
-func (c *Coordinator) tooLate(ctx context.Context, p negotiation.Proposal) {
+func (c *Coordinator) notifyOver(ctx context.Context, p negotiation.Proposal) {
 	if p.Status != negotiation.Accepted {
 		return
 	}
@@ -492,7 +476,7 @@ func (c *Coordinator) tooLate(ctx context.Context, p negotiation.Proposal) {
 	}
 }
 
-// watchAgents tells the leaders of agents that leave.
+// watchAgents makes the leaders check their participants when agents are removed.
 func (c *Coordinator) watchAgents() {
 	w := c.r.Registry().Watch()
 	defer w.Close()
@@ -505,12 +489,12 @@ func (c *Coordinator) watchAgents() {
 			continue
 		}
 		for _, l := range c.all() {
-			l.put(c.ctx, l.missing)
+			l.enqueue(c.ctx, l.removeMissing)
 		}
 	}
 }
 
-// watchJournal takes over swarms that nobody leads, and forgets old ones.
+// watchJournal takes over swarms without a leader, and deletes old journals.
 func (c *Coordinator) watchJournal() {
 	type seen struct {
 		sequence uint64
@@ -549,7 +533,7 @@ func (c *Coordinator) watchJournal() {
 				known[id] = s
 			}
 		}
-		first = first && err != nil // what comes later is led by whoever made it
+		first = first && err != nil // later swarms are led by their creators
 		select {
 		case <-time.After(c.o.Takeover / 3):
 		case <-c.ctx.Done():
@@ -558,12 +542,11 @@ func (c *Coordinator) watchJournal() {
 	}
 }
 
-// takeOver leads a swarm whose coordinator is silent; with own, only one that this
-// agent led in an earlier life. It reports whether the swarm has ended, so that
-// there is nothing to lead.
+// takeOver leads a swarm whose coordinator is silent; with own, only one of this agent.
+// It reports whether the swarm has ended, so that there is nothing to lead.
 func (c *Coordinator) takeOver(id string, own bool) (ended bool) {
-	if !c.vacant() {
-		return false // before anything is read: it may be like that for a long time
+	if !c.hasCapacity() {
+		return false // before the journal is read, since this may last long
 	}
 	x, err := load(c.ctx, c.o.Journal, id)
 	if err != nil {
@@ -597,9 +580,9 @@ func (c *Coordinator) takeOver(id string, own bool) (ended bool) {
 	return false
 }
 
-// Close stops leading, without a word to the participants: another coordinator on
-// the journal takes over. It waits for everything to end, the Reporter's calls
-// included; do not call it from one.
+// Close stops leading without notifying the participants: another coordinator on the
+// journal takes over. It waits for all goroutines, including calls of the Reporter; do
+// not call it from one.
 func (c *Coordinator) Close() error {
 	for _, stop := range c.stops {
 		stop()

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// queue notes that an agent could begin a sub-task.
+// queue adds a sub-task to an agent's queue.
 func (l *leader) queue(who, id string) {
 	l.queues[who] = append(l.queues[who], id)
 	l.look[who] = true
-	for other := range l.idle { // it may be quicker
+	for other := range l.idle { // an idle agent may steal it
 		if other != who {
 			delete(l.idle, other)
 			l.look[other] = true
@@ -19,7 +19,7 @@ func (l *leader) queue(who, id string) {
 	}
 }
 
-// dispatch lets agents begin what they have, or what a busy one has.
+// dispatch starts sub-tasks on agents with capacity: their own, or stolen ones.
 func (l *leader) dispatch(ctx context.Context) {
 	for len(l.look) > 0 {
 		agents := sortedKeys(l.look)
@@ -48,7 +48,7 @@ func (l *leader) feed(ctx context.Context, who string) {
 	}
 }
 
-// next takes the first of an agent's sub-tasks that is still to be begun.
+// next removes the first pending sub-task from an agent's queue.
 func (l *leader) next(who string) *SubTask {
 	q := l.queues[who]
 	for len(q) > 0 {
@@ -67,7 +67,7 @@ func (l *leader) waitsFor(t *SubTask, who string) bool {
 	return t.Status == TaskPending && t.AssignedAgent == who && l.x.held[who][t.ID] && l.x.ready(t.ID)
 }
 
-// steal takes a sub-task from the agent with most of them in front of it.
+// steal assigns a sub-task of the busy agent with the longest queue.
 func (l *leader) steal(who string) *SubTask {
 	card, err := l.c.r.Registry().Get(who)
 	if err != nil {
@@ -92,11 +92,11 @@ func (l *leader) steal(who string) *SubTask {
 	return nil
 }
 
-// start tells an agent to begin.
+// start makes an agent begin a sub-task.
 func (l *leader) start(ctx context.Context, who string, t *SubTask) {
 	l.emit(event{Started: t.ID})
 	l.active[who]++
-	l.heard[t.ID] = time.Now()
+	l.lastSeen[t.ID] = time.Now()
 	w := &work{
 		SubTask: t.ID, Attempt: t.Attempt, Task: l.x.s.TaskDescription, Description: t.Description, Input: t.Input,
 		LeaseMs: l.c.o.Lease.Milliseconds(),

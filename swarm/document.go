@@ -15,10 +15,10 @@ import (
 	"github.com/parleyhub/parley/router"
 )
 
-// The shared state is a crdt document with one writer, the leader: the journal says
-// in which order changes count, and the document takes them to whoever follows it, as
-// package replica does. A new leader begins a new document, under another epoch, from
-// what the journal has; so does one whose document has grown old.
+// The shared state is a crdt document with one writer, the leader, which applies changes
+// in the journal's order; package replica copies it to the participants. A new leader
+// makes a new document with another epoch from the journal; so does a leader whose
+// document has had many changes.
 
 // The roots of the document.
 const (
@@ -26,8 +26,8 @@ const (
 	aboutRoot  = "swarm"  // sequence: the journal's
 )
 
-// maxWrites is after how many changes a document begins anew, without the traces of
-// what was overwritten.
+// maxWrites is after how many changes a document is replaced by a new one, without the
+// tombstones.
 const maxWrites = 100_000
 
 // documentEpoch is the epoch of a leader's nth document.
@@ -35,79 +35,79 @@ func documentEpoch(swarmEpoch, n int) uint64 { return uint64(swarmEpoch)<<32 | u
 
 func documentName(swarmID string) string { return "swarm/" + swarmID }
 
-// documentLimits are what a document may be; they are the same at both ends.
+// documentLimits are the limits of a document, the same at both ends.
 func documentLimits() *crdt.Limits {
 	l := crdt.LiveLimits()
 	l.Key = MaxKey + len(partPrefix)
 	return &l
 }
 
-// escaper makes an agent's id one that package replica takes.
+// escaper makes an agent's id valid for package replica.
 var escaper = strings.NewReplacer("%", "%25", "/", "%2F")
 
-// wire is a replica's way to another agent, through the router.
-type wire struct {
+// link is a replica's link to another agent, through the router.
+type link struct {
 	r             *router.Router
 	swarm         string
 	local, remote string
 
-	mu   sync.Mutex
-	take channel.Handler
+	mu      sync.Mutex
+	handler channel.Handler
 }
 
 // Send implements [replica.Link].
-func (w *wire) Send(ctx context.Context, e *envelope.Envelope) error {
+func (w *link) Send(ctx context.Context, e *envelope.Envelope) error {
 	e.Sender, e.Recipient, e.CorrelationID = w.local, w.remote, w.swarm
 	_, err := w.r.Send(ctx, e)
 	return err
 }
 
 // OnMessage implements [replica.Link].
-func (w *wire) OnMessage(h channel.Handler) (remove func()) {
+func (w *link) OnMessage(h channel.Handler) (remove func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.take = h
+	w.handler = h
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.take = nil
+		w.handler = nil
 	}
 }
 
 // LocalAgent implements [replica.Link].
-func (w *wire) LocalAgent() string { return escaper.Replace(w.local) }
+func (w *link) LocalAgent() string { return escaper.Replace(w.local) }
 
 // RemoteAgent implements [replica.Link].
-func (w *wire) RemoteAgent() string { return escaper.Replace(w.remote) }
+func (w *link) RemoteAgent() string { return escaper.Replace(w.remote) }
 
-// arrived takes an envelope that the remote agent has sent about the document.
-func (w *wire) arrived(ctx context.Context, e *envelope.Envelope) {
+// receive handles an envelope of the remote agent.
+func (w *link) receive(ctx context.Context, e *envelope.Envelope) {
 	w.mu.Lock()
-	take := w.take
+	handler := w.handler
 	w.mu.Unlock()
-	if take == nil {
+	if handler == nil {
 		return
 	}
 	copied := *e
 	copied.Sender = w.RemoteAgent()
-	take(ctx, &copied)
+	handler(ctx, &copied)
 }
 
-// original is the document at the leader. The leader's goroutine owns it, but for
-// arrived.
-type original struct {
+// leaderDoc is the document at the leader. The leader's goroutine owns it; receive may
+// be called from others.
+type leaderDoc struct {
 	r      *replica.Replica
 	epoch  uint64
 	writes int
 
 	mu    sync.Mutex
-	wires map[string]*wire   // of those who follow, by agent
+	links map[string]*link   // of those who follow, by agent
 	asks  map[string]*bucket // how often they may ask for all of it, by agent
 	ends  map[string]func()
 }
 
-// newOriginal makes a document of values as they were at a sequence.
-func newOriginal(ctx context.Context, agentID, swarmID string, epoch, sequence uint64, values map[string]json.RawMessage, log *slog.Logger) (*original, error) {
+// newLeaderDoc makes a document of values as they were at a sequence.
+func newLeaderDoc(ctx context.Context, agentID, swarmID string, epoch, sequence uint64, values map[string]json.RawMessage, log *slog.Logger) (*leaderDoc, error) {
 	self := escaper.Replace(agentID)
 	r, err := replica.New(replica.Options{
 		Agent: self, State: documentName(swarmID), Epoch: epoch, Limits: documentLimits(), NoForward: true, Logger: log,
@@ -121,8 +121,8 @@ func newOriginal(ctx context.Context, agentID, swarmID string, epoch, sequence u
 	if err != nil {
 		return nil, err
 	}
-	o := &original{r: r, epoch: epoch, wires: make(map[string]*wire), asks: make(map[string]*bucket), ends: make(map[string]func())}
-	// In pieces that are no larger than other changes: nobody follows yet.
+	o := &leaderDoc{r: r, epoch: epoch, links: make(map[string]*link), asks: make(map[string]*bucket), ends: make(map[string]func())}
+	// In pieces that are not larger than other changes.
 	piece, size := make(map[string]json.RawMessage), 0
 	for key, value := range values {
 		piece[key] = value
@@ -141,9 +141,8 @@ func newOriginal(ctx context.Context, agentID, swarmID string, epoch, sequence u
 	return o, nil
 }
 
-// write makes changes to the document, all at once; a value that is empty takes its
-// key away.
-func (o *original) write(ctx context.Context, sequence uint64, changes map[string]json.RawMessage) error {
+// write makes changes to the document in one step; an empty value deletes its key.
+func (o *leaderDoc) write(ctx context.Context, sequence uint64, changes map[string]json.RawMessage) error {
 	o.writes += len(changes)
 	return o.r.Edit(ctx, func(d *crdt.Doc) error {
 		values := d.Map(valuesRoot)
@@ -158,16 +157,16 @@ func (o *original) write(ctx context.Context, sequence uint64, changes map[strin
 				return err
 			}
 		}
-		return d.Map(aboutRoot).Set("sequence", strconv.FormatUint(sequence, 10)) // all digits, whatever reads it
+		return d.Map(aboutRoot).Set("sequence", strconv.FormatUint(sequence, 10)) // as text, which keeps all digits
 	})
 }
 
-// follow links an agent with the document; anew, if it was linked.
-func (o *original) follow(r *router.Router, swarmID, local, remote string) error {
+// follow links an agent to the document, again if it was linked.
+func (o *leaderDoc) follow(r *router.Router, swarmID, local, remote string) error {
 	o.leave(remote)
-	w := &wire{r: r, swarm: swarmID, local: local, remote: remote}
+	w := &link{r: r, swarm: swarmID, local: local, remote: remote}
 	o.mu.Lock()
-	o.wires[remote] = w
+	o.links[remote] = w
 	o.mu.Unlock()
 	end, err := o.r.Attach(w)
 	if err != nil {
@@ -178,22 +177,22 @@ func (o *original) follow(r *router.Router, swarmID, local, remote string) error
 }
 
 // leave ends an agent's link.
-func (o *original) leave(remote string) {
+func (o *leaderDoc) leave(remote string) {
 	if end := o.ends[remote]; end != nil {
 		end()
 	}
 	delete(o.ends, remote)
 	o.mu.Lock()
-	delete(o.wires, remote)
+	delete(o.links, remote)
 	o.mu.Unlock()
 }
 
-// arrived takes a message about the document. It reports false where the sender has
-// asked for all of it too often: its replica finds that it was not answered, and asks
-// again, when it hears of the next digest.
-func (o *original) arrived(ctx context.Context, e *envelope.Envelope) bool {
+// receive handles a message about the document. It reports false if the sender has
+// requested the whole document too often; its replica repeats the request after the next
+// digest.
+func (o *leaderDoc) receive(ctx context.Context, e *envelope.Envelope) bool {
 	o.mu.Lock()
-	w := o.wires[e.Sender]
+	w := o.links[e.Sender]
 	o.mu.Unlock()
 	if w == nil {
 		return true
@@ -202,16 +201,16 @@ func (o *original) arrived(ctx context.Context, e *envelope.Envelope) bool {
 		Kind replica.Kind `json:"kind"`
 	}
 	if e.Unmarshal(&m) != nil {
-		return true // the channel's, or nobody's
+		return true // not a replica's message
 	}
 	if m.Kind == replica.KindStep1 && !o.mayAsk(e.Sender) {
 		return false
 	}
-	w.arrived(ctx, e)
+	w.receive(ctx, e)
 	return true
 }
 
-func (o *original) mayAsk(who string) bool {
+func (o *leaderDoc) mayAsk(who string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	b := o.asks[who]
@@ -223,17 +222,17 @@ func (o *original) mayAsk(who string) bool {
 	return b.take(1)
 }
 
-func (o *original) close() { _ = o.r.Close() } // returns nil
+func (o *leaderDoc) close() { _ = o.r.Close() } // returns nil
 
-// copied is the document at a participant.
-type copied struct {
+// memberDoc is the document at a participant.
+type memberDoc struct {
 	r *replica.Replica
-	w *wire
+	w *link
 }
 
-// newCopy follows the document of a leader. changed is called after each change, one
-// call after the other.
-func newCopy(r *router.Router, local, remote, swarmID string, epoch uint64, changed func(*copied, State)) (*copied, error) {
+// newMemberDoc follows the document of a leader. changed is called after each change,
+// one call at a time.
+func newMemberDoc(r *router.Router, local, remote, swarmID string, epoch uint64, changed func(*memberDoc, State)) (*memberDoc, error) {
 	self, leader := escaper.Replace(local), escaper.Replace(remote)
 	doc, err := replica.New(replica.Options{
 		Agent: self, State: documentName(swarmID), Epoch: epoch, Limits: documentLimits(), NoForward: true,
@@ -247,7 +246,7 @@ func newCopy(r *router.Router, local, remote, swarmID string, epoch uint64, chan
 	if err != nil {
 		return nil, err
 	}
-	c := &copied{r: doc, w: &wire{r: r, swarm: swarmID, local: local, remote: remote}}
+	c := &memberDoc{r: doc, w: &link{r: r, swarm: swarmID, local: local, remote: remote}}
 	doc.OnUpdate(func(replica.Update) {
 		if s, ok := c.state(context.Background()); ok {
 			changed(c, s)
@@ -260,13 +259,13 @@ func newCopy(r *router.Router, local, remote, swarmID string, epoch uint64, chan
 	return c, nil
 }
 
-// state reads the document; ok is false before it has come.
-func (c *copied) state(ctx context.Context) (s State, ok bool) {
-	var now State // of a reading that may outlast View, if the replica closes
+// state reads the document; ok is false before it has arrived.
+func (c *memberDoc) state(ctx context.Context) (s State, ok bool) {
+	var now State // View may return before the function does, if the replica closes
 	err := c.r.View(ctx, func(d *crdt.Doc) {
 		text, _ := d.Map(aboutRoot).Get("sequence")
 		digits, _ := text.(string)
-		now.Sequence, _ = strconv.ParseUint(digits, 10, 64) // 0: it has not come
+		now.Sequence, _ = strconv.ParseUint(digits, 10, 64) // 0: it has not arrived
 		now.Values = make(map[string]json.RawMessage, d.Map(valuesRoot).Len())
 		for key, value := range d.Map(valuesRoot).All() {
 			if text, isText := value.(string); isText {
@@ -280,4 +279,4 @@ func (c *copied) state(ctx context.Context) (s State, ok bool) {
 	return now, now.Sequence > 0
 }
 
-func (c *copied) close() { _ = c.r.Close() } // returns nil
+func (c *memberDoc) close() { _ = c.r.Close() } // returns nil

@@ -13,14 +13,14 @@ type Code string
 const (
 	CodeInvalid   Code = "INVALID_PLAN"
 	CodeNotFound  Code = "SWARM_NOT_FOUND"
-	CodeNoAgents  Code = "NO_CAPABLE_AGENT" // nobody has the capabilities, or nobody accepted
+	CodeNoAgents  Code = "NO_CAPABLE_AGENT" // no agent has the capabilities, or none accepted
 	CodeFailed    Code = "SWARM_FAILED"
 	CodeNotMember Code = "NOT_A_PARTICIPANT"
-	CodeState     Code = "WRONG_STATE" // the swarm or the sub-task is past that
+	CodeState     Code = "WRONG_STATE" // of the swarm or the sub-task
 	CodeConflict  Code = "JOURNAL_CONFLICT"
 	CodeJournal   Code = "JOURNAL_FAILED"
 	CodeFull      Code = "TOO_MANY_SWARMS"
-	CodeFlood     Code = "TOO_MUCH_ASKED" // by one agent: what it may cost others is used up
+	CodeFlood     Code = "TOO_MUCH_ASKED" // an agent's rate limit is exceeded
 	CodeNoRoom    Code = "JOURNALS_FULL"
 	CodeClosed    Code = "COORDINATOR_CLOSED"
 )
@@ -36,6 +36,6 @@ func errorf(code Code, swarmID, format string, args ...any) *Error {
 	return &Error{Code: code, Subject: swarmID, Message: fmt.Sprintf(format, args...)}
 }
 
-func notFound(id string) *Error { return errorf(CodeNotFound, id, "no swarm %q is known here", id) }
+func notFound(id string) *Error { return errorf(CodeNotFound, id, "no swarm %q is known", id) }
 
 var errClosed = &Error{Code: CodeClosed, Message: "the coordinator is closed"}

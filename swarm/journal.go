@@ -15,40 +15,38 @@ type Record struct {
 	Data     []byte
 }
 
-// Journal keeps what happened to swarms, each in one order. It must be safe for
-// concurrent use. [MemoryJournal] is one; the package swarm/busjournal has the one
-// on NATS, by which coordinators of several processes succeed each other.
+// Journal stores the events of swarms, each in one order. It must be safe for
+// concurrent use. [MemoryJournal] is for one process; package swarm/busjournal has one
+// on NATS for coordinators of several processes.
 type Journal interface {
-	// Append stores a record behind the one with the sequence after (0: the swarm
-	// has none) and returns its sequence once it is durable. If the swarm's last
-	// record is another one, it stores nothing and returns [ErrConflict]; where there is
-	// no room, [ErrFull].
+	// Append stores a record after the one with the sequence after (0: the first) and
+	// returns its sequence once it is durable. If the swarm's last record is another one,
+	// it returns [ErrConflict]; if storage is full, [ErrFull].
 	Append(ctx context.Context, swarmID string, after uint64, data []byte) (uint64, error)
-	// Read returns the records of a swarm behind a sequence, in order.
+	// Read returns the records of a swarm after a sequence, in order.
 	Read(ctx context.Context, swarmID string, after uint64) ([]Record, error)
-	// LastOf returns the sequence of the last of a swarm's records, 0 if it has none. What
-	// was stored of a record whose writer was cut off may count.
+	// LastOf returns the sequence of a swarm's last record, 0 without any. An incompletely
+	// written record may count.
 	LastOf(ctx context.Context, swarmID string) (uint64, error)
-	// Room returns how many bytes of records still fit, and how many fit in all. It need
-	// not be exact, and Append may take more: of what Room does not tell, swarms that find
-	// it full store their end.
+	// Room returns the free and total storage for records in bytes, approximately. Append
+	// accepts more: swarms store their end in a reserve that Room does not count.
 	Room(ctx context.Context) (free, total int64, err error)
 	// Last returns the sequence of the last record of each swarm that has one.
 	Last(ctx context.Context) (map[string]uint64, error)
-	// Forget deletes a swarm's records. That there are none is no error.
+	// Forget deletes a swarm's records, if there are any.
 	Forget(ctx context.Context, swarmID string) error
 }
 
-// ErrConflict is what [Journal.Append] returns if somebody else has written.
+// ErrConflict is the error of [Journal.Append] after another writer's record.
 var ErrConflict = &Error{Code: CodeConflict, Message: "another coordinator has written to the journal"}
 
-// ErrFull is what [Journal.Append] returns where there is no room for a record.
+// ErrFull is the error of [Journal.Append] without space for a record.
 var ErrFull = &Error{Code: CodeNoRoom, Message: "the journals of swarms are full"}
 
 // MemoryJournal is a journal for the coordinators of one process. The zero value is
 // ready.
 type MemoryJournal struct {
-	// MaxBytes bounds the records; 0 means DefaultMemory. An eighth of it is kept for the
+	// MaxBytes bounds the records; 0 means DefaultMemory. An eighth is reserved for the
 	// ends of swarms.
 	MaxBytes int64
 
@@ -142,14 +140,12 @@ func (j *MemoryJournal) Room(context.Context) (free, total int64, err error) {
 // entry is the data of a record: events that take effect together.
 type entry struct {
 	Version int     `json:"v"`
-	Writer  string  `json:"writer"` // who wrote it, unique to each time that somebody leads
+	Writer  string  `json:"writer"` // unique to each term of a leader
 	Number  uint64  `json:"n"`      // of the writer's entries
 	Events  []event `json:"events"`
 }
 
 const entryVersion = 1
-
-func (e *entry) encode() ([]byte, error) { return json.Marshal(e) }
 
 func decodeEntry(swarmID string, r Record) (entry, error) {
 	var e entry
@@ -162,7 +158,7 @@ func decodeEntry(swarmID string, r Record) (entry, error) {
 	return e, nil
 }
 
-// load folds a swarm's journal.
+// load reads a swarm's journal.
 func load(ctx context.Context, j Journal, swarmID string) (*state, error) {
 	x := new(state)
 	_, err := x.catchUp(ctx, j, swarmID)

@@ -38,18 +38,18 @@ const (
 // inputs, decides, stores what it decided as one record, and only then tells
 // anybody. Whoever wants something of it puts a function into its inbox.
 type leader struct {
-	c      *Coordinator
-	id     string
-	writer string // of the journal's entries
-	number uint64
-	inbox  chan func()
-	done   chan struct{} // closed when it leads no more
-	asides sync.WaitGroup
+	c          *Coordinator
+	id         string
+	writer     string // of the journal's entries
+	number     uint64
+	inbox      chan func()
+	done       chan struct{} // closed when it leads no more
+	background sync.WaitGroup
 
 	x        *state
 	events   []event                    // of this batch
 	effects  []func()                   // after the record is stored
-	heard    map[string]time.Time       // of running sub-tasks
+	lastSeen map[string]time.Time       // of running sub-tasks
 	queues   map[string][]string        // sub-tasks that an agent could begin, by agent
 	active   map[string]int             // sub-tasks that run, by agent
 	watchers map[string]bool            // participants that follow the shared state
@@ -58,7 +58,7 @@ type leader struct {
 	accepted []string                   // who accepted in this round
 	asking   map[string]bool            // sub-tasks whose escalation is not decided
 	bulk     int                        // bytes of changed
-	doc      atomic.Pointer[original]   // the shared state for those who follow it; nil while nobody does
+	doc      atomic.Pointer[leaderDoc]  // the shared state for those who follow it; nil while nobody does
 	docs     int                        // how many documents there were
 	admits   map[string]bool            // who is admitted to it at the end of this batch
 	returns  map[string]*bucket         // how often an agent may come back
@@ -75,7 +75,7 @@ type leader struct {
 func newLeader(c *Coordinator, id string, x *state) *leader {
 	return &leader{
 		c: c, id: id, x: x, writer: uuid.NewString(), inbox: make(chan func(), maxInbox), done: make(chan struct{}),
-		heard: make(map[string]time.Time), queues: make(map[string][]string), active: make(map[string]int),
+		lastSeen: make(map[string]time.Time), queues: make(map[string][]string), active: make(map[string]int),
 		watchers: make(map[string]bool), changed: make(map[string]json.RawMessage), proposed: make(map[string]string), asking: make(map[string]bool),
 		unplaced: make(map[string]bool), sought: make(map[string]bool), quit: make(map[string]bool), look: make(map[string]bool), idle: make(map[string]bool),
 		admits: make(map[string]bool), returns: make(map[string]*bucket),
@@ -83,7 +83,7 @@ func newLeader(c *Coordinator, id string, x *state) *leader {
 }
 
 // put brings an input. It waits for room.
-func (l *leader) put(ctx context.Context, do func()) {
+func (l *leader) enqueue(ctx context.Context, do func()) {
 	select {
 	case l.inbox <- do:
 	case <-l.done:
@@ -98,7 +98,7 @@ func (l *leader) ask(ctx context.Context, do func() (Session, error)) (Session, 
 		err error
 	}
 	replies := make(chan reply, 1)
-	l.put(ctx, func() {
+	l.enqueue(ctx, func() {
 		s, err := do()
 		l.after(func() { replies <- reply{s, err} })
 	})
@@ -120,7 +120,7 @@ func (l *leader) ask(ctx context.Context, do func() (Session, error)) (Session, 
 // run leads until the swarm has ended, another leads it, or ctx ends.
 func (l *leader) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer l.asides.Wait()
+	defer l.background.Wait()
 	defer cancel()
 	defer func() {
 		l.c.remove(l)
@@ -188,7 +188,7 @@ func (l *leader) commit(ctx context.Context) bool {
 	if len(l.events) > 0 {
 		if err := l.store(ctx, l.events); err != nil {
 			if errors.Is(err, ErrFull) {
-				return l.overflow(ctx)
+				return l.failFull(ctx)
 			}
 			if errors.Is(err, ErrConflict) {
 				l.c.o.Logger.Warn("another coordinator leads the swarm now", "swarm", l.id)
@@ -213,13 +213,13 @@ func (l *leader) commit(ctx context.Context) bool {
 func (l *leader) store(ctx context.Context, events []event) error {
 	l.number++
 	e := entry{Version: entryVersion, Writer: l.writer, Number: l.number, Events: events}
-	data, err := e.encode()
+	data, err := json.Marshal(&e)
 	if err != nil {
 		return &Error{Code: CodeJournal, Subject: l.id, Message: "a record cannot be written", Err: err}
 	}
 	whatever := final(events)
 	if !whatever {
-		if err := l.c.room(ctx, len(data), 0); err != nil {
+		if err := l.c.ensureSpace(ctx, len(data), 0); err != nil {
 			return err
 		}
 	}
@@ -227,7 +227,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 	for said := false; ; {
 		sequence, err := l.c.o.Journal.Append(ctx, l.id, l.x.s.Sequence, data)
 		if errors.Is(err, ErrConflict) {
-			sequence, err = l.mine(ctx)
+			sequence, err = l.ownRecord(ctx)
 		}
 		switch {
 		case err == nil:
@@ -235,7 +235,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 			return nil
 		case errors.Is(err, ErrConflict), errors.Is(err, ErrFull) && !whatever:
 			return err
-		case errors.Is(err, ErrFull) && l.c.gaveWay(ctx):
+		case errors.Is(err, ErrFull) && l.c.evicted(ctx):
 			continue
 		case !said && ctx.Err() == nil:
 			said = true
@@ -249,7 +249,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 
 // mine tells whether the record that is in the way is the very one: an Append may
 // have stored it though it failed.
-func (l *leader) mine(ctx context.Context) (uint64, error) {
+func (l *leader) ownRecord(ctx context.Context) (uint64, error) {
 	records, err := l.c.o.Journal.Read(ctx, l.id, l.x.s.Sequence)
 	if err != nil {
 		return 0, err
@@ -271,7 +271,7 @@ func (l *leader) begin(ctx context.Context) {
 	for _, t := range l.x.s.SubTasks {
 		switch {
 		case t.Status == TaskRunning:
-			l.heard[t.ID] = now // its agent has time to say that it is there
+			l.lastSeen[t.ID] = now // its agent has time to say that it is there
 			l.active[t.AssignedAgent]++
 		case t.Status == TaskPending && !l.x.held[t.AssignedAgent][t.ID]:
 			l.unplaced[t.ID] = true
@@ -279,7 +279,7 @@ func (l *leader) begin(ctx context.Context) {
 			l.queue(t.AssignedAgent, t.ID)
 		}
 	}
-	l.missing() // agents that are not known to this coordinator, or went meanwhile
+	l.removeMissing() // agents that are not known to this coordinator, or went meanwhile
 	for _, id := range l.x.s.Participants {
 		if !l.x.left[id] {
 			l.after(func() { l.send(ctx, id, message{Leader: true}) })
@@ -310,16 +310,16 @@ func (l *leader) proceed(ctx context.Context) {
 
 // aside runs something that may block beside the leader. What it returns is done
 // in the leader.
-func (l *leader) aside(ctx context.Context, do func() func()) {
+func (l *leader) inBackground(ctx context.Context, do func() func()) {
 	l.after(func() {
-		l.asides.Go(func() { l.put(ctx, do()) })
+		l.background.Go(func() { l.enqueue(ctx, do()) })
 	})
 }
 
 // aggregate puts the results together.
 func (l *leader) aggregate(ctx context.Context) {
 	s := l.x.snapshot()
-	l.aside(ctx, func() func() {
+	l.inBackground(ctx, func() func() {
 		outcome, err := l.c.o.Aggregate(s)
 		if err == nil && !json.Valid(outcome) {
 			err = errors.New("the outcome is not JSON")
@@ -357,7 +357,7 @@ func (l *leader) conclude(ctx context.Context, how status) {
 			l.send(ctx, id, message{Over: true})
 		}
 		if l.c.o.Reporter != nil {
-			l.asides.Go(func() { l.c.o.Reporter.Finished(l.c.ctx, s) })
+			l.background.Go(func() { l.c.o.Reporter.Finished(l.c.ctx, s) })
 		}
 	})
 }
@@ -369,7 +369,7 @@ func (l *leader) send(ctx context.Context, to string, m message) {
 	if err == nil {
 		e.CorrelationID = l.id
 		if m.Work != nil {
-			l.c.meters.works(to) // before it can answer
+			l.c.limits.grantWork(to) // before it can answer
 		}
 		_, err = l.c.r.Send(ctx, e)
 	}
@@ -380,7 +380,7 @@ func (l *leader) send(ctx context.Context, to string, m message) {
 	if m.Work != nil {
 		// Not through the inbox, which this goroutine alone empties.
 		l.failAttempt(m.Work.SubTask, "it cannot be sent to "+to+": "+err.Error())
-		l.depart(to)
+		l.remove(to)
 	}
 }
 
@@ -390,13 +390,13 @@ func (l *leader) receive(from string, m message) {
 		return // whoever was never in, or never accepted, has nothing to say
 	}
 	ctx := l.c.ctx
-	if !m.Leave && !m.Lost && !l.returned(from) && m.Result == nil { // a result counts whoever brings it
-		l.deny(from, errorf(CodeFlood, l.id, "%s has left and come back too often; it may come back in %s", from, l.c.o.Lease))
+	if !m.Leave && !m.Lost && !l.readmit(from) && m.Result == nil { // a result counts whoever brings it
+		l.refuseLimited(from, errorf(CodeFlood, l.id, "%s has left and come back too often; it may come back in %s", from, l.c.o.Lease))
 		return
 	}
 	switch {
 	case m.Lost:
-		l.depart(from) // what it had is not worked on
+		l.remove(from) // what it had is not worked on
 	case m.Result != nil:
 		l.receiveResult(ctx, from, *m.Result)
 	case m.Beat != nil:
@@ -404,11 +404,11 @@ func (l *leader) receive(from string, m message) {
 	case m.Set != nil:
 		m.Set.By = from
 		if err := l.set(*m.Set); err != nil {
-			l.deny(from, err)
+			l.refuseLimited(from, err)
 		}
 	case m.Leave:
 		l.quit[from] = true
-		l.depart(from)
+		l.remove(from)
 	case m.Watch:
 		l.watchers[from] = true
 		l.admits[from] = true
@@ -416,8 +416,8 @@ func (l *leader) receive(from string, m message) {
 }
 
 // deny tells a participant why something of its was not taken: not each time.
-func (l *leader) deny(who string, why *Error) {
-	if l.c.meters.tells(who) {
+func (l *leader) refuseLimited(who string, why *Error) {
+	if l.c.limits.allowRefusal(who) {
 		l.refuse(l.c.ctx, who, why)
 	}
 }
@@ -433,7 +433,7 @@ func (l *leader) refuse(ctx context.Context, who string, why *Error) {
 
 // returned counts an agent in again that had been given up. It reports whether it is
 // in: one that comes and goes all the time would cost the journal a record each time.
-func (l *leader) returned(id string) bool {
+func (l *leader) readmit(id string) bool {
 	if !l.x.left[id] {
 		return true
 	}
@@ -515,7 +515,7 @@ func (l *leader) ran(t *SubTask) {
 	if t.Status == TaskRunning {
 		l.active[t.AssignedAgent]--
 		l.look[t.AssignedAgent] = true
-		delete(l.heard, t.ID)
+		delete(l.lastSeen, t.ID)
 	}
 }
 
@@ -539,7 +539,7 @@ func (l *leader) beat(ctx context.Context, from string, parts []string) {
 		switch {
 		case t == nil:
 		case t.Status == TaskRunning && t.AssignedAgent == from:
-			l.heard[id] = now
+			l.lastSeen[id] = now
 		default:
 			unwanted = append(unwanted, id)
 		}
@@ -556,12 +556,12 @@ func (l *leader) stop(ctx context.Context, who string, ids ...string) {
 // tick looks for silence, and shows that this coordinator is alive.
 func (l *leader) tick(ctx context.Context) {
 	now := time.Now()
-	for id, at := range l.heard {
+	for id, at := range l.lastSeen {
 		if now.Sub(at) <= l.c.o.Lease {
 			continue
 		}
 		who := l.x.part(id).AssignedAgent
-		l.depart(who)
+		l.remove(who)
 	}
 	if now.Sub(l.stored) > l.c.o.Takeover/3 && len(l.events) == 0 {
 		l.events = append(l.events, event{Set: &set{Key: beatKey}})
@@ -573,16 +573,16 @@ func (l *leader) tick(ctx context.Context) {
 const beatKey = "\x00"
 
 // missing gives up the participants whose cards are gone.
-func (l *leader) missing() {
+func (l *leader) removeMissing() {
 	for _, id := range l.x.s.Participants {
 		if _, known := l.c.r.Registry().Identity(id); !known && !l.x.left[id] {
-			l.depart(id)
+			l.remove(id)
 		}
 	}
 }
 
 // depart takes everything from an agent.
-func (l *leader) depart(id string) {
+func (l *leader) remove(id string) {
 	if l.x.left[id] {
 		return
 	}
@@ -611,7 +611,7 @@ func (l *leader) set(s set) *Error {
 		return errorf(CodeFull, l.id, "the shared state has %d keys, no more are taken", MaxKeys)
 	case l.x.bytes+len(s.Key)+len(s.Value) > MaxShared:
 		return errorf(CodeFull, l.id, "the shared state has %d bytes, no more are taken", l.x.bytes)
-	case len(s.Value) > 0 && l.c.tight.Load():
+	case len(s.Value) > 0 && l.c.nearlyFull.Load():
 		return errorf(CodeNoRoom, l.id, "the journals of swarms are nearly full, no changes of the shared state are taken")
 	case s.By != "" && l.x.written[s.By]+s.cost() > l.c.o.MaxWritten:
 		return errorf(CodeFlood, l.id, "%s has changed the shared state by %d bytes in all, no more are taken of it", s.By, l.x.written[s.By])
@@ -655,7 +655,7 @@ func (l *leader) admit(ctx context.Context, who string) {
 	if d == nil {
 		l.docs++
 		var err error
-		d, err = newOriginal(ctx, l.c.id, l.id, documentEpoch(l.x.s.Epoch, l.docs), l.x.s.Sequence, l.x.s.SharedState, l.c.o.Logger)
+		d, err = newLeaderDoc(ctx, l.c.id, l.id, documentEpoch(l.x.s.Epoch, l.docs), l.x.s.Sequence, l.x.s.SharedState, l.c.o.Logger)
 		if err != nil {
 			l.c.o.Logger.Error("a swarm's shared state cannot be followed", "swarm", l.id, "error", err)
 			return

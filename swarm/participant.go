@@ -86,17 +86,17 @@ type membership struct {
 	coordinators []string
 	leader       string
 	epoch        int
-	heard        time.Time // the last message of its leader's, or the invitation
+	lastSeen     time.Time // the last message of its leader's, or the invitation
 	led          bool      // the leader has said something
 	lease        time.Duration
 	jobs         map[string]*job
-	follows      bool    // the shared state is wanted
-	doc          *copied // it; nil before the leader has offered it
-	sequence     uint64  // of the last state that watch was told
+	follows      bool       // the shared state is wanted
+	doc          *memberDoc // it; nil before the leader has offered it
+	sequence     uint64     // of the last state that watch was told
 	watch        func(State)
-	telling      bool          // watch runs
-	untold       *State        // what it is told next
-	arrived      chan struct{} // closed and replaced when the state comes
+	notifying    bool          // watch runs
+	next         *State        // what it is told next
+	stateChanged chan struct{} // closed and replaced when the state comes
 }
 
 // job is a sub-task that the agent has, until its result is confirmed.
@@ -121,7 +121,7 @@ func NewParticipant(r *router.Router, n *negotiation.Negotiator, work Worker, o 
 	p := &Participant{r: r, n: n, id: n.AgentID(), o: o, work: work, room: make(chan struct{}, o.Parallel), wake: make(chan struct{}, 1), swarms: make(map[string]*membership)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.stops = append(p.stops, n.OnProposal(p.invited), n.OnSettled(p.settled), r.OnReceive(p.id, p.receive))
-	p.running.Go(p.tend)
+	p.running.Go(p.resend)
 	return p
 }
 
@@ -135,7 +135,7 @@ func (p *Participant) invited(ctx context.Context, proposal negotiation.Proposal
 	if p.o.Accept != nil {
 		ok, why = p.o.Accept(proposal)
 	}
-	if ok && !p.enter(i, proposal.Proposer) {
+	if ok && !p.join(i, proposal.Proposer) {
 		ok, why = false, negotiation.Busy
 	}
 	// An answer that cannot be sent is one that was not given: the proposal times out.
@@ -147,7 +147,7 @@ func (p *Participant) invited(ctx context.Context, proposal negotiation.Proposal
 }
 
 // enter notes the swarm before the answer, since work may come at once.
-func (p *Participant) enter(i invitation, leader string) bool {
+func (p *Participant) join(i invitation, leader string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -160,7 +160,7 @@ func (p *Participant) enter(i invitation, leader string) bool {
 		return false
 	}
 	p.swarms[i.Swarm] = &membership{
-		heard: time.Now(), id: i.Swarm, coordinators: i.Coordinators, leader: leader, lease: DefaultLease, jobs: make(map[string]*job), arrived: make(chan struct{}),
+		lastSeen: time.Now(), id: i.Swarm, coordinators: i.Coordinators, leader: leader, lease: DefaultLease, jobs: make(map[string]*job), stateChanged: make(chan struct{}),
 	}
 	return true
 }
@@ -171,7 +171,7 @@ func (p *Participant) enter(i invitation, leader string) bool {
 func (p *Participant) makeRoom() bool {
 	var oldest *membership
 	for _, s := range p.swarms {
-		if len(s.jobs) == 0 && time.Since(s.heard) > silence && (oldest == nil || s.heard.Before(oldest.heard)) {
+		if len(s.jobs) == 0 && time.Since(s.lastSeen) > silence && (oldest == nil || s.lastSeen.Before(oldest.lastSeen)) {
 			oldest = s
 		}
 	}
@@ -206,7 +206,7 @@ func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 	}
 	p.mu.Lock()
 	s := p.swarms[m.Swarm]
-	if s == nil || p.closed || !s.obeys(e.Sender, m.Epoch) {
+	if s == nil || p.closed || !s.acceptsFrom(e.Sender, m.Epoch) {
 		lost := s == nil && !p.closed && (m.Leader || m.Work != nil)
 		p.mu.Unlock()
 		if lost {
@@ -214,7 +214,7 @@ func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 		}
 		return
 	}
-	s.heard, s.led = time.Now(), true
+	s.lastSeen, s.led = time.Now(), true
 	ask := false
 	switch {
 	case m.Work != nil:
@@ -233,7 +233,7 @@ func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 		for _, j := range s.jobs {
 			j.sent = time.Time{} // the new one has not got it
 		}
-		p.forsake(s)
+		p.dropCopy(s)
 		ask = s.follows
 	case m.Document != nil && s.follows:
 		p.follow(s, m.Document.Epoch)
@@ -254,28 +254,28 @@ func (p *Participant) leave(s *membership) {
 	for id := range s.jobs {
 		s.drop(id)
 	}
-	p.forsake(s)
-	close(s.arrived)
+	p.dropCopy(s)
+	close(s.stateChanged)
 	delete(p.swarms, s.id)
 }
 
 // receiveDocument takes what the leader sends of the shared state.
 func (p *Participant) receiveDocument(ctx context.Context, e *envelope.Envelope) {
 	p.mu.Lock()
-	var doc *copied
+	var doc *memberDoc
 	if s := p.swarms[e.CorrelationID]; s != nil && s.leader == e.Sender {
 		doc = s.doc
 	}
 	p.mu.Unlock()
 	if doc != nil {
-		doc.w.arrived(ctx, e)
+		doc.w.receive(ctx, e)
 	}
 }
 
 // follow begins a copy of the leader's document. p.mu is held.
 func (p *Participant) follow(s *membership, epoch uint64) {
-	p.forsake(s)
-	doc, err := newCopy(p.r, p.id, s.leader, s.id, epoch, func(c *copied, now State) { p.changed(s, c, now) })
+	p.dropCopy(s)
+	doc, err := newMemberDoc(p.r, p.id, s.leader, s.id, epoch, func(c *memberDoc, now State) { p.changed(s, c, now) })
 	if err != nil {
 		return // tend asks once more
 	}
@@ -284,7 +284,7 @@ func (p *Participant) follow(s *membership, epoch uint64) {
 
 // forsake ends the copy of a document that goes on elsewhere, or nowhere. What has
 // arrived is still told. p.mu is held.
-func (p *Participant) forsake(s *membership) {
+func (p *Participant) dropCopy(s *membership) {
 	doc := s.doc
 	if doc == nil {
 		return
@@ -294,51 +294,51 @@ func (p *Participant) forsake(s *membership) {
 		last, ok := doc.state(p.ctx)
 		doc.close() // after what is being told
 		if ok {
-			p.tell(s, last)
+			p.notify(s, last)
 		}
 	})
 }
 
 // changed hears that a copy is another one now.
-func (p *Participant) changed(s *membership, c *copied, now State) {
+func (p *Participant) changed(s *membership, c *memberDoc, now State) {
 	p.mu.Lock()
 	if s.doc != c {
 		p.mu.Unlock()
 		return
 	}
 	if p.swarms[s.id] == s {
-		close(s.arrived)
-		s.arrived = make(chan struct{})
+		close(s.stateChanged)
+		s.stateChanged = make(chan struct{})
 	}
 	p.mu.Unlock()
-	p.tell(s, now)
+	p.notify(s, now)
 }
 
 // tell tells the one who watches of a state that is new to it. Whoever tells already
 // takes over what comes meanwhile.
-func (p *Participant) tell(s *membership, now State) {
+func (p *Participant) notify(s *membership, now State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.watch == nil || now.Sequence <= s.sequence {
 		return
 	}
-	s.sequence, s.untold = now.Sequence, &now
-	if s.telling {
+	s.sequence, s.next = now.Sequence, &now
+	if s.notifying {
 		return
 	}
-	s.telling = true
-	for s.untold != nil && !p.closed {
-		watch, state := s.watch, *s.untold
-		s.untold = nil
+	s.notifying = true
+	for s.next != nil && !p.closed {
+		watch, state := s.watch, *s.next
+		s.next = nil
 		p.mu.Unlock()
 		watch(state)
 		p.mu.Lock()
 	}
-	s.telling = false
+	s.notifying = false
 }
 
 // obeys reports whether a sender leads the swarm, and notes a new leader.
-func (s *membership) obeys(sender string, epoch int) bool {
+func (s *membership) acceptsFrom(sender string, epoch int) bool {
 	switch {
 	case epoch < s.epoch || epoch == s.epoch && sender != s.leader:
 		return false // it has been succeeded, or pretends
@@ -439,14 +439,14 @@ func (p *Participant) send(to string, m message) {
 
 // tend tells coordinators what the agent works on, and sends again what they have
 // not confirmed.
-func (p *Participant) tend() {
+func (p *Participant) resend() {
 	for {
 		wait := p.o.Resend
-		type letter struct {
+		type outgoing struct {
 			to string
 			m  message
 		}
-		var letters []letter
+		var messages []outgoing
 		p.mu.Lock()
 		now := time.Now()
 		for _, s := range p.swarms {
@@ -458,18 +458,18 @@ func (p *Participant) tend() {
 					beat = append(beat, id)
 				case now.Sub(j.sent) >= p.o.Resend:
 					j.sent = now
-					letters = append(letters, letter{s.leader, message{Swarm: s.id, Result: j.done}})
+					messages = append(messages, outgoing{s.leader, message{Swarm: s.id, Result: j.done}})
 				}
 			}
 			if len(beat) > 0 {
-				letters = append(letters, letter{s.leader, message{Swarm: s.id, Beat: beat}})
+				messages = append(messages, outgoing{s.leader, message{Swarm: s.id, Beat: beat}})
 			}
 			if s.follows && s.doc == nil {
-				letters = append(letters, letter{s.leader, message{Swarm: s.id, Watch: true}})
+				messages = append(messages, outgoing{s.leader, message{Swarm: s.id, Watch: true}})
 			}
 		}
 		p.mu.Unlock()
-		for _, l := range letters {
+		for _, l := range messages {
 			p.send(l.to, l.m)
 		}
 		select {
@@ -500,7 +500,7 @@ func (p *Participant) State(ctx context.Context, swarmID string) (State, error) 
 		}
 		ask := !s.follows
 		s.follows = true
-		doc, arrived, leader := s.doc, s.arrived, s.leader
+		doc, changed, leader := s.doc, s.stateChanged, s.leader
 		p.mu.Unlock()
 		if doc != nil {
 			if now, ok := doc.state(ctx); ok {
@@ -511,7 +511,7 @@ func (p *Participant) State(ctx context.Context, swarmID string) (State, error) 
 			p.send(leader, message{Swarm: swarmID, Watch: true})
 		}
 		select {
-		case <-arrived:
+		case <-changed:
 		case <-ctx.Done():
 			return State{}, ctx.Err()
 		case <-p.ctx.Done():
@@ -530,8 +530,8 @@ func (p *Participant) Watch(swarmID string, h func(State)) error {
 		p.mu.Unlock()
 		return notMember(swarmID)
 	}
-	p.forsake(s) // the next copy begins with everything
-	s.watch, s.sequence, s.untold, s.follows = h, 0, nil, true
+	p.dropCopy(s) // the next copy begins with everything
+	s.watch, s.sequence, s.next, s.follows = h, 0, nil, true
 	leader := s.leader
 	p.mu.Unlock()
 	p.send(leader, message{Swarm: swarmID, Watch: true})
@@ -587,7 +587,7 @@ func (p *Participant) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	for _, s := range p.swarms {
-		p.forsake(s)
+		p.dropCopy(s)
 	}
 	p.mu.Unlock()
 	p.cancel()

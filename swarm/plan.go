@@ -22,45 +22,36 @@ const (
 
 // Plan is a task for a swarm.
 type Plan struct {
-	// ID names the swarm; "" lets the coordinator choose. Creating a swarm of an id
-	// that there is already does nothing, so that one who chooses the id can repeat a
-	// creation whose answer was lost. It has 1 to 64 letters, digits, - and _.
-	ID              string `json:"id,omitempty"`
-	TaskDescription string `json:"taskDescription"`
-	// RequiredCapabilities are those that every participant must have.
-	RequiredCapabilities []string `json:"requiredCapabilities"`
-	// Agents are those that may take part; none: everybody who is able.
-	Agents []string `json:"agents,omitempty"`
-	// SubTasks are the parts. Without any, each participant gets the whole task.
-	SubTasks []SubTaskPlan `json:"subTasks,omitempty"`
-	// MaxAttempts is how many agents try a sub-task before it is escalated; 0 means
-	// DefaultMaxAttempts.
-	MaxAttempts int `json:"maxAttempts,omitempty"`
-	// EscalationJustification is for agents of L0 and L1, if an agent of L2 or L3
-	// coordinates.
+	// ID is the swarm's: 1 to 64 letters, digits, - and _; "" lets the coordinator choose.
+	// Creating a swarm with an existing id does nothing, so a creation can be repeated.
+	ID                   string        `json:"id,omitempty"`
+	TaskDescription      string        `json:"taskDescription"`
+	RequiredCapabilities []string      `json:"requiredCapabilities"`  // of every participant
+	Agents               []string      `json:"agents,omitempty"`      // that may take part; empty: all
+	SubTasks             []SubTaskPlan `json:"subTasks,omitempty"`    // empty: each participant gets the whole task
+	MaxAttempts          int           `json:"maxAttempts,omitempty"` // at a sub-task before it is escalated; 0 means DefaultMaxAttempts
+	// EscalationJustification is required from a coordinator of L2 or L3 to agents of L0
+	// and L1.
 	EscalationJustification string `json:"escalationJustification,omitempty"`
 }
 
 // SubTaskPlan is one part of a task.
 type SubTaskPlan struct {
-	ID          string `json:"id"` // unique in the swarm
-	Description string `json:"description"`
-	// RequiredCapabilities are those that this part needs beyond the plan's.
-	RequiredCapabilities []string `json:"requiredCapabilities,omitempty"`
-	// DependsOn lists parts whose results this one needs. They come with it.
-	DependsOn []string `json:"dependsOn,omitempty"`
-	// Input is what to work on, any JSON.
-	Input json.RawMessage `json:"input,omitempty"`
+	ID                   string          `json:"id"` // unique in the swarm
+	Description          string          `json:"description"`
+	RequiredCapabilities []string        `json:"requiredCapabilities,omitempty"` // besides the plan's
+	DependsOn            []string        `json:"dependsOn,omitempty"`            // sub-tasks whose results it gets
+	Input                json.RawMessage `json:"input,omitempty"`
 }
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// check returns nil for a plan that can be carried out.
+// check returns nil for a valid plan.
 func (p *Plan) check() error {
 	bad := func(format string, args ...any) error { return errorf(CodeInvalid, "", format, args...) }
 	switch {
 	case p.ID != "" && !idPattern.MatchString(p.ID):
-		return bad("a swarm's id must have 1 to 64 letters, digits, - and _")
+		return bad("a swarm's id must have 1 to 64 messages, digits, - and _")
 	case !isText(p.TaskDescription):
 		return bad("the task needs a description of at most %d bytes", MaxText)
 	case len(p.SubTasks) > MaxSubTasks:
@@ -93,7 +84,7 @@ func (p *Plan) check() error {
 	return p.checkDependencies(known)
 }
 
-// checkDependencies finds parts that can never begin.
+// checkDependencies returns an error for sub-tasks that can never begin.
 func (p *Plan) checkDependencies(known map[string]bool) error {
 	waits := make(map[string]int, len(p.SubTasks))
 	needed := make(map[string][]string)
@@ -102,7 +93,7 @@ func (p *Plan) checkDependencies(known map[string]bool) error {
 		waits[t.ID] = len(t.DependsOn)
 		for _, on := range t.DependsOn {
 			if !known[on] {
-				return errorf(CodeInvalid, "", "sub-task %q depends on %q, which there is not", t.ID, on)
+				return errorf(CodeInvalid, "", "sub-task %q depends on %q, which does not exist", t.ID, on)
 			}
 			needed[on] = append(needed[on], t.ID)
 		}

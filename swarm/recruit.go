@@ -257,7 +257,7 @@ func (l *leader) escalate(ctx context.Context, id string) {
 	}
 	l.asking[id] = true
 	s := l.x.snapshot()
-	l.aside(ctx, func() func() {
+	l.inBackground(ctx, func() func() {
 		again := l.c.o.Reporter.Escalate(ctx, s, t)
 		return func() {
 			delete(l.asking, id)

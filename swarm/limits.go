@@ -58,24 +58,24 @@ type allowance struct {
 
 // meters bounds what each agent costs a coordinator. The zero value is ready. It is
 // safe for concurrent use.
-type meters struct {
+type limits struct {
 	mu  sync.Mutex
 	all map[string]*allowance // by agent
 }
 
-// maxMeters is how many agents' meters are kept: beyond it those who have been silent
+// maxLimits is how many agents' meters are kept: beyond it those who have been silent
 // for long enough to have all of their allowance again are forgotten.
-const maxMeters = 10_000
+const maxLimits = 10_000
 
 // of returns an agent's allowance. m.mu is held.
-func (m *meters) of(id string) *allowance {
+func (m *limits) of(id string) *allowance {
 	if a := m.all[id]; a != nil {
 		return a
 	}
 	if m.all == nil {
 		m.all = make(map[string]*allowance)
 	}
-	if len(m.all) >= maxMeters {
+	if len(m.all) >= maxLimits {
 		for other, a := range m.all {
 			if time.Since(a.messages.at) > time.Minute {
 				delete(m.all, other)
@@ -90,7 +90,7 @@ func (m *meters) of(id string) *allowance {
 }
 
 // arrives counts a message of n bytes. It reports whether the agent may send it.
-func (m *meters) arrives(id string, n int) bool {
+func (m *limits) allowMessage(id string, n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.of(id)
@@ -98,14 +98,14 @@ func (m *meters) arrives(id string, n int) bool {
 }
 
 // tells reports whether an agent is told of one more refusal.
-func (m *meters) tells(id string) bool {
+func (m *limits) allowRefusal(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.of(id).refusals.take(1)
 }
 
 // works gives an agent that was given a sub-task what it takes to answer.
-func (m *meters) works(id string) {
+func (m *limits) grantWork(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.of(id)

@@ -12,14 +12,14 @@ import (
 // How much of the journals' room must be free: a share of all of it. So changes of the
 // shared state and new swarms are refused while those that run can still go on.
 const (
-	roomForNew     = 4 // a quarter, to begin a swarm
-	roomForChanges = 8 // an eighth, for a change of the shared state
+	spaceForNew     = 4 // a quarter, to begin a swarm
+	spaceForChanges = 8 // an eighth, for a change of the shared state
 )
 
 // room sees to it that a record of n bytes fits, and, with a share that is not 0, that
 // a part of all the room is free besides. The journals of swarms that have ended give
 // way, the oldest first; where that is not enough the error is [ErrFull].
-func (c *Coordinator) room(ctx context.Context, n int, share int64) error {
+func (c *Coordinator) ensureSpace(ctx context.Context, n int, share int64) error {
 	enough := func() (bool, error) {
 		free, total, err := c.o.Journal.Room(ctx)
 		if err != nil {
@@ -29,7 +29,7 @@ func (c *Coordinator) room(ctx context.Context, n int, share int64) error {
 		if share > 0 {
 			wanted += total / share
 		}
-		c.tight.Store(free < total/roomForChanges)
+		c.nearlyFull.Store(free < total/spaceForChanges)
 		if wanted > total {
 			return false, ErrFull // whatever gives way
 		}
@@ -39,16 +39,16 @@ func (c *Coordinator) room(ctx context.Context, n int, share int64) error {
 		return err
 	}
 	select {
-	case c.clearing <- struct{}{}: // one at a time, or more would give way than have to
+	case c.evicting <- struct{}{}: // one at a time, or more would give way than have to
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-c.clearing }()
+	defer func() { <-c.evicting }()
 	for {
 		if ok, err := enough(); ok || err != nil {
 			return err
 		}
-		gave, err := c.giveWay(ctx)
+		gave, err := c.evict(ctx)
 		if err != nil {
 			return nil //nolint:nilerr // as above: nobody knows that nothing can give way
 		}
@@ -61,17 +61,17 @@ func (c *Coordinator) room(ctx context.Context, n int, share int64) error {
 // giveWay forgets the swarm that ended the longest time ago, but none that has just
 // ended. It reports whether there was one; the error is that of a journal that does not
 // tell.
-func (c *Coordinator) giveWay(ctx context.Context) (bool, error) {
+func (c *Coordinator) evict(ctx context.Context) (bool, error) {
 	last, err := c.o.Journal.Last(ctx)
 	if err != nil {
 		return false, err
 	}
 	ids := slices.SortedFunc(maps.Keys(last), func(a, b string) int { return cmp.Compare(last[a], last[b]) })
 	for _, id := range ids {
-		if c.leader(id) != nil || c.fresh(id) {
+		if c.leader(id) != nil || c.endedRecently(id) {
 			continue
 		}
-		s, err := c.folds.sessionAt(ctx, id, last[id])
+		s, err := c.cache.sessionAt(ctx, id, last[id])
 		if err != nil || !s.Status.Ended() {
 			continue
 		}
@@ -86,13 +86,13 @@ func (c *Coordinator) giveWay(ctx context.Context) (bool, error) {
 }
 
 // gaveWay is giveWay for who tries again anyway.
-func (c *Coordinator) gaveWay(ctx context.Context) bool {
-	gave, err := c.giveWay(ctx)
+func (c *Coordinator) evicted(ctx context.Context) bool {
+	gave, err := c.evict(ctx)
 	return gave && err == nil
 }
 
 // noRoom is what the creator of a swarm is told.
-func noRoom(id string, err error) error {
+func noSpace(id string, err error) error {
 	if !errors.Is(err, ErrFull) {
 		return err
 	}
@@ -115,7 +115,7 @@ func (c *Coordinator) noteEnd(l *leader) {
 }
 
 // fresh reports whether a swarm has just ended.
-func (c *Coordinator) fresh(id string) bool {
+func (c *Coordinator) endedRecently(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, ok := c.ended[id]
@@ -124,14 +124,14 @@ func (c *Coordinator) fresh(id string) bool {
 
 // forget deletes a swarm's journal.
 func (c *Coordinator) forget(ctx context.Context, id string) error {
-	c.folds.forget(id)
+	c.cache.forget(id)
 	return c.o.Journal.Forget(ctx, id)
 }
 
 // overflow ends a swarm that the journals have no room for: what this batch has decided
 // is not stored, and nobody was told of it. The end has room kept for it. It reports
 // false if not even that can be stored, or another leads the swarm meanwhile.
-func (l *leader) overflow(ctx context.Context) bool {
+func (l *leader) failFull(ctx context.Context) bool {
 	x, err := load(ctx, l.c.o.Journal, l.id)
 	if err != nil {
 		l.c.o.Logger.Error("a swarm cannot be led on", "swarm", l.id, "error", err)

@@ -2,27 +2,28 @@ package swarm
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 )
 
-// What is remembered of swarms that others lead is bounded, in number and in bytes.
-func TestFoldsAreBounded(t *testing.T) {
+// The cache of sessions that others lead is bounded, in number and in bytes.
+func TestSessionCacheIsBounded(t *testing.T) {
 	for name, test := range map[string]struct{ swarms, text, most int }{
-		"number": {swarms: maxFolds + 50, text: 10, most: maxFolds},
+		"number": {swarms: maxCached + 50, text: 10, most: maxCached},
 		"bytes":  {swarms: 40, text: 50 << 10, most: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
 			j := new(MemoryJournal)
-			f := newFolds(j)
+			f := newSessionCache(j)
 			f.most = 20 * (51 << 10)
 			description := strings.Repeat("x", test.text)
 			for i := range test.swarms {
 				id := fmt.Sprint("s", i)
 				e := entry{Version: entryVersion, Events: []event{{Created: &created{ID: id, Plan: Plan{TaskDescription: description}}}}}
-				data, err := e.encode()
+				data, err := json.Marshal(&e)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -34,7 +35,7 @@ func TestFoldsAreBounded(t *testing.T) {
 				}
 			}
 			if n := f.recent.Len(); n > test.most || n < test.most/2 || n != len(f.byID) || f.bytes > f.most {
-				t.Errorf("%d swarms with %d bytes are remembered", n, f.bytes)
+				t.Errorf("%d swarms with %d bytes are cached", n, f.bytes)
 			}
 			if s, err := f.session(ctx, "s0"); err != nil || s.ID != "s0" { // read again
 				t.Errorf("%v, %q", err, s.ID)
