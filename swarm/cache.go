@@ -12,8 +12,8 @@ const (
 	maxCachedBytes = 64 << 20 // of records
 )
 
-// folds are swarms as their journals have them: read once, and then followed. They are
-// safe for concurrent use.
+// sessionCache holds the sessions of swarms that others lead: it reads a journal once,
+// and then the new records. It is safe for concurrent use.
 type sessionCache struct {
 	journal Journal
 
@@ -25,13 +25,13 @@ type sessionCache struct {
 	bytes  int
 }
 
-// fold is one swarm. Who has taken the token of turn owns it, but for size.
+// cachedSession is one swarm. The holder of token owns it, except for size.
 type cachedSession struct {
 	id    string
 	token chan struct{}
 	x     *state // nil: nothing is read yet
 	seen  uint64 // Journal.LastOf when it was read last
-	size  int    // bytes of records that were read; folds.mu guards it
+	size  int    // bytes of records that were read; sessionCache.mu guards it
 }
 
 func newSessionCache(j Journal) *sessionCache {

@@ -22,7 +22,7 @@ import (
 
 // Limits of a leader.
 const (
-	maxInbox  = 1024 // inputs that wait; who brings one more waits
+	maxInbox  = 1024 // queued inputs; further ones block
 	maxBatch  = 256  // inputs that share a record
 	MaxKeys   = 10_000
 	MaxKey    = 256      // bytes
@@ -34,9 +34,9 @@ const (
 	maxBulk   = 256 << 10 // bytes of changes of the shared state, after which a batch ends
 )
 
-// leader leads one swarm. One goroutine owns everything in it: it takes a batch of
-// inputs, decides, stores what it decided as one record, and only then tells
-// anybody. Whoever wants something of it puts a function into its inbox.
+// leader leads one swarm. Its goroutine owns it: it receives a batch of inputs, decides,
+// stores the decisions as one record, and then sends messages. Inputs are functions in
+// its inbox.
 type leader struct {
 	c          *Coordinator
 	id         string
@@ -49,27 +49,27 @@ type leader struct {
 	x        *state
 	events   []event                    // of this batch
 	effects  []func()                   // after the record is stored
-	lastSeen map[string]time.Time       // of running sub-tasks
+	lastSeen map[string]time.Time       // heartbeats of running sub-tasks
 	queues   map[string][]string        // sub-tasks that an agent could begin, by agent
 	active   map[string]int             // sub-tasks that run, by agent
 	watchers map[string]bool            // participants that follow the shared state
 	changed  map[string]json.RawMessage // of the shared state, in this batch
-	proposed map[string]string          // agents by proposal that has no answer
-	accepted []string                   // who accepted in this round
-	asking   map[string]bool            // sub-tasks whose escalation is not decided
+	proposed map[string]string          // agents by pending proposal
+	accepted []string                   // agents that accepted in this round
+	asking   map[string]bool            // sub-tasks that are being escalated
 	bulk     int                        // bytes of changed
-	doc      atomic.Pointer[leaderDoc]  // the shared state for those who follow it; nil while nobody does
+	doc      atomic.Pointer[leaderDoc]  // the shared state; nil while nobody follows it
 	docs     int                        // how many documents there were
-	admits   map[string]bool            // who is admitted to it at the end of this batch
-	returns  map[string]*bucket         // how often an agent may come back
+	admits   map[string]bool            // agents to link to it at the end of this batch
+	returns  map[string]*bucket         // rate limits of agents that return
 	unplaced map[string]bool            // sub-tasks that need an agent
-	sought   map[string]bool            // of them, those for which newcomers were asked
-	quit     map[string]bool            // participants that left on purpose; they are not asked again
-	look     map[string]bool            // agents that may be able to begin something
-	idle     map[string]bool            // agents that found nothing to begin
-	stored   time.Time                  // when the last record was
-	closing  bool                       // the results are being put together
-	end      atomic.Pointer[Session]    // the swarm as it ended, once that is stored
+	sought   map[string]bool            // of them, those for which further agents were asked
+	quit     map[string]bool            // participants that left on request and are not invited again
+	look     map[string]bool            // agents that may have capacity
+	idle     map[string]bool            // agents that found no sub-task
+	stored   time.Time                  // when the last record was stored
+	closing  bool                       // the results are being aggregated
+	end      atomic.Pointer[Session]    // the final session, once it is stored
 }
 
 func newLeader(c *Coordinator, id string, x *state) *leader {
@@ -82,7 +82,7 @@ func newLeader(c *Coordinator, id string, x *state) *leader {
 	}
 }
 
-// put brings an input. It waits for room.
+// enqueue adds an input. It blocks while the inbox is full.
 func (l *leader) enqueue(ctx context.Context, do func()) {
 	select {
 	case l.inbox <- do:
@@ -91,7 +91,7 @@ func (l *leader) enqueue(ctx context.Context, do func()) {
 	}
 }
 
-// ask has the leader do something and waits until that is stored.
+// ask makes the leader call do and waits until the result is stored.
 func (l *leader) ask(ctx context.Context, do func() (Session, error)) (Session, error) {
 	type reply struct {
 		s   Session
@@ -138,7 +138,7 @@ func (l *leader) run(ctx context.Context) {
 			return
 		}
 		if len(l.events)+len(l.effects) > 0 {
-			continue // telling somebody has shown something
+			continue // a message could not be sent
 		}
 		if l.x.s.Status.Ended() {
 			return
@@ -155,7 +155,7 @@ func (l *leader) run(ctx context.Context) {
 	}
 }
 
-// drain takes what else waits into the batch.
+// drain adds further queued inputs to the batch.
 func (l *leader) drain() {
 	for range maxBatch - 1 {
 		if l.bulk > maxBulk {
@@ -170,20 +170,20 @@ func (l *leader) drain() {
 	}
 }
 
-// emit decides something.
+// emit applies an event and adds it to the batch.
 func (l *leader) emit(e event) {
 	if err := l.x.apply(e); err != nil {
-		l.c.o.Logger.Error("a swarm's coordinator made a mistake", "swarm", l.id, "error", err)
+		l.c.o.Logger.Error("swarm: invalid event", "swarm", l.id, "error", err)
 		return
 	}
 	l.events = append(l.events, e)
 }
 
-// after has something done once this batch is stored.
+// after calls do once this batch is stored.
 func (l *leader) after(do func()) { l.effects = append(l.effects, do) }
 
-// commit stores the batch and then tells of it. It reports false if the leader must
-// stop, without having told anybody anything.
+// commit stores the batch and then calls its effects. It reports false, without effects,
+// if the leader must stop.
 func (l *leader) commit(ctx context.Context) bool {
 	if len(l.events) > 0 {
 		if err := l.store(ctx, l.events); err != nil {
@@ -193,7 +193,7 @@ func (l *leader) commit(ctx context.Context) bool {
 			if errors.Is(err, ErrConflict) {
 				l.c.o.Logger.Warn("another coordinator leads the swarm now", "swarm", l.id)
 			} else if ctx.Err() == nil {
-				l.c.o.Logger.Error("a swarm cannot be led on", "swarm", l.id, "error", err)
+				l.c.o.Logger.Error("a swarm's leader stops", "swarm", l.id, "error", err)
 			}
 			return false
 		}
@@ -207,9 +207,8 @@ func (l *leader) commit(ctx context.Context) bool {
 	return true
 }
 
-// store appends one record, however often the journal fails, until another has
-// written or ctx ends. Where there is no room, for what has none kept, it returns
-// ErrFull.
+// store appends one record. It retries failures until another coordinator has written or
+// ctx ends. Without space it returns ErrFull, unless the record may use the reserve.
 func (l *leader) store(ctx context.Context, events []event) error {
 	l.number++
 	e := entry{Version: entryVersion, Writer: l.writer, Number: l.number, Events: events}
@@ -239,7 +238,7 @@ func (l *leader) store(ctx context.Context, events []event) error {
 			continue
 		case !said && ctx.Err() == nil:
 			said = true
-			l.c.o.Logger.Warn("a swarm waits for its journal, which takes no record", "swarm", l.id, "error", err)
+			l.c.o.Logger.Warn("a swarm waits for its journal, which cannot be written", "swarm", l.id, "error", err)
 		}
 		if !retry.Pause(ctx) {
 			return &Error{Code: CodeJournal, Subject: l.id, Message: "the journal cannot be written", Err: errors.Join(err, ctx.Err())}
@@ -247,8 +246,8 @@ func (l *leader) store(ctx context.Context, events []event) error {
 	}
 }
 
-// mine tells whether the record that is in the way is the very one: an Append may
-// have stored it though it failed.
+// ownRecord returns the sequence of the conflicting record if it is the leader's own: an
+// Append that failed may have stored it.
 func (l *leader) ownRecord(ctx context.Context) (uint64, error) {
 	records, err := l.c.o.Journal.Read(ctx, l.id, l.x.s.Sequence)
 	if err != nil {
@@ -264,14 +263,13 @@ func (l *leader) ownRecord(ctx context.Context) (uint64, error) {
 	return records[0].Sequence, nil
 }
 
-// begin goes on where the journal ends: at the start of a swarm, or of its next
-// coordinator.
+// begin continues where the journal ends, for a new swarm or a new coordinator.
 func (l *leader) begin(ctx context.Context) {
 	now := time.Now()
 	for _, t := range l.x.s.SubTasks {
 		switch {
 		case t.Status == TaskRunning:
-			l.lastSeen[t.ID] = now // its agent has time to say that it is there
+			l.lastSeen[t.ID] = now // its agent has time for a heartbeat
 			l.active[t.AssignedAgent]++
 		case t.Status == TaskPending && !l.x.held[t.AssignedAgent][t.ID]:
 			l.unplaced[t.ID] = true
@@ -279,7 +277,7 @@ func (l *leader) begin(ctx context.Context) {
 			l.queue(t.AssignedAgent, t.ID)
 		}
 	}
-	l.removeMissing() // agents that are not known to this coordinator, or went meanwhile
+	l.removeMissing() // agents that are unknown to this coordinator
 	for _, id := range l.x.s.Participants {
 		if !l.x.left[id] {
 			l.after(func() { l.send(ctx, id, message{Leader: true}) })
@@ -290,7 +288,7 @@ func (l *leader) begin(ctx context.Context) {
 	}
 }
 
-// proceed does what the state asks for after each batch.
+// proceed makes the decisions that follow from the state after each batch.
 func (l *leader) proceed(ctx context.Context) {
 	if l.x.s.Status == Recruiting && len(l.proposed) == 0 {
 		l.activate(ctx)
@@ -308,15 +306,15 @@ func (l *leader) proceed(ctx context.Context) {
 	}
 }
 
-// aside runs something that may block beside the leader. What it returns is done
-// in the leader.
+// inBackground calls do, which may block, in another goroutine, and the function that it
+// returns in the leader's.
 func (l *leader) inBackground(ctx context.Context, do func() func()) {
 	l.after(func() {
 		l.background.Go(func() { l.enqueue(ctx, do()) })
 	})
 }
 
-// aggregate puts the results together.
+// aggregate makes the outcome of the results.
 func (l *leader) aggregate(ctx context.Context) {
 	s := l.x.snapshot()
 	l.inBackground(ctx, func() func() {
@@ -326,7 +324,7 @@ func (l *leader) aggregate(ctx context.Context) {
 		}
 		return func() {
 			if err != nil {
-				l.fail(ctx, "the results cannot be put together: "+err.Error())
+				l.fail(ctx, "the results cannot be aggregated: "+err.Error())
 				return
 			}
 			l.conclude(ctx, status{Status: Completed, Outcome: outcome})
@@ -345,13 +343,13 @@ func (l *leader) conclude(ctx context.Context, how status) {
 	}
 	l.emit(event{Status: &how})
 	s := l.x.snapshot()
-	told := slices.Concat(s.Participants, l.accepted, slices.Collect(maps.Values(l.proposed))) // who was asked may think to be in
+	told := slices.Concat(s.Participants, l.accepted, slices.Collect(maps.Values(l.proposed))) // invited agents may have accepted
 	slices.Sort(told)
 	told = slices.Compact(told)
 	l.after(func() {
 		l.end.Store(&s)
 		if d := l.doc.Load(); d != nil {
-			_ = d.r.Flush(ctx) // ctx ends, and with it the sending
+			_ = d.r.Flush(ctx) // fails only when ctx ends
 		}
 		for _, id := range told {
 			l.send(ctx, id, message{Over: true})
@@ -362,7 +360,7 @@ func (l *leader) conclude(ctx context.Context, how status) {
 	})
 }
 
-// send tells a participant something. One that cannot be told is missing.
+// send sends a message. A participant to which work cannot be sent is removed.
 func (l *leader) send(ctx context.Context, to string, m message) {
 	m.Swarm, m.Epoch = l.id, l.x.s.Epoch
 	e, err := envelope.New(l.c.id, to, m.kind(), m)
@@ -376,27 +374,27 @@ func (l *leader) send(ctx context.Context, to string, m message) {
 	if err == nil {
 		return
 	}
-	l.c.o.Logger.Debug("a participant cannot be told something", "swarm", l.id, "agent", to, "error", err)
+	l.c.o.Logger.Debug("a message to a participant cannot be sent", "swarm", l.id, "agent", to, "error", err)
 	if m.Work != nil {
-		// Not through the inbox, which this goroutine alone empties.
+		// Not through the inbox, which only this goroutine empties.
 		l.failAttempt(m.Work.SubTask, "it cannot be sent to "+to+": "+err.Error())
 		l.remove(to)
 	}
 }
 
-// receive takes a participant's message.
+// receive handles a participant's message.
 func (l *leader) receive(from string, m message) {
 	if !l.x.members[from] {
-		return // whoever was never in, or never accepted, has nothing to say
+		return // not a participant
 	}
 	ctx := l.c.ctx
-	if !m.Leave && !m.Lost && !l.readmit(from) && m.Result == nil { // a result counts whoever brings it
-		l.refuseLimited(from, errorf(CodeFlood, l.id, "%s has left and come back too often; it may come back in %s", from, l.c.o.Lease))
+	if !m.Leave && !m.Lost && !l.readmit(from) && m.Result == nil { // a result always counts
+		l.refuseLimited(from, errorf(CodeFlood, l.id, "%s has left and returned too often; it may return in %s", from, l.c.o.Lease))
 		return
 	}
 	switch {
 	case m.Lost:
-		l.remove(from) // what it had is not worked on
+		l.remove(from) // it does not work on its sub-tasks any more
 	case m.Result != nil:
 		l.receiveResult(ctx, from, *m.Result)
 	case m.Beat != nil:
@@ -415,7 +413,7 @@ func (l *leader) receive(from string, m message) {
 	}
 }
 
-// deny tells a participant why something of its was not taken: not each time.
+// refuseLimited reports a refusal at a limited rate.
 func (l *leader) refuseLimited(who string, why *Error) {
 	if l.c.limits.allowRefusal(who) {
 		l.refuse(l.c.ctx, who, why)
@@ -423,16 +421,16 @@ func (l *leader) refuseLimited(who string, why *Error) {
 }
 
 func (l *leader) refuse(ctx context.Context, who string, why *Error) {
-	l.c.o.Logger.Warn("something of a participant's is refused", "swarm", l.id, "agent", who, "error", why)
+	l.c.o.Logger.Warn("a participant's request is refused", "swarm", l.id, "agent", who, "error", why)
 	l.c.r.Telemetry().Emit(telemetry.Event{Type: telemetry.ErrorEvent, Sender: who, Recipient: l.c.id, Code: string(why.Code), Detail: why.Message})
 	if !l.x.members[who] {
-		return // whoever is not in the swarm is told nothing
+		return // only participants get messages
 	}
 	l.after(func() { l.send(ctx, who, message{Refused: &refused{Code: why.Code, Message: why.Message}}) })
 }
 
-// returned counts an agent in again that had been given up. It reports whether it is
-// in: one that comes and goes all the time would cost the journal a record each time.
+// readmit makes an agent a participant again after it was removed, at a limited rate,
+// since each time adds a record. It reports whether the agent is a participant.
 func (l *leader) readmit(id string) bool {
 	if !l.x.left[id] {
 		return true
@@ -453,8 +451,8 @@ func (l *leader) readmit(id string) bool {
 	return true
 }
 
-// receiveResult takes a result and, once it is stored, confirms it. Whatever the
-// result, the participant need not keep it any longer.
+// receiveResult applies a result and, once it is stored, confirms it, also if it is
+// ignored.
 func (l *leader) receiveResult(ctx context.Context, from string, r result) {
 	if len(r.Value) > MaxResult || len(r.Value) > 0 && !json.Valid(r.Value) {
 		r = result{SubTask: r.SubTask, Attempt: r.Attempt, Error: "the result is not JSON, or too large"}
@@ -466,12 +464,12 @@ func (l *leader) receiveResult(ctx context.Context, from string, r result) {
 	l.after(func() { l.send(ctx, from, message{Stored: []string{r.SubTask}}) })
 	switch {
 	case t == nil || t.Status == TaskCompleted || !l.x.tried[t.ID][from]:
-		return // known, or never asked for
+		return // a duplicate, or of a sub-task that it never had
 	case r.Error != "" && t.AssignedAgent != from:
-		return // it lost the sub-task before
+		return // another agent has the sub-task
 	}
 	if t.AssignedAgent != from && t.Status == TaskRunning {
-		l.stop(ctx, t.AssignedAgent, t.ID) // the former agent was first after all
+		l.stop(ctx, t.AssignedAgent, t.ID) // the former agent was faster
 	}
 	if r.Error != "" {
 		l.failAttempt(t.ID, r.Error)
@@ -480,7 +478,7 @@ func (l *leader) receiveResult(ctx context.Context, from string, r result) {
 	l.complete(t, from, r.Value)
 }
 
-// finish is a result by way of the API.
+// finish stores a result from the API.
 func (l *leader) finish(id string, r result) error {
 	t := l.x.find(id)
 	switch {
@@ -489,7 +487,7 @@ func (l *leader) finish(id string, r result) error {
 	case t.Status == TaskCompleted || t.Status == TaskFailed:
 		return &Error{Code: CodeState, Subject: l.id + "/" + id, Message: "sub-task " + id + " is " + string(t.Status) + " already"}
 	case t.AssignedAgent == "" || !l.x.held[t.AssignedAgent][id]:
-		return &Error{Code: CodeState, Subject: l.id + "/" + id, Message: "sub-task " + id + " is assigned to nobody yet"}
+		return &Error{Code: CodeState, Subject: l.id + "/" + id, Message: "sub-task " + id + " is not assigned yet"}
 	case r.Error != "":
 		l.failAttempt(id, r.Error)
 	default:
@@ -510,7 +508,7 @@ func (l *leader) complete(t *SubTask, by string, value json.RawMessage) {
 	}
 }
 
-// ran counts a sub-task as not running any more.
+// ran notes that a sub-task does not run any more.
 func (l *leader) ran(t *SubTask) {
 	if t.Status == TaskRunning {
 		l.active[t.AssignedAgent]--
@@ -519,7 +517,7 @@ func (l *leader) ran(t *SubTask) {
 	}
 }
 
-// failAttempt takes a sub-task from its agent.
+// failAttempt removes a sub-task from its agent.
 func (l *leader) failAttempt(id, reason string) {
 	t := l.x.part(id)
 	if t.Status != TaskRunning && t.Status != TaskPending {
@@ -530,7 +528,7 @@ func (l *leader) failAttempt(id, reason string) {
 	l.unplaced[id] = true
 }
 
-// beat hears that an agent works.
+// beat handles a heartbeat.
 func (l *leader) beat(ctx context.Context, from string, parts []string) {
 	now := time.Now()
 	var unwanted []string
@@ -553,7 +551,7 @@ func (l *leader) stop(ctx context.Context, who string, ids ...string) {
 	l.after(func() { l.send(ctx, who, message{Stop: ids}) })
 }
 
-// tick looks for silence, and shows that this coordinator is alive.
+// tick removes silent participants, and writes the coordinator's heartbeat.
 func (l *leader) tick(ctx context.Context) {
 	now := time.Now()
 	for id, at := range l.lastSeen {
@@ -568,11 +566,11 @@ func (l *leader) tick(ctx context.Context) {
 	}
 }
 
-// beatKey is removed from the shared state, where it never is, to show in the
-// journal that the coordinator lives.
+// beatKey is the key of the coordinator's heartbeats in the journal, which change
+// nothing.
 const beatKey = "\x00"
 
-// missing gives up the participants whose cards are gone.
+// removeMissing removes the participants without cards.
 func (l *leader) removeMissing() {
 	for _, id := range l.x.s.Participants {
 		if _, known := l.c.r.Registry().Identity(id); !known && !l.x.left[id] {
@@ -581,7 +579,7 @@ func (l *leader) removeMissing() {
 	}
 }
 
-// depart takes everything from an agent.
+// remove removes a participant and its sub-tasks.
 func (l *leader) remove(id string) {
 	if l.x.left[id] {
 		return
@@ -608,29 +606,29 @@ func (l *leader) set(s set) *Error {
 	case len(s.Value) > MaxValue || len(s.Value) > 0 && !(json.Valid(s.Value) && utf8.Valid(s.Value)):
 		return errorf(CodeInvalid, l.id, "a value of the shared state must be JSON of at most %d bytes", MaxValue)
 	case len(s.Value) > 0 && !l.x.has(s.Key) && l.x.keys >= MaxKeys:
-		return errorf(CodeFull, l.id, "the shared state has %d keys, no more are taken", MaxKeys)
+		return errorf(CodeFull, l.id, "the shared state has %d keys, which is the limit", MaxKeys)
 	case l.x.bytes+len(s.Key)+len(s.Value) > MaxShared:
-		return errorf(CodeFull, l.id, "the shared state has %d bytes, no more are taken", l.x.bytes)
+		return errorf(CodeFull, l.id, "the shared state has %d bytes, which is the limit", l.x.bytes)
 	case len(s.Value) > 0 && l.c.nearlyFull.Load():
-		return errorf(CodeNoRoom, l.id, "the journals of swarms are nearly full, no changes of the shared state are taken")
+		return errorf(CodeNoRoom, l.id, "swarm journal storage is nearly full, so the shared state cannot change")
 	case s.By != "" && l.x.written[s.By]+s.cost() > l.c.o.MaxWritten:
-		return errorf(CodeFlood, l.id, "%s has changed the shared state by %d bytes in all, no more are taken of it", s.By, l.x.written[s.By])
+		return errorf(CodeFlood, l.id, "%s has changed the shared state by %d bytes in total, which is the limit", s.By, l.x.written[s.By])
 	case s.By != "" && l.x.writtenByAll+s.cost() > 2*l.c.o.MaxWritten:
-		return errorf(CodeFlood, l.id, "the participants have changed the shared state by %d bytes in all, no more are taken of them", l.x.writtenByAll)
+		return errorf(CodeFlood, l.id, "the participants have changed the shared state by %d bytes in total, which is the limit", l.x.writtenByAll)
 	}
 	l.emit(event{Set: &s})
 	l.change(s.Key, s.Value)
 	return nil
 }
 
-// change notes a change of the shared state, for those who follow it.
+// change adds a change of the shared state to the batch.
 func (l *leader) change(key string, value json.RawMessage) {
 	l.changed[key] = value
 	l.bulk += len(key) + len(value)
 }
 
-// share takes what this batch has changed to those who follow the shared state. All
-// of them see the same changes in the same order: the journal's.
+// share writes the batch's changes of the shared state to the document, in the journal's
+// order, and links further agents to it.
 func (l *leader) share(ctx context.Context) {
 	d := l.doc.Load()
 	if d != nil && len(l.changed) > 0 {
@@ -649,7 +647,7 @@ func (l *leader) share(ctx context.Context) {
 	l.bulk = 0
 }
 
-// admit lets a participant follow the shared state.
+// admit links a participant to the document, which it makes if necessary.
 func (l *leader) admit(ctx context.Context, who string) {
 	d := l.doc.Load()
 	if d == nil {
@@ -669,10 +667,10 @@ func (l *leader) admit(ctx context.Context, who string) {
 	l.send(ctx, who, message{Document: &document{Epoch: d.epoch}})
 }
 
-// renew begins another document.
+// renew replaces the document.
 func (l *leader) renew(ctx context.Context, why error) {
 	if why != nil && ctx.Err() == nil {
-		l.c.o.Logger.Warn("the document of a swarm's shared state is begun anew", "swarm", l.id, "error", why)
+		l.c.o.Logger.Warn("the document of a swarm's shared state is replaced", "swarm", l.id, "error", why)
 	}
 	l.doc.Swap(nil).close()
 	for _, who := range sortedKeys(l.watchers) {
@@ -682,7 +680,7 @@ func (l *leader) renew(ctx context.Context, why error) {
 	}
 }
 
-// answered hears how a proposal was answered.
+// answered handles a settled proposal.
 func (l *leader) answered(p negotiation.Proposal) {
 	if _, open := l.proposed[p.ID]; !open {
 		return

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What an agent may cost a coordinator, in all swarms of both together. Who works as
-// it should never comes near it: each sub-task brings an allowance for its result.
+// Rate limits of an agent at a coordinator, in all swarms together. Each sub-task adds an
+// allowance for its result, so a participant that works properly never reaches them.
 const (
 	messageBurst = 1000 // messages
 	messageRate  = 50   // a second
@@ -16,18 +16,18 @@ const (
 	workMessages = 4 // more messages for each sub-task that it is given
 	workBytes    = 2 * MaxResult
 
-	refusalRate = 1 // a second; of what else is refused it hears nothing
+	refusalRate = 1 // refusals that are reported to the agent, a second
 )
 
-// What an agent may cost one swarm.
+// Limits of an agent in one swarm.
 const (
 	changeCost  = 256 // bytes that a change of the shared state takes in the journal beside its key and value
-	stateBurst  = 4   // times that it is sent the whole shared state because it asks for it
+	stateBurst  = 4   // requests for the whole shared state
 	stateRate   = 0.1 // a second
-	returnBurst = 10  // times that it may come back after it was given up; one more each lease
+	returnBurst = 10  // returns after a removal; one more each lease
 )
 
-// bucket is a token bucket that may be refilled out of turn. Its owner locks.
+// bucket is a token bucket. Its owner locks.
 type bucket struct {
 	tokens, burst, rate float64 // rate is a second's
 	at                  time.Time
@@ -37,7 +37,7 @@ func newBucket(burst, rate float64) bucket {
 	return bucket{tokens: burst, burst: burst, rate: rate, at: time.Now()}
 }
 
-// take takes n tokens, or none if there are fewer.
+// take removes n tokens, or none if there are fewer.
 func (b *bucket) take(n float64) bool {
 	now := time.Now()
 	b.tokens = min(b.burst, b.tokens+now.Sub(b.at).Seconds()*b.rate)
@@ -51,20 +51,20 @@ func (b *bucket) take(n float64) bool {
 
 func (b *bucket) give(n float64) { b.tokens = min(b.burst, b.tokens+n) }
 
-// allowance is what one agent may still ask for.
+// allowance is what is left of the limits of an agent.
 type allowance struct {
 	messages, in, refusals bucket
 }
 
-// meters bounds what each agent costs a coordinator. The zero value is ready. It is
-// safe for concurrent use.
+// limits are the rate limits of all agents. The zero value is ready. It is safe for
+// concurrent use.
 type limits struct {
 	mu  sync.Mutex
 	all map[string]*allowance // by agent
 }
 
-// maxLimits is how many agents' meters are kept: beyond it those who have been silent
-// for long enough to have all of their allowance again are forgotten.
+// maxLimits is how many agents' allowances are kept; beyond it full allowances are
+// dropped.
 const maxLimits = 10_000
 
 // of returns an agent's allowance. m.mu is held.
@@ -89,7 +89,7 @@ func (m *limits) of(id string) *allowance {
 	return a
 }
 
-// arrives counts a message of n bytes. It reports whether the agent may send it.
+// allowMessage counts a message of n bytes and reports whether it is allowed.
 func (m *limits) allowMessage(id string, n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,14 +97,14 @@ func (m *limits) allowMessage(id string, n int) bool {
 	return a.messages.take(1) && a.in.take(float64(n))
 }
 
-// tells reports whether an agent is told of one more refusal.
+// allowRefusal counts a refusal and reports whether it may be sent.
 func (m *limits) allowRefusal(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.of(id).refusals.take(1)
 }
 
-// works gives an agent that was given a sub-task what it takes to answer.
+// grantWork adds the allowance for a sub-task.
 func (m *limits) grantWork(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

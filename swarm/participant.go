@@ -20,7 +20,7 @@ const (
 	DefaultEstimate  = time.Minute
 	DefaultMaxJoined = 100
 	maxKeptResults   = 10_000
-	silence          = time.Minute // after which a swarm may give way to another
+	silence          = time.Minute // after which a swarm may be dropped for another
 )
 
 // Job is a sub-task for a participant.
@@ -28,38 +28,32 @@ type Job struct {
 	SwarmID     string
 	SubTaskID   string
 	Attempt     int
-	Task        string          // what the whole swarm works on
-	Description string          // what to do
-	Input       json.RawMessage // may be empty
-	// Results are those of the sub-tasks that this one depends on.
-	Results map[string]json.RawMessage
+	Task        string                     // of the whole swarm
+	Description string                     // of the sub-task
+	Input       json.RawMessage            // may be empty
+	Results     map[string]json.RawMessage // of the sub-tasks that this one depends on
 }
 
-// Worker does a sub-task and returns its result, any JSON of at most MaxResult
-// bytes. ctx ends when the sub-task is no longer wanted. An error makes the
-// coordinator give the sub-task to another agent. A panic counts as an error.
+// Worker does a sub-task and returns its result, any JSON of at most MaxResult bytes.
+// ctx ends when the sub-task is canceled. After an error or a panic the coordinator
+// assigns the sub-task to another agent.
 type Worker func(ctx context.Context, j Job) (json.RawMessage, error)
 
-// ParticipantOptions set up a Participant. The zero options are good.
+// ParticipantOptions set up a Participant. The zero options are valid.
 type ParticipantOptions struct {
 	// Accept decides about an invitation; nil accepts each. It must not block.
-	Accept func(p negotiation.Proposal) (ok bool, why negotiation.Reason)
-	// Estimate is how long a task will take; 0 means DefaultEstimate.
-	Estimate time.Duration
-	// Parallel is how many sub-tasks run at once, of all swarms; 0 means 1.
-	Parallel int
-	// Resend is how long to wait for a result's confirmation before sending it
-	// again; 0 means DefaultResend.
-	Resend time.Duration
-	// MaxSwarms bounds the swarms that it is in; 0 means DefaultMaxJoined.
-	MaxSwarms int
-	// Refused is told, in an [*Error], why a coordinator has not taken something: a
-	// change of the shared state, say. Of many refusals it hears one a second. It must
-	// not block; nil: nobody is told.
+	Accept    func(p negotiation.Proposal) (ok bool, why negotiation.Reason)
+	Estimate  time.Duration // of a task; 0 means DefaultEstimate
+	Parallel  int           // concurrent sub-tasks of all swarms; 0 means 1
+	Resend    time.Duration // interval at which an unconfirmed result is sent again; 0 means DefaultResend
+	MaxSwarms int           // memberships; 0 means DefaultMaxJoined
+	// Refused is called with an [*Error] when a coordinator has refused a request, for
+	// instance a change of the shared state, at most once a second. It must not block;
+	// nil ignores refusals.
 	Refused func(why error)
 }
 
-// Participant takes part in swarms for one agent. Make one with NewParticipant and
+// Participant takes part in swarms as one agent. Make one with NewParticipant and
 // Close it in the end. It is safe for concurrent use.
 type Participant struct {
 	r    *router.Router
@@ -72,7 +66,7 @@ type Participant struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	room    chan struct{} // a token for each sub-task that runs
-	wake    chan struct{} // for tend: a lease is another
+	wake    chan struct{} // resend: a lease has changed
 	stops   []func()
 
 	mu     sync.Mutex
@@ -80,26 +74,26 @@ type Participant struct {
 	swarms map[string]*membership
 }
 
-// membership is a swarm that the agent is in.
+// membership is the membership in a swarm.
 type membership struct {
 	id           string
 	coordinators []string
 	leader       string
 	epoch        int
-	lastSeen     time.Time // the last message of its leader's, or the invitation
-	led          bool      // the leader has said something
+	lastSeen     time.Time // the leader's last message, or the invitation
+	led          bool      // the leader has sent a message
 	lease        time.Duration
 	jobs         map[string]*job
 	follows      bool       // the shared state is wanted
-	doc          *memberDoc // it; nil before the leader has offered it
-	sequence     uint64     // of the last state that watch was told
+	doc          *memberDoc // nil before the leader has offered it
+	sequence     uint64     // of the last state that watch got
 	watch        func(State)
 	notifying    bool          // watch runs
-	next         *State        // what it is told next
-	stateChanged chan struct{} // closed and replaced when the state comes
+	next         *State        // the next state for watch
+	stateChanged chan struct{} // closed and replaced when the state changes
 }
 
-// job is a sub-task that the agent has, until its result is confirmed.
+// job is a sub-task of the agent, until its result is confirmed.
 type job struct {
 	cancel context.CancelFunc
 	done   *result // nil while it is worked on
@@ -108,13 +102,13 @@ type job struct {
 
 // State is the shared state of a swarm.
 type State struct {
-	// Sequence grows with each change; every participant sees the same states in
-	// the same order, though not necessarily each of them.
+	// Sequence grows with each change. Participants see the states in the same order, but
+	// may miss some.
 	Sequence uint64
 	Values   map[string]json.RawMessage
 }
 
-// NewParticipant has an agent, whose negotiator n is, take part in swarms.
+// NewParticipant makes n's agent a participant.
 func NewParticipant(r *router.Router, n *negotiation.Negotiator, work Worker, o ParticipantOptions) *Participant {
 	o.Estimate, o.Resend = orDefault(o.Estimate, DefaultEstimate), orDefault(o.Resend, DefaultResend)
 	o.Parallel, o.MaxSwarms = orDefault(o.Parallel, 1), orDefault(o.MaxSwarms, DefaultMaxJoined)
@@ -129,7 +123,7 @@ func NewParticipant(r *router.Router, n *negotiation.Negotiator, work Worker, o 
 func (p *Participant) invited(ctx context.Context, proposal negotiation.Proposal) {
 	var i invitation
 	if json.Unmarshal(proposal.Input, &i) != nil || i.Swarm == "" || i.Swarm != proposal.CorrelationID || !slices.Contains(i.Coordinators, proposal.Proposer) {
-		return // a proposal of another kind
+		return // another kind of proposal
 	}
 	ok, why := true, negotiation.Declined
 	if p.o.Accept != nil {
@@ -138,7 +132,7 @@ func (p *Participant) invited(ctx context.Context, proposal negotiation.Proposal
 	if ok && !p.join(i, proposal.Proposer) {
 		ok, why = false, negotiation.Busy
 	}
-	// An answer that cannot be sent is one that was not given: the proposal times out.
+	// If the answer cannot be sent, the proposal times out.
 	if ok {
 		_ = p.n.Accept(ctx, proposal.ID, p.o.Estimate)
 		return
@@ -146,7 +140,7 @@ func (p *Participant) invited(ctx context.Context, proposal negotiation.Proposal
 	_ = p.n.Reject(ctx, proposal.ID, why, "")
 }
 
-// enter notes the swarm before the answer, since work may come at once.
+// join adds the membership before the answer, since work may arrive at once.
 func (p *Participant) join(i invitation, leader string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,9 +159,9 @@ func (p *Participant) join(i invitation, leader string) bool {
 	return true
 }
 
-// makeRoom forgets the swarm of which the agent has nothing and has heard nothing for
-// the longest time: its coordinator may have died without a successor. Where it has
-// not, it learns that, see message.Lost, and may ask again. p.mu is held.
+// makeRoom drops the membership without jobs that was silent longest: its coordinator may
+// have died without a successor. A live coordinator gets message.Lost and may invite
+// again. p.mu is held.
 func (p *Participant) makeRoom() bool {
 	var oldest *membership
 	for _, s := range p.swarms {
@@ -182,7 +176,7 @@ func (p *Participant) makeRoom() bool {
 	return true
 }
 
-// settled hears that an acceptance was refused: the agent is not in that swarm.
+// settled drops a membership whose acceptance was refused.
 func (p *Participant) settled(_ context.Context, proposal negotiation.Proposal) {
 	if proposal.Recipient != p.id || proposal.Status != negotiation.TimedOut {
 		return
@@ -194,7 +188,6 @@ func (p *Participant) settled(_ context.Context, proposal negotiation.Proposal) 
 	}
 }
 
-// receive takes what coordinators send.
 func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 	if e.Type == envelope.StreamData {
 		p.receiveDocument(ctx, e)
@@ -202,7 +195,7 @@ func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 	}
 	var m message
 	if e.Unmarshal(&m) != nil || m.Swarm == "" {
-		return // not for us
+		return // another kind of envelope
 	}
 	p.mu.Lock()
 	s := p.swarms[m.Swarm]
@@ -231,7 +224,7 @@ func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 		}
 	case m.Leader:
 		for _, j := range s.jobs {
-			j.sent = time.Time{} // the new one has not got it
+			j.sent = time.Time{} // the new leader does not have it
 		}
 		p.dropCopy(s)
 		ask = s.follows
@@ -249,7 +242,7 @@ func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 	}
 }
 
-// leave forgets a swarm. p.mu is held.
+// leave drops a membership. p.mu is held.
 func (p *Participant) leave(s *membership) {
 	for id := range s.jobs {
 		s.drop(id)
@@ -259,7 +252,7 @@ func (p *Participant) leave(s *membership) {
 	delete(p.swarms, s.id)
 }
 
-// receiveDocument takes what the leader sends of the shared state.
+// receiveDocument handles the leader's messages about the shared state.
 func (p *Participant) receiveDocument(ctx context.Context, e *envelope.Envelope) {
 	p.mu.Lock()
 	var doc *memberDoc
@@ -272,18 +265,18 @@ func (p *Participant) receiveDocument(ctx context.Context, e *envelope.Envelope)
 	}
 }
 
-// follow begins a copy of the leader's document. p.mu is held.
+// follow makes a copy of the leader's document. p.mu is held.
 func (p *Participant) follow(s *membership, epoch uint64) {
 	p.dropCopy(s)
 	doc, err := newMemberDoc(p.r, p.id, s.leader, s.id, epoch, func(c *memberDoc, now State) { p.changed(s, c, now) })
 	if err != nil {
-		return // tend asks once more
+		return // resend retries
 	}
 	s.doc = doc
 }
 
-// forsake ends the copy of a document that goes on elsewhere, or nowhere. What has
-// arrived is still told. p.mu is held.
+// dropCopy closes the copy of a document that is replaced or not needed any more, after
+// watch got its last state. p.mu is held.
 func (p *Participant) dropCopy(s *membership) {
 	doc := s.doc
 	if doc == nil {
@@ -292,14 +285,14 @@ func (p *Participant) dropCopy(s *membership) {
 	s.doc = nil
 	p.running.Go(func() {
 		last, ok := doc.state(p.ctx)
-		doc.close() // after what is being told
+		doc.close() // waits for callbacks
 		if ok {
 			p.notify(s, last)
 		}
 	})
 }
 
-// changed hears that a copy is another one now.
+// changed handles a change of a copy.
 func (p *Participant) changed(s *membership, c *memberDoc, now State) {
 	p.mu.Lock()
 	if s.doc != c {
@@ -314,8 +307,8 @@ func (p *Participant) changed(s *membership, c *memberDoc, now State) {
 	p.notify(s, now)
 }
 
-// tell tells the one who watches of a state that is new to it. Whoever tells already
-// takes over what comes meanwhile.
+// notify calls watch with a newer state. If another goroutine is calling it, that one
+// continues with the state.
 func (p *Participant) notify(s *membership, now State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -337,11 +330,11 @@ func (p *Participant) notify(s *membership, now State) {
 	s.notifying = false
 }
 
-// obeys reports whether a sender leads the swarm, and notes a new leader.
+// acceptsFrom reports whether the sender leads the swarm, and notes a new leader.
 func (s *membership) acceptsFrom(sender string, epoch int) bool {
 	switch {
 	case epoch < s.epoch || epoch == s.epoch && sender != s.leader:
-		return false // it has been succeeded, or pretends
+		return false // a former leader, or an impostor
 	case !slices.Contains(s.coordinators, sender):
 		return false
 	}
@@ -362,15 +355,15 @@ func (p *Participant) begin(s *membership, w work) {
 		s.lease = lease
 		select {
 		case p.wake <- struct{}{}:
-		default: // it will look anyway
+		default: // it is awake anyway
 		}
 	}
 	if j := s.jobs[w.SubTask]; j != nil {
-		j.sent = time.Time{} // the coordinator has not got the result
+		j.sent = time.Time{} // the coordinator does not have the result
 		return
 	}
 	if len(s.jobs) >= maxKeptResults {
-		return // the coordinator will find it silent
+		return // the lease will expire
 	}
 	ctx, cancel := context.WithCancel(p.ctx)
 	j := &job{cancel: cancel}
@@ -390,7 +383,7 @@ func (p *Participant) begin(s *membership, w work) {
 	})
 }
 
-// do works on a job.
+// do calls the worker.
 func (p *Participant) do(ctx context.Context, what Job) (r result) {
 	r = result{SubTask: what.SubTaskID, Attempt: what.Attempt}
 	defer func() {
@@ -427,7 +420,7 @@ func (p *Participant) finish(s *membership, j *job, r result) {
 	}
 }
 
-// send tells a coordinator something. What gets lost is sent again by tend.
+// send sends a message to a coordinator. resend repeats what is lost.
 func (p *Participant) send(to string, m message) {
 	e, err := envelope.New(p.id, to, m.kind(), m)
 	if err != nil {
@@ -437,8 +430,7 @@ func (p *Participant) send(to string, m message) {
 	_, _ = p.r.Send(p.ctx, e) // see above
 }
 
-// tend tells coordinators what the agent works on, and sends again what they have
-// not confirmed.
+// resend sends heartbeats, and repeats unconfirmed results and requests.
 func (p *Participant) resend() {
 	for {
 		wait := p.o.Resend
@@ -488,8 +480,8 @@ func (p *Participant) Swarms() []string {
 	return sortedKeys(p.swarms)
 }
 
-// State returns the shared state, as it is at this agent now. The first
-// call blocks until it has come from the coordinator, or ctx ends.
+// State returns this agent's present copy of the shared state. The first call blocks
+// until the copy has arrived or ctx ends.
 func (p *Participant) State(ctx context.Context, swarmID string) (State, error) {
 	for {
 		p.mu.Lock()
@@ -520,9 +512,9 @@ func (p *Participant) State(ctx context.Context, swarmID string) (State, error) 
 	}
 }
 
-// Watch has h called with the shared state now and after each change, one after the
-// other. Changes that come while h runs are told together. h replaces the one before.
-// It must not wait for the Participant to close.
+// Watch calls h with the present shared state and after changes, one call at a time;
+// changes during a call are combined. h replaces an earlier one. It must not wait for
+// the Participant to close.
 func (p *Participant) Watch(swarmID string, h func(State)) error {
 	p.mu.Lock()
 	s := p.swarms[swarmID]
@@ -530,7 +522,7 @@ func (p *Participant) Watch(swarmID string, h func(State)) error {
 		p.mu.Unlock()
 		return notMember(swarmID)
 	}
-	p.dropCopy(s) // the next copy begins with everything
+	p.dropCopy(s) // the next copy has the whole state
 	s.watch, s.sequence, s.next, s.follows = h, 0, nil, true
 	leader := s.leader
 	p.mu.Unlock()
@@ -538,8 +530,8 @@ func (p *Participant) Watch(swarmID string, h func(State)) error {
 	return nil
 }
 
-// SetState asks the coordinator to change the shared state; an empty value removes
-// the key. It does not wait for that: see Watch.
+// SetState requests a change of the shared state; an empty value removes the key. It
+// does not wait for the change, see Watch.
 func (p *Participant) SetState(swarmID, key string, value json.RawMessage) error {
 	if len(value) > 0 && !json.Valid(value) {
 		return errorf(CodeInvalid, swarmID, "the value of %q is not JSON", key)
@@ -547,7 +539,7 @@ func (p *Participant) SetState(swarmID, key string, value json.RawMessage) error
 	return p.report(swarmID, message{Set: &set{Key: key, Value: value}})
 }
 
-// Leave gives everything back that the agent has of a swarm.
+// Leave ends the membership in a swarm; its sub-tasks are assigned to others.
 func (p *Participant) Leave(swarmID string) error {
 	if err := p.report(swarmID, message{Leave: true}); err != nil {
 		return err
@@ -578,8 +570,8 @@ func notMember(swarmID string) *Error {
 	return errorf(CodeNotMember, swarmID, "the agent is not in swarm %q", swarmID)
 }
 
-// Close cancels what is worked on and waits for it. Coordinators find the agent
-// silent and give its sub-tasks to others.
+// Close cancels running sub-tasks and waits for them. After the lease coordinators
+// assign them to others.
 func (p *Participant) Close() error {
 	for _, stop := range p.stops {
 		stop()

@@ -10,8 +10,7 @@ import (
 	"github.com/parleyhub/parley/negotiation"
 )
 
-// recruit proposes the task to the agents that have the capabilities and are not in
-// the swarm.
+// recruit invites the agents that have the capabilities and are not participants.
 func (l *leader) recruit(ctx context.Context, capabilities []string) {
 	input, err := json.Marshal(invitation{Swarm: l.id, Coordinators: append([]string{l.c.id}, l.c.o.Successors...)})
 	if err != nil {
@@ -24,7 +23,7 @@ func (l *leader) recruit(ctx context.Context, capabilities []string) {
 	for _, id := range l.candidates(capabilities) {
 		p, err := l.c.n.Propose(ctx, id, terms)
 		if err != nil {
-			l.c.o.Logger.Debug("an agent cannot be asked to join", "swarm", l.id, "agent", id, "error", err)
+			l.c.o.Logger.Debug("an agent cannot be invited", "swarm", l.id, "agent", id, "error", err)
 			continue
 		}
 		l.proposed[p.ID] = id
@@ -38,11 +37,11 @@ func complexity(parts int) negotiation.Complexity {
 	return negotiation.Medium
 }
 
-// candidates lists who could be asked, by id.
+// candidates lists the agents that may be invited, by id.
 func (l *leader) candidates(capabilities []string) []string {
 	view, err := l.c.r.Discover(l.c.id)
 	if err != nil {
-		return nil // this agent has no card any more
+		return nil // the coordinator has no card any more
 	}
 	var cards []agent.Card
 	if len(capabilities) > 0 {
@@ -79,7 +78,7 @@ func (l *leader) useful(card *agent.Card) bool {
 	})
 }
 
-// workers returns the participants that are there, and others.
+// workers returns the present participants, and others.
 func (l *leader) workers(others ...string) []*worker {
 	var all []*worker
 	for _, id := range append(slices.Clone(l.x.s.Participants), others...) {
@@ -88,15 +87,15 @@ func (l *leader) workers(others ...string) []*worker {
 		}
 		card, err := l.c.r.Registry().Get(id)
 		if err != nil {
-			continue // its card is gone
+			continue // it has no card any more
 		}
 		all = append(all, &worker{id: id, has: card.Has, load: len(l.x.held[id]) + l.c.o.Load(id)})
 	}
 	return all
 }
 
-// activate ends recruiting: those who accepted get sub-tasks. One for whom there is
-// none does not take part.
+// activate ends recruiting: agents that accepted get sub-tasks. An agent without one does
+// not take part.
 func (l *leader) activate(ctx context.Context) {
 	accepted := l.accepted
 	l.accepted = nil
@@ -142,7 +141,7 @@ func (l *leader) wholeFor(workers []*worker) []SubTask {
 			ID: "task-" + w.id, Description: l.x.s.TaskDescription, RequiredCapabilities: union(l.x.plan.RequiredCapabilities, nil), Status: TaskPending,
 		}
 		if len(parts[i].ID) > agent.MaxIDLength {
-			parts[i].ID = "task-" + strconv.Itoa(i+1) // the agent's id leaves no room
+			parts[i].ID = "task-" + strconv.Itoa(i+1) // the agent's id is too long
 		}
 	}
 	return parts
@@ -167,7 +166,7 @@ func (l *leader) assign(id, to string) {
 	}
 }
 
-// join adds an agent by way of the API.
+// join adds an agent from the API.
 func (l *leader) join(id string) error {
 	if _, known := l.c.r.Registry().Identity(id); !known {
 		return errorf(CodeNoAgents, l.id, "agent %q is not known", id)
@@ -179,18 +178,18 @@ func (l *leader) join(id string) error {
 		return nil
 	}
 	if len(l.x.s.Participants) >= l.c.o.MaxParticipants {
-		return errorf(CodeFull, l.id, "the swarm has %d participants, no more are taken", l.c.o.MaxParticipants)
+		return errorf(CodeFull, l.id, "the swarm has %d participants, which is the limit", l.c.o.MaxParticipants)
 	}
 	l.emit(event{Joined: []string{id}})
 	l.look[id] = true
 	return nil
 }
 
-// place finds agents for sub-tasks that have none: participants first, then
-// newcomers; what nobody can do is escalated.
+// place assigns unplaced sub-tasks: to participants, then to newly invited agents; the
+// rest is escalated.
 func (l *leader) place(ctx context.Context) {
 	if len(l.proposed) > 0 {
-		return // somebody may still come
+		return // an agent may still accept
 	}
 	if newcomers := l.accepted; len(newcomers) > 0 {
 		l.accepted = nil
@@ -232,8 +231,8 @@ func (l *leader) placeOne(ctx context.Context, t *SubTask, workers []*worker) {
 	}
 }
 
-// choose returns the least loaded worker that can do a sub-task, one that has not
-// tried it yet if there is one.
+// choose returns the least loaded worker that can do a sub-task, preferably one that has
+// not tried it yet.
 func (l *leader) choose(t *SubTask, workers []*worker) *worker {
 	var best *worker
 	tried := l.x.tried[t.ID]
@@ -248,7 +247,7 @@ func (l *leader) choose(t *SubTask, workers []*worker) *worker {
 	return best
 }
 
-// escalate asks the reporter what to do about a sub-task.
+// escalate passes a sub-task to the reporter.
 func (l *leader) escalate(ctx context.Context, id string) {
 	t := *l.x.part(id)
 	if l.c.o.Reporter == nil {

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// Status is where a swarm stands.
+// Status is the state of a swarm.
 type Status string
 
 // The states of a swarm.
 const (
 	Recruiting Status = "recruiting"
 	Active     Status = "active"
-	Completing Status = "completing" // all is done, the results are put together
+	Completing Status = "completing" // all sub-tasks are done, the results are being aggregated
 	Completed  Status = "completed"
 	Failed     Status = "failed"
 )
 
-// Ended reports whether nothing more will happen.
+// Ended reports whether the status is final.
 func (s Status) Ended() bool { return s == Completed || s == Failed }
 
-// SubTaskStatus is where a sub-task stands.
+// SubTaskStatus is the state of a sub-task.
 type SubTaskStatus string
 
 // The states of a sub-task.
@@ -33,62 +33,53 @@ const (
 	TaskFailed    SubTaskStatus = "failed"
 )
 
-// Session is a swarm. It is a snapshot: it does not change any more.
+// Session is a snapshot of a swarm.
 type Session struct {
-	ID              string `json:"id"`
-	TaskDescription string `json:"taskDescription"`
-	// Participants in the order in which they joined.
-	Participants []string  `json:"participants"`
-	SubTasks     []SubTask `json:"subTasks"`
-	Status       Status    `json:"status"`
-	// SharedState is what participants and coordinator have put there, results that
-	// are large left out.
+	ID              string    `json:"id"`
+	TaskDescription string    `json:"taskDescription"`
+	Participants    []string  `json:"participants"` // in the order in which they joined
+	SubTasks        []SubTask `json:"subTasks"`
+	Status          Status    `json:"status"`
+	// SharedState has the values of participants and coordinator, without large results.
 	SharedState map[string]json.RawMessage `json:"sharedState"`
-	CreatedAt   int64                      `json:"createdAt"` // Unix time in milliseconds
-	// Coordinator is the agent that leads, Epoch how many have led before it.
-	Coordinator string `json:"coordinator"`
-	Epoch       int    `json:"epoch"`
-	// Outcome is the aggregated result of a completed swarm.
-	Outcome json.RawMessage `json:"outcome,omitempty"`
-	// Error is why it failed.
-	Error string `json:"error,omitempty"`
-	// Sequence is the journal's record that led here; it grows with each change.
-	Sequence uint64 `json:"sequence"`
+	CreatedAt   int64                      `json:"createdAt"`         // Unix time in milliseconds
+	Coordinator string                     `json:"coordinator"`       // the agent that leads
+	Epoch       int                        `json:"epoch"`             // how many coordinators led before
+	Outcome     json.RawMessage            `json:"outcome,omitempty"` // of a completed swarm
+	Error       string                     `json:"error,omitempty"`   // of a failed swarm
+	Sequence    uint64                     `json:"sequence"`          // of the last record in the journal
 }
 
 // SubTask is a part of a swarm's task.
 type SubTask struct {
-	ID            string `json:"id"`
-	Description   string `json:"description"`
-	AssignedAgent string `json:"assignedAgent"`
-	// RequiredCapabilities are the plan's and the part's own.
-	RequiredCapabilities []string        `json:"requiredCapabilities"`
+	ID                   string          `json:"id"`
+	Description          string          `json:"description"`
+	AssignedAgent        string          `json:"assignedAgent"`
+	RequiredCapabilities []string        `json:"requiredCapabilities"` // the plan's and its own
 	DependsOn            []string        `json:"dependsOn,omitempty"`
 	Input                json.RawMessage `json:"input,omitempty"`
 	Status               SubTaskStatus   `json:"status"`
 	Result               json.RawMessage `json:"result,omitempty"`
-	Error                string          `json:"error,omitempty"` // of the last attempt that failed
-	// Attempt counts how often an agent was told to begin it, in all rounds.
-	Attempt int `json:"attempt"`
+	Error                string          `json:"error,omitempty"` // of the last failed attempt
+	Attempt              int             `json:"attempt"`         // how often it was started, in all rounds
 }
 
-// state is a swarm as the journal tells it. Its owner locks.
+// state is a swarm's state from the journal. Its owner locks.
 type state struct {
-	s       Session
-	plan    Plan
-	index   map[string]int      // of sub-tasks by id
-	needed  map[string][]string // who waits for a sub-task
-	waits   map[string]int      // dependencies that are not done
-	members map[string]bool
-	held    map[string]map[string]bool // sub-tasks by agent that are assigned and not done
-	tried   map[string]map[string]bool // agents by sub-task
-	open    int                        // sub-tasks that are not completed
-	left    map[string]bool            // participants that are gone
-	keys    int                        // of the shared state that participants have put there
-	bytes   int                        // of the shared state
-	round   map[string]int             // the attempts that a sub-task had when its latest round began
-	// written is what the changes of the shared state have cost so far, by participant.
-	written      map[string]int
+	s            Session
+	plan         Plan
+	index        map[string]int      // of sub-tasks by id
+	needed       map[string][]string // sub-tasks that depend on a sub-task
+	waits        map[string]int      // dependencies that are not done
+	members      map[string]bool
+	held         map[string]map[string]bool // sub-tasks by agent that are assigned and not done
+	tried        map[string]map[string]bool // agents by sub-task
+	open         int                        // sub-tasks that are not completed
+	left         map[string]bool            // participants that are gone
+	keys         int                        // of the shared state, without results
+	bytes        int                        // of the shared state
+	round        map[string]int             // the attempts that a sub-task had when its latest round began
+	written      map[string]int             // bytes of changes of the shared state, by participant
 	writtenByAll int
 }
 
@@ -130,11 +121,11 @@ type ended struct {
 type set struct {
 	Key   string          `json:"key"`
 	Value json.RawMessage `json:"value,omitempty"` // empty removes the key
-	// By is the participant that asked for it, as the coordinator knows it.
+	// By is the participant that requested it, set by the coordinator.
 	By string `json:"by,omitempty"`
 }
 
-// cost is what the change takes of CoordinatorOptions.MaxWritten.
+// cost is what counts for CoordinatorOptions.MaxWritten.
 func (s *set) cost() int { return len(s.Key) + len(s.Value) + changeCost }
 
 type status struct {
@@ -147,19 +138,19 @@ type took struct {
 	Coordinator string `json:"coordinator"`
 }
 
-// apply makes a change. It fails only for events that no coordinator writes.
+// apply applies an event. It fails only for an invalid one.
 func (x *state) apply(e event) error {
 	if (x.s.ID == "") != (e.Created != nil) {
-		return errorf(CodeJournal, x.s.ID, "a swarm's journal begins with its creation, and has one")
+		return errorf(CodeJournal, x.s.ID, "a swarm's journal must begin with its creation, and have only one")
 	}
 	if id := e.subTask(); id != "" && x.find(id) == nil {
-		return errorf(CodeJournal, x.s.ID, "the journal speaks of sub-task %q, which there is not", id)
+		return errorf(CodeJournal, x.s.ID, "the journal names sub-task %q, which does not exist", id)
 	}
 	x.change(e)
 	return nil
 }
 
-// size is how many bytes the event takes in a record, about.
+// size is the event's approximate size in a record, in bytes.
 func (e *event) size() (int, error) {
 	data, err := json.Marshal(e)
 	if err != nil {
@@ -168,7 +159,7 @@ func (e *event) size() (int, error) {
 	return len(data), nil
 }
 
-// subTask returns which sub-task it is about, "" for none.
+// subTask returns the id of the event's sub-task, or "".
 func (e *event) subTask() string {
 	switch {
 	case e.Assigned != nil:
@@ -228,7 +219,7 @@ func (x *state) change(e event) {
 	}
 }
 
-// cutOff ends what runs when its swarm fails: nobody waits for it any more.
+// cutOff fails the running sub-tasks of a failed swarm.
 func (x *state) cutOff() {
 	for i := range x.s.SubTasks {
 		if t := &x.s.SubTasks[i]; t.Status == TaskRunning {
@@ -277,7 +268,7 @@ func (x *state) setParts(parts []SubTask) {
 
 func (x *state) part(id string) *SubTask { return &x.s.SubTasks[x.index[id]] }
 
-// find returns a sub-task, nil if there is none of this id.
+// find returns the sub-task with this id, or nil.
 func (x *state) find(id string) *SubTask {
 	i, ok := x.index[id]
 	if !ok {
@@ -303,7 +294,7 @@ func mark(m map[string]map[string]bool, key, member string) {
 	m[key][member] = true
 }
 
-// release takes a sub-task off its agent's load.
+// release removes a sub-task from its agent's load.
 func (x *state) release(t *SubTask) {
 	if held := x.held[t.AssignedAgent]; held != nil {
 		if delete(held, t.ID); len(held) == 0 {
@@ -336,8 +327,8 @@ const partPrefix = "subTask/"
 
 func partKey(id string) string { return partPrefix + id }
 
-// Bounds of what the shared state has of results. Those who depend on one that is
-// left out get it with their work.
+// Bounds of the results in the shared state. A dependent sub-task gets an omitted result
+// with its work.
 const (
 	maxSharedResult  = 16 << 10
 	maxSharedResults = 16 << 20
@@ -354,7 +345,7 @@ func (x *state) partValue(t *SubTask) json.RawMessage {
 	}
 	data, err := json.Marshal(part)
 	if err != nil {
-		return json.RawMessage("null") // a result is JSON: it was checked when it came
+		return json.RawMessage("null") // a result was checked to be JSON
 	}
 	return data
 }
@@ -391,7 +382,7 @@ func (x *state) exhausted(t *SubTask) bool { return t.Attempt-x.round[t.ID] >= x
 // ready reports whether a sub-task's dependencies are done.
 func (x *state) ready(id string) bool { return x.waits[id] == 0 }
 
-// snapshot returns the session as it stands, sharing only what never changes.
+// snapshot returns the present session, which shares only immutable data.
 func (x *state) snapshot() Session {
 	s := x.s
 	s.Participants = slices.Clone(s.Participants)

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// How much of the journals' room must be free: a share of all of it. So changes of the
-// shared state and new swarms are refused while those that run can still go on.
+// The part of the journal storage that must be free, so that running swarms can continue
+// when changes of the shared state and new swarms are already refused.
 const (
 	spaceForNew     = 4 // a quarter, to begin a swarm
 	spaceForChanges = 8 // an eighth, for a change of the shared state
 )
 
-// room sees to it that a record of n bytes fits, and, with a share that is not 0, that
-// a part of all the room is free besides. The journals of swarms that have ended give
-// way, the oldest first; where that is not enough the error is [ErrFull].
+// ensureSpace makes sure that there is space for a record of n bytes and, if share is not
+// 0, for that part of the storage besides. It deletes the journals of ended swarms, the
+// oldest first; if that is not enough it returns [ErrFull].
 func (c *Coordinator) ensureSpace(ctx context.Context, n int, share int64) error {
 	enough := func() (bool, error) {
 		free, total, err := c.o.Journal.Room(ctx)
 		if err != nil {
-			return true, nil //nolint:nilerr // storing the record will show what is wrong
+			return true, nil //nolint:nilerr // storing the record will show the error
 		}
 		wanted := int64(n)
 		if share > 0 {
@@ -31,7 +31,7 @@ func (c *Coordinator) ensureSpace(ctx context.Context, n int, share int64) error
 		}
 		c.nearlyFull.Store(free < total/spaceForChanges)
 		if wanted > total {
-			return false, ErrFull // whatever gives way
+			return false, ErrFull // deleting cannot help
 		}
 		return free >= wanted, nil
 	}
@@ -39,7 +39,7 @@ func (c *Coordinator) ensureSpace(ctx context.Context, n int, share int64) error
 		return err
 	}
 	select {
-	case c.evicting <- struct{}{}: // one at a time, or more would give way than have to
+	case c.evicting <- struct{}{}: // one at a time, or too many would be deleted
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -50,7 +50,7 @@ func (c *Coordinator) ensureSpace(ctx context.Context, n int, share int64) error
 		}
 		gave, err := c.evict(ctx)
 		if err != nil {
-			return nil //nolint:nilerr // as above: nobody knows that nothing can give way
+			return nil //nolint:nilerr // as above
 		}
 		if !gave {
 			return ErrFull
@@ -58,9 +58,8 @@ func (c *Coordinator) ensureSpace(ctx context.Context, n int, share int64) error
 	}
 }
 
-// giveWay forgets the swarm that ended the longest time ago, but none that has just
-// ended. It reports whether there was one; the error is that of a journal that does not
-// tell.
+// evict deletes the journal of the swarm that ended first, except for recently ended ones.
+// It reports whether there was one; the error is the journal's.
 func (c *Coordinator) evict(ctx context.Context) (bool, error) {
 	last, err := c.o.Journal.Last(ctx)
 	if err != nil {
@@ -79,34 +78,33 @@ func (c *Coordinator) evict(ctx context.Context) (bool, error) {
 			c.o.Logger.Warn("the journal of a swarm cannot be deleted", "swarm", id, "error", err)
 			continue
 		}
-		c.o.Logger.Warn("a swarm that has ended is forgotten early: the journals are full", "swarm", id, "status", s.Status)
+		c.o.Logger.Warn("the journal of an ended swarm is deleted early: the storage is full", "swarm", id, "status", s.Status)
 		return true, nil
 	}
 	return false, ctx.Err()
 }
 
-// gaveWay is giveWay for who tries again anyway.
+// evicted is evict without the error.
 func (c *Coordinator) evicted(ctx context.Context) bool {
 	gave, err := c.evict(ctx)
 	return gave && err == nil
 }
 
-// noRoom is what the creator of a swarm is told.
+// noSpace converts ErrFull for a swarm's creator.
 func noSpace(id string, err error) error {
 	if !errors.Is(err, ErrFull) {
 		return err
 	}
-	return &Error{Code: CodeNoRoom, Subject: id, Message: "there is no room for another swarm: those that run need what is left of the journals' room"}
+	return &Error{Code: CodeNoRoom, Subject: id, Message: "swarm journal storage is full; stop a swarm or raise bus.maxStore"}
 }
 
-// graceTime is for how long a swarm that has ended does not give way: somebody may be
-// about to fetch its outcome.
+// graceTime is how long the journal of an ended swarm is kept in any case, for its
+// outcome.
 const graceTime = time.Minute
 
-// noteEnd notes when a swarm has ended.
 func (c *Coordinator) noteEnd(l *leader) {
 	if l.end.Load() == nil {
-		return // another leads it on
+		return // another coordinator leads it
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +112,6 @@ func (c *Coordinator) noteEnd(l *leader) {
 	c.ended[l.id] = time.Now()
 }
 
-// fresh reports whether a swarm has just ended.
 func (c *Coordinator) endedRecently(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,29 +125,29 @@ func (c *Coordinator) forget(ctx context.Context, id string) error {
 	return c.o.Journal.Forget(ctx, id)
 }
 
-// overflow ends a swarm that the journals have no room for: what this batch has decided
-// is not stored, and nobody was told of it. The end has room kept for it. It reports
-// false if not even that can be stored, or another leads the swarm meanwhile.
+// failFull fails a swarm without space for its records: it drops this batch, which had no
+// effects, and stores the failure in the reserve. It reports false if even that cannot be
+// stored, or another coordinator leads the swarm.
 func (l *leader) failFull(ctx context.Context) bool {
 	x, err := load(ctx, l.c.o.Journal, l.id)
 	if err != nil {
-		l.c.o.Logger.Error("a swarm cannot be led on", "swarm", l.id, "error", err)
+		l.c.o.Logger.Error("a swarm's leader stops", "swarm", l.id, "error", err)
 		return false
 	}
-	if x.s.Sequence != l.x.s.Sequence { // nothing was appended that would have shown it
+	if x.s.Sequence != l.x.s.Sequence { // another coordinator has written
 		l.c.o.Logger.Warn("another coordinator leads the swarm now", "swarm", l.id)
 		return false
 	}
-	l.c.o.Logger.Error("a swarm fails: the journals are full, and hold nothing but swarms that run", "swarm", l.id)
+	l.c.o.Logger.Error("a swarm fails: the journal storage is full of running swarms", "swarm", l.id)
 	l.x, l.events, l.effects = x, nil, nil
 	clear(l.changed)
 	l.bulk = 0
-	l.fail(ctx, ErrFull.Message+"; stop other swarms, or give the journals more room")
+	l.fail(ctx, ErrFull.Message+"; stop other swarms, or give the journals more storage")
 	return l.commit(ctx)
 }
 
-// final reports whether events have room kept for them: a swarm's failure, and that
-// somebody leads it who can tell of it.
+// final reports whether events may use the reserve: a swarm's failure, and the takeover
+// before it.
 func final(events []event) bool {
 	return slices.ContainsFunc(events, func(e event) bool { return e.Took != nil || e.Status != nil && e.Status.Status == Failed })
 }

@@ -15,14 +15,14 @@ type message struct {
 	// From the coordinator:
 
 	Work *work `json:"work,omitempty"` // a request
-	// Stored names sub-tasks whose result is in the journal, or no longer wanted.
+	// Stored lists sub-tasks whose result is in the journal, or is ignored.
 	Stored []string `json:"stored,omitempty"`
-	Stop   []string `json:"stop,omitempty"`   // sub-tasks that another agent has now
+	Stop   []string `json:"stop,omitempty"`   // sub-tasks that are canceled or assigned to another agent
 	Over   bool     `json:"over,omitempty"`   // the swarm has ended
-	Leader bool     `json:"leader,omitempty"` // who sends this leads now
+	Leader bool     `json:"leader,omitempty"` // the sender leads now
 	// Document offers the shared state, after a Watch.
 	Document *document `json:"document,omitempty"`
-	// Refused says that something of the participant's was not taken.
+	// Refused reports that a request of the participant was refused.
 	Refused *refused `json:"refused,omitempty"`
 
 	// From a participant:
@@ -32,12 +32,12 @@ type message struct {
 	Set    *set     `json:"set,omitempty"`    // a change of the shared state
 	Watch  bool     `json:"watch,omitempty"`  // asks for the shared state and its changes
 	Leave  bool     `json:"leave,omitempty"`
-	// Lost says that the participant knows nothing of the swarm (any more): it was
-	// started anew. It may be invited again.
+	// Lost reports that the participant does not know the swarm, after a restart for
+	// instance. It may be invited again.
 	Lost bool `json:"lost,omitempty"`
 }
 
-// work is a sub-task on its way to a participant.
+// work is a sub-task for a participant.
 type work struct {
 	SubTask     string                     `json:"subTask"`
 	Attempt     int                        `json:"attempt"`
@@ -48,7 +48,7 @@ type work struct {
 	LeaseMs     int64                      `json:"leaseMs"`
 }
 
-// result is a sub-task's end on its way to the coordinator.
+// result is the result of a sub-task.
 type result struct {
 	SubTask string          `json:"subTask"`
 	Attempt int             `json:"attempt"`
@@ -56,14 +56,13 @@ type result struct {
 	Error   string          `json:"error,omitempty"` // it failed
 }
 
-// refused is why a participant was not heard. Of many such reasons it is told few.
+// refused is why a request was refused. Not every refusal is sent.
 type refused struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
 }
 
-// document says under which epoch the shared state is a document of the leader's,
-// which the messages of package replica bring.
+// document is the epoch of the leader's document; package replica sends its content.
 type document struct {
 	Epoch uint64 `json:"epoch"`
 }
@@ -71,13 +70,12 @@ type document struct {
 // invitation is the input of a proposal to join a swarm.
 type invitation struct {
 	Swarm string `json:"swarmId"`
-	// Coordinators may lead the swarm: the participant obeys nobody else.
+	// Coordinators may lead the swarm. The participant accepts messages of no others.
 	Coordinators []string `json:"coordinators"`
 }
 
-// Concerns reports whether an envelope is one that coordinators and participants
-// exchange: an invitation, or a message about a swarm. It is for agents that answer
-// other proposals and requests by themselves.
+// Concerns reports whether an envelope is an invitation or a message about a swarm, for
+// agents that handle other proposals and requests themselves.
 func Concerns(e *envelope.Envelope) bool {
 	switch e.Type {
 	case envelope.TaskProposal:

@@ -1,9 +1,8 @@
 // Package busjournal keeps the journals of swarms on NATS JetStream, so that
 // coordinators of several processes and machines can succeed each other.
 //
-// A record is one message, or, where it is larger than the server takes, several in
-// a row. One that was cut off before its last message, or that another writer has
-// come between, is none.
+// A record is one message or, if it is larger than the server accepts, a sequence of
+// messages. A sequence that is incomplete or interrupted by another writer is ignored.
 package busjournal
 
 import (
@@ -29,17 +28,17 @@ const (
 	DefaultMaxAge   = 30 * 24 * time.Hour
 )
 
-// Publisher stores messages in JetStream. A jetstream.JetStream is one; what waits
-// longer, until the data is on disk, may stand in for it.
+// Publisher stores messages in JetStream: a jetstream.JetStream, or one that also waits
+// until the data is on disk.
 type Publisher interface {
 	PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error)
 }
 
-// Options say where the journals are. The zero Options are good.
+// Options set up a Journal. The zero Options are valid.
 type Options struct {
 	Stream    string        // its name; "" means DefaultStream
 	Subject   string        // the first part of the subjects; "" means DefaultSubject
-	MaxBytes  int64         // of all journals; 0 means DefaultMaxBytes. An eighth is kept for the ends of swarms
+	MaxBytes  int64         // of all journals; 0 means DefaultMaxBytes. An eighth is reserved for the ends of swarms
 	MaxAge    time.Duration // of a record; 0 means DefaultMaxAge
 	Replicas  int           // 0 means 1
 	Publisher Publisher     // nil means the JetStream itself
@@ -51,18 +50,18 @@ type Journal struct {
 	publish Publisher
 	subject string
 	most    int   // bytes of a message's data
-	total   int64 // bytes of all journals, but for what is kept
+	total   int64 // bytes of all journals without the reserve
 
 	mu     sync.Mutex
-	used   int64 // bytes of all journals at the last look, and what was stored here since
-	since  int64 // of that what was stored since
+	used   int64 // bytes of all journals at the last check, and what was stored here since
+	since  int64 // bytes stored here since the last check
 	looked time.Time
 }
 
 var _ swarm.Journal = (*Journal)(nil)
 
-// Open makes the stream, or adjusts it to the options. A full stream takes no more
-// records: what gives way, the coordinators decide.
+// Open makes the stream, or adjusts it to the options. A full stream refuses records;
+// the coordinators delete old journals.
 func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Journal, error) {
 	if o.Stream == "" {
 		o.Stream = DefaultStream
@@ -89,7 +88,7 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Journal, err
 	}
 	most := int(js.Conn().MaxPayload()) - headroom
 	if most < headroom {
-		return nil, failed("", "the NATS server takes no message that is large enough for journals; raise its max_payload", nil)
+		return nil, failed("", "the NATS server's max_payload is too small for journals; raise it", nil)
 	}
 	return &Journal{stream: stream, publish: o.Publisher, subject: o.Subject, most: most, total: o.MaxBytes / 8 * 7}, nil
 }
@@ -128,11 +127,11 @@ func (j *Journal) LastOf(ctx context.Context, id string) (uint64, error) {
 	return j.lastOf(ctx, subject)
 }
 
-// How long what was found of the stream's size counts, and how much may be stored
-// meanwhile: others write, too.
+// The stream's size is read again after this time, or after storing this part, since
+// others write too.
 const (
 	lookAfter = 5 * time.Second
-	lookShare = 64 // of the room
+	lookShare = 64 // of the total
 )
 
 // Room implements [swarm.Journal].
@@ -191,6 +190,6 @@ func (j *Journal) Forget(ctx context.Context, id string) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.looked = time.Time{} // there is more room than was found
+	j.looked = time.Time{} // check again: there is more space
 	return nil
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// A record of several messages: each says which one it is of how many, and of which
-// attempt to store one.
+// The headers of a record of several messages: an id of the attempt to store it, the
+// number of the message, and how many there are.
 const (
 	headerRecord = "Parley-Record"
 	headerPiece  = "Parley-Piece"
 	headerPieces = "Parley-Pieces"
 	headroom     = 1 << 10 // bytes of a message that headers may need
-	messageCost  = 128     // bytes that a message takes in the stream beside its data, about
+	messageCost  = 128     // approximate overhead of a message in the stream, in bytes
 )
 
 // Append implements [swarm.Journal].
@@ -81,8 +81,8 @@ func (j *Journal) store(ctx context.Context, id string, m *nats.Msg, after uint6
 	return 0, failed(id, "the record cannot be stored", err)
 }
 
-// isFull tells the errors of a stream, or a server, that has no room, from those of a
-// disk that does not work.
+// isFull reports whether a stream or a server has no space, as opposed to a disk that
+// fails.
 func isFull(e *jetstream.APIError) bool {
 	const accountExceeded, insufficient, storageExceeded, storeFailed = 10002, 10023, 10047, 10077
 	switch e.ErrorCode {
@@ -94,9 +94,9 @@ func isFull(e *jetstream.APIError) bool {
 	return false
 }
 
-// cutOff returns behind which message to write if nothing but the beginning of a
-// record, whose writer was cut off, stands behind another; else [swarm.ErrConflict].
-// A writer that was only slow finds the conflict then.
+// cutOff returns the sequence after which to write if only an incomplete record follows,
+// and otherwise [swarm.ErrConflict]. If the incomplete record's writer was only slow, it
+// gets the conflict.
 func (j *Journal) cutOff(ctx context.Context, id string, after uint64) (uint64, error) {
 	records, last, err := j.read(ctx, id, after)
 	if err != nil {
@@ -114,7 +114,7 @@ func (j *Journal) Read(ctx context.Context, id string, after uint64) ([]swarm.Re
 	return records, err
 }
 
-// read returns the records behind a sequence, and the sequence of the last message.
+// read returns the records after a sequence, and the sequence of the last message.
 func (j *Journal) read(ctx context.Context, id string, after uint64) (records []swarm.Record, last uint64, err error) {
 	subject, err := j.subjectOf(id)
 	if err != nil {
@@ -145,7 +145,7 @@ func (j *Journal) read(ctx context.Context, id string, after uint64) (records []
 		}
 		at, err := m.Metadata()
 		if err != nil {
-			return fail("a record is none", err)
+			return fail("a record cannot be read", err)
 		}
 		if data, ok := whole.add(m.Headers(), m.Data()); ok {
 			records = append(records, swarm.Record{Sequence: at.Sequence.Stream, Data: data})
@@ -156,18 +156,18 @@ func (j *Journal) read(ctx context.Context, id string, after uint64) (records []
 	}
 }
 
-// assembly puts the messages of records together, one record after the other.
+// assembly joins the messages of records, one record after the other.
 type assembly struct {
 	record string
-	next   int // the piece that comes next
+	next   int // the number of the next piece
 	data   []byte
 }
 
-// add takes the next message and returns the record that ends with it, if one does.
+// add adds the next message and returns the record that it completes, if any.
 func (a *assembly) add(h nats.Header, data []byte) (record []byte, ok bool) {
 	name := h.Get(headerRecord)
 	if name == "" {
-		*a = assembly{} // what was begun was cut off
+		*a = assembly{} // drop an incomplete record
 		return data, true
 	}
 	if piece := h.Get(headerPiece); piece == "1" {
