@@ -1,18 +1,17 @@
-// Package parley puts the coordination library together: a [Node] is a registry,
-// a router and channels, wired so that agents of this process and of others
-// exchange envelopes.
+// Package parley is the coordination library: a [Node] connects a registry, a router
+// and channels, so that agents of this process and of others exchange envelopes.
 //
 //	node, err := parley.New(parley.Options{})
-//	venus, err := node.Join(card, func(ctx context.Context, e *envelope.Envelope) { … })
+//	venus, err := node.Join(card, func(ctx context.Context, e *envelope.Envelope) { fmt.Println(e.Sender) })
 //	result, err := venus.Send(ctx, "mars", envelope.Request, "are you there?")
 //
-// For agents of other processes give the node dialers and listeners:
+// For agents of other processes the node needs listeners or dialers:
 //
-//	node.Listen(listener)                       // let others in
-//	node.Connect(ctx, "venus", "mars", endpoint) // go there
+//	err = node.Listen(listener)                            // accepts channels
+//	c, err := node.Connect(ctx, "venus", "mars", endpoint) // opens one
 //
-// The parts can be had alone, too: see the packages agent, envelope, registry,
-// router, channel, transport and telemetry.
+// The packages agent, envelope, registry, router, channel, transport and telemetry can
+// also be used alone.
 package parley
 
 import (
@@ -32,31 +31,26 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Options set up a Node. The zero Options make one without a way out of this
-// process.
+// Options set up a Node. With the zero Options its agents reach this process only.
 type Options struct {
-	// Registry sets up the registry: how long remote cards stay, how many there
-	// may be.
 	Registry registry.Options
-	// Router sets up the router. The node sets its Forwarder.
-	Router router.Options
-	// Channels sets up the channels. Dialers is what reaches other processes. The
-	// node sets Resolve, Authorize, Introduce, Introduced, Ended and Telemetry.
+	Router   router.Options // the node sets Forwarder
+	// Channels needs Dialers to reach other processes. The node sets Resolve, Authorize,
+	// Introduce, Introduced, Ended and Telemetry.
 	Channels channel.Options
-	// Trust decides whether a peer may bring in an agent with this card, for a
-	// channel to the local agent r.To; r.Peer is who the transport says it is. The
-	// text of its error reaches the peer. It is asked after the node's own rules,
-	// which keep a peer from taking the id of a local agent or of another peer's.
-	// Nil trusts every peer that the transport lets in: for its tier and sandbox,
-	// an agent's own card is then believed.
+	// Trust decides whether a peer may introduce an agent with this card, for a channel
+	// to the local agent r.To; r.Peer is as authenticated by the transport. The peer gets
+	// the text of its error. It is called after the node's own rules, which refuse the ids
+	// of local agents and of other peers' agents. Nil trusts every peer of the transport,
+	// and the tier and sandbox in the card.
 	Trust func(r channel.Request, card agent.Card) error
-	// Speaks decides whether a peer, as the transport names it, may speak for an agent
-	// of elsewhere: of every channel at either end, also where discovery knows the
-	// agent and no card was sent. Nil believes every peer that the transport lets in.
+	// Speaks decides whether a peer of the transport may speak for a remote agent. It is
+	// called at both ends of every channel, also for discovered agents. Nil accepts every
+	// peer.
 	Speaks func(peer, agentID string) error
 }
 
-// Node is the agents of one process and their ways to others. Make one with
+// Node holds the agents of one process and connects them with others. Make one with
 // [New] and [Node.Close] it in the end. It is safe for concurrent use.
 type Node struct {
 	trust    func(channel.Request, agent.Card) error
@@ -67,23 +61,23 @@ type Node struct {
 	ctx      context.Context // ends with the node
 	cancel   context.CancelFunc
 	serving  sync.WaitGroup
-	cards    sync.Mutex // held while a peer's card comes or goes
+	cards    sync.Mutex // held while a peer's card is added or removed
 
 	mu        sync.Mutex
 	listeners []transport.Listener
 	closed    bool
 }
 
-// New returns a node. It fails only for tier rules that make no sense.
+// New returns a node. It fails only for invalid tier rules.
 func New(o Options) (*Node, error) {
 	if o.Router.Telemetry == nil {
 		o.Router.Telemetry = telemetry.New(telemetry.Options{})
 	}
-	told := o.Registry.OnError
+	onError := o.Registry.OnError
 	o.Registry.OnError = func(source string, err error) {
 		o.Router.Telemetry.Emit(telemetry.Event{Type: telemetry.ErrorEvent, Code: CodeDiscoveryFailed, Detail: source + ": " + err.Error()})
-		if told != nil {
-			told(source, err)
+		if onError != nil {
+			onError(source, err)
 		}
 	}
 	n := &Node{trust: o.Trust, speaks: o.Speaks, registry: registry.New(o.Registry)}
@@ -91,13 +85,13 @@ func New(o Options) (*Node, error) {
 		n.trust = func(channel.Request, agent.Card) error { return nil }
 	}
 	c := o.Channels
-	c.Resolve, c.Authorize, c.Introduce, c.Introduced, c.Ended = n.resolve, n.authorize, n.introduce, n.introduced, n.forget
+	c.Resolve, c.Authorize, c.Introduce, c.Introduced, c.Ended = n.resolve, n.authorize, n.introduce, n.introduced, n.ended
 	c.Telemetry = telemetry.SinkFunc(func(e telemetry.Event) {
 		if e.Type != telemetry.MessageSent && e.Type != telemetry.MessageReceived { // the router counts these
 			o.Router.Telemetry.Emit(e)
 		}
 	})
-	n.channels = channel.NewManager(c, n.adopt)
+	n.channels = channel.NewManager(c, n.connect)
 	o.Router.Forwarder = n.channels
 	var err error
 	if n.router, err = router.New(n.registry, o.Router); err != nil {
@@ -107,27 +101,26 @@ func New(o Options) (*Node, error) {
 	return n, nil
 }
 
-// Registry returns the node's registry: for queries, changes and discovery.
+// Registry returns the node's registry, for queries and discovery.
 func (n *Node) Registry() *registry.Registry { return n.registry }
 
-// Router returns the node's router: for its rules, and to send any envelope.
+// Router returns the node's router, for its rules and to send envelopes.
 func (n *Node) Router() *router.Router { return n.router }
 
 // Channels returns the node's channels.
 func (n *Node) Channels() *channel.Manager { return n.channels }
 
-// Telemetry returns where the node's events go.
+// Telemetry returns the recorder of the node's events.
 func (n *Node) Telemetry() *telemetry.Recorder { return n.router.Telemetry() }
 
-// Agent is a local agent's access to the others: see [router.Port] for how it
-// sends. It is safe for concurrent use.
+// Agent is a local agent, which sends like a [router.Port]. It is safe for concurrent
+// use.
 type Agent struct {
 	*router.Port
 	n *Node
 }
 
-// Join registers a local agent; h gets what arrives for it. Errors are
-// [*registry.Error]s.
+// Join registers a local agent; h handles its envelopes. Errors are [*registry.Error]s.
 func (n *Node) Join(card agent.Card, h router.Handler) (*Agent, error) {
 	card.Origin = agent.Local
 	if _, err := n.registry.Register(card); err != nil {
@@ -140,8 +133,8 @@ func (n *Node) Join(card agent.Card, h router.Handler) (*Agent, error) {
 	return &Agent{Port: port, n: n}, nil
 }
 
-// Leave takes the agent out: nothing arrives any more, its channels close and its
-// card goes.
+// Leave removes the agent: it ends receiving, closes the agent's channels and
+// unregisters its card.
 func (a *Agent) Leave() {
 	a.Close()
 	for _, c := range a.n.channels.Channels() {
@@ -152,8 +145,8 @@ func (a *Agent) Leave() {
 	a.n.registry.Unregister(a.ID())
 }
 
-// Listen lets peers in over l until the node closes, and then closes l. Local
-// agents whose cards name no endpoint are introduced with that of l.
+// Listen accepts channels from l until the node closes, and then closes l. Local agents
+// without an endpoint in their card are introduced with l's.
 func (n *Node) Listen(l transport.Listener) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -171,11 +164,10 @@ func (n *Node) Listen(l transport.Listener) error {
 
 var errClosed = errors.New("the node is closed")
 
-// Connect opens a channel from a local agent to one elsewhere, of which only the
-// id and an endpoint need to be known: the two introduce themselves with their
-// cards, and each end's router then knows the other's agent. It blocks until the
-// channel is open, closed or ctx ends. An agent whose card is known, by
-// discovery say, needs no Connect: the first envelope opens a channel.
+// Connect opens a channel from a local agent to a remote one, of which only the id and
+// an endpoint need to be known: both ends exchange their agents' cards. It blocks until
+// the channel is open or closed, or ctx ends. An agent with a known card, for instance
+// from discovery, needs no Connect: the first envelope opens a channel.
 func (n *Node) Connect(ctx context.Context, local, remote string, at agent.Endpoint) (*channel.Channel, error) {
 	c, err := n.channels.OpenAt(ctx, local, remote, at)
 	if err != nil {
@@ -187,77 +179,73 @@ func (n *Node) Connect(ctx context.Context, local, remote string, at agent.Endpo
 	return c, nil
 }
 
-// adopt wires a new channel to the router.
-func (n *Node) adopt(c *channel.Channel) {
+// connect passes a new channel's envelopes to the router.
+func (n *Node) connect(c *channel.Channel) {
 	c.OnMessage(func(ctx context.Context, e *envelope.Envelope) {
-		// Its error is an event of the router's; the channel has nobody to tell.
-		_, _ = n.router.Receive(ctx, c.LocalAgent(), e)
+		_, _ = n.router.Receive(ctx, c.LocalAgent(), e) // the router reports its error
 	})
 }
 
-// peerPrefix marks cards that came over a channel, by the peer's name.
+// peerPrefix and a peer's name are the source of cards from a channel.
 const peerPrefix = "peer:"
 
-// forget drops the card of an agent that came over a channel, when its last
-// channel has ended.
-func (n *Node) forget(c *channel.Channel) {
-	n.cards.Lock() // a new channel's card comes after its look, or before
+// ended removes the card of an agent from a channel when its last channel has ended.
+func (n *Node) ended(c *channel.Channel) {
+	n.cards.Lock()
 	defer n.cards.Unlock()
 	remote := c.RemoteAgent()
 	source := n.registry.Source(remote)
 	if !strings.HasPrefix(source, peerPrefix) {
-		return // discovery looks after it
+		return // discovery manages the card
 	}
 	if len(n.channels.With(remote)) == 0 {
 		n.registry.Lost(remote, source)
 	}
 }
 
-// resolve returns where an agent can be reached.
 func (n *Node) resolve(_ context.Context, id string) ([]agent.Endpoint, error) {
 	card, err := n.registry.Get(id)
 	return card.Endpoints, err
 }
 
-// CodePeerRefused is the code of the security event of a channel that was not
-// taken: for an agent that is not here, or in the name of one that the peer may
-// not bring.
+// CodePeerRefused is the code of the security event for a refused channel: to an agent
+// that is not local, or from an agent that the peer may not speak for.
 const CodePeerRefused = "PEER_REFUSED"
 
-// CodeDiscoveryFailed is the code of the error event of a discovery source that
-// failed: a hub that does not answer, or wants another token.
+// CodeDiscoveryFailed is the code of the error event of a discovery source that fails,
+// for instance because a hub does not answer.
 const CodeDiscoveryFailed = "DISCOVERY_FAILED"
 
-// refused records that a peer's channel is not taken, if err says so.
-func (n *Node) refused(r channel.Request, err error) error {
+// reportRefusal emits an event if err is not nil, and returns err.
+func (n *Node) reportRefusal(r channel.Request, err error) error {
 	if err != nil {
 		n.Telemetry().Emit(telemetry.Event{Type: telemetry.Security, Sender: r.From, Recipient: r.To, Code: CodePeerRefused, Detail: err.Error()})
 	}
 	return err
 }
 
-// authorize decides on a channel by what is known without a card.
+// authorize decides about a channel before the card is known.
 func (n *Node) authorize(_ context.Context, r channel.Request) error {
-	return n.refused(r, n.mayOpen(r))
+	return n.reportRefusal(r, n.mayOpen(r))
 }
 
 func (n *Node) mayOpen(r channel.Request) error {
 	to, known := n.registry.Identity(r.To)
 	if !known || to.Origin != agent.Local {
-		return fmt.Errorf("there is no agent %q here", r.To)
+		return fmt.Errorf("there is no local agent %q", r.To)
 	}
-	if _, err := n.mayBring(r); err != nil {
+	if _, err := n.maySpeakFor(r); err != nil {
 		return err
 	}
 	if _, known := n.registry.Identity(r.From); !known && len(r.Card) == 0 {
-		return fmt.Errorf("%q must introduce itself with its card", r.From)
+		return fmt.Errorf("%q must send its card", r.From)
 	}
 	return nil
 }
 
-// mayBring keeps a peer from speaking for an agent of somebody else. It reports
-// whether discovery knows the agent, whose card then stands.
-func (n *Node) mayBring(r channel.Request) (discovered bool, err error) {
+// maySpeakFor returns an error if the agent is not the peer's. It reports whether the
+// agent's card is from discovery.
+func (n *Node) maySpeakFor(r channel.Request) (discovered bool, err error) {
 	if n.speaks != nil {
 		if err := n.speaks(r.Peer, r.From); err != nil {
 			return false, err
@@ -270,14 +258,14 @@ func (n *Node) mayBring(r channel.Request) (discovered bool, err error) {
 	source := n.registry.Source(r.From)
 	switch {
 	case known.Origin == agent.Local:
-		return false, fmt.Errorf("%q is an agent of this process", r.From)
+		return false, fmt.Errorf("a local agent already has the id %q", r.From)
 	case strings.HasPrefix(source, peerPrefix) && source != peerPrefix+r.Peer:
-		return false, fmt.Errorf("%q came with another peer", r.From)
+		return false, fmt.Errorf("%q belongs to another peer", r.From)
 	}
 	return !strings.HasPrefix(source, peerPrefix), nil
 }
 
-// introduce returns a local agent's card for its peers.
+// introduce returns a local agent's card for a peer.
 func (n *Node) introduce(id string) json.RawMessage {
 	card, err := n.registry.Get(id)
 	if err != nil || card.Origin != agent.Local {
@@ -292,17 +280,17 @@ func (n *Node) introduce(id string) json.RawMessage {
 	}
 	data, err := agent.Encode(card)
 	if err != nil {
-		return nil // too large with its endpoints: it goes without an introduction
+		return nil // too large with its endpoints: no card is sent
 	}
 	return data
 }
 
-// introduced takes a peer's card into the registry, until its channels close.
+// introduced stores a peer's card in the registry until its channels close.
 func (n *Node) introduced(_ context.Context, r channel.Request) error {
-	return n.refused(r, n.bring(r))
+	return n.reportRefusal(r, n.addPeerCard(r))
 }
 
-func (n *Node) bring(r channel.Request) error {
+func (n *Node) addPeerCard(r channel.Request) error {
 	card, err := agent.Decode(r.Card)
 	if err != nil {
 		return err
@@ -310,7 +298,7 @@ func (n *Node) bring(r channel.Request) error {
 	if card.ID != r.From {
 		return fmt.Errorf("the card of %q is that of %q", r.From, card.ID)
 	}
-	discovered, err := n.mayBring(r)
+	discovered, err := n.maySpeakFor(r)
 	if err != nil {
 		return err
 	}
@@ -326,9 +314,9 @@ func (n *Node) bring(r channel.Request) error {
 	return err
 }
 
-// Close closes listeners and channels, then the router and the registry. It waits
-// for receivers that are running, at most until ctx ends; do not call it from
-// one. It is safe to call more than once.
+// Close closes listeners and channels, then the router and the registry. It waits for
+// running handlers, at most until ctx ends; do not call it from one. It is safe to call
+// more than once.
 func (n *Node) Close(ctx context.Context) error {
 	n.mu.Lock()
 	n.closed = true

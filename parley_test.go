@@ -206,12 +206,12 @@ func TestPeersCannotTakeAgentsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, tc := range map[string]struct{ from, card, want string }{
-			"a local agent":        {"earth", mine("earth", 1), "agent of this process"},
+			"a local agent":        {"earth", mine("earth", 1), "a local agent already has the id"},
 			"another peer's agent": {"mars", mine("mars", 2), "another peer"},
 			"another's card":       {"io", mine("europa", 3), "is that of"},
 			"a broken card":        {"io", `{"id":"io"}`, "is missing"},
 			"not trusted":          {"sun", mine("sun", 0), "we have an orchestrator"},
-			"no card":              {"io", ``, "must introduce itself"},
+			"no card":              {"io", ``, "must send its card"},
 		} {
 			c := intruder(t, &net, tc.from, tc.card)
 			if err := c.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -357,7 +357,7 @@ func TestErrors(t *testing.T) {
 		if _, err := here.Connect(t.Context(), "mars", "*", here.at); err == nil {
 			t.Error("connected to everybody")
 		}
-		if _, err := here.Connect(t.Context(), "mars", "ghost", here.at); err == nil || !strings.Contains(err.Error(), "no agent") {
+		if _, err := here.Connect(t.Context(), "mars", "ghost", here.at); err == nil || !strings.Contains(err.Error(), "no local agent") {
 			t.Errorf("connected to a ghost: %v", err)
 		}
 		if err := here.Close(t.Context()); err != nil {
