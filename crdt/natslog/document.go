@@ -19,26 +19,29 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Options set up a Document. Agent and Document are needed; all who share a document need the same
-// Namespace, Limits and Counters.
+// Options configure a Document. Agent and Document are required. All replicas of a document need
+// the same Namespace,
+// Limits and Counters.
 type Options struct {
-	Agent     string // whom this replica writes for
-	Document  string // its name: up to 128 letters, digits and any of _ - =
-	Namespace string // what subjects and streams begin with: up to 64 letters, digits and any of _ -; "" for "parley"
-	Replicas  int    // of the streams, if they are made; 0 means 1
+	Agent     string // the agent that this replica writes for
+	Document  string // the name: up to 128 letters, digits and any of _ - =
+	Namespace string // prefix of subjects and streams: up to 64 letters, digits and any of _ -; "" for "parley"
+	Replicas  int    // JetStream replicas of new streams; 0 means 1
 
-	// SnapshotEvery is how many entries of the log, or a thousandth of that in MiB, a snapshot is taken
-	// after, give or take a quarter; 0 means 1000.
+	// SnapshotEvery is the number of entries, or the volume in KiB, after which a snapshot is
+	// stored, ±25 %; 0 means
+	// 1000.
 	SnapshotEvery int
-	// Keeper has this replica begin a new epoch when the document is worn; see [crdt.Churn]. Several may be keepers.
+	// Keeper makes this replica begin a new epoch when the document is worn; see [crdt.Churn].
+	// Several may be keepers.
 	Keeper bool
 
-	Access    func(agent string) replica.Access // as of package replica; nil allows everything
+	Access    func(agent string) replica.Access // see package replica; nil grants all rights
 	Limits    *crdt.Limits                      // nil for crdt.LiveLimits
-	Counters  []string                          // root counters of which a new epoch keeps the sum in one entry
-	Interval  time.Duration                     // between looks at whether all have the same, give or take a fifth; 30 s
+	Counters  []string                          // root counters that a new epoch reduces to one entry with the sum
+	Interval  time.Duration                     // between comparisons with other replicas, ±20 %; 0 means 30 s
 	Logger    *slog.Logger                      // nil for none
-	Telemetry telemetry.Sink                    // gets error and security events; nil for none
+	Telemetry telemetry.Sink                    // receives error and security events; nil for none
 }
 
 var (
@@ -46,57 +49,59 @@ var (
 	namespaceName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 )
 
-// Document is a replica of a document that is shared through a log. It is safe for concurrent use. Of the
-// replica's methods those of the log are not for callers: Receive, Load, Advance and Leave.
+// Document is a replica of a document that is shared through a log. It is safe for concurrent use.
+// The replica's methods
+// Receive, Load, Advance and Leave are reserved for this package.
 type Document struct {
 	*replica.Replica
 	js      jetstream.JetStream
 	options Options
 	log     *slog.Logger
-	writer  string // of entries, drawn at random
+	writer  string // random id, prefix of the entries' message ids
 
-	outbox *outbox
-	place  *place
-	wants  chan want // for the follower
+	outbox   *outbox
+	place    *place
+	requests chan request // for the follower
 
 	ctx  context.Context
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	// Of the follower.
-	store   *snapshots.Store
-	head    snapshots.Head    // the newest that is known
-	number  uint64            // of its states that no entry has, those that are here
-	since   int               // entries behind it
-	volume  int               // bytes of them
-	due     int               // entries after which a snapshot is taken
-	closed  *closing          // the epoch has ended at place
-	needs   map[string]uint64 // updates that are known to be missing, by session
-	suspect int               // how often to ask because of an entry that could not be read
-	asking  time.Duration     // pause before asking again
-	told    time.Time         // when a question was answered last
-	hopes   time.Time         // until when others may bring what is missing
-	joined  chan<- error      // nil once this document has joined
-	owes    bool              // what is known here is to be stored, once the log has been read
-	last    uint64            // the sequence of the entry that was read last
-	lastID  string            // and its message id
+	// The follower's goroutine owns these.
+	store     *snapshots.Store
+	head      snapshots.Head    // the newest known
+	number    uint64            // how many of its states without an entry are included here
+	since     int               // entries after it
+	volume    int               // bytes of those
+	due       int               // entries after which a snapshot is stored
+	closed    *closing          // the epoch has ended at place
+	needs     map[string]uint64 // updates known to be missing, by session
+	suspect   int               // how often to ask because of an entry that could not be decoded
+	asking    time.Duration     // pause before the next question
+	answered  time.Time         // when a question was last answered
+	waitUntil time.Time         // until when to wait for others to store what is missing
+	joined    chan<- error      // nil once Open has returned
+	mustStore bool              // store what is known here once the log has been read
+	last      uint64            // sequence of the last entry read
+	lastID    string            // its message id
 }
 
-// want is something that the follower is to do.
-type want struct {
+// request is a request to the follower.
+type request struct {
 	do    func(ctx context.Context) error
 	ended chan error
 }
 
-// Open joins a document, which begins empty if nobody has made it. It returns when all that the log had at the
-// beginning has been applied. The connection is the caller's and must outlive the document.
+// Open opens a document, an empty one if it does not exist. It blocks until everything that the log
+// contained at the
+// beginning is applied. The connection stays the caller's and must outlive the document.
 func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, error) {
 	if o.Namespace == "" {
 		o.Namespace = "parley"
 	}
 	switch {
 	case js == nil:
-		return nil, failed(CodeInvalid, nil, "a log needs a JetStream")
+		return nil, failed(CodeInvalid, nil, "a log needs a JetStream context")
 	case !documentName.MatchString(o.Document):
 		return nil, failed(CodeInvalid, nil, "a document's name has up to 128 letters, digits and any of _ - =")
 	case !namespaceName.MatchString(o.Namespace):
@@ -115,7 +120,7 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, er
 	rand.Read(writer[:]) // never fails
 	d := &Document{
 		js: js, options: o, log: o.Logger.With("document", o.Document), writer: hex.EncodeToString(writer[:]),
-		outbox: newOutbox(0), place: newPlace(), wants: make(chan want), needs: map[string]uint64{},
+		outbox: newOutbox(0), place: newPlace(), requests: make(chan request), needs: map[string]uint64{},
 	}
 	d.draw()
 	var err error
@@ -135,7 +140,7 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, er
 	select {
 	case err = <-joined:
 	case <-ctx.Done():
-		err = failed(CodeStorage, ctx.Err(), "the log of the document %s was not read to its end", o.Document)
+		err = failed(CodeStorage, ctx.Err(), "the log of the document %s could not be read to its end", o.Document)
 	}
 	if err != nil {
 		d.Close()
@@ -144,8 +149,9 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, er
 	return d, nil
 }
 
-// Edit makes the edits of f one change, which is in the log when [Document.Flush] says so. An error of f takes
-// the edits back. While more than 32 MiB wait for the server it fails.
+// Edit makes the edits of f one change, which is in the log after [Document.Flush]. If f fails
+// nothing has changed. Edit
+// fails while more than 32 MiB wait for the server.
 func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error {
 	if err := d.outbox.room(); err != nil {
 		return err
@@ -161,19 +167,21 @@ func (d *Document) Do(ctx context.Context, f func(doc *crdt.Doc) error) error {
 	return d.Replica.Do(ctx, f)
 }
 
-// Flush waits until all that was made here before is in the log, from where all others get it.
+// Flush blocks until everything made here before is in the log.
 func (d *Document) Flush(ctx context.Context) error { return d.outbox.flush(ctx, d.ctx) }
 
-// Snapshot stores a snapshot now, for those who join.
+// Snapshot stores a snapshot now.
 func (d *Document) Snapshot(ctx context.Context) error {
 	return d.ask(ctx, func(ctx context.Context) error { return d.snapshot(ctx, false) })
 }
 
-// Compact ends the epoch and begins the next, with what the document shows and none of its history. All
-// follow. It returns when this replica has. Handles, observers and undo managers of the former document are of no
-// more use, see [replica.Update].
+// Compact ends the epoch and begins the next with the visible content, without history. All
+// replicas follow. Compact
+// blocks until this one has. Handles, observers and undo managers of the former document become
+// unusable; see
+// [replica.Update].
 func (d *Document) Compact(ctx context.Context) error {
-	if err := d.Flush(ctx); err != nil { // what is not in the log would have to be carried over
+	if err := d.Flush(ctx); err != nil { // otherwise the edits would have to be carried over
 		return err
 	}
 	epoch := d.Epoch()
@@ -188,20 +196,20 @@ func (d *Document) Compact(ctx context.Context) error {
 	return d.place.wait(ctx, d.ctx, func() bool { return d.Epoch() > epoch })
 }
 
-// renew is told that the epoch should end; it must not block.
+// renew asks the follower to end the epoch. It does not block.
 func (d *Document) renew(string) {
 	epoch := d.Epoch()
 	select {
-	case d.wants <- want{do: func(ctx context.Context) error { return d.end(ctx, epoch) }, ended: make(chan error, 1)}:
-	default: // the next examination tells it again
+	case d.requests <- request{do: func(ctx context.Context) error { return d.end(ctx, epoch) }, ended: make(chan error, 1)}:
+	default: // the next check asks again
 	}
 }
 
-// ask has the follower do something and waits for its end.
+// ask has the follower run do and waits for the result.
 func (d *Document) ask(ctx context.Context, do func(ctx context.Context) error) error {
-	w := want{do: do, ended: make(chan error, 1)}
+	w := request{do: do, ended: make(chan error, 1)}
 	select {
-	case d.wants <- w:
+	case d.requests <- w:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-d.ctx.Done():
@@ -217,8 +225,9 @@ func (d *Document) ask(ctx context.Context, do func(ctx context.Context) error) 
 	}
 }
 
-// Close ends the replica and waits for its goroutines. What is not in the log is lost: call Flush
-// before. A handler of OnUpdate must not call it.
+// Close closes the replica and waits for its goroutines. Edits that are not in the log are lost:
+// call Flush before. A
+// handler of OnUpdate must not call it.
 func (d *Document) Close() error {
 	d.stop()
 	d.done.Wait()

@@ -18,8 +18,9 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 )
 
-// An entry of the log has some messages of a replica, or says that the epoch ends there. Its message id is the
-// writer and the entry's number, so that what is sent again is stored once.
+// An entry of the log has messages of a replica, or marks the end of the epoch. Its message id is
+// the writer and the
+// entry's number, so that an entry sent twice is stored once.
 
 const (
 	sumHeader    = "Parley-Document-Sum"
@@ -30,14 +31,14 @@ const (
 	kindClose   = "close"
 )
 
-// Bounds of an entry.
+// Limits of an entry.
 const (
-	maxEntry         = 900 << 10 // below the 1 MiB that a server takes by default
-	maxMessage       = 640 << 10 // what a message may carry
+	maxEntry         = 900 << 10 // below the default limit of a server, 1 MiB
+	maxMessage       = 640 << 10 // payload of a message
 	maxEntryMessages = 1024
 )
 
-// closing says that an epoch ends, and what the next is to be made with.
+// closing marks the end of an epoch and determines the next one.
 type closing struct {
 	Epoch    uint64   `json:"epoch"`
 	Writer   string   `json:"writer"`
@@ -45,7 +46,7 @@ type closing struct {
 	Counters []string `json:"counters"`
 }
 
-// entry is what was read of the log.
+// entry is a decoded entry of the log.
 type entry struct {
 	messages []*replica.Message
 	closing  *closing
@@ -68,16 +69,16 @@ func sumOf(kind string, body []byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// sumOfClock is the same for replicas that have the same updates.
+// sumOfClock hashes a vector clock: it is equal for replicas with the same updates.
 func sumOfClock(clock map[string]uint64) string {
 	h := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(clock)) {
-		fmt.Fprintf(h, "%s %d\n", key, clock[key]) // a hash takes everything
+		fmt.Fprintf(h, "%s %d\n", key, clock[key]) // never fails
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// appendMessage adds a message to an entry's body.
+// appendMessage appends a message to an entry's body.
 func appendMessage(body []byte, m *replica.Message) ([]byte, error) {
 	b, err := m.MarshalBinary()
 	if err != nil {
@@ -87,10 +88,10 @@ func appendMessage(body []byte, m *replica.Message) ([]byte, error) {
 }
 
 func badEntry(cause error, format string, args ...any) error {
-	return &crdt.Error{Code: crdt.CodeDeserialization, Message: "an entry of the log cannot be read", Err: failed(CodeEntry, cause, format, args...)}
+	return &crdt.Error{Code: crdt.CodeDeserialization, Message: "an entry of the log cannot be decoded", Err: failed(CodeEntry, cause, format, args...)}
 }
 
-// readEntry reads and checks an entry. Errors have [crdt.CodeDeserialization].
+// readEntry decodes and checks an entry. Errors have [crdt.CodeDeserialization].
 func readEntry(header nats.Header, body []byte) (entry, error) {
 	kind := header.Get(kindHeader)
 	if header.Get(sumHeader) != sumOf(kind, body) {
@@ -103,11 +104,11 @@ func readEntry(header nats.Header, body []byte) (entry, error) {
 	case kindClose:
 		var c closing
 		if err := json.Unmarshal(body, &c); err != nil || c.Client == 0 {
-			return entry{}, badEntry(err, "it does not say how the epoch ends")
+			return entry{}, badEntry(err, "it does not describe the end of an epoch")
 		}
 		return entry{closing: &c}, nil
 	default:
-		return entry{}, badEntry(nil, "it is of a kind that this program does not know")
+		return entry{}, badEntry(nil, "its kind is unknown to this program")
 	}
 }
 
@@ -120,7 +121,7 @@ func readMessages(body []byte) ([]*replica.Message, error) {
 		}
 		m := new(replica.Message)
 		if err := m.UnmarshalBinary(body[size : size+int(n)]); err != nil {
-			return nil, badEntry(err, "a message of it")
+			return nil, badEntry(err, "one of its messages is not valid")
 		}
 		messages = append(messages, m)
 		body = body[size+int(n):]
@@ -128,7 +129,7 @@ func readMessages(body []byte) ([]*replica.Message, error) {
 	return messages, nil
 }
 
-// source returns who wrote an entry, as it says itself, for the log.
+// source returns the writer that an entry names, for logging.
 func source(header nats.Header) string {
 	s := header.Get(sourceHeader)
 	if s == "" {
@@ -137,5 +138,5 @@ func source(header nats.Header) string {
 	return string(bytes.ToValidUTF8([]byte(s[:min(len(s), 256)]), []byte("?")))
 }
 
-// entryID is the message id of a writer's n-th entry.
+// entryID returns the message id of a writer's n-th entry.
 func entryID(writer string, n uint64) string { return writer + "/" + strconv.FormatUint(n, 10) }

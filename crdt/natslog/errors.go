@@ -6,16 +6,15 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Code says what kind of thing went wrong with a document's log. Errors about the document itself are those of
-// packages crdt and replica.
+// Code classifies an [Error]. Errors of the document itself are those of packages crdt and replica.
 type Code string
 
 // The codes of an [Error].
 const (
-	CodeInvalid Code = "INVALID_LOG"     // a wrong argument
-	CodeStorage Code = "LOG_UNAVAILABLE" // the server does not do what it should
-	CodeFull    Code = "LOG_BACKLOG"     // too much waits for the server
-	CodeEntry   Code = "LOG_ENTRY_BAD"   // an entry of the log cannot be read
+	CodeInvalid Code = "INVALID_LOG"     // an invalid argument
+	CodeStorage Code = "LOG_UNAVAILABLE" // the server does not respond as it should
+	CodeFull    Code = "LOG_BACKLOG"     // too many changes wait for the server
+	CodeEntry   Code = "LOG_ENTRY_BAD"   // an entry of the log cannot be decoded
 	CodeLost    Code = "LOG_EDITS_LOST"  // the epoch ended before edits were in the log, and they could not be carried over
 )
 

@@ -17,25 +17,26 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// What the follower has on hand.
+// Limits of the follower's queues.
 const (
-	maxEntries = 256 // that were received and not applied
+	maxEntries = 256 // received, not yet applied
 	maxAsks    = 16
 )
 
-// When replicas ask for what they miss, and answer.
+// Timing of questions and answers.
 const (
-	firstAsk    = 500 * time.Millisecond // an entry that is late is soon here
-	maxAsk      = 5 * time.Minute
-	maxSuspects = 3 // times to ask because of an entry of which nothing is known
-	answerDelay = 300 * time.Millisecond
-	answerEvery = 2 * time.Second
-	closerGrace = 5 * time.Second // for who ended an epoch to begin the next
-	hopeFor     = 4 * time.Second // for others to bring what is missing, before an epoch ends without it
+	firstAsk      = 500 * time.Millisecond // a delayed entry arrives within this time
+	maxAsk        = 5 * time.Minute
+	maxSuspects   = 3 // how often to ask because of an unknown entry
+	answerDelay   = 300 * time.Millisecond
+	answerEvery   = 2 * time.Second
+	closerGrace   = 5 * time.Second // for the replica that ended an epoch to begin the next
+	waitForOthers = 4 * time.Second // for others to store what is missing, before an epoch ends without it
 )
 
-// question is what a replica sends that misses something, or, with a sum instead of the clock, that looks
-// whether others who have read as much have the same.
+// question asks other replicas for missing updates, or, with a sum instead of the clock, whether
+// those that have read equally
+// far have the same updates.
 type question struct {
 	Epoch    uint64            `json:"epoch"`
 	Clock    map[string]uint64 `json:"clock,omitempty"`
@@ -43,8 +44,8 @@ type question struct {
 	Sum      string            `json:"sum,omitempty"`
 }
 
-// errAnew has the log read from where it was left: after a break, or in another epoch.
-var errAnew = errors.New("the log is read anew")
+// errRestart restarts the reading: after a break, or in another epoch.
+var errRestart = errors.New("the log must be read again")
 
 // follow reads the log until the document is closed.
 func (d *Document) follow() {
@@ -53,11 +54,11 @@ func (d *Document) follow() {
 	for d.ctx.Err() == nil {
 		began := time.Now()
 		err := d.read()
-		if d.ctx.Err() != nil || errors.Is(err, errAnew) {
+		if d.ctx.Err() != nil || errors.Is(err, errRestart) {
 			retry.Reset()
 			continue
 		}
-		d.log.Warn("the log of a document is not read; trying again", "error", err)
+		d.log.Warn("the log of a document cannot be read; retrying", "error", err)
 		if time.Since(began) > maxPause {
 			retry.Reset()
 		}
@@ -65,7 +66,7 @@ func (d *Document) follow() {
 	}
 }
 
-// reading is one reading of the log.
+// reading is one continuous reading of the log.
 type reading struct {
 	d       *Document
 	ctx     context.Context // ends with the reading
@@ -73,19 +74,20 @@ type reading struct {
 	errs    chan error
 	heads   jetstream.KeyWatcher
 	asks    chan *nats.Msg
-	target  uint64 // the end of the log when this began
+	target  uint64 // the end of the log at the beginning
 	asking  *time.Timer
 	answer  *time.Timer
 	grace   *time.Timer
 	look    *time.Timer
-	unread  bool // the head is to be compared, once the log has been read that far
+	unread  bool // compare the head once the log has been read that far
 }
 
-// read reads the log until something breaks.
+// read reads the log until an error.
 func (d *Document) read() error {
 	ctx, stop := context.WithCancel(d.ctx)
 	defer stop()
-	// What is asked of a server that goes away is not answered; so the reading ends with its connection.
+	// Requests to a server that disappears are not answered, so the reading ends with its
+	// connection.
 	conn := d.js.Conn()
 	states := conn.StatusChanged()
 	defer conn.RemoveStatusListener(states)
@@ -117,12 +119,12 @@ func (d *Document) read() error {
 		err = r.run()
 	}
 	if ctx.Err() != nil {
-		return errAnew
+		return errRestart
 	}
 	return err
 }
 
-// connected waits until there is a connection.
+// connected waits until the connection is established.
 func connected(ctx context.Context, conn *nats.Conn, states <-chan nats.Status) error {
 	for !conn.IsConnected() {
 		if conn.IsClosed() {
@@ -143,7 +145,7 @@ func stopped() *time.Timer {
 	return t
 }
 
-// begin subscribes to all there is to hear. end is to be called, also after an error.
+// begin subscribes to entries, heads and questions. The caller calls end, even after an error.
 func (r *reading) begin() (end func(), err error) {
 	d := r.d
 	var ends []func()
@@ -162,13 +164,13 @@ func (r *reading) begin() (end func(), err error) {
 	if err != nil {
 		return end, err
 	}
-	// It fails only where the connection is closed.
+	// It fails only if the connection is closed.
 	ends = append(ends, func() { _ = asks.Unsubscribe() })
 	if r.heads, err = d.store.Heads.Watch(r.ctx, d.options.Document); err != nil {
 		return end, err
 	}
 	ends = append(ends, func() { _ = r.heads.Stop() }) // as above
-	d.place.anew()
+	d.place.restarted()
 	if err := d.start(ctx); err != nil {
 		return end, err
 	}
@@ -194,7 +196,7 @@ func (r *reading) begin() (end func(), err error) {
 	return end, nil
 }
 
-// received takes an entry, in the connection's goroutine: a follower that is behind holds up only itself.
+// received queues an entry, in the subscription's goroutine. It blocks while the queue is full.
 func (r *reading) received(m jetstream.Msg) {
 	select {
 	case r.entries <- m:
@@ -202,7 +204,8 @@ func (r *reading) received(m jetstream.Msg) {
 	}
 }
 
-// failed hears of a consumer's errors. Ordered consumers mend most themselves, but not where the stream is another.
+// failed handles a consumer's errors. Ordered consumers recover from most, but not if the stream
+// was replaced.
 func (r *reading) failed(_ jetstream.ConsumeContext, err error) {
 	if errors.Is(err, jetstream.ErrNoHeartbeat) || errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrConsumerDeleted) {
 		r.d.log.Debug("the log of a document stalls", "error", err)
@@ -216,7 +219,7 @@ func (r *reading) failed(_ jetstream.ConsumeContext, err error) {
 func (r *reading) asked(m *nats.Msg) {
 	select {
 	case r.asks <- m:
-	default: // who asks asks again
+	default: // the asking replica repeats the question
 	}
 }
 
@@ -243,23 +246,23 @@ func (r *reading) run() error {
 			err = r.entry(m)
 		case e, open := <-r.heads.Updates():
 			if !open {
-				return errAnew
+				return errRestart
 			}
-			err = r.pointed(e)
+			err = r.headChanged(e)
 		case m := <-r.asks:
 			r.question(m)
-		case w := <-d.wants:
+		case w := <-d.requests:
 			w.ended <- r.within(w.do)
 		case <-r.asking.C:
 			err = r.ask()
 		case <-r.answer.C:
-			d.told = time.Now()
+			d.answered = time.Now()
 			r.try("answering", d.contribute)
 		case <-r.look.C:
 			err = r.compareAll()
 			r.look.Reset(d.lookAfter())
 		case <-r.grace.C:
-			if wait := time.Until(d.hopes); wait > 0 {
+			if wait := time.Until(d.waitUntil); wait > 0 {
 				r.grace.Reset(wait)
 			} else if err = r.within(d.succeed); err != nil {
 				d.log.Warn("a document's next epoch has not begun; trying again", "error", err)
@@ -269,7 +272,7 @@ func (r *reading) run() error {
 		case err = <-r.errs:
 			d.log.Debug("the log of a document is read anew", "error", err)
 		case <-r.ctx.Done():
-			return errAnew // the server may be another
+			return errRestart // the server may be another
 		}
 		if err != nil {
 			return err
@@ -277,20 +280,20 @@ func (r *reading) run() error {
 	}
 }
 
-// caughtUp has read what the log had in the beginning.
+// caughtUp runs after the entries that the log contained at the beginning have been read.
 func (r *reading) caughtUp() error {
 	d := r.d
 	if d.joined != nil {
-		d.joined <- nil // it has room for one
+		d.joined <- nil // has room for one
 		d.joined = nil
 	}
-	if !d.owes {
+	if !d.mustStore {
 		return nil
 	}
 	if err := r.within(d.contribute); err != nil {
 		return err
 	}
-	d.owes = false
+	d.mustStore = false
 	return nil
 }
 
@@ -300,7 +303,7 @@ func (r *reading) try(what string, f func(ctx context.Context) error) {
 	}
 }
 
-// within bounds what the follower does on the server.
+// within runs f with a time limit.
 func (r *reading) within(f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.ctx, 6*requestTimeout)
 	defer cancel()
@@ -316,7 +319,7 @@ func (r *reading) entry(m jetstream.Msg) error {
 	}
 	sequence := meta.Sequence.Stream
 	if d.closed != nil || sequence <= d.place.at() {
-		return nil // one after the end its writer carries over
+		return nil // entries after the end are carried over by their writer
 	}
 	e, err := readEntry(m.Headers(), m.Data())
 	missing := false
@@ -343,13 +346,13 @@ func (r *reading) entry(m jetstream.Msg) error {
 	d.last, d.lastID = sequence, m.Headers().Get(nats.MsgIdHdr)
 	d.place.set(sequence, err != nil)
 	if missing {
-		d.asking, d.hopes = firstAsk, time.Now().Add(hopeFor)
+		d.asking, d.waitUntil = firstAsk, time.Now().Add(waitForOthers)
 		r.asking.Reset(firstAsk)
 	}
 	return r.after()
 }
 
-// after does what is due after an entry.
+// after handles what is due after an entry.
 func (r *reading) after() error {
 	d := r.d
 	switch {
@@ -358,14 +361,15 @@ func (r *reading) after() error {
 			r.grace.Reset(0)
 		}
 	case d.since >= d.due || d.volume >= d.due<<10:
-		d.since, d.volume = 0, 0 // if it fails, after as many again
+		d.since, d.volume = 0, 0 // on a failure, retry after as many again
 		r.try("a snapshot", func(ctx context.Context) error { return d.snapshot(ctx, false) })
 		d.draw()
 	}
 	return nil
 }
 
-// draw says when the next snapshot is due: not at the same time everywhere.
+// draw chooses when the next snapshot is due, at random, so that replicas do not store them at the
+// same time.
 func (d *Document) draw() {
 	n := d.options.SnapshotEvery
 	d.due = n - n/4 + rand.IntN(n/2+1)
@@ -378,14 +382,14 @@ func (d *Document) receive(m *replica.Message) (missing bool, err error) {
 		d.needs[key] = max(d.needs[key], m.Seq)
 	}
 	if replica.CodeOf(err) == replica.CodeLate {
-		return false, nil // a stray of another epoch
+		return false, nil // of another epoch
 	}
 	return missing, err
 }
 
-// skip logs what cannot be read, with its source, and goes on (Req 9.5).
+// skip logs an entry that cannot be decoded, with its source.
 func (d *Document) skip(m jetstream.Msg, sequence uint64, err error) {
-	d.log.Warn("skipped an entry of the log that cannot be read", slog.String("source", source(m.Headers())), slog.Uint64("sequence", sequence), slog.Any("error", err))
+	d.log.Warn("skipped an entry of the log that cannot be decoded", slog.String("source", source(m.Headers())), slog.Uint64("sequence", sequence), slog.Any("error", err))
 	if d.options.Telemetry != nil {
 		d.options.Telemetry.Emit(telemetry.Event{
 			Type: telemetry.ErrorEvent, Sender: source(m.Headers()), Timestamp: time.Now().UnixMilli(), Code: "CRDT_DESERIALIZATION_FAILED", Detail: err.Error(),
@@ -393,12 +397,12 @@ func (d *Document) skip(m jetstream.Msg, sequence uint64, err error) {
 	}
 }
 
-// ask asks the others for what is missing, as long as something is.
+// ask asks the other replicas for missing updates, and again as long as some are missing.
 func (r *reading) ask() error {
 	d := r.d
 	clock, err := d.VectorClock(r.ctx)
 	if err != nil {
-		return nil // it is closed
+		return nil // the document is closed
 	}
 	for key, n := range d.needs {
 		if clock[key] >= n {
@@ -421,8 +425,9 @@ func (r *reading) ask() error {
 	return nil
 }
 
-// question hears that somebody misses something, or asks whether all have the same. Who has more stores a snapshot
-// with it, after a moment in which another may have, and not too often, for anybody can ask.
+// question handles another replica's question. A replica that has more stores a snapshot after a
+// random delay, in which
+// another may do so, and at a limited rate, since anybody can ask.
 func (r *reading) question(m *nats.Msg) {
 	d := r.d
 	var q question
@@ -431,7 +436,7 @@ func (r *reading) question(m *nats.Msg) {
 	}
 	clock, err := d.VectorClock(r.ctx)
 	if err != nil {
-		return // it is closed
+		return // the document is closed
 	}
 	switch {
 	case q.Sum == "":
@@ -439,24 +444,25 @@ func (r *reading) question(m *nats.Msg) {
 			r.answerSoon()
 		}
 	case q.Sequence == d.place.at() && !d.outbox.unsent() && q.Sum != sumOfClock(clock):
-		// Which of the two has more is not known; it may be both.
+		// Either replica may have more, or both.
 		r.answerSoon()
-		d.suspect, d.hopes = max(d.suspect, 1), time.Now().Add(hopeFor)
+		d.suspect, d.waitUntil = max(d.suspect, 1), time.Now().Add(waitForOthers)
 		r.asking.Reset(rand.N(answerDelay))
 	}
 }
 
 func (r *reading) answerSoon() {
-	r.answer.Reset(max(0, answerEvery-time.Since(r.d.told)) + rand.N(answerDelay))
+	r.answer.Reset(max(0, answerEvery-time.Since(r.d.answered)) + rand.N(answerDelay))
 }
 
-// compareAll asks whether all who have read as much of the log have the same: of the last entries of a writer nobody
-// knows that they are missing.
+// compareAll asks whether all replicas that have read equally far have the same updates: nothing
+// else reveals that a
+// writer's last entries are missing.
 func (r *reading) compareAll() error {
 	d := r.d
 	clock, err := d.VectorClock(r.ctx)
 	if err != nil || d.outbox.unsent() {
-		return nil // it is closed, or has what the log has not
+		return nil // the document is closed, or has unsent changes
 	}
 	b, err := json.Marshal(question{Epoch: d.Epoch(), Sequence: d.place.at(), Sum: sumOfClock(clock)})
 	if err != nil {
@@ -465,12 +471,12 @@ func (r *reading) compareAll() error {
 	return d.js.Conn().Publish(d.options.askSubject(), b)
 }
 
-// lookAfter is the time to the next look.
+// lookAfter returns the time until the next comparison.
 func (d *Document) lookAfter() time.Duration {
 	return d.options.Interval*4/5 + rand.N(d.options.Interval*2/5+1)
 }
 
-// more reports whether a clock has what another has not.
+// more reports whether a clock includes updates that another lacks.
 func more(clock, than map[string]uint64) bool {
 	for key, n := range clock {
 		if than[key] < n {

@@ -16,14 +16,15 @@ import (
 	"github.com/parleyhub/parley/crdt/snapshots"
 )
 
-// How long the last states of epochs are kept, for those who come late, and how many.
+// How long, and how many, last states of epochs are kept for replicas that were offline.
 const (
 	originAge  = time.Hour
 	maxOrigins = 16
 )
 
-// start brings the replica to where the log can be read on: with the newest snapshot if it is new, or if what
-// it had not read is gone.
+// start prepares for reading the log: it loads the newest snapshot if the replica is empty, or if
+// entries that it has not
+// read were purged.
 func (d *Document) start(ctx context.Context) error {
 	h, err := d.store.Head(ctx, d.options.Document)
 	if err != nil {
@@ -37,7 +38,7 @@ func (d *Document) start(ctx context.Context) error {
 		err = d.first(ctx, h)
 	}
 	if err == nil {
-		err = d.goOn(ctx, h)
+		err = d.enterEpoch(ctx, h)
 	}
 	if err == nil && h.Epoch == d.Epoch() && gone(h, d.place.at()) {
 		if err = d.load(ctx, h); err == nil {
@@ -48,64 +49,65 @@ func (d *Document) start(ctx context.Context) error {
 		return err
 	}
 	if h.Revision < d.head.Revision || h.Epoch < d.Epoch() {
-		d.log.Error("the server has lost the newest snapshot of a document; what is known here is stored anew", "revision", d.head.Revision, "now", h.Revision)
-		d.owes = true
+		d.log.Error("the server has lost the newest snapshot of a document; storing the state of this replica", "revision", d.head.Revision, "now", h.Revision)
+		d.mustStore = true
 	}
 	if d.head = h; h.Epoch != d.Epoch() {
 		d.head = snapshots.Head{Epoch: d.Epoch(), Revision: h.Revision}
 	}
 	at := d.place.at()
-	if end := info.State.LastSeq; end < at || d.another(ctx, at) {
-		// The server has lost the end of the log, or all of it. What this replica has it gets again, once this
-		// has read what there is.
-		d.log.Error("the log of a document has lost its end; what is known here is stored anew", "sequence", at, "end", end)
+	if end := info.State.LastSeq; end < at || d.replaced(ctx, at) {
+		// The server has lost the end of the log, or all of it. This replica stores its
+		// state after it has read
+		// what there is.
+		d.log.Error("the log of a document has lost its end; storing the state of this replica", "sequence", at, "end", end)
 		d.place.set(0, false)
-		d.owes = true
+		d.mustStore = true
 	}
 	return nil
 }
 
-// another reports whether the entry that was read last is not the one that is at its place now.
-func (d *Document) another(ctx context.Context, at uint64) bool {
+// replaced reports whether the last entry read is no longer the one with its sequence.
+func (d *Document) replaced(ctx context.Context, at uint64) bool {
 	if d.lastID == "" || at != d.last {
 		return false
 	}
 	m, err := d.store.Log.GetMsg(ctx, at)
-	return err == nil && m.Header.Get(nats.MsgIdHdr) != d.lastID // if it is not there it was purged
+	return err == nil && m.Header.Get(nats.MsgIdHdr) != d.lastID // if it is missing, it was purged
 }
 
 func (d *Document) status(ctx context.Context) replica.Status {
 	s, err := d.Status(ctx)
 	if err != nil {
-		return replica.Status{} // it is closed
+		return replica.Status{} // the document is closed
 	}
 	return s
 }
 
-// gone reports whether entries behind a place were purged.
+// gone reports whether entries after a position were purged.
 func gone(h snapshots.Head, at uint64) bool {
 	return h.Previous != nil && h.Object != "" && at < h.Sequence && (h.Previous.Epoch != h.Epoch || h.Previous.Sequence > at)
 }
 
-// first loads the newest snapshot that is whole: of two there is one at least, and the log behind it.
+// first loads the newest intact snapshot: at least one of the last two is, with the log after it.
 func (d *Document) first(ctx context.Context, h snapshots.Head) error {
 	if h.Object == "" {
 		return nil
 	}
-	err := d.take(ctx, h)
+	err := d.startFrom(ctx, h)
 	if err == nil || ctx.Err() != nil || h.Previous == nil || h.Previous.Object == "" {
 		return err
 	}
-	d.log.Error("a snapshot of a document is broken; it opens from the one before", "error", err)
-	if err := d.take(ctx, *h.Previous); err != nil {
+	d.log.Error("a snapshot of a document is damaged; using the previous one", "error", err)
+	if err := d.startFrom(ctx, *h.Previous); err != nil {
 		return err
 	}
-	d.owes = true // it is to be replaced
+	d.mustStore = true // replace it
 	return nil
 }
 
-// take begins with a snapshot.
-func (d *Document) take(ctx context.Context, h snapshots.Head) error {
+// startFrom starts from a snapshot.
+func (d *Document) startFrom(ctx context.Context, h snapshots.Head) error {
 	if h.Epoch > d.Epoch() {
 		return d.leave(ctx, h)
 	}
@@ -129,11 +131,11 @@ func (d *Document) load(ctx context.Context, h snapshots.Head) error {
 	return nil
 }
 
-// pointed hears of a head.
-func (r *reading) pointed(e jetstream.KeyValueEntry) error {
+// headChanged handles a change of the head.
+func (r *reading) headChanged(e jetstream.KeyValueEntry) error {
 	d := r.d
 	if e == nil {
-		return nil // the end of those that were there already
+		return nil // marks the end of the initial values
 	}
 	if e.Operation() != jetstream.KeyValuePut {
 		return nil
@@ -149,17 +151,18 @@ func (r *reading) pointed(e jetstream.KeyValueEntry) error {
 	case h.Epoch < d.Epoch():
 		return nil
 	case h.Epoch > d.Epoch():
-		return errors.Join(r.within(func(ctx context.Context) error { return d.goOn(ctx, h) }), errAnew)
+		return errors.Join(r.within(func(ctx context.Context) error { return d.enterEpoch(ctx, h) }), errRestart)
 	}
 	d.head, d.since, d.volume = h, 0, 0
 	if gone(h, d.place.at()) {
-		return errAnew
+		return errRestart
 	}
 	r.unread = true
 	return nil
 }
 
-// compare takes over what the head has and this replica does not, although it has read the log that far.
+// compare loads the head's snapshot if it has content that this replica lacks although it has read
+// the log that far.
 func (r *reading) compare() error {
 	d := r.d
 	if h := d.head; r.unread && h.Epoch == d.Epoch() && h.Sequence <= d.place.at() {
@@ -171,29 +174,32 @@ func (r *reading) compare() error {
 	return nil
 }
 
-// lacks reports whether a snapshot has updates that are not here, by its clock, or states that no entry has.
+// lacks reports whether a snapshot has updates that are missing here, by its clock, or states
+// without an entry.
 func (d *Document) lacks(ctx context.Context, h snapshots.Head) bool {
 	if h.Number > d.number {
 		return true
 	}
 	here, err := d.VectorClock(ctx)
 	if err != nil {
-		return false // it is closed
+		return false // the document is closed
 	}
 	return more(h.Clock, here)
 }
 
-// snapshot stores the state as of now and makes it the head. forced has it stored also if there is a head
-// for a later place in the log, which then has lost its end, or for the same.
+// snapshot stores the current state and makes it the head. With forced it does so even if the head
+// is of the same or a
+// later position in the log, which then has lost its end.
 func (d *Document) snapshot(ctx context.Context, forced bool) error {
 	return d.putSnapshot(ctx, forced, 0)
 }
 
-// snapshotOf stores a snapshot because it has what no entry can.
+// snapshotOf stores a snapshot because of content that cannot be in an entry.
 func (d *Document) snapshotOf(ctx context.Context) error { return d.putSnapshot(ctx, true, 1) }
 
-// putSnapshot stores a snapshot with a number of states that no entry has. It may do so after the end of the epoch: the
-// next one begins with all that the head had until then.
+// putSnapshot stores a snapshot with a number of further states without an entry. It may run after
+// the end of the epoch:
+// the next epoch begins with the head's content.
 func (d *Document) putSnapshot(ctx context.Context, forced bool, states uint64) error {
 	h, err := d.store.Head(ctx, d.options.Document)
 	if err != nil {
@@ -202,16 +208,16 @@ func (d *Document) putSnapshot(ctx context.Context, forced bool, states uint64) 
 	at := d.place.at()
 	switch {
 	case h.Epoch > d.Epoch():
-		return failed(CodeStorage, nil, "there is another epoch")
+		return failed(CodeStorage, nil, "the document is in another epoch")
 	case h.Sequence > at && !forced:
-		return nil // it is newer than what is known here
+		return nil // the head is newer than this replica
 	case h.Sequence == at && h.Object != "" && !forced && h.Epoch == d.Epoch():
 		return nil
 	}
-	// What only the head has must not go.
+	// Keep content that only the head has.
 	if h.Epoch == d.Epoch() && d.lacks(ctx, h) {
 		if err := d.load(ctx, h); err != nil {
-			d.log.Warn("a snapshot that is replaced could not be loaded", "error", err)
+			d.log.Warn("the snapshot to be replaced could not be loaded", "error", err)
 		}
 	}
 	saved, err := d.Save(ctx)
@@ -227,7 +233,7 @@ func (d *Document) putSnapshot(ctx context.Context, forced bool, states uint64) 
 	return nil
 }
 
-// contribute stores a snapshot if the head does not have all that is known here.
+// contribute stores a snapshot if this replica has content that the head lacks.
 func (d *Document) contribute(ctx context.Context) error {
 	h, err := d.store.Head(ctx, d.options.Document)
 	if err != nil {
@@ -240,21 +246,22 @@ func (d *Document) contribute(ctx context.Context) error {
 	if h.Epoch == d.Epoch() && h.Number >= d.number && !more(clock, h.Clock) {
 		return nil
 	}
-	return d.snapshot(ctx, d.owes || h.Sequence <= d.place.at())
+	return d.snapshot(ctx, d.mustStore || h.Sequence <= d.place.at())
 }
 
-// errLacking says that an epoch cannot end yet: others may have what the log has lost.
-var errLacking = failed(CodeEntry, nil, "entries of the log are missing here, which others may have: try again in some seconds")
+// errLacking reports that an epoch cannot end yet, because others may have entries that the log has
+// lost.
+var errLacking = failed(CodeEntry, nil, "entries of the log are missing here that others may have: retry in a few seconds")
 
-// end puts the end of the epoch into the log.
+// end appends the end of the epoch to the log.
 func (d *Document) end(ctx context.Context, epoch uint64) error {
 	if d.Epoch() != epoch || d.closed != nil {
-		return nil // somebody else has
+		return nil // it has ended already
 	}
 	if !d.mayEnd(d.options.Agent) {
 		return failed(CodeInvalid, nil, "agent %s must not begin an epoch of the document", d.options.Agent)
 	}
-	if time.Now().Before(d.hopes) {
+	if time.Now().Before(d.waitUntil) {
 		return errLacking
 	}
 	var client [4]byte
@@ -274,12 +281,13 @@ func (d *Document) mayEnd(agent string) bool {
 	return d.options.Access == nil || d.options.Access(agent)&replica.Keep != 0
 }
 
-// finish has read that the epoch ends here. Who ended it begins the next; if it does not, others do.
+// finish handles the end of the epoch. The replica that ended it begins the next; if it does not,
+// others do.
 func (d *Document) finish(c *closing, source string) {
 	switch {
 	case c.Epoch != d.Epoch():
 	case !d.mayEnd(source):
-		d.log.Warn("an agent that may not has ended an epoch; that is ignored", "source", source)
+		d.log.Warn("ignored the end of an epoch by an agent without the right to end it", "source", source)
 	default:
 		d.closed = c
 		d.outbox.hold()
@@ -287,8 +295,9 @@ func (d *Document) finish(c *closing, source string) {
 	}
 }
 
-// succeed begins the next epoch from what is known here: all that the log had, and maybe what this replica
-// has not sent.
+// succeed begins the next epoch from the state of this replica: all content of the log, and
+// possibly unsent edits of this
+// replica.
 func (d *Document) succeed(ctx context.Context) error {
 	h, err := d.store.Head(ctx, d.options.Document)
 	if err != nil || h.Epoch != d.Epoch() || d.closed == nil {
@@ -321,14 +330,15 @@ func (d *Document) succeed(ctx context.Context) error {
 		Epoch: next.Epoch, Sequence: at, Origins: kept(append(slices.Clip(h.Origins), origin)),
 	}, state)
 	if err != nil {
-		// Another's head stands, or the next attempt makes it the same again.
+		// Another replica's head was faster, or the next attempt stores the same.
 		return errors.Join(err, d.store.DropOrigin(ctx, d.options.Document, object))
 	}
-	return nil // adopted once the head is heard of, as by all
+	return nil // adopted when the watcher reports the head, as on all replicas
 }
 
-// kept are the origins that a new head has: who was away for no longer than that carries over what it has. The
-// newest stays: the epoch's first snapshot can be made of it again.
+// kept returns the origins for a new head: those that are recent enough for carrying edits over.
+// The newest is always kept,
+// since the epoch's first snapshot can be rebuilt from it.
 func kept(origins []snapshots.Origin) []snapshots.Origin {
 	fresh := slices.Clone(origins[max(0, len(origins)-maxOrigins):])
 	for len(fresh) > 1 && time.Since(time.UnixMilli(fresh[0].Began)) > originAge {
@@ -337,8 +347,8 @@ func kept(origins []snapshots.Origin) []snapshots.Origin {
 	return fresh
 }
 
-// goOn goes on to the epoch of a head, through all those between.
-func (d *Document) goOn(ctx context.Context, h snapshots.Head) error {
+// enterEpoch enters the epoch of a head, through all epochs between.
+func (d *Document) enterEpoch(ctx context.Context, h snapshots.Head) error {
 	for d.Epoch() < h.Epoch {
 		o, ok := h.Origin(d.Epoch() + 1)
 		if !ok {
@@ -351,8 +361,9 @@ func (d *Document) goOn(ctx context.Context, h snapshots.Head) error {
 	return nil
 }
 
-// advance goes on to the next epoch. Its origin has all that the log of this one had up to its end, so that nothing
-// more has to be read of it; what this replica has written beyond that is carried over.
+// advance enters the next epoch. Its origin has everything that the log of this epoch contained, so
+// nothing more has to be
+// read of it. Other edits of this replica are carried over.
 func (d *Document) advance(ctx context.Context, h snapshots.Head, o snapshots.Origin) error {
 	state, err := d.store.Get(ctx, o.Object, o.Hash)
 	if err != nil && !snapshots.Gone(err) {
@@ -366,18 +377,18 @@ func (d *Document) advance(ctx context.Context, h snapshots.Head, o snapshots.Or
 		return err
 	}
 	if d.Epoch() != o.Epoch {
-		d.log.Error("a document's next epoch does not follow from this one", "error", err)
+		d.log.Error("a document's next epoch cannot be derived from this one", "error", err)
 		return d.leave(ctx, h)
 	}
 	if err != nil {
 		d.log.Error("some edits of a document's former epoch are lost", "error", err)
 	}
 	d.number = 0
-	d.turned(snapshots.Head{Epoch: o.Epoch}, o.Sequence, err != nil)
+	d.entered(snapshots.Head{Epoch: o.Epoch}, o.Sequence, err != nil)
 	return nil
 }
 
-// leave goes on to a later epoch to which the log does not lead any more.
+// leave enters a later epoch that cannot be reached through the log any more.
 func (d *Document) leave(ctx context.Context, h snapshots.Head) error {
 	state, err := d.store.Load(ctx, h)
 	if err != nil {
@@ -388,12 +399,12 @@ func (d *Document) leave(ctx context.Context, h snapshots.Head) error {
 		return err
 	}
 	d.number = h.Number
-	d.turned(h, h.Sequence, lost)
+	d.entered(h, h.Sequence, lost)
 	return nil
 }
 
-// turned says that the document is of a head's epoch now, without some edits if they were lost.
-func (d *Document) turned(h snapshots.Head, at uint64, lost bool) {
+// entered records that the document is in a head's epoch; lost reports missing edits.
+func (d *Document) entered(h snapshots.Head, at uint64, lost bool) {
 	d.head, d.closed, d.suspect, d.since, d.volume = h, nil, 0, 0, 0
 	clear(d.needs)
 	d.outbox.resume(h.Epoch, lost)

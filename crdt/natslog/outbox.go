@@ -8,26 +8,27 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 )
 
-// maxBacklog bounds what waits for the server, in bytes; edits are refused beyond it.
+// maxBacklog bounds the bytes that wait for the server; edits fail beyond it.
 const maxBacklog = 32 << 20
 
-// outbox has what goes to the log, until it has come back from there.
+// outbox holds changes until the follower has read them in the log.
 type outbox struct {
 	mu      sync.Mutex
 	epoch   uint64
-	queue   []outgoing // not confirmed, in their order
+	queue   []outgoing // unconfirmed, in order
 	bytes   int
-	made    uint64        // messages that were queued so far
-	stored  uint64        // of them, that are in the log before the end of their epoch
-	barrier uint64        // stored does not move until it gets there
-	lost    uint64        // of them, up to which some were left behind with an epoch
-	held    bool          // nothing is sent at the moment
-	changed chan struct{} // closed and made anew at each change
-	failed  error         // why the server does not take entries
+	made    uint64        // messages queued so far
+	stored  uint64        // messages in the log before the end of their epoch
+	barrier uint64        // stored does not change until this number is confirmed
+	lost    uint64        // number up to which some messages were lost with an epoch
+	held    bool          // sending is suspended
+	changed chan struct{} // closed and replaced at each change
+	failed  error         // the server's last error
 }
 
-// outgoing is a message and its number. Without a message it stands for all up to that number, which have become
-// too many for entries: a snapshot takes them.
+// outgoing is a numbered message. Without a message it stands for all up to its number, which were
+// too many for entries
+// and are stored in a snapshot.
 type outgoing struct {
 	number  uint64
 	message *replica.Message
@@ -35,14 +36,15 @@ type outgoing struct {
 
 func newOutbox(epoch uint64) *outbox { return &outbox{epoch: epoch, changed: make(chan struct{})} }
 
-// signal wakes who waits; the lock is held.
+// signal wakes waiting goroutines; the lock is held.
 func (o *outbox) signal() {
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
 
-// put queues a message; it never blocks. Those of a former epoch make room: what they have was carried over, and
-// follows. What comes by channels cannot be refused: beyond a bound it is not kept a second time beside the document.
+// put queues a message; it never blocks. Messages of a former epoch are dropped: their content is
+// carried over. Changes
+// received over channels cannot be refused: beyond a limit only the document keeps them.
 func (o *outbox) put(m *replica.Message) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,7 +57,7 @@ func (o *outbox) put(m *replica.Message) {
 	o.signal()
 }
 
-// turn goes on to an epoch; the lock is held.
+// turn begins an epoch; the lock is held.
 func (o *outbox) turn(epoch uint64) {
 	if o.epoch == epoch {
 		return
@@ -63,8 +65,8 @@ func (o *outbox) turn(epoch uint64) {
 	o.epoch, o.queue, o.bytes = epoch, nil, 0
 }
 
-// resume goes on in an epoch: who waits for what was made so far waits for what was carried over. lost says that
-// not all was.
+// resume continues in an epoch: flush then waits for what was carried over. lost reports that some
+// edits were not.
 func (o *outbox) resume(epoch uint64, lost bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -80,14 +82,14 @@ func (o *outbox) resume(epoch uint64, lost bool) {
 	o.signal()
 }
 
-// hold ends sending until resume.
+// hold suspends sending until resume.
 func (o *outbox) hold() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.held = true
 }
 
-// room reports why nothing more is to be made, nil if it may.
+// room returns an error if too much is queued.
 func (o *outbox) room() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,7 +99,7 @@ func (o *outbox) room() error {
 	return nil
 }
 
-// next waits for something to send, and returns the first that fit into an entry.
+// next waits for messages to send, and returns as many as fit into an entry.
 func (o *outbox) next(ctx context.Context) (first []outgoing, epoch uint64, err error) {
 	for ctx.Err() == nil {
 		o.mu.Lock()
@@ -117,7 +119,7 @@ func (o *outbox) next(ctx context.Context) (first []outgoing, epoch uint64, err 
 	return nil, 0, ctx.Err()
 }
 
-// first returns the first that fit into an entry; the lock is held.
+// first returns the first messages, as many as fit into an entry; the lock is held.
 func (o *outbox) first() []outgoing {
 	size := 0
 	for i, x := range o.queue {
@@ -131,7 +133,7 @@ func (o *outbox) first() []outgoing {
 	return slices.Clip(o.queue)
 }
 
-// confirm says that what was made in an epoch up to a number is in the log.
+// confirm records that the messages of an epoch up to a number are in the log.
 func (o *outbox) confirm(epoch, upTo uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -142,7 +144,7 @@ func (o *outbox) confirm(epoch, upTo uint64) {
 		if m := o.queue[0].message; m != nil {
 			o.bytes -= m.Size()
 		}
-		o.queue[0] = outgoing{} // the array outlives it
+		o.queue[0] = outgoing{} // free the message
 		o.queue = o.queue[1:]
 	}
 	if len(o.queue) == 0 {
@@ -155,7 +157,7 @@ func (o *outbox) confirm(epoch, upTo uint64) {
 	o.signal()
 }
 
-// current reports whether an epoch is still written to.
+// current reports whether messages of an epoch are still sent.
 func (o *outbox) current(epoch uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -168,14 +170,14 @@ func (o *outbox) fail(err error) {
 	o.failed = err
 }
 
-// unsent reports whether something is not in the log.
+// unsent reports whether any message is not in the log.
 func (o *outbox) unsent() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.queue) > 0
 }
 
-// flush waits until all that was made so far is in the log.
+// flush blocks until everything queued so far is in the log.
 func (o *outbox) flush(ctx, closed context.Context) error {
 	o.mu.Lock()
 	made := o.made
@@ -186,7 +188,7 @@ func (o *outbox) flush(ctx, closed context.Context) error {
 		o.mu.Unlock()
 		switch {
 		case lost > 0 && made <= lost:
-			return failed(CodeLost, nil, "changes were left behind with an epoch that is over: the application has them, see Update.Left")
+			return failed(CodeLost, nil, "changes were lost with an epoch that is over: the application has them, see Update.Left")
 		case stored >= made:
 			return nil
 		}

@@ -18,8 +18,9 @@ const (
 	requestTimeout = 5 * time.Second
 )
 
-// publish brings what is made to the log, one entry after the other: while one is on its way others gather for
-// the next. So entries of one writer are in the log in their order, whatever breaks.
+// publish appends changes to the log, one entry at a time; further changes collect for the next
+// entry. So the entries of
+// one writer are in order even after failures.
 func (d *Document) publish() {
 	defer d.done.Done()
 	for n := uint64(1); ; n++ {
@@ -33,11 +34,12 @@ func (d *Document) publish() {
 	}
 }
 
-// maxSpoilt is how often an entry that was read back as a bad one is sent again.
+// maxSpoilt is how often an entry that could not be decoded when read back is sent again.
 const maxSpoilt = 1
 
-// deliver puts an entry into the log and waits until it has come back from there. It returns false if the epoch
-// ended before.
+// deliver appends an entry to the log and waits until the follower has read it. It returns false if
+// the epoch ended
+// before.
 func (d *Document) deliver(first []outgoing, epoch, n uint64) bool {
 	body, err := entryBody(first)
 	if err != nil {
@@ -57,7 +59,8 @@ func (d *Document) deliver(first []outgoing, epoch, n uint64) bool {
 			case passedWell:
 				return true
 			case passedBad:
-				// It is not what was sent, or more than an entry may have. Under another id it is stored again.
+				// It was altered or exceeds a limit. Under another id it is stored
+				// again.
 				if spoilt++; spoilt > maxSpoilt {
 					return d.deliverBySnapshot(epoch, errSpoilt)
 				}
@@ -65,21 +68,21 @@ func (d *Document) deliver(first []outgoing, epoch, n uint64) bool {
 			}
 		default:
 			d.outbox.fail(err)
-			d.log.Warn("changes of a document are not in the log yet; trying again", "error", err)
+			d.log.Warn("changes of a document could not be stored in the log; retrying", "error", err)
 		}
 		retry.Pause(d.ctx)
 	}
 	return false
 }
 
-// Why something is not brought by entries.
+// Reasons for storing changes in a snapshot instead of an entry.
 var (
-	errTooLarge = errors.New("it is too large for an entry")
-	errTooMany  = errors.New("too much has waited for the server")
-	errSpoilt   = errors.New("its entries cannot be read back")
+	errTooLarge = errors.New("a change is too large for an entry")
+	errTooMany  = errors.New("too many changes have waited for the server")
+	errSpoilt   = errors.New("the entries cannot be decoded when read back")
 )
 
-// entryBody returns the body of an entry with messages.
+// entryBody returns the body of an entry.
 func entryBody(first []outgoing) (body []byte, err error) {
 	for _, x := range first {
 		switch {
@@ -95,9 +98,9 @@ func entryBody(first []outgoing) (body []byte, err error) {
 	return body, nil
 }
 
-// deliverBySnapshot is for what no entry can have: the others get it with a snapshot.
+// deliverBySnapshot stores a snapshot with changes that cannot be in an entry.
 func (d *Document) deliverBySnapshot(epoch uint64, why error) bool {
-	d.log.Info("changes are not brought by an entry of the log but with a snapshot", "because", why)
+	d.log.Info("changes are stored in a snapshot instead of an entry of the log", "because", why)
 	retry := wait.Backoff{First: firstPause, Most: maxPause}
 	for d.ctx.Err() == nil && d.outbox.current(epoch) {
 		err := d.ask(d.ctx, d.snapshotOf)
@@ -110,9 +113,9 @@ func (d *Document) deliverBySnapshot(epoch uint64, why error) bool {
 	return false
 }
 
-// send stores one entry and returns its sequence.
+// send appends one entry and returns its sequence.
 func (d *Document) send(entry *nats.Msg) (sequence uint64, err error) {
-	// Unlike a request's, such a message's wait ends when the connection does.
+	// Unlike a request, this ends when the connection does.
 	future, err := d.js.PublishMsgAsync(entry)
 	if err != nil {
 		return 0, err
@@ -131,12 +134,12 @@ func (d *Document) send(entry *nats.Msg) (sequence uint64, err error) {
 	}
 }
 
-// place is how far the follower has read the log.
+// place is the follower's position in the log.
 type place struct {
 	mu       sync.Mutex
 	sequence uint64
-	times    uint64          // how often it was gone back to
-	bad      map[uint64]bool // the newest entries that could not be read
+	times    uint64          // how often reading was restarted
+	bad      map[uint64]bool // the latest entries that could not be decoded
 	changed  chan struct{}
 }
 
@@ -151,7 +154,7 @@ func (p *place) signal() {
 	p.changed = make(chan struct{})
 }
 
-// at returns the sequence of the last entry that was read.
+// at returns the sequence of the last entry read.
 func (p *place) at() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,8 +174,8 @@ func (p *place) set(sequence uint64, bad bool) {
 	p.signal()
 }
 
-// anew says that the log is read after a break, maybe another log.
-func (p *place) anew() {
+// restarted records that the log is read after a break; it may be a different log.
+func (p *place) restarted() {
 	p.mu.Lock()
 	p.times++
 	clear(p.bad)
@@ -186,19 +189,19 @@ func (p *place) generation() uint64 {
 	return p.times
 }
 
-// What became of an entry.
+// passage is the outcome of waiting for an entry.
 type passage int
 
 const (
-	passedNot passage = iota // it may not be in the log any more
+	passedNot passage = iota // the entry may not be in the log any more
 	passedWell
 	passedBad
 )
 
-// passed waits until an entry was read, or the log is read anew, or it is over.
+// passed waits until an entry is read, reading restarts, or over reports true.
 func (p *place) passed(ctx context.Context, sequence, generation uint64, over func() bool) passage {
 	var was passage
-	// An error says that nobody wants to know any more.
+	// On an error nobody needs the result.
 	_ = p.wait(ctx, ctx, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -215,7 +218,7 @@ func (p *place) passed(ctx context.Context, sequence, generation uint64, over fu
 	return was
 }
 
-// wait returns when a condition holds, which is looked at after each change.
+// wait blocks until a condition holds. It is checked after each change.
 func (p *place) wait(ctx, closed context.Context, holds func() bool) error {
 	for {
 		p.mu.Lock()

@@ -12,7 +12,8 @@ import (
 	"github.com/parleyhub/parley/crdt/snapshots"
 )
 
-// openStore makes what is not there: the streams of entries and snapshots, and the bucket of heads.
+// openStore opens the streams of entries and snapshots and the bucket of heads, and creates those
+// that are missing.
 func openStore(ctx context.Context, js jetstream.JetStream, o *Options, writer string) (*snapshots.Store, error) {
 	ns := o.Namespace
 	s := &snapshots.Store{
@@ -20,7 +21,7 @@ func openStore(ctx context.Context, js jetstream.JetStream, o *Options, writer s
 		LogSubject:  o.subject,
 		PartSubject: func(object string) string { return ns + ".doclogsnap." + object },
 		Put:         func(ctx context.Context, messages []*nats.Msg) error { return putAll(ctx, js, messages) },
-		Commit:      func(context.Context) error { return nil }, // what the server acknowledges is all it promises
+		Commit:      func(context.Context) error { return nil }, // acknowledged data is durable as far as the server promises
 	}
 	config := jetstream.StreamConfig{Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, DenyDelete: true, Replicas: o.Replicas}
 	entries, parts := config, config
@@ -39,7 +40,7 @@ func openStore(ctx context.Context, js jetstream.JetStream, o *Options, writer s
 	return s, nil
 }
 
-// ensureStream makes a stream unless there is one. An administrator's settings stay.
+// ensureStream opens a stream, or creates it. The settings of an existing one are not changed.
 func ensureStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig) (jetstream.Stream, error) {
 	s, err := js.Stream(ctx, config.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -56,7 +57,7 @@ func ensureBucket(ctx context.Context, js jetstream.JetStream, config jetstream.
 	return kv, err
 }
 
-// putAll stores messages in their order, a few at a time.
+// putAll stores messages in order, with a bounded number in flight.
 func putAll(ctx context.Context, js jetstream.JetStream, messages []*nats.Msg) error {
 	const window = 16
 	var futures []jetstream.PubAckFuture
@@ -86,7 +87,7 @@ func (o *Options) subject(document string, epoch uint64) string {
 	return fmt.Sprintf("%s.doclog.%s.%d.log", o.Namespace, document, epoch)
 }
 
-// askSubject is where replicas ask the others for what they miss. It is not stored.
+// askSubject returns the subject of questions to other replicas. They are not stored.
 func (o *Options) askSubject() string {
 	return fmt.Sprintf("%s.doclog.%s.ask", o.Namespace, o.Document)
 }

@@ -1,6 +1,8 @@
-// Package snapshots keeps the snapshots of documents beside their logs on NATS JetStream: checked
-// before they count, in parts, with a head for each document that says which is the newest. The log
-// is purged only up to the snapshot before, so that of two one at least is whole, and the log behind it.
+// Package snapshots stores snapshots of documents next to their logs on NATS JetStream, verified
+// and in parts, with a head
+// for each document that names the newest. The log is purged only up to the previous snapshot, so
+// that at least one of the
+// two is intact, with the log after it.
 package snapshots
 
 import (
@@ -21,50 +23,49 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// Store is where the snapshots of documents are. All fields are needed. It is safe for
-// concurrent use; blocking calls end with their context.
+// Store is the storage of snapshots. All fields are required. It is safe for concurrent use.
 type Store struct {
-	Log   jetstream.Stream   // has the documents' changes
-	Parts jetstream.Stream   // has the snapshots; object stores are not durable through the hub's bus when they say so
-	Heads jetstream.KeyValue // has the heads by document
+	Log   jetstream.Stream   // the documents' changes
+	Parts jetstream.Stream   // the snapshots' parts; an object store would not be durable on the hub's bus
+	Heads jetstream.KeyValue // the heads by document
 
-	LogSubject  func(document string, epoch uint64) string // of a document's changes in an epoch
-	PartSubject func(object string) string                 // of a snapshot's parts
-	Writer      string                                     // tells the snapshots of several who store some apart; "" for the only one
+	LogSubject  func(document string, epoch uint64) string // subject of a document's changes in an epoch
+	PartSubject func(object string) string                 // subject of a snapshot's parts
+	Writer      string                                     // distinguishes the snapshots of several writers; "" for a single one
 
-	// Put stores messages in their order and returns when they are durable.
+	// Put stores messages in order and returns when they are durable.
 	Put func(ctx context.Context, messages []*nats.Msg) error
-	// Commit returns when what JetStream has acknowledged is durable.
+	// Commit returns when everything that JetStream has acknowledged is durable.
 	Commit func(ctx context.Context) error
 }
 
-// Head says which snapshot is a document's newest.
+// Head names a document's newest snapshot.
 type Head struct {
 	Epoch    uint64            `json:"epoch"`
-	Number   uint64            `json:"number"`   // of the last change in the snapshot that is numbered
-	Sequence uint64            `json:"sequence"` // in the log's stream; all changes up to it are in the snapshot
+	Number   uint64            `json:"number"`   // of the last numbered change in the snapshot
+	Sequence uint64            `json:"sequence"` // in the log's stream; the snapshot has all changes up to it
 	Object   string            `json:"object"`   // "" before the first snapshot
 	Hash     string            `json:"hash"`
 	Clock    map[string]uint64 `json:"clock,omitempty"`
-	Origins  []Origin          `json:"origins,omitempty"`  // of this epoch and of some before, in their order
-	Previous *Head             `json:"previous,omitempty"` // without its own
-	// Revision is that of the entry, 0 if there is none.
+	Origins  []Origin          `json:"origins,omitempty"`  // of this epoch and some before, in order
+	Previous *Head             `json:"previous,omitempty"` // without its own Previous and Origins
+	// Revision is the revision of the entry, 0 if there is none.
 	Revision uint64 `json:"-"`
 }
 
-// Origin is what an epoch was made from, where replicas carry over what they have beyond it.
+// Origin describes how an epoch began, for replicas that carry over further edits.
 type Origin struct {
-	Epoch    uint64   `json:"epoch"`  // that was made
-	Began    int64    `json:"began"`  // Unix time in milliseconds, by the clock of who began it
-	Object   string   `json:"object"` // the last state of the epoch before
+	Epoch    uint64   `json:"epoch"`  // the epoch that began
+	Began    int64    `json:"began"`  // Unix time in milliseconds, by the clock of the replica that began it
+	Object   string   `json:"object"` // the last state of the former epoch
 	Hash     string   `json:"hash"`
-	Sequence uint64   `json:"sequence"` // in the log's stream, where that epoch ended
-	State    string   `json:"state"`    // hash of the state that it led to
-	Client   uint64   `json:"client"`   // under which the new epoch's content was written
-	Counters []string `json:"counters"` // that were folded
+	Sequence uint64   `json:"sequence"` // in the log's stream, of the former epoch's end
+	State    string   `json:"state"`    // hash of the initial state
+	Client   uint64   `json:"client"`   // client id of the initial content
+	Counters []string `json:"counters"` // counters reduced to their sum
 }
 
-// Origin returns what an epoch was made from, if it is still there.
+// Origin returns the origin of an epoch, if it is still known.
 func (h *Head) Origin(epoch uint64) (Origin, bool) {
 	i := slices.IndexFunc(h.Origins, func(o Origin) bool { return o.Epoch == epoch })
 	if i < 0 {
@@ -73,7 +74,7 @@ func (h *Head) Origin(epoch uint64) (Origin, bool) {
 	return h.Origins[i], true
 }
 
-// Head returns a document's head, one of revision 0 if there is none.
+// Head returns a document's head, with revision 0 if there is none.
 func (s *Store) Head(ctx context.Context, document string) (Head, error) {
 	e, err := s.Heads.Get(ctx, document)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -85,17 +86,17 @@ func (s *Store) Head(ctx context.Context, document string) (Head, error) {
 	return ReadHead(e)
 }
 
-// ReadHead reads an entry of Heads.
+// ReadHead decodes an entry of Heads.
 func ReadHead(e jetstream.KeyValueEntry) (Head, error) {
 	var h Head
 	if err := json.Unmarshal(e.Value(), &h); err != nil {
-		return Head{}, fmt.Errorf("the head is broken: %w", err)
+		return Head{}, fmt.Errorf("the head cannot be decoded: %w", err)
 	}
 	h.Revision = e.Revision()
 	return h, nil
 }
 
-// SetHead changes the head if nobody has meanwhile, and returns its revision.
+// SetHead stores a head if its revision is still the current one, and returns the new revision.
 func (s *Store) SetHead(ctx context.Context, document string, h Head) (revision uint64, err error) {
 	b, err := json.Marshal(h)
 	if err != nil {
@@ -112,9 +113,9 @@ func (s *Store) SetHead(ctx context.Context, document string, h Head) (revision 
 	return revision, err
 }
 
-// Point stores a snapshot, makes it the head, and purges what is no longer needed. old is
-// the head so far; it fails if that is not the head any more. Of the log nothing is purged that the
-// snapshot before does not have.
+// Point stores a snapshot, makes it the head, and purges what is no longer needed. It fails if old
+// is not the current head.
+// Of the log it purges only what the previous snapshot contains.
 func (s *Store) Point(ctx context.Context, document string, old, next Head, state []byte) (Head, error) {
 	if err := verify(state); err != nil {
 		return Head{}, err
@@ -136,20 +137,21 @@ func (s *Store) Point(ctx context.Context, document string, old, next Head, stat
 		return Head{}, err
 	}
 	if next.Revision, err = s.SetHead(ctx, document, next); err != nil {
-		// Somebody else's head stands, and this snapshot is nobody's; or only the answer was lost.
+		// Another head was faster, and this snapshot is unused; or only the answer was
+		// lost.
 		return Head{}, errors.Join(fmt.Errorf("the head cannot be changed: %w", err), s.dropUnlessHead(ctx, document, next.Object))
 	}
 	s.forget(ctx, document, old, next)
 	return next, nil
 }
 
-// PutOrigin stores the last state of an epoch, for the Origin of the next.
+// PutOrigin stores the last state of an epoch, for the next epoch's Origin.
 func (s *Store) PutOrigin(ctx context.Context, document string, epoch, sequence uint64, state []byte) (object, hash string, err error) {
 	object, hash = "origin-"+s.objectName(document, epoch, 0, sequence, state), Hash(state)
 	return object, hash, s.store(ctx, object, hash, state)
 }
 
-// objectName names a snapshot by where it is from and what it has.
+// objectName returns the name of a snapshot.
 func (s *Store) objectName(document string, epoch, number, sequence uint64, state []byte) string {
 	name := fmt.Sprintf("%s.%d-%d-%d-%s", document, epoch, number, sequence, Hash(state)[:16])
 	if s.Writer != "" {
@@ -158,22 +160,22 @@ func (s *Store) objectName(document string, epoch, number, sequence uint64, stat
 	return name
 }
 
-// store puts a snapshot and reads it back.
+// store stores a snapshot and reads it back.
 func (s *Store) store(ctx context.Context, object, hash string, state []byte) error {
 	if err := s.put(ctx, object, state); err != nil {
 		return fmt.Errorf("the snapshot %s cannot be stored: %w", object, err)
 	}
 	back, err := s.Get(ctx, object, hash)
 	if err == nil && !bytes.Equal(back, state) {
-		err = errors.New("it is another")
+		err = errors.New("it is different")
 	}
 	if err != nil {
-		return fmt.Errorf("the snapshot %s does not come back: %w", object, err)
+		return fmt.Errorf("the snapshot %s cannot be read back: %w", object, err)
 	}
 	return nil
 }
 
-// dropUnlessHead deletes a snapshot that the head does not point to.
+// dropUnlessHead deletes a snapshot unless the head refers to it.
 func (s *Store) dropUnlessHead(ctx context.Context, document, object string) error {
 	h, err := s.Head(ctx, document)
 	if err != nil || h.refersTo(object) || h.Previous != nil && h.Previous.refersTo(object) {
@@ -186,12 +188,12 @@ func (h *Head) refersTo(object string) bool {
 	return h.Object == object || slices.ContainsFunc(h.Origins, func(o Origin) bool { return o.Object == object })
 }
 
-// DropOrigin deletes what PutOrigin stored, unless the document's head came to refer to it.
+// DropOrigin deletes the result of PutOrigin, unless the document's head refers to it.
 func (s *Store) DropOrigin(ctx context.Context, document, object string) error {
 	return s.dropUnlessHead(ctx, document, object)
 }
 
-// verify loads a snapshot into an engine of its own and compares what comes out.
+// verify loads a snapshot into a separate engine and compares the result.
 func verify(state []byte) error {
 	first, second := crdt.New(crdt.Options{}), crdt.New(crdt.Options{})
 	if _, err := first.Apply(state, nil); err != nil {
@@ -199,20 +201,21 @@ func verify(state []byte) error {
 	}
 	again := first.Snapshot()
 	if !bytes.Equal(again, state) {
-		return errors.New("the snapshot is not itself when it is loaded")
+		return errors.New("the snapshot changes when it is loaded")
 	}
 	if _, err := second.Apply(again, nil); err != nil || second.Digest(true) != first.Digest(true) {
-		return errors.Join(errors.New("the snapshot is in another order when it is loaded"), err)
+		return errors.Join(errors.New("the snapshot's order changes when it is loaded"), err)
 	}
 	return nil
 }
 
-// forget purges the log up to the previous snapshot, so that it and the log behind it would
-// do if the newest were lost, and deletes the one before. What fails is done the next time.
+// forget purges the log up to the previous snapshot, which is kept with the log after it in case
+// the newest is lost, and
+// deletes the snapshot before that. Failures are repeated the next time.
 func (s *Store) forget(ctx context.Context, document string, old, next Head) {
 	for _, o := range old.Origins {
 		if !next.refersTo(o.Object) {
-			_ = s.Drop(ctx, o.Object) // what stays costs room and is of no other consequence
+			_ = s.Drop(ctx, o.Object) // what remains only takes space
 		}
 	}
 	if old.Object == "" {
@@ -220,7 +223,7 @@ func (s *Store) forget(ctx context.Context, document string, old, next Head) {
 	}
 	upTo := old.Sequence
 	if old.Epoch == next.Epoch {
-		upTo = min(upTo, next.Sequence) // a log that has lost its end has begun to fill again behind this snapshot
+		upTo = min(upTo, next.Sequence) // a log that has lost its end continues after this snapshot
 	}
 	if err := s.Log.Purge(ctx, jetstream.WithPurgeSubject(s.LogSubject(document, old.Epoch)), jetstream.WithPurgeSequence(upTo+1)); err != nil {
 		return
@@ -242,9 +245,9 @@ const (
 	partsHeader = "Parley-Document-Parts"
 )
 
-// put stores a snapshot in parts, and returns when it is durable.
+// put stores a snapshot in parts and returns when it is durable.
 func (s *Store) put(ctx context.Context, object string, state []byte) error {
-	// Parts of an attempt that a crash ended are of no use.
+	// Remove parts of an attempt that a crash interrupted.
 	if err := s.Drop(ctx, object); err != nil {
 		return err
 	}
@@ -265,16 +268,16 @@ func (s *Store) Drop(ctx context.Context, object string) error {
 	return s.Parts.Purge(ctx, jetstream.WithPurgeSubject(s.PartSubject(object)))
 }
 
-// maxSnapshot bounds what a snapshot is believed to have, in bytes; more than a document's limits allow.
+// maxSnapshot bounds the size of a snapshot; it is above the limits of a document.
 const maxSnapshot = 256 << 20
 
-// Why there will be no snapshot, however often it is asked for; jetstream.ErrMsgNotFound is another reason.
+// Permanent errors of Get, besides jetstream.ErrMsgNotFound.
 var (
-	ErrBroken     = errors.New("it is not what was stored")
+	ErrBroken     = errors.New("it is damaged")
 	ErrIncomplete = errors.New("parts of it are missing")
 )
 
-// Gone reports whether an error of Get says that the snapshot will not come back.
+// Gone reports whether an error of Get is permanent.
 func Gone(err error) bool {
 	return errors.Is(err, ErrBroken) || errors.Is(err, ErrIncomplete) || errors.Is(err, jetstream.ErrMsgNotFound)
 }
@@ -287,7 +290,7 @@ func (s *Store) Load(ctx context.Context, h Head) ([]byte, error) {
 	return s.Get(ctx, h.Object, h.Hash)
 }
 
-// Get returns a snapshot, which has to have a hash.
+// Get returns a snapshot and checks its hash.
 func (s *Store) Get(ctx context.Context, object, hash string) ([]byte, error) {
 	b, err := s.get(ctx, object)
 	if err != nil {
@@ -339,10 +342,10 @@ func (s *Store) get(ctx context.Context, object string) ([]byte, error) {
 	}
 }
 
-// partPatience is how long a part may take before it is looked at whether it is there still.
+// partPatience is how long a part may take before its existence is checked.
 const partPatience = time.Second
 
-// next returns the next part of a snapshot, which may be deleted meanwhile.
+// next returns the next part of a snapshot, which may be deleted concurrently.
 func (s *Store) next(ctx context.Context, messages jetstream.MessagesContext, last uint64) (jetstream.Msg, error) {
 	for {
 		patience, cancel := context.WithTimeout(ctx, partPatience)
@@ -357,7 +360,7 @@ func (s *Store) next(ctx context.Context, messages jetstream.MessagesContext, la
 	}
 }
 
-// Hash returns the hash by which a snapshot is known.
+// Hash returns the hash of a snapshot.
 func Hash(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])

@@ -10,20 +10,20 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// Bounds of awareness.
+// Limits of awareness.
 const (
 	maxStateBytes   = 16 << 10
 	maxFrameClients = 64
-	maxConnClients  = 64 // that one connection may speak of: its own, and those that it heard of before a restart
+	maxConnClients  = 64 // clients of one connection: its own, and those it repeats after a restart of the server
 	maxRoomClients  = 1024
 	stateExpires    = 30 * time.Second
 )
 
-// presence is what one client says of itself.
+// presence is a client's awareness state.
 type presence struct {
 	client uint64
 	clock  uint64
-	state  []byte // JSON; null for one that is gone
+	state  []byte // JSON; null once the client has left
 }
 
 var (
@@ -61,7 +61,7 @@ func encodePresences(list []presence) []byte {
 
 func (p presence) gone() bool { return string(p.state) == "null" }
 
-// awareness is what is known of the clients of a room. It belongs to the room's lock.
+// awareness holds the states of a room's clients. It is guarded by the server's lock.
 type awareness struct {
 	known map[uint64]*known
 }
@@ -72,15 +72,15 @@ type known struct {
 	since time.Time
 }
 
-// take takes what a connection says of its clients, and returns what is news to others. Beyond
-// the bounds it is left out: who came first is not sent away for it, nor who came later.
-func (a *awareness) take(c *conn, list []presence, now time.Time) (news []presence) {
+// update stores the states that a connection sends and returns those to send to the others. States
+// beyond the
+// limits are ignored.
+func (a *awareness) update(c *conn, list []presence, now time.Time) (news []presence) {
 	for _, p := range list {
 		k := a.known[p.client]
 		switch {
 		case k != nil && k.of != c && !k.gone() && k.of != nil:
-			// y-websocket passes on what it heard of others; that is not believed, and
-			// not held against it.
+			// y-websocket repeats the states of other clients, which are ignored.
 			continue
 		case k == nil && (p.gone() || len(a.known) >= maxRoomClients || a.of(c) >= maxConnClients):
 			continue
@@ -96,7 +96,7 @@ func (a *awareness) take(c *conn, list []presence, now time.Time) (news []presen
 	return news
 }
 
-// of counts the clients that a connection speaks of.
+// of counts the clients of a connection.
 func (a *awareness) of(c *conn) int {
 	n := 0
 	for _, k := range a.known {
@@ -107,7 +107,7 @@ func (a *awareness) of(c *conn) int {
 	return n
 }
 
-// all returns the states of those who are there, in order of their ids.
+// all returns the states of the present clients, by client id.
 func (a *awareness) all() []presence {
 	var list []presence
 	for _, id := range slices.Sorted(maps.Keys(a.known)) {
@@ -118,7 +118,7 @@ func (a *awareness) all() []presence {
 	return list
 }
 
-// leave forgets a connection's clients, and returns what to tell the others.
+// leave removes a connection's clients and returns the states to send to the others.
 func (a *awareness) leave(c *conn) (gone []presence) {
 	for id, k := range a.known {
 		if k.of == c {
@@ -131,7 +131,7 @@ func (a *awareness) leave(c *conn) (gone []presence) {
 	return gone
 }
 
-// expire forgets those of whom nothing was heard for a while.
+// expire removes the clients that were not updated for too long.
 func (a *awareness) expire(now time.Time) (gone []presence) {
 	for id, k := range a.known {
 		if now.Sub(k.since) >= stateExpires {

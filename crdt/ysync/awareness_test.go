@@ -13,7 +13,7 @@ func TestRulesOfAwareness(t *testing.T) {
 	a := awareness{known: map[uint64]*known{}}
 	ada, bob := new(conn), new(conn)
 	take := func(c *conn, client, clock uint64, state string, after time.Duration) (news []string) {
-		for _, p := range a.take(c, []presence{{client, clock, []byte(state)}}, begin.Add(after)) {
+		for _, p := range a.update(c, []presence{{client, clock, []byte(state)}}, begin.Add(after)) {
 			news = append(news, string(p.state))
 		}
 		return news
@@ -74,5 +74,21 @@ func TestTheOutboxIsBounded(t *testing.T) {
 	}
 	if _, ok := o.first(); ok || o.bytes != 0 || len(o.wake) != 0 {
 		t.Errorf("%d bytes are left", o.bytes)
+	}
+}
+
+// Bounds, for tests.
+const (
+	MaxLarge   = maxLarge
+	SmallFrame = smallFrame
+)
+
+// Decode reads a frame and what is in it, for tests.
+func Decode(data []byte) {
+	f, err := decodeFrame(data)
+	if err == nil && f.kind == frameAwareness {
+		if list, err := decodeAwareness(f.payload); err == nil {
+			encodePresences(list)
+		}
 	}
 }

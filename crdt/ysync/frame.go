@@ -6,7 +6,7 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// The kinds of frames, and of those that sync.
+// The kinds of frames and of sync messages.
 const (
 	frameSync      = 0
 	frameAwareness = 1

@@ -2,13 +2,13 @@ package ysync
 
 import "sync"
 
-// Bounds of what a slow client has not taken. Most frames are small, and come in bursts.
+// Limits of a client's queue. Most frames are small and arrive in bursts.
 const (
 	maxOut      = 8192
-	maxOutBytes = 32 << 20 // one frame may be larger
+	maxOutBytes = 32 << 20 // a single frame may be larger
 )
 
-// outbox is what is to be sent to a client: put never blocks.
+// outbox is the queue of frames to a client.
 type outbox struct {
 	wake chan struct{} // has an element while something is queued
 
@@ -17,7 +17,7 @@ type outbox struct {
 	bytes int
 }
 
-// put queues a frame. It reports false if there is no room.
+// put queues a frame without blocking. It reports false if there is no room.
 func (o *outbox) put(b []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -30,7 +30,7 @@ func (o *outbox) put(b []byte) bool {
 	return true
 }
 
-// signal wakes whoever sends; the lock is held.
+// signal wakes the writer; the lock is held.
 func (o *outbox) signal() {
 	select {
 	case o.wake <- struct{}{}:
@@ -38,7 +38,7 @@ func (o *outbox) signal() {
 	}
 }
 
-// first returns what is to be sent next; it stays until it was sent.
+// first returns the next frame, which stays queued until sent is called.
 func (o *outbox) first() ([]byte, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -48,7 +48,7 @@ func (o *outbox) first() ([]byte, bool) {
 	return o.queue[0], true
 }
 
-// sent takes the first frame away.
+// sent removes the first frame.
 func (o *outbox) sent() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,3 +1,14 @@
+// Package ysync lets browsers and other clients of y-websocket edit a replica's document: it
+// implements
+// y-protocols 1.0 over WebSocket.
+//
+//	http.Handle("/documents/{name}", ysync.NewServer(ysync.Options{Open: …}))
+//
+// Clients' updates are checked like all others before they are applied. A refused update closes the
+// connection
+// with a code from 4400 on, after which y-websocket does not reconnect. Awareness (cursors, names)
+// is forwarded and
+// never stored.
 package ysync
 
 import (
@@ -18,35 +29,38 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 )
 
-// Subprotocol is what a client may offer, besides others that carry a token; without any it
-// is let in too.
+// Subprotocol is the subprotocol that a client may offer, besides one that contains a token; it may
+// also offer none.
 const Subprotocol = "parley.sync"
 
-// Options set up a Server.
+// Options configure a Server.
 type Options struct {
-	// Open returns the document that a request wants, and for whom it is edited. An
-	// error is answered with Status.
+	// Open returns the document that a request names and the agent that edits it. An error is
+	// answered with
+	// Status.
 	Open func(r *http.Request) (doc Document, agent string, err error)
-	// Status returns the HTTP status of an error of Open; nil for 404.
+	// Status returns the HTTP status for an error of Open; nil means 404.
 	Status func(error) int
-	// OriginChecked says that the request's Origin was checked before. Otherwise only pages of
-	// this server may connect.
+	// OriginChecked means that the request's Origin was checked before. Otherwise only pages of
+	// this server may
+	// connect.
 	OriginChecked bool
-	MaxConns      int          // 1,000
+	MaxConns      int          // 0 means 1,000
 	Logger        *slog.Logger // nil for none
 }
 
-// Document is what clients edit: a *[replica.Replica], or something around one. Two of
-// them must be equal only if they are the same.
+// Document is the document that clients edit: a *[replica.Replica] or a wrapper. Two Documents must
+// be equal only if
+// they are the same.
 type Document interface {
 	View(ctx context.Context, f func(d *crdt.Doc)) error
 	Submit(ctx context.Context, writer string, update []byte, whole bool) error
 	OnUpdate(f func(replica.Update)) (cancel func())
-	// Done is closed when the document is no longer served; its clients are cut off.
+	// Done is closed when the document is no longer served; its clients are then disconnected.
 	Done() <-chan struct{}
 }
 
-// Server lets clients of y-websocket in. Close it in the end.
+// Server serves clients of y-websocket. Close it after use.
 type Server struct {
 	o   Options
 	log *slog.Logger
@@ -54,19 +68,19 @@ type Server struct {
 	ctx   context.Context
 	stop  context.CancelFunc
 	done  sync.WaitGroup
-	large chan struct{} // has room for those whose large frame is being read
+	large chan struct{} // slots for reading large frames
 
 	mu    sync.Mutex
 	conns int
 	rooms map[Document]*room
 }
 
-// room is what the clients of one document have in common.
+// room holds the clients of one document.
 type room struct {
 	doc       Document
 	conns     map[*conn]struct{}
 	awareness awareness
-	leave     func() // stop hearing of updates
+	leave     func() // cancels OnUpdate
 }
 
 // conn is one client.
@@ -74,54 +88,58 @@ type conn struct {
 	ws    *websocket.Conn
 	agent string
 	out   outbox
-	// answers has room for one state: a client that asks again before it has taken the
-	// answer waits, so that its questions do not fill the memory.
+	// answers has room for one state: a client that asks again before it has read the answer
+	// waits, so that its
+	// questions do not fill the memory.
 	answers chan struct{}
-	// How many bytes a client can have others sent, and itself. Whoever sends or asks for more waits, which
-	// costs nobody else anything.
+	// presence and states limit the bytes that the client makes the server send. Above the rate
+	// only this client
+	// waits.
 	presence, states *rate.Limiter
 	stop             context.CancelFunc
-	stale            chan struct{} // has one element when its copy is of an earlier epoch
+	stale            chan struct{} // has an element once its copy is of an earlier epoch
 }
 
-// Bounds of a connection.
+// Limits of a connection.
 const (
 	maxFrame     = 16 << 20
-	smallFrame   = 64 << 10 // a larger one is read when few others are
-	maxLarge     = 8        // of these at once
+	smallFrame   = 64 << 10 // larger frames need a slot
+	maxLarge     = 8        // slots for large frames
 	frameTimeout = 30 * time.Second
 	writeTimeout = 30 * time.Second
 
-	presenceRate  = 1 << 20 // bytes of awareness a second
+	presenceRate  = 1 << 20 // bytes of awareness per second
 	presenceBurst = 4 << 20
 	presenceLeast = 1 << 10 // what a frame counts at least
 	statesRate    = 32 << 20
 	statesBurst   = 64 << 20
 )
 
-// Close codes. y-websocket does not connect again by itself after one from 4400 on.
+// Close codes. After a code from 4400 on y-websocket does not reconnect.
 const (
 	closeRefused  websocket.StatusCode = 4403
 	closeBadFrame websocket.StatusCode = 4400
 	closeStale    websocket.StatusCode = 4409
 )
 
-// StaleError is what Options.Open returns to send a client away for good: its copy is of an earlier epoch, and
-// merged its content would double.
+// StaleError is returned by Options.Open for a client whose copy is of an earlier epoch: merging it
+// would duplicate its
+// content. The client is told not to reconnect.
 type StaleError struct{ Message string }
 
 // Error returns the message.
 func (e *StaleError) Error() string { return e.Message }
 
-// dismiss lets a client in only to tell it, by a code, that it must not come again as
-// it is; a refused request y-websocket would repeat for ever.
+// dismiss accepts a connection only to close it with a code that stops y-websocket from
+// reconnecting: it would repeat
+// a refused request forever.
 func (s *Server) dismiss(w http.ResponseWriter, r *http.Request, stale *StaleError) {
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, InsecureSkipVerify: s.o.OriginChecked})
 	if err != nil {
 		return // answered
 	}
 	if err := ws.Close(closeStale, short(stale.Message)); err != nil {
-		s.log.Debug("a client left", "error", err)
+		s.log.Debug("a client disconnected", "error", err)
 	}
 }
 
@@ -141,13 +159,13 @@ func NewServer(o Options) *Server {
 	return s
 }
 
-// Close cuts all clients off and waits for their ends.
+// Close disconnects all clients and waits for them.
 func (s *Server) Close() {
 	s.stop()
 	s.done.Wait()
 }
 
-// expire forgets the awareness of those who have fallen silent.
+// expire removes expired awareness states.
 func (s *Server) expire() {
 	defer s.done.Done()
 	t := time.NewTicker(stateExpires / 10)
@@ -166,13 +184,14 @@ func (s *Server) expire() {
 	}
 }
 
-// ServeHTTP serves one client until it leaves.
+// ServeHTTP serves one client until it disconnects.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !upgrades(r) {
-		// Before Open, which may make a document: such requests every page can send anywhere.
+		// Before Open, which may create a document: any page can make a browser send such a
+		// request.
 		w.Header().Set("Connection", "Upgrade")
 		w.Header().Set("Upgrade", "websocket")
-		http.Error(w, "this is for clients of y-websocket", http.StatusUpgradeRequired)
+		http.Error(w, "this URL is for clients of y-websocket", http.StatusUpgradeRequired)
 		return
 	}
 	doc, agent, err := s.o.Open(r)
@@ -197,7 +216,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // answered
 	}
-	ws.SetReadLimit(-1) // the bound is read's, which says by the code that the client must not come again
+	ws.SetReadLimit(-1) // read checks the limit, and closes with a code that stops the client from reconnecting
 	ctx, stop := context.WithCancel(s.ctx)
 	c := &conn{
 		ws: ws, agent: agent, out: outbox{wake: make(chan struct{}, 1)}, answers: make(chan struct{}, 1),
@@ -211,10 +230,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writer.Wait()
 	code, reason := closing(err)
 	if err != nil {
-		s.log.Warn("a client was sent away", "document", r.URL.Path, "agent", agent, "from", r.RemoteAddr, "code", int(code), "error", err)
+		s.log.Warn("a client was disconnected", "document", r.URL.Path, "agent", agent, "from", r.RemoteAddr, "code", int(code), "error", err)
 	}
 	if err := ws.Close(code, reason); err != nil {
-		s.log.Debug("a client left", "agent", agent, "error", err)
+		s.log.Debug("a client disconnected", "agent", agent, "error", err)
 	}
 }
 
@@ -223,7 +242,7 @@ func upgrades(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") && r.Header.Get("Sec-WebSocket-Key") != ""
 }
 
-// enter counts a client in, unless there are too many or the server is closed.
+// enter counts a client, unless there are too many or the server is closed.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +261,7 @@ func (s *Server) exit() {
 	s.done.Done()
 }
 
-// closing returns the close code for the error that ended a connection.
+// closing returns the close code and reason for the error that ended a connection.
 func closing(err error) (websocket.StatusCode, string) {
 	switch {
 	case err == nil:
@@ -256,14 +275,14 @@ func closing(err error) (websocket.StatusCode, string) {
 }
 
 var (
-	errBadFrame = errors.New("a frame cannot be read")
+	errBadFrame = errors.New("a frame cannot be decoded")
 	errTooLarge = fmt.Errorf("%w: it is larger than %d MiB", errBadFrame, maxFrame>>20)
 )
 
-// short cuts a close reason to what a frame can carry.
+// short truncates a reason to the size that a close frame can hold.
 func short(s string) string { return s[:min(len(s), 100)] }
 
-// write sends what is queued for the client.
+// write sends queued frames to the client.
 func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	for {
 		select {
@@ -289,8 +308,8 @@ func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// transmit sends a frame. It is not cut short when the connection is to end: that could not be closed with
-// a code then.
+// transmit sends a frame. The end of ctx does not interrupt it: the connection could then not be
+// closed with a code.
 func (c *conn) transmit(ctx context.Context, b []byte) error {
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -303,14 +322,14 @@ func (c *conn) transmit(ctx context.Context, b []byte) error {
 	return nil
 }
 
-// put queues a frame; a client that does not take its frames is cut off and may come again.
+// put queues a frame. A client whose queue is full is disconnected; it may reconnect.
 func (c *conn) put(b []byte) {
 	if !c.out.put(b) {
 		c.stop()
 	}
 }
 
-// pay waits until a client may have n bytes more sent. It reports false if the connection ends first.
+// pay waits until the rate limit allows n bytes. It reports false if the connection ends first.
 func pay(ctx context.Context, l *rate.Limiter, n int) bool {
 	return l.WaitN(ctx, min(n, l.Burst())) == nil
 }
@@ -318,12 +337,11 @@ func pay(ctx context.Context, l *rate.Limiter, n int) bool {
 // isState reports whether a frame answers a state vector.
 func isState(b []byte) bool { return len(b) > 1 && b[0] == frameSync && b[1] == syncStep2 }
 
-// serve speaks with a client.
+// serve handles a client's frames until the connection ends.
 func (s *Server) serve(ctx context.Context, doc Document, c *conn) error {
 	states := s.join(doc, c)
 	defer s.quit(doc, c)
-	// The server asks first: else what the client wrote while it was away would never
-	// come.
+	// The server asks first, so that the client sends what it wrote while offline.
 	var vector []byte
 	if err := doc.View(ctx, func(d *crdt.Doc) { vector = d.StateVector().Encode() }); err != nil {
 		return err
@@ -338,7 +356,7 @@ func (s *Server) serve(ctx context.Context, doc Document, c *conn) error {
 		case errors.Is(err, errBadFrame):
 			return err
 		case err != nil:
-			return nil // it left, or was cut off
+			return nil // the client disconnected, or was disconnected
 		}
 		f, err := decodeFrame(data)
 		if err != nil {
@@ -350,8 +368,9 @@ func (s *Server) serve(ctx context.Context, doc Document, c *conn) error {
 	}
 }
 
-// read reads a frame. Of large ones it reads few at once, each within a time, so that neither many nor slow
-// clients fill the memory.
+// read reads a frame. The number of large frames read concurrently is limited, and the time for
+// each, so that many or
+// slow clients do not fill the memory.
 func (s *Server) read(ctx context.Context, c *conn) ([]byte, error) {
 	kind, r, err := c.ws.Reader(ctx)
 	if err != nil {
@@ -391,7 +410,7 @@ func (s *Server) frame(ctx context.Context, doc Document, c *conn, f frame) erro
 		if err != nil {
 			return errors.Join(errBadFrame, err)
 		}
-		s.heard(doc, c, list)
+		s.presences(doc, c, list)
 	case frameQuery:
 		s.mu.Lock()
 		states := s.rooms[doc].awareness.all()
@@ -413,7 +432,7 @@ func (s *Server) sync(ctx context.Context, doc Document, c *conn, f frame) error
 		select {
 		case c.answers <- struct{}{}:
 		case <-ctx.Done():
-			return nil // cut off
+			return nil // disconnected
 		}
 		var state []byte
 		if err := doc.View(ctx, func(d *crdt.Doc) { state = d.EncodeSince(sv) }); err != nil {
@@ -428,7 +447,7 @@ func (s *Server) sync(ctx context.Context, doc Document, c *conn, f frame) error
 	return doc.Submit(ctx, c.agent, f.payload, f.sync == syncStep2)
 }
 
-// join brings a client into the room of its document and returns who is there.
+// join adds a client to the room of its document and returns the awareness states.
 func (s *Server) join(doc Document, c *conn) []presence {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -468,7 +487,7 @@ func (s *Server) spread(r *room, u replica.Update) {
 		return
 	}
 	update := u.Message.Payload
-	if u.Missed > 0 { // some were left out: send all
+	if u.Missed > 0 { // some were skipped: send the whole state
 		if err := r.doc.View(s.ctx, func(d *crdt.Doc) { update = d.EncodeSince(nil) }); err != nil {
 			return
 		}
@@ -481,16 +500,17 @@ func (s *Server) spread(r *room, u replica.Update) {
 	}
 }
 
-// heard takes a client's awareness and passes it on, to itself too: by that it knows that
-// the connection lives.
-func (s *Server) heard(doc Document, c *conn, list []presence) {
+// presences stores a client's awareness and sends it to all clients of the room. The client itself
+// receives it as a sign
+// that the connection is alive.
+func (s *Server) presences(doc Document, c *conn, list []presence) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rooms[doc]
-	r.tell(r.awareness.take(c, list, time.Now()))
+	r.tell(r.awareness.update(c, list, time.Now()))
 }
 
-// tell sends awareness to all clients of a room; the server's lock is held.
+// tell sends awareness states to all clients of a room; the server's lock is held.
 func (r *room) tell(news []presence) {
 	if len(news) == 0 {
 		return
