@@ -1,16 +1,19 @@
 // Docs writes the reference documents from the code that they describe:
 // docs/cli.md from the commands, docs/configuration.md from the structs that
-// config.yaml is read into, with their comments.
+// config.yaml is read into, with their comments; and the JSON Schema of
+// .mcp-config.json from its structs.
 //
 //	go run ./tools/docs [-check]
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	"github.com/parleyhub/parley/tools/internal/generated"
 )
 
@@ -28,8 +31,13 @@ func run(check bool) error {
 	if err != nil {
 		return err
 	}
+	schema, err := json.MarshalIndent(mcpconfig.Schema(), "", "  ")
+	if err != nil {
+		return err
+	}
 	const command = "go run ./tools/docs"
 	return errors.Join(
+		generated.Write("schema/mcp-config.schema.json", append(schema, '\n'), check, command),
 		generated.Write("docs/configuration.md", configuration, check, command),
 		generated.Write("docs/cli.md", commandsDoc(), check, command),
 	)

@@ -7,16 +7,16 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
 )
 
-// Acknowledgment is what a user must write to let agents talk across computers
-// (REQ-CONFIG-CROSS-003).
+// Acknowledgment is the text with which a user enables communication across computers.
 const Acknowledgment = "I understand the security implications"
 
-// CrossComputer is the agents' network (REQ-CONFIG-CROSS-001).
+// CrossComputer configures the agents' network.
 type CrossComputer struct {
 	Enabled         bool   `json:"enabled" doc:"Enable cross-computer agent communication features" default:"false"`
 	Local           bool   `json:"local" doc:"Use the agents' network on the bus of this computer's hub: nothing leaves the computer, and neither acknowledgment nor natsClusterUrls are needed" default:"false"`
@@ -47,7 +47,7 @@ type CrossComputer struct {
 // Secret is text that is never printed.
 type Secret string
 
-// String hides it.
+// String hides the secret.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -64,38 +64,27 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText is String for JSON.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// WorkQueue is REQ-WORKQUEUE-CONFIG-001.
+// WorkQueue configures the work queues of the agents' network.
 type WorkQueue struct {
 	AckTimeout          int64 `json:"ackTimeout" doc:"Seconds before redelivery on no acknowledgment" min:"1" max:"604800" default:"300"`
 	MaxDeliveryAttempts int64 `json:"maxDeliveryAttempts" doc:"Attempts before moving to dead letter queue" min:"1" max:"1000" default:"3"`
 	DeadLetterTTL       int64 `json:"deadLetterTTL" doc:"Seconds to retain dead letter items" min:"1" max:"31536000" default:"604800"`
 }
 
-func defaultCrossComputer() CrossComputer {
-	return CrossComputer{RegistryBucket: "agent-registry", HeartbeatInterval: 60, TimeoutThreshold: 180, RegistryTTL: 86400,
-		DefaultVisibility: "project-only", TLSRequired: true, DefaultAgentType: "general", Inboxes: "per-agent"}
-}
-
-func defaultWorkQueue() WorkQueue {
-	return WorkQueue{AckTimeout: 300, MaxDeliveryAttempts: 3, DeadLetterTTL: 604800}
-}
-
-// Networked says whether the agents' network is to be used, here or across
-// computers.
+// Networked reports whether the agents' network is enabled, on this computer or across computers.
 func (c *Config) Networked() bool { return c.CrossComputer.Enabled || c.CrossComputer.Local }
 
-// JoinLocalNetwork switches the agents' network of this computer on where nothing says
-// otherwise and the project's bus is its hub's: Parley's own programs do that, the
-// specification's has the network off by default (REQ-CONFIG-CROSS-002).
+// JoinLocalNetwork enables the agents' network of this computer, unless it is configured or the project's bus is not the
+// hub's. Parley's own programs call it; the specification disables the network by default.
 func (c *Config) JoinLocalNetwork() {
-	_, said := c.Origins["crossComputer.local"]
-	if !said && !c.CrossComputer.Enabled && c.NATSURL == "" {
+	_, configured := c.Origins["crossComputer.local"]
+	if !configured && !c.CrossComputer.Enabled && c.NATSURL == "" {
 		c.CrossComputer.Local = true
 	}
 }
 
-// AgentsDir keeps which of this user's agents live, for the agents' network; "" where
-// there is no home.
+// AgentsDir returns the directory that records which of this user's agents run, for the agents' network; "" without a
+// home directory.
 func AgentsDir() string {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -104,7 +93,7 @@ func AgentsDir() string {
 	return filepath.Join(home, filepath.Dir(filepath.FromSlash(UserFile)), "agents")
 }
 
-// ClusterURL is all URLs of the cluster, with commas.
+// ClusterURL returns all URLs of the cluster, separated by commas.
 func (c CrossComputer) ClusterURL() URL {
 	urls := make([]string, len(c.NATSClusterURLs))
 	for i, u := range c.NATSClusterURLs {
@@ -113,8 +102,7 @@ func (c CrossComputer) ClusterURL() URL {
 	return URL(strings.Join(urls, ","))
 }
 
-// checkCrossComputer refuses what must not start (REQ-CONFIG-CROSS-003,
-// REQ-CONFIG-CROSS-004, REQ-CONFIG-CROSS-005).
+// checkCrossComputer checks the configuration of the agents' network.
 func (l *loader) checkCrossComputer() {
 	c := &l.config.CrossComputer
 	at := func(path string) string {
@@ -124,7 +112,7 @@ func (l *loader) checkCrossComputer() {
 		l.problem(at("agentGuid"), "crossComputer.agentGuid", "is not a GUID")
 	}
 	if c.Local && c.Enabled {
-		l.problem(at("local"), "crossComputer.local", "the network is either this computer's (local) or reaches across computers (enabled): set one of them")
+		l.problem(at("local"), "crossComputer.local", "the network is either that of this computer (local) or across computers (enabled): set one of them")
 	}
 	l.checkForeignTrust()
 	if !c.Enabled {
@@ -134,8 +122,13 @@ func (l *loader) checkCrossComputer() {
 		l.problem(at("acknowledgment"), "crossComputer.acknowledgment",
 			`agents of other computers will be able to write to this one; to enable that, set it to exactly "`+Acknowledgment+`"`)
 	}
-	if c.ThroughHub {
-		l.checkThroughHub(at)
+	if c.ThroughHub { // the hub's own configuration has the cluster and the login
+		if len(c.NATSClusterURLs) > 0 {
+			l.problem(at("throughHub"), "crossComputer.throughHub", "the cluster is either that of the hub's link (throughHub) or that of natsClusterUrls: set one of them")
+		}
+		if c.AgentGUID != "" {
+			l.problem(at("agentGuid"), "crossComputer.agentGuid", "an agent that goes through the hub gets its GUID from it: remove it")
+		}
 		return
 	}
 	if len(c.NATSClusterURLs) == 0 {
@@ -149,25 +142,15 @@ func (l *loader) checkCrossComputer() {
 			l.problem(at("natsClusterUrls"), "crossComputer.natsClusterUrls", "ws:// has no TLS, which tlsRequired demands: use wss://")
 		}
 	}
-	if ways := c.logins(l.config.Credentials); ways > 1 {
+	login := l.config.Credentials.Username + l.config.Credentials.Password
+	logins := []string{login, c.NKeyFile, c.CredsFile, string(c.Token)}
+	if len(slices.DeleteFunc(logins, func(login string) bool { return login == "" })) > 1 {
 		l.problem(at("nkeyFile"), "crossComputer", "there is more than one way to log in: keep one of natsCredentials, nkeyFile, credsFile, token")
 	}
 }
 
-// checkThroughHub refuses what would be of no effect: the hub's own configuration says
-// which cluster, and how to log in.
-func (l *loader) checkThroughHub(at func(string) string) {
-	c := l.config
-	if len(c.CrossComputer.NATSClusterURLs) > 0 {
-		l.problem(at("throughHub"), "crossComputer.throughHub", "the cluster is either that of the hub's link (throughHub) or that of natsClusterUrls: set one of them")
-	}
-	if c.CrossComputer.AgentGUID != "" {
-		l.problem(at("agentGuid"), "crossComputer.agentGuid", "an agent that goes through the hub gets its GUID from it: remove it")
-	}
-}
-
-// checkForeignTrust refuses what a project's file must not decide: the project may be a
-// stranger's repository, and the agent's process runs with the user's rights.
+// checkForeignTrust refuses settings that a project's file must not make: the project may be a stranger's repository,
+// and the agent's process runs with the user's rights.
 func (l *loader) checkForeignTrust() {
 	c := &l.config.CrossComputer
 	byProject := func(path string) bool { return l.config.Origins[path].Layer == LayerProject }
@@ -181,29 +164,28 @@ func (l *loader) checkForeignTrust() {
 		}
 		inside, ok := within(l.config.ProjectPath, *file)
 		if !ok {
-			l.problem(l.sourceOf(path), path, "names a file outside of the project, which a project's file must not have read: "+
-				"name it in ~/"+UserFile+" or in the environment")
+			l.problem(l.sourceOf(path), path, "a project's file must not refer to a file outside of the project: "+
+				"configure it in ~/"+UserFile+" or in the environment")
 		}
 		*file = inside
 	}
 	for _, servers := range []string{"natsUrl", "crossComputer.natsClusterUrls"} {
 		if tls.CA != "" && byProject("natsTls.ca") && l.config.Origins[servers].Layer == LayerUser {
 			l.problem(l.sourceOf("natsTls.ca"), "natsTls.ca",
-				"a project's file must not say whom to trust as a server of ~/"+UserFile+": name the CA there")
+				"a project's file must not set the CA for the servers of ~/"+UserFile+": set it there")
 		}
 	}
 	if c.InsecureSkipVerify && byProject("crossComputer.insecureSkipVerify") {
 		l.problem(l.sourceOf("crossComputer.insecureSkipVerify"), "crossComputer.insecureSkipVerify",
-			"a project's file must not turn the verification off: set it in ~/"+UserFile+", or NATS_MCP_INSECURE_SKIP_VERIFY")
+			"a project's file must not disable the verification: set it in ~/"+UserFile+", or NATS_MCP_INSECURE_SKIP_VERIFY")
 	}
 	if !c.TLSRequired && byProject("crossComputer.tlsRequired") && l.config.Origins["crossComputer.natsClusterUrls"].Layer == LayerUser {
 		l.problem(l.sourceOf("crossComputer.tlsRequired"), "crossComputer.tlsRequired",
-			"a project's file must not turn TLS off for the servers of ~/"+UserFile+": set it there")
+			"a project's file must not disable TLS for the servers of ~/"+UserFile+": set it there")
 	}
 }
 
-// within returns where a file in a directory is, links resolved; false if it is not in
-// there. One that does not exist is where it would be.
+// within returns the path of a file with symbolic links resolved, and whether it is in a directory.
 func within(dir, file string) (string, bool) {
 	if !filepath.IsAbs(file) {
 		file = filepath.Join(dir, file)
@@ -215,16 +197,7 @@ func within(dir, file string) (string, bool) {
 	return file, err == nil && filepath.IsLocal(rel)
 }
 
-func (c CrossComputer) logins(user Credentials) (ways int) {
-	for _, given := range []bool{user.Username != "" || user.Password != "", c.NKeyFile != "", c.CredsFile != "", c.Token != ""} {
-		if given {
-			ways++
-		}
-	}
-	return ways
-}
-
-// OnThisComputer says whether all servers of a URL are on this computer.
+// OnThisComputer reports whether all servers of a URL are on this computer.
 func (u URL) OnThisComputer() bool {
 	for one := range strings.SplitSeq(string(u), ",") {
 		parsed, err := url.Parse(strings.TrimSpace(one))
@@ -240,7 +213,7 @@ func (u URL) OnThisComputer() bool {
 	return u != ""
 }
 
-// TLS says whether a URL itself demands TLS.
+// TLS reports whether the URL's scheme requires TLS.
 func (u URL) TLS() bool {
 	return strings.HasPrefix(string(u), "tls://") || strings.HasPrefix(string(u), "wss://")
 }

@@ -12,12 +12,11 @@ type Variable struct {
 	Path string // in the document
 }
 
-// parentsPath is needed before the project's file can be found.
+// parentsPath is the setting that is required to find the project's file.
 const parentsPath = "searchParents"
 
-// Variables are the environment variables, the stronger ones later: those of
-// the specification's sections 14 and 18.7.2, and NATS_MCP_<SETTING> for every setting
-// (REQ-DESIGN-CONFIG-002).
+// Variables returns the environment variables in the order of increasing precedence: those that the specification names,
+// then NATS_MCP_<SETTING> for every setting.
 func Variables() []Variable {
 	return []Variable{
 		{"NATS_URL", "natsUrl"},
@@ -66,8 +65,8 @@ func Variables() []Variable {
 	}
 }
 
-// readEnvironment lays the variables over what is known; only those of one path
-// if it is not empty. A variable that is set to nothing counts as not set.
+// readEnvironment applies the environment variables: those of one path, or if it is empty all but those of parentsPath.
+// An empty variable counts as not set.
 func (l *loader) readEnvironment(only string) {
 	for _, v := range Variables() {
 		text, ok := l.src.LookupEnv(v.Name)

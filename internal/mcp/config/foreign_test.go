@@ -142,8 +142,8 @@ func TestAProjectsFileDoesNotDecideWhatIsTrusted(t *testing.T) {
 		"a key elsewhere":             {"", `"nkeyFile": "` + outside + `"`, "outside of the project"},
 		"credentials above":           {"", `"credsFile": "../creds"`, "outside of the project"},
 		"by a link":                   {"", `"credsFile": "link"`, "outside of the project"},
-		"no verification":             {"", `"insecureSkipVerify": true`, "must not turn the verification off"},
-		"no TLS for the user's":       {`{"crossComputer": {"natsClusterUrls": ["nats://x:4222"]}}`, `"tlsRequired": false`, "must not turn TLS off"},
+		"no verification":             {"", `"insecureSkipVerify": true`, "must not disable the verification"},
+		"no TLS for the user's":       {`{"crossComputer": {"natsClusterUrls": ["nats://x:4222"]}}`, `"tlsRequired": false`, "must not disable TLS"},
 		"no TLS for its own":          {"", `"tlsRequired": false, ` + across, ""},
 		"a key of its own":            {"", `"nkeyFile": "keys/own"`, ""},
 		"verification":                {"", `"insecureSkipVerify": false`, ""},
@@ -174,10 +174,10 @@ func TestAProjectsFileDoesNotDecideWhatIsTrusted(t *testing.T) {
 		})
 	}
 	for name, tt := range map[string]struct{ user, project, want string }{
-		"a key of TLS elsewhere": {"", `{"natsTls": {"cert": "own.crt", "key": "` + outside + `"}}`, "natsTls.key: names a file outside of the project"},
-		"a certificate above":    {"", `{"natsTls": {"cert": "../a.crt", "key": "own.key"}}`, "natsTls.cert: names a file outside of the project"},
-		"a CA elsewhere":         {"", `{"natsTls": {"ca": "` + outside + `"}}`, "natsTls.ca: names a file outside of the project"},
-		"a CA for the user's":    {`{"natsUrl": "tls://x:4222"}`, `{"natsTls": {"ca": "ca.crt"}}`, "must not say whom to trust"},
+		"a key of TLS elsewhere": {"", `{"natsTls": {"cert": "own.crt", "key": "` + outside + `"}}`, "natsTls.key: a project's file must not refer to a file outside of the project"},
+		"a certificate above":    {"", `{"natsTls": {"cert": "../a.crt", "key": "own.key"}}`, "natsTls.cert: a project's file must not refer to a file outside of the project"},
+		"a CA elsewhere":         {"", `{"natsTls": {"ca": "` + outside + `"}}`, "natsTls.ca: a project's file must not refer to a file outside of the project"},
+		"a CA for the user's":    {`{"natsUrl": "tls://x:4222"}`, `{"natsTls": {"ca": "ca.crt"}}`, "must not set the CA"},
 		"a CA of the user's":     {`{"natsUrl": "tls://x:4222", "natsTls": {"ca": "` + outside + `"}}`, `{}`, ""},
 		"all of its own":         {"", `{"natsUrl": "tls://x:4222", "natsTls": {"ca": "ca.crt", "cert": "own.crt", "key": "own.key"}}`, ""},
 	} {

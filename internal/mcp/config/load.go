@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,19 +14,14 @@ import (
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-// Sources is what Load reads. The zero value reads the process's own
-// environment and directories.
+// Sources are the inputs of Load. The zero value is the process's own environment and directories.
 type Sources struct {
-	// LookupEnv is os.LookupEnv by default.
-	LookupEnv func(string) (string, bool)
-	// WorkDir is the current directory by default.
-	WorkDir string
-	// HomeDir is the user's home directory by default.
-	HomeDir string
+	LookupEnv func(string) (string, bool) // os.LookupEnv by default
+	WorkDir   string                      // the current directory by default
+	HomeDir   string                      // the user's home directory by default
 }
 
-// Problem is one thing that is wrong in one of the layers. Line and Column are
-// 0 where the source is not a file's text.
+// Problem is an error in one of the layers. Line and Column are 0 if it has no position in a file.
 type Problem struct {
 	Source  string `json:"source"` // the file or the environment variable
 	Line    int    `json:"line,omitempty"`
@@ -36,36 +32,32 @@ type Problem struct {
 
 // String returns "source:line:column: path: message".
 func (p Problem) String() string {
-	var b strings.Builder
-	b.WriteString(p.Source)
+	text := p.Source
 	if p.Line > 0 {
-		fmt.Fprintf(&b, ":%d:%d", p.Line, p.Column)
+		text += fmt.Sprintf(":%d:%d", p.Line, p.Column)
 	}
-	b.WriteString(": ")
 	if p.Path != "" {
-		b.WriteString(p.Path + ": ")
+		text += ": " + p.Path
 	}
-	b.WriteString(p.Message)
-	return b.String()
+	return text + ": " + p.Message
 }
 
-// MaxProblems is how many problems an [Error] lists before it only counts.
+// MaxProblems bounds the problems that an [Error] lists; it only counts further ones.
 const MaxProblems = 100
 
-// Error is a configuration that is refused, with everything that is wrong.
+// Error is an invalid configuration, with all of its problems.
 type Error struct{ Problems []Problem }
 
-// Error lists the problems, one a line.
+// Error lists the problems, one on each line.
 func (e *Error) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		lines[i] = p.String()
+	lines := []string{"the configuration is wrong:"}
+	for _, p := range e.Problems {
+		lines = append(lines, p.String())
 	}
-	return "the configuration is wrong:\n" + strings.Join(lines, "\n")
+	return strings.Join(lines, "\n")
 }
 
-// Load finds the project and reads its configuration. The error is an *Error,
-// or one of the file system.
+// Load finds the project and loads its configuration. The error is an *Error or an error of the file system.
 func Load(src Sources) (*Config, error) {
 	src, err := src.withDefaults()
 	if err != nil {
@@ -86,8 +78,7 @@ func (s Sources) withDefaults() (Sources, error) {
 		}
 	}
 	if s.HomeDir == "" {
-		// A service without a home has no user's file: that is not an error.
-		s.HomeDir, _ = os.UserHomeDir()
+		s.HomeDir, _ = os.UserHomeDir() // a service may have none
 	}
 	return s, nil
 }
@@ -100,8 +91,9 @@ func defaults() Document {
 		Autostart: true,
 		Parents:   MaxParents,
 
-		CrossComputer: defaultCrossComputer(),
-		WorkQueue:     defaultWorkQueue(),
+		CrossComputer: CrossComputer{RegistryBucket: "agent-registry", HeartbeatInterval: 60, TimeoutThreshold: 180, RegistryTTL: 86400,
+			DefaultVisibility: "project-only", TLSRequired: true, DefaultAgentType: "general", Inboxes: "per-agent"},
+		WorkQueue: WorkQueue{AckTimeout: 300, MaxDeliveryAttempts: 3, DeadLetterTTL: 604800},
 	}
 }
 
@@ -143,16 +135,15 @@ func (l *loader) load() (*Config, error) {
 	return l.config, nil
 }
 
-// keepCredentials forgets the logins of the user's file where the project's names
-// another server than it: they are for the user's own, and the project's may be a
-// stranger's, whose repository was cloned. url and cluster are the user's file's.
+// keepCredentials drops the logins of the user's file if the project's file names another server: the repository may be
+// a stranger's. url and cluster are those of the user's file.
 func (l *loader) keepCredentials(url, cluster URL) {
 	c := l.config
 	foreign := func(path string, now, users URL) bool {
 		return c.Origins[path].Layer == LayerProject && now != users
 	}
 	toCluster := foreign("crossComputer.natsClusterUrls", c.CrossComputer.ClusterURL(), cluster)
-	if toCluster || foreign("natsUrl", c.NATSURL, url) { // both get them
+	if toCluster || foreign("natsUrl", c.NATSURL, url) { // both use natsCredentials
 		forget(c, "natsCredentials.username", &c.Credentials.Username)
 		forget(c, "natsCredentials.password", &c.Credentials.Password)
 	}
@@ -163,7 +154,7 @@ func (l *loader) keepCredentials(url, cluster URL) {
 	}
 }
 
-// forget takes back what the user's file has set at a path.
+// forget clears the value at a path if the user's file has set it.
 func forget[T ~string](c *Config, path string, value *T) {
 	if c.Origins[path].Layer == LayerUser {
 		*value = ""
@@ -171,8 +162,8 @@ func forget[T ~string](c *Config, path string, value *T) {
 	}
 }
 
-// findProject takes MCP_PROJECT_PATH, else the current directory
-// (REQ-PROJECT-001). Links are resolved so that one project has one identity.
+// findProject selects MCP_PROJECT_PATH, else the current directory. Symbolic links are resolved, so that a project has
+// one identity.
 func (l *loader) findProject() error {
 	what := "MCP_PROJECT_PATH"
 	path, ok := l.src.LookupEnv(what)
@@ -193,9 +184,8 @@ func (l *loader) findProject() error {
 	return nil
 }
 
-// readProjectFile reads MCP_CONFIG_PATH, else the nearest .mcp-config.json from
-// the project's directory upwards. A file found above makes its directory the
-// project, so that every part of a monorepo shares its channels.
+// readProjectFile reads MCP_CONFIG_PATH, else the nearest .mcp-config.json from the project's directory upwards. The
+// directory of a file found above becomes the project, so that all parts of a monorepo share its channels.
 func (l *loader) readProjectFile() error {
 	if path, ok := l.src.LookupEnv("MCP_CONFIG_PATH"); ok && path != "" {
 		return l.readNamedFile(path)
@@ -223,13 +213,12 @@ func (l *loader) readProjectFile() error {
 	return nil
 }
 
-// checkOwner refuses a file above the project's directory that belongs to somebody
-// else than the directory: in /tmp, say, anybody can leave one, and it may name any
-// server.
+// checkOwner refuses a file above the project's directory that has another owner than the directory: in /tmp, for
+// example, anybody can create one, which may name any server.
 func (l *loader) checkOwner(path string) {
 	if !sameOwner(path, l.config.ProjectPath) {
 		l.problem(path, "", "belongs to another user than "+l.config.ProjectPath+
-			": use it with MCP_CONFIG_PATH, or keep it from being looked for with NATS_MCP_SEARCH_PARENTS=0")
+			": select it with MCP_CONFIG_PATH, or disable the search with NATS_MCP_SEARCH_PARENTS=0")
 	}
 }
 
@@ -249,7 +238,7 @@ func (l *loader) readNamedFile(path string) error {
 	return nil
 }
 
-// readFile lays one file over what is known so far.
+// readFile applies a file of one layer. found is false if it does not exist.
 func (l *loader) readFile(layer Layer, path string) (found bool, err error) {
 	data, err := readBounded(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotDir) {
@@ -280,7 +269,7 @@ func readBounded(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // opening a pipe could wait for ever
+	if !info.Mode().IsRegular() { // opening a pipe could block forever
 		return nil, fmt.Errorf("%s is no regular file", path)
 	}
 	f, err := os.Open(path)
@@ -298,8 +287,7 @@ func readBounded(path string) ([]byte, error) {
 	return data, nil
 }
 
-// checkChannels finds what a schema cannot say: names that stand twice
-// (REQ-CONFIG-008) and ages that are too short or too long.
+// checkChannels checks what the schema does not: duplicate names, and the bounds of ages.
 func checkChannels(document *rawjson.Node) []rawjson.Problem {
 	var bad []rawjson.Problem
 	seen := map[string]int{}
@@ -311,7 +299,7 @@ func checkChannels(document *rawjson.Node) []rawjson.Problem {
 			switch {
 			case m.Key == "name" && twice:
 				bad = append(bad, rawjson.Problem{Position: m.Value.Position, Path: path + ".name",
-					Message: fmt.Sprintf("the channel %q is there twice; channels[%d] has the name already", text, first)})
+					Message: fmt.Sprintf("the name %q is a duplicate of channels[%d]", text, first)})
 			case m.Key == "name":
 				seen[text] = i
 			case m.Key == "maxAge":
@@ -324,7 +312,7 @@ func checkChannels(document *rawjson.Node) []rawjson.Problem {
 	return bad
 }
 
-// members are the objects in the list that stands under key.
+// members returns the objects in the list under a key.
 func members(document *rawjson.Node, key string) [][]rawjson.Member {
 	var objects [][]rawjson.Member
 	for _, m := range document.Value.([]rawjson.Member) {
@@ -338,24 +326,21 @@ func members(document *rawjson.Node, key string) [][]rawjson.Member {
 	return objects
 }
 
-// derived is the form of namespaces that follow from a project's path. Whoever can
-// guess the path knows the namespace.
+// derived matches namespaces that are derived from a project's path, which is easy to guess.
 var derived = regexp.MustCompile(`^project-[0-9a-f]{16}$`)
 
-// finish fills in what follows from the layers.
+// finish derives values from the layers and checks the result.
 func (l *loader) finish() {
 	c := l.config
 	c.ProjectID = ProjectID(c.ProjectPath)
 	own := "project-" + c.ProjectID
-	if c.Namespace == "" {
-		c.Namespace = own
-	}
+	c.Namespace = cmp.Or(c.Namespace, own)
 	if c.Origins["namespace"].Layer == LayerProject && c.Namespace != own && derived.MatchString(c.Namespace) {
-		l.problem(l.sourceOf("namespace"), "namespace", "is that of another directory's project, whose messages a file must not ask for; "+
-			"choose another name, or set NATS_MCP_NAMESPACE if you mean it")
+		l.problem(l.sourceOf("namespace"), "namespace", "is the namespace of another directory's project, which a file must not use; "+
+			"choose another name, or set NATS_MCP_NAMESPACE to use it anyway")
 	}
 	if c.Namespace == GlobalNamespace {
-		l.problem(l.sourceOf("namespace"), "namespace", `"global" is reserved for what all projects share; choose another name`)
+		l.problem(l.sourceOf("namespace"), "namespace", `"global" is reserved for all projects together; choose another name`)
 	}
 	for i := range c.Channels {
 		c.Channels[i] = c.Channels[i].withDefaults()
@@ -366,7 +351,7 @@ func (l *loader) finish() {
 	l.checkCrossComputer()
 }
 
-// sourceOf is the name of where the first of the paths that is set was set.
+// sourceOf returns the name of the layer that has set the first of the paths that is set.
 func (l *loader) sourceOf(paths ...string) string {
 	for _, path := range paths {
 		if origin, ok := l.config.Origins[path]; ok {

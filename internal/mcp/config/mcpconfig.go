@@ -1,21 +1,18 @@
-// Package config is the configuration of the MCP server (nats-mcp-server):
-// where it comes from, what it may say, and what it means.
+// Package config loads the configuration of the MCP server (nats-mcp-server).
 //
-// Four layers, the higher over the lower (REQ-DESIGN-CONFIG-001): environment
-// variables, the project's .mcp-config.json, the user's
-// ~/.nats-mcp/config.json, built-in defaults. A layer that is wrong is refused
-// as a whole, with every problem's file, line and column
-// (REQ-DESIGN-CONFIG-004, REQ-USE-007).
+// Four layers override each other: environment variables, the project's .mcp-config.json, the user's
+// ~/.nats-mcp/config.json, built-in defaults. An invalid layer is refused as a whole; the error has the file, line and
+// column of each problem.
 package config
 
-//go:generate go run ./genschema ../../../schema/mcp-config.schema.json
-
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -23,23 +20,21 @@ import (
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-// Version is the version of the configuration's format (REQ-DESIGN-CONFIG-003).
+// Version is the version of the configuration's format.
 const Version = 1
 
-// The names of the files, and how far up the project's is looked for
-// (REQ-CONFIG-001, REQ-PROJECT-004).
+// Names and limits of the files.
 const (
 	ProjectFile = ".mcp-config.json"
-	UserFile    = ".nats-mcp/config.json" // below the home directory
-	MaxParents  = 5
-	MaxFileSize = 1 << 20 // bytes
+	UserFile    = ".nats-mcp/config.json" // in the home directory
+	MaxParents  = 5                       // directories above the project's that are searched by default
+	MaxFileSize = 1 << 20                 // bytes
 )
 
-// GlobalNamespace is reserved: no project may take it.
+// GlobalNamespace is reserved; a project must not use it.
 const GlobalNamespace = "global"
 
-// Document is what a configuration file may say. Its tags are the schema that
-// is shipped as schema/mcp-config.schema.json (REQ-CONFIG-002).
+// Document is the content of a configuration file. Its tags define the schema schema/mcp-config.schema.json.
 type Document struct {
 	Schema    string    `json:"$schema" doc:"The schema of this file, for editors" format:"uri"`
 	Version   int64     `json:"version" doc:"The version of this format" min:"1" max:"1" default:"1"`
@@ -57,7 +52,7 @@ type Document struct {
 	WorkQueue     WorkQueue     `json:"workQueue" doc:"The work queues of the agents' network"`
 }
 
-// Channel is one channel of the project (REQ-CONFIG-004, REQ-CONFIG-005).
+// Channel is one channel of the project.
 type Channel struct {
 	Name        string `json:"name" doc:"Channel identifier (lowercase alphanumeric and hyphens)" required:"true" pattern:"^[a-z0-9-]+$" max:"64"`
 	Description string `json:"description" doc:"Human-readable channel purpose" required:"true" max:"1024"`
@@ -66,36 +61,27 @@ type Channel struct {
 	MaxAge      string `json:"maxAge" doc:"Maximum message age (e.g., '24h', '7d', '30m')" pattern:"^[0-9]+(ns|us|ms|s|m|h|d)$" max:"24" default:"24h"`
 }
 
-// The limits of a channel whose configuration does not name them
-// (REQ-DATA-007).
+// Default limits of a channel.
 const (
 	DefaultMaxMessages = 10000
 	DefaultMaxBytes    = 10 << 20
 	DefaultMaxAge      = "24h"
 )
 
-// MinMaxAge is the least maximum age of messages that NATS allows.
+// MinMaxAge is the smallest maximum age of messages that NATS accepts.
 const MinMaxAge = 100 * time.Millisecond
 
-// Age is MaxAge as a duration. A configuration that Load returned has no error
-// here.
+// Age returns MaxAge as a duration. It does not fail for a configuration of Load.
 func (c Channel) Age() (time.Duration, error) { return parseAge(c.MaxAge) }
 
-// withDefaults fills in what the configuration did not say.
 func (c Channel) withDefaults() Channel {
-	if c.MaxMessages == 0 {
-		c.MaxMessages = DefaultMaxMessages
-	}
-	if c.MaxBytes == 0 {
-		c.MaxBytes = DefaultMaxBytes
-	}
-	if c.MaxAge == "" {
-		c.MaxAge = DefaultMaxAge
-	}
+	c.MaxMessages = cmp.Or(c.MaxMessages, DefaultMaxMessages)
+	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
+	c.MaxAge = cmp.Or(c.MaxAge, DefaultMaxAge)
 	return c
 }
 
-// Credentials are a user and a password. It never prints them.
+// Credentials are a user name and a password, which is never printed.
 type Credentials struct {
 	Username string `json:"username" doc:"NATS username (if auth enabled)" max:"1024"`
 	Password string `json:"password" doc:"NATS password (if auth enabled). Prefer environment variable." secret:"true" max:"1024"`
@@ -127,20 +113,20 @@ func (c Credentials) MarshalJSON() ([]byte, error) {
 	return json.Marshal(shown)
 }
 
-// TLS says where the files of a TLS connection are.
+// TLS has the paths of the files for a TLS connection.
 type TLS struct {
 	Cert string `json:"cert" doc:"Path to TLS client certificate" max:"4096"`
 	Key  string `json:"key" doc:"Path to TLS client key" max:"4096"`
 	CA   string `json:"ca" doc:"Path to TLS CA certificate" max:"4096"`
 }
 
-// Logging says how much is logged and how.
+// Logging configures the log.
 type Logging struct {
 	Level  string `json:"level" doc:"Logging verbosity level" enum:"DEBUG,INFO,WARN,ERROR" default:"INFO"`
 	Format string `json:"format" doc:"Log output format" enum:"json,text" default:"json"`
 }
 
-// SlogLevel is Level for package slog.
+// SlogLevel returns Level for package slog.
 func (l Logging) SlogLevel() slog.Level {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
@@ -149,26 +135,23 @@ func (l Logging) SlogLevel() slog.Level {
 	return level
 }
 
-// Config is a valid configuration with what follows from it.
+// Config is a valid configuration with derived values.
 type Config struct {
 	Document
-	// ProjectPath is the absolute path of the project, with links resolved.
+	// ProjectPath is the absolute path of the project, with symbolic links resolved.
 	ProjectPath string
-	// ProjectID is 16 hex digits of the path's SHA-256 (REQ-PROJECT-005).
+	// ProjectID is the first 16 hex digits of the path's SHA-256.
 	ProjectID string
-	// File is the project's file that was read, UserFile the user's; empty where
-	// there is none.
+	// File is the path of the project's file, UserFile that of the user's; "" if there is none.
 	File, UserFile string
-	// Origins says where each value that a layer set comes from, by its path in
-	// the document; see [Config.Origin].
+	// Origins has the origins of the values that a layer has set, by path in the document; see [Config.Origin].
 	Origins map[string]Origin
 }
 
-// Layer is one of the places that values come from.
+// Layer is one of the sources of values.
 type Layer string
 
-// The layers, the stronger ones later. A derived value follows from the
-// project's path.
+// The layers in the order of increasing precedence. A derived value is computed from the project's path.
 const (
 	LayerDefault     Layer = "default"
 	LayerDerived     Layer = "derived"
@@ -177,17 +160,14 @@ const (
 	LayerEnvironment Layer = "environment"
 )
 
-// Origin is where a value comes from.
+// Origin is the source of a value.
 type Origin struct {
 	Layer Layer
-	// Name is the file or the environment variable; of a derived value the path
-	// that it is derived from.
-	Name string
-	// Line is in the file; 0 elsewhere.
-	Line int
+	Name  string // of the file or the environment variable; of a derived value the project's path
+	Line  int    // in the file; 0 for other sources
 }
 
-// String says it in words.
+// String describes the origin.
 func (o Origin) String() string {
 	switch {
 	case o.Line > 0:
@@ -209,55 +189,43 @@ func (c *Config) Channel(name string) (Channel, bool) {
 	return Channel{}, false
 }
 
-// ProjectID is the identity of a project: 16 hex digits of the SHA-256 of its
-// absolute path (REQ-PROJECT-005, REQ-DESIGN-NS-001, REQ-DESIGN-NS-002).
+// ProjectID returns the identity of a project: the first 16 hex digits of the SHA-256 of its absolute path.
 func ProjectID(absolutePath string) string {
 	sum := sha256.Sum256([]byte(absolutePath))
 	return hex.EncodeToString(sum[:])[:16]
 }
 
-// DefaultChannels are those of a project without a configuration
-// (REQ-CONFIG-006, section 17.1).
+// DefaultChannels returns the channels of a project without a configuration.
 func DefaultChannels() []Channel {
 	return []Channel{
-		{Name: "roadmap", Description: "Discussion about project roadmap and planning",
-			MaxMessages: DefaultMaxMessages, MaxBytes: DefaultMaxBytes, MaxAge: DefaultMaxAge},
-		{Name: "parallel-work", Description: "Coordination for parallel work among agents",
-			MaxMessages: DefaultMaxMessages, MaxBytes: DefaultMaxBytes, MaxAge: DefaultMaxAge},
-		{Name: "errors", Description: "Error reporting and troubleshooting",
-			MaxMessages: 5000, MaxBytes: DefaultMaxBytes, MaxAge: "48h"},
+		Channel{Name: "roadmap", Description: "Discussion about project roadmap and planning"}.withDefaults(),
+		Channel{Name: "parallel-work", Description: "Coordination for parallel work among agents"}.withDefaults(),
+		Channel{Name: "errors", Description: "Error reporting and troubleshooting", MaxMessages: 5000, MaxAge: "48h"}.withDefaults(),
 	}
 }
 
-// Schema is the JSON Schema of the files.
+// Schema returns the JSON Schema of the files.
 func Schema() *rawjson.Schema {
 	s := rawjson.SchemaOf(Document{})
 	s.Title = "Configuration of nats-mcp-server (" + ProjectFile + ")"
 	return s
 }
 
-// parseAge reads "24h", "7d": a whole number and one unit.
+var ageUnits = map[string]time.Duration{
+	"ns": time.Nanosecond, "us": time.Microsecond, "ms": time.Millisecond,
+	"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
+}
+
+// parseAge parses a whole number with one unit, such as "24h" or "7d".
 func parseAge(text string) (time.Duration, error) {
-	units := []struct {
-		suffix string
-		unit   time.Duration
-	}{
-		{"ns", time.Nanosecond}, {"us", time.Microsecond}, {"ms", time.Millisecond},
-		{"s", time.Second}, {"m", time.Minute}, {"h", time.Hour}, {"d", 24 * time.Hour},
+	digits := strings.TrimRight(text, "numshd")
+	unit, ok := ageUnits[text[len(digits):]]
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || err != nil || n > math.MaxInt64/int64(unit) {
+		return 0, fmt.Errorf("%q is not a duration such as 24h, 7d or 30m", text)
 	}
-	for _, u := range units {
-		digits, ok := strings.CutSuffix(text, u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || n > int64(1<<63-1)/int64(u.unit) {
-			break
-		}
-		if age := time.Duration(n) * u.unit; age >= MinMaxAge {
-			return age, nil
-		}
-		return 0, fmt.Errorf("%q is shorter than %v", text, MinMaxAge)
+	if age := time.Duration(n) * unit; age >= MinMaxAge {
+		return age, nil
 	}
-	return 0, fmt.Errorf("%q is not a duration such as 24h, 7d or 30m", text)
+	return 0, fmt.Errorf("%q is shorter than %v", text, MinMaxAge)
 }

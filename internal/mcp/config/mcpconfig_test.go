@@ -171,7 +171,7 @@ func TestWrongConfigurationsAreRefusedWithThePlace(t *testing.T) {
 		{"channel without description", `{"channels": [{"name": "a"}]}`, `FILE:1:15: channels[0].description: required, but missing`},
 		{"channel name", `{"channels": [{"name": "Big Talk", "description": "d"}]}`, `FILE:1:24: channels[0].name: "Big Talk" does not match ^[a-z0-9-]+$`},
 		{"channel twice", "{\"channels\": [{\"name\": \"a\", \"description\": \"d\"},\n{\"name\": \"a\", \"description\": \"d\"}]}",
-			`FILE:2:10: channels[1].name: the channel "a" is there twice; channels[0] has the name already`},
+			`FILE:2:10: channels[1].name: the name "a" is a duplicate of channels[0]`},
 		{"age", `{"channels": [{"name": "a", "description": "d", "maxAge": "1 day"}]}`, `FILE:1:59: channels[0].maxAge: "1 day" does not match`},
 		{"age too long", `{"channels": [{"name": "a", "description": "d", "maxAge": "999999999d"}]}`, `FILE:1:59: channels[0].maxAge: "999999999d" is not a duration`},
 		{"age too short", `{"channels": [{"name": "a", "description": "d", "maxAge": "1ms"}]}`, `FILE:1:59: channels[0].maxAge: "1ms" is shorter than 100ms`},
@@ -529,7 +529,7 @@ func TestTheShippedSchemaIsFresh(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != string(want)+"\n" {
-		t.Error("the schema is stale: run go generate ./internal/mcp/config")
+		t.Error("the schema is stale: run go run ./tools/docs")
 	}
 }
 

@@ -8,14 +8,12 @@ import (
 	"strings"
 )
 
-// URL is the URL of a NATS server, or several with commas between them. It
-// never prints the credentials that can stand in it.
+// URL is the URL of a NATS server, or several separated by commas. Credentials in it are never printed.
 type URL string
 
 var urlStart = regexp.MustCompile(`(?:^|,)[a-z]+://`)
 
-// String hides what stands before the host, and all of what is no URL and could
-// hold a login.
+// String hides the user information, and all of a text that is no URL and may contain a login.
 func (u URL) String() string {
 	shown := ""
 	starts := append(urlStart.FindAllStringIndex(string(u), -1), []int{len(u), len(u)})
@@ -47,15 +45,15 @@ func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 // hidden stands for a secret.
 const hidden = "(hidden)"
 
-// Value is one value in force.
+// Value is one setting.
 type Value struct {
 	Key    string
-	Value  any // encodes to JSON; secrets are hidden
+	Value  any // can be encoded as JSON; secrets are hidden
 	Origin Origin
 }
 
-// Values lists what is in force, in the order of the document; a channel is one
-// value. What nobody set and has no default is left out.
+// Values returns the settings in force, in the order of the document; a channel is one setting. Unset settings without
+// a default are omitted.
 func (c *Config) Values() []Value {
 	var all []Value
 	c.collect(&all, "", reflect.ValueOf(c.Document))
@@ -87,7 +85,7 @@ func (c *Config) collect(all *[]Value, prefix string, document reflect.Value) {
 	}
 }
 
-// Origin says where the value at a path of the document comes from.
+// Origin returns the origin of the value at a path of the document.
 func (c *Config) Origin(path string) Origin {
 	if origin, ok := c.Origins[path]; ok {
 		return origin

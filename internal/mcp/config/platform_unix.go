@@ -7,8 +7,11 @@ import (
 	"syscall"
 )
 
-// sameOwner says whether a file belongs to the user who owns the directory, to the
-// user of this process or to root. What cannot be looked at belongs to nobody else.
+// errNotDir is the error of opening a path below a file.
+var errNotDir error = syscall.ENOTDIR
+
+// sameOwner reports whether a file belongs to the owner of a directory, to the user of this process or to root. A file
+// without a known owner counts as the user's.
 func sameOwner(file, dir string) bool {
 	owner, ok := ownerOf(file)
 	if !ok || owner == 0 || owner == os.Geteuid() {
