@@ -135,7 +135,7 @@ type daemon struct {
 	documents *documents.Library
 	rooms     *ysync.Server // nil without HTTP
 	tools     *mounts.Tools
-	badges    *delegation.Badges
+	tokens    *delegation.TokenSigner
 	work      *delegation.Service // tasks that agents delegate to each other
 	server    *server.Server
 	mcp       *mcpserver.Handler // nil without HTTP
@@ -253,9 +253,9 @@ func (d *daemon) openHub(ctx context.Context) error {
 	if d.name, err = hubName(d.cfg.DataDir, d.bus.Info().Kind == bus.KindEmbedded); err != nil {
 		return err
 	}
-	d.badges = delegation.NewBadges()
+	d.tokens = delegation.NewTokenSigner()
 	h, err := hub.New(ctx, hub.Config{
-		SessionEnv: d.badges.Env,
+		SessionEnv: d.tokens.Env,
 		Bus:        d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention,
 	})
@@ -357,7 +357,7 @@ func (d *daemon) openTools(context.Context) error {
 	})
 	d.onClose(func() error { d.tools.Close(); return nil })
 	d.work = delegation.New(delegation.Options{
-		Hub: d.hub, Badges: d.badges, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(),
+		Hub: d.hub, Tokens: d.tokens, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(),
 	})
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 
 // hands has a party's agent hand on what comes after "hand ", to an agent of its own hub.
 func (p *party) hands(to string) {
-	service := delegation.New(delegation.Options{Hub: p.hub, Badges: p.badges})
+	service := delegation.New(delegation.Options{Hub: p.hub, Tokens: p.tokens})
 	p.actor.hand = func(ctx context.Context, token, prompt string) (string, error) {
 		caller, err := service.Identify(token)
 		if err != nil {
@@ -55,7 +55,7 @@ func TestDelegationsBetweenHubsKeepTheirChain(t *testing.T) {
 	a.hands("bob.worker")
 	b.hands("alice.worker")
 	task := a.send(t, "worker", "hand hand dig")
-	if text := textOf(task); !strings.Contains(text, "The work has come over alice.worker → worker: alice.worker is among them") {
+	if text := textOf(task); !strings.Contains(text, "The delegation chain is alice.worker → worker: alice.worker is in it already") {
 		t.Errorf("%s", text)
 	}
 	page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{AgentID: "worker"})

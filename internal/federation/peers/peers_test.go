@@ -128,7 +128,7 @@ type party struct {
 	net    *peers.Peers
 	audit  *auditor
 	actor  *actor
-	badges *delegation.Badges
+	tokens *delegation.TokenSigner
 	end    func()
 }
 
@@ -155,8 +155,8 @@ func openParty(t testing.TB, dir string, change func(*runner.Definition), o peer
 // openPartyProbing opens a party whose hub looks at its agents from time to time.
 func openPartyProbing(t testing.TB, dir string, change func(*runner.Definition), o peers.Options, every time.Duration) *party {
 	t.Helper()
-	badges := delegation.NewBadges()
-	p := &party{dir: dir, badges: badges, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16), proceed: make(chan struct{})}}
+	tokens := delegation.NewTokenSigner()
+	p := &party{dir: dir, tokens: tokens, audit: &auditor{}, actor: &actor{started: make(chan struct{}, 16), proceed: make(chan struct{})}}
 	tier := 3
 	d := runner.Definition{ID: "worker", Driver: runner.DriverEcho, Tier: &tier, Capabilities: []runner.Capability{{ID: "work"}}}
 	if change != nil {
@@ -166,7 +166,7 @@ func openPartyProbing(t testing.TB, dir string, change func(*runner.Definition),
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.hub, err = hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: d, Runner: p.actor}}, ProbeInterval: every, SessionEnv: badges.Env}); err != nil {
+	if p.hub, err = hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: d, Runner: p.actor}}, ProbeInterval: every, SessionEnv: tokens.Env}); err != nil {
 		t.Fatal(err)
 	}
 	o.Hub, o.DataDir, o.Version, o.Audit = p.hub, dir, "1", p.audit

@@ -196,7 +196,7 @@ func (p *Peers) importTools(card agent.Card, name string) {
 	t := &imported{name: name, as: card.Identity()}
 	sender := p.sender(card.Tier)
 	var err error
-	t.drop, err = p.o.Tools.TakePeer(mounts.PeerTools{
+	t.drop, err = p.o.Tools.MountPeer(mounts.PeerTools{
 		Name: name, As: t.as, Source: signedcard.ID(owner, key),
 		Dial: func(context.Context) (mcp.Transport, error) {
 			return toolbox.Over(p.node.Parley().Router(), sender.id, card.ID), nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -13,14 +14,12 @@ import (
 	"github.com/parleyhub/parley/internal/chat"
 )
 
-// Channels is the group of a project's channels: their tools, resources and
-// prompts.
+// Channels is the group of a project's channels: their tools, resources and prompts.
 type Channels struct {
 	space *chat.Space
 }
 
-// NewChannels returns the group over the channels of a project. It does not close
-// the Space.
+// NewChannels returns the group for the channels of a project. It does not close the Space.
 func NewChannels(space *chat.Space) *Channels { return &Channels{space: space} }
 
 // Instructions implements Group.
@@ -54,7 +53,6 @@ type setHandleOut struct {
 	Session string `json:"session,omitempty" jsonschema:"Only where the connection is no session: pass it as the argument session with every further call. It stands for you, so do not send it to others."`
 }
 
-// setHandle is REQ-TOOL-001 to REQ-TOOL-007.
 func (g *Channels) setHandle() Tool[setHandleIn, setHandleOut] {
 	return Tool[setHandleIn, setHandleOut]{
 		Name: "set_handle", Title: "Choose your name", Idempotent: true,
@@ -69,13 +67,10 @@ func (g *Channels) setHandle() Tool[setHandleIn, setHandleOut] {
 			if err := chat.CheckHandle(in.Handle); err != nil {
 				return "", setHandleOut{}, err
 			}
-			c.Session.SetHandle(in.Handle)
+			c.Client.SetHandle(in.Handle)
 			g.begin(ctx, c)
-			text, out := "Handle set to: "+in.Handle, setHandleOut{Handle: in.Handle, Session: c.Keep()}
-			if out.Session != "" {
-				text += "\nThis connection keeps no session. Pass the argument session with the value " + out.Session + " with every further call; do not send it to others."
-			}
-			return text, out, nil
+			out := setHandleOut{Handle: in.Handle, Session: c.Token()}
+			return withToken("Handle set to: "+in.Handle, out.Session), out, nil
 		},
 	}
 }
@@ -87,13 +82,12 @@ type getMyHandleOut struct {
 	IsSet  bool   `json:"isSet" jsonschema:"Whether you have a handle"`
 }
 
-// getMyHandle is REQ-TOOL-008 to REQ-TOOL-011.
 func (g *Channels) getMyHandle() Tool[noArguments, getMyHandleOut] {
 	return Tool[noArguments, getMyHandleOut]{
 		Name: "get_my_handle", Title: "Show your name", ReadOnly: true,
 		Description: "Show the name (handle) that you have chosen with set_handle, or that you have none yet.",
 		Handle: func(_ context.Context, c *Call, _ noArguments) (string, getMyHandleOut, error) {
-			handle := c.Session.Handle()
+			handle := c.Client.Handle()
 			if handle == "" {
 				return "No handle set. Call set_handle before you send messages.", getMyHandleOut{}, nil
 			}
@@ -114,7 +108,6 @@ type sendMessageOut struct {
 	Queued    bool   `json:"queued" jsonschema:"True if the message waits for the connection; others cannot read it yet"`
 }
 
-// sendMessage is REQ-TOOL-012 to REQ-TOOL-022.
 func (g *Channels) sendMessage() Tool[sendMessageIn, sendMessageOut] {
 	return Tool[sendMessageIn, sendMessageOut]{
 		Name: "send_message", Title: "Send a message",
@@ -133,11 +126,11 @@ func (g *Channels) sendMessage() Tool[sendMessageIn, sendMessageOut] {
 			}
 			out := sendMessageOut{in.Channel, handle, timestamp(receipt.Timestamp), receipt.Queued}
 			if receipt.Queued {
-				readingOf(c.Session).queued(receipt.ID)
+				positionOf(c.Client).queued(receipt.ID)
 				return fmt.Sprintf("Message to #%s by %s is queued: the messages' server cannot be reached right now. "+
 					"It will be stored, in order, as soon as the connection is back. Do not send it again.", in.Channel, handle), out, nil
 			}
-			readingOf(c.Session).sent(in.Channel, receipt.Sequence)
+			positionOf(c.Client).sent(in.Channel, receipt.Sequence)
 			return fmt.Sprintf("Message sent to #%s by %s", in.Channel, handle), out, nil
 		},
 	}
@@ -168,7 +161,6 @@ type readMessagesOut struct {
 	Omitted  int       `json:"omitted" jsonschema:"Older messages that were left out because the answer would be too large"`
 }
 
-// readMessages is REQ-TOOL-023 to REQ-TOOL-034.
 func (g *Channels) readMessages() Tool[readMessagesIn, readMessagesOut] {
 	return Tool[readMessagesIn, readMessagesOut]{
 		Name: "read_messages", Title: "Read a channel", ReadOnly: true,
@@ -176,16 +168,16 @@ func (g *Channels) readMessages() Tool[readMessagesIn, readMessagesOut] {
 			"indented. Reading does not remove messages: every agent can read them all. To wait for new ones use wait_for_messages.",
 		Refine: func(p map[string]*jsonschema.Schema) {
 			g.refineChannel(p)
-			low, high := 1.0, float64(chat.MaxLimit)
-			p["limit"].Minimum, p["limit"].Maximum, p["limit"].Default = &low, &high, []byte(fmt.Sprint(chat.DefaultLimit))
+			bounds(p["limit"], 1, chat.MaxLimit)
+			p["limit"].Default = []byte(fmt.Sprint(chat.DefaultLimit))
 		},
 		Handle: func(ctx context.Context, c *Call, in readMessagesIn) (string, readMessagesOut, error) {
 			g.settle(ctx)
-			h, err := g.space.Read(ctx, readerOf(c.Session), in.Channel, cmp.Or(in.Limit, chat.DefaultLimit))
+			h, err := g.space.Read(ctx, cmp.Or(c.Client.Handle(), anonymous), in.Channel, cmp.Or(in.Limit, chat.DefaultLimit))
 			if err != nil {
 				return "", readMessagesOut{}, err
 			}
-			readingOf(c.Session).saw(in.Channel, h)
+			positionOf(c.Client).saw(in.Channel, h)
 			out := readMessagesOut{Channel: in.Channel, Messages: make([]message, len(h.Messages)), Skipped: h.Skipped, Omitted: h.Omitted}
 			for i, m := range h.Messages {
 				out.Messages[i] = messageOf(in.Channel, m)
@@ -195,19 +187,9 @@ func (g *Channels) readMessages() Tool[readMessagesIn, readMessagesOut] {
 	}
 }
 
-// readerOf is whose consumer acknowledges what is read (REQ-TOOL-033). Reading
-// needs no handle.
-func readerOf(s *Session) string {
-	if h := s.Handle(); h != "" {
-		return h
-	}
-	return anonymous
-}
-
 // anonymous is the name of readers without a handle.
 const anonymous = "anonymous"
 
-// historyText is REQ-TOOL-030 and REQ-TOOL-031.
 func historyText(channel string, h chat.History) string {
 	var b strings.Builder
 	if len(h.Messages) == 0 {
@@ -243,7 +225,6 @@ type listChannelsOut struct {
 	Channels []listedChannel `json:"channels"`
 }
 
-// listChannels is REQ-TOOL-035 to REQ-TOOL-040.
 func (g *Channels) listChannels() Tool[noArguments, listChannelsOut] {
 	return Tool[noArguments, listChannelsOut]{
 		Name: "list_channels", Title: "List the channels", ReadOnly: true,
@@ -261,7 +242,7 @@ func (g *Channels) listChannels() Tool[noArguments, listChannelsOut] {
 	}
 }
 
-// channelList is a markdown list; a description stays in its line.
+// channelList returns a markdown list with one line for each channel.
 func (g *Channels) channelList() string {
 	var lines []string
 	for _, c := range g.space.Channels() {
@@ -270,44 +251,38 @@ func (g *Channels) channelList() string {
 	return strings.Join(lines, "\n")
 }
 
-// refineChannel tells clients which channels there are.
+// refineChannel adds examples of channels to the schema.
 func (g *Channels) refineChannel(p map[string]*jsonschema.Schema) {
-	p["channel"].Examples = g.channelNames(3)
+	p["channel"].Examples = g.examples()
 }
 
-func (g *Channels) channelNames(limit int) []any {
-	var names []any
-	for _, c := range g.space.Channels() {
-		if len(names) < limit {
-			names = append(names, c.Name)
-		}
-	}
-	return names
+func (g *Channels) examples() []any {
+	names := g.names()
+	return enumOf(names[:min(len(names), 3)])
 }
 
-// reading is what a session has seen of the channels, so that waiting for
-// messages finds what came since.
-type reading struct {
+// position is a client's read position in the channels, from which wait_for_messages continues.
+type position struct {
 	mu   sync.Mutex
 	seen chat.Cursor
-	// own are the messages behind the cursor that the session sent itself.
+	// own are the messages after the cursor that the agent itself sent.
 	own map[string]map[uint64]bool
-	// later are the ids of those that were queued, whose place is not known.
-	later map[string]bool
+	// unsent are the ids of its queued messages, whose sequences are not known.
+	unsent map[string]bool
 }
 
-type readingKey struct{}
+type positionKey struct{}
 
-func readingOf(s *Session) *reading {
-	return s.Value(readingKey{}, func() any {
-		return &reading{seen: chat.Cursor{}, own: map[string]map[uint64]bool{}, later: map[string]bool{}}
-	}).(*reading)
+func positionOf(c *Client) *position {
+	return c.Value(positionKey{}, func() any {
+		return &position{seen: chat.Cursor{}, own: map[string]map[uint64]bool{}, unsent: map[string]bool{}}
+	}).(*position)
 }
 
-// maxOwn bounds what is remembered of a session that sends and never reads.
+// maxOwn bounds the own messages that are remembered, for agents that never read.
 const maxOwn = 1000
 
-func (r *reading) sent(channel string, seq uint64) {
+func (r *position) sent(channel string, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.own[channel] == nil {
@@ -318,49 +293,45 @@ func (r *reading) sent(channel string, seq uint64) {
 	}
 }
 
-func (r *reading) queued(id string) {
+func (r *position) queued(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.later) < maxOwn {
-		r.later[id] = true
+	if len(r.unsent) < maxOwn {
+		r.unsent[id] = true
 	}
 }
 
-// read moves the cursor of a channel behind seq.
-func (r *reading) read(channel string, seq uint64) {
+// read sets the cursor of a channel after seq.
+func (r *position) read(channel string, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen[channel] = seq
-	for s := range r.own[channel] {
-		if s <= seq {
-			delete(r.own[channel], s)
-		}
-	}
+	maps.DeleteFunc(r.own[channel], func(own uint64, _ bool) bool { return own <= seq })
 }
 
-// saw moves the cursor of a channel behind what was read.
-func (r *reading) saw(channel string, h chat.History) {
+// saw sets the cursor of a channel after a history.
+func (r *position) saw(channel string, h chat.History) {
 	r.read(channel, h.Last)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range h.Messages {
-		delete(r.later, m.ID)
+		delete(r.unsent, m.ID)
 	}
 }
 
-// isOwn tells whether the session itself sent a message.
-func (r *reading) isOwn(channel string, m chat.Message) bool {
+// isOwn reports whether the agent itself sent a message.
+func (r *position) isOwn(channel string, m chat.Message) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.later[m.ID] {
-		delete(r.later, m.ID)
+	if r.unsent[m.ID] {
+		delete(r.unsent, m.ID)
 		return true
 	}
 	return r.own[channel][m.Sequence]
 }
 
-// cursor returns the cursor of the channels and those that have none yet.
-func (r *reading) cursor(channels []string) (known chat.Cursor, missing []string) {
+// cursor returns the cursor of the channels, and the channels without one.
+func (r *position) cursor(channels []string) (known chat.Cursor, missing []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known = chat.Cursor{}
@@ -374,8 +345,8 @@ func (r *reading) cursor(channels []string) (known chat.Cursor, missing []string
 	return known, missing
 }
 
-// begin sets cursors that are still missing.
-func (r *reading) begin(tips chat.Cursor) {
+// begin sets the cursors of channels without one.
+func (r *position) begin(tips chat.Cursor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, seq := range tips {
@@ -386,35 +357,19 @@ func (r *reading) begin(tips chat.Cursor) {
 }
 
 const (
-	// beginTimeout bounds the look at the channels' ends when a session begins.
-	// Without it what comes before the session's first wait would not be news.
+	// beginTimeout bounds the request for a client's first read position.
 	beginTimeout = 10 * time.Second
-	// settleTimeout is how long the first calls wait for the first attempt to
-	// reach the bus: it may have to start the hub.
+	// settleTimeout is how long the first calls wait for the bus, whose hub may have to be started.
 	settleTimeout = 10 * time.Second
 )
 
-// settle waits until it is known whether the bus can be reached, so that the
-// first call does not fail just because it came early.
-func (g *Channels) settle(ctx context.Context) {
-	select { // without a timer in the usual case
-	case <-g.space.Tried():
-		return
-	default:
-	}
-	timer := time.NewTimer(settleTimeout)
-	defer timer.Stop()
-	select {
-	case <-g.space.Tried():
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
+// settle waits for the first attempt to reach the bus, so that a call right after the start does not fail.
+func (g *Channels) settle(ctx context.Context) { awaitClosed(ctx, g.space.Tried(), settleTimeout) }
 
-// begin makes what comes from now on new to the session. Without the bus it does
-// nothing: the first wait does it then.
+// begin sets the client's read position to the ends of the channels, if it has none. During an outage it does nothing:
+// the first wait sets it then.
 func (g *Channels) begin(ctx context.Context, c *Call) {
-	r := readingOf(c.Session)
+	r := positionOf(c.Client)
 	_, missing := r.cursor(g.names())
 	if len(missing) == 0 {
 		return
@@ -424,7 +379,7 @@ func (g *Channels) begin(ctx context.Context, c *Call) {
 	defer cancel()
 	tips, err := g.space.Tips(ctx, missing)
 	if err != nil {
-		c.server.service.log.Debug("the ends of the channels are not known yet", "error", err)
+		c.server.service.log.Debug("the read position could not be set", "error", err)
 		return
 	}
 	r.begin(tips)

@@ -7,62 +7,59 @@ import (
 	"sync"
 )
 
-// Session is one agent at its connection, or behind its token where the protocol
-// knows no connections. It is safe for concurrent use.
-type Session struct {
+// Client is the state of one agent: of its connection, or of its token if the protocol revision has no connections. It
+// is safe for concurrent use.
+type Client struct {
 	mu     sync.Mutex
 	handle string
-	token  string // "" where the connection is the session
+	token  string // "" for a connection
 	values map[any]any
 }
 
-// Handle is what the agent calls itself, "" before it has said so
-// (REQ-TOOL-005).
-func (s *Session) Handle() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.handle
+// Handle returns the agent's handle, "" if it has set none.
+func (c *Client) Handle() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.handle
 }
 
-// SetHandle changes what the agent calls itself (REQ-TOOL-004). The caller has
-// checked it.
-func (s *Session) SetHandle(handle string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.handle = handle
+// SetHandle sets the agent's handle, which must be valid.
+func (c *Client) SetHandle(handle string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handle = handle
 }
 
-// Value returns what a group keeps in the session under key, and makes it the
-// first time. Keys are of a type of the group's own.
-func (s *Session) Value(key any, fresh func() any) any {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v, ok := s.values[key]
+// Value returns the value that a group stores under key, created by fresh the first time. The key has a type of the
+// group's package.
+func (c *Client) Value(key any, fresh func() any) any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v, ok := c.values[key]
 	if !ok {
-		if s.values == nil {
-			s.values = map[any]any{}
+		if c.values == nil {
+			c.values = map[any]any{}
 		}
 		v = fresh()
-		s.values[key] = v
+		c.values[key] = v
 	}
 	return v
 }
 
-// maxTokens bounds the sessions that clients hold by tokens.
+// maxTokens bounds the clients with tokens.
 const maxTokens = 4096
 
-// tokens are the sessions of clients whose protocol revision has none: the
-// server mints a token, the agent passes it with every call. The session that
-// was not used for longest is forgotten first.
+// tokens holds the clients of protocol revisions without connections: the server issues a token, and the agent passes it
+// with every call. The least recently used client is dropped first.
 type tokens struct {
-	max int // sessions; 0 means maxTokens
+	max int // clients; 0 means maxTokens
 
 	mu      sync.Mutex
 	byToken map[string]*list.Element
-	used    list.List // of *Session, the latest in front
+	used    list.List // of *Client, the most recently used first
 }
 
-func (t *tokens) find(token string) (*Session, bool) {
+func (t *tokens) find(token string) (*Client, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e, ok := t.byToken[token]
@@ -70,17 +67,17 @@ func (t *tokens) find(token string) (*Session, bool) {
 		return nil, false
 	}
 	t.used.MoveToFront(e)
-	return e.Value.(*Session), true
+	return e.Value.(*Client), true
 }
 
-// keep mints a token for s, unless it has one.
-func (t *tokens) keep(s *Session) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.token != "" {
-		return s.token
+// issue returns the client's token, a new one if it has none.
+func (t *tokens) issue(c *Client) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.token != "" {
+		return c.token
 	}
-	s.token = rand.Text()
+	c.token = rand.Text()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byToken == nil {
@@ -88,8 +85,8 @@ func (t *tokens) keep(s *Session) string {
 	}
 	if len(t.byToken) >= cmp.Or(t.max, maxTokens) {
 		last := t.used.Back()
-		delete(t.byToken, t.used.Remove(last).(*Session).token)
+		delete(t.byToken, t.used.Remove(last).(*Client).token)
 	}
-	t.byToken[s.token] = t.used.PushFront(s)
-	return s.token
+	t.byToken[c.token] = t.used.PushFront(c)
+	return c.token
 }

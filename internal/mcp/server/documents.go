@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -17,17 +16,16 @@ import (
 	"github.com/parleyhub/parley/internal/documents"
 )
 
-// DocumentStore has documents by name: the hub, from within or over its socket.
+// DocumentStore gives access to documents by name: the hub, in process or over its socket.
 type DocumentStore interface {
 	Documents(ctx context.Context) ([]string, error)
 	Document(ctx context.Context, name string) (*documents.Content, error)
 	EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error)
-	// AwaitDocument returns when the document is another than in the version seen, or,
-	// at the store's will, earlier.
+	// AwaitDocument blocks until the document's version differs from seen. It may return earlier.
 	AwaitDocument(ctx context.Context, name, seen string) (*documents.Content, error)
 }
 
-// documentURI begins the URIs of documents.
+// documentURI is the prefix of the URIs of documents.
 const documentURI = "parley://documents/"
 
 // Documents is the group of a project's shared documents.
@@ -55,21 +53,19 @@ func (g *Documents) Register(s *Server) {
 	AddTool(s, g.edit())
 	s.mcp.AddResourceTemplate(&mcp.ResourceTemplate{
 		URITemplate: documentURI + "{document}", Name: "document", Title: "A shared document",
-		Description: "A document's content; subscribe to hear of changes", MIMEType: "application/json",
+		Description: "A document's content; subscribe to be notified of changes", MIMEType: "application/json",
 	}, g.readResource)
 }
-
-type documentsListIn struct{}
 
 type documentsListOut struct {
 	Documents []string `json:"documents" jsonschema:"The names"`
 }
 
-func (g *Documents) list() Tool[documentsListIn, documentsListOut] {
-	return Tool[documentsListIn, documentsListOut]{
+func (g *Documents) list() Tool[noArguments, documentsListOut] {
+	return Tool[noArguments, documentsListOut]{
 		Name: "list_documents", Title: "List shared documents", ReadOnly: true, Idempotent: true,
 		Description: "List the names of this project's shared documents.",
-		Handle: func(ctx context.Context, _ *Call, _ documentsListIn) (string, documentsListOut, error) {
+		Handle: func(ctx context.Context, _ *Call, _ noArguments) (string, documentsListOut, error) {
 			out := documentsListOut{Documents: []string{}}
 			names, err := g.store.Documents(ctx)
 			if err != nil {
@@ -81,7 +77,7 @@ func (g *Documents) list() Tool[documentsListIn, documentsListOut] {
 				}
 			}
 			if len(out.Documents) == 0 {
-				return "There are no documents yet; edit_document makes one.", out, nil
+				return "There are no documents yet; edit_document creates one.", out, nil
 			}
 			return strings.Join(out.Documents, "\n"), out, nil
 		},
@@ -138,7 +134,7 @@ func (g *Documents) edit() Tool[documentEditIn, documentOut] {
 			lists(p, "edits")
 			op := p["edits"].Items.Properties
 			lists(op, "path", "values")
-			// A schema that is just "true" is good JSON Schema; not every client thinks so.
+			// The schema "true" is valid JSON Schema, but some clients reject it.
 			op["values"].Items = &jsonschema.Schema{Description: "any JSON value"}
 		},
 		Handle: func(ctx context.Context, _ *Call, in documentEditIn) (string, documentOut, error) {
@@ -155,7 +151,7 @@ func (g *Documents) edit() Tool[documentEditIn, documentOut] {
 	}
 }
 
-// check refuses names that could mean another project's document.
+// check refuses names that could refer to a document of another project.
 func (g *Documents) check(name string) error {
 	if strings.Contains(name, "=") {
 		return documents.CheckName("")
@@ -175,8 +171,7 @@ func (g *Documents) shown(name string, c *documents.Content, err error) (string,
 	return string(c.Content), out, nil
 }
 
-// named makes an error speak of a document by the name that the project gives it: the
-// hub's own is longer.
+// named replaces the qualified name of a document in an error by its name in the project.
 func (g *Documents) named(name string, err error) error {
 	full := documents.InProject(g.namespace, name)
 	if e, ok := errors.AsType[*documents.Error](err); ok {
@@ -192,7 +187,7 @@ func (g *Documents) named(name string, err error) error {
 	return err
 }
 
-// documentOf is the document that a URI means.
+// documentOf returns the document of a URI.
 func (g *Documents) documentOf(uri string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(uri, documentURI)
 	return name, ok && g.check(name) == nil
@@ -213,93 +208,38 @@ func (g *Documents) readResource(ctx context.Context, req *mcp.ReadResourceReque
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: req.Params.URI, MIMEType: "application/json", Text: string(c.Content)}}}, nil
 }
 
-type documentWatchKey struct{}
-
-// documentWatches are the documents that the sessions of one server have subscribed to.
-type documentWatches struct {
-	mu   sync.Mutex
-	docs map[string]*documentWatch
-}
-
-type documentWatch struct {
-	sessions map[*mcp.ServerSession]bool
-	stop     context.CancelFunc
-}
-
-func (g *Documents) watches(s *Server) *documentWatches {
-	return s.Value(documentWatchKey{}, func() any { return &documentWatches{docs: map[string]*documentWatch{}} }).(*documentWatches)
-}
-
 // maxDocumentWatches bounds the documents that one server watches.
 const maxDocumentWatches = 64
 
 // Subscribe implements Subscriber.
-func (g *Documents) Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSession, uri string) (mine bool, err error) {
+func (g *Documents) Subscribe(ctx context.Context, s *Server, client *mcp.ServerSession, uri string) (mine bool, err error) {
 	name, ok := g.documentOf(uri)
 	if !ok {
 		return false, nil
 	}
-	seen := "" // of a document that there is not: its first version is a change
+	seen := "" // of a missing document: its creation is a change
 	if c, err := g.store.Document(ctx, documents.InProject(g.namespace, name)); err == nil {
 		seen = c.Version
 	}
-	w := g.watches(s)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	d := w.docs[name]
-	if d == nil {
-		if len(w.docs) >= maxDocumentWatches {
-			return true, &jsonrpc.Error{
-				Code:    jsonrpc.CodeInvalidParams,
-				Message: fmt.Sprintf("at most %d documents can be subscribed to at once: end another subscription first", maxDocumentWatches),
-			}
+	if !subscriptionsOf(s, g).add(client, uri, maxDocumentWatches, func(ctx context.Context, changed func()) { g.watch(ctx, name, seen, changed) }) {
+		return true, &jsonrpc.Error{
+			Code:    jsonrpc.CodeInvalidParams,
+			Message: fmt.Sprintf("at most %d documents can be subscribed to at once: end another subscription first", maxDocumentWatches),
 		}
-		ctx, stop := context.WithCancel(s.service.stopped)
-		d = &documentWatch{sessions: map[*mcp.ServerSession]bool{}, stop: stop}
-		w.docs[name] = d
-		s.Go(func(context.Context) { g.watch(ctx, s, name, seen) })
 	}
-	d.sessions[ss] = true
-	s.onEnd(ss, documentWatchKey{}, func() { w.removeAll(ss) })
 	return true, nil
 }
 
 // Unsubscribe implements Subscriber.
-func (g *Documents) Unsubscribe(s *Server, ss *mcp.ServerSession, uri string) {
-	if name, ok := g.documentOf(uri); ok {
-		g.watches(s).remove(name, ss)
-	}
+func (g *Documents) Unsubscribe(s *Server, client *mcp.ServerSession, uri string) {
+	subscriptionsOf(s, g).remove(client, uri)
 }
 
-func (w *documentWatches) remove(name string, ss *mcp.ServerSession) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.removeLocked(name, ss)
-}
+const documentRetry = 2 * time.Second
 
-func (w *documentWatches) removeAll(ss *mcp.ServerSession) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for name := range w.docs {
-		w.removeLocked(name, ss)
-	}
-}
-
-func (w *documentWatches) removeLocked(name string, ss *mcp.ServerSession) {
-	d := w.docs[name]
-	if d == nil || !d.sessions[ss] {
-		return
-	}
-	delete(d.sessions, ss)
-	if len(d.sessions) == 0 {
-		d.stop()
-		delete(w.docs, name)
-	}
-}
-
-// watch tells of a document's changes until ctx ends. One that there is not yet, or a hub
-// that does not run, is looked for again after a while.
-func (g *Documents) watch(ctx context.Context, s *Server, name, seen string) {
+// watch calls changed for each change of a document until ctx ends. It retries while the document does not exist or the
+// hub does not run.
+func (g *Documents) watch(ctx context.Context, name, seen string, changed func()) {
 	for ctx.Err() == nil {
 		c, err := g.store.AwaitDocument(ctx, documents.InProject(g.namespace, name), seen)
 		if err != nil {
@@ -307,12 +247,9 @@ func (g *Documents) watch(ctx context.Context, s *Server, name, seen string) {
 			continue
 		}
 		if c.Version != seen {
-			// Failures are the SDK's to log: the client has gone.
-			_ = s.mcp.ResourceUpdated(ctx, &mcp.ResourceUpdatedNotificationParams{URI: documentURI + name})
+			changed()
 			wait.Pause(ctx, watchEvery)
 		}
 		seen = c.Version
 	}
 }
-
-const documentRetry = 2 * time.Second

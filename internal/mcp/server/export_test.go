@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// BoundTokens lets a project's clients hold that many sessions by tokens.
+// BoundTokens sets how many clients of a project may have tokens.
 func BoundTokens(p *Project, n int) { p.tokens.max = n }
 
-// ReportEvery makes waits report their progress so often.
+// ReportEvery sets the interval of progress notifications.
 func ReportEvery(t *testing.T, d time.Duration) {
 	before := progressEvery
 	progressEvery = d
 	t.Cleanup(func() { progressEvery = before })
 }
 
-// IdleClock replaces the clock by which a project's agents are idle, and returns what
-// looks for those that are. No agent may be there yet.
-func IdleClock(p *Project, now func() time.Time) (look func(context.Context)) {
+// IdleClock replaces the clock for idle agents of a project, which must have none yet, and returns the function that
+// deregisters them.
+func IdleClock(p *Project, now func() time.Time) (deregisterIdle func(context.Context)) {
 	for _, group := range p.opts.Groups {
 		if g, ok := group.(*Network); ok {
 			g.now = now
-			return g.dismissIdle
+			return g.deregisterIdle
 		}
 	}
 	return nil

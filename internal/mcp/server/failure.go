@@ -10,27 +10,24 @@ import (
 	"github.com/parleyhub/parley/internal/documents"
 )
 
-// The categories of failures that arise in this package; groups may have further
-// ones (REQ-ERROR-001).
+// Categories of failures of this package; groups may have others.
 const (
-	ValidationError  = "ValidationError"  // an argument is wrong
+	ValidationError  = "ValidationError"  // an invalid argument
 	InterruptedError = "InterruptedError" // the call was cancelled, or the server stops
-	InternalError    = "InternalError"    // a mistake of ours
+	InternalError    = "InternalError"    // a bug
 )
 
-// Failure is a tool's error as the agent sees it (REQ-ERROR-001). Message and
-// Remedy are plain English and hold no secrets; Err is the cause, for logs.
+// Failure is a tool's error for the agent. Message and Remedy contain no secrets; Err is the cause, for logs.
 type Failure struct {
 	Category string
 	Message  string
 	Remedy   string // what to do next
 	Err      error
-	// RetryAfter is when a limit allows the next try; 0 where there is none.
+	// RetryAfter is the time until a rate limit allows a retry; 0 for no limit.
 	RetryAfter time.Duration
 }
 
-// Error returns all three parts, the way the agent reads them (REQ-USE-001,
-// REQ-USE-002, REQ-ACCESS-002).
+// Error returns category, message and remedy, as the agent receives them.
 func (f *Failure) Error() string {
 	text := f.Category + ": " + f.Message
 	if f.Remedy != "" {
@@ -42,16 +39,14 @@ func (f *Failure) Error() string {
 // Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Err }
 
-// explained is what the errors of the packages behind the tools have in common.
+// explained is an error that is fit for agents. A method RetryIn returns the time until a retry.
 type explained interface {
 	error
-	// Explain returns the category, the message and the remedy for agents. An
-	// error that has a method RetryIn says by it when to try again.
+	// Explain returns the category, the message and the remedy for agents.
 	Explain() (category, message, remedy string)
 }
 
-// failureOf puts any error into words for agents. What nobody has put into words
-// is a mistake of ours and stays in the log: it may hold anything.
+// failureOf converts any error. An error that is not explained may contain secrets and is only logged, as a bug.
 func failureOf(err error) *Failure {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		return f
@@ -63,8 +58,7 @@ func failureOf(err error) *Failure {
 		Remedy: "Try again; the server's log on standard error says more.", Err: err}
 }
 
-// explain returns what the package that an error is of says about it to agents, nil if it
-// says nothing.
+// explain returns the failure of an error that is fit for agents, nil for any other error.
 func explain(err error) *Failure {
 	if e, ok := errors.AsType[*documents.Error](err); ok {
 		category, message, remedy := documents.Explain(e)
@@ -82,12 +76,10 @@ func explain(err error) *Failure {
 	return f
 }
 
-// errorMeta is where a result carries the parts of a failure for programs. They
-// cannot stand in the structured content, which must match the tool's schema.
+// errorMeta is the key of a failure's parts in a result's _meta. Structured content must match the tool's schema.
 const errorMeta = "io.parley/error"
 
-// result is the tool result of a failure: not a protocol error, so that the model
-// sees it and can mend its call.
+// result converts the failure to a tool result. A model sees it, unlike a protocol error, and can correct its call.
 func (f *Failure) result() *mcp.CallToolResult {
 	parts := map[string]any{"category": f.Category, "message": f.Message, "remedy": f.Remedy}
 	if f.RetryAfter > 0 {

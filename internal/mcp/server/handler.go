@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,53 +20,44 @@ import (
 // Path is where the hub serves MCP.
 const Path = "/mcp"
 
-// How a request names its project: the directory's absolute path. Without one it
-// gets the channels that belong to no project.
+// A request names its project by the absolute path of its directory. Without one it uses the channels outside of all
+// projects.
 const (
 	projectQuery  = "project"
 	projectHeader = "Parley-Project"
 )
 
-// TokenHeader carries the token by which an agent of the hub proves who it is.
+// TokenHeader carries the token that identifies an agent of the hub.
 const TokenHeader = "Parley-Task-Token"
 
-// The limits of a Handler.
+// Limits of a [Handler]. A session is one of the MCP specification, with an Mcp-Session-Id.
 const (
-	// DefaultMaxProjects is how many projects are open at once.
-	DefaultMaxProjects = 64
-	// DefaultMaxSessions is how many sessions a project has at once.
-	DefaultMaxSessions = 256
-	// idleProject is how long a project without sessions stays open.
-	idleProject = 10 * time.Minute
-	// idleSession is how long a session lives without a request: agents wait for
-	// their users over night.
-	idleSession = 24 * time.Hour
-	// maxEvents bounds what is kept for clients that come back, in bytes for each
-	// project.
-	maxEvents = 4 << 20
+	DefaultMaxProjects = 64  // open projects
+	DefaultMaxSessions = 256 // sessions of a project
+
+	idleProject = 10 * time.Minute // after which a project without sessions is closed
+	idleSession = 24 * time.Hour   // after which a session without requests ends; users may be away overnight
+	maxEvents   = 4 << 20          // bytes of events for resumed streams, for each project
 )
 
-// HandlerOptions are what a Handler is made of.
+// HandlerOptions configure a [Handler].
 type HandlerOptions struct {
-	// Open opens the project in a directory, or, of "", what belongs to no
-	// project. It returns at once. Its error is the client's mistake.
+	// Open opens the project in a directory; "" means outside of all projects. It must not block. An error is reported to
+	// the client as its mistake.
 	Open func(dir string) (*Project, error)
-	// Identify returns the agent whose token a request presents in the header
-	// TokenHeader. Its error is told to the client. Nil knows no tokens.
+	// Identify returns the agent of the token in the header TokenHeader. An error is reported to the client. Nil rejects
+	// all tokens.
 	Identify func(token string) (Caller, error)
-	// MaxProjects and MaxSessions (for each project) default to
-	// DefaultMaxProjects and DefaultMaxSessions.
+	// MaxProjects and MaxSessions (of each project) default to DefaultMaxProjects and DefaultMaxSessions.
 	MaxProjects, MaxSessions int
 	Logger                   *slog.Logger // nil discards
 }
 
-// Handler serves MCP over streamable HTTP, both eras of the protocol at one URL,
-// for many projects: each is opened by the first request for it and closed when it
-// has not been used for a while. Access is checked before.
+// Handler serves MCP over streamable HTTP, in all revisions of the protocol at one URL, for many projects. The first
+// request for a project opens it; it is closed after a time without use. The caller has checked access.
 //
-// A session of the revisions up to 2025-11-25 has a server of its own, so that a
-// client that does not read holds up nobody else. Since 2026-07-28 there are no
-// sessions: agents carry a token, which set_handle gives them.
+// Each session of the revisions up to 2025-11-25 has its own server, so that a client that does not read blocks no other.
+// Since 2026-07-28 there are no sessions: agents pass the token that set_handle returned.
 type Handler struct {
 	opts HandlerOptions
 
@@ -79,25 +71,19 @@ type openProject struct {
 	opening sync.Once
 	err     error
 	project *Project
-	shared  *Server // for requests of the user that belong to no session
+	shared  *Server // for requests of the user without a session
 	http    *mcphttp.Handler
 
-	// The Handler's lock guards what follows.
+	// The Handler's lock guards the rest.
 	requests int
-	used     time.Time // the last request's end
+	used     time.Time // end of the last request
 }
 
 // NewHandler returns a Handler. Close ends it.
 func NewHandler(opts HandlerOptions) *Handler {
-	if opts.MaxProjects == 0 {
-		opts.MaxProjects = DefaultMaxProjects
-	}
-	if opts.MaxSessions == 0 {
-		opts.MaxSessions = DefaultMaxSessions
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
+	opts.MaxProjects = cmp.Or(opts.MaxProjects, DefaultMaxProjects)
+	opts.MaxSessions = cmp.Or(opts.MaxSessions, DefaultMaxSessions)
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	return &Handler{opts: opts, projects: map[string]*openProject{}}
 }
 
@@ -134,7 +120,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.http.ServeHTTP(w, r)
 }
 
-// callerKey is where a request's context has its Caller.
+// callerKey is the context key of a request's Caller.
 type callerKey struct{}
 
 func callerOf(r *http.Request) Caller {
@@ -142,8 +128,7 @@ func callerOf(r *http.Request) Caller {
 	return caller
 }
 
-// identify finds out for whom a request acts. A token that is not good is refused:
-// who presents one is no user.
+// identify returns the caller of a request. An invalid token is an error: its sender does not count as the user.
 func (h *Handler) identify(header http.Header) (Caller, error) {
 	tokens := header.Values(TokenHeader)
 	switch {
@@ -159,16 +144,14 @@ func (h *Handler) identify(header http.Header) (Caller, error) {
 func refuse(w http.ResponseWriter, status int, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	if _, err := w.Write(refusal(jsonrpc.CodeInvalidRequest, message)); err != nil {
-		return // the client has gone
-	}
+	_, _ = w.Write(refusal(jsonrpc.CodeInvalidRequest, message)) // fails if the client has disconnected
 }
 
 var errBusy = errors.New("the hub cannot serve another project now")
 
 // acquire returns the open project of a directory. The caller releases it.
 func (h *Handler) acquire(dir string) (*openProject, error) {
-	p, closing, err := h.enter(dir)
+	p, closing, err := h.begin(dir)
 	h.closeProjects(closing)
 	if err != nil {
 		return nil, err
@@ -190,15 +173,15 @@ func (h *Handler) acquire(dir string) (*openProject, error) {
 	return p, nil
 }
 
-// enter counts a request in, and takes out what has to be closed for it.
-func (h *Handler) enter(dir string) (p *openProject, closing []*openProject, err error) {
+// begin counts a request of a project. It returns the projects to close, which are no longer in the map.
+func (h *Handler) begin(dir string) (p *openProject, closing []*openProject, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return nil, nil, fmt.Errorf("%w: it is stopping", errBusy)
 	}
 	if p = h.projects[dir]; p == nil {
-		closing = h.retire()
+		closing = h.evict()
 		if len(h.projects) >= h.opts.MaxProjects {
 			return nil, closing, fmt.Errorf("%w: %d are in use", errBusy, len(h.projects))
 		}
@@ -209,10 +192,9 @@ func (h *Handler) enter(dir string) (p *openProject, closing []*openProject, err
 	return p, closing, nil
 }
 
-// retire takes out the projects that have been idle for long, and, where there is
-// no room for another, the one that has been idle for longest, even if it has
-// sessions: their clients begin new ones.
-func (h *Handler) retire() (closing []*openProject) {
+// evict removes projects that have been idle for idleProject. At the limit it also removes the least recently used
+// project without requests, even one with sessions, whose clients then begin new ones.
+func (h *Handler) evict() (closing []*openProject) {
 	oldest := ""
 	for dir, p := range h.projects {
 		if p.requests > 0 {
@@ -233,7 +215,7 @@ func (h *Handler) retire() (closing []*openProject) {
 	return closing
 }
 
-// release counts a request out.
+// release ends a request.
 func (h *Handler) release(p *openProject) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -249,10 +231,10 @@ func (p *openProject) sessions() int {
 }
 
 func (p *openProject) serve(opts HandlerOptions) {
-	p.shared = p.project.NewSessionlessServer(Caller{})
+	p.shared = p.project.NewStatelessServer(Caller{})
 	events := mcp.NewMemoryEventStore(nil)
 	events.SetMaxBytes(maxEvents)
-	var own sync.Map // *Server by *mcp.Server: those that are not shared
+	var own sync.Map // *Server by *mcp.Server, without the shared one
 	keep := func(s *Server) *mcp.Server {
 		own.Store(s.mcp, s)
 		return s.mcp
@@ -261,7 +243,7 @@ func (p *openProject) serve(opts HandlerOptions) {
 		Session: func(r *http.Request) *mcp.Server { return keep(p.project.NewServer(callerOf(r))) },
 		Request: func(r *http.Request) *mcp.Server {
 			if caller := callerOf(r); caller != (Caller{}) || r.Header.Get("Mcp-Method") == "subscriptions/listen" {
-				return keep(p.project.NewSessionlessServer(caller)) // an agent's, or it lasts as long as a session
+				return keep(p.project.NewStatelessServer(caller)) // of an agent, or of a long-lived stream
 			}
 			return p.shared.mcp
 		},
@@ -274,12 +256,12 @@ func (p *openProject) serve(opts HandlerOptions) {
 	})
 }
 
-// closePatienceHTTP bounds the end of a project.
-const closePatienceHTTP = 10 * time.Second
+// closeProjectTimeout bounds the end of a project.
+const closeProjectTimeout = 10 * time.Second
 
 func (h *Handler) closeProjects(closing []*openProject) {
 	for _, p := range closing {
-		ctx, cancel := context.WithTimeout(context.Background(), closePatienceHTTP)
+		ctx, cancel := context.WithTimeout(context.Background(), closeProjectTimeout)
 		if err := p.close(ctx); err != nil {
 			h.opts.Logger.Warn("a project's channels were not closed cleanly", "error", err)
 		}
@@ -302,9 +284,8 @@ func (p *openProject) close(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// Close ends all sessions and projects, and stores what is queued if it can be
-// stored before ctx ends. Requests that wait are answered first; later ones are
-// refused.
+// Close ends all sessions and closes all projects; queued messages are stored if the bus can be reached before ctx ends.
+// Blocking requests are answered first, and later requests refused.
 func (h *Handler) Close(ctx context.Context) error {
 	h.mu.Lock()
 	h.closed = true

@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,22 +18,16 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The limits of a connection over lines.
+// Limits of a connection over lines.
 const (
-	// maxLine bounds one message, in bytes: a text of 1 MB in which every
-	// character is escaped, and a little more.
-	maxLine = 8 << 20
-	// maxUnderWay is up to how many requests are read before their answers are
-	// written. A client that does not read its answers is not read either.
-	maxUnderWay = 256
-	// maxBatch bounds a JSON-RPC batch, which the revision 2025-03-26 has.
-	maxBatch = 100
+	maxLine    = 8 << 20 // bytes of a message: a text of 1 MB with every character escaped, and its envelope
+	maxPending = 256     // requests without an answer; then the input is not read
+	maxBatch   = 100     // messages of a JSON-RPC batch, which the revision 2025-03-26 has
 )
 
-// lines is the connection of newline-delimited JSON. It differs from the SDK's
-// in what users meet: a broken line gets an error and does not end the
-// connection; tool calls begin in the order in which they came; and the end of
-// the input waits for the answers to what was read.
+// lines is a connection over newline-delimited JSON. Unlike the SDK's, it answers an invalid line with an error instead
+// of ending the connection, it begins tool calls in the order of their requests, and at the end of the input it answers
+// all requests that were read.
 type lines struct {
 	in    *bufio.Reader
 	close func() error
@@ -41,18 +36,18 @@ type lines struct {
 	writing sync.Mutex
 	out     io.Writer
 
-	mu       sync.Mutex
-	changed  sync.Cond
-	urgent   []jsonrpc.Message  // all but tool calls
-	calls    []*jsonrpc.Request // tool calls, which begin one after the other
-	turn     any                // the id of the tool call that has begun, nil if the next may
-	underWay map[any]*batch     // requests without an answer, by id; nil: in no batch
-	writes   int                // answers that are being written
-	err      error              // of the input, io.EOF at its end
-	closed   bool
+	mu      sync.Mutex
+	changed sync.Cond
+	urgent  []jsonrpc.Message  // all but tool calls
+	calls   []*jsonrpc.Request // tool calls that have not begun
+	turn    any                // id of the tool call that delays the next one, nil for none
+	pending map[any]*batch     // requests without an answer, by id; nil for no batch
+	writes  int                // answers that are being written
+	err     error              // of the input, io.EOF at its end
+	closed  bool
 }
 
-// batch collects the answers of requests that came together.
+// batch collects the answers to a batch of requests.
 type batch struct {
 	missing int
 	answers []json.RawMessage
@@ -61,10 +56,9 @@ type batch struct {
 // Connect implements mcp.Transport; l is its own connection.
 func (l *lines) Connect(context.Context) (mcp.Connection, error) { return l, nil }
 
-// newLines makes a connection that reads in until it ends or breaks. Close closes
-// in, so that the goroutine that reads it ends where closing has that effect.
+// newLines returns a connection that reads in until it ends or fails. Close closes in.
 func newLines(in io.ReadCloser, out io.Writer, ended func()) *lines {
-	l := &lines{in: bufio.NewReaderSize(in, 64<<10), close: in.Close, ended: ended, out: out, underWay: map[any]*batch{}}
+	l := &lines{in: bufio.NewReaderSize(in, 64<<10), close: in.Close, ended: ended, out: out, pending: map[any]*batch{}}
 	l.changed.L = &l.mu
 	return l
 }
@@ -92,10 +86,10 @@ func (l *lines) release() {
 	l.changed.Broadcast()
 }
 
-// pump reads the input line by line. It runs in a goroutine of its own.
+// pump reads the input line by line until it ends.
 func (l *lines) pump() {
 	var err error
-	for err == nil && l.wantsMore() {
+	for err == nil && l.awaitCapacity() {
 		var line []byte
 		line, err = l.readLine()
 		switch {
@@ -108,29 +102,22 @@ func (l *lines) pump() {
 		}
 	}
 	l.ended()
+	l.finish(err)
+}
+
+// finish ends the input with an error. Requests that were read are still answered.
+func (l *lines) finish(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil {
-		l.err = err
-	}
+	l.err = cmp.Or(l.err, err)
 	l.changed.Broadcast()
 }
 
-// finish ends the reading: what was read before is still answered.
-func (l *lines) finish() {
+// awaitCapacity blocks until another message may be read. It reports false at the end of the input.
+func (l *lines) awaitCapacity() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil {
-		l.err = io.EOF
-	}
-	l.changed.Broadcast()
-}
-
-// wantsMore waits until there is room for another message.
-func (l *lines) wantsMore() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for !l.closed && l.err == nil && len(l.underWay)+l.writes+len(l.urgent) >= maxUnderWay {
+	for !l.closed && l.err == nil && len(l.pending)+l.writes+len(l.urgent) >= maxPending {
 		l.changed.Wait()
 	}
 	return !l.closed && l.err == nil
@@ -138,8 +125,7 @@ func (l *lines) wantsMore() bool {
 
 var errLineTooLong = errors.New("the line is too long")
 
-// readLine returns the next line without its end and surrounding space. A line
-// that is too long is skipped. The last line may lack its end.
+// readLine returns the next line, trimmed. A line that is too long is skipped. The last line may lack a line break.
 func (l *lines) readLine() ([]byte, error) {
 	var line []byte
 	for tooLong := false; ; {
@@ -159,8 +145,7 @@ func (l *lines) readLine() ([]byte, error) {
 	}
 }
 
-// accept queues the messages of a line, or answers that they are none. Its errors
-// are those of writing.
+// accept queues the messages of a line, or answers with an error if it is invalid. It returns an error of writing.
 func (l *lines) accept(line []byte) error {
 	if !json.Valid(line) {
 		return l.refuse(jsonrpc.CodeParseError, "the line is not JSON: send one message a line, in UTF-8")
@@ -175,9 +160,7 @@ func (l *lines) accept(line []byte) error {
 	if err := json.Unmarshal(line, &elements); err != nil || len(elements) == 0 || len(elements) > maxBatch {
 		return l.refuse(jsonrpc.CodeInvalidRequest, fmt.Sprintf("a batch has 1 to %d messages", maxBatch))
 	}
-	// One more is missing until all are queued, for a quick answer must not
-	// complete the batch.
-	b := &batch{missing: 1}
+	b := &batch{missing: 1} // one more until all are queued, so that an early answer does not complete the batch
 	var refused []json.RawMessage
 	for _, element := range elements {
 		if problem := l.enqueue(element, b); problem != "" {
@@ -187,7 +170,7 @@ func (l *lines) accept(line []byte) error {
 	return l.answered(b, refused...)
 }
 
-// enqueue queues one message for Read. It returns what is wrong with it.
+// enqueue queues one message for Read. It returns a description of the problem with an invalid one.
 func (l *lines) enqueue(data []byte, b *batch) (problem string) {
 	message, err := jsonrpc.DecodeMessage(data)
 	if err != nil {
@@ -202,19 +185,19 @@ func (l *lines) enqueue(data []byte, b *batch) (problem string) {
 	switch {
 	case ok && request.IsCall():
 		id := request.ID.Raw()
-		if _, taken := l.underWay[id]; taken {
-			return fmt.Sprintf("the id %.80q belongs to a request that is under way", fmt.Sprint(id))
+		if _, taken := l.pending[id]; taken {
+			return fmt.Sprintf("the id %.80q belongs to a pending request", fmt.Sprint(id))
 		}
-		l.underWay[id] = b
+		l.pending[id] = b
 		if b != nil {
 			b.missing++
 		}
 		if request.Method == "tools/call" {
 			l.calls = append(l.calls, request)
-			break
+		} else {
+			l.urgent = append(l.urgent, message)
 		}
-		l.urgent = append(l.urgent, message)
-	case ok && request.Method == "notifications/cancelled" && l.forget(request):
+	case ok && request.Method == "notifications/cancelled" && l.cancel(request):
 	default:
 		l.urgent = append(l.urgent, message)
 	}
@@ -222,15 +205,15 @@ func (l *lines) enqueue(data []byte, b *batch) (problem string) {
 	return ""
 }
 
-// forget drops the tool call that a notification cancels if it has not begun. It
-// gets no answer then, as the protocol wants it. The caller holds the lock.
-func (l *lines) forget(cancelled *jsonrpc.Request) bool {
+// cancel drops a tool call that has not begun; as the protocol requires, it gets no answer. It reports false for any
+// other request. The lock is held.
+func (l *lines) cancel(cancelled *jsonrpc.Request) bool {
 	var params mcp.CancelledParams
 	if json.Unmarshal(cancelled.Params, &params) != nil {
 		return false
 	}
 	id, err := jsonrpc.MakeID(params.RequestID)
-	if err != nil || !id.IsValid() || l.underWay[id.Raw()] != nil { // those of a batch are answered
+	if err != nil || !id.IsValid() || l.pending[id.Raw()] != nil { // in a batch
 		return false
 	}
 	before := len(l.calls)
@@ -238,12 +221,11 @@ func (l *lines) forget(cancelled *jsonrpc.Request) bool {
 	if len(l.calls) == before {
 		return false
 	}
-	delete(l.underWay, id.Raw())
+	delete(l.pending, id.Raw())
 	return true
 }
 
-// exactID tells whether the id of a request comes back as it was sent: the SDK
-// keeps whole numbers only.
+// exactID reports whether an answer would repeat the id of a request exactly: the SDK converts numbers to integers.
 func exactID(data []byte) bool {
 	var message struct {
 		ID json.RawMessage `json:"id"`
@@ -258,8 +240,7 @@ func exactID(data []byte) bool {
 	return err == nil && -1<<53 <= n && n <= 1<<53
 }
 
-// Read implements mcp.Connection. After the end of the input it returns what was
-// read before, then waits for the answers.
+// Read implements mcp.Connection. After the end of the input it returns the queued messages, then waits for the answers.
 func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 	stop := context.AfterFunc(ctx, func() {
 		l.mu.Lock()
@@ -278,14 +259,14 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 		case len(l.urgent) > 0:
 			message := l.urgent[0]
 			l.urgent = l.urgent[1:]
-			l.changed.Broadcast() // there is room
+			l.changed.Broadcast() // for awaitCapacity
 			return message, nil
 		case len(l.calls) > 0 && l.turn == nil:
 			call := l.calls[0]
 			l.calls = l.calls[1:]
 			l.turn = call.ID.Raw()
 			return call, nil
-		case l.err != nil && len(l.underWay)+l.writes == 0:
+		case l.err != nil && len(l.pending)+l.writes == 0:
 			return nil, l.err
 		}
 		l.changed.Wait()
@@ -299,7 +280,7 @@ func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 		response.Error = coded(response.Error)
 	}
 	data, err := jsonrpc.EncodeMessage(message)
-	if err != nil && ok { // an error here would end the connection
+	if err != nil && ok { // returning it would end the connection
 		failed := &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the answer cannot be encoded"}
 		data, err = jsonrpc.EncodeMessage(&jsonrpc.Response{ID: response.ID, Error: failed})
 	}
@@ -311,8 +292,8 @@ func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 	}
 	id := response.ID.Raw()
 	l.mu.Lock()
-	b := l.underWay[id]
-	delete(l.underWay, id) // before the client has the answer: it may use the id again then
+	b := l.pending[id]
+	delete(l.pending, id) // before the client has the answer, when it may reuse the id
 	hasTurn := l.turn == id
 	l.writes++
 	l.mu.Unlock()
@@ -331,8 +312,7 @@ func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 	return err
 }
 
-// coded gives an error a code where the SDK gives none: params that cannot be
-// decoded, and requests that come at the wrong time.
+// coded adds a code to errors that the SDK returns without one: for invalid params and for requests in a wrong state.
 func coded(err error) error {
 	if _, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return err
@@ -344,8 +324,7 @@ func coded(err error) error {
 	return e
 }
 
-// answered adds the answers of one of a batch's parts, and writes the batch when it
-// is complete.
+// answered adds answers to a batch and writes the batch when it is complete.
 func (l *lines) answered(b *batch, answers ...json.RawMessage) error {
 	l.mu.Lock()
 	b.answers = append(b.answers, answers...)
@@ -369,7 +348,7 @@ func (l *lines) writeLine(data []byte) error {
 	return err
 }
 
-// refuse answers a line that holds no message that could be answered.
+// refuse answers an invalid line, whose id is unknown.
 func (l *lines) refuse(code int64, message string) error {
 	return l.writeLine(refusal(code, message))
 }
@@ -381,7 +360,7 @@ func refusal(code int64, message string) []byte {
 		Error   jsonrpc.Error `json:"error"`
 	}{"2.0", nil, jsonrpc.Error{Code: code, Message: message}})
 	if err != nil {
-		panic(err) // strings and numbers always encode
+		panic(err) // strings and numbers can always be encoded
 	}
 	return data
 }

@@ -133,7 +133,7 @@ func TestAWaitingCallHoldsUpNothing(t *testing.T) {
 	w.write(callLine(1, "set_handle", `{"handle":"me"}`))
 	w.readResult("1")
 	w.write(callLine(2, "wait_for_messages", `{}`), callLine(2, "get_my_handle", `{}`), callLine(3, "get_my_handle", `{}`))
-	if a := w.readAnswer(); string(a.ID) != "null" || !strings.Contains(a.Error.Message, "under way") {
+	if a := w.readAnswer(); string(a.ID) != "null" || !strings.Contains(a.Error.Message, "pending request") {
 		t.Errorf("an id that is taken: %+v", a)
 	}
 	w.readResult("3")

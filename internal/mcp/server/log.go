@@ -11,12 +11,9 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// NewLogger returns the logger of the MCP server: one JSON object or line of text
-// a record on w, which is standard error (REQ-LOG-001 to REQ-LOG-006). Every
-// record has timestamp, level, component and message; with an error value at ERROR
-// it has a stack trace.
-// The secrets, and credentials in URLs, are blanked wherever they stand
-// (REQ-SEC-004, REQ-LOG-008).
+// NewLogger returns the logger of the MCP server, which writes a JSON object or a line of text for each record to w. A
+// record has timestamp, level, component and message; with an error value at level ERROR also a stack trace. The secrets,
+// and credentials in URLs, are redacted everywhere.
 func NewLogger(w io.Writer, cfg mcpconfig.Logging, secrets ...string) *slog.Logger {
 	r := redactor{}
 	for _, secret := range secrets {
@@ -37,11 +34,11 @@ const (
 	redacted         = "[redacted]"
 )
 
-// handler completes the records.
+// handler adds the component and stack traces to records.
 type handler struct {
 	next      slog.Handler
 	component string
-	shift     slog.Level // is taken off every level
+	shift     slog.Level // subtracted from every level
 }
 
 func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
@@ -68,7 +65,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, full)
 }
 
-// WithAttrs keeps the component apart, so that a record has one.
+// WithAttrs handles the component separately, so that a record has only one.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	n := *h
 	var rest []slog.Attr
@@ -91,8 +88,8 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &n
 }
 
-// quieter lowers the SDK's messages by a level: it calls errors what clients do
-// wrong, and informs of every session.
+// quieter returns a logger for the SDK that lowers each level by one: the SDK logs mistakes of clients as errors, and
+// every connection at level INFO.
 func quieter(log *slog.Logger) *slog.Logger {
 	h := &handler{next: log.Handler(), component: "mcp-protocol", shift: slog.LevelError - slog.LevelWarn}
 	if inner, ok := log.Handler().(*handler); ok {
@@ -108,7 +105,7 @@ type redactor struct {
 	secrets []string // pairs for strings.NewReplacer
 }
 
-// replace renames slog's keys to the specification's, and redacts.
+// replace renames slog's keys to those of the specification, and redacts.
 func (r redactor) replace(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 {
 		switch a.Key {

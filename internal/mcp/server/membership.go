@@ -9,8 +9,8 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// membership is how a project's agents take part in the network: a [agentnet.Network] for
-// all of them, or a [agentnet.Lobby].
+// membership is a project's access to the agents' network: one [agentnet.Network] for all agents, or an
+// [agentnet.Lobby].
 type membership interface {
 	Usable(ctx context.Context) error
 	Notice() string
@@ -20,7 +20,7 @@ type membership interface {
 	Close(ctx context.Context) error
 }
 
-// openMembership opens what the options ask for.
+// openMembership opens the kind of membership that the options select.
 func openMembership(cfg agentnet.Config, enter func(context.Context, agentnet.Arrival) (agentnet.Place, *bus.Bus, error), onDemand bool) membership {
 	switch {
 	case enter != nil:
@@ -31,8 +31,7 @@ func openMembership(cfg agentnet.Config, enter func(context.Context, agentnet.Ar
 	return agentnet.Open(cfg)
 }
 
-// lateNetwork opens a network when the first agent wants to register: a hub serves many
-// projects whose agents never do.
+// lateNetwork opens a network at its first use, because a hub serves many projects whose agents never register.
 type lateNetwork struct {
 	cfg agentnet.Config
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,31 +15,31 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
 // Network is the group of the agents' network: registry, mail and work queues.
 type Network struct {
-	mesh membership
-	auto *agentnet.Registration // at the start of a connection; nil for none
-	idle time.Duration          // after which an agent is shown as offline; 0 for never
-	now  func() time.Time
+	network membership
+	auto    *agentnet.Registration // of each connection's agent; nil for none
+	idle    time.Duration          // after which an agent is shown as offline; 0 for never
+	now     func() time.Time
 
-	watch sync.Once // what looks for idle agents is started
-	mu    sync.Mutex
-	seats map[*seat]struct{} // of agents that idle counts for
+	watch  sync.Once // starts watchIdle
+	mu     sync.Mutex
+	agents map[*networkAgent]struct{} // registered ones
 }
 
-// NewNetwork returns the group. It does not close the network. With auto, the
-// agent of each connection is registered as soon as the network can be used. Agents
-// that call nothing for as long as idle leave, and come back with their next call; 0
-// is for connections whose end says that the agent has ended.
+// NewNetwork returns the group. It does not close the network. With auto, the agent of each connection is registered as
+// soon as the network is usable. Agents without calls for the time idle are deregistered until their next call; 0 is
+// for connections that end with the agent.
 func NewNetwork(network membership, auto *agentnet.Registration, idle time.Duration) *Network {
-	return &Network{mesh: network, auto: auto, idle: idle, now: time.Now, seats: map[*seat]struct{}{}}
+	return &Network{network: network, auto: auto, idle: idle, now: time.Now, agents: map[*networkAgent]struct{}{}}
 }
 
-// NetworkConfig is a project's configuration of the agents' network.
+// NetworkConfig returns a project's configuration of the agents' network.
 func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, error), log *slog.Logger) agentnet.Config {
 	cross, work := cfg.CrossComputer, cfg.WorkQueue
 	seconds := func(n int64) time.Duration { return time.Duration(n) * time.Second }
@@ -62,8 +63,7 @@ func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, 
 	}
 }
 
-// AutoRegistration is what agents are registered as at their start; nil where
-// they register themselves.
+// AutoRegistration returns the registration of agents at their start; nil if they register themselves.
 func AutoRegistration(cfg *mcpconfig.Config) *agentnet.Registration {
 	cross := cfg.CrossComputer
 	if !cross.AutoRegister {
@@ -90,64 +90,61 @@ func (g *Network) Register(s *Server) {
 	if g.idle > 0 {
 		g.watch.Do(func() { s.Go(g.watchIdle) })
 	}
-	if s.session != nil {
-		s.OnEnd(func() { g.leave(seatOf(s.session)) })
+	if s.client == nil {
+		return
 	}
-	if g.auto != nil && s.session != nil {
+	s.OnEnd(func() { g.end(networkAgentOf(s.client)) })
+	if g.auto != nil {
 		s.Go(func(ctx context.Context) { g.autoRegister(ctx, s) })
 	}
 }
 
-// seat is a session's place in the network.
-type seat struct {
-	turn  chan struct{}   // holds the token of who may use the rest
-	agent *agentnet.Agent // nil if it is not registered
-	as    agentnet.Registration
-	away  bool      // it was registered, and was idle for too long
-	used  time.Time // last
+// networkAgent is the state of a client in the network.
+type networkAgent struct {
+	turn         chan struct{}   // of capacity 1; locks the rest
+	agent        *agentnet.Agent // nil if it is not registered
+	registration agentnet.Registration
+	idle         bool      // deregistered because it was idle
+	used         time.Time // last call
 }
 
-type seatKey struct{}
+type networkAgentKey struct{}
 
-func seatOf(s *Session) *seat {
-	return s.Value(seatKey{}, func() any {
-		p := &seat{turn: make(chan struct{}, 1)}
-		p.turn <- struct{}{}
-		return p
-	}).(*seat)
+func networkAgentOf(c *Client) *networkAgent {
+	return c.Value(networkAgentKey{}, func() any { return &networkAgent{turn: make(chan struct{}, 1)} }).(*networkAgent)
 }
 
-// take returns once nobody else changes the seat.
-func (p *seat) take(ctx context.Context) (release func(), err error) {
+// lock locks the state until unlock is called.
+func (p *networkAgent) lock(ctx context.Context) (unlock func(), err error) {
 	select {
-	case <-p.turn:
-		return func() { p.turn <- struct{}{} }, nil
+	case p.turn <- struct{}{}:
+		return func() { <-p.turn }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// agent returns the caller's agent (REQ-COMPAT-005), under its present handle.
+// agent returns the caller's agent, under its current handle.
 func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
-	p := seatOf(c.Session)
-	release, err := p.take(ctx)
+	p := networkAgentOf(c.Client)
+	unlock, err := p.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer unlock()
 	p.used = g.now()
-	if p.away {
-		a, err := g.mesh.Register(ctx, p.as)
+	if p.idle {
+		a, err := g.network.Register(ctx, p.registration)
 		if err != nil {
 			return nil, err
 		}
-		g.occupy(p, a)
+		g.registered(p, a)
 	}
 	if p.agent == nil {
 		return nil, &Failure{Category: string(agentnet.NotRegisteredError), Message: "You are not registered in the agents' network.",
 			Remedy: "Call register_agent first."}
 	}
-	if h := c.Session.Handle(); h != "" && h != p.agent.Entry().Handle {
+	if h := c.Client.Handle(); h != "" && h != p.agent.Entry().Handle {
 		if err := p.agent.SetHandle(h); err != nil {
 			return nil, err
 		}
@@ -155,66 +152,66 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 	return p.agent, nil
 }
 
-// register makes the session an agent, or changes what it says of itself.
-func (g *Network) register(ctx context.Context, s *Session, r agentnet.Registration) (entry agentnet.Entry, again bool, err error) {
-	p := seatOf(s)
-	release, err := p.take(ctx)
+// register registers the client as an agent, or changes its registration.
+func (g *Network) register(ctx context.Context, c *Client, r agentnet.Registration) (entry agentnet.Entry, again bool, err error) {
+	p := networkAgentOf(c)
+	unlock, err := p.lock(ctx)
 	if err != nil {
 		return agentnet.Entry{}, false, err
 	}
-	defer release()
+	defer unlock()
 	if p.agent != nil {
 		entry, err = p.agent.Describe(ctx, r)
 		if f, ok := errors.AsType[*agentnet.Error](err); !ok || f.Code != agentnet.NotRegisteredError {
 			return entry, true, err
 		}
-		g.vacate(ctx, p) // it has lost its place
+		g.deregistered(ctx, p) // the registry entry is lost
 	}
-	a, err := g.mesh.Register(ctx, r)
+	a, err := g.network.Register(ctx, r)
 	if err != nil {
 		return agentnet.Entry{}, false, err
 	}
-	p.as = r
-	g.occupy(p, a)
+	p.registration = r
+	g.registered(p, a)
 	return a.Entry(), a.Reused(), nil
 }
 
-// leavePatience bounds the leaving of an agent whose program has ended.
-const leavePatience = 5 * time.Second
+// leaveTimeout bounds a deregistration.
+const leaveTimeout = 5 * time.Second
 
-// leave deregisters the agent of a seat, if there is one.
-func (g *Network) leave(p *seat) {
-	ctx, cancel := context.WithTimeout(context.Background(), leavePatience)
+// end deregisters the agent of a client that has disconnected.
+func (g *Network) end(p *networkAgent) {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
-	release, err := p.take(ctx)
+	unlock, err := p.lock(ctx)
 	if err != nil {
-		return // a call that lasts has it; the network's own end comes next
+		return // a call is still running; the end of the network deregisters the agent
 	}
-	defer release()
-	p.away = false
-	g.vacate(ctx, p)
+	defer unlock()
+	p.idle = false
+	g.deregistered(ctx, p)
 }
 
-// vacate deregisters the agent of a seat that the caller has taken.
-func (g *Network) vacate(ctx context.Context, p *seat) {
+// deregistered deregisters the agent, if there is one. The state is locked.
+func (g *Network) deregistered(ctx context.Context, p *networkAgent) {
 	g.mu.Lock()
-	delete(g.seats, p)
+	delete(g.agents, p)
 	g.mu.Unlock()
 	if a := p.agent; a != nil {
 		p.agent = nil
-		_ = g.mesh.Leave(ctx, a) // else the others notice that it does not beat any more
+		_ = g.network.Leave(ctx, a) // after a failure the missing heartbeats show that it is gone
 	}
 }
 
-// occupy notes that a seat that the caller has taken has an agent.
-func (g *Network) occupy(p *seat, a *agentnet.Agent) {
-	p.agent, p.away, p.used = a, false, g.now()
+// registered notes that an agent is registered. The state is locked.
+func (g *Network) registered(p *networkAgent, a *agentnet.Agent) {
+	p.agent, p.idle, p.used = a, false, g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.seats[p] = struct{}{}
+	g.agents[p] = struct{}{}
 }
 
-// watchIdle lets agents leave that have called nothing for too long.
+// watchIdle deregisters idle agents until ctx ends.
 func (g *Network) watchIdle(ctx context.Context) {
 	tick := time.NewTicker(g.idle / 4)
 	defer tick.Stop()
@@ -223,88 +220,77 @@ func (g *Network) watchIdle(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			g.deregisterIdle(ctx)
 		}
-		g.dismissIdle(ctx)
 	}
 }
 
-func (g *Network) dismissIdle(ctx context.Context) {
+// deregisterIdle deregisters the agents without calls for the time idle. Their next call registers them again.
+func (g *Network) deregisterIdle(ctx context.Context) {
 	g.mu.Lock()
-	seats := slices.Collect(maps.Keys(g.seats))
+	agents := slices.Collect(maps.Keys(g.agents))
 	g.mu.Unlock()
-	for _, p := range seats {
-		g.dismiss(ctx, p)
+	for _, p := range agents {
+		select {
+		case p.turn <- struct{}{}:
+		default:
+			continue // in a call
+		}
+		if p.agent != nil && g.now().Sub(p.used) >= g.idle {
+			leaving, cancel := context.WithTimeout(ctx, leaveTimeout)
+			p.idle = true
+			g.deregistered(leaving, p)
+			cancel()
+		}
+		<-p.turn
 	}
 }
 
-// dismiss is leave for an agent that is idle, which comes back with its next call.
-func (g *Network) dismiss(ctx context.Context, p *seat) {
-	select {
-	case <-p.turn:
-	default:
-		return // it is not idle
-	}
-	defer func() { p.turn <- struct{}{} }()
-	if p.agent == nil || g.now().Sub(p.used) < g.idle {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, leavePatience)
-	defer cancel()
-	p.away = true
-	g.vacate(ctx, p)
-}
-
-// autoRegister registers the agent of a connection (REQ-CONFIG-CROSS-001). The
-// agent can still register by itself, as something else.
+// autoRegister registers the agent of a connection, with retries, until it succeeds or the agent has registered itself.
 func (g *Network) autoRegister(ctx context.Context, s *Server) {
 	log := s.Logger("mesh")
 	for ctx.Err() == nil {
-		// Without the link the agent can be one of this computer's.
-		ready, cancel := context.WithTimeout(ctx, registerPatience)
-		_ = g.mesh.Usable(ready) // the registration says why not
-		cancel()
-		if seatTaken(ctx, s.session) {
+		g.awaitUsable(ctx)
+		p := networkAgentOf(s.client)
+		unlock, err := p.lock(ctx)
+		if err != nil {
+			return
+		}
+		done := p.agent != nil
+		unlock()
+		if done {
 			return
 		}
 		r := *g.auto
-		r.Handle = handleOr(s.session.Handle(), r.AgentType)
-		entry, _, err := g.register(ctx, s.session, r)
+		r.Handle = cmp.Or(s.client.Handle(), r.AgentType)
+		entry, _, err := g.register(ctx, s.client, r)
 		if err == nil {
 			log.Info("the agent was registered automatically", "guid", entry.GUID, "agentType", entry.AgentType)
 			return
 		}
-		wait := 10 * time.Second
+		delay := 10 * time.Second
 		if f, ok := errors.AsType[*agentnet.Error](err); ok && f.RetryAfter > 0 {
-			wait = f.RetryAfter
+			delay = f.RetryAfter
 		}
-		if ctx.Err() == nil && g.mesh.Status().Connected {
-			log.Error("the agent was not registered automatically", "error", err, "retryIn", wait.String())
+		if ctx.Err() == nil && g.network.Status().Connected {
+			log.Error("the agent was not registered automatically", "error", err, "retryIn", delay.String())
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		wait.Pause(ctx, delay)
 	}
 }
 
-func seatTaken(ctx context.Context, s *Session) bool {
-	p := seatOf(s)
-	release, err := p.take(ctx)
-	if err != nil {
-		return true
-	}
-	defer release()
-	return p.agent != nil
+// registerTimeout is how long a registration waits for the network.
+const registerTimeout = 5 * time.Second
+
+// awaitUsable waits until the network is usable, without the link to a cluster if that takes too long. The registration
+// reports an error.
+func (g *Network) awaitUsable(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	_ = g.network.Usable(ctx)
 }
 
-func handleOr(handle, otherwise string) string {
-	if handle == "" {
-		return otherwise
-	}
-	return handle
-}
-
-// addNetworkTool adds a tool of agents that are registered.
+// addNetworkTool adds a tool that requires a registered agent.
 func addNetworkTool[In, Out any](s *Server, g *Network, t Tool[In, Out], handle func(context.Context, *Call, *agentnet.Agent, In) (string, Out, error)) {
 	t.Handle = func(ctx context.Context, c *Call, in In) (string, Out, error) {
 		var none Out
@@ -313,7 +299,7 @@ func addNetworkTool[In, Out any](s *Server, g *Network, t Tool[In, Out], handle 
 			return "", none, err
 		}
 		text, out, err := handle(ctx, c, a, in)
-		if notice := g.mesh.Notice(); notice != "" && err == nil {
+		if notice := g.network.Notice(); notice != "" && err == nil {
 			text += "\n\n" + notice
 		}
 		return text, out, err
@@ -346,7 +332,7 @@ func enumOf[T ~string](values []T) []any {
 	return list
 }
 
-// lists makes the schemas of lists plain: they may not be null.
+// lists makes the schemas of lists exclude null.
 func lists(p map[string]*jsonschema.Schema, names ...string) {
 	for _, name := range names {
 		p[name].Type, p[name].Types = "array", nil
@@ -365,8 +351,8 @@ func (g *Network) addRegistry(s *Server) {
 			lists(p, "capabilities")
 			p["agentType"].Pattern = "^[a-z0-9-]+$"
 			p["scope"].Enum, p["visibility"].Enum = enumOf(agentnet.Scopes), enumOf(agentnet.Visibilities)
-			p["heartbeatInterval"].Minimum = ptr(10.0)
-			p["maxConcurrentTasks"].Minimum = ptr(0.0)
+			p["heartbeatInterval"].Minimum = new(10.0)
+			p["maxConcurrentTasks"].Minimum = new(0.0)
 		},
 		Handle: g.registerAgent,
 	})
@@ -397,27 +383,17 @@ func (g *Network) addRegistry(s *Server) {
 	}, g.deregister)
 }
 
-// registerPatience is how long a registration waits for the network.
-const registerPatience = 5 * time.Second
-
-func ptr[T any](v T) *T { return &v }
-
 func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn) (string, registerAgentOut, error) {
 	r := agentnet.Registration{
-		Handle: handleOr(c.Session.Handle(), in.AgentType), AgentType: in.AgentType, Capabilities: in.Capabilities,
+		Handle: cmp.Or(c.Client.Handle(), in.AgentType), AgentType: in.AgentType, Capabilities: in.Capabilities,
 		Scope: agentnet.Scope(in.Scope), Visibility: agentnet.Visibility(in.Visibility), MaxConcurrentTasks: in.MaxConcurrentTasks,
 		HeartbeatInterval: time.Duration(in.HeartbeatInterval) * time.Second,
 	}
-	// Right after the start the network may still be on its way; if it does not
-	// come, the registration says why.
-	ready, cancel := context.WithTimeout(ctx, registerPatience)
-	_ = g.mesh.Usable(ready)
-	cancel()
-	entry, again, err := g.register(ctx, c.Session, r)
+	g.awaitUsable(ctx) // right after the start
+	entry, again, err := g.register(ctx, c.Client, r)
 	if err != nil {
 		return "", registerAgentOut{}, err
 	}
-	token := c.Keep()
 	out := registerAgentOut{GUID: entry.GUID, Again: again, HeartbeatInterval: entry.HeartbeatInterval, Entry: &entry}
 	text := fmt.Sprintf("Registered as %s (%s). Your GUID is %s.", entry.Handle, entry.AgentType, entry.GUID)
 	if a, err := g.agent(ctx, c); err == nil {
@@ -425,13 +401,10 @@ func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn
 			text += fmt.Sprintf(" %d messages wait for you: call read_direct_messages.", out.UnreadMessages)
 		}
 	}
-	if notice := g.mesh.Notice(); notice != "" {
+	if notice := g.network.Notice(); notice != "" {
 		text += "\n\n" + notice + " You are known to others as soon as it is."
 	}
-	if token != "" {
-		text += "\nThis connection keeps no session. Pass the argument session with the value " + token + " with every further call; do not send it to others."
-	}
-	return text, out, nil
+	return withToken(text, c.Token()), out, nil
 }
 
 type discoverIn struct {
@@ -488,7 +461,7 @@ func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in discover
 	return strings.TrimRight(b.String(), "\n"), discoverOut{d.Agents, d.Total}, nil
 }
 
-// oneLine keeps what another agent has written from looking like something else.
+// oneLine joins the lines of another agent's text, so that it cannot imitate other output.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool {
 		return r == '\u2028' || r == '\u2029' || r == '\u0085' || r < ' '
@@ -513,28 +486,19 @@ func agentInfo(ctx context.Context, _ *Call, a *agentnet.Agent, in guidIn) (stri
 }
 
 func entryText(e agentnet.Entry) string {
-	var b strings.Builder
-	line := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(&b, "- %s: %s\n", name, oneLine(value))
+	var lines []string
+	for _, field := range [][2]string{
+		{"handle", e.Handle}, {"agentType", e.AgentType}, {"guid", e.GUID}, {"status", string(e.Status)},
+		{"capabilities", strings.Join(e.Capabilities, ", ")}, {"scope", string(e.Scope)}, {"visibility", string(e.Visibility)},
+		{"hostname", e.Hostname}, {"username", e.Username}, {"projectId", e.ProjectID}, {"natsUrl", e.NATSURL},
+		{"tasks", fmt.Sprintf("%g (at most %g; 0 is no limit)", e.CurrentTaskCount, e.MaxConcurrentTasks)},
+		{"registeredAt", e.RegisteredAt}, {"lastHeartbeat", e.LastHeartbeat}, {"heartbeatInterval", fmt.Sprintf("%g s", e.HeartbeatInterval)},
+	} {
+		if field[1] != "" {
+			lines = append(lines, "- "+field[0]+": "+oneLine(field[1]))
 		}
 	}
-	line("handle", e.Handle)
-	line("agentType", e.AgentType)
-	line("guid", e.GUID)
-	line("status", string(e.Status))
-	line("capabilities", strings.Join(e.Capabilities, ", "))
-	line("scope", string(e.Scope))
-	line("visibility", string(e.Visibility))
-	line("hostname", e.Hostname)
-	line("username", e.Username)
-	line("projectId", e.ProjectID)
-	line("natsUrl", e.NATSURL)
-	line("tasks", fmt.Sprintf("%g (at most %g; 0 is no limit)", e.CurrentTaskCount, e.MaxConcurrentTasks))
-	line("registeredAt", e.RegisteredAt)
-	line("lastHeartbeat", e.LastHeartbeat)
-	line("heartbeatInterval", fmt.Sprintf("%g s", e.HeartbeatInterval))
-	return strings.TrimRight(b.String(), "\n")
+	return strings.Join(lines, "\n")
 }
 
 type updatePresenceIn struct {
@@ -546,7 +510,7 @@ type updatePresenceIn struct {
 func updatePresence(ctx context.Context, _ *Call, a *agentnet.Agent, in updatePresenceIn) (string, agentInfoOut, error) {
 	changes := agentnet.Changes{CurrentTaskCount: in.CurrentTaskCount, Capabilities: in.Capabilities}
 	if in.Status != "" {
-		changes.Status = ptr(agentnet.Presence(in.Status))
+		changes.Status = new(agentnet.Presence(in.Status))
 	}
 	e, err := a.UpdatePresence(ctx, changes)
 	if err != nil {
@@ -564,14 +528,14 @@ type deregisterOut struct {
 }
 
 func (g *Network) deregister(ctx context.Context, c *Call, a *agentnet.Agent, _ noArguments) (string, deregisterOut, error) {
-	p := seatOf(c.Session)
-	release, err := p.take(ctx)
+	p := networkAgentOf(c.Client)
+	unlock, err := p.lock(ctx)
 	if err != nil {
 		return "", deregisterOut{}, err
 	}
-	defer release()
-	p.agent, p.away = nil, false
-	if err := g.mesh.Leave(ctx, a); err != nil {
+	defer unlock()
+	p.agent, p.idle = nil, false
+	if err := g.network.Leave(ctx, a); err != nil {
 		return "", deregisterOut{}, err
 	}
 	return "You have left the agents' network and are shown as offline. Your GUID and your mail are kept for when you register again.",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -83,7 +84,7 @@ func refineSelection(p map[string]*jsonschema.Schema) {
 }
 
 func refineTimeout(p map[string]*jsonschema.Schema) {
-	bounds(p["timeout_seconds"], 1, maxWait.Seconds())
+	bounds(p["timeout_seconds"], 1, MaxWait.Seconds())
 	p["timeout_seconds"].Default = []byte(fmt.Sprint(defaultWait.Seconds()))
 }
 
@@ -152,14 +153,14 @@ func readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in readDirectIn
 }
 
 func waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn) (string, readDirectOut, error) {
-	wait, err := waitTime(in.TimeoutSeconds)
+	wait, err := WaitTime(in.TimeoutSeconds)
 	if err != nil {
 		return "", readDirectOut{}, err
 	}
-	patience, cancel := context.WithTimeout(ctx, wait)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	stop := c.reportProgress(ctx, wait)
-	mail, more, err := a.Wait(patience, agentnet.Selection{Type: agentnet.MessageType(in.MessageType), Sender: in.SenderGUID})
+	stop := c.ReportProgress(ctx, wait, waitingMessage)
+	mail, more, err := a.Wait(waiting, agentnet.Selection{Type: agentnet.MessageType(in.MessageType), Sender: in.SenderGUID})
 	stop()
 	if err != nil {
 		return "", readDirectOut{}, err
@@ -179,7 +180,7 @@ func mailOut(mail []agentnet.Mail, more bool) readDirectOut {
 	return out
 }
 
-// objectOf decodes an object that was checked before.
+// objectOf decodes an object, nil for none.
 func objectOf(data json.RawMessage) map[string]any {
 	var object map[string]any
 	if len(data) == 0 || json.Unmarshal(data, &object) != nil {
@@ -188,8 +189,8 @@ func objectOf(data json.RawMessage) map[string]any {
 	return object
 }
 
-// mailText writes each message with the sender in front. Only the first line of a
-// message begins at the margin, so that no text can pass for another message.
+// mailText formats messages with their senders. All lines of a message but the first are indented, so that no text can
+// imitate another message.
 func mailText(mail []agentnet.Mail, more bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d messages:\n", len(mail))
@@ -206,10 +207,8 @@ func mailText(mail []agentnet.Mail, more bool) string {
 	return b.String()
 }
 
-// indented moves every line but the first away from the margin. All that a
-// terminal or a model could take for a line break counts as one.
-func indented(text string) string {
-	breaks := strings.NewReplacer("\r\n", "\n    ", "\n", "\n    ", "\r", "\n    ", "\v", "\n    ", "\f", "\n    ",
-		"\u0085", "\n    ", "\u2028", "\n    ", "\u2029", "\n    ")
-	return breaks.Replace(text)
-}
+// indented indents every line but the first. Every character that a terminal or a model could treat as a line break
+// counts as one.
+func indented(text string) string { return lineBreaks.ReplaceAllString(text, "\n    ") }
+
+var lineBreaks = regexp.MustCompile("\r\n|[\n\r\v\f\u0085\u2028\u2029]")

@@ -1,8 +1,8 @@
 package server
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -202,25 +202,23 @@ func submitWork(ctx context.Context, _ *Call, a *agentnet.Agent, in submitWorkIn
 		return "", submitWorkOut{}, err
 	}
 	text := fmt.Sprintf("The work item %s waits in the queue %s.", oneLine(id), in.Capability)
-	if in.TaskID == "" { // nobody can have submitted it before
-		return text, submitWorkOut{id}, nil
-	}
-	// An item that is submitted again may be further.
-	if x, err := a.Item(ctx, id, false); err == nil && x.State != agentnet.Queued {
-		text = "It was submitted already. " + workText(x)
+	if in.TaskID != "" { // it may have been submitted before, and be claimed or finished
+		if x, err := a.Item(ctx, id, false); err == nil && x.State != agentnet.Queued {
+			text = "It was submitted already. " + workText(x)
+		}
 	}
 	return text, submitWorkOut{id}, nil
 }
 
 func claimWork(ctx context.Context, c *Call, a *agentnet.Agent, in claimWorkIn) (string, claimWorkOut, error) {
-	wait, err := waitTime(in.TimeoutSeconds)
+	wait, err := WaitTime(in.TimeoutSeconds)
 	if err != nil {
 		return "", claimWorkOut{}, err
 	}
-	patience, cancel := context.WithTimeout(ctx, wait)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	stop := c.reportProgress(ctx, wait)
-	claim, err := a.Claim(patience, in.Capabilities)
+	stop := c.ReportProgress(ctx, wait, waitingMessage)
+	claim, err := a.Claim(waiting, in.Capabilities)
 	stop()
 	if err != nil {
 		return "", claimWorkOut{}, err
@@ -231,7 +229,7 @@ func claimWork(ctx context.Context, c *Call, a *agentnet.Agent, in claimWorkIn) 
 	item := &workItem{claim.TaskID, claim.Token, claim.Capability, claim.Description, claim.RequiredCapabilities, claim.Priority, claim.Deadline,
 		objectOf(claim.ContextData), claim.SubmitterGUID, claim.SubmitterHandle, claim.SubmittedAt, claim.Attempt, claim.MaxAttempts, claim.LeaseUntil}
 	text := fmt.Sprintf("You hold the work item %s (claimToken %d, attempt %d of %d) until %s, from %s: %s", oneLine(claim.TaskID), claim.Token,
-		claim.Attempt, claim.MaxAttempts, claim.LeaseUntil, handleOr(oneLine(claim.SubmitterHandle), "an unknown agent"), indented(claim.Description))
+		claim.Attempt, claim.MaxAttempts, claim.LeaseUntil, cmp.Or(oneLine(claim.SubmitterHandle), "an unknown agent"), indented(claim.Description))
 	if len(claim.ContextData) > 0 {
 		text += "\n    contextData: " + oneLine(string(claim.ContextData))
 	}
@@ -239,17 +237,17 @@ func claimWork(ctx context.Context, c *Call, a *agentnet.Agent, in claimWorkIn) 
 }
 
 func getWork(ctx context.Context, c *Call, a *agentnet.Agent, in getWorkIn) (string, workStatusOut, error) {
-	wait, err := waitTime(in.TimeoutSeconds)
+	wait, err := WaitTime(in.TimeoutSeconds)
 	if err != nil {
 		return "", workStatusOut{}, err
 	}
-	patience, cancel := context.WithTimeout(ctx, wait)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	stop := func() {}
 	if in.Wait {
-		stop = c.reportProgress(ctx, wait)
+		stop = c.ReportProgress(ctx, wait, waitingMessage)
 	}
-	x, err := a.Item(patience, in.TaskID, in.Wait)
+	x, err := a.Item(waiting, in.TaskID, in.Wait)
 	stop()
 	if err != nil {
 		return "", workStatusOut{}, err
@@ -260,7 +258,7 @@ func getWork(ctx context.Context, c *Call, a *agentnet.Agent, in getWorkIn) (str
 	return workText(x), out, nil
 }
 
-// workText says where an item stands.
+// workText describes the state of an item.
 func workText(x agentnet.ItemStatus) string {
 	text := fmt.Sprintf("The work item %s is %s.", oneLine(x.TaskID), x.State)
 	switch x.State {
@@ -336,27 +334,22 @@ func listDead(ctx context.Context, _ *Call, a *agentnet.Agent, in listDeadIn) (s
 		return "", listDeadOut{}, err
 	}
 	out := listDeadOut{Items: []deadItem{}, More: more}
+	if len(letters) == 0 {
+		return "There are no dead letters.", out, nil
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d failed items:", len(letters))
 	for _, l := range letters {
 		queue := l.Subject[strings.LastIndexByte(l.Subject, '.')+1:]
-		out.Items = append(out.Items, deadItem{l.TaskID, queue, l.Attempts, l.LastAttemptAt, l.LastAssignedAgent, string(l.Reason), l.Detail,
-			offerOf(l.Payload)})
+		payload := objectOf(l.Payload)
+		if payload == nil {
+			payload = map[string]any{}
+		}
+		out.Items = append(out.Items, deadItem{l.TaskID, queue, l.Attempts, l.LastAttemptAt, l.LastAssignedAgent, string(l.Reason), l.Detail, payload})
 		fmt.Fprintf(&b, "\n- %s (queue %s): %s after %d attempts, last %s", oneLine(l.TaskID), oneLine(queue), l.Reason, l.Attempts, l.LastAttemptAt)
 		if l.Detail != "" {
 			b.WriteString(": " + oneLine(l.Detail))
 		}
 	}
-	if len(letters) == 0 {
-		return "There are no dead letters.", out, nil
-	}
 	return b.String(), out, nil
-}
-
-// offerOf is a dead letter's offer, never nil.
-func offerOf(payload json.RawMessage) map[string]any {
-	if object := objectOf(payload); object != nil {
-		return object
-	}
-	return map[string]any{}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,48 +14,42 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// Project is one project's channels, its agents' place in the agents' network, and
-// the service over them.
+// Project is one project's channels, its agents' membership in the agents' network, and the service over both.
 type Project struct {
 	*Service
 	space   *chat.Space
-	network membership // nil where it is not configured
+	network membership // nil if it is not configured
 }
 
-// ProjectOptions are what a Project needs besides its configuration.
+// ProjectOptions are the options of a [Project] in addition to its configuration.
 type ProjectOptions struct {
 	Version string
-	// Dial finds the bus; see chat.Config.
+	// Dial connects to the bus; see chat.Config.
 	Dial func(context.Context) (*bus.Bus, error)
-	// DialNetwork finds the bus of the agents' network, where that is configured.
-	// Nil leaves the network out.
+	// DialNetwork connects to the bus of the agents' network, if that is configured. Nil disables the network.
 	DialNetwork func(context.Context) (*bus.Bus, error)
-	// EnterNetwork, where the network's bus confines agents, lets one in: see agentnet.Lobby.
+	// EnterNetwork admits an agent to a network whose bus restricts agents to their own subjects; see agentnet.Lobby.
 	// DialNetwork is not used then.
 	EnterNetwork func(context.Context, agentnet.Arrival) (agentnet.Place, *bus.Bus, error)
-	// IdleAgents is how long an agent may call nothing and is still shown as there, where
-	// the end of its program may go unnoticed; 0 for ever.
+	// IdleAgents is the time without calls after which an agent is shown as offline, for connections whose end may go
+	// unnoticed; 0 for never.
 	IdleAgents time.Duration
-	// DialOutbox and StateDir are those of agentnet.Config (DialLocal).
+	// DialOutbox is DialLocal of agentnet.Config, and StateDir its StateDir.
 	DialOutbox func(context.Context) (*bus.Bus, error)
 	StateDir   string
-	// Documents are the hub's, of which the project's agents see those of its
-	// namespace. Nil leaves them out.
+	// Documents are the hub's; the project's agents see those of its namespace. Nil disables them.
 	Documents DocumentStore
-	// Groups are further ones, which other packages have.
+	// Groups are additional groups of other packages.
 	Groups []Group
 	// Idle: see Options.
 	Idle func()
-	// Logger is slog.Default() where it is nil.
+	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }
 
-// OpenProject returns at once: the bus is looked for in the background, and
-// requests are answered meanwhile (REQ-ERROR-007).
+// OpenProject opens a project. It connects to the bus in the background and answers requests meanwhile.
 func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	channels := make([]chat.Channel, len(cfg.Channels))
 	for i, c := range cfg.Channels {
 		age, err := c.Age()
@@ -80,12 +75,11 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 	return p, nil
 }
 
-// Tried is closed when the first attempt to reach the bus has ended, well or not.
+// Tried returns a channel that is closed when the first attempt to reach the bus has succeeded or failed.
 func (p *Project) Tried() <-chan struct{} { return p.space.Tried() }
 
-// Close ends what runs, stores what is queued if the bus can be reached before ctx
-// ends, and releases everything (REQ-REL-009). It returns how many messages are
-// lost.
+// Close stops the service, stores the queued messages if the bus can be reached before ctx ends, and closes the
+// connections. It returns how many messages were lost.
 func (p *Project) Close(ctx context.Context) (lost int, err error) {
 	p.Stop()
 	if p.network != nil {

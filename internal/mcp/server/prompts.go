@@ -13,15 +13,15 @@ import (
 	"github.com/parleyhub/parley/internal/chat"
 )
 
-// workflow is one of the roles of section 16 as a prompt.
+// workflow is a prompt for one of the roles that the specification describes.
 type workflow struct {
 	name, title, description string
-	handle                   string // by default
+	handle                   string // the default
 	arguments                []*mcp.PromptArgument
 	text                     func(a arguments) string
 }
 
-// arguments are a prompt's arguments with the defaults filled in.
+// arguments are a prompt's arguments, including defaults.
 type arguments map[string]string
 
 var (
@@ -120,7 +120,7 @@ func (g *Channels) addPrompts(s *Server) {
 // maxArgument bounds a prompt's argument, in bytes.
 const maxArgument = 4096
 
-// promptArguments checks what was given and fills in the rest.
+// promptArguments checks the given arguments and adds the defaults.
 func (g *Channels) promptArguments(w workflow, given map[string]string) (arguments, error) {
 	a := arguments{
 		"handle": w.handle, "roadmap": "the roadmap (ROADMAP.md, docs/roadmap.md or the like)",
@@ -153,8 +153,7 @@ func (g *Channels) promptArguments(w workflow, given map[string]string) (argumen
 	return a, nil
 }
 
-// channelLike is the channel of that name, or the first one of a project that
-// names its channels otherwise.
+// channelLike returns name if the project has such a channel, else its first channel.
 func (g *Channels) channelLike(name string) string {
 	names := g.names()
 	if len(names) == 0 || slices.Contains(names, name) {

@@ -1,6 +1,15 @@
+// Package server implements the MCP server: the tools, resources and prompts through which coding agents use Parley.
+//
+// A [Service] holds what the servers of one project share: the groups of tools and the state of clients without
+// connections. It creates a [Server] for each connection. A [Group] registers its tools on a server; the [Call] names the
+// caller. [Channels] is the group of the project's channels; other packages provide further groups.
+//
+// [Service.ServeLines] serves standard input and output in all revisions of the protocol (2024-11-05 to 2025-11-25, and
+// 2026-07-28). [Handler] serves them over streamable HTTP, for many projects at one path.
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,63 +24,55 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Group is a set of tools, resources and prompts that belong together. A group
-// may also be a [Subscriber] and a [Completer].
+// Group is a set of related tools, resources and prompts. A group may also be a [Subscriber] and a [Completer].
 type Group interface {
-	// Register adds what the group offers to s. It is called once for each
-	// server, so it must be quick and must not block.
+	// Register adds the group's tools, resources and prompts to s. It is called once for each server and must not block.
 	Register(s *Server)
-	// Instructions tell a model in a few sentences what the group is for.
+	// Instructions returns a few sentences for a model about the group's purpose.
 	Instructions() string
 }
 
 // Subscriber is a group whose resources can be subscribed to.
 type Subscriber interface {
-	// Subscribe begins to send notifications about uri to ss. Where uri is none
-	// of the group's it returns false. An error says why there are none although it is.
-	Subscribe(ctx context.Context, s *Server, ss *mcp.ServerSession, uri string) (mine bool, err error)
-	// Unsubscribe ends them. That there are none is no error.
-	Unsubscribe(s *Server, ss *mcp.ServerSession, uri string)
+	// Subscribe begins to notify a client of changes of uri. It returns false if uri is not a resource of the group.
+	Subscribe(ctx context.Context, s *Server, client *mcp.ServerSession, uri string) (mine bool, err error)
+	// Unsubscribe ends the notifications, if there are any.
+	Unsubscribe(s *Server, client *mcp.ServerSession, uri string)
 }
 
 // Completer is a group that completes arguments of its prompts and templates.
 type Completer interface {
-	// Complete returns the values that begin with what was typed; false where the
-	// reference is none of the group's.
+	// Complete returns the values with the given prefix; false if the reference is not one of the group's.
 	Complete(*mcp.CompleteParams) (values []string, mine bool)
 }
 
-// Options are what a Service is made of.
+// Options configure a [Service].
 type Options struct {
 	Version string
 	Groups  []Group
-	// Idle is called when nothing was asked for a while, once after each time
-	// that something was. Nil for nothing.
+	// Idle is called once after each period of requests, some seconds after the last one; nil for none.
 	Idle func()
-	// Logger is slog.Default() where it is nil.
+	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }
 
-// Service is what the MCP servers of one project share. It is safe for
-// concurrent use.
+// Service holds what the MCP servers of one project share. It is safe for concurrent use.
 type Service struct {
 	opts   Options
 	log    *slog.Logger
 	tokens tokens
-	tools  sync.Map    // definitions of tools by toolKey, made once
+	tools  sync.Map    // cached *mcp.Tool by toolKey
 	idle   *time.Timer // nil without Idle
 
 	stopped context.Context
 	stop    context.CancelFunc
-	starts  sync.Mutex     // held to start something in the background
-	running sync.WaitGroup // what runs there
+	starts  sync.Mutex     // held while a background goroutine is started
+	running sync.WaitGroup // background goroutines
 }
 
 // NewService returns a Service that runs until Stop.
 func NewService(opts Options) *Service {
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	s := &Service{opts: opts, log: opts.Logger.With("component", "mcp-server")}
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	if opts.Idle != nil {
@@ -80,11 +81,10 @@ func NewService(opts Options) *Service {
 	return s
 }
 
-// idleAfter is how long nothing must have been asked.
+// idleAfter is the time without requests after which Idle is called.
 const idleAfter = 5 * time.Second
 
-// Stop ends the calls that wait for something, and what groups do in the
-// background. Other calls still work.
+// Stop ends blocking calls and the groups' background goroutines, and waits for the latter. Other calls still work.
 func (s *Service) Stop() {
 	s.endWaits()
 	if s.idle != nil {
@@ -93,22 +93,20 @@ func (s *Service) Stop() {
 	s.running.Wait()
 }
 
-// endWaits is Stop without waiting.
+// endWaits is [Service.Stop] without waiting.
 func (s *Service) endWaits() {
 	s.starts.Lock()
 	defer s.starts.Unlock()
 	s.stop()
 }
 
-// Server is one MCP server: for one connection, or for all requests of clients
-// that have none.
+// Server is one MCP server: for one connection, or for all requests of clients without connections.
 type Server struct {
 	service *Service
 	mcp     *mcp.Server
-	session *Session // nil where clients carry tokens
+	client  *Client // nil if clients have tokens
 	caller  Caller
-	values  sync.Map // what groups keep for this server
-	awaited sync.Map // the sessions whose ends are waited for, by sessionEnd
+	values  sync.Map // of groups
 	release func()   // lets the next tool call of the connection begin
 
 	ending sync.Mutex
@@ -116,25 +114,22 @@ type Server struct {
 	ends   []func()
 }
 
-// Caller is for whom a server acts, as far as that is proven. The zero Caller is
-// the user: whoever has the user's rights here and has not said to be an agent. A
-// handle proves nothing.
+// Caller is the proven identity of a server's client. The zero Caller is the user, or a process with the user's rights
+// that has no agent's token. A handle proves nothing.
 type Caller struct {
 	// Agent is an agent of the hub, and Context the conversation in which it works.
 	Agent, Context string
 }
 
-// NewServer makes a server for one connection, which is the session
-// (REQ-TOOL-005). Its owner calls End.
-func (s *Service) NewServer(caller Caller) *Server { return s.newServer(&Session{}, caller) }
+// NewServer returns a server for one connection. Its owner calls End.
+func (s *Service) NewServer(caller Caller) *Server { return s.newServer(&Client{}, caller) }
 
-// NewSessionlessServer makes a server for requests that belong to no
-// connection, as those of 2026-07-28 over HTTP. Agents pass a token that
-// set_handle gave them. Its owner calls End.
-func (s *Service) NewSessionlessServer(caller Caller) *Server { return s.newServer(nil, caller) }
+// NewStatelessServer returns a server for requests without a connection, as those of 2026-07-28 over HTTP. Agents pass
+// the token that set_handle returned. Its owner calls End.
+func (s *Service) NewStatelessServer(caller Caller) *Server { return s.newServer(nil, caller) }
 
-func (s *Service) newServer(session *Session, caller Caller) *Server {
-	server := &Server{service: s, session: session, caller: caller, release: func() {}}
+func (s *Service) newServer(client *Client, caller Caller) *Server {
+	server := &Server{service: s, client: client, caller: caller, release: func() {}}
 	server.mcp = mcp.NewServer(&mcp.Implementation{
 		Name: "nats-mcp-server", Title: "Parley", Version: s.opts.Version,
 	}, &mcp.ServerOptions{
@@ -159,15 +154,14 @@ func (s *Service) instructions() string {
 	return strings.Join(parts, "\n\n")
 }
 
-// MCP is the SDK's server, for resources and prompts. Tools are added with
-// [AddTool].
+// MCP returns the SDK's server, for resources and prompts. Tools are added with [AddTool].
 func (s *Server) MCP() *mcp.Server { return s.mcp }
 
-// Caller is for whom the server acts.
+// Caller returns the proven identity of the server's client.
 func (s *Server) Caller() Caller { return s.caller }
 
-// OnEnd has f called when nobody uses the server any more, for a group to take back
-// what it keeps for it.
+// OnEnd registers f to be called by End, for a group to release what it holds for the server. After End, f is called at
+// once.
 func (s *Server) OnEnd(f func()) {
 	s.ending.Lock()
 	ended := s.ended
@@ -180,7 +174,7 @@ func (s *Server) OnEnd(f func()) {
 	}
 }
 
-// End says that nobody uses the server any more. A second call does nothing.
+// End releases what groups hold for the server. It is idempotent.
 func (s *Server) End() {
 	s.ending.Lock()
 	ends := s.ends
@@ -191,13 +185,13 @@ func (s *Server) End() {
 	}
 }
 
-// Logger is the logger of a component.
+// Logger returns the logger of a component.
 func (s *Server) Logger(component string) *slog.Logger {
 	return s.service.opts.Logger.With("component", component)
 }
 
-// Value returns what a group keeps for this server under key, and makes it the
-// first time; fresh may run more often than that.
+// Value returns the value that a group stores for this server under key, created by fresh the first time; concurrent
+// calls may call fresh more than once.
 func (s *Server) Value(key any, fresh func() any) any {
 	if v, ok := s.values.Load(key); ok {
 		return v
@@ -206,28 +200,7 @@ func (s *Server) Value(key any, fresh func() any) any {
 	return v
 }
 
-// sessionEnd is who waits for the end of which session.
-type sessionEnd struct {
-	session *mcp.ServerSession
-	by      any
-}
-
-// onEnd calls f when a session has ended, once however often it is asked for by the same. A client
-// that subscribes again and again costs one goroutine.
-func (s *Server) onEnd(ss *mcp.ServerSession, by any, f func()) {
-	end := sessionEnd{ss, by}
-	if _, waiting := s.awaited.LoadOrStore(end, true); waiting {
-		return
-	}
-	go func() { // ends with the session, whose owner closes it
-		_ = ss.Wait() // why it ended does not matter here
-		s.awaited.Delete(end)
-		f()
-	}()
-}
-
-// Go runs f in the background. Its context ends with [Service.Stop], which waits
-// for f. After Stop it does nothing.
+// Go runs f in the background. Its context ends with [Service.Stop], which waits for f. After Stop, Go does nothing.
 func (s *Server) Go(f func(context.Context)) {
 	service := s.service
 	service.starts.Lock()
@@ -237,7 +210,7 @@ func (s *Server) Go(f func(context.Context)) {
 	}
 }
 
-// protect keeps a mistake of ours from ending the process (REQ-ERROR-006).
+// protect converts panics and errors of requests into JSON-RPC errors.
 func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
 		defer func() {
@@ -250,20 +223,19 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 			s.service.idle.Reset(idleAfter)
 		}
 		result, err = next(ctx, method, req)
-		if f := explain(err); f != nil { // of a resource: tools return results
+		if f := explain(err); f != nil { // of a resource; tools return their errors as results
 			err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: f.Message + " " + f.Remedy}
 		}
 		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && len(e.Data) > 0 && !json.Valid(e.Data) {
-			// The SDK quotes a URI that does not exist as Go does, not as JSON.
+			// The SDK quotes the URI of a missing resource in Go syntax, not as JSON.
 			err = &jsonrpc.Error{Code: e.Code, Message: e.Message}
 		}
 		return result, err
 	}
 }
 
-// endListening ends the streams of notifications that clients of 2026-07-28 have
-// open. Without it they would keep the server alive when its input has ended: the
-// SDK waits for every request, and these end only with their client.
+// endListening ends the notification streams of clients of 2026-07-28 with [Service.Stop]. Otherwise they would delay the
+// server's end, because the SDK waits for every request, and these last as long as their client.
 func (s *Server) endListening(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if method == "subscriptions/listen" {
@@ -295,7 +267,7 @@ func (s *Server) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) err
 	return nil
 }
 
-// maxCompletions is the protocol's bound.
+// maxCompletions is the protocol's limit.
 const maxCompletions = 100
 
 func (s *Server) complete(_ context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {

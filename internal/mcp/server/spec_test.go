@@ -90,7 +90,7 @@ func TestTheManualHasTheTroubles(t *testing.T) {
 	sections := manual(t)
 	for heading, words := range map[string][]string{
 		"The server does not start, or answers with ConnectionError": {
-			"no NATS server is running", "nats-server -js", "without JetStream", "refused the credentials", "another program has the port"},
+			"no NATS server is running", "nats-server -js", "without JetStream", "refused the credentials", "another program uses the port"},
 		"Messages are sent, but not seen": {"list_channels", "namespace", "queued"},
 		"It is slow":                      {"the time to the server", "maxMessages", "agents"},
 	} {

@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// closePatience is how long a client may take to read its last answers.
-const closePatience = 3 * time.Second
+// closeTimeout is how long a client may take to read its last answers.
+const closeTimeout = 3 * time.Second
 
-// ServeLines serves one client over newline-delimited JSON until the input ends,
-// a stream breaks, or ctx ends. All requests that were read are answered, those
-// that wait for others at once (REQ-REL-008). It returns nil unless a stream
-// broke. Close of in must end a read of it; where it does not, as of a terminal,
-// a goroutine stays behind until the process ends. The end of the input ends what
-// all the Service's servers wait for: a Service that serves lines serves nothing else.
+// ServeLines serves one client over newline-delimited JSON until the input ends, a stream fails, or ctx ends. It answers
+// all requests that were read; blocking calls are interrupted. It returns nil unless a stream failed. Closing in must end
+// a read of it; otherwise, as with a terminal, a goroutine remains until the process ends. The end of the input
+// interrupts the blocking calls of all servers of the Service, so that a Service that serves lines must serve nothing
+// else.
 func (s *Service) ServeLines(ctx context.Context, caller Caller, in io.ReadCloser, out io.Writer) error {
 	server := s.NewServer(caller)
 	defer server.End()
@@ -33,12 +32,12 @@ func (s *Service) ServeLines(ctx context.Context, caller Caller, in io.ReadClose
 	case err = <-done:
 	case <-ctx.Done():
 		s.endWaits()
-		conn.finish()
+		conn.finish(io.EOF)
 		select {
 		case err = <-done:
-		case <-time.After(closePatience):
+		case <-time.After(closeTimeout):
 			s.log.Warn("the client does not read its last answers")
-			go func() { _ = session.Close() }() // hangs until it does
+			go func() { _ = session.Close() }() // blocks until it does
 		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {

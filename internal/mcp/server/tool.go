@@ -20,32 +20,28 @@ import (
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
-// Tool is one tool. In and Out are structs: their JSON names and jsonschema tags
-// become the schemas of the arguments and of the structured content. Fields of In
-// with omitempty are optional.
+// Tool is one tool. In and Out are structs whose JSON names and jsonschema tags define the schemas of the arguments and
+// of the structured content. Fields of In with omitempty are optional.
 type Tool[In, Out any] struct {
 	Name, Title string
 	// Description is for a model that has never seen the tool.
 	Description string
-	// ReadOnly tools change nothing; Idempotent ones may be called again without
-	// further effect; Destructive ones take something away.
+	// ReadOnly tools change nothing; Idempotent ones can be repeated without further effect; Destructive ones delete or
+	// overwrite something.
 	ReadOnly, Idempotent, Destructive bool
-	// Blocks marks a tool that waits for others. The next calls of its connection
-	// need not wait until it returns, and its context ends with Service.Stop.
+	// Blocks marks a tool that waits for others. The next calls of its connection begin while it runs, and its context
+	// ends with Service.Stop.
 	Blocks bool
-	// Refine adds what tags cannot say to the schema of the arguments: patterns,
-	// bounds, defaults. It tells clients; Handle checks.
+	// Refine adds patterns, bounds and defaults to the schema of the arguments. The schema only informs clients; Handle
+	// checks.
 	Refine func(properties map[string]*jsonschema.Schema)
-	// Handle does the work. It returns the text for the model and the same as
-	// structured content. Errors with a method Explain() (category, message,
-	// remedy string), and *Failure, are told to the agent; others are hidden.
+	// Handle executes the tool. It returns the text for the model and the same as structured content. The agent receives
+	// a *Failure and errors with a method Explain() (category, message, remedy string); it does not see other errors.
 	Handle func(ctx context.Context, c *Call, in In) (text string, out Out, err error)
 }
 
-// AddTool adds a tool to a server.
-//
-// The tool calls of a connection begin one after the other, in the order in which
-// they came, so that what an agent sends keeps its order (see Blocks).
+// AddTool adds a tool to a server. The tool calls of a connection begin one after the other, in the order of their
+// requests, so that an agent's messages keep their order (see Tool.Blocks).
 func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
 	definition := define(s, t)
 	properties := definition.InputSchema.(*jsonschema.Schema)
@@ -60,18 +56,18 @@ func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
 		}
 		text, out, err := run(ctx, s, t, properties, req)
 		if err != nil && ctx.Err() != nil {
-			// Nobody may read it: the call was cancelled, or the server stops.
+			// The call was cancelled, or the server stops.
 			return (&Failure{Category: InterruptedError, Message: "The call was interrupted.", Remedy: "Call the tool again."}).result(), nil
 		}
 		if err != nil {
 			failure := failureOf(err)
 			logFailure(ctx, log, failure)
-			tell(ctx, req, "warning", map[string]string{"message": t.Name + " failed", "error": failure.Message})
+			logToClient(ctx, req, "warning", map[string]string{"message": t.Name + " failed", "error": failure.Message})
 			return failure.result(), nil
 		}
 		took := time.Since(start).String()
 		log.DebugContext(ctx, "tool called", "took", took)
-		tell(ctx, req, "debug", map[string]string{"message": t.Name + " called", "took": took})
+		logToClient(ctx, req, "debug", map[string]string{"message": t.Name + " called", "took": took})
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: out}, nil
 	})
 }
@@ -83,14 +79,13 @@ func run[In, Out any](ctx context.Context, s *Server, t Tool[In, Out], schema *j
 		return "", out, err
 	}
 	call := &Call{server: s, request: req}
-	if call.Session, err = s.sessionOf(token); err != nil {
+	if call.Client, err = s.clientOf(token); err != nil {
 		return "", out, err
 	}
 	return t.Handle(ctx, call, in)
 }
 
-// logFailure logs a failure once (REQ-ERROR-005). What the agent did wrong, or an
-// outage that is logged elsewhere, is a warning.
+// logFailure logs a failure: an internal error as such, anything else as a warning.
 func logFailure(ctx context.Context, log *slog.Logger, f *Failure) {
 	level := slog.LevelWarn
 	if f.Category == InternalError {
@@ -103,16 +98,16 @@ func logFailure(ctx context.Context, log *slog.Logger, f *Failure) {
 	log.Log(ctx, level, "tool failed", attrs...)
 }
 
-// tell logs to the client, if it has asked for messages of that level.
+// logToClient sends a log message to the client, if it has requested messages of that level.
 //
 //lint:ignore SA1019 clients of the revisions up to 2025-11-25 still have logging
-func tell(ctx context.Context, req *mcp.CallToolRequest, level mcp.LoggingLevel, data any) {
-	// A client that has gone gets no answer either, and the SDK logs it.
+func logToClient(ctx context.Context, req *mcp.CallToolRequest, level mcp.LoggingLevel, data any) {
+	// The SDK logs errors, which mean that the client has disconnected.
 	//lint:ignore SA1019 as above
 	_ = req.Session.Log(ctx, &mcp.LoggingMessageParams{Level: level, Logger: "mcp-tool", Data: data})
 }
 
-// whileRunning derives a context that also ends with Stop.
+// whileRunning derives a context that also ends with [Service.Stop].
 func (s *Service) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.stopped, cancel)
@@ -121,88 +116,109 @@ func (s *Service) whileRunning(ctx context.Context) (context.Context, context.Ca
 
 // Call is one call of a tool.
 type Call struct {
-	// Session is who calls.
-	Session *Session
+	// Client is the calling agent's.
+	Client  *Client
 	server  *Server
 	request *mcp.CallToolRequest
 }
 
-// Handle returns the agent's handle, or the error that tells it to set one
-// (REQ-TOOL-013, REQ-TOOL-014).
+// Handle returns the agent's handle, or a Failure that asks the agent to set one.
 func (c *Call) Handle() (string, error) {
-	if h := c.Session.Handle(); h != "" {
+	if h := c.Client.Handle(); h != "" {
 		return h, nil
 	}
 	remedy := "Call set_handle first, for example with the handle project-manager."
-	if c.server.session == nil {
+	if c.server.client == nil {
 		remedy += " Then pass the session that it returns with this call."
 	}
 	return "", &Failure{Category: ValidationError, Message: "No handle is set, so others could not know who speaks.", Remedy: remedy}
 }
 
-// Keep makes the session outlast the call where the connection does not, and
-// returns the token that the agent must pass; "" where the connection is the
-// session.
-func (c *Call) Keep() string {
-	if c.server.session != nil {
+// Token keeps the state of a client without a connection after the call, and returns the token that the agent must pass
+// with further calls; "" for a connection.
+func (c *Call) Token() string {
+	if c.server.client != nil {
 		return ""
 	}
-	return c.server.service.tokens.keep(c.Session)
+	return c.server.service.tokens.issue(c.Client)
 }
 
-// Meta returns a text of the request's _meta, "" if there is none: the trace context
-// "traceparent", say. It is the client's word.
+// withToken appends the request to pass the token, if there is one, to a result.
+func withToken(text, token string) string {
+	if token == "" {
+		return text
+	}
+	return text + "\nThis connection keeps no session. Pass the argument session with the value " + token + " with every further call; do not send it to others."
+}
+
+// Meta returns a string of the request's _meta, such as "traceparent", or "". The client may have chosen any value.
 func (c *Call) Meta(key string) string {
 	text, _ := c.request.Params.Meta[key].(string)
 	return text
 }
 
-// Server is the server that was called.
+// Server returns the server that was called.
 func (c *Call) Server() *Server { return c.server }
 
-// Progress tells the client that the call is alive, if it has asked for that. It
-// blocks while the client does not read.
-func (c *Call) Progress(ctx context.Context, done, total float64, message string) {
+// progressEvery is the interval of progress notifications. Tests change it.
+var progressEvery = 10 * time.Second
+
+// ReportProgress sends progress notifications to the client, if it has requested them, until stop is called. Stop waits
+// for the last notification, which blocks while the client does not read.
+func (c *Call) ReportProgress(ctx context.Context, total time.Duration, message string) (stop func()) {
 	token := c.request.Params.GetProgressToken()
 	if token == nil {
-		return
+		return func() {}
 	}
-	err := c.request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-		ProgressToken: token, Progress: done, Total: total, Message: message,
-	})
-	if err != nil && ctx.Err() == nil {
-		c.server.service.log.Debug("progress was not delivered", "error", err)
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(progressEvery)
+		defer ticker.Stop()
+		for start := time.Now(); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			err := c.request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
+				ProgressToken: token, Progress: time.Since(start).Seconds(), Total: total.Seconds(), Message: message,
+			})
+			if err != nil && ctx.Err() == nil {
+				c.server.service.log.Debug("progress was not delivered", "error", err)
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
-// sessionOf finds who calls. Without a token a client without sessions gets one
-// that is forgotten after the call.
-func (s *Server) sessionOf(token string) (*Session, error) {
+// clientOf returns the calling client. Without a connection and a token it is dropped after the call.
+func (s *Server) clientOf(token string) (*Client, error) {
 	switch {
-	case s.session != nil:
-		return s.session, nil
+	case s.client != nil:
+		return s.client, nil
 	case token == "":
-		return &Session{}, nil
+		return &Client{}, nil
 	}
-	if session, ok := s.service.tokens.find(token); ok {
-		return session, nil
+	if client, ok := s.service.tokens.find(token); ok {
+		return client, nil
 	}
 	return nil, &Failure{Category: ValidationError, Message: "The session is not known. The hub was restarted, or the session was not used for long.",
 		Remedy: "Call set_handle without a session, then pass the session that it returns."}
 }
 
-// sessionArgument is the argument of every tool by which clients without
-// sessions say who they are.
+// sessionArgument is the argument of every tool with which clients without connections pass their token.
 const sessionArgument = "session"
 
 type toolKey struct {
-	name        string
-	sessionless bool
+	name      string
+	stateless bool
 }
 
-// define makes a tool's definition, once for each kind of server.
+// define returns a tool's definition, cached for each kind of server.
 func define[In, Out any](s *Server, t Tool[In, Out]) *mcp.Tool {
-	key := toolKey{t.Name, s.session == nil}
+	key := toolKey{t.Name, s.client == nil}
 	if known, ok := s.service.tools.Load(key); ok {
 		return known.(*mcp.Tool)
 	}
@@ -210,14 +226,18 @@ func define[In, Out any](s *Server, t Tool[In, Out]) *mcp.Tool {
 	if t.Refine != nil {
 		t.Refine(input.Properties)
 	}
-	if s.session == nil {
-		addSession(input)
+	if s.client == nil {
+		if input.Properties == nil {
+			input.Properties = map[string]*jsonschema.Schema{}
+		}
+		input.Properties[sessionArgument] = &jsonschema.Schema{Type: "string",
+			Description: "The session that set_handle returned. It stands for you: do not share it."}
+		input.PropertyOrder = append(input.PropertyOrder, sessionArgument)
 	}
-	no := false
 	definition := &mcp.Tool{
 		Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: input, OutputSchema: output,
 		Annotations: &mcp.ToolAnnotations{
-			Title: t.Title, ReadOnlyHint: t.ReadOnly, IdempotentHint: t.ReadOnly || t.Idempotent, DestructiveHint: &t.Destructive, OpenWorldHint: &no,
+			Title: t.Title, ReadOnlyHint: t.ReadOnly, IdempotentHint: t.ReadOnly || t.Idempotent, DestructiveHint: &t.Destructive, OpenWorldHint: new(false),
 		},
 	}
 	known, _ := s.service.tools.LoadOrStore(key, definition)
@@ -227,25 +247,16 @@ func define[In, Out any](s *Server, t Tool[In, Out]) *mcp.Tool {
 func schemaOf[T any]() *jsonschema.Schema {
 	schema, err := jsonschema.For[T](nil)
 	if err != nil {
-		panic(fmt.Sprintf("the schema of %T: %v", *new(T), err)) // a type of the program's own
+		panic(fmt.Sprintf("the schema of %T: %v", *new(T), err)) // T is a type of this program
 	}
 	return schema
 }
 
-func addSession(input *jsonschema.Schema) {
-	if input.Properties == nil {
-		input.Properties = map[string]*jsonschema.Schema{}
-	}
-	input.Properties[sessionArgument] = &jsonschema.Schema{Type: "string",
-		Description: "The session that set_handle returned. It stands for you: do not share it."}
-	input.PropertyOrder = append(input.PropertyOrder, sessionArgument)
-}
-
-// decodeArguments decodes the arguments of a call strictly, and says in plain
-// words what is wrong (REQ-SEC-005). It returns the session's token apart.
+// decodeArguments decodes the arguments of a call strictly into in, and returns the client's token separately. Errors
+// are fit for agents.
 func decodeArguments(raw json.RawMessage, schema *jsonschema.Schema, in any) (token string, err error) {
 	arguments := map[string]json.RawMessage{}
-	if !utf8.Valid(raw) { // decoding would replace what is wrong, and nobody would know
+	if !utf8.Valid(raw) { // decoding would silently replace invalid bytes
 		return "", wrongArgument("The arguments are not valid UTF-8.", schema)
 	}
 	if len(raw) > 0 {
@@ -262,7 +273,7 @@ func decodeArguments(raw json.RawMessage, schema *jsonschema.Schema, in any) (to
 			delete(arguments, name)
 		case !isOfType(arguments[name], property):
 			return "", wrongArgument(fmt.Sprintf("The argument %q must be %s.", name, typeName(property)), schema)
-		case isZero(arguments[name]) && property.Minimum != nil && *property.Minimum > 0: // else it would pass for none
+		case isZero(arguments[name]) && property.Minimum != nil && *property.Minimum > 0: // else it would count as missing
 			return "", wrongArgument(fmt.Sprintf("The argument %q must be at least %v.", name, *property.Minimum), schema)
 		}
 	}
@@ -274,21 +285,17 @@ func decodeArguments(raw json.RawMessage, schema *jsonschema.Schema, in any) (to
 	if given, ok := arguments[sessionArgument]; ok && json.Unmarshal(given, &token) == nil {
 		delete(arguments, sessionArgument)
 	}
-	return token, decodeInto(arguments, in, schema)
-}
-
-func decodeInto(arguments map[string]json.RawMessage, in any, schema *jsonschema.Schema) error {
 	data, err := json.Marshal(arguments)
 	if err == nil {
 		err = json.Unmarshal(data, in)
 	}
 	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return wrongArgument(fmt.Sprintf("The argument %q has a value of the wrong kind: %s.", mismatch.Field, mismatch.Value), schema)
+		return "", wrongArgument(fmt.Sprintf("The argument %q has a value of the wrong kind: %s.", mismatch.Field, mismatch.Value), schema)
 	}
 	if err != nil {
-		return wrongArgument("The arguments cannot be read: "+err.Error()+".", schema)
+		return "", wrongArgument("The arguments cannot be read: "+err.Error()+".", schema)
 	}
-	return nil
+	return token, nil
 }
 
 func unknownArgument(name string, schema *jsonschema.Schema) error {
@@ -296,7 +303,7 @@ func unknownArgument(name string, schema *jsonschema.Schema) error {
 		name = strings.ToValidUTF8(name[:80], "") + "…"
 	}
 	message := fmt.Sprintf("There is no argument %q.", name)
-	if near := text.Nearest(name, argumentNames(schema)); near != "" {
+	if near := text.Nearest(name, schema.PropertyOrder); near != "" {
 		message += fmt.Sprintf(" Did you mean %q?", near)
 	}
 	return wrongArgument(message, schema)
@@ -304,7 +311,7 @@ func unknownArgument(name string, schema *jsonschema.Schema) error {
 
 func wrongArgument(message string, schema *jsonschema.Schema) error {
 	remedy := "The tool takes no arguments."
-	if names := argumentNames(schema); len(names) > 0 {
+	if names := slices.Clone(schema.PropertyOrder); len(names) > 0 {
 		for i, name := range names {
 			needed := "optional"
 			if slices.Contains(schema.Required, name) {
@@ -317,37 +324,33 @@ func wrongArgument(message string, schema *jsonschema.Schema) error {
 	return &Failure{Category: ValidationError, Message: message, Remedy: remedy}
 }
 
-func argumentNames(schema *jsonschema.Schema) []string {
-	return slices.Clone(schema.PropertyOrder)
-}
-
 func isZero(number json.RawMessage) bool {
 	n, err := strconv.ParseInt(string(number), 10, 64)
 	return err == nil && n == 0
 }
 
-// isOfType compares a value's first character with the type that the schema
-// asks for; what is inside a list shows when it is decoded.
-func isOfType(value json.RawMessage, property *jsonschema.Schema) bool {
-	first := value[0]
-	switch kind(property) {
-	case "string":
-		return first == '"'
-	case "array":
-		return first == '['
-	case "object":
-		return first == '{'
-	case "boolean":
-		return first == 't' || first == 'f'
-	case "integer":
-		return first == '-' || first >= '0' && first <= '9' && !bytes.ContainsAny(value, ".eE")
-	case "number":
-		return first == '-' || first >= '0' && first <= '9'
-	}
-	return true
+// types are the JSON types: their names in messages, and the characters that their values begin with.
+var types = map[string]struct{ name, first string }{
+	"string":  {"a string", `"`},
+	"array":   {"a list", "["},
+	"object":  {"an object", "{"},
+	"boolean": {"true or false", "tf"},
+	"integer": {"a whole number", "-0123456789"},
+	"number":  {"a number", "-0123456789"},
+	"":        {name: "any value"},
 }
 
-// kind is the one type of a property. Slices and pointers may also be null.
+// isOfType compares a value's first character with the type of a property. Decoding checks the elements of a list.
+func isOfType(value json.RawMessage, property *jsonschema.Schema) bool {
+	k := kind(property)
+	if k == "" {
+		return true
+	}
+	fraction := k == "integer" && value[0] != '-' && bytes.ContainsAny(value, ".eE")
+	return strings.IndexByte(types[k].first, value[0]) >= 0 && !fraction
+}
+
+// kind returns the type of a property other than null, "" for any.
 func kind(property *jsonschema.Schema) string {
 	if property.Type != "" {
 		return property.Type
@@ -361,21 +364,9 @@ func kind(property *jsonschema.Schema) string {
 }
 
 func typeName(property *jsonschema.Schema) string {
-	switch k := kind(property); k {
-	case "integer":
-		return "a whole number"
-	case "array":
-		if property.Items != nil && property.Items.Type == "string" {
-			return "a list of strings"
-		}
-		return "a list"
-	case "object":
-		return "an object"
-	case "boolean":
-		return "true or false"
-	case "":
-		return "any value"
-	default:
-		return "a " + k
+	k := kind(property)
+	if k == "array" && property.Items != nil && property.Items.Type == "string" {
+		return "a list of strings"
 	}
+	return types[k].name
 }

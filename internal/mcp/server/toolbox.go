@@ -9,27 +9,20 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// Toolbox is the group of the tools, resources and prompts that agents and MCP
-// servers share: what the caller of a server may see of a [toolbox.Box].
+// Toolbox is the group of the shared tools, resources and prompts of agents and MCP servers: those of a [toolbox.Box]
+// that the caller of a server may see.
 type Toolbox struct {
 	box   *toolbox.Box
 	ready <-chan struct{}
 }
 
-// NewToolbox returns the group. It does not close the box. The first lists wait a
-// moment until ready is closed, so that a client which looks only once sees what
-// there is; nil waits for nothing.
+// NewToolbox returns the group. It does not close the box. Lists wait up to readyTimeout for ready to be closed, because
+// many clients list the tools only once; nil does not wait.
 func NewToolbox(box *toolbox.Box, ready <-chan struct{}) *Toolbox {
-	if ready == nil {
-		closed := make(chan struct{})
-		close(closed)
-		ready = closed
-	}
 	return &Toolbox{box, ready}
 }
 
-// readyPatience is how long a list waits.
-const readyPatience = 5 * time.Second
+const readyTimeout = 5 * time.Second
 
 // Instructions implements Group.
 func (g *Toolbox) Instructions() string {
@@ -46,8 +39,7 @@ func (g *Toolbox) Register(s *Server) {
 				g.await(ctx)
 			case "tools/call":
 				if call, ok := req.(*mcp.CallToolRequest); ok && !s.has(call.Params.Name) {
-					// Others work on it, for as long as they like.
-					s.release()
+					s.release() // it may take long
 					var cancel context.CancelFunc
 					ctx, cancel = s.service.whileRunning(ctx)
 					defer cancel()
@@ -60,24 +52,14 @@ func (g *Toolbox) Register(s *Server) {
 	s.OnEnd(g.box.Serve(s.mcp, s.caller.Agent))
 }
 
-// await waits until it is known what the box has.
 func (g *Toolbox) await(ctx context.Context) {
-	select { // without a timer in the usual case
-	case <-g.ready:
-		return
-	default:
-	}
-	timer := time.NewTimer(readyPatience)
-	defer timer.Stop()
-	select {
-	case <-g.ready:
-	case <-timer.C:
-	case <-ctx.Done():
+	if g.ready != nil {
+		awaitClosed(ctx, g.ready, readyTimeout)
 	}
 }
 
-// has tells whether a tool is one that a group has added with AddTool.
+// has reports whether a group has added a tool with AddTool.
 func (s *Server) has(tool string) bool {
-	_, own := s.service.tools.Load(toolKey{tool, s.session == nil})
+	_, own := s.service.tools.Load(toolKey{tool, s.client == nil})
 	return own
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,16 +13,14 @@ import (
 	"github.com/parleyhub/parley/internal/chat"
 )
 
-// The limits of a wait. Clients give a call up after 60 s.
-const (
-	defaultWait = 50 * time.Second
-	maxWait     = 55 * time.Second
-	maxNews     = 256 << 10 // bytes of text in one answer
-)
+// MaxWait bounds the wait of a blocking tool; clients abort a call after 60 s.
+const MaxWait = 55 * time.Second
 
-// progressEvery is how often a client hears that a wait is alive. Tests change
-// it.
-var progressEvery = 10 * time.Second
+const (
+	defaultWait    = 50 * time.Second
+	maxNews        = 256 << 10 // bytes of text in one answer
+	waitingMessage = "waiting for messages"
+)
 
 type waitForMessagesIn struct {
 	Channels       []string `json:"channels,omitempty" jsonschema:"Only these channels; all of the project by default"`
@@ -34,8 +33,6 @@ type waitForMessagesOut struct {
 	More     bool      `json:"more" jsonschema:"Whether there are further messages: call again at once"`
 }
 
-// waitForMessages blocks until there is something new, so that agents need not
-// poll.
 func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut] {
 	return Tool[waitForMessagesIn, waitForMessagesOut]{
 		Name: "wait_for_messages", Title: "Wait for messages", ReadOnly: true, Blocks: true,
@@ -43,14 +40,12 @@ func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut]
 			"waited for it, or since set_handle; your own messages do not count. Returns at once if there is something already. If nothing " +
 			"comes in time the answer says so: call it again if you still need to wait. Use this instead of calling read_messages repeatedly.",
 		Refine: func(p map[string]*jsonschema.Schema) {
-			low, high := 1.0, maxWait.Seconds()
-			t := p["timeout_seconds"]
-			t.Minimum, t.Maximum, t.Default = &low, &high, []byte(fmt.Sprint(defaultWait.Seconds()))
-			p["channels"].Items.Examples = g.channelNames(3)
-			p["channels"].Type, p["channels"].Types = "array", nil
+			refineTimeout(p)
+			p["channels"].Items.Examples = g.examples()
+			lists(p, "channels")
 		},
 		Handle: func(ctx context.Context, c *Call, in waitForMessagesIn) (string, waitForMessagesOut, error) {
-			wait, err := waitTime(in.TimeoutSeconds)
+			wait, err := WaitTime(in.TimeoutSeconds)
 			if err != nil {
 				return "", waitForMessagesOut{}, err
 			}
@@ -58,8 +53,8 @@ func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut]
 			if len(channels) == 0 {
 				channels = g.names()
 			}
-			stop := c.reportProgress(ctx, wait)
-			news, err := g.wait(ctx, readingOf(c.Session), channels, wait)
+			stop := c.ReportProgress(ctx, wait, waitingMessage)
+			news, err := g.wait(ctx, positionOf(c.Client), channels, wait)
 			stop()
 			if err != nil {
 				return "", waitForMessagesOut{}, err
@@ -69,7 +64,7 @@ func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut]
 	}
 }
 
-// distinct leaves out what comes again, and keeps the order.
+// distinct removes duplicates and keeps the order.
 func distinct(names []string) []string {
 	var kept []string
 	seen := map[string]bool{}
@@ -82,43 +77,17 @@ func distinct(names []string) []string {
 	return kept
 }
 
-func waitTime(seconds int) (time.Duration, error) {
-	wait := time.Duration(seconds) * time.Second
-	switch {
-	case seconds == 0:
-		return defaultWait, nil
-	case seconds < 0 || seconds > int(maxWait.Seconds()):
+// WaitTime converts the timeout argument of a blocking tool; 0 is the default. It returns a ValidationError for a
+// negative timeout or one beyond MaxWait.
+func WaitTime(seconds int) (time.Duration, error) {
+	if seconds < 0 || seconds > int(MaxWait.Seconds()) {
 		return 0, &Failure{Category: ValidationError, Message: fmt.Sprintf("The timeout of %d seconds is not allowed.", seconds),
-			Remedy: fmt.Sprintf("Use 1 to %d seconds, and call again to wait longer.", int(maxWait.Seconds()))}
+			Remedy: fmt.Sprintf("Use 1 to %d seconds, and call again to wait longer.", int(MaxWait.Seconds()))}
 	}
-	return wait, nil
+	return cmp.Or(time.Duration(seconds)*time.Second, defaultWait), nil
 }
 
-// reportProgress tells the client from time to time that the call is alive. The
-// caller calls stop, which waits for the last report.
-func (c *Call) reportProgress(ctx context.Context, total time.Duration) (stop func()) {
-	if c.request.Params.GetProgressToken() == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		ticker := time.NewTicker(progressEvery)
-		defer ticker.Stop()
-		for start := time.Now(); ; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				c.Progress(ctx, time.Since(start).Seconds(), total.Seconds(), "waiting for messages")
-			}
-		}
-	}()
-	return func() { cancel(); <-done }
-}
-
-// news is what a wait returns.
+// news is the result of a wait.
 type news struct {
 	messages []newMessage // none if the time ran out
 	more     bool
@@ -129,33 +98,32 @@ type newMessage struct {
 	chat.Message
 }
 
-// wait returns what is new to r in the channels, at most wait later. Only an
-// outage for all of that time is an error.
-func (g *Channels) wait(ctx context.Context, r *reading, channels []string, wait time.Duration) (news, error) {
-	patience, cancel := context.WithTimeout(ctx, wait)
+// wait blocks until the channels have messages after r, or until the time is over, and returns them. An outage is an
+// error only if it lasts the whole time.
+func (g *Channels) wait(ctx context.Context, r *position, channels []string, wait time.Duration) (news, error) {
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	cursor, err := g.cursor(patience, r, channels)
+	cursor, err := g.cursor(waiting, r, channels)
 	if err != nil {
 		return news{}, err
 	}
 	for {
-		came, err := g.space.Wait(patience, cursor)
+		received, err := g.space.Wait(waiting, cursor)
 		if err != nil {
 			return news{}, err
 		}
-		if len(came.Messages) == 0 {
+		if len(received.Messages) == 0 {
 			return news{}, ctx.Err()
 		}
-		if n := r.deliver(channels, came); len(n.messages) > 0 {
+		if n := r.deliver(channels, received); len(n.messages) > 0 {
 			return n, nil
 		}
-		cursor = came.Cursor // they were all the session's own
+		cursor = received.Cursor // all of them were the agent's own
 	}
 }
 
-// cursor is where the session stands. Channels that it has not begun to read
-// begin at their end, which needs the bus.
-func (g *Channels) cursor(ctx context.Context, r *reading, channels []string) (chat.Cursor, error) {
+// cursor returns the read position in the channels. A channel that has none begins at its end, which requires the bus.
+func (g *Channels) cursor(ctx context.Context, r *position, channels []string) (chat.Cursor, error) {
 	for {
 		changed := g.space.Changed()
 		known, missing := r.cursor(channels)
@@ -167,7 +135,7 @@ func (g *Channels) cursor(ctx context.Context, r *reading, channels []string) (c
 			r.begin(tips)
 			continue
 		}
-		if !outage(err) {
+		if failureOf(err).Category != string(chat.ConnectionError) {
 			return nil, err
 		}
 		select {
@@ -178,18 +146,13 @@ func (g *Channels) cursor(ctx context.Context, r *reading, channels []string) (c
 	}
 }
 
-func outage(err error) bool {
-	return failureOf(err).Category == string(chat.ConnectionError)
-}
-
-// deliver moves the cursors behind what it returns: as much as fits, without the
-// session's own messages.
-func (r *reading) deliver(channels []string, came chat.News) news {
+// deliver returns as many messages as fit, without the agent's own, and advances the read position past them.
+func (r *position) deliver(channels []string, received chat.News) news {
 	var n news
 	size := 0
-	for _, channel := range slices.Compact(slices.Sorted(slices.Values(channels))) {
-		seen := came.Cursor[channel]
-		for _, m := range came.Messages[channel] {
+	for _, channel := range slices.Sorted(slices.Values(channels)) {
+		seen := received.Cursor[channel]
+		for _, m := range received.Messages[channel] {
 			if r.isOwn(channel, m) {
 				continue
 			}
@@ -218,14 +181,12 @@ func (n news) text(channels []string, wait time.Duration) string {
 			strings.Join(channels, ", #"), int(wait.Seconds()))
 	}
 	var b strings.Builder
-	channel := ""
-	for _, m := range n.messages {
-		if m.channel != channel {
-			if channel != "" {
+	for i, m := range n.messages {
+		if i == 0 || m.channel != n.messages[i-1].channel {
+			if i > 0 {
 				b.WriteString("\n\n")
 			}
-			channel = m.channel
-			fmt.Fprintf(&b, "New messages from #%s:\n", channel)
+			fmt.Fprintf(&b, "New messages from #%s:\n", m.channel)
 		}
 		b.WriteString("\n" + m.String())
 	}

@@ -1,6 +1,16 @@
+// Package delegation provides MCP tools with which one agent of the hub delegates tasks to another: list_agents,
+// delegate_task, get_task and cancel_task.
+//
+// The caller is identified by a token ([TokenSigner]) in the environment of each conversation's processes. It names the
+// agent and the conversation, and is valid during the agent's turns in it. A caller without a token is the user.
+//
+// A delegated task records who delegated it and the delegation chain ([hub.Delegation]). An agent in the chain is not
+// asked again, and the length of the chain is bounded, so that delegation loops end. The rules of tiers and sandboxes
+// apply as to envelopes.
 package delegation
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -12,7 +22,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
@@ -21,44 +30,38 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Limits where [Options] says nothing.
+// Default limits.
 const (
-	DefaultMaxDepth = 4  // agents over whom work comes
-	DefaultMaxOpen  = 64 // delegated tasks that have not ended
+	DefaultMaxDepth = 4  // agents in a delegation chain
+	DefaultMaxOpen  = 64 // unfinished delegated tasks
 )
 
-// Options make a Service. Hub and Badges are needed.
+// Options configure a [Service]. Hub and Tokens are required.
 type Options struct {
 	Hub    *hub.Hub
-	Badges *Badges
-	// Permit returns nil if an agent may hand work to another; nil permits all.
+	Tokens *TokenSigner
+	// Permit returns nil if an agent may delegate to another; nil permits all.
 	Permit func(from, to string) error
-	// Telemetry gets an event of each refusal; nil: nobody does.
+	// Telemetry receives an event for each refusal; nil for none.
 	Telemetry *telemetry.Recorder
-	// MaxDepth bounds over how many agents work may come, and MaxOpen how many
-	// delegated tasks of agents there are at once; 0 means DefaultMaxDepth and
-	// DefaultMaxOpen.
+	// MaxDepth bounds the delegation chain, and MaxOpen the unfinished tasks that agents have delegated; 0 means
+	// DefaultMaxDepth and DefaultMaxOpen.
 	MaxDepth, MaxOpen int
 }
 
-// Service hands work over. It is safe for concurrent use.
+// Service delegates tasks between agents. It is safe for concurrent use.
 type Service struct {
 	o Options
 
-	mu   sync.Mutex
-	open map[a2a.TaskID]struct{} // of agents, not known to have ended
-	// beginning are those of agents that are not in open yet.
-	beginning int
+	mu       sync.Mutex
+	open     map[a2a.TaskID]struct{} // delegated by agents, not known to have ended
+	reserved int                     // delegated by agents, not in open yet
 }
 
-// New returns a Service. It has nothing to close.
+// New returns a Service. It needs no Close.
 func New(o Options) *Service {
-	if o.MaxDepth <= 0 {
-		o.MaxDepth = DefaultMaxDepth
-	}
-	if o.MaxOpen <= 0 {
-		o.MaxOpen = DefaultMaxOpen
-	}
+	o.MaxDepth = cmp.Or(max(o.MaxDepth, 0), DefaultMaxDepth)
+	o.MaxOpen = cmp.Or(max(o.MaxOpen, 0), DefaultMaxOpen)
 	if o.Permit == nil {
 		o.Permit = func(string, string) error { return nil }
 	}
@@ -68,10 +71,10 @@ func New(o Options) *Service {
 // CodeRefused is the code of the security event of a delegation that a rule forbids.
 const CodeRefused = "DELEGATION_REFUSED"
 
-// The categories of failures, beside mcpserver.ValidationError.
+// Categories of failures, in addition to mcpserver.ValidationError.
 const (
 	RefusedError     = "RefusedError"     // a rule forbids it
-	NotFoundError    = "NotFoundError"    // there is no such agent or task, as far as the caller may know
+	NotFoundError    = "NotFoundError"    // no such agent or task is visible to the caller
 	UnavailableError = "UnavailableError" // try again later
 )
 
@@ -79,41 +82,40 @@ func refused(remedy, format string, args ...any) *mcpserver.Failure {
 	return &mcpserver.Failure{Category: RefusedError, Message: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-// Identify returns whose token this is. The error is fit for whoever presented it.
+// Identify returns the caller that a token names. The error message is fit for the caller.
 func (s *Service) Identify(token string) (mcpserver.Caller, error) {
-	caller, ok := s.o.Badges.Holder(token)
+	caller, ok := s.o.Tokens.Verify(token)
 	if !ok {
-		return mcpserver.Caller{}, errors.New("the task token is not one of this hub's: it is that of an earlier run, or wrong")
+		return mcpserver.Caller{}, errors.New("the task token is invalid: it is from an earlier run of the hub, or wrong")
 	}
 	return caller, nil
 }
 
-// order is what somebody wants done.
+// order is a task to delegate.
 type order struct {
 	caller       mcpserver.Caller
 	agent, text  string
 	conversation string
 	traceParent  string // of the call
-	timeout      time.Duration
 }
 
-// begin begins a task.
+// begin submits a task to the hub.
 func (s *Service) begin(ctx context.Context, o order) (*a2a.Task, error) {
-	d, err := s.lineage(ctx, o)
+	d, err := s.delegation(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.allow(o, d); err != nil {
-		s.tell(o, err)
+	if err := s.check(o, d); err != nil {
+		s.reportRefusal(o, err)
 		return nil, err
 	}
-	leave, err := s.room(ctx, o.caller)
+	release, err := s.reserve(ctx, o.caller)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer release()
 	req := hub.SendRequest{
-		AgentID: o.agent, Delegation: d, Timeout: o.timeout,
+		AgentID: o.agent, Delegation: d,
 		Message: &a2a.Message{
 			ID: a2a.NewMessageID(), Role: a2a.MessageRoleUser, ContextID: contextOf(o),
 			Parts: a2a.ContentParts{a2a.NewTextPart(o.text)},
@@ -131,17 +133,16 @@ func (s *Service) begin(ctx context.Context, o order) (*a2a.Task, error) {
 	return task, nil
 }
 
-// lineage is what the task will keep of its origin.
-func (s *Service) lineage(ctx context.Context, o order) (*hub.Delegation, error) {
+// delegation returns the delegation record of the new task.
+func (s *Service) delegation(ctx context.Context, o order) (*hub.Delegation, error) {
 	d := &hub.Delegation{By: o.caller.Agent, Context: o.caller.Context}
 	parent := o.traceParent
 	if o.caller.Agent != "" {
 		task, working := s.o.Hub.Working(o.caller.Agent, o.caller.Context)
 		if !working {
-			return nil, refused("", "The agent %s has no turn in this conversation: its token is good only while it works.", o.caller.Agent)
+			return nil, refused("", "The agent %s has no turn in this conversation: its token is valid only while it works.", o.caller.Agent)
 		}
-		none := 0
-		t, err := s.o.Hub.Task(ctx, task, &none)
+		t, err := s.o.Hub.Task(ctx, task, new(0))
 		if err != nil {
 			return nil, failure(err)
 		}
@@ -161,33 +162,32 @@ func (s *Service) lineage(ctx context.Context, o order) (*hub.Delegation, error)
 	return d, nil
 }
 
-// allow holds an order against the rules.
-func (s *Service) allow(o order, d *hub.Delegation) error {
+// check applies the rules to a delegation by an agent.
+func (s *Service) check(o order, d *hub.Delegation) error {
 	if o.caller.Agent == "" {
 		return nil
 	}
 	if err := s.o.Permit(o.caller.Agent, o.agent); err != nil {
-		if _, known := s.agent(o.agent); !known {
-			return notFound(o.agent)
+		if _, unknown := s.o.Hub.Agent(o.agent); unknown != nil {
+			return notFound("list_agents lists the agents.", "There is no agent %.80q.", o.agent)
 		}
-		return refused("Choose another agent; list_agents shows those that you may ask.", "You may not hand work to %s: %v.", o.agent, err)
+		return refused("Choose another agent; list_agents lists those that you may ask.", "You may not delegate to %s: %v.", o.agent, err)
 	}
-	over := strings.Join(d.Chain, " → ")
+	const remedy = "Do it yourself, or say in your answer what you cannot do."
+	chain := strings.Join(d.Chain, " → ")
 	if slices.Contains(d.Chain, o.agent) {
-		return refused("Do it yourself, or say in your answer what you cannot do.",
-			"The work has come over %s: %s is among them, and would be asked for its own work again.", over, o.agent)
+		return refused(remedy, "The delegation chain is %s: %s is in it already, and delegation must not loop.", chain, o.agent)
 	}
 	if len(d.Chain) >= s.o.MaxDepth {
-		return refused("Do it yourself, or say in your answer what you cannot do.",
-			"The work has come over %s: it is handed on at most %d times.", over, s.o.MaxDepth-1)
+		return refused(remedy, "The delegation chain is %s: work is delegated at most %d times.", chain, s.o.MaxDepth-1)
 	}
 	return nil
 }
 
-// tell records a refusal.
-func (s *Service) tell(o order, err error) {
-	var f *mcpserver.Failure
-	if !errors.As(err, &f) || f.Category != RefusedError {
+// reportRefusal emits a security event if a rule forbids the delegation.
+func (s *Service) reportRefusal(o order, err error) {
+	f, ok := errors.AsType[*mcpserver.Failure](err)
+	if !ok || f.Category != RefusedError {
 		return
 	}
 	s.o.Telemetry.Emit(telemetry.Event{
@@ -195,65 +195,64 @@ func (s *Service) tell(o order, err error) {
 	})
 }
 
-// room keeps a place for an agent's task until leave is called, and refuses it where too
-// many have not ended: an agent that lost its token on the way to its MCP server, say, is
-// not stopped by the chain.
-func (s *Service) room(ctx context.Context, caller mcpserver.Caller) (leave func(), err error) {
+// reserve counts an agent's task against MaxOpen until release is called. MaxOpen also bounds agents that lose their
+// token on the way to their MCP server, whose chain would be empty.
+func (s *Service) reserve(ctx context.Context, caller mcpserver.Caller) (release func(), err error) {
 	if caller.Agent == "" {
 		return func() {}, nil
 	}
-	if s.reserve() {
-		return s.leave, nil
+	if !s.tryReserve() {
+		s.forgetEnded(ctx)
+		if !s.tryReserve() {
+			return nil, &mcpserver.Failure{Category: UnavailableError, Message: fmt.Sprintf("%d delegated tasks are unfinished, the maximum.", s.o.MaxOpen),
+				Remedy: "Wait for one of yours with get_task, or cancel it."}
+		}
 	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.reserved--
+	}, nil
+}
+
+func (s *Service) tryReserve() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.open)+s.reserved >= s.o.MaxOpen {
+		return false
+	}
+	s.reserved++
+	return true
+}
+
+// forgetEnded removes ended tasks from open.
+func (s *Service) forgetEnded(ctx context.Context) {
 	s.mu.Lock()
 	ids := slices.Collect(maps.Keys(s.open))
 	s.mu.Unlock()
 	for _, id := range ids {
-		none := 0
-		if t, err := s.o.Hub.Task(ctx, id, &none); err == nil && !t.Status.State.Terminal() {
+		if t, err := s.o.Hub.Task(ctx, id, new(0)); err == nil && !t.Status.State.Terminal() {
 			continue
 		}
 		s.mu.Lock()
 		delete(s.open, id)
 		s.mu.Unlock()
 	}
-	if s.reserve() {
-		return s.leave, nil
-	}
-	return nil, &mcpserver.Failure{Category: UnavailableError, Message: fmt.Sprintf("%d tasks that agents gave each other have not ended: there is no room for another.", s.o.MaxOpen),
-		Remedy: "Wait for one of yours with get_task, or cancel it."}
 }
 
-func (s *Service) reserve() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.open)+s.beginning >= s.o.MaxOpen {
-		return false
-	}
-	s.beginning++
-	return true
-}
-
-func (s *Service) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.beginning--
-}
-
-// contextOf names the conversation. The hash keeps callers out of those of others.
+// contextOf returns the id of the conversation, "" for a new one. The hash separates the conversations of callers.
 func contextOf(o order) string {
 	if o.conversation == "" {
-		return "" // a new one
+		return ""
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %s %s", len(o.caller.Agent), o.caller.Agent, len(o.caller.Context), o.caller.Context, o.conversation))
 	return "delegated-" + hex.EncodeToString(sum[:16])
 }
 
-// find returns a task that the caller may know of: an agent those that it handed
-// over in this conversation, the user all.
+// find returns a task that is visible to the caller: to an agent those that it delegated in this conversation, to the
+// user all.
 func (s *Service) find(ctx context.Context, caller mcpserver.Caller, id string) (*a2a.Task, error) {
-	none := 0
-	t, err := s.o.Hub.Task(ctx, a2a.TaskID(id), &none)
+	t, err := s.o.Hub.Task(ctx, a2a.TaskID(id), new(0))
 	if err != nil {
 		return nil, failure(err)
 	}
@@ -261,23 +260,16 @@ func (s *Service) find(ctx context.Context, caller mcpserver.Caller, id string) 
 		return t, nil
 	}
 	if d := hub.DelegationOf(t); d == nil || d.By != caller.Agent || d.Context != caller.Context {
-		return nil, &mcpserver.Failure{Category: NotFoundError, Message: fmt.Sprintf("There is no task %.80q of yours.", id),
-			Remedy: "Use the taskId that delegate_task returned in this conversation."}
+		return nil, notFound("Use the taskId that delegate_task returned in this conversation.", "There is no task %.80q of yours.", id)
 	}
 	return t, nil
 }
 
-// agent returns an agent of the hub.
-func (s *Service) agent(id string) (hub.AgentInfo, bool) {
-	info, err := s.o.Hub.Agent(id)
-	return info, err == nil
+func notFound(remedy, format string, args ...any) *mcpserver.Failure {
+	return &mcpserver.Failure{Category: NotFoundError, Message: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-func notFound(id string) *mcpserver.Failure {
-	return &mcpserver.Failure{Category: NotFoundError, Message: fmt.Sprintf("There is no agent %.80q.", id), Remedy: "list_agents shows those there are."}
-}
-
-// failure puts the hub's errors into words for agents.
+// failure converts the hub's errors.
 func failure(err error) error {
 	e, ok := errors.AsType[*hub.Error](err)
 	if !ok {
@@ -288,7 +280,7 @@ func failure(err error) error {
 	case hub.CodeInvalid, hub.CodeUnsupported:
 		f.Category = mcpserver.ValidationError
 	case hub.CodeAgentNotFound:
-		f.Category, f.Remedy = NotFoundError, "list_agents shows those there are."
+		f.Category, f.Remedy = NotFoundError, "list_agents lists the agents."
 	case hub.CodeTaskNotFound, hub.CodeContextNotFound:
 		f.Category = NotFoundError
 	case hub.CodeInternal:
@@ -306,8 +298,7 @@ func sentence(text string) string {
 
 var traceParent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// child returns the trace context of what parent has begun; a new one where that
-// is none.
+// child returns a child of a W3C trace context; a new trace if parent is invalid.
 func child(parent string) string {
 	var random [24]byte
 	rand.Read(random[:]) // never fails: see crypto/rand
@@ -318,7 +309,7 @@ func child(parent string) string {
 	return "00-" + trace + "-" + hex.EncodeToString(random[16:]) + "-" + flags
 }
 
-// envelopeTrace is the trace of a task that an envelope began; package node wrote it.
+// envelopeTrace returns the trace context of a task that an envelope began, as package node records it.
 func envelopeTrace(t *a2a.Task) string {
 	about, _ := t.Metadata["envelope"].(map[string]any)
 	trace, _ := about["traceparent"].(string)

@@ -62,14 +62,14 @@ type rig struct {
 	t       *testing.T
 	hub     *hub.Hub
 	service *delegation.Service
-	badges  *delegation.Badges
+	tokens  *delegation.TokenSigner
 	forbid  sync.Map // "from to"
 }
 
 func newRig(t *testing.T, opts delegation.Options, agents map[string]func(r *rig) *scripted) *rig {
 	t.Helper()
-	r := &rig{t: t, badges: delegation.NewBadges()}
-	cfg := hub.Config{SessionEnv: r.badges.Env, DataDir: t.TempDir()}
+	r := &rig{t: t, tokens: delegation.NewTokenSigner()}
+	cfg := hub.Config{SessionEnv: r.tokens.Env, DataDir: t.TempDir()}
 	for id, make := range agents {
 		def := runner.Definition{ID: id, Driver: "echo", Description: "the agent " + id, Limits: runner.Limits{}.WithDefaults()}
 		cfg.Agents = append(cfg.Agents, hub.Agent{Definition: def, Runner: make(r)})
@@ -83,7 +83,7 @@ func newRig(t *testing.T, opts delegation.Options, agents map[string]func(r *rig
 			t.Error(err)
 		}
 	})
-	opts.Hub, opts.Badges = h, r.badges
+	opts.Hub, opts.Tokens = h, r.tokens
 	opts.Permit = func(from, to string) error {
 		if _, no := r.forbid.Load(from + " " + to); no {
 			return errors.New("the rules forbid it")
@@ -198,7 +198,7 @@ func TestAnAgentHandsWorkToAnother(t *testing.T) {
 func TestAgentsThatAskEachOtherComeToAnEnd(t *testing.T) {
 	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"venus": forward("mars"), "mars": forward("venus")})
 	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build"})
-	if err != nil || !strings.Contains(out.Text, "mars said: refused: RefusedError: The work has come over venus → mars: venus is among them") {
+	if err != nil || !strings.Contains(out.Text, "mars said: refused: RefusedError: The delegation chain is venus → mars: venus is in it already") {
 		t.Errorf("%+v %v", out, err)
 	}
 }
@@ -208,7 +208,7 @@ func TestWorkIsHandedOnABoundedNumberOfTimes(t *testing.T) {
 		"a": forward("b"), "b": forward("c"), "c": answer("never"),
 	})
 	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "a", "task": "build"})
-	if err != nil || !strings.Contains(out.Text, "handed on at most 1 times") || strings.Contains(out.Text, "never") {
+	if err != nil || !strings.Contains(out.Text, "delegated at most 1 times") || strings.Contains(out.Text, "never") {
 		t.Errorf("%+v %v", out, err)
 	}
 }
@@ -255,7 +255,7 @@ func TestATokenIsForOneConversationAndItsTurns(t *testing.T) {
 	if out, err := r.call(t.Context(), <-tokens, "delegate_task", map[string]any{"agent": "mars", "task": "x"}); err == nil || !strings.Contains(err.Error(), "no turn") {
 		t.Errorf("%+v %v", out, err)
 	}
-	if _, err := r.service.Identify(delegation.NewBadges().Token("venus", "c")); err == nil {
+	if _, err := r.service.Identify(delegation.NewTokenSigner().Token("venus", "c")); err == nil {
 		t.Error("a token of another run was taken")
 	}
 }
@@ -430,13 +430,13 @@ func TestAClientCannotForgeTheChain(t *testing.T) {
 }
 
 func FuzzTokens(f *testing.F) {
-	b := delegation.NewBadges()
+	b := delegation.NewTokenSigner()
 	f.Add(b.Token("venus", "c"))
 	f.Add("")
 	f.Add("dmVudXMKYw.")
 	f.Add(strings.Repeat("A", 4000) + ".A")
 	f.Fuzz(func(t *testing.T, token string) {
-		if caller, ok := b.Holder(token); ok && b.Token(caller.Agent, caller.Context) != token {
+		if caller, ok := b.Verify(token); ok && b.Token(caller.Agent, caller.Context) != token {
 			t.Errorf("%q is taken for %+v", token, caller)
 		}
 	})

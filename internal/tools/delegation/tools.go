@@ -15,15 +15,8 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// Bounds of what the tools return and of how long they wait. Clients give a call
-// up after 60 s.
-const (
-	maxText     = 256 << 10 // bytes of an answer
-	defaultWait = 50 * time.Second
-	maxWait     = 55 * time.Second
-	// progressEvery is how often a client hears that the task goes on.
-	progressEvery = 10 * time.Second
-)
+// maxText bounds the text of an answer, in bytes.
+const maxText = 256 << 10
 
 // Instructions implements mcpserver.Group.
 func (s *Service) Instructions() string {
@@ -135,7 +128,7 @@ func (s *Service) delegateTask() mcpserver.Tool[delegateTaskIn, taskOut] {
 			"(absolute paths) and how it is to answer. Work that has come to you from an agent cannot be handed back to it.",
 		Refine: refineWait,
 		Handle: func(ctx context.Context, c *mcpserver.Call, in delegateTaskIn) (string, taskOut, error) {
-			wait, err := waitTime(in.WaitSeconds)
+			wait, err := mcpserver.WaitTime(in.WaitSeconds)
 			switch {
 			case err != nil:
 				return "", taskOut{}, err
@@ -172,7 +165,7 @@ func (s *Service) getTask() mcpserver.Tool[getTaskIn, taskOut] {
 			wait := time.Duration(0)
 			if in.WaitSeconds != 0 {
 				var err error
-				if wait, err = waitTime(in.WaitSeconds); err != nil {
+				if wait, err = mcpserver.WaitTime(in.WaitSeconds); err != nil {
 					return "", taskOut{}, err
 				}
 			}
@@ -201,11 +194,11 @@ func (s *Service) cancelTask() mcpserver.Tool[cancelTaskIn, taskOut] {
 				return "", taskOut{}, err
 			}
 			if !t.Status.State.Terminal() {
-				end := s.o.Hub.Cancel
+				cancel := s.o.Hub.Cancel
 				if in.KeepDelegated {
-					end = s.o.Hub.CancelAlone
+					cancel = s.o.Hub.CancelAlone
 				}
-				if _, err := end(ctx, t.ID); err != nil && hub.CodeOf(err) != hub.CodeNotCancelable {
+				if _, err := cancel(ctx, t.ID); err != nil && hub.CodeOf(err) != hub.CodeNotCancelable {
 					return "", taskOut{}, failure(err)
 				}
 			}
@@ -215,8 +208,7 @@ func (s *Service) cancelTask() mcpserver.Tool[cancelTaskIn, taskOut] {
 }
 
 func refineWait(p map[string]*jsonschema.Schema) {
-	low, high := 1.0, maxWait.Seconds()
-	p["wait_seconds"].Minimum, p["wait_seconds"].Maximum = &low, &high
+	p["wait_seconds"].Minimum, p["wait_seconds"].Maximum = new(1.0), new(mcpserver.MaxWait.Seconds())
 	if wait := p["wait"]; wait != nil {
 		wait.Type, wait.Types = "boolean", nil
 	}
@@ -226,22 +218,11 @@ func invalid(message, remedy string) error {
 	return &mcpserver.Failure{Category: mcpserver.ValidationError, Message: message, Remedy: remedy}
 }
 
-func waitTime(seconds int) (time.Duration, error) {
-	switch wait := time.Duration(seconds) * time.Second; {
-	case seconds == 0:
-		return defaultWait, nil
-	case seconds < 0 || seconds > int(maxWait.Seconds()):
-		return 0, invalid(fmt.Sprintf("%d seconds cannot be waited.", seconds), fmt.Sprintf("Use 1 to %d, and call get_task to wait longer.", int(maxWait.Seconds())))
-	default:
-		return wait, nil
-	}
-}
-
-// await waits until a task has come to rest, at most for wait, and shows it. The
-// task goes on if the call ends before.
+// await waits up to wait for a task to end or to need input, and returns its state. The task continues if the call ends
+// first.
 func (s *Service) await(ctx context.Context, c *mcpserver.Call, id a2a.TaskID, wait time.Duration) (string, taskOut, error) {
 	if wait > 0 {
-		if err := s.rest(ctx, c, id, wait); err != nil {
+		if err := s.awaitIdle(ctx, c, id, wait); err != nil {
 			return "", taskOut{}, err
 		}
 	}
@@ -249,12 +230,12 @@ func (s *Service) await(ctx context.Context, c *mcpserver.Call, id a2a.TaskID, w
 	if err != nil {
 		return "", taskOut{}, failure(err)
 	}
-	out := show(t)
-	return out.say(), out, nil
+	out := outputOf(t)
+	return out.text(), out, nil
 }
 
-// rest returns when a task has ended, waits for somebody, or the time is over.
-func (s *Service) rest(ctx context.Context, c *mcpserver.Call, id a2a.TaskID, wait time.Duration) error {
+// awaitIdle blocks until a task has ended, needs input, or the time is over. It reports progress meanwhile.
+func (s *Service) awaitIdle(ctx context.Context, c *mcpserver.Call, id a2a.TaskID, wait time.Duration) error {
 	sub, err := s.o.Hub.Subscribe(ctx, id)
 	if err != nil {
 		return failure(err)
@@ -263,34 +244,20 @@ func (s *Service) rest(ctx context.Context, c *mcpserver.Call, id a2a.TaskID, wa
 	if hub.Interrupted(sub.Task().Status.State) {
 		return nil
 	}
-	patience, cancel := context.WithTimeout(ctx, wait)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ended := make(chan error, 1)
-	go func() { // ends with the subscription or with patience
-		for {
-			if _, err := sub.Next(patience); err != nil {
-				ended <- err
-				return
-			}
-		}
-	}()
-	ticker := time.NewTicker(progressEvery)
-	defer ticker.Stop()
-	for began := time.Now(); ; {
-		select {
-		case err := <-ended:
-			if err == io.EOF || ctx.Err() == nil {
-				return nil
-			}
+	defer c.ReportProgress(ctx, wait, "the agent works")()
+	for {
+		if _, err := sub.Next(waiting); err == io.EOF {
+			return nil
+		} else if err != nil {
 			return ctx.Err()
-		case <-ticker.C:
-			c.Progress(ctx, time.Since(began).Seconds(), wait.Seconds(), "the agent works")
 		}
 	}
 }
 
-// show is a task for agents.
-func show(t *a2a.Task) taskOut {
+// outputOf converts a task for agents.
+func outputOf(t *a2a.Task) taskOut {
 	out := taskOut{TaskID: string(t.ID), State: stateName(t.Status.State), Done: t.Status.State.Terminal()}
 	out.Agent, _ = t.Metadata[hub.MetaAgent].(string)
 	if m := t.Status.Message; m != nil && (out.Done || hub.Interrupted(t.Status.State)) {
@@ -323,8 +290,8 @@ func textOf(parts a2a.ContentParts) string {
 	return b.String()
 }
 
-// say is a task in words.
-func (o taskOut) say() string {
+// text describes the task to a model.
+func (o taskOut) text() string {
 	text := fmt.Sprintf("Task %s of %s is %s.", o.TaskID, o.Agent, o.State)
 	switch {
 	case o.State == "input-required" || o.State == "auth-required":

@@ -1,11 +1,8 @@
-// Package mounts is the hub's toolbox: the tools, resources and prompts that its
-// agents share. They come from the MCP servers of the configuration, and from agents
-// of other processes that speak MCP over envelopes.
+// Package mounts fills the hub's toolbox: the tools, resources and prompts that its agents share. They come from the MCP
+// servers of the configuration and from agents of other processes that speak MCP over envelopes.
 //
-// Each server is connected in the background, and again when it breaks; one that is
-// dead keeps nobody from the others. What an agent sees of them is decided by the
-// rules about tiers and sandboxes, and for the servers of the configuration by
-// config.MCPServer.Agents.
+// Each server is connected in the background and reconnected when it fails, independently of the others. The rules of
+// tiers and sandboxes decide what an agent can see; for the servers of the configuration, config.MCPServer.Agents does.
 package mounts
 
 import (
@@ -23,27 +20,27 @@ import (
 
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// Options make Tools. Node is needed.
+// Options configure [Tools]. Node is required.
 type Options struct {
-	// Node has the cards of the agents, the rules and the telemetry.
+	// Node provides the cards of the agents, the rules and the telemetry.
 	Node *parley.Node
 	// Servers are the MCP servers of the configuration, by name.
 	Servers map[string]config.MCPServer
-	// Shared are those whose tools hubs that are paired with this one may use: names of
-	// Servers and of agents elsewhere, "*" for all.
+	// Shared names the Servers and remote agents whose tools paired hubs may use; "*" means all.
 	Shared []string
-	// Dir is where their programs work that have no directory of their own.
+	// Dir is the working directory of programs without a configured one.
 	Dir string
-	// Owner marks their processes: see process.SweepOwner.
+	// Owner marks the processes: see process.SweepOwner.
 	Owner  string
 	Logger *slog.Logger // nil discards
 
-	patience time.Duration // of an attempt to connect; 0: the toolbox's
+	timeout time.Duration // of an attempt to connect; 0 for the toolbox's default
 }
 
 // The kinds of a Status.
@@ -51,14 +48,14 @@ const (
 	KindCommand = "command"
 	KindURL     = "url"
 	KindAgent   = "agent"
-	KindPeer    = "peer" // another hub's
+	KindPeer    = "peer" // at another hub
 )
 
-// Status is how one server is.
+// Status is the state of one server.
 type Status struct {
 	Name, Kind string
 	toolbox.MountStatus
-	// Why is why it is not connected, without secrets; "" if it is.
+	// Why is why the server is not connected, without secrets; "" if it is.
 	Why string
 }
 
@@ -68,7 +65,7 @@ type Tools struct {
 	box    *toolbox.Box
 	cancel context.CancelFunc
 	watch  sync.WaitGroup
-	leave  func() // takes the toolbox's card back; nil without one
+	leave  func() // withdraws the toolbox's card; nil without one
 
 	mu      sync.Mutex
 	mounted map[string]*mounted // by name
@@ -78,18 +75,15 @@ type Tools struct {
 // mounted is a server in the box.
 type mounted struct {
 	*toolbox.Mount
-	kind   string
-	as     agent.Identity // of an agent elsewhere, or at another hub
-	redact func(string) string
-	// refused is set once a server at a URL has answered that we may not use it.
-	refused atomic.Bool
+	kind    string
+	as      agent.Identity // of a remote agent or one at another hub
+	redact  func(string) string
+	refused atomic.Bool // a server at a URL has answered HTTP 401 or 403
 }
 
-// Open begins to connect the servers and returns at once.
+// Open returns Tools whose servers are connected in the background.
 func Open(o Options) *Tools {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	t := &Tools{o: o, mounted: make(map[string]*mounted)}
 	t.box = toolbox.New(toolbox.Options{Policy: t, Telemetry: o.Node.Telemetry()})
 	for _, name := range slices.Sorted(maps.Keys(o.Servers)) {
@@ -101,7 +95,7 @@ func Open(o Options) *Tools {
 	t.cancel = cancel
 	var err error
 	if t.leave, err = t.join(); err != nil {
-		o.Logger.Error("agents elsewhere cannot offer tools", "error", err)
+		o.Logger.Error("remote agents cannot offer tools", "error", err)
 		return t
 	}
 	watcher := o.Node.Registry().Watch()
@@ -115,18 +109,28 @@ func Open(o Options) *Tools {
 // Box returns the toolbox.
 func (t *Tools) Box() *toolbox.Box { return t.box }
 
-// Permit implements toolbox.Policy: it returns nil if an agent may use what another
-// one, or an MCP server, offers.
+// Permit implements toolbox.Policy: it returns nil if an agent may use the tools of another agent or an MCP server.
 func (t *Tools) Permit(from, to string) error {
-	if guest(from) {
-		return t.permitGuest(from, to)
+	t.mu.Lock()
+	m := t.mounted[to]
+	t.mu.Unlock()
+	atPeer := m != nil && m.kind == KindPeer
+	if _, _, peer := signedcard.ParseID(from); peer { // another hub: no agent of this one has such an id
+		if m == nil || atPeer || !t.shares(to) {
+			return fmt.Errorf("peers.tools does not list %s for %s", to, from)
+		}
+		return nil // the envelopes of its request have passed the rules of tiers and sandboxes
 	}
 	server, configured := t.o.Servers[to]
-	if as, elsewhere := t.atPeer(to); elsewhere {
-		return t.permitAtPeer(from, as)
-	}
-	if !configured {
+	if !configured && !atPeer {
 		return t.o.Node.Router().Permit(from, to)
+	}
+	who, known := t.o.Node.Registry().Identity(from)
+	if atPeer {
+		if !known {
+			return errUnknownAgent(from)
+		}
+		return t.o.Node.Router().MayAddress(who, m.as)
 	}
 	if len(server.Agents) > 0 {
 		if slices.Contains(server.Agents, from) {
@@ -134,17 +138,18 @@ func (t *Tools) Permit(from, to string) error {
 		}
 		return fmt.Errorf("mcpServers.%s.agents does not list %s", to, from)
 	}
-	who, known := t.o.Node.Registry().Identity(from)
 	switch {
 	case !known:
-		return fmt.Errorf("there is no agent %q", from)
+		return errUnknownAgent(from)
 	case who.SandboxID != "":
 		return fmt.Errorf("%s is in the sandbox %s: mcpServers.%s.agents must list it", from, who.SandboxID, to)
 	}
 	return nil
 }
 
-// Status returns how the servers are, by name.
+func errUnknownAgent(id string) error { return fmt.Errorf("there is no agent %q", id) }
+
+// Status returns the states of the servers, sorted by name.
 func (t *Tools) Status() []Status {
 	t.mu.Lock()
 	all := maps.Clone(t.mounted)
@@ -161,7 +166,7 @@ func (t *Tools) Status() []Status {
 	return list
 }
 
-// maxProblem bounds the text of a problem, which may come from a server.
+// maxProblem bounds the text of a problem, in bytes: it may come from a server.
 const maxProblem = 2 << 10
 
 func problem(err error) string {
@@ -172,7 +177,7 @@ func problem(err error) string {
 	return text
 }
 
-// Close disconnects the servers, ends their processes, and waits for all of it.
+// Close disconnects the servers, ends their processes and waits for their end.
 func (t *Tools) Close() {
 	t.cancel()
 	t.watch.Wait()
@@ -198,12 +203,12 @@ func (t *Tools) mountServer(name string, server config.MCPServer) {
 		m.kind, dial = KindURL, overHTTP(server, &m.refused)
 		env = nil
 		for header, value := range server.Headers {
-			env = append(env, "SECRET_"+header+"="+value) // every header counts as a secret
+			env = append(env, "SECRET_"+header+"="+value) // the name marks it as a secret
 		}
 	}
 	m.redact = process.NewRedactor(env).Redact
-	if err := t.mount(m, toolbox.MountOptions{Name: name, Dial: dial, DialTimeout: t.o.patience, CallTimeout: server.CallTimeout}); err != nil {
-		t.o.Logger.Error("an MCP server of the configuration cannot be taken in", "server", name, "error", err)
+	if err := t.mount(m, toolbox.MountOptions{Name: name, Dial: dial, DialTimeout: t.o.timeout, CallTimeout: server.CallTimeout}); err != nil {
+		t.o.Logger.Error("an MCP server of the configuration cannot be mounted", "server", name, "error", err)
 	}
 }
 
@@ -220,7 +225,7 @@ func (t *Tools) mount(m *mounted, o toolbox.MountOptions) error {
 	return nil
 }
 
-// redacting takes secrets out of the errors that a mount logs.
+// redacting removes secrets from the errors that a mount logs.
 type redacting struct {
 	slog.Handler
 	redact func(string) string
@@ -238,11 +243,10 @@ func (h redacting) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, clean)
 }
 
-// speaksMCP tells whether a card says that its agent answers MCP in envelopes.
+// speaksMCP reports whether a card declares MCP over envelopes.
 func speaksMCP(card agent.Card) bool {
 	return slices.ContainsFunc(card.Protocols, func(p string) bool { return len(p) > 4 && p[:4] == "mcp/" })
 }
 
-// errClosed is why the calls under way failed: the toolbox knows it, and calls the
-// server unavailable.
+// errClosed is the error of pending calls; the toolbox reports the server as unavailable.
 var errClosed = fmt.Errorf("the process has ended: %w", mcp.ErrConnectionClosed)

@@ -380,7 +380,7 @@ func TestTheNamesOfAPairedHubsToolsAreNotForOthers(t *testing.T) {
 	if got := names(); got != "bobby.files carl" {
 		t.Errorf("%s", got)
 	}
-	drop, err := tools.TakePeer(mounts.PeerTools{Name: "bob.files", Dial: func(context.Context) (mcp.Transport, error) {
+	drop, err := tools.MountPeer(mounts.PeerTools{Name: "bob.files", Dial: func(context.Context) (mcp.Transport, error) {
 		return nil, errors.New("not now")
 	}})
 	if err != nil {

@@ -2,16 +2,15 @@ package mounts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"mime"
 	"net/http"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,18 +25,15 @@ import (
 // maxMessage bounds one message of a server, in bytes.
 const maxMessage = 16 << 20
 
-// environ is the environment of a server's program.
+// environ returns the environment of a server's program.
 func environ(s config.MCPServer) []string { return process.Environ(os.Environ(), s.EnvAllow, s.Env) }
 
-// program makes what starts a server's program.
+// program returns a dialer that starts a server's program.
 func (t *Tools) program(name string, s config.MCPServer) func(context.Context) (mcp.Transport, error) {
-	dir := s.Cwd
-	if dir == "" {
-		dir = t.o.Dir
-	}
+	dir := cmp.Or(s.Cwd, t.o.Dir)
 	return func(context.Context) (mcp.Transport, error) {
 		if _, err := os.Stat(dir); err != nil {
-			return nil, fmt.Errorf("it cannot work in its directory: %w", err)
+			return nil, fmt.Errorf("its working directory cannot be used: %w", err)
 		}
 		p, err := process.Start(process.Command{
 			Path: s.Command, Args: s.Args, Dir: dir, Env: environ(s), Marker: process.NewMarker(t.o.Owner),
@@ -49,19 +45,18 @@ func (t *Tools) program(name string, s config.MCPServer) func(context.Context) (
 	}
 }
 
-// pipe is MCP on the standard streams of a program: a transport that is used once,
-// and its connection. What the program says on standard error is kept, bounded and
-// redacted, for when it ends.
+// pipe is MCP on the standard streams of a program: a transport for one use, and its connection. The end of the
+// program's standard error is kept, bounded and redacted, for the error when the program ends.
 type pipe struct {
 	p     *process.Process
 	lines *process.Lines
 	log   *slog.Logger
 
-	writing chan struct{} // holds one while a message is written
+	writing chan struct{} // of capacity 1; a lock that can be waited for with a context
 	closing sync.Once
 	unread  chan read
 	done    chan struct{}
-	reason  atomic.Value // an error: why the program speaks no more, once that is known
+	reason  atomic.Value // an error: why the program ended, once that is known
 }
 
 type read struct {
@@ -76,7 +71,7 @@ func (c *pipe) Connect(context.Context) (mcp.Connection, error) {
 	return c, nil
 }
 
-// pump reads what the program writes.
+// pump reads the program's output until it ends or the pipe is closed.
 func (c *pipe) pump() {
 	for {
 		m, err := c.next()
@@ -91,8 +86,7 @@ func (c *pipe) pump() {
 	}
 }
 
-// next returns the next message. What is none is passed over: programs print all
-// kinds of things.
+// next returns the next message. Lines that are no message are skipped, for programs also print other text.
 func (c *pipe) next() (jsonrpc.Message, error) {
 	for {
 		line, err := c.lines.Next()
@@ -108,24 +102,24 @@ func (c *pipe) next() (jsonrpc.Message, error) {
 		}
 		m, err := jsonrpc.DecodeMessage(line)
 		if err != nil {
-			c.log.Debug("an MCP server printed what is no message", "bytes", len(line))
+			c.log.Debug("an MCP server printed a line that is no message", "bytes", len(line))
 			continue
 		}
 		return m, nil
 	}
 }
 
-// ended says why the program speaks no more, with what it said last.
+// ended stops the program after the end of its output and returns the error with the end of its standard error.
 func (c *pipe) ended(err error) error {
 	if !errors.Is(err, io.EOF) {
 		return err
 	}
-	c.stop() // also where it has only closed its output: it is of no use now
-	said := c.p.Stderr()
-	if said == "" {
+	c.stop() // it may only have closed its output
+	stderr := c.p.Stderr()
+	if stderr == "" {
 		return io.EOF
 	}
-	err = fmt.Errorf("%w; it said: %s", errClosed, said)
+	err = fmt.Errorf("%w; standard error: %s", errClosed, stderr)
 	c.reason.Store(err)
 	return err
 }
@@ -136,7 +130,7 @@ func (c *pipe) Read(ctx context.Context) (jsonrpc.Message, error) {
 	case r := <-c.unread:
 		return r.message, r.err
 	case <-c.done:
-		// Who could not write closes, and may do so before the reader's last word.
+		// After a failed write the SDK may close the pipe before the reader's error is delivered.
 		if reason, ok := c.reason.Load().(error); ok {
 			return nil, reason
 		}
@@ -146,8 +140,8 @@ func (c *pipe) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// Write implements mcp.Connection. It blocks while the program does not read, until ctx
-// ends; a message that has been begun is written to its end all the same.
+// Write implements mcp.Connection. It blocks while the program does not read, until ctx ends; a message that was begun is
+// then still completed in the background.
 func (c *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(m)
 	if err != nil {
@@ -161,7 +155,7 @@ func (c *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 		return ctx.Err()
 	}
 	written := make(chan error, 1)
-	go func() { // ends with the process, whose input is closed
+	go func() { // ends with the process, which closes its input
 		_, err := c.p.Stdin().Write(append(data, '\n'))
 		<-c.writing
 		written <- err
@@ -174,22 +168,22 @@ func (c *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		if said := c.ended(io.EOF); said != io.EOF {
-			err = said // why it reads no more
+		if reason := c.ended(io.EOF); reason != io.EOF {
+			err = reason
 		}
 		return fmt.Errorf("%w: %w", mcp.ErrConnectionClosed, err)
 	}
 	return nil
 }
 
-// Close implements mcp.Connection. It returns when nothing of the program is left.
+// Close implements mcp.Connection. It returns when all processes of the program have ended.
 func (c *pipe) Close() error {
 	c.closing.Do(func() { close(c.done) })
 	c.stop()
 	return nil
 }
 
-// stop ends the program: its input ends, which is MCP's way, then signals come.
+// stop ends the program: it closes its input, as MCP prescribes, then sends signals.
 func (c *pipe) stop() {
 	exit := c.p.Stop(context.Background(), process.StopPolicy{Signals: []os.Signal{syscall.SIGTERM}})
 	if err := errors.Join(exit.Err, c.p.Close()); err != nil {
@@ -200,13 +194,11 @@ func (c *pipe) stop() {
 // SessionID implements mcp.Connection.
 func (c *pipe) SessionID() string { return "" }
 
-// overHTTP makes what connects to a server at a URL.
-//
-// refused is set when the server answers a message with HTTP 401 or 403.
+// overHTTP returns a dialer for a server at a URL. refused is set when the server answers a message with HTTP 401 or 403.
 func overHTTP(s config.MCPServer, refused *atomic.Bool) func(context.Context) (mcp.Transport, error) {
 	client := &http.Client{
 		Transport: bounded{headers{http.DefaultTransport, s.Headers}, refused},
-		// The headers are for this server only.
+		// The headers must not reach another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return func(context.Context) (mcp.Transport, error) {
@@ -222,13 +214,13 @@ type headers struct {
 
 func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	for _, name := range slices.Sorted(maps.Keys(h.add)) {
-		r.Header.Set(name, h.add[name])
+	for name, value := range h.add {
+		r.Header.Set(name, value)
 	}
 	return h.next.RoundTrip(r)
 }
 
-// bounded bounds the messages of a server: what the SDK reads of one it keeps in memory.
+// bounded bounds the messages of a server, which the SDK keeps in memory.
 type bounded struct {
 	next    http.RoundTripper
 	refused *atomic.Bool
@@ -239,24 +231,24 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only noted: the SDK knows that a server may refuse the stream (GET) and serve calls
-	// all the same, and takes the reason from the body of what answers a message (POST).
+	// The answer is passed on: a server may refuse the stream (GET) and serve calls, and the SDK reads the reason from the
+	// body of the answer to a message (POST).
 	if r.Method == http.MethodPost && (answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden) {
 		b.refused.Store(true)
 	}
-	mediaType, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")) // "" where there is none
+	mediaType, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")) // "" if it is missing
 	answer.Body = &boundedBody{ReadCloser: answer.Body, stream: mediaType == "text/event-stream", left: maxMessage}
 	return answer, nil
 }
 
 var errTooLarge = fmt.Errorf("a message of the server is larger than %d MiB", maxMessage>>20)
 
-// boundedBody bounds a body, or each event of a stream of events: a stream may last.
+// boundedBody bounds a body, or each event of a stream of events.
 type boundedBody struct {
 	io.ReadCloser
 	stream bool
-	blank  bool // the stream is at the beginning of a line
-	left   int  // bytes of this message
+	blank  bool // at the beginning of a line
+	left   int  // bytes that this message may still have
 }
 
 // Read implements io.Reader.
@@ -264,7 +256,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	for _, c := range p[:n] {
 		switch {
-		case b.stream && c == '\n' && b.blank: // an empty line ends an event
+		case b.stream && c == '\n' && b.blank: // the end of an event
 			b.left = maxMessage
 			continue
 		case c == '\n':

@@ -13,12 +13,12 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// maxRemote bounds the agents elsewhere whose tools are taken in.
+// maxRemote bounds the remote agents whose tools are mounted.
 const maxRemote = 256
 
-// follow takes in the tools of agents elsewhere as their cards come, change and go.
+// follow mounts the tools of remote agents as their cards change.
 func (t *Tools) follow(ctx context.Context, w *registry.Watcher) {
-	t.takeAll()
+	t.mountAgents()
 	for {
 		change, err := w.Next(ctx)
 		if err != nil {
@@ -26,32 +26,33 @@ func (t *Tools) follow(ctx context.Context, w *registry.Watcher) {
 		}
 		switch {
 		case change.Kind == registry.Resync:
-			t.takeAll()
+			t.mountAgents()
 		case change.Card.Origin != agent.Remote:
 			t.box.Refresh() // what the agent may see
 		case change.Kind == registry.Removed:
-			t.drop(change.Card.ID)
+			t.unmountAgent(change.Card.ID)
 		default:
-			t.take(change.Card)
+			t.mountAgent(change.Card)
 		}
 	}
 }
 
-func (t *Tools) takeAll() {
+// mountAgents mounts the remote agents of the registry and unmounts all others.
+func (t *Tools) mountAgents() {
 	present := make(map[string]bool)
 	for _, card := range t.o.Node.Registry().Remote() {
 		present[card.ID] = true
-		t.take(card)
+		t.mountAgent(card)
 	}
 	for _, s := range t.Status() {
 		if s.Kind == KindAgent && !present[s.Name] {
-			t.drop(s.Name)
+			t.unmountAgent(s.Name)
 		}
 	}
 }
 
-// take mounts an agent elsewhere whose card says that it speaks MCP.
-func (t *Tools) take(card agent.Card) {
+// mountAgent mounts a remote agent whose card declares MCP.
+func (t *Tools) mountAgent(card agent.Card) {
 	t.mu.Lock()
 	m, others := t.mounted[card.ID], 0
 	for _, o := range t.mounted {
@@ -64,41 +65,42 @@ func (t *Tools) take(card agent.Card) {
 		return // the configuration has the name
 	}
 	if m != nil && (!speaksMCP(card) || m.as != card.Identity()) {
-		t.drop(card.ID)
+		t.unmountAgent(card.ID)
 		m = nil
 	}
 	if m != nil || !speaksMCP(card) {
 		return
 	}
 	if t.reserved(card.ID) {
-		t.o.Logger.Warn("the tools of an agent are not taken in: its name is one of another hub's", "agent", card.ID)
+		t.o.Logger.Warn("the tools of an agent are not mounted: its name is reserved for another hub", "agent", card.ID)
 		return
 	}
 	if others >= maxRemote {
-		t.o.Logger.Warn("the tools of an agent are not taken in: there are too many", "agent", card.ID, "limit", maxRemote)
+		t.o.Logger.Warn("the tools of an agent are not mounted: there are too many", "agent", card.ID, "limit", maxRemote)
 		return
 	}
-	if err := t.mountAgent(card); err != nil {
-		t.o.Logger.Warn("the tools of an agent cannot be taken in", "agent", card.ID, "error", err)
+	m = &mounted{kind: KindAgent, as: card.Identity(), redact: (*process.Redactor)(nil).Redact}
+	if err := t.mount(m, toolbox.MountOptions{Name: card.ID, MaxRedial: redialAgent, Dial: func(context.Context) (mcp.Transport, error) {
+		return toolbox.Over(t.o.Node.Router(), CardID, card.ID), nil
+	}}); err != nil {
+		t.o.Logger.Warn("the tools of an agent cannot be mounted", "agent", card.ID, "error", err)
 	}
-	if t.reserved(card.ID) { // since it was looked at
-		t.drop(card.ID)
+	if t.reserved(card.ID) { // since the check
+		t.unmountAgent(card.ID)
 	}
 }
 
-// CardID is the agent for whom agents elsewhere open a channel to offer their tools:
-// they do so of their own accord, the hub dials nobody.
+// CardID is the agent to which remote agents open a channel to offer their tools. The hub does not dial them.
 const CardID = "hub-toolbox"
 
-// join puts the toolbox's own card among the agents'. Answers to it must not come to
-// one of the hub's agents. It is L0, the hub itself: only so may agents of every tier
-// answer. Who may use their tools is for Permit.
+// join adds the toolbox's own card to the registry, so that answers do not reach one of the hub's agents. Its tier is
+// L0, that of the hub, which agents of every tier may answer. Permit decides who may use their tools.
 func (t *Tools) join() (leave func(), err error) {
 	own := agent.Card{
 		ID: CardID, Name: "Toolbox", Version: "1", Description: "Takes the tools of agents elsewhere that speak MCP over a channel, for the agents of this hub",
 		Tier: agent.L0, Protocols: []string{"mcp-client"}, Capabilities: []agent.Capability{},
 	}
-	// What arrives is for toolbox.Over, which listens by itself.
+	// toolbox.Over receives the envelopes itself.
 	access, err := t.o.Node.Join(own, func(context.Context, *envelope.Envelope) {})
 	if err != nil {
 		return nil, err
@@ -106,19 +108,11 @@ func (t *Tools) join() (leave func(), err error) {
 	return access.Leave, nil
 }
 
-// redialAgent bounds the pause between two attempts: they cost nothing while there is
-// no channel.
+// redialAgent bounds the backoff between attempts, which are cheap while there is no channel.
 const redialAgent = 5 * time.Second
 
-func (t *Tools) mountAgent(card agent.Card) error {
-	m := &mounted{kind: KindAgent, as: card.Identity(), redact: (*process.Redactor)(nil).Redact}
-	return t.mount(m, toolbox.MountOptions{Name: card.ID, MaxRedial: redialAgent, Dial: func(context.Context) (mcp.Transport, error) {
-		return toolbox.Over(t.o.Node.Router(), CardID, card.ID), nil
-	}})
-}
-
-// drop takes an agent's tools out.
-func (t *Tools) drop(id string) {
+// unmountAgent unmounts a remote agent.
+func (t *Tools) unmountAgent(id string) {
 	t.mu.Lock()
 	m := t.mounted[id]
 	if m == nil || m.kind != KindAgent {

@@ -16,29 +16,28 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// Cause is what kind of thing keeps a server from being connected.
+// Cause is the kind of problem that prevents a connection to a server.
 type Cause string
 
-// The causes. CauseOther is told by Status.Why alone.
+// The causes. For CauseOther see Status.Why.
 const (
 	CauseNone        Cause = ""
-	CauseNotFound    Cause = "not found"   // the program, or its directory, is not there or cannot be run
-	CauseEnded       Cause = "ended"       // the program ended, or closed its output
-	CauseSilent      Cause = "silent"      // nothing was heard in time
+	CauseNotFound    Cause = "not found"   // the program or its directory is missing or not executable
+	CauseEnded       Cause = "ended"       // the program ended or closed its output
+	CauseSilent      Cause = "silent"      // no answer in time
 	CauseRefused     Cause = "refused"     // HTTP 401 or 403
-	CauseUnreachable Cause = "unreachable" // nobody at the URL
+	CauseUnreachable Cause = "unreachable" // no connection to the URL
 	CauseOther       Cause = "other"
 )
 
-// Try connects a server of the configuration once, as a hub does, looks what it has, and
-// ends it again. Its program works in dir if it has no directory of its own. Try blocks
-// until that has succeeded or failed, for patience at most (and a moment to end the
-// program); ctx ends it before. It is safe for concurrent use.
-func Try(ctx context.Context, name string, s config.MCPServer, dir string, patience time.Duration) (Status, Cause) {
-	t := &Tools{o: Options{Dir: dir, Logger: slog.New(slog.DiscardHandler), patience: patience}, box: toolbox.New(toolbox.Options{}), mounted: make(map[string]*mounted)}
+// Try connects a server of the configuration once, as a hub does, lists its tools and disconnects. The program works in
+// dir if it has no directory configured. Try blocks up to timeout, and a moment to end the program; ctx ends it earlier.
+// It is safe for concurrent use.
+func Try(ctx context.Context, name string, s config.MCPServer, dir string, timeout time.Duration) (Status, Cause) {
+	t := &Tools{o: Options{Dir: dir, Logger: slog.New(slog.DiscardHandler), timeout: timeout}, box: toolbox.New(toolbox.Options{}), mounted: make(map[string]*mounted)}
 	t.mountServer(name, s)
 	m := t.mounted[name]
-	if m == nil { // the configuration has been checked: it has no such name
+	if m == nil { // an invalid name, which a checked configuration does not have
 		return Status{Name: name, Why: "the name cannot be used"}, CauseOther
 	}
 	defer m.Close()
