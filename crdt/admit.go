@@ -7,25 +7,21 @@ import (
 
 // Sender describes the sender of an update, for [Doc.Admit].
 type Sender struct {
-	// Writes reports whether the sender may write under a client id: an id of its current or an
-	// earlier session. Nil allows all.
+	// Writes reports whether the sender may write under a client id: an id of its current or an earlier
+	// session. Nil allows all.
 	Writes func(client uint64) bool
-	// Vector is the sender's state before the update, if known. Admit then checks that the
-	// update
-	// could have been written in that state.
+	// Vector is the sender's state before the update, if known. Admit then checks that the update could
+	// have been written in that state.
 	Vector StateVector
-	// Whole means that the update answers a state vector: it may contain known structs and
-	// gaps.
+	// Whole means that the update answers a state vector: it may contain known structs and gaps.
 	Whole bool
 }
 
-// Admit reports, without changing anything, whether an update may be applied: whether it fits the
-// document and stays within the limits. All replicas must apply an update that one of them has
-// admitted. Errors have CodeLimit, CodeRefused, CodeEquivocation or, for an update that was already
-// applied, CodeInvalid.
+// Admit reports, without changing anything, whether an update may be applied: whether it fits the document
+// and stays within the limits. All replicas must apply an update that one of them has admitted. Errors have
+// CodeLimit, CodeRefused, CodeEquivocation or, for an update that was already applied, CodeInvalid.
 //
-// After a refusal later updates under the same client id cannot be applied, since units are
-// numbered
+// After a refusal later updates under the same client id cannot be applied, since units are numbered
 // without gaps: the sender must start a new session with another id.
 func (d *Doc) Admit(u *Update, from Sender) error {
 	if u == nil || u.used {
@@ -103,9 +99,8 @@ func (a *admission) block(b block) error {
 	return nil
 }
 
-// known checks that a struct which is already stored is the same here. Otherwise two writers use
-// one
-// client id, or one writer changes its history. Deleted content cannot be compared.
+// known checks that a struct which is already stored is the same here. Otherwise two writers use one client
+// id, or one writer changes its history. Deleted content cannot be compared.
 func (a *admission) known(it *item) error {
 	end := min(it.end(), a.d.state(it.id.Client))
 	for clock := it.id.Clock; clock < end; {
@@ -119,8 +114,7 @@ func (a *admission) known(it *item) error {
 	return nil
 }
 
-// same reports whether two structs, possibly split differently, agree in the units from one clock
-// to
+// same reports whether two structs, possibly split differently, agree in the units from one clock to
 // another.
 func (it *item) same(here *item, from, to uint64) bool {
 	if here.deleted() || it.deleted() {
@@ -145,8 +139,7 @@ func (it *item) same(here *item, from, to uint64) bool {
 	return sameUnits(it.content(from, to), here.content(from, to))
 }
 
-// content returns the content from one clock to another: UTF-8 of a string, encoded elements of a
-// list.
+// content returns the content from one clock to another: UTF-8 of a string, encoded elements of a list.
 func (it *item) content(from, to uint64) []byte {
 	i, j := uint32(from-it.id.Clock), uint32(to-it.id.Clock)
 	switch it.kind {
@@ -166,8 +159,8 @@ func (it *item) content(from, to uint64) []byte {
 	}
 }
 
-// sameUnits compares content. A replica that has split a surrogate pair has U+FFFD for its halves,
-// which counts as equal.
+// sameUnits compares content. A replica that has split a surrogate pair has U+FFFD for its halves, which
+// counts as equal.
 func sameUnits(a, b []byte) bool {
 	return bytes.Equal(a, b) || (bytes.Contains(a, []byte(replacement)) || bytes.Contains(b, []byte(replacement))) && unitsOf(a) == unitsOf(b)
 }
@@ -195,9 +188,8 @@ func (a *admission) item(it *item) error {
 	return a.adjacent(it)
 }
 
-// ordered checks that origin and right origin are in one list, in this order. Otherwise replicas
-// could
-// end with different orders.
+// ordered checks that origin and right origin are in one list, in this order. Otherwise replicas could end
+// with different orders.
 func (a *admission) ordered(it *item) error {
 	if it.origin == it.rightOrigin {
 		return a.disorder(it)
@@ -267,10 +259,9 @@ func (a *admission) adjacent(it *item) error {
 	return nil
 }
 
-// neighbours returns the first item between an item's neighbours as its writer saw them, and the
-// right
-// neighbour, nil for the end. It reports false if they are unknown or inside one item, with nothing
-// between them.
+// neighbours returns the first item between an item's neighbours as its writer saw them, and the right
+// neighbour, nil for the end. It reports false if they are unknown or inside one item, with nothing between
+// them.
 func (a *admission) neighbours(it *item) (first, right *item, ok bool) {
 	if it.has(flagOrigin) && !a.d.knows(it.origin) || it.has(flagRight) && !a.d.knows(it.rightOrigin) {
 		return nil, nil, false
@@ -294,15 +285,14 @@ func (a *admission) neighbours(it *item) (first, right *item, ok bool) {
 	return nil, nil, false
 }
 
-// depthOf returns the depth of the type that will contain an item of the update, and false if it
-// depends on unknown units.
+// depthOf returns the depth of the type that will contain an item of the update, and false if it depends on
+// unknown units.
 func (a *admission) depthOf(it *item) (int, bool) {
 	if a.depth == nil {
 		a.depth = make(map[*item]int)
 	}
-	// Follow the references to a known unit, then set the depth of all items passed: an item
-	// has the
-	// depth of its origin, and is one deeper than the item that holds its type.
+	// Follow the references to a known unit, then set the depth of all items passed: an item has the depth
+	// of its origin, and is one deeper than the item that holds its type.
 	type step struct {
 		it   *item
 		more int
@@ -341,9 +331,8 @@ func (a *admission) depthOf(it *item) (int, bool) {
 	return depth, true
 }
 
-// reference returns the unit that determines an item's place, and how much deeper the item is; -1
-// if it
-// is in a root.
+// reference returns the unit that determines an item's place, and how much deeper the item is; -1 if it is
+// in a root.
 func (a *admission) reference(it *item) (ID, int) {
 	switch {
 	case it.has(flagOrigin):
@@ -369,13 +358,11 @@ func (a *admission) find(id ID) *item {
 	return items[i]
 }
 
-// trialSize is the number of new structs from which the cost of integrating them is measured: fewer
-// are
+// trialSize is the number of new structs from which the cost of integrating them is measured: fewer are
 // cheap even if all are at one place.
 const trialSize = 4000
 
-// cost refuses an update that takes too many steps to integrate. A large one is tried on a copy of
-// the
+// cost refuses an update that takes too many steps to integrate. A large one is tried on a copy of the
 // document.
 func (a *admission) cost() error {
 	if a.steps > a.d.limits.IntegrationCost {

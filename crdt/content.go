@@ -7,16 +7,16 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// The content of an item is kept encoded, so that it is sent exactly as received, and decoded only
-// when the application reads it.
+// The content of an item is kept encoded, so that it is sent exactly as received, and decoded only when the
+// application reads it.
 //
 //	kindAny    elements back to back
 //	kindJSON   elements back to back, each with its length
 //	kindString UTF-8
 //	others     the encoded body
 
-// ends has the offsets in data at which the elements of an item end. The halves of a split item
-// share the slice.
+// ends has the offsets in data at which the elements of an item end. The halves of a split item share the
+// slice.
 type ends struct {
 	base int // to be subtracted: the offset at which this item's data begins
 	at   []int
@@ -60,8 +60,8 @@ func (it *item) value(i uint32) any {
 	return nil
 }
 
-// split splits an item before unit k and returns the right half, which is linked into the list but
-// not yet stored.
+// split splits an item before unit k and returns the right half, which is linked into the list but not yet
+// stored.
 func (d *Doc) split(it *item, k uint32) *item {
 	r := d.alloc()
 	*r = *it
@@ -121,9 +121,8 @@ func (it *item) setASCII() {
 // replacement replaces half of a surrogate pair; it has one unit.
 const replacement = "\uFFFD"
 
-// cutString cuts before UTF-16 unit k. A cut inside a surrogate pair replaces both halves by
-// U+FFFD,
-// so that lengths stay the same.
+// cutString cuts before UTF-16 unit k. A cut inside a surrogate pair replaces both halves by U+FFFD, so
+// that lengths stay the same.
 func cutString(s []byte, k uint32, ascii bool) (left, right []byte) {
 	if ascii {
 		return s[:k:k], s[k:]
@@ -137,9 +136,8 @@ func cutString(s []byte, k uint32, ascii bool) (left, right []byte) {
 	return left, right
 }
 
-// offsetOfUnit returns the byte offset of UTF-16 unit k. If the unit is the second half of a
-// surrogate
-// pair it returns the offset of the character, and true.
+// offsetOfUnit returns the byte offset of UTF-16 unit k. If the unit is the second half of a surrogate pair
+// it returns the offset of the character, and true.
 func offsetOfUnit(s []byte, k uint32) (at int, inside bool) {
 	for k > 0 {
 		c := s[at]

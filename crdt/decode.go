@@ -29,8 +29,7 @@ type block struct {
 func (b *block) first() uint64 { return b.items[0].id.Clock }
 func (b block) end() uint64    { return b.items[len(b.items)-1].end() }
 
-// Clients returns the range of clocks that the update's structs cover for each client, including
-// gaps.
+// Clients returns the range of clocks that the update's structs cover for each client, including gaps.
 func (u *Update) Clients() map[uint64]Range {
 	m := make(map[uint64]Range, len(u.blocks))
 	for _, b := range u.blocks {
@@ -53,9 +52,8 @@ func (u *Update) Empty() bool { return len(u.blocks) == 0 && len(u.deletes) == 0
 // Size returns the size of the encoded update in bytes.
 func (u *Update) Size() int { return u.size }
 
-// ParseUpdate decodes an update of the Yjs format, version 1, and checks its structure and the
-// limits.
-// It keeps no reference to data. Errors have CodeDeserialization or CodeLimit.
+// ParseUpdate decodes an update of the Yjs format, version 1, and checks its structure and the limits. It
+// keeps no reference to data. Errors have CodeDeserialization or CodeLimit.
 func ParseUpdate(data []byte, limits Limits) (*Update, error) {
 	if len(data) > limits.Update {
 		return nil, errorf(CodeLimit, nil, "the update has %d bytes; the maximum is %d", len(data), limits.Update)

@@ -1,9 +1,9 @@
-// Package crdt provides documents that several replicas edit concurrently. All replicas converge,
-// whatever the order in which updates arrive and however often, also after a time offline.
+// Package crdt provides documents that several replicas edit concurrently. All replicas converge, whatever
+// the order in which updates arrive and however often, also after a time offline.
 //
-// A [Doc] has named roots, each a [Map], an [Array] or a [Text], and shared types inside them.
-// Updates, state vectors and snapshots are byte for byte those of Yjs, version 1, so browsers with
-// stock yjs can edit the same document.
+// A [Doc] has named roots, each a [Map], an [Array] or a [Text], and shared types inside them. Updates,
+// state vectors and snapshots are byte for byte those of Yjs, version 1, so browsers with stock yjs can
+// edit the same document.
 //
 //	d := crdt.New(crdt.Options{})
 //	update, err := d.Transact(nil, func() error {
@@ -13,16 +13,15 @@
 //
 // # How it works
 //
-// Each unit of content has an id of a client and a clock. An item names the units that were its
-// left and right neighbours when it was written; items written concurrently at the same place are
-// ordered by their client ids (see scan). Deleted items stay as tombstones without content. Of the
-// values that a key was given concurrently, the one with the highest client id wins. Client ids
-// are random, so the winner is arbitrary.
+// Each unit of content has an id of a client and a clock. An item names the units that were its left and
+// right neighbours when it was written; items written concurrently at the same place are ordered by their
+// client ids (see scan). Deleted items stay as tombstones without content. Of the values that a key was
+// given concurrently, the one with the highest client id wins. Client ids are random, so the winner is
+// arbitrary.
 //
 // # Concurrency
 //
-// A Doc and its shared types must be used by one goroutine at a time. Nothing in this package
-// blocks,
+// A Doc and its shared types must be used by one goroutine at a time. Nothing in this package blocks,
 // starts goroutines or reads a clock. Package replica owns a Doc and exchanges updates with others.
 package crdt
 
@@ -33,12 +32,10 @@ import (
 
 // Options configure a Doc.
 type Options struct {
-	// Client is the id under which this replica writes; 0 means a random one. Replicas that
-	// write
-	// under the same id diverge for good, so use a new id at each start of a process.
+	// Client is the id under which this replica writes; 0 means a random one. Replicas that write under the
+	// same id diverge for good, so use a new id at each start of a process.
 	Client uint64
-	// Limits bound what [Doc.Admit] accepts and how many structs are parked; nil means
-	// LiveLimits.
+	// Limits bound what [Doc.Admit] accepts and how many structs are parked; nil means LiveLimits.
 	Limits *Limits
 }
 
@@ -94,8 +91,8 @@ func (d *Doc) drawClient() {
 	}
 }
 
-// Client returns the id under which this replica writes. It changes only if another replica writes
-// under it (see [Result]), or in Renew.
+// Client returns the id under which this replica writes. It changes only if another replica writes under it
+// (see [Result]), or in Renew.
 func (d *Doc) Client() uint64 { return d.id }
 
 // Renew chooses a new client id for later edits.
@@ -107,8 +104,8 @@ func (d *Doc) Items() int { return d.items }
 // Bytes returns the size of the content in bytes.
 func (d *Doc) Bytes() int { return d.bytes }
 
-// ScanSteps returns how many items scans have passed so far: the cost of concurrent edits at the
-// same place.
+// ScanSteps returns how many items scans have passed so far: the cost of concurrent edits at the same
+// place.
 func (d *Doc) ScanSteps() uint64 { return d.step }
 
 // Roots returns the sorted names of the roots in use.
@@ -129,14 +126,14 @@ type Result struct {
 	Update []byte
 	// Parked reports that part of the update waits for missing structs: see [Doc.Pending].
 	Parked bool
-	// ClientTaken reports that another replica wrote under this replica's client id. This one
-	// now has another id; its unsent edits may be lost.
+	// ClientTaken reports that another replica wrote under this replica's client id. This one now has
+	// another id; its unsent edits may be lost.
 	ClientTaken bool
 }
 
-// Apply decodes an update and applies it. Updates may be applied in any order and any number of
-// times. Errors are those of [ParseUpdate] and leave the document unchanged. Apply does not check
-// that the update fits the document: call [Doc.Admit] first for updates of a peer.
+// Apply decodes an update and applies it. Updates may be applied in any order and any number of times.
+// Errors are those of [ParseUpdate] and leave the document unchanged. Apply does not check that the update
+// fits the document: call [Doc.Admit] first for updates of a peer.
 func (d *Doc) Apply(update []byte, origin any) (Result, error) {
 	u, err := ParseUpdate(update, StateLimits())
 	if err != nil {
@@ -145,8 +142,8 @@ func (d *Doc) Apply(update []byte, origin any) (Result, error) {
 	return d.ApplyUpdate(u, origin)
 }
 
-// ApplyUpdate applies an update decoded with [ParseUpdate], once. It fails only if it is called by
-// an observer, inside a transaction or with an update that was already applied.
+// ApplyUpdate applies an update decoded with [ParseUpdate], once. It fails only if it is called by an
+// observer, inside a transaction or with an update that was already applied.
 func (d *Doc) ApplyUpdate(u *Update, origin any) (Result, error) {
 	if d.tx.open || d.notifying || u == nil || u.used {
 		return Result{}, errorf(CodeInvalid, nil, "an update must not be nil or applied twice, nor applied inside a transaction or an observer")

@@ -106,8 +106,7 @@ func (d *Doc) StateVector() StateVector {
 	return sv
 }
 
-// EncodeSince returns an update with everything that a replica with this state vector lacks,
-// including
+// EncodeSince returns an update with everything that a replica with this state vector lacks, including
 // parked structs, and all deletes. A nil vector gives the whole state.
 func (d *Doc) EncodeSince(sv StateVector) []byte {
 	b := d.encodeStore(sv)

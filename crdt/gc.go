@@ -5,8 +5,7 @@ func (it *item) becomeGC() {
 	*it = item{id: it.id, length: it.length, kind: kindGC, flags: it.flags & flagJournal}
 }
 
-// collect frees the content that the transaction deleted: items become tombstones, and what was in
-// a
+// collect frees the content that the transaction deleted: items become tombstones, and what was in a
 // deleted type becomes GC structs.
 func (d *Doc) collect() {
 	for _, r := range d.tx.deletes {

@@ -9,8 +9,8 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// ID identifies one unit of content: a list element, a UTF-16 unit of a text, or a key's value.
-// Each client numbers its units from 0.
+// ID identifies one unit of content: a list element, a UTF-16 unit of a text, or a key's value. Each client
+// numbers its units from 0.
 type ID struct {
 	Client uint64
 	Clock  uint64
@@ -23,8 +23,8 @@ func compareIDs(a, b ID) int {
 	return cmp.Or(cmp.Compare(a.Client, b.Client), cmp.Compare(a.Clock, b.Clock))
 }
 
-// StateVector maps each client to the number of its units that are known; clients without any are
-// absent. Deletes do not change it, so documents with equal vectors may differ: see [Doc.Digest].
+// StateVector maps each client to the number of its units that are known; clients without any are absent.
+// Deletes do not change it, so documents with equal vectors may differ: see [Doc.Digest].
 type StateVector map[uint64]uint64
 
 // Covers reports whether sv includes everything that other includes.
@@ -89,8 +89,8 @@ type Range struct {
 // End returns the first clock after the range.
 func (r Range) End() uint64 { return r.Clock + r.Length }
 
-// IDSet is a set of ids as ranges of clocks by client. A set is normal if the ranges are sorted and
-// do not touch.
+// IDSet is a set of ids as ranges of clocks by client. A set is normal if the ranges are sorted and do not
+// touch.
 type IDSet map[uint64][]Range
 
 // add adds a range. Adding in ascending order keeps the set normal.

@@ -13,17 +13,15 @@ func (d *Doc) missing(it *item) (ID, bool) {
 	return ID{}, false
 }
 
-// integrate adds a struct that begins at or before its client's state and ends after it. No unit
-// that
-// it depends on may be missing.
+// integrate adds a struct that begins at or before its client's state and ends after it. No unit that it
+// depends on may be missing.
 func (d *Doc) integrate(c *client, it *item) {
 	if known := c.state - it.id.Clock; known > 0 {
 		it.trim(uint32(known))
 	} else {
 		d.tx.whole++
 	}
-	// Split for the right origin first: if a malicious update names two units of one item in
-	// the wrong
+	// Split for the right origin first: if a malicious update names two units of one item in the wrong
 	// order, the second split would otherwise change the item found by the first.
 	var left, right *item
 	if it.has(flagRight) {
@@ -57,8 +55,7 @@ func (it *item) trim(known uint32) {
 	it.parent, it.key = nil, ""
 }
 
-// resolve finds the item's parent and key. It reports false if the parent was collected or is not a
-// type.
+// resolve finds the item's parent and key. It reports false if the parent was collected or is not a type.
 func (d *Doc) resolve(it, left, right *item) bool {
 	by := it.parent
 	it.parent = nil
@@ -83,12 +80,11 @@ func (d *Doc) resolve(it, left, right *item) bool {
 	return it.parent != nil
 }
 
-// scan finds the left neighbour of an item among those that others wrote at the same place. This is
-// the rule by which all replicas agree: items with the same origin are ordered by client id, and
-// the
-// items that depend on them stay with them. An item was passed in this scan if its step is at least
-// seen, and since left last moved if it is at least conflicts. A budget ends scans early, in a copy
-// that is discarded (see admission.cost).
+// scan finds the left neighbour of an item among those that others wrote at the same place. This is the
+// rule by which all replicas agree: items with the same origin are ordered by client id, and the items that
+// depend on them stay with them. An item was passed in this scan if its step is at least seen, and since
+// left last moved if it is at least conflicts. A budget ends scans early, in a copy that is discarded (see
+// admission.cost).
 func (d *Doc) scan(it, left, right *item) *item {
 	o := it.parent.first(it)
 	if left != nil {

@@ -34,9 +34,9 @@ const (
 	flagJournal                   // deleted by the open local transaction
 )
 
-// item is one struct: content with its place in a list or in a key's chain, or a GC struct, which
-// has only id and length. Structs are never removed from the store; they are joined with their
-// neighbours, or become GC structs or tombstones.
+// item is one struct: content with its place in a list or in a key's chain, or a GC struct, which has only
+// id and length. Structs are never removed from the store; they are joined with their neighbours, or become
+// GC structs or tombstones.
 type item struct {
 	id          ID
 	origin      ID // the left neighbour when it was written
@@ -91,8 +91,8 @@ const (
 	typeRoot typeRef = 255
 )
 
-// node is a shared type, with a list and a map. The parent of an item that is not yet integrated is
-// a node that only refers to the type, by name or id.
+// node is a shared type, with a list and a map. The parent of an item that is not yet integrated is a node
+// that only refers to the type, by name or id.
 type node struct {
 	item  *item // the item that holds it; nil for a root
 	name  string

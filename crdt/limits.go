@@ -2,8 +2,7 @@ package crdt
 
 import "github.com/parleyhub/parley/crdt/internal/lib0"
 
-// Limits bound updates and documents. They are checked before anything changes (see [Doc.Admit]):
-// all
+// Limits bound updates and documents. They are checked before anything changes (see [Doc.Admit]): all
 // replicas apply what one has admitted, since a replica that refused it would differ for good.
 //
 // Sizes are in bytes.

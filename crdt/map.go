@@ -12,9 +12,8 @@ func (d *Doc) Map(name string) *Map {
 	return &Map{n}
 }
 
-// Set sets a key's value; see [Undefined] for the possible values. If replicas set a key
-// concurrently,
-// all of them keep the same value.
+// Set sets a key's value; see [Undefined] for the possible values. If replicas set a key concurrently, all
+// of them keep the same value.
 func (m *Map) Set(key string, value any) error {
 	return m.n.edit(func(d *Doc) error {
 		if err := d.checkKey(key); err != nil {
@@ -107,9 +106,8 @@ func (m *Map) All() iter.Seq2[string, any] {
 // JSON returns the map as JSON with sorted keys.
 func (m *Map) JSON() ([]byte, error) { return m.n.appendMapJSON(nil) }
 
-// Counter is a map with an entry for each client, which only that client changes. Its value is
-// their
-// sum, so concurrent additions all count.
+// Counter is a map with an entry for each client, which only that client changes. Its value is their sum,
+// so concurrent additions all count.
 type Counter struct{ m *Map }
 
 // Counter returns the root counter with a name.

@@ -9,8 +9,8 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// MergeUpdates merges updates into one with the same content, without a document. Gaps between them
-// become Skips. It costs O(n log n) for n structs, regardless of the number of updates.
+// MergeUpdates merges updates into one with the same content, without a document. Gaps between them become
+// Skips. It costs O(n log n) for n structs, regardless of the number of updates.
 func MergeUpdates(limits Limits, updates ...[]byte) ([]byte, error) {
 	var all []block
 	deletes := make(IDSet)

@@ -60,12 +60,11 @@ func (l *callbacks[F]) add(f F) (cancel func()) {
 	}
 }
 
-// Observe calls f after each transaction that changed something, in the goroutine of Transact or
-// Apply, until cancel is called. f must not edit the document.
+// Observe calls f after each transaction that changed something, in the goroutine of Transact or Apply,
+// until cancel is called. f must not edit the document.
 func (d *Doc) Observe(f func(Change)) (cancel func()) { return d.observe(nil, f) }
 
-// OnUpdate calls f with each update, made or applied here, that changed something. It costs less
-// than
+// OnUpdate calls f with each update, made or applied here, that changed something. It costs less than
 // Observe.
 func (d *Doc) OnUpdate(f func(update []byte, origin any, local bool)) (cancel func()) {
 	return d.observers.updates.add(f)

@@ -5,13 +5,10 @@ import (
 	"slices"
 )
 
-// A struct with missing dependencies is parked, with all later ones of its client. Runs of parked
-// structs
-// are ordered by their first clock. The first run waits until its own client's state reaches it, or
-// is
-// registered with the client that it depends on. So each struct is examined only a few times,
-// whatever
-// the order of the updates.
+// A struct with missing dependencies is parked, with all later ones of its client. Runs of parked structs
+// are ordered by their first clock. The first run waits until its own client's state reaches it, or is
+// registered with the client that it depends on. So each struct is examined only a few times, whatever the
+// order of the updates.
 
 // run is a sequence of consecutive parked structs of one client.
 type run struct {
@@ -62,8 +59,7 @@ type Pending struct {
 	Ranges  int // of deletes
 	// Missing has the known clock of each client that is waited for.
 	Missing StateVector
-	// NeedsSync is set when parked content was dropped, until a whole state is applied: see
-	// [Doc.Synced].
+	// NeedsSync is set when parked content was dropped, until a whole state is applied: see [Doc.Synced].
 	NeedsSync bool
 }
 
@@ -109,8 +105,7 @@ func (s *parkedSizes) add(items []*item, sign int) {
 	}
 }
 
-// applyBlock integrates the structs of a block, parks those with missing dependencies, and
-// integrates
+// applyBlock integrates the structs of a block, parks those with missing dependencies, and integrates
 // parked ones that depend on the block.
 func (d *Doc) applyBlock(b block, seq uint64) {
 	c := d.client(b.client)
@@ -128,8 +123,7 @@ func (d *Doc) applyBlock(b block, seq uint64) {
 	}
 }
 
-// integrateRun integrates consecutive structs until one has a missing dependency, and returns the
-// rest.
+// integrateRun integrates consecutive structs until one has a missing dependency, and returns the rest.
 func (d *Doc) integrateRun(c *client, items []*item) []*item {
 	for len(items) > 0 {
 		it := items[0]
@@ -208,9 +202,8 @@ func (d *Doc) advance(c *client) {
 	}
 }
 
-// admitsNext reports whether a struct can be integrated now. If a unit of another client is
-// missing, c
-// is registered as waiting for it.
+// admitsNext reports whether a struct can be integrated now. If a unit of another client is missing, c is
+// registered as waiting for it.
 func (d *Doc) admitsNext(c *client, it *item) bool {
 	if it.id.Clock > c.state {
 		return false
@@ -306,8 +299,7 @@ func (d *Doc) applyParkedDeletes() {
 	}
 }
 
-// encodeParked returns the parked content that sv does not cover as an update, nil if there is
-// none.
+// encodeParked returns the parked content that sv does not cover as an update, nil if there is none.
 func (d *Doc) encodeParked(sv StateVector) []byte {
 	if d.parked == (parkedSizes{}) {
 		return nil

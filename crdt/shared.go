@@ -44,9 +44,8 @@ func (d *Doc) write(n *node, left *item, it *item) {
 	d.link(c, it, left)
 }
 
-// place returns the item after which content is inserted at an index, nil for the beginning. It
-// splits
-// the item that contains the index.
+// place returns the item after which content is inserted at an index, nil for the beginning. It splits the
+// item that contains the index.
 func (n *node) place(index uint64) *item {
 	if index == 0 {
 		return nil
@@ -127,9 +126,8 @@ func (d *Doc) checkKey(key string) error {
 	return nil
 }
 
-// JSON returns the document as a JSON object of its roots, with sorted keys. A root that was not
-// used
-// as a certain type is shown as the type that its content suggests.
+// JSON returns the document as a JSON object of its roots, with sorted keys. A root that was not used as a
+// certain type is shown as the type that its content suggests.
 func (d *Doc) JSON() ([]byte, error) {
 	b := []byte{'{'}
 	for _, name := range d.Roots() {
@@ -149,9 +147,8 @@ func (d *Doc) JSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// Shape returns what a root contains: "map", "array", "text", "list" for a list with only
-// tombstones, or
-// "" for nothing. If it was used as several types, the first of these is returned.
+// Shape returns what a root contains: "map", "array", "text", "list" for a list with only tombstones, or ""
+// for nothing. If it was used as several types, the first of these is returned.
 func (d *Doc) Shape(name string) string {
 	n := d.roots[name]
 	switch {
@@ -188,8 +185,7 @@ func (n *node) shape() typeRef {
 	return typeArray
 }
 
-// listType returns typeText or typeArray if the list's content shows which it is, else
-// typeRoot.
+// listType returns typeText or typeArray if the list's content shows which it is, else typeRoot.
 func (n *node) listType() typeRef {
 	for it := n.head; it != nil; it = it.right {
 		switch it.kind {

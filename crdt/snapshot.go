@@ -10,17 +10,15 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// Snapshot returns the whole state, including parked structs and deletes. Replicas with the same
-// content
+// Snapshot returns the whole state, including parked structs and deletes. Replicas with the same content
 // return the same bytes.
 func (d *Doc) Snapshot() []byte {
 	d.Compact()
 	return d.EncodeSince(nil)
 }
 
-// Digest distinguishes documents with equal state vectors: deletes do not change the vector, and
-// not even
-// a snapshot shows the order of what was written concurrently at one place.
+// Digest distinguishes documents with equal state vectors: deletes do not change the vector, and not even a
+// snapshot shows the order of what was written concurrently at one place.
 type Digest struct {
 	Vector  [32]byte // of the state vector
 	Deletes [32]byte // of the deleted ids
@@ -28,8 +26,7 @@ type Digest struct {
 	Content [32]byte // of the snapshot without parked content; zero unless requested
 }
 
-// Digest computes the document's digest, without parked content. With order and content it takes
-// several
+// Digest computes the document's digest, without parked content. With order and content it takes several
 // times longer.
 func (d *Doc) Digest(order bool) Digest {
 	g := Digest{
@@ -43,8 +40,7 @@ func (d *Doc) Digest(order bool) Digest {
 	return g
 }
 
-// orderDigest hashes the ids of each list and chain, of the roots by name, then of the other types
-// by the
+// orderDigest hashes the ids of each list and chain, of the roots by name, then of the other types by the
 // ids of their items.
 func (d *Doc) orderDigest() (sum [32]byte) {
 	h := sha256.New()

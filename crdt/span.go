@@ -2,10 +2,9 @@ package crdt
 
 import "slices"
 
-// span is a node of the tree that counts a list's items. A leaf is a run of neighbours in the
-// linked
-// list, an inner node has the sums of its children. It makes the item at an index, the index of an
-// item and the order of two items cost O(log n).
+// span is a node of the tree that counts a list's items. A leaf is a run of neighbours in the linked list,
+// an inner node has the sums of its children. It makes the item at an index, the index of an item and the
+// order of two items cost O(log n).
 type span struct {
 	up      *span
 	kids    []*span // nil in a leaf
@@ -130,8 +129,7 @@ func (n *node) uncount(it *item) {
 	}
 }
 
-// seek returns the item that contains the unit at an index below the length, and the unit's offset
-// in it.
+// seek returns the item that contains the unit at an index below the length, and the unit's offset in it.
 func (n *node) seek(index uint64) (*item, uint32) {
 	s := n.list
 	for s.kids != nil {

@@ -5,8 +5,8 @@ import (
 	"sort"
 )
 
-// client holds the structs of one client, without gaps from clock 0, and its parked structs and
-// deletes. Structs are stored in chunks, so that an insertion moves only a few.
+// client holds the structs of one client, without gaps from clock 0, and its parked structs and deletes.
+// Structs are stored in chunks, so that an insertion moves only a few.
 type client struct {
 	id     uint64
 	state  uint64 // the clock after the last struct
@@ -53,8 +53,7 @@ func (c *client) find(clock uint64) at {
 	if chunk[hi].id.Clock <= clock {
 		return at{n, hi}
 	}
-	// Structs are often of similar length: interpolate first, then try a neighbour, then
-	// bisect.
+	// Structs are often of similar length: interpolate first, then try a neighbour, then bisect.
 	first := chunk[lo].id.Clock
 	mid := int((clock - first) * uint64(hi) / (chunk[hi].id.Clock - first))
 	for try := 0; lo < hi-1; try++ {
@@ -95,8 +94,7 @@ func (c *client) insertAfter(p at, it *item) {
 	}
 }
 
-// merge joins neighbours among the structs that contain the clocks from-1 to to, and returns how
-// many
+// merge joins neighbours among the structs that contain the clocks from-1 to to, and returns how many
 // structs were removed.
 func (c *client) merge(from, to uint64) (gone int) {
 	if c.state == 0 || from >= c.state {
@@ -148,8 +146,8 @@ func (d *Doc) get(id ID) *item {
 	return c.item(c.find(id.Clock))
 }
 
-// startingAt returns the struct that begins with a unit, splitting one if necessary. GC structs are
-// never split.
+// startingAt returns the struct that begins with a unit, splitting one if necessary. GC structs are never
+// split.
 func (d *Doc) startingAt(id ID) *item {
 	c := d.known(id.Client)
 	p := c.find(id.Clock)
@@ -163,8 +161,7 @@ func (d *Doc) startingAt(id ID) *item {
 	return r
 }
 
-// endingAt returns the struct that ends with a unit, splitting one if necessary. GC structs are
-// never
+// endingAt returns the struct that ends with a unit, splitting one if necessary. GC structs are never
 // split.
 func (d *Doc) endingAt(id ID) *item {
 	c := d.known(id.Client)
@@ -210,9 +207,8 @@ func (d *Doc) client(id uint64) *client {
 	return c
 }
 
-// slabSize is how many items are allocated at once. It is small, because one item that is in use
-// keeps
-// the slab in memory.
+// slabSize is how many items are allocated at once. It is small, because one item that is in use keeps the
+// slab in memory.
 const slabSize = 32
 
 func (d *Doc) alloc() *item {

@@ -5,11 +5,9 @@ import (
 	"slices"
 )
 
-// Succession connects a document with its successor, which has the same content without the
-// history:
-// late updates for the former document are applied to the successor. It must be used by one
-// goroutine
-// at a time, like the documents.
+// Succession connects a document with its successor, which has the same content without the history: late
+// updates for the former document are applied to the successor. It must be used by one goroutine at a time,
+// like the documents.
 type Succession struct {
 	former *Doc
 	moved  moves
@@ -20,13 +18,12 @@ type Succession struct {
 	err    error
 }
 
-// Succeed returns a successor of d with the visible content, no tombstones and a single client id,
-// and the
-// Succession that carries late updates over to it. Content of all kinds is preserved. Each of the
-// root counters named is reduced to one entry with the sum.
+// Succeed returns a successor of d with the visible content, no tombstones and a single client id, and the
+// Succession that carries late updates over to it. Content of all kinds is preserved. Each of the root
+// counters named is reduced to one entry with the sum.
 //
-// From then on d belongs to the Succession and must not be edited. The two documents must never be
-// merged, or content is duplicated.
+// From then on d belongs to the Succession and must not be edited. The two documents must never be merged,
+// or content is duplicated.
 func Succeed(d *Doc, o Options, counters ...string) (*Doc, *Succession, error) {
 	if d == nil || d.tx.open || d.notifying {
 		return nil, nil, errorf(CodeInvalid, nil, "a document cannot be succeeded inside a transaction or an observer")
@@ -126,14 +123,10 @@ func (d *Doc) copyOf(n *node, from *item) (*item, error) {
 // carryBytes is the approximate size of one transaction of carried changes, and so of its update.
 const carryBytes = 128 << 10
 
-// Carry applies a late update to the former document and repeats its changes in into, the
-// successor, as
-// edits of that replica: content is inserted beside the copies of its neighbours, even deleted
-// ones; a key
-// gets the value that it has in the former document. Known updates change nothing. Carry returns
-// the
-// updates to send to other replicas. Call [Doc.Admit] of the former document first for updates of a
-// peer.
+// Carry applies a late update to the former document and repeats its changes in into, the successor, as
+// edits of that replica: content is inserted beside the copies of its neighbours, even deleted ones; a key
+// gets the value that it has in the former document. Known updates change nothing. Carry returns the
+// updates to send to other replicas. Call [Doc.Admit] of the former document first for updates of a peer.
 func (s *Succession) Carry(u *Update, into *Doc) (updates [][]byte, err error) {
 	if into == nil || into == s.former || into.tx.open || into.notifying {
 		return nil, errorf(CodeInvalid, nil, "a late update can only be carried over to another document, outside transactions and observers")
@@ -147,8 +140,7 @@ func (s *Succession) Carry(u *Update, into *Doc) (updates [][]byte, err error) {
 	return s.update, s.err
 }
 
-// capture repeats the changes of the former document's open transaction, before deleted content is
-// freed.
+// capture repeats the changes of the former document's open transaction, before deleted content is freed.
 func (s *Succession) capture() {
 	t := &s.former.tx
 	s.countFolded()
@@ -262,9 +254,8 @@ func (s *Succession) home(it *item) *node {
 	return nil
 }
 
-// behind returns the item after which a copy is inserted: the copy of the nearest unit on the left
-// that
-// has one. All copies in a list are in the order of their originals.
+// behind returns the item after which a copy is inserted: the copy of the nearest unit on the left that has
+// one. All copies in a list are in the order of their originals.
 func (s *Succession) behind(n *node, it *item) *item {
 	for o := it.left; o != nil; o = o.left {
 		id, ok := s.moved.last(o.id, o.length)
@@ -339,8 +330,7 @@ func (m moves) after(id ID) int {
 	return i
 }
 
-// find returns the copy of a unit, and how many of the n units from it on were copied with it; or,
-// if it
+// find returns the copy of a unit, and how many of the n units from it on were copied with it; or, if it
 // was not copied, how many of them were not.
 func (m moves) find(id ID, n uint64) (to ID, length uint64, ok bool) {
 	list := m[id.Client]
@@ -385,8 +375,7 @@ func (d *Doc) Churn() Churn {
 	return c
 }
 
-// Worn reports whether a successor is worthwhile: because most of the document is history, or
-// because of
+// Worn reports whether a successor is worthwhile: because most of the document is history, or because of
 // the number of client ids. A large document is not worn for its size alone.
 func (c Churn) Worn() bool {
 	switch {

@@ -7,10 +7,8 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// Text is a shared text with attributes. Indexes and lengths count UTF-16 units, as in JavaScript:
-// see
-// [Units]. An index inside a surrogate pair is moved to its beginning, the end of a range to its
-// end.
+// Text is a shared text with attributes. Indexes and lengths count UTF-16 units, as in JavaScript: see
+// [Units]. An index inside a surrogate pair is moved to its beginning, the end of a range to its end.
 type Text struct{ n *node }
 
 // Attributes are formatting attributes, such as {"bold": true}. A nil value removes an attribute.
@@ -75,9 +73,7 @@ func (t *Text) insert(index int, s string, attributes Attributes, exact bool) er
 	})
 }
 
-// InsertEmbed inserts a value that counts as one unit, such as an image's address. It must be a
-// JSON
-// value.
+// InsertEmbed inserts a value that counts as one unit, such as an image's address. It must be a JSON value.
 func (t *Text) InsertEmbed(index int, value any, attributes Attributes) error {
 	return t.n.edit(func(d *Doc) error {
 		text, err := jsonOf(value)
@@ -120,8 +116,7 @@ func (t *Text) insertItem(d *Doc, index int, it *item, attributes Attributes, ex
 // maxTombstones bounds how many tombstones an insertion is moved by.
 const maxTombstones = 1000
 
-// behindTombstones moves an insertion after the tombstones that follow, so that text typed over
-// deleted
+// behindTombstones moves an insertion after the tombstones that follow, so that text typed over deleted
 // text stays together.
 func (n *node) behindTombstones(left *item) *item {
 	right := n.head
@@ -398,8 +393,7 @@ func (c *cursor) restore(negated attributes) error {
 	return nil
 }
 
-// format sets attributes of the next count units and deletes those inside them that become
-// ineffective.
+// format sets attributes of the next count units and deletes those inside them that become ineffective.
 func (c *cursor) format(count uint64, set Attributes) error {
 	want, err := encodeAttributes(set)
 	if err != nil {

@@ -128,10 +128,9 @@ func (d *Doc) end() {
 	*t = transaction{seq: t.seq, before: t.before[:0], deletes: t.deletes[:0], merges: t.merges[:0], journal: t.journal[:0]}
 }
 
-// Transact makes the edits of f one change: one update, one call of each observer and one step of
-// undo.
-// If f fails or panics, the edits are rolled back. Transact returns the update to send to other
-// replicas, nil if nothing changed. Nested calls only call their function.
+// Transact makes the edits of f one change: one update, one call of each observer and one step of undo. If
+// f fails or panics, the edits are rolled back. Transact returns the update to send to other replicas, nil
+// if nothing changed. Nested calls only call their function.
 func (d *Doc) Transact(origin any, f func() error) (update []byte, err error) {
 	if d.tx.open {
 		if !d.tx.local {
@@ -159,8 +158,7 @@ func (d *Doc) Transact(origin any, f func() error) (update []byte, err error) {
 	return d.commit(), nil
 }
 
-// checkSize refuses a transaction that other replicas, with the same limits, would refuse for its
-// size.
+// checkSize refuses a transaction that other replicas, with the same limits, would refuse for its size.
 func (d *Doc) checkSize() error {
 	size := 0
 	for _, e := range d.tx.journal {
@@ -249,8 +247,7 @@ func (d *Doc) truncate(c *client, state uint64) {
 	c.state = state
 }
 
-// commit ends a transaction: it frees deleted content, joins neighbours and encodes the update, nil
-// if
+// commit ends a transaction: it frees deleted content, joins neighbours and encodes the update, nil if
 // nothing changed.
 func (d *Doc) commit() []byte {
 	t := &d.tx
@@ -300,8 +297,7 @@ func (d *Doc) mergeAround(id ID) {
 	}
 }
 
-// Compact joins all neighbours that can be joined. Replicas with the same content encode to the
-// same bytes
+// Compact joins all neighbours that can be joined. Replicas with the same content encode to the same bytes
 // only then: see [Doc.Snapshot].
 func (d *Doc) Compact() {
 	for _, c := range d.clients {

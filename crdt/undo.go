@@ -32,8 +32,7 @@ type removed struct {
 	inside []removed
 }
 
-// NewUndo returns a manager for this replica's transactions whose origin track accepts; nil accepts
-// all.
+// NewUndo returns a manager for this replica's transactions whose origin track accepts; nil accepts all.
 // Close it to free its memory.
 func (d *Doc) NewUndo(track func(origin any) bool) *UndoManager {
 	m := &UndoManager{d: d, track: track, moved: make(map[uint64][]movedRange), clients: make(map[uint64]bool)}
@@ -53,8 +52,7 @@ func (m *UndoManager) CanUndo() bool { return len(m.undo) > 0 }
 // CanRedo reports whether there is a transaction to redo.
 func (m *UndoManager) CanRedo() bool { return len(m.redo) > 0 }
 
-// Undo undoes the last transaction that still has an effect and returns the update, nil if there is
-// none.
+// Undo undoes the last transaction that still has an effect and returns the update, nil if there is none.
 func (m *UndoManager) Undo() ([]byte, error) { return m.revert(&m.undo, &m.redo) }
 
 // Redo repeats the transaction that was undone last.
@@ -220,8 +218,7 @@ func (m *UndoManager) restore(r removed) error {
 	return m.fill(it, r)
 }
 
-// place returns the item after which content is restored: before its tombstone, or, if the type was
-// itself
+// place returns the item after which content is restored: before its tombstone, or, if the type was itself
 // deleted and restored, after what preceded it.
 func (m *UndoManager) place(n *node, r removed) *item {
 	old, _ := m.now(r.id, 1)

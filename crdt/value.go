@@ -12,10 +12,9 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// The values in a document are nil, bool, float64, string, []byte, []any and [Object], and the
-// JavaScript values [Undefined] and [BigInt]. Edits also accept all integer types, float32,
-// json.Number
-// and map[string]any. Reading returns copies.
+// The values in a document are nil, bool, float64, string, []byte, []any and [Object], and the JavaScript
+// values [Undefined] and [BigInt]. Edits also accept all integer types, float32, json.Number and
+// map[string]any. Reading returns copies.
 type (
 	// Undefined is JavaScript's undefined.
 	Undefined = lib0.Undefined
@@ -136,8 +135,7 @@ func integer(v any) (int64, bool) {
 	return 0, false
 }
 
-// appendObject appends members in JavaScript's order: keys that are array indexes come first,
-// ascending.
+// appendObject appends members in JavaScript's order: keys that are array indexes come first, ascending.
 func appendObject(b []byte, o Object, depth int) ([]byte, error) {
 	o = slices.Clone(o)
 	slices.SortStableFunc(o, func(a, b Member) int {
@@ -181,8 +179,7 @@ func arrayIndex(key string) (uint64, bool) {
 // wellFormed replaces invalid UTF-8.
 func wellFormed(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// anyValue appends a value to content of kindAny and checks it against the limits, which other
-// replicas
+// anyValue appends a value to content of kindAny and checks it against the limits, which other replicas
 // have as well.
 func (d *Doc) anyValue(b []byte, v any) ([]byte, error) {
 	start := len(b)

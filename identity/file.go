@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Load reads a pair from a file, or generates one and creates the file. The file holds the
-// seed in hexadecimal with mode 0600. A file that others may read is an error, except on
-// Windows, where the directory's access list protects it.
+// Load reads a pair from a file, or generates one and creates the file. The file holds the seed in
+// hexadecimal with mode 0600. A file that others may read is an error, except on Windows, where the
+// directory's access list protects it.
 func Load(path string) (*Pair, error) {
 	p, err := read(path)
 	if !errors.Is(err, fs.ErrNotExist) {

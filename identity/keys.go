@@ -1,6 +1,5 @@
-// Package identity provides the identities and hashes of Hyperswarm: Ed25519 key pairs, a
-// file to keep one in, BLAKE2b hashes, the protocol's name spaces, and the list of peers
-// that may connect.
+// Package identity provides the identities and hashes of Hyperswarm: Ed25519 key pairs, a file to keep one
+// in, BLAKE2b hashes, the protocol's name spaces, and the list of peers that may connect.
 package identity
 
 import (
@@ -59,8 +58,8 @@ func FromSeed(seed [32]byte) *Pair {
 	return &Pair{public: PublicKey(private.Public().(ed25519.PublicKey)), private: private, scalar: s}
 }
 
-// Derive returns a pair computed from this one and a purpose. The public keys alone do not
-// show that the pairs are related.
+// Derive returns a pair computed from this one and a purpose. The public keys alone do not show that the
+// pairs are related.
 func (p *Pair) Derive(purpose string) *Pair {
 	seed := p.Seed()
 	return FromSeed(KeyedHash(seed[:], []byte("derived key\n"+purpose)))
@@ -81,9 +80,8 @@ func (p *Pair) String() string { return "key pair of " + p.public.String() }
 // GoString omits the private key, so that logs do not contain it.
 func (p *Pair) GoString() string { return p.String() }
 
-// DH multiplies the private scalar with a public key. A public key that is not
-// [PublicKey.Valid] is an error: with such a key an attacker could choose the result or
-// learn bits of the scalar.
+// DH multiplies the private scalar with a public key. A public key that is not [PublicKey.Valid] is an
+// error: with such a key an attacker could choose the result or learn bits of the scalar.
 func (p *Pair) DH(public PublicKey) ([32]byte, error) {
 	q, err := point(public)
 	if err != nil {
@@ -92,8 +90,8 @@ func (p *Pair) DH(public PublicKey) ([32]byte, error) {
 	return [32]byte(new(edwards25519.Point).ScalarMult(p.scalar, q).Bytes()), nil
 }
 
-// Verify reports whether sig is the signature of message under a valid public key.
-// crypto/ed25519 alone accepts keys of small order, for which anyone can forge signatures.
+// Verify reports whether sig is the signature of message under a valid public key. crypto/ed25519 alone
+// accepts keys of small order, for which anyone can forge signatures.
 func Verify(public PublicKey, message []byte, sig [64]byte) bool {
 	if _, err := point(public); err != nil {
 		return false
@@ -101,8 +99,8 @@ func Verify(public PublicKey, message []byte, sig [64]byte) bool {
 	return ed25519.Verify(public[:], message, sig[:])
 }
 
-// Valid reports whether the key is the canonical form of a point in the group of
-// prime order, as every key made from a seed is.
+// Valid reports whether the key is the canonical form of a point in the group of prime order, as every key
+// made from a seed is.
 func (k PublicKey) Valid() bool {
 	_, err := point(k)
 	return err == nil
@@ -143,8 +141,8 @@ func point(k PublicKey) (*edwards25519.Point, error) {
 // Hash returns the BLAKE2b-256 hash of the concatenated parts.
 func Hash(parts ...[]byte) [32]byte { return KeyedHash(nil, parts...) }
 
-// KeyedHash returns the keyed BLAKE2b-256 hash of the concatenated parts. It panics if the
-// key is longer than 64 bytes.
+// KeyedHash returns the keyed BLAKE2b-256 hash of the concatenated parts. It panics if the key is longer
+// than 64 bytes.
 func KeyedHash(key []byte, parts ...[]byte) (sum [32]byte) {
 	h, err := blake2b.New256(key)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/parleyhub/parley/envelope"
 )
 
-// Codec encodes and decodes frames, for transports that carry bytes. The zero Codec is ready to
-// use. It is safe for concurrent use if it is not changed.
+// Codec encodes and decodes frames, for transports that carry bytes. The zero Codec is ready to use. It is
+// safe for concurrent use if it is not changed.
 //
 // A frame is a byte with its kind, then
 //
@@ -30,8 +30,7 @@ type Codec struct {
 // maxHello bounds a Hello; it leaves room for an agent card.
 const maxHello = 512 << 10
 
-// MaxFrames bounds the frames of one Decode: a frame may have one byte, but takes much more
-// memory.
+// MaxFrames bounds the frames of one Decode: a frame may have one byte, but takes much more memory.
 const MaxFrames = 4096
 
 // maxFrameHeader is a kind and three numbers.
@@ -46,15 +45,14 @@ func (c *Codec) MaxFrame() int {
 	return max(size, maxHello) + maxFrameHeader
 }
 
-// MessageSize bounds how many bytes of frames share a message; a larger frame has a message of
-// its own.
+// MessageSize bounds how many bytes of frames share a message; a larger frame has a message of its own.
 const MessageSize = 64 << 10
 
 // MaxMessage returns the size of the largest message of AppendMessages in bytes.
 func (c *Codec) MaxMessage() int { return max(c.MaxFrame(), MessageSize) }
 
-// AppendMessages appends frames to dst and returns the offsets at which the messages end. A frame
-// larger than maxFrame, the peer's limit, is an error with CodeTooLarge.
+// AppendMessages appends frames to dst and returns the offsets at which the messages end. A frame larger
+// than maxFrame, the peer's limit, is an error with CodeTooLarge.
 func (c *Codec) AppendMessages(dst []byte, frames []Frame, maxFrame int) ([]byte, []int, error) {
 	var ends []int
 	begin, first := len(dst), 0 // of the current message: its first byte and frame
@@ -78,8 +76,8 @@ func (c *Codec) AppendMessages(dst []byte, frames []Frame, maxFrame int) ([]byte
 	return dst, ends, nil
 }
 
-// Append appends a frame to dst. An envelope that is too large is an error with CodeTooLarge and
-// leaves dst unchanged.
+// Append appends a frame to dst. An envelope that is too large is an error with CodeTooLarge and leaves dst
+// unchanged.
 func (c *Codec) Append(dst []byte, f *Frame) ([]byte, error) {
 	out := append(dst, byte(f.Kind))
 	switch f.Kind {
@@ -110,8 +108,8 @@ func appendJSON(dst, out []byte, v any) ([]byte, error) {
 	return append(binary.AppendUvarint(out, uint64(len(data))), data...), nil
 }
 
-// lengthSize is the size of an envelope's length: a uvarint padded to a fixed size, since the
-// length is known only after the envelope is encoded.
+// lengthSize is the size of an envelope's length: a uvarint padded to a fixed size, since the length is
+// known only after the envelope is encoded.
 const lengthSize = 4
 
 func (c *Codec) appendData(dst, out []byte, f *Frame) ([]byte, error) {
@@ -136,9 +134,9 @@ func (c *Codec) appendData(dst, out []byte, f *Frame) ([]byte, error) {
 	return out, nil
 }
 
-// Decode appends the frames in data to dst. Data must hold one or more whole frames, at most
-// [MaxFrames]; anything else is an error with CodeInvalid. The error of an invalid envelope is
-// its frame's Err and does not affect other frames. The frames do not refer to data.
+// Decode appends the frames in data to dst. Data must hold one or more whole frames, at most [MaxFrames];
+// anything else is an error with CodeInvalid. The error of an invalid envelope is its frame's Err and does
+// not affect other frames. The frames do not refer to data.
 func (c *Codec) Decode(dst []Frame, data []byte) ([]Frame, error) {
 	for n := 0; len(data) > 0; n++ {
 		if n == MaxFrames {

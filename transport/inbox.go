@@ -5,10 +5,9 @@ import "context"
 // maxSpare bounds the capacity of a slice that is kept for reuse.
 const maxSpare = 512
 
-// Inbox buffers the frames that a connection's reading goroutine has decoded, for implementations
-// of [Conn]. The goroutine calls Spare, Put and finally End; [Conn.Receive] calls Receive. The
-// buffer holds one message, besides the one being received: further ones wait in the network, so
-// that the sender blocks.
+// Inbox buffers the frames that a connection's reading goroutine has decoded, for implementations of
+// [Conn]. The goroutine calls Spare, Put and finally End; [Conn.Receive] calls Receive. The buffer holds
+// one message, besides the one being received: further ones wait in the network, so that the sender blocks.
 type Inbox struct {
 	done   <-chan struct{}
 	closed func() error
@@ -18,8 +17,8 @@ type Inbox struct {
 	lent  []Frame      // returned by the last Receive
 }
 
-// NewInbox returns the inbox of a connection that is unusable once done is closed; closed then
-// returns the reason. Done must be closed before or soon after [Inbox.End].
+// NewInbox returns the inbox of a connection that is unusable once done is closed; closed then returns the
+// reason. Done must be closed before or soon after [Inbox.End].
 func NewInbox(done <-chan struct{}, closed func() error) *Inbox {
 	return &Inbox{done: done, closed: closed, in: make(chan []Frame, 1), spare: make(chan []Frame, 2)}
 }
@@ -34,8 +33,8 @@ func (b *Inbox) Spare() []Frame {
 	}
 }
 
-// Put stores decoded frames; the slice then belongs to the inbox. It blocks until there is room,
-// and reports false if the connection has ended.
+// Put stores decoded frames; the slice then belongs to the inbox. It blocks until there is room, and
+// reports false if the connection has ended.
 func (b *Inbox) Put(frames []Frame) bool {
 	select {
 	case b.in <- frames:

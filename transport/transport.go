@@ -1,9 +1,9 @@
-// Package transport defines the connections that carry a link between two agents. Each
-// transport has a package of its own. Package channel builds ordered, acknowledged, resumable
-// channels on any of them, and package transport/transporttest tests each of them.
+// Package transport defines the connections that carry a link between two agents. Each transport has a
+// package of its own. Package channel builds ordered, acknowledged, resumable channels on any of them, and
+// package transport/transporttest tests each of them.
 //
-// A transport carries [Frame]s over a [Conn]. While a connection lives, frames arrive once and
-// in order. After it breaks, it is unknown which frames have arrived; the channel resends.
+// A transport carries [Frame]s over a [Conn]. While a connection lives, frames arrive once and in order.
+// After it breaks, it is unknown which frames have arrived; the channel resends.
 package transport
 
 import (
@@ -15,31 +15,31 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Conn is one connection. Send and Receive may be used concurrently, each by one goroutine at a
-// time; Close and Peer by any number.
+// Conn is one connection. Send and Receive may be used concurrently, each by one goroutine at a time; Close
+// and Peer by any number.
 type Conn interface {
-	// Send sends frames in order. It blocks while the connection's buffers are full, at most
-	// until ctx ends, and does not keep the slice. An [*Error] with CodeNotSent or CodeTooLarge
-	// means that none of the frames was sent and the connection is still usable. After any
-	// other error only Receive is of use, to return what has arrived.
+	// Send sends frames in order. It blocks while the connection's buffers are full, at most until ctx
+	// ends, and does not keep the slice. An [*Error] with CodeNotSent or CodeTooLarge means that none of
+	// the frames was sent and the connection is still usable. After any other error only Receive is of use,
+	// to return what has arrived.
 	Send(ctx context.Context, frames []Frame) error
-	// Receive returns the next frames, at least one, in order. It blocks until some arrive, ctx
-	// ends or the connection breaks. The slice is valid until the next call.
+	// Receive returns the next frames, at least one, in order. It blocks until some arrive, ctx ends or the
+	// connection breaks. The slice is valid until the next call.
 	Receive(ctx context.Context) ([]Frame, error)
 	// Peer returns the authenticated identity of the other end, "" if there is none.
 	Peer() string
-	// Close ends the connection and unblocks Send and Receive. Frames sent before still arrive
-	// unless the connection breaks. Close may wait for that, at most a second or two, and may
-	// be called more than once.
+	// Close ends the connection and unblocks Send and Receive. Frames sent before still arrive unless the
+	// connection breaks. Close may wait for that, at most a second or two, and may be called more than
+	// once.
 	Close() error
 }
 
-// Pusher is a Conn that can call a function with the frames that arrive, instead of Receive. A
-// connection is read in one of the two ways, not both.
+// Pusher is a Conn that can call a function with the frames that arrive, instead of Receive. A connection
+// is read in one of the two ways, not both.
 type Pusher interface {
-	// Push makes the connection call f with the frames that arrive, in order and one call at a
-	// time, and finally once with the error that ended the connection. f must not block: the
-	// goroutine that sends or closes calls it.
+	// Push makes the connection call f with the frames that arrive, in order and one call at a time, and
+	// finally once with the error that ended the connection. f must not block: the goroutine that sends or
+	// closes calls it.
 	Push(f func(frames []Frame, err error))
 }
 
@@ -51,8 +51,8 @@ type Dialer interface {
 
 // Listener accepts connections.
 type Listener interface {
-	// Accept returns the next connection. It blocks until there is one, ctx ends
-	// or the listener is closed (CodeClosed).
+	// Accept returns the next connection. It blocks until there is one, ctx ends or the listener is closed
+	// (CodeClosed).
 	Accept(ctx context.Context) (Conn, error)
 	// Endpoint returns the endpoint to dial.
 	Endpoint() agent.Endpoint
@@ -78,15 +78,15 @@ const (
 // Frame is the unit that a connection carries.
 type Frame struct {
 	Kind Kind // determines which of the other fields are used
-	// Seq of Data and Reject numbers the envelopes of one direction of a channel
-	// from 1; of Ack it is the highest number up to which all have arrived.
+	// Seq of Data and Reject numbers the envelopes of one direction of a channel from 1; of Ack it is the
+	// highest number up to which all have arrived.
 	Seq uint64
 	// Ack, of Data and Ack, is the highest number up to which all were handled.
 	Ack uint64
 	// Envelope of Data; nil means that the sender has given this number up.
 	Envelope *envelope.Envelope
-	// Err, of received Data without Envelope, is why the envelope cannot be decoded, e.g. its
-	// size or its schema version. It is not sent.
+	// Err, of received Data without Envelope, is why the envelope cannot be decoded, e.g. its size or its
+	// schema version. It is not sent.
 	Err    error
 	Hello  *Hello  // of Open and Accept
 	Reason *Reason // of Refuse, Close and Reject
@@ -101,20 +101,20 @@ type Hello struct {
 	Channel string `json:"channel"` // the channel's id
 	// Secret was chosen by the opener. It is needed to resume the channel.
 	Secret string `json:"secret,omitempty"`
-	// Instance was chosen at random by the opener's process. It distinguishes processes that
-	// use the same agent id. Only the acceptor receives it.
+	// Instance was chosen at random by the opener's process. It distinguishes processes that use the same
+	// agent id. Only the acceptor receives it.
 	Instance string `json:"instance,omitempty"`
 	From     string `json:"from"`             // agent id of this end
 	To       string `json:"to"`               // agent id of the other end
 	Resume   bool   `json:"resume,omitempty"` // the channel was open before
 	// Received is the highest number up to which this end has received all envelopes.
 	Received uint64 `json:"received"`
-	// Base is the highest number up to which this end knows that the other has handled all; it
-	// can send what follows again.
+	// Base is the highest number up to which this end knows that the other has handled all; it can send
+	// what follows again.
 	Base   uint64 `json:"base"`
 	Window int    `json:"window"` // unhandled envelopes that this end accepts
-	// WindowBytes is the total size of unhandled envelopes that this end accepts, as
-	// envelope.Size counts it; a larger envelope is sent alone. 0 means not stated.
+	// WindowBytes is the total size of unhandled envelopes that this end accepts, as envelope.Size counts
+	// it; a larger envelope is sent alone. 0 means not stated.
 	WindowBytes int `json:"windowBytes,omitempty"`
 	// Card is this end's agent card, as JSON, if it introduces itself.
 	Card json.RawMessage `json:"card,omitempty"`

@@ -19,21 +19,19 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Options configure a Document. Agent and Document are required. All replicas of a document need
-// the same Namespace,
-// Limits and Counters.
+// Options configure a Document. Agent and Document are required. All replicas of a document need the same
+// Namespace, Limits and Counters.
 type Options struct {
 	Agent     string // the agent that this replica writes for
 	Document  string // the name: up to 128 letters, digits and any of _ - =
 	Namespace string // prefix of subjects and streams: up to 64 letters, digits and any of _ -; "" for "parley"
 	Replicas  int    // JetStream replicas of new streams; 0 means 1
 
-	// SnapshotEvery is the number of entries, or the volume in KiB, after which a snapshot is
-	// stored, ±25 %; 0 means
-	// 1000.
+	// SnapshotEvery is the number of entries, or the volume in KiB, after which a snapshot is stored, ±25
+	// %; 0 means 1000.
 	SnapshotEvery int
-	// Keeper makes this replica begin a new epoch when the document is worn; see [crdt.Churn].
-	// Several may be keepers.
+	// Keeper makes this replica begin a new epoch when the document is worn; see [crdt.Churn]. Several may
+	// be keepers.
 	Keeper bool
 
 	Access    func(agent string) replica.Access // see package replica; nil grants all rights
@@ -49,9 +47,8 @@ var (
 	namespaceName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 )
 
-// Document is a replica of a document that is shared through a log. It is safe for concurrent use.
-// The replica's methods
-// Receive, Load, Advance and Leave are reserved for this package.
+// Document is a replica of a document that is shared through a log. It is safe for concurrent use. The
+// replica's methods Receive, Load, Advance and Leave are reserved for this package.
 type Document struct {
 	*replica.Replica
 	js      jetstream.JetStream
@@ -93,8 +90,7 @@ type request struct {
 }
 
 // Open opens a document, an empty one if it does not exist. It blocks until everything that the log
-// contained at the
-// beginning is applied. The connection stays the caller's and must outlive the document.
+// contained at the beginning is applied. The connection stays the caller's and must outlive the document.
 func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, error) {
 	if o.Namespace == "" {
 		o.Namespace = "parley"
@@ -149,9 +145,8 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, er
 	return d, nil
 }
 
-// Edit makes the edits of f one change, which is in the log after [Document.Flush]. If f fails
-// nothing has changed. Edit
-// fails while more than 32 MiB wait for the server.
+// Edit makes the edits of f one change, which is in the log after [Document.Flush]. If f fails nothing has
+// changed. Edit fails while more than 32 MiB wait for the server.
 func (d *Document) Edit(ctx context.Context, f func(doc *crdt.Doc) error) error {
 	if err := d.outbox.room(); err != nil {
 		return err
@@ -175,11 +170,9 @@ func (d *Document) Snapshot(ctx context.Context) error {
 	return d.ask(ctx, func(ctx context.Context) error { return d.snapshot(ctx, false) })
 }
 
-// Compact ends the epoch and begins the next with the visible content, without history. All
-// replicas follow. Compact
-// blocks until this one has. Handles, observers and undo managers of the former document become
-// unusable; see
-// [replica.Update].
+// Compact ends the epoch and begins the next with the visible content, without history. All replicas
+// follow. Compact blocks until this one has. Handles, observers and undo managers of the former document
+// become unusable; see [replica.Update].
 func (d *Document) Compact(ctx context.Context) error {
 	if err := d.Flush(ctx); err != nil { // otherwise the edits would have to be carried over
 		return err
@@ -225,9 +218,8 @@ func (d *Document) ask(ctx context.Context, do func(ctx context.Context) error) 
 	}
 }
 
-// Close closes the replica and waits for its goroutines. Edits that are not in the log are lost:
-// call Flush before. A
-// handler of OnUpdate must not call it.
+// Close closes the replica and waits for its goroutines. Edits that are not in the log are lost: call Flush
+// before. A handler of OnUpdate must not call it.
 func (d *Document) Close() error {
 	d.stop()
 	d.done.Wait()

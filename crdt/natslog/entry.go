@@ -18,9 +18,8 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 )
 
-// An entry of the log has messages of a replica, or marks the end of the epoch. Its message id is
-// the writer and the
-// entry's number, so that an entry sent twice is stored once.
+// An entry of the log has messages of a replica, or marks the end of the epoch. Its message id is the
+// writer and the entry's number, so that an entry sent twice is stored once.
 
 const (
 	sumHeader    = "Parley-Document-Sum"

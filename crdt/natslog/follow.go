@@ -34,9 +34,8 @@ const (
 	waitForOthers = 4 * time.Second // for others to store what is missing, before an epoch ends without it
 )
 
-// question asks other replicas for missing updates, or, with a sum instead of the clock, whether
-// those that have read equally
-// far have the same updates.
+// question asks other replicas for missing updates, or, with a sum instead of the clock, whether those that
+// have read equally far have the same updates.
 type question struct {
 	Epoch    uint64            `json:"epoch"`
 	Clock    map[string]uint64 `json:"clock,omitempty"`
@@ -86,8 +85,7 @@ type reading struct {
 func (d *Document) read() error {
 	ctx, stop := context.WithCancel(d.ctx)
 	defer stop()
-	// Requests to a server that disappears are not answered, so the reading ends with its
-	// connection.
+	// Requests to a server that disappears are not answered, so the reading ends with its connection.
 	conn := d.js.Conn()
 	states := conn.StatusChanged()
 	defer conn.RemoveStatusListener(states)
@@ -204,8 +202,8 @@ func (r *reading) received(m jetstream.Msg) {
 	}
 }
 
-// failed handles a consumer's errors. Ordered consumers recover from most, but not if the stream
-// was replaced.
+// failed handles a consumer's errors. Ordered consumers recover from most, but not if the stream was
+// replaced.
 func (r *reading) failed(_ jetstream.ConsumeContext, err error) {
 	if errors.Is(err, jetstream.ErrNoHeartbeat) || errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrConsumerDeleted) {
 		r.d.log.Debug("the log of a document stalls", "error", err)
@@ -368,8 +366,8 @@ func (r *reading) after() error {
 	return nil
 }
 
-// draw chooses when the next snapshot is due, at random, so that replicas do not store them at the
-// same time.
+// draw chooses when the next snapshot is due, at random, so that replicas do not store them at the same
+// time.
 func (d *Document) draw() {
 	n := d.options.SnapshotEvery
 	d.due = n - n/4 + rand.IntN(n/2+1)
@@ -425,9 +423,8 @@ func (r *reading) ask() error {
 	return nil
 }
 
-// question handles another replica's question. A replica that has more stores a snapshot after a
-// random delay, in which
-// another may do so, and at a limited rate, since anybody can ask.
+// question handles another replica's question. A replica that has more stores a snapshot after a random
+// delay, in which another may do so, and at a limited rate, since anybody can ask.
 func (r *reading) question(m *nats.Msg) {
 	d := r.d
 	var q question
@@ -455,9 +452,8 @@ func (r *reading) answerSoon() {
 	r.answer.Reset(max(0, answerEvery-time.Since(r.d.answered)) + rand.N(answerDelay))
 }
 
-// compareAll asks whether all replicas that have read equally far have the same updates: nothing
-// else reveals that a
-// writer's last entries are missing.
+// compareAll asks whether all replicas that have read equally far have the same updates: nothing else
+// reveals that a writer's last entries are missing.
 func (r *reading) compareAll() error {
 	d := r.d
 	clock, err := d.VectorClock(r.ctx)

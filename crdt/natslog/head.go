@@ -22,9 +22,8 @@ const (
 	maxOrigins = 16
 )
 
-// start prepares for reading the log: it loads the newest snapshot if the replica is empty, or if
-// entries that it has not
-// read were purged.
+// start prepares for reading the log: it loads the newest snapshot if the replica is empty, or if entries
+// that it has not read were purged.
 func (d *Document) start(ctx context.Context) error {
 	h, err := d.store.Head(ctx, d.options.Document)
 	if err != nil {
@@ -57,9 +56,8 @@ func (d *Document) start(ctx context.Context) error {
 	}
 	at := d.place.at()
 	if end := info.State.LastSeq; end < at || d.replaced(ctx, at) {
-		// The server has lost the end of the log, or all of it. This replica stores its
-		// state after it has read
-		// what there is.
+		// The server has lost the end of the log, or all of it. This replica stores its state after it has
+		// read what there is.
 		d.log.Error("the log of a document has lost its end; storing the state of this replica", "sequence", at, "end", end)
 		d.place.set(0, false)
 		d.mustStore = true
@@ -161,8 +159,8 @@ func (r *reading) headChanged(e jetstream.KeyValueEntry) error {
 	return nil
 }
 
-// compare loads the head's snapshot if it has content that this replica lacks although it has read
-// the log that far.
+// compare loads the head's snapshot if it has content that this replica lacks although it has read the log
+// that far.
 func (r *reading) compare() error {
 	d := r.d
 	if h := d.head; r.unread && h.Epoch == d.Epoch() && h.Sequence <= d.place.at() {
@@ -174,8 +172,8 @@ func (r *reading) compare() error {
 	return nil
 }
 
-// lacks reports whether a snapshot has updates that are missing here, by its clock, or states
-// without an entry.
+// lacks reports whether a snapshot has updates that are missing here, by its clock, or states without an
+// entry.
 func (d *Document) lacks(ctx context.Context, h snapshots.Head) bool {
 	if h.Number > d.number {
 		return true
@@ -187,9 +185,8 @@ func (d *Document) lacks(ctx context.Context, h snapshots.Head) bool {
 	return more(h.Clock, here)
 }
 
-// snapshot stores the current state and makes it the head. With forced it does so even if the head
-// is of the same or a
-// later position in the log, which then has lost its end.
+// snapshot stores the current state and makes it the head. With forced it does so even if the head is of
+// the same or a later position in the log, which then has lost its end.
 func (d *Document) snapshot(ctx context.Context, forced bool) error {
 	return d.putSnapshot(ctx, forced, 0)
 }
@@ -197,9 +194,8 @@ func (d *Document) snapshot(ctx context.Context, forced bool) error {
 // snapshotOf stores a snapshot because of content that cannot be in an entry.
 func (d *Document) snapshotOf(ctx context.Context) error { return d.putSnapshot(ctx, true, 1) }
 
-// putSnapshot stores a snapshot with a number of further states without an entry. It may run after
-// the end of the epoch:
-// the next epoch begins with the head's content.
+// putSnapshot stores a snapshot with a number of further states without an entry. It may run after the end
+// of the epoch: the next epoch begins with the head's content.
 func (d *Document) putSnapshot(ctx context.Context, forced bool, states uint64) error {
 	h, err := d.store.Head(ctx, d.options.Document)
 	if err != nil {
@@ -249,8 +245,7 @@ func (d *Document) contribute(ctx context.Context) error {
 	return d.snapshot(ctx, d.mustStore || h.Sequence <= d.place.at())
 }
 
-// errLacking reports that an epoch cannot end yet, because others may have entries that the log has
-// lost.
+// errLacking reports that an epoch cannot end yet, because others may have entries that the log has lost.
 var errLacking = failed(CodeEntry, nil, "entries of the log are missing here that others may have: retry in a few seconds")
 
 // end appends the end of the epoch to the log.
@@ -281,8 +276,8 @@ func (d *Document) mayEnd(agent string) bool {
 	return d.options.Access == nil || d.options.Access(agent)&replica.Keep != 0
 }
 
-// finish handles the end of the epoch. The replica that ended it begins the next; if it does not,
-// others do.
+// finish handles the end of the epoch. The replica that ended it begins the next; if it does not, others
+// do.
 func (d *Document) finish(c *closing, source string) {
 	switch {
 	case c.Epoch != d.Epoch():
@@ -295,9 +290,8 @@ func (d *Document) finish(c *closing, source string) {
 	}
 }
 
-// succeed begins the next epoch from the state of this replica: all content of the log, and
-// possibly unsent edits of this
-// replica.
+// succeed begins the next epoch from the state of this replica: all content of the log, and possibly unsent
+// edits of this replica.
 func (d *Document) succeed(ctx context.Context) error {
 	h, err := d.store.Head(ctx, d.options.Document)
 	if err != nil || h.Epoch != d.Epoch() || d.closed == nil {
@@ -336,9 +330,8 @@ func (d *Document) succeed(ctx context.Context) error {
 	return nil // adopted when the watcher reports the head, as on all replicas
 }
 
-// kept returns the origins for a new head: those that are recent enough for carrying edits over.
-// The newest is always kept,
-// since the epoch's first snapshot can be rebuilt from it.
+// kept returns the origins for a new head: those that are recent enough for carrying edits over. The newest
+// is always kept, since the epoch's first snapshot can be rebuilt from it.
 func kept(origins []snapshots.Origin) []snapshots.Origin {
 	fresh := slices.Clone(origins[max(0, len(origins)-maxOrigins):])
 	for len(fresh) > 1 && time.Since(time.UnixMilli(fresh[0].Began)) > originAge {
@@ -361,9 +354,8 @@ func (d *Document) enterEpoch(ctx context.Context, h snapshots.Head) error {
 	return nil
 }
 
-// advance enters the next epoch. Its origin has everything that the log of this epoch contained, so
-// nothing more has to be
-// read of it. Other edits of this replica are carried over.
+// advance enters the next epoch. Its origin has everything that the log of this epoch contained, so nothing
+// more has to be read of it. Other edits of this replica are carried over.
 func (d *Document) advance(ctx context.Context, h snapshots.Head, o snapshots.Origin) error {
 	state, err := d.store.Get(ctx, o.Object, o.Hash)
 	if err != nil && !snapshots.Gone(err) {

@@ -26,9 +26,8 @@ type outbox struct {
 	failed  error         // the server's last error
 }
 
-// outgoing is a numbered message. Without a message it stands for all up to its number, which were
-// too many for entries
-// and are stored in a snapshot.
+// outgoing is a numbered message. Without a message it stands for all up to its number, which were too many
+// for entries and are stored in a snapshot.
 type outgoing struct {
 	number  uint64
 	message *replica.Message
@@ -42,9 +41,8 @@ func (o *outbox) signal() {
 	o.changed = make(chan struct{})
 }
 
-// put queues a message; it never blocks. Messages of a former epoch are dropped: their content is
-// carried over. Changes
-// received over channels cannot be refused: beyond a limit only the document keeps them.
+// put queues a message; it never blocks. Messages of a former epoch are dropped: their content is carried
+// over. Changes received over channels cannot be refused: beyond a limit only the document keeps them.
 func (o *outbox) put(m *replica.Message) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -65,8 +63,8 @@ func (o *outbox) turn(epoch uint64) {
 	o.epoch, o.queue, o.bytes = epoch, nil, 0
 }
 
-// resume continues in an epoch: flush then waits for what was carried over. lost reports that some
-// edits were not.
+// resume continues in an epoch: flush then waits for what was carried over. lost reports that some edits
+// were not.
 func (o *outbox) resume(epoch uint64, lost bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -18,9 +18,8 @@ const (
 	requestTimeout = 5 * time.Second
 )
 
-// publish appends changes to the log, one entry at a time; further changes collect for the next
-// entry. So the entries of
-// one writer are in order even after failures.
+// publish appends changes to the log, one entry at a time; further changes collect for the next entry. So
+// the entries of one writer are in order even after failures.
 func (d *Document) publish() {
 	defer d.done.Done()
 	for n := uint64(1); ; n++ {
@@ -37,9 +36,8 @@ func (d *Document) publish() {
 // maxSpoilt is how often an entry that could not be decoded when read back is sent again.
 const maxSpoilt = 1
 
-// deliver appends an entry to the log and waits until the follower has read it. It returns false if
-// the epoch ended
-// before.
+// deliver appends an entry to the log and waits until the follower has read it. It returns false if the
+// epoch ended before.
 func (d *Document) deliver(first []outgoing, epoch, n uint64) bool {
 	body, err := entryBody(first)
 	if err != nil {
@@ -59,8 +57,7 @@ func (d *Document) deliver(first []outgoing, epoch, n uint64) bool {
 			case passedWell:
 				return true
 			case passedBad:
-				// It was altered or exceeds a limit. Under another id it is stored
-				// again.
+				// It was altered or exceeds a limit. Under another id it is stored again.
 				if spoilt++; spoilt > maxSpoilt {
 					return d.deliverBySnapshot(epoch, errSpoilt)
 				}

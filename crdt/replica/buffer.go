@@ -21,11 +21,9 @@ type dependency struct {
 	n   uint64
 }
 
-// causalBuffer delivers updates in causal order: each after those that its maker had applied. The
-// engine
-// converges without it, but observers see causes before effects, and structs are rarely parked. It
-// is bounded:
-// at a limit a session's updates are dropped, and the caller asks for the state instead.
+// causalBuffer delivers updates in causal order: each after those that its maker had applied. The engine
+// converges without it, but observers see causes before effects, and structs are rarely parked. It is
+// bounded: at a limit a session's updates are dropped, and the caller asks for the state instead.
 type causalBuffer struct {
 	clock   map[string]uint64 // number of updates delivered, by session
 	bySeq   map[dependency]*held

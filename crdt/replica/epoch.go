@@ -15,12 +15,9 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// A document with too much history is succeeded by one without it, in a later epoch. Epochs never
-// merge:
-// each message names its own. A replica that learns of a later epoch, from an agent with the right
-// Keep,
-// drops its copy and asks for the new state. Edits in its copy that the keeper had not seen are
-// sent to the
+// A document with too much history is succeeded by one without it, in a later epoch. Epochs never merge:
+// each message names its own. A replica that learns of a later epoch, from an agent with the right Keep,
+// drops its copy and asks for the new state. Edits in its copy that the keeper had not seen are sent to the
 // keeper as a late state, which the keeper carries over.
 
 // lateFor is how long edits of the former epoch are carried over.
@@ -54,11 +51,9 @@ type lateState struct {
 	until time.Time
 }
 
-// Compact begins a new epoch with the document's visible content: no history, no tombstones and a
-// single
+// Compact begins a new epoch with the document's visible content: no history, no tombstones and a single
 // client id. All linked replicas that grant this agent the right Keep follow. Edits that they make
-// meanwhile are carried over for an hour. Handles, observers and undo managers of the former
-// document
+// meanwhile are carried over for an hour. Handles, observers and undo managers of the former document
 // become unusable; see [Update]. Only one agent should call it.
 //
 // A replica with a Journal, which has one epoch only, returns an error: see [Replica.Succeed].
@@ -77,8 +72,7 @@ func (r *Replica) compact() error {
 	if err != nil {
 		return err
 	}
-	// If two agents begin an epoch concurrently, the random part decides, and all follow the
-	// later one.
+	// If two agents begin an epoch concurrently, the random part decides, and all follow the later one.
 	r.begin(f.epoch+1+rand.Uint64N(1<<16), fresh)
 	r.former, r.origin, r.keeper = f, nil, ""
 	r.owners[fresh.Client()] = owner{r.agent, sessionKey(r.agent, r.session)}
@@ -99,10 +93,8 @@ func (r *Replica) succeed() (*crdt.Doc, *Former, error) {
 	return fresh, &Former{epoch: r.epoch.Load(), s: s, owners: r.owners, until: time.Now().Add(lateFor)}, nil
 }
 
-// Succeed closes the replica and returns the state with which the next epoch begins and the Former
-// for
-// late edits, both for the [Options] of the next epoch's replica. It is for programs that store the
-// document;
+// Succeed closes the replica and returns the state with which the next epoch begins and the Former for late
+// edits, both for the [Options] of the next epoch's replica. It is for programs that store the document;
 // others call Compact.
 func (r *Replica) Succeed(ctx context.Context) (state []byte, f *Former, err error) {
 	ran := r.run(ctx, func() {
@@ -142,8 +134,7 @@ func (r *Replica) setDocument(doc *crdt.Doc) {
 	r.unobserve = doc.OnUpdate(r.changed)
 }
 
-// current reports whether a message is of this epoch. It announces the epoch to a peer that is
-// behind, and
+// current reports whether a message is of this epoch. It announces the epoch to a peer that is behind, and
 // sends a digest to one that is ahead, which then announces its epoch.
 func (r *Replica) current(l *link, m *Message) bool {
 	epoch := r.epoch.Load()
@@ -227,8 +218,7 @@ func (r *Replica) follow(l *link, m *Message) {
 	r.handlers.notify(u)
 }
 
-// leave keeps what the keeper has not seen as a late state. If the keeper does not know the epoch
-// that ends
+// leave keeps what the keeper has not seen as a late state. If the keeper does not know the epoch that ends
 // here, leave returns the whole document.
 func (r *Replica) leave(o *origin, vector crdt.StateVector) (left []byte) {
 	p := r.doc.Pending()
@@ -251,8 +241,7 @@ func (r *Replica) leave(o *origin, vector crdt.StateVector) (left []byte) {
 	return nil
 }
 
-// keepLate keeps a late state for the keeper. It reports false for a duplicate or if there is no
-// room.
+// keepLate keeps a late state for the keeper. It reports false for a duplicate or if there is no room.
 func (r *Replica) keepLate(s *lateState) bool {
 	s.sum, s.until = sha256.Sum256(s.state), time.Now().Add(lateFor)
 	size := len(s.state)
@@ -288,8 +277,7 @@ func (r *Replica) sendLate() {
 	}
 }
 
-// applyLate handles a state of a former epoch: a keeper carries it over, other replicas forward it
-// to the
+// applyLate handles a state of a former epoch: a keeper carries it over, other replicas forward it to the
 // keeper.
 func (r *Replica) applyLate(l *link, m *Message, state []byte) {
 	sum := sha256.Sum256(state)
@@ -302,8 +290,7 @@ func (r *Replica) applyLate(l *link, m *Message, state []byte) {
 		}
 		r.answerLate(l, sum, err)
 	case r.keeper != "" && r.keeper != l.RemoteAgent() && r.origin != nil && r.origin.Former == m.Former:
-		// Forwarded at once only the first time: after restarts, replicas may name each
-		// other as keeper.
+		// Forwarded at once only the first time: after restarts, replicas may name each other as keeper.
 		if r.access(l.RemoteAgent())&Write != 0 && r.keepLate(&lateState{state: state, epoch: m.Former, from: l}) {
 			r.sendLate()
 		}
@@ -362,8 +349,7 @@ func (r *Replica) carried(l *link, m *Message) {
 	}
 }
 
-// maintain drops expired late states, and begins a new epoch if this replica is the keeper and the
-// document
+// maintain drops expired late states, and begins a new epoch if this replica is the keeper and the document
 // is worn.
 func (r *Replica) maintain(now time.Time) {
 	if r.former != nil && now.After(r.former.until) {
@@ -401,11 +387,9 @@ func (r *Replica) renew(why string, attrs ...any) {
 // repairEvery is the least time between two reloads of a document.
 const repairEvery = time.Minute
 
-// repair ends a divergence. A keeper begins a new epoch, which all replicas follow. Others reload
-// their own
-// state, which restores a common order of the same content; different content under the same ids
-// needs a new
-// epoch.
+// repair ends a divergence. A keeper begins a new epoch, which all replicas follow. Others reload their own
+// state, which restores a common order of the same content; different content under the same ids needs a
+// new epoch.
 func (r *Replica) repair(sameContent bool) {
 	if r.keeps {
 		r.renew("copies of it have diverged")

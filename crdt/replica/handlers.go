@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// handlers calls the application's handlers in a separate goroutine, so that they may call the
-// replica.
+// handlers calls the application's handlers in a separate goroutine, so that they may call the replica.
 type handlers struct {
 	wake chan struct{}
 

@@ -14,10 +14,10 @@ const (
 	keepPauseMax = 5 * time.Second
 )
 
-// KeepConnected keeps the replica attached to the channel that dial opens. When the channel has closed for good, e.g.
-// because the other process was restarted, it dials again, with pauses that grow to 5 s. A channel that only loses its
-// connection reconnects itself. KeepConnected blocks until ctx ends or the replica is closed, and closes the channels
-// that dial has opened.
+// KeepConnected keeps the replica attached to the channel that dial opens. When the channel has closed for
+// good, e.g. because the other process was restarted, it dials again, with pauses that grow to 5 s. A
+// channel that only loses its connection reconnects itself. KeepConnected blocks until ctx ends or the
+// replica is closed, and closes the channels that dial has opened.
 func (r *Replica) KeepConnected(ctx context.Context, dial func(context.Context) (*channel.Channel, error)) error {
 	retry := wait.Backoff{First: keepPause, Most: keepPauseMax}
 	for {

@@ -10,8 +10,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 )
 
-// Link is a connection to another agent. A *[channel.Channel] is one. Several replicas can share a
-// link.
+// Link is a connection to another agent. A *[channel.Channel] is one. Several replicas can share a link.
 type Link interface {
 	Send(ctx context.Context, e *envelope.Envelope) error
 	OnMessage(h channel.Handler) (remove func())
@@ -48,8 +47,7 @@ type outgoing struct {
 	sent chan struct{}
 }
 
-// Limits of a link's queue: beyond them the queue is dropped, and a digest makes the peer ask for
-// the
+// Limits of a link's queue: beyond them the queue is dropped, and a digest makes the peer ask for the
 // state.
 const (
 	maxQueue      = 1024

@@ -12,16 +12,13 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// Instead of channels, or in addition, replicas can share a log with all updates in one order:
-// Options.Log
-// receives the messages to append, Receive applies those read. Package natslog implements such a
-// log.
+// Instead of channels, or in addition, replicas can share a log with all updates in one order: Options.Log
+// receives the messages to append, Receive applies those read. Package natslog implements such a log.
 //
 // The order of the log extends the causal order: a writer appends an update after those on which it
-// depends. So
-// nothing needs to be buffered. A dependency is missing only if an earlier entry was lost or
-// damaged. The update
-// is applied nevertheless, so that every stored state contains it, and parked in the document.
+// depends. So nothing needs to be buffered. A dependency is missing only if an earlier entry was lost or
+// damaged. The update is applied nevertheless, so that every stored state contains it, and parked in the
+// document.
 
 // MarshalBinary encodes the message for a log; the payload is not re-encoded.
 func (m *Message) MarshalBinary() ([]byte, error) {
@@ -35,8 +32,7 @@ func (m *Message) MarshalBinary() ([]byte, error) {
 	return append(append(out, b...), m.Payload...), nil
 }
 
-// UnmarshalBinary decodes and checks the result of MarshalBinary. Errors have
-// [crdt.CodeDeserialization].
+// UnmarshalBinary decodes and checks the result of MarshalBinary. Errors have [crdt.CodeDeserialization].
 func (m *Message) UnmarshalBinary(b []byte) error {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {
@@ -58,9 +54,8 @@ func (m *Message) UnmarshalBinary(b []byte) error {
 // Size returns the approximate size of the message in a log, in bytes.
 func (m *Message) Size() int { return len(m.Payload) + len(m.Vector) + 64*len(m.VectorClock) + 512 }
 
-// logState appends a state received over a channel to the log. Since it has no updates of their
-// makers, their
-// entries of the vector clock are included.
+// logState appends a state received over a channel to the log. Since it has no updates of their makers,
+// their entries of the vector clock are included.
 func (r *Replica) logState(update []byte, clock map[string]uint64) {
 	if r.toLog == nil {
 		return
@@ -78,13 +73,10 @@ func (r *Replica) logged(m *Message) {
 	}
 }
 
-// Receive applies a message of a log, in the order of the log, and blocks until it is applied.
-// missing reports
-// that an earlier entry is missing; pass a state that contains it to [Replica.Load]. The error is
-// [CodeLate] for a
-// message of another epoch, or [crdt.CodeDeserialization]. Refused updates are reported like those
-// of channels and
-// are not errors.
+// Receive applies a message of a log, in the order of the log, and blocks until it is applied. missing
+// reports that an earlier entry is missing; pass a state that contains it to [Replica.Load]. The error is
+// [CodeLate] for a message of another epoch, or [crdt.CodeDeserialization]. Refused updates are reported
+// like those of channels and are not errors.
 func (r *Replica) Receive(ctx context.Context, m *Message) (missing bool, err error) {
 	var u *crdt.Update
 	switch m.Kind {
@@ -139,9 +131,8 @@ func (r *Replica) receiveUpdate(m *Message, u *crdt.Update) (missing bool) {
 	return false
 }
 
-// applyAhead applies an update although one before it is missing. It counts in the clock once those
-// before it
-// are applied.
+// applyAhead applies an update although one before it is missing. It counts in the clock once those before
+// it are applied.
 func (r *Replica) applyAhead(x *held) {
 	m := x.m
 	at := dependency{m.key(), m.Seq}
@@ -239,16 +230,15 @@ func (r *Replica) Load(ctx context.Context, s Saved) error {
 // Next describes the next epoch of a log.
 type Next struct {
 	Epoch uint64
-	// Origin is the last state of the former epoch, with everything that the log contained
-	// until the epoch's end.
+	// Origin is the last state of the former epoch, with everything that the log contained until the
+	// epoch's end.
 	Origin   []byte
 	Client   uint64   // client id of the copied content
 	Counters []string // see Options
 }
 
-// State returns the state with which the epoch begins. It is the same for all who know the origin,
-// client id and
-// counters.
+// State returns the state with which the epoch begins. It is the same for all who know the origin, client
+// id and counters.
 func (n *Next) State(limits *crdt.Limits) ([]byte, error) {
 	fresh, _, err := n.succeed(limits)
 	if err != nil {
@@ -265,13 +255,10 @@ func (n *Next) succeed(limits *crdt.Limits) (*crdt.Doc, *crdt.Succession, error)
 	return crdt.Succeed(former, crdt.Options{Limits: limits, Client: n.Client}, n.Counters...)
 }
 
-// Advance begins the next epoch, and carries over what this replica's agent has written and the
-// origin lacks: as
-// changes of the new epoch, which are passed to Options.Log. If same rejects the initial state
-// computed here, nothing has
-// changed, and the caller must use [Replica.Leave]. An error after the epoch has changed means that
-// some edits were not
-// carried over.
+// Advance begins the next epoch, and carries over what this replica's agent has written and the origin
+// lacks: as changes of the new epoch, which are passed to Options.Log. If same rejects the initial state
+// computed here, nothing has changed, and the caller must use [Replica.Leave]. An error after the epoch has
+// changed means that some edits were not carried over.
 func (r *Replica) Advance(ctx context.Context, n Next, same func(state []byte) bool) error {
 	return r.try(ctx, func() error { return r.advance(n, same) })
 }
@@ -321,8 +308,7 @@ func (r *Replica) written(beyond crdt.StateVector) []byte {
 	return r.doc.EncodeSince(vector)
 }
 
-// Leave continues in a later epoch without the content of this replica, which the application
-// receives: see
+// Leave continues in a later epoch without the content of this replica, which the application receives: see
 // [Update]. lost means that it contains edits that exist nowhere else.
 func (r *Replica) Leave(ctx context.Context, s Saved, lost bool) error {
 	fresh := crdt.New(crdt.Options{Limits: &r.limits})

@@ -26,18 +26,15 @@ type Options struct {
 	Epoch uint64 // the document's epoch; replicas of different epochs never merge
 	Saved *Saved // the initial state; nil for an empty document
 
-	// Access returns an agent's rights; nil grants all rights to every linked agent. It is
-	// called for each
+	// Access returns an agent's rights; nil grants all rights to every linked agent. It is called for each
 	// message, in the owner's goroutine.
 	Access func(agent string) Access
 	// Limits of updates; nil means crdt.LiveLimits. Updates have at most 640 KiB.
 	Limits *crdt.Limits
-	// Keeper makes this replica begin a new epoch when the document is worn (see [crdt.Churn])
-	// or copies of it
-	// have diverged. A document should have one keeper, the only agent with the right Keep.
+	// Keeper makes this replica begin a new epoch when the document is worn (see [crdt.Churn]) or copies of
+	// it have diverged. A document should have one keeper, the only agent with the right Keep.
 	Keeper bool
-	// Renew is called, in the owner's goroutine, when a keeper should begin a new epoch. It
-	// must not block.
+	// Renew is called, in the owner's goroutine, when a keeper should begin a new epoch. It must not block.
 	// Nil means [Replica.Compact].
 	Renew func(why string)
 	// Counters names the root counters that a new epoch reduces to one entry with the sum.
@@ -50,18 +47,14 @@ type Options struct {
 	// Interval is the time between digests, ±20 %; 0 means 30 s.
 	Interval time.Duration
 
-	// Journal receives each change of the document before any handler; all of them together
-	// rebuild the
+	// Journal receives each change of the document before any handler; all of them together rebuild the
 	// document. It is called in the owner's goroutine and must not block. Nil for none.
 	Journal func(update []byte)
 
-	// Log receives the messages for a shared log, in causal order: updates made here or
-	// received over a channel,
-	// and states received over one (KindStep2), which may be larger than a message. It is
-	// called in the owner's
-	// goroutine and must not block. See [Replica.Receive]. A replica with a log changes the
-	// epoch only by
-	// [Replica.Advance] and [Replica.Leave]. Nil for none.
+	// Log receives the messages for a shared log, in causal order: updates made here or received over a
+	// channel, and states received over one (KindStep2), which may be larger than a message. It is called
+	// in the owner's goroutine and must not block. See [Replica.Receive]. A replica with a log changes the
+	// epoch only by [Replica.Advance] and [Replica.Leave]. Nil for none.
 	Log func(*Message)
 
 	Logger    *slog.Logger   // nil for none
@@ -79,17 +72,13 @@ type Saved struct {
 type Update struct {
 	Message *Message // must not be changed
 	Local   bool     // made here
-	// Began reports that the document was replaced, by a new epoch or a repair: handles,
-	// observers and undo
-	// managers of the former one are unusable. The message has no update; later ones have the
-	// content.
+	// Began reports that the document was replaced, by a new epoch or a repair: handles, observers and undo
+	// managers of the former one are unusable. The message has no update; later ones have the content.
 	Began bool
-	// Left is the former document's state if the keeper of the new epoch did not know the
-	// former one: unsent
-	// edits exist only there.
+	// Left is the former document's state if the keeper of the new epoch did not know the former one:
+	// unsent edits exist only there.
 	Left []byte
-	// Missed is the number of changes that were skipped before this one because the handler was
-	// slow.
+	// Missed is the number of changes that were skipped before this one because the handler was slow.
 	Missed int
 }
 
@@ -116,9 +105,7 @@ type Status struct {
 	Lost     uint64 `json:"lost"`    // times that edits of a former epoch were not carried over
 	Repairs  uint64 `json:"repairs"` // times that the document was reloaded
 	Steps    uint64 `json:"steps"`   // scan steps; see crdt.Doc.ScanSteps
-	// Diverged reports that a peer has the same updates but a different document, which only a
-	// faulty or hostile
-	// writer causes. A difference of order is repaired; any other ends with the keeper's new
-	// epoch.
+	// Diverged reports that a peer has the same updates but a different document, which only a faulty or
+	// hostile writer causes. A difference of order is repaired; any other ends with the keeper's new epoch.
 	Diverged bool `json:"diverged"`
 }

@@ -14,11 +14,8 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// arrived handles an envelope of a link, in the channel's goroutine: it decodes and checks it as
-// far
-// as possible without the document. It blocks while the owner's queue is full, which delays only
-// this
-// link.
+// arrived handles an envelope of a link, in the channel's goroutine: it decodes and checks it as far as
+// possible without the document. It blocks while the owner's queue is full, which delays only this link.
 func (r *Replica) arrived(ctx context.Context, l *link, e *envelope.Envelope) {
 	if !peek(e, r.state) || e.Sender != l.RemoteAgent() {
 		return
@@ -60,8 +57,7 @@ func (r *Replica) handler(l *link, m *Message) func() {
 	}
 }
 
-// skip logs a message that cannot be decoded, with its source, and asks for the state instead. A
-// session
+// skip logs a message that cannot be decoded, with its source, and asks for the state instead. A session
 // with two of them within a minute is banned.
 func (r *Replica) skip(l *link, source, session string, err error) {
 	r.status.Skipped++
@@ -191,8 +187,7 @@ func (r *Replica) apply(x *held) bool {
 	return true
 }
 
-// writes returns the check of client ids for the maker of an update: it may use those of its
-// session and
+// writes returns the check of client ids for the maker of an update: it may use those of its session and
 // unowned ones.
 func (r *Replica) writes(m *Message) func(client uint64) bool {
 	return func(client uint64) bool {
@@ -229,8 +224,7 @@ func (r *Replica) parked() bool {
 	return p.Structs+p.Ranges > 0 || p.NeedsSync
 }
 
-// refuse bans a session and sends its maker the reason: later updates of the session cannot be
-// applied,
+// refuse bans a session and sends its maker the reason: later updates of the session cannot be applied,
 // since its clock would have a gap.
 func (r *Replica) refuse(l *link, m *Message, err error) {
 	r.status.Refused++
@@ -249,9 +243,8 @@ func (r *Replica) wasRefused(l *link, m *Message) {
 	if m.VectorClock[sessionKey(r.agent, r.session)] == 0 || r.refused != nil {
 		return
 	}
-	// Only an agent with the right Relay can end a session; the refusal of any other affects
-	// only
-	// that agent.
+	// Only an agent with the right Relay can end a session; the refusal of any other affects only that
+	// agent.
 	if r.access(l.RemoteAgent())&Relay == 0 {
 		return
 	}
@@ -291,13 +284,11 @@ func (r *Replica) expire(now time.Time) {
 	}
 }
 
-// maxParkedAge bounds how long structs stay parked. By then the peers that were asked for the
-// missing ones
+// maxParkedAge bounds how long structs stay parked. By then the peers that were asked for the missing ones
 // have answered if they have them.
 const maxParkedAge = 30 * time.Second
 
-// stuck reports whether anything is parked. It drops what has been parked for too long: the state
-// that is
+// stuck reports whether anything is parked. It drops what has been parked for too long: the state that is
 // asked for contains it.
 func (r *Replica) stuck(now time.Time) bool {
 	if !r.parked() {
@@ -331,8 +322,7 @@ func (r *Replica) answer(l *link, m *Message, sv crdt.StateVector, err error) {
 	})
 }
 
-// sendState sends a state, in parts if it is large. whole sets the fields of the last part, which
-// apply to
+// sendState sends a state, in parts if it is large. whole sets the fields of the last part, which apply to
 // the state as a whole.
 func (r *Replica) sendState(l *link, kind Kind, state []byte, whole func(*Message)) {
 	parts := max(1, (len(state)+maxPayload-1)/maxPayload)
@@ -417,9 +407,8 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 		r.emit(telemetry.Security, m.SourceAgentID, err, "refused a state")
 		return
 	}
-	// The session owns only its own client ids in the state. Others may belong to agents that
-	// are
-	// offline, whose neighbours return what this replica has lost.
+	// The session owns only its own client ids in the state. Others may belong to agents that are offline,
+	// whose neighbours return what this replica has lost.
 	if rights&Relay == 0 {
 		for _, c := range m.Clients {
 			_, brought := clients[c]
@@ -454,8 +443,7 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 	}
 }
 
-// noteReturned logs edits that a copy has returned and that are not of its session, if there is a
-// journal:
+// noteReturned logs edits that a copy has returned and that are not of its session, if there is a journal:
 // they had been here before.
 func (r *Replica) noteReturned(l *link, news []byte) {
 	if r.journal == nil {
@@ -478,8 +466,7 @@ func (r *Replica) noteReturned(l *link, news []byte) {
 	}
 }
 
-// stateSender returns the checks for a peer's state: without the right Relay it may contain only
-// known
+// stateSender returns the checks for a peer's state: without the right Relay it may contain only known
 // structs of others.
 func (r *Replica) stateSender(l *link, owners map[uint64]owner) crdt.Sender {
 	sender := crdt.Sender{Whole: true}
@@ -492,8 +479,7 @@ func (r *Replica) stateSender(l *link, owners map[uint64]owner) crdt.Sender {
 	return sender
 }
 
-// believable returns the new entries of a peer's clock: without the right Relay only that of its
-// own
+// believable returns the new entries of a peer's clock: without the right Relay only that of its own
 // session.
 func (r *Replica) believable(l *link, m *Message, rights Access) map[string]uint64 {
 	own := sessionKey(r.agent, r.session)
@@ -509,8 +495,7 @@ func (r *Replica) believable(l *link, m *Message, rights Access) map[string]uint
 	return clock
 }
 
-// sendDigests sends a digest to all peers but one, after changes that arrived in a state and cannot
-// be
+// sendDigests sends a digest to all peers but one, after changes that arrived in a state and cannot be
 // forwarded as updates.
 func (r *Replica) sendDigests(except *link) {
 	for _, l := range r.links {

@@ -18,8 +18,7 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Replica is one agent's copy of a document, synchronized with others over links. Create it with
-// New and
+// Replica is one agent's copy of a document, synchronized with others over links. Create it with New and
 // Close it. It is safe for concurrent use.
 type Replica struct {
 	agent, state string
@@ -210,10 +209,8 @@ func (r *Replica) try(ctx context.Context, f func() error) error {
 	return err
 }
 
-// Edit makes the edits of f one change and sends it over all links. It returns when the change is
-// made
-// here; see Flush. f runs in the owner's goroutine: it must be quick and must not call the replica.
-// If f
+// Edit makes the edits of f one change and sends it over all links. It returns when the change is made
+// here; see Flush. f runs in the owner's goroutine: it must be quick and must not call the replica. If f
 // fails nothing has changed.
 func (r *Replica) Edit(ctx context.Context, f func(d *crdt.Doc) error) error {
 	return r.Do(ctx, func(d *crdt.Doc) error {
@@ -248,17 +245,14 @@ func (r *Replica) View(ctx context.Context, f func(d *crdt.Doc)) error {
 	return r.run(ctx, func() { f(r.doc) })
 }
 
-// Broadcast applies an update that was made for this replica's agent by another engine, and sends
-// it over
+// Broadcast applies an update that was made for this replica's agent by another engine, and sends it over
 // all links. Errors are those of [crdt.ParseUpdate] and [crdt.Doc.Admit].
 func (r *Replica) Broadcast(ctx context.Context, update []byte) error {
 	return r.Submit(ctx, r.agent, update, false)
 }
 
-// Submit is Broadcast for a writer without a replica, such as a browser. A client id belongs to the
-// writer
-// that used it first. whole means that the update answers a state vector and may contain known
-// structs.
+// Submit is Broadcast for a writer without a replica, such as a browser. A client id belongs to the writer
+// that used it first. whole means that the update answers a state vector and may contain known structs.
 func (r *Replica) Submit(ctx context.Context, writer string, update []byte, whole bool) error {
 	limits := r.limits
 	if whole {
@@ -341,8 +335,7 @@ func (r *Replica) Save(ctx context.Context) (Saved, error) {
 	return saved, err
 }
 
-// Checkpoint calls f with the whole state, in the owner's goroutine, so that f can read other state
-// of the
+// Checkpoint calls f with the whole state, in the owner's goroutine, so that f can read other state of the
 // same moment.
 func (r *Replica) Checkpoint(ctx context.Context, f func(Saved)) error {
 	return r.run(ctx, func() {
@@ -411,8 +404,7 @@ func (r *Replica) Done() <-chan struct{} { return r.ctx.Done() }
 // Epoch returns the document's epoch. It increases; see [Replica.Compact].
 func (r *Replica) Epoch() uint64 { return r.epoch.Load() }
 
-// Close closes the replica and waits for its goroutines. It does not close the channels. A handler
-// of
+// Close closes the replica and waits for its goroutines. It does not close the channels. A handler of
 // OnUpdate must not call it.
 func (r *Replica) Close() error {
 	r.stop()
@@ -507,8 +499,7 @@ func (r *Replica) spread(m *Message, from *link) {
 	}
 }
 
-// OnUpdate calls f with each change, made here or elsewhere, in causal order and in a separate
-// goroutine,
+// OnUpdate calls f with each change, made here or elsewhere, in causal order and in a separate goroutine,
 // until cancel is called. If f is slow some changes are skipped: see [Update].
 func (r *Replica) OnUpdate(f func(Update)) (cancel func()) { return r.handlers.add(f) }
 

@@ -1,8 +1,6 @@
-// Package snapshots stores snapshots of documents next to their logs on NATS JetStream, verified
-// and in parts, with a head
-// for each document that names the newest. The log is purged only up to the previous snapshot, so
-// that at least one of the
-// two is intact, with the log after it.
+// Package snapshots stores snapshots of documents next to their logs on NATS JetStream, verified and in
+// parts, with a head for each document that names the newest. The log is purged only up to the previous
+// snapshot, so that at least one of the two is intact, with the log after it.
 package snapshots
 
 import (
@@ -113,9 +111,8 @@ func (s *Store) SetHead(ctx context.Context, document string, h Head) (revision 
 	return revision, err
 }
 
-// Point stores a snapshot, makes it the head, and purges what is no longer needed. It fails if old
-// is not the current head.
-// Of the log it purges only what the previous snapshot contains.
+// Point stores a snapshot, makes it the head, and purges what is no longer needed. It fails if old is not
+// the current head. Of the log it purges only what the previous snapshot contains.
 func (s *Store) Point(ctx context.Context, document string, old, next Head, state []byte) (Head, error) {
 	if err := verify(state); err != nil {
 		return Head{}, err
@@ -137,8 +134,7 @@ func (s *Store) Point(ctx context.Context, document string, old, next Head, stat
 		return Head{}, err
 	}
 	if next.Revision, err = s.SetHead(ctx, document, next); err != nil {
-		// Another head was faster, and this snapshot is unused; or only the answer was
-		// lost.
+		// Another head was faster, and this snapshot is unused; or only the answer was lost.
 		return Head{}, errors.Join(fmt.Errorf("the head cannot be changed: %w", err), s.dropUnlessHead(ctx, document, next.Object))
 	}
 	s.forget(ctx, document, old, next)
@@ -209,9 +205,8 @@ func verify(state []byte) error {
 	return nil
 }
 
-// forget purges the log up to the previous snapshot, which is kept with the log after it in case
-// the newest is lost, and
-// deletes the snapshot before that. Failures are repeated the next time.
+// forget purges the log up to the previous snapshot, which is kept with the log after it in case the newest
+// is lost, and deletes the snapshot before that. Failures are repeated the next time.
 func (s *Store) forget(ctx context.Context, document string, old, next Head) {
 	for _, o := range old.Origins {
 		if !next.refersTo(o.Object) {

@@ -72,9 +72,8 @@ type known struct {
 	since time.Time
 }
 
-// update stores the states that a connection sends and returns those to send to the others. States
-// beyond the
-// limits are ignored.
+// update stores the states that a connection sends and returns those to send to the others. States beyond
+// the limits are ignored.
 func (a *awareness) update(c *conn, list []presence, now time.Time) (news []presence) {
 	for _, p := range list {
 		k := a.known[p.client]

@@ -1,14 +1,11 @@
-// Package ysync lets browsers and other clients of y-websocket edit a replica's document: it
-// implements
+// Package ysync lets browsers and other clients of y-websocket edit a replica's document: it implements
 // y-protocols 1.0 over WebSocket.
 //
 //	http.Handle("/documents/{name}", ysync.NewServer(ysync.Options{Open: …}))
 //
 // Clients' updates are checked like all others before they are applied. A refused update closes the
-// connection
-// with a code from 4400 on, after which y-websocket does not reconnect. Awareness (cursors, names)
-// is forwarded and
-// never stored.
+// connection with a code from 4400 on, after which y-websocket does not reconnect. Awareness (cursors,
+// names) is forwarded and never stored.
 package ysync
 
 import (
@@ -29,29 +26,26 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 )
 
-// Subprotocol is the subprotocol that a client may offer, besides one that contains a token; it may
-// also offer none.
+// Subprotocol is the subprotocol that a client may offer, besides one that contains a token; it may also
+// offer none.
 const Subprotocol = "parley.sync"
 
 // Options configure a Server.
 type Options struct {
-	// Open returns the document that a request names and the agent that edits it. An error is
-	// answered with
+	// Open returns the document that a request names and the agent that edits it. An error is answered with
 	// Status.
 	Open func(r *http.Request) (doc Document, agent string, err error)
 	// Status returns the HTTP status for an error of Open; nil means 404.
 	Status func(error) int
-	// OriginChecked means that the request's Origin was checked before. Otherwise only pages of
-	// this server may
-	// connect.
+	// OriginChecked means that the request's Origin was checked before. Otherwise only pages of this server
+	// may connect.
 	OriginChecked bool
 	MaxConns      int          // 0 means 1,000
 	Logger        *slog.Logger // nil for none
 }
 
-// Document is the document that clients edit: a *[replica.Replica] or a wrapper. Two Documents must
-// be equal only if
-// they are the same.
+// Document is the document that clients edit: a *[replica.Replica] or a wrapper. Two Documents must be
+// equal only if they are the same.
 type Document interface {
 	View(ctx context.Context, f func(d *crdt.Doc)) error
 	Submit(ctx context.Context, writer string, update []byte, whole bool) error
@@ -88,13 +82,11 @@ type conn struct {
 	ws    *websocket.Conn
 	agent string
 	out   outbox
-	// answers has room for one state: a client that asks again before it has read the answer
-	// waits, so that its
-	// questions do not fill the memory.
+	// answers has room for one state: a client that asks again before it has read the answer waits, so that
+	// its questions do not fill the memory.
 	answers chan struct{}
-	// presence and states limit the bytes that the client makes the server send. Above the rate
-	// only this client
-	// waits.
+	// presence and states limit the bytes that the client makes the server send. Above the rate only this
+	// client waits.
 	presence, states *rate.Limiter
 	stop             context.CancelFunc
 	stale            chan struct{} // has an element once its copy is of an earlier epoch
@@ -122,17 +114,15 @@ const (
 	closeStale    websocket.StatusCode = 4409
 )
 
-// StaleError is returned by Options.Open for a client whose copy is of an earlier epoch: merging it
-// would duplicate its
-// content. The client is told not to reconnect.
+// StaleError is returned by Options.Open for a client whose copy is of an earlier epoch: merging it would
+// duplicate its content. The client is told not to reconnect.
 type StaleError struct{ Message string }
 
 // Error returns the message.
 func (e *StaleError) Error() string { return e.Message }
 
-// dismiss accepts a connection only to close it with a code that stops y-websocket from
-// reconnecting: it would repeat
-// a refused request forever.
+// dismiss accepts a connection only to close it with a code that stops y-websocket from reconnecting: it
+// would repeat a refused request forever.
 func (s *Server) dismiss(w http.ResponseWriter, r *http.Request, stale *StaleError) {
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, InsecureSkipVerify: s.o.OriginChecked})
 	if err != nil {
@@ -187,8 +177,7 @@ func (s *Server) expire() {
 // ServeHTTP serves one client until it disconnects.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !upgrades(r) {
-		// Before Open, which may create a document: any page can make a browser send such a
-		// request.
+		// Before Open, which may create a document: any page can make a browser send such a request.
 		w.Header().Set("Connection", "Upgrade")
 		w.Header().Set("Upgrade", "websocket")
 		http.Error(w, "this URL is for clients of y-websocket", http.StatusUpgradeRequired)
@@ -308,8 +297,8 @@ func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// transmit sends a frame. The end of ctx does not interrupt it: the connection could then not be
-// closed with a code.
+// transmit sends a frame. The end of ctx does not interrupt it: the connection could then not be closed
+// with a code.
 func (c *conn) transmit(ctx context.Context, b []byte) error {
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -368,9 +357,8 @@ func (s *Server) serve(ctx context.Context, doc Document, c *conn) error {
 	}
 }
 
-// read reads a frame. The number of large frames read concurrently is limited, and the time for
-// each, so that many or
-// slow clients do not fill the memory.
+// read reads a frame. The number of large frames read concurrently is limited, and the time for each, so
+// that many or slow clients do not fill the memory.
 func (s *Server) read(ctx context.Context, c *conn) ([]byte, error) {
 	kind, r, err := c.ws.Reader(ctx)
 	if err != nil {
@@ -500,9 +488,8 @@ func (s *Server) spread(r *room, u replica.Update) {
 	}
 }
 
-// presences stores a client's awareness and sends it to all clients of the room. The client itself
-// receives it as a sign
-// that the connection is alive.
+// presences stores a client's awareness and sends it to all clients of the room. The client itself receives
+// it as a sign that the connection is alive.
 func (s *Server) presences(doc Document, c *conn, list []presence) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

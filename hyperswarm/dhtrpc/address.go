@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Sampler estimates a socket's public address from the addresses at which other nodes see
-// it. It is safe for concurrent use.
+// Sampler estimates a socket's public address from the addresses at which other nodes see it. It is safe
+// for concurrent use.
 type Sampler struct {
 	mu      sync.Mutex
 	samples []sample
@@ -40,8 +40,8 @@ func (s *Sampler) Len() int {
 	return len(s.samples)
 }
 
-// Addr returns the address in most samples; with port 0 if they agree only on the host, and
-// invalid if they do not agree at all.
+// Addr returns the address in most samples; with port 0 if they agree only on the host, and invalid if they
+// do not agree at all.
 func (s *Sampler) Addr() netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,8 +129,8 @@ func (s *Sampler) Class() (Class, []netip.AddrPort) {
 	return Unknown, nil
 }
 
-// Guess returns a class from fewer than LeastSamples samples: Consistent, the most
-// frequent class, if all of them agree.
+// Guess returns a class from fewer than LeastSamples samples: Consistent, the most frequent class, if all
+// of them agree.
 func (s *Sampler) Guess() (Class, []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

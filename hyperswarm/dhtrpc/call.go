@@ -47,8 +47,8 @@ type pending struct {
 	answer chan *Reply
 }
 
-// Call sends a request and blocks until the answer, ctx's end or [ErrTimeout]. A reply with
-// an error code is a reply.
+// Call sends a request and blocks until the answer, ctx's end or [ErrTimeout]. A reply with an error code
+// is a reply.
 func (n *Node) Call(ctx context.Context, to netip.AddrPort, c Call) (*Reply, error) {
 	select {
 	case n.slots <- struct{}{}:
@@ -92,9 +92,8 @@ func (n *Node) Call(ctx context.Context, to netip.AddrPort, c Call) (*Reply, err
 	return nil, ErrTimeout
 }
 
-// reserve gives a call an id that no other has. There is one: at most maxInFlight calls
-// run.
-// reserve gives a call a number that no other has.
+// reserve gives a call an id that no other has. There is one: at most maxInFlight calls run. reserve gives
+// a call a number that no other has.
 func (n *Node) reserve(p *pending) uint16 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -104,8 +103,7 @@ func (n *Node) reserve(p *pending) uint16 {
 	return n.tid
 }
 
-// response delivers a response to the call that waits for it, if it comes from the node
-// that was asked.
+// response delivers a response to the call that waits for it, if it comes from the node that was asked.
 func (n *Node) response(s *udx.Socket, m *Message, from netip.AddrPort) {
 	n.mu.Lock()
 	p := n.pending[m.TID]
@@ -140,16 +138,15 @@ func (n *Node) Heard() []netip.AddrPort {
 	return all
 }
 
-// Ping pings a node through a socket of the caller's. The reply says at which address the
-// node sees that socket.
+// Ping pings a node through a socket of the caller's. The reply says at which address the node sees that
+// socket.
 func (n *Node) Ping(ctx context.Context, to netip.AddrPort, s *udx.Socket, tries int) (*Reply, error) {
 	return n.Call(ctx, to, Call{Internal: true, Command: cmdPing, Socket: s, Tries: tries})
 }
 
-// Commit sends a request with a token to each of the nodes that a walk has found, with the
-// value that f makes for it. A node whose token has expired is asked again with the fresh
-// one. It returns the replies of the nodes that accepted, and the error codes of those
-// that refused.
+// Commit sends a request with a token to each of the nodes that a walk has found, with the value that f
+// makes for it. A node whose token has expired is asked again with the fresh one. It returns the replies of
+// the nodes that accepted, and the error codes of those that refused.
 func (n *Node) Commit(ctx context.Context, c Call, nodes []*Reply, f func(r *Reply) []byte) ([]*Reply, []uint64) {
 	type result struct{ reply, asked *Reply }
 	results := make(chan result, len(nodes))

@@ -51,8 +51,8 @@ func AppendAddrs(b []byte, all []netip.AddrPort) []byte {
 	return b
 }
 
-// Reader decodes a message. After the first error it returns zero values; check Err once at
-// the end. Returned slices may refer to the message.
+// Reader decodes a message. After the first error it returns zero values; check Err once at the end.
+// Returned slices may refer to the message.
 type Reader struct {
 	data []byte
 	err  error
@@ -144,8 +144,8 @@ func (r *Reader) Buffer() []byte {
 	return r.Fixed(int(n))
 }
 
-// Count returns the number of items that follow, of at least size bytes each. A count that
-// exceeds the message is an error, so that callers may allocate for it.
+// Count returns the number of items that follow, of at least size bytes each. A count that exceeds the
+// message is an error, so that callers may allocate for it.
 func (r *Reader) Count(size int) int {
 	n := r.Uint()
 	if n > uint64(len(r.data)/size) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Limiter is a token bucket per host. It remembers a bounded number of hosts: above that,
-// hosts with a full bucket are forgotten first, then any. It is safe for concurrent use.
+// Limiter is a token bucket per host. It remembers a bounded number of hosts: above that, hosts with a full
+// bucket are forgotten first, then any. It is safe for concurrent use.
 type Limiter struct {
 	rate, burst float64
 	size        int
@@ -48,8 +48,8 @@ func (l *Limiter) Allow(host netip.Addr, n float64) bool {
 	return ok
 }
 
-// forget makes room. It examines 64 hosts at most, since it runs for each packet of a
-// flood of forged addresses.
+// forget makes room. It examines 64 hosts at most, since it runs for each packet of a flood of forged
+// addresses.
 func (l *Limiter) forget(now time.Time) {
 	looked := 0
 	for h, a := range l.hosts {

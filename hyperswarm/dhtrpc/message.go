@@ -13,8 +13,8 @@ const (
 	responseByte = 0x13
 )
 
-// The flags of a message. Bit 2 means an internal command in a request and closer nodes in a
-// response, bit 3 a target in a request and an error in a response.
+// The flags of a message. Bit 2 means an internal command in a request and closer nodes in a response, bit
+// 3 a target in a request and an error in a response.
 const (
 	flagID = 1 << iota
 	flagToken
@@ -84,8 +84,7 @@ func (m *Message) Append(b []byte) []byte {
 	return b
 }
 
-// Parse decodes a datagram. The message refers to data. Bytes after the known fields are
-// ignored.
+// Parse decodes a datagram. The message refers to data. Bytes after the known fields are ignored.
 func Parse(data []byte) (*Message, error) {
 	r := NewReader(data)
 	first := r.Fixed(1)

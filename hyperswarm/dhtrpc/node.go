@@ -1,6 +1,6 @@
-// Package dhtrpc is a Kademlia DHT over UDP, compatible with the npm package dht-rpc:
-// requests and responses, their compact encoding, a routing table, tokens, and walks
-// towards a target. Package hyperdht builds peers and records on it.
+// Package dhtrpc is a Kademlia DHT over UDP, compatible with the npm package dht-rpc: requests and
+// responses, their compact encoding, a routing table, tokens, and walks towards a target. Package hyperdht
+// builds peers and records on it.
 package dhtrpc
 
 import (
@@ -51,18 +51,17 @@ const (
 type Options struct {
 	// Listen is where the node's socket is bound.
 	Listen netip.AddrPort
-	// Public is the socket's public address, if known; port 0 means the socket's port.
-	// With it the node is persistent: it has an id, enters other nodes' tables and stores
-	// records. Without it the node only sends requests.
+	// Public is the socket's public address, if known; port 0 means the socket's port. With it the node is
+	// persistent: it has an id, enters other nodes' tables and stores records. Without it the node only
+	// sends requests.
 	Public netip.AddrPort
-	// Bootstrap lists the first nodes to contact, as host:port; empty for the first node
-	// of a network.
+	// Bootstrap lists the first nodes to contact, as host:port; empty for the first node of a network.
 	Bootstrap []string
-	// RequestRate is how many requests per second are handled for one host, with bursts of
-	// twice as many; 0 means 200.
+	// RequestRate is how many requests per second are handled for one host, with bursts of twice as many; 0
+	// means 200.
 	RequestRate float64
-	// Handle is called with each request whose command is not internal, from the goroutine
-	// that reads the socket: it must not block. It may keep the request.
+	// Handle is called with each request whose command is not internal, from the goroutine that reads the
+	// socket: it must not block. It may keep the request.
 	Handle func(*Request)
 	// HandlePing is called with each datagram of at most one byte.
 	HandlePing func(s *udx.Socket, from netip.AddrPort)
@@ -99,8 +98,8 @@ type Node struct {
 	ready     chan struct{}
 }
 
-// Listen opens a socket and starts a node. The node joins the DHT in the background; see
-// WaitReady. The mux stays the caller's.
+// Listen opens a socket and starts a node. The node joins the DHT in the background; see WaitReady. The mux
+// stays the caller's.
 func Listen(mux *udx.Mux, o Options) (*Node, error) {
 	n := &Node{
 		o: o, mux: mux, tokens: newTokens(), limits: newLimits(o.RequestRate),
@@ -158,8 +157,7 @@ func (n *Node) Persistent() bool { return n.public.IsValid() }
 // Public returns the node's public address, invalid if none was configured.
 func (n *Node) Public() netip.AddrPort { return n.public }
 
-// Seen returns the address at which other nodes see this one; the port is 0 if they agree
-// only on the host.
+// Seen returns the address at which other nodes see this one; the port is 0 if they agree only on the host.
 func (n *Node) Seen() netip.AddrPort { return n.seen.Addr() }
 
 // ID returns the node's id; a random one, not shown to others, if it is not persistent.
@@ -252,8 +250,8 @@ func (n *Node) goBackground(f func()) {
 	}
 }
 
-// Receive handles a datagram of one of the node's sockets. It is the [udx.Handler] for
-// additional sockets that the caller opens.
+// Receive handles a datagram of one of the node's sockets. It is the [udx.Handler] for additional sockets
+// that the caller opens.
 func (n *Node) Receive(s *udx.Socket, data []byte, from netip.AddrPort) {
 	switch {
 	case from.Port() == 0 || !from.Addr().Is4():
@@ -292,8 +290,8 @@ func (n *Node) note(m *Message, from netip.AddrPort) {
 	}
 }
 
-// goBounded runs f in a goroutine unless limit such goroutines, counted in *running, run
-// already. It reports whether there was room.
+// goBounded runs f in a goroutine unless limit such goroutines, counted in *running, run already. It
+// reports whether there was room.
 func (n *Node) goBounded(running *int, limit int, f func()) bool {
 	n.mu.Lock()
 	if *running >= limit {
@@ -434,8 +432,7 @@ func (r *Request) Refuse(code uint64) {
 	r.send(m)
 }
 
-// Proven reports whether the sender has shown, with a token, that it receives what is sent
-// to its host.
+// Proven reports whether the sender has shown, with a token, that it receives what is sent to its host.
 func (r *Request) Proven() bool { return r.node.limits.proven.has(r.From.Addr()) }
 
 // send writes the response, within the limits for hosts whose address may be forged.
@@ -475,8 +472,8 @@ func (n *Node) bootstrap() []string {
 	return n.o.Bootstrap
 }
 
-// SetBootstrap replaces the bootstrap nodes, and joins the DHT through them in the
-// background if the table is empty. The error is that of [CheckBootstrap].
+// SetBootstrap replaces the bootstrap nodes, and joins the DHT through them in the background if the table
+// is empty. The error is that of [CheckBootstrap].
 func (n *Node) SetBootstrap(nodes []string) error {
 	if err := CheckBootstrap(nodes); err != nil {
 		return err
@@ -490,8 +487,7 @@ func (n *Node) SetBootstrap(nodes []string) error {
 	return nil
 }
 
-// resolve returns the addresses of the bootstrap nodes, without those whose names do not
-// resolve.
+// resolve returns the addresses of the bootstrap nodes, without those whose names do not resolve.
 func (n *Node) resolve(ctx context.Context) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, text := range n.bootstrap() {
@@ -521,8 +517,7 @@ func (n *Node) resolve(ctx context.Context) []netip.AddrPort {
 	return all
 }
 
-// CheckBootstrap returns an error if a bootstrap node is not of the form
-// host:port.
+// CheckBootstrap returns an error if a bootstrap node is not of the form host:port.
 func CheckBootstrap(nodes []string) error {
 	for _, text := range nodes {
 		_, rest, ok := strings.Cut(text, "@")

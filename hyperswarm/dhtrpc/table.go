@@ -44,8 +44,8 @@ const (
 	recent = time.Minute
 )
 
-// heard records a message of a node. When the node's row is full it may return a contact to
-// ping; the caller calls pinged afterwards, and remove if there was no answer.
+// heard records a message of a node. When the node's row is full it may return a contact to ping; the
+// caller calls pinged afterwards, and remove if there was no answer.
 func (t *table) heard(id ID, addr netip.AddrPort, now time.Time) (stale *contact) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,12 +10,11 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// tokenLife is how long tokens are made with one secret; a token is valid for one to two
-// lives.
+// tokenLife is how long tokens are made with one secret; a token is valid for one to two lives.
 const tokenLife = 7500 * time.Millisecond
 
-// tokens makes and checks tokens: a host that presents the token it was given has shown
-// that it receives what is sent to its address.
+// tokens makes and checks tokens: a host that presents the token it was given has shown that it receives
+// what is sent to its address.
 type tokens struct {
 	mu      sync.Mutex
 	secrets [2][32]byte // newest first

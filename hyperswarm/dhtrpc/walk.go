@@ -27,8 +27,8 @@ type Walk struct {
 	Value    []byte
 	// From lists first nodes, besides those of the table.
 	From []netip.AddrPort
-	// Each, if set, is called with each reply without an error, one at a time. It ends the
-	// walk by returning false.
+	// Each, if set, is called with each reply without an error, one at a time. It ends the walk by
+	// returning false.
 	Each func(*Reply) bool
 }
 
@@ -59,9 +59,8 @@ type outcome struct {
 	wasSlow bool   // reported as slow before
 }
 
-// Walk queries nodes ever closer to a target and returns the closest nodes that answered
-// and have an id, at most 20, nearest first. It returns [ErrNoNodes] if none of the known
-// nodes answered, or ctx's error.
+// Walk queries nodes ever closer to a target and returns the closest nodes that answered and have an id, at
+// most 20, nearest first. It returns [ErrNoNodes] if none of the known nodes answered, or ctx's error.
 func (n *Node) Walk(ctx context.Context, w Walk) ([]*Reply, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	q := &walker{n: n, w: w, known: make(map[netip.AddrPort][]netip.AddrPort)}

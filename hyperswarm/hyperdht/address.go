@@ -28,8 +28,8 @@ func within(a netip.Addr, ranges []netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// usable filters the addresses that a DHT node has named. Reserved ones are dropped, and
-// private ones if the naming node is public: it could direct packets into our own network.
+// usable filters the addresses that a DHT node has named. Reserved ones are dropped, and private ones if
+// the naming node is public: it could direct packets into our own network.
 func usable(all []netip.AddrPort, namedBy netip.AddrPort) []netip.AddrPort {
 	var good []netip.AddrPort
 	for _, a := range all {
@@ -43,8 +43,8 @@ func usable(all []netip.AddrPort, namedBy netip.AddrPort) []netip.AddrPort {
 // maxAddresses bounds the addresses that a node sends to a peer.
 const maxAddresses = 6
 
-// addresses returns where this node may be reached: its public address, if it has one, and
-// those in its local networks.
+// addresses returns where this node may be reached: its public address, if it has one, and those in its
+// local networks.
 func (n *Node) addresses() []netip.AddrPort {
 	var all []netip.AddrPort
 	if n.rpc.Public().IsValid() {

@@ -13,12 +13,12 @@ const (
 	maxHosts  = 8192           // remembered, in each table
 )
 
-// admission bounds how many handshakes are computed: each costs curve arithmetic before the
-// client's identity is known. It is safe for concurrent use.
+// admission bounds how many handshakes are computed: each costs curve arithmetic before the client's
+// identity is known. It is safe for concurrent use.
 //
-// A forwarding host can name any client, so what comes through one host is bounded as well.
-// Client addresses can be forged, so hosts with a recently confirmed connection have a
-// reserve that a flood of others does not use up.
+// A forwarding host can name any client, so what comes through one host is bounded as well. Client
+// addresses can be forged, so hosts with a recently confirmed connection have a reserve that a flood of
+// others does not use up.
 type admission struct {
 	clients  *dhtrpc.Limiter // by the client's host
 	forwards *dhtrpc.Limiter // by the forwarding host
@@ -29,8 +29,8 @@ type admission struct {
 	known *cache[netip.Addr, struct{}]
 }
 
-// newAdmission allows rate handshakes per second from one host, five times as many through
-// one host, and ten times as many in total.
+// newAdmission allows rate handshakes per second from one host, five times as many through one host, and
+// ten times as many in total.
 func newAdmission(rate float64) *admission {
 	return &admission{
 		clients:  dhtrpc.NewLimiter(rate, 10*rate, maxHosts),
@@ -41,8 +41,8 @@ func newAdmission(rate float64) *admission {
 	}
 }
 
-// allow reports whether to compute a handshake for a client; through is the forwarding host,
-// or the client itself.
+// allow reports whether to compute a handshake for a client; through is the forwarding host, or the client
+// itself.
 func (a *admission) allow(client, through netip.Addr) bool {
 	if client != through && !a.forwards.Allow(through, 1) || !a.clients.Allow(client, 1) {
 		return false

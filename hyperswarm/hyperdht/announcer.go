@@ -21,8 +21,8 @@ const (
 	longestRetry    = time.Minute
 )
 
-// announcer keeps a listener's key announced at the three nodes closest to it, and keeps the
-// NAT mapping from them to the listener open.
+// announcer keeps a listener's key announced at the three nodes closest to it, and keeps the NAT mapping
+// from them to the listener open.
 type announcer struct {
 	l     *Listener
 	first chan struct{} // closed after the first round

@@ -11,8 +11,8 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// walk runs a query. It need not wait until the node has joined the DHT: a walk also starts
-// at the bootstrap nodes.
+// walk runs a query. It need not wait until the node has joined the DHT: a walk also starts at the
+// bootstrap nodes.
 func (n *Node) walk(ctx context.Context, w dhtrpc.Walk) ([]*dhtrpc.Reply, error) {
 	nodes, err := n.rpc.Walk(ctx, w)
 	if err != nil {
@@ -31,10 +31,9 @@ func (n *Node) walkError(ctx context.Context, err error) error {
 	return &Error{Code: CodeNoNodes, Message: "the DHT does not answer: check the bootstrap nodes and that the firewall allows UDP", Err: err}
 }
 
-// Lookup queries the peers of a topic and calls found with each until the nodes closest to
-// the topic have answered or found returns false. Nodes may invent peers: only a handshake
-// proves one. A persistent node also queries its own store: in a network with a single hub
-// no other node stores anything.
+// Lookup queries the peers of a topic and calls found with each until the nodes closest to the topic have
+// answered or found returns false. Nodes may invent peers: only a handshake proves one. A persistent node
+// also queries its own store: in a network with a single hub no other node stores anything.
 func (n *Node) Lookup(ctx context.Context, topic [32]byte, found func(Peer) bool) error {
 	_, _, err := n.lookup(ctx, topic, n.Key(), found)
 	return err
@@ -75,8 +74,8 @@ func (n *Node) lookup(ctx context.Context, topic [32]byte, key identity.PublicKe
 }
 
 // Announce makes a pair findable under a topic, with nodes that forward handshakes to it (see
-// [Listener.Relays]). It calls found, if not nil, with the peers already announced. The
-// announcement expires after about twenty minutes: repeat it.
+// [Listener.Relays]). It calls found, if not nil, with the peers already announced. The announcement
+// expires after about twenty minutes: repeat it.
 func (n *Node) Announce(ctx context.Context, topic [32]byte, pair *identity.Pair, relays []netip.AddrPort, found func(Peer) bool) error {
 	nodes, listed, err := n.lookup(ctx, topic, pair.Public(), found)
 	if err != nil {
@@ -158,8 +157,8 @@ type Record struct {
 	Seq   uint64
 }
 
-// PutMutable stores a value of at most 900 bytes under the pair's key. Seq is its version:
-// nodes keep the highest, and answer CodeStale or CodeExists to others.
+// PutMutable stores a value of at most 900 bytes under the pair's key. Seq is its version: nodes keep the
+// highest, and answer CodeStale or CodeExists to others.
 func (n *Node) PutMutable(ctx context.Context, pair *identity.Pair, value []byte, seq uint64) error {
 	if err := checkSize(value); err != nil {
 		return err
@@ -196,8 +195,8 @@ func checkSize(value []byte) error {
 	return nil
 }
 
-// GetMutable returns the latest version, at least least, of a key's record among the closest
-// nodes. The signature has been checked.
+// GetMutable returns the latest version, at least least, of a key's record among the closest nodes. The
+// signature has been checked.
 func (n *Node) GetMutable(ctx context.Context, key identity.PublicKey, least uint64) (Record, error) {
 	var best *mutable
 	target := identity.Hash(key[:])

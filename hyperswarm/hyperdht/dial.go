@@ -31,9 +31,9 @@ type DialOptions struct {
 	Relays []netip.AddrPort
 }
 
-// Dial connects to the peer that listens on a key. It blocks until the peer's first packet
-// arrives or ctx ends, about ten seconds at most. The connection is encrypted end to end with
-// the owner of the key, whatever path the packets take.
+// Dial connects to the peer that listens on a key. It blocks until the peer's first packet arrives or ctx
+// ends, about ten seconds at most. The connection is encrypted end to end with the owner of the key,
+// whatever path the packets take.
 func (n *Node) Dial(ctx context.Context, key identity.PublicKey, o DialOptions) (*secretstream.Conn, error) {
 	if o.Pair == nil {
 		o.Pair = n.o.Pair
@@ -210,8 +210,8 @@ func (d *dial) exchange(ctx context.Context, relays []netip.AddrPort) (*answer, 
 	return nil, peerError(CodePeerNotFound, d.key, "is not announced", nil)
 }
 
-// candidates sends nodes that may forward a handshake to the peer: first those given, then,
-// after walkDelay, all that have its record.
+// candidates sends nodes that may forward a handshake to the peer: first those given, then, after
+// walkDelay, all that have its record.
 func (d *dial) candidates(ctx context.Context, first []netip.AddrPort, to chan<- netip.AddrPort) error {
 	put := func(a netip.AddrPort) bool {
 		select {

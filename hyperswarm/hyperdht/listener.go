@@ -68,8 +68,8 @@ type session struct {
 	puncher *puncher
 }
 
-// Listen announces a key and accepts connections for it. The announcement runs in the
-// background; see WaitAnnounced.
+// Listen announces a key and accepts connections for it. The announcement runs in the background; see
+// WaitAnnounced.
 func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 	if o.Pair == nil {
 		o.Pair = n.o.Pair
@@ -100,8 +100,8 @@ func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 // Key returns the listener's key.
 func (l *Listener) Key() identity.PublicKey { return l.pair.Public() }
 
-// WaitAnnounced blocks until peers can find the listener, or returns the error of the first
-// attempt to announce it.
+// WaitAnnounced blocks until peers can find the listener, or returns the error of the first attempt to
+// announce it.
 func (l *Listener) WaitAnnounced(ctx context.Context) error {
 	select {
 	case <-l.announcer.first:
@@ -113,14 +113,13 @@ func (l *Listener) WaitAnnounced(ctx context.Context) error {
 	}
 }
 
-// Relays returns the nodes that forward handshakes to this listener now, which are announced
-// with its key; the node itself is the first if it is public.
+// Relays returns the nodes that forward handshakes to this listener now, which are announced with its key;
+// the node itself is the first if it is public.
 func (l *Listener) Relays() []netip.AddrPort { return l.announcer.addresses() }
 
-// Accept returns the next connection. The peer has proved its key, but the handshake may be a
-// replayed recording: only data proves that the peer is present (see
-// [secretstream.Conn.Confirmed]). Until then nothing but the header is sent, and after 15 s
-// the connection is destroyed.
+// Accept returns the next connection. The peer has proved its key, but the handshake may be a replayed
+// recording: only data proves that the peer is present (see [secretstream.Conn.Confirmed]). Until then
+// nothing but the header is sent, and after 15 s the connection is destroyed.
 func (l *Listener) Accept(ctx context.Context) (*secretstream.Conn, error) {
 	select {
 	case c := <-l.accept:

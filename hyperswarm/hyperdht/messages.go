@@ -96,8 +96,8 @@ func (a *announcement) append(b []byte) []byte {
 	return append(b, a.signature[:]...)
 }
 
-// parseAnnouncement decodes an announcement with a peer and a signature. Refreshes, which
-// have neither, are not supported.
+// parseAnnouncement decodes an announcement with a peer and a signature. Refreshes, which have neither, are
+// not supported.
 func parseAnnouncement(data []byte) (*announcement, error) {
 	r := dhtrpc.NewReader(data)
 	flags := r.Uint()
@@ -112,8 +112,8 @@ func parseAnnouncement(data []byte) (*announcement, error) {
 	return a, r.Err()
 }
 
-// signable returns the bytes that the peer signs. They include the target, the storing node
-// and that node's token.
+// signable returns the bytes that the peer signs. They include the target, the storing node and that node's
+// token.
 func (a *announcement) signable(namespace [32]byte, target, node dhtrpc.ID, token [32]byte) []byte {
 	h := identity.Hash(target[:], node[:], token[:], appendPeer(nil, a.peer))
 	return append(namespace[:], h[:]...)

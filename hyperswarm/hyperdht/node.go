@@ -1,10 +1,9 @@
-// Package hyperdht finds peers by their public keys and topics, connects to them
-// under end-to-end encryption, and keeps small signed records, compatible with
-// the npm package hyperdht.
+// Package hyperdht finds peers by their public keys and topics, connects to them under end-to-end
+// encryption, and keeps small signed records, compatible with the npm package hyperdht.
 //
-// A [Node] with a public address is part of the DHT: it stores records and forwards
-// handshakes for others, within limits. A node without one is a client, which peers reach
-// with the help of the nodes that are part of it.
+// A [Node] with a public address is part of the DHT: it stores records and forwards handshakes for others,
+// within limits. A node without one is a client, which peers reach with the help of the nodes that are part
+// of it.
 //
 // There are no built-in bootstrap nodes: a node without any is the first of its own network.
 package hyperdht
@@ -27,11 +26,10 @@ import (
 
 // Options configure a [Node].
 type Options struct {
-	// Listen is the address to bind the UDP socket to; the zero value means any port of all
-	// interfaces.
+	// Listen is the address to bind the UDP socket to; the zero value means any port of all interfaces.
 	Listen netip.AddrPort
-	// Public is the socket's public address, if it has one; port 0 means the socket's port.
-	// It makes the node part of the DHT.
+	// Public is the socket's public address, if it has one; port 0 means the socket's port. It makes the
+	// node part of the DHT.
 	Public netip.AddrPort
 	// Bootstrap lists nodes of the DHT, as host:port.
 	Bootstrap []string
@@ -41,8 +39,8 @@ type Options struct {
 	Stream secretstream.Options
 	// UDX configures the streams below them.
 	UDX udx.Options
-	// HandshakeRate is how many handshakes per second one host may begin with the node's
-	// listeners, with bursts of ten times as many; 0 means 5.
+	// HandshakeRate is how many handshakes per second one host may begin with the node's listeners, with
+	// bursts of ten times as many; 0 means 5.
 	HandshakeRate float64
 	// RequestRate is how many requests per second the node handles for one host; 0 means
 	// 200. It forwards a twentieth of that.
@@ -78,8 +76,7 @@ type Node struct {
 // maxKnown is how many peers' relays are remembered.
 const maxKnown = 512
 
-// Listen opens a node. The node joins the DHT in the background; queries may begin before
-// it has.
+// Listen opens a node. The node joins the DHT in the background; queries may begin before it has.
 func Listen(o Options) (*Node, error) {
 	if err := dhtrpc.CheckBootstrap(o.Bootstrap); err != nil {
 		return nil, &Error{Code: CodeInvalid, Message: "the bootstrap nodes cannot be used", Err: err}
@@ -161,8 +158,7 @@ func (n *Node) Addr() netip.AddrPort { return n.rpc.Socket().Addr() }
 // Public returns the node's public address, invalid if none was configured.
 func (n *Node) Public() netip.AddrPort { return n.rpc.Public() }
 
-// SetBootstrap replaces the bootstrap nodes; see Options.Bootstrap. It does not wait for
-// their answers.
+// SetBootstrap replaces the bootstrap nodes; see Options.Bootstrap. It does not wait for their answers.
 func (n *Node) SetBootstrap(nodes []string) error {
 	if err := n.rpc.SetBootstrap(nodes); err != nil {
 		return &Error{Code: CodeInvalid, Message: "the bootstrap nodes cannot be used", Err: err}

@@ -17,11 +17,10 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// Hole punching: both ends send to each other at the same time, so that each NAT takes the
-// incoming packets for answers. It works if both NATs give a socket the same public address
-// for all peers (consistent), or if one does and accepts packets from any port of the other's
-// host. The ends arrange it through relays, which can read the messages: their content is
-// never more than a hint.
+// Hole punching: both ends send to each other at the same time, so that each NAT takes the incoming packets
+// for answers. It works if both NATs give a socket the same public address for all peers (consistent), or
+// if one does and accepts packets from any port of the other's host. The ends arrange it through relays,
+// which can read the messages: their content is never more than a hint.
 
 const (
 	natSamples    = 4
@@ -141,8 +140,7 @@ func parsePunchPayload(data []byte) (*punchPayload, error) {
 	return p, r.Err()
 }
 
-// puncher is one end of a hole punching attempt: a separate socket and the estimate of its
-// public address.
+// puncher is one end of a hole punching attempt: a separate socket and the estimate of its public address.
 type puncher struct {
 	n         *Node
 	sock      *udx.Socket
@@ -204,8 +202,7 @@ func (p *puncher) setKey(hash [64]byte) {
 	p.key = &key
 }
 
-// close stops the puncher. The socket stays open as long as a stream is connected through
-// it.
+// close stops the puncher. The socket stays open as long as a stream is connected through it.
 func (p *puncher) close() {
 	p.mu.Lock()
 	p.cancel()
@@ -250,8 +247,8 @@ func (p *puncher) sample() {
 	wg.Wait()
 }
 
-// class waits for the samples and classifies the NAT. In a network of one or two public nodes
-// there are too few samples, and the class is a guess.
+// class waits for the samples and classifies the NAT. In a network of one or two public nodes there are too
+// few samples, and the class is a guess.
 func (p *puncher) class(ctx context.Context) (class dhtrpc.Class, addrs []netip.AddrPort, guess bool) {
 	p.begin()
 	select {
@@ -582,8 +579,8 @@ func sameHostOnly(all []netip.AddrPort, as netip.AddrPort) []netip.AddrPort {
 	return slices.DeleteFunc(slices.Clone(all), func(a netip.AddrPort) bool { return a.Addr() != as.Addr() || a == as })
 }
 
-// punchRound sends one message through a relay. It returns the peer's answer and the peer's
-// address as the relay sees it.
+// punchRound sends one message through a relay. It returns the peer's answer and the peer's address as the
+// relay sees it.
 func (d *dial) punchRound(ctx context.Context, p *puncher, a *answer, relay, peer netip.AddrPort, out *punchPayload) (*punchPayload, netip.AddrPort, error) {
 	m := holepunch{mode: fromClient, id: a.payload.holepunch.id, payload: p.seal(out), peer: peer}
 	r, err := d.n.rpc.Call(ctx, relay, dhtrpc.Call{Command: cmdPeerHolepunch, Target: &d.target, Value: m.append(nil), Socket: p.sock, Tries: handshakeTries})

@@ -20,8 +20,8 @@ const (
 	maxRecords     = 32768
 )
 
-// cache holds a bounded number of entries for two to four thirds of a time. When full, it
-// forgets the older half at most. It is not safe for concurrent use.
+// cache holds a bounded number of entries for two to four thirds of a time. When full, it forgets the older
+// half at most. It is not safe for concurrent use.
 type cache[K comparable, V any] struct {
 	life       time.Duration
 	size       int
@@ -88,8 +88,8 @@ type store struct {
 	hosts     hostQuota
 }
 
-// owned is an entry that counts for the host that stored it. An invalid address is the node
-// itself, which has no quota.
+// owned is an entry that counts for the host that stored it. An invalid address is the node itself, which
+// has no quota.
 type owned[V any] struct {
 	value V
 	host  netip.Addr
@@ -143,8 +143,8 @@ func ownedCache[K comparable, V any](s *store, life time.Duration, size int) *ca
 	return c
 }
 
-// put stores an entry of a host in one of the store's caches. It reports false, and changes
-// nothing, if the host's quota is used up; s.mu is held.
+// put stores an entry of a host in one of the store's caches. It reports false, and changes nothing, if the
+// host's quota is used up; s.mu is held.
 func put[K comparable, V any](s *store, c *cache[K, owned[V]], k K, v V, host netip.Addr) bool {
 	old, replaces := c.get(k)
 	if s.hosts.full(host) && !(replaces && old.host == host) {
@@ -186,8 +186,8 @@ func (s *store) unlist(k peerKey) {
 	}
 }
 
-// announce stores a peer under a topic for a host, or replaces it. It reports false if the
-// host's quota is used up.
+// announce stores a peer under a topic for a host, or replaces it. It reports false if the host's quota is
+// used up.
 func (s *store) announce(topic dhtrpc.ID, p Peer, host netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,9 +259,8 @@ func (s *store) route(target dhtrpc.ID) (route, bool) {
 	return r.value, ok
 }
 
-// putMutable stores a record for a host. If a later record, or another one of the same
-// version, is stored, it returns the error code to answer with. It reports false if the
-// host's quota is used up.
+// putMutable stores a record for a host. If a later record, or another one of the same version, is stored,
+// it returns the error code to answer with. It reports false if the host's quota is used up.
 func (s *store) putMutable(target dhtrpc.ID, m mutable, host netip.Addr) (code uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,8 +279,8 @@ func (s *store) getMutable(target dhtrpc.ID) (mutable, bool) {
 	return renewed(s, s.mutable, target)
 }
 
-// putImmutable stores a value for a host, or renews it for the host that stored it first. It
-// reports false if the host's quota is used up.
+// putImmutable stores a value for a host, or renews it for the host that stored it first. It reports false
+// if the host's quota is used up.
 func (s *store) putImmutable(target dhtrpc.ID, value []byte, host netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

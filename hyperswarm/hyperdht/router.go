@@ -53,8 +53,8 @@ func (n *Node) handleHandshake(r *dhtrpc.Request) {
 	}
 }
 
-// forwardRequest forwards a client's message to the server. The destination is always the
-// route of this node, never one that the client names.
+// forwardRequest forwards a client's message to the server. The destination is always the route of this
+// node, never one that the client names.
 func (n *Node) forwardRequest(r *dhtrpc.Request, to netip.AddrPort, m interface{ append([]byte) []byte }) {
 	if !n.forwards.Allow(r.From.Addr(), 1) {
 		return

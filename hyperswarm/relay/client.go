@@ -14,8 +14,8 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// Dial connects to a peer through a relay. The connection is encrypted end to end with the
-// peer; the relay cannot read it. A nil pair means the node's identity.
+// Dial connects to a peer through a relay. The connection is encrypted end to end with the peer; the relay
+// cannot read it. A nil pair means the node's identity.
 func Dial(ctx context.Context, n *hyperdht.Node, relay, to identity.PublicKey, pair *identity.Pair, o secretstream.Options) (*secretstream.Conn, error) {
 	if pair == nil {
 		pair = n.Pair()
@@ -97,8 +97,8 @@ func Listen(n *hyperdht.Node, relay identity.PublicKey, o ListenOptions) *Listen
 	return l
 }
 
-// WaitRegistered waits until peers can be forwarded here, or the first attempt to
-// register has failed. It returns why they cannot.
+// WaitRegistered waits until peers can be forwarded here, or the first attempt to register has failed. It
+// returns why they cannot.
 func (l *Listener) WaitRegistered(ctx context.Context) error {
 	select {
 	case <-l.first:

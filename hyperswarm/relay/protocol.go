@@ -1,10 +1,9 @@
-// Package relay connects peers that have no direct path, through a relay that both can
-// reach. The two ends run a handshake and a secret stream of their own inside their
-// connections to the relay, so the relay learns who connects to whom, when, and how many bytes
-// are sent, but not the content.
+// Package relay connects peers that have no direct path, through a relay that both can reach. The two ends
+// run a handshake and a secret stream of their own inside their connections to the relay, so the relay
+// learns who connects to whom, when, and how many bytes are sent, but not the content.
 //
-// Peers that want to be reachable keep a connection to the relay. The protocol is Parley's
-// own, not that of the npm package blind-relay.
+// Peers that want to be reachable keep a connection to the relay. The protocol is Parley's own, not that of
+// the npm package blind-relay.
 package relay
 
 import (
@@ -19,8 +18,8 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// The first message on a connection to the relay is one of these requests. The peer's key
-// follows dial, the path's id follows accept.
+// The first message on a connection to the relay is one of these requests. The peer's key follows dial, the
+// path's id follows accept.
 const (
 	greeting = "parley-relay/1 "
 	register = greeting + "register "
@@ -28,8 +27,7 @@ const (
 	accept   = greeting + "accept "
 )
 
-// The relay's answers. To a registered peer the relay then sends the ids of the paths that
-// others request.
+// The relay's answers. To a registered peer the relay then sends the ids of the paths that others request.
 const (
 	answerOK      = "ok"
 	answerUnknown = "unknown"
@@ -46,8 +44,7 @@ type pathID [idSize]byte
 
 // Errors of dialling through a relay.
 var (
-	// ErrUnknown reports that the peer is not registered with the relay, or did not accept
-	// the path.
+	// ErrUnknown reports that the peer is not registered with the relay, or did not accept the path.
 	ErrUnknown = errors.New("the relay cannot reach the peer")
 	// ErrBusy reports that the relay is at a limit.
 	ErrBusy = errors.New("the relay is busy")
@@ -129,8 +126,8 @@ func initiate(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, to
 	return inner, nil
 }
 
-// respond makes the inner stream of a path, at the accepting end. A peer that is not allowed
-// gets no answer.
+// respond makes the inner stream of a path, at the accepting end. A peer that is not allowed gets no
+// answer.
 func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, allow identity.Allow, o secretstream.Options) (*secretstream.Conn, error) {
 	stop := context.AfterFunc(ctx, c.Destroy)
 	defer stop()
@@ -163,8 +160,7 @@ func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, all
 	return inner, nil
 }
 
-// writePart writes a message with its length, since the relay does not keep message
-// boundaries.
+// writePart writes a message with its length, since the relay does not keep message boundaries.
 func writePart(w io.Writer, msg []byte) error {
 	_, err := w.Write(append(binary.LittleEndian.AppendUint16(nil, uint16(len(msg))), msg...))
 	return err

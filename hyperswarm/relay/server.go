@@ -27,11 +27,11 @@ type ServerOptions struct {
 	MaxPaths int
 	// MaxPathsOfPeer bounds the concurrent paths that one peer has dialled; 0 means 16.
 	MaxPathsOfPeer int
-	// RateOfPeer bounds the bytes per second, in both directions together, on the paths that
-	// one peer has dialled; 0 means 16 MiB.
+	// RateOfPeer bounds the bytes per second, in both directions together, on the paths that one peer has
+	// dialled; 0 means 16 MiB.
 	RateOfPeer int
-	// Idle is the time without data after which a path is closed; 0 means a minute. Live ends
-	// send a keep-alive every few seconds.
+	// Idle is the time without data after which a path is closed; 0 means a minute. Live ends send a
+	// keep-alive every few seconds.
 	Idle time.Duration
 	// Logger receives failures that no call returns; nil discards them.
 	Logger *slog.Logger
@@ -96,8 +96,8 @@ func (s *Server) Paths() int {
 	return s.paths
 }
 
-// Recheck closes the connections, and with them the paths, of peers that allowed rejects. The
-// listener checks new connections; allowed is also applied to those it accepts meanwhile.
+// Recheck closes the connections, and with them the paths, of peers that allowed rejects. The listener
+// checks new connections; allowed is also applied to those it accepts meanwhile.
 func (s *Server) Recheck(allowed identity.Allow) {
 	s.mu.Lock()
 	s.allowed = allowed
@@ -224,8 +224,8 @@ func (s *Server) dial(c *secretstream.Conn, to identity.PublicKey) {
 // linger is how long a refused peer may take to read the answer.
 const linger = time.Second
 
-// refuse sends an answer and waits until it has arrived: destroying the connection at once
-// would often lose it.
+// refuse sends an answer and waits until it has arrived: destroying the connection at once would often lose
+// it.
 func (s *Server) refuse(c *secretstream.Conn, answer string) {
 	if say(c, answer) != nil || c.Close() != nil {
 		return // the connection is broken
@@ -295,8 +295,8 @@ func (s *Server) accept(c *secretstream.Conn, id pathID) {
 // copySize is the largest number of bytes forwarded at once.
 const copySize = 32 << 10
 
-// splice forwards data between two connections, at a limited rate, until both directions have
-// ended, one connection breaks or the path is idle for too long.
+// splice forwards data between two connections, at a limited rate, until both directions have ended, one
+// connection breaks or the path is idle for too long.
 func (s *Server) splice(a, b *secretstream.Conn, pace *rate.Limiter) {
 	breakUp := func() {
 		a.Destroy()

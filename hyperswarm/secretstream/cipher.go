@@ -11,8 +11,7 @@ import (
 	"golang.org/x/crypto/poly1305" //lint:ignore SA1019 the AEAD package cannot express libsodium's padding
 )
 
-// libsodium's crypto_secretstream_xchacha20poly1305 with empty additional data
-// and tag 0.
+// libsodium's crypto_secretstream_xchacha20poly1305 with empty additional data and tag 0.
 const (
 	keySize    = 32
 	headerSize = 24
@@ -27,10 +26,9 @@ var errForged = errors.New("a frame was not made by the peer")
 
 // state is one direction of a secret stream.
 //
-// The cipher is ChaCha20 with block 0 for the Poly1305 key, block 1 for the tag,
-// and the message from block 2. That is what the AEAD ChaCha20-Poly1305 does with
-// a message that has the tag's block in front, so its fast code is used. Only the
-// padding before the MAC's lengths differs, for messages whose length is no
+// The cipher is ChaCha20 with block 0 for the Poly1305 key, block 1 for the tag, and the message from block
+// 2. That is what the AEAD ChaCha20-Poly1305 does with a message that has the tag's block in front, so its
+// fast code is used. Only the padding before the MAC's lengths differs, for messages whose length is no
 // multiple of eight: libsodium pads with the length modulo 16, not up to 16.
 type state struct {
 	aead  cipher.AEAD
@@ -58,8 +56,8 @@ func (s *state) rewind() (err error) {
 // sealRoom is how many bytes seal needs in front of the message.
 const sealRoom = blockSize
 
-// seal encrypts the message in b[sealRoom:], which must have room for a MAC
-// behind it, in place. It returns the sealed message: tag, ciphertext, MAC.
+// seal encrypts the message in b[sealRoom:], which must have room for a MAC behind it, in place. It returns
+// the sealed message: tag, ciphertext, MAC.
 func (s *state) seal(b []byte) ([]byte, error) {
 	clear(b[:blockSize])
 	n := len(b) - blockSize
@@ -76,8 +74,8 @@ func (s *state) seal(b []byte) ([]byte, error) {
 // openRoom is how many bytes open needs in front of a sealed message.
 const openRoom = blockSize - tagSize
 
-// open decrypts the sealed message in b[openRoom:] in place and returns the
-// message. After an error the state is as before, and b is spoilt.
+// open decrypts the sealed message in b[openRoom:] in place and returns the message. After an error the
+// state is as before, and b is spoilt.
 func (s *state) open(b []byte) (message []byte, tag byte, err error) {
 	if len(b) < openRoom+cipherOverhead {
 		return nil, 0, errForged

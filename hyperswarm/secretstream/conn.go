@@ -1,7 +1,7 @@
 // Package secretstream encrypts an ordered stream of bytes, compatible with the npm package
-// @hyperswarm/secret-stream: a Noise handshake ([NewInitiator], [NewResponder]) and
-// libsodium's secretstream under its keys ([New]). [Conn] is a net.Conn that also keeps the
-// boundaries of messages (ReadMessage).
+// @hyperswarm/secret-stream: a Noise handshake ([NewInitiator], [NewResponder]) and libsodium's
+// secretstream under its keys ([New]). [Conn] is a net.Conn that also keeps the boundaries of messages
+// (ReadMessage).
 package secretstream
 
 import (
@@ -31,8 +31,7 @@ const (
 	maxSpareBytes = 256 << 10
 )
 
-// Stream is the transport below a secret stream: a *udx.Stream, or a net.Conn with
-// CloseWrite.
+// Stream is the transport below a secret stream: a *udx.Stream, or a net.Conn with CloseWrite.
 type Stream interface {
 	net.Conn
 	CloseWrite() error
@@ -45,8 +44,8 @@ type destroyer interface{ Destroy() }
 type Options struct {
 	// MaxMessage is the largest message accepted, in bytes; 0 means 1 MiB.
 	MaxMessage int
-	// KeepAlive is the time without a write after which an empty message is sent; 0 means
-	// 5 s, negative never.
+	// KeepAlive is the time without a write after which an empty message is sent; 0 means 5 s, negative
+	// never.
 	KeepAlive time.Duration
 }
 
@@ -57,8 +56,7 @@ var (
 	ErrTooLarge = errors.New("the peer's message is larger than allowed")
 )
 
-// Conn is a secret stream. All methods may be called concurrently. End it with Close or
-// Destroy.
+// Conn is a secret stream. All methods may be called concurrently. End it with Close or Destroy.
 type Conn struct {
 	stream Stream
 	result Result
@@ -86,8 +84,8 @@ type Conn struct {
 	tmu   sync.Mutex
 }
 
-// New starts a connection on a stream after the handshake. It writes the header at once, and
-// reads the peer's in a goroutine that ends with the stream.
+// New starts a connection on a stream after the handshake. It writes the header at once, and reads the
+// peer's in a goroutine that ends with the stream.
 func New(s Stream, r *Result, o Options) (*Conn, error) {
 	c := &Conn{
 		stream: s, result: *r, limit: o.MaxMessage, pulse: o.KeepAlive,
@@ -211,8 +209,8 @@ func (c *Conn) readFrame() ([]byte, error) {
 	return message, nil
 }
 
-// fill reads n bytes behind openRoom. The buffer grows with the bytes received, so that a
-// large announced length alone takes no memory.
+// fill reads n bytes behind openRoom. The buffer grows with the bytes received, so that a large announced
+// length alone takes no memory.
 func (c *Conn) fill(n int) error {
 	if cap(c.frame) > maxSpareBytes && n < maxSpareBytes/4 {
 		c.frame = nil
@@ -237,8 +235,8 @@ func (c *Conn) fill(n int) error {
 	return nil
 }
 
-// Confirmed is closed when the first message has arrived. Only then is the peer known to be
-// present: a handshake may be a replayed recording.
+// Confirmed is closed when the first message has arrived. Only then is the peer known to be present: a
+// handshake may be a replayed recording.
 func (c *Conn) Confirmed() <-chan struct{} { return c.confirmed }
 
 // RemoteKey returns the peer's public key.
@@ -247,9 +245,9 @@ func (c *Conn) RemoteKey() identity.PublicKey { return c.result.Remote }
 // Initiator reports whether this end dialled.
 func (c *Conn) Initiator() bool { return c.result.Initiator }
 
-// ReadMessage returns the next non-empty message, valid until the next read. At the end of
-// the stream it returns io.EOF. The end is not authenticated: a protocol that must detect
-// truncation marks its end itself.
+// ReadMessage returns the next non-empty message, valid until the next read. At the end of the stream it
+// returns io.EOF. The end is not authenticated: a protocol that must detect truncation marks its end
+// itself.
 func (c *Conn) ReadMessage() ([]byte, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
@@ -278,8 +276,7 @@ func (c *Conn) next() ([]byte, error) {
 	return nil, c.rerr
 }
 
-// Read implements net.Conn; see ReadMessage. No read succeeds after one that exceeded its
-// deadline.
+// Read implements net.Conn; see ReadMessage. No read succeeds after one that exceeded its deadline.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
@@ -295,8 +292,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteMessage sends one message of at most 2^24-18 bytes. An empty one is only a sign of
-// life. It blocks as the stream's Write does.
+// WriteMessage sends one message of at most 2^24-18 bytes. An empty one is only a sign of life. It blocks
+// as the stream's Write does.
 func (c *Conn) WriteMessage(p []byte) error {
 	if len(p) > maxFrame-cipherOverhead {
 		return fmt.Errorf("the message has %d bytes; the maximum is %d", len(p), maxFrame-cipherOverhead)
@@ -370,8 +367,8 @@ func (c *Conn) CloseWrite() error {
 	return c.stream.CloseWrite()
 }
 
-// Close ends the connection. Data written before is still sent for a few seconds; Close does
-// not wait for it.
+// Close ends the connection. Data written before is still sent for a few seconds; Close does not wait for
+// it.
 func (c *Conn) Close() error { return c.end(c.stream.Close) }
 
 // Destroy ends the connection at once.
@@ -402,8 +399,8 @@ func (c *Conn) end(f func() error) (err error) {
 // Done is closed when this end has closed or destroyed the connection.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Ended is closed when the stream below is over: both ends know that both have ended, or it
-// broke. If that stream does not report it, Ended is Done.
+// Ended is closed when the stream below is over: both ends know that both have ended, or it broke. If that
+// stream does not report it, Ended is Done.
 func (c *Conn) Ended() <-chan struct{} {
 	switch s := c.stream.(type) {
 	case interface{ Ended() <-chan struct{} }:
@@ -414,8 +411,7 @@ func (c *Conn) Ended() <-chan struct{} {
 	return c.done
 }
 
-// WaitConfirmed blocks until the peer is confirmed (see Confirmed), or returns the error that
-// prevents it.
+// WaitConfirmed blocks until the peer is confirmed (see Confirmed), or returns the error that prevents it.
 func (c *Conn) WaitConfirmed(ctx context.Context) error {
 	select {
 	case <-c.opened:

@@ -1,6 +1,6 @@
-// The handshake is Noise_IK_Ed25519_ChaChaPoly_BLAKE2b: one message each way proves both
-// keys and yields the keys of the stream. Result.Hash is not secret: it follows from the
-// messages and the responder's public key.
+// The handshake is Noise_IK_Ed25519_ChaChaPoly_BLAKE2b: one message each way proves both keys and yields
+// the keys of the stream. Result.Hash is not secret: it follows from the messages and the responder's
+// public key.
 package secretstream
 
 import (
@@ -23,8 +23,8 @@ type Result struct {
 	Initiator bool
 }
 
-// EphemeralSize is the length of the initiator's ephemeral key, with which the first message
-// begins. A repeated message is recognised by it.
+// EphemeralSize is the length of the initiator's ephemeral key, with which the first message begins. A
+// repeated message is recognised by it.
 const EphemeralSize = 32
 
 var errHandshake = errors.New("the handshake message is not valid")
@@ -69,8 +69,8 @@ func (i *Initiator) Finish(msg []byte) (payload []byte, r *Result, err error) {
 // Responder is the end that is dialled. It is not safe for concurrent use.
 type Responder struct{ state *noise.HandshakeState }
 
-// NewResponder reads a first message. The remote key is unconfirmed: the message may be a
-// recording. See [Conn.Confirmed].
+// NewResponder reads a first message. The remote key is unconfirmed: the message may be a recording. See
+// [Conn.Confirmed].
 func NewResponder(pair *identity.Pair, msg []byte) (r *Responder, remote identity.PublicKey, payload []byte, err error) {
 	return newResponder(pair, msg, nil)
 }

@@ -169,8 +169,7 @@ func (s *Swarm) connect(ctx context.Context, key identity.PublicKey, known []net
 	return c, err
 }
 
-// dialled handles the outcome of a dial. It reports false if the connection is not needed any
-// more.
+// dialled handles the outcome of a dial. It reports false if the connection is not needed any more.
 func (s *Swarm) dialled(p *peer, c *secretstream.Conn, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package swarm keeps connections to the peers of topics, like the npm package hyperswarm:
-// it announces topics and looks them up, dials the peers found, keeps one connection to each
-// peer and redials when it breaks.
+// Package swarm keeps connections to the peers of topics, like the npm package hyperswarm: it announces
+// topics and looks them up, dials the peers found, keeps one connection to each peer and redials when it
+// breaks.
 package swarm
 
 import (
@@ -27,13 +27,12 @@ var ErrClosed = errors.New("the swarm is closed")
 type Options struct {
 	// Node is the DHT node. It stays the caller's.
 	Node *hyperdht.Node
-	// Pair is the swarm's identity; nil means the node's. A node can have one listener for
-	// each key.
+	// Pair is the swarm's identity; nil means the node's. A node can have one listener for each key.
 	Pair *identity.Pair
 	// Allow decides which peers to dial, and which may connect; nil allows everyone.
 	Allow identity.Allow
-	// Relays are the keys of relays, tried in order when there is no direct path to a peer.
-	// Peers can connect through them as well; see package relay.
+	// Relays are the keys of relays, tried in order when there is no direct path to a peer. Peers can
+	// connect through them as well; see package relay.
 	Relays []identity.PublicKey
 	// Stream configures connections through relays; direct ones are configured by the node.
 	Stream secretstream.Options
@@ -103,8 +102,8 @@ func New(o Options) *Swarm {
 // Key returns the swarm's public key.
 func (s *Swarm) Key() identity.PublicKey { return s.pair.Public() }
 
-// Accept returns the next connection, dialled or accepted. An accepted connection may be
-// unconfirmed: see [hyperdht.Listener.Accept].
+// Accept returns the next connection, dialled or accepted. An accepted connection may be unconfirmed: see
+// [hyperdht.Listener.Accept].
 func (s *Swarm) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-s.accept:
@@ -165,8 +164,8 @@ func (s *Swarm) goBackground(f func()) bool {
 	return true
 }
 
-// Listen makes the swarm reachable by its key, even without a topic, until it closes. It does
-// not wait until peers can find it.
+// Listen makes the swarm reachable by its key, even without a topic, until it closes. It does not wait
+// until peers can find it.
 func (s *Swarm) Listen() error {
 	_, err := s.listen()
 	return err
@@ -213,8 +212,8 @@ func (s *Swarm) serve(l interface {
 	}
 }
 
-// incoming decides whether to keep a connection that a peer began. There may be another one to
-// the peer: a dial under way, or a connection that broke unnoticed.
+// incoming decides whether to keep a connection that a peer began. There may be another one to the peer: a
+// dial under way, or a connection that broke unnoticed.
 func (s *Swarm) incoming(c *secretstream.Conn) {
 	key := c.RemoteKey()
 	s.mu.Lock()
@@ -259,8 +258,8 @@ func (s *Swarm) larger(key identity.PublicKey) bool {
 	return slices.Compare(own[:], key[:]) > 0
 }
 
-// replace replaces the connection to a peer by a confirmed one that the peer began, unless both
-// were begun simultaneously and the other one is kept.
+// replace replaces the connection to a peer by a confirmed one that the peer began, unless both were begun
+// simultaneously and the other one is kept.
 func (s *Swarm) replace(c *secretstream.Conn) {
 	s.mu.Lock()
 	old := s.conns[c.RemoteKey()]
@@ -281,8 +280,8 @@ func (s *Swarm) replace(c *secretstream.Conn) {
 	}
 }
 
-// add makes c the connection to its peer and delivers it. If it reports false, the caller, who
-// holds s.mu, destroys c after unlocking.
+// add makes c the connection to its peer and delivers it. If it reports false, the caller, who holds s.mu,
+// destroys c after unlocking.
 func (s *Swarm) add(c *secretstream.Conn) bool {
 	if s.closed {
 		return false

@@ -33,8 +33,7 @@ type Topic struct {
 	gone chan struct{} // closed by Leave
 }
 
-// topicState is the state of a topic, common to all its memberships. It has the roles that any of
-// them has.
+// topicState is the state of a topic, common to all its memberships. It has the roles that any of them has.
 type topicState struct {
 	s       *Swarm
 	topic   [32]byte
@@ -52,10 +51,10 @@ type topicState struct {
 	announced bool
 }
 
-// Join announces the swarm under a topic, looks the topic up, or both, depending on the role,
-// and repeats it about every ten minutes until Leave. A topic may be joined several times:
-// the swarm has the roles of all memberships. Any 32 bytes are a topic. DHT nodes see it, so
-// derive it from a secret, and do not take its knowledge for authorization.
+// Join announces the swarm under a topic, looks the topic up, or both, depending on the role, and repeats
+// it about every ten minutes until Leave. A topic may be joined several times: the swarm has the roles of
+// all memberships. Any 32 bytes are a topic. DHT nodes see it, so derive it from a secret, and do not take
+// its knowledge for authorization.
 func (s *Swarm) Join(topic [32]byte, r Role) (*Topic, error) {
 	if r&Server != 0 {
 		if _, err := s.listen(); err != nil {
@@ -138,9 +137,9 @@ func (m *topicState) trigger() {
 	}
 }
 
-// Leave ends the membership. The announcement is withdrawn when no other membership needs it.
-// The last membership's Leave blocks until that is done, a few seconds at most. Connections
-// stay open. Another call only waits.
+// Leave ends the membership. The announcement is withdrawn when no other membership needs it. The last
+// membership's Leave blocks until that is done, a few seconds at most. Connections stay open. Another call
+// only waits.
 func (t *Topic) Leave() {
 	m := t.m
 	m.s.mu.Lock()

@@ -5,13 +5,11 @@ import (
 	"time"
 )
 
-// congestion computes how many bytes may be in flight. Methods are called with the stream's
-// lock held.
+// congestion computes how many bytes may be in flight. Methods are called with the stream's lock held.
 type congestion interface {
 	// window returns the congestion window in bytes.
 	window() int
-	// acked reports acknowledged bytes. Limited means that the window, not the writer, limited
-	// the sender.
+	// acked reports acknowledged bytes. Limited means that the window, not the writer, limited the sender.
 	acked(bytes int, limited bool, rtt, minRTT time.Duration, now time.Time)
 	// lost reports a loss, at most once per window.
 	lost(now time.Time)
@@ -33,8 +31,8 @@ const (
 	cubicBeta      = 0.7
 )
 
-// cubic is the congestion control of RFC 9438. Slow start also ends when the round trip time
-// grows, as in RFC 9406.
+// cubic is the congestion control of RFC 9438. Slow start also ends when the round trip time grows, as in
+// RFC 9406.
 type cubic struct {
 	mss       int
 	cwnd      float64 // packets

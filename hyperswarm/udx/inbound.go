@@ -61,8 +61,8 @@ func (s *Stream) receive(sock *Socket, p *packet, from netip.AddrPort) {
 	s.finishIfEnded()
 }
 
-// from checks the source of a packet. The first packet sets the peer's address for good; later
-// ones may come from any port of the same host.
+// from checks the source of a packet. The first packet sets the peer's address for good; later ones may
+// come from any port of the same host.
 func (s *Stream) from(sock *Socket, p *packet, from netip.AddrPort) bool {
 	if s.proven {
 		if from.Addr() != s.remote.Addr() {
@@ -153,8 +153,7 @@ func (s *Stream) window() int {
 	return max(s.m.opts.ReceiveBuffer-s.in.buf.len()-s.in.aheadBytes, 0)
 }
 
-// windowOpened schedules an acknowledgement if the window has grown enough, and reports whether
-// it did.
+// windowOpened schedules an acknowledgement if the window has grown enough, and reports whether it did.
 func (s *Stream) windowOpened() bool {
 	half := s.m.opts.ReceiveBuffer / 2
 	if s.over || !s.connected || s.in.advertised >= half || s.window() < half {

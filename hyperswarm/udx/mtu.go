@@ -11,8 +11,7 @@ const (
 	maxPayload = largestMTU - overhead
 )
 
-// mtuSearch finds the path's MTU with ever larger data packets, padded between header and
-// payload.
+// mtuSearch finds the path's MTU with ever larger data packets, padded between header and payload.
 type mtuSearch struct {
 	payload int // payload of a full packet in bytes
 	trying  bool

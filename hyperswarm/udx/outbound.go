@@ -53,8 +53,8 @@ type outbound struct {
 
 const (
 	initialPeerWindow = 4 << 20
-	// maxPeerWindow bounds the unacknowledged bytes: a peer that never acknowledges the
-	// oldest packet makes us keep its whole window.
+	// maxPeerWindow bounds the unacknowledged bytes: a peer that never acknowledges the oldest packet makes
+	// us keep its whole window.
 	maxPeerWindow = 64 << 20
 )
 
@@ -117,8 +117,7 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 
 func (b *batch) done() { b.ends = append(b.ends, len(b.buf)) }
 
-// flush sends what may be sent. It holds no lock while it writes: of concurrent callers one
-// sends for all.
+// flush sends what may be sent. It holds no lock while it writes: of concurrent callers one sends for all.
 func (s *Stream) flush() {
 	s.mu.Lock()
 	if s.flushing {
@@ -201,8 +200,8 @@ func (s *Stream) resend(b *batch, now time.Time) {
 	}
 }
 
-// mayResend reports whether the congestion window has room. A segment may always be sent if
-// nothing else is in flight: otherwise the stream would stall.
+// mayResend reports whether the congestion window has room. A segment may always be sent if nothing else is
+// in flight: otherwise the stream would stall.
 func (s *Stream) mayResend(g *segment) bool {
 	if s.cautious && !s.proven && g.sends > 3 {
 		return false
@@ -298,8 +297,8 @@ func (s *Stream) probeWindow(b *batch, now time.Time) {
 	b.done()
 }
 
-// write sends the datagrams, those of one size with one system call where possible. Errors are
-// ignored: an unsent datagram counts as lost.
+// write sends the datagrams, those of one size with one system call where possible. Errors are ignored: an
+// unsent datagram counts as lost.
 func (b *batch) write() {
 	at := 0
 	for i := 0; i < len(b.ends); {

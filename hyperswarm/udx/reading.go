@@ -10,15 +10,15 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// batchSize is how many datagrams one system call may return. Preparing for many takes time, so
-// only fewBatch are asked for while few arrive.
+// batchSize is how many datagrams one system call may return. Preparing for many takes time, so only
+// fewBatch are asked for while few arrive.
 const (
 	batchSize = 64
 	fewBatch  = 4
 )
 
-// datagrams is the result of the last read of a socket: many datagrams where the system returns
-// them with one call, otherwise one.
+// datagrams is the result of the last read of a socket: many datagrams where the system returns them with
+// one call, otherwise one.
 type datagrams struct {
 	msgs    []ipv4.Message
 	from    netip.AddrPort // sender, if batches is false
@@ -98,8 +98,8 @@ func (a *datagrams) only() *Stream {
 	return nil
 }
 
-// read dispatches datagrams until the socket is closed. Errors of single datagrams, such as an
-// unreachable port reported by a peer's host, do not end it.
+// read dispatches datagrams until the socket is closed. Errors of single datagrams, such as an unreachable
+// port reported by a peer's host, do not end it.
 func (s *Socket) read() {
 	defer close(s.closed)
 	a := &s.received
@@ -152,8 +152,8 @@ func (s *Socket) dispatchStreams() {
 // failures counts consecutive read errors.
 type failures int
 
-// over reports whether the socket is closed. After many consecutive errors it sleeps, so that a
-// broken socket does not use up a processor.
+// over reports whether the socket is closed. After many consecutive errors it sleeps, so that a broken
+// socket does not use up a processor.
 func (f *failures) over(err error) bool {
 	const many, wait = 16, 10 * time.Millisecond
 	switch {

@@ -15,8 +15,7 @@ const (
 	maxBurst     = 32 // packets that pacing allows at once
 )
 
-// recovery detects losses (RACK-TLP, RFC 8985), computes timeouts (RFC 6298) and paces the
-// sending.
+// recovery detects losses (RACK-TLP, RFC 8985), computes timeouts (RFC 6298) and paces the sending.
 type recovery struct {
 	cc      congestion
 	limited bool // the congestion window limited the sender
@@ -266,8 +265,7 @@ func (s *Stream) detectLoss(now time.Time) {
 	}
 }
 
-// retract moves a segment from those in flight to the lost ones, and reports whether it was an
-// MTU probe.
+// retract moves a segment from those in flight to the lost ones, and reports whether it was an MTU probe.
 func (s *Stream) retract(g *segment) (probe bool) {
 	s.loss.order.remove(g)
 	s.out.inFlight -= len(g.payload)

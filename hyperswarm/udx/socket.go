@@ -17,8 +17,8 @@ const maxDatagram = 2048
 // socketBuffer is the size requested for each of the kernel's buffers of a socket.
 const socketBuffer = 4 << 20
 
-// Handler receives the datagrams that belong to no stream, one at a time. It must not block, and
-// must not keep data.
+// Handler receives the datagrams that belong to no stream, one at a time. It must not block, and must not
+// keep data.
 type Handler func(s *Socket, data []byte, from netip.AddrPort)
 
 // PacketConn is the part of *net.UDPConn that a socket needs. Tests provide others.
@@ -92,8 +92,8 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// Write sends one datagram. It blocks only for room in the kernel's buffer. A nil error does not
-// mean that the datagram arrives.
+// Write sends one datagram. It blocks only for room in the kernel's buffer. A nil error does not mean that
+// the datagram arrives.
 func (s *Socket) Write(data []byte, to netip.AddrPort) error {
 	_, err := s.conn.WriteToUDPAddrPort(data, to)
 	return err
@@ -107,8 +107,7 @@ func (s *Socket) WriteTTL(data []byte, to netip.AddrPort, ttl int) error {
 	return s.writeTTL(data, to, ttl)
 }
 
-// setTTL changes the TTL of the whole socket for one datagram: datagrams sent concurrently use
-// it as well.
+// setTTL changes the TTL of the whole socket for one datagram: datagrams sent concurrently use it as well.
 func (s *Socket) setTTL(data []byte, to netip.AddrPort, ttl int) error {
 	s.ttl.Lock()
 	defer s.ttl.Unlock()
@@ -119,8 +118,8 @@ func (s *Socket) setTTL(data []byte, to netip.AddrPort, ttl int) error {
 	return errors.Join(err, s.ip.SetTTL(64))
 }
 
-// Close closes the socket. Streams connected through it time out. Close does not wait for the
-// reading goroutine; [Mux.Close] does.
+// Close closes the socket. Streams connected through it time out. Close does not wait for the reading
+// goroutine; [Mux.Close] does.
 func (s *Socket) Close() error {
 	s.m.mu.Lock()
 	_, open := s.m.sockets[s]

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dontFragment makes the kernel send each datagram unfragmented or not at all, whatever MTU it
-// has cached for the path, so that MTU probes give true results.
+// dontFragment makes the kernel send each datagram unfragmented or not at all, whatever MTU it has cached
+// for the path, so that MTU probes give true results.
 func dontFragment(conn *net.UDPConn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -22,15 +22,15 @@ func dontFragment(conn *net.UDPConn) {
 	})
 }
 
-// probesMTU reports that datagrams too large for the path are lost, not fragmented, so that MTU
-// probes work.
+// probesMTU reports that datagrams too large for the path are lost, not fragmented, so that MTU probes
+// work.
 const probesMTU = true
 
 // readsBatches reports that one system call can return many datagrams.
 const readsBatches = true
 
-// writeTrain sends data as datagrams of a size with one system call (UDP_SEGMENT). It reports
-// false if the kernel does not support it.
+// writeTrain sends data as datagrams of a size with one system call (UDP_SEGMENT). It reports false if the
+// kernel does not support it.
 func (s *Socket) writeTrain(data []byte, size int, to netip.AddrPort) bool {
 	conn, ok := s.conn.(*net.UDPConn)
 	if !ok || s.single.Load() {

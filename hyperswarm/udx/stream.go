@@ -25,8 +25,8 @@ var (
 	ErrClosed = net.ErrClosed
 )
 
-// Stream is a reliable stream and a net.Conn. All methods may be called concurrently. Deadlines,
-// Read and Write behave like those of a TCP connection. End it with Close or Destroy.
+// Stream is a reliable stream and a net.Conn. All methods may be called concurrently. Deadlines, Read and
+// Write behave like those of a TCP connection. End it with Close or Destroy.
 type Stream struct {
 	m       *Mux
 	id      uint32
@@ -98,9 +98,9 @@ func (s *Stream) ID() uint32 { return s.id }
 // First receives the source of the first packet, once.
 func (s *Stream) First() <-chan Source { return s.first }
 
-// Connect sets the peer's address and stream id. If packets of the peer have arrived already,
-// their source is used instead of the address. A cautious stream sends only its first packet,
-// at most four times, before a packet of the peer arrives: the address may be forged.
+// Connect sets the peer's address and stream id. If packets of the peer have arrived already, their source
+// is used instead of the address. A cautious stream sends only its first packet, at most four times, before
+// a packet of the peer arrives: the address may be forged.
 func (s *Stream) Connect(sock *Socket, to netip.AddrPort, remoteID uint32, cautious bool) {
 	s.mu.Lock()
 	if s.over || s.connected {
@@ -225,8 +225,8 @@ func (s *Stream) CloseWrite() error {
 	return err
 }
 
-// Close ends the stream. Data written before is still sent for a few seconds, received data is
-// dropped. Close does not wait; see Done.
+// Close ends the stream. Data written before is still sent for a few seconds, received data is dropped.
+// Close does not wait; see Done.
 func (s *Stream) Close() error {
 	s.mu.Lock()
 	if !s.over && (!s.connected || s.cautious && !s.proven) { // no known peer to send the rest to
@@ -293,16 +293,15 @@ func (s *Stream) finish(err error) {
 	s.m.retire(s)
 }
 
-// finishIfEnded ends the stream if both directions have ended and were acknowledged; s.mu is
-// held.
+// finishIfEnded ends the stream if both directions have ended and were acknowledged; s.mu is held.
 func (s *Stream) finishIfEnded() {
 	if s.in.eof && s.out.endAcked {
 		s.finish(nil)
 	}
 }
 
-// Done is closed when the stream is over: both directions have ended and were acknowledged, or
-// it failed. Received data can still be read.
+// Done is closed when the stream is over: both directions have ended and were acknowledged, or it failed.
+// Received data can still be read.
 func (s *Stream) Done() <-chan struct{} { return s.done }
 
 // Err returns why the stream failed; nil if it is not over or ended cleanly.
@@ -378,8 +377,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// deadline is a time that can be changed, with a channel that is closed when the time is reached
-// or changed.
+// deadline is a time that can be changed, with a channel that is closed when the time is reached or
+// changed.
 type deadline struct {
 	mu    sync.Mutex
 	at    time.Time

@@ -5,21 +5,20 @@ import (
 	"time"
 )
 
-// Each socket has a goroutine that reads it. When it wakes a goroutine that waits in a stream's
-// Read, the runtime wakes a second thread as well, which costs as much as everything else that
-// a short message needs. Therefore the goroutine lends the reading to a stream that receives one
-// datagram after the other: the stream's Read then waits at the socket itself. The borrower
-// handles packets of streams only. Any other datagram, even of a second stream, makes it return
-// the reading.
+// Each socket has a goroutine that reads it. When it wakes a goroutine that waits in a stream's Read, the
+// runtime wakes a second thread as well, which costs as much as everything else that a short message needs.
+// Therefore the goroutine lends the reading to a stream that receives one datagram after the other: the
+// stream's Read then waits at the socket itself. The borrower handles packets of streams only. Any other
+// datagram, even of a second stream, makes it return the reading.
 const (
-	// lendAfter is how many datagrams in a row, one per read and all for the same stream,
-	// make the goroutine lend the reading.
+	// lendAfter is how many datagrams in a row, one per read and all for the same stream, make the
+	// goroutine lend the reading.
 	lendAfter = 8
-	// shortDatagram is the longest that counts: others probably follow a longer one, and then
-	// receiving and decrypting in two goroutines is faster.
+	// shortDatagram is the longest that counts: others probably follow a longer one, and then receiving and
+	// decrypting in two goroutines is faster.
 	shortDatagram = 1024
-	// lendTime is how long a borrower may stay away from the socket, up to twice as long;
-	// datagrams wait meanwhile.
+	// lendTime is how long a borrower may stay away from the socket, up to twice as long; datagrams wait
+	// meanwhile.
 	lendTime = time.Millisecond
 )
 
@@ -49,8 +48,8 @@ func (t *turn) init(conn PacketConn) {
 	t.conn, _ = conn.(interruptible)
 }
 
-// due counts datagrams and reports whether to lend the reading. Only is the stream that received
-// the only datagram of a read, or nil.
+// due counts datagrams and reports whether to lend the reading. Only is the stream that received the only
+// datagram of a read, or nil.
 func (t *turn) due(only *Stream, size int) bool {
 	if t.conn == nil || only == nil || size > shortDatagram {
 		t.last, t.streak = nil, 0
@@ -155,8 +154,8 @@ func (t *turn) calm() {
 	}
 }
 
-// lead waits at the stream's socket if the reading has been lent to the stream, and reports
-// whether to check the stream again.
+// lead waits at the stream's socket if the reading has been lent to the stream, and reports whether to
+// check the stream again.
 func (s *Stream) lead() bool {
 	sock := s.Socket()
 	if sock == nil || !sock.turn.begin(s) {
@@ -198,8 +197,8 @@ func (t *turn) wasInterrupted() bool {
 	return was
 }
 
-// waitAt records that the stream waits at a socket, unless there is no reason to wait. Whatever
-// ends the reason afterwards interrupts the wait.
+// waitAt records that the stream waits at a socket, unless there is no reason to wait. Whatever ends the
+// reason afterwards interrupts the wait.
 func (s *Stream) waitAt(sock *Socket) bool {
 	s.leads.Store(sock)
 	if s.readBy.isSet() {
@@ -210,8 +209,7 @@ func (s *Stream) waitAt(sock *Socket) bool {
 	return !s.over && !s.in.discard && !s.in.eof && s.in.buf.len() == 0 && s.sock == sock
 }
 
-// comesBack reports whether a waiting Read will consume what arrived; its caller is likely to
-// read again.
+// comesBack reports whether a waiting Read will consume what arrived; its caller is likely to read again.
 func (s *Stream) comesBack() bool {
 	if s.readers.Load() == 0 || s.readBy.isSet() {
 		return false

@@ -1,8 +1,8 @@
-// Package hyperswarm carries channels between agents over Hyperswarm: peers are reached by their
-// public keys, across NATs, and encrypted end to end.
+// Package hyperswarm carries channels between agents over Hyperswarm: peers are reached by their public
+// keys, across NATs, and encrypted end to end.
 //
-// The protocol is in the packages below the repository's hyperswarm directory: hyperdht finds
-// peers and connects to them, swarm keeps connections to the peers of topics.
+// The protocol is in the packages below the repository's hyperswarm directory: hyperdht finds peers and
+// connects to them, swarm keeps connections to the peers of topics.
 package hyperswarm
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/parleyhub/parley/transport/sealed"
 )
 
-// Dialer dials peers by their public keys: an endpoint's address is the key in hexadecimal. It is
-// safe for concurrent use.
+// Dialer dials peers by their public keys: an endpoint's address is the key in hexadecimal. It is safe for
+// concurrent use.
 type Dialer struct {
 	// Node is the DHT node to dial with.
 	Node *hyperdht.Node
@@ -28,14 +28,14 @@ type Dialer struct {
 	Pair *identity.Pair
 	// Codec encodes and decodes the frames.
 	Codec transport.Codec
-	// Relays are the keys of relays, tried in order when there is no direct path to a peer; see
-	// package relay.
+	// Relays are the keys of relays, tried in order when there is no direct path to a peer; see package
+	// relay.
 	Relays []identity.PublicKey
 }
 
-// Dial implements [transport.Dialer]. The connection's Peer is the key in hexadecimal, which the
-// peer has proved. The error is CodeInvalid for an invalid address or a peer that is not an agent,
-// and CodeUnreachable otherwise: a peer that does not allow this key does not answer.
+// Dial implements [transport.Dialer]. The connection's Peer is the key in hexadecimal, which the peer has
+// proved. The error is CodeInvalid for an invalid address or a peer that is not an agent, and
+// CodeUnreachable otherwise: a peer that does not allow this key does not answer.
 func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	if to.Transport != agent.TransportHyperswarm {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: fmt.Sprintf("the Hyperswarm transport cannot dial %q", to.Transport)}

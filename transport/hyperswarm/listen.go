@@ -24,11 +24,11 @@ type ListenOptions struct {
 	Allow identity.Allow
 	// Codec encodes and decodes the frames.
 	Codec transport.Codec
-	// Relays are the keys of relays through which peers without a direct path can connect; see
-	// package relay.
+	// Relays are the keys of relays through which peers without a direct path can connect; see package
+	// relay.
 	Relays []identity.PublicKey
-	// Background makes Listen return before the key is announced and registered with the
-	// relays, which is then retried until it succeeds.
+	// Background makes Listen return before the key is announced and registered with the relays, which is
+	// then retried until it succeeds.
 	Background bool
 	// Logger receives failures that no call returns; nil discards them.
 	Logger *slog.Logger
@@ -44,9 +44,9 @@ type listener struct {
 	log    *slog.Logger
 }
 
-// Listen accepts connections for a key. Unless o.Background is set it blocks until the key is
-// announced and each relay has registered it or failed to, or ctx ends. If there are relays, at
-// least one must have registered the key.
+// Listen accepts connections for a key. Unless o.Background is set it blocks until the key is announced and
+// each relay has registered it or failed to, or ctx ends. If there are relays, at least one must have
+// registered the key.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if o.Allow == nil {
 		o.Allow = func(identity.PublicKey) bool { return false }
@@ -81,8 +81,8 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	return l, nil
 }
 
-// waitRelays blocks until each relay has registered this listener or failed to. One is enough: the
-// others are retried.
+// waitRelays blocks until each relay has registered this listener or failed to. One is enough: the others
+// are retried.
 func (l *listener) waitRelays(ctx context.Context) error {
 	errs := make([]error, len(l.relays))
 	for i, r := range l.relays {

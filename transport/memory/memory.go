@@ -1,5 +1,5 @@
-// Package memory connects agents of one process. Envelopes are passed by reference, without
-// copying or encoding.
+// Package memory connects agents of one process. Envelopes are passed by reference, without copying or
+// encoding.
 package memory
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Network is a set of in-memory addresses and a [transport.Dialer]. The zero value is ready to
-// use. It is safe for concurrent use.
+// Network is a set of in-memory addresses and a [transport.Dialer]. The zero value is ready to use. It is
+// safe for concurrent use.
 type Network struct {
 	mu        sync.Mutex
 	listeners map[string]*listener

@@ -19,8 +19,8 @@ type ListenOptions struct {
 	Options
 	// Allow decides who may connect; nil allows nobody. A refused peer gets no answer.
 	Allow identity.Allow
-	// Background makes Listen return before the server has confirmed the subscription, which
-	// allows for a server that is unreachable now.
+	// Background makes Listen return before the server has confirmed the subscription, which allows for a
+	// server that is unreachable now.
 	Background bool
 	// Logger receives failures that no call returns; nil discards them.
 	Logger *slog.Logger
@@ -44,9 +44,9 @@ type listener struct {
 	once  sync.Once
 }
 
-// Listen accepts connections at the subject of its key. It blocks until the server has confirmed
-// the subscription or ctx ends, unless o.Background is set. There must be only one listener for
-// each key: two would receive each other's connections.
+// Listen accepts connections at the subject of its key. It blocks until the server has confirmed the
+// subscription or ctx ends, unless o.Background is set. There must be only one listener for each key: two
+// would receive each other's connections.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -77,8 +77,8 @@ func unreachable(err error) *transport.Error {
 	return &transport.Error{Code: transport.CodeUnreachable, Message: "the subscription on NATS failed", Err: err}
 }
 
-// handle handles the first message of a handshake. Refused peers and invalid messages get no
-// answer. NATS calls it with one message at a time.
+// handle handles the first message of a handshake. Refused peers and invalid messages get no answer. NATS
+// calls it with one message at a time.
 func (l *listener) handle(m *nats.Msg) {
 	if len(m.Data) < 1+secretstream.EphemeralSize || len(m.Data) > maxHandshake || m.Data[0] != kindOpen {
 		return

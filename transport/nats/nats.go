@@ -1,22 +1,20 @@
-// Package nats carries channels between agents over a NATS server, cluster or leaf node that
-// both ends are connected to. Nothing is stored: a lost message breaks the connection, and the
-// channel on it resumes.
+// Package nats carries channels between agents over a NATS server, cluster or leaf node that both ends are
+// connected to. Nothing is stored: a lost message breaks the connection, and the channel on it resumes.
 //
-// A peer is reached by its public key, at the subject [Address] of the key. The handshake proves
-// both keys and checks whether the peer is allowed. Frames are encrypted end to end: other users
-// of the server cannot read, change or forge them. A user who may subscribe or publish below the
-// prefix can only break connections; see docs/peers.md for permissions.
+// A peer is reached by its public key, at the subject [Address] of the key. The handshake proves both keys
+// and checks whether the peer is allowed. Frames are encrypted end to end: other users of the server cannot
+// read, change or forge them. A user who may subscribe or publish below the prefix can only break
+// connections; see docs/peers.md for permissions.
 //
 // Subjects, below the prefix ("parley" unless set):
 //
 //	PREFIX.hub.KEY      the key's owner accepts connections
 //	PREFIX.link.TOKEN   one end of one connection; the token is random
 //
-// The first message of a connection is sent to the owner's subject, its answer and all others to
-// the subjects of the ends. A message is a byte with its kind, eight bytes with a position in the
-// stream of this direction (big endian), and for data the bytes from that position. The receiver
-// grants how far the sender may send, so that a slow reader blocks its sender instead of losing
-// messages at the server.
+// The first message of a connection is sent to the owner's subject, its answer and all others to the
+// subjects of the ends. A message is a byte with its kind, eight bytes with a position in the stream of
+// this direction (big endian), and for data the bytes from that position. The receiver grants how far the
+// sender may send, so that a slow reader blocks its sender instead of losing messages at the server.
 package nats
 
 import (
@@ -43,8 +41,7 @@ const DefaultPrefix = "parley"
 
 // Options are the options of both ends.
 type Options struct {
-	// Conn is the connection to NATS. It stays the caller's, and must outlive everything made
-	// with it.
+	// Conn is the connection to NATS. It stays the caller's, and must outlive everything made with it.
 	Conn *nats.Conn
 	// Pair is this end's identity.
 	Pair *identity.Pair
@@ -52,8 +49,8 @@ type Options struct {
 	Prefix string
 	// Codec encodes and decodes the frames.
 	Codec transport.Codec
-	// Silence is the time without a message after which a connection counts as broken; 0 means
-	// 15 s. Keep-alives are sent three times as often.
+	// Silence is the time without a message after which a connection counts as broken; 0 means 15 s.
+	// Keep-alives are sent three times as often.
 	Silence time.Duration
 }
 
@@ -96,19 +93,18 @@ var (
 	linkPattern   = regexp.MustCompile(`^[A-Za-z0-9]{22}$`)
 )
 
-// ValidPrefix reports whether a text can be a prefix: one to eight tokens of letters, digits, "-"
-// and "_".
+// ValidPrefix reports whether a text can be a prefix: one to eight tokens of letters, digits, "-" and "_".
 func ValidPrefix(prefix string) bool { return prefixPattern.MatchString(prefix) }
 
-// isLink reports whether a subject named by a peer is that of an end of a connection. With any
-// other the peer could make us publish where it may not.
+// isLink reports whether a subject named by a peer is that of an end of a connection. With any other the
+// peer could make us publish where it may not.
 func (o *Options) isLink(subject string) bool {
 	token, ok := strings.CutPrefix(subject, o.prefix()+".link.")
 	return ok && linkPattern.MatchString(token)
 }
 
-// Address returns the subject at which the owner of a key accepts connections, which is the
-// address of its endpoint.
+// Address returns the subject at which the owner of a key accepts connections, which is the address of its
+// endpoint.
 func Address(prefix string, key identity.PublicKey) string {
 	o := Options{Prefix: prefix}
 	return o.prefix() + ".hub." + key.String()
@@ -135,15 +131,14 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// Dialer dials peers by the subjects of their keys. It is safe for concurrent use if it is not
-// changed.
+// Dialer dials peers by the subjects of their keys. It is safe for concurrent use if it is not changed.
 type Dialer struct {
 	Options
 }
 
-// Dial implements [transport.Dialer]. The connection's Peer is the key in the address, which the
-// peer has proved. The error is CodeInvalid for an invalid address or a peer that is not an agent,
-// and CodeUnreachable otherwise: a peer that does not allow this key does not answer.
+// Dial implements [transport.Dialer]. The connection's Peer is the key in the address, which the peer has
+// proved. The error is CodeInvalid for an invalid address or a peer that is not an agent, and
+// CodeUnreachable otherwise: a peer that does not allow this key does not answer.
 func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	if to.Transport != agent.TransportNATS {
 		return nil, invalid(fmt.Sprintf("the NATS transport cannot dial %q", to.Transport), nil)

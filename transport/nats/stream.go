@@ -43,9 +43,8 @@ var (
 	errProtocol = errors.New("the peer sent an invalid message")
 )
 
-// stream is an ordered stream of bytes between two subjects, below the secret stream that
-// authenticates it. It owns one goroutine, which sends and checks keep-alives, and that of its
-// subscription.
+// stream is an ordered stream of bytes between two subjects, below the secret stream that authenticates it.
+// It owns one goroutine, which sends and checks keep-alives, and that of its subscription.
 type stream struct {
 	nc      *nats.Conn
 	own     string // subject
@@ -205,8 +204,8 @@ func (s *stream) control(kind byte, peer string, at uint64) error {
 	return s.publish(peer, binary.BigEndian.AppendUint64([]byte{kind}, at))
 }
 
-// publish sends a message to the peer. With the reply subject the server reports if the peer has
-// no subscription any more. An error ends the stream.
+// publish sends a message to the peer. With the reply subject the server reports if the peer has no
+// subscription any more. An error ends the stream.
 func (s *stream) publish(peer string, data []byte) error {
 	err := s.nc.PublishRequest(peer, s.own, data)
 	if err != nil {
@@ -382,8 +381,7 @@ func (s *stream) CloseWrite() error {
 	return s.control(kindEnd, peer, at)
 }
 
-// Close ends the stream. Data written before is still sent: the server has it when Ended is
-// closed.
+// Close ends the stream. Data written before is still sent: the server has it when Ended is closed.
 func (s *stream) Close() error {
 	// Unblock a Write that waits for a grant.
 	s.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Backlog is a listener's queue of connections that wait for Accept, with the goroutines that
-// open them. Create it with [NewBacklog]. It is safe for concurrent use.
+// Backlog is a listener's queue of connections that wait for Accept, with the goroutines that open them.
+// Create it with [NewBacklog]. It is safe for concurrent use.
 type Backlog struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -29,8 +29,8 @@ func NewBacklog(size int) *Backlog {
 // Context returns a context that ends when the listener closes.
 func (b *Backlog) Context() context.Context { return b.ctx }
 
-// Go runs f in a goroutine that Close waits for. It reports false, without running f, once the
-// listener has closed.
+// Go runs f in a goroutine that Close waits for. It reports false, without running f, once the listener has
+// closed.
 func (b *Backlog) Go(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,8 +41,8 @@ func (b *Backlog) Go(f func()) bool {
 	return true
 }
 
-// Put queues a connection. It blocks while the queue is full. Once the listener has closed it
-// aborts the connection.
+// Put queues a connection. It blocks while the queue is full. Once the listener has closed it aborts the
+// connection.
 func (b *Backlog) Put(c *Conn) {
 	select {
 	case b.queue <- c:
@@ -74,8 +74,8 @@ func (b *Backlog) End() {
 	b.cancel()
 }
 
-// Close ends the backlog, waits for its goroutines and aborts the connections that were never
-// accepted. It may be called more than once.
+// Close ends the backlog, waits for its goroutines and aborts the connections that were never accepted. It
+// may be called more than once.
 func (b *Backlog) Close() {
 	b.End()
 	b.wg.Wait()

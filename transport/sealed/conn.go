@@ -16,8 +16,8 @@ const (
 	linger    = time.Second // how long Close waits for data in flight
 )
 
-// Conn is one connection, a [transport.Conn]. Create it with [Greet]. It owns one goroutine, which
-// reads; Close waits for it.
+// Conn is one connection, a [transport.Conn]. Create it with [Greet]. It owns one goroutine, which reads;
+// Close waits for it.
 type Conn struct {
 	s       *secretstream.Conn
 	codec   *transport.Codec
@@ -104,8 +104,8 @@ func (c *Conn) read() {
 	}
 }
 
-// Close implements [transport.Conn]. It waits until the peer has received what was sent before,
-// for a second at most.
+// Close implements [transport.Conn]. It waits until the peer has received what was sent before, for a
+// second at most.
 func (c *Conn) Close() error {
 	c.end(nil)
 	c.wg.Wait()

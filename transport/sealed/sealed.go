@@ -1,7 +1,6 @@
-// Package sealed carries frames over a secret stream, encrypted end to end with the owner of a
-// public key. It is the common part of the Hyperswarm and NATS transports. Each end first sends
-// [Greeting] and the size of the largest message it accepts; each later message holds one or more
-// frames.
+// Package sealed carries frames over a secret stream, encrypted end to end with the owner of a public key.
+// It is the common part of the Hyperswarm and NATS transports. Each end first sends [Greeting] and the size
+// of the largest message it accepts; each later message holds one or more frames.
 package sealed
 
 import (
@@ -14,8 +13,8 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Greeting begins the first message of each end. The largest message that this end accepts
-// follows, in bytes, as a uvarint.
+// Greeting begins the first message of each end. The largest message that this end accepts follows, in
+// bytes, as a uvarint.
 const Greeting = "parley-channel/1 "
 
 const (
@@ -23,9 +22,9 @@ const (
 	minMessage   = 64 << 10 // the least that a peer must accept
 )
 
-// Greet exchanges greetings with the peer, for ten seconds at most, and returns a connection that
-// owns the stream. After an error the stream is destroyed. The greeting also proves that the
-// handshake is not a recording. The stream's options must allow messages of c.MaxMessage bytes.
+// Greet exchanges greetings with the peer, for ten seconds at most, and returns a connection that owns the
+// stream. After an error the stream is destroyed. The greeting also proves that the handshake is not a
+// recording. The stream's options must allow messages of c.MaxMessage bytes.
 func Greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (*Conn, error) {
 	limit, err := greet(ctx, s, c)
 	if err != nil {

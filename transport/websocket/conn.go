@@ -20,8 +20,8 @@ const (
 	linger    = time.Second // how long Close waits for data in flight
 )
 
-// conn is one connection. It owns up to three goroutines: one reads, one checks whether the peer
-// is alive, one sends the close frame. Close waits for all.
+// conn is one connection. It owns up to three goroutines: one reads, one checks whether the peer is alive,
+// one sends the close frame. Close waits for all.
 type conn struct {
 	ws      *websocket.Conn
 	socket  *cork // at the dialling end, which masks; nil at the other
@@ -146,8 +146,8 @@ func (c *conn) broken(ctx context.Context, err error) error {
 // Receive implements [transport.Conn]. The end of ctx does not end the connection.
 func (c *conn) Receive(ctx context.Context) ([]transport.Frame, error) { return c.inbox.Receive(ctx) }
 
-// read decodes messages until the socket is closed. After the connection has ended it discards
-// them, so that the closing handshake can complete.
+// read decodes messages until the socket is closed. After the connection has ended it discards them, so
+// that the closing handshake can complete.
 func (c *conn) read() {
 	defer c.inbox.End()
 	defer c.cancel()
@@ -232,8 +232,8 @@ func (c *conn) quiet(d time.Duration) bool {
 	return !c.waiting.Load() && since(c.heard.Load()) >= d
 }
 
-// answers pings the peer and reports whether it is alive. During a write the ping would wait
-// behind the message, so the write's progress is checked instead.
+// answers pings the peer and reports whether it is alive. During a write the ping would wait behind the
+// message, so the write's progress is checked instead.
 func (c *conn) answers(timeout time.Duration) bool {
 	if at := c.writing.Load(); at != 0 {
 		return since(at) < timeout
@@ -248,16 +248,16 @@ func (c *conn) answers(timeout time.Duration) bool {
 	return c.waiting.Load() || c.heard.Load() >= began
 }
 
-// Close implements [transport.Conn]. It waits until the peer has received what was sent before,
-// for a second at most.
+// Close implements [transport.Conn]. It waits until the peer has received what was sent before, for a
+// second at most.
 func (c *conn) Close() error {
 	c.end(nil, websocket.StatusNormalClosure)
 	c.wg.Wait()
 	return nil
 }
 
-// end ends the connection with a closing handshake and wakes Receive. Closing the socket at once
-// could destroy data in flight.
+// end ends the connection with a closing handshake and wakes Receive. Closing the socket at once could
+// destroy data in flight.
 func (c *conn) end(cause error, status websocket.StatusCode) {
 	c.endOnce.Do(func() {
 		c.cause = cause

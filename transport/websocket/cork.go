@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// cork is a socket that can buffer writes and combine them into one. The WebSocket library masks
-// and writes a client's data in pieces of four kilobytes; combined they take a sixteenth of the
-// system calls.
+// cork is a socket that can buffer writes and combine them into one. The WebSocket library masks and writes
+// a client's data in pieces of four kilobytes; combined they take a sixteenth of the system calls.
 type cork struct {
 	net.Conn
 
@@ -48,8 +47,7 @@ func (c *cork) put() {
 	}
 }
 
-// pull removes the cork and writes the buffer. It blocks as Write does, until the socket is
-// closed.
+// pull removes the cork and writes the buffer. It blocks as Write does, until the socket is closed.
 func (c *cork) pull() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,33 +16,33 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Dialer dials "ws://" and "wss://" addresses. The zero value is ready to use. It is safe for
-// concurrent use if it is not changed.
+// Dialer dials "ws://" and "wss://" addresses. The zero value is ready to use. It is safe for concurrent
+// use if it is not changed.
 type Dialer struct {
 	Options
-	// Token returns the bearer token for an address, "" for none. It is called for each
-	// connection. Addresses come from other agents' cards, so it should return a token only
-	// for the hosts that may receive it. Nil sends none.
+	// Token returns the bearer token for an address, "" for none. It is called for each connection.
+	// Addresses come from other agents' cards, so it should return a token only for the hosts that may
+	// receive it. Nil sends none.
 	Token func(ctx context.Context, to *url.URL) (string, error)
 	// TLS configures wss; nil trusts the system's certificate authorities.
 	TLS *tls.Config
-	// Insecure allows sending tokens unencrypted to hosts that are not loopback, e.g. in a
-	// network that is encrypted at a lower layer.
+	// Insecure allows sending tokens unencrypted to hosts that are not loopback, e.g. in a network that is
+	// encrypted at a lower layer.
 	Insecure bool
-	// DialContext opens the TCP connection, e.g. after a check of the address; nil means that
-	// of net.Dialer, with the proxies that the environment names.
+	// DialContext opens the TCP connection, e.g. after a check of the address; nil means that of
+	// net.Dialer, with the proxies that the environment names.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // maxHeader bounds the HTTP headers of the handshake in bytes.
 const maxHeader = 64 << 10
 
-// Dial implements [transport.Dialer]. The connection's Peer is the host name in the server's
-// certificate, "" over ws.
+// Dial implements [transport.Dialer]. The connection's Peer is the host name in the server's certificate,
+// "" over ws.
 //
 // The error is CodeInvalid for an invalid address or a server that does not speak [Subprotocol],
-// CodeUnauthorized if either end does not trust the other, and CodeUnreachable otherwise, also
-// when ctx ends.
+// CodeUnauthorized if either end does not trust the other, and CodeUnreachable otherwise, also when ctx
+// ends.
 func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	u, err := parse(to)
 	if err != nil {
@@ -113,8 +113,8 @@ func (d *Dialer) header(ctx context.Context, u *url.URL, o *Options) (http.Heade
 	return h, nil
 }
 
-// client returns an HTTP client for one handshake, which stores its socket in *socket. The socket
-// outlives the client.
+// client returns an HTTP client for one handshake, which stores its socket in *socket. The socket outlives
+// the client.
 func (d *Dialer) client(socket **cork) (client *http.Client, release func()) {
 	dial, proxy := d.DialContext, (func(*http.Request) (*url.URL, error))(nil)
 	if dial == nil {

@@ -20,23 +20,22 @@ import (
 // ListenOptions configure a Listener. The zero value accepts everyone on loopback.
 type ListenOptions struct {
 	Options
-	// Authenticate decides who may connect and returns the peer's name, which the connection
-	// returns as Peer; see [Tokens]. Its error is not sent to the peer. It must be safe for
-	// concurrent use. Nil accepts everyone, without a name.
+	// Authenticate decides who may connect and returns the peer's name, which the connection returns as
+	// Peer; see [Tokens]. Its error is not sent to the peer. It must be safe for concurrent use. Nil
+	// accepts everyone, without a name.
 	Authenticate func(*http.Request) (peer string, err error)
 	// MaxConns bounds the open connections; 0 means 10,000.
 	MaxConns int
-	// URL is the address that Endpoint returns, e.g. that of a proxy that adds TLS. If it is
-	// empty, Listen uses its own address.
+	// URL is the address that Endpoint returns, e.g. that of a proxy that adds TLS. If it is empty, Listen
+	// uses its own address.
 	URL string
-	// OnRefuse, if not nil, is called with each refused request and the reason. It must be safe
-	// for concurrent use.
+	// OnRefuse, if not nil, is called with each refused request and the reason. It must be safe for
+	// concurrent use.
 	OnRefuse func(r *http.Request, reason error)
 
 	// TLS configures wss for Listen; nil means ws.
 	TLS *tls.Config
-	// Insecure allows Listen to use an address that is not loopback without TLS or without
-	// Authenticate.
+	// Insecure allows Listen to use an address that is not loopback without TLS or without Authenticate.
 	Insecure bool
 	// ErrorLog is for Listen's HTTP server; nil means the standard logger.
 	ErrorLog *log.Logger
@@ -48,8 +47,8 @@ const (
 	handshakeTimeout = 10 * time.Second // for the request, and for a full queue
 )
 
-// Listener accepts connections over HTTP. It is a [transport.Listener] and an [http.Handler], and
-// safe for concurrent use.
+// Listener accepts connections over HTTP. It is a [transport.Listener] and an [http.Handler], and safe for
+// concurrent use.
 type Listener struct {
 	o        ListenOptions
 	endpoint agent.Endpoint
@@ -64,8 +63,8 @@ type Listener struct {
 	handling sync.WaitGroup // requests, and the server
 }
 
-// NewListener returns a listener to mount in an HTTP server, which must speak HTTP/1.1 and should
-// limit how long a request may take to arrive. The endpoint is o.URL.
+// NewListener returns a listener to mount in an HTTP server, which must speak HTTP/1.1 and should limit how
+// long a request may take to arrive. The endpoint is o.URL.
 func NewListener(o ListenOptions) *Listener {
 	o.Options = o.Options.withDefaults()
 	if o.MaxConns <= 0 {
@@ -77,9 +76,9 @@ func NewListener(o ListenOptions) *Listener {
 	}
 }
 
-// Listen listens on a TCP address, such as "127.0.0.1:0", with its own HTTP server, which accepts
-// any path. Unless o.Insecure is set, an address that is not loopback needs o.TLS and
-// o.Authenticate; otherwise the error is CodeInvalid.
+// Listen listens on a TCP address, such as "127.0.0.1:0", with its own HTTP server, which accepts any path.
+// Unless o.Insecure is set, an address that is not loopback needs o.TLS and o.Authenticate; otherwise the
+// error is CodeInvalid.
 func Listen(address string, o ListenOptions) (*Listener, error) {
 	ln, err := net.Listen("tcp", address)
 	if err != nil {
@@ -124,9 +123,9 @@ func safe(at net.Addr, o *ListenOptions) error {
 	return nil
 }
 
-// ServeHTTP upgrades a request to a connection and queues it for Accept. Refused requests get 401
-// (not authenticated), 403 (from a browser), 400 or 426 (no WebSocket handshake, or another
-// subprotocol than a2a.v1) or 503 (too many connections, or closed).
+// ServeHTTP upgrades a request to a connection and queues it for Accept. Refused requests get 401 (not
+// authenticated), 403 (from a browser), 400 or 426 (no WebSocket handshake, or another subprotocol than
+// a2a.v1) or 503 (too many connections, or closed).
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !l.acquire() {
 		w.Header().Set("Retry-After", "5")
@@ -176,8 +175,8 @@ func (l *Listener) report(r *http.Request, reason error) {
 
 // upgrade checks a request and upgrades it. On an error the request has been answered.
 func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error) {
-	// Agents send no Origin; browsers do. With a name that resolves to this computer, a web
-	// page's Origin could even match the request's host.
+	// Agents send no Origin; browsers do. With a name that resolves to this computer, a web page's Origin
+	// could even match the request's host.
 	if r.Header.Get("Origin") != "" {
 		return nil, refuse(w, http.StatusForbidden, errors.New("a browser's request"))
 	}
@@ -205,8 +204,8 @@ func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error
 	return newConn(ws, nil, &l.o.Options, peer, limit), nil
 }
 
-// deliver queues a connection for Accept. If the queue has room, even a connection that has ended
-// is queued, with the frames it has received; otherwise deliver waits for a limited time.
+// deliver queues a connection for Accept. If the queue has room, even a connection that has ended is
+// queued, with the frames it has received; otherwise deliver waits for a limited time.
 func (l *Listener) deliver(c *conn) {
 	select {
 	case l.queue <- c:
@@ -251,8 +250,8 @@ func (l *Listener) closedError() error {
 // Endpoint implements [transport.Listener].
 func (l *Listener) Endpoint() agent.Endpoint { return l.endpoint }
 
-// Close implements [transport.Listener]. It waits for the requests in progress and closes the
-// connections that were not accepted.
+// Close implements [transport.Listener]. It waits for the requests in progress and closes the connections
+// that were not accepted.
 func (l *Listener) Close() error {
 	l.stop(nil)
 	var err error

@@ -41,9 +41,8 @@ type AnyLimits struct {
 	Key      int // bytes of an object's key
 }
 
-// Any reads one value and returns its encoding. It decrements l.Elements, so that one budget can
-// cover
-// many values.
+// Any reads one value and returns its encoding. It decrements l.Elements, so that one budget can cover many
+// values.
 func (r *Reader) Any(l *AnyLimits) []byte {
 	start := r.pos
 	r.skipAny(l, 0)
@@ -81,8 +80,7 @@ func (r *Reader) skipAny(l *AnyLimits, depth int) {
 	}
 }
 
-// skipMany reads the elements of an array, or the members of an object if seen is not nil. It
-// allocates
+// skipMany reads the elements of an array, or the members of an object if seen is not nil. It allocates
 // nothing for the announced count.
 func (r *Reader) skipMany(l *AnyLimits, depth int, seen *keys) {
 	n := r.Uint()
@@ -140,8 +138,8 @@ func (s *keys) add(k []byte) bool {
 	return true
 }
 
-// AppendNumber appends a number as JavaScript writes it: an integer of up to 31
-// bits as one, else the smaller float that holds it exactly.
+// AppendNumber appends a number as JavaScript writes it: an integer of up to 31 bits as one, else the
+// smaller float that holds it exactly.
 func AppendNumber(b []byte, v float64) []byte {
 	if v == math.Trunc(v) && math.Abs(v) <= math.MaxInt32 {
 		b = append(b, TagInteger)
@@ -191,8 +189,8 @@ func (o Object) Get(key string) (any, bool) {
 	return nil, false
 }
 
-// Value decodes one value that Reader.Any has checked: nil, Undefined, bool,
-// float64, BigInt, string, []byte, []any or Object.
+// Value decodes one value that Reader.Any has checked: nil, Undefined, bool, float64, BigInt, string,
+// []byte, []any or Object.
 func Value(raw []byte) any {
 	r := Reader{b: raw}
 	v := r.value()

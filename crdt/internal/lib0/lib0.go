@@ -1,5 +1,4 @@
-// Package lib0 encodes and decodes the primitives of the Yjs wire format: variable-length integers,
-// byte
+// Package lib0 encodes and decodes the primitives of the Yjs wire format: variable-length integers, byte
 // strings and the self-describing value "Any".
 package lib0
 
@@ -9,9 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxSafe is the largest integer that the format allows, 2^53-1: the largest that a JavaScript
-// number
-// holds exactly.
+// MaxSafe is the largest integer that the format allows, 2^53-1: the largest that a JavaScript number holds
+// exactly.
 const MaxSafe = 1<<53 - 1
 
 // Errors of malformed data.
@@ -22,8 +20,7 @@ var (
 	ErrTooLong = errors.New("a string is longer than allowed")
 )
 
-// Reader decodes primitives from a byte slice. After the first error it returns zero values.
-// Returned
+// Reader decodes primitives from a byte slice. After the first error it returns zero values. Returned
 // slices refer to the data.
 type Reader struct {
 	b   []byte
@@ -90,8 +87,7 @@ func (r *Reader) Uint() uint64 {
 	return 0
 }
 
-// Int reads a varInt: a sign in bit 6 of the first byte. A negative zero is reported, since
-// JavaScript
+// Int reads a varInt: a sign in bit 6 of the first byte. A negative zero is reported, since JavaScript
 // distinguishes it from 0.
 func (r *Reader) Int() (v int64, negativeZero bool) {
 	c := r.Byte()
