@@ -72,18 +72,14 @@ type Channel struct {
 	changed   chan struct{}  // closed at the next change; nil if nobody waits
 	out       outbox
 	in        inbox
-	handlers  []*registered // replaced, never changed
-	watchers  []*watcher    // replaced, never changed
-	pending   []func()      // calls to make without the lock, in order
-	notifying bool          // a goroutine makes them
-	giveUp    *time.Timer   // the acceptor's, while reconnecting
-	redial    time.Duration // the opener's delay before the next attempt
-	joined    time.Time     // when the present connection was opened
+	handlers  []*Handler      // replaced, never changed
+	watchers  []*func(Status) // replaced, never changed
+	pending   []func()        // calls to make without the lock, in order
+	notifying bool            // a goroutine makes them
+	giveUp    *time.Timer     // the acceptor's, while reconnecting
+	redial    time.Duration   // the opener's delay before the next attempt
+	joined    time.Time       // when the present connection was opened
 }
-
-type registered struct{ handle Handler }
-
-type watcher struct{ changed func(Status) }
 
 // ID returns the channel's unique id; both ends have the same.
 func (c *Channel) ID() string { return c.id }
@@ -212,30 +208,29 @@ func (c *Channel) errorf(code Code, cause error, format string, args ...any) *Er
 // removes it. Envelopes are queued, within the window, until there is a handler. With
 // several handlers, each gets every envelope.
 func (c *Channel) OnMessage(h Handler) (remove func()) {
-	r := &registered{h}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.handlers = append(slices.Clip(c.handlers), r)
+	remove = add(c, &c.handlers, h)
 	c.startDispatch()
+	return remove
+}
+
+// add adds v to a list of c and returns the function that removes it; c.mu is held.
+func add[T any](c *Channel, list *[]*T, v T) (remove func()) {
+	*list = append(slices.Clip(*list), &v)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.handlers = slices.DeleteFunc(slices.Clone(c.handlers), func(have *registered) bool { return have == r })
+		*list = slices.DeleteFunc(slices.Clone(*list), func(have *T) bool { return have == &v })
 	}
 }
 
 // OnStatus calls f with each new state, in order, and returns the function that
 // stops that. f must not block for long: it delays later states.
 func (c *Channel) OnStatus(f func(Status)) (remove func()) {
-	w := &watcher{f}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watchers = append(slices.Clip(c.watchers), w)
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.watchers = slices.DeleteFunc(slices.Clone(c.watchers), func(have *watcher) bool { return have == w })
-	}
+	return add(c, &c.watchers, f)
 }
 
 // Close closes the channel at both ends. Envelopes that were sent but not acknowledged
@@ -283,7 +278,7 @@ func (c *Channel) set(next Status) bool {
 	c.notify(func() {
 		c.m.opts.Telemetry.Emit(event)
 		for _, w := range watchers {
-			w.changed(next)
+			(*w)(next)
 		}
 	})
 	return true

@@ -198,7 +198,7 @@ func (c *Channel) openHandshake(ctx context.Context, conn transport.Conn) error 
 
 // hello returns this end's part of the handshake.
 func (c *Channel) hello() *transport.Hello {
-	card := c.m.introduce(c.local)
+	card := c.m.opts.Introduce(c.local)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	instance := ""
@@ -366,10 +366,8 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	refused := func(err error) error { // the peer gets its text
 		return &Error{Code: CodeRefused, Subject: h.Channel, Message: err.Error()}
 	}
-	if m.opts.Authorize != nil {
-		if err := m.opts.Authorize(ctx, req); err != nil {
-			return nil, false, refused(err)
-		}
+	if err := m.opts.Authorize(ctx, req); err != nil {
+		return nil, false, refused(err)
 	}
 	if c, known := m.Channel(h.Channel); known { // reattach checks the secret
 		if err := m.introduced(ctx, req); err != nil {

@@ -3,7 +3,6 @@ package channel
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -296,15 +295,8 @@ func (m *Manager) Close() error {
 	return err
 }
 
-func (m *Manager) introduce(agentID string) json.RawMessage {
-	if m.opts.Introduce == nil {
-		return nil
-	}
-	return m.opts.Introduce(agentID)
-}
-
 func (m *Manager) introduced(ctx context.Context, r Request) error {
-	if m.opts.Introduced == nil || len(r.Card) == 0 {
+	if len(r.Card) == 0 {
 		return nil
 	}
 	return m.opts.Introduced(ctx, r)

@@ -92,6 +92,16 @@ func (o Options) withDefaults() Options {
 	if o.Telemetry == nil {
 		o.Telemetry = (*telemetry.Recorder)(nil)
 	}
+	accept := func(context.Context, Request) error { return nil }
+	if o.Authorize == nil {
+		o.Authorize = accept
+	}
+	if o.Introduced == nil {
+		o.Introduced = accept
+	}
+	if o.Introduce == nil {
+		o.Introduce = func(string) json.RawMessage { return nil }
+	}
 	if o.Ended == nil {
 		o.Ended = func(*Channel) {}
 	}

@@ -350,7 +350,7 @@ func (c *Channel) dispatch() {
 		if e := first.e; e != nil {
 			c.m.opts.Telemetry.Emit(c.event(telemetry.MessageReceived, e))
 			for _, h := range handlers {
-				c.protect(func() { h.handle(c.m.ctx, e) })
+				c.protect(func() { (*h)(c.m.ctx, e) })
 			}
 		}
 		err := c.checkpoint()

@@ -257,22 +257,19 @@ func (r *Registry) remove(e *entry) {
 
 // Unregister removes a card, local or remote, and reports whether it was there.
 func (r *Registry) Unregister(id string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e := r.byID[id]
-	if e == nil {
-		return false
-	}
-	r.remove(e)
-	return true
+	return r.removeIf(id, func(*entry) bool { return true })
 }
 
 // Lost removes a remote card that source merged, and reports whether it did.
 func (r *Registry) Lost(id, source string) bool {
+	return r.removeIf(id, func(e *entry) bool { return e.card.Origin == agent.Remote && e.source == source })
+}
+
+func (r *Registry) removeIf(id string, condition func(*entry) bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.byID[id]
-	if e == nil || e.card.Origin != agent.Remote || e.source != source {
+	if e == nil || !condition(e) {
 		return false
 	}
 	r.remove(e)

@@ -484,11 +484,9 @@ func (p *Participant) Swarms() []string {
 // until the copy has arrived or ctx ends.
 func (p *Participant) State(ctx context.Context, swarmID string) (State, error) {
 	for {
-		p.mu.Lock()
-		s := p.swarms[swarmID]
-		if s == nil {
-			p.mu.Unlock()
-			return State{}, notMember(swarmID)
+		s, err := p.lockMembership(swarmID)
+		if err != nil {
+			return State{}, err
 		}
 		ask := !s.follows
 		s.follows = true
@@ -516,11 +514,9 @@ func (p *Participant) State(ctx context.Context, swarmID string) (State, error) 
 // changes during a call are combined. h replaces an earlier one. It must not wait for
 // the Participant to close.
 func (p *Participant) Watch(swarmID string, h func(State)) error {
-	p.mu.Lock()
-	s := p.swarms[swarmID]
-	if s == nil {
-		p.mu.Unlock()
-		return notMember(swarmID)
+	s, err := p.lockMembership(swarmID)
+	if err != nil {
+		return err
 	}
 	p.dropCopy(s) // the next copy has the whole state
 	s.watch, s.sequence, s.next, s.follows = h, 0, nil, true
@@ -553,11 +549,9 @@ func (p *Participant) Leave(swarmID string) error {
 }
 
 func (p *Participant) report(swarmID string, m message) error {
-	p.mu.Lock()
-	s := p.swarms[swarmID]
-	if s == nil {
-		p.mu.Unlock()
-		return notMember(swarmID)
+	s, err := p.lockMembership(swarmID)
+	if err != nil {
+		return err
 	}
 	leader := s.leader
 	p.mu.Unlock()
@@ -566,8 +560,14 @@ func (p *Participant) report(swarmID string, m message) error {
 	return nil
 }
 
-func notMember(swarmID string) *Error {
-	return errorf(CodeNotMember, swarmID, "the agent is not in swarm %q", swarmID)
+// lockMembership returns a membership with p.mu held, or an error.
+func (p *Participant) lockMembership(swarmID string) (*membership, error) {
+	p.mu.Lock()
+	if s := p.swarms[swarmID]; s != nil {
+		return s, nil
+	}
+	p.mu.Unlock()
+	return nil, errorf(CodeNotMember, swarmID, "the agent is not in swarm %q", swarmID)
 }
 
 // Close cancels running sub-tasks and waits for them. After the lease coordinators

@@ -6,6 +6,7 @@
 package busjournal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,12 +64,7 @@ var _ swarm.Journal = (*Journal)(nil)
 // Open makes the stream, or adjusts it to the options. A full stream refuses records;
 // the coordinators delete old journals.
 func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Journal, error) {
-	if o.Stream == "" {
-		o.Stream = DefaultStream
-	}
-	if o.Subject == "" {
-		o.Subject = DefaultSubject
-	}
+	o.Stream, o.Subject = cmp.Or(o.Stream, DefaultStream), cmp.Or(o.Subject, DefaultSubject)
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
