@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitZombie blocks until pid, a child, has ended, and leaves it to be reaped:
-// kqueue tells without reaping.
+// awaitZombie blocks until pid, a child, has ended, and does not reap it.
 func awaitZombie(pid int) bool {
 	kq, err := unix.Kqueue()
 	if err != nil {
@@ -23,7 +22,7 @@ func awaitZombie(pid int) bool {
 	for {
 		_, err := unix.Kevent(kq, change, make([]unix.Kevent_t, 1), nil)
 		switch {
-		case err == nil, errors.Is(err, unix.ESRCH): // ESRCH: it is a zombie already
+		case err == nil, errors.Is(err, unix.ESRCH): // ESRCH: a zombie already
 			return true
 		case !errors.Is(err, unix.EINTR):
 			return false

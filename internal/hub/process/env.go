@@ -1,14 +1,14 @@
 package process
 
 import (
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
 )
 
-// baseEnv is what every agent sees of the hub's environment: where things are,
-// how to print, how to get out. Nothing here is a credential by its nature; the
-// proxies may hold one, which the redactor knows.
+// baseEnv are the variables of the hub that every agent receives: paths, locale, proxies.
+// None is a credential; a proxy's URL may contain one, which the redactor recognizes.
 var baseEnv = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "SHELL",
 	"LANG", "LANGUAGE", "LC_*", "TZ", "TERM", "COLORTERM", "NO_COLOR",
@@ -19,7 +19,7 @@ var baseEnv = []string{
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
 }
 
-// windowsEnv is what programs cannot do without on Windows.
+// windowsEnv are the variables that programs on Windows need.
 var windowsEnv = []string{
 	"SystemRoot", "SystemDrive", "windir", "ComSpec", "PATHEXT", "OS",
 	"USERPROFILE", "USERNAME", "HOMEDRIVE", "HOMEPATH", "APPDATA", "LOCALAPPDATA",
@@ -27,9 +27,9 @@ var windowsEnv = []string{
 	"NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE",
 }
 
-// Environ is the environment of an agent: of parent (os.Environ(), say) the base
-// and the names that allow lists, a trailing * matching the rest of a name; then
-// set, which wins. The result is sorted.
+// Environ returns the environment of an agent, sorted: the base variables of parent, such
+// as os.Environ(), those in allow, where a trailing * matches any rest, and set, which
+// wins.
 func Environ(parent, allow []string, set map[string]string) []string {
 	patterns := slices.Concat(baseEnv, allow)
 	if runtime.GOOS == "windows" {
@@ -38,23 +38,18 @@ func Environ(parent, allow []string, set map[string]string) []string {
 	vars := make(map[string]string)
 	for _, kv := range parent {
 		name, value, ok := strings.Cut(kv, "=")
-		if ok && name != "" && name != MarkerEnv && matchesAny(patterns, name) {
+		matchesName := func(p string) bool { return matches(p, name) }
+		if ok && name != "" && name != MarkerEnv && slices.ContainsFunc(patterns, matchesName) {
 			vars[name] = value
 		}
 	}
-	for name, value := range set {
-		vars[name] = value
-	}
+	maps.Copy(vars, set)
 	env := make([]string, 0, len(vars))
 	for name, value := range vars {
 		env = append(env, name+"="+value)
 	}
 	slices.Sort(env)
 	return env
-}
-
-func matchesAny(patterns []string, name string) bool {
-	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 }
 
 func matches(pattern, name string) bool {
@@ -67,7 +62,7 @@ func matches(pattern, name string) bool {
 	return pattern == name
 }
 
-// lookup finds a variable in env; the last one counts, as in exec.
+// lookup returns a variable of env; the last one counts, as in exec.
 func lookup(env []string, name string) string {
 	for _, kv := range slices.Backward(env) {
 		if k, v, ok := strings.Cut(kv, "="); ok && sameName(k, name) {

@@ -4,13 +4,12 @@ package process
 
 import "golang.org/x/sys/unix"
 
-// processes is empty where no list is read: the process group is all that is
-// ended.
+// processes returns none: only the process group is killed here.
 func processes() ([]proc, error) { return nil, nil }
 
 func killSame(p proc) bool { return unix.Kill(p.pid, unix.SIGKILL) == nil }
 
-// setTag does nothing: there is no other mark than the environment here.
+// setTag does nothing: this system has no mark besides the environment.
 func setTag(int, Marker) uint64 { return 0 }
 
 func tagOwnedBy(uint64, string) bool { return false }

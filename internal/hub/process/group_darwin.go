@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processes lists this user's processes. Group and parent come from the list;
-// the session has no place in it, so the group stands for it.
+// processes lists this user's processes. The list has no session; the group is used
+// instead.
 func processes() ([]proc, error) {
 	list, err := unix.SysctlKinfoProcSlice("kern.proc.uid", os.Getuid())
 	if err != nil {
@@ -34,8 +34,9 @@ func processes() ([]proc, error) {
 	return procs, nil
 }
 
-// markerOf reads the environment behind the arguments: a count, the program,
-// NULs, the arguments, the variables. Programs that the system protects hide it.
+// markerOf reads the marker from a process's arguments and environment: a count, the
+// program, NULs, the arguments, the variables. For programs protected by the system it is
+// empty.
 func markerOf(pid int) string {
 	b, err := unix.SysctlRaw("kern.procargs2", pid)
 	if err != nil || len(b) < 4 {
@@ -63,8 +64,8 @@ func markerOf(pid int) string {
 	return value
 }
 
-// killSame kills p unless its id has become another process's. There are no
-// process descriptors here: a moment remains in which it could.
+// killSame kills p unless its id was reused. Without process descriptors the id could still
+// be reused between the check and the signal.
 func killSame(p proc) bool {
 	now, err := unix.SysctlKinfoProc("kern.proc.pid", p.pid)
 	if err != nil || now.Proc.P_starttime.Nano() != p.start {
@@ -73,7 +74,7 @@ func killSame(p proc) bool {
 	return unix.Kill(p.pid, unix.SIGKILL) == nil
 }
 
-// setTag does nothing: there is no other mark than the environment here.
+// setTag does nothing: this system has no mark besides the environment.
 func setTag(int, Marker) uint64 { return 0 }
 
 func tagOwnedBy(uint64, string) bool { return false }

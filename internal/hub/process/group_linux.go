@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitZombie blocks until pid, a child, has ended, and leaves it to be reaped.
+// awaitZombie blocks until pid, a child, has ended, and does not reap it.
 func awaitZombie(pid int) bool {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -24,13 +24,11 @@ func awaitZombie(pid int) bool {
 	}
 }
 
-// maxEnviron bounds what is read of a process's environment; the marker stands
-// at the end of what was passed to exec, so all of it is read.
+// maxEnviron bounds a process's environment, whose end has the marker.
 const maxEnviron = 4 << 20
 
-// processes lists what /proc shows of the processes that this user may look
-// into. Those that end meanwhile are left out, and so are zombies: only their
-// parents can do something about them.
+// processes lists the processes of /proc that this user may inspect, except zombies, which
+// only their parents can remove.
 func processes() ([]proc, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -65,7 +63,7 @@ func readProc(pid int, buf *bytes.Buffer) (proc, bool) {
 		return proc{}, false
 	}
 	p.pid = pid
-	// Others' environments cannot be read, nor those of setuid programs.
+	// The environments of other users and of setuid programs cannot be read.
 	if readFile(path+"/environ", buf) == nil {
 		p.marker = markerIn(buf.Bytes())
 	}
@@ -84,8 +82,8 @@ func readFile(path string, buf *bytes.Buffer) error {
 	return err
 }
 
-// parseStat reads "pid (name) state ppid pgrp session …"; the name may hold
-// anything, so the last parenthesis counts. The start time is the 22nd field.
+// parseStat reads "pid (name) state ppid pgrp session …". The name may contain
+// parentheses: the last one ends it. The start time is the 22nd field.
 func parseStat(b []byte) (p proc, state byte, ok bool) {
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
@@ -120,8 +118,8 @@ func markerIn(env []byte) string {
 	return value
 }
 
-// killSame kills p unless its id has become another process's meanwhile: the
-// process is held by a descriptor while that is made sure.
+// killSame kills p unless its id was reused meanwhile. A process descriptor prevents reuse
+// during the check.
 func killSame(p proc) bool {
 	h, err := os.FindProcess(p.pid)
 	if err != nil {
@@ -136,21 +134,20 @@ func killSame(p proc) bool {
 	return h.Signal(os.Kill) == nil
 }
 
-// The tag is for those that have cleared their environment, left the session and
-// lost their parents: nothing of the marker, the group or the tree leads to them
-// (env -i setsid prog &). It is a number in the limit on file locks, which the
-// kernel has not enforced since 2.4.25 but still hands down, and which a process
-// without privileges can only lower. It is set a moment after the start: what the
-// program starts within that moment has the marker alone.
+// The tag finds descendants that have cleared their environment, left the session and
+// lost their parents (env -i setsid prog &), and so have neither marker nor group. It is
+// the value of the limit on file locks, which the kernel has not enforced since 2.4.25
+// but still passes to children, and which a process without privileges can only lower.
+// It is set shortly after the start; children from before have only the marker.
 //
-// From the top: one bit that is always set, 29 of the owner's hash, 32 at random.
+// From the top: one bit that is always set, 29 of the owner's hash, 32 random ones.
 const (
 	tagBit    = 1 << 61
 	ownerBits = 29
 )
 
-// setTag tags pid and reports the tag. It reports 0 where the limit is set already
-// (in a hub that an agent of another hub has started): the marker has to do then.
+// setTag tags pid and returns the tag. It returns 0 if the limit is set already, as in a
+// hub that an agent of another hub has started.
 func setTag(pid int, m Marker) uint64 {
 	if limit, ok := lockLimit(pid); !ok || limit != unix.RLIM_INFINITY {
 		return 0
@@ -165,7 +162,7 @@ func setTag(pid int, m Marker) uint64 {
 	return tag
 }
 
-// tagOf is the tag of pid, 0 if it has none.
+// tagOf returns the tag of pid, 0 if it has none.
 func tagOf(pid int) uint64 {
 	if limit, ok := lockLimit(pid); ok && limit&^(tagBit-1) == tagBit {
 		return limit

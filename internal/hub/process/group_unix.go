@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -16,17 +17,16 @@ import (
 
 const gentleSignals = true
 
-// prepare puts the process into a session of its own: it leads a process group,
-// and has no terminal that a tool (git, ssh) could ask for a password on.
+// prepare makes the process the leader of its own session and process group, without a
+// terminal on which a tool (git, ssh) could ask for a password.
 func prepare(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 }
 
-// group is the session of a process, by the id of its leader, and a tag that its
-// descendants inherit beside the marker, 0 where there is none.
+// group is the session of a process.
 type group struct {
-	leader int
-	tag    uint64
+	leader int    // its process id
+	tag    uint64 // inherited by descendants like the marker, 0 without one; see setTag
 }
 
 func newGroup(p *os.Process, m Marker) (group, error) {
@@ -35,20 +35,20 @@ func newGroup(p *os.Process, m Marker) (group, error) {
 
 func (g group) close() {}
 
-// signal sends sig to the process group. The leader is not reaped before the
-// sweep is over, so the id cannot have become another's.
+// signal sends sig to the process group. The leader is not reaped before the end of the
+// sweep, so that its id cannot be reused.
 func (g group) signal(sig os.Signal) {
 	if s, ok := sig.(syscall.Signal); ok {
 		_ = syscall.Kill(-g.leader, s) // ESRCH: all have ended
 	}
 }
 
-// awaitEnd blocks until the process has ended, without reaping it: its id stays
-// taken, and with it the group's and the session's. It reports false where that
-// cannot be done.
+// awaitEnd blocks until the process has ended, without reaping it, so that its id, which
+// is also the group's and the session's, is not reused. It returns false if the system
+// cannot do that.
 func (g group) awaitEnd(p *os.Process) bool { return awaitZombie(p.Pid) }
 
-// sweep kills what is left of the process's tree.
+// sweep kills the remaining descendants.
 func (g group) sweep(m Marker) (int, error) {
 	g.signal(os.Kill)
 	return sweepUntilGone(func(procs []proc) []proc { return g.members(procs, m) })
@@ -61,34 +61,30 @@ func (g group) sweepOrphans(m Marker) (int, error) {
 func sweepOwner(owner string) (int, error) {
 	self := os.Getpid()
 	return sweepUntilGone(func(procs []proc) []proc {
-		var found []proc
-		for _, p := range procs {
-			if p.pid != self && (ownedBy(p.marker, owner) || tagOwnedBy(p.tag, owner)) {
-				found = append(found, p)
-			}
-		}
-		return found
+		return slices.DeleteFunc(procs, func(p proc) bool {
+			return p.pid == self || !ownedBy(p.marker, owner) && !tagOwnedBy(p.tag, owner)
+		})
 	})
 }
 
-// proc is a running process of this user as the platform's list shows it.
+// proc is a running process of this user.
 type proc struct {
 	pid, parent, group, session int
 
-	start  int64  // tells it from a later process with the same id
-	marker string // value of MarkerEnv, if it could be read
+	start  int64  // distinguishes it from a later process with the same id
+	marker string // the value of MarkerEnv, if it could be read
 	tag    uint64 // see setTag, 0 if there is none
 }
 
-// members are the processes that belong to the leader: by the marker or the tag, by
-// the group or session, or below one that does.
+// members returns the descendants of the leader: those with its marker, tag, group or
+// session, and the descendants of those.
 func (g group) members(procs []proc, m Marker) []proc {
 	belongs := make(map[int]bool, len(procs))
 	for _, p := range procs {
 		belongs[p.pid] = m.in(p.marker) || g.tag != 0 && p.tag == g.tag ||
 			p.group == g.leader || p.session == g.leader
 	}
-	// Parents stand in no order, so go on until nothing is added.
+	// Parents are in no order: repeat until nothing is added.
 	for more := true; more; {
 		more = false
 		for _, p := range procs {
@@ -98,32 +94,22 @@ func (g group) members(procs []proc, m Marker) []proc {
 		}
 	}
 	self := os.Getpid()
-	var found []proc
-	for _, p := range procs {
-		if belongs[p.pid] && p.pid != g.leader && p.pid != self {
-			found = append(found, p)
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(procs), func(p proc) bool {
+		return !belongs[p.pid] || p.pid == g.leader || p.pid == self
+	})
 }
 
-// orphans are the members that have lost the leader as an ancestor.
+// orphans returns the members that no longer have the leader as an ancestor.
 func (g group) orphans(procs []proc, m Marker) []proc {
 	parent := make(map[int]int, len(procs))
 	for _, p := range procs {
 		parent[p.pid] = p.parent
 	}
-	var found []proc
-	for _, p := range g.members(procs, m) {
-		if !reaches(parent, p.pid, g.leader) {
-			found = append(found, p)
-		}
-	}
-	return found
+	return slices.DeleteFunc(g.members(procs, m), func(p proc) bool { return reaches(parent, p.pid, g.leader) })
 }
 
 func reaches(parent map[int]int, pid, ancestor int) bool {
-	for range len(parent) + 1 { // a list read while processes come and go could hold a circle
+	for range len(parent) + 1 { // the list is no snapshot, and could contain a cycle
 		if pid == ancestor {
 			return true
 		}
@@ -136,15 +122,14 @@ func reaches(parent map[int]int, pid, ancestor int) bool {
 	return false
 }
 
-// Bounds of a sweep. A tree that forks faster than it is killed (each round
-// kills all that were found) is given up after them.
+// Bounds of a sweep, for a tree that forks faster than it is killed.
 const (
 	sweepRounds  = 200
 	sweepMaxWait = 50 * time.Millisecond
 )
 
-// sweepUntilGone kills what find selects until it selects nothing, and reports
-// how many processes there were.
+// sweepUntilGone kills the processes that find selects until it selects none, and returns
+// their number.
 func sweepUntilGone(find func([]proc) []proc) (int, error) {
 	killed := make(map[int]bool)
 	wait := time.Millisecond
@@ -163,16 +148,15 @@ func sweepUntilGone(find func([]proc) []proc) (int, error) {
 				killed[p.pid] = true
 			}
 		}
-		// SIGKILL takes effect a moment later.
+		// SIGKILL takes effect with a delay.
 		time.Sleep(wait)
 		wait = min(2*wait, sweepMaxWait)
 	}
 	return len(killed), fmt.Errorf("%w: new ones appear or they hang in the kernel", ErrNotGone)
 }
 
-// reapAdopted reaps killed orphans that have become children of this process:
-// where it is the container's first process or a subreaper. Others' ids give
-// ECHILD.
+// reapAdopted reaps killed orphans that have become children of this process, because it
+// is the container's first process or a subreaper. For others Wait4 returns ECHILD.
 func reapAdopted(pids map[int]bool) {
 	for pid := range pids {
 		var err error = unix.EINTR
@@ -182,8 +166,8 @@ func reapAdopted(pids map[int]bool) {
 	}
 }
 
-// ParseSignal knows INT, TERM, HUP, QUIT, USR1, USR2 and KILL, with or without
-// SIG before them.
+// ParseSignal returns the signal INT, TERM, HUP, QUIT, USR1, USR2 or KILL, with or without
+// the prefix SIG.
 func ParseSignal(name string) (os.Signal, error) {
 	s := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
 	switch s {

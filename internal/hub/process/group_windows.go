@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// gentleSignals is false: a console event reaches only programs of the same
-// console, which a hub in the background does not have.
+// gentleSignals is false: a console event reaches only programs of the same console, and a
+// hub in the background has none.
 const gentleSignals = false
 
 func prepare(cmd *exec.Cmd) {
@@ -21,9 +21,9 @@ func prepare(cmd *exec.Cmd) {
 	}
 }
 
-// group is a job object. Whatever the process starts is in it, and all of it
-// ends with the job, also when the hub itself is killed. What a program starts
-// in the moment before it is put into the job is not held.
+// group is a job object. It contains the process and its descendants, and all of them end
+// with the job, even when the hub is killed. Children that the process starts before it
+// is added to the job are not in it.
 type group struct {
 	job     windows.Handle
 	process windows.Handle
@@ -54,7 +54,7 @@ func newGroup(p *os.Process, _ Marker) (group, error) {
 	if err := windows.AssignProcessToJobObject(job, h); err != nil {
 		windows.CloseHandle(h)
 		windows.CloseHandle(job)
-		return group{}, fmt.Errorf("put the process into the job: %w", err)
+		return group{}, fmt.Errorf("add the process to the job: %w", err)
 	}
 	return group{job: job, process: h}, nil
 }
@@ -78,14 +78,13 @@ func (g group) sweep(Marker) (int, error) {
 	return 0, nil
 }
 
-// sweepOrphans does nothing: a job does not tell orphans from others.
+// sweepOrphans does nothing: a job does not distinguish orphans.
 func (g group) sweepOrphans(Marker) (int, error) { return 0, nil }
 
-// sweepOwner does nothing: jobs end with the hub that held them.
+// sweepOwner does nothing: jobs end with their hub.
 func sweepOwner(string) (int, error) { return 0, nil }
 
-// ParseSignal accepts the names that other platforms know; here Stop ends the
-// job whatever they are.
+// ParseSignal accepts the names of other platforms; Stop ignores the signals here.
 func ParseSignal(name string) (os.Signal, error) {
 	switch strings.TrimPrefix(strings.ToUpper(name), "SIG") {
 	case "INT":

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// keepBuffer is how much buffer a Lines keeps after a longer line.
+// keepBuffer is the largest buffer that Lines keeps after a line.
 const keepBuffer = 64 << 10
 
 // Lines reads lines of a bounded length. It is not safe for concurrent use.
@@ -18,16 +18,15 @@ type Lines struct {
 	buf []byte
 }
 
-// NewLines reads lines of at most max bytes, the line end not counted. Memory
-// stays within about max, however long a line is.
+// NewLines returns a reader of lines of at most max bytes without the line end. It uses
+// about max bytes of memory, however long a line is.
 func NewLines(r io.Reader, max int) *Lines {
 	return &Lines{r: bufio.NewReaderSize(r, 32<<10), max: max}
 }
 
-// Next returns the next line without its end (\n or \r\n); it is valid until the
-// next call. The last line needs no end. A line that is too long is read to its
-// end and thrown away, and reported once with an error that is ErrLineTooLong:
-// the caller may go on. At the end the error is io.EOF.
+// Next returns the next line without its end (\n or \r\n), valid until the next call. The
+// last line needs no end. A line that is too long is skipped and reported once as
+// ErrLineTooLong; the caller may continue. At the end the error is io.EOF.
 func (l *Lines) Next() ([]byte, error) {
 	if cap(l.buf) > keepBuffer {
 		l.buf = nil
@@ -37,7 +36,7 @@ func (l *Lines) Next() ([]byte, error) {
 	for {
 		frag, err := l.r.ReadSlice('\n')
 		size += len(frag)
-		// Two more bytes than allowed are kept: they may be the line's end.
+		// Keep two more bytes than allowed: they may be the line's end.
 		if room := l.max + 2 - len(l.buf); room > 0 {
 			l.buf = append(l.buf, frag[:min(len(frag), room)]...)
 		}

@@ -4,21 +4,22 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"os"
+	"slices"
 	"strings"
 )
 
-// MarkerEnv is the variable that marks a process and its descendants. Its value
-// is a list, parted by colons: a hub that was started by an agent of another
-// hub adds its own marker to the outer one. Whoever starts a process that is to
-// outlive an agent's turn (the hub in the background) must take it out.
+// MarkerEnv is the variable that marks a process and its descendants. Its value is a
+// list, separated by colons: a hub that was started by an agent of another hub adds its
+// own marker. A process that must outlive an agent's turn (the hub in the background)
+// must be started without it.
 const MarkerEnv = "PARLEY_MARK"
 
-// Marker is the mark of one process and its descendants: the owner's name, a
-// dot, and 32 random hex digits.
+// Marker marks one process and its descendants: the owner's name, a dot, and 32 random
+// hex digits.
 type Marker string
 
-// NewMarker makes a marker that belongs to owner, which may be empty and holds
-// neither a colon nor a dot.
+// NewMarker returns a new marker of owner, which may be empty and holds neither a colon
+// nor a dot.
 func NewMarker(owner string) Marker {
 	var b [16]byte
 	rand.Read(b[:]) // never fails: see crypto/rand
@@ -33,20 +34,14 @@ func (m Marker) addTo(env []string) []string {
 	return append(env[:len(env):len(env)], MarkerEnv+"="+value)
 }
 
-// in reports whether a value of MarkerEnv names the marker.
+// in reports whether a value of MarkerEnv contains the marker.
 func (m Marker) in(value string) bool {
-	for id := range strings.SplitSeq(value, ":") {
-		if id == string(m) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(strings.Split(value, ":"), string(m))
 }
 
-// SweepOwner kills every process that carries a marker of owner, and reports how
-// many there were: what an earlier run left behind when it was killed itself. Call
-// it only while nothing of owner runs. Where the platform cannot find markers it
-// does nothing.
+// SweepOwner kills every process with a marker of owner and returns their number: the
+// processes of an earlier run that was killed. Call it only while owner runs no
+// process. On platforms without markers it does nothing.
 func SweepOwner(owner string) (int, error) {
 	if owner == "" {
 		return 0, nil
@@ -54,12 +49,7 @@ func SweepOwner(owner string) (int, error) {
 	return sweepOwner(owner)
 }
 
-// ownedBy reports whether a value of MarkerEnv names a marker of owner.
+// ownedBy reports whether a value of MarkerEnv contains a marker of owner.
 func ownedBy(value, owner string) bool {
-	for id := range strings.SplitSeq(value, ":") {
-		if strings.HasPrefix(id, owner+".") {
-			return true
-		}
-	}
-	return false
+	return strings.HasPrefix(value, owner+".") || strings.Contains(value, ":"+owner+".")
 }

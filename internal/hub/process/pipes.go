@@ -11,8 +11,8 @@ import (
 
 type pipe struct{ r, w *os.File }
 
-// pipes are the three standard streams. Plain pipes instead of exec's own keep
-// Wait from closing an end that is still read.
+// pipes are the three standard streams. With exec's own pipes, Wait would close an end
+// that is still read.
 type pipes struct{ stdin, stdout, stderr pipe }
 
 func (ps *pipes) open() (err error) {
@@ -35,12 +35,12 @@ func (ps *pipes) closeChildEnds() {
 func closeFiles(fs ...*os.File) {
 	for _, f := range fs {
 		if f != nil {
-			_ = f.Close() // our copy of an end; the other side has its own
+			_ = f.Close() // this process's copy
 		}
 	}
 }
 
-// stdinPipe can be closed twice, and while a write blocks.
+// stdinPipe may be closed twice, and while a write blocks.
 type stdinPipe struct {
 	f    *os.File
 	once sync.Once
@@ -54,10 +54,9 @@ func (s *stdinPipe) Close() error {
 	return s.err
 }
 
-// stdoutPipe reports io.EOF also when the process is gone and a stranger that
-// could not be swept holds the other end open: no read then blocks longer than
-// delay. A slow reader loses nothing: the delay counts only while it reads and
-// there is nothing.
+// stdoutPipe returns io.EOF even if a process that could not be swept keeps the other end
+// open: after the end of the process no read blocks longer than delay. A slow reader
+// loses nothing, because the delay counts only while a read blocks.
 type stdoutPipe struct {
 	f     *os.File
 	delay time.Duration
@@ -78,7 +77,7 @@ func (s *stdoutPipe) Read(b []byte) (int, error) {
 		n, err := s.f.Read(b)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && !bounded:
-			// The bound was set for an earlier read: this one had no time yet.
+			// The deadline was set during this read, which then had no full delay.
 			continue
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
 			return n, io.EOF
@@ -89,8 +88,8 @@ func (s *stdoutPipe) Read(b []byte) (int, error) {
 
 func (s *stdoutPipe) Close() error { return s.f.Close() }
 
-// boundReads lets reads of f end after d. Windows knows no deadlines for pipes:
-// there the job's end has closed the other end already.
+// boundReads ends reads of f after d. Windows has no deadlines for pipes: there the job's
+// end has closed the other end already.
 func boundReads(f *os.File, d time.Duration) {
 	_ = f.SetReadDeadline(time.Now().Add(d))
 }

@@ -1,25 +1,23 @@
-// Package process starts the programs that agents are, feeds them, bounds them
-// and makes sure that nothing of them is left behind.
+// Package process runs the programs of agents, limits them, and kills all their
+// descendants at the end.
 //
-// No shell is involved, the environment is an allow-list ([Environ]), standard
-// error is always drained into a redacted tail, and every process begins a
-// session of its own and carries a [Marker] in its environment that all its
-// descendants inherit. When the process ends, however it ends, the marked
-// descendants are swept: also those that a tool put into the background with
-// setsid or a double fork.
+// It uses no shell. The environment is an allow-list ([Environ]), and standard error is
+// drained into a redacted tail. Every process leads its own session and has a [Marker]
+// in its environment, which its descendants inherit. When the process ends, for
+// whatever reason, the marked descendants are swept (found and killed), including
+// those that a tool put into the background with setsid or a double fork.
 //
-// What a platform can do:
+// Platforms differ:
 //
-//   - Linux: markers are found through /proc. A descendant that clears its
-//     environment, leaves the session and loses its parents is known by a second
-//     mark, a resource limit (see setTag). Only one that lowers this limit too
-//     escapes, or one with another user's id.
-//   - macOS: the same through sysctl. The environment of programs protected by
-//     the system is hidden; those are found while they are in the process group
-//     or below a process that was found.
+//   - Linux: markers are found through /proc. A descendant that clears its environment,
+//     leaves the session and loses its parents is found by a resource limit (see
+//     setTag), unless it lowers this limit too or has another user's id.
+//   - macOS: markers are found through sysctl. The environment of programs protected by
+//     the system is hidden; those are found while they are in the process group or
+//     below another found process.
 //   - Windows: a job object holds the tree. There are no gentle signals: Stop
-//     ends the job at once.
-//   - elsewhere: the process group only.
+//     terminates the job at once.
+//   - others: the process group only.
 package process
 
 import (
@@ -46,11 +44,11 @@ const (
 // (MAX_ARG_STRLEN, the final NUL included).
 const MaxArg = 131071
 
-// killTimeout bounds the wait for a process that was sent SIGKILL. Only one
-// that hangs in the kernel (a dead network file system) reaches it.
+// killTimeout bounds the wait for a process after SIGKILL. Only a process that hangs in
+// the kernel (a dead network file system) reaches it.
 const killTimeout = 15 * time.Second
 
-// The errors of this package, to be told apart with errors.Is.
+// The errors of this package, for errors.Is.
 var (
 	ErrNotFound    = errors.New("program not found")
 	ErrArgument    = errors.New("argument cannot be passed to a program")
@@ -60,23 +58,22 @@ var (
 	ErrNotGone     = errors.New("processes could not be ended")
 )
 
-// Command is what to start.
+// Command describes a process to start.
 type Command struct {
 	// Path is a program's name, looked up in Env's PATH, or an absolute path.
-	// Entries of PATH that are not absolute are passed over.
+	// Entries of PATH that are not absolute are ignored.
 	Path string
 	Args []string // without the program's name
 	// Dir is the working directory, empty for the caller's.
 	Dir string
 	// Env is the whole environment: see [Environ].
 	Env []string
-	// Marker tells this process and its descendants from all others; the zero
-	// value stands for a new one.
+	// Marker identifies this process and its descendants; the zero value means a new one.
 	Marker Marker
-	// StderrTail is how many bytes of standard error are kept.
+	// StderrTail is how many bytes of the end of standard error are kept.
 	StderrTail int
-	// WaitDelay is how long reads of standard output go on after the end of the
-	// process while something that could not be swept holds the pipe open.
+	// WaitDelay is how long standard output is read after the end of the process, if a
+	// process that could not be swept keeps the pipe open.
 	WaitDelay time.Duration
 }
 
@@ -86,34 +83,33 @@ type Exit struct {
 	Code int
 	// Signal names the signal that ended it, empty if it exited.
 	Signal string
-	// Swept is how many descendants had outlived the process and were killed.
+	// Swept is the number of descendants that were killed after the end of the process.
 	Swept int
-	// Err is ErrNotGone if descendants are still there.
+	// Err is ErrNotGone if descendants still run.
 	Err error
 }
 
-// Process is a running program. Every Process must be closed. Its methods may
-// be called from any goroutine.
+// Process is a running program. The caller must close it. Its methods are safe for
+// concurrent use.
 type Process struct {
 	cmd    *exec.Cmd
 	marker Marker
 	stdin  *stdinPipe
 	stdout *stdoutPipe
 	stderr *tail
-	group  group // what the platform keeps to end the whole tree
+	group  group // the platform's handle of the whole tree
 
 	ended   chan struct{} // closed when the process itself has ended
-	done    chan struct{} // closed when it is reaped, its descendants swept, stderr drained
+	done    chan struct{} // closed when it is reaped, its descendants are swept and stderr is drained
 	exit    Exit          // set before done is closed
 	finish  sync.Once     // closes done
 	release sync.Once
 
 	mu     sync.Mutex
-	reaped bool // the id may be another process's: no more signals
+	reaped bool // the id may be another process's, which must receive no signals
 }
 
-// Start starts cmd. It does not bind the process to a context: the caller stops
-// and closes it.
+// Start starts cmd. The process is not bound to a context: the caller stops and closes it.
 func Start(cmd Command) (*Process, error) {
 	path, err := check(cmd)
 	if err != nil {
@@ -165,8 +161,8 @@ func Start(cmd Command) (*Process, error) {
 	return p, nil
 }
 
-// check finds the program and refuses arguments that the system would cut or
-// refuse itself, less clearly.
+// check finds the program, and rejects arguments that the system would truncate or
+// reject with an unclear error.
 func check(cmd Command) (string, error) {
 	if strings.ContainsRune(cmd.Path, 0) {
 		return "", fmt.Errorf("%w: the program's name contains a NUL byte", ErrArgument)
@@ -182,15 +178,15 @@ func check(cmd Command) (string, error) {
 	return LookPath(cmd.Path, cmd.Env)
 }
 
-// LookPath finds a program in the PATH of env. Entries that are not absolute
-// are passed over, so that the working directory never decides what runs.
+// LookPath finds a program in the PATH of env. It ignores entries that are not absolute,
+// so that the working directory never decides which program runs.
 func LookPath(name string, env []string) (string, error) {
 	if name == "" {
 		return "", fmt.Errorf("%w: the command is empty", ErrNotFound)
 	}
 	if filepath.Base(name) != name {
 		if !filepath.IsAbs(name) {
-			// It would be looked up in the working directory, which agents write to.
+			// It would be found in the working directory, which agents can write to.
 			return "", fmt.Errorf("%w: %s is neither a name nor an absolute path", ErrNotFound, name)
 		}
 		path, err := exec.LookPath(name)
@@ -217,15 +213,15 @@ func startError(path string, err error) error {
 	return fmt.Errorf("start %s: %w", path, err)
 }
 
-// abandon gets rid of a process that could not be taken into a group.
+// abandon kills a process for which newGroup failed.
 func (p *Process) abandon(stderr *os.File) {
-	_ = p.cmd.Process.Kill() // it may have ended by itself
-	_ = p.cmd.Wait()         // the error that the caller gets is the group's
+	_ = p.cmd.Process.Kill() // may have ended
+	_ = p.cmd.Wait()         // the caller receives the error of newGroup
 	p.releaseFiles()
 	_ = stderr.Close() // read end, nothing to lose
 }
 
-// reap waits for the end of the process, sweeps what it left, drains stderr.
+// reap waits for the end of the process, sweeps its descendants and drains stderr.
 func (p *Process) reap(stderr *os.File, delay time.Duration) {
 	drained := make(chan struct{})
 	go func() {
@@ -242,14 +238,14 @@ func (p *Process) reap(stderr *os.File, delay time.Duration) {
 	exit.Swept, exit.Err = swept, err
 	p.group.close()
 	p.stdout.processEnded()
-	// With the descendants gone this returns at once.
+	// After the sweep this returns at once.
 	boundReads(stderr, delay)
 	<-drained
 	_ = stderr.Close() // read end, nothing to lose
 	p.finished(exit)
 }
 
-// finished sets the exit that Wait reports; the first call counts.
+// finished sets the result of Wait; the first call counts.
 func (p *Process) finished(exit Exit) {
 	p.finish.Do(func() {
 		p.exit = exit
@@ -257,7 +253,7 @@ func (p *Process) finished(exit Exit) {
 	})
 }
 
-// reapLeader reaps the process, the first time that it is called.
+// reapLeader reaps the process, if it is not reaped yet.
 func (p *Process) reapLeader() {
 	if p.cmd.ProcessState != nil {
 		return
@@ -269,61 +265,58 @@ func (p *Process) reapLeader() {
 }
 
 func exitOf(st *os.ProcessState) Exit {
-	if st == nil { // the system lost it: something else has reaped it
+	if st == nil { // something else has reaped it
 		return Exit{Code: -1}
 	}
 	return Exit{Code: st.ExitCode(), Signal: signalOf(st)}
 }
 
-// PID is the process's id.
+// PID returns the process's id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Marker is what the process and its descendants carry.
+// Marker returns the marker of the process and its descendants.
 func (p *Process) Marker() Marker { return p.marker }
 
-// Stdin is the process's standard input. A write blocks until the process reads
-// or Stop or Close is called. Closing it twice is harmless.
+// Stdin returns the process's standard input. A write blocks until the process reads, or
+// Stop or Close is called. It may be closed twice.
 func (p *Process) Stdin() io.WriteCloser { return p.stdin }
 
-// Stdout is the process's standard output, as raw bytes: see [NewLines] for
-// lines. It reports io.EOF when the process and everything that could be swept
-// is gone. Only one goroutine may read.
+// Stdout returns the process's standard output, as raw bytes; see [NewLines] for lines.
+// Reads return io.EOF after the end of the process and its descendants. Only one
+// goroutine may read.
 func (p *Process) Stdout() io.Reader { return p.stdout }
 
-// Stderr is the redacted end of what the process has written to standard error.
+// Stderr returns the redacted end of the process's standard error so far.
 func (p *Process) Stderr() string { return p.stderr.String() }
 
-// Ended is closed when the process itself has ended; descendants may still be
-// there. See Wait.
+// Ended returns a channel that is closed when the process itself has ended. Descendants may
+// still run, see Wait.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Done is closed when the process is reaped and its descendants are swept, or Stop
-// has given it up.
+// Done returns a channel that is closed when the process is reaped and its descendants are
+// swept, or Stop has returned ErrNotGone.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait blocks until the process has ended and its descendants are gone, or Stop has
-// given it up. The reader of Stdout goes on on its own.
+// Wait blocks until Done is closed. Stdout can still be read.
 func (p *Process) Wait() Exit {
 	<-p.done
 	return p.exit
 }
 
-// StopPolicy is how a process is asked to end.
+// StopPolicy describes how a process is asked to end.
 type StopPolicy struct {
-	// Signals are sent to the process group one after another. Empty means
-	// SIGKILL at once.
+	// Signals are sent to the process group in order. Empty means SIGKILL at once.
 	Signals []os.Signal
-	// Grace is the time after each signal.
+	// Grace is the wait after each signal.
 	Grace time.Duration
 }
 
-// Stop ends the process and its descendants: it closes standard input, sends
-// the signals with the grace between them, then SIGKILL, and sweeps. It blocks
-// until all are gone; the end of ctx cuts the graces short but not the rest.
-// Standard output can still be read, during the graces and afterwards. Only a
-// process that hangs in the kernel is given up, with ErrNotGone.
+// Stop ends the process and its descendants: it closes standard input, sends the signals,
+// each followed by the grace, then SIGKILL, and sweeps. It blocks until all have ended;
+// the end of ctx shortens only the graces. Standard output can still be read meanwhile
+// and afterwards. For a process that hangs in the kernel, Exit.Err is ErrNotGone.
 func (p *Process) Stop(ctx context.Context, policy StopPolicy) Exit {
-	_ = p.stdin.Close() // already closed, or the process is gone: either is fine
+	_ = p.stdin.Close() // may be closed, or the process may have ended
 	if policy.Grace <= 0 {
 		policy.Grace = DefaultGrace
 	}
@@ -342,14 +335,14 @@ func (p *Process) Stop(ctx context.Context, policy StopPolicy) Exit {
 	select {
 	case <-p.done:
 	case <-t.C:
-		// Nobody is to wait for the kernel but reap.
+		// Only reap waits for the kernel.
 		p.finished(Exit{Code: -1, Err: ErrNotGone})
 		p.releaseFiles()
 	}
 	return p.exit
 }
 
-// signal sends sig to the group while its id is certainly still the group's.
+// signal sends sig to the group, unless the group's id may have been reused.
 func (p *Process) signal(sig os.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -368,17 +361,16 @@ func (p *Process) hasEnded() bool {
 }
 
 func (p *Process) awaitEnd(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
 	select {
 	case <-p.ended:
 	case <-ctx.Done():
-	case <-t.C:
 	}
 }
 
-// Close kills what still runs and frees everything. It is idempotent and blocks
-// until the process and its descendants are gone.
+// Close kills the process and its descendants, and releases all resources. It is
+// idempotent and blocks until they have ended.
 func (p *Process) Close() error {
 	exit := p.Stop(context.Background(), StopPolicy{})
 	p.releaseFiles()
@@ -387,16 +379,15 @@ func (p *Process) Close() error {
 
 func (p *Process) releaseFiles() {
 	p.release.Do(func() {
-		_ = p.stdin.Close()  // may be closed already
+		_ = p.stdin.Close()  // may be closed
 		_ = p.stdout.Close() // read end, nothing to lose
 	})
 }
 
-// SweepOrphans kills those marked descendants that no longer have the process
-// among their ancestors: what a tool put into the background with setsid or a
-// double fork. It is for the end of a turn of a process that goes on; what the
-// process itself looks after (its own servers, say) stays. It reports how many
-// there were.
+// SweepOrphans kills the marked descendants that no longer have the process as an
+// ancestor, which tools have put into the background with setsid or a double fork, and
+// returns their number. It is for the end of a turn if the process continues. The
+// process's own children, such as its servers, stay.
 func (p *Process) SweepOrphans() (int, error) {
 	if p.hasEnded() {
 		return 0, nil

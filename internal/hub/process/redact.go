@@ -11,16 +11,15 @@ import (
 
 const redacted = "[redacted]"
 
-// minSecret is the shortest value of a secret-looking variable that is hidden:
-// shorter ones ("1", "true") would blot out innocent text.
+// minSecret is the shortest value of a secret-looking variable that is redacted. Shorter
+// ones ("1", "true") would redact harmless text.
 const minSecret = 6
 
 var secretName = regexp.MustCompile(`(?i)(key|token|secret|pass(word|wd|phrase)?|credential|auth|cookie|private|session_id|dsn)`)
 
-// secretText matches secrets by their own look. The first group, where there is
-// one, is kept.
+// secretText matches secrets by their format. A first group is kept.
 var secretText = []*regexp.Regexp{
-	// URLs with a user or a password in them.
+	// URLs with a user or a password.
 	regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#"'<>]+@`),
 	regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
 	regexp.MustCompile(`(?i)(\b(?:x-api-key|x-goog-api-key|api[_-]?key|access[_-]?token|refresh[_-]?token|auth[_-]?token|id[_-]?token|client[_-]?secret|secret|password|passwd|authorization)\b\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{4,}`),
@@ -38,12 +37,12 @@ var secretText = []*regexp.Regexp{
 	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`),
 }
 
-// Redactor takes secrets out of text that people or logs will see. It is safe
-// for concurrent use; the nil Redactor knows secrets only by their look.
+// Redactor removes secrets from text for users and logs. It is safe for concurrent use.
+// The nil Redactor recognizes secrets only by their format.
 type Redactor struct{ values *strings.Replacer }
 
-// NewRedactor knows the values of those variables of env whose names look like
-// those of secrets.
+// NewRedactor returns a redactor that also recognizes the values of variables of env whose
+// names look like those of secrets.
 func NewRedactor(env []string) *Redactor {
 	var values []string
 	for _, kv := range env {
@@ -55,7 +54,7 @@ func NewRedactor(env []string) *Redactor {
 	if len(values) == 0 {
 		return nil
 	}
-	// The longest first, so that a value within another leaves no rest.
+	// The longest first, so that a value within another leaves no remainder.
 	slices.SortFunc(values, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	pairs := make([]string, 0, 2*len(values))
 	for _, v := range values {
@@ -64,7 +63,7 @@ func NewRedactor(env []string) *Redactor {
 	return &Redactor{values: strings.NewReplacer(pairs...)}
 }
 
-// Redact returns s without its secrets, and as valid UTF-8.
+// Redact returns s without its secrets, as valid UTF-8.
 func (r *Redactor) Redact(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if r != nil {
@@ -80,8 +79,8 @@ func (r *Redactor) Redact(s string) string {
 	return s
 }
 
-// tail keeps the end of a stream. It holds twice the size that it shows, so that
-// a secret that was cut in half at the front falls into the part not shown.
+// tail keeps the end of a stream. It holds twice the size that it shows, so that a secret
+// that is truncated at the front is in the part not shown.
 type tail struct {
 	size   int
 	redact *Redactor

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Watch bounds a run in time: the whole of it, and the time without a sign of
-// life. It is safe for concurrent use.
+// Watch limits the duration of a run, and the time without output. It is safe for
+// concurrent use.
 type Watch struct {
 	cancel context.CancelCauseFunc
 
@@ -19,16 +19,16 @@ type Watch struct {
 	stopped bool
 }
 
-// limit is a time that runs out unless it is paused.
+// limit is a timer that can be paused.
 type limit struct {
-	left  time.Duration // when the timer was last started, or at the pause
+	left  time.Duration // at the last start of the timer, or at the pause
 	since time.Time
 	timer *time.Timer // nil without a limit
 }
 
-// NewWatch returns a context that ends with parent, or with the cause
-// ErrRunTime after run, or ErrIdle when Touch was not called for idle. A limit
-// of 0 is none. The watch must be stopped.
+// NewWatch returns a context that ends with parent, or with the cause ErrRunTime after
+// run, or ErrIdle after idle without a Touch. 0 means no limit. The caller must stop the
+// watch.
 func NewWatch(parent context.Context, run, idle time.Duration) (context.Context, *Watch) {
 	ctx, cancel := context.WithCancelCause(parent)
 	w := &Watch{cancel: cancel}
@@ -46,8 +46,8 @@ func NewWatch(parent context.Context, run, idle time.Duration) (context.Context,
 	return ctx, w
 }
 
-// checkIdle runs when the idle timer fires. Touch does not set the timer anew,
-// which keeps it cheap: the rest is waited for here.
+// checkIdle runs when the idle timer fires. Touch does not reset the timer, which keeps it
+// cheap: checkIdle waits for the remaining time.
 func (w *Watch) checkIdle(idle time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,15 +61,14 @@ func (w *Watch) checkIdle(idle time.Duration) {
 	w.cancel(ErrIdle)
 }
 
-// Touch is a sign of life.
+// Touch restarts the idle limit.
 func (w *Watch) Touch() {
 	w.mu.Lock()
 	w.idle.since = time.Now()
 	w.mu.Unlock()
 }
 
-// Pause stops both clocks, while a person is asked for something. Each call
-// needs a Resume.
+// Pause pauses both limits, while the user is asked. Each call needs a Resume.
 func (w *Watch) Pause() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,8 +84,7 @@ func (w *Watch) Pause() {
 	}
 }
 
-// Resume lets the clocks run on: the run from where it was, the idle time from
-// the beginning.
+// Resume ends a Pause: the run limit continues, the idle limit restarts.
 func (w *Watch) Resume() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,7 +119,7 @@ func (w *Watch) Stop() {
 	w.cancel(context.Canceled)
 }
 
-// Reader touches the watch with every read of r that brought something.
+// Reader returns a reader of r that touches the watch with every byte.
 func (w *Watch) Reader(r io.Reader) io.Reader { return watchReader{r, w} }
 
 type watchReader struct {
