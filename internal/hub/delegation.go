@@ -155,7 +155,7 @@ func (h *Hub) cancelOne(ctx context.Context, id a2a.TaskID) error {
 		defer h.release(t)
 		_, err = t.cancel(ctx)
 	}
-	if he, ok := errors.AsType[*Error](err); ok && (he.Code == CodeNotCancelable || he.Code == CodeTaskNotFound) {
+	if code := CodeOf(err); code == CodeNotCancelable || code == CodeTaskNotFound {
 		return nil
 	}
 	return err

@@ -3,14 +3,25 @@ package hub_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"testing"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 )
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childDir); dir != "" {
+		fmt.Println("error", runChild(dir))
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // HUB-CONTEXT-CREATE, HUB-TASK-HISTORY.
 func TestSendAndWaitAnswersAndSurvivesARestart(t *testing.T) {

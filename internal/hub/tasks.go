@@ -99,7 +99,7 @@ func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 	size := 0
 	for i, hd := range heads {
 		t, err := h.present(ctx, hd.ID, q.WithArtifacts)
-		if he, ok := errors.AsType[*Error](err); ok && he.Code == CodeTaskNotFound {
+		if CodeOf(err) == CodeTaskNotFound {
 			continue // removed meanwhile
 		}
 		if errors.Is(err, errUnreadable) {

@@ -139,8 +139,8 @@ var errPanicked = errors.New("the driver panicked")
 // broken reports whether a session must be closed after an error. The next turn resumes the
 // conversation in a new session.
 func broken(err error) bool {
-	re, ok := errors.AsType[*runner.Error](err)
-	return err != nil && (!ok || re.Code != runner.CodeLimit && re.Code != runner.CodeAuth)
+	code := runner.CodeOf(err)
+	return err != nil && code != runner.CodeLimit && code != runner.CodeAuth
 }
 
 // endTurn applies the turn's outcome. It returns true if another turn follows at once.

@@ -3,7 +3,6 @@ package push
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -325,9 +324,8 @@ func (s *Service) find(task a2a.TaskID, id string) *target {
 // interrupted task: TurnStarted reports when that resumes.
 func (s *Service) catchUp(id a2a.TaskID) {
 	task, err := s.opts.Tasks.Task(s.ctx, id, nil)
-	he, _ := errors.AsType[*hub.Error](err)
 	switch {
-	case he != nil && he.Code == hub.CodeTaskNotFound:
+	case hub.CodeOf(err) == hub.CodeTaskNotFound:
 		s.forget(id)
 	case err != nil:
 		if s.ctx.Err() == nil {

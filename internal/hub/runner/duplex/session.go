@@ -292,8 +292,11 @@ func words(err error) string {
 
 // curable reports whether a new conversation may cure an error.
 func curable(err error) bool {
-	e, ok := errors.AsType[*runner.Error](err)
-	return !ok || e.Code == runner.CodeAgent || e.Code == runner.CodeProtocol
+	switch runner.CodeOf(err) {
+	case runner.CodeAgent, runner.CodeProtocol, "":
+		return true
+	}
+	return false
 }
 
 func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *process.Watch) (*program, Opened, error) {
