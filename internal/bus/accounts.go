@@ -1,21 +1,19 @@
 package bus
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// MaxAccounts is how many namespaces an embedded bus serves in one life.
+// MaxAccounts is how many namespaces an embedded bus serves until it is restarted.
 const MaxAccounts = 1024
 
-// projectLimits bound what the processes of one project can take. A stream must
-// say how large it gets, for that is reserved in the store; how large all
-// streams together get is bounded by the store alone (Config.MaxStore), for the
-// server would set an account's own limit aside at once, used or not.
+// projectLimits limit the processes of one project. Each stream must have a size limit, which is
+// reserved in the store. The total size is limited by the store alone (Config.MaxStore): the
+// server would reserve a limit of the account at once, used or not.
 var projectLimits = map[string]server.JetStreamAccountLimits{"": {
-	MaxMemory:            0, // memory is the hub's
+	MaxMemory:            0, // no streams in memory
 	MaxStore:             -1,
 	MaxStreams:           600,
 	MaxConsumers:         10_000, // of one stream
@@ -25,9 +23,9 @@ var projectLimits = map[string]server.JetStreamAccountLimits{"": {
 	MaxBytesRequired:     true,
 }}
 
-// networkLimits are those of the agents' network: an inbox a live agent, and a
-// little memory for rate limits. Its streams need not say how large they get:
-// most are small, and to reserve an inbox's limit for each would take the disk.
+// networkLimits limit the agents' network: one inbox for each live agent, and a little memory
+// for rate limits. Its streams need no size limit: most are small, and reserving the limit of
+// every inbox would fill the disk.
 var networkLimits = map[string]server.JetStreamAccountLimits{"": {
 	MaxMemory:            16 << 20,
 	MaxStore:             -1,
@@ -38,11 +36,10 @@ var networkLimits = map[string]server.JetStreamAccountLimits{"": {
 	StoreMaxStreamBytes:  -1,
 }}
 
-// accounts are the NATS accounts of an embedded server beside the hub's own.
-// NATS lets nothing pass from one to another: neither subjects nor streams. An
-// account is opened when somebody joins it for the first time, and its streams
-// are read back then, so that a hub with hundreds of them on disk starts as
-// fast as one with none.
+// accounts are the NATS accounts of an embedded server besides the hub's own. NATS isolates
+// accounts from each other: subjects and streams. An account is opened, and its streams are
+// recovered, when the first process joins it, so that a hub with hundreds of them on disk starts
+// as fast as one with none.
 type accounts struct {
 	server *server.Server
 
@@ -60,18 +57,14 @@ func newAccounts(s *server.Server) *accounts {
 	return &accounts{server: s, byName: make(map[string]*account)}
 }
 
-// open returns the account of that name. The first caller waits for its streams
-// to be read back, and others of the same account with it.
+// open returns the account of that name. It blocks until the account's streams are recovered.
 func (as *accounts) open(name string, limits map[string]server.JetStreamAccountLimits) (*server.Account, error) {
 	as.mu.Lock()
 	a := as.byName[name]
 	if a == nil && len(as.byName) >= MaxAccounts {
 		as.mu.Unlock()
-		return nil, &Error{
-			Code:    CodeLimit,
-			Message: fmt.Sprintf("the hub serves %d namespaces already", MaxAccounts),
-			Remedy:  "restart the hub: namespaces that nobody uses any more make room then",
-		}
+		return nil, errorf(CodeLimit, nil, "restart the hub to close unused namespaces",
+			"the hub already serves %d namespaces", MaxAccounts)
 	}
 	if a == nil {
 		a = new(account)
@@ -85,7 +78,7 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 	}
 	as.mu.Lock()
 	defer as.mu.Unlock()
-	if as.byName[name] == a { // the next one tries again
+	if as.byName[name] == a { // the next call retries
 		delete(as.byName, name)
 	}
 	return nil, &Error{Code: CodeStorage, Message: "cannot open the namespace's part of the bus", Err: a.err,

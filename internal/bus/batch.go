@@ -3,15 +3,16 @@ package bus
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A Batch stores many messages with one wait: Add sends without waiting, Wait
-// returns when all are durable. The zero value is not usable: see Bus.NewBatch.
-// A Batch serves one goroutine; it may be used again after Wait.
+// A Batch stores many messages with one wait: Add sends a message without waiting, Wait returns
+// when all are durable. Use [Bus.NewBatch] to create one. A Batch is not safe for concurrent use;
+// it may be reused after Wait.
 type Batch struct {
 	bus     *Bus
 	futures []jetstream.PubAckFuture
@@ -20,9 +21,9 @@ type Batch struct {
 // NewBatch returns an empty batch.
 func (b *Bus) NewBatch() *Batch { return &Batch{bus: b} }
 
-// Add sends a message. Messages of one Batch are stored in the order of their
-// Adds. It blocks only while 4000 messages of the Bus wait for their
-// acknowledgement. Do not change msg before Wait has returned.
+// Add sends a message. Messages of one Batch are stored in the order in which they were added.
+// Add blocks only while 4000 messages of the Bus wait for their acknowledgement. Do not change
+// msg before Wait has returned.
 func (x *Batch) Add(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) error {
 	if err := x.bus.begin(); err != nil {
 		return err
@@ -36,9 +37,9 @@ func (x *Batch) Add(ctx context.Context, msg *nats.Msg, opts ...jetstream.Publis
 	return nil
 }
 
-// Wait waits for every message that was added and returns their
-// acknowledgements in that order, with nil for one that failed, and the first
-// error. Without an error all messages are durable as the mode says.
+// Wait waits for every added message and returns the acknowledgements in the same order, with
+// nil for a message that failed, and the first error. Without an error all messages are durable
+// according to the mode.
 func (x *Batch) Wait(ctx context.Context) ([]*jetstream.PubAck, error) {
 	futures := x.futures
 	x.futures = nil
@@ -64,17 +65,17 @@ func (x *Batch) Wait(ctx context.Context) ([]*jetstream.PubAck, error) {
 	return acks, x.bus.Commit(ctx)
 }
 
-// send publishes without waiting for the acknowledgement. Unlike a request's,
-// such a message's wait ends at once when the connection is lost.
+// send publishes without waiting for the acknowledgement. The future fails at once when the
+// connection is lost, in contrast to a request.
 func (b *Bus) send(ctx context.Context, msg *nats.Msg, opts []jetstream.PublishOpt) (jetstream.PubAckFuture, error) {
-	patience := requestTimeout
+	limit := requestTimeout
 	if deadline, ok := ctx.Deadline(); ok {
-		patience = time.Until(deadline)
+		limit = time.Until(deadline)
 	}
-	if err := ctx.Err(); err != nil || patience <= 0 {
+	if err := ctx.Err(); err != nil || limit <= 0 {
 		return nil, contextError(err, "storing a message")
 	}
-	opts = append(opts[:len(opts):len(opts)], jetstream.WithStallWait(patience))
+	opts = append(slices.Clip(opts), jetstream.WithStallWait(limit))
 	future, err := b.js.PublishMsgAsync(msg, opts...)
 	if err != nil {
 		return nil, requestError(err, "store a message")

@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Bus is a connection to NATS with JetStream, and in the hub's process the
-// server behind it. All methods are safe for concurrent use.
+// Bus is a connection to NATS with JetStream, and in the hub's process also the server. All
+// methods are safe for concurrent use.
 type Bus struct {
 	log  *slog.Logger
 	kind Kind
@@ -24,11 +24,11 @@ type Bus struct {
 	conn *nats.Conn
 	js   jetstream.JetStream
 
-	// commits syncs the store; nil where that is not possible or not ours to do.
+	// commits syncs the store; nil if this process cannot or need not sync it.
 	commits  *committer
-	asked    Durability // "" unless embedded
-	mode     Durability // effective, of an embedded server: see durability
-	degraded error      // why mode is not what was asked
+	asked    Durability // the configured mode; "" unless embedded
+	mode     Durability // the effective mode of an embedded server
+	degraded error      // why mode is not asked
 
 	dir      string       // of the store; "" if external
 	lock     *flock.Flock // embedded
@@ -45,25 +45,21 @@ func newBus(cfg Config, kind Kind) *Bus {
 	return &Bus{log: cfg.Logger, kind: kind, closed: make(chan struct{})}
 }
 
-// Open starts a server below cfg.DataDir and connects to it in process; a hub
-// that was killed leaves nothing behind that hinders. With a cfg.URL it
-// connects there instead. It tries once: a server that cannot be used is an
-// [Error] with the way in which it cannot, see [Code]. A connection that stood
-// is restored for ever, at most [MaxDelay] apart.
+// Open starts a server with its store below cfg.DataDir and connects to it in process, also after
+// a hub was killed. With a cfg.URL it connects to that server instead. It makes one attempt; the
+// error is an [Error] whose [Code] is the kind of failure. An established connection reconnects
+// without a limit, with pauses of up to [MaxDelay].
 //
-// Neither the recovery of the store nor an attempt to connect (at most 5 s a
-// server) can be interrupted; the end of ctx is noticed after it.
+// Neither the recovery of the store nor an attempt to connect (at most 5 s for each server) can
+// be interrupted: Open checks ctx afterwards.
 func Open(ctx context.Context, cfg Config) (*Bus, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	if (cfg.DataDir == "") == (cfg.URL == "") {
-		return nil, &Error{
-			Code:    CodeConfig,
-			Message: "the bus needs either a data directory or a URL",
-			Remedy:  "configure one of them",
-		}
+		return nil, errorf(CodeConfig, nil, "configure one of them",
+			"the bus needs either a data directory or a URL")
 	}
 	b, open := newBus(cfg, KindEmbedded), (*Bus).openEmbedded
 	if cfg.URL != "" {
@@ -97,8 +93,7 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	); err != nil {
 		return connectError(err, "the embedded NATS server", nil)
 	}
-	// What the server made of the store at its start is on disk before the
-	// first stream is.
+	// Sync what the server has written at its start before the first stream.
 	if err := b.sync(ctx); err != nil {
 		return err
 	}
@@ -109,8 +104,8 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// openCommitter decides the effective mode. The committer is there in the fast
-// mode too: new streams and the shutdown are synced in every mode.
+// openCommitter selects the effective mode. The fast mode has a committer too: new streams and
+// the shutdown are synced in every mode.
 func (b *Bus) openCommitter(cfg Config) {
 	b.asked, b.mode = cfg.Durability, cfg.Durability
 	s, err := cfg.openSyncer(b.dir)
@@ -122,7 +117,7 @@ func (b *Bus) openCommitter(cfg Config) {
 		return
 	}
 	b.mode, b.degraded = DurabilityAlways, err
-	b.log.Warn("the store's filesystem cannot be synced at once: the server syncs every write instead, which is slower",
+	b.log.Warn("the store's filesystem does not support syncfs: the server syncs every write instead, which is slower",
 		"asked", b.asked, "durability", b.mode, "reason", err)
 }
 
@@ -138,27 +133,26 @@ func (b *Bus) connect(cfg Config, urls string, opts ...nats.Option) error {
 	return err
 }
 
-// Conn returns the connection, the same one all the Bus's life. Publishes past
-// JetStream, requests and subscriptions use it. Do not close it.
+// Conn returns the connection, for messages without JetStream. It is the same during the Bus's
+// life. Do not close it.
 func (b *Bus) Conn() *nats.Conn { return b.conn }
 
-// JetStream returns the JetStream API, for consumers and buckets. What is
-// written through it is durable after the next Commit.
+// JetStream returns the JetStream API, for consumers and buckets. Writes through it are durable
+// after the next [Bus.Commit].
 func (b *Bus) JetStream() jetstream.JetStream { return b.js }
 
-// EnsureStream makes a stream, or changes it to cfg, and returns when that is
-// on disk, in every mode: a power cut soon after would lose a new stream with
-// all its messages.
+// EnsureStream creates a stream, or updates it to cfg, and returns when it is on disk, in every
+// mode: otherwise a power cut could lose a new stream with all its messages.
 func (b *Bus) EnsureStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
-	return ensure(ctx, b, "make the stream "+cfg.Name, func() (jetstream.Stream, error) {
+	return ensure(ctx, b, "create the stream "+cfg.Name, func() (jetstream.Stream, error) {
 		return b.js.CreateOrUpdateStream(ctx, cfg)
 	})
 }
 
-// EnsureKeyValue is EnsureStream for a key-value bucket. What is put there is
-// durable after the next Commit.
+// EnsureKeyValue is EnsureStream for a key-value bucket. Values are durable after the next
+// [Bus.Commit].
 func (b *Bus) EnsureKeyValue(ctx context.Context, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
-	return ensure(ctx, b, "make the bucket "+cfg.Bucket, func() (jetstream.KeyValue, error) {
+	return ensure(ctx, b, "create the bucket "+cfg.Bucket, func() (jetstream.KeyValue, error) {
 		return b.js.CreateOrUpdateKeyValue(ctx, cfg)
 	})
 }
@@ -175,10 +169,9 @@ func ensure[T any](ctx context.Context, b *Bus, doing string, create func() (T, 
 	return made, b.sync(ctx)
 }
 
-// Publish stores a message in the stream of its subject and returns when it is
-// durable as the mode says. After an error it may be stored all the same: give
-// it a message id (jetstream.WithMsgID) to try again without a duplicate. When
-// the connection is lost it fails at once.
+// Publish stores a message in the stream of its subject and returns when it is durable according
+// to the mode. After an error it may have been stored: use a message id (jetstream.WithMsgID) to
+// retry without a duplicate. It fails at once when the connection is lost.
 func (b *Bus) Publish(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	if err := b.begin(); err != nil {
 		return nil, err
@@ -197,10 +190,9 @@ func (b *Bus) Publish(ctx context.Context, msg *nats.Msg, opts ...jetstream.Publ
 	return ack, b.Commit(ctx)
 }
 
-// Commit returns when everything that JetStream acknowledged before the call,
-// to anybody, is durable as the mode says: in DurabilityCommit after a sync
-// that all who wait share, otherwise at once. After a failure of the disk every
-// Commit fails.
+// Commit returns when everything that JetStream acknowledged before the call, to any client, is
+// durable according to the mode: in DurabilityCommit after a sync that concurrent callers share,
+// otherwise at once. After a disk error every Commit fails.
 func (b *Bus) Commit(ctx context.Context) error {
 	if b.durability() != DurabilityCommit {
 		return nil
@@ -208,8 +200,7 @@ func (b *Bus) Commit(ctx context.Context) error {
 	return b.sync(ctx)
 }
 
-// durability is the mode in effect; a joined Bus has that of the hub it is
-// connected to.
+// durability returns the effective mode; for a joined Bus it is the hub's.
 func (b *Bus) durability() Durability {
 	if b.hub != nil {
 		return b.hub.current().Durability
@@ -217,7 +208,7 @@ func (b *Bus) durability() Durability {
 	return b.mode
 }
 
-// sync syncs in any mode, where it is possible.
+// sync syncs the store in any mode, if this process can.
 func (b *Bus) sync(ctx context.Context) error {
 	if b.commits == nil {
 		return nil
@@ -240,11 +231,10 @@ func (b *Bus) begin() error {
 	return nil
 }
 
-// Close ends the Bus in an order that loses nothing: no more publishes, those
-// in flight are finished, subscriptions drained, the server shut down, its
-// store synced, and only then the lock released. Consumers are their owners' to
-// stop before. The end of ctx cuts the waiting for messages short, not the
-// rest. A second call waits for the first.
+// Close closes the Bus without losing messages: it refuses new publishes, waits for those in
+// flight, drains the subscriptions, stops the server, syncs its store, and then releases the
+// lock. The owners of consumers must stop them before. The end of ctx only shortens the wait for
+// messages. A second call waits for the first.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	if b.closing {
@@ -263,13 +253,13 @@ func (b *Bus) Close(ctx context.Context) error {
 	return nil
 }
 
-// drain waits for what is in flight.
+// drain waits for the calls and messages in flight.
 func (b *Bus) drain(ctx context.Context) error {
 	const inFlight = "for messages in flight"
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
-		b.inFlight.Wait() // at the latest when release has closed the connection
+		b.inFlight.Wait() // ends when release closes the connection at the latest
 	}()
 	if err := waitFor(ctx, returned, inFlight); err != nil {
 		return err
@@ -292,15 +282,15 @@ func waitFor(ctx context.Context, done <-chan struct{}, what string) error {
 	}
 }
 
-// abandon releases a Bus that could not be opened and returns why.
-func (b *Bus) abandon(why error) error {
+// abandon releases a Bus that could not be opened and returns the error.
+func (b *Bus) abandon(cause error) error {
 	if err := b.release(); err != nil {
-		return errors.Join(why, err)
+		return errors.Join(cause, err)
 	}
-	return why
+	return cause
 }
 
-// release frees what the Bus holds, as far as opening it got.
+// release frees the resources of a Bus, which may be partly open.
 func (b *Bus) release() error {
 	var errs []error
 	if b.conn != nil {

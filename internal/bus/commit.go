@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// A syncer makes everything that was written below a directory durable.
+// A syncer syncs everything written below a directory.
 type syncer interface {
 	Sync() error
 	Close() error
 }
 
-// A committer lets all who wait at the same time share one sync: one is in
-// flight, whoever comes meanwhile gets the next. The sync that serves a caller
-// always starts after the call, so it covers whatever was written before it.
+// A committer lets concurrent callers share one sync (group commit): while one sync runs, new
+// callers wait for the next one. A caller's sync always starts after the call, so it covers
+// everything written before.
 type committer struct {
 	syncer syncer
 
 	mu     sync.Mutex
-	next   *commitBatch // waits for its sync; nil when nobody waits
-	failed error        // set once, see run
+	next   *commitBatch // the callers that wait for the next sync; nil without callers
+	failed error        // set once by sync
 	closed bool
 
 	wake chan struct{}
@@ -37,8 +37,8 @@ func newCommitter(s syncer) *committer {
 	return c
 }
 
-// commit returns after a sync that began after the call. The end of ctx ends
-// the wait, not the sync.
+// commit returns after a sync that started after the call. The end of ctx ends the wait and not
+// the sync.
 func (c *committer) commit(ctx context.Context) error {
 	b, err := c.join()
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *committer) join() (*commitBatch, error) {
 	}
 	if c.next == nil {
 		c.next = &commitBatch{done: make(chan struct{})}
-		c.wake <- struct{}{} // never blocks: one token a batch, and run took the last one with its batch
+		c.wake <- struct{}{} // never blocks: one token per batch, and run has taken that of the last batch
 	}
 	return c.next, nil
 }
@@ -85,33 +85,29 @@ func (c *committer) run() {
 	}
 }
 
-// sync syncs once. An error is final: the kernel marks pages that it could not
-// write as clean, so that a later sync would succeed without their data.
+// sync syncs once. An error is final: the kernel marks pages that it could not write as clean, so
+// a later sync would succeed without their data.
 func (c *committer) sync() error {
 	err := c.syncer.Sync()
 	if err == nil {
 		return nil
 	}
-	failure := &Error{
-		Code:    CodeStorage,
-		Message: "the disk did not store the bus's data",
-		Remedy:  "check the disk's health and free space, then restart the hub",
-		Err:     err,
-	}
+	failure := errorf(CodeStorage, err, checkDisk,
+		"the disk did not store the bus's data")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed = failure
 	return failure
 }
 
-// err returns the failure that ended syncing, nil if there was none.
+// err returns the final error, nil if there was none.
 func (c *committer) err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failed
 }
 
-// close serves who waits, then closes the syncer.
+// close completes the waiting commits, then closes the syncer.
 func (c *committer) close() error {
 	c.mu.Lock()
 	if c.closed {

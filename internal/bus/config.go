@@ -1,7 +1,7 @@
 package bus
 
 import (
-	"fmt"
+	"cmp"
 	"log/slog"
 )
 
@@ -10,17 +10,17 @@ type Durability string
 
 // The modes of durability.
 const (
-	// DurabilityCommit acknowledges after the data is on disk; all who wait
-	// share one sync. The default.
+	// DurabilityCommit acknowledges when the data is on disk; concurrent writes share one
+	// sync. It is the default.
 	DurabilityCommit Durability = "commit"
-	// DurabilityAlways lets the server sync every write.
+	// DurabilityAlways makes the server sync every write.
 	DurabilityAlways Durability = "always"
-	// DurabilityFast acknowledges what the kernel holds: the death of the
-	// process loses nothing, a power cut the last seconds.
+	// DurabilityFast acknowledges when the kernel has the data: a killed process loses
+	// nothing, a power cut the last seconds.
 	DurabilityFast Durability = "fast"
 )
 
-// ParseDurability reads a mode; "" is DurabilityCommit.
+// ParseDurability parses a mode; "" is DurabilityCommit.
 func ParseDurability(s string) (Durability, error) {
 	switch d := Durability(s); d {
 	case "":
@@ -28,28 +28,25 @@ func ParseDurability(s string) (Durability, error) {
 	case DurabilityCommit, DurabilityAlways, DurabilityFast:
 		return d, nil
 	default:
-		return "", &Error{
-			Code:    CodeConfig,
-			Message: fmt.Sprintf("unknown durability %q", s),
-			Remedy:  "use commit, always or fast",
-		}
+		return "", errorf(CodeConfig, nil, "use commit, always or fast",
+			"unknown durability %q", s)
 	}
 }
 
 const (
 	// DefaultMaxStore is the default of Config.MaxStore.
 	DefaultMaxStore = 64 << 30
-	// MaxPayload is the largest message that an embedded bus takes, in bytes,
-	// headers included.
+	// MaxPayload is the largest message that an embedded bus accepts, in bytes, including
+	// headers.
 	MaxPayload = 8 << 20
 
 	defaultName = "parley"
 )
 
-// Config says which bus to open. The zero value with a DataDir is the hub's.
+// Config configures a Bus. It needs a DataDir or a URL.
 type Config struct {
-	// DataDir holds the embedded server's store and its lock in its
-	// subdirectory "bus". It is made with mode 0700 if it is missing.
+	// DataDir holds the embedded server's store and its lock in its subdirectory "bus",
+	// which is created with mode 0700.
 	DataDir string
 	// Durability of the embedded server; "" is DurabilityCommit.
 	Durability Durability
@@ -57,23 +54,22 @@ type Config struct {
 	// The MaxBytes of all streams together cannot exceed it.
 	MaxStore int64
 
-	// URL of an external server instead of an embedded one; several of a
-	// cluster with commas between them. Schemes nats, tls, ws and wss.
+	// URL of an external server instead of an embedded one; those of a cluster are separated
+	// by commas. The schemes are nats, tls, ws and wss.
 	URL Secret
 	// Credentials for the URL.
 	Credentials Credentials
 
-	// Leaf links an embedded bus to a cluster; the zero value does not.
+	// Leaf links an embedded bus to a cluster; the zero value is no link.
 	Leaf LeafConfig
 
-	// InboxPrefix of the subjects that answers come to, where the server
-	// confines the user to one; "" is _INBOX.
+	// InboxPrefix of the subjects of answers, if the server restricts the user to one; "" is
+	// _INBOX.
 	InboxPrefix string
 
-	// Name of the connection, for the server's logs; "" is "parley".
+	// Name of the connection in the server's logs; "" is "parley".
 	Name string
-	// NoEcho spares a connection what it has published itself: its own
-	// subscriptions do not get it.
+	// NoEcho keeps the connection's own messages from its subscriptions.
 	NoEcho bool
 	// Logger for the bus's and the embedded server's messages; nil discards.
 	Logger *slog.Logger
@@ -82,9 +78,9 @@ type Config struct {
 	openSyncer func(dir string) (syncer, error)
 }
 
-// Credentials are one way to authenticate at an external server, and the files
-// of a TLS connection. The credentials file, the NKey file and the client
-// certificate are read again at every connection, so they can be renewed.
+// Credentials are one method to authenticate at an external server, and the files of a TLS
+// connection. The credentials file, the NKey file and the client certificate are read for every
+// connection, so they can be renewed.
 type Credentials struct {
 	User     string
 	Password Secret
@@ -95,16 +91,15 @@ type Credentials struct {
 	CAFile   string // certificates to trust instead of the system's
 	CertFile string // client certificate, with KeyFile
 	KeyFile  string
-	// ServerName to expect in the certificate, if not the URL's host.
+	// ServerName is expected in the certificate instead of the URL's host.
 	ServerName string
-	// TLS demands a TLS connection even if no file is named and the server
-	// does not ask for it.
+	// TLS requires a TLS connection, also if the server does not.
 	TLS bool
-	// InsecureSkipVerify trusts any certificate. The bus warns.
+	// InsecureSkipVerify trusts any certificate. The bus logs a warning.
 	InsecureSkipVerify bool
 }
 
-// withDefaults checks what all buses have in common.
+// withDefaults checks the configuration and sets the defaults.
 func (c Config) withDefaults() (Config, error) {
 	mode, err := ParseDurability(string(c.Durability))
 	if err != nil {
@@ -114,12 +109,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MaxStore < 0 {
 		return c, &Error{Code: CodeConfig, Message: "the bus's store cannot be smaller than 0 bytes"}
 	}
-	if c.MaxStore == 0 {
-		c.MaxStore = DefaultMaxStore
-	}
-	if c.Name == "" {
-		c.Name = defaultName
-	}
+	c.MaxStore = cmp.Or(c.MaxStore, DefaultMaxStore)
+	c.Name = cmp.Or(c.Name, defaultName)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -14,12 +14,12 @@ import (
 const (
 	busDir = "bus" // below the data directory
 
-	maxMemoryStore = 256 << 20 // for streams that somebody keeps in memory
-	fastSync       = 10 * time.Second
-	startTimeout   = 10 * time.Second // to listen; recovery of the store is not counted
+	maxMemoryStore = 256 << 20        // for streams in memory, in bytes
+	fastSync       = 10 * time.Second // the interval of syncs in the mode fast
+	startTimeout   = 10 * time.Second // to listen, after the recovery of the store
 
 	maxAllConnections = 8192
-	maxSubscriptions  = 10_000 // of one connection
+	maxSubscriptions  = 10_000 // per connection
 )
 
 // embedded is a NATS server in this process.
@@ -32,8 +32,8 @@ type embedded struct {
 	leaf     *leaf // nil without a link
 }
 
-// startServer starts a server on a store. It returns once the store is
-// recovered and the server listens.
+// startServer starts a server with its store in dir. It returns when the store is recovered and
+// the server listens.
 func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 	e := &embedded{users: newUsers(), maxStore: cfg.MaxStore}
 	var err error
@@ -44,7 +44,7 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		ServerName:             "parley",
 		Host:                   "127.0.0.1",
 		Port:                   server.RANDOM_PORT,
-		NoSigs:                 true, // the signals are the process's
+		NoSigs:                 true, // the process handles the signals
 		NoLog:                  true, // until SetLogger
 		MaxPayload:             MaxPayload,
 		JetStream:              true,
@@ -55,7 +55,7 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		DisableJetStreamBanner: true,
 		MaxConn:                maxAllConnections,
 		MaxSubs:                maxSubscriptions,
-		// One durable consumer for every reader of a stream: no limit.
+		// Every reader of a stream has a durable consumer: no limit.
 		JetStreamLimits:            server.JSLimitOpts{DefaultMaxConsumers: -1},
 		CustomClientAuthentication: e.users,
 	}
@@ -65,7 +65,7 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 	log := &serverLogger{log: cfg.Logger.With("component", "nats")}
 	if e.leaf != nil {
 		e.leaf.configure(opts)
-		log.hear, log.secrets = e.leaf.hear, e.leaf.secrets
+		log.isLink, log.secrets = e.leaf.record, e.leaf.secrets
 	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
@@ -80,18 +80,14 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		}
 	}
 	srv.Start()
-	if why := log.fatal.Load(); why != nil || !srv.ReadyForConnections(startTimeout) {
+	if reason := log.fatal.Load(); reason != nil || !srv.ReadyForConnections(startTimeout) {
 		e.stop()
 		cause := errors.New("it does not listen")
-		if why != nil {
-			cause = errors.New(*why)
+		if reason != nil {
+			cause = errors.New(*reason)
 		}
-		return nil, &Error{
-			Code:    CodeStorage,
-			Message: "the embedded NATS server did not start: " + cause.Error(),
-			Remedy:  "check that the data directory can be written and the disk has room",
-			Err:     cause,
-		}
+		return nil, errorf(CodeStorage, cause, "check that the data directory is writable and the disk is not full",
+			"the embedded NATS server did not start: %v", cause)
 	}
 	if e.leaf != nil {
 		if err := e.leaf.start(); err != nil {
@@ -106,19 +102,18 @@ func linkError(err error) error {
 	return &Error{Code: CodeStorage, Message: "the embedded NATS server cannot be prepared for a link to a cluster", Err: err}
 }
 
-// storageError is why a stream takes nothing more, "" if all do.
+// storageError returns the error of a stream that accepts no more messages, "" if all do.
 func (e *embedded) storageError() string {
-	why := e.log.write.Load()
-	if why == nil {
-		return ""
+	if text := e.log.write.Load(); text != nil {
+		return errorf(CodeStorage, nil, checkDisk, "%s", *text).Error()
 	}
-	return (&Error{Code: CodeStorage, Message: *why, Remedy: "check the disk's health and free space, then restart the hub"}).Error()
+	return ""
 }
 
-// address is where the server listens.
+// address returns the address at which the server listens.
 func (e *embedded) address() string { return e.server.Addr().(*net.TCPAddr).String() }
 
-// stop returns when the store is closed.
+// stop stops the server; it returns when the store is closed.
 func (e *embedded) stop() {
 	if e.leaf != nil {
 		e.leaf.close()
@@ -127,20 +122,16 @@ func (e *embedded) stop() {
 	e.server.WaitForShutdown()
 }
 
-// makeDir makes the bus directory and returns it. Nobody else can look into
-// it, whatever the mode of the data directory.
+// makeDir creates the bus directory and returns it. Its mode is 0700, whatever the mode of the
+// data directory.
 func makeDir(dataDir string) (string, error) {
 	dir := filepath.Join(dataDir, busDir)
 	fail := func(err error) (string, error) {
 		if e := asError(err); e != nil {
 			return "", e
 		}
-		return "", &Error{
-			Code:    CodeStorage,
-			Message: fmt.Sprintf("cannot use the data directory %s", dataDir),
-			Remedy:  "check that it is a directory that you own and can write to",
-			Err:     err,
-		}
+		return "", errorf(CodeStorage, err, "check that it is a directory that you own and can write to",
+			"cannot use the data directory %s", dataDir)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(err)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -17,21 +18,20 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Code says what kind of thing went wrong with the bus.
+// Code is the kind of an [Error].
 type Code string
 
-// The codes of an [Error]. The first four are the ways in which a connection
-// fails.
+// The codes of an [Error]. The first four are the kinds of connection failures.
 const (
 	CodeNotRunning  Code = "not-running"  // nothing listens there, no hub runs, or the connection is lost
 	CodeNoJetStream Code = "no-jetstream" // the server or the account is without JetStream, or it does not answer
 	CodeNetwork     Code = "network"      // name, route, TLS, or something that is not NATS
-	CodeAuth        Code = "auth"         // credentials missing or refused, or not allowed to do this
+	CodeAuth        Code = "auth"         // credentials missing, refused or insufficient
 	CodeConfig      Code = "config"       // the configuration is wrong
 	CodeLocked      Code = "locked"       // another hub has the data directory
-	CodeStorage     Code = "storage"      // the disk or the store refuses
+	CodeStorage     Code = "storage"      // the disk or the store failed or is full
 	CodeRejected    Code = "rejected"     // the server refused the request; Err says why
-	CodeTimeout     Code = "timeout"      // the caller's limit, or no answer
+	CodeTimeout     Code = "timeout"      // the caller's context ended, or no answer
 	CodeClosed      Code = "closed"       // the Bus is closed
 	CodeLimit       Code = "limit"        // too many processes or namespaces
 	CodeUnsupported Code = "unsupported"  // this kind of Bus cannot do it
@@ -46,37 +46,37 @@ func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 var errClosed = &Error{Code: CodeClosed, Message: "the bus is closed"}
 
-// insecure says that a file cannot be trusted.
+// errorf returns an Error with a formatted message; cause and remedy may be empty.
+func errorf(code Code, cause error, remedy, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Remedy: remedy, Err: cause}
+}
+
+const checkDisk = "check the disk's health and free space, then restart the hub"
+
+// insecure returns the error for a file that cannot be trusted.
 func insecure(path, why string) error {
-	return &Error{
-		Code:    CodeConfig,
-		Message: fmt.Sprintf("%s %s", path, why),
-		Remedy:  "remove it, or restart the hub as the user who owns it",
-	}
+	return errorf(CodeConfig, nil, "remove it, or restart the hub as the user who owns it",
+		"%s %s", path, why)
 }
 
-// fileError says that a file of the configuration is of no use.
+// fileError returns the error for an unusable file of the configuration.
 func fileError(what, path string, err error) error {
-	return &Error{
-		Code:    CodeConfig,
-		Message: fmt.Sprintf("cannot use %s %s: %v", what, path, err),
-		Remedy:  "correct the path or the file",
-		Err:     err,
-	}
+	return errorf(CodeConfig, err, "correct the path or the file",
+		"cannot use %s %s: %v", what, path, err)
 }
 
-// contextError says what the caller stopped waiting for.
+// contextError returns the error for a wait that the context ended.
 func contextError(err error, doing string) error {
 	return &Error{Code: CodeTimeout, Message: "gave up " + doing, Err: err}
 }
 
-// asError returns err's *Error, nil if it has none.
+// asError returns the *Error in err, nil if there is none.
 func asError(err error) *Error {
 	e, _ := errors.AsType[*Error](err)
 	return e
 }
 
-// connectError tells the ways apart in which a connection to where fails.
+// connectError classifies the failure of a connection to where.
 func connectError(err error, where string, secrets []string) *Error {
 	if e := asError(err); e != nil {
 		return e
@@ -84,37 +84,21 @@ func connectError(err error, where string, secrets []string) *Error {
 	cause := redactErr(err, secrets)
 	switch {
 	case isAuthError(err):
-		return &Error{
-			Code:    CodeAuth,
-			Message: fmt.Sprintf("%s refused the credentials (%s)", where, cause),
-			Remedy:  "check user and password, token, NKey or credentials file",
-			Err:     cause,
-		}
+		return errorf(CodeAuth, cause, "check user and password, token, NKey or credentials file",
+			"%s refused the credentials (%s)", where, cause)
 	case wantsCertificate(err):
-		return &Error{
-			Code:    CodeAuth,
-			Message: fmt.Sprintf("%s did not accept the client certificate, or wants one (%s)", where, cause),
-			Remedy:  "configure a certificate and key that the server's CA signed",
-			Err:     cause,
-		}
+		return errorf(CodeAuth, cause, "configure a certificate and key that the server's CA signed",
+			"%s did not accept the client certificate, or requires one (%s)", where, cause)
 	case isRefused(err):
-		return &Error{
-			Code:    CodeNotRunning,
-			Message: fmt.Sprintf("no NATS server is running at %s", where),
-			Remedy:  "start it (nats-server -js) or correct the URL",
-			Err:     cause,
-		}
+		return errorf(CodeNotRunning, cause, "start it (nats-server -js) or correct the URL",
+			"no NATS server is running at %s", where)
 	}
 	reason, remedy := networkReason(err)
-	return &Error{
-		Code:    CodeNetwork,
-		Message: fmt.Sprintf("cannot reach %s: %s (%s)", where, reason, cause),
-		Remedy:  remedy,
-		Err:     cause,
-	}
+	return errorf(CodeNetwork, cause, remedy,
+		"cannot reach %s: %s (%s)", where, reason, cause)
 }
 
-// networkReason says what is the matter with the network, and what to do.
+// networkReason describes a network error and its remedy.
 func networkReason(err error) (reason, remedy string) {
 	var (
 		dns       *net.DNSError
@@ -137,7 +121,7 @@ func networkReason(err error) (reason, remedy string) {
 	case errors.Is(err, nats.ErrTLS), errors.Is(err, nats.ErrSecureConnRequired):
 		return "the TLS handshake failed", "check the TLS settings on both sides"
 	case errors.Is(err, nats.ErrNoInfoReceived):
-		return "what answers there is not a NATS server", "check the URL's port"
+		return "it is not a NATS server", "check the URL's port"
 	case errors.Is(err, io.EOF):
 		return "it closed the connection", "check that the port is NATS's client port"
 	case errors.Is(err, nats.ErrTimeout), errors.As(err, &timeout) && timeout.Timeout():
@@ -146,22 +130,18 @@ func networkReason(err error) (reason, remedy string) {
 	return "the network failed", "check the URL, the network and firewalls"
 }
 
-func isAuthError(err error) bool {
-	for _, target := range []error{
-		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked,
-		nats.ErrAccountAuthExpired, nats.ErrNkeysNotSupported,
-	} {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return false
+// isAny reports whether err is one of targets.
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
-// wantsCertificate finds the alerts of a server that verifies clients, for
-// which package tls has no type. In TLS 1.3 the client's handshake is over
-// before the server has seen its certificate, so the alert may come too late
-// and the connection is just closed.
+func isAuthError(err error) bool {
+	return isAny(err, nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrNkeysNotSupported)
+}
+
+// wantsCertificate recognizes the alerts of a server that verifies clients, for which package
+// tls has no type. In TLS 1.3 the client's handshake ends before the server has verified the
+// certificate, so the connection may be closed without an alert.
 func wantsCertificate(err error) bool {
 	s := err.Error()
 	return strings.Contains(s, "tls: certificate required") ||
@@ -176,13 +156,13 @@ func isRefused(err error) bool {
 		runtime.GOOS == "windows" && errors.Is(err, wsaeConnRefused)
 }
 
-// jetStreamError says why a server that answers is of no use.
+// jetStreamError classifies the failure of JetStream at a server that answers.
 func jetStreamError(err error, where string) error {
 	e := &Error{Code: CodeNoJetStream, Err: err}
 	switch {
 	case errors.Is(err, nats.ErrPermissionViolation):
 		e.Code = CodeAuth
-		e.Message = fmt.Sprintf("%s does not let this user ask for JetStream", where)
+		e.Message = fmt.Sprintf("%s does not permit this user to use JetStream", where)
 		e.Remedy = "allow the user to publish to $JS.API.INFO and to subscribe to _INBOX.>"
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled):
 		e.Message = fmt.Sprintf("the NATS server at %s runs without JetStream", where)
@@ -202,8 +182,8 @@ func jetStreamError(err error, where string) error {
 	return e
 }
 
-// requestError says why something could not be done over a connection that
-// stood. The cause stays reachable for errors.Is and errors.As.
+// requestError classifies the failure of a request over an established connection. errors.Is and
+// errors.As find the cause.
 func requestError(err error, doing string) error {
 	if e := asError(err); e != nil {
 		return e
@@ -215,7 +195,7 @@ func requestError(err error, doing string) error {
 		errors.Is(err, nats.ErrConnectionReconnecting):
 		e.Code = CodeNotRunning
 		e.Message = fmt.Sprintf("cannot %s: the connection to the bus is lost", doing)
-		e.Remedy = "it is tried again all the time; see the bus in parley doctor"
+		e.Remedy = "it reconnects automatically; see the bus in parley doctor"
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
 		errors.Is(err, jetstream.ErrJetStreamPublisherClosed):
 		e.Code = CodeClosed
@@ -228,7 +208,7 @@ func requestError(err error, doing string) error {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		e.Code = CodeNoJetStream
 	case errors.Is(err, jetstream.ErrNoStreamResponse):
-		e.Message = fmt.Sprintf("cannot %s: no stream takes its subject", doing)
+		e.Message = fmt.Sprintf("cannot %s: no stream has its subject", doing)
 	case errors.As(err, &api) && isStorageCode(api.ErrorCode):
 		e.Code = CodeStorage
 		e.Remedy = "free space: remove streams or old messages, or raise the store's limit"
@@ -236,7 +216,7 @@ func requestError(err error, doing string) error {
 	return e
 }
 
-// isStorageCode tells the JetStream errors that come of a full store.
+// isStorageCode reports whether a JetStream error means that the store is full.
 func isStorageCode(c jetstream.ErrorCode) bool {
 	const (
 		insufficientResources    = 10023
@@ -246,7 +226,7 @@ func isStorageCode(c jetstream.ErrorCode) bool {
 	return c == insufficientResources || c == storageResourcesExceeded || c == streamStoreFailed
 }
 
-// redactErr hides secrets in an error's text without losing its identity.
+// redactErr removes secrets from an error's text; errors.Is still works.
 func redactErr(err error, secrets []string) error {
 	if err == nil {
 		return nil
@@ -257,8 +237,8 @@ func redactErr(err error, secrets []string) error {
 	return err
 }
 
-// A redactedError is for errors.Is what it was, but can not be unwrapped to the
-// text with the secret.
+// redactedError supports errors.Is for the original error, but cannot be unwrapped to the text
+// with the secret.
 type redactedError struct {
 	text string
 	err  error

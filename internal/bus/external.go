@@ -16,15 +16,15 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// remote is an external server or cluster as the configuration names it.
+// remote is the configured external server or cluster.
 type remote struct {
-	urls    []string // as nats.go wants them, with credentials
-	shown   string   // without
-	secrets []string // that must not be printed
+	urls    []string // with credentials
+	shown   string   // without credentials
+	secrets []string // to be removed from messages
 	options []nats.Option
 }
 
-// newRemote checks the URL and the credentials. No error of it shows a secret.
+// newRemote checks the URL and the credentials. Its errors contain no secret.
 func newRemote(cfg Config) (*remote, error) {
 	r := &remote{}
 	inURL := false
@@ -32,11 +32,8 @@ func newRemote(cfg Config) (*remote, error) {
 	for i, raw := range strings.Split(string(cfg.URL), ",") {
 		u, err := parseURL(strings.TrimSpace(raw))
 		if err != nil {
-			return nil, &Error{
-				Code:    CodeConfig,
-				Message: fmt.Sprintf("URL %d of the NATS server: %v", i+1, err),
-				Remedy:  "write it as nats://host:4222 or tls://host:4222",
-			}
+			return nil, errorf(CodeConfig, nil, "write it as nats://host:4222 or tls://host:4222",
+				"URL %d of the NATS server: %v", i+1, err)
 		}
 		if u.User != nil {
 			inURL = true
@@ -68,8 +65,7 @@ func newRemote(cfg Config) (*remote, error) {
 	return r, nil
 }
 
-// parseURL reads one URL. Its errors do not repeat the text, for there may be
-// a password in it.
+// parseURL parses one URL. Its errors do not contain the text, which may have a password.
 func parseURL(raw string) (*url.URL, error) {
 	if raw == "" {
 		return nil, errors.New("it is empty")
@@ -90,8 +86,7 @@ func parseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// userinfoSecrets returns a URL's secrets: the password, or the token that
-// stands alone in the user's place.
+// userinfoSecrets returns a URL's secrets: the password, or the token in place of the user.
 func userinfoSecrets(ui *url.Userinfo) []string {
 	if p, ok := ui.Password(); ok {
 		return []string{p, url.QueryEscape(p)}
@@ -99,7 +94,7 @@ func userinfoSecrets(ui *url.Userinfo) []string {
 	return []string{ui.Username()}
 }
 
-// authOption returns nil where there is nothing to authenticate with.
+// authOption returns nil without credentials.
 func (c Credentials) authOption(inURL bool) (nats.Option, error) {
 	ways := 0
 	for _, given := range []bool{inURL, c.User != "" || c.Password != "", c.Token != "", c.NKeyFile != "", c.File != ""} {
@@ -108,11 +103,8 @@ func (c Credentials) authOption(inURL bool) (nats.Option, error) {
 		}
 	}
 	if ways > 1 {
-		return nil, &Error{
-			Code:    CodeConfig,
-			Message: "the bus has more than one way to authenticate",
-			Remedy:  "keep one of: credentials in the URL, user and password, token, NKey file, credentials file",
-		}
+		return nil, errorf(CodeConfig, nil, "keep one of: credentials in the URL, user and password, token, NKey file, credentials file",
+			"the bus has more than one method to authenticate")
 	}
 	switch {
 	case c.User != "" || c.Password != "":
@@ -134,8 +126,8 @@ func (c Credentials) authOption(inURL bool) (nats.Option, error) {
 	return nil, nil
 }
 
-// checkCredentialsFile makes sure of a JWT and a seed, which nats.go would miss
-// only when the server asks.
+// checkCredentialsFile verifies that a file has a JWT and a seed: nats.go would report a missing
+// one only during authentication.
 func checkCredentialsFile(path string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -152,7 +144,7 @@ func checkCredentialsFile(path string) error {
 	return nil
 }
 
-// tlsConfig returns nil where TLS is the server's choice alone.
+// tlsConfig returns nil if the server may decide whether to use TLS.
 func (c Credentials) tlsConfig() (*tls.Config, error) {
 	if !c.TLS && !c.InsecureSkipVerify && c.CAFile == "" && c.CertFile == "" && c.KeyFile == "" && c.ServerName == "" {
 		return nil, nil
@@ -173,11 +165,8 @@ func (c Credentials) tlsConfig() (*tls.Config, error) {
 		}
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		return nil, &Error{
-			Code:    CodeConfig,
-			Message: "a client certificate needs both its file and its key's",
-			Remedy:  "configure both or none",
-		}
+		return nil, errorf(CodeConfig, nil, "configure both or none",
+			"a client certificate needs both a certificate file and a key file")
 	}
 	if c.CertFile != "" {
 		load := func() (*tls.Certificate, error) {
@@ -192,16 +181,13 @@ func (c Credentials) tlsConfig() (*tls.Config, error) {
 	return conf, nil
 }
 
-// openExternal connects to the server that the configuration names, and makes
-// sure that it has JetStream.
+// openExternal connects to the configured server, and verifies that it has JetStream.
 func (b *Bus) openExternal(ctx context.Context, cfg Config) error {
 	r, err := newRemote(cfg)
 	if err != nil {
 		return err
 	}
-	if cfg.Credentials.InsecureSkipVerify {
-		b.log.Warn("the NATS server's certificate is not verified: anyone on the way can read and change messages", "url", r.shown)
-	}
+	r.warn(cfg)
 	b.kind = KindExternal
 	b.url = r.shown
 	b.link = newLink(b.log, r.shown, MaxDelay, r.secrets...)
@@ -215,10 +201,15 @@ func (b *Bus) openExternal(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// Dial connects to the external server of cfg for messages alone: it needs no JetStream
-// there. A server that cannot be reached yet, or refuses the credentials, is tried until
-// it can, and the log says why not; an error is one of the configuration. The connection
-// is the caller's to close.
+func (r *remote) warn(cfg Config) {
+	if cfg.Credentials.InsecureSkipVerify {
+		cfg.Logger.Warn("the NATS server's certificate is not verified: anyone on the network path can read and change messages", "url", r.shown)
+	}
+}
+
+// Dial connects to the external server of cfg for messages without JetStream. It retries in the
+// background until the server can be reached and accepts the credentials, and logs the reason if
+// not; its error is an error of the configuration. The caller closes the connection.
 func Dial(cfg Config) (*nats.Conn, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -228,9 +219,7 @@ func Dial(cfg Config) (*nats.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Credentials.InsecureSkipVerify {
-		cfg.Logger.Warn("the NATS server's certificate is not verified: anyone on the way can read and change messages", "url", r.shown)
-	}
+	r.warn(cfg)
 	l := newLink(cfg.Logger, r.shown, maxSharedDelay, r.secrets...)
 	conn, err := l.dial(cfg, strings.Join(r.urls, ","), append(r.options, nats.RetryOnFailedConnect(true), nats.ConnectHandler(func(conn *nats.Conn) {
 		cfg.Logger.Info("connected", "url", r.shown, "server", conn.ConnectedServerName())
@@ -241,11 +230,11 @@ func Dial(cfg Config) (*nats.Conn, error) {
 	return conn, nil
 }
 
-// maxSharedDelay is the longest wait between two attempts of a connection that Dial made.
+// maxSharedDelay is the longest pause between two attempts of a connection of Dial.
 const maxSharedDelay = 15 * time.Second
 
-// tellingError finds the reason that tells most when there are several
-// servers: nats.go returns that of the last one it tried.
+// tellingError returns the most specific error of several servers: nats.go returns that of the
+// last one.
 func tellingError(cfg Config, r *remote, err error) error {
 	if len(r.urls) == 1 {
 		return err
@@ -255,7 +244,7 @@ func tellingError(cfg Config, r *remote, err error) error {
 		opts := append([]nats.Option{nats.Name(cfg.Name), nats.Timeout(connectTimeout), nats.NoReconnect()}, r.options...)
 		conn, oneErr := nats.Connect(u, opts...)
 		if oneErr == nil {
-			conn.Close() // up since; the caller's next attempt will find it
+			conn.Close() // it has just started; the caller's next attempt will succeed
 			continue
 		}
 		if n := telling(connectError(oneErr, "", nil)); n > best {
@@ -265,7 +254,7 @@ func tellingError(cfg Config, r *remote, err error) error {
 	return err
 }
 
-// telling ranks the reasons of several servers by how much they tell.
+// telling ranks errors by how specific they are.
 func telling(e *Error) int {
 	switch e.Code {
 	case CodeAuth:
@@ -276,8 +265,7 @@ func telling(e *Error) int {
 	return 0
 }
 
-// checkJetStream asks for the account: a publish would only say that nobody
-// answers.
+// checkJetStream requests the account's information, whose errors are specific.
 func (b *Bus) checkJetStream(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, connectTimeout)
 	defer stop()
@@ -293,27 +281,22 @@ func (b *Bus) checkJetStream(ctx context.Context) error {
 	return err
 }
 
-// Usage is how much of its account's JetStream is in use, of any kind of bus.
+// Usage is the use of JetStream by the account of a Bus.
 type Usage struct {
 	StoreBytes uint64 `json:"storeBytes"`
-	// StoreLimit is the most, in bytes; -1 for none.
+	// StoreLimit is the limit, in bytes; -1 for none.
 	StoreLimit int64 `json:"storeLimit"`
 	Streams    int   `json:"streams"`
 	Consumers  int   `json:"consumers"`
 }
 
-// Usage asks the server.
+// Usage requests the Usage from the server.
 func (b *Bus) Usage(ctx context.Context) (Usage, error) {
 	info, err := b.js.AccountInfo(ctx)
 	if err != nil {
-		return Usage{}, requestError(err, "ask for the use of the store")
+		return Usage{}, requestError(err, "read the use of the store")
 	}
-	u := Usage{
-		StoreBytes: info.Store,
-		StoreLimit: info.Limits.MaxStore,
-		Streams:    info.Streams,
-		Consumers:  info.Consumers,
-	}
+	u := Usage{StoreBytes: info.Store, StoreLimit: info.Limits.MaxStore, Streams: info.Streams, Consumers: info.Consumers}
 	if b.embedded != nil {
 		u.StoreLimit = b.embedded.maxStore
 	}

@@ -357,7 +357,7 @@ func TestExternalBusReconnectsForEver(t *testing.T) {
 	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s.1"}); err != nil {
 		t.Errorf("Publish after the reconnect: %v", err)
 	}
-	for _, want := range []string{"bus connection lost", "bus connection is back"} {
+	for _, want := range []string{"bus connection lost", "bus connection restored"} {
 		if n := strings.Count(log.String(), want); n != 1 {
 			t.Errorf("%q is logged %d times", want, n)
 		}

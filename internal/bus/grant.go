@@ -13,78 +13,69 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// Access says what a process may do on the embedded bus.
+// Access is the part of the embedded bus that a process may use.
 type Access string
 
 // The kinds of access.
 const (
-	// AccessProject is everything within one project's namespace, which NATS
-	// itself keeps apart from all others, and nothing outside.
+	// AccessProject is the namespace of one project, which NATS isolates from all others.
 	AccessProject Access = "project"
-	// AccessNetwork is the agents' network of this computer, which its projects
-	// share, and nothing outside.
+	// AccessNetwork is the agents' network of this computer, which its projects share.
 	AccessNetwork Access = "network"
-	// AccessCluster is everything on the cluster that the hub is linked to, as far as
-	// the cluster lets the hub.
+	// AccessCluster is the cluster that the hub is linked to, with the rights of the hub.
 	AccessCluster Access = "cluster"
-	// AccessAgent is what one agent of that network may do, see GrantRequest.
+	// AccessAgent is the part of the agents' network for one agent, see GrantRequest.
 	AccessAgent Access = "agent"
 )
 
-// GlobalNamespace belongs to what all projects share. No project may take it
-// (REQ-DIRECT-002).
+// GlobalNamespace is reserved for data that all projects share. No project may use it.
 const GlobalNamespace = "global"
 
-// namespacePattern is what a namespace looks like.
 var namespacePattern = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
-// GrantRequest says what for a process wants to join.
+// GrantRequest is a process's request to join.
 type GrantRequest struct {
 	Access    Access // "" is AccessProject
 	Namespace string // for AccessProject only
-	// Publish and Subscribe are the subjects that AccessAgent allows; at least one of
-	// each. Everything else it may not.
+	// Publish and Subscribe are the only subjects that AccessAgent permits; at least one of
+	// each.
 	Publish, Subscribe []string
-	// Cluster has AccessAgent mean the cluster that the hub is linked to.
+	// Cluster applies AccessAgent to the cluster that the hub is linked to.
 	Cluster bool
 }
 
-// A Grant lets one connection in, within half a minute, and none after it. It
-// does not outlive the hub.
+// A Grant admits one connection, within 30 s. It ends with the hub.
 type Grant struct {
 	User     string
 	Password Secret
-	Expires  time.Time // if it is not used before
+	Expires  time.Time // unless it is used before
 
 	Address    string     // host:port on this machine
-	StoreDir   string     // what a joined process syncs, see Join
-	Durability Durability // effective
+	StoreDir   string     // the directory that a joined process syncs, see Join
+	Durability Durability // the effective mode
 	PID        int        // of the hub
-	// Cluster is the URL, without secrets, of what the holder reaches through the hub's
-	// link; empty for the hub's own bus.
+	// Cluster is the URL, without secrets, of the cluster behind the hub's link; empty for
+	// the hub's own bus.
 	Cluster string
 }
 
-// networkAccount is the agents' network's.
+// networkAccount is the account of the agents' network.
 const networkAccount = "agents-network"
 
 // maxConnections bounds the connections of one account.
 const maxConnections = 1024
 
-// Grant gives a new credential for an embedded bus. Only the hub's process can:
-// on any other Bus it fails with CodeUnsupported. A request that is wrong fails
-// with CodeConfig, one too many with CodeLimit.
+// Grant creates a new credential for an embedded bus. On any other Bus it fails with
+// CodeUnsupported, for an invalid request with CodeConfig, and for too many connections with
+// CodeLimit.
 func (b *Bus) Grant(_ context.Context, req GrantRequest) (Grant, error) {
 	if err := b.begin(); err != nil {
 		return Grant{}, err
 	}
 	defer b.inFlight.Done()
 	if b.embedded == nil {
-		return Grant{}, &Error{
-			Code:    CodeUnsupported,
-			Message: "the hub has no bus of its own: it uses an external NATS server",
-			Remedy:  "configure that server's URL here too: NATS_URL, or natsUrl in .mcp-config.json",
-		}
+		return Grant{}, errorf(CodeUnsupported, nil, "configure that server's URL here too: NATS_URL, or natsUrl in .mcp-config.json",
+			"the hub has no embedded bus: it uses an external NATS server")
 	}
 	if req.Access == AccessCluster || req.Cluster {
 		return b.grantCluster(req)
@@ -96,8 +87,8 @@ func (b *Bus) Grant(_ context.Context, req GrantRequest) (Grant, error) {
 	return b.issue(user)
 }
 
-// grantCluster is Grant for the cluster that the hub is linked to. There is none while
-// the link is down.
+// grantCluster is Grant for the cluster that the hub is linked to. It fails while the link is
+// down.
 func (b *Bus) grantCluster(req GrantRequest) (Grant, error) {
 	if err := b.Linked(); err != nil {
 		return Grant{}, err
@@ -110,7 +101,7 @@ func (b *Bus) grantCluster(req GrantRequest) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	if err := b.Linked(); err != nil { // it fell meanwhile, perhaps before there was this user to withdraw
+	if err := b.Linked(); err != nil { // the link was lost, perhaps before the user could be withdrawn
 		b.embedded.users.remove(user.Username)
 		return Grant{}, err
 	}
@@ -118,17 +109,17 @@ func (b *Bus) grantCluster(req GrantRequest) (Grant, error) {
 	return g, nil
 }
 
-// Linked returns nil while the cluster can be used that the hub is linked to, else the
-// reason why not: CodeUnsupported without a link, CodeNotRunning with one.
+// Linked returns nil while the hub's link to the cluster is up. The error has CodeUnsupported
+// without a configured link, and CodeNotRunning otherwise.
 func (b *Bus) Linked() error {
 	if b.embedded == nil || b.embedded.leaf == nil {
 		return &Error{Code: CodeUnsupported, Message: "the hub is not linked to a cluster of the agents' network",
-			Remedy: "set bus.leaf in its config.yaml and restart it, see docs/network-operate.md; or name the cluster in crossComputer.natsClusterUrls"}
+			Remedy: "set bus.leaf in its config.yaml and restart it, see docs/network-operate.md; or set the cluster in crossComputer.natsClusterUrls"}
 	}
 	return b.embedded.leaf.closed()
 }
 
-// issue makes the credential of a user.
+// issue creates the Grant of a user.
 func (b *Bus) issue(user server.User) (Grant, error) {
 	expires := time.Now().Add(grantTTL)
 	password, ok := b.embedded.users.add(user, expires)
@@ -141,25 +132,24 @@ func (b *Bus) issue(user server.User) (Grant, error) {
 	}, nil
 }
 
-// Revoke withdraws a Grant by its user: it cannot be used any more, and the
-// connection that has used it is cut.
+// Revoke revokes a Grant by its user, and closes the connection that has used it.
 func (b *Bus) Revoke(user string) error {
 	if err := b.begin(); err != nil {
 		return err
 	}
 	defer b.inFlight.Done()
 	if b.embedded == nil {
-		return &Error{Code: CodeUnsupported, Message: "only the hub's own bus has grants"}
+		return &Error{Code: CodeUnsupported, Message: "only an embedded bus has grants"}
 	}
 	if user == hubUser || user == leafUser {
-		return &Error{Code: CodeConfig, Message: "the hub's own user is no grant", Remedy: "name the user of a grant"}
+		return &Error{Code: CodeConfig, Message: "the hub's own user has no grant", Remedy: "use the user of a grant"}
 	}
 	b.embedded.users.remove(user)
 	return b.embedded.disconnect(user)
 }
 
-// Admitted says whether the holder of a Grant, by its user, is connected or may still
-// connect. Only the hub's own bus knows.
+// Admitted reports whether the holder of a Grant, by its user, is connected or may still connect.
+// It is false unless the Bus is embedded.
 func (b *Bus) Admitted(user string) bool {
 	if b.begin() != nil {
 		return false
@@ -168,18 +158,17 @@ func (b *Bus) Admitted(user string) bool {
 	if b.embedded == nil {
 		return false
 	}
-	if b.embedded.users.expects(user) {
+	if b.embedded.users.unused(user) {
 		return true
 	}
 	conns, err := b.embedded.server.Connz(&server.ConnzOptions{Username: true, User: user})
 	return err == nil && len(conns.Conns) > 0
 }
 
-// admit decides what a request's holder may do. What a further kind of Access
-// is, its account and its permissions, is a case here.
+// admit returns a new user with the account and the permissions of a request's Access.
 func (e *embedded) admit(req GrantRequest) (server.User, error) {
-	// The prefix keeps namespaces from the server's own accounts ($G, $SYS) and
-	// from those that are no project's.
+	// The prefix separates namespaces from the server's own accounts ($G, $SYS) and from the
+	// account of the network.
 	name, limits, who := "ns-"+req.Namespace, projectLimits, "the namespace "+req.Namespace
 	var permissions *server.Permissions
 	switch req.Access {
@@ -189,16 +178,15 @@ func (e *embedded) admit(req GrantRequest) (server.User, error) {
 		}
 	case AccessNetwork:
 		if req.Namespace != "" {
-			return server.User{}, &Error{Code: CodeConfig, Message: "the agents' network has no namespace", Remedy: "leave it out"}
+			return server.User{}, errNoNamespace
 		}
 		name, limits, who = networkAccount, networkLimits, "the agents' network"
 	case AccessAgent:
 		if req.Namespace != "" || len(req.Publish) == 0 || len(req.Subscribe) == 0 {
-			return server.User{}, &Error{Code: CodeConfig, Message: "an agent's access is for the subjects that the hub allows it",
-				Remedy: "register with the agents' network"}
+			return server.User{}, errNoSubjects
 		}
 		name, limits, who = networkAccount, networkLimits, "the agents' network"
-		permissions = &server.Permissions{Publish: &server.SubjectPermission{Allow: req.Publish}, Subscribe: &server.SubjectPermission{Allow: req.Subscribe}}
+		permissions = allow(req.Publish, req.Subscribe)
 	default:
 		return server.User{}, &Error{Code: CodeConfig, Message: fmt.Sprintf("unknown access %.80q", req.Access),
 			Remedy: fmt.Sprintf("use %s or %s", AccessProject, AccessNetwork)}
@@ -207,7 +195,16 @@ func (e *embedded) admit(req GrantRequest) (server.User, error) {
 	if err != nil {
 		return server.User{}, err
 	}
-	return guest(acc, who, permissions)
+	return newUser(acc, who, permissions)
+}
+
+var (
+	errNoNamespace = errorf(CodeConfig, nil, "omit it", "the agents' network has no namespace")
+	errNoSubjects  = errorf(CodeConfig, nil, "register with the agents' network", "an agent's access is limited to the subjects that the hub permits")
+)
+
+func allow(publish, subscribe []string) *server.Permissions {
+	return &server.Permissions{Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe}}
 }
 
 // admitCluster is admit for the cluster behind the link.
@@ -215,40 +212,37 @@ func (e *embedded) admitCluster(req GrantRequest) (server.User, error) {
 	var permissions *server.Permissions
 	switch {
 	case req.Namespace != "":
-		return server.User{}, &Error{Code: CodeConfig, Message: "the agents' network has no namespace", Remedy: "leave it out"}
+		return server.User{}, errNoNamespace
 	case req.Access == AccessAgent && len(req.Publish) > 0 && len(req.Subscribe) > 0:
-		// The server checks what a subject is mapped to.
+		// The server checks the subject after its mapping.
 		publish := make([]string, len(req.Publish))
 		for i, subject := range req.Publish {
 			publish[i] = e.leaf.clusterSubject(subject)
 		}
-		permissions = &server.Permissions{Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: req.Subscribe}}
+		permissions = allow(publish, req.Subscribe)
 	case req.Access != AccessCluster:
-		return server.User{}, &Error{Code: CodeConfig, Message: "an agent's access is for the subjects that the hub allows it",
-			Remedy: "register with the agents' network"}
+		return server.User{}, errNoSubjects
 	}
 	acc, err := e.server.LookupAccount(clusterAccount)
 	if err != nil {
 		return server.User{}, &Error{Code: CodeRejected, Message: "the bus has lost its account for the cluster", Err: err}
 	}
-	return guest(acc, "the cluster", permissions)
+	return newUser(acc, "the cluster", permissions)
 }
 
-// guest is a new user of an account, unless it has too many.
-func guest(acc *server.Account, who string, permissions *server.Permissions) (server.User, error) {
+// newUser returns a new user of an account, unless the account has too many connections.
+func newUser(acc *server.Account, who string, permissions *server.Permissions) (server.User, error) {
 	if acc.NumLocalConnections() >= maxConnections {
-		return server.User{}, &Error{Code: CodeLimit,
-			Message: fmt.Sprintf("%d processes have joined %s already", maxConnections, who),
-			Remedy:  "end some of them"}
+		return server.User{}, errorf(CodeLimit, nil, "end some of them", "%d processes have already joined %s", maxConnections, who)
 	}
 	return server.User{Username: acc.Name + "." + strings.ToLower(rand.Text()[:12]), Account: acc, Permissions: permissions}, nil
 }
 
-// disconnect cuts the connections of a user.
+// disconnect closes the connections of a user.
 func (e *embedded) disconnect(user string) error {
 	conns, err := e.server.Connz(&server.ConnzOptions{Username: true, User: user})
 	if err != nil {
-		return &Error{Code: CodeRejected, Message: "cannot look for the connections of " + user, Err: err}
+		return &Error{Code: CodeRejected, Message: "cannot find the connections of " + user, Err: err}
 	}
 	var errs []error
 	for _, c := range conns.Conns {
@@ -257,14 +251,14 @@ func (e *embedded) disconnect(user string) error {
 	return errors.Join(errs...)
 }
 
-// CheckNamespace says whether a project may have this namespace.
+// CheckNamespace returns an error if a project cannot have this namespace.
 func CheckNamespace(namespace string) error {
 	switch {
 	case !namespacePattern.MatchString(namespace):
 		return &Error{Code: CodeConfig, Message: fmt.Sprintf("%.80q cannot be a namespace", namespace),
 			Remedy: "use 1 to 64 lowercase letters, digits and hyphens"}
 	case namespace == GlobalNamespace:
-		return &Error{Code: CodeConfig, Message: "the namespace " + GlobalNamespace + " is reserved for what all projects share",
+		return &Error{Code: CodeConfig, Message: "the namespace " + GlobalNamespace + " is reserved for data that all projects share",
 			Remedy: "choose another namespace"}
 	}
 	return nil

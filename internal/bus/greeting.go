@@ -17,8 +17,7 @@ import (
 // maxGreeting bounds the first line of a NATS server, in bytes.
 const maxGreeting = 64 << 10
 
-// A greeting is the first line of a NATS server on a leaf node port, as far as it
-// matters here.
+// A greeting has the relevant fields of a NATS server's first line on a leaf node port.
 type greeting struct {
 	ClientID     uint64   `json:"client_id"`
 	LeafNodeURLs []string `json:"leafnode_urls"`
@@ -28,8 +27,8 @@ type greeting struct {
 	Domain       string   `json:"domain"`
 }
 
-// greet asks the servers of the cluster, all at once, for their greeting. If none gives
-// one that is of use the error is the one that tells most.
+// greet requests the greetings of the cluster's servers concurrently, and returns the first valid
+// one. Without a valid one it returns the most specific error.
 func (l *leaf) greet(ctx context.Context) (greeting, error) {
 	type answer struct {
 		greeting
@@ -50,17 +49,17 @@ func (l *leaf) greet(ctx context.Context) (greeting, error) {
 			answers <- a
 		})
 	}
-	var why *Error
+	var best *Error
 	for range l.urls {
 		a := <-answers
 		if a.err == nil {
 			return a.greeting, nil
 		}
-		if why == nil || telling(a.err) > telling(why) {
-			why = a.err
+		if best == nil || telling(a.err) > telling(best) {
+			best = a.err
 		}
 	}
-	return greeting{}, why
+	return greeting{}, best
 }
 
 func (l *leaf) greetOne(ctx context.Context, u *url.URL) (greeting, error) {
@@ -74,7 +73,7 @@ func (l *leaf) greetOne(ctx context.Context, u *url.URL) (greeting, error) {
 			return greeting{}, err
 		}
 	}
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // it may be closed already
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // fails if it is closed already
 	g, err := readGreeting(bufio.NewReaderSize(conn, maxGreeting))
 	where := u.Scheme + "://" + u.Host
 	conf := l.tlsFor(u)
@@ -83,21 +82,20 @@ func (l *leaf) greetOne(ctx context.Context, u *url.URL) (greeting, error) {
 		return g, err
 	case !g.isLeafPort():
 		return g, &Error{Code: CodeNetwork, Message: where + " is not a leaf node port",
-			Remedy: "name the port of the leafnodes block of the server's configuration, usually 7422"}
+			Remedy: "use the port of the leafnodes block of the server's configuration, usually 7422"}
 	case conf != nil && !g.TLSRequired:
 		return g, &Error{Code: CodeNetwork, Message: "the leaf node port of " + where + " has no TLS",
-			Remedy: "give the leafnodes block of the server a tls block, or set bus.leaf.tlsRequired to false on a network that you trust"}
+			Remedy: "add a tls block to the leafnodes block of the server, or set bus.leaf.tlsRequired to false on a network that you trust"}
 	case conf == nil:
 		return g, nil
 	}
 	return g, tls.Client(conn, conf).HandshakeContext(ctx)
 }
 
-// isLeafPort says whether the greeting is that of a port for leaf nodes.
+// isLeafPort reports whether the greeting is that of a port for leaf nodes.
 func (g greeting) isLeafPort() bool { return g.ClientID != 0 && (g.LeafNodeURLs != nil || g.OnConnect) }
 
-// errNotNATS is of a server that does not greet as NATS does.
-var errNotNATS = errors.New("what answers there is not a NATS server")
+var errNotNATS = errors.New("it is not a NATS server")
 
 // readGreeting reads the first line that a server sends.
 func readGreeting(r *bufio.Reader) (greeting, error) {

@@ -2,39 +2,38 @@ package bus
 
 import "time"
 
-// Kind says where a Bus's server is.
+// Kind is where a Bus's server is.
 type Kind string
 
 // The kinds of a Bus.
 const (
 	KindEmbedded Kind = "embedded" // in this process
 	KindJoined   Kind = "joined"   // in the hub's process
-	KindExternal Kind = "external" // somewhere else
-	KindLinked   Kind = "linked"   // somewhere else, through the hub's link to it
+	KindExternal Kind = "external" // an external server
+	KindLinked   Kind = "linked"   // the cluster behind the hub's link
 )
 
 // Info describes a Bus, for status and doctor. It holds no secrets.
 type Info struct {
 	Kind          Kind   `json:"kind"`
-	URL           string `json:"url"` // several with commas between them
+	URL           string `json:"url"` // several are separated by commas
 	ServerName    string `json:"serverName,omitempty"`
 	ServerVersion string `json:"serverVersion,omitempty"`
 
 	State      State     `json:"state"`
 	Since      time.Time `json:"since"` // of the state
 	Reconnects int       `json:"reconnects"`
-	// LastError is why the connection is not back yet.
+	// LastError is the error of the last attempt to reconnect.
 	LastError string `json:"lastError,omitempty"`
 
-	// Durability is the mode in effect; empty of an external server, whose
-	// configuration decides.
+	// Durability is the effective mode; empty for an external server.
 	Durability Durability `json:"durability,omitempty"`
-	// DurabilityAsked is the mode of the configuration; it differs where the
-	// filesystem cannot do it, for DurabilityReason.
+	// DurabilityAsked is the configured mode; it differs if the filesystem does not support
+	// it, for DurabilityReason.
 	DurabilityAsked  Durability `json:"durabilityAsked,omitempty"`
 	DurabilityReason string     `json:"durabilityReason,omitempty"`
-	// StorageError is why some streams, or all, can store nothing more until the hub
-	// restarts.
+	// StorageError is the error that keeps some or all streams from storing messages until
+	// the hub restarts.
 	StorageError string `json:"storageError,omitempty"`
 
 	StoreDir string `json:"storeDir,omitempty"`
@@ -44,20 +43,13 @@ type Info struct {
 	Leaf *LeafInfo `json:"leaf,omitempty"`
 }
 
-// Info asks nobody and does not block.
+// Info returns the Info of the Bus. It does not block.
 func (b *Bus) Info() Info {
 	st := b.link.status()
 	i := Info{
-		Kind:            b.kind,
-		URL:             b.url,
-		ServerName:      b.conn.ConnectedServerName(),
-		ServerVersion:   b.conn.ConnectedServerVersion(),
-		State:           st.state,
-		Since:           st.since,
-		Reconnects:      st.reconnects,
-		Durability:      b.durability(),
-		DurabilityAsked: b.asked,
-		StoreDir:        b.dir,
+		Kind: b.kind, URL: b.url, StoreDir: b.dir, Durability: b.durability(), DurabilityAsked: b.asked,
+		ServerName: b.conn.ConnectedServerName(), ServerVersion: b.conn.ConnectedServerVersion(),
+		State: st.state, Since: st.since, Reconnects: st.reconnects,
 	}
 	if st.lastErr != nil {
 		i.LastError = st.lastErr.Error()

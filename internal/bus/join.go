@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -11,21 +10,19 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Ask asks the running hub for a Grant, over its socket: the bus itself knows no
-// other way to the hub. It may take its time, but ends with ctx.
+// Ask requests a Grant from the running hub over its socket. It may block until ctx ends.
 type Ask func(ctx context.Context) (Grant, error)
 
-// Join connects to the embedded bus of a hub, as another process of the same
-// user, with the rights of the Grant that ask returns. Of cfg it uses Name,
-// NoEcho, InboxPrefix and Logger. It tries once.
+// Join connects to the embedded bus of a hub from another process of the same user, with the
+// rights of the Grant that ask returns. Of cfg it uses Name, NoEcho, InboxPrefix and Logger. It
+// makes one attempt.
 //
-// A joined Bus has the hub's durability: this process syncs the filesystem of
-// the store itself. That shares no sync with other processes, but it needs
-// nothing of the hub, so that the promise holds even if the hub dies between
-// its acknowledgement and the sync.
+// A joined Bus has the hub's durability: this process syncs the filesystem of the store itself.
+// It does not share syncs with other processes, but it also works if the hub dies between its
+// acknowledgement and the sync.
 //
-// When the hub restarts, the Bus asks for a new Grant, about every two seconds
-// until there is one. Until then calls fail with CodeNotRunning.
+// When the hub restarts, the Bus requests a new Grant about every two seconds until it gets one.
+// Until then calls fail with CodeNotRunning.
 func Join(ctx context.Context, cfg Config, ask Ask) (*Bus, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -38,10 +35,10 @@ func Join(ctx context.Context, cfg Config, ask Ask) (*Bus, error) {
 	return b, nil
 }
 
-// joinedPing is the shortest time between two pings of a connection to the hub, and half
-// of the longest. The system tells at once when the hub's process ends, so they only
-// find one that hangs, and there is no other to go to. Each answer costs the hub a stack
-// of 32 KiB for a while: many connections must not ping often, nor all at once.
+// joinedPing is the shortest time between two pings of a connection to the hub, and half of the
+// longest. Pings only detect a hub that hangs: the system reports at once when its process ends.
+// Each answer costs the hub a stack of 32 KiB for a while, so many connections must not ping
+// often or all at once.
 const joinedPing = 2 * time.Minute
 
 func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
@@ -55,7 +52,7 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 	}
 	b.hub = newHubDialer(ask, grant)
 	b.link = newLink(b.log, "the hub", maxLocalDelay)
-	// The URL only has to be one: the dialer knows the address.
+	// The URL is not used: the dialer has the address.
 	options := []nats.Option{
 		nats.SetCustomDialer(b.hub),
 		nats.SkipHostLookup(),
@@ -70,7 +67,7 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 	if err != nil {
 		return hubError(err)
 	}
-	if b.kind == KindJoined { // what is stored elsewhere is not ours to sync
+	if b.kind == KindJoined { // a cluster syncs its own store
 		if err := b.openJoinedCommitter(cfg, grant); err != nil {
 			return err
 		}
@@ -89,18 +86,13 @@ func (b *Bus) openJoinedCommitter(cfg Config, grant Grant) error {
 	case err == nil:
 		b.commits = newCommitter(s)
 	case grant.Durability == DurabilityCommit:
-		return &Error{
-			Code:    CodeStorage,
-			Message: "this process cannot sync the bus's store: " + err.Error(),
-			Remedy:  "let it open the data directory, or run the hub with durability always",
-			Err:     err,
-		}
+		return errorf(CodeStorage, err, "give it access to the data directory, or run the hub with durability always",
+			"this process cannot sync the bus's store: %v", err)
 	}
 	return nil
 }
 
-// hubError is connectError for a server whose URL and credentials no user
-// configures.
+// hubError is connectError for the hub, whose URL and credentials are not configured.
 func hubError(err error) error {
 	known := asError(err) != nil
 	e := connectError(err, "the hub", nil)
@@ -110,21 +102,20 @@ func hubError(err error) error {
 	return e
 }
 
-// dialPatience is how long one attempt waits for the hub's Grant. nats.go holds
-// its lock meanwhile, so a longer wait would stall everybody who only wants to
-// know whether the connection is there.
-const dialPatience = time.Second
+// grantTimeout is how long one attempt waits for the hub's Grant. nats.go holds its lock
+// meanwhile, so a longer wait would block callers that only read the connection's state.
+const grantTimeout = time.Second
 
-// A hubDialer connects to whichever hub runs at the time. nats.go uses it for
-// one attempt after the other, and asks for the credential in the same attempt.
+// A hubDialer connects to the hub that is running. nats.go calls it sequentially, and requests
+// the credential in the same attempt.
 type hubDialer struct {
 	ask    Ask
-	ctx    context.Context // of the asking; ends with close
+	ctx    context.Context // for ask; ends with close
 	cancel context.CancelFunc
 	asking sync.WaitGroup
 
 	mu     sync.Mutex
-	answer chan answer // of what was asked and not used yet; nil: nothing
+	answer chan answer // of the request that is not used yet; nil without one
 	grant  Grant       // of the last attempt
 }
 
@@ -140,7 +131,7 @@ func newHubDialer(ask Ask, first Grant) *hubDialer {
 	return d
 }
 
-// close ends the asking. The connection is closed before.
+// close cancels the requests. The connection must be closed before.
 func (d *hubDialer) close() {
 	d.cancel()
 	d.asking.Wait()
@@ -154,21 +145,18 @@ func (d *hubDialer) Dial(string, string) (net.Conn, error) {
 	}
 	conn, err := net.DialTimeout("tcp", g.Address, connectTimeout)
 	if err != nil {
-		return nil, &Error{
-			Code:    CodeNotRunning,
-			Message: fmt.Sprintf("the hub (process %d) does not answer at %s", g.PID, g.Address),
-			Remedy:  "it may be stopping: try again, or see parley status",
-			Err:     err,
-		}
+		return nil, errorf(CodeNotRunning, err, "it may be stopping: try again, or see parley status",
+			"the hub (process %d) does not answer at %s", g.PID, g.Address)
 	}
 	return conn, nil
 }
 
-// next returns a Grant that was not used yet. What has not come in time is for
-// the next attempt.
+// next returns an unused Grant. A Grant that arrives too late is used by the next attempt.
 func (d *hubDialer) next() (Grant, error) {
-	a, ok := awaitAnswer(d.asked())
-	if !ok {
+	var a answer
+	select {
+	case a = <-d.request():
+	case <-time.After(grantTimeout):
 		return Grant{}, &Error{Code: CodeNotRunning, Message: "the hub has not answered yet", Remedy: "it may be starting: try again in a moment"}
 	}
 	d.mu.Lock()
@@ -178,16 +166,15 @@ func (d *hubDialer) next() (Grant, error) {
 		return Grant{}, a.err
 	}
 	if a.grant.StoreDir != d.grant.StoreDir {
-		return Grant{}, &Error{Code: CodeConfig,
-			Message: fmt.Sprintf("the hub that runs now keeps its data in %s, the one before did in %s", a.grant.StoreDir, d.grant.StoreDir),
-			Remedy:  "restart this process to join the new one, or start the hub on the former data directory"}
+		return Grant{}, errorf(CodeConfig, nil, "restart this process to join the new hub, or start the hub with the former data directory",
+			"the running hub stores its data in %s, the former one in %s", a.grant.StoreDir, d.grant.StoreDir)
 	}
 	d.grant = a.grant
 	return a.grant, nil
 }
 
-// asked returns where the answer comes, and asks if nobody did yet.
-func (d *hubDialer) asked() <-chan answer {
+// request requests a Grant, unless a request is pending, and returns the channel of the answer.
+func (d *hubDialer) request() <-chan answer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.answer == nil {
@@ -201,18 +188,7 @@ func (d *hubDialer) asked() <-chan answer {
 	return d.answer
 }
 
-func awaitAnswer(pending <-chan answer) (answer, bool) {
-	timer := time.NewTimer(dialPatience)
-	defer timer.Stop()
-	select {
-	case a := <-pending:
-		return a, true
-	case <-timer.C:
-		return answer{}, false
-	}
-}
-
-// credential is nats.go's callback.
+// credential is the callback of nats.UserInfoHandler.
 func (d *hubDialer) credential() (user, password string) {
 	g := d.current()
 	return g.User, string(g.Password)

@@ -23,98 +23,96 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// LeafConfig links an embedded bus to a cluster elsewhere, as a leaf node. What
-// processes do there with a [Grant] of [AccessCluster] or [GrantRequest.Cluster]
-// passes through the hub, which alone holds the cluster's credentials.
+// LeafConfig links an embedded bus to a cluster, as a leaf node. Processes with a [Grant] of
+// [AccessCluster] or [GrantRequest.Cluster] use the cluster through the hub, and only the hub has
+// the cluster's credentials.
 type LeafConfig struct {
-	// URL of the cluster's leaf node ports, several with commas between them; none
-	// for no link. Schemes nats and tls; the port is 7422 where none is named.
+	// URL of the cluster's leaf node ports, separated by commas; empty for no link. The
+	// schemes are nats and tls; the default port is 7422.
 	URL Secret
-	// Domain is the JetStream domain of the cluster. Without one its JetStream does
-	// not answer through a leaf node.
+	// Domain is the JetStream domain of the cluster. It is required: JetStream does not answer
+	// through a leaf node without one.
 	Domain string
-	// Credentials of the hub there; no Token. The files of the key and of the
+	// Credentials of the hub at the cluster, without a Token. The files of the key and of the
 	// certificate authority are read at the start.
 	Credentials Credentials
 }
 
-// LeafInfo is how a hub's link to a cluster is.
+// LeafInfo is the state of a hub's link to a cluster.
 type LeafInfo struct {
 	State  State     `json:"state"` // connected or reconnecting
 	Since  time.Time `json:"since"`
 	URL    string    `json:"url"` // without secrets
 	Domain string    `json:"domain"`
-	// Server is the cluster's server that the link is with.
+	// Server is the name of the connected server.
 	Server string `json:"server,omitempty"`
-	// MaxPayload is the largest message that the cluster takes, in bytes; NATS's default
-	// until it has been heard.
+	// MaxPayload is the largest message that the cluster accepts, in bytes; NATS's default
+	// until the first connection.
 	MaxPayload int64 `json:"maxPayload"`
-	// LastError is why it is not connected, Remedy what to do.
+	// LastError is why the link is not connected.
 	LastError string `json:"lastError,omitempty"`
 	Remedy    string `json:"remedy,omitempty"`
 }
 
 const (
-	// clusterAccount is the embedded server's account that the link belongs to. It
-	// has no JetStream of its own, so that nothing is stored on both sides.
+	// clusterAccount is the embedded server's account for the link. It has no JetStream, so
+	// that nothing is stored on both sides.
 	clusterAccount = "agents-cluster"
 	leafUser       = clusterAccount + ".hub"
 
-	defaultLeafPort = "7422"
-	// defaultMaxPayload is NATS's own, until the cluster has said its.
-	defaultMaxPayload = 1 << 20
+	defaultLeafPort   = "7422"
+	defaultMaxPayload = 1 << 20 // NATS's default, until the cluster's limit is known
 
-	leafPoll     = 100 * time.Millisecond // to see that the link is there, or gone: the server tells only its log
-	leafGrace    = time.Second            // for a link that has just begun
-	minLeafDelay = 400 * time.Millisecond // between two looks at why there is none, at first
-	maxLeafDelay = 5 * time.Second        // between two looks at why there is none
+	leafPoll     = 100 * time.Millisecond // the interval of checks of the link: the server has no event for it
+	leafGrace    = time.Second            // for a link that has just started
+	minLeafDelay = 400 * time.Millisecond // between the first two examinations of a link that is down
+	maxLeafDelay = 5 * time.Second        // between two examinations of a link that is down
 )
 
-// hubsOwn are subjects that stay on this computer: on them a hub answers its own
-// agents.
-var hubsOwn = []string{"global.hub.>"}
+// localSubjects are not forwarded to the cluster: on them a hub answers its own agents.
+var localSubjects = []string{"global.hub.>"}
 
-// A leaf is the embedded server's link to a cluster. While it stands, and the
-// cluster's JetStream answers, clients may be in the account behind it; when it
-// falls they are cut off and none is admitted, so that for them it is as if they
-// were connected to the cluster itself.
+// A leaf is the embedded server's link to a cluster. While the link is up and the cluster's
+// JetStream answers, the account behind the link is open for clients. When the link is lost, the
+// clients are disconnected and none is admitted, so that they see the same as direct clients of
+// the cluster.
 type leaf struct {
 	log     *slog.Logger
 	urls    []*url.URL
 	shown   string
 	domain  string
-	tls     *tls.Config // nil where TLS is not demanded
+	tls     *tls.Config // nil if TLS is not required
 	remote  *server.RemoteLeafOpts
 	secrets []string
-	said    atomic.Pointer[string] // the server's last word about the link
+	logged  atomic.Pointer[string] // the server's last log message about the link
 
 	server *server.Server
 	users  *users
-	conn   *nats.Conn // the hub's own in the account
+	conn   *nats.Conn // the hub's connection to the account
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
 	mu         sync.Mutex
 	open       bool
 	since      time.Time
-	with       string // the other server's name
+	with       string // the name of the cluster's server
 	maxPayload int64
-	why        *Error // it is not open
+	why        *Error // why the account is not open
 }
 
-// newLeaf checks the configuration; nil if there is to be no link.
+// newLeaf checks the configuration; it returns nil without a link.
 func newLeaf(cfg LeafConfig, log *slog.Logger) (*leaf, error) {
 	if cfg.URL == "" {
 		return nil, nil
 	}
 	if cfg.Domain == "" || strings.ContainsAny(cfg.Domain, " \t.*>") {
 		return nil, &Error{Code: CodeConfig, Message: fmt.Sprintf("%.80q cannot be the JetStream domain of the leaf node's cluster", cfg.Domain),
-			Remedy: "name the domain that the cluster's servers have in their jetstream block"}
+			Remedy: "set the domain of the jetstream block of the cluster's servers"}
 	}
 	c := cfg.Credentials
 	l := &leaf{log: log, domain: cfg.Domain, since: time.Now(), secrets: []string{string(c.Password)},
 		remote: &server.RemoteLeafOpts{LocalAccount: clusterAccount, DialTimeout: connectTimeout, TLSTimeout: connectTimeout.Seconds(),
-			DenyImports: hubsOwn, DenyExports: hubsOwn, Credentials: c.File}}
+			DenyImports: localSubjects, DenyExports: localSubjects, Credentials: c.File}}
 	if err := l.parseURLs(cfg.URL); err != nil {
 		return nil, err
 	}
@@ -130,19 +128,19 @@ func newLeaf(cfg LeafConfig, log *slog.Logger) (*leaf, error) {
 	if l.tls, err = c.tlsConfig(); err != nil {
 		return nil, err
 	}
-	l.remote.TLSConfig = l.tls.Clone() // the server writes to its own
+	l.remote.TLSConfig = l.tls.Clone() // the server modifies it
 	if c.InsecureSkipVerify {
-		log.Warn("the certificates of the leaf node's cluster are not verified: anyone on the way can read and change messages", "url", l.shown)
+		log.Warn("the certificates of the leaf node's cluster are not verified: anyone on the network path can read and change messages", "url", l.shown)
 	}
 	for _, u := range l.urls {
-		own := *u // the server writes to it
+		own := *u // the server modifies it
 		l.remote.URLs = append(l.remote.URLs, &own)
 	}
 	l.why = &Error{Code: CodeNotRunning, Message: "the link to the cluster at " + l.shown + " has not been established yet", Remedy: "try again in a moment"}
 	return l, nil
 }
 
-// parseURLs takes the addresses of the cluster's servers.
+// parseURLs parses the addresses of the cluster's servers.
 func (l *leaf) parseURLs(urls Secret) error {
 	var shown []string
 	for i, raw := range strings.Split(string(urls), ",") {
@@ -167,7 +165,7 @@ func (l *leaf) parseURLs(urls Secret) error {
 	return nil
 }
 
-// authenticate puts one way to log in into the server's options.
+// authenticate sets the credentials in the server's options.
 func (l *leaf) authenticate(c Credentials, inURL bool) error {
 	if _, err := c.authOption(inURL); err != nil {
 		return err
@@ -205,27 +203,26 @@ func readSeed(path string) (string, error) {
 	return string(seed), err
 }
 
-// configure makes a server link itself. Its name is one of its own: the cluster takes
-// a second leaf node of the same name for the first one that has come back.
+// configure adds the link to a server's options. The server's name is random: the cluster would
+// take a second leaf node with the same name for a reconnect of the first.
 func (l *leaf) configure(opts *server.Options) {
 	opts.ServerName = "parley-" + strings.ToLower(rand.Text()[:12])
 	opts.Accounts = []*server.Account{server.NewAccount(clusterAccount)}
 	opts.LeafNode.Remotes = []*server.RemoteLeafOpts{l.remote}
 	opts.LeafNode.ReconnectInterval = leafGrace
-	opts.PingInterval = pingInterval // a silent cluster is noticed as other clients notice it
+	opts.PingInterval = pingInterval // as for other clients
 }
 
-// prepare makes the account what it is for, before the server starts.
+// prepare configures the account, before the server starts.
 func (l *leaf) prepare(s *server.Server, us *users) error {
 	l.server, l.users = s, us
 	return l.limit(defaultMaxPayload)
 }
 
-// start begins to watch a server that runs. The Bus that owns l closes it before the
-// server stops.
+// start starts to watch the link of a running server. The owner closes l before the server stops.
 func (l *leaf) start() error {
 	s, us := l.server, l.users
-	// With an account beside it the global one is no longer given JetStream by itself.
+	// With several accounts the server does not enable JetStream for the global one.
 	if err := s.GlobalAccount().EnableJetStream(nil, nil); err != nil {
 		return err
 	}
@@ -245,7 +242,7 @@ func (l *leaf) start() error {
 	return nil
 }
 
-// close ends the watching.
+// close stops watching.
 func (l *leaf) close() {
 	if l.cancel != nil {
 		l.cancel()
@@ -256,7 +253,7 @@ func (l *leaf) close() {
 	}
 }
 
-// clusterSubject is what a subject of the JetStream API is called through the link.
+// clusterSubject maps a subject of the JetStream API to that of the cluster's domain.
 func (l *leaf) clusterSubject(subject string) string {
 	api := "$JS." + l.domain + ".API."
 	if rest, ok := strings.CutPrefix(subject, "$JS.API."); ok {
@@ -268,15 +265,15 @@ func (l *leaf) clusterSubject(subject string) string {
 	return subject
 }
 
-// limit bounds the messages in the account, because the cluster cuts the link at one
-// that is too large for it, and has the JetStream API of the account mean that of the
-// cluster's domain. The server has no other way to set an account's limit.
+// limit bounds the messages in the account, because the cluster closes the link when a message is
+// too large for it, and maps the JetStream API of the account to the cluster's domain. Claims are
+// the only way to set an account's limit.
 func (l *leaf) limit(maxPayload int64) error {
 	l.mu.Lock()
 	same := l.maxPayload == maxPayload
 	l.maxPayload = maxPayload
 	l.mu.Unlock()
-	if same { // the server reads some of it without its lock when it connects
+	if same { // the server reads some claims without its lock when it connects
 		return nil
 	}
 	acc, err := l.server.LookupAccount(clusterAccount)
@@ -292,7 +289,7 @@ func (l *leaf) limit(maxPayload int64) error {
 	return nil
 }
 
-// watch opens the account when the link stands and closes it when it falls.
+// watch opens the account when the link is up and closes it when the link is lost.
 func (l *leaf) watch(ctx context.Context) {
 	poll := time.NewTicker(leafPoll)
 	defer poll.Stop()
@@ -309,7 +306,7 @@ func (l *leaf) watch(ctx context.Context) {
 			}
 		}
 		if l.closed() != nil && !time.Now().Before(next) {
-			l.note(l.examine(ctx, id != 0), with)
+			l.update(l.examine(ctx, id != 0), with)
 			next = time.Now().Add(retry.Next())
 		}
 		select {
@@ -321,8 +318,8 @@ func (l *leaf) watch(ctx context.Context) {
 	}
 }
 
-// link returns the connection to the cluster, 0 if there is none, and the name of the
-// server there.
+// link returns the id of the connection to the cluster, 0 if there is none, and the name of the
+// cluster's server.
 func (l *leaf) link() (id uint64, with string) {
 	z, err := l.server.Leafz(&server.LeafzOptions{Account: clusterAccount})
 	if err != nil || len(z.Leafs) == 0 {
@@ -331,9 +328,9 @@ func (l *leaf) link() (id uint64, with string) {
 	return z.Leafs[0].ID, z.Leafs[0].Name
 }
 
-// examine says why the account cannot be opened; nil if it can.
+// examine returns nil if the account can be opened, and the reason otherwise.
 func (l *leaf) examine(ctx context.Context, linked bool) error {
-	l.cutOff() // who was being let in when the link fell
+	l.cutOff() // clients that were admitted while the link was lost
 	greeting, err := l.greet(ctx)
 	switch {
 	case err != nil:
@@ -362,32 +359,32 @@ func (l *leaf) examine(ctx context.Context, linked bool) error {
 	return nil
 }
 
-// refused says why the server at the other end, which answers, accepts no link.
+// refused returns the reason why the cluster's server answers and accepts no link.
 func (l *leaf) refused() *Error {
-	said := l.said.Load()
-	if said == nil {
+	logged := l.logged.Load()
+	if logged == nil {
 		return &Error{Code: CodeNotRunning, Message: "the cluster at " + l.shown + " answers, and the link is being established", Remedy: "try again in a moment"}
 	}
-	if strings.Contains(strings.ToLower(*said), "authorization") || strings.Contains(strings.ToLower(*said), "authentication") {
-		return &Error{Code: CodeAuth, Message: fmt.Sprintf("the cluster at %s refused the hub's credentials (%s)", l.shown, *said),
-			Remedy: "check those of bus.leaf, and that the user may connect as a leaf node"}
+	if text := strings.ToLower(*logged); strings.Contains(text, "authorization") || strings.Contains(text, "authentication") {
+		return errorf(CodeAuth, nil, "check those of bus.leaf, and that the user may connect as a leaf node",
+			"the cluster at %s refused the hub's credentials (%s)", l.shown, *logged)
 	}
-	return &Error{Code: CodeNetwork, Message: fmt.Sprintf("the cluster at %s accepts no link: %s", l.shown, *said), Remedy: "see the logs of its servers"}
+	return errorf(CodeNetwork, nil, "see the logs of its servers", "the cluster at %s accepts no link: %s", l.shown, *logged)
 }
 
-// hear takes what the server logs about links. It repeats itself with every attempt,
-// so only the last word is kept.
-func (l *leaf) hear(text string) bool {
-	_, why, ok := strings.Cut(text, "Leafnode Error ")
+// record keeps the server's last error message about links, which it repeats with every attempt.
+// It reports whether a message is about links.
+func (l *leaf) record(text string) bool {
+	_, reason, ok := strings.Cut(text, "Leafnode Error ")
 	if ok {
-		why = strings.Trim(why, "'")
-		l.said.Store(&why)
+		reason = strings.Trim(reason, "'")
+		l.logged.Store(&reason)
 	}
 	return ok || strings.Contains(strings.ToLower(text), "leaf") || strings.Contains(text, " - lid:")
 }
 
-// note opens the account, or keeps why it is closed. A reason is logged once.
-func (l *leaf) note(err error, with string) {
+// update opens the account, or records why it is closed. It logs each reason once.
+func (l *leaf) update(err error, with string) {
 	l.mu.Lock()
 	before := l.why
 	if err == nil {
@@ -399,14 +396,14 @@ func (l *leaf) note(err error, with string) {
 	l.mu.Unlock()
 	switch {
 	case why == nil:
-		l.said.Store(nil)
-		l.log.Info("the link to the cluster stands", "url", l.shown, "server", with)
+		l.logged.Store(nil)
+		l.log.Info("linked to the cluster", "url", l.shown, "server", with)
 	case before == nil || before.Message != why.Message:
-		l.log.Warn("there is no link to the cluster, trying again", "error", why, "code", why.Code)
+		l.log.Warn("cannot link to the cluster, retrying", "error", why, "code", why.Code)
 	}
 }
 
-// shut closes the account to everybody.
+// shut closes the account and disconnects its clients.
 func (l *leaf) shut() {
 	l.mu.Lock()
 	was := l.open
@@ -416,27 +413,27 @@ func (l *leaf) shut() {
 	}
 	l.mu.Unlock()
 	if was {
-		l.log.Warn("the link to the cluster is lost, restoring it", "url", l.shown)
+		l.log.Warn("the link to the cluster is lost, reconnecting", "url", l.shown)
 	}
 	l.users.withdraw(clusterAccount, leafUser)
 	l.cutOff()
 }
 
-// cutOff ends the connections of everybody but the hub in the account.
+// cutOff closes all connections to the account but the hub's.
 func (l *leaf) cutOff() {
 	conns, err := l.server.Connz(&server.ConnzOptions{Username: true, Account: clusterAccount, Limit: maxAllConnections})
 	if err != nil {
-		l.log.Warn("cannot look for the connections behind the link to the cluster", "error", err)
+		l.log.Warn("cannot list the connections behind the link to the cluster", "error", err)
 		return
 	}
 	for _, c := range conns.Conns {
 		if c.Kind == "Client" && c.AuthorizedUser != leafUser { // the link itself is among them
-			_ = l.server.DisconnectClientByID(c.Cid) // an error means that it has gone already
+			_ = l.server.DisconnectClientByID(c.Cid) // an error means that it is already closed
 		}
 	}
 }
 
-// closed says why the account is closed; nil while it is open.
+// closed returns why the account is closed, nil while it is open.
 func (l *leaf) closed() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -456,7 +453,7 @@ func (l *leaf) info() *LeafInfo {
 	return i
 }
 
-// tlsFor is the TLS configuration for one of the URLs; nil where TLS is not demanded.
+// tlsFor returns the TLS configuration for one of the URLs, nil if TLS is not required.
 func (l *leaf) tlsFor(u *url.URL) *tls.Config {
 	if l.tls == nil {
 		return nil

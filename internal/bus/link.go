@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	connectTimeout = 10 * time.Second // with the login: a handshake of TLS on a busy machine takes seconds
+	connectTimeout = 10 * time.Second // with the login: a TLS handshake on a busy machine takes seconds
 	requestTimeout = 10 * time.Second // for a request whose context has no deadline
 	drainTimeout   = 10 * time.Second
-	pingInterval   = 20 * time.Second // a silent peer is given up after three
+	pingInterval   = 20 * time.Second // a connection is closed after three pings without an answer
 
-	// MaxDelay is the longest wait between two attempts to reconnect.
-	MaxDelay = 60 * time.Second
-	// A hub on the same machine costs nothing to look for.
-	maxLocalDelay = 2 * time.Second
+	// MaxDelay is the longest pause between two attempts to reconnect.
+	MaxDelay      = 60 * time.Second
+	maxLocalDelay = 2 * time.Second // to a hub on this machine, where attempts are cheap
 )
 
-// State is a connection's.
+// State is the state of a connection.
 type State string
 
 // The states of a connection.
@@ -34,15 +33,14 @@ const (
 	StateClosed       State = "closed"
 )
 
-// A link watches one connection: what state it is in, and why. It logs each
-// change once.
+// A link tracks the state of one connection and its last error. It logs each change once.
 type link struct {
 	log      *slog.Logger
 	where    string // the server's name in messages
 	maxDelay time.Duration
 	backoff  wait.Backoff // of delay, which the connection calls from one goroutine
 	secrets  []string
-	closed   chan struct{} // closed with the connection; nothing of it runs any more
+	closed   chan struct{} // closed after the connection and its callbacks
 
 	mu         sync.Mutex
 	conn       *nats.Conn
@@ -51,14 +49,14 @@ type link struct {
 	attempts   int // since the connection was lost
 	reconnects int
 	lastErr    *Error
-	denied     context.CancelCauseFunc // told of permission errors, may be nil
+	denied     context.CancelCauseFunc // called with permission errors, may be nil
 }
 
 func newLink(log *slog.Logger, where string, maxDelay time.Duration, secrets ...string) *link {
 	return &link{log: log, where: where, maxDelay: maxDelay, secrets: secrets, closed: make(chan struct{})}
 }
 
-// dial connects once, and from then on for ever.
+// dial makes one attempt to connect; an established connection reconnects without a limit.
 func (l *link) dial(cfg Config, urls string, opts ...nats.Option) (*nats.Conn, error) {
 	opts = append([]nats.Option{
 		nats.Name(cfg.Name),
@@ -66,8 +64,8 @@ func (l *link) dial(cfg Config, urls string, opts ...nats.Option) (*nats.Conn, e
 		nats.DrainTimeout(drainTimeout),
 		nats.PingInterval(pingInterval),
 		nats.MaxReconnects(-1),
-		nats.IgnoreAuthErrorAbort(), // the credential may be good again
-		// A publish that the caller saw fail must not be sent later.
+		nats.IgnoreAuthErrorAbort(), // the credentials may become valid again
+		// A publish that has failed must not be sent later.
 		nats.ReconnectBufSize(-1),
 		nats.CustomReconnectDelay(l.delay),
 		nats.DisconnectErrHandler(l.disconnected),
@@ -98,13 +96,13 @@ func (l *link) set(s State) {
 	l.since = time.Now()
 }
 
-// delay is asked before each round of attempts.
+// delay implements nats.ReconnectDelayHandler: it is called before each round of attempts.
 func (l *link) delay(attempt int) time.Duration {
 	l.mu.Lock()
 	conn := l.conn
 	l.mu.Unlock()
 	if conn != nil && attempt > 1 {
-		// A handshake that failed is told nowhere else.
+		// There is no callback for a failed handshake.
 		if err := conn.LastError(); err != nil {
 			l.failed(err)
 		}
@@ -128,7 +126,7 @@ func (l *link) disconnected(conn *nats.Conn, err error) {
 	l.log.Warn("bus connection lost, reconnecting", "error", redactErr(err, l.secrets))
 }
 
-// failed notes why an attempt failed, and logs it when the reason is new.
+// failed records the error of an attempt, and logs it unless it is the same as the last one.
 func (l *link) failed(err error) {
 	e := connectError(err, l.where, l.secrets)
 	l.mu.Lock()
@@ -140,7 +138,7 @@ func (l *link) failed(err error) {
 	if known {
 		level = slog.LevelDebug
 	}
-	l.log.Log(context.Background(), level, "cannot reconnect to the bus, trying again",
+	l.log.Log(context.Background(), level, "cannot reconnect to the bus, retrying",
 		"error", e, "code", e.Code, "attempt", attempts)
 }
 
@@ -152,10 +150,10 @@ func (l *link) reconnected(conn *nats.Conn) {
 	l.attempts = 0
 	l.reconnects++
 	l.mu.Unlock()
-	l.log.Info("bus connection is back", "server", conn.ConnectedServerName(), "attempts", attempts)
+	l.log.Info("bus connection restored", "server", conn.ConnectedServerName(), "attempts", attempts)
 }
 
-// asyncError takes what the server says outside any request.
+// asyncError handles the server's errors outside of requests.
 func (l *link) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	if isAuthError(err) {
 		l.failed(err)
@@ -182,14 +180,14 @@ func (l *link) closedHandler(*nats.Conn) {
 	close(l.closed)
 }
 
-// onDenied has permission errors told to cancel until it is called with nil.
+// onDenied passes permission errors to cancel until it is called with nil.
 func (l *link) onDenied(cancel context.CancelCauseFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.denied = cancel
 }
 
-// status is what Info shows of a connection.
+// status is a snapshot of a link's state.
 type status struct {
 	state      State
 	since      time.Time

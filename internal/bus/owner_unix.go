@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// checkOwner refuses what belongs to another user.
+// checkOwner returns an error if a file belongs to another user.
 func checkOwner(path string, info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 		return insecure(path, "belongs to another user")

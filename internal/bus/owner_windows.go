@@ -2,6 +2,6 @@ package bus
 
 import "io/fs"
 
-// checkOwner accepts: on Windows the access list that the data directory
-// inherits from the user's profile keeps others out.
+// checkOwner accepts every file: on Windows the data directory inherits the access list of the
+// user's profile, which excludes others.
 func checkOwner(string, fs.FileInfo) error { return nil }

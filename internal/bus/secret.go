@@ -7,7 +7,7 @@ const redacted = "[redacted]"
 // Secret is a string that prints, logs and encodes as "[redacted]".
 type Secret string
 
-// String returns a placeholder, as all its methods do; an empty Secret is "".
+// String returns "[redacted]", or "" for an empty Secret.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -15,11 +15,11 @@ func (s Secret) String() string {
 	return redacted
 }
 
-// GoString is String, for %#v.
+// GoString is String for %#v.
 func (s Secret) GoString() string { return `"` + s.String() + `"` }
 
-// LogValue is String, for slog.
+// LogValue is String for slog.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText is String, for JSON and YAML.
+// MarshalText is String for JSON and YAML.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

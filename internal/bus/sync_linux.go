@@ -8,13 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filesystemSyncer syncs the filesystem that holds a directory. It keeps the
-// directory open, because the kernel reports a failed write-back to those
-// descriptors that were open at the time.
+// filesystemSyncer syncs the filesystem of a directory. It keeps the directory open, because the
+// kernel reports a failed write-back only to descriptors that were open at the time.
 type filesystemSyncer struct{ dir *os.File }
 
-// openSyncer tries one sync, so that a filesystem that refuses is known at the
-// start.
+// openSyncer syncs once, so that it fails if the filesystem does not support it.
 func openSyncer(dir string) (syncer, error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -3,6 +3,7 @@ package bus
 import (
 	"crypto/rand"
 	"crypto/subtle"
+	"maps"
 	"sync"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 )
 
 const (
-	hubUser = "hub" // the hub's own; a Grant's has the name of its account and a dot
+	hubUser = "hub" // the hub's own user; those of Grants start with the account's name and a dot
 
 	// grantTTL is how long a Grant may stay unused.
 	grantTTL = 30 * time.Second
@@ -18,8 +19,8 @@ const (
 	maxUnused = 1024
 )
 
-// users is who may connect to an embedded server: the hub itself as often as it
-// likes, and the holder of a Grant once. It changes while the server runs.
+// users are the users that may connect to an embedded server: the hub itself any number of times,
+// the holder of a Grant once. It is safe for concurrent use.
 type users struct {
 	mu     sync.Mutex
 	byName map[string]*user
@@ -28,15 +29,14 @@ type users struct {
 type user struct {
 	server.User
 	password string
-	expires  time.Time // zero: stays, for any number of connections
+	expires  time.Time // zero for a user with any number of connections
 }
 
 func newUsers() *users { return &users{byName: make(map[string]*user)} }
 
-// add makes a user with a new random password, and returns it. u says what the
-// user may do: a nil Account is the hub's own, nil Permissions are all in its
-// account. With a time at which it expires the user serves for one connection;
-// ok is false where too many such wait already.
+// add adds a user with a new random password, and returns the password. A nil u.Account is the
+// hub's own, nil u.Permissions permit everything in the account. With an expiry time the user may
+// connect once; ok is false if too many such users have not connected yet.
 func (us *users) add(u server.User, expires time.Time) (password string, ok bool) {
 	password = rand.Text() + rand.Text() // 256 bits
 	us.mu.Lock()
@@ -51,44 +51,38 @@ func (us *users) add(u server.User, expires time.Time) (password string, ok bool
 	return password, true
 }
 
-// sweep drops what has expired. us.mu is held.
+// sweep removes expired users. us.mu is held.
 func (us *users) sweep(now time.Time) {
-	for name, u := range us.byName {
-		if u.expired(now) {
-			delete(us.byName, name)
-		}
-	}
+	maps.DeleteFunc(us.byName, func(_ string, u *user) bool { return u.expired(now) })
 }
 
 func (u *user) expired(now time.Time) bool { return !u.expires.IsZero() && now.After(u.expires) }
 
-// expects says whether a user's credential is there and was not used.
-func (us *users) expects(name string) bool {
+// unused reports whether a user may still connect.
+func (us *users) unused(name string) bool {
 	us.mu.Lock()
 	defer us.mu.Unlock()
 	u, ok := us.byName[name]
 	return ok && !u.expired(time.Now())
 }
 
-// remove takes a user's right to connect away.
+// remove removes a user.
 func (us *users) remove(name string) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
 	delete(us.byName, name)
 }
 
-// withdraw takes the right to connect from all users of an account but one.
+// withdraw removes all users of an account but one.
 func (us *users) withdraw(account, except string) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
-	for name, u := range us.byName {
-		if u.Account != nil && u.Account.Name == account && name != except {
-			delete(us.byName, name)
-		}
-	}
+	maps.DeleteFunc(us.byName, func(name string, u *user) bool {
+		return u.Account != nil && u.Account.Name == account && name != except
+	})
 }
 
-// take returns the user that a connection logs in as, nil if it may not.
+// take returns the user that logs in, nil if the login is refused.
 func (us *users) take(name, password string) *server.User {
 	us.mu.Lock()
 	defer us.mu.Unlock()

@@ -574,7 +574,7 @@ func TestHubRunsInTheBackground(t *testing.T) {
 	want(t, p.run(t, "--format", "json", "start"), 0, `"alreadyRunning":true`)
 	want(t, p.process(t, "start", "--foreground"), 0, "The hub is already running")
 	want(t, p.run(t, "send", "echo", "hello", "--no-start"), 0, "hello")
-	want(t, p.run(t, "doctor"), 0, "runs (process ")
+	want(t, p.run(t, "doctor"), 0, "is running (process ")
 	info, err := daemon.Read(p.dir)
 	if err != nil {
 		t.Fatal(err)

@@ -191,7 +191,7 @@ func TestTheMCPServersLog(t *testing.T) {
 			t.Errorf("got %v", r)
 		}
 	}
-	if r := record(t, records, "a message is skipped: it is not of the channel's format"); r["level"] != "ERROR" || !strings.Contains(fmt.Sprint(r["stack"]), "goroutine") {
+	if r := record(t, records, "a message is skipped: it is not in the channel's format"); r["level"] != "ERROR" || !strings.Contains(fmt.Sprint(r["stack"]), "goroutine") {
 		t.Errorf("got %v", r)
 	}
 	if strings.Contains(p.stderr.String()+strings.Join(p.lines, ""), "hunter2") {

@@ -320,7 +320,7 @@ func TestAConfiguredServerThatIsDownIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.wait()
-	if log := p.stderr.String(); strings.Contains(log, "s3cret") || !strings.Contains(log, "messages were not stored before the end") {
+	if log := p.stderr.String(); strings.Contains(log, "s3cret") || !strings.Contains(log, "queued messages were lost at the end") {
 		t.Errorf("the log is %s", log)
 	}
 	if _, running, err := daemon.Running(filepath.Join(d.root, "data")); running || err != nil {
