@@ -24,17 +24,17 @@ import (
 	natslink "github.com/parleyhub/parley/transport/nats"
 )
 
-// The values of the enumerated keys.
+// The values of keys with fixed values.
 var (
 	logLevels    = []string{"debug", "info", "warn", "error"}
 	durabilities = []string{string(bus.DurabilityCommit), string(bus.DurabilityAlways), string(bus.DurabilityFast)}
 )
 
-// minToken is the shortest bearer token: 16 characters are out of reach for
-// guessing over the network.
+// minToken is the minimum length of a bearer token: 16 characters cannot be guessed over the
+// network.
 const minToken = 16
 
-// check reports values that are of the right type but cannot work.
+// check reports values that have the right type but cannot work.
 func (l *Loaded) check(d *decoder) {
 	if l.Version != 1 {
 		d.at("version", fmt.Sprintf("this hub reads version 1, not %d", l.Version))
@@ -52,14 +52,14 @@ func (l *Loaded) check(d *decoder) {
 	for _, id := range slices.Sorted(maps.Keys(l.Agents)) {
 		l.completeAgent(d, id)
 	}
-	if len(d.problems) == 0 { // else the agents are not whole
-		l.cast(d)
+	if len(d.problems) == 0 { // otherwise the agents are incomplete
+		l.addRoles(d)
 	}
 }
 
-// cast makes an agent of each role of the roster: a copy of the one that plays it,
-// with the tier that the specification gives the role (Req 11.1).
-func (l *Loaded) cast(d *decoder) {
+// addRoles adds an agent for each role of the roster: a copy of the agent that plays it, with the
+// tier that the specification gives the role.
+func (l *Loaded) addRoles(d *decoder) {
 	made := make(map[string]runner.Definition, len(l.Roster))
 	for _, id := range slices.Sorted(maps.Keys(l.Roster)) {
 		key, role := "roster."+id, l.Roster[id]
@@ -70,10 +70,10 @@ func (l *Loaded) cast(d *decoder) {
 			d.oneOf(key, id, agent.PlanetaryIDs())
 			continue
 		case taken:
-			d.at(key, "agents."+id+" is there too; take one of them away")
+			d.at(key, "agents."+id+" is set too; remove one")
 			continue
 		case role.Agent == "":
-			d.at(key, "agent is missing: name the agent that plays "+id)
+			d.at(key, "agent is missing: set the agent that plays "+id)
 			continue
 		case !known || def.Disabled:
 			d.at(key+".agent", fmt.Sprintf("there is no agent %q", role.Agent))
@@ -99,7 +99,7 @@ func (l *Loaded) cast(d *decoder) {
 
 func (l *Loaded) checkServers(d *decoder) {
 	if !l.Socket.Enabled && !l.HTTP.Enabled {
-		d.at("socket.enabled", "socket and http are both off; nobody could reach the hub")
+		d.at("socket.enabled", "socket and http are both off; no client could reach the hub")
 	}
 	if l.Socket.Enabled && l.Socket.Path == "" {
 		d.at("socket.path", "must not be empty")
@@ -107,13 +107,13 @@ func (l *Loaded) checkServers(d *decoder) {
 	d.port("http.port", l.HTTP.Port)
 	d.port("grpc.port", l.GRPC.Port)
 	if l.GRPC.Port != 0 && l.GRPC.Port == l.HTTP.Port {
-		d.at("grpc.port", "http.port is the same; gRPC needs a port of its own")
+		d.at("grpc.port", "is the same as http.port; gRPC needs its own port")
 	}
 	if l.HTTP.Host == "" {
 		d.at("http.host", "must not be empty; 0.0.0.0 listens on every address")
 	}
 	if l.HTTP.Enabled && !loopback(l.HTTP.Host) && l.HTTP.Token == "" {
-		d.at("http.host", fmt.Sprintf("%s is not loopback: set PARLEY_HTTP_TOKEN or http.tokenFile first, so that only holders of the token get in", l.HTTP.Host))
+		d.at("http.host", fmt.Sprintf("%s is not loopback: set PARLEY_HTTP_TOKEN or http.tokenFile first, so that only clients with the token have access", l.HTTP.Host))
 	}
 	if t := l.HTTP.Token; t != "" && (len(t) < minToken || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' })) {
 		d.at("http.token", fmt.Sprintf("must have at least %d visible ASCII characters, without spaces", minToken))
@@ -126,7 +126,7 @@ func (l *Loaded) checkServers(d *decoder) {
 	}
 }
 
-// loopback says whether only this machine can reach host.
+// loopback reports whether only this machine can reach host.
 func loopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -140,12 +140,11 @@ func (l *Loaded) checkBus(d *decoder) {
 	if l.Bus.MaxStore < 0 {
 		d.at("bus.maxStore", "must not be negative")
 	}
-	d.natsServer("bus", "nats://host:4222", "needs bus.url; the hub's own bus makes its own credentials",
+	d.natsServer("bus", "nats://host:4222", "needs bus.url; the embedded bus creates its own credentials",
 		l.Bus.URL, l.Bus.NATSLogin, clientSchemes...)
 	l.checkLeaf(d)
 }
 
-// domainPattern is what a JetStream domain looks like.
 var domainPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 func (l *Loaded) checkLeaf(d *decoder) {
@@ -157,17 +156,17 @@ func (l *Loaded) checkLeaf(d *decoder) {
 		d.at("bus.leaf.domain", "needs bus.leaf.url")
 	case leaf.URL == "":
 	case l.Bus.URL != "":
-		d.at("bus.leaf.url", "only the hub's own bus is linked to a cluster; with bus.url it has none")
+		d.at("bus.leaf.url", "only the embedded bus can be linked to a cluster; remove bus.url or this")
 	case !domainPattern.MatchString(leaf.Domain):
-		d.at("bus.leaf.domain", "name the JetStream domain of the cluster (jetstream { domain: … } in its servers' configuration): without one it does not answer through a leaf node")
+		d.at("bus.leaf.domain", "set the JetStream domain of the cluster (jetstream { domain: … } in its servers' configuration): without one it does not answer through a leaf node")
 	}
 }
 
-// clientSchemes are those of the URLs of a NATS server's clients.
+// clientSchemes are the schemes of client URLs of a NATS server.
 var clientSchemes = []string{"nats", "tls", "ws", "wss"}
 
-// natsServer checks how a NATS server is reached; without says what is wrong with
-// credentials for none.
+// natsServer checks the URLs and the login of a NATS server. without is the message for a login
+// without a URL.
 func (d *decoder) natsServer(key, example, without, servers string, n NATSLogin, schemes ...string) {
 	if servers == "" {
 		for _, k := range []struct{ key, value string }{
@@ -211,7 +210,7 @@ func (l *Loaded) checkNode(d *decoder) {
 	}
 }
 
-// maxMCPServers bounds how many there are: each is a process or a connection.
+// maxMCPServers bounds the number of MCP servers: each is a process or a connection.
 const maxMCPServers = 100
 
 var serverName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
@@ -225,7 +224,7 @@ func (l *Loaded) checkMCPServer(d *decoder, name string) {
 		return
 	}
 	if _, taken := l.Agents[name]; taken {
-		d.at(key, "an agent has this name already")
+		d.at(key, "an agent already has this name")
 	}
 	if len(l.MCPServers) > maxMCPServers {
 		d.at("mcpServers", fmt.Sprintf("more than %d servers", maxMCPServers))
@@ -236,9 +235,9 @@ func (l *Loaded) checkMCPServer(d *decoder, name string) {
 	case (s.Command == "") == (s.URL == ""):
 		d.at(key, "expected either command or url")
 	case s.Command != "" && (len(s.Headers) > 0 || s.TokenFile != ""):
-		bad("command", "has no use for headers and tokenFile: they are for url")
+		bad("command", "cannot be used with headers and tokenFile: they are for url")
 	case s.URL != "" && (len(s.Args)+len(s.Env)+len(s.EnvAllow) > 0 || s.Cwd != ""):
-		bad("url", "has no use for args, env, envAllow and cwd: they are for command")
+		bad("url", "cannot be used with args, env, envAllow and cwd: they are for command")
 	}
 	if s.URL != "" {
 		l.checkMCPAddress(bad, s)
@@ -248,7 +247,7 @@ func (l *Loaded) checkMCPServer(d *decoder, name string) {
 	}
 	for _, env := range slices.Sorted(maps.Keys(s.Env)) {
 		if env == "" || strings.ContainsAny(env, "=\x00") || strings.ContainsRune(s.Env[env], 0) {
-			bad("env."+env, "is not a variable of the environment")
+			bad("env."+env, "is not a valid environment variable")
 		}
 	}
 	for i, id := range s.Agents {
@@ -271,12 +270,12 @@ func (l *Loaded) checkMCPAddress(bad func(field, format string, args ...any), s 
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
 		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(s.Headers[name]) {
-			bad("headers."+name, "is not a header")
+			bad("headers."+name, "is not a valid header")
 		}
 	}
 }
 
-// completeAgent checks one agent and fills in what is left out.
+// completeAgent checks one agent and sets its defaults.
 func (l *Loaded) completeAgent(d *decoder, id string) {
 	key, def := "agents."+id, l.Agents[id]
 	if def.Disabled {
@@ -298,11 +297,11 @@ func (l *Loaded) completeAgent(d *decoder, id string) {
 	}
 	l.Agents[id] = whole
 	if w := whole.WorkDir; w.Path != "" && !l.allowed(w.Path) {
-		d.at(key+".workdir.path", fmt.Sprintf("%s is not below workdirs.roots %q: list there where agents may work", w.Path, l.WorkDirs.Roots))
+		d.at(key+".workdir.path", fmt.Sprintf("%s is not below workdirs.roots %q: add a directory there", w.Path, l.WorkDirs.Roots))
 	}
 }
 
-// allowed confines a directory to the roots, with symbolic links followed.
+// allowed reports whether a directory is below a root, after it has followed symbolic links.
 func (l *Loaded) allowed(path string) bool {
 	roots := append(slices.Clone(l.WorkDirs.Roots), l.DataDir)
 	return slices.ContainsFunc(roots, func(root string) bool { return within(path, root) })
@@ -313,7 +312,7 @@ func within(path, root string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// realPath follows symbolic links as far as path exists.
+// realPath follows symbolic links in the existing part of path.
 func realPath(path string) string {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		return resolved
@@ -325,7 +324,7 @@ func realPath(path string) string {
 	return filepath.Join(realPath(dir), filepath.Base(path))
 }
 
-// oneOf accepts the empty value: it means the default.
+// oneOf checks that value is allowed or empty, which means the default.
 func (d *decoder) oneOf(key, value string, allowed []string) {
 	if value == "" || slices.Contains(allowed, value) {
 		return
@@ -351,9 +350,9 @@ func (d *decoder) duration(key string, dur, least time.Duration) {
 
 func (l *Loaded) checkPeers(d *decoder) {
 	if l.Peers.Enabled && l.Bus.URL == "" && l.Peers.NATS.URL == "" && !l.Peers.Hyperswarm.Enabled {
-		d.at("peers.enabled", "the hubs meet on a NATS server that they share, or over Hyperswarm: set peers.nats.url, bus.url or peers.hyperswarm.enabled")
+		d.at("peers.enabled", "hubs connect over a shared NATS server or over Hyperswarm: set peers.nats.url, bus.url or peers.hyperswarm.enabled")
 	}
-	d.natsServer("peers.nats", "nats://host:4222", "needs peers.nats.url; bus has credentials of its own",
+	d.natsServer("peers.nats", "nats://host:4222", "needs peers.nats.url; bus has its own credentials",
 		l.Peers.NATS.URL, l.Peers.NATS.NATSLogin, clientSchemes...)
 	l.checkHyperswarm(d)
 	if !natslink.ValidPrefix(l.Peers.Prefix) {
@@ -384,20 +383,20 @@ func (l *Loaded) checkHyperswarm(d *decoder) {
 		d.at("peers.hyperswarm.relays", err.Error())
 	}
 	if h.Relay && h.Public == "" {
-		d.at("peers.hyperswarm.relay", "a relay is reached by all: set peers.hyperswarm.public")
+		d.at("peers.hyperswarm.relay", "a relay must be reachable by all: set peers.hyperswarm.public")
 	}
 	if h.Capabilities && h.Network == "" {
-		d.at("peers.hyperswarm.capabilities", "the topics of capabilities follow from the network's secret: set peers.hyperswarm.networkFile")
+		d.at("peers.hyperswarm.capabilities", "the topics of capabilities are derived from the network's secret: set peers.hyperswarm.networkFile")
 	}
 	if h.Network != "" && len(h.Network) < minNetwork {
 		d.at("peers.hyperswarm.network", fmt.Sprintf("a secret of %d characters can be guessed; use %d or more", len(h.Network), minNetwork))
 	}
 }
 
-// minNetwork is the fewest characters of a network's secret.
+// minNetwork is the minimum length of a network's secret.
 const minNetwork = 16
 
-// ListenAddr is where to listen; the zero value means that Public decides.
+// ListenAddr returns the address to listen on; the zero value means that Public determines it.
 func (h Hyperswarm) ListenAddr() (netip.AddrPort, error) {
 	if h.Listen == "" {
 		return netip.AddrPort{}, nil
@@ -409,7 +408,7 @@ func (h Hyperswarm) ListenAddr() (netip.AddrPort, error) {
 	return a, nil
 }
 
-// PublicAddr is where every other hub reaches this one; the zero value if none does.
+// PublicAddr returns the public address of this hub, the zero value without one.
 func (h Hyperswarm) PublicAddr() (netip.AddrPort, error) {
 	if h.Public == "" {
 		return netip.AddrPort{}, nil
@@ -421,13 +420,13 @@ func (h Hyperswarm) PublicAddr() (netip.AddrPort, error) {
 	return a, nil
 }
 
-// RelayKeys are the keys of the relays.
+// RelayKeys returns the keys of the relays.
 func (h Hyperswarm) RelayKeys() ([]identity.PublicKey, error) {
 	var all []identity.PublicKey
 	for _, text := range h.Relays {
 		key, err := identity.ParsePublicKey(text)
 		if err != nil {
-			return nil, fmt.Errorf("%.100q is no key: %w", text, err)
+			return nil, fmt.Errorf("%.100q is not a key: %w", text, err)
 		}
 		all = append(all, key)
 	}

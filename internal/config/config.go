@@ -1,10 +1,9 @@
-// Package config reads the hub's configuration: built-in defaults, then
-// config.yaml, then the environment, then the command line. It is strict:
-// an unknown key, a wrong type, a value out of range or a key given twice is an
-// error that names file, line, column and what would be right, and every value
-// remembers where it came from.
+// Package config loads the hub's configuration from four layers: built-in defaults, config.yaml,
+// the environment and the command line. It is strict: an unknown or duplicate key, a wrong type
+// or a value out of range is an error with the file, line, column and the correct form. Every
+// value has an [Origin].
 //
-// Without any file every setting has a default that works.
+// The defaults work without a file.
 package config
 
 import (
@@ -16,20 +15,19 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// Config is the whole configuration of a hub, as it is in force. Paths are
-// absolute after [Load].
+// Config is the complete configuration of a hub. Paths are absolute after [Load].
 type Config struct {
 	// Version is the version of this format: 1.
 	Version int `yaml:"version"`
 	// DataDir holds tasks, logs, the run file and the agents' working directories.
 	DataDir string `yaml:"dataDir"`
-	// Socket is the Unix socket, the way in for everything on this machine.
+	// Socket is the Unix socket, for all clients on this machine.
 	Socket Socket `yaml:"socket"`
 	// HTTP is the HTTP interface: the hub's dialect, A2A and the agent cards.
 	HTTP HTTP `yaml:"http"`
 	// GRPC is A2A over gRPC.
 	GRPC GRPC `yaml:"grpc"`
-	// Logging is what the hub writes about itself.
+	// Logging configures the hub's log.
 	Logging Logging `yaml:"logging"`
 	// Bus is where tasks and messages are stored.
 	Bus Bus `yaml:"bus"`
@@ -43,23 +41,23 @@ type Config struct {
 	WorkDirs WorkDirs `yaml:"workdirs"`
 	// Node is how agents of other processes exchange envelopes with the hub's.
 	Node Node `yaml:"node"`
-	// MCPServers are MCP servers by name whose tools the agents share, each under its name: "name.tool".
+	// MCPServers are MCP servers whose tools the agents share, by name; a tool is then called "name.tool".
 	MCPServers map[string]MCPServer `yaml:"mcpServers"`
 	// Peers is how hubs on several machines use each other's agents.
 	Peers Peers `yaml:"peers"`
-	// Agents are the agents by id. A built-in agent keeps what is not set here.
+	// Agents are the agents by id. A built-in agent keeps its defaults for keys that are not set.
 	Agents map[string]runner.Definition `yaml:"agents"`
-	// Roster backs planetary agents (sun, mercury, …) with agents: each gets an agent of its id with a role of its own. See parley roster.
+	// Roster assigns agents to planetary agents (sun, mercury, …): each becomes an agent with that id and its own role. See parley roster.
 	Roster map[string]Role `yaml:"roster"`
 }
 
-// Role is a planetary agent's part, played by an agent.
+// Role is the role of a planetary agent, played by an agent.
 type Role struct {
-	// Agent is the id of the agent that plays it, one of agents.
+	// Agent is the id of the agent that plays the role, one of agents.
 	Agent string `yaml:"agent"`
-	// Prompt is put before the first prompt of each conversation, behind the agent's own systemPrompt.
+	// Prompt precedes the first prompt of each conversation, after the agent's own systemPrompt.
 	Prompt string `yaml:"prompt"`
-	// Capabilities are what the role can be asked for; unset, those of the agent.
+	// Capabilities are the capabilities of the role; unset, those of the agent.
 	Capabilities []string `yaml:"capabilities"`
 }
 
@@ -67,7 +65,7 @@ type Role struct {
 type Socket struct {
 	// Enabled turns the socket on.
 	Enabled bool `yaml:"enabled"`
-	// Path is where the socket lies; only the user may open it.
+	// Path is the path of the socket; only the user may open it.
 	Path string `yaml:"path"`
 }
 
@@ -75,7 +73,7 @@ type Socket struct {
 type HTTP struct {
 	// Enabled turns HTTP on.
 	Enabled bool `yaml:"enabled"`
-	// Host is the address to listen on. Anything but loopback needs a token.
+	// Host is the address to listen on. Addresses other than loopback require a token.
 	Host string `yaml:"host"`
 	// Port is the port to listen on; 0 lets the system choose.
 	Port int `yaml:"port"`
@@ -83,7 +81,7 @@ type HTTP struct {
 	Token string `yaml:"token"`
 	// TokenFile is a file that holds the bearer token.
 	TokenFile string `yaml:"tokenFile"`
-	// AllowedHosts are names that clients may use in the Host header besides the address itself.
+	// AllowedHosts are names that the Host header may contain besides the address itself.
 	AllowedHosts []string `yaml:"allowedHosts"`
 	// AllowedOrigins are web origins whose pages may call the hub.
 	AllowedOrigins []string `yaml:"allowedOrigins"`
@@ -95,39 +93,39 @@ type GRPC struct {
 	Port int `yaml:"port"`
 }
 
-// Logging is what the hub writes about itself.
+// Logging configures the hub's log.
 type Logging struct {
-	// Level is the least important level that is written.
+	// Level is the lowest level that is logged.
 	Level string `yaml:"level"`
-	// Pretty writes lines for people instead of JSON. Unset, it is so where the log goes to a terminal.
+	// Pretty writes text for people instead of JSON. Unset, the hub does so on a terminal.
 	Pretty *bool `yaml:"pretty"`
 }
 
 // Bus is where tasks and messages are stored.
 type Bus struct {
-	// URL is an external NATS server; several are separated by commas. Empty runs one inside the hub.
+	// URL is an external NATS server; several are separated by commas. Empty runs an embedded server in the hub.
 	URL string `yaml:"url"`
-	// Durability says when the embedded bus acknowledges: commit (on disk, shared sync), always (on disk, own sync) or fast (not yet on disk).
+	// Durability is when the embedded bus acknowledges a write: commit (on disk, shared sync), always (on disk, own sync) or fast (not yet on disk).
 	Durability string `yaml:"durability"`
 	NATSLogin
-	// MaxStore bounds the embedded bus's files, in bytes; 0 leaves it to the disk.
+	// MaxStore bounds the embedded bus's files, in bytes; 0 means 64 GiB.
 	MaxStore int64 `yaml:"maxStore"`
-	// Leaf links the hub's own bus to the NATS cluster of the agents' network, as a leaf node.
+	// Leaf links the embedded bus to the NATS cluster of the agents' network, as a leaf node.
 	Leaf Leaf `yaml:"leaf"`
 }
 
-// Leaf is the link of the hub's own bus to a cluster.
+// Leaf is the link of the embedded bus to a cluster.
 type Leaf struct {
-	// URL is the port for leaf nodes of the cluster's servers, such as tls://nats.example.com:7422; several are separated by commas. Empty for no link.
+	// URL is the leaf node port of the cluster's servers, such as tls://nats.example.com:7422; several are separated by commas. Empty for no link.
 	URL string `yaml:"url"`
-	// Domain is the JetStream domain of the cluster, which its servers' configuration must name.
+	// Domain is the JetStream domain of the cluster, as set in its servers' configuration.
 	Domain string `yaml:"domain"`
-	// TLSRequired refuses a cluster without TLS. Switch it off only on a network that you trust: others on the way can read and change everything.
+	// TLSRequired refuses a cluster without TLS. Disable it only on a network that you trust: without TLS anyone on the network path can read and change everything.
 	TLSRequired bool `yaml:"tlsRequired"`
 	NATSLogin
 }
 
-// NATSLogin is how the hub logs in at a NATS server whose url stands beside it.
+// NATSLogin is the hub's login at the NATS server of the neighboring key url.
 type NATSLogin struct {
 	// CredentialsFile is a NATS credentials file for url.
 	CredentialsFile string `yaml:"credentialsFile"`
@@ -155,7 +153,7 @@ type BusTLS struct {
 
 // Push is the delivery of push notifications.
 type Push struct {
-	// AllowPrivate lets notifications go to loopback and private addresses.
+	// AllowPrivate permits notifications to loopback and private addresses.
 	AllowPrivate bool `yaml:"allowPrivate"`
 }
 
@@ -173,19 +171,19 @@ type Tasks struct {
 
 // WorkDirs is where agents may work.
 type WorkDirs struct {
-	// Roots are directories that agents may work in besides their own in the data directory, by workdir.path or because a message asks for it (send --dir).
+	// Roots are directories that agents may work in besides their own in the data directory, set with workdir.path or requested by a message (send --dir).
 	Roots []string `yaml:"roots"`
 }
 
 // Node is how agents of other processes exchange envelopes with the hub's.
 type Node struct {
-	// Enabled lets programs with the coordination library in at /node of the HTTP interface, under the same checks.
+	// Enabled admits programs with the coordination library at /node of the HTTP interface, with the same checks.
 	Enabled bool `yaml:"enabled"`
-	// PeerTier is the highest tier that agents of other processes may have, from 0, the highest of all, to 3.
+	// PeerTier is the highest tier that agents of other processes may have, from 0 (highest) to 3.
 	PeerTier int `yaml:"peerTier"`
-	// CrossSandbox are ids of agents that those in any sandbox may address.
+	// CrossSandbox are ids of agents that agents in any sandbox may address.
 	CrossSandbox []string `yaml:"crossSandbox"`
-	// Audit is the log of what was routed and what was refused; see parley replay.
+	// Audit is the log of routed and refused envelopes; see parley replay.
 	Audit Audit `yaml:"audit"`
 }
 
@@ -193,13 +191,13 @@ type Node struct {
 type MCPServer struct {
 	// Disabled leaves the server out.
 	Disabled bool `yaml:"disabled"`
-	// Command is the program, looked up in PATH, that speaks MCP on standard input and output. Never a shell line.
+	// Command is the program, looked up in PATH, that serves MCP on standard input and output. It is not a shell command.
 	Command string `yaml:"command"`
-	// Args are the program's arguments. Secrets do not belong here: every user of the machine can read them.
+	// Args are the program's arguments. Do not put secrets here: every user of the machine can read them.
 	Args []string `yaml:"args"`
-	// Env is what the program gets in its environment besides a small base.
+	// Env adds variables to the program's small base environment.
 	Env map[string]string `yaml:"env"`
-	// EnvAllow are names of the hub's own environment that it gets too; a trailing * matches the rest.
+	// EnvAllow are names of variables of the hub's environment that the program gets too; a trailing * matches the rest.
 	EnvAllow []string `yaml:"envAllow"`
 	// Cwd is the program's working directory; empty means the data directory.
 	Cwd string `yaml:"cwd"`
@@ -209,17 +207,17 @@ type MCPServer struct {
 	Headers map[string]string `yaml:"headers"`
 	// TokenFile is a file that holds a bearer token for url.
 	TokenFile string `yaml:"tokenFile"`
-	// CallTimeout bounds how long a call may go without an answer or progress; empty means 10m.
+	// CallTimeout bounds how long a call may take without an answer or progress; empty means 10m.
 	CallTimeout time.Duration `yaml:"callTimeout"`
-	// Agents are ids of agents that may use the server; empty means all that are in no sandbox.
+	// Agents are ids of agents that may use the server; empty means all agents without a sandbox.
 	Agents []string `yaml:"agents"`
 }
 
-// Audit is the log of what was routed and what was refused; see parley replay.
+// Audit is the log of routed and refused envelopes; see parley replay.
 type Audit struct {
-	// Enabled keeps the log, payloads included, in the directory audit of the data directory.
+	// Enabled writes the log, including payloads, to the directory audit of the data directory.
 	Enabled bool `yaml:"enabled"`
-	// MaxFileSize is how large a file grows, in bytes, before the next is begun.
+	// MaxFileSize is the size of a file, in bytes, at which a new one is started.
 	MaxFileSize int64 `yaml:"maxFileSize"`
 	// MaxFiles is how many files are kept.
 	MaxFiles int `yaml:"maxFiles"`
@@ -227,51 +225,51 @@ type Audit struct {
 
 // Peers is how hubs on several machines use each other's agents.
 type Peers struct {
-	// Enabled lets hubs that have paired with this one (see parley peers) find its agents and run tasks on them: over a NATS server that they share, if there is one, and over Hyperswarm.
+	// Enabled lets paired hubs (see parley peers) find this hub's agents and run tasks on them: over a shared NATS server, if there is one, and over Hyperswarm.
 	Enabled bool `yaml:"enabled"`
-	// NATS is the NATS server that the hubs share, where it is another than that of bus.url: nothing is stored there.
+	// NATS is the NATS server that the hubs share, if it is not that of bus.url: nothing is stored there.
 	NATS PeersNATS `yaml:"nats"`
-	// Prefix is what the subjects of the hubs that should meet begin with.
+	// Prefix is the prefix of the hubs' subjects; it must be the same for hubs that should find each other.
 	Prefix string `yaml:"prefix"`
-	// PeerTier is the highest tier that other hubs' agents may have here, from 0, the highest of all, to 3.
+	// PeerTier is the highest tier that other hubs' agents may have here, from 0 (highest) to 3.
 	PeerTier int `yaml:"peerTier"`
-	// Tools are those whose tools paired hubs may use: names of mcpServers, and ids of agents of other processes; "*" for all. Empty, the default, means none.
+	// Tools selects the tools that paired hubs may use: names of mcpServers, and ids of agents of other processes; "*" for all. Empty, the default, means none.
 	Tools []string `yaml:"tools"`
-	// Hyperswarm is how hubs meet without a server that all share: over UDP, found by each other's keys.
+	// Hyperswarm connects hubs without a shared server: over UDP; hubs find each other by their keys.
 	Hyperswarm Hyperswarm `yaml:"hyperswarm"`
 }
 
-// PeersNATS is a NATS server on which hubs meet that have their stores elsewhere.
+// PeersNATS is a NATS server that only connects hubs; it stores nothing.
 type PeersNATS struct {
-	// URL is the server; several of a cluster are separated by commas. Empty means that of bus.url.
+	// URL is the server; those of a cluster are separated by commas. Empty means bus.url.
 	URL string `yaml:"url"`
 	NATSLogin
 }
 
-// Hyperswarm is how hubs meet without a server that all share: over UDP, found by each other's keys.
+// Hyperswarm connects hubs without a shared server: over UDP; hubs find each other by their keys.
 type Hyperswarm struct {
 	// Enabled turns it on, with peers.enabled.
 	Enabled bool `yaml:"enabled"`
-	// Listen is the IPv4 address and UDP port to listen at. Empty is all interfaces, and the port of public or any.
+	// Listen is the IPv4 address and UDP port to listen on. Empty means all interfaces, and the port of public or any.
 	Listen string `yaml:"listen"`
-	// Public is the IPv4 address and port at which every other hub reaches this one, if they all do. Hubs that nobody can reach find each other by it: one such hub is needed, more are better.
+	// Public is the IPv4 address and port at which every other hub can reach this one, if there is one. Hubs behind NAT find each other through it: one hub with a public address is needed, more are better.
 	Public string `yaml:"public"`
-	// Bootstrap are hubs with public, as host:port, to find others by, besides those whose address was given with parley peers pair.
+	// Bootstrap are hubs with public, as host:port, through which to find others, besides those paired with parley peers pair --at.
 	Bootstrap []string `yaml:"bootstrap"`
-	// Network is a secret that hubs share to find each other under a topic of their own, besides by the keys that they have paired with. It lets nobody in. Prefer networkFile.
+	// Network is a secret that hubs share to find each other under a common topic, besides by the keys of paired hubs. It grants no access. Prefer networkFile.
 	Network string `yaml:"network"`
 	// NetworkFile is a file that holds the secret of network.
 	NetworkFile string `yaml:"networkFile"`
-	// Capabilities announces a topic for each capability of the hub's agents, too, and looks for capabilities there: for networks of more than a thousand hubs.
+	// Capabilities also announces a topic for each capability of the hub's agents, and searches for capabilities by topic: for networks of more than a thousand hubs.
 	Capabilities bool `yaml:"capabilities"`
-	// Relay forwards between hubs that have paired with this one and find no path to each other. It needs public.
+	// Relay forwards between paired hubs that have no direct path to each other. It needs public.
 	Relay bool `yaml:"relay"`
-	// Relays are hubs with relay, by the relay keys that parley peers list shows there, to go through where no direct path is found.
+	// Relays are hubs with relay, by the relay keys that parley peers list prints there, to use if there is no direct path.
 	Relays []string `yaml:"relays"`
 }
 
-// Default returns the configuration that is in force where nothing is set, with
-// home as the user's home directory and the built-in agents as they are.
+// Default returns the default configuration, with home as the user's home directory and the
+// built-in agents.
 func Default(home string) *Config {
 	c := &Config{
 		Version:  1,

@@ -17,17 +17,16 @@ import (
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
-// maxFile bounds config.yaml: a larger file is not one that a person wrote.
+// maxFile bounds config.yaml, in bytes.
 const maxFile = 256 << 10
 
-// maxDepth bounds the nesting of flow collections before the parser, which
-// recurses, sees the file. The deepest key is 5 levels down.
+// maxDepth bounds the nesting of flow collections, because the parser recurses. The deepest key
+// has 5 levels.
 const maxDepth = 64
 
-// decoder lays a YAML document over a value that holds the defaults. It walks
-// the syntax tree itself because every value's position is kept, every problem
-// is reported and not just the first, and a built-in agent must keep the fields
-// that the document does not name.
+// decoder decodes a YAML document into a value that holds the defaults. It walks the syntax tree
+// itself to record every value's position, to report every problem and not just the first, and to
+// keep the fields of built-in agents that the document does not set.
 type decoder struct {
 	file     string
 	problems []*Problem
@@ -55,7 +54,7 @@ func (d *decoder) document(data []byte, target any) {
 			continue
 		}
 		if body != nil {
-			d.report(doc.Body, "", "a second document; put everything into one")
+			d.report(doc.Body, "", "there is a second document; put everything into one")
 			return
 		}
 		body = doc.Body
@@ -65,8 +64,8 @@ func (d *decoder) document(data []byte, target any) {
 	}
 }
 
-// tooDeep counts brackets without regard to quotes: a false alarm needs more
-// than maxDepth unbalanced brackets in strings, which no configuration has.
+// tooDeep counts brackets, also those in strings: no configuration has more than maxDepth
+// unbalanced brackets in strings.
 func tooDeep(data []byte) bool {
 	depth := 0
 	for _, c := range data {
@@ -110,10 +109,10 @@ func position(n ast.Node) (line, column int) {
 	return 0, 0
 }
 
-// value decodes n into v, which keeps what n does not set.
+// value decodes n into v, which keeps the fields that n does not set.
 func (d *decoder) value(n ast.Node, key string, v reflect.Value) {
 	switch n.Type() {
-	case ast.NullType: // "http:" with nothing behind it sets nothing
+	case ast.NullType: // "http:" without a value sets nothing
 		return
 	case ast.AnchorType, ast.AliasType, ast.TagType, ast.MergeKeyType:
 		d.report(n, key, "anchors, aliases and tags are not supported; write the value out")
@@ -146,8 +145,8 @@ func (d *decoder) value(n ast.Node, key string, v reflect.Value) {
 	}
 }
 
-// pairs returns n's entries with plain text keys, and reports what is not one.
-func (d *decoder) pairs(n ast.Node, key, expected string) []*ast.MappingValueNode {
+// pairs returns n's entries with plain text keys, and reports other keys.
+func (d *decoder) pairs(n ast.Node, key string) []*ast.MappingValueNode {
 	var all []*ast.MappingValueNode
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -155,7 +154,7 @@ func (d *decoder) pairs(n ast.Node, key, expected string) []*ast.MappingValueNod
 	case *ast.MappingValueNode:
 		all = []*ast.MappingValueNode{n}
 	default:
-		d.report(n, key, fmt.Sprintf("expected %s, found %s", expected, nodeName(n)))
+		d.report(n, key, "expected a section with keys, found "+nodeName(n))
 		return nil
 	}
 	good := all[:0:0]
@@ -181,7 +180,7 @@ func keyText(k ast.MapKeyNode) (string, bool) {
 
 func (d *decoder) structure(n ast.Node, key string, v reflect.Value) {
 	fields := structFields(v.Type())
-	for _, kv := range d.pairs(n, key, "a section with keys") {
+	for _, kv := range d.pairs(n, key) {
 		name, _ := keyText(kv.Key) // pairs checked it
 		index, ok := fields[name]
 		if !ok {
@@ -204,7 +203,7 @@ func (d *decoder) mapping(n ast.Node, key string, v reflect.Value) {
 	for iter := v.MapRange(); iter.Next(); {
 		merged.SetMapIndex(iter.Key(), iter.Value())
 	}
-	for _, kv := range d.pairs(n, key, "a section with keys") {
+	for _, kv := range d.pairs(n, key) {
 		name, _ := keyText(kv.Key) // pairs checked it
 		elem := reflect.New(v.Type().Elem()).Elem()
 		if old := merged.MapIndex(reflect.ValueOf(name)); old.IsValid() {
@@ -229,8 +228,8 @@ func (d *decoder) sequence(n ast.Node, key string, v reflect.Value) {
 	v.Set(list)
 }
 
-// structFields maps the yaml names of a struct's fields, those of embedded structs among
-// them, to their indices.
+// structFields maps the yaml names of a struct's fields, including those of embedded structs, to
+// their indices.
 func structFields(t reflect.Type) map[string][]int {
 	fields := make(map[string][]int, t.NumField())
 	for i := range t.NumField() {
@@ -250,7 +249,7 @@ func structFields(t reflect.Type) map[string][]int {
 
 var durationType = reflect.TypeFor[time.Duration]()
 
-// scalarText returns the text of a scalar that fits a field of type t.
+// scalarText returns the text of a scalar, and whether it has the type t.
 func scalarText(n ast.Node, t reflect.Type) (string, bool) {
 	k := t.Kind()
 	switch n := n.(type) {
@@ -268,7 +267,7 @@ func scalarText(n ast.Node, t reflect.Type) (string, bool) {
 	return "", false
 }
 
-// setScalar parses text into v. Its errors say what would be right.
+// setScalar parses text into v. Its errors describe the expected form.
 func setScalar(v reflect.Value, text string) error {
 	if v.Type() == durationType {
 		dur, err := ParseDuration(text)
@@ -300,20 +299,20 @@ func setScalar(v reflect.Value, text string) error {
 		}
 		v.Set(elem)
 	case reflect.Slice: // of strings, from the environment
-		list := reflect.MakeSlice(v.Type(), 0, 4)
-		for _, item := range strings.Split(text, ",") {
+		list := []string{}
+		for item := range strings.SplitSeq(text, ",") {
 			if item = strings.TrimSpace(item); item != "" {
-				list = reflect.Append(list, reflect.ValueOf(item))
+				list = append(list, item)
 			}
 		}
-		v.Set(list)
+		v.Set(reflect.ValueOf(list))
 	default:
 		return fmt.Errorf("cannot be set from text")
 	}
 	return nil
 }
 
-// ParseDuration reads Go's notation and whole days, e.g. 30s, 1h30m or 7d.
+// ParseDuration parses Go's notation and whole days, for example 30s, 1h30m or 7d.
 func ParseDuration(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.ParseInt(days, 10, 32); err == nil {

@@ -18,8 +18,8 @@ import (
 // Variable is an environment variable that sets one key.
 type Variable struct{ Name, Key string }
 
-// Variables are the variables that override config.yaml, in the order of the
-// documentation. PARLEY_CONFIG, which names the file itself, is not among them.
+// Variables are the variables that override config.yaml, in the order of the documentation.
+// [FileVariable] is not among them.
 var Variables = []Variable{
 	{"PARLEY_DATA_DIR", "dataDir"},
 	{"PARLEY_SOCKET", "socket.path"},
@@ -43,18 +43,18 @@ var Variables = []Variable{
 	{"PARLEY_BUS_LEAF_PASSWORD_FILE", "bus.leaf.passwordFile"},
 }
 
-// FileVariable names the configuration file.
+// FileVariable is the variable with the path of the configuration file.
 const FileVariable = "PARLEY_CONFIG"
 
 // Override sets one key from a command-line flag.
 type Override struct{ Key, Value, Flag string }
 
-// Options are what [Load] reads besides the defaults.
+// Options are the options of [Load].
 type Options struct {
-	// File is the configuration file, "" for config.yaml in the data directory.
-	// A file named here or by PARLEY_CONFIG must exist.
+	// File is the configuration file, "" for config.yaml in the data directory. A file set
+	// here or by PARLEY_CONFIG must exist.
 	File string
-	// Overrides come from the command line.
+	// Overrides are set by the command line.
 	Overrides []Override
 	// LookupEnv reads the environment; nil means os.LookupEnv.
 	LookupEnv func(string) (string, bool)
@@ -62,21 +62,20 @@ type Options struct {
 	Home string
 }
 
-// Loaded is a configuration together with what is known about it.
+// Loaded is a configuration with its file, warnings and the origins of its values.
 type Loaded struct {
 	*Config
-	// File is the configuration file, Found whether it is there.
+	// File is the configuration file; Found is whether it exists.
 	File  string
 	Found bool
-	// Warnings are things that work but should be mended.
+	// Warnings are problems that do not keep the hub from working.
 	Warnings []string
 
 	origins map[string]Origin
 }
 
-// Load reads the configuration. A configuration that cannot be used gives an
-// *[Invalid] with every problem; another error means that the file could not be
-// read. It starts nothing and writes nothing.
+// Load loads the configuration. The error for an invalid configuration is an *[Invalid] with
+// every problem; another error means that the file could not be read.
 func Load(opts Options) (*Loaded, error) {
 	if opts.LookupEnv == nil {
 		opts.LookupEnv = os.LookupEnv
@@ -115,7 +114,7 @@ func Load(opts Options) (*Loaded, error) {
 	return l, nil
 }
 
-// locate finds the file's path and says whether the user named it.
+// locate sets the file's path and reports whether the user has set it.
 func (l *Loaded) locate(opts Options) (named bool) {
 	if opts.File != "" {
 		l.File = absolute(opts.File, opts.Home, "")
@@ -152,13 +151,13 @@ func (l *Loaded) read(named bool) ([]byte, error) {
 	return data, nil
 }
 
-// layered is an override together with where it stands.
+// layered is an override with its origin.
 type layered struct {
 	Key, Value string
 	Origin     Origin
 }
 
-// overrides returns what the environment and then the flags set.
+// overrides returns the overrides of the environment and then those of the flags.
 func overrides(opts Options) []layered {
 	var all []layered
 	for _, v := range Variables {
@@ -189,8 +188,8 @@ func (d *decoder) override(c *Config, o layered) {
 	d.origins[o.Key] = o.Origin
 }
 
-// resolve makes every path absolute: those of the file are relative to its
-// directory, those of the environment and the flags to the working directory.
+// resolve makes every path absolute: paths in the file are relative to its directory, paths in the
+// environment and flags to the working directory.
 func (l *Loaded) resolve(home, fileDir string) {
 	fix := func(key string, path *string) {
 		base := ""
@@ -229,7 +228,7 @@ func (l *Loaded) resolve(home, fileDir string) {
 	}
 }
 
-// login is a NATS server at which the hub may log in, with its key.
+// login is the login at a NATS server, with the server's key.
 type login struct {
 	key string
 	*NATSLogin
@@ -239,8 +238,8 @@ func (c *Config) logins() []login {
 	return []login{{"bus", &c.Bus.NATSLogin}, {"bus.leaf", &c.Bus.Leaf.NATSLogin}, {"peers.nats", &c.Peers.NATS.NATSLogin}}
 }
 
-// absolute expands ~ and makes path absolute below base, or below the working
-// directory where base is "". An empty path stays empty.
+// absolute expands ~ and makes path absolute below base, or below the working directory if base
+// is "". An empty path stays empty.
 func absolute(path, home, base string) string {
 	if path == "" {
 		return ""
@@ -252,7 +251,7 @@ func absolute(path, home, base string) string {
 		return filepath.Join(base, path)
 	}
 	abs, err := filepath.Abs(path)
-	if err != nil { // the working directory is gone; the path then fails where it is used
+	if err != nil { // the working directory was removed; using the path will fail
 		return path
 	}
 	return abs
@@ -261,8 +260,7 @@ func absolute(path, home, base string) string {
 // maxSecret bounds a file that holds one secret.
 const maxSecret = 4 << 10
 
-// secrets reads the files that hold secrets, and warns where others may read
-// one.
+// secrets reads the files that contain secrets, and warns of files that others may read.
 func (l *Loaded) secrets(d *decoder) {
 	type secret struct {
 		key, fileKey string
@@ -309,7 +307,7 @@ func (l *Loaded) secrets(d *decoder) {
 	}
 }
 
-// mcpSecrets puts the bearer tokens of MCP servers into their headers.
+// mcpSecrets adds the bearer tokens of MCP servers to their headers.
 func (l *Loaded) mcpSecrets(d *decoder) {
 	for name, server := range l.MCPServers {
 		key := "mcpServers." + name
@@ -326,14 +324,11 @@ func (l *Loaded) mcpSecrets(d *decoder) {
 		}
 		l.warnReadable(server.TokenFile, "")
 		if slices.ContainsFunc(slices.Collect(maps.Keys(server.Headers)), func(h string) bool { return strings.EqualFold(h, "Authorization") }) {
-			d.at(key+".tokenFile", "headers has Authorization too; remove one")
+			d.at(key+".tokenFile", "headers contains Authorization too; remove one")
 			continue
 		}
-		headers := maps.Clone(server.Headers)
-		if headers == nil {
-			headers = map[string]string{}
-		}
-		headers["Authorization"] = "Bearer " + token
+		headers := map[string]string{"Authorization": "Bearer " + token}
+		maps.Copy(headers, server.Headers)
 		server.Headers = headers
 		l.MCPServers[name] = server
 	}
@@ -361,24 +356,20 @@ func readSecret(path string) (string, error) {
 	return secret, nil
 }
 
-// warnReadable warns when another user may read a file that holds a secret.
-// Windows has no such bits: its files take the rights of the user's profile.
+// warnReadable warns if another user may read a file with a secret. It does nothing on Windows,
+// where files inherit the permissions of the user's profile.
 func (l *Loaded) warnReadable(path, key string) {
 	info, err := os.Stat(path)
 	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o077 == 0 {
 		return
 	}
-	holds := "a secret"
-	if key != "" {
-		holds = key
-	}
-	warning := fmt.Sprintf("%s holds %s and others may read it (mode %04o); run: chmod 600 %s", path, holds, info.Mode().Perm(), path)
+	warning := fmt.Sprintf("%s contains %s and other users may read it (mode %04o); run: chmod 600 %s", path, cmp.Or(key, "a secret"), info.Mode().Perm(), path)
 	if !slices.Contains(l.Warnings, warning) {
 		l.Warnings = append(l.Warnings, warning)
 	}
 }
 
-// Origin says where the value of a dotted key came from.
+// Origin returns the origin of the value of a dotted key.
 func (l *Loaded) Origin(key string) Origin {
 	if o, ok := l.origins[key]; ok {
 		return o
@@ -386,7 +377,7 @@ func (l *Loaded) Origin(key string) Origin {
 	return Origin{Kind: FromDefault}
 }
 
-// at reports a problem with a value that was already decoded, where it stands.
+// at reports a problem with a decoded value, at its position.
 func (d *decoder) at(key, message string) {
 	p := &Problem{Key: key, Message: message}
 	switch o := d.origins[key]; o.Kind {
@@ -394,20 +385,20 @@ func (d *decoder) at(key, message string) {
 		p.File, p.Line, p.Column = o.Name, o.Line, o.Column
 	case FromEnvironment, FromFlag:
 		p.Source = o.Name
-	default: // a default, or a key that is missing: point at its section
-		if o, ok := d.section(key); ok {
-			p.File, p.Line, p.Column = o.Name, o.Line, o.Column
-		}
+	default: // a default, or a missing key: the position is that of its section
+		o := d.section(key)
+		p.File, p.Line, p.Column = o.Name, o.Line, o.Column
 	}
 	d.problems = append(d.problems, p)
 }
 
-// section finds where the innermost section around a key stands in the file.
-func (d *decoder) section(key string) (Origin, bool) {
+// section returns the origin of the innermost section around a key in the file, the zero value if
+// there is none.
+func (d *decoder) section(key string) Origin {
 	for i := strings.LastIndexByte(key, '.'); i > 0; i = strings.LastIndexByte(key[:i], '.') {
 		if o := d.origins[key[:i]]; o.Kind == FromFile {
-			return o, true
+			return o
 		}
 	}
-	return Origin{}, false
+	return Origin{}
 }

@@ -5,18 +5,17 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a configuration. Its text holds no
-// value of a secret.
+// Problem is one error in a configuration. Its text contains no secret.
 type Problem struct {
-	File    string // "" where the value does not come from a file
-	Line    int    // from 1, 0 where unknown
+	File    string // "" unless the value is from a file
+	Line    int    // from 1, 0 if it is unknown
 	Column  int    // from 1
-	Source  string // the variable or flag, where there is no file
-	Key     string // the dotted key, e.g. http.port; "" for the document
-	Message string // what is wrong and what would be right
+	Source  string // the variable or flag, unless there is a file
+	Key     string // the dotted key, for example http.port; "" for the document
+	Message string // the error and the correct form
 }
 
-// Error renders the problem as FILE:LINE:COLUMN: KEY: MESSAGE.
+// Error formats the problem as FILE:LINE:COLUMN: KEY: MESSAGE.
 func (p *Problem) Error() string {
 	var b strings.Builder
 	switch {
@@ -34,11 +33,10 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Invalid is the error of a configuration that cannot be used. It lists
-// everything that is wrong, in the order of the file.
+// Invalid is the error for an invalid configuration, with all problems in the order of the file.
 type Invalid struct{ Problems []*Problem }
 
-// Error renders one problem a line.
+// Error formats one problem per line.
 func (e *Invalid) Error() string {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
@@ -56,7 +54,7 @@ func (e *Invalid) Unwrap() []error {
 	return errs
 }
 
-// Origin is where a value came from.
+// Origin is where a value was set.
 type Origin struct {
 	Kind   OriginKind
 	Name   string // the variable, the flag or the file
@@ -67,7 +65,7 @@ type Origin struct {
 // OriginKind is a layer of the configuration.
 type OriginKind string
 
-// The layers, the later ones win.
+// The layers, in ascending precedence.
 const (
 	FromDefault     OriginKind = "default"
 	FromFile        OriginKind = "file"
@@ -75,7 +73,7 @@ const (
 	FromFlag        OriginKind = "flag"
 )
 
-// String renders the origin for people.
+// String formats the origin.
 func (o Origin) String() string {
 	switch o.Kind {
 	case FromFile:

@@ -46,7 +46,7 @@ func TestWrongRolesAreReportedWithTheirPlace(t *testing.T) {
 		"roster: {moon: {agent: echo}}":                                 "not one of",
 		"roster: {mars: {agent: nobody}}":                               `there is no agent "nobody"`,
 		"roster: {mars: {prompt: x}}":                                   "agent is missing",
-		"agents: {mars: {driver: echo}}\nroster: {mars: {agent: echo}}": "is there too",
+		"agents: {mars: {driver: echo}}\nroster: {mars: {agent: echo}}": "is set too",
 		"roster: {mars: {agent: echo, role: x}}":                        "unknown key",
 	} {
 		if _, err := loadText(t, "version: 1\n"+text); err == nil || !strings.Contains(err.Error(), part) || !strings.Contains(err.Error(), "config.yaml:") {

@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// Value is one value in force.
+// Value is one effective value.
 type Value struct {
 	Key    string
-	Value  any // a plain JSON value; "(secret)" where it is one
+	Value  any // a plain JSON value; [Secret] in place of a secret
 	Origin Origin
 }
 
 // secretKey matches the keys whose values are never shown.
 var secretKey = regexp.MustCompile(`^(http\.token|bus\.(leaf\.)?password|peers\.nats\.password|peers\.hyperswarm\.network|agents\..+\.env\.set\..+|mcpServers\..+\.(env|headers)\..+)$`)
 
-// Secret stands for a value that is not shown.
+// Secret is shown in place of a secret.
 const Secret = "(secret)"
 
-// Values lists what is in force, sorted by key, without empty values that come
-// from the defaults. Secrets are replaced by [Secret].
+// Values returns the effective values, sorted by key, without the empty defaults of agents.
+// Secrets are replaced by [Secret].
 func (l *Loaded) Values() []Value {
 	var all []Value
 	l.collect(&all, "", reflect.ValueOf(l.Config).Elem())
@@ -62,7 +62,8 @@ func (l *Loaded) collect(all *[]Value, key string, v reflect.Value) {
 	*all = append(*all, Value{Key: key, Value: shown(key, v, origin), Origin: origin})
 }
 
-// shown hides secrets; what a built-in agent sets in its environment is none.
+// shown returns a value for display, without secrets. The environment of a built-in agent is not
+// secret.
 func shown(key string, v reflect.Value, origin Origin) any {
 	switch {
 	case secretKey.MatchString(key) && !v.IsZero() && (origin.Kind != FromDefault || !strings.HasPrefix(key, "agents.")):
@@ -75,13 +76,13 @@ func shown(key string, v reflect.Value, origin Origin) any {
 	return v.Interface()
 }
 
-// FormatDuration writes a duration as the configuration reads it.
+// FormatDuration formats a duration for [ParseDuration].
 func FormatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d >= day && d%day == 0 {
 		return fmt.Sprintf("%dd", d/day)
 	}
-	s := d.String() // e.g. 30m0s, 2h0m0s
+	s := d.String() // for example 30m0s or 2h0m0s
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
 	}
