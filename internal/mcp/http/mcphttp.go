@@ -1,78 +1,70 @@
-// Package http serves MCP over streamable HTTP for both eras of the protocol
-// on one URL: with sessions for the revisions up to 2025-11-25, without for
-// 2026-07-28 and later. The SDK has a handler for either, not for both.
+// Package http serves MCP over streamable HTTP in all revisions of the protocol on one URL: with sessions for those up
+// to 2025-11-25, without for 2026-07-28 and later. The SDK has a handler for either, not for both.
 package http
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// firstStateless is the first revision of the protocol without sessions.
-// Revisions are dates, which sort as text.
+// firstStateless is the first revision without sessions. Revisions are dates, which sort as text.
 const firstStateless = "2026-07-28"
 
-// The headers that tell the eras apart.
+// Headers that distinguish requests with and without sessions.
 const (
 	headerSession = "Mcp-Session-Id"
 	headerVersion = "Mcp-Protocol-Version"
 	headerMethod  = "Mcp-Method"
 )
 
-// Limits where [Options] says nothing.
+// Default limits.
 const (
-	// DefaultMaxBody has room for a message of 1 MB whose every byte is escaped.
-	DefaultMaxBody = 8 << 20
-	// DefaultSessionTimeout closes a session whose client has gone without a word.
-	DefaultSessionTimeout = 30 * time.Minute
-	// DefaultMaxSessions is far above what the agents of one machine open.
-	DefaultMaxSessions = 256
-	// DefaultSpareAfter is longer than an agent takes between two calls of a task.
-	DefaultSpareAfter = 10 * time.Minute
+	DefaultMaxBody        = 8 << 20          // bytes: a message of 1 MB with every byte escaped
+	DefaultSessionTimeout = 30 * time.Minute // without requests
+	DefaultMaxSessions    = 256              // far more than the agents of one machine open
+	DefaultSpareAfter     = 10 * time.Minute // longer than an agent pauses between two calls of a task
 )
 
 // Options configure a [Handler].
 type Options struct {
-	// Session returns the server for a session that begins: one of its own, or
-	// one that sessions share. Nil answers 400. Required.
+	// Session returns the server for a new session: its own, or a shared one. Nil answers 400. Required.
 	Session func(*http.Request) *mcp.Server
-	// Request returns the server for a request without a session. It is asked for
-	// every such request, so it must be a look-up. Nil answers 400. Required.
+	// Request returns the server for a request without a session. It is called for every such request and must be fast.
+	// Nil answers 400. Required.
 	Request func(*http.Request) *mcp.Server
-	// Release is called with every server that Session or Request returned: when its
-	// session has ended, or its request is answered. Nil does nothing.
+	// Release is called with every server that Session or Request returned, when its session has ended or its request is
+	// answered. It may be nil.
 	Release func(*mcp.Server)
 	// MaxBody bounds a request's body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
-	// SessionTimeout ends a session without requests; 0 means
-	// DefaultSessionTimeout. Clients then get 404 and begin anew.
+	// SessionTimeout ends a session without requests; 0 means DefaultSessionTimeout. Clients then get 404 and begin a new
+	// session.
 	SessionTimeout time.Duration
-	// MaxSessions bounds the sessions; 0 means DefaultMaxSessions. For one more the
-	// one goes that was without a request for longest, SpareAfter at least: most
-	// clients end without ending their session. Where there is none it is refused
-	// with 503.
+	// MaxSessions bounds the sessions; 0 means DefaultMaxSessions. At the limit a new session replaces the least recently
+	// used one that has had no request for SpareAfter, because most clients do not end their sessions. Without such a
+	// session the new one is refused with 503.
 	MaxSessions int
-	// SpareAfter is 0 for DefaultSpareAfter.
+	// SpareAfter defaults to DefaultSpareAfter.
 	SpareAfter time.Duration
-	// HostChecked says that the Host header has been checked already. Otherwise
-	// requests to a loopback address must name one, against DNS rebinding.
+	// HostChecked disables the check of the Host header against DNS rebinding, for callers that do it themselves.
 	HostChecked bool
-	// Events keeps what the streams of sessions carry, so that a client whose
-	// connection broke can resume one; nil keeps nothing. The SDK's store in
-	// memory has an entry for every request until its session ends.
+	// Events stores the events of sessions' streams, so that a client can resume a broken one; nil stores nothing. The
+	// SDK's store in memory has an entry for every request until its session ends.
 	Events mcp.EventStore
 	Logger *slog.Logger // nil discards
 }
 
-// Handler is the HTTP endpoint. It is safe for concurrent use. [Handler.Close]
-// ends it.
+// Handler is the HTTP endpoint. It is safe for concurrent use. [Handler.Close] ends it.
 type Handler struct {
 	opts                Options
 	stateful, stateless *mcp.StreamableHTTPHandler
@@ -89,32 +81,22 @@ type Handler struct {
 type session struct {
 	*mcp.ServerSession
 	server   *mcp.Server
-	requests int       // under way; a stream that is open is one
-	used     time.Time // the last request's end
+	requests int       // in progress, including open streams
+	used     time.Time // end of the last request
 }
 
-// New returns the endpoint.
+// New returns a Handler.
 func New(opts Options) *Handler {
-	if opts.MaxBody == 0 {
-		opts.MaxBody = DefaultMaxBody
-	}
-	if opts.SessionTimeout == 0 {
-		opts.SessionTimeout = DefaultSessionTimeout
-	}
-	if opts.MaxSessions == 0 {
-		opts.MaxSessions = DefaultMaxSessions
-	}
-	if opts.SpareAfter == 0 {
-		opts.SpareAfter = DefaultSpareAfter
-	}
+	opts.MaxBody = cmp.Or(opts.MaxBody, DefaultMaxBody)
+	opts.SessionTimeout = cmp.Or(opts.SessionTimeout, DefaultSessionTimeout)
+	opts.MaxSessions = cmp.Or(opts.MaxSessions, DefaultMaxSessions)
+	opts.SpareAfter = cmp.Or(opts.SpareAfter, DefaultSpareAfter)
 	shared := mcp.StreamableHTTPOptions{
-		Logger:                     opts.Logger,
-		SessionTimeout:             opts.SessionTimeout,
-		MaxRequestBodyBytes:        opts.MaxBody,
-		DisableLocalhostProtection: opts.HostChecked,
-		// Nothing can be delivered to a client that has gone: a tool that waits
-		// must not wait on.
-		PropagateRequestCancellation: true,
+		Logger:                       opts.Logger,
+		SessionTimeout:               opts.SessionTimeout,
+		MaxRequestBodyBytes:          opts.MaxBody,
+		DisableLocalhostProtection:   opts.HostChecked,
+		PropagateRequestCancellation: true, // a blocking tool ends when its client disconnects
 	}
 	stateless := shared
 	stateless.Stateless = true
@@ -129,8 +111,7 @@ func New(opts Options) *Handler {
 	return h
 }
 
-// serverKey is where a request's context has its server. The SDK asks for the
-// server several times, and each time it must be the same.
+// serverKey is the context key of a request's server. The SDK asks for the server several times and must get the same.
 type serverKey struct{}
 
 func serverOf(r *http.Request) *mcp.Server {
@@ -153,8 +134,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer h.release(server)
 		serve(w, h.stateless, server)
 	case r.Method != http.MethodPost || id != "":
-		server := h.enter(id)
-		defer h.leave(id)
+		server := h.beginRequest(id)
+		defer h.endRequest(id)
 		serve(w, h.stateful, server)
 	case !h.reserve():
 		w.Header().Set("Retry-After", "60")
@@ -164,52 +145,50 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// begin serves a request that may begin a session.
+// begin serves a request that may begin a session. The session is registered before the client receives its id, so that
+// the client's next request is counted.
 func (h *Handler) begin(w http.ResponseWriter, server *mcp.Server, serve func(http.ResponseWriter, http.Handler, *mcp.Server)) {
-	first := &answer{ResponseWriter: w}
 	var id string
-	first.begins = func() {
+	register := sync.OnceFunc(func() {
 		if id = w.Header().Get(headerSession); !h.opened(server, id) {
 			id = ""
 		}
-	}
-	serve(first, h.stateful, server)
-	first.once.Do(first.begins)
+	})
+	serve(&answer{w, register}, h.stateful, server)
+	register()
 	if id != "" {
-		h.leave(id)
+		h.endRequest(id)
 		return
 	}
 	if late := sessionOf(server, w.Header().Get(headerSession)); late != nil {
-		_ = late.Close() // that of the handler did not see it, and it ends in any case
+		_ = late.Close() // it began while the Handler was closed
 	}
 	h.release(server)
 }
 
-// answer has something done before its first byte is on the way to the client.
+// answer calls before, which must be idempotent, before the answer is sent.
 type answer struct {
 	http.ResponseWriter
-	once   sync.Once
-	begins func()
+	before func()
 }
 
 // WriteHeader implements [http.ResponseWriter].
 func (a *answer) WriteHeader(status int) {
-	a.once.Do(a.begins)
+	a.before()
 	a.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements [http.ResponseWriter].
 func (a *answer) Write(data []byte) (int, error) {
-	a.once.Do(a.begins)
+	a.before()
 	return a.ResponseWriter.Write(data)
 }
 
 // Unwrap is for [http.ResponseController].
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// isStateless tells the eras apart. A request that names its method in a header
-// is of the later one even if it says nothing else; one that has a session is of
-// the earlier one whatever it says.
+// isStateless reports whether a request is of a revision without sessions: it has no session, and names such a revision
+// or its method in a header.
 func isStateless(h http.Header) bool {
 	if h.Get(headerSession) != "" {
 		return false
@@ -217,9 +196,9 @@ func isStateless(h http.Header) bool {
 	return h.Get(headerVersion) >= firstStateless || h.Get(headerMethod) != ""
 }
 
-// enter counts a session's request in. It returns the session's server, nil if there
-// is none: the SDK answers then that it knows no such session.
-func (h *Handler) enter(id string) *mcp.Server {
+// beginRequest counts a request of a session and returns the session's server; nil for an unknown session, which the SDK
+// answers with an error.
+func (h *Handler) beginRequest(id string) *mcp.Server {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.sessions[id]
@@ -230,8 +209,8 @@ func (h *Handler) enter(id string) *mcp.Server {
 	return s.server
 }
 
-// leave counts a session's request out.
-func (h *Handler) leave(id string) {
+// endRequest counts the end of a session's request.
+func (h *Handler) endRequest(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s := h.sessions[id]; s != nil {
@@ -240,8 +219,8 @@ func (h *Handler) leave(id string) {
 	}
 }
 
-// reserve takes a place for a session that is about to begin, if need be that of one
-// that can be spared.
+// reserve counts a session that is about to begin. At the limit it ends another one; it reports false if that is not
+// possible.
 func (h *Handler) reserve() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -255,8 +234,7 @@ func (h *Handler) reserve() bool {
 	return true
 }
 
-// spare ends the session that was without a request for longest, if that is long
-// enough. The caller holds the lock.
+// spare ends the least recently used session, if it was unused for SpareAfter. The lock is held.
 func (h *Handler) spare() bool {
 	oldest := ""
 	for id, s := range h.sessions {
@@ -269,7 +247,7 @@ func (h *Handler) spare() bool {
 		return false
 	}
 	delete(h.sessions, oldest)
-	h.watching.Go(func() { _ = s.Close() }) // it ends in any case
+	h.watching.Go(func() { _ = s.Close() }) // it also ends after an error
 	return true
 }
 
@@ -279,9 +257,8 @@ func (h *Handler) release(server *mcp.Server) {
 	}
 }
 
-// opened gives the place to the session that a request began, which is then one of its
-// requests, or back if it began none. It reports whether the server is in use. The
-// client must not know of the session before: what it asks next is counted.
+// opened ends a reservation and registers the session that the request began, with the request in progress. It reports
+// false if there is none.
 func (h *Handler) opened(server *mcp.Server, id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -292,7 +269,7 @@ func (h *Handler) opened(server *mcp.Server, id string) bool {
 	}
 	h.sessions[id] = &session{ServerSession: begun, server: server, requests: 1, used: time.Now()}
 	h.watching.Go(func() {
-		_ = begun.Wait() // how it ended does not matter
+		_ = begun.Wait() // the reason does not matter
 		h.mu.Lock()
 		delete(h.sessions, id)
 		h.mu.Unlock()
@@ -301,7 +278,7 @@ func (h *Handler) opened(server *mcp.Server, id string) bool {
 	return true
 }
 
-// sessionOf is a server's session, nil if there is none, or no server.
+// sessionOf returns a server's session, nil if there is none or no server.
 func sessionOf(server *mcp.Server, id string) *mcp.ServerSession {
 	if server == nil || id == "" {
 		return nil
@@ -314,23 +291,19 @@ func sessionOf(server *mcp.Server, id string) *mcp.ServerSession {
 	return nil
 }
 
-// Sessions is how many sessions there are.
+// Sessions returns the number of sessions.
 func (h *Handler) Sessions() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.sessions) + h.opening
 }
 
-// Close ends every session, and every request that still runs; new sessions are
-// refused. It waits for the calls of tools in sessions, whose owner should end
-// those that wait for something before.
+// Close ends all sessions and requests and refuses new ones. It waits for the tool calls of sessions; their owner should
+// interrupt blocking ones first.
 func (h *Handler) Close() error {
 	h.mu.Lock()
 	h.close()
-	var open []*session
-	for _, s := range h.sessions {
-		open = append(open, s)
-	}
+	open := slices.Collect(maps.Values(h.sessions))
 	h.mu.Unlock()
 	var errs []error
 	for _, s := range open {
