@@ -2,6 +2,7 @@ package a2a
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,14 +19,13 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// cards makes the agent cards, from what the hub knows at the moment.
+// cards makes agent cards from the hub's current agents.
 type cards struct{ opts Options }
 
-// agentURN names the extension under which an extended card tells how an agent
-// is driven and whether it is fit.
+// agentURN is the extension of extended cards with an agent's driver and health.
 const agentURN = "urn:parley:agent"
 
-// base is the address that a card's URLs begin with.
+// base returns the address at the beginning of a card's URLs.
 func (c cards) base(r *http.Request) string {
 	if c.opts.BaseURL != "" {
 		return c.opts.BaseURL
@@ -37,7 +37,7 @@ func (c cards) base(r *http.Request) string {
 	return u.String()
 }
 
-// hub is the card of all agents behind one address.
+// hub returns the card of the hub, with its agents as skills.
 func (c cards) hub(base string) *a2a.AgentCard {
 	card := c.card("Parley", "A hub of coding agents. Name the agent by tenant or by the message's metadata \"targetAgent\".", base+"/a2a", "")
 	for _, info := range c.opts.Hub.Agents() {
@@ -49,7 +49,8 @@ func (c cards) hub(base string) *a2a.AgentCard {
 	return card
 }
 
-// extendedHub adds the agents' own skills, and each agent as a tenant.
+// extendedHub returns the hub's card with the agents' own skills, and each agent as a
+// tenant.
 func (c cards) extendedHub(base string) *a2a.AgentCard {
 	card := c.hub(base)
 	for _, info := range c.opts.Hub.Agents() {
@@ -62,7 +63,7 @@ func (c cards) extendedHub(base string) *a2a.AgentCard {
 	return card
 }
 
-// agent is the card of one agent.
+// agent returns the card of an agent.
 func (c cards) agent(info hub.AgentInfo, base string) *a2a.AgentCard {
 	id := info.Definition.ID
 	card := c.card(nameOf(info), descriptionOf(info), base+"/agents/"+url.PathEscape(id)+"/a2a", id)
@@ -70,7 +71,7 @@ func (c cards) agent(info hub.AgentInfo, base string) *a2a.AgentCard {
 	return card
 }
 
-// extendedAgent adds how the agent is driven and how it does.
+// extendedAgent returns an agent's card with its driver and health.
 func (c cards) extendedAgent(info hub.AgentInfo, base string) *a2a.AgentCard {
 	card := c.agent(info, base)
 	params := map[string]any{
@@ -87,13 +88,13 @@ func (c cards) extendedAgent(info hub.AgentInfo, base string) *a2a.AgentCard {
 	return card
 }
 
-// card has what the hub's and the agents' cards share. Its gRPC address is the
-// hub's, so tenant says there whose card it is.
+// card returns the common part of all cards. The gRPC address is the hub's, so tenant
+// names the agent there.
 func (c cards) card(name, description, address, tenant string) *a2a.AgentCard {
 	card := &a2a.AgentCard{
 		Name:               name,
 		Description:        description,
-		Version:            c.version(),
+		Version:            cmp.Or(c.opts.Version, "0.0.0-dev"), // required
 		DefaultInputModes:  []string{"text/plain", "application/json"},
 		DefaultOutputModes: []string{"text/plain", "application/json"},
 		Capabilities: a2a.AgentCapabilities{
@@ -105,8 +106,8 @@ func (c cards) card(name, description, address, tenant string) *a2a.AgentCard {
 	}
 	card.SupportedInterfaces = c.interfaces(address, "", v10)
 	if c.opts.GRPCAddress != "" {
-		// Not for 0.3, though it is served: there an interface's address must be
-		// an http URL, which no client of gRPC could dial.
+		// Not for 0.3, although it is served: its interfaces must have http URLs, which
+		// gRPC clients cannot dial.
 		card.SupportedInterfaces = append(card.SupportedInterfaces, &a2a.AgentInterface{
 			URL: c.opts.GRPCAddress, ProtocolBinding: a2a.TransportProtocolGRPC, ProtocolVersion: v10, Tenant: tenant,
 		})
@@ -122,7 +123,7 @@ func (c cards) card(name, description, address, tenant string) *a2a.AgentCard {
 }
 
 func (c cards) interfaces(address, tenant string, version a2a.ProtocolVersion) []*a2a.AgentInterface {
-	if strings.HasPrefix(address, "/") { // asked over gRPC, by which the HTTP address is not known
+	if strings.HasPrefix(address, "/") { // a request over gRPC: the HTTP address is unknown
 		return nil
 	}
 	return []*a2a.AgentInterface{
@@ -131,28 +132,13 @@ func (c cards) interfaces(address, tenant string, version a2a.ProtocolVersion) [
 	}
 }
 
-func (c cards) version() string {
-	if c.opts.Version == "" {
-		return "0.0.0-dev" // a card must have one
-	}
-	return c.opts.Version
-}
-
-func nameOf(info hub.AgentInfo) string {
-	if info.Definition.Name != "" {
-		return info.Definition.Name
-	}
-	return info.Definition.ID
-}
+func nameOf(info hub.AgentInfo) string { return cmp.Or(info.Definition.Name, info.Definition.ID) }
 
 func descriptionOf(info hub.AgentInfo) string {
-	if info.Definition.Description != "" {
-		return info.Definition.Description
-	}
-	return "The agent " + info.Definition.ID + " of this hub."
+	return cmp.Or(info.Definition.Description, "The agent "+info.Definition.ID+" of this hub.")
 }
 
-// skillsOf lists an agent's skills; a card must have one.
+// skillsOf returns an agent's skills, at least one.
 func skillsOf(info hub.AgentInfo) []a2a.AgentSkill {
 	skills := make([]a2a.AgentSkill, 0, len(info.Definition.Skills))
 	for _, s := range info.Definition.Skills {
@@ -169,9 +155,8 @@ func (s *Server) serveRootCard(w http.ResponseWriter, r *http.Request) {
 	s.serveUnionCard(w, r, "")
 }
 
-// serveCard serves the card of 1.0; one who says that he speaks 0.3 gets the
-// union. (The root has the union at once: clients of 0.3 know no other address
-// and say nothing.)
+// serveCard serves the card of 1.0, or the union to requests for 0.3. The root serves
+// the union always: clients of 0.3 know no other address and name no version.
 func (s *Server) serveCard(w http.ResponseWriter, r *http.Request, agent string) {
 	version, err := requestedVersion(r.Header, r.URL.Query())
 	if err != nil {
@@ -191,7 +176,7 @@ func (s *Server) serveCard(w http.ResponseWriter, r *http.Request, agent string)
 	s.writeCard(w, r, body, changed, err)
 }
 
-// serveUnionCard serves a card that holds the members of both versions.
+// serveUnionCard serves a card with the members of both versions.
 func (s *Server) serveUnionCard(w http.ResponseWriter, r *http.Request, agent string) {
 	if _, err := requestedVersion(r.Header, r.URL.Query()); err != nil {
 		writeRESTError(w, err)
@@ -217,13 +202,13 @@ func (s *Server) card(r *http.Request, agent string) (card *a2a.AgentCard, chang
 		return s.cards.hub(base), changed, nil
 	}
 	info, err := s.opts.Hub.Agent(agent)
-	if err != nil { // it was there a moment ago
+	if err != nil { // it was removed just now
 		return nil, changed, fault(errAgentNotFound, "there is no agent "+quote(agent))
 	}
 	return s.cards.agent(info, base), info.RegisteredAt, nil
 }
 
-// unionCard writes a card with the members of 1.0 and 0.3.
+// unionCard encodes a card with the members of 1.0 and 0.3.
 func unionCard(ctx context.Context, card *a2a.AgentCard) ([]byte, error) {
 	producer, ok := a2av0.NewStaticAgentCardProducer(card).(interface {
 		CardJSON(context.Context) ([]byte, error)
@@ -234,8 +219,8 @@ func unionCard(ctx context.Context, card *a2a.AgentCard) ([]byte, error) {
 	return producer.CardJSON(ctx)
 }
 
-// writeCard answers a GET or HEAD with a card that caches may keep for a while
-// and ask for again by its tag (1.0, section 8.6).
+// writeCard answers a GET or HEAD with a card and its caching headers (1.0, section
+// 8.6).
 func (s *Server) writeCard(w http.ResponseWriter, r *http.Request, body []byte, changed time.Time, err error) {
 	if err != nil {
 		s.log.Error("card cannot be encoded", "error", err)
@@ -244,7 +229,7 @@ func (s *Server) writeCard(w http.ResponseWriter, r *http.Request, body []byte, 
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		writeRESTError(w, fault(errMethodNotAllowed, "a card can only be read"))
+		writeRESTError(w, fault(errMethodNotAllowed, "cards are read-only"))
 		return
 	}
 	sum := sha256.Sum256(body)
@@ -253,12 +238,12 @@ func (s *Server) writeCard(w http.ResponseWriter, r *http.Request, body []byte, 
 	h.Set("Cache-Control", "max-age=60")
 	h.Set("ETag", `"`+hex.EncodeToString(sum[:8])+`"`)
 	h.Set("Vary", versionParam)
-	// Heeds If-None-Match, If-Modified-Since and ranges.
+	// Handles If-None-Match, If-Modified-Since and ranges.
 	http.ServeContent(w, r, "", changed, bytes.NewReader(body))
 }
 
-// card03 is an extended card for a client of 0.3, which looks for its interfaces
-// only: the SDK's conversion would offer those of all versions as 0.3's.
+// card03 converts an extended card to 0.3 with the interfaces of 0.3 only. The SDK's
+// conversion alone would present those of all versions as 0.3's.
 func card03(card *a2a.AgentCard) *legacy.AgentCard {
 	old := *card
 	old.SupportedInterfaces = nil

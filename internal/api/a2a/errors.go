@@ -1,6 +1,7 @@
 package a2a
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,14 +15,14 @@ import (
 	"github.com/parleyhub/parley/internal/hub/push"
 )
 
-// Kinds of error that only our own part of the bindings meets.
+// Kinds of errors of our own part of the bindings.
 var (
 	errAgentNotFound    = errors.New("agent not found")
 	errMethodNotAllowed = errors.New("method not allowed")
 	errTooLarge         = errors.New("request too large")
 )
 
-// wireCode is how one kind of error looks on the wire (A2A 1.0, section 5.4).
+// wireCode is the wire format of a kind of error (A2A 1.0, section 5.4).
 type wireCode struct {
 	err    error
 	rpc    int
@@ -51,7 +52,7 @@ var wireCodes = []wireCode{
 	{a2a.ErrInternalError, -32603, http.StatusInternalServerError, "INTERNAL", ""},
 }
 
-// wireCodeOf finds the code of an error; what is not known is internal.
+// wireCodeOf returns the code of an error; an unknown error is internal.
 func wireCodeOf(err error) wireCode {
 	for _, c := range wireCodes {
 		if errors.Is(err, c.err) {
@@ -61,14 +62,14 @@ func wireCodeOf(err error) wireCode {
 	return wireCodes[len(wireCodes)-1]
 }
 
-// fromHub translates an error of the hub or of push. Its text goes to the client
-// where it is meant for users; any other cause is logged and kept back.
+// fromHub translates an error of the hub or of push. The client gets texts for users;
+// other causes are only logged.
 func fromHub(ctx context.Context, log *slog.Logger, err error) error {
 	if err == nil {
 		return nil
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return err // nobody is left to tell
+		return err // the client has disconnected
 	}
 	var known *a2a.Error
 	if errors.As(err, &known) {
@@ -86,20 +87,20 @@ func fromHub(ctx context.Context, log *slog.Logger, err error) error {
 	return a2a.ErrInternalError
 }
 
+var hubKinds = map[hub.Code]error{
+	hub.CodeInvalid: a2a.ErrInvalidParams, hub.CodeAgentNotFound: a2a.ErrInvalidParams, hub.CodeContextNotFound: a2a.ErrInvalidParams,
+	hub.CodeTaskNotFound:  a2a.ErrTaskNotFound,
+	hub.CodeNotCancelable: a2a.ErrTaskNotCancelable,
+	hub.CodeUnsupported:   a2a.ErrUnsupportedOperation,
+	hub.CodeUnavailable:   a2a.ErrServerError, hub.CodeAuth: a2a.ErrServerError, hub.CodeTimeout: a2a.ErrServerError,
+}
+
+var pushKinds = map[push.Code]error{
+	push.CodeInvalid: a2a.ErrInvalidParams, push.CodeNotFound: a2a.ErrTaskNotFound, push.CodeLimit: a2a.ErrServerError,
+}
+
 func fromHubError(log *slog.Logger, he *hub.Error) error {
-	kind := a2a.ErrInternalError
-	switch he.Code {
-	case hub.CodeInvalid, hub.CodeAgentNotFound, hub.CodeContextNotFound:
-		kind = a2a.ErrInvalidParams
-	case hub.CodeTaskNotFound:
-		kind = a2a.ErrTaskNotFound
-	case hub.CodeNotCancelable:
-		kind = a2a.ErrTaskNotCancelable
-	case hub.CodeUnsupported:
-		kind = a2a.ErrUnsupportedOperation
-	case hub.CodeUnavailable, hub.CodeAuth, hub.CodeTimeout:
-		kind = a2a.ErrServerError
-	}
+	kind := cmp.Or(hubKinds[he.Code], a2a.ErrInternalError)
 	if he.Err != nil {
 		log.Warn("call failed", "code", he.Code, "message", he.Message, "error", he.Err)
 	}
@@ -111,28 +112,19 @@ func fromHubError(log *slog.Logger, he *hub.Error) error {
 }
 
 func fromPushError(log *slog.Logger, pe *push.Error) error {
-	kind := a2a.ErrInternalError
-	switch pe.Code {
-	case push.CodeInvalid:
-		kind = a2a.ErrInvalidParams
-	case push.CodeNotFound:
-		kind = a2a.ErrTaskNotFound
-	case push.CodeLimit:
-		kind = a2a.ErrServerError
-	}
 	if pe.Err != nil {
 		log.Warn("push configuration failed", "code", pe.Code, "error", pe.Err)
 	}
-	return fault(kind, pe.Message)
+	return fault(cmp.Or(pushKinds[pe.Code], a2a.ErrInternalError), pe.Message)
 }
 
-// fault is an error of a kind with its details. The kind's own words come first:
-// clients, and the kits, look for them.
+// fault returns an error of a kind with details. Its text starts with the kind's, which
+// clients and the conformance kits look for.
 func fault(kind error, details string) *a2a.Error {
 	return a2a.NewError(kind, kind.Error()+": "+details)
 }
 
-// invalid is an error for a parameter that is wrong.
+// invalid returns the error of an invalid parameter.
 func invalid(field, message string) error {
 	return fault(a2a.ErrInvalidParams, field+": "+message).WithTypedDetails(badField(field, message))
 }
@@ -145,14 +137,10 @@ func badField(field, message string) *errordetails.Typed {
 	})
 }
 
-// errorDetails lists what a client can act on: an ErrorInfo with the reason
-// first, then any further details of an *a2a.Error.
+// errorDetails returns the details for clients: an ErrorInfo with the reason, then the
+// other details of an *a2a.Error.
 func errorDetails(err error, code wireCode) []*errordetails.Typed {
-	reason := code.reason
-	if reason == "" {
-		reason = a2a.ErrorReason(code.err)
-	}
-	info := errordetails.NewErrorInfo(reason, a2a.ProtocolDomain, nil)
+	info := errordetails.NewErrorInfo(cmp.Or(code.reason, a2a.ErrorReason(code.err)), a2a.ProtocolDomain, nil)
 	details := []*errordetails.Typed{info}
 	var ae *a2a.Error
 	if !errors.As(err, &ae) {
@@ -168,14 +156,14 @@ func errorDetails(err error, code wireCode) []*errordetails.Typed {
 	return details
 }
 
-// meant tells an error that was made for clients from an unforeseen one.
-func meant(err error) bool {
+// expected reports whether an error was made for clients.
+func expected(err error) bool {
 	var ae *a2a.Error
 	return errors.As(err, &ae) || wireCodeOf(err).err != a2a.ErrInternalError
 }
 
-// errorText is the message of an error that goes to a client: that of an
-// *a2a.Error or of the kind, never the text of an unknown cause.
+// errorText returns the message for a client: that of an *a2a.Error or of the kind,
+// never the text of an unknown cause.
 func errorText(err error, code wireCode) string {
 	var ae *a2a.Error
 	if errors.As(err, &ae) {
@@ -196,8 +184,7 @@ func newRPCError(err error) *rpcError {
 	return &rpcError{Code: c.rpc, Message: errorText(err, c), Data: errorDetails(err, c)}
 }
 
-// writeRESTError answers with the google.rpc.Status JSON of AIP-193, as the
-// SDK's binding does.
+// writeRESTError writes a google.rpc.Status as JSON (AIP-193), as the SDK's binding does.
 func writeRESTError(w http.ResponseWriter, err error) {
 	c := wireCodeOf(err)
 	body, mErr := json.Marshal(map[string]any{"error": map[string]any{
@@ -206,7 +193,7 @@ func writeRESTError(w http.ResponseWriter, err error) {
 		"message": errorText(err, c),
 		"details": errorDetails(err, c),
 	}})
-	if mErr != nil { // cannot be: details hold only strings and maps of them
+	if mErr != nil { // impossible: details have only strings and maps of them
 		body = []byte(`{"error":{"code":500,"status":"INTERNAL","message":"internal error"}}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -214,8 +201,8 @@ func writeRESTError(w http.ResponseWriter, err error) {
 	writeBody(w, body)
 }
 
-// writeBody writes the last of an answer. A client that has gone is no error of
-// ours, and there is nobody to tell.
+// writeBody writes the rest of an answer. A write fails only if the client has
+// disconnected.
 func writeBody(w http.ResponseWriter, body []byte) {
 	_, _ = w.Write(body)
 }

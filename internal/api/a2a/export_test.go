@@ -1,6 +1,6 @@
 package a2a
 
-// For the tests of package a2aserver_test.
+// For the tests of package a2a_test.
 var (
 	CamelKeys = camelKeys
 	CamelCase = camelCase

@@ -17,20 +17,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// GRPCOptions are what gRPC needs because no HTTP middleware stands in front.
+// GRPCOptions replace the HTTP middleware, which gRPC does not have.
 type GRPCOptions struct {
-	// Authorize tells whether a bearer token, "" if there was none, may call.
-	// Nil lets everybody in.
+	// Authorize reports whether calls with a bearer token, "" for none, are allowed.
+	// Nil allows all calls.
 	Authorize func(token string) bool
 }
 
-// NewGRPC makes a gRPC server with the services of both versions, for the caller
-// to serve and to stop.
+// NewGRPC returns a gRPC server with the services of both versions. The caller serves
+// and stops it.
 func (s *Server) NewGRPC(opts GRPCOptions) *grpc.Server {
 	g := grpcGuard{server: s, authorize: opts.Authorize}
 	out := grpc.NewServer(
 		grpc.MaxRecvMsgSize(int(s.opts.MaxBody)),
-		grpc.MaxConcurrentStreams(1000), // of one connection
+		grpc.MaxConcurrentStreams(1000), // per connection
 		grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: s.opts.WriteTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
@@ -42,7 +42,7 @@ func (s *Server) NewGRPC(opts GRPCOptions) *grpc.Server {
 	return out
 }
 
-// grpcGuard checks each call before the binding sees it.
+// grpcGuard checks each call before the binding.
 type grpcGuard struct {
 	server    *Server
 	authorize func(string) bool
@@ -67,7 +67,7 @@ func (g grpcGuard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 
 // admit checks token and version and sets the call's scope.
 func (g grpcGuard) admit(ctx context.Context, method string) (context.Context, error) {
-	md, _ := metadata.FromIncomingContext(ctx) // none: no values
+	md, _ := metadata.FromIncomingContext(ctx) // may be missing
 	if g.authorize != nil && !g.authorize(bearerToken(md.Get("authorization"))) {
 		return nil, status.Error(codes.Unauthenticated, "a valid bearer token is required in the metadata authorization")
 	}
@@ -81,7 +81,7 @@ func (g grpcGuard) admit(ctx context.Context, method string) (context.Context, e
 	}
 	requested, err := parseVersion(asked)
 	if err == nil && requested != "" && requested != version {
-		err = fault(a2a.ErrVersionNotSupported, "this gRPC service is that of A2A "+string(version))
+		err = fault(a2a.ErrVersionNotSupported, "this gRPC service has A2A version "+string(version))
 	}
 	if err != nil {
 		return nil, grpcError(err)
@@ -110,7 +110,7 @@ func grpcError(err error) error {
 	return detailed.Err()
 }
 
-// recover turns a panic into an internal error: gRPC itself would end the process.
+// recover converts a panic to an internal error. gRPC itself would end the process.
 func (g grpcGuard) recover(method string, err *error) {
 	if p := recover(); p != nil {
 		g.server.log.Error("request panicked", "method", method, "panic", p)
@@ -118,7 +118,7 @@ func (g grpcGuard) recover(method string, err *error) {
 	}
 }
 
-// scopedStream is a stream with the scope in its context.
+// scopedStream is a stream whose context has the scope.
 type scopedStream struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -1,6 +1,7 @@
 package a2a
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,12 +17,12 @@ import (
 	"github.com/parleyhub/parley/internal/hub/push"
 )
 
-// Handler answers the calls of every binding from the hub. It is the SDK's
-// RequestHandler without the SDK's execution engine: tasks run, live and are
-// streamed in the hub alone.
+// Handler handles the calls of all bindings with the hub. It implements the SDK's
+// RequestHandler without the SDK's execution engine: the hub runs, stores and streams
+// tasks.
 type Handler struct {
 	hub          Hub
-	push         *push.Service // nil: not supported
+	push         *push.Service // nil if not supported
 	cards        cards
 	defaultAgent string
 	log          *slog.Logger
@@ -29,14 +30,14 @@ type Handler struct {
 
 var _ a2asrv.RequestHandler = (*Handler)(nil)
 
-// maxPageSize is the most of A2A 1.0, section 3.1.4.
+// The page sizes of A2A 1.0, section 3.1.4.
 const (
 	maxPageSize     = 100
 	defaultPageSize = 50
 )
 
-// SendMessage starts or continues a task and waits until it has ended or asks
-// for something, unless the client wants to go on at once.
+// SendMessage starts or continues a task and waits until it has ended or needs input,
+// unless the client wants the answer immediately.
 func (h *Handler) SendMessage(ctx context.Context, req *a2a.SendMessageRequest) (a2a.SendMessageResult, error) {
 	send, err := h.sendRequest(ctx, req)
 	if err != nil {
@@ -60,7 +61,7 @@ func (h *Handler) send(ctx context.Context, config *a2a.SendMessageConfig, send 
 	case config.PushConfig == nil:
 		return h.hub.SendAndWait(ctx, send)
 	}
-	// The configuration needs the task's id before the run is over.
+	// The configuration needs the task's id before the run ends.
 	sub, err := h.hub.SendAndStream(ctx, send)
 	if err != nil {
 		return nil, err
@@ -79,8 +80,8 @@ func (h *Handler) send(ctx context.Context, config *a2a.SendMessageConfig, send 
 	}
 }
 
-// SendStreamingMessage starts or continues a task and yields it, then its events
-// until it has ended or asks for something.
+// SendStreamingMessage starts or continues a task and yields it, then its events until
+// it has ended or needs input.
 func (h *Handler) SendStreamingMessage(ctx context.Context, req *a2a.SendMessageRequest) iter.Seq2[a2a.Event, error] {
 	return func(yield func(a2a.Event, error) bool) {
 		send, err := h.sendRequest(ctx, req)
@@ -109,7 +110,7 @@ func (h *Handler) SendStreamingMessage(ctx context.Context, req *a2a.SendMessage
 // SubscribeToTask yields a task that has not ended, then its events.
 func (h *Handler) SubscribeToTask(ctx context.Context, req *a2a.SubscribeToTaskRequest) iter.Seq2[a2a.Event, error] {
 	return func(yield func(a2a.Event, error) bool) {
-		// Before subscribing: an ended task, or another agent's, has no stream.
+		// Ended tasks and those of other agents have no stream.
 		task, err := h.task(ctx, req.Tenant, req.ID, nil)
 		if err != nil {
 			yield(nil, err)
@@ -131,7 +132,7 @@ func (h *Handler) SubscribeToTask(ctx context.Context, req *a2a.SubscribeToTaskR
 	}
 }
 
-// follow yields a subscription's events until it ends or nobody listens.
+// follow yields a subscription's events until it or the client ends.
 func (h *Handler) follow(ctx context.Context, sub *hub.Subscription, yield func(a2a.Event, error) bool) {
 	for {
 		event, err := sub.Next(ctx)
@@ -199,8 +200,8 @@ func (h *Handler) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2
 	}, nil
 }
 
-// CancelTask ends a task, and unless the request's metadata says otherwise what agents
-// have delegated from it, and returns when none of its processes is left.
+// CancelTask cancels a task and, unless the request's metadata says otherwise, the
+// tasks delegated from it. It returns when all their processes have ended.
 func (h *Handler) CancelTask(ctx context.Context, req *a2a.CancelTaskRequest) (*a2a.Task, error) {
 	if _, err := h.task(ctx, req.Tenant, req.ID, new(int)); err != nil {
 		return nil, err
@@ -213,7 +214,7 @@ func (h *Handler) CancelTask(ctx context.Context, req *a2a.CancelTaskRequest) (*
 	return task, fromHub(ctx, h.log, err)
 }
 
-// CreateTaskPushConfig stores where a task's events are to be sent.
+// CreateTaskPushConfig stores a receiver of a task's events.
 func (h *Handler) CreateTaskPushConfig(ctx context.Context, req *a2a.PushConfig) (*a2a.PushConfig, error) {
 	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
 		return nil, err
@@ -225,8 +226,8 @@ func (h *Handler) CreateTaskPushConfig(ctx context.Context, req *a2a.PushConfig)
 	return &stored.PushConfig, nil
 }
 
-// GetTaskPushConfig returns one configuration; without an id, which 0.3 allows,
-// the task's first.
+// GetTaskPushConfig returns one configuration, or the task's first without an id, which
+// 0.3 allows.
 func (h *Handler) GetTaskPushConfig(ctx context.Context, req *a2a.GetTaskPushConfigRequest) (*a2a.PushConfig, error) {
 	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
 		return nil, err
@@ -241,9 +242,9 @@ func (h *Handler) GetTaskPushConfig(ctx context.Context, req *a2a.GetTaskPushCon
 	return &config.PushConfig, nil
 }
 
-// ListTaskPushConfigs returns a task's configurations in the order of their ids.
-// There are few of them (see push.MaxPerTask), so all come on one page unless a
-// smaller one is asked for; a page's token is the last id of the one before.
+// ListTaskPushConfigs returns a task's configurations in the order of their ids, at most
+// push.MaxPerTask, on one page unless the client requests smaller ones. A page's token
+// is the last id of the previous page.
 func (h *Handler) ListTaskPushConfigs(ctx context.Context, req *a2a.ListTaskPushConfigRequest) (*a2a.ListTaskPushConfigResponse, error) {
 	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
 		return nil, err
@@ -269,8 +270,8 @@ func (h *Handler) ListTaskPushConfigs(ctx context.Context, req *a2a.ListTaskPush
 	return resp, nil
 }
 
-// DeleteTaskPushConfig removes a configuration. Removing one that is not there
-// succeeds (1.0, section 3.1.10: idempotent).
+// DeleteTaskPushConfig deletes a configuration. Deleting a missing one succeeds (1.0,
+// section 3.1.10).
 func (h *Handler) DeleteTaskPushConfig(ctx context.Context, req *a2a.DeleteTaskPushConfigRequest) error {
 	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
 		return err
@@ -281,22 +282,19 @@ func (h *Handler) DeleteTaskPushConfig(ctx context.Context, req *a2a.DeleteTaskP
 	return fromHub(ctx, h.log, h.push.Delete(ctx, req.TaskID, req.ID))
 }
 
-// GetExtendedAgentCard returns the card of the agent, or of the hub, with what is
-// only for callers who have shown a token; a hub without one has no such card.
+// GetExtendedAgentCard returns the card of the agent or hub with the details for
+// callers with a token. A hub without a token has no such card.
 func (h *Handler) GetExtendedAgentCard(ctx context.Context, req *a2a.GetExtendedAgentCardRequest) (*a2a.AgentCard, error) {
 	scope := scopeFrom(ctx)
 	if !h.cards.opts.TokenRequired {
-		// 1.0 tells a card that is not offered from one that is missing.
+		// 1.0 has different errors for an unsupported and a missing card.
 		kind := a2a.ErrUnsupportedOperation
 		if scope.version == v03 {
 			kind = a2a.ErrExtendedCardNotConfigured
 		}
-		return nil, fault(kind, "there is no extended card: the hub asks nobody for a token")
+		return nil, fault(kind, "there is no extended card: the hub requires no token")
 	}
-	id := scope.agent
-	if id == "" {
-		id = req.Tenant
-	}
+	id := cmp.Or(scope.agent, req.Tenant)
 	if id == "" {
 		return h.cards.extendedHub(scope.base), nil
 	}
@@ -307,8 +305,8 @@ func (h *Handler) GetExtendedAgentCard(ctx context.Context, req *a2a.GetExtended
 	return h.cards.extendedAgent(info, scope.base), nil
 }
 
-// sendRequest checks a message and finds its agent: the path's, else the
-// tenant's, else that of the metadata, else the task's own, else the default.
+// sendRequest checks a message and determines its agent: that of the path, the tenant,
+// the metadata, the task, or the default, in this order.
 func (h *Handler) sendRequest(ctx context.Context, req *a2a.SendMessageRequest) (hub.SendRequest, error) {
 	if req.Config == nil {
 		req.Config = &a2a.SendMessageConfig{}
@@ -323,7 +321,7 @@ func (h *Handler) sendRequest(ctx context.Context, req *a2a.SendMessageRequest) 
 		if h.push == nil {
 			return hub.SendRequest{}, a2a.ErrPushNotificationNotSupported
 		}
-		// Now, not when the task already runs.
+		// Before the task starts.
 		if err := h.push.Check(*config); err != nil {
 			return hub.SendRequest{}, fromHub(ctx, h.log, err)
 		}
@@ -344,7 +342,7 @@ func (h *Handler) sendRequest(ctx context.Context, req *a2a.SendMessageRequest) 
 }
 
 func metadataAgent(metadata map[string]any) string {
-	agent, _ := metadata[hub.MetaTargetAgent].(string) // not a string: none named
+	agent, _ := metadata[hub.MetaTargetAgent].(string) // ignored if it is not a string
 	return agent
 }
 
@@ -371,16 +369,13 @@ func checkHistoryLength(n *int) error {
 	return nil
 }
 
-// agentOf is the agent that path or tenant name; the path wins.
+// agentOf returns the agent of the path or else the tenant.
 func (h *Handler) agentOf(ctx context.Context, tenant string) string {
-	if agent := scopeFrom(ctx).agent; agent != "" {
-		return agent
-	}
-	return tenant
+	return cmp.Or(scopeFrom(ctx).agent, tenant)
 }
 
-// task reads a task that the caller's path or tenant may see. That of another
-// agent is not found: a client of one agent learns nothing of the others.
+// task returns a task that the path or tenant may see. Tasks of other agents are not
+// found, so that a client of one agent learns nothing about others.
 func (h *Handler) task(ctx context.Context, tenant string, id a2a.TaskID, historyLength *int) (*a2a.Task, error) {
 	if id == "" {
 		return nil, invalid("id", "a task id is required")
@@ -395,7 +390,7 @@ func (h *Handler) task(ctx context.Context, tenant string, id a2a.TaskID, histor
 	return task, nil
 }
 
-// pushTask checks that push is offered and the task is there.
+// pushTask checks that push is supported and the task exists.
 func (h *Handler) pushTask(ctx context.Context, tenant string, id a2a.TaskID) error {
 	if h.push == nil {
 		return a2a.ErrPushNotificationNotSupported
@@ -404,8 +399,8 @@ func (h *Handler) pushTask(ctx context.Context, tenant string, id a2a.TaskID) er
 	return err
 }
 
-// newConfig is a task's configuration as the call's version means it: one of 0.3
-// without an id is the task's default one, which a further one replaces.
+// newConfig returns a task's configuration. In 0.3 one without an id is the task's
+// default, which a later one replaces.
 func newConfig(ctx context.Context, task a2a.TaskID, config *a2a.PushConfig) push.Config {
 	out := push.Config{PushConfig: *config, Version: scopeFrom(ctx).version}
 	out.TaskID = task
@@ -415,8 +410,8 @@ func newConfig(ctx context.Context, task a2a.TaskID, config *a2a.PushConfig) pus
 	return out
 }
 
-// createConfig stores the configuration that came with a message whose task now
-// runs: an error has to say so, lest the client send the message again.
+// createConfig stores the configuration of a message whose task runs already. An error
+// states that, so that the client does not send the message again.
 func (h *Handler) createConfig(ctx context.Context, id a2a.TaskID, config *a2a.PushConfig) error {
 	_, err := h.push.Create(ctx, newConfig(ctx, id, config))
 	if err == nil {

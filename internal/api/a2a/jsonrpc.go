@@ -42,13 +42,13 @@ type rpcFailure struct {
 	Error   *rpcError  `json:"error"`
 }
 
-// rpcMethods are the methods of one version and the shape of its events.
+// rpcMethods are the methods of one version and the format of its events.
 type rpcMethods struct {
 	unary  map[string]unaryMethod
 	stream map[string]streamMethod
 	event  func(a2a.Event) (any, error)
-	// errorEvents makes an error of a streaming method an event even where it is
-	// all of the answer: clients of 0.3 refuse any other media type.
+	// errorEvents makes an error of a streaming method an event even if nothing else
+	// was sent: clients of 0.3 refuse other media types.
 	errorEvents bool
 }
 
@@ -135,14 +135,13 @@ func (s *Server) serveJSONRPC(w http.ResponseWriter, r *http.Request) {
 	scope := scopeFrom(r.Context())
 	scope.version = version
 	ctx := withScope(r.Context(), scope)
-	ctx, _ = a2asrv.NewCallContext(ctx, a2av0.ToServiceParams(r.Header)) // knows the names of both versions
+	ctx, _ = a2asrv.NewCallContext(ctx, a2av0.ToServiceParams(r.Header)) // with the names of both versions
 	s.rpc.dispatch(ctx, w, req, methods[version])
 }
 
-// parseRPC reads a request. The one that it returns with an error holds the id
-// to answer to, where that could be read. A request without an id is answered
-// like one whose id is null: A2A has no notifications, and silence would leave a
-// faulty client waiting.
+// parseRPC reads a request. With an error, it returns the request's id if it could be
+// read. A request without an id is treated as one with id null: A2A has no
+// notifications, and a faulty client would wait for an answer.
 func parseRPC(body []byte) (jsonrpc.Request, error) {
 	message := jsonrpc.Decode(body, jsonrpc.Limits{})
 	if message.Batch {
@@ -181,7 +180,7 @@ func (b jsonrpcBinding) dispatch(ctx context.Context, w http.ResponseWriter, req
 	b.stream(ctx, w, req.ID, events, m)
 }
 
-// safely makes a panic an internal error, so that the client has an answer.
+// safely converts a panic to an internal error, so that the client gets an answer.
 func (b jsonrpcBinding) safely(ctx context.Context, call unaryMethod, req jsonrpc.Request) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -202,12 +201,12 @@ func (b jsonrpcBinding) writeResult(w http.ResponseWriter, id jsonrpc.ID, result
 	writeRPC(w, http.StatusOK, body)
 }
 
-// stream sends events as server-sent events, each a JSON-RPC response. A stream
-// that begins with an error is no stream in 1.0: the error is the response.
+// stream sends server-sent events, each a JSON-RPC response. In 1.0 an error before the
+// first event is an ordinary response.
 func (b jsonrpcBinding) stream(ctx context.Context, w http.ResponseWriter, id jsonrpc.ID, events iter.Seq2[a2a.Event, error], m rpcMethods) {
 	out := newEventStream(w, b.writeTimeout)
 	err := out.run(ctx, b.keepAlive, events, func(event a2a.Event, err error) ([]byte, error) {
-		if err != nil && !meant(err) {
+		if err != nil && !expected(err) {
 			b.log.Error("stream failed", "error", err)
 		}
 		if err == nil {
@@ -218,24 +217,24 @@ func (b jsonrpcBinding) stream(ctx context.Context, w http.ResponseWriter, id js
 			b.log.Error("event cannot be converted", "error", err)
 			err = a2a.ErrInternalError
 		}
-		if !out.begun && !m.errorEvents {
+		if !out.started && !m.errorEvents {
 			return nil, err
 		}
 		return rawjson.Append(nil, rpcFailure{JSONRPC: jsonrpc.Version, ID: id, Error: newRPCError(err)})
 	})
-	if err != nil && !out.begun {
+	if err != nil && !out.started {
 		writeRPCError(w, http.StatusOK, id, err)
 	}
 }
 
-// readBody reads a request's body of a JSON media type, at most limit bytes.
+// readBody reads a request's JSON body of at most limit bytes.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if err := checkMediaType(r.Header.Get("Content-Type")); err != nil {
 		return nil, err
 	}
 	var buf bytes.Buffer
 	if n := r.ContentLength; n > 0 && n <= limit {
-		buf.Grow(int(n) + bytes.MinRead) // MinRead: or reading the end makes it grow once more
+		buf.Grow(int(n) + bytes.MinRead) // without MinRead, reading EOF would grow the buffer
 	}
 	_, err := io.Copy(&buf, http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
@@ -243,12 +242,12 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, fault(errTooLarge, "the request is larger than "+strconv.FormatInt(limit, 10)+" bytes")
 	}
 	if err != nil {
-		return nil, fault(a2a.ErrParseError, "the request could not be read to its end")
+		return nil, fault(a2a.ErrParseError, "the request could not be read completely")
 	}
 	return buf.Bytes(), nil
 }
 
-// checkMediaType accepts JSON under the names that A2A uses.
+// checkMediaType accepts the media types of A2A's JSON.
 func checkMediaType(contentType string) error {
 	media, _, err := mime.ParseMediaType(contentType)
 	if err == nil && (media == "application/json" || media == "application/a2a+json") {
@@ -259,7 +258,7 @@ func checkMediaType(contentType string) error {
 
 func writeRPCError(w http.ResponseWriter, status int, id jsonrpc.ID, err error) {
 	body, mErr := rawjson.Append(nil, rpcFailure{JSONRPC: jsonrpc.Version, ID: id, Error: newRPCError(err)})
-	if mErr != nil { // cannot be: details hold only strings and maps of them
+	if mErr != nil { // impossible: details have only strings and maps of them
 		body = []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"internal error"}}`)
 	}
 	writeRPC(w, status, body)

@@ -12,7 +12,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 )
 
-// methods03 are the methods of 0.3, translated to 1.0 and back by the SDK.
+// methods03 are the methods of 0.3. The SDK converts them to 1.0 and back.
 var methods03 = rpcMethods{
 	unary: map[string]unaryMethod{
 		"message/send": sendMessage03,
@@ -84,7 +84,7 @@ func sendRequest03(p *legacy.MessageSendParams) (*a2a.SendMessageRequest, error)
 	return a2av0.ToV1SendMessageRequest(p)
 }
 
-// sendMessage03 is apart from the others because its result is one of two types.
+// sendMessage03 is separate because its result has one of two types.
 func sendMessage03(ctx context.Context, h a2asrv.RequestHandler, raw json.RawMessage) (any, error) {
 	params, err := decode03(raw, sendRequest03)
 	if err != nil {
@@ -97,8 +97,7 @@ func sendMessage03(ctx context.Context, h a2asrv.RequestHandler, raw json.RawMes
 	return a2av0.FromV1Event(result)
 }
 
-// event03 converts an event. The SDK does not know that waiting for credentials
-// ends a stream too.
+// event03 converts an event. Unlike in the SDK, waiting for credentials ends a stream.
 func event03(e a2a.Event) (any, error) {
 	old, err := a2av0.FromV1Event(e)
 	if status, ok := old.(*legacy.TaskStatusUpdateEvent); ok && status.Status.State == legacy.TaskStateAuthRequired {

@@ -10,9 +10,8 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// decodeParams reads a method's parameters. A mistake in them is an error of
-// parameters (-32602), naming the field where it can: the request as a whole has
-// parsed already.
+// decodeParams decodes a method's parameters. Its errors are invalid parameters
+// (-32602) and name the field where possible.
 func decodeParams[P any](raw json.RawMessage) (*P, error) {
 	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
@@ -33,17 +32,17 @@ func decodeParams[P any](raw json.RawMessage) (*P, error) {
 	return nil, fault(a2a.ErrInvalidParams, fmt.Sprintf("params: %v", err))
 }
 
-// structural lists the members, by their camelCase name, below which names are
-// the protocol's. Elsewhere (metadata, data, params of extensions) they are the
-// user's and stay as they are.
+// structural are the members, by camelCase name, whose own members are the protocol's.
+// Those of other members (metadata, data, params of extensions) are the user's and
+// are not renamed.
 var structural = map[string]bool{
 	"message": true, "parts": true, "content": true, "file": true, "configuration": true, "config": true,
 	"pushNotificationConfig": true, "taskPushNotificationConfig": true, "authentication": true,
 }
 
-// camelKeys renames the protocol's own members from snake_case, the names of the
-// protocol's .proto file, which its JSON form must accept too (and the official
-// kit sends). A member that is there under both names keeps the camelCase one.
+// camelKeys renames the protocol's members from snake_case, the names in its .proto
+// file, which its JSON form must accept too. The camelCase member wins over a
+// snake_case one.
 func camelKeys(raw json.RawMessage) json.RawMessage {
 	if !hasSnake(raw) {
 		return raw
@@ -62,7 +61,7 @@ func camelKeys(raw json.RawMessage) json.RawMessage {
 func camelArray(raw json.RawMessage) json.RawMessage {
 	var items []json.RawMessage
 	if json.Unmarshal(raw, &items) != nil {
-		return raw // not JSON: the decoder will say so
+		return raw // not JSON: the decoder reports it
 	}
 	for i := range items {
 		items[i] = camelKeys(items[i])
@@ -73,7 +72,7 @@ func camelArray(raw json.RawMessage) json.RawMessage {
 func camelObject(raw json.RawMessage) json.RawMessage {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(raw, &members) != nil {
-		return raw // not JSON: the decoder will say so
+		return raw // not JSON: the decoder reports it
 	}
 	renamed := make(map[string]json.RawMessage, len(members))
 	for name, value := range members {
@@ -92,13 +91,13 @@ func camelObject(raw json.RawMessage) json.RawMessage {
 func remarshal(v any, fallback json.RawMessage) json.RawMessage {
 	out, err := json.Marshal(v)
 	if err != nil {
-		return fallback // cannot be: v holds valid JSON
+		return fallback // impossible: v is valid JSON
 	}
 	return out
 }
 
-// hasSnake tells whether there may be a snake_case name: most requests have none
-// and are not decoded twice.
+// hasSnake reports whether there may be a snake_case name. Most requests have none and
+// are decoded only once.
 func hasSnake(raw []byte) bool {
 	for i := 1; i+1 < len(raw); i++ {
 		if raw[i] == '_' && lower(raw[i-1]) && lower(raw[i+1]) {
@@ -110,7 +109,7 @@ func hasSnake(raw []byte) bool {
 
 func lower(c byte) bool { return 'a' <= c && c <= 'z' }
 
-// camelCase turns history_length into historyLength.
+// camelCase converts history_length to historyLength.
 func camelCase(name string) string {
 	if !strings.Contains(name, "_") {
 		return name

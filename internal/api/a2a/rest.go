@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,10 +16,10 @@ import (
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-// maxDepth is how deep a document may nest, as in package jsonrpc.
+// maxDepth bounds the nesting of a document, as in package jsonrpc.
 const maxDepth = 64
 
-// serveREST answers a REST call at the path below an A2A address.
+// serveREST serves a REST call at the path below an A2A address.
 func (s *Server) serveREST(w http.ResponseWriter, r *http.Request, below string) {
 	version := v10
 	if below == "/v1" || strings.HasPrefix(below, "/v1/") {
@@ -26,7 +27,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request, below string)
 	}
 	asked, err := requestedVersion(r.Header, r.URL.Query())
 	if err == nil && asked != "" && asked != version {
-		err = fault(a2a.ErrVersionNotSupported, "A2A 0.3 is served below /v1, 1.0 beside it")
+		err = fault(a2a.ErrVersionNotSupported, "A2A 0.3 is served below /v1, 1.0 outside it")
 	}
 	if err != nil {
 		writeRESTError(w, err)
@@ -54,18 +55,14 @@ func (s *Server) restBinding(version a2a.ProtocolVersion, agent, below string) h
 	return s.rest
 }
 
-// restRoot tells a path of the binding from one with a tenant in front.
+// restRoot reports whether a path starts without a tenant.
 func restRoot(below string) bool {
 	first, _, _ := strings.Cut(below[1:], "/")
-	switch first {
-	case "message:send", "message:stream", "tasks", "extendedAgentCard":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"message:send", "message:stream", "tasks", "extendedAgentCard"}, first)
 }
 
-// restRequest gives the binding what it takes for granted: the path below it
-// without a trailing slash, a checked body and the names of 1.0.
+// restRequest prepares a request for the SDK's binding: the path below it without a
+// trailing slash, a checked body and the names of 1.0.
 func (s *Server) restRequest(w http.ResponseWriter, r *http.Request, below string) (*http.Request, error) {
 	out := r.Clone(r.Context())
 	out.URL.Path, out.URL.RawPath = strings.TrimRight(below, "/"), ""
@@ -91,9 +88,9 @@ func (s *Server) restRequest(w http.ResponseWriter, r *http.Request, below strin
 	return out, nil
 }
 
-// wrapConfig03 puts a push configuration of 0.3 into the request message that the
-// SDK expects. By the protocol's HTTP rule the body is the configuration alone,
-// and that is what the JavaScript client sends.
+// wrapConfig03 wraps a push configuration of 0.3 in the message that the SDK expects. By
+// the protocol's HTTP rule, and from the JavaScript client, the body is the
+// configuration alone.
 func wrapConfig03(body []byte, id string) []byte {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(body, &members) != nil || members["pushNotificationConfig"] == nil {
@@ -102,8 +99,8 @@ func wrapConfig03(body []byte, id string) []byte {
 	return remarshal(map[string]any{"config": json.RawMessage(body), "configId": id}, body)
 }
 
-// hasBody tells whether a call sends a document. Of a POST without one, such as
-// :cancel, no media type is asked.
+// hasBody reports whether a call has a body. A POST without one, such as :cancel, needs
+// no media type.
 func hasBody(r *http.Request) bool {
 	return r.Method == http.MethodPost && r.ContentLength != 0
 }
@@ -118,31 +115,30 @@ func camelQuery(query url.Values) url.Values {
 	return out
 }
 
-// restGate stands between the SDK's REST bindings and the client and mends four
-// things. A stream whose first event is an error becomes that error, with its
-// status (the SDK has sent 200 by then). The mux's plain texts, such as for an
-// unknown path, become errors of A2A. An answer without content becomes {}. And
-// errors of 0.3 are JSON, not problem documents (RFC 9457): they are none, and the
-// SDK's own client does not read them.
+// restGate corrects the answers of the SDK's REST bindings. A stream whose first event
+// is an error becomes that error with its status (the SDK writes 200). The mux's plain
+// texts, such as for an unknown path, become errors of A2A. An empty answer becomes {}.
+// Errors of 0.3 have the media type of JSON, not of problem documents (RFC 9457), which
+// the SDK's own client does not read.
 type restGate struct {
 	http.ResponseWriter
 	rc      *http.ResponseController
 	timeout time.Duration
 	state   gateState
-	held    bytes.Buffer // what came of a stream before its first event was whole
+	held    bytes.Buffer // the incomplete first event of a stream
 }
 
 type gateState int
 
 const (
 	gateFresh  gateState = iota // nothing written
-	gateHeld                    // a stream that may begin with an error
-	gateStream                  // a stream that did not
+	gateHeld                    // a stream whose first event may be an error
+	gateStream                  // a stream that started with another event
 	gatePlain                   // an ordinary answer
-	gateDone                    // answered in place of the binding
+	gateDone                    // the gate has answered itself
 )
 
-// Unwrap lets an http.ResponseController through.
+// Unwrap is for http.ResponseController.
 func (g *restGate) Unwrap() http.ResponseWriter { return g.ResponseWriter }
 
 func (g *restGate) WriteHeader(status int) {
@@ -165,11 +161,11 @@ func (g *restGate) WriteHeader(status int) {
 	}
 }
 
-// muxError is what an answer of http.ServeMux means. (A redirect that it makes
-// for an unclean path is not an error and passes.)
+// muxError returns the error for a status of http.ServeMux. Its redirects for unclean
+// paths are not errors.
 func muxError(status int) error {
 	if status == http.StatusMethodNotAllowed {
-		return fault(errMethodNotAllowed, "this path does not take the request's method")
+		return fault(errMethodNotAllowed, "this path does not support the request's method")
 	}
 	return fault(a2a.ErrMethodNotFound, "there is no such path in A2A's REST binding")
 }
@@ -189,7 +185,7 @@ func (g *restGate) Write(p []byte) (int, error) {
 	return g.ResponseWriter.Write(p)
 }
 
-// hold collects the first event and decides.
+// hold buffers the first event until it is complete.
 func (g *restGate) hold(p []byte) error {
 	g.held.Write(p)
 	event, whole := bytes.CutSuffix(g.held.Bytes(), []byte("\n\n"))
@@ -210,7 +206,7 @@ func (g *restGate) hold(p []byte) error {
 	return g.release()
 }
 
-// release lets the stream begin.
+// release starts the stream.
 func (g *restGate) release() error {
 	g.state = gateStream
 	setWriteDeadline(g.rc, g.timeout)
@@ -220,8 +216,8 @@ func (g *restGate) release() error {
 	return err
 }
 
-// errorStatus tells whether an event is an error; no event of A2A has a member
-// of that name.
+// errorStatus reports whether an event is an error, by the member "error", which no
+// event of A2A has.
 func errorStatus(data []byte) (status int, isError bool) {
 	var event struct {
 		Error *struct {
@@ -237,15 +233,15 @@ func errorStatus(data []byte) (status int, isError bool) {
 	return event.Error.Code, true
 }
 
-// Flush implements http.Flusher, which the SDK asks for.
+// Flush implements http.Flusher, which the SDK needs.
 func (g *restGate) Flush() {
 	if g.state == gateHeld || g.state == gateDone {
 		return
 	}
-	_ = g.rc.Flush() // the client has gone: the next write says so
+	_ = g.rc.Flush() // the next write reports a disconnected client
 }
 
-// finish completes an answer in which nothing was written.
+// finish completes an empty answer.
 func (g *restGate) finish() {
 	switch g.state {
 	case gateFresh:
@@ -253,6 +249,6 @@ func (g *restGate) finish() {
 		g.ResponseWriter.WriteHeader(http.StatusOK)
 		writeBody(g.ResponseWriter, []byte("{}"))
 	case gateHeld:
-		_ = g.release() // a stream that ended before its first event: the client has gone
+		_ = g.release() // a stream without a complete event: the client has disconnected
 	}
 }

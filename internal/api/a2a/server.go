@@ -1,6 +1,25 @@
+// Package a2a serves A2A, the Agent2Agent protocol, for the hub: versions 1.0 and
+// 0.3 over JSON-RPC, REST and gRPC. All bindings call the same [Handler], which
+// calls the hub; there is no second way to run a task.
+//
+// One HTTP path serves both versions and both HTTP bindings: JSON-RPC is a POST
+// to the path itself, REST is below it (0.3 below its /v1):
+//
+//	/a2a                                the hub's agents, by tenant or metadata "targetAgent"
+//	/agents/{id}/a2a                    one agent
+//	…/.well-known/agent-card.json       the card of either
+//	/.well-known/agent-card.json        the hub's card, for clients of both versions
+//
+// REST and gRPC are the SDK's bindings with corrections around them (see
+// restGate). JSON-RPC is implemented here, on the SDK's types and conversions: the
+// SDK's binding cannot distinguish a malformed request from malformed parameters,
+// changes large numeric ids, answers a deletion with neither result nor error, and
+// sends the status line of a stream before it knows that the stream starts with an
+// error.
 package a2a
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -16,7 +35,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/push"
 )
 
-// Hub is what this package needs of the hub; *hub.Hub has it.
+// Hub is what this package needs of the hub. *hub.Hub implements it.
 type Hub interface {
 	Send(ctx context.Context, req hub.SendRequest) (*a2a.Task, error)
 	SendAndWait(ctx context.Context, req hub.SendRequest) (*a2a.Task, error)
@@ -30,40 +49,39 @@ type Hub interface {
 	Agent(id string) (hub.AgentInfo, error)
 }
 
-// Options say how a [Server] is to be. Hub is required, the rest has defaults.
+// Options are those of [New]. Only Hub is required.
 type Options struct {
 	Hub Hub
-	// Push keeps and sends push notifications; nil means that the agents do not
-	// offer them.
+	// Push stores and sends push notifications; nil disables them.
 	Push *push.Service
 	// Version is the hub's, for the cards.
 	Version string
-	// BaseURL is the address that cards name, without a trailing slash. Empty
-	// means the one that the client asked at.
+	// BaseURL is the address in cards, without a trailing slash. Empty means the
+	// address of the request.
 	BaseURL string
 	// GRPCAddress is the host:port of the gRPC server, for the cards; empty if
 	// there is none.
 	GRPCAddress string
-	// TokenRequired tells clients in the cards to send a bearer token. Checking it
-	// is the business of the middleware in front, and of [GRPCOptions].
+	// TokenRequired states in the cards that a bearer token is required. The
+	// middleware of the caller and [GRPCOptions] check it.
 	TokenRequired bool
-	// DefaultAgent answers at /a2a when a request names no agent.
+	// DefaultAgent handles requests at /a2a that name no agent.
 	DefaultAgent string
 	// MaxBody bounds a request's body in bytes; 0 means 10 MiB.
 	MaxBody int64
 	// KeepAlive is the time between comments on a silent stream; 0 means 15 s.
 	KeepAlive time.Duration
-	// WriteTimeout bounds one write to a streaming client, so that one that reads
-	// nothing goes away; 0 means 30 s.
+	// WriteTimeout bounds one write to a streaming client, which disconnects clients
+	// that do not read; 0 means 30 s.
 	WriteTimeout time.Duration
-	// Wrap is put around the handler that all bindings share; nil for none.
+	// Wrap, if not nil, wraps the handler of all bindings.
 	Wrap func(a2asrv.RequestHandler) a2asrv.RequestHandler
-	// Logger gets what clients are not told; nil means slog.Default().
+	// Logger gets errors whose causes clients do not see; nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Server holds the bindings. Its methods are safe for concurrent use; it owns no
-// goroutine beyond those of running requests.
+// Server serves all bindings. It is safe for concurrent use and owns no goroutines
+// beyond those of running requests.
 type Server struct {
 	opts    Options
 	log     *slog.Logger
@@ -75,17 +93,11 @@ type Server struct {
 	rest03  http.Handler
 }
 
-// New makes a server of A2A.
+// New returns a server of A2A.
 func New(opts Options) *Server {
-	if opts.MaxBody <= 0 {
-		opts.MaxBody = 10 << 20
-	}
-	if opts.KeepAlive <= 0 {
-		opts.KeepAlive = 15 * time.Second
-	}
-	if opts.WriteTimeout <= 0 {
-		opts.WriteTimeout = 30 * time.Second
-	}
+	opts.MaxBody = cmp.Or(max(opts.MaxBody, 0), 10<<20)
+	opts.KeepAlive = cmp.Or(max(opts.KeepAlive, 0), 15*time.Second)
+	opts.WriteTimeout = cmp.Or(max(opts.WriteTimeout, 0), 30*time.Second)
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
@@ -106,14 +118,14 @@ func New(opts Options) *Server {
 	return s
 }
 
-// panicked turns a panic into the internal error that the client gets.
+// panicked logs a panic and returns the error for the client.
 func (s *Server) panicked(r any) error {
 	s.log.Error("request panicked", "panic", r)
 	return a2a.ErrInternalError
 }
 
-// Mount hands all routes to handle, which is the method of an http.ServeMux or
-// one like it. Host, Origin and token are checked by the middleware of the caller.
+// Mount passes all routes to handle, such as the method of an http.ServeMux. The
+// caller's middleware must check Host, Origin and token.
 func (s *Server) Mount(handle func(pattern string, h http.Handler)) {
 	handle("/.well-known/agent-card.json", http.HandlerFunc(s.serveRootCard))
 	for _, pattern := range []string{"/a2a", "/a2a/", "/agents/{agent}/a2a", "/agents/{agent}/a2a/"} {
@@ -121,9 +133,8 @@ func (s *Server) Mount(handle func(pattern string, h http.Handler)) {
 	}
 }
 
-// ServeHTTP serves the A2A paths named in the package comment, wherever the
-// agent in the path is known to be right or wrong: it takes the path apart
-// itself, so that ids need no escaping rules of a mux.
+// ServeHTTP serves the paths in the package comment. It splits the path itself, so
+// that agents' ids need no escaping for a mux.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	agent, below, ok := splitPath(r.URL.Path)
 	if !ok {
@@ -142,7 +153,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				panic(p)
 			}
 			s.log.Error("request panicked", "path", r.URL.Path, "panic", p)
-			// The answer may have begun: cutting the connection is the only sign left.
+			// The answer may have started: only closing the connection reports the error.
 			panic(http.ErrAbortHandler)
 		}
 	}()
@@ -160,7 +171,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeHTTPError answers in the shape of the binding at the path.
+// writeHTTPError writes an error in the format of the binding at the path.
 func writeHTTPError(w http.ResponseWriter, below string, err error) {
 	if below == "/" {
 		writeRPCError(w, wireCodeOf(err).http, jsonrpc.NullID, err)
@@ -169,8 +180,8 @@ func writeHTTPError(w http.ResponseWriter, below string, err error) {
 	writeRESTError(w, err)
 }
 
-// splitPath finds the agent of /agents/{agent}/a2a… ("" for /a2a…) and what
-// follows, at least "/".
+// splitPath returns the agent of /agents/{agent}/a2a… ("" for /a2a…) and the rest of
+// the path, at least "/".
 func splitPath(path string) (agent, below string, ok bool) {
 	rest, one := strings.CutPrefix(path, "/agents/")
 	if one {
@@ -189,8 +200,8 @@ func splitPath(path string) (agent, below string, ok bool) {
 	return agent, below, below[0] == '/'
 }
 
-// splitExtensions makes one value of each URI that an A2A-Extensions header
-// lists: clients may send one header with commas or several headers.
+// splitExtensions makes each URI of the A2A-Extensions headers a value of its own:
+// clients may send one header with commas or several headers.
 func splitExtensions(h http.Header) {
 	for _, name := range []string{"A2a-Extensions", "X-A2a-Extensions"} {
 		values := h.Values(name)
@@ -207,7 +218,7 @@ func splitExtensions(h http.Header) {
 	}
 }
 
-// scope is what the path, and the version negotiated for it, say of a call.
+// scope has the properties of a call from its path and version.
 type scope struct {
 	agent   string // the path's, "" at /a2a
 	base    string // address for cards
@@ -221,6 +232,6 @@ func withScope(ctx context.Context, s scope) context.Context {
 }
 
 func scopeFrom(ctx context.Context) scope {
-	s, _ := ctx.Value(scopeKey{}).(scope) // none: the zero scope
+	s, _ := ctx.Value(scopeKey{}).(scope) // the zero scope if there is none
 	return s
 }

@@ -16,7 +16,7 @@ type eventStream struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
 	timeout time.Duration
-	begun   bool // the status line is out
+	started bool // the status line was sent
 	seq     int
 }
 
@@ -24,9 +24,9 @@ func newEventStream(w http.ResponseWriter, timeout time.Duration) *eventStream {
 	return &eventStream{w: w, rc: http.NewResponseController(w), timeout: timeout}
 }
 
-// run sends what encode makes of events until they end, ctx does, a write fails
-// or encode returns an error, and returns that. The stream begins with the first
-// event; silence afterwards is filled with comments. events must heed ctx.
+// run sends the encoded events until they or ctx end, or encoding or writing fails, and
+// returns that error. The stream starts with the first event; after that, comments are
+// sent when there is no event for keepAlive. events must end with ctx.
 func (s *eventStream) run(ctx context.Context, keepAlive time.Duration, events iter.Seq2[a2a.Event, error], encode func(a2a.Event, error) ([]byte, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	items := make(chan streamItem)
@@ -42,7 +42,7 @@ func (s *eventStream) run(ctx context.Context, keepAlive time.Duration, events i
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-silence.C:
-			if !s.begun {
+			if !s.started {
 				continue
 			}
 			if err := s.write(": keep-alive\n\n"); err != nil {
@@ -69,8 +69,8 @@ type streamItem struct {
 	err   error
 }
 
-// pumpEvents moves events to items and closes it at their end. A panic on the way
-// becomes an error: nothing else would catch it in this goroutine.
+// pumpEvents sends events to items and closes it at their end. A panic becomes an
+// error: nothing else would recover it in this goroutine.
 func pumpEvents(ctx context.Context, events iter.Seq2[a2a.Event, error], items chan<- streamItem) {
 	defer close(items)
 	send := func(item streamItem) bool {
@@ -93,15 +93,15 @@ func pumpEvents(ctx context.Context, events iter.Seq2[a2a.Event, error], items c
 	}
 }
 
-// send writes one event, in front of the first the headers.
+// send writes one event, and the headers before the first.
 func (s *eventStream) send(data []byte) error {
-	if !s.begun {
+	if !s.started {
 		h := s.w.Header()
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("Cache-Control", "no-cache")
-		h.Set("X-Accel-Buffering", "no") // a proxy that buffers would break the stream
+		h.Set("X-Accel-Buffering", "no") // proxies must not buffer the stream
 		s.w.WriteHeader(http.StatusOK)
-		s.begun = true
+		s.started = true
 	}
 	s.seq++
 	return s.write(fmt.Sprintf("id: %d\ndata: %s\n\n", s.seq, data))
@@ -115,9 +115,9 @@ func (s *eventStream) write(text string) error {
 	return s.rc.Flush()
 }
 
-// setWriteDeadline bounds the next write, so that a client that stopped reading
-// does not hold a goroutine and a subscription for ever. A writer that cannot do
-// it (in tests) goes without.
+// setWriteDeadline bounds the next write, so that a client that does not read cannot
+// hold a goroutine and a subscription forever. Writers without deadlines, in tests, are
+// left without.
 func setWriteDeadline(rc *http.ResponseController, timeout time.Duration) {
 	_ = rc.SetWriteDeadline(time.Now().Add(timeout))
 }

@@ -1,6 +1,7 @@
 package a2a
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,7 +11,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
 )
 
-// The versions that are served.
+// The supported versions.
 const (
 	v10 = a2a.Version
 	v03 = a2av0.Version
@@ -18,18 +19,13 @@ const (
 
 const versionParam = "A2A-Version"
 
-// requestedVersion reads the version that a client asks for, in the header or
-// the query parameter A2A-Version. "" means that it did not say.
+// requestedVersion returns the version in the header or the query parameter
+// A2A-Version, "" for none.
 func requestedVersion(h http.Header, query url.Values) (a2a.ProtocolVersion, error) {
-	asked := strings.TrimSpace(h.Get(versionParam))
-	if asked == "" {
-		asked = strings.TrimSpace(query.Get(versionParam))
-	}
-	return parseVersion(asked)
+	return parseVersion(cmp.Or(strings.TrimSpace(h.Get(versionParam)), strings.TrimSpace(query.Get(versionParam))))
 }
 
-// parseVersion accepts Major.Minor; a patch number behind it says nothing about
-// the protocol and is ignored.
+// parseVersion accepts Major.Minor and ignores a patch number.
 func parseVersion(asked string) (a2a.ProtocolVersion, error) {
 	if asked == "" {
 		return "", nil
@@ -45,7 +41,7 @@ func parseVersion(asked string) (a2a.ProtocolVersion, error) {
 		fmt.Sprintf("A2A version %s is not supported; use %s or %s", quote(asked), v10, v03))
 }
 
-// methodVersion tells the version of a JSON-RPC call that does not name one: the
+// methodVersion returns the version of a JSON-RPC method, for calls that name none:
 // methods of 0.3 have a slash (message/send), those of 1.0 do not.
 func methodVersion(method string) a2a.ProtocolVersion {
 	if strings.Contains(method, "/") {
@@ -54,7 +50,7 @@ func methodVersion(method string) a2a.ProtocolVersion {
 	return v10
 }
 
-// quote shortens and quotes what a client sent, for use in a message.
+// quote shortens and quotes a client's text for a message.
 func quote(s string) string {
 	const most = 64
 	if len(s) > most {
