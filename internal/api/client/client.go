@@ -1,5 +1,5 @@
-// Package client speaks to a running hub over its Unix socket. It is what the
-// command line, the MCP server and the tests use; there is no second way in.
+// Package client is the client of a running hub over its Unix socket, for the command
+// line, the MCP server and tests.
 package client
 
 import (
@@ -22,10 +22,10 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// maxLine bounds one line from the hub, which itself bounds a task at 32 MiB.
+// maxLine bounds a line from the hub, in bytes. The hub limits a task to 32 MiB.
 const maxLine = 128 << 20
 
-// Errors that tell why there is no connection. Both come wrapped.
+// The errors of connections. They are returned wrapped.
 var (
 	// ErrNotRunning means that nothing listens on the socket.
 	ErrNotRunning = errors.New("no hub is running")
@@ -35,13 +35,12 @@ var (
 	ErrLost = errors.New("the hub closed the connection")
 )
 
-// Client is a connection to a hub. Its methods may be called concurrently; the
-// requests share the connection, except streams, which have one of their own so
-// that a slow reader holds nothing up.
+// Client is a client of a hub. It is safe for concurrent use. Requests share one
+// connection; each stream has its own, so that a slow reader delays nothing else.
 //
-// A connection that the hub closed between two calls, as it does with an idle
-// one, is opened anew by the next call. A call that was under way when the
-// connection broke is not repeated: it fails with [ErrLost].
+// If the hub has closed the connection between two calls, as it does with idle ones,
+// the next call connects again. A call during which the connection is lost is not
+// repeated and fails with [ErrLost].
 type Client struct {
 	socket string
 
@@ -60,8 +59,7 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return &Client{socket: socket, conn: conn}, nil
 }
 
-// Close ends the connection. Calls under way, and later ones, fail with
-// [ErrLost].
+// Close closes the connection. Running and later calls fail with [ErrLost].
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -70,12 +68,12 @@ func (c *Client) Close() error {
 	err := conn.nc.Close()
 	<-conn.done
 	if errors.Is(err, net.ErrClosed) {
-		return nil // by the hub, before
+		return nil // the hub has closed it before
 	}
 	return err
 }
 
-// connected returns the connection, a new one where the hub closed the last.
+// connected returns the connection, or a new one if the hub has closed it.
 func (c *Client) connected(ctx context.Context) (*connection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +85,7 @@ func (c *Client) connected(ctx context.Context) (*connection, error) {
 	if c.closed {
 		return nil, c.conn.err
 	}
-	conn, err := dial(ctx, c.socket) // a local socket: it connects or fails at once
+	conn, err := dial(ctx, c.socket) // does not block: the socket is local
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +94,9 @@ func (c *Client) connected(ctx context.Context) (*connection, error) {
 	return conn, nil
 }
 
-// Call sends one request and decodes the answer into result, a pointer, or nil
-// to discard it. An error of the hub is a *[jsonrpc.Error]. When ctx ends, Call
-// returns its error; the hub then still finishes what it began.
+// Call sends a request and decodes the answer into result, a pointer, or nil to discard
+// it. An error of the hub is a *[jsonrpc.Error]. When ctx ends, Call returns its
+// error, and the hub still completes the request.
 func (c *Client) Call(ctx context.Context, method string, params, result any) error {
 	conn, err := c.connected(ctx)
 	if err != nil {
@@ -114,18 +112,14 @@ func (c *Client) Call(ctx context.Context, method string, params, result any) er
 	return nil
 }
 
-// Status returns the hub's state and figures.
+// Status returns the hub's status.
 func (c *Client) Status(ctx context.Context) (*dialect.Status, error) {
 	return get[dialect.Status](ctx, c, dialect.MethodStatus, struct{}{})
 }
 
-// Agents lists the agents, with their health where health is set.
+// Agents lists the agents, with their health if health is set.
 func (c *Client) Agents(ctx context.Context, health bool) ([]dialect.Agent, error) {
-	agents, err := get[[]dialect.Agent](ctx, c, dialect.MethodAgentsList, dialect.AgentsListParams{IncludeHealth: health})
-	if err != nil {
-		return nil, err
-	}
-	return *agents, nil
+	return value[[]dialect.Agent](ctx, c, dialect.MethodAgentsList, dialect.AgentsListParams{IncludeHealth: health})
 }
 
 // CheckHealth probes one agent now.
@@ -133,7 +127,7 @@ func (c *Client) CheckHealth(ctx context.Context, agentID string) (*dialect.Heal
 	return get[dialect.Health](ctx, c, dialect.MethodAgentsHealth, dialect.AgentParams{AgentID: agentID})
 }
 
-// Tasks returns one page of the tasks that match.
+// Tasks returns a page of the matching tasks.
 func (c *Client) Tasks(ctx context.Context, p dialect.TasksListParams) (*dialect.TaskPage, error) {
 	return get[dialect.TaskPage](ctx, c, dialect.MethodTasksPage, p)
 }
@@ -143,144 +137,130 @@ func (c *Client) Task(ctx context.Context, id string) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodTaskGet, dialect.TaskParams{ID: id})
 }
 
-// Cancel stops a task and what agents have delegated from it, and returns when no
-// process of it all is left.
+// Cancel cancels a task and the tasks delegated from it. It returns when all their
+// processes have ended.
 func (c *Client) Cancel(ctx context.Context, id string) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodTaskCancel, dialect.TaskParams{ID: id})
 }
 
-// CancelAlone is Cancel, but what was delegated from the task goes on.
+// CancelAlone is Cancel without the delegated tasks.
 func (c *Client) CancelAlone(ctx context.Context, id string) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodTaskCancel, dialect.TaskParams{ID: id, KeepDelegated: true})
 }
 
 // Contexts lists the conversations, most recently used first.
 func (c *Client) Contexts(ctx context.Context, limit int) ([]dialect.Context, error) {
-	contexts, err := get[[]dialect.Context](ctx, c, dialect.MethodContextsList, dialect.ContextsListParams{Limit: limit})
-	if err != nil {
-		return nil, err
-	}
-	return *contexts, nil
+	return value[[]dialect.Context](ctx, c, dialect.MethodContextsList, dialect.ContextsListParams{Limit: limit})
 }
 
-// Send sends a message. Unless the parameters say otherwise it blocks until the
-// task has ended or waits for somebody.
+// Send sends a message. Unless the parameters say otherwise, it blocks until the task
+// has ended or waits for its user.
 func (c *Client) Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodSend, p)
 }
 
-// CreateSwarm begins a swarm and returns it, recruiting.
+// CreateSwarm starts a swarm and returns it while it is recruiting.
 func (c *Client) CreateSwarm(ctx context.Context, p swarm.Plan) (*swarm.Session, error) {
 	return get[swarm.Session](ctx, c, dialect.MethodSwarmCreate, dialect.SwarmCreateParams{Plan: p})
 }
 
-// Swarm returns a swarm as it stands.
+// Swarm returns a swarm's current state.
 func (c *Client) Swarm(ctx context.Context, id string) (*swarm.Session, error) {
 	return get[swarm.Session](ctx, c, dialect.MethodSwarmGet, dialect.SwarmParams{ID: id})
 }
 
-// AwaitSwarm returns a swarm once it is past a sequence or has ended; after a while
-// it returns it unchanged.
+// AwaitSwarm returns a swarm when its sequence is not after or it has ended, and
+// unchanged after 20 seconds.
 func (c *Client) AwaitSwarm(ctx context.Context, id string, after uint64) (*swarm.Session, error) {
 	return get[swarm.Session](ctx, c, dialect.MethodSwarmGet, dialect.SwarmParams{ID: id, After: after})
 }
 
 // Swarms lists the swarms, the oldest first.
 func (c *Client) Swarms(ctx context.Context) ([]dialect.SwarmSummary, error) {
-	list, err := get[[]dialect.SwarmSummary](ctx, c, dialect.MethodSwarmList, struct{}{})
-	if err != nil {
-		return nil, err
-	}
-	return *list, nil
+	return value[[]dialect.SwarmSummary](ctx, c, dialect.MethodSwarmList, struct{}{})
 }
 
-// StopSwarm ends a swarm.
+// StopSwarm stops a swarm.
 func (c *Client) StopSwarm(ctx context.Context, id, reason string) (*swarm.Session, error) {
 	return get[swarm.Session](ctx, c, dialect.MethodSwarmStop, dialect.SwarmStopParams{ID: id, Reason: reason})
 }
 
-// Shutdown asks the hub to stop. It returns before the hub is gone.
+// Shutdown tells the hub to stop. It returns before the hub has stopped.
 func (c *Client) Shutdown(ctx context.Context) error {
 	return c.Call(ctx, dialect.MethodShutdown, struct{}{}, nil)
 }
 
-// JoinBus asks for a credential of the hub's bus. Every call gives a new one.
+// JoinBus returns a new credential of the hub's bus.
 func (c *Client) JoinBus(ctx context.Context, p dialect.BusJoinParams) (*dialect.BusGrant, error) {
 	return get[dialect.BusGrant](ctx, c, dialect.MethodBusJoin, p)
 }
 
-// JoinNetwork asks for an agent's place in the agents' network on the hub's bus.
+// JoinNetwork registers an agent in the agents' network on the hub's bus.
 func (c *Client) JoinNetwork(ctx context.Context, p dialect.NetworkJoinParams) (*dialect.NetworkGrant, error) {
 	return get[dialect.NetworkGrant](ctx, c, dialect.MethodNetworkJoin, p)
 }
 
-// LeaveBus withdraws a credential of the hub's bus and cuts its connection.
+// LeaveBus revokes a credential of the hub's bus and closes its connection.
 func (c *Client) LeaveBus(ctx context.Context, user string) error {
 	return c.Call(ctx, dialect.MethodBusLeave, dialect.BusLeaveParams{User: user}, nil)
 }
 
 // Documents lists the names of the hub's documents.
 func (c *Client) Documents(ctx context.Context) ([]string, error) {
-	names, err := get[[]string](ctx, c, dialect.MethodDocumentsList, struct{}{})
-	if err != nil {
-		return nil, err
-	}
-	return *names, nil
+	return value[[]string](ctx, c, dialect.MethodDocumentsList, struct{}{})
 }
 
-// Document returns a document as it is.
+// Document returns a document.
 func (c *Client) Document(ctx context.Context, name string) (*documents.Content, error) {
 	return get[documents.Content](ctx, c, dialect.MethodDocumentsGet, dialect.DocumentParams{Name: name})
 }
 
-// AwaitDocument returns a document as soon as it is another than in the version seen, or
-// as it is after about half a minute.
+// AwaitDocument returns a document when its version is not seen, and unchanged after
+// 25 seconds.
 func (c *Client) AwaitDocument(ctx context.Context, name, seen string) (*documents.Content, error) {
 	return get[documents.Content](ctx, c, dialect.MethodDocumentsWait, dialect.DocumentParams{Name: name, Seen: seen})
 }
 
-// EditDocument makes edits one change of a document, which is made if there is none,
-// and returns what it is then, once that is durable.
+// EditDocument applies edits as one change, creates the document if it does not exist,
+// and returns it when the change is durable.
 func (c *Client) EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error) {
 	return get[documents.Content](ctx, c, dialect.MethodDocumentsEdit, dialect.DocumentEditParams{Name: name, Edits: edits})
 }
 
-// CompactDocument begins a document anew, without its history.
+// CompactDocument removes a document's history.
 func (c *Client) CompactDocument(ctx context.Context, name string) (*dialect.DocumentCompacted, error) {
 	return get[dialect.DocumentCompacted](ctx, c, dialect.MethodDocumentsCompact, dialect.DocumentParams{Name: name})
 }
 
-// ShareDocument gives an agent of another process a role in a document, which is made if there
-// is none, or takes it away with "". It returns the roles by agent.
+// ShareDocument sets the role of another process's agent in a document, which is created
+// if it does not exist; "" removes the role. It returns the roles by agent.
 func (c *Client) ShareDocument(ctx context.Context, name, agentID string, role documents.Role) (map[string]documents.Role, error) {
-	roles, err := get[map[string]documents.Role](ctx, c, dialect.MethodDocumentsShare, dialect.DocumentShareParams{Name: name, Agent: agentID, Role: role})
-	if err != nil {
-		return nil, err
-	}
-	return *roles, nil
+	return value[map[string]documents.Role](ctx, c, dialect.MethodDocumentsShare, dialect.DocumentShareParams{Name: name, Agent: agentID, Role: role})
 }
 
 // DocumentShares returns the roles in a document, by agent.
 func (c *Client) DocumentShares(ctx context.Context, name string) (map[string]documents.Role, error) {
-	roles, err := get[map[string]documents.Role](ctx, c, dialect.MethodDocumentsShares, dialect.DocumentParams{Name: name})
+	return value[map[string]documents.Role](ctx, c, dialect.MethodDocumentsShares, dialect.DocumentParams{Name: name})
+}
+
+// value calls a method and returns its result.
+func value[T any](ctx context.Context, c *Client, method string, params any) (result T, err error) {
+	err = c.Call(ctx, method, params, &result)
+	return result, err
+}
+
+// get is value for results that are returned as pointers, nil with an error.
+func get[T any](ctx context.Context, c *Client, method string, params any) (*T, error) {
+	result, err := value[T](ctx, c, method, params)
 	if err != nil {
 		return nil, err
 	}
-	return *roles, nil
+	return &result, nil
 }
 
-func get[T any](ctx context.Context, c *Client, method string, params any) (*T, error) {
-	result := new(T)
-	if err := c.Call(ctx, method, params, result); err != nil {
-		return nil, err
-	}
-	return result, nil
-}
-
-// LoopStep puts a step of a loop into the hub's audit log.
+// LoopStep writes a step of a loop to the hub's audit log.
 func (c *Client) LoopStep(ctx context.Context, list string, s ralph.Step) error {
-	_, err := get[dialect.LoopStepResult](ctx, c, dialect.MethodLoopStep, dialect.LoopStepParams{List: list, Step: s})
-	return err
+	return c.Call(ctx, dialect.MethodLoopStep, dialect.LoopStepParams{List: list, Step: s}, nil)
 }
 
 // Stream sends a message and returns the events of its task.
@@ -288,18 +268,18 @@ func (c *Client) Stream(ctx context.Context, p dialect.SendParams) (*Stream, err
 	return c.stream(ctx, dialect.MethodStream, p)
 }
 
-// Follow returns the events of a task that exists.
+// Follow returns the events of an existing task.
 func (c *Client) Follow(ctx context.Context, id string) (*Stream, error) {
 	return c.stream(ctx, dialect.MethodTaskFollow, dialect.TaskParams{ID: id})
 }
 
-// connection is one connection: writes are serialised, one goroutine reads and
-// hands each response to the call that waits for its id.
+// connection is a connection to the hub. Writes are serialised. One goroutine reads and
+// passes each response to the call with its id.
 type connection struct {
 	nc   net.Conn
 	r    *bufio.Reader
-	done chan struct{} // closed when read returned
-	err  error         // why, set before done is closed
+	done chan struct{} // closed when read has returned
+	err  error         // of read, set before done is closed
 
 	writing sync.Mutex
 
@@ -332,7 +312,7 @@ func checkOwner(socket string) error {
 		return fmt.Errorf("%w on %s", ErrNotRunning, socket)
 	}
 	if err != nil {
-		return fmt.Errorf("look at the socket: %w", err)
+		return fmt.Errorf("check the socket: %w", err)
 	}
 	if info.Mode()&os.ModeSocket == 0 && !socketLooksLikeFile(info) {
 		return fmt.Errorf("%w on %s: it is not a socket", ErrNotRunning, socket)
@@ -355,7 +335,7 @@ func (c *connection) call(ctx context.Context, method string, params any) (json.
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-c.done:
-		select { // the answer may have come last
+		select { // the answer may have arrived just before
 		case resp := <-answer:
 			return outcome(resp)
 		default:
@@ -387,8 +367,8 @@ func (c *connection) forget(id jsonrpc.ID) {
 	delete(c.waiting, id.String())
 }
 
-// send writes one request. A write that ctx cuts off ends the connection: half
-// a line would spoil the next one.
+// send writes a request. If ctx ends during the write, the connection is closed, since a
+// partial line would corrupt the next one.
 func (c *connection) send(ctx context.Context, method string, params any, id jsonrpc.ID) error {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -404,7 +384,7 @@ func (c *connection) send(ctx context.Context, method string, params any, id jso
 		return context.Cause(ctx)
 	}
 	stop := context.AfterFunc(ctx, func() {
-		// The error would be that the connection is closed already.
+		// It fails only on a closed connection.
 		_ = c.nc.SetWriteDeadline(time.Unix(1, 0))
 	})
 	_, err = c.nc.Write(append(line, '\n'))
@@ -418,7 +398,7 @@ func (c *connection) send(ctx context.Context, method string, params any, id jso
 	return nil
 }
 
-// read hands out responses until the connection ends.
+// read passes responses to calls until the connection ends.
 func (c *connection) read() {
 	defer close(c.done)
 	defer c.nc.Close()
@@ -430,7 +410,7 @@ func (c *connection) read() {
 		}
 		var resp jsonrpc.Response
 		if err := json.Unmarshal(line, &resp); err != nil {
-			c.err = fmt.Errorf("%w: it sent what is no JSON-RPC: %w", ErrLost, err)
+			c.err = fmt.Errorf("%w: it did not send JSON-RPC: %w", ErrLost, err)
 			return
 		}
 		c.mu.Lock()
@@ -438,7 +418,7 @@ func (c *connection) read() {
 		delete(c.waiting, resp.ID.String())
 		c.mu.Unlock()
 		if answer != nil {
-			answer <- resp // has room: each id is answered once
+			answer <- resp // buffered, and each id is answered once
 		}
 	}
 }
@@ -471,8 +451,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// Wait blocks until the hub has closed the connection, which it does when it
-// stops, or until ctx ends.
+// Wait blocks until the hub closes the connection, as when it stops, or ctx ends.
 func (c *Client) Wait(ctx context.Context) error {
 	c.mu.Lock()
 	conn := c.conn

@@ -15,9 +15,9 @@ import (
 // attachTimeout bounds the hub's answer.
 const attachTimeout = 10 * time.Second
 
-// AttachMCP opens a connection on which the hub speaks MCP, one message a line. The
-// token proves that the caller is an agent of the hub; "" is the user. The caller
-// closes it. ctx bounds the opening.
+// AttachMCP opens an MCP connection to the hub, with one message per line. The token
+// identifies an agent of the hub; "" is the user. ctx bounds the opening. The caller
+// closes the connection.
 func AttachMCP(ctx context.Context, socket, token string) (*MCPConn, error) {
 	conn, err := dial(ctx, socket)
 	if err != nil {
@@ -25,13 +25,13 @@ func AttachMCP(ctx context.Context, socket, token string) (*MCPConn, error) {
 	}
 	c := &MCPConn{Conn: conn.nc, r: conn.r}
 	if err := c.attach(ctx, conn, token); err != nil {
-		_ = conn.nc.Close() // the first error says it
+		_ = conn.nc.Close() // err is the cause
 		return nil, err
 	}
 	return c, nil
 }
 
-// MCPConn is a connection that speaks MCP.
+// MCPConn is an MCP connection.
 type MCPConn struct {
 	net.Conn
 	r *bufio.Reader
@@ -44,7 +44,7 @@ func (c *MCPConn) attach(ctx context.Context, conn *connection, token string) er
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
-		// The error would be that the connection is closed already.
+		// It fails only on a closed connection.
 		_ = c.SetDeadline(time.Unix(1, 0))
 	})
 	defer stop()
@@ -57,7 +57,7 @@ func (c *MCPConn) attach(ctx context.Context, conn *connection, token string) er
 	}
 	var resp jsonrpc.Response
 	if err := json.Unmarshal(line, &resp); err != nil {
-		return fmt.Errorf("%w: it sent what is no JSON-RPC: %w", ErrLost, err)
+		return fmt.Errorf("%w: it did not send JSON-RPC: %w", ErrLost, err)
 	}
 	if _, err := outcome(resp); err != nil {
 		return err

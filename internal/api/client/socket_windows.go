@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// ownedByUser trusts the socket's directory: Windows keeps a user's temporary
-// directory to the user.
+// ownedByUser is always true: on Windows a user's temporary directory is private.
 func ownedByUser(fs.FileInfo) bool { return true }
 
 // socketLooksLikeFile is true because Windows reports a socket as a reparse

@@ -11,8 +11,8 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 )
 
-// Stream delivers the events of a task: the task first, then what changes. It
-// is for one goroutine at a time; Close may be called from any.
+// Stream returns the events of a task: first the task, then its changes. It is not safe
+// for concurrent use, except for Close.
 type Stream struct {
 	conn *connection
 	id   jsonrpc.ID
@@ -32,8 +32,7 @@ func (c *Client) stream(ctx context.Context, method string, params any) (*Stream
 	return s, nil
 }
 
-// message is a line of a stream: a notification with an event, or the response
-// that ends it.
+// message is a line of a stream: a notification with an event, or the final response.
 type message struct {
 	Method string              `json:"method"`
 	Params dialect.StreamEvent `json:"params"`
@@ -41,8 +40,8 @@ type message struct {
 	Error  *jsonrpc.Error      `json:"error"`
 }
 
-// Next blocks for the next event. It returns io.EOF after the last, then [Task]
-// is the task as it is; an error of the hub is a *[jsonrpc.Error].
+// Next blocks until the next event. It returns io.EOF after the last; [Stream.Task] then
+// returns the task. An error of the hub is a *[jsonrpc.Error].
 func (s *Stream) Next(ctx context.Context) (dialect.Event, error) {
 	if s.done {
 		return dialect.Event{}, io.EOF
@@ -72,8 +71,8 @@ func (s *Stream) Next(ctx context.Context) (dialect.Event, error) {
 	return dialect.Event{}, io.EOF
 }
 
-// Task returns the task as it was when the stream ended, nil before.
+// Task returns the task at the end of the stream, nil before.
 func (s *Stream) Task() *dialect.Task { return s.task }
 
-// Close leaves the stream; the task goes on.
+// Close closes the stream; the task keeps running.
 func (s *Stream) Close() error { return s.conn.nc.Close() }

@@ -1,8 +1,7 @@
-// Package conformance is what the official test suites want to meet: for the A2A
-// compatibility kits an agent that does what the id of a message says, for the
-// MCP suite a server with the tools, resources and prompts that it calls by name.
-// It exists for the hidden command "parley conformance" alone; nothing of it is
-// in a normal hub.
+// Package conformance is the system under test for the official test suites: for the
+// A2A compatibility kits an agent whose answer depends on the message's id, for the
+// MCP suite a server with the tools, resources and prompts that it calls. Only the
+// hidden command "parley conformance" uses it; a normal hub does not.
 package conformance
 
 import (
@@ -15,10 +14,10 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// AgentID is the id of the agent.
+// AgentID is the id of the kits' agent.
 const AgentID = "tck"
 
-// Definition describes the agent.
+// Definition returns the definition of the kits' agent.
 func Definition() runner.Definition {
 	return runner.Definition{
 		ID:          AgentID,
@@ -30,9 +29,9 @@ func Definition() runner.Definition {
 	}
 }
 
-// agent is a runner.Agent without a process behind it.
+// agent is a runner.Agent without a process.
 type agent struct {
-	// hold is how long a task for a test of resubscription runs.
+	// hold is the duration of a task for the tests of resubscription.
 	hold time.Duration
 }
 
@@ -46,14 +45,14 @@ type session agent
 
 func (session) Close(context.Context) error { return nil }
 
-// scenario is what one prefix of message ids asks for.
+// scenario is the behaviour for a prefix of message ids.
 type scenario struct {
 	prefix string
 	play   func(session, context.Context, runner.Handler) (runner.Outcome, error)
 }
 
-// scenarios are those of the kit for 1.0 (scenarios/*.feature) and the one that
-// both kits share. The first prefix that fits counts.
+// scenarios are those of the kit for 1.0 (scenarios/*.feature) and the one of both
+// kits. The first matching prefix counts.
 var scenarios = []scenario{
 	{"tck-complete-task", say("Hello from TCK")},
 	{"tck-artifact-text", show(runner.Artifact{ID: "text", Name: "text", Parts: parts(a2a.NewTextPart("Generated text content"))})},
@@ -72,8 +71,8 @@ var scenarios = []scenario{
 		runner.Artifact{ID: "stream", Parts: parts(a2a.NewTextPart("chunk-2")), Append: true, Last: true},
 	)},
 	{"test-resubscribe-message-id", hold},
-	// The kit for 0.3 wants every other message to leave its task open; the one
-	// for 1.0 asks for it as tck-input-required.
+	// The kit for 0.3 expects all other messages to leave their tasks open; that for
+	// 1.0 sends tck-input-required for that.
 	{"", end(runner.OutcomeInputRequired, "What next?")},
 }
 
@@ -105,7 +104,7 @@ func show(artifacts ...runner.Artifact) func(session, context.Context, runner.Ha
 	}
 }
 
-// hold keeps the task working, so that the kit can subscribe to it again.
+// hold keeps the task working, so that the kit can resubscribe to it.
 func hold(s session, ctx context.Context, _ runner.Handler) (runner.Outcome, error) {
 	select {
 	case <-ctx.Done():

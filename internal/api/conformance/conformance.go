@@ -20,23 +20,23 @@ import (
 	mcphttp "github.com/parleyhub/parley/internal/mcp/http"
 )
 
-// Options say how the hub under test is to be.
+// Options are those of [New].
 type Options struct {
-	// DataDir is an empty directory of its own for the hub's store.
+	// DataDir is an empty directory for the hub's store.
 	DataDir string
-	// BaseURL is where the handler is served, e.g. http://127.0.0.1:9999.
+	// BaseURL is the URL of the handler, such as http://127.0.0.1:9999.
 	BaseURL string
-	// GRPCAddress is where the gRPC server is served; empty for none.
+	// GRPCAddress is the address of the gRPC server; empty for none.
 	GRPCAddress string
 	// StreamingTimeout is the kit's TCK_STREAMING_TIMEOUT; 0 means its 2 s.
 	StreamingTimeout time.Duration
-	// Version is shown in the cards.
+	// Version is the version in the cards.
 	Version string
 	Logger  *slog.Logger // nil discards
 }
 
-// Suite is a real hub, with its bus and push notifications, whose only agent is
-// the A2A kits', and beside it the server of the MCP suite.
+// Suite is a hub with its bus and push notifications, whose only agent is the A2A
+// kits', and the server for the MCP suite.
 type Suite struct {
 	bus    *bus.Bus
 	hub    *hub.Hub
@@ -45,7 +45,7 @@ type Suite struct {
 	mcp    *mcphttp.Handler
 }
 
-// New starts a suite. The caller serves [Suite.Handler], and closes the suite.
+// New starts a suite. The caller serves [Suite.Handler] and closes the suite.
 func New(ctx context.Context, opts Options) (_ *Suite, err error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -68,7 +68,7 @@ func New(ctx context.Context, opts Options) (_ *Suite, err error) {
 		DataDir: opts.DataDir,
 		Agents: []hub.Agent{{
 			Definition: Definition(),
-			// Twice the timeout is the least that the kit asks for.
+			// The kit requires at least twice the timeout.
 			Runner: agent{hold: 2*opts.StreamingTimeout + opts.StreamingTimeout/2},
 		}},
 		Logger: opts.Logger,
@@ -95,8 +95,8 @@ func New(ctx context.Context, opts Options) (_ *Suite, err error) {
 	return s, nil
 }
 
-// Handler serves the A2A paths: the agent at /a2a and /agents/tck/a2a, the union
-// card for the kit of 0.3 at the root. The MCP suite's server is at /mcp.
+// Handler returns the handler of the A2A paths (the agent at /a2a and /agents/tck/a2a,
+// the union card for the kit for 0.3 at the root) and of the MCP server at /mcp.
 func (s *Suite) Handler() http.Handler {
 	mux := http.NewServeMux()
 	s.server.Mount(mux.Handle)
@@ -104,10 +104,10 @@ func (s *Suite) Handler() http.Handler {
 	return mux
 }
 
-// GRPC returns a new gRPC server, for the caller to serve and to stop.
+// GRPC returns a new gRPC server. The caller serves and stops it.
 func (s *Suite) GRPC() *grpc.Server { return s.server.NewGRPC(a2aserver.GRPCOptions{}) }
 
-// Close ends everything, in order.
+// Close closes the suite.
 func (s *Suite) Close(ctx context.Context) error {
 	errs := []error{s.mcp.Close()}
 	if s.hub != nil {
@@ -122,8 +122,8 @@ func (s *Suite) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// messenger answers tck-message-response with a message and no task, which no
-// agent of a hub does.
+// messenger answers tck-message-response with a message without a task, which the hub's
+// agents never do.
 type messenger struct{ a2asrv.RequestHandler }
 
 const messageResponse = "tck-message-response"

@@ -1,7 +1,7 @@
 package conformance
 
-// The official MCP suite uses what its latest revision deprecates, because the
-// revisions before it have to keep it.
+// The official MCP suite also uses what the latest revision deprecates, since earlier
+// revisions have it.
 //lint:file-ignore SA1019 logging, sampling and roots are tested too
 
 import (
@@ -20,25 +20,25 @@ import (
 	mcphttp "github.com/parleyhub/parley/internal/mcp/http"
 )
 
-// mcpPath is where the MCP suite finds its server.
+// mcpPath is the path of the MCP suite's server.
 const mcpPath = "/mcp"
 
-// newMCP returns the endpoint that the official MCP suite wants to meet.
+// newMCP returns the endpoint for the official MCP suite.
 func newMCP(version string) *mcphttp.Handler {
 	server := newMCPServer(version)
 	all := func(*http.Request) *mcp.Server { return server }
 	return mcphttp.New(mcphttp.Options{
 		Session: all, Request: all,
-		Events: mcp.NewMemoryEventStore(nil), // test_reconnection breaks a stream
+		Events: mcp.NewMemoryEventStore(nil), // for test_reconnection, which breaks a stream
 	})
 }
 
-// newMCPServer returns the server: the suite names its tools, resources and
-// prompts, and says what each of them does.
+// newMCPServer returns the server with the tools, resources and prompts that the suite
+// specifies.
 func newMCPServer(version string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "parley-conformance", Version: version}, &mcp.ServerOptions{
 		CompletionHandler: complete,
-		// The SDK keeps the subscriptions.
+		// The SDK stores the subscriptions.
 		SubscribeHandler:   func(context.Context, *mcp.SubscribeRequest) error { return nil },
 		UnsubscribeHandler: func(context.Context, *mcp.UnsubscribeRequest) error { return nil },
 	})
@@ -51,7 +51,7 @@ func newMCPServer(version string) *mcp.Server {
 	return server
 }
 
-// cities are what an argument can be completed to.
+// cities are the completions of an argument.
 var cities = []string{"paris", "park", "party"}
 
 func complete(_ context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
@@ -126,9 +126,9 @@ func addPrompts(server *mcp.Server) {
 	})
 }
 
-func userPrompt(description string, said ...mcp.Content) *mcp.GetPromptResult {
+func userPrompt(description string, contents ...mcp.Content) *mcp.GetPromptResult {
 	result := &mcp.GetPromptResult{Description: description}
-	for _, content := range said {
+	for _, content := range contents {
 		result.Messages = append(result.Messages, &mcp.PromptMessage{Role: "user", Content: content})
 	}
 	return result
@@ -149,7 +149,7 @@ func redPixel() []byte {
 	img.Set(0, 0, color.RGBA{R: 255, A: 255})
 	var b bytes.Buffer
 	if err := png.Encode(&b, img); err != nil {
-		panic(err) // a buffer takes everything
+		panic(err) // writing to a buffer does not fail
 	}
 	return b.Bytes()
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Since 2026-07-28 a server does not call its client: a result says what input
-// is needed, and the client repeats its request with it. What the server must
-// remember in between travels with the client, sealed.
+// Since 2026-07-28 a server does not call its client: a result requests input, and the
+// client repeats its request with it. The client returns the server's state, which is
+// sealed.
 
-// seal signs such state with a key that no client has.
+// seal signs that state with a key that clients do not have.
 type seal [32]byte
 
 func newSeal() (s seal) {
@@ -32,7 +32,7 @@ func (s seal) close(tool, state string) string {
 	return base64.RawURLEncoding.EncodeToString(s.sum(tool, state)) + "." + state
 }
 
-// open returns the state that was sealed for the tool, or the error to answer.
+// open returns the state that was sealed for the tool, or the error for the client.
 func (s seal) open(tool, sealed string) (string, error) {
 	sum, state, _ := strings.Cut(sealed, ".")
 	given, err := base64.RawURLEncoding.DecodeString(sum)
@@ -48,7 +48,7 @@ func (s seal) sum(tool, state string) []byte {
 	return mac.Sum(nil)
 }
 
-// addInputTools adds the tools, and the prompt, that need input.
+// addInputTools adds the tools and the prompt that need input.
 func addInputTools(server *mcp.Server, seal seal) {
 	const prefix = "test_input_required_result_"
 	addTool(server, &mcp.Tool{Name: prefix + "elicitation", Description: "Asks for a name and greets."}, greet)
@@ -67,14 +67,14 @@ func needs(requests mcp.InputRequestMap) *mcp.CallToolResult {
 	return &mcp.CallToolResult{InputRequests: requests}
 }
 
-// ask is a question to the user for one value.
+// ask returns a request to the user for a value.
 func ask(message, name, kind string) *mcp.ElicitParams {
 	return &mcp.ElicitParams{Message: message, RequestedSchema: form([]string{name}, object{name: object{"type": kind}})}
 }
 
 func askName() *mcp.ElicitParams { return ask("What is your name?", "name", "string") }
 
-// said is the value that the user gave to the question with this key.
+// said returns the user's value for the request with this key.
 func said[T any](responses mcp.InputResponseMap, key, name string) (value T, ok bool) {
 	result, isElicited := responses[key].(*mcp.ElicitResult)
 	if !isElicited || result == nil || result.Action != "accept" {
@@ -84,7 +84,7 @@ func said[T any](responses mcp.InputResponseMap, key, name string) (value T, ok 
 	return value, ok
 }
 
-// sampled is what the client's model said.
+// sampled returns the answer of the client's model.
 func sampled(responses mcp.InputResponseMap, key string) (string, bool) {
 	result, ok := responses[key].(*mcp.CreateMessageWithToolsResult)
 	if !ok || result == nil || len(result.Content) == 0 {
@@ -149,7 +149,7 @@ func (s seal) askAll(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.
 	return result, nil
 }
 
-// confirm asks for a confirmation and takes it only with the state that it sent.
+// confirm requests a confirmation and accepts it only with the state that it sent.
 func (s seal) confirm(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
 	if req.Params.RequestState != "" {
 		state, err := s.open(req.Params.Name, req.Params.RequestState)
@@ -165,7 +165,7 @@ func (s seal) confirm(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp
 	return result, nil
 }
 
-// askTwice keeps the name, once it knows it, in its state.
+// askTwice keeps the name in its state after the first answer.
 func (s seal) askTwice(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
 	const first, second = "1:", "2:"
 	tool, responses := req.Params.Name, req.Params.InputResponses
@@ -193,7 +193,7 @@ func (s seal) askTwice(_ context.Context, req *mcp.CallToolRequest, _ none) (*mc
 	return result, nil
 }
 
-// askPossible asks for no more than the client says that it can give.
+// askPossible requests only input that the client supports.
 func askPossible(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
 	if n := len(req.Params.InputResponses); n > 0 {
 		return answerf("%d answers came", n), nil

@@ -15,10 +15,10 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// none are the arguments of a tool without any.
+// none is the type of the arguments of tools without arguments.
 type none struct{}
 
-// addTool registers a tool that answers in content, not in structured output.
+// addTool registers a tool that returns content without structured output.
 func addTool[In any](server *mcp.Server, tool *mcp.Tool, call func(context.Context, *mcp.CallToolRequest, In) (*mcp.CallToolResult, error)) {
 	mcp.AddTool(server, tool, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
 		result, err := call(ctx, req, in)
@@ -34,7 +34,7 @@ func answerf(format string, args ...any) *mcp.CallToolResult {
 	return answer(text(fmt.Sprintf(format, args...)))
 }
 
-// addContentTools adds the tools that always say the same.
+// addContentTools adds the tools with constant results.
 func addContentTools(server *mcp.Server) {
 	for _, t := range []struct {
 		name, description string
@@ -50,7 +50,7 @@ func addContentTools(server *mcp.Server) {
 			text("Multiple content types test:"), picture(),
 			embedded("test://mixed-content-resource", "application/json", `{"test":"data","value":123}`),
 		}},
-		// Its answer comes alone: nothing asks the client in between.
+		// It sends no requests to the client.
 		{"test_streaming_elicitation", "Answers on a stream that carries no request.", []mcp.Content{text("nothing was asked")}},
 	} {
 		addTool(server, &mcp.Tool{Name: t.name, Description: t.description},
@@ -66,8 +66,8 @@ func addContentTools(server *mcp.Server) {
 		})
 }
 
-// addClientTools adds the tools that tell the client something while they run,
-// or ask it, as the revisions with sessions do.
+// addClientTools adds the tools that send notifications or requests to the client while
+// they run, as in the revisions with sessions.
 func addClientTools(server *mcp.Server) {
 	addTool(server, &mcp.Tool{Name: "test_tool_with_logging", Description: "Logs three lines."}, logThrice)
 	addTool(server, &mcp.Tool{Name: "test_logging_tool", Description: "Logs a line, to who wants the log."},
@@ -119,7 +119,7 @@ func addClientTools(server *mcp.Server) {
 // object is a JSON object.
 type object = map[string]any
 
-// form is the schema of a question to the user.
+// form is the schema of a request to the user.
 func form(required []string, properties object) object {
 	schema := object{"type": "object", "properties": properties}
 	if required != nil {
@@ -128,7 +128,7 @@ func form(required []string, properties object) object {
 	return schema
 }
 
-// step is how long the tools that tell something in three steps take for one.
+// step is the duration of a step of the tools that report progress in three steps.
 const step = 50 * time.Millisecond
 
 func pause(ctx context.Context) error {
@@ -181,7 +181,7 @@ func sample(ctx context.Context, req *mcp.CallToolRequest, in prompt) (*mcp.Call
 	return answerf("LLM response: %s", said.Text), nil
 }
 
-// question asks the client's model.
+// question returns a request to the client's model.
 func question(s string, maxTokens int64) *mcp.CreateMessageParams {
 	return &mcp.CreateMessageParams{Messages: []*mcp.SamplingMessage{{Role: "user", Content: text(s)}}, MaxTokens: maxTokens}
 }
@@ -198,7 +198,7 @@ func elicit(ctx context.Context, req *mcp.CallToolRequest, message string, schem
 	return answerf("User response: action=%s, content=%s", result.Action, content), nil
 }
 
-// richSchema has the words of JSON Schema 2020-12 that clients used to lose.
+// richSchema has the keywords of JSON Schema 2020-12 that clients used to drop.
 const richSchema = `{
 	"$schema": "https://json-schema.org/draft/2020-12/schema",
 	"type": "object",
@@ -217,7 +217,7 @@ const richSchema = `{
 	"additionalProperties": false
 }`
 
-// headerSchema has an argument that clients repeat in an HTTP header.
+// headerSchema has an argument that clients also send in an HTTP header.
 const headerSchema = `{
 	"type": "object",
 	"properties": {
@@ -226,8 +226,8 @@ const headerSchema = `{
 	}
 }`
 
-// addProtocolTools adds the tools that show how the server deals with schemas,
-// headers, capabilities, lists that change and streams that break.
+// addProtocolTools adds the tools for the tests of schemas, headers, capabilities,
+// changed lists and broken streams.
 func addProtocolTools(server *mcp.Server) {
 	repeat := func(_ context.Context, _ *mcp.CallToolRequest, in object) (*mcp.CallToolResult, error) {
 		return answerf("called with %v", in), nil

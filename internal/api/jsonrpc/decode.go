@@ -7,22 +7,22 @@ import (
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-// Call is one decoded element of a message: a request, or the error that takes
-// its place. Request.ID is then what could be read of the id, null otherwise.
+// Call is an element of a message: a request, or its error. With an error, Request.ID is
+// the request's id, or null if it could not be read.
 type Call struct {
 	Request Request
 	Err     *Error
 }
 
-// Message is what one text of a transport held.
+// Message is a decoded message: a call or a batch.
 type Message struct {
 	Calls []Call
-	Batch bool // the answers go back as an array
+	Batch bool // the answer is an array
 }
 
-// Decode reads a request, a notification or a batch. The requests refer to
-// data, which must not change while they are used. A text that is no message at
-// all, an empty batch and one over the limit give one call with the error.
+// Decode decodes a request, a notification or a batch. The requests refer to data,
+// which must not change while they are in use. An invalid message, an empty batch or
+// one above the limit becomes one call with the error.
 func Decode(data []byte, limits Limits) Message {
 	limits = limits.withDefaults()
 	if err := rawjson.Check(data, limits.Depth); err != nil {
@@ -44,7 +44,7 @@ func Decode(data []byte, limits Limits) Message {
 	return Message{Calls: calls, Batch: true}
 }
 
-// refused is a message that gets one answer, with the id null.
+// refused returns a message with one error for the id null.
 func refused(err *Error) Message {
 	return Message{Calls: []Call{{Request: Request{ID: NullID}, Err: err}}}
 }
@@ -54,7 +54,7 @@ func decodeCall(raw json.RawMessage, limits Limits) Call {
 		return Call{Request: Request{ID: NullID}, Err: InvalidRequest("a request is an object")}
 	}
 	var version, method, params, id json.RawMessage
-	var twice string
+	var duplicate string
 	for name, value := range rawjson.Members(raw) {
 		var member *json.RawMessage
 		switch name {
@@ -70,7 +70,7 @@ func decodeCall(raw json.RawMessage, limits Limits) Call {
 			continue
 		}
 		if *member != nil {
-			twice = name
+			duplicate = name
 		}
 		*member = value
 	}
@@ -78,11 +78,11 @@ func decodeCall(raw json.RawMessage, limits Limits) Call {
 	call := Call{Request: Request{Method: rawjson.Text(method), Params: params}}
 	call.Request.ID, call.Err = decodeID(id, limits)
 	switch {
-	case twice == "id":
-		call.Request.ID, call.Err = NullID, InvalidRequest("id is there twice")
+	case duplicate == "id":
+		call.Request.ID, call.Err = NullID, InvalidRequest("id is a duplicate")
 	case call.Err != nil:
-	case twice != "":
-		call.Err = InvalidRequest(twice + " is there twice")
+	case duplicate != "":
+		call.Err = InvalidRequest(duplicate + " is a duplicate")
 	case rawjson.KindOf(version) != rawjson.String || rawjson.Text(version) != Version:
 		call.Err = InvalidRequest(`jsonrpc must be "2.0"`)
 	case rawjson.KindOf(method) != rawjson.String:
@@ -91,7 +91,7 @@ func decodeCall(raw json.RawMessage, limits Limits) Call {
 		call.Request.Params, call.Err = decodeParams(params)
 	}
 	if call.Err != nil && call.Request.ID.IsZero() {
-		call.Request.ID = NullID // no valid notification, so it is answered
+		call.Request.ID = NullID // an invalid notification is answered
 	}
 	return call
 }

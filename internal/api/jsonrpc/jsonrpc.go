@@ -1,20 +1,19 @@
-// Package jsonrpc is JSON-RPC 2.0 to the letter, for any transport: it decodes
-// requests, notifications and batches, calls a [Handler], and encodes the
-// answers. It knows nothing of sockets, HTTP or the hub.
+// Package jsonrpc implements JSON-RPC 2.0 for any transport: it decodes requests,
+// notifications and batches, calls a [Handler], and encodes the answers.
 //
-// Where the specification leaves room, the package decides:
+// Where the specification leaves a choice:
 //
-//   - Member names match by case. A request that has jsonrpc, method, params or
-//     id twice is refused; members that the specification does not know are
-//     ignored.
-//   - An id is a string, a number or null and is echoed byte for byte, so big
-//     and fractional numbers stay what they were. It may have 1 KiB.
+//   - Member names match by case. Duplicates of jsonrpc, method, params and id are
+//     errors; unknown members are ignored.
+//   - An id is a string, a number or null of at most 1 KiB, and is returned byte
+//     for byte, so that large and fractional numbers stay exact.
 //   - "params": null means no parameters.
-//   - The order of a batch's answers is that of its requests.
-//   - Text that is not UTF-8 or nests too deep is a parse error.
+//   - A batch's answers are in the order of its requests.
+//   - Text that is not UTF-8 or nests too deeply is a parse error.
 package jsonrpc
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,8 +24,7 @@ import (
 // Version is the value of every message's member jsonrpc.
 const Version = "2.0"
 
-// The error codes that JSON-RPC 2.0 defines, and CodeServerBusy from the range
-// that it leaves to servers.
+// The error codes of JSON-RPC 2.0, and CodeServerBusy from its range for servers.
 const (
 	CodeParseError     = -32700
 	CodeInvalidRequest = -32600
@@ -36,7 +34,7 @@ const (
 	CodeServerBusy     = -32000
 )
 
-// Limits bound what is taken from a peer. Zero means the default in the comment.
+// Limits bound received messages. Zero means the default in the comment.
 type Limits struct {
 	Depth int // nested arrays and objects: 64
 	Batch int // requests in a batch: 100
@@ -44,23 +42,14 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.Depth <= 0 {
-		l.Depth = 64
-	}
-	if l.Batch <= 0 {
-		l.Batch = 100
-	}
-	if l.ID <= 0 {
-		l.ID = 1024
-	}
-	return l
+	return Limits{Depth: cmp.Or(max(l.Depth, 0), 64), Batch: cmp.Or(max(l.Batch, 0), 100), ID: cmp.Or(max(l.ID, 0), 1024)}
 }
 
-// ID is the id of a request as it was written. The zero ID is that of a
-// notification, which has none.
+// ID is the id of a request in its original notation. The zero ID means none, as in a
+// notification.
 type ID struct{ raw string }
 
-// NullID is the id null: that of an answer to a request whose id is unknown.
+// NullID is the id null, for answers to requests with an unknown id.
 var NullID = ID{"null"}
 
 // StringID returns the id with the text s.
@@ -75,13 +64,13 @@ func StringID(s string) ID {
 // NumberID returns the id n.
 func NumberID(n int64) ID { return ID{fmt.Sprint(n)} }
 
-// IsZero tells whether there is no id.
+// IsZero reports whether there is no id.
 func (id ID) IsZero() bool { return id.raw == "" }
 
 // String returns the id as JSON, "" for none.
 func (id ID) String() string { return id.raw }
 
-// MarshalJSON returns the id as it was received; no id is null.
+// MarshalJSON returns the original notation; the zero ID is null.
 func (id ID) MarshalJSON() ([]byte, error) {
 	if id.IsZero() {
 		return []byte("null"), nil
@@ -89,7 +78,7 @@ func (id ID) MarshalJSON() ([]byte, error) {
 	return []byte(id.raw), nil
 }
 
-// UnmarshalJSON takes a string, a number or null.
+// UnmarshalJSON accepts a string, a number or null.
 func (id *ID) UnmarshalJSON(data []byte) error {
 	switch rawjson.KindOf(data) {
 	case rawjson.String, rawjson.Number, rawjson.Null:
@@ -100,17 +89,17 @@ func (id *ID) UnmarshalJSON(data []byte) error {
 	}
 }
 
-// Request is a call, or a notification where ID is zero.
+// Request is a request, or a notification if ID is zero.
 type Request struct {
 	ID     ID
 	Method string
-	Params json.RawMessage // an object or array that passed rawjson.Check; nil if there was none
+	Params json.RawMessage // an object or array that passed rawjson.Check; nil for none
 }
 
-// IsNotification tells whether nobody waits for an answer.
+// IsNotification reports whether the request has no id, so it gets no answer.
 func (r Request) IsNotification() bool { return r.ID.IsZero() }
 
-// MarshalJSON writes the request as it goes over the wire.
+// MarshalJSON returns the request in its wire format.
 func (r Request) MarshalJSON() ([]byte, error) {
 	wire := struct {
 		JSONRPC string          `json:"jsonrpc"`
@@ -121,8 +110,7 @@ func (r Request) MarshalJSON() ([]byte, error) {
 	return rawjson.Append(nil, wire)
 }
 
-// Response is an answer as a client reads it. Exactly one of Result and Error
-// is there.
+// Response is an answer as a client reads it. Exactly one of Result and Error is set.
 type Response struct {
 	JSONRPC string          `json:"jsonrpc"`
 	Result  json.RawMessage `json:"result,omitempty"`
@@ -137,7 +125,7 @@ type Error struct {
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-// Details is what this project puts into Error.Data.
+// Details is the content of Error.Data in this project.
 type Details struct {
 	Code   string `json:"code"`             // the code's name, e.g. "TASK_NOT_FOUND"
 	Field  string `json:"field,omitempty"`  // the offending parameter, e.g. "message.parts[0].text"
@@ -156,7 +144,7 @@ func NewError(code int, message string, details Details) *Error {
 // Error returns the message and the code.
 func (e *Error) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
 
-// Details returns what Data says, as far as it can be read.
+// Details decodes Data; the zero Details if it has another format.
 func (e *Error) Details() Details {
 	var d Details
 	if err := json.Unmarshal(e.Data, &d); err != nil {
@@ -165,32 +153,27 @@ func (e *Error) Details() Details {
 	return d
 }
 
-// ParseError says that the text is no JSON.
+// ParseError returns the error of text that is not JSON.
 func ParseError(reason string) *Error {
 	return NewError(CodeParseError, "Parse error: "+reason, Details{Code: "PARSE_ERROR"})
 }
 
-// InvalidRequest says that the JSON is no request object.
+// InvalidRequest returns the error of JSON that is not a request.
 func InvalidRequest(reason string) *Error {
 	return NewError(CodeInvalidRequest, "Invalid Request: "+reason, Details{Code: "INVALID_REQUEST"})
 }
 
-// MethodNotFound says that there is no such method.
+// MethodNotFound returns the error of an unknown method.
 func MethodNotFound(method string) *Error {
 	return NewError(CodeMethodNotFound, fmt.Sprintf("Method not found: %.100q", method), Details{Code: "METHOD_NOT_FOUND"})
 }
 
-// InvalidParams says that a parameter is wrong; field names it, "" means all.
+// InvalidParams returns the error of a wrong parameter; field "" means all of them.
 func InvalidParams(field, reason string) *Error {
-	where := field
-	if where == "" {
-		where = "params"
-	}
-	return NewError(CodeInvalidParams, "Invalid params: "+where+" "+reason, Details{Code: "INVALID_PARAMS", Field: field})
+	return NewError(CodeInvalidParams, "Invalid params: "+cmp.Or(field, "params")+" "+reason, Details{Code: "INVALID_PARAMS", Field: field})
 }
 
-// InternalError says nothing but that the fault is the server's; the cause is
-// for its log.
+// InternalError returns the error of a failure of the server, without its cause.
 func InternalError() *Error {
 	return NewError(CodeInternalError, "Internal error", Details{Code: "INTERNAL_ERROR"})
 }

@@ -1,6 +1,7 @@
 package jsonrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -12,21 +13,20 @@ import (
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-// Emit sends one event of a request that is still being answered. It blocks
-// while the peer is slow and returns an error once the peer is gone.
+// Emit sends an event of a running request. It blocks while the peer is slow and
+// returns an error after the peer has disconnected.
 type Emit func(event any) error
 
-// Handler answers requests. It is called from many goroutines at once.
+// Handler answers requests. It must be safe for concurrent use.
 type Handler interface {
-	// Handle returns the result, or an error: an *Error goes to the peer as it
-	// is, any other is logged and becomes an internal error. emit is nil where
-	// the transport cannot send events for this request. ctx ends with the
-	// peer's connection; that of a notification, which nobody waits for and
-	// nobody could repeat, lasts a minute instead.
+	// Handle returns the result or an error: an *Error is sent to the peer; any other
+	// is logged and becomes an internal error. emit is nil if the transport cannot
+	// send events for this request. ctx ends with the peer's connection, except for
+	// notifications, which get a minute.
 	Handle(ctx context.Context, req Request, emit Emit) (result any, err error)
 }
 
-// HandlerFunc makes a function a Handler.
+// HandlerFunc is a function as a Handler.
 type HandlerFunc func(ctx context.Context, req Request, emit Emit) (any, error)
 
 // Handle calls f.
@@ -34,42 +34,32 @@ func (f HandlerFunc) Handle(ctx context.Context, req Request, emit Emit) (any, e
 	return f(ctx, req, emit)
 }
 
-// Dispatcher calls a handler for decoded messages and encodes the answers. It
-// has no state of its own and is safe for concurrent use.
+// Dispatcher calls a handler for decoded messages and encodes the answers. It is safe
+// for concurrent use.
 type Dispatcher struct {
 	Handler Handler
 	Log     *slog.Logger // nil means slog.Default
-	// Parallel is how many requests of a batch run at once; 0 means 8.
+	// Parallel is how many requests of a batch run concurrently; 0 means 8.
 	Parallel int
 }
 
-// Serve answers a message: nil means that there is nothing to answer. It blocks
-// until every call has been answered. emit serves a single request; the
-// requests of a batch cannot stream.
+// Serve returns the answer to a message, nil for none. It blocks until all calls are
+// answered. emit is for a single request; requests of a batch cannot stream.
 func (d *Dispatcher) Serve(ctx context.Context, msg Message, emit Emit) []byte {
 	if !msg.Batch {
 		return d.ServeCall(ctx, nil, msg.Calls[0], emit)
 	}
 	answers := make([][]byte, len(msg.Calls))
 	var group errgroup.Group
-	group.SetLimit(d.parallel())
+	group.SetLimit(cmp.Or(max(d.Parallel, 0), 8))
 	for i, call := range msg.Calls {
 		group.Go(func() error {
 			answers[i] = d.ServeCall(ctx, nil, call, nil)
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil // no call returns one
-	}
+	_ = group.Wait() // the functions return no errors
 	return joinBatch(answers)
-}
-
-func (d *Dispatcher) parallel() int {
-	if d.Parallel > 0 {
-		return d.Parallel
-	}
-	return 8
 }
 
 func joinBatch(answers [][]byte) []byte {
@@ -89,8 +79,7 @@ func joinBatch(answers [][]byte) []byte {
 	return append(batch, ']')
 }
 
-// ServeCall appends the answer to one call to dst. The answer to a
-// notification is nil.
+// ServeCall appends the answer to a call to dst. It returns nil for a notification.
 func (d *Dispatcher) ServeCall(ctx context.Context, dst []byte, call Call, emit Emit) []byte {
 	if call.Err != nil {
 		return AppendError(dst, call.Request.ID, call.Err)
@@ -114,7 +103,7 @@ func (d *Dispatcher) ServeCall(ctx context.Context, dst []byte, call Call, emit 
 // notificationTime bounds the handling of a notification.
 const notificationTime = time.Minute
 
-// notify runs a notification to its end, though its sender may leave at once.
+// notify completes a notification even if its sender disconnects.
 func (d *Dispatcher) notify(ctx context.Context, req Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notificationTime)
 	defer cancel()
@@ -123,8 +112,8 @@ func (d *Dispatcher) notify(ctx context.Context, req Request) {
 	}
 }
 
-// Call runs the handler and returns its result or the error for the peer. A
-// panic of the handler is logged and becomes an internal error.
+// Call calls the handler and returns its result or the error for the peer. A panic is
+// logged and becomes an internal error.
 func (d *Dispatcher) Call(ctx context.Context, req Request, emit Emit) (result any, rpcErr *Error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -139,7 +128,7 @@ func (d *Dispatcher) Call(ctx context.Context, req Request, emit Emit) (result a
 	if errors.As(err, &rpcErr) {
 		return nil, rpcErr
 	}
-	if ctx.Err() == nil { // otherwise the peer has gone, and nobody is at fault
+	if ctx.Err() == nil { // otherwise the peer has disconnected
 		d.log().ErrorContext(ctx, "a request failed", "method", req.Method, "error", err)
 	}
 	return nil, InternalError()
@@ -152,8 +141,8 @@ func (d *Dispatcher) log() *slog.Logger {
 	return slog.Default()
 }
 
-// AppendResult appends a response with a result to dst. On an error of the
-// encoding dst is returned as it was.
+// AppendResult appends a response with a result to dst. If the result cannot be
+// encoded, it returns dst unchanged.
 func AppendResult(dst []byte, id ID, result any) ([]byte, error) {
 	start := len(dst)
 	dst = append(dst, `{"jsonrpc":"2.0","result":`...)
@@ -169,14 +158,14 @@ func AppendError(dst []byte, id ID, e *Error) []byte {
 	start := len(dst)
 	dst = append(dst, `{"jsonrpc":"2.0","error":`...)
 	dst, err := rawjson.Append(dst, e)
-	if err != nil { // only data of a foreign make can do that
+	if err != nil { // only invalid data of another server
 		return AppendError(dst[:start], id, InternalError())
 	}
 	return appendID(dst, id)
 }
 
-// AppendNotification appends a notification to dst. On an error of the encoding
-// dst is returned as it was.
+// AppendNotification appends a notification to dst. If it cannot be encoded, it returns
+// dst unchanged.
 func AppendNotification(dst []byte, method string, params any) ([]byte, error) {
 	start := len(dst)
 	dst = append(dst, `{"jsonrpc":"2.0","method":`...)

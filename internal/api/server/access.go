@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// minToken is the least length of a token that guards an open network address.
+// minToken is the minimum length of a token on addresses other than loopback.
 const minToken = 16
 
-// access decides who may call the HTTP server.
+// access controls access to the HTTP server.
 type access struct {
 	token   [sha256.Size]byte
-	guarded bool // a token is needed
-	anyIP   bool // the server listens on all addresses: any of its IPs is its name
+	guarded bool // a token is required
+	anyIP   bool // the server listens on all addresses, so any IP is a valid host
 	hosts   []string
 	origins []string
 }
@@ -60,7 +60,7 @@ func errNeedsToken(address string) error {
 	}
 }
 
-// isToken tells whether a text can be sent as a bearer token.
+// isToken reports whether a text is a valid bearer token.
 func isToken(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool {
 		alnum := r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
@@ -73,8 +73,8 @@ func isLoopback(host string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
 }
 
-// hostAllowed tells whether a request names the server by a name of its own. A
-// browser that was lured here by DNS rebinding names the lure.
+// hostAllowed reports whether a request's Host is one of the server's names. After DNS
+// rebinding, a browser sends another name.
 func (a *access) hostAllowed(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
@@ -87,9 +87,8 @@ func (a *access) hostAllowed(hostport string) bool {
 	return a.anyIP && net.ParseIP(host) != nil // an IP address cannot be rebound
 }
 
-// originAllowed tells whether a browser's page may call: one of the server's
-// own, or of an allowed origin. Programs send no Origin. foreign is set for the
-// latter, which need CORS headers.
+// originAllowed reports whether the Origin of a browser's page may send requests: the
+// server's own, none, or an allowed foreign one, which needs CORS headers.
 func (a *access) originAllowed(r *http.Request) (ok, foreign bool) {
 	origins := r.Header.Values("Origin")
 	if len(origins) == 0 {
@@ -106,7 +105,7 @@ func (a *access) originAllowed(r *http.Request) (ok, foreign bool) {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host == strings.ToLower(r.Host), false
 }
 
-// tokenValid tells whether the request carries the token, or none is needed.
+// tokenValid reports whether the request has the token, or none is required.
 func (a *access) tokenValid(r *http.Request) bool {
 	if !a.guarded {
 		return true
@@ -122,11 +121,11 @@ func (a *access) tokenValid(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1
 }
 
-// tokenProtocol begins the WebSocket subprotocol with which a page shows its token: it
-// cannot set headers, and a URL would end up in logs.
+// tokenProtocol begins the WebSocket subprotocol with a page's token. Pages cannot set
+// headers, and URLs are logged.
 const tokenProtocol = "parley.token."
 
-// offeredToken returns the token that a WebSocket client offers as a subprotocol.
+// offeredToken returns the token in a WebSocket request's subprotocols.
 func offeredToken(r *http.Request) string {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return ""

@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 )
 
-// guard runs every request through access and limits, then the mux.
+// guard checks access and limits of each request before the mux.
 func (s *Server) guard(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w := newResponse(rw, s.cfg.Limits.WriteTimeout)
@@ -43,7 +43,7 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 	}
 	if !s.access.tokenValid(r) && !isLiveness(r) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="parley"`)
-		refuse(w, http.StatusUnauthorized, codeAuthentication, "AUTHENTICATION_ERROR", "a valid bearer token is needed",
+		refuse(w, http.StatusUnauthorized, codeAuthentication, "AUTHENTICATION_ERROR", "a valid bearer token is required",
 			"send the header Authorization: Bearer TOKEN with the hub's token")
 		return
 	}
@@ -63,7 +63,7 @@ func isLiveness(r *http.Request) bool {
 	return r.URL.Path == healthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 }
 
-// securityHeaders sets what is right for an API; handlers of pages set others.
+// securityHeaders sets the headers for an API. Handlers of pages replace them.
 func securityHeaders(h http.Header) {
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 	h["X-Frame-Options"] = []string{"DENY"}
@@ -73,8 +73,8 @@ func securityHeaders(h http.Header) {
 	h["Cache-Control"] = []string{"no-store"}
 }
 
-// corsHeaders lets an allowed foreign origin read the answer. It answers a
-// preflight request by itself and then returns true.
+// corsHeaders allows a foreign origin to read the answer. It answers preflight requests
+// itself and returns true for them.
 func corsHeaders(w *response, r *http.Request) bool {
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
@@ -92,13 +92,12 @@ func corsHeaders(w *response, r *http.Request) bool {
 	return true
 }
 
-// smallBody is what a body may have without a share of the memory for bodies.
+// smallBody is the size of bodies that do not count against Limits.BodyMemory.
 const smallBody = 64 << 10
 
-// readBody reads the whole body, within the limits of size and time, before any
-// handler runs: a slow or huge body costs one goroutine and bounded memory. The
-// caller releases that memory after the handler. readBody answers by itself
-// where ok is false.
+// readBody reads the whole body, within the limits of size and time, before the handler
+// runs, so that a slow or huge body costs one goroutine and bounded memory. The caller
+// must call release after the handler. If ok is false, readBody has answered.
 func (s *Server) readBody(w *response, r *http.Request) (release func(), ok bool) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return func() {}, true
@@ -111,8 +110,8 @@ func (s *Server) readBody(w *response, r *http.Request) (release func(), ok bool
 		s.refuseBody(w, err)
 		return nil, false
 	}
-	// net/http watches for the client's end by reading on: without the reset it
-	// would take the deadline for that end.
+	// net/http detects a disconnected client by reading on. It would mistake the
+	// deadline for that.
 	w.readUntil(time.Time{})
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
@@ -121,12 +120,11 @@ func (s *Server) readBody(w *response, r *http.Request) (release func(), ok bool
 
 var (
 	errTooLarge = errors.New("the body is too large")
-	errBusy     = errors.New("no memory for large bodies is free")
+	errBusy     = errors.New("no memory for another large body")
 )
 
-// readAll returns the body and the share of the memory for bodies that it
-// holds, also on an error: none for a small body, and while a large one is
-// being read as much as it may become.
+// readAll returns the body and the memory that it has acquired from s.bodies, also with
+// an error: none for a small body; for a large one, the limit while it is read.
 func (s *Server) readAll(r *http.Request, deadline time.Time) (body []byte, held int64, err error) {
 	limit := int64(s.cfg.Limits.Message)
 	if r.ContentLength > limit {
@@ -170,39 +168,38 @@ func (s *Server) refuseBody(w *response, err error) {
 		w.Header().Set("Retry-After", "1")
 		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeServerBusy, "SERVER_BUSY", "too many large requests at once", "try again")
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, "REQUEST_TIMEOUT", "the body came too slowly", "")
+		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, "REQUEST_TIMEOUT", "the body was sent too slowly", "")
 	default:
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "INVALID_REQUEST", "the body could not be read", "")
 	}
 }
 
-// noRoute answers where no handler fits, as the mux would but in JSON.
+// noRoute answers requests without a handler as the mux would, but in JSON.
 func noRoute(w *response, r *http.Request, mux *http.ServeMux) {
 	probe := &probeWriter{header: http.Header{}}
 	mux.ServeHTTP(probe, r)
 	if allow := probe.header.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
-		refuse(w, http.StatusMethodNotAllowed, jsonrpc.CodeInvalidRequest, "METHOD_NOT_ALLOWED", "the path is not there for "+r.Method, "use "+allow)
+		refuse(w, http.StatusMethodNotAllowed, jsonrpc.CodeInvalidRequest, "METHOD_NOT_ALLOWED", "the path does not support "+r.Method, "use "+allow)
 		return
 	}
 	refuse(w, http.StatusNotFound, jsonrpc.CodeInvalidRequest, "NOT_FOUND", "there is nothing at this path", "")
 }
 
-// probeWriter learns which methods the mux would have allowed.
+// probeWriter records the methods that the mux allows.
 type probeWriter struct{ header http.Header }
 
 func (p *probeWriter) Header() http.Header         { return p.header }
 func (p *probeWriter) Write(b []byte) (int, error) { return len(b), nil }
 func (p *probeWriter) WriteHeader(int)             {}
 
-// refuse answers with an HTTP error, in the form of a JSON-RPC error.
+// refuse writes an HTTP error with a JSON-RPC error as its body.
 func refuse(w http.ResponseWriter, status, code int, name, message, remedy string) {
 	err := jsonrpc.NewError(code, message, jsonrpc.Details{Code: name, Remedy: remedy})
 	writeJSON(w, status, jsonrpc.AppendError(nil, jsonrpc.NullID, err))
 }
 
-// response gives a client that takes nothing WriteTimeout for each write, and
-// remembers what was written for the log.
+// response bounds each write by WriteTimeout, and counts for the log.
 type response struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -218,8 +215,8 @@ func newResponse(w http.ResponseWriter, timeout time.Duration) *response {
 // Unwrap lets http.ResponseController reach the connection.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader notes the status. The deadline of an earlier request of the
-// connection may have passed, so every answer begins with a new one.
+// WriteHeader writes the status with a new deadline: that of an earlier request on the
+// connection may have passed.
 func (w *response) WriteHeader(status int) {
 	if status >= http.StatusOK {
 		w.status = status
@@ -236,27 +233,19 @@ func (w *response) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// FlushError sends what is buffered.
+// FlushError flushes the connection's buffer.
 func (w *response) FlushError() error {
 	w.extend()
 	return w.control.Flush()
 }
 
-// Flush is FlushError for handlers that ask for a http.Flusher.
-func (w *response) Flush() {
-	if err := w.FlushError(); err != nil {
-		return // the next write fails with the cause
-	}
-}
+// Flush implements http.Flusher.
+func (w *response) Flush() { _ = w.FlushError() } // the next write returns the error
 
 func (w *response) readUntil(deadline time.Time) {
-	if err := w.control.SetReadDeadline(deadline); err != nil {
-		return // only writers of tests have no deadline
-	}
+	_ = w.control.SetReadDeadline(deadline) // only writers in tests have no deadlines
 }
 
 func (w *response) extend() {
-	if err := w.control.SetWriteDeadline(time.Now().Add(w.timeout)); err != nil {
-		return // only writers of tests have no deadline
-	}
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) // as above
 }

@@ -32,8 +32,8 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /.well-known/agents/{file}", s.agentCard)
 }
 
-// rpc answers a JSON-RPC message. A method that streams is answered with
-// Server-Sent Events on both paths; on /stream, message/send streams too.
+// rpc answers a JSON-RPC message. Streaming methods are answered with Server-Sent
+// Events on both paths; on /stream, message/send streams too.
 func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher, stream bool) {
 	if !isJSON(r) {
 		refuse(w, http.StatusUnsupportedMediaType, jsonrpc.CodeInvalidRequest, "UNSUPPORTED_MEDIA_TYPE",
@@ -41,7 +41,7 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatch
 		return
 	}
 	body, err := io.ReadAll(r.Body)
-	if err != nil { // readBody has read it: this cannot be
+	if err != nil { // impossible: readBody has read it
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "INVALID_REQUEST", "the body could not be read", "")
 		return
 	}
@@ -90,13 +90,10 @@ func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	h["Content-Type"] = []string{"application/json"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
-	if _, err := w.Write(body); err != nil {
-		return // the client has gone
-	}
+	_, _ = w.Write(body) // fails only if the client has disconnected
 }
 
-// health answers GET /health: without the token no more than whether the hub
-// works, else its figures.
+// health answers GET /health. Without the token, it only says whether the hub works.
 func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	report := dialect.HealthReport{Status: dialect.HubHealthy}
 	if s.cfg.Health != nil {
@@ -144,7 +141,7 @@ func (s *Server) agentCard(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// document writes a cacheable document; its ETag is a hash of its content.
+// document writes a cacheable document with a hash as its ETag.
 func (s *Server) document(w http.ResponseWriter, r *http.Request, v any) {
 	body, err := rawjson.Append(nil, v)
 	if err != nil {

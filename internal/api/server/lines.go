@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// errLineTooLong says that a line was longer than allowed. It has been skipped:
-// the next line can be read.
+// errLineTooLong is returned for a line that was too long. It was skipped, and the next
+// line can be read.
 var errLineTooLong = errors.New("the line is too long")
 
-// lineReader cuts a connection's bytes into lines.
+// lineReader reads lines from a connection.
 type lineReader struct {
 	conn net.Conn
 	buf  *bufio.Reader
 	max  int           // bytes of a line
-	idle time.Duration // to wait for the first byte of a line
-	line time.Duration // from the first byte to the last
-	// stopped tells that somebody has set a deadline in the past to end the
-	// reading, after it became true: no later deadline may replace it.
+	idle time.Duration // timeout of the first byte of a line
+	line time.Duration // timeout from the first byte to the last
+	// stopped reports whether the server stops reading. It becomes true before a
+	// deadline in the past is set, which no later deadline may replace.
 	stopped func() bool
 }
 
-// errStopped says that the server reads no more.
+// errStopped is returned after the server has stopped reading.
 var errStopped = errors.New("reading has been stopped")
 
 func newLineReader(conn net.Conn, limits Limits, stopped func() bool) *lineReader {
@@ -40,8 +40,8 @@ func newLineReader(conn net.Conn, limits Limits, stopped func() bool) *lineReade
 	}
 }
 
-// wait blocks until there is something to read. A timeout means that the
-// connection was idle for too long.
+// wait blocks until data can be read. A timeout means that the connection was idle for
+// too long.
 func (l *lineReader) wait() error {
 	if l.buf.Buffered() > 0 {
 		return nil
@@ -53,8 +53,8 @@ func (l *lineReader) wait() error {
 	return err
 }
 
-// next returns the next line without its end, in memory of its own. The last
-// line needs no end. A timeout means that the line came too slowly.
+// next returns a copy of the next line without its line break, which the last line need
+// not have. A timeout means that the line was sent too slowly.
 func (l *lineReader) next() ([]byte, error) {
 	buffered, err := l.buf.Peek(l.buf.Buffered())
 	if err != nil {

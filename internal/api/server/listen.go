@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// maxSocketPath is the length that every system's sockaddr_un has room for.
+// maxSocketPath is the length of a path that fits in every system's sockaddr_un.
 const maxSocketPath = 103
 
 var errPermission = fs.ErrPermission
 
-// listenUnix makes the socket, for this user alone. It takes the place of a
-// socket that a dead hub of this user left, and of nothing else.
+// listenUnix creates the socket with access for this user only. It replaces an unused
+// socket of this user, but no other file.
 func listenUnix(ctx context.Context, path string) (net.Listener, os.FileInfo, error) {
 	if len(path) > maxSocketPath {
 		return nil, nil, &Error{Code: CodeConfig, Message: "the socket path " + path + " is too long", Remedy: "choose one of at most 103 bytes with --socket"}
@@ -29,7 +29,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, os.FileInfo, er
 		return nil, nil, socketError(path, err)
 	}
 	if unix, ok := ln.(*net.UnixListener); ok {
-		unix.SetUnlinkOnClose(false) // removeSocket does it, and only to our own
+		unix.SetUnlinkOnClose(false) // removeSocket removes it if it is still ours
 	}
 	file, err := os.Lstat(path)
 	if err != nil {
@@ -44,15 +44,15 @@ func socketError(path string, err error) error {
 	case isAddressInUse(err):
 		e.Code, e.Remedy = CodeInUse, "another hub has just taken it; choose another with --socket"
 	case errors.Is(err, errPermission):
-		e.Code, e.Remedy = CodeForbidden, "choose a path in a directory of yours with --socket"
+		e.Code, e.Remedy = CodeForbidden, "choose a path in your own directory with --socket"
 	case errors.Is(err, fs.ErrNotExist):
-		e.Code, e.Remedy = CodeConfig, "make its directory, or choose another path with --socket"
+		e.Code, e.Remedy = CodeConfig, "create its directory, or choose another path with --socket"
 	}
 	return e
 }
 
-// clearStale removes a socket at path that nobody answers. It refuses whatever
-// is no socket of this user.
+// clearStale removes a socket at path on which nothing listens. It returns an error for
+// any other file, and for sockets of other users.
 func clearStale(ctx context.Context, path string) error {
 	before, err := os.Lstat(path) // a symbolic link is not followed
 	switch {
@@ -61,7 +61,7 @@ func clearStale(ctx context.Context, path string) error {
 	case err != nil:
 		return socketError(path, err)
 	case !isSocket(before):
-		return &Error{Code: CodeForbidden, Message: path + " is there and is not a socket", Remedy: "remove it, or choose another path with --socket"}
+		return &Error{Code: CodeForbidden, Message: path + " exists and is not a socket", Remedy: "remove it, or choose another path with --socket"}
 	case !isOurs(before):
 		return &Error{Code: CodeForbidden, Message: "the socket " + path + " belongs to another user", Remedy: "choose another path with --socket"}
 	}
@@ -74,8 +74,8 @@ func clearStale(ctx context.Context, path string) error {
 	return removeStale(path, before)
 }
 
-// removeStale moves the file aside before it removes it: where another hub has
-// put its own socket there since, that one goes back.
+// removeStale renames the file before it removes it. If it turns out to be the new
+// socket of another hub, it is renamed back.
 func removeStale(path string, before os.FileInfo) error {
 	aside := fmt.Sprintf("%s.%d", path, os.Getpid())
 	if err := os.Rename(path, aside); err != nil {
@@ -94,7 +94,7 @@ func removeStale(path string, before os.FileInfo) error {
 	return nil
 }
 
-// removeSocket removes the socket that file describes, if it is still there.
+// removeSocket removes the socket at path if it is still the given file.
 func removeSocket(path string, file os.FileInfo) error {
 	now, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(now, file) {

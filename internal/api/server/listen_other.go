@@ -10,9 +10,8 @@ import (
 	"syscall"
 )
 
-// Windows has Unix sockets, but neither modes nor owners on them: who may
-// connect is what the access list of the socket's directory says. The default
-// directory of a user's profile is that user's alone.
+// Windows has Unix sockets without modes and owners: the access list of the directory
+// controls who can connect. The default directory, in the user's profile, is private.
 
 const (
 	wsaAddrInUse  = syscall.Errno(10048)
@@ -23,8 +22,8 @@ func isAddressInUse(err error) bool { return errors.Is(err, wsaAddrInUse) }
 
 func isRefused(err error) bool { return errors.Is(err, wsaConnRefuse) }
 
-// isSocket takes what is no directory and no regular file: Windows shows a
-// socket as a reparse point.
+// isSocket accepts everything but directories and regular files: for Windows a socket
+// is a reparse point.
 func isSocket(file os.FileInfo) bool { return !file.IsDir() && !file.Mode().IsRegular() }
 
 func isOurs(os.FileInfo) bool { return true }
@@ -33,6 +32,6 @@ func bindPrivate(ctx context.Context, path string) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "unix", path)
 }
 
-// peerGone cannot tell a client that has gone from one that only sends no more,
-// so a client that closes its side is taken to have gone.
+// peerGone cannot distinguish a disconnected client from one that has closed only its
+// own direction, and treats both as disconnected.
 func peerGone(net.Conn) bool { return true }

@@ -15,7 +15,7 @@ import (
 
 func isAddressInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
 
-// isRefused tells whether nobody listens on a socket.
+// isRefused reports whether an error means that nothing listens on a socket.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 func isSocket(file os.FileInfo) bool { return file.Mode()&os.ModeSocket != 0 }
@@ -25,11 +25,11 @@ func isOurs(file os.FileInfo) bool {
 	return ok && int64(stat.Uid) == int64(os.Geteuid())
 }
 
-// binding serialises changes of the umask, which is the whole process's.
+// binding serialises changes of the umask, which is global to the process.
 var binding sync.Mutex
 
-// bindPrivate makes the socket with no moment in which others could connect. A
-// file that another goroutine makes meanwhile is at worst more private.
+// bindPrivate creates the socket so that other users can never connect. A file that
+// another goroutine creates at the same time may also become private.
 func bindPrivate(ctx context.Context, path string) (net.Listener, error) {
 	binding.Lock()
 	old := syscall.Umask(0o077)
@@ -45,7 +45,7 @@ func bindPrivate(ctx context.Context, path string) (net.Listener, error) {
 	return ln, nil
 }
 
-// peerGone tells whether the other end has closed both directions.
+// peerGone reports whether the other end has closed both directions.
 func peerGone(nc net.Conn) bool {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {

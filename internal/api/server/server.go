@@ -1,6 +1,22 @@
+// Package server serves the hub on the Unix socket and over HTTP. It owns
+// listeners, connections, limits and access control; handlers (package dialect, and
+// mounted ones) answer the requests.
+//
+// The socket has newline-delimited JSON-RPC. The requests of a connection run
+// concurrently, and answers are sent in the order in which they are ready. Reading
+// pauses at the limit of concurrent requests. Events of a stream are notifications
+// with the method stream/event. A line that is too long is answered with an error and
+// skipped. A client that does not read is disconnected; tasks of a disconnected
+// client keep running.
+//
+// HTTP has the same at POST / and POST /stream, and serves GET /health and the
+// documents below /.well-known. Without a token only loopback is allowed. A request's
+// Host and Origin must be the server's own (DNS rebinding); with a token, everything
+// but the short GET /health requires it.
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,43 +34,61 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Config says where a server listens and what it serves.
+// Code classifies an [Error].
+type Code string
+
+// The codes of an [Error].
+const (
+	CodeConfig    Code = "config"    // the configuration is wrong or unsafe
+	CodeInUse     Code = "in-use"    // another server has the address or the socket
+	CodeForbidden Code = "forbidden" // the address or path may not be used
+	CodeInternal  Code = "internal"
+)
+
+// Error is an error of New and Start. Message and Remedy are for users.
+type Error = fault.UserError[Code]
+
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
+
+// Config are the options of [New].
 type Config struct {
 	// Socket is the path of the Unix socket; "" means none.
 	Socket string
-	// SocketHandler answers what comes over the socket.
+	// SocketHandler answers the requests on the socket.
 	SocketHandler jsonrpc.Handler
-	// SocketMCP takes over a connection of the socket whose first request is
-	// dialect.MethodMCP: with the request's params it returns what serves the
-	// connection, or the error that answers the request. Nil: there is no such method.
+	// SocketMCP handles a connection of the socket whose first request is
+	// dialect.MethodMCP: it returns the function that serves the connection from then
+	// on, or the error for the request. Nil disables the method.
 	SocketMCP func(params json.RawMessage) (Attached, *jsonrpc.Error)
 	// HTTP is the address of the HTTP server, "127.0.0.1:8080"; "" means none.
 	HTTP string
-	// HTTPHandler answers what comes over HTTP.
+	// HTTPHandler answers the requests over HTTP.
 	HTTPHandler jsonrpc.Handler
-	// Cards fills the documents below /.well-known.
+	// Cards makes the documents below /.well-known.
 	Cards *dialect.Directory
-	// Health fills GET /health.
+	// Health returns the body of GET /health.
 	Health func() dialect.HealthReport
-	// Token is the bearer token of HTTP; "" means that none is needed, which is
-	// only allowed on loopback.
+	// Token is the bearer token of HTTP; "" means none, which is only allowed on
+	// loopback.
 	Token string
-	// Hosts are names besides loopback's by which clients may call the server.
+	// Hosts are the server's names besides loopback's.
 	Hosts []string
-	// Origins are browser origins besides the server's own that may call it:
+	// Origins are allowed browser origins besides the server's own, such as
 	// "https://example.org".
 	Origins []string
 	Limits  Limits
 	Log     *slog.Logger // nil means slog.Default
 }
 
-// Attached serves a connection that was taken over until its client leaves, or ctx
-// ends. Closing in ends a read of it.
+// Attached serves a connection until its client disconnects or ctx ends. Closing in
+// ends a read.
 type Attached func(ctx context.Context, in io.ReadCloser, out io.Writer)
 
-// Limits bound what clients can use. Zero means the default in the comment.
+// Limits bound the resources of clients. Zero means the default in the comment.
 type Limits struct {
 	Message     int           // bytes of a request or line: 10 MiB
 	Conns       int           // connections of each listener: 4096
@@ -62,7 +96,7 @@ type Limits struct {
 	BodyMemory  int64         // bytes of all large HTTP bodies at once: 128 MiB
 	LineMemory  int64         // bytes of one socket connection's requests at once: 32 MiB
 	ReadTimeout time.Duration // a request, from its first byte to its last: 30 s
-	// WriteTimeout is how long a client may take nothing of an answer: 30 s.
+	// WriteTimeout disconnects a client that reads nothing for so long: 30 s.
 	WriteTimeout time.Duration
 	Idle         time.Duration // a connection without requests: 15 min
 	KeepAlive    time.Duration // between comments on a silent SSE stream: 15 s
@@ -70,36 +104,20 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	orInt := func(v *int, d int) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	orTime := func(v *time.Duration, d time.Duration) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	orInt(&l.Message, 10<<20)
-	orInt(&l.Conns, 4096)
-	orInt(&l.InFlight, 1024)
-	if l.BodyMemory <= 0 {
-		l.BodyMemory = 128 << 20
-	}
-	if l.LineMemory <= 0 {
-		l.LineMemory = 32 << 20
-	}
-	l.BodyMemory = max(l.BodyMemory, int64(l.Message))
-	l.LineMemory = max(l.LineMemory, int64(l.Message))
-	orTime(&l.ReadTimeout, 30*time.Second)
-	orTime(&l.WriteTimeout, 30*time.Second)
-	orTime(&l.Idle, 15*time.Minute)
-	orTime(&l.KeepAlive, 15*time.Second)
+	l.Message = cmp.Or(max(l.Message, 0), 10<<20)
+	l.Conns = cmp.Or(max(l.Conns, 0), 4096)
+	l.InFlight = cmp.Or(max(l.InFlight, 0), 1024)
+	l.BodyMemory = max(cmp.Or(max(l.BodyMemory, 0), 128<<20), int64(l.Message))
+	l.LineMemory = max(cmp.Or(max(l.LineMemory, 0), 32<<20), int64(l.Message))
+	l.ReadTimeout = cmp.Or(max(l.ReadTimeout, 0), 30*time.Second)
+	l.WriteTimeout = cmp.Or(max(l.WriteTimeout, 0), 30*time.Second)
+	l.Idle = cmp.Or(max(l.Idle, 0), 15*time.Minute)
+	l.KeepAlive = cmp.Or(max(l.KeepAlive, 0), 15*time.Second)
 	return l
 }
 
-// Server is the hub's listeners. New, Mount, Start and Shutdown are called in
-// this order, each from one goroutine.
+// Server owns the hub's listeners. Call Mount, Start and Shutdown in this order, from
+// one goroutine.
 type Server struct {
 	cfg      Config
 	log      *slog.Logger
@@ -117,7 +135,7 @@ type Server struct {
 	failed   chan error
 }
 
-// New checks the configuration; it opens nothing.
+// New checks the configuration. It does not listen yet.
 func New(cfg Config) (*Server, error) {
 	cfg.Limits = cfg.Limits.withDefaults()
 	if cfg.Log == nil {
@@ -136,11 +154,11 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Mount serves further paths behind the same checks and limits. The pattern is
-// one of net/http's ServeMux. Without HTTP it does nothing.
+// Mount adds a handler behind the same checks and limits, with a pattern of
+// http.ServeMux. Without HTTP it has no effect.
 func (s *Server) Mount(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
 
-// Handler is what the HTTP server serves, behind all checks; nil without HTTP.
+// Handler returns the HTTP handler with all checks; nil without HTTP.
 func (s *Server) Handler() http.Handler {
 	if s.cfg.HTTP == "" {
 		return nil
@@ -148,9 +166,9 @@ func (s *Server) Handler() http.Handler {
 	return s.guard(s.mux)
 }
 
-// Start binds the listeners and serves them in the background until Shutdown.
-// When it returns, clients can connect; on an error nothing is left behind.
-// ctx bounds only the start.
+// Start binds the listeners and serves them in the background until Shutdown. When it
+// returns, clients can connect; after an error nothing is open. ctx bounds only the
+// start.
 func (s *Server) Start(ctx context.Context) error {
 	s.base, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	var httpListener net.Listener
@@ -181,23 +199,23 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// Failed yields an error when a listener breaks while the server runs; its
-// other listeners go on.
+// Failed receives the error of a listener that fails while the server runs. The other
+// listener continues.
 func (s *Server) Failed() <-chan error { return s.failed }
 
 func (s *Server) report(err error) {
 	if err != nil {
-		s.failed <- err // one place for each listener: never blocks
+		s.failed <- err // buffered for each listener: never blocks
 	}
 }
 
-// Addr is where HTTP listens once Start has returned, nil without HTTP.
+// Addr returns the address of HTTP after Start, nil without HTTP.
 func (s *Server) Addr() net.Addr { return s.httpAddr }
 
-// Shutdown takes no new requests, removes the socket and waits for the requests
-// that are running. When ctx ends first, it cuts them off: waiting requests are
-// then answered with an error, and their tasks go on. Close the hub before, so
-// that those who wait hear how their tasks ended. A second call does nothing.
+// Shutdown stops accepting requests, removes the socket and waits for running requests.
+// When ctx ends first, these are answered with an error and their tasks keep running.
+// Close the hub before, so that running requests get their tasks' results. A second
+// call does nothing.
 func (s *Server) Shutdown(ctx context.Context) error {
 	if s.draining.Swap(true) || s.cancel == nil {
 		return nil // stopped already, or never started
@@ -219,8 +237,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return errors.Join(socketErr, httpErr)
 }
 
-// cutOff is how long requests have to write their last answer after Shutdown
-// gave up on them.
+// cutOff bounds the last write of requests that Shutdown interrupts.
 const cutOff = time.Second
 
 func (s *Server) shutdownHTTP(ctx context.Context) error {
@@ -246,7 +263,7 @@ func (s *Server) listenHTTP(ctx context.Context) (net.Listener, error) {
 		return nil, errors.Join(errNeedsToken(s.cfg.HTTP), ln.Close())
 	}
 	if ok && !addr.IP.IsLoopback() {
-		s.log.Warn("HTTP is open to other machines; the token and all data travel unencrypted", "address", addr.String())
+		s.log.Warn("HTTP is open to other machines; the token and all data are sent unencrypted", "address", addr.String())
 	}
 	return ln, nil
 }
@@ -291,7 +308,7 @@ func (s *Server) serveHTTP(ln net.Listener) {
 	})
 }
 
-// trimmed returns the elements in lower case without spaces and empty ones.
+// trimmed returns the non-empty elements, trimmed and in lower case.
 func trimmed(list []string) []string {
 	var out []string
 	for _, v := range list {

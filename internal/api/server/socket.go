@@ -21,11 +21,11 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 )
 
-// socketServer is the Unix socket: its listener and its connections.
+// socketServer serves the Unix socket.
 type socketServer struct {
 	mcp    func(params json.RawMessage) (Attached, *jsonrpc.Error)
 	path   string
-	file   os.FileInfo // of the socket, to remove no other
+	file   os.FileInfo // of the socket, so that only this one is removed
 	ln     net.Listener
 	rpc    *jsonrpc.Dispatcher
 	limits Limits
@@ -67,7 +67,7 @@ func (s *socketServer) serve() error {
 			s.admit(nc)
 		case errors.Is(err, net.ErrClosed):
 			return nil
-		default: // out of descriptors, say: it passes
+		default: // temporary, such as too many open files
 			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
 			s.log.Warn("cannot accept a connection on the socket", "error", err, "again", delay)
 			select {
@@ -100,8 +100,8 @@ func (s *socketServer) admit(nc net.Conn) {
 	}()
 }
 
-// shutdown stops accepting and reading, and returns when all requests have been
-// answered; ending the base context hurries them.
+// shutdown stops accepting and reading, and waits until all requests are answered. The
+// end of the base context interrupts them.
 func (s *socketServer) shutdown() error {
 	s.mu.Lock()
 	s.stopping.Store(true)
@@ -117,20 +117,20 @@ func (s *socketServer) shutdown() error {
 	return err
 }
 
-// outgoing is how many messages wait for a client that reads slowly. Handlers
-// that have more block.
+// outgoing is the size of a connection's send buffer, in messages. Handlers block when
+// it is full.
 const outgoing = 64
 
-// socketConn is one connection. One goroutine reads, one writes, and each
-// request has its own.
+// socketConn is a connection, with a goroutine for reading, one for writing, and one for
+// each request.
 type socketConn struct {
 	nc     net.Conn
 	server *socketServer
-	ctx    context.Context // ends when the client has gone or is cut off
+	ctx    context.Context // ends when the client is disconnected
 	cancel context.CancelFunc
 	out    chan []byte
-	slots  chan struct{}       // one for each request that may run
-	memory *semaphore.Weighted // of the lines whose requests run
+	slots  chan struct{}       // of concurrent requests
+	memory *semaphore.Weighted // of the lines of running requests
 	busy   sync.WaitGroup
 }
 
@@ -147,8 +147,8 @@ func newSocketConn(nc net.Conn, s *socketServer) *socketConn {
 	}
 }
 
-// refuse tells a client that there is no room for it. The connection is new, so
-// the line fits into its buffer and nothing blocks.
+// refuse sends an error and closes the connection. It does not block, since the line
+// fits in a new connection's buffer.
 func (c *socketConn) refuse() {
 	defer c.cancel()
 	busy := jsonrpc.NewError(jsonrpc.CodeServerBusy, "Server busy: too many connections, or stopping",
@@ -166,7 +166,7 @@ func (c *socketConn) close() {
 	}
 }
 
-// serve returns when the connection is closed and its goroutines have ended.
+// serve serves the connection until it is closed and its goroutines have ended.
 func (c *socketConn) serve() {
 	defer c.cancel()
 	written := make(chan struct{})
@@ -186,13 +186,12 @@ func (c *socketConn) serve() {
 	c.close()
 }
 
-// untilAnswered waits for the requests of a client that sends no more. It may
-// have closed only its side and still read the answers. Once it has gone
-// altogether, its requests need not wait for anything; until the next look they
-// may still begin, so that who sends and leaves has sent.
+// untilAnswered waits for the running requests of a client that has stopped sending. It
+// may still read the answers. If it disconnects completely, the requests are canceled
+// within a second, which leaves them time to start: a client may send and disconnect.
 func (c *socketConn) untilAnswered(answered <-chan struct{}) {
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
+	poll := time.NewTicker(time.Second)
+	defer poll.Stop()
 	for {
 		select {
 		case <-answered:
@@ -200,7 +199,7 @@ func (c *socketConn) untilAnswered(answered <-chan struct{}) {
 		case <-c.ctx.Done():
 			<-answered
 			return
-		case <-look.C:
+		case <-poll.C:
 			if peerGone(c.nc) {
 				c.cancel()
 			}
@@ -210,20 +209,18 @@ func (c *socketConn) untilAnswered(answered <-chan struct{}) {
 
 // stopReading makes the reader return before its next line.
 func (c *socketConn) stopReading() {
-	if err := c.nc.SetReadDeadline(time.Unix(1, 0)); err != nil {
-		return // the connection is closed already
-	}
+	_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection
 }
 
 func (c *socketConn) stopped() bool { return c.server.stopping.Load() || c.ctx.Err() != nil }
 
-// read takes lines and starts their requests until the client ends, breaks a
-// rule or the server stops.
+// read reads lines and starts their requests until the client stops sending or violates
+// the protocol, or the server stops.
 func (c *socketConn) read() {
 	lines := newLineReader(c.nc, c.server.limits, c.stopped)
 	for first := true; ; first = false {
 		select {
-		case c.slots <- struct{}{}: // no slot, no reading: the client has to wait
+		case c.slots <- struct{}{}: // without a slot the client has to wait
 		case <-c.ctx.Done():
 			return
 		}
@@ -233,7 +230,7 @@ func (c *socketConn) read() {
 			<-c.slots
 			c.reject(fmt.Sprintf("a line has at most %d bytes", c.server.limits.Message))
 		case errors.Is(err, os.ErrDeadlineExceeded) && !c.stopped():
-			c.reject("the line did not come to its end in time")
+			c.reject("the line was not completed in time")
 			return
 		case err != nil:
 			return
@@ -245,7 +242,7 @@ func (c *socketConn) read() {
 		default:
 			held := int64(min(len(line), c.server.limits.Message))
 			if c.memory.Acquire(c.ctx, held) != nil {
-				return // the client has gone
+				return // the client has disconnected
 			}
 			c.busy.Go(func() {
 				c.answer(line)
@@ -256,8 +253,8 @@ func (c *socketConn) read() {
 	}
 }
 
-// attach serves MCP on the connection from now on, if the line asks for it, and
-// returns true at the end.
+// attach serves MCP on the connection until it ends and returns true, if the line is the
+// request for that.
 func (c *socketConn) attach(line []byte, lines *lineReader) bool {
 	msg := jsonrpc.Decode(line, c.server.limits.RPC)
 	if len(msg.Calls) != 1 || msg.Calls[0].Request.Method != dialect.MethodMCP || msg.Batch {
@@ -271,15 +268,14 @@ func (c *socketConn) attach(line []byte, lines *lineReader) bool {
 	}
 	answer, err := jsonrpc.AppendResult(nil, req.ID, struct{}{})
 	if err != nil {
-		return true // an id that was read can be written
+		return true // impossible: the id was decoded
 	}
 	c.send(answer)
 	serve(c.ctx, &attached{c, lines}, attachedWriter{c})
 	return true
 }
 
-// attached reads what a connection's client sends, without cutting it into lines.
-// A client may be silent for as long as it likes.
+// attached reads from an MCP connection. There is no idle timeout.
 type attached struct {
 	c     *socketConn
 	lines *lineReader
@@ -308,7 +304,7 @@ func (a *attached) Close() error {
 	return nil
 }
 
-// attachedWriter hands messages to the connection's writer.
+// attachedWriter passes messages to the connection's writer.
 type attachedWriter struct{ c *socketConn }
 
 func (w attachedWriter) Write(b []byte) (int, error) {
@@ -318,8 +314,8 @@ func (w attachedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// nextLine reads a line. It returns io.EOF also where the connection was idle
-// for too long and nothing runs on it.
+// nextLine reads a line. It also returns io.EOF if the connection was idle for too long
+// and no request is running.
 func (c *socketConn) nextLine(lines *lineReader) ([]byte, error) {
 	for {
 		err := lines.wait()
@@ -330,7 +326,7 @@ func (c *socketConn) nextLine(lines *lineReader) ([]byte, error) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil, err
 		}
-		if c.stopped() || len(c.slots) == 1 { // the one is the reader's own
+		if c.stopped() || len(c.slots) == 1 { // only the reader's own slot
 			return nil, io.EOF
 		}
 	}
@@ -351,19 +347,17 @@ func (c *socketConn) reject(reason string) {
 }
 
 func (c *socketConn) send(answer []byte) {
-	if c.queue(append(answer, '\n')) != nil {
-		return // the client has gone: nobody is left to tell
-	}
+	_ = c.queue(append(answer, '\n')) // fails only if the client has disconnected
 }
 
-// streamEvent is dialect.StreamEvent as it is written.
+// streamEvent is the encoding of dialect.StreamEvent.
 type streamEvent struct {
 	ID    jsonrpc.ID `json:"id"`
 	Event any        `json:"event"`
 }
 
 func (c *socketConn) emit(id jsonrpc.ID, event any) error {
-	// The room that queue leaves for a last answer is not for events.
+	// After the end of ctx, queue is for answers only.
 	if err := c.ctx.Err(); err != nil {
 		return err
 	}
@@ -374,15 +368,15 @@ func (c *socketConn) emit(id jsonrpc.ID, event any) error {
 	return c.queue(append(line, '\n'))
 }
 
-// queue hands a line to the writer, and blocks while the client reads slowly.
+// queue passes a line to the writer. It blocks while the buffer is full.
 func (c *socketConn) queue(line []byte) error {
 	select {
 	case c.out <- line:
 		return nil
 	case <-c.ctx.Done():
 	}
-	// A last answer still goes out where there is room: the server may be
-	// cutting the request off rather than the client be gone.
+	// A last answer is still sent if the buffer has room: ctx may have ended because
+	// the server stops.
 	select {
 	case c.out <- line:
 		return nil
@@ -391,8 +385,8 @@ func (c *socketConn) queue(line []byte) error {
 	}
 }
 
-// write sends what is queued. Lines that wait go out in one piece. A client
-// that takes nothing for WriteTimeout is cut off.
+// write writes the queued lines, several at once if possible. It disconnects a client
+// that reads nothing for WriteTimeout.
 func (c *socketConn) write() {
 	stop := context.AfterFunc(c.ctx, func() { c.allow(cutOff) })
 	defer stop()
@@ -400,7 +394,7 @@ func (c *socketConn) write() {
 	broken := false
 	for line := range c.out {
 		if broken {
-			continue // handlers that are still ending must not block
+			continue // the remaining handlers must not block
 		}
 		_, err := w.Write(line)
 		if err == nil && len(c.out) == 0 {
@@ -414,15 +408,12 @@ func (c *socketConn) write() {
 	}
 }
 
-// allow gives writes some time from now on.
+// allow sets the write deadline to d from now.
 func (c *socketConn) allow(d time.Duration) {
-	if err := c.nc.SetWriteDeadline(time.Now().Add(d)); err != nil {
-		return // the connection is closed already
-	}
+	_ = c.nc.SetWriteDeadline(time.Now().Add(d)) // fails only on a closed connection
 }
 
-// connWriter gives each write its own time, and less once the connection is
-// being cut off.
+// connWriter sets a deadline for each write, a shorter one after the end of ctx.
 type connWriter struct{ c *socketConn }
 
 func (w connWriter) Write(b []byte) (int, error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 )
 
-// stream answers one request with Server-Sent Events. What fails before the
-// first event is answered as plain JSON.
+// stream answers a request with Server-Sent Events. An error before the first event is
+// answered in plain JSON.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher, req jsonrpc.Request) {
 	events := &eventStream{w: w, id: req.ID, keepAlive: s.cfg.Limits.KeepAlive}
 	defer events.close()
@@ -18,7 +18,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispa
 		if rpcErr != nil {
 			events.fail(rpcErr)
 		}
-		return // the last event has said what the result says
+		return // the last event has the result
 	}
 	if rpcErr != nil {
 		writeJSON(w, http.StatusOK, jsonrpc.AppendError(nil, req.ID, rpcErr))
@@ -31,19 +31,19 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispa
 	writeJSON(w, http.StatusOK, answer)
 }
 
-// eventStream writes one SSE stream. Its events and the comments that keep the
-// connection alive come from two goroutines; close ends the second.
+// eventStream writes an SSE stream. A second goroutine, which close ends, writes
+// keep-alive comments.
 type eventStream struct {
 	id        jsonrpc.ID
 	keepAlive time.Duration
 
-	mu    sync.Mutex // serialises writes, not state of others
+	mu    sync.Mutex // serialises writes
 	w     http.ResponseWriter
 	done  chan struct{}  // closed by close; nil before the first event
 	ticks sync.WaitGroup // the goroutine of the comments
 }
 
-// emit sends one event. The first one begins the stream.
+// emit sends an event. The first one starts the stream.
 func (e *eventStream) emit(event any) error {
 	frame, err := jsonrpc.AppendResult([]byte("data: "), e.id, event)
 	if err != nil {
@@ -84,9 +84,7 @@ func (e *eventStream) comment() {
 
 func (e *eventStream) fail(rpcErr *jsonrpc.Error) {
 	frame := jsonrpc.AppendError([]byte("data: "), e.id, rpcErr)
-	if e.write(append(frame, "\n\n"...)) != nil {
-		return // the client has gone
-	}
+	_ = e.write(append(frame, "\n\n"...)) // fails only if the client has disconnected
 }
 
 func (e *eventStream) write(frame []byte) error {
