@@ -1,4 +1,4 @@
-// A2a-hub is Parley's hub under the name of its specification.
+// A2a-hub is parley with the program name that its specification requires.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Nats-mcp-server is Parley's MCP server under the name of its specification: the
+// Nats-mcp-server is Parley's MCP server with the program name that its specification requires: the
 // same as parley mcp.
 package main
 

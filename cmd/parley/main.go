@@ -1,4 +1,4 @@
-// Parley is the meeting place for coding agents.
+// Parley is a hub for the coding agents of any vendor.
 package main
 
 import (
