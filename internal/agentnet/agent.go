@@ -2,630 +2,428 @@ package agentnet
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
-	"github.com/parleyhub/parley/internal/base/wait"
-	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 )
 
-// Registration is what an agent says of itself (REQ-TOOL-REGISTER-002).
-type Registration struct {
-	Handle       string
-	AgentType    string
-	Capabilities []string
-	Scope        Scope
-	// Visibility is the Network's where it is empty.
-	Visibility         Visibility
-	MaxConcurrentTasks int
-	// HeartbeatInterval is the Network's where it is 0 (REQ-HEARTBEAT-003).
-	HeartbeatInterval time.Duration
-}
-
-func (r Registration) check() error {
-	if err := checkName("agent type", r.AgentType); err != nil {
-		return err
-	}
-	if err := checkName("handle", r.Handle); err != nil {
-		return err
-	}
-	if !slices.Contains(Scopes, r.Scope) {
-		return invalid("There is no scope %s.", quote(string(r.Scope))).WithRemedy("Use user, project or cross-project.")
-	}
-	if r.Visibility != "" && !slices.Contains(Visibilities, r.Visibility) {
-		return invalid("There is no visibility %s.", quote(string(r.Visibility))).WithRemedy("Use private, project-only, user-only or public.")
-	}
-	if r.MaxConcurrentTasks < 0 {
-		return invalid("maxConcurrentTasks is %d.", r.MaxConcurrentTasks).WithRemedy("Use 0 for no limit, or a positive number.")
-	}
-	if h := r.HeartbeatInterval; h != 0 && (h < minimumHeartbeat || h > maximumHeartbeat) {
-		return invalid("A heartbeat every %v is not allowed.", h).WithRemedy("Use 10 seconds to 24 hours.")
-	}
-	return checkCapabilities(r.Capabilities)
-}
-
-func checkCapabilities(list []string) error {
-	if len(list) > maxCapabilities {
-		return invalid("%d capabilities are too many.", len(list)).WithRemedy("Name at most %d.", maxCapabilities)
-	}
-	for _, c := range list {
-		if c == "" || len(c) > maxName {
-			return invalid("Invalid capability %s.", quote(c)).WithRemedy("A capability is a word of at most %d bytes, for example: typescript.", maxName)
-		}
-	}
-	return nil
-}
-
-// Agent is one agent of this process in the network. It is safe for concurrent
-// use. Its methods fail with a NotRegisteredError once it is deregistered, or
-// another process has its identity.
+// Agent is one agent of this process in the network. It is safe for concurrent use. Its
+// methods fail with a NotRegisteredError once it is deregistered, or another process has
+// its identity.
 type Agent struct {
-	net      *Network
-	guid     string
-	identity *identity
-	log      *slog.Logger
-	reused   bool
-	unlisted bool        // it has no entry in the registry
-	mail     wait.Signal // there may be new mail
+	net  *Network
+	main *member
 
-	stop context.CancelFunc
-	done sync.WaitGroup
-	turn chan struct{} // holds the token of who may write the entry
-
-	mu      sync.Mutex
-	entry   Entry  // as this process wants it
-	unsaid  bool   // the registry may have another entry, but for the time
-	seat    uint64 // the revision of the entry, 0 if it is not known
-	debts   debts
-	beating bool
-	failure *Error // why the agent is no more
-	near    *Agent // the same agent on the hub's bus; nil if there is none (yet)
-	late    bool   // it is on the hub's bus only, until the network can be reached
+	mu    sync.Mutex
+	local *member // on the hub's bus; nil until the agent has joined that
 }
 
-// Register makes an agent known and begins its heartbeat. It is given the GUID
-// and the inbox that an agent of its kind had before which is gone now
-// (REQ-TOOL-REGISTER-004, REQ-TOOL-REGISTER-009).
+// member is an agent on one bus.
+type member struct {
+	*registry.Agent
+	of     *backend
+	box    *mail.Box
+	worker *work.Worker
+}
+
+func (be *backend) newMember(id *registry.Identity, r Registration, o registry.AgentOptions) *member {
+	a := be.registry.NewAgent(id, r, o)
+	return &member{a, be, be.mail.Box(a), be.work.Worker(a)}
+}
+
+// Register makes an agent known and begins its heartbeat. The agent gets the GUID and the
+// inbox of an earlier agent of its kind that has gone.
 func (n *Network) Register(ctx context.Context, r Registration) (*Agent, error) {
-	if err := r.check(); err != nil {
-		return nil, err
-	}
-	b, err := n.connected()
-	if err != nil {
-		return n.registerNear(ctx, r, err, func() (*identity, error) { return n.recallIdentity(r.AgentType) })
-	}
-	id, err := n.takeIdentity(ctx, b, r.AgentType)
-	if err != nil {
-		return nil, err
-	}
-	return n.settle(ctx, b, n.newAgent(id, r))
+	return n.register(ctx, r, false,
+		func() (*registry.Identity, error) { return n.main.registry.TakeIdentity(ctx, r.AgentType) },
+		func() (*registry.Identity, error) { return n.main.registry.RecallIdentity(r.AgentType) })
 }
 
-// Visit gives a person a GUID and an inbox, the same at each visit on this
-// computer, without an entry in the registry: agents can answer, but do not
-// find the person.
-func (n *Network) Visit(ctx context.Context, handle string) (*Agent, error) {
+// RegisterPerson gives a person a GUID and an inbox, always the same on this computer,
+// without an entry in the registry: agents can answer, but do not find the person.
+func (n *Network) RegisterPerson(ctx context.Context, handle string) (*Agent, error) {
 	r := Registration{Handle: handle, AgentType: "person", Scope: ScopeUser, Visibility: Private}
-	if err := r.check(); err != nil {
-		return nil, err
-	}
-	b, err := n.connected()
-	if err != nil {
-		return n.registerNear(ctx, r, err, func() (*identity, error) { return n.person(), nil })
-	}
-	a := n.newAgent(n.person(), r)
-	a.unlisted = true
-	return n.settle(ctx, b, a)
+	person := func() (*registry.Identity, error) { return n.main.registry.PersonIdentity(), nil }
+	return n.register(ctx, r, true, person, person)
 }
 
-// settle makes an agent with an identity take its place.
-func (n *Network) settle(ctx context.Context, b *bus.Bus, a *Agent) (*Agent, error) {
-	id := a.identity
-	if err := a.enter(ctx, b); err != nil {
-		if releaseErr := id.release(ctx, b); releaseErr != nil {
-			n.log.Warn("an identity that was not used was not released", "guid", id.guid, "error", releaseErr)
+// register enters an agent with the identity that take returns. While the network cannot
+// be reached, it uses the identity that recall returns, and the agent joins only the
+// hub's bus; it enters the network as soon as that can be reached.
+func (n *Network) register(ctx context.Context, r Registration, unlisted bool, take, recall func() (*registry.Identity, error)) (*Agent, error) {
+	if err := r.Check(); err != nil {
+		return nil, err
+	}
+	_, outage := n.main.store.Connected()
+	if outage != nil {
+		if _, err := n.connectedLocal(); err != nil || !store.IsUnreachable(outage) {
+			return nil, outage
 		}
-		return nil, connectionError(err)
+		take = recall
 	}
-	if !n.admit(a) {
-		return nil, errClosed
+	id, err := take()
+	if err != nil {
+		return nil, err
 	}
-	if n.near != nil {
-		if err := a.joinNear(ctx); err != nil && !isConnection(err) {
-			a.log.Warn("the agent has no place on the hub's bus yet", "error", err)
+	a := &Agent{net: n, main: n.main.newMember(id, r, registry.AgentOptions{Unlisted: unlisted, Pending: outage != nil})}
+	a.main.OnLeave(a.left)
+	if n.local != nil {
+		a.main.WhileActive(a.keepJoining)
+	}
+	if outage == nil {
+		err = a.main.Enter(ctx)
+	} else if err = a.joinLocal(ctx); err != nil {
+		id.Unlock()
+	}
+	if err != nil {
+		return nil, store.AsError(err)
+	}
+	if !n.add(a) {
+		if outage != nil {
+			id.Unlock()
+		}
+		return nil, store.ErrClosed
+	}
+	if outage == nil && n.local != nil {
+		if err := a.joinLocal(ctx); err != nil && !store.IsUnreachable(err) {
+			a.main.Log().Warn("the agent has not joined the hub's bus yet", "error", err)
 		}
 	}
-	a.startHeartbeat()
-	a.log.Info("agent registered", "agentType", a.entry.AgentType, "handle", a.entry.Handle, "again", a.reused)
+	a.main.Start()
+	message := "agent registered"
+	if outage != nil {
+		message = "agent registered on this computer only: the network cannot be reached"
+	}
+	a.main.Log().Info(message, "agentType", r.AgentType, "handle", r.Handle, "again", a.Reused())
 	return a, nil
 }
 
-// admit makes an agent one of this process's, unless the Network is closed.
-func (n *Network) admit(a *Agent) bool {
+// add makes an agent one of this process's, unless the Network is closed.
+func (n *Network) add(a *Agent) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closing {
-		return false
+	if !n.closing {
+		n.agents[a] = struct{}{}
 	}
-	n.agents[a] = struct{}{}
-	return true
+	return !n.closing
 }
 
-func (n *Network) newAgent(id *identity, r Registration) *Agent {
-	a := &Agent{
-		net:      n,
-		guid:     id.guid,
-		identity: id,
-		reused:   id.reused,
-		log:      n.log.With("guid", id.guid),
-		turn:     make(chan struct{}, 1),
-	}
-	a.turn <- struct{}{}
-	now := timestamp(n.clock.now())
-	a.unsaid = true
-	a.entry = Entry{GUID: id.guid, Hostname: n.cfg.Hostname, Status: Active, RegisteredAt: now, LastHeartbeat: now}
-	a.describe(r)
-	return a
-}
-
-// describe takes over what the agent says of itself. Its user's name is
-// published only where the visibility is for the same user (REQ-PRIV-001,
-// REQ-TOOL-REGISTER-003), its project only if it belongs to one.
-func (a *Agent) describe(r Registration) {
-	n, e := a.net, &a.entry
-	e.AgentType, e.Handle, e.Scope, e.Capabilities = r.AgentType, r.Handle, r.Scope, slices.Clone(r.Capabilities)
-	e.Visibility = or(r.Visibility, n.cfg.Visibility)
-	e.MaxConcurrentTasks = float64(r.MaxConcurrentTasks)
-	e.HeartbeatInterval = max(or(r.HeartbeatInterval, n.cfg.HeartbeatInterval), minimumHeartbeat).Seconds()
-	e.Username, e.ProjectID = "", ""
-	if e.Visibility == UserOnly {
-		e.Username = n.cfg.Username
-	}
-	if e.Scope == ScopeProject || e.Visibility == ProjectOnly {
-		e.ProjectID = n.cfg.ProjectID
-	}
-}
-
-// enter writes the agent into the registry and makes its inbox.
-func (a *Agent) enter(ctx context.Context, b *bus.Bus) error {
-	n := a.net
-	if a.reused && !a.unlisted && !a.isLate() {
-		if err := n.take(ctx, b, a.guid, a.guid, updateLimit); err != nil {
-			return err
-		}
-	}
-	if err := n.ensureInbox(ctx, b, a.guid); err != nil {
-		return err
-	}
+// left is called when the agent has left the network.
+func (a *Agent) left(why *store.Error) {
+	a.net.mu.Lock()
+	delete(a.net.agents, a)
+	a.net.mu.Unlock()
 	a.mu.Lock()
-	a.entry.NATSURL = serverURL(b)
+	local := a.local
+	a.local = nil
 	a.mu.Unlock()
-	if err := a.remember(ctx, b); err != nil {
-		return err
+	if local != nil {
+		local.Leave(why)
 	}
-	if err := a.write(ctx, b); err != nil {
-		return err
-	}
-	return b.Commit(ctx)
 }
 
-// serverURL is the server that the connection is with right now, without
-// credentials: of a cluster it may be another one each time.
-func serverURL(b *bus.Bus) string {
-	info := b.Info()
-	if info.Kind != bus.KindExternal {
-		return info.URL
-	}
-	u, err := url.Parse(b.Conn().ConnectedUrl())
-	if err != nil || u.Host == "" {
-		first, _, _ := strings.Cut(info.URL, ",")
-		return first
-	}
-	return u.Scheme + "://" + u.Host
-}
-
-// remember keeps the GUID and the handle beyond the entry's life.
-func (a *Agent) remember(ctx context.Context, b *bus.Bus) error {
-	e := a.Entry()
-	data, err := json.Marshal(known{e.GUID, e.Handle, e.AgentType})
-	if err != nil {
+// joinLocal enters the agent on the hub's bus.
+func (a *Agent) joinLocal(ctx context.Context) error {
+	local := a.net.local
+	if _, err := local.store.Connected(); err != nil {
 		return err
 	}
-	_, err = a.net.knownCell(a.guid).change(ctx, b, func(value) ([]byte, error) { return data, nil })
-	return err
+	id := local.registry.BorrowIdentity(a.GUID())
+	if adm := a.net.cfg.localAdmission; adm != nil {
+		id = local.registry.AdmittedIdentity(*adm)
+	}
+	m := local.newMember(id, Registration{}, registry.AgentOptions{Unlisted: a.main.Unlisted(), Logger: local.store.Log()})
+	m.Change(func(e *Entry) { *e = a.Entry() })
+	if err := m.Enter(ctx); err != nil {
+		return err
+	}
+	m.Start()
+	a.mu.Lock()
+	left := a.main.Failure() != nil
+	if !left {
+		a.local = m
+	}
+	a.mu.Unlock()
+	if left {
+		m.Leave(store.ErrNotRegistered)
+	}
+	return nil
 }
 
-// GUID is the agent's.
-func (a *Agent) GUID() string { return a.guid }
+// keepJoining joins the hub's bus as soon as that can be reached.
+func (a *Agent) keepJoining(ctx context.Context) {
+	for ctx.Err() == nil && a.localMember() == nil {
+		changed := a.net.local.store.Changed()
+		err := a.joinLocal(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() == nil && !store.IsUnreachable(err) {
+			a.main.Log().Warn("the agent has not joined the hub's bus yet", "error", err)
+		}
+		retry := time.NewTimer(store.MaxHubBackoff)
+		select {
+		case <-changed:
+		case <-retry.C:
+		case <-ctx.Done():
+		}
+		retry.Stop()
+	}
+}
 
-// Reused says that the agent has been here before: there may be mail.
-func (a *Agent) Reused() bool { return a.reused }
-
-// Entry is what the agent publishes of itself (REQ-PRIV-004). It asks nobody.
-func (a *Agent) Entry() Entry {
+// localMember returns the agent on the hub's bus, also while that cannot be reached; nil
+// if it has not joined.
+func (a *Agent) localMember() *member {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	e := a.entry
-	e.Capabilities = slices.Clone(e.Capabilities)
-	return e
+	if a.main.Failure() != nil {
+		return nil
+	}
+	return a.local
 }
+
+// readyLocal returns the agent on the hub's bus; nil if that cannot be used now.
+func (a *Agent) readyLocal() *member {
+	local := a.localMember()
+	if local == nil {
+		return nil
+	}
+	if _, err := local.Ready(); err != nil {
+		return nil
+	}
+	return local
+}
+
+// ready returns the agent where it can work now: in the network, or while that cannot be
+// reached on the hub's bus.
+func (a *Agent) ready() (*member, error) {
+	_, err := a.main.Ready()
+	if err == nil {
+		return a.main, nil
+	}
+	if local := a.readyLocal(); local != nil && store.IsUnreachable(err) {
+		return local, nil
+	}
+	return nil, err
+}
+
+// use counts one use of a limit on each bus that the agent can reach, and fails with the
+// first RateLimitError. Counting on one bus only would give another allowance to an agent
+// that starts without the hub, or waits for the link to go down.
+func (a *Agent) use(ctx context.Context, l store.Limit) error {
+	var outage error
+	counted := false
+	for _, m := range []*member{a.localMember(), a.main} {
+		if m == nil {
+			continue
+		}
+		err := m.Use(ctx, l)
+		switch {
+		case err == nil:
+			counted = true
+		case !store.IsUnreachable(err):
+			return err
+		default:
+			outage = err
+		}
+	}
+	if counted {
+		return nil
+	}
+	return outage
+}
+
+// GUID returns the agent's GUID.
+func (a *Agent) GUID() string { return a.main.GUID() }
+
+// Reused reports whether an earlier agent had the GUID: there may be mail.
+func (a *Agent) Reused() bool { return a.main.Reused() }
+
+// Entry returns what the agent publishes of itself. It does not block.
+func (a *Agent) Entry() Entry { return a.main.Entry() }
 
 // SetHandle changes the agent's handle; others see it with the next heartbeat.
 func (a *Agent) SetHandle(handle string) error {
-	if err := checkName("handle", handle); err != nil {
+	if err := store.CheckName("handle", handle); err != nil {
 		return err
 	}
-	for _, place := range []*Agent{a, a.nearPlace()} {
-		if place != nil {
-			place.mu.Lock()
-			place.entry.Handle, place.unsaid = handle, true
-			place.mu.Unlock()
+	for _, m := range []*member{a.main, a.localMember()} {
+		if m != nil {
+			m.SetHandle(handle)
 		}
 	}
 	return nil
 }
 
-func (a *Agent) viewer() viewer {
-	cfg := a.net.cfg
-	return viewer{a.guid, cfg.ProjectID, cfg.Username, cfg.Hostname}
-}
-
-// ready returns the bus of an agent that is registered.
-func (a *Agent) ready() (*bus.Bus, error) {
-	a.mu.Lock()
-	failure, late := a.failure, a.late
-	a.mu.Unlock()
-	if failure != nil {
-		return nil, failure
-	}
-	b, err := a.net.connected()
-	if err == nil && late {
-		return nil, &Error{Code: ConnectionError, Message: "The agents' network has only just been reached.", Remedy: "Try again in a moment."}
-	}
-	return b, err
-}
-
-// Changes are what UpdatePresence may change; nil leaves a thing as it is
-// (REQ-TOOL-PRESENCE-003).
-type Changes struct {
-	Status           *Presence
-	CurrentTaskCount *int
-	Capabilities     []string
-}
-
-func (c Changes) check() error {
-	if c.Status != nil && !slices.Contains(Presences, *c.Status) {
-		return invalid("There is no status %s.", quote(string(*c.Status))).WithRemedy("Use active, idle, busy or offline.")
-	}
-	if c.CurrentTaskCount != nil && *c.CurrentTaskCount < 0 {
-		return invalid("currentTaskCount is %d.", *c.CurrentTaskCount).WithRemedy("Use 0 or a positive number.")
-	}
-	return checkCapabilities(c.Capabilities)
-}
-
-// UpdatePresence changes the agent's entry at once (REQ-TOOL-PRESENCE-004,
-// REQ-TOOL-PRESENCE-005). The status offline ends the heartbeat, any other
-// begins it again (REQ-TOOL-PRESENCE-006).
+// UpdatePresence changes the agent's entry at once. The status offline ends the heartbeat,
+// any other begins it again.
 func (a *Agent) UpdatePresence(ctx context.Context, c Changes) (Entry, error) {
-	if err := c.check(); err != nil {
+	if err := c.Check(); err != nil {
 		return Entry{}, err
 	}
-	return a.update(ctx, func(e *Entry) {
-		if c.Status != nil {
-			e.Status = *c.Status
-		}
-		if c.CurrentTaskCount != nil {
-			e.CurrentTaskCount = float64(*c.CurrentTaskCount)
-		}
-		if c.Capabilities != nil {
-			e.Capabilities = slices.Clone(c.Capabilities)
-		}
-	})
+	return a.update(ctx, c.Apply)
 }
 
-// Describe replaces what the agent said when it registered. Its type stays: it
-// is part of its identity.
+// Describe replaces what the agent said when it registered. Its type stays: it is part of
+// its identity.
 func (a *Agent) Describe(ctx context.Context, r Registration) (Entry, error) {
-	if err := r.check(); err != nil {
+	if err := r.Check(); err != nil {
 		return Entry{}, err
 	}
 	if have := a.Entry().AgentType; r.AgentType != have {
-		return Entry{}, &Error{Code: ConflictError, Message: fmt.Sprintf("You are registered as %s already.", quote(have)),
+		return Entry{}, &Error{Code: ConflictError, Message: fmt.Sprintf("You are registered as %s already.", store.Quote(have)),
 			Remedy: "Call deregister_agent first to become another type of agent, with another GUID."}
 	}
 	return a.update(ctx, func(e *Entry) {
-		a.describe(r)
+		a.net.main.registry.Describe(e, r)
 		if e.Status == Offline {
 			e.Status = Active
 		}
 	})
 }
 
+// update changes the entry in both registries. While the network cannot be reached, it
+// changes that of the hub's bus; the next heartbeat changes that of the network.
 func (a *Agent) update(ctx context.Context, change func(*Entry)) (Entry, error) {
-	b, err := a.ready()
-	limits := a.net
-	if near := a.nearby(); near != nil && isConnection(err) {
-		// The registry of the computer knows at once, that of the network when the
-		// link is back.
-		limits = near.net
-		b, err = near.ready()
-	}
+	at, err := a.ready()
 	if err != nil {
 		return Entry{}, err
 	}
-	if err := limits.take(ctx, b, a.guid, a.guid, updateLimit); err != nil {
+	if err := at.UseUpdate(ctx); err != nil {
 		return Entry{}, err
 	}
-	a.mu.Lock()
-	change(&a.entry)
-	a.unsaid = true
-	offline := a.entry.Status == Offline
-	a.mu.Unlock()
-	if offline {
-		a.stopHeartbeat()
+	offline := a.main.Change(change)
+	var localErr error
+	if local := a.readyLocal(); local != nil {
+		local.Change(func(e *Entry) { *e = a.Entry() })
+		localErr = local.Publish(ctx)
 	}
-	err = a.mirror(ctx)
-	if limits != a.net {
+	if at != a.main {
 		if !offline {
-			a.startHeartbeat()
+			a.main.Start()
 		}
-		return a.Entry(), err
+		return a.Entry(), localErr
 	}
-	if err != nil {
-		a.log.Warn("the entry on the hub's bus is not up to date", "error", err)
+	if localErr != nil {
+		a.main.Log().Warn("the entry on the hub's bus is not up to date", "error", localErr)
 	}
-	if err := a.write(ctx, b); err != nil {
-		if errors.Is(err, errReplaced) {
-			a.leave(errReplaced)
-		}
-		return Entry{}, connectionError(err)
-	}
-	if !offline {
-		a.startHeartbeat()
+	if err := a.main.Publish(ctx); err != nil {
+		return Entry{}, err
 	}
 	return a.Entry(), nil
 }
 
-// write makes sure of the identity and puts the agent's entry into the
-// registry, with the time of now (REQ-REGISTRY-009). If something else is there, or nothing any more, the
-// agent's own word counts: nobody else writes it but the collector.
-func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
-	select {
-	case <-a.turn:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { a.turn <- struct{}{} }()
-	if err := a.keepIdentity(ctx, b); err != nil || a.unlisted {
-		return err
-	}
-	server := serverURL(b)
-	a.mu.Lock()
-	a.entry.NATSURL = server
-	a.entry.LastHeartbeat = timestamp(a.net.clock.now())
-	data, err := a.entry.encode()
-	revision := a.seat
-	a.unsaid = false
-	a.mu.Unlock()
-	if err != nil {
-		return &Error{Code: ValidationError, Message: fmt.Sprintf("The registry does not take this entry: %v.", err), Err: err}
-	}
-	c := a.net.entryCell(a.guid)
-	for attempt := 0; attempt < maxConflicts; attempt++ {
-		revision, err = c.write(ctx, b, data, revision)
-		if !errors.Is(err, errConflict) {
-			break
-		}
-		v, readErr := c.read(ctx, b)
-		if readErr != nil {
-			err = readErr
-			break
-		}
-		revision = v.revision
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err != nil {
-		a.unsaid = true
-		return err
-	}
-	a.seat = revision
-	return nil
-}
-
-// Deregister ends the heartbeat, marks the agent as offline and stops listening
-// to its inbox. Its entry, its GUID and its mail stay for when it comes back
-// (REQ-TOOL-DEREG-003 to REQ-TOOL-DEREG-006).
+// Deregister ends the heartbeat, marks the agent as offline and ends the subscription to
+// its inbox. Its entry, its GUID and its mail stay for the next agent of its kind.
 func (a *Agent) Deregister(ctx context.Context) error {
-	if near := a.nearPlace(); near != nil {
-		if err := near.Deregister(ctx); err != nil {
-			a.log.Warn("the agent was not deregistered on the hub's bus", "error", err)
+	if local := a.localMember(); local != nil {
+		if err := local.Deregister(ctx); err != nil {
+			a.main.Log().Warn("the agent was not deregistered on the hub's bus", "error", err)
 		}
 	}
-	b, err := a.ready()
-	if err != nil {
-		if errors.Is(err, errGone) || errors.Is(err, errReplaced) {
-			return err
-		}
-		a.leave(errGone) // without a connection the registry will notice by itself
-		unlock(a.identity.lock)
-		return nil
-	}
-	a.leave(errGone)
-	a.mu.Lock()
-	a.entry.Status, a.entry.CurrentTaskCount = Offline, 0
-	a.mu.Unlock()
-	writeErr := a.write(ctx, b)
-	if err := errors.Join(writeErr, a.identity.release(ctx, b)); err != nil {
-		return connectionError(err)
-	}
-	a.log.Info("agent deregistered")
-	return b.Commit(ctx)
+	return a.main.Deregister(ctx)
 }
 
 // Leave is [Agent.Deregister].
 func (n *Network) Leave(ctx context.Context, a *Agent) error { return a.Deregister(ctx) }
 
-// leave ends what the agent does in the background. Every later call fails with
-// why.
-func (a *Agent) leave(why *Error) {
-	a.mu.Lock()
-	if a.failure == nil {
-		a.failure = why
+// Discover lists the agents that this one may see. To find none is no error.
+func (a *Agent) Discover(ctx context.Context, f Filter) (Discovery, error) {
+	if _, err := a.ready(); err != nil {
+		return Discovery{}, err
 	}
-	a.mu.Unlock()
-	a.stopHeartbeat()
-	a.net.mu.Lock()
-	delete(a.net.agents, a)
-	a.net.mu.Unlock()
-	a.mail.Send()
+	if err := f.Check(); err != nil {
+		return Discovery{}, err
+	}
+	if err := a.use(ctx, store.DiscoverLimit); err != nil {
+		return Discovery{}, err
+	}
+	return a.net.discover(ctx, a.main.Viewer(), f)
 }
 
-func (a *Agent) startHeartbeat() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.beating || a.failure != nil {
-		return
-	}
-	ctx, stop := context.WithCancel(a.net.ctx)
-	a.beating, a.stop = true, stop
-	a.done.Go(func() { a.live(ctx) })
-	if a.net.near != nil && a.near == nil {
-		a.done.Go(func() { a.keepNear(ctx) })
-	}
-}
-
-func (a *Agent) stopHeartbeat() {
-	a.mu.Lock()
-	beating := a.beating
-	a.beating = false
-	if beating {
-		a.stop()
-	}
-	a.mu.Unlock()
-	a.done.Wait()
-}
-
-// live is the agent's background: it listens to the inbox and beats, after a
-// failure again with growing pauses, until ctx ends (REQ-HEARTBEAT-001,
-// REQ-HEARTBEAT-002, REQ-HEARTBEAT-007).
-func (a *Agent) live(ctx context.Context) {
-	b, err := a.arrive(ctx)
+// Info returns another agent's entry, or the caller's own. An agent that the caller may
+// not see is not found.
+func (a *Agent) Info(ctx context.Context, guid string) (Entry, Liveness, error) {
+	at, err := a.ready()
 	if err != nil {
-		return
+		return Entry{}, "", err
 	}
-	inbox := make(chan *nats.Msg, inboxBuffer)
-	sub, err := b.Conn().ChanSubscribe(inboxSubject+a.guid, inbox)
-	if err != nil {
-		a.log.Error("the inbox cannot be listened to; mail is only found by reading", "error", err)
-	} else {
-		defer func() { _ = sub.Unsubscribe() }() // Close ends the connection, and with it the subscription
+	e, live, err := at.of.registry.Info(ctx, at.Viewer(), guid)
+	if local := a.readyLocal(); local != nil && at != local && store.IsNotFound(err) {
+		return local.of.registry.Info(ctx, local.Viewer(), guid)
 	}
-	rewrite := make(chan *nats.Msg, 1) // more than one say no more
-	if a.net.cfg.Place != nil {
-		answers, err := b.Conn().ChanSubscribe(a.pulseAnswers(), rewrite)
-		if err != nil {
-			a.log.Error("the hub cannot say when it lost the agent's entry", "error", err)
-		} else {
-			defer func() { _ = answers.Unsubscribe() }() // as above
-		}
-	}
-	changes := b.Conn().StatusChanged(nats.CONNECTED)
-	defer b.Conn().RemoveStatusListener(changes)
-	a.deliverWaiting(ctx)
+	return e, live, err
+}
 
-	interval := a.interval()
-	timer := time.NewTimer(interval)
-	defer timer.Stop()
-	var backoff wait.Backoff
-	for failures := 0; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case m := <-inbox:
-			a.delivered(ctx, b, m)
+// BroadcastOffer sends a work offer to every agent that this one sees, that is not offline
+// and has all the capabilities. It counts as one broadcast, not as messages.
+func (a *Agent) BroadcastOffer(ctx context.Context, o Broadcast) (OfferResult, error) {
+	at, err := a.ready()
+	if err != nil {
+		return OfferResult{}, err
+	}
+	draft, err := o.Draft(a.net.main.store.Now())
+	if err != nil {
+		return OfferResult{}, err
+	}
+	if err := a.use(ctx, store.BroadcastLimit); err != nil {
+		return OfferResult{}, err
+	}
+	all, err := a.entries(ctx, at)
+	if err != nil {
+		return OfferResult{}, store.AsError(err)
+	}
+	result, viewer := OfferResult{SentTo: []Offered{}}, a.main.Viewer()
+	for _, s := range all {
+		if s.GUID == a.GUID() || !viewer.Sees(s.Entry) || a.net.main.registry.Liveness(s) == Gone || !o.Selects(s.Entry) {
 			continue
-		case <-changes:
-			a.deliverWaiting(ctx)
-			a.sayAll() // the server may have lost what was not on its disk
-		case <-rewrite:
-			a.sayAll()
-		case <-timer.C:
 		}
-		err := a.beat(ctx, b)
-		switch {
-		case err == nil:
-			failures, backoff = 0, wait.Backoff{}
-			timer.Reset(a.interval())
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, errReplaced):
-			a.log.Error("another process has taken over this agent's identity")
-			a.mu.Lock()
-			near := a.near
-			a.failure, a.beating, a.near = errReplaced, false, nil
-			a.mu.Unlock()
-			if near != nil {
-				near.leave(errReplaced)
-			}
-			a.net.mu.Lock()
-			delete(a.net.agents, a)
-			a.net.mu.Unlock()
-			unlock(a.identity.lock)
-			a.mail.Send()
-			return
-		default:
-			failures++
-			backoff.Most = min(MaxBackoff, a.interval())
-			pause := backoff.Next()
-			a.log.Error("a heartbeat failed", "error", err, "attempt", failures, "retryIn", pause.String()) // REQ-HEARTBEAT-006
-			timer.Reset(pause)
+		to := Offered{GUID: s.GUID, AgentType: s.AgentType, Handle: s.Handle, Hostname: s.Hostname}
+		if s.Full() {
+			result.Full = append(result.Full, to)
+			continue
 		}
+		sent, err := a.deliver(ctx, s.GUID, draft)
+		if err != nil {
+			to.Problem = err.Error()
+			result.Failed = append(result.Failed, to)
+			continue
+		}
+		to.MessageID = sent.ID
+		result.SentTo = append(result.SentTo, to)
 	}
+	return result, nil
 }
 
-// sayAll makes the next heartbeat write the whole entry.
-func (a *Agent) sayAll() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.unsaid = true
-}
-
-func (a *Agent) interval() time.Duration {
-	if a.net.cfg.beatEvery > 0 {
-		return a.net.cfg.beatEvery
+// entries returns the entries at a bus, and those of the hub's bus that are not there.
+func (a *Agent) entries(ctx context.Context, at *member) ([]registry.StoredEntry, error) {
+	b, err := at.Ready()
+	if err != nil {
+		return nil, err
 	}
-	return a.Entry().interval()
-}
-
-// beat writes the entry with the time of now (REQ-HEARTBEAT-005).
-func (a *Agent) beat(ctx context.Context, b *bus.Bus) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
-	defer cancel()
-	if a.net.cfg.Place != nil && a.pulse(b) {
-		return nil
+	all, err := at.of.registry.Entries(ctx, b)
+	local := a.readyLocal()
+	if err != nil || local == nil || local == at {
+		return all, err
 	}
-	return a.write(ctx, b)
-}
-
-// keepIdentity makes sure of the identity. The caller has the turn.
-func (a *Agent) keepIdentity(ctx context.Context, b *bus.Bus) error {
-	before := a.identity.written
-	if err := a.identity.keep(ctx, a.net, b); err != nil {
-		return err
+	lb, err := local.Ready()
+	if err != nil {
+		return all, nil // it has just gone down
 	}
-	if a.identity.written.Equal(before) {
-		return nil
+	here, err := local.of.registry.Entries(ctx, lb)
+	if err != nil {
+		return nil, err
 	}
-	a.net.noteGUID(a.identity)
-	return a.remember(ctx, b)
+	known := map[string]bool{}
+	for _, s := range all {
+		known[s.GUID] = true
+	}
+	here = slices.DeleteFunc(slices.Clone(here), func(s registry.StoredEntry) bool { return known[s.GUID] })
+	return slices.Concat(all, here), nil
 }

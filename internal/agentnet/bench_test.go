@@ -18,6 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hubtest"
@@ -31,12 +32,12 @@ func embedded(b *testing.B, mode bus.Durability) agentnet.Config {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = hub.Close(context.Background()) }) // the benchmark is over
-	return agentnet.Config{Hostname: "host", Username: "ann", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
+	return agentnet.Config{BusConfig: agentnet.BusConfig{Hostname: "host", Username: "ann", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Join(ctx, bus.Config{Name: "bench", Logger: slog.New(slog.DiscardHandler)}, func(ctx context.Context) (bus.Grant, error) {
 				return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
 			})
-		}}
+		}}}
 }
 
 // percentiles reports p50 and p95 in microseconds.
@@ -86,15 +87,15 @@ func populate(b *testing.B, cfg agentnet.Config, n int) (beat func()) {
 // REQ-TEST-CROSS-009: the registry with a thousand agents.
 func BenchmarkRegistry1000(b *testing.B) {
 	cfg := embedded(b, bus.DurabilityCommit)
-	clock := new(skewed)
-	cfg.Now = clock.now
-	network := open(b, cfg)
-	a := register(b, network, worker("go"))
+	clock := new(nettest.Clock)
+	cfg.Now = clock.Now
+	network := nettest.Open(b, cfg)
+	a := nettest.Register(b, network, nettest.Worker("go"))
 	beat := populate(b, cfg, 1000)
 	b.Run("write", func(b *testing.B) {
 		var took []time.Duration
 		for i := 0; b.Loop(); i++ {
-			clock.forward(11 * time.Second)
+			clock.Forward(11 * time.Second)
 			start := time.Now()
 			if _, err := a.UpdatePresence(b.Context(), agentnet.Changes{CurrentTaskCount: &i}); err != nil {
 				b.Fatal(err)
@@ -145,12 +146,12 @@ func BenchmarkMail(b *testing.B) {
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
 		b.Run(string(mode), func(b *testing.B) {
 			cfg := embedded(b, mode)
-			clock := new(skewed)
-			cfg.Now = clock.now
-			boss, hand := register(b, open(b, cfg), dispatcher()), register(b, open(b, cfg), worker("go"))
+			clock := new(nettest.Clock)
+			cfg.Now = clock.Now
+			boss, hand := nettest.Register(b, nettest.Open(b, cfg), nettest.Dispatcher()), nettest.Register(b, nettest.Open(b, cfg), nettest.Worker("go"))
 			var took []time.Duration
 			for b.Loop() {
-				clock.forward(time.Second) // for the limit of messages
+				clock.Forward(time.Second) // for the limit of messages
 				start := time.Now()
 				if _, err := boss.Send(b.Context(), agentnet.Message{Recipient: hand.GUID(), Text: "hello"}); err != nil {
 					b.Fatal(err)
@@ -171,10 +172,10 @@ func BenchmarkWork(b *testing.B) {
 	for _, mode := range []bus.Durability{bus.DurabilityFast, bus.DurabilityCommit} {
 		b.Run(string(mode), func(b *testing.B) {
 			cfg := embedded(b, mode)
-			boss := register(b, open(b, cfg), dispatcher())
+			boss := nettest.Register(b, nettest.Open(b, cfg), nettest.Dispatcher())
 			var agents []*agentnet.Agent
 			for range workers {
-				agents = append(agents, register(b, open(b, cfg), worker("go")))
+				agents = append(agents, nettest.Register(b, nettest.Open(b, cfg), nettest.Worker("go")))
 			}
 			const items = 2000
 			round := 0
@@ -185,7 +186,7 @@ func BenchmarkWork(b *testing.B) {
 				for w := range workers {
 					submitting.Go(func() {
 						for i := w; i < items; i += workers {
-							if _, err := boss.Submit(b.Context(), item(fmt.Sprint(round, "-", i), "go")); err != nil {
+							if _, err := boss.Submit(b.Context(), nettest.Item(fmt.Sprint(round, "-", i), "go")); err != nil {
 								b.Error(err)
 							}
 						}
@@ -239,7 +240,7 @@ func BenchmarkIdleAgents(b *testing.B) {
 	b.Run("mcp-over-http", func(b *testing.B) { idle(b, hubtest.NewHTTP(b), openSession) })
 	b.Run("registry-only", func(b *testing.B) {
 		idle(b, hubtest.New(b), func(b *testing.B, hub hubtest.Hub) func(int) error {
-			populate(b, agentnet.Config{Dial: hub.Dial(bus.AccessNetwork, "")}, idleAgents-1)
+			populate(b, agentnet.Config{BusConfig: agentnet.BusConfig{Dial: hub.Dial(bus.AccessNetwork, "")}}, idleAgents-1)
 			return func(int) error { return nil }
 		})
 	})
@@ -250,9 +251,9 @@ func enterEach(inboxes agentnet.Inboxes) func(*testing.B, hubtest.Hub) func(int)
 	return func(b *testing.B, hub hubtest.Hub) func(int) error {
 		enter := hub.Enter(dialect.NetworkJoinParams{Inboxes: string(inboxes)})
 		return func(i int) error {
-			l := agentnet.NewLobby(agentnet.Config{ProjectPath: fmt.Sprint("/p/", i), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}, enter)
+			l := agentnet.NewMemberships(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: fmt.Sprint("/p/", i), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}}, enter)
 			b.Cleanup(func() { _ = l.Close(context.Background()) }) // the hub may be gone
-			_, err := l.Register(b.Context(), worker("go"))
+			_, err := l.Register(b.Context(), nettest.Worker("go"))
 			return err
 		}
 	}
@@ -286,8 +287,8 @@ func openSession(b *testing.B, hub hubtest.Hub) func(int) error {
 func idle(b *testing.B, hub hubtest.Hub, prepare func(*testing.B, hubtest.Hub) func(int) error) {
 	const atOnce = 16
 	for b.Loop() {
-		cfg := agentnet.Config{Dial: hub.Dial(bus.AccessNetwork, ""), Logger: slog.New(slog.DiscardHandler)}
-		observer := open(b, cfg)
+		cfg := agentnet.Config{BusConfig: agentnet.BusConfig{Dial: hub.Dial(bus.AccessNetwork, ""), Logger: slog.New(slog.DiscardHandler)}}
+		observer := nettest.Open(b, cfg)
 		<-time.After(*idleFor / 3)
 		before := resident(b, hub.PID())
 		another := prepare(b, hub)

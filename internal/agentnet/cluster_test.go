@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/natstest"
 )
@@ -43,7 +44,7 @@ func startCluster(t testing.TB) *cluster {
 			c.stop(i)
 		}
 	})
-	await(t, "a leader", func() bool {
+	nettest.Await(t, "a leader", func() bool {
 		for _, n := range c.nodes {
 			if n.JetStreamIsLeader() {
 				return true
@@ -84,18 +85,18 @@ func (c *cluster) stop(i int) {
 	}
 }
 
-func (c *cluster) host(name string) agentnet.Config {
+func (c *cluster) computer(name string) agentnet.Config {
 	var urls []string
 	for _, port := range c.ports {
 		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", port))
 	}
-	return agentnet.Config{
+	return agentnet.Config{BusConfig: agentnet.BusConfig{
 		Hostname: name, Username: "ann", ProjectPath: "/home/ann/shop", ProjectID: "0123456789abcdef", AckTimeout: 2 * time.Second, MaxAttempts: 10,
 		Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(strings.Join(urls, ",")), Logger: slog.New(slog.DiscardHandler)})
 		},
-	}
+	}}
 }
 
 // One node after the other is stopped and started again while work and mail
@@ -104,10 +105,10 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 	t.Parallel()
 	const items, mails = 60, 40
 	c := startCluster(t)
-	boss := register(t, open(t, c.host("host-a")), dispatcher())
-	hand := register(t, open(t, c.host("host-b")), worker("go"))
+	boss := nettest.Register(t, nettest.Open(t, c.computer("host-a")), nettest.Dispatcher())
+	hand := nettest.Register(t, nettest.Open(t, c.computer("host-b")), nettest.Worker("go"))
 	if err := retried(t, func(ctx context.Context) error {
-		_, err := boss.Submit(ctx, item("first", "go"))
+		_, err := boss.Submit(ctx, nettest.Item("first", "go"))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -136,7 +137,7 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 			text := fmt.Sprint("mail ", i)
 			if err := retried(t, func(ctx context.Context) error {
 				_, err := boss.Send(ctx, agentnet.Message{Recipient: hand.GUID(), Text: text})
-				if err != nil && category(err) == agentnet.ConnectionError {
+				if err != nil && nettest.CategoryOf(err) == agentnet.ConnectionError {
 					text += "+" // it may have been stored: the next is another message
 				}
 				return err
@@ -150,7 +151,7 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 	running.Go(func() { // work
 		for i := range items {
 			id := fmt.Sprint("T", i)
-			if err := retried(t, func(ctx context.Context) error { _, err := boss.Submit(ctx, item(id, "go")); return err }); err != nil {
+			if err := retried(t, func(ctx context.Context) error { _, err := boss.Submit(ctx, nettest.Item(id, "go")); return err }); err != nil {
 				t.Error(id, err)
 			}
 		}
@@ -171,7 +172,7 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 		}
 	})
 	states := map[agentnet.ItemState]int{}
-	await(t, "the end of all items", func() bool {
+	nettest.Await(t, "the end of all items", func() bool {
 		clear(states)
 		for i := range items {
 			s, err := boss.Item(t.Context(), fmt.Sprint("T", i), false)
@@ -188,8 +189,8 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 		t.Logf("%v", states)
 	}
 	read := map[string]int{}
-	await(t, "all mail", func() bool {
-		for _, text := range tryTexts(t, hand) {
+	nettest.Await(t, "all mail", func() bool {
+		for _, text := range nettest.TryTexts(t, hand) {
 			read[text]++
 		}
 		for _, text := range sent {
@@ -214,7 +215,7 @@ func retried(t testing.TB, f func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(deadline, 5*time.Second)
 		err := f(ctx)
 		cancel()
-		if err == nil || category(err) != agentnet.ConnectionError || deadline.Err() != nil {
+		if err == nil || nettest.CategoryOf(err) != agentnet.ConnectionError || deadline.Err() != nil {
 			return err
 		}
 		select {

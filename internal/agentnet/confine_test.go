@@ -26,6 +26,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/natstest"
@@ -229,19 +230,19 @@ func same(text string) string { return text }
 // confined is the configuration of an agent's process.
 func confined(url string, c agentnet.Confined, credentials bus.Credentials) agentnet.Config {
 	credentials.TLS = true
-	return agentnet.Config{
+	return agentnet.Config{BusConfig: agentnet.BusConfig{
 		Hostname: "host-" + c.GUID, Username: "user", ProjectPath: "/" + c.GUID, ProjectID: "0123456789abcdef", GUID: c.GUID,
 		Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(url), Credentials: credentials, InboxPrefix: agentnet.InboxPrefix(c.GUID), Logger: slog.New(slog.DiscardHandler)})
 		},
-	}
+	}}
 }
 
 func operator(t testing.TB, url string, p *pki) *agentnet.Network {
 	t.Helper()
 	cfg := confined(url, agentnet.Confined{}, bus.Credentials{User: "operator", Password: "op", CAFile: p.path("ca.crt")})
-	return open(t, cfg)
+	return nettest.Open(t, cfg)
 }
 
 // admit makes what the agents may not make.
@@ -264,36 +265,36 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 	url := startConfigured(t, p, same)
 	admit(t, operator(t, url, p))
 	annBus := bus.Credentials{User: "ann", Password: "a", CAFile: p.path("ca.crt")}
-	a := register(t, open(t, confined(url, ann, annBus)), worker("typescript"))
-	b := register(t, open(t, confined(url, bob, bus.Credentials{User: "bob", Password: "b", CAFile: p.path("ca.crt")})), worker("typescript"))
+	a := nettest.Register(t, nettest.Open(t, confined(url, ann, annBus)), nettest.Worker("typescript"))
+	b := nettest.Register(t, nettest.Open(t, confined(url, bob, bus.Credentials{User: "bob", Password: "b", CAFile: p.path("ca.crt")})), nettest.Worker("typescript"))
 	if a.GUID() != ann.GUID || b.GUID() != bob.GUID {
 		t.Fatalf("they are %s and %s", a.GUID(), b.GUID())
 	}
 
 	// What they are there for.
-	if d := discover(t, a, agentnet.Filter{}); len(d.Agents) != 2 {
+	if d := nettest.Discover(t, a, agentnet.Filter{}); len(d.Agents) != 2 {
 		t.Errorf("%+v", d)
 	}
-	sent := sendText(t, a, b, "hello bob")
-	if got := readTexts(t, b, agentnet.Selection{}); !slices.Equal(got, []string{"hello bob"}) {
+	sent := nettest.SendText(t, a, b, "hello bob")
+	if got := nettest.ReadTexts(t, b, agentnet.Selection{}); !slices.Equal(got, []string{"hello bob"}) {
 		t.Errorf("%q", got)
 	}
 	if s, err := a.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != agentnet.Read {
 		t.Errorf("%+v, %v", s, err)
 	}
-	submit(t, a, "T", "typescript")
-	c := claim(t, b)
+	nettest.Submit(t, a, "T", "typescript")
+	c := nettest.Claim(t, b)
 	if _, err := b.Extend(t.Context(), "T", c.Token); err != nil {
 		t.Error(err)
 	}
 	if err := b.Complete(t.Context(), "T", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
-	if s := state(t, a, "T"); s.ResultSummary != "done" {
+	if s := nettest.State(t, a, "T"); s.ResultSummary != "done" {
 		t.Errorf("%+v", s)
 	}
-	submit(t, a, "D", "typescript")
-	c = claim(t, b)
+	nettest.Submit(t, a, "D", "typescript")
+	c = nettest.Claim(t, b)
 	if _, err := b.Reject(t.Context(), "D", c.Token, "no", true); err != nil {
 		t.Error(err)
 	}
@@ -311,7 +312,7 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 	space := chat.Open(chat.Config{Namespace: "shop", Channels: channels,
 		Dial: confined(url, agentnet.Confined{}, bus.Credentials{User: "shop", Password: "shop", CAFile: p.path("ca.crt")}).Dial, Logger: slog.New(slog.DiscardHandler)})
 	defer space.Close(t.Context()) //nolint:errcheck // the test is over
-	await(t, "the channels", func() bool { return space.Status().Connected })
+	nettest.Await(t, "the channels", func() bool { return space.Status().Connected })
 	if r, err := space.Send(t.Context(), "ann", "parallel-work", "x"); err != nil || r.Queued {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -377,8 +378,8 @@ func TestAnAnswerCannotForgeAnEntry(t *testing.T) {
 	p := newPKI(t)
 	url := startConfigured(t, p, same)
 	admit(t, operator(t, url, p))
-	a := register(t, open(t, confined(url, ann, bus.Credentials{User: "ann", Password: "a", CAFile: p.path("ca.crt")})), worker("typescript"))
-	sendText(t, a, a, "forged")
+	a := nettest.Register(t, nettest.Open(t, confined(url, ann, bus.Credentials{User: "ann", Password: "a", CAFile: p.path("ca.crt")})), nettest.Worker("typescript"))
+	nettest.SendText(t, a, a, "forged")
 	nc, err := nats.Connect(url, nats.UserInfo("ann", "a"), nats.RootCAs(p.path("ca.crt")), nats.CustomInboxPrefix(agentnet.InboxPrefix(ann.GUID)))
 	if err != nil {
 		t.Fatal(err)
@@ -392,7 +393,7 @@ func TestAnAnswerCannotForgeAnEntry(t *testing.T) {
 	if _, err := nc.Request(question, []byte(`{"seq":1}`), 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := a.Info(t.Context(), bob.GUID); category(err) != agentnet.NotFoundError {
+	if _, _, err := a.Info(t.Context(), bob.GUID); nettest.CategoryOf(err) != agentnet.NotFoundError {
 		t.Errorf("bob's entry: %v", err)
 	}
 	answer, err := nc.Request("$JS.API.STREAM.MSG.GET.KV_agent-registry", []byte(`{"last_by_subj":"$KV.agent-registry.`+bob.GUID+`"}`), 10*time.Second)
@@ -432,8 +433,8 @@ func TestWaysToLogIn(t *testing.T) {
 		return c
 	}
 	op := with(func(c *bus.Credentials) { c.User, c.Password = "operator", "op" })
-	admit(t, open(t, confined(url, agentnet.Confined{}, op)))
-	a := register(t, open(t, confined(url, ann, with(func(c *bus.Credentials) { c.NKeyFile = p.path("ann.nk") }))), worker())
+	admit(t, nettest.Open(t, confined(url, agentnet.Confined{}, op)))
+	a := nettest.Register(t, nettest.Open(t, confined(url, ann, with(func(c *bus.Credentials) { c.NKeyFile = p.path("ann.nk") }))), nettest.Worker())
 	if a.GUID() != ann.GUID {
 		t.Error(a.GUID())
 	}
@@ -454,12 +455,12 @@ func TestWaysToLogIn(t *testing.T) {
 // REQ-SEC-CROSS-001, REQ-SEC-CROSS-005, REQ-CONFIG-CROSS-004: TLS that is wanted
 // is not done without.
 func TestAServerWithoutTLSIsNotUsed(t *testing.T) {
-	n := startServer(t)
+	n := nettest.StartServer(t)
 	cfg := confined(n.URL(), agentnet.Confined{}, bus.Credentials{})
 	if _, err := cfg.Dial(t.Context()); err == nil || !strings.Contains(err.Error(), "it has no TLS") {
 		t.Error(err)
 	}
-	open(t, n.host("host-a", "ann", "shop")) // without, where it is not wanted
+	nettest.Open(t, n.Host("host-a", "ann", "shop")) // without, where it is not wanted
 }
 
 // The logs name no password.
@@ -473,8 +474,8 @@ func TestNoSecretIsLogged(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	err := network.Ready(ctx)
-	shut(t, network)
-	if category(err) != agentnet.ConnectionError || strings.Contains(err.Error()+log.String(), "op-secret") {
+	nettest.Shut(t, network)
+	if nettest.CategoryOf(err) != agentnet.ConnectionError || strings.Contains(err.Error()+log.String(), "op-secret") {
 		t.Errorf("%v\n%s", err, log.String())
 	}
 }

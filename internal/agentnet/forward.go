@@ -3,306 +3,167 @@ package agentnet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// Work goes through the records of the hub's bus, so that an item is in one place
-// however often an attempt to submit it has to be repeated. Its record there is
-//
-//   - as any record, as long as agents of this computer are to do the item;
-//   - on its way, from when it may be in the network: nobody here gets it any more;
-//   - moved, when it is there: everything about it is asked of the network.
-//
-// Whoever finds an item on its way carries it on. The network knows by the
-// submission that it has it already.
 const (
-	onItsWay ItemState = "forwarding"
-	moved    ItemState = "forwarded"
+	// kickSubject is where, on the hub's bus, a process that does not forward reports that
+	// there is something to forward.
+	kickSubject = "global.hub.forward"
+
+	maxStuck        = 16              // recipients or queues that fail, of one attempt
+	maxForwardPause = 5 * time.Second // between attempts to forward
 )
 
-// kickSubject is where, on the hub's bus, a process that does not forward says that
-// there is something to be forwarded.
-const kickSubject = "global.hub.forward"
+// forwards reports whether this Network forwards what waits on the hub's bus. Behind the
+// hub's link the hub itself does: its agents may not write for others.
+func (n *Network) forwards() bool { return n.local != nil && n.cfg.Admission == nil }
 
-// forwards says whether this Network moves what waits on the hub's bus. Behind the hub's
-// link the hub itself does: its agents may not write for others.
-func (n *Network) forwards() bool { return n.cfg.DialLocal != nil && n.cfg.Place == nil }
+// wake puts a value into a channel that has none.
+func wake(kick chan<- struct{}) {
+	select {
+	case kick <- struct{}{}:
+	default:
+	}
+}
 
-// kickForward has what waits on the hub's bus looked at now.
+// watchKicks forwards what other processes report, until the connection ends.
+func (n *Network) watchKicks(b *bus.Bus) {
+	if _, err := b.Conn().Subscribe(kickSubject, func(*nats.Msg) { wake(n.outbox.kick); wake(n.workKick) }); err != nil {
+		n.log.Warn("what other processes leave to be forwarded is noticed later", "error", err)
+	}
+}
+
+// kickForward starts the forwarding of what waits on the hub's bus, in this process or
+// another.
 func (n *Network) kickForward(own chan<- struct{}) {
 	if n.forwards() {
 		wake(own)
 		return
 	}
-	if n.near == nil {
+	if n.local == nil {
 		return
 	}
-	b, err := n.near.connected()
+	b, err := n.connectedLocal()
 	if err == nil {
 		err = b.Conn().Publish(kickSubject, nil)
 	}
 	if err != nil {
-		n.log.Debug("the hub was not told that something waits; it looks when it starts", "error", err)
+		n.log.Debug("the hub was not notified that something waits; it looks when it starts", "error", err)
 	}
 }
 
-// forwarder is woken when there may be work to move.
-type forwarder struct{ kick chan struct{} }
-
-func (f *forwarder) init() { f.kick = make(chan struct{}, 1) }
-
-// movedTTL is how long it is remembered on the hub's bus that an item is in the
-// network: until no message of its queue can bring it any more.
-func (n *Network) movedTTL() time.Duration { return 2*n.cfg.AckTimeout + 10*time.Minute }
-
-// entrust submits an item by way of the hub's bus.
-func (a *Agent) entrust(ctx context.Context, near *Agent, o order, capability string) error {
-	nb, err := near.ready()
-	if err != nil {
-		return err
-	}
-	n := near.net
-	for range maxConflicts {
-		have, err := n.item(ctx, nb, o.TaskID)
+// forward calls do whenever one of the buses can be reached again, or there is a kick,
+// until ctx ends. After a failure it retries with backoff.
+func (n *Network) forward(ctx context.Context, kick <-chan struct{}, do func(context.Context) error) {
+	backoff := wait.Backoff{Most: maxForwardPause}
+	for {
+		changed, localChanged := n.main.store.Changed(), n.local.store.Changed()
+		err := do(ctx)
+		var retry <-chan time.Time
 		if err != nil {
-			return err
+			n.log.Debug("what waits on the hub's bus was not forwarded", "error", err)
+			retry = time.After(backoff.Next())
+		} else {
+			backoff.Reset()
 		}
-		b, outage := a.ready()
-		switch {
-		case have != nil && have.State != onItsWay:
-			return sameItem(have.order, o)
-		case have == nil && outage != nil:
-			err := n.submit(ctx, nb, o, capability)
-			a.net.kickForward(a.net.items.kick)
-			return err
-		case have == nil:
-			have = &version{item: item{order: o, Capability: capability, State: onItsWay}}
-			if err := n.save(ctx, nb, have); errors.Is(err, errConflict) {
-				continue
-			} else if err != nil {
-				return err
-			}
-		default:
-			if err := sameItem(have.order, o); err != nil {
-				return err
-			}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-localChanged:
+		case <-kick:
+		case <-retry:
 		}
-		// From here on it is stored, and will be carried on.
-		if err := nb.Commit(ctx); err != nil {
-			return err
-		}
-		if outage == nil {
-			outage = a.net.carry(ctx, nb, b, have)
-		}
-		if refused, ok := errors.AsType[*Error](outage); ok && refused.Code != ConnectionError {
-			return errors.Join(refused, n.erase(ctx, nb, have))
-		}
-		if outage != nil {
-			a.log.Info("an item of work waits for the network", "taskId", o.TaskID, "error", outage)
-			a.net.kickForward(a.net.items.kick)
-		}
-		return nil
 	}
-	return errConflict
 }
 
-// carry brings an item that is on its way into the network, and notes that it is
-// there.
-func (n *Network) carry(ctx context.Context, nb, b *bus.Bus, x *version) error {
-	o := x.order
-	o.Attempts, o.Claims = x.Deliveries, x.Token
-	if err := n.submit(ctx, b, o, x.Capability); err != nil {
-		return err
-	}
-	if err := n.near.removeQueued(ctx, nb, x); err != nil {
-		return err
-	}
-	x.State = moved
-	err := n.near.save(ctx, nb, x)
-	if errors.Is(err, errConflict) {
-		return nil // another process has carried it
-	}
-	return err
+// stuck are the errors of recipients or queues that cannot be forwarded to now.
+type stuck map[string]error
+
+func (s stuck) err() error { return errors.Join(slices.Collect(maps.Values(s))...) }
+
+// hopeless reports whether to give up the attempt to forward.
+func (n *Network) hopeless(ctx context.Context, s stuck) bool {
+	_, err := n.main.store.Connected()
+	_, localErr := n.connectedLocal()
+	return len(s) == maxStuck || ctx.Err() != nil || err != nil || localErr != nil
 }
 
-// erase removes the record of an item that was never submitted.
-func (n *Network) erase(ctx context.Context, b *bus.Bus, x *version) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	stream, err := b.JetStream().Stream(ctx, itemStream)
-	if err != nil {
-		return err
-	}
-	if err := stream.DeleteMsg(ctx, x.revision); err != nil && !isGone(err) {
-		return err
-	}
-	return nil
-}
+// errUnfinished says that work on the hub's bus is not finished.
+var errUnfinished = errors.New("agents of this computer work on items of its own")
 
-// removeQueued takes an item's message off its queue.
-func (n *Network) removeQueued(ctx context.Context, b *bus.Bus, x *version) error {
-	if x.QueueSequence == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	stream, err := b.JetStream().Stream(ctx, queuePrefix+x.Capability)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := stream.DeleteMsg(ctx, x.QueueSequence); err != nil && !isGone(err) {
-		return err
-	}
-	return nil
-}
-
-// errUnfinished says that work on the hub's bus has not ended.
-var errUnfinished = errors.New("agents of this computer are at work on items of its own")
-
-// forwardWork moves the items of the hub's bus that nobody holds to the network,
-// where more can do them. A queue that takes none now does not hold up the others.
+// forwardWork forwards the items of the hub's bus that nobody holds to the network, where
+// more agents can do them. A queue that accepts none now does not delay the others.
 func (n *Network) forwardWork(ctx context.Context) error {
-	b, err := n.connected()
+	if _, err := n.main.store.Connected(); err != nil {
+		return err
+	}
+	lb, err := n.connectedLocal()
 	if err != nil {
 		return err
 	}
-	nb, err := n.near.connected()
-	if err != nil {
-		return err
-	}
-	list, err := n.near.unfinished(ctx, nb)
+	list, err := n.local.work.Unfinished(ctx, lb)
 	if err != nil {
 		return err
 	}
 	var unfinished error
-	stuck := map[string]error{} // by queue
+	queues := stuck{}
 	for _, x := range list {
-		if stuck[x.Capability] != nil {
+		if queues[x.Capability] != nil {
 			continue
 		}
-		done, err := n.move(ctx, nb, b, x.TaskID)
+		done, err := n.forwardWaiting(ctx, x.TaskID)
 		if err != nil {
-			stuck[x.Capability] = err
-			if len(stuck) == maxStuck || ctx.Err() != nil || !b.Conn().IsConnected() || !nb.Conn().IsConnected() {
+			queues[x.Capability] = err
+			if n.hopeless(ctx, queues) {
 				break
 			}
 		} else if !done {
 			unfinished = errUnfinished
 		}
 	}
-	return errors.Join(unfinished, errors.Join(slices.Collect(maps.Values(stuck))...))
+	return errors.Join(unfinished, queues.err())
 }
 
-// unfinishedItem is an item that has not ended.
-type unfinishedItem struct{ TaskID, Capability string }
-
-// unfinished returns the items that have not ended, the oldest first.
-func (n *Network) unfinished(ctx context.Context, b *bus.Bus) ([]unfinishedItem, error) {
-	var list []unfinishedItem
-	err := n.scanItems(ctx, b, func(x item) bool {
-		list = slices.DeleteFunc(list, func(have unfinishedItem) bool { return have.TaskID == x.TaskID })
-		if !x.finished() {
-			list = append(list, unfinishedItem{x.TaskID, x.Capability})
-		}
-		return true
-	})
-	return list, err
+// forwardWaiting forwards an item of the hub's bus that no worker has begun, or whose
+// holder's lease has ended.
+func (n *Network) forwardWaiting(ctx context.Context, taskID string) (done bool, err error) {
+	x, done, err := n.local.work.ReserveWaiting(ctx, taskID)
+	if x == nil || err != nil {
+		return done, err
+	}
+	err = n.forwardItem(ctx, x)
+	if isRefusal(err) {
+		return true, n.local.work.BuryRefused(ctx, x, err)
+	}
+	if err == nil {
+		n.log.Info("an item of work was forwarded to the network", "taskId", taskID)
+	}
+	return true, err
 }
 
-// move carries an item on that nobody here has begun, or whose holder has let the
-// lease end. The record decides between the network and a worker who claims it at
-// the same moment.
-func (n *Network) move(ctx context.Context, nb, b *bus.Bus, taskID string) (done bool, err error) {
-	for range maxConflicts {
-		x, err := n.near.item(ctx, nb, taskID)
-		if err != nil {
-			return false, err
-		}
-		if x == nil || x.finished() {
-			return true, nil
-		}
-		switch {
-		case x.State == onItsWay:
-		case x.Deliveries > 0 && x.Deliveries >= n.mostAttempts(x.order):
-			return false, nil // it will be buried
-		case x.State == Claimed && n.near.clock.now().Sub(parseTime(x.LeaseUntil)) < n.cfg.AckTimeout:
-			return false, nil
-		default:
-			x.State = onItsWay
-			if err := n.near.save(ctx, nb, x); errors.Is(err, errConflict) {
-				continue
-			} else if err != nil {
-				return false, err
-			}
-			if err := nb.Commit(ctx); err != nil {
-				return false, err
-			}
-		}
-		err = n.carry(ctx, nb, b, x)
-		if refused, ok := errors.AsType[*Error](err); ok && refused.Code != ConnectionError {
-			return true, n.near.bury(ctx, nb, x, x.AckSubject, Refused, "the agents' network does not take it: "+refused.Error())
-		}
-		if err == nil {
-			n.log.Info("an item of work was moved to the network", "taskId", taskID)
-		}
-		return true, err
+// forwardItem submits an item in the state Forwarding to the network, and notes that the
+// network has it.
+func (n *Network) forwardItem(ctx context.Context, x *work.Item) error {
+	if err := n.main.work.Submit(ctx, x.ForwardedOrder(), x.Capability); err != nil {
+		return err
 	}
-	return false, fmt.Errorf("move %s: %w", quote(taskID), errConflict)
+	return n.local.work.MarkForwarded(ctx, x)
 }
 
-// keeper returns the place that has an item's record: on the hub's bus, or in the
-// network.
-func (a *Agent) keeper(ctx context.Context, taskID string) (*Agent, error) {
-	near := a.nearPlace()
-	if near == nil {
-		return a, nil
-	}
-	x, err := near.lookUp(ctx, taskID)
-	switch {
-	case err == nil && (x == nil || x.State == moved):
-		return a, nil
-	case err == nil:
-		return near, nil
-	}
-	// The hub is away: perhaps it has it, perhaps not.
-	if x, farErr := a.lookUp(ctx, taskID); farErr == nil && x != nil {
-		return a, nil
-	}
-	return nil, connectionError(err)
-}
-
-func (a *Agent) lookUp(ctx context.Context, taskID string) (*version, error) {
-	b, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
-	return a.net.item(ctx, b, taskID)
-}
-
-// deadKeeper is keeper for the dead letters of people and agents: the hub's bus if
-// the item is dead there.
-func (n *Network) deadKeeper(ctx context.Context, taskID string) (*Network, *bus.Bus, error) {
-	if n.near != nil {
-		if b, err := n.near.connected(); err == nil {
-			x, err := n.near.item(ctx, b, taskID)
-			if err != nil {
-				return nil, nil, connectionError(err)
-			}
-			if x != nil && x.State == Dead {
-				return n.near, b, nil
-			}
-		}
-	}
-	b, err := n.connected()
-	return n, b, err
+// isRefusal reports whether the network has refused something, as opposed to a failure of
+// a bus.
+func isRefusal(err error) bool {
+	e, ok := errors.AsType[*store.Error](err)
+	return ok && e.Code != ConnectionError
 }

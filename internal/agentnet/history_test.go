@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
 )
 
 // An event is something that a worker did with an item and was told had
@@ -137,7 +138,7 @@ func itemStates(t *testing.T, boss *agentnet.Agent, count int) map[agentnet.Item
 				states[s.State]++
 				break
 			}
-			if category(err) != agentnet.ConnectionError {
+			if nettest.CategoryOf(err) != agentnet.ConnectionError {
 				t.Fatal(task, err)
 			}
 			select {

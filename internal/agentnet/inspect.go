@@ -7,66 +7,70 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// Inspection is how a network is, as one sees who does not take part.
+// Inspection is the state of a network, seen without taking part in it.
 type Inspection struct {
 	Used    bool // somebody has taken part before
-	Live    int  // agents, also those that nobody may see
+	Live    int  // agents, whatever their visibility
 	Offline int
 	Dead    uint64 // items of work in the dead letters
-	// Mail and Work wait on a hub's bus for the network that the hub's computer
-	// takes part in.
+	// Mail and Work wait on a hub's bus for the network that the hub's computer takes
+	// part in.
 	Mail uint64
 	Work int
 }
 
-// Inspect looks at the network with the registry bucket, "" for the default, and
+// Inspect inspects the network whose registry has the bucket, "" for the default. It
 // changes nothing.
 func Inspect(ctx context.Context, b *bus.Bus, bucket string) (Inspection, error) {
-	cfg := Config{Bucket: bucket, Logger: slog.New(slog.DiscardHandler)}.withDefaults()
-	n := &Network{cfg: cfg, log: cfg.Logger, clock: clock{own: cfg.Now}}
+	s := store.New(store.Config{Bucket: bucket, Logger: slog.New(slog.DiscardHandler)}.WithDefaults())
+	defer s.Stop()
 	var i Inspection
-	err := n.askTime(ctx, b)
+	err := s.MeasureTime(ctx, b)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return i, nil
 	}
 	if err != nil {
-		return i, connectionError(err)
+		return i, store.AsError(err)
 	}
 	i.Used = true
-	all, err := n.seats(ctx, b)
+	reg := registry.New(s)
+	all, err := reg.Entries(ctx, b)
 	if err != nil {
-		return i, connectionError(err)
+		return i, store.AsError(err)
 	}
-	for _, s := range all {
-		if n.liveness(s) == Gone {
+	for _, e := range all {
+		if reg.Liveness(e) == Gone {
 			i.Offline++
 		} else {
 			i.Live++
 		}
 	}
-	dead, err := b.JetStream().Stream(ctx, deadStream)
+	if i.Dead, _, err = messages(ctx, b, store.DeadStream); err != nil {
+		return i, store.AsError(err)
+	}
+	var isHub bool // and somebody has used the network through it
+	if i.Mail, isHub, err = messages(ctx, b, outboxStream); err != nil || !isHub {
+		return i, store.AsError(err)
+	}
+	list, err := work.New(reg).Unfinished(ctx, b)
+	i.Work = len(list)
+	return i, store.AsError(err)
+}
+
+// messages counts the messages of a stream, and reports whether it exists.
+func messages(ctx context.Context, b *bus.Bus, stream string) (count uint64, exists bool, err error) {
+	s, err := b.JetStream().Stream(ctx, stream)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return 0, false, nil
 	case err != nil:
-		return i, connectionError(err)
-	default:
-		i.Dead = dead.CachedInfo().State.Msgs
+		return 0, false, err
 	}
-	outbox, err := b.JetStream().Stream(ctx, outboxStream)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound): // no hub's, or nobody has begun yet
-		return i, nil
-	case err != nil:
-		return i, connectionError(err)
-	}
-	i.Mail = outbox.CachedInfo().State.Msgs
-	work, err := n.unfinished(ctx, b)
-	if err != nil {
-		return i, connectionError(err)
-	}
-	i.Work = len(work)
-	return i, nil
+	return s.CachedInfo().State.Msgs, true, nil
 }

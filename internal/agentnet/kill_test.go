@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -22,12 +21,22 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hubtest"
 	"github.com/parleyhub/parley/internal/natstest"
 )
+
+func TestMain(m *testing.M) {
+	hubtest.Main()
+	if role := os.Getenv(childRole); role != "" {
+		os.Exit(beChild(role))
+	}
+	goleak.VerifyTestMain(m, natstest.Leaks()...)
+}
 
 var (
 	killItems = flag.Int("kill-items", 200, "items of work in each test that kills processes; `make soak` has 10000")
@@ -93,11 +102,11 @@ func killDial(at string) func(context.Context) (*bus.Bus, error) {
 }
 
 func killConfig(at, host string) agentnet.Config {
-	return agentnet.Config{
+	return agentnet.Config{BusConfig: agentnet.BusConfig{
 		Hostname: host, Username: "ann", ProjectPath: "/home/ann/shop", ProjectID: "0123456789abcdef",
 		AckTimeout: killLease, MaxAttempts: killTries, CollectInterval: 5 * time.Second,
 		Dial: killDial(at), Logger: slog.New(slog.DiscardHandler),
-	}
+	}}
 }
 
 // beWorker claims items and does as workers do, and says what it did, until it
@@ -111,7 +120,7 @@ func beWorker(at, stateDir, name string) int {
 		if err := n.Ready(ctx); err != nil {
 			return 1
 		}
-		r := worker("go")
+		r := nettest.Worker("go")
 		r.HeartbeatInterval = beatEvery
 		a, err := n.Register(ctx, r)
 		if err == nil {
@@ -235,7 +244,7 @@ func (w *hand) try(ctx context.Context, c *agentnet.Claim, what string, f func(c
 			w.say(e)
 			return true
 		}
-		if category(err) != agentnet.ConnectionError || ctx.Err() != nil {
+		if nettest.CategoryOf(err) != agentnet.ConnectionError || ctx.Err() != nil {
 			return false // too late, and somebody else has it
 		}
 		<-time.After(20 * time.Millisecond)
@@ -303,12 +312,12 @@ func stockVictim(t *testing.T) victim {
 	start := func() *child { return startChild(t, "server", address, dir, "", func(event) {}) }
 	srv := start()
 	t.Cleanup(func() { srv.kill() })
-	p := startProxy(t, address)
+	p := nettest.StartProxy(t, address)
 	url := "nats://" + address
-	return victim{at: url, workersAt: p.url(), dial: killDial(url), faults: map[string]func(){
+	return victim{at: url, workersAt: p.URL(), dial: killDial(url), faults: map[string]func(){
 		"server killed":    func() { srv.kill(); srv = start() },
 		"server suspended": func() { nap(srv.pid()) },
-		"connections cut":  p.cut,
+		"connections cut":  p.Cut,
 	}}
 }
 
@@ -330,114 +339,6 @@ func nap(pid int) {
 	if suspend(pid) {
 		<-time.After(time.Duration(rand.Int64N(int64(killLease * 3 / 2))))
 		resume(pid)
-	}
-}
-
-// proxy passes connections on to an address.
-type proxy struct {
-	listener net.Listener
-	done     sync.WaitGroup
-	mu       sync.Mutex
-	conns    map[net.Conn]struct{}
-	down     bool // it takes no connections
-	// tap says of what passes whether it goes on; nil is everything.
-	tap func(toServer bool, data []byte) bool
-}
-
-func startProxy(t *testing.T, address string) *proxy {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{listener: ln, conns: map[net.Conn]struct{}{}}
-	p.done.Go(func() {
-		for {
-			in, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", address)
-			if err == nil && p.isDown() {
-				_ = out.Close()
-				err = net.ErrClosed
-			}
-			if err != nil {
-				_ = in.Close() // the server is away, and so is this
-				continue
-			}
-			p.pass(in, out, true)
-			p.pass(out, in, false)
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close() // once
-		p.cut()
-		p.done.Wait()
-	})
-	return p
-}
-
-// tapped is a connection as a proxy writes to it.
-type tapped struct {
-	io.Writer
-	proxy    *proxy
-	toServer bool
-}
-
-func (w tapped) Write(data []byte) (int, error) {
-	w.proxy.mu.Lock()
-	tap := w.proxy.tap
-	w.proxy.mu.Unlock()
-	if tap != nil && !tap(w.toServer, data) {
-		return len(data), nil
-	}
-	return w.Writer.Write(data)
-}
-
-func (p *proxy) setTap(tap func(toServer bool, data []byte) bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.tap = tap
-}
-
-func (p *proxy) pass(from, to net.Conn, toServer bool) {
-	p.mu.Lock()
-	p.conns[from] = struct{}{}
-	p.mu.Unlock()
-	p.done.Go(func() {
-		_, _ = io.Copy(tapped{to, p, toServer}, from) // until either is closed
-		p.mu.Lock()
-		delete(p.conns, from)
-		p.mu.Unlock()
-		_ = from.Close() // the other direction may have done it
-		_ = to.Close()
-	})
-}
-
-func (p *proxy) isDown() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.down
-}
-
-// setDown takes the link away, or gives it back.
-func (p *proxy) setDown(down bool) {
-	p.mu.Lock()
-	p.down = down
-	p.mu.Unlock()
-	if down {
-		p.cut()
-	}
-}
-
-func (p *proxy) url() string { return "nats://" + p.listener.Addr().String() }
-
-// cut closes every connection.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for c := range p.conns {
-		_ = c.Close() // its own end is on the way
 	}
 }
 
@@ -478,7 +379,7 @@ func (c *crew) start(i int) {
 // desert kills one worker for good, and says who it was and who is left.
 func (c *crew) desert() (gone string, live []string) {
 	c.t.Helper()
-	await(c.t, "all workers", func() bool {
+	nettest.Await(c.t, "all workers", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.identities) == killWorkers
@@ -538,10 +439,10 @@ func loseNoWork(t *testing.T, v victim) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("-kill-items=%d -kill-seed=%d", *killItems, seed)
 	begin := time.Now()
-	boss := register(t, open(t, killConfig(v.at, "host-boss")), dispatcher())
-	reader := dispatcher()
+	boss := nettest.Register(t, nettest.Open(t, killConfig(v.at, "host-boss")), nettest.Dispatcher())
+	reader := nettest.Dispatcher()
 	reader.AgentType = "reader"
-	mail := &letters{from: boss, to: register(t, open(t, killConfig(v.at, "host-reader")), reader)}
+	mail := &letters{from: boss, to: nettest.Register(t, nettest.Open(t, killConfig(v.at, "host-reader")), reader)}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan struct{})
@@ -585,7 +486,7 @@ func loseNoWork(t *testing.T, v victim) {
 		watching.Go(func() { judgePresence(t, boss, gone, live) })
 	}
 	states := itemStates(t, boss, *killItems)
-	await(t, "an empty queue", func() bool { return queueLength(t, v, "go") == 0 })
+	nettest.Await(t, "an empty queue", func() bool { return queueLength(t, v, "go") == 0 })
 	close(done)
 	sending.Wait()
 	mail.judgeMail(t, stop, &reading)
@@ -596,7 +497,7 @@ func loseNoWork(t *testing.T, v victim) {
 }
 
 func submitRetried(t *testing.T, boss *agentnet.Agent, task string) {
-	if err := retried(t, func(ctx context.Context) error { _, err := boss.Submit(ctx, item(task, "go")); return err }); err != nil {
+	if err := retried(t, func(ctx context.Context) error { _, err := boss.Submit(ctx, nettest.Item(task, "go")); return err }); err != nil {
 		t.Error(task, err)
 	}
 }
@@ -644,7 +545,7 @@ func judgeEnd(t *testing.T, boss *agentnet.Agent, c *crew, states map[agentnet.I
 		if e.What != "complete" {
 			continue
 		}
-		if s := state(t, boss, e.Task); s.State != agentnet.Completed || s.HolderGUID != e.GUID {
+		if s := nettest.State(t, boss, e.Task); s.State != agentnet.Completed || s.HolderGUID != e.GUID {
 			t.Errorf("%s was said to be completed by %s, and is %s by %s", e.Task, e.GUID, s.State, s.HolderGUID)
 		}
 		if dead[e.Task] > 0 {

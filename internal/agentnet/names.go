@@ -1,90 +1,164 @@
 package agentnet
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"regexp"
-	"strings"
-
-	"github.com/google/uuid"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 )
 
-// Subjects of the network. The prefix is reserved for it (REQ-DIRECT-002).
+// Error is the error type of the agents' network, Code its code.
+type (
+	Error = store.Error
+	Code  = store.Code
+)
+
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return store.CodeOf(err) }
+
+// The codes of an [Error].
 const (
-	inboxSubject   = "global.agent."
-	queueSubject   = "global.workqueue."
-	deadSubject    = queueSubject + "deadletter"
-	itemSubject    = "global.work.item."
-	receiptSubject = "global.mail.receipt."
-	readSubject    = "global.mail.read."
-	auditSubject   = "global.audit.registry"
+	ValidationError    = store.ValidationError
+	NotFoundError      = store.NotFoundError
+	NotRegisteredError = store.NotRegisteredError
+	ConflictError      = store.ConflictError
+	RateLimitError     = store.RateLimitError
+	ConnectionError    = store.ConnectionError
+	InternalError      = store.InternalError
 )
 
-// Streams of the network.
+// Inboxes says how a network stores its mail.
+type Inboxes = store.Inboxes
+
+// The ways to store mail.
 const (
-	inboxPrefix  = "GLOBAL_AGENT_INBOX_" // and the agent's GUID (REQ-DIRECT-004)
-	sharedInbox  = "GLOBAL_AGENT_INBOX"
-	mailStream   = "GLOBAL_MAIL"
-	queuePrefix  = "GLOBAL_WORKQUEUE_"
-	deadStream   = "GLOBAL_WORKQUEUE_DEADLETTER"
-	itemStream   = "GLOBAL_WORK_ITEMS"
-	auditStream  = "GLOBAL_AUDIT"
-	bucketStream = "KV_"
-	bucketKeys   = "$KV."
+	InboxesPerAgent = store.InboxesPerAgent
+	InboxesShared   = store.InboxesShared
 )
 
-// queueGroup is the durable consumer that all workers of a queue share
-// (REQ-WORKQUEUE-003).
-const queueGroup = "workers"
+// Types of the registry.
+type (
+	Registration     = registry.Registration
+	Entry            = registry.Entry
+	Summary          = registry.Summary
+	Filter           = registry.Filter
+	Discovery        = registry.Discovery
+	Changes          = registry.Changes
+	Liveness         = registry.Liveness
+	Presence         = registry.Presence
+	Scope            = registry.Scope
+	Visibility       = registry.Visibility
+	Removal          = registry.Removal
+	AdmissionRequest = registry.AdmissionRequest
+	ConnectionState  = registry.ConnectionState
+)
 
-// maxName bounds handles, agent types and capabilities, in bytes.
-const maxName = 64
+// Values and limits of the registry.
+const (
+	ScopeUser         = registry.ScopeUser
+	ScopeProject      = registry.ScopeProject
+	ScopeCrossProject = registry.ScopeCrossProject
 
+	Private     = store.Private
+	ProjectOnly = store.ProjectOnly
+	UserOnly    = store.UserOnly
+	Public      = store.Public
+
+	Active  = registry.Active
+	Idle    = registry.Idle
+	Busy    = registry.Busy
+	Offline = registry.Offline
+
+	Live            = registry.Live
+	PossiblyOffline = registry.PossiblyOffline
+	Gone            = registry.Gone
+
+	NeverConnected = registry.NeverConnected
+	Connected      = registry.Connected
+	Disconnected   = registry.Disconnected
+
+	DefaultDiscoverLimit = registry.DefaultDiscoverLimit
+	MaxDiscoverLimit     = registry.MaxDiscoverLimit
+)
+
+// The lists of the registry's values.
 var (
-	nameRegexp = regexp.MustCompile(`^[a-z0-9-]+$`)
-	// queueRegexp is what names a queue: a subject's token and part of a
-	// stream's name, on disks that do not tell upper from lower case.
-	queueRegexp = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
+	Scopes       = registry.Scopes
+	Visibilities = registry.Visibilities
+	Presences    = registry.Presences
 )
 
-// checkName says whether text may be an agent type or a handle.
-func checkName(what, text string) error {
-	if len(text) <= maxName && nameRegexp.MatchString(text) {
-		return nil
-	}
-	return invalid("Invalid %s %s.", what, quote(text)).
-		WithRemedy("It has lowercase letters, digits and hyphens only (pattern: ^[a-z0-9-]+$) and at most %d characters, for example: tdd-engineer.", maxName)
-}
+// Types of mail.
+type (
+	Mail          = mail.Mail
+	Message       = mail.Message
+	MessageType   = mail.MessageType
+	MessageStatus = mail.MessageStatus
+	Sent          = mail.Sent
+	Selection     = mail.Selection
+	Receipt       = mail.Receipt
+	Offer         = mail.Offer
+	Broadcast     = mail.Broadcast
+	Offered       = mail.Offered
+	OfferResult   = mail.OfferResult
+)
 
-// queueName is the queue of a capability.
-func queueName(capability string) (string, error) {
-	name := strings.ToLower(strings.TrimSpace(capability))
-	if name == "deadletter" {
-		return "", invalid("The capability %s is reserved.", quote(capability)).
-			WithRemedy("Use list_dead_letter_items to see failed work.")
-	}
-	if len(name) > maxName || !queueRegexp.MatchString(name) {
-		return "", invalid("The capability %s cannot name a work queue.", quote(capability)).
-			WithRemedy("Use letters, digits, hyphens and underscores, at most %d, for example: typescript.", maxName)
-	}
-	return name, nil
-}
+// Values and limits of mail.
+const (
+	Direct         = mail.Direct
+	WorkOffer      = mail.WorkOffer
+	WorkClaim      = mail.WorkClaim
+	WorkAccept     = mail.WorkAccept
+	WorkReject     = mail.WorkReject
+	ProgressUpdate = mail.ProgressUpdate
+	Completion     = mail.Completion
+	ErrorReport    = mail.ErrorReport
 
-// checkGUID says whether text is a GUID, and returns it in lower case.
-func checkGUID(what, text string) (string, error) {
-	id, err := uuid.Parse(text)
-	if err != nil || len(text) != 36 {
-		return "", invalid("%s %s is not a GUID.", what, quote(text)).
-			WithRemedy("GUIDs look like 7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11; discover_agents lists those of the agents you can see.")
-	}
-	return id.String(), nil
-}
+	Stored    = mail.Stored
+	Delivered = mail.Delivered
+	Read      = mail.Read
+	Handled   = mail.Handled
 
-// digest shortens text to a key of 32 hex digits.
-func digest(parts ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	return hex.EncodeToString(sum[:16])
-}
+	MaxMail          = mail.MaxMail
+	DefaultMailLimit = mail.DefaultMailLimit
+	MaxMailLimit     = mail.MaxMailLimit
+)
 
-// itemKey is the last token of an item's subject: task ids are free text.
-func itemKey(taskID string) string { return digest(taskID) }
+// MessageTypes lists the types of messages.
+var MessageTypes = mail.MessageTypes
+
+// Types of work.
+type (
+	Submission    = work.Submission
+	Claim         = work.Claim
+	Outcome       = work.Outcome
+	ItemState     = work.ItemState
+	ItemStatus    = work.ItemStatus
+	DeadLetter    = work.DeadLetter
+	FailureReason = work.FailureReason
+)
+
+// Values and limits of work.
+const (
+	Queued    = work.Queued
+	Claimed   = work.Claimed
+	Completed = work.Completed
+	Dead      = work.Dead
+	Discarded = work.Discarded
+
+	TimedOut     = work.TimedOut
+	AgentOffline = work.AgentOffline
+	Refused      = work.Refused
+
+	DefaultAckTimeout  = store.DefaultAckTimeout
+	DefaultMaxAttempts = store.DefaultMaxAttempts
+	DefaultDeadLimit   = work.DefaultDeadLimit
+	MaxDeadLimit       = work.MaxDeadLimit
+)
+
+// InboxPrefix is the prefix of the subjects on which an agent receives answers that the
+// server confines to its GUID; "" for other agents, which use NATS's own.
+func InboxPrefix(guid string) string { return store.InboxPrefix(guid) }
+
+// ClusterInboxPrefix is [InboxPrefix] of an agent that uses its hub's link to a cluster.
+func ClusterInboxPrefix(guid string) string { return store.ClusterInboxPrefix(guid) }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/natstest"
 )
 
@@ -45,11 +46,11 @@ func clusterVictim(t *testing.T) victim {
 	const nodes = 3
 	ports := natstest.FreePorts(t, 2*nodes)
 	clients, routes := ports[:nodes], ports[nodes:]
-	var links [nodes][nodes]*proxy
+	var links [nodes][nodes]*nettest.Proxy
 	for i := range nodes {
 		for j := range nodes {
 			if i != j {
-				links[i][j] = startProxy(t, fmt.Sprintf("127.0.0.1:%d", routes[j]))
+				links[i][j] = nettest.StartProxy(t, fmt.Sprintf("127.0.0.1:%d", routes[j]))
 			}
 		}
 	}
@@ -60,7 +61,7 @@ func clusterVictim(t *testing.T) victim {
 		n := node{Name: fmt.Sprint("n", i), Port: routes[i]}
 		for j := range nodes {
 			if i != j {
-				n.Routes = append(n.Routes, links[i][j].url())
+				n.Routes = append(n.Routes, links[i][j].URL())
 			}
 		}
 		told, err := json.Marshal(n)
@@ -78,8 +79,8 @@ func clusterVictim(t *testing.T) victim {
 	cutOff := func(i int, down bool) {
 		for j := range nodes {
 			if i != j {
-				links[i][j].setDown(down)
-				links[j][i].setDown(down)
+				links[i][j].SetDown(down)
+				links[j][i].SetDown(down)
 			}
 		}
 	}
@@ -115,11 +116,11 @@ const beatEvery = 10 * time.Second
 func judgePresence(t *testing.T, observer *agentnet.Agent, killed string, live []string) {
 	t.Helper()
 	var end time.Time
-	ended := comes(t, func() bool {
+	ended := nettest.Comes(t, func() bool {
 		before := time.Now()
 		e, seen, err := observer.Info(t.Context(), killed)
 		after := time.Now()
-		gone := category(err) == agentnet.NotFoundError || err == nil && seen == agentnet.Gone
+		gone := nettest.CategoryOf(err) == agentnet.NotFoundError || err == nil && seen == agentnet.Gone
 		if err != nil && !gone {
 			return false // no answer
 		}
@@ -144,7 +145,7 @@ func judgePresence(t *testing.T, observer *agentnet.Agent, killed string, live [
 		t.Errorf("the killed agent %s is not seen to be away", killed)
 	}
 	for _, guid := range live {
-		if !comes(t, func() bool {
+		if !nettest.Comes(t, func() bool {
 			_, seen, err := observer.Info(t.Context(), guid)
 			return err == nil && seen != agentnet.Gone
 		}) {
@@ -170,7 +171,7 @@ func (l *letters) sendUntil(t *testing.T, done <-chan struct{}) {
 // judgeMail waits for all mail that was acknowledged, and ends the reading of it.
 func (l *letters) judgeMail(t *testing.T, stop func(), reading *sync.WaitGroup) {
 	t.Helper()
-	await(t, "all mail", l.allRead)
+	nettest.Await(t, "all mail", l.allRead)
 	stop()
 	reading.Wait()
 	for _, w := range l.judge("mail") {

@@ -1,267 +1,341 @@
 package agentnet
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/parleyhub/parley/internal/base/wait"
-	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 )
 
-// ItemState is where an item of work stands.
-type ItemState string
-
-// The states of an item.
-const (
-	Queued    ItemState = "queued"    // waits for a worker
-	Claimed   ItemState = "claimed"   // a worker has it
-	Completed ItemState = "completed" // there is a result
-	Dead      ItemState = "dead"      // in the dead letters
-	Discarded ItemState = "discarded" // was in the dead letters
-)
-
-// FailureReason says why an item is in the dead letters (REQ-DLQ-005).
-type FailureReason string
-
-// The reasons.
-const (
-	TimedOut     FailureReason = "timeout"         // the last worker let its lease end
-	AgentOffline FailureReason = "agent-offline"   // the last worker has gone
-	Refused      FailureReason = "explicit-reject" // a worker refused it
-)
-
-// The bounds of what other programs put into a queue, in bytes: of an item, and of
-// what is kept of one that is longer or cannot be read.
-const (
-	maxOrder = 256 << 10
-	maxRaw   = 64 << 10
-)
-
-// maxResult bounds a result, in bytes of JSON.
-const maxResult = 256 << 10
-
-// order is an item on its way through a queue: the offer (REQ-HANDOFF-003), who
-// made it, and how often it was tried before.
-type order struct {
-	TaskID               string          `json:"taskId"`
-	Description          string          `json:"taskDescription"`
-	RequiredCapabilities []string        `json:"requiredCapabilities"`
-	Priority             *float64        `json:"priority,omitempty"`
-	Deadline             string          `json:"deadline,omitempty"`
-	ContextData          json.RawMessage `json:"contextData,omitempty"`
-
-	SubmitterGUID   string `json:"submitterGuid,omitempty"`
-	SubmitterHandle string `json:"submitterHandle,omitempty"`
-	SubmittedAt     string `json:"submittedAt,omitempty"`
-	// Submission tells a repeated attempt to submit from a second item with the
-	// same id; Generation counts the retries from the dead letters.
-	Submission string `json:"submission,omitempty"`
-	Generation int    `json:"generation,omitempty"`
-	Attempts   int    `json:"attempts,omitempty"` // before this generation
-	Claims     int    `json:"claims,omitempty"`   // on the hub's bus, before it was moved
-}
-
-// item is the record of an item: the only authority on who holds it.
-type item struct {
-	order
-	Capability string    `json:"capability"`
-	State      ItemState `json:"state"`
-	// QueueSequence is the queue's message that brings the item to workers. Any
-	// other message for it is a duplicate.
-	QueueSequence uint64 `json:"queueSequence"`
-
-	Deliveries int `json:"deliveries"` // attempts, with those before
-	// Passes are deliveries of the queue's message that were no attempts: nobody
-	// waited for it any more, or somebody held the item.
-	Passes       int    `json:"passes,omitempty"`
-	Token        int    `json:"token"` // of the last claim
-	Holder       string `json:"holder,omitempty"`
-	HolderHandle string `json:"holderHandle,omitempty"`
-	ClaimedAt    string `json:"claimedAt,omitempty"`
-	LeaseUntil   string `json:"leaseUntil,omitempty"`
-	AckSubject   string `json:"ackSubject,omitempty"` // of the message that the holder was given
-
-	Success    bool            `json:"success,omitempty"`
-	Summary    string          `json:"resultSummary,omitempty"`
-	Result     json.RawMessage `json:"resultData,omitempty"`
-	FinishedAt string          `json:"finishedAt,omitempty"`
-
-	Reason FailureReason `json:"failureReason,omitempty"` // of the last failure
-	Detail string        `json:"failureDetail,omitempty"`
-	// DeadSequence is the message in the dead letters, 0 until it is there.
-	DeadSequence uint64 `json:"deadSequence,omitempty"`
-}
-
-// version is an item with the revision of its record, 0 where it has none yet.
-type version struct {
-	item
-	revision uint64
-}
-
-func (n *Network) itemCell(taskID string) cell {
-	return cell{itemStream, itemSubject + itemKey(taskID)}
-}
-
-// item reads an item's record; nil if there is none.
-func (n *Network) item(ctx context.Context, b *bus.Bus, taskID string) (*version, error) {
-	v, err := n.itemCell(taskID).read(ctx, b)
-	if err != nil || !v.there() {
-		return nil, err
+// Submit puts an item into a queue and returns its id when it is durable. To submit the
+// same item again is no error; another one with the same id is a ConflictError.
+func (a *Agent) Submit(ctx context.Context, s Submission) (taskID string, err error) {
+	_, outage := a.main.Ready()
+	local := a.localMember()
+	if outage != nil && (local == nil || !store.IsUnreachable(outage)) {
+		return "", outage
 	}
-	x := &version{revision: v.revision}
-	if err := json.Unmarshal(v.data, &x.item); err != nil {
-		return nil, fmt.Errorf("the record of %s: %w", quote(taskID), err)
-	}
-	return x, nil
-}
-
-// save replaces a record's revision. Finished items are kept for a while only.
-func (n *Network) save(ctx context.Context, b *bus.Bus, x *version) error {
-	data, err := json.Marshal(x.item)
+	o, capability, err := a.main.worker.Order(s)
 	if err != nil {
+		return "", err
+	}
+	if local == nil {
+		err = a.net.main.work.Submit(ctx, o, capability)
+	} else {
+		err = a.submitLocal(ctx, local, o, capability, outage)
+	}
+	if err != nil {
+		return "", store.AsError(err)
+	}
+	return o.TaskID, nil
+}
+
+// submitLocal submits an item by way of the hub's bus: there while the network cannot be
+// reached, and otherwise to the network. So the item is in one place, however often an
+// attempt to submit it is repeated.
+func (a *Agent) submitLocal(ctx context.Context, local *member, o work.Order, capability string, outage error) error {
+	if _, err := local.Ready(); err != nil {
 		return err
 	}
-	var opts []jetstream.PublishOpt
-	if x.finished() {
-		ttl := n.cfg.DeadLetterTTL
-		if x.State == moved {
-			ttl = n.movedTTL()
+	if outage != nil {
+		err := local.of.work.Submit(ctx, o, capability)
+		a.net.kickForward(a.net.workKick)
+		return err
+	}
+	x, err := local.of.work.Reserve(ctx, o, capability)
+	if err != nil || x == nil {
+		return err
+	}
+	// From here on the item is stored, and any process may forward it.
+	err = a.net.forwardItem(ctx, x)
+	if isRefusal(err) {
+		if eraseErr := local.of.work.Erase(ctx, x); eraseErr != nil {
+			a.main.Log().Warn("an item of work that the network refused is still stored on this computer", "taskId", o.TaskID, "error", eraseErr)
 		}
-		opts = append(opts, jetstream.WithMsgTTL(max(ttl.Truncate(time.Second), time.Second)))
-	}
-	revision, err := n.itemCell(x.TaskID).write(ctx, b, data, x.revision, opts...)
-	if err != nil {
 		return err
 	}
-	x.revision = revision
+	if err != nil {
+		a.main.Log().Info("an item of work waits for the network", "taskId", o.TaskID, "error", err)
+		a.net.kickForward(a.net.workKick)
+	}
 	return nil
 }
 
-// Submission is work for a queue.
-type Submission struct {
-	Offer
-	// Capability names the queue; it is the first required capability where it
-	// is empty. Offer.TaskID is made up where it is empty.
-	Capability string
-}
-
-// Submit puts an item into a queue and returns its id when it is durable there.
-// To submit the same item again is no error; another one of the same id is.
-func (a *Agent) Submit(ctx context.Context, s Submission) (taskID string, err error) {
-	b, err := a.ready()
-	near := a.nearPlace()
-	if err != nil && (near == nil || !isConnection(err)) {
-		return "", err
+// Claim takes the next item of the queues of the capabilities, the agent's own where none
+// are named, and waits for one until ctx ends; then it returns nil. Each item is given to
+// one agent at a time.
+func (a *Agent) Claim(ctx context.Context, capabilities []string) (*Claim, error) {
+	if _, err := a.ready(); err != nil {
+		return nil, err
 	}
-	if s.Capability == "" && len(s.RequiredCapabilities) > 0 {
-		s.Capability = s.RequiredCapabilities[0]
-	}
-	capability, err := queueName(s.Capability)
+	queues, err := a.queues(capabilities)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	s.TaskID = or(s.TaskID, uuid.NewString())
-	if len(s.RequiredCapabilities) == 0 {
-		s.RequiredCapabilities = []string{s.Capability}
-	}
-	if _, err := checkMetadata(WorkOffer, s.metadata(), a.net.clock.now()); err != nil {
-		return "", err
-	}
-	o := order{TaskID: s.TaskID, Description: s.Description, RequiredCapabilities: s.RequiredCapabilities, Priority: s.Priority,
-		Deadline: s.Deadline, SubmitterGUID: a.guid, SubmitterHandle: a.Entry().Handle,
-		SubmittedAt: timestamp(a.net.clock.now()), Submission: uuid.NewString(), Generation: 1}
-	if s.ContextData != nil {
-		if o.ContextData, err = json.Marshal(s.ContextData); err != nil {
-			return "", invalid("contextData is not JSON: %v.", err)
+	for first := true; ; first = false {
+		claim, err := a.claimOnce(ctx, queues, first)
+		if claim != nil {
+			return claim, nil
+		}
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, store.AsError(err)
 		}
 	}
-	if near != nil {
-		err = a.entrust(ctx, near, o, capability)
-	} else {
-		err = a.net.submit(ctx, b, o, capability)
-	}
-	if err != nil {
-		return "", connectionError(err)
-	}
-	return s.TaskID, nil
 }
 
-// submit stores the queue's message first, so that whatever has a record can be
-// worked on, and then the record.
-func (n *Network) submit(ctx context.Context, b *bus.Bus, o order, capability string) error {
-	have, err := n.item(ctx, b, o.TaskID)
+func (a *Agent) queues(capabilities []string) ([]string, error) {
+	explicit := len(capabilities) > 0
+	if !explicit {
+		capabilities = a.Entry().Capabilities
+	}
+	var queues []string
+	for _, c := range capabilities {
+		name, err := store.QueueName(c)
+		if err != nil && explicit {
+			return nil, err
+		}
+		if err == nil && !slices.Contains(queues, name) {
+			queues = append(queues, name)
+		}
+	}
+	if len(queues) == 0 {
+		return nil, store.Invalid("There is no queue to claim from.").WithRemedy("Name a capability, or register with some.")
+	}
+	return queues, nil
+}
+
+// claimOnce looks once at all queues: first at those of the hub's bus, where there is only
+// what was submitted while the network could not be reached, and then at those of the
+// network.
+func (a *Agent) claimOnce(ctx context.Context, queues []string, first bool) (*Claim, error) {
+	_, outage := a.main.Ready()
+	if local := a.readyLocal(); local != nil {
+		var wait time.Duration
+		if outage != nil {
+			wait = claimWait(ctx, len(queues), first)
+		}
+		claim, err := local.worker.Claim(ctx, queues, wait)
+		if claim != nil || outage != nil && store.IsUnreachable(outage) {
+			return claim, err
+		}
+		if err != nil && ctx.Err() == nil {
+			a.main.Log().Warn("the queues on the hub's bus cannot be used", "error", err)
+		}
+	}
+	if outage != nil {
+		return nil, outage
+	}
+	claim, err := a.main.worker.Claim(ctx, queues, claimWait(ctx, len(queues), first))
+	if err != nil && a.readyLocal() != nil {
+		if _, outage := a.main.Ready(); outage != nil {
+			return claim, nil // the link has just gone down: the hub's bus is used next
+		}
+	}
+	return claim, err
+}
+
+// claimWait returns how long to wait at each of several queues.
+func claimWait(ctx context.Context, queues int, first bool) time.Duration {
+	const (
+		alone = 2 * time.Second // how long a cancelled call may last
+		shift = 250 * time.Millisecond
+	)
+	wait := alone
+	switch {
+	case queues > 1 && first:
+		return 0
+	case queues > 1:
+		wait = shift
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, max(time.Until(deadline), 0))
+	}
+	return wait
+}
+
+// keeper returns the agent on the bus that has an item's record.
+func (a *Agent) keeper(ctx context.Context, taskID string) (*member, error) {
+	local := a.localMember()
+	if local == nil {
+		return a.main, nil
+	}
+	x, err := local.find(ctx, taskID)
+	if err == nil {
+		if x == nil || x.State == work.Forwarded {
+			return a.main, nil
+		}
+		return local, nil
+	}
+	// The hub cannot be reached, and may have the item.
+	if x, mainErr := a.main.find(ctx, taskID); mainErr == nil && x != nil {
+		return a.main, nil
+	}
+	return nil, store.AsError(err)
+}
+
+func (m *member) find(ctx context.Context, taskID string) (*work.Item, error) {
+	if _, err := m.Ready(); err != nil {
+		return nil, err
+	}
+	return m.of.work.Find(ctx, taskID)
+}
+
+// Extend extends the lease of an item that the agent holds to its full length from now,
+// and returns when it ends.
+func (a *Agent) Extend(ctx context.Context, taskID string, token int) (until string, err error) {
+	at, err := a.keeper(ctx, taskID)
+	if err != nil {
+		return "", err
+	}
+	return at.worker.Extend(ctx, taskID, token)
+}
+
+// Complete stores the outcome of an item that the agent holds, durably. An agent that does
+// not hold it any more gets a ConflictError. To complete an item a second time with the
+// same token is no error and changes nothing.
+func (a *Agent) Complete(ctx context.Context, taskID string, token int, o Outcome) error {
+	at, err := a.keeper(ctx, taskID)
 	if err != nil {
 		return err
 	}
-	if have != nil {
-		return sameItem(have.order, o)
-	}
-	seq, err := n.enqueue(ctx, b, o, capability)
+	return at.worker.Complete(ctx, taskID, token, o)
+}
+
+// Reject returns an item that the agent holds to the queue; if final, or after the last
+// attempt, it puts it into the dead letters. dead says which.
+func (a *Agent) Reject(ctx context.Context, taskID string, token int, reason string, final bool) (dead bool, err error) {
+	at, err := a.keeper(ctx, taskID)
 	if err != nil {
+		return false, err
+	}
+	defer a.net.kickForward(a.net.workKick) // agents elsewhere may get it now
+	return at.worker.Reject(ctx, taskID, token, reason, final)
+}
+
+// Item returns the status of an item. With wait it blocks until the item is finished or
+// ctx ends.
+func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (ItemStatus, error) {
+	for {
+		at, err := a.keeper(context.WithoutCancel(ctx), taskID)
+		if err != nil {
+			return ItemStatus{}, err
+		}
+		s, err := at.worker.Status(ctx, taskID, wait)
+		if s.State != work.Forwarded {
+			return s, err
+		}
+	}
+}
+
+// Items lists the items of the network for people, the latest change last; of one state
+// where it is not empty.
+func (n *Network) Items(ctx context.Context, state ItemState) ([]ItemStatus, error) {
+	list, err := n.main.work.Items(ctx)
+	if _, localErr := n.connectedLocal(); localErr == nil && (err == nil || store.IsUnreachable(err)) {
+		var here []ItemStatus
+		here, err = n.local.work.Items(ctx)
+		list = slices.Concat(list, slices.DeleteFunc(here, func(s ItemStatus) bool { return s.State == work.Forwarded }))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list, func(s ItemStatus) bool { return state != "" && s.State != state }), nil
+}
+
+// checkRegistered returns an error unless the agent is registered. The network need not be
+// reachable.
+func (a *Agent) checkRegistered() error {
+	if _, err := a.main.Ready(); err != nil && !store.IsUnreachable(err) {
 		return err
 	}
-	x := &version{item: newItem(o, capability, seq)}
-	err = n.save(ctx, b, x)
-	if errors.Is(err, errConflict) {
-		// A worker was quicker and has made the record, or another submitter.
-		if have, err = n.item(ctx, b, o.TaskID); err == nil && have != nil {
-			err = sameItem(have.order, o)
-		}
+	return nil
+}
+
+// DeadLetters lists failed work, oldest first; of one queue if capability is not empty.
+// more says that there is more than the limit.
+func (a *Agent) DeadLetters(ctx context.Context, limit int, capability string) (list []DeadLetter, more bool, err error) {
+	if err := a.checkRegistered(); err != nil {
+		return nil, false, err
 	}
+	return a.net.DeadLetters(ctx, limit, capability)
+}
+
+// DeadLetters is the list for people.
+func (n *Network) DeadLetters(ctx context.Context, limit int, capability string) (list []DeadLetter, more bool, err error) {
+	list, more, err = n.main.work.DeadLetters(ctx, limit, capability)
+	if _, localErr := n.connectedLocal(); localErr != nil || err != nil && !store.IsUnreachable(err) {
+		return list, more, err
+	}
+	here, moreHere, err := n.local.work.DeadLetters(ctx, limit, capability)
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	return b.Commit(ctx)
+	list = append(list, here...)
+	most := min(len(list), cmp.Or(limit, DefaultDeadLimit))
+	return list[:most], more || moreHere || most < len(list), nil
 }
 
-func newItem(o order, capability string, seq uint64) item {
-	return item{order: o, Capability: capability, State: Queued, QueueSequence: seq, Token: o.Claims}
+// RetryDeadLetter puts a failed item into its queue again. Unless resetAttempts, the
+// attempts so far count, but it gets at least one more.
+func (a *Agent) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (DeadLetter, error) {
+	if err := a.checkRegistered(); err != nil {
+		return DeadLetter{}, err
+	}
+	letter, err := a.net.RetryDeadLetter(ctx, taskID, resetAttempts)
+	if err == nil {
+		a.main.Log().Warn("a dead letter is retried", "taskId", taskID, "resetAttempts", resetAttempts)
+	}
+	return letter, err
 }
 
-// sameItem tells an item that is submitted again from another of the same id.
-func sameItem(have, o order) error {
-	if have.Submission == o.Submission || (have.SubmitterGUID == o.SubmitterGUID && have.Description == o.Description &&
-		bytes.Equal(have.ContextData, o.ContextData) && slices.Equal(have.RequiredCapabilities, o.RequiredCapabilities)) {
-		return nil
-	}
-	return &Error{Code: ConflictError, Message: fmt.Sprintf("There is another item of work with the id %s.", quote(o.TaskID)),
-		Remedy: "Choose another taskId, or leave it out."}
-}
-
-// enqueue stores an item's message in its queue.
-func (n *Network) enqueue(ctx context.Context, b *bus.Bus, o order, capability string) (seq uint64, err error) {
-	if _, err := n.queueStream(ctx, b, capability); err != nil {
-		return 0, err
-	}
-	data, err := json.Marshal(o)
+// RetryDeadLetter is for people.
+func (n *Network) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (DeadLetter, error) {
+	at, err := n.deadKeeper(ctx, taskID)
 	if err != nil {
-		return 0, err
+		return DeadLetter{}, err
 	}
-	if most := b.Conn().MaxPayload() - 1024; int64(len(data)) > most {
-		return 0, invalid("The item makes %d bytes on the network; the server takes %d.", len(data), most).
-			WithRemedy("Write the long part to a file and send its path.")
+	defer wake(n.workKick)
+	return at.work.RetryDeadLetter(ctx, taskID, resetAttempts)
+}
+
+// DiscardDeadLetter removes a failed item for good.
+func (a *Agent) DiscardDeadLetter(ctx context.Context, taskID string) (DeadLetter, error) {
+	if err := a.checkRegistered(); err != nil {
+		return DeadLetter{}, err
 	}
-	retry := wait.Backoff{Most: time.Second}
-	for attempt := 1; ; attempt++ {
-		ack, err := b.Publish(ctx, &nats.Msg{Subject: queueSubject + capability, Data: data},
-			jetstream.WithMsgID(fmt.Sprintf("%s/%s/%d", itemKey(o.TaskID), o.SubmitterGUID, o.Generation)),
-			jetstream.WithExpectStream(queuePrefix+capability))
-		if err == nil {
-			return ack.Sequence, nil
+	letter, err := a.net.DiscardDeadLetter(ctx, taskID)
+	if err == nil {
+		a.main.Log().Warn("a dead letter is discarded", "taskId", taskID)
+	}
+	return letter, err
+}
+
+// DiscardDeadLetter is for people.
+func (n *Network) DiscardDeadLetter(ctx context.Context, taskID string) (DeadLetter, error) {
+	at, err := n.deadKeeper(ctx, taskID)
+	if err != nil {
+		return DeadLetter{}, err
+	}
+	return at.work.DiscardDeadLetter(ctx, taskID)
+}
+
+// deadKeeper returns the backend that has a dead item: the hub's bus if it is dead there,
+// and otherwise the network.
+func (n *Network) deadKeeper(ctx context.Context, taskID string) (*backend, error) {
+	if _, err := n.connectedLocal(); err == nil {
+		x, err := n.local.work.Find(ctx, taskID)
+		if err != nil {
+			return nil, store.AsError(err)
 		}
-		if attempt == sendAttempts || ctx.Err() != nil || !b.Conn().IsConnected() {
-			n.queue.forget() // somebody may have removed the stream
-			return 0, err
+		if x != nil && x.State == Dead {
+			return n.local, nil
 		}
-		retry.Pause(ctx)
 	}
+	return n.main, nil
 }

@@ -207,12 +207,12 @@ func (h Hub) Dial(access bus.Access, namespace string) func(context.Context) (*b
 }
 
 // Enter lets agents into the agents' network on the hub's bus, as the MCP processes of a
-// project do; see agentnet.NewLobby.
-func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
-	return func(ctx context.Context, a agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
+// project do; see agentnet.NewMemberships.
+func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+	return func(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 		f, err := h.finder(bus.AccessNetwork, "")
 		if err != nil {
-			return agentnet.Place{}, nil, err
+			return agentnet.Admission{}, nil, err
 		}
 		return f.DialAgent(ctx, settings, a)
 	}

@@ -125,9 +125,9 @@ func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 // and not of an agent. If settings.Via is set, the network is the one of the cluster that the
 // hub is linked to: the Bus is this computer's part of it, and the Place's DialCluster
 // connects to the cluster, also restricted to the agent.
-func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
-	var place agentnet.Place
-	join := func(ctx context.Context, policy startPolicy, a agentnet.Arrival, via string) (grant bus.Grant, err error) {
+func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+	var place agentnet.Admission
+	join := func(ctx context.Context, policy startPolicy, a agentnet.AdmissionRequest, via string) (grant bus.Grant, err error) {
 		p := settings
 		p.Via = via
 		p.AgentType, p.ProjectPath, p.GUID, p.Secret = a.AgentType, a.ProjectPath, a.GUID, a.Secret
@@ -137,7 +137,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 				return err
 			}
 			if p.Via != dialect.ViaCluster && place.GUID == "" { // answers after a restart are the same
-				place = agentnet.Place{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Again: g.Again, Desk: g.Desk, Mark: g.Mark}
+				place = agentnet.Admission{BusAdmission: agentnet.BusAdmission{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Reused: g.Again, Control: g.Desk, HubID: g.Mark}}
 			}
 			grant, err = grantOf(g.BusGrant)
 			return err
@@ -146,7 +146,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 	}
 	first, err := join(ctx, startAlways, a, settings.Via)
 	if err != nil {
-		return agentnet.Place{}, nil, err
+		return agentnet.Admission{}, nil, err
 	}
 	a.GUID, a.Secret = place.GUID, place.Secret
 	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, InboxPrefix: agentnet.InboxPrefix(place.GUID), Logger: f.cfg.Logger}

@@ -441,11 +441,11 @@ func TestForNetwork(t *testing.T) {
 // started for it, knows it again after it was killed, and nobody else as it.
 func TestDialAgent(t *testing.T) {
 	p := newPlace(t, noPort)
-	arrival := agentnet.Arrival{AgentType: "worker", ProjectPath: p.dir}
+	arrival := agentnet.AdmissionRequest{AgentType: "worker", ProjectPath: p.dir}
 	place, b, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
 	must(t, err)
 	defer b.Close(context.Background()) //nolint:errcheck // the test is over
-	if place.GUID == "" || place.Secret == "" || place.Desk == "" || place.Again {
+	if place.GUID == "" || place.Secret == "" || place.Control == "" || place.Reused {
 		t.Fatalf("%+v", place)
 	}
 	arrival.GUID, arrival.Secret = place.GUID, place.Secret
@@ -460,6 +460,6 @@ func TestDialAgent(t *testing.T) {
 	if _, ok := errors.AsType[*bus.Error](err); !ok {
 		t.Errorf("a guessed secret: %v", err)
 	}
-	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, agentnet.Arrival{AgentType: "\x00"})
+	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, agentnet.AdmissionRequest{AgentType: "\x00"})
 	wantError(t, err, bus.CodeConfig)
 }

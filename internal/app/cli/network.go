@@ -27,7 +27,7 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 	finder := a.networkFinder(cfg, log)
 	opts.DialNetwork, opts.StateDir = finder.Dial, mcpconfig.AgentsDir()
 	if !cfg.CrossComputer.Enabled || cfg.CrossComputer.ThroughHub {
-		opts.EnterNetwork = func(ctx context.Context, arrival agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
+		opts.EnterNetwork = func(ctx context.Context, arrival agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 			return finder.DialAgent(ctx, daemon.NetworkSettings(cfg), arrival)
 		}
 		return nil

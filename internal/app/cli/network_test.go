@@ -35,10 +35,10 @@ func network(t *testing.T, tlsRequired bool) (string, *agentnet.Agent) {
 	if err := os.WriteFile(filepath.Join(dir, ".mcp-config.json"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := agentnet.Open(agentnet.Config{Hostname: "far-away", Username: "bob", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
+	n := agentnet.Open(agentnet.Config{BusConfig: agentnet.BusConfig{Hostname: "far-away", Username: "bob", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(url), Logger: slog.New(slog.DiscardHandler)})
-		}})
+		}}})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()

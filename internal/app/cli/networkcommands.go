@@ -194,7 +194,7 @@ func joinAsPerson(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, er
 	if u, err := user.Current(); err == nil {
 		name = strings.Trim(notHandle.ReplaceAllString(strings.ToLower(u.Username), "-"), "-")
 	}
-	return n.Visit(ctx, cmp.Or(name, "person"))
+	return n.RegisterPerson(ctx, cmp.Or(name, "person"))
 }
 
 func (a *app) networkInboxCommand() *cobra.Command {

@@ -101,7 +101,7 @@ func (a *admission) Admit(ctx context.Context, p dialect.NetworkJoinParams) (gra
 // admitToCluster admits an agent of the network on the hub's bus to the cluster. Only this agent
 // waits for the cluster: the turn is released before.
 func (a *admission) admitToCluster(ctx context.Context, p dialect.NetworkJoinParams) (dialect.NetworkGrant, error) {
-	var place agentnet.Place
+	var place agentnet.Admission
 	var n *agentnet.Network
 	err := a.inTurn(ctx, func() (err error) {
 		if place, _, err = a.place(ctx, p); err != nil {
@@ -118,7 +118,7 @@ func (a *admission) admitToCluster(ctx context.Context, p dialect.NetworkJoinPar
 	if err := n.Ready(ctx); err != nil {
 		return dialect.NetworkGrant{}, clusterError(err)
 	}
-	may, err := n.Host(ctx, place, agentnet.Arrival{AgentType: p.AgentType, ProjectPath: p.ProjectPath})
+	may, err := n.AdmitAtCluster(ctx, place, agentnet.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath})
 	if err != nil {
 		return dialect.NetworkGrant{}, clusterError(err)
 	}
@@ -133,9 +133,9 @@ func (a *admission) admitToCluster(ctx context.Context, p dialect.NetworkJoinPar
 	return networkGrant(place, g), nil
 }
 
-func networkGrant(place agentnet.Place, g bus.Grant) dialect.NetworkGrant {
+func networkGrant(place agentnet.Admission, g bus.Grant) dialect.NetworkGrant {
 	return dialect.NetworkGrant{BusGrant: dialect.FromGrant(g), GUID: place.GUID, Slot: place.Slot, Secret: place.Secret,
-		Again: place.Again, Desk: place.Desk, Mark: place.Mark}
+		Again: place.Reused, Desk: place.Control, Mark: place.HubID}
 }
 
 // inTurn calls do while it holds the turn.
@@ -168,43 +168,43 @@ func (a *admission) check(p dialect.NetworkJoinParams) error {
 
 // place admits an agent on the hub's bus, and returns the permissions of its connection. The
 // caller holds the turn.
-func (a *admission) place(ctx context.Context, p dialect.NetworkJoinParams) (agentnet.Place, *agentnet.Permissions, error) {
+func (a *admission) place(ctx context.Context, p dialect.NetworkJoinParams) (agentnet.Admission, *agentnet.Permissions, error) {
 	if p.Via != "" {
 		if _, err := a.link(p); err != nil { // it forwards from now on
-			return agentnet.Place{}, nil, err
+			return agentnet.Admission{}, nil, err
 		}
 	}
 	operator, err := a.operator(ctx, p)
 	if err != nil {
-		return agentnet.Place{}, nil, busError(err)
+		return agentnet.Admission{}, nil, busError(err)
 	}
-	place, may, err := operator.Receive(ctx, agentnet.Arrival{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, a.attendance)
+	place, may, err := operator.Admit(ctx, agentnet.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, a.attendance)
 	if err == nil && p.Via != "" {
-		place.Mark, err = operator.Mark(ctx)
+		place.HubID, err = operator.StoreID(ctx)
 	}
 	return place, may, busError(err)
 }
 
-func (a *admission) attendance(guid string) agentnet.Attendance {
+func (a *admission) attendance(guid string) agentnet.ConnectionState {
 	user, known := a.users[guid]
 	switch {
 	case !known:
-		return agentnet.Unknown
+		return agentnet.NeverConnected
 	case a.bus.Admitted(user):
-		return agentnet.Attends
+		return agentnet.Connected
 	}
-	return agentnet.Departed
+	return agentnet.Disconnected
 }
 
 // link returns the network with p's settings at the cluster, which may not be connected yet. The
 // caller holds the turn.
 func (a *admission) link(p dialect.NetworkJoinParams) (*agentnet.Network, error) {
-	return a.open(a.linked, p, agentnet.Config{Dial: a.cluster, DialLocal: a.dial, ThroughHub: true})
+	return a.open(a.linked, p, agentnet.Config{BusConfig: agentnet.BusConfig{Dial: a.cluster, ThroughHub: true}, DialLocal: a.dial})
 }
 
 // operator returns the operator of the network with p's settings. The caller holds the turn.
 func (a *admission) operator(ctx context.Context, p dialect.NetworkJoinParams) (*agentnet.Network, error) {
-	n, err := a.open(a.operators, p, agentnet.Config{Dial: a.dial})
+	n, err := a.open(a.operators, p, agentnet.Config{BusConfig: agentnet.BusConfig{Dial: a.dial}})
 	if err != nil {
 		return nil, err
 	}

@@ -143,12 +143,12 @@ func (o *office) link() *dialect.LinkStatus {
 }
 
 // lobby is where the agents of a project of this computer enter the team's network.
-func (o *office) lobby(project string) *agentnet.Lobby {
+func (o *office) lobby(project string) *agentnet.Memberships {
 	o.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Name: project, Logger: log, Hub: func() (*config.Loaded, error) { return load(o.dir, o.settings...) }})
-	l := agentnet.NewLobby(agentnet.Config{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: linkLease, Logger: log},
-		func(ctx context.Context, a agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
+	l := agentnet.NewMemberships(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: linkLease, Logger: log}},
+		func(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 			return finder.DialAgent(ctx, dialect.NetworkJoinParams{Via: dialect.ViaHub, AckTimeout: int(linkLease.Seconds())}, a)
 		})
 	o.t.Cleanup(func() {
@@ -329,10 +329,10 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	o := newOffice(t, s)
 	eventually(t, "the link", func() bool { return o.link().Connected })
 	victim := enter(t, o.lobby("/shop"), "dispatcher")
-	foreign := agentnet.Open(agentnet.Config{Hostname: "elsewhere", Username: "zoe", ProjectPath: "/far", ProjectID: "fedcba9876543210", Logger: slog.New(slog.DiscardHandler),
+	foreign := agentnet.Open(agentnet.Config{BusConfig: agentnet.BusConfig{Hostname: "elsewhere", Username: "zoe", ProjectPath: "/far", ProjectID: "fedcba9876543210", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(s.URL()), Credentials: bus.Credentials{User: "operator", Password: "operator", CAFile: s.ca, TLS: true}})
-		}})
+		}}})
 	defer foreign.Close(context.Background()) //nolint:errcheck // the test is over
 	if err := foreign.Ready(t.Context()); err != nil {
 		t.Fatal(err)

@@ -25,12 +25,12 @@ import (
 
 // lobbyOf is where the agents of a project of this computer enter the network on the
 // hub's bus.
-func lobbyOf(t *testing.T, dir, project string) *agentnet.Lobby {
+func lobbyOf(t *testing.T, dir, project string) *agentnet.Memberships {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Name: project, Logger: log, Hub: func() (*config.Loaded, error) { return load(dir) }})
-	l := agentnet.NewLobby(agentnet.Config{ProjectPath: project, ProjectID: "0123456789abcdef", Logger: log},
-		func(ctx context.Context, a agentnet.Arrival) (agentnet.Place, *bus.Bus, error) {
+	l := agentnet.NewMemberships(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: project, ProjectID: "0123456789abcdef", Logger: log}},
+		func(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 			return finder.DialAgent(ctx, dialect.NetworkJoinParams{}, a)
 		})
 	t.Cleanup(func() {
@@ -41,7 +41,7 @@ func lobbyOf(t *testing.T, dir, project string) *agentnet.Lobby {
 	return l
 }
 
-func enter(t *testing.T, l *agentnet.Lobby, agentType string) *agentnet.Agent {
+func enter(t *testing.T, l *agentnet.Memberships, agentType string) *agentnet.Agent {
 	t.Helper()
 	a, err := l.Register(t.Context(), agentnet.Registration{Handle: agentType, AgentType: agentType, Capabilities: []string{"go"},
 		Scope: agentnet.ScopeProject, Visibility: agentnet.Public})

@@ -204,9 +204,9 @@ func TestTheAgentsNetworkOnACluster(t *testing.T) {
 	expect(t, visit(t, data, cluster(srv.URL(), ""), nil), "network", doctor.Failure, "TLS")
 	file := cluster(srv.URL(), `, "tlsRequired": false`)
 	expect(t, visit(t, data, file, nil), "network", doctor.Warning, "the network is not used yet; without TLS")
-	n := agentnet.Open(agentnet.Config{ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
+	n := agentnet.Open(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
 		return bus.Open(ctx, bus.Config{URL: bus.Secret(srv.URL()), Logger: slog.New(slog.DiscardHandler)})
-	}})
+	}}})
 	defer n.Close(context.Background()) //nolint:errcheck // the test's
 	if err := n.Ready(t.Context()); err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 )
 
 // membership is a project's access to the agents' network: one [agentnet.Network] for all agents, or an
-// [agentnet.Lobby].
+// [agentnet.Memberships].
 type membership interface {
 	Usable(ctx context.Context) error
 	Notice() string
@@ -21,10 +21,10 @@ type membership interface {
 }
 
 // openMembership opens the kind of membership that the options select.
-func openMembership(cfg agentnet.Config, enter func(context.Context, agentnet.Arrival) (agentnet.Place, *bus.Bus, error), onDemand bool) membership {
+func openMembership(cfg agentnet.Config, enter func(context.Context, agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error), onDemand bool) membership {
 	switch {
 	case enter != nil:
-		return agentnet.NewLobby(cfg, enter)
+		return agentnet.NewMemberships(cfg, enter)
 	case onDemand:
 		return &lateNetwork{cfg: cfg}
 	}

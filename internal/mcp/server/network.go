@@ -43,7 +43,7 @@ func NewNetwork(network membership, auto *agentnet.Registration, idle time.Durat
 func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, error), log *slog.Logger) agentnet.Config {
 	cross, work := cfg.CrossComputer, cfg.WorkQueue
 	seconds := func(n int64) time.Duration { return time.Duration(n) * time.Second }
-	return agentnet.Config{
+	return agentnet.Config{BusConfig: agentnet.BusConfig{
 		Dial:              dial,
 		Bucket:            cross.RegistryBucket,
 		HeartbeatInterval: seconds(cross.HeartbeatInterval),
@@ -60,7 +60,7 @@ func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, 
 		GUID:              cross.AgentGUID,
 		ThroughHub:        cross.ThroughHub,
 		Logger:            log,
-	}
+	}}
 }
 
 // AutoRegistration returns the registration of agents at their start; nil if they register themselves.

@@ -28,9 +28,9 @@ type ProjectOptions struct {
 	Dial func(context.Context) (*bus.Bus, error)
 	// DialNetwork connects to the bus of the agents' network, if that is configured. Nil disables the network.
 	DialNetwork func(context.Context) (*bus.Bus, error)
-	// EnterNetwork admits an agent to a network whose bus restricts agents to their own subjects; see agentnet.Lobby.
+	// EnterNetwork admits an agent to a network whose bus restricts agents to their own subjects; see agentnet.Memberships.
 	// DialNetwork is not used then.
-	EnterNetwork func(context.Context, agentnet.Arrival) (agentnet.Place, *bus.Bus, error)
+	EnterNetwork func(context.Context, agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error)
 	// IdleAgents is the time without calls after which an agent is shown as offline, for connections whose end may go
 	// unnoticed; 0 for never.
 	IdleAgents time.Duration

@@ -1,0 +1,46 @@
+package agentnet_test
+
+import (
+	"testing"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
+)
+
+// REQ-SEC-CROSS-003, REQ-TOOL-REGISTER-009: agents that the hub lets in one by one
+// find each other, and have an identity that is theirs for as long as they are there.
+func TestAHubLetsAgentsInOneByOne(t *testing.T) {
+	t.Parallel()
+	r := nettest.NewHub(t)
+	shop := r.Memberships("/shop")
+	if err := shop.Usable(t.Context()); err != nil || shop.Notice() != "" {
+		t.Error(err, shop.Notice())
+	}
+	a, twin, other := nettest.Enter(t, shop, nettest.Worker("go")), nettest.Enter(t, shop, nettest.Worker("go")), nettest.Enter(t, r.Memberships("/blog"), nettest.Worker("go"))
+	if a.GUID() == twin.GUID() || a.GUID() == other.GUID() {
+		t.Error("two agents are one")
+	}
+	if d := nettest.Discover(t, other, agentnet.Filter{}); d.Total != 3 {
+		t.Errorf("%+v", d)
+	}
+	nettest.SendText(t, a, other, "hello")
+	if got := nettest.ReadTexts(t, other, agentnet.Selection{}); len(got) != 1 || got[0] != "hello" {
+		t.Errorf("%q", got)
+	}
+	nettest.Submit(t, a, "T", "go") // the hub makes the queue
+	c := nettest.Claim(t, other)
+	if err := other.Complete(t.Context(), "T", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
+		t.Error(err)
+	}
+	if s := shop.Status(); s.Agents != 2 || !s.Connected {
+		t.Errorf("%+v", s)
+	}
+	if err := shop.Leave(t.Context(), a); err != nil {
+		t.Error(err)
+	}
+	if again := nettest.Enter(t, shop, nettest.Worker("go")); again.GUID() != a.GUID() || !again.Reused() {
+		t.Errorf("%s came back as %s", a.GUID(), again.GUID())
+	}
+	_, err := shop.Register(t.Context(), agentnet.Registration{AgentType: "No Type"})
+	nettest.Wants(t, err, agentnet.ValidationError, "agent type")
+}

@@ -1,0 +1,57 @@
+package agentnet
+
+import (
+	"context"
+	"math/rand/v2"
+
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
+)
+
+// collect runs the collector at intervals until ctx ends. It runs in every process of the
+// network, of which one does the work each time.
+func (be *backend) collect(ctx context.Context) {
+	interval := be.store.Config().CollectInterval
+	pause := interval/10 + rand.N(interval/10+1)
+	for wait.Pause(ctx, pause) {
+		pause = interval/2 + rand.N(interval/2+1)
+		if _, err := be.collectOnce(ctx, false); err != nil && ctx.Err() == nil && !store.IsUnreachable(err) {
+			be.store.Log().Warn("the collector of the network failed", "error", err)
+		}
+	}
+}
+
+// Collected is the result of a run of the collector.
+type Collected struct {
+	Skipped  bool     // another process has run it within the interval
+	Removed  []string // GUIDs of stale entries
+	Inboxes  int      // removed, of agents that the registry has forgotten
+	Buried   int      // items whose last worker's lease ended
+	Repaired int      // items that a process had left half done
+}
+
+// Collect runs the collector now, unless another process has within the interval; with
+// force in any case.
+func (n *Network) Collect(ctx context.Context, force bool) (Collected, error) {
+	return n.main.collectOnce(ctx, force)
+}
+
+func (be *backend) collectOnce(ctx context.Context, force bool) (c Collected, err error) {
+	b, err := be.store.Connected()
+	if err != nil {
+		return c, err
+	}
+	if !force {
+		first, err := be.store.Turn(ctx, b, "turn", be.store.Config().CollectInterval*9/10)
+		if err != nil || !first {
+			return Collected{Skipped: err == nil}, err
+		}
+	}
+	if c.Removed, err = be.registry.RemoveStale(ctx, b); err == nil {
+		c.Inboxes, err = be.mail.RemoveInboxes(ctx, b)
+	}
+	if err == nil {
+		c.Buried, c.Repaired, err = be.work.Sweep(ctx, b)
+	}
+	return c, store.AsError(err)
+}

@@ -1,0 +1,290 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// The limits of an inbox are those of a project's channel. A full channel drops its
+// oldest message; a full inbox refuses new ones, so nothing that was accepted is lost.
+// Mail that was read makes room.
+const (
+	inboxMaxMessages = 10000
+	inboxMaxBytes    = 10 << 20
+	inboxMaxAge      = 24 * time.Hour
+	inboxBuffer      = 64 // notifications of new mail
+)
+
+// Service is the mail on one bus. It is safe for concurrent use once the Store is
+// started.
+type Service struct {
+	reg *registry.Registry
+	cfg store.Config
+
+	mu      sync.Mutex
+	inboxes store.Inboxes // as the server has them
+}
+
+// New returns the mail of a registry's bus. It adds to what the Store prepares, and makes
+// the inbox of every agent that is entered.
+func New(reg *registry.Registry) *Service {
+	s := &Service{reg: reg, cfg: reg.Config()}
+	reg.Prepare(func(ctx context.Context, b *bus.Bus) error {
+		if err := reg.EnsureStreams(ctx, b, jetstream.StreamConfig{
+			Name:              store.MailStream,
+			Description:       "Receipts of mail, and how far it was read",
+			Subjects:          []string{store.ReceiptSubject + ">", store.ReadSubject + "*"},
+			MaxMsgsPerSubject: 1,
+			MaxMsgs:           1_000_000,
+			MaxAge:            2 * inboxMaxAge,
+			AllowDirect:       true,
+		}); err != nil {
+			return err
+		}
+		return s.findInboxes(ctx, b)
+	})
+	reg.OnEnter(s.EnsureInbox)
+	return s
+}
+
+func inboxConfig(name, subject string) jetstream.StreamConfig {
+	cfg := jetstream.StreamConfig{
+		Name:        name,
+		Description: "Mail of agents",
+		Subjects:    []string{subject},
+		Retention:   jetstream.LimitsPolicy,
+		Discard:     jetstream.DiscardNew,
+		Storage:     jetstream.FileStorage,
+		MaxAge:      inboxMaxAge,
+		Duplicates:  inboxMaxAge, // a message that is sent again is stored once
+		AllowDirect: true,
+	}
+	if name == store.SharedInbox {
+		cfg.MaxMsgsPerSubject, cfg.DiscardNewPerSubject = inboxMaxMessages, true
+		return cfg
+	}
+	cfg.MaxMsgs, cfg.MaxBytes = inboxMaxMessages, inboxMaxBytes
+	return cfg
+}
+
+// findInboxes finds out how the server stores mail. It makes the shared stream where that
+// is configured and the server has no inboxes yet.
+func (s *Service) findInboxes(ctx context.Context, b *bus.Bus) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*store.RequestTimeout)
+	defer cancel()
+	_, err := b.JetStream().Stream(ctx, store.SharedInbox)
+	switch {
+	case err == nil:
+		s.setInboxes(store.InboxesShared)
+		return nil
+	case !errors.Is(err, jetstream.ErrStreamNotFound):
+		return store.AsError(err)
+	}
+	s.setInboxes(store.InboxesPerAgent)
+	if s.cfg.Inboxes != store.InboxesShared || s.cfg.Confined() {
+		return nil
+	}
+	if err := s.reg.MakeStream(ctx, b, inboxConfig(store.SharedInbox, store.InboxSubject+"*")); err != nil {
+		if isOverlap(err) {
+			s.reg.Log().Warn("this network has an inbox for each agent already; the configured shared inbox is not used")
+			return nil
+		}
+		return err
+	}
+	s.setInboxes(store.InboxesShared)
+	return nil
+}
+
+func isOverlap(err error) bool {
+	const subjectOverlap = 10065
+	return store.IsAPIError(err, subjectOverlap)
+}
+
+func (s *Service) setInboxes(i store.Inboxes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inboxes != i {
+		s.inboxes = i
+		s.reg.Log().Debug("the network's inboxes", "kind", i)
+	}
+}
+
+// Inboxes returns how the server stores mail; "" before it is known.
+func (s *Service) Inboxes() store.Inboxes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inboxes
+}
+
+// inboxStream is the stream of an agent's mail.
+func (s *Service) inboxStream(guid string) string {
+	if s.Inboxes() == store.InboxesShared {
+		return store.SharedInbox
+	}
+	return store.InboxStreamPrefix + guid
+}
+
+// EnsureInbox makes an agent's inbox.
+func (s *Service) EnsureInbox(ctx context.Context, b *bus.Bus, guid string) error {
+	stream := s.inboxStream(guid)
+	if stream == store.SharedInbox {
+		return nil
+	}
+	err := s.reg.EnsureStreams(ctx, b, inboxConfig(stream, store.InboxSubject+guid))
+	if isOverlap(err) { // another process has made the shared stream since
+		return s.findInboxes(ctx, b)
+	}
+	return err
+}
+
+// use returns how much of an inbox's limits is used, from 0 to 1.
+func (s *Service) use(ctx context.Context, b *bus.Bus, guid string) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
+	defer cancel()
+	name := s.inboxStream(guid)
+	stream, err := b.JetStream().Stream(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	if name != store.SharedInbox {
+		state := stream.CachedInfo().State
+		return max(float64(state.Msgs)/inboxMaxMessages, float64(state.Bytes)/inboxMaxBytes), nil
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(store.InboxSubject+guid))
+	if err != nil {
+		return 0, err
+	}
+	return float64(info.State.Subjects[store.InboxSubject+guid]) / inboxMaxMessages, nil
+}
+
+// trim removes an agent's read mail once its inbox is half full.
+func (s *Service) trim(ctx context.Context, b *bus.Bus, guid string, floor uint64) error {
+	use, err := s.use(ctx, b, guid)
+	if err != nil || use < 0.5 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
+	defer cancel()
+	stream, err := b.JetStream().Stream(ctx, s.inboxStream(guid))
+	if err != nil {
+		return err
+	}
+	return stream.Purge(ctx, jetstream.WithPurgeSubject(store.InboxSubject+guid), jetstream.WithPurgeSequence(floor+1))
+}
+
+// IsFull reports whether a server refused mail because the stream is full.
+func IsFull(err error) bool {
+	const storeFailed = 10077
+	return store.IsAPIError(err, storeFailed) && strings.Contains(err.Error(), "exceeded")
+}
+
+// RemoveInboxes removes the empty inboxes of agents that the registry has forgotten.
+func (s *Service) RemoveInboxes(ctx context.Context, b *bus.Bus) (removed int, err error) {
+	streams := b.JetStream().ListStreams(ctx, jetstream.WithStreamListSubject(store.InboxSubject+"*"))
+	var empty []string
+	for info := range streams.Info() {
+		guid, ok := strings.CutPrefix(info.Config.Name, store.InboxStreamPrefix)
+		if ok && info.State.Msgs == 0 && s.reg.Now().Sub(info.Created) > s.cfg.RegistryTTL {
+			empty = append(empty, guid)
+		}
+	}
+	if err := streams.Err(); err != nil {
+		return 0, err
+	}
+	for _, guid := range empty {
+		if _, err := s.reg.Addressee(ctx, b, guid); !store.IsNotFound(err) {
+			continue
+		}
+		if err := b.JetStream().DeleteStream(ctx, store.InboxStreamPrefix+guid); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return removed, err
+		}
+		removed++
+	}
+	return removed, nil
+}
+
+// Box is an agent's access to the mail on one bus. It is safe for concurrent use.
+type Box struct {
+	svc     *Service
+	agent   *registry.Agent
+	arrived wait.Signal
+
+	mu      sync.Mutex
+	pending pendingReads
+}
+
+// Box returns the box of an agent that is not started yet. While the agent is active the
+// box watches its inbox.
+func (s *Service) Box(agent *registry.Agent) *Box {
+	x := &Box{svc: s, agent: agent}
+	agent.WhileEntered(x.watch)
+	agent.OnLeave(func(*store.Error) { x.arrived.Send() })
+	return x
+}
+
+// Changed returns a channel that is closed when there may be new mail.
+func (x *Box) Changed() <-chan struct{} { return x.arrived.Wait() }
+
+// watch notes the delivery of mail, and wakes those who wait for it, until ctx ends.
+func (x *Box) watch(ctx context.Context, b *bus.Bus) {
+	inbox := make(chan *nats.Msg, inboxBuffer)
+	sub, err := b.Conn().ChanSubscribe(store.InboxSubject+x.agent.GUID(), inbox)
+	if err != nil {
+		x.agent.Log().Error("the subscription to the inbox failed; mail is only found by polling", "error", err)
+	} else {
+		defer func() { _ = sub.Unsubscribe() }() // it fails if the connection has ended, and the subscription with it
+	}
+	changes := b.Conn().StatusChanged(nats.CONNECTED)
+	defer b.Conn().RemoveStatusListener(changes)
+	x.noteWaiting(ctx, b)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-inbox:
+			x.noteDelivery(ctx, b, m)
+		case <-changes:
+			x.noteWaiting(ctx, b)
+		}
+	}
+}
+
+// noteDelivery notes that a message has reached the agent's process.
+func (x *Box) noteDelivery(ctx context.Context, b *bus.Bus, msg *nats.Msg) {
+	m, err := x.open(store.Message{Header: msg.Header, Data: msg.Data}, readMarks{})
+	if err != nil {
+		x.agent.Log().Debug("mail has the wrong format", "error", err) // the read of the inbox logs an error
+	} else if err := x.svc.writeReceipt(ctx, b, m, Delivered, ""); err != nil && ctx.Err() == nil {
+		x.agent.Log().Debug("a receipt was not written", "error", err)
+	}
+	x.arrived.Send()
+}
+
+// noteWaiting notes the delivery of mail that was sent while the agent was not connected.
+func (x *Box) noteWaiting(ctx context.Context, b *bus.Bus) {
+	announced := 0
+	_, err := x.scanUnread(ctx, b, func(m Mail) bool {
+		if announced++; announced > maxAnnounced {
+			return false
+		}
+		if err := x.svc.writeReceipt(ctx, b, m, Delivered, ""); err != nil {
+			x.agent.Log().Debug("a receipt was not written", "error", err)
+		}
+		return ctx.Err() == nil
+	})
+	if err != nil && ctx.Err() == nil {
+		x.agent.Log().Warn("the inbox could not be scanned after connecting", "error", err)
+	}
+	x.arrived.Send()
+}

@@ -1,0 +1,144 @@
+package nettest
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// Hub is a hub's side of a network on an embedded bus, as the daemon has it.
+type Hub struct {
+	t        testing.TB
+	Bus      *bus.Bus
+	Operator *agentnet.Network
+	users    map[string]string
+}
+
+// NewHub runs a hub until the test ends.
+func NewHub(t testing.TB) *Hub {
+	hub, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := hub.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	r := &Hub{t: t, Bus: hub, users: map[string]string{}}
+	r.Operator = Open(t, agentnet.Config{BusConfig: agentnet.BusConfig{Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
+		return bus.Join(ctx, bus.Config{}, func(ctx context.Context) (bus.Grant, error) {
+			return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+		})
+	}}})
+	return r
+}
+
+// State reports the state of an agent's connection.
+func (r *Hub) State(guid string) agentnet.ConnectionState {
+	switch user, known := r.users[guid]; {
+	case !known:
+		return agentnet.NeverConnected
+	case r.Bus.Admitted(user):
+		return agentnet.Connected
+	}
+	return agentnet.Disconnected
+}
+
+// Admit admits an agent and connects for it.
+func (r *Hub) Admit(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+	place, may, err := r.Operator.Admit(ctx, a, r.State)
+	if err != nil {
+		return agentnet.Admission{}, nil, err
+	}
+	b, err := bus.Join(ctx, bus.Config{InboxPrefix: agentnet.InboxPrefix(place.GUID)}, func(ctx context.Context) (bus.Grant, error) {
+		g, err := r.Bus.Grant(ctx, bus.GrantRequest{Access: bus.AccessAgent, Publish: may.Publish, Subscribe: may.Subscribe})
+		r.users[place.GUID] = g.User
+		return g, err
+	})
+	return place, b, err
+}
+
+// Memberships are those of a project's agents.
+func (r *Hub) Memberships(project string) *agentnet.Memberships {
+	l := agentnet.NewMemberships(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: project, Logger: slog.New(slog.DiscardHandler)}}, r.Admit)
+	r.t.Cleanup(func() {
+		if err := l.Close(context.Background()); err != nil {
+			r.t.Error(err)
+		}
+	})
+	return l
+}
+
+func Enter(t testing.TB, l *agentnet.Memberships, r agentnet.Registration) *agentnet.Agent {
+	t.Helper()
+	a, err := l.Register(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Linked is a computer with a hub at a cluster.
+func Linked(n, hub *Server, project string) agentnet.Config {
+	cfg := n.Host("host-a", "ann", project)
+	cfg.DialLocal = Dialer(hub)
+	return cfg
+}
+
+// OpenLinked returns when both the network and the hub's bus can be used.
+func OpenLinked(t *testing.T, cfg agentnet.Config) *agentnet.Network {
+	t.Helper()
+	network := Open(t, cfg)
+	Await(t, "the hub's bus", func() bool { return network.Status().Local })
+	return network
+}
+
+// AwaitLoss waits until networks have noticed that the link is down.
+func AwaitLoss(t *testing.T, networks ...*agentnet.Network) {
+	t.Helper()
+	for _, n := range networks {
+		Await(t, "the loss", func() bool { return !n.Status().Connected })
+	}
+}
+
+// ClaimTask claims the next item, which has to be the task.
+func ClaimTask(t *testing.T, a *agentnet.Agent, task string) *agentnet.Claim {
+	t.Helper()
+	var c *agentnet.Claim
+	Await(t, "a claim of "+task, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		var err error
+		c, err = a.Claim(ctx, nil)
+		if err != nil && CategoryOf(err) != agentnet.ConnectionError {
+			t.Fatal(err)
+		}
+		return c != nil
+	})
+	if c.TaskID != task {
+		t.Fatalf("claimed %s, want %s", c.TaskID, task)
+	}
+	return c
+}
+
+// OnlyOnce says which item is listed more than once.
+func OnlyOnce(t *testing.T, n *agentnet.Network) string {
+	t.Helper()
+	items, err := n.Items(t.Context(), "")
+	if err != nil {
+		return err.Error()
+	}
+	seen := map[string]bool{}
+	for _, x := range items {
+		if seen[x.TaskID] {
+			return x.TaskID
+		}
+		seen[x.TaskID] = true
+	}
+	return ""
+}

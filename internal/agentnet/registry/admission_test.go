@@ -1,0 +1,147 @@
+package registry_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// A place is its holder's: another program gets neither it nor, while the holder is
+// there, its GUID.
+func TestAPlaceIsItsHolders(t *testing.T) {
+	t.Parallel()
+	r := nettest.NewHub(t)
+	arrival := agentnet.AdmissionRequest{AgentType: "worker", ProjectPath: "/shop"}
+	place, b, err := r.Admit(t.Context(), arrival)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := arrival
+	back.GUID, back.Secret = place.GUID, place.Secret
+	if again, _, err := r.Operator.Admit(t.Context(), back, r.State); err != nil || again.GUID != place.GUID || again.Control != place.Control || !again.Reused {
+		t.Errorf("%+v, %v", again, err)
+	}
+	back.Secret = "guessed"
+	_, _, err = r.Operator.Admit(t.Context(), back, r.State)
+	nettest.Wants(t, err, agentnet.NotRegisteredError, "taken over")
+	if next, _, err := r.Operator.Admit(t.Context(), arrival, r.State); err != nil || next.GUID == place.GUID {
+		t.Errorf("%+v, %v", next, err)
+	}
+	// Its process is killed: nothing was released.
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Await(t, "the end of the connection", func() bool { return r.State(place.GUID) == agentnet.Disconnected })
+	if heir, _, err := r.Operator.Admit(t.Context(), arrival, r.State); err != nil || heir.GUID != place.GUID || heir.Secret == place.Secret {
+		t.Errorf("%+v, %v", heir, err)
+	}
+	// The bus has lost it, the agent has not.
+	lost := agentnet.AdmissionRequest{AgentType: "reviewer", ProjectPath: "/shop", GUID: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Secret: "its own"}
+	if p, _, err := r.Operator.Admit(t.Context(), lost, r.State); err != nil || p.GUID != lost.GUID || p.Secret != lost.Secret {
+		t.Errorf("%+v, %v", p, err)
+	}
+	_, _, err = r.Operator.Admit(t.Context(), agentnet.AdmissionRequest{AgentType: "*"}, r.State)
+	nettest.Wants(t, err, agentnet.ValidationError, "agent type")
+}
+
+// Property of REQ-HEARTBEAT-001 and REQ-HEARTBEAT-005 on a hub's bus: an agent says
+// that it lives, and the hub notes the time; what else has changed, and an entry that is
+// lost, the agent writes itself.
+func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
+	r := nettest.NewHub(t)
+	l := agentnet.NewMemberships(nettest.WithBeat(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: "/shop", Logger: slog.New(slog.DiscardHandler)}}, 20*time.Millisecond), r.Admit)
+	t.Cleanup(func() {
+		if err := l.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	b, err := bus.Join(t.Context(), bus.Config{}, func(ctx context.Context) (bus.Grant, error) {
+		return r.Bus.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(context.Background())
+	pulses, err := b.Conn().SubscribeSync("global.hub.desk.*.*.pulse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := b.JetStream().KeyValue(t.Context(), "agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := nettest.Enter(t, l, nettest.Worker("go"))
+	entry := func() (e agentnet.Entry) {
+		v, err := kv.Get(t.Context(), a.GUID())
+		if err == nil && json.Unmarshal(v.Value(), &e) != nil {
+			t.Errorf("%s", v.Value())
+		}
+		return e
+	}
+	awaitBeats := func() {
+		t.Helper()
+		for range 3 {
+			before := entry().LastHeartbeat
+			if _, err := pulses.NextMsgWithContext(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			nettest.Await(t, "a heartbeat", func() bool { now := entry().LastHeartbeat; return now != "" && now != before })
+		}
+	}
+	awaitBeats()
+	if err := a.SetHandle("another"); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Await(t, "what has changed", func() bool { return entry().Handle == "another" })
+	awaitBeats()
+	for _, lose := range []func() error{
+		func() error { return kv.Purge(t.Context(), a.GUID()) },
+		func() error { _, err := kv.PutString(t.Context(), a.GUID(), "no entry"); return err },
+	} {
+		if err := lose(); err != nil {
+			t.Fatal(err)
+		}
+		nettest.Await(t, "the entry again", func() bool {
+			v, err := kv.Get(t.Context(), a.GUID())
+			return err == nil && json.Valid(v.Value()) && entry().Handle == "another"
+		})
+	}
+	awaitBeats()
+	if e := entry(); e.GUID != a.GUID() || e.Status != agentnet.Active {
+		t.Errorf("%+v", e)
+	}
+	// Whoever asks in an agent's name does not make the hub answer elsewhere.
+	elsewhere, err := b.Conn().SubscribeSync("elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := pulses.NextMsgWithContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := strings.Replace(m.Subject, a.GUID(), "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", 1)
+	if err := b.Conn().PublishRequest(nobody, "elsewhere", nil); err != nil {
+		t.Fatal(err)
+	}
+	mine := agentnet.InboxPrefix("7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11") + ".pulse"
+	answers, err := b.Conn().SubscribeSync(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Conn().PublishRequest(nobody, mine, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := answers.NextMsgWithContext(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n, _, err := elsewhere.Pending(); err != nil || n != 0 {
+		t.Errorf("%d answers elsewhere: %v", n, err)
+	}
+}

@@ -1,0 +1,355 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+const (
+	// identityGrace is how long a new identity counts as live though its agent is not
+	// in the registry yet.
+	identityGrace       = 30 * time.Second
+	maxAgentsOnThisHost = 64 // live agents of one type in one project
+	refreshesPerTTL     = 24 // of an identity's record
+)
+
+// identityRecord says who has a GUID. An agent type of a project on a host has a slot
+// with such a record for each of its agents that live at the same time.
+type identityRecord struct {
+	GUID     string `json:"guid"`
+	Holder   string `json:"holder"` // identifies the process
+	Since    string `json:"since"`
+	Place    string `json:"place,omitempty"`    // identifies the directory of the holder's lock
+	Released bool   `json:"released,omitempty"` // the holder does not use it any more
+	Hub      string `json:"hub,omitempty"`      // on a cluster: the ID of the hub that authenticates the holder
+}
+
+// Identity is a GUID that this process uses.
+type Identity struct {
+	guid    string
+	key     store.Key // of the record
+	holder  string    // "" without a record, as for a person
+	record  identityRecord
+	written time.Time    // when the record was written
+	slot    string       // names the lock file and the file of the GUID; "" without them
+	lock    *flock.Flock // nil without a state directory
+	reused  bool
+}
+
+// TakeIdentity returns the GUID of an agent that has gone, of the same type in the same
+// project on the same host, or else a new one.
+func (g *Registry) TakeIdentity(ctx context.Context, agentType string) (*Identity, error) {
+	b, err := g.Connected()
+	switch {
+	case err != nil:
+		return nil, err
+	case g.cfg.GUID != "":
+		id, err := g.takeSlot(ctx, b, "fixed."+g.cfg.GUID, "fixed."+g.cfg.GUID, g.cfg.GUID)
+		if err == nil && id == nil { // the server confines it to this one
+			return nil, &store.Error{Code: store.ConflictError,
+				Message: fmt.Sprintf("Another process is registered with the GUID %s of the configuration.", g.cfg.GUID),
+				Remedy:  "End it, or give this agent a GUID (crossComputer.agentGuid) and a credential of its own."}
+		}
+		return id, err
+	case g.cfg.Admission != nil:
+		return g.AdmittedIdentity(*g.cfg.Admission), nil
+	}
+	for slot := range maxAgentsOnThisHost {
+		name := g.slotName(g.cfg.ProjectPath, agentType, slot)
+		id, err := g.takeSlot(ctx, b, "slot."+name, name, uuid.NewString())
+		if err != nil || id != nil {
+			return id, err
+		}
+	}
+	return nil, tooManyAgents(agentType)
+}
+
+func (g *Registry) slotName(projectPath, agentType string, slot int) string {
+	return fmt.Sprintf("%s.%d", store.Digest(g.cfg.Hostname, projectPath, agentType), slot)
+}
+
+func tooManyAgents(agentType string) error {
+	return &store.Error{Code: store.ConflictError,
+		Message: fmt.Sprintf("There are already %d agents of the type %s in this project on this computer.", maxAgentsOnThisHost, store.Quote(agentType)),
+		Remedy:  "End some of them, or use another agent type."}
+}
+
+// takeSlot returns nil if a live agent has the slot.
+func (g *Registry) takeSlot(ctx context.Context, b *bus.Bus, key, slot, guid string) (*Identity, error) {
+	lock, free, err := g.lockSlot(slot)
+	if err != nil || !free {
+		return nil, err
+	}
+	remembered := g.rememberedGUID(slot)
+	id, err := g.takeRecord(ctx, b, g.cfg.IdentityKey(key), cmp.Or(remembered, guid), remembered != "", lock != nil)
+	if id == nil {
+		unlock(lock)
+		return nil, err
+	}
+	id.slot, id.lock = slot, lock
+	g.rememberGUID(id)
+	return id, nil
+}
+
+// takeRecord writes this process into an identity's record, or returns nil if a live
+// agent is there. The GUID is the record's, unless the computer remembers another.
+func (g *Registry) takeRecord(ctx context.Context, b *bus.Bus, key store.Key, guid string, remembered, locked bool) (*Identity, error) {
+	v, err := key.Get(ctx, b)
+	if err != nil {
+		return nil, store.AsError(err)
+	}
+	before, reused := decodeIdentity(v)
+	if reused {
+		if !remembered {
+			guid = before.GUID
+		}
+		live, err := g.isLive(ctx, b, before, locked)
+		if err != nil || live {
+			return nil, err
+		}
+	}
+	now := g.Now()
+	record := identityRecord{GUID: guid, Holder: uuid.NewString(), Since: store.Timestamp(now)}
+	if locked {
+		record.Place = g.lockID()
+	}
+	data, err := json.Marshal(record)
+	if err != nil {
+		return nil, err
+	}
+	_, err = key.Put(ctx, b, data, v.Revision)
+	if errors.Is(err, store.ErrConflict) {
+		return nil, nil // another process was faster
+	}
+	if err != nil {
+		return nil, store.AsError(err)
+	}
+	return &Identity{guid: guid, key: key, holder: record.Holder, record: record, written: now, reused: reused || remembered}, nil
+}
+
+// decodeIdentity decodes a record; ok is false if there is no valid one.
+func decodeIdentity(v store.Value) (r identityRecord, ok bool) {
+	return r, v.Exists() && json.Unmarshal(v.Data, &r) == nil && uuid.Validate(r.GUID) == nil
+}
+
+// PersonIdentity is the identity of the user on this computer, the same in every process.
+func (g *Registry) PersonIdentity() *Identity {
+	name := "parley:person:" + g.cfg.Hostname + "/" + g.cfg.Username
+	id := g.BorrowIdentity(uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)).String())
+	id.reused = true
+	return id
+}
+
+// BorrowIdentity is an identity without a record: somebody else makes sure that nobody
+// else uses the GUID.
+func (g *Registry) BorrowIdentity(guid string) *Identity {
+	return &Identity{guid: guid, written: g.Now()}
+}
+
+// isLive reports whether the process that an identity's record names is live. locked
+// says that the caller has the slot's lock.
+func (g *Registry) isLive(ctx context.Context, b *bus.Bus, r identityRecord, locked bool) (bool, error) {
+	switch {
+	case r.Released, locked && r.Place == g.lockID(): // a live one has the lock
+		return false, nil
+	case g.Now().Sub(store.ParseTime(r.Since)) < identityGrace:
+		return true, nil
+	}
+	gone, err := g.IsGone(ctx, b, r.GUID)
+	return err == nil && !gone, store.AsError(err)
+}
+
+// lockID identifies this state directory among all computers and users.
+func (g *Registry) lockID() string {
+	return store.Digest(g.cfg.Hostname, g.cfg.Username, g.cfg.StateDir)
+}
+
+// lockSlot takes the lock of a slot, which ends with the process. Without a state
+// directory every slot is free here.
+func (g *Registry) lockSlot(name string) (lock *flock.Flock, free bool, err error) {
+	if g.cfg.StateDir == "" {
+		return nil, true, nil
+	}
+	if err = os.MkdirAll(g.cfg.StateDir, 0o700); err == nil {
+		lock = flock.New(filepath.Join(g.cfg.StateDir, name+".lock"), flock.SetPermissions(0o600))
+		free, err = lock.TryLock()
+	}
+	if err != nil {
+		return nil, false, &store.Error{Code: store.InternalError, Message: fmt.Sprintf("The directory %s cannot be used.", g.cfg.StateDir),
+			Remedy: "Make it writable.", Err: err}
+	}
+	return lock, free, nil
+}
+
+func unlock(lock *flock.Flock) {
+	if lock != nil {
+		// The file stays: removing it would free it under a process that waits for it.
+		_ = lock.Unlock() // it ends with the process at the latest
+	}
+}
+
+// Unlock frees the identity's lock, for an identity that no agent uses.
+func (id *Identity) Unlock() { unlock(id.lock) }
+
+// refresh checks that the identity is still this process's, and writes its record again
+// before that expires.
+func (id *Identity) refresh(ctx context.Context, g *Registry, b *bus.Bus) error {
+	if id.holder == "" {
+		return nil
+	}
+	v, err := id.key.Get(ctx, b)
+	if err != nil {
+		return err
+	}
+	if v.Exists() {
+		var now identityRecord
+		if err := json.Unmarshal(v.Data, &now); err != nil {
+			return err
+		}
+		if now.Holder != id.holder {
+			return store.ErrReplaced
+		}
+		if !id.due(g) {
+			return nil
+		}
+	}
+	data, err := json.Marshal(id.record)
+	if err != nil {
+		return err
+	}
+	if _, err := id.key.Put(ctx, b, data, v.Revision); err != nil {
+		return err
+	}
+	id.written = g.Now()
+	return nil
+}
+
+// due reports whether the record has to be written again, before it expires.
+func (id *Identity) due(g *Registry) bool {
+	return g.Now().Sub(id.written) >= g.cfg.RegistryTTL/refreshesPerTTL
+}
+
+// release frees the identity for the next process of this kind.
+func (id *Identity) release(ctx context.Context, b *bus.Bus) error {
+	defer unlock(id.lock)
+	if id.holder == "" {
+		return nil
+	}
+	_, err := id.key.Update(ctx, b, func(v store.Value) ([]byte, error) {
+		var now identityRecord
+		if !v.Exists() || json.Unmarshal(v.Data, &now) != nil || now.Holder != id.holder {
+			return nil, nil
+		}
+		now.Released = true
+		return json.Marshal(now)
+	})
+	return err
+}
+
+// While the bus cannot be reached it cannot tell who an agent was. So with
+// Config.RememberGUIDs the state directory holds the agents' GUIDs, valid for the
+// registry's TTL.
+
+func (g *Registry) guidFile(slot string) string { return filepath.Join(g.cfg.StateDir, slot+".guid") }
+
+// rememberedGUID returns the last GUID of a slot; "" if none is remembered.
+func (g *Registry) rememberedGUID(slot string) string {
+	if !g.cfg.RememberGUIDs || g.cfg.StateDir == "" {
+		return ""
+	}
+	info, err := os.Stat(g.guidFile(slot))
+	if err != nil || g.cfg.Now().Sub(info.ModTime()) > g.cfg.RegistryTTL {
+		return ""
+	}
+	data, err := os.ReadFile(g.guidFile(slot))
+	if err != nil {
+		g.Log().Warn("an agent's GUID cannot be read from the state directory", "error", err)
+		return ""
+	}
+	id, err := uuid.Parse(strings.TrimSpace(string(data)))
+	if err != nil {
+		return "" // the file was not written completely
+	}
+	return id.String()
+}
+
+// rememberGUID writes the GUID of a slot whose lock the caller has.
+func (g *Registry) rememberGUID(id *Identity) {
+	if !g.cfg.RememberGUIDs || g.cfg.StateDir == "" || id.slot == "" {
+		return
+	}
+	if err := os.WriteFile(g.guidFile(id.slot), []byte(id.guid+"\n"), 0o600); err != nil {
+		g.Log().Warn("an agent's GUID is not remembered on this computer", "guid", id.guid, "error", err)
+	}
+}
+
+// RecallIdentity is TakeIdentity without the bus: it returns the GUID of an agent of
+// this type that has ended, or else a new one. No other computer can have it, because
+// an identity is that of a host and a directory.
+func (g *Registry) RecallIdentity(agentType string) (*Identity, error) {
+	if g.cfg.Admission != nil {
+		return g.AdmittedIdentity(*g.cfg.Admission), nil
+	}
+	slots := maxAgentsOnThisHost
+	if g.cfg.GUID != "" {
+		slots = 1
+	}
+	for i := range slots {
+		slot := g.slotName(g.cfg.ProjectPath, agentType, i)
+		if g.cfg.GUID != "" {
+			slot = "fixed." + g.cfg.GUID
+		}
+		lock, free, err := g.lockSlot(slot)
+		if err != nil {
+			return nil, err
+		}
+		if !free {
+			continue
+		}
+		remembered := g.rememberedGUID(slot)
+		id := g.BorrowIdentity(cmp.Or(g.cfg.GUID, remembered, uuid.NewString()))
+		id.slot, id.lock, id.reused = slot, lock, remembered != ""
+		g.rememberGUID(id)
+		return id, nil
+	}
+	return nil, tooManyAgents(agentType)
+}
+
+// claimIdentity writes the record of an identity that was taken without the bus.
+func (a *Agent) claimIdentity(ctx context.Context, b *bus.Bus) error {
+	if err := a.acquire(ctx); err != nil {
+		return err
+	}
+	defer a.release()
+	have := a.identity
+	key := have.slot
+	switch {
+	case have.lock == nil: // no lock proves that the slot is free
+		key = "fixed." + a.guid
+	case a.reg.cfg.GUID == "":
+		key = "slot." + key
+	}
+	id, err := a.reg.takeRecord(ctx, b, a.reg.cfg.IdentityKey(key), a.guid, true, have.lock != nil)
+	if err != nil {
+		return err
+	}
+	if id == nil {
+		return &store.Error{Code: store.ConflictError, Message: "Another process has this agent's identity in the network.",
+			Remedy: "End it; otherwise the identity is free when three of its heartbeats are missing."}
+	}
+	have.key, have.holder, have.record, have.written = id.key, id.holder, id.record, id.written
+	return nil
+}

@@ -1,0 +1,55 @@
+package registry_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
+)
+
+// An agent that starts without the link is the same when it is back, and when it
+// starts without the link again.
+func TestAnAgentThatStartsWithoutTheLinkEntersTheNetworkLater(t *testing.T) {
+	t.Parallel()
+	n, hub := nettest.StartServer(t), nettest.StartServer(t)
+	cfg := nettest.Linked(n, hub, "shop")
+	cfg.StateDir = t.TempDir()
+	other := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Dispatcher())
+	n.Stop()
+	start := func() (*agentnet.Network, *agentnet.Agent) {
+		network := agentnet.Open(cfg)
+		nettest.Await(t, "the hub's bus", func() bool { return network.Status().Local })
+		return network, nettest.Register(t, network, nettest.Worker("go"))
+	}
+	network, a := start()
+	guid := a.GUID()
+	if s := nettest.SendText(t, a, other, "hello"); !s.Queued {
+		t.Errorf("%+v", s)
+	}
+	n.Start()
+	nettest.Await(t, "the agent in the network", func() bool {
+		e, _, err := other.Info(t.Context(), guid)
+		return err == nil && e.GUID == guid
+	})
+	var got []string
+	nettest.Await(t, "its mail", func() bool { got = append(got, nettest.TryTexts(t, other)...); return len(got) > 0 })
+	nettest.Await(t, "an answer", func() bool {
+		_, err := other.Send(t.Context(), agentnet.Message{Recipient: guid, Text: "hello yourself"})
+		return err == nil
+	})
+	nettest.Await(t, "its arrival", func() bool { return slices.Contains(nettest.TryTexts(t, a), "hello yourself") })
+	nettest.Shut(t, network)
+	n.Stop()
+	network, a = start()
+	if a.GUID() != guid || !a.Reused() {
+		t.Errorf("%s came back as %s", guid, a.GUID())
+	}
+	n.Start()
+	nettest.Await(t, "the network", func() bool { return network.Status().Connected })
+	nettest.Shut(t, network)
+	network = nettest.Open(t, cfg)
+	if again := nettest.Register(t, network, nettest.Worker("go")); again.GUID() != guid {
+		t.Errorf("%s came back as %s", guid, again.GUID())
+	}
+}

@@ -1,0 +1,329 @@
+// Package registry is the registry of the agents' network on one bus: the agents'
+// entries, their heartbeats and identities, and discovery.
+package registry
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// Registry is a process's access to the registry on one bus. It is safe for concurrent
+// use once the Store is started.
+type Registry struct {
+	*store.Store
+	cfg     store.Config
+	onEnter []func(ctx context.Context, b *bus.Bus, guid string) error
+
+	mu       sync.Mutex
+	snapshot *snapshot // the newest; nil before the first
+}
+
+// New returns the registry on a bus. It adds to what the Store prepares.
+func New(s *store.Store) *Registry {
+	g := &Registry{Store: s, cfg: s.Config()}
+	s.Prepare(g.prepare)
+	return g
+}
+
+// OnEnter adds what has to succeed before an agent is entered in the registry. Call it
+// before the Store is started.
+func (g *Registry) OnEnter(f func(ctx context.Context, b *bus.Bus, guid string) error) {
+	g.onEnter = append(g.onEnter, f)
+}
+
+func (g *Registry) prepare(ctx context.Context, b *bus.Bus) error {
+	g.mu.Lock()
+	g.snapshot = nil // it may be another server, with other revisions
+	g.mu.Unlock()
+	ttl := g.cfg.RegistryTTL
+	return g.EnsureStreams(ctx, b,
+		store.BucketConfig(g.cfg.Bucket, "The agents' registry", ttl),
+		store.BucketConfig(g.cfg.IdentityBucket(), "Which agent had which GUID", ttl+ttl/refreshesPerTTL),
+		jetstream.StreamConfig{
+			Name:        store.AuditStream,
+			Description: "What the collector removed",
+			Subjects:    []string{store.AuditSubject},
+			MaxMsgs:     10_000,
+			MaxAge:      30 * 24 * time.Hour,
+			AllowDirect: true,
+		})
+}
+
+// StoredEntry is an entry as the registry stores it.
+type StoredEntry struct {
+	Entry
+	revision uint64
+	seen     time.Time // when the server stored it
+	beat     time.Time // LastHeartbeat
+	raw      []byte    // its JSON; only in a snapshot
+}
+
+// entry returns an agent's entry; nil if there is none that is valid.
+func (g *Registry) entry(ctx context.Context, b *bus.Bus, guid string) (*StoredEntry, error) {
+	v, err := g.cfg.EntryKey(guid).Get(ctx, b)
+	if err != nil || !v.Exists() {
+		return nil, err
+	}
+	e, err := DecodeEntry(v.Data)
+	if err != nil {
+		g.Log().Debug("an entry of the registry is skipped: it does not match the schema", "guid", guid, "error", err)
+		return nil, nil
+	}
+	return &StoredEntry{Entry: e, revision: v.Revision, seen: v.Time, beat: store.ParseTime(e.LastHeartbeat)}, nil
+}
+
+// Liveness returns that of an entry now.
+func (g *Registry) Liveness(e StoredEntry) Liveness {
+	return e.liveness(e.seen, g.Now(), g.cfg.TimeoutThreshold)
+}
+
+// IsGone reports whether an agent is offline or not registered.
+func (g *Registry) IsGone(ctx context.Context, b *bus.Bus, guid string) (bool, error) {
+	e, err := g.entry(ctx, b, guid)
+	return err == nil && (e == nil || g.Liveness(*e) == Gone), err
+}
+
+// HostOf returns the host of an agent, "" if it is not registered.
+func (g *Registry) HostOf(ctx context.Context, b *bus.Bus, guid string) (string, error) {
+	e, err := g.entry(ctx, b, guid)
+	if err != nil || e == nil {
+		return "", err
+	}
+	return e.Hostname, nil
+}
+
+// Filter selects agents. Empty fields select all.
+type Filter struct {
+	AgentType  string
+	Capability string // or part of one
+	Hostname   string
+	ProjectID  string
+	Status     Presence
+	Scope      Scope
+	// Limit is 0 for DefaultDiscoverLimit.
+	Limit          int
+	IncludeOffline bool
+}
+
+// The limits of a Filter.
+const (
+	DefaultDiscoverLimit = 50
+	MaxDiscoverLimit     = 1000
+)
+
+// Check returns a ValidationError if the filter is invalid.
+func (f Filter) Check() error {
+	switch {
+	case f.Limit < 0 || f.Limit > MaxDiscoverLimit:
+		return store.Invalid("The limit %d is not allowed.", f.Limit).WithRemedy("Use a limit from 1 to %d.", MaxDiscoverLimit)
+	case f.Status != "" && !slices.Contains(Presences, f.Status):
+		return invalidStatus(f.Status)
+	case f.Scope != "" && !slices.Contains(Scopes, f.Scope):
+		return invalidScope(f.Scope)
+	}
+	return nil
+}
+
+func invalidStatus(p Presence) error {
+	return store.Invalid("There is no status %s.", store.Quote(string(p))).WithRemedy("Use active, idle, busy or offline.")
+}
+
+func invalidScope(s Scope) error {
+	return store.Invalid("There is no scope %s.", store.Quote(string(s))).WithRemedy("Use user, project or cross-project.")
+}
+
+func (f Filter) matches(s Summary) bool {
+	has := func(c string) bool { return strings.Contains(strings.ToLower(c), strings.ToLower(f.Capability)) }
+	return (f.AgentType == "" || s.AgentType == f.AgentType) &&
+		(f.Capability == "" || slices.ContainsFunc(s.Capabilities, has)) &&
+		(f.Hostname == "" || strings.EqualFold(s.Hostname, f.Hostname)) &&
+		(f.ProjectID == "" || s.ProjectID == f.ProjectID) &&
+		(f.Status == "" || s.Status == f.Status) &&
+		(f.Scope == "" || s.Scope == f.Scope) &&
+		(s.Status != Offline || f.IncludeOffline || f.Status == Offline)
+}
+
+// Discovery is the result of a discovery.
+type Discovery struct {
+	Agents []Summary // most recently active first; never nil
+	// Total counts also the agents beyond the limit.
+	Total int
+}
+
+// Limit returns d with as many agents as the filter allows.
+func (d Discovery) Limit(f Filter) Discovery {
+	d.Agents = d.Agents[:min(len(d.Agents), cmp.Or(f.Limit, DefaultDiscoverLimit))]
+	return d
+}
+
+// Discover lists all agents that the viewer sees and the filter selects, whatever its
+// Limit. To find none is no error.
+func (g *Registry) Discover(ctx context.Context, v Viewer, f Filter) (Discovery, error) {
+	found := Discovery{Agents: []Summary{}}
+	b, err := g.Connected()
+	if err != nil {
+		return found, err
+	}
+	all, err := g.Entries(ctx, b)
+	if err != nil {
+		return found, store.AsError(err)
+	}
+	for _, e := range all {
+		if !v.Sees(e.Entry) {
+			continue
+		}
+		if s := e.summary(g.Liveness(e)); f.matches(s) {
+			found.Agents = append(found.Agents, s)
+		}
+	}
+	found.Total = len(found.Agents)
+	return found, nil
+}
+
+// Info returns an agent's entry. An agent that the viewer does not see is not found.
+func (g *Registry) Info(ctx context.Context, v Viewer, guid string) (Entry, Liveness, error) {
+	b, err := g.Connected()
+	if err != nil {
+		return Entry{}, "", err
+	}
+	if guid, err = store.CheckGUID("guid", guid); err != nil {
+		return Entry{}, "", err
+	}
+	s, err := g.entry(ctx, b, guid)
+	if err != nil {
+		return Entry{}, "", store.AsError(err)
+	}
+	if s == nil || !v.Sees(s.Entry) {
+		return Entry{}, "", &store.Error{Code: store.NotFoundError, Message: fmt.Sprintf("There is no agent %s that you can see.", guid),
+			Remedy: "Use discover_agents to find agents and their GUIDs."}
+	}
+	e, live := v.redact(s.Entry), g.Liveness(*s)
+	if live == Gone {
+		e.Status = Offline
+	}
+	return e, live, nil
+}
+
+// Operator views the registry as a person at this computer: such a person sees what the
+// agents of this user and project see.
+func (g *Registry) Operator() Viewer {
+	return Viewer{ProjectID: g.cfg.ProjectID, Username: g.cfg.Username, Hostname: g.cfg.Hostname}
+}
+
+// known is what is remembered of an agent whose entry may be gone.
+type known struct {
+	GUID      string `json:"guid"`
+	Handle    string `json:"handle"`
+	AgentType string `json:"agentType"`
+}
+
+func (g *Registry) knownKey(guid string) store.Key { return g.cfg.IdentityKey("guid." + guid) }
+
+// Addressee is an agent that can receive mail.
+type Addressee struct {
+	Handle string
+	Status Presence
+}
+
+// Addressee finds an agent that is registered, or was within the registry's TTL and may
+// register again.
+func (g *Registry) Addressee(ctx context.Context, b *bus.Bus, guid string) (Addressee, error) {
+	e, err := g.entry(ctx, b, guid)
+	if err != nil {
+		return Addressee{}, store.AsError(err)
+	}
+	if e != nil {
+		if g.Liveness(*e) == Gone {
+			e.Status = Offline
+		}
+		return Addressee{e.Handle, e.Status}, nil
+	}
+	v, err := g.knownKey(guid).Get(ctx, b)
+	if err != nil {
+		return Addressee{}, store.AsError(err)
+	}
+	var k known
+	if !v.Exists() || json.Unmarshal(v.Data, &k) != nil {
+		return Addressee{}, &store.Error{Code: store.NotFoundError, Message: fmt.Sprintf("There is no agent %s in the registry.", guid),
+			Remedy: "Use discover_agents to find agents and their GUIDs.", Err: errors.New("neither an entry nor an identity")}
+	}
+	return Addressee{k.Handle, Offline}, nil
+}
+
+// Removal is the audit log's record of an entry that the collector removed.
+type Removal struct {
+	GUID          string `json:"guid"`
+	AgentType     string `json:"agentType"`
+	Handle        string `json:"handle"`
+	Hostname      string `json:"hostname"`
+	LastHeartbeat string `json:"lastHeartbeat"`
+	RemovedAt     string `json:"removedAt"`
+	RemovedBy     string `json:"removedBy"` // the host of the collector
+}
+
+// RemoveStale removes the entries of agents that miss three heartbeats, and returns
+// their GUIDs. An entry that is written in the same moment stays.
+func (g *Registry) RemoveStale(ctx context.Context, b *bus.Bus) ([]string, error) {
+	all, err := g.Entries(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	var removed []string
+	now := g.Now()
+	for _, s := range all {
+		e := s.Entry
+		e.Status = Active // a deregistered agent's entry stays as long as any
+		if e.liveness(s.seen, now, g.cfg.TimeoutThreshold) != Gone {
+			continue
+		}
+		err := g.cfg.EntryKey(s.GUID).Delete(ctx, b, s.revision)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return removed, err
+		}
+		removed = append(removed, s.GUID)
+		r := Removal{s.GUID, s.AgentType, s.Handle, s.Hostname, s.LastHeartbeat, store.Timestamp(now), g.cfg.Hostname}
+		g.Log().Info("a stale entry was removed from the registry", "guid", r.GUID, "agentType", r.AgentType,
+			"handle", r.Handle, "hostname", r.Hostname, "lastHeartbeat", r.LastHeartbeat)
+		data, err := json.Marshal(r)
+		if err == nil {
+			_, err = b.Publish(ctx, &nats.Msg{Subject: store.AuditSubject, Data: data}, jetstream.WithExpectStream(store.AuditStream))
+		}
+		if err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+// Removals returns the audit log's records, oldest first.
+func (g *Registry) Removals(ctx context.Context) ([]Removal, error) {
+	b, err := g.Connected()
+	if err != nil {
+		return nil, err
+	}
+	list := []Removal{}
+	err = store.Scan(ctx, b, store.AuditStream, store.AuditSubject, 1, func(m store.Message) bool {
+		var r Removal
+		if json.Unmarshal(m.Data, &r) == nil {
+			list = append(list, r)
+		}
+		return true
+	})
+	return list, store.AsError(err)
+}

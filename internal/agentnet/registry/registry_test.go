@@ -1,0 +1,472 @@
+package registry_test
+
+import (
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// REQ-REGISTRY-001, REQ-REGISTRY-002, REQ-REGISTRY-003, REQ-REGISTRY-004,
+// REQ-REGISTRY-005, REQ-REGISTRY-007, REQ-REGISTRY-010, REQ-TOOL-REGISTER-003,
+// REQ-TOOL-REGISTER-004, REQ-TOOL-REGISTER-005, REQ-TOOL-REGISTER-006, REQ-PRIV-002
+func TestAForeignClientFindsTheEntry(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	a := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Worker("typescript", "testing"))
+	js := n.Foreign()
+	kv, err := js.KeyValue(t.Context(), "agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := kv.Get(t.Context(), a.GUID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkEntry(got.Value()); err != nil {
+		t.Error(err)
+	}
+	var entry map[string]any
+	if err := json.Unmarshal(got.Value(), &entry); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"registeredAt", "lastHeartbeat"} {
+		at, err := time.Parse(time.RFC3339Nano, entry[name].(string))
+		if err != nil || time.Since(at).Abs() > time.Minute {
+			t.Errorf("%s is %v", name, entry[name])
+		}
+		delete(entry, name)
+	}
+	want := map[string]any{"guid": a.GUID(), "agentType": "tdd-engineer", "handle": "worker-1", "hostname": "host-a", "projectId": "000000000000000s",
+		"scope": "project", "visibility": "public", "natsUrl": n.URL(), "capabilities": []any{"typescript", "testing"}, "status": "active",
+		"heartbeatInterval": 60.0, "maxConcurrentTasks": 0.0, "currentTaskCount": 0.0}
+	if diff := cmp.Diff(want, entry); diff != "" {
+		t.Error(diff)
+	}
+	if id, err := uuid.Parse(a.GUID()); err != nil || id.Version() != 4 {
+		t.Errorf("the GUID is %s", a.GUID())
+	}
+	stream, err := js.Stream(t.Context(), "KV_agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := stream.CachedInfo().Config; c.Storage != jetstream.FileStorage || c.MaxAge != 24*time.Hour || c.MaxMsgsPerSubject != 1 {
+		t.Errorf("the bucket is %+v", c)
+	}
+}
+
+// REQ-TOOL-DISCOVER-003, REQ-TOOL-GETINFO-002, REQ-TOOL-GETINFO-003,
+// REQ-TOOL-GETINFO-004, REQ-TEST-CROSS-001, REQ-TEST-CROSS-003, REQ-TEST-CROSS-008, REQ-PRIV-003
+func TestVisibility(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	agents := map[string]*agentnet.Agent{}
+	add := func(name, host, user, project string, v agentnet.Visibility) {
+		agents[name] = nettest.Register(t, nettest.Open(t, n.Host(host, user, project)),
+			agentnet.Registration{Handle: name, AgentType: "a-" + name, Scope: agentnet.ScopeProject, Visibility: v})
+	}
+	add("public", "host-a", "ann", "shop", agentnet.Public)
+	add("private", "host-a", "ann", "shop", agentnet.Private)
+	add("project", "host-a", "ann", "shop", agentnet.ProjectOnly)
+	add("user", "host-a", "ann", "blog", agentnet.UserOnly)
+	add("colleague", "host-b", "bob", "shop", agentnet.Public)
+	add("twin", "host-b", "ann", "other", agentnet.Public)
+	add("stranger", "host-c", "eve", "evil", agentnet.Public)
+	open := []string{"colleague", "public", "stranger", "twin"}
+	for viewer, more := range map[string][]string{
+		"public": {"project", "user"}, "private": {"private", "project", "user"}, "project": {"project", "user"},
+		"user": {"user"}, "colleague": {"project"}, "twin": {}, "stranger": {},
+	} {
+		got := []string{}
+		for _, s := range nettest.Discover(t, agents[viewer], agentnet.Filter{}).Agents {
+			got = append(got, s.Handle)
+		}
+		slices.Sort(got)
+		want := slices.Sorted(slices.Values(slices.Concat(open, more)))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s sees: %s", viewer, diff)
+		}
+		for name, a := range agents {
+			entry, _, err := agents[viewer].Info(t.Context(), a.GUID())
+			if sees := slices.Contains(want, name); sees != (err == nil) {
+				t.Errorf("%s asks for %s: %v", viewer, name, err)
+			}
+			if err != nil {
+				nettest.Wants(t, err, agentnet.NotFoundError, "There is no agent "+a.GUID())
+			}
+			// REQ-TOOL-DISCOVER-004, REQ-PRIV-001, REQ-REGISTRY-006: only the same user learns the name.
+			if entry.Username != "" && (name != "user" || (viewer != "user" && viewer != "public" && viewer != "private" && viewer != "project")) {
+				t.Errorf("%s learns that %s is %s", viewer, name, entry.Username)
+			}
+		}
+	}
+}
+
+// REQ-TOOL-DISCOVER-002, REQ-TOOL-DISCOVER-005, REQ-TOOL-DISCOVER-006, REQ-TOOL-DISCOVER-007, REQ-TOOL-DISCOVER-008
+func TestDiscoveryFilters(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
+	one := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("TypeScript", "testing"))
+	two := nettest.Register(t, nettest.Open(t, n.Host("host-c", "cid", "blog")), nettest.Worker("golang"))
+	three := nettest.Register(t, nettest.Open(t, n.Host("host-d", "dan", "blog")), nettest.Worker())
+	busy := agentnet.Busy
+	if _, err := two.UpdatePresence(t.Context(), agentnet.Changes{Status: &busy}); err != nil {
+		t.Fatal(err)
+	}
+	if err := three.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		filter agentnet.Filter
+		want   []*agentnet.Agent
+	}{
+		{"none", agentnet.Filter{}, []*agentnet.Agent{boss, one, two}},
+		{"type", agentnet.Filter{AgentType: "dispatcher"}, []*agentnet.Agent{boss}},
+		{"part of a type", agentnet.Filter{AgentType: "dispatch"}, nil},
+		{"part of a capability", agentnet.Filter{Capability: "script"}, []*agentnet.Agent{one}},
+		{"host", agentnet.Filter{Hostname: "HOST-C"}, []*agentnet.Agent{two}},
+		{"project", agentnet.Filter{ProjectID: one.Entry().ProjectID}, []*agentnet.Agent{one}},
+		{"status", agentnet.Filter{Status: agentnet.Busy}, []*agentnet.Agent{two}},
+		{"scope", agentnet.Filter{Scope: agentnet.ScopeCrossProject}, []*agentnet.Agent{boss}},
+		{"offline ones", agentnet.Filter{Status: agentnet.Offline}, []*agentnet.Agent{three}},
+	} {
+		d, err := nettest.Open(t, n.Host("host-z", "zoe", "none")).Agents(t.Context(), tt.filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{}
+		for _, a := range tt.want {
+			want = append(want, a.GUID())
+		}
+		// The order is that of heartbeats, of hosts that agree on the time but roughly.
+		if diff := cmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(nettest.GUIDs(d)))); diff != "" {
+			t.Errorf("%s: %s", tt.name, diff)
+		}
+	}
+	if d := nettest.Discover(t, boss, agentnet.Filter{Limit: 2}); len(d.Agents) != 2 || d.Total != 3 {
+		t.Errorf("the first two: %+v", d)
+	}
+	if d := nettest.Discover(t, boss, agentnet.Filter{IncludeOffline: true}); len(d.Agents) != 4 || d.Total != 4 {
+		t.Errorf("with offline ones: %+v", d)
+	}
+	for _, f := range []agentnet.Filter{{Limit: -1}, {Limit: 1001}, {Status: "lazy"}, {Scope: "all"}} {
+		_, err := boss.Discover(t.Context(), f)
+		nettest.Wants(t, err, agentnet.ValidationError, "Use ")
+	}
+}
+
+// REQ-TOOL-REGISTER-002, REQ-REGISTRY-008
+func TestWrongRegistrationsAreRefused(t *testing.T) {
+	t.Parallel()
+	n := nettest.Open(t, nettest.StartServer(t).Host("host-a", "ann", "shop"))
+	for name, change := range map[string]func(*agentnet.Registration){
+		"type":       func(r *agentnet.Registration) { r.AgentType = "Big Boss" },
+		"no type":    func(r *agentnet.Registration) { r.AgentType = "" },
+		"handle":     func(r *agentnet.Registration) { r.Handle = "a b" },
+		"scope":      func(r *agentnet.Registration) { r.Scope = "world" },
+		"visibility": func(r *agentnet.Registration) { r.Visibility = "secret" },
+		"tasks":      func(r *agentnet.Registration) { r.MaxConcurrentTasks = -1 },
+		"beat":       func(r *agentnet.Registration) { r.HeartbeatInterval = 9 * time.Second },
+		"capability": func(r *agentnet.Registration) { r.Capabilities = []string{""} },
+		"too many":   func(r *agentnet.Registration) { r.Capabilities = slices.Repeat([]string{"a"}, 65) },
+	} {
+		r := nettest.Worker("typescript")
+		change(&r)
+		if _, err := n.Register(t.Context(), r); nettest.CategoryOf(err) != agentnet.ValidationError {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// REQ-TOOL-REGISTER-009, REQ-TOOL-DEREG-003, REQ-TOOL-DEREG-004, REQ-TOOL-DEREG-005, REQ-REGISTRY-014
+func TestAnAgentThatComesBackIsTheSame(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
+	cfg := n.Host("host-b", "bob", "shop")
+	first := agentnet.Open(cfg)
+	if err := first.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a := nettest.Register(t, first, nettest.Worker("typescript"))
+	nettest.Shut(t, first)
+	entry, live, err := boss.Info(t.Context(), a.GUID())
+	if err != nil || entry.Status != agentnet.Offline || live != agentnet.Gone {
+		t.Errorf("after the end: %+v, %s, %v", entry, live, err)
+	}
+	sent, err := boss.Send(t.Context(), agentnet.Message{Recipient: a.GUID(), Text: "while you were away"})
+	if err != nil || sent.Warning == "" {
+		t.Fatalf("%+v, %v", sent, err)
+	}
+	_, err = a.Discover(t.Context(), agentnet.Filter{})
+	nettest.Wants(t, err, agentnet.NotRegisteredError, "register_agent")
+	again := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("typescript"))
+	if again.GUID() != a.GUID() || !again.Reused() {
+		t.Errorf("was %s, is %s", a.GUID(), again.GUID())
+	}
+	mail, _, err := again.Read(t.Context(), agentnet.Selection{})
+	if err != nil || len(mail) != 1 || mail[0].Text != "while you were away" {
+		t.Errorf("%+v, %v", mail, err)
+	}
+	other := nettest.Register(t, nettest.Open(t, n.Host("host-c", "bob", "shop")), nettest.Worker("typescript"))
+	if other.GUID() == a.GUID() {
+		t.Error("another host has the same GUID")
+	}
+}
+
+// Two that live at the same time are two, and each comes back as itself.
+func TestTwoAgentsOfOneKindHaveTwoIdentities(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-b", "bob", "shop")
+	cfg.StateDir = filepath.Join(t.TempDir(), "agents")
+	one, two := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker()), nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
+	if one.GUID() == two.GUID() {
+		t.Fatal("both are", one.GUID())
+	}
+	if err := one.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if three := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker()); three.GUID() != one.GUID() {
+		t.Errorf("the free identity %s is not taken: %s", one.GUID(), three.GUID())
+	}
+}
+
+// REQ-HEARTBEAT-001, REQ-HEARTBEAT-002, REQ-HEARTBEAT-005, REQ-HEARTBEAT-008,
+// REQ-LIVENESS-002, REQ-LIVENESS-003, REQ-LIVENESS-004, REQ-REGISTRY-011, REQ-REGISTRY-012,
+// REQ-REGISTRY-013, REQ-TEST-CROSS-004, REQ-TEST-CROSS-005
+func TestAnAgentThatFallsSilentIsOfflineAndThenRemoved(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	clock := new(nettest.Clock)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.Now = clock.Now
+	network := nettest.Open(t, cfg)
+	silent := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("typescript"))
+	_, _ = silent, clock
+	see := func() agentnet.Summary {
+		d, err := network.Agents(t.Context(), agentnet.Filter{IncludeOffline: true})
+		if err != nil || len(d.Agents) != 1 {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		return d.Agents[0]
+	}
+	if s := see(); s.Status != agentnet.Active || s.PossiblyOffline {
+		t.Errorf("at first: %+v", s)
+	}
+	clock.Forward(125 * time.Second)
+	if s := see(); s.Status != agentnet.Active || !s.PossiblyOffline {
+		t.Errorf("after two heartbeats: %+v", s)
+	}
+	clock.Forward(60 * time.Second)
+	if s := see(); s.Status != agentnet.Offline {
+		t.Errorf("after three: %+v", s)
+	}
+	c, err := network.Collect(t.Context(), true)
+	if err != nil || !slices.Equal(c.Removed, []string{silent.GUID()}) {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	removals, err := network.Removals(t.Context())
+	if err != nil || len(removals) != 1 || removals[0].GUID != silent.GUID() || removals[0].Handle != "worker-1" || removals[0].RemovedBy != "host-a" {
+		t.Errorf("the audit log: %+v, %v", removals, err)
+	}
+	if c, err := network.Collect(t.Context(), false); err != nil || c.Skipped {
+		t.Errorf("the first pass by the timer: %+v, %v", c, err)
+	}
+	if c, err := network.Collect(t.Context(), false); err != nil || !c.Skipped {
+		t.Errorf("a second pass within the interval: %+v, %v", c, err)
+	}
+}
+
+// REQ-HEARTBEAT-005: the entry is written again and again, also if somebody has
+// removed it.
+func TestTheHeartbeatBringsARemovedEntryBack(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	a := nettest.Register(t, nettest.Open(t, nettest.WithBeat(n.Host("host-b", "bob", "shop"), 20*time.Millisecond)), nettest.Worker("typescript"))
+	kv, err := n.Foreign().KeyValue(t.Context(), "agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kv.Purge(t.Context(), a.GUID()); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Await(t, "the entry", func() bool { _, err := kv.Get(t.Context(), a.GUID()); return err == nil })
+	before := a.Entry().LastHeartbeat
+	nettest.Await(t, "a later heartbeat", func() bool { return a.Entry().LastHeartbeat > before })
+}
+
+// A computer whose clock is wrong neither seems offline nor takes others to be.
+func TestAWrongClockDoesNoHarm(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	fast, slow := new(nettest.Clock), new(nettest.Clock)
+	fast.Forward(5 * time.Hour)
+	slow.Forward(-5 * time.Hour)
+	ahead, behind := n.Host("host-a", "ann", "shop"), n.Host("host-b", "bob", "shop")
+	ahead.Now, behind.Now = fast.Now, slow.Now
+	a, b := nettest.Register(t, nettest.Open(t, ahead), nettest.Worker()), nettest.Register(t, nettest.Open(t, behind), nettest.Worker())
+	for _, viewer := range []*agentnet.Agent{a, b} {
+		d := nettest.Discover(t, viewer, agentnet.Filter{})
+		if len(d.Agents) != 2 || d.Agents[0].PossiblyOffline || d.Agents[1].PossiblyOffline {
+			t.Errorf("%+v", d)
+		}
+	}
+	if c, err := nettest.Open(t, ahead).Collect(t.Context(), true); err != nil || len(c.Removed) != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// REQ-TOOL-PRESENCE-003, REQ-TOOL-PRESENCE-004, REQ-TOOL-PRESENCE-005, REQ-TOOL-PRESENCE-006, REQ-ABUSE-001, REQ-ABUSE-005
+func TestPresence(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	clock := new(nettest.Clock)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.Now = clock.Still()
+	network := nettest.Open(t, cfg)
+	a := nettest.Register(t, network, nettest.Worker("typescript"))
+	busy, three, offline := agentnet.Busy, 3, agentnet.Offline
+	e, err := a.UpdatePresence(t.Context(), agentnet.Changes{Status: &busy, CurrentTaskCount: &three, Capabilities: []string{"golang"}})
+	if err != nil || e.Status != agentnet.Busy || e.CurrentTaskCount != 3 || !slices.Equal(e.Capabilities, []string{"golang"}) {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	_, err = a.UpdatePresence(t.Context(), agentnet.Changes{Status: &offline})
+	nettest.Wants(t, err, agentnet.RateLimitError, "Try again in 10 seconds.")
+	// Another process with the identity is refused as well: the count is on the bus.
+	clock.Forward(11 * time.Second)
+	if e, err = a.UpdatePresence(t.Context(), agentnet.Changes{Status: &offline}); err != nil || e.Status != agentnet.Offline {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	clock.Forward(11 * time.Second)
+	idle := agentnet.Idle
+	if e, err = a.UpdatePresence(t.Context(), agentnet.Changes{Status: &idle}); err != nil || e.Status != agentnet.Idle {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	bad, minus := agentnet.Presence("gone"), -1
+	for _, c := range []agentnet.Changes{{Status: &bad}, {CurrentTaskCount: &minus}, {Capabilities: []string{""}}} {
+		_, err := a.UpdatePresence(t.Context(), c)
+		nettest.Wants(t, err, agentnet.ValidationError, "")
+	}
+	if err := a.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.UpdatePresence(t.Context(), agentnet.Changes{Status: &idle})
+	nettest.Wants(t, err, agentnet.NotRegisteredError, "register_agent")
+}
+
+// REQ-REGISTRY-009: changes at the same time leave one whole entry, with each
+// change in it.
+func TestUpdatesAreAtomic(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	clock := new(nettest.Clock)
+	cfg := nettest.WithBeat(n.Host("host-a", "ann", "shop"), time.Millisecond)
+	cfg.Now = clock.Now
+	a := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("typescript"))
+	kv, err := n.Foreign().KeyValue(t.Context(), "agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		clock.Forward(11 * time.Second)
+		if _, err := a.UpdatePresence(t.Context(), agentnet.Changes{CurrentTaskCount: &i}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := kv.Get(t.Context(), a.GUID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var entry agentnet.Entry
+		if err := json.Unmarshal(got.Value(), &entry); err != nil || checkEntry(got.Value()) != nil || entry.CurrentTaskCount != float64(i) {
+			t.Fatalf("%d: %s, %v", i, got.Value(), err)
+		}
+	}
+}
+
+// REQ-TOOL-DEREG-006
+func TestAnAgentThatHasLeftDoesNotListen(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss, hand := nettest.Pair(t, n)
+	if err := hand.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sent := nettest.SendText(t, boss, hand, "x")
+	nettest.Await(t, "nobody listens", func() bool { return n.Listeners("global.agent."+hand.GUID()) == 0 })
+	if s, err := boss.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != agentnet.Stored {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if n.Listeners("global.agent."+boss.GUID()) == 0 {
+		t.Error("the other one does not listen")
+	}
+}
+
+// REQ-ABUSE-006, REQ-DLQ-012, REQ-REGISTRY-013, REQ-HEARTBEAT-006: what an operator looks for is in the log.
+func TestTheLogTellsWhatOperatorsLookFor(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	log := new(nettest.Logs)
+	clock := new(nettest.Clock)
+	cfg := nettest.WithBeat(n.Host("host-a", "ann", "shop"), 20*time.Millisecond)
+	cfg.Logger, cfg.Now = slog.New(slog.NewTextHandler(log, nil)), clock.Now
+	network := nettest.Open(t, cfg)
+	a := nettest.Register(t, network, nettest.Worker("go"))
+	for range 16 {
+		if _, err := a.Discover(t.Context(), agentnet.Filter{}); err != nil && nettest.CategoryOf(err) != agentnet.RateLimitError {
+			t.Fatal(err)
+		}
+	}
+	nettest.Submit(t, a, "T", "go")
+	c := nettest.Claim(t, a)
+	if _, err := a.Reject(t.Context(), "T", c.Token, "no", true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.RetryDeadLetter(t.Context(), "T", true); err != nil {
+		t.Fatal(err)
+	}
+	c = nettest.Claim(t, a)
+	if _, err := a.Reject(t.Context(), "T", c.Token, "no", true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.DiscardDeadLetter(t.Context(), "T"); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("go"))
+	clock.Forward(time.Hour)
+	if _, err := network.Collect(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	n.Stop()
+	for _, want := range []string{
+		"level=WARN msg=\"an agent ignores a rate limit\"", "level=WARN msg=\"an item of work has failed and is in the dead letters\"",
+		"level=WARN msg=\"a dead letter is retried\"", "level=WARN msg=\"a dead letter is discarded\"",
+		"level=INFO msg=\"a stale entry was removed from the registry\"", "level=ERROR msg=\"a heartbeat failed\"",
+	} {
+		nettest.Await(t, want, func() bool { return strings.Contains(log.String(), want) })
+	}
+	n.Start()
+}
+
+// checkEntry returns why the shipped schema does not accept an entry's JSON.
+func checkEntry(data []byte) error {
+	_, err := registry.DecodeEntry(data)
+	return err
+}

@@ -1,0 +1,109 @@
+package registry_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
+)
+
+// What other programs write, change, spoil, delete and purge shows at the next
+// look, though that does not read everything again.
+func TestTheRollFollowsTheRegistry(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-a", "ann", "shop")
+	clock := new(nettest.Clock)
+	cfg.Now, cfg.CollectInterval = clock.Now, time.Hour
+	network := nettest.Open(t, cfg)
+	kv, err := n.Foreign().KeyValue(t.Context(), "agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := time.Now().UTC()
+	entry := func(guid string, beats int) agentnet.Entry {
+		return agentnet.Entry{GUID: guid, AgentType: "worker", Handle: "w", Hostname: "h", Scope: agentnet.ScopeUser, Visibility: agentnet.Public, NATSURL: "nats://h:4222",
+			Status: agentnet.Idle, RegisteredAt: started.Format("2006-01-02T15:04:05.000Z"), HeartbeatInterval: 60,
+			LastHeartbeat: started.Add(time.Duration(beats) * time.Second).Format("2006-01-02T15:04:05.000Z")}
+	}
+	put := func(guid string, data any) {
+		t.Helper()
+		raw, ok := data.([]byte)
+		if !ok {
+			if raw, err = json.Marshal(data); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := kv.Put(t.Context(), guid, raw); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func() []agentnet.Summary {
+		t.Helper()
+		d, err := network.Agents(t.Context(), agentnet.Filter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Agents
+	}
+	expect := func(what string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, s := range look() {
+			got = append(got, s.GUID)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	a, b := uuid.NewString(), uuid.NewString()
+	expect("an empty registry")
+	put(a, entry(a, 1))
+	put(b, entry(b, 2))
+	expect("two, the most recent first", b, a)
+	put(a, entry(a, 3))
+	expect("a heartbeat", a, b)
+	if got := look()[0].LastHeartbeat; got != entry(a, 3).LastHeartbeat {
+		t.Errorf("the last heartbeat is %s", got)
+	}
+	changed := entry(b, 4)
+	changed.Status = agentnet.Busy
+	put(b, changed)
+	if got := look()[0]; got.GUID != b || got.Status != agentnet.Busy {
+		t.Errorf("%+v", got)
+	}
+	spoilt, err := json.Marshal(entry(a, 5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(a, slices.Concat(spoilt[:len(spoilt)-1], []byte(",")))
+	expect("what is no JSON", b)
+	put(a, entry(a, 5))
+	expect("mended", a, b)
+	noTime := entry(a, 5)
+	noTime.LastHeartbeat = "yesterday, at half past "
+	put(a, noTime)
+	expect("a heartbeat at no time, as long as one", b)
+	other := entry(b, 6)
+	put(a, other)
+	expect("another's GUID", b)
+	put(a, entry(a, 7))
+	if err := kv.Delete(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	expect("a deletion", a)
+	stream, err := n.Foreign().Stream(t.Context(), "KV_agent-registry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clock.Forward(2 * time.Hour)
+	expect("a purge, after a while")
+}

@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// Limit is a rate limit: how often something may be done within any period.
+type Limit struct {
+	Name string // in the key
+	What string // in messages
+	Most int
+	Per  time.Duration
+}
+
+// The limits of an agent.
+var (
+	UpdateLimit    = Limit{"updates", "changes of your registry entry", 1, 10 * time.Second}
+	DiscoverLimit  = Limit{"discoveries", "queries of the registry", 10, time.Minute}
+	MessageLimit   = Limit{"messages", "direct messages", 100, time.Minute}
+	BroadcastLimit = Limit{"broadcasts", "work broadcasts", 10, time.Minute}
+)
+
+// refusalsPerWarning is how many refusals of an agent are one warning in the log.
+const refusalsPerWarning = 3
+
+// ownerFactor is how many times the limit of one agent type the agents of one project
+// on a computer share, so that more agent types are not more requests for ever.
+const ownerFactor = 10
+
+// Allowances returns the keys of the limits that an agent of a type shares with its
+// kind, and with all agents of its project on this computer.
+func Allowances(cfg Config, agentType string) (kind, owner string) {
+	owner = Digest(cfg.Hostname, cfg.Username, cfg.ProjectPath)
+	return Digest(owner, agentType), owner
+}
+
+// Use counts one use of a limit by an agent, or returns a RateLimitError that says when
+// the next is allowed. All agents of the same kind share a limit, and so do all agents
+// of the project: a new process gets another GUID, but no other allowance.
+func (s *Store) Use(ctx context.Context, b *bus.Bus, guid, agentType string, l Limit) error {
+	if s.cfg.GUID != "" { // the server lets it write no other key
+		return s.UseKey(ctx, b, guid, guid, l)
+	}
+	kind, owner := Allowances(s.cfg, agentType)
+	if err := s.UseKey(ctx, b, kind, guid, l); err != nil {
+		return err
+	}
+	l.Most *= ownerFactor
+	l.What += " of this project's agents on this computer"
+	return s.UseKey(ctx, b, owner, guid, l)
+}
+
+// UseKey counts one use of a limit under a key. The bus keeps the times of the last
+// uses, so they count for every process. guid is for the log.
+func (s *Store) UseKey(ctx context.Context, b *bus.Bus, key, guid string, l Limit) error {
+	var refused *Error
+	_, err := s.limitKey(key, l.Name).Update(ctx, b, func(v Value) ([]byte, error) {
+		now := s.Now()
+		uses := usesSince(v.Data, now.Add(-l.Per), now)
+		if len(uses) < l.Most {
+			return encodeUses(append(uses, now)), nil
+		}
+		wait := uses[0].Add(l.Per).Sub(now)
+		refused = &Error{
+			Code:       RateLimitError,
+			Message:    fmt.Sprintf("Too many %s: at most %d in %v are allowed.", l.What, l.Most, l.Per),
+			Remedy:     fmt.Sprintf("Try again in %d seconds.", int(wait/time.Second)+1),
+			RetryAfter: wait,
+		}
+		return nil, refused
+	})
+	switch {
+	case refused != nil:
+		if times := s.refusals.count(guid + l.Name); times%refusalsPerWarning == 0 {
+			s.log.Warn("an agent ignores a rate limit", "guid", guid, "limit", l.Name, "refusals", times)
+		}
+		return refused
+	case errors.Is(err, ErrConflict):
+		return &Error{Code: RateLimitError, Message: "Too many requests at once.", Remedy: "Try again in a second.",
+			RetryAfter: time.Second, Err: err}
+	}
+	return AsError(err)
+}
+
+// Turn reports whether this process is the first of all within the period.
+func (s *Store) Turn(ctx context.Context, b *bus.Bus, name string, period time.Duration) (bool, error) {
+	first := false
+	_, err := s.limitKey("collector", name).Update(ctx, b, func(v Value) ([]byte, error) {
+		now := s.Now()
+		first = len(usesSince(v.Data, now.Add(-period), now)) == 0
+		if !first {
+			return nil, nil
+		}
+		return encodeUses([]time.Time{now}), nil
+	})
+	return first && err == nil, AsError(err)
+}
+
+func (s *Store) limitKey(key, name string) Key {
+	bucket := s.cfg.LimitsBucket()
+	return Key{BucketStream + bucket, BucketKeys + bucket + "." + key + "." + name}
+}
+
+// usesSince decodes the times of uses since a moment. Times in the future, written by a
+// fast clock, do not count: they would lock an agent out.
+func usesSince(data []byte, since, now time.Time) []time.Time {
+	var uses []time.Time
+	for ; len(data) >= 8; data = data[8:] {
+		at := time.UnixMilli(int64(binary.BigEndian.Uint64(data)))
+		if at.After(since) && !at.After(now.Add(time.Minute)) {
+			uses = append(uses, at)
+		}
+	}
+	return uses
+}
+
+func encodeUses(uses []time.Time) []byte {
+	data := make([]byte, 0, 8*len(uses))
+	for _, at := range uses {
+		data = binary.BigEndian.AppendUint64(data, uint64(at.UnixMilli()))
+	}
+	return data
+}
+
+// counter counts events by name. It is safe for concurrent use.
+type counter struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+func (c *counter) count(name string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[string]int{}
+	}
+	c.counts[name]++
+	return c.counts[name]
+}

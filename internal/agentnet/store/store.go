@@ -1,0 +1,374 @@
+// Package store is one bus of the agents' network: its connection, streams, records
+// with revisions, rate limits and clock, and the names and errors that the packages of
+// the network share. It knows nothing of agents, mail or work.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+const (
+	// MaxBackoff is the longest pause between two attempts to reach the network.
+	MaxBackoff = 60 * time.Second
+	// MaxHubBackoff replaces MaxBackoff for the bus of a hub, which may start any time.
+	MaxHubBackoff = 5 * time.Second
+	// RequestTimeout bounds one request to the server.
+	RequestTimeout = 5 * time.Second
+	// clockRefresh is how often the server is asked for its time.
+	clockRefresh = 10 * time.Minute
+	// maxTimeRequests is how often the server is asked for its time in a row, while its
+	// answers are too slow to be precise.
+	maxTimeRequests = 4
+)
+
+// Store is a process's connection to one bus of the network. It is safe for concurrent
+// use once it is started.
+type Store struct {
+	cfg      Config
+	log      *slog.Logger
+	clock    *Clock
+	changed  wait.Signal
+	refusals counter
+
+	prepare   []func(context.Context, *bus.Bus) error
+	connected []func(*bus.Bus)
+
+	ctx  context.Context // of everything that runs in the background
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	bus     *bus.Bus // nil until it is reached
+	failure error    // why bus is nil
+	closing bool
+}
+
+// New returns a Store that is not connected yet. cfg has its defaults.
+func New(cfg Config) *Store {
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Store{cfg: cfg, log: cfg.Logger.With("component", "agentnet"), clock: NewClock(cfg.Now), ctx: ctx, stop: stop, failure: ErrNotYet}
+	s.Prepare(s.ensureLimits)
+	return s
+}
+
+// Config returns the configuration.
+func (s *Store) Config() Config { return s.cfg }
+
+// Log returns the logger of the network.
+func (s *Store) Log() *slog.Logger { return s.log }
+
+// Now returns the server's time.
+func (s *Store) Now() time.Time { return s.clock.Now() }
+
+// Prepare adds what has to succeed whenever the bus is connected, before it is used.
+// Call it before Start.
+func (s *Store) Prepare(f func(context.Context, *bus.Bus) error) { s.prepare = append(s.prepare, f) }
+
+// OnFirstConnect adds what is called once, when the bus can be used for the first time.
+// Call it before Start.
+func (s *Store) OnFirstConnect(f func(*bus.Bus)) { s.connected = append(s.connected, f) }
+
+// Start connects in the background and returns at once.
+func (s *Store) Start() { s.Go(s.run) }
+
+// Go runs f in a goroutine for which Stop waits. f ends when ctx does.
+func (s *Store) Go(f func(ctx context.Context)) { s.done.Go(func() { f(s.ctx) }) }
+
+// Context ends when the Store is stopped.
+func (s *Store) Context() context.Context { return s.ctx }
+
+// run connects, and prepares the bus whenever the connection is back.
+func (s *Store) run(ctx context.Context) {
+	b := s.connect(ctx)
+	if b == nil {
+		return
+	}
+	changes := b.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
+	defer b.Conn().RemoveStatusListener(changes)
+	for _, f := range s.connected {
+		f(b)
+	}
+	refresh := time.NewTicker(clockRefresh)
+	defer refresh.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-refresh.C:
+			if err := s.MeasureTime(ctx, b); err != nil {
+				s.log.Warn("the server's time is not known", "error", err)
+			}
+		case status := <-changes:
+			s.log.Info("connection to the agents' network", "status", status.String())
+			if status == nats.CONNECTED {
+				if err := s.prepareAll(ctx, b); err != nil && ctx.Err() == nil {
+					s.log.Error("the agents' network is not ready", "error", err)
+				}
+				s.changed.Send()
+			}
+		}
+	}
+}
+
+// connect dials until there is a prepared bus. It returns nil when ctx ends.
+func (s *Store) connect(ctx context.Context) *bus.Bus {
+	var b *bus.Bus
+	retry := wait.Backoff{Most: MaxBackoff}
+	if s.cfg.Optional || s.cfg.ThroughHub {
+		retry.Most = MaxHubBackoff
+	}
+	for attempt := 1; ; attempt++ {
+		var err error
+		if b == nil {
+			b, err = s.cfg.Dial(ctx)
+		}
+		if err == nil {
+			err = s.prepareAll(ctx, b)
+		}
+		if err == nil {
+			s.log.Info("connected to the agents' network", "attempt", attempt)
+			s.setBus(b, nil)
+			return b
+		}
+		if ctx.Err() != nil {
+			if b != nil {
+				if err := b.Close(context.WithoutCancel(ctx)); err != nil {
+					s.log.Warn("closing the connection to the agents' network failed", "error", err)
+				}
+			}
+			return nil
+		}
+		level := slog.LevelError
+		if s.cfg.Optional || s.cfg.ThroughHub && attempt > 1 {
+			level = slog.LevelDebug
+		}
+		pause := retry.Next()
+		s.log.Log(ctx, level, "the agents' network cannot be used", "attempt", attempt, "retryIn", pause.String(), "error", err)
+		s.setBus(nil, err)
+		wait.Pause(ctx, pause)
+	}
+}
+
+func (s *Store) setBus(b *bus.Bus, failure error) {
+	s.mu.Lock()
+	s.bus, s.failure = b, failure
+	s.mu.Unlock()
+	s.changed.Send()
+}
+
+// Connected returns the bus if it can be used now, and a ConnectionError otherwise.
+func (s *Store) Connected() (*bus.Bus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing:
+		return nil, ErrClosed
+	case s.bus == nil:
+		return nil, AsError(s.failure)
+	case !s.bus.Conn().IsConnected() && s.bus.Info().Kind == bus.KindJoined:
+		return nil, &Error{Code: ConnectionError,
+			Message: "The connection to this computer's hub, whose bus the agents' network uses, is interrupted.",
+			Remedy:  "Try again in a moment. If somebody has stopped the hub, a person starts it again with `parley start`; your registration, mail and work are kept.",
+			Err:     s.bus.Conn().LastError()}
+	case !s.bus.Conn().IsConnected():
+		return nil, &Error{Code: ConnectionError,
+			Message: "The connection to the agents' network is interrupted.",
+			Remedy:  "It is being restored. Try again in a moment, or run `parley doctor`.",
+			Err:     s.bus.Conn().LastError()}
+	}
+	return s.bus, nil
+}
+
+// Changed returns a channel that is closed when Connected may return something else.
+func (s *Store) Changed() <-chan struct{} { return s.changed.Wait() }
+
+// Ready blocks until the bus can be used. When ctx ends first it returns why it cannot.
+func (s *Store) Ready(ctx context.Context) error {
+	for {
+		changed := s.Changed()
+		_, err := s.Connected()
+		if err == nil || errors.Is(err, ErrClosed) {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// Stop ends everything that runs in the background and waits for it. The connection
+// stays open until Close.
+func (s *Store) Stop() {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	s.stop()
+	s.done.Wait()
+	s.changed.Send()
+}
+
+// Close stops the Store and closes the connection.
+func (s *Store) Close(ctx context.Context) error {
+	s.Stop()
+	s.mu.Lock()
+	b := s.bus
+	s.mu.Unlock()
+	if b == nil {
+		return nil
+	}
+	return b.Close(ctx)
+}
+
+// prepareAll makes the bus ready, and measures the server's time.
+func (s *Store) prepareAll(ctx context.Context, b *bus.Bus) error {
+	for _, f := range s.prepare {
+		if err := f(ctx, b); err != nil {
+			return AsError(err)
+		}
+	}
+	return s.MeasureTime(ctx, b)
+}
+
+// MeasureTime sets the clock to the server's. It asks again while the answers are slow,
+// as on a busy computer.
+func (s *Store) MeasureTime(ctx context.Context, b *bus.Bus) error {
+	for range maxTimeRequests {
+		if err := s.measureTimeOnce(ctx, b); err != nil {
+			return err
+		}
+		if !s.clock.imprecise() {
+			break
+		}
+	}
+	return nil
+}
+
+func (s *Store) measureTimeOnce(ctx context.Context, b *bus.Bus) error {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	before := s.cfg.Now()
+	stream, err := b.JetStream().Stream(ctx, s.cfg.RegistryStream())
+	if err != nil {
+		return err
+	}
+	if at := stream.CachedInfo().TimeStamp; !at.IsZero() {
+		s.clock.Set(at, before, s.cfg.Now())
+	}
+	return nil
+}
+
+// ID identifies the store of this bus, also after a restart. It is no secret.
+func (s *Store) ID(ctx context.Context, b *bus.Bus) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
+	defer cancel()
+	stream, err := b.JetStream().Stream(ctx, ItemStream)
+	if err != nil {
+		return "", AsError(err)
+	}
+	return Digest(s.cfg.Hostname, s.cfg.Username, fmt.Sprint(stream.CachedInfo().Created.UnixNano())), nil
+}
+
+// BucketConfig returns the stream of a KV bucket, as any client's KV store expects it.
+func BucketConfig(bucket, description string, maxAge time.Duration) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:              BucketStream + bucket,
+		Description:       description,
+		Subjects:          []string{BucketKeys + bucket + ".>"},
+		MaxMsgsPerSubject: 1,
+		MaxMsgs:           -1,
+		MaxBytes:          -1,
+		MaxMsgSize:        -1,
+		MaxConsumers:      -1,
+		MaxAge:            maxAge,
+		Discard:           jetstream.DiscardNew,
+		Storage:           jetstream.FileStorage,
+		AllowRollup:       true,
+		DenyDelete:        true,
+		AllowDirect:       true,
+	}
+}
+
+func (s *Store) ensureLimits(ctx context.Context, b *bus.Bus) error {
+	limits := BucketConfig(s.cfg.LimitsBucket(), "Rate limits", 10*time.Minute)
+	limits.Storage = jetstream.MemoryStorage
+	return s.EnsureStreams(ctx, b, limits)
+}
+
+// EnsureStreams makes the streams that are missing. Of an existing one it changes only
+// the maximum age, to that of the process that was configured last; the rest is the
+// operator's.
+func (s *Store) EnsureStreams(ctx context.Context, b *bus.Bus, wanted ...jetstream.StreamConfig) error {
+	for _, want := range wanted {
+		if err := s.ensureStream(ctx, b, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) ensureStream(ctx context.Context, b *bus.Bus, want jetstream.StreamConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*RequestTimeout)
+	defer cancel()
+	stream, err := b.JetStream().Stream(ctx, want.Name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return s.MakeStream(ctx, b, want)
+	case err != nil || s.cfg.Confined():
+		return AsError(err)
+	}
+	have := stream.CachedInfo().Config
+	if !slices.Equal(have.Subjects, want.Subjects) {
+		return &Error{Code: ConflictError,
+			Message: fmt.Sprintf("Another program on the server uses the stream %s.", want.Name),
+			Remedy:  "Use another NATS account for the agents' network.",
+			Err:     fmt.Errorf("the stream %s has the subjects %q", have.Name, have.Subjects)}
+	}
+	if have.MaxAge == want.MaxAge && have.AllowDirect {
+		return nil
+	}
+	s.log.Warn("a stream's maximum age is changed to this process's configuration",
+		"stream", want.Name, "before", have.MaxAge.String(), "now", want.MaxAge.String())
+	have.MaxAge, have.AllowDirect = want.MaxAge, true
+	if want.MaxAge > 0 {
+		have.Duplicates = min(max(have.Duplicates, want.Duplicates), want.MaxAge)
+	}
+	_, err = b.EnsureStream(ctx, have)
+	return AsError(err)
+}
+
+// MakeStream makes a stream with the configured replicas. Where none are configured, a
+// cluster of too few nodes gets one.
+func (s *Store) MakeStream(ctx context.Context, b *bus.Bus, want jetstream.StreamConfig) error {
+	const noPeers, replicasNotSupported = 10005, 10074
+	want.Replicas = s.cfg.Replicas
+	if want.Replicas == 0 {
+		want.Replicas = 1
+		if b.Conn().ConnectedClusterName() != "" || b.Info().Kind == bus.KindLinked { // a link may lead to a cluster
+			want.Replicas = 3
+		}
+	}
+	_, err := b.EnsureStream(ctx, want)
+	if IsAPIError(err, noPeers, replicasNotSupported) && s.cfg.Replicas == 0 && want.Replicas > 1 {
+		s.log.Warn("the cluster has too few nodes for three copies of a stream", "stream", want.Name, "error", err)
+		want.Replicas = 1
+		_, err = b.EnsureStream(ctx, want)
+	}
+	return AsError(err)
+}
+
+// MaxPayload is the largest message that the server accepts, less room for headers.
+func MaxPayload(b *bus.Bus) int64 { return b.Conn().MaxPayload() - 1024 }

@@ -1,0 +1,200 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// A server's answer that took seconds says less of the time than one that came
+// at once.
+func TestASlowAnswerDoesNotSpoilTheClock(t *testing.T) {
+	own := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	server := own.Add(time.Hour)
+	clock := store.NewClock(func() time.Time { return own })
+	now, set := clock.Now, clock.Set
+	check := func(want time.Time) {
+		t.Helper()
+		if got := now(); !got.Equal(want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+	check(own)
+	set(server, own, own.Add(10*time.Second)) // better than none
+	check(server.Add(-5 * time.Second))
+	set(server, own, own)
+	check(server)
+	set(server, own.Add(-4*time.Second), own) // the answer was suspended on its way
+	check(server)
+	set(server.Add(time.Minute), own, own.Add(20*time.Millisecond)) // somebody has set the server's clock
+	check(server.Add(time.Minute - 10*time.Millisecond))
+}
+
+// A server whose answer was long on its way is asked again, as on a computer that was busy
+// or asleep when it came.
+func TestAServerThatAnsweredLateIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-a", "ann", "shop")
+	var looks atomic.Int64
+	cfg.Now = func() time.Time { return time.Now().Add(time.Duration(min(looks.Add(1), 6)) * time.Hour) } // hours pass, and then no more
+	a := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
+	at, err := time.Parse(time.RFC3339Nano, a.Entry().LastHeartbeat)
+	if off := time.Since(at).Abs(); err != nil || off > 2*time.Minute {
+		t.Errorf("its clock is %v off: %v", off, err)
+	}
+}
+
+// REQ-ABUSE-002, REQ-ABUSE-003, REQ-ABUSE-004: the limits are the identity's,
+// whichever process has it.
+func TestRateLimitsOutliveTheProcess(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-a", "ann", "shop")
+	clock := new(nettest.Clock)
+	cfg.Now = clock.Still()
+	first := agentnet.Open(cfg)
+	if err := first.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a := nettest.Register(t, first, nettest.Worker())
+	other := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker())
+	for range 10 {
+		nettest.Discover(t, a, agentnet.Filter{})
+	}
+	for i := range 100 {
+		if _, err := a.Send(t.Context(), agentnet.Message{Recipient: other.GUID(), Text: "x"}); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	for range 10 {
+		if _, err := a.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "t", Description: "d"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nettest.Shut(t, first)
+	clock.Forward(11 * time.Second) // for the limit of registrations
+	again := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
+	if again.GUID() != a.GUID() {
+		t.Fatal("not the same identity")
+	}
+	_, err := again.Discover(t.Context(), agentnet.Filter{})
+	nettest.Wants(t, err, agentnet.RateLimitError, "10 in 1m0s")
+	_, err = again.Send(t.Context(), agentnet.Message{Recipient: other.GUID(), Text: "x"})
+	nettest.Wants(t, err, agentnet.RateLimitError, "100 in 1m0s")
+	_, err = again.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "t", Description: "d"}})
+	nettest.Wants(t, err, agentnet.RateLimitError, "10 in 1m0s")
+	if _, err := other.Discover(t.Context(), agentnet.Filter{}); err != nil {
+		t.Errorf("another agent is refused too: %v", err)
+	}
+	clock.Forward(time.Minute)
+	if _, err := again.Discover(t.Context(), agentnet.Filter{}); err != nil {
+		t.Errorf("a minute later: %v", err)
+	}
+}
+
+// REQ-TEST-CROSS-010, REQ-HEARTBEAT-006, REQ-HEARTBEAT-007
+func TestAnOutageIsToldAndSurvived(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	network := nettest.Open(t, nettest.WithBeat(n.Host("host-a", "ann", "shop"), 50*time.Millisecond))
+	a := nettest.Register(t, network, nettest.Worker("typescript"))
+	n.Stop()
+	nettest.Await(t, "the loss", func() bool { return !network.Status().Connected })
+	_, err := a.Discover(t.Context(), agentnet.Filter{})
+	nettest.Wants(t, err, agentnet.ConnectionError, "interrupted")
+	_, err = a.Send(t.Context(), agentnet.Message{Recipient: a.GUID(), Text: "x"})
+	nettest.Wants(t, err, agentnet.ConnectionError, "interrupted")
+	before := a.Entry().LastHeartbeat
+	n.Start()
+	nettest.Await(t, "the connection", func() bool { return network.Status().Connected })
+	nettest.Await(t, "a heartbeat after it", func() bool { return a.Entry().LastHeartbeat > before })
+	nettest.Await(t, "the registry", func() bool { // its streams may have to be made again
+		d, err := a.Discover(t.Context(), agentnet.Filter{})
+		if err != nil && nettest.CategoryOf(err) != agentnet.ConnectionError {
+			t.Error(err)
+		}
+		return err == nil && len(d.Agents) == 1
+	})
+}
+
+func TestANetworkThatIsNotThereIsTold(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	n.Stop()
+	network := agentnet.Open(n.Host("host-a", "ann", "shop"))
+	t.Cleanup(func() { nettest.Shut(t, network) })
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := network.Ready(ctx); nettest.CategoryOf(err) != agentnet.ConnectionError {
+		t.Error(err)
+	}
+	_, err := network.Register(t.Context(), nettest.Worker())
+	nettest.Wants(t, err, agentnet.ConnectionError, "")
+	n.Start()
+	if err := network.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// REQ-ABUSE-002, REQ-ABUSE-003, REQ-ABUSE-004: a second process of the kind, which
+// lives at the same time, has a GUID of its own and no allowance of its own; nor have
+// agents without end that call themselves something else.
+func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.Now = new(nettest.Clock).Still() // all of it within a minute, however long it takes
+	a := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
+	other := nettest.Register(t, nettest.Open(t, n.Host("host-b", "ann", "shop")), nettest.Worker())
+	for range 10 {
+		nettest.Discover(t, a, agentnet.Filter{})
+	}
+	for range 10 {
+		if _, err := a.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "t", Description: "d"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		nettest.SendText(t, a, other, "x")
+	}
+	twin := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
+	if twin.GUID() == a.GUID() {
+		t.Fatal("they are one")
+	}
+	_, err := twin.Discover(t.Context(), agentnet.Filter{})
+	nettest.Wants(t, err, agentnet.RateLimitError, "10 in 1m0s")
+	_, err = twin.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "t", Description: "d"}})
+	nettest.Wants(t, err, agentnet.RateLimitError, "10 in 1m0s")
+	_, err = twin.Send(t.Context(), agentnet.Message{Recipient: other.GUID(), Text: "x"})
+	nettest.Wants(t, err, agentnet.RateLimitError, "100 in 1m0s")
+	nettest.Discover(t, other, agentnet.Filter{}) // of another computer
+
+	network := nettest.Open(t, cfg)
+	for i := range 11 {
+		r := nettest.Worker()
+		r.AgentType = fmt.Sprint("worker-", i)
+		again := nettest.Register(t, network, r)
+		for j := range 10 {
+			if _, err = again.Discover(t.Context(), agentnet.Filter{}); err != nil {
+				nettest.Wants(t, err, agentnet.RateLimitError, "this project's agents on this computer: at most 100 in 1m0s")
+				if i != 9 || j != 0 {
+					t.Errorf("after %d and %d", i, j)
+				}
+				return
+			}
+		}
+	}
+	t.Error("there is no end")
+}

@@ -1,0 +1,287 @@
+package work
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// held returns an item that the agent holds by a token, or a ConflictError.
+func (w *Worker) held(ctx context.Context, b *bus.Bus, taskID string, token int) (*Item, error) {
+	x, err := w.svc.item(ctx, b, taskID)
+	switch {
+	case err != nil:
+		return nil, store.AsError(err)
+	case x == nil:
+		return nil, noItem(taskID)
+	case w.holds(x, token):
+		return x, nil
+	}
+	e := &store.Error{Code: store.ConflictError, Remedy: "Do not go on with it; claim other work with claim_work_item."}
+	task, holder := store.Quote(taskID), cmp.Or(x.HolderHandle, "another agent")
+	switch {
+	case x.State == Claimed && x.Holder == w.agent.GUID():
+		e.Message = fmt.Sprintf("The claim %d of %s is over: you have claimed the item again since, with the token %d.", token, task, x.Token)
+		e.Remedy = "Use the newer token."
+	case x.State == Claimed:
+		e.Message = fmt.Sprintf("You do not hold %s any more: your lease ended, and %s has claimed it.", task, holder)
+	case x.State == Queued || x.State == Forwarding:
+		e.Message = fmt.Sprintf("You do not hold %s: it waits in its queue for a worker.", task)
+	case x.State == Completed:
+		e.Message = fmt.Sprintf("%s is completed already, by %s.", task, holder)
+	default:
+		e.Message = fmt.Sprintf("You do not hold %s any more: it has failed too often, or was refused, and is in the dead letters.", task)
+	}
+	return nil, e
+}
+
+func (w *Worker) holds(x *Item, token int) bool {
+	return x.State == Claimed && x.Holder == w.agent.GUID() && x.Token == token
+}
+
+func noItem(taskID string) *store.Error {
+	return &store.Error{Code: store.NotFoundError, Message: fmt.Sprintf("There is no item of work %s.", store.Quote(taskID)),
+		Remedy: "Check the taskId; finished items are kept for some days only."}
+}
+
+// Extend extends the lease of an item that the agent holds to its full length from now,
+// and returns when it ends.
+func (w *Worker) Extend(ctx context.Context, taskID string, token int) (until string, err error) {
+	x, err := w.changeHeld(ctx, taskID, token, func(x *Item) {
+		x.LeaseUntil = store.Timestamp(w.svc.reg.Now().Add(w.svc.cfg.AckTimeout))
+	})
+	if err != nil {
+		return "", err
+	}
+	w.svc.acknowledge(x.AckSubject, "+WPI")
+	return x.LeaseUntil, nil
+}
+
+// Outcome is the result of an item.
+type Outcome struct {
+	Success bool
+	Summary string
+	Result  map[string]any
+}
+
+// encode checks the outcome and returns the result in JSON.
+func (o Outcome) encode() (json.RawMessage, error) {
+	if o.Summary == "" || len(o.Summary) > maxNote {
+		return nil, store.Invalid("The result's summary has %d bytes.", len(o.Summary)).WithRemedy("Say in 1 to %d bytes what came of the work.", maxNote)
+	}
+	if o.Result == nil {
+		return nil, nil
+	}
+	data, err := json.Marshal(o.Result)
+	if err != nil || len(data) > maxResult {
+		return nil, store.Invalid("The result's data are not JSON of at most %d bytes.", maxResult).WithRemedy("Write them to a file and give its path.")
+	}
+	return data, nil
+}
+
+// Complete stores the outcome of an item that the agent holds, durably. To complete an
+// item a second time with the same token is no error and changes nothing.
+func (w *Worker) Complete(ctx context.Context, taskID string, token int, o Outcome) error {
+	result, err := o.encode()
+	if err != nil {
+		return err
+	}
+	x, err := w.changeHeld(ctx, taskID, token, func(x *Item) {
+		x.State, x.Success, x.Summary, x.Result = Completed, o.Success, o.Summary, result
+		x.FinishedAt = store.Timestamp(w.svc.reg.Now())
+	})
+	if err != nil {
+		if w.hasCompleted(ctx, taskID, token) {
+			return nil
+		}
+		return err
+	}
+	w.svc.acknowledge(x.AckSubject, "+ACK")
+	return nil
+}
+
+// hasCompleted reports whether this claim completed the item before, though the agent got
+// no answer.
+func (w *Worker) hasCompleted(ctx context.Context, taskID string, token int) bool {
+	b, err := w.agent.Ready()
+	if err != nil {
+		return false
+	}
+	x, err := w.svc.item(ctx, b, taskID)
+	return err == nil && x != nil && x.State == Completed && x.Holder == w.agent.GUID() && x.Token == token && b.Commit(ctx) == nil
+}
+
+// rejectDelay lets other workers claim an item before the one that has just rejected it.
+const rejectDelay = 500 * time.Millisecond
+
+// Reject returns an item that the agent holds to the queue; if final, or after the last
+// attempt, it puts it into the dead letters. dead says which.
+func (w *Worker) Reject(ctx context.Context, taskID string, token int, reason string, final bool) (dead bool, err error) {
+	if reason == "" || len(reason) > maxNote {
+		return false, store.Invalid("The reason has %d bytes.", len(reason)).WithRemedy("Say in 1 to %d bytes why.", maxNote)
+	}
+	b, err := w.agent.Ready()
+	if err != nil {
+		return false, err
+	}
+	x, err := w.changeHeld(ctx, taskID, token, func(x *Item) {
+		x.Reason, x.Detail = Refused, reason
+		x.State = Queued
+		if final || x.Deliveries >= w.svc.maxAttempts(x.Order) {
+			x.State, x.FinishedAt = Dead, store.Timestamp(w.svc.reg.Now())
+		}
+	})
+	if err != nil {
+		return false, err
+	}
+	if x.State == Dead {
+		return true, store.AsError(w.svc.publishDead(ctx, b, x, x.AckSubject))
+	}
+	w.svc.acknowledge(x.AckSubject, fmt.Sprintf(`-NAK {"delay": %d}`, rejectDelay))
+	return false, nil
+}
+
+// changeHeld changes the record of an item that the agent holds, and returns when that is
+// durable.
+func (w *Worker) changeHeld(ctx context.Context, taskID string, token int, change func(*Item)) (*Item, error) {
+	b, err := w.agent.Ready()
+	if err != nil {
+		return nil, err
+	}
+	for range store.MaxConflicts {
+		x, err := w.held(ctx, b, taskID, token)
+		if err != nil {
+			return nil, err
+		}
+		change(x)
+		err = w.svc.save(ctx, b, x)
+		if err == nil {
+			return x, store.AsError(b.Commit(ctx))
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			return nil, store.AsError(err)
+		}
+	}
+	return nil, store.AsError(store.ErrConflict)
+}
+
+// acknowledge acknowledges a queue's message in one of NATS's ways. The record is what
+// counts: if this is lost the message is delivered again, to a worker that reads the
+// record.
+func (s *Service) acknowledge(ackSubject, how string) {
+	if !isAckSubject(ackSubject) {
+		return
+	}
+	b, err := s.reg.Connected()
+	if err == nil {
+		err = b.Conn().Publish(ackSubject, []byte(how))
+	}
+	if err != nil {
+		s.reg.Log().Debug("a queue's message was not acknowledged", "error", err)
+	}
+}
+
+// isAckSubject guards against forged records: this process publishes with its own rights,
+// and only acknowledgements of queues' messages.
+func isAckSubject(subject string) bool {
+	const short, long = 9, 11 // the long form has a domain and an account's hash before the stream
+	token := strings.Split(subject, ".")
+	if len(token) < short || len(token) > long+1 || token[0] != "$JS" || token[1] != "ACK" || strings.ContainsAny(subject, "*> \t\r\n") {
+		return false
+	}
+	at := 2
+	if len(token) >= long {
+		at = 4
+	}
+	return strings.HasPrefix(token[at], store.QueueStreamPrefix) && token[at+1] == store.QueueGroup
+}
+
+// ItemStatus is an item as its submitter and its worker see it. Other agents see neither
+// offer nor result.
+type ItemStatus struct {
+	TaskID          string        `json:"taskId"`
+	Capability      string        `json:"capability"`
+	State           ItemState     `json:"state"`
+	Description     string        `json:"taskDescription,omitempty"`
+	SubmitterGUID   string        `json:"submitterGuid,omitempty"`
+	SubmitterHandle string        `json:"submitterHandle,omitempty"`
+	SubmittedAt     string        `json:"submittedAt,omitempty"`
+	Attempts        int           `json:"attempts"`
+	HolderGUID      string        `json:"holderGuid,omitempty"`
+	HolderHandle    string        `json:"holderHandle,omitempty"`
+	ClaimedAt       string        `json:"claimedAt,omitempty"`
+	LeaseUntil      string        `json:"leaseUntil,omitempty"`
+	FinishedAt      string        `json:"finishedAt,omitempty"`
+	FailureReason   FailureReason `json:"failureReason,omitempty"`
+	FailureDetail   string        `json:"failureDetail,omitempty"`
+
+	Success       *bool           `json:"success,omitempty"`
+	ResultSummary string          `json:"resultSummary,omitempty"`
+	ResultData    json.RawMessage `json:"resultData,omitempty"`
+}
+
+func (x record) status(full bool) ItemStatus {
+	s := ItemStatus{TaskID: x.TaskID, Capability: x.Capability, State: x.State, SubmitterGUID: x.SubmitterGUID,
+		SubmitterHandle: x.SubmitterHandle, SubmittedAt: x.SubmittedAt, Attempts: x.Deliveries, ClaimedAt: x.ClaimedAt,
+		HolderGUID: x.Holder, HolderHandle: x.HolderHandle, FinishedAt: x.FinishedAt, FailureReason: x.Reason}
+	switch x.State {
+	case Claimed:
+		s.LeaseUntil = x.LeaseUntil
+	case Forwarding:
+		s.State = Queued
+	case Completed:
+		s.Success, s.FailureReason = &x.Success, ""
+	}
+	if full {
+		s.Description, s.FailureDetail, s.ResultSummary, s.ResultData = x.Description, x.Detail, x.Summary, x.Result
+	}
+	return s
+}
+
+// Status returns the status of an item on this bus. With wait it blocks until the item is
+// finished or ctx ends.
+func (w *Worker) Status(ctx context.Context, taskID string, wait bool) (ItemStatus, error) {
+	b, err := w.agent.Ready()
+	if err != nil {
+		return ItemStatus{}, err
+	}
+	changed := make(chan *nats.Msg, 1)
+	if wait {
+		sub, err := b.Conn().ChanSubscribe(itemKey(taskID).Subject, changed)
+		if err != nil {
+			return ItemStatus{}, store.AsError(err)
+		}
+		defer func() { _ = sub.Unsubscribe() }() // it fails if the connection has ended, and the subscription with it
+	}
+	poll := time.NewTicker(mail.PollInterval)
+	defer poll.Stop()
+	for {
+		get, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.RequestTimeout)
+		x, err := w.svc.item(get, b, taskID)
+		cancel()
+		if err != nil {
+			return ItemStatus{}, store.AsError(err)
+		}
+		if x == nil {
+			return ItemStatus{}, noItem(taskID)
+		}
+		if !wait || x.finished() || ctx.Err() != nil {
+			return x.status(w.agent.GUID() == x.SubmitterGUID || w.agent.GUID() == x.Holder), nil
+		}
+		select {
+		case <-changed:
+		case <-poll.C:
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,0 +1,648 @@
+package work_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/nettest"
+	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/natstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+
+// REQ-WORKQUEUE-001, REQ-WORKQUEUE-002, REQ-WORKQUEUE-003, REQ-WORKQUEUE-004, REQ-DLQ-001
+func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss, hand := nettest.Pair(t, n)
+	stranger := nettest.Register(t, nettest.Open(t, n.Host("host-x", "eve", "evil")), nettest.Worker("typescript"))
+	nettest.Submit(t, boss, "TASK-1", "TypeScript")
+	nettest.Submit(t, boss, "TASK-1", "TypeScript") // again is no error
+	js := n.Foreign()
+	stream, err := js.Stream(t.Context(), "GLOBAL_WORKQUEUE_typescript")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := stream.CachedInfo().Config; c.Retention != jetstream.WorkQueuePolicy || c.Storage != jetstream.FileStorage ||
+		!slices.Equal(c.Subjects, []string{"global.workqueue.typescript"}) || stream.CachedInfo().State.Msgs != 1 {
+		t.Errorf("the queue is %+v", stream.CachedInfo())
+	}
+	consumer, err := stream.Consumer(t.Context(), "workers")
+	if err != nil || consumer.CachedInfo().Config.AckWait != 5*time.Minute {
+		t.Errorf("%v, %v", consumer, err)
+	}
+	if s := nettest.State(t, boss, "TASK-1"); s.State != agentnet.Queued || s.Attempts != 0 {
+		t.Errorf("%+v", s)
+	}
+	c := nettest.Claim(t, hand)
+	if c.TaskID != "TASK-1" || c.Description != "do TASK-1" || string(c.ContextData) != `{"n":1}` || c.SubmitterHandle != "boss" ||
+		c.Attempt != 1 || c.MaxAttempts != 3 || c.Token != 1 || !slices.Equal(c.RequiredCapabilities, []string{"TypeScript"}) {
+		t.Errorf("%+v", c)
+	}
+	nettest.NoClaim(t, stranger)
+	if s := nettest.State(t, boss, "TASK-1"); s.State != agentnet.Claimed || s.HolderGUID != hand.GUID() || s.LeaseUntil == "" {
+		t.Errorf("%+v", s)
+	}
+	waiting := make(chan agentnet.ItemStatus)
+	go func() {
+		s, err := boss.Item(t.Context(), "TASK-1", true)
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- s
+	}()
+	outcome := agentnet.Outcome{Success: true, Summary: "tests pass", Result: map[string]any{"coverage": 95.0}}
+	if err := hand.Complete(t.Context(), "TASK-1", c.Token, outcome); err != nil {
+		t.Fatal(err)
+	}
+	s := <-waiting
+	if s.State != agentnet.Completed || s.Success == nil || !*s.Success || s.ResultSummary != "tests pass" || string(s.ResultData) != `{"coverage":95}` {
+		t.Errorf("%+v", s)
+	}
+	if err := hand.Complete(t.Context(), "TASK-1", c.Token, outcome); err != nil {
+		t.Errorf("completed again: %v", err)
+	}
+	if s := nettest.State(t, stranger, "TASK-1"); s.ResultSummary != "" || s.ResultData != nil || s.Description != "" {
+		t.Errorf("a stranger sees %+v", s)
+	}
+	_, err = stranger.Submit(t.Context(), agentnet.Submission{Capability: "typescript", Offer: agentnet.Offer{TaskID: "TASK-1", Description: "other"}})
+	nettest.Wants(t, err, agentnet.ConflictError, "another item")
+	nettest.Await(t, "the queue is empty", func() bool {
+		info, err := stream.Info(t.Context())
+		return err == nil && info.State.Msgs == 0
+	})
+}
+
+func TestAnItemThatComesWithTheDeadlineIsNotAwayForALease(t *testing.T) {
+	t.Parallel()
+	network := nettest.Open(t, nettest.StartServer(t).Host("host", "ann", "shop"))
+	hand := nettest.Register(t, network, nettest.Worker("go"))
+	nettest.Submit(t, hand, "A", "go")
+	nettest.Complete(t, hand, nettest.Claim(t, hand))
+	nettest.Submit(t, hand, "B", "go")
+	over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	var c *agentnet.Claim
+	nettest.Await(t, "the item", func() bool {
+		var err error
+		if c, err = hand.Claim(over, nil); err != nil {
+			t.Fatal(err)
+		}
+		return c != nil
+	})
+	if c.TaskID != "B" || c.Attempt != 1 {
+		t.Errorf("claimed %+v", c)
+	}
+}
+
+// Exactly one holder: the one before is refused.
+func TestALateCompletionIsRefused(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss := nettest.Register(t, nettest.Open(t, n.Short("host-a")), nettest.Dispatcher())
+	slow, quick := nettest.Register(t, nettest.Open(t, n.Short("host-b")), nettest.Worker("go")), nettest.Register(t, nettest.Open(t, n.Short("host-c")), nettest.Worker("go"))
+	nettest.Submit(t, boss, "T", "go")
+	old := nettest.Claim(t, slow)
+	again := nettest.Claim(t, quick) // once the lease has ended
+	if again.TaskID != "T" || again.Attempt != 2 || again.Token <= old.Token {
+		t.Fatalf("%+v after %+v", again, old)
+	}
+	outcome := agentnet.Outcome{Success: true, Summary: "late"}
+	nettest.Wants(t, slow.Complete(t.Context(), "T", old.Token, outcome), agentnet.ConflictError, "your lease ended, and worker-1 has claimed it")
+	_, err := slow.Extend(t.Context(), "T", old.Token)
+	nettest.Wants(t, err, agentnet.ConflictError, "do not hold")
+	_, err = slow.Reject(t.Context(), "T", old.Token, "no", false)
+	nettest.Wants(t, err, agentnet.ConflictError, "do not hold")
+	nettest.Wants(t, slow.Complete(t.Context(), "T", again.Token, outcome), agentnet.ConflictError, "do not hold") // a stolen token
+	nettest.Wants(t, quick.Complete(t.Context(), "T", old.Token, outcome), agentnet.ConflictError, "token 2")
+	if err := quick.Complete(t.Context(), "T", again.Token, agentnet.Outcome{Success: true, Summary: "mine"}); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Wants(t, slow.Complete(t.Context(), "T", old.Token, outcome), agentnet.ConflictError, "is completed already, by worker-1")
+	if s := nettest.State(t, boss, "T"); s.ResultSummary != "mine" {
+		t.Errorf("%+v", s)
+	}
+	nettest.Wants(t, quick.Complete(t.Context(), "nothing", 1, outcome), agentnet.NotFoundError, "no item of work")
+	nettest.Wants(t, quick.Complete(t.Context(), "T", 1, agentnet.Outcome{}), agentnet.ValidationError, "summary")
+}
+
+// A worker that goes on extending its lease keeps the item.
+func TestAnExtendedLeaseHolds(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	const lease = 5 * time.Second // for extensions on a slow machine
+	long := func(host string) *agentnet.Network {
+		cfg := n.Host(host, "ann", "shop")
+		cfg.AckTimeout = lease
+		return nettest.Open(t, cfg)
+	}
+	boss := nettest.Register(t, long("host-a"), nettest.Dispatcher())
+	hand, other := nettest.Register(t, long("host-b"), nettest.Worker("go")), nettest.Register(t, long("host-c"), nettest.Worker("go"))
+	nettest.Submit(t, boss, "T", "go")
+	c := nettest.Claim(t, hand)
+	for begin := time.Now(); time.Since(begin) < 3*lease/2; {
+		if until, err := hand.Extend(t.Context(), "T", c.Token); err != nil || until < c.LeaseUntil {
+			t.Fatal(until, err)
+		}
+		nettest.NoClaim(t, other)
+	}
+	if err := hand.Complete(t.Context(), "T", c.Token, agentnet.Outcome{Success: false, Summary: "it cannot be done"}); err != nil {
+		t.Fatal(err)
+	}
+	if s := nettest.State(t, boss, "T"); s.State != agentnet.Completed || *s.Success {
+		t.Errorf("%+v", s)
+	}
+}
+
+// REQ-DLQ-002, REQ-DLQ-003, REQ-DLQ-004, REQ-DLQ-005, REQ-DLQ-006, REQ-DLQ-007,
+// REQ-DLQ-008, REQ-DLQ-009, REQ-DLQ-010, REQ-TEST-CROSS-006A
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Short("host-a")
+	cfg.MaxAttempts = 2
+	boss := nettest.Register(t, nettest.Open(t, cfg), nettest.Dispatcher())
+	cfg.Hostname = "host-b"
+	hand := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("go"))
+	nettest.Submit(t, boss, "times-out", "go")
+	first := nettest.Claim(t, hand, "go")
+	second := nettest.Claim(t, hand, "go")
+	if first.Attempt != 1 || second.Attempt != 2 {
+		t.Errorf("%+v, %+v", first, second)
+	}
+	var list []agentnet.DeadLetter
+	nettest.Await(t, "the dead letter", func() bool {
+		nettest.NoClaim(t, hand, "go")
+		list = nettest.DeadLetters(t, boss, "")
+		return len(list) == 1
+	})
+	l := list[0]
+	if l.TaskID != "times-out" || l.Subject != "global.workqueue.go" || l.Attempts != 2 || l.LastAssignedAgent != hand.GUID() ||
+		l.Reason != agentnet.TimedOut || l.LastAttemptAt == "" || !strings.Contains(string(l.Payload), `"taskDescription":"do times-out"`) {
+		t.Errorf("%+v", l)
+	}
+	nettest.Wants(t, hand.Complete(t.Context(), "times-out", second.Token, agentnet.Outcome{Success: true, Summary: "late"}), agentnet.ConflictError, "dead letters")
+	stream, err := n.Foreign().Stream(t.Context(), "GLOBAL_WORKQUEUE_DEADLETTER")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := stream.GetLastMsgForSubject(t.Context(), "global.workqueue.deadletter")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var record map[string]any
+	if err := json.Unmarshal(raw.Data, &record); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"originalTaskId", "originalSubject", "deliveryAttempts", "lastAttemptAt", "lastAssignedAgent", "failureReason", "originalPayload"} {
+		if record[name] == nil {
+			t.Errorf("%s is missing in %s", name, raw.Data)
+		}
+	}
+
+	// Refused for good, and after the last attempt; by agents that have the time to do so.
+	cfg.AckTimeout = agentnet.DefaultAckTimeout
+	cfg.Hostname = "host-c"
+	boss = nettest.Register(t, nettest.Open(t, cfg), nettest.Dispatcher())
+	cfg.Hostname = "host-d"
+	hand = nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("rust"))
+	nettest.Submit(t, boss, "refused", "rust")
+	c := nettest.Claim(t, hand, "rust")
+	if dead, err := hand.Reject(t.Context(), "refused", c.Token, "needs a licence", true); err != nil || !dead {
+		t.Fatal(dead, err)
+	}
+	nettest.Submit(t, boss, "refused-twice", "rust")
+	for attempt := 1; attempt <= 2; attempt++ {
+		c := nettest.Claim(t, hand, "rust")
+		if c.TaskID != "refused-twice" || c.Attempt != attempt {
+			t.Errorf("%+v", c)
+		}
+		if dead, err := hand.Reject(t.Context(), c.TaskID, c.Token, "not mine", false); err != nil || dead != (attempt == 2) {
+			t.Fatal(dead, err)
+		}
+	}
+	names := []string{}
+	for _, l := range nettest.DeadLetters(t, boss, "Rust") {
+		names = append(names, fmt.Sprintf("%s %s %s %d", l.TaskID, l.Reason, l.Detail, l.Attempts))
+	}
+	if diff := cmp.Diff([]string{"refused explicit-reject needs a licence 1", "refused-twice explicit-reject not mine 2"}, names); diff != "" {
+		t.Error(diff)
+	}
+	if list, more, err := boss.DeadLetters(t.Context(), 2, ""); err != nil || len(list) != 2 || !more {
+		t.Errorf("%+v, %v, %v", list, more, err)
+	}
+
+	// Retried: with and without the attempts so far.
+	if _, err := boss.RetryDeadLetter(t.Context(), "refused-twice", false); err != nil {
+		t.Fatal(err)
+	}
+	c = nettest.Claim(t, hand, "rust")
+	if c.TaskID != "refused-twice" || c.Attempt != 3 {
+		t.Errorf("%+v", c)
+	}
+	if dead, err := hand.Reject(t.Context(), c.TaskID, c.Token, "still not", false); err != nil || !dead {
+		t.Errorf("the one more attempt: %v, %v", dead, err)
+	}
+	if _, err := boss.RetryDeadLetter(t.Context(), "refused-twice", true); err != nil {
+		t.Fatal(err)
+	}
+	c = nettest.Claim(t, hand, "rust")
+	if c.Attempt != 1 {
+		t.Errorf("%+v", c)
+	}
+	if err := hand.Complete(t.Context(), c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: "at last"}); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := boss.DiscardDeadLetter(t.Context(), "refused"); err != nil || l.TaskID != "refused" {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if list := nettest.DeadLetters(t, boss, "rust"); len(list) != 0 {
+		t.Errorf("%+v", list)
+	}
+	if s := nettest.State(t, boss, "refused"); s.State != agentnet.Discarded {
+		t.Errorf("%+v", s)
+	}
+	for _, id := range []string{"refused", "refused-twice", "nothing"} {
+		_, err := boss.RetryDeadLetter(t.Context(), id, true)
+		nettest.Wants(t, err, agentnet.NotFoundError, "no dead letter")
+		_, err = boss.DiscardDeadLetter(t.Context(), id)
+		nettest.Wants(t, err, agentnet.NotFoundError, "no dead letter")
+	}
+	_, _, err = boss.DeadLetters(t.Context(), 1001, "")
+	nettest.Wants(t, err, agentnet.ValidationError, "1 to 1000")
+}
+
+// REQ-DLQ-011, REQ-WORKQUEUE-CONFIG-001
+func TestDeadLettersExpire(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.DeadLetterTTL = 2 * time.Second
+	a := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("go"))
+	nettest.Submit(t, a, "T", "go")
+	c := nettest.Claim(t, a)
+	refused := time.Now()
+	if _, err := a.Reject(t.Context(), "T", c.Token, "no", true); err != nil {
+		t.Fatal(err)
+	}
+	if len(nettest.DeadLetters(t, a, "")) != 1 && time.Since(refused) < cfg.DeadLetterTTL {
+		t.Error("it is not there")
+	}
+	nettest.Await(t, "its end", func() bool { return len(nettest.DeadLetters(t, a, "")) == 0 })
+	nettest.Await(t, "the end of its record", func() bool {
+		_, err := a.Item(t.Context(), "T", false)
+		return nettest.CategoryOf(err) == agentnet.NotFoundError
+	})
+}
+
+// The collector buries what nobody asks for any more, with the reason.
+func TestTheCollectorBuriesWhatNobodyClaims(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	clock := new(nettest.Clock)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.MaxAttempts, cfg.Now = 1, clock.Now
+	network := nettest.Open(t, cfg)
+	boss := nettest.Register(t, network, nettest.Dispatcher())
+	worker := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("go"))
+	nettest.Submit(t, boss, "T", "go")
+	nettest.Claim(t, worker)
+	if err := worker.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := network.Collect(t.Context(), true); err != nil || c.Buried != 0 {
+		t.Errorf("while the lease runs: %+v, %v", c, err)
+	}
+	clock.Forward(20 * time.Minute)
+	if c, err := network.Collect(t.Context(), true); err != nil || c.Buried != 1 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if list := nettest.DeadLetters(t, boss, ""); len(list) != 1 || list[0].Reason != agentnet.AgentOffline {
+		t.Errorf("%+v", list)
+	}
+}
+
+// An item whose message is lost is queued again, not forgotten.
+func TestTheCollectorQueuesAgainWhatIsLost(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	clock := new(nettest.Clock)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.Now = clock.Now
+	network := nettest.Open(t, cfg)
+	boss := nettest.Register(t, network, nettest.Worker("go"))
+	nettest.Submit(t, boss, "T", "go")
+	stream, err := n.Foreign().Stream(t.Context(), "GLOBAL_WORKQUEUE_go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nettest.NoClaim(t, boss)
+	clock.Forward(20 * time.Minute)
+	if c, err := network.Collect(t.Context(), true); err != nil || c.Repaired != 1 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if c := nettest.Claim(t, boss); c.TaskID != "T" || c.Attempt != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Other programs put work into the queue too, and nonsense; none is lost.
+func TestForeignItems(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	hand := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Worker("go"))
+	nettest.Submit(t, hand, "ours", "go")
+	js := n.Foreign()
+	for _, data := range []string{`{"taskId":"foreign","taskDescription":"d","requiredCapabilities":["go"]}`, "nonsense", `{"taskId":""}`, `{"taskId":"x","contextData":[1]}`} {
+		if _, err := js.Publish(t.Context(), "global.workqueue.go", []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"ours", "foreign"} {
+		c := nettest.Claim(t, hand)
+		if c.TaskID != want {
+			t.Errorf("%+v", c)
+		}
+		if err := hand.Complete(t.Context(), c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: "ok"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list []agentnet.DeadLetter
+	nettest.Await(t, "the burial of the others", func() bool {
+		nettest.NoClaim(t, hand)
+		list = nettest.DeadLetters(t, hand, "go")
+		return len(list) >= 3
+	})
+	if len(list) != 3 || list[0].TaskID != "unreadable-go-3" || !strings.Contains(string(list[0].Payload), "nonsense") {
+		t.Errorf("%+v", list)
+	}
+}
+
+// What came for somebody who does not wait any more was no attempt at it: an item that
+// nobody has had does not end in the dead letters.
+func TestACancelledWaitIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss, hand := nettest.Pair(t, n)
+	nettest.Submit(t, boss, "T", "typescript")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 * agentnet.DefaultMaxAttempts {
+		if c, err := hand.Claim(gone, nil); c != nil || err != nil {
+			t.Fatalf("%+v, %v", c, err)
+		}
+	}
+	if c := nettest.Claim(t, hand); c.TaskID != "T" || c.Attempt != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// An item that is too long for the network's records, and a second one of an id that
+// there is already, end in the dead letters, and claims go on.
+func TestForeignItemsThatCannotBeTakenAreDeadLetters(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	hand := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Worker("go"))
+	nettest.Submit(t, hand, "ours", "go")
+	js := n.Foreign()
+	foreign := `{"taskId":"foreign","taskDescription":"d", "requiredCapabilities":["go"], "contextData": {"a": "<>"}}`
+	for _, data := range []string{
+		`{"taskId":"long","taskDescription":"` + strings.Repeat("\x01", 900<<10) + `"}`,
+		`{"taskId":"valid but long","taskDescription":"` + strings.Repeat("\\u0001", 160<<10) + `"}`,
+		foreign, foreign,
+		`{"taskId":"ours","taskDescription":"something else"}`,
+	} {
+		if _, err := js.Publish(t.Context(), "global.workqueue.go", []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"ours", "foreign"} {
+		c := nettest.Claim(t, hand)
+		if c.TaskID != want {
+			t.Errorf("%+v", c)
+		}
+		nettest.Complete(t, hand, c)
+	}
+	var letters []agentnet.DeadLetter
+	nettest.Await(t, "the burial of the others", func() bool {
+		nettest.NoClaim(t, hand)
+		letters = nettest.DeadLetters(t, hand, "go")
+		return len(letters) >= 3
+	})
+	var found []string
+	for _, l := range letters {
+		found = append(found, l.TaskID)
+		if len(l.Payload) > 512<<10 || !strings.Contains(string(l.Payload), "taskId") {
+			t.Errorf("%s: %d bytes", l.TaskID, len(l.Payload))
+		}
+	}
+	if !slices.Equal(found, []string{"unreadable-go-2", "unreadable-go-3", "unreadable-go-6"}) {
+		t.Errorf("%q", found)
+	}
+}
+
+// However much waits for workers, and whatever else is in the records, the collector
+// comes to each item that was given up.
+func TestTheCollectorPassesOverNoItem(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	clock := new(nettest.Clock)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.MaxAttempts, cfg.Now = 1, clock.Now
+	network := nettest.Open(t, cfg)
+	boss := nettest.Register(t, network, nettest.Dispatcher())
+	hand := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("go"))
+	nettest.Submit(t, boss, "forged", "other")
+	js := n.Foreign()
+	records, err := js.Stream(t.Context(), "GLOBAL_WORK_ITEMS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := records.GetMsg(t.Context(), records.CachedInfo().State.LastSeq)
+	if err == nil {
+		record, err = records.GetLastMsgForSubject(t.Context(), record.Subject)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := strings.Replace(string(record.Data), `"capability":"other"`, `"capability":"no queue"`, 1)
+	if _, err := js.Publish(t.Context(), record.Subject, []byte(forged)); err != nil || forged == string(record.Data) {
+		t.Fatal(forged, err)
+	}
+	for i := range work.MaxSwept {
+		nettest.Submit(t, boss, fmt.Sprint("waits ", i), "other")
+	}
+	nettest.Submit(t, boss, "T", "go")
+	nettest.Claim(t, hand)
+	if err := hand.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	clock.Forward(20 * time.Minute)
+	nettest.Await(t, "its burial", func() bool {
+		c, err := network.Collect(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Buried == 1
+	})
+}
+
+func TestWrongWorkIsRefused(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	a := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), agentnet.Registration{Handle: "a", AgentType: "a", Scope: agentnet.ScopeUser, Capabilities: []string{"Ünï code"}})
+	for name, s := range map[string]agentnet.Submission{
+		"no queue":    {Offer: agentnet.Offer{Description: "d"}},
+		"reserved":    nettest.Item("T", "deadletter"),
+		"wildcard":    nettest.Item("T", "*"),
+		"dots":        nettest.Item("T", "a.b"),
+		"long":        nettest.Item("T", strings.Repeat("a", 65)),
+		"deadline":    {Capability: "go", Offer: agentnet.Offer{Description: "d", Deadline: "soon"}},
+		"long id":     nettest.Item(strings.Repeat("a", 257), "go"),
+		"much data":   {Capability: "go", Offer: agentnet.Offer{Description: "d", ContextData: map[string]any{"a": strings.Repeat("x", 70000)}}},
+		"not encoded": {Capability: "go", Offer: agentnet.Offer{Description: "d", ContextData: map[string]any{"a": func() {}}}},
+	} {
+		if _, err := a.Submit(t.Context(), s); nettest.CategoryOf(err) != agentnet.ValidationError {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, err := a.Claim(t.Context(), nil)
+	nettest.Wants(t, err, agentnet.ValidationError, "no queue to claim from")
+	_, err = a.Claim(t.Context(), []string{">"})
+	nettest.Wants(t, err, agentnet.ValidationError, "cannot name a work queue")
+	_, err = a.Item(t.Context(), "nothing", false)
+	nettest.Wants(t, err, agentnet.NotFoundError, "no item")
+	nettest.NoClaim(t, a, "nobody-has-this")
+	if names := n.Foreign().StreamNames(t.Context(), jetstream.WithStreamListSubject("global.workqueue.nobody-has-this")); len(names.Name()) != 0 {
+		t.Error("waiting has made a queue")
+	}
+}
+
+// Whoever is killed, wherever: each item ends once. Workers vanish with what
+// they hold, dawdle beyond their leases, refuse; the server is stopped and
+// started again.
+func TestNoItemIsLostOrDoneTwice(t *testing.T) {
+	t.Parallel()
+	const items, workers = 120, 6
+	n := nettest.StartServer(t)
+	cfg := n.Short("host-a")
+	cfg.MaxAttempts = 5
+	boss := nettest.Register(t, nettest.Open(t, cfg), nettest.Dispatcher())
+	for i := range items {
+		nettest.Submit(t, boss, fmt.Sprint("T", i), []string{"go", "rust"}[i%2])
+	}
+	var mu sync.Mutex
+	done := map[string]int{} // completions that were acknowledged
+	work := func(ctx context.Context, name string) {
+		for ctx.Err() == nil {
+			c := cfg
+			c.Hostname = name
+			network := agentnet.Open(c)
+			func() {
+				if network.Ready(ctx) != nil {
+					return
+				}
+				a, err := network.Register(ctx, nettest.Worker("go", "rust"))
+				if err != nil {
+					return
+				}
+				for ctx.Err() == nil {
+					claim, err := a.Claim(ctx, nil)
+					if err != nil {
+						return
+					}
+					if claim == nil {
+						continue
+					}
+					switch rand.IntN(10) {
+					case 0:
+						return // vanishes with the item
+					case 1:
+						if _, err := a.Reject(ctx, claim.TaskID, claim.Token, "not now", false); err != nil {
+							return
+						}
+						continue
+					}
+					if err := a.Complete(ctx, claim.TaskID, claim.Token, agentnet.Outcome{Success: true, Summary: name}); err == nil {
+						mu.Lock()
+						done[claim.TaskID]++
+						mu.Unlock()
+					}
+				}
+			}()
+			closing, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			_ = network.Close(closing) // the server may be away
+			cancel()
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for i := range workers {
+		running.Go(func() { work(ctx, fmt.Sprint("host-", i)) })
+	}
+	running.Go(func() {
+		for range 3 {
+			select {
+			case <-time.After(700 * time.Millisecond):
+			case <-ctx.Done():
+				return
+			}
+			n.Stop()
+			n.Start()
+		}
+	})
+	states := map[agentnet.ItemState]int{}
+	nettest.Await(t, "the end of all items", func() bool {
+		clear(states)
+		for i := range items {
+			s, err := boss.Item(t.Context(), fmt.Sprint("T", i), false)
+			if err != nil {
+				return false
+			}
+			states[s.State]++
+		}
+		return states[agentnet.Completed]+states[agentnet.Dead] == items
+	})
+	stop()
+	running.Wait()
+	dead := map[string]bool{}
+	list, _, err := boss.DeadLetters(t.Context(), 1000, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range list {
+		if dead[l.TaskID] {
+			t.Errorf("%s is in the dead letters twice", l.TaskID)
+		}
+		dead[l.TaskID] = true
+	}
+	for i := range items {
+		id := fmt.Sprint("T", i)
+		s := nettest.State(t, boss, id)
+		switch {
+		case done[id] > 1:
+			t.Errorf("%s was completed %d times", id, done[id])
+		case done[id] == 1 && s.State != agentnet.Completed:
+			t.Errorf("%s was completed and is %s", id, s.State)
+		case s.State == agentnet.Dead && !dead[id]:
+			t.Errorf("%s is dead but not in the dead letters", id)
+		}
+	}
+	t.Logf("%v", states)
+}
