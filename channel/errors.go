@@ -5,7 +5,7 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Code says what kind of thing went wrong with a channel.
+// Code is the kind of an [Error].
 type Code string
 
 // The codes of an [Error].
@@ -15,7 +15,7 @@ const (
 	CodeRefused        Code = "CHANNEL_REFUSED"     // the other end does not want this channel
 	CodeUnreachable    Code = "CHANNEL_UNREACHABLE" // no connection within the time allowed
 	CodeNoEndpoint     Code = "NO_ENDPOINT"         // no endpoint of the agent can be dialled
-	CodeWrongSender    Code = "WRONG_SENDER"        // an envelope of somebody else's
+	CodeWrongSender    Code = "WRONG_SENDER"        // the envelope is of another agent
 	CodeInvalid        Code = "INVALID_CHANNEL"     // a wrong argument or a broken protocol
 	CodeTooMany        Code = "TOO_MANY_CHANNELS"
 )
@@ -27,7 +27,7 @@ type Error = fault.Error[Code]
 // CodeOf returns the code of an error, "" if it has none.
 func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
-// lasting reports whether connecting again cannot help.
+// lasting reports whether a retry cannot help.
 func lasting(err error) bool {
 	switch CodeOf(err) {
 	case CodeRefused, CodeInvalid, CodeNoEndpoint:

@@ -8,17 +8,17 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Code says what kind of thing went wrong.
+// Code is the kind of an [Error].
 type Code string
 
 // The codes of an [Error].
 const (
 	CodeInvalid  Code = "INVALID_PROPOSAL"   // fields are missing or wrong
-	CodeNotFound Code = "PROPOSAL_NOT_FOUND" // unknown, or settled so long ago that it is forgotten
-	CodeTimeout  Code = "PROPOSAL_TIMEOUT"   // the time for an answer is over
-	CodeSettled  Code = "PROPOSAL_SETTLED"   // it has its answer already
-	CodeForged   Code = "ANSWER_FORGED"      // from somebody who was not asked, or about another thread
-	CodeNotYours Code = "PROPOSAL_NOT_YOURS" // only who was asked can answer
+	CodeNotFound Code = "PROPOSAL_NOT_FOUND" // unknown, or settled so long ago that it was dropped
+	CodeTimeout  Code = "PROPOSAL_TIMEOUT"   // the deadline has passed
+	CodeSettled  Code = "PROPOSAL_SETTLED"   // it is already answered
+	CodeForged   Code = "ANSWER_FORGED"      // from an agent that was not asked, or in another thread
+	CodeNotYours Code = "PROPOSAL_NOT_YOURS" // only the recipient can answer
 	CodeFull     Code = "TOO_MANY_PROPOSALS" // Options.MaxPending is reached
 	CodeSend     Code = "PROPOSAL_NOT_SENT"  // wraps the router's error
 	CodeClosed   Code = "NEGOTIATOR_CLOSED"

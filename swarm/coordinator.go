@@ -459,8 +459,8 @@ func (c *Coordinator) answered(ctx context.Context, p negotiation.Proposal) {
 	l.enqueue(ctx, func() { l.answered(p) })
 }
 
-// notifyOver tells one who has accepted when the swarm was over, or is led by another,
-// who asks again.
+// notifyOver notifies an agent whose acceptance was late that it is not in the swarm. If
+// another coordinator leads the swarm, that one may invite the agent again.
 func (c *Coordinator) notifyOver(ctx context.Context, p negotiation.Proposal) {
 	if p.Status != negotiation.Accepted {
 		return
@@ -472,7 +472,7 @@ func (c *Coordinator) notifyOver(ctx context.Context, p negotiation.Proposal) {
 		_, err = c.r.Send(ctx, e)
 	}
 	if err != nil {
-		c.o.Logger.Debug("an agent cannot be told that a swarm is over", "swarm", m.Swarm, "agent", p.Recipient, "error", err)
+		c.o.Logger.Debug("the end of a swarm cannot be sent to an agent", "swarm", m.Swarm, "agent", p.Recipient, "error", err)
 	}
 }
 

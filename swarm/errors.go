@@ -6,7 +6,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Code says what kind of thing went wrong.
+// Code is the kind of an [Error].
 type Code string
 
 // The codes of an [Error].

@@ -343,15 +343,15 @@ func (l *leader) conclude(ctx context.Context, how status) {
 	}
 	l.emit(event{Status: &how})
 	s := l.x.snapshot()
-	told := slices.Concat(s.Participants, l.accepted, slices.Collect(maps.Values(l.proposed))) // invited agents may have accepted
-	slices.Sort(told)
-	told = slices.Compact(told)
+	recipients := slices.Concat(s.Participants, l.accepted, slices.Collect(maps.Values(l.proposed))) // invited agents may have accepted
+	slices.Sort(recipients)
+	recipients = slices.Compact(recipients)
 	l.after(func() {
 		l.end.Store(&s)
 		if d := l.doc.Load(); d != nil {
 			_ = d.r.Flush(ctx) // fails only when ctx ends
 		}
-		for _, id := range told {
+		for _, id := range recipients {
 			l.send(ctx, id, message{Over: true})
 		}
 		if l.c.o.Reporter != nil {

@@ -21,7 +21,7 @@ const (
 
 // Limits of an agent in one swarm.
 const (
-	changeCost  = 256 // bytes that a change of the shared state takes in the journal beside its key and value
+	changeCost  = 256 // bytes that a change of the shared state takes in the journal besides its key and value
 	stateBurst  = 4   // requests for the whole shared state
 	stateRate   = 0.1 // a second
 	returnBurst = 10  // returns after a removal; one more each lease

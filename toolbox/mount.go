@@ -93,13 +93,9 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	for timeout, otherwise := range map[*time.Duration]time.Duration{
-		&o.DialTimeout: DefaultDialTimeout, &o.MaxRedial: DefaultMaxRedial, &o.CallTimeout: DefaultCallTimeout,
-	} {
-		if *timeout <= 0 {
-			*timeout = otherwise
-		}
-	}
+	orDefault(&o.DialTimeout, DefaultDialTimeout)
+	orDefault(&o.MaxRedial, DefaultMaxRedial)
+	orDefault(&o.CallTimeout, DefaultCallTimeout)
 	p.asIs, p.foreign = o.AsIs, true
 	p.source = cmp.Or(o.Source, p.source)
 	if o.Logger == nil {
@@ -112,6 +108,12 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	}
 	go m.run(ctx)
 	return m, nil
+}
+
+func orDefault(d *time.Duration, otherwise time.Duration) {
+	if *d <= 0 {
+		*d = otherwise
+	}
 }
 
 // Close disconnects, removes the server's tools from the box and waits for the end.
