@@ -92,7 +92,7 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 		"no password":        {map[string]string{"NATS_URL": "nats://" + guarded}, []string{guarded, "refused the credentials"}},
 		"port of another":    {map[string]string{"NATS_URL": "nats://" + foreign}, []string{foreign, "not a NATS server", "check the URL's port"}},
 		"name that is none":  {map[string]string{"NATS_URL": "nats://no-such-host.invalid:4222"}, []string{"no-such-host.invalid", "cannot be resolved"}},
-		"missing permission": {map[string]string{"NATS_URL": "nats://" + confined, "NATS_USERNAME": "u", "NATS_PASSWORD": "p"}, []string{confined, "does not let this user"}},
+		"missing permission": {map[string]string{"NATS_URL": "nats://" + confined, "NATS_USERNAME": "u", "NATS_PASSWORD": "p"}, []string{confined, "does not permit this user"}},
 		"missing CA file":    {map[string]string{"NATS_URL": "tls://" + closed, "NATS_TLS_CA": "/nonexistent/ca.pem"}, []string{"/nonexistent/ca.pem"}},
 	} {
 		t.Run(name, func(t *testing.T) {
