@@ -1,6 +1,6 @@
 # The words a Go engineer expects. Nothing here is needed: each is one command.
 
-.PHONY: build install check quick test race lint bench fuzz soak interop notice docs generate clean
+.PHONY: build install check quick test race lint bench fuzz soak interop generate clean
 
 build: ## both programs, into bin/
 	go build -trimpath -o bin/ ./cmd/...
@@ -27,7 +27,7 @@ bench: ## what docs/PERFORMANCE.md reports
 	go test -run '^$$' -bench . -benchmem ./...
 
 fuzz: ## each fuzz target for FUZZTIME
-	go run ./tools/fuzz -time $(or $(FUZZTIME),30s)
+	go run ./tools/check -only fuzz -fuzztime $(or $(FUZZTIME),30s)
 
 soak: ## kill hub, server, senders and workers again and again during 10,000 sends, 10,000 edits and 10,000 items of work
 	go test -run '^TestAKilled' -timeout 60m -count $(or $(SOAK),5) ./internal/chat -chat.sends 10000 -v
@@ -37,14 +37,8 @@ soak: ## kill hub, server, senders and workers again and again during 10,000 sen
 interop: ## with the real agents and clients; needs npm
 	go run ./tools/check -only interop
 
-notice:
-	go run ./tools/notice
-
-docs:
-	go run ./tools/speccover
+generate: ## the files that are made from the code
 	go run ./tools/docs
-
-generate: notice docs
 
 clean:
 	rm -rf bin dist coverage.*

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/agent/agenttest"
+	"github.com/parleyhub/parley/envelope/envelopetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Req 1.6
 func TestProperty04CardRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		card := agenttest.Card().Draw(t, "card")
+		card := envelopetest.Card().Draw(t, "card")
 		data, err := agent.Encode(card)
 		if err != nil {
 			t.Fatal(err)

@@ -18,11 +18,11 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/channel/transporttest"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/memory"
-	"github.com/parleyhub/parley/transport/transporttest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

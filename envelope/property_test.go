@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/agent/agenttest"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/envelope/envelopetest"
 )
@@ -21,12 +20,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestProperty06StructureAndUniqueness(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seen := make(map[string]bool)
-		sender := agenttest.Card().Draw(t, "sender")
+		sender := envelopetest.Card().Draw(t, "sender")
 		factory := envelope.NewFactory(sender.Identity())
 		for range rapid.IntRange(1, 50).Draw(t, "n") {
-			recipient := agenttest.ID().Draw(t, "recipient")
+			recipient := envelopetest.ID().Draw(t, "recipient")
 			typ := envelopetest.Type().Draw(t, "type")
-			payload := agenttest.JSON().Draw(t, "payload")
+			payload := envelopetest.JSON().Draw(t, "payload")
 			e, err := factory.New(recipient, typ, payload)
 			if err != nil {
 				t.Fatal(err)

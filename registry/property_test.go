@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/agent/agenttest"
+	"github.com/parleyhub/parley/envelope/envelopetest"
 	"github.com/parleyhub/parley/registry"
 )
 
@@ -39,7 +39,7 @@ func contains(cards []agent.Card, want agent.Card) bool {
 func TestProperty01RegistrationAndRetrieval(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})
-		cards := agenttest.Cards(1, 12).Draw(t, "cards")
+		cards := envelopetest.Cards(1, 12).Draw(t, "cards")
 		for _, card := range cards {
 			if _, err := r.Register(card); err != nil {
 				t.Fatal(err)
@@ -66,7 +66,7 @@ func TestProperty01RegistrationAndRetrieval(t *testing.T) {
 				t.Fatalf("%s is not found by its tier", card.ID)
 			}
 		}
-		unknown := agenttest.ID().Filter(func(id string) bool {
+		unknown := envelopetest.ID().Filter(func(id string) bool {
 			return !slices.ContainsFunc(cards, func(c agent.Card) bool { return c.ID == id })
 		}).Draw(t, "unknown")
 		if _, err := r.Get(unknown); registry.CodeOf(err) != registry.CodeAgentNotFound {
@@ -88,7 +88,7 @@ func TestProperty02IncompleteCardsAreRejected(t *testing.T) {
 	required := []string{"id", "name", "version", "tier", "capabilities"}
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})
-		card := agenttest.Card().Draw(t, "card")
+		card := envelopetest.Card().Draw(t, "card")
 		missing := rapid.SliceOfNDistinct(rapid.SampledFrom(required), 1, len(required), rapid.ID).Draw(t, "missing")
 		for _, field := range missing {
 			remove[field](&card)
@@ -124,8 +124,8 @@ func second(_ agent.Card, err error) error { return err }
 func TestProperty03DuplicateUpdatesRevision(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})
-		first := agenttest.Card().Draw(t, "first")
-		second := agenttest.Card().Draw(t, "second")
+		first := envelopetest.Card().Draw(t, "first")
+		second := envelopetest.Card().Draw(t, "second")
 		second.ID = first.ID
 		if _, err := r.Register(first); err != nil {
 			t.Fatal(err)
@@ -159,7 +159,7 @@ func TestProperty03DuplicateUpdatesRevision(t *testing.T) {
 func TestProperty05RemoteMergePreservesOrigin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})
-		card := agenttest.Card().Draw(t, "card")
+		card := envelopetest.Card().Draw(t, "card")
 		if _, err := r.Merge(card, "peers"); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestProperty05RemoteMergePreservesOrigin(t *testing.T) {
 func TestRegistryRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})
-		for _, card := range agenttest.Cards(0, 8).Draw(t, "cards") {
+		for _, card := range envelopetest.Cards(0, 8).Draw(t, "cards") {
 			if _, err := r.Register(card); err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestIndexesAgreeWithAScan(t *testing.T) {
 		id := rapid.StringMatching(`[a-f]`)
 		capability := rapid.SampledFrom([]string{"x.a", "x.b", "x.c"})
 		card := rapid.Custom(func(t *rapid.T) agent.Card {
-			c := agent.Card{ID: id.Draw(t, "id"), Name: "n", Version: "1", Tier: agenttest.Tier().Draw(t, "tier"), Capabilities: []agent.Capability{}}
+			c := agent.Card{ID: id.Draw(t, "id"), Name: "n", Version: "1", Tier: envelopetest.Tier().Draw(t, "tier"), Capabilities: []agent.Capability{}}
 			for _, have := range rapid.SliceOfNDistinct(capability, 0, 3, rapid.ID).Draw(t, "capabilities") {
 				c.Capabilities = append(c.Capabilities, agent.Capability{ID: have})
 			}

@@ -13,7 +13,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/agent/agenttest"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/envelope/envelopetest"
 	"github.com/parleyhub/parley/router"
@@ -94,7 +93,7 @@ func check(t *testing.T, prop func(t *rapid.T)) {
 // Req 4.1
 func TestProperty13DirectRouting(t *testing.T) {
 	check(t, func(t *rapid.T) {
-		w := newWorld(t, router.Options{Tiers: openRules(), Sandbox: noSandbox()}, agenttest.Cards(2, 8).Draw(t, "cards"))
+		w := newWorld(t, router.Options{Tiers: openRules(), Sandbox: noSandbox()}, envelopetest.Cards(2, 8).Draw(t, "cards"))
 		from, to := rapid.SampledFrom(w.cards).Draw(t, "from"), rapid.SampledFrom(w.cards).Draw(t, "to")
 		e := draw(t, from, to.ID)
 		res, err := w.r.Send(context.Background(), e)
@@ -116,7 +115,7 @@ func TestProperty13DirectRouting(t *testing.T) {
 // Req 4.2, Req 11.3
 func TestProperty14Broadcast(t *testing.T) {
 	check(t, func(t *rapid.T) {
-		cards := agenttest.Cards(1, 10).Draw(t, "cards")
+		cards := envelopetest.Cards(1, 10).Draw(t, "cards")
 		i := rapid.IntRange(0, len(cards)-1).Draw(t, "from")
 		cards[i].Tier, cards[i].SandboxID = agent.L0, ""
 		w := newWorld(t, router.Options{}, cards)
@@ -143,7 +142,7 @@ func TestProperty14Broadcast(t *testing.T) {
 // Req 4.3
 func TestProperty15CapabilityRouting(t *testing.T) {
 	check(t, func(t *rapid.T) {
-		cards := agenttest.Cards(2, 8).Draw(t, "cards")
+		cards := envelopetest.Cards(2, 8).Draw(t, "cards")
 		capabilities := map[string][]string{} // who has it, in order
 		for i := range cards {
 			cards[i].Capabilities = []agent.Capability{}
@@ -188,7 +187,7 @@ var allowed = map[int][]int{0: {0, 1, 2, 3}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 
 // Req 4.5, Req 11.2
 func TestProperty16TierEnforcement(t *testing.T) {
 	check(t, func(t *rapid.T) {
-		cards := agenttest.Cards(8, 8).Draw(t, "cards") // a sender and a receiver of each tier
+		cards := envelopetest.Cards(8, 8).Draw(t, "cards") // a sender and a receiver of each tier
 		for i := range cards {
 			cards[i].Tier = agent.TierOf(i % 4)
 		}
@@ -251,7 +250,7 @@ func TestProperty17RoutingEvents(t *testing.T) {
 		w := newWorld(t, router.Options{Forwarder: forwarderFunc(func(_ context.Context, to string, _ *envelope.Envelope) error {
 			forwarded <- to
 			return nil
-		})}, agenttest.Cards(2, 5).Draw(t, "cards"))
+		})}, envelopetest.Cards(2, 5).Draw(t, "cards"))
 		if _, err := w.r.Registry().Merge(card("far", agent.L0), "elsewhere"); err != nil {
 			t.Fatal(err)
 		}
@@ -292,7 +291,7 @@ func (f forwarderFunc) Forward(ctx context.Context, to string, e *envelope.Envel
 
 // sandboxes draws cards in a few sandboxes and a configuration.
 func sandboxes(t *rapid.T) ([]agent.Card, router.SandboxConfig) {
-	cards := agenttest.Cards(2, 6).Draw(t, "cards")
+	cards := envelopetest.Cards(2, 6).Draw(t, "cards")
 	for i := range cards {
 		cards[i].SandboxID = rapid.SampledFrom([]string{"", "box-a", "box-b"}).Draw(t, "sandbox")
 		cards[i].Tier = agent.L0
@@ -421,7 +420,7 @@ func (a *auditLog) Append(ev telemetry.Event, e *envelope.Envelope) error {
 func TestProperty31CrossTierAudit(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		audit := new(auditLog)
-		w := newWorld(t, router.Options{Tiers: openRules(), Sandbox: noSandbox(), Audit: audit}, agenttest.Cards(2, 6).Draw(t, "cards"))
+		w := newWorld(t, router.Options{Tiers: openRules(), Sandbox: noSandbox(), Audit: audit}, envelopetest.Cards(2, 6).Draw(t, "cards"))
 		from := rapid.SampledFrom(w.cards).Draw(t, "from")
 		to := rapid.SampledFrom(append(slices.Clone(w.cards), agent.Card{ID: "*"})).Draw(t, "to")
 		e := draw(t, from, to.ID)
@@ -460,7 +459,7 @@ func TestProperty31CrossTierAudit(t *testing.T) {
 // Req 12.4
 func TestMetricsCountWhatHappened(t *testing.T) {
 	check(t, func(t *rapid.T) {
-		w := newWorld(t, router.Options{}, agenttest.Cards(1, 6).Draw(t, "cards"))
+		w := newWorld(t, router.Options{}, envelopetest.Cards(1, 6).Draw(t, "cards"))
 		sent, failed, received := map[envelope.Type]uint64{}, uint64(0), 0
 		for range rapid.IntRange(0, 20).Draw(t, "n") {
 			from := rapid.SampledFrom(w.cards).Draw(t, "from")

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/agent/agenttest"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/envelope/envelopetest"
 	"github.com/parleyhub/parley/schema"
@@ -70,7 +69,7 @@ func hurt(t *rapid.T, data []byte, wrong ...any) []byte {
 func TestCardSchemaAgreesWithTheType(t *testing.T) {
 	s := compile(t, schema.AgentCard)
 	rapid.Check(t, func(t *rapid.T) {
-		data, err := agent.Encode(agenttest.Card().Draw(t, "card"))
+		data, err := agent.Encode(envelopetest.Card().Draw(t, "card"))
 		if err != nil {
 			t.Fatal(err)
 		}

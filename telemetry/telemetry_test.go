@@ -16,7 +16,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/agent/agenttest"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/envelope/envelopetest"
 	"github.com/parleyhub/parley/telemetry"
@@ -98,9 +97,9 @@ func TestProperty34InvocationRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rec := telemetry.Invocation{
 			ToolName:    rapid.StringMatching(`[a-z]{1,8}\.[a-z_]{1,8}`).Draw(t, "tool"),
-			SourceAgent: agenttest.ID().Draw(t, "agent"),
-			Arguments:   compact(agenttest.JSON().Draw(t, "arguments")),
-			Result:      compact(agenttest.JSON().Draw(t, "result")),
+			SourceAgent: envelopetest.ID().Draw(t, "agent"),
+			Arguments:   compact(envelopetest.JSON().Draw(t, "arguments")),
+			Result:      compact(envelopetest.JSON().Draw(t, "result")),
 			Duration:    rapid.Float64Range(0, 1e9).Draw(t, "duration"),
 			Success:     rapid.Bool().Draw(t, "success"),
 			ErrorCode:   rapid.StringMatching(`[A-Z_]{0,8}`).Draw(t, "code"),

@@ -7,27 +7,27 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/natslog"
 	"github.com/parleyhub/parley/crdt/replica"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // BenchmarkLog measures edits of one replica until they are in the log, one by one and in hundreds, and until another
 // replica has each; and opening a document of 2000 edits from its snapshot and the log behind it.
 func BenchmarkLog(b *testing.B) {
 	b.Run("stored", func(b *testing.B) {
-		d := open(b, natstest.Start(b), natslog.Options{Agent: "mars"})
+		d := open(b, testbed.StartNATS(b), natslog.Options{Agent: "mars"})
 		for b.Loop() {
 			set(b, d, 1)
 		}
 	})
 	b.Run("stored in hundreds", func(b *testing.B) {
-		d := open(b, natstest.Start(b), natslog.Options{Agent: "mars"})
+		d := open(b, testbed.StartNATS(b), natslog.Options{Agent: "mars"})
 		for b.Loop() {
 			set(b, d, 100)
 		}
 		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(100*b.N), "µs/edit")
 	})
 	b.Run("at another", func(b *testing.B) {
-		s := natstest.Start(b)
+		s := testbed.StartNATS(b)
 		mars, venus := open(b, s, natslog.Options{Agent: "mars"}), open(b, s, natslog.Options{Agent: "venus"})
 		heard := make(chan struct{}, 1)
 		defer venus.OnUpdate(func(replica.Update) { heard <- struct{}{} })()
@@ -37,7 +37,7 @@ func BenchmarkLog(b *testing.B) {
 		}
 	})
 	b.Run("open", func(b *testing.B) {
-		s := natstest.Start(b)
+		s := testbed.StartNATS(b)
 		d := open(b, s, natslog.Options{Agent: "mars"})
 		set(b, d, 1500)
 		if err := d.Snapshot(b.Context()); err != nil {

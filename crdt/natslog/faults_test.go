@@ -17,14 +17,14 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/natslog"
 	"github.com/parleyhub/parley/crdt/replica"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 const subject = "parley.doclog.plan.0.log"
 
 // An entry that cannot be read is logged with its source and skipped (Req 9.5).
 func TestABadEntryIsSkipped(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	var heard lines
 	mars := open(t, s, natslog.Options{Agent: "mars", Logger: logger(&heard)})
 	venus := open(t, s, natslog.Options{Agent: "venus"})
@@ -48,7 +48,7 @@ func TestABadEntryIsSkipped(t *testing.T) {
 
 // tamper replaces the n-th entry of the log by a damaged one, as a disk might: in a new stream with the same entries at
 // the same places.
-func tamper(t testing.TB, s *natstest.Server, n int) {
+func tamper(t testing.TB, s *testbed.NATS, n int) {
 	t.Helper()
 	js := s.Foreign()
 	stream, err := js.Stream(t.Context(), "parley_DOCLOG")
@@ -97,7 +97,7 @@ func tamper(t testing.TB, s *natstest.Server, n int) {
 
 // Who joins by a damaged log asks, and gets what it misses from a replica that read it before.
 func TestWhatADamagedEntryHadIsAskedFor(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	for i := range 5 {
 		appendTo(t, mars, fmt.Sprint(i))
@@ -118,7 +118,7 @@ func TestWhatADamagedEntryHadIsAskedFor(t *testing.T) {
 
 // A log that the server has lost is made again from what the replicas have.
 func TestALostLogIsMadeAgain(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	venus := open(t, s, natslog.Options{Agent: "venus"})
 	for i := range 6 {
@@ -144,7 +144,7 @@ func TestALostLogIsMadeAgain(t *testing.T) {
 
 // The head of a document is lost while the log is whole: it is made again, so that who joins has what was purged.
 func TestALostHeadIsMadeAgain(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	for i := range 3 {
 		appendTo(t, mars, fmt.Sprint(i))
@@ -176,7 +176,7 @@ func TestALostHeadIsMadeAgain(t *testing.T) {
 // The last entry of a writer goes from the log without a trace: who joins gets it all the same, since replicas that
 // have read as much compare what they have.
 func TestWhatIsMissingUnnoticedIsFound(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	// An administrator's stream, of which messages can be deleted.
 	stream, err := s.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "parley_DOCLOG", Subjects: []string{"parley.doclog.*.*.log"}})
 	if err != nil {
@@ -199,7 +199,7 @@ func TestWhatIsMissingUnnoticedIsFound(t *testing.T) {
 
 // A change that is more than an update may be comes with a snapshot: its writer sees that nobody can read it.
 func TestAChangeBeyondTheLimits(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	limits := crdt.LiveLimits()
 	limits.AnyElements = 10
 	mars := open(t, s, natslog.Options{Agent: "mars", Limits: &limits})
@@ -222,7 +222,7 @@ func TestAChangeBeyondTheLimits(t *testing.T) {
 
 // The newest snapshot is lost: who joins starts from the one before, and the log behind it.
 func TestOfTwoSnapshotsOneIsWhole(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	for i := range 3 {
 		for j := range 4 {
@@ -264,7 +264,7 @@ func TestOfTwoSnapshotsOneIsWhole(t *testing.T) {
 
 // A state that is too large for an entry comes with a snapshot.
 func TestALargeState(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	venus := open(t, s, natslog.Options{Agent: "venus"})
 	elsewhere := crdt.New(crdt.Options{})
@@ -283,7 +283,7 @@ func TestALargeState(t *testing.T) {
 
 // A document begins a new epoch while all edit; nothing is lost, nothing doubles.
 func TestANewEpochWhileAllEdit(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	names := []string{"a", "b", "c"}
 	var all []*natslog.Document
 	for _, name := range names {
@@ -380,7 +380,7 @@ func (g *gate) shut(isIt bool) {
 }
 
 // gated returns a document whose connection can be shut.
-func gated(t testing.TB, s *natstest.Server, o natslog.Options) (*natslog.Document, *gate) {
+func gated(t testing.TB, s *testbed.NATS, o natslog.Options) (*natslog.Document, *gate) {
 	t.Helper()
 	g := new(gate)
 	return openWith(t, connect(t, s, nats.SetCustomDialer(g)), o), g
@@ -399,7 +399,7 @@ func compact(t *testing.T, d *natslog.Document, epochs int) {
 
 // Who was away while epochs ended carries over what it has not sent.
 func TestEditsAreCarriedOverThroughEpochs(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	venus, g := gated(t, s, natslog.Options{Agent: "venus"})
 	appendTo(t, venus, "sent")
@@ -417,7 +417,7 @@ func TestEditsAreCarriedOverThroughEpochs(t *testing.T) {
 
 // Who was away for too long goes on without what it had not sent, and the application gets that.
 func TestAwayForTooLong(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	venus, g := gated(t, s, natslog.Options{Agent: "venus"})
 	appendTo(t, mars, "both")

@@ -19,16 +19,16 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/natslog"
 	"github.com/parleyhub/parley/crdt/replica"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 // patience is for what a busy machine does late.
 const patience = time.Minute
 
 // connect returns a connection that outlives breaks, until the test ends.
-func connect(t testing.TB, s *natstest.Server, options ...nats.Option) *nats.Conn {
+func connect(t testing.TB, s *testbed.NATS, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(s.URL(), append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))...)
 	if err != nil {
@@ -38,7 +38,7 @@ func connect(t testing.TB, s *natstest.Server, options ...nats.Option) *nats.Con
 	return nc
 }
 
-func open(t testing.TB, s *natstest.Server, o natslog.Options) *natslog.Document {
+func open(t testing.TB, s *testbed.NATS, o natslog.Options) *natslog.Document {
 	t.Helper()
 	return openWith(t, connect(t, s), o)
 }
@@ -198,7 +198,7 @@ func logger(w io.Writer) *slog.Logger {
 
 // A change of one is made at all others, and at who comes later (Req 9.1, 9.2).
 func TestReplicasShareALog(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	venus := open(t, s, natslog.Options{Agent: "venus"})
 	appendTo(t, mars, "a")
@@ -214,7 +214,7 @@ func TestReplicasShareALog(t *testing.T) {
 // Replicas edit while the server stops and starts and snapshots purge the log, one is replaced by a new
 // process; all come out the same to the byte, with each edit once (Req 9.3, Property 28).
 func TestReplicasConvergeWhileTheServerRestarts(t *testing.T) {
-	s := natstest.Start(t)
+	s := testbed.StartNATS(t)
 	options := func(agent string) natslog.Options {
 		return natslog.Options{Agent: agent, SnapshotEvery: 8, Logger: logger(t.Output())}
 	}

@@ -14,13 +14,13 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/natslog"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // world is a server, replicas of a document on it, and what was written.
 type world struct {
 	t       *testing.T
-	s       *natstest.Server
+	s       *testbed.NATS
 	js      jetstream.JetStream // a stranger's
 	members []*member
 	texts   int
@@ -154,7 +154,7 @@ func TestPropertyReplicasOfALogConverge(t *testing.T) {
 		defer func() { _ = f.Value.Set(f.DefValue) }() // it took that before
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		w := &world{t: t, s: natstest.Start(t), inList: map[string]bool{}, unknown: map[string]bool{}}
+		w := &world{t: t, s: testbed.StartNATS(t), inList: map[string]bool{}, unknown: map[string]bool{}}
 		w.js = w.s.Foreign()
 		w.join("a")
 		w.join("b")

@@ -10,11 +10,11 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/channel/transporttest"
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/memory"
-	"github.com/parleyhub/parley/transport/transporttest"
 	"github.com/parleyhub/parley/transport/websocket"
 )
 

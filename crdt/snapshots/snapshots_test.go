@@ -14,17 +14,17 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/snapshots"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 const document = "plan"
 
 // open returns a store on a server of its own.
 func open(t *testing.T) (*snapshots.Store, jetstream.JetStream) {
 	t.Helper()
-	js := natstest.Start(t).Foreign()
+	js := testbed.StartNATS(t).Foreign()
 	stream := func(name, subjects string) jetstream.Stream {
 		s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subjects}})
 		if err != nil {

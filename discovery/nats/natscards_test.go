@@ -14,7 +14,7 @@ import (
 	natscards "github.com/parleyhub/parley/discovery/nats"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/registry"
 )
 
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func startServer(t testing.TB) string {
 	t.Helper()
-	return natstest.Start(t, natstest.WithoutJetStream).URL()
+	return testbed.StartNATS(t, testbed.WithoutJetStream).URL()
 }
 
 func connect(t testing.TB, url string) *nats.Conn {

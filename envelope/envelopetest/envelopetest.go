@@ -1,11 +1,10 @@
-// Package envelopetest generates envelopes for property tests.
+// Package envelopetest generates envelopes and agent cards for property tests.
 package envelopetest
 
 import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/agent/agenttest"
 	"github.com/parleyhub/parley/envelope"
 )
 
@@ -19,7 +18,7 @@ func Metadata() *rapid.Generator[*envelope.Metadata] {
 			return nil
 		}
 		return &envelope.Metadata{
-			Tier:        agenttest.Tier().Draw(t, "tier"),
+			Tier:        Tier().Draw(t, "tier"),
 			SandboxID:   rapid.SampledFrom([]string{"", "box-a", "käfig"}).Draw(t, "sandbox"),
 			RoutingHint: rapid.SampledFrom([]envelope.RoutingHint{"", envelope.ByCapability}).Draw(t, "hint"),
 			TraceParent: rapid.StringMatching(`(00-[0-9a-f]{32}-[0-9a-f]{16}-01)?`).Draw(t, "traceparent"),
@@ -35,12 +34,12 @@ func Envelope() *rapid.Generator[*envelope.Envelope] {
 		return &envelope.Envelope{
 			ID:            id.Draw(t, "id"),
 			SchemaVersion: envelope.SchemaVersion,
-			Sender:        agenttest.ID().Draw(t, "sender"),
-			Recipient:     rapid.OneOf(agenttest.ID(), rapid.Just(agent.Broadcast)).Draw(t, "recipient"),
+			Sender:        ID().Draw(t, "sender"),
+			Recipient:     rapid.OneOf(ID(), rapid.Just(agent.Broadcast)).Draw(t, "recipient"),
 			CorrelationID: rapid.OneOf(rapid.Just(""), id).Draw(t, "correlation"),
 			Type:          Type().Draw(t, "type"),
 			Timestamp:     rapid.Int64Range(1, 1<<52).Draw(t, "timestamp"),
-			Payload:       agenttest.JSON().Draw(t, "payload"),
+			Payload:       JSON().Draw(t, "payload"),
 			Metadata:      Metadata().Draw(t, "metadata"),
 		}
 	})

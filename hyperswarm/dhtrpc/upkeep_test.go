@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
-	"github.com/parleyhub/parley/hyperswarm/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )
@@ -19,13 +19,13 @@ import (
 // world is nodes on a simulated network, where time costs nothing.
 type world struct {
 	t     *testing.T
-	net   *simnettest.Network
+	net   *hyperswarmtest.Simulation
 	nodes []*dhtrpc.Node
 	muxes []*udx.Mux
 }
 
 func newWorld(t *testing.T, size int, o dhtrpc.Options) *world {
-	w := &world{t: t, net: simnettest.New(1, simnettest.Faults{Delay: time.Millisecond})}
+	w := &world{t: t, net: hyperswarmtest.Simulate(1, hyperswarmtest.Faults{Delay: time.Millisecond})}
 	for i := range size {
 		o.Public = netip.AddrPortFrom(netip.AddrFrom4([4]byte{9, 0, byte(i >> 8), byte(i + 1)}), 49737)
 		w.add(o)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
-	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )
@@ -32,7 +32,7 @@ const (
 // attacker is a socket on the simulated network that sends what it likes.
 type attacker struct {
 	t    *testing.T
-	conn *simnettest.Conn
+	conn *hyperswarmtest.Conn
 	addr netip.AddrPort
 	got  chan *dhtrpc.Message
 }
@@ -141,7 +141,7 @@ func TestReplayedHandshakes(t *testing.T) {
 			}
 			return true
 		})
-		client := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
+		client := i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2")
 		conn, err := client.Dial(context.Background(), l.Key(), hyperdht.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -193,7 +193,7 @@ func TestFloodOfHandshakes(t *testing.T) {
 			t.Errorf("%d of %d handshakes of one host were answered", answered, flood)
 		}
 		// Others are let in as before.
-		conn, err := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2").Dial(context.Background(), key, hyperdht.DialOptions{})
+		conn, err := i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2").Dial(context.Background(), key, hyperdht.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +230,7 @@ func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 			}
 			conn.Destroy()
 		}
-		friend := i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.2")
+		friend := i.behind(i.net.NAT("6.6.6.6", hyperswarmtest.Same), "192.168.0.2")
 		dial(friend)
 		mallory := newAttacker(t, i, "7.7.7.7:7")
 		msg := handshakeMessage(t, identity.Generate(), key)
@@ -258,7 +258,7 @@ func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 		}
 		var strangers []*hyperdht.Node
 		for n := range 8 {
-			strangers = append(strangers, i.behind(i.net.NAT(fmt.Sprintf("5.5.5.%d", n+1), simnettest.Same), "192.168.0.2"))
+			strangers = append(strangers, i.behind(i.net.NAT(fmt.Sprintf("5.5.5.%d", n+1), hyperswarmtest.Same), "192.168.0.2"))
 		}
 		flood(5*time.Millisecond, func(n int) { mallory.send(server.Public(), forwarded(n, numbered(n))) }, func() {
 			for _, n := range strangers {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/hyperswarm/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/identity"
 )
 
@@ -21,7 +21,7 @@ import (
 // names nodes that are not there and other liars, in lists as long as a datagram
 // holds, invents peers and records, and answers handshakes with noise.
 type liar struct {
-	conn   *simnettest.Conn
+	conn   *hyperswarmtest.Conn
 	addr   netip.AddrPort
 	others []netip.AddrPort
 	rng    *rand.Rand
@@ -106,7 +106,7 @@ func TestNodesThatLie(t *testing.T) {
 		time.Sleep(time.Second) // of the bubble
 
 		topic, pair := identity.Hash([]byte("topic")), identity.Generate()
-		server := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
+		server := i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2")
 		l := i.serve(server)
 		if err := server.Announce(ctx, topic, server.Pair(), l.Relays(), nil); err != nil {
 			t.Fatal(err)
@@ -114,7 +114,7 @@ func TestNodesThatLie(t *testing.T) {
 		if err := server.PutMutable(ctx, pair, []byte("true"), 7); err != nil {
 			t.Fatal(err)
 		}
-		client := i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.3")
+		client := i.behind(i.net.NAT("6.6.6.6", hyperswarmtest.Same), "192.168.0.3")
 		var sent atomic.Int64
 		i.net.Tap(func(_ []byte, from, _ netip.AddrPort) bool {
 			if from.Addr() == netip.MustParseAddr("6.6.6.6") {

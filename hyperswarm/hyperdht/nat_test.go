@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
-	"github.com/parleyhub/parley/hyperswarm/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )
@@ -17,13 +17,13 @@ import (
 // internet is a DHT of public nodes on a simulated network.
 type internet struct {
 	t         *testing.T
-	net       *simnettest.Network
+	net       *hyperswarmtest.Simulation
 	bootstrap []string
 	nodes     []*hyperdht.Node
 }
 
 func newInternet(t *testing.T, size int) *internet {
-	i := &internet{t: t, net: simnettest.New(1, simnettest.Faults{Delay: 10 * time.Millisecond})}
+	i := &internet{t: t, net: hyperswarmtest.Simulate(1, hyperswarmtest.Faults{Delay: 10 * time.Millisecond})}
 	for n := range size {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{9, 0, 0, byte(n + 1)}), 49737)
 		i.public(at)
@@ -53,7 +53,7 @@ func (i *internet) public(at netip.AddrPort) *hyperdht.Node {
 }
 
 // behind adds a node on an inner host of a NAT.
-func (i *internet) behind(r *simnettest.NAT, host string) *hyperdht.Node {
+func (i *internet) behind(r *hyperswarmtest.NAT, host string) *hyperdht.Node {
 	at := netip.AddrPortFrom(netip.MustParseAddr(host), 0)
 	return i.node(hyperdht.Options{Listen: at}, func(at netip.AddrPort) (udx.PacketConn, error) { return r.Listen(at), nil })
 }
@@ -94,9 +94,9 @@ func (i *internet) serve(n *hyperdht.Node) *hyperdht.Listener {
 // address, where one end is public, and inside one network; and are told why
 // where they cannot.
 func TestFirewalls(t *testing.T) {
-	const same, fresh = simnettest.Same, simnettest.Fresh
+	const same, fresh = hyperswarmtest.Same, hyperswarmtest.Fresh
 	for name, c := range map[string]struct {
-		server, client simnettest.Mapping
+		server, client hyperswarmtest.Mapping
 		oneNetwork     bool
 		want           hyperdht.Code
 	}{
@@ -138,7 +138,7 @@ func TestFirewalls(t *testing.T) {
 
 // One end that everybody reaches is enough, whatever the other's NAT does.
 func TestOnePublicEndIsEnough(t *testing.T) {
-	for name, mapping := range map[string]simnettest.Mapping{"consistent": simnettest.Same, "random": simnettest.Fresh} {
+	for name, mapping := range map[string]hyperswarmtest.Mapping{"consistent": hyperswarmtest.Same, "random": hyperswarmtest.Fresh} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				i := newInternet(t, 8)
@@ -166,7 +166,7 @@ func TestAListenerOutlivesItsRelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 10)
 		defer i.close()
-		l := i.serve(i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2"))
+		l := i.serve(i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2"))
 		gone := make(map[netip.AddrPort]bool)
 		for _, a := range l.Relays() {
 			gone[a] = true
@@ -184,7 +184,7 @@ func TestAListenerOutlivesItsRelays(t *testing.T) {
 				t.Errorf("%v is still a relay", a)
 			}
 		}
-		client := i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.3")
+		client := i.behind(i.net.NAT("6.6.6.6", hyperswarmtest.Same), "192.168.0.3")
 		conn, err := client.Dial(context.Background(), l.Key(), hyperdht.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestAnnouncementsExpire(t *testing.T) {
 		i := newInternet(t, 5)
 		defer i.close()
 		ctx := context.Background()
-		n := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
+		n := i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2")
 		topic := identity.Hash([]byte("topic"))
 		if err := n.Announce(ctx, topic, identity.Generate(), nil, nil); err != nil {
 			t.Fatal(err)
@@ -243,7 +243,7 @@ func TestTheRecordOfACrashedPeer(t *testing.T) {
 		i.net.Tap(func(_ []byte, from, to netip.AddrPort) bool {
 			return from != crashed.Public() && to != crashed.Public()
 		})
-		client := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2")
+		client := i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2")
 		began := time.Now()
 		if _, err := client.FindPeer(context.Background(), pair.Public()); err != nil {
 			t.Errorf("the record is gone already: %v", err)
@@ -254,7 +254,7 @@ func TestTheRecordOfACrashedPeer(t *testing.T) {
 		if took := time.Since(began); took > 30*time.Second { // of the bubble
 			t.Errorf("that took %v", took)
 		}
-		l := listen(i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.3"))
+		l := listen(i.behind(i.net.NAT("6.6.6.6", hyperswarmtest.Same), "192.168.0.3"))
 		conn, err := client.Dial(context.Background(), pair.Public(), hyperdht.DialOptions{})
 		if err != nil {
 			t.Fatalf("when it is back: %v", err)
@@ -275,14 +275,14 @@ func TestIdleConnectionsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
 		defer i.close()
-		l, err := i.behind(i.net.NAT("6.6.6.6", simnettest.Same), "192.168.0.3").Listen(hyperdht.ListenOptions{})
+		l, err := i.behind(i.net.NAT("6.6.6.6", hyperswarmtest.Same), "192.168.0.3").Listen(hyperdht.ListenOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := l.WaitAnnounced(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		conn, err := i.behind(i.net.NAT("5.5.5.5", simnettest.Same), "192.168.0.2").Dial(context.Background(), l.Key(), hyperdht.DialOptions{})
+		conn, err := i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2").Dial(context.Background(), l.Key(), hyperdht.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,5 @@
-// Package hyperswarmtest has private DHTs on loopback for tests.
+// Package hyperswarmtest has private DHTs on loopback, and networks in memory, for
+// tests.
 package hyperswarmtest
 
 import (

@@ -14,8 +14,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
-	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
 )
@@ -49,9 +49,9 @@ func results(t testing.TB) (a, b *secretstream.Result) {
 }
 
 // streams are the two ends of a UDX stream on a network in memory.
-func streams(t testing.TB, f simnettest.Faults) (a, b *udx.Stream) {
+func streams(t testing.TB, f hyperswarmtest.Faults) (a, b *udx.Stream) {
 	t.Helper()
-	net := simnettest.New(1, f)
+	net := hyperswarmtest.Simulate(1, f)
 	var ends [2]*udx.Stream
 	var socks [2]*udx.Socket
 	for i, at := range []string{"10.0.0.1:1", "10.0.0.2:2"} {
@@ -74,7 +74,7 @@ func streams(t testing.TB, f simnettest.Faults) (a, b *udx.Stream) {
 	return ends[0], ends[1]
 }
 
-func conns(t testing.TB, f simnettest.Faults, o secretstream.Options) (a, b *secretstream.Conn) {
+func conns(t testing.TB, f hyperswarmtest.Faults, o secretstream.Options) (a, b *secretstream.Conn) {
 	t.Helper()
 	x, y := streams(t, f)
 	ra, rb := results(t)
@@ -92,7 +92,7 @@ func conns(t testing.TB, f simnettest.Faults, o secretstream.Options) (a, b *sec
 
 func TestMessagesArriveWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := conns(t, simnettest.Faults{Delay: 5 * time.Millisecond, Loss: 0.05}, secretstream.Options{})
+		a, b := conns(t, hyperswarmtest.Faults{Delay: 5 * time.Millisecond, Loss: 0.05}, secretstream.Options{})
 		sizes := []int{1, 7, 8, 16, 1000, 65536, 1 << 20, 3}
 		var wg sync.WaitGroup
 		for _, c := range []*secretstream.Conn{a, b} {
@@ -124,7 +124,7 @@ func TestMessagesArriveWhole(t *testing.T) {
 
 func TestBytesArriveAsFromANetConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := conns(t, simnettest.Faults{Delay: time.Millisecond}, secretstream.Options{})
+		a, b := conns(t, hyperswarmtest.Faults{Delay: time.Millisecond}, secretstream.Options{})
 		data := bytes.Repeat([]byte("0123456789"), 30_000)
 		go func() {
 			if _, err := a.Write(data); err != nil {
@@ -147,7 +147,7 @@ func TestBytesArriveAsFromANetConn(t *testing.T) {
 // Only something under the stream's keys shows that the peer is there.
 func TestConfirmedByTheFirstMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := conns(t, simnettest.Faults{Delay: time.Millisecond}, secretstream.Options{KeepAlive: -1})
+		a, b := conns(t, hyperswarmtest.Faults{Delay: time.Millisecond}, secretstream.Options{KeepAlive: -1})
 		time.Sleep(time.Second) // of the bubble: the headers have crossed
 		select {
 		case <-b.Confirmed():
@@ -171,7 +171,7 @@ func TestConfirmedByTheFirstMessage(t *testing.T) {
 
 func TestKeepAliveShowsADeadPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := simnettest.Faults{Delay: time.Millisecond}
+		net := hyperswarmtest.Faults{Delay: time.Millisecond}
 		a, b := conns(t, net, secretstream.Options{})
 		if err := b.WaitConfirmed(context.Background()); err != nil {
 			t.Fatal(err)
@@ -194,7 +194,7 @@ func TestKeepAliveShowsADeadPeer(t *testing.T) {
 // raw is a peer that knows the keys' owner but speaks what the test says.
 func raw(t *testing.T, o secretstream.Options, say func(*testing.T, *udx.Stream, *secretstream.Result)) error {
 	t.Helper()
-	x, y := streams(t, simnettest.Faults{})
+	x, y := streams(t, hyperswarmtest.Faults{})
 	ra, rb := results(t)
 	c, err := secretstream.New(y, rb, o)
 	if err != nil {
@@ -258,7 +258,7 @@ func TestHostilePeers(t *testing.T) {
 // WIRE-T27.
 func TestAnnouncedFrameTakesNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x, y := streams(t, simnettest.Faults{})
+		x, y := streams(t, hyperswarmtest.Faults{})
 		ra, rb := results(t)
 		sender, err := secretstream.New(x, ra, secretstream.Options{KeepAlive: -1})
 		if err != nil {
@@ -290,7 +290,7 @@ func TestAnnouncedFrameTakesNoMemory(t *testing.T) {
 
 func TestWriteMessageRefusesWhatNoFrameHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := conns(t, simnettest.Faults{}, secretstream.Options{})
+		a, _ := conns(t, hyperswarmtest.Faults{}, secretstream.Options{})
 		if err := a.WriteMessage(make([]byte, 1<<24)); err == nil {
 			t.Error("16 MiB were taken")
 		}

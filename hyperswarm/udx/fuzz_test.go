@@ -6,7 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/parleyhub/parley/hyperswarm/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 )
 
@@ -30,7 +30,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add(packet(4, 8, 0, 0, 0x39, 0xba, 0x6b, 0x35, 0x3a, 0xf4, 0x13, 0x9f), packet(4, 8, 0, 0, 0xff, 0xff, 0xff, 0x7f, 1, 0, 0, 0x80))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		synctest.Test(t, func(t *testing.T) {
-			e := newEnds(t, simnettest.Faults{}, udx.Options{ReceiveBuffer: 10_000})
+			e := newEnds(t, hyperswarmtest.Faults{}, udx.Options{ReceiveBuffer: 10_000})
 			e.connect()
 			if _, err := e.b.Write([]byte("something on its way")); err != nil {
 				t.Fatal(err)

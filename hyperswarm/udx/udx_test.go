@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/hyperswarm/simnettest"
+	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 )
 
@@ -24,15 +24,15 @@ const addrA, addrB = "10.0.0.1:1000", "10.0.0.2:2000"
 
 // ends are two connected streams on a simulated network.
 type ends struct {
-	net    *simnettest.Network
+	net    *hyperswarmtest.Simulation
 	a, b   *udx.Stream
 	ma, mb *udx.Mux
 	sa, sb *udx.Socket
 }
 
-func newEnds(t testing.TB, f simnettest.Faults, o udx.Options) *ends {
+func newEnds(t testing.TB, f hyperswarmtest.Faults, o udx.Options) *ends {
 	t.Helper()
-	e := &ends{net: simnettest.New(1, f), ma: udx.NewMux(o), mb: udx.NewMux(o)}
+	e := &ends{net: hyperswarmtest.Simulate(1, f), ma: udx.NewMux(o), mb: udx.NewMux(o)}
 	var err error
 	if e.sa, err = e.ma.Serve(e.net.Listen(addrA), nil); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func transfer(t testing.TB, from, to *udx.Stream, data []byte) {
 // WIRE-T18.
 func TestBytesArriveWhateverTheNetworkDoes(t *testing.T) {
 	const ms = time.Millisecond
-	for name, f := range map[string]simnettest.Faults{
+	for name, f := range map[string]hyperswarmtest.Faults{
 		"at once":        {},
 		"delay":          {Delay: 20 * ms},
 		"1 % loss":       {Delay: 5 * ms, Loss: 0.01},
@@ -131,7 +131,7 @@ func TestBytesArriveWhateverTheNetworkDoes(t *testing.T) {
 // learns where to connect.
 func TestPacketsBeforeConnectAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond}, udx.Options{})
+		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond}, udx.Options{})
 		e.b.Connect(e.sb, netip.MustParseAddrPort(addrA), e.a.ID(), false)
 		if _, err := e.b.Write([]byte("first")); err != nil {
 			t.Fatal(err)
@@ -157,7 +157,7 @@ func TestPacketsBeforeConnectAreKept(t *testing.T) {
 // WIRE-T16.
 func TestDeadPeerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond}, udx.Options{})
+		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond}, udx.Options{})
 		e.connect()
 		if _, err := e.a.Write([]byte("x")); err != nil {
 			t.Fatal(err)
@@ -166,7 +166,7 @@ func TestDeadPeerIsGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		e.net.Set(simnettest.Faults{Loss: 1})
+		e.net.Set(hyperswarmtest.Faults{Loss: 1})
 		began := time.Now()
 		if _, err := e.a.Write([]byte("y")); err != nil {
 			t.Fatal(err)
@@ -187,7 +187,7 @@ func TestDeadPeerIsGivenUp(t *testing.T) {
 func TestSlowReaderStopsTheWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := udx.Options{ReceiveBuffer: 100_000, SendBuffer: 50_000}
-		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond, Loss: 0.02}, o)
+		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond, Loss: 0.02}, o)
 		e.connect()
 		// The peer is assumed to take 4 MiB until it says what it takes.
 		if _, err := e.b.Write([]byte("hello")); err != nil {
@@ -218,7 +218,7 @@ func TestSlowReaderStopsTheWriter(t *testing.T) {
 // WIRE-T17.
 func TestDestroyResetsThePeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnettest.Faults{}, udx.Options{})
+		e := newEnds(t, hyperswarmtest.Faults{}, udx.Options{})
 		e.connect()
 		e.a.Destroy()
 		if _, err := e.b.Read(make([]byte, 1)); !errors.Is(err, udx.ErrReset) {
@@ -236,7 +236,7 @@ func TestDestroyResetsThePeer(t *testing.T) {
 // Close lets what was written arrive, and gives up a peer that never ends.
 func TestCloseLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond, Loss: 0.2}, udx.Options{})
+		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond, Loss: 0.2}, udx.Options{})
 		e.connect()
 		data := noise(100_000)
 		if _, err := e.a.Write(data); err != nil {
@@ -249,7 +249,7 @@ func TestCloseLosesNothing(t *testing.T) {
 		if err != nil || !bytes.Equal(got, data) {
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
-		e.net.Set(simnettest.Faults{})
+		e.net.Set(hyperswarmtest.Faults{})
 		<-e.a.Done()
 		if _, err := e.a.Write(data); err == nil {
 			t.Error("a closed stream is written")
@@ -267,7 +267,7 @@ func TestCloseLosesNothing(t *testing.T) {
 // WIRE-T17: an END that is lost, and the acknowledgement of the other, are repeated.
 func TestLostEndsAreRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnettest.Faults{Delay: time.Millisecond}, udx.Options{})
+		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond}, udx.Options{})
 		e.connect()
 		var mu sync.Mutex
 		lost := make(map[netip.AddrPort]int)
@@ -306,7 +306,7 @@ func TestLostEndsAreRepeated(t *testing.T) {
 // The address may be somebody's who never asked.
 func TestCautiousStreamSendsNextToNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnettest.Faults{}, udx.Options{})
+		e := newEnds(t, hyperswarmtest.Faults{}, udx.Options{})
 		var mu sync.Mutex
 		packets, size := 0, 0
 		e.net.Tap(func(data []byte, _, to netip.AddrPort) bool {
@@ -337,7 +337,7 @@ func TestCautiousStreamSendsNextToNothing(t *testing.T) {
 // Knowing the stream's id is not enough to talk in it from another host.
 func TestPacketsOfOtherHostsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnettest.Faults{}, udx.Options{})
+		e := newEnds(t, hyperswarmtest.Faults{}, udx.Options{})
 		e.connect()
 		if _, err := e.a.Write([]byte("x")); err != nil {
 			t.Fatal(err)
@@ -367,7 +367,7 @@ func TestPacketsOfOtherHostsAreDropped(t *testing.T) {
 
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(t, simnettest.Faults{}, udx.Options{})
+		e := newEnds(t, hyperswarmtest.Faults{}, udx.Options{})
 		e.connect()
 		began := time.Now()
 		for _, d := range []time.Duration{-time.Second, time.Second} {
@@ -406,7 +406,7 @@ func TestDeadlines(t *testing.T) {
 func TestLargerPacketsAreTried(t *testing.T) {
 	for _, path := range []int{1228, 1400, 1500} {
 		synctest.Test(t, func(t *testing.T) {
-			e := newEnds(t, simnettest.Faults{Delay: time.Millisecond}, udx.Options{})
+			e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond}, udx.Options{})
 			e.net.Tap(func(data []byte, _, _ netip.AddrPort) bool { return len(data)+28 <= path })
 			e.connect()
 			go func() {

@@ -21,7 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/hubtest"
 )
 
 // embedded is a network on an embedded bus, in a mode of durability.

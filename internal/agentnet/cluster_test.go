@@ -16,7 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // cluster is three NATS nodes; each can be stopped and started again.
@@ -32,7 +32,7 @@ type cluster struct {
 
 func startCluster(t testing.TB) *cluster {
 	c := &cluster{t: t}
-	ports := natstest.FreePorts(t, 6)
+	ports := testbed.FreePorts(t, 6)
 	copy(c.ports[:], ports[:3])
 	copy(c.routes[:], ports[3:])
 	for i := range c.nodes {

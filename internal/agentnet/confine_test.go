@@ -29,7 +29,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 const confFile = "../../docs/nats-server.conf"
@@ -219,7 +219,7 @@ func startConfigured(t testing.TB, p *pki, change func(string) string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return natstest.Start(t, func(o *server.Options) {
+	return testbed.StartNATS(t, func(o *server.Options) {
 		*o = *opts
 		o.Host, o.Port, o.NoSigs, o.NoLog = "127.0.0.1", server.RANDOM_PORT, true, true
 	}).URL()

@@ -26,8 +26,8 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/hubtest"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/hubtest"
 )
 
 func TestMain(m *testing.M) {
@@ -307,7 +307,7 @@ type victim struct {
 // stockVictim is a stock server, which workers reach through a proxy that cuts
 // their connections.
 func stockVictim(t *testing.T) victim {
-	address := fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
+	address := fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
 	dir := t.TempDir()
 	start := func() *child { return startChild(t, "server", address, dir, "", func(event) {}) }
 	srv := start()

@@ -14,8 +14,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/nettest"
-	"github.com/parleyhub/parley/internal/hubtest"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/hubtest"
 )
 
 // While the link is down the agents of a computer find each other, write to each
@@ -185,7 +185,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	killing.Lock()
 	defer killing.Unlock()
 	const mails = 45 // of each pair; a sender of two may send 100 in a minute
-	address := fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
+	address := fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
 	store := t.TempDir()
 	srv := startChild(t, "server", address, store, "", func(event) {})
 	t.Cleanup(func() { srv.kill() })

@@ -15,7 +15,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/nettest"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // node is what a server's process is told of its cluster.
@@ -44,7 +44,7 @@ func (n node) join(opts *server.Options) error {
 // a time is killed, suspended or cut off from the others.
 func clusterVictim(t *testing.T) victim {
 	const nodes = 3
-	ports := natstest.FreePorts(t, 2*nodes)
+	ports := testbed.FreePorts(t, 2*nodes)
 	clients, routes := ports[:nodes], ports[nodes:]
 	var links [nodes][nodes]*nettest.Proxy
 	for i := range nodes {

@@ -27,7 +27,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // stockServer builds the nats-server that go.mod names, once.
@@ -98,7 +98,7 @@ func startStock(t *testing.T, address, config string) (stop func()) {
 // closedPort returns an address where nothing listens, until a server of the test does.
 func closedPort(t testing.TB) string {
 	t.Helper()
-	return fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
+	return fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
 }
 
 const withJetStream = `jetstream { store_dir: "STORE" }`
@@ -526,7 +526,7 @@ func newKey(t *testing.T, create func() (nkeys.KeyPair, error)) (key nkeys.KeyPa
 // Dial is for messages alone: it needs no JetStream, and no server that is there yet.
 // What the configuration has wrong it says at once.
 func TestDial(t *testing.T) {
-	srv := natstest.Start(t, natstest.WithoutJetStream)
+	srv := testbed.StartNATS(t, testbed.WithoutJetStream)
 	srv.Stop()
 	conn, err := bus.Dial(bus.Config{URL: bus.Secret(srv.URL())})
 	if err != nil {
@@ -548,7 +548,7 @@ func TestDial(t *testing.T) {
 	if m, err := sub.NextMsg(20 * time.Second); err != nil || string(m.Data) != "hello" {
 		t.Errorf("%v, %v", m, err)
 	}
-	guarded := natstest.Start(t, natstest.WithoutJetStream, func(o *server.Options) { o.Username, o.Password = "u", "p" })
+	guarded := testbed.StartNATS(t, testbed.WithoutJetStream, func(o *server.Options) { o.Username, o.Password = "u", "p" })
 	refused, err := bus.Dial(bus.Config{URL: bus.Secret(guarded.URL()), Credentials: bus.Credentials{User: "u", Password: "false"}})
 	if err != nil || refused.IsConnected() {
 		t.Errorf("with a false password: %v", err)

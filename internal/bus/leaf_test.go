@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // patience is for what another process or server does in its own time.
@@ -22,15 +22,15 @@ const patience = 30 * time.Second
 
 // team is a stock server with a port for leaf nodes.
 type team struct {
-	*natstest.Server
+	*testbed.NATS
 	leaf int
 }
 
 // startTeam starts one, with what its leafnodes and jetstream blocks have beside.
 func startTeam(t *testing.T, leafnodes, jetstream string) team {
 	t.Helper()
-	port := natstest.FreePorts(t, 1)[0]
-	return team{natstest.Start(t, natstest.Configured(t, teamConfig(port, leafnodes, jetstream))), port}
+	port := testbed.FreePorts(t, 1)[0]
+	return team{testbed.StartNATS(t, testbed.Configured(t, teamConfig(port, leafnodes, jetstream))), port}
 }
 
 func teamConfig(leaf int, leafnodes, jetstream string) string {
@@ -405,16 +405,16 @@ func TestALeafConfigurationThatCannotBeUsed(t *testing.T) {
 func TestALinkGoesToAnotherNodeOfTheCluster(t *testing.T) {
 	t.Parallel()
 	const nodes = 3
-	ports := natstest.FreePorts(t, 2*nodes)
+	ports := testbed.FreePorts(t, 2*nodes)
 	var routes, leafs []string
 	for i := range nodes {
 		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", ports[nodes+i]))
 		leafs = append(leafs, fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
 	}
-	servers := map[string]*natstest.Server{}
+	servers := map[string]*testbed.NATS{}
 	for i := range nodes {
 		name := fmt.Sprint("n", i)
-		servers[name] = natstest.Start(t, natstest.Configured(t, fmt.Sprintf("server_name: %s\ncluster { name: c, listen: \"127.0.0.1:%d\", routes: [ %s ] }\n",
+		servers[name] = testbed.StartNATS(t, testbed.Configured(t, fmt.Sprintf("server_name: %s\ncluster { name: c, listen: \"127.0.0.1:%d\", routes: [ %s ] }\n",
 			name, ports[nodes+i], strings.Join(routes, ", "))+teamConfig(ports[i], "", "domain: team")))
 	}
 	hub := linked(t, strings.Join(leafs, ","), nil)

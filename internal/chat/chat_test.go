@@ -22,8 +22,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
-	"github.com/parleyhub/parley/internal/hubtest"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/hubtest"
 )
 
 func TestMain(m *testing.M) {
@@ -31,14 +31,14 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(beChild(role))
 	}
-	goleak.VerifyTestMain(m, natstest.Leaks()...)
+	goleak.VerifyTestMain(m, testbed.Leaks()...)
 }
 
 // natsServer is a stock server with projects on it.
-type natsServer struct{ *natstest.Server }
+type natsServer struct{ *testbed.NATS }
 
 func startServer(t *testing.T, changes ...func(*server.Options)) *natsServer {
-	return &natsServer{natstest.Start(t, changes...)}
+	return &natsServer{testbed.StartNATS(t, changes...)}
 }
 
 func channels() []chat.Channel {

@@ -19,8 +19,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
-	"github.com/parleyhub/parley/internal/hubtest"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/hubtest"
 )
 
 // sends is how many messages each kill test sends in all; `make soak` sends ten
@@ -122,7 +122,7 @@ func newStock(t testing.TB) victim {
 	if out, err := exec.Command("go", "build", "-o", exe, "github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
 		t.Fatalf("no stock nats-server: %v: %s", err, out)
 	}
-	port := natstest.FreePorts(t, 1)[0]
+	port := testbed.FreePorts(t, 1)[0]
 	dir := t.TempDir()
 	var cmd *exec.Cmd
 	start := func() {

@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/documents"
-	"github.com/parleyhub/parley/internal/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/hubtest"
 )
 
 func TestMain(m *testing.M) {

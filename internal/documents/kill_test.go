@@ -13,7 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/documents"
-	"github.com/parleyhub/parley/internal/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/hubtest"
 )
 
 var (

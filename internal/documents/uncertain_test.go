@@ -11,7 +11,7 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/documents"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // Edits are made once, and each is acknowledged, while the document begins one epoch after the other.
@@ -56,7 +56,7 @@ func TestEditsGoThroughNewEpochs(t *testing.T) {
 // An edit that the store does not confirm may be there all the same, and the error says so; one that was not made
 // says nothing of the kind.
 func TestAnEditThatIsNotConfirmedIsLeftOpen(t *testing.T) {
-	server := natstest.Start(t)
+	server := testbed.StartNATS(t)
 	b, err := bus.Open(t.Context(), bus.Config{URL: bus.Secret(server.URL())})
 	if err != nil {
 		t.Fatal(err)

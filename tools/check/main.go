@@ -25,7 +25,8 @@ import (
 func main() {
 	var c check
 	flag.BoolVar(&c.quick, "quick", false, "leave out the race detector, the other platforms and the real agents")
-	only := flag.String("only", "", "run only these steps, separated by commas")
+	only := flag.String("only", "", "run only these steps, separated by commas; the step fuzz runs only then")
+	flag.DurationVar(&c.fuzzTime, "fuzztime", 30*time.Second, "how long the step fuzz runs each target")
 	flag.Parse()
 	c.ci = os.Getenv("CI") == "true"
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -40,8 +41,9 @@ func main() {
 }
 
 type check struct {
-	quick bool
-	ci    bool
+	quick    bool
+	ci       bool
+	fuzzTime time.Duration
 }
 
 type step struct {
@@ -57,16 +59,17 @@ func (c *check) steps() []step {
 		{"platforms", c.platforms},
 		{"vet", goCommand("vet", "./...")},
 		{"staticcheck", goCommand("tool", "-modfile=tools/lint.mod", "staticcheck", "./...")},
-		{"generated", generated},
+		{"generated", goCommand("run", "./tools/docs", "-check")},
 		{"test", c.test},
 		{"interop", c.interop},
+		{"fuzz", c.fuzz},
 	}
 }
 
 func (c *check) run(ctx context.Context, only string) error {
 	var failed []string
 	for _, s := range c.steps() {
-		if only != "" && !slices.Contains(strings.Split(only, ","), s.name) {
+		if only == "" && s.name == "fuzz" || only != "" && !slices.Contains(strings.Split(only, ","), s.name) {
 			continue
 		}
 		fmt.Printf("== %s\n", s.name)
@@ -125,16 +128,6 @@ func (c *check) platforms(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// generated checks that the committed files which programs write are what they
-// would write now.
-func generated(ctx context.Context) error {
-	return errors.Join(
-		command(ctx, nil, "go", "run", "./tools/notice", "-check"),
-		command(ctx, nil, "go", "run", "./tools/speccover", "-check"),
-		command(ctx, nil, "go", "run", "./tools/docs", "-check"),
-	)
 }
 
 // test runs all tests, with the race detector where there is a C compiler, and

@@ -12,7 +12,7 @@ import (
 )
 
 // commandsDoc describes every command that is not hidden.
-func commandsDoc() []byte {
+func commandsDoc() ([]byte, error) {
 	root := cli.Command("parley")
 	var b bytes.Buffer
 	b.WriteString("# Command line\n\nWritten by `go run ./tools/docs` from the commands.\n\n" +
@@ -21,7 +21,7 @@ func commandsDoc() []byte {
 		"`parley completion bash|zsh|fish|powershell`.\n\n## Global flags\n\n")
 	flags(&b, root.PersistentFlags())
 	describe(&b, root)
-	return b.Bytes()
+	return b.Bytes(), nil
 }
 
 func describe(b *bytes.Buffer, parent *cobra.Command) {

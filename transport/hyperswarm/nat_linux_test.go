@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/relay"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/netnstest"
+	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
 )
@@ -22,7 +22,7 @@ import (
 // realWorld is a DHT of public hosts in network namespaces; the last of them is
 // a relay, too.
 type realWorld struct {
-	lab       *netnstest.Lab
+	lab       *testbed.Lab
 	bootstrap []string
 	relays    []identity.PublicKey
 }
@@ -31,7 +31,7 @@ const dhtPort = 49737
 
 func newRealWorld(t *testing.T, size int) *realWorld {
 	t.Helper()
-	w := &realWorld{lab: netnstest.New(t)}
+	w := &realWorld{lab: testbed.NewLab(t)}
 	var hub *hyperdht.Node
 	for range size {
 		h := w.lab.Host()
@@ -56,7 +56,7 @@ func newRealWorld(t *testing.T, size int) *realWorld {
 }
 
 // node starts a node on a host; public is invalid for one that is behind a NAT.
-func (w *realWorld) node(t *testing.T, h *netnstest.Host, public netip.AddrPort) *hyperdht.Node {
+func (w *realWorld) node(t *testing.T, h *testbed.Host, public netip.AddrPort) *hyperdht.Node {
 	t.Helper()
 	o := options(w.bootstrap)
 	o.Listen, o.Public = netip.AddrPortFrom(h.Addr(), public.Port()), public
@@ -73,7 +73,7 @@ type pair struct {
 }
 
 // behind makes a pair of hosts behind a NAT each.
-func (w *realWorld) behind(t *testing.T, server, client netnstest.NAT) pair {
+func (w *realWorld) behind(t *testing.T, server, client testbed.NAT) pair {
 	t.Helper()
 	return pair{
 		fmt.Sprintf("%v dialled from %v", server, client),
@@ -161,7 +161,7 @@ func (w *realWorld) meet(t *testing.T, p pair) error {
 }
 
 // kinds are all that a NAT can be.
-var kinds = []netnstest.NAT{netnstest.FullCone, netnstest.AddressRestricted, netnstest.PortRestricted, netnstest.Careless, netnstest.Symmetric}
+var kinds = []testbed.NAT{testbed.FullCone, testbed.AddressRestricted, testbed.PortRestricted, testbed.Careless, testbed.Symmetric}
 
 // Req 3.6: between hosts behind Linux's own NATs, of each kind, a hole is
 // punched wherever that is claimed; elsewhere a dial says so, and a relay takes
@@ -169,7 +169,7 @@ var kinds = []netnstest.NAT{netnstest.FullCone, netnstest.AddressRestricted, net
 //
 // WIRE-T28.
 func TestHolePunchingThroughRealNATs(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !testbed.Inside(t) {
 		return
 	}
 	w := newRealWorld(t, 6)
@@ -184,30 +184,30 @@ func TestHolePunchingThroughRealNATs(t *testing.T) {
 
 // punchable reports whether two ends can punch a hole: both show everybody one
 // address, or one does and lets in the other's host, whatever its port.
-func punchable(a, b netnstest.NAT) bool {
-	open := func(k netnstest.NAT) bool { return k == netnstest.FullCone || k == netnstest.AddressRestricted }
-	return a != netnstest.Symmetric && b != netnstest.Symmetric || open(a) || open(b)
+func punchable(a, b testbed.NAT) bool {
+	open := func(k testbed.NAT) bool { return k == testbed.FullCone || k == testbed.AddressRestricted }
+	return a != testbed.Symmetric && b != testbed.Symmetric || open(a) || open(b)
 }
 
 // One public hub is enough, though it alone cannot tell what kind a NAT is of.
 func TestHolePunchingWithOneHub(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !testbed.Inside(t) {
 		return
 	}
 	w := newRealWorld(t, 1)
 	w.all(t, []pair{
-		w.behind(t, netnstest.PortRestricted, netnstest.PortRestricted),
-		w.behind(t, netnstest.Symmetric, netnstest.FullCone),
-		w.behind(t, netnstest.Symmetric, netnstest.PortRestricted),
-		w.behind(t, netnstest.PortRestricted, netnstest.Symmetric),
-		w.behind(t, netnstest.Symmetric, netnstest.Symmetric),
+		w.behind(t, testbed.PortRestricted, testbed.PortRestricted),
+		w.behind(t, testbed.Symmetric, testbed.FullCone),
+		w.behind(t, testbed.Symmetric, testbed.PortRestricted),
+		w.behind(t, testbed.PortRestricted, testbed.Symmetric),
+		w.behind(t, testbed.Symmetric, testbed.Symmetric),
 	})
 }
 
 // Whatever the NATs, a host that everybody reaches is reached, and hosts of one
 // network reach each other inside, without the router sending anything back in.
 func TestPathsThatNeedNoHole(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !testbed.Inside(t) {
 		return
 	}
 	w := newRealWorld(t, 4)

@@ -15,7 +15,6 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/hyperswarm/relay"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
-	"github.com/parleyhub/parley/hyperswarm/simnettest"
 	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
@@ -27,13 +26,13 @@ import (
 // test adds to it.
 type world struct {
 	t         *testing.T
-	net       *simnettest.Network
+	net       *hyperswarmtest.Simulation
 	bootstrap []string
 	nodes     []*hyperdht.Node
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, net: simnettest.New(1, simnettest.Faults{Delay: 10 * time.Millisecond})}
+	w := &world{t: t, net: hyperswarmtest.Simulate(1, hyperswarmtest.Faults{Delay: 10 * time.Millisecond})}
 	onNet := func(at netip.AddrPort) (udx.PacketConn, error) { return w.net.ListenAt(at), nil }
 	for _, at := range []string{"9.0.0.1:49737", "9.0.0.2:49737", "9.0.0.3:49737", "9.0.0.4:49737"} {
 		if err := w.node(at, true, onNet).WaitReady(context.Background()); err != nil {
@@ -62,7 +61,7 @@ func (w *world) node(at string, public bool, open func(netip.AddrPort) (udx.Pack
 }
 
 // behind adds a node behind a NAT of its own.
-func (w *world) behind(host string, m simnettest.Mapping) *hyperdht.Node {
+func (w *world) behind(host string, m hyperswarmtest.Mapping) *hyperdht.Node {
 	r := w.net.NAT(host, m)
 	return w.node("192.168.0.2:0", false, func(at netip.AddrPort) (udx.PacketConn, error) { return r.Listen(at), nil })
 }
@@ -86,12 +85,12 @@ func TestAgentsBehindHardNATsGoThroughARelay(t *testing.T) {
 		defer hub.Close()
 
 		relays := []identity.PublicKey{hub.Key()}
-		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: w.behind("5.5.5.5", simnettest.Fresh), Allow: anybody, Relays: relays})
+		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: w.behind("5.5.5.5", hyperswarmtest.Fresh), Allow: anybody, Relays: relays})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		client := w.behind("6.6.6.6", simnettest.Fresh)
+		client := w.behind("6.6.6.6", hyperswarmtest.Fresh)
 		if _, err := (&hyperswarm.Dialer{Node: client}).Dial(ctx, l.Endpoint()); transport.CodeOf(err) != transport.CodeUnreachable {
 			t.Fatalf("without a relay: %v", err)
 		}
@@ -124,7 +123,7 @@ func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
 		ctx := context.Background()
 		w := newWorld(t)
 		defer w.close()
-		there, here := w.behind("5.5.5.5", simnettest.Same), w.behind("6.6.6.6", simnettest.Same)
+		there, here := w.behind("5.5.5.5", hyperswarmtest.Same), w.behind("6.6.6.6", hyperswarmtest.Same)
 		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: there, Allow: func(k identity.PublicKey) bool { return k == here.Key() }})
 		if err != nil {
 			t.Fatal(err)
@@ -153,8 +152,8 @@ func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
 		}
 		for n := range total {
 			if n == total/3 {
-				w.net.Set(simnettest.Faults{Loss: 1})
-				time.AfterFunc(40*time.Second, func() { w.net.Set(simnettest.Faults{Delay: 10 * time.Millisecond}) })
+				w.net.Set(hyperswarmtest.Faults{Loss: 1})
+				time.AfterFunc(40*time.Second, func() { w.net.Set(hyperswarmtest.Faults{Delay: 10 * time.Millisecond}) })
 			}
 			e, err := envelope.New("a", "b", envelope.Notification, n)
 			if err != nil {
@@ -193,7 +192,7 @@ func TestListenWaitsForTheRelays(t *testing.T) {
 		inner := hyperswarmtest.Listen(ctx, t, w.nodes[3])
 		hub := relay.Serve(inner, relay.ServerOptions{})
 		defer hub.Close()
-		home, nobody := w.behind("5.5.5.5", simnettest.Fresh), identity.Generate().Public()
+		home, nobody := w.behind("5.5.5.5", hyperswarmtest.Fresh), identity.Generate().Public()
 		pair := identity.Generate()
 		o := hyperswarm.ListenOptions{Node: home, Pair: pair, Allow: anybody, Relays: []identity.PublicKey{nobody}}
 		if _, err := hyperswarm.Listen(ctx, o); transport.CodeOf(err) != transport.CodeUnreachable {
@@ -217,7 +216,7 @@ func TestListenWaitsForTheRelays(t *testing.T) {
 			t.Fatalf("with one of its relays: %v", err)
 		}
 		defer l.Close()
-		c, err := relay.Dial(ctx, w.behind("6.6.6.6", simnettest.Fresh), hub.Key(), pair.Public(), nil, options(nil).Stream)
+		c, err := relay.Dial(ctx, w.behind("6.6.6.6", hyperswarmtest.Fresh), hub.Key(), pair.Public(), nil, options(nil).Stream)
 		if err != nil {
 			t.Fatalf("a relayed dial at once: %v", err)
 		}
@@ -238,7 +237,7 @@ func TestIdlePathsThroughARelayEnd(t *testing.T) {
 		const idle = time.Minute
 		hub := relay.Serve(inner, relay.ServerOptions{Idle: idle})
 		defer hub.Close()
-		client := w.behind("6.6.6.6", simnettest.Fresh)
+		client := w.behind("6.6.6.6", hyperswarmtest.Fresh)
 		var listeners []*relay.Listener
 		defer func() {
 			for _, l := range listeners {
@@ -249,7 +248,7 @@ func TestIdlePathsThroughARelayEnd(t *testing.T) {
 		}()
 		through := func(host string, stream secretstream.Options) (a, b *secretstream.Conn) {
 			pair := identity.Generate()
-			l := relay.Listen(w.behind(host, simnettest.Fresh), hub.Key(), relay.ListenOptions{Pair: pair, Stream: stream})
+			l := relay.Listen(w.behind(host, hyperswarmtest.Fresh), hub.Key(), relay.ListenOptions{Pair: pair, Stream: stream})
 			listeners = append(listeners, l)
 			if err := l.WaitRegistered(ctx); err != nil {
 				t.Fatal(err)
@@ -296,7 +295,7 @@ func TestLeavingATopicWhileItsAnnouncementIsTakenBack(t *testing.T) {
 				ctx := context.Background()
 				w := newWorld(t)
 				defer w.close()
-				s := swarm.New(swarm.Options{Node: w.behind("5.5.5.5", simnettest.Same)})
+				s := swarm.New(swarm.Options{Node: w.behind("5.5.5.5", hyperswarmtest.Same)})
 				defer s.Close()
 				topic := identity.Hash([]byte("topic"))
 				listed := func() (found bool) {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/channel/transporttest"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/nats"
-	"github.com/parleyhub/parley/transport/transporttest"
 )
 
 const messages = 3000

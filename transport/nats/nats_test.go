@@ -11,11 +11,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/channel/transporttest"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/nats"
-	"github.com/parleyhub/parley/transport/transporttest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,10 +27,10 @@ func deadline(t testing.TB) context.Context {
 }
 
 // natsServer is a NATS server to connect to.
-type natsServer struct{ *natstest.Server }
+type natsServer struct{ *testbed.NATS }
 
 func startServer(t testing.TB) *natsServer {
-	return &natsServer{natstest.Start(t, natstest.WithoutJetStream)}
+	return &natsServer{testbed.StartNATS(t, testbed.WithoutJetStream)}
 }
 
 func (n *natsServer) connect(t testing.TB) *natsgo.Conn {

@@ -19,9 +19,9 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/channel/transporttest"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/transporttest"
 	"github.com/parleyhub/parley/transport/websocket"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/channel/transporttest"
 	"github.com/parleyhub/parley/transport"
-	"github.com/parleyhub/parley/transport/transporttest"
 	"github.com/parleyhub/parley/transport/websocket"
 )
 

@@ -24,10 +24,10 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 // REQ-TOOL-DIRECT-007, REQ-TOOL-DIRECT-008, REQ-TOOL-DIRECT-009, REQ-TOOL-DIRECT-010, REQ-DIRECT-001,
 // REQ-DIRECT-003, REQ-DIRECT-004, REQ-TOOL-READDIRECT-004,

@@ -17,18 +17,18 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // Server is a stock server with computers on it.
 type Server struct {
-	*natstest.Server
+	*testbed.Server
 	t testing.TB
 }
 
 // StartServer runs a server until the test ends.
 func StartServer(t testing.TB, changes ...func(*server.Options)) *Server {
-	return &Server{natstest.Start(t, changes...), t}
+	return &Server{testbed.StartNATS(t, changes...), t}
 }
 
 // Listeners counts the clients' subscriptions to a subject.

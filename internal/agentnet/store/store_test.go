@@ -12,10 +12,10 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/agentnet/store"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 // A server's answer that took seconds says less of the time than one that came
 // at once.

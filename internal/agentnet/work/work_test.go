@@ -18,10 +18,10 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/agentnet/work"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 // REQ-WORKQUEUE-001, REQ-WORKQUEUE-002, REQ-WORKQUEUE-003, REQ-WORKQUEUE-004, REQ-DLQ-001
 func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {

@@ -31,7 +31,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // The test binary stands in for the hub's own program: with this variable it is
@@ -165,7 +165,7 @@ func wantError(t *testing.T, err error, code bus.Code, words ...string) {
 // closedPort is where nobody listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
-	return fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
+	return fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
 }
 
 // Messages for a configured server must not end up where nobody reads them.
@@ -370,7 +370,7 @@ func TestAFailedStartIsRemembered(t *testing.T) {
 
 // Where the hub itself uses an external server there are no accounts of ours.
 func TestAHubOnAnExternalServerSaysWhatToConfigure(t *testing.T) {
-	stock := natstest.Start(t)
+	stock := testbed.StartNATS(t)
 	p := newPlace(t, noPort+"bus: {url: \""+stock.URL()+"\"}\n")
 	_, err := p.finder(t).Dial(t.Context())
 	wantError(t, err, bus.CodeUnsupported, "external", "NATS_URL")
@@ -393,7 +393,7 @@ func TestForProject(t *testing.T) {
 
 // A configured server can be of no use in four ways, and each has its message.
 func TestAConfiguredServerThatCannotBeUsedSaysWhy(t *testing.T) {
-	start := func(change func(*server.Options)) string { return natstest.Start(t, change).Addr() }
+	start := func(change func(*server.Options)) string { return testbed.StartNATS(t, change).Addr() }
 	p := newPlace(t, noPort)
 	messages := map[string]bool{}
 	for name, tt := range map[string]struct {
@@ -402,7 +402,7 @@ func TestAConfiguredServerThatCannotBeUsedSaysWhy(t *testing.T) {
 		words []string
 	}{
 		"down":              {closedPort(t), bus.CodeNotRunning, []string{"no NATS server is running", "start it", "correct the URL"}},
-		"without JetStream": {start(natstest.WithoutJetStream), bus.CodeNoJetStream, []string{"without JetStream", "-js"}},
+		"without JetStream": {start(testbed.WithoutJetStream), bus.CodeNoJetStream, []string{"without JetStream", "-js"}},
 		"credentials": {start(func(o *server.Options) { o.Username, o.Password = "u", "p" }),
 			bus.CodeAuth, []string{"credentials", "user and password"}},
 		"unreachable": {"host.invalid:4222", bus.CodeNetwork, []string{"cannot reach", "host"}},

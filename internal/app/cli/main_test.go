@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/app/cli"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // The test binary stands in for other programs: with these variables set it is
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Setenv("GORACE", "atexit_sleep_ms=0") //nolint:errcheck // else its own processes take a second to end, no more
-	goleak.VerifyTestMain(m, natstest.Leaks()...)
+	goleak.VerifyTestMain(m, testbed.Leaks()...)
 }
 
 // agent is a coding agent that does one thing.

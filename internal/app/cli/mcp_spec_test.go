@@ -23,13 +23,13 @@ import (
 
 	"github.com/parleyhub/parley/internal/app/cli"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // startNATS starts a stock server with a password.
-func startNATS(t *testing.T) *natstest.Server {
+func startNATS(t *testing.T) *testbed.NATS {
 	t.Helper()
-	return natstest.Start(t, func(o *server.Options) { o.Username, o.Password = "ann", "hunter2" })
+	return testbed.StartNATS(t, func(o *server.Options) { o.Username, o.Password = "ann", "hunter2" })
 }
 
 // mcpClient runs nats-mcp-server as an agent's program does.

@@ -20,14 +20,14 @@ import (
 	"github.com/parleyhub/parley/internal/app/cli"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // network is a NATS server, a project whose configuration names it, and an agent
 // in its network.
 func network(t *testing.T, tlsRequired bool) (string, *agentnet.Agent) {
 	t.Helper()
-	url := natstest.Start(t).URL()
+	url := testbed.StartNATS(t).URL()
 	dir := project(t)
 	t.Setenv("HOME", t.TempDir())
 	text := fmt.Sprintf(`{"natsUrl": %q, "crossComputer": {"enabled": true, "acknowledgment": %q, "natsClusterUrls": [%q], "tlsRequired": %v}}`,

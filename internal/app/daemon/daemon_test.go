@@ -27,7 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // The test binary stands in for the hub's own program: with this as its first
@@ -152,7 +152,7 @@ func (r *running) end(t testing.TB) {
 func TestRunServesSocketHTTPAndGRPC(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
-	r := run(t, mustLoad(t, dir, "grpc.port="+strconv.Itoa(natstest.FreePorts(t, 1)[0])))
+	r := run(t, mustLoad(t, dir, "grpc.port="+strconv.Itoa(testbed.FreePorts(t, 1)[0])))
 	defer r.end(t)
 
 	c, err := client.Dial(t.Context(), r.info.Socket)

@@ -27,7 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/federation/peers"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // A start that fails says what to mend, and leaves the data directory free.
@@ -211,7 +211,7 @@ func TestTokenIsAskedForByGRPC(t *testing.T) {
 		configured, given string
 		refused           bool
 	}{{token, "", true}, {token, token + "0", true}, {token, token, false}, {"", "", false}} {
-		settings := []string{"grpc.port=" + strconv.Itoa(natstest.FreePorts(t, 1)[0])}
+		settings := []string{"grpc.port=" + strconv.Itoa(testbed.FreePorts(t, 1)[0])}
 		if c.configured != "" {
 			settings = append(settings, "http.token="+c.configured)
 		}

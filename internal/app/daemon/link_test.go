@@ -32,7 +32,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/busfinder"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // linkPatience is for what several processes do in their own time.
@@ -43,7 +43,7 @@ const linkLease = 20 * time.Second
 
 // team is a stock NATS server with the configuration that is shipped.
 type team struct {
-	*natstest.Server
+	*testbed.NATS
 	leaf int
 	ca   string // certificate file
 }
@@ -55,7 +55,7 @@ func startTeam(t *testing.T) team {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf := natstest.FreePorts(t, 1)[0]
+	leaf := testbed.FreePorts(t, 1)[0]
 	variables := map[string]string{"STORE": t.TempDir(), "CERT": cert, "KEY": key, "CA": cert}
 	conf := os.Expand(string(text), func(name string) string {
 		if file := variables[strings.TrimPrefix(name, "NATS_")]; file != "" {
@@ -67,7 +67,7 @@ func startTeam(t *testing.T) team {
 		return "$" + name // a subject's
 	})
 	conf = strings.NewReplacer("0.0.0.0:7422", fmt.Sprintf("127.0.0.1:%d", leaf), "0.0.0.0:4222", "127.0.0.1:-1").Replace(conf)
-	return team{natstest.Start(t, natstest.Configured(t, conf)), leaf, cert}
+	return team{testbed.StartNATS(t, testbed.Configured(t, conf)), leaf, cert}
 }
 
 // selfSigned is a server's certificate that is its own authority.

@@ -20,13 +20,13 @@ import (
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // natsServer is a NATS server that hubs share.
 func natsServer(t *testing.T) string {
 	t.Helper()
-	return natstest.Start(t).URL()
+	return testbed.StartNATS(t).URL()
 }
 
 // web calls a tool over HTTP as an agent that works in the project's directory.

@@ -16,7 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/federation/peers"
-	"github.com/parleyhub/parley/internal/netnstest"
+	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
 
@@ -37,14 +37,14 @@ agents:
 
 // site is a hub in a process of its own on a host of its own.
 type site struct {
-	host   *netnstest.Host
+	host   *testbed.Host
 	dir    string
 	key    identity.PublicKey
 	client *client.Client
 }
 
 // newSite prepares a hub's directory.
-func newSite(t *testing.T, h *netnstest.Host, settings string) *site {
+func newSite(t *testing.T, h *testbed.Host, settings string) *site {
 	t.Helper()
 	s := &site{host: h, dir: newDir(t)}
 	pair, err := identity.Load(peers.KeyPath(s.dir))
@@ -135,10 +135,10 @@ func (s *site) tasks(t *testing.T) (all, completed int) {
 // missing and nothing was done twice (Req 1.7, 1.8, 3.6, 3.7, 4.4).
 func TestTwoHubsOnTwoHosts(t *testing.T) {
 	t.Parallel()
-	if !netnstest.Inside(t) {
+	if !testbed.Inside(t) {
 		return
 	}
-	lab := netnstest.New(t)
+	lab := testbed.NewLab(t)
 	first, second := lab.Host(), lab.Host()
 	address := netip.AddrPortFrom(first.Addr(), 49737).String()
 	here, there := newSite(t, first, "public: '"+address+"'"), newSite(t, second, "")
@@ -221,10 +221,10 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 // that everybody reaches, and work for each other (Req 3.6).
 func TestTwoHubsBehindSymmetricNATs(t *testing.T) {
 	t.Parallel()
-	if !netnstest.Inside(t) {
+	if !testbed.Inside(t) {
 		return
 	}
-	lab := netnstest.New(t)
+	lab := testbed.NewLab(t)
 	host := lab.Host()
 	address := netip.AddrPortFrom(host.Addr(), 49737).String()
 	between := newSite(t, host, "relay: true, public: '"+address+"'")
@@ -233,8 +233,8 @@ func TestTwoHubsBehindSymmetricNATs(t *testing.T) {
 		t.Fatal(err)
 	}
 	through := fmt.Sprintf("relays: [%s]", peers.RelayKey(pair))
-	here := newSite(t, lab.Network(netnstest.Symmetric).Host(), through)
-	there := newSite(t, lab.Network(netnstest.Symmetric).Host(), through)
+	here := newSite(t, lab.Network(testbed.Symmetric).Host(), through)
+	there := newSite(t, lab.Network(testbed.Symmetric).Host(), through)
 	for name, s := range map[string]*site{"here": here, "there": there} {
 		between.pair(t, name, s, "")
 		s.pair(t, "between", between, address)

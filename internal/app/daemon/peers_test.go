@@ -23,7 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
 
@@ -44,7 +44,7 @@ agents:
 // at the second.
 func twoHubs(t *testing.T, configure func(natsURL string, i int) string, address string) (dirs [2]string, infos [2]daemon.Info, own [2]identity.PublicKey) {
 	t.Helper()
-	srv := natstest.Start(t)
+	srv := testbed.StartNATS(t)
 	for i := range dirs {
 		dirs[i] = newDir(t)
 		if err := os.WriteFile(filepath.Join(dirs[i], "config.yaml"), []byte(configure(srv.URL(), i)), 0o600); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/app/doctor"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // The test binary stands in for an agent: the variable says which.
@@ -178,7 +178,7 @@ func TestSocket(t *testing.T) {
 }
 
 func TestPortsAndExternalBus(t *testing.T) {
-	port := strconv.Itoa(natstest.FreePorts(t, 1)[0])
+	port := strconv.Itoa(testbed.FreePorts(t, 1)[0])
 	ln, err := net.Listen("tcp", "127.0.0.1:"+port)
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/doctor"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // visit examines a project with that .mcp-config.json ("" for none) and
@@ -68,7 +68,7 @@ func foreignListener(t *testing.T) string {
 // closedPort is where nobody listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
-	return fmt.Sprintf("127.0.0.1:%d", natstest.FreePorts(t, 1)[0])
+	return fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
 }
 
 // REQ-GUIDE-TROUBLE, REQ-ERROR-002, REQ-ERROR-008: the cases of section 15.1,
@@ -76,9 +76,9 @@ func closedPort(t *testing.T) string {
 func TestAServerThatCannotBeUsed(t *testing.T) {
 	data := place(t, "")
 	closed, foreign := closedPort(t), foreignListener(t)
-	noJetStream := natstest.Start(t, natstest.WithoutJetStream).Addr()
-	guarded := natstest.Start(t, func(o *server.Options) { o.Username, o.Password = "u", "right" }).Addr()
-	confined := natstest.Start(t, func(o *server.Options) {
+	noJetStream := testbed.StartNATS(t, testbed.WithoutJetStream).Addr()
+	guarded := testbed.StartNATS(t, func(o *server.Options) { o.Username, o.Password = "u", "right" }).Addr()
+	confined := testbed.StartNATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "u", Password: "p",
 			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{"elsewhere"}}}}}
 	}).Addr()
@@ -110,7 +110,7 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 }
 
 func TestAServerThatCanBeUsed(t *testing.T) {
-	srv := natstest.Start(t)
+	srv := testbed.StartNATS(t)
 	env := map[string]string{"NATS_URL": srv.URL()}
 	data := place(t, "")
 	findings := visit(t, data, `{"namespace": "shop"}`, env)
@@ -193,7 +193,7 @@ func TestTheAgentsNetwork(t *testing.T) {
 
 func TestTheAgentsNetworkOnACluster(t *testing.T) {
 	data := place(t, "")
-	srv := natstest.Start(t)
+	srv := testbed.StartNATS(t)
 	cluster := func(url, more string) string {
 		return fmt.Sprintf(`{"crossComputer": {"enabled": true, "acknowledgment": "I understand the security implications", "natsClusterUrls": [%q]%s}}`, url, more)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/channel/transporttest"
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
@@ -26,17 +27,16 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/documents/sharing"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/hyperswarm"
 	"github.com/parleyhub/parley/transport/memory"
 	natslink "github.com/parleyhub/parley/transport/nats"
-	"github.com/parleyhub/parley/transport/transporttest"
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 // patience bounds what takes as long as it takes.
 const patience = 30 * time.Second
@@ -327,7 +327,7 @@ func TestAgentsOnThreeTransportsShareADocument(t *testing.T) {
 		return l
 	}
 	hubKey, jupiterKey, saturnKey := identity.Generate(), identity.Generate(), identity.Generate()
-	server := natstest.Start(t, natstest.WithoutJetStream)
+	server := testbed.StartNATS(t, testbed.WithoutJetStream)
 	hubConn, jupiterConn := connect(t, server), connect(t, server)
 	overNATS := func(t *testing.T) transport.Listener {
 		l, err := natslink.Listen(hyperswarmtest.Context(t), natslink.ListenOptions{
@@ -412,7 +412,7 @@ func TestAgentsOnThreeTransportsShareADocument(t *testing.T) {
 	}
 }
 
-func connect(t *testing.T, s *natstest.Server) *nats.Conn {
+func connect(t *testing.T, s *testbed.NATS) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(s.URL())
 	if err != nil {

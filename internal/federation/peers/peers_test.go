@@ -19,15 +19,15 @@ import (
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/tools/delegation"
 	"github.com/parleyhub/parley/telemetry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func startServer(t testing.TB) *natstest.Server {
-	return natstest.Start(t, natstest.WithoutJetStream)
+func startServer(t testing.TB) *testbed.NATS {
+	return testbed.StartNATS(t, testbed.WithoutJetStream)
 }
 
 // actor is an agent that does what its prompt says.
@@ -132,13 +132,13 @@ type party struct {
 	end    func()
 }
 
-func newParty(t testing.TB, n *natstest.Server, dir string, change func(*runner.Definition)) *party {
+func newParty(t testing.TB, n *testbed.NATS, dir string, change func(*runner.Definition)) *party {
 	t.Helper()
 	return openParty(t, dir, change, peers.Options{NATS: connect(t, n)})
 }
 
 // connect returns a connection to NATS that comes back soon.
-func connect(t testing.TB, n *natstest.Server) *nats.Conn {
+func connect(t testing.TB, n *testbed.NATS) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(n.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
 	if err != nil {
@@ -261,7 +261,7 @@ func textOf(task *a2a.Task) string {
 }
 
 // two are hubs that have paired.
-func two(t *testing.T) (n *natstest.Server, a, b *party) {
+func two(t *testing.T) (n *testbed.NATS, a, b *party) {
 	n = startServer(t)
 	a, b = newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), nil)
 	a.pair(t, "bob", b)

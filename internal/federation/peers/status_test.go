@@ -18,7 +18,7 @@ import (
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // of is how a party sees the only one that it is paired with.
@@ -178,7 +178,7 @@ func TestNATSPermissions(t *testing.T) {
 		own[i] = pair.Public()
 		users = append(users, &server.User{Username: own[i].String(), Password: "secret", Permissions: documented(t, own[i])})
 	}
-	n := natstest.Start(t, natstest.WithoutJetStream, func(o *server.Options) { o.Users = users })
+	n := testbed.StartNATS(t, testbed.WithoutJetStream, func(o *server.Options) { o.Users = users })
 	refused := make(chan error, 64)
 	as := func(i int) *nats.Conn {
 		nc, err := nats.Connect(n.URL(), nats.UserInfo(own[i].String(), "secret"),

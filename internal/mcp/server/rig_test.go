@@ -20,17 +20,17 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, natstest.Leaks()...)
+	goleak.VerifyTestMain(m, testbed.Leaks()...)
 }
 
 // natsServer is a stock server that projects can use.
-type natsServer struct{ *natstest.Server }
+type natsServer struct{ *testbed.NATS }
 
-func startServer(t testing.TB) *natsServer { return &natsServer{natstest.Start(t)} }
+func startServer(t testing.TB) *natsServer { return &natsServer{testbed.StartNATS(t)} }
 
 func (n *natsServer) dial(ctx context.Context) (*bus.Bus, error) {
 	return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Logger: slog.New(slog.DiscardHandler)})

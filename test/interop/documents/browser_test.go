@@ -20,7 +20,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/parleyhub/parley/test/interop/npm"
+	"github.com/parleyhub/parley/test/interop/rig"
 )
 
 // browsers are the names under which Chromium is found.
@@ -178,7 +178,7 @@ func (p *tab) eval(t *testing.T, expression string, result any) {
 func servePage(t *testing.T) string {
 	t.Helper()
 	packages := []string{"yjs", "lib0", "y-websocket", "y-protocols", "isomorphic.js"}
-	modules := npm.Modules(t, packages...)
+	modules := rig.Modules(t, packages...)
 	imports := map[string]string{}
 	for _, name := range packages {
 		addImports(t, imports, modules, name)

@@ -15,7 +15,7 @@ import (
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/federation/peers"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // Two hubs, processes of their own on one NATS server, have paired. An agent of the one keeps a replica of the
@@ -24,7 +24,7 @@ import (
 // anybody wrote. Whom the user has not named does not get the document, paired or not, and whose
 // role is taken away changes nothing any more.
 func TestAnAgentOfAPeerEditsAlong(t *testing.T) {
-	server := natstest.Start(t)
+	server := testbed.StartNATS(t)
 	config := fmt.Sprintf("bus: {url: %q}\npeers: {enabled: true, hyperswarm: {enabled: false}}\n", server.URL())
 	owner, other := newHub(t, "http://127.0.0.1", config), newHub(t, "http://127.0.0.1", config)
 	ownKey, otherKey := owner.key(t), other.key(t)

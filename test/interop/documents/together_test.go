@@ -22,7 +22,7 @@ import (
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // Req 9.1, 9.2, 9.3: agents over WebSocket, NATS and Hyperswarm, an agent over MCP and a browser page with
@@ -33,7 +33,7 @@ import (
 func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	const room = "shop=plan" // of the project of the agent over MCP
 	origin := servePage(t)
-	server := natstest.Start(t)
+	server := testbed.StartNATS(t)
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	h := newHub(t, origin, fmt.Sprintf("bus: {url: %q}\npeers: {enabled: true, hyperswarm: {listen: %q, bootstrap: [\"%s\"]}}\n",
 		server.URL(), freeUDPAddress(t), strings.Join(bootstrap, `", "`)))

@@ -17,18 +17,18 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/netnstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // lab is a DHT of Go nodes on public hosts in network namespaces.
 type lab struct {
-	*netnstest.Lab
+	*testbed.Lab
 	bootstrap []string
 }
 
 func newLab(t *testing.T, size int) *lab {
 	t.Helper()
-	l := &lab{Lab: netnstest.New(t)}
+	l := &lab{Lab: testbed.NewLab(t)}
 	for range size {
 		h := l.Host()
 		at := netip.AddrPortFrom(h.Addr(), 49737)
@@ -44,7 +44,7 @@ func newLab(t *testing.T, size int) *lab {
 }
 
 // node starts a Go node on a host; public is invalid for one behind a NAT.
-func (l *lab) node(t *testing.T, h *netnstest.Host, public netip.AddrPort) *hyperdht.Node {
+func (l *lab) node(t *testing.T, h *testbed.Host, public netip.AddrPort) *hyperdht.Node {
 	t.Helper()
 	return hyperswarmtest.Node(t, hyperdht.Options{
 		Listen: netip.AddrPortFrom(h.Addr(), public.Port()), Public: public, Bootstrap: l.bootstrap,
@@ -53,7 +53,7 @@ func (l *lab) node(t *testing.T, h *netnstest.Host, public netip.AddrPort) *hype
 }
 
 // program starts a Node.js program on a host.
-func program(t *testing.T, h *netnstest.Host) *driver {
+func program(t *testing.T, h *testbed.Host) *driver {
 	t.Helper()
 	return javascriptBy(t, func(c *exec.Cmd) error { return h.Start(c) })
 }
@@ -65,14 +65,14 @@ func program(t *testing.T, h *netnstest.Host) *driver {
 //
 // WIRE-T28.
 func TestHolePunchingWithJavaScript(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !testbed.Inside(t) {
 		return
 	}
 	l := newLab(t, 6)
-	const full, address, port = netnstest.FullCone, netnstest.AddressRestricted, netnstest.PortRestricted
+	const full, address, port = testbed.FullCone, testbed.AddressRestricted, testbed.PortRestricted
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, nat := range []struct{ ours, theirs netnstest.NAT }{{full, port}, {port, full}, {address, port}, {port, port}} {
+	for _, nat := range []struct{ ours, theirs testbed.NAT }{{full, port}, {port, full}, {address, port}, {port, port}} {
 		node, js := l.node(t, l.Network(nat.ours).Host(), netip.AddrPort{}), program(t, l.Network(nat.theirs).Host())
 		wg.Go(func() {
 			if err := l.bothWays(t, node, js); err != nil {
@@ -148,12 +148,12 @@ func echoed(c *secretstream.Conn) error {
 // the user's hubs, which are the whole DHT: npm's programs need three to find out
 // what NAT they are behind.
 func TestANodeProgramMeetsAnAgentThroughHubs(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !testbed.Inside(t) {
 		return
 	}
 	l := newLab(t, 3)
-	js := program(t, l.Network(netnstest.PortRestricted).Host())
-	home := l.Network(netnstest.PortRestricted).Host()
+	js := program(t, l.Network(testbed.PortRestricted).Host())
+	home := l.Network(testbed.PortRestricted).Host()
 	topic := identity.Hash([]byte("agents"))
 	theirs := js.do("swarm", args{"bootstrap": l.bootstrap, "mode": "echo"})
 	js.do("join", args{"id": theirs.ID, "topic": hex.EncodeToString(topic[:]), "server": true, "client": true})
@@ -164,14 +164,14 @@ func TestANodeProgramMeetsAnAgentThroughHubs(t *testing.T) {
 
 // One hub is enough for a Node.js program at home that wants the hub itself.
 func TestANodeProgramMeetsAHub(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !testbed.Inside(t) {
 		return
 	}
 	l := newLab(t, 0)
 	h := l.Host()
 	at := netip.AddrPortFrom(h.Addr(), 49737)
 	hub := l.node(t, h, at)
-	js := program(t, l.Network(netnstest.Symmetric).Host())
+	js := program(t, l.Network(testbed.Symmetric).Host())
 	topic := identity.Hash([]byte("agents"))
 	theirs := js.do("swarm", args{"bootstrap": []string{at.String()}, "mode": "echo"})
 	joined := js.start("join", args{"id": theirs.ID, "topic": hex.EncodeToString(topic[:]), "server": false, "client": true})

@@ -7,14 +7,14 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/parleyhub/parley/test/interop/npm"
+	"github.com/parleyhub/parley/test/interop/rig"
 )
 
 // The TypeScript SDK of both generations, in both eras of the protocol, over stdio
 // and over HTTP. Over stdio nothing is configured: the first server that starts
 // brings the hub with it.
 func TestTypeScriptSDK(t *testing.T) {
-	scripts := npm.Scripts(t, []string{"client.test.mjs", "sdk1.mjs", "sdk2.mjs"}, "@modelcontextprotocol/sdk", "@modelcontextprotocol/client")
+	scripts := rig.Scripts(t, []string{"client.test.mjs", "sdk1.mjs", "sdk2.mjs"}, "@modelcontextprotocol/sdk", "@modelcontextprotocol/client")
 	for _, c := range []struct{ sdk, revision, transport string }{
 		{"sdk1", "2025-11-25", "stdio"},
 		{"sdk2", "2025-11-25", "stdio"},
@@ -32,7 +32,7 @@ func TestTypeScriptSDK(t *testing.T) {
 				env = append(env, "MCP_SERVER="+programs.Path("nats-mcp-server"))
 			}
 			_, err := output(t, func(ctx context.Context) *exec.Cmd {
-				cmd := npm.Node(ctx, t, "--test", "client.test.mjs")
+				cmd := rig.Node(ctx, t, "--test", "client.test.mjs")
 				cmd.Dir, cmd.Env = scripts, env
 				return cmd
 			})

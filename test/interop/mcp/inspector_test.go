@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parleyhub/parley/test/interop/npm"
 	"github.com/parleyhub/parley/test/interop/rig"
 )
 
@@ -26,9 +25,9 @@ type inspector struct {
 // run returns what the inspector prints as JSON.
 func (i inspector) run(t *testing.T, project string, args ...string) (map[string]any, error) {
 	t.Helper()
-	main := filepath.Join(npm.Modules(t, inspectorPackage), ".bin", "mcp-inspector")
+	main := filepath.Join(rig.Modules(t, inspectorPackage), ".bin", "mcp-inspector")
 	out, err := output(t, func(ctx context.Context) *exec.Cmd {
-		cmd := npm.Node(ctx, t, main, "--cli", programs.Path("nats-mcp-server"), "--protocol-era", i.era, "--cwd", project)
+		cmd := rig.Node(ctx, t, main, "--cli", programs.Path("nats-mcp-server"), "--protocol-era", i.era, "--cwd", project)
 		for _, kv := range i.home.Env {
 			if strings.HasPrefix(kv, "PARLEY_") || strings.HasPrefix(kv, "HOME=") || strings.HasPrefix(kv, "LOG_") {
 				cmd.Args = append(cmd.Args, "-e", kv) // the inspector passes on little of its own

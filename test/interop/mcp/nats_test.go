@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parleyhub/parley/test/interop/npm"
+	"github.com/parleyhub/parley/test/interop/rig"
 )
 
 const password = "correct-horse-battery"
@@ -30,7 +30,7 @@ const password = "correct-horse-battery"
 // On a stock NATS server the channels are exactly what the specification says:
 // read with a client of another language.
 func TestStockNATSServer(t *testing.T) {
-	scripts := npm.Scripts(t, []string{"nats.test.mjs", "sdk1.mjs"}, "@nats-io/jetstream", "@nats-io/transport-node", "@modelcontextprotocol/sdk")
+	scripts := rig.Scripts(t, []string{"nats.test.mjs", "sdk1.mjs"}, "@nats-io/jetstream", "@nats-io/transport-node", "@modelcontextprotocol/sdk")
 	certs := newCertificates(t)
 	user := fmt.Sprintf("authorization {user: agents, password: %q}\n", password)
 	tls := fmt.Sprintf("tls {cert_file: %q, key_file: %q, ca_file: %q", certs.file("server.pem"), certs.file("server.key"), certs.file("ca.pem"))
@@ -51,7 +51,7 @@ func TestStockNATSServer(t *testing.T) {
 			h := programs.NewHome(t)
 			address := startNATS(t, c.config)
 			log, err := output(t, func(ctx context.Context) *exec.Cmd {
-				cmd := npm.Node(ctx, t, "--test", "nats.test.mjs")
+				cmd := rig.Node(ctx, t, "--test", "nats.test.mjs")
 				cmd.Dir = scripts
 				cmd.Env = append(append(h.Env, c.env...), "LOG_LEVEL=DEBUG", "NATS_URL="+c.scheme+"://"+address, "MCP_SERVER="+programs.Path("nats-mcp-server"),
 					"PROJECT_A="+h.Project(t, "a", ""), "PROJECT_B="+h.Project(t, "b", `{"namespace": "team-x", "channels": [

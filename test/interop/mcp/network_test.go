@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/parleyhub/parley/test/interop/npm"
 	"github.com/parleyhub/parley/test/interop/rig"
 )
 
@@ -43,7 +42,7 @@ func newHost(t *testing.T, address string, projects ...string) (host, rig.Home) 
 // network and a name of its own; between them a stock NATS server with TLS and a
 // password.
 func TestAgentsOfTwoVendorsOnTwoComputers(t *testing.T) {
-	scripts := npm.Scripts(t, []string{"network.test.mjs", "sdk1.mjs", "sdk2.mjs", "hosts.sh"}, "@modelcontextprotocol/sdk", "@modelcontextprotocol/client")
+	scripts := rig.Scripts(t, []string{"network.test.mjs", "sdk1.mjs", "sdk2.mjs", "hosts.sh"}, "@modelcontextprotocol/sdk", "@modelcontextprotocol/client")
 	certs := certificates{t.TempDir()}
 	authority := &x509.Certificate{Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	key := certs.issue(t, "ca", authority, authority, nil)
@@ -72,7 +71,7 @@ func TestAgentsOfTwoVendorsOnTwoComputers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = output(t, func(ctx context.Context) *exec.Cmd {
-		cmd := npm.Node(ctx, t, "--test", "network.test.mjs")
+		cmd := rig.Node(ctx, t, "--test", "network.test.mjs")
 		if separate {
 			cmd = inNamespaces(ctx, append([]string{"sh", filepath.Join(scripts, "hosts.sh")}, cmd.Args...)...)
 		}

@@ -32,7 +32,6 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/tools/mounts"
-	"github.com/parleyhub/parley/test/interop/npm"
 	"github.com/parleyhub/parley/test/interop/rig"
 	"github.com/parleyhub/parley/toolbox"
 	"github.com/parleyhub/parley/transport"
@@ -61,14 +60,14 @@ type gathering struct {
 
 func gather(t *testing.T) *gathering {
 	t.Helper()
-	g := &gathering{t: t, main: filepath.Join(npm.Modules(t, everything), filepath.FromSlash(everything), "dist", "index.js")}
-	scripts := npm.Scripts(t, []string{"seen.mjs", "sdk2.mjs"}, "@modelcontextprotocol/client")
+	g := &gathering{t: t, main: filepath.Join(rig.Modules(t, everything), filepath.FromSlash(everything), "dist", "index.js")}
+	scripts := rig.Scripts(t, []string{"seen.mjs", "sdk2.mjs"}, "@modelcontextprotocol/client")
 	g.home = programs.NewHome(t)
 	g.project = g.home.Project(t, "a", "")
 	g.port = freePort(t)
 	g.startWeb()
 	t.Cleanup(g.stopWeb)
-	node := npm.Node(t.Context(), t).Path
+	node := rig.Node(t.Context(), t).Path
 	seen := func(more string) string {
 		return fmt.Sprintf("{driver: exec, command: %q, args: [%q], env: {set: {MCP_SERVER: %q, MCP_REVISION: '2025-11-25', HOME: %q, PARLEY_DATA_DIR: %q, PARLEY_SOCKET: %q}}, %s}",
 			node, filepath.Join(scripts, "seen.mjs"), programs.Path("nats-mcp-server"), g.home.Dir, filepath.Join(g.home.Dir, "hub"), filepath.Join(g.home.Dir, "hub.sock"), more)
@@ -111,7 +110,7 @@ func freePort(t *testing.T) int {
 func (g *gathering) startWeb() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	cmd := npm.Node(context.Background(), g.t, g.main, "streamableHttp")
+	cmd := rig.Node(context.Background(), g.t, g.main, "streamableHttp")
 	cmd.Env = append(os.Environ(), "PORT="+strconv.Itoa(g.port))
 	if err := cmd.Start(); err != nil {
 		g.t.Fatal(err)
@@ -264,7 +263,7 @@ func (g *gathering) parley(args ...string) (string, error) {
 // foreign server that the hub has taken in, beside those by which agents hand work to
 // each other; and one that has come since it last looked (Req 5.2, 5.3, 5.6).
 func TestTheInspectorUsesSharedTools(t *testing.T) {
-	npm.Modules(t, inspectorPackage)
+	rig.Modules(t, inspectorPackage)
 	g := gather(t)
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
@@ -312,7 +311,7 @@ func TestTheInspectorUsesSharedTools(t *testing.T) {
 // cancellation through the mount, and errors that say whose they are (Req 5.2, 5.3,
 // 5.4, 5.6).
 func TestTypeScriptSDKUsesSharedTools(t *testing.T) {
-	scripts := npm.Scripts(t, []string{"shared.test.mjs", "sdk1.mjs", "sdk2.mjs"}, "@modelcontextprotocol/sdk", "@modelcontextprotocol/client")
+	scripts := rig.Scripts(t, []string{"shared.test.mjs", "sdk1.mjs", "sdk2.mjs"}, "@modelcontextprotocol/sdk", "@modelcontextprotocol/client")
 	g := gather(t)
 	for _, c := range []struct{ sdk, revision, transport, kill string }{
 		{"sdk1", "2025-11-25", "stdio", ""},
@@ -331,7 +330,7 @@ func TestTypeScriptSDKUsesSharedTools(t *testing.T) {
 				env = append(env, "MCP_SERVER="+programs.Path("nats-mcp-server"))
 			}
 			_, err := output(t, func(ctx context.Context) *exec.Cmd {
-				cmd := npm.Node(ctx, t, "--test", "shared.test.mjs")
+				cmd := rig.Node(ctx, t, "--test", "shared.test.mjs")
 				cmd.Dir, cmd.Env = scripts, env
 				return cmd
 			})

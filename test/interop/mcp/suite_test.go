@@ -16,7 +16,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/parleyhub/parley/internal/api/conformance"
-	"github.com/parleyhub/parley/test/interop/npm"
+	"github.com/parleyhub/parley/test/interop/rig"
 )
 
 const suite = "@modelcontextprotocol/conformance"
@@ -24,9 +24,9 @@ const suite = "@modelcontextprotocol/conformance"
 // conform runs the official suite against a server and returns its report.
 func conform(t *testing.T, args ...string) (report string, err error) {
 	t.Helper()
-	main := filepath.Join(npm.Modules(t, suite), filepath.FromSlash(suite), "dist", "index.js")
+	main := filepath.Join(rig.Modules(t, suite), filepath.FromSlash(suite), "dist", "index.js")
 	return output(t, func(ctx context.Context) *exec.Cmd {
-		cmd := npm.Node(ctx, t, append([]string{main, "server"}, args...)...)
+		cmd := rig.Node(ctx, t, append([]string{main, "server"}, args...)...)
 		cmd.Dir = t.TempDir() // in case it wants to keep results
 		return cmd
 	})
@@ -35,7 +35,7 @@ func conform(t *testing.T, args ...string) (report string, err error) {
 // required are the scenarios that a revision requires of servers.
 func required(t *testing.T, revision string) []string {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(npm.Modules(t, suite), filepath.FromSlash(suite), "requirements", revision+".yaml"))
+	raw, err := os.ReadFile(filepath.Join(rig.Modules(t, suite), filepath.FromSlash(suite), "requirements", revision+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

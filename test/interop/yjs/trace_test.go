@@ -4,17 +4,17 @@ package yjs_test
 
 import (
 	"bytes"
+	"flag"
 	"testing"
 	"time"
 
 	"github.com/parleyhub/parley/crdt"
-	"github.com/parleyhub/parley/crdt/crdttest"
 )
 
 // Both engines run one editing trace and must write the same bytes. How long each
 // took is told, not judged.
 func TestEditingTrace(t *testing.T) {
-	trace := crdttest.Trace(1, *traceLength)
+	trace := trace(1, *traceLength)
 	list := make([][]any, len(trace))
 	for i, e := range trace {
 		list[i] = []any{e.At, e.Delete, e.Insert}
@@ -58,3 +58,10 @@ func TestEditingTrace(t *testing.T) {
 	t.Logf("load           %8.1f ms %8.1f ms", ms(loaded.Sub(encoded)), npm.Load)
 	t.Logf("updates        %8d B  %8d B", updates, npm.Updates)
 }
+
+var (
+	scenarios   = flag.Int("crdt.scenarios", 300, "scenarios of dense conflicts")
+	seeds       = flag.Int("crdt.seeds", 200, "runs of mixed replicas")
+	traceLength = flag.Int("crdt.trace", 150_000, "edits in the editing trace")
+	steps       = flag.Int("crdt.steps", 400, "edits in each of them")
+)

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package natstest
+package testbed
 
 import "net"
 

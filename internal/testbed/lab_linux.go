@@ -1,6 +1,4 @@
-//go:build linux
-
-package netnstest
+package testbed
 
 import (
 	"fmt"
@@ -185,8 +183,8 @@ type Lab struct {
 // those that are to die on the way do, as if it were as large as the real one.
 const minTTL = 32
 
-// New returns an internet without hosts, which ends with the test.
-func New(t testing.TB) *Lab {
+// NewLab returns an internet without hosts, which ends with the test.
+func NewLab(t testing.TB) *Lab {
 	t.Helper()
 	l := &Lab{t: t, core: newHost(t, "core")}
 	l.core.forward()

@@ -1,7 +1,3 @@
-// Notice writes NOTICE: the modules that the programs of cmd are linked with on
-// any platform, with their licences, read from the module cache.
-//
-//	go run ./tools/notice [-check]
 package main
 
 import (
@@ -9,7 +5,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -17,29 +12,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/parleyhub/parley/tools/internal/generated"
 )
 
-func main() {
-	check := flag.Bool("check", false, "only tell whether NOTICE is up to date")
-	flag.Parse()
-	if err := run(*check); err != nil {
-		fmt.Fprintf(os.Stderr, "notice: %v\n", err)
-		os.Exit(1)
-	}
-}
-
-func run(check bool) error {
+// noticeFile lists the modules that the programs of cmd are linked with on any
+// platform, with their licences, read from the module cache.
+func noticeFile() ([]byte, error) {
 	modules, err := linked()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	text, err := notice(modules)
-	if err != nil {
-		return err
-	}
-	return generated.Write("NOTICE", text, check, "go run ./tools/notice")
+	return notice(modules)
 }
 
 // module is a module in the cache.

@@ -1,25 +1,32 @@
-// Package crdttest generates what tests and benchmarks of documents edit.
-package crdttest
+//go:build interop
 
-import "math/rand/v2"
+package yjs_test
 
-// Edit is one edit of a text: at an index, Delete units go and Insert comes.
-type Edit struct {
+import (
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/parleyhub/parley/crdt"
+)
+
+// edit is one edit of a text: at an index, Delete units go and Insert comes.
+type edit struct {
 	At     int
 	Delete int
 	Insert string
 }
 
-// Trace returns n edits as a person at a keyboard makes them: bursts of typing at a
+// trace returns n edits as a person at a keyboard makes them: bursts of typing at a
 // cursor with corrections by backspace, jumps mostly to places near by, a
 // word deleted now and then, a paragraph pasted rarely. The same seed gives the
 // same trace; the text ends with about half a character for each edit.
-func Trace(seed uint64, n int) []Edit {
+func trace(seed uint64, n int) []edit {
 	r := rand.New(rand.NewPCG(seed, 0))
 	words := []string{"agent", "the ", "of ", "document", ", ", "meets", "a ", "room", ". ", "and ", "merge", "é", "\n"}
-	edits := make([]Edit, 0, n)
+	edits := make([]edit, 0, n)
 	length, cursor := 0, 0
-	do := func(e Edit) {
+	do := func(e edit) {
 		edits = append(edits, e)
 		units := len([]rune(e.Insert)) // no character of two units is used
 		length += units - e.Delete
@@ -31,14 +38,14 @@ func Trace(seed uint64, n int) []Edit {
 			for range 1 + r.IntN(4) {
 				for _, c := range words[r.IntN(len(words))] {
 					if len(edits) < n {
-						do(Edit{At: cursor, Insert: string(c)})
+						do(edit{At: cursor, Insert: string(c)})
 					}
 				}
 			}
 		case k < 80: // backspaces
 			for range 1 + r.IntN(8) {
 				if cursor > 0 && len(edits) < n {
-					do(Edit{At: cursor - 1, Delete: 1})
+					do(edit{At: cursor - 1, Delete: 1})
 				}
 			}
 		case k < 92: // the cursor moves near by
@@ -47,15 +54,34 @@ func Trace(seed uint64, n int) []Edit {
 			cursor = r.IntN(length + 1)
 		case k < 99: // a selection goes
 			if count := min(r.IntN(12), length-cursor); count > 0 {
-				do(Edit{At: cursor, Delete: count})
+				do(edit{At: cursor, Delete: count})
 			}
 		default: // something is pasted
 			s := ""
 			for range 5 + r.IntN(20) {
 				s += words[r.IntN(len(words))]
 			}
-			do(Edit{At: cursor, Insert: s})
+			do(edit{At: cursor, Insert: s})
 		}
 	}
 	return edits
+}
+
+func TestTraceStaysWithinTheText(t *testing.T) {
+	edits := trace(1, 5000)
+	if len(edits) != 5000 || !reflect.DeepEqual(edits, trace(1, 5000)) {
+		t.Fatalf("there are %d edits, or others the second time", len(edits))
+	}
+	text := crdt.New(crdt.Options{Client: 1}).Text("t")
+	for i, e := range edits {
+		if err := text.Delete(e.At, e.Delete); err != nil {
+			t.Fatalf("edit %d: %v", i, err)
+		}
+		if err := text.Insert(e.At, e.Insert); err != nil {
+			t.Fatalf("edit %d: %v", i, err)
+		}
+	}
+	if text.Len() == 0 {
+		t.Error("nothing was written")
+	}
 }

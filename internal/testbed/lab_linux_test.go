@@ -1,6 +1,4 @@
-//go:build linux
-
-package netnstest_test
+package testbed_test
 
 import (
 	"errors"
@@ -10,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parleyhub/parley/internal/netnstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // socket is a UDP socket on a host.
@@ -19,7 +17,7 @@ type socket struct {
 	*net.UDPConn
 }
 
-func open(t *testing.T, h *netnstest.Host) socket {
+func open(t *testing.T, h *testbed.Host) socket {
 	t.Helper()
 	c, err := h.ListenUDP(netip.AddrPortFrom(netip.IPv4Unspecified(), 0))
 	if err != nil {
@@ -74,23 +72,23 @@ func (s socket) hears(who netip.AddrPort) bool {
 
 // Each kind of NAT does what its name says.
 func TestKindsOfNAT(t *testing.T) {
-	if !netnstest.Inside(t) {
+	if !testbed.Inside(t) {
 		return
 	}
-	for kind, want := range map[netnstest.NAT]struct{ stranger, otherPort, consistent bool }{
-		netnstest.FullCone:          {stranger: true, otherPort: true, consistent: true},
-		netnstest.AddressRestricted: {otherPort: true, consistent: true},
-		netnstest.PortRestricted:    {consistent: true},
-		netnstest.Careless:          {consistent: true},
-		netnstest.Symmetric:         {},
+	for kind, want := range map[testbed.NAT]struct{ stranger, otherPort, consistent bool }{
+		testbed.FullCone:          {stranger: true, otherPort: true, consistent: true},
+		testbed.AddressRestricted: {otherPort: true, consistent: true},
+		testbed.PortRestricted:    {consistent: true},
+		testbed.Careless:          {consistent: true},
+		testbed.Symmetric:         {},
 	} {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
-			l := netnstest.New(t)
+			l := testbed.NewLab(t)
 			public, strange := l.Host(), l.Host()
 			inside := open(t, l.Network(kind).Host())
 			a, b, c := open(t, public), open(t, public), open(t, strange)
-			addr := func(h *netnstest.Host, s socket) netip.AddrPort { return netip.AddrPortFrom(h.Addr(), s.port()) }
+			addr := func(h *testbed.Host, s socket) netip.AddrPort { return netip.AddrPortFrom(h.Addr(), s.port()) }
 			inside.send(addr(public, a))
 			seen := a.from()
 			if a.send(seen); !inside.hears(addr(public, a)) {

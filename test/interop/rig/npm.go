@@ -1,11 +1,11 @@
 //go:build interop
 
-// Package npm finds what test/interop/package.json names: JavaScript modules, and
+// This file finds what test/interop/package.json names: JavaScript modules, and
 // programs that run on the Node that is among them.
 //
 // PARLEY_INTEROP_NODE_MODULES names the node_modules directory if it is not the
 // one beside package.json; then nothing may be missing.
-package npm
+package rig
 
 import (
 	"context"

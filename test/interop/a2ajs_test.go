@@ -1,11 +1,6 @@
 //go:build interop
 
-// Package a2ajs_test meets the hub's A2A server with the official JavaScript
-// clients of both protocol generations, @a2a-js/sdk 1.x and 0.3.x:
-//
-//	npm install --prefix test/interop
-//	go test -tags interop ./test/interop/a2ajs
-package a2ajs_test
+package interop_test
 
 import (
 	"context"
@@ -15,11 +10,12 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/conformance"
-	"github.com/parleyhub/parley/test/interop/npm"
+	"github.com/parleyhub/parley/test/interop/rig"
 )
 
+// The official JavaScript clients of both protocol generations, @a2a-js/sdk 1.x and 0.3.x, use the hub's A2A server.
 func TestJavaScriptClients(t *testing.T) {
-	scripts := npm.Scripts(t, []string{"client10.mjs", "client03.mjs"}, "@a2a-js/sdk", "a2a-js-sdk-0.3")
+	scripts := rig.Scripts(t, []string{"client10.mjs", "client03.mjs"}, "@a2a-js/sdk", "a2a-js-sdk-0.3")
 	suite, err := conformance.New(t.Context(), conformance.Options{DataDir: t.TempDir(), StreamingTimeout: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +34,7 @@ func TestJavaScriptClients(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			cmd := npm.Node(ctx, t, "--test", c.script)
+			cmd := rig.Node(ctx, t, "--test", c.script)
 			cmd.Dir = scripts
 			cmd.Env = append(os.Environ(), "A2A_ADDRESS="+c.address)
 			if out, err := cmd.CombinedOutput(); err != nil {

@@ -1,7 +1,4 @@
-// Package simnettest is a network of UDP sockets in memory that loses, repeats and
-// delays datagrams. In a testing/synctest bubble its delays take no time and are
-// exact.
-package simnettest
+package hyperswarmtest
 
 import (
 	"math/rand/v2"
@@ -12,8 +9,10 @@ import (
 	"time"
 )
 
-// Network connects the sockets made by Listen. It is safe for concurrent use.
-type Network struct {
+// Simulation is a network of UDP sockets in memory that loses, repeats and delays
+// datagrams. In a testing/synctest bubble its delays take no time and are exact. It
+// connects the sockets made by Listen. It is safe for concurrent use.
+type Simulation struct {
 	mu     sync.Mutex
 	rng    *rand.Rand
 	conns  map[netip.AddrPort]*Conn
@@ -29,23 +28,23 @@ type Faults struct {
 	Delay, Jitter time.Duration // of each datagram; jitter reorders
 }
 
-// New returns a network whose faults are the same each time for a seed.
-func New(seed uint64, f Faults) *Network {
-	return &Network{
+// Simulate returns a network whose faults are the same each time for a seed.
+func Simulate(seed uint64, f Faults) *Simulation {
+	return &Simulation{
 		rng: rand.New(rand.NewPCG(seed, seed)), faults: f, port: 1024,
 		conns: make(map[netip.AddrPort]*Conn), nats: make(map[netip.Addr]*NAT),
 	}
 }
 
 // Tap has f called with each datagram; it is lost if f returns false.
-func (n *Network) Tap(f func(data []byte, from, to netip.AddrPort) bool) {
+func (n *Simulation) Tap(f func(data []byte, from, to netip.AddrPort) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tap = f
 }
 
 // Set changes the faults.
-func (n *Network) Set(f Faults) {
+func (n *Simulation) Set(f Faults) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.faults = f
@@ -55,10 +54,10 @@ func (n *Network) Set(f Faults) {
 const queueSize = 2048
 
 // Listen returns a socket at an address; port 0 means any.
-func (n *Network) Listen(at string) *Conn { return n.ListenAt(netip.MustParseAddrPort(at)) }
+func (n *Simulation) Listen(at string) *Conn { return n.ListenAt(netip.MustParseAddrPort(at)) }
 
 // ListenAt is Listen for an address that is one already.
-func (n *Network) ListenAt(at netip.AddrPort) *Conn {
+func (n *Simulation) ListenAt(at netip.AddrPort) *Conn {
 	c := n.newConn(at)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -69,13 +68,13 @@ func (n *Network) ListenAt(at netip.AddrPort) *Conn {
 	return c
 }
 
-func (n *Network) newConn(at netip.AddrPort) *Conn {
+func (n *Simulation) newConn(at netip.AddrPort) *Conn {
 	return &Conn{n: n, addr: at, queue: make(chan datagram, queueSize), closed: make(chan struct{})}
 }
 
 // fate draws what happens to a datagram: who gets it, from whom, and when its
 // copies arrive.
-func (n *Network) fate(data []byte, by *Conn, to netip.AddrPort) (*Conn, netip.AddrPort, []time.Duration) {
+func (n *Simulation) fate(data []byte, by *Conn, to netip.AddrPort) (*Conn, netip.AddrPort, []time.Duration) {
 	n.mu.Lock()
 	tap := n.tap
 	c, from := n.route(by, to)
@@ -95,7 +94,7 @@ func (n *Network) fate(data []byte, by *Conn, to netip.AddrPort) (*Conn, netip.A
 	return c, from, delays
 }
 
-func (n *Network) delay() time.Duration {
+func (n *Simulation) delay() time.Duration {
 	d := n.faults.Delay
 	if n.faults.Jitter > 0 {
 		d += time.Duration(n.rng.Int64N(int64(n.faults.Jitter)))
@@ -111,7 +110,7 @@ type datagram struct {
 
 // Conn is a socket: what a udx.Mux serves.
 type Conn struct {
-	n      *Network
+	n      *Simulation
 	nat    *NAT // nil: it is on the network itself
 	addr   netip.AddrPort
 	queue  chan datagram

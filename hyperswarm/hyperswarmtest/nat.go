@@ -1,4 +1,4 @@
-package simnettest
+package hyperswarmtest
 
 import (
 	"net/netip"
@@ -16,7 +16,7 @@ const (
 // NAT is a router between inner hosts and the network. It lets in only what comes
 // from an address, port included, to which the inner socket has sent something.
 type NAT struct {
-	n       *Network
+	n       *Simulation
 	host    netip.Addr
 	mapping Mapping
 	inner   map[netip.AddrPort]*Conn // sockets inside
@@ -33,7 +33,7 @@ type mapped struct {
 }
 
 // NAT adds a router with an outer address.
-func (n *Network) NAT(host string, m Mapping) *NAT {
+func (n *Simulation) NAT(host string, m Mapping) *NAT {
 	r := &NAT{
 		n: n, host: netip.MustParseAddr(host), mapping: m, next: 40000,
 		inner: make(map[netip.AddrPort]*Conn), out: make(map[mappingKey]uint16), in: make(map[uint16]*mapped),
@@ -85,7 +85,7 @@ func (r *NAT) receive(from, to netip.AddrPort) *Conn {
 
 // route finds the receiver of a datagram and the sender's address that it sees;
 // n.mu is held.
-func (n *Network) route(c *Conn, to netip.AddrPort) (*Conn, netip.AddrPort) {
+func (n *Simulation) route(c *Conn, to netip.AddrPort) (*Conn, netip.AddrPort) {
 	from := c.addr
 	if c.nat != nil {
 		if dst := c.nat.inner[to]; dst != nil {
@@ -100,7 +100,7 @@ func (n *Network) route(c *Conn, to netip.AddrPort) (*Conn, netip.AddrPort) {
 }
 
 // freePort returns a port that no socket has had; n.mu is held.
-func (n *Network) freePort() uint16 {
+func (n *Simulation) freePort() uint16 {
 	n.port++
 	if n.port == 0 {
 		panic("simnettest: there are no more ports")

@@ -1,7 +1,7 @@
-// Package natstest is a stock NATS server for tests: one that knows nothing of
-// Parley, and that can be stopped and started again at the same port with what it
-// has stored.
-package natstest
+// Package testbed has what tests run against: stock NATS servers, which know
+// nothing of Parley and can be stopped and started again, and, on Linux, networks
+// of hosts, routers and NATs in network namespaces.
+package testbed
 
 import (
 	"fmt"
@@ -21,8 +21,8 @@ import (
 // patience is how long a server may take to accept connections.
 const patience = 20 * time.Second
 
-// Server is a NATS server in this process. It is safe for concurrent use.
-type Server struct {
+// NATS is a NATS server in this process. It is safe for concurrent use.
+type NATS struct {
 	t       testing.TB
 	options server.Options
 
@@ -30,11 +30,11 @@ type Server struct {
 	srv *server.Server // nil while it is stopped
 }
 
-// Start runs a server with JetStream on a port of its own until the test ends. Each
+// StartNATS runs a server with JetStream on a port of its own until the test ends. Each
 // change alters its options before.
-func Start(t testing.TB, changes ...func(*server.Options)) *Server {
+func StartNATS(t testing.TB, changes ...func(*server.Options)) *NATS {
 	t.Helper()
-	s := &Server{t: t, options: server.Options{
+	s := &NATS{t: t, options: server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
 	}}
 	for _, change := range changes {
@@ -78,7 +78,7 @@ func Configured(t testing.TB, text string) func(*server.Options) {
 
 // Start starts the server again after [Server.Stop]. Each change alters its options
 // before.
-func (s *Server) Start(changes ...func(*server.Options)) {
+func (s *NATS) Start(changes ...func(*server.Options)) {
 	s.t.Helper()
 	for _, change := range changes {
 		change(&s.options)
@@ -99,7 +99,7 @@ func (s *Server) Start(changes ...func(*server.Options)) {
 
 // Stop stops the server, which keeps its port and its files. It may be stopped
 // already.
-func (s *Server) Stop() {
+func (s *NATS) Stop() {
 	s.mu.Lock()
 	srv := s.srv
 	s.srv = nil
@@ -111,24 +111,24 @@ func (s *Server) Stop() {
 }
 
 // URL is where clients connect to, also while the server is stopped.
-func (s *Server) URL() string { return "nats://" + s.Addr() }
+func (s *NATS) URL() string { return "nats://" + s.Addr() }
 
 // Addr is the host and port of [Server.URL].
-func (s *Server) Addr() string {
+func (s *NATS) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return fmt.Sprintf("127.0.0.1:%d", s.options.Port)
 }
 
 // NATS is the running server, for what only it can tell; nil while it is stopped.
-func (s *Server) NATS() *server.Server {
+func (s *NATS) NATS() *server.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.srv
 }
 
 // Foreign is a client that is not ours, until the test ends.
-func (s *Server) Foreign() jetstream.JetStream {
+func (s *NATS) Foreign() jetstream.JetStream {
 	s.t.Helper()
 	nc, err := nats.Connect(s.URL())
 	if err != nil {

@@ -1,6 +1,4 @@
-//go:build linux
-
-package netnstest
+package testbed
 
 import (
 	"fmt"

@@ -1,5 +1,4 @@
-// Package agenttest generates agent cards for property tests.
-package agenttest
+package envelopetest
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package natstest_test
+package testbed_test
 
 import (
 	"fmt"
@@ -9,14 +9,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/natstest"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.Leaks()...) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 // A server comes back at its port, though others took ports while it was away.
 func TestAPortIsTheServersWhileItIsAway(t *testing.T) {
-	n := natstest.Start(t, natstest.WithoutJetStream)
+	n := testbed.StartNATS(t, testbed.WithoutJetStream)
 	for range 3 {
 		address := n.Addr()
 		n.Stop()
@@ -44,7 +44,7 @@ func TestAFreePortIsGivenToNobodyElse(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux keeps a port that a socket is bound to for a server")
 	}
-	ports := natstest.FreePorts(t, 8)
+	ports := testbed.FreePorts(t, 8)
 	mine := map[int]bool{}
 	for _, p := range ports {
 		if mine[p] {

@@ -1,3 +1,0 @@
-// Package mcp has only tests, behind the tag interop: what other people's MCP
-// programs see of Parley.
-package mcp

@@ -1,2 +1,0 @@
-// Package yjs has only tests, with the build tag interop: see bridge_test.go.
-package yjs
