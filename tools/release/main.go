@@ -208,7 +208,7 @@ func (r *release) archive(ctx context.Context, work, platform string) (name stri
 func (r *release) build(ctx context.Context, dir, platform string) error {
 	system, arch, _ := strings.Cut(platform, "/")
 	_, err := output(ctx, []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}, "go", "build", "-trimpath",
-		"-ldflags", "-s -w -X github.com/parleyhub/parley/internal/base/version.release="+r.version, "-o", dir+string(filepath.Separator), "./cmd/...")
+		"-ldflags", "-s -w -X github.com/parleyhub/parley/internal/app/cli.release="+r.version, "-o", dir+string(filepath.Separator), "./cmd/...")
 	return err
 }
 

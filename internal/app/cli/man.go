@@ -8,8 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
-
-	"github.com/parleyhub/parley/internal/base/version"
 )
 
 func (a *app) manCommand() *cobra.Command {
@@ -25,7 +23,7 @@ func (a *app) manCommand() *cobra.Command {
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
 			date := time.Unix(0, 0) // fixed: the pages of a version are always the same
-			header := &doc.GenManHeader{Section: "1", Source: "Parley " + version.String(), Manual: "Parley", Date: &date}
+			header := &doc.GenManHeader{Section: "1", Source: "Parley " + versionString(), Manual: "Parley", Date: &date}
 			if err := doc.GenManTree(root, header, dir); err != nil {
 				return fmt.Errorf("write the manual pages: %w", err)
 			}

@@ -14,8 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/app/busfinder"
-	"github.com/parleyhub/parley/internal/base/memory"
-	"github.com/parleyhub/parley/internal/base/version"
+	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/config"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
@@ -85,9 +84,9 @@ func (a *app) mcp(ctx context.Context) error {
 	finder.Logger = log.With("component", "nats-connection")
 	finder.Hub = func() (*config.Loaded, error) { return a.load() }
 	opts := mcpserver.ProjectOptions{
-		Version: version.String(), Dial: busfinder.New(finder).Dial, Logger: log, Documents: documentsAtHub{a},
+		Version: versionString(), Dial: busfinder.New(finder).Dial, Logger: log, Documents: documentsAtHub{a},
 		Idle: func() {
-			if err := memory.GiveBack(); err != nil {
+			if err := daemon.ReleaseMemory(); err != nil {
 				log.Debug("cannot return memory to the system", "error", err)
 			}
 		},
@@ -115,7 +114,7 @@ func (a *app) mcp(ctx context.Context) error {
 	} else {
 		shared.connect()
 	}
-	log.Info("the MCP server is ready", "version", version.String(), "project", cfg.ProjectPath, "projectId", cfg.ProjectID,
+	log.Info("the MCP server is ready", "version", versionString(), "project", cfg.ProjectPath, "projectId", cfg.ProjectID,
 		"namespace", cfg.Namespace, "channels", len(cfg.Channels), "configuration", cfg.File)
 	if cfg.File == "" {
 		log.Info("there is no " + mcpconfig.ProjectFile + ": the defaults are in force")

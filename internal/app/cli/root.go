@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/parleyhub/parley/internal/base/version"
 	"github.com/parleyhub/parley/internal/config"
 )
 
@@ -108,7 +107,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.configFile, "config", "", "the hub's configuration (default config.yaml in the data directory)")
 	flags.StringVar(&a.format, "format", formatPretty, "output format: json, pretty")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "enable debug logging")
-	root.Version = version.String()
+	root.Version = versionString()
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -200,7 +199,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  exactly(),
 		RunE: func(*cobra.Command, []string) error {
-			v := version.Get()
+			v := readVersion()
 			return a.print(v, func() {
 				fmt.Fprintf(a.stdout, "%s %s\n%s %s/%s\n", a.name, v.Version, v.Go, v.OS, v.Arch)
 			})

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/app/daemon"
-	"github.com/parleyhub/parley/internal/base/version"
 	"github.com/parleyhub/parley/internal/config"
 )
 
@@ -156,7 +155,7 @@ func (a *app) serve(ctx context.Context, cfg *config.Loaded) error {
 		return a.start(ctx, cfg, nil) // prints that it is running
 	}
 	return daemon.Run(ctx, cfg, daemon.Options{
-		Version: version.String(),
+		Version: versionString(),
 		Logger:  daemon.NewLogger(a.stderr, cfg.Logging, isTerminal(a.stderr)),
 		Ready: func(info daemon.Info) {
 			_ = a.print(started{Info: info}, func() { // returns nil
@@ -172,5 +171,5 @@ func (a *app) serve(ctx context.Context, cfg *config.Loaded) error {
 func (a *app) serveInBackground(ctx context.Context, cfg *config.Loaded, configErr error) error {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
-	return daemon.RunInBackground(ctx, cfg, configErr, os.Stdout, daemon.Options{Version: version.String()})
+	return daemon.RunInBackground(ctx, cfg, configErr, os.Stdout, daemon.Options{Version: versionString()})
 }

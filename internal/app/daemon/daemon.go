@@ -29,7 +29,6 @@ import (
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
-	"github.com/parleyhub/parley/internal/base/memory"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/documents"
@@ -99,7 +98,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	defer background.Wait()
 	defer stop(nil)
 	background.Go(func() {
-		memory.Keep(ctx, memoryInterval, func() bool { return d.hub.Status().ActiveTasks > 0 }, d.log)
+		releaseMemoryEvery(ctx, memoryInterval, func() bool { return d.hub.Status().ActiveTasks > 0 }, d.log)
 	})
 	d.log.Info("the hub is ready", "version", opts.Version, "pid", d.info.PID, "data", cfg.DataDir, "durability", d.info.Durability)
 	if opts.Ready != nil {

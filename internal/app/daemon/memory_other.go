@@ -1,12 +1,12 @@
 //go:build !linux
 
-package memory
+package daemon
 
 import "runtime/debug"
 
-// GiveBack returns free heap to the system. The pages of the program's file,
+// ReleaseMemory returns free heap to the system. The pages of the program's file,
 // which Linux gives back as well, are left to the system here.
-func GiveBack() error {
+func ReleaseMemory() error {
 	debug.FreeOSMemory()
 	return nil
 }

@@ -1,4 +1,4 @@
-package version
+package cli
 
 import (
 	"runtime"
@@ -7,26 +7,26 @@ import (
 )
 
 func TestVersionIsKnownWithoutARelease(t *testing.T) {
-	v := Get()
+	v := readVersion()
 	if v.Version == "" || v.Go != runtime.Version() || v.OS != runtime.GOOS || v.Arch != runtime.GOARCH {
 		t.Errorf("got %+v", v)
 	}
-	if String() != v.Version {
-		t.Errorf("String() = %s", String())
+	if versionString() != v.Version {
+		t.Errorf("versionString() = %s", versionString())
 	}
 }
 
 func TestReleaseWins(t *testing.T) {
 	release = "1.2.3"
 	t.Cleanup(func() { release = "" })
-	if got := String(); got != "1.2.3" {
+	if got := versionString(); got != "1.2.3" {
 		t.Errorf("got %s", got)
 	}
 }
 
 func TestVersionOfAModuleAndItsRevision(t *testing.T) {
-	var i Info
-	i.take(&debug.BuildInfo{
+	var i versionInfo
+	i.add(&debug.BuildInfo{
 		Main:     debug.Module{Version: "v1.4.0"},
 		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
 	})

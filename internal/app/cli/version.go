@@ -1,5 +1,4 @@
-// Package version tells which Parley this is.
-package version
+package cli
 
 import (
 	"runtime"
@@ -9,8 +8,8 @@ import (
 // release is set when a release is built, with -ldflags -X.
 var release = ""
 
-// Info is the program's version and what it was built with.
-type Info struct {
+// versionInfo is the program's version and what it was built with.
+type versionInfo struct {
 	Version  string `json:"version"` // "1.2.3", or "devel"
 	Revision string `json:"revision,omitempty"`
 	Modified bool   `json:"modified,omitempty"` // built from a changed tree
@@ -19,12 +18,12 @@ type Info struct {
 	Arch     string `json:"arch"`
 }
 
-// Get returns the version: that of the release, of the module where it was
+// readVersion returns the version: that of the release, of the module where it was
 // installed by go install, else devel with the revision if it is known.
-func Get() Info {
-	info := Info{Version: release, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+func readVersion() versionInfo {
+	info := versionInfo{Version: release, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if build, ok := debug.ReadBuildInfo(); ok {
-		info.take(build)
+		info.add(build)
 	}
 	if info.Version == "" {
 		info.Version = "devel"
@@ -32,7 +31,7 @@ func Get() Info {
 	return info
 }
 
-func (i *Info) take(build *debug.BuildInfo) {
+func (i *versionInfo) add(build *debug.BuildInfo) {
 	if v := build.Main.Version; i.Version == "" && v != "(devel)" {
 		i.Version = v
 	}
@@ -46,5 +45,5 @@ func (i *Info) take(build *debug.BuildInfo) {
 	}
 }
 
-// String returns the version alone, e.g. "1.2.3" or "devel".
-func String() string { return Get().Version }
+// versionString returns the version alone, e.g. "1.2.3" or "devel".
+func versionString() string { return readVersion().Version }

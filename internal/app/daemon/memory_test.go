@@ -1,4 +1,4 @@
-package memory_test
+package daemon
 
 import (
 	"bytes"
@@ -9,13 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.uber.org/goleak"
-
-	"github.com/parleyhub/parley/internal/base/memory"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var held []byte
 
@@ -34,7 +28,7 @@ func TestMemoryIsGivenBackWhenThereIsNothingToDo(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			memory.Keep(ctx, time.Minute, busy.Load, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+			releaseMemoryEvery(ctx, time.Minute, busy.Load, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		}()
 		minute := func() uint32 {
 			before := collections()

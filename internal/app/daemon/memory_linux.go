@@ -1,4 +1,4 @@
-package memory
+package daemon
 
 import (
 	"bufio"
@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GiveBack returns to the system what an idle process does not need: free
+// ReleaseMemory returns to the system what an idle process does not need: free
 // heap, and the pages of the program's file that it has touched. Pages that are
 // needed again come back from the page cache.
-func GiveBack() error {
+func ReleaseMemory() error {
 	debug.FreeOSMemory()
 	program, err := os.Executable()
 	if err != nil {
@@ -32,7 +32,7 @@ func GiveBack() error {
 		}
 		// Never of a mapping that can be written: that would undo the writes.
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_DONTNEED); errno != 0 {
-			return fmt.Errorf("give back %s: %w", lines.Text(), errno)
+			return fmt.Errorf("release %s: %w", lines.Text(), errno)
 		}
 	}
 	return lines.Err()
