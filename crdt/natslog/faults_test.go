@@ -48,7 +48,7 @@ func TestABadEntryIsSkipped(t *testing.T) {
 
 // tamper replaces the n-th entry of the log by a damaged one, as a disk might: in a new stream with the same entries at
 // the same places.
-func tamper(t testing.TB, s *testbed.NATS, n int) {
+func tamper(t testing.TB, s *testbed.Server, n int) {
 	t.Helper()
 	js := s.Foreign()
 	stream, err := js.Stream(t.Context(), "parley_DOCLOG")
@@ -380,7 +380,7 @@ func (g *gate) shut(isIt bool) {
 }
 
 // gated returns a document whose connection can be shut.
-func gated(t testing.TB, s *testbed.NATS, o natslog.Options) (*natslog.Document, *gate) {
+func gated(t testing.TB, s *testbed.Server, o natslog.Options) (*natslog.Document, *gate) {
 	t.Helper()
 	g := new(gate)
 	return openWith(t, connect(t, s, nats.SetCustomDialer(g)), o), g

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 const patience = time.Minute
 
 // connect returns a connection that outlives breaks, until the test ends.
-func connect(t testing.TB, s *testbed.NATS, options ...nats.Option) *nats.Conn {
+func connect(t testing.TB, s *testbed.Server, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(s.URL(), append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))...)
 	if err != nil {
@@ -38,7 +38,7 @@ func connect(t testing.TB, s *testbed.NATS, options ...nats.Option) *nats.Conn {
 	return nc
 }
 
-func open(t testing.TB, s *testbed.NATS, o natslog.Options) *natslog.Document {
+func open(t testing.TB, s *testbed.Server, o natslog.Options) *natslog.Document {
 	t.Helper()
 	return openWith(t, connect(t, s), o)
 }

@@ -20,7 +20,7 @@ import (
 // world is a server, replicas of a document on it, and what was written.
 type world struct {
 	t       *testing.T
-	s       *testbed.NATS
+	s       *testbed.Server
 	js      jetstream.JetStream // a stranger's
 	members []*member
 	texts   int

@@ -22,7 +22,7 @@ const patience = 30 * time.Second
 
 // team is a stock server with a port for leaf nodes.
 type team struct {
-	*testbed.NATS
+	*testbed.Server
 	leaf int
 }
 
@@ -411,7 +411,7 @@ func TestALinkGoesToAnotherNodeOfTheCluster(t *testing.T) {
 		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", ports[nodes+i]))
 		leafs = append(leafs, fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
 	}
-	servers := map[string]*testbed.NATS{}
+	servers := map[string]*testbed.Server{}
 	for i := range nodes {
 		name := fmt.Sprint("n", i)
 		servers[name] = testbed.StartNATS(t, testbed.Configured(t, fmt.Sprintf("server_name: %s\ncluster { name: c, listen: \"127.0.0.1:%d\", routes: [ %s ] }\n",

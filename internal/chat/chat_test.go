@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // natsServer is a stock server with projects on it.
-type natsServer struct{ *testbed.NATS }
+type natsServer struct{ *testbed.Server }
 
 func startServer(t *testing.T, changes ...func(*server.Options)) *natsServer {
 	return &natsServer{testbed.StartNATS(t, changes...)}

@@ -21,8 +21,8 @@ import (
 // patience is how long a server may take to accept connections.
 const patience = 20 * time.Second
 
-// NATS is a NATS server in this process. It is safe for concurrent use.
-type NATS struct {
+// Server is a NATS server in this process. It is safe for concurrent use.
+type Server struct {
 	t       testing.TB
 	options server.Options
 
@@ -32,9 +32,9 @@ type NATS struct {
 
 // StartNATS runs a server with JetStream on a port of its own until the test ends. Each
 // change alters its options before.
-func StartNATS(t testing.TB, changes ...func(*server.Options)) *NATS {
+func StartNATS(t testing.TB, changes ...func(*server.Options)) *Server {
 	t.Helper()
-	s := &NATS{t: t, options: server.Options{
+	s := &Server{t: t, options: server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
 	}}
 	for _, change := range changes {
@@ -48,10 +48,10 @@ func StartNATS(t testing.TB, changes ...func(*server.Options)) *NATS {
 	return s
 }
 
-// WithoutJetStream is a change for [Start].
+// WithoutJetStream is a change for [StartNATS].
 func WithoutJetStream(o *server.Options) { o.JetStream, o.StoreDir = false, "" }
 
-// Configured is a change for [Start]: the options of a configuration file's text, of
+// Configured is a change for [StartNATS]: the options of a configuration file's text, of
 // which the client port and the store may be left out.
 func Configured(t testing.TB, text string) func(*server.Options) {
 	t.Helper()
@@ -78,7 +78,7 @@ func Configured(t testing.TB, text string) func(*server.Options) {
 
 // Start starts the server again after [Server.Stop]. Each change alters its options
 // before.
-func (s *NATS) Start(changes ...func(*server.Options)) {
+func (s *Server) Start(changes ...func(*server.Options)) {
 	s.t.Helper()
 	for _, change := range changes {
 		change(&s.options)
@@ -99,7 +99,7 @@ func (s *NATS) Start(changes ...func(*server.Options)) {
 
 // Stop stops the server, which keeps its port and its files. It may be stopped
 // already.
-func (s *NATS) Stop() {
+func (s *Server) Stop() {
 	s.mu.Lock()
 	srv := s.srv
 	s.srv = nil
@@ -111,24 +111,24 @@ func (s *NATS) Stop() {
 }
 
 // URL is where clients connect to, also while the server is stopped.
-func (s *NATS) URL() string { return "nats://" + s.Addr() }
+func (s *Server) URL() string { return "nats://" + s.Addr() }
 
 // Addr is the host and port of [Server.URL].
-func (s *NATS) Addr() string {
+func (s *Server) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return fmt.Sprintf("127.0.0.1:%d", s.options.Port)
 }
 
 // NATS is the running server, for what only it can tell; nil while it is stopped.
-func (s *NATS) NATS() *server.Server {
+func (s *Server) NATS() *server.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.srv
 }
 
 // Foreign is a client that is not ours, until the test ends.
-func (s *NATS) Foreign() jetstream.JetStream {
+func (s *Server) Foreign() jetstream.JetStream {
 	s.t.Helper()
 	nc, err := nats.Connect(s.URL())
 	if err != nil {

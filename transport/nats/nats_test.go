@@ -27,7 +27,7 @@ func deadline(t testing.TB) context.Context {
 }
 
 // natsServer is a NATS server to connect to.
-type natsServer struct{ *testbed.NATS }
+type natsServer struct{ *testbed.Server }
 
 func startServer(t testing.TB) *natsServer {
 	return &natsServer{testbed.StartNATS(t, testbed.WithoutJetStream)}

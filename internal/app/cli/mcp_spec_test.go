@@ -27,7 +27,7 @@ import (
 )
 
 // startNATS starts a stock server with a password.
-func startNATS(t *testing.T) *testbed.NATS {
+func startNATS(t *testing.T) *testbed.Server {
 	t.Helper()
 	return testbed.StartNATS(t, func(o *server.Options) { o.Username, o.Password = "ann", "hunter2" })
 }

@@ -43,7 +43,7 @@ const linkLease = 20 * time.Second
 
 // team is a stock NATS server with the configuration that is shipped.
 type team struct {
-	*testbed.NATS
+	*testbed.Server
 	leaf int
 	ca   string // certificate file
 }

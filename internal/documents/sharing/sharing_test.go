@@ -412,7 +412,7 @@ func TestAgentsOnThreeTransportsShareADocument(t *testing.T) {
 	}
 }
 
-func connect(t *testing.T, s *testbed.NATS) *nats.Conn {
+func connect(t *testing.T, s *testbed.Server) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(s.URL())
 	if err != nil {

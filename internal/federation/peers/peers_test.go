@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func startServer(t testing.TB) *testbed.NATS {
+func startServer(t testing.TB) *testbed.Server {
 	return testbed.StartNATS(t, testbed.WithoutJetStream)
 }
 
@@ -132,13 +132,13 @@ type party struct {
 	end    func()
 }
 
-func newParty(t testing.TB, n *testbed.NATS, dir string, change func(*runner.Definition)) *party {
+func newParty(t testing.TB, n *testbed.Server, dir string, change func(*runner.Definition)) *party {
 	t.Helper()
 	return openParty(t, dir, change, peers.Options{NATS: connect(t, n)})
 }
 
 // connect returns a connection to NATS that comes back soon.
-func connect(t testing.TB, n *testbed.NATS) *nats.Conn {
+func connect(t testing.TB, n *testbed.Server) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(n.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
 	if err != nil {
@@ -261,7 +261,7 @@ func textOf(task *a2a.Task) string {
 }
 
 // two are hubs that have paired.
-func two(t *testing.T) (n *testbed.NATS, a, b *party) {
+func two(t *testing.T) (n *testbed.Server, a, b *party) {
 	n = startServer(t)
 	a, b = newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), nil)
 	a.pair(t, "bob", b)

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 }
 
 // natsServer is a stock server that projects can use.
-type natsServer struct{ *testbed.NATS }
+type natsServer struct{ *testbed.Server }
 
 func startServer(t testing.TB) *natsServer { return &natsServer{testbed.StartNATS(t)} }
 
