@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(beChild(role))
 	}
-	goleak.VerifyTestMain(m, natstest.Leaks()...)
+	goleak.VerifyTestMain(m, testbed.Leaks()...)
 }
 
 var (
