@@ -254,7 +254,7 @@ func encode(event a2a.Event, version a2a.ProtocolVersion, limit int) (body []byt
 	case *a2a.TaskStatusUpdateEvent:
 		short.Status = e.Status
 	default:
-		short.Status.State = a2a.TaskStateWorking // artifacts come while it works
+		short.Status.State = a2a.TaskStateWorking // artifacts exist only while it works
 	}
 	if body, contentType, err = encodeWhole(short, version); err != nil || len(body) <= limit {
 		return body, contentType, err

@@ -251,7 +251,7 @@ func forSession(list []claudeSuggestion) []claudeSuggestion {
 }
 
 // decide answers a request. Without a decision the turn is being cancelled, or no
-// user could be asked: claude is told to stop.
+// user could be asked: claude must stop.
 func (c *claudeConn) decide(l claudeControl, d duplex.Decision) {
 	res := claudePermission{Behavior: "deny", Message: "The request was cancelled.", Interrupt: true}
 	switch {

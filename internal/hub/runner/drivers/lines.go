@@ -227,7 +227,7 @@ func (o *outbox) close() {
 }
 
 // maxQuestions bounds the goroutines that wait for decisions on one connection.
-// The turn's own bound, which the user is told of, is lower.
+// The turn's own bound is lower, and reported to the user.
 const maxQuestions = 64
 
 // questions are the permission requests of an agent that wait for a decision, by
