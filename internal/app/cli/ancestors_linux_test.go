@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/app/cli"
-	"github.com/parleyhub/parley/internal/tools/delegation"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
 )
 
 // beHeir makes this program say which task token it finds.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
-	"github.com/parleyhub/parley/internal/tools/delegation"
 	"github.com/parleyhub/parley/toolbox"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
-	"github.com/parleyhub/parley/internal/tools/delegation"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
 )
 
 // report is the line that a hub in the background writes to its standard output: that it is

@@ -27,7 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/tools/mounts"
+	"github.com/parleyhub/parley/internal/mcp/mounts"
 	"github.com/parleyhub/parley/telemetry/audit"
 	"github.com/parleyhub/parley/toolbox"
 	"github.com/parleyhub/parley/transport"

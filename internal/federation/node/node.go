@@ -27,7 +27,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/tools/delegation"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/telemetry"

@@ -11,8 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
-	"github.com/parleyhub/parley/internal/tools/delegation"
 )
 
 // hands has a party's agent hand on what comes after "hand ", to an agent of its own hub.

@@ -30,7 +30,7 @@ import (
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
-	"github.com/parleyhub/parley/internal/tools/mounts"
+	"github.com/parleyhub/parley/internal/mcp/mounts"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/transport"

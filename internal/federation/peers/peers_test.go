@@ -19,8 +19,8 @@ import (
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
 	"github.com/parleyhub/parley/internal/testbed"
-	"github.com/parleyhub/parley/internal/tools/delegation"
 	"github.com/parleyhub/parley/telemetry"
 )
 

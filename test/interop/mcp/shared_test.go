@@ -31,7 +31,7 @@ import (
 	hubcards "github.com/parleyhub/parley/discovery/hub"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/api/dialect"
-	"github.com/parleyhub/parley/internal/tools/mounts"
+	"github.com/parleyhub/parley/internal/mcp/mounts"
 	"github.com/parleyhub/parley/test/interop/rig"
 	"github.com/parleyhub/parley/toolbox"
 	"github.com/parleyhub/parley/transport"

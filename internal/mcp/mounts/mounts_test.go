@@ -23,7 +23,7 @@ import (
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/tools/mounts"
+	"github.com/parleyhub/parley/internal/mcp/mounts"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/toolbox"
 	"github.com/parleyhub/parley/transport"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/tools/mounts"
+	"github.com/parleyhub/parley/internal/mcp/mounts"
 	"github.com/parleyhub/parley/toolbox"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
-	"github.com/parleyhub/parley/internal/tools/delegation"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
