@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // REQ-SEC-CROSS-003, REQ-TOOL-REGISTER-009: agents that the hub lets in one by one

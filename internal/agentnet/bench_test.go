@@ -18,10 +18,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // embedded is a network on an embedded bus, in a mode of durability.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // Every call of an agent and of a person goes to the bus that can answer it: with the

@@ -14,9 +14,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // cluster is three NATS nodes; each can be stopped and started again.

@@ -26,10 +26,10 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 const confFile = "../../docs/nats-server.conf"

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // An event is something that a worker did with an item and was told had

@@ -24,10 +24,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 func TestMain(m *testing.M) {

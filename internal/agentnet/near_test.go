@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // While the link is down the agents of a computer find each other, write to each

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // While the link is down mail is kept on this computer, and forwarded once and

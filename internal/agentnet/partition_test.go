@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // node is what a server's process is told of its cluster.

@@ -22,9 +22,9 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }

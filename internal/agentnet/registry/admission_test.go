@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // A place is its holder's: another program gets neither it nor, while the holder is

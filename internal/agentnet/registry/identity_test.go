@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // An agent that starts without the link is the same when it is back, and when it

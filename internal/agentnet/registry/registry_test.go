@@ -15,9 +15,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }

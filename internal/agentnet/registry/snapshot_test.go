@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // What other programs write, change, spoil, delete and purge shows at the next

@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // open returns a store on a server that it uses alone.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
-	"github.com/parleyhub/parley/internal/agentnet/nettest"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // What the network does not take is not lost either.
