@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
@@ -181,7 +182,7 @@ func (c *Channel) openHandshake(ctx context.Context, conn transport.Conn) error 
 	answer := frames[0] // a faulty network may have repeated it
 	switch {
 	case answer.Kind == transport.Refuse && answer.Reason != nil:
-		return c.errorf(CodeRefused, nil, "%q refused the channel: %s", c.remote, shorten(answer.Reason.Message))
+		return c.errorf(CodeRefused, nil, "%q refused the channel: %s", c.remote, text.Valid(answer.Reason.Message, maxReason))
 	case answer.Kind != transport.Accept || answer.Hello == nil:
 		return c.errorf(CodeInvalid, nil, "the peer did not answer the handshake")
 	}

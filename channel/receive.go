@@ -3,10 +3,10 @@ package channel
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 )
@@ -77,7 +77,7 @@ func (c *Channel) receive(conn transport.Conn, frames []transport.Frame) error {
 					return err
 				}
 				// In a goroutine: this may be the sender's.
-				c.m.wg.Go(c.shutting(err, &transport.Reason{Code: string(CodeInvalid), Message: shorten(err.Error())}))
+				c.m.wg.Go(c.shutting(err, &transport.Reason{Code: string(CodeInvalid), Message: text.Valid(err.Error(), maxReason)}))
 				return err
 			}
 		}
@@ -87,7 +87,7 @@ func (c *Channel) receive(conn transport.Conn, frames []transport.Frame) error {
 		return nil
 	}()
 	if reason != nil {
-		c.shut(c.errorf(CodeClosed, nil, "the other end closed the channel: %s", shorten(reason.Message)), nil)
+		c.shut(c.errorf(CodeClosed, nil, "the other end closed the channel: %s", text.Valid(reason.Message, maxReason)), nil)
 	}
 	return err
 }
@@ -193,7 +193,7 @@ func (c *Channel) reject(f *transport.Frame) {
 	if len(out.rejected) == maxRejections {
 		out.rejected = append(out.rejected[:0], out.rejected[1:]...)
 	}
-	reason := &transport.Reason{Code: rejectCode(f.Err), Message: shorten(f.Err.Error())}
+	reason := &transport.Reason{Code: rejectCode(f.Err), Message: text.Valid(f.Err.Error(), maxReason)}
 	out.rejected = append(out.rejected, rejection{seq: f.Seq, reason: reason})
 	out.ackDue = true
 	c.startFlush()
@@ -208,7 +208,7 @@ func (c *Channel) receiveReject(f *transport.Frame) {
 	if o.e == nil {
 		return // a duplicate
 	}
-	cause := &Error{Code: Code(f.Reason.Code), Subject: c.id, Message: shorten(f.Reason.Message)}
+	cause := &Error{Code: Code(f.Reason.Code), Subject: c.id, Message: text.Valid(f.Reason.Message, maxReason)}
 	c.fail(o.e, c.errorf(CodeDeliveryFailed, cause, "%q cannot read envelope %s", c.remote, o.e.ID))
 	o.e = nil // it keeps its number until it is acknowledged
 }
@@ -220,13 +220,6 @@ func rejectCode(err error) string {
 
 // maxReason bounds the text of an error that the peer gets, in bytes.
 const maxReason = 1000
-
-func shorten(s string) string {
-	if len(s) > maxReason {
-		s = strings.ToValidUTF8(s[:maxReason], "")
-	}
-	return s
-}
 
 // dropAhead drops what arrived out of order.
 func (in *inbox) dropAhead() {

@@ -3,9 +3,9 @@ package negotiation
 import (
 	"cmp"
 	"fmt"
-	"strings"
 
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Code is the kind of an [Error].
@@ -32,19 +32,12 @@ type Error = fault.Error[Code]
 func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 func errorf(code Code, id, format string, args ...any) *Error {
-	return &Error{Code: code, Subject: id, Message: clip(fmt.Sprintf(format, args...))}
+	return &Error{Code: code, Subject: id, Message: text.Valid(fmt.Sprintf(format, args...), maxMessage)}
 }
 
 // maxMessage bounds an error's text for the other side and in events, in bytes: it may
 // include the other side's text.
 const maxMessage = 1000
-
-func clip(s string) string {
-	if len(s) > maxMessage {
-		s = strings.ToValidUTF8(s[:maxMessage], "")
-	}
-	return s
-}
 
 var errClosed = &Error{Code: CodeClosed, Message: "the negotiator is closed"}
 

@@ -163,7 +163,7 @@ func (o Offer) check() *Error {
 		return bad("proposalId must be 1 to %d characters without spaces", agent.MaxIDLength)
 	case strings.TrimSpace(o.TaskDescription) == "":
 		return bad("taskDescription is missing")
-	case !text(o.TaskDescription) || !text(o.EscalationJustification):
+	case !isText(o.TaskDescription) || !isText(o.EscalationJustification):
 		return bad("taskDescription and escalationJustification must be UTF-8 of at most %d bytes", MaxText)
 	case o.RequiredCapabilities == nil:
 		return bad("requiredCapabilities is missing")
@@ -181,7 +181,7 @@ func (o Offer) check() *Error {
 	return nil
 }
 
-func text(s string) bool { return len(s) <= MaxText && utf8.ValidString(s) }
+func isText(s string) bool { return len(s) <= MaxText && utf8.ValidString(s) }
 
 // check returns nil for a valid answer of this type.
 func (a Answer) check(t envelope.Type) *Error {
@@ -195,7 +195,7 @@ func (a Answer) check(t envelope.Type) *Error {
 	switch {
 	case !a.RejectionReason.valid():
 		return bad("rejectionReason must be a code of lower-case letters, digits and hyphens, not %q", a.RejectionReason)
-	case !text(a.Message):
+	case !isText(a.Message):
 		return bad("message must be UTF-8 of at most %d bytes", MaxText)
 	case a.AlternativeSuggestion != "" && agent.CheckID(a.AlternativeSuggestion) != nil:
 		return bad("alternativeSuggestion must be an agent's id, not %q", a.AlternativeSuggestion)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -57,7 +58,7 @@ func (n *Negotiator) receiveProposal(ctx context.Context, e *envelope.Envelope) 
 // rejectUnseen rejects a proposal that the agent's handlers do not get.
 func (n *Negotiator) rejectUnseen(ctx context.Context, e *envelope.Envelope, id string, why Reason, cause error) {
 	n.report(e, cause)
-	a := Answer{ProposalID: id, AgentID: n.id, RejectionReason: why, Message: clip(cause.Error())}
+	a := Answer{ProposalID: id, AgentID: n.id, RejectionReason: why, Message: text.Valid(cause.Error(), maxMessage)}
 	n.reply(ctx, e, envelope.TaskReject, a)
 }
 
@@ -149,7 +150,7 @@ func (n *Negotiator) receiveRefusal(ctx context.Context, e *envelope.Envelope) {
 // report emits an event about a bad envelope.
 func (n *Negotiator) report(e *envelope.Envelope, err error) {
 	event := telemetry.Of(telemetry.ErrorEvent, e)
-	event.Code, event.Detail = string(codeOf(err)), clip(err.Error())
+	event.Code, event.Detail = string(codeOf(err)), text.Valid(err.Error(), maxMessage)
 	if codeOf(err) == CodeForged {
 		event.Type = telemetry.Security
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // errStop is the cause of a context that Stop has ended.
@@ -47,7 +49,7 @@ func (l *Loop) halted(ctx context.Context, err error) error {
 // step records a step.
 func (l *Loop) step(s Step) error {
 	s.Time = time.Now().UTC()
-	s.Detail = cut(s.Detail, 1000)
+	s.Detail = text.Clip(s.Detail, 1000)
 	if err := l.o.Record(s); err != nil {
 		return wrap(CodeRecord, err, "a step of the loop cannot be logged")
 	}
@@ -273,17 +275,6 @@ func (l *Loop) complete(ctx context.Context, item Item, o Outcome) (bool, error)
 	}
 	l.state.Current = ""
 	return true, l.save(item, func(p *Progress) { p.Status, p.Ref, p.Failure = Completed, "", "" })
-}
-
-// cut returns at most n bytes of whole characters.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + "…"
 }
 
 // tail returns the last n bytes of whole characters.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Status is the state of an item.
@@ -123,7 +125,7 @@ func (s *State) of(item Item) *Progress {
 }
 
 // note stores the item's present text.
-func (p *Progress) note(item Item) { p.Text, p.Sum = cut(item.Text, 200), sumOf(item) }
+func (p *Progress) note(item Item) { p.Text, p.Sum = text.Clip(item.Text, 200), sumOf(item) }
 
 // about reports whether the item's text is that of the last attempt.
 func (p *Progress) about(item Item) bool { return p.Sum == "" || p.Sum == sumOf(item) }

@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/registry"
 )
 
@@ -99,21 +100,6 @@ func await(t testing.TB, w *registry.Watcher, id string, kind registry.ChangeKin
 	}
 }
 
-// eventually waits for something that nobody tells of.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(30 * time.Second)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatal("it does not happen: " + what)
-		}
-	}
-}
-
 func (h *hub) knows(id string) bool {
 	_, err := h.Get(id)
 	return err == nil
@@ -160,7 +146,7 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 	}
 	b.source.KeepConnected([]identity.PublicKey{a.key()})
 	for _, id := range ids {
-		eventually(t, "the agents are found", func() bool { return a.knows(id) })
+		wait.Eventually(t, "the agents are found", func() bool { return a.knows(id) })
 	}
 	for _, id := range ids {
 		if _, err := b.source.Ledger.Withdraw(id); err != nil {
@@ -171,7 +157,7 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range ids {
-		eventually(t, "the agents are gone", func() bool { return !a.knows(id) })
+		wait.Eventually(t, "the agents are gone", func() bool { return !a.knows(id) })
 	}
 }
 
@@ -190,12 +176,12 @@ func TestHubsOfANetwork(t *testing.T) {
 	private := elsewhere.register(t, "worker", "work")
 	bad := stranger.register(t, "worker", "work")
 	for _, h := range []*hub{b, wary} {
-		eventually(t, "the agents are found", func() bool {
+		wait.Eventually(t, "the agents are found", func() bool {
 			_, _ = h.Resolve(context.Background(), registry.Query{ID: card.ID})
 			return h.knows(card.ID)
 		})
 	}
-	eventually(t, "the stranger's agent is found by those who trust everybody", func() bool {
+	wait.Eventually(t, "the stranger's agent is found by those who trust everybody", func() bool {
 		_, _ = b.Resolve(context.Background(), registry.Query{ID: bad.ID})
 		return b.knows(bad.ID)
 	})
@@ -229,7 +215,7 @@ func TestHubsOfACapability(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	eventually(t, "the agent is found", func() bool {
+	wait.Eventually(t, "the agent is found", func() bool {
 		cards, err := b.Resolve(context.Background(), registry.Query{Capability: "dig"})
 		return err == nil && cards[0].ID == card.ID
 	})
@@ -249,11 +235,11 @@ func TestWhoIsNotTrustedAnyMore(t *testing.T) {
 	}
 	a, b := newHub(t, bootstrap, trusted, nil), newHub(t, bootstrap, anybody, nil)
 	b.source.KeepConnected([]identity.PublicKey{a.key()})
-	eventually(t, "they are connected", func() bool { return len(a.swarm.Connected()) == 1 })
+	wait.Eventually(t, "they are connected", func() bool { return len(a.swarm.Connected()) == 1 })
 	<-trust
 	trust <- false
 	a.source.KeepConnected(nil)
-	eventually(t, "the connection ends", func() bool { return len(a.swarm.Connected()) == 0 })
+	wait.Eventually(t, "the connection ends", func() bool { return len(a.swarm.Connected()) == 0 })
 	card := b.register(t, "worker", "work")
 	b.source.KeepConnected(nil)
 	b.source.KeepConnected([]identity.PublicKey{a.key()})
@@ -291,7 +277,7 @@ func TestHostilePeers(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	liar, victim := identity.Generate(), identity.Generate()
 	a := newHub(t, bootstrap, anybody, nil)
-	eventually(t, "the hub can be dialled", func() bool {
+	wait.Eventually(t, "the hub can be dialled", func() bool {
 		node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 		c, err := node.Dial(hyperswarmtest.Context(t), a.key(), hyperdht.DialOptions{})
 		if err == nil {
@@ -318,7 +304,7 @@ func TestHostilePeers(t *testing.T) {
 	}
 	c := peer(t, bootstrap, liar, a.key())
 	say(t, c, []byte(hyperswarmcards.Greeting), []byte("{"), nil, []byte("."), forged, stolen, state(liar, signedcard.ID("late", liar.Public()), 1, time.Hour), good)
-	eventually(t, "the good one is believed", func() bool { return a.knows(mine) })
+	wait.Eventually(t, "the good one is believed", func() bool { return a.knows(mine) })
 	if n := len(a.Remote()); n != 1 {
 		t.Errorf("%d agents are known", n)
 	}
@@ -403,15 +389,15 @@ func TestTopicsFollowTheAgents(t *testing.T) {
 		t.Error("who only looks is found")
 	}
 	card := h.register(t, "worker", "dig")
-	eventually(t, "it is found by what its agent can do", func() bool { return under("dig") })
+	wait.Eventually(t, "it is found by what its agent can do", func() bool { return under("dig") })
 	other := h.register(t, "other", "dig")
 	h.register(t, "worker", "fill")
-	eventually(t, "it is found by what its agent can do now", func() bool { return under("fill") })
+	wait.Eventually(t, "it is found by what its agent can do now", func() bool { return under("fill") })
 	if !under("dig") {
 		t.Error("it is not found by what another agent still can do")
 	}
 	h.Unregister(other.ID)
-	eventually(t, "it is not found by what nobody can do any more", func() bool { return !under("dig") })
+	wait.Eventually(t, "it is not found by what nobody can do any more", func() bool { return !under("dig") })
 	h.Unregister(card.ID)
-	eventually(t, "it is not found when the agent is gone", func() bool { return !under("fill") })
+	wait.Eventually(t, "it is not found when the agent is gone", func() bool { return !under("fill") })
 }

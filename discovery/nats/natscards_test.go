@@ -14,6 +14,7 @@ import (
 	natscards "github.com/parleyhub/parley/discovery/nats"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/registry"
 )
@@ -96,22 +97,6 @@ func await(t testing.TB, w *registry.Watcher, id string, kind registry.ChangeKin
 		}
 		if c.Card.ID == id && c.Kind == kind {
 			return c.Card
-		}
-	}
-}
-
-// eventually waits until something is so.
-func eventually(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
-	for !so() {
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			t.Fatalf("it does not come about that %s", what)
 		}
 	}
 }
@@ -312,7 +297,7 @@ func TestASourceTellsWhenAHubWasHeard(t *testing.T) {
 	await(t, atB, a.register(t, "first").ID, registry.Added)
 	// The registry tells first.
 	heard := func() bool { return !b.source.LastSeen(a.pair.Public()).IsZero() }
-	eventually(t, "it is heard", heard)
+	wait.Eventually(t, "it is heard", heard)
 	if at := b.source.LastSeen(a.pair.Public()); at.After(time.Now()) {
 		t.Errorf("heard at %v", at)
 	}
@@ -325,9 +310,9 @@ func TestASourceTellsWhenAHubWasHeard(t *testing.T) {
 	}
 	a.Unregister(a.card("first").ID)
 	await(t, atB, a.card("first").ID, registry.Removed)
-	eventually(t, "it has said goodbye", func() bool { return !heard() })
+	wait.Eventually(t, "it has said goodbye", func() bool { return !heard() })
 	await(t, atB, a.register(t, "first").ID, registry.Added)
-	eventually(t, "it is back and heard", heard)
+	wait.Eventually(t, "it is back and heard", heard)
 	nc := connect(t, url)
 	nc.Close()
 	gone := &natscards.Source{Conn: nc, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(a.pair, time.Minute)}}

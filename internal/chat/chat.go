@@ -19,6 +19,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -197,7 +198,7 @@ func (s *Space) channel(name string) (Channel, error) {
 	}
 	return Channel{}, &Error{
 		Code:    NotFoundError,
-		Message: fmt.Sprintf("There is no channel %s.", quote(name)),
+		Message: fmt.Sprintf("There is no channel %s.", text.Quote(name, 80)),
 		Remedy:  fmt.Sprintf("The project's channels are: %s.", strings.Join(names, ", ")),
 	}
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -45,7 +45,7 @@ func connectionError(err error) *Error {
 		return e
 	}
 	if e, ok := errors.AsType[*bus.Error](err); ok {
-		return &Error{Code: ConnectionError, Message: sentence(e.Message), Remedy: sentence(e.Remedy), Err: err}
+		return &Error{Code: ConnectionError, Message: text.Sentence(e.Message), Remedy: text.Sentence(e.Remedy), Err: err}
 	}
 	return &Error{Code: ConnectionError, Message: "The NATS server returned an unexpected error.",
 		Remedy: "Try again; if the problem persists, run `parley doctor`.", Err: err}
@@ -60,7 +60,7 @@ func interrupted(b *bus.Bus) *Error {
 	}
 	message := "The connection to " + where + " is interrupted."
 	if info.LastError != "" {
-		message += " " + sentence(info.LastError)
+		message += " " + text.Sentence(info.LastError)
 	}
 	return &Error{Code: ConnectionError, Message: message, Err: b.Conn().LastError(),
 		Remedy: "It is being restored, and messages that you send meanwhile are queued: try again in a moment. If the problem persists, " +
@@ -85,19 +85,4 @@ func unanswered(b *bus.Bus, err error) *Error {
 		e.Remedy = "Try again in a moment. If the problem persists, run `parley doctor`, and restart the hub: parley stop, parley start."
 	}
 	return e
-}
-
-// sentence capitalises the first letter of text, unless it begins with a URL, and adds a full stop.
-func sentence(text string) string {
-	if text == "" {
-		return ""
-	}
-	word, _, _ := strings.Cut(text, " ")
-	if first := text[0]; first >= 'a' && first <= 'z' && !strings.Contains(word, "://") {
-		text = string(first-'a'+'A') + text[1:]
-	}
-	if last := text[len(text)-1]; last != '.' && last != '!' && last != '?' {
-		text += "."
-	}
-	return text
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 const (
@@ -96,7 +98,7 @@ func CheckHandle(handle string) error {
 		return nil
 	}
 	return invalid(fmt.Sprintf("A handle has lowercase letters, digits and hyphens only (pattern: %s) and at most %d characters, for example: project-manager.",
-		HandlePattern, maxHandle), "Invalid handle %s.", quote(handle))
+		HandlePattern, maxHandle), "Invalid handle %s.", text.Quote(handle, 80))
 }
 
 // splitRemedy is the remedy for messages that are too large.
@@ -112,14 +114,6 @@ func checkText(text string) error {
 		return invalid(splitRemedy, "The message is %d bytes long; at most %d are allowed.", len(text), MaxMessage)
 	}
 	return nil
-}
-
-// quote quotes and shortens a caller's argument.
-func quote(text string) string {
-	if len(text) > 80 {
-		text = strings.ToValidUTF8(text[:80], "") + "…"
-	}
-	return fmt.Sprintf("%q", text)
 }
 
 // payload is a message on the bus. Fields of later versions are ignored.

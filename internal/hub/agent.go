@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -88,7 +89,7 @@ func (h *Hub) Register(a Agent) error {
 func (h *Hub) register(a Agent) error {
 	if !runner.ValidID(a.Definition.ID) {
 		return &Error{Code: CodeInvalid, Subject: "id",
-			Message: fmt.Sprintf("%q cannot be an agent's id: use a to z, 0 to 9, '.', '_' and '-', at most 64", clip(a.Definition.ID, 80))}
+			Message: fmt.Sprintf("%q cannot be an agent's id: use a to z, 0 to 9, '.', '_' and '-', at most 64", text.Clip(a.Definition.ID, 80))}
 	}
 	if a.Runner == nil {
 		return &Error{Code: CodeInvalid, Subject: "driver", Message: fmt.Sprintf("agent %s has no driver", a.Definition.ID)}
@@ -212,7 +213,7 @@ func (a *agent) info() AgentInfo {
 }
 
 func agentNotFound(id string) *Error {
-	return &Error{Code: CodeAgentNotFound, Message: fmt.Sprintf("there is no agent %q", clip(id, 64)),
+	return &Error{Code: CodeAgentNotFound, Message: fmt.Sprintf("there is no agent %q", text.Clip(id, 64)),
 		Remedy: "the list of agents names those there are"}
 }
 

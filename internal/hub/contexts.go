@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // A context exists while it has tasks. Its sessions and its working directory are
@@ -60,7 +62,7 @@ func (x *expiredContexts) check(id string) error {
 	}
 	return &Error{
 		Code:    CodeContextNotFound,
-		Message: fmt.Sprintf("context %q expired on %s", clip(id, 64), at.Format(time.DateOnly)),
+		Message: fmt.Sprintf("context %q expired on %s", text.Clip(id, 64), at.Format(time.DateOnly)),
 		Remedy:  "send the message without a contextId: that begins a new conversation",
 	}
 }

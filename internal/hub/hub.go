@@ -14,6 +14,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -344,18 +345,10 @@ func (h *Hub) read(ctx context.Context, id a2a.TaskID) (record, error) {
 }
 
 func taskNotFound(id a2a.TaskID) *Error {
-	return &Error{Code: CodeTaskNotFound, Message: fmt.Sprintf("there is no task %q", clip(string(id), 64))}
+	return &Error{Code: CodeTaskNotFound, Message: fmt.Sprintf("there is no task %q", text.Clip(string(id), 64))}
 }
 
 // contextError returns the error for a caller whose context has ended.
 func contextError(err error) *Error {
 	return &Error{Code: CodeTimeout, Message: "the caller's time is over", Err: err}
-}
-
-// clip shortens a text of a user for a message.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return s[:n] + "…"
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -149,7 +150,7 @@ func encodeHead(h head, rev int64, pieces int) string {
 func decodeHead(s string) (h head, rev int64, err error) {
 	f := strings.Split(s, " ")
 	if len(f) != 9 || f[0] != headerFormat {
-		return head{}, 0, fmt.Errorf("a task is stored in the unknown form %q", clip(s, 60))
+		return head{}, 0, fmt.Errorf("a task is stored in the unknown form %q", text.Clip(s, 60))
 	}
 	created, err1 := strconv.ParseInt(f[2], 10, 64)
 	updated, err2 := strconv.ParseInt(f[3], 10, 64)
@@ -162,7 +163,7 @@ func decodeHead(s string) (h head, rev int64, err error) {
 	}
 	state := a2a.TaskState(f[1])
 	if !knownState(state) {
-		return head{}, 0, fmt.Errorf("a stored task has the unknown state %q", clip(f[1], 40))
+		return head{}, 0, fmt.Errorf("a stored task has the unknown state %q", text.Clip(f[1], 40))
 	}
 	return head{State: state, Created: created, Updated: updated, Live: live, Agent: f[7], Context: string(contextID)}, rev, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -183,11 +184,11 @@ func (t *task) reply(msg *a2a.Message) error {
 
 // parseReply reads the user's decision from a message, see PermissionData.
 func parseReply(req runner.PermissionRequest, msg *a2a.Message) (decision, error) {
-	var text []string
+	var texts []string
 	for i, p := range msg.Parts {
 		switch c := p.Content.(type) {
 		case a2a.Text:
-			text = append(text, string(c))
+			texts = append(texts, string(c))
 		case a2a.Data:
 			m, ok := c.Value.(map[string]any)
 			if !ok {
@@ -199,17 +200,17 @@ func parseReply(req runner.PermissionRequest, msg *a2a.Message) (decision, error
 			}
 			if rid, ok := m["requestId"].(string); ok && rid != req.ID {
 				return decision{}, &Error{Code: CodeInvalid, Subject: fmt.Sprintf("message.parts[%d].data.requestId", i),
-					Message: fmt.Sprintf("the open question is %q, not %q", req.ID, clip(rid, 64))}
+					Message: fmt.Sprintf("the open question is %q, not %q", req.ID, text.Clip(rid, 64))}
 			}
 			if !slices.ContainsFunc(req.Options, func(o runner.PermissionOption) bool { return o.ID == id }) {
 				return decision{}, &Error{Code: CodeInvalid, Subject: fmt.Sprintf("message.parts[%d].data.optionId", i),
-					Message: fmt.Sprintf("the question has no option %q", clip(id, 64)), Remedy: "use the id of one of its options: " + optionIDs(req)}
+					Message: fmt.Sprintf("the question has no option %q", text.Clip(id, 64)), Remedy: "use the id of one of its options: " + optionIDs(req)}
 			}
 			note, _ := m["message"].(string) // optional: a text for the agent
 			return decision{answer: runner.PermissionAnswer{OptionID: id, Message: note}}, nil
 		}
 	}
-	return parseWords(req, strings.TrimSpace(strings.Join(text, "\n"))), nil
+	return parseWords(req, strings.TrimSpace(strings.Join(texts, "\n"))), nil
 }
 
 // parseWords reads a decision from text: an option's id, name or kind, yes or no. Any

@@ -15,6 +15,8 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Limits of a message. The agent's limits.maxPrompt bounds the text further.
@@ -381,7 +383,7 @@ func (t *task) checkAddress(req SendRequest, msg *a2a.Message) error {
 		field = "message.metadata." + MetaTargetAgent
 	}
 	if want != "" && want != t.agentID {
-		return &Error{Code: CodeInvalid, Subject: field, Message: fmt.Sprintf("task %s belongs to agent %s, not to %q", t.id, t.agentID, clip(want, 64)),
+		return &Error{Code: CodeInvalid, Subject: field, Message: fmt.Sprintf("task %s belongs to agent %s, not to %q", t.id, t.agentID, text.Clip(want, 64)),
 			Remedy: "leave the agent out, or send a message without a taskId"}
 	}
 	return nil

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Limits of a TaskQuery.
@@ -149,7 +151,7 @@ func (q TaskQuery) selection() (selection, error) {
 	case q.Offset < 0:
 		return s, invalid("offset", "offset must not be negative")
 	case q.State != "" && !knownState(q.State):
-		return s, invalid("state", "there is no task state %q", clip(stateName(q.State), 40))
+		return s, invalid("state", "there is no task state %q", text.Clip(stateName(q.State), 40))
 	}
 	if err := checkHistoryLength(q.HistoryLength); err != nil {
 		return s, err
@@ -183,7 +185,7 @@ func encodeCursor(at int64) string {
 func decodeCursor(s string) (int64, error) {
 	b, err := base64.RawURLEncoding.DecodeString(s)
 	if err != nil || len(b) != 8 || int64(binary.BigEndian.Uint64(b)) <= 0 {
-		return 0, fmt.Errorf("malformed cursor %q", clip(s, 40))
+		return 0, fmt.Errorf("malformed cursor %q", text.Clip(s, 40))
 	}
 	return int64(binary.BigEndian.Uint64(b)), nil
 }

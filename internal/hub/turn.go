@@ -14,6 +14,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/base/rawjson"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -411,7 +412,7 @@ func (h *handler) Event(ev runner.Event) {
 	case runner.SessionStarted:
 		tn.sessionStarted(ev)
 	case runner.Notice:
-		t.notice(clip(strings.ToValidUTF8(ev.Text, "\uFFFD"), 2000))
+		t.notice(text.Clip(strings.ToValidUTF8(ev.Text, "\uFFFD"), 2000))
 	case runner.Thought:
 		// The hub neither stores nor shows reasoning.
 	}
@@ -437,7 +438,7 @@ func (tn *turn) addArtifact(ev runner.Artifact) {
 	}
 	i := slices.IndexFunc(tn.others, func(a *a2a.Artifact) bool { return string(a.ID) == ev.ID })
 	if t.bytes+tn.bytes+size > t.hub.cfg.MaxTaskBytes || i < 0 && len(tn.others) >= maxArtifacts {
-		t.notice(fmt.Sprintf("artifact %s was omitted or truncated: the task is too large", clip(ev.ID, 64)))
+		t.notice(fmt.Sprintf("artifact %s was omitted or truncated: the task is too large", text.Clip(ev.ID, 64)))
 		return
 	}
 	tn.bytes += size

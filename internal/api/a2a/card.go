@@ -16,6 +16,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
 
 	"github.com/parleyhub/parley/internal/base/rawjson"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -203,7 +204,7 @@ func (s *Server) card(r *http.Request, agent string) (card *a2a.AgentCard, chang
 	}
 	info, err := s.opts.Hub.Agent(agent)
 	if err != nil { // it was removed just now
-		return nil, changed, fault(errAgentNotFound, "there is no agent "+quote(agent))
+		return nil, changed, fault(errAgentNotFound, "there is no agent "+text.Quote(agent, 64))
 	}
 	return s.cards.agent(info, base), info.RegisteredAt, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/push"
 )
@@ -174,7 +175,7 @@ func (h *Handler) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2
 		state = ""
 	}
 	if !knownState(state) {
-		return nil, invalid("status", "unknown task state "+quote(string(state)))
+		return nil, invalid("status", "unknown task state "+text.Quote(string(state), 64))
 	}
 	query := hub.TaskQuery{
 		ContextID:     req.ContextID,
@@ -385,7 +386,7 @@ func (h *Handler) task(ctx context.Context, tenant string, id a2a.TaskID, histor
 		return nil, fromHub(ctx, h.log, err)
 	}
 	if agent := h.agentOf(ctx, tenant); agent != "" && task.Metadata[hub.MetaAgent] != agent {
-		return nil, fault(a2a.ErrTaskNotFound, "there is no task "+quote(string(id))+" of this agent")
+		return nil, fault(a2a.ErrTaskNotFound, "there is no task "+text.Quote(string(id), 64)+" of this agent")
 	}
 	return task, nil
 }

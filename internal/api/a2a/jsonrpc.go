@@ -20,6 +20,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/base/rawjson"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // jsonrpcBinding is A2A over JSON-RPC 2.0, both versions.
@@ -170,7 +171,7 @@ func (b jsonrpcBinding) dispatch(ctx context.Context, w http.ResponseWriter, req
 	}
 	call, ok := m.stream[req.Method]
 	if !ok {
-		writeRPCError(w, http.StatusOK, req.ID, fault(a2a.ErrMethodNotFound, "there is no method "+quote(req.Method)+" in this version of A2A"))
+		writeRPCError(w, http.StatusOK, req.ID, fault(a2a.ErrMethodNotFound, "there is no method "+text.Quote(req.Method, 64)+" in this version of A2A"))
 		return
 	}
 	events, err := call(ctx, b.handler, req.Params)
@@ -253,7 +254,7 @@ func checkMediaType(contentType string) error {
 	if err == nil && (media == "application/json" || media == "application/a2a+json") {
 		return nil
 	}
-	return fault(a2a.ErrUnsupportedContentType, "Content-Type must be application/json, not "+quote(contentType))
+	return fault(a2a.ErrUnsupportedContentType, "Content-Type must be application/json, not "+text.Quote(contentType, 64))
 }
 
 func writeRPCError(w http.ResponseWriter, status int, id jsonrpc.ID, err error) {

@@ -31,6 +31,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/push"
 )
@@ -143,7 +144,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if agent != "" {
 		if _, err := s.opts.Hub.Agent(agent); err != nil {
-			writeHTTPError(w, below, fault(errAgentNotFound, "there is no agent "+quote(agent)))
+			writeHTTPError(w, below, fault(errAgentNotFound, "there is no agent "+text.Quote(agent, 64)))
 			return
 		}
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // The supported versions.
@@ -38,7 +40,7 @@ func parseVersion(asked string) (a2a.ProtocolVersion, error) {
 		}
 	}
 	return "", fault(a2a.ErrVersionNotSupported,
-		fmt.Sprintf("A2A version %s is not supported; use %s or %s", quote(asked), v10, v03))
+		fmt.Sprintf("A2A version %s is not supported; use %s or %s", text.Quote(asked, 64), v10, v03))
 }
 
 // methodVersion returns the version of a JSON-RPC method, for calls that name none:
@@ -48,13 +50,4 @@ func methodVersion(method string) a2a.ProtocolVersion {
 		return v03
 	}
 	return v10
-}
-
-// quote shortens and quotes a client's text for a message.
-func quote(s string) string {
-	const most = 64
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return fmt.Sprintf("%q", s)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/swarm"
 )
@@ -210,20 +211,13 @@ func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, 
 	}
 	answer := task.Status.Message.Text()
 	if task.Status.State != dialect.StateCompleted {
-		return nil, refuse("its task is " + string(task.Status.State) + ". " + clipText(answer, 500))
+		return nil, refuse("its task is " + string(task.Status.State) + ". " + text.Clip(answer, 500))
 	}
 	parts, err := subTasksIn(answer)
 	if err != nil {
 		return nil, refuse(err.Error())
 	}
 	return parts, nil
-}
-
-func clipText(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
 // followSwarm shows the progress of a swarm until it ends, and then its result. It retries

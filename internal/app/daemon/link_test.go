@@ -30,6 +30,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/testbed"
@@ -159,19 +160,6 @@ func (o *office) lobby(project string) *agentnet.Memberships {
 	return l
 }
 
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), linkPatience)
-	defer cancel()
-	for !condition() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("not within %v: %s", linkPatience, what)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 // letters waits until an agent has had so many, and returns their texts.
 func letters(t *testing.T, a *agentnet.Agent, count int) (texts []string) {
 	t.Helper()
@@ -192,7 +180,7 @@ func letters(t *testing.T, a *agentnet.Agent, count int) (texts []string) {
 func send(t *testing.T, from, to *agentnet.Agent, text string) agentnet.Sent {
 	t.Helper()
 	var sent agentnet.Sent
-	eventually(t, "a letter is sent", func() bool {
+	wait.Eventually(t, "a letter is sent", func() bool {
 		var err error
 		sent, err = from.Send(t.Context(), agentnet.Message{Recipient: to.GUID(), Text: text})
 		return err == nil
@@ -202,7 +190,7 @@ func send(t *testing.T, from, to *agentnet.Agent, text string) agentnet.Sent {
 
 func hand(t *testing.T, from *agentnet.Agent, task string) {
 	t.Helper()
-	eventually(t, "work is submitted", func() bool {
+	wait.Eventually(t, "work is submitted", func() bool {
 		_, err := from.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: task, Description: "d"}})
 		return err == nil
 	})
@@ -211,7 +199,7 @@ func hand(t *testing.T, from *agentnet.Agent, task string) {
 func take(t *testing.T, worker *agentnet.Agent, task string) *agentnet.Claim {
 	t.Helper()
 	var c *agentnet.Claim
-	eventually(t, "a claim of "+task, func() bool {
+	wait.Eventually(t, "a claim of "+task, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), linkPatience)
 		defer cancel()
 		c, _ = worker.Claim(ctx, nil) // an error is one of the link
@@ -232,13 +220,13 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	s := startTeam(t)
 	east, west := newOffice(t, s), newOffice(t, s)
 	for _, o := range []*office{east, west} {
-		eventually(t, "the link", func() bool { return o.link().Connected })
+		wait.Eventually(t, "the link", func() bool { return o.link().Connected })
 	}
 	shop := east.lobby("/shop")
 	ann, eve := enter(t, shop, "dispatcher"), enter(t, shop, "worker")
 	bob := enter(t, west.lobby("/blog"), "worker")
 	for _, a := range []*agentnet.Agent{ann, bob} {
-		eventually(t, "all three find each other", func() bool {
+		wait.Eventually(t, "all three find each other", func() bool {
 			d, err := a.Discover(t.Context(), agentnet.Filter{})
 			return err == nil && len(d.Agents) == 3
 		})
@@ -247,7 +235,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	if got := letters(t, bob, 1); !slices.Equal(got, []string{"hello"}) {
 		t.Errorf("%q", got)
 	}
-	eventually(t, "the receipt", func() bool {
+	wait.Eventually(t, "the receipt", func() bool {
 		st, err := ann.MessageStatus(t.Context(), sent.ID)
 		return err == nil && st.Status == agentnet.Read
 	})
@@ -270,7 +258,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 
 	s.Stop()
-	eventually(t, "the loss is noticed, and told", func() bool {
+	wait.Eventually(t, "the loss is noticed, and told", func() bool {
 		l := east.link()
 		return !l.Connected && strings.Contains(l.Problem, "no NATS server is running") && shop.Notice() != ""
 	})
@@ -327,7 +315,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	t.Parallel()
 	s := startTeam(t)
 	o := newOffice(t, s)
-	eventually(t, "the link", func() bool { return o.link().Connected })
+	wait.Eventually(t, "the link", func() bool { return o.link().Connected })
 	victim := enter(t, o.lobby("/shop"), "dispatcher")
 	foreign := agentnet.Open(agentnet.Config{BusConfig: agentnet.BusConfig{Hostname: "elsewhere", Username: "zoe", ProjectPath: "/far", ProjectID: "fedcba9876543210", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
@@ -356,7 +344,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	var grant *dialect.NetworkGrant
-	eventually(t, "a credential", func() bool {
+	wait.Eventually(t, "a credential", func() bool {
 		grant, err = join(dialect.NetworkJoinParams{Via: dialect.ViaCluster, GUID: place.GUID, Secret: place.Secret})
 		return err == nil
 	})
@@ -418,7 +406,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 
 	// Without the link a credential is refused with the reason.
 	s.Stop()
-	eventually(t, "the reason", func() bool {
+	wait.Eventually(t, "the reason", func() bool {
 		_, err := join(dialect.NetworkJoinParams{Via: dialect.ViaCluster, GUID: place.GUID, Secret: place.Secret})
 		e, ok := errors.AsType[*jsonrpc.Error](err)
 		return ok && e.Code == dialect.CodeAgentUnavailable && strings.Contains(e.Message, "no link to the agents' cluster: no NATS server is running")

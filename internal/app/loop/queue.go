@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/ralph"
 )
 
@@ -258,8 +259,8 @@ func (q *Queue) Complete(ctx context.Context, id string, o ralph.Outcome) error 
 	if err != nil {
 		return err
 	}
-	answer := clip(o.Text, maxAnswer)
-	summary := cmp.Or(clip(strings.TrimSpace(answer), maxSummary), "done")
+	answer := text.Valid(o.Text, maxAnswer)
+	summary := cmp.Or(text.Valid(strings.TrimSpace(answer), maxSummary), "done")
 	err = q.o.Worker.Complete(ctx, c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: summary, Result: map[string]any{"text": answer}})
 	switch {
 	case err == nil:
@@ -276,7 +277,7 @@ func (q *Queue) Drop(ctx context.Context, id, reason string) error {
 	if err != nil {
 		return nil //nolint:nilerr // a claim that is no longer held is what Drop is for
 	}
-	reason = cmp.Or(clip(strings.TrimSpace(reason), maxSummary), "the loop gave it up")
+	reason = cmp.Or(text.Valid(strings.TrimSpace(reason), maxSummary), "the loop gave it up")
 	if _, err := q.o.Worker.Reject(ctx, c.TaskID, c.Token, reason, true); err != nil && !lostClaim(err) {
 		return listError(err, "the item %s cannot be given back", id)
 	}
@@ -293,6 +294,3 @@ func (q *Queue) release() error {
 	}
 	return nil
 }
-
-// clip returns at most n bytes of valid text.
-func clip(s string, n int) string { return strings.ToValidUTF8(s[:min(len(s), n)], "") }

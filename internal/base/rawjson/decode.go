@@ -185,9 +185,9 @@ func (d *decoder) text(path string, node *Node, v reflect.Value, f field) {
 		d.wrongType(path, node, "text in quotes")
 		return
 	}
-	shown := quote(s)
+	shown := text.Quote(s, maxShown)
 	if hides, ok := reflect.ValueOf(s).Convert(v.Type()).Interface().(fmt.Stringer); ok {
-		shown = quote(hides.String())
+		shown = text.Quote(hides.String(), maxShown)
 	}
 	if f.secret {
 		shown = "the value"

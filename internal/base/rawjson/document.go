@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // MaxDepth is how deeply objects and lists may be nested.
@@ -199,7 +200,7 @@ func join(path, key string) string {
 	if len(key) > maxShown || strings.ContainsFunc(key, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-$", r)
 	}) {
-		key = quote(key)
+		key = text.Quote(key, maxShown)
 	}
 	if path == "" {
 		return key
@@ -209,12 +210,3 @@ func join(path, key string) string {
 
 // maxShown is the most bytes of the document that a problem quotes.
 const maxShown = 100
-
-// quote returns text, which may be hostile, quoted on one line and cut to
-// maxShown.
-func quote(text string) string {
-	if len(text) > maxShown {
-		text = strings.ToValidUTF8(text[:maxShown], "") + "…"
-	}
-	return strconv.Quote(text)
-}

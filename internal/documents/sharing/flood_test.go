@@ -12,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/documents/sharing"
 )
@@ -20,7 +21,7 @@ import (
 func (p *program) link(t *testing.T) *channel.Channel {
 	t.Helper()
 	var ch *channel.Channel
-	eventually(t, "the channel is there", func() (ok bool) {
+	wait.Eventually(t, "the channel is there", func() (ok bool) {
 		ch, ok = p.node.Channels().Between(p.id, sharing.CardID)
 		return ok
 	})
@@ -112,7 +113,7 @@ func TestAnAgentHasABoundedNumberOfDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, d); return strings.Contains(shown, `"k"`) })
+		wait.Eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, d); return strings.Contains(shown, `"k"`) })
 	}
 	got := p.problem(t)
 	if got.Code != sharing.CodeBusy || !strings.Contains(got.Message, "64") || got.Remedy == "" {
@@ -156,7 +157,7 @@ func TestForgedMessagesAreRefused(t *testing.T) {
 	} {
 		p.send(t, envelope.StreamData, json.RawMessage(junk))
 	}
-	eventually(t, "the log says who sent it", func() bool {
+	wait.Eventually(t, "the log says who sent it", func() bool {
 		text := k.logs.String()
 		return strings.Contains(text, "source=mars") && strings.Contains(text, "must not forward")
 	})
@@ -166,7 +167,7 @@ func TestForgedMessagesAreRefused(t *testing.T) {
 	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: 2}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the others go on", func() bool { _, shown := content(t, p.replica); return strings.Contains(shown, `"k":2`) })
+	wait.Eventually(t, "the others go on", func() bool { _, shown := content(t, p.replica); return strings.Contains(shown, `"k":2`) })
 }
 
 // mouth is a link whose other end believes it to be another agent's.

@@ -24,6 +24,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/documents/sharing"
@@ -241,20 +242,6 @@ func content(t *testing.T, v interface {
 	return bytes, shown
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("never: " + what)
-		}
-	}
-}
-
 func (k *keeper) document(t *testing.T) *documents.Document {
 	t.Helper()
 	d, err := k.library.Ensure(t.Context(), "plan")
@@ -279,7 +266,7 @@ func (k *keeper) same(t *testing.T, programs ...*program) {
 			t.Log(k.logs.String())
 		}
 	}()
-	eventually(t, "the same bytes everywhere", func() bool {
+	wait.Eventually(t, "the same bytes everywhere", func() bool {
 		want, _ := content(t, k.document(t))
 		for _, p := range programs {
 			if got, _ := content(t, p.replica); got != want {
@@ -450,7 +437,7 @@ func TestNobodyIsLetInWithoutARole(t *testing.T) {
 	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: "secret"}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the same answer", func() bool { return p.problem(t) == first })
+	wait.Eventually(t, "the same answer", func() bool { return p.problem(t) == first })
 	if _, shown := content(t, p.replica); strings.Contains(shown, "secret") {
 		t.Fatalf("it has %s", shown)
 	}
@@ -462,7 +449,7 @@ func TestNobodyIsLetInWithoutARole(t *testing.T) {
 	k.same(t, p)
 	k.share(t, "plan", "mars", documents.RoleWriter)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("l", 1) })
-	eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return strings.Contains(shown, `"l":1`) })
+	wait.Eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return strings.Contains(shown, `"l":1`) })
 
 	k.share(t, "plan", "mars", "")
 	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: "another secret"}}); err != nil {
@@ -486,7 +473,7 @@ func TestReadersOnlyRead(t *testing.T) {
 	}
 	k.same(t, p)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", "mine") })
-	eventually(t, "the replica hears that it was refused", func() bool {
+	wait.Eventually(t, "the replica hears that it was refused", func() bool {
 		err := p.replica.Edit(t.Context(), func(d *crdt.Doc) error { return d.Map("m").Set("k", "again") })
 		return err != nil
 	})
@@ -502,7 +489,7 @@ func TestReadersOnlyRead(t *testing.T) {
 func TestOwnersShare(t *testing.T) {
 	k, p := pair(t, documents.RoleOwner)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
-	eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return shown != "{}" })
+	wait.Eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return shown != "{}" })
 	mars, err := p.node.Router().Attach("mars", func(context.Context, *envelope.Envelope) {})
 	if err != nil {
 		t.Fatal(err)
@@ -562,7 +549,7 @@ func TestRulesStandAboveRoles(t *testing.T) {
 	t.Run("a sandbox", func(t *testing.T) {
 		k, p := pair(t, documents.RoleWriter)
 		p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
-		eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return shown != "{}" })
+		wait.Eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return shown != "{}" })
 		k.node.Router().SetSandboxConfig(router.SandboxConfig{Enforced: true})
 		card, err := k.node.Registry().Get("mars")
 		if err != nil {
@@ -594,7 +581,7 @@ func TestRulesStandAboveRoles(t *testing.T) {
 func TestReplicasFollowToANewEpoch(t *testing.T) {
 	k, p := pair(t, documents.RoleWriter)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
-	eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return strings.Contains(shown, `"k":1`) })
+	wait.Eventually(t, "the edit is at the hub", func() bool { _, shown := content(t, k.document(t)); return strings.Contains(shown, `"k":1`) })
 	p.faults.Refuse(true)
 	p.faults.Cut()
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("late", 2) })
@@ -602,7 +589,7 @@ func TestReplicasFollowToANewEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.faults.Refuse(false)
-	eventually(t, "the replica has followed", func() bool { return p.replica.Epoch() == 1 })
+	wait.Eventually(t, "the replica has followed", func() bool { return p.replica.Epoch() == 1 })
 	k.same(t, p)
 	if _, shown := content(t, k.document(t)); shown != `{"m":{"k":1,"late":2}}` {
 		t.Errorf("the hub has %s", shown)

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/negotiation"
 )
@@ -196,7 +196,7 @@ func resultOf(t *a2a.Task) result {
 		r.Data, r.Truncated = nil, true
 	}
 	if len(r.Text) > maxText {
-		r.Text, r.Truncated = cut(r.Text, maxText), true
+		r.Text, r.Truncated = text.Cut(r.Text, maxText), true
 	}
 	return r
 }
@@ -218,7 +218,7 @@ func failureOf(t *a2a.Task) *failure {
 		return f
 	}
 	if text := textOf(m.Parts); text != "" {
-		f.Message = cut(text, maxText)
+		f.Message = text.Cut(text, maxText)
 	}
 	if e, ok := m.Metadata[hub.MetaError].(map[string]any); ok {
 		f.Cause, _ = e["code"].(string) // either may be missing
@@ -266,15 +266,4 @@ func textOf(parts []*a2a.Part) string {
 		}
 	}
 	return b.String()
-}
-
-// cut returns the longest prefix of at most n bytes that does not split a character.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/swarm"
@@ -223,7 +224,7 @@ func (s *streamer) event(ctx context.Context, event a2a.Event) bool {
 	case *a2a.TaskStatusUpdateEvent:
 		s.last.Status = ev.Status
 		if m := ev.Status.Message; m != nil && ev.Status.State == a2a.TaskStateWorking {
-			return s.data(ctx, chunk{Status: cut(textOf(m.Parts), 4096)})
+			return s.data(ctx, chunk{Status: text.Cut(textOf(m.Parts), 4096)})
 		}
 	case *a2a.TaskArtifactUpdateEvent:
 		return s.artifact(ctx, ev.Artifact, ev.Append)
@@ -238,7 +239,7 @@ func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool)
 		switch content := p.Content.(type) {
 		case a2a.Text:
 			for text := string(content); text != ""; {
-				c.Text = cut(text, maxText)
+				c.Text = text.Cut(text, maxText)
 				text = text[len(c.Text):]
 				if !s.data(ctx, c) {
 					return false
@@ -251,7 +252,7 @@ func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool)
 				c.Data, c.File = nil, "data"
 			}
 		default:
-			c.File = cut(p.Filename, 1024)
+			c.File = text.Cut(p.Filename, 1024)
 		}
 		if !s.data(ctx, c) {
 			return false
@@ -375,7 +376,7 @@ func (d *responder) acceptanceRefused(ctx context.Context, e *envelope.Envelope)
 func (r *responder) rejecting(ctx context.Context, e *envelope.Envelope, o negotiation.Offer, why negotiation.Reason, message string) (follow func()) {
 	return func() {
 		r.reply(ctx, e, envelope.TaskReject, negotiation.Answer{
-			ProposalID: o.ProposalID, AgentID: r.id, RejectionReason: why, Message: cut(message, 1000), AlternativeSuggestion: r.alternative(e, o),
+			ProposalID: o.ProposalID, AgentID: r.id, RejectionReason: why, Message: text.Cut(message, 1000), AlternativeSuggestion: r.alternative(e, o),
 		})
 	}
 }

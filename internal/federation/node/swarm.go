@@ -17,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/swarm"
@@ -179,9 +180,9 @@ func (r *responder) work(ctx context.Context, j swarm.Job) (json.RawMessage, err
 		return report(task)
 	case hub.Interrupted(state): // a swarm has no user to answer
 		r.abandon(ctx, task.ID)
-		return nil, fmt.Errorf("it is %s, and a swarm has no user who could answer: %s", stateName(state), cut(resultOf(task).Text, 4096))
+		return nil, fmt.Errorf("it is %s, and a swarm has no user who could answer: %s", stateName(state), text.Cut(resultOf(task).Text, 4096))
 	}
-	return nil, errors.New(cut(failureOf(task).Message, 4096))
+	return nil, errors.New(text.Cut(failureOf(task).Message, 4096))
 }
 
 func report(task *a2a.Task) (json.RawMessage, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
@@ -104,7 +105,7 @@ func TestAHubThatStopsEndsItsTurnsAtOthers(t *testing.T) {
 	}
 	<-b.actor.started
 	a.end()
-	eventually(t, "it is canceled there", func() bool {
+	wait.Eventually(t, "it is canceled there", func() bool {
 		page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{AgentID: "worker"})
 		if err != nil || len(page.Tasks) != 1 {
 			t.Fatalf("%+v %v", page, err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -57,7 +58,7 @@ func TestHubsWithoutAServer(t *testing.T) {
 	if _, err := list.Remove(b.net.Key()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the removed hub's agents go", func() bool { return len(a.hub.Agents()) == 1 })
+	wait.Eventually(t, "the removed hub's agents go", func() bool { return len(a.hub.Agents()) == 1 })
 	before := tasks(t, a)
 	if _, err := b.hub.Send(deadline(t), hub.SendRequest{AgentID: "alice.worker", Message: message("dig")}); err != nil {
 		t.Fatal(err)
@@ -118,7 +119,7 @@ func TestAHubThatMoves(t *testing.T) {
 	b.pair(t, "alice", a)
 	a.awaitAgent(t, "bob.worker")
 	b.end()
-	eventually(t, "its agents are unhealthy", func() bool {
+	wait.Eventually(t, "its agents are unhealthy", func() bool {
 		info, err := a.hub.Agent("bob.worker")
 		return err == nil && info.Health.Status == hub.Unhealthy
 	})
@@ -146,7 +147,7 @@ func TestOneWayIsLost(t *testing.T) {
 	a.awaitAgent(t, "bob.worker")
 	n.Stop()
 	b.actor.sick.Store(true)
-	eventually(t, "news comes the other way", func() bool {
+	wait.Eventually(t, "news comes the other way", func() bool {
 		info, err := a.hub.Agent("bob.worker")
 		return err == nil && info.Health.Status == hub.Unhealthy
 	})

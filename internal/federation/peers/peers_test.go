@@ -15,6 +15,7 @@ import (
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
@@ -207,24 +208,9 @@ func (p *party) pair(t testing.TB, name string, other *party) {
 	}
 }
 
-// eventually waits for something that the hub does by itself.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(30 * time.Second)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatal("it does not happen: " + what)
-		}
-	}
-}
-
 func (p *party) awaitAgent(t testing.TB, id string) {
 	t.Helper()
-	eventually(t, id+" is healthy", func() bool {
+	wait.Eventually(t, id+" is healthy", func() bool {
 		info, err := p.hub.Agent(id)
 		return err == nil && info.Health.Status == hub.Healthy
 	})
@@ -326,7 +312,7 @@ func TestCancelReachesTheOtherHub(t *testing.T) {
 	if _, err := a.hub.Cancel(deadline(t), task.ID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the other hub's task is canceled", func() bool {
+	wait.Eventually(t, "the other hub's task is canceled", func() bool {
 		page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{})
 		return err == nil && len(page.Tasks) == 1 && page.Tasks[0].Status.State == a2a.TaskStateCanceled
 	})
@@ -359,7 +345,7 @@ func TestOnlyPairedHubsMeet(t *testing.T) {
 	if _, err := list.Remove(a.net.Key()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the removed hub's agents go", func() bool { return len(c.hub.Agents()) == 1 })
+	wait.Eventually(t, "the removed hub's agents go", func() bool { return len(c.hub.Agents()) == 1 })
 	if _, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "carol.worker", Message: message("dig")}); err != nil {
 		t.Fatal(err)
 	}
@@ -418,7 +404,7 @@ func TestTasksSurviveTheServersRestart(t *testing.T) {
 	if _, err := a.hub.Cancel(deadline(t), hanging.ID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "seven tasks have run, and no more", func() bool {
+	wait.Eventually(t, "seven tasks have run, and no more", func() bool {
 		page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{})
 		return err == nil && page.Total == 7 && page.Tasks[len(page.Tasks)-1].Status.State == a2a.TaskStateCompleted
 	})
@@ -454,7 +440,7 @@ func TestAHubThatComesBack(t *testing.T) {
 	t.Parallel()
 	n, a, b := two(t)
 	b.end()
-	eventually(t, "its agents are unhealthy", func() bool {
+	wait.Eventually(t, "its agents are unhealthy", func() bool {
 		info, err := a.hub.Agent("bob.worker")
 		return err == nil && info.Health.Status == hub.Unhealthy
 	})
@@ -484,19 +470,19 @@ func TestAChangedCardKeepsRunningTasks(t *testing.T) {
 	if err := b.hub.Update(d); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the change is known", func() bool {
+	wait.Eventually(t, "the change is known", func() bool {
 		info, err := a.hub.Agent("bob.worker")
 		return err == nil && info.Definition.Name == "the foreman at bob" && len(info.Definition.Capabilities) == 2
 	})
 	b.actor.sick.Store(true)
-	eventually(t, "it is known that it cannot work", func() bool {
+	wait.Eventually(t, "it is known that it cannot work", func() bool {
 		info, err := a.hub.Agent("bob.worker")
 		return err == nil && info.Health.Status == hub.Unhealthy && len(info.Definition.Capabilities) == 2
 	})
 	b.actor.sick.Store(false)
 	a.awaitAgent(t, "bob.worker")
 	b.actor.proceed <- struct{}{}
-	eventually(t, "the task ends well", func() bool {
+	wait.Eventually(t, "the task ends well", func() bool {
 		got, err := a.hub.Task(deadline(t), task.ID, nil)
 		return err == nil && got.Status.State == a2a.TaskStateCompleted && textOf(got) == "waited"
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -34,6 +35,9 @@ type remote struct {
 
 // update sets the card and returns the agent's definition if it has changed. An
 // unavailable agent keeps its capabilities; its health says that it is unavailable.
+// maxForeignText bounds a text of another hub, in bytes.
+const maxForeignText = 4096
+
 func (r *remote) update(card agent.Card) (d runner.Definition, changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -300,13 +304,7 @@ func (a *answer) fail(p *problem) (runner.Outcome, error) {
 	case "auth-required":
 		out.Status, code = runner.OutcomeAuthRequired, runner.CodeAuth
 	}
-	return out, &runner.Error{Code: code, Message: clip(p.Message), Remedy: clip(p.Remedy)}
-}
-
-// clip bounds the texts of other hubs.
-func clip(s string) string {
-	const longest = 4096
-	return strings.ToValidUTF8(s[:min(len(s), longest)], "")
+	return out, &runner.Error{Code: code, Message: text.Valid(p.Message, maxForeignText), Remedy: text.Valid(p.Remedy, maxForeignText)}
 }
 
 // sender is the identity by which this hub sends to other hubs' agents. There is one of

@@ -15,6 +15,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -37,18 +38,18 @@ func TestStatusOfAPeer(t *testing.T) {
 	t.Parallel()
 	a, b := meet(t, t.TempDir(), true, nil), meet(t, t.TempDir(), false, nil)
 	a.pair(t, "bob", b)
-	eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
+	wait.Eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
 	if s := a.of(t); s.Name != "bob" || s.Key != b.net.Key() || len(s.Via) != 0 || !s.LastSeen.IsZero() || len(s.Agents) != 0 {
 		t.Errorf("before it has paired: %+v", s)
 	}
 	b.pair(t, "alice", a)
 	a.awaitAgent(t, "bob.worker")
-	eventually(t, "it is there", func() bool { // the agent is known a moment before
+	wait.Eventually(t, "it is there", func() bool { // the agent is known a moment before
 		s := a.of(t)
 		return slices.Equal(s.Via, []agent.Transport{agent.TransportHyperswarm}) && time.Since(s.LastSeen) < time.Minute && slices.Equal(s.Agents, []string{"bob.worker"}) && s.Problem == nil
 	})
 	b.end()
-	eventually(t, "it is seen that it is gone", func() bool {
+	wait.Eventually(t, "it is seen that it is gone", func() bool {
 		s := a.of(t)
 		return len(s.Via) == 0 && len(s.Agents) == 0 && !s.LastSeen.IsZero()
 	})
@@ -81,7 +82,7 @@ func TestAHubWhoseClockIsWrong(t *testing.T) {
 	if err := list.Add(identity.Entry{Key: other.Public(), Name: "bob"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
+	wait.Eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
 	say := func(now time.Time) {
 		t.Helper()
 		data, err := signedcard.Sign(other, signedcard.Statement{
@@ -97,7 +98,7 @@ func TestAHubWhoseClockIsWrong(t *testing.T) {
 	}
 	for _, wrong := range []time.Duration{time.Hour, -time.Hour} {
 		say(time.Now().Add(wrong))
-		eventually(t, "the clocks are blamed", func() bool {
+		wait.Eventually(t, "the clocks are blamed", func() bool {
 			s := a.of(t)
 			return s.Problem != nil && signedcard.CodeOf(s.Problem) == signedcard.CodeExpired && strings.Contains(s.Problem.Error(), "clocks")
 		})
@@ -106,7 +107,7 @@ func TestAHubWhoseClockIsWrong(t *testing.T) {
 		}
 	}
 	say(time.Now().Add(time.Minute)) // as much as clocks may differ
-	eventually(t, "it is believed once its clock is right", func() bool {
+	wait.Eventually(t, "it is believed once its clock is right", func() bool {
 		s := a.of(t)
 		return s.Problem == nil && slices.Equal(s.Agents, []string{"bob.worker"})
 	})
@@ -125,7 +126,7 @@ func TestAnAgentWithoutCapabilities(t *testing.T) {
 	if err := b.hub.Update(d); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the change is known, and the agent is well", func() bool {
+	wait.Eventually(t, "the change is known, and the agent is well", func() bool {
 		info, err := a.hub.Agent("bob.worker")
 		return err == nil && len(info.Definition.Capabilities) == 0 && info.Health.Status == hub.Healthy
 	})
@@ -242,23 +243,23 @@ func TestHealthFollowsTheCards(t *testing.T) {
 		}
 	}
 	b.actor.sick.Store(true)
-	eventually(t, "it is known that it cannot work", is(hub.Unhealthy))
+	wait.Eventually(t, "it is known that it cannot work", is(hub.Unhealthy))
 	b.actor.sick.Store(false)
-	eventually(t, "it is known that it can", is(hub.Healthy))
+	wait.Eventually(t, "it is known that it can", is(hub.Healthy))
 	b.end()
-	eventually(t, "it is known that its hub is gone", is(hub.Unhealthy))
+	wait.Eventually(t, "it is known that its hub is gone", is(hub.Unhealthy))
 	newParty(t, n, b.dir, nil)
-	eventually(t, "it is known that its hub is back", is(hub.Healthy))
+	wait.Eventually(t, "it is known that its hub is back", is(hub.Healthy))
 }
 
 // A hub that stops in order says so: over NATS, too, it is not considered connected for as
 // long as its last words hold.
 func TestAHubThatStopsIsDown(t *testing.T) {
 	_, a, b := two(t)
-	eventually(t, "it is there", func() bool { return slices.Equal(a.of(t).Via, []agent.Transport{agent.TransportNATS}) })
+	wait.Eventually(t, "it is there", func() bool { return slices.Equal(a.of(t).Via, []agent.Transport{agent.TransportNATS}) })
 	stopped := time.Now()
 	b.end()
-	eventually(t, "it is seen that it is gone", func() bool {
+	wait.Eventually(t, "it is seen that it is gone", func() bool {
 		s := a.of(t)
 		return len(s.Via) == 0 && len(s.Agents) == 0 && !s.LastSeen.IsZero() || time.Since(stopped) > 25*time.Second
 	})
@@ -276,7 +277,7 @@ func TestAnOwnAgentIsCalledLikeAPeers(t *testing.T) {
 	a.pair(t, "bob", b)
 	b.pair(t, "alice", a)
 	b.awaitAgent(t, "alice.bob.worker")
-	eventually(t, "why one is missing is said", func() bool {
+	wait.Eventually(t, "why one is missing is said", func() bool {
 		s := a.of(t)
 		return s.Problem != nil && strings.Contains(s.Problem.Error(), "bob.worker") && len(s.Via) == 1
 	})
@@ -291,5 +292,5 @@ func TestAnOwnAgentIsCalledLikeAPeers(t *testing.T) {
 	}
 	a.pair(t, "robert", b) // called otherwise, it has a place
 	a.awaitAgent(t, "robert.worker")
-	eventually(t, "the problem is gone", func() bool { return a.of(t).Problem == nil })
+	wait.Eventually(t, "the problem is gone", func() bool { return a.of(t).Problem == nil })
 }

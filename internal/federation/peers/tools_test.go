@@ -12,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/mcp/mounts"
@@ -71,7 +72,7 @@ func TestSharedToolsAreUsedAtPairedHubs(t *testing.T) {
 		}
 		return result.Content[0].(*mcp.TextContent).Text, nil
 	}
-	eventually(t, "the shared tool is here", func() bool { got, err := call("a.greeter.hello"); return err == nil && got == "hello" })
+	wait.Eventually(t, "the shared tool is here", func() bool { got, err := call("a.greeter.hello"); return err == nil && got == "hello" })
 	if got, err := call("a.private.hello"); err == nil {
 		t.Errorf("a tool that is not shared says %q", got)
 	}
@@ -83,7 +84,7 @@ func TestSharedToolsAreUsedAtPairedHubs(t *testing.T) {
 	if _, err := list.Remove(a.net.Key()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the tool is gone", func() bool { _, err := call("a.greeter.hello"); return err != nil })
+	wait.Eventually(t, "the tool is gone", func() bool { _, err := call("a.greeter.hello"); return err != nil })
 	b.pair(t, "a", a)
-	eventually(t, "the tool is back", func() bool { _, err := call("a.greeter.hello"); return err == nil })
+	wait.Eventually(t, "the tool is back", func() bool { _, err := call("a.greeter.hello"); return err == nil })
 }

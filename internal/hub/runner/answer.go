@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Bounds of what one turn reports besides its answer.
@@ -71,7 +73,7 @@ func (a *Answer) Text(s string) {
 	a.paragraph = false
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if a.text.Len()+len(s) > a.maxOutput {
-		s = cutUTF8(s, a.maxOutput-a.text.Len())
+		s = text.Cut(s, a.maxOutput-a.text.Len())
 		a.truncated = true
 	}
 	if s != "" {
@@ -97,7 +99,7 @@ func (a *Answer) Thought(s string) {
 // Tool forwards a tool call, with the name and title of an earlier event of the same
 // call. A denied call stays denied.
 func (a *Answer) Tool(t ToolCall) {
-	t.Output = cutUTF8(strings.ToValidUTF8(t.Output, "\uFFFD"), maxToolOutput)
+	t.Output = text.Cut(strings.ToValidUTF8(t.Output, "\uFFFD"), maxToolOutput)
 	known := a.tools[t.ID]
 	t.Name, t.Title = cmp.Or(t.Name, known.Name), cmp.Or(t.Title, known.Title)
 	if len(a.tools) < maxTools {
@@ -177,7 +179,7 @@ func (a *Answer) Notice(s string) {
 func (a *Answer) fail(message string) {
 	a.failed = true
 	if a.message == "" {
-		a.message = a.redact(cutUTF8(strings.TrimSpace(message), maxMessage))
+		a.message = a.redact(text.Cut(strings.TrimSpace(message), maxMessage))
 	}
 	if IsAuthText(message) {
 		a.auth = true
@@ -190,7 +192,7 @@ func (a *Answer) retry(message string, auth bool) {
 	a.stalled = true
 	if auth || IsAuthText(message) {
 		a.authRuns++
-		a.message = a.redact(cutUTF8(strings.TrimSpace(message), maxMessage))
+		a.message = a.redact(text.Cut(strings.TrimSpace(message), maxMessage))
 	}
 	a.Notice(message)
 }

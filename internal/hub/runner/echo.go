@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // echo is an agent that every hub has, for trials and measurements. It answers with
@@ -41,13 +43,13 @@ func (s *echoSession) Turn(ctx context.Context, turn Turn, h Handler) (Outcome, 
 	}
 	defer s.busy.Store(false)
 	began := time.Now()
-	text, err := s.agent.answer(turn.Parts)
+	answer, err := s.agent.answer(turn.Parts)
 	if err != nil {
 		return failed(Outcome{ExitCode: -1}, err)
 	}
-	out := Outcome{Status: OutcomeCompleted, Text: text, ExitCode: -1}
-	if len(text) > s.agent.def.Limits.MaxOutput {
-		out.Text, out.Truncated = cutUTF8(text, s.agent.def.Limits.MaxOutput), true
+	out := Outcome{Status: OutcomeCompleted, Text: answer, ExitCode: -1}
+	if len(answer) > s.agent.def.Limits.MaxOutput {
+		out.Text, out.Truncated = text.Cut(answer, s.agent.def.Limits.MaxOutput), true
 	}
 	if !s.agent.emit(ctx, out.Text, h) {
 		out.Status = OutcomeCanceled

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
@@ -404,7 +405,7 @@ func (r *execRun) words() string {
 	case strings.TrimSpace(r.stderr) != "":
 		return r.stderr
 	case r.parser == nil:
-		return r.answer.redact(cutUTF8(r.answer.text.String(), maxMessage))
+		return r.answer.redact(text.Cut(r.answer.text.String(), maxMessage))
 	}
 	return ""
 }

@@ -20,14 +20,6 @@ func errBusy(def Definition) *Error {
 	return &Error{Code: CodeBusy, Message: "a turn of " + def.Name + " is already running in this conversation"}
 }
 
-// cutUTF8 cuts s to at most n bytes, between characters.
-func cutUTF8(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
-}
-
 // exitText describes how a process ended, for the end of a sentence.
 func exitText(e process.Exit) string {
 	switch {

@@ -17,6 +17,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Bounds of a message's files.
@@ -237,7 +239,7 @@ func oneLine(s string, max int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, "\uFFFD"))
-	return strings.TrimSpace(cutUTF8(s, max))
+	return strings.TrimSpace(text.Cut(s, max))
 }
 
 // fence puts text between code fences that are longer than any within it.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/telemetry"
@@ -275,7 +276,7 @@ func failure(err error) error {
 	if !ok {
 		return err
 	}
-	f := &mcpserver.Failure{Category: UnavailableError, Message: sentence(e.Message), Remedy: sentence(e.Remedy), Err: e.Err}
+	f := &mcpserver.Failure{Category: UnavailableError, Message: text.Sentence(e.Message), Remedy: text.Sentence(e.Remedy), Err: e.Err}
 	switch e.Code {
 	case hub.CodeInvalid, hub.CodeUnsupported:
 		f.Category = mcpserver.ValidationError
@@ -287,13 +288,6 @@ func failure(err error) error {
 		f.Category = mcpserver.InternalError
 	}
 	return f
-}
-
-func sentence(text string) string {
-	if text == "" {
-		return ""
-	}
-	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."
 }
 
 var traceParent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/mcp/mounts"
 	"github.com/parleyhub/parley/toolbox"
@@ -130,9 +131,9 @@ func TestAHostileServerHurtsNobodyElse(t *testing.T) {
 				bad.CallTimeout = time.Second
 			}
 			tools := open(t, mounts.Options{Servers: map[string]config.MCPServer{"bad": bad, "neighbour": child("yes", nil)}})
-			eventually(t, "the neighbour is there", connected(tools, "neighbour"))
+			wait.Eventually(t, "the neighbour is there", connected(tools, "neighbour"))
 			if want.tools > 0 {
-				eventually(t, "it is there", func() bool {
+				wait.Eventually(t, "it is there", func() bool {
 					n := 0
 					for _, tool := range tools.Box().Tools("") {
 						if strings.HasPrefix(tool.Name, "bad.") {
@@ -174,7 +175,7 @@ func TestAGiantAnswerOverHTTPIsRefused(t *testing.T) {
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
 	tools := open(t, mounts.Options{Servers: map[string]config.MCPServer{"big": {URL: server.URL}}})
-	eventually(t, "it is refused for its size", func() bool { return strings.Contains(tools.Status()[0].Why, "larger than 16 MiB") })
+	wait.Eventually(t, "it is refused for its size", func() bool { return strings.Contains(tools.Status()[0].Why, "larger than 16 MiB") })
 }
 
 // So is each event of a stream, however it is spread over lines; a stream of many small
@@ -238,12 +239,12 @@ func TestTheEventsOfAStreamAreBoundedEachByItself(t *testing.T) {
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
 	tools := open(t, mounts.Options{Servers: map[string]config.MCPServer{"far": {URL: server.URL}}})
-	eventually(t, "connected", connected(tools, "far"))
+	wait.Eventually(t, "connected", connected(tools, "far"))
 	if got, err := call(t, tools, "", "far.good"); err != nil || got != "ok" {
 		t.Errorf("a long stream of small events: %q %v", got, err)
 	}
 	for _, way := range []string{"line", "lines", "crlf"} {
-		eventually(t, "connected again", connected(tools, "far"))
+		wait.Eventually(t, "connected again", connected(tools, "far"))
 		if _, err := call(t, tools, "", "far."+way); err == nil {
 			t.Errorf("%s: a giant event was taken", way)
 		}

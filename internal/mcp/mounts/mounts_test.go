@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
@@ -22,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/mcp/mounts"
 	"github.com/parleyhub/parley/router"
@@ -113,21 +113,6 @@ func open(t *testing.T, o mounts.Options) *mounts.Tools {
 	return tools
 }
 
-// eventually waits until something that other processes do is so.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.After(60 * time.Second)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("never: " + what)
-		}
-	}
-}
-
 func connected(tools *mounts.Tools, name string) func() bool {
 	return func() bool {
 		for _, s := range tools.Status() {
@@ -154,7 +139,7 @@ func TestAProgramsToolsAreUsedAndItComesBackWhenItDies(t *testing.T) {
 		"other": child("yes", nil),
 		"off":   {Command: "does-not-matter", Disabled: true},
 	}})
-	eventually(t, "connected", func() bool { return connected(tools, "child")() && connected(tools, "other")() })
+	wait.Eventually(t, "connected", func() bool { return connected(tools, "child")() && connected(tools, "other")() })
 	before, err := call(t, tools, "", "child.pid")
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +154,7 @@ func TestAProgramsToolsAreUsedAndItComesBackWhenItDies(t *testing.T) {
 	if _, err := call(t, tools, "", "other.pid"); err != nil {
 		t.Errorf("the other server suffers: %v", err)
 	}
-	eventually(t, "back again", func() bool {
+	wait.Eventually(t, "back again", func() bool {
 		after, err := call(t, tools, "", "child.pid")
 		return err == nil && after != before
 	})
@@ -189,7 +174,7 @@ func TestWhatASickServerSaysIsShownWithoutSecrets(t *testing.T) {
 		Logger: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)),
 	})
 	var why map[string]string
-	eventually(t, "both have failed", func() bool {
+	wait.Eventually(t, "both have failed", func() bool {
 		why = map[string]string{}
 		for _, s := range tools.Status() {
 			why[s.Name] = s.Why
@@ -237,11 +222,11 @@ func TestAServerAtAURLGetsItsHeadersAndNobodyElseDoes(t *testing.T) {
 		"far":   {URL: server.URL + "/mcp", Headers: auth},
 		"moved": {URL: server.URL + "/moved", Headers: auth},
 	}})
-	eventually(t, "connected", connected(tools, "far"))
+	wait.Eventually(t, "connected", connected(tools, "far"))
 	if got, err := call(t, tools, "", "far.hello"); err != nil || got != "Bearer of-bad-news" {
 		t.Errorf("%q %v", got, err)
 	}
-	eventually(t, "the redirect was refused", func() bool {
+	wait.Eventually(t, "the redirect was refused", func() bool {
 		for _, s := range tools.Status() {
 			if s.Name == "moved" && s.Why != "" && !strings.Contains(s.Why, "not connected yet") {
 				return true
@@ -330,7 +315,7 @@ func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	eventually(t, "mars is mounted", connected(tools, "mars"))
+	wait.Eventually(t, "mars is mounted", connected(tools, "mars"))
 	arguments, _ := json.Marshal(in{"venus"})
 	for _, caller := range []string{"", "echo"} {
 		result, err := tools.Box().Call(t.Context(), caller, "mars.own.greet", arguments, nil)
@@ -344,7 +329,7 @@ func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
 	if err := link.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "mars has gone", func() bool { return len(tools.Status()) == 0 && len(tools.Box().Tools("")) == 0 })
+	wait.Eventually(t, "mars has gone", func() bool { return len(tools.Status()) == 0 && len(tools.Box().Tools("")) == 0 })
 }
 
 // Who calls itself by the name of a paired hub's tools does not pass for it, whether it
@@ -369,14 +354,14 @@ func TestTheNamesOfAPairedHubsToolsAreNotForOthers(t *testing.T) {
 	}
 	comes("bob.files")
 	comes("bobby.files")
-	eventually(t, "both are there", func() bool { return names() == "bob.files bobby.files" })
+	wait.Eventually(t, "both are there", func() bool { return names() == "bob.files bobby.files" })
 	tools.Reserve([]string{"bob", "ann"})
 	if got := names(); got != "bobby.files" {
 		t.Errorf("%s", got)
 	}
 	comes("bob.notes")
 	comes("carl")
-	eventually(t, "the next one is there", func() bool { return strings.Contains(names(), "carl") })
+	wait.Eventually(t, "the next one is there", func() bool { return strings.Contains(names(), "carl") })
 	if got := names(); got != "bobby.files carl" {
 		t.Errorf("%s", got)
 	}
@@ -388,5 +373,5 @@ func TestTheNamesOfAPairedHubsToolsAreNotForOthers(t *testing.T) {
 	}
 	drop()
 	tools.Reserve([]string{"ann"})
-	eventually(t, "the names are free again", func() bool { return names() == "bob.files bob.notes bobby.files carl" })
+	wait.Eventually(t, "the names are free again", func() bool { return names() == "bob.files bob.notes bobby.files carl" })
 }

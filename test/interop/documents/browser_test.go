@@ -20,6 +20,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/test/interop/rig"
 )
 
@@ -119,7 +120,7 @@ func (b *browser) open(t *testing.T, url string) *tab {
 	ws.SetReadLimit(64 << 20)
 	t.Cleanup(func() { ws.CloseNow() })
 	p := &tab{ws: ws}
-	eventually(t, "the page's script has run", func() bool {
+	wait.Eventually(t, "the page's script has run", func() bool {
 		var ran bool
 		p.eval(t, `typeof window.open_ === 'function'`, &ran)
 		return ran

@@ -30,6 +30,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/test/interop/rig"
 )
@@ -56,21 +57,6 @@ func TestMain(m *testing.M) {
 
 // patience bounds whatever happens in another process.
 const patience = 30 * time.Second
-
-// eventually waits until something that other processes do is so.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("never: " + what)
-		}
-	}
-}
 
 const token = "0123456789abcdef0123456789abcdef"
 
@@ -142,7 +128,7 @@ func (h *hub) kill(t *testing.T) {
 	if err := process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the hub is dead", func() bool { return !alive(info.PID) })
+	wait.Eventually(t, "the hub is dead", func() bool { return !alive(info.PID) })
 }
 
 // alive reports whether a process runs; one that nobody has waited for does not.
@@ -278,7 +264,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 
 	page := b.open(t, origin)
 	page.eval(t, opening(server, "plan", token), nil)
-	eventually(t, "the page is in step", func() bool {
+	wait.Eventually(t, "the page is in step", func() bool {
 		var synced bool
 		page.eval(t, "page.provider.synced", &synced)
 		return synced
@@ -302,7 +288,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 	}
 	var byMars []string
 	for range 2 {
-		eventually(t, "the page has connected and written", func() bool {
+		wait.Eventually(t, "the page has connected and written", func() bool {
 			var n int
 			page.eval(t, "page.doc.getArray('list').length", &n)
 			return n > 20
@@ -323,7 +309,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 	}
 	all = append(all, slices.Concat(written...)...)
 	all = append(all, byMars...)
-	eventually(t, "the hub has everything", func() bool { return missing(all, h.content(t, "plan").List) == nil })
+	wait.Eventually(t, "the hub has everything", func() bool { return missing(all, h.content(t, "plan").List) == nil })
 	var refused int
 	if stranger.eval(t, "page.provider.synced ? 0 : page.refused", &refused); refused == 0 {
 		t.Error("a page without the token came in")
@@ -331,7 +317,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 
 	late := b.open(t, origin)
 	late.eval(t, opening(server, "plan", token), nil)
-	eventually(t, "the pages and the agent have the same bytes", func() bool {
+	wait.Eventually(t, "the pages and the agent have the same bytes", func() bool {
 		bytes := bytesOf(t, mars)
 		return state(t, page) == bytes && state(t, late) == bytes
 	})

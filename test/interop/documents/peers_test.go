@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/testbed"
 )
@@ -59,8 +60,8 @@ func TestAnAgentOfAPeerEditsAlong(t *testing.T) {
 		all = append(all, byHand)
 		all = append(all, slices.Concat(written...)...)
 	}
-	eventually(t, "the hub has everything", func() bool { return missing(all, owner.content(t, "plan").List) == nil })
-	eventually(t, "the agents have the same bytes", func() bool { return bytesOf(t, replicas[0]) == bytesOf(t, replicas[1]) })
+	wait.Eventually(t, "the hub has everything", func() bool { return missing(all, owner.content(t, "plan").List) == nil })
+	wait.Eventually(t, "the agents have the same bytes", func() bool { return bytesOf(t, replicas[0]) == bytesOf(t, replicas[1]) })
 	if list := owner.content(t, "plan").List; len(list) != len(all) {
 		t.Errorf("the hub has %d values, of %d that were written", len(list), len(all))
 	}
@@ -74,14 +75,14 @@ func TestAnAgentOfAPeerEditsAlong(t *testing.T) {
 
 	owner.parley(t, "doc", "share", "plan", mars, "reader")
 	owner.parley(t, "doc", "edit", "plan", "--text", "text=for readers")
-	eventually(t, "a reader hears of changes", func() bool {
+	wait.Eventually(t, "a reader hears of changes", func() bool {
 		var text string
 		if err := replicas[0].View(t.Context(), func(d *crdt.Doc) { text = d.Text("text").String() }); err != nil {
 			t.Fatal(err)
 		}
 		return text == "for readers"
 	})
-	eventually(t, "a reader that writes hears that it must not", func() bool {
+	wait.Eventually(t, "a reader that writes hears that it must not", func() bool {
 		err := replicas[0].Edit(t.Context(), func(d *crdt.Doc) error { return d.Array("list").Append("not mine to write") })
 		var e *replica.Error
 		return errors.As(err, &e) && e.Code == replica.CodeRefused

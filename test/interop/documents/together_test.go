@@ -22,6 +22,7 @@ import (
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/hyperswarmtest"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
@@ -55,7 +56,7 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	mars := startMCP(t, h, "shop")
 	mars.edit(t, edit{"op": "make", "path": []string{"plan", "owners"}, "type": "map"})
 	for _, m := range members {
-		eventually(t, m.id+" has what there is", func() bool { return owners(t, m) != nil })
+		wait.Eventually(t, m.id+" has what there is", func() bool { return owners(t, m) != nil })
 	}
 
 	const pageEdits, each = 120, 20
@@ -67,7 +68,7 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	endCalls := sync.OnceFunc(func() { close(end); calling.Wait() })
 	defer endCalls()
 	all := together(t, members, "before", each)
-	eventually(t, "the page has written", func() bool {
+	wait.Eventually(t, "the page has written", func() bool {
 		var n int
 		page.eval(t, "page.doc.getArray('list').length", &n)
 		return n > 20
@@ -90,11 +91,11 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 		all = append(all, fmt.Sprint("page-", i))
 	}
 	all = append(all, byMCP...)
-	eventually(t, "the hub has everything", func() bool { return missing(all, h.content(t, room).List) == nil })
+	wait.Eventually(t, "the hub has everything", func() bool { return missing(all, h.content(t, room).List) == nil })
 
 	late := b.open(t, origin)
 	late.eval(t, opening(pages, room, token), nil)
-	eventually(t, "the same bytes everywhere", func() bool {
+	wait.Eventually(t, "the same bytes everywhere", func() bool {
 		want := state(t, late) + vector(t, late)
 		return state(t, page)+vector(t, page) == want && !slices.ContainsFunc(members, func(m *member) bool { return bytesOf(t, m.Replica)+vectorOf(t, m) != want })
 	})

@@ -3,7 +3,8 @@ package duplex
 import (
 	"encoding/json"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // clip cuts s to at most n bytes, at the boundary of a character, and says so
@@ -14,21 +15,9 @@ func clip(s string, n int) string {
 	}
 	const mark = "…"
 	if n <= len(mark) {
-		return cut(s, n)
+		return text.Cut(s, n)
 	}
-	return cut(s, n-len(mark)) + mark
-}
-
-// cut returns the longest prefix of s that has at most n bytes and does not end
-// within a character.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return text.Cut(s, n-len(mark)) + mark
 }
 
 // OneLine returns a label for a text: its first line that is not empty, shortened.

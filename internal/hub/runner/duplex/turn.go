@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -87,7 +88,7 @@ func (t *Turn) Tool(tc runner.ToolCall) {
 // Deny reports a tool call that the user, the policy or the agent denied.
 func (t *Turn) Deny(tc runner.ToolCall) {
 	tc = labelled(tc)
-	tc.ID = cut(tc.ID, maxLabel)
+	tc.ID = text.Cut(tc.ID, maxLabel)
 	tc.Status = runner.ToolDenied
 	t.Report(func(a *runner.Answer) { a.Tool(tc) })
 }
