@@ -217,8 +217,8 @@ func failureOf(t *a2a.Task) *failure {
 	if m == nil {
 		return f
 	}
-	if text := textOf(m.Parts); text != "" {
-		f.Message = text.Cut(text, maxText)
+	if said := textOf(m.Parts); said != "" {
+		f.Message = text.Cut(said, maxText)
 	}
 	if e, ok := m.Metadata[hub.MetaError].(map[string]any); ok {
 		f.Cause, _ = e["code"].(string) // either may be missing

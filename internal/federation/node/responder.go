@@ -238,9 +238,9 @@ func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool)
 	for _, p := range a.Parts {
 		switch content := p.Content.(type) {
 		case a2a.Text:
-			for text := string(content); text != ""; {
-				c.Text = text.Cut(text, maxText)
-				text = text[len(c.Text):]
+			for rest := string(content); rest != ""; {
+				c.Text = text.Cut(rest, maxText)
+				rest = rest[len(c.Text):]
 				if !s.data(ctx, c) {
 					return false
 				}
