@@ -106,7 +106,7 @@ func (m *member) start(t *testing.T) {
 	var ctx context.Context
 	ctx, m.stop = context.WithCancel(context.Background())
 	m.keeping.Go(func() {
-		_ = m.Keep(ctx, func(ctx context.Context) (*channel.Channel, error) {
+		_ = m.KeepConnected(ctx, func(ctx context.Context) (*channel.Channel, error) {
 			return m.node.Connect(ctx, m.id, m.card, m.at)
 		}) // it ends with ctx
 	})

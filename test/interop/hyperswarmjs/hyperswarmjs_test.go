@@ -291,7 +291,7 @@ func TestRefusedPeers(t *testing.T) {
 	if _, err := n.Dial(ctx, public(t, server.Key), hyperdht.DialOptions{}); hyperdht.CodeOf(err) != hyperdht.CodeUnanswered {
 		t.Errorf("Go is refused: %v", err)
 	}
-	l, err := n.Listen(hyperdht.ListenOptions{Access: func(identity.PublicKey) bool { return false }})
+	l, err := n.Listen(hyperdht.ListenOptions{Allow: func(identity.PublicKey) bool { return false }})
 	if err != nil {
 		t.Fatal(err)
 	}
