@@ -232,8 +232,8 @@ func (brokenSource) Discover(context.Context, registry.Sink) error { return erro
 
 func TestAFailedDiscoveryIsAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told error
-		n, err := parley.New(parley.Options{Registry: registry.Options{OnError: func(_ string, err error) { told = err }}})
+		var notified error
+		n, err := parley.New(parley.Options{Registry: registry.Options{OnError: func(_ string, err error) { notified = err }}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,8 +243,8 @@ func TestAFailedDiscoveryIsAnEvent(t *testing.T) {
 		}
 		synctest.Wait()
 		events := n.Telemetry().Recent(1)
-		if len(events) != 1 || events[0].Code != parley.CodeDiscoveryFailed || events[0].Detail != "hub: out of order" || told == nil {
-			t.Errorf("%+v, %v", events, told)
+		if len(events) != 1 || events[0].Code != parley.CodeDiscoveryFailed || events[0].Detail != "hub: out of order" || notified == nil {
+			t.Errorf("%+v, %v", events, notified)
 		}
 	})
 }

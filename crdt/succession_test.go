@@ -50,8 +50,8 @@ func TestASuccessorTakesInWhatComesLate(t *testing.T) {
 		if n := len(fresh.StateVector()); n > 1 {
 			t.Fatalf("the successor has %d client ids", n)
 		}
-		told := crdt.New(crdt.Options{})
-		if _, err := told.Apply(fresh.Snapshot(), nil); err != nil {
+		notified := crdt.New(crdt.Options{})
+		if _, err := notified.Apply(fresh.Snapshot(), nil); err != nil {
 			t.Fatal(err)
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "rounds after") {
@@ -69,7 +69,7 @@ func TestASuccessorTakesInWhatComesLate(t *testing.T) {
 		for range 2 {
 			for _, k := range rapid.Permutation(numbers(len(w.sent))).Draw(t, "arrival") {
 				for _, u := range carry(t, s, fresh, w.sent[k]) {
-					if _, err := told.Apply(u, nil); err != nil {
+					if _, err := notified.Apply(u, nil); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -78,7 +78,7 @@ func TestASuccessorTakesInWhatComesLate(t *testing.T) {
 		if got, want := visible(t, fresh), visible(t, all); got != want {
 			t.Fatalf("the successor shows\n%s\nthe former would show\n%s", got, want)
 		}
-		if got, want := outcome(t, told), outcome(t, fresh); got != want {
+		if got, want := outcome(t, notified), outcome(t, fresh); got != want {
 			t.Fatalf("a replica of the successor has\n%s\nnot\n%s", got, want)
 		}
 	})

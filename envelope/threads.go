@@ -34,7 +34,7 @@ type Threads struct {
 
 type thread struct {
 	id        string
-	envelopes []*Envelope // in order of timestamp, then of arrival
+	envelopes []*Envelope // in order of timestamp, then of receipt
 	ids       map[string]bool
 }
 

@@ -269,15 +269,15 @@ func TestAnAcceptanceReachesWhoWaits(t *testing.T) {
 }
 
 // Req 7.4.
-func TestASilentAgentTimesOutAndTheProposerIsTold(t *testing.T) {
+func TestASilentAgentTimesOutAndTheProposerIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
 		sun, venus := w.sit("sun", agent.L0, negotiation.Options{}), w.sit("venus", agent.L2, negotiation.Options{})
-		told := make(chan negotiation.Proposal, 2)
-		sun.OnSettled(func(_ context.Context, p negotiation.Proposal) { told <- p })
+		notified := make(chan negotiation.Proposal, 2)
+		sun.OnSettled(func(_ context.Context, p negotiation.Proposal) { notified <- p })
 		began := time.Now()
 		p := propose(t, sun, "venus", terms())
-		if got := <-told; got.ID != p.ID || got.Status != negotiation.TimedOut || time.Since(began) != time.Minute {
+		if got := <-notified; got.ID != p.ID || got.Status != negotiation.TimedOut || time.Since(began) != time.Minute {
 			t.Fatalf("told of %+v after %v", got, time.Since(began))
 		}
 		synctest.Wait()
@@ -301,8 +301,8 @@ func TestAnAcceptanceThatComesTooLateIsTakenBack(t *testing.T) {
 		w := newTable(t)
 		sun := w.sit("sun", agent.L0, negotiation.Options{})
 		venus := w.sit("venus", agent.L2, negotiation.Options{Clock: frozen{}}) // thinks it has all the time
-		told := make(chan negotiation.Proposal, 1)
-		venus.OnSettled(func(_ context.Context, p negotiation.Proposal) { told <- p })
+		notified := make(chan negotiation.Proposal, 1)
+		venus.OnSettled(func(_ context.Context, p negotiation.Proposal) { notified <- p })
 		p := propose(t, sun, "venus", terms())
 		if got, err := sun.Wait(context.Background(), p.ID); err != nil || got.Status != negotiation.TimedOut {
 			t.Fatalf("got %+v, %v", got, err)
@@ -310,7 +310,7 @@ func TestAnAcceptanceThatComesTooLateIsTakenBack(t *testing.T) {
 		if err := venus.Accept(context.Background(), p.ID, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		if got := <-told; got.Status != negotiation.TimedOut {
+		if got := <-notified; got.Status != negotiation.TimedOut {
 			t.Fatalf("the late agent is told %+v", got)
 		}
 		if got := status(t, sun, p.ID); got != negotiation.TimedOut {

@@ -396,7 +396,7 @@ func (g *guild) Resume(_ context.Context, j ralph.Job, ref string) (ralph.Outcom
 	return ralph.Outcome{Text: "done"}, g.job("after")
 }
 
-// A loop that is killed at any of its steps, or between sending work and hearing of
+// A loop that is killed at any of its steps, or between sending work and learning of
 // it, goes on; and nothing is worked on twice.
 func TestALoopThatIsKilledGoesOn(t *testing.T) {
 	for at := 1; ; at++ {

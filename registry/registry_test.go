@@ -238,7 +238,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-func TestSlowWatcherIsToldToResync(t *testing.T) {
+func TestSlowWatcherIsReportedToResync(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
 	w := r.Watch()
 	defer w.Close()

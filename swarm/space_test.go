@@ -78,8 +78,8 @@ func TestAJournalThatDoesNotTellWhatItHasHaltsNobody(t *testing.T) {
 // stalled is a journal that, once it is full, takes its time to say so.
 type stalled struct {
 	swarm.Journal
-	full atomic.Bool
-	told chan struct{}
+	full     atomic.Bool
+	notified chan struct{}
 }
 
 func (j *stalled) Room(ctx context.Context) (free, total int64, err error) {
@@ -87,7 +87,7 @@ func (j *stalled) Room(ctx context.Context) (free, total int64, err error) {
 		return j.Journal.Room(ctx)
 	}
 	select {
-	case <-j.told:
+	case <-j.notified:
 		return 0, 1 << 20, nil
 	case <-ctx.Done():
 		return 0, 0, ctx.Err()
@@ -100,7 +100,7 @@ func TestFullJournalsEndNoSwarmOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		shared := new(swarm.MemoryJournal)
-		slow := &stalled{Journal: shared, told: make(chan struct{})}
+		slow := &stalled{Journal: shared, notified: make(chan struct{})}
 		sun := h.coordinator("sun", swarm.CoordinatorOptions{Journal: slow, Successors: []string{"earth"}})
 		earth := h.coordinator("earth", swarm.CoordinatorOptions{Journal: shared, Successors: []string{"sun"}})
 		end := make(chan struct{})
@@ -115,7 +115,7 @@ func TestFullJournalsEndNoSwarmOfAnother(t *testing.T) {
 		if s.Coordinator != "earth" || s.Status != swarm.Active {
 			t.Fatalf("%s leads a swarm that is %s", s.Coordinator, s.Status)
 		}
-		close(slow.told)
+		close(slow.notified)
 		synctest.Wait()
 		wantCode(t, sun.SetState(ctx, s.ID, "k", json.RawMessage(`1`)), swarm.CodeNotFound) // it leads no more
 		close(end)

@@ -516,13 +516,13 @@ type flaky struct {
 
 func (j *flaky) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
 	j.mu.Lock()
-	roll := j.rand.IntN(4)
+	choice := j.rand.IntN(4)
 	j.mu.Unlock()
-	if roll == 0 {
+	if choice == 0 {
 		return 0, errors.New("the bus is away")
 	}
 	sequence, err := j.Journal.Append(ctx, id, after, data)
-	if roll == 1 && err == nil {
+	if choice == 1 && err == nil {
 		return 0, errors.New("no answer")
 	}
 	return sequence, err
@@ -720,13 +720,13 @@ func TestAThousandAgentsAThirdOfWhomDie(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
-		roll := rand.New(rand.NewPCG(3, 4))
+		choice := rand.New(rand.NewPCG(3, 4))
 		for i := range agents {
 			id := fmt.Sprintf("agent-%04d", i)
 			work := h.answer(id)
 			life := 1 << 30
 			if i%3 == 0 {
-				life = roll.IntN(15)
+				life = choice.IntN(15)
 			}
 			var did atomic.Int32
 			h.participant(id, swarm.ParticipantOptions{}, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {

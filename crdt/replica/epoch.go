@@ -119,7 +119,7 @@ func (r *Replica) begin(epoch uint64, doc *crdt.Doc) {
 	r.ahead = map[dependency]bool{}
 	r.status.Diverged = false
 	for _, l := range r.links {
-		l.asked, l.told, l.unlike = time.Time{}, time.Time{}, 0
+		l.asked, l.notified, l.unlike = time.Time{}, time.Time{}, 0
 		l.parts, l.partSize = nil, 0
 	}
 }
@@ -147,8 +147,8 @@ func (r *Replica) current(l *link, m *Message) bool {
 	}
 	r.status.Skipped++
 	r.log.Debug("a message for another epoch of a document", slog.String("source", m.SourceAgentID), slog.Uint64("epoch", m.Epoch))
-	if now := time.Now(); l.told.IsZero() || now.Sub(l.told) >= askEvery {
-		l.told = now
+	if now := time.Now(); l.notified.IsZero() || now.Sub(l.notified) >= askEvery {
+		l.notified = now
 		if m.Epoch < epoch {
 			r.sendEpoch(l)
 		} else {

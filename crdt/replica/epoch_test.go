@@ -276,7 +276,7 @@ func TestSucceed(t *testing.T) {
 }
 
 // Edits of an epoch that the keeper does not know any more are told to be lost, and their state is returned.
-func TestEditsThatComeTooLateAreTold(t *testing.T) {
+func TestEditsThatComeTooLateAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, replica.Options{}, replica.Options{})
 		var mu sync.Mutex

@@ -34,7 +34,7 @@ type link struct {
 	// The owner's goroutine owns these.
 	asked    time.Time // when the state was last asked for
 	again    bool      // ask once more
-	told     time.Time // when the epoch was last announced
+	notified time.Time // when the epoch was last announced
 	unlike   int       // consecutive digests that differed
 	failures []time.Time
 	parts    [][]byte // of a state that is being received

@@ -42,7 +42,7 @@ type Options struct {
 	// Former is the result of [Replica.Succeed] for the former epoch; nil for none.
 	Former *Former
 
-	// NoForward disables the forwarding of other agents' updates, for a full mesh of links.
+	// NoForward disables the forwarding of other agents' updates, when every replica is linked with every other.
 	NoForward bool
 	// Interval is the time between digests, ±20 %; 0 means 30 s.
 	Interval time.Duration

@@ -118,7 +118,7 @@ type Conn struct {
 	closed chan struct{}
 
 	mu      sync.Mutex
-	waiting []datagram // by the time of their arrival
+	waiting []datagram // by the time of delivery
 }
 
 // ReadFromUDPAddrPort is as that of a *net.UDPConn.

@@ -261,8 +261,8 @@ func TestOnePublicHubIsEnough(t *testing.T) {
 	if err := nodes[0].PutMutable(hyperswarmtest.Context(t), pair, []byte("record"), 1); err != nil {
 		t.Fatal(err)
 	}
-	guest := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
-	for _, n := range []*hyperdht.Node{guest, nodes[0]} {
+	client := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
+	for _, n := range []*hyperdht.Node{client, nodes[0]} {
 		if r, err := n.GetMutable(hyperswarmtest.Context(t), pair.Public(), 0); err != nil || string(r.Value) != "record" {
 			t.Errorf("%q, %v", r.Value, err)
 		}
@@ -274,7 +274,7 @@ func TestOnePublicHubIsEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range []*hyperdht.Node{guest, nodes[0]} {
+	for _, n := range []*hyperdht.Node{client, nodes[0]} {
 		if v, err := n.GetImmutable(hyperswarmtest.Context(t), hash); err != nil || string(v) != "value" {
 			t.Errorf("%q, %v", v, err)
 		}

@@ -42,7 +42,7 @@ func (be *backend) newMember(id *registry.Identity, r Registration, o registry.A
 func (n *Network) Register(ctx context.Context, r Registration) (*Agent, error) {
 	return n.register(ctx, r, false,
 		func() (*registry.Identity, error) { return n.main.registry.TakeIdentity(ctx, r.AgentType) },
-		func() (*registry.Identity, error) { return n.main.registry.RecallIdentity(r.AgentType) })
+		func() (*registry.Identity, error) { return n.main.registry.StoredIdentity(r.AgentType) })
 }
 
 // RegisterPerson gives a person a GUID and an inbox, always the same on this computer,
@@ -54,9 +54,9 @@ func (n *Network) RegisterPerson(ctx context.Context, handle string) (*Agent, er
 }
 
 // register enters an agent with the identity that take returns. While the network cannot
-// be reached, it uses the identity that recall returns, and the agent joins only the
+// be reached, it uses the identity that known returns, and the agent joins only the
 // hub's bus; it enters the network as soon as that can be reached.
-func (n *Network) register(ctx context.Context, r Registration, unlisted bool, take, recall func() (*registry.Identity, error)) (*Agent, error) {
+func (n *Network) register(ctx context.Context, r Registration, unlisted bool, take, known func() (*registry.Identity, error)) (*Agent, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (n *Network) register(ctx context.Context, r Registration, unlisted bool, t
 		if _, err := n.connectedLocal(); err != nil || !store.IsUnreachable(outage) {
 			return nil, outage
 		}
-		take = recall
+		take = known
 	}
 	id, err := take()
 	if err != nil {

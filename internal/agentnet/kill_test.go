@@ -191,14 +191,14 @@ func lease(until string) time.Time {
 // treat is what a worker does with an item: most are done quickly, some take
 // longer than the lease, and what cannot be done is refused.
 func (w *hand) treat(ctx context.Context, c *agentnet.Claim) {
-	roll := rand.IntN(100)
+	choice := rand.IntN(100)
 	switch {
 	case isHopeless(c.TaskID):
-		w.refuse(ctx, c, roll < 50)
+		w.refuse(ctx, c, choice < 50)
 		return
-	case roll == 0:
+	case choice == 0:
 		<-time.After(killLease + killLease/2)
-	case roll < 10:
+	case choice < 10:
 		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
 		var until string
 		if !w.try(ctx, c, "extend", func(ctx context.Context) (err error) {
@@ -207,7 +207,7 @@ func (w *hand) treat(ctx context.Context, c *agentnet.Claim) {
 		}, func() time.Time { return lease(until) }) {
 			return
 		}
-	case roll < 14:
+	case choice < 14:
 		w.refuse(ctx, c, false)
 		return
 	}

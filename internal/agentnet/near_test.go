@@ -304,7 +304,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 
 // REQ-ABUSE-003: an agent at a cluster that has a hub, too, has one allowance, whichever
 // way its mail goes and whether the link is up.
-func TestTwoPlacesAreNoTwoAllowances(t *testing.T) {
+func TestTwoBusesAreNotTwoAllowances(t *testing.T) {
 	n, hub := nettest.StartServer(t), nettest.StartServer(t)
 	clock := new(nettest.Clock)
 	now := clock.Still()

@@ -64,11 +64,11 @@ func clusterVictim(t *testing.T) victim {
 				n.Routes = append(n.Routes, links[i][j].URL())
 			}
 		}
-		told, err := json.Marshal(n)
+		notified, err := json.Marshal(n)
 		if err != nil {
 			t.Fatal(err)
 		}
-		servers[i] = startChild(t, "server", fmt.Sprintf("127.0.0.1:%d", clients[i]), dirs[i], string(told), func(event) {})
+		servers[i] = startChild(t, "server", fmt.Sprintf("127.0.0.1:%d", clients[i]), dirs[i], string(notified), func(event) {})
 	}
 	for i := range nodes {
 		dirs[i] = t.TempDir()
@@ -96,12 +96,12 @@ func clusterVictim(t *testing.T) victim {
 // serverOptions are those of a server's process, alone or in a cluster.
 func serverOptions(host, dir string) (*server.Options, error) {
 	opts := &server.Options{Host: host, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true}
-	told := os.Getenv(childRole + "_NAME")
-	if told == "" {
+	notified := os.Getenv(childRole + "_NAME")
+	if notified == "" {
 		return opts, nil
 	}
 	var n node
-	if err := json.Unmarshal([]byte(told), &n); err != nil {
+	if err := json.Unmarshal([]byte(notified), &n); err != nil {
 		return nil, err
 	}
 	return opts, n.join(opts)

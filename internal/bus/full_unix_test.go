@@ -22,7 +22,7 @@ const fullEnv = "PARLEY_BUS_TEST_FULL"
 
 // A stream whose write failed answers nobody until the hub restarts. Whoever asks how
 // the bus is must learn that.
-func TestAStreamThatCannotBeWrittenIsTold(t *testing.T) {
+func TestAStreamThatCannotBeWrittenIsReported(t *testing.T) {
 	if os.Getenv(fullEnv) == "" {
 		t.Parallel() // it takes some seconds, mostly until the server gives up
 		exe, err := os.Executable()
@@ -39,14 +39,14 @@ func TestAStreamThatCannotBeWrittenIsTold(t *testing.T) {
 	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte("fits")}); err != nil {
 		t.Fatal(err)
 	}
-	if told := b.Info().StorageError; told != "" {
-		t.Fatalf("before: %s", told)
+	if notified := b.Info().StorageError; notified != "" {
+		t.Fatalf("before: %s", notified)
 	}
 	signal.Ignore(syscall.SIGXFSZ)
 	must(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}))
 	// The message that does not fit is answered by nobody, and so are those after it.
-	var told string
-	for late := time.After(30 * time.Second); told == ""; told = b.Info().StorageError {
+	var notified string
+	for late := time.After(30 * time.Second); notified == ""; notified = b.Info().StorageError {
 		select {
 		case <-late:
 			t.Fatal("it is not told")
@@ -59,7 +59,7 @@ func TestAStreamThatCannotBeWrittenIsTold(t *testing.T) {
 			t.Log(err)
 		}
 	}
-	if !strings.Contains(told, "critical write error") || !strings.Contains(told, "restart the hub") {
-		t.Errorf("told %q", told)
+	if !strings.Contains(notified, "critical write error") || !strings.Contains(notified, "restart the hub") {
+		t.Errorf("told %q", notified)
 	}
 }

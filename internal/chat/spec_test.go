@@ -221,7 +221,7 @@ func TestAttemptsToConnectAreLogged(t *testing.T) {
 
 // REQ-ERROR-002, REQ-ERROR-008, REQ-USE-002: what an agent is told of each kind of
 // failure: the server's address and what to do, and each differently.
-func TestFailuresToConnectAreToldApart(t *testing.T) {
+func TestFailuresToConnectAreReportedApart(t *testing.T) {
 	seen := map[string]bool{}
 	for _, cause := range []*bus.Error{
 		{Code: bus.CodeNotRunning, Message: "no NATS server is running at nats://h:1", Remedy: "start it (nats-server -js) or correct the URL"},

@@ -50,7 +50,7 @@ func TestASpaceHearsOthersWhileSomebodyWaits(t *testing.T) {
 
 // The server delivers a message to subscriptions and to the stream at the same time: a waiter can read before it is
 // stored, and must be notified again.
-func TestWhatIsHeardIsToldAgain(t *testing.T) {
+func TestWhatIsHeardIsReportedAgain(t *testing.T) {
 	n := startServer(t)
 	s, other := ready(t, open(t, n.config("project-1"))), ready(t, open(t, n.config("project-1")))
 	changed := s.Changed()

@@ -108,7 +108,7 @@ func TestADamagedLogOpensToWhatIsWhole(t *testing.T) {
 			}
 			closeLibrary(t, l)
 			// A log that ends too early looks like one that ends there.
-			if told := strings.Contains(log.String(), "changes of a document are lost"); told != strings.Contains(name, "flipped") {
+			if notified := strings.Contains(log.String(), "changes of a document are lost"); notified != strings.Contains(name, "flipped") {
 				t.Errorf("of the damage the log tells:\n%s", log.String())
 			}
 			l = openLibrary(t, b)

@@ -153,11 +153,11 @@ func killAt(t *testing.T, dir string, lines int) []string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var told []string
+	var notified []string
 	scan := bufio.NewScanner(out)
 	for scan.Scan() {
-		told = append(told, scan.Text())
-		if len(told) == lines+5 {
+		notified = append(notified, scan.Text())
+		if len(notified) == lines+5 {
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +166,7 @@ func killAt(t *testing.T, dir string, lines int) []string {
 	if err := cmd.Wait(); err == nil {
 		t.Fatal("the child ended by itself")
 	}
-	return told
+	return notified
 }
 
 // TestPartialOutputSurvivesAKill opens a copy of the store as a kill would have
@@ -273,7 +273,7 @@ func TestALargeTaskIsStoredInPieces(t *testing.T) {
 	}
 }
 
-func TestAStoreOfAnotherFormIsToldAndLeftOut(t *testing.T) {
+func TestAStoreOfAnotherFormIsReportedAndLeftOut(t *testing.T) {
 	b := openBus(t, t.TempDir(), bus.DurabilityFast)
 	for what, store := range map[string]func() error{
 		"header": func() error { return hub.StoreRaw(b, "task.x", "2 what is this", "{}") },
@@ -283,10 +283,10 @@ func TestAStoreOfAnotherFormIsToldAndLeftOut(t *testing.T) {
 		if err := errors.Join(hub.Clear(b), store()); err != nil {
 			t.Fatal(err)
 		}
-		var told strings.Builder
-		h := newHub(t, hub.Config{Bus: b, Logger: slog.New(slog.NewTextHandler(&told, nil))}, nil)
-		if page, err := h.Tasks(t.Context(), hub.TaskQuery{}); err != nil || page.Total != 0 || !strings.Contains(told.String(), "cannot be read") {
-			t.Errorf("%s: %d tasks, %v, told %s", what, page.Total, err, told.String())
+		var notified strings.Builder
+		h := newHub(t, hub.Config{Bus: b, Logger: slog.New(slog.NewTextHandler(&notified, nil))}, nil)
+		if page, err := h.Tasks(t.Context(), hub.TaskQuery{}); err != nil || page.Total != 0 || !strings.Contains(notified.String(), "cannot be read") {
+			t.Errorf("%s: %d tasks, %v, told %s", what, page.Total, err, notified.String())
 		}
 	}
 	cut := hub.StoreRaw(b, "task.y", "1 TASK_STATE_WORKING 1 1 true 0 0 a YQ", "no JSON")

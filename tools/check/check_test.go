@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -122,6 +123,35 @@ func TestOneOfAProgramsNamesIsEnough(t *testing.T) {
 		got := missingPrograms(func(name string) bool { return name == there || !strings.Contains(name, "chrom") })
 		if strings.Join(got, " ") != want {
 			t.Errorf("with %s there %v is missing", there, got)
+		}
+	}
+}
+
+func TestRetiredWordsAreFound(t *testing.T) {
+	words, err := retiredWords("# G\n\n## Retired words\n\n| retired | use | comments | only in |\n|---|---|---|---|\n" +
+		"| lobby | admission | yes | |\n| roll | registry | no | |\n| fold | session cache | no | internal/mcp |\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := retiredIn("a/a.go", `package a
+
+// The Lobby is large; payroll is fine, a roll too.
+type openLobbies struct{ rollCall, controlled, folds int }
+
+func rolls() { lobbys := 1; _ = lobbys }
+`, words)
+	want := []string{`a/a.go:4:26: rollCall: not "roll" but registry`, `a/a.go:6:6: rolls: not "roll" but registry`,
+		`a/a.go:6:16: lobbys: not "lobby" but admission`, `a/a.go:6:33: lobbys: not "lobby" but admission`, `a/a.go:3:1: comment: not "lobby" but admission`}
+	if err != nil || !slices.Equal(found, want) {
+		t.Errorf("got %q, %v", found, err)
+	}
+	found, err = retiredIn("internal/mcp/a.go", "package a\n\nvar fold int\n", words)
+	if err != nil || len(found) != 1 {
+		t.Errorf("in its folder: got %q, %v", found, err)
+	}
+	for _, page := range []string{"# G\n", "# G\n\n## Retired words\n"} {
+		if _, err := retiredWords(page); err == nil {
+			t.Errorf("%q is read as a glossary", page)
 		}
 	}
 }

@@ -55,6 +55,7 @@ func (c *check) steps() []step {
 	return []step{
 		{"format", format},
 		{"comments", comments},
+		{"glossary", glossary},
 		{"build", goCommand("build", "./...")},
 		{"platforms", c.platforms},
 		{"vet", goCommand("vet", "./...")},

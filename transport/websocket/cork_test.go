@@ -77,7 +77,7 @@ func TestAChunkIsWrittenInOnePiece(t *testing.T) {
 	}
 }
 
-func TestAWriteThatFailsAtTheEndOfAChunkIsToldAndEndsTheConnection(t *testing.T) {
+func TestAWriteThatFailsAtTheEndOfAChunkIsReportedAndEndsTheConnection(t *testing.T) {
 	here, _, socket := counted(t)
 	socket.mu.Lock()
 	socket.broken = true

@@ -341,7 +341,7 @@ func TestAcceptedConnectionsOutliveTheListener(t *testing.T) {
 	}
 }
 
-// TestListenIsSafeByDefault: no door to the network is open by oversight.
+// TestListenIsSafeByDefault: no listener is reachable from the network by default.
 func TestListenIsSafeByDefault(t *testing.T) {
 	server, _ := certificate(t)
 	tokens := websocket.Tokens(map[string]string{"mars": "secret"})

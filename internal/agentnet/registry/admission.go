@@ -95,7 +95,7 @@ func (g *Registry) Assign(ctx context.Context, b *bus.Bus, r AdmissionRequest, s
 }
 
 func (g *Registry) isAdmittedLive(ctx context.Context, b *bus.Bus, r identityRecord, state func(string) ConnectionState) (bool, error) {
-	if r.Place == hubLock && !r.Released {
+	if r.Lock == hubLock && !r.Released {
 		if s := state(r.GUID); s != NeverConnected {
 			return s == Connected, nil
 		}
@@ -145,7 +145,7 @@ func HubSlot(guid string) string { return "hub." + guid }
 // admittedRecord is the identity's record of an admission. Everybody may read it, so it
 // holds only a hash of the secret.
 func (g *Registry) admittedRecord(adm store.Admission) identityRecord {
-	return identityRecord{GUID: adm.GUID, Holder: store.Digest(adm.Secret), Since: store.Timestamp(g.Now()), Place: hubLock, Hub: adm.HubID}
+	return identityRecord{GUID: adm.GUID, Holder: store.Digest(adm.Secret), Since: store.Timestamp(g.Now()), Lock: hubLock, Hub: adm.HubID}
 }
 
 // AdmittedIdentity is the identity of an agent that a hub has admitted.

@@ -18,28 +18,28 @@ import (
 func TestAPlaceIsItsHolders(t *testing.T) {
 	t.Parallel()
 	r := nettest.NewHub(t)
-	arrival := agentnet.AdmissionRequest{AgentType: "worker", ProjectPath: "/shop"}
-	place, b, err := r.Admit(t.Context(), arrival)
+	request := agentnet.AdmissionRequest{AgentType: "worker", ProjectPath: "/shop"}
+	admission, b, err := r.Admit(t.Context(), request)
 	if err != nil {
 		t.Fatal(err)
 	}
-	back := arrival
-	back.GUID, back.Secret = place.GUID, place.Secret
-	if again, _, err := r.Operator.Admit(t.Context(), back, r.State); err != nil || again.GUID != place.GUID || again.Control != place.Control || !again.Reused {
+	back := request
+	back.GUID, back.Secret = admission.GUID, admission.Secret
+	if again, _, err := r.Operator.Admit(t.Context(), back, r.State); err != nil || again.GUID != admission.GUID || again.Control != admission.Control || !again.Reused {
 		t.Errorf("%+v, %v", again, err)
 	}
 	back.Secret = "guessed"
 	_, _, err = r.Operator.Admit(t.Context(), back, r.State)
 	nettest.Wants(t, err, agentnet.NotRegisteredError, "taken over")
-	if next, _, err := r.Operator.Admit(t.Context(), arrival, r.State); err != nil || next.GUID == place.GUID {
+	if next, _, err := r.Operator.Admit(t.Context(), request, r.State); err != nil || next.GUID == admission.GUID {
 		t.Errorf("%+v, %v", next, err)
 	}
 	// Its process is killed: nothing was released.
 	if err := b.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Await(t, "the end of the connection", func() bool { return r.State(place.GUID) == agentnet.Disconnected })
-	if heir, _, err := r.Operator.Admit(t.Context(), arrival, r.State); err != nil || heir.GUID != place.GUID || heir.Secret == place.Secret {
+	nettest.Await(t, "the end of the connection", func() bool { return r.State(admission.GUID) == agentnet.Disconnected })
+	if heir, _, err := r.Operator.Admit(t.Context(), request, r.State); err != nil || heir.GUID != admission.GUID || heir.Secret == admission.Secret {
 		t.Errorf("%+v, %v", heir, err)
 	}
 	// The bus has lost it, the agent has not.

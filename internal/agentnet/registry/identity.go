@@ -32,7 +32,7 @@ type identityRecord struct {
 	GUID     string `json:"guid"`
 	Holder   string `json:"holder"` // identifies the process
 	Since    string `json:"since"`
-	Place    string `json:"place,omitempty"`    // identifies the directory of the holder's lock
+	Lock     string `json:"place,omitempty"`    // identifies the directory of the holder's lock
 	Released bool   `json:"released,omitempty"` // the holder does not use it any more
 	Hub      string `json:"hub,omitempty"`      // on a cluster: the ID of the hub that authenticates the holder
 }
@@ -124,7 +124,7 @@ func (g *Registry) takeRecord(ctx context.Context, b *bus.Bus, key store.Key, gu
 	now := g.Now()
 	record := identityRecord{GUID: guid, Holder: uuid.NewString(), Since: store.Timestamp(now)}
 	if locked {
-		record.Place = g.lockID()
+		record.Lock = g.lockID()
 	}
 	data, err := json.Marshal(record)
 	if err != nil {
@@ -163,7 +163,7 @@ func (g *Registry) BorrowIdentity(guid string) *Identity {
 // says that the caller has the slot's lock.
 func (g *Registry) isLive(ctx context.Context, b *bus.Bus, r identityRecord, locked bool) (bool, error) {
 	switch {
-	case r.Released, locked && r.Place == g.lockID(): // a live one has the lock
+	case r.Released, locked && r.Lock == g.lockID(): // a live one has the lock
 		return false, nil
 	case g.Now().Sub(store.ParseTime(r.Since)) < identityGrace:
 		return true, nil
@@ -299,7 +299,7 @@ func (g *Registry) rememberGUID(id *Identity) {
 // RecallIdentity is TakeIdentity without the bus: it returns the GUID of an agent of
 // this type that has ended, or else a new one. No other computer can have it, because
 // an identity is that of a host and a directory.
-func (g *Registry) RecallIdentity(agentType string) (*Identity, error) {
+func (g *Registry) StoredIdentity(agentType string) (*Identity, error) {
 	if g.cfg.Admission != nil {
 		return g.AdmittedIdentity(*g.cfg.Admission), nil
 	}

@@ -14,7 +14,7 @@ import (
 
 // What other programs write, change, spoil, delete and purge shows at the next
 // look, though that does not read everything again.
-func TestTheRollFollowsTheRegistry(t *testing.T) {
+func TestTheSnapshotFollowsTheRegistry(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	cfg := n.Host("host-a", "ann", "shop")

@@ -105,7 +105,7 @@ func TestRateLimitsOutliveTheProcess(t *testing.T) {
 }
 
 // REQ-TEST-CROSS-010, REQ-HEARTBEAT-006, REQ-HEARTBEAT-007
-func TestAnOutageIsToldAndSurvived(t *testing.T) {
+func TestAnOutageIsReportedAndSurvived(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	network := nettest.Open(t, nettest.WithBeat(n.Host("host-a", "ann", "shop"), 50*time.Millisecond))
@@ -129,7 +129,7 @@ func TestAnOutageIsToldAndSurvived(t *testing.T) {
 	})
 }
 
-func TestANetworkThatIsNotThereIsTold(t *testing.T) {
+func TestANetworkThatIsNotThereIsReported(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	n.Stop()

@@ -344,11 +344,11 @@ const (
 // network of this computer that is restricted to the agent's own identity.
 type NetworkGrant struct {
 	BusGrant
-	GUID   string `json:"guid"`
-	Slot   string `json:"slot"`   // the key of its identity's record
-	Secret string `json:"secret"` // to rejoin
-	Again  bool   `json:"again"`  // the GUID was an agent's of the same type before
-	Desk   string `json:"desk"`   // the subject on which it asks for queues
+	GUID    string `json:"guid"`
+	Slot    string `json:"slot"`   // the key of its identity's record
+	Secret  string `json:"secret"` // to rejoin
+	Again   bool   `json:"again"`  // the GUID was an agent's of the same type before
+	Control string `json:"desk"`   // the subject on which it asks for queues
 	// Mark identifies the hub's store in the agent's record at the cluster.
 	Mark string `json:"mark,omitempty"`
 }

@@ -137,7 +137,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 				return err
 			}
 			if p.Via != dialect.ViaCluster && place.GUID == "" { // answers after a restart are the same
-				place = agentnet.Admission{BusAdmission: agentnet.BusAdmission{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Reused: g.Again, Control: g.Desk, HubID: g.Mark}}
+				place = agentnet.Admission{BusAdmission: agentnet.BusAdmission{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Reused: g.Again, Control: g.Control, HubID: g.Mark}}
 			}
 			grant, err = grantOf(g.BusGrant)
 			return err

@@ -67,13 +67,13 @@ func serve(args []string) int {
 }
 
 // place is where a hub of a test runs.
-type place struct{ dir, yaml string }
+type admission struct{ dir, yaml string }
 
-func newPlace(t *testing.T, yaml string) *place {
+func newPlace(t *testing.T, yaml string) *admission {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
 	must(t, err)
-	p := &place{dir: dir, yaml: filepath.Join(dir, "config.yaml")}
+	p := &admission{dir: dir, yaml: filepath.Join(dir, "config.yaml")}
 	t.Setenv(beHub, "1")
 	t.Setenv("GOCOVERDIR", t.TempDir())
 	must(t, os.WriteFile(p.yaml, []byte("socket: {path: "+dir+"/hub.sock}\n"+yaml), 0o600))
@@ -86,13 +86,13 @@ func newPlace(t *testing.T, yaml string) *place {
 
 const noPort = "http: {enabled: false}\n"
 
-func (p *place) load() (*config.Loaded, error) {
+func (p *admission) load() (*config.Loaded, error) {
 	return config.Load(config.Options{File: p.yaml, LookupEnv: func(string) (string, bool) { return "", false },
 		Overrides: []config.Override{{Key: "dataDir", Value: p.dir, Flag: "--data-dir"}}})
 }
 
 // finder finds the bus of the place's hub.
-func (p *place) finder(t *testing.T, change ...func(*busfinder.Config)) *busfinder.Finder {
+func (p *admission) finder(t *testing.T, change ...func(*busfinder.Config)) *busfinder.Finder {
 	t.Helper()
 	exe, err := os.Executable()
 	must(t, err)
@@ -105,14 +105,14 @@ func (p *place) finder(t *testing.T, change ...func(*busfinder.Config)) *busfind
 	return busfinder.New(cfg)
 }
 
-func (p *place) running(t *testing.T) (daemon.Info, bool) {
+func (p *admission) running(t *testing.T) (daemon.Info, bool) {
 	t.Helper()
 	info, running, err := daemon.Running(p.dir)
 	must(t, err)
 	return info, running
 }
 
-func (p *place) stop(t *testing.T) {
+func (p *admission) stop(t *testing.T) {
 	t.Helper()
 	_, _, err := daemon.Stop(context.Background(), p.dir, func(ctx context.Context) error {
 		c, err := client.Dial(ctx, p.dir+"/hub.sock")
@@ -441,22 +441,22 @@ func TestForNetwork(t *testing.T) {
 // started for it, knows it again after it was killed, and nobody else as it.
 func TestDialAgent(t *testing.T) {
 	p := newPlace(t, noPort)
-	arrival := agentnet.AdmissionRequest{AgentType: "worker", ProjectPath: p.dir}
-	place, b, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
+	request := agentnet.AdmissionRequest{AgentType: "worker", ProjectPath: p.dir}
+	admission, b, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, request)
 	must(t, err)
 	defer b.Close(context.Background()) //nolint:errcheck // the test is over
-	if place.GUID == "" || place.Secret == "" || place.Control == "" || place.Reused {
-		t.Fatalf("%+v", place)
+	if admission.GUID == "" || admission.Secret == "" || admission.Control == "" || admission.Reused {
+		t.Fatalf("%+v", admission)
 	}
-	arrival.GUID, arrival.Secret = place.GUID, place.Secret
-	again, same, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
+	request.GUID, request.Secret = admission.GUID, admission.Secret
+	again, same, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, request)
 	must(t, err)
 	must(t, same.Close(context.Background()))
-	if again.GUID != place.GUID {
-		t.Errorf("%+v came back as %+v", place, again)
+	if again.GUID != admission.GUID {
+		t.Errorf("%+v came back as %+v", admission, again)
 	}
-	arrival.Secret = "guessed"
-	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, arrival)
+	request.Secret = "guessed"
+	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, request)
 	if _, ok := errors.AsType[*bus.Error](err); !ok {
 		t.Errorf("a guessed secret: %v", err)
 	}

@@ -91,14 +91,14 @@ func TestSwarmsAreListedLeftAndStopped(t *testing.T) {
 		t.Fatalf("%+v", o)
 	}
 	// Ctrl-C leaves the swarm alone, and says how it is ended.
-	told, signals, done := newWatched("swarm "+id), make(chan os.Signal, 1), make(chan int, 1)
+	notified, signals, done := newWatched("swarm "+id), make(chan os.Signal, 1), make(chan int, 1)
 	go func() {
-		done <- cli.Run(t.Context(), "parley", p.args("swarm", "show", "--follow", id), strings.NewReader(""), io.Discard, told, nil, signals)
+		done <- cli.Run(t.Context(), "parley", p.args("swarm", "show", "--follow", id), strings.NewReader(""), io.Discard, notified, nil, signals)
 	}()
-	<-told.seen
+	<-notified.seen
 	signals <- os.Interrupt
-	if code := <-done; code != 130 || !strings.Contains(told.text.String(), "swarm stop "+id) {
-		t.Errorf("exit %d, %q", code, told.text.String())
+	if code := <-done; code != 130 || !strings.Contains(notified.text.String(), "swarm stop "+id) {
+		t.Errorf("exit %d, %q", code, notified.text.String())
 	}
 	list := decode[[]struct{ ID, Status string }](t, p.run(t, "--format", "json", "swarm", "list"))
 	if len(list) != 1 || list[0].ID != id || list[0].Status == string(swarm.Failed) {
@@ -131,10 +131,10 @@ func TestPeersAsJSONAndWithoutAList(t *testing.T) {
 	}
 	for _, args := range [][]string{{"list"}, {"remove", "bob"}, {"pair", bob}} {
 		o := p.run(t, append([]string{"--format", "json", "peers"}, args...)...)
-		var told struct {
+		var notified struct {
 			Error struct{ Code, Message string }
 		}
-		if err := json.Unmarshal([]byte(o.stderr), &told); err != nil || o.code != 1 || told.Error.Code != "peers" || told.Error.Message == "" {
+		if err := json.Unmarshal([]byte(o.stderr), &notified); err != nil || o.code != 1 || notified.Error.Code != "peers" || notified.Error.Message == "" {
 			t.Errorf("%q: %v, %+v", args, err, o)
 		}
 	}

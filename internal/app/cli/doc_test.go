@@ -168,14 +168,14 @@ func TestAHubThatDiesInAnEditLeavesItOpen(t *testing.T) {
 			t.Errorf("%v: %+v", c.args, o)
 		}
 		o = p.run(t, append([]string{"--format", "json"}, c.args...)...)
-		var told struct {
+		var notified struct {
 			Error struct {
 				ExitCode              int
 				Code, Message, Remedy string
 			}
 		}
-		if err := json.Unmarshal([]byte(o.stderr), &told); err != nil || o.code != 1 || told.Error.ExitCode != 1 ||
-			told.Error.Code != "outcome-unknown" || told.Error.Remedy != "see: "+c.look {
+		if err := json.Unmarshal([]byte(o.stderr), &notified); err != nil || o.code != 1 || notified.Error.ExitCode != 1 ||
+			notified.Error.Code != "outcome-unknown" || notified.Error.Remedy != "see: "+c.look {
 			t.Errorf("%v: %+v, %v", c.args, o, err)
 		}
 	}
@@ -213,7 +213,7 @@ func TestAnEditWithoutAnAnswerIsLeftOpen(t *testing.T) {
 }
 
 // Who watches a document goes on when a hub that died is back.
-func TestWatchingOutlastsAHub(t *testing.T) {
+func TestWatchingSurvivesAHubRestart(t *testing.T) {
 	p := newPlace(t)
 	var mu sync.Mutex
 	calls := 0
@@ -235,9 +235,9 @@ func TestWatchingOutlastsAHub(t *testing.T) {
 	r, w := io.Pipe()
 	signals := make(chan os.Signal, 1)
 	ended := make(chan int)
-	var told strings.Builder
+	var notified strings.Builder
 	go func() {
-		code := cli.Run(t.Context(), "parley", p.args("--format", "json", "doc", "watch", "plan"), strings.NewReader(""), w, &told, nil, signals)
+		code := cli.Run(t.Context(), "parley", p.args("--format", "json", "doc", "watch", "plan"), strings.NewReader(""), w, &notified, nil, signals)
 		w.Close()
 		ended <- code
 	}()
@@ -251,7 +251,7 @@ func TestWatchingOutlastsAHub(t *testing.T) {
 			signals <- syscall.SIGINT
 		}
 	}
-	if code := <-ended; code != 0 || len(seen) != 2 || told.Len() > 0 {
-		t.Errorf("it ended with %d, having seen %v, and said %q", code, seen, told.String())
+	if code := <-ended; code != 0 || len(seen) != 2 || notified.Len() > 0 {
+		t.Errorf("it ended with %d, having seen %v, and said %q", code, seen, notified.String())
 	}
 }

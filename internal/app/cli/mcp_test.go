@@ -24,19 +24,19 @@ import (
 	"github.com/parleyhub/parley/internal/app/daemon"
 )
 
-// desk is a user's machine with projects, on which no hub runs yet.
-type desk struct {
+// machine is a user's machine with projects, on which no hub runs yet.
+type machine struct {
 	t    *testing.T
 	root string
 }
 
-func newDesk(t *testing.T) *desk {
+func newMachine(t *testing.T) *machine {
 	t.Helper()
 	root, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{t, root}
+	d := &machine{t, root}
 	for _, dir := range []string{"home", "data", "a", "b"} {
 		if err := os.Mkdir(filepath.Join(root, dir), 0o700); err != nil {
 			t.Fatal(err)
@@ -56,7 +56,7 @@ func newDesk(t *testing.T) *desk {
 }
 
 // stopHub stops the hub that an MCP process has started, if one has.
-func (d *desk) stopHub() {
+func (d *machine) stopHub() {
 	d.t.Helper()
 	_, _, err := daemon.Stop(context.Background(), filepath.Join(d.root, "data"), func(context.Context) error { return errors.New("by signal") })
 	if err != nil {
@@ -76,7 +76,7 @@ type mcpChild struct {
 
 // command is a program's command line in a project, of a user who has nothing but
 // the hub's place configured.
-func (d *desk) command(program, project string, args ...string) *exec.Cmd {
+func (d *machine) command(program, project string, args ...string) *exec.Cmd {
 	args = append(args, "--data-dir", filepath.Join(d.root, "data"), "--socket", filepath.Join(d.root, "s"))
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Dir = filepath.Join(d.root, project)
@@ -84,7 +84,7 @@ func (d *desk) command(program, project string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func (d *desk) start(project string, env ...string) *mcpChild {
+func (d *machine) start(project string, env ...string) *mcpChild {
 	d.t.Helper()
 	p := &mcpChild{Cmd: d.command(cli.MCPServer, project), t: d.t}
 	p.Env = append(p.Env, env...)
@@ -167,7 +167,7 @@ func (p *mcpChild) wait() string {
 // the protocol. REQ-USE-008, REQ-STACK-005, REQ-SEC-TEST-001, US-001
 func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newMachine(t)
 	one, two, other := d.start("a"), d.start("a"), d.start("b")
 	for _, p := range []*mcpChild{one, two, other} {
 		p.ask(1, "initialize", shake)
@@ -224,7 +224,7 @@ func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
 // wait, and the messages are there.
 func TestTheMCPServerEndsInOrder(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newMachine(t)
 	for i, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, 0} {
 		p := d.start("a", "LOG_FORMAT=text")
 		p.ask(1, "initialize", shake)
@@ -258,7 +258,7 @@ func TestTheMCPServerEndsInOrder(t *testing.T) {
 // queued would be lost.
 func TestAClientThatIsGoneIsNoSignal(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newMachine(t)
 	p := d.start("a")
 	p.ask(1, "initialize", shake)
 	p.stdout.Close()
@@ -277,7 +277,7 @@ func TestAClientThatIsGoneIsNoSignal(t *testing.T) {
 // REQ-DESIGN-CONFIG-004, REQ-USE-007, REQ-CONFIG-008, section 15.1
 func TestAWrongConfigurationStopsTheMCPServerWithThePlace(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newMachine(t)
 	file := filepath.Join(d.root, "a", ".mcp-config.json")
 	if err := os.WriteFile(file, []byte("{\n  \"logging\": {\"level\": \"LOUD\"},\n  \"chanels\": []\n}"), 0o600); err != nil {
 		t.Fatal(err)
@@ -303,9 +303,9 @@ func TestAWrongConfigurationStopsTheMCPServerWithThePlace(t *testing.T) {
 
 // REQ-ERROR-002, REQ-ERROR-008: a configured server that is down is told, and no
 // hub is started instead.
-func TestAConfiguredServerThatIsDownIsTold(t *testing.T) {
+func TestAConfiguredServerThatIsDownIsReported(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newMachine(t)
 	p := d.start("a", "NATS_URL=nats://ann:s3cret@127.0.0.1:1", "NATS_PASSWORD=")
 	p.ask(1, "initialize", shake)
 	p.call(2, "set_handle", `{"handle":"me"}`)
@@ -331,7 +331,7 @@ func TestAConfiguredServerThatIsDownIsTold(t *testing.T) {
 // The program is the server without a command, and starts the hub by itself.
 func TestTheMCPProgramsCommands(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newMachine(t)
 	for _, args := range [][]string{{"--help"}, {"version"}, {"--version"}} {
 		cmd := d.command(cli.MCPServer, "a", args...)
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "nats-mcp-server") {

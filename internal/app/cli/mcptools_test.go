@@ -22,7 +22,7 @@ import (
 // An MCP process that an agent holds for days sees the tools of the hub's MCP servers, and
 // sees them again after the hub was stopped, or killed with its socket left behind; until
 // then a call says what is the matter.
-func TestSharedToolsOutlastTheHub(t *testing.T) {
+func TestSharedToolsSurviveAHubRestart(t *testing.T) {
 	s := mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "hello"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "hello from afar"}}}, nil, nil
@@ -35,7 +35,7 @@ func TestSharedToolsOutlastTheHub(t *testing.T) {
 		far.CloseClientConnections()
 		far.Close()
 	})
-	d := newDesk(t)
+	d := newMachine(t)
 	data := filepath.Join(d.root, "data")
 	f, err := os.OpenFile(filepath.Join(data, "config.yaml"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {

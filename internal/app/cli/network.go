@@ -27,8 +27,8 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 	finder := a.networkFinder(cfg, log)
 	opts.DialNetwork, opts.StateDir = finder.Dial, mcpconfig.AgentsDir()
 	if !cfg.CrossComputer.Enabled || cfg.CrossComputer.ThroughHub {
-		opts.EnterNetwork = func(ctx context.Context, arrival agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
-			return finder.DialAgent(ctx, daemon.NetworkSettings(cfg), arrival)
+		opts.EnterNetwork = func(ctx context.Context, request agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+			return finder.DialAgent(ctx, daemon.NetworkSettings(cfg), request)
 		}
 		return nil
 	}

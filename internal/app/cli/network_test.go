@@ -144,7 +144,7 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 }
 
 // People are told in words, agents' programs by the log.
-func TestAWrongNetworkConfigurationIsToldInWords(t *testing.T) {
+func TestAWrongNetworkConfigurationIsReportedInWords(t *testing.T) {
 	p := newPlace(t)
 	dir := project(t)
 	if err := os.WriteFile(filepath.Join(dir, ".mcp-config.json"), []byte(`{"crossComputer": {"enabled": true}}`), 0o600); err != nil {

@@ -184,9 +184,9 @@ func TestEnvelopesAreSentAgain(t *testing.T) {
 		made(t, "a", cards.L3, "nobody", envelope.Notification, "hello?", nil),
 		made(t, "a", cards.L3, "echo", envelope.TaskProposal, "no proposal", nil),
 	)
-	var told []cli.ReplayOutcome
+	var notified []cli.ReplayOutcome
 	_, err := cli.Resend(t.Context(), dir, cli.AuditFilter{}, cli.ReplayOptions{
-		URL: serveNode(t), Speed: 1e6, Report: func(o cli.ReplayOutcome) { told = append(told, o) },
+		URL: serveNode(t), Speed: 1e6, Report: func(o cli.ReplayOutcome) { notified = append(notified, o) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ func TestEnvelopesAreSentAgain(t *testing.T) {
 	answers := map[uint64]string{}
 	kinds := map[uint64]string{}
 	threads := map[uint64]string{}
-	for _, o := range told {
+	for _, o := range notified {
 		if o.Kind != "answer" {
 			kinds[o.Seq] = string(o.Kind)
 			if o.Envelope != nil {

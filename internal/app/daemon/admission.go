@@ -135,7 +135,7 @@ func (a *admission) admitToCluster(ctx context.Context, p dialect.NetworkJoinPar
 
 func networkGrant(place agentnet.Admission, g bus.Grant) dialect.NetworkGrant {
 	return dialect.NetworkGrant{BusGrant: dialect.FromGrant(g), GUID: place.GUID, Slot: place.Slot, Secret: place.Secret,
-		Again: place.Reused, Desk: place.Control, Mark: place.HubID}
+		Again: place.Reused, Control: place.Control, Mark: place.HubID}
 }
 
 // inTurn calls do while it holds the turn.
@@ -178,14 +178,14 @@ func (a *admission) place(ctx context.Context, p dialect.NetworkJoinParams) (age
 	if err != nil {
 		return agentnet.Admission{}, nil, busError(err)
 	}
-	place, may, err := operator.Admit(ctx, agentnet.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, a.attendance)
+	place, may, err := operator.Admit(ctx, agentnet.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, a.state)
 	if err == nil && p.Via != "" {
 		place.HubID, err = operator.StoreID(ctx)
 	}
 	return place, may, busError(err)
 }
 
-func (a *admission) attendance(guid string) agentnet.ConnectionState {
+func (a *admission) state(guid string) agentnet.ConnectionState {
 	user, known := a.users[guid]
 	switch {
 	case !known:

@@ -36,9 +36,9 @@ agents:
   parrot: {driver: exec, command: cat, tier: 0, capabilities: [{id: repeat, name: Repeat}]}
 `
 
-// visitor is a program with the library: it knows the hub's URL and token, and
+// remoteProgram is a program with the library: it knows the hub's URL and token, and
 // no agent.
-func visitor(t *testing.T, hubURL, token string, tier agent.Tier) (*parley.Agent, chan *envelope.Envelope) {
+func remoteProgram(t *testing.T, hubURL, token string, tier agent.Tier) (*parley.Agent, chan *envelope.Envelope) {
 	t.Helper()
 	u, err := url.Parse(hubURL)
 	if err != nil {
@@ -125,7 +125,7 @@ func TestAnotherProcessReachesAnAgentByCapability(t *testing.T) {
 		}
 	}
 
-	me, got := visitor(t, info.HTTP, "sixteen-chars-or-more", agent.L3)
+	me, got := remoteProgram(t, info.HTTP, "sixteen-chars-or-more", agent.L3)
 	sent, err := me.SendToCapability(t.Context(), "repeat", envelope.Request, "polly wants a cracker")
 	if err != nil || sent.TargetAgentID != "parrot" {
 		t.Fatalf("%+v, %v", sent, err)

@@ -143,8 +143,8 @@ func (o *office) link() *dialect.LinkStatus {
 	return s.Bus.Link
 }
 
-// lobby is where the agents of a project of this computer enter the team's network.
-func (o *office) lobby(project string) *agentnet.Memberships {
+// memberships admits the agents of a project of this computer to the team's network.
+func (o *office) memberships(project string) *agentnet.Memberships {
 	o.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Name: project, Logger: log, Hub: func() (*config.Loaded, error) { return load(o.dir, o.settings...) }})
@@ -222,9 +222,9 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	for _, o := range []*office{east, west} {
 		wait.Eventually(t, "the link", func() bool { return o.link().Connected })
 	}
-	shop := east.lobby("/shop")
+	shop := east.memberships("/shop")
 	ann, eve := enter(t, shop, "dispatcher"), enter(t, shop, "worker")
-	bob := enter(t, west.lobby("/blog"), "worker")
+	bob := enter(t, west.memberships("/blog"), "worker")
 	for _, a := range []*agentnet.Agent{ann, bob} {
 		wait.Eventually(t, "all three find each other", func() bool {
 			d, err := a.Discover(t.Context(), agentnet.Filter{})
@@ -299,7 +299,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	if err := bob.Complete(t.Context(), "T4", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
-	back := enter(t, east.lobby("/shop"), "dispatcher")
+	back := enter(t, east.memberships("/shop"), "dispatcher")
 	if back.GUID() != ann.GUID() {
 		t.Errorf("%s came back as %s", ann.GUID(), back.GUID())
 	}
@@ -316,7 +316,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	s := startTeam(t)
 	o := newOffice(t, s)
 	wait.Eventually(t, "the link", func() bool { return o.link().Connected })
-	victim := enter(t, o.lobby("/shop"), "dispatcher")
+	victim := enter(t, o.memberships("/shop"), "dispatcher")
 	foreign := agentnet.Open(agentnet.Config{BusConfig: agentnet.BusConfig{Hostname: "elsewhere", Username: "zoe", ProjectPath: "/far", ProjectID: "fedcba9876543210", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(s.URL()), Credentials: bus.Credentials{User: "operator", Password: "operator", CAFile: s.ca, TLS: true}})

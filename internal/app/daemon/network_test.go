@@ -25,7 +25,7 @@ import (
 
 // lobbyOf is where the agents of a project of this computer enter the network on the
 // hub's bus.
-func lobbyOf(t *testing.T, dir, project string) *agentnet.Memberships {
+func membershipsOf(t *testing.T, dir, project string) *agentnet.Memberships {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Name: project, Logger: log, Hub: func() (*config.Loaded, error) { return load(dir) }})
@@ -57,7 +57,7 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir, "http.enabled=false"))
 	defer func() { r.end(t) }()
-	shop, blog := lobbyOf(t, dir, "/shop"), lobbyOf(t, dir, "/blog")
+	shop, blog := membershipsOf(t, dir, "/shop"), membershipsOf(t, dir, "/blog")
 	ann, bob := enter(t, shop, "dispatcher"), enter(t, blog, "worker")
 	d, err := ann.Discover(t.Context(), agentnet.Filter{Capability: "go"})
 	if err != nil || len(d.Agents) != 2 {
@@ -107,7 +107,7 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 	}
 
 	// Another of the kind is another agent; one that has gone is the next one.
-	twin := enter(t, lobbyOf(t, dir, "/blog"), "worker")
+	twin := enter(t, membershipsOf(t, dir, "/blog"), "worker")
 	if twin.GUID() == bob.GUID() {
 		t.Error("two agents are one")
 	}
@@ -149,7 +149,7 @@ func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir, "http.enabled=false"))
 	defer r.end(t)
-	victim := enter(t, lobbyOf(t, dir, "/shop"), "dispatcher")
+	victim := enter(t, membershipsOf(t, dir, "/shop"), "dispatcher")
 	c, err := client.Dial(t.Context(), r.info.Socket)
 	if err != nil {
 		t.Fatal(err)
@@ -206,10 +206,10 @@ func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
 	}
 
 	// The hub makes queues for it, but says nothing where it may not write itself.
-	if err := nc.PublishRequest(g.Desk, "$KV.agent-registry."+victim.GUID(), []byte("Not A Queue")); err != nil {
+	if err := nc.PublishRequest(g.Control, "$KV.agent-registry."+victim.GUID(), []byte("Not A Queue")); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := nc.Request(g.Desk, []byte("Not A Queue"), 20*time.Second); err != nil || !strings.Contains(string(m.Data), "cannot name a work queue") {
+	if m, err := nc.Request(g.Control, []byte("Not A Queue"), 20*time.Second); err != nil || !strings.Contains(string(m.Data), "cannot name a work queue") {
 		t.Errorf("%v, %v", m, err)
 	}
 	if e, _, err := victim.Info(t.Context(), victim.GUID()); err != nil || e.Handle != "dispatcher" {
@@ -280,7 +280,7 @@ func TestTheNetworkIsServedOverHTTP(t *testing.T) {
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir))
 	defer r.end(t)
-	own := enter(t, lobbyOf(t, dir, "/blog"), "writer")
+	own := enter(t, membershipsOf(t, dir, "/blog"), "writer")
 	var guids []string
 	for i, revision := range []string{"2025-11-25", "2026-07-28"} {
 		project := newDir(t)

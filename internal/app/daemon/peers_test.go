@@ -220,7 +220,7 @@ func askFor(agentID, text string) dialect.SendParams {
 // byCapabilityAndToAll sends from a program at the first of two hubs to the other's agent.
 func byCapabilityAndToAll(t *testing.T, first daemon.Info) {
 	t.Helper()
-	me, got := visitor(t, first.HTTP, "sixteen-chars-or-more", agent.L3)
+	me, got := remoteProgram(t, first.HTTP, "sixteen-chars-or-more", agent.L3)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	for {

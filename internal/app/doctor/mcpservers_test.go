@@ -98,7 +98,7 @@ func TestMCPServersAreTried(t *testing.T) {
 }
 
 // A server that says nothing is waited for, but not for ever.
-func TestASilentMCPServerIsTold(t *testing.T) {
+func TestASilentMCPServerIsReported(t *testing.T) {
 	cfg, err := load(place(t, `mcpServers: {silent: {command: sleep, args: ["1000"]}}`+"\n"))
 	if err != nil {
 		t.Fatal(err)

@@ -66,7 +66,7 @@ func TestAFloodOfRefusedMessagesIsBounded(t *testing.T) {
 	k, p := pair(t, documents.RoleWriter)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
 	k.same(t, p)
-	// The program's replica beside keeps hearing; refusals come to its agent.
+	// The program's replica keeps receiving updates; its agent receives the refusals.
 	const asked = 2000
 	for i := range asked {
 		p.send(t, envelope.StreamData, map[string]any{"state": fmt.Sprintf("secret%d", i%500), "kind": "step1"})

@@ -204,7 +204,7 @@ func (r *rig) peer(t *testing.T, card agent.Card) *peer {
 	return p
 }
 
-func visitor(tier agent.Tier, sandbox string) agent.Card {
+func remoteProgram(tier agent.Tier, sandbox string) agent.Card {
 	return agent.Card{ID: "visitor", Name: "Visitor", Version: "1", Tier: tier, SandboxID: sandbox, Capabilities: []agent.Capability{}}
 }
 
@@ -260,7 +260,7 @@ type reply struct {
 // An answer is in the request's thread and trace (Req 2.4).
 func TestARequestRunsATaskAndIsAnswered(t *testing.T) {
 	r, _ := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	e, err := envelope.NewFactory(agent.Identity{ID: "visitor", Tier: agent.L3}).New("worker", envelope.Request, "dig")
 	if err != nil {
@@ -290,7 +290,7 @@ func TestARequestRunsATaskAndIsAnswered(t *testing.T) {
 
 func TestPayloadsOfARequest(t *testing.T) {
 	r, a := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	for _, tc := range []struct{ payload, prompt, code string }{
 		{payload: `"dig"`, prompt: "dig"},
 		{payload: `{"text":"dig","timeoutMs":1000,"more":1}`, prompt: "dig"},
@@ -324,7 +324,7 @@ func TestPayloadsOfARequest(t *testing.T) {
 
 func TestATaskThatFailsIsAnError(t *testing.T) {
 	r, _ := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	p.send(t, "worker", envelope.Request, "fail:")
 	var got reply
 	p.next(t, envelope.ErrorMessage, &got)
@@ -373,7 +373,7 @@ func (p *peer) collect(t *testing.T) (string, reply) {
 
 func TestAStreamAddsUpToTheAnswer(t *testing.T) {
 	r, _ := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	for prompt, want := range map[string]string{"words: a b c d": "a b c d ", "dig": "did dig", "long:": strings.Repeat("ä", 150<<10)} {
 		p.send(t, "worker", envelope.Request, map[string]any{"text": prompt, "stream": true})
 		text, end := p.collect(t)
@@ -393,7 +393,7 @@ func TestAStreamAddsUpToTheAnswer(t *testing.T) {
 
 func TestALongAnswerSaysThatItIsCut(t *testing.T) {
 	r, _ := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	p.send(t, "worker", envelope.Request, "long:")
 	var got reply
 	if p.next(t, envelope.Response, &got); !got.Truncated || !strings.HasPrefix(strings.Repeat("ä", 150<<10), got.Text) || len(got.Text) < 64<<10 {
@@ -405,7 +405,7 @@ func TestALongAnswerSaysThatItIsCut(t *testing.T) {
 // conversation that belongs to its sender.
 func TestAThreadIsAConversation(t *testing.T) {
 	r, _ := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	p.send(t, "worker", envelope.Request, "ask:")
 	var question, answer reply
 	e := p.next(t, envelope.Response, &question)
@@ -425,7 +425,7 @@ func TestAThreadIsAConversation(t *testing.T) {
 	if p.next(t, envelope.Response, &answer); answer.TaskID == question.TaskID || answer.ContextID != question.ContextID {
 		t.Errorf("%+v", answer)
 	}
-	other := visitor(agent.L3, "")
+	other := remoteProgram(agent.L3, "")
 	other.ID = "stranger"
 	q := r.peer(t, other)
 	if _, err := q.Reply(t.Context(), e, envelope.Request, "mine"); err != nil {
@@ -438,7 +438,7 @@ func TestAThreadIsAConversation(t *testing.T) {
 
 func TestANotificationCancels(t *testing.T) {
 	r, a := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	for _, payload := range []any{"hang:", map[string]any{"text": "hang:", "stream": true}} {
 		res, err := envelope.NewFactory(agent.Identity{ID: "visitor", Tier: agent.L3}).New("worker", envelope.Request, payload)
 		if err != nil {
@@ -471,7 +471,7 @@ func TestANotificationCancels(t *testing.T) {
 // Nothing but requests and proposals makes an agent work.
 func TestOtherEnvelopesRunNoTask(t *testing.T) {
 	r, a := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	for _, kind := range envelope.Types() {
 		if kind != envelope.Request && kind != envelope.TaskProposal {
 			p.send(t, "worker", kind, "dig")
@@ -493,7 +493,7 @@ func proposalFor(capabilities ...string) map[string]any {
 func TestProposals(t *testing.T) {
 	a, b := newActor(), newActor()
 	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: a}, {Definition: definition("digger", nil), Runner: b}}})
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	p.send(t, "worker", envelope.TaskProposal, proposalFor("work", "work.worker"))
 	var yes struct {
 		AgentID, TaskID       string
@@ -551,7 +551,7 @@ func termsOf(task string, capabilities ...string) negotiation.Terms {
 func TestANegotiatorElsewhereProposesToTheHubsAgents(t *testing.T) {
 	a, b := newActor(), newActor()
 	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: a}, {Definition: definition("digger", nil), Runner: b}}})
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	n := p.negotiate(t, negotiation.Options{})
 
 	asked, err := n.Propose(t.Context(), "worker", termsOf("dig", "work"))
@@ -588,7 +588,7 @@ func TestANegotiatorElsewhereProposesToTheHubsAgents(t *testing.T) {
 // was accepted in vain is not gone on with.
 func TestATaskThatWasAcceptedTooLateIsEnded(t *testing.T) {
 	r, a := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	payload := proposalFor()
 	payload["proposalId"], payload["taskDescription"] = "p1", "hang: until the end"
 	old, err := envelope.NewFactory(agent.Identity{ID: "visitor", Tier: agent.L3}).WithClock(func() time.Time { return time.Now().Add(-time.Hour) }).
@@ -613,7 +613,7 @@ func TestATaskThatWasAcceptedTooLateIsEnded(t *testing.T) {
 // Only the proposer can take its proposal back, and only in its thread.
 func TestOthersEndNoTaskOfAProposal(t *testing.T) {
 	r, a := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	n := p.negotiate(t, negotiation.Options{})
 	asked, err := n.Propose(t.Context(), "worker", termsOf("hang: until the end"))
 	if err != nil {
@@ -622,7 +622,7 @@ func TestOthersEndNoTaskOfAProposal(t *testing.T) {
 	<-a.started
 	p.next(t, envelope.TaskAccept, nil)
 	refusal := negotiation.Refusal{ProposalID: asked.ID, Code: negotiation.CodeTimeout}
-	card := visitor(agent.L3, "")
+	card := remoteProgram(agent.L3, "")
 	card.ID = "stranger"
 	stranger := r.peer(t, card)
 	for _, from := range []*peer{p, stranger} { // not in the thread, and not the proposer
@@ -654,7 +654,7 @@ func TestOthersEndNoTaskOfAProposal(t *testing.T) {
 // A proposal that comes twice is one task.
 func TestAProposalThatIsRepeatedIsOneTask(t *testing.T) {
 	r, a := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	payload := proposalFor()
 	payload["proposalId"], payload["taskDescription"] = "p1", "hang: until the end"
 	for range 2 {
@@ -675,7 +675,7 @@ func TestPeersCannotFillTheLog(t *testing.T) {
 	var lines atomic.Int64
 	logger := slog.New(slog.NewTextHandler(writer(func(p []byte) { lines.Add(1) }), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	r := newRig(t, node.Options{Logger: logger}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: newActor()}}})
-	card, err := agent.Encode(visitor(agent.L3, ""))
+	card, err := agent.Encode(remoteProgram(agent.L3, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -721,7 +721,7 @@ func TestPeersComeInBelowTheirTier(t *testing.T) {
 	a := newActor()
 	agents := []hub.Agent{{Definition: definition("worker", nil), Runner: a}}
 	r := newRig(t, node.Options{}, hub.Config{Agents: agents})
-	p := r.peer(t, visitor(agent.L0, ""))
+	p := r.peer(t, remoteProgram(agent.L0, ""))
 	at, err := hubcards.Endpoint(r.url)
 	if err != nil {
 		t.Fatal(err)
@@ -733,7 +733,7 @@ func TestPeersComeInBelowTheirTier(t *testing.T) {
 		t.Error("the refusal is not in the audit log")
 	}
 	open := newRig(t, node.Options{PeerTier: agent.L0}, hub.Config{Agents: agents})
-	q := open.peer(t, visitor(agent.L0, ""))
+	q := open.peer(t, remoteProgram(agent.L0, ""))
 	q.send(t, "worker", envelope.Request, "dig")
 	q.next(t, envelope.Response, nil)
 }
@@ -748,7 +748,7 @@ func TestAPeerIsNotTakenForAnAgentOfTheHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close(context.Background()) //nolint:errcheck // the test ends
-	card := visitor(agent.L3, "")
+	card := remoteProgram(agent.L3, "")
 	card.ID = "worker"
 	if _, err := n.Join(card, func(context.Context, *envelope.Envelope) {}); err != nil {
 		t.Fatal(err)
@@ -774,7 +774,7 @@ func TestAnAgentThatMayNotAnswerDoesNotWork(t *testing.T) {
 		{Definition: definition("free", nil), Runner: newActor()},
 	}
 	r := newRig(t, node.Options{}, hub.Config{Agents: agents})
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	at, err := hubcards.Endpoint(r.url)
 	if err != nil {
 		t.Fatal(err)
@@ -787,7 +787,7 @@ func TestAnAgentThatMayNotAnswerDoesNotWork(t *testing.T) {
 	}
 
 	// One that comes back with another card, over the channel that it has.
-	turncoat := visitor(agent.L3, "cell")
+	turncoat := remoteProgram(agent.L3, "cell")
 	turncoat.ID = "turncoat"
 	c := r.peer(t, turncoat)
 	c.send(t, "worker", envelope.Request, "dig")
@@ -807,7 +807,7 @@ func TestAnAgentThatMayNotAnswerDoesNotWork(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 
-	inside := visitor(agent.L3, "cell")
+	inside := remoteProgram(agent.L3, "cell")
 	inside.ID = "inmate"
 	q := r.peer(t, inside)
 	q.send(t, "worker", envelope.Request, "dig")
@@ -816,7 +816,7 @@ func TestAnAgentThatMayNotAnswerDoesNotWork(t *testing.T) {
 		t.Error("the refused task ran")
 	}
 	open := newRig(t, node.Options{CrossSandbox: []string{"visitor"}}, hub.Config{Agents: agents})
-	s := open.peer(t, visitor(agent.L3, ""))
+	s := open.peer(t, remoteProgram(agent.L3, ""))
 	s.send(t, "worker", envelope.Request, "dig")
 	s.next(t, envelope.Response, nil)
 }
@@ -857,7 +857,7 @@ func TestCardsAreKeptTrue(t *testing.T) {
 		Agents:          []hub.Agent{{Definition: definition("worker", func(d *runner.Definition) { d.Name = "The Worker" }), Runner: a}},
 		BreakerFailures: 2, BreakerPause: 50 * time.Millisecond, ProbeInterval: time.Hour,
 	})
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	for _, reg := range []*registry.Registry{r.node.Registry(), p.node.Registry()} {
 		card := await(t, reg, "worker", func(c agent.Card) bool { return c.Version == "7.1" && len(c.Endpoints) == 1 })
 		if card.Name != "The Worker" || card.Tier != agent.L3 || len(card.Capabilities) != 2 || !strings.HasSuffix(card.Endpoints[0].Address, "/node") {
@@ -913,7 +913,7 @@ func TestTheCardOfAnOpenCircuitOffersNothing(t *testing.T) {
 	r := newRig(t, node.Options{}, hub.Config{
 		Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: newActor()}}, BreakerFailures: 2, BreakerPause: time.Hour, ProbeInterval: time.Hour,
 	})
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	await(t, r.node.Registry(), "worker", offers(2))
 	for range 2 {
 		p.send(t, "worker", envelope.Request, "fail:")
@@ -932,7 +932,7 @@ func TestTheCardOfAnOpenCircuitOffersNothing(t *testing.T) {
 // Who waits when the hub stops hears how the task ended.
 func TestAnswersThatAreDueAreGivenAtTheEnd(t *testing.T) {
 	r, a := simple(t)
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	p.send(t, "worker", envelope.Request, "hang:")
 	<-a.started
 	if err := errors.Join(r.hub.Close(t.Context()), r.node.Close(t.Context())); err != nil {

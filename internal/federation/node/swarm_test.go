@@ -100,7 +100,7 @@ func TestASwarmThatIsStoppedEndsItsTasks(t *testing.T) {
 // A program's negotiator understands how the hub's agents answer (Req 7.2, 7.3).
 func TestNegotiatorsUnderstandTheHubsAgents(t *testing.T) {
 	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: newActor()}}})
-	p := r.peer(t, visitor(agent.L3, ""))
+	p := r.peer(t, remoteProgram(agent.L3, ""))
 	n, err := negotiation.New(p.node.Router(), "visitor", negotiation.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -130,12 +130,12 @@ func TestNegotiatorsUnderstandTheHubsAgents(t *testing.T) {
 // deaf is a journal that hears of no result until its coordinator has ended.
 type deaf struct {
 	swarm.Journal
-	told chan struct{} // gets one for each result
+	notified chan struct{} // gets one for each result
 }
 
 func (j *deaf) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
 	if bytes.Contains(data, []byte(`"ended"`)) {
-		j.told <- struct{}{}
+		j.notified <- struct{}{}
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}
@@ -146,13 +146,13 @@ func (j *deaf) Append(ctx context.Context, id string, after uint64, data []byte)
 // had stored that, does not have the part done again.
 func TestAPartThatWasDoneBeforeTheHubWasKilledIsNotDoneAgain(t *testing.T) {
 	journal, mars := new(swarm.MemoryJournal), newActor()
-	first := &deaf{Journal: journal, told: make(chan struct{}, 8)}
+	first := &deaf{Journal: journal, notified: make(chan struct{}, 8)}
 	r := newRig(t, node.Options{Swarms: &node.SwarmOptions{Journal: first, Hub: "test"}}, hub.Config{Agents: []hub.Agent{{Definition: definition("mars", nil), Runner: mars}}})
 	s, err := r.node.Swarms().Create(t.Context(), swarm.Plan{TaskDescription: "x", SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: "dig"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-first.told
+	<-first.notified
 	r.node.CloseSwarms()
 	if err := r.node.Close(t.Context()); err != nil {
 		t.Fatal(err)

@@ -326,7 +326,7 @@ func TestWebhookThatIsGoneGetsNothingMore(t *testing.T) {
 	}
 }
 
-func TestInterruptionIsToldAndWhatFollows(t *testing.T) {
+func TestInterruptionIsReportedAndWhatFollows(t *testing.T) {
 	r := newRig(t, 0, nil)
 	w := newWebhook(t)
 	id := r.start("")
@@ -338,7 +338,7 @@ func TestInterruptionIsToldAndWhatFollows(t *testing.T) {
 	w.until(t, a2a.TaskStateCompleted)
 }
 
-func TestConfigurationOfATaskThatWaitsIsNotToldWhatTheClientKnows(t *testing.T) {
+func TestConfigurationOfATaskThatWaitsIsNotReportedWhatTheClientKnows(t *testing.T) {
 	r := newRig(t, 0, nil)
 	w := newWebhook(t)
 	id := r.start("")
@@ -372,7 +372,7 @@ func wait(t *testing.T, h *hub.Hub, id a2a.TaskID) {
 	}
 }
 
-func TestTaskThatHasEndedIsToldAtOnce(t *testing.T) {
+func TestTaskThatHasEndedIsReportedAtOnce(t *testing.T) {
 	r := newRig(t, 0, nil)
 	w := newWebhook(t)
 	id := r.start("")

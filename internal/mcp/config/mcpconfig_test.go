@@ -165,7 +165,7 @@ func TestEveryVariableSetsItsValue(t *testing.T) {
 // REQ-CONFIG-002, REQ-CONFIG-007, REQ-CONFIG-008, REQ-DESIGN-CONFIG-004,
 // REQ-USE-007, REQ-NAMESPACE-003, REQ-DESIGN-NS-004
 // REQ-CONFIG-004, REQ-DESIGN-CONFIG-003
-func TestWrongConfigurationsAreRefusedWithThePlace(t *testing.T) {
+func TestWrongConfigurationsAreRefusedWithThePosition(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"unknown key", "{\n  \"chanels\": []\n}", `FILE:2:3: chanels: unknown key; did you mean "channels"?`},
 		{"channel without description", `{"channels": [{"name": "a"}]}`, `FILE:1:15: channels[0].description: required, but missing`},
@@ -198,7 +198,7 @@ func TestWrongConfigurationsAreRefusedWithThePlace(t *testing.T) {
 	}
 }
 
-func TestEveryLayersProblemsAreToldAtOnce(t *testing.T) {
+func TestEveryLayersProblemsAreReportedAtOnce(t *testing.T) {
 	m := newMachine(t)
 	m.writeUser(t, `{"a": 1}`)
 	m.writeProject(t, `{"b": 1, "c": 2}`)

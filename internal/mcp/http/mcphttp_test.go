@@ -272,7 +272,7 @@ func TestASessionMayHaveAServerOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestARequestThatBeginsNoSessionTakesNoPlace(t *testing.T) {
+func TestARequestThatBeginsNoSessionTakesNoSlot(t *testing.T) {
 	url := endpoint(t, newServer(nil, nil), mcphttp.Options{MaxSessions: 1})
 	for range 3 {
 		if status, _ := post(t, url, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil); status != http.StatusOK {

@@ -58,7 +58,7 @@ func TestTheToolsSayWhatTheSpecificationSays(t *testing.T) {
 // REQ-TOOL-025, REQ-TOOL-036, REQ-ERROR-001, REQ-ERROR-003, REQ-ERROR-004,
 // REQ-USE-001, REQ-USE-002, REQ-SEC-005, REQ-SEC-TEST-002
 // REQ-TOOL-013, REQ-ERROR-006
-func TestWrongCallsAreToldWhatToDo(t *testing.T) {
+func TestWrongCallsAreReportedWhatToDo(t *testing.T) {
 	p := openProject(t, configOf("wrong", planning()...), startServer(t).dial)
 	a := join(t, p)
 	tests := []struct {

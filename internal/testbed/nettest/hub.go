@@ -51,16 +51,16 @@ func (r *Hub) State(guid string) agentnet.ConnectionState {
 
 // Admit admits an agent and connects for it.
 func (r *Hub) Admit(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
-	place, may, err := r.Operator.Admit(ctx, a, r.State)
+	admission, may, err := r.Operator.Admit(ctx, a, r.State)
 	if err != nil {
 		return agentnet.Admission{}, nil, err
 	}
-	b, err := bus.Join(ctx, bus.Config{InboxPrefix: agentnet.InboxPrefix(place.GUID)}, func(ctx context.Context) (bus.Grant, error) {
+	b, err := bus.Join(ctx, bus.Config{InboxPrefix: agentnet.InboxPrefix(admission.GUID)}, func(ctx context.Context) (bus.Grant, error) {
 		g, err := r.Bus.Grant(ctx, bus.GrantRequest{Access: bus.AccessAgent, Publish: may.Publish, Subscribe: may.Subscribe})
-		r.users[place.GUID] = g.User
+		r.users[admission.GUID] = g.User
 		return g, err
 	})
-	return place, b, err
+	return admission, b, err
 }
 
 // Memberships are those of a project's agents.

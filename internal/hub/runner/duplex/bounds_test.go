@@ -58,7 +58,7 @@ func TestToolCallsAreBounded(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeEndedIsTold(t *testing.T) {
+func TestWhatCannotBeEndedIsReported(t *testing.T) {
 	left := errors.New("still there")
 	tests := map[string]struct {
 		change func(*test.Process)
