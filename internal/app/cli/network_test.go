@@ -126,7 +126,7 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 		{[]string{"network", "permissions", "--capabilities", "go.>"}, 2, "cannot name a work queue"},
 		{[]string{"network", "permissions", "--bucket", "*"}, 2, "cannot be the registry's"},
 		{[]string{"network", "admit", "--guid", "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", "--capabilities", "*"}, 2, "cannot name a work queue"},
-		{[]string{"network", "dead-letters", "--discard", "nothing"}, 1, "parley network dead-letters shows"},
+		{[]string{"network", "dead-letters", "--discard", "nothing"}, 1, "parley network dead-letters lists"},
 		{[]string{"network", "dead-letters", "--keep-attempts"}, 2, "needs --retry"},
 		{[]string{"network", "dead-letters", "--retry", "a", "--discard", "b"}, 2, "--discard and --retry cannot be used together"},
 	} {
