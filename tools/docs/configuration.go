@@ -33,7 +33,7 @@ relative to the file's directory.
 parley config show         # what is in force, and where each value comes from; secrets stay hidden
 parley config path
 ` + "```\n" + `
-Secrets belong into a file of their own (` + "`http.tokenFile`, `bus.passwordFile`" + `) or into the environment. They are
+Secrets belong in a file of their own (` + "`http.tokenFile`, `bus.passwordFile`" + `) or in the environment. They are
 never taken from the command line, where other users could read them. A file with a secret that others may read
 (anything but mode 0600) is warned of.
 

@@ -74,6 +74,7 @@ func (r *Hub) Memberships(project string) *agentnet.Memberships {
 	return l
 }
 
+// Enter registers an agent and fails the test if that is refused.
 func Enter(t testing.TB, l *agentnet.Memberships, r agentnet.Registration) *agentnet.Agent {
 	t.Helper()
 	a, err := l.Register(t.Context(), r)
