@@ -12,7 +12,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// Category is the kind of an [Error], as the specification names it.
+// Code is the category of an [Error], as the specification names it.
 type Code string
 
 // The categories of an [Error].

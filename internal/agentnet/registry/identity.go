@@ -296,7 +296,7 @@ func (g *Registry) rememberGUID(id *Identity) {
 	}
 }
 
-// RecallIdentity is TakeIdentity without the bus: it returns the GUID of an agent of
+// StoredIdentity is TakeIdentity without the bus: it returns the GUID of an agent of
 // this type that has ended, or else a new one. No other computer can have it, because
 // an identity is that of a host and a directory.
 func (g *Registry) StoredIdentity(agentType string) (*Identity, error) {

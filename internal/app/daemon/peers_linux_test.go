@@ -148,6 +148,7 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 	began := time.Now()
 	there.start(t)
 	here.awaitAgent(t, "there.counter")
+	here.awaitAgent(t, "there.parrot")
 	there.awaitAgent(t, "here.parrot")
 	t.Logf("from the start of the second hub until both know each other's agents: %v", time.Since(began).Round(time.Millisecond))
 	for _, c := range []struct {
