@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/parleyhub/parley/internal/base/fault"
 )
@@ -48,6 +49,19 @@ func TestCodeOf(t *testing.T) {
 		}
 	}
 	if err := error(&fault.UserError[code]{Err: io.EOF}); !errors.Is(err, io.EOF) {
+		t.Error("the cause is not found")
+	}
+}
+
+func TestToolErrorsExplainThemselves(t *testing.T) {
+	err := (&fault.ToolError[code]{Code: "C", Message: "There is no x.", RetryAfter: time.Second, Err: io.EOF}).WithRemedy("Use %s.", "y")
+	if category, message, remedy := err.Explain(); category != "C" || message != "There is no x." || remedy != "Use y." {
+		t.Errorf("explained as %q, %q, %q", category, message, remedy)
+	}
+	if err.RetryIn() != time.Second || !errors.Is(err, io.EOF) {
+		t.Errorf("retry in %v, cause %v", err.RetryIn(), err.Err)
+	}
+	if err := error(&fault.Error[code]{Err: io.EOF}); !errors.Is(err, io.EOF) {
 		t.Error("the cause is not found")
 	}
 }

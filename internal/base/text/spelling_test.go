@@ -3,6 +3,7 @@ package text_test
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -32,4 +33,43 @@ func TestANameIsNearestToItself(t *testing.T) {
 			t.Fatalf("%q is %q", word, got)
 		}
 	})
+}
+
+func TestCut(t *testing.T) {
+	for _, tt := range []struct {
+		in        string
+		n         int
+		cut, clip string
+	}{
+		{"short", 5, "short", "short"}, {"longer", 4, "long", "long…"}, {"größe", 3, "gr", "gr…"}, {"größe", 4, "grö", "grö…"}, {"€", 2, "", "…"}, {"", 0, "", ""},
+	} {
+		if cut, clip := text.Cut(tt.in, tt.n), text.Clip(tt.in, tt.n); cut != tt.cut || clip != tt.clip {
+			t.Errorf("%q, %d bytes: %q, %q", tt.in, tt.n, cut, clip)
+		}
+	}
+}
+
+func TestForeignTextIsMadeValid(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, n := string(rapid.SliceOf(rapid.Byte()).Draw(t, "s")), rapid.IntRange(0, 20).Draw(t, "n")
+		if got := text.Valid(s, n); len(got) > n || !utf8.ValidString(got) {
+			t.Fatalf("%q", got)
+		}
+	})
+	if got := text.Quote("a\x1b[2Jb\nc", 5); got != `"a\x1b[2J…"` {
+		t.Errorf("quoted: %s", got)
+	}
+}
+
+func TestSentences(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "the hub stopped": "The hub stopped.", "Really?": "Really?", "stop!": "Stop!", "https://x is away": "https://x is away.", "5 failed": "5 failed.",
+	} {
+		if got := text.Sentence(in); got != want {
+			t.Errorf("%q is %q, want %q", in, got, want)
+		}
+	}
+	if got := text.OneLine(" a\n\tb  c "); got != "a b c" {
+		t.Errorf("one line: %q", got)
+	}
 }
