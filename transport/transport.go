@@ -1,6 +1,6 @@
 // Package transport defines the connections that carry a link between two agents. Each transport has a
 // package of its own. Package channel builds ordered, acknowledged, resumable channels on any of them, and
-// package transport/transporttest tests each of them.
+// package channel/transporttest tests each of them.
 //
 // A transport carries [Frame]s over a [Conn]. While a connection lives, frames arrive once and in order.
 // After it breaks, it is unknown which frames have arrived; the channel resends.
